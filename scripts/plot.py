@@ -37,6 +37,7 @@ STYLES = {
     "oracle_sampling": dict(color="#56B4E9", marker="v", linestyle=":"),
     "quest": dict(color="#CC79A7", marker="D", linestyle=(0, (5, 1, 1, 1, 1, 1))),
     "snapkv": dict(color="#E69F00", marker="p", linestyle=(0, (3, 1, 1, 1))),
+    "retrieval": dict(color="#009E73", marker="<", linestyle=(0, (4, 1, 1, 1))),
     "verified": dict(color="#0072B2", marker="h", linestyle=(0, (5, 2))),
     "streaming": dict(color="#999999", marker="X", linestyle=(0, (1, 1))),
 }
@@ -131,6 +132,7 @@ def policy_text(cache):
         "quest": f"quest {own.get('page')}, {own.get('ratio')}",
         "snapkv": f"snapkv {own.get('budget')} of {own.get('window')}",
         "verified": f"verified {own.get('budget')}",
+        "retrieval": f"retrieval {own.get('budget')} by {own.get('chunk')}",
         "hybrid": f"hybrid {own.get('exact')}"
         + ("" if own.get("tail") in ("means", "none") else f" + {own.get('sample')}")
         + f" {own.get('tail')}",

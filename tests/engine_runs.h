@@ -79,6 +79,13 @@ inline recipe::Cache snapkv(int budget, int window) {
   c.snapkv = {.budget = {budget}, .window = window, .refresh = {}};
   return c;
 }
+inline recipe::Cache retrieval(int budget, int chunk) {
+  recipe::Cache c;
+  c.kind = recipe::CacheKind::retrieval;
+  c.retrieval.budget = {budget};
+  c.retrieval.chunk = chunk;
+  return c;
+}
 inline recipe::Cache verified(int budget, int window) {
   recipe::Cache cache;
   cache.kind = recipe::CacheKind::verified;

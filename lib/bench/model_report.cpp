@@ -145,6 +145,8 @@ std::string reading_name(const recipe::Cache& cache) {
       return name + fmt::format(" {} of {}", cache.snapkv.budget.value, cache.snapkv.window);
     case CacheKind::verified:
       return name + fmt::format(" {}", cache.verified.budget.value);
+    case CacheKind::retrieval:
+      return name + fmt::format(" {} by {}", cache.retrieval.budget.value, cache.retrieval.chunk);
   }
   return name;
 }

@@ -209,7 +209,7 @@ void fill_queries(const SavedState& state, kv::QueryRing& ring, int slot) {
   const int64_t held = first == nullptr ? 0 : state.file.tensor(*first).shape[0];
   if (held < required)
     throw input_error(state.file.where(),
-                      "holds the last {} queries, cache.snapkv of this run chooses by {}", held,
+                      "holds the last {} queries, cache.kind of this run chooses by {}", held,
                       required)
         .hint("save the state with the cache section of this run, or choose another cache.kind");
   const int wanted = static_cast<int>(std::min<int64_t>({n, ring.spec().window, held}));

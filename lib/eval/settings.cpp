@@ -70,6 +70,12 @@ void Settings::check(recipe::Problems& p) const {
               "eval.policies: '{}' is of kind verified, which is for drafts alone: measure it with "
               "spec.draft self",
               policy.name);
+    else if (policy.cache.kind == recipe::CacheKind::retrieval &&
+             policy.cache.retrieval.rebuild.by_acceptance())
+      p.field("policies",
+              "eval.policies: '{}' chooses again by what rounds accept, and there are none: set "
+              "retrieval.rebuild never, or a number of tokens",
+              policy.name);
 }
 
 std::vector<Task> Settings::questions() const {

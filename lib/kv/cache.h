@@ -138,6 +138,11 @@ class Cache {
   /// out since.
   /// kept     [slots] as commit's
   void keep(std::span<const int32_t> slots, std::span<const int> kept);
+  /// Reports to the readers of a slot how a round ended, before it is kept: of `offered` tokens
+  /// drafted one after another `accepted` were right.
+  void report_round(int slot, int accepted, int offered) {
+    for_readers(slot, [&](Policy& p) { p.on_round(slot, accepted, offered); });
+  }
   /// Committed tokens of a slot with which its rows under a reading see keys by another rule: those
   /// of a round are kept up to there, and not beyond, so that each row reads what it reads in a
   /// step for itself.

@@ -260,6 +260,16 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
                           "draft.cache.kind {}",
                           kinds_where([](const Needs& n) { return !n.scores; }),
                           recipe::yaml_text(recipe::CacheKind::verified)));
+  if (!std::ranges::any_of(spec.policies, is_full))
+    for (const recipe::Cache& c : spec.policies)
+      if (needs_of(c).rounds)
+        throw recipe_error("cache.retrieval.rebuild",
+                           "is {}, but no rounds of another reading of the same cache, one of all "
+                           "keys, say how much is accepted",
+                           recipe::yaml_text(c.retrieval.rebuild))
+            .hint(
+                "set never or a number of tokens, or let the model draft for itself: spec.draft "
+                "self with draft.cache.kind retrieval");
   const auto reads_prompts = [](const auto& c) { return needs_of(c).reads_prompts; };
   if (spec.policies.size() > 1 && std::ranges::any_of(spec.policies, reads_prompts))
     throw recipe_error(

@@ -137,6 +137,7 @@ struct Needs {
   int queries = 0;             // newest ones of each sequence that its hooks read
   bool needs_queries = true;   // a sequence without held queries cannot be read
   bool scores = false;         // those that steps of another reading, one of all keys, leave
+  bool rounds = false;         // how many drafted tokens verification keeps, by such a reading
 };
 
 /// What attention reads. Batched: every call serves all sequences of a step. README.md beside this
@@ -169,6 +170,9 @@ class Policy {
   /// that asks for them; its rows may not be committed. On a GPU work that a graph may record,
   /// which finds the numbers of tokens in the step's arrays.
   virtual void on_scores(const Step&) {}
+  /// A round has kept `accepted` of `offered` tokens that were drafted one after another for a
+  /// slot's text, under whichever reading; on_commit follows.
+  virtual void on_round(int /*slot*/, int /*accepted*/, int /*offered*/) {}
   /// Rows of an extend step have become part of these sequences.
   virtual void on_commit(std::span<const int32_t> /*slots*/, const PagedStore&) {}
   /// Sequences come and go: `to` becomes a copy of `from`; `slot` ends; `slot` is cut to n tokens.

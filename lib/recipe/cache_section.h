@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "recipe/fields.h"
+#include "recipe/rebuild.h"
 #include "recipe/refresh.h"
 
 namespace tandem::recipe {
@@ -19,11 +20,12 @@ enum class CacheKind : uint8_t {
   lsh,
   hybrid,
   snapkv,
-  verified
+  verified,
+  retrieval
 };
-constexpr std::array<std::string_view, 9> enum_names(CacheKind) {
+constexpr std::array<std::string_view, 10> enum_names(CacheKind) {
   return {"full", "streaming", "topk",   "oracle_sampling", "quest",
-          "lsh",  "hybrid",    "snapkv", "verified"};
+          "lsh",  "hybrid",    "snapkv", "verified",        "retrieval"};
 }
 
 /// Beyond any context; sums of a few stay inside an int.
@@ -169,6 +171,48 @@ struct Verified {
   }
 };
 
+/// What the heads of a KV head make of their scores of a chunk.
+enum class ScoreGroup : uint8_t { sum, max };
+constexpr std::array<std::string_view, 2> enum_names(ScoreGroup) { return {"sum", "max"}; }
+
+/// Whose queries choose: the last token's, or those of a window of last tokens together.
+enum class ChoosingQuery : uint8_t { last, window };
+constexpr std::array<std::string_view, 2> enum_names(ChoosingQuery) { return {"last", "window"}; }
+
+/// TriForce's chunks of keys, chosen by their means.
+struct Retrieval {
+  static constexpr int kWindow = 32;  // tokens whose queries choose together
+
+  TokenCount budget{4096};
+  int chunk = 8;
+  ScoreGroup group = ScoreGroup::sum;
+  ChoosingQuery query = ChoosingQuery::last;
+  TokenCount force_recent{0};
+  Rebuild rebuild;
+
+  /// Tokens whose queries choose.
+  int n_queries() const { return query == ChoosingQuery::last ? 1 : kWindow; }
+
+  template <class V>
+  void fields(V& v) {
+    v("budget", budget, at_least(2).up_to(kMostCacheTokens).unit("tokens"),
+      "tokens that a KV head reads: the chosen chunks, the first among them, and tokens generated "
+      "since");
+    v("chunk", chunk, at_least(1).up_to(64).unit("tokens"),
+      "tokens that are chosen as one, a divisor of 64");
+    v("group", group,
+      "score of a chunk, from those of a KV head's query heads: their sum, or the largest");
+    v("query", query, "queries that choose: the last token's, or the sum of the last 32");
+    v("force_recent", force_recent, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
+      "of the budget: last tokens that are read regardless of their scores");
+    v("rebuild", rebuild,
+      "when the last query chooses again: never, before the budget is used up; after as many "
+      "tokens; or, of draft.cache with spec.draft self, alpha<T: when fewer drafted tokens are "
+      "accepted");
+  }
+  void check(Problems& p) const;
+};
+
 /// How a prompt is read.
 enum class Prefill : uint8_t { dense, windowed };
 constexpr std::array<std::string_view, 2> enum_names(Prefill) { return {"dense", "windowed"}; }
@@ -218,6 +262,7 @@ struct Cache {
   Hybrid hybrid;
   SnapKv snapkv;
   Verified verified;
+  Retrieval retrieval;
 
   bool is_hosted() const { return place == CachePlace::host; }
   /// Whether keys in host memory are of eight bits.
@@ -266,7 +311,7 @@ struct Cache {
       "must be trained for");
     v("dense_layers", dense_layers, at_least(0),
       "layers that read every key under any kind (not for full and streaming; snapkv, verified "
-      "only if set)");
+      "and retrieval only if set)");
     v("lsh", lsh, "kind lsh: hash tables; its seed is also that of kind hybrid");
     v("quest", quest, "kind quest: page summaries");
     v("topk", topk, "kinds topk and oracle_sampling: exact scores of all keys");
@@ -274,6 +319,7 @@ struct Cache {
     v("snapkv", snapkv, "kind snapkv: the last queries of the prompt choose, once for all rows");
     v("verified", verified,
       "kind verified, of draft.cache with spec.draft self: each verification chooses");
+    v("retrieval", retrieval, "kind retrieval: the last query chooses chunks by their mean keys");
   }
   void check(Problems& p) const;
 

@@ -70,6 +70,11 @@ void SnapKv::check(Problems& p) const {
     p.field("pool", "cache.snapkv.pool: expected an odd number, found {}: try {}", pool, pool + 1);
 }
 
+void Retrieval::check(Problems& p) const {
+  if (64 % chunk != 0)
+    p.field("chunk", "cache.retrieval.chunk: expected a divisor of 64, found {}", chunk);
+}
+
 namespace {
 
 /// The CPU alone reads eight bits, row by row.
@@ -150,6 +155,14 @@ void Cache::check(Problems& p) const {
             "cache.attend: {} divides lists that a GPU chose, whose samples cannot be: set "
             "cache.hybrid.tail means, attend gpu, or cache.index host",
             yaml_text(attend));
+  if (kind == CacheKind::retrieval) {
+    const int64_t least = 2 * retrieval.chunk + retrieval.force_recent;
+    if (retrieval.budget < least)
+      p.field("retrieval.budget",
+              "cache.retrieval.budget: {} tokens are less than two chunks of {} and {} recent "
+              "tokens: set at least {}, or smaller chunks",
+              retrieval.budget.value, retrieval.chunk, retrieval.force_recent.value, least);
+  }
   if (kind != CacheKind::snapkv) return;
   const int64_t fixed = snapkv.window + sinks;
   if (snapkv.budget <= fixed)

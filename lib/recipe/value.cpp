@@ -2,6 +2,7 @@
 #include "recipe/gpu_name.h"
 #include "recipe/layer_range.h"
 #include "recipe/offload.h"
+#include "recipe/rebuild.h"
 #include "recipe/refresh.h"
 #include "recipe/value_of.h"
 
@@ -60,6 +61,11 @@ nlohmann::json json_of(Refresh value) {
   return value.tokens;
 }
 
+nlohmann::json json_of(Rebuild value) {
+  if (value.by_acceptance()) return yaml_text(value);
+  return json_of(Refresh{value.tokens});
+}
+
 template std::unique_ptr<Value> value_of(bool&);
 template std::unique_ptr<Value> value_of(int&);
 template std::unique_ptr<Value> value_of(int64_t&);
@@ -82,6 +88,7 @@ template std::unique_ptr<Value> value_of(std::optional<GpuName>&);
 template std::unique_ptr<Value> value_of(AutoCounts&);
 template std::unique_ptr<Value> value_of(Offload&);
 template std::unique_ptr<Value> value_of(Refresh&);
+template std::unique_ptr<Value> value_of(Rebuild&);
 template std::unique_ptr<Value> value_of(LayerRange&);
 template std::unique_ptr<Value> value_of(std::vector<int>&);
 template std::unique_ptr<Value> value_of(std::vector<double>&);

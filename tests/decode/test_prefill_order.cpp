@@ -23,6 +23,7 @@ std::vector<recipe::Cache> caches() {
     all.push_back(c);
   }
   all.push_back(snapkv(60, 16));
+  all.push_back(retrieval(64, 8));
   all.push_back(streaming(4, 100));
   return all;
 }

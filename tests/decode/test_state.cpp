@@ -23,6 +23,8 @@ const Case kCases[] = {{"llama-3.1", {}},
                        {"qwen2-tied", streaming(0, 1)},
                        {"llama-3.1", snapkv(50, 8)},
                        {"qwen3-tied", snapkv(60, 32)},
+                       {"llama-3.1", retrieval(40, 8)},
+                       {"qwen3-tied", retrieval(48, 4)},
                        {"qwen3-tied", {}},
                        {"mistral-window", {}}};
 

@@ -130,6 +130,16 @@ TEST_SUITE("gpu/rounds") {
     }
   }
 
+  TEST_CASE("a target that drafts by chunks of keys: its own greedy text") {
+    for (const recipe::Rebuild rebuild :
+         {recipe::Rebuild{}, recipe::Rebuild{.tokens = 7}, recipe::Rebuild{.alpha = 0.9}}) {
+      CAPTURE(recipe::yaml_text(rebuild));
+      recipe::Cache drafts_by = retrieval(5, 2);
+      drafts_by.retrieval.rebuild = rebuild;
+      check_narrow_window(SelfPair(drafts_by, kGpu));
+    }
+  }
+
   TEST_CASE("a target that drafts by what it verified: its own greedy text") {
     for (const int budget : {6, 40}) {
       CAPTURE(budget);
@@ -179,6 +189,7 @@ TEST_SUITE("gpu/rounds") {
     check_wide_window(SelfPair(snapkv(4096, 32), kGpu), 0.999, 8);
     check_wide_window(SelfPair(snapkv(4096, 32), kGpu, DType::bf16), 0.995, 8);
     check_wide_window(SelfPair(verified(4096, 32), kGpu), 0.999, 8);
+    check_wide_window(SelfPair(retrieval(4096, 8), kGpu), 0.999, 8);
   }
 
   TEST_CASE("under a window as wide as the text nearly every child is accepted") {

@@ -24,6 +24,7 @@ const Case kCases[] = {{"llama-3.1", {}, 100},
                        {"qwen2-tied", streaming(4, 16), 200},
                        {"llama-3.1", streaming(4, 16, true), 200},
                        {"llama-odd", snapkv(40, 8), 200},
+                       {"llama-3.1", retrieval(40, 8), 200},
                        {"qwen3-tied", {}, 100},
                        {"qwen3-tied", streaming(4, 16, true), 200}};
 

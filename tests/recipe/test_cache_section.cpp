@@ -80,6 +80,33 @@ TEST_SUITE("recipe/cache_section") {
         {"verified: {budget: 255}", "cache.verified.budget: 255 is out of range, expected 256 .. "},
         {"verified: {window: 129}",
          "cache.verified.window: 129 is out of range, expected 1 .. 128 tokens"},
+        {"retrieval: {chunk: 24}", "cache.retrieval.chunk: expected a divisor of 64, found 24"},
+        {"retrieval: {chunk: 128}",
+         "cache.retrieval.chunk: 128 is out of range, expected 1 .. 64 tokens"},
+        {"retrieval: {budget: 1}", "cache.retrieval.budget: 1 is out of range, expected 2 .. "},
+        {"kind: retrieval, retrieval: {budget: 15}",
+         "cache.retrieval.budget: 15 tokens are less than two chunks of 8 and 0 recent tokens: set "
+         "at least 16, or smaller chunks"},
+        {"kind: retrieval, retrieval: {budget: 100, chunk: 32, force_recent: 64}",
+         "cache.retrieval.budget: 100 tokens are less than two chunks of 32 and 64 recent tokens: "
+         "set at least 128, or smaller chunks"},
+        {"retrieval: {group: mean}",
+         "cache.retrieval.group: expected one of sum, max, found 'mean'"},
+        {"retrieval: {query: first}",
+         "cache.retrieval.query: expected one of last, window, found 'first'"},
+        {"retrieval: {force_recent: -1}", "cache.retrieval.force_recent: -1 is out of range"},
+        {"retrieval: {rebuild: 0}",
+         "cache.retrieval.rebuild: expected never, a number of tokens from 1 on, or such as "
+         "alpha<0.8, found '0'"},
+        {"retrieval: {rebuild: alpha<1.5}",
+         "cache.retrieval.rebuild: expected never, a number of tokens from 1 on, or such as "
+         "alpha<0.8, found 'alpha<1.5'"},
+        {"retrieval: {rebuild: alpha<}",
+         "cache.retrieval.rebuild: expected never, a number of tokens from 1 on, or such as "
+         "alpha<0.8, found 'alpha<'"},
+        {"kind: retrieval, place: host",
+         "cache.place: host is for kinds lsh and hybrid, which read few of the keys, and for full, "
+         "found retrieval: leave it device, or choose one of them"},
         {"kind: snapkv, prefill: windowed",
          "cache.prefill: windowed is for kind streaming, snapkv reads all keys of a prompt: leave "
          "it dense, or choose kind streaming"},
@@ -131,6 +158,23 @@ TEST_SUITE("recipe/cache_section") {
     }
   }
 
+  TEST_CASE("retrieval.rebuild reads and writes its words") {
+    struct Case {
+      std::string text;
+      int tokens;
+      double alpha;
+    };
+    for (const Case& c : {Case{"never", 0, 0}, {"64", 64, 0}, {"alpha<0.85", 0, 0.85}}) {
+      CAPTURE(c.text);
+      Settings s;
+      Field fields = fields_of(s);
+      read_fields(fields, parse("cache: {retrieval: {rebuild: " + c.text + "}}"));
+      CHECK(s.cache.retrieval.rebuild.tokens == c.tokens);
+      CHECK(s.cache.retrieval.rebuild.alpha == c.alpha);
+      CHECK(yaml_text(s.cache.retrieval.rebuild) == c.text);
+    }
+  }
+
   TEST_CASE("the ends of the ranges") {
     for (const std::string settings :
          {"lsh: {bits: 16, tables: 4096, min_hits: 255}", "lsh: {bits: 1, tables: 1, min_hits: 1}",
@@ -138,6 +182,9 @@ TEST_SUITE("recipe/cache_section") {
           "quest: {page: 64, ratio: 1}", "hybrid: {bits: 1, refine: 0}",
           "hybrid: {bits: 3, exact: 0, sample: 1, refine: 1}",
           "hybrid: {exact: 1, sample: 0, tail: none}", "hybrid: {sample: 0, tail: means}",
+          "retrieval: {budget: 2, chunk: 1, rebuild: 1}", "retrieval: {chunk: 64, rebuild: never}",
+          "kind: retrieval, retrieval: {budget: 16}",
+          "kind: retrieval, retrieval: {budget: 128, chunk: 32, force_recent: 64}",
           "sinks: 0, recent: 1, dense_layers: []"}) {
       CAPTURE(settings);
       CHECK(problem(settings) == "none");

@@ -58,6 +58,7 @@ std::vector<Named> narrow() {
           {"streaming repositioned", streaming(2, 12, true)},
           {"snapkv", snapkv(40, 8)},
           {"snapkv refreshed, not scaled", with(snapkv(40, 8), 5, recipe::SnapScale::off)},
+          {"retrieval", retrieval(40, 4)},
           {"verified", verified(256)},
           {"quest", quest(0.1)},
           {"lsh", lsh()},
@@ -68,6 +69,7 @@ std::vector<Named> saturated() {
   return {{"full", {}},
           {"streaming", streaming(2, 4096)},
           {"snapkv", snapkv(4096, 8)},
+          {"retrieval", retrieval(4096, 8)},
           {"verified", verified(4096)},
           {"quest", quest(1)}};
 }

@@ -315,7 +315,7 @@ TEST_SUITE("speculate/plan/keys") {
     CHECK(of(DraftKeys::full) == Costs{0, 0, 0, context});
     CHECK(of(DraftKeys::streaming) == Costs{0, 0, 0, 512});
     CHECK(of(DraftKeys::quest) == Costs{kv * context / 16, 0, 0, 512});
-    CHECK(of(DraftKeys::retrieval) == Costs{kv * context / 32 + 2 * 512 * kv, 0, 0, 512});
+    CHECK(of(DraftKeys::retrieval) == Costs{0, 0, kv * context / 32, 512});
     CHECK(of(DraftKeys::topk) == Costs{kv * context / 2, 0, 0, 512});
     CHECK(of(DraftKeys::snapkv) == Costs{0, 0, kv * context / 2 + 2 * 512 * kv, 512});
     // Two bytes a key and KV head, written and read, of 2 * 128 * 2 bytes of K and V.

@@ -30,6 +30,20 @@ TEST_SUITE("speculate/self-draft") {
     }
   }
 
+  TEST_CASE("f32: retrieval with room for the whole text proposes the target's own tokens") {
+    check_wide_window(SelfPair(retrieval(4096, 8), {}), 1, 1);
+  }
+
+  TEST_CASE("f32: retrieval of two chunks, chosen once or again: the text is the target's") {
+    for (const recipe::Rebuild rebuild :
+         {recipe::Rebuild{}, recipe::Rebuild{.tokens = 5}, recipe::Rebuild{.alpha = 0.9}}) {
+      CAPTURE(recipe::yaml_text(rebuild));
+      recipe::Cache drafts_by = retrieval(5, 2);
+      drafts_by.retrieval.rebuild = rebuild;
+      check_narrow_window(SelfPair(drafts_by, {}));
+    }
+  }
+
   TEST_CASE("a prefix that sequences share is read once, by both readings") {
     const SelfPair pair(12, {});
     decode::Engine& engine = *pair.engine;

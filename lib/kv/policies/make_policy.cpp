@@ -27,6 +27,8 @@ std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bo
       return make_snapkv(cache, bounds);
     case recipe::CacheKind::verified:
       return make_verified(cache, bounds);
+    case recipe::CacheKind::retrieval:
+      return make_retrieval(cache, bounds);
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return nullptr;
@@ -55,6 +57,12 @@ Needs needs_of(const recipe::Cache& cache) {
       return {.lists = true, .sources = 2, .queries = cache.snapkv.window};
     case recipe::CacheKind::verified:
       return {.lists = true, .sources = 2, .queries = cache.verified.window, .scores = true};
+    case recipe::CacheKind::retrieval:
+      // One more, for a text whose last token runs again.
+      return {.lists = true,
+              .sources = 2,
+              .queries = cache.retrieval.n_queries() + 1,
+              .rounds = cache.retrieval.rebuild.by_acceptance()};
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return {};

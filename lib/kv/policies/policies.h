@@ -13,6 +13,7 @@ std::unique_ptr<Policy> make_quest(const recipe::Cache& cache, const Bounds& bou
 std::unique_ptr<Policy> make_lsh(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_hybrid(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_snapkv(const recipe::Cache& cache, const Bounds& bounds);
+std::unique_ptr<Policy> make_retrieval(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_verified(const recipe::Cache& cache, const Bounds& bounds);
 
 }  // namespace tandem::kv

@@ -60,6 +60,13 @@ std::vector<TokenIndex::Piece> TokenIndex::extend(int slot, int end) {
   return pieces;
 }
 
+void TokenIndex::cut(int slot, int end) {
+  Slot& s = at(slot);
+  s.end = std::min(s.end, std::max(end, begin()));
+  const auto n = static_cast<size_t>((s.end - begin() + capacity_ - 1) / capacity_);
+  for (; s.blocks.size() > n; s.blocks.pop_back()) unref(s.blocks.back());
+}
+
 void TokenIndex::fork(int from, int to) {
   release(to);
   at(to) = at(from);

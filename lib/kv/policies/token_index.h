@@ -92,6 +92,8 @@ class TokenIndex {
   /// Extends the index to `end` and says what must be written where.
   std::vector<Piece> extend(int slot, int end);
 
+  /// Forgets what the index has from the token `end` on, a multiple of the unit.
+  void cut(int slot, int end);
   void fork(int from, int to);
   void release(int slot);
 

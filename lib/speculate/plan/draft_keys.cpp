@@ -9,13 +9,10 @@ double keys_read(const KeyChoice& choice, double context) {
 }
 
 double select_bytes(const KeyChoice& choice, const ModelCosts& costs, double context) {
-  const double all_keys = costs.kv_bytes * context / 2;                     // K without V
-  const double gathered = 2 * costs.kv_bytes * keys_read(choice, context);  // read and written
+  const double all_keys = costs.kv_bytes * context / 2;  // K without V
   switch (choice.keys) {
     case DraftKeys::quest:  // two bounds a page
       return 2 * all_keys / choice.page;
-    case DraftKeys::retrieval:
-      return all_keys / choice.page + gathered;
     case DraftKeys::topk:
       return all_keys;
     default:
@@ -30,8 +27,14 @@ double round_bytes(const KeyChoice& choice, const ModelCosts& costs, double cont
 }
 
 double refresh_bytes(const KeyChoice& choice, const ModelCosts& costs, double context) {
-  if (choice.keys != DraftKeys::snapkv) return 0;
-  return costs.kv_bytes * (context / 2 + 2 * keys_read(choice, context));
+  switch (choice.keys) {
+    case DraftKeys::snapkv:  // all keys, and the chosen ones read and written
+      return costs.kv_bytes * (context / 2 + 2 * keys_read(choice, context));
+    case DraftKeys::retrieval:  // the means, which are kept
+      return costs.kv_bytes * context / 2 / choice.page;
+    default:
+      return 0;
+  }
 }
 
 }  // namespace tandem::speculate

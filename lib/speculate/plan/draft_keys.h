@@ -15,7 +15,7 @@ enum class DraftKeys : uint8_t {
   snapkv,     // chosen by the last queries of the prompt
   verified,   // chosen by the verification before
   quest,      // pages, by bounds of their keys, in each step
-  retrieval,  // chunks, by their mean keys, in each step
+  retrieval,  // chunks, by their mean keys and the last query of the prompt
   topk,       // by exact scores of all keys, in each step: the bound of acceptance
 };
 constexpr std::array<std::string_view, 7> enum_names(DraftKeys) {
@@ -35,7 +35,8 @@ double keys_read(const KeyChoice& choice, double context);
 double select_bytes(const KeyChoice& choice, const ModelCosts& costs, double context);
 /// Read and written in every round: the scores that a verification leaves.
 double round_bytes(const KeyChoice& choice, const ModelCosts& costs, double context);
-/// Read and written to choose again from the last accepted queries: snapkv; 0 for others.
+/// Read and written to choose again from the last accepted queries: snapkv, retrieval; 0 for
+/// others.
 double refresh_bytes(const KeyChoice& choice, const ModelCosts& costs, double context);
 
 }  // namespace tandem::speculate

@@ -259,6 +259,7 @@ std::vector<std::vector<Drawn>> Speculation::finish_round(const Flight& flight) 
     const RoundEvent event{flight.seqs[b], results.n_drafted(b), kept.back() - 1};
     stats_.add(event);
     if (options_.on_round) options_.on_round(event);
+    target_.cache().report_round(flight.slots[b], event.accepted, results.tree().levels() - 1);
   }
   if (options_.on_verified) {
     const int64_t n_rows = int64_t{round_.places()} * round_.tree().size();

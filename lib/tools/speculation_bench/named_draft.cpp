@@ -57,14 +57,11 @@ speculate::KeyChoice NamedDraft::choice() const {
 recipe::Cache NamedDraft::cache(int64_t context) const {
   if (policy) return *policy;
   const auto kind_name = enum_names(keys)[static_cast<size_t>(keys)];
-  const auto kinds = enum_names(recipe::CacheKind{});
   const std::string where = "bench.drafts, '" + name + "'";
-  if (std::ranges::find(kinds, kind_name) == kinds.end())
-    throw recipe_error(where, "no cache.kind reads keys as {} does", kind_name)
-        .hint("choose other keys to measure, or pass --predict");
   std::string text = fmt::format("kind: {}\nsinks: {}\n", kind_name, sinks.value);
   const double share = std::min(
       1.0, static_cast<double>(budget.value) / static_cast<double>(std::max<int64_t>(1, context)));
+  const std::string again = refresh.value > 0 ? std::to_string(refresh.value) : "never";
   switch (keys) {
     case DraftKeys::streaming:
       text += fmt::format("recent: {}\n", budget.value - sinks.value);
@@ -81,8 +78,11 @@ recipe::Cache NamedDraft::cache(int64_t context) const {
       break;
     case DraftKeys::snapkv:
       text += fmt::format("snapkv: {{budget: {}, window: {}, scale: {}, refresh: {}}}\n",
-                          budget.value, window.value, recipe::yaml_text(scale),
-                          refresh.value > 0 ? std::to_string(refresh.value) : "never");
+                          budget.value, window.value, recipe::yaml_text(scale), again);
+      break;
+    case DraftKeys::retrieval:
+      text += fmt::format("retrieval: {{budget: {}, chunk: {}, rebuild: {}}}\n", budget.value, page,
+                          again);
       break;
     default:
       text +=
@@ -128,8 +128,10 @@ nlohmann::ordered_json draft_json(const NamedDraft& draft) {
   else if (draft.proposes_by_model())
     j["keys"] = recipe::yaml_text(draft.keys);
   if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
-  if (draft.bounded() && draft.keys == DraftKeys::snapkv) {
+  if (draft.bounded() && draft.keys == DraftKeys::snapkv)
     j["scale"] = recipe::yaml_text(draft.scale);
+  if (draft.bounded() && draft.keys == DraftKeys::retrieval) j["chunk"] = draft.page;
+  if (draft.bounded() && (draft.keys == DraftKeys::snapkv || draft.keys == DraftKeys::retrieval)) {
     j["refresh"] = draft.refresh.value > 0 ? nlohmann::ordered_json(draft.refresh.value) : "never";
   }
   if (!draft.tree.empty())

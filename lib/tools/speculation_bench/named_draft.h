@@ -39,7 +39,7 @@ struct NamedDraft {
     v("sinks", sinks, at_least(0).unit("tokens"), "of the budget: the first tokens");
     v("window", window, at_least(1).unit("tokens"), "of the budget: the last tokens, at least");
     v("refresh", refresh, at_least(0).unit("tokens"),
-      "keys snapkv: chosen again after as many new tokens; 0 = never");
+      "keys snapkv and retrieval: chosen again after as many new tokens; 0 = never");
     v("scale", scale, "keys snapkv: scores of the choice divided by sqrt(head_dim), or not");
     v("page", page, at_least(1).unit("tokens"), "keys quest and retrieval: chosen as one");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"),
@@ -64,7 +64,6 @@ struct NamedDraft {
   bool bounded() const;
   speculate::KeyChoice choice() const;
   /// How a draft of kind self or model reads sequences of that many tokens, as cache.kind has it.
-  /// errors   kind recipe: no cache.kind reads as keys says
   recipe::Cache cache(int64_t context) const;
 };
 

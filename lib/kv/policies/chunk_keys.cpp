@@ -1,0 +1,272 @@
+#include "kv/policies/chunk_keys.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/parallel.h"
+#include "kv/key_rows.h"
+#include "kv/query_ring.h"
+#include "ops/selection.h"
+
+namespace tandem::kv {
+namespace {
+
+constexpr int kMaxBlock = 512;  // tokens: a fork that goes on copies one block at most
+constexpr size_t kMostScoreBytes = size_t{64} << 20;  // of a GPU at a time
+
+}  // namespace
+
+struct ChunkKeys::CpuScratch {
+  ScratchCutter cutter;
+  float *row, *q;  // a query, and the sums that choose, [group, d]
+  float *scores, *select;
+  int32_t* chunks;
+
+  CpuScratch(std::byte* base, const ChunkKeys& c)
+      : cutter(base),
+        row(cutter.take<float>(static_cast<size_t>(c.geometry().head_dim))),
+        q(cutter.take<float>(static_cast<size_t>(c.geometry().group()) *
+                             static_cast<size_t>(c.geometry().head_dim))),
+        scores(cutter.take<float>(static_cast<size_t>(c.max_chunks()) + 16)),
+        select(cutter.take<float>(static_cast<size_t>(c.max_chunks()) + 16)),
+        chunks(cutter.take<int32_t>(static_cast<size_t>(c.capacity()) + 16)) {}
+};
+
+/// For the lists of some layers at a time.
+struct ChunkKeys::GpuScratch {
+  ScratchCutter cutter;
+  float* scores;   // [lists, max_chunks]
+  int32_t* found;  // [lists, capacity]
+
+  GpuScratch(std::byte* base, const ChunkKeys& c, int n_layers) : cutter(base) {
+    const auto lists = static_cast<size_t>(n_layers) * static_cast<size_t>(c.geometry().n_kv_heads);
+    scores = cutter.take<float>(lists * static_cast<size_t>(c.max_chunks()));
+    found = cutter.take<int32_t>(lists * static_cast<size_t>(c.capacity()));
+  }
+};
+
+ChunkKeys::ChunkKeys(const Rule& rule, std::vector<int> layers, const Bounds& bounds)
+    : rule_(rule),
+      bounds_(bounds),
+      kept_(std::move(layers), bounds.on_gpu() ? capacity() : capacity() * rule.chunk,
+            bounds.on_gpu() ? rule.chunk : 1, bounds),
+      // Every sequence may choose again, and then writes separate blocks.
+      index_({.max_seqs = bounds.max_seqs,
+              .max_tokens = bounds.max_tokens,
+              .total_tokens = bounds.total_tokens,
+              .sinks = 0,
+              .recent = 0,
+              .unit = rule.chunk,
+              .max_block = kMaxBlock}) {
+  if (on_gpu()) device_index_.emplace(index_, bounds.max_seqs, bounds.device);
+}
+
+size_t ChunkKeys::mean_bytes() const {
+  return static_cast<size_t>(geometry().head_dim) * dtype_bytes(geometry().dtype);
+}
+
+int ChunkKeys::layers_at_a_time() const {
+  const size_t bytes = GpuScratch(nullptr, *this, 1).cutter.bytes();
+  return std::clamp(static_cast<int>(kMostScoreBytes / std::max<size_t>(1, bytes)), 1,
+                    std::max(1, n_layers()));
+}
+
+size_t ChunkKeys::scratch_bytes() const {
+  return on_gpu() ? GpuScratch(nullptr, *this, layers_at_a_time()).cutter.bytes()
+                  : CpuScratch(nullptr, *this).cutter.bytes();
+}
+
+void ChunkKeys::plan(MemoryPlan& plan, const std::string& prefix) const {
+  kept_.plan(plan, prefix);
+  if (kept_.slot_ids() == 0) return;
+  const size_t n_scratch = on_gpu() ? 1 : static_cast<size_t>(max_threads());
+  plan.add(prefix + ".means", grid().cells(index_.n_blocks()) * cell_bytes(), bounds_.device);
+  plan.add(prefix + ".choosing", scratch_bytes() * n_scratch, bounds_.device);
+  if (device_index_) device_index_->plan(plan, prefix);
+}
+
+void ChunkKeys::allocate(Arena& arena, const std::string& prefix) {
+  kept_.allocate(arena, prefix);
+  if (kept_.slot_ids() == 0) return;
+  means_ = static_cast<std::byte*>(arena.take(prefix + ".means"));
+  scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
+  n_scratch_ = max_threads();
+  if (device_index_) device_index_->allocate(arena, prefix);
+}
+
+void ChunkKeys::run_on(const Exec& exec) {
+  exec_ = exec;
+  kept_.run_on(exec);
+}
+
+void ChunkKeys::cut(int slot, int n) { index_.cut(slot, n / rule_.chunk * rule_.chunk); }
+
+void ChunkKeys::fork(int from, int to) {
+  index_.fork(from, to);
+  kept_.fork(from, to);
+}
+
+void ChunkKeys::release(int slot) { index_.release(slot); }
+
+ChunkBlocks ChunkKeys::blocks_of(int slot, int ordinal) const {
+  const auto elements = [&](size_t cells) {
+    return static_cast<int64_t>(cells * static_cast<size_t>(block_chunks())) * geometry().head_dim;
+  };
+  return {.means = means(0, ordinal, 0),
+          .blocks = device_index_->blocks() + slot * device_index_->max_blocks(),
+          .block_stride = elements(grid().cells(1)),
+          .layer_stride = elements(grid().cell(0, 1, 0)),
+          .head_stride = elements(1),
+          .block_chunks = block_chunks()};
+}
+
+void ChunkKeys::extend(int slot, int end, const PagedStore& store) {
+  TokenIndex::Work work{.slot = slot, .length = end};
+  const int begin = index_.end(slot);
+  if (end > begin) work.pieces = index_.extend(slot, end);
+  // A fork's or a slot's that was cut has other blocks than the device knows.
+  if (device_index_) device_index_->update(slot, index_, *exec_.queue);
+  if (work.pieces.empty()) return;
+  for (const TokenIndex::Piece& piece : work.pieces) {
+    if (piece.copy_of < 0) continue;
+    const size_t bytes = grid().cells(1) * cell_bytes();
+    if (on_gpu())
+      exec_.queue->copy_within(means(piece.block, 0, 0), means(piece.copy_of, 0, 0), bytes);
+    else
+      std::memcpy(means(piece.block, 0, 0), means(piece.copy_of, 0, 0), bytes);
+  }
+  if (device_index_) device_index_->set_pages(store.pages(slot), *exec_.queue);
+  work.ordinals = {0, n_layers()};
+  write_means(work, store);
+}
+
+void ChunkKeys::write_means(const TokenIndex::Work& work, const PagedStore& store) {
+  const Geometry& g = geometry();
+  const int begin = work.pieces.front().token, heads = g.n_kv_heads;
+  for (int ord = work.ordinals.begin; on_gpu() && ord < work.ordinals.end; ++ord)
+    ops::chunk_means({.to = blocks_of(work.slot, ord),
+                      .k_pool = store.k(layers()[static_cast<size_t>(ord)]).raw(),
+                      .pages = device_index_->pages(),
+                      .first = begin / rule_.chunk,
+                      .n = (work.length - begin) / rule_.chunk,
+                      .chunk = rule_.chunk,
+                      .n_kv_heads = heads,
+                      .d = g.head_dim,
+                      .dtype = g.dtype},
+                     exec_.stream());
+  if (on_gpu()) return;
+  const int n_ordinals = work.ordinals.end - work.ordinals.begin;
+  parallel_for(n_ordinals * heads, [&](int task) {
+    const int ord = work.ordinals.begin + task / heads, head = task % heads;
+    for (const TokenIndex::Piece& piece : work.pieces)
+      ops::chunk_means({.means = means(piece.block, ord, head) +
+                                 static_cast<size_t>(piece.offset / rule_.chunk) * mean_bytes(),
+                        .k_pool = store.k(layers()[static_cast<size_t>(ord)]).raw(),
+                        .pages = store.pages(work.slot).data(),
+                        .token = piece.token,
+                        .n = piece.n / rule_.chunk,
+                        .chunk = rule_.chunk,
+                        .n_kv_heads = heads,
+                        .kv_head = head,
+                        .d = g.head_dim,
+                        .dtype = g.dtype});
+  });
+}
+
+void ChunkKeys::choose(int slot, const Queries& queries, int end, int n, const PagedStore& store) {
+  const Choice c{slot, queries, end / rule_.chunk, n};
+  TANDEM_CHECK(n >= 1 && n <= c.n_chunks && n <= capacity(), "{} of {} chunks, {} at most", n,
+               c.n_chunks, capacity());
+  extend(slot, end, store);
+  if (on_gpu()) return choose_on_gpu(c);
+  const int heads = geometry().n_kv_heads, n_lists = n_layers() * heads;
+#pragma omp parallel num_threads(n_scratch_) if (n_lists > 1)
+  {
+    const CpuScratch s(scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes(),
+                       *this);
+#pragma omp for schedule(dynamic, 1)
+    for (int i = 0; i < n_lists; ++i) choose_list(c, i / heads, i % heads, s);
+  }
+}
+
+void ChunkKeys::choose_list(const Choice& c, int ordinal, int kv_head, const CpuScratch& s) const {
+  const Geometry& g = geometry();
+  const int group = g.group(), n_q = rule_.group == recipe::ScoreGroup::sum ? 1 : group;
+  const auto d = static_cast<size_t>(g.head_dim);
+  std::fill_n(s.q, static_cast<size_t>(n_q) * d, 0.0f);
+  for (int t = c.queries.first; t < c.queries.end; ++t) {
+    const std::byte* row = queries_->row(c.slot, layers()[static_cast<size_t>(ordinal)], t);
+    for (int h = 0; h < group; ++h) {
+      read_vector(row + static_cast<size_t>(kv_head * group + h) * d * dtype_bytes(g.dtype),
+                  g.dtype, {s.row, d});
+      float* sum = s.q + static_cast<size_t>(n_q == 1 ? 0 : h) * d;
+      for (size_t i = 0; i < d; ++i) sum[i] += s.row[i];
+    }
+  }
+  const std::vector<int>& blocks = index_.blocks(c.slot);
+  for (int first = 0; first < c.n_chunks; first += block_chunks())
+    ops::chunk_scores(
+        {.scores = s.scores + first,
+         .q = s.q,
+         .means = means(blocks[static_cast<size_t>(first / block_chunks())], ordinal, kv_head),
+         .n = std::min(block_chunks(), c.n_chunks - first),
+         .n_q = n_q,
+         .d = g.head_dim,
+         .dtype = g.dtype});
+  s.chunks[0] = 0;
+  float threshold = 0;
+  ops::select_top({.ids = s.chunks + 1,
+                   .threshold = &threshold,
+                   .scores = s.scores + 1,
+                   .n = c.n_chunks - 1,
+                   .m = c.n - 1,
+                   .first_id = 1,
+                   .scratch = s.select});
+  std::stable_sort(s.chunks + 1, s.chunks + c.n,
+                   [&](int32_t a, int32_t b) { return s.scores[a] > s.scores[b]; });
+  int32_t* list = kept_.at(c.slot, ordinal, kv_head);
+  for (int i = 0; i < c.n; ++i)
+    std::iota(list + i * rule_.chunk, list + (i + 1) * rule_.chunk, s.chunks[i] * rule_.chunk);
+}
+
+void ChunkKeys::choose_on_gpu(const Choice& c) {
+  const Geometry& g = geometry();
+  const int at_a_time = layers_at_a_time();
+  const GpuScratch s(scratch_, *this, at_a_time);
+  for (int ord = 0; ord < n_layers(); ord += at_a_time) {
+    const int n = std::min(at_a_time, n_layers() - ord);
+    ops::chunk_scores(
+        {.scores = s.scores,
+         .score_stride = max_chunks(),
+         .q = queries_->rows(c.slot, 0),
+         .q_layer_stride = int64_t{queries_->spec().capacity()} * g.n_heads * g.head_dim,
+         .capacity = queries_->spec().capacity(),
+         .first_query = c.queries.first,
+         .n_queries = c.queries.end - c.queries.first,
+         .layers = kept_.device_layers() + ord,
+         .from = blocks_of(c.slot, ord),
+         .n = c.n_chunks,
+         .n_layers = n,
+         .n_heads = g.n_heads,
+         .n_kv_heads = g.n_kv_heads,
+         .d = g.head_dim,
+         .dtype = g.dtype,
+         .group = rule_.group == recipe::ScoreGroup::sum ? ChunkGroup::sum : ChunkGroup::max},
+        exec_.stream());
+    ops::choose_chunks({.ids = kept_.at(c.slot, ord, 0),
+                        .scores = s.scores,
+                        .scratch = s.found,
+                        .id_stride = kept_.capacity(),
+                        .score_stride = max_chunks(),
+                        .n_lists = n * g.n_kv_heads,
+                        .n = c.n_chunks,
+                        .n_chosen = c.n},
+                       exec_.stream());
+  }
+}
+
+}  // namespace tandem::kv

@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kv/policies/chunk_keys.h"
+#include "kv/policies/policies.h"
+#include "kv/policies/sparse_policy.h"
+#include "kv/query_ring.h"
+
+namespace tandem::kv {
+namespace {
+
+/// TriForce's retrieval cache (arXiv 2404.11912): the last query of a prompt chooses chunks of
+/// tokens by its products with their mean keys, and every row that follows reads these, chunk 0
+/// among them, the tokens after the last whole chunk, and generated ones. The budget is of all
+/// of these: generated tokens take the place of the worst chunks. Keys keep their true positions
+/// and are read where they are. Deviations: chunks give way some at a time (step_), so that few
+/// numbers of tokens change what rows read; and where no chunk would be left the last query chooses
+/// again, generated text included, even if `rebuild` is never.
+class RetrievalPolicy final : public SelectingPolicy {
+ public:
+  RetrievalPolicy(const recipe::Cache& cache, const Bounds& bounds)
+      : SelectingPolicy(cache, bounds),
+        spec_(cache.retrieval),
+        budget_(static_cast<int>(spec_.budget)),
+        step_(
+            std::clamp(budget_ / kStepShare / spec_.chunk * spec_.chunk, spec_.chunk, kPageTokens)),
+        keys_({.budget = budget_, .chunk = spec_.chunk, .group = spec_.group}, layers(), bounds),
+        slots_(static_cast<size_t>(bounds.max_seqs)) {
+    TANDEM_CHECK(budget_ >= 2 * spec_.chunk + spec_.force_recent, "a budget of {}, chunks of {}",
+                 budget_, spec_.chunk);
+  }
+
+  void plan(MemoryPlan& plan, const std::string& prefix) const override {
+    keys_.plan(plan, prefix);
+  }
+  void allocate(Arena& arena, const std::string& prefix) override { keys_.allocate(arena, prefix); }
+  void run_on(const Exec& exec) override { keys_.run_on(exec); }
+  void read_queries(const QueryRing& queries) override {
+    queries_ = &queries;
+    keys_.read_queries(queries);
+  }
+
+  void on_prompt(int slot, const PagedStore& store) override {
+    choose(slot, store.length(slot), store);
+  }
+  void on_round(int slot, int accepted, int offered) override {
+    Slot& s = at(slot);
+    s.accepted = kMemory * s.accepted + accepted;
+    s.tried = kMemory * s.tried + accepted + (accepted < offered ? 1 : 0);
+  }
+  void on_commit(std::span<const int32_t> slots, const PagedStore& store) override {
+    for (const int32_t slot : slots) {
+      const int length = store.length(slot);
+      Slot now = at(slot);
+      // A round may commit tokens beyond those that were due: the last choice stands.
+      while (due(now) <= length) now = chosen_at(due(now));
+      if (accepts_too_few(now) && can_choose(slot, length))
+        choose(slot, length, store);
+      else if (now.chosen_at != at(slot).chosen_at)
+        choose(slot, can_choose(slot, now.chosen_at) ? now.chosen_at : length, store);
+      else
+        set(slot, now, length);
+    }
+  }
+  void on_fork(int from, int to) override {
+    keys_.fork(from, to);
+    at(to) = at(from);
+  }
+  void on_release(int slot) override {
+    keys_.release(slot);
+    try {
+      set(slot, {}, 0);
+    } catch (const Error&) {
+      at(slot) = {};  // the GPU has stopped: nothing reads lists there
+    }
+  }
+  void on_truncate(int slot, int n, const PagedStore& store) override {
+    keys_.cut(slot, n);
+    Slot now = at(slot);
+    if (n < now.chosen_at && (can_choose(slot, n) || n < now.tail_begin))
+      return choose(slot, n, store);
+    // Where no queries are held, the rest of the choice goes on.
+    now.chosen_at = std::min(now.chosen_at, n);
+    set(slot, now, n);
+  }
+
+  void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
+    if (bounds().on_gpu() && ordinal(layer) >= 0 && keys_.capacity() > 0)
+      return plan.add({.lists = keys_.kept().of_layer(ordinal(layer))});
+    plan_from(
+        layer, step, [&](int slot) { return at(slot).tail_begin; }, plan);
+  }
+
+  int next_change(int slot) const override {
+    const Slot& now = at(slot);
+    return std::min(due(now), now.tail_begin > 0 ? now.given_way_to + 1 : kNever);
+  }
+
+  /// Lists lie in the policy's own memory.
+  size_t scratch_bytes() const override { return 64; }
+  void select_keys(const KeyQuery& query, std::byte*, std::span<KeyList> lists) const override {
+    const Slot& slot = at(query.slot);
+    if (slot.tail_begin == 0) return;  // the plan's range has all its keys
+    share_list(keys_.kept().at(query.slot, ordinal(query.layer), query.kv_head),
+               slot.n_chunks * spec_.chunk, spec_.chunk, lists);
+  }
+
+  int keys_read(int layer, int length) const override {
+    return ordinal(layer) < 0 ? geometry().visible(layer, length) : std::min(length, budget_);
+  }
+
+ private:
+  static constexpr int kNever = std::numeric_limits<int>::max();
+  static constexpr int kStepShare = 16;   // of the budget: what gives way at a time, up to a page
+  static constexpr double kMemory = 0.9;  // a round on, of what rounds before it accepted
+  static constexpr int kLeastTried = 8;   // drafted tokens that a judgement needs
+
+  struct Slot {
+    int chosen_at = 0;     // tokens that the choice knew
+    int tail_begin = 0;    // tokens from here on are read exactly; 0 = all
+    int n_chunks = 0;      // of the lists, that are read
+    int given_way_to = 0;  // tokens of a text that need no fewer chunks
+    // Drafted tokens since the choice, later ones with more weight: those that were right, and
+    // those that were looked at.
+    double accepted = 0, tried = 0;
+  };
+
+  Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
+  const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
+
+  /// What a choice that knows n tokens makes; within the budget there is none.
+  Slot chosen_at(int n) const {
+    const int tail = n - static_cast<int>(spec_.force_recent);
+    return {.chosen_at = n, .tail_begin = n > budget_ ? tail / spec_.chunk * spec_.chunk : 0};
+  }
+  /// Tokens that a choice has for chunks, and for tokens generated after it.
+  int room(const Slot& s) const { return budget_ - (s.chosen_at - s.tail_begin); }
+  /// Tokens of a text with which keys are chosen again.
+  int due(const Slot& s) const {
+    if (keys_.capacity() == 0 || layers().empty()) return kNever;
+    if (s.tail_begin == 0) return std::max(budget_, s.chosen_at) + 1;
+    const int used_up = (room(s) - spec_.chunk) / step_ * step_ + 1;
+    const int every = spec_.rebuild.tokens;
+    return s.chosen_at + (every > 0 ? std::min(every, used_up) : used_up);
+  }
+  bool accepts_too_few(const Slot& s) const {
+    return s.tried >= kLeastTried && s.accepted < spec_.rebuild.alpha * s.tried;
+  }
+  /// Makes it the slot's, whose text has `length` tokens.
+  void set(int slot, Slot now, int length) {
+    if (now.tail_begin > 0) {
+      const int generated = (length - now.chosen_at + step_ - 1) / step_ * step_;
+      now.n_chunks = std::max(1, (room(now) - generated) / spec_.chunk);
+      now.given_way_to = now.chosen_at + generated;
+    }
+    const bool same = now.tail_begin == at(slot).tail_begin && now.n_chunks == at(slot).n_chunks;
+    at(slot) = now;
+    if (bounds().on_gpu() && !same) keys_.kept().set_rest(slot, now.tail_begin, now.n_chunks);
+  }
+
+  int first_query(int slot, int n) const {
+    return std::max(n - spec_.n_queries(), queries_->begin(slot));
+  }
+  bool can_choose(int slot, int n) const {
+    return n > budget_ && first_query(slot, n) < n && queries_->end(slot) >= n &&
+           keys_.capacity() > 0 && !layers().empty();
+  }
+  /// Chooses among the first n tokens by the last queries of them that are held.
+  void choose(int slot, int n, const PagedStore& store) {
+    if (!can_choose(slot, n)) return set(slot, {.chosen_at = n}, n);
+    const Slot now = chosen_at(n);
+    keys_.choose(slot, {first_query(slot, n), n}, now.tail_begin, room(now) / spec_.chunk, store);
+    set(slot, now, store.length(slot));
+  }
+
+  recipe::Retrieval spec_;
+  int budget_, step_;
+  ChunkKeys keys_;
+  const QueryRing* queries_ = nullptr;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_retrieval(const recipe::Cache& cache, const Bounds& bounds) {
+  return std::make_unique<RetrievalPolicy>(cache, bounds);
+}
+
+}  // namespace tandem::kv
