@@ -42,14 +42,15 @@ TEST_SUITE("cli/magicdec-acceptance") {
   TEST_CASE("a record for each draft, budget and temperature") {
     const Outcome run = acceptance(
         {"-s",
-         "bench.drafts=[{name: s}, {name: k, keys: snapkv, scale: off, refresh: 8}, {name: top, "
-         "keys: topk}, {name: small, kind: model, path: tiny-2m, keys: full}]",
+         "bench.drafts=[{name: s}, {name: k, keys: snapkv, scale: off, refresh: 8}, {name: chunks, "
+         "keys: retrieval, page: 8, refresh: 16}, {name: top, keys: topk}, {name: small, kind: "
+         "model, path: tiny-2m, keys: full}]",
          "-s", "bench.budgets=[64, 128]", "--format", "jsonl"});
     CAPTURE(run.err);
     CHECK(run.status == 0);
     CHECK(run.err.find("vLLM's mean acceptance length") != std::string::npos);
     const auto records = by_phase(run.out);
-    REQUIRE(records.size() == 2 * 7);
+    REQUIRE(records.size() == 2 * 9);
     for (const auto& [phase, record] : records) {
       CAPTURE(phase);
       CHECK(record["status"] == "ok");
@@ -70,6 +71,8 @@ TEST_SUITE("cli/magicdec-acceptance") {
     }
     CHECK(records.at("k 64 T 1")["workload"]["draft"]["scale"] == "off");
     CHECK(records.at("k 64 T 1")["workload"]["draft"]["refresh"] == 8);
+    CHECK(records.at("chunks 128 T 0")["workload"]["draft"]["chunk"] == 8);
+    CHECK(records.at("chunks 128 T 0")["workload"]["draft"]["refresh"] == 16);
     CHECK(records.at("small T 0")["model"]["draft"].get<std::string>().ends_with("tiny-2m"));
     // A better choice of as many keys.
     for (const char* t : {"0", "1"})

@@ -90,6 +90,10 @@ TEST_SUITE("eval/settings") {
     CHECK(problems("eval: {tasks: [vt], policies: [{name: v, kind: verified}]}")
               .find("eval.policies: 'v' is of kind verified, which is for drafts alone: measure it "
                     "with spec.draft self") != std::string::npos);
+    CHECK(problems("eval: {tasks: [vt], policies: [{name: r, kind: retrieval, retrieval: {rebuild: "
+                   "alpha<0.8}}]}")
+              .find("eval.policies: 'r' chooses again by what rounds accept, and there are none: "
+                    "set retrieval.rebuild never, or a number of tokens") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], policies: [{name: full}]}").find("eval.") !=
           std::string::npos);
     CHECK(problems("eval: {}") == "r.yaml:1:7: eval.tasks is not set");
