@@ -5,41 +5,98 @@
 namespace tandem {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBuckets = 4096, kOwn = kBuckets / kThreads;  // counted at a time; of a thread
+constexpr int kBuckets = 4096;  // counted at a time
+constexpr int kThreads = 256, kBuildThreads = 1024;
+
+/// Codes of a block's table, and where its head's tables begin.
+struct NewIds {
+  const uint16_t* codes;
+  uint16_t* tables;
+
+  __device__ explicit NewIds(const HashAppendCudaParams& p) {
+    const int64_t table = blockIdx.x, head = blockIdx.y;
+    codes = p.codes.at + head * p.codes.head_stride + table * p.codes.table_stride;
+    tables = p.block.at + (p.heads.begin + head) * p.block.head_stride;
+  }
+};
 
 /// One table of a block of tokens, before its new tokens.
 struct Table {
   uint16_t* offsets;
   uint16_t* ids;
-  int n_old;
 
-  __device__ int offset(int bucket) const { return n_old == 0 ? 0 : offsets[bucket]; }
   /// The bucket of [first, end) that holds the old id at `place`.
   __device__ int bucket_of(int place, int first, int end) const {
     while (end - first > 1) {
       const int middle = (first + end) / 2;
-      (offset(middle) <= place ? first : end) = middle;
+      (offsets[middle] <= place ? first : end) = middle;
     }
     return first;
   }
 };
 
+/// Block (table, KV head), of tables without ids.
+__global__ void __launch_bounds__(kBuildThreads) hash_build(const HashAppendCudaParams p) {
+  extern __shared__ uint16_t ordered[];  // [n] ids
+  __shared__ int next[kBuckets];         // ids of a bucket, then where its next one goes
+  constexpr int kOwn = kBuckets / kBuildThreads;
+  cuda::wait_for_previous();
+  const HashBlocks& b = p.block;
+  const int thread = static_cast<int>(threadIdx.x), buckets = 1 << b.code_bits;
+  const int64_t table = blockIdx.x;
+  const NewIds ids(p);
+  uint16_t* const offsets = ids.tables + table * (buckets + 1);
+  int lower = 0;  // ids of buckets before `first`
+  for (int first = 0; first < buckets; first += kBuckets) {
+    const int n = min(kBuckets, buckets - first);
+    for (int i = thread; i < kBuckets; i += kBuildThreads) next[i] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int i = thread; i < p.n; i += kBuildThreads) {
+      const int bucket = ids.codes[i] - first;
+      if (bucket >= 0 && bucket < n) atomicAdd(&next[bucket], 1);
+    }
+    __syncthreads();
+    int own = 0, all;
+    for (int i = 0; i < kOwn; ++i) own += next[thread * kOwn + i];
+    int before = lower + cuda::sum_before<kBuildThreads>(own, all);
+    for (int bucket = thread * kOwn; bucket < (thread + 1) * kOwn; ++bucket) {
+      const int count = next[bucket];
+      next[bucket] = before;
+      if (bucket < n) offsets[first + bucket] = static_cast<uint16_t>(before);
+      before += count;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int i = thread; i < p.n; i += kBuildThreads) {
+      const int bucket = ids.codes[i] - first;
+      if (bucket >= 0 && bucket < n)
+        ordered[atomicAdd(&next[bucket], 1)] = static_cast<uint16_t>(i);
+    }
+    lower += all;
+    __syncthreads();
+  }
+  if (thread == 0) offsets[buckets] = static_cast<uint16_t>(p.n);
+  uint16_t* const to = ids.tables + int64_t{b.tables} * (buckets + 1) + table * b.capacity;
+  for (int i = thread; i < p.n; i += kBuildThreads) to[i] = ordered[i];
+}
+
 /// Block (table, KV head). Buckets are done from the last on: old ids move up alone, so that none
 /// is written over that has not moved.
 __global__ void __launch_bounds__(kThreads) hash_append(const HashAppendCudaParams p) {
+  constexpr int kOwn = kBuckets / kThreads;  // of a thread
   __shared__ int added[kBuckets];  // new ids of lower buckets, then where a bucket's next one goes
   cuda::wait_for_previous();
   const HashBlocks& b = p.block;
   const int thread = static_cast<int>(threadIdx.x), buckets = 1 << b.code_bits;
-  const int64_t table = blockIdx.x, head = blockIdx.y;
-  uint16_t* const head_tables = b.at + head * b.head_stride;
-  const Table t{head_tables + table * (buckets + 1),
-                head_tables + int64_t{b.tables} * (buckets + 1) + table * b.capacity, p.n_old};
-  const uint16_t* codes = p.codes + (head * b.tables + table) * p.n;
+  const int64_t table = blockIdx.x;
+  const NewIds ids(p);
+  const uint16_t* const codes = ids.codes;
+  const Table t{ids.tables + table * (buckets + 1),
+                ids.tables + int64_t{b.tables} * (buckets + 1) + table * b.capacity};
   int old_end = p.n_old;  // of the buckets to do
   for (int first = (buckets - 1) / kBuckets * kBuckets; first >= 0; first -= kBuckets) {
-    const int n = min(kBuckets, buckets - first), old_begin = t.offset(first);
+    const int n = min(kBuckets, buckets - first), old_begin = int{t.offsets[first]};
     for (int i = thread; i < kBuckets; i += kThreads) added[i] = 0;
     __syncthreads();
     int lower = 0, n_lower;
@@ -75,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) hash_append(const HashAppendCudaPara
 #pragma unroll
     for (int i = 0; i <= kOwn; ++i) {
       const int bucket = thread * kOwn + i;
-      offsets[i] = bucket < n ? t.offset(first + bucket) : old_end;
+      offsets[i] = bucket < n ? int{t.offsets[first + bucket]} : old_end;
     }
     __syncthreads();
 #pragma unroll
@@ -101,10 +158,14 @@ __global__ void __launch_bounds__(kThreads) hash_append(const HashAppendCudaPara
 }  // namespace
 
 void hash_append_cuda(const HashAppendCudaParams& p, Stream stream) {
-  if (p.n == 0) return;
-  cuda::launch(hash_append,
-               dim3(static_cast<unsigned>(p.block.tables), static_cast<unsigned>(p.n_kv_heads)),
-               kThreads, stream, p);
+  const dim3 grid(static_cast<unsigned>(p.block.tables),
+                  static_cast<unsigned>(p.heads.end - p.heads.begin));
+  if (p.n == 0 || grid.y == 0) return;
+  if (p.n_old > 0) return cuda::launch(hash_append, grid, kThreads, stream, p);
+  const size_t bytes = static_cast<size_t>(p.n) * sizeof(uint16_t);
+  (void)cudaFuncSetAttribute(hash_build, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes));
+  cuda::launch(hash_build, grid, kBuildThreads, bytes, 1, stream, p);
 }
 
 }  // namespace tandem

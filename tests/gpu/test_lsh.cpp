@@ -7,6 +7,7 @@
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/lsh_cuda.h"
 #include "kernels/lsh/sign_project.h"
+#include "kv/policies/centered_keys.h"
 #include "worst.h"
 
 using namespace tandem;
@@ -22,8 +23,10 @@ struct Case {
   DType dtype;
   ActBuffer k;
   std::vector<int32_t> pages;
-  std::vector<float> w, centers;
+  std::vector<float> w, centers, columns;
+  std::vector<ProjectionPart> parts;
   int64_t stride;
+  float longest;
 
   Case(int dim, int n_tables, int code_bits, DType type)
       : d(dim),
@@ -37,6 +40,18 @@ struct Case {
     for (int i = 0; i < kPages; ++i) pages.push_back((i * 3 + 1) % kPages);
     for (int64_t i = 0; i < stride * d; ++i) w.push_back(random_float(stream, 1.0f));
     for (int i = 0; i < kKvHeads * d; ++i) centers.push_back(random_float(stream, 0.3f));
+    split();
+  }
+  void split() {
+    const auto n = static_cast<int>(stride);
+    columns.resize(static_cast<size_t>(n * projection_dims(d)));
+    parts.resize(projection_parts(d, n));
+    longest = split_projections({.parts = parts.data(),
+                                 .columns = columns.data(),
+                                 .w = w.data(),
+                                 .w_stride = stride,
+                                 .d = d,
+                                 .n_columns = n});
   }
   size_t at(int head, int token, int c) const {
     const int page = pages[static_cast<size_t>(token / kPageTokens)];
@@ -71,6 +86,24 @@ struct Case {
   }
 };
 
+/// Projections in the GPU's memory.
+struct DeviceRule {
+  explicit DeviceRule(const Case& c)
+      : w(c.w),
+        columns(c.columns),
+        parts(c.parts),
+        rule{.w = w.as<float>(),
+             .w_stride = c.stride,
+             .parts = parts.as<ProjectionPart>(),
+             .columns = columns.as<float>(),
+             .longest = c.longest,
+             .tables = c.tables,
+             .code_bits = c.bits} {}
+
+  DeviceBuffer w, columns, parts;
+  HashRule rule;
+};
+
 size_t n_different(const std::vector<uint16_t>& a, const std::vector<uint16_t>& b) {
   REQUIRE(a.size() == b.size());
   size_t n = 0;
@@ -84,19 +117,21 @@ void check(Case c, int min_hits) {
   CAPTURE(c.bits);
   CAPTURE(min_hits);
   const auto table_elements = c.block_elements();
-  const DeviceBuffer k = on_device(c.k), pages(c.pages), w(c.w), centers(c.centers),
+  const DeviceRule projections(c);
+  const HashRule& rule = projections.rule;
+  const DeviceBuffer k = on_device(c.k), pages(c.pages), centers(c.centers),
                      tables(kBlocks * kKvHeads * table_elements * sizeof(uint16_t)),
                      norms(size_t{kBlocks} * kKvHeads * kCapacity * sizeof(float)),
                      codes(static_cast<size_t>(kKvHeads * c.tables * kCapacity) * 2),
-                     mean(static_cast<size_t>(kKvHeads * c.d) * sizeof(float));
-  const HashRule rule{
-      .w = w.as<float>(), .w_stride = c.stride, .tables = c.tables, .code_bits = c.bits};
+                     mean(static_cast<size_t>(kKvHeads * c.d) * sizeof(float)),
+                     sums(static_cast<size_t>(kMeanParts * kKvHeads * c.d) * sizeof(double));
   const HashBlocks blocks{.at = tables.as<uint16_t>(),
                           .head_stride = static_cast<int64_t>(table_elements),
                           .capacity = kCapacity,
                           .tables = c.tables,
                           .code_bits = c.bits};
   cuda_table().mean_keys({.mean = mean.as<float>(),
+                          .sums = sums.as<double>(),
                           .k_pool = k.raw(),
                           .pages = pages.as<int32_t>(),
                           .tokens = {kBegin, kTokens},
@@ -117,13 +152,13 @@ void check(Case c, int min_hits) {
   const std::vector<int32_t> ids = {2, 0, 1};
   std::vector<uint16_t> key_codes[kKvHeads];  // [tokens, tables]
   for (auto& of : key_codes) of.resize(static_cast<size_t>((kTokens - kBegin) * c.tables));
-  double worst_norm = 0;
   for (int token = kBegin; token < kTokens;) {
     const int held = (token - kBegin) % kCapacity, block = (token - kBegin) / kCapacity;
     const int steps[] = {1, 100, kCapacity};
     const int n = std::min({held == 0 ? steps[block % 3] : 50, kCapacity - held, kTokens - token});
     const auto id = static_cast<size_t>(ids[static_cast<size_t>(block)]);
-    cuda_table().hash_keys({.codes = codes.as<uint16_t>(),
+    const KeyHashes hashes{codes.as<uint16_t>(), int64_t{c.tables} * n, n};
+    cuda_table().hash_keys({.codes = hashes,
                             .norms = norms.as<float>() + id * kKvHeads * kCapacity + held,
                             .norm_stride = kCapacity,
                             .k_pool = k.raw(),
@@ -134,13 +169,14 @@ void check(Case c, int min_hits) {
                             .n = n,
                             .n_kv_heads = kKvHeads,
                             .d = c.d,
+                            .heads = {0, kKvHeads},
                             .dtype = c.dtype},
                            queue().stream());
     cuda::launched("hash_keys", queue().stream());
     HashBlocks to = blocks;
     to.at += id * kKvHeads * table_elements;
     cuda_table().hash_append(
-        {.block = to, .codes = codes.as<uint16_t>(), .n_old = held, .n = n, .n_kv_heads = kKvHeads},
+        {.block = to, .codes = hashes, .n_old = held, .n = n, .heads = {0, kKvHeads}},
         queue().stream());
     cuda::launched("hash_append", queue().stream());
     const std::vector<uint16_t> got = codes.vector<uint16_t>();
@@ -158,18 +194,18 @@ void check(Case c, int min_hits) {
       CHECK(n_different(mine, c.codes_of(rows)) <= 1 + mine.size() / 2000);
       std::ranges::copy(mine, key_codes[head].begin() + (token - kBegin) * c.tables);
       const std::vector<float> all_norms = norms.vector<float>();
-      for (int i = 0; i < n; ++i) {
-        double sum = 0;
-        for (int e = 0; e < c.d; ++e)
-          sum += std::pow(double{rows[static_cast<size_t>(i * c.d + e)]}, 2);
-        const float norm = all_norms[(id * kKvHeads + static_cast<size_t>(head)) * kCapacity +
-                                     static_cast<size_t>(held + i)];
-        worst_norm = worse(worst_norm, std::abs(std::sqrt(sum) - norm));
-      }
+      size_t wrong_norms = 0;
+      for (int i = 0; i < n; ++i)
+        wrong_norms +=
+            kv::norm_of({&rows[static_cast<size_t>(i * c.d)], static_cast<size_t>(c.d)}) ==
+                    all_norms[(id * kKvHeads + static_cast<size_t>(head)) * kCapacity +
+                              static_cast<size_t>(held + i)]
+                ? 0
+                : 1;
+      CHECK(wrong_norms == 0);
     }
     token += n;
   }
-  CHECK(worst_norm <= 1e-5);
 
   // Tables hold every token once, in its bucket.
   const std::vector<uint16_t> all = tables.vector<uint16_t>();
@@ -297,6 +333,71 @@ void check(Case c, int min_hits) {
   CHECK(n_found > 0);
 }
 
+/// Codes of keys against f32 multiply-adds in order, whose every sign they are to have; of keys
+/// that are `near` many planes, too.
+void check_exact(Case c, bool near) {
+  CAPTURE(c.d);
+  CAPTURE(c.tables);
+  CAPTURE(c.bits);
+  CAPTURE(near);
+  PhiloxStream stream(11);
+  constexpr float kScales[] = {1, 1e-18f, 0, 1e15f, 1e-3f};
+  for (int token = 0; token < kTokens; ++token)
+    for (int head = 0; head < kKvHeads; ++head)
+      for (int e = 0; e < c.d; ++e) {
+        const auto i = static_cast<size_t>(head * c.d + e);
+        const bool in_pair = e < 2;
+        // Projections have the same first two coordinates: pairs of opposite ones add up to 0, or
+        // to what rounding and a small third coordinate leave.
+        const float x = !near     ? kScales[token % 5] * random_float(stream, 1.0f)
+                        : in_pair ? (e == 0 ? 1.0f : -1.0f) * static_cast<float>(token % 7 + 1)
+                        : token % 3 > 0 ? random_float(stream, 1e-5f)
+                                        : 0.0f;
+        if (near) c.centers[i] = 0;
+        c.k.set(c.at(head, token, e), c.centers[i] + x);
+      }
+  for (int64_t j = 0; near && j < c.stride; ++j)
+    c.w[static_cast<size_t>(c.stride + j)] = c.w[static_cast<size_t>(j)];
+  c.split();
+  const DeviceRule projections(c);
+  const int n = kTokens - kBegin;
+  const DeviceBuffer k = on_device(c.k), pages(c.pages), centers(c.centers),
+                     codes(static_cast<size_t>(kKvHeads * c.tables * n) * sizeof(uint16_t)),
+                     norms(static_cast<size_t>(kKvHeads * n) * sizeof(float));
+  cuda_table().hash_keys({.codes = {codes.as<uint16_t>(), int64_t{c.tables} * n, n},
+                          .norms = norms.as<float>(),
+                          .norm_stride = n,
+                          .k_pool = k.raw(),
+                          .pages = pages.as<int32_t>(),
+                          .centers = centers.as<float>(),
+                          .rule = projections.rule,
+                          .token = kBegin,
+                          .n = n,
+                          .n_kv_heads = kKvHeads,
+                          .d = c.d,
+                          .heads = {0, kKvHeads},
+                          .dtype = c.dtype},
+                         queue().stream());
+  cuda::launched("hash_keys", queue().stream());
+  const std::vector<uint16_t> got = codes.vector<uint16_t>();
+  size_t wrong = 0;
+  for (int head = 0; head < kKvHeads; ++head)
+    for (int i = 0; i < n; ++i)
+      for (int t = 0; t < c.tables; ++t) {
+        int code = 0;
+        for (int bit = 0; bit < c.bits; ++bit) {
+          float sum = 0;
+          for (int e = 0; e < c.d; ++e)
+            sum = std::fma(
+                c.k.get(c.at(head, kBegin + i, e)) - c.centers[static_cast<size_t>(head * c.d + e)],
+                c.w[static_cast<size_t>(e * c.stride + t * c.bits + bit)], sum);
+          code |= (sum > 0 ? 1 : 0) << bit;
+        }
+        wrong += got[static_cast<size_t>((head * c.tables + t) * n + i)] == code ? 0 : 1;
+      }
+  CHECK(wrong == 0);
+}
+
 }  // namespace
 
 TEST_SUITE("gpu/kernels/lsh") {
@@ -305,6 +406,14 @@ TEST_SUITE("gpu/kernels/lsh") {
     check({128, 150, 5, DType::bf16}, 4);
     check({96, 33, 1, DType::f32}, 20);
     check({32, 300, 8, DType::bf16}, 2);
+  }
+  TEST_CASE("every sign is that of the CPU's sums, next to planes and at any scale too") {
+    for (const bool near : {false, true}) {
+      check_exact({128, 70, 10, DType::bf16}, near);
+      check_exact({40, 33, 5, DType::f32}, near);
+      check_exact({640, 40, 3, DType::f32}, near);    // fewer keys a block
+      check_exact({16, 130, 16, DType::bf16}, near);  // several passes
+    }
   }
   TEST_CASE("more buckets than are counted at a time") { check({64, 65, 13, DType::f32}, 1); }
 }

@@ -1,12 +1,10 @@
 #pragma once
 #include <span>
 #include <string>
-#include <vector>
 
-#include "kv/policies/centered_keys.h"
 #include "kv/policies/device_index.h"
+#include "kv/policies/key_hasher.h"
 #include "kv/policies/scratch.h"
-#include "ops/selection.h"
 
 namespace tandem::kv {
 
@@ -23,7 +21,7 @@ class DeviceLsh {
   /// slot's center.
   void index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
                     const DeviceIndex& device_index, const PagedStore& store);
-  void copy_center(int from, int to);
+  void copy_center(int from, int to) { hasher_.copy_center(from, to); }
 
   /// What the lists of some rows take.
   struct Scratch {
@@ -41,23 +39,16 @@ class DeviceLsh {
 
  private:
   const Geometry& geometry() const { return bounds_.geometry; }
-  size_t block_elements() const;  // of the tables of a block and KV head
-  size_t center_floats(int n_slots) const;
-  int append_tokens() const;
-  HashBlocks tables_of(int block, int ordinal) const;
-  float* norms_of(int block, int ordinal) const;
-  float* centers_of(int slot, int ordinal) const;
-  HashRule rule() const;
+  KeyHasher::Place place_of(int block, int ordinal) const;
 
   recipe::Lsh spec_;
   Bounds bounds_;
   const TokenIndex& index_;
   HeadGrid grid_;
-  Projections projections_;
+  KeyHasher hasher_;
   Exec exec_;
   uint16_t* tables_ = nullptr;
-  uint16_t* codes_ = nullptr;  // of keys that enter the tables: [KV heads, tables, append_tokens]
-  float *norms_ = nullptr, *centers_ = nullptr, *w_ = nullptr, *log_u_ = nullptr;
+  float *norms_ = nullptr, *log_u_ = nullptr;
 };
 
 }  // namespace tandem::kv
