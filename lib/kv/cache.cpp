@@ -41,14 +41,17 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec, i)));
     policies_.back()->allocate(arena, prefix_of(spec, i));
     policies_.back()->run_on(chooses);
+    if (hosted_ && chooses_for_gpu(spec))
+      policies_.back()->read_prompts_on(exec, hosted_->copies());
     if (queries_) policies_.back()->read_queries(*queries_);
     if (scores_) policies_.back()->read_scores(*scores_);
   }
   if (hosted_)
-    indexing_ = std::make_unique<PromptIndexing>(
-        *policies_[0], hosted_->far(), hosted_->prompt(),
-        chooses_for_gpu(spec) ? PromptIndexing::Where::on_thread : PromptIndexing::Where::in_queue,
-        exec);
+    indexing_ = std::make_unique<PromptIndexing>(*policies_[0], hosted_->far(), hosted_->prompt(),
+                                                 policies_[0]->takes_read_prompts()
+                                                     ? PromptIndexing::Where::in_queue
+                                                     : PromptIndexing::Where::on_thread,
+                                                 hosted_->prompt_copies());
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
   const RunNeeds needs = needs_of_run(spec);
   n_parts_ = needs.parts;
@@ -236,17 +239,44 @@ void Cache::begin_layer(int layer, std::span<const Step> steps) {
         hosted_->begin_layer(layer, step.slot[b], step.base[b]);
 }
 
+void Cache::begin_step(int layer, std::span<Step> steps, size_t i) {
+  if (is_hosted(layer)) hosted_->begin_step(i);
+  if (device_step_) device_step_->send_again(steps[i]);
+}
+
 void Cache::end_layer(int layer, std::span<const Step> steps) {
   if (!is_hosted(layer)) return;
+  std::vector<std::vector<HostedKeys::Rows>> rows;
   std::vector<PromptIndexing::Prompt> ended;
-  for (const Step& step : steps)
+  for (const Step& step : steps) {
+    rows.emplace_back();
     for (int b = 0; b < step.n_seqs; ++b) {
       const auto i = static_cast<size_t>(b);
       const int end = step.base[i] + step.rows_of(b);
-      hosted_->end_layer(layer, step.slot[i], step.base[i], end);
+      rows.back().push_back({step.slot[i], step.base[i], end});
       if (step.last_chunk[i] != 0) ended.push_back({step.slot[i], end});
     }
-  indexing_->layer(layer, std::move(ended));
+  }
+  const auto index = [&] { indexing_->layer(layer, std::move(ended)); };
+  if (!indexing_->reads_far()) return hosted_->end_layer(layer, rows, index);
+  hosted_->end_layer(layer, rows);
+  index();
+}
+
+void Cache::end_prompts() {
+  if (!hosted_) return;
+  hosted_->finish_copies();
+  indexing_->finish();
+}
+
+void Cache::give_up_prompts() noexcept {
+  if (!hosted_) return;
+  try {
+    hosted_->finish_copies();
+  } catch (const std::exception&) {
+    // The GPU has stopped, and writes nothing any more.
+  }
+  indexing_->give_up();
 }
 
 Reading Cache::reading_of(const StepSpec& spec) const {
@@ -317,6 +347,12 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
   for (const Step& step : steps)
     for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
       if (!chooses || !asks_host(layer, step)) count_dense(layer, step);
+}
+
+std::string Cache::why_unpinned() const {
+  if (!hosted_) return {};
+  const std::string& of_keys = hosted_->why_unpinned();
+  return of_keys.empty() ? policies_[0]->why_unpinned() : of_keys;
 }
 
 int Cache::max_extend_rows_a_seq() const {

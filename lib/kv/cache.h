@@ -91,14 +91,10 @@ class Cache {
   std::vector<Step> begin_levels(const StepSpec& spec,
                                  std::span<const std::vector<int>> level_ends);
   /// Lays out the steps of prompts, each as if those before it were committed, which happens later,
-  /// in their order. On a GPU their arrays are sent before each use. Where keys are in host memory
-  /// the prompts that went before them must have gone through all layers.
+  /// in their order. On a GPU their arrays are sent before each use (begin_step). Where keys are in
+  /// host memory the prompts that went before them must have gone through all layers.
   /// errors   kind memory when pages run out: nothing is laid out
   std::vector<Step> begin_prompts(std::span<const std::vector<SeqRows>> rows);
-  /// On a GPU brings the arrays of a step of begin_prompts again, for work from now on.
-  void send_again(Step& step) {
-    if (device_step_) device_step_->send_again(step);
-  }
   /// Lays out an extend step, or a tree's levels, again: as many rows of trees of the same shapes,
   /// after the tokens committed so far. Recomputes only row positions and page slots; masks and
   /// depths are reused.
@@ -180,8 +176,9 @@ class Cache {
   int prompt_pages() const {
     return hosted_ ? hosted_->prompt_pages() : std::numeric_limits<int>::max();
   }
-  /// Why keys in host memory are not pinned, which makes copies slower; empty where they are.
-  std::string why_unpinned() const { return hosted_ ? hosted_->why_unpinned() : ""; }
+  /// Why keys in host memory, or their index, are not pinned, which makes copies slower; empty
+  /// where they are.
+  std::string why_unpinned() const;
   /// Whether the CPU works in the midst of a GPU's steps.
   bool serves_steps() const { return !served_.empty(); }
   /// Whether keys go from host memory to a GPU in every step, ahead of it and beyond its end.
@@ -197,13 +194,12 @@ class Cache {
   /// host memory, and the only way there to read prompts.
   void begin_layer(int layer, std::span<const Step> steps);
   void end_layer(int layer, std::span<const Step> steps);
+  /// In between, the i-th of them is about to. On a GPU its arrays are brought again, for work from
+  /// now on.
+  void begin_step(int layer, std::span<Step> steps, size_t i);
   /// They have gone through all layers; the same but not to be committed.
-  void end_prompts() {
-    if (indexing_) indexing_->finish();
-  }
-  void give_up_prompts() noexcept {
-    if (indexing_) indexing_->give_up();
-  }
+  void end_prompts();
+  void give_up_prompts() noexcept;
   const Geometry& geometry() const { return spec_.geometry; }
   const Policy& policy(int i) const { return *policies_[static_cast<size_t>(i)]; }
   int n_policies() const { return static_cast<int>(policies_.size()); }

@@ -92,6 +92,7 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .max_appended = s.max_appended,
           .device = list_device(s),
           .hosted = on_host(s.policies[i]),
+          .prompts = s.device,
           .block_shared_bytes = s.block_shared_bytes};
 }
 
@@ -123,7 +124,7 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
                           // The longest, or several of a forward's rows.
                           .prompt_tokens = std::max(s.max_tokens, s.max_rows),
                           .eight_bit = s.policies[0].is_eight_bit(),
-                          .index_reads_prompt = !chooses_for_gpu(s),
+                          .index_reads_prompt = policy->takes_read_prompts(),
                           .gpu_reads = !s.policies[0].chooses_on_cpu() ||
                                        s.policies[0].attends() != recipe::Attend::cpu,
                           .cpu_reads = s.policies[0].cpu_attends()};

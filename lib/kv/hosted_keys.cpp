@@ -57,10 +57,13 @@ HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const 
       prompt_(prompt_spec(spec), arena, exec),
       near_(near_spec(spec), arena, exec),
       exec_(exec),
+      narrow_(spec.eight_bit),
       rounds_prompt_(spec.eight_bit && spec.index_reads_prompt),
       slots_(static_cast<size_t>(spec.whole.max_slots)) {
   if (!exec.on_gpu()) return;
   if (spec.cpu_reads) bound_ = std::make_unique<BoundThreads>();
+  copies_ = std::make_unique<cuda::Queue>(exec.queue->device());
+  written_ = std::make_unique<cuda::Event>();
   const PagePools pools = far_.pools();
   // Copies are of pages of a layer.
   const size_t bytes = far_.pool_bytes(), layer = bytes / spec.layers.size();
@@ -148,13 +151,45 @@ void HostedKeys::hold_prompt(int slot, int n) {
 }
 
 void HostedKeys::begin_layer(int layer, int slot, int n_before) {
+  if (n_before > 0 && !copied_.empty()) exec_.queue->follow(*copied_.back());
   prompt_.copy_layer_from(far_, layer, slot, 0, n_before);
 }
 
-void HostedKeys::end_layer(int layer, int slot, int begin, int end) {
-  far_.copy_layer_from(prompt_, layer, slot, begin, end);
-  // An index of prompts is then that of the keys which later hooks find in far.
-  if (rounds_prompt_) prompt_.copy_layer_from(far_, layer, slot, begin, end);
+void HostedKeys::begin_step(size_t i) {
+  if (i < copied_.size()) exec_.queue->follow(*copied_[i]);
+}
+
+void HostedKeys::end_layer(int layer, std::span<const std::vector<Rows>> steps,
+                           const std::function<void()>& index) {
+  const bool apart = copies_ && !narrow_;
+  if (apart) {
+    copied_.resize(steps.size());
+    for (auto& copied : copied_)
+      if (!copied) copied = std::make_unique<cuda::Event>();
+    written_->record(*exec_.queue);
+    // Its copies go first: keys that it reads are written over as soon as they are done.
+    if (index) index();
+    copies_->follow(*written_);
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    for (const Rows& rows : steps[i]) {
+      // A page that two steps write goes with the first of them, and so before either writes the
+      // next layer's.
+      const bool goes_on = rows.begin > far_.length(rows.slot);
+      const int begin =
+          goes_on ? (rows.begin + kPageTokens - 1) / kPageTokens * kPageTokens : rows.begin;
+      far_.copy_layer_from(prompt_, layer, rows.slot, begin, rows.end,
+                           apart ? copies_.get() : nullptr);
+      // An index of prompts is then that of the keys which later hooks find in far.
+      if (rounds_prompt_) prompt_.copy_layer_from(far_, layer, rows.slot, begin, rows.end);
+    }
+    if (apart) copied_[i]->record(*copies_);
+  }
+  if (index && !apart) index();
+}
+
+void HostedKeys::finish_copies() {
+  if (copies_) copies_->wait();
 }
 
 void HostedKeys::wrote_far(int slot) {

@@ -1,6 +1,8 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,10 +61,28 @@ class HostedKeys {
   /// The slot's text is among them, with n tokens: it is far from now on.
   /// errors   kind memory: prompt has no room left for it
   void hold_prompt(int slot, int n);
-  /// They are about to go through a layer, or have gone: in prompt are the committed tokens that
-  /// they follow, and far gets those that were written there.
+  /// They are about to go through a layer: in prompt are the committed tokens that they follow.
   void begin_layer(int layer, int slot, int n_before);
-  void end_layer(int layer, int slot, int begin, int end);
+  /// Rows of a step of prompts.
+  struct Rows {
+    int slot, begin, end;
+  };
+  /// The i-th step is about to write its rows of a layer to prompt.
+  void begin_step(size_t i);
+  /// Prompts have gone through a layer: far gets what their steps wrote to prompt. Copies of a GPU
+  /// are made on a separate queue while it goes on, those of a step before the same step of the
+  /// next layer; of rows that become narrow on the forward's, since they pass through one place.
+  /// index    makes an index from prompt, whose rows are those of far by then; the queues have its
+  ///          work before copies that follow the layer. Null: there is nothing to make
+  void end_layer(int layer, std::span<const std::vector<Rows>> steps,
+                 const std::function<void()>& index = nullptr);
+  /// Where those copies are made.
+  Exec prompt_copies() const { return narrow_ ? exec_ : Exec{copies_.get()}; }
+  /// On a GPU, the separate queue: of an index, too.
+  cuda::Queue& copies() { return *copies_; }
+  /// Waits for it.
+  /// errors   kind device
+  void finish_copies();
   /// All committed tokens of the slot have been written to far; waits for copies from a GPU.
   void wrote_far(int slot);
   /// Tokens were committed. A split text's newest may not be in far yet, at most `recent` of them.
@@ -85,10 +105,14 @@ class HostedKeys {
 
   PagedStore far_, prompt_, near_;
   Exec exec_;
+  bool narrow_;         // rows of far
   bool rounds_prompt_;  // its keys become those of far
   // With a GPU:
   PinnedPages pinned_k_, pinned_v_, pinned_scales_;  // of far
   std::unique_ptr<BoundThreads> bound_;
+  std::unique_ptr<cuda::Queue> copies_;
+  std::unique_ptr<cuda::Event> written_;              // a layer of prompt
+  std::vector<std::unique_ptr<cuda::Event>> copied_;  // [steps] of the layer before
   std::vector<Slot> slots_;
   std::set<int> texts_;  // slots with pages in prompt
 };

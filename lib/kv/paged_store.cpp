@@ -78,9 +78,10 @@ void PagedStore::reserve(int slot, int n) {
   });
 }
 
-void PagedStore::copy_layer_from(const PagedStore& from, int layer, int slot, int begin, int end) {
+void PagedStore::copy_layer_from(const PagedStore& from, int layer, int slot, int begin, int end,
+                                 cuda::Queue* queue) {
   if (begin >= end) return;
-  cuda::Queue* const queue = exec_.on_gpu() ? exec_.queue : from.exec_.queue;
+  if (queue == nullptr) queue = exec_.on_gpu() ? exec_.queue : from.exec_.queue;
   const int first = begin / kPageTokens, last = (end + kPageTokens - 1) / kPageTokens;
   for (int i = first, n = 0; i < last; i += n) {
     // Pages that follow each other in both are one copy: a launch costs what several take.

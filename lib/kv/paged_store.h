@@ -94,7 +94,9 @@ class PagedStore {
 
   /// Copies the pages of tokens [begin, end) of a slot from another store that has them, in one
   /// layer or all that both hold: whole pages, which hold no less here afterwards (copy_pages).
-  void copy_layer_from(const PagedStore& from, int layer, int slot, int begin, int end);
+  /// queue    of a GPU that one of them is on; null: that of its work
+  void copy_layer_from(const PagedStore& from, int layer, int slot, int begin, int end,
+                       cuda::Queue* queue = nullptr);
   void copy_from(const PagedStore& from, int slot, int begin, int end);
 
   /// Paths of token trees as verification leaves them, in the memory of the store's device.

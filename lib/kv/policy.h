@@ -75,6 +75,7 @@ struct Bounds {
   int max_appended = 0;        // of one sequence after its prompt (cache.h); 0 = any number
   Device device = {};          // where keys are chosen
   bool hosted = false;         // they are in host memory: ranges may be read elsewhere
+  Device prompts = {};         // where prompts are read
   int block_shared_bytes = 0;  // of the GPU, on one: what a block may have; 0: not known
 
   bool on_gpu() const { return device.kind == Device::Kind::cuda; }
@@ -152,6 +153,10 @@ class Policy {
   virtual void allocate(Arena&, const std::string& /*prefix*/) {}
   /// Where its work runs; after allocate, before all hooks below.
   virtual void run_on(const Exec&) {}
+  /// Of a policy that the CPU runs while a GPU reads prompts: where that is, and the queue of
+  /// copies of keys to host memory, which is done when a prompt is committed or given up; after
+  /// run_on.
+  virtual void read_prompts_on(const Exec&, cuda::Queue& /*copies*/) {}
   /// Where the newest queries of sequences are, if needs() asks for any; before all hooks below.
   virtual void read_queries(const QueryRing&) {}
   /// Where steps that read all keys leave scores, if needs() asks for them; before all hooks below.
@@ -161,6 +166,9 @@ class Policy {
   /// on_truncate where the prompt is given up. Its tokens are not committed yet. May be called by
   /// another thread, while nothing else is.
   virtual void on_layer(int /*layer*/, int /*slot*/, int /*length*/, const PagedStore&) {}
+  /// Whether on_layer takes keys where prompts are read, in the order of the queue there: from the
+  /// store of prompts, which has one layer; or else from host memory.
+  virtual bool takes_read_prompts() const { return true; }
   /// A prompt ends: K and V of all committed tokens of `slot` are in the store, none was given
   /// back. May come again for the same slot after more tokens were prefilled.
   virtual void on_prompt(int /*slot*/, const PagedStore&) {}
@@ -204,6 +212,9 @@ class Policy {
   /// What steps on a GPU leave of a usage: the errors of lists, where they are known. Waits for the
   /// queue.
   virtual KeyUsage device_usage() const { return {}; }
+  /// Why its memory is not pinned although a GPU copies to it, which makes copies slower; empty
+  /// where it is.
+  virtual std::string why_unpinned() const { return {}; }
   /// The policy's selector; null without.
   virtual const KeySelector* selector() const { return nullptr; }
 };

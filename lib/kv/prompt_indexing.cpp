@@ -6,14 +6,14 @@
 namespace tandem::kv {
 
 PromptIndexing::PromptIndexing(Policy& policy, const PagedStore& far, const PagedStore& prompt,
-                               Where where, const Exec& exec)
+                               Where where, const Exec& copies)
     : policy_(policy),
       far_(far),
       prompt_(prompt),
-      exec_(exec),
+      copies_(copies),
       on_thread_(where == Where::on_thread) {
   if (!on_thread_) return;
-  if (exec_.on_gpu()) copied_ = std::make_unique<cuda::Event>();
+  if (copies_.on_gpu()) copied_ = std::make_unique<cuda::Event>();
   // One core is the forward's, whose thread gives the GPU its work.
   threads_ = std::max(1, max_threads() - 1);
 }
@@ -25,12 +25,12 @@ void PromptIndexing::layer(int layer, std::vector<Prompt> prompts) {
     for (const Prompt& p : prompts) policy_.on_layer(layer, p.slot, p.length, store);
   };
   if (!on_thread_) return index(prompt_);
-  if (copied_) copied_->record(*exec_.queue);
+  if (copied_) copied_->record(*copies_.queue);
   work_ = std::async(std::launch::async, [this, index] {
     // A new thread's loops would have a thread for every CPU, more than policies have memory for.
     set_threads(threads_);
     if (copied_) {
-      cuda::use_device(exec_.queue->device());
+      cuda::use_device(copies_.queue->device());
       copied_->wait();
     }
     index(far_);

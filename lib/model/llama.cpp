@@ -179,7 +179,7 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
       cache.begin_layer(layer, steps);
       for (size_t i = 0; i < steps.size(); ++i) {
         turn_to(i);
-        cache.send_again(steps[i]);
+        cache.begin_step(layer, steps, i);
         attention_block(layer, w, steps[i], cache, {});
         ffn_block(layer, w, {});
       }

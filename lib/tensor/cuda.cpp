@@ -207,6 +207,14 @@ void Queue::copy_out(void* host, const void* device, size_t bytes) {
         "copy from the GPU");
 }
 
+void Queue::copy_rows_out(void* host, const void* device, size_t stride, size_t row_bytes,
+                          size_t n_rows) {
+  if (row_bytes == stride) return copy_out(host, device, n_rows * stride);
+  check(cudaMemcpy2DAsync(host, stride, device, stride, row_bytes, n_rows, cudaMemcpyDeviceToHost,
+                          as_stream(stream())),
+        "copy of rows from the GPU");
+}
+
 void Queue::copy_within(void* to, const void* from, size_t bytes) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, as_stream(stream())),
         "copy within the GPU");

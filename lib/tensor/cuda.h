@@ -97,6 +97,9 @@ class Queue {
   /// copy_out has written it when that returns.
   void copy_in(void* device, const void* host, size_t bytes);
   void copy_out(void* host, const void* device, size_t bytes);
+  /// Rows that begin `stride` bytes apart in both.
+  void copy_rows_out(void* host, const void* device, size_t stride, size_t row_bytes,
+                     size_t n_rows);
   void copy_within(void* to, const void* from, size_t bytes);
   /// Work put on the queue from now on starts after the work that came before the event's last
   /// record; the host does not wait.

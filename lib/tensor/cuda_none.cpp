@@ -34,6 +34,7 @@ Queue::Queue(int device) : device_(device) { fail(); }
 Queue::~Queue() = default;
 void Queue::copy_in(void*, const void*, size_t) { fail(); }
 void Queue::copy_out(void*, const void*, size_t) { fail(); }
+void Queue::copy_rows_out(void*, const void*, size_t, size_t, size_t) { fail(); }
 void Queue::copy_within(void*, const void*, size_t) { fail(); }
 void Queue::follow(const Event&) { fail(); }
 void Queue::wait() { fail(); }

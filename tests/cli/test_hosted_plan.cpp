@@ -61,6 +61,9 @@ TEST_SUITE("cli/hosted_plan") {
     CHECK(hosted["layers"] == 30);
     CHECK(hosted["batch"] == 1);
     CHECK(hosted["ways"].size() == 1);
+    // Where the GPU makes tables of prompts.
+    CHECK(has(run.out, " of a prompt's layer, 32.8 MiB of index\n"));
+    CHECK(j["memory"]["cuda:0"]["index"].get<double>() <= 40 * 0x1p20);
     CHECK(hosted["key_bytes"].get<double>() == Approx(12.1e9).epsilon(0.02));
     // A token reads the weights; 1.8 % of the keys for each query head, and tables and norms.
     CHECK(hosted["gpu_bytes_token"].get<double>() == Approx(15.8e9).epsilon(0.02));

@@ -207,6 +207,53 @@ TEST_SUITE("gpu/decode/hosted") {
     }
   }
 
+  // Pages that two steps write are copied once while the GPU is at the next layer, and prompts that
+  // go on find those of their first part.
+  TEST_CASE("f32: prompts in steps that end within pages, side by side and one after the other") {
+    using enum recipe::CacheKind;
+    for (const recipe::Cache& cache :
+         {hosted(lsh, Attend::cpu), hosted(hybrid, Attend::cpu), hosted(hybrid, Attend::gpu),
+          in_eight_bits(hosted(lsh, Attend::cpu))}) {
+      CAPTURE(recipe::yaml_text(cache.kind));
+      CAPTURE(recipe::yaml_text(cache.attend));
+      Setup setup{
+          .chunk = 1024, .max_seqs = 3, .max_tokens = 2600, .caches = {cache}, .device = kGpu};
+      const auto wide = make_engine(tiny_model("tiny-16m"), setup);
+      setup.chunk = 90;
+      const auto narrow = make_engine(tiny_model("tiny-16m"), setup);
+      const std::vector<Ids> texts = {random_ids(*wide, 1900, 1), random_ids(*wide, 37, 2),
+                                      random_ids(*wide, 700, 3)};
+      const Ids after = random_ids(*wide, 5, 4), more = random_ids(*wide, 500, 5);
+      std::vector<Row> rows[2];
+      for (const auto& [engine, to] :
+           {std::pair{wide.get(), &rows[0]}, std::pair{narrow.get(), &rows[1]}}) {
+        Batch batch;
+        for (const Ids& ids : texts) {
+          batch.slots.push_back(engine->cache().create());
+          batch.tokens.push_back(ids);
+        }
+        const auto add = [&](const std::vector<Row>& some) {
+          to->insert(to->end(), some.begin(), some.end());
+        };
+        add(prefill_all(*engine, batch));
+        for (const int slot : batch.slots) add(extend_each(*engine, slot, after));
+        for (const int slot : batch.slots) add({prefill(*engine, slot, more)});
+        for (const int slot : batch.slots) add(extend_each(*engine, slot, after));
+      }
+      double worst = 0;
+      int near = 0;
+      for (size_t i = 0; i < rows[0].size(); ++i) {
+        const double difference = max_difference(rows[0][i], rows[1][i]);
+        // Elements next to a bound between two numbers round to either.
+        near += difference <= (cache.is_eight_bit() ? 0.02 : kF32Tolerance) ? 1 : 0;
+        worst = worse(worst, difference);
+      }
+      MESSAGE(near << " of " << rows[0].size() << " rows, largest difference " << worst);
+      CHECK(near >= 0.95 * static_cast<double>(rows[0].size()));
+      CHECK(worst <= (cache.is_eight_bit() ? 0.2 : 0.1));
+    }
+  }
+
   TEST_CASE("f32: batches write the text that the CPU alone writes, past tokens that are indexed") {
     using enum recipe::CacheKind;
     for (const recipe::Cache& cache :

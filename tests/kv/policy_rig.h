@@ -210,12 +210,15 @@ class PolicyRig {
       parts.push_back(ids.subspan(begin, std::min(chunk, ids.size() - begin)));
       rows.push_back({{slot, static_cast<int>(parts.back().size()), begin + chunk >= ids.size()}});
     }
-    const std::vector<kv::Step> steps = cache.begin_prompts(rows);
+    std::vector<kv::Step> steps = cache.begin_prompts(rows);
     for (size_t i = 0; i < steps.size(); ++i)
       if (cache.queries() != nullptr) write_queries(steps[i], parts[i]);
     for (int layer = 0; layer < spec_.geometry.n_layers; ++layer) {
       cache.begin_layer(layer, steps);
-      for (size_t i = 0; i < steps.size(); ++i) write_layer(layer, steps[i], parts[i]);
+      for (size_t i = 0; i < steps.size(); ++i) {
+        cache.begin_step(layer, steps, i);
+        write_layer(layer, steps[i], parts[i]);
+      }
       cache.end_layer(layer, steps);
     }
     cache.end_prompts();

@@ -38,7 +38,8 @@ class SplitText {
         for (size_t c = 0; c < data.d; ++c)
           pool.as<float>()[row(keys_.prompt(), token) * data.d + c] =
               static_cast<float>(from[static_cast<size_t>(token) * data.d + c]);
-    keys_.end_layer(0, slot_, 0, n);
+    const std::vector<kv::HostedKeys::Rows> step[] = {{{slot_, 0, n}}};
+    keys_.end_layer(0, step);
     whole_.set_length(slot_, n);
     keys_.wrote_far(slot_);
     keys_.hold_split(slot_, begin);

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "base/parallel.h"
+#include "kv/policies/prompt_tables.h"
 #include "policy_rig.h"
 
 using namespace tandem;
@@ -80,6 +81,28 @@ TEST_SUITE("kv/sparse_memory") {
             4 * static_cast<size_t>(s.seqs) * s.layers * kHeads * kDim);
       const size_t columns = (tables + 63) / 64 * 64 * static_cast<size_t>(s.bits);
       CHECK(bytes_of(plan, "index/lsh.projections") == 4 * kDim * columns);
+    }
+  }
+
+  TEST_CASE("a GPU that makes tables of prompts has room for three of a block and KV head") {
+    constexpr Device kGpu{Device::Kind::cuda, 0};
+    for (const int seqs : {1, 5}) {
+      const kv::Bounds bounds{.geometry = llama_8b(),
+                              .max_seqs = seqs,
+                              .max_tokens = 98304,
+                              .total_tokens = int64_t{98304} * seqs,
+                              .hosted = true,
+                              .prompts = kGpu};
+      const kv::TokenIndex index(
+          {.max_seqs = seqs, .max_tokens = bounds.max_tokens, .total_tokens = bounds.total_tokens});
+      const kv::PromptTables tables({.bits = 10, .tables = 180}, bounds, index,
+                                    {.n_sparse = 30, .n_kv_heads = 8}, kGpu);
+      MemoryPlan plan;
+      tables.plan(plan, "prompts");
+      CHECK(bytes_of(plan, "prompts.tables") == size_t{3} * 2 * 180 * (32768 + 1025));
+      CHECK(bytes_of(plan, "prompts.norms") == size_t{3} * 4 * 32768);
+      for (const PlanItem& item : plan.items()) CHECK(item.device == kGpu);
+      CHECK(plan.peak(kGpu) <= size_t{40} << 20);
     }
   }
 

@@ -19,7 +19,7 @@ size_t KeyCenters::floats(int n_slots) const {
 }
 
 void KeyCenters::plan(MemoryPlan& plan, const std::string& prefix) const {
-  plan.add(prefix + ".centers", floats(max_seqs_) * sizeof(float));
+  plan.add(prefix + ".centers", memory().size());
 }
 
 void KeyCenters::allocate(Arena& arena, const std::string& prefix) {

@@ -25,6 +25,10 @@ class KeyCenters {
   void set(int slot, std::span<const int> layers, Range ordinals, int begin, int end,
            const PagedStore& store);
   void copy(int from, int to);
+  /// Where all of them are.
+  std::span<std::byte> memory() const {
+    return {reinterpret_cast<std::byte*>(data_), floats(max_seqs_) * sizeof(float)};
+  }
 
  private:
   size_t floats(int n_slots) const;

@@ -3,6 +3,7 @@
 #include "kv/policies/device_lsh.h"
 #include "kv/policies/lsh_tables.h"
 #include "kv/policies/policies.h"
+#include "kv/policies/prompt_tables.h"
 #include "kv/policies/scratch.h"
 #include "kv/policies/sparse_policy.h"
 
@@ -18,7 +19,10 @@ class LshPolicy final : public SparsePolicy {
       : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kHashBlockTokens),
         tables_(cache.lsh, bounds.geometry, index(), grid()),
         centers_(bounds, grid()) {
-    if (bounds.on_gpu()) on_gpu_.emplace(cache.lsh, bounds, index(), grid());
+    if (bounds.on_gpu())
+      on_gpu_.emplace(cache.lsh, bounds, index(), grid());
+    else if (bounds.hosted && bounds.prompts.kind == Device::Kind::cuda)
+      of_prompts_.emplace(cache.lsh, bounds, index(), grid(), bounds.prompts);
   }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
@@ -26,6 +30,7 @@ class LshPolicy final : public SparsePolicy {
     if (on_gpu_) return plan_on_gpu(plan, prefix);
     tables_.plan(plan, prefix);
     centers_.plan(plan, prefix);
+    if (of_prompts_) of_prompts_->plan(plan, prefix + ".prompts");
   }
   void allocate(Arena& arena, const std::string& prefix) override {
     SparsePolicy::allocate(arena, prefix);
@@ -37,10 +42,20 @@ class LshPolicy final : public SparsePolicy {
     }
     tables_.allocate(arena, prefix);
     centers_.allocate(arena, prefix);
+    if (of_prompts_) of_prompts_->allocate(arena, prefix + ".prompts");
   }
   void run_on(const Exec& exec) override {
     SparsePolicy::run_on(exec);
     if (on_gpu_) on_gpu_->run_on(exec, tables_.log_u());
+  }
+  void read_prompts_on(const Exec& exec, cuda::Queue& copies) override {
+    if (of_prompts_) of_prompts_->run_on(exec, copies, tables_, centers_);
+  }
+  bool takes_read_prompts() const override {
+    return of_prompts_.has_value() || SparsePolicy::takes_read_prompts();
+  }
+  std::string why_unpinned() const override {
+    return of_prompts_ ? of_prompts_->why_unpinned() : std::string{};
   }
   void on_fork(int from, int to) override {
     SparsePolicy::on_fork(from, to);
@@ -89,6 +104,10 @@ class LshPolicy final : public SparsePolicy {
  protected:
   void index_tokens(const TokenIndex::Work& work, const PagedStore& store) override {
     if (on_gpu_) return on_gpu_->index_tokens(work, layers(), device_index(), store);
+    // Keys of prompts that a GPU reads; all others, and those of later hooks, are in host memory.
+    if (store.exec().on_gpu())
+      return of_prompts_->index_tokens(work, layers()[static_cast<size_t>(work.ordinals.begin)],
+                                       store);
     if (work.fresh)
       centers_.set(work.slot, layers(), work.ordinals, index().begin(), index().end(work.slot),
                    store);
@@ -136,7 +155,8 @@ class LshPolicy final : public SparsePolicy {
 
   LshTables tables_;
   KeyCenters centers_;
-  std::optional<DeviceLsh> on_gpu_;  // in their place
+  std::optional<PromptTables> of_prompts_;  // where a GPU reads prompts and the CPU chooses
+  std::optional<DeviceLsh> on_gpu_;         // in their place
   std::byte* list_scratch_ = nullptr;
 };
 

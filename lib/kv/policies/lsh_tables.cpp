@@ -74,11 +74,19 @@ size_t LshTables::scratch_bytes() const {
 }
 
 void LshTables::plan(MemoryPlan& plan, const std::string& prefix) const {
-  const size_t cells = grid_.cells(index_.n_blocks());
-  plan.add(prefix + ".tables", cells * block_bytes());
-  plan.add(prefix + ".norms", cells * static_cast<size_t>(index_.capacity()) * sizeof(float));
+  plan.add(prefix + ".tables", memory().size());
+  plan.add(prefix + ".norms", norm_memory().size());
   projections_.plan(plan, prefix);
   plan.add(prefix + ".build_scratch", scratch_bytes() * static_cast<size_t>(max_threads()));
+}
+
+std::span<std::byte> LshTables::memory() const {
+  return {reinterpret_cast<std::byte*>(tables_), cells() * block_bytes()};
+}
+
+std::span<std::byte> LshTables::norm_memory() const {
+  return {reinterpret_cast<std::byte*>(norms_),
+          cells() * static_cast<size_t>(index_.capacity()) * sizeof(float)};
 }
 
 void LshTables::allocate(Arena& arena, const std::string& prefix) {
@@ -126,6 +134,19 @@ void LshTables::index_tokens(const TokenIndex::Work& work, std::span<const int> 
             scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes());
     });
   }
+}
+
+void LshTables::copy_out(const uint16_t* tables, const float* norms, const TokenIndex::Piece& piece,
+                         int ordinal, int kv_head, cuda::Queue& queue) const {
+  const auto n = static_cast<size_t>(piece.n), capacity = static_cast<size_t>(index_.capacity());
+  const auto n_tables = static_cast<size_t>(spec_.tables);
+  const size_t n_offsets = n_tables * ((size_t{1} << spec_.bits) + 1);
+  const HashBlock to = block(piece.block, ordinal, kv_head, piece.n);
+  queue.copy_out(to.offsets, tables, n_offsets * sizeof(uint16_t));
+  queue.copy_rows_out(to.ids, tables + n_offsets, capacity * sizeof(uint16_t), n * sizeof(uint16_t),
+                      n_tables);
+  queue.copy_out(norms_ + grid_.cell(piece.block, ordinal, kv_head) * capacity, norms,
+                 n * sizeof(float));
 }
 
 void LshTables::build(const BuildTask& task, std::byte* scratch) {

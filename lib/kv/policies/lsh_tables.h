@@ -29,6 +29,14 @@ class LshTables {
   /// Hashes the pieces' tokens of a slot into their blocks, in all layers.
   void index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
                     const KeyCenters& centers, const PagedStore& store);
+  /// Copies the tables and norms of a new block's tokens under one KV head of a sparse layer from a
+  /// GPU, which made them in a block of the same layout: work on a queue.
+  /// shapes   tables hash_block_bytes, norms [capacity], in the GPU's memory
+  void copy_out(const uint16_t* tables, const float* norms, const TokenIndex::Piece& piece,
+                int ordinal, int kv_head, cuda::Queue& queue) const;
+  /// Where all of them are, and all norms.
+  std::span<std::byte> memory() const;
+  std::span<std::byte> norm_memory() const;
 
   /// Codes of queries [n, head_dim] f32: n x tables.
   void hash_queries(const float* q, int n, uint64_t* bits, uint16_t* codes) const;
@@ -54,6 +62,7 @@ class LshTables {
             int32_t* ids) const;
   const float* norms(int slot, int i, int ordinal, int kv_head) const;
   double probe_bytes(int n_tokens) const;
+  size_t cells() const { return grid_.cells(index_.n_blocks()); }
   size_t block_bytes() const { return hash_block_bytes(spec_, index_.capacity()); }
   size_t scratch_bytes() const;
   HashBlock block(int block, int ordinal, int kv_head, int n_tokens) const;
