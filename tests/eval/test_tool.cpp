@@ -253,7 +253,11 @@ TEST_SUITE("eval/tool") {
     for (const auto& entry : fs::directory_iterator(source_dir() / "recipes/pig")) {
       const std::string name = entry.path().string();
       if (entry.path().filename().string().starts_with("eval-") == false) continue;
-      CHECK(run({"-r", name, "--check"}).status == 0);
+      // Some are for a GPU, which need not be here.
+      if (count(tandem::io::read_file(entry.path()), "device: cuda") > 0)
+        CHECK(run({"-r", name, "--dry-run", "-s", "run.plan_for=h200"}).status == 0);
+      else
+        CHECK(run({"-r", name, "--check"}).status == 0);
       const Outcome once = run({"-r", name, "--print-recipe"});
       CHECK(once.status == 0);
       CHECK(once.out.find("policies: [{name: ") != std::string::npos);
