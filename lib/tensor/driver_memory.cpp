@@ -13,7 +13,7 @@ constexpr size_t kOfRecord = size_t{548} << 20;
 /// Of it, what comes after a run is planned.
 constexpr size_t kToCome = size_t{64} << 20;
 /// An entry of 8 bytes for each 4 KiB: 92 MiB more than those with 45 GiB, 22 with 11
-/// (tests/records/gpu-h200-across.jsonl).
+/// (tests/records/gpu-h200-across-ways.jsonl).
 constexpr size_t kPinnedAByte = 4096 / 8;
 
 /// While no buffers are allocated.

@@ -45,7 +45,7 @@ HostedRun llama_8b(CacheKind kind, int batch = 1) {
   return run;
 }
 
-/// An H200 and 16 cores of its host in the run of tests/records/gpu-h200-across.jsonl.
+/// An H200 and 16 cores of its host in the run of tests/records/gpu-h200-across-ways.jsonl.
 HostedRates recorded_rates(double dram = 116.5, double dram_rows = 106) {
   HostedRates r = assumed_rates(*find_gpu_card("h200"));
   r.gpu_gbps = 4520;

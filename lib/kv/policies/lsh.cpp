@@ -103,7 +103,7 @@ class LshPolicy final : public SparsePolicy {
 
  protected:
   void index_tokens(const TokenIndex::Work& work, const PagedStore& store) override {
-    if (grid().n_sparse == 0) return;  // then no keys are hosted, whatever the recipe says
+    if (grid().n_sparse == 0) return;  // and so no keys that another place has
     if (on_gpu_) return on_gpu_->index_tokens(work, layers(), device_index(), store);
     // Keys of prompts that a GPU reads; all others, and those of later hooks, are in host memory.
     if (store.exec().on_gpu())
