@@ -152,32 +152,6 @@ Step Cache::begin(const StepSpec& spec) {
   return step;
 }
 
-std::vector<Step> Cache::begin_prompts(std::span<const std::vector<SeqRows>> rows) {
-  std::vector<std::pair<int, int>> lengths;  // of slots, as they were before each step
-  const auto go_back = [&] {
-    for (; !lengths.empty(); lengths.pop_back())
-      store_.set_length(lengths.back().first, lengths.back().second);
-  };
-  if (hosted_) hosted_->begin_prompts();
-  std::vector<Step> steps;
-  try {
-    for (const std::vector<SeqRows>& of_step : rows) {
-      steps.push_back(begin({.phase = Phase::prefill, .rows = of_step}));
-      TANDEM_CHECK(steps.back().phase == Phase::prefill,
-                   "a step of prompts that reads by a policy");
-      for (const SeqRows& r : of_step) {
-        lengths.emplace_back(r.slot, store_.length(r.slot));
-        store_.set_length(r.slot, store_.length(r.slot) + r.n_rows);
-      }
-    }
-  } catch (...) {
-    go_back();
-    throw;
-  }
-  go_back();
-  return steps;
-}
-
 std::vector<Step> Cache::begin_levels(const StepSpec& spec,
                                       std::span<const std::vector<int>> level_ends) {
   std::vector<Step> levels = split_levels(lay_out(spec), level_ends);
@@ -227,56 +201,6 @@ Cache::LayerKeys Cache::keys(int layer, const Step& step) const {
   if (!is_hosted(layer)) return {store_.k(layer), store_.v(layer), step.arrays};
   const PagedStore& store = hosted_store(step.phase);
   return {store.k(layer), store.v(layer), step.near};
-}
-
-void Cache::begin_layer(int layer, std::span<const Step> steps) {
-  if (!is_hosted(layer)) return;
-  if (stream_) stream_->forget();
-  for (const Step& step : steps)
-    for (size_t b = 0; b < step.slot.size(); ++b)
-      // Those that an earlier one of the steps writes are there by then.
-      if (step.base[b] == store_.length(step.slot[b]))
-        hosted_->begin_layer(layer, step.slot[b], step.base[b]);
-}
-
-void Cache::begin_step(int layer, std::span<Step> steps, size_t i) {
-  if (is_hosted(layer)) hosted_->begin_step(i);
-  if (device_step_) device_step_->send_again(steps[i]);
-}
-
-void Cache::end_layer(int layer, std::span<const Step> steps) {
-  if (!is_hosted(layer)) return;
-  std::vector<std::vector<HostedKeys::Rows>> rows;
-  std::vector<PromptIndexing::Prompt> ended;
-  for (const Step& step : steps) {
-    rows.emplace_back();
-    for (int b = 0; b < step.n_seqs; ++b) {
-      const auto i = static_cast<size_t>(b);
-      const int end = step.base[i] + step.rows_of(b);
-      rows.back().push_back({step.slot[i], step.base[i], end});
-      if (step.last_chunk[i] != 0) ended.push_back({step.slot[i], end});
-    }
-  }
-  const auto index = [&] { indexing_->layer(layer, std::move(ended)); };
-  if (!indexing_->reads_far()) return hosted_->end_layer(layer, rows, index);
-  hosted_->end_layer(layer, rows);
-  index();
-}
-
-void Cache::end_prompts() {
-  if (!hosted_) return;
-  hosted_->finish_copies();
-  indexing_->finish();
-}
-
-void Cache::give_up_prompts() noexcept {
-  if (!hosted_) return;
-  try {
-    hosted_->finish_copies();
-  } catch (const std::exception&) {
-    // The GPU has stopped, and writes nothing any more.
-  }
-  indexing_->give_up();
 }
 
 Reading Cache::reading_of(const StepSpec& spec) const {
