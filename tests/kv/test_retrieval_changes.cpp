@@ -116,6 +116,30 @@ TEST_SUITE("kv/retrieval_changes") {
     CHECK(rig.cache.next_change(slot, {}) == 65);
   }
 
+  TEST_CASE(
+      "going back a little: no more chunks are read than were chosen, and none within the budget") {
+    PolicyRig::Shape shape;
+    shape.max_draft_rows = 1;  // a cache that holds the last queries alone
+    PolicyRig rig(shape, {retrieval(64, 8)}, kCone);
+    const int slot = rig.sequence(tokens(0, 300));
+    const Ids before = chosen(rig, slot, 0, 0);
+    REQUIRE(before.size() == 56);  // of 64, four tokens of which are after the last whole chunk
+    rig.cache.truncate(slot, 296);
+    CHECK(chosen(rig, slot, 0, 0) == before);
+
+    Cache recent = retrieval(64, 8);
+    recent.retrieval.force_recent = {16};
+    for (const int max_draft_rows : {1, 64}) {
+      CAPTURE(max_draft_rows);
+      shape.max_draft_rows = max_draft_rows;
+      PolicyRig short_text(shape, {recent}, kCone);
+      const int other = short_text.sequence(tokens(0, 70));
+      CHECK(chosen(short_text, other, 0, 0).size() == 40);
+      short_text.cache.truncate(other, 60);
+      CHECK(chosen(short_text, other, 0, 0).empty());  // all is read
+    }
+  }
+
   TEST_CASE("going back over generated tokens gives chunks their places back") {
     PolicyRig rig({}, {retrieval(64, 8)}, kCone);
     const int slot = rig.sequence(tokens(0, 200));

@@ -79,9 +79,9 @@ class RetrievalPolicy final : public SelectingPolicy {
   void on_truncate(int slot, int n, const PagedStore& store) override {
     keys_.cut(slot, n);
     Slot now = at(slot);
-    if (n < now.chosen_at && (can_choose(slot, n) || n < now.tail_begin))
+    if (n < now.chosen_at && (n <= budget_ || can_choose(slot, n) || n < now.tail_begin))
       return choose(slot, n, store);
-    // Where no queries are held, the rest of the choice goes on.
+    // Where no queries are held, the rest of the choice goes on, with no more chunks than it has.
     now.chosen_at = std::min(now.chosen_at, n);
     set(slot, now, n);
   }
@@ -120,7 +120,8 @@ class RetrievalPolicy final : public SelectingPolicy {
   struct Slot {
     int chosen_at = 0;     // tokens that the choice knew
     int tail_begin = 0;    // tokens from here on are read exactly; 0 = all
-    int n_chunks = 0;      // of the lists, that are read
+    int n_chosen = 0;      // chunks of the lists
+    int n_chunks = 0;      // of them, that are read
     int given_way_to = 0;  // tokens of a text that need no fewer chunks
     // Drafted tokens since the choice, later ones with more weight: those that were right, and
     // those that were looked at.
@@ -152,7 +153,7 @@ class RetrievalPolicy final : public SelectingPolicy {
   void set(int slot, Slot now, int length) {
     if (now.tail_begin > 0) {
       const int generated = (length - now.chosen_at + step_ - 1) / step_ * step_;
-      now.n_chunks = std::max(1, (room(now) - generated) / spec_.chunk);
+      now.n_chunks = std::clamp((room(now) - generated) / spec_.chunk, 1, now.n_chosen);
       now.given_way_to = now.chosen_at + generated;
     }
     const bool same = now.tail_begin == at(slot).tail_begin && now.n_chunks == at(slot).n_chunks;
@@ -170,8 +171,9 @@ class RetrievalPolicy final : public SelectingPolicy {
   /// Chooses among the first n tokens by the last queries of them that are held.
   void choose(int slot, int n, const PagedStore& store) {
     if (!can_choose(slot, n)) return set(slot, {.chosen_at = n}, n);
-    const Slot now = chosen_at(n);
-    keys_.choose(slot, {first_query(slot, n), n}, now.tail_begin, room(now) / spec_.chunk, store);
+    Slot now = chosen_at(n);
+    now.n_chosen = room(now) / spec_.chunk;
+    keys_.choose(slot, {first_query(slot, n), n}, now.tail_begin, now.n_chosen, store);
     set(slot, now, store.length(slot));
   }
 
