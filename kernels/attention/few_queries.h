@@ -17,8 +17,11 @@ constexpr int tile_vectors(int n_queries) {
 
 template <class M, int NI>
 TANDEM_INLINE void score_tiles(const ScoreProduct& p, int n_v, int i, Lines& ahead) {
-  for (int v = 0; v < n_v; v += tile_vectors(NI))
-    score_tile<M, tile_vectors(NI), NI>(p, v, i, ahead);
+  constexpr int kV = tile_vectors(NI);
+  // One query that is left over of several has their keys at a time, half as many as one alone.
+  if constexpr (kV > 4)
+    if (n_v < kV) return score_tile<M, 4, NI>(p, 0, i, ahead);
+  for (int v = 0; v < n_v; v += kV) score_tile<M, kV, NI>(p, v, i, ahead);
 }
 
 template <class M, int NI, int NG = tile_vectors(NI) / M::kSums>

@@ -59,8 +59,8 @@ struct HashKeysParams {
 /// numerics the signs of f32 multiply-adds over d in order, which are the CPU's (but its scalar
 ///          body's, which rounds twice) from the same keys and centers, bit for bit: sums of
 ///          bf16 parts on tensor cores decide where they are further from 0 than both can be
-///          wrong, and the others, about one in a thousand, are multiplied and added in order.
-///          Norms are in the order of kv::norm_of, and so are bits of it, too
+///          wrong, and the others, about one in 600 of 128 dimensions, are multiplied and added in
+///          order. Norms are in the order of kv::norm_of, and so are bits of it, too
 /// cost     6 d code_bits flops a key and table; the projections come from L2 for every 64 keys
 /// errors   none (preconditions checked by the caller)
 void hash_keys_cuda(const HashKeysParams&, Stream);

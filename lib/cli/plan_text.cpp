@@ -221,6 +221,9 @@ std::string plan_text(const PlanView& v) {
   if (const std::string all = saved.text(c.n_layers); !all.empty())
     text += fmt::format("to fit   {}\n", all);
   text += time_line(v);
+  for (const HostedEngine& e : v.hosted_engines)
+    text += fmt::format("engine   {}, for which:\n{}", e.name,
+                        bench::hosted_lines(e.hosted, e.plan, v.limits.gpu));
   if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
   return text;
 }
@@ -242,6 +245,8 @@ Json plan_json(const PlanView& v) {
   } else {
     j["decode_step_bytes"] = static_cast<size_t>(cost.weight_bytes + cost.kv_bytes);
   }
+  for (const HostedEngine& e : v.hosted_engines)
+    j["hosted_engines"][e.name] = bench::hosted_json(e.hosted);
   if (f && v.hosted == nullptr)
     j.update({{"prefill_ms_at_least", 1e3 * f->prefill_s},
               {"decode_ms_at_least", 1e3 * f->decode_s},

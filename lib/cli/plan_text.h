@@ -15,6 +15,13 @@ namespace tandem::cli {
 void print_plan(Context& cx, const std::string& text, const nlohmann::ordered_json& json,
                 const MemoryPlan& plan, const MemoryLimits& limits);
 
+/// Of a run of several engines, one whose keys are in host memory.
+struct HostedEngine {
+  std::string name;
+  bench::HostedPlan hosted;
+  MemoryPlan plan;  // its own
+};
+
 /// A generation, for print_plan: model, device, memory by group, predicted times. Figures
 /// of time are floors: work over this machine's measured ceilings, where a run has measured them,
 /// or over the rates of the card that is planned for.
@@ -30,6 +37,7 @@ struct PlanView {
   std::string recipe_sha256;
   /// Of keys in host memory: who attends them, and the time of a step.
   const bench::HostedPlan* hosted = nullptr;
+  std::vector<HostedEngine> hosted_engines = {};
 
   /// Prompts have `n` tokens more, after `before` others.
   void add_reading(size_t before, size_t n) {

@@ -104,17 +104,18 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   // whose host memory a plan for one that is not here knows nothing.
   if (!spec.plan_for) ops::warm_up_linear(spec.compute, spec.device);
   MemoryPlan plan;
-  plan.add("process/program and tokenizer", resident_bytes());
+  plan.add(kProgramItem, resident_bytes());
   model::Llama::plan(files.config, model_options(spec), plan);
   const auto rows = static_cast<size_t>(model_options(spec).max_logit_rows);
   plan.add(kLogits, rows * static_cast<size_t>(files.config.vocab_size) * sizeof(float),
            spec.device);
   if (spec.device.kind == Device::Kind::cuda)
     plan.add(kLogitRows, rows * sizeof(int32_t), spec.device);
-  kv::Cache::plan(cache_spec(spec, files.config), plan);
+  const kv::Cache::Spec cache = cache_spec(spec, files.config);
+  kv::Cache::plan(cache, plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
-  size_t pinned = 0;  // of a run on a GPU: weights and keys in host memory
-  for (const char* group : {"weights", "embedding", "kv"}) pinned += plan.group_bytes(group, {});
+  size_t pinned = kv::Cache::pinned_bytes(cache, plan);  // of a run on a GPU
+  for (const char* group : {"weights", "embedding"}) pinned += plan.group_bytes(group, {});
   plan_driver(spec.device, !spec.plan_for, pinned, plan);
   return plan;
 }

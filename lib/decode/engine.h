@@ -76,6 +76,9 @@ struct SeqTokens {
 /// committed, and the engine stays usable.
 class Engine {
  public:
+  /// What plans call the program that runs.
+  static constexpr const char* kProgramItem = "process/program and tokenizer";
+
   /// Every byte of the run. Items named "process/..." are what the program itself holds already.
   static MemoryPlan plan(const ModelFiles& files, const EngineSpec& spec);
 

@@ -61,6 +61,7 @@ size_t Engine::rows_of_pass(std::span<const SeqTokens> sequences, const Cursor& 
   int pages = cache_.prompt_pages();
   for (size_t i = at.next; i < sequences.size() && !cache_.is_cut(sequences[i].slot); ++i) {
     const size_t left = sequences[i].tokens.size() - offset, n = std::min(left, room);
+    TANDEM_CHECK(left > 0, "a sequence without tokens was prefilled");
     const int end = cache_.length(sequences[i].slot) + static_cast<int>(n);
     const int needed = (end + kPageTokens - 1) / kPageTokens;
     if (i > at.next && (rows + left > room || needed > pages)) break;

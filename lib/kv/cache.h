@@ -48,6 +48,8 @@ class Cache {
   static constexpr int kMicroBatches = 2;
   /// errors   kind recipe, kind device (a policy that has no GPU code)
   static void plan(const Spec& spec, MemoryPlan& plan);
+  /// Of a plan of it, bytes of host memory that are pinned on a GPU: keys, and what policies name.
+  static size_t pinned_bytes(const Spec& spec, const MemoryPlan& plan);
 
   /// exec     the device of the spec
   Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const Exec& exec = {});

@@ -296,4 +296,13 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
     plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype), device);
 }
 
+size_t Cache::pinned_bytes(const Spec& spec, const MemoryPlan& plan) {
+  size_t bytes = plan.group_bytes("kv", {});
+  for (size_t i = 0; i < spec.policies.size(); ++i)
+    for (const std::string& name :
+         make_policy(spec.policies[i], bounds_of(spec, i))->pinned(prefix_of(spec, i)))
+      if (const PlanItem* item = plan.find(name)) bytes += item->bytes;
+  return bytes;
+}
+
 }  // namespace tandem::kv

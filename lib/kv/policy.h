@@ -163,9 +163,11 @@ class Policy {
   virtual void read_scores(ScoreStore&) {}
   /// Of keys in host memory: a prompt of `length` tokens that ends has gone through a layer, whose
   /// keys are in the store; the other layers follow in their order, and then on_prompt, or
-  /// on_truncate where the prompt is given up. Its tokens are not committed yet. May be called by
+  /// on_give_up where the prompt is given up. Its tokens are not committed yet. May be called by
   /// another thread, while nothing else is.
   virtual void on_layer(int /*layer*/, int /*slot*/, int /*length*/, const PagedStore&) {}
+  /// What on_layer has made of the slot's prompt is dropped, and nothing made in its place.
+  virtual void on_give_up(int /*slot*/) {}
   /// Whether on_layer takes keys where prompts are read, in the order of the queue there: from the
   /// store of prompts, which has one layer; or else from host memory.
   virtual bool takes_read_prompts() const { return true; }
@@ -212,6 +214,8 @@ class Policy {
   /// What steps on a GPU leave of a usage: the errors of lists, where they are known. Waits for the
   /// queue.
   virtual KeyUsage device_usage() const { return {}; }
+  /// Names of its buffers, as plan() has them, that are pinned since a GPU copies to them.
+  virtual std::vector<std::string> pinned(const std::string& /*prefix*/) const { return {}; }
   /// Why its memory is not pinned although a GPU copies to it, which makes copies slower; empty
   /// where it is.
   virtual std::string why_unpinned() const { return {}; }

@@ -46,7 +46,7 @@ void PromptIndexing::give_up() noexcept {
   if (work_.valid()) work_.wait();
   work_ = {};
   for (const Prompt& p : begun_) try {
-      policy_.on_truncate(p.slot, far_.length(p.slot), far_);
+      policy_.on_give_up(p.slot);
     } catch (const std::exception&) {
       // The index is as it was before the prompt, or the run ends with the first error.
     }

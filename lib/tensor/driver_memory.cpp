@@ -30,7 +30,7 @@ size_t driver_bytes(Device device, bool is_here) {
 }
 
 void plan_driver(Device device, bool is_here, size_t pinned, MemoryPlan& plan) {
-  plan.add("process/driver", driver_bytes(device, is_here), device);
+  plan.add(kDriverItem, driver_bytes(device, is_here), device);
   plan.add("process/page tables of pinned memory",
            device.kind == Device::Kind::cuda ? pinned / kPinnedAByte : 0, device);
 }

@@ -7,6 +7,9 @@ namespace tandem {
 /// free, and held by no other process.
 inline constexpr size_t kMostDriverBytes = size_t{1} << 30;
 
+/// What plans call them.
+inline constexpr const char* kDriverItem = "process/driver";
+
 /// Bytes of a GPU's memory that hold no buffer: the driver's share and this process' context, as
 /// they are now, and an allowance for code that loads when it first runs, for recorded graphs, and
 /// for whole pages of 2 MiB. 0 on the CPU.

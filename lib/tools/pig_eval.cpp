@@ -97,7 +97,7 @@ std::optional<PolicyEngines> PigEval::load(const PolicyEngines::SpecOf& spec_of,
                        .limits = sizer_.limits(),
                        .context_tokens = spec.max_tokens,
                        .recipe_sha256 = point_.sha256,
-                       .hosted = engines.hosted()};
+                       .hosted_engines = engines.hosted(files)};
     view.add_reading(0, static_cast<size_t>(spec.max_tokens));
     cli::print_plan(cx_, view);
     return {};

@@ -135,7 +135,8 @@ TEST_SUITE("cli/hosted_faults") {
     const Outcome staged =
         run_process(program("pig-generate"), launch_of("lsh", {"-s", "cache.attend=cpu"}, refused));
     CHECK(staged.status == 0);
-    CHECK(staged.err.find("warning: cache.place: keys in host memory are not pinned") !=
+    CHECK(staged.err.find(
+              "warning: cache.place: keys in host memory, or their index, are not pinned") !=
           std::string::npos);
     const Outcome run = run_process(program("pig-generate"),
                                     launch_of("hybrid", {"-s", "cache.attend=gpu"}, refused));

@@ -33,7 +33,7 @@ class Failing final : public kv::Policy {
     });
     made.push_back({layer, slot, length});
   }
-  void on_truncate(int slot, int, const kv::PagedStore&) override {
+  void on_give_up(int slot) override {
     dropped.push_back(slot);
     if (drop_fails) throw std::bad_alloc();
   }

@@ -54,6 +54,10 @@ class LshPolicy final : public SparsePolicy {
   bool takes_read_prompts() const override {
     return of_prompts_.has_value() || SparsePolicy::takes_read_prompts();
   }
+  std::vector<std::string> pinned(const std::string& prefix) const override {
+    if (!of_prompts_) return {};
+    return {prefix + ".tables", prefix + ".norms", prefix + ".centers"};
+  }
   std::string why_unpinned() const override {
     return of_prompts_ ? of_prompts_->why_unpinned() : std::string{};
   }

@@ -12,8 +12,8 @@ namespace tandem::kv {
 /// Hash tables of prompts in host memory, made by the GPU that reads the prompts, from keys in its
 /// memory: those of a block of tokens and one KV head at a time, in one of a few buffers, from
 /// which a separate queue copies them into the CPU's tables while the GPU goes on. The GPU waits
-/// only where all buffers are full still, the host not at all. Centers are the GPU's, and go to the
-/// CPU's with the tables.
+/// only where all buffers are full still, the host not at all, if those are pinned. Centers are the
+/// GPU's, and go to the CPU's with the tables.
 class PromptTables {
  public:
   /// device   the GPU

@@ -128,7 +128,10 @@ void SparsePolicy::select(int layer, const Step& step, const Tensor&, AttendPlan
       layer, step, [&](int slot) { return index_.empty(slot) ? 0 : index_.end(slot); }, plan);
 }
 
-void SparsePolicy::on_prompt(int slot, const PagedStore& store) { grow(slot, true, store); }
+void SparsePolicy::on_prompt(int slot, const PagedStore& store) {
+  by_layers_[static_cast<size_t>(slot)] = {};
+  grow(slot, true, store);
+}
 
 void SparsePolicy::on_commit(std::span<const int32_t> slots, const PagedStore& store) {
   for (const int32_t slot : slots) grow(slot, false, store);
@@ -183,6 +186,13 @@ void SparsePolicy::on_layer(int layer, int slot, int length, const PagedStore& s
   if (device_index_) device_index_->set_pages(store.pages(slot), *exec_.queue);
   work.ordinals = {ord, ord + 1};
   index_tokens(work, store);
+}
+
+void SparsePolicy::on_give_up(int slot) {
+  TokenIndex::Work& work = by_layers_[static_cast<size_t>(slot)];
+  if (work.pieces.empty()) return;
+  work = {};
+  on_release(slot);
 }
 
 int SparsePolicy::indexed(int length) const {

@@ -68,6 +68,7 @@ class SparsePolicy : public SelectingPolicy {
   void on_release(int slot) override;
   void on_truncate(int slot, int n, const PagedStore&) override;
   void on_layer(int layer, int slot, int length, const PagedStore&) override;
+  void on_give_up(int slot) override;
   bool takes_read_prompts() const override { return bounds().device == bounds().prompts; }
   void on_prompt(int slot, const PagedStore&) override;
   void on_commit(std::span<const int32_t> slots, const PagedStore&) override;

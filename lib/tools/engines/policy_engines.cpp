@@ -11,9 +11,9 @@ PolicyEngines::PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles&
   for (std::vector<int>& part : eval::divide_among_engines(policies)) {
     std::vector<eval::NamedPolicy> of_part;
     for (const int i : part) of_part.push_back(policies[static_cast<size_t>(i)]);
-    std::string prefix = parts_.empty() ? std::string() : of_part.front().name + ' ';
+    std::string name = parts_.empty() ? std::string() : of_part.front().name;
     decode::EngineSpec spec = sizer.placed(spec_of(of_part));
-    parts_.push_back({std::move(part), std::move(prefix), std::move(spec)});
+    parts_.push_back({std::move(part), std::move(name), std::move(spec)});
   }
   for (size_t i = 1; i < parts_.size(); ++i) {
     recipe::Cache& cache = parts_[i].spec.caches.front();
@@ -38,10 +38,11 @@ MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files,
   for (const Part& part : parts_) {
     decode::EngineSpec spec = part.spec;
     spec.savings = savings;
-    const MemoryPlan own = decode::Engine::plan(files, spec);
-    for (const PlanItem& item : own.items())
-      if (part.prefix.empty() || !item.name.starts_with("process/"))
-        all.add(part.prefix + item.name, item.bytes, item.device, item.lifetime);
+    MemoryPlan own = decode::Engine::plan(files, spec);
+    if (part.name.empty())
+      all = std::move(own);
+    else
+      add_engine(all, own, part.name);
   }
   return all;
 }
@@ -51,8 +52,12 @@ MemoryPlan PolicyEngines::smallest_plan(const decode::ModelFiles& files) const {
                  {.host_embedding = true, .n_streamed = sizer_->most_streamed(files.config)});
 }
 
-const bench::HostedPlan* PolicyEngines::hosted() const {
-  return parts_.size() == 2 ? &*parts_.back().hosted : nullptr;
+std::vector<cli::HostedEngine> PolicyEngines::hosted(const decode::ModelFiles& files) const {
+  std::vector<cli::HostedEngine> engines;
+  for (const Part& part : parts_)
+    if (part.hosted)
+      engines.push_back({part.name, *part.hosted, decode::Engine::plan(files, part.spec)});
+  return engines;
 }
 
 void PolicyEngines::load(cli::Context& cx) {

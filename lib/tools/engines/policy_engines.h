@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/context.h"
+#include "cli/plan_text.h"
 #include "eval/panel.h"
 #include "tools/engines/hosted.h"
 
@@ -29,8 +30,8 @@ class PolicyEngines {
   /// The same with all savings that the recipe allows: more texts at once pay for their copies.
   MemoryPlan smallest_plan(const decode::ModelFiles& files) const;
   const decode::EngineSpec& first() const { return parts_.front().spec; }
-  /// Who attends keys in host memory, if they are those of one policy; else null.
-  const bench::HostedPlan* hosted() const;
+  /// Of each policy whose keys are in host memory: who attends them, and the plan of its engine.
+  std::vector<cli::HostedEngine> hosted(const decode::ModelFiles& files) const;
 
   /// errors   kind memory, input, interrupted
   void load(cli::Context& cx);
@@ -40,7 +41,7 @@ class PolicyEngines {
  private:
   struct Part {
     std::vector<int> policies;
-    std::string prefix;  // of its buffers
+    std::string name;  // of its policy, before its buffers' names; empty: of the first
     decode::EngineSpec spec;
     std::optional<bench::HostedPlan> hosted = {};
     std::unique_ptr<decode::Engine> engine = nullptr;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tensor/driver_memory.h"
+
 namespace tandem::tools {
 namespace {
 
@@ -59,6 +61,12 @@ SequenceRoom room_under(SequenceRoom room, const recipe::Cache& cache, int64_t p
 int batch_size(const recipe::Run& run, size_t n) {
   constexpr int kMaxAutoBatch = 32;
   return std::min(run.batch > 0 ? run.batch : kMaxAutoBatch, static_cast<int>(n));
+}
+
+void add_engine(MemoryPlan& all, const MemoryPlan& own, const std::string& prefix) {
+  for (const PlanItem& item : own.items())
+    if (item.name != decode::Engine::kProgramItem && item.name != kDriverItem)
+      all.add(prefix + ' ' + item.name, item.bytes, item.device, item.lifetime);
 }
 
 void check_offload(const recipe::Offload& offload, const model::ModelConfig& config,

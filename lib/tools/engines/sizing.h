@@ -45,6 +45,10 @@ SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bo
 /// Sequences that run together, of `n` asked for.
 int batch_size(const recipe::Run& run, size_t n);
 
+/// Adds what an engine takes in addition to others of its run; names of its buffers after `prefix`
+/// and a blank. The program and the driver's share are there once for all.
+void add_engine(MemoryPlan& all, const MemoryPlan& own, const std::string& prefix);
+
 /// Refuses a model.offload that a run cannot follow.
 /// errors   kind recipe: layers in host memory asked for on the CPU, or more than there are
 void check_offload(const recipe::Offload& offload, const model::ModelConfig& config, Device device);

@@ -73,10 +73,7 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
   plan_ = sizer_.save_memory(target_.config, [&](const decode::Savings& savings) {
     target_spec_.savings = savings;
     MemoryPlan all = decode::Engine::plan(target_, target_spec_);
-    const MemoryPlan other = draft_ ? decode::Engine::plan(*draft_, draft_spec_) : MemoryPlan();
-    for (const PlanItem& item : other.items())
-      if (!item.name.starts_with("process/"))
-        all.add("draft " + item.name, item.bytes, item.device, item.lifetime);
+    if (draft_) add_engine(all, decode::Engine::plan(*draft_, draft_spec_), "draft");
     if (add) add(all);
     return all;
   });

@@ -107,12 +107,8 @@ void BenchEngines::add_timing(const NamedDraft& draft, int nodes) {
 MemoryPlan BenchEngines::plan_all(const decode::Savings& savings) {
   target_.spec.savings = savings;
   MemoryPlan all = decode::Engine::plan(target_.files, target_.spec);
-  for (const auto& other : others_) {
-    const MemoryPlan plan = decode::Engine::plan(other->files, other->spec);
-    for (const PlanItem& item : plan.items())
-      if (!item.name.starts_with("process/"))
-        all.add(other->files.name + " " + item.name, item.bytes, item.device, item.lifetime);
-  }
+  for (const auto& other : others_)
+    add_engine(all, decode::Engine::plan(other->files, other->spec), other->files.name);
   for (const Admitted& a : admitted_) {
     MemoryPlan plan;
     speculate::plan_rounds(a.room, target_.spec, target_.files.config, a.has_model, plan);

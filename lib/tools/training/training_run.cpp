@@ -63,7 +63,7 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
 MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
   MemoryPlan plan = train::Trainer::plan(spec, set_);
   plan.add("process/program and data", program_bytes_);
-  plan.add("process/driver", driver_bytes_, spec_.device);
+  plan.add(kDriverItem, driver_bytes_, spec_.device);
   return plan;
 }
 
