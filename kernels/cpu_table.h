@@ -37,6 +37,7 @@
 #include "kernels/selection/chunks.h"
 #include "kernels/selection/sample_tail.h"
 #include "kernels/selection/select_top.h"
+#include "kernels/tree/append_round.h"
 #include "kernels/tree/draw_children.h"
 #include "kernels/tree/verify_trees.h"
 
@@ -84,6 +85,7 @@ struct CpuTable {
   SetPagesFn* set_pages;
   LeaveEndsFn* leave_ends;
   CatchUpFn* catch_up;
+  AppendRoundFn* append_round;
   WriteQueriesFn* write_queries;
   MeanLseFn* mean_lse;
   MoveQueriesFn* move_queries;

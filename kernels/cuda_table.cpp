@@ -70,6 +70,7 @@ constexpr CudaTable kTable{
     .set_pages = {set_pages_cuda},
     .leave_ends = {leave_ends_cuda},
     .catch_up = {catch_up_cuda},
+    .append_round = {append_round_cuda},
     .path_moves = {path_moves_cuda},
     .write_queries = {write_queries_cuda},
     .move_queries = {move_queries_cuda},

@@ -46,6 +46,7 @@
 #include "kernels/sample/widen_rows.h"
 #include "kernels/selection/chunks_cuda.h"
 #include "kernels/selection/select_top_cuda.h"
+#include "kernels/tree/append_round.h"
 #include "kernels/tree/draw_children.h"
 #include "kernels/tree/verify_trees.h"
 
@@ -98,6 +99,7 @@ struct CudaTable {
   cuda::Bodies<void(const SetPagesParams&, Stream)> set_pages;
   cuda::Bodies<void(const LeaveEndsParams&, Stream)> leave_ends;
   cuda::Bodies<void(const CatchUpParams&, Stream)> catch_up;
+  cuda::Bodies<void(const AppendRoundParams&, Stream)> append_round;
   cuda::Bodies<void(const PathMovesParams&, Stream)> path_moves;
   cuda::Bodies<void(const WriteQueriesParams&, Stream)> write_queries;
   cuda::Bodies<void(const MoveQueriesParams&, Stream)> move_queries;
@@ -181,6 +183,7 @@ struct CudaTable {
     f("set_pages", set_pages);
     f("leave_ends", leave_ends);
     f("catch_up", catch_up);
+    f("append_round", append_round);
     f("path_moves", path_moves);
     f("write_queries", write_queries);
     f("move_queries", move_queries);

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 
+#include "kernels/page/newest_after.h"
+
 namespace tandem {
 
 void leave_ends_cpu(const LeaveEndsParams& p, Range seqs) {
-  if (seqs.begin == 0) *p.ends.turn ^= 1;
+  if (seqs.begin == 0 && p.ends.turn != nullptr) *p.ends.turn ^= 1;
   for (int seq = seqs.begin; seq < seqs.end; ++seq) {
-    const int64_t tree = int64_t{seq} * p.n_nodes;
-    const int n = p.n_accepted[seq];
-    p.ends.kept[seq] = n + 1;
-    p.ends.last[2 * seq] = p.tokens[tree + (n > 0 ? p.path[tree + n - 1] : 0)];
-    p.ends.last[2 * seq + 1] = std::max(p.bonus[seq], 0);
+    p.ends.kept[seq] = p.n_accepted[seq] + 1;
+    for (int i = 0; i < kNewestTokens; ++i)
+      p.ends.newest[seq * kNewestTokens + i] = newest_after(p, seq, i);
   }
 }
 
@@ -20,10 +20,12 @@ void catch_up_cpu(const CatchUpParams& p, Range seqs) {
     const int from = p.prior[seq];
     if (from < 0) continue;
     const int32_t kept = p.ends.kept[from];
-    p.tokens[int64_t{seq} * p.n_nodes] = p.ends.last[2 * from + 1];
+    const int32_t* const newest = p.ends.newest + int64_t{from} * kNewestTokens;
+    p.tokens[int64_t{seq} * p.n_nodes] = newest[kNewestTokens - 1];
+    std::copy_n(newest, kNewestTokens, p.newest + int64_t{seq} * kNewestTokens);
     p.position[seq] += kept;
     for (int i = 0; p.unread != nullptr && i < p.n_unread; ++i) {
-      const int32_t id = p.ends.last[2 * from + 2 - p.n_unread + i];
+      const int32_t id = newest[kNewestTokens - p.n_unread + i];
       p.unread[seq * p.n_unread + i] = id < p.n_known_ids ? id : 0;
     }
     for (int s = 0; s < p.n_steps; ++s) {

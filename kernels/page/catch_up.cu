@@ -1,6 +1,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/page/catch_up.h"
+#include "kernels/page/newest_after.h"
 
 namespace tandem {
 namespace {
@@ -10,20 +11,20 @@ constexpr int kThreads = 128;
 __global__ void __launch_bounds__(kThreads) leave_ends(const LeaveEndsParams p) {
   cuda::start_after_previous();
   const int seq = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (seq == 0) *p.ends.turn ^= 1;
+  if (seq == 0 && p.ends.turn != nullptr) *p.ends.turn ^= 1;
   if (seq >= p.n_seqs) return;
-  const int64_t tree = int64_t{seq} * p.n_nodes;
-  const int n = p.n_accepted[seq];
-  p.ends.kept[seq] = n + 1;
-  p.ends.last[2 * seq] = p.tokens[tree + (n > 0 ? p.path[tree + n - 1] : 0)];
-  p.ends.last[2 * seq + 1] = max(p.bonus[seq], 0);
+  p.ends.kept[seq] = p.n_accepted[seq] + 1;
+  for (int i = 0; i < kNewestTokens; ++i)
+    p.ends.newest[seq * kNewestTokens + i] = newest_after(p, seq, i);
 }
 
 __device__ void move_tokens_on(const CatchUpParams& p, int seq, int from, int kept) {
-  p.tokens[int64_t{seq} * p.n_nodes] = p.ends.last[2 * from + 1];
+  const int32_t* const newest = p.ends.newest + int64_t{from} * kNewestTokens;
+  p.tokens[int64_t{seq} * p.n_nodes] = newest[kNewestTokens - 1];
+  for (int i = 0; i < kNewestTokens; ++i) p.newest[seq * kNewestTokens + i] = newest[i];
   p.position[seq] += kept;
   for (int i = 0; p.unread != nullptr && i < p.n_unread; ++i) {
-    const int32_t id = p.ends.last[2 * from + 2 - p.n_unread + i];
+    const int32_t id = newest[kNewestTokens - p.n_unread + i];
     p.unread[seq * p.n_unread + i] = id < p.n_known_ids ? id : 0;
   }
 }

@@ -7,15 +7,20 @@
 
 namespace tandem {
 
+/// Of a text's newest tokens, those that a round may ask for: the last one drawn, and up to two
+/// before it whose keys a draft may lack.
+inline constexpr int kNewestTokens = 3;
+
 /// How the last round ended, by its places.
 struct RoundEnds {
-  int32_t* kept;  // [places] tokens that it added to a text
-  int32_t* last;  // [places, 2] the last two of the text since, the newest last
-  int32_t* turn;  // [1] 0 or 1: changes with every round
+  int32_t* kept;    // [places] tokens that it added to a text
+  int32_t* newest;  // [places, kNewestTokens] of the text since, the newest last
+  int32_t* turn;    // [1] 0 or 1: changes with every round; null: of rounds within another
 };
 
 struct LeaveEndsParams {
   RoundEnds ends;             // out
+  const int32_t* newest;      // [n_seqs, kNewestTokens] of the text as the round began, its root last
   const int32_t* tokens;      // [n_seqs, n_nodes] of trees
   const int32_t* path;        // [n_seqs, n_nodes] accepted nodes, the root left out
   const int32_t* n_accepted;  // [n_seqs] of them
@@ -52,11 +57,12 @@ struct CatchUpParams {
   const int32_t* prior;  // [n_seqs] place of the sequence in the last round; -1: nothing to add
   // Of those that are prior:
   int32_t* tokens;    // [n_seqs, n_nodes] roots become the newest tokens
+  int32_t* newest;    // [n_seqs, kNewestTokens]
   int32_t* position;  // [n_seqs] tokens of the text
   int32_t* unread;    // [n_seqs, n_unread] become the newest tokens; null: none
   const StepRows* steps;
   int n_seqs, n_nodes;
-  int n_unread;     // 1 or 2
+  int n_unread;     // up to kNewestTokens
   int n_known_ids;  // unread tokens from this id on become 0
   int n_steps;
 };

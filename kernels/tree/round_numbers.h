@@ -10,9 +10,14 @@ namespace tandem {
 struct RoundNumbers {
   const uint64_t* seed;     // [1]
   const int32_t* sequence;  // [B]
-  const int32_t* position;  // [B] tokens committed when the round begins, its root included
-  uint32_t stage = 0;       // of rounds within rounds, whose numbers are independent; below 2^8
+  // [B] tokens committed when the round begins, its root included; of rounds within another one,
+  // when that one begins
+  const int32_t* position;
+  // 0, or which of the rounds within another one, whose numbers are independent; below kMaxStages
+  uint32_t stage = 0;
 };
+
+inline constexpr uint32_t kMaxStages = 1u << 8;
 
 /// A round of a sequence: names of its numbers.
 struct RoundNames {
@@ -41,12 +46,14 @@ constexpr double coin_of(const RoundNames& r, int node) {
 
 /// The number that the token after a node is drawn with. What remains of a distribution after
 /// rejections, `is_rest`, is drawn with a separate number. Else the number is plain sampling's at
-/// the token's position, so that at stage 0 both give the same text.
+/// the token's position, so that both give the same text; but within another round it is named by
+/// the node, as all others are, since such rounds come to a position more than once.
 /// depth    of the node; of the root 0
 constexpr double uniform_after(const RoundNames& r, int node, int depth, bool is_rest) {
-  return is_rest
-             ? round_number(r, r.position, DrawPurpose::residual, static_cast<uint32_t>(node))
-             : round_number(r, r.position + static_cast<uint32_t>(depth), DrawPurpose::sample, 0);
+  const auto n = static_cast<uint32_t>(node);
+  if (is_rest) return round_number(r, r.position, DrawPurpose::residual, n);
+  if (r.stage > 0) return round_number(r, r.position, DrawPurpose::sample, n);
+  return round_number(r, r.position + static_cast<uint32_t>(depth), DrawPurpose::sample, 0);
 }
 
 }  // namespace

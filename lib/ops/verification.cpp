@@ -3,13 +3,15 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cpu_table.h"
-#include "kernels/cuda_table.h"
+#include "ops/operation.h"
 #include "ops/row_workspace.h"
 #include "tensor/cuda.h"
 
 namespace tandem::ops {
 namespace {
+
+constexpr Operation kAppendRound{"append_round", &CpuTable::append_round,
+                                 &CudaTable::append_round};
 
 int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
 
@@ -23,7 +25,7 @@ struct Names {
     const auto own_seed = static_cast<uint64_t>(r.seed);
     const auto own_stage = static_cast<uint32_t>(r.stage);
     if (sequence.empty()) seed = own_seed, stage = own_stage;
-    TANDEM_CHECK(seed == own_seed && stage == own_stage && stage < 256,
+    TANDEM_CHECK(seed == own_seed && stage == own_stage && stage < kMaxStages,
                  "seeds {} and {}, stages {} and {} in one batch", seed, own_seed, stage,
                  own_stage);
     sequence.push_back(r.sequence);
@@ -246,6 +248,10 @@ void verify_trees(const VerifyTreesParams& p, Stream stream) {
                               verify_workspace_bytes(p.vocab, most_nodes(p.node_begin, p.n_seqs)));
   cuda_table().verify_trees(p, stream);
   cuda::launched("verify_trees", stream);
+}
+
+void append_round(const AppendRoundParams& p, Stream stream) {
+  kAppendRound.run(p, p.n_seqs, int64_t{p.max_kept} * p.vocab * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace tandem::ops

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/tree/append_round.h"
 #include "kernels/tree/draw_children.h"
 #include "kernels/tree/verify_trees.h"
 #include "ops/sampling.h"
@@ -15,7 +16,7 @@ struct RoundName {
   int64_t seed = 0;
   int sequence = 0;
   int position = 0;  // tokens committed, the tree's root included
-  int stage = 0;     // rounds within rounds have separate stages, below 256
+  int stage = 0;     // rounds within rounds have separate ones, below kMaxStages
 };
 
 /// A row of draft logits whose tree node gets children.
@@ -83,5 +84,7 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
 /// errors   kind device in a build without CUDA, kind internal for a vocabulary beyond its limits
 void draw_children(const DrawChildrenParams& params, Stream stream);
 void verify_trees(const VerifyTreesParams& params, Stream stream);
+/// kernels/tree/append_round.h
+void append_round(const AppendRoundParams& params, Stream stream);
 
 }  // namespace tandem::ops

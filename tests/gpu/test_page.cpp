@@ -94,10 +94,12 @@ TEST_SUITE("gpu/kernels/page") {
   TEST_CASE("a round leaves how it ended, and one that was laid out before catches up") {
     const AheadCase c;
     const DeviceBuffer tokens(c.tokens), path(c.path), accepted(c.n_accepted), bonus(c.bonus),
-        kept(std::vector<int32_t>(3, 99)), last(std::vector<int32_t>(6, 99)),
+        before(c.newest),
+        kept(std::vector<int32_t>(3, 99)), newest(std::vector<int32_t>(9, 99)),
         turn(std::vector<int32_t>{1});
-    const RoundEnds ends{kept.as<int32_t>(), last.as<int32_t>(), turn.as<int32_t>()};
+    const RoundEnds ends{kept.as<int32_t>(), newest.as<int32_t>(), turn.as<int32_t>()};
     const LeaveEndsParams leave{ends,
+                                before.as<int32_t>(),
                                 tokens.as<int32_t>(),
                                 path.as<int32_t>(),
                                 accepted.as<int32_t>(),
@@ -106,12 +108,12 @@ TEST_SUITE("gpu/kernels/page") {
                                 4};
     run_in_graph([&] { cuda_table().leave_ends(leave, queue().stream()); });
     CHECK(kept.vector<int32_t>() == c.kept);
-    CHECK(last.vector<int32_t>() == c.last);
+    CHECK(newest.vector<int32_t>() == c.newest_after);
     CHECK(turn.vector<int32_t>() == std::vector<int32_t>{0});
     struct Buffers {
       DeviceBuffer tentative, base, pos, page, in_page;
     };
-    const DeviceBuffer prior(c.prior), next(c.next_tokens), position(c.position), unread(c.unread),
+    const DeviceBuffer prior(c.prior), next(c.next_tokens), next_newest(c.next_newest), position(c.position), unread(c.unread),
         slot(c.slot), table(c.table);
     // The first step has no near keys.
     const DeviceBuffer near_page(AheadCase::near(c.steps[1].page)),
@@ -133,6 +135,7 @@ TEST_SUITE("gpu/kernels/page") {
     const CatchUpParams p{.ends = ends,
                           .prior = prior.as<int32_t>(),
                           .tokens = next.as<int32_t>(),
+                          .newest = next_newest.as<int32_t>(),
                           .position = position.as<int32_t>(),
                           .unread = unread.as<int32_t>(),
                           .steps = steps.as<StepRows>(),
@@ -143,6 +146,7 @@ TEST_SUITE("gpu/kernels/page") {
                           .n_steps = 2};
     run_in_graph([&] { cuda_table().catch_up(p, queue().stream()); });
     CHECK(next.vector<int32_t>() == c.next_want);
+    CHECK(next_newest.vector<int32_t>() == c.next_newest_want);
     CHECK(position.vector<int32_t>() == c.position_want);
     CHECK(unread.vector<int32_t>() == c.unread_want);
     for (size_t i = 0; i < c.steps.size(); ++i) {

@@ -99,10 +99,13 @@ struct AheadCase {
   std::vector<int32_t> tokens{10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33};
   std::vector<int32_t> path{1, 3, -1, -1, -1, -1, -1, -1, 2, -1, -1, -1}, n_accepted{2, 0, 1};
   std::vector<int32_t> bonus{14, 24, -5};
-  std::vector<int32_t> kept{3, 1, 2}, last{13, 14, 20, 24, 32, 0};
+  std::vector<int32_t> newest{8, 9, 10, 18, 19, 20, 28, 29, 30};
+  std::vector<int32_t> kept{3, 1, 2}, newest_after{11, 13, 14, 19, 20, 24, 30, 32, 0};
   // The next:
   std::vector<int32_t> prior{2, 0, -1};
   std::vector<int32_t> next_tokens{30, -1, 10, -1, 40, -1}, next_want{0, -1, 14, -1, 40, -1};
+  std::vector<int32_t> next_newest{28, 29, 30, 8, 9, 10, 38, 39, 40},
+      next_newest_want{30, 32, 0, 11, 13, 14, 38, 39, 40};
   std::vector<int32_t> position{65, 127, 9}, position_want{67, 130, 9};
   std::vector<int32_t> unread{29, 30, 9, 10, 39, 40}, unread_want{0, 0, 13, 0, 39, 40};
   int n_known_few = 14;

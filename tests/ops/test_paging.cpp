@@ -57,10 +57,11 @@ TEST_SUITE("ops/paging") {
 
   TEST_CASE("a round leaves how it ended, and one that was laid out before catches up") {
     AheadCase c;
-    std::vector<int32_t> kept(3, 99), last(6, 99);
+    std::vector<int32_t> kept(3, 99), newest(9, 99);
     int32_t turn = 1;
-    const RoundEnds ends{kept.data(), last.data(), &turn};
+    const RoundEnds ends{kept.data(), newest.data(), &turn};
     ops::leave_ends({.ends = ends,
+                     .newest = c.newest.data(),
                      .tokens = c.tokens.data(),
                      .path = c.path.data(),
                      .n_accepted = c.n_accepted.data(),
@@ -69,7 +70,7 @@ TEST_SUITE("ops/paging") {
                      .n_nodes = 4},
                     {});
     CHECK(kept == c.kept);
-    CHECK(last == c.last);
+    CHECK(newest == c.newest_after);
     CHECK(turn == 0);
     std::vector<StepRows> rows;
     // The first step has no near keys.
@@ -90,6 +91,7 @@ TEST_SUITE("ops/paging") {
     ops::catch_up({.ends = ends,
                    .prior = c.prior.data(),
                    .tokens = c.next_tokens.data(),
+                   .newest = c.next_newest.data(),
                    .position = c.position.data(),
                    .unread = c.unread.data(),
                    .steps = rows.data(),
@@ -100,6 +102,7 @@ TEST_SUITE("ops/paging") {
                    .n_steps = 2},
                   {});
     CHECK(c.next_tokens == c.next_want);
+    CHECK(c.next_newest == c.next_newest_want);
     CHECK(c.position == c.position_want);
     CHECK(c.unread == c.unread_want);
     for (const AheadCase::Step& s : c.steps) {

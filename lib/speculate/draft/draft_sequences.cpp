@@ -43,7 +43,7 @@ bool DraftSequences::read(std::span<const decode::DrawSeq> seqs) {
       slots_[s.slot] = prefix_slot_ >= 0 ? cache().fork(prefix_slot_, draft_.reading.keys)
                                          : cache().create(draft_.reading.keys);
     const std::span<const int32_t> lacking = unread(s);
-    if (lacking.size() <= size_t{kMaxUnread}) continue;
+    if (std::ssize(lacking) <= max_unread()) continue;
     known.push_back(
         known_ids(lacking.first(lacking.size() - 1), draft_.engine->config().vocab_size));
     texts.push_back({slot_of(s), known.back(), true});
@@ -57,7 +57,7 @@ const std::vector<kv::Step>& DraftSequences::begin(Round& round) {
   const std::span<const decode::DrawSeq> seqs = round.seqs();
   const bool on_gpu = draft_.engine->queue() != nullptr;
   // Known tokens are read again for that.
-  const int least = on_gpu || round.may_be_ahead() ? max_unread() : 1;
+  const int least = on_gpu || round.may_be_ahead() || round.is_within() ? max_unread() : 1;
   std::vector<kv::Step> earlier = std::exchange(steps_, {});  // gone, should this fail
   bool is_as_before = !earlier.empty() && tree_ == &tree && unread_.size() == seqs.size() &&
                       earlier.front().places == round.places();
@@ -119,9 +119,31 @@ void DraftSequences::accept(std::span<const std::span<const int32_t>> paths,
   const Flight flight = std::move(flights_.front());
   flights_.pop_front();
   if (is_shared_) return;  // the target's commit is theirs
+  std::vector<Ended> ended;
+  for (const std::span<const int32_t> path : paths) {
+    // Nodes of a path ascend: those that were run come first.
+    const auto n_run = std::ranges::lower_bound(path, flight.nodes_run) - path.begin();
+    ended.push_back({.accepted = static_cast<int>(path.size()), .held = static_cast<int>(n_run)});
+  }
+  end_round(flight, ended, gone);
+}
+
+void DraftSequences::accept_chains(std::span<const int> accepted, const std::vector<bool>& gone) {
+  const Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  if (is_shared_) return;
+  std::vector<Ended> ended;
+  // The last two tokens of a chain may be a leaf, which was not run, and the one drawn after it.
+  constexpr int kNotRun = 2;
+  for (const int n : accepted) ended.push_back({.accepted = n, .held = n - kNotRun});
+  end_round(flight, ended, gone);
+}
+
+void DraftSequences::end_round(const Flight& flight, std::span<const Ended> ended,
+                               const std::vector<bool>& gone) {
   std::vector<int32_t> slots;
   std::vector<int> kept;
-  for (size_t b = 0; b < paths.size(); ++b) {
+  for (size_t b = 0; b < ended.size(); ++b) {
     if (gone[b]) continue;
     const int32_t slot = flight.slots[b];
     // The round began there, though the one before it may have left a token more.
@@ -129,12 +151,9 @@ void DraftSequences::accept(std::span<const std::span<const int32_t>> paths,
     if (cache().length(slot) > base) cache().uncommit(slot, base);
     for (Flight& later : flights_)
       for (size_t i = 0; i < later.slots.size(); ++i)
-        if (later.slots[i] == slot)
-          later.text[i] = flight.text[b] + static_cast<int>(paths[b].size()) + 1;
-    // Nodes of a path ascend: those that were run come first.
-    const auto n_run = std::ranges::lower_bound(paths[b], flight.nodes_run) - paths[b].begin();
+        if (later.slots[i] == slot) later.text[i] = flight.text[b] + ended[b].accepted + 1;
     slots.push_back(slot);
-    kept.push_back(flight.unread[b] + static_cast<int>(n_run));
+    kept.push_back(flight.unread[b] + ended[b].held);
   }
   cache().keep(slots, kept);
 }

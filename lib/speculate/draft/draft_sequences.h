@@ -18,9 +18,10 @@ namespace tandem::speculate {
 /// other has copies of the sequences in its own cache.
 class DraftSequences {
  public:
-  /// What the draft's cache may lack of a sequence when a round begins: the token drawn last, and
-  /// an accepted leaf before it.
-  static constexpr int kMaxUnread = 2;
+  /// What the draft's cache may lack of a sequence when a round begins: the token drawn last, an
+  /// accepted leaf before it, and where rounds are within another the token before that, for the
+  /// last of those ends so, too.
+  static constexpr int kMaxUnread = kNewestTokens;
 
   /// is_asked  whether any round asks something of the draft; else no sequence is read
   DraftSequences(Reader draft, Reader target, bool is_asked);
@@ -28,11 +29,14 @@ class DraftSequences {
   DraftSequences(const DraftSequences&) = delete;
   DraftSequences& operator=(const DraftSequences&) = delete;
 
+  /// Before all below.
+  /// is_within  rounds are within others
+  void join(bool is_within) { max_unread_ = is_within ? kMaxUnread : kMaxUnread - 1; }
   /// All sequences from now on begin with these tokens, which are read once.
   void share(std::span<const int32_t> prefix);
   /// As share, of tokens that this slot of the draft's cache holds; it stays the caller's.
   void continue_from(int slot);
-  /// Takes in sequences but for their last tokens, where more than kMaxUnread are lacking.
+  /// Takes in sequences but for their last tokens, where more than a round may lack are lacking.
   /// returns  whether there were any
   bool read(std::span<const decode::DrawSeq> seqs);
 
@@ -44,7 +48,7 @@ class DraftSequences {
   std::span<const int32_t> unread(const decode::DrawSeq& seq) const;
   /// Of a sequence in a round, on a GPU: one number, so that one recording serves all rounds. So
   /// too where a round may be ahead: what lacks then is not known.
-  int max_unread() const { return is_shared_ ? 1 : kMaxUnread; }
+  int max_unread() const { return is_shared_ ? 1 : max_unread_; }
   /// Nodes from this one on have no keys: they are drawn, not run.
   int nodes_run() const { return nodes_run_; }
 
@@ -53,6 +57,9 @@ class DraftSequences {
   /// Ends the oldest round under way, whose keys have been moved.
   /// gone     [seqs] sequences that have ended since
   void accept(std::span<const std::span<const int32_t>> paths, const std::vector<bool>& gone);
+  /// The same where that was a chain, made by rounds within a round: so many of its tokens were
+  /// accepted.
+  void accept_chains(std::span<const int> accepted, const std::vector<bool>& gone);
   /// Rounds under way are not accepted any more.
   void abandon() { flights_.clear(); }
   /// The target's sequence of this slot has ended.
@@ -72,8 +79,16 @@ class DraftSequences {
     int nodes_run;
   };
 
+  /// How a round changed a sequence.
+  struct Ended {
+    int accepted = 0;  // tokens, and one more
+    int held = 0;      // of the accepted ones, whose keys the draft has; below 0 of those before
+  };
+  void end_round(const Flight& flight, std::span<const Ended> ended, const std::vector<bool>& gone);
+
   Reader draft_;
   bool is_asked_, is_shared_;
+  int max_unread_ = kMaxUnread - 1;
   std::map<int, int> slots_;  // target's -> draft's
   int prefix_slot_ = -1;
   bool owns_prefix_ = false;

@@ -1,10 +1,11 @@
 #pragma once
 #include <limits>
-#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "speculate/round/round.h"
+#include "speculate/round/round_stats.h"
 
 namespace tandem::speculate {
 
@@ -20,10 +21,12 @@ class Drafter {
   virtual bool draws_children() const = 0;
   /// What records call it.
   virtual std::string name() const = 0;
+  /// Rounds within a round that its proposals come out of, at most; 0: they do not.
+  virtual int rounds_within() const { return 0; }
   /// No proposal needs more room than this tree.
   virtual const TokenTree& largest() const = 0;
   /// How it reads the target's own sequences, if it does.
-  virtual std::optional<kv::Reading> reading() const { return {}; }
+  virtual std::vector<kv::Reading> readings() const { return {}; }
   /// Bytes of a round's outbox that it takes for max_seqs sequences.
   virtual size_t outbox_bytes(int /*max_seqs*/) const { return 0; }
   /// Sequences of a round that it has room for; rounds are laid out for more than they have.
@@ -38,6 +41,8 @@ class Drafter {
   /// The sequence of this slot has ended.
   virtual void forget(int /*slot*/) {}
 
+  /// All rounds will be this one, which outlives its work; once, before the first.
+  virtual void join(Round& /*round*/) {}
   /// Rounds under way are not accepted any more.
   virtual void abandon() {}
   /// A round begins: seqs[i].tokens are all tokens, the last of them the root.
@@ -59,6 +64,11 @@ class Drafter {
   /// How the oldest round that was not accepted yet ended.
   /// gone     [seqs] sequences that have ended since it began
   virtual void accept(const RoundResults& /*results*/, const std::vector<bool>& /*gone*/) {}
+  /// The same of rounds within another: how many tokens of each chain that they made were accepted.
+  virtual void accept_chains(std::span<const int> /*accepted*/, const std::vector<bool>& /*gone*/) {
+  }
+  /// What the rounds within its rounds have done, if there are any.
+  virtual const RoundStats* stats_within() const { return nullptr; }
   /// Weights, keys and values read so far.
   virtual double bytes_read() const { return 0; }
 };

@@ -76,8 +76,9 @@ void ModelDrafter::prepare(Round& round) {
     since_last_ = {};
   }
   steps_ = sequences_.begin(round);
-  flight.n_levels_run = n_levels_run();
-  flight.kv_bytes = draft_.kv_bytes() - kv_bytes_before_;
+  flight.n_levels_run = round.turns() * n_levels_run();
+  // On a GPU known now, of one turn.
+  flight.kv_bytes = round.turns() * (draft_.kv_bytes() - kv_bytes_before_);
   round.follow(steps_);
   const int n_first = steps_.front().arrays.n_rows;
   unread_ = round.outbox().take<int32_t>(static_cast<size_t>(n_first));
@@ -117,10 +118,9 @@ void ModelDrafter::draft(Round& round) {
                       draft_.engine->exec().stream());
     round.draw_children(level);
   }
-  // On a GPU known since the steps were laid out.
-  flights_.back().kv_bytes = draft_.kv_bytes() - kv_bytes_before_;
-  // There this work is being recorded, and rounds under way end late for that.
   const bool on_gpu = draft_.engine->queue() != nullptr;
+  if (!on_gpu) flights_.back().kv_bytes = draft_.kv_bytes() - kv_bytes_before_;
+  // On one this work is being recorded, and rounds under way end late for that.
   for (Flight& flight : flights_) flight.is_timed = flight.is_timed && !on_gpu;
 }
 
@@ -133,9 +133,20 @@ void ModelDrafter::accept(const RoundResults& results, const std::vector<bool>& 
   flights_.pop_front();
   if (chooser_) observe(flight, results, gone);
   if (flight.n_levels_run == 0) return;
-  paths_.clear();
-  for (size_t b = 0; b < results.n_seqs(); ++b) paths_.push_back(results.path(b));
-  sequences_.accept(paths_, gone);
+  std::vector<std::span<const int32_t>> paths;
+  for (size_t b = 0; b < results.n_seqs(); ++b) paths.push_back(results.path(b));
+  sequences_.accept(paths, gone);
+  count(flight);
+}
+
+void ModelDrafter::accept_chains(std::span<const int> accepted, const std::vector<bool>& gone) {
+  const Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  sequences_.accept_chains(accepted, gone);
+  count(flight);
+}
+
+void ModelDrafter::count(const Flight& flight) {
   bytes_read_ +=
       flight.n_levels_run * static_cast<double>(draft_.engine->weight_bytes()) + flight.kv_bytes;
 }

@@ -25,8 +25,8 @@ class ModelDrafter final : public Drafter {
   size_t outbox_bytes(int max_seqs) const override {
     return outbox_bytes(TreeRoom::of(largest()), max_seqs);
   }
-  std::optional<kv::Reading> reading() const override {
-    return is_self_ ? std::optional(draft_.reading) : std::nullopt;
+  std::vector<kv::Reading> readings() const override {
+    return is_self_ ? std::vector{draft_.reading} : std::vector<kv::Reading>{};
   }
   int max_places() const override;
 
@@ -42,6 +42,7 @@ class ModelDrafter final : public Drafter {
     if (chooser_) chooser_->forget(slot);
   }
 
+  void join(Round& round) override { sequences_.join(round.is_within()); }
   void abandon() override {
     flights_.clear();
     sequences_.abandon();
@@ -55,6 +56,7 @@ class ModelDrafter final : public Drafter {
   /// A draft with a separate cache must have read all but the last tokens.
   bool may_be_ahead() const override { return is_self_ || has_drafted_; }
   void accept(const RoundResults& results, const std::vector<bool>& gone) override;
+  void accept_chains(std::span<const int> accepted, const std::vector<bool>& gone) override;
   double bytes_read() const override { return bytes_read_; }
 
  private:
@@ -62,12 +64,13 @@ class ModelDrafter final : public Drafter {
   /// A round under way.
   struct Flight {
     std::vector<int> seqs;  // their slots
-    int n_levels_run = 0;
+    int n_levels_run = 0;  // forwards
     bool is_timed = true;
     double kv_bytes = 0;
   };
 
   void observe(const Flight& flight, const RoundResults& results, const std::vector<bool>& gone);
+  void count(const Flight& flight);
   int n_levels_run() const { return static_cast<int>(steps_.size()); }
 
   Reader draft_;
@@ -81,7 +84,6 @@ class ModelDrafter final : public Drafter {
   Mirrored<int32_t> unread_;    // [places * unread] what the first forward takes
   Mirrored<int32_t> root_row_;  // [places] its rows of the roots
   std::deque<Flight> flights_;  // oldest first
-  std::vector<std::span<const int32_t>> paths_;
   double kv_bytes_before_ = 0, bytes_read_ = 0;
   bool has_drafted_ = false;  // in the last round
   Stopwatch since_last_;      // round

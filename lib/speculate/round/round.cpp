@@ -12,11 +12,6 @@
 namespace tandem::speculate {
 namespace {
 
-constexpr const char* kIds = "speculation/ids";
-constexpr const char* kLogits = "speculation/draft logits";
-constexpr const char* kRows = "speculation/rows";
-constexpr const char* kEnds = "speculation/ends";
-
 /// Rounds under way: one that works, and one that is laid out meanwhile.
 constexpr int kTurns = 2;
 
@@ -37,9 +32,12 @@ size_t n_ids(const Round::Bounds& b) {
 
 size_t parcel_bytes(const Round::Bounds& b) {
   const auto seqs = static_cast<size_t>(b.max_seqs), levels = static_cast<size_t>(b.tree.levels);
-  size_t bytes = b.outbox_bytes + room<uint64_t>(1) + 4 * room<int32_t>(seqs) +
-                 2 * room<int32_t>(seqs + 1) + 5 * room<int32_t>(n_nodes(b)) +
-                 room<StepRows>(std::max<size_t>(levels, 1));
+  const auto turns = static_cast<size_t>(b.turns);
+  size_t bytes = b.outbox_bytes + room<uint64_t>(1) + 3 * room<int32_t>(seqs) +
+                 room<int32_t>(kNewestTokens * seqs) + 2 * room<int32_t>(seqs + 1) +
+                 4 * room<int32_t>(n_nodes(b)) + room<StepRows>(std::max<size_t>(levels, 1)) +
+                 turns * (room<int32_t>(n_nodes(b)) + room<int32_t>(seqs));  // simulated paths
+  if (b.rounds_within > 0) bytes += 2 * room<int32_t>(seqs);
   if (b.draws_any())  // arrays of levels end in gaps
     bytes += 3 * room<int32_t>(n_nodes(b)) + room<int32_t>(n_parents(b)) +
              room<ParentRow>(n_parents(b)) + 2 * levels * Outbox::kAlignment;
@@ -47,13 +45,16 @@ size_t parcel_bytes(const Round::Bounds& b) {
 }
 
 size_t result_bytes(const Round::Bounds& b) {
-  const auto seqs = static_cast<size_t>(b.max_seqs);
-  return room<int32_t>(n_nodes(b)) + room<float>(n_nodes(b)) + 3 * room<int32_t>(seqs) +
-         room<uint64_t>(Round::n_moments);
+  const auto seqs = static_cast<size_t>(b.max_seqs), within = static_cast<size_t>(b.rounds_within);
+  const size_t bytes = room<int32_t>(n_nodes(b)) + room<float>(n_nodes(b)) +
+                       3 * room<int32_t>(seqs) + room<uint64_t>(Round::n_moments);
+  return within == 0 ? bytes
+                     : bytes + room<int32_t>(seqs) + room<int32_t>(within * seqs) +
+                           room<uint64_t>(within * Round::n_moments);
 }
 
 Courier::Spec courier_spec(const Round::Bounds& b, Device device) {
-  return {.name = "speculation/round",
+  return {.name = b.name + "/round",
           .in_bytes = parcel_bytes(b),
           .out_bytes = result_bytes(b),
           .turns = kTurns,
@@ -62,12 +63,12 @@ Courier::Spec courier_spec(const Round::Bounds& b, Device device) {
 }
 /// Of RoundEnds, its arrays one after the other.
 size_t ends_bytes(const Round::Bounds& b) {
-  return (3 * static_cast<size_t>(b.max_seqs) + 1) * sizeof(int32_t);
+  return ((1 + kNewestTokens) * static_cast<size_t>(b.max_seqs) + 1) * sizeof(int32_t);
 }
 Courier::Spec seen_spec(const Round::Bounds& b) {
-  return {.name = "speculation/seen",
-          .in_bytes =
-              room<int32_t>(static_cast<size_t>(b.max_seqs) * static_cast<size_t>(b.max_tokens))};
+  const auto tokens = static_cast<size_t>(b.max_tokens) + static_cast<size_t>(b.chain_around);
+  return {.name = b.name + "/seen",
+          .in_bytes = room<int32_t>(static_cast<size_t>(b.max_seqs) * tokens)};
 }
 
 /// Of the kernels that work on rows of logits on a GPU: all parents of a level draw children, the
@@ -81,38 +82,52 @@ size_t row_bytes(const Round::Bounds& b, Device device) {
 
 }  // namespace
 
+size_t Round::outbox_bytes_within(const Bounds& b) { return parcel_bytes(b); }
+
 void Round::plan(const Bounds& b, Device device, MemoryPlan& plan) {
-  Courier::plan(courier_spec(b, device), device, plan);
-  plan.add(kEnds, ends_bytes(b), device);
+  const bool is_within = b.chain_around > 0;
+  if (is_within)
+    plan.add(b.name + "/results", result_bytes(b), device);
+  else
+    Courier::plan(courier_spec(b, device), device, plan);
+  plan.add(b.name + "/ends", ends_bytes(b), device);
   Courier::plan(seen_spec(b), device, plan);
   if (b.draws_any()) {
-    plan.add(kIds, n_ids(b) * sizeof(int32_t), device);
-    plan.add(kLogits, n_parents(b) * static_cast<size_t>(b.vocab) * sizeof(float), device);
+    plan.add(b.name + "/ids", n_ids(b) * sizeof(int32_t), device);
+    plan.add(b.name + "/draft logits",
+             n_parents(b) * static_cast<size_t>(b.vocab) * sizeof(float), device);
   }
-  if (const size_t bytes = row_bytes(b, device); bytes > 0) plan.add(kRows, bytes, device);
+  if (const size_t bytes = row_bytes(b, device); bytes > 0)
+    plan.add(b.name + "/rows", bytes, device);
 }
 
-Round::Round(const Bounds& b, Arena& arena, const Exec& exec)
-    : bounds_(b),
-      exec_(exec),
-      courier_(courier_spec(b, exec.device()), arena, exec),
-      seen_courier_(seen_spec(b), arena, exec) {
-  auto* const ends = static_cast<int32_t*>(arena.take(kEnds));
-  ends_ = {.kept = ends, .last = ends + b.max_seqs, .turn = ends + 3 * b.max_seqs};
+Round::Round(const Bounds& b, Arena& arena, const Exec& exec, Round* around)
+    : bounds_(b), exec_(exec), around_(around), seen_courier_(seen_spec(b), arena, exec) {
+  TANDEM_CHECK(is_within() == (b.chain_around > 0), "a chain of {} nodes around", b.chain_around);
+  if (is_within())
+    results_ = static_cast<std::byte*>(arena.take(b.name + "/results"));
+  else
+    courier_.emplace(courier_spec(b, exec.device()), arena, exec);
+  auto* const ends = static_cast<int32_t*>(arena.take(b.name + "/ends"));
+  ends_ = {.kept = ends,
+           .newest = ends + b.max_seqs,
+           .turn = is_within() ? nullptr : ends + (1 + kNewestTokens) * b.max_seqs};
   restart();
   if (b.draws_any()) {
-    ids_ = static_cast<int32_t*>(arena.take(kIds));
-    draft_logits_ = {arena.take(kLogits),
+    ids_ = static_cast<int32_t*>(arena.take(b.name + "/ids"));
+    draft_logits_ = {arena.take(b.name + "/draft logits"),
                      DType::f32,
                      {static_cast<int64_t>(n_parents(b)), b.vocab},
                      exec.device()};
-    if (!exec.on_gpu()) draft_sums_.resize(n_parents(b));
+    // Of children that this draws: those of chains that grow were drawn within.
+    if (!exec.on_gpu() && b.rounds_within == 0) draft_sums_.resize(n_parents(b));
   }
-  if (row_bytes(b, exec.device()) > 0) rows_ = arena.take(kRows);
+  if (row_bytes(b, exec.device()) > 0) rows_ = arena.take(b.name + "/rows");
 }
 
 void Round::restart() {
-  courier_.restart();
+  if (is_within()) return;
+  courier_->restart();
   constexpr int32_t kFirstTurn = 0;
   if (exec_.on_gpu())
     exec_.queue->copy_in(ends_.turn, &kFirstTurn, sizeof kFirstTurn);
@@ -120,42 +135,59 @@ void Round::restart() {
     *ends_.turn = kFirstTurn;
 }
 
-void Round::take_results() {
-  Outbox::Part at = outbox_->end();
+void Round::take_results(Outbox::Part at) {
   const std::byte* const begin = at.host;
   const auto take = [&]<class T>(Mirrored<T>& array, size_t n) {
     array = {reinterpret_cast<T*>(at.host), reinterpret_cast<T*>(at.device)};
     at = {at.host + room<T>(n), at.device + room<T>(n)};
   };
   const auto n = static_cast<size_t>(places_), nodes = n * static_cast<size_t>(tree_->size());
+  const auto within = static_cast<size_t>(bounds_.rounds_within);
   take(path_, nodes);
   take(n_accepted_, n);
   take(bonus_, n);
   take(logprobs_, nodes);
   take(n_rounded_, n);
   take(clock_, n_moments);
+  if (within > 0) {
+    take(length_, n);
+    take(taken_, within * n);
+    take(clocks_, within * n_moments);
+  }
   fetched_bytes_ = room<int32_t>(nodes) + static_cast<size_t>(at.host - begin);
+}
+
+RoundNumbers Round::numbers() const {
+  if (!is_within()) return {seed_.device, sequence_.device, position_.device};
+  RoundNumbers n = around_->numbers();
+  n.stage = static_cast<uint32_t>(turn_) + 1;
+  return n;
 }
 
 void Round::send() {
   const Outbox::Part all = outbox_->all();
   if (exec_.on_gpu())
     ops::host_copy({.to = all.device,
-                    .from = courier_.in_first_turn(all.host),
+                    .from = courier_->in_first_turn(all.host),
                     .bytes = outbox_->taken(),
                     .turn = ends_.turn,
-                    .from_step = static_cast<ptrdiff_t>(courier_.turn_step())},
+                    .from_step = static_cast<ptrdiff_t>(courier_->turn_step())},
                    exec_.stream());
-  ops::catch_up({.ends = ends_,
-                 .prior = prior_.device,
+  catch_up(ends_, prior_.device);
+}
+
+void Round::catch_up(const RoundEnds& ends, const int32_t* prior) {
+  ops::catch_up({.ends = ends,
+                 .prior = prior,
                  .tokens = tokens_.device,
+                 .newest = newest_.device,
                  .position = position_.device,
-                 .unread = newest_.device,
+                 .unread = unread_.device,
                  .steps = steps_.device,
                  .n_seqs = places_,
                  .n_nodes = tree_->size(),
-                 .n_unread = n_newest_,
-                 .n_known_ids = newest_limit_,
+                 .n_unread = n_unread_,
+                 .n_known_ids = unread_limit_,
                  .n_steps = n_steps_},
                 exec_.stream());
 }
@@ -236,14 +268,22 @@ void Round::verify(const Tensor& logits, AcceptBy rule, int first) {
   ops::verify_trees(verification(logits, by, first), exec_.stream());
 }
 
+size_t Round::n_forced() const {
+  const auto n = static_cast<size_t>(places_), nodes = n * static_cast<size_t>(tree_->size());
+  return (room<int32_t>(nodes) + room<int32_t>(n)) / sizeof(int32_t);
+}
+
+int32_t* Round::forced_counts(int32_t* paths) const {
+  const auto nodes = static_cast<size_t>(places_) * static_cast<size_t>(tree_->size());
+  return paths + room<int32_t>(nodes) / sizeof(int32_t);
+}
+
 void Round::impose() {
   if (!is_forced_) return;
-  const auto n = static_cast<size_t>(places_);
-  ops::host_copy(
-      {.to = path_.device,
-       .from = forced_.device,
-       .bytes = room<int32_t>(n * static_cast<size_t>(tree_->size())) + room<int32_t>(n)},
-      exec_.stream());
+  ops::host_copy({.to = path_.device,
+                  .from = forced_.device + static_cast<size_t>(turn_) * n_forced(),
+                  .bytes = n_forced() * sizeof(int32_t)},
+                 exec_.stream());
 }
 
 kv::PagedStore::AcceptedPaths Round::paths(int n_held) const {
@@ -258,13 +298,14 @@ kv::PagedStore::AcceptedPaths Round::paths(int n_held) const {
 
 void Round::fetch() {
   if (exec_.on_gpu())
-    ops::host_copy({.to = courier_.in_first_turn(tokens_.host),
+    ops::host_copy({.to = courier_->in_first_turn(tokens_.host),
                     .from = tokens_.device,
                     .bytes = fetched_bytes_,
                     .turn = ends_.turn,
-                    .to_step = static_cast<ptrdiff_t>(courier_.turn_step())},
+                    .to_step = static_cast<ptrdiff_t>(courier_->turn_step())},
                    exec_.stream());
   ops::leave_ends({.ends = ends_,
+                   .newest = newest_.device,
                    .tokens = tokens_.device,
                    .path = path_.device,
                    .n_accepted = n_accepted_.device,
@@ -282,7 +323,12 @@ RoundResults Round::results() const {
            .n_accepted = n_accepted_.host,
            .bonus = bonus_.host,
            .logprobs = is_forced_ ? nullptr : logprobs_.host,
-           .clock = clock_.host}};
+           .clock = clock_.host,
+           .places = places_,
+           .n_within = grows_ ? bounds_.rounds_within : 0,
+           .length = length_.host,
+           .taken = taken_.host,
+           .clocks = clocks_.host}};
 }
 
 }  // namespace tandem::speculate

@@ -1,5 +1,7 @@
 #pragma once
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "decode/sampler.h"
@@ -20,10 +22,14 @@ namespace tandem::speculate {
 /// results; arrays keep their addresses in all rounds of one shape for as many places, for graphs.
 /// A round may begin before the work of the one ahead of it is done: how that one ends stays on the
 /// device too, and moves this one's sequences on.
+/// Its proposals may be chains that come out of rounds within it (round_within.cpp), one after the
+/// other with one layout: each keeps tokens that count as text for the next, which moves on by them
+/// as rounds do that are ahead, and that are proposals for the round around.
 /// layout   [places, ...]: places without a sequence hold a lone root. Nodes as in TokenTree
 class Round {
  public:
   struct Bounds {
+    std::string name = "speculation";  // of its items in a memory plan
     int max_seqs = 0;
     TreeRoom tree = {};
     int max_tokens = 0;       // of one sequence, for rules that ask for its tokens
@@ -31,7 +37,9 @@ class Round {
     int vocab = 0;
     bool draws = false;  // children, by draw_children
     bool ahead = false;  // rounds may begin before the last one is over
-    uint32_t stage = 0;  // of its random numbers; rounds within rounds have separate ones
+    int rounds_within = 0;  // that lengthen its chains, at most
+    int chain_around = 0;   // nodes of the chains that it lengthens; 0: it is within no round
+    int turns = 1;          // rounds one after the other with one layout, within another
     cuda::Gpu gpu = {};
 
     bool draws_any() const { return draws && tree.parents > 0; }
@@ -40,7 +48,10 @@ class Round {
   using enum RoundResults::Moment;
 
   static void plan(const Bounds& bounds, Device device, MemoryPlan& plan);
-  Round(const Bounds& bounds, Arena& arena, const Exec& exec);
+  /// What rounds within another one send with it.
+  static size_t outbox_bytes_within(const Bounds& bounds);
+  /// around   that the rounds are within, if they are; outlives this
+  Round(const Bounds& bounds, Arena& arena, const Exec& exec, Round* around = nullptr);
 
   // On the host, before the round's work:
 
@@ -53,34 +64,51 @@ class Round {
   /// places   at least as many as sequences
   void begin(std::span<const decode::DrawSeq> seqs, std::span<const int> prior,
              const decode::SamplerSpec& sampler, const TokenTree& tree, int places);
+  /// Begins the rounds within the round around them, which has begun, of the same sequences and
+  /// places: what the host says of them goes along with that.
+  void begin_within(const TokenTree& tree);
+  bool is_within() const { return around_ != nullptr; }
+  /// Rounds that are laid out at once: one, or all within the one around them.
+  int turns() const { return bounds_.turns; }
   /// Those that it began with; theirs to read until the round's work is on the queue.
   std::span<const decode::DrawSeq> seqs() const { return seqs_; }
   int places() const { return places_; }
   const TokenTree& tree() const { return *tree_; }
+  int64_t seed() const { return sampler_.seed; }
   Outbox& outbox() { return *outbox_; }
   /// Tokens of sequence b, the root's set, the others to be proposed here or by work.
   std::span<int32_t> host_tokens(size_t b) { return of_tree(tokens_.host, b); }
   bool may_be_ahead() const { return bounds_.ahead; }
-  /// Tokens that the last round may add to a sequence that is in it too; 0: none is.
+  /// Tokens that the last round may add to a sequence that is in it too, and rounds within the same
+  /// one before; 0: none is.
   int most_pending() const { return most_pending_; }
+  /// Chains are lengthened by rounds within this one, each until it has so many tokens.
+  void grow(int enough);
   /// Rows of the round's forwards that follow the sequences' lengths.
   void follow(std::span<const kv::Step> steps);
-  /// The newest tokens of the sequences, as a forward takes them: n of each, 1 or 2.
+  /// The newest tokens of the sequences, as a forward takes them: n of each, kNewestTokens at most.
   /// limit    ids from this one on become 0
-  void follow(const Mirrored<int32_t>& newest, int n, int limit);
+  void follow(const Mirrored<int32_t>& unread, int n, int limit);
   /// Leaves sequence b the first n nodes of a chain.
   void shorten(size_t b, int n);
   /// Leaves sequence b the levels of its tree down to this depth: nodes below them are not
   /// accepted. After the drafter's `prepare`.
   void limit(size_t b, int depth);
-  /// Nodes of sequence b that simulated acceptance takes in place of what verification finds; for
-  /// every sequence of a round, or for none.
-  void force(size_t b, std::span<const int> path);
+  /// Nodes of sequence b that simulated acceptance takes in place of what verification finds, of a
+  /// chain that grows those that are there; for every sequence of a round, or for none.
+  /// turn     of rounds within another: which of them
+  void force(size_t b, std::span<const int> path, int turn = 0);
 
   // Work; graphs may record it:
 
   /// Brings what the host said to the device, and there up to date.
   void send();
+  /// Of rounds within another: the turn-th begins, after the one before it.
+  void enter(int turn);
+  /// What it keeps becomes part of the proposals of the round around it.
+  /// shapes   logits [places * nodes, vocab] of the verifier
+  /// is_last  no other follows within the same round
+  void append(const Tensor& logits, bool is_last);
   /// Writes the time when the work so far is done.
   void mark(Moment moment);
   const int32_t* tokens() const { return tokens_.device; }
@@ -126,53 +154,66 @@ class Round {
   void lay_out_sequences(std::span<const int> prior);
   void send_seen();
   void lay_out_levels();
-  void take_results();
   template <class T>
   std::span<T> of_tree(T* nodes, size_t b) const {
     const auto n = static_cast<size_t>(tree_->size());
     return {nodes + b * n, n};
   }
-  RoundNumbers numbers() const {
-    return {seed_.device, sequence_.device, position_.device, bounds_.stage};
-  }
+  void lay_out(std::span<const int> prior);
+  void take_results(Outbox::Part at);
+  void catch_up(const RoundEnds& ends, const int32_t* prior);
+  RoundNumbers numbers() const;
+  size_t n_forced() const;  // numbers of one turn
+  /// How long a turn's simulated paths are, behind them.
+  int32_t* forced_counts(int32_t* paths) const;
 
   Bounds bounds_;
   Exec exec_;
-  Courier courier_, seen_courier_;
+  Round* around_;
+  std::optional<Courier> courier_;  // of the round around all others
+  Courier seen_courier_;
   RoundEnds ends_;                  // of the last round
   int32_t* ids_ = nullptr;          // [max_seqs * widest level]
   Tensor draft_logits_;             // [max_seqs * parents, vocab] where children are drawn
   std::vector<RowSum> draft_sums_;  // [max_seqs * parents], empty on a GPU
   void* rows_ = nullptr;            // workspace of kernels that draw and verify, on a GPU
+  std::byte* results_ = nullptr;    // of rounds within another
   // Of the round:
   std::span<const decode::DrawSeq> seqs_;
   decode::SamplerSpec sampler_;
   const TokenTree* tree_ = nullptr;
   int places_ = 0;
   std::vector<int> n_drafted_;
-  bool is_forced_ = false;
+  bool is_forced_ = false, grows_ = false;
   int most_pending_ = 0;
+  int turn_ = 0;  // within the round around it
   int n_steps_ = 0;
-  Mirrored<int32_t> newest_;
-  int n_newest_ = 0, newest_limit_ = 0;
+  Mirrored<int32_t> unread_;  // of a draft
+  int n_unread_ = 0, unread_limit_ = 0;
   std::vector<Level> levels_;
   Outbox* outbox_ = nullptr;
   // Sent, [places] or [places, nodes]:
   Mirrored<uint64_t> seed_;                           // [1]
   Mirrored<int32_t> sequence_, position_;             // names of random numbers
   Mirrored<int32_t> prior_;                           // place in the last round
+  Mirrored<int32_t> newest_;                          // [places, kNewestTokens] of the text
+  Mirrored<int32_t> enough_, most_;                   // tokens of chains that grow
   Mirrored<StepRows> steps_;                          // [n_steps_ <= levels] of its forwards
   Mirrored<int32_t> node_begin_, seen_begin_;         // [places + 1]
   Mirrored<int32_t> first_child_, n_children_, row_;  // row: of the target's logits
   Mirrored<int32_t> draft_row_;                       // of the draft's, -1 for leaves
   Mirrored<int32_t> parent_;                          // in the tree
-  Mirrored<int32_t> forced_, forced_n_;
+  Mirrored<int32_t> forced_;       // of each turn: places' nodes, then how many
   Mirrored<int32_t> tokens_;       // sent, completed by work, and fetched
-  const int32_t* seen_ = nullptr;  // the sequences' tokens, where a rule asks for them
+  int32_t* seen_ = nullptr;        // the sequences' tokens, where a rule asks for them
   // Fetched:
   Mirrored<int32_t> path_, n_accepted_, bonus_, n_rounded_;
   Mirrored<float> logprobs_;
   Mirrored<uint64_t> clock_;  // [n_moments] ns
+  // Of rounds within it:
+  Mirrored<int32_t> length_;         // [places] tokens of chains that grow
+  Mirrored<int32_t> taken_;          // [rounds_within, places]
+  Mirrored<uint64_t> clocks_;        // [rounds_within, n_moments]
   size_t fetched_bytes_ = 0;
 };
 

@@ -16,33 +16,45 @@ void repeat(int32_t* to, const std::vector<int>& from, int places) {
 
 void Round::begin(std::span<const decode::DrawSeq> seqs, std::span<const int> prior,
                   const decode::SamplerSpec& sampler, const TokenTree& tree, int places) {
-  const auto n = static_cast<size_t>(places), nodes = n * static_cast<size_t>(tree.size());
-  TANDEM_CHECK(seqs.size() <= n && places <= bounds_.max_seqs && tree.size() <= bounds_.tree.nodes,
-               "{} sequences, {} places, {} nodes", seqs.size(), places, tree.size());
   seqs_ = seqs;
   sampler_ = sampler;
   most_pending_ = std::ranges::any_of(prior, [](int p) { return p >= 0; }) ? tree_->levels() : 0;
   tree_ = &tree;
   places_ = places;
-  is_forced_ = false;
-  n_steps_ = n_newest_ = 0;
-  newest_ = {};
-  n_drafted_.assign(seqs.size(), tree.size() - 1);
-  outbox_ = &courier_.open();
+  outbox_ = &courier_->open();
+  lay_out(prior);
+  *seed_.host = static_cast<uint64_t>(sampler.seed);
+}
+
+void Round::lay_out(std::span<const int> prior) {
+  const auto n = static_cast<size_t>(places_), nodes = n * static_cast<size_t>(tree_->size());
+  TANDEM_CHECK(seqs_.size() <= n && places_ <= bounds_.max_seqs &&
+                   tree_->size() <= bounds_.tree.nodes,
+               "{} sequences, {} places, {} nodes", seqs_.size(), places_, tree_->size());
+  is_forced_ = grows_ = false;
+  turn_ = n_steps_ = n_unread_ = 0;
+  unread_ = {};
+  n_drafted_.assign(seqs_.size(), tree_->size() - 1);
   // First, so that results follow them.
   tokens_ = outbox_->take<int32_t>(nodes);
-  seed_ = outbox_->take<uint64_t>(1);
-  sequence_ = outbox_->take<int32_t>(n);
+  if (!is_within()) {
+    seed_ = outbox_->take<uint64_t>(1);
+    sequence_ = outbox_->take<int32_t>(n);
+  }
   position_ = outbox_->take<int32_t>(n);
   prior_ = outbox_->take<int32_t>(n);
-  steps_ = outbox_->take<StepRows>(static_cast<size_t>(tree.levels()));
+  newest_ = outbox_->take<int32_t>(kNewestTokens * n);
+  steps_ = outbox_->take<StepRows>(static_cast<size_t>(tree_->levels()));
   node_begin_ = outbox_->take<int32_t>(n + 1);
   seen_begin_ = outbox_->take<int32_t>(n + 1);
   first_child_ = outbox_->take<int32_t>(nodes);
   n_children_ = outbox_->take<int32_t>(nodes);
   row_ = outbox_->take<int32_t>(nodes);
-  take_results();
-  *seed_.host = static_cast<uint64_t>(sampler.seed);
+  if (bounds_.rounds_within > 0) {
+    enough_ = outbox_->take<int32_t>(n);
+    most_ = outbox_->take<int32_t>(n);
+  }
+  take_results(is_within() ? Outbox::Part{results_, results_} : outbox_->end());
   lay_out_sequences(prior);
   send_seen();
   if (bounds_.draws_any()) lay_out_levels();
@@ -62,10 +74,16 @@ void Round::lay_out_sequences(std::span<const int> prior) {
   for (int b = 0; b <= places; ++b) node_begin_.host[b] = b * tree.size();
   for (size_t b = 0; b < n; ++b) {
     const bool is_padding = b >= seqs.size();
-    sequence_.host[b] = is_padding ? 0 : seqs[b].seq;
+    if (!is_within()) sequence_.host[b] = is_padding ? 0 : seqs[b].seq;
     position_.host[b] = is_padding ? 0 : static_cast<int>(seqs[b].tokens.size());
     prior_.host[b] = is_padding || prior.empty() ? -1 : prior[b];
     if (!is_padding) host_tokens(b)[0] = seqs[b].tokens.back();
+    for (size_t i = 0; i < kNewestTokens; ++i) {
+      const size_t back = kNewestTokens - i;
+      const bool is_there = !is_padding && back <= seqs[b].tokens.size();
+      newest_.host[b * kNewestTokens + i] =
+          is_there ? seqs[b].tokens[seqs[b].tokens.size() - back] : 0;
+    }
   }
 }
 
@@ -74,18 +92,22 @@ void Round::send_seen() {
   seen_ = nullptr;
   if (!sampler_.rule.needs_seen()) return;
   Outbox& box = seen_courier_.open();
-  size_t n = 0;
+  // Rounds within another add to texts what they keep: there is room for it, which until then
+  // repeats the last token.
+  const auto room = static_cast<size_t>(bounds_.chain_around);
+  size_t n = seqs_.size() * room;
   for (const decode::DrawSeq& s : seqs_) n += s.tokens.size();
   const Mirrored<int32_t> tokens = box.take<int32_t>(n);
   // Counted from where the buffer begins: that does not change from round to round.
-  seen_ = reinterpret_cast<const int32_t*>(box.device_begin());
+  seen_ = reinterpret_cast<int32_t*>(box.device_begin());
   auto at = static_cast<int32_t>(tokens.device - seen_);
   int32_t* next = tokens.host;
   for (size_t b = 0; b <= static_cast<size_t>(places_); ++b) {
     seen_begin_.host[b] = at;
     if (b >= seqs_.size()) continue;
     next = std::copy(seqs_[b].tokens.begin(), seqs_[b].tokens.end(), next);
-    at += static_cast<int32_t>(seqs_[b].tokens.size());
+    next = std::fill_n(next, room, seqs_[b].tokens.back());
+    at += static_cast<int32_t>(seqs_[b].tokens.size() + room);
   }
   seen_courier_.send();
 }
@@ -137,10 +159,10 @@ void Round::follow(std::span<const kv::Step> steps) {
   for (const kv::Step& step : steps) steps_.host[n_steps_++] = kv::rows_of(step);
 }
 
-void Round::follow(const Mirrored<int32_t>& newest, int n, int limit) {
-  newest_ = newest;
-  n_newest_ = n;
-  newest_limit_ = limit;
+void Round::follow(const Mirrored<int32_t>& unread, int n, int limit) {
+  unread_ = unread;
+  n_unread_ = n;
+  unread_limit_ = limit;
 }
 
 void Round::shorten(size_t b, int n) {
@@ -150,6 +172,11 @@ void Round::shorten(size_t b, int n) {
 
 void Round::limit(size_t b, int depth) {
   if (depth + 1 >= tree_->levels()) return;
+  if (grows_) {
+    most_.host[b] = std::min(most_.host[b], depth);
+    enough_.host[b] = std::min(enough_.host[b], depth);
+    return;
+  }
   const auto level_begin = [&](int level) {
     return tree_->level_begin[static_cast<size_t>(level)];
   };
@@ -158,17 +185,17 @@ void Round::limit(size_t b, int depth) {
   n_drafted_[b] = std::min(n_drafted_[b], level_begin(depth + 1) - 1);
 }
 
-void Round::force(size_t b, std::span<const int> path) {
-  const auto n = static_cast<size_t>(places_);
+void Round::force(size_t b, std::span<const int> path, int turn) {
   if (!is_forced_) {
-    // In the order of results, without a gap.
-    forced_n_ = outbox_->take<int32_t>(n);
-    forced_ = outbox_->take<int32_t>(n * static_cast<size_t>(tree_->size()));
-    std::fill_n(forced_n_.host, n, 0);
+    const size_t n = static_cast<size_t>(bounds_.turns) * n_forced();
+    forced_ = outbox_->take<int32_t>(n);
+    std::fill_n(forced_.host, n, 0);
     is_forced_ = true;
   }
-  forced_n_.host[b] = static_cast<int32_t>(path.size());
-  std::ranges::copy(path, of_tree(forced_.host, b).begin());
+  // In the order of results: paths, then how long they are.
+  int32_t* const paths = forced_.host + static_cast<size_t>(turn) * n_forced();
+  std::ranges::copy(path, of_tree(paths, b).begin());
+  forced_counts(paths)[b] = static_cast<int32_t>(path.size());
 }
 
 }  // namespace tandem::speculate

@@ -27,4 +27,9 @@ double RoundResults::seconds(Moment from, Moment to) const {
   return 1e-9 * static_cast<double>(at_.clock[to] - at_.clock[from]);
 }
 
+double RoundResults::seconds_within(int turn, Moment from, Moment to) const {
+  const uint64_t* const clock = at_.clocks + turn * n_moments;
+  return 1e-9 * static_cast<double>(clock[to] - clock[from]);
+}
+
 }  // namespace tandem::speculate

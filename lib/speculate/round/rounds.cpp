@@ -7,6 +7,7 @@
 #include "recipe/scalar.h"
 #include "speculate/draft/lookup_drafter.h"
 #include "speculate/draft/model_drafter.h"
+#include "speculate/draft/nested_drafter.h"
 #include "speculate/round/speculation.h"
 
 namespace tandem::speculate {
@@ -28,7 +29,8 @@ void check_reads(const Reader& draft, const TokenTree& tree) {
 }
 
 Round::Bounds bounds_of(const TreeRoom& tree, const decode::EngineSpec& target, int vocab,
-                        bool draws, size_t drafter_bytes, std::optional<bool> ahead = {}) {
+                        bool draws, size_t drafter_bytes, int rounds_within = 0,
+                        std::optional<bool> ahead = {}) {
   return {.max_seqs = target.max_seqs,
           .tree = tree,
           .max_tokens = target.max_tokens,
@@ -37,6 +39,7 @@ Round::Bounds bounds_of(const TreeRoom& tree, const decode::EngineSpec& target, 
           .vocab = vocab,
           .draws = draws,
           .ahead = ahead.value_or(target.device.kind == Device::Kind::cuda),
+          .rounds_within = rounds_within,
           .gpu = decode::gpu_of(target)};
 }
 
@@ -48,7 +51,8 @@ std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> d
   const decode::EngineSpec& spec = target.engine->spec();
   const Round::Bounds bounds =
       bounds_of(TreeRoom::of(drafter->largest()), spec, target.engine->config().vocab_size,
-                drafter->draws_children(), drafter->outbox_bytes(spec.max_seqs), options.ahead);
+                drafter->draws_children(), drafter->outbox_bytes(spec.max_seqs),
+                drafter->rounds_within(), options.ahead);
   MemoryPlan plan;
   Round::plan(bounds, spec.device, plan);
   return std::make_unique<Speculation>(target, std::move(drafter), bounds,
@@ -58,13 +62,17 @@ std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> d
 
 namespace {
 
-std::unique_ptr<Rounds> rounds_by(Reader target, Reader draft,
-                                  std::unique_ptr<ModelDrafter> drafter, RoundOptions options) {
+void check_pair(const Reader& target, const Reader& draft) {
   TANDEM_CHECK(draft.engine->queue() == target.engine->queue(),
                "the engines work on queues of their own");
   TANDEM_CHECK(draft.engine->spec().max_seqs >= target.engine->spec().max_seqs,
                "{} sequences of the draft, {} of the target", draft.engine->spec().max_seqs,
                target.engine->spec().max_seqs);
+}
+
+std::unique_ptr<Rounds> rounds_by(Reader target, Reader draft,
+                                  std::unique_ptr<ModelDrafter> drafter, RoundOptions options) {
+  check_pair(target, draft);
   return drafted_rounds(target, std::move(drafter), std::move(options));
 }
 
@@ -81,6 +89,21 @@ std::unique_ptr<Rounds> chain_rounds(Reader target, Reader draft, int most, Roun
   return rounds_by(target, draft,
                    std::make_unique<ModelDrafter>(draft, target, GammaChooser(gammas_up_to(most))),
                    std::move(options));
+}
+
+std::unique_ptr<Rounds> nested_rounds(Reader target, Reader middle, Reader draft,
+                                      const TokenTree& tree, const NestedShape& shape,
+                                      WithinOptions within, RoundOptions options) {
+  TANDEM_CHECK(middle.engine == target.engine && tree.levels() > 1, "a tree of {} levels",
+               tree.levels());
+  check_pair(target, draft);
+  check_reads(draft, tree);
+  check_reads(middle, tree);
+  auto drafter = std::make_unique<ModelDrafter>(draft, target, tree);
+  return drafted_rounds(
+      target,
+      std::make_unique<NestedDrafter>(middle, std::move(drafter), shape, std::move(within)),
+      std::move(options));
 }
 
 std::unique_ptr<Rounds> lookup_rounds(Reader target, int longest, int length,
@@ -105,6 +128,36 @@ RoundNeeds draft_needs(const TreeRoom& tree, int batch) {
           .logit_rows = batch * tree.widest,
           .tokens = tokens,
           .ahead = tree.levels};
+}
+
+RoundNeeds nested_needs(const TreeRoom& tree, const NestedShape& shape, int batch, int vocab) {
+  const int most = shape.most(tree.levels);
+  RoundNeeds within = target_needs(tree, batch, vocab);
+  within.logit_rows = within.rows;  // what tokens were drawn from is copied from all of them
+  within.tokens += most;
+  const TreeRoom chain = TreeRoom::of(chain_tree(1 + most));
+  return target_needs(chain, batch, vocab).with(within);
+}
+
+RoundNeeds nested_draft_needs(const TreeRoom& tree, const NestedShape& shape, int batch) {
+  const int most = shape.most(tree.levels);
+  RoundNeeds needs = draft_needs(tree, batch);
+  needs.tokens += most;
+  needs.ahead = std::max(needs.ahead, 1 + most);
+  return needs;
+}
+
+void plan_nested_rounds(const TreeRoom& tree, const NestedShape& shape,
+                        const decode::EngineSpec& target, const model::ModelConfig& config,
+                        MemoryPlan& plan) {
+  const Round::Bounds within =
+      NestedDrafter::bounds(tree, shape, target, config.vocab_size, true,
+                            ModelDrafter::outbox_bytes(tree, target.max_seqs));
+  Round::plan(within, target.device, plan);
+  const TreeRoom chain = TreeRoom::of(chain_tree(1 + shape.most(tree.levels)));
+  Round::plan(bounds_of(chain, target, config.vocab_size, true, Round::outbox_bytes_within(within),
+                        shape.rounds),
+              target.device, plan);
 }
 
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,

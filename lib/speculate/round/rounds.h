@@ -26,6 +26,8 @@ class Rounds : public decode::Decoder {
   /// By match the very text is plain sampling's; by the others it has the target's distribution.
   virtual AcceptBy accept_by() const = 0;
   virtual const RoundStats& stats() const = 0;
+  /// Of the rounds within them; null where there are none.
+  virtual const RoundStats* stats_within() const = 0;
 };
 
 struct RoundOptions {
@@ -61,6 +63,26 @@ std::unique_ptr<Rounds> model_rounds(Reader target, Reader draft, const TokenTre
 /// drawn at a temperature then depend on times, in the target's distribution as ever.
 std::unique_ptr<Rounds> chain_rounds(Reader target, Reader draft, int most,
                                      RoundOptions options = {});
+/// How rounds within a round make a chain, each sequence at its own pace.
+struct NestedShape {
+  int rounds = 1;  // within a round
+  int enough = 1;  // tokens with which a chain is left as it is by those that follow
+
+  /// Tokens of a chain at most.
+  /// levels   of the trees that rounds within verify
+  int most(int levels) const { return std::min(enough - 1, (rounds - 1) * levels) + levels; }
+};
+struct WithinOptions {
+  VerifyChoice verify = VerifyChoice::automatic;
+  std::optional<AcceptanceVector> simulate = {};  // as RoundOptions'
+};
+/// Rounds within rounds (TriForce): the draft grows trees that the target verifies under the
+/// reading `middle`; the chains that come of it are verified by the target as it reads.
+/// target, draft  with room for nested_needs and nested_draft_needs
+/// errors         as drafted_rounds
+std::unique_ptr<Rounds> nested_rounds(Reader target, Reader middle, Reader draft,
+                                      const TokenTree& tree, const NestedShape& shape,
+                                      WithinOptions within = {}, RoundOptions options = {});
 /// What followed the last tokens before is proposed again (LookupDrafter), `length` tokens at most.
 /// errors   as drafted_rounds
 std::unique_ptr<Rounds> lookup_rounds(Reader target, int longest, int length,
@@ -83,9 +105,16 @@ struct RoundNeeds {
 RoundNeeds target_needs(const TreeRoom& tree, int batch, int vocab);
 RoundNeeds draft_needs(const TreeRoom& tree, int batch);
 
+/// The same of rounds within rounds, in which such trees are verified.
+RoundNeeds nested_needs(const TreeRoom& tree, const NestedShape& shape, int batch, int vocab);
+RoundNeeds nested_draft_needs(const TreeRoom& tree, const NestedShape& shape, int batch);
+
 /// Adds what rounds by any rule hold beyond the engines.
 /// has_draft  whether a model proposes
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan);
+void plan_nested_rounds(const TreeRoom& tree, const NestedShape& shape,
+                        const decode::EngineSpec& target, const model::ModelConfig& config,
+                        MemoryPlan& plan);
 
 }  // namespace tandem::speculate

@@ -17,21 +17,22 @@ Speculation::Speculation(Reader target, std::unique_ptr<Drafter> drafter,
                          const Round::Bounds& bounds, std::unique_ptr<Arena> arena,
                          RoundOptions options)
     : target_(*target.engine),
-      reader_(target),
       arena_(std::move(arena)),
       exec_(target_.exec()),
       drafter_(std::move(drafter)),
       options_(std::move(options)),
-      rule_(rule_for(options_.verify, drafter_->draws_children(), drafter_->largest(),
-                     exec_.on_gpu() && static_cast<double>(target_.weight_bytes()) < kLightTarget)),
+      verifier_(target, rule_for(options_.verify, drafter_->draws_children(), drafter_->largest(),
+                                 is_light(target_))),
       round_(bounds, *arena_, exec_),
-      stats_(drafter_->name(), std::string(rule_name(rule_)), drafter_->largest()) {}
+      stats_(drafter_->name(), std::string(rule_name(verifier_.rule())), drafter_->largest()) {
+  drafter_->join(round_);
+}
 
 Speculation::~Speculation() { abandon(); }
 
 kv::Readers Speculation::readers() const {
-  kv::Readers readers = reader_.reading.keys;
-  if (const auto drafts = drafter_->reading()) readers.add(drafts->keys);
+  kv::Readers readers = verifier_.reader().reading.keys;
+  for (const kv::Reading& drafts : drafter_->readings()) readers.add(drafts.keys);
   return readers;
 }
 
@@ -112,7 +113,7 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
     round_.force(b, simulated_path(tree, *options_.simulate,
                                    {sampler_.seed, seqs[b].seq, seqs[b].position}));
   drafter_->prepare(round_);
-  const double kv_before = reader_.kv_bytes();
+  const double kv_before = verifier_.reader().kv_bytes();
   Flight flight;
   flight.may_change = limit_round();
   flight.gone.resize(seqs.size());
@@ -123,10 +124,10 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
   if (exec_.on_gpu()) flight.done = std::make_unique<cuda::Event>();
   flight.results = round_.results();
   flights_.push_back(std::move(flight));  // in part, if launching fails
-  lay_out_target();
+  verifier_.lay_out(round_, flights_.back().slots);
   launch();
   if (exec_.on_gpu()) flights_.back().done->record(*exec_.queue);
-  bytes_read_ += static_cast<double>(target_.weight_bytes()) + reader_.kv_bytes() - kv_before;
+  bytes_read_ += static_cast<double>(target_.weight_bytes()) + verifier_.reader().kv_bytes() - kv_before;
   if (exec_.on_gpu()) stats_.host_s += watch.seconds();
 }
 
@@ -139,35 +140,12 @@ bool Speculation::limit_round() {
     const int slot = round_.seqs()[b].slot;
     const int length = target_.cache().length(slot) + round_.most_pending();
     // The root is kept in any case.
-    const int room = target_.cache().next_change(slot, reader_.reading) - length - 1;
+    const int room = target_.cache().next_change(slot, verifier_.reader().reading) - length - 1;
     if (room > deepest) continue;
     may_change = true;
     round_.limit(b, std::max(room, 0));
   }
   return may_change;
-}
-
-void Speculation::lay_out_target() {
-  const TokenTree& tree = round_.tree();
-  const int64_t n_rows = int64_t{round_.places()} * tree.size();
-  target_.choose_products(n_rows, std::min(n_rows, group_rows()));
-  target_.choose_products(0, n_rows % group_rows());  // of the last group
-  const std::vector<int32_t>& slots = flights_.back().slots;
-  if (step_tree_ == &tree && step_.places == round_.places() && step_.slot.size() == slots.size()) {
-    target_.cache().begin_again({&step_, 1}, slots, &round_.outbox(), round_.most_pending());
-  } else {
-    std::vector<kv::SeqRows> rows;
-    for (const int slot : slots) rows.push_back({slot, tree.size(), false});
-    const std::vector<kv::Tree> trees(slots.size(), {tree.parent});
-    step_ = target_.cache().begin({.rows = rows,
-                                   .trees = trees,
-                                   .reading = reader_.reading,
-                                   .outbox = &round_.outbox(),
-                                   .places = round_.places(),
-                                   .ahead = round_.most_pending()});
-    step_tree_ = &tree;
-  }
-  round_.follow({&step_, 1});
 }
 
 void Speculation::launch() {
@@ -181,25 +159,10 @@ void Speculation::launch() {
     drafter_->draft(round_);
     round_.mark(Round::drafted);
   };
-  const int64_t n_rows = int64_t{round_.places()} * round_.tree().size(), group = group_rows();
-  const auto score_group = [&](int64_t first) {
-    const Tensor logits = target_.logit_rows().slice(0, std::min(group, n_rows - first));
-    target_.model().logits_from(logits, first);
-    return logits;
-  };
-  const auto score = [&] {
-    target_.model().forward_ids(round_.tokens(), step_, target_.cache());
-    score_group(0);
-  };
+  const auto score = [&] { verifier_.score(round_); };
   const auto finish = [&] {
     round_.mark(Round::scored);
-    for (int64_t first = 0; first < n_rows; first += group) {
-      const Tensor logits =
-          first == 0 ? target_.logit_rows().slice(0, std::min(group, n_rows)) : score_group(first);
-      round_.verify(logits, rule_, static_cast<int>(first) / round_.tree().size());
-    }
-    round_.impose();
-    target_.cache().move_paths(step_, round_.paths(round_.tree().size()));
+    verifier_.verify(round_);
     drafter_->keep(round_);
     round_.mark(Round::verified);
     round_.fetch();
@@ -224,13 +187,8 @@ void Speculation::launch() {
     graph->launch(*exec_.queue);
     constexpr size_t kScore = 1;
     if (first <= kScore && kScore < end && target_.cache().serves_steps())
-      target_.cache().serve({&step_, 1});
+      target_.cache().serve({&verifier_.step(), 1});
   }
-}
-
-int64_t Speculation::group_rows() const {
-  const int64_t nodes = round_.tree().size();
-  return target_.logit_rows().rows() / nodes * nodes;
 }
 
 std::vector<std::vector<Drawn>> Speculation::collect() {
@@ -259,12 +217,15 @@ std::vector<std::vector<Drawn>> Speculation::finish_round(const Flight& flight) 
     const RoundEvent event{flight.seqs[b], results.n_drafted(b), kept.back() - 1};
     stats_.add(event);
     if (options_.on_round) options_.on_round(event);
-    target_.cache().report_round(flight.slots[b], event.accepted, results.tree().levels() - 1);
+    const int offered = std::min(event.drafted, results.tree().levels() - 1);
+    target_.cache().report_round(flight.slots[b], event.accepted, offered);
   }
   if (options_.on_verified) {
     const int64_t n_rows = int64_t{round_.places()} * round_.tree().size();
-    TANDEM_CHECK(n_rows <= group_rows(), "{} rows of logits in groups of {}", n_rows, group_rows());
-    options_.on_verified(round_, target_.logit_rows().slice(0, n_rows));
+    const Tensor logits = verifier_.logits(round_, 0);
+    TANDEM_CHECK(logits.rows() == n_rows, "{} rows of logits in groups of {}", n_rows,
+                 logits.rows());
+    options_.on_verified(round_, logits);
   }
   target_.cache().keep(slots, kept);
   drafter_->accept(results, flight.gone);

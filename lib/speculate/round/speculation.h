@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "speculate/draft/drafter.h"
-#include "speculate/reader.h"
 #include "speculate/round/rounds.h"
+#include "speculate/round/verifier.h"
 
 namespace tandem::speculate {
 
@@ -45,8 +45,9 @@ class Speculation final : public Rounds {
   double bytes_read() const override { return bytes_read_ + drafter_->bytes_read(); }
   void share(std::span<const int32_t> prefix) override { drafter_->share(prefix); }
   void continue_from(int draft_slot) override { drafter_->continue_from(draft_slot); }
-  AcceptBy accept_by() const override { return rule_; }
+  AcceptBy accept_by() const override { return verifier_.rule(); }
   const RoundStats& stats() const override { return stats_; }
+  const RoundStats* stats_within() const override { return drafter_->stats_within(); }
 
  private:
   /// A draw, or a round under way.
@@ -69,30 +70,22 @@ class Speculation final : public Rounds {
   /// Ends the round that has begun where the target would read by another rule.
   /// result   whether a sequence may get there in it
   bool limit_round();
-  void lay_out_target();
   /// Puts the round that is laid out on the queue.
   void launch();
-  /// Rows of logits that are alive at once: of whole trees. Where a round has more, group after
-  /// group gets its logits and is verified.
-  int64_t group_rows() const;
   std::vector<std::vector<decode::Drawn>> finish_round(const Flight& flight);
 
   decode::Engine& target_;
-  Reader reader_;
   std::unique_ptr<Arena> arena_;
   Exec exec_;
   std::unique_ptr<Drafter> drafter_;
   RoundOptions options_;
-  AcceptBy rule_;
+  Verifier verifier_;
   decode::SamplerSpec sampler_;
   Round round_;
   RoundStats stats_;
   double bytes_read_ = 0;  // by the target
   /// By places, shape and piece of the work; for the sampler's settings but for the seed.
   std::map<std::tuple<int, const TokenTree*, size_t>, std::unique_ptr<cuda::Graph>> graphs_;
-  // The target's step, laid out again as long as sequences and shape are the same:
-  kv::Step step_;
-  const TokenTree* step_tree_ = nullptr;
   std::deque<Flight> flights_;  // oldest first
   double tokens_a_round_ = 1;   // of a sequence, of late
 };

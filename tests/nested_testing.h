@@ -1,0 +1,100 @@
+#pragma once
+#include "rounds_testing.h"
+
+/// Rounds within rounds of small models, on either device.
+namespace tandem::test {
+
+/// A target that reads its text a second way, and a small model that drafts for that.
+struct NestedPair {
+  std::unique_ptr<decode::Engine> target, draft;
+
+  /// drafts_by  the target's second reading
+  /// small      the draft's
+  NestedPair(const recipe::Cache& drafts_by, Device device, const recipe::Cache& small = {},
+             const std::string& drafts = "tiny-2m", Setup setup = {}) {
+    setup.device = device;
+    setup.caches = {{}, drafts_by};
+    target = make_engine(tiny_model("tiny-16m"), setup);
+    setup.queue = target->queue();
+    setup.caches = {small};
+    draft = make_engine(tiny_model(drafts), setup);
+  }
+
+  std::unique_ptr<speculate::Rounds> rounds(const speculate::TokenTree& tree,
+                                            const speculate::NestedShape& shape,
+                                            speculate::WithinOptions within = {},
+                                            speculate::RoundOptions options = {}) const {
+    return speculate::nested_rounds(*target, {*target, {.keys = 1}}, *draft, tree, shape,
+                                    std::move(within), std::move(options));
+  }
+  std::vector<decode::Request> requests() const {
+    std::vector<decode::Request> all;
+    for (const char* prompt : kPrompts) all.push_back(request(target->tokenizer()->encode(prompt)));
+    return all;
+  }
+};
+
+/// Shapes of rounds within rounds: one, few until there is enough, as many as it takes.
+struct NestedCase {
+  speculate::TokenTree tree;
+  speculate::NestedShape shape;
+};
+inline std::vector<NestedCase> nested_cases() {
+  return {{speculate::chain_tree(2), {.rounds = 1, .enough = 1}},
+          {speculate::chain_tree(2), {.rounds = 6, .enough = 6}},
+          {speculate::chain_tree(4), {.rounds = 3, .enough = 5}},
+          {tree_of({4, 0, 0, 0, 0}), {.rounds = 4, .enough = 8}},
+          {tree_of(kBushy), {.rounds = 3, .enough = 30}}};
+}
+
+/// Greedy text is the target's own, in batches whose sequences end and join, and alone; nothing
+/// stays behind; counts add up.
+inline void check_nested_texts(const NestedPair& pair, const speculate::RoundOptions& options = {}) {
+  const auto requests = pair.requests();
+  const std::vector<decode::Request> one = {requests[2]};
+  decode::GenerateSpec to_length = rules(60);
+  to_length.max_active = 3;
+  const Generated plain = generate(*pair.target, requests, to_length);
+  decode::GenerateSpec to_stop = to_length;
+  to_stop.stop_ids = {plain.ids[1][20], plain.ids[4][7]};
+  const Generated stopped = generate(*pair.target, requests, to_stop);
+  const int pages = pair.target->cache().store().free_pages();
+  const int draft_pages = pair.draft->cache().store().free_pages();
+  for (const NestedCase& c : nested_cases()) {
+    CAPTURE(c.tree.size());
+    CAPTURE(c.shape.rounds);
+    const auto rounds = pair.rounds(c.tree, c.shape, {}, options);
+    CHECK(generate(*pair.target, requests, to_length, rounds.get()).ids == plain.ids);
+    CHECK(generate(*pair.target, one, to_length, rounds.get()).ids[0] == plain.ids[2]);
+    CHECK(generate(*pair.target, requests, to_stop, rounds.get()).ids == stopped.ids);
+    const speculate::RoundStats& outer = rounds->stats();
+    CHECK(outer.accepted > 0);
+    CHECK(outer.emitted == outer.accepted + outer.rounds);
+    REQUIRE(rounds->stats_within() != nullptr);
+    const speculate::RoundStats& within = *rounds->stats_within();
+    // What rounds within emit is what the others draft, but for chains that have no more room.
+    CHECK(within.emitted >= outer.drafted);
+    CHECK(within.rounds <= outer.rounds * c.shape.rounds);
+    CHECK(within.accepted > 0);
+    CHECK(pair.target->cache().store().free_pages() == pages);
+    CHECK(pair.draft->cache().store().free_pages() == draft_pages);
+  }
+}
+
+/// Readings of all keys and a draft that is the target itself: all that is proposed is accepted, at
+/// both levels.
+inline void check_nested_own_draft(Device device, int rejected) {
+  const NestedPair pair(retrieval(4096, 8), device, {}, "tiny-16m");
+  for (const float temperature : {0.0F, 1.0F}) {
+    CAPTURE(temperature);
+    const speculate::NestedShape shape{.rounds = 2, .enough = 6};
+    const auto rounds = pair.rounds(speculate::chain_tree(4), shape);
+    (void)generate(*pair.target, pair.requests(), rules(120, temperature, 3), rounds.get());
+    const speculate::RoundStats& within = *rounds->stats_within();
+    CHECK(within.accepted >= within.drafted - rejected);
+    CHECK(rounds->stats().accepted >= rounds->stats().drafted - rejected);
+    CHECK(rounds->stats().drafted >= (rounds->stats().rounds - rejected - 6) * 8);
+  }
+}
+
+}  // namespace tandem::test

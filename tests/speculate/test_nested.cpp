@@ -1,0 +1,50 @@
+#include <doctest/doctest.h>
+
+#include "error_text.h"
+#include "nested_testing.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using namespace tandem::speculate;
+
+TEST_SUITE("speculate/nested") {
+  TEST_CASE("f32: greedy text is the target's own, whatever few keys the levels within read") {
+    check_nested_texts(NestedPair(retrieval(5, 2), {}));
+    check_nested_texts(NestedPair(streaming(1, 12), {}, streaming(1, 20)));
+  }
+
+  TEST_CASE("f32: the same where rounds are laid out ahead of the last one's end") {
+    check_nested_texts(NestedPair(retrieval(5, 2), {}, streaming(1, 20)), {.ahead = true});
+  }
+
+  TEST_CASE("f32: readings of all keys and the target as draft: everything is accepted") {
+    check_nested_own_draft({}, 0);
+  }
+
+  TEST_CASE("sampled text does not depend on when a round is laid out") {
+    const NestedPair pair(retrieval(9, 2), {});
+    for (const NestedCase& c : nested_cases()) {
+      CAPTURE(c.tree.size());
+      auto how = rules(60, 0.8F, 11);
+      how.sampler.rule.top_p = 0.9;
+      const auto one = pair.rounds(c.tree, c.shape, {}, {.ahead = false});
+      const auto two = pair.rounds(c.tree, c.shape, {}, {.ahead = true});
+      CHECK(generate(*pair.target, pair.requests(), how, two.get()).ids ==
+            generate(*pair.target, pair.requests(), how, one.get()).ids);
+    }
+  }
+
+  TEST_CASE("a repetition penalty bears on tentative tokens too") {
+    const NestedPair pair(retrieval(9, 2), {});
+    for (const NestedCase& c : nested_cases()) {
+      CAPTURE(c.tree.size());
+      auto how = rules(60);
+      how.sampler.rule.repetition_penalty = 1.3F;
+      const auto rounds = pair.rounds(c.tree, c.shape);
+      CHECK(generate(*pair.target, pair.requests(), how, rounds.get()).ids ==
+            generate(*pair.target, pair.requests(), how).ids);
+      // Without it many of these would be refused.
+      CHECK(rounds->stats().share_of_tested() > 0.5);
+    }
+  }
+}
