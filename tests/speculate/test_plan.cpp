@@ -7,6 +7,7 @@
 #include "speculate/plan/chain_tokens.h"
 #include "speculate/plan/draft_plan.h"
 #include "speculate/plan/large_batch.h"
+#include "speculate/plan_models.h"
 
 // Reference values: a double-precision script over the MagicDec paper's formulas, independent of
 // this library.
@@ -15,24 +16,6 @@ using namespace tandem::speculate;
 using namespace tandem::testing;
 
 namespace {
-
-ModelCosts shape(int layers, int dim, int heads, int kv_heads, int head_dim, int ffn, int vocab) {
-  model::ModelConfig c;
-  c.n_layers = layers;
-  c.dim = dim;
-  c.n_heads = heads;
-  c.n_kv_heads = kv_heads;
-  c.head_dim = head_dim;
-  c.ffn_dim = ffn;
-  c.vocab_size = vocab;
-  return costs_of(c, DType::bf16);
-}
-
-const ModelCosts kLlama2_7B = shape(32, 4096, 32, 32, 128, 11008, 32000);
-const ModelCosts kLlama3_8B = shape(32, 4096, 32, 8, 128, 14336, 128256);
-const ModelCosts kLlama3_70B = shape(80, 8192, 64, 8, 128, 28672, 128256);
-const ModelCosts kLlama2_70B = shape(80, 8192, 64, 8, 128, 28672, 32000);
-const ModelCosts kLlama3_1B = shape(16, 2048, 32, 8, 64, 8192, 128256);
 
 /// Eight GPUs at shares of their data sheet's rates.
 MachineRates eight(double flops, double bytes, double read_share = 1, double flops_share = 1) {

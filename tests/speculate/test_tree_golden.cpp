@@ -122,4 +122,28 @@ TEST_SUITE("speculate/tree golden") {
       }
     }
   }
+
+  TEST_CASE("TriForce's vector of a model that drafts from retrieved keys") {
+    // The vector has nine decimals, reference values were made from more.
+    const auto near = [](double value) { return doctest::Approx(value).epsilon(1e-8); };
+    const AcceptanceVector v =
+        test::vector_of({{.916919827, .046253130, .014716694, .006937529, .004903250, .002581798,
+                          .002361902, .001581895, .000805996, .000487807, .000479402, .000318564,
+                          .000413723, .000587941, .000046458, .000604111}});
+    const TreeTable table(v, {512, 1, 24});
+    CHECK(*table.expected(2, 24) == near(1.9169198275));
+    CHECK(*table.expected(4, 24) == near(3.5285547795));
+    CHECK(*table.expected(8, 24) == near(6.0227033518));
+    CHECK(*table.expected(16, 24) == near(9.0318432886));
+    CHECK(*table.expected(32, 24) == near(10.8543554220));
+    CHECK(*table.expected(8, 3) == doctest::Approx(2.916946).epsilon(2e-7));
+    CHECK(*table.expected(8, 4) == doctest::Approx(3.698516).epsilon(2e-7));
+    CHECK(*table.expected(8, 6) == doctest::Approx(4.972187).epsilon(2e-7));
+    // The tree that the reference program ships is the best of 512 nodes on 16 levels. It is not
+    // what its times choose: with the 24 levels that they allow, more nodes and levels pay.
+    CHECK(*table.expected(512, 16) == near(13.1719959822));
+    CHECK(table.tree(512, 16).widths() ==
+          std::vector{1, 7, 14, 22, 31, 30, 31, 29, 33, 37, 41, 45, 49, 53, 43, 46});
+    CHECK(*table.expected(512, 24) > 15.7);
+  }
 }

@@ -77,4 +77,21 @@ MeasuredTimes::At MeasuredTimes::at(const Workload& work, int most_gamma) const 
   return result;
 }
 
+TimeBucket MeasuredTimes::bucket_at(const Workload& work) const {
+  TimeBucket bucket;
+  bucket.batch = work.batch;
+  bucket.context = static_cast<int>(work.context);
+  const auto fill = [&](TimeCurve TimeBucket::*curve) {
+    for (const int n : (table_.buckets.front().*curve).tokens) {
+      (bucket.*curve).tokens.push_back(n);
+      (bucket.*curve).ms.push_back(1e3 * seconds(work, [&](const TimeBucket& b) {
+                                     return (b.*curve).at(n);
+                                   }));
+    }
+  };
+  fill(&TimeBucket::target);
+  fill(&TimeBucket::draft);
+  return bucket;
+}
+
 }  // namespace tandem::speculate

@@ -21,6 +21,9 @@ class MeasuredTimes {
   /// them by the affine fit to all.
   /// errors   kind input at `where`: beyond them, and the points do not allow a fit
   At at(const Workload& work, int most_gamma) const;
+  /// Both curves there, at the numbers of nodes of the first bucket's.
+  /// errors   as at
+  TimeBucket bucket_at(const Workload& work) const;
 
  private:
   template <class Ms>
