@@ -56,11 +56,8 @@ PrefixSource PigGenerate::prefix() const {
     const bool whole = !recipe_.output.state.empty() && prompts_.sequences.size() == 1;
     p.tokens = whole ? first : first.first(prompts_.shared);
   }
-  // An index holds the mean of its keys, for all that follows: not of a few words that prompts
-  // happen to begin with. A shorter one costs little to index again.
-  const auto shortest = static_cast<size_t>(recipe_.cache.sinks + recipe_.cache.recent) +
-                        size_t{kv::TokenIndex::kRoll};
-  p.index = recipe_.sampling.max_tokens > 0 && n_saved() + p.tokens.size() >= shortest;
+  p.index = recipe_.sampling.max_tokens > 0 &&
+            is_indexed_once(recipe_.cache, n_saved() + p.tokens.size());
   return p;
 }
 

@@ -12,7 +12,7 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx.dry_run(),
-            recipe_.cache) {
+            recipe_.cache, recipe_.draft2) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
@@ -30,14 +30,22 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
     room.longest += kTimingTokens;
     room.total += int64_t{room.sequences()} * kTimingTokens;
   }
-  size_for(pair_, room, room_of(recipe_, tree_, batch_, measures()));
+  size_for(pair_, room, room_of(recipe_, tree_, batch_, measures()), recipe_.spec);
 }
 
 int SequoiaGenerate::print_plan() {
-  if (tree_)
-    return pair_.print_plan(
-        cx_, fmt::format("tree     {} nodes on {} levels\n", tree_->size(), tree_->levels()),
-        {{"tree", tree_facts(*tree_)}});
+  if (tree_) {
+    std::string lines = fmt::format("tree     {} nodes on {} levels\n", tree_->size(), tree_->levels());
+    nlohmann::ordered_json facts = {{"tree", tree_facts(*tree_)}};
+    if (recipe_.spec.draft == DraftKind::nested) {
+      const speculate::NestedShape shape = recipe_.spec.nested();
+      const int most = shape.most(tree_->levels());
+      lines += fmt::format("rounds   {} within each, chains of {} tokens, {} at most\n",
+                           shape.rounds, std::min(shape.enough, most), most);
+      facts["nested"] = {{"rounds", shape.rounds}, {"enough", shape.enough}, {"most", most}};
+    }
+    return pair_.print_plan(cx_, lines, facts);
+  }
   const int most = most_nodes(recipe_.tree, batch_);
   return pair_.print_plan(
       cx_, fmt::format("tree     chosen when the models are loaded, up to {} nodes\n", most),
@@ -99,11 +107,13 @@ int SequoiaGenerate::run() {
   PrefixSource prefix{.rounds = rounds.get()};
   if (prompts_.shared > 0)
     prefix.tokens = std::span(prompts_.sequences.front()).first(prompts_.shared);
+  prefix.index = is_indexed_once(recipe_.cache, prefix.tokens.size());
   const decode::GenerateReport report = generate_prompts(cx_, target, declined ? *plain : *rounds,
                                                          prompts_, prefix, how, output.events());
   const nlohmann::ordered_json predicted = plan.json();
   output.finish(report, load_s, recipe_.run.seed,
                 {.rounds = declined ? nullptr : &rounds->stats(),
+                 .within = declined ? nullptr : rounds->stats_within(),
                  .predicted = predicted.is_null() ? nullptr : &predicted,
                  .declined = declined});
   return 0;

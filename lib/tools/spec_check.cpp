@@ -42,7 +42,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
       point_(point),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx.dry_run(),
-            recipe_.cache),
+            recipe_.cache, recipe_.draft2),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
       exact_(pair_.compute() == DType::f32),
@@ -70,7 +70,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
   room.longest = std::max(room.longest, longest + recipe_.eval.text_tokens);
   room.total = std::max(room.total, longest + int64_t{batch_} * recipe_.eval.text_tokens);
   longest_ = static_cast<int>(room.longest);
-  size_for(pair_, room, speculate::TreeRoom::of(tree_));
+  size_for(pair_, room, speculate::TreeRoom::of(tree_), recipe_.spec);
 }
 
 int SpecCheck::print_plan() {

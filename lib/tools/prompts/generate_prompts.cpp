@@ -1,6 +1,7 @@
 #include "tools/prompts/generate_prompts.h"
 
 #include "base/clock.h"
+#include "kv/policies/token_index.h"
 
 namespace tandem::tools {
 namespace {
@@ -66,6 +67,10 @@ std::vector<decode::Request> requests_after(const SharedPrefix& prefix,
 }
 
 }  // namespace
+
+bool is_indexed_once(const recipe::Cache& cache, size_t n) {
+  return n >= static_cast<size_t>(cache.sinks + cache.recent) + size_t{kv::TokenIndex::kRoll};
+}
 
 std::vector<decode::Request> requests_of(const decode::PromptSet& prompts) {
   return requests_after({}, prompts, 0);

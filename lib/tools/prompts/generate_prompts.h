@@ -20,6 +20,11 @@ struct PrefixSource {
   speculate::Rounds* rounds = nullptr;        // whose draft reads it too; null = plain decoding
 };
 
+/// Whether policies index the first n tokens of all prompts once. An index holds the mean of its
+/// keys, for all that follows: not of a few words that prompts happen to begin with. A shorter one
+/// costs little to index again.
+bool is_indexed_once(const recipe::Cache& cache, size_t n);
+
 /// One request a prompt, read from its beginning.
 std::vector<decode::Request> requests_of(const decode::PromptSet& prompts);
 

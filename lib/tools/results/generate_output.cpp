@@ -117,6 +117,24 @@ std::string percents(const std::vector<double>& shares) {
   return text + (shares.size() > kMost ? ", ... %" : " %");
 }
 
+Json rounds_json(const speculate::RoundStats& r) {
+  return {{"draft", r.drafter},
+          {"verify", r.rule},
+          {"nodes", r.nodes},
+          {"rounds", r.rounds},
+          {"drafted", r.drafted},
+          {"accepted", r.accepted},
+          {"emitted", r.emitted},
+          {"accepted_hist", r.accepted_hist},
+          {"mean_tokens_per_round", r.tokens_per_round()},
+          {"rate_by_position", r.rate_by_position()},
+          {"share_accepted", r.share_accepted()},
+          {"alpha", r.share_of_tested()},
+          {"draft_s", r.draft_s},
+          {"target_s", r.target_s},
+          {"verify_s", r.verify_s}};
+}
+
 }  // namespace
 
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
@@ -183,20 +201,10 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     }
     if (usage.with_error > 0) j["attention"]["weights_error_bound"] = usage.mean_error();
   }
-  if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
-    j["spec"] = {{"draft", rounds->drafter},
-                 {"verify", rounds->rule},
-                 {"nodes", rounds->nodes},
-                 {"rounds", rounds->rounds},
-                 {"drafted", rounds->drafted},
-                 {"accepted", rounds->accepted},
-                 {"accepted_hist", rounds->accepted_hist},
-                 {"mean_tokens_per_round", rounds->tokens_per_round()},
-                 {"rate_by_position", rounds->rate_by_position()},
-                 {"share_accepted", rounds->share_accepted()},
-                 {"draft_s", rounds->draft_s},
-                 {"target_s", rounds->target_s},
-                 {"verify_s", rounds->verify_s}};
+  if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0) {
+    j["spec"] = rounds_json(*rounds);
+    if (speculation.within != nullptr) j["spec"]["within"] = rounds_json(*speculation.within);
+  }
   if (speculation.declined) j["spec"]["declined"] = true;
   if (speculation.predicted != nullptr) j["spec"]["predicted"] = *speculation.predicted;
   Json& sequences = j["sequences"] = Json::array();
@@ -253,6 +261,13 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
         "2nd, ...)",
         rounds->rounds, rounds->tokens_per_round(), rounds->rule, rounds->draft_s, rounds->target_s,
         rounds->verify_s, percents(rounds->rate_by_position()));
+  if (const auto* within = speculation.within; within != nullptr && within->rounds > 0)
+    text += fmt::format(
+        "\nwithin   {} rounds, {:.2f} tokens each by {}; drafting {:.2f} s, target {:.2f} s, "
+        "verifying {:.2f} s\n         acceptance of tested tokens: {:.3f} within, {:.3f} of what "
+        "comes of it",
+        within->rounds, within->tokens_per_round(), within->rule, within->draft_s, within->target_s,
+        within->verify_s, within->share_of_tested(), speculation.rounds->share_of_tested());
   if (j.contains("attention") && j["attention"].contains("selected_keys_frac"))
     text += fmt::format(
         "\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "

@@ -19,6 +19,7 @@ namespace tandem::tools {
 /// The part of a summary about speculation.
 struct SpeculationReport {
   const speculate::RoundStats* rounds = nullptr;      // null where there was none
+  const speculate::RoundStats* within = nullptr;      // of rounds within these
   const nlohmann::ordered_json* predicted = nullptr;  // what a plan expected; null without one
   bool declined = false;                              // since the plan predicted a loss
 };

@@ -10,10 +10,11 @@ enum class DraftKind : uint8_t {
   model,  // another model
   ngram,  // what followed the last tokens before
   self,   // the target, which reads its sequences a second way
-  none,   // nothing: plain decoding
+  nested,  // rounds within a round: another model proposes, the target verifies as self reads
+  none,    // nothing: plain decoding
 };
-constexpr std::array<std::string_view, 4> enum_names(DraftKind) {
-  return {"model", "ngram", "self", "none"};
+constexpr std::array<std::string_view, 5> enum_names(DraftKind) {
+  return {"model", "ngram", "self", "nested", "none"};
 }
 
 }  // namespace tandem::tools

@@ -34,18 +34,23 @@ void DraftSection::check(recipe::Problems& p) const {
 }
 
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-                     Proposer proposer, bool dry_run, const recipe::Cache& cache)
+                     Proposer proposer, bool dry_run, const recipe::Cache& cache,
+                     const DraftSection& draft2)
     : run_(run),
       cache_(cache),
-      draft_cache_(draft.cache),
+      self_cache_(draft.cache),
+      draft_cache_(proposer == Proposer::nested ? draft2.cache : draft.cache),
       proposer_(proposer),
-      sizer_(model, run, {cache, draft.cache}, dry_run),
+      sizer_(model, run, {cache, draft.cache, draft_cache_}, dry_run),
       target_(sizer_.open_model()) {
   check_reads_trees("cache.kind", "", cache);
   if (!has_draft()) return;
   check_reads_trees("draft.cache.kind", "", draft.cache);
-  if (drafts_itself()) return;
-  draft_ = decode::open_model(draft.path.value, static_cast<uint64_t>(run.seed));
+  if (proposer == Proposer::target) return;
+  const bool is_nested = proposer == Proposer::nested;
+  check_reads_trees(is_nested ? "draft2.cache.kind" : "draft.cache.kind", "", draft_cache_);
+  const recipe::ModelName& small = is_nested ? draft2.path : draft.path;
+  draft_ = decode::open_model(small.value, static_cast<uint64_t>(run.seed));
   speculate::check_vocabularies(target_, *draft_);
 }
 
@@ -56,7 +61,9 @@ void ModelPair::leave_draft() {
 
 int64_t ModelPair::context() const {
   const bool is_bound =
-      draft_ && !model::reads_any_length(draft_->config, draft_cache_, "draft.cache");
+      draft_ &&
+      !model::reads_any_length(draft_->config, draft_cache_,
+                               proposer_ == Proposer::nested ? "draft2.cache" : "draft.cache");
   const bool draft_is_shorter = is_bound && draft_->config.max_context < target_.config.max_context;
   return model::context_of(run_, draft_is_shorter ? draft_->config : target_.config);
 }
@@ -65,9 +72,10 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
                      const speculate::RoundNeeds& draft,
                      const std::function<void(MemoryPlan&)>& add) {
   room.to_read = room.total;  // a draft or a measurement may read whole texts again
-  target_spec_ = sizer_.spec(room, drafts_itself() ? target.with(draft) : target, cache_);
+  const bool alone = proposer_ == Proposer::target;
+  target_spec_ = sizer_.spec(room, alone ? target.with(draft) : target, cache_);
   target_spec_.caches = {cache_};
-  if (drafts_itself()) target_spec_.caches.push_back(draft_cache_);
+  if (reads_twice()) target_spec_.caches.push_back(self_cache_);
   if (draft_) draft_spec_ = sizer_.spec(room, draft, draft_cache_);
   draft_spec_.caches = {draft_cache_};
   plan_ = sizer_.save_memory(target_.config, [&](const decode::Savings& savings) {
@@ -82,7 +90,7 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
 int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
                           const nlohmann::ordered_json& facts) const {
   const cli::MemoryLimits limits = sizer_.limits();
-  const std::string draft = draft_ ? draft_->name : drafts_itself() ? "self" : "ngram";
+  const std::string draft = draft_ ? draft_->name : reads_twice() ? "self" : "ngram";
   nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
   std::string cache;
   if (cache_.kind != recipe::CacheKind::full) {
@@ -93,11 +101,17 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   }
   const bool reads_all = !has_draft() || draft_cache_.kind == recipe::CacheKind::full;
   if (!reads_all) j["draft_cache"] = recipe::yaml_text(draft_cache_.kind);
+  std::string within;
+  if (proposer_ == Proposer::nested) {
+    j["within"] = recipe::yaml_text(self_cache_.kind);
+    within = fmt::format(" in rounds that the target verifies under {}",
+                         recipe::yaml_text(self_cache_.kind));
+  }
   j.update(facts);
   j.update(cli::memory_json(plan_, limits));
   cli::print_plan(cx,
-                  fmt::format("model    {}\n{}draft    {}{}\n{}{}{}\n", target_.name, cache, draft,
-                              reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind),
+                  fmt::format("model    {}\n{}draft    {}{}{}\n{}{}{}\n", target_.name, cache, draft,
+                              reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind), within,
                               cli::gpu_line(limits), lines, cli::memory_lines(plan_, limits)),
                   j, plan_, limits);
   return 0;

@@ -11,7 +11,7 @@
 // What all tools share that run a model together with a small one.
 namespace tandem::tools {
 
-/// Section `draft`: the model that proposes, and how it reads.
+/// Sections `draft` and `draft2`: the model that proposes, and how it reads.
 struct DraftSection {
   recipe::ModelName path;
   recipe::Cache cache;
@@ -66,25 +66,30 @@ enum class Proposer : uint8_t {
   none,         // no model does
   other_model,  // draft.path
   target,       // which then reads its text a second way
+  nested,       // draft2.path in rounds within, which the target verifies by that second reading
 };
 
 /// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
 class ModelPair {
  public:
   /// dry_run  it is planned, perhaps for a GPU that is not here
+  /// draft2   of a nested proposer
   /// cache    how the target reads
   /// errors   kind input: a model, vocabularies that differ; kind device; kind recipe: a cache or
   ///          draft.cache that cannot read trees
   ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-            Proposer proposer, bool dry_run, const recipe::Cache& cache = {});
+            Proposer proposer, bool dry_run, const recipe::Cache& cache = {},
+            const DraftSection& draft2 = {});
 
   Device device() const { return sizer_.device(); }
   /// Of weights and activations.
   DType compute() const { return sizer_.compute(); }
   Proposer proposer() const { return proposer_; }
-  /// How the target reads, and the draft.
+  /// How the target reads, and the draft; of a nested proposer the small model.
   const recipe::Cache& cache() const { return cache_; }
   const recipe::Cache& draft_cache() const { return draft_cache_; }
+  /// The second reading of a target that has one.
+  const recipe::Cache& self_cache() const { return self_cache_; }
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
   bool has_draft() const { return proposer_ != Proposer::none; }
@@ -118,19 +123,21 @@ class ModelPair {
     std::unique_ptr<decode::Engine> target, draft;  // draft null if there is no other model
 
     /// The model that proposes: under the second policy of the target's cache, where it is that.
-    speculate::Reader drafter() const {
-      return draft ? speculate::Reader(*draft) : speculate::Reader(*target, {.keys = 1});
-    }
+    speculate::Reader drafter() const { return draft ? speculate::Reader(*draft) : self(); }
+    /// The target under that policy.
+    speculate::Reader self() const { return {*target, {.keys = 1}}; }
   };
   /// Loads both, once.
   /// errors   kind memory, input, interrupted
   Engines load(cli::Context& cx);
 
  private:
-  bool drafts_itself() const { return proposer_ == Proposer::target; }
+  bool reads_twice() const {
+    return proposer_ == Proposer::target || proposer_ == Proposer::nested;
+  }
 
   const recipe::Run& run_;
-  recipe::Cache cache_, draft_cache_;
+  recipe::Cache cache_, self_cache_, draft_cache_;
   Proposer proposer_;
   EngineSizer sizer_;
   decode::ModelFiles target_;

@@ -13,6 +13,14 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("spec.draft",
             "spec.draft: none drafts nothing; choose model, self or ngram, or take pig-generate");
   if (spec.draft == DraftKind::model) draft.require(p);
+  const bool is_nested = spec.draft == DraftKind::nested;
+  if (is_nested == draft2.path.value.empty())
+    p.field("draft2.path",
+            "draft2.path: is the small model of spec.draft nested; name both or neither");
+  if (is_nested && tree.path.automatic)
+    p.field("tree.path",
+            "tree.path: names the tree of rounds within where spec.draft is nested, or is left out "
+            "for chains of spec.gamma1; auto is for model and self");
   constexpr int kMostGamma = 256;
   if (spec.gamma.values.size() + (spec.gamma.has_auto ? 1 : 0) > 1)
     p.field("spec.gamma",
@@ -24,6 +32,10 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("draft.path",
             "draft.path: spec.draft is self, so that model.path proposes; leave draft.path out, or "
             "choose spec.draft=model");
+  if (is_nested && !draft.path.value.empty())
+    p.field("draft.path",
+            "draft.path: spec.draft is nested, where the small model is draft2.path; leave "
+            "draft.path out");
   const bool draws = spec.draft != DraftKind::ngram;
   if (!draws && spec.verify > speculate::VerifyChoice::match)
     p.field("spec.verify",
@@ -72,6 +84,8 @@ Proposer proposer_of(const SpecSection& spec) {
       return Proposer::other_model;
     case DraftKind::self:
       return Proposer::target;
+    case DraftKind::nested:
+      return Proposer::nested;
     case DraftKind::ngram:
     case DraftKind::none:
       break;
@@ -88,7 +102,9 @@ std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
   if (tree.size() > kv::kMaxTreeRows)
     throw input_error(recipe.tree.path.path.string(), "has {} nodes, at most {} are supported",
                       tree.size(), kv::kMaxTreeRows);
-  (void)speculate::rule_for(recipe.spec.verify, draws, tree, false);  // before models are loaded
+  const SpecSection& spec = recipe.spec;
+  const auto rule = spec.draft == DraftKind::nested ? spec.verify_within : spec.verify;
+  (void)speculate::rule_for(rule, draws, tree, false);  // before models are loaded
   return tree;
 }
 
@@ -102,19 +118,30 @@ speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
 
 void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
   const bool is_chain = recipe.spec.draft == DraftKind::ngram || recipe.tree.path.empty();
+  const bool is_nested = recipe.spec.draft == DraftKind::nested;
   size_t longest = 0;
   for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
   const int64_t room = context - static_cast<int64_t>(longest);
-  const int gamma = recipe.spec.most_gamma();
-  if (!is_chain || recipe.spec.gamma.automatic() || gamma < room) return;
-  throw recipe_error("spec.gamma", "is {} tokens, {} are left of a context of {} after the prompt",
-                     gamma, room, context)
-      .hint("lower spec.gamma, raise run.context, or shorten the prompt");
+  const int gamma = is_nested ? recipe.spec.gamma2 : recipe.spec.most_gamma();
+  if (is_nested ? gamma < room : !is_chain || recipe.spec.gamma.automatic() || gamma < room) return;
+  const std::string key = is_nested ? "spec.gamma2" : "spec.gamma";
+  throw recipe_error(key, "is {} tokens, {} are left of a context of {} after the prompt", gamma,
+                     room, context)
+      .hint(fmt::format("lower {}, raise run.context, or shorten the prompt", key));
 }
 
-void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree) {
-  pair.size(room, speculate::target_needs(tree, room.sequences(), pair.target().config.vocab_size),
-            speculate::draft_needs(tree, room.sequences()), [&](MemoryPlan& plan) {
+void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree,
+              const SpecSection& spec) {
+  const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
+  if (spec.draft == DraftKind::nested && pair.has_draft())
+    return pair.size(room, speculate::nested_needs(tree, spec.nested(), batch, vocab),
+                     speculate::nested_draft_needs(tree, spec.nested(), batch),
+                     [&](MemoryPlan& plan) {
+                       speculate::plan_nested_rounds(tree, spec.nested(), pair.target_spec(),
+                                                     pair.target().config, plan);
+                     });
+  pair.size(room, speculate::target_needs(tree, batch, vocab), speculate::draft_needs(tree, batch),
+            [&](MemoryPlan& plan) {
               speculate::plan_rounds(tree, pair.target_spec(), pair.target().config,
                                      pair.has_draft(), plan);
             });
@@ -128,6 +155,10 @@ std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
   options.verify = spec.verify;
   if (spec.draft == DraftKind::ngram)
     return speculate::lookup_rounds(*engines.target, spec.ngram, spec.most_gamma(),
+                                    std::move(options));
+  if (spec.draft == DraftKind::nested)
+    return speculate::nested_rounds(*engines.target, engines.self(), engines.drafter(), tree,
+                                    spec.nested(), {.verify = spec.verify_within},
                                     std::move(options));
   if (recipe.chooses_gamma())
     return speculate::chain_rounds(*engines.target, engines.drafter(), spec.most_gamma(),

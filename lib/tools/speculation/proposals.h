@@ -13,29 +13,47 @@ namespace tandem::tools {
 struct SpecSection {
   DraftKind draft = DraftKind::model;
   recipe::AutoCounts gamma{{8}};
+  int gamma1 = 1, gamma2 = 6;
+  std::optional<int> rounds;
   int ngram = 3;
-  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
+  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
+                          verify_within = speculate::VerifyChoice::automatic;
   bool force = false;
 
   template <class V>
   void fields(V& v) {
     v("draft", draft,
-      "model: draft.path; self: model.path itself, which reads as draft.cache says; ngram: what "
-      "followed the last words before");
+      "model: draft.path; self: model.path itself, which reads as draft.cache says; nested: "
+      "draft2.path, in rounds within a round that model.path verifies as draft.cache says; ngram: "
+      "what followed the last words before");
     v("gamma", gamma,
       "drafted tokens of a chain where tree.path is empty; of an ngram's, at most. auto = each "
       "round chooses up to 16 by times and acceptance so far, a plain step where "
       "nothing "
       "is faster; drawn texts then depend on times");
+    v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
+      "nested: drafted tokens of a round within, where tree.path is empty");
+    v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
+      "nested: tokens of a chain, with which no other round within lengthens it");
+    v("rounds", rounds, recipe::between(1, 64),
+      "nested: rounds within a round; null = two thirds of gamma2");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
     v("verify", verify,
       "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of "
       "a tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, "
       "block for a chain, traversal for a tree; sequoia where these cost more than they win");
+    v("verify_within", verify_within, "nested: the same for the rounds within");
     v("force", force, "speculate although tree.accept or tree.replay and the times predict a loss");
   }
-  /// Drafted tokens of a chain, at most.
-  int most_gamma() const { return gamma.automatic() ? 16 : gamma.values.front(); }
+  /// Of rounds within rounds.
+  speculate::NestedShape nested() const {
+    return {.rounds = rounds.value_or((2 * gamma2 + 2) / 3), .enough = gamma2};
+  }
+  /// Drafted tokens of a chain, at most; of rounds within rounds those of the small model.
+  int most_gamma() const {
+    if (draft == DraftKind::nested) return gamma1;
+    return gamma.automatic() ? 16 : gamma.values.front();
+  }
 };
 
 /// Section `tree`: the shape of the proposals.
@@ -67,6 +85,7 @@ struct DraftTreeSection {
 /// What tools read that speculate: the kind `generate` of recipes.
 struct SequoiaRecipe : PairRecipe {
   recipe::Cache cache;
+  DraftSection draft2;
   SpecSection spec;
   DraftTreeSection tree;
 
@@ -74,13 +93,15 @@ struct SequoiaRecipe : PairRecipe {
   void fields(V& v) {
     PairRecipe::fields(v);
     v("cache", cache, "what the target reads of the text; its text without drafts is the same");
+    v("draft2", draft2, "spec.draft nested: the small model that proposes in rounds within");
     v("spec", spec, "what proposes tokens");
     v("tree", tree, "the shape of the proposals");
   }
   void check(recipe::Problems& p) const;
   /// Whether each round chooses how long its chains are.
   bool chooses_gamma() const {
-    return spec.draft != DraftKind::ngram && tree.path.empty() && spec.gamma.automatic();
+    return spec.draft != DraftKind::ngram && spec.draft != DraftKind::nested &&
+           tree.path.empty() && spec.gamma.automatic();
   }
 };
 
@@ -108,7 +129,8 @@ speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
 void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts);
 
 /// Gives both engines room for rounds with such trees, and plans them.
-void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree);
+void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree,
+              const SpecSection& spec = {});
 
 /// Rounds as the recipe wants them: with a model's trees, or by prompt lookup.
 std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
