@@ -1,5 +1,8 @@
 #pragma once
+#include <cmath>
+
 #include "rounds_testing.h"
+#include "speculate/plan/nested_tokens.h"
 
 /// Rounds within rounds of small models, on either device.
 namespace tandem::test {
@@ -95,6 +98,35 @@ inline void check_nested_own_draft(Device device, int rejected) {
     CHECK(rounds->stats().accepted >= rounds->stats().drafted - rejected);
     CHECK(rounds->stats().drafted >= (rounds->stats().rounds - rejected - 6) * 8);
   }
+}
+
+/// Tokens a round and a round within are those that the vectors give, for chains of every length.
+inline void check_nested_simulation(Device device) {
+  const NestedPair pair(retrieval(64, 8), device);
+  speculate::AcceptanceVector within, around;
+  within.rows = {{0.35, 0.2}};
+  around.rows = {{0.9}};
+  const speculate::TokenTree tree = tree_of({2, 2, 1, 1, 0, 0, 0});
+  const speculate::NestedShape shape{.rounds = 3, .enough = 4};
+  const auto rounds =
+      pair.rounds(tree, shape, {.simulate = within}, {.on_round = {}, .simulate = around});
+  for (int seed = 0; seed < 6; ++seed)
+    (void)generate(*pair.target, pair.requests(), rules(100, 0, seed), rounds.get());
+  const speculate::RoundStats& inner = *rounds->stats_within();
+  const std::vector<speculate::TentativeChain> growth =
+      speculate::grow_chains(speculate::round_tokens(tree, within), shape.enough, shape.rounds);
+  const std::vector<double> by_length =
+      speculate::tokens_by_length(growth.back().longest(), around);
+  const speculate::RoundStats& outer = rounds->stats();
+  REQUIRE(outer.rounds > 300);
+  const double n = static_cast<double>(outer.rounds);
+  // A round within adds three tokens at most, a chain has up to six.
+  CHECK(std::abs(inner.tokens_per_round() - speculate::expected_tokens(tree, within)) <
+        4 * 1.5 / std::sqrt(static_cast<double>(inner.rounds)));
+  CHECK(std::abs(static_cast<double>(outer.drafted) / n - speculate::mean(growth.back().tokens)) <
+        4 * 1.5 / std::sqrt(n));
+  CHECK(std::abs(outer.tokens_per_round() - speculate::nested_tokens(growth.back(), by_length)) <
+        4 * 3 / std::sqrt(n));
 }
 
 }  // namespace tandem::test

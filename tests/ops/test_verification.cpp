@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "kernels/sample/kept_ref.h"
+#include "kernels/append_case.h"
 #include "ops/verification.h"
 
 using namespace tandem;
@@ -391,5 +392,39 @@ TEST_SUITE("ops/verification") {
           }) == ErrorKind::numeric);
     CHECK(kind_of([&] { ops::accept_chances(rows_of(bad), {}, rule, zero, 1, {}); }) ==
           ErrorKind::numeric);
+  }
+
+  TEST_CASE("a round within another lengthens chains that are too short, each at its own pace") {
+    test::AppendCase c;
+    std::vector<int32_t> kept(3, 99), newest(9, 99), taken(3, 99);
+    AppendRoundParams p = test::AppendCase::params();
+    p.chain_tokens = c.chain.data();
+    p.chain_children = c.children.data();
+    p.chain_length = c.length.data();
+    p.chain_logits = c.chain_logits.data();
+    p.chain_row = c.row.data();
+    p.enough = c.enough.data();
+    p.most = c.most.data();
+    p.forced = c.forced.data();
+    p.seen = c.seen.data();
+    p.seen_begin = c.seen_begin.data();
+    p.tokens = c.tokens.data();
+    p.path = c.path.data();
+    p.n_accepted = c.n_accepted.data();
+    p.bonus = c.bonus.data();
+    p.newest = c.newest.data();
+    p.logits = c.logits.data();
+    p.ends = {kept.data(), newest.data(), nullptr};
+    p.taken = taken.data();
+    ops::append_round(p, {});
+    CHECK(c.chain == c.chain_want);
+    CHECK(c.children == c.children_want);
+    CHECK(c.length == c.length_want);
+    CHECK(c.chain_logits == c.chain_logits_want);
+    CHECK(c.forced == c.forced_want);
+    CHECK(c.seen == c.seen_want);
+    CHECK(kept == c.kept_want);
+    CHECK(newest == c.newest_want);
+    CHECK(taken == c.taken_want);
   }
 }

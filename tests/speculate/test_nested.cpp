@@ -21,6 +21,10 @@ TEST_SUITE("speculate/nested") {
     check_nested_own_draft({}, 0);
   }
 
+  TEST_CASE("simulated acceptance of both levels follows its vectors") {
+    check_nested_simulation({});
+  }
+
   TEST_CASE("sampled text does not depend on when a round is laid out") {
     // Windows follow the text on the device; what is chosen follows what the host has heard.
     const NestedPair pair(streaming(1, 12), {}, streaming(1, 20));
