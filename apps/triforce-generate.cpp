@@ -12,10 +12,11 @@ const cli::ToolInfo kInfo{
     .name = "triforce-generate",
     .purpose = "Generate text behind long prompts faster, with rounds within rounds",
     .kind = "generate",
-    .examples = {"triforce-generate -r triforce/tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"
-                 "    --questions recipes/demo/questions.txt",
-                 "triforce-generate -r triforce/tiny-16m -p \"The lamp\" -s spec.gamma2=8 -n 40",
-                 "triforce-generate -r triforce/llama2-7b-128k --dry-run"},
+    .examples =
+        {"triforce-generate -r triforce/tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"
+         "    --questions recipes/demo/questions.txt",
+         "triforce-generate -r triforce/tiny-16m -p \"The lamp\" -s spec.gamma2=8 -n 40",
+         "triforce-generate -r triforce/llama2-7b-128k --dry-run"},
     .flags = tools::prompt_flags(),
     .formats = {"text", "jsonl"}};
 

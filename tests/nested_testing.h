@@ -52,7 +52,8 @@ inline std::vector<NestedCase> nested_cases() {
 
 /// Greedy text is the target's own, in batches whose sequences end and join, and alone; nothing
 /// stays behind; counts add up.
-inline void check_nested_texts(const NestedPair& pair, const speculate::RoundOptions& options = {}) {
+inline void check_nested_texts(const NestedPair& pair,
+                               const speculate::RoundOptions& options = {}) {
   const auto requests = pair.requests();
   const std::vector<decode::Request> one = {requests[2]};
   decode::GenerateSpec to_length = rules(60);

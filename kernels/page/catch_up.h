@@ -19,10 +19,10 @@ struct RoundEnds {
 };
 
 struct LeaveEndsParams {
-  RoundEnds ends;             // out
-  const int32_t* newest;      // [n_seqs, kNewestTokens] of the text as the round began, its root last
-  const int32_t* tokens;      // [n_seqs, n_nodes] of trees
-  const int32_t* path;        // [n_seqs, n_nodes] accepted nodes, the root left out
+  RoundEnds ends;         // out
+  const int32_t* newest;  // [n_seqs, kNewestTokens] of the text as the round began, its root last
+  const int32_t* tokens;  // [n_seqs, n_nodes] of trees
+  const int32_t* path;    // [n_seqs, n_nodes] accepted nodes, the root left out
   const int32_t* n_accepted;  // [n_seqs] of them
   const int32_t* bonus;       // [n_seqs] the token after the path
   int n_seqs, n_nodes;

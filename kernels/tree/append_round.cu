@@ -16,8 +16,7 @@ __global__ void __launch_bounds__(kThreads) append_rows(const AppendRoundParams 
   const float* const from =
       p.logits + (int64_t{seq} * p.n_nodes + source_node(p, seq, i)) * p.vocab;
   float* const to =
-      p.chain_logits +
-      int64_t{p.chain_row[int64_t{seq} * p.n_chain + g.before + i]} * p.vocab;
+      p.chain_logits + int64_t{p.chain_row[int64_t{seq} * p.n_chain + g.before + i]} * p.vocab;
   const int begin = static_cast<int>(blockIdx.x) * kThreads * kEach + static_cast<int>(threadIdx.x);
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {

@@ -9,33 +9,33 @@ namespace tandem {
 /// Pointers into memory of the device that computes.
 struct AppendRoundParams {
   // The chains: node 0 of each is the root, the last token of its text.
-  int32_t* chain_tokens;         // [n_seqs, n_chain]
-  int32_t* chain_children;       // [n_seqs, n_chain] 1, of the last node 0
-  int32_t* chain_length;         // [n_seqs] tokens behind the root; not read for the first round
-  float* chain_logits;           // [*, vocab] what each token was drawn from
-  const int32_t* chain_row;      // [n_seqs, n_chain] row of chain_logits, of a node's child
-  const int32_t* enough;         // [n_seqs] tokens with which a chain is left as it is
-  const int32_t* most;           // [n_seqs] tokens of a chain at most, below n_chain
-  int32_t* forced;               // [n_seqs] simulated accepted tokens, cut to the chain; or null
-  int32_t* seen;                 // null, or with room after each text for its chain
-  const int32_t* seen_begin;     // [n_seqs + 1] of texts with their rooms
+  int32_t* chain_tokens;      // [n_seqs, n_chain]
+  int32_t* chain_children;    // [n_seqs, n_chain] 1, of the last node 0
+  int32_t* chain_length;      // [n_seqs] tokens behind the root; not read for the first round
+  float* chain_logits;        // [*, vocab] what each token was drawn from
+  const int32_t* chain_row;   // [n_seqs, n_chain] row of chain_logits, of a node's child
+  const int32_t* enough;      // [n_seqs] tokens with which a chain is left as it is
+  const int32_t* most;        // [n_seqs] tokens of a chain at most, below n_chain
+  int32_t* forced;            // [n_seqs] simulated accepted tokens, cut to the chain; or null
+  int32_t* seen;              // null, or with room after each text for its chain
+  const int32_t* seen_begin;  // [n_seqs + 1] of texts with their rooms
   // The round that was verified. Trees of n_nodes:
-  const int32_t* tokens;         // [n_seqs, n_nodes]
-  const int32_t* path;           // [n_seqs, n_nodes] accepted nodes, the root left out
-  const int32_t* n_accepted;     // [n_seqs] of them
-  const int32_t* bonus;          // [n_seqs] the token after the path
-  const int32_t* newest;         // [n_seqs, kNewestTokens] as the round began, its root last
-  const float* logits;           // [n_seqs * n_nodes, vocab] of the verifier, by nodes
-  RoundEnds ends;                // out, for the round that follows
-  int32_t* taken;                // [n_seqs] accepted tokens; -1: the chain is left as it is
+  const int32_t* tokens;      // [n_seqs, n_nodes]
+  const int32_t* path;        // [n_seqs, n_nodes] accepted nodes, the root left out
+  const int32_t* n_accepted;  // [n_seqs] of them
+  const int32_t* bonus;       // [n_seqs] the token after the path
+  const int32_t* newest;      // [n_seqs, kNewestTokens] as the round began, its root last
+  const float* logits;        // [n_seqs * n_nodes, vocab] of the verifier, by nodes
+  RoundEnds ends;             // out, for the round that follows
+  int32_t* taken;             // [n_seqs] accepted tokens; -1: the chain is left as it is
   int32_t n_seqs, n_nodes, n_chain, vocab;
-  int32_t max_kept;              // tokens of a round at most: levels of its trees
+  int32_t max_kept;  // tokens of a round at most: levels of its trees
   bool is_first;
 };
 
 /// Puts the accepted tokens and the one after them behind the chains that are still too short, and
-/// copies what each was drawn from. A bonus without meaning (< 0) counts as token 0: the row that it
-/// is said to be drawn from has none either, as the round around this one will find.
+/// copies what each was drawn from. A bonus without meaning (< 0) counts as token 0: the row that
+/// it is said to be drawn from has none either, as the round around this one will find.
 /// errors   none (preconditions checked by the caller)
 using AppendRoundFn = void(const AppendRoundParams&, Range seqs);
 AppendRoundFn append_round_cpu;

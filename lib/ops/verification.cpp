@@ -10,8 +10,7 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kAppendRound{"append_round", &CpuTable::append_round,
-                                 &CudaTable::append_round};
+constexpr Operation kAppendRound{"append_round", &CpuTable::append_round, &CudaTable::append_round};
 
 int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
 

@@ -35,7 +35,8 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
 
 int SequoiaGenerate::print_plan() {
   if (tree_) {
-    std::string lines = fmt::format("tree     {} nodes on {} levels\n", tree_->size(), tree_->levels());
+    std::string lines =
+        fmt::format("tree     {} nodes on {} levels\n", tree_->size(), tree_->levels());
     nlohmann::ordered_json facts = {{"tree", tree_facts(*tree_)}};
     if (recipe_.spec.draft == DraftKind::nested) {
       const speculate::NestedShape shape = recipe_.spec.nested();

@@ -94,8 +94,7 @@ TEST_SUITE("gpu/kernels/page") {
   TEST_CASE("a round leaves how it ended, and one that was laid out before catches up") {
     const AheadCase c;
     const DeviceBuffer tokens(c.tokens), path(c.path), accepted(c.n_accepted), bonus(c.bonus),
-        before(c.newest),
-        kept(std::vector<int32_t>(3, 99)), newest(std::vector<int32_t>(9, 99)),
+        before(c.newest), kept(std::vector<int32_t>(3, 99)), newest(std::vector<int32_t>(9, 99)),
         turn(std::vector<int32_t>{1});
     const RoundEnds ends{kept.as<int32_t>(), newest.as<int32_t>(), turn.as<int32_t>()};
     const LeaveEndsParams leave{ends,
@@ -113,8 +112,8 @@ TEST_SUITE("gpu/kernels/page") {
     struct Buffers {
       DeviceBuffer tentative, base, pos, page, in_page;
     };
-    const DeviceBuffer prior(c.prior), next(c.next_tokens), next_newest(c.next_newest), position(c.position), unread(c.unread),
-        slot(c.slot), table(c.table);
+    const DeviceBuffer prior(c.prior), next(c.next_tokens), next_newest(c.next_newest),
+        position(c.position), unread(c.unread), slot(c.slot), table(c.table);
     // The first step has no near keys.
     const DeviceBuffer near_page(AheadCase::near(c.steps[1].page)),
         near_table(AheadCase::near(c.table));

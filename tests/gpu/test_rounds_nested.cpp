@@ -17,9 +17,8 @@ TEST_SUITE("gpu/rounds/nested") {
     const DeviceBuffer tokens(c.tokens), path(c.path), accepted(c.n_accepted), bonus(c.bonus),
         before(c.newest), logits(c.logits), length(c.length), enough(c.enough), most(c.most),
         chain(c.chain), children(c.children), row(c.row), chain_logits(c.chain_logits),
-        forced(c.forced), seen_begin(c.seen_begin), seen(c.seen),
-        kept(std::vector<int32_t>(3, 99)), newest(std::vector<int32_t>(9, 99)),
-        taken(std::vector<int32_t>(3, 99));
+        forced(c.forced), seen_begin(c.seen_begin), seen(c.seen), kept(std::vector<int32_t>(3, 99)),
+        newest(std::vector<int32_t>(9, 99)), taken(std::vector<int32_t>(3, 99));
     AppendRoundParams p = AppendCase::params();
     p.chain_tokens = chain.as<int32_t>();
     p.chain_children = children.as<int32_t>();
@@ -76,11 +75,9 @@ TEST_SUITE("gpu/rounds/nested") {
         if (!penalty) how.sampler.rule.top_p = 0.9;
         const auto run = [&](const NestedPair& pair) {
           // The rule that `auto` chooses differs between devices.
-          const auto rounds =
-              pair.rounds(c.tree, c.shape, {.verify = VerifyChoice::sequoia},
-                          {.verify = VerifyChoice::sequoia});
-          const Generated g =
-              test::generate(*pair.target, pair.requests(), how, rounds.get());
+          const auto rounds = pair.rounds(c.tree, c.shape, {.verify = VerifyChoice::sequoia},
+                                          {.verify = VerifyChoice::sequoia});
+          const Generated g = test::generate(*pair.target, pair.requests(), how, rounds.get());
           return std::pair(g.ids, rounds->stats_within()->accepted_hist);
         };
         const auto want = run(cpu), got = run(gpu);

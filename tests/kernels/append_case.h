@@ -29,7 +29,8 @@ struct AppendCase {
   std::vector<int32_t> taken_want{2, -1, 1};
   std::vector<int32_t> forced{9, 1, 5}, forced_want{4, 1, 5};
   // Texts of 2, 1 and 2 tokens, and a place for each node of their chains.
-  std::vector<int32_t> seen_begin{0, 8, 15, 23}, seen = std::vector<int32_t>(23, 0), seen_want = seen;
+  std::vector<int32_t> seen_begin{0, 8, 15, 23}, seen = std::vector<int32_t>(23, 0),
+                                                 seen_want = seen;
 
   AppendCase() {
     for (int r = 0; r < 3 * kNodes; ++r)

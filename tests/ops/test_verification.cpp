@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
-#include "kernels/sample/kept_ref.h"
 #include "kernels/append_case.h"
+#include "kernels/sample/kept_ref.h"
 #include "ops/verification.h"
 
 using namespace tandem;

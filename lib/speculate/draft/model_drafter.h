@@ -64,7 +64,7 @@ class ModelDrafter final : public Drafter {
   /// A round under way.
   struct Flight {
     std::vector<int> seqs;  // their slots
-    int n_levels_run = 0;  // forwards
+    int n_levels_run = 0;   // forwards
     bool is_timed = true;
     double kv_bytes = 0;
   };

@@ -53,10 +53,9 @@ std::vector<kv::Reading> NestedDrafter::readings() const {
 size_t NestedDrafter::outbox_bytes(int max_seqs) const {
   decode::EngineSpec spec = verifier_.target().spec();
   spec.max_seqs = max_seqs;
-  return Round::outbox_bytes_within(bounds(TreeRoom::of(within_->largest()), shape_, spec,
-                                           verifier_.target().config().vocab_size,
-                                           within_->draws_children(),
-                                           within_->outbox_bytes(max_seqs)));
+  return Round::outbox_bytes_within(
+      bounds(TreeRoom::of(within_->largest()), shape_, spec, verifier_.target().config().vocab_size,
+             within_->draws_children(), within_->outbox_bytes(max_seqs)));
 }
 
 int NestedDrafter::max_places() const {
@@ -67,9 +66,9 @@ int NestedDrafter::max_places() const {
 
 void NestedDrafter::join(Round& round) {
   const decode::Engine& target = verifier_.target();
-  const Round::Bounds b = bounds(TreeRoom::of(within_->largest()), shape_, target.spec(),
-                                 target.config().vocab_size, within_->draws_children(),
-                                 within_->outbox_bytes(target.spec().max_seqs));
+  const Round::Bounds b =
+      bounds(TreeRoom::of(within_->largest()), shape_, target.spec(), target.config().vocab_size,
+             within_->draws_children(), within_->outbox_bytes(target.spec().max_seqs));
   MemoryPlan plan;
   Round::plan(b, target.spec().device, plan);
   arena_ = std::make_unique<Arena>(std::move(plan));

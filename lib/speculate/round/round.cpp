@@ -94,8 +94,8 @@ void Round::plan(const Bounds& b, Device device, MemoryPlan& plan) {
   Courier::plan(seen_spec(b), device, plan);
   if (b.draws_any()) {
     plan.add(b.name + "/ids", n_ids(b) * sizeof(int32_t), device);
-    plan.add(b.name + "/draft logits",
-             n_parents(b) * static_cast<size_t>(b.vocab) * sizeof(float), device);
+    plan.add(b.name + "/draft logits", n_parents(b) * static_cast<size_t>(b.vocab) * sizeof(float),
+             device);
   }
   if (const size_t bytes = row_bytes(b, device); bytes > 0)
     plan.add(b.name + "/rows", bytes, device);

@@ -35,8 +35,8 @@ class Round {
     int max_tokens = 0;       // of one sequence, for rules that ask for its tokens
     size_t outbox_bytes = 0;  // what the forwards of a round send along
     int vocab = 0;
-    bool draws = false;  // children, by draw_children
-    bool ahead = false;  // rounds may begin before the last one is over
+    bool draws = false;     // children, by draw_children
+    bool ahead = false;     // rounds may begin before the last one is over
     int rounds_within = 0;  // that lengthen its chains, at most
     int chain_around = 0;   // nodes of the chains that it lengthens; 0: it is within no round
     int turns = 1;          // rounds one after the other with one layout, within another
@@ -203,17 +203,17 @@ class Round {
   Mirrored<int32_t> first_child_, n_children_, row_;  // row: of the target's logits
   Mirrored<int32_t> draft_row_;                       // of the draft's, -1 for leaves
   Mirrored<int32_t> parent_;                          // in the tree
-  Mirrored<int32_t> forced_;       // of each turn: places' nodes, then how many
-  Mirrored<int32_t> tokens_;       // sent, completed by work, and fetched
-  int32_t* seen_ = nullptr;        // the sequences' tokens, where a rule asks for them
+  Mirrored<int32_t> forced_;                          // of each turn: places' nodes, then how many
+  Mirrored<int32_t> tokens_;                          // sent, completed by work, and fetched
+  int32_t* seen_ = nullptr;  // the sequences' tokens, where a rule asks for them
   // Fetched:
   Mirrored<int32_t> path_, n_accepted_, bonus_, n_rounded_;
   Mirrored<float> logprobs_;
   Mirrored<uint64_t> clock_;  // [n_moments] ns
   // Of rounds within it:
-  Mirrored<int32_t> length_;         // [places] tokens of chains that grow
-  Mirrored<int32_t> taken_;          // [rounds_within, places]
-  Mirrored<uint64_t> clocks_;        // [rounds_within, n_moments]
+  Mirrored<int32_t> length_;   // [places] tokens of chains that grow
+  Mirrored<int32_t> taken_;    // [rounds_within, places]
+  Mirrored<uint64_t> clocks_;  // [rounds_within, n_moments]
   size_t fetched_bytes_ = 0;
 };
 

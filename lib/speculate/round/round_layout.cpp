@@ -28,9 +28,9 @@ void Round::begin(std::span<const decode::DrawSeq> seqs, std::span<const int> pr
 
 void Round::lay_out(std::span<const int> prior) {
   const auto n = static_cast<size_t>(places_), nodes = n * static_cast<size_t>(tree_->size());
-  TANDEM_CHECK(seqs_.size() <= n && places_ <= bounds_.max_seqs &&
-                   tree_->size() <= bounds_.tree.nodes,
-               "{} sequences, {} places, {} nodes", seqs_.size(), places_, tree_->size());
+  TANDEM_CHECK(
+      seqs_.size() <= n && places_ <= bounds_.max_seqs && tree_->size() <= bounds_.tree.nodes,
+      "{} sequences, {} places, {} nodes", seqs_.size(), places_, tree_->size());
   is_forced_ = grows_ = false;
   turn_ = n_steps_ = n_unread_ = 0;
   unread_ = {};

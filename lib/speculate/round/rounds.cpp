@@ -101,8 +101,7 @@ std::unique_ptr<Rounds> nested_rounds(Reader target, Reader middle, Reader draft
   check_reads(middle, tree);
   auto drafter = std::make_unique<ModelDrafter>(draft, target, tree);
   return drafted_rounds(
-      target,
-      std::make_unique<NestedDrafter>(middle, std::move(drafter), shape, std::move(within)),
+      target, std::make_unique<NestedDrafter>(middle, std::move(drafter), shape, std::move(within)),
       std::move(options));
 }
 

@@ -127,7 +127,8 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
   verifier_.lay_out(round_, flights_.back().slots);
   launch();
   if (exec_.on_gpu()) flights_.back().done->record(*exec_.queue);
-  bytes_read_ += static_cast<double>(target_.weight_bytes()) + verifier_.reader().kv_bytes() - kv_before;
+  bytes_read_ +=
+      static_cast<double>(target_.weight_bytes()) + verifier_.reader().kv_bytes() - kv_before;
   if (exec_.on_gpu()) stats_.host_s += watch.seconds();
 }
 

@@ -203,7 +203,7 @@ void AcceptancePoint::run_rounds(Measured& draft, size_t temperature, const Prom
   options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
     figures.rounds.add(round, logits);
   };
-  const auto rounds = engines_.rounds(way, std::move(options));
+  const auto rounds = engines_.rounds(way, {}, std::move(options));
   decode::GenerateEvents events;
   events.interrupted = cli::is_interrupted;
   decode::generate(engines_.target(), *rounds, slots.requests(),

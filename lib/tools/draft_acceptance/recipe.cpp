@@ -28,9 +28,9 @@ void AcceptanceBench::check(recipe::Problems& p) const {
     if (!d.proposes_by_model())
       p.field(
           "drafts",
-          "bench.drafts: '{}' draws its tokens from no distribution; choose kind self or model, "
-          "or measure it with magicdec-bench",
-          d.name);
+          "bench.drafts: '{}' is of kind {}, and no model alone draws its tokens; choose kind self "
+          "or model, or measure it with magicdec-bench",
+          d.name, recipe::yaml_text(d.kind));
     if (!d.tree.empty())
       p.field("drafts",
               "bench.drafts: '{}' proposes a tree, chains are measured here; leave tree out, or "

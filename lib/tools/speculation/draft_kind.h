@@ -7,9 +7,9 @@ namespace tandem::tools {
 
 /// What proposes tokens.
 enum class DraftKind : uint8_t {
-  model,  // another model
-  ngram,  // what followed the last tokens before
-  self,   // the target, which reads its sequences a second way
+  model,   // another model
+  ngram,   // what followed the last tokens before
+  self,    // the target, which reads its sequences a second way
   nested,  // rounds within a round: another model proposes, the target verifies as self reads
   none,    // nothing: plain decoding
 };

@@ -109,11 +109,12 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   }
   j.update(facts);
   j.update(cli::memory_json(plan_, limits));
-  cli::print_plan(cx,
-                  fmt::format("model    {}\n{}draft    {}{}{}\n{}{}{}\n", target_.name, cache, draft,
-                              reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind), within,
-                              cli::gpu_line(limits), lines, cli::memory_lines(plan_, limits)),
-                  j, plan_, limits);
+  cli::print_plan(
+      cx,
+      fmt::format("model    {}\n{}draft    {}{}{}\n{}{}{}\n", target_.name, cache, draft,
+                  reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind), within,
+                  cli::gpu_line(limits), lines, cli::memory_lines(plan_, limits)),
+      j, plan_, limits);
   return 0;
 }
 

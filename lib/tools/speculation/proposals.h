@@ -100,8 +100,8 @@ struct SequoiaRecipe : PairRecipe {
   void check(recipe::Problems& p) const;
   /// Whether each round chooses how long its chains are.
   bool chooses_gamma() const {
-    return spec.draft != DraftKind::ngram && spec.draft != DraftKind::nested &&
-           tree.path.empty() && spec.gamma.automatic();
+    return spec.draft != DraftKind::ngram && spec.draft != DraftKind::nested && tree.path.empty() &&
+           spec.gamma.automatic();
   }
 };
 

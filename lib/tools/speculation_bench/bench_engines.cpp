@@ -69,10 +69,11 @@ void BenchEngines::admit(const std::string& name, Model* model, const TreeRoom& 
       speculate::target_needs(room, sizes_.batch, target_.files.config.vocab_size));
   if (model != nullptr)
     model->needs = model->needs.with(speculate::draft_needs(room, sizes_.batch));
-  admitted_.push_back({name, room, model != nullptr});
+  admitted_.push_back({name, room, model != nullptr, {}});
 }
 
 void BenchEngines::add(const Way& way) {
+  if (way.nested) return add_nested(way);
   const NamedDraft& draft = way.draft;
   const recipe::Cache cache =
       draft.proposes_by_model() ? draft.cache(sizes_.context) : recipe::Cache{};
@@ -80,6 +81,23 @@ void BenchEngines::add(const Way& way) {
   Model* model = model_of(draft);
   admit(way.name(), model, TreeRoom::of(way.tree));
   if (model != nullptr) register_reader(*model, draft, cache);
+}
+
+void BenchEngines::add_nested(const Way& way) {
+  const NestedWay& nested = *way.nested;
+  const recipe::Cache by_self = nested.self.cache(sizes_.context),
+                      by_small = nested.small.cache(sizes_.context);
+  check(way, by_self);
+  check(way, by_small);
+  Model* small = model_of(nested.small);
+  const TreeRoom room = TreeRoom::of(nested.tree);
+  target_.needs = target_.needs.with(
+      speculate::nested_needs(room, nested.shape, sizes_.batch, target_.files.config.vocab_size));
+  small->needs = small->needs.with(speculate::nested_draft_needs(room, nested.shape, sizes_.batch));
+  register_reader(target_, nested.self, by_self);
+  register_reader(*small, nested.small, by_small);
+  admitted_.push_back(
+      {.name = way.name(), .room = room, .has_model = true, .nested = nested.shape});
 }
 
 void BenchEngines::register_reader(Model& model, const NamedDraft& draft,
@@ -111,7 +129,10 @@ MemoryPlan BenchEngines::plan_all(const decode::Savings& savings) {
     add_engine(all, decode::Engine::plan(other->files, other->spec), other->files.name);
   for (const Admitted& a : admitted_) {
     MemoryPlan plan;
-    speculate::plan_rounds(a.room, target_.spec, target_.files.config, a.has_model, plan);
+    if (a.nested)
+      speculate::plan_nested_rounds(a.room, *a.nested, target_.spec, target_.files.config, plan);
+    else
+      speculate::plan_rounds(a.room, target_.spec, target_.files.config, a.has_model, plan);
     for (const PlanItem& item : plan.items())
       all.add(a.name + " " + item.name, item.bytes, item.device, item.lifetime);
   }
@@ -158,7 +179,12 @@ speculate::Reader BenchEngines::drafter(const NamedDraft& draft) {
 }
 
 std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const Way& way,
+                                                        speculate::WithinOptions within,
                                                         speculate::RoundOptions options) {
+  if (way.nested)
+    return speculate::nested_rounds(target(), drafter(way.nested->self), drafter(way.nested->small),
+                                    way.nested->tree, way.nested->shape, std::move(within),
+                                    std::move(options));
   if (way.draft.kind == DraftKind::ngram)
     return speculate::lookup_rounds(target(), way.draft.ngram, way.gamma(), std::move(options));
   if (way.chooses)

@@ -56,7 +56,9 @@ class BenchEngines {
   /// The model of an admitted draft of kind self or model, as it reads.
   speculate::Reader drafter(const NamedDraft& draft);
   /// Rounds of an admitted way to draft.
-  std::unique_ptr<speculate::Rounds> rounds(const Way& way, speculate::RoundOptions options);
+  /// within   of a nested way
+  std::unique_ptr<speculate::Rounds> rounds(const Way& way, speculate::WithinOptions within,
+                                            speculate::RoundOptions options);
   /// Length of sequences that forwards are timed at: halfway through the new tokens.
   int timed_context() const { return sizes_.context + sizes_.new_tokens / 2; }
 
@@ -76,12 +78,14 @@ class BenchEngines {
     std::string name;
     speculate::TreeRoom room;
     bool has_model = false;
+    std::optional<speculate::NestedShape> nested = {};
   };
   /// The policy of a model's cache for a draft, once.
   static void register_reader(Model& model, const NamedDraft& draft, const recipe::Cache& cache);
   /// The model that drafts; null where none does. Opens it where it is new.
   Model* model_of(const NamedDraft& draft);
   void check(const Way& way, const recipe::Cache& cache) const;
+  void add_nested(const Way& way);
   /// Room for such rounds in both engines.
   void admit(const std::string& name, Model* model, const speculate::TreeRoom& room);
   MemoryPlan plan_all(const decode::Savings& savings);

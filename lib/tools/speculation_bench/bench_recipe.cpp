@@ -24,6 +24,12 @@ void ComparisonSection::check(recipe::Problems& p) const {
     p.field("hardware",
             "bench.hardware: name a card (h200, a100-80, ...), or give read_gbps and bf16_tflops");
   check_drafts(budgeted(), p);
+  for (const NamedDraft& d : drafts)
+    if (predict == PredictMode::only && d.kind == DraftKind::nested)
+      p.field("drafts",
+              "bench.drafts: '{}' is nested, which is measured, not calculated; leave it or "
+              "bench.predict out",
+              d.name);
 }
 
 void SpeculationBenchRecipe::check(recipe::Problems& p) const {

@@ -23,7 +23,9 @@ constexpr std::array<std::string_view, 3> enum_names(PredictMode) {
 struct ChainSection {
   recipe::AutoCounts gamma;
   int most_gamma = 16;
-  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
+  std::vector<int> gamma1 = {1}, gamma2 = {6}, rounds = {4};
+  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
+                          verify_within = speculate::VerifyChoice::automatic;
 
   template <class V>
   void fields(V& v) {
@@ -31,7 +33,13 @@ struct ChainSection {
       "drafted tokens of a round, or a list such as [2, 4, auto]; auto = as many as pay, 0 where "
       "none do: each round chooses by times and acceptance so far; an ngram's at most");
     v("most_gamma", most_gamma, recipe::between(1, 256), "that auto chooses");
+    v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
+      "nested drafts without a tree: drafted tokens of a round within, or a list");
+    v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
+      "nested drafts: tokens with which no round within lengthens a chain, or a list");
+    v("rounds", rounds, recipe::between(1, 64), "nested drafts: rounds within a round, or a list");
     v("verify", verify, "the rule that accepts drafted tokens; auto as sequoia-generate");
+    v("verify_within", verify_within, "nested drafts: the rule of the rounds within");
   }
 };
 

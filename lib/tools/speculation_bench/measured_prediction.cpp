@@ -13,7 +13,7 @@
 namespace tandem::tools {
 
 std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, const WayRuns& way) {
-  if (!way.stats || !way.way.is_chain() || way.way.chooses) return std::nullopt;
+  if (!way.stats || !way.way.is_chain() || way.way.chooses || way.way.nested) return std::nullopt;
   MeasuredPrediction p;
   p.plain_ms = 1e3 * point.ways.front().step_s();
   std::map<int, double> target_ms = {{1, p.plain_ms}};

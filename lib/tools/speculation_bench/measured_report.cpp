@@ -48,6 +48,29 @@ Json tree_json(const speculate::TokenTree& tree) {
           {"sha256", sha256_hex(fmt::format("{}", fmt::join(tree.n_children, ",")))}};
 }
 
+/// Of the rounds within those of a nested way, a round of the whole batch each.
+Json within_json(const WayRuns& way) {
+  const speculate::RoundStats& s = *way.within;
+  const NestedWay& nested = *way.way.nested;
+  double rounds = 0;  // of a batch
+  for (const BatchRun& run : way.batches) rounds += run.whole_steps * nested.shape.rounds;
+  Json j = counts_json(s);
+  const int levels = nested.tree.levels() - 1;
+  j.update({{"enough", nested.shape.enough},
+            {"rounds_each", nested.shape.rounds},
+            {"taken_part", static_cast<double>(s.rounds) /
+                               static_cast<double>(std::max<int64_t>(1, way.stats->rounds))},
+            {"draft_level_ms", 1e3 * s.draft_s / rounds / levels},
+            {"target_ms", 1e3 * s.target_s / rounds},
+            {"verify_ms", 1e3 * s.verify_s / rounds}});
+  if (way.way.draft.tree.empty())
+    j.update({{"gamma", levels}, {"alpha", s.share_of_tested()}});
+  else
+    j["tree"] = tree_json(nested.tree);
+  if (nested.acceptance) j["acceptance"] = nested.acceptance->rows;
+  return j;
+}
+
 Json spec_json(const PointRuns& point, const WayRuns& way) {
   const WayRuns& plain = point.ways.front();
   const speculate::RoundStats& s = *way.stats;
@@ -76,9 +99,10 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
     const auto rounds = static_cast<double>(std::max<int64_t>(1, s.rounds));
     const double gamma = static_cast<double>(s.drafted) / rounds;
     j["gamma"] = way.way.chooses ? Json("auto") : Json(way.way.gamma());
-    if (way.way.chooses) j["mean_gamma"] = gamma;
+    if (way.way.chooses || way.way.nested) j["mean_gamma"] = gamma;
     j["tested"] = s.tested;
     j["alpha"] = s.share_of_tested();
+    if (way.way.nested) j["within"] = within_json(way);
     if (gamma > 0) j["draft_step_ms"] = p.draft / gamma;
     if (gamma > 0) j["draft_step_over_plain"] = p.draft / gamma / plain_ms;
     if (way.way.simulated) j["alpha_simulated"] = way.way.acceptance->rows.front().front();
@@ -161,9 +185,9 @@ std::vector<std::string> measured_cells(const PointRuns& point, const WayRuns& w
   const bool is_chain = way.way.is_chain();
   return {
       way.way.draft.name,
-      !is_chain         ? way.way.shape()
-      : way.way.chooses ? std::string("auto")
-                        : std::to_string(way.way.gamma()),
+      !is_chain || way.way.nested ? way.way.shape()
+      : way.way.chooses           ? std::string("auto")
+                                  : std::to_string(way.way.gamma()),
       is_chain ? number(way.stats->share_of_tested()) + (simulated.empty() ? "" : " ") + simulated
                : simulated,
       number(way.stats->share_accepted()),

@@ -38,8 +38,10 @@ class Runner {
       return;
     }
     speculate::RoundOptions options{.verify = spec_.verify};
+    speculate::WithinOptions within{.verify = spec_.verify_within};
     if (way.simulated) options.simulate = way.acceptance;
-    auto rounds = engines.rounds(way, std::move(options));
+    if (way.simulated && way.nested) within.simulate = way.nested->acceptance;
+    auto rounds = engines.rounds(way, std::move(within), std::move(options));
     rounds_ = rounds.get();
     decoder_ = std::move(rounds);
     runs_.by_output.assign(kOutputParts, {"", "", way.tree});
@@ -58,8 +60,13 @@ class Runner {
       texts[static_cast<size_t>(e.seq)].push_back(e.id);
     };
     events.interrupted = cli::is_interrupted;
-    std::optional<speculate::RoundStats> before, after;
+    std::optional<speculate::RoundStats> before, after, within_before, within_after;
+    const auto within = [&] {
+      const speculate::RoundStats* s = rounds_ == nullptr ? nullptr : rounds_->stats_within();
+      return s == nullptr ? std::nullopt : std::optional(*s);
+    };
     if (rounds_ != nullptr) before = rounds_->stats();
+    within_before = within();
     BatchRun batch;
     const int whole = static_cast<int>(texts.size());
     StepLog log(*decoder_, [&](const StepLog::Step& step) {
@@ -78,6 +85,7 @@ class Runner {
             now.since(after ? *after : *before));
       }
       after = std::move(now);
+      within_after = within();
     });
     const decode::GenerateReport report =
         decode::generate(engine_, log, prompts.requests(), how, events);
@@ -92,6 +100,10 @@ class Runner {
       batch.target_s = rounds.target_s;
       batch.verify_s = rounds.verify_s;
       runs_.stats ? runs_.stats->add(rounds) : void(runs_.stats = rounds);
+      if (within_after) {
+        const speculate::RoundStats inner = within_after->since(*within_before);
+        runs_.within ? runs_.within->add(inner) : void(runs_.within = inner);
+      }
     }
     runs_.batches.push_back(batch);
     return texts;

@@ -17,7 +17,8 @@ struct MeasureSpec {
   decode::GenerateSpec how;  // max_tokens: of a sequence; nothing else ends one
   int warm_ups = 1;          // runs of each way that are not counted, on the first prompts
   bool random_kv = false;    // in place of the prompts' keys and values
-  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
+  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
+                          verify_within = speculate::VerifyChoice::automatic;
 };
 
 /// One batch of prompts, decoded in one way.
@@ -41,7 +42,8 @@ struct WayRuns {
   std::vector<double> step_ms;  // of the whole batch
   std::vector<double> tpot_ms;  // of each sequence: a token after the first, on average
   std::vector<double> itl_ms;   // between deliveries to a sequence
-  std::optional<speculate::RoundStats> stats;  // of rounds of the whole batch
+  std::optional<speculate::RoundStats> stats;   // of rounds of the whole batch
+  std::optional<speculate::RoundStats> within;  // of the rounds within them
   /// The same by equal parts of the output, the first tokens first.
   std::vector<speculate::RoundStats> by_output;
   int new_tokens = 0;               // of a sequence

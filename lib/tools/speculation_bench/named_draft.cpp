@@ -95,6 +95,25 @@ recipe::Cache NamedDraft::cache(int64_t context) const {
   return cache;
 }
 
+namespace {
+
+/// A nested draft is measured with the two that it is made of.
+void check_nested(const NamedDraft& nested, const std::vector<NamedDraft>& drafts,
+                  recipe::Problems& p) {
+  const auto is_there = [&](const std::string& name, DraftKind kind) {
+    return std::ranges::any_of(
+        drafts, [&](const NamedDraft& d) { return d.name == name && d.kind == kind; });
+  };
+  if (!is_there(nested.self, DraftKind::self))
+    p.field("drafts", "bench.drafts: '{}' is nested: name one of kind self as self, found '{}'",
+            nested.name, nested.self);
+  if (!is_there(nested.small, DraftKind::model))
+    p.field("drafts", "bench.drafts: '{}' is nested: name one of kind model as small, found '{}'",
+            nested.name, nested.small);
+}
+
+}  // namespace
+
 void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
   if (drafts.empty()) p.field("drafts", "bench.drafts is empty; name one at least");
   std::set<std::string> names;
@@ -113,7 +132,8 @@ void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
               "bench.drafts: '{}' has a budget of {} tokens, expected more than its {} sinks and "
               "its window of {}",
               d.name, d.budget.value, d.sinks.value, d.window.value);
-    if (!d.tree.empty() && !d.proposes_by_model())
+    if (d.kind == DraftKind::nested) check_nested(d, drafts, p);
+    if (!d.tree.empty() && !d.proposes_by_model() && d.kind != DraftKind::nested)
       p.field("drafts",
               "bench.drafts: '{}' has a tree, which a model proposes; leave it out, or "
               "choose kind model or self",
@@ -127,6 +147,7 @@ nlohmann::ordered_json draft_json(const NamedDraft& draft) {
     j["cache"] = recipe::json_of(*draft.policy);
   else if (draft.proposes_by_model())
     j["keys"] = recipe::yaml_text(draft.keys);
+  if (draft.kind == DraftKind::nested) j["self"] = draft.self, j["small"] = draft.small;
   if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
   if (draft.bounded() && draft.keys == DraftKeys::snapkv)
     j["scale"] = recipe::yaml_text(draft.scale);

@@ -26,13 +26,15 @@ struct NamedDraft {
   std::filesystem::path timing;
   recipe::AutoPath tree;
   std::optional<recipe::Cache> policy;
+  std::string self, small;
 
   template <class V>
   void fields(V& v) {
     using recipe::at_least;
     v("name", name, recipe::Limits{.required = true}, "what tables call it");
     v("kind", kind,
-      "self: model.path under keys; model: path; ngram: prompt lookup; none: plain decoding");
+      "self: model.path under keys; model: path; nested: rounds within a round, in which small "
+      "proposes and self verifies; ngram: prompt lookup; none: plain decoding");
     v("path", path, "kind model: the model that proposes");
     v("keys", keys, "what a draft step of self or model reads");
     v("budget", budget, at_least(1).unit("tokens"), "read of each sequence, unless keys is full");
@@ -57,6 +59,8 @@ struct NamedDraft {
       "what a draft step reads, in place of keys and its sizes: {kind: hybrid, ...}, any policy "
       "that "
       "reads trees; null = as keys says");
+    v("self", self, "kind nested: name of the draft of kind self as which rounds within verify");
+    v("small", small, "kind nested: name of the draft of kind model that proposes there");
   }
 
   bool proposes_by_model() const { return kind == DraftKind::self || kind == DraftKind::model; }

@@ -59,7 +59,7 @@ bench::Record record_of(const cli::Context& cx, const PointRun::Point& point, co
     workload["draft"] = draft_json(way->draft);
     if (way->chooses)
       workload["gamma"] = "auto";
-    else if (way->is_chain() && !way->is_plain())
+    else if (way->is_chain() && !way->is_plain() && !way->nested)
       workload["gamma"] = way->gamma();
   }
   return record;
@@ -137,6 +137,7 @@ void PointRun::admit(const NamedDraft& draft, bool simulates,
       refused(way, e);
     }
   };
+  if (draft.kind == DraftKind::nested) return admit_nested(draft, simulates, refused);
   if (draft.tree.empty()) {
     for (const int gamma : r.spec.gamma.values) admit_way(speculate::chain_tree(gamma + 1), false);
     // Prompt lookup proposes what it finds: its auto is the most, which may be listed too.
@@ -155,6 +156,44 @@ void PointRun::admit(const NamedDraft& draft, bool simulates,
   }
 }
 
+void PointRun::admit_nested(const NamedDraft& draft, bool simulates,
+                            const std::function<void(const Way&, const Error&)>& refused) {
+  const SpeculationBenchRecipe& r = point_.recipe;
+  const auto context = static_cast<double>(r.run.context.value);
+  const std::vector<NamedDraft> all = r.bench.budgeted();
+  const auto named = [&](const std::string& name) {
+    return *std::ranges::find(all, name, &NamedDraft::name);
+  };
+  Way way{.draft = draft, .simulated = simulates};
+  NestedWay& nested = way.nested.emplace(NestedWay{named(draft.self), named(draft.small)});
+  std::vector<speculate::TokenTree> trees;
+  try {
+    if (draft.tree.empty())
+      for (const int gamma : r.spec.gamma1) trees.push_back(speculate::chain_tree(gamma + 1));
+    else
+      trees = trees_of(draft, r.tree, r.accept, [&](const std::string& s) { cx_.note(s); });
+    way.acceptance = known_acceptance(nested.self, r.accept, context, simulates);
+    NamedDraft small = nested.small;
+    small.tree = draft.tree;
+    nested.acceptance = known_acceptance(small, r.accept, context, simulates);
+  } catch (const Error& e) {
+    return refused(way, e);
+  }
+  for (const speculate::TokenTree& tree : trees)
+    for (const int enough : r.spec.gamma2)
+      for (const int rounds : r.spec.rounds) {
+        nested.tree = tree;
+        nested.shape = {.rounds = rounds, .enough = enough};
+        way.tree = speculate::chain_tree(1 + nested.shape.most(tree.levels()));
+        try {
+          engines_.add(way);
+          ways_.push_back(way);
+        } catch (const Error& e) {
+          refused(way, e);
+        }
+      }
+}
+
 MeasureSpec PointRun::measure_spec() {
   const SpeculationBenchRecipe& r = point_.recipe;
   decode::Engine& target = engines_.target();
@@ -162,7 +201,8 @@ MeasureSpec PointRun::measure_spec() {
       .how = generate_spec(r.sampling, r.run.seed, 0, target.config(), target.spec().max_tokens),
       .warm_ups = r.bench.warm_ups,
       .random_kv = r.bench.random_kv,
-      .verify = r.spec.verify};
+      .verify = r.spec.verify,
+      .verify_within = r.spec.verify_within};
   spec.how.max_tokens = r.bench.new_tokens;
   spec.how.stop_ids.clear();  // all sequences are of one length
   spec.how.stops.clear();
@@ -231,6 +271,7 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
   record.group("model") = {{"name", target.files().name},
                            {"dtype", dtype_name(target.model().options().dtype)}};
   if (way.draft.kind == DraftKind::model) record.group("model")["draft"] = way.draft.path.value;
+  if (way.nested) record.group("model")["draft"] = way.nested->small.path.value;
   Json& workload = record.group("workload");
   workload["device"] = target.spec().device.name();
   if (target.spec().device.kind == Device::Kind::cuda)
@@ -268,8 +309,8 @@ std::optional<double> PointRun::add_prediction(bench::Record& record, const Poin
   if (!way.stats) return std::nullopt;
   std::optional<double> speedup;
   // The roofline knows targets that read all keys.
-  if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.draft.policy &&
-      r.cache.kind == recipe::CacheKind::full) {
+  if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.nested &&
+      !way.way.draft.policy && r.cache.kind == recipe::CacheKind::full) {
     NamedDraft draft = way.way.draft;
     draft.alpha = way.way.acceptance ? way.way.acceptance->rows.front().front()
                                      : way.stats->share_of_tested();

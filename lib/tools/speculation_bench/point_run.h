@@ -37,6 +37,8 @@ class PointRun {
 
   void admit(const NamedDraft& draft, bool simulates,
              const std::function<void(const Way&, const Error&)>& refused);
+  void admit_nested(const NamedDraft& draft, bool simulates,
+                    const std::function<void(const Way&, const Error&)>& refused);
   MeasureSpec measure_spec();
   /// Forwards of every draft that proposes trees, where these are predicted.
   Times time_forwards(const decode::SamplerSpec& sampler);

@@ -3,18 +3,35 @@
 #include <algorithm>
 #include <set>
 
+#include "speculate/plan/nested_tokens.h"
 #include "speculate/tree/tree_table.h"
 
 namespace tandem::tools {
 
 std::string Way::shape() const {
   if (chooses) return "gamma auto";
+  if (nested) {
+    const speculate::TokenTree& within = nested->tree;
+    const std::string proposals = draft.tree.empty()
+                                      ? fmt::format("gamma1 {}", within.levels() - 1)
+                                      : fmt::format("tree {}x{}", within.size(), within.levels());
+    return fmt::format("{} gamma2 {} rounds {}", proposals, nested->shape.enough,
+                       nested->shape.rounds);
+  }
   return is_chain() ? fmt::format("gamma {}", gamma())
                     : fmt::format("tree {}x{}", tree.size(), tree.levels());
 }
 
 std::string Way::name() const {
   return is_plain() ? draft.name : fmt::format("{} {}", draft.name, shape());
+}
+
+double Way::expected_tokens() const {
+  if (!nested) return speculate::expected_tokens(tree, *acceptance);
+  const std::vector<speculate::TentativeChain> growth =
+      speculate::grow_chains(speculate::round_tokens(nested->tree, *nested->acceptance),
+                             nested->shape.enough, nested->shape.rounds);
+  return speculate::nested_tokens(growth.back(), speculate::tokens_by_length(gamma(), *acceptance));
 }
 
 std::vector<speculate::TokenTree> trees_of(const NamedDraft& draft, const TreeGrid& grid,

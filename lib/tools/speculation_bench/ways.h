@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kv/step.h"
+#include "speculate/round/rounds.h"
 #include "speculate/tree/acceptance.h"
 #include "speculate/tree/token_tree.h"
 #include "tools/sequoia_tree_search.h"
@@ -26,16 +27,25 @@ struct TreeGrid {
   }
 };
 
+/// Rounds within a round: what proposes and what verifies in them.
+struct NestedWay {
+  NamedDraft self, small;
+  speculate::TokenTree tree = speculate::chain_tree(2);  // that small proposes
+  speculate::NestedShape shape = {};
+  std::optional<speculate::AcceptanceVector> acceptance = {};  // of it, by self
+};
+
 /// A way to decode: plainly, by chains of drafted tokens, or by trees of them.
 struct Way {
   NamedDraft draft;
   speculate::TokenTree tree = speculate::chain_tree(1);  // proposed; the root alone: plain decoding
   std::optional<speculate::AcceptanceVector> acceptance = {};  // that the tree is expected to have
   bool simulated = false;                                      // accepted paths are drawn from it
-  bool chooses = false;  // of chains: each round how long one is, `tree` at most
+  bool chooses = false;                  // of chains: each round how long one is, `tree` at most
+  std::optional<NestedWay> nested = {};  // that make the chain, `tree` at most
 
   bool is_plain() const { return tree.size() == 1; }
-  bool is_chain() const { return draft.tree.empty(); }
+  bool is_chain() const { return nested || draft.tree.empty(); }
   /// Drafted tokens of a chain, at most, or of a tree's longest path.
   int gamma() const { return tree.levels() - 1; }
   /// "gamma 3", "gamma auto", or "tree 16x5": nodes and levels.
@@ -43,7 +53,7 @@ struct Way {
   /// "plain", "s256 gamma 3", or "pair tree 16x5".
   std::string name() const;
   /// Tokens of a round by `acceptance`, which there must be.
-  double expected_tokens() const { return speculate::expected_tokens(tree, *acceptance); }
+  double expected_tokens() const;
 };
 
 /// What a draft proposes in place of chains: the tree of its file, or the best trees of the grid,
