@@ -66,7 +66,8 @@ class TimedText {
       ms.push_back(1e3 * watch.seconds());
       watch.restart();
     };
-    decode::generate(*target_.engine, requests_, how_, events);
+    const auto plain = decode::plain_decoder(*target_.engine, target_.reading.keys);
+    decode::generate(*target_.engine, *plain, requests_, how_, events);
     ms.erase(ms.begin());  // the prompt's
     return settled_median(std::move(ms));
   }

@@ -5,6 +5,7 @@
 #include "tools/prompts/generate_prompts.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/generate_output.h"
+#include "tools/speculation/kind_plan.h"
 
 namespace tandem::tools {
 
@@ -30,10 +31,16 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
     room.longest += kTimingTokens;
     room.total += int64_t{room.sequences()} * kTimingTokens;
   }
-  size_for(pair_, room, room_of(recipe_, tree_, batch_, measures()), recipe_.spec);
+  if (chooses_kind())
+    size_for_kinds(pair_, room, recipe_);
+  else
+    size_for(pair_, room, room_of(recipe_, tree_, batch_, measures()), recipe_.spec);
 }
 
 int SequoiaGenerate::print_plan() {
+  if (chooses_kind())
+    return pair_.print_plan(cx_, "rounds   of the kind that is fastest, chosen each time\n",
+                            {{"rounds", "auto"}});
   if (tree_) {
     std::string lines =
         fmt::format("tree     {} nodes on {} levels\n", tree_->size(), tree_->levels());
@@ -87,6 +94,9 @@ int SequoiaGenerate::run() {
                     pair_.target().config, static_cast<int>(room_.longest));
   how.max_active = batch_;  // timing rounds took room for one more
   TreePlan plan;
+  std::optional<KindPlanner> kinds;
+  if (chooses_kind())
+    kinds.emplace(pair_, recipe_, how.sampler, batch_, static_cast<int>(room_.longest));
   const ModelPair::Engines engines = load(how.sampler, plan);
   decode::Engine& target = *engines.target;
   const bool declined = declines(plan);
@@ -99,11 +109,19 @@ int SequoiaGenerate::run() {
   GenerateOutput output(cx_, recipe_.output.path, prompts_, target, pair_.plan());
   std::unique_ptr<speculate::Rounds> rounds;
   std::unique_ptr<decode::Decoder> plain;
+  const speculate::ChoosingDrafter* chooser = nullptr;
+  speculate::RoundOptions options{
+      .on_round = [&](const speculate::RoundEvent& e) { output.on_round(e); }};
   if (declined) {
     plain = decode::plain_decoder(target);
+  } else if (kinds) {
+    const KindPlan kind_plan = kinds->plan(cx_, engines);
+    cx_.note(kind_plan.text());
+    ChoosingRounds made = make_choosing_rounds(recipe_, kind_plan, engines, std::move(options));
+    rounds = std::move(made.rounds);
+    chooser = made.chooser;
   } else {
-    rounds = make_rounds(recipe_, engines, plan.tree,
-                         {.on_round = [&](const speculate::RoundEvent& e) { output.on_round(e); }});
+    rounds = make_rounds(recipe_, engines, plan.tree, std::move(options));
   }
   PrefixSource prefix{.rounds = rounds.get()};
   if (prompts_.shared > 0)
@@ -111,7 +129,7 @@ int SequoiaGenerate::run() {
   prefix.index = is_indexed_once(recipe_.cache, prefix.tokens.size());
   const decode::GenerateReport report = generate_prompts(cx_, target, declined ? *plain : *rounds,
                                                          prompts_, prefix, how, output.events());
-  const nlohmann::ordered_json predicted = plan.json();
+  const nlohmann::ordered_json predicted = chooser != nullptr ? kinds_json(*chooser) : plan.json();
   output.finish(report, load_s, recipe_.run.seed,
                 {.rounds = declined ? nullptr : &rounds->stats(),
                  .within = declined ? nullptr : rounds->stats_within(),

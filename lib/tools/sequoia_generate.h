@@ -20,10 +20,12 @@ class SequoiaGenerate {
 
  private:
   /// Whether rounds are timed before the first text.
-  bool measures() const { return chooses() && recipe_.tree.timing.empty(); }
+  bool measures() const { return chooses_kind() || (chooses() && recipe_.tree.timing.empty()); }
+  bool chooses_kind() const { return recipe_.spec.draft == DraftKind::automatic; }
   /// Whether measured times decide how to speculate, if at all.
   bool chooses() const {
-    return pair_.has_draft() && !(recipe_.tree.accept.empty() && recipe_.tree.replay.empty());
+    return pair_.has_draft() && !chooses_kind() &&
+           !(recipe_.tree.accept.empty() && recipe_.tree.replay.empty());
   }
   bool declines(const TreePlan& plan) const { return !plan.pays() && !recipe_.spec.force; }
   /// Loads the models, the draft only if its trees pay as far as times are known, and settles how

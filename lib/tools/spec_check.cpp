@@ -33,6 +33,8 @@ size_t LosslessSection::prompts_sampled(size_t n_given) const {
 
 void SpecCheckRecipe::check(recipe::Problems& p) const {
   SequoiaRecipe::check(p);
+  if (spec.draft == DraftKind::automatic)
+    p.field("spec.draft", "spec.draft: name the kind to check; auto chooses by times");
   if (tree.path.automatic)
     p.field("tree.path", "tree.path: name the tree to check; auto is chosen by sequoia-generate");
 }

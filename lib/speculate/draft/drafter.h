@@ -23,8 +23,10 @@ class Drafter {
   virtual std::string name() const = 0;
   /// Rounds within a round that its proposals come out of, at most; 0: they do not.
   virtual int rounds_within() const { return 0; }
-  /// No proposal needs more room than this tree.
+  /// The largest tree that it proposes; one with branches, if there is any.
   virtual const TokenTree& largest() const = 0;
+  /// For all of them.
+  virtual TreeRoom room() const { return TreeRoom::of(largest()); }
   /// How it reads the target's own sequences, if it does.
   virtual std::vector<kv::Reading> readings() const { return {}; }
   /// Bytes of a round's outbox that it takes for max_seqs sequences.

@@ -16,7 +16,7 @@ NestedDrafter::NestedDrafter(Reader middle, std::unique_ptr<Drafter> within, Nes
                                  is_light(*middle.engine))),
       chain_(chain_tree(1 + shape.most(within_->largest().levels()))),
       root_(chain_tree(1)),
-      stats_(within_->name(), std::string(rule_name(verifier_.rule())), within_->largest()) {
+      stats_(within_->name(), std::string(rule_name(verifier_.rule())), within_->room()) {
   TANDEM_CHECK(shape.rounds >= 1 && shape.rounds < static_cast<int>(kMaxStages) &&
                    shape.enough >= 1 && within_->rounds_within() == 0,
                "{} rounds until there are {} tokens, {} within them", shape.rounds, shape.enough,
@@ -54,7 +54,7 @@ size_t NestedDrafter::outbox_bytes(int max_seqs) const {
   decode::EngineSpec spec = verifier_.target().spec();
   spec.max_seqs = max_seqs;
   return Round::outbox_bytes_within(
-      bounds(TreeRoom::of(within_->largest()), shape_, spec, verifier_.target().config().vocab_size,
+      bounds(within_->room(), shape_, spec, verifier_.target().config().vocab_size,
              within_->draws_children(), within_->outbox_bytes(max_seqs)));
 }
 
@@ -67,7 +67,7 @@ int NestedDrafter::max_places() const {
 void NestedDrafter::join(Round& round) {
   const decode::Engine& target = verifier_.target();
   const Round::Bounds b =
-      bounds(TreeRoom::of(within_->largest()), shape_, target.spec(), target.config().vocab_size,
+      bounds(within_->room(), shape_, target.spec(), target.config().vocab_size,
              within_->draws_children(), within_->outbox_bytes(target.spec().max_seqs));
   MemoryPlan plan;
   Round::plan(b, target.spec().device, plan);

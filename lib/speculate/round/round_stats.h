@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "decode/sampler.h"
-#include "speculate/tree/token_tree.h"
+#include "speculate/tree/tree_room.h"
 
 namespace tandem::speculate {
 
@@ -29,12 +29,12 @@ struct RoundStats {
   double draft_s = 0, target_s = 0, verify_s = 0;
   double host_s = 0;  // on a GPU, what the CPU does for rounds
 
-  /// largest  that is proposed
-  RoundStats(std::string name, std::string verify_rule, const TokenTree& largest)
+  /// room     of all that is proposed
+  RoundStats(std::string name, std::string verify_rule, const TreeRoom& room)
       : drafter(std::move(name)),
         rule(std::move(verify_rule)),
-        nodes(largest.size()),
-        accepted_hist(static_cast<size_t>(largest.levels())) {}
+        nodes(room.nodes),
+        accepted_hist(static_cast<size_t>(room.levels)) {}
   void add(const RoundEvent& round);
   /// Those of other rounds of the same kind.
   void add(const RoundStats& other);

@@ -49,10 +49,9 @@ std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> d
                                        RoundOptions options) {
   check_reads_trees(target);
   const decode::EngineSpec& spec = target.engine->spec();
-  const Round::Bounds bounds =
-      bounds_of(TreeRoom::of(drafter->largest()), spec, target.engine->config().vocab_size,
-                drafter->draws_children(), drafter->outbox_bytes(spec.max_seqs),
-                drafter->rounds_within(), options.ahead);
+  const Round::Bounds bounds = bounds_of(
+      drafter->room(), spec, target.engine->config().vocab_size, drafter->draws_children(),
+      drafter->outbox_bytes(spec.max_seqs), drafter->rounds_within(), options.ahead);
   MemoryPlan plan;
   Round::plan(bounds, spec.device, plan);
   return std::make_unique<Speculation>(target, std::move(drafter), bounds,

@@ -24,7 +24,7 @@ Speculation::Speculation(Reader target, std::unique_ptr<Drafter> drafter,
       verifier_(target, rule_for(options_.verify, drafter_->draws_children(), drafter_->largest(),
                                  is_light(target_))),
       round_(bounds, *arena_, exec_),
-      stats_(drafter_->name(), std::string(rule_name(verifier_.rule())), drafter_->largest()) {
+      stats_(drafter_->name(), std::string(rule_name(verifier_.rule())), drafter_->room()) {
   drafter_->join(round_);
 }
 

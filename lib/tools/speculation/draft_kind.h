@@ -7,14 +7,15 @@ namespace tandem::tools {
 
 /// What proposes tokens.
 enum class DraftKind : uint8_t {
-  model,   // another model
-  ngram,   // what followed the last tokens before
-  self,    // the target, which reads its sequences a second way
-  nested,  // rounds within a round: another model proposes, the target verifies as self reads
-  none,    // nothing: plain decoding
+  model,      // another model
+  ngram,      // what followed the last tokens before
+  self,       // the target, which reads its sequences a second way
+  nested,     // rounds within a round: another model proposes, the target verifies as self reads
+  automatic,  // of none, that model alone, self and nested each round the one that is fastest
+  none,       // nothing: plain decoding
 };
-constexpr std::array<std::string_view, 5> enum_names(DraftKind) {
-  return {"model", "ngram", "self", "nested", "none"};
+constexpr std::array<std::string_view, 6> enum_names(DraftKind) {
+  return {"model", "ngram", "self", "nested", "auto", "none"};
 }
 
 }  // namespace tandem::tools

@@ -70,12 +70,14 @@ int64_t ModelPair::context() const {
 
 void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
                      const speculate::RoundNeeds& draft,
-                     const std::function<void(MemoryPlan&)>& add) {
+                     const std::function<void(MemoryPlan&)>& add, int draft_copies) {
   room.to_read = room.total;  // a draft or a measurement may read whole texts again
   const bool alone = proposer_ == Proposer::target;
   target_spec_ = sizer_.spec(room, alone ? target.with(draft) : target, cache_);
   target_spec_.caches = {cache_};
   if (reads_twice()) target_spec_.caches.push_back(self_cache_);
+  room.batch *= draft_copies;
+  room.total *= draft_copies;
   if (draft_) draft_spec_ = sizer_.spec(room, draft, draft_cache_);
   draft_spec_.caches = {draft_cache_};
   plan_ = sizer_.save_memory(target_.config, [&](const decode::Savings& savings) {

@@ -103,11 +103,12 @@ class ModelPair {
   /// Sizes both engines and plans the run; model.offload says which of the target's layers stay in
   /// host memory.
   /// target, draft  what each engine needs beyond the sequences themselves
+  /// draft_copies   of each sequence that the draft's engine holds
   /// add            adds to the plan what the run holds besides the engines, which are sized by then
   /// errors         as savings_of
   void size(SequenceRoom room, const speculate::RoundNeeds& target,
             const speculate::RoundNeeds& draft = {},
-            const std::function<void(MemoryPlan&)>& add = {});
+            const std::function<void(MemoryPlan&)>& add = {}, int draft_copies = 1);
   const decode::EngineSpec& target_spec() const { return target_spec_; }
   /// Of the whole run; items of the draft's engine are named "draft ...".
   const MemoryPlan& plan() const { return plan_; }

@@ -13,10 +13,10 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("spec.draft",
             "spec.draft: none drafts nothing; choose model, self or ngram, or take pig-generate");
   if (spec.draft == DraftKind::model) draft.require(p);
-  const bool is_nested = spec.draft == DraftKind::nested;
+  const bool is_nested = spec.has_draft2();
   if (is_nested == draft2.path.value.empty())
     p.field("draft2.path",
-            "draft2.path: is the small model of spec.draft nested; name both or neither");
+            "draft2.path: is the small model of spec.draft nested and auto; name both or neither");
   if (is_nested && tree.path.automatic)
     p.field("tree.path",
             "tree.path: names the tree of rounds within where spec.draft is nested, or is left out "
@@ -34,8 +34,9 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "choose spec.draft=model");
   if (is_nested && !draft.path.value.empty())
     p.field("draft.path",
-            "draft.path: spec.draft is nested, where the small model is draft2.path; leave "
-            "draft.path out");
+            "draft.path: spec.draft is {}, where the small model is draft2.path; leave "
+            "draft.path out",
+            recipe::yaml_text(spec.draft));
   const bool draws = spec.draft != DraftKind::ngram;
   if (!draws && spec.verify > speculate::VerifyChoice::match)
     p.field("spec.verify",
@@ -85,6 +86,7 @@ Proposer proposer_of(const SpecSection& spec) {
     case DraftKind::self:
       return Proposer::target;
     case DraftKind::nested:
+    case DraftKind::automatic:
       return Proposer::nested;
     case DraftKind::ngram:
     case DraftKind::none:
@@ -103,7 +105,7 @@ std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
     throw input_error(recipe.tree.path.path.string(), "has {} nodes, at most {} are supported",
                       tree.size(), kv::kMaxTreeRows);
   const SpecSection& spec = recipe.spec;
-  const auto rule = spec.draft == DraftKind::nested ? spec.verify_within : spec.verify;
+  const auto rule = spec.has_draft2() ? spec.verify_within : spec.verify;
   (void)speculate::rule_for(rule, draws, tree, false);  // before models are loaded
   return tree;
 }
@@ -118,7 +120,7 @@ speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
 
 void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
   const bool is_chain = recipe.spec.draft == DraftKind::ngram || recipe.tree.path.empty();
-  const bool is_nested = recipe.spec.draft == DraftKind::nested;
+  const bool is_nested = recipe.spec.has_draft2();
   size_t longest = 0;
   for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
   const int64_t room = context - static_cast<int64_t>(longest);

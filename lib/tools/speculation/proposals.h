@@ -15,6 +15,7 @@ struct SpecSection {
   recipe::AutoCounts gamma{{8}};
   int gamma1 = 1, gamma2 = 6;
   std::optional<int> rounds;
+  recipe::Fraction alpha1{0.35}, alpha2{0.9};
   int ngram = 3;
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
                           verify_within = speculate::VerifyChoice::automatic;
@@ -24,8 +25,10 @@ struct SpecSection {
   void fields(V& v) {
     v("draft", draft,
       "model: draft.path; self: model.path itself, which reads as draft.cache says; nested: "
-      "draft2.path, in rounds within a round that model.path verifies as draft.cache says; ngram: "
-      "what followed the last words before");
+      "draft2.path, in rounds within a round that model.path verifies as draft.cache says; auto: "
+      "of "
+      "these two, draft2.path alone and nothing each round the fastest, by times that are measured "
+      "and acceptance of late; ngram: what followed the last words before");
     v("gamma", gamma,
       "drafted tokens of a chain where tree.path is empty; of an ngram's, at most. auto = each "
       "round chooses up to 16 by times and acceptance so far, a plain step where "
@@ -37,6 +40,10 @@ struct SpecSection {
       "nested: tokens of a chain, with which no other round within lengthens it");
     v("rounds", rounds, recipe::between(1, 64),
       "nested: rounds within a round; null = two thirds of gamma2");
+    v("alpha1", alpha1, recipe::above(0).up_to(1),
+      "auto: acceptance of draft2.path's tokens, to begin with");
+    v("alpha2", alpha2, recipe::above(0).up_to(1),
+      "auto: acceptance of tokens of the target as draft.cache has it, to begin with");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
     v("verify", verify,
       "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of "
@@ -49,9 +56,11 @@ struct SpecSection {
   speculate::NestedShape nested() const {
     return {.rounds = rounds.value_or((2 * gamma2 + 2) / 3), .enough = gamma2};
   }
+  /// Whether draft2 proposes.
+  bool has_draft2() const { return draft == DraftKind::nested || draft == DraftKind::automatic; }
   /// Drafted tokens of a chain, at most; of rounds within rounds those of the small model.
   int most_gamma() const {
-    if (draft == DraftKind::nested) return gamma1;
+    if (has_draft2()) return gamma1;
     return gamma.automatic() ? 16 : gamma.values.front();
   }
 };

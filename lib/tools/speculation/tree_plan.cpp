@@ -61,8 +61,14 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
   return about;
 }
 
-KeptTimes::KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec)
+KeptTimes::KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec,
+                     const std::string& of)
     : about_(times_context(pair, spec)) {
+  if (!of.empty()) {
+    recipe::Cache self = pair.self_cache();
+    about_["rounds"] = of;
+    about_["self_cache"] = recipe::to_json(recipe::fields_of(self));
+  }
   Json key = about_;
   key["contexts"] = spec.contexts;
   key["largest_tree"] = spec.largest_tree;

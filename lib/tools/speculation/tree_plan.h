@@ -26,7 +26,8 @@ nlohmann::ordered_json times_context(const ModelPair& pair, const bench::RoundTi
 class KeptTimes {
  public:
   /// pair     not loaded yet
-  KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec);
+  /// of       of a pair with several kinds of rounds: which; empty: it has one
+  KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec, const std::string& of = {});
   /// errors   kind input: the file is damaged
   std::optional<speculate::TimingTable> read(cli::Context& cx) const;
   /// Where the folder cannot be written they are measured again next time.

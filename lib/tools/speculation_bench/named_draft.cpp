@@ -133,6 +133,11 @@ void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
               "its window of {}",
               d.name, d.budget.value, d.sinks.value, d.window.value);
     if (d.kind == DraftKind::nested) check_nested(d, drafts, p);
+    if (d.kind == DraftKind::automatic)
+      p.field("drafts",
+              "bench.drafts: '{}' is of kind auto, which triforce-generate has; list the kinds to "
+              "compare",
+              d.name);
     if (!d.tree.empty() && !d.proposes_by_model() && d.kind != DraftKind::nested)
       p.field("drafts",
               "bench.drafts: '{}' has a tree, which a model proposes; leave it out, or "
