@@ -51,6 +51,7 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(fma_probe);
   TANDEM_PICK(narrow_rows);
   TANDEM_PICK(widen_eight_bit_rows);
+  t.copy_keys = copy_keys_cpu;
   t.copy_page = copy_page_cpu;
   t.move_tokens = move_tokens_cpu;
   t.path_moves = path_moves_cpu;

@@ -15,6 +15,7 @@
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/ffn/silu_mul_backward.h"
 #include "kernels/gather/attend_list.h"
+#include "kernels/gather/copy_keys.h"
 #include "kernels/gather/key_votes.h"
 #include "kernels/linear/packed_linear.h"
 #include "kernels/loss/cross_entropy.h"
@@ -79,6 +80,7 @@ struct CpuTable {
   FmaProbeFn* fma_probe;
   NarrowRowsFn* narrow_rows;
   WidenEightBitRowsFn* widen_eight_bit_rows;
+  CopyKeysFn* copy_keys;
   CopyPageFn* copy_page;
   MoveTokensFn* move_tokens;
   PathMovesFn* path_moves;

@@ -147,9 +147,11 @@ inline void check_groups(Device device, int trees) {
 struct SelfPair {
   std::unique_ptr<decode::Engine> engine;
 
-  SelfPair(const recipe::Cache& drafts_by, Device device, DType compute = DType::f32)
-      : engine(make_engine(tiny_model("tiny-16m"),
-                           {.compute = compute, .caches = {{}, drafts_by}, .device = device})) {}
+  SelfPair(const recipe::Cache& drafts_by, Device device, DType compute = DType::f32,
+           const recipe::Cache& reads_by = {})
+      : engine(
+            make_engine(tiny_model("tiny-16m"),
+                        {.compute = compute, .caches = {reads_by, drafts_by}, .device = device})) {}
   SelfPair(int recent, Device device, DType compute = DType::f32)
       : SelfPair(streaming(2, recent), device, compute) {}
   std::unique_ptr<speculate::Rounds> rounds(const speculate::TokenTree& tree) const {

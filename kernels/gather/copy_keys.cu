@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) copy_keys(const CopyKeysParams p) {
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int i = static_cast<int>(item / each_row), chunk = static_cast<int>(item % each_row);
   if (i >= p.n) return;
-  const int token = p.ids[head * p.id_stride + i];
+  const int token = p.ids[head * p.id_stride + i / p.run] * p.run + i % p.run;
   const auto place = [&](int page, int row) {
     return ((int64_t{page} * p.n_kv_heads + head) * kPageTokens + row) * each_row + chunk;
   };

@@ -1,6 +1,6 @@
 #pragma once
-// Copies of chosen keys and values into separate pages: contract. The reference runs on the
-// CPU; a GPU's parameters point into device memory.
+// Copies of chosen keys and values into separate pages: contract. A GPU's parameters point into
+// device memory, or where keys are read, into pinned memory of the host.
 #include "base/page.h"
 #include "base/types.h"
 
@@ -14,17 +14,20 @@ struct CopyKeysParams {
                             // page to_pages[i / 64], those of each KV head to its own rows
   const void *k_from, *v_from;
   const int32_t* from_pages;  // page table of the sequence
-  const int32_t* ids;         // [n] tokens of KV head h at h * id_stride
+  const int32_t* ids;  // of KV head h at h * id_stride: [ceil(n / run)] runs of tokens, the last of
+                       // which may be read in part: entry i is token ids[i / run] * run + i % run
   int64_t id_stride;
+  int run = 1;  // tokens
   int n, n_kv_heads;
   int row_bytes;  // of one token and head, an even number
 };
 
 /// Copies the keys and values that the lists of a layer's KV heads name. Rows of the last page
-/// after them stay as they are.
+/// after them stay as they are. On the CPU those of some KV heads.
 /// cost     reads and writes 2 n_kv_heads n row_bytes
 /// errors   none (preconditions checked by the caller)
-void copy_keys_ref(const CopyKeysParams&);
+using CopyKeysFn = void(const CopyKeysParams&, Range kv_heads);
+CopyKeysFn copy_keys_cpu;
 void copy_keys_cuda(const CopyKeysParams&, Stream);
 
 }  // namespace tandem

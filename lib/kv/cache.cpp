@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <optional>
 
 #include "base/check.h"
@@ -46,12 +47,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
     if (queries_) policies_.back()->read_queries(*queries_);
     if (scores_) policies_.back()->read_scores(*scores_);
   }
-  if (hosted_)
-    indexing_ = std::make_unique<PromptIndexing>(*policies_[0], hosted_->far(), hosted_->prompt(),
-                                                 policies_[0]->takes_read_prompts()
-                                                     ? PromptIndexing::Where::in_queue
-                                                     : PromptIndexing::Where::on_thread,
-                                                 hosted_->prompt_copies());
+  if (hosted_) read_hosted();
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
   const RunNeeds needs = needs_of_run(spec);
   n_parts_ = needs.parts;
@@ -65,6 +61,17 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
   partial_o_ = static_cast<float*>(arena.take("workspace/partial_o"));
   partial_lse_ = static_cast<float*>(arena.take("workspace/partial_lse"));
   if (turns_q(spec)) q_shifted_ = arena.take("workspace/q_shifted");
+}
+
+void Cache::read_hosted() {
+  hosted_->read_from([this](int slot) { return range_begin(slot); });
+  for (const auto& p : policies_) {
+    if (p != policies_.front()) p->read_hosted(*hosted_, static_cast<int>(indexing_.size()) - 1);
+    const auto where = p->takes_read_prompts() ? PromptIndexing::Where::in_queue
+                                               : PromptIndexing::Where::on_thread;
+    indexing_.push_back(std::make_unique<PromptIndexing>(*p, hosted_->far(), hosted_->prompt(),
+                                                         where, hosted_->prompt_copies()));
+  }
 }
 
 int Cache::create(Readers readers) {
@@ -93,14 +100,14 @@ int Cache::fork(int slot, Readers readers) {
     if (readers_of(slot).has(i))
       p.on_fork(slot, copy);
     else if (length(copy) > 0)
-      p.on_prompt(copy, indexed_store());
+      p.on_prompt(copy, indexed_store(i));
   }
   return copy;
 }
 
 void Cache::release(int slot) {
   if (stream_) stream_->forget();
-  for_readers(slot, [&](Policy& p) { p.on_release(slot); });
+  for_readers(slot, [&](Policy& p, int) { p.on_release(slot); });
   if (queries_) queries_->release(slot);
   if (hosted_) hosted_->release(slot);
   store_.release(slot);
@@ -114,16 +121,14 @@ void Cache::adopt_prompt(int slot) {
     else
       hosted_->wrote_far(slot);
   }
-  for_readers(slot, [&](Policy& p) { p.on_prompt(slot, indexed_store()); });
+  for_readers(slot, [&](Policy& p, int i) { p.on_prompt(slot, indexed_store(i)); });
 }
 
-void Cache::truncate(int slot, int n) {
-  uncommit(slot, n);
-  store_.truncate(slot, n);
-  if (hosted_) hosted_->free_end(slot);
-}
+void Cache::truncate(int slot, int n) { go_back(slot, n, /*frees_pages=*/true); }
 
-void Cache::uncommit(int slot, int n) {
+void Cache::uncommit(int slot, int n) { go_back(slot, n, /*frees_pages=*/false); }
+
+void Cache::go_back(int slot, int n, bool frees_pages) {
   if (const int token = missing_token(slot, n); token >= 0)
     throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back",
                       n, policy_of(slot).name(), token);
@@ -131,7 +136,10 @@ void Cache::uncommit(int slot, int n) {
   if (hosted_) hosted_->store(slot);
   store_.set_length(slot, n);
   if (hosted_) hosted_->cut(slot);
-  for_readers(slot, [&](Policy& p) { p.on_truncate(slot, n, indexed_store()); });
+  // Readers may need room.
+  if (hosted_ && frees_pages) hosted_->free_end(slot);
+  for_readers(slot, [&](Policy& p, int i) { p.on_truncate(slot, n, indexed_store(i)); });
+  if (frees_pages) store_.truncate(slot, n);
 }
 
 int Cache::missing_token(int slot, int n) const {
@@ -174,7 +182,7 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
   for (Step& step : steps)
     for (size_t b = 0; b < slots.size(); ++b)
       move_rows(step, static_cast<int>(b), slots[b], store_.length(slots[b]),
-                store_.pages(slots[b]), near_of(slots[b]));
+                store_.pages(slots[b]), near_of(slots[b], step.reading));
   lay_out_tables(last.phase, last.slot);
   publish(steps, outbox);
 }
@@ -187,9 +195,16 @@ void Cache::reserve(int slot, int n, Phase phase) {
   hosted_->near().reserve(slot, n);
 }
 
-NearRows Cache::near_of(int slot) const {
+NearRows Cache::near_of(int slot, Reading reading) const {
   if (!hosted_) return {};
-  return {hosted_->near().pages(slot), range_begin(slot)};
+  return {hosted_->near().pages(slot), policy(reading.keys).range_begin(slot)};
+}
+
+int Cache::range_begin(int slot) const {
+  int begin = std::numeric_limits<int>::max();
+  for (int i = 0; i < n_policies(); ++i)
+    if (readers_of(slot).has(i)) begin = std::min(begin, policy(i).range_begin(slot));
+  return begin;
 }
 
 void Cache::lay_out_tables(Phase phase, std::span<const int32_t> slots) {
@@ -319,7 +334,9 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
     if (hosted_)
       step.near_page.push_back(hosted_store(step.phase).page(rows.slot, token / kPageTokens));
   }
-  if (hosted_) step.near_begin.push_back(step.phase == Phase::extend ? range_begin(rows.slot) : 0);
+  if (hosted_)
+    step.near_begin.push_back(
+        step.phase == Phase::extend ? policy(step.reading.keys).range_begin(rows.slot) : 0);
   step.n_rows += rows.n_rows;
   step.row_begin.push_back(step.n_rows);
   ++step.n_seqs;
@@ -358,7 +375,7 @@ void Cache::keep(std::span<const int32_t> slots, std::span<const int> kept) {
     std::vector<int32_t> read;
     std::ranges::copy_if(slots, std::back_inserter(read),
                          [&](int slot) { return readers_of(slot).has(i); });
-    if (!read.empty()) policies_[static_cast<size_t>(i)]->on_commit(read, indexed_store());
+    if (!read.empty()) policies_[static_cast<size_t>(i)]->on_commit(read, indexed_store(i));
   }
   for (const int32_t slot : slots) {
     evict(slot, retention(slot));

@@ -139,7 +139,7 @@ class Cache {
   /// Reports to the readers of a slot how a round ended, before it is kept: of `offered` tokens
   /// drafted one after another `accepted` were right.
   void report_round(int slot, int accepted, int offered) {
-    for_readers(slot, [&](Policy& p) { p.on_round(slot, accepted, offered); });
+    for_readers(slot, [&](Policy& p, int) { p.on_round(slot, accepted, offered); });
   }
   /// Committed tokens of a slot with which its rows under a reading see keys by another rule: those
   /// of a round are kept up to there, and not beyond, so that each row reads what it reads in a
@@ -233,20 +233,30 @@ class Cache {
   template <class Visit>
   void for_readers(int slot, const Visit& visit) {
     for (int i = 0; i < n_policies(); ++i)
-      if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)]);
+      if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)], i);
   }
   bool is_hosted(int layer) const { return hosted_ && hosted_->holds(layer); }
+  /// Whether a step's keys in hosted layers are those in host memory: further readers have others.
+  static bool reads_far(const Step& step) {
+    return step.phase == Phase::extend && step.reading.keys == 0;
+  }
   /// Where on the forward's device rows of a step have the keys of hosted layers.
   const PagedStore& hosted_store(Phase phase) const {
     return phase == Phase::extend ? hosted_->near() : hosted_->prompt();
   }
-  /// Where policies find the keys that they index.
-  const PagedStore& indexed_store() const { return hosted_ ? hosted_->far() : store_; }
-  /// Tokens that a policy's ranges read of a slot; of the first one, whose keys are in host memory.
-  int range_begin(int slot) const { return policies_.front()->range_begin(slot); }
+  /// Where a policy finds the keys that it indexes; further readers of keys in host memory know
+  /// where these are.
+  const PagedStore& indexed_store(int policy) const {
+    return hosted_ && policy == 0 ? hosted_->far() : store_;
+  }
+  /// First token of a slot that ranges of its readers read, where keys are in host memory.
+  int range_begin(int slot) const;
+  void go_back(int slot, int n, bool frees_pages);
+  /// Makes policies known to the keys in host memory.
+  void read_hosted();
   /// Room for new rows of a sequence.
   void reserve(int slot, int n, Phase phase);
-  NearRows near_of(int slot) const;
+  NearRows near_of(int slot, Reading reading) const;
   void lay_out_tables(Phase phase, std::span<const int32_t> slots);
   /// One layer's attention by a plan.
   struct Attention {
@@ -273,7 +283,7 @@ class Cache {
   void attend_selected(const Attention& a, int i);
   /// Whether the host attends keys of a layer while a GPU is at it.
   bool asks_host(int layer, const Step& step) const {
-    return serves_steps() && is_hosted(layer) && step.phase == Phase::extend;
+    return serves_steps() && is_hosted(layer) && reads_far(step);
   }
   HostAttention& host_of(const Step& step) const {
     return *served_[static_cast<size_t>(step.micro_batch)];
@@ -327,12 +337,13 @@ class Cache {
   std::vector<std::unique_ptr<HostAttention>> served_;  // [kMicroBatches], where it serves a GPU
   std::array<Parts, kMicroBatches> pending_;            // between attend_begin and attend_end
   size_t n_parts_ = 1;                                  // partial results of a plan, at most
-  double cpu_share_ = 1;                      // of lists that a GPU chose, what the host attends
-  std::unique_ptr<FarRange> far_;             // when the CPU attends all far keys
-  std::unique_ptr<KeyStream> stream_;         // when all far keys go to the forward's device
-  std::vector<KeyUsage> usage_;               // by policy
-  std::unique_ptr<DeviceStep> device_step_;   // on a GPU
-  std::unique_ptr<PromptIndexing> indexing_;  // with keys in host memory
+  double cpu_share_ = 1;                     // of lists that a GPU chose, what the host attends
+  std::unique_ptr<FarRange> far_;            // when the CPU attends all far keys
+  std::unique_ptr<KeyStream> stream_;        // when all far keys go to the forward's device
+  std::vector<KeyUsage> usage_;              // by policy
+  std::unique_ptr<DeviceStep> device_step_;  // on a GPU
+  // With keys in host memory, by policy:
+  std::vector<std::unique_ptr<PromptIndexing>> indexing_;
   AttentionObserver* observer_ = nullptr;
 };
 

@@ -81,7 +81,7 @@ float* Cache::part_lse(const Step& step, int64_t n_rows, int i) const {
 
 Cache::Parts Cache::attend_parts(const Attention& a) {
   const auto& [layer, step, plan, out, q, lse, usage, scores, on_list] = a;
-  if (stream_ && is_hosted(layer) && step.phase == Phase::extend) {
+  if (stream_ && is_hosted(layer) && reads_far(step)) {
     attend_streamed(a);
     return {};
   }
@@ -105,8 +105,10 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
     args.key_hi = source.key_hi;
     args.sinks = source.sinks;
     args.window = source.window;
-    args.seq_key_lo = near ? step.near_lo : source.seq_key_lo;
-    args.lists = near ? KeyLists{} : source.lists;
+    // Lists of copies come with where the range begins.
+    const bool by_step = near && source.lists.ids == nullptr;
+    args.seq_key_lo = by_step ? step.near_lo : source.seq_key_lo;
+    args.lists = by_step ? KeyLists{} : source.lists;
   };
   if (!asks && plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr && !plan.far &&
       plan.sources[0].q_position_max < 0) {
@@ -152,7 +154,7 @@ void Cache::attend_selected(const Attention& a, int i) {
   lists_->run({.selector = *a.plan.selector,
                .layer = a.layer,
                .step = a.step,
-               .store = indexed_store(),
+               .store = whole_store(a.layer),
                .q = a.q,
                .o = part_o(a.step, rows, i),
                .lse = part_lse(a.step, rows, i),
@@ -181,7 +183,7 @@ void Cache::serve_layer(int layer, const Step& step) {
       lists_->run({.selector = chosen != nullptr ? *chosen : host.handed(),
                    .layer = layer,
                    .step = step,
-                   .store = indexed_store(),
+                   .store = whole_store(layer),
                    .q = q,
                    .o = r.o,
                    .lse = r.lse},
@@ -231,7 +233,7 @@ void Cache::attend_streamed(const Attention& a) {
 int Cache::attend_lists(const Attention& a, int first_part) {
   const Geometry& g = spec_.geometry;
   // Pinned memory of the host has the addresses there that it has here.
-  const PagedStore& store = indexed_store();
+  const PagedStore& store = whole_store(a.layer);
   const ops::StepArrays& step = a.step.arrays;
   const int n_rows = static_cast<int>(a.q.rows());
   const bool asks = asks_host(a.layer, a.step);

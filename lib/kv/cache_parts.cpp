@@ -81,17 +81,28 @@ size_t q_elements(const Cache::Spec& s) {
          static_cast<size_t>(s.geometry.head_dim);
 }
 
+/// Layers whose keys the first policy of a run has in host memory.
+std::vector<int> far_layers(const Cache::Spec& s) {
+  return on_host(s.policies[0]) ? make_policy(s.policies[0], bounds_of(s, 0))->hosted_layers()
+                                : std::vector<int>{};
+}
+
+int max_read(const Cache::Spec& s, size_t i) {
+  return i > 0 && s.max_drafted > 0 ? std::min(s.max_drafted, s.max_seqs) : s.max_seqs;
+}
+
 Bounds bounds_of(const Cache::Spec& s, size_t i) {
   return {.geometry = s.geometry,
           .max_seqs = s.max_seqs,
           .max_prompts = s.max_prompts,
-          .max_read = i > 0 && s.max_drafted > 0 ? std::min(s.max_drafted, s.max_seqs) : s.max_seqs,
+          .max_read = max_read(s, i),
           .max_rows = static_cast<int>(extend_rows(s)),
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
           .max_appended = s.max_appended,
           .device = list_device(s),
           .hosted = on_host(s.policies[i]),
+          .far_layers = i > 0 ? far_layers(s) : std::vector<int>{},
           .prompts = s.device,
           .block_shared_bytes = s.block_shared_bytes};
 }
@@ -106,9 +117,12 @@ void check_host_dtype(const recipe::Cache& c, DType compute) {
 
 std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
   if (!std::ranges::any_of(s.policies, on_host)) return {};
-  if (s.policies.size() > 1)
+  if (!on_host(s.policies[0]) ||
+      (s.policies.size() > 1 && s.policies[0].kind != recipe::CacheKind::full))
     throw recipe_error("cache.place", "is host, but {} policies share the keys", s.policies.size())
-        .hint("leave it device, or give the draft a separate model: draft.path");
+        .hint(
+            "leave it device, give the draft a separate model: draft.path, or let it read chunks "
+            "of a target of kind full: draft.cache.kind retrieval");
   const auto policy = make_policy(s.policies[0], bounds_of(s, 0));
   if (policy->most_ranged() == 0)
     throw recipe_error("cache.place", "is host, which {} has no use for", policy->name())
@@ -117,10 +131,22 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
   if (policy->hosted_layers().empty()) return {};
   check_host_dtype(s.policies[0], s.geometry.dtype);
   const int rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows;
+  std::vector<int> reader_tokens;
+  for (size_t i = 1; i < s.policies.size(); ++i) {
+    reader_tokens.push_back(
+        on_host(s.policies[i]) ? 0 : make_policy(s.policies[i], bounds_of(s, i))->most_ranged());
+    if (reader_tokens.back() == 0)
+      throw recipe_error("draft.cache.kind",
+                         "is {}, which reads no keys that the target has in host memory",
+                         recipe::yaml_text(s.policies[i].kind))
+          .hint("choose retrieval, set cache.place device, or name a separate model: draft.path");
+  }
   return HostedKeys::Spec{.layers = policy->hosted_layers(),
                           .whole = store_spec(s),
                           .near_tokens = std::min(s.max_tokens, policy->most_ranged() + rows),
                           .near_slots = s.max_extended,
+                          .reader_tokens = reader_tokens,
+                          .reader_slots = max_read(s, 1),
                           // The longest, or several of a forward's rows.
                           .prompt_tokens = std::max(s.max_tokens, s.max_rows),
                           .eight_bit = s.policies[0].is_eight_bit(),

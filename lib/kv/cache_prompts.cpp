@@ -49,18 +49,23 @@ void Cache::begin_step(int layer, std::span<Step> steps, size_t i) {
 void Cache::end_layer(int layer, std::span<const Step> steps) {
   if (!is_hosted(layer)) return;
   std::vector<std::vector<HostedKeys::Rows>> rows;
-  std::vector<PromptIndexing::Prompt> ended;
+  std::vector<std::vector<PromptIndexing::Prompt>> ended(indexing_.size());  // by policy
   for (const Step& step : steps) {
     rows.emplace_back();
     for (int b = 0; b < step.n_seqs; ++b) {
       const auto i = static_cast<size_t>(b);
       const int end = step.base[i] + step.rows_of(b);
       rows.back().push_back({step.slot[i], step.base[i], end});
-      if (step.last_chunk[i] != 0) ended.push_back({step.slot[i], end});
+      for (int p = 0; p < n_policies(); ++p)
+        if (step.last_chunk[i] != 0 && readers_of(step.slot[i]).has(p))
+          ended[static_cast<size_t>(p)].push_back({step.slot[i], end});
     }
   }
-  const auto index = [&] { indexing_->layer(layer, std::move(ended)); };
-  if (!indexing_->reads_far()) return hosted_->end_layer(layer, rows, index);
+  const auto index = [&] {
+    for (size_t p = 0; p < indexing_.size(); ++p) indexing_[p]->layer(layer, std::move(ended[p]));
+  };
+  // Where one reads from far there are no others.
+  if (!indexing_.front()->reads_far()) return hosted_->end_layer(layer, rows, index);
   hosted_->end_layer(layer, rows);
   index();
 }
@@ -68,7 +73,7 @@ void Cache::end_layer(int layer, std::span<const Step> steps) {
 void Cache::end_prompts() {
   if (!hosted_) return;
   hosted_->finish_copies();
-  indexing_->finish();
+  for (const auto& indexing : indexing_) indexing->finish();
 }
 
 void Cache::give_up_prompts() noexcept {
@@ -78,7 +83,7 @@ void Cache::give_up_prompts() noexcept {
   } catch (const std::exception&) {
     // The GPU has stopped, and writes nothing any more.
   }
-  indexing_->give_up();
+  for (const auto& indexing : indexing_) indexing->give_up();
 }
 
 }  // namespace tandem::kv

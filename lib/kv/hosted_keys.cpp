@@ -41,6 +41,10 @@ PagedStore::Spec near_spec(const HostedKeys::Spec& s) {
   // A text that goes over to near takes pages for itself, of tokens too that others share in far.
   const int slots = s.near_slots > 0 ? std::min(s.near_slots, spec.max_slots) : spec.max_slots;
   spec.n_pages = slots * std::min(spec.max_pages, pages);
+  // Copies are of separate sequences, and so may share pages.
+  for (const int tokens : s.reader_tokens)
+    spec.n_pages += s.reader_slots * std::min(spec.max_pages, pages_of(tokens));
+  spec.max_slots *= 1 + static_cast<int>(s.reader_tokens.size());
   return spec;
 }
 
@@ -60,6 +64,8 @@ HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const 
       narrow_(spec.eight_bit),
       rounds_prompt_(spec.eight_bit && spec.index_reads_prompt),
       slots_(static_cast<size_t>(spec.whole.max_slots)) {
+  for (int slot = 0; slot < near_.spec().max_slots; ++slot) near_.acquire();
+  for (int slot = 0; slot < spec.whole.max_slots; ++slot) near_.release(slot);
   if (!exec.on_gpu()) return;
   if (spec.cpu_reads) bound_ = std::make_unique<BoundThreads>();
   copies_ = std::make_unique<cuda::Queue>(exec.queue->device());
@@ -137,6 +143,12 @@ void HostedKeys::hold_split(int slot, int begin) {
   near_.adopt(slot, length, begin);
   near_.copy_from(far_, slot, begin, length);
   at(slot).split = true;
+}
+
+void HostedKeys::make_room(int slot) {
+  store(slot);
+  if (!at(slot).split) return;
+  near_.drop(slot, 0, range_begin_(slot));
 }
 
 void HostedKeys::begin_prompts() {

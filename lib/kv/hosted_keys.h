@@ -20,10 +20,14 @@ namespace tandem::kv {
 class HostedKeys {
  public:
   struct Spec {
-    std::vector<int> layers;         // rising
-    PagedStore::Spec whole;          // the store of the other layers
-    int near_tokens = 0;             // of one sequence in near, at most
-    int near_slots = 0;              // sequences that are split at once; 0: all
+    std::vector<int> layers;  // rising
+    PagedStore::Spec whole;   // the store of the other layers
+    int near_tokens = 0;      // of one sequence in near, at most
+    int near_slots = 0;       // sequences that are split at once; 0: all
+    /// Tokens of copies and ranges of each further reader, of one sequence, and how many sequences
+    /// have them at once.
+    std::vector<int> reader_tokens = {};
+    int reader_slots = 0;
     int prompt_tokens = 0;           // of texts that go through the layers together
     bool eight_bit = false;          // far keys and values are, as Pages'
     bool index_reads_prompt = true;  // not far, as prompts are indexed
@@ -50,6 +54,14 @@ class HostedKeys {
   void acquire(int slot);
   void fork(int from, int to);
   void release(int slot);
+
+  /// The sequence of near that holds what the i-th further reader has copied of a slot's far keys.
+  /// It is there from the start on, without tokens.
+  int copies_slot(int i, int slot) const { return (1 + i) * far_.spec().max_slots + slot; }
+  /// `begin` says the first token of a slot that ranges read.
+  void read_from(std::function<int(int slot)> begin) { range_begin_ = std::move(begin); }
+  /// Near frees tokens of a slot that no range reads; far has all of its tokens.
+  void make_room(int slot);
 
   bool is_split(int slot) const { return slots_[static_cast<size_t>(slot)].split; }
   /// The slot's committed text is far from now on.
@@ -114,6 +126,7 @@ class HostedKeys {
   std::unique_ptr<cuda::Event> written_;              // a layer of prompt
   std::vector<std::unique_ptr<cuda::Event>> copied_;  // [steps] of the layer before
   std::vector<Slot> slots_;
+  std::function<int(int slot)> range_begin_;
   std::set<int> texts_;  // slots with pages in prompt
 };
 

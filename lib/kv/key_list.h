@@ -100,6 +100,15 @@ struct KeyUsage {
   }
 };
 
+class PagedStore;
+
+/// Where the keys of lists have copies: those of slot s are the tokens of sequence first_slot + s
+/// of a store.
+struct ListedCopies {
+  const PagedStore* store = nullptr;  // null: there are none
+  int first_slot = 0;
+};
+
 /// Chooses keys, once for every row and KV head. Called by several threads at once.
 class KeySelector {
  public:
@@ -111,6 +120,8 @@ class KeySelector {
   /// Fills a list for each head of the query; `scratch` keeps them alive until the next call.
   virtual void select_keys(const KeyQuery& query, std::byte* scratch,
                            std::span<KeyList> lists) const = 0;
+  /// Where lists of a layer name rows of copies and not tokens.
+  virtual ListedCopies copies(int /*layer*/) const { return {}; }
   /// Table of log inclusion probabilities by cosine, for lists with norms; empty without.
   virtual std::span<const float> log_u() const { return {}; }
 };

@@ -147,6 +147,11 @@ void ListAttention::run(const Call& call, KeyUsage& usage) {
   team.rethrow();
 }
 
+ListedCopies ListAttention::keys_of(const Call& call) {
+  const ListedCopies copies = call.selector.copies(call.layer);
+  return copies.store != nullptr ? copies : ListedCopies{&call.store};
+}
+
 std::vector<ListAttention::Task> ListAttention::tasks_of(const Call& call) const {
   const Step& step = call.step;
   const int group = geometry_.group();
@@ -172,6 +177,7 @@ void ListAttention::make_lists(const Call& call, const Task& t, Desk& desk) cons
   const size_t first = static_cast<size_t>(t.row) * static_cast<size_t>(geometry_.n_heads) +
                        static_cast<size_t>(t.first_head);
   const auto b = static_cast<size_t>(t.b);
+  const ListedCopies read = keys_of(call);
   desk.task = t;
   desk.query = {
       .layer = call.layer,
@@ -179,7 +185,7 @@ void ListAttention::make_lists(const Call& call, const Task& t, Desk& desk) cons
       .row = t.row,
       .position = call.step.pos[static_cast<size_t>(t.row)],
       .kv_head = t.kv_head,
-      .keys = call.store.keys(call.layer, call.step.slot[b], t.kv_head),
+      .keys = read.store->keys(call.layer, read.first_slot + call.step.slot[b], t.kv_head),
       .first_head = t.first_head,
       .n_heads = t.n_heads,
       .q = static_cast<const char*>(call.q.raw()) +
@@ -207,14 +213,15 @@ void ListAttention::attend_block(const Call& call, Desk& owner, int i,
   const KeyList& list = owner.lists[head];
   const std::span<const float> log_u = call.selector.log_u();
   const size_t state = head * kMostListBlocks + static_cast<size_t>(block.i);
+  const ListedCopies read = keys_of(call);
   cut_block(list.segments, block.n_blocks, block.i, cut);
   ops::attend_list(
       {.o = owner.o + state * d,
        .lse = owner.lse + state,
        .q = static_cast<const char*>(owner.query.q) + head * d * dtype_bytes(geometry_.dtype),
-       .k_pool = call.store.k(call.layer).raw(),
-       .v_pool = call.store.v(call.layer).raw(),
-       .pages = call.store.pages(owner.query.slot).data(),
+       .k_pool = read.store->k(call.layer).raw(),
+       .v_pool = read.store->v(call.layer).raw(),
+       .pages = read.store->pages(read.first_slot + owner.query.slot).data(),
        .segments = cut.data(),
        .n_segments = static_cast<int>(cut.size()),
        .n_kv_heads = geometry_.n_kv_heads,
@@ -226,7 +233,7 @@ void ListAttention::attend_block(const Call& call, Desk& owner, int i,
        .log_u_intervals = log_u.empty() ? 0 : static_cast<int>(log_u.size()) - 1,
        .q_norm = list.q_norm,
        .q_center = list.q_center,
-       .scales = call.store.scales(call.layer)});
+       .scales = read.store->scales(call.layer)});
 }
 
 void ListAttention::finish(const Call& call, Desk& desk) {

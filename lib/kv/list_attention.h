@@ -52,6 +52,8 @@ class ListAttention {
   struct Desk;
   class Team;
 
+  /// Where the keys of lists are.
+  static ListedCopies keys_of(const Call& call);
   std::vector<Task> tasks_of(const Call& call) const;
   void make_lists(const Call& call, const Task& task, Desk& desk) const;
   void attend_block(const Call& call, Desk& owner, int i, std::vector<KeySegment>& cut) const;

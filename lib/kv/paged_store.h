@@ -79,6 +79,7 @@ class PagedStore {
   int acquire() { return sequences_->acquire(); }
   void release(int slot) { sequences_->release(slot); }
   int fork(int slot) { return sequences_->fork(slot); }
+  void share(int from, int to) { sequences_->share(from, to); }
   int length(int slot) const { return sequences_->length(slot); }
   void set_length(int slot, int n) { sequences_->set_length(slot, n); }
   void adopt(int slot, int n, int begin) { sequences_->adopt(slot, n, begin); }

@@ -23,6 +23,8 @@
 
 namespace tandem::kv {
 
+class HostedKeys;
+
 /// The first and the newest tokens of a sequence, a row's own included among the newest.
 struct Retention {
   int sinks = 0;
@@ -66,15 +68,18 @@ struct Geometry {
 /// What bounds a run, for policies that hold data of their own.
 struct Bounds {
   Geometry geometry;
-  int max_seqs = 1;            // sequences alive at once
-  int max_prompts = 0;         // of them, all but forks that add few tokens (cache.h); 0 = all
-  int max_read = 1;            // of them, those that this policy reads
-  int max_rows = 1;            // of one extend step
-  int max_tokens = 0;          // of one sequence
-  int64_t total_tokens = 0;    // over all sequences, shared prefixes counted once
-  int max_appended = 0;        // of one sequence after its prompt (cache.h); 0 = any number
-  Device device = {};          // where keys are chosen
-  bool hosted = false;         // they are in host memory: ranges may be read elsewhere
+  int max_seqs = 1;          // sequences alive at once
+  int max_prompts = 0;       // of them, all but forks that add few tokens (cache.h); 0 = all
+  int max_read = 1;          // of them, those that this policy reads
+  int max_rows = 1;          // of one extend step
+  int max_tokens = 0;        // of one sequence
+  int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
+  int max_appended = 0;      // of one sequence after its prompt (cache.h); 0 = any number
+  Device device = {};        // where keys are chosen
+  bool hosted = false;       // they are in host memory: ranges may be read elsewhere
+  /// Of a further reader, the layers whose keys the first has in host memory (kv/hosted_keys.h):
+  /// ranges of these read near keys, and lists copies of others.
+  std::vector<int> far_layers = {};
   Device prompts = {};         // where prompts are read
   int block_shared_bytes = 0;  // of the GPU, on one: what a block may have; 0: not known
 
@@ -157,6 +162,8 @@ class Policy {
   /// copies of keys to host memory, which is done when a prompt is committed or given up; after
   /// run_on.
   virtual void read_prompts_on(const Exec&, cuda::Queue& /*copies*/) {}
+  /// Where keys are in host memory, of its i-th further reader, from 0 on; after run_on.
+  virtual void read_hosted(HostedKeys&, int /*i*/) {}
   /// Where the newest queries of sequences are, if needs() asks for any; before all hooks below.
   virtual void read_queries(const QueryRing&) {}
   /// Where steps that read all keys leave scores, if needs() asks for them; before all hooks below.
@@ -190,7 +197,8 @@ class Policy {
   virtual void on_release(int /*slot*/) {}
   virtual void on_truncate(int /*slot*/, int /*n*/, const PagedStore&) {}
   /// Where keys lie in host memory (kv/hosted_keys.h): the layers whose keys those are, the first
-  /// token of a slot that ranges of these read, and how many they read at most.
+  /// token of a slot that ranges of these read, and how many they read at most; of a further reader
+  /// with what it has copies of. None: it cannot be one.
   virtual std::vector<int> hosted_layers() const { return {}; }
   virtual int range_begin(int /*slot*/) const { return 0; }
   virtual int most_ranged() const { return 0; }

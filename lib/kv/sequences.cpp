@@ -53,6 +53,15 @@ int Sequences::fork(int slot) {
   return copy;
 }
 
+void Sequences::share(int from, int to) {
+  Slot& s = at(to);
+  TANDEM_CHECK(s.pages.empty(), "slot {} has {} pages", to, s.pages.size());
+  s = at(from);
+  for (const int32_t page : s.pages)
+    if (page >= 0) ++refs_[static_cast<size_t>(page)];
+  touch(s);
+}
+
 int32_t Sequences::allocate() {
   if (free_.empty())
     throw Error::make(ErrorKind::memory, "kv cache", "all {} pages of {} tokens are in use",

@@ -26,6 +26,8 @@ class Sequences {
   void release(int slot);
   /// A new slot that shares all pages of `slot`.
   int fork(int slot);
+  /// Gives an empty slot all pages and tokens of another.
+  void share(int from, int to);
 
   /// Committed tokens.
   int length(int slot) const { return at(slot).length; }

@@ -1,10 +1,13 @@
 #include "ops/selection.h"
 
-#include "kernels/cpu_table.h"
-#include "kernels/cuda_table.h"
-#include "tensor/cuda.h"
+#include "ops/operation.h"
 
 namespace tandem::ops {
+namespace {
+
+constexpr Operation kCopyKeys{"copy_keys", &CpuTable::copy_keys, &CudaTable::copy_keys};
+
+}  // namespace
 
 void sign_project(const SignProjectParams& p, Range rows) { cpu_table().sign_project(p, rows); }
 int hash_probe(const HashProbeParams& p) { return cpu_table().hash_probe(p); }
@@ -58,8 +61,7 @@ void choose_keys(const ChooseKeysParams& p, Stream stream) {
   cuda::launched("choose_keys", stream);
 }
 void copy_keys(const CopyKeysParams& p, Stream stream) {
-  cuda_table().copy_keys(p, stream);
-  cuda::launched("copy_keys", stream);
+  kCopyKeys.run(p, p.n_kv_heads, int64_t{2} * p.n * p.row_bytes, stream);
 }
 void choose_scored(const ChooseScoredParams& p, Stream stream) {
   cuda_table().choose_scored(p, stream);

@@ -42,6 +42,8 @@ void draw_exponentials(const DrawExponentialsParams& params, Range ids);
 int sample_tail(const SampleTailParams& params);
 void attend_list(const AttendListParams& params);
 void key_votes(const KeyVotesParams& params);
+/// On all of the CPU's threads where the stream is null.
+void copy_keys(const CopyKeysParams& params, Stream stream);
 /// errors   of these: kind device in a build without CUDA
 void attend_lists(const AttendListsParams& params, Stream stream);
 void hand_over_lists(const HandOverListsParams& params, Stream stream);
@@ -51,7 +53,6 @@ void choose_coded(const ChooseCodedParams& params, Stream stream);
 void draw_tail(const DrawTailParams& params, Stream stream);
 void key_votes(const KeyVotesCudaParams& params, Stream stream);
 void choose_keys(const ChooseKeysParams& params, Stream stream);
-void copy_keys(const CopyKeysParams& params, Stream stream);
 void choose_scored(const ChooseScoredParams& params, Stream stream);
 void score_keys(const ScoreKeysParams& params, Stream stream);
 void select_top(const SelectTopCudaParams& params, Stream stream);

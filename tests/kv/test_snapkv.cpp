@@ -5,7 +5,7 @@
 #include "base/parallel.h"
 #include "decode/state.h"
 #include "error_text.h"
-#include "kv/policies/page_sets.h"
+#include "kv/policies/copied_keys.h"
 #include "kv/policies/pool_votes.h"
 #include "kv/tree_runs.h"
 #include "ops/selection.h"
@@ -437,33 +437,46 @@ TEST_SUITE("kv/snapkv") {
     CHECK(usage.key_bytes == 2 * PolicyRig::Shape{}.geometry.token_bytes() * (kBudget + 1));
   }
 
-  TEST_CASE("sets of pages: shared by forks, free when the last of them goes or chooses again") {
-    kv::PageSets sets(3, 3);
-    CHECK(sets.of(0) == -1);
-    CHECK(sets.own(0));
-    const int first = sets.of(0);
-    CHECK_FALSE(sets.own(0));  // chosen again: in place
-    sets.share(0, 1);
-    sets.share(0, 2);
-    CHECK(sets.of(2) == first);
-    CHECK(sets.own(1));
-    CHECK(sets.of(1) != first);
-    sets.drop(0);
-    CHECK_FALSE(sets.own(2));
-    CHECK(sets.of(2) == first);
-    CHECK(sets.own(0));
-    CHECK(std::set{sets.of(0), sets.of(1), sets.of(2)}.size() == 3);
-    sets.drop(1);
-    sets.share(1, 0);  // a fork of one without
-    CHECK(sets.of(0) == -1);
-    CHECK(sets.own(1));
-    CHECK(sets.own(0));
-    kv::PageSets few(4, 2);  // two of four slots are read at a time
-    CHECK(few.own(3));
-    CHECK(few.own(1));
-    few.drop(3);
-    CHECK(few.own(0));
-    CHECK(few.of(0) != few.of(1));
+  TEST_CASE("copies: shared by forks, whose pages are free when the last goes or chooses again") {
+    constexpr int kTokens = 130, kSlots = 4;  // three pages
+    const kv::Bounds bounds{.geometry = {.n_layers = 3,
+                                         .n_heads = 2,
+                                         .n_kv_heads = 2,
+                                         .head_dim = 16,
+                                         .dtype = DType::f32},
+                            .max_seqs = kSlots,
+                            .max_read = 2};
+    kv::CopiedKeys copies(kTokens, {0, 2}, bounds);
+    MemoryPlan plan;
+    copies.plan(plan, "copies", true);
+    CHECK(plan.find("copies.derived pages/k")->bytes == 2 * 2 * 3 * 2 * 64 * 16 * 4);
+    Arena arena(plan);
+    copies.allocate(arena, "copies", true);
+    const auto pages = [&](int slot) { return copies.store().pages(slot); };
+    CHECK(pages(0).empty());
+    copies.begin(0, kTokens);
+    const std::vector<int32_t> first = pages(0);
+    CHECK(first.size() == 3);
+    copies.begin(0, kTokens);  // chosen again: in place
+    CHECK(pages(0) == first);
+    copies.fork(0, 1);
+    copies.fork(0, 2);
+    CHECK(pages(2) == first);
+    copies.begin(1, kTokens);
+    CHECK(copies.store().free_pages() == 0);
+    CHECK(pages(0) == first);
+    copies.set_rest(0, 0, 0);
+    CHECK(pages(2) == first);
+    copies.begin(2, kTokens);
+    CHECK(copies.store().free_pages() == 0);
+    copies.set_rest(1, 500, 64);  // the rest of a choice gave way
+    CHECK(copies.tokens(1) == 64);
+    CHECK(copies.store().free_pages() == 2);
+    copies.set_rest(1, 0, 0);
+    copies.fork(1, 3);  // of one without
+    CHECK(copies.tokens(3) == 0);
+    copies.begin(3, 100);
+    CHECK(pages(3).size() == 2);
   }
 
   TEST_CASE("memory: a list a sequence, layer and KV head, and the newest queries, by name") {
@@ -488,7 +501,9 @@ TEST_SUITE("kv/snapkv") {
     spec.device = {Device::Kind::cuda, 0};
     spec.multiprocessors = 132;
     CHECK(bytes("index/1 snapkv.lists") == 0);
-    CHECK(bytes("index/1 snapkv.derived pages") == 2 * 5 * 3 * 1 * 2 * 64 * 16 * 2);
+    for (const char* half : {"k", "v"})
+      CHECK(bytes(std::string("index/1 snapkv.derived pages/") + half) ==
+            5 * 3 * 1 * 2 * 64 * 16 * 2);
     CHECK(bytes("index/1 snapkv.tables") == (5 * 1 + 5 * 2 + 5) * 4);
     spec.device = {};
     spec.policies = {Cache{}};

@@ -124,13 +124,11 @@ ChunkBlocks ChunkKeys::blocks_of(int slot, int ordinal) const {
           .block_chunks = block_chunks()};
 }
 
-void ChunkKeys::extend(int slot, int end, const PagedStore& store) {
-  TokenIndex::Work work{.slot = slot, .length = end};
-  const int begin = index_.end(slot);
-  if (end > begin) work.pieces = index_.extend(slot, end);
+TokenIndex::Work ChunkKeys::extend(int slot, int end) {
+  TokenIndex::Work work{.slot = slot, .length = end, .ordinals = {0, n_layers()}};
+  if (end > index_.end(slot)) work.pieces = index_.extend(slot, end);
   // A fork's or a slot's that was cut has other blocks than the device knows.
   if (device_index_) device_index_->update(slot, index_, *exec_.queue);
-  if (work.pieces.empty()) return;
   for (const TokenIndex::Piece& piece : work.pieces) {
     if (piece.copy_of < 0) continue;
     const size_t bytes = grid().cells(1) * cell_bytes();
@@ -139,18 +137,23 @@ void ChunkKeys::extend(int slot, int end, const PagedStore& store) {
     else
       std::memcpy(means(piece.block, 0, 0), means(piece.copy_of, 0, 0), bytes);
   }
-  if (device_index_) device_index_->set_pages(store.pages(slot), *exec_.queue);
-  work.ordinals = {0, n_layers()};
-  write_means(work, store);
+  return work;
+}
+
+const int32_t* ChunkKeys::pages_of(int slot, const PagedStore& store) {
+  if (!device_index_) return store.pages(slot).data();
+  device_index_->set_pages(store.pages(slot), *exec_.queue);
+  return device_index_->pages();
 }
 
 void ChunkKeys::write_means(const TokenIndex::Work& work, const PagedStore& store) {
   const Geometry& g = geometry();
   const int begin = work.pieces.front().token, heads = g.n_kv_heads;
+  const int32_t* const pages = pages_of(work.slot, store);
   for (int ord = work.ordinals.begin; on_gpu() && ord < work.ordinals.end; ++ord)
     ops::chunk_means({.to = blocks_of(work.slot, ord),
                       .k_pool = store.k(layers()[static_cast<size_t>(ord)]).raw(),
-                      .pages = device_index_->pages(),
+                      .pages = pages,
                       .first = begin / rule_.chunk,
                       .n = (work.length - begin) / rule_.chunk,
                       .chunk = rule_.chunk,
@@ -166,7 +169,7 @@ void ChunkKeys::write_means(const TokenIndex::Work& work, const PagedStore& stor
       ops::chunk_means({.means = means(piece.block, ord, head) +
                                  static_cast<size_t>(piece.offset / rule_.chunk) * mean_bytes(),
                         .k_pool = store.k(layers()[static_cast<size_t>(ord)]).raw(),
-                        .pages = store.pages(work.slot).data(),
+                        .pages = pages,
                         .token = piece.token,
                         .n = piece.n / rule_.chunk,
                         .chunk = rule_.chunk,
@@ -177,19 +180,31 @@ void ChunkKeys::write_means(const TokenIndex::Work& work, const PagedStore& stor
   });
 }
 
-void ChunkKeys::choose(int slot, const Queries& queries, int end, int n, const PagedStore& store) {
-  const Choice c{slot, queries, end / rule_.chunk, n};
+void ChunkKeys::choose(const TokenIndex::Work& work, const Queries& queries, int n,
+                       const PagedStore& store) {
+  const Choice c{work.slot, queries, work.length / rule_.chunk, n, work.ordinals};
   TANDEM_CHECK(n >= 1 && n <= c.n_chunks && n <= capacity(), "{} of {} chunks, {} at most", n,
                c.n_chunks, capacity());
-  extend(slot, end, store);
+  if (!work.pieces.empty()) write_means(work, store);
   if (on_gpu()) return choose_on_gpu(c);
-  const int heads = geometry().n_kv_heads, n_lists = n_layers() * heads;
+  const int heads = geometry().n_kv_heads, n_lists = (c.ordinals.end - c.ordinals.begin) * heads;
 #pragma omp parallel num_threads(n_scratch_) if (n_lists > 1)
   {
     const CpuScratch s(scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes(),
                        *this);
 #pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < n_lists; ++i) choose_list(c, i / heads, i % heads, s);
+    for (int i = 0; i < n_lists; ++i) choose_list(c, c.ordinals.begin + i / heads, i % heads, s);
+  }
+}
+
+void ChunkKeys::choose_first(int slot) {
+  constexpr int32_t kFirst = 0;
+  for (int i = 0; i < n_layers() * geometry().n_kv_heads; ++i) {
+    int32_t* const list = kept_.at(slot, i / geometry().n_kv_heads, i % geometry().n_kv_heads);
+    if (on_gpu())
+      exec_.queue->copy_in(list, &kFirst, sizeof(kFirst));
+    else
+      std::iota(list, list + rule_.chunk, 0);
   }
 }
 
@@ -237,8 +252,8 @@ void ChunkKeys::choose_on_gpu(const Choice& c) {
   const Geometry& g = geometry();
   const int at_a_time = layers_at_a_time();
   const GpuScratch s(scratch_, *this, at_a_time);
-  for (int ord = 0; ord < n_layers(); ord += at_a_time) {
-    const int n = std::min(at_a_time, n_layers() - ord);
+  for (int ord = c.ordinals.begin; ord < c.ordinals.end; ord += at_a_time) {
+    const int n = std::min(at_a_time, c.ordinals.end - ord);
     ops::chunk_scores(
         {.scores = s.scores,
          .score_stride = max_chunks(),

@@ -34,13 +34,24 @@ class ChunkKeys {
   int capacity() const {
     return bounds_.max_tokens > rule_.budget ? rule_.budget / rule_.chunk : 0;
   }
+  /// What the index of a slot lacks of the tokens before `end`, a multiple of the chunk: means of
+  /// all layers, which `choose` then makes.
+  TokenIndex::Work extend(int slot, int end);
   /// Queries of tokens, all held.
   struct Queries {
     int first, end;
   };
-  /// Chooses among the chunks of the tokens before `end`, a multiple of the chunk, all committed:
-  /// chunk 0, and of the others the best, `n` in all.
-  void choose(int slot, const Queries& queries, int end, int n, const PagedStore& store);
+  /// Chooses among the chunks of the work's tokens, under the layers that its ordinals say: chunk
+  /// 0, and of the others the best, `n` in all. Each layer needs it once after `extend`.
+  /// store    of these layers, with the keys of all these tokens
+  void choose(const TokenIndex::Work& work, const Queries& queries, int n, const PagedStore& store);
+  /// Makes chunk 0 the slot's list, of all layers.
+  void choose_first(int slot);
+  /// A sequence's page table in a store, where choices are made; until the next call of this or
+  /// `choose`.
+  const int32_t* pages_of(int slot, const PagedStore& store);
+  /// Whether a slot has means.
+  bool has_means(int slot) const { return !index_.empty(slot); }
   /// A slot's text is cut to n tokens: the means of chunks beyond go.
   void cut(int slot, int n);
   void fork(int from, int to);
@@ -73,13 +84,12 @@ class ChunkKeys {
   /// Of a GPU's scores.
   int layers_at_a_time() const;
 
-  /// Brings a slot's means up to the token `end`.
-  void extend(int slot, int end, const PagedStore& store);
   void write_means(const TokenIndex::Work& work, const PagedStore& store);
   struct Choice {
     int slot;
     Queries queries;
     int n_chunks, n;
+    Range ordinals;
   };
   void choose_list(const Choice& c, int ordinal, int kv_head, const CpuScratch& s) const;
   void choose_on_gpu(const Choice& c);

@@ -1,9 +1,14 @@
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "kv/hosted_keys.h"
 #include "kv/policies/chunk_keys.h"
+#include "kv/policies/copied_keys.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/sparse_policy.h"
 #include "kv/query_ring.h"
@@ -15,9 +20,13 @@ namespace {
 /// tokens by its products with their mean keys, and every row that follows reads these, chunk 0
 /// among them, the tokens after the last whole chunk, and generated ones. The budget is of all
 /// of these: generated tokens take the place of the worst chunks. Keys keep their true positions
-/// and are read where they are. Deviations: chunks give way some at a time (step_), so that few
+/// and are read where they are, or from copies where another reader has them in host memory.
+/// Deviations: chunks give way some at a time (step_), so that few
 /// numbers of tokens change what rows read; and where no chunk would be left the last query chooses
 /// again, generated text included, even if `rebuild` is never.
+/// Over keys in host memory chunks are chosen layer by layer as a new prompt passes by, later ones
+/// from host memory; and a text too long to be read whole, none of whose queries are held, has the
+/// first chunk and the newest tokens until one more is committed.
 class RetrievalPolicy final : public SelectingPolicy {
  public:
   RetrievalPolicy(const recipe::Cache& cache, const Bounds& bounds)
@@ -27,23 +36,76 @@ class RetrievalPolicy final : public SelectingPolicy {
         step_(
             std::clamp(budget_ / kStepShare / spec_.chunk * spec_.chunk, spec_.chunk, kPageTokens)),
         keys_({.budget = budget_, .chunk = spec_.chunk, .group = spec_.group}, layers(), bounds),
-        slots_(static_cast<size_t>(bounds.max_seqs)) {
+        slots_(static_cast<size_t>(bounds.max_seqs)),
+        far_(static_cast<size_t>(geometry().n_layers)) {
     TANDEM_CHECK(budget_ >= 2 * spec_.chunk + spec_.force_recent, "a budget of {}, chunks of {}",
                  budget_, spec_.chunk);
+    if (!is_over_host()) return;
+    for (const int layer : bounds.far_layers) {
+      if (ordinal(layer) < 0)
+        throw recipe_error("cache.dense_layers",
+                           "layer {} is to read all keys in every draft, but these are in host "
+                           "memory",
+                           layer)
+            .hint("leave dense_layers out of draft.cache, or set cache.place device");
+      far_[static_cast<size_t>(layer)] = 1;
+    }
+    copies_.emplace(keys_.capacity() * spec_.chunk, bounds.far_layers, bounds);
+    by_layers_.resize(slots_.size());
+    rows_.resize(static_cast<size_t>(keys_.capacity() * spec_.chunk));
+    std::iota(rows_.begin(), rows_.end(), 0);
   }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     keys_.plan(plan, prefix);
+    if (copies_) copies_->plan(plan, prefix, /*own_pages=*/false);
   }
-  void allocate(Arena& arena, const std::string& prefix) override { keys_.allocate(arena, prefix); }
-  void run_on(const Exec& exec) override { keys_.run_on(exec); }
+  void allocate(Arena& arena, const std::string& prefix) override {
+    keys_.allocate(arena, prefix);
+    if (copies_) copies_->allocate(arena, prefix, /*own_pages=*/false);
+  }
+  void run_on(const Exec& exec) override {
+    keys_.run_on(exec);
+    if (copies_) copies_->run_on(exec);
+  }
+  void read_hosted(HostedKeys& hosted, int i) override {
+    hosted_ = &hosted;
+    copies_->keep_in(hosted.near(), hosted.copies_slot(i, 0));
+  }
   void read_queries(const QueryRing& queries) override {
     queries_ = &queries;
     keys_.read_queries(queries);
   }
 
+  void on_layer(int layer, int slot, int length, const PagedStore& prompt) override {
+    if (!is_far(layer)) return;
+    ByLayers& by = by_layers_[static_cast<size_t>(slot)];
+    // Nothing could bring back what copies of an earlier choice were: on_prompt chooses again.
+    if (layer == bounds().far_layers.front()) {
+      by = {};
+      if (can_choose(slot, length) && at(slot).n_chosen == 0 && !keys_.has_means(slot)) {
+        by.now = to_choose(length);
+        by.work = keys_.extend(slot, by.now.tail_begin);
+        copies_->begin(slot, by.now.n_chosen * spec_.chunk);
+      }
+    }
+    if (by.now.n_chosen > 0) choose_layer(by.now, by.work, ordinal(layer), prompt);
+  }
+  void on_give_up(int slot) override {
+    if (!copies_) return;
+    const ByLayers by = std::exchange(by_layers_[static_cast<size_t>(slot)], {});
+    if (by.now.n_chosen == 0) return;
+    keys_.release(slot);
+    copies_->set_rest(slot, 0, 0);
+  }
   void on_prompt(int slot, const PagedStore& store) override {
-    choose(slot, store.length(slot), store);
+    const int n = store.length(slot);
+    ByLayers by = copies_ ? std::exchange(by_layers_[static_cast<size_t>(slot)], {}) : ByLayers{};
+    if (by.now.n_chosen == 0) return choose(slot, n, store);
+    TANDEM_CHECK(by.now.chosen_at == n, "chosen at {} of {} tokens", by.now.chosen_at, n);
+    for (const int layer : layers())
+      if (!is_far(layer)) choose_layer(by.now, by.work, ordinal(layer), store);
+    set(slot, by.now, n);
   }
   void on_round(int slot, int accepted, int offered) override {
     Slot& s = at(slot);
@@ -67,9 +129,13 @@ class RetrievalPolicy final : public SelectingPolicy {
   void on_fork(int from, int to) override {
     keys_.fork(from, to);
     at(to) = at(from);
+    if (!has_copies()) return;
+    copies_->fork(from, to);
+    copies_->set_rest(to, at(to).tail_begin, at(to).n_chunks * spec_.chunk);
   }
   void on_release(int slot) override {
     keys_.release(slot);
+    if (copies_) by_layers_[static_cast<size_t>(slot)] = {};
     try {
       set(slot, {}, 0);
     } catch (const Error&) {
@@ -88,7 +154,8 @@ class RetrievalPolicy final : public SelectingPolicy {
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
     if (bounds().on_gpu() && ordinal(layer) >= 0 && keys_.capacity() > 0)
-      return plan.add({.lists = keys_.kept().of_layer(ordinal(layer))});
+      return plan.add(
+          {.lists = is_far(layer) ? copies_->lists(layer) : keys_.kept().of_layer(ordinal(layer))});
     plan_from(
         layer, step, [&](int slot) { return at(slot).tail_begin; }, plan);
   }
@@ -103,9 +170,17 @@ class RetrievalPolicy final : public SelectingPolicy {
   void select_keys(const KeyQuery& query, std::byte*, std::span<KeyList> lists) const override {
     const Slot& slot = at(query.slot);
     if (slot.tail_begin == 0) return;  // the plan's range has all its keys
-    share_list(keys_.kept().at(query.slot, ordinal(query.layer), query.kv_head),
+    share_list(is_far(query.layer)
+                   ? rows_.data()
+                   : keys_.kept().at(query.slot, ordinal(query.layer), query.kv_head),
                slot.n_chunks * spec_.chunk, spec_.chunk, lists);
   }
+  ListedCopies copies(int layer) const override {
+    return is_far(layer) ? ListedCopies{&copies_->store(), copies_->first_slot()} : ListedCopies{};
+  }
+
+  int range_begin(int slot) const override { return is_over_host() ? at(slot).tail_begin : 0; }
+  int most_ranged() const override { return is_over_host() ? budget_ + spec_.chunk : 0; }
 
   int keys_read(int layer, int length) const override {
     return ordinal(layer) < 0 ? geometry().visible(layer, length) : std::min(length, budget_);
@@ -128,6 +203,15 @@ class RetrievalPolicy final : public SelectingPolicy {
     double accepted = 0, tried = 0;
   };
 
+  /// A prompt's choice while it goes through the layers.
+  struct ByLayers {
+    Slot now;  // without chunks where it is left to on_prompt
+    TokenIndex::Work work;
+  };
+
+  bool is_over_host() const { return !bounds().far_layers.empty(); }
+  bool is_far(int layer) const { return far_[static_cast<size_t>(layer)] != 0; }
+  bool has_copies() const { return copies_ && copies_->any(); }
   Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
   const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
 
@@ -146,6 +230,12 @@ class RetrievalPolicy final : public SelectingPolicy {
     const int every = spec_.rebuild.tokens;
     return s.chosen_at + (every > 0 ? std::min(every, used_up) : used_up);
   }
+  /// The same with as many chunks as it has room for.
+  Slot to_choose(int n) const {
+    Slot now = chosen_at(n);
+    now.n_chosen = room(now) / spec_.chunk;
+    return now;
+  }
   bool accepts_too_few(const Slot& s) const {
     return s.tried >= kLeastTried && s.accepted < spec_.rebuild.alpha * s.tried;
   }
@@ -159,6 +249,7 @@ class RetrievalPolicy final : public SelectingPolicy {
     const bool same = now.tail_begin == at(slot).tail_begin && now.n_chunks == at(slot).n_chunks;
     at(slot) = now;
     if (bounds().on_gpu() && !same) keys_.kept().set_rest(slot, now.tail_begin, now.n_chunks);
+    if (has_copies()) set_copies(slot);
   }
 
   int first_query(int slot, int n) const {
@@ -170,11 +261,68 @@ class RetrievalPolicy final : public SelectingPolicy {
   }
   /// Chooses among the first n tokens by the last queries of them that are held.
   void choose(int slot, int n, const PagedStore& store) {
-    if (!can_choose(slot, n)) return set(slot, {.chosen_at = n}, n);
-    Slot now = chosen_at(n);
-    now.n_chosen = room(now) / spec_.chunk;
-    keys_.choose(slot, {first_query(slot, n), n}, now.tail_begin, now.n_chosen, store);
+    if (!can_choose(slot, n)) return choose_none(slot, n);
+    const Slot now = to_choose(n);
+    TokenIndex::Work work = keys_.extend(slot, now.tail_begin);
+    if (!copies_) {
+      keys_.choose(work, {first_query(slot, n), n}, now.n_chosen, store);
+    } else {
+      begin_copies(slot, now);
+      for (const int layer : layers())
+        choose_layer(now, work, ordinal(layer), is_far(layer) ? hosted_->far() : store);
+    }
     set(slot, now, store.length(slot));
+  }
+  /// All of a text is read, or of one in host memory that is too long for it, its end.
+  void choose_none(int slot, int n) {
+    Slot now{.chosen_at = n};
+    if (has_copies() && n > budget_) {
+      const int least = n - budget_ + spec_.chunk;
+      now.tail_begin = (least + spec_.chunk - 1) / spec_.chunk * spec_.chunk;
+      now.n_chosen = 1;
+      keys_.choose_first(slot);
+      begin_copies(slot, now);
+      copy_all(slot);
+    }
+    set(slot, now, n);
+  }
+
+  // Over keys in host memory:
+  /// Room for copies of a choice that takes the place of the slot's.
+  void begin_copies(int slot, const Slot& now) {
+    at(slot).tail_begin = now.tail_begin;
+    hosted_->make_room(slot);
+    copies_->begin(slot, now.n_chosen * spec_.chunk);
+  }
+  void choose_layer(const Slot& now, TokenIndex::Work& work, int ord, const PagedStore& from) {
+    work.ordinals = {ord, ord + 1};
+    keys_.choose(work, {first_query(work.slot, now.chosen_at), now.chosen_at}, now.n_chosen, from);
+    if (is_far(layers()[static_cast<size_t>(ord)])) copy_layer(work.slot, ord, from);
+  }
+  void copy_layer(int slot, int ord, const PagedStore& from) {
+    const KeptLists& lists = keys_.kept();
+    copies_->copy(slot,
+                  {.layer = layers()[static_cast<size_t>(ord)],
+                   .ids = lists.at(slot, ord, 0),
+                   .id_stride = lists.capacity(),
+                   .run = bounds().on_gpu() ? spec_.chunk : 1,
+                   .pages = keys_.pages_of(slot, from)},
+                  from);
+  }
+  void copy_all(int slot) {
+    for (const int layer : bounds().far_layers) copy_layer(slot, ordinal(layer), hosted_->far());
+  }
+  /// Makes the copies those of the chunks that are read.
+  void set_copies(int slot) {
+    const Slot& now = at(slot);
+    const int n = now.n_chunks * spec_.chunk;
+    if (now.tail_begin > 0 && n > copies_->tokens(slot)) {
+      // Chunks that had given way come back: the text is shorter now.
+      hosted_->make_room(slot);
+      copies_->begin(slot, n);
+      copy_all(slot);
+    }
+    copies_->set_rest(slot, now.tail_begin, n);
   }
 
   recipe::Retrieval spec_;
@@ -182,6 +330,12 @@ class RetrievalPolicy final : public SelectingPolicy {
   ChunkKeys keys_;
   const QueryRing* queries_ = nullptr;
   std::vector<Slot> slots_;
+  // Over keys in host memory:
+  std::vector<uint8_t> far_;  // [layers of the model] whether its keys are there
+  HostedKeys* hosted_ = nullptr;
+  std::optional<CopiedKeys> copies_;
+  std::vector<ByLayers> by_layers_;  // [slots]
+  std::vector<int32_t> rows_;        // 0, 1, ...: what lists of copies name
 };
 
 }  // namespace

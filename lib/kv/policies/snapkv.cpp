@@ -34,17 +34,16 @@ class SnapKvPolicy final : public SelectingPolicy {
         slots_(static_cast<size_t>(bounds.max_seqs)) {
     TANDEM_CHECK(budget_ > spec_.window + sinks_, "a budget of {}, {} fixed", budget_,
                  spec_.window + sinks_);
-    if (bounds.on_gpu())
-      copies_.emplace(keys_.n_chosen(), static_cast<int>(layers().size()), bounds);
+    if (bounds.on_gpu()) copies_.emplace(keys_.n_chosen(), layers(), bounds);
   }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     keys_.plan(plan, prefix);
-    if (copies_) copies_->plan(plan, prefix);
+    if (copies_) copies_->plan(plan, prefix, /*own_pages=*/true);
   }
   void allocate(Arena& arena, const std::string& prefix) override {
     keys_.allocate(arena, prefix);
-    if (copies_) copies_->allocate(arena, prefix);
+    if (copies_) copies_->allocate(arena, prefix, /*own_pages=*/true);
   }
   void run_on(const Exec& exec) override {
     if (copies_) copies_->run_on(exec);
@@ -68,10 +67,10 @@ class SnapKvPolicy final : public SelectingPolicy {
     }
   }
   void on_fork(int from, int to) override {
-    if (copies_)
-      copies_->fork(from, to);
-    else
+    if (!copies_)
       keys_.kept().fork(from, to);
+    else if (copies_->any())
+      copies_->fork(from, to);
     set(to, at(from));
   }
   void on_release(int slot) override {
@@ -88,8 +87,8 @@ class SnapKvPolicy final : public SelectingPolicy {
   }
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
-    if (copies_ && ordinal(layer) >= 0 && keys_.n_chosen() > 0)
-      return plan.add({.lists = copies_->lists(ordinal(layer))});
+    if (copies_ && ordinal(layer) >= 0 && copies_->any())
+      return plan.add({.lists = copies_->lists(layer)});
     plan_from(
         layer, step, [&](int slot) { return at(slot).tail_begin; }, plan);
   }
@@ -120,7 +119,8 @@ class SnapKvPolicy final : public SelectingPolicy {
   Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
   const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
   void set(int slot, const Slot& now) {
-    if (copies_ && now.tail_begin != at(slot).tail_begin) copies_->set_rest(slot, now.tail_begin);
+    if (copies_ && now.tail_begin != at(slot).tail_begin)
+      copies_->set_rest(slot, now.tail_begin, keys_.n_chosen());
     at(slot) = now;
   }
 
@@ -129,12 +129,17 @@ class SnapKvPolicy final : public SelectingPolicy {
     const int first_query = std::max(n - spec_.window, queries_->begin(slot));
     const bool held = first_query < n && queries_->end(slot) >= n;
     const bool chooses = n > budget_ && held && !layers().empty();
-    if (chooses && copies_) copies_->begin(slot);
+    if (chooses && copies_) copies_->begin(slot, keys_.n_chosen());
     if (chooses)
       keys_.choose(slot, first_query, n, store,
                    [&](int ordinal, const int32_t* ids, const int32_t* pages) {
-                     const int layer = layers()[static_cast<size_t>(ordinal)];
-                     copies_->copy(slot, {ordinal, layer, ids, pages}, store);
+                     copies_->copy(slot,
+                                   {.layer = layers()[static_cast<size_t>(ordinal)],
+                                    .ids = ids,
+                                    .id_stride = keys_.n_chosen(),
+                                    .run = 1,
+                                    .pages = pages},
+                                   store);
                    });
     set(slot, {.tail_begin = chooses ? n - spec_.window : 0, .chosen_at = n});
   }

@@ -95,7 +95,7 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   const std::string draft = draft_ ? draft_->name : reads_twice() ? "self" : "ngram";
   nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
   std::string cache;
-  if (cache_.kind != recipe::CacheKind::full) {
+  if (cache_.kind != recipe::CacheKind::full || cache_.is_hosted()) {
     j["cache"] = recipe::yaml_text(cache_.kind);
     cache = fmt::format("cache    {}{}\n", recipe::yaml_text(cache_.kind),
                         cache_.is_hosted() ? ", keys of long texts in host memory" : "");
