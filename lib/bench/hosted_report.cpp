@@ -58,10 +58,13 @@ std::string place_line(const HostedPlan& p, const MemoryPlan& memory, Device gpu
   };
   return fmt::format(
       "keys     {} layers in host memory{}: {} of keys and values, {} of index; on {} {} of near "
-      "ones, {} of a prompt's layer, {} of index\n",
+      "ones, {} of a prompt's layer{}, {} of index\n",
       p.chosen().traffic.hosted_layers, p.chosen().cache.is_eight_bit() ? ", in eight bits" : "",
       text({}, "kv/host"), text({}, "index/"), gpu.name(), text(gpu, "kv/near"),
-      text(gpu, "kv/prompt"), text(gpu, "index/"));
+      text(gpu, "kv/prompt"),
+      p.chosen().cache.streams_keys() ? " and " + text(gpu, "kv/ring") + " of the ring beyond it"
+                                      : "",
+      text(gpu, "index/"));
 }
 
 std::string time_line(const HostedPlan& p) {

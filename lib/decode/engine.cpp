@@ -54,6 +54,15 @@ SamplerBounds sampler_bounds(const EngineSpec& s, const model::ModelConfig& c) {
       .max_seqs = s.max_seqs, .max_tokens = s.max_tokens, .vocab = c.vocab_size, .gpu = gpu_of(s)};
 }
 
+/// With what `auto` leaves to the engine decided.
+std::vector<recipe::Cache> caches_of(const EngineSpec& s) {
+  std::vector<recipe::Cache> caches = s.caches;
+  for (recipe::Cache& c : caches)
+    if (c.is_hosted() && c.resident_layers.automatic())
+      c.resident_layers = {s.savings.resident_layers};
+  return caches;
+}
+
 kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
   return {.geometry = model::geometry_of(c, s.compute),
           .max_seqs = s.max_seqs,
@@ -67,7 +76,7 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
           .max_extend_rows = s.max_extend_rows,
           .max_draft_rows = s.max_draft_rows,
           .max_tree_rows = s.max_tree_rows,
-          .policies = s.caches,
+          .policies = caches_of(s),
           .device = s.device,
           .multiprocessors = gpu_of(s).multiprocessors,
           .block_shared_bytes = gpu_of(s).block_shared_bytes,
@@ -82,6 +91,7 @@ std::string Savings::text(int n_layers) const {
   if (prompt_passes > 1) all.push_back(fmt::format("prompts in {} passes", prompt_passes));
   if (n_streamed > 0)
     all.push_back(fmt::format("{} of {} layers in host memory", n_streamed, n_layers));
+  if (resident_layers > 0) all.push_back(fmt::format("keys of {} layers here", resident_layers));
   return fmt::format("{}", fmt::join(all, ", "));
 }
 

@@ -29,6 +29,8 @@ struct Savings {
   int prompt_passes = 1;
   /// Layers whose weights stay in pinned host memory and come over the link in every forward.
   int n_streamed = 0;
+  /// Layers whose keys stay on the GPU, where cache.resident_layers is auto.
+  int resident_layers = 0;
 
   /// `embedding in host memory, prompts in 3 passes, 4 of 32 layers in host memory`; empty where
   /// nothing is saved.

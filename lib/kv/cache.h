@@ -185,8 +185,11 @@ class Cache {
   bool serves_steps() const { return !served_.empty(); }
   /// Whether keys go from host memory to a GPU in every step, ahead of it and beyond its end.
   bool streams_keys() const { return stream_ != nullptr; }
-  /// Bytes of keys and values that did since the start.
-  double streamed_bytes() const { return stream_ ? stream_->bytes() : 0; }
+  /// Bytes of keys and values that did since the start, those among them that choices of a further
+  /// reader took.
+  double streamed_bytes() const {
+    return (stream_ ? stream_->bytes() : 0) + (hosted_ ? hosted_->read_bytes() : 0);
+  }
   /// Waits until no copies of keys run ahead.
   /// errors   kind device
   void settle() const {

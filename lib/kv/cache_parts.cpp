@@ -149,6 +149,7 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
                           .reader_slots = max_read(s, 1),
                           // The longest, or several of a forward's rows.
                           .prompt_tokens = std::max(s.max_tokens, s.max_rows),
+                          .streamed = streams_far(s),
                           .eight_bit = s.policies[0].is_eight_bit(),
                           .index_reads_prompt = policy->takes_read_prompts(),
                           .gpu_reads = !s.policies[0].chooses_on_cpu() ||

@@ -33,7 +33,7 @@ std::vector<Step> Cache::begin_prompts(std::span<const std::vector<SeqRows>> row
 
 void Cache::begin_layer(int layer, std::span<const Step> steps) {
   if (!is_hosted(layer)) return;
-  if (stream_) stream_->forget();
+  if (stream_) stream_->lend();
   for (const Step& step : steps)
     for (size_t b = 0; b < step.slot.size(); ++b)
       // Those that an earlier one of the steps writes are there by then.

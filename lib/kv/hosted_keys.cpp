@@ -28,7 +28,8 @@ PagedStore::Spec prompt_spec(const HostedKeys::Spec& s) {
   spec.one_layer = true;
   spec.prefix = "kv/prompt";
   // Texts share no page.
-  spec.n_pages = std::min(spec.n_pages, pages_of(s.prompt_tokens) + spec.max_slots);
+  if (!s.streamed)
+    spec.n_pages = std::min(spec.n_pages, pages_of(s.prompt_tokens) + spec.max_slots);
   return spec;
 }
 

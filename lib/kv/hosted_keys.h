@@ -29,6 +29,7 @@ class HostedKeys {
     std::vector<int> reader_tokens = {};
     int reader_slots = 0;
     int prompt_tokens = 0;           // of texts that go through the layers together
+    bool streamed = false;           // prompt has a page for each of the whole store
     bool eight_bit = false;          // far keys and values are, as Pages'
     bool index_reads_prompt = true;  // not far, as prompts are indexed
     // Who reads far keys, copies of a GPU left out:
@@ -58,6 +59,10 @@ class HostedKeys {
   /// The sequence of near that holds what the i-th further reader has copied of a slot's far keys.
   /// It is there from the start on, without tokens.
   int copies_slot(int i, int slot) const { return (1 + i) * far_.spec().max_slots + slot; }
+  /// Notes that a further reader has read bytes of far keys and values to make a choice.
+  void count_read(double bytes) { read_bytes_ += bytes; }
+  /// Of all choices since the start.
+  double read_bytes() const { return read_bytes_; }
   /// `begin` says the first token of a slot that ranges read.
   void read_from(std::function<int(int slot)> begin) { range_begin_ = std::move(begin); }
   /// Near frees tokens of a slot that no range reads; far has all of its tokens.
@@ -127,6 +132,7 @@ class HostedKeys {
   std::vector<std::unique_ptr<cuda::Event>> copied_;  // [steps] of the layer before
   std::vector<Slot> slots_;
   std::function<int(int slot)> range_begin_;
+  double read_bytes_ = 0;
   std::set<int> texts_;  // slots with pages in prompt
 };
 

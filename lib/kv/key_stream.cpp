@@ -26,12 +26,22 @@ PagedStore::Spec buffer_spec(const HostedKeys::Spec& s, size_t i) {
 }  // namespace
 
 void KeyStream::plan(const HostedKeys::Spec& spec, MemoryPlan& plan) {
-  for (size_t i = 0; i < n_buffers(spec); ++i) PagedStore::plan(buffer_spec(spec, i), plan);
+  for (size_t i = 1; i < n_buffers(spec); ++i) PagedStore::plan(buffer_spec(spec, i), plan);
 }
 
 KeyStream::Buffer::Buffer(const PagedStore::Spec& spec, Arena& arena, const Exec& exec,
                           PagedStore& whole)
     : store(spec, arena, exec, whole), held(static_cast<size_t>(spec.n_pages)) {
+  make_events(exec);
+}
+
+KeyStream::Buffer::Buffer(const PagedStore::Spec& spec, const Exec& exec, PagedStore& whole,
+                          const PagedStore& in)
+    : store(spec, exec, whole, in), held(static_cast<size_t>(spec.n_pages)) {
+  make_events(exec);
+}
+
+void KeyStream::Buffer::make_events(const Exec& exec) {
   if (!exec.on_gpu()) return;
   copied = std::make_unique<cuda::Event>();
   used = std::make_unique<cuda::Event>();
@@ -44,7 +54,8 @@ KeyStream::KeyStream(const HostedKeys::Spec& spec, PagedStore& whole, HostedKeys
       exec_(exec),
       wanted_(static_cast<size_t>(spec.whole.n_pages)) {
   if (exec.on_gpu()) copies_ = std::make_unique<cuda::Queue>(exec.queue->device());
-  for (size_t i = 0; i < n_buffers(spec); ++i)
+  buffers_.push_back(std::make_unique<Buffer>(buffer_spec(spec, 0), exec, whole, keys.prompt()));
+  for (size_t i = 1; i < n_buffers(spec); ++i)
     buffers_.push_back(std::make_unique<Buffer>(buffer_spec(spec, i), arena, exec, whole));
 }
 
@@ -68,6 +79,12 @@ int KeyStream::place_of(int layer) const {
 
 void KeyStream::forget() {
   for (const auto& b : buffers_) b->place = -1;
+}
+
+void KeyStream::lend() {
+  forget();
+  if (!copies_) return;
+  for (const auto& b : buffers_) exec_.queue->follow(*b->copied);
 }
 
 const PagedStore& KeyStream::acquire(int layer, const Step& step) {

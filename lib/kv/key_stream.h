@@ -12,7 +12,8 @@ namespace tandem::kv {
 
 /// Keys in host memory that pass through a ring of buffers on the forward's device, whole texts of
 /// a layer in each under the page ids of the whole store, so that an extend step attends as if they
-/// had always been there. A separate queue copies far pages, of a step's sequences each once, ahead
+/// had always been there. The first buffer is the memory of prompts, which go through the layers
+/// while no step does. A separate queue copies far pages, of a step's sequences each once, ahead
 /// of the layer that computes by as many layers as there are buffers, and regardless of where a
 /// step ends: the first layers of the next one arrive while logits and draws are computed. Kernels
 /// and copies wait for each other on the GPU; the host waits for neither. On the CPU copies are
@@ -35,6 +36,9 @@ class KeyStream {
   /// Texts in host memory have changed otherwise than by growing, or are about to: the ring is
   /// empty.
   void forget();
+  /// The same, and its memory is that of prompts, for work that the queue gets from now on until
+  /// the next acquire.
+  void lend();
 
   /// Bytes that were asked to go to the ring from host memory since the start.
   double bytes() const { return bytes_; }
@@ -48,7 +52,10 @@ class KeyStream {
     int place = -1;                             // of its layer among the hosted ones; -1: none
     std::vector<uint8_t> held;                  // [pages] whether it has the far page
     std::unique_ptr<cuda::Event> copied, used;  // on a GPU
+    /// in   whose memory it is
+    Buffer(const PagedStore::Spec& spec, const Exec& exec, PagedStore& whole, const PagedStore& in);
     Buffer(const PagedStore::Spec& spec, Arena& arena, const Exec& exec, PagedStore& whole);
+    void make_events(const Exec& exec);
   };
   int place_of(int layer) const;
   Buffer& buffer_of(int place) { return *buffers_[static_cast<size_t>(place) % buffers_.size()]; }

@@ -27,6 +27,10 @@ Pages::Spec pages_spec(const PagedStore::Spec& s) {
           .copied_by = s.copied_by};
 }
 
+std::shared_ptr<Sequences> sequences_of(const PagedStore::Spec& s) {
+  return std::make_shared<Sequences>(Sequences::Spec{s.n_pages, s.max_slots, s.max_pages});
+}
+
 std::string moves_name(const PagedStore::Spec& spec) { return spec.prefix + "/moves"; }
 
 size_t moves_bytes(const PagedStore::Spec& spec) {
@@ -41,28 +45,34 @@ void PagedStore::plan(const Spec& spec, MemoryPlan& plan) {
 }
 
 PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec)
-    : PagedStore(spec, arena, exec,
-                 std::make_shared<Sequences>(
-                     Sequences::Spec{spec.n_pages, spec.max_slots, spec.max_pages})) {}
+    : PagedStore(spec, exec, sequences_of(spec), Pages(pages_spec(spec), spec.prefix, arena)) {
+  if (moves_bytes(spec) > 0) moves_ = static_cast<int32_t*>(arena.take(moves_name(spec)));
+}
 
 PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedStore& of)
-    : PagedStore(spec, arena, exec, of.sequences_) {
+    : PagedStore(spec, exec, of.sequences_, Pages(pages_spec(spec), spec.prefix, arena)) {
   TANDEM_CHECK(spec.n_pages == of.spec_.n_pages, "{} pages, {} of the same sequences", spec.n_pages,
                of.spec_.n_pages);
+  if (moves_bytes(spec) > 0) moves_ = static_cast<int32_t*>(arena.take(moves_name(spec)));
   if (!spec.one_layer) of.others_.push_back(this);
 }
 
-PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec,
-                       std::shared_ptr<Sequences> sequences)
+PagedStore::PagedStore(const Spec& spec, const Exec& exec, PagedStore& of, const PagedStore& in)
+    : PagedStore(spec, exec, of.sequences_, Pages(pages_spec(spec), in.pages_)) {
+  TANDEM_CHECK(spec.one_layer && moves_bytes(spec) == 0, "{} in the memory of {}", spec.prefix,
+               in.spec_.prefix);
+}
+
+PagedStore::PagedStore(const Spec& spec, const Exec& exec, std::shared_ptr<Sequences> sequences,
+                       Pages pages)
     : spec_(spec),
       exec_(exec),
       place_(static_cast<size_t>(spec.n_layers), -1),
       sequences_(std::move(sequences)),
-      pages_(pages_spec(spec), spec.prefix, arena) {
+      pages_(std::move(pages)) {
   int i = 0;
   for (const int layer : layers_of(spec))
     place_[static_cast<size_t>(layer)] = spec.one_layer ? 0 : i++;
-  if (moves_bytes(spec) > 0) moves_ = static_cast<int32_t*>(arena.take(moves_name(spec)));
 }
 
 int PagedStore::place(int layer) const {

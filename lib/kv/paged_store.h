@@ -40,6 +40,8 @@ class PagedStore {
   /// is copied here too, but with room for one layer, where nothing lasts. Its sequences come and
   /// go with those of `of`, which outlives it.
   PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedStore& of);
+  /// The same, with room for one layer, in the memory of a store of other sequences.
+  PagedStore(const Spec& spec, const Exec& exec, PagedStore& of, const PagedStore& in);
   PagedStore(const PagedStore&) = delete;
   PagedStore& operator=(const PagedStore&) = delete;
 
@@ -119,7 +121,7 @@ class PagedStore {
     const float* const of_keys = scales(layer);
     return of_keys == nullptr ? nullptr : of_keys + 1;
   }
-  PagedStore(const Spec& spec, Arena& arena, const Exec& exec, std::shared_ptr<Sequences>);
+  PagedStore(const Spec& spec, const Exec& exec, std::shared_ptr<Sequences> sequences, Pages pages);
 
   Spec spec_;
   Exec exec_;

@@ -67,6 +67,12 @@ Pages::Pages(const Spec& spec, const std::string& prefix, Arena& arena)
   if (is_staged(spec)) staging_ = static_cast<char*>(arena.take(prefix + "/staging"));
 }
 
+Pages::Pages(const Spec& spec, const Pages& in) : spec_(spec), k_(in.k_), v_(in.v_) {
+  TANDEM_CHECK(!spec.eight_bit && spec.page_bytes() == in.spec_.page_bytes() &&
+                   spec.n_pages == in.spec_.n_pages,
+               "{} pages in the memory of {}", spec.n_pages, in.spec_.n_pages);
+}
+
 Tensor Pages::pool(char* base, int i) const {
   const size_t layer_bytes = spec_.page_bytes() / 2 / static_cast<size_t>(spec_.n_layers) *
                              static_cast<size_t>(spec_.n_pages);

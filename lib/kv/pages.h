@@ -35,6 +35,8 @@ class Pages {
   static void plan(const Spec& spec, const std::string& prefix, MemoryPlan& plan);
 
   Pages(const Spec& spec, const std::string& prefix, Arena& arena);
+  /// In the memory of others of the same spec: who uses which when is for the caller to say.
+  Pages(const Spec& spec, const Pages& in);
 
   const Spec& spec() const { return spec_; }
   /// Pools of the i-th layer, [n_pages, n_kv_heads, 64, head_dim], of eight bits as u8.

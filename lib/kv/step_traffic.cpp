@@ -89,24 +89,13 @@ void add_whole(const LayerKeys& k, const recipe::Cache& cache, const Geometry& g
   }
 }
 
-/// Layers whose keys are in host memory: those that choose, or of kind full all that see the whole
-/// text.
-std::vector<int> hosted_layers(const Policy& policy, const recipe::Cache& cache,
-                               const Geometry& g) {
-  std::vector<int> layers = policy.hosted_layers();
-  if (cache.kind == CacheKind::full && layers.empty())
-    for (int layer = 0; layer < g.n_layers; ++layer)
-      if (g.window(layer) == 0) layers.push_back(layer);
-  return layers;
-}
-
 }  // namespace
 
 StepTraffic step_traffic(const recipe::Cache& cache, const Geometry& g, int length, int batch) {
   TANDEM_CHECK(cache.is_hosted(), "traffic of keys that are not in host memory");
   const auto policy = make_policy(cache, {.geometry = g, .max_tokens = length, .hosted = true});
   const auto* sparse = dynamic_cast<const SparsePolicy*>(policy.get());
-  const std::vector<int> hosted = hosted_layers(*policy, cache, g);
+  const std::vector<int> hosted = policy->hosted_layers();
   StepTraffic t{.hosted_layers = static_cast<int>(hosted.size())};
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (!std::ranges::binary_search(hosted, layer)) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "recipe/fields.h"
+#include "recipe/offload.h"
 #include "recipe/rebuild.h"
 #include "recipe/refresh.h"
 
@@ -250,6 +251,7 @@ struct Cache {
   Attend attend = Attend::automatic;
   IndexPlace index = IndexPlace::automatic;
   double cpu_share = 0;
+  Offload resident_layers;
   HostDtype host_dtype = HostDtype::automatic;
   TokenCount sinks{4};
   TokenCount recent{64};
@@ -265,6 +267,9 @@ struct Cache {
   Retrieval retrieval;
 
   bool is_hosted() const { return place == CachePlace::host; }
+  /// Of the layers whose keys host memory is for, those that stay on the GPU; auto where nothing
+  /// has decided: none.
+  int n_resident() const { return resident_layers.automatic() ? 0 : resident_layers.layers; }
   /// Whether keys in host memory are of eight bits.
   bool is_eight_bit() const { return is_hosted() && host_dtype == HostDtype::int8; }
   /// Whether the CPU chooses among keys in host memory.
@@ -297,6 +302,9 @@ struct Cache {
       "CPU chooses and attends; auto: device for kind hybrid, host for lsh");
     v("cpu_share", cpu_share, between(0, 1),
       "attend both: share of a list's keys that the CPU attends; 0 = by measured rates");
+    v("resident_layers", resident_layers,
+      "place host, kind full: layers whose keys stay on the GPU all the same; auto: as many as "
+      "fit");
     v("host_dtype", host_dtype,
       "place host: numbers of keys and values there. bf16, where the model computes in it; int8, "
       "with a scale a row: half the bytes, which the CPU attends; auto: the model's own");

@@ -6,8 +6,8 @@
 
 namespace tandem::recipe {
 
-/// Layers whose weights stay in host memory: `none`, a number, or `auto` for as many as do not fit
-/// on the GPU.
+/// Layers whose weights stay in host memory, or whose keys stay out of it: `none`, a number, or
+/// `auto` for what fits on the GPU.
 struct Offload {
   static constexpr int kAuto = -1;
   int layers = 0;

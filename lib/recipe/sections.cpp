@@ -127,6 +127,11 @@ void Cache::check(Problems& p) const {
               "auto, or choose kind lsh or hybrid",
               yaml_text(index));
   }
+  if (resident_layers.any() && (place == CachePlace::device || kind != CacheKind::full))
+    p.field("resident_layers",
+            "cache.resident_layers: {} is for cache.place host with kind full, whose keys are "
+            "elsewhere in all layers: leave it none, or set both",
+            yaml_text(resident_layers));
   if (place == CachePlace::device && attend != Attend::automatic)
     p.field("attend",
             "cache.attend: {} is for keys in host memory: set cache.place host, or leave it auto",

@@ -31,8 +31,18 @@ MemoryPlan plan_with_prompts(const decode::Savings& s) {
   return plan;
 }
 
+/// The same with keys of 1 GiB a layer, and a ring of two layers where not all stay.
+MemoryPlan plan_with_keys(const decode::Savings& s) {
+  MemoryPlan plan = plan_with_prompts(s);
+  plan.add("kv/k", static_cast<size_t>(s.resident_layers) * kGiB, kGpu);
+  plan.add("kv/host/k", static_cast<size_t>(10 - s.resident_layers) * kGiB);
+  plan.add("kv/ring", (s.resident_layers < 10 ? 2 : 0) * kGiB, kGpu);
+  return plan;
+}
+
 decode::Savings savings(recipe::Offload offload, size_t limit, size_t free_bytes,
-                        const std::function<MemoryPlan(const decode::Savings&)>& plan) {
+                        const std::function<MemoryPlan(const decode::Savings&)>& plan,
+                        int key_layers = 0) {
   model::ModelConfig config;
   config.n_layers = 10;
   const cli::MemoryLimits limits{.host = 100 * kGiB,
@@ -41,7 +51,7 @@ decode::Savings savings(recipe::Offload offload, size_t limit, size_t free_bytes
                                  .gpu_free = free_bytes,
                                  .gpu_total = free_bytes,
                                  .gpu_limited = limit < free_bytes};
-  return tools::savings_of(offload, config, limits, plan);
+  return tools::savings_of(offload, config, limits, plan, key_layers);
 }
 
 int chosen(recipe::Offload offload, size_t limit, size_t free_bytes) {
@@ -96,6 +106,20 @@ TEST_SUITE("cli/offload") {
           "embedding in host memory, prompts in 8 passes, 4 of 10 layers in host memory");
     CHECK(text({7}, 10 * kGiB) ==
           "embedding in host memory, prompts in 2 passes, 7 of 10 layers in host memory");
+  }
+
+  TEST_CASE("keys stay on the GPU in as many layers as there is room for, once the rest fits") {
+    const auto text = [](recipe::Offload offload, size_t limit) {
+      return savings(offload, limit, 100 * kGiB, plan_with_keys, 10).text(10);
+    };
+    CHECK(text({0}, 28 * kGiB) == "keys of 10 layers here");
+    CHECK(text({0}, 28 * kGiB - 1) == "keys of 7 layers here");
+    CHECK(text({0}, 23 * kGiB) == "keys of 3 layers here");
+    CHECK(text({0}, 20 * kGiB) == "");
+    CHECK(text({0}, 20 * kGiB - 1) == "embedding in host memory, keys of 1 layers here");
+    CHECK(text(kAuto, 12 * kGiB) ==
+          "embedding in host memory, prompts in 8 passes, 6 of 10 layers in host memory");
+    CHECK(savings({0}, 28 * kGiB, 100 * kGiB, plan_with_keys).resident_layers == 0);
   }
 
   TEST_CASE("on the CPU it is an error of every tool that runs models") {

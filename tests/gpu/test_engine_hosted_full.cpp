@@ -90,7 +90,7 @@ TEST_SUITE("gpu/decode/hosted_full") {
             engines(tiny ? tiny_model(name) : small_model(name), Attend::gpu,
                     {.compute = compute, .chunk = 512, .max_seqs = 3, .max_tokens = longest + 400});
         CHECK_FALSE(on.split->is_recordable());
-        CHECK(on.split->memory_plan().find("kv/ring/0/k")->device == kGpu);
+        CHECK(on.split->memory_plan().find("kv/ring/1/k")->device == kGpu);
         for (const int length : {40, 140, longest}) {
           CAPTURE(length);
           CHECK(same(run(*on.split, length), run(*on.one, length)));
@@ -110,6 +110,40 @@ TEST_SUITE("gpu/decode/hosted_full") {
     for (int again = 0; again < 3; ++again)
       CHECK(generate(*on.split, requests(*on.split), greedy(40)).ids ==
             generate(*on.one, requests(*on.one), greedy(40)).ids);
+  }
+
+  TEST_CASE(
+      "f32: layers whose keys stay on the GPU, with weights there or streamed, change no bit") {
+    Setup setup{.chunk = 512, .max_seqs = 3, .max_tokens = 1100, .device = kGpu};
+    const auto one = make_engine(tiny_model("tiny-16m"), setup);
+    const std::vector<Row> want = run(*one, 700);
+    const int n_layers = one->config().n_layers;
+    for (const int resident : {0, 1, n_layers - 1, n_layers})
+      for (const int streamed : {0, 1, n_layers}) {
+        CAPTURE(resident);
+        CAPTURE(streamed);
+        setup.caches = {full(Attend::gpu)};
+        setup.caches[0].resident_layers = {resident};
+        setup.n_streamed = streamed;
+        const auto split = make_engine(tiny_model("tiny-16m"), setup);
+        CHECK(split->is_recordable() == (resident == n_layers && streamed == 0));
+        CHECK(same(run(*split, 700), want));
+      }
+  }
+
+  TEST_CASE("bf16: weights and keys that take long to copy, both streamed, change no bit") {
+    Setup setup{
+        .compute = DType::bf16, .chunk = 2048, .max_seqs = 3, .max_tokens = 12800, .device = kGpu};
+    const auto one = make_engine("synthetic:llama-3.2-1b", setup);
+    const std::vector<Row> want = run(*one, 12000);
+    for (const int resident : {0, 3}) {
+      CAPTURE(resident);
+      setup.caches = {full(Attend::gpu)};
+      setup.caches[0].resident_layers = {resident};
+      setup.n_streamed = 10;
+      const auto split = make_engine("synthetic:llama-3.2-1b", setup);
+      for (int again = 0; again < 2; ++again) CHECK(same(run(*split, 12000), want));
+    }
   }
 
   TEST_CASE("f32: logits of keys that the CPU attends equal those of keys on the GPU") {

@@ -14,8 +14,9 @@ namespace {
 
 constexpr int kAll = 0, kChunks = 1;  // readings
 
-Cache hosted(Attend attend) {
+Cache hosted(Attend attend, int n_resident = 0) {
   Cache c;
+  c.resident_layers = {n_resident};
   c.place = recipe::CachePlace::host;
   c.attend = attend;
   return c;
@@ -87,18 +88,19 @@ Cache rebuilt(int every) {
 TEST_SUITE("gpu/rounds/hosted drafts") {
   TEST_CASE("f32: logits of chunks and of all keys equal the CPU's") {
     double worst = 0;
-    for (const Attend attend : {Attend::gpu, Attend::cpu})
+    for (const Cache& all_keys : {hosted(Attend::gpu), hosted(Attend::gpu, 1), hosted(Attend::cpu)})
       for (const std::string name : {"tiny-16m", "llama-3.1"})
         for (const int every : {0, 12}) {
-          CAPTURE(recipe::yaml_text(attend));
+          CAPTURE(recipe::yaml_text(all_keys.attend));
+          CAPTURE(all_keys.n_resident());
           CAPTURE(name);
           CAPTURE(every);
           const auto model = name == "tiny-16m" ? tiny_model(name) : small_model(name);
           const Setup setup{.chunk = 256, .logit_rows = 4};
           Setup on_gpu = setup;
           on_gpu.device = kGpu;
-          const auto cpu = engine_of(model, hosted(attend), rebuilt(every), setup),
-                     gpu = engine_of(model, hosted(attend), rebuilt(every), on_gpu);
+          const auto cpu = engine_of(model, all_keys, rebuilt(every), setup),
+                     gpu = engine_of(model, all_keys, rebuilt(every), on_gpu);
           std::vector<Row> chunks[2], all[2];
           run(*cpu, chunks[0], all[0]);
           run(*gpu, chunks[1], all[1]);

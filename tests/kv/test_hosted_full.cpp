@@ -247,6 +247,83 @@ TEST_SUITE("kv/hosted_full") {
     CHECK(bytes_of({slot, child}) == 2 * (14 + 2) * page);
   }
 
+  TEST_CASE("eight forks of a document copy what one does, in a step and in those after it") {
+    constexpr int kForks = 8;
+    PolicyRig::Shape shape = shape_of();
+    shape.max_seqs = kForks + 1;
+    shape.total_tokens = 6000;
+    Both b(Attend::gpu, shape);
+    const double page = page_bytes(b.one.cache.geometry());
+    const int document = b.sequence(tokens(0, 1000));
+    std::vector<int> forks;
+    for (int i = 0; i < kForks; ++i) forks.push_back(b.fork(document));
+    const auto bytes_of = [&](size_t n, int first) {
+      Batch batch;
+      for (size_t i = 0; i < n; ++i) {
+        batch.slots.push_back(forks[i]);
+        batch.tokens.push_back(tokens(first + 100 * static_cast<int>(i), 1));
+      }
+      const double before = b.split.cache.streamed_bytes();
+      const std::vector<Row> want = extend_all(b.one, batch);
+      CHECK(extend_all(b.split, batch) == want);
+      return b.split.cache.streamed_bytes() - before;
+    };
+    CHECK(bytes_of(1, 2000) == 4 * 14 * page);
+    CHECK(bytes_of(1, 3000) == 2 * 14 * page);
+    for (const size_t n : {size_t{kForks}, size_t{3}, size_t{1}})
+      CHECK(bytes_of(n, 4000 + 10 * static_cast<int>(n)) == 2 * 14 * page);
+  }
+
+  TEST_CASE("layers that stay on the device: any number, with the same rows, and fewer bytes") {
+    constexpr int kLayers = 5;
+    const std::vector<std::vector<int>> far = {{0, 1, 2, 3, 4}, {0, 1, 2, 3}, {0, 1, 3},
+                                               {0, 2},          {0},          {}};
+    for (const Attend attend : {Attend::gpu, Attend::cpu})
+      for (int resident = 0; resident <= kLayers; ++resident) {
+        CAPTURE(recipe::yaml_text(attend));
+        CAPTURE(resident);
+        PolicyRig::Shape shape = shape_of();
+        shape.geometry.n_layers = kLayers;
+        recipe::Cache cache = full(attend);
+        cache.resident_layers = {resident};
+        PolicyRig one(shape, {full(Attend::automatic, CachePlace::device)}, cone_data(32)),
+            split(shape, {cache}, cone_data(32));
+        const std::vector<int>& hosted = far[static_cast<size_t>(resident)];
+        CHECK(split.cache.policy(0).hosted_layers() == hosted);
+        const int slot = one.sequence(tokens(0, 1000));
+        REQUIRE(split.sequence(tokens(0, 1000)) == slot);
+        const int other = one.sequence(tokens(3000, 70));
+        REQUIRE(split.sequence(tokens(3000, 70)) == other);
+        double before = 0;
+        for (int i = 0; i < 70; ++i) {
+          const Batch batch{{slot, other}, {tokens(4000 + i, 1 + i % 3), tokens(5000 + i, 1)}};
+          const std::vector<Row> want = extend_all(one, batch), got = extend_all(split, batch);
+          if (attend == Attend::gpu)
+            REQUIRE(got == want);
+          else
+            REQUIRE(max_difference(got, want) <= kTolerance);
+          if (i == 4) before = split.cache.streamed_bytes();
+          // A buffer of the ring that one layer alone goes to keeps it.
+          const int n = kLayers - resident, copied = n > 3 ? n : n == 3 ? 2 : 0;
+          if (i == 5 && attend == Attend::gpu)
+            CHECK(split.cache.streamed_bytes() - before ==
+                  copied * 14 * page_bytes(one.cache.geometry()));
+        }
+      }
+    MemoryPlan plan;
+    recipe::Cache more = full(Attend::gpu);
+    more.resident_layers = {4};
+    CHECK_THROWS_WITH_AS(
+        kv::Cache::plan({.geometry = shape_of().geometry,
+                         .max_tokens = 256,
+                         .total_tokens = 256,
+                         .max_rows = 16,
+                         .policies = {more}},
+                        plan),
+        "cache.resident_layers: is 4, but 3 layers of this model have keys that host memory is for",
+        Error);
+  }
+
   TEST_CASE("a model whose first layers read whole texts has the keys of these in host memory") {
     for (const Attend attend : {Attend::cpu, Attend::gpu}) {
       CAPTURE(recipe::yaml_text(attend));
@@ -287,13 +364,14 @@ TEST_SUITE("kv/hosted_full") {
     for (const MemoryPlan* plan : {&cpu, &gpu}) {
       CHECK(plan->find("kv/k") == nullptr);
       CHECK(plan->find("kv/host/k")->bytes == 3 * layer);
+      // The first of the ring's buffers, where there is a ring.
       CHECK(plan->find("kv/prompt/k")->bytes == layer);
       CHECK(plan->find("kv/near/k")->bytes == plan_of(Attend::cpu, 4096).find("kv/near/k")->bytes);
     }
-    CHECK(cpu.find("kv/ring/0/k") == nullptr);
+    CHECK(cpu.find("kv/ring/1/k") == nullptr);
     CHECK(gpu.find("workspace/far range") == nullptr);
-    for (const char* name : {"kv/ring/0/k", "kv/ring/0/v", "kv/ring/1/k", "kv/ring/1/v"})
-      CHECK(gpu.find(name)->bytes == layer);
+    CHECK(gpu.find("kv/ring/0/k") == nullptr);
+    for (const char* name : {"kv/ring/1/k", "kv/ring/1/v"}) CHECK(gpu.find(name)->bytes == layer);
     CHECK(gpu.find("kv/ring/2/k") == nullptr);
   }
 }

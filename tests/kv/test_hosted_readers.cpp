@@ -17,22 +17,26 @@ namespace {
 
 constexpr int kAll = 0, kChunks = 1;  // readings
 
-Cache full(CachePlace place, Attend attend) {
+/// n_resident  layers whose keys are not in host memory either way
+Cache full(CachePlace place, Attend attend, int n_resident = 0) {
   Cache c;
   c.place = place;
-  if (place == CachePlace::host) c.attend = attend;
+  if (place == CachePlace::host) {
+    c.attend = attend;
+    c.resident_layers = {n_resident};
+  }
   return c;
 }
 
 PolicyRig rig_of(CachePlace place, const Cache& chunks, Attend attend, DType dtype = DType::f32,
-                 int max_seqs = 3) {
+                 int max_seqs = 3, int n_resident = 0) {
   return {
       {.geometry = {.n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .dtype = dtype},
        .max_seqs = max_seqs,
        .max_tokens = 1536,
        .max_rows = 512,
        .max_draft_rows = 16},
-      {full(place, attend), chunks},
+      {full(place, attend, n_resident), chunks},
       cone_data(32)};
 }
 
@@ -70,10 +74,10 @@ std::vector<Row> rows_of(PolicyRig& rig, const Rows& rows) {
 /// The same calls on keys in one place, and in host memory.
 struct Both {
   explicit Both(const Cache& chunks, Attend by = Attend::gpu, DType dtype = DType::f32,
-                int max_seqs = 3)
+                int max_seqs = 3, int n_resident = 0)
       : attend(by),
         one(rig_of(CachePlace::device, chunks, by, dtype, max_seqs)),
-        split(rig_of(CachePlace::host, chunks, by, dtype, max_seqs)) {}
+        split(rig_of(CachePlace::host, chunks, by, dtype, max_seqs, n_resident)) {}
 
   Attend attend;
   PolicyRig one, split;
@@ -180,6 +184,22 @@ TEST_SUITE("kv/hosted_readers") {
         for (const int slot : forks) b.release(slot);
       }
     }
+  }
+
+  TEST_CASE("layers that stay on the device are read there, by lists of tokens") {
+    for (const Cache& chunks : choices())
+      for (const int resident : {1, 2, 3}) {
+        CAPTURE(chunks.retrieval.chunk);
+        CAPTURE(resident);
+        Both b(chunks, Attend::gpu, DType::f32, 3, resident);
+        const int slot = b.sequence(tokens(0, 500)), shorter = b.sequence(tokens(600, 30));
+        b.rounds({slot, shorter}, 1000, 60);
+        const int fork = b.fork(slot);
+        b.prefill(fork, tokens(900, 40));
+        b.rounds({fork, slot, shorter}, 2000, 40, 3);
+        b.truncate(fork, b.one.cache.length(fork) - 2);
+        b.rounds({fork, slot}, 3000, 10);
+      }
   }
 
   TEST_CASE("texts that are cut where queries are held, and rows that are taken back") {
@@ -303,6 +323,12 @@ TEST_SUITE("kv/hosted_readers") {
     // Of three layers two are in the ring: see test_hosted_full.cpp.
     CHECK(round(2000, 0) == 4 * 14 * page);
     for (const int drafts : {0, 1, 5}) CHECK(round(3000 + 100 * drafts, drafts) == 2 * 14 * page);
+    // A fork's question: the document comes for it, and then what it chooses.
+    const double token = b.one.cache.geometry().token_bytes(),
+                 before = b.split.cache.streamed_bytes();
+    const int fork = b.fork(slot);
+    b.prefill(fork, tokens(5000, 40));  // to 1,044 tokens
+    CHECK(b.split.cache.streamed_bytes() - before == 3 * (88 + (1040 - 1000) / 2) * token);
   }
 
   TEST_CASE("forks that all choose have room, and near keys stay few at any length of the text") {

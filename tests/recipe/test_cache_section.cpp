@@ -146,6 +146,14 @@ TEST_SUITE("recipe/cache_section") {
         {"kind: lsh, place: host, index: device, host_dtype: int8",
          "cache.host_dtype: int8 is attended by the CPU alone, but kind lsh is attended where its "
          "tables lie, found index device: set index host, or leave host_dtype auto"},
+        {"resident_layers: 3",
+         "cache.resident_layers: 3 is for cache.place host with kind full, whose keys are "
+         "elsewhere "
+         "in all layers: leave it none, or set both"},
+        {"kind: lsh, place: host, resident_layers: auto",
+         "cache.resident_layers: auto is for cache.place host with kind full"},
+        {"place: host, resident_layers: -1",
+         "cache.resident_layers: expected none, auto or a number of layers, found '-1'"},
         {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},
         {"dense_layers: [-1]", "cache.dense_layers"},
     };

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "base/error.h"
+#include "base/spread.h"
 #include "kv/policies/policies.h"
 
 namespace tandem::kv {
@@ -20,12 +22,24 @@ class Full final : public Policy {
         needs_(needs_of(cache)),
         hosted_(bounds.hosted),
         cpu_attends_(cache.cpu_attends()),
+        is_far_(static_cast<size_t>(geometry_.n_layers)),
         range_begin_(static_cast<size_t>(bounds.max_seqs)) {
-    if (hosted_ && hosted_layers().empty())
+    if (!bounds.hosted) return;
+    std::vector<int> whole;  // layers that read whole texts
+    for (int layer = 0; layer < geometry_.n_layers; ++layer)
+      if (geometry_.window(layer) == 0) whole.push_back(layer);
+    const int n = static_cast<int>(whole.size());
+    if (n == 0)
       throw recipe_error("cache.place",
                          "is host, but all layers of this model read a window of {} tokens",
                          geometry_.sliding_window)
           .hint("leave it device: a window's keys take little memory");
+    if (cache.n_resident() > n)
+      throw recipe_error("cache.resident_layers", "is {}, but {} layers of this model have keys {}",
+                         cache.n_resident(), n, "that host memory is for")
+          .hint("auto keeps on the GPU what fits");
+    for (const int i : spread_layers(n, n - cache.n_resident()))
+      is_far_[static_cast<size_t>(whole[static_cast<size_t>(i)])] = 1;
   }
 
   std::string_view name() const override { return "full"; }
@@ -66,12 +80,13 @@ class Full final : public Policy {
   int keys_read(int layer, int length) const override { return geometry_.visible(layer, length); }
 
  private:
-  bool is_hosted(int layer) const { return hosted_ && geometry_.window(layer) == 0; }
+  bool is_hosted(int layer) const { return is_far_[static_cast<size_t>(layer)] != 0; }
   int& begin_of(int slot) { return range_begin_[static_cast<size_t>(slot)]; }
 
   Geometry geometry_;
   Needs needs_;
   bool hosted_, cpu_attends_;
+  std::vector<uint8_t> is_far_;   // [layers] whether their keys are in host memory
   std::vector<int> range_begin_;  // [slots] first token that is near
 };
 

@@ -1,14 +1,12 @@
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "kv/hosted_keys.h"
+#include "kv/policies/chunk_copies.h"
 #include "kv/policies/chunk_keys.h"
-#include "kv/policies/copied_keys.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/sparse_policy.h"
 #include "kv/query_ring.h"
@@ -36,42 +34,34 @@ class RetrievalPolicy final : public SelectingPolicy {
         step_(
             std::clamp(budget_ / kStepShare / spec_.chunk * spec_.chunk, spec_.chunk, kPageTokens)),
         keys_({.budget = budget_, .chunk = spec_.chunk, .group = spec_.group}, layers(), bounds),
-        slots_(static_cast<size_t>(bounds.max_seqs)),
-        far_(static_cast<size_t>(geometry().n_layers)) {
+        slots_(static_cast<size_t>(bounds.max_seqs)) {
     TANDEM_CHECK(budget_ >= 2 * spec_.chunk + spec_.force_recent, "a budget of {}, chunks of {}",
                  budget_, spec_.chunk);
     if (!is_over_host()) return;
-    for (const int layer : bounds.far_layers) {
+    for (const int layer : bounds.far_layers)
       if (ordinal(layer) < 0)
         throw recipe_error("cache.dense_layers",
                            "layer {} is to read all keys in every draft, but these are in host "
                            "memory",
                            layer)
             .hint("leave dense_layers out of draft.cache, or set cache.place device");
-      far_[static_cast<size_t>(layer)] = 1;
-    }
-    copies_.emplace(keys_.capacity() * spec_.chunk, bounds.far_layers, bounds);
+    copies_.emplace(keys_, spec_.chunk, bounds);
     by_layers_.resize(slots_.size());
-    rows_.resize(static_cast<size_t>(keys_.capacity() * spec_.chunk));
-    std::iota(rows_.begin(), rows_.end(), 0);
   }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     keys_.plan(plan, prefix);
-    if (copies_) copies_->plan(plan, prefix, /*own_pages=*/false);
+    if (copies_) copies_->plan(plan, prefix);
   }
   void allocate(Arena& arena, const std::string& prefix) override {
     keys_.allocate(arena, prefix);
-    if (copies_) copies_->allocate(arena, prefix, /*own_pages=*/false);
+    if (copies_) copies_->allocate(arena, prefix);
   }
   void run_on(const Exec& exec) override {
     keys_.run_on(exec);
     if (copies_) copies_->run_on(exec);
   }
-  void read_hosted(HostedKeys& hosted, int i) override {
-    hosted_ = &hosted;
-    copies_->keep_in(hosted.near(), hosted.copies_slot(i, 0));
-  }
+  void read_hosted(HostedKeys& hosted, int i) override { copies_->read_hosted(hosted, i); }
   void read_queries(const QueryRing& queries) override {
     queries_ = &queries;
     keys_.read_queries(queries);
@@ -81,12 +71,12 @@ class RetrievalPolicy final : public SelectingPolicy {
     if (!is_far(layer)) return;
     ByLayers& by = by_layers_[static_cast<size_t>(slot)];
     // Nothing could bring back what copies of an earlier choice were: on_prompt chooses again.
-    if (layer == bounds().far_layers.front()) {
+    if (copies_->is_first(layer)) {
       by = {};
       if (can_choose(slot, length) && at(slot).n_chosen == 0 && !keys_.has_means(slot)) {
         by.now = to_choose(length);
         by.work = keys_.extend(slot, by.now.tail_begin);
-        copies_->begin(slot, by.now.n_chosen * spec_.chunk);
+        copies_->begin_prompt(slot, by.now.n_chosen);
       }
     }
     if (by.now.n_chosen > 0) choose_layer(by.now, by.work, ordinal(layer), prompt);
@@ -96,7 +86,7 @@ class RetrievalPolicy final : public SelectingPolicy {
     const ByLayers by = std::exchange(by_layers_[static_cast<size_t>(slot)], {});
     if (by.now.n_chosen == 0) return;
     keys_.release(slot);
-    copies_->set_rest(slot, 0, 0);
+    copies_->drop(slot);
   }
   void on_prompt(int slot, const PagedStore& store) override {
     const int n = store.length(slot);
@@ -131,7 +121,7 @@ class RetrievalPolicy final : public SelectingPolicy {
     at(to) = at(from);
     if (!has_copies()) return;
     copies_->fork(from, to);
-    copies_->set_rest(to, at(to).tail_begin, at(to).n_chunks * spec_.chunk);
+    copies_->set_rest(to, at(to).tail_begin, at(to).n_chunks);
   }
   void on_release(int slot) override {
     keys_.release(slot);
@@ -171,12 +161,12 @@ class RetrievalPolicy final : public SelectingPolicy {
     const Slot& slot = at(query.slot);
     if (slot.tail_begin == 0) return;  // the plan's range has all its keys
     share_list(is_far(query.layer)
-                   ? rows_.data()
+                   ? copies_->rows()
                    : keys_.kept().at(query.slot, ordinal(query.layer), query.kv_head),
                slot.n_chunks * spec_.chunk, spec_.chunk, lists);
   }
   ListedCopies copies(int layer) const override {
-    return is_far(layer) ? ListedCopies{&copies_->store(), copies_->first_slot()} : ListedCopies{};
+    return is_far(layer) ? copies_->listed() : ListedCopies{};
   }
 
   int range_begin(int slot) const override { return is_over_host() ? at(slot).tail_begin : 0; }
@@ -210,7 +200,7 @@ class RetrievalPolicy final : public SelectingPolicy {
   };
 
   bool is_over_host() const { return !bounds().far_layers.empty(); }
-  bool is_far(int layer) const { return far_[static_cast<size_t>(layer)] != 0; }
+  bool is_far(int layer) const { return copies_ && copies_->has(layer); }
   bool has_copies() const { return copies_ && copies_->any(); }
   Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
   const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
@@ -249,7 +239,7 @@ class RetrievalPolicy final : public SelectingPolicy {
     const bool same = now.tail_begin == at(slot).tail_begin && now.n_chunks == at(slot).n_chunks;
     at(slot) = now;
     if (bounds().on_gpu() && !same) keys_.kept().set_rest(slot, now.tail_begin, now.n_chunks);
-    if (has_copies()) set_copies(slot);
+    if (has_copies()) copies_->set_rest(slot, now.tail_begin, now.n_chunks);
   }
 
   int first_query(int slot, int n) const {
@@ -269,7 +259,7 @@ class RetrievalPolicy final : public SelectingPolicy {
     } else {
       begin_copies(slot, now);
       for (const int layer : layers())
-        choose_layer(now, work, ordinal(layer), is_far(layer) ? hosted_->far() : store);
+        choose_layer(now, work, ordinal(layer), is_far(layer) ? copies_->far() : store);
     }
     set(slot, now, store.length(slot));
   }
@@ -282,7 +272,7 @@ class RetrievalPolicy final : public SelectingPolicy {
       now.n_chosen = 1;
       keys_.choose_first(slot);
       begin_copies(slot, now);
-      copy_all(slot);
+      copies_->copy_all(slot);
     }
     set(slot, now, n);
   }
@@ -291,38 +281,16 @@ class RetrievalPolicy final : public SelectingPolicy {
   /// Room for copies of a choice that takes the place of the slot's.
   void begin_copies(int slot, const Slot& now) {
     at(slot).tail_begin = now.tail_begin;
-    hosted_->make_room(slot);
-    copies_->begin(slot, now.n_chosen * spec_.chunk);
+    copies_->begin(slot, now.n_chosen);
   }
   void choose_layer(const Slot& now, TokenIndex::Work& work, int ord, const PagedStore& from) {
+    const int layer = layers()[static_cast<size_t>(ord)];
     work.ordinals = {ord, ord + 1};
     keys_.choose(work, {first_query(work.slot, now.chosen_at), now.chosen_at}, now.n_chosen, from);
-    if (is_far(layers()[static_cast<size_t>(ord)])) copy_layer(work.slot, ord, from);
-  }
-  void copy_layer(int slot, int ord, const PagedStore& from) {
-    const KeptLists& lists = keys_.kept();
-    copies_->copy(slot,
-                  {.layer = layers()[static_cast<size_t>(ord)],
-                   .ids = lists.at(slot, ord, 0),
-                   .id_stride = lists.capacity(),
-                   .run = bounds().on_gpu() ? spec_.chunk : 1,
-                   .pages = keys_.pages_of(slot, from)},
-                  from);
-  }
-  void copy_all(int slot) {
-    for (const int layer : bounds().far_layers) copy_layer(slot, ordinal(layer), hosted_->far());
-  }
-  /// Makes the copies those of the chunks that are read.
-  void set_copies(int slot) {
-    const Slot& now = at(slot);
-    const int n = now.n_chunks * spec_.chunk;
-    if (now.tail_begin > 0 && n > copies_->tokens(slot)) {
-      // Chunks that had given way come back: the text is shorter now.
-      hosted_->make_room(slot);
-      copies_->begin(slot, n);
-      copy_all(slot);
-    }
-    copies_->set_rest(slot, now.tail_begin, n);
+    if (!is_far(layer)) return;
+    if (&from == &copies_->far() && !work.pieces.empty())
+      copies_->count_means(work.length - work.pieces.front().token);
+    copies_->copy(work.slot, layer, from);
   }
 
   recipe::Retrieval spec_;
@@ -330,12 +298,8 @@ class RetrievalPolicy final : public SelectingPolicy {
   ChunkKeys keys_;
   const QueryRing* queries_ = nullptr;
   std::vector<Slot> slots_;
-  // Over keys in host memory:
-  std::vector<uint8_t> far_;  // [layers of the model] whether its keys are there
-  HostedKeys* hosted_ = nullptr;
-  std::optional<CopiedKeys> copies_;
-  std::vector<ByLayers> by_layers_;  // [slots]
-  std::vector<int32_t> rows_;        // 0, 1, ...: what lists of copies name
+  std::optional<ChunkCopies> copies_;  // over keys in host memory
+  std::vector<ByLayers> by_layers_;    // [slots], there
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/llama.h"
 #include "tensor/driver_memory.h"
 
 namespace tandem::tools {
@@ -85,7 +86,8 @@ void check_offload(const recipe::Offload& offload, const model::ModelConfig& con
 
 decode::Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,
                            const cli::MemoryLimits& limits,
-                           const std::function<MemoryPlan(const decode::Savings&)>& plan_of) {
+                           const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
+                           int key_layers) {
   check_offload(offload, config, limits.gpu);
   decode::Savings s{.n_streamed = offload.automatic() ? 0 : offload.layers};
   if (!limits.on_gpu()) return s;
@@ -109,6 +111,13 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
   while (offload.automatic() && s.n_streamed < config.n_layers && !fits()) {
     ++s.n_streamed;
     peak = plan_of(s).peak(limits.gpu);
+  }
+  // With all of them there is no ring, so that the last ones may fit where fewer do not.
+  for (int n = key_layers; n > 0; --n) {
+    decode::Savings with = s;
+    with.resident_layers = n;
+    peak = plan_of(with).peak(limits.gpu);
+    if (fits()) return with;
   }
   return s;
 }
@@ -159,7 +168,14 @@ decode::EngineSpec EngineSizer::placed(decode::EngineSpec sizes) const {
 MemoryPlan EngineSizer::save_memory(
     const model::ModelConfig& config,
     const std::function<MemoryPlan(const decode::Savings&)>& plan_of) const {
-  return plan_of(savings_of(model_.offload, config, limits(), plan_of));
+  const bool resides = std::ranges::any_of(caches_, [](const recipe::Cache& c) {
+    return c.is_hosted() && c.resident_layers.automatic();
+  });
+  int key_layers = 0;  // that read whole texts
+  const kv::Geometry geometry = model::geometry_of(config, compute());
+  for (int layer = 0; resides && layer < config.n_layers; ++layer)
+    if (geometry.window(layer) == 0) ++key_layers;
+  return plan_of(savings_of(model_.offload, config, limits(), plan_of, key_layers));
 }
 
 }  // namespace tandem::tools

@@ -55,12 +55,15 @@ void check_offload(const recipe::Offload& offload, const model::ModelConfig& con
 
 /// What a run does without so that it fits on its GPU: nothing where that has the room; else the
 /// embedding there, then prompts in one pass, and last, if model.offload is auto, as few layers as
-/// possible. All of it where the run never fits.
+/// possible. All of it where the run never fits. Where cache.resident_layers is auto, the keys of
+/// as many layers stay there as there is room for then.
+/// key_layers  that this may be, or 0
 /// plan_of  the whole run with these savings
 /// errors   as check_offload
 decode::Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,
                            const cli::MemoryLimits& limits,
-                           const std::function<MemoryPlan(const decode::Savings&)>& plan_of);
+                           const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
+                           int key_layers = 0);
 
 /// Sections `model` and `run` of a recipe: where its engines run, and how large they are.
 class EngineSizer {
