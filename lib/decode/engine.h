@@ -127,7 +127,9 @@ class Engine {
   int places(int n, int rows_each) const;
   /// Whether a graph may hold a forward: not where weights or keys stream, whose copies go on
   /// meanwhile.
-  bool is_recordable() const { return spec_.savings.n_streamed == 0 && !cache_.streams_keys(); }
+  bool is_recordable(const kv::Reading& reading = {}) const {
+    return spec_.savings.n_streamed == 0 && !cache_.streams_keys(reading);
+  }
   /// Sequences that a step has room for, with that many rows and rows of logits each.
   int room_for_places(int rows_each, int logit_rows_each) const;
   /// Chooses the products of a forward and of its logits before either runs (model::Llama).

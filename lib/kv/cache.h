@@ -185,6 +185,8 @@ class Cache {
   bool serves_steps() const { return !served_.empty(); }
   /// Whether keys go from host memory to a GPU in every step, ahead of it and beyond its end.
   bool streams_keys() const { return stream_ != nullptr; }
+  /// The same of steps of a reading: further readers have theirs on the GPU.
+  bool streams_keys(const Reading& reading) const { return streams_keys() && reading.keys == 0; }
   /// Bytes of keys and values that did since the start, those among them that choices of a further
   /// reader took.
   double streamed_bytes() const {

@@ -104,8 +104,10 @@ const PagedStore& KeyStream::acquire(int layer, const Step& step) {
   if (copies_) exec_.queue->follow(*buffer.copied);
   for (int b = 0; b < step.n_seqs; ++b) {
     const auto i = static_cast<size_t>(b);
-    buffer.store.copy_layer_from(keys_.near(), layer, step.slot[i], step.near_begin[i],
-                                 step.base[i] + step.tentative_of(b) + step.rows_of(b));
+    // Rows may be further on than the host knows.
+    buffer.store.copy_layer_from(
+        keys_.near(), layer, step.slot[i], step.near_begin[i],
+        step.base[i] + step.tentative_of(b) + step.rows_of(b) + step.ahead);
   }
   return buffer.store;
 }

@@ -52,7 +52,7 @@ class ModelDrafter final : public Drafter {
   void prepare(Round& round) override;
   void draft(Round& round) override;
   void keep(Round& round) override;
-  bool is_recordable() const override { return draft_.engine->spec().savings.n_streamed == 0; }
+  bool is_recordable() const override { return draft_.engine->is_recordable(draft_.reading); }
   /// A draft with a separate cache must have read all but the last tokens.
   bool may_be_ahead() const override { return is_self_ || has_drafted_; }
   void accept(const RoundResults& results, const std::vector<bool>& gone) override;

@@ -135,7 +135,7 @@ void NestedDrafter::draft(Round& round) {
 }
 
 bool NestedDrafter::is_recordable() const {
-  return within_->is_recordable() && verifier_.target().is_recordable();
+  return within_->is_recordable() && verifier_.target().is_recordable(verifier_.reader().reading);
 }
 
 void NestedDrafter::accept(const RoundResults& results, const std::vector<bool>& gone) {

@@ -168,10 +168,11 @@ void Speculation::launch() {
     round_.mark(Round::verified);
     round_.fetch();
   };
-  const std::array<Piece, 3> pieces = {Piece{drafter_->is_recordable(), draft},
-                                       // A graph ends with all its work, copies of weights for
-                                       // the next round too: those go on meanwhile.
-                                       Piece{target_.is_recordable(), score}, Piece{true, finish}};
+  const std::array<Piece, 3> pieces = {
+      Piece{drafter_->is_recordable(), draft},
+      // A graph ends with all its work, copies of weights for
+      // the next round too: those go on meanwhile.
+      Piece{target_.is_recordable(verifier_.reader().reading), score}, Piece{true, finish}};
   for (size_t first = 0, end = 0; first < pieces.size(); first = end) {
     for (end = first + 1;
          end < pieces.size() && pieces[first].is_recordable && pieces[end].is_recordable;)

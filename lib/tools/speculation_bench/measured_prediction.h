@@ -24,6 +24,10 @@ struct MeasuredPrediction {
 /// and where no other gamma was measured.
 std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, const WayRuns& way);
 
+/// Of rounds within rounds, by the times of both that they are made of alone, and the acceptance of
+/// the way itself. None where one of these was not measured.
+std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const WayRuns& way);
+
 /// Of a tree, by forwards that were timed apart from rounds.
 MeasuredPrediction predict_from_forwards(const PointRuns& point, const WayRuns& way,
                                          const speculate::TimingTable& times);

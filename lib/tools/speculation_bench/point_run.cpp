@@ -328,8 +328,12 @@ std::optional<double> PointRun::add_prediction(bench::Record& record, const Poin
     speedup = p.chain.speedup;
   }
   const auto times = times_.find(way.way.draft.name);
-  if (const auto p = times != times_.end() ? predict_from_forwards(runs, way, times->second)
-                                           : predict_from_others(runs, way)) {
+  const auto predicted = [&]() -> std::optional<MeasuredPrediction> {
+    if (way.way.nested) return predict_nested(runs, way);
+    return times != times_.end() ? predict_from_forwards(runs, way, times->second)
+                                 : predict_from_others(runs, way);
+  };
+  if (const auto p = predicted()) {
     record.group("predicted") = prediction_json(*p, way.way);
     record.group("spec")["predicted_over_measured"] = 1e-3 * p->round_ms() / way.step_s();
     speedup = p->speedup();
