@@ -328,7 +328,8 @@ TEST_SUITE("kv/hosted_readers") {
                  before = b.split.cache.streamed_bytes();
     const int fork = b.fork(slot);
     b.prefill(fork, tokens(5000, 40));  // to 1,044 tokens
-    CHECK(b.split.cache.streamed_bytes() - before == 3 * (88 + (1040 - 1000) / 2) * token);
+    CHECK(b.split.cache.streamed_bytes() - before ==
+          3 * (88 + (1040 - 1000) / 2 + 1040 / 8 / 2) * token);
   }
 
   TEST_CASE("forks that all choose have room, and near keys stay few at any length of the text") {
@@ -413,6 +414,27 @@ TEST_SUITE("kv/hosted_readers") {
     const int again = restored(*one);
     REQUIRE(restored(*split) == again);
     CHECK(go_on(*split, again, 30, 20) == go_on(*one, again, 30, 20));
+  }
+
+  TEST_CASE("a plan for a GPU: pinned means, and there copies alone, in the pages of near keys") {
+    const kv::Cache::Spec spec{
+        .geometry = {.n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32},
+        .max_tokens = 4096,
+        .total_tokens = 4096,
+        .max_rows = 512,
+        .policies = {full(CachePlace::host, Attend::gpu), retrieval(1024, 8)},
+        .device = {Device::Kind::cuda, 0},
+        .multiprocessors = 132};
+    MemoryPlan plan;
+    kv::Cache::plan(spec, plan);
+    CHECK(plan.find("index/1 retrieval.means")->device == Device{});
+    CHECK(plan.find("index/1 retrieval.means")->bytes == 4096 / 8 * 2 * 2 * 32 * sizeof(bf16));
+    CHECK(plan.find("index/1 retrieval.tables")->device == spec.device);
+    CHECK(plan.find("index/1 retrieval.derived pages/k") == nullptr);
+    CHECK(plan.find("kv/near/k")->device == spec.device);
+    CHECK(kv::Cache::pinned_bytes(spec, plan) == plan.find("kv/host/k")->bytes +
+                                                     plan.find("kv/host/v")->bytes +
+                                                     plan.find("index/1 retrieval.means")->bytes);
   }
 
   TEST_CASE("readings that keys in host memory do not suit are an error of kind recipe") {

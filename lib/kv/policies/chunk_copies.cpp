@@ -56,8 +56,8 @@ void ChunkCopies::set_rest(int slot, int rest, int n) {
   copies_.set_rest(slot, rest, n * chunk_);
 }
 
-void ChunkCopies::count_means(int n_tokens) {
-  hosted_->count_read(n_tokens * bounds_.geometry.token_bytes() / 2);  // keys alone
+void ChunkCopies::count_choice(int n_new, int n_chunks) {
+  hosted_->count_read((n_new + n_chunks) * bounds_.geometry.token_bytes() / 2);  // keys alone
 }
 
 }  // namespace tandem::kv

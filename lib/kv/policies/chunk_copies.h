@@ -50,8 +50,9 @@ class ChunkCopies {
   void set_rest(int slot, int rest, int n);
   void fork(int from, int to) { copies_.fork(from, to); }
   void drop(int slot) { copies_.set_rest(slot, 0, 0); }
-  /// Notes that means of that many tokens were made from keys of a layer of far.
-  void count_means(int n_tokens);
+  /// Notes a choice under one layer of far: the keys of new tokens whose means were made, and the
+  /// means of all chunks, that it read.
+  void count_choice(int n_new, int n_chunks);
 
   /// On a GPU, what a layer's rows read.
   KeyLists lists(int layer) const { return copies_.lists(layer); }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/parallel.h"
 #include "kv/key_rows.h"
 #include "kv/query_ring.h"
@@ -84,7 +85,7 @@ void ChunkKeys::plan(MemoryPlan& plan, const std::string& prefix) const {
   kept_.plan(plan, prefix);
   if (kept_.slot_ids() == 0) return;
   const size_t n_scratch = on_gpu() ? 1 : static_cast<size_t>(max_threads());
-  plan.add(prefix + ".means", grid().cells(index_.n_blocks()) * cell_bytes(), bounds_.device);
+  plan.add(prefix + ".means", means_bytes(), pins_means() ? Device{} : bounds_.device);
   plan.add(prefix + ".choosing", scratch_bytes() * n_scratch, bounds_.device);
   if (device_index_) device_index_->plan(plan, prefix);
 }
@@ -93,6 +94,13 @@ void ChunkKeys::allocate(Arena& arena, const std::string& prefix) {
   kept_.allocate(arena, prefix);
   if (kept_.slot_ids() == 0) return;
   means_ = static_cast<std::byte*>(arena.take(prefix + ".means"));
+  if (pins_means()) pinned_ = PinnedPages(means_, means_bytes(), 0);
+  if (!pinned_.refusal().empty())
+    throw Error::make(ErrorKind::memory, "draft.cache.kind",
+                      "is retrieval over keys in host memory, which takes {} of pinned memory for "
+                      "their means, but the system refused: {}",
+                      format_bytes(means_bytes()), pinned_.refusal())
+        .hint("allow a process to lock as much (ulimit -l, the limits of a container)");
   scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
   n_scratch_ = max_threads();
   if (device_index_) device_index_->allocate(arena, prefix);
@@ -132,7 +140,8 @@ TokenIndex::Work ChunkKeys::extend(int slot, int end) {
   for (const TokenIndex::Piece& piece : work.pieces) {
     if (piece.copy_of < 0) continue;
     const size_t bytes = grid().cells(1) * cell_bytes();
-    if (on_gpu())
+    if (pins_means()) exec_.queue->wait();  // until it has written them
+    if (on_gpu() && !pins_means())
       exec_.queue->copy_within(means(piece.block, 0, 0), means(piece.copy_of, 0, 0), bytes);
     else
       std::memcpy(means(piece.block, 0, 0), means(piece.copy_of, 0, 0), bytes);

@@ -8,6 +8,7 @@
 #include "kv/policies/scratch.h"
 #include "kv/policies/token_index.h"
 #include "kv/policy.h"
+#include "tensor/pinned_pages.h"
 
 namespace tandem::kv {
 
@@ -15,6 +16,8 @@ namespace tandem::kv {
 /// either device. Means lie in blocks that forks share; each is worked out once, when the first
 /// choice after its tokens needs it. Lists have the best chunks first, so that a shorter list is
 /// the choice of fewer: on the CPU by tokens, on a GPU by chunks, which are runs of a KeyLists.
+/// Where another reader has the keys in host memory, so are a GPU's means, pinned: they are read
+/// once a choice.
 class ChunkKeys {
  public:
   struct Rule {
@@ -26,7 +29,12 @@ class ChunkKeys {
   ChunkKeys(const Rule& rule, std::vector<int> layers, const Bounds& bounds);
 
   void plan(MemoryPlan& plan, const std::string& prefix) const;
+  /// errors   kind memory: a GPU is to read memory that cannot be pinned
   void allocate(Arena& arena, const std::string& prefix);
+  /// Names of buffers that are pinned.
+  std::vector<std::string> pinned(const std::string& prefix) const {
+    return pins_means() ? std::vector{prefix + ".means"} : std::vector<std::string>{};
+  }
   void run_on(const Exec& exec);
   void read_queries(const QueryRing& queries) { queries_ = &queries; }
 
@@ -65,6 +73,7 @@ class ChunkKeys {
   struct GpuScratch;
 
   bool on_gpu() const { return bounds_.on_gpu(); }
+  bool pins_means() const { return on_gpu() && !bounds_.far_layers.empty(); }
   const Geometry& geometry() const { return bounds_.geometry; }
   const std::vector<int>& layers() const { return kept_.layers(); }
   int n_layers() const { return static_cast<int>(layers().size()); }
@@ -73,6 +82,7 @@ class ChunkKeys {
   int max_chunks() const { return bounds_.max_tokens / rule_.chunk; }
   int block_chunks() const { return index_.capacity() / rule_.chunk; }
   size_t mean_bytes() const;
+  size_t means_bytes() const { return grid().cells(index_.n_blocks()) * cell_bytes(); }
   size_t cell_bytes() const { return static_cast<size_t>(block_chunks()) * mean_bytes(); }
   /// The means of a block under a sparse layer and KV head, [block_chunks, d].
   std::byte* means(int block, int ordinal, int kv_head) const {
@@ -102,6 +112,7 @@ class ChunkKeys {
   Exec exec_;
   const QueryRing* queries_ = nullptr;
   std::byte* means_ = nullptr;  // [blocks, sparse layers, KV heads, chunks, d] of the keys' type
+  PinnedPages pinned_;
   std::byte* scratch_ = nullptr;
   int n_scratch_ = 1;
 };

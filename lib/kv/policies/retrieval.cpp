@@ -61,6 +61,9 @@ class RetrievalPolicy final : public SelectingPolicy {
     keys_.run_on(exec);
     if (copies_) copies_->run_on(exec);
   }
+  std::vector<std::string> pinned(const std::string& prefix) const override {
+    return keys_.pinned(prefix);
+  }
   void read_hosted(HostedKeys& hosted, int i) override { copies_->read_hosted(hosted, i); }
   void read_queries(const QueryRing& queries) override {
     queries_ = &queries;
@@ -288,8 +291,9 @@ class RetrievalPolicy final : public SelectingPolicy {
     work.ordinals = {ord, ord + 1};
     keys_.choose(work, {first_query(work.slot, now.chosen_at), now.chosen_at}, now.n_chosen, from);
     if (!is_far(layer)) return;
-    if (&from == &copies_->far() && !work.pieces.empty())
-      copies_->count_means(work.length - work.pieces.front().token);
+    if (&from == &copies_->far())
+      copies_->count_choice(work.pieces.empty() ? 0 : work.length - work.pieces.front().token,
+                            work.length / spec_.chunk);
     copies_->copy(work.slot, layer, from);
   }
 
