@@ -44,7 +44,7 @@ class Runner {
     auto rounds = engines.rounds(way, std::move(within), std::move(options));
     rounds_ = rounds.get();
     decoder_ = std::move(rounds);
-    runs_.by_output.assign(kOutputParts, {"", "", way.tree});
+    runs_.by_output.assign(kOutputParts, {"", "", speculate::TreeRoom::of(way.tree)});
   }
 
   /// result   the sequences' new tokens
