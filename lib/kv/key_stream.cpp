@@ -104,10 +104,14 @@ const PagedStore& KeyStream::acquire(int layer, const Step& step) {
   if (copies_) exec_.queue->follow(*buffer.copied);
   for (int b = 0; b < step.n_seqs; ++b) {
     const auto i = static_cast<size_t>(b);
-    // Rows may be further on than the host knows.
-    buffer.store.copy_layer_from(
-        keys_.near(), layer, step.slot[i], step.near_begin[i],
-        step.base[i] + step.tentative_of(b) + step.rows_of(b) + step.ahead);
+    // On a GPU work under way may have moved the rows on, within the pages that they have.
+    const auto room_of = [&](const PagedStore& store) {
+      return static_cast<int>(store.pages(step.slot[i]).size()) * kPageTokens;
+    };
+    const int room = std::min(room_of(keys_.near()), room_of(buffer.store));
+    const int rows_end = step.base[i] + step.tentative_of(b) + step.rows_of(b) + step.ahead;
+    buffer.store.copy_layer_from(keys_.near(), layer, step.slot[i], step.near_begin[i],
+                                 std::min(rows_end, room));
   }
   return buffer.store;
 }

@@ -104,12 +104,27 @@ TEST_SUITE("cli/plan_for") {
       const Outcome self = run_without_gpu(program(tool), flags);
       CHECK(self.status == 3);
       CHECK(has(self.err,
-                "cache.place: is host, but 2 policies share the keys\n  hint: leave it device, or "
-                "give the draft a separate model: draft.path\n"));
+                "cache.place: is host, but 2 policies share the keys\n  hint: leave it device, "
+                "give the draft a separate model: draft.path, or let it read chunks of a target of "
+                "kind full: draft.cache.kind retrieval\n"));
+      flags.insert(flags.end(), {"-s", "cache.kind=full", "-s", "cache.attend=gpu", "-s",
+                                 "draft.cache.kind=retrieval"});
+      const Outcome chunks = run_without_gpu(program(tool), flags);
+      CHECK(chunks.status == 0);
+      CHECK(has(chunks.out,
+                "\ncache    full, keys of long texts in host memory\ndraft    self, retrieval\n"));
+      flags.insert(flags.end(), {"-s", "cache.resident_layers=100"});
+      const Outcome beyond = run_without_gpu(program(tool), flags);
+      CHECK(beyond.status == 3);
+      CHECK(has(beyond.err, "cache.resident_layers: is 100, but"));
     }
     const std::string drafts = "bench.drafts=[{name: small, kind: model, path: tiny-2m}]";
     std::vector<std::string> bench = {"-r", "magicdec/tiny-16m", "--dry-run", "-s", drafts};
     bench.insert(bench.end(), hosted.begin(), hosted.end());
+    CHECK(run_without_gpu(program("magicdec-bench"), bench).status == 0);
+    bench.insert(bench.end(),
+                 {"-s", "cache.kind=full", "-s", "cache.attend=gpu", "-s",
+                  "bench.drafts=[{name: chunks, kind: self, cache: {kind: retrieval}}]"});
     CHECK(run_without_gpu(program("magicdec-bench"), bench).status == 0);
     bench.back() =
         "bench.drafts=[{name: small, kind: model, path: tiny-2m, "

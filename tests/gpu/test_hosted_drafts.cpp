@@ -152,6 +152,27 @@ TEST_SUITE("gpu/rounds/hosted drafts") {
     CHECK(same(rows[0], rows[1]));
   }
 
+  // Rounds ahead of each other: rows are moved on by work that the host does not wait for, over
+  // borders of pages, too.
+  TEST_CASE("f32: rounds of a separate draft over streamed keys write the text of plain decoding") {
+    const Setup setup{.max_seqs = 3, .max_tokens = 1100, .device = kGpu};
+    Setup on_host = setup;
+    on_host.caches = {hosted(Attend::gpu)};
+    const auto plain = make_engine(tiny_model("tiny-16m"), setup),
+               split = make_engine(tiny_model("tiny-16m"), on_host);
+    Setup of_draft = setup;
+    of_draft.queue = split->queue();
+    const auto draft = make_engine(tiny_model("tiny-2m"), of_draft);
+    const Ids text = real_text(900);
+    const std::vector<decode::Request> requests = {request(part_of(text, 0, 700)),
+                                                   request(part_of(text, 300, 90))};
+    const std::vector<Ids> want = generate(*plain, requests, rules(250)).ids;
+    for (const speculate::TokenTree& tree : {speculate::chain_tree(3), speculate::chain_tree(8)}) {
+      const auto rounds = speculate::model_rounds(*split, *draft, tree);
+      CHECK(generate(*split, requests, rules(250), rounds.get()).ids == want);
+    }
+  }
+
   TEST_CASE("f32: rounds write the text of plain decoding over keys on the GPU") {
     const auto plain = engine_of(tiny_model("tiny-16m"), Cache{}, rebuilt(0), {.device = kGpu});
     const Ids text = real_text(900);
