@@ -50,7 +50,8 @@ std::vector<Row> rows_of(Engine& engine, int slot, const Ids& ids, int reading) 
 /// Drafted rows and committed ones in turn, of a document, its forks, and a text that is cut.
 /// chunks, all   get the logits of the readings
 void run(Engine& engine, std::vector<Row>& chunks, std::vector<Row>& all) {
-  const Ids text = real_text(1000);
+  Ids text = real_text(1000);
+  for (int32_t& id : text) id %= engine.config().vocab_size;
   size_t next = 0;
   const auto go_on = [&](int slot, int n) {
     for (int i = 0; i < n; ++i) {

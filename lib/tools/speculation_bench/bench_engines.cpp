@@ -158,7 +158,7 @@ void BenchEngines::size() {
   };
   size(target_);
   // Prompts are read by the first cache alone, as the one sequence of timed rounds is not.
-  target_.spec.max_drafted = sizes_.batch + 1;
+  target_.spec.max_drafted = sizes_.batch + (is_timed_ ? 1 : 0);
   for (const auto& other : others_) size(*other);
   plan_ = sizer_.save_memory(target_.files.config,
                              [&](const decode::Savings& s) { return plan_all(s); });

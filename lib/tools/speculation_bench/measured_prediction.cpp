@@ -87,7 +87,7 @@ std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const W
   }
   p.times_from = fmt::format("measured of {} and {} alone", nested.small.name, nested.self.name);
   // More rows cost a forward with few keys what they cost one with all of them.
-  const double forward = self.level_ms + curve.at(nested.tree.size()) - p.plain_ms;
+  const double forward = self.level_ms + std::max(0.0, curve.at(nested.tree.size()) - p.plain_ms);
   p.draft_ms = nested.shape.rounds *
                ((nested.tree.levels() - 1) * small.level_ms + forward + small.verify_ms);
   p.verify_ms = curve.at(way.way.tree.size());
