@@ -10,7 +10,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "triforce-generate",
-    .purpose = "Generate text behind long prompts faster, with rounds within rounds",
+    .purpose = "Generate text after long prompts faster, with rounds within rounds",
     .kind = "generate",
     .examples =
         {"triforce-generate -r triforce/tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"

@@ -11,7 +11,7 @@ struct AppendRoundParams {
   // The chains: node 0 of each is the root, the last token of its text.
   int32_t* chain_tokens;      // [n_seqs, n_chain]
   int32_t* chain_children;    // [n_seqs, n_chain] 1, of the last node 0
-  int32_t* chain_length;      // [n_seqs] tokens behind the root; not read for the first round
+  int32_t* chain_length;      // [n_seqs] tokens after the root; not read for the first round
   float* chain_logits;        // [*, vocab] what each token was drawn from
   const int32_t* chain_row;   // [n_seqs, n_chain] row of chain_logits, of a node's child
   const int32_t* enough;      // [n_seqs] tokens with which a chain is left as it is
@@ -33,9 +33,9 @@ struct AppendRoundParams {
   bool is_first;
 };
 
-/// Puts the accepted tokens and the one after them behind the chains that are still too short, and
-/// copies what each was drawn from. A bonus without meaning (< 0) counts as token 0: the row that
-/// it is said to be drawn from has none either, as the round around this one will find.
+/// Puts the accepted tokens and the one after them at the end of the chains that are still too
+/// short, and copies what each was drawn from. A bonus without meaning (< 0) counts as token 0: the
+/// row that it is said to be drawn from has none either, as the round around this one will find.
 /// errors   none (preconditions checked by the caller)
 using AppendRoundFn = void(const AppendRoundParams&, Range seqs);
 AppendRoundFn append_round_cpu;
@@ -45,7 +45,7 @@ namespace {
 
 /// How a round lengthens a chain.
 struct Growth {
-  int before;  // tokens behind the root
+  int before;  // tokens after the root
   int n;       // new ones
   bool takes_part;
 };
@@ -78,7 +78,7 @@ constexpr void append_tokens(const AppendRoundParams& p, int seq, const Growth& 
   if (p.forced != nullptr && p.forced[seq] > length) p.forced[seq] = length;
   p.chain_children[chain + g.before + g.n] = 0;
   p.ends.kept[seq] = g.n;
-  // Of the text and its chain, from what was newest before and the new tokens.
+  // Of the text and its chain, from the newest tokens before and the new ones.
   for (int i = 0; i < kNewestTokens; ++i) {
     const int at = g.n + i;
     p.ends.newest[seq * kNewestTokens + i] =

@@ -5,7 +5,7 @@
 namespace tandem::speculate {
 namespace {
 
-/// What is known beforehand counts as so many tested tokens.
+/// Acceptance assumed beforehand weighs as this number of tested tokens.
 constexpr double kAssumed = 16;
 /// A round on, of what rounds before it tested.
 constexpr double kMemory = 0.98;

@@ -6,8 +6,8 @@
 
 namespace tandem::speculate {
 
-/// Drafters of every kind, one of which proposes each round: that which the times of their rounds
-/// and the acceptance of late predict to be the fastest, or none, for a plain step. A draft that
+/// Drafters of every kind, one of which proposes each round: the one that the times of their rounds
+/// and recent acceptance predict to be the fastest, or none, for a plain step. A draft that
 /// was left out reads the text that it missed when its turn comes.
 class ChoosingDrafter final : public Drafter {
  public:
@@ -15,7 +15,7 @@ class ChoosingDrafter final : public Drafter {
   struct Drafters {
     std::unique_ptr<Drafter> small, retrieval, nested;
   };
-  /// What is known beforehand. The options have the drafters' shapes alone.
+  /// Times and acceptance known beforehand. The options have the drafters' shapes alone.
   struct Outlook {
     NestedTimes times;
     NestedOptions options;
@@ -46,7 +46,7 @@ class ChoosingDrafter final : public Drafter {
   double bytes_read() const override;
   const RoundStats* stats_within() const override;
 
-  /// What is chosen with the acceptance of late, and what the others would give.
+  /// The choice by recent acceptance, and the speeds of the others.
   RoundChoices choices() const;
   double alpha1() const { return within_.alpha(); }
   double alpha2() const { return around_.alpha(); }

@@ -10,7 +10,7 @@
 
 namespace tandem::speculate {
 
-/// The sequences of a run as a draft reads them, and the forwards of a round over a tree behind
+/// The sequences of a run as a draft reads them, and the forwards of a round over a tree after
 /// them, of one shape for all: each level of the tree is one over its own nodes, which see the
 /// levels above in the cache. The deepest level needs none: its keys are computed when it has been
 /// accepted. A draft that is a second reader of the target's cache reads the target's own
@@ -57,8 +57,8 @@ class DraftSequences {
   /// Ends the oldest round under way, whose keys have been moved.
   /// gone     [seqs] sequences that have ended since
   void accept(std::span<const std::span<const int32_t>> paths, const std::vector<bool>& gone);
-  /// The same where that was a chain, made by rounds within a round: so many of its tokens were
-  /// accepted.
+  /// The same where that was a chain, made by rounds within a round: the number of its tokens that
+  /// were accepted.
   void accept_chains(std::span<const int> accepted, const std::vector<bool>& gone);
   /// Rounds under way are not accepted any more.
   void abandon() { flights_.clear(); }

@@ -11,9 +11,9 @@ namespace tandem::speculate {
 /// Chains that come out of rounds within a round (TriForce): a drafter proposes, the target under
 /// another reading verifies, and what it keeps is the next part of the chain, for each sequence as
 /// many tokens as it has accepted and one more. Tokens of a chain follow the distribution of that
-/// reading, whatever proposed them: that is what the round around needs to know to verify them in
-/// turn. Their keys are tentative behind the text, as those of any drafted rows, and the target's
-/// forward writes over them.
+/// reading, regardless of the drafter: that is what the round around needs to know to verify them
+/// in turn. Their keys are tentative behind the text, as those of any drafted rows, and the
+/// target's forward writes over them.
 /// source   TriForce (arXiv 2404.11912), algorithm 1; the residual rules of algorithm 2 of Sequoia,
 ///          block and traversal verification at both levels
 class NestedDrafter final : public Drafter {

@@ -82,7 +82,7 @@ class Round {
   /// Tokens that the last round may add to a sequence that is in it too, and rounds within the same
   /// one before; 0: none is.
   int most_pending() const { return most_pending_; }
-  /// Chains are lengthened by rounds within this one, each until it has so many tokens.
+  /// Chains are lengthened by rounds within this one, each until it has `enough` tokens.
   void grow(int enough);
   /// Rows of the round's forwards that follow the sequences' lengths.
   void follow(std::span<const kv::Step> steps);
@@ -164,7 +164,7 @@ class Round {
   void catch_up(const RoundEnds& ends, const int32_t* prior);
   RoundNumbers numbers() const;
   size_t n_forced() const;  // numbers of one turn
-  /// How long a turn's simulated paths are, behind them.
+  /// How long a turn's simulated paths are, which stand after them.
   int32_t* forced_counts(int32_t* paths) const;
 
   Bounds bounds_;

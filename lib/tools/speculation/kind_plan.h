@@ -11,7 +11,7 @@ namespace tandem::tools {
 /// Gives both engines room for any rounds that may be chosen, and for timing them.
 void size_for_kinds(ModelPair& pair, const SequenceRoom& room, const SequoiaRecipe& recipe);
 
-/// What is known of all kinds before the first round.
+/// All that is known of the kinds before the first round.
 struct KindPlan {
   speculate::ChoosingDrafter::Outlook outlook;  // with the best shape of each kind alone
   speculate::RoundChoices choices;              // by the acceptance that is assumed
