@@ -126,7 +126,8 @@ int SequoiaGenerate::run() {
   PrefixSource prefix{.rounds = rounds.get()};
   if (prompts_.shared > 0)
     prefix.tokens = std::span(prompts_.sequences.front()).first(prompts_.shared);
-  prefix.index = is_indexed_once(recipe_.cache, prefix.tokens.size());
+  prefix.index = is_indexed_once(pair_.cache(), prefix.tokens.size()) ||
+                 is_indexed_once(pair_.self_cache(), prefix.tokens.size());
   const decode::GenerateReport report = generate_prompts(cx_, target, declined ? *plain : *rounds,
                                                          prompts_, prefix, how, output.events());
   const nlohmann::ordered_json predicted = chooser != nullptr ? kinds_json(*chooser) : plan.json();

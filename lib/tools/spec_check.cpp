@@ -4,6 +4,7 @@
 #include "io/jsonl.h"
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
+#include "tools/prompts/generate_prompts.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/bench_results.h"
 
@@ -163,6 +164,8 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
     const int slot = target.cache().create(target.cache().all_readers());
     const decode::SeqTokens begin[] = {{slot, prompts[i], false}};
     target.prefill(begin, {});
+    const auto once = [&](const recipe::Cache& c) { return is_indexed_once(c, prompts[i].size()); };
+    if (once(pair_.cache()) || once(pair_.self_cache())) target.cache().adopt_prompt(slot);
     speculation.share(prompts[i]);
     for (size_t t = 0; t < checks.size(); ++t, before += 2 * texts) {
       decode::GenerateSpec of_prompt = how(temperatures[t], e.text_tokens);

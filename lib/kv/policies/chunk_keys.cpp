@@ -55,10 +55,13 @@ ChunkKeys::ChunkKeys(const Rule& rule, std::vector<int> layers, const Bounds& bo
       bounds_(bounds),
       kept_(std::move(layers), bounds.on_gpu() ? capacity() : capacity() * rule.chunk,
             bounds.on_gpu() ? rule.chunk : 1, bounds),
-      // Every sequence may choose again, and then writes separate blocks.
+      // Every sequence may choose again, and then writes separate blocks. Forks of a text within
+      // the budget, which has no means yet, each write all of them.
       index_({.max_seqs = bounds.max_seqs,
               .max_tokens = bounds.max_tokens,
-              .total_tokens = bounds.total_tokens,
+              .total_tokens =
+                  bounds.total_tokens + int64_t{bounds.max_seqs - 1} *
+                                            std::min(bounds.max_tokens, capacity() * rule.chunk),
               .sinks = 0,
               .recent = 0,
               .unit = rule.chunk,

@@ -69,6 +69,8 @@ std::vector<decode::Request> requests_after(const SharedPrefix& prefix,
 }  // namespace
 
 bool is_indexed_once(const recipe::Cache& cache, size_t n) {
+  if (cache.kind == recipe::CacheKind::retrieval)
+    return n > static_cast<size_t>(cache.retrieval.budget.value);
   return n >= static_cast<size_t>(cache.sinks + cache.recent) + size_t{kv::TokenIndex::kRoll};
 }
 
