@@ -1,0 +1,71 @@
+// Rounds within rounds as magicdec-bench measures them.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+Outcome bench(std::vector<std::string> arguments) {
+  const std::vector<std::string> few = {
+      "-r", "triforce/bench-tiny-16m", "--device", "cpu",
+      "-s", "run.context=256",         "-s",       "bench.new_tokens=8",
+      "-s", "bench.batches=1"};
+  arguments.insert(arguments.begin(), few.begin(), few.end());
+  return run_process(program("magicdec-bench"), {.arguments = std::move(arguments)});
+}
+
+}  // namespace
+
+TEST_SUITE("cli/magicdec-bench/nested") {
+  TEST_CASE("nested drafts are measured beside both that they are made of") {
+    const Outcome run = bench({"--format", "jsonl"});
+    CAPTURE(run.err);
+    REQUIRE(run.status == 0);
+    std::set<std::string> names;
+    for (const Json& record : json_lines(run.out)) {
+      const std::string phase = record["workload"]["phase"];
+      for (const char* name : {"plain", "small", "retrieval", "nested"})
+        if (phase.find(name) != std::string::npos) names.insert(name);
+      if (phase.find("nested") == std::string::npos) continue;
+      const Json &spec = record["spec"], &within = spec["within"];
+      CHECK(within["alpha"] >= 0);
+      CHECK(within["alpha"] <= 1);
+      CHECK(within["draft_level_ms"] > 0);
+      CHECK(within["target_ms"] > 0);
+      CHECK(within["gamma"] == 2);
+      CHECK(within["emitted"] >= spec["drafted"]);
+      CHECK(spec["alpha"] >= 0);
+    }
+    CHECK(names == std::set<std::string>{"nested", "plain", "retrieval", "small"});
+  }
+
+  TEST_CASE("what does not go together") {
+    const auto refused = [](const std::vector<std::string>& flags, const std::string& says) {
+      const Outcome run = bench(flags);
+      CAPTURE(run.err);
+      CHECK(run.status == 3);
+      CHECK(run.out == "");
+      CHECK(run.err.find(says) != std::string::npos);
+    };
+    const std::string self = "{name: retrieval, kind: self, keys: retrieval, budget: 64, page: 8}",
+                      small = "{name: small, kind: model, path: tiny-2m, budget: 64}";
+    const auto drafts = [](const std::string& list) {
+      return std::vector<std::string>{"-s", "bench.drafts=[" + list + "]"};
+    };
+    refused(drafts(self + ", {name: n, kind: nested, self: retrieval, small: tiny}"),
+            "bench.drafts: 'n' is nested: name one of kind model as small, found 'tiny'");
+    refused(drafts(small + ", {name: n, kind: nested, self: small, small: small}"),
+            "bench.drafts: 'n' is nested: name one of kind self as self, found 'small'");
+    refused(drafts("{name: a, kind: auto}"),
+            "bench.drafts: 'a' is of kind auto, which triforce-generate has");
+    refused({"-s", "bench.predict=only", "-s", "bench.hardware.card=h200"},
+            "bench.drafts: 'nested' is nested, which is measured, not calculated; leave it or "
+            "bench.predict out");
+  }
+}

@@ -1,0 +1,174 @@
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "cli/probe.h"
+#include "source_dir.h"
+
+using namespace tandem::testing;
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+namespace {
+
+Outcome triforce_generate(std::vector<std::string> arguments, Launch launch = {}) {
+  arguments.insert(arguments.begin(), {"-r", "triforce/tiny-16m", "--device", "cpu"});
+  launch.arguments = std::move(arguments);
+  return run_process(program("triforce-generate"), launch);
+}
+
+Outcome plain_generate(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"-m", "tiny-16m", "--device", "cpu"});
+  return run_process(program("pig-generate"), {.arguments = std::move(arguments)});
+}
+
+std::string demo(const char* file) {
+  return (tandem::test::source_dir() / "recipes/demo" / file).string();
+}
+
+/// The first so many bytes of the demo document.
+std::string document(const TemporaryFolder& folder, size_t bytes) {
+  return folder.write("document.txt", file_text(demo("lighthouse-logbook.txt")).substr(0, bytes))
+      .string();
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// An error of one line and a remedy of another at most, and nothing else.
+void check_refused(const Outcome& run, int status, const std::string& says) {
+  CAPTURE(says);
+  CAPTURE(run.err);
+  CHECK(run.status == status);
+  CHECK(run.out == "");
+  CHECK(has(run.err, says));
+  CHECK(std::ranges::count(run.err, '\n') <= 2);
+  CHECK_FALSE(has(run.err, "bug"));
+}
+
+}  // namespace
+
+TEST_SUITE("cli/triforce-generate") {
+  TEST_CASE("greedy text is pig-generate's; rounds and those within are told") {
+    const TemporaryFolder folder;
+    for (const std::vector<std::string>& flags :
+         {std::vector<std::string>{"-p", "Once upon a time", "-n", "30"},
+          {"-f", document(folder, 4000), "-n", "30"},
+          {"-f", document(folder, 4000), "--questions", demo("questions.txt"), "-n", "8"}}) {
+      CAPTURE(flags[0]);
+      std::vector<std::string> exact = flags;
+      exact.insert(exact.end(), {"-s", "model.compute=f32"});
+      const Outcome run = triforce_generate(exact);
+      CAPTURE(run.err);
+      CHECK(run.status == 0);
+      CHECK(run.out.size() > 20);
+      CHECK(run.out == plain_generate(exact).out);
+    }
+    const Outcome run = triforce_generate(
+        {"-p", "Once upon a time", "-n", "40", "-s", "model.compute=f32", "--format", "jsonl"});
+    const Json summary = json_lines(run.out).back();
+    const Json &spec = summary["spec"], &within = spec["within"];
+    CHECK(spec["emitted"] == spec["accepted"].get<int>() + spec["rounds"].get<int>());
+    CHECK(within["emitted"] == within["accepted"].get<int>() + within["rounds"].get<int>());
+    CHECK(within["emitted"] >= spec["drafted"]);
+    CHECK(within["accepted"] > 0);
+    CHECK(spec["accepted"] > 0);
+  }
+
+  TEST_CASE("--dry-run tells what rounds are made of, and that the paper's pair fits an H200") {
+    const Outcome run = run_process(
+        program("triforce-generate"),
+        {.arguments = {"-r", "triforce/llama2-7b-128k", "--dry-run", "-s", "run.plan_for=h200"},
+         .variables = {{"CUDA_VISIBLE_DEVICES", ""}}});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    CHECK(has(run.out, "  fits\n"));
+    CHECK_FALSE(has(run.out, "does not fit"));
+    CHECK(has(run.out, "\nrounds   4 within each, chains of 6 tokens, 7 at most\n"));
+    CHECK(has(run.out,
+              "\ndraft    synthetic:llama-68m, streaming in rounds that the target verifies under "
+              "retrieval\n"));
+    const Json plan = Json::parse(
+        triforce_generate({"-p", "a", "-s", "spec.gamma1=3", "--dry-run", "--format", "jsonl"})
+            .out);
+    CHECK(plan["nested"] == Json{{"rounds", 3}, {"enough", 6}, {"most", 9}});
+    CHECK(plan["tree"]["nodes"] == 4);
+    CHECK(plan["within"] == "retrieval");
+  }
+
+  TEST_CASE("bad input is told in a line, with what to do") {
+    struct Case {
+      std::vector<std::string> flags;
+      int status;
+      std::string says;
+    };
+    for (const Case& c : {
+             Case{{"-s", "draft2.path="},
+                  3,
+                  "draft2.path: is the small model of spec.draft nested and auto; name both or "
+                  "neither"},
+             Case{{"-s", "draft2.path=none-such"}, 4, "none-such"},
+             Case{{"-s", "draft2.path=synthetic:llama-68m"},
+                  4,
+                  "synthetic:llama-68m has 32000 tokens, tiny-16m has 8192"},
+             Case{{"-s", "draft.path=tiny-2m"},
+                  3,
+                  "draft.path: spec.draft is nested, where the small model is draft2.path; leave "
+                  "draft.path out"},
+             Case{{"-s", "draft.cache.retrieval={budget: 12, chunk: 8}"},
+                  3,
+                  "cache.retrieval.budget: 12 tokens are less than two chunks of 8"},
+             Case{{"-s", "draft.cache.retrieval.chunk=7"},
+                  3,
+                  "cache.retrieval.chunk: expected a divisor of 64, found 7"},
+             Case{{"-s", "draft.cache.retrieval={budget: 512, chunk: 128}"},
+                  3,
+                  "cache.retrieval.chunk"},
+             Case{{"-s", "draft.cache.place=host"},
+                  3,
+                  "draft.cache.place: is host, but the keys of drafts stay on the device: leave it "
+                  "out"},
+             Case{{"-s", "cache.place=host"},
+                  6,
+                  "cache.place: is host, for runs on a GPU, but this one is on"},
+             Case{{"-s", "run.context=64", "-s", "spec.gamma2=70"},
+                  3,
+                  "spec.gamma2: is 70 tokens, "},
+             Case{{"-s", "spec.gamma2=300"}, 3, "spec.gamma2: 300 is out of range"},
+             Case{{"-s", "spec.rounds=0"}, 3, "spec.rounds: 0 is out of range"},
+             Case{{"-s", "run.context=1Mi"}, 3, "run.context"},
+             Case{{"-s", "tree.path=auto"}, 3, "tree.path: names the tree of rounds within"},
+             Case{{"-s", "tree.path=missing.json"}, 4, "missing.json"},
+         }) {
+      std::vector<std::string> flags = c.flags;
+      flags.insert(flags.end(), {"-p", "The lamp"});
+      check_refused(triforce_generate(flags), c.status, c.says);
+    }
+    check_refused(
+        run_process(program("spec-check"), {.arguments = {"-r", "triforce/tiny-16m", "--device",
+                                                          "cpu", "-s", "spec.draft=auto"}}),
+        3, "spec.draft: name the kind to check; auto chooses by times");
+  }
+
+  TEST_CASE("Ctrl-C in a long run ends it within 2 s, and no file is half-written") {
+    const TemporaryFolder folder;
+    const fs::path file = folder / "text.txt";
+    Launch launch{.signal = SIGINT};
+    launch.signal_after = "memory   cpu";  // what -v tells before the weights are made
+    const tandem::Stopwatch watch;         // rounds take some ten seconds, all before them tenths
+    launch.signal_when = [&] { return watch.seconds() > 1.5; };
+    const Outcome run = triforce_generate(
+        {"-p", "The keeper", "-n", "3000", "-s", "run.context=4096", "-o", file.string(), "-v"},
+        launch);
+    CAPTURE(run.err);
+    CHECK(run.status == 130);
+    CHECK(run.seconds < 2);
+    CHECK(has(run.err, "interrupted"));
+    CHECK_FALSE(fs::exists(file));
+    CHECK(fs::is_empty(folder.path()));
+  }
+}
