@@ -149,6 +149,20 @@ TEST_SUITE("cli/spec-check") {
     CHECK(j["checks"][1]["texts_equal"] == 1);
   }
 
+  TEST_CASE("rounds within rounds; texts that fork a prompt beyond the retrieval's budget") {
+    const std::string log =
+        file_text(tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt");
+    for (const char* budget : {"64", "512"}) {
+      CAPTURE(budget);
+      const Outcome run =
+          spec_check({"-r", "triforce/tiny-16m", "-p", log.substr(0, 2400), "-s", "eval.texts=100",
+                      "-s", std::string("draft.cache.retrieval.budget=") + budget, "--json"});
+      CAPTURE(run.err);
+      REQUIRE(run.status == 0);
+      CHECK(Json::parse(run.out)["lossless"] == true);
+    }
+  }
+
   TEST_CASE("plans and what cannot be checked") {
     const Outcome plan = spec_check({"-r", "sequoia/tiny-16m", "--dry-run"});
     CHECK(plan.status == 0);
