@@ -114,7 +114,7 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
   }
   // With all of them there is no ring, so that the last ones may fit where fewer do not.
   for (int n = key_layers; n > 0; --n) {
-    decode::Savings with = s;
+    with = s;
     with.resident_layers = n;
     peak = plan_of(with).peak(limits.gpu);
     if (fits()) return with;
