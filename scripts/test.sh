@@ -10,9 +10,10 @@ scripts/check-format.sh || {
   status=$?
   [ $status -eq 6 ] && [ -z "${TANDEM_CI:-}" ] || exit $status  # 6: no clang-format 14
 }
-say "layering and words"
+say "layering, words and records"
 scripts/check-includes.py
 scripts/check-words.py
+scripts/check-records.py
 if warnings_are_errors; then
   say "warnings are errors (-Werror): g++ 12"
 else
