@@ -10,18 +10,22 @@
                                          against latency; acceptance by position and along the
                                          output, or by budget; predicted against
                                          measured
+    plot.py nested FILE... -o out.svg    speed-up of rounds within rounds by context, budget, chunk
+                                         and gamma2, as far as records differ in them
+    plot.py output FILE... -o out.svg    acceptance in rounds along the output, by draft
     plot.py loss RUN... -o out.svg       loss and validation of runs of s2ft-train: each step thin,
                                          smoothed thick
 
 FILE: records of pig-eval, of pig-bench, or (plots of speculation) of magicdec-bench and
 sequoia-bench, as --format jsonl prints them; of benchmarks also what -o writes. Acceptance by
-budget is drawn from records of magicdec-acceptance. RUN: the folder of a run, or its metrics.jsonl.
-The ending of OUT chooses the format: svg, pdf, png. Needs matplotlib: python3 -m pip install
-matplotlib
+budget, and in rounds along the output, is drawn from records of magicdec-acceptance. RUN: the
+folder of a run, or its metrics.jsonl. The ending of OUT chooses the format: svg, pdf, png. Needs
+matplotlib: python3 -m pip install matplotlib
 """
 import argparse
 
 import plot_loss
+import plot_nested
 import plot_rounds
 from plot_common import FuncFormatter, binary_axis, chosen, fail, plt, read_records, tokens_label
 
@@ -233,6 +237,7 @@ def main():
     places = commands.add_parser("places", help="tokens a second of keys on the GPU and the host")
     places.set_defaults(draw=plot_places)
     plot_rounds.add_commands(commands)
+    plot_nested.add_commands(commands)
     plot_loss.add_command(commands)
     for command in commands.choices.values():
         command.add_argument("files", nargs="+", metavar="FILE")
