@@ -103,6 +103,7 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .device = list_device(s),
           .hosted = on_host(s.policies[i]),
           .far_layers = i > 0 ? far_layers(s) : std::vector<int>{},
+          .follows = i > 0,
           .prompts = s.device,
           .block_shared_bytes = s.block_shared_bytes};
 }

@@ -80,6 +80,7 @@ struct Bounds {
   /// Of a further reader, the layers whose keys the first has in host memory (kv/hosted_keys.h):
   /// ranges of these read near keys, and lists copies of others.
   std::vector<int> far_layers = {};
+  bool follows = false;        // a further reader: steps of the first one commit what it reads
   Device prompts = {};         // where prompts are read
   int block_shared_bytes = 0;  // of the GPU, on one: what a block may have; 0: not known
 
@@ -187,6 +188,10 @@ class Policy {
   /// that asks for them; its rows may not be committed. On a GPU work that a graph may record,
   /// which finds the numbers of tokens in the step's arrays.
   virtual void on_scores(const Step&) {}
+  /// A step of another reading, one of all keys, has attended a layer of far_layers: the store has
+  /// the keys of all tokens that its rows see, until the call ends; on a GPU, in its queue's order.
+  /// The layers come in their order.
+  virtual void on_pass(int /*layer*/, const Step&, const PagedStore&) {}
   /// A round has kept `accepted` of `offered` tokens that were drafted one after another for a
   /// slot's text, under whichever reading; on_commit follows.
   virtual void on_round(int /*slot*/, int /*accepted*/, int /*offered*/) {}

@@ -323,13 +323,33 @@ TEST_SUITE("kv/hosted_readers") {
     // Of three layers two are in the ring: see test_hosted_full.cpp.
     CHECK(round(2000, 0) == 4 * 14 * page);
     for (const int drafts : {0, 1, 5}) CHECK(round(3000 + 100 * drafts, drafts) == 2 * 14 * page);
-    // A fork's question: the document comes for it, and then what it chooses.
-    const double token = b.one.cache.geometry().token_bytes(),
-                 before = b.split.cache.streamed_bytes();
+    // A fork's question chooses as keys pass by.
+    const double before = b.split.cache.streamed_bytes();
     const int fork = b.fork(slot);
     b.prefill(fork, tokens(5000, 40));  // to 1,044 tokens
-    CHECK(b.split.cache.streamed_bytes() - before ==
-          3 * (88 + (1040 - 1000) / 2 + 1040 / 8 / 2) * token);
+    CHECK(b.split.cache.streamed_bytes() == before);
+    b.rounds({fork}, 6000, 3);
+  }
+
+  TEST_CASE("chunks are chosen again from keys that pass by: nothing else comes over the link") {
+    Cache again = retrieval(200, 8);
+    again.retrieval.rebuild = {.tokens = 5};
+    PolicyRig never = rig_of(CachePlace::host, retrieval(200, 8), Attend::gpu),
+              often = rig_of(CachePlace::host, again, Attend::gpu);
+    const int slot = never.cache.create(never.cache.all_readers());
+    REQUIRE(often.cache.create(often.cache.all_readers()) == slot);
+    for (PolicyRig* rig : {&never, &often}) rig->prefill(slot, tokens(0, 1000));
+    int n_other = 0;  // rounds whose drafts read other keys
+    for (int i = 0; i < 40; ++i) {
+      CAPTURE(i);
+      const Rows drafted{{slot}, {tokens(3000 + 10 * i, 4)}, kChunks, false},
+          kept{{slot}, {tokens(5000 + 10 * i, 3)}, kAll, true};
+      n_other += rows_of(often, drafted) != rows_of(never, drafted);
+      const double before = often.cache.streamed_bytes() - never.cache.streamed_bytes();
+      CHECK(rows_of(often, kept) == rows_of(never, kept));
+      CHECK(often.cache.streamed_bytes() - never.cache.streamed_bytes() == before);
+    }
+    CHECK(n_other > 30);
   }
 
   TEST_CASE("forks that all choose have room, and near keys stay few at any length of the text") {
@@ -416,7 +436,7 @@ TEST_SUITE("kv/hosted_readers") {
     CHECK(go_on(*split, again, 30, 20) == go_on(*one, again, 30, 20));
   }
 
-  TEST_CASE("a plan for a GPU: pinned means, and there copies alone, in the pages of near keys") {
+  TEST_CASE("a plan for a GPU: no means, and there copies alone, in the pages of near keys") {
     const kv::Cache::Spec spec{
         .geometry = {.n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32},
         .max_tokens = 4096,
@@ -427,14 +447,13 @@ TEST_SUITE("kv/hosted_readers") {
         .multiprocessors = 132};
     MemoryPlan plan;
     kv::Cache::plan(spec, plan);
-    CHECK(plan.find("index/1 retrieval.means")->device == Device{});
-    CHECK(plan.find("index/1 retrieval.means")->bytes == 4096 / 8 * 2 * 2 * 32 * sizeof(bf16));
+    CHECK(plan.find("index/1 retrieval.means") == nullptr);
+    CHECK(plan.find("index/1 retrieval.choosing")->device == spec.device);
     CHECK(plan.find("index/1 retrieval.tables")->device == spec.device);
     CHECK(plan.find("index/1 retrieval.derived pages/k") == nullptr);
     CHECK(plan.find("kv/near/k")->device == spec.device);
-    CHECK(kv::Cache::pinned_bytes(spec, plan) == plan.find("kv/host/k")->bytes +
-                                                     plan.find("kv/host/v")->bytes +
-                                                     plan.find("index/1 retrieval.means")->bytes);
+    CHECK(kv::Cache::pinned_bytes(spec, plan) ==
+          plan.find("kv/host/k")->bytes + plan.find("kv/host/v")->bytes);
   }
 
   TEST_CASE("readings that keys in host memory do not suit are an error of kind recipe") {

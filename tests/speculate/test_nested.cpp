@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "error_text.h"
 #include "nested_testing.h"
 
@@ -36,6 +39,35 @@ TEST_SUITE("speculate/nested") {
       const auto two = pair.rounds(c.tree, c.shape, {}, {.ahead = true});
       CHECK(generate(*pair.target, pair.requests(), how, two.get()).ids ==
             generate(*pair.target, pair.requests(), how, one.get()).ids);
+    }
+  }
+
+  TEST_CASE("f32: logits of one level that are not numbers end the run with one line") {
+    for (const float temperature : {0.0F, 0.8F}) {
+      CAPTURE(temperature);
+      const NestedPair pair(retrieval(9, 2), {});
+      const auto requests = pair.requests();
+      const auto plain = generate(*pair.target, requests, rules(60, temperature));
+      const auto rounds = pair.rounds(tree_of({2, 1, 0, 0}), {.rounds = 3, .enough = 5});
+      int n = 0;
+      decode::GenerateEvents events;
+      events.on_token = [&](const decode::TokenEvent&) {
+        // The small model's values in all of its memory, in the midst of the texts.
+        if (++n != 50) return;
+        const Tensor v = pair.draft->cache().store().v(0);
+        std::fill_n(v.as<float>(), v.elements(), std::numeric_limits<float>::quiet_NaN());
+      };
+      try {
+        decode::generate(*pair.target, *rounds, requests, rules(60, temperature), events);
+        FAIL("it went on");
+      } catch (const Error& e) {
+        CHECK(e.kind() == ErrorKind::numeric);
+        CHECK(std::string(e.what()).find("holds NaN or infinity") != std::string::npos);
+        CHECK_FALSE(e.hint_text().empty());
+      }
+      CHECK(n >= 50);
+      // The target is as it was.
+      CHECK(generate(*pair.target, requests, rules(60, temperature)).ids == plain.ids);
     }
   }
 

@@ -25,10 +25,7 @@ void ChunkCopies::read_hosted(HostedKeys& hosted, int i) {
 
 const PagedStore& ChunkCopies::far() const { return hosted_->far(); }
 
-void ChunkCopies::begin(int slot, int n) {
-  hosted_->make_room(slot);
-  copies_.begin(slot, n * chunk_);
-}
+void ChunkCopies::make_room(int slot) { hosted_->make_room(slot); }
 
 void ChunkCopies::copy(int slot, int layer, const PagedStore& from) {
   const KeptLists& lists = keys_.kept();
@@ -50,14 +47,15 @@ void ChunkCopies::copy_all(int slot) {
 void ChunkCopies::set_rest(int slot, int rest, int n) {
   if (rest > 0 && n * chunk_ > tokens(slot)) {
     // Chunks that had given way come back: the text is shorter now.
+    make_room(slot);
     begin(slot, n);
     copy_all(slot);
   }
   copies_.set_rest(slot, rest, n * chunk_);
 }
 
-void ChunkCopies::count_choice(int n_new, int n_chunks) {
-  hosted_->count_read((n_new + n_chunks) * bounds_.geometry.token_bytes() / 2);  // keys alone
+void ChunkCopies::count_choice(int n_keys) {
+  hosted_->count_read(n_keys * bounds_.geometry.token_bytes() / 2);
 }
 
 }  // namespace tandem::kv

@@ -33,16 +33,17 @@ class ChunkCopies {
   bool any() const { return copies_.any(); }
   bool has(int layer) const { return is_far_[static_cast<size_t>(layer)] != 0; }
   bool is_first(int layer) const { return layer == bounds_.far_layers.front(); }
+  bool is_last(int layer) const { return layer == bounds_.far_layers.back(); }
   /// Where all keys of such a layer are.
   const PagedStore& far() const;
   /// Tokens that a slot has copies of.
   int tokens(int slot) const { return copies_.tokens(slot); }
 
-  /// Copies of n chunks take the place of a slot's, whose text is near where it is in part: what
-  /// no range reads any more leaves that, and all of the text is far.
-  void begin(int slot, int n);
-  /// The same where none of it is near, as a prompt goes through the layers.
-  void begin_prompt(int slot, int n) { copies_.begin(slot, n * chunk_); }
+  /// Copies of n chunks take the place of a slot's.
+  void begin(int slot, int n) { copies_.begin(slot, n * chunk_); }
+  /// All of a slot's text, which is near where it is in part, is far, and what no range reads any
+  /// more leaves near.
+  void make_room(int slot);
   /// One layer, from a store with all its keys; or all layers, from host memory.
   void copy(int slot, int layer, const PagedStore& from);
   void copy_all(int slot);
@@ -50,9 +51,8 @@ class ChunkCopies {
   void set_rest(int slot, int rest, int n);
   void fork(int from, int to) { copies_.fork(from, to); }
   void drop(int slot) { copies_.set_rest(slot, 0, 0); }
-  /// Notes a choice under one layer of far: the keys of new tokens whose means were made, and the
-  /// means of all chunks, that it read.
-  void count_choice(int n_new, int n_chunks);
+  /// Notes a choice under one layer of far: as many keys that it read.
+  void count_choice(int n_keys);
 
   /// On a GPU, what a layer's rows read.
   KeyLists lists(int layer) const { return copies_.lists(layer); }

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kMaxBlock = 512;  // tokens: a fork that goes on copies one block at most
 constexpr size_t kMostScoreBytes = size_t{64} << 20;  // of a GPU at a time
+constexpr int kPassTokens = 16384;  // of keys that pass by, whose means a GPU has at a time
 
 }  // namespace
 
@@ -37,16 +38,24 @@ struct ChunkKeys::CpuScratch {
         chunks(cutter.take<int32_t>(static_cast<size_t>(c.capacity()) + 16)) {}
 };
 
-/// For the lists of some layers at a time.
+/// For the lists of some layers at a time, or of one whose keys pass by.
 struct ChunkKeys::GpuScratch {
   ScratchCutter cutter;
   float* scores;   // [lists, max_chunks]
   int32_t* found;  // [lists, capacity]
+  // Of keys that pass by:
+  std::byte* means;  // [KV heads, kPassTokens / chunk, d] of the keys' type
+  int32_t* block;    // [1] 0, the one that they are
 
   GpuScratch(std::byte* base, const ChunkKeys& c, int n_layers) : cutter(base) {
     const auto lists = static_cast<size_t>(n_layers) * static_cast<size_t>(c.geometry().n_kv_heads);
     scores = cutter.take<float>(lists * static_cast<size_t>(c.max_chunks()));
     found = cutter.take<int32_t>(lists * static_cast<size_t>(c.capacity()));
+    means = cutter.take<std::byte>(c.keeps_means()
+                                       ? 0
+                                       : static_cast<size_t>(c.geometry().n_kv_heads) *
+                                             (kPassTokens / c.rule_.chunk) * c.mean_bytes());
+    block = cutter.take<int32_t>(c.keeps_means() ? 0 : 1);
   }
 };
 
@@ -74,6 +83,7 @@ size_t ChunkKeys::mean_bytes() const {
 }
 
 int ChunkKeys::layers_at_a_time() const {
+  if (!keeps_means()) return 1;
   const size_t bytes = GpuScratch(nullptr, *this, 1).cutter.bytes();
   return std::clamp(static_cast<int>(kMostScoreBytes / std::max<size_t>(1, bytes)), 1,
                     std::max(1, n_layers()));
@@ -88,7 +98,7 @@ void ChunkKeys::plan(MemoryPlan& plan, const std::string& prefix) const {
   kept_.plan(plan, prefix);
   if (kept_.slot_ids() == 0) return;
   const size_t n_scratch = on_gpu() ? 1 : static_cast<size_t>(max_threads());
-  plan.add(prefix + ".means", means_bytes(), pins_means() ? Device{} : bounds_.device);
+  if (keeps_means()) plan.add(prefix + ".means", means_bytes(), bounds_.device);
   plan.add(prefix + ".choosing", scratch_bytes() * n_scratch, bounds_.device);
   if (device_index_) device_index_->plan(plan, prefix);
 }
@@ -96,14 +106,7 @@ void ChunkKeys::plan(MemoryPlan& plan, const std::string& prefix) const {
 void ChunkKeys::allocate(Arena& arena, const std::string& prefix) {
   kept_.allocate(arena, prefix);
   if (kept_.slot_ids() == 0) return;
-  means_ = static_cast<std::byte*>(arena.take(prefix + ".means"));
-  if (pins_means()) pinned_ = PinnedPages(means_, means_bytes(), 0);
-  if (!pinned_.refusal().empty())
-    throw Error::make(ErrorKind::memory, "draft.cache.kind",
-                      "is retrieval over keys in host memory, which takes {} of pinned memory for "
-                      "their means, but the system refused: {}",
-                      format_bytes(means_bytes()), pinned_.refusal())
-        .hint("allow a process to lock as much (ulimit -l, the limits of a container)");
+  if (keeps_means()) means_ = static_cast<std::byte*>(arena.take(prefix + ".means"));
   scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
   n_scratch_ = max_threads();
   if (device_index_) device_index_->allocate(arena, prefix);
@@ -112,6 +115,9 @@ void ChunkKeys::allocate(Arena& arena, const std::string& prefix) {
 void ChunkKeys::run_on(const Exec& exec) {
   exec_ = exec;
   kept_.run_on(exec);
+  constexpr int32_t kFirst = 0;
+  if (!keeps_means() && kept_.slot_ids() > 0)
+    exec_.queue->copy_in(GpuScratch(scratch_, *this, 1).block, &kFirst, sizeof(kFirst));
 }
 
 void ChunkKeys::cut(int slot, int n) { index_.cut(slot, n / rule_.chunk * rule_.chunk); }
@@ -137,14 +143,14 @@ ChunkBlocks ChunkKeys::blocks_of(int slot, int ordinal) const {
 
 TokenIndex::Work ChunkKeys::extend(int slot, int end) {
   TokenIndex::Work work{.slot = slot, .length = end, .ordinals = {0, n_layers()}};
+  if (!keeps_means()) return work;
   if (end > index_.end(slot)) work.pieces = index_.extend(slot, end);
   // A fork's or a slot's that was cut has other blocks than the device knows.
   if (device_index_) device_index_->update(slot, index_, *exec_.queue);
   for (const TokenIndex::Piece& piece : work.pieces) {
     if (piece.copy_of < 0) continue;
     const size_t bytes = grid().cells(1) * cell_bytes();
-    if (pins_means()) exec_.queue->wait();  // until it has written them
-    if (on_gpu() && !pins_means())
+    if (on_gpu())
       exec_.queue->copy_within(means(piece.block, 0, 0), means(piece.copy_of, 0, 0), bytes);
     else
       std::memcpy(means(piece.block, 0, 0), means(piece.copy_of, 0, 0), bytes);
@@ -197,6 +203,7 @@ void ChunkKeys::choose(const TokenIndex::Work& work, const Queries& queries, int
   const Choice c{work.slot, queries, work.length / rule_.chunk, n, work.ordinals};
   TANDEM_CHECK(n >= 1 && n <= c.n_chunks && n <= capacity(), "{} of {} chunks, {} at most", n,
                c.n_chunks, capacity());
+  if (!keeps_means()) return choose_passing(c, store);
   if (!work.pieces.empty()) write_means(work, store);
   if (on_gpu()) return choose_on_gpu(c);
   const int heads = geometry().n_kv_heads, n_lists = (c.ordinals.end - c.ordinals.begin) * heads;
@@ -260,39 +267,87 @@ void ChunkKeys::choose_list(const Choice& c, int ordinal, int kv_head, const Cpu
     std::iota(list + i * rule_.chunk, list + (i + 1) * rule_.chunk, s.chunks[i] * rule_.chunk);
 }
 
-void ChunkKeys::choose_on_gpu(const Choice& c) {
+int ChunkKeys::keys_read(const TokenIndex::Work& work) const {
+  if (!keeps_means()) return work.length;
+  const int n_new = work.pieces.empty() ? 0 : work.length - work.pieces.front().token;
+  return n_new + work.length / rule_.chunk;
+}
+
+ChunkScoresCudaParams ChunkKeys::scores_of(const Choice& c, int ordinal, float* scores) const {
   const Geometry& g = geometry();
+  return {.scores = scores,
+          .score_stride = max_chunks(),
+          .q = queries_->rows(c.slot, 0),
+          .q_layer_stride = int64_t{queries_->spec().capacity()} * g.n_heads * g.head_dim,
+          .capacity = queries_->spec().capacity(),
+          .first_query = c.queries.first,
+          .n_queries = c.queries.end - c.queries.first,
+          .layers = kept_.device_layers() + ordinal,
+          .from = {},
+          .n = c.n_chunks,
+          .n_layers = 1,
+          .n_heads = g.n_heads,
+          .n_kv_heads = g.n_kv_heads,
+          .d = g.head_dim,
+          .dtype = g.dtype,
+          .group = rule_.group == recipe::ScoreGroup::sum ? ChunkGroup::sum : ChunkGroup::max};
+}
+
+void ChunkKeys::choose_best(const Choice& c, int ordinal, int n_layers, const GpuScratch& s) {
+  ops::choose_chunks({.ids = kept_.at(c.slot, ordinal, 0),
+                      .scores = s.scores,
+                      .scratch = s.found,
+                      .id_stride = kept_.capacity(),
+                      .score_stride = max_chunks(),
+                      .n_lists = n_layers * geometry().n_kv_heads,
+                      .n = c.n_chunks,
+                      .n_chosen = c.n},
+                     exec_.stream());
+}
+
+void ChunkKeys::choose_on_gpu(const Choice& c) {
   const int at_a_time = layers_at_a_time();
   const GpuScratch s(scratch_, *this, at_a_time);
   for (int ord = c.ordinals.begin; ord < c.ordinals.end; ord += at_a_time) {
     const int n = std::min(at_a_time, c.ordinals.end - ord);
-    ops::chunk_scores(
-        {.scores = s.scores,
-         .score_stride = max_chunks(),
-         .q = queries_->rows(c.slot, 0),
-         .q_layer_stride = int64_t{queries_->spec().capacity()} * g.n_heads * g.head_dim,
-         .capacity = queries_->spec().capacity(),
-         .first_query = c.queries.first,
-         .n_queries = c.queries.end - c.queries.first,
-         .layers = kept_.device_layers() + ord,
-         .from = blocks_of(c.slot, ord),
-         .n = c.n_chunks,
-         .n_layers = n,
-         .n_heads = g.n_heads,
-         .n_kv_heads = g.n_kv_heads,
-         .d = g.head_dim,
-         .dtype = g.dtype,
-         .group = rule_.group == recipe::ScoreGroup::sum ? ChunkGroup::sum : ChunkGroup::max},
-        exec_.stream());
-    ops::choose_chunks({.ids = kept_.at(c.slot, ord, 0),
-                        .scores = s.scores,
-                        .scratch = s.found,
-                        .id_stride = kept_.capacity(),
-                        .score_stride = max_chunks(),
-                        .n_lists = n * g.n_kv_heads,
-                        .n = c.n_chunks,
-                        .n_chosen = c.n},
+    ChunkScoresCudaParams p = scores_of(c, ord, s.scores);
+    p.from = blocks_of(c.slot, ord);
+    p.n_layers = n;
+    ops::chunk_scores(p, exec_.stream());
+    choose_best(c, ord, n, s);
+  }
+}
+
+void ChunkKeys::choose_passing(const Choice& c, const PagedStore& store) {
+  const Geometry& g = geometry();
+  const GpuScratch s(scratch_, *this, 1);
+  const int most = kPassTokens / rule_.chunk;
+  const ChunkBlocks part{.means = s.means,
+                         .blocks = s.block,
+                         .block_stride = 0,
+                         .layer_stride = 0,
+                         .head_stride = int64_t{most} * g.head_dim,
+                         .block_chunks = most};
+  const int32_t* const pages = pages_of(c.slot, store);
+  for (int ord = c.ordinals.begin; ord < c.ordinals.end; ++ord) {
+    for (int first = 0; first < c.n_chunks; first += most) {
+      const int n = std::min(most, c.n_chunks - first);
+      ops::chunk_means({.to = part,
+                        .k_pool = store.k(layers()[static_cast<size_t>(ord)]).raw(),
+                        .pages = pages + first * rule_.chunk / kPageTokens,
+                        .first = 0,
+                        .n = n,
+                        .chunk = rule_.chunk,
+                        .n_kv_heads = g.n_kv_heads,
+                        .d = g.head_dim,
+                        .dtype = g.dtype},
                        exec_.stream());
+      ChunkScoresCudaParams p = scores_of(c, ord, s.scores + first);
+      p.from = part;
+      p.n = n;
+      ops::chunk_scores(p, exec_.stream());
+    }
+    choose_best(c, ord, 1, s);
   }
 }
 

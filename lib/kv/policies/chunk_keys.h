@@ -8,7 +8,6 @@
 #include "kv/policies/scratch.h"
 #include "kv/policies/token_index.h"
 #include "kv/policy.h"
-#include "tensor/pinned_pages.h"
 
 namespace tandem::kv {
 
@@ -16,8 +15,8 @@ namespace tandem::kv {
 /// either device. Means lie in blocks that forks share; each is worked out once, when the first
 /// choice after its tokens needs it. Lists have the best chunks first, so that a shorter list is
 /// the choice of fewer: on the CPU by tokens, on a GPU by chunks, which are runs of a KeyLists.
-/// Where another reader has the keys in host memory, so are a GPU's means, pinned: they are read
-/// once a choice.
+/// Where another reader has the keys in host memory, a GPU keeps no means: those of a layer are
+/// worked out with each choice, part by part, from keys that pass by.
 class ChunkKeys {
  public:
   struct Rule {
@@ -29,12 +28,7 @@ class ChunkKeys {
   ChunkKeys(const Rule& rule, std::vector<int> layers, const Bounds& bounds);
 
   void plan(MemoryPlan& plan, const std::string& prefix) const;
-  /// errors   kind memory: a GPU is to read memory that cannot be pinned
   void allocate(Arena& arena, const std::string& prefix);
-  /// Names of buffers that are pinned.
-  std::vector<std::string> pinned(const std::string& prefix) const {
-    return pins_means() ? std::vector{prefix + ".means"} : std::vector<std::string>{};
-  }
   void run_on(const Exec& exec);
   void read_queries(const QueryRing& queries) { queries_ = &queries; }
 
@@ -67,13 +61,15 @@ class ChunkKeys {
 
   const KeptLists& kept() const { return kept_; }
   KeptLists& kept() { return kept_; }
+  /// Keys and means of a layer that a choice reads.
+  int keys_read(const TokenIndex::Work& work) const;
 
  private:
   struct CpuScratch;
   struct GpuScratch;
 
   bool on_gpu() const { return bounds_.on_gpu(); }
-  bool pins_means() const { return on_gpu() && !bounds_.far_layers.empty(); }
+  bool keeps_means() const { return !on_gpu() || bounds_.far_layers.empty(); }
   const Geometry& geometry() const { return bounds_.geometry; }
   const std::vector<int>& layers() const { return kept_.layers(); }
   int n_layers() const { return static_cast<int>(layers().size()); }
@@ -103,6 +99,9 @@ class ChunkKeys {
   };
   void choose_list(const Choice& c, int ordinal, int kv_head, const CpuScratch& s) const;
   void choose_on_gpu(const Choice& c);
+  void choose_passing(const Choice& c, const PagedStore& store);
+  ChunkScoresCudaParams scores_of(const Choice& c, int ordinal, float* scores) const;
+  void choose_best(const Choice& c, int ordinal, int n_layers, const GpuScratch& s);
 
   Rule rule_;
   Bounds bounds_;
@@ -112,7 +111,6 @@ class ChunkKeys {
   Exec exec_;
   const QueryRing* queries_ = nullptr;
   std::byte* means_ = nullptr;  // [blocks, sparse layers, KV heads, chunks, d] of the keys' type
-  PinnedPages pinned_;
   std::byte* scratch_ = nullptr;
   int n_scratch_ = 1;
 };

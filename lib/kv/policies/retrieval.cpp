@@ -22,9 +22,11 @@ namespace {
 /// Deviations: chunks give way some at a time (step_), so that few
 /// numbers of tokens change what rows read; and where no chunk would be left the last query chooses
 /// again, generated text included, even if `rebuild` is never.
-/// Over keys in host memory chunks are chosen layer by layer as a new prompt passes by, later ones
-/// from host memory; and a text too long to be read whole, none of whose queries are held, has the
-/// first chunk and the newest tokens until one more is committed.
+/// Beside another reader a later choice, that of a prompt that goes on, too, waits for the commit
+/// after the one with which it is due, and over keys in host memory it is made layer by layer as
+/// these pass by on the way there, as that of a new prompt is: nothing else comes over the link.
+/// Such a text that is too long to be read whole, none of whose queries are held, has the first
+/// chunk and the newest tokens until one more is committed.
 class RetrievalPolicy final : public SelectingPolicy {
  public:
   RetrievalPolicy(const recipe::Cache& cache, const Bounds& bounds)
@@ -61,9 +63,6 @@ class RetrievalPolicy final : public SelectingPolicy {
     keys_.run_on(exec);
     if (copies_) copies_->run_on(exec);
   }
-  std::vector<std::string> pinned(const std::string& prefix) const override {
-    return keys_.pinned(prefix);
-  }
   void read_hosted(HostedKeys& hosted, int i) override { copies_->read_hosted(hosted, i); }
   void read_queries(const QueryRing& queries) override {
     queries_ = &queries;
@@ -79,7 +78,7 @@ class RetrievalPolicy final : public SelectingPolicy {
       if (can_choose(slot, length) && at(slot).n_chosen == 0 && !keys_.has_means(slot)) {
         by.now = to_choose(length);
         by.work = keys_.extend(slot, by.now.tail_begin);
-        copies_->begin_prompt(slot, by.now.n_chosen);
+        copies_->begin(slot, by.now.n_chosen);
       }
     }
     if (by.now.n_chosen > 0) choose_layer(by.now, by.work, ordinal(layer), prompt);
@@ -94,29 +93,57 @@ class RetrievalPolicy final : public SelectingPolicy {
   void on_prompt(int slot, const PagedStore& store) override {
     const int n = store.length(slot);
     ByLayers by = copies_ ? std::exchange(by_layers_[static_cast<size_t>(slot)], {}) : ByLayers{};
-    if (by.now.n_chosen == 0) return choose(slot, n, store);
+    if (by.now.n_chosen == 0) {
+      if (!may_wait(slot, n, n)) return choose(slot, n, store);
+      set(slot, at(slot), n);  // of the text that this one goes on
+      at(slot).waits = n;
+      return;
+    }
     TANDEM_CHECK(by.now.chosen_at == n, "chosen at {} of {} tokens", by.now.chosen_at, n);
-    for (const int layer : layers())
-      if (!is_far(layer)) choose_layer(by.now, by.work, ordinal(layer), store);
-    set(slot, by.now, n);
+    finish(slot, by, store);
   }
   void on_round(int slot, int accepted, int offered) override {
     Slot& s = at(slot);
     s.accepted = kMemory * s.accepted + accepted;
     s.tried = kMemory * s.tried + accepted + (accepted < offered ? 1 : 0);
   }
+  void on_pass(int layer, const Step& step, const PagedStore& keys) override {
+    if (!is_far(layer)) return;
+    for (const int32_t slot : step.slot) {
+      ByLayers& by = by_layers_[static_cast<size_t>(slot)];
+      if (copies_->is_first(layer)) {
+        by = {};
+        const int n = at(slot).waits;
+        if (n > 0 && can_choose(slot, n)) {
+          by.now = to_choose(n);
+          by.work = keys_.extend(slot, by.now.tail_begin);
+          copies_->begin(slot, by.now.n_chosen);
+        }
+      }
+      if (by.now.n_chosen == 0) continue;
+      choose_layer(by.now, by.work, ordinal(layer), keys);
+      by.is_done = copies_->is_last(layer);
+    }
+  }
   void on_commit(std::span<const int32_t> slots, const PagedStore& store) override {
     for (const int32_t slot : slots) {
       const int length = store.length(slot);
+      if (at(slot).waits > 0) choose_waiting(slot, store);
       Slot now = at(slot);
       // A round may commit tokens beyond those that were due: the last choice stands.
       while (due(now) <= length) now = chosen_at(due(now));
+      int n = 0;  // tokens that a choice is to know; 0: none is due
       if (accepts_too_few(now) && can_choose(slot, length))
-        choose(slot, length, store);
+        n = length;
       else if (now.chosen_at != at(slot).chosen_at)
-        choose(slot, can_choose(slot, now.chosen_at) ? now.chosen_at : length, store);
-      else
-        set(slot, now, length);
+        n = can_choose(slot, now.chosen_at) ? now.chosen_at : length;
+      const bool waits = n > 0 && may_wait(slot, n, length);
+      if (n > 0 && !waits) {
+        choose(slot, n, store);
+      } else {
+        set(slot, at(slot), length);
+        at(slot).waits = n;
+      }
     }
   }
   void on_fork(int from, int to) override {
@@ -137,7 +164,9 @@ class RetrievalPolicy final : public SelectingPolicy {
   }
   void on_truncate(int slot, int n, const PagedStore& store) override {
     keys_.cut(slot, n);
+    if (copies_) by_layers_[static_cast<size_t>(slot)] = {};
     Slot now = at(slot);
+    if (now.waits > n) now.waits = 0;
     if (n < now.chosen_at && (n <= budget_ || can_choose(slot, n) || n < now.tail_begin))
       return choose(slot, n, store);
     // Where no queries are held, the rest of the choice goes on, with no more chunks than it has.
@@ -191,15 +220,18 @@ class RetrievalPolicy final : public SelectingPolicy {
     int n_chosen = 0;      // chunks of the lists
     int n_chunks = 0;      // of them, that are read
     int given_way_to = 0;  // tokens of a text that need no fewer chunks
+    int waits = 0;         // tokens that the next choice is to know; 0: none waits for a commit
     // Drafted tokens since the choice, later ones with more weight: those that were right, and
     // those that were looked at.
     double accepted = 0, tried = 0;
   };
 
-  /// A prompt's choice while it goes through the layers.
+  /// A choice layer by layer: a prompt's while it goes through them, a later one while keys pass
+  /// by.
   struct ByLayers {
-    Slot now;  // without chunks where it is left to on_prompt
+    Slot now;  // without chunks where it is left to on_prompt or on_commit
     TokenIndex::Work work;
+    bool is_done = false;  // in all layers that pass by
   };
 
   bool is_over_host() const { return !bounds().far_layers.empty(); }
@@ -215,13 +247,25 @@ class RetrievalPolicy final : public SelectingPolicy {
   }
   /// Tokens that a choice has for chunks, and for tokens generated after it.
   int room(const Slot& s) const { return budget_ - (s.chosen_at - s.tail_begin); }
+  /// Tokens of a text with which generated ones leave room for no chunk.
+  int used_up(const Slot& s) const {
+    return s.chosen_at + (room(s) - spec_.chunk) / step_ * step_ + 1;
+  }
   /// Tokens of a text with which keys are chosen again.
   int due(const Slot& s) const {
     if (keys_.capacity() == 0 || layers().empty()) return kNever;
     if (s.tail_begin == 0) return std::max(budget_, s.chosen_at) + 1;
-    const int used_up = (room(s) - spec_.chunk) / step_ * step_ + 1;
+    const int most = used_up(s) - s.chosen_at;
+    // Before, where it may wait.
+    const int soon = most - (bounds().follows ? std::min(most / 4, kPageTokens) : 0);
     const int every = spec_.rebuild.tokens;
-    return s.chosen_at + (every > 0 ? std::min(every, used_up) : used_up);
+    return s.chosen_at + (every > 0 ? std::min(every, soon) : soon);
+  }
+  /// Whether a choice among n tokens can be left to the next commit of a text, as which keys in
+  /// host memory have passed by.
+  bool may_wait(int slot, int n, int length) const {
+    const Slot& s = at(slot);
+    return bounds().follows && s.tail_begin > 0 && can_choose(slot, n) && length < used_up(s);
   }
   /// The same with as many chunks as it has room for.
   Slot to_choose(int n) const {
@@ -266,6 +310,22 @@ class RetrievalPolicy final : public SelectingPolicy {
     }
     set(slot, now, store.length(slot));
   }
+  /// The choice that waited for this commit.
+  void choose_waiting(int slot, const PagedStore& store) {
+    const int n = std::exchange(at(slot).waits, 0);
+    ByLayers by = copies_ ? std::exchange(by_layers_[static_cast<size_t>(slot)], {}) : ByLayers{};
+    if (!by.is_done || by.now.chosen_at != n)
+      return choose(slot, can_choose(slot, n) ? n : store.length(slot), store);
+    at(slot).tail_begin = by.now.tail_begin;
+    copies_->make_room(slot);
+    finish(slot, by, store);
+  }
+  /// A choice that was made in the layers that passed by, in the others.
+  void finish(int slot, ByLayers& by, const PagedStore& store) {
+    for (const int layer : layers())
+      if (!is_far(layer)) choose_layer(by.now, by.work, ordinal(layer), store);
+    set(slot, by.now, store.length(slot));
+  }
   /// All of a text is read, or of one in host memory that is too long for it, its end.
   void choose_none(int slot, int n) {
     Slot now{.chosen_at = n};
@@ -284,6 +344,7 @@ class RetrievalPolicy final : public SelectingPolicy {
   /// Room for copies of a choice that takes the place of the slot's.
   void begin_copies(int slot, const Slot& now) {
     at(slot).tail_begin = now.tail_begin;
+    copies_->make_room(slot);
     copies_->begin(slot, now.n_chosen);
   }
   void choose_layer(const Slot& now, TokenIndex::Work& work, int ord, const PagedStore& from) {
@@ -291,9 +352,7 @@ class RetrievalPolicy final : public SelectingPolicy {
     work.ordinals = {ord, ord + 1};
     keys_.choose(work, {first_query(work.slot, now.chosen_at), now.chosen_at}, now.n_chosen, from);
     if (!is_far(layer)) return;
-    if (&from == &copies_->far())
-      copies_->count_choice(work.pieces.empty() ? 0 : work.length - work.pieces.front().token,
-                            work.length / spec_.chunk);
+    if (&from == &copies_->far()) copies_->count_choice(keys_.keys_read(work));
     copies_->copy(work.slot, layer, from);
   }
 

@@ -126,8 +126,11 @@ void NestedDrafter::draft(Round& round) {
     round_->mark(Round::scored);
     verifier_.verify(*round_);
     within_->keep(*round_);
-    round_->append(verifier_.logits(*round_, 0), turn + 1 == shape_.rounds);
+    const Tensor logits = verifier_.logits(*round_, 0);
+    round_->append(logits, turn + 1 == shape_.rounds);
     round_->mark(Round::verified);
+    if (options_.on_verified && verifier_.target().queue() == nullptr)
+      options_.on_verified(*round_, logits);
   }
   // On a GPU known since it was laid out.
   if (verifier_.target().queue() == nullptr)

@@ -12,41 +12,43 @@ void ChainMeter::add(const Round& round, const Tensor& logits) {
   TANDEM_CHECK(logits.device().kind == Device::Kind::cpu, "logits of a GPU");
   const VerifyTreesParams p = round.verification(logits, AcceptBy::sequoia);
   const auto vocab = static_cast<size_t>(p.vocab);
-  const size_t first = rounds_.size();
-  std::vector<int> begin;  // of the round's trees
-  for (size_t b = 0; b < round.n_seqs(); ++b) {
-    const std::span children(p.n_children + p.node_begin[b], gamma_);
-    if (std::ranges::any_of(children, [](int32_t n) { return n != 1; })) continue;
-    begin.push_back(p.node_begin[b]);
-    rounds_.push_back({std::vector<double>(gamma_), std::vector<double>(gamma_)});
-  }
   // What a node's child is accepted with, regardless of the draw, and if it is the one that was
   // drawn.
   struct Node {
-    double overlap, chance;
+    int node;
+    double overlap = 0, chance = 0;
   };
-  std::vector<Node> nodes(begin.size() * gamma_);
+  std::vector<Node> nodes;
+  const size_t first = rounds_.size();
+  for (size_t b = 0; b < round.n_seqs(); ++b) {
+    if (round.is_within() && !round.took_part(b)) continue;
+    const int root = p.node_begin[b];
+    size_t n = 0;
+    while (n < gamma_ && p.n_children[root + static_cast<int>(n)] == 1) ++n;
+    if (n == 0 || (n < gamma_ && !uneven_)) continue;
+    for (size_t i = 0; i < n; ++i) nodes.push_back({root + static_cast<int>(i)});
+    const decode::DrawSeq& s = round.seqs()[b];
+    rounds_.push_back({s.seq, s.position, std::vector<double>(n), std::vector<double>(n)});
+  }
   parallel_for(static_cast<int>(nodes.size()), [&](int i) {
-    const auto node = static_cast<size_t>(begin[static_cast<size_t>(i) / gamma_]) +
-                      static_cast<size_t>(i) % gamma_;
+    Node& node = nodes[static_cast<size_t>(i)];
     const auto row = [&](const float* all, int32_t r) {
       return distribution({all + static_cast<size_t>(r) * vocab, vocab}, p.target.temperature);
     };
-    const std::vector<double> target = row(p.target_logits, p.target_row[node]),
-                              draft = row(p.draft_logits, p.draft_row[node]);
-    const auto drawn = static_cast<size_t>(p.tokens[node + 1]);
-    nodes[static_cast<size_t>(i)] = {
-        overlap(target, draft),
-        draft[drawn] > 0 ? std::min(1.0, target[drawn] / draft[drawn]) : 0.0};
+    const std::vector<double> target = row(p.target_logits, p.target_row[node.node]),
+                              draft = row(p.draft_logits, p.draft_row[node.node]);
+    const auto drawn = static_cast<size_t>(p.tokens[node.node + 1]);
+    node.overlap = overlap(target, draft);
+    node.chance = draft[drawn] > 0 ? std::min(1.0, target[drawn] / draft[drawn]) : 0.0;
   });
-  for (size_t r = 0; r < begin.size(); ++r) {
-    Chances& chances = rounds_[first + r];
+  size_t at = 0;
+  for (size_t r = first; r < rounds_.size(); ++r) {
+    Chances& chances = rounds_[r];
     double tested = 1;
-    for (size_t i = 0; i < gamma_; ++i) {
-      const Node& node = nodes[r * gamma_ + i];
+    for (size_t i = 0; i < chances.tested.size(); ++i, ++at) {
       chances.tested[i] = tested;
-      chances.accepted[i] = tested * node.overlap;
-      tested *= node.chance;
+      chances.accepted[i] = tested * nodes[at].overlap;
+      tested *= nodes[at].chance;
     }
   }
 }

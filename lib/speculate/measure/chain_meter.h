@@ -12,19 +12,24 @@ namespace tandem::speculate {
 /// counting, and the figures are those of that rule regardless of the rule that the rounds follow.
 class ChainMeter {
  public:
-  explicit ChainMeter(int gamma) : gamma_(static_cast<size_t>(gamma)) {}
+  /// uneven   chains have `gamma` tokens at most; else shorter ones, which were cut at a text's end,
+  ///          are left out
+  explicit ChainMeter(int gamma, bool uneven = false)
+      : gamma_(static_cast<size_t>(gamma)), uneven_(uneven) {}
 
-  /// For RoundOptions::on_verified, on the CPU. Rounds that were cut short are left out.
+  /// For RoundOptions::on_verified and WithinOptions::on_verified, on the CPU.
   void add(const Round& round, const Tensor& logits);
 
   /// A round, by drafted tokens.
   struct Chances {
-    std::vector<double> tested, accepted;  // [gamma]
+    int seq = 0, position = 0;             // its name, and its tokens before
+    std::vector<double> tested, accepted;  // [tokens]
   };
   const std::vector<Chances>& rounds() const { return rounds_; }
 
  private:
   size_t gamma_;
+  bool uneven_;
   std::vector<Chances> rounds_;
 };
 

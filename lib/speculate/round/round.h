@@ -109,6 +109,10 @@ class Round {
   /// shapes   logits [places * nodes, vocab] of the verifier
   /// is_last  no other follows within the same round
   void append(const Tensor& logits, bool is_last);
+  /// On the CPU, after it: whether sequence b had too few tokens until then.
+  bool took_part(size_t b) const {
+    return around_->taken_.device[turn_ * places_ + static_cast<int>(b)] >= 0;
+  }
   /// Writes the time when the work so far is done.
   void mark(Moment moment);
   const int32_t* tokens() const { return tokens_.device; }

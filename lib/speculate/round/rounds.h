@@ -75,6 +75,8 @@ struct NestedShape {
 struct WithinOptions {
   VerifyChoice verify = VerifyChoice::automatic;
   std::optional<AcceptanceVector> simulate = {};  // as RoundOptions'
+  /// On the CPU: sees each round within when it is over, with the logits of all nodes.
+  std::function<void(const Round&, const Tensor& logits)> on_verified = {};
 };
 /// Rounds within rounds (TriForce): the draft grows trees that the target verifies under the
 /// reading `middle`; the chains that come of it are verified by the target as it reads.

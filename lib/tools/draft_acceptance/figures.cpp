@@ -27,6 +27,11 @@ void count(Block& block, double value) {
   ++block.n;
 }
 
+/// Where a part of a continuation begins.
+double first_of_part(size_t i, int new_tokens) {
+  return static_cast<double>(i) * new_tokens / kContinuationParts;
+}
+
 double sum_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
@@ -61,8 +66,7 @@ Json TestedAcceptance::json() const {
     if (b.n > 0) j["by_position"].push_back(b.sum / static_cast<double>(b.n));
   for (size_t i = 0; i < by_part_.size(); ++i)
     if (by_part_[i].n > 0)
-      j["by_output"].push_back({{"from_token", static_cast<double>(i) * new_tokens_ /
-                                                   static_cast<double>(by_part_.size())},
+      j["by_output"].push_back({{"from_token", first_of_part(i, new_tokens_)},
                                 {"alpha", by_part_[i].sum / static_cast<double>(by_part_[i].n)},
                                 {"positions", by_part_[i].n}});
   if (const auto estimate = answer()) {
@@ -75,20 +79,24 @@ Json TestedAcceptance::json() const {
 DraftedAcceptance::DraftedAcceptance(const std::vector<speculate::ChainMeter::Chances>& all)
     : rounds(all.size()) {
   if (all.empty()) return;
-  const size_t gamma = all.front().tested.size();
-  std::vector<double> tested(gamma), accepted(gamma);
-  for (const auto& round : all)
-    for (size_t i = 0; i < gamma; ++i) {
+  std::vector<double> tested, accepted;
+  double drafted = 0;
+  for (const auto& round : all) {
+    tested.resize(std::max(tested.size(), round.tested.size()));
+    accepted.resize(tested.size());
+    drafted += static_cast<double>(round.tested.size());
+    for (size_t i = 0; i < round.tested.size(); ++i) {
       tested[i] += round.tested[i];
       accepted[i] += round.accepted[i];
     }
+  }
   const auto n = static_cast<double>(rounds);
-  for (size_t i = 0; i < gamma; ++i) {
+  for (size_t i = 0; i < tested.size(); ++i) {
     if (tested[i] > 0) by_position.push_back(accepted[i] / tested[i]);
     rate_by_position.push_back(accepted[i] / n);
   }
   tokens_per_round = 1 + sum_of(accepted) / n;
-  share_accepted = sum_of(accepted) / (n * static_cast<double>(gamma));
+  share_accepted = sum_of(accepted) / drafted;
   alpha.mean = sum_of(accepted) / sum_of(tested);
   if (all.size() < 2) return;
   double squares = 0;  // of a ratio of sums over rounds: the residuals' scatter (linearised)
@@ -97,6 +105,24 @@ DraftedAcceptance::DraftedAcceptance(const std::vector<speculate::ChainMeter::Ch
     squares += residual * residual;
   }
   alpha.stderr_ = std::sqrt(squares * n / (n - 1)) / sum_of(tested);
+}
+
+void AcceptanceByOutput::add(int token, const speculate::ChainMeter::Chances& round) {
+  Part& part =
+      parts_[static_cast<size_t>(token) * parts_.size() / static_cast<size_t>(new_tokens_)];
+  part.tested += sum_of(round.tested);
+  part.accepted += sum_of(round.accepted);
+  ++part.rounds;
+}
+
+Json AcceptanceByOutput::json() const {
+  Json j = Json::array();
+  for (size_t i = 0; i < parts_.size(); ++i)
+    if (parts_[i].tested > 0)
+      j.push_back({{"from_token", first_of_part(i, new_tokens_)},
+                   {"alpha", parts_[i].accepted / parts_[i].tested},
+                   {"rounds", parts_[i].rounds}});
+  return j;
 }
 
 Json DraftedAcceptance::json() const {

@@ -46,6 +46,24 @@ class TestedAcceptance {
   std::vector<eval::Block> by_part_ = std::vector<eval::Block>(kContinuationParts);
 };
 
+/// The alpha of rounds by the part of the continuation that they stand in.
+class AcceptanceByOutput {
+ public:
+  explicit AcceptanceByOutput(int new_tokens) : new_tokens_(new_tokens) {}
+
+  /// token    of the continuation, with which the round begins
+  void add(int token, const speculate::ChainMeter::Chances& round);
+  bench::Json json() const;
+
+ private:
+  struct Part {
+    double tested = 0, accepted = 0;
+    int64_t rounds = 0;
+  };
+  int new_tokens_;
+  std::vector<Part> parts_ = std::vector<Part>(kContinuationParts);
+};
+
 /// A draft's acceptance in rounds at one temperature.
 struct DraftedAcceptance {
   /// Expected accepted over expected tested tokens. The standard error takes rounds as independent.

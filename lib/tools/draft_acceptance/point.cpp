@@ -111,18 +111,50 @@ void AcceptancePoint::fail(BenchResults& results, const cli::Context& cx, const 
   results.add_failure(std::move(record), row_of(point.recipe, {name, "", error.what()}), error);
 }
 
+Way AcceptancePoint::way_of(const NamedDraft& draft) const {
+  const ChainLength& spec = point_.recipe.spec;
+  Way way{.draft = draft, .tree = speculate::chain_tree(spec.gamma + 1)};
+  if (draft.kind != DraftKind::nested) return way;
+  const std::vector<NamedDraft> all = bench().all_drafts();
+  const auto named = [&](const std::string& name) {
+    return *std::ranges::find(all, name, &NamedDraft::name);
+  };
+  NestedWay& nested = way.nested.emplace(NestedWay{named(draft.self), named(draft.small)});
+  nested.tree = speculate::chain_tree(spec.gamma1 + 1);
+  nested.shape = spec.nested();
+  way.tree = speculate::chain_tree(1 + nested.shape.most(nested.tree.levels()));
+  return way;
+}
+
+void AcceptancePoint::RoundFigures::add(const speculate::RoundStats& stats) {
+  if (counts)
+    counts->add(stats);
+  else
+    counts = stats;
+}
+
+Json AcceptancePoint::RoundFigures::json() const {
+  Json j = counts_json(*counts);
+  j.update({{"tested", counts->tested}, {"alpha", counts->share_of_tested()}});
+  return j;
+}
+
 void AcceptancePoint::admit(const std::function<bool(const NamedDraft&)>& is_wanted,
                             const std::function<void(const NamedDraft&, const Error&)>& refused) {
   const int gamma = point_.recipe.spec.gamma;
-  const speculate::TokenTree chain = speculate::chain_tree(gamma + 1);
   for (const NamedDraft& draft : bench().all_drafts()) {
     if (!is_wanted(draft)) continue;
     try {
-      engines_.add_reader(draft, gamma + 1);
-      if (bench().rounds) engines_.add({.draft = draft, .tree = chain});
-      Measured& m = drafts_.emplace_back(Measured{.draft = draft});
-      for (size_t i = 0; i < bench().temperatures.size(); ++i)
-        m.at.push_back({TestedAcceptance(gamma, bench().new_tokens), speculate::ChainMeter(gamma)});
+      const Way way = way_of(draft);
+      if (!way.nested) engines_.add_reader(draft, gamma + 1);
+      if (bench().rounds) engines_.add(way);
+      const Figures none{.tested = TestedAcceptance(gamma, bench().new_tokens),
+                         .rounds = {speculate::ChainMeter(way.gamma(), way.nested.has_value())},
+                         .by_output = AcceptanceByOutput(bench().new_tokens)};
+      Measured& m = drafts_.emplace_back(Measured{.draft = draft, .way = way});
+      m.at.assign(bench().temperatures.size(), none);
+      for (Figures& at : m.at)
+        if (way.nested) at.within = {speculate::ChainMeter(way.nested->tree.levels() - 1)};
     } catch (const Error& e) {
       refused(draft, e);
     }
@@ -195,23 +227,32 @@ void AcceptancePoint::force(const std::vector<Measured*>& drafts, const PromptSl
         drafts[d]->at[t].tested.add(overlaps[d][t][i], texts[i].answer);
 }
 
-void AcceptancePoint::run_rounds(Measured& draft, size_t temperature, const PromptSlots& slots,
+void AcceptancePoint::run_rounds(Measured& draft, size_t temperature,
+                                 const std::vector<MeasuredText>& texts, const PromptSlots& slots,
                                  int64_t seed) {
   Figures& figures = draft.at[temperature];
-  const Way way{.draft = draft.draft, .tree = speculate::chain_tree(point_.recipe.spec.gamma + 1)};
   speculate::RoundOptions options{.verify = speculate::VerifyChoice::sequoia};
   options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
-    figures.rounds.add(round, logits);
+    figures.rounds.chances.add(round, logits);
   };
-  const auto rounds = engines_.rounds(way, {}, std::move(options));
+  speculate::WithinOptions within{.verify = speculate::VerifyChoice::sequoia};
+  if (figures.within)
+    within.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
+      figures.within->chances.add(round, logits);
+    };
+  const size_t before = figures.rounds.chances.rounds().size();
+  const auto rounds = engines_.rounds(draft.way, std::move(within), std::move(options));
   decode::GenerateEvents events;
   events.interrupted = cli::is_interrupted;
   decode::generate(engines_.target(), *rounds, slots.requests(),
                    generation(bench().temperatures[temperature], seed, bench().new_tokens), events);
-  if (figures.counts)
-    figures.counts->add(rounds->stats());
-  else
-    figures.counts = rounds->stats();
+  figures.rounds.add(rounds->stats());
+  if (figures.within) figures.within->add(*rounds->stats_within());
+  const auto& all = figures.rounds.chances.rounds();
+  for (size_t i = before; i < all.size(); ++i) {
+    const auto prompt = static_cast<int>(texts[static_cast<size_t>(all[i].seq)].prompt.size());
+    figures.by_output.add(all[i].position - prompt, all[i]);
+  }
 }
 
 void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
@@ -231,10 +272,10 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
   force(own, slots, texts);
   count();
   for (Measured& m : drafts_)
-    if (m.draft.kind != DraftKind::self) attempt_draft(m, [&] { force({&m}, slots, texts); });
+    if (m.draft.kind == DraftKind::model) attempt_draft(m, [&] { force({&m}, slots, texts); });
   for (Measured& m : drafts_) {
     for (size_t t = 0; bench().rounds && t < m.at.size(); ++t) {
-      attempt_draft(m, [&] { run_rounds(m, t, slots, seed); });
+      attempt_draft(m, [&] { run_rounds(m, t, texts, slots, seed); });
       count();
     }
     done(m);
@@ -286,20 +327,30 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
                  {"prompts_overlap", texts.overlap},
                  {"batches", bench().batches},
                  {"seed", r.run.seed}});
+    const Figures& figures = m.at[t];
     Json& acceptance = record.group("acceptance");
-    acceptance["tested"] = m.at[t].tested.json();
-    const auto answer = m.at[t].tested.answer();
-    std::vector<std::string> cells = {m.draft.name, fmt::format("{:g}", temperature),
-                                      text_of(m.at[t].tested.alpha()),
-                                      answer ? text_of(*answer) : ""};
+    std::vector<std::string> cells = {m.draft.name, fmt::format("{:g}", temperature), "", ""};
+    if (!m.way.nested) {
+      acceptance["tested"] = figures.tested.json();
+      const auto answer = figures.tested.answer();
+      cells[2] = text_of(figures.tested.alpha());
+      if (answer) cells[3] = text_of(*answer);
+    }
     if (bench().rounds) {
-      const DraftedAcceptance drafted(m.at[t].rounds.rounds());
+      const DraftedAcceptance drafted(figures.rounds.chances.rounds());
       acceptance["drafted"] = drafted.json();
+      acceptance["drafted"]["by_output"] = figures.by_output.json();
       Json& spec = record.group("spec");
-      spec = counts_json(*m.at[t].counts);
-      spec.update({{"gamma", r.spec.gamma},
-                   {"tested", m.at[t].counts->tested},
-                   {"alpha", m.at[t].counts->share_of_tested()}});
+      spec = figures.rounds.json();
+      if (m.way.nested) {
+        const ChainLength& shape = r.spec;
+        spec.update(
+            {{"gamma1", shape.gamma1}, {"gamma2", shape.gamma2}, {"rounds_each", shape.rounds}});
+        acceptance["within"] = DraftedAcceptance(figures.within->chances.rounds()).json();
+        spec["within"] = figures.within->json();
+      } else {
+        spec["gamma"] = r.spec.gamma;
+      }
       std::string rates;
       for (const double rate : drafted.rate_by_position) rates += fmt::format(" {:.2f}", rate);
       cells.insert(cells.end(),

@@ -38,19 +38,30 @@ class AcceptancePoint {
                    const NamedDraft* draft, const Error& error);
 
  private:
+  /// Of rounds: figures by distributions, and counts.
+  struct RoundFigures {
+    speculate::ChainMeter chances;
+    std::optional<speculate::RoundStats> counts = {};  // none without rounds
+
+    void add(const speculate::RoundStats& stats);
+    bench::Json json() const;
+  };
   /// What a draft gave at one temperature.
   struct Figures {
     TestedAcceptance tested;
-    speculate::ChainMeter rounds;
-    std::optional<speculate::RoundStats> counts = {};  // none without rounds
+    RoundFigures rounds;
+    AcceptanceByOutput by_output;
+    std::optional<RoundFigures> within = {};  // of a nested one
   };
   struct Measured {
     NamedDraft draft;
+    Way way;
     std::vector<Figures> at = {};  // by temperature
     std::optional<Error> error = {};
   };
 
   const AcceptanceBench& bench() const { return point_.recipe.bench; }
+  Way way_of(const NamedDraft& draft) const;
   /// count    called after each run
   /// done     called with each draft that is done with these texts
   void measure(std::vector<MeasuredText>& texts, int64_t seed, const std::function<void()>& count,
@@ -60,7 +71,8 @@ class AcceptancePoint {
   /// Teacher forcing of several readings of the target at once, or of one other model.
   void force(const std::vector<Measured*>& drafts, const PromptSlots& slots,
              const std::vector<MeasuredText>& texts);
-  void run_rounds(Measured& draft, size_t temperature, const PromptSlots& slots, int64_t seed);
+  void run_rounds(Measured& draft, size_t temperature, const std::vector<MeasuredText>& texts,
+                  const PromptSlots& slots, int64_t seed);
   decode::GenerateSpec generation(double temperature, int64_t seed, int max_tokens);
   void report(BenchResults& results, const MeasuredTexts& texts, const Measured& draft);
 

@@ -2,21 +2,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "recipe/fields_of.h"
 
 namespace tandem::tools {
 
 std::vector<NamedDraft> AcceptanceBench::all_drafts() const {
+  const auto has_budgets = [&](const std::string& name) {
+    const auto at = std::ranges::find(drafts, name, &NamedDraft::name);
+    return at != drafts.end() && at->bounded();
+  };
   std::vector<NamedDraft> all;
   for (const NamedDraft& draft : drafts) {
-    if (!draft.bounded() || budgets.empty()) {
+    const bool by_self = has_budgets(draft.self), by_small = has_budgets(draft.small);
+    if (!(draft.bounded() || by_self || by_small) || budgets.empty()) {
       all.push_back(draft);
       continue;
     }
     for (const recipe::TokenCount budget : budgets) {
+      const auto under = [&](const std::string& name) {
+        return fmt::format("{} {}", name, budget.value);
+      };
       NamedDraft& one = all.emplace_back(draft);
-      one.budget = budget;
-      one.name = fmt::format("{} {}", draft.name, budget.value);
+      one.name = under(draft.name);
+      if (draft.bounded()) one.budget = budget;
+      if (by_self) one.self = under(draft.self);
+      if (by_small) one.small = under(draft.small);
     }
   }
   return all;
@@ -25,12 +37,16 @@ std::vector<NamedDraft> AcceptanceBench::all_drafts() const {
 void AcceptanceBench::check(recipe::Problems& p) const {
   check_drafts(all_drafts(), p);
   for (const NamedDraft& d : drafts) {
-    if (!d.proposes_by_model())
-      p.field(
-          "drafts",
-          "bench.drafts: '{}' is of kind {}, and no model alone draws its tokens; choose kind self "
-          "or model, or measure it with magicdec-bench",
-          d.name, recipe::yaml_text(d.kind));
+    if (!d.proposes_by_model() && d.kind != DraftKind::nested)
+      p.field("drafts",
+              "bench.drafts: '{}' is of kind {}, and no model draws its tokens; choose kind self, "
+              "model or nested, or measure it with magicdec-bench",
+              d.name, recipe::yaml_text(d.kind));
+    if (d.kind == DraftKind::nested && !rounds)
+      p.field("drafts",
+              "bench.drafts: '{}' is nested, which is measured along rounds; leave it out, or set "
+              "bench.rounds=true",
+              d.name);
     if (!d.tree.empty())
       p.field("drafts",
               "bench.drafts: '{}' proposes a tree, chains are measured here; leave tree out, or "

@@ -5,6 +5,7 @@
 
 #include "eval/tasks.h"
 #include "recipe/sections.h"
+#include "speculate/round/rounds.h"
 #include "tools/results/bench_results.h"
 #include "tools/speculation_bench/named_draft.h"
 
@@ -24,12 +25,17 @@ static_assert(enum_names(PromptKind{})[1] == enum_names(eval::Task{})[0]);
 
 /// Section `spec`: drafted tokens of a round.
 struct ChainLength {
-  int gamma = 4;
+  int gamma = 4, gamma1 = 1, gamma2 = 6, rounds = 4;
 
   template <class V>
   void fields(V& v) {
     v("gamma", gamma, recipe::between(1, 16), "drafted tokens of a round");
+    v("gamma1", gamma1, recipe::between(1, 16), "nested drafts: those of a round within");
+    v("gamma2", gamma2, recipe::between(1, 64).unit("tokens"),
+      "nested drafts: tokens with which no round within lengthens a chain");
+    v("rounds", rounds, recipe::between(1, 64), "nested drafts: rounds within a round");
   }
+  speculate::NestedShape nested() const { return {.rounds = rounds, .enough = gamma2}; }
 };
 
 /// Section `bench`: the drafts, and what they are measured on.
@@ -46,9 +52,10 @@ struct AcceptanceBench {
   void fields(V& v) {
     using recipe::at_least;
     v("drafts", drafts, recipe::Limits{.required = true},
-      "list of {name: NAME, kind: ..., ...}; self or model, chains of spec.gamma");
+      "list of {name: NAME, kind: ..., ...}; self or model, chains of spec.gamma, or nested");
     v("budgets", budgets, at_least(1).unit("tokens"),
-      "each draft that reads a part is measured under each of them; empty = under its own");
+      "each draft that reads a part, and each nested one of such, is measured under each of them; "
+      "empty = under its own");
     v("temperatures", temperatures, at_least(0), "of target and draft; 0 = greedy");
     v("prompts", prompts,
       "prose: windows of data.path, continued as the text goes on; else documents of a task with "
