@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -78,6 +79,48 @@ TEST_SUITE("cli/magicdec-acceptance") {
     for (const char* t : {"0", "1"})
       CHECK(records.at(std::string("top 64 T ") + t)["acceptance"]["tested"]["alpha"] >
             records.at(std::string("s 64 T ") + t)["acceptance"]["tested"]["alpha"]);
+  }
+
+  TEST_CASE("nested drafts: both levels, by distributions and counted") {
+    const Outcome run = acceptance(
+        {"-s",
+         "bench.drafts=[{name: chunks, keys: retrieval, page: 8}, {name: small, kind: model, path: "
+         "tiny-2m, keys: full}, {name: both, kind: nested, self: chunks, small: small}]",
+         "-s", "bench.budgets=[64, 128]", "-s", "bench.new_tokens=48", "-s", "spec.gamma1=2", "-s",
+         "spec.gamma2=4", "-s", "spec.rounds=2", "--format", "jsonl"});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    const auto records = by_phase(run.out);
+    REQUIRE(records.size() == 2 * 5);
+    for (const char* phase : {"both 64 T 0", "both 64 T 1", "both 128 T 0", "both 128 T 1"}) {
+      CAPTURE(phase);
+      const Json& record = records.at(phase);
+      CHECK(record["workload"]["draft"]["self"] ==
+            (std::string(phase).find("128") == std::string::npos ? "chunks 64" : "chunks 128"));
+      CHECK_FALSE(record["acceptance"].contains("tested"));
+      const Json &around = record["acceptance"]["drafted"],
+                 &within = record["acceptance"]["within"], &counts = record["spec"];
+      CHECK(around["rounds"] == counts["rounds"]);
+      CHECK(within["rounds"] == counts["within"]["rounds"]);
+      CHECK(within["by_position"].size() == 2);
+      CHECK(around["rate_by_position"].size() <= 6);
+      // Sums over distributions, and what was counted, agree.
+      for (const auto& [sums, counted] : {std::pair{around, counts}, {within, counts["within"]}}) {
+        const double alpha = counted["alpha"], tested = counted["tested"];
+        const double error = std::sqrt(alpha * (1 - alpha) / tested);
+        CHECK(std::abs(sums["alpha"].get<double>() - alpha) < 3.5 * error + 0.02);
+      }
+      CHECK(around["by_output"].size() > 4);
+      CHECK(around["by_output"][0]["from_token"] == 0);
+    }
+    const Outcome refused = acceptance(
+        {"-s",
+         "bench.drafts=[{name: chunks, keys: retrieval, page: 8}, {name: small, kind: model, path: "
+         "tiny-2m, keys: full}, {name: both, kind: nested, self: chunks, small: small}]",
+         "-s", "bench.rounds=false"});
+    CHECK(refused.status == 3);
+    CHECK(refused.err.find("'both' is nested, which is measured along rounds") !=
+          std::string::npos);
   }
 
   TEST_CASE("f32: a budget beyond the text accepts everything") {

@@ -22,7 +22,7 @@ namespace {
 /// Deviations: chunks give way some at a time (step_), so that few
 /// numbers of tokens change what rows read; and where no chunk would be left the last query chooses
 /// again, generated text included, even if `rebuild` is never.
-/// Beside another reader a later choice, that of a prompt that goes on, too, waits for the commit
+/// Next to another reader a later choice, that of a prompt that goes on, too, waits for the commit
 /// after the one with which it is due, and over keys in host memory it is made layer by layer as
 /// these pass by on the way there, as that of a new prompt is: nothing else comes over the link.
 /// Such a text that is too long to be read whole, none of whose queries are held, has the first

@@ -27,8 +27,8 @@ void ChainMeter::add(const Round& round, const Tensor& logits) {
     while (n < gamma_ && p.n_children[root + static_cast<int>(n)] == 1) ++n;
     if (n == 0 || (n < gamma_ && !uneven_)) continue;
     for (size_t i = 0; i < n; ++i) nodes.push_back({root + static_cast<int>(i)});
-    const decode::DrawSeq& s = round.seqs()[b];
-    rounds_.push_back({s.seq, s.position, std::vector<double>(n), std::vector<double>(n)});
+    rounds_.push_back({p.numbers.sequence[b], p.numbers.position[b], std::vector<double>(n),
+                       std::vector<double>(n)});
   }
   parallel_for(static_cast<int>(nodes.size()), [&](int i) {
     Node& node = nodes[static_cast<size_t>(i)];

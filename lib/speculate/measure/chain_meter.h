@@ -22,7 +22,7 @@ class ChainMeter {
 
   /// A round, by drafted tokens.
   struct Chances {
-    int seq = 0, position = 0;             // its name, and its tokens before
+    int seq = 0, position = 0;             // the sequence's name, and its tokens
     std::vector<double> tested, accepted;  // [tokens]
   };
   const std::vector<Chances>& rounds() const { return rounds_; }

@@ -16,7 +16,8 @@ inline constexpr std::string_view kAcceptanceWords =
     "tested: on given texts, the mean over all positions of sum min(p, q) of the target's and the "
     "draft's distributions, at temperature 0 the share of positions with the same best token "
     "(`answer`: where a document's answer stands); drafted: the same along the draft's own tokens "
-    "in rounds, each position with its chance of being tested; tokens a round: the accepted ones "
+    "in rounds, each position with its chance of being tested; within: of the small model's "
+    "tokens in the rounds within; tokens a round: the accepted ones "
     "and one more of the target (vLLM's mean acceptance length); rate by position: share of rounds "
     "that accept as many drafted tokens (vLLM's acceptance rate by position); acc/drafted: "
     "accepted over drafted tokens (llama.cpp's acceptance rate)";

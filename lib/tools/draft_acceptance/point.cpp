@@ -80,6 +80,7 @@ std::vector<io::Table::Column> acceptance_columns() {
           {"tested"},
           {"answer"},
           {"drafted"},
+          {"within"},
           {"tokens a round"},
           {"acc/drafted"},
           {"rate by position"}};
@@ -338,6 +339,7 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
     }
     if (bench().rounds) {
       const DraftedAcceptance drafted(figures.rounds.chances.rounds());
+      std::string within;
       acceptance["drafted"] = drafted.json();
       acceptance["drafted"]["by_output"] = figures.by_output.json();
       Json& spec = record.group("spec");
@@ -346,7 +348,9 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
         const ChainLength& shape = r.spec;
         spec.update(
             {{"gamma1", shape.gamma1}, {"gamma2", shape.gamma2}, {"rounds_each", shape.rounds}});
-        acceptance["within"] = DraftedAcceptance(figures.within->chances.rounds()).json();
+        const DraftedAcceptance by_small(figures.within->chances.rounds());
+        within = text_of(by_small.alpha);
+        acceptance["within"] = by_small.json();
         spec["within"] = figures.within->json();
       } else {
         spec["gamma"] = r.spec.gamma;
@@ -354,7 +358,7 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
       std::string rates;
       for (const double rate : drafted.rate_by_position) rates += fmt::format(" {:.2f}", rate);
       cells.insert(cells.end(),
-                   {text_of(drafted.alpha), fmt::format("{:.2f}", drafted.tokens_per_round),
+                   {text_of(drafted.alpha), within, fmt::format("{:.2f}", drafted.tokens_per_round),
                     fmt::format("{:.3f}", drafted.share_accepted), rates.substr(1)});
     }
     results.add(record, row_of(r, std::move(cells)));
