@@ -59,6 +59,7 @@ CpuTable make_table(Isa isa) {
   t.leave_ends = leave_ends_cpu;
   t.catch_up = catch_up_cpu;
   t.append_round = append_round_cpu;
+  t.propose_lookup = propose_lookup_cpu;
   t.write_queries = write_queries_cpu;
   t.mean_lse = mean_lse_cpu;
   t.move_queries = move_queries_cpu;

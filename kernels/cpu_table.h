@@ -40,6 +40,7 @@
 #include "kernels/selection/select_top.h"
 #include "kernels/tree/append_round.h"
 #include "kernels/tree/draw_children.h"
+#include "kernels/tree/propose_lookup.h"
 #include "kernels/tree/verify_trees.h"
 
 namespace tandem {
@@ -88,6 +89,7 @@ struct CpuTable {
   LeaveEndsFn* leave_ends;
   CatchUpFn* catch_up;
   AppendRoundFn* append_round;
+  ProposeLookupFn* propose_lookup;
   WriteQueriesFn* write_queries;
   MeanLseFn* mean_lse;
   MoveQueriesFn* move_queries;

@@ -71,6 +71,7 @@ constexpr CudaTable kTable{
     .leave_ends = {leave_ends_cuda},
     .catch_up = {catch_up_cuda},
     .append_round = {append_round_cuda},
+    .propose_lookup = {propose_lookup_cuda},
     .path_moves = {path_moves_cuda},
     .write_queries = {write_queries_cuda},
     .move_queries = {move_queries_cuda},

@@ -48,6 +48,7 @@
 #include "kernels/selection/select_top_cuda.h"
 #include "kernels/tree/append_round.h"
 #include "kernels/tree/draw_children.h"
+#include "kernels/tree/propose_lookup.h"
 #include "kernels/tree/verify_trees.h"
 
 namespace tandem {
@@ -100,6 +101,7 @@ struct CudaTable {
   cuda::Bodies<void(const LeaveEndsParams&, Stream)> leave_ends;
   cuda::Bodies<void(const CatchUpParams&, Stream)> catch_up;
   cuda::Bodies<void(const AppendRoundParams&, Stream)> append_round;
+  cuda::Bodies<void(const ProposeLookupParams&, Stream)> propose_lookup;
   cuda::Bodies<void(const PathMovesParams&, Stream)> path_moves;
   cuda::Bodies<void(const WriteQueriesParams&, Stream)> write_queries;
   cuda::Bodies<void(const MoveQueriesParams&, Stream)> move_queries;
@@ -184,6 +186,7 @@ struct CudaTable {
     f("leave_ends", leave_ends);
     f("catch_up", catch_up);
     f("append_round", append_round);
+    f("propose_lookup", propose_lookup);
     f("path_moves", path_moves);
     f("write_queries", write_queries);
     f("move_queries", move_queries);

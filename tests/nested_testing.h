@@ -101,6 +101,69 @@ inline void check_nested_own_draft(Device device, int rejected) {
   }
 }
 
+/// Rounds within rounds in which the text itself is looked up.
+inline std::unique_ptr<speculate::Rounds> lookups_within(const SelfPair& pair, int length,
+                                                         const speculate::NestedShape& shape,
+                                                         speculate::RoundOptions options = {}) {
+  return speculate::nested_lookup_rounds(*pair.engine, {*pair.engine, {.keys = 1}}, 3, length,
+                                         shape, {}, std::move(options));
+}
+
+/// Prompts of several lengths, of which the longest repeats itself.
+inline std::vector<decode::Request> quoting_requests(const SelfPair& pair) {
+  std::vector<decode::Request> all = pair.requests();
+  std::string again;
+  for (int i = 0; i < 3; ++i) again += std::string(kPrompts[2]) + " " + kPrompts[0] + ". ";
+  all[1] = request(pair.engine->tokenizer()->encode(again));
+  return all;
+}
+
+/// Greedy text is the target's own, in batches whose sequences end and join, and alone; nothing
+/// stays behind; counts add up.
+inline void check_nested_lookup_texts(const SelfPair& pair,
+                                      const speculate::RoundOptions& options = {}) {
+  const auto requests = quoting_requests(pair);
+  decode::GenerateSpec how = rules(36);
+  how.max_active = 3;
+  const Generated plain = generate(*pair.engine, requests, how);
+  const int pages = pair.engine->cache().store().free_pages();
+  struct Case {
+    int length;
+    speculate::NestedShape shape;
+  };
+  for (const Case& c : {Case{1, {.rounds = 1, .enough = 1}}, Case{4, {.rounds = 3, .enough = 5}},
+                        Case{7, {.rounds = 2, .enough = 12}}}) {
+    CAPTURE(c.length);
+    CAPTURE(c.shape.rounds);
+    const auto rounds = lookups_within(pair, c.length, c.shape, options);
+    CHECK(generate(*pair.engine, requests, how, rounds.get()).ids == plain.ids);
+    CHECK(generate(*pair.engine, {requests[1]}, how, rounds.get()).ids[0] == plain.ids[1]);
+    const speculate::RoundStats &outer = rounds->stats(), &within = *rounds->stats_within();
+    CHECK(outer.accepted > 0);
+    CHECK(outer.emitted == outer.accepted + outer.rounds);
+    CHECK(within.emitted >= outer.drafted);
+    CHECK(within.rounds <= outer.rounds * c.shape.rounds);
+    // Not every round finds something, and what it finds is not all right.
+    CHECK(within.accepted > 0);
+    CHECK(within.drafted > within.accepted);
+    CHECK(within.drafted < within.rounds * c.length);
+    CHECK(pair.engine->cache().store().free_pages() == pages);
+  }
+}
+
+/// Readings of all keys: what rounds within keep is what the target says, whatever is looked up.
+inline void check_nested_lookups_kept(Device device, int rejected) {
+  const SelfPair pair(retrieval(4096, 8), device);
+  for (const float temperature : {0.0F, 0.8F}) {
+    CAPTURE(temperature);
+    const auto rounds = lookups_within(pair, 3, {.rounds = 3, .enough = 6});
+    (void)generate(*pair.engine, quoting_requests(pair), rules(40, temperature, 3), rounds.get());
+    CHECK(rounds->stats().drafted > 2 * rounds->stats().rounds);
+    CHECK(rounds->stats().accepted >= rounds->stats().drafted - rejected);
+    CHECK(rounds->stats_within()->accepted > 0);
+  }
+}
+
 /// Tokens a round and a round within are those that the vectors give, for chains of every length.
 inline void check_nested_simulation(Device device) {
   const NestedPair pair(retrieval(64, 8), device);

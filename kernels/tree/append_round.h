@@ -17,7 +17,7 @@ struct AppendRoundParams {
   const int32_t* enough;      // [n_seqs] tokens with which a chain is left as it is
   const int32_t* most;        // [n_seqs] tokens of a chain at most, below n_chain
   int32_t* forced;            // [n_seqs] simulated accepted tokens, cut to the chain; or null
-  int32_t* seen;              // null, or with room after each text for its chain
+  int32_t* seen;              // null, or with room after each text for n_chain - 1 tokens
   const int32_t* seen_begin;  // [n_seqs + 1] of texts with their rooms
   // The round that was verified. Trees of n_nodes:
   const int32_t* tokens;      // [n_seqs, n_nodes]

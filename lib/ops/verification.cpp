@@ -11,6 +11,8 @@ namespace tandem::ops {
 namespace {
 
 constexpr Operation kAppendRound{"append_round", &CpuTable::append_round, &CudaTable::append_round};
+constexpr Operation kProposeLookup{"propose_lookup", &CpuTable::propose_lookup,
+                                   &CudaTable::propose_lookup};
 
 int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
 
@@ -251,6 +253,11 @@ void verify_trees(const VerifyTreesParams& p, Stream stream) {
 
 void append_round(const AppendRoundParams& p, Stream stream) {
   kAppendRound.run(p, p.n_seqs, int64_t{p.max_kept} * p.vocab * int64_t{sizeof(float)}, stream);
+}
+
+void propose_lookup(const ProposeLookupParams& p, Stream stream) {
+  constexpr int64_t kTextBytes = 65536;  // of a text that is long enough for rounds within
+  kProposeLookup.run(p, p.n_seqs, kTextBytes, stream);
 }
 
 }  // namespace tandem::ops

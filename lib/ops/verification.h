@@ -5,6 +5,7 @@
 
 #include "kernels/tree/append_round.h"
 #include "kernels/tree/draw_children.h"
+#include "kernels/tree/propose_lookup.h"
 #include "kernels/tree/verify_trees.h"
 #include "ops/sampling.h"
 
@@ -86,5 +87,7 @@ void draw_children(const DrawChildrenParams& params, Stream stream);
 void verify_trees(const VerifyTreesParams& params, Stream stream);
 /// kernels/tree/append_round.h
 void append_round(const AppendRoundParams& params, Stream stream);
+/// kernels/tree/propose_lookup.h
+void propose_lookup(const ProposeLookupParams& params, Stream stream);
 
 }  // namespace tandem::ops

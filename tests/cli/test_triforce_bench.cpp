@@ -45,6 +45,32 @@ TEST_SUITE("cli/magicdec-bench/nested") {
     CHECK(names == std::set<std::string>{"nested", "plain", "retrieval", "small"});
   }
 
+  TEST_CASE("prompt lookup within, beside itself alone") {
+    const Outcome run =
+        bench({"--format", "jsonl", "-s",
+               "bench.drafts=[{name: retrieval, kind: self, keys: retrieval, budget: 64, page: 8}, "
+               "{name: text, kind: ngram, ngram: 2}, "
+               "{name: nested, kind: nested, self: retrieval, small: text}]",
+               "-s", "bench.new_tokens=24", "-s", "spec.rounds=[3]"});
+    CAPTURE(run.err);
+    REQUIRE(run.status == 0);
+    int n_nested = 0;
+    for (const Json& record : json_lines(run.out)) {
+      const std::string phase = record["workload"]["phase"];
+      if (phase.find("nested") == std::string::npos) continue;
+      ++n_nested;
+      const Json &spec = record["spec"], &within = spec["within"];
+      CHECK(phase == "rounds nested gamma1 2 gamma2 6 rounds 3");
+      CHECK(within["verify"] == "match");
+      CHECK(spec["verify"] == "block");
+      CHECK(within["drafted"] > 0);
+      CHECK(within["emitted"] >= spec["drafted"]);
+      CHECK(record["predicted"]["speedup"] > 0);
+      CHECK(record["workload"]["draft"]["small"] == "text");
+    }
+    CHECK(n_nested == 1);
+  }
+
   TEST_CASE("what does not go together") {
     const auto refused = [](const std::vector<std::string>& flags, const std::string& says) {
       const Outcome run = bench(flags);
@@ -59,9 +85,19 @@ TEST_SUITE("cli/magicdec-bench/nested") {
       return std::vector<std::string>{"-s", "bench.drafts=[" + list + "]"};
     };
     refused(drafts(self + ", {name: n, kind: nested, self: retrieval, small: tiny}"),
-            "bench.drafts: 'n' is nested: name one of kind model as small, found 'tiny'");
+            "bench.drafts: 'n' is nested: name one of kind model or ngram as small, found 'tiny'");
     refused(drafts(small + ", {name: n, kind: nested, self: small, small: small}"),
             "bench.drafts: 'n' is nested: name one of kind self as self, found 'small'");
+    const std::string text = "{name: text, kind: ngram}",
+                      by_text = "{name: n, kind: nested, self: retrieval, small: text}";
+    refused(drafts(self + ", " + text +
+                   ", {name: n, kind: nested, self: retrieval, small: text, tree: some.json}"),
+            "bench.drafts: 'n' has a tree, but 'text' finds chains in the text");
+    std::vector<std::string> drawn = drafts(self + ", " + text + ", " + by_text);
+    drawn.insert(drawn.end(), {"-s", "spec.verify_within=block"});
+    refused(drawn,
+            "spec.verify_within: is block, but the tokens of 'text' are found in the text, not "
+            "drawn; choose match or auto");
     refused(drafts("{name: a, kind: auto}"),
             "bench.drafts: 'a' is of kind auto, which triforce-generate has");
     refused({"-s", "bench.predict=only", "-s", "bench.hardware.card=h200"},

@@ -79,6 +79,36 @@ TEST_SUITE("cli/triforce-generate") {
     CHECK(spec["accepted"] > 0);
   }
 
+  TEST_CASE("spec.within=ngram: the text is pig-generate's, no small model is loaded") {
+    const TemporaryFolder folder;
+    const std::vector<std::string> by_text = {"-s", "spec.within=ngram", "-s", "draft2.path=",
+                                              "-s", "spec.gamma1=4",     "-s", "model.compute=f32"};
+    for (const std::vector<std::string>& flags :
+         {std::vector<std::string>{"-f", document(folder, 6000), "-n", "40"},
+          {"-f", document(folder, 4000), "--questions", demo("questions.txt"), "-n", "12"}}) {
+      std::vector<std::string> exact = flags, nested = flags;
+      exact.insert(exact.end(), {"-s", "model.compute=f32"});
+      nested.insert(nested.end(), by_text.begin(), by_text.end());
+      const Outcome run = triforce_generate(nested);
+      CAPTURE(run.err);
+      CHECK(run.status == 0);
+      CHECK(run.out == plain_generate(exact).out);
+      nested.insert(nested.end(), {"--format", "jsonl", "-s", "sampling.temperature=0.7"});
+      const Json spec = json_lines(triforce_generate(nested).out).back()["spec"];
+      CHECK(spec["emitted"] == spec["accepted"].get<int>() + spec["rounds"].get<int>());
+      CHECK(spec["within"]["accepted"] > 0);
+      CHECK(spec["within"]["drafted"] > spec["within"]["accepted"]);
+    }
+    std::vector<std::string> dry = by_text;
+    dry.insert(dry.end(), {"-p", "a", "--dry-run", "--format", "jsonl"});
+    const Json plan = Json::parse(triforce_generate(dry).out);
+    CHECK(plan["draft"] == "ngram");
+    CHECK(plan["within"] == "retrieval");
+    CHECK(plan["tree"]["nodes"] == 5);
+    CHECK_FALSE(has(plan.dump(), "draft weights"));
+    CHECK_FALSE(has(plan.dump(), "draft_cache"));
+  }
+
   TEST_CASE("--dry-run tells what rounds are made of, and that the paper's pair fits an H200") {
     const Outcome run = run_process(
         program("triforce-generate"),
@@ -112,6 +142,26 @@ TEST_SUITE("cli/triforce-generate") {
                   "draft2.path: is the small model of spec.draft nested and auto; name both or "
                   "neither"},
              Case{{"-s", "draft2.path=none-such"}, 4, "none-such"},
+             Case{{"-s", "spec.within=ngram"},
+                  3,
+                  "draft2.path: spec.within is ngram, which no model drafts; leave draft2.path "
+                  "out, or choose spec.within=model"},
+             Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s", "spec.draft=auto"},
+                  3,
+                  "spec.within: auto chooses between kinds of model drafts; choose "
+                  "spec.within=model, or spec.draft=nested"},
+             Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s", "spec.draft=self"},
+                  3,
+                  "spec.within: is of rounds within rounds; choose spec.draft=nested"},
+             Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s", "tree.path=some.json"},
+                  3,
+                  "tree.path: spec.within is ngram, which proposes chains of spec.gamma1 at most"},
+             Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s",
+                   "spec.verify_within=sequoia"},
+                  3,
+                  "spec.verify_within: prompt lookup proposes tokens that are not drawn; choose "
+                  "match or auto"},
+             Case{{"-s", "spec.within=none"}, 3, "spec.within"},
              Case{{"-s", "draft2.path=synthetic:llama-68m"},
                   4,
                   "synthetic:llama-68m has 32000 tokens, tiny-16m has 8192"},

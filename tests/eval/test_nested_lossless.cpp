@@ -148,6 +148,24 @@ TEST_SUITE("eval/nested lossless") {
     check_lossless(1, 100, {{kChain, 1, 0.9}, {kTree, 0.6F, 1}});
   }
 
+  TEST_CASE("sampled texts where rounds within look the text up") {
+    Levels levels(8, 6, 6);
+    for (const float temperature : {0.5F, 1.0F}) {
+      CAPTURE(temperature);
+      const auto rounds = speculate::nested_lookup_rounds(
+          *levels.target, {*levels.target, {.keys = 1}}, 2, 3, kShape);
+      const DistributionCheck check = levels.check(*rounds, 8, 400, temperature, 0.95);
+      CHECK(check.texts == 400);
+      CHECK(check.tests.size() == 6);
+      CAPTURE(check.worst_p());
+      CHECK(check.worst_p() > 1e-4);
+      CHECK(rounds->stats().accepted > 80);
+      CHECK(rounds->stats().drafted - rounds->stats().accepted > 80);
+      CHECK(rounds->stats_within()->drafted > 80);
+      CHECK(rounds->stats_within()->accepted > 0);
+    }
+  }
+
   TEST_CASE("a rule within that draws anew from the whole distribution is found out") {
     constexpr float kTemperature = 0.4F;
     Levels levels(8, 32, 16);

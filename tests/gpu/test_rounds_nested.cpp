@@ -1,10 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
+#include <tuple>
 
 #include "device_buffer.h"
 #include "engine_pair.h"
 #include "kernels/append_case.h"
+#include "lookup_case.h"
 #include "nested_testing.h"
 
 using namespace tandem;
@@ -87,6 +90,53 @@ TEST_SUITE("gpu/rounds/nested") {
       }
     MESSAGE(same << " of " << n << " runs accept the same, round by round");
     CHECK(same >= n - 3);
+  }
+
+  TEST_CASE("what followed the last tokens before is found as by the index") {
+    PhiloxStream draw(5);
+    // Some texts are longer than what a block reads at once, the last as long as texts get.
+    for (const auto& [vocab, longest, nodes, tentative, tokens] : {std::array{1, 8, 9, 12, 300},
+                                                                   {2, 3, 2, 0, 2000},
+                                                                   {5, 8, 9, 12, 20000},
+                                                                   {60, 1, 4, 5, 9000},
+                                                                   {2, 64, 9, 12, 131072},
+                                                                   {8000, 3, 9, 12, 131072}}) {
+      CAPTURE(vocab);
+      CAPTURE(tokens);
+      const LookupCase c(draw, vocab, longest, nodes, tentative, tokens);
+      const DeviceBuffer ids(c.tokens), children(c.children), proposed(c.proposed), seen(c.seen),
+          begin(c.seen_begin), length(c.length);
+      ProposeLookupParams p = c.params();
+      p.tokens = ids.as<int32_t>();
+      p.n_children = children.as<int32_t>();
+      p.n_proposed = proposed.as<int32_t>();
+      p.seen = seen.as<int32_t>();
+      p.seen_begin = begin.as<int32_t>();
+      p.chain_length = tentative > 0 ? length.as<int32_t>() : nullptr;
+      cuda_table().propose_lookup(p, queue().stream());
+      CHECK(ids.vector<int32_t>() == c.tokens_want);
+      CHECK(children.vector<int32_t>() == c.children_want);
+      CHECK(proposed.vector<int32_t>() == c.proposed_want);
+    }
+  }
+
+  TEST_CASE("lookups within: greedy text is the target's own, and all keys accept everything") {
+    check_nested_lookup_texts(SelfPair(retrieval(5, 2), kGpu));
+    check_nested_lookup_texts(SelfPair(streaming(1, 12), kGpu));
+    check_nested_lookups_kept(kGpu, 6);
+  }
+
+  TEST_CASE("lookups within are those of the CPU") {
+    const SelfPair cpu(streaming(1, 12), {}), gpu(streaming(1, 12), kGpu);
+    const auto run = [](const SelfPair& pair, float temperature) {
+      const auto rounds = lookups_within(pair, 4, {.rounds = 3, .enough = 5});
+      const Generated g = test::generate(*pair.engine, quoting_requests(pair),
+                                         rules(48, temperature, 7), rounds.get());
+      return std::tuple(g.ids, rounds->stats_within()->drafted,
+                        rounds->stats_within()->accepted_hist);
+    };
+    CHECK(run(cpu, 0) == run(gpu, 0));
+    CHECK(std::get<0>(run(cpu, 0.7F))[0] == std::get<0>(run(gpu, 0.7F))[0]);
   }
 
   TEST_CASE("simulated acceptance of both levels follows its vectors") {

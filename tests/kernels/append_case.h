@@ -28,7 +28,7 @@ struct AppendCase {
   std::vector<int32_t> newest_want{11, 13, 14, 18, 19, 20, 29, 30, 32};
   std::vector<int32_t> taken_want{2, -1, 1};
   std::vector<int32_t> forced{9, 1, 5}, forced_want{4, 1, 5};
-  // Texts of 2, 1 and 2 tokens, and a place for each node of their chains.
+  // Texts of 3, 2 and 3 tokens, and room for the five tokens of their chains.
   std::vector<int32_t> seen_begin{0, 8, 15, 23}, seen = std::vector<int32_t>(23, 0),
                                                  seen_want = seen;
 

@@ -4,6 +4,8 @@
 
 #include "base/rng.h"
 #include "engine_runs.h"
+#include "lookup_case.h"
+#include "ops/verification.h"
 #include "speculate/draft/lookup_drafter.h"
 
 using namespace tandem;
@@ -65,6 +67,37 @@ TEST_SUITE("speculate/lookup") {
         }
       }
     CHECK(proposals > 1500);
+  }
+
+  TEST_CASE("on the device as by the index, tentative tokens included") {
+    PhiloxStream draw(5);
+    int proposals = 0, texts = 0;
+    for (const int vocab : {1, 2, 5, 60})
+      for (int longest = 1; longest <= 8; ++longest)
+        for (const int nodes : {1, 2, 9})
+          for (const int tentative : {0, 1, 12}) {
+            CAPTURE(vocab);
+            CAPTURE(longest);
+            CAPTURE(nodes);
+            CAPTURE(tentative);
+            LookupCase c(draw, vocab, longest, nodes, tentative, 300);
+            ProposeLookupParams p = c.params();
+            p.tokens = c.tokens.data();
+            p.n_children = c.children.data();
+            p.n_proposed = c.proposed.data();
+            p.seen = c.seen.data();
+            p.seen_begin = c.seen_begin.data();
+            // Before the first round within there are none, and no numbers of them.
+            p.chain_length = tentative > 0 ? c.length.data() : nullptr;
+            ops::propose_lookup(p, {});
+            REQUIRE(c.tokens == c.tokens_want);
+            REQUIRE(c.children == c.children_want);
+            REQUIRE(c.proposed == c.proposed_want);
+            texts += c.n_seqs();
+            for (const int32_t n : c.proposed) proposals += n > 0 ? 1 : 0;
+          }
+    CHECK(proposals > texts / 3);
+    CHECK(proposals < texts * 2 / 3);  // of chains of a root alone none has any
   }
 
   TEST_CASE("a round takes the shortest chain that holds what any sequence proposes") {

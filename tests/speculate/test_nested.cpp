@@ -85,3 +85,35 @@ TEST_SUITE("speculate/nested") {
     }
   }
 }
+
+TEST_SUITE("speculate/nested lookup") {
+  TEST_CASE("f32: greedy text is the target's own, whatever few keys the rounds within read") {
+    check_nested_lookup_texts(SelfPair(retrieval(5, 2), {}));
+    check_nested_lookup_texts(SelfPair(streaming(1, 12), {}), {.ahead = true});
+  }
+
+  TEST_CASE("f32: readings of all keys: everything is accepted") {
+    check_nested_lookups_kept({}, 0);
+  }
+
+  TEST_CASE("a repetition penalty bears on texts that are looked up") {
+    const SelfPair pair(retrieval(9, 2), {});
+    auto how = rules(30);
+    how.sampler.rule.repetition_penalty = 1.3F;
+    const auto rounds = lookups_within(pair, 3, {.rounds = 3, .enough = 5});
+    CHECK(generate(*pair.engine, quoting_requests(pair), how, rounds.get()).ids ==
+          generate(*pair.engine, quoting_requests(pair), how).ids);
+    CHECK(rounds->stats_within()->drafted > 0);
+  }
+
+  TEST_CASE("sampled text does not depend on the batch") {
+    const SelfPair pair(streaming(1, 12), {});
+    const auto requests = quoting_requests(pair);
+    decode::GenerateSpec how = rules(24, 0.7F, 4);
+    const auto rounds = lookups_within(pair, 4, {.rounds = 3, .enough = 5});
+    how.max_active = 4;
+    const Generated many = generate(*pair.engine, requests, how, rounds.get());
+    how.max_active = 1;
+    CHECK(generate(*pair.engine, requests, how, rounds.get()).ids == many.ids);
+  }
+}

@@ -10,7 +10,7 @@ namespace tandem::speculate {
 /// Proposes what followed the last tokens where they stood before in the sequence: a chain, found
 /// without a model on the host. Good where texts quote themselves. A round takes the shortest of a
 /// few chains that holds what it found for all its sequences; with nothing found it is a plain
-/// step.
+/// step. Within rounds DeviceLookupDrafter does the same.
 /// source   prompt lookup decoding (Saxena, 2023)
 class LookupDrafter final : public Drafter {
  public:

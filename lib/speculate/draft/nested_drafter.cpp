@@ -25,20 +25,21 @@ NestedDrafter::NestedDrafter(Reader middle, std::unique_ptr<Drafter> within, Nes
 
 NestedDrafter::~NestedDrafter() = default;
 
-Round::Bounds NestedDrafter::bounds(const TreeRoom& within, const NestedShape& shape,
-                                    const decode::EngineSpec& target, int vocab, bool draws,
-                                    size_t drafter_bytes) {
+Round::Bounds NestedDrafter::bounds(const Within& within, const NestedShape& shape,
+                                    const decode::EngineSpec& target, int vocab) {
   return {.name = "speculation within",
           .max_seqs = target.max_seqs,
-          .tree = within,
+          .tree = within.room,
           .max_tokens = target.max_tokens,
-          .outbox_bytes = drafter_bytes + kv::DeviceStep::outbox_bytes(
-                                              target.max_seqs, target.max_seqs * within.nodes),
+          .outbox_bytes =
+              within.outbox_bytes +
+              kv::DeviceStep::outbox_bytes(target.max_seqs, target.max_seqs * within.room.nodes),
           .vocab = vocab,
-          .draws = draws,
+          .draws = within.draws,
           .ahead = target.device.kind == Device::Kind::cuda,
-          .chain_around = 1 + shape.most(within.levels),
+          .chain_around = 1 + shape.most(within.room.levels),
           .turns = shape.rounds,
+          .reads_text = within.reads_text,
           .gpu = decode::gpu_of(target)};
 }
 
@@ -54,8 +55,7 @@ size_t NestedDrafter::outbox_bytes(int max_seqs) const {
   decode::EngineSpec spec = verifier_.target().spec();
   spec.max_seqs = max_seqs;
   return Round::outbox_bytes_within(
-      bounds(within_->room(), shape_, spec, verifier_.target().config().vocab_size,
-             within_->draws_children(), within_->outbox_bytes(max_seqs)));
+      bounds(Within::of(*within_, max_seqs), shape_, spec, verifier_.target().config().vocab_size));
 }
 
 int NestedDrafter::max_places() const {
@@ -66,9 +66,8 @@ int NestedDrafter::max_places() const {
 
 void NestedDrafter::join(Round& round) {
   const decode::Engine& target = verifier_.target();
-  const Round::Bounds b =
-      bounds(within_->room(), shape_, target.spec(), target.config().vocab_size,
-             within_->draws_children(), within_->outbox_bytes(target.spec().max_seqs));
+  const Round::Bounds b = bounds(Within::of(*within_, target.spec().max_seqs), shape_,
+                                 target.spec(), target.config().vocab_size);
   MemoryPlan plan;
   Round::plan(b, target.spec().device, plan);
   arena_ = std::make_unique<Arena>(std::move(plan));
@@ -152,7 +151,9 @@ void NestedDrafter::accept(const RoundResults& results, const std::vector<bool>&
   for (int turn = 0; turn < results.n_within(); ++turn) {
     for (size_t b = 0; b < results.n_seqs(); ++b)
       if (const int n = results.accepted_within(turn, b); n >= 0 && !gone[b])
-        stats_.add(RoundEvent{flight.seqs[b], round_->tree().size() - 1, n});
+        stats_.add(RoundEvent{
+            flight.seqs[b],
+            within_->reads_text() ? results.found_within(turn, b) : round_->tree().size() - 1, n});
     stats_.draft_s += results.seconds_within(turn, Round::begun, Round::drafted);
     stats_.target_s += results.seconds_within(turn, Round::drafted, Round::scored);
     stats_.verify_s += results.seconds_within(turn, Round::scored, Round::verified);

@@ -11,9 +11,9 @@ namespace tandem::speculate {
 /// Chains that come out of rounds within a round (TriForce): a drafter proposes, the target under
 /// another reading verifies, and what it keeps is the next part of the chain, for each sequence as
 /// many tokens as it has accepted and one more. Tokens of a chain follow the distribution of that
-/// reading, regardless of the drafter: that is what the round around needs to know to verify them
-/// in turn. Their keys are tentative behind the text, as those of any drafted rows, and the
-/// target's forward writes over them.
+/// reading, regardless of the drafter, a model or prompt lookup: that is what the round around
+/// needs to know to verify them in turn. Their keys are tentative behind the text, as those of any
+/// drafted rows, and the target's forward writes over them.
 /// source   TriForce (arXiv 2404.11912), algorithm 1; the residual rules of algorithm 2 of Sequoia,
 ///          block and traversal verification at both levels
 class NestedDrafter final : public Drafter {
@@ -24,11 +24,20 @@ class NestedDrafter final : public Drafter {
                 WithinOptions options);
   ~NestedDrafter() override;
 
+  /// What the rounds within need to know of the drafter there.
+  struct Within {
+    TreeRoom room;
+    bool draws = true, reads_text = false;  // Drafter::draws_children, reads_text
+    size_t outbox_bytes = 0;
+
+    static Within of(const Drafter& drafter, int max_seqs) {
+      return {drafter.room(), drafter.draws_children(), drafter.reads_text(),
+              drafter.outbox_bytes(max_seqs)};
+    }
+  };
   /// Of the rounds within.
-  /// drafter_bytes  that the drafter there takes of an outbox
-  static Round::Bounds bounds(const TreeRoom& within, const NestedShape& shape,
-                              const decode::EngineSpec& target, int vocab, bool draws,
-                              size_t drafter_bytes);
+  static Round::Bounds bounds(const Within& within, const NestedShape& shape,
+                              const decode::EngineSpec& target, int vocab);
 
   bool draws_children() const override { return true; }
   std::string name() const override;

@@ -49,7 +49,7 @@ size_t result_bytes(const Round::Bounds& b) {
   const size_t bytes = room<int32_t>(n_nodes(b)) + room<float>(n_nodes(b)) +
                        3 * room<int32_t>(seqs) + room<uint64_t>(Round::n_moments);
   return within == 0 ? bytes
-                     : bytes + room<int32_t>(seqs) + room<int32_t>(within * seqs) +
+                     : bytes + room<int32_t>(seqs) + 2 * room<int32_t>(within * seqs) +
                            room<uint64_t>(within * Round::n_moments);
 }
 
@@ -152,6 +152,7 @@ void Round::take_results(Outbox::Part at) {
   if (within > 0) {
     take(length_, n);
     take(taken_, within * n);
+    take(found_, within * n);
     take(clocks_, within * n_moments);
   }
   fetched_bytes_ = room<int32_t>(nodes) + static_cast<size_t>(at.host - begin);
@@ -216,7 +217,7 @@ void Round::draw_children(int level) {
                       .n_rows = l.n_parents,
                       .vocab = bounds_.vocab,
                       .rule = sampler_.rule.kept(),
-                      .seen = seen_,
+                      .seen = penalized(),
                       .seen_begin = seen_begin_.device,
                       .parent = parent_.device,
                       .node_begin = node_begin_.device,
@@ -250,7 +251,7 @@ VerifyTreesParams Round::verification(const Tensor& logits, AcceptBy rule, int f
           .draft_row = by_residual ? draft_row_.device + at : nullptr,
           .target_logits = logits.as<float>(),
           .draft_logits = by_residual ? draft_logits_.as<float>() : nullptr,
-          .seen = seen_,
+          .seen = penalized(),
           .seen_begin = seen_begin_.device + first,
           .numbers = named,
           .n_seqs = static_cast<int>(logits.rows()) / nodes,
@@ -328,6 +329,7 @@ RoundResults Round::results() const {
            .n_within = grows_ ? bounds_.rounds_within : 0,
            .length = length_.host,
            .taken = taken_.host,
+           .found = found_.host,
            .clocks = clocks_.host}};
 }
 

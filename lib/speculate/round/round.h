@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,14 +33,15 @@ class Round {
     std::string name = "speculation";  // of its items in a memory plan
     int max_seqs = 0;
     TreeRoom tree = {};
-    int max_tokens = 0;       // of one sequence, for rules that ask for its tokens
+    int max_tokens = 0;       // of one sequence, where its tokens are asked for
     size_t outbox_bytes = 0;  // what the forwards of a round send along
     int vocab = 0;
-    bool draws = false;     // children, by draw_children
-    bool ahead = false;     // rounds may begin before the last one is over
-    int rounds_within = 0;  // that lengthen its chains, at most
-    int chain_around = 0;   // nodes of the chains that it lengthens; 0: it is within no round
-    int turns = 1;          // rounds one after the other with one layout, within another
+    bool draws = false;       // children, by draw_children
+    bool ahead = false;       // rounds may begin before the last one is over
+    int rounds_within = 0;    // that lengthen its chains, at most
+    int chain_around = 0;     // nodes of the chains that it lengthens; 0: it is within no round
+    int turns = 1;            // rounds one after the other with one layout, within another
+    bool reads_text = false;  // proposals are found in the text, by look_up
     cuda::Gpu gpu = {};
 
     bool draws_any() const { return draws && tree.parents > 0; }
@@ -122,6 +124,10 @@ class Round {
   /// Rows of the level's forward that have children, where its nodes are all the rows.
   /// shapes   [level_logits(level).rows()]
   const int32_t* level_rows(int level) const { return levels_[static_cast<size_t>(level)].row; }
+  /// Of rounds within another: proposes what followed the last tokens of each text before, those
+  /// that rounds kept so far included.
+  /// longest  tokens that must agree, at most
+  void look_up(int longest);
   /// Where the logits go that the level's children are drawn from.
   /// shapes   [*, vocab] f32
   Tensor level_logits(int level) const;
@@ -157,6 +163,10 @@ class Round {
 
   void lay_out_sequences(std::span<const int> prior);
   void send_seen();
+  /// Tokens of room after each text, for those that rounds within another keep.
+  int seen_room() const { return std::max(bounds_.chain_around - 1, 0); }
+  /// For rules that ask for the sequences' tokens.
+  const int32_t* penalized() const { return sampler_.rule.needs_seen() ? seen_ : nullptr; }
   void lay_out_levels();
   template <class T>
   std::span<T> of_tree(T* nodes, size_t b) const {
@@ -209,7 +219,7 @@ class Round {
   Mirrored<int32_t> parent_;                          // in the tree
   Mirrored<int32_t> forced_;                          // of each turn: places' nodes, then how many
   Mirrored<int32_t> tokens_;                          // sent, completed by work, and fetched
-  int32_t* seen_ = nullptr;  // the sequences' tokens, where a rule asks for them
+  int32_t* seen_ = nullptr;  // the sequences' tokens, where a rule or the drafter asks for them
   // Fetched:
   Mirrored<int32_t> path_, n_accepted_, bonus_, n_rounded_;
   Mirrored<float> logprobs_;
@@ -217,6 +227,7 @@ class Round {
   // Of rounds within it:
   Mirrored<int32_t> length_;   // [places] tokens of chains that grow
   Mirrored<int32_t> taken_;    // [rounds_within, places]
+  Mirrored<int32_t> found_;    // [rounds_within, places] tokens that look_up proposed
   Mirrored<uint64_t> clocks_;  // [rounds_within, n_moments]
   size_t fetched_bytes_ = 0;
 };

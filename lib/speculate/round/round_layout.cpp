@@ -90,11 +90,11 @@ void Round::lay_out_sequences(std::span<const int> prior) {
 void Round::send_seen() {
   std::fill_n(seen_begin_.host, places_ + 1, 0);
   seen_ = nullptr;
-  if (!sampler_.rule.needs_seen()) return;
+  if (!sampler_.rule.needs_seen() && !bounds_.reads_text) return;
   Outbox& box = seen_courier_.open();
-  // Rounds within another add to texts what they keep: there is room for it, which until then
-  // repeats the last token.
-  const auto room = static_cast<size_t>(bounds_.chain_around);
+  // Rounds within another add to texts what they keep: there is room for it right after each,
+  // which until then repeats the last token.
+  const auto room = static_cast<size_t>(seen_room());
   size_t n = seqs_.size() * room;
   for (const decode::DrawSeq& s : seqs_) n += s.tokens.size();
   const Mirrored<int32_t> tokens = box.take<int32_t>(n);

@@ -25,6 +25,7 @@ class RoundResults {
     int places = 0, n_within = 0;
     const int32_t* length = nullptr;   // [places] tokens of a chain
     const int32_t* taken = nullptr;    // [n_within, places] accepted tokens; -1: took no part
+    const int32_t* found = nullptr;    // [n_within, places] tokens that Round::look_up proposed
     const uint64_t* clocks = nullptr;  // [n_within, n_moments] ns
   };
 
@@ -49,6 +50,10 @@ class RoundResults {
   /// Tokens that the turn-th of them accepted for sequence b; -1: its chain was long enough.
   int accepted_within(int turn, size_t b) const {
     return at_.taken[static_cast<size_t>(turn * at_.places) + b];
+  }
+  /// Tokens that Round::look_up proposed in it.
+  int found_within(int turn, size_t b) const {
+    return at_.found[static_cast<size_t>(turn * at_.places) + b];
   }
   double seconds_within(int turn, Moment from, Moment to) const;
 

@@ -35,6 +35,21 @@ void Round::enter(int turn) {
     catch_up(ends_, prior_.device);
 }
 
+void Round::look_up(int longest) {
+  const Round& to = *around_;
+  ops::propose_lookup({.tokens = tokens_.device,
+                       .n_children = n_children_.device,
+                       .n_proposed = to.found_.device + turn_ * places_,
+                       .seen = seen_,
+                       .seen_begin = seen_begin_.device,
+                       .chain_length = turn_ == 0 ? nullptr : to.length_.device,
+                       .n_seqs = places_,
+                       .n_nodes = tree_->size(),
+                       .n_room = seen_room(),
+                       .longest = longest},
+                      exec_.stream());
+}
+
 void Round::append(const Tensor& logits, bool is_last) {
   Round& to = *around_;
   ops::append_round(

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "recipe/scalar.h"
+#include "speculate/draft/device_lookup_drafter.h"
 #include "speculate/draft/lookup_drafter.h"
 #include "speculate/draft/model_drafter.h"
 #include "speculate/draft/nested_drafter.h"
@@ -69,6 +70,18 @@ void check_pair(const Reader& target, const Reader& draft) {
                target.engine->spec().max_seqs);
 }
 
+std::unique_ptr<Rounds> nested_rounds_by(Reader target, Reader middle,
+                                         std::unique_ptr<Drafter> drafter, const NestedShape& shape,
+                                         WithinOptions within, RoundOptions options) {
+  const TokenTree& tree = drafter->largest();
+  TANDEM_CHECK(middle.engine == target.engine && tree.levels() > 1, "a tree of {} levels",
+               tree.levels());
+  check_reads(middle, tree);
+  return drafted_rounds(
+      target, std::make_unique<NestedDrafter>(middle, std::move(drafter), shape, std::move(within)),
+      std::move(options));
+}
+
 std::unique_ptr<Rounds> rounds_by(Reader target, Reader draft,
                                   std::unique_ptr<ModelDrafter> drafter, RoundOptions options) {
   check_pair(target, draft);
@@ -93,15 +106,18 @@ std::unique_ptr<Rounds> chain_rounds(Reader target, Reader draft, int most, Roun
 std::unique_ptr<Rounds> nested_rounds(Reader target, Reader middle, Reader draft,
                                       const TokenTree& tree, const NestedShape& shape,
                                       WithinOptions within, RoundOptions options) {
-  TANDEM_CHECK(middle.engine == target.engine && tree.levels() > 1, "a tree of {} levels",
-               tree.levels());
   check_pair(target, draft);
   check_reads(draft, tree);
-  check_reads(middle, tree);
-  auto drafter = std::make_unique<ModelDrafter>(draft, target, tree);
-  return drafted_rounds(
-      target, std::make_unique<NestedDrafter>(middle, std::move(drafter), shape, std::move(within)),
-      std::move(options));
+  return nested_rounds_by(target, middle, std::make_unique<ModelDrafter>(draft, target, tree),
+                          shape, std::move(within), std::move(options));
+}
+
+std::unique_ptr<Rounds> nested_lookup_rounds(Reader target, Reader middle, int longest, int length,
+                                             const NestedShape& shape, WithinOptions within,
+                                             RoundOptions options) {
+  TANDEM_CHECK(!within.simulate, "accepted tokens of a lookup are not simulated");
+  return nested_rounds_by(target, middle, std::make_unique<DeviceLookupDrafter>(longest, length),
+                          shape, std::move(within), std::move(options));
 }
 
 std::unique_ptr<Rounds> lookup_rounds(Reader target, int longest, int length,
@@ -147,10 +163,10 @@ RoundNeeds nested_draft_needs(const TreeRoom& tree, const NestedShape& shape, in
 
 void plan_nested_rounds(const TreeRoom& tree, const NestedShape& shape,
                         const decode::EngineSpec& target, const model::ModelConfig& config,
-                        MemoryPlan& plan) {
-  const Round::Bounds within =
-      NestedDrafter::bounds(tree, shape, target, config.vocab_size, true,
-                            ModelDrafter::outbox_bytes(tree, target.max_seqs));
+                        bool has_draft, MemoryPlan& plan) {
+  NestedDrafter::Within drafter{.room = tree, .draws = has_draft, .reads_text = !has_draft};
+  if (has_draft) drafter.outbox_bytes = ModelDrafter::outbox_bytes(tree, target.max_seqs);
+  const Round::Bounds within = NestedDrafter::bounds(drafter, shape, target, config.vocab_size);
   Round::plan(within, target.device, plan);
   const TreeRoom chain = TreeRoom::of(chain_tree(1 + shape.most(tree.levels)));
   Round::plan(bounds_of(chain, target, config.vocab_size, true, Round::outbox_bytes_within(within),

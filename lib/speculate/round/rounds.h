@@ -85,6 +85,13 @@ struct WithinOptions {
 std::unique_ptr<Rounds> nested_rounds(Reader target, Reader middle, Reader draft,
                                       const TokenTree& tree, const NestedShape& shape,
                                       WithinOptions within = {}, RoundOptions options = {});
+/// The same with prompt lookup within (DeviceLookupDrafter): no model drafts.
+/// longest, length  as of lookup_rounds, of a round within
+/// target   with room for nested_needs of chains of length + 1 nodes
+/// errors   as drafted_rounds
+std::unique_ptr<Rounds> nested_lookup_rounds(Reader target, Reader middle, int longest, int length,
+                                             const NestedShape& shape, WithinOptions within = {},
+                                             RoundOptions options = {});
 /// What followed the last tokens before is proposed again (LookupDrafter), `length` tokens at most.
 /// errors   as drafted_rounds
 std::unique_ptr<Rounds> lookup_rounds(Reader target, int longest, int length,
@@ -117,6 +124,6 @@ void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan);
 void plan_nested_rounds(const TreeRoom& tree, const NestedShape& shape,
                         const decode::EngineSpec& target, const model::ModelConfig& config,
-                        MemoryPlan& plan);
+                        bool has_draft, MemoryPlan& plan);
 
 }  // namespace tandem::speculate

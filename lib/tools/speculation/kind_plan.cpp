@@ -93,7 +93,7 @@ void size_for_kinds(ModelPair& pair, const SequenceRoom& room, const SequoiaReci
                          .with(speculate::nested_draft_needs(inside, kMostNested, batch));
   const auto add = [&](MemoryPlan& plan) {
     speculate::plan_nested_rounds(inside, kMostNested, pair.target_spec(), pair.target().config,
-                                  plan);
+                                  true, plan);
   };
   // The small model reads texts for rounds within and for rounds of its proposals alone.
   pair.size(room, target, draft, add, 2);

@@ -39,14 +39,16 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
     : run_(run),
       cache_(cache),
       self_cache_(draft.cache),
-      draft_cache_(proposer == Proposer::nested ? draft2.cache : draft.cache),
+      draft_cache_(proposer == Proposer::nested          ? draft2.cache
+                   : proposer == Proposer::nested_lookup ? recipe::Cache{}
+                                                         : draft.cache),
       proposer_(proposer),
       sizer_(model, run, {cache, draft.cache, draft_cache_}, dry_run),
       target_(sizer_.open_model()) {
   check_reads_trees("cache.kind", "", cache);
   if (!has_draft()) return;
   check_reads_trees("draft.cache.kind", "", draft.cache);
-  if (proposer == Proposer::target) return;
+  if (proposer == Proposer::target || proposer == Proposer::nested_lookup) return;
   const bool is_nested = proposer == Proposer::nested;
   check_reads_trees(is_nested ? "draft2.cache.kind" : "draft.cache.kind", "", draft_cache_);
   const recipe::ModelName& small = is_nested ? draft2.path : draft.path;
@@ -92,7 +94,9 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
 int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
                           const nlohmann::ordered_json& facts) const {
   const cli::MemoryLimits limits = sizer_.limits();
-  const std::string draft = draft_ ? draft_->name : reads_twice() ? "self" : "ngram";
+  const std::string draft = draft_                          ? draft_->name
+                            : proposer_ == Proposer::target ? "self"
+                                                            : "ngram";
   nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
   std::string cache;
   if (cache_.kind != recipe::CacheKind::full || cache_.is_hosted()) {
@@ -104,7 +108,7 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   const bool reads_all = !has_draft() || draft_cache_.kind == recipe::CacheKind::full;
   if (!reads_all) j["draft_cache"] = recipe::yaml_text(draft_cache_.kind);
   std::string within;
-  if (proposer_ == Proposer::nested) {
+  if (nests()) {
     j["within"] = recipe::yaml_text(self_cache_.kind);
     within = fmt::format(" in rounds that the target verifies under {}",
                          recipe::yaml_text(self_cache_.kind));

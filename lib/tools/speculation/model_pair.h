@@ -63,10 +63,11 @@ void check_reads_trees(const char* where, const std::string& what, const recipe:
 
 /// Who proposes in a pair.
 enum class Proposer : uint8_t {
-  none,         // no model does
-  other_model,  // draft.path
-  target,       // which then reads its text a second way
-  nested,       // draft2.path in rounds within, which the target verifies by that second reading
+  none,           // no model does
+  other_model,    // draft.path
+  target,         // which then reads its text a second way
+  nested,         // draft2.path in rounds within, which the target verifies by that second reading
+  nested_lookup,  // prompt lookup in such rounds
 };
 
 /// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
@@ -85,7 +86,7 @@ class ModelPair {
   /// Of weights and activations.
   DType compute() const { return sizer_.compute(); }
   Proposer proposer() const { return proposer_; }
-  /// How the target reads, and the draft; of a nested proposer the small model.
+  /// How the target reads, and the draft; of a nested proposer the small model, if there is one.
   const recipe::Cache& cache() const { return cache_; }
   const recipe::Cache& draft_cache() const { return draft_cache_; }
   /// The second reading of a target that has one.
@@ -133,9 +134,10 @@ class ModelPair {
   Engines load(cli::Context& cx);
 
  private:
-  bool reads_twice() const {
-    return proposer_ == Proposer::target || proposer_ == Proposer::nested;
+  bool nests() const {
+    return proposer_ == Proposer::nested || proposer_ == Proposer::nested_lookup;
   }
+  bool reads_twice() const { return proposer_ == Proposer::target || nests(); }
 
   const recipe::Run& run_;
   recipe::Cache cache_, self_cache_, draft_cache_;

@@ -13,10 +13,8 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("spec.draft",
             "spec.draft: none drafts nothing; choose model, self or ngram, or take pig-generate");
   if (spec.draft == DraftKind::model) draft.require(p);
-  const bool is_nested = spec.has_draft2();
-  if (is_nested == draft2.path.value.empty())
-    p.field("draft2.path",
-            "draft2.path: is the small model of spec.draft nested and auto; name both or neither");
+  const bool is_nested = spec.nests();
+  check_within(p);
   if (is_nested && tree.path.automatic)
     p.field("tree.path",
             "tree.path: names the tree of rounds within where spec.draft is nested, or is left out "
@@ -75,6 +73,33 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "sampling.max_tokens: nothing to speculate on; pig-generate reads prompts alone");
 }
 
+void SequoiaRecipe::check_within(recipe::Problems& p) const {
+  if (!spec.nests() && spec.within != WithinKind::model)
+    p.field("spec.within",
+            "spec.within: is of rounds within rounds; choose spec.draft=nested, or "
+            "spec.draft=ngram for prompt lookup alone");
+  if (spec.within == WithinKind::model && spec.nests() == draft2.path.value.empty())
+    p.field("draft2.path",
+            "draft2.path: is the small model of spec.draft nested and auto; name both or neither");
+  if (spec.within == WithinKind::model) return;
+  if (!draft2.path.value.empty())
+    p.field("draft2.path",
+            "draft2.path: spec.within is ngram, which no model drafts; leave draft2.path out, or "
+            "choose spec.within=model");
+  if (spec.draft == DraftKind::automatic)
+    p.field("spec.within",
+            "spec.within: auto chooses between kinds of model drafts; choose spec.within=model, or "
+            "spec.draft=nested");
+  if (!tree.path.empty() || !tree.accept.empty() || !tree.replay.empty())
+    p.field("tree.path",
+            "tree.path: spec.within is ngram, which proposes chains of spec.gamma1 at most; leave "
+            "tree.path, tree.accept and tree.replay out");
+  if (spec.verify_within > speculate::VerifyChoice::match)
+    p.field("spec.verify_within",
+            "spec.verify_within: prompt lookup proposes tokens that are not drawn; choose match or "
+            "auto");
+}
+
 int most_nodes(const DraftTreeSection& tree, int batch) {
   return std::max(2, tree.max_nodes / batch);
 }
@@ -87,7 +112,7 @@ Proposer proposer_of(const SpecSection& spec) {
       return Proposer::target;
     case DraftKind::nested:
     case DraftKind::automatic:
-      return Proposer::nested;
+      return spec.looks_up_within() ? Proposer::nested_lookup : Proposer::nested;
     case DraftKind::ngram:
     case DraftKind::none:
       break;
@@ -105,7 +130,7 @@ std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
     throw input_error(recipe.tree.path.path.string(), "has {} nodes, at most {} are supported",
                       tree.size(), kv::kMaxTreeRows);
   const SpecSection& spec = recipe.spec;
-  const auto rule = spec.has_draft2() ? spec.verify_within : spec.verify;
+  const auto rule = spec.nests() ? spec.verify_within : spec.verify;
   (void)speculate::rule_for(rule, draws, tree, false);  // before models are loaded
   return tree;
 }
@@ -120,7 +145,7 @@ speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
 
 void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
   const bool is_chain = recipe.spec.draft == DraftKind::ngram || recipe.tree.path.empty();
-  const bool is_nested = recipe.spec.has_draft2();
+  const bool is_nested = recipe.spec.nests();
   size_t longest = 0;
   for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
   const int64_t room = context - static_cast<int64_t>(longest);
@@ -136,12 +161,12 @@ void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRo
               const SpecSection& spec) {
   const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
   if (spec.draft == DraftKind::nested && pair.has_draft())
-    return pair.size(room, speculate::nested_needs(tree, spec.nested(), batch, vocab),
-                     speculate::nested_draft_needs(tree, spec.nested(), batch),
-                     [&](MemoryPlan& plan) {
-                       speculate::plan_nested_rounds(tree, spec.nested(), pair.target_spec(),
-                                                     pair.target().config, plan);
-                     });
+    return pair.size(
+        room, speculate::nested_needs(tree, spec.nested(), batch, vocab),
+        speculate::nested_draft_needs(tree, spec.nested(), batch), [&](MemoryPlan& plan) {
+          speculate::plan_nested_rounds(tree, spec.nested(), pair.target_spec(),
+                                        pair.target().config, !spec.looks_up_within(), plan);
+        });
   pair.size(room, speculate::target_needs(tree, batch, vocab), speculate::draft_needs(tree, batch),
             [&](MemoryPlan& plan) {
               speculate::plan_rounds(tree, pair.target_spec(), pair.target().config,
@@ -158,6 +183,10 @@ std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
   if (spec.draft == DraftKind::ngram)
     return speculate::lookup_rounds(*engines.target, spec.ngram, spec.most_gamma(),
                                     std::move(options));
+  if (spec.looks_up_within())
+    return speculate::nested_lookup_rounds(*engines.target, engines.self(), spec.ngram, spec.gamma1,
+                                           spec.nested(), {.verify = spec.verify_within},
+                                           std::move(options));
   if (spec.draft == DraftKind::nested)
     return speculate::nested_rounds(*engines.target, engines.self(), engines.drafter(), tree,
                                     spec.nested(), {.verify = spec.verify_within},

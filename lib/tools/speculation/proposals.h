@@ -13,6 +13,7 @@ namespace tandem::tools {
 struct SpecSection {
   DraftKind draft = DraftKind::model;
   recipe::AutoCounts gamma{{8}};
+  WithinKind within = WithinKind::model;
   int gamma1 = 1, gamma2 = 6;
   std::optional<int> rounds;
   recipe::Fraction alpha1{0.35}, alpha2{0.9};
@@ -25,17 +26,19 @@ struct SpecSection {
   void fields(V& v) {
     v("draft", draft,
       "model: draft.path; self: model.path itself, which reads as draft.cache says; nested: "
-      "draft2.path, in rounds within a round that model.path verifies as draft.cache says; auto: "
-      "of "
-      "these two, draft2.path alone and nothing each round the fastest, by times that are measured "
-      "and acceptance of late; ngram: what followed the last words before");
+      "draft2.path or an ngram, in rounds within a round that model.path verifies as draft.cache "
+      "says; auto: of self, nested, draft2.path alone and nothing each round the fastest, by times "
+      "that are measured and acceptance of late; ngram: what followed the last words before");
+    v("within", within,
+      "nested: what proposes in rounds within, model: draft2.path, or ngram: what followed the "
+      "last words before");
     v("gamma", gamma,
       "drafted tokens of a chain where tree.path is empty; of an ngram's, at most. auto = each "
       "round chooses up to 16 by times and acceptance so far, a plain step where "
       "nothing "
       "is faster; drawn texts then depend on times");
     v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
-      "nested: drafted tokens of a round within, where tree.path is empty");
+      "nested: drafted tokens of a round within, where tree.path is empty; of an ngram at most");
     v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
       "nested: tokens of a chain, with which no other round within lengthens it");
     v("rounds", rounds, recipe::between(1, 64),
@@ -56,11 +59,13 @@ struct SpecSection {
   speculate::NestedShape nested() const {
     return {.rounds = rounds.value_or((2 * gamma2 + 2) / 3), .enough = gamma2};
   }
-  /// Whether draft2 proposes.
-  bool has_draft2() const { return draft == DraftKind::nested || draft == DraftKind::automatic; }
-  /// Drafted tokens of a chain, at most; of rounds within rounds those of the small model.
+  /// Whether there are rounds within rounds.
+  bool nests() const { return draft == DraftKind::nested || draft == DraftKind::automatic; }
+  /// Whether prompt lookup proposes in them.
+  bool looks_up_within() const { return nests() && within == WithinKind::ngram; }
+  /// Drafted tokens of a chain, at most; of rounds within rounds those there.
   int most_gamma() const {
-    if (has_draft2()) return gamma1;
+    if (nests()) return gamma1;
     return gamma.automatic() ? 16 : gamma.values.front();
   }
 };
@@ -102,7 +107,8 @@ struct SequoiaRecipe : PairRecipe {
   void fields(V& v) {
     PairRecipe::fields(v);
     v("cache", cache, "what the target reads of the text; its text without drafts is the same");
-    v("draft2", draft2, "spec.draft nested: the small model that proposes in rounds within");
+    v("draft2", draft2,
+      "spec.draft nested: the small model that proposes in rounds within, unless an ngram does");
     v("spec", spec, "what proposes tokens");
     v("tree", tree, "the shape of the proposals");
   }
@@ -112,6 +118,9 @@ struct SequoiaRecipe : PairRecipe {
     return spec.draft != DraftKind::ngram && spec.draft != DraftKind::nested && tree.path.empty() &&
            spec.gamma.automatic();
   }
+
+ private:
+  void check_within(recipe::Problems& p) const;
 };
 
 /// Who proposes, as the recipe wants it.
@@ -141,7 +150,7 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
 void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree,
               const SpecSection& spec = {});
 
-/// Rounds as the recipe wants them: with a model's trees, or by prompt lookup.
+/// Rounds as the recipe wants them: with a model's trees, by prompt lookup, or within one another.
 std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
                                                const ModelPair::Engines& engines,
                                                const speculate::TokenTree& tree,

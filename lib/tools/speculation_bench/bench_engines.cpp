@@ -86,18 +86,22 @@ void BenchEngines::add(const Way& way) {
 void BenchEngines::add_nested(const Way& way) {
   const NestedWay& nested = *way.nested;
   const recipe::Cache by_self = nested.self.cache(sizes_.context),
-                      by_small = nested.small.cache(sizes_.context);
+                      by_small =
+                          nested.looks_up() ? recipe::Cache{} : nested.small.cache(sizes_.context);
   check(way, by_self);
   check(way, by_small);
   Model* small = model_of(nested.small);
   const TreeRoom room = TreeRoom::of(nested.tree);
   target_.needs = target_.needs.with(
       speculate::nested_needs(room, nested.shape, sizes_.batch, target_.files.config.vocab_size));
-  small->needs = small->needs.with(speculate::nested_draft_needs(room, nested.shape, sizes_.batch));
   register_reader(target_, nested.self, by_self);
-  register_reader(*small, nested.small, by_small);
+  if (small != nullptr) {
+    small->needs =
+        small->needs.with(speculate::nested_draft_needs(room, nested.shape, sizes_.batch));
+    register_reader(*small, nested.small, by_small);
+  }
   admitted_.push_back(
-      {.name = way.name(), .room = room, .has_model = true, .nested = nested.shape});
+      {.name = way.name(), .room = room, .has_model = small != nullptr, .nested = nested.shape});
 }
 
 void BenchEngines::register_reader(Model& model, const NamedDraft& draft,
@@ -130,7 +134,8 @@ MemoryPlan BenchEngines::plan_all(const decode::Savings& savings) {
   for (const Admitted& a : admitted_) {
     MemoryPlan plan;
     if (a.nested)
-      speculate::plan_nested_rounds(a.room, *a.nested, target_.spec, target_.files.config, plan);
+      speculate::plan_nested_rounds(a.room, *a.nested, target_.spec, target_.files.config,
+                                    a.has_model, plan);
     else
       speculate::plan_rounds(a.room, target_.spec, target_.files.config, a.has_model, plan);
     for (const PlanItem& item : plan.items())
@@ -181,6 +186,10 @@ speculate::Reader BenchEngines::drafter(const NamedDraft& draft) {
 std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const Way& way,
                                                         speculate::WithinOptions within,
                                                         speculate::RoundOptions options) {
+  if (way.nested && way.nested->looks_up())
+    return speculate::nested_lookup_rounds(
+        target(), drafter(way.nested->self), way.nested->small.ngram, way.nested->tree.levels() - 1,
+        way.nested->shape, std::move(within), std::move(options));
   if (way.nested)
     return speculate::nested_rounds(target(), drafter(way.nested->self), drafter(way.nested->small),
                                     way.nested->tree, way.nested->shape, std::move(within),

@@ -61,6 +61,15 @@ void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
 }
 
 void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
+  for (const NamedDraft& d : bench.drafts)
+    if (spec.verify_within > speculate::VerifyChoice::match && d.kind == DraftKind::nested &&
+        std::ranges::any_of(bench.drafts, [&](const NamedDraft& small) {
+          return small.name == d.small && small.kind == DraftKind::ngram;
+        }))
+      p.field("spec.verify_within",
+              "spec.verify_within: is {}, but the tokens of '{}' are found in the text, not drawn; "
+              "choose match or auto",
+              recipe::yaml_text(spec.verify_within), d.small);
   for (const int gamma : spec.gamma.values)
     if (gamma >= bench.new_tokens)
       p.field("spec.gamma",

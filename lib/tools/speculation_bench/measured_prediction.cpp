@@ -76,7 +76,8 @@ std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const W
     if (!other.stats || other.error || other.way.chooses || !other.way.is_chain() ||
         !(is_small || is_self))
       continue;
-    target_ms[other.way.gamma() + 1] = parts_of(other).target;
+    // A round of prompt lookup takes the nodes that it found.
+    if (!(is_small && nested.looks_up())) target_ms[other.way.gamma() + 1] = parts_of(other).target;
     (is_small ? small : self).add(other);
   }
   if (small.n == 0 || self.n == 0) return std::nullopt;

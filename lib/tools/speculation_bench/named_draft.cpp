@@ -107,8 +107,15 @@ void check_nested(const NamedDraft& nested, const std::vector<NamedDraft>& draft
   if (!is_there(nested.self, DraftKind::self))
     p.field("drafts", "bench.drafts: '{}' is nested: name one of kind self as self, found '{}'",
             nested.name, nested.self);
-  if (!is_there(nested.small, DraftKind::model))
-    p.field("drafts", "bench.drafts: '{}' is nested: name one of kind model as small, found '{}'",
+  const bool looks_up = is_there(nested.small, DraftKind::ngram);
+  if (!looks_up && !is_there(nested.small, DraftKind::model))
+    p.field("drafts",
+            "bench.drafts: '{}' is nested: name one of kind model or ngram as small, found '{}'",
+            nested.name, nested.small);
+  if (looks_up && !nested.tree.empty())
+    p.field("drafts",
+            "bench.drafts: '{}' has a tree, but '{}' finds chains in the text; leave it out, or "
+            "name one of kind model as small",
             nested.name, nested.small);
 }
 

@@ -60,7 +60,7 @@ struct NamedDraft {
       "that "
       "reads trees; null = as keys says");
     v("self", self, "kind nested: name of the draft of kind self as which rounds within verify");
-    v("small", small, "kind nested: name of the draft of kind model that proposes there");
+    v("small", small, "kind nested: name of the draft of kind model or ngram that proposes there");
   }
 
   bool proposes_by_model() const { return kind == DraftKind::self || kind == DraftKind::model; }

@@ -271,7 +271,8 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
   record.group("model") = {{"name", target.files().name},
                            {"dtype", dtype_name(target.model().options().dtype)}};
   if (way.draft.kind == DraftKind::model) record.group("model")["draft"] = way.draft.path.value;
-  if (way.nested) record.group("model")["draft"] = way.nested->small.path.value;
+  if (way.nested && !way.nested->looks_up())
+    record.group("model")["draft"] = way.nested->small.path.value;
   Json& workload = record.group("workload");
   workload["device"] = target.spec().device.name();
   if (target.spec().device.kind == Device::Kind::cuda)

@@ -33,6 +33,8 @@ struct NestedWay {
   speculate::TokenTree tree = speculate::chain_tree(2);  // that small proposes
   speculate::NestedShape shape = {};
   std::optional<speculate::AcceptanceVector> acceptance = {};  // of it, by self
+
+  bool looks_up() const { return small.kind == DraftKind::ngram; }
 };
 
 /// A way to decode: plainly, by chains of drafted tokens, or by trees of them.
