@@ -115,6 +115,7 @@ inline std::vector<decode::Request> quoting_requests(const SelfPair& pair) {
   std::string again;
   for (int i = 0; i < 3; ++i) again += std::string(kPrompts[2]) + " " + kPrompts[0] + ". ";
   all[1] = request(pair.engine->tokenizer()->encode(again));
+  all.resize(4);
   return all;
 }
 
