@@ -152,11 +152,16 @@ TEST_SUITE("cli/spec-check") {
   TEST_CASE("rounds within rounds; texts that fork a prompt beyond the retrieval's budget") {
     const std::string log =
         file_text(tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt");
-    for (const char* budget : {"64", "512"}) {
-      CAPTURE(budget);
-      const Outcome run =
-          spec_check({"-r", "triforce/tiny-16m", "-p", log.substr(0, 2400), "-s", "eval.texts=100",
-                      "-s", std::string("draft.cache.retrieval.budget=") + budget, "--json"});
+    for (const std::vector<std::string>& flags :
+         {std::vector<std::string>{"draft.cache.retrieval.budget=64"},
+          {"draft.cache.retrieval.budget=512"},
+          {"draft.cache.retrieval.budget=64", "spec.within=ngram",
+           "draft2.path=", "spec.gamma1=3"}}) {
+      CAPTURE(flags.back());
+      std::vector<std::string> all = {"-r", "triforce/tiny-16m", "-p",    log.substr(0, 2400),
+                                      "-s", "eval.texts=100",    "--json"};
+      for (const std::string& flag : flags) all.insert(all.end(), {"-s", flag});
+      const Outcome run = spec_check(all);
       CAPTURE(run.err);
       REQUIRE(run.status == 0);
       CHECK(Json::parse(run.out)["lossless"] == true);
