@@ -36,12 +36,13 @@ class Round {
     int max_tokens = 0;       // of one sequence, where its tokens are asked for
     size_t outbox_bytes = 0;  // what the forwards of a round send along
     int vocab = 0;
-    bool draws = false;       // children, by draw_children
-    bool ahead = false;       // rounds may begin before the last one is over
-    int rounds_within = 0;    // that lengthen its chains, at most
-    int chain_around = 0;     // nodes of the chains that it lengthens; 0: it is within no round
-    int turns = 1;            // rounds one after the other with one layout, within another
-    bool reads_text = false;  // proposals are found in the text, by look_up
+    bool draws = false;     // children, by draw_children
+    bool ahead = false;     // rounds may begin before the last one is over
+    int rounds_within = 0;  // that lengthen its chains, at most
+    int chain_around = 0;   // nodes of the chains that it lengthens; 0: it is within no round
+    int turns = 1;          // rounds one after the other with one layout, within another
+    /// Whether proposals are found in the text, by look_up.
+    bool reads_text = false;
     cuda::Gpu gpu = {};
 
     bool draws_any() const { return draws && tree.parents > 0; }
