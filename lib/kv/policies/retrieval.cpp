@@ -36,7 +36,8 @@ class RetrievalPolicy final : public SelectingPolicy {
         step_(
             std::clamp(budget_ / kStepShare / spec_.chunk * spec_.chunk, spec_.chunk, kPageTokens)),
         keys_({.budget = budget_, .chunk = spec_.chunk, .group = spec_.group}, layers(), bounds),
-        slots_(static_cast<size_t>(bounds.max_seqs)) {
+        slots_(static_cast<size_t>(bounds.max_seqs)),
+        told_(slots_.size()) {
     TANDEM_CHECK(budget_ >= 2 * spec_.chunk + spec_.force_recent, "a budget of {}, chunks of {}",
                  budget_, spec_.chunk);
     if (!is_over_host()) return;
@@ -149,6 +150,7 @@ class RetrievalPolicy final : public SelectingPolicy {
   void on_fork(int from, int to) override {
     keys_.fork(from, to);
     at(to) = at(from);
+    told_[static_cast<size_t>(to)] = told_[static_cast<size_t>(from)];
     if (!has_copies()) return;
     copies_->fork(from, to);
     copies_->set_rest(to, at(to).tail_begin, at(to).n_chunks);
@@ -283,9 +285,12 @@ class RetrievalPolicy final : public SelectingPolicy {
       now.n_chunks = std::clamp((room(now) - generated) / spec_.chunk, 1, now.n_chosen);
       now.given_way_to = now.chosen_at + generated;
     }
-    const bool same = now.tail_begin == at(slot).tail_begin && now.n_chunks == at(slot).n_chunks;
     at(slot) = now;
-    if (bounds().on_gpu() && !same) keys_.kept().set_rest(slot, now.tail_begin, now.n_chunks);
+    std::pair<int, int>& told = told_[static_cast<size_t>(slot)];
+    if (bounds().on_gpu() && told != std::pair(now.tail_begin, now.n_chunks)) {
+      told = {now.tail_begin, now.n_chunks};
+      keys_.kept().set_rest(slot, told.first, told.second);
+    }
     if (has_copies()) copies_->set_rest(slot, now.tail_begin, now.n_chunks);
   }
 
@@ -361,6 +366,8 @@ class RetrievalPolicy final : public SelectingPolicy {
   ChunkKeys keys_;
   const QueryRing* queries_ = nullptr;
   std::vector<Slot> slots_;
+  std::vector<std::pair<int, int>>
+      told_;                           // [slots] tail_begin and n_chunks that a GPU's lists have
   std::optional<ChunkCopies> copies_;  // over keys in host memory
   std::vector<ByLayers> by_layers_;    // [slots], there
 };

@@ -9,6 +9,9 @@ namespace {
 constexpr double kAssumed = 16;
 /// A round on, of what rounds before it tested.
 constexpr double kMemory = 0.98;
+/// Tested tokens before which acceptance counts as not known, and the share of the best kind's
+/// speed below which finding out costs more than it may bring.
+constexpr double kKnown = 12, kLeastSpeed = 0.5;
 
 /// Rounds accept chains at `alpha`; of trees every child of the vector in proportion.
 Proposals at_alpha(const Proposals& p, double alpha) {
@@ -25,6 +28,7 @@ Proposals at_alpha(const Proposals& p, double alpha) {
 void ChoosingDrafter::Running::add(double more_accepted, double more_tested) {
   accepted = kMemory * accepted + more_accepted;
   tested = kMemory * tested + more_tested;
+  seen += more_tested;
 }
 
 ChoosingDrafter::ChoosingDrafter(Drafters drafters, Outlook outlook)
@@ -71,7 +75,20 @@ RoundChoices ChoosingDrafter::choices() const {
   return choose_rounds(outlook_.times, options);
 }
 
-void ChoosingDrafter::choose() { next_ = choices().best().kind; }
+void ChoosingDrafter::choose() {
+  const RoundChoices all = choices();
+  next_ = all.best().kind;
+  // What is only assumed is found out by the fastest kind that tests it.
+  const auto find_out = [&](const Running& of, RoundKind alone) {
+    if (of.seen >= kKnown) return;
+    double most = kLeastSpeed * all.best().speedup;
+    for (const RoundKind kind : {alone, RoundKind::nested})
+      if (const auto& c = all.of(kind); c && drafter_of(kind) && c->speedup > most)
+        next_ = kind, most = c->speedup;
+  };
+  find_out(around_, RoundKind::retrieval);
+  find_out(within_, RoundKind::small);
+}
 
 TreeRoom ChoosingDrafter::room() const {
   TreeRoom all;

@@ -7,8 +7,9 @@
 namespace tandem::speculate {
 
 /// Drafters of every kind, one of which proposes each round: the one that the times of their rounds
-/// and recent acceptance predict to be the fastest, or none, for a plain step. A draft that
-/// was left out reads the text that it missed when its turn comes.
+/// and recent acceptance predict to be the fastest, or none, for a plain step. Acceptance that is
+/// only assumed is found out in the first rounds, unless that would cost too much. A draft that was
+/// left out reads the text that it missed when its turn comes.
 class ChoosingDrafter final : public Drafter {
  public:
   /// By kinds that draft, each in its one shape; null: not there.
@@ -57,6 +58,7 @@ class ChoosingDrafter final : public Drafter {
   /// Acceptance of tested tokens, later ones with more weight.
   struct Running {
     double accepted = 0, tested = 0;
+    double seen = 0;  // tested in all
     double alpha() const { return accepted / tested; }
     void add(double more_accepted, double more_tested);
   };

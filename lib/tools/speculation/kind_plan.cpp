@@ -16,10 +16,11 @@ using speculate::RoundKind;
 using speculate::TreeRoom;
 
 // Shapes that are tried, at most.
-constexpr int kMostAlone = 16;  // drafted tokens of one draft alone
-constexpr int kMostInside = 4;  // of the small model within
-constexpr int kMostNodes = 17;  // of a tree, or a chain
-constexpr int kMostLevels = 5;  // of a tree
+constexpr int kMostAlone = 16;     // drafted tokens of one draft alone
+constexpr int kMostInside = 4;     // of the small model within
+constexpr int kMostNodes = 17;     // of a tree, or a chain
+constexpr int kMostLevels = 5;     // of a tree
+constexpr int kContextSteps = 16;  // from a power of two to the next, at which rounds are timed
 constexpr NestedShape kMostNested{.rounds = 8, .enough = 16};
 
 TreeRoom any_room() { return TreeRoom::any(kMostNodes); }
@@ -28,6 +29,9 @@ bench::RoundTimesSpec rounds_to_time(const SequoiaRecipe& recipe,
                                      const decode::SamplerSpec& sampler, int batch, int context) {
   bench::RoundTimesSpec timed = timed_rounds(recipe.tree, sampler, batch, context);
   timed.largest_tree = kMostNodes;
+  // Closer to the texts than trees need: what all keys cost decides here.
+  const int step = std::max(1, timed.contexts.front() / kContextSteps);
+  timed.contexts = {context / step * step};
   return timed;
 }
 
