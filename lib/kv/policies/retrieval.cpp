@@ -37,7 +37,7 @@ class RetrievalPolicy final : public SelectingPolicy {
             std::clamp(budget_ / kStepShare / spec_.chunk * spec_.chunk, spec_.chunk, kPageTokens)),
         keys_({.budget = budget_, .chunk = spec_.chunk, .group = spec_.group}, layers(), bounds),
         slots_(static_cast<size_t>(bounds.max_seqs)),
-        told_(slots_.size()) {
+        shown_(slots_.size()) {
     TANDEM_CHECK(budget_ >= 2 * spec_.chunk + spec_.force_recent, "a budget of {}, chunks of {}",
                  budget_, spec_.chunk);
     if (!is_over_host()) return;
@@ -150,7 +150,7 @@ class RetrievalPolicy final : public SelectingPolicy {
   void on_fork(int from, int to) override {
     keys_.fork(from, to);
     at(to) = at(from);
-    told_[static_cast<size_t>(to)] = told_[static_cast<size_t>(from)];
+    shown_[static_cast<size_t>(to)] = shown_[static_cast<size_t>(from)];
     if (!has_copies()) return;
     copies_->fork(from, to);
     copies_->set_rest(to, at(to).tail_begin, at(to).n_chunks);
@@ -286,10 +286,10 @@ class RetrievalPolicy final : public SelectingPolicy {
       now.given_way_to = now.chosen_at + generated;
     }
     at(slot) = now;
-    std::pair<int, int>& told = told_[static_cast<size_t>(slot)];
-    if (bounds().on_gpu() && told != std::pair(now.tail_begin, now.n_chunks)) {
-      told = {now.tail_begin, now.n_chunks};
-      keys_.kept().set_rest(slot, told.first, told.second);
+    std::pair<int, int>& shown = shown_[static_cast<size_t>(slot)];
+    if (bounds().on_gpu() && shown != std::pair(now.tail_begin, now.n_chunks)) {
+      shown = {now.tail_begin, now.n_chunks};
+      keys_.kept().set_rest(slot, shown.first, shown.second);
     }
     if (has_copies()) copies_->set_rest(slot, now.tail_begin, now.n_chunks);
   }
@@ -367,7 +367,7 @@ class RetrievalPolicy final : public SelectingPolicy {
   const QueryRing* queries_ = nullptr;
   std::vector<Slot> slots_;
   std::vector<std::pair<int, int>>
-      told_;                           // [slots] tail_begin and n_chunks that a GPU's lists have
+      shown_;                          // [slots] tail_begin and n_chunks that a GPU's lists have
   std::optional<ChunkCopies> copies_;  // over keys in host memory
   std::vector<ByLayers> by_layers_;    // [slots], there
 };

@@ -78,7 +78,7 @@ RoundChoices ChoosingDrafter::choices() const {
 void ChoosingDrafter::choose() {
   const RoundChoices all = choices();
   next_ = all.best().kind;
-  // What is only assumed is found out by the fastest kind that tests it.
+  // Acceptance that is only assumed is found out by the fastest kind that tests it.
   const auto find_out = [&](const Running& of, RoundKind alone) {
     if (of.seen >= kKnown) return;
     double most = kLeastSpeed * all.best().speedup;
