@@ -10,21 +10,32 @@ STYLES = [dict(color="#999999", marker="X", linestyle=":"),
           dict(color="#0072B2", marker="h", linestyle="-"),
           dict(color="#009E73", marker="^", linestyle="-."),
           dict(color="#CC79A7", marker="D", linestyle="-"),
-          dict(color="#56B4E9", marker="v", linestyle="--")]
+          dict(color="#56B4E9", marker="v", linestyle="--"),
+          dict(color="#000000", marker="s", linestyle=":"),
+          dict(color="#F0E442", marker="<", linestyle="-")]
 KINDS = {"tested": "on given texts", "answer": "where the answers stand",
          "drafted": "in rounds, as drafted"}
 
 
+def budget_of(draft):
+    """Keys that a draft reads, a nested one within; None where the axis does not say it."""
+    last = draft.get("self", "").split(" ")[-1]
+    cache = draft.get("cache", {})
+    if cache.get("kind") == "retrieval":
+        return cache["retrieval"]["budget"]
+    return draft.get("budget_tokens", int(last) if last.isdigit() else None)
+
+
 def name_of(draft):
     """A draft without its budget, which the axis shows."""
-    budget = str(draft.get("budget_tokens", ""))
+    budget = str(budget_of(draft) or "")
     name = draft["name"]
     return name[:-len(budget)].rstrip() if budget and name.endswith(" " + budget) else name
 
 
 def figure_of(record, kind):
     group = record["acceptance"]
-    return group["tested"].get("answer") if kind == "answer" else group.get(kind)
+    return group.get("tested", {}).get("answer") if kind == "answer" else group.get(kind)
 
 
 def draw(ax, records, kind, styles):
@@ -33,7 +44,7 @@ def draw(ax, records, kind, styles):
         figure = figure_of(record, kind)
         if figure is not None:
             draft = record["workload"]["draft"]
-            lines[name_of(draft)].append((draft.get("budget_tokens"), figure["alpha"],
+            lines[name_of(draft)].append((budget_of(draft), figure["alpha"],
                                           figure.get("alpha_stderr", 0)))
     for name, points in lines.items():
         style = styles[name]
@@ -66,7 +77,7 @@ def plot_budgets(records, args):
     figure, axes = plt.subplots(len(prompts), len(kinds), sharex=True, sharey="row", squeeze=False,
                                 figsize=(3.4 * len(kinds) + 2, 2.6 * len(prompts) + 1),
                                 layout="constrained")
-    budgets = sorted({b for r in records if (b := r["workload"]["draft"].get("budget_tokens"))})
+    budgets = sorted({b for r in records if (b := budget_of(r["workload"]["draft"]))})
     for row, kind_of_prompts in zip(axes, prompts):
         group = [r for r in records if r["workload"]["prompts"] == kind_of_prompts]
         for ax, kind in zip(row, kinds):

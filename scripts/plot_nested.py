@@ -45,6 +45,19 @@ def place_of(way):
     return way.record["recipe"]["effective"]["cache"]["place"]
 
 
+def comparable(found, name):
+    """The ways that differ in a setting: budgets in chunks of one size, chunks of one budget."""
+    other = {"budget": "chunk", "chunk": "budget"}.get(name)
+    if other is None:
+        return found
+    values = defaultdict(set)
+    for _, settings, _ in found:
+        if settings[other]:
+            values[settings[other]].add(settings[name])
+    most = max(values, key=lambda v: len(values[v]), default=None)
+    return [f for f in found if f[1][other] in (None, most)]
+
+
 def plot_nested(args):
     ways = plot_rounds.ways_of(args)
     place = chosen([place_of(w) for w in ways], args.place, "place")
@@ -67,10 +80,13 @@ def plot_nested(args):
         values = set()
         for kind in kinds:
             best = defaultdict(float)  # over all that the panel does not show
-            for other, settings, way in found:
-                if other == kind and settings[name]:
+            for other, settings, way in comparable(found, name):
+                if other == kind:
                     best[settings[name]] = max(best[settings[name]], way.speedup())
-            if not best:
+            level = best.pop(None, None)
+            if not best:  # it has no such setting
+                ax.axhline(level, color=styles[kind]["color"], linewidth=1.1,
+                           linestyle=styles[kind]["linestyle"])
                 continue
             x = sorted(best)
             values |= set(x)

@@ -42,6 +42,22 @@ TEST_SUITE("speculate/nested") {
     }
   }
 
+  TEST_CASE("f32: a small model under a window drafts behind texts of any length") {
+    const NestedPair pair(retrieval(48, 8), {}, streaming(4, 60));
+    const Ids text = pair.target->tokenizer()->encode(
+        "The keeper of the lighthouse wrote in the log that the wind came from the north. ");
+    Ids ids;
+    while (ids.size() < 300) ids.insert(ids.end(), text.begin(), text.end());
+    for (int n = 150; n < 150 + kPageTokens; ++n) {
+      CAPTURE(n);
+      const std::vector<decode::Request> one = {request({ids.begin(), ids.begin() + n})};
+      const auto rounds = pair.rounds(chain_tree(2), {.rounds = 2, .enough = 3});
+      CHECK(generate(*pair.target, one, rules(6), rounds.get()).ids ==
+            generate(*pair.target, one, rules(6)).ids);
+      CHECK(rounds->stats_within()->drafted > 0);
+    }
+  }
+
   TEST_CASE("f32: logits of one level that are not numbers end the run with one line") {
     for (const float temperature : {0.0F, 0.8F}) {
       CAPTURE(temperature);
