@@ -210,8 +210,8 @@ TEST_SUITE("cli/magicdec-acceptance") {
     for (const Case& c :
          {Case{{"-s", "bench.drafts=[{name: n, kind: ngram}]"},
                3,
-               "'n' draws its tokens from no distribution",
-               "choose kind self or model"},
+               "'n' is of kind ngram, and no model draws its tokens",
+               "choose kind self, model or nested"},
           Case{{"-s", "bench.drafts=[{name: s, budget: 36}]"},
                3,
                "expected more than its 4 sinks",

@@ -160,7 +160,7 @@ TEST_SUITE("cli/magicdec-bench") {
           "window of 32");
     fails({"--predict", "--sweep", "bench.budget=512,20"}, 3, "has a budget of 20 tokens");
     fails(drafts("{name: a, kind: selfish}"), 3,
-          "kind: expected one of model, ngram, self, none, found 'selfish'");
+          "kind: expected one of model, ngram, self, nested, auto, none, found 'selfish'");
     fails(drafts("{name: a, alpha: 1.5}"), 3, "alpha: 1.5 is out of range, expected 0 < x <= 1");
     fails(drafts("{name: a, alpha: 0}"), 3, "alpha: 0 is out of range, expected 0 < x <= 1");
     fails(drafts("{name: a}, {name: a}"), 3, "bench.drafts uses the name 'a' twice");

@@ -44,8 +44,9 @@ bool DraftSequences::read(std::span<const decode::DrawSeq> seqs) {
                                          : cache().create(draft_.reading.keys);
     const std::span<const int32_t> lacking = unread(s);
     if (std::ssize(lacking) <= max_unread()) continue;
-    known.push_back(
-        known_ids(lacking.first(lacking.size() - 1), draft_.engine->config().vocab_size));
+    // The round's first forward takes the others: a window need not go back for them.
+    const size_t n = lacking.size() - static_cast<size_t>(max_unread());
+    known.push_back(known_ids(lacking.first(n), draft_.engine->config().vocab_size));
     texts.push_back({slot_of(s), known.back(), true});
   }
   if (!texts.empty()) draft_.engine->prefill(texts, {});

@@ -36,7 +36,7 @@ class DraftSequences {
   void share(std::span<const int32_t> prefix);
   /// As share, of tokens that this slot of the draft's cache holds; it stays the caller's.
   void continue_from(int slot);
-  /// Takes in sequences but for their last tokens, where more than a round may lack are lacking.
+  /// Takes in sequences but for the tokens that a round may lack, where more are lacking.
   /// returns  whether there were any
   bool read(std::span<const decode::DrawSeq> seqs);
 
