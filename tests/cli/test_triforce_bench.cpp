@@ -5,6 +5,7 @@
 #include <set>
 
 #include "cli/probe.h"
+#include "source_dir.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -43,6 +44,31 @@ TEST_SUITE("cli/magicdec-bench/nested") {
       CHECK(spec["alpha"] >= 0);
     }
     CHECK(names == std::set<std::string>{"nested", "plain", "retrieval", "small"});
+  }
+
+  TEST_CASE("trees within are predicted by forwards of the rounds within, timed apart") {
+    const Outcome run =
+        bench({"--format", "jsonl", "-s",
+               "accept.path=" +
+                   (tandem::test::source_dir() / "recipes/sequoia/accept-geometric.json").string(),
+               "-s", "tree.sizes=[5]", "-s", "tree.levels=[3]", "-s",
+               "bench.drafts=[{name: small, kind: model, path: tiny-2m, budget: 64}, {name: "
+               "retrieval, keys: retrieval, budget: 64, page: 8}, {name: nested, kind: nested, "
+               "self: retrieval, small: small, tree: auto}]"});
+    CAPTURE(run.err);
+    REQUIRE(run.status == 0);
+    int n = 0;
+    for (const Json& record : json_lines(run.out)) {
+      if (record["workload"]["phase"].get<std::string>().find("nested") == std::string::npos)
+        continue;
+      const Json& predicted = record["predicted"];
+      CHECK(predicted["times_from"] ==
+            "measured of small and retrieval alone, and of timed forwards");
+      CHECK(predicted["draft_ms"] > 0);
+      CHECK(predicted["speedup"] > 0);
+      ++n;
+    }
+    CHECK(n > 0);
   }
 
   TEST_CASE("prompt lookup within, beside itself alone") {

@@ -167,19 +167,23 @@ TEST_SUITE("kv/retrieval_changes") {
     const Ids prompt = tokens(0, 600);
     const int good = rig.sequence(prompt, 1), bad = rig.sequence(prompt, 1);
     const std::vector<Ids> before = all_chosen(rig, good);
-    Ids text = prompt;
-    // Each round two tokens are looked at; older ones have less weight, and eight are judged.
-    for (int round = 1; round <= 5; ++round) {
+    Ids text = prompt, own;
+    // Each round two tokens are looked at; older ones have less weight, and eight are judged: after
+    // the fifth round it is known, and from the commit of the next on in force.
+    for (int round = 1; round <= 6; ++round) {
       CAPTURE(round);
-      const Ids own = tokens(8000 + 2 * round, 2);
+      text = joined(text, own);
+      own = tokens(8000 + 2 * round, 2);
       rig.cache.report_round(good, round % 2 == 0 ? 5 : 4, 5);
       rig.cache.report_round(bad, 1, 5);
       rig.append(good, own);
       rig.append(bad, own);
-      text = joined(text, own);
-      CHECK((all_chosen(rig, bad) == all_chosen(rig, good)) == (round < 5));
+      CHECK((all_chosen(rig, bad) == all_chosen(rig, good)) == (round < 6));
     }
-    CHECK(all_chosen(rig, bad) == fresh_choice(retrieval(512, 8), text));
+    PolicyRig fresh({}, {retrieval(512, 8)}, kCone);
+    const int slot = fresh.sequence(text);
+    fresh.append(slot, own);
+    CHECK(all_chosen(rig, bad) == all_chosen(fresh, slot));
     const std::vector<Ids> now = all_chosen(rig, good);
     for (size_t i = 0; i < now.size(); ++i)
       CHECK(std::equal(now[i].begin(), now[i].end(), before[i].begin()));

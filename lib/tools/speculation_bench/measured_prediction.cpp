@@ -63,7 +63,8 @@ struct ChainTimes {
 
 }  // namespace
 
-std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const WayRuns& way) {
+std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const WayRuns& way,
+                                                 const speculate::TimingTable* within) {
   if (!way.stats || !way.way.nested) return std::nullopt;
   const NestedWay& nested = *way.way.nested;
   MeasuredPrediction p;
@@ -87,10 +88,17 @@ std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const W
     curve.ms.push_back(ms);
   }
   p.times_from = fmt::format("measured of {} and {} alone", nested.small.name, nested.self.name);
-  // More rows cost a forward with few keys what they cost one with all of them.
-  const double forward = self.level_ms + std::max(0.0, curve.at(nested.tree.size()) - p.plain_ms);
-  p.draft_ms = nested.shape.rounds *
-               ((nested.tree.levels() - 1) * small.level_ms + forward + small.verify_ms);
+  if (within != nullptr) {
+    p.times_from += ", and of timed forwards";
+    p.draft_ms = nested.shape.rounds * speculate::price_tree(nested.tree, 1, within->buckets.back(),
+                                                             small.verify_ms, within->skip_deepest)
+                                           .cost.ms_per_token;
+  } else {
+    // More rows cost a forward with few keys what they cost one with all of them.
+    const double forward = self.level_ms + std::max(0.0, curve.at(nested.tree.size()) - p.plain_ms);
+    p.draft_ms = nested.shape.rounds *
+                 ((nested.tree.levels() - 1) * small.level_ms + forward + small.verify_ms);
+  }
   p.verify_ms = curve.at(way.way.tree.size());
   p.rest_ms = self.verify_ms + self.rest_ms;
   p.tokens = way.way.simulated ? way.way.expected_tokens() : way.stats->tokens_per_round();

@@ -26,7 +26,9 @@ std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, co
 
 /// Of rounds within rounds, by the times of both that they are made of alone, and the acceptance of
 /// the way itself. None where one of these was not measured.
-std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const WayRuns& way);
+/// within   forwards of the rounds within that were timed apart from rounds; null: there are none
+std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const WayRuns& way,
+                                                 const speculate::TimingTable* within);
 
 /// Of a tree, by forwards that were timed apart from rounds.
 MeasuredPrediction predict_from_forwards(const PointRuns& point, const WayRuns& way,

@@ -113,12 +113,14 @@ void PointRun::admit(const std::function<void(const Way&, const Error&)>& refuse
     else
       admit(draft, r.bench.simulate.value_or(engines_.target_files().synthetic()), refused);
   }
+  // Another text with copies of its keys near may be one too many.
   for (const Way& way : ways_)
-    if (!way.is_chain() && times_trees())
-      timed_[way.draft.name] = std::max(timed_[way.draft.name], way.tree.size());
+    if (way.grows_trees() && times_trees() && !(way.nested && r.cache.is_hosted()))
+      timed_[way.draft.name] = std::max(timed_[way.draft.name], way.proposal().size());
   for (const auto& [name, nodes] : timed_)
     engines_.add_timing(
-        std::ranges::find(ways_, name, [](const Way& w) { return w.draft.name; })->draft, nodes);
+        std::ranges::find(ways_, name, [](const Way& w) { return w.draft.name; })->proposer(),
+        nodes);
   engines_.size();
 }
 
@@ -212,9 +214,10 @@ MeasureSpec PointRun::measure_spec() {
 PointRun::Times PointRun::time_forwards(const decode::SamplerSpec& sampler) {
   Times times;
   for (const Way& way : ways_) {
-    if (way.is_chain() || !timed_.contains(way.draft.name) || times.contains(way.draft.name))
-      continue;
-    times[way.draft.name] = measure_times(cx_, engines_.target(), engines_.drafter(way.draft),
+    if (!timed_.contains(way.draft.name) || times.contains(way.draft.name)) continue;
+    const speculate::Reader verifier =
+        way.nested ? engines_.drafter(way.nested->self) : speculate::Reader(engines_.target());
+    times[way.draft.name] = measure_times(cx_, verifier, engines_.drafter(way.proposer()),
                                           {.contexts = {engines_.timed_context()},
                                            .largest_tree = timed_.at(way.draft.name),
                                            .batch = point_.recipe.run.batch,
@@ -330,7 +333,8 @@ std::optional<double> PointRun::add_prediction(bench::Record& record, const Poin
   }
   const auto times = times_.find(way.way.draft.name);
   const auto predicted = [&]() -> std::optional<MeasuredPrediction> {
-    if (way.way.nested) return predict_nested(runs, way);
+    if (way.way.nested)
+      return predict_nested(runs, way, times != times_.end() ? &times->second : nullptr);
     return times != times_.end() ? predict_from_forwards(runs, way, times->second)
                                  : predict_from_others(runs, way);
   };

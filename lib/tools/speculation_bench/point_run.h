@@ -40,7 +40,8 @@ class PointRun {
   void admit_nested(const NamedDraft& draft, bool simulates,
                     const std::function<void(const Way&, const Error&)>& refused);
   MeasureSpec measure_spec();
-  /// Forwards of every draft that proposes trees, where these are predicted.
+  /// Forwards of every draft that proposes trees, where these are predicted, and of what verifies
+  /// them.
   Times time_forwards(const decode::SamplerSpec& sampler);
   bool times_trees() const { return point_.recipe.bench.predict == PredictMode::also; }
   void report(BenchResults& results, const PointRuns& runs, const WayRuns& way);

@@ -47,6 +47,10 @@ struct Way {
   std::optional<NestedWay> nested = {};  // that make the chain, `tree` at most
 
   bool is_plain() const { return tree.size() == 1; }
+  /// What the draft model proposes, within or alone, and whether that has branches.
+  const NamedDraft& proposer() const { return nested ? nested->small : draft; }
+  const speculate::TokenTree& proposal() const { return nested ? nested->tree : tree; }
+  bool grows_trees() const { return !draft.tree.empty(); }
   bool is_chain() const { return nested || draft.tree.empty(); }
   /// Drafted tokens of a chain, at most, or of a tree's longest path.
   int gamma() const { return tree.levels() - 1; }
