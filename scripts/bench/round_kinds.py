@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does spec.draft auto choose the fastest kind of rounds, and is it as fast as it says?
+"""Does spec.draft auto choose the fastest kind of rounds, and do its predictions hold?
 
     round_kinds.py --bin build/bin --text FILE --work DIR [--context 16000] [--batch 64] [-o OUT.jsonl]
                    [-s KEY=VALUE...]

@@ -47,14 +47,15 @@ TEST_SUITE("cli/magicdec-bench/nested") {
   }
 
   TEST_CASE("trees within are predicted by forwards of the rounds within, timed apart") {
-    const Outcome run =
-        bench({"--format", "jsonl", "-s",
-               "accept.path=" +
-                   (tandem::test::source_dir() / "recipes/sequoia/accept-geometric.json").string(),
-               "-s", "tree.sizes=[5]", "-s", "tree.levels=[3]", "-s",
-               "bench.drafts=[{name: small, kind: model, path: tiny-2m, budget: 64}, {name: "
-               "retrieval, keys: retrieval, budget: 64, page: 8}, {name: nested, kind: nested, "
-               "self: retrieval, small: small, tree: auto}]"});
+    const Outcome run = bench(
+        {"--format", "jsonl", "-s",
+         "accept.path=" +
+             (tandem::test::source_dir() / "recipes/sequoia/accept-geometric.json").string(),
+         "-s", "tree.sizes=[5]", "-s", "tree.levels=[3]", "-s",
+         "bench.drafts=[{name: small, kind: model, path: tiny-2m, budget: 64}, {name: "
+         "retrieval, keys: retrieval, budget: 64, page: 8}, {name: nested, kind: nested, "
+         "self: retrieval, small: small, tree: auto}, {name: nested again, kind: nested, self: "
+         "retrieval, small: small, tree: auto}]"});
     CAPTURE(run.err);
     REQUIRE(run.status == 0);
     int n = 0;
@@ -64,11 +65,13 @@ TEST_SUITE("cli/magicdec-bench/nested") {
       const Json& predicted = record["predicted"];
       CHECK(predicted["times_from"] ==
             "measured of small and retrieval alone, and of timed forwards");
-      CHECK(predicted["draft_ms"] > 0);
-      CHECK(predicted["speedup"] > 0);
+      // Short runs on a busy machine: of the same order.
+      const double measured = record["spec"]["draft_ms"], draft = predicted["draft_ms"];
+      CHECK(draft > measured / 8);
+      CHECK(draft < measured * 8);
       ++n;
     }
-    CHECK(n > 0);
+    CHECK(n >= 2);
   }
 
   TEST_CASE("prompt lookup within, beside itself alone") {

@@ -29,13 +29,13 @@ Cache full(CachePlace place, Attend attend, int n_resident = 0) {
 }
 
 PolicyRig rig_of(CachePlace place, const Cache& chunks, Attend attend, DType dtype = DType::f32,
-                 int max_seqs = 3, int n_resident = 0) {
+                 int max_seqs = 3, int n_resident = 0, int max_draft_rows = 16) {
   return {
       {.geometry = {.n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .dtype = dtype},
        .max_seqs = max_seqs,
        .max_tokens = 1536,
        .max_rows = 512,
-       .max_draft_rows = 16},
+       .max_draft_rows = max_draft_rows},
       {full(place, attend, n_resident), chunks},
       cone_data(32)};
 }
@@ -334,22 +334,33 @@ TEST_SUITE("kv/hosted_readers") {
   TEST_CASE("chunks are chosen again from keys that pass by: nothing else comes over the link") {
     Cache again = retrieval(200, 8);
     again.retrieval.rebuild = {.tokens = 5};
-    PolicyRig never = rig_of(CachePlace::host, retrieval(200, 8), Attend::gpu),
-              often = rig_of(CachePlace::host, again, Attend::gpu);
-    const int slot = never.cache.create(never.cache.all_readers());
-    REQUIRE(often.cache.create(often.cache.all_readers()) == slot);
-    for (PolicyRig* rig : {&never, &often}) rig->prefill(slot, tokens(0, 1000));
-    int n_other = 0;  // rounds whose drafts read other keys
-    for (int i = 0; i < 40; ++i) {
-      CAPTURE(i);
-      const Rows drafted{{slot}, {tokens(3000 + 10 * i, 4)}, kChunks, false},
-          kept{{slot}, {tokens(5000 + 10 * i, 3)}, kAll, true};
-      n_other += rows_of(often, drafted) != rows_of(never, drafted);
-      const double before = often.cache.streamed_bytes() - never.cache.streamed_bytes();
-      CHECK(rows_of(often, kept) == rows_of(never, kept));
-      CHECK(often.cache.streamed_bytes() - never.cache.streamed_bytes() == before);
-    }
-    CHECK(n_other > 30);
+    for (const int n_rows : {3, 8})  // of a round; 8: no more queries are held than needed
+      for (const int resident : {0, 1}) {
+        CAPTURE(n_rows);
+        CAPTURE(resident);
+        const auto rig = [&](const Cache& chunks) {
+          return rig_of(CachePlace::host, chunks, Attend::gpu, DType::f32, 3, resident, 8);
+        };
+        PolicyRig never = rig(retrieval(200, 8)), often = rig(again);
+        const int slot = never.cache.create(never.cache.all_readers());
+        REQUIRE(often.cache.create(often.cache.all_readers()) == slot);
+        for (PolicyRig* r : {&never, &often}) r->prefill(slot, tokens(0, 1000));
+        int n_other = 0;  // rounds whose drafts read other keys
+        for (int i = 0; i < 14; ++i) {
+          CAPTURE(i);
+          const Rows drafted{{slot}, {tokens(3000 + 10 * i, 8)}, kChunks, false},
+              kept{{slot}, {tokens(5000 + 10 * i, n_rows)}, kAll, true};
+          n_other += rows_of(often, drafted) != rows_of(never, drafted);
+          const double before = often.cache.streamed_bytes() - never.cache.streamed_bytes();
+          // A step that is not kept comes before one that is.
+          for (const bool is_kept : {false, true}) {
+            const Rows rows{kept.slots, kept.ids, kAll, is_kept};
+            CHECK(rows_of(often, rows) == rows_of(never, rows));
+          }
+          CHECK(often.cache.streamed_bytes() - never.cache.streamed_bytes() == before);
+        }
+        CHECK(n_other > 8);
+      }
   }
 
   TEST_CASE("forks that all choose have room, and near keys stay few at any length of the text") {

@@ -95,7 +95,7 @@ class RetrievalPolicy final : public SelectingPolicy {
     const int n = store.length(slot);
     ByLayers by = copies_ ? std::exchange(by_layers_[static_cast<size_t>(slot)], {}) : ByLayers{};
     if (by.now.n_chosen == 0) {
-      if (!may_wait(slot, n, n)) return choose(slot, n, store);
+      if (!may_wait(slot, n)) return choose(slot, n, store);
       set(slot, at(slot), n);  // of the text that this one goes on
       at(slot).waits = n;
       return;
@@ -113,13 +113,15 @@ class RetrievalPolicy final : public SelectingPolicy {
     for (const int32_t slot : step.slot) {
       ByLayers& by = by_layers_[static_cast<size_t>(slot)];
       if (copies_->is_first(layer)) {
-        by = {};
         const int n = at(slot).waits;
-        if (n > 0 && can_choose(slot, n)) {
+        const bool chooses = n > 0 && can_choose(slot, n);
+        // Keys pass by again before a commit where a round is ahead, or one is not kept.
+        if (!chooses || by.now.chosen_at != n) discard(slot);
+        if (chooses && by.now.n_chosen == 0) {
           by.now = to_choose(n);
           by.work = keys_.extend(slot, by.now.tail_begin);
-          copies_->begin(slot, by.now.n_chosen);
         }
+        if (chooses) copies_->begin(slot, by.now.n_chosen);
       }
       if (by.now.n_chosen == 0) continue;
       choose_layer(by.now, by.work, ordinal(layer), keys);
@@ -138,12 +140,13 @@ class RetrievalPolicy final : public SelectingPolicy {
         n = length;
       else if (now.chosen_at != at(slot).chosen_at)
         n = can_choose(slot, now.chosen_at) ? now.chosen_at : length;
-      const bool waits = n > 0 && may_wait(slot, n, length);
+      // The last query is held until the next commit, as others may not be.
+      const bool waits = n > 0 && may_wait(slot, length);
       if (n > 0 && !waits) {
         choose(slot, n, store);
       } else {
         set(slot, at(slot), length);
-        at(slot).waits = n;
+        at(slot).waits = waits ? length : 0;
       }
     }
   }
@@ -166,9 +169,10 @@ class RetrievalPolicy final : public SelectingPolicy {
   }
   void on_truncate(int slot, int n, const PagedStore& store) override {
     keys_.cut(slot, n);
-    if (copies_) by_layers_[static_cast<size_t>(slot)] = {};
+    const bool was_choosing = discard(slot);
     Slot now = at(slot);
     if (now.waits > n) now.waits = 0;
+    if (was_choosing) return choose(slot, n, store);  // its lists are those of no choice in force
     if (n < now.chosen_at && (n <= budget_ || can_choose(slot, n) || n < now.tail_begin))
       return choose(slot, n, store);
     // Where no queries are held, the rest of the choice goes on, with no more chunks than it has.
@@ -263,11 +267,11 @@ class RetrievalPolicy final : public SelectingPolicy {
     const int every = spec_.rebuild.tokens;
     return s.chosen_at + (every > 0 ? std::min(every, soon) : soon);
   }
-  /// Whether a choice among n tokens can be left to the next commit of a text, as which keys in
-  /// host memory have passed by.
-  bool may_wait(int slot, int n, int length) const {
+  /// Whether a choice among all `length` tokens of a text can be left to its next commit, before
+  /// which keys in host memory pass by.
+  bool may_wait(int slot, int length) const {
     const Slot& s = at(slot);
-    return bounds().follows && s.tail_begin > 0 && can_choose(slot, n) && length < used_up(s);
+    return bounds().follows && s.tail_begin > 0 && can_choose(slot, length) && length < used_up(s);
   }
   /// The same with as many chunks as it has room for.
   Slot to_choose(int n) const {
@@ -318,12 +322,25 @@ class RetrievalPolicy final : public SelectingPolicy {
   /// The choice that waited for this commit.
   void choose_waiting(int slot, const PagedStore& store) {
     const int n = std::exchange(at(slot).waits, 0);
-    ByLayers by = copies_ ? std::exchange(by_layers_[static_cast<size_t>(slot)], {}) : ByLayers{};
-    if (!by.is_done || by.now.chosen_at != n)
+    const bool is_done = copies_ && by_layers_[static_cast<size_t>(slot)].is_done &&
+                         by_layers_[static_cast<size_t>(slot)].now.chosen_at == n;
+    if (!is_done) {
+      discard(slot);
       return choose(slot, can_choose(slot, n) ? n : store.length(slot), store);
+    }
+    ByLayers by = std::exchange(by_layers_[static_cast<size_t>(slot)], {});
     at(slot).tail_begin = by.now.tail_begin;
     copies_->make_room(slot);
     finish(slot, by, store);
+  }
+  /// A choice that has begun layer by layer is not put in force: means that other layers lack are
+  /// made again with the next.
+  /// returns  whether there was one
+  bool discard(int slot) {
+    if (!copies_) return false;
+    const ByLayers by = std::exchange(by_layers_[static_cast<size_t>(slot)], {});
+    if (by.now.n_chosen > 0) keys_.release(slot);
+    return by.now.n_chosen > 0;
   }
   /// A choice that was made in the layers that passed by, in the others.
   void finish(int slot, ByLayers& by, const PagedStore& store) {

@@ -20,7 +20,8 @@ inline constexpr std::string_view kAcceptanceWords =
     "tokens in the rounds within; tokens a round: the accepted ones "
     "and one more of the target (vLLM's mean acceptance length); rate by position: share of rounds "
     "that accept as many drafted tokens (vLLM's acceptance rate by position); acc/drafted: "
-    "accepted over drafted tokens (llama.cpp's acceptance rate)";
+    "accepted over drafted tokens (llama.cpp's acceptance rate); chains that a text's end cuts "
+    "count for nested drafts alone";
 
 /// Parts of a continuation that acceptance is reported by.
 inline constexpr int kContinuationParts = 8;

@@ -121,8 +121,8 @@ void BenchEngines::add_reader(const NamedDraft& draft, int rows) {
   register_reader(model, draft, cache);
 }
 
-void BenchEngines::add_timing(const NamedDraft& draft, int nodes) {
-  admit(draft.name + " timed", model_of(draft), TreeRoom::any(nodes));
+void BenchEngines::add_timing(const std::string& name, const NamedDraft& draft, int nodes) {
+  admit(name + " timed", model_of(draft), TreeRoom::any(nodes));
   is_timed_ = true;
 }
 

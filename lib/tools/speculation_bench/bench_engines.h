@@ -36,7 +36,8 @@ class BenchEngines {
   /// What the run holds in addition to the engines.
   void add_buffer(std::string name, size_t bytes) { buffers_.emplace_back(std::move(name), bytes); }
   /// Takes room for timing forwards of an admitted draft over trees of up to `nodes` nodes.
-  void add_timing(const NamedDraft& draft, int nodes);
+  /// name     of its buffers
+  void add_timing(const std::string& name, const NamedDraft& draft, int nodes);
   /// Sizes and plans all engines, for the drafts admitted so far.
   void size();
 

@@ -119,7 +119,7 @@ void PointRun::admit(const std::function<void(const Way&, const Error&)>& refuse
       timed_[way.draft.name] = std::max(timed_[way.draft.name], way.proposal().size());
   for (const auto& [name, nodes] : timed_)
     engines_.add_timing(
-        std::ranges::find(ways_, name, [](const Way& w) { return w.draft.name; })->proposer(),
+        name, std::ranges::find(ways_, name, [](const Way& w) { return w.draft.name; })->proposer(),
         nodes);
   engines_.size();
 }
