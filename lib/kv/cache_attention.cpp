@@ -227,8 +227,8 @@ void Cache::attend_streamed(const Attention& a) {
                   .key_hi = a.plan.sources[0].key_hi,
                   .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim))},
                  workspace_, exec_.stream());
-  for (const auto& p : policies_)
-    if (a.step.phase == Phase::extend) p->on_pass(a.layer, a.step, keys);
+  if (a.step.phase == Phase::extend)
+    for (const auto& p : policies_) p->on_pass(a.layer, a.step, keys);
   stream_->release(a.layer);
 }
 

@@ -198,7 +198,9 @@ TEST_SUITE("cli/magicdec-acceptance") {
     const Outcome plan = acceptance({"--dry-run"});
     CHECK(plan.status == 0);
     CHECK(plan.out.find("fits") != std::string::npos);
-    for (const char* recipe : {"magicdec/acceptance-tiny-16m", "magicdec/acceptance-16k-tiny-16m"})
+    for (const char* recipe :
+         {"magicdec/acceptance-tiny-16m", "magicdec/acceptance-16k-tiny-16m",
+          "triforce/acceptance-16k-tiny-16m", "triforce/acceptance-rebuild-tiny-16m"})
       CHECK(run_process(program("magicdec-acceptance"),
                         {.arguments = {"-r", recipe, "--dry-run", "--device", "cpu"}})
                 .status == 0);

@@ -29,7 +29,7 @@ std::string demo(const char* file) {
   return (tandem::test::source_dir() / "recipes/demo" / file).string();
 }
 
-/// The first so many bytes of the demo document.
+/// The demo document, cut to its first `bytes`.
 std::string document(const TemporaryFolder& folder, size_t bytes) {
   return folder.write("document.txt", file_text(demo("lighthouse-logbook.txt")).substr(0, bytes))
       .string();

@@ -122,6 +122,7 @@ class RetrievalPolicy final : public SelectingPolicy {
           by.work = keys_.extend(slot, by.now.tail_begin);
         }
         if (chooses) copies_->begin(slot, by.now.n_chosen);
+        by.is_done = false;
       }
       if (by.now.n_chosen == 0) continue;
       choose_layer(by.now, by.work, ordinal(layer), keys);

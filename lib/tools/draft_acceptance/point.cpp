@@ -116,14 +116,10 @@ Way AcceptancePoint::way_of(const NamedDraft& draft) const {
   const ChainLength& spec = point_.recipe.spec;
   Way way{.draft = draft, .tree = speculate::chain_tree(spec.gamma + 1)};
   if (draft.kind != DraftKind::nested) return way;
-  const std::vector<NamedDraft> all = bench().all_drafts();
-  const auto named = [&](const std::string& name) {
-    return *std::ranges::find(all, name, &NamedDraft::name);
-  };
-  NestedWay& nested = way.nested.emplace(NestedWay{named(draft.self), named(draft.small)});
+  NestedWay& nested = way.nested.emplace(NestedWay::of(draft, bench().all_drafts()));
   nested.tree = speculate::chain_tree(spec.gamma1 + 1);
   nested.shape = spec.nested();
-  way.tree = speculate::chain_tree(1 + nested.shape.most(nested.tree.levels()));
+  way.tree = nested.chain();
   return way;
 }
 

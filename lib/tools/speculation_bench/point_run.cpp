@@ -162,12 +162,8 @@ void PointRun::admit_nested(const NamedDraft& draft, bool simulates,
                             const std::function<void(const Way&, const Error&)>& refused) {
   const SpeculationBenchRecipe& r = point_.recipe;
   const auto context = static_cast<double>(r.run.context.value);
-  const std::vector<NamedDraft> all = r.bench.budgeted();
-  const auto named = [&](const std::string& name) {
-    return *std::ranges::find(all, name, &NamedDraft::name);
-  };
   Way way{.draft = draft, .simulated = simulates};
-  NestedWay& nested = way.nested.emplace(NestedWay{named(draft.self), named(draft.small)});
+  NestedWay& nested = way.nested.emplace(NestedWay::of(draft, r.bench.budgeted()));
   std::vector<speculate::TokenTree> trees;
   try {
     if (draft.tree.empty())
@@ -186,7 +182,7 @@ void PointRun::admit_nested(const NamedDraft& draft, bool simulates,
       for (const int rounds : r.spec.rounds) {
         nested.tree = tree;
         nested.shape = {.rounds = rounds, .enough = enough};
-        way.tree = speculate::chain_tree(1 + nested.shape.most(tree.levels()));
+        way.tree = nested.chain();
         try {
           engines_.add(way);
           ways_.push_back(way);

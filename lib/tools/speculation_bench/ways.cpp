@@ -8,6 +8,13 @@
 
 namespace tandem::tools {
 
+NestedWay NestedWay::of(const NamedDraft& nested, const std::vector<NamedDraft>& drafts) {
+  const auto named = [&](const std::string& name) {
+    return *std::ranges::find(drafts, name, &NamedDraft::name);
+  };
+  return {named(nested.self), named(nested.small)};
+}
+
 std::string Way::shape() const {
   if (chooses) return "gamma auto";
   if (nested) {

@@ -34,7 +34,13 @@ struct NestedWay {
   speculate::NestedShape shape = {};
   std::optional<speculate::AcceptanceVector> acceptance = {};  // of it, by self
 
+  /// Of a nested draft among those that its names are of (check_drafts).
+  static NestedWay of(const NamedDraft& nested, const std::vector<NamedDraft>& drafts);
   bool looks_up() const { return small.kind == DraftKind::ngram; }
+  /// The chains that they make, the longest.
+  speculate::TokenTree chain() const {
+    return speculate::chain_tree(1 + shape.most(tree.levels()));
+  }
 };
 
 /// A way to decode: plainly, by chains of drafted tokens, or by trees of them.
