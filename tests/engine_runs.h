@@ -37,6 +37,7 @@ struct Setup {
   int n_streamed = 0;  // layers in host memory
   bool host_embedding = false;
   int prompt_passes = 1;
+  int ring_eighths = decode::Savings::kWholeRing;
   recipe::PrefillOrder order = recipe::PrefillOrder::chunks;
   std::shared_ptr<cuda::Queue> queue = nullptr;  // of another engine on the GPU
 };
@@ -54,7 +55,8 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
           .device = s.device,
           .savings = {.host_embedding = s.host_embedding,
                       .prompt_passes = s.prompt_passes,
-                      .n_streamed = s.n_streamed},
+                      .n_streamed = s.n_streamed,
+                      .ring_eighths = s.ring_eighths},
           .caches = s.caches};
 }
 

@@ -58,12 +58,11 @@ std::string place_line(const HostedPlan& p, const MemoryPlan& memory, Device gpu
   };
   return fmt::format(
       "keys     {} layers in host memory{}: {} of keys and values, {} of index; on {} {} of near "
-      "ones, {} of a prompt's layer{}, {} of index\n",
+      "ones, {}, {} of index\n",
       p.chosen().traffic.hosted_layers, p.chosen().cache.is_eight_bit() ? ", in eight bits" : "",
       text({}, "kv/host"), text({}, "index/"), gpu.name(), text(gpu, "kv/near"),
-      text(gpu, "kv/prompt"),
-      p.chosen().cache.streams_keys() ? " and " + text(gpu, "kv/ring") + " of the ring beyond it"
-                                      : "",
+      p.chosen().cache.streams_keys() ? text(gpu, "kv/ring") + " of a ring for layers"
+                                      : text(gpu, "kv/prompt") + " of a prompt's layer",
       text(gpu, "index/"));
 }
 

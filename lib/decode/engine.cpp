@@ -76,6 +76,7 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
           .max_extend_rows = s.max_extend_rows,
           .max_draft_rows = s.max_draft_rows,
           .max_tree_rows = s.max_tree_rows,
+          .ring_eighths = s.savings.ring_eighths,
           .policies = caches_of(s),
           .device = s.device,
           .multiprocessors = gpu_of(s).multiprocessors,
@@ -92,6 +93,8 @@ std::string Savings::text(int n_layers) const {
   if (n_streamed > 0)
     all.push_back(fmt::format("{} of {} layers in host memory", n_streamed, n_layers));
   if (resident_layers > 0) all.push_back(fmt::format("keys of {} layers here", resident_layers));
+  if (ring_eighths < kWholeRing)
+    all.push_back(fmt::format("keys pass through the room of 1 {}/8 layers", ring_eighths));
   return fmt::format("{}", fmt::join(all, ", "));
 }
 

@@ -31,6 +31,10 @@ struct Savings {
   int n_streamed = 0;
   /// Layers whose keys stay on the GPU, where cache.resident_layers is auto.
   int resident_layers = 0;
+  /// Eighths of a layer, beyond one, that keys have room for on their way from host memory: copies
+  /// run as far ahead.
+  int ring_eighths = kWholeRing;
+  static constexpr int kWholeRing = 8;
 
   /// `embedding in host memory, prompts in 3 passes, 4 of 32 layers in host memory`; empty where
   /// nothing is saved.

@@ -30,8 +30,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
     hosted_ = std::make_unique<HostedKeys>(*hosted, store_, arena, exec);
     near_tables_ = std::make_unique<PageTables>(static_cast<int32_t*>(arena.take(kNearTables)),
                                                 spec.max_seqs, store_.spec().max_pages);
-    if (streams_far(spec))
-      stream_ = std::make_unique<KeyStream>(*hosted, store_, *hosted_, arena, exec);
+    if (streams_far(spec)) stream_ = std::make_unique<KeyStream>(*hosted, store_, *hosted_, exec);
     if (attends_far(spec)) far_ = std::make_unique<FarRange>(far_bounds(spec), arena);
   }
   const Exec chooses = list_device(spec) == spec.device ? exec : Exec{};

@@ -38,6 +38,9 @@ class Cache {
     int max_extend_rows = 0;  // of one that policies serve; 0 = max_rows
     int max_draft_rows = 0;   // of one sequence in a step of drafted rows, and StepSpec::ahead
     int max_tree_rows = 0;    // of steps with trees that attention is to be fast for
+    /// Where keys are streamed from host memory: eighths of a layer that their ring has room for
+    /// beyond one layer, 1 to 8.
+    int ring_eighths = 8;
     std::vector<recipe::Cache> policies;
     Device device = {};
     int multiprocessors = 0;  // of the GPU, on one

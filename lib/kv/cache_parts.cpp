@@ -151,6 +151,7 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
                           // The longest, or several of a forward's rows.
                           .prompt_tokens = std::max(s.max_tokens, s.max_rows),
                           .streamed = streams_far(s),
+                          .ring_eighths = s.ring_eighths,
                           .eight_bit = s.policies[0].is_eight_bit(),
                           .index_reads_prompt = policy->takes_read_prompts(),
                           .gpu_reads = !s.policies[0].chooses_on_cpu() ||
@@ -269,7 +270,6 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   if (const auto hosted = hosted_spec(spec)) {
     HostedKeys::plan(*hosted, plan);
     plan.add(kNearTables, tables);
-    if (streams_far(spec)) KeyStream::plan(*hosted, plan);
     if (attends_far(spec)) FarRange::plan(far_bounds(spec), plan);
   }
   plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),

@@ -26,10 +26,14 @@ PagedStore::Spec prompt_spec(const HostedKeys::Spec& s) {
   spec.layers = s.layers;
   spec.max_moves = 0;
   spec.one_layer = true;
-  spec.prefix = "kv/prompt";
-  // Texts share no page.
-  if (!s.streamed)
+  if (s.streamed) {
+    spec.prefix = "kv/ring";
+    spec.n_pages += s.spare_pages();
+  } else {
+    spec.prefix = "kv/prompt";
+    // Texts share no page.
     spec.n_pages = std::min(spec.n_pages, pages_of(s.prompt_tokens) + spec.max_slots);
+  }
   return spec;
 }
 

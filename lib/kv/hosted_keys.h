@@ -29,12 +29,18 @@ class HostedKeys {
     std::vector<int> reader_tokens = {};
     int reader_slots = 0;
     int prompt_tokens = 0;           // of texts that go through the layers together
-    bool streamed = false;           // prompt has a page for each of the whole store
+    bool streamed = false;           // a KeyStream's ring is the memory of prompt
+    int ring_eighths = 8;            // of a layer, that it has room for beyond one layer
     bool eight_bit = false;          // far keys and values are, as Pages'
     bool index_reads_prompt = true;  // not far, as prompts are indexed
     // Who reads far keys, copies of a GPU left out:
     bool gpu_reads = false;  // its kernels, over the link
     bool cpu_reads = false;  // this machine's threads, which are bound to cores
+
+    /// Pages of the ring beyond one for each of the whole store.
+    int spare_pages() const {
+      return layers.size() < 2 ? 0 : (whole.n_pages * ring_eighths + 7) / 8;
+    }
   };
   static void plan(const Spec& spec, MemoryPlan& plan);
 

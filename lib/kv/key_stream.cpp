@@ -8,55 +8,43 @@
 namespace tandem::kv {
 namespace {
 
-/// Two keep the link busy: one is copied while another is attended, which takes a small part of the
-/// time of a copy.
-constexpr size_t kBuffers = 2;
-
-size_t n_buffers(const HostedKeys::Spec& s) { return std::min(s.layers.size(), kBuffers); }
-
-PagedStore::Spec buffer_spec(const HostedKeys::Spec& s, size_t i) {
+PagedStore::Spec buffer_spec(const HostedKeys::Spec& s) {
   PagedStore::Spec spec = s.whole;
   spec.layers = s.layers;
   spec.one_layer = true;
   spec.max_moves = 0;
-  spec.prefix = "kv/ring/" + std::to_string(i);
+  spec.prefix = "kv/ring";
   return spec;
 }
 
 }  // namespace
 
-void KeyStream::plan(const HostedKeys::Spec& spec, MemoryPlan& plan) {
-  for (size_t i = 1; i < n_buffers(spec); ++i) PagedStore::plan(buffer_spec(spec, i), plan);
-}
-
-KeyStream::Buffer::Buffer(const PagedStore::Spec& spec, Arena& arena, const Exec& exec,
-                          PagedStore& whole)
-    : store(spec, arena, exec, whole), held(static_cast<size_t>(spec.n_pages)) {
-  make_events(exec);
-}
-
 KeyStream::Buffer::Buffer(const PagedStore::Spec& spec, const Exec& exec, PagedStore& whole,
-                          const PagedStore& in)
-    : store(spec, exec, whole, in), held(static_cast<size_t>(spec.n_pages)) {
-  make_events(exec);
-}
-
-void KeyStream::Buffer::make_events(const Exec& exec) {
+                          const PagedStore& in, int first, Range pages_apart)
+    : store(spec, exec, whole, in, first),
+      apart(pages_apart),
+      held(static_cast<size_t>(spec.n_pages)) {
   if (!exec.on_gpu()) return;
   copied = std::make_unique<cuda::Event>();
   used = std::make_unique<cuda::Event>();
 }
 
 KeyStream::KeyStream(const HostedKeys::Spec& spec, PagedStore& whole, HostedKeys& keys,
-                     Arena& arena, const Exec& exec)
+                     const Exec& exec)
     : layers_(spec.layers),
       keys_(keys),
       exec_(exec),
       wanted_(static_cast<size_t>(spec.whole.n_pages)) {
   if (exec.on_gpu()) copies_ = std::make_unique<cuda::Queue>(exec.queue->device());
-  buffers_.push_back(std::make_unique<Buffer>(buffer_spec(spec, 0), exec, whole, keys.prompt()));
-  for (size_t i = 1; i < n_buffers(spec); ++i)
-    buffers_.push_back(std::make_unique<Buffer>(buffer_spec(spec, i), arena, exec, whole));
+  const int n = spec.whole.n_pages, spare = spec.spare_pages();
+  const auto add = [&](int first, Range apart) {
+    buffers_.push_back(
+        std::make_unique<Buffer>(buffer_spec(spec), exec, whole, keys.prompt(), first, apart));
+  };
+  // Two keep the link busy: one is copied while another is attended.
+  const bool single = n_layers() == 1;
+  add(0, {0, single ? n : spare});
+  if (!single) add(spare, {n - spare, n});
 }
 
 KeyStream::~KeyStream() {
@@ -97,9 +85,9 @@ const PagedStore& KeyStream::acquire(int layer, const Step& step) {
     for (int i = 0; i < step.near_begin[b] / kPageTokens; ++i)
       wanted_[static_cast<size_t>(far.page(step.slot[b], i))] = 1;
   }
-  // At the first layer all buffers begin to fill.
-  const int end = place == 0 ? static_cast<int>(buffers_.size()) : place + 1;
-  for (int i = place; i < end; ++i) bring(i);
+  bring(place, Part::whole);
+  // At the first layer both buffers begin to fill.
+  if (place == 0 && buffers_.size() > 1) bring(1, Part::apart);
   Buffer& buffer = buffer_of(place);
   if (copies_) exec_.queue->follow(*buffer.copied);
   for (int b = 0; b < step.n_seqs; ++b) {
@@ -117,20 +105,32 @@ const PagedStore& KeyStream::acquire(int layer, const Step& step) {
 }
 
 void KeyStream::release(int layer) {
+  const auto n_buffers = static_cast<int>(buffers_.size());
+  const int next = place_of(layer) + 1, later = place_of(layer) + n_buffers;
   // Of the next step where this one ends; it may want more pages by then.
-  const auto next = static_cast<size_t>(place_of(layer)) + buffers_.size();
-  bring(static_cast<int>(next < layers_.size() ? next : next % buffers_.size()));
+  bring(next < n_layers() ? next : 0, Part::whole);
+  bring(later < n_layers() ? later : later % n_buffers, Part::apart);
 }
 
-void KeyStream::bring(int place) {
+void KeyStream::bring(int place, Part part) {
   Buffer& to = buffer_of(place);
   if (to.place != place) std::ranges::fill(to.held, uint8_t{0});
   to.place = place;
+  const auto is_apart = [](const Buffer& b, size_t page) {
+    return b.apart.begin <= static_cast<int>(page) && static_cast<int>(page) < b.apart.end;
+  };
+  for (const auto& other : buffers_)
+    for (size_t page = 0; part == Part::whole && other.get() != &to && page < wanted_.size();
+         ++page)
+      if (!is_apart(*other, page)) other->held[page] = 0;
   const int layer = layers_[static_cast<size_t>(place)];
   const PagedStore& far = keys_.far();
   bool any = false;
   for (size_t first = 0, n = 0; first < wanted_.size(); first += std::max<size_t>(n, 1)) {
-    const auto is_missing = [&](size_t page) { return wanted_[page] != 0 && to.held[page] == 0; };
+    const auto is_missing = [&](size_t page) {
+      return wanted_[page] != 0 && to.held[page] == 0 &&
+             (part == Part::whole || is_apart(to, page));
+    };
     // One copy for as many pages as follow each other, of one sequence or of several.
     for (n = 0; first + n < wanted_.size() && is_missing(first + n); ++n) to.held[first + n] = 1;
     if (n == 0) continue;

@@ -57,8 +57,9 @@ PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedSt
   if (!spec.one_layer) of.others_.push_back(this);
 }
 
-PagedStore::PagedStore(const Spec& spec, const Exec& exec, PagedStore& of, const PagedStore& in)
-    : PagedStore(spec, exec, of.sequences_, Pages(pages_spec(spec), in.pages_)) {
+PagedStore::PagedStore(const Spec& spec, const Exec& exec, PagedStore& of, const PagedStore& in,
+                       int32_t first)
+    : PagedStore(spec, exec, of.sequences_, Pages(pages_spec(spec), in.pages_, first)) {
   TANDEM_CHECK(spec.one_layer && moves_bytes(spec) == 0, "{} in the memory of {}", spec.prefix,
                in.spec_.prefix);
 }

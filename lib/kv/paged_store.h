@@ -40,8 +40,10 @@ class PagedStore {
   /// is copied here too, but with room for one layer, where nothing lasts. Its sequences come and
   /// go with those of `of`, which outlives it.
   PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedStore& of);
-  /// The same, with room for one layer, in the memory of a store of other sequences.
-  PagedStore(const Spec& spec, const Exec& exec, PagedStore& of, const PagedStore& in);
+  /// The same, with room for one layer, in the memory of a store of other sequences from one of
+  /// its pages on.
+  PagedStore(const Spec& spec, const Exec& exec, PagedStore& of, const PagedStore& in,
+             int32_t first);
   PagedStore(const PagedStore&) = delete;
   PagedStore& operator=(const PagedStore&) = delete;
 

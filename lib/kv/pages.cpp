@@ -67,10 +67,14 @@ Pages::Pages(const Spec& spec, const std::string& prefix, Arena& arena)
   if (is_staged(spec)) staging_ = static_cast<char*>(arena.take(prefix + "/staging"));
 }
 
-Pages::Pages(const Spec& spec, const Pages& in) : spec_(spec), k_(in.k_), v_(in.v_) {
-  TANDEM_CHECK(!spec.eight_bit && spec.page_bytes() == in.spec_.page_bytes() &&
-                   spec.n_pages == in.spec_.n_pages,
-               "{} pages in the memory of {}", spec.n_pages, in.spec_.n_pages);
+Pages::Pages(const Spec& spec, const Pages& in, int32_t first)
+    : spec_(spec),
+      k_(in.k_ + spec.page_bytes() / 2 * static_cast<size_t>(first)),
+      v_(in.v_ + spec.page_bytes() / 2 * static_cast<size_t>(first)) {
+  TANDEM_CHECK(!spec.eight_bit && spec.n_layers == 1 &&
+                   spec.page_bytes() == in.spec_.page_bytes() && first >= 0 &&
+                   first + spec.n_pages <= in.spec_.n_pages,
+               "{} pages from {} in the memory of {}", spec.n_pages, first, in.spec_.n_pages);
 }
 
 Tensor Pages::pool(char* base, int i) const {

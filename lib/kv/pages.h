@@ -35,8 +35,9 @@ class Pages {
   static void plan(const Spec& spec, const std::string& prefix, MemoryPlan& plan);
 
   Pages(const Spec& spec, const std::string& prefix, Arena& arena);
-  /// In the memory of others of the same spec: who uses which when is for the caller to say.
-  Pages(const Spec& spec, const Pages& in);
+  /// In the memory of others from one of their pages on, both of one layer: who uses which when is
+  /// for the caller to say.
+  Pages(const Spec& spec, const Pages& in, int32_t first);
 
   const Spec& spec() const { return spec_; }
   /// Pools of the i-th layer, [n_pages, n_kv_heads, 64, head_dim], of eight bits as u8.

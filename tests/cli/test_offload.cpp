@@ -31,12 +31,13 @@ MemoryPlan plan_with_prompts(const decode::Savings& s) {
   return plan;
 }
 
-/// The same with keys of 1 GiB a layer, and a ring of two layers where not all stay.
+/// The same with keys of 1 GiB a layer, and a ring of up to two layers where not all stay.
 MemoryPlan plan_with_keys(const decode::Savings& s) {
   MemoryPlan plan = plan_with_prompts(s);
   plan.add("kv/k", static_cast<size_t>(s.resident_layers) * kGiB, kGpu);
   plan.add("kv/host/k", static_cast<size_t>(10 - s.resident_layers) * kGiB);
-  plan.add("kv/ring", (s.resident_layers < 10 ? 2 : 0) * kGiB, kGpu);
+  const auto eighths = static_cast<size_t>(decode::Savings::kWholeRing + s.ring_eighths);
+  plan.add("kv/ring", s.resident_layers < 10 ? eighths * kGiB / 8 : 0, kGpu);
   return plan;
 }
 
@@ -113,12 +114,15 @@ TEST_SUITE("cli/offload") {
       return savings(offload, limit, 100 * kGiB, plan_with_keys, 10).text(10);
     };
     CHECK(text({0}, 28 * kGiB) == "keys of 10 layers here");
-    CHECK(text({0}, 28 * kGiB - 1) == "keys of 7 layers here");
+    CHECK(text({0}, 28 * kGiB - 1) ==
+          "keys of 8 layers here, keys pass through the room of 1 7/8 layers");
     CHECK(text({0}, 23 * kGiB) == "keys of 3 layers here");
     CHECK(text({0}, 20 * kGiB) == "");
-    CHECK(text({0}, 20 * kGiB - 1) == "embedding in host memory, keys of 1 layers here");
+    CHECK(text({0}, 20 * kGiB - 1) == "keys pass through the room of 1 7/8 layers");
+    CHECK(text({0}, 19 * kGiB) == "embedding in host memory, keys of 1 layers here");
     CHECK(text(kAuto, 12 * kGiB) ==
-          "embedding in host memory, prompts in 8 passes, 6 of 10 layers in host memory");
+          "embedding in host memory, prompts in 8 passes, 5 of 10 layers in host memory, "
+          "keys pass through the room of 1 5/8 layers");
     CHECK(savings({0}, 28 * kGiB, 100 * kGiB, plan_with_keys).resident_layers == 0);
   }
 

@@ -13,6 +13,9 @@ using recipe::Attend;
 
 namespace {
 
+/// Room for two layers, and for little more than one.
+constexpr int kRings[] = {8, 1};
+
 recipe::Cache full(Attend attend) {
   recipe::Cache c;
   c.place = recipe::CachePlace::host;
@@ -86,32 +89,44 @@ TEST_SUITE("gpu/decode/hosted_full") {
         CAPTURE(dtype_name(compute));
         const bool tiny = name == "tiny-16m";
         const int longest = tiny ? 2500 : 300;
-        const Both on =
-            engines(tiny ? tiny_model(name) : small_model(name), Attend::gpu,
-                    {.compute = compute, .chunk = 512, .max_seqs = 3, .max_tokens = longest + 400});
-        CHECK_FALSE(on.split->is_recordable());
-        const PlanItem* const first = on.split->memory_plan().find("kv/prompt/k");
-        REQUIRE(first != nullptr);  // the ring's first place is that of prompts
-        CHECK(first->device == kGpu);
-        for (const int length : {40, 140, longest}) {
-          CAPTURE(length);
-          CHECK(same(run(*on.split, length), run(*on.one, length)));
+        for (const int ring_eighths : kRings) {
+          CAPTURE(ring_eighths);
+          const Both on = engines(tiny ? tiny_model(name) : small_model(name), Attend::gpu,
+                                  {.compute = compute,
+                                   .chunk = 512,
+                                   .max_seqs = 3,
+                                   .max_tokens = longest + 400,
+                                   .ring_eighths = ring_eighths});
+          CHECK_FALSE(on.split->is_recordable());
+          const PlanItem* const ring = on.split->memory_plan().find("kv/ring/k");
+          REQUIRE(ring != nullptr);
+          CHECK(ring->device == kGpu);
+          for (const int length : {40, 140, longest}) {
+            CAPTURE(length);
+            CHECK(same(run(*on.split, length), run(*on.one, length)));
+          }
+          CHECK(on.split->cache().streamed_bytes() > 0);
         }
-        CHECK(on.split->cache().streamed_bytes() > 0);
       }
   }
 
   // In models that are small a copy is there before it is asked for: here it takes long, and a
   // buffer that is used too early or filled too soon shows.
   TEST_CASE("bf16: the same where layers take long to copy") {
-    const Both on =
-        engines("synthetic:llama-3.2-1b", Attend::gpu,
-                {.compute = DType::bf16, .chunk = 2048, .max_seqs = 3, .max_tokens = 12800});
-    const std::vector<Row> want = run(*on.one, 12000);
-    for (int again = 0; again < 3; ++again) CHECK(same(run(*on.split, 12000), want));
-    for (int again = 0; again < 3; ++again)
-      CHECK(generate(*on.split, requests(*on.split), greedy(40)).ids ==
-            generate(*on.one, requests(*on.one), greedy(40)).ids);
+    for (const int ring_eighths : kRings) {
+      CAPTURE(ring_eighths);
+      const Both on = engines("synthetic:llama-3.2-1b", Attend::gpu,
+                              {.compute = DType::bf16,
+                               .chunk = 2048,
+                               .max_seqs = 3,
+                               .max_tokens = 12800,
+                               .ring_eighths = ring_eighths});
+      const std::vector<Row> want = run(*on.one, 12000);
+      for (int again = 0; again < 3; ++again) CHECK(same(run(*on.split, 12000), want));
+      for (int again = 0; again < 3; ++again)
+        CHECK(generate(*on.split, requests(*on.split), greedy(40)).ids ==
+              generate(*on.one, requests(*on.one), greedy(40)).ids);
+    }
   }
 
   TEST_CASE(

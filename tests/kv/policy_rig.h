@@ -52,6 +52,7 @@ class PolicyRig {
     int max_appended = 0;
     int max_rows = 1024;
     int max_draft_rows = 64;
+    int ring_eighths = 8;
     int64_t total_tokens = 0;  // 0 = all sequences at full length
   };
 
@@ -66,6 +67,7 @@ class PolicyRig {
               .max_appended = shape.max_appended,
               .max_rows = shape.max_rows,
               .max_draft_rows = shape.max_draft_rows,
+              .ring_eighths = shape.ring_eighths,
               .policies = std::move(policies)},
         data_(std::move(data)),
         arena_(plan_of(spec_)),

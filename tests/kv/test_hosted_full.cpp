@@ -193,7 +193,10 @@ TEST_SUITE("kv/hosted_full") {
   }
 
   TEST_CASE("streamed: a step that is given up, and texts that change between steps") {
-    Both b(Attend::gpu);
+    PolicyRig::Shape shape = shape_of();
+    SUBCASE("") {}
+    SUBCASE("through a small ring") { shape.ring_eighths = 1; }
+    Both b(Attend::gpu, shape);
     const int slot = b.sequence(tokens(0, 1000));
     const auto check = [&](int of, int first) {
       const Ids ids = tokens(first, 1);
@@ -245,6 +248,29 @@ TEST_SUITE("kv/hosted_full") {
     // Of the first two layers the child's pages alone.
     CHECK(bytes_of({slot, child}) == 2 * 2 * page + 2 * (14 + 2) * page);
     CHECK(bytes_of({slot, child}) == 2 * (14 + 2) * page);
+  }
+
+  TEST_CASE("streamed through a small ring: every layer travels in every step") {
+    PolicyRig::Shape shape = shape_of();
+    shape.max_tokens = 1024 + 2 * 64;
+    shape.total_tokens = shape.max_tokens;
+    // 14 of 24 pages: the second layer's memory is the third's, too.
+    for (const int eighths : {8, 3}) {
+      CAPTURE(eighths);
+      shape.ring_eighths = eighths;
+      Both b(Attend::gpu, shape);
+      const double layer = 14 * page_bytes(b.one.cache.geometry());
+      REQUIRE(b.sequence(tokens(0, 1000)) == 0);
+      for (int i = 0; i < 4; ++i) {
+        const double before = b.split.cache.streamed_bytes();
+        const Batch batch{{0}, {tokens(2000 + i, 1)}};
+        const std::vector<Row> want = extend_all(b.one, batch);
+        CHECK(extend_all(b.split, batch) == want);
+        // The first step's and the first layer of the next one.
+        const int layers = (eighths < 8 ? 3 : 2) + (i > 0 ? 0 : eighths < 8 ? 1 : 2);
+        CHECK(b.split.cache.streamed_bytes() - before == layers * layer);
+      }
+    }
   }
 
   TEST_CASE("eight forks of a document copy what one does, in a step and in those after it") {
@@ -349,12 +375,13 @@ TEST_SUITE("kv/hosted_full") {
   }
 
   TEST_CASE("memory: texts in host memory, a layer for prompts, and two for a ring") {
-    const auto plan_of = [](Attend attend, int n_tokens) {
+    const auto plan_of = [](Attend attend, int n_tokens, int ring_eighths = 8) {
       MemoryPlan plan;
       kv::Cache::plan({.geometry = shape_of().geometry,
                        .max_tokens = n_tokens,
                        .total_tokens = n_tokens,
                        .max_rows = 512,
+                       .ring_eighths = ring_eighths,
                        .policies = {full(attend)}},
                       plan);
       return plan;
@@ -364,14 +391,15 @@ TEST_SUITE("kv/hosted_full") {
     for (const MemoryPlan* plan : {&cpu, &gpu}) {
       CHECK(plan->find("kv/k") == nullptr);
       CHECK(plan->find("kv/host/k")->bytes == 3 * layer);
-      // The first of the ring's buffers, where there is a ring.
-      CHECK(plan->find("kv/prompt/k")->bytes == layer);
       CHECK(plan->find("kv/near/k")->bytes == plan_of(Attend::cpu, 4096).find("kv/near/k")->bytes);
     }
-    CHECK(cpu.find("kv/ring/1/k") == nullptr);
+    CHECK(cpu.find("kv/prompt/k")->bytes == layer);
+    CHECK(cpu.find("kv/ring/k") == nullptr);
     CHECK(gpu.find("workspace/far range") == nullptr);
-    CHECK(gpu.find("kv/ring/0/k") == nullptr);
-    for (const char* name : {"kv/ring/1/k", "kv/ring/1/v"}) CHECK(gpu.find(name)->bytes == layer);
-    CHECK(gpu.find("kv/ring/2/k") == nullptr);
+    CHECK(gpu.find("kv/prompt/k") == nullptr);  // which goes through the ring's memory
+    for (const char* name : {"kv/ring/k", "kv/ring/v"}) CHECK(gpu.find(name)->bytes == 2 * layer);
+    for (const int eighths : {1, 5})
+      CHECK(plan_of(Attend::gpu, 65536, eighths).find("kv/ring/k")->bytes ==
+            layer + layer / 8 * static_cast<size_t>(eighths));
   }
 }

@@ -20,6 +20,7 @@ constexpr int kRecent = 16;
 struct Kind {
   std::string name;
   recipe::Cache cache;
+  int ring_eighths = 8;
 };
 
 std::vector<Kind> kinds() {
@@ -35,18 +36,20 @@ std::vector<Kind> kinds() {
   all.back().cache.hybrid.tail = recipe::HybridTail::sampled;
   recipe::Cache full;
   full.attend = recipe::Attend::gpu;
-  all.push_back({"full, streamed", full});
+  for (const int eighths : {8, 3, 1})
+    all.push_back({"full, streamed through " + std::to_string(eighths), full, eighths});
   return all;
 }
 
-PolicyRig rig_of(recipe::Cache cache, CachePlace place, DType dtype = DType::f32,
-                 int max_seqs = 3) {
+PolicyRig rig_of(recipe::Cache cache, CachePlace place, DType dtype = DType::f32, int max_seqs = 3,
+                 int ring_eighths = 8) {
   cache.place = place;
   return {
       {.geometry = {.n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .dtype = dtype},
        .max_seqs = max_seqs,
        .max_tokens = 4096,
-       .max_rows = 512},
+       .max_rows = 512,
+       .ring_eighths = ring_eighths},
       {cache},
       cone_data(32)};
 }
@@ -65,8 +68,10 @@ std::vector<std::array<float, 3>> contents(const kv::KeyList& list) {
 /// The same calls on both.
 struct Both {
   explicit Both(const recipe::Cache& cache, DType dtype = DType::f32)
-      : one(rig_of(cache, CachePlace::device, dtype)),
-        split(rig_of(cache, CachePlace::host, dtype)) {}
+      : Both(Kind{.name = "", .cache = cache}, dtype) {}
+  explicit Both(const Kind& kind, DType dtype = DType::f32)
+      : one(rig_of(kind.cache, CachePlace::device, dtype)),
+        split(rig_of(kind.cache, CachePlace::host, dtype, 3, kind.ring_eighths)) {}
 
   PolicyRig one, split;
 
@@ -123,7 +128,7 @@ TEST_SUITE("kv/hosted_keys") {
   TEST_CASE("prompts, generated tokens of any length, and texts of every length at the edges") {
     for (const Kind& kind : kinds()) {
       CAPTURE(kind.name);
-      Both b(kind.cache);
+      Both b(kind);
       const int slot = b.sequence(tokens(0, 700));
       b.check_each(slot, 700, 70);
       b.append(slot, 770, 1300);  // the index grows
@@ -147,7 +152,7 @@ TEST_SUITE("kv/hosted_keys") {
     for (const Kind& kind : kinds()) {
       if (kind.cache.kind == CacheKind::full) continue;  // chooses nothing
       CAPTURE(kind.name);
-      Both b(kind.cache);
+      Both b(kind);
       const int slot = b.sequence(tokens(0, 700));
       for (const int asks : {5000, 5001}) b.check_lists(slot, asks);
       b.append(slot, 700, 1300);
@@ -166,7 +171,7 @@ TEST_SUITE("kv/hosted_keys") {
   TEST_CASE("bf16: every bit is that of keys in one place, too") {
     for (const Kind& kind : kinds()) {
       CAPTURE(kind.name);
-      Both b(kind.cache, DType::bf16);
+      Both b(kind, DType::bf16);
       const int slot = b.sequence(tokens(0, 700));
       b.check_each(slot, 700, 5);
       b.append(slot, 705, 1300);
@@ -178,7 +183,7 @@ TEST_SUITE("kv/hosted_keys") {
   TEST_CASE("prompts that go on: what was generated is read densely") {
     for (const Kind& kind : kinds()) {
       CAPTURE(kind.name);
-      Both b(kind.cache);
+      Both b(kind);
       const int slot = b.sequence(tokens(0, 300));
       b.check_each(slot, 300, 5);
       b.append(slot, 305, 1200);
@@ -215,7 +220,7 @@ TEST_SUITE("kv/hosted_keys") {
   TEST_CASE("forks write apart, and texts are cut anywhere") {
     for (const Kind& kind : kinds()) {
       CAPTURE(kind.name);
-      Both b(kind.cache);
+      Both b(kind);
       const int slot = b.sequence(tokens(0, 650));
       b.check_each(slot, 650, 10);
       const int child = b.one.cache.fork(slot, b.one.cache.readers_of(slot));
@@ -242,7 +247,7 @@ TEST_SUITE("kv/hosted_keys") {
   TEST_CASE("rows that are taken back, and run again") {
     for (const Kind& kind : kinds()) {
       CAPTURE(kind.name);
-      Both b(kind.cache);
+      Both b(kind);
       const int slot = b.sequence(tokens(0, 500));
       for (PolicyRig* rig : {&b.one, &b.split}) {
         const Ids ids = tokens(500, 6);
@@ -260,7 +265,7 @@ TEST_SUITE("kv/hosted_keys") {
   TEST_CASE("trees: branches see their paths, in one step and by levels") {
     for (const Kind& kind : kinds()) {
       CAPTURE(kind.name);
-      Both b(kind.cache);
+      Both b(kind);
       const int slot = b.sequence(tokens(0, 600));
       b.check_each(slot, 600, 30);
       const std::vector<int> parent = {-1, 0, 0, 1, 1, 2, -1};

@@ -100,6 +100,10 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
     peak = less;
   };
   decode::Savings with = s;
+  // A round's copies then run ahead under its drafts for an eighth of a layer, not for two.
+  with.ring_eighths = 1;
+  if (key_layers > 0 || !fits()) take_if_less(with);
+  with = s;
   with.host_embedding = true;
   if (!fits()) take_if_less(with);
   for (int passes = 2; passes <= kMostPasses && !fits(); ++passes) {
@@ -116,6 +120,15 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
   for (int n = key_layers; n > 0; --n) {
     with = s;
     with.resident_layers = n;
+    peak = plan_of(with).peak(limits.gpu);
+    if (!fits()) continue;
+    s = with;
+    break;
+  }
+  // A layer here saves its copy in every forward, the rest of a ring at most as much in a round.
+  for (int n = decode::Savings::kWholeRing; n > s.ring_eighths; --n) {
+    with = s;
+    with.ring_eighths = n;
     peak = plan_of(with).peak(limits.gpu);
     if (fits()) return with;
   }

@@ -53,10 +53,11 @@ void add_engine(MemoryPlan& all, const MemoryPlan& own, const std::string& prefi
 /// errors   kind recipe: layers in host memory asked for on the CPU, or more than there are
 void check_offload(const recipe::Offload& offload, const model::ModelConfig& config, Device device);
 
-/// What a run does without so that it fits on its GPU: nothing where that has the room; else the
-/// embedding there, then prompts in one pass, and last, if model.offload is auto, as few layers as
-/// possible. All of it where the run never fits. Where cache.resident_layers is auto, the keys of
-/// as many layers stay there as there is room for then.
+/// What a run does without so that it fits on its GPU: nothing where that has the room; else most
+/// of a ring for keys that come from host memory, then the embedding there, then prompts in one
+/// pass, and last, if model.offload is auto, as few layers as possible. All of it where the run
+/// never fits. Where cache.resident_layers is auto, the keys of as many layers stay there as there
+/// is room for then; that ring gets what is left.
 /// key_layers  that this may be, or 0
 /// plan_of  the whole run with these savings
 /// errors   as check_offload
