@@ -57,7 +57,7 @@ void check_offload(const recipe::Offload& offload, const model::ModelConfig& con
 /// of a ring for keys that come from host memory, then the embedding there, then prompts in one
 /// pass, and last, if model.offload is auto, as few layers as possible. All of it where the run
 /// never fits. Where cache.resident_layers is auto, the keys of as many layers stay there as there
-/// is room for then; that ring gets what is left.
+/// is room for then; that ring gets the rest.
 /// key_layers  that this may be, or 0
 /// plan_of  the whole run with these savings
 /// errors   as check_offload
