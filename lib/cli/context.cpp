@@ -135,19 +135,37 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
         .hint(cuda::built_in() ? "use --device cpu"
                                : "use --device cpu, or build with a CUDA compiler");
   }
-  if (!dry_run() && !is_set("check")) check_outputs(fields);
+  if (!dry_run() && !is_set("check")) claim_outputs(fields);
 }
 
-void Context::check_outputs(const recipe::Field& fields) const {
-  const auto path_at = [&](const char* key) {
+void Context::claim_outputs(const recipe::Field& fields) {
+  const auto claim = [&](const char* key) -> std::optional<std::filesystem::path> {
     const recipe::Field* field = recipe::find_field(fields, key);
-    return field != nullptr ? field->value->path() : std::nullopt;
+    auto path = field != nullptr ? field->value->path() : std::nullopt;
+    if (!path || path->empty() || *path == "-") return std::nullopt;
+    const auto status = std::filesystem::status(*path);
+    // Pipes and devices are for as many writers as like.
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+        !std::filesystem::is_directory(status))
+      return path;
+    locks_.push_back(std::make_unique<io::WriterLock>(
+        *path, io::WriterLock::Waiting{.waits = is_set("wait"),
+                                       .note =
+                                           [&](const std::string& who) {
+                                             note(fmt::format("{}: waiting for {}", path->string(),
+                                                              who));
+                                           },
+                                       .interrupted = is_interrupted}));
+    if (const std::string& why = locks_.back()->why_open();
+        !why.empty() && std::filesystem::exists(status))
+      warn(fmt::format("{}: other programs are not kept from writing there: {}", path->string(),
+                       why));
+    return path;
   };
-  if (const auto path = path_at("output.path"); path && *path != "-" && !info.keeps_folder &&
-                                                !info.checks_output &&
-                                                file_mode() == FileMode::create)
+  if (const auto path = claim("output.path");
+      path && !info.keeps_folder && !info.checks_output && file_mode() == FileMode::create)
     refuse_existing(*path);
-  if (const auto state = path_at("output.state")) check_new_file(*state, file_mode());
+  if (const auto state = claim("output.state")) check_new_file(*state, file_mode());
 }
 
 void Context::finish_loading() const {

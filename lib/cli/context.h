@@ -11,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "io/writer_lock.h"
 #include "recipe/fields.h"
 #include "recipe/sweep.h"
 
@@ -86,13 +87,15 @@ class Context {
   recipe::Node tree_at(const recipe::SweepPoint& set) const;
   /// --print-recipe, thread count, device and output files, from the first point.
   void begin(const recipe::Field& fields, const recipe::Node& tree);
-  void check_outputs(const recipe::Field& fields) const;
+  /// Takes the locks of output files and folders, and finds out what would stop them.
+  void claim_outputs(const recipe::Field& fields);
   void finish_loading() const;  // --check
   nlohmann::json record(const recipe::Field& fields) const;
 
   Options options_;
   recipe::Node tree_;
   std::vector<recipe::SweepAxis> axes_;
+  std::vector<std::unique_ptr<io::WriterLock>> locks_;  // of what this run writes
 };
 
 }  // namespace tandem::cli

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "io/file.h"
 
 namespace tandem::io {
 namespace {
@@ -26,19 +27,6 @@ void sync_folder(const std::filesystem::path& folder) {
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
-
-/// The file that a chain of links ends at, whether it is there or not.
-std::filesystem::path link_target(const std::filesystem::path& path) {
-  constexpr int kMostLinks = 40;  // as many as Linux follows
-  std::error_code failed;
-  std::filesystem::path target = path;
-  for (int i = 0; std::filesystem::is_symlink(std::filesystem::symlink_status(target, failed));
-       ++i) {
-    if (i == kMostLinks) throw input_error(path.string(), "is a link that leads nowhere");
-    target = target.parent_path() / std::filesystem::read_symlink(target);
-  }
-  return target;
 }
 
 /// Follows a file's name while it is written, before 16 hex digits.

@@ -37,6 +37,18 @@ Descriptor open_for_reading(const std::filesystem::path& path) {
 
 }  // namespace
 
+std::filesystem::path link_target(const std::filesystem::path& path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  std::error_code failed;
+  std::filesystem::path target = path;
+  for (int i = 0; std::filesystem::is_symlink(std::filesystem::symlink_status(target, failed));
+       ++i) {
+    if (i == kMostLinks) throw input_error(path.string(), "is a link that leads nowhere");
+    target = target.parent_path() / std::filesystem::read_symlink(target);
+  }
+  return target;
+}
+
 std::string read_file(const std::filesystem::path& path, size_t limit_bytes) {
   const Descriptor file = open_for_reading(path);
   std::string text;

@@ -7,6 +7,10 @@
 
 namespace tandem::io {
 
+/// The file that a chain of links ends at, whether it is there or not.
+/// errors   kind input: the chain is a circle
+std::filesystem::path link_target(const std::filesystem::path& path);
+
 /// Whole file as bytes; "-" reads standard input.
 /// errors   kind input: missing, unreadable, a folder, larger than `limit_bytes`
 std::string read_file(const std::filesystem::path& path, size_t limit_bytes = size_t{1} << 30);

@@ -1,0 +1,42 @@
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "base/interrupt.h"
+
+namespace tandem::io {
+
+/// Keeps others from writing a file or a folder for as long as it lives. It is the system's lock on
+/// a file `NAME.lock` beside the target, which says who holds it: not on the target, which a writer
+/// may bring into being or replace at the end of its work. The system gives it up when the process
+/// dies, however it does; a lock file that is left then stops nobody.
+class WriterLock {
+ public:
+  /// What to do where another process has it.
+  struct Waiting {
+    bool waits = false;                                     // until it is free; else an error
+    std::function<void(const std::string& who)> note = {};  // called once if it has to wait
+    Interrupted interrupted = {};
+  };
+  /// target   need not be there; links are followed
+  /// errors   kind input: another process writes there, and which; kind interrupted
+  WriterLock(const std::filesystem::path& target, const Waiting& waiting);
+  ~WriterLock();
+  WriterLock(const WriterLock&) = delete;
+  WriterLock& operator=(const WriterLock&) = delete;
+
+  /// Why others cannot be kept from the target; empty where they are.
+  const std::string& why_open() const { return why_open_; }
+
+ private:
+  bool try_lock();
+  void sign() const;
+  std::string holder() const;
+
+  std::filesystem::path path_;
+  std::string why_open_;
+  int fd_ = -1;
+};
+
+}  // namespace tandem::io
