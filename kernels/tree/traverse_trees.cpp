@@ -20,15 +20,14 @@ size_t bytes_before_nodes(const Gpu& gpu, int vocab) {
 }  // namespace
 
 int64_t nodes_begin(const Gpu& gpu, const VerifyTreesParams& p) {
-  TANDEM_CHECK(p.workspace != nullptr, "{} sequences to verify by sequences without a workspace",
-               p.n_seqs);
+  TANDEM_CHECK(p.workspace != nullptr, "{} sequences to verify without a workspace", p.n_seqs);
   return static_cast<int64_t>(bytes_before_nodes(gpu, p.vocab));
 }
 
 size_t verify_memory_bytes(const Gpu& gpu, AcceptBy accept_by, int vocab, int max_seqs,
                            int max_nodes) {
   const size_t walk = row_memory_bytes(gpu, vocab, max_seqs, 3);
-  if (accept_by < AcceptBy::block) return walk;
+  if (!goes_by_sequences(accept_by) && !is_lossy(accept_by)) return walk;
   const size_t states = static_cast<size_t>(max_nodes) * (sizeof(NodeLink) + sizeof(NodeRecord)) +
                         static_cast<size_t>(max_seqs) * sizeof(TraversalSeq);
   return std::max(walk, bytes_before_nodes(gpu, vocab) + states);

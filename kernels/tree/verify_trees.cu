@@ -1,4 +1,5 @@
 #include "kernels/sample/sample_cuda.h"
+#include "kernels/tree/floor_trees.h"
 #include "kernels/tree/node_rows.cuh"
 #include "kernels/tree/traverse_trees.h"
 
@@ -31,8 +32,13 @@ class Walk {
 
   __device__ void run() {
     const bool writes = row_.rank() == 0 && threadIdx.x == 0;
-    for (int node = 0;;) {
-      const int n_children = p_.n_children[begin_ + node];
+    int node = 0;
+    if (is_lossy(p_.accept_by)) {  // the path is there
+      n_ = p_.n_accepted[b_];
+      node = n_ > 0 ? p_.path[begin_ + n_ - 1] : 0;
+    }
+    for (;;) {
+      const int n_children = is_lossy(p_.accept_by) ? 0 : p_.n_children[begin_ + node];
       const int first = n_children > 0 ? p_.first_child[begin_ + node] : 0;
       const Verdict v = decide(node, first, n_children);
       if (writes && p_.logprobs != nullptr && v.token != kInvalidToken)
@@ -70,7 +76,7 @@ class Walk {
   }
 
   __device__ bool is_rest(int n_children) const {
-    return p_.accept_by != AcceptBy::match && n_children > 0;
+    return weighs_draws(p_.accept_by) && n_children > 0;
   }
 
   __device__ Verdict by_rejections(int node, int first, const int32_t* children, int n_children) {
@@ -140,9 +146,10 @@ __global__ void __launch_bounds__(cuda::kRowThreads, cuda::kBlocksASm)
 
 void verify_trees_cuda(const VerifyTreesParams& t, Stream stream) {
   if (t.n_seqs == 0) return;
-  if (t.accept_by >= AcceptBy::block && t.target.temperature > 0.0f)
+  if (goes_by_sequences(t.accept_by) && t.target.temperature > 0.0f)
     return traverse_trees(t, stream);
-  const bool by_residual = t.accept_by != AcceptBy::match && t.target.temperature > 0.0f;
+  if (is_lossy(t.accept_by)) find_floor_paths(t, stream);
+  const bool by_residual = weighs_draws(t.accept_by) && t.target.temperature > 0.0f;
   const NodeRules rules(t, by_residual);
   const int words = by_residual ? 3 : 1;
   const cuda::RowSplit split = cuda::split_row(cuda::gpu(), t.vocab, t.n_seqs, words);

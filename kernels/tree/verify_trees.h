@@ -6,14 +6,37 @@
 
 namespace tandem {
 
-/// Which nodes of a tree are accepted. At temperature 0 of the target all take the child that is
-/// the argmax. All but match need to know how children were drawn (n_drawn below).
+/// Which nodes of a tree are accepted. By the first four texts follow the target's distribution; at
+/// temperature 0 of the target they all take the child that is the argmax. By the last three they
+/// do not: a node passes whose token is likely enough after its parent, and the longest path of
+/// such nodes is taken, of equals the first.
 enum class AcceptBy : uint8_t {
   match,      // the target's token is drawn, the child equal to it accepted; any children
   sequoia,    // node by node: coins against residual / proposal
   block,      // traversal's rule, of chains
   traversal,  // by sequences: a node is tried after all below it, with the part of the probability
               // that these leave
+  floor,      // a probability of FloorRule::probability at least
+  floor_or_argmax,  // or the likeliest token, of equals the lowest
+  typical,          // a floor of min(probability, delta e^-H), H the entropy in nats
+};
+
+/// Whether the rule needs to know how children were drawn (n_drawn below).
+constexpr bool weighs_draws(AcceptBy rule) {
+  return rule == AcceptBy::sequoia || rule == AcceptBy::block || rule == AcceptBy::traversal;
+}
+/// Whether a node is tried after all below it.
+constexpr bool goes_by_sequences(AcceptBy rule) {
+  return rule == AcceptBy::block || rule == AcceptBy::traversal;
+}
+/// Whether texts follow another distribution than the target's.
+constexpr bool is_lossy(AcceptBy rule) { return rule >= AcceptBy::floor; }
+
+/// What tokens must reach, in the softmax of the logits as they are over a temperature.
+struct FloorRule {
+  double probability = 0.1;  // >= 0; above 1 nothing passes by floor
+  float temperature = 0.6f;  // > 0
+  double delta = 0.3;        // > 0; of typical
 };
 
 inline constexpr int kAllDrawn = 0x7fffffff;
@@ -50,6 +73,7 @@ struct VerifyTreesParams {
   int n_seqs, vocab;
   KeepRule target, draft;
   AcceptBy accept_by;
+  FloorRule floor = {};  // of the rules that have one
   void* workspace;  // on the CPU verify_workspace_bytes(V, most nodes of a tree), 64-byte aligned,
                     // one per concurrent call; on a GPU verify_memory_bytes of traverse_trees.h,
                     // one per stream, null where 0
@@ -63,6 +87,7 @@ struct VerifyTreesParams {
 /// gives. By the other rules the text follows the target's distribution, kept set and penalties of
 /// the node's own path included, if drawn children come from draw_children by the rule `draft`.
 /// At depth 1 traversal takes sequoia's decisions; block is traversal where no node has siblings.
+/// By floors the last token is drawn from the target's row at the path's end, as by match.
 /// numerics decisions are exact in integers made from the weights of sample.h (node_step.h here):
 ///          equal on every ISA and thread count; probabilities good to 2^-40
 /// cost     a target row per node visited, each read up to six times from cache; but by match also a
@@ -70,11 +95,13 @@ struct VerifyTreesParams {
 ///          one child and rules that cut nothing a row takes a pass for its maximum and one for its
 ///          sum (the draft's none with draft_sums), and a rejection one more for each of both.
 ///          match and sequoia visit the nodes of the result. traversal visits those before the
-///          accepted one too, depth first; of these, leaves need no row
+///          accepted one too, depth first; of these, leaves need no row. floors read the rows of
+///          all nodes with children that pass
 /// errors   none (preconditions checked by ops; a meaningless row is a result)
 /// source   Sequoia, algorithm 2; matching: SpecInfer's naive sampling; "Traversal Verification"
 ///          (arXiv 2505.12398), here for children drawn without replacement and for fixed ones;
-///          block: "Block Verification" (arXiv 2403.10444)
+///          block: "Block Verification" (arXiv 2403.10444); floors: Sirius (arXiv 2409.03856);
+///          typical: Medusa (arXiv 2401.10774)
 using VerifyTreesFn = void(const VerifyTreesParams&, Range seqs);
 VerifyTreesFn verify_trees_ref, verify_trees_scalar, verify_trees_avx2, verify_trees_avx512;
 

@@ -1,5 +1,6 @@
 #include "kernels/tree/verify_trees.h"
 
+#include "kernels/tree/floor_of.h"
 #include "kernels/tree/node_distributions.h"
 
 namespace tandem {
@@ -33,7 +34,9 @@ class Verification {
     p_.n_rounded[b_] = 0;
     for (int i = 0; i < p_.node_begin[b_ + 1] - begin_; ++i) w_.lse[i] = NAN;
     int bonus = kInvalidToken;
-    if (p_.accept_by < AcceptBy::block || p_.target.temperature == 0.0f)
+    if (is_lossy(p_.accept_by))
+      bonus = take_longest();
+    else if (!goes_by_sequences(p_.accept_by) || p_.target.temperature == 0.0f)
       bonus = walk();
     else if (traverse(0, {1, 1}, &bonus) == Found::nonsense)
       n_ = 0;
@@ -106,14 +109,43 @@ class Verification {
     }
   }
 
+  /// The longest path of nodes that pass; returns the token after it.
+  int take_longest() {
+    // Depth of nodes that are reached, parents before their children; -1 of others.
+    int* const depth = w_.depth;
+    const int n_nodes = p_.node_begin[b_ + 1] - begin_;
+    for (int i = 0; i < n_nodes; ++i) depth[i] = i == 0 ? 0 : -1;
+    int end = 0;
+    for (int node = 0; node < n_nodes; ++node) {
+      if (depth[node] < 0) continue;
+      if (depth[node] > depth[end]) end = node;
+      if (n_children(node) == 0) continue;
+      const FloorOf row(p_.accept_by, p_.floor, target_of(node), p_.vocab);
+      for (int i = 0; i < n_children(node); ++i)
+        if (row.passes(tokens_[first_child(node) + i]))
+          depth[first_child(node) + i] = depth[node] + 1;
+    }
+    n_ = depth[end];
+    // From the end back: a node's parent is the last one before it whose first child is not after
+    // it.
+    for (int i = n_ - 1, node = end; i >= 0; --i) {
+      path_[i] = node;
+      int parent = node - 1;
+      while (n_children(parent) == 0 || first_child(parent) > node) --parent;
+      node = parent;
+    }
+    const Candidates kept = kept_of(end);
+    if (kept.n == 0) return kInvalidToken;
+    return kept.token(draw(w_.select.weight, kept.n, kept.total, uniform(end, false)));
+  }
+
   Verdict decide(int node) {
     const int n = n_children(node), first = first_child(node);
     const int32_t* children = tokens_ + first;
-    const bool by_residual =
-        p_.accept_by != AcceptBy::match && n > 0 && p_.target.temperature > 0.0f;
+    const bool by_residual = weighs_draws(p_.accept_by) && n > 0 && p_.target.temperature > 0.0f;
     Proposal proposal{w_.proposal, 0, 0};
     if (by_residual && !read_proposal(node, &proposal)) return {0, kInvalidToken};
-    const double u = uniform(node, p_.accept_by != AcceptBy::match && n > 0);
+    const double u = uniform(node, weighs_draws(p_.accept_by) && n > 0);
     if (!by_residual) {
       const Candidates kept = kept_of(node);
       if (kept.n == 0) return {0, kInvalidToken};

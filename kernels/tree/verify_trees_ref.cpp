@@ -31,11 +31,12 @@ class RefTree : public RefDistributions {
       : RefDistributions(p, b), names_(names_of(p.numbers, b)) {}
 
   void run() {
-    Ending<double> end = p_.accept_by == AcceptBy::match || p_.target.temperature == 0 ? match()
+    Ending<double> end = is_lossy(p_.accept_by)                                          ? longest()
+                         : p_.accept_by == AcceptBy::match || p_.target.temperature == 0 ? match()
                          : p_.accept_by == AcceptBy::sequoia ? verify_by_nodes<double>(*this)
                                                              : verify_by_sequences<double>(*this);
     const int last = end.path.empty() ? 0 : end.path.back(), n = static_cast<int>(end.path.size());
-    const bool is_rest = p_.accept_by != AcceptBy::match && n_children(last) > 0;
+    const bool is_rest = weighs_draws(p_.accept_by) && n_children(last) > 0;
     const int bonus = end.residual.empty()
                           ? kInvalidToken
                           : draw_from(end.residual, uniform_after(names_, last, n, is_rest));
@@ -69,7 +70,7 @@ class RefTree : public RefDistributions {
     for (int node = 0;;) {
       end.residual = target(node);
       if (end.residual.empty()) return end;
-      const bool is_rest = p_.accept_by != AcceptBy::match && n_children(node) > 0;
+      const bool is_rest = weighs_draws(p_.accept_by) && n_children(node) > 0;
       const int id = draw_from(
           end.residual, uniform_after(names_, node, static_cast<int>(end.path.size()), is_rest));
       int next = -1;
@@ -78,6 +79,42 @@ class RefTree : public RefDistributions {
       if (next < 0) return end;
       end.path.push_back(node = next);
     }
+  }
+
+  /// The longest of all paths whose nodes pass, each tried from the root.
+  Ending<double> longest() const {
+    Ending<double> end;
+    std::vector<std::vector<int>> paths{{}};
+    for (size_t i = 0; i < paths.size(); ++i) {
+      const std::vector<int> path = paths[i];  // paths grows
+      if (path.size() > end.path.size()) end.path = path;
+      const int node = path.empty() ? 0 : path.back();
+      for (int c = 0; c < n_children(node); ++c) {
+        if (!passes(node, token(child(node, c)))) continue;
+        paths.push_back(path);
+        paths.back().push_back(child(node, c));
+      }
+    }
+    end.residual = target(end.path.empty() ? 0 : end.path.back());
+    return end;
+  }
+
+  bool passes(int node, int id) const {
+    const float* row = row_of(p_.target_logits, p_.target_row, node);
+    const double t = p_.floor.temperature, max = *std::max_element(row, row + p_.vocab);
+    double sum = 0, entropy = 0;
+    for (int i = 0; i < p_.vocab; ++i) {
+      if (std::isnan(row[i]) || row[i] == INFINITY) return false;
+      sum += std::exp((row[i] - max) / t);
+    }
+    for (int i = 0; i < p_.vocab; ++i)
+      if (const double q = std::exp((row[i] - max) / t) / sum; q > 0) entropy -= q * std::log(q);
+    double floor = p_.floor.probability;
+    if (p_.accept_by == AcceptBy::typical)
+      floor = std::min(floor, p_.floor.delta * std::exp(-entropy));
+    const bool is_argmax = std::max_element(row, row + p_.vocab) == row + id;
+    return std::exp((row[id] - max) / t) / sum >= floor ||
+           (p_.accept_by == AcceptBy::floor_or_argmax && is_argmax);
   }
 
   RoundNames names_;

@@ -12,6 +12,7 @@ struct VerifyWorkspace {
   uint64_t* next;    // [V]
   Reach* reach;      // [nodes]
   float* lse;        // [nodes] of the target's rows as they are, natural log; NaN: not known
+  int32_t* depth;    // [nodes]
   size_t bytes;
 };
 
@@ -23,13 +24,15 @@ inline VerifyWorkspace lay_out_verify(void* base, int vocab, int nodes) {
   char* const reach = next + v * sizeof(uint64_t);
   const auto n = static_cast<size_t>(nodes);
   char* const lse = reach + n * sizeof(Reach);
-  return {
-      select,
-      reinterpret_cast<double*>(p),
-      reinterpret_cast<uint64_t*>(next),
-      reinterpret_cast<Reach*>(reach),
-      reinterpret_cast<float*>(lse),
-      select.bytes + v * (sizeof(double) + sizeof(uint64_t)) + n * (sizeof(Reach) + sizeof(float))};
+  char* const depth = lse + n * sizeof(float);
+  return {select,
+          reinterpret_cast<double*>(p),
+          reinterpret_cast<uint64_t*>(next),
+          reinterpret_cast<Reach*>(reach),
+          reinterpret_cast<float*>(lse),
+          reinterpret_cast<int32_t*>(depth),
+          select.bytes + v * (sizeof(double) + sizeof(uint64_t)) +
+              n * (sizeof(Reach) + sizeof(float) + sizeof(int32_t))};
 }
 
 }  // namespace

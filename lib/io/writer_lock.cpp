@@ -79,7 +79,7 @@ bool WriterLock::try_lock() {
     if (!taken && is_named) break;
     ::close(std::exchange(fd_, -1));
     if (taken) return false;
-    // Its holder has removed the file meanwhile: the lock on that one keeps nobody away.
+    // Its holder has removed the file meanwhile: the lock on that one keeps no other away.
   }
   sign();
   return true;

@@ -8,9 +8,9 @@
 namespace tandem::io {
 
 /// Keeps others from writing a file or a folder for as long as it lives. It is the system's lock on
-/// a file `NAME.lock` beside the target, which says who holds it: not on the target, which a writer
-/// may bring into being or replace at the end of its work. The system gives it up when the process
-/// dies, however it does; a lock file that is left then stops nobody.
+/// a file `NAME.lock` next to the target, which says who holds it: not on the target, which a
+/// writer may bring into being or replace at the end of its work. The system gives it up when the
+/// process dies, however it does; a lock file that is left then stops no other.
 class WriterLock {
  public:
   /// What to do where another process has it.

@@ -52,9 +52,9 @@ struct Histories {
 };
 
 void check_rule(const VerifyRule& rule) {
-  TANDEM_CHECK(rule.accept_by == AcceptBy::match || rule.draft.temperature > 0 ||
-                   rule.target.temperature == 0,
-               "children of temperature 0 are not drawn: verify them by match");
+  TANDEM_CHECK(
+      !weighs_draws(rule.accept_by) || rule.draft.temperature > 0 || rule.target.temperature == 0,
+      "children of temperature 0 are not drawn: verify them by match");
 }
 
 /// Trees of all sequences one after the other, as the kernel reads them.
@@ -83,7 +83,7 @@ void check_tree(const DraftTree& t, const VerifyRule& rule, int64_t target_rows,
   TANDEM_CHECK(t.first_child.size() == n && t.n_children.size() == n && t.target_row.size() == n,
                "arrays of {}, {} and {} entries for {} nodes", t.first_child.size(),
                t.n_children.size(), t.target_row.size(), n);
-  const bool by_residual = rule.accept_by != AcceptBy::match;
+  const bool by_residual = weighs_draws(rule.accept_by);
   TANDEM_CHECK(t.draft_row.size() == (by_residual ? n : 0), "{} draft rows for {} nodes",
                t.draft_row.size(), n);
   for (size_t i = 0; i < n; ++i) {
@@ -144,7 +144,7 @@ std::vector<int32_t> draw_children(const Tensor& logits, const SampleRule& rule,
 
 std::vector<Verified> verify_trees(const Tensor& target_logits, const Tensor& draft_logits,
                                    const VerifyRule& rule, std::span<const DraftTree> trees) {
-  const bool by_residual = rule.accept_by != AcceptBy::match;
+  const bool by_residual = weighs_draws(rule.accept_by);
   const int vocab = vocab_of(target_logits);
   check_rule(rule);
   TANDEM_CHECK(!by_residual || draft_logits.empty() || vocab_of(draft_logits) == vocab,
@@ -178,6 +178,7 @@ std::vector<Verified> verify_trees(const Tensor& target_logits, const Tensor& dr
                 .target = rule.target.kept(),
                 .draft = rule.draft.kept(),
                 .accept_by = rule.accept_by,
+                .floor = rule.floor,
                 .workspace = nullptr},
                Stream{});
   check_valid(bonus);
@@ -199,7 +200,7 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
                                    int n_children, std::span<const std::span<const int32_t>> seen) {
   const auto n = static_cast<size_t>(target_logits.rows());
   const auto width = static_cast<size_t>(n_children);
-  const bool by_residual = rule.accept_by != AcceptBy::match;
+  const bool by_residual = weighs_draws(rule.accept_by);
   const int vocab = vocab_of(target_logits);
   check_rule(rule);
   TANDEM_CHECK(n_children <= vocab, "{} children of {} tokens", n_children, vocab);

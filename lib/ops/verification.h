@@ -50,6 +50,7 @@ struct VerifyRule {
   SampleRule target;
   SampleRule draft;  // that the children were drawn by
   AcceptBy accept_by = AcceptBy::match;
+  FloorRule floor = {};  // of the rules that have one
   bool wants_logprobs = true;
 };
 
@@ -62,8 +63,8 @@ struct Verified {
 };
 
 /// Which nodes the target accepts, and one more token, for each sequence. Texts made this way
-/// follow the target's distribution; by match, and for trees of the root alone, it is the very text
-/// that plain sampling with this seed gives.
+/// follow the target's distribution, but by floors; by match, and for trees of the root alone, it
+/// is the very text that plain sampling with this seed gives.
 /// shapes   target_logits, draft_logits [*, V] f32; the latter may be empty by match
 /// errors   kind numeric for a row read with NaN, +inf or no finite logit
 std::vector<Verified> verify_trees(const Tensor& target_logits, const Tensor& draft_logits,

@@ -133,6 +133,18 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
                                    {"max_gap", c.max_gap},
                                    {"gap_allowed", gap},
                                    {"max_tokens", recipe_.sampling.max_tokens}}});
+  if (!is_lossy(speculation.accept_by())) return;
+  const double agreement =
+      c.tokens > 0 ? 1 - static_cast<double>(c.differences.size()) / static_cast<double>(c.tokens)
+                   : 1;
+  verdicts_.push_back(
+      {.check = "the rule loses nothing",
+       .texts = n,
+       .found = fmt::format("{} is lossy: {:.2f} % of greedy tokens are the target's",
+                            speculation.stats().rule, 100 * agreement),
+       .limit = "a rule without a floor",
+       .passed = false,
+       .details = {{"agreement", agreement}}});
 }
 
 void SpecCheck::check_matched(decode::Engine& target, speculate::Rounds& speculation) {
@@ -265,6 +277,7 @@ Json SpecCheck::json(const speculate::RoundStats& rounds) const {
             {"place", recipe::yaml_text(recipe_.cache.place)}}},
           {"drafter", rounds.drafter},
           {"verify", rounds.rule},
+          {"lossy", rounds.lossy},
           {"nodes", tree_.size()},
           {"device", pair_.device().name()},
           {"compute", exact_ ? "f32" : "bf16"},

@@ -47,6 +47,38 @@ TEST_SUITE("cli/spec-check") {
     }
   }
 
+  TEST_CASE("a rule with a floor is lossy: its agreement, and exit status 7") {
+    for (const std::string rule : {"floor", "floor_or_argmax", "typical"}) {
+      CAPTURE(rule);
+      const Outcome run =
+          spec_check({"-r", "sequoia/tiny-16m", "--json", "-s", "spec.verify=" + rule});
+      CHECK(run.status == 7);
+      const Json j = Json::parse(run.out);
+      CHECK(j["lossless"] == false);
+      CHECK(j["lossy"] == true);
+      CHECK(j["verify"] == rule);
+      double agreement = -1;
+      for (const Json& check : j["checks"]) agreement = check.value("agreement", agreement);
+      CHECK(agreement > 0.5);
+      CHECK(agreement < 1);
+    }
+    // Nothing passes: the texts are the target's, but the rule stays what it is.
+    const Outcome run =
+        spec_check({"-r", "sequoia/tiny-16m", "-s", "spec.verify=floor", "-s", "spec.floor=1.1"});
+    CHECK(run.status == 7);
+    CHECK(run.out.find("floor is lossy: 100.00 % of greedy tokens are the target's") !=
+          std::string::npos);
+    const auto refused = [](const std::string& setting, const std::string& why) {
+      const Outcome bad = spec_check({"-r", "sequoia/tiny-16m", "-s", setting});
+      CHECK(bad.status == 3);
+      CHECK(bad.err.find(why) != std::string::npos);
+    };
+    refused("spec.floor=-0.1", "spec.floor: -0.1 is out of range");
+    refused("spec.floor=.nan", "spec.floor");
+    refused("spec.score_temperature=0", "spec.score_temperature: 0 is out of range");
+    refused("spec.verify_within=floor", "spec.verify_within: floor accepts tokens that the rounds");
+  }
+
   TEST_CASE("a target that drafts for itself under a window: chains and trees, batches") {
     for (const std::vector<std::string>& shape :
          {std::vector<std::string>{"-s", "tree.path=", "-s", "spec.gamma=3"}, {}}) {

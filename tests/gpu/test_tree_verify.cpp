@@ -44,7 +44,7 @@ class OnGpu {
     p.n_children = n_children_.as<int32_t>();
     p.target_row = target_row_.as<int32_t>();
     p.target_logits = target_.as<float>();
-    if (rules.accept_by != AcceptBy::match && rules.n_drawn > 0) {
+    if (weighs_draws(rules.accept_by) && rules.n_drawn > 0) {
       p.draft_row = draft_row_.as<int32_t>();
       p.draft_logits = draft_.as<float>();
     }
@@ -103,7 +103,7 @@ Verdicts check_trees(const Trees& t, const VerifyTreesParams& p) {
   const OnGpu gpu(t, p);
   gpu.launch();
   Verdicts want = verify_on_cpu(t, p), got = gpu.verdicts();
-  if (p.accept_by >= AcceptBy::block) {
+  if (goes_by_sequences(p.accept_by)) {
     forget_unused(t, want);
     forget_unused(t, got);
   }
@@ -219,6 +219,36 @@ TEST_SUITE("gpu/kernels/verify_trees") {
             }
       CHECK(n_accepted > n_seqs);
     }
+  }
+
+  TEST_CASE("by floors: trees and chains, one sequence and several, with and without logprobs") {
+    for (const int vocab : {7, 1009, 128256})
+      for (const AcceptBy by : {AcceptBy::floor, AcceptBy::floor_or_argmax, AcceptBy::typical})
+        for (const int n_seqs : {1, 5}) {
+          CAPTURE(vocab);
+          CAPTURE(static_cast<int>(by));
+          CAPTURE(n_seqs);
+          PhiloxStream stream(3);
+          Trees t{.vocab = vocab};
+          t.add_rows(Nature::normal, 12, stream);
+          for (int b = 0; b < n_seqs; ++b)
+            t.add(b % 2 == 0 ? 61 : 16, b % 2 == 0 ? 4 : 1, keep_rule({.temperature = 0.6f}),
+                  stream, true);
+          for (const Settings& s : {Settings{.temperature = 0}, Settings{.temperature = 0.8f},
+                                    Settings{.temperature = 1.0f, .top_p = 0.9, .penalty = 1.2f}})
+            for (const double probability : {0.0, 1e-3, 0.1, 2.0}) {
+              CAPTURE(probability);
+              VerifyTreesParams p = t.params(keep_rule(s), keep_rule(s), by);
+              p.floor = {.probability = probability, .temperature = 0.6f, .delta = 0.3};
+              const Verdicts want = check_trees(t, p);
+              if (probability == 2.0 && by == AcceptBy::floor) CHECK(n_accepted_in(want) == 0);
+              if (probability == 0) CHECK(n_accepted_in(want) > 0);
+              const OnGpu bare(t, p, false);
+              bare.launch();
+              CHECK(bare.verdicts().bonus == want.bonus);
+              CHECK(bare.verdicts().n_accepted == want.n_accepted);
+            }
+        }
   }
 
   TEST_CASE("nodes that no node leads to are never reached") {

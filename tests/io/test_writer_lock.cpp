@@ -76,7 +76,7 @@ TEST_SUITE("io/writer_lock") {
       }
       CHECK(refusal(folder / "other.jsonl") == "");
       holder.kill();
-      CHECK(fs::exists(folder / "out.jsonl.lock"));  // which stops nobody
+      CHECK(fs::exists(folder / "out.jsonl.lock"));  // which stops no other
       CHECK(refusal(file) == "");
     }
     CHECK_FALSE(fs::exists(folder / "out.jsonl.lock"));
@@ -137,7 +137,7 @@ TEST_SUITE("io/writer_lock") {
     CHECK(most == 1);
   }
 
-  TEST_CASE("where no lock file can be made, it says why and stops nobody") {
+  TEST_CASE("where no lock file can be made, it says why and stops no other") {
     const WriterLock lock("/no/such/folder/out", {});
     CHECK(lock.why_open() == "No such file or directory");
     CHECK(refusal("/no/such/folder/out") == "");

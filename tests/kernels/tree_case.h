@@ -97,7 +97,7 @@ struct TreeResult {
 
 inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& target,
                          const KeepRule& draft, AcceptBy by, int n_drawn = kAllDrawn,
-                         bool with_sums = false) {
+                         bool with_sums = false, const FloorRule& floor = {}) {
   const auto n = static_cast<size_t>(c.n_seqs());
   std::vector<int32_t> path(c.tokens.size()), n_accepted(n);
   std::vector<float> logprobs(c.tokens.size());
@@ -107,7 +107,7 @@ inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& t
                .logprobs = {}};
   const auto workspace =
       aligned_bytes(verify_workspace_bytes(c.vocab, most_nodes(c.node_begin.data(), c.n_seqs())));
-  const bool by_residual = by != AcceptBy::match;
+  const bool by_residual = weighs_draws(by);
   fn({.path = path.data(),
       .n_accepted = n_accepted.data(),
       .bonus = r.bonus.data(),
@@ -130,6 +130,7 @@ inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& t
       .target = target,
       .draft = draft,
       .accept_by = by,
+      .floor = floor,
       .workspace = workspace.get(),
       .draft_sums = with_sums ? c.draft_sums.data() : nullptr},
      {0, c.n_seqs()});

@@ -36,5 +36,14 @@ TEST_SUITE("speculate/verify_choice") {
     for (const VerifyChoice choice :
          {VerifyChoice::sequoia, VerifyChoice::block, VerifyChoice::traversal})
       CHECK_THROWS_AS((void)rule_for(choice, false, chain, false), Error);
+    for (const bool draws : {false, true}) {
+      CHECK(rule_for(VerifyChoice::floor, draws, tree, false) == AcceptBy::floor);
+      CHECK(rule_for(VerifyChoice::typical, draws, chain, false) == AcceptBy::typical);
+    }
+    for (const AcceptBy rule : {AcceptBy::floor, AcceptBy::floor_or_argmax, AcceptBy::typical})
+      CHECK(is_lossy(rule));
+    for (const AcceptBy rule :
+         {AcceptBy::match, AcceptBy::sequoia, AcceptBy::block, AcceptBy::traversal})
+      CHECK_FALSE(is_lossy(rule));
   }
 }

@@ -76,8 +76,8 @@ Courier::Spec seen_spec(const Round::Bounds& b) {
 size_t row_bytes(const Round::Bounds& b, Device device) {
   if (device.kind != Device::Kind::cuda) return 0;
   return std::max(cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs * b.tree.widest, 1),
-                  cuda::verify_memory_bytes(b.gpu, b.draws ? AcceptBy::traversal : AcceptBy::match,
-                                            b.vocab, b.max_seqs, static_cast<int>(n_nodes(b))));
+                  cuda::verify_memory_bytes(b.gpu, AcceptBy::traversal, b.vocab, b.max_seqs,
+                                            static_cast<int>(n_nodes(b))));
 }
 
 }  // namespace
@@ -230,8 +230,9 @@ void Round::draw_children(int level) {
         {tokens_.host + l.parent[p].first_child, static_cast<size_t>(l.parent[p].n_children)});
 }
 
-VerifyTreesParams Round::verification(const Tensor& logits, AcceptBy rule, int first) const {
-  const bool by_residual = rule != AcceptBy::match;
+VerifyTreesParams Round::verification(const Tensor& logits, const AcceptRule& rule,
+                                      int first) const {
+  const bool by_residual = weighs_draws(rule.by);
   const int nodes = tree_->size(), at = first * nodes;
   RoundNumbers named = numbers();
   named.sequence += first;
@@ -258,14 +259,15 @@ VerifyTreesParams Round::verification(const Tensor& logits, AcceptBy rule, int f
           .vocab = bounds_.vocab,
           .target = sampler_.rule.kept(),
           .draft = sampler_.rule.kept(),
-          .accept_by = rule,
+          .accept_by = rule.by,
+          .floor = rule.floor,
           .workspace = rows_,
           .draft_sums = by_residual && !draft_sums_.empty() ? draft_sums_.data() : nullptr};
 }
 
-void Round::verify(const Tensor& logits, AcceptBy rule, int first) {
+void Round::verify(const Tensor& logits, const AcceptRule& rule, int first) {
   // A lone root is drawn from the target by every rule; this one needs least for that.
-  const AcceptBy by = tree_->size() == 1 ? AcceptBy::match : rule;
+  const AcceptRule by = tree_->size() == 1 ? AcceptBy::match : rule;
   ops::verify_trees(verification(logits, by, first), exec_.stream());
 }
 

@@ -12,6 +12,7 @@
 #include "kv/paged_store.h"
 #include "kv/step.h"
 #include "speculate/round/round_results.h"
+#include "speculate/round/verify_choice.h"
 #include "speculate/tree/tree_room.h"
 #include "tensor/courier.h"
 
@@ -138,9 +139,9 @@ class Round {
   void draw_children(int level);
   /// Walks the trees of places [first, first + n) and finds the accepted paths.
   /// shapes   logits [n * nodes, vocab]
-  void verify(const Tensor& logits, AcceptBy rule, int first);
+  void verify(const Tensor& logits, const AcceptRule& rule, int first);
   /// What that reads and writes.
-  VerifyTreesParams verification(const Tensor& logits, AcceptBy rule, int first = 0) const;
+  VerifyTreesParams verification(const Tensor& logits, const AcceptRule& rule, int first = 0) const;
   /// Puts simulated paths, if there are any, in place of those found.
   void impose();
   /// The accepted paths, for the moves of their keys; nodes from n_held on have none.

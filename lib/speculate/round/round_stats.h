@@ -18,6 +18,7 @@ struct RoundEvent {
 struct RoundStats {
   std::string drafter;   // its name
   std::string rule;      // of verification, rule_name
+  bool lossy = false;    // it leaves the target's distribution
   int nodes = 0;         // of a tree, the root counts
   int64_t rounds = 0;    // a sequence's, not a batch's
   int64_t drafted = 0;   // nodes, roots left out

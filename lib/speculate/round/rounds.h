@@ -23,7 +23,8 @@ class Rounds : public decode::Decoder {
   virtual void share(std::span<const int32_t> prefix) = 0;
   /// As share, of tokens that this slot of the draft's cache holds already; it stays the caller's.
   virtual void continue_from(int draft_slot) = 0;
-  /// By match the very text is plain sampling's; by the others it has the target's distribution.
+  /// By match the very text is plain sampling's; by others that are not lossy it has the target's
+  /// distribution.
   virtual AcceptBy accept_by() const = 0;
   virtual const RoundStats& stats() const = 0;
   /// Of the rounds within them; null where there are none.
@@ -33,6 +34,7 @@ class Rounds : public decode::Decoder {
 struct RoundOptions {
   std::function<void(const RoundEvent&)> on_round = {};
   VerifyChoice verify = VerifyChoice::automatic;
+  FloorRule floor = {};  // where that is a rule with one
   /// Sees each round when it is over, with the target's logits of all nodes, as the device has
   /// them.
   std::function<void(const Round&, const Tensor& logits)> on_verified = {};

@@ -21,10 +21,12 @@ Speculation::Speculation(Reader target, std::unique_ptr<Drafter> drafter,
       exec_(target_.exec()),
       drafter_(std::move(drafter)),
       options_(std::move(options)),
-      verifier_(target, rule_for(options_.verify, drafter_->draws_children(), drafter_->largest(),
-                                 is_light(target_))),
+      verifier_(target, {rule_for(options_.verify, drafter_->draws_children(), drafter_->largest(),
+                                  is_light(target_)),
+                         options_.floor}),
       round_(bounds, *arena_, exec_),
       stats_(drafter_->name(), std::string(rule_name(verifier_.rule())), drafter_->room()) {
+  stats_.lossy = is_lossy(verifier_.rule());
   drafter_->join(round_);
 }
 

@@ -16,11 +16,11 @@ bool is_light(decode::Engine& target);
 /// roots.
 class Verifier {
  public:
-  Verifier(Reader reader, AcceptBy rule) : reader_(reader), rule_(rule) {}
+  Verifier(Reader reader, const AcceptRule& rule) : reader_(reader), rule_(rule) {}
 
   const Reader& reader() const { return reader_; }
   decode::Engine& target() const { return *reader_.engine; }
-  AcceptBy rule() const { return rule_; }
+  AcceptBy rule() const { return rule_.by; }
 
   /// Lays out the forward of a round that has begun, of the target's sequences in these slots. It
   /// is laid out again as long as sequences and shape are the same.
@@ -41,7 +41,7 @@ class Verifier {
 
  private:
   Reader reader_;
-  AcceptBy rule_;
+  AcceptRule rule_;
   kv::Step step_;
   const TokenTree* step_tree_ = nullptr;
 };

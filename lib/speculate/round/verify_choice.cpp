@@ -14,6 +14,12 @@ std::string_view rule_name(AcceptBy rule) {
       return "sequoia";
     case AcceptBy::block:
       return "block";
+    case AcceptBy::floor:
+      return "floor";
+    case AcceptBy::floor_or_argmax:
+      return "floor_or_argmax";
+    case AcceptBy::typical:
+      return "typical";
     case AcceptBy::traversal:
       break;
   }
@@ -26,6 +32,9 @@ AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree, bool i
                         why)
         .hint(hint);
   };
+  if (choice == VerifyChoice::floor) return AcceptBy::floor;
+  if (choice == VerifyChoice::floor_or_argmax) return AcceptBy::floor_or_argmax;
+  if (choice == VerifyChoice::typical) return AcceptBy::typical;
   const int widest = std::ranges::max(tree.n_children);
   if (!draws) {
     if (choice == VerifyChoice::automatic || choice == VerifyChoice::match) return AcceptBy::match;
@@ -49,10 +58,9 @@ AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree, bool i
             fmt::format("which verifies chains; a node of this tree has {} children", widest),
             "choose spec.verify=traversal, or auto; -s tree.path= -s spec.gamma=N drafts a chain");
       return AcceptBy::block;
-    case VerifyChoice::traversal:
-      break;
+    default:
+      return AcceptBy::traversal;
   }
-  return AcceptBy::traversal;
 }
 
 }  // namespace tandem::speculate

@@ -8,10 +8,31 @@
 namespace tandem::speculate {
 
 /// The rule that a recipe wants, `spec.verify`.
-enum class VerifyChoice : uint8_t { automatic, match, sequoia, block, traversal };
-constexpr std::array<std::string_view, 5> enum_names(VerifyChoice) {
-  return {"auto", "match", "sequoia", "block", "traversal"};
+enum class VerifyChoice : uint8_t {
+  automatic,
+  match,
+  sequoia,
+  block,
+  traversal,
+  floor,
+  floor_or_argmax,
+  typical
+};
+constexpr std::array<std::string_view, 8> enum_names(VerifyChoice) {
+  return {"auto", "match", "sequoia", "block", "traversal", "floor", "floor_or_argmax", "typical"};
 }
+/// As of AcceptBy.
+constexpr bool weighs_draws(VerifyChoice choice) {
+  return choice > VerifyChoice::match && choice < VerifyChoice::floor;
+}
+constexpr bool is_lossy(VerifyChoice choice) { return choice >= VerifyChoice::floor; }
+
+/// A rule, and what its floor is if it has one.
+struct AcceptRule {
+  AcceptBy by = AcceptBy::match;
+  FloorRule floor = {};
+  AcceptRule(AcceptBy rule, const FloorRule& of = {}) : by(rule), floor(of) {}
+};
 
 /// What records call a rule.
 std::string_view rule_name(AcceptBy rule);

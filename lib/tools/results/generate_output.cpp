@@ -120,6 +120,7 @@ std::string percents(const std::vector<double>& shares) {
 Json rounds_json(const speculate::RoundStats& r) {
   return {{"draft", r.drafter},
           {"verify", r.rule},
+          {"lossy", r.lossy},
           {"nodes", r.nodes},
           {"rounds", r.rounds},
           {"drafted", r.drafted},
@@ -255,12 +256,12 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
     text += fmt::format("\nattend   {} predicted", bench::hosted_choice(*hosted_));
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     text += fmt::format(
-        "\nrounds   {}, {:.2f} tokens each by {}; drafting {:.2f} s, target {:.2f} s, verifying "
+        "\nrounds   {}, {:.2f} tokens each by {}{}; drafting {:.2f} s, target {:.2f} s, verifying "
         "{:.2f} s\n         (tokens: the accepted ones and one more; {} of rounds accepted the "
         "1st, "
         "2nd, ...)",
-        rounds->rounds, rounds->tokens_per_round(), rounds->rule, rounds->draft_s, rounds->target_s,
-        rounds->verify_s, percents(rounds->rate_by_position()));
+        rounds->rounds, rounds->tokens_per_round(), rounds->rule, rounds->lossy ? " (lossy)" : "",
+        rounds->draft_s, rounds->target_s, rounds->verify_s, percents(rounds->rate_by_position()));
   if (const auto* within = speculation.within; within != nullptr && within->rounds > 0)
     text += fmt::format(
         "\nwithin   {} rounds, {:.2f} tokens each by {}; drafting {:.2f} s, target {:.2f} s, "

@@ -166,6 +166,7 @@ ChoosingRounds make_choosing_rounds(const SequoiaRecipe& recipe, const KindPlan&
     return std::make_unique<speculate::ModelDrafter>(draft, target, p.trees.front());
   };
   options.verify = recipe.spec.verify;
+  options.floor = recipe.spec.floors.rule();
   auto chooser = std::make_unique<speculate::ChoosingDrafter>(
       speculate::ChoosingDrafter::Drafters{
           .small = drafter(engines.drafter(), shapes.small),

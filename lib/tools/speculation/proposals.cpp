@@ -35,10 +35,17 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "draft.path: spec.draft is {}, where the small model is draft2.path; leave "
             "draft.path out",
             recipe::yaml_text(spec.draft));
+  if (speculate::is_lossy(spec.verify_within))
+    p.field("spec.verify_within",
+            "spec.verify_within: {} accepts tokens that the rounds around must know the "
+            "probability of; choose auto",
+            recipe::yaml_text(spec.verify_within));
   const bool draws = spec.draft != DraftKind::ngram;
-  if (!draws && spec.verify > speculate::VerifyChoice::match)
+  if (!draws && speculate::weighs_draws(spec.verify))
     p.field("spec.verify",
-            "spec.verify: prompt lookup proposes tokens that are not drawn; choose match or auto");
+            "spec.verify: prompt lookup proposes tokens that are not drawn; choose match, auto or "
+            "a rule "
+            "with a floor");
   if (draws && spec.verify == speculate::VerifyChoice::block && tree.path.automatic)
     p.field(
         "spec.verify",
@@ -61,7 +68,8 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "tree.replay: tree.accept says how trees do, too; leave one of both out");
   if (!tree.replay.empty() && !draws)
     p.field("tree.replay", "tree.replay: prompt lookup has no tree; leave tree.replay out");
-  else if (!tree.replay.empty() && spec.verify == speculate::VerifyChoice::match)
+  else if (!tree.replay.empty() &&
+           (spec.verify == speculate::VerifyChoice::match || speculate::is_lossy(spec.verify)))
     p.field("tree.replay",
             "tree.replay: rounds are recorded for rules that weigh draws; choose another "
             "spec.verify than match, or leave tree.replay out");
@@ -94,7 +102,7 @@ void SequoiaRecipe::check_within(recipe::Problems& p) const {
     p.field("tree.path",
             "tree.path: spec.within is ngram, which proposes chains of spec.gamma1 at most; leave "
             "tree.path, tree.accept and tree.replay out");
-  if (spec.verify_within > speculate::VerifyChoice::match)
+  if (speculate::weighs_draws(spec.verify_within))
     p.field("spec.verify_within",
             "spec.verify_within: prompt lookup proposes tokens that are not drawn; choose match or "
             "auto");
@@ -180,6 +188,7 @@ std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
                                                speculate::RoundOptions options) {
   const SpecSection& spec = recipe.spec;
   options.verify = spec.verify;
+  options.floor = spec.floors.rule();
   if (spec.draft == DraftKind::ngram)
     return speculate::lookup_rounds(*engines.target, spec.ngram, spec.most_gamma(),
                                     std::move(options));

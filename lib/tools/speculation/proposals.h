@@ -5,6 +5,7 @@
 #include "recipe/auto_counts.h"
 #include "speculate/round/verify_choice.h"
 #include "tools/speculation/draft_kind.h"
+#include "tools/speculation/floor_keys.h"
 #include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
@@ -20,6 +21,7 @@ struct SpecSection {
   int ngram = 3;
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
                           verify_within = speculate::VerifyChoice::automatic;
+  FloorKeys floors;
   bool force = false;
 
   template <class V>
@@ -51,8 +53,12 @@ struct SpecSection {
     v("verify", verify,
       "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of "
       "a tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, "
-      "block for a chain, traversal for a tree; sequoia where these cost more than they win");
-    v("verify_within", verify_within, "nested: the same for the rounds within");
+      "block for a chain, traversal for a tree; sequoia where these cost more than they win. "
+      "floor: "
+      "lossy, those that are likely enough; floor_or_argmax: or the likeliest; typical: likely "
+      "enough for how sure the target is");
+    floors.fields(v);
+    v("verify_within", verify_within, "nested: the same for the rounds within, none that is lossy");
     v("force", force, "speculate although tree.accept or tree.replay and the times predict a loss");
   }
   /// Of rounds within rounds.

@@ -8,6 +8,7 @@
 #include "recipe/sections.h"
 #include "speculate/round/verify_choice.h"
 #include "tools/results/bench_results.h"
+#include "tools/speculation/floor_keys.h"
 #include "tools/speculation_bench/hardware.h"
 #include "tools/speculation_bench/ways.h"
 
@@ -26,6 +27,7 @@ struct ChainSection {
   std::vector<int> gamma1 = {1}, gamma2 = {6}, rounds = {4};
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
                           verify_within = speculate::VerifyChoice::automatic;
+  FloorKeys floors;
 
   template <class V>
   void fields(V& v) {
@@ -39,6 +41,7 @@ struct ChainSection {
       "nested drafts: tokens with which no round within lengthens a chain, or a list");
     v("rounds", rounds, recipe::between(1, 64), "nested drafts: rounds within a round, or a list");
     v("verify", verify, "the rule that accepts drafted tokens; auto as sequoia-generate");
+    floors.fields(v);
     v("verify_within", verify_within, "nested drafts: the rule of the rounds within");
   }
 };

@@ -120,6 +120,7 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
 
 Json counts_json(const speculate::RoundStats& s) {
   return {{"verify", s.rule},
+          {"lossy", s.lossy},
           {"rounds", s.rounds},
           {"drafted", s.drafted},
           {"accepted", s.accepted},

@@ -37,7 +37,7 @@ class Runner {
       decoder_ = decode::plain_decoder(engine_);
       return;
     }
-    speculate::RoundOptions options{.verify = spec_.verify};
+    speculate::RoundOptions options{.verify = spec_.verify, .floor = spec_.floor};
     speculate::WithinOptions within{.verify = spec_.verify_within};
     if (way.simulated) options.simulate = way.acceptance;
     if (way.simulated && way.nested) within.simulate = way.nested->acceptance;

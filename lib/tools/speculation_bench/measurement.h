@@ -17,8 +17,9 @@ struct MeasureSpec {
   decode::GenerateSpec how;  // max_tokens: of a sequence; nothing else ends one
   int warm_ups = 1;          // runs of each way that are not counted, on the first prompts
   bool random_kv = false;    // in place of the prompts' keys and values
-  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
-                          verify_within = speculate::VerifyChoice::automatic;
+  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
+  FloorRule floor = {};
+  speculate::VerifyChoice verify_within = speculate::VerifyChoice::automatic;
 };
 
 /// One batch of prompts, decoded in one way.

@@ -200,6 +200,7 @@ MeasureSpec PointRun::measure_spec() {
       .warm_ups = r.bench.warm_ups,
       .random_kv = r.bench.random_kv,
       .verify = r.spec.verify,
+      .floor = r.spec.floors.rule(),
       .verify_within = r.spec.verify_within};
   spec.how.max_tokens = r.bench.new_tokens;
   spec.how.stop_ids.clear();  // all sequences are of one length

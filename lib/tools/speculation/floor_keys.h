@@ -1,0 +1,26 @@
+#pragma once
+#include "kernels/tree/verify_trees.h"
+#include "recipe/fields.h"
+
+namespace tandem::tools {
+
+/// Keys of sections `spec` that say what rules with a floor ask of drafted tokens.
+struct FloorKeys {
+  double floor = FloorRule{}.probability, delta = FloorRule{}.delta, score_temperature = 0.6;
+
+  template <class V>
+  void fields(V& v) {
+    v("floor", floor, recipe::at_least(0),
+      "verify floor, floor_or_argmax, typical: probability that passes; above 1 none does");
+    v("delta", delta, recipe::above(0),
+      "verify typical: the floor is at most this times e^-entropy");
+    v("score_temperature", score_temperature, recipe::above(0),
+      "verify floor, floor_or_argmax, typical: of the softmax that probabilities are of");
+  }
+  FloorRule rule() const {
+    return {
+        .probability = floor, .temperature = static_cast<float>(score_temperature), .delta = delta};
+  }
+};
+
+}  // namespace tandem::tools
