@@ -73,6 +73,7 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(attention_backward);
   TANDEM_PICK_BF16(cross_entropy);
   t.gather_columns = gather_columns_cpu;
+  t.unite_channels = unite_channels_cpu;
   t.adamw_narrow = adamw_narrow_cpu;
   TANDEM_PICK(square_sum);
   TANDEM_PICK(adamw);

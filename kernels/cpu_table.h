@@ -7,6 +7,7 @@
 #include "kernels/attention/attention_backward.h"
 #include "kernels/attention/mean_lse.h"
 #include "kernels/channels/gather_columns.h"
+#include "kernels/channels/unite_channels.h"
 #include "kernels/code/code.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/embed/convert.h"
@@ -103,6 +104,7 @@ struct CpuTable {
   AttentionBackwardFn* attention_backward;
   CrossEntropyFn* cross_entropy;
   GatherColumnsFn* gather_columns;
+  UniteChannelsFn* unite_channels;
   AdamWNarrowFn* adamw_narrow;
   SquareSumFn* square_sum;
   AdamWFn* adamw;

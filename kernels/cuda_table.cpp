@@ -98,6 +98,7 @@ constexpr CudaTable kTable{
     .cross_entropy = {cross_entropy_cuda},
     .embed_backward = {embed_backward_cuda},
     .gather_columns = {gather_columns_cuda},
+    .unite_channels = {unite_channels_cuda},
     .read_weight_part = {read_weight_part_cuda},
     .write_weight_part = {write_weight_part_cuda},
     .add_elements = {add_elements_cuda},

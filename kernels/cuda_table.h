@@ -7,6 +7,7 @@
 #include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/attention/mean_lse.h"
 #include "kernels/channels/gather_columns.h"
+#include "kernels/channels/unite_channels.h"
 #include "kernels/channels/weight_part.h"
 #include "kernels/code/choose_coded.h"
 #include "kernels/code/draw_tail.h"
@@ -128,6 +129,7 @@ struct CudaTable {
   cuda::Bodies<void(const CrossEntropyParams&, Stream)> cross_entropy;
   cuda::Bodies<void(const EmbedBackwardParams&, Stream)> embed_backward;
   cuda::Bodies<void(const GatherColumnsParams&, Stream)> gather_columns;
+  cuda::Bodies<void(const UniteChannelsParams&, Stream)> unite_channels;
   cuda::Bodies<void(const WeightPartParams&, Stream)> read_weight_part;
   cuda::Bodies<void(const WeightPartParams&, Stream)> write_weight_part;
   cuda::Bodies<void(const AddElementsParams&, Stream)> add_elements;
@@ -213,6 +215,7 @@ struct CudaTable {
     f("cross_entropy", cross_entropy);
     f("embed_backward", embed_backward);
     f("gather_columns", gather_columns);
+    f("unite_channels", unite_channels);
     f("read_weight_part", read_weight_part);
     f("write_weight_part", write_weight_part);
     f("add_elements", add_elements);

@@ -31,6 +31,7 @@ struct Setup {
   int max_seqs = 4;
   int max_tokens = 512;
   std::vector<recipe::Cache> caches = {{}};
+  std::vector<recipe::Sparse> sparse = {};
   int logit_rows = 128;
   int64_t total_tokens = 0;  // 0 = all sequences at full length
   Device device = {};
@@ -57,7 +58,8 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
                       .prompt_passes = s.prompt_passes,
                       .n_streamed = s.n_streamed,
                       .ring_eighths = s.ring_eighths},
-          .caches = s.caches};
+          .caches = s.caches,
+          .sparse = s.sparse};
 }
 
 inline std::unique_ptr<decode::Engine> make_engine(const std::filesystem::path& folder,

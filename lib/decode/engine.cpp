@@ -43,7 +43,34 @@ model::Llama::Options model_options(const EngineSpec& s) {
           .interrupted = s.interrupted,
           .device = s.device,
           .n_streamed = s.savings.n_streamed,
-          .host_embedding = s.savings.host_embedding};
+          .host_embedding = s.savings.host_embedding,
+          .by_channel = !s.sparse.empty()};
+}
+
+ffn::Channels::Spec channels_spec(const EngineSpec& s, const ModelFiles& files) {
+  const model::ModelConfig& c = files.config;
+  return {.shape = {.n_layers = c.n_layers, .dim = c.dim, .ffn_dim = c.ffn_dim, .dtype = s.compute},
+          .max_seqs = s.max_seqs,
+          .device = s.device,
+          .policies = s.sparse,
+          .fingerprint = files.fingerprint};
+}
+
+/// errors   kind recipe
+void check_sparse(const EngineSpec& s) {
+  const auto learns = [](const recipe::Sparse& p) { return ffn::needs_of(p).prompts; };
+  const auto cuts = [](const recipe::Cache& c) { return kv::needs_of(c).reads_prompts; };
+  if (std::ranges::any_of(s.sparse, learns) && std::ranges::any_of(s.caches, cuts))
+    throw recipe_error("cache.prefill",
+                       "is windowed, under which the FFN channels that a prompt uses are not known")
+        .hint(
+            "set cache.prefill dense, or a sparse.kind that learns nothing from prompts: "
+            "magnitude, cats without weigh, or cats_threshold");
+  if (s.savings.n_streamed > 0 && std::ranges::any_of(s.sparse, &ffn::reads_weights))
+    throw recipe_error("model.offload",
+                       "keeps layers in host memory, whose FFN weights sparse.kind magnitude and "
+                       "sparse.weigh would have to read")
+        .hint("set model.offload none, or another sparse.kind");
 }
 
 constexpr const char* kLogits = "activations/logits";
@@ -78,6 +105,7 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
           .max_tree_rows = s.max_tree_rows,
           .ring_eighths = s.savings.ring_eighths,
           .policies = caches_of(s),
+          .channels = s.channels,
           .device = s.device,
           .multiprocessors = gpu_of(s).multiprocessors,
           .block_shared_bytes = gpu_of(s).block_shared_bytes,
@@ -113,6 +141,7 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
     throw recipe_error("run.prefill_order",
                        "is layers, but cache.prefill windowed gives keys back as a prompt is read")
         .hint("set run.prefill_order chunks, or cache.prefill dense");
+  check_sparse(spec);
   // The program's own lines below count what that loads: on a GPU the driver and cuBLASLt, of
   // whose host memory a plan for one that is not here knows nothing.
   if (!spec.plan_for) ops::warm_up_linear(spec.compute, spec.device);
@@ -126,6 +155,7 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
     plan.add(kLogitRows, rows * sizeof(int32_t), spec.device);
   const kv::Cache::Spec cache = cache_spec(spec, files.config);
   kv::Cache::plan(cache, plan);
+  if (!spec.sparse.empty()) ffn::Channels::plan(channels_spec(spec, files), plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
   size_t pinned = kv::Cache::pinned_bytes(cache, plan);  // of a run on a GPU
   for (const char* group : {"weights", "embedding"}) pinned += plan.group_bytes(group, {});
@@ -148,6 +178,11 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
       logits_(arena_.take(kLogits), DType::f32,
               {model_.options().max_logit_rows, files_.config.vocab_size}, exec_.device()) {
   if (exec_.on_gpu()) rows_ = static_cast<int32_t*>(arena_.take(kLogitRows));
+  if (!spec_.sparse.empty()) {
+    channels_ = std::make_unique<ffn::Channels>(channels_spec(spec_, files_), arena_, exec_);
+    model_.read_by(*channels_);
+    cache_.notify(channels_.get());
+  }
   TANDEM_CHECK(!spec_.plan_for, "an engine on a GPU that is only planned for");
 }
 
@@ -211,7 +246,8 @@ void Engine::decode(std::span<const DrawSeq> sequences) {
     // costs nothing beside those copies.
     work();
   } else {
-    std::unique_ptr<cuda::Graph>& graph = decode_graphs_[{steps[0].reading.keys, n}];
+    std::unique_ptr<cuda::Graph>& graph =
+        decode_graphs_[{steps[0].reading.keys, steps[0].reading.channels, n}];
     if (!graph) graph = std::make_unique<cuda::Graph>(*queue_, work);
     graph->launch(*queue_);
     cache_.serve(steps);

@@ -6,12 +6,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/gpu_cards.h"
 #include "decode/model_files.h"
 #include "decode/sampler.h"
+#include "ffn/channels.h"
 #include "kv/cache.h"
 #include "model/llama.h"
 #include "recipe/sections.h"
@@ -63,7 +65,12 @@ struct EngineSpec {
   std::optional<GpuCard> plan_for = {};  // of a plan alone: its GPU, where that is not `device`
   Savings savings = {};
   std::vector<recipe::Cache> caches;  // the policies that share the store
-  Interrupted interrupted = {};       // polled while weights load, and within every forward
+  /// FFN policies: reading n of channels (kv::Reading) is the n-th, from 1 on.
+  std::vector<recipe::Sparse> sparse = {};
+  /// By cache, the channels of steps of its sequences that name no reading; those beyond the end
+  /// read all.
+  std::vector<int> channels = {};
+  Interrupted interrupted = {};  // polled while weights load, and within every forward
 };
 
 /// The GPU that the engine runs on or is planned for, as kernels see it; of no meaning on the CPU.
@@ -165,6 +172,8 @@ class Engine {
   const EngineSpec& spec() const { return spec_; }
   const MemoryPlan& memory_plan() const { return arena_.plan(); }
   kv::Cache& cache() { return cache_; }
+  /// Its FFN policies; null without.
+  const ffn::Channels* channels() const { return channels_.get(); }
   const kv::Cache& cache() const { return cache_; }
   model::Llama& model() { return model_; }
 
@@ -205,12 +214,13 @@ class Engine {
   Arena arena_;
   model::Llama model_;
   kv::Cache cache_;
+  std::unique_ptr<ffn::Channels> channels_;  // null without FFN policies
   Sampler sampler_;
   Tensor logits_;                // [max_logit_rows, vocab]
   int32_t* rows_ = nullptr;      // [max_logit_rows] on a GPU: whose logits are asked for
   std::vector<int32_t> tokens_;  // of the step in flight
-  // By policy and number of sequences, for the sampler's settings at the time but for the seed.
-  std::map<std::pair<int, int>, std::unique_ptr<cuda::Graph>> decode_graphs_;
+  // By reading and number of sequences, for the sampler's settings at the time but for the seed.
+  std::map<std::tuple<int, int, int>, std::unique_ptr<cuda::Graph>> decode_graphs_;
   SamplerSpec graph_spec_;
   std::vector<float> host_;  // copy of a GPU's tensor
 };

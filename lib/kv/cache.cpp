@@ -101,12 +101,14 @@ int Cache::fork(int slot, Readers readers) {
     else if (length(copy) > 0)
       p.on_prompt(copy, indexed_store(i));
   }
+  if (listener_ != nullptr) listener_->on_fork(slot, copy);
   return copy;
 }
 
 void Cache::release(int slot) {
   if (stream_) stream_->forget();
   for_readers(slot, [&](Policy& p, int) { p.on_release(slot); });
+  if (listener_ != nullptr) listener_->on_release(slot);
   if (queries_) queries_->release(slot);
   if (hosted_) hosted_->release(slot);
   store_.release(slot);
@@ -121,6 +123,7 @@ void Cache::adopt_prompt(int slot) {
       hosted_->wrote_far(slot);
   }
   for_readers(slot, [&](Policy& p, int i) { p.on_prompt(slot, indexed_store(i)); });
+  if (listener_ != nullptr) listener_->on_prompt(slot);
 }
 
 void Cache::truncate(int slot, int n) { go_back(slot, n, /*frees_pages=*/true); }
@@ -138,6 +141,7 @@ void Cache::go_back(int slot, int n, bool frees_pages) {
   // Readers may need room.
   if (hosted_ && frees_pages) hosted_->free_end(slot);
   for_readers(slot, [&](Policy& p, int i) { p.on_truncate(slot, n, indexed_store(i)); });
+  if (listener_ != nullptr) listener_->on_truncate(slot, n);
   if (frees_pages) store_.truncate(slot, n);
 }
 
@@ -222,7 +226,11 @@ Reading Cache::reading_of(const StepSpec& spec) const {
   const Readers readers = readers_of(spec.rows[0].slot);
   TANDEM_CHECK(spec.reading || readers.count() == 1 || spec.phase == Phase::prefill,
                "a step of sequences with {} readers names none", readers.count());
-  const Reading reading = spec.reading.value_or(Reading{.keys = readers.front()});
+  const auto usual = static_cast<size_t>(readers.front());
+  Reading reading = spec.reading.value_or(
+      Reading{.keys = readers.front(),
+              .channels = usual < spec_.channels.size() ? spec_.channels[usual] : 0});
+  if (spec.phase == Phase::prefill) reading.channels = 0;
   for (const SeqRows& r : spec.rows)
     TANDEM_CHECK(readers_of(r.slot).has(reading.keys), "slot {} has no reader {}", r.slot,
                  reading.keys);

@@ -14,6 +14,7 @@
 #include "kv/policy.h"
 #include "kv/prompt_indexing.h"
 #include "kv/readers.h"
+#include "kv/sequence_listener.h"
 #include "ops/attention.h"
 #include "ops/rope_table.h"
 
@@ -42,6 +43,9 @@ class Cache {
     /// beyond one layer, 1 to 8.
     int ring_eighths = 8;
     std::vector<recipe::Cache> policies;
+    /// By policy, the channels that a step of its sequences reads which names no reading; those
+    /// beyond the end read all.
+    std::vector<int> channels = {};
     Device device = {};
     int multiprocessors = 0;  // of the GPU, on one
     int block_shared_bytes = 0;
@@ -130,6 +134,8 @@ class Cache {
                      const AttendAs& to);
   /// Calls `observer` from now on; null: none. On the CPU.
   void observe(AttentionObserver* observer);
+  /// Reports what happens to sequences to `listener` from now on; null: to none.
+  void notify(SequenceListener* listener) { listener_ = listener; }
   /// Keeps the first `kept[b]` rows of each sequence, counted from the first after the committed
   /// tokens: those of the levels before are among them.
   void commit(const Step& step, std::span<const int> kept);
@@ -353,6 +359,7 @@ class Cache {
   // With keys in host memory, by policy:
   std::vector<std::unique_ptr<PromptIndexing>> indexing_;
   AttentionObserver* observer_ = nullptr;
+  SequenceListener* listener_ = nullptr;
 };
 
 }  // namespace tandem::kv

@@ -17,7 +17,7 @@ inline constexpr int kMaxTreeRows = 1024, kMaxDraftedRows = 4096;
 /// What a forward reads: which policy of the cache selects keys, and which FFN channels.
 struct Reading {
   int keys = 0;
-  int channels = 0;  // 0 = all; no other reading of channels exists yet
+  int channels = 0;  // 0 = all; n: the n-th FFN policy of the engine (lib/ffn)
   bool operator==(const Reading&) const = default;
 };
 

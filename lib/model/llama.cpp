@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/channels.h"
 #include "ops/elementwise.h"
 #include "ops/linear_choices.h"
 #include "ops/linear_gradient.h"
@@ -106,7 +107,7 @@ void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv:
       const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
       run_turn(i);
       attention_end(layer, w, steps[i], cache);
-      ffn_block(layer, w, {});
+      ffn_block(layer, w, steps[i], {});
       if (layer + 1 < config_.n_layers)
         attention_begin(layer + 1, weights_.layers[static_cast<size_t>(layer) + 1], steps[i],
                         cache);
@@ -118,7 +119,9 @@ void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv:
 
 void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
                         std::span<const LayerActivations> kept) {
-  TANDEM_CHECK(step.reading.channels == 0, "no reading {} of channels", step.reading.channels);
+  TANDEM_CHECK(step.reading.channels == 0 || (channels_ != nullptr && kept.empty() &&
+                                              step.reading.channels <= channels_->n_policies()),
+               "no reading {} of channels", step.reading.channels);
   TANDEM_CHECK(kept.empty() || static_cast<int>(kept.size()) == config_.n_layers,
                "activations of {} layers kept, of {}", kept.size(), config_.n_layers);
   n_rows_ = step.arrays.n_rows;
@@ -181,7 +184,7 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
         turn_to(i);
         cache.begin_step(layer, steps, i);
         attention_block(layer, w, steps[i], cache, {});
-        ffn_block(layer, w, {});
+        ffn_block(layer, w, steps[i], {});
       }
       cache.end_layer(layer, steps);
       on_layer(layer + 1);
@@ -210,7 +213,7 @@ void Llama::run_layers(const kv::Step& step, kv::Cache& cache,
     const LayerActivations to =
         kept.empty() ? LayerActivations{} : kept[static_cast<size_t>(layer)];
     attention_block(layer, w, step, cache, to);
-    ffn_block(layer, w, to);
+    ffn_block(layer, w, step, to);
   });
 }
 
@@ -328,7 +331,42 @@ void Llama::add_attended(int layer, const LayerWeights& w, const LayerActivation
   linear_into_residual(layer, LayerMatrix::wo, act(attended, n_rows_, config_.q_dim()), w.wo);
 }
 
-void Llama::ffn_block(int layer, const LayerWeights& w, const LayerActivations& to) {
+void Llama::read_by(ffn::Channels& channels) {
+  channels_ = &channels;
+  for (int layer = 0; layer < config_.n_layers; ++layer) {
+    const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+    if (!w.qkv.empty()) channels.read_weights(layer, {w.gate_up, w.w_down});
+  }
+}
+
+bool Llama::listed_ffn(int layer, const LayerWeights& w, const kv::Step& step) {
+  if (channels_ == nullptr || !ffn::Channels::reads_lists(step)) return false;
+  const LayerActivations shared = shared_activations();
+  const Stream stream = exec_.stream();
+  const bool after_gate = channels_->comes_after_gate(step);
+  const Tensor normed = act(normed_, n_rows_, config_.dim);
+  const Tensor gate = act(shared.gate_up, n_rows_, config_.ffn_dim);
+  const Tensor ffn = act(shared.ffn, n_rows_, config_.ffn_dim);
+
+  poll(options_.interrupted);
+  ops::rms_norm(normed, residual(), w.norms.ffn, static_cast<float>(config_.rms_eps), stream);
+  if (after_gate) ops::gates(gate, normed, w.gate_up, stream);
+  const ops::ChannelList list = channels_->select(layer, step, after_gate ? gate : Tensor{});
+  if (after_gate)
+    ops::up_channels(ffn, gate, normed, w.gate_up, list, stream);
+  else
+    ops::swiglu_channels(ffn, normed, w.gate_up, list, stream);
+  poll(options_.interrupted);
+  ops::down_channels(residual(), ffn, w.w_down, list, stream);
+  return true;
+}
+
+void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
+                      const LayerActivations& to) {
+  if (listed_ffn(layer, w, step)) return;
+  const bool observed = channels_ != nullptr && channels_->observes(step);
+  const bool keeps_halves =
+      to.gate_up != nullptr || (observed && channels_->observes_gate_up(step));
   const LayerActivations shared = shared_activations();
   const Tensor x = residual();
   const Tensor gate_up = gate_up_at(to.gate_up ? to.gate_up : shared.gate_up);
@@ -341,19 +379,21 @@ void Llama::ffn_block(int layer, const LayerWeights& w, const LayerActivations& 
   if (side_ != nullptr) {
     normed_linear(layer, LayerMatrix::gate_up, gate_up, w.norms.ffn, w.gate_up, to.normed_mid);
     ops::silu_mul(ffn, gate_up, exec_.stream());
-  } else if (to.gate_up == nullptr && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
+  } else if (!keeps_halves && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
     ops::linear_fused(ffn, x, fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
   } else {
     void* const place = to.normed_mid != nullptr ? to.normed_mid : normed_;
     const Tensor normed = act(place, n_rows_, config_.dim);
     ops::rms_norm(normed, x, w.norms.ffn, eps, exec_.stream());
-    if (to.gate_up == nullptr) {
+    if (!keeps_halves) {
       ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
     } else {  // which need not leave the gate
       ops::linear(gate_up, normed, w.gate_up, ops::Accumulate::no, workspace_, exec_.stream());
       ops::silu_mul(ffn, gate_up, exec_.stream());
     }
   }
+  if (observed)
+    channels_->observe(layer, step, {.product = ffn, .gate_up = keeps_halves ? gate_up : Tensor{}});
   poll(options_.interrupted);
   linear_into_residual(layer, LayerMatrix::w_down, ffn, w.w_down);
 }

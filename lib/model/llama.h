@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "ffn/channels.h"
 #include "kv/cache.h"
 #include "model/activations.h"
 #include "model/config.h"
@@ -34,8 +35,11 @@ class Llama {
     int n_streamed = 0;  // layers in host memory, of a run on a GPU
     Trainable trainable = {};
     bool host_embedding = false;  // as WeightPlaces'
+    bool by_channel = false;      // as WeightPlaces'
 
-    WeightPlaces places() const { return {device, n_streamed, trainable, host_embedding}; }
+    WeightPlaces places() const {
+      return {device, n_streamed, trainable, host_embedding, by_channel};
+    }
   };
 
   static void plan(const ModelConfig& config, const Options& options, MemoryPlan& plan);
@@ -92,6 +96,10 @@ class Llama {
   /// Adapters whose products every forward from now on adds; null: none. It must outlive its use.
   void attach(SideProducts* side) { side_ = side; }
 
+  /// FFN policies whose readings steps name from now on, and which observe steps of all channels;
+  /// they outlive this. Shows them the weights of the layers that are not streamed.
+  void read_by(ffn::Channels& channels);
+
   const ModelConfig& config() const { return config_; }
   const Options& options() const { return options_; }
   const Weights& weights() const { return weights_; }
@@ -120,7 +128,10 @@ class Llama {
                const LayerActivations& to);
   void add_attended(int layer, const LayerWeights& w, const LayerActivations& to);
   void run_turn(size_t i);
-  void ffn_block(int layer, const LayerWeights& w, const LayerActivations& to);
+  void ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
+                 const LayerActivations& to);
+  /// The same of listed channels; false, and nothing done, where the step reads all.
+  bool listed_ffn(int layer, const LayerWeights& w, const kv::Step& step);
   Tensor heads_at(void* place) const;
   Tensor gate_up_at(void* place) const;
   /// y = norm(x) W^T, in one pass where that pays.
@@ -150,6 +161,7 @@ class Llama {
   ops::RopeTable rope_;
   Exec exec_;
   SideProducts* side_ = nullptr;
+  ffn::Channels* channels_ = nullptr;
   int64_t n_rows_ = 0;               // of the last forward
   int32_t* ids_ = nullptr;           // [max_rows] on a GPU: tokens of a forward, or rows of logits
   float* own_residual_;              // [max_rows, dim]

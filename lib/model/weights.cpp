@@ -64,7 +64,9 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, P
   }
   p.spec.device = places.device;
   const bool outside = kind == ProductKind::lm_head || kind == ProductKind::embedding;
-  p.spec.trainable = outside ? places.trainable.any() : layer >= places.trainable.from;
+  const bool is_ffn = kind == ProductKind::gate_up || kind == ProductKind::w_down;
+  p.spec.trainable = outside ? places.trainable.any()
+                             : layer >= places.trainable.from || (is_ffn && places.by_channel);
   return p;
 }
 

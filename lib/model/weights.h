@@ -69,6 +69,8 @@ struct WeightPlaces {
   /// A GPU's run keeps the embedding there too, and fetches the rows that it needs; not where the
   /// head has them.
   bool host_embedding = false;
+  /// FFN matrices can be read channel by channel too (ops/channels.h).
+  bool by_channel = false;
 };
 
 struct Weights {

@@ -26,6 +26,11 @@ double layer_flops(const ModelConfig& c);
 /// Parameters that every step reads: all but the embedding's, of which it reads a row a token,
 /// where the head has separate ones.
 double step_params(const ModelConfig& c);
+/// Parameters, embedding and head among them, that a step uses which reads a share of the FFN's
+/// channels, and with `all_gates` every row of gate; over those of the whole model. Norms and
+/// biases are left out; a tied embedding counts once.
+/// source   Sirius (arXiv 2409.03856), the density d_s of a sparse model
+double param_density(const ModelConfig& c, double channels, bool all_gates);
 /// The head's, for one row of logits.
 double head_flops(const ModelConfig& c);
 /// Attention's over the visible pairs of query and key: 2 d for the score and 2 d for the value, a

@@ -11,6 +11,7 @@
 #include "recipe/fields.h"
 #include "recipe/gpu_name.h"
 #include "recipe/offload.h"
+#include "recipe/sparse_section.h"
 
 // The sections that tools share, spelled the same everywhere. A tool's recipe struct holds those
 // that it reads; any other section in a recipe is an error.

@@ -14,6 +14,13 @@ double chain_tokens(int gamma, std::span<const double> alphas);
 /// Variance of a round's tokens.
 double chain_tokens_variance(int gamma, double alpha);
 
+/// Parameters that a token uses, over those of the whole model, of rounds that draft k - 1 tokens
+/// with a share `density` of them and verify with all once.
+/// advance  tokens of a round
+/// source   Sirius (arXiv 2409.03856): APU = (1 + (k - 1) d_s) / AAL; all rows of the verification
+///          count as one pass, beams as their chain
+double params_per_token(double k, double density, double advance);
+
 /// The alpha with which a round gives that many tokens; 0 for a single one, none where gamma + 1
 /// tokens are not enough.
 std::optional<double> alpha_for(int gamma, double tokens);

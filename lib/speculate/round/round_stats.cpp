@@ -10,6 +10,8 @@ void RoundStats::add(const RoundEvent& round) {
   ++rounds;
   drafted += round.drafted;
   accepted += round.accepted;
+  offered += round.offered;
+  cut_short += round.accepted < round.offered ? 1 : 0;
   tested += std::min(round.accepted + 1, round.drafted);
   emitted += round.accepted + 1;
   ++accepted_hist[static_cast<size_t>(round.accepted)];
@@ -19,6 +21,8 @@ void RoundStats::add(const RoundStats& other) {
   rounds += other.rounds;
   drafted += other.drafted;
   accepted += other.accepted;
+  offered += other.offered;
+  cut_short += other.cut_short;
   tested += other.tested;
   emitted += other.emitted;
   for (size_t i = 0; i < accepted_hist.size(); ++i) accepted_hist[i] += other.accepted_hist[i];
@@ -33,6 +37,8 @@ RoundStats RoundStats::since(const RoundStats& earlier) const {
   s.rounds -= earlier.rounds;
   s.drafted -= earlier.drafted;
   s.accepted -= earlier.accepted;
+  s.offered -= earlier.offered;
+  s.cut_short -= earlier.cut_short;
   s.tested -= earlier.tested;
   s.emitted -= earlier.emitted;
   for (size_t i = 0; i < s.accepted_hist.size(); ++i)

@@ -12,18 +12,21 @@ namespace tandem::speculate {
 struct RoundEvent {
   int seq = 0;
   int drafted = 0, accepted = 0;
+  int offered = 0;  // of the drafted ones, those of a longest path
 };
 
 /// What rounds have done so far, over all sequences.
 struct RoundStats {
-  std::string drafter;   // its name
-  std::string rule;      // of verification, rule_name
-  bool lossy = false;    // it leaves the target's distribution
-  int nodes = 0;         // of a tree, the root counts
-  int64_t rounds = 0;    // a sequence's, not a batch's
-  int64_t drafted = 0;   // nodes, roots left out
-  int64_t accepted = 0;  // of them
-  int64_t tested = 0;    // of chains: the accepted ones, and the one that ended each round early
+  std::string drafter;    // its name
+  std::string rule;       // of verification, rule_name
+  bool lossy = false;     // it leaves the target's distribution
+  int nodes = 0;          // of a tree, the root counts
+  int64_t rounds = 0;     // a sequence's, not a batch's
+  int64_t drafted = 0;    // nodes, roots left out
+  int64_t accepted = 0;   // of them
+  int64_t offered = 0;    // tokens that could have been accepted: of longest paths
+  int64_t cut_short = 0;  // rounds that accepted fewer
+  int64_t tested = 0;     // of chains: the accepted ones, and the one that ended each round early
   int64_t emitted =
       0;  // tokens: accepted and one more a round, those after a sequence's end included
   std::vector<int64_t> accepted_hist;  // rounds by number of accepted nodes
@@ -44,6 +47,16 @@ struct RoundStats {
   /// Accepted tokens and the one after them: vLLM's mean acceptance length.
   double tokens_per_round() const {
     return rounds > 0 ? static_cast<double>(emitted) / static_cast<double>(rounds) : 0;
+  }
+  /// Tokens that were given up in a round which accepted fewer than it could: Sirius' rollback
+  /// length.
+  double mean_rollback() const {
+    return cut_short > 0 ? static_cast<double>(offered - accepted) / static_cast<double>(cut_short)
+                         : 0;
+  }
+  /// Drafted tokens of a path and the one after it: Sirius' kernel size k.
+  double mean_offered() const {
+    return rounds > 0 ? 1 + static_cast<double>(offered) / static_cast<double>(rounds) : 0;
   }
   /// Rounds that accepted a token at depth 1, 2, ... over all rounds: vLLM's acceptance rate by
   /// position. Empty without rounds.

@@ -218,10 +218,11 @@ std::vector<std::vector<Drawn>> Speculation::finish_round(const Flight& flight) 
     slots.push_back(flight.slots[b]);
     kept.push_back(static_cast<int>(drawn[b].size()));
     tokens_a_round_ += (kept.back() - tokens_a_round_) / 32;
-    const RoundEvent event{flight.seqs[b], results.n_drafted(b), kept.back() - 1};
+    const int drafted = results.n_drafted(b);
+    const int offered = std::min(drafted, results.tree().levels() - 1);
+    const RoundEvent event{flight.seqs[b], drafted, kept.back() - 1, offered};
     stats_.add(event);
     if (options_.on_round) options_.on_round(event);
-    const int offered = std::min(event.drafted, results.tree().levels() - 1);
     target_.cache().report_round(flight.slots[b], event.accepted, offered);
   }
   if (options_.on_verified) {

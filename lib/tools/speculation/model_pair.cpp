@@ -42,10 +42,15 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
       draft_cache_(proposer == Proposer::nested          ? draft2.cache
                    : proposer == Proposer::nested_lookup ? recipe::Cache{}
                                                          : draft.cache),
+      self_sparse_(draft.sparse),
       proposer_(proposer),
       sizer_(model, run, {cache, draft.cache, draft_cache_}, dry_run),
       target_(sizer_.open_model()) {
   check_reads_trees("cache.kind", "", cache);
+  if (self_sparse_.any() && proposer != Proposer::target)
+    throw recipe_error("draft.sparse.kind", "is {}, which is for a model that drafts for itself",
+                       recipe::yaml_text(self_sparse_.kind))
+        .hint("set spec.draft=self, or leave draft.sparse out");
   if (!has_draft()) return;
   check_reads_trees("draft.cache.kind", "", draft.cache);
   if (proposer == Proposer::target || proposer == Proposer::nested_lookup) return;
@@ -54,6 +59,14 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
   const recipe::ModelName& small = is_nested ? draft2.path : draft.path;
   draft_ = decode::open_model(small.value, static_cast<uint64_t>(run.seed));
   speculate::check_vocabularies(target_, *draft_);
+}
+
+kv::Reading ModelPair::self_reading() const {
+  const auto reads_all = [](const recipe::Cache& c) {
+    return c.kind == recipe::CacheKind::full && !c.is_hosted();
+  };
+  const bool same_keys = self_sparse_.any() && reads_all(cache_) && reads_all(self_cache_);
+  return {.keys = same_keys ? 0 : 1, .channels = self_sparse_.any() ? 1 : 0};
 }
 
 void ModelPair::leave_draft() {
@@ -77,7 +90,10 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
   const bool alone = proposer_ == Proposer::target;
   target_spec_ = sizer_.spec(room, alone ? target.with(draft) : target, cache_);
   target_spec_.caches = {cache_};
-  if (reads_twice()) target_spec_.caches.push_back(self_cache_);
+  if (reads_twice()) {
+    if (self_reading().keys > 0) target_spec_.caches.push_back(self_cache_);
+    if (self_reading().channels > 0) target_spec_.sparse = {self_sparse_};
+  }
   room.batch *= draft_copies;
   room.total *= draft_copies;
   if (draft_) draft_spec_ = sizer_.spec(room, draft, draft_cache_);
@@ -107,6 +123,11 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   }
   const bool reads_all = !has_draft() || draft_cache_.kind == recipe::CacheKind::full;
   if (!reads_all) j["draft_cache"] = recipe::yaml_text(draft_cache_.kind);
+  std::string sparse;
+  if (self_sparse_.any()) {
+    j["draft_sparse"] = recipe::yaml_text(self_sparse_.kind);
+    sparse = fmt::format(", {} channels", recipe::yaml_text(self_sparse_.kind));
+  }
   std::string within;
   if (nests()) {
     j["within"] = recipe::yaml_text(self_cache_.kind);
@@ -117,8 +138,8 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   j.update(cli::memory_json(plan_, limits));
   cli::print_plan(
       cx,
-      fmt::format("model    {}\n{}draft    {}{}{}\n{}{}{}\n", target_.name, cache, draft,
-                  reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind), within,
+      fmt::format("model    {}\n{}draft    {}{}{}{}\n{}{}{}\n", target_.name, cache, draft,
+                  reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind), sparse, within,
                   cli::gpu_line(limits), lines, cli::memory_lines(plan_, limits)),
       j, plan_, limits);
   return 0;
@@ -127,6 +148,7 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
 ModelPair::Engines ModelPair::load(cli::Context& cx) {
   admit_plan(cx, plan_, sizer_.limits());
   Engines engines;
+  engines.self_reading = self_reading();
   engines.target = load_engine(cx, std::move(target_), target_spec_, plan_);
   if (draft_)
     engines.draft =

@@ -15,12 +15,14 @@ namespace tandem::tools {
 struct DraftSection {
   recipe::ModelName path;
   recipe::Cache cache;
+  recipe::Sparse sparse;
 
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(),
       "model that proposes tokens, with the tokenizer of model.path");
     v("cache", cache, "what it reads of the text");
+    v("sparse", sparse, "spec.draft self: which FFN channels it reads");
   }
   void check(recipe::Problems& p) const;
   /// For tools and settings that need one.
@@ -91,6 +93,7 @@ class ModelPair {
   const recipe::Cache& draft_cache() const { return draft_cache_; }
   /// The second reading of a target that has one.
   const recipe::Cache& self_cache() const { return self_cache_; }
+  const recipe::Sparse& self_sparse() const { return self_sparse_; }
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
   bool has_draft() const { return proposer_ != Proposer::none; }
@@ -123,11 +126,12 @@ class ModelPair {
 
   struct Engines {
     std::unique_ptr<decode::Engine> target, draft;  // draft null if there is no other model
+    kv::Reading self_reading = {.keys = 1};
 
-    /// The model that proposes: under the second policy of the target's cache, where it is that.
+    /// The model that proposes: the target under its second reading, where it is that.
     speculate::Reader drafter() const { return draft ? speculate::Reader(*draft) : self(); }
-    /// The target under that policy.
-    speculate::Reader self() const { return {*target, {.keys = 1}}; }
+    /// The target under that reading.
+    speculate::Reader self() const { return {*target, self_reading}; }
   };
   /// Loads both, once.
   /// errors   kind memory, input, interrupted
@@ -138,9 +142,12 @@ class ModelPair {
     return proposer_ == Proposer::nested || proposer_ == Proposer::nested_lookup;
   }
   bool reads_twice() const { return proposer_ == Proposer::target || nests(); }
+  /// How the target reads as a draft: other keys, some of the channels, or both.
+  kv::Reading self_reading() const;
 
   const recipe::Run& run_;
   recipe::Cache cache_, self_cache_, draft_cache_;
+  recipe::Sparse self_sparse_;
   Proposer proposer_;
   EngineSizer sizer_;
   decode::ModelFiles target_;

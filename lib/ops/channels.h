@@ -1,0 +1,87 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "kernels/channels/unite_channels.h"
+#include "ops/linear.h"
+#include "ops/step_arrays.h"
+
+/// Products of listed channels of an FFN, and what chooses the lists. Channel j of F is row j of
+/// gate and of up, [2 F, D], and column j of down, [D, F]. Pointers and tensors of a call are on
+/// the device of its weights; on a GPU the work goes to the stream, where graphs may record it.
+namespace tandem::ops {
+
+/// Ids in rising order, and how many: both where the model computes.
+struct ChannelList {
+  const int32_t* ids = nullptr;  // [n]
+  const int32_t* n = nullptr;    // [1]
+  int most = 0;                  // n at most
+};
+
+/// y = silu(x W_gate^T), of all channels.
+/// shapes   y [rows, F], x [rows, D], both in the weights' dtype; w [2 F, D]
+void gates(const Tensor& y, const Tensor& x, const PackedWeights& w, Stream stream = {});
+/// y[:, i] = silu(g) * u of channel ids[i]; places beyond the list keep their bits.
+/// shapes   as gates; y [rows, most]
+void swiglu_channels(const Tensor& y, const Tensor& x, const PackedWeights& w,
+                     const ChannelList& list, Stream stream = {});
+/// The same where silu(g) of all channels is known.
+/// shapes   gate [rows, F]
+void up_channels(const Tensor& y, const Tensor& gate, const Tensor& x, const PackedWeights& w,
+                 const ChannelList& list, Stream stream = {});
+/// out += y W_down^T + b over listed channels.
+/// shapes   out [rows, D] f32, y [rows, most], w [D, F]
+void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
+                   const ChannelList& list, Stream stream = {});
+
+/// What rows of each sequence's slot have added to, channel by channel.
+struct ChannelSums {
+  float* sums = nullptr;  // of slot s from s * slot_stride on, [F]
+  float* rows = nullptr;  // rows that were added, of slot s at s * rows_stride
+  int64_t slot_stride = 0, rows_stride = 0;
+};
+struct AddSquares {
+  ChannelSums to;
+  Tensor x;               // [rows, columns]
+  int64_t first = 0;      // column of channel 0
+  bool normalise = true;  // divide each row's squares by their sum; a row of zeros adds nothing
+  /// 0: sums grow. Else they become the mean of their rows' squares times (1 - blend), and that of
+  /// the step's times blend, both times the rows that were added before, which stay as many.
+  float blend = 0;
+};
+/// Adds the squares of a step's rows, one after the other in the order of tokens, to the sums of
+/// their slots.
+/// numerics f32; how rows are divided into steps shows in no bit where blend is 0
+void add_squares(const AddSquares& what, const StepArrays& step, int n_channels,
+                 Stream stream = {});
+
+/// sums[j] of the squares of a matrix' rows (down: of its columns), their square roots multiplied.
+/// shapes   out [F] f32
+void channel_norms_gate_up(float* out, const PackedWeights& gate_up, Stream stream = {});
+void channel_norms_down(float* out, const PackedWeights& down, Stream stream = {});
+
+struct ScoreChannels {
+  float* scores = nullptr;       // [F] out
+  Tensor gate;                   // [rows, F]
+  bool largest = false;          // the largest |gate| of the step's rows, in place of their sum
+  ChannelSums weights = {};      // multiply each row's by the root of its slot's mean square
+  const float* norms = nullptr;  // [F] and by these; null: neither
+};
+/// |gate| of the step's rows together; places without a sequence add nothing.
+void score_channels(const ScoreChannels& what, const StepArrays& step, Stream stream = {});
+
+struct ChooseChannels {
+  int32_t* ids = nullptr;         // out: of list l from l * id_stride on, rising
+  int32_t* n = nullptr;           // out: of list l at l * n_stride
+  const float* scores = nullptr;  // of list l from l * score_stride on, [n_channels]; no NaN
+  int64_t id_stride = 0, n_stride = 0, score_stride = 0;
+  int n_lists = 1, n_channels = 0, keep = 0;
+};
+/// The `keep` channels of the largest scores; of equal ones the last.
+void choose_channels(const ChooseChannels& what, Stream stream = {});
+/// Those whose score is at least `threshold`; any number.
+void channels_above(const ChooseChannels& what, float threshold, Stream stream = {});
+
+void unite_channels(const UniteChannelsParams& params, Stream stream = {});
+
+}  // namespace tandem::ops
