@@ -277,6 +277,17 @@ std::vector<kv::Step> Engine::begin_decode(std::span<const DrawSeq> sequences, i
   return steps;
 }
 
+double Engine::weight_bytes(const kv::Reading& reading) const {
+  const model::Weights& w = model_.weights();
+  const auto all = static_cast<double>(w.bytes());
+  if (reading.channels == 0) return all;
+  const ffn::Policy& policy = channels_->policy(reading.channels);
+  const double left = 1 - policy.expected_channels() / config().ffn_dim;
+  const auto gate_up = static_cast<double>(w.gate_up_bytes());
+  return all - left * ((policy.needs().after_gate ? 0.5 : 1) * gate_up +
+                       static_cast<double>(w.down_bytes()));
+}
+
 Tensor Engine::logits(std::span<const int32_t> rows) { return logits(0, rows); }
 
 Tensor Engine::logits(int64_t first, std::span<const int32_t> rows) {

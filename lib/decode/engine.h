@@ -150,6 +150,8 @@ class Engine {
 
   /// Bytes of weights that every step reads; kv::Cache::usage counts keys and values.
   size_t weight_bytes() const { return model_.weights().bytes(); }
+  /// The same of steps that read listed channels, as many as a list is expected to have.
+  double weight_bytes(const kv::Reading& reading) const;
   /// Of them, those that every forward brings from host memory.
   size_t streamed_bytes() const {
     return model_.weights().stream ? model_.weights().stream->bytes() : 0;

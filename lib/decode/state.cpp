@@ -259,6 +259,12 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
 }  // namespace
 
 int restore_state(const SavedState& state, Engine& engine, kv::Readers readers) {
+  for (const recipe::Sparse& sparse : engine.spec().sparse)
+    if (ffn::needs_of(sparse).prompts)
+      throw input_error(state.file.where(),
+                        "has no statistic of FFN channels, which sparse.kind {} takes from prompts",
+                        recipe::yaml_text(sparse.kind))
+          .hint("read the prompt again, or choose sparse.kind magnitude, cats or cats_threshold");
   const int slot = engine.cache().create(readers);
   try {
     fill(state, engine.cache(), slot);

@@ -77,7 +77,7 @@ class Policy {
   virtual Needs needs() const = 0;
   /// Its bytes. `prefix` names its buffers.
   virtual void plan(MemoryPlan&, const std::string& /*prefix*/) const {}
-  /// Takes what was planned.
+  /// Takes the planned memory.
   virtual void allocate(Arena&, const std::string& /*prefix*/) {}
   /// Where its work runs; after allocate, before all hooks below.
   virtual void run_on(const Exec& exec) { exec_ = exec; }

@@ -339,6 +339,20 @@ size_t Weights::bytes() const {
   return sum;
 }
 
+size_t Weights::gate_up_bytes() const {
+  size_t sum = 0;
+  for (const LayerWeights& l : layers)
+    sum += (l.qkv.empty() ? stream->in_buffer(0) : l).gate_up.bytes();
+  return sum;
+}
+
+size_t Weights::down_bytes() const {
+  size_t sum = 0;
+  for (const LayerWeights& l : layers)
+    sum += (l.qkv.empty() ? stream->in_buffer(0) : l).w_down.bytes();
+  return sum;
+}
+
 std::vector<const LayerWeights*> Weights::on_device() const {
   std::vector<const LayerWeights*> all;
   for (const LayerWeights& l : layers)

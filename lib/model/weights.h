@@ -109,6 +109,9 @@ struct Weights {
                                 int64_t head_rows, Device device = {});
   /// Bytes of weights that one decode step reads.
   size_t bytes() const;
+  /// Of them, those of gate and up, and of down.
+  size_t gate_up_bytes() const;
+  size_t down_bytes() const;
 };
 
 }  // namespace tandem::model

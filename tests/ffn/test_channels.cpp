@@ -2,11 +2,14 @@
 
 #include <set>
 
+#include "decode/state.h"
 #include "engine_runs.h"
+#include "error_text.h"
 #include "ffn/policy_rig.h"
 #include "kernels/cpu_table.h"
 #include "model/work.h"
 #include "speculate/plan/chain_tokens.h"
+#include "temporary_folder.h"
 
 using namespace tandem;
 using namespace tandem::test;

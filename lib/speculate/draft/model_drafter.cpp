@@ -148,7 +148,7 @@ void ModelDrafter::accept_chains(std::span<const int> accepted, const std::vecto
 
 void ModelDrafter::count(const Flight& flight) {
   bytes_read_ +=
-      flight.n_levels_run * static_cast<double>(draft_.engine->weight_bytes()) + flight.kv_bytes;
+      flight.n_levels_run * draft_.engine->weight_bytes(draft_.reading) + flight.kv_bytes;
 }
 
 void ModelDrafter::observe(const Flight& flight, const RoundResults& results,

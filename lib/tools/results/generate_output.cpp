@@ -7,6 +7,8 @@
 #include "bench/gpu_hardware.h"
 #include "bench/hosted_report.h"
 #include "io/jsonl.h"
+#include "model/work.h"
+#include "speculate/plan/chain_tokens.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 
@@ -136,6 +138,22 @@ Json rounds_json(const speculate::RoundStats& r) {
           {"verify_s", r.verify_s}};
 }
 
+/// What drafts read of the FFN, and Sirius' figures of their rounds: the average advance length
+/// (AAL), the average parameters used a token (APU), and the length of a rollback.
+Json channels_json(const decode::Engine& engine, const speculate::RoundStats& rounds) {
+  const ffn::Policy& policy = engine.channels()->policy(1);
+  const double share = engine.channels()->share_read(1);
+  const double density = model::param_density(engine.config(), share, policy.needs().after_gate);
+  const double advance = rounds.tokens_per_round(), k = rounds.mean_offered();
+  return {{"policy", policy.name()},
+          {"channels_read", share},
+          {"density", density},
+          {"aal", advance},
+          {"k", k},
+          {"apu", speculate::params_per_token(k, density, advance)},
+          {"rollback", rounds.mean_rollback()}};
+}
+
 }  // namespace
 
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
@@ -204,6 +222,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   }
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0) {
     j["spec"] = rounds_json(*rounds);
+    if (engine_.channels() != nullptr) j["spec"]["channels"] = channels_json(engine_, *rounds);
     if (speculation.within != nullptr) j["spec"]["within"] = rounds_json(*speculation.within);
   }
   if (speculation.declined) j["spec"]["declined"] = true;
@@ -262,6 +281,15 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
         "2nd, ...)",
         rounds->rounds, rounds->tokens_per_round(), rounds->rule, rounds->lossy ? " (lossy)" : "",
         rounds->draft_s, rounds->target_s, rounds->verify_s, percents(rounds->rate_by_position()));
+  if (j.contains("spec") && j["spec"].contains("channels")) {
+    const Json& c = j["spec"]["channels"];
+    text += fmt::format(
+        "\nchannels {}: drafts read {:.1f} % of the FFN's and {:.1f} % of all parameters; AAL "
+        "{:.2f} of {:.4g}, APU {:.3f},\n         {:.2f} tokens a rollback",
+        c["policy"].get<std::string>(), 100 * number(c, "channels_read"),
+        100 * number(c, "density"), number(c, "aal"), number(c, "k"), number(c, "apu"),
+        number(c, "rollback"));
+  }
   if (const auto* within = speculation.within; within != nullptr && within->rounds > 0)
     text += fmt::format(
         "\nwithin   {} rounds, {:.2f} tokens each by {}; drafting {:.2f} s, target {:.2f} s, "

@@ -58,6 +58,8 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
       {"repetition_penalty", rule.repetition_penalty}};
   if (cache.kind != recipe::CacheKind::full)
     about["cache"] = recipe::to_json(recipe::fields_of(cache));
+  if (recipe::Sparse sparse = pair.self_sparse(); sparse.any())
+    about["draft_sparse"] = recipe::to_json(recipe::fields_of(sparse));
   return about;
 }
 

@@ -1,0 +1,25 @@
+// sirius-generate: writes text of a model that drafts for itself with some of its FFN channels; all
+// of it verifies.
+#include "cli/main_wrapper.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/sequoia_generate.h"
+
+namespace {
+
+using namespace tandem;
+
+const cli::ToolInfo kInfo{
+    .name = "sirius-generate",
+    .purpose = "Generate text of a model that drafts for itself with some of its FFN channels",
+    .kind = "generate",
+    .examples = {"sirius-generate -r sirius/tiny-16m -p \"The lamp was\" -n 60",
+                 "sirius-generate -r sirius/tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"
+                 "    -s draft.sparse.kind=cats -s spec.gamma=7",
+                 "sirius-generate -r sirius/tiny-16m -s spec.verify=match -p \"The lamp was\"",
+                 "sirius-generate -r sirius/tiny-16m --dry-run"},
+    .flags = tools::prompt_flags(),
+    .formats = {"text", "jsonl"}};
+
+}  // namespace
+
+int main(int argc, char** argv) { return cli::run_tool<tools::SequoiaGenerate>(kInfo, argc, argv); }
