@@ -331,7 +331,8 @@ void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
   size_t n = 0;
   for (const SeqTokens& s : sequences) n += s.tokens.size();
   if (phase == kv::Phase::extend && std::ranges::any_of(sequences, [&](const SeqTokens& s) {
-        return s.tokens.size() > static_cast<size_t>(cache_.max_extend_rows_a_seq());
+        const bool listed = channels_of(s.slot) > 0;
+        return std::ssize(s.tokens) > rows_together(s.slot) || (listed && sequences.size() > 1);
       }))
     return forward_parts(sequences, visit);
   choose_products(0, static_cast<int64_t>(n) % most);  // the last piece
@@ -344,9 +345,19 @@ void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
   }
 }
 
+int Engine::channels_of(int slot) const {
+  const auto reader = static_cast<size_t>(cache_.readers_of(slot).front());
+  return reader < spec_.channels.size() ? spec_.channels[reader] : 0;
+}
+
+int Engine::rows_together(int slot) const {
+  const int most = cache_.max_extend_rows_a_seq(), channels = channels_of(slot);
+  if (channels == 0) return most;
+  return channels_->policy(channels).needs().by_step ? 1 : std::min(most, ffn::kMaxRows);
+}
+
 void Engine::forward_parts(std::span<const SeqTokens> sequences,
                            const std::function<void(int, const Tensor&)>& visit) {
-  const auto most = static_cast<size_t>(cache_.max_extend_rows_a_seq());
   int begin = 0;     // rows that were visited
   int64_t held = 0;  // rows after them whose logits are held
   const auto flush = [&] {
@@ -357,7 +368,8 @@ void Engine::forward_parts(std::span<const SeqTokens> sequences,
   std::vector<int32_t> rows;
   for (const SeqTokens& s : sequences)
     for (size_t at = 0, n = 0; at < s.tokens.size(); at += n) {
-      n = std::min({most, s.tokens.size() - at, static_cast<size_t>(logits_.rows())});
+      n = std::min({static_cast<size_t>(rows_together(s.slot)), s.tokens.size() - at,
+                    static_cast<size_t>(logits_.rows())});
       if (held + static_cast<int64_t>(n) > logits_.rows()) flush();
       const SeqTokens part{s.slot, s.tokens.subspan(at, n),
                            s.ends_prompt && at + n == s.tokens.size()};

@@ -123,7 +123,8 @@ class Engine {
   void decode(std::span<const DrawSeq> sequences);
   Sampler& sampler() { return sampler_; }
   /// One forward whose every row's logits are wanted, in pieces of at most max_logit_rows:
-  /// `visit(first_row, logits [n, vocab])`.
+  /// `visit(first_row, logits [n, vocab])`. Several where rows of an extend step would not read
+  /// what they read alone.
   void forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
                    const std::function<void(int first_row, const Tensor& logits)>& visit);
 
@@ -206,6 +207,10 @@ class Engine {
   /// forward_all where sequences have more rows than an extend step takes.
   void forward_parts(std::span<const SeqTokens> sequences,
                      const std::function<void(int first_row, const Tensor& logits)>& visit);
+  /// Channels that rows of a slot read where no reading is named, and how many of the rows may go
+  /// through the model together so that each reads what it would alone.
+  int channels_of(int slot) const;
+  int rows_together(int slot) const;
   /// Logits of some rows of the last forward in the rows of logit_rows() from `first` on.
   Tensor logits(int64_t first, std::span<const int32_t> rows);
 

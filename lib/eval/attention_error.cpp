@@ -193,7 +193,7 @@ decode::EngineSpec attention_engine_spec(const std::vector<NamedPolicy>& policie
   spec.max_tokens = context;
   spec.total_tokens = context;
   spec.max_extend_rows = kStepRows;
-  for (const NamedPolicy& policy : policies) spec.caches.push_back(policy.cache);
+  read_by(spec, policies);
   return spec;
 }
 

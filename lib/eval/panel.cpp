@@ -25,6 +25,14 @@ int Panel::n_policies() const {
   return static_cast<int>(n);
 }
 
+void read_by(decode::EngineSpec& spec, const std::vector<NamedPolicy>& policies) {
+  for (const NamedPolicy& policy : policies) {
+    spec.caches.push_back(policy.cache);
+    if (policy.sparse.any()) spec.sparse.push_back(policy.sparse);
+    spec.channels.push_back(policy.sparse.any() ? static_cast<int>(spec.sparse.size()) : 0);
+  }
+}
+
 std::vector<std::vector<int>> divide_among_engines(const std::vector<NamedPolicy>& policies) {
   std::vector<std::vector<int>> parts(1);
   for (size_t i = 0; i < policies.size(); ++i) {

@@ -28,6 +28,9 @@ class Panel {
   std::vector<Member> members_;
 };
 
+/// Makes these the policies that an engine reads by.
+void read_by(decode::EngineSpec& spec, const std::vector<NamedPolicy>& policies);
+
 /// Divides policies among engines. Those that keep keys where the model runs share one, and the
 /// prompts that it reads, full attention (policy 0) first; keys in host memory are one policy's
 /// alone, which has an engine for itself.

@@ -282,7 +282,7 @@ decode::EngineSpec text_engine_spec(const std::vector<NamedPolicy>& policies, DT
     spec.total_tokens = context + int64_t{n} * (scored + 1);
   }
   spec.max_logit_rows = static_cast<int>(kBlockTokens);
-  for (const NamedPolicy& policy : policies) spec.caches.push_back(policy.cache);
+  read_by(spec, policies);
   return spec;
 }
 

@@ -217,7 +217,7 @@ decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DT
   spec.max_tokens = max_tokens;
   spec.total_tokens = group * (int64_t{max_tokens} + static_cast<int64_t>(kMaxTailTokens));
   spec.max_logit_rows = 64;  // logits of a group's rows come in pieces
-  for (const NamedPolicy& policy : policies) spec.caches.push_back(policy.cache);
+  read_by(spec, policies);
   return spec;
 }
 

@@ -284,6 +284,7 @@ io::Json score_json(const ScoreRow& row, const std::vector<NamedPolicy>& policie
                    {"correct", row.mean},
                    {"ci95_low", row.interval.low},
                    {"ci95_high", row.interval.high}};
+  if (policy.sparse.any()) json["sparse"] = recipe::yaml_text(policy.sparse.kind);
   if (row.reads) json["reads"] = reads_json(*row.reads);
   if (!row.difference) return json;
   json["difference"] = row.difference->mean;

@@ -64,6 +64,19 @@ void Settings::check(recipe::Problems& p) const {
             kFull);
   if (attention() && policies.empty())
     p.field("policies", "eval.policies is empty: attention compares policies to full attention");
+  for (const NamedPolicy& policy : policies) {
+    const bool learns = policy.sparse.kind == recipe::SparseKind::griffin || policy.sparse.weigh;
+    if (learns && perplexity() && scored == 0)
+      p.field("scored",
+              "eval.scored: '{}' learns its channels from a prompt, and perplexity without scored "
+              "has none: set eval.scored, the last tokens of each window that are judged",
+              policy.name);
+    if (policy.sparse.any() && attention())
+      p.field("policies",
+              "eval.policies: '{}' has some FFN channels, of which attention knows nothing: leave "
+              "its sparse out, or the task attention",
+              policy.name);
+  }
   for (const NamedPolicy& policy : policies)
     if (policy.cache.kind == recipe::CacheKind::verified)
       p.field("policies",

@@ -15,11 +15,13 @@ struct NamedPolicy {
   static constexpr std::string_view kItems = "policies", kExample = "{name: near, kind: streaming}";
   std::string name;
   recipe::Cache cache;
+  recipe::Sparse sparse = {};
 
   template <class V>
   void fields(V& v) {
     v("name", name, recipe::Limits{.required = true}, "what tables call it");
     cache.fields(v);
+    v("sparse", sparse, "which FFN channels rows read that are judged");
   }
   void check(recipe::Problems& p) const { cache.check(p); }
 };

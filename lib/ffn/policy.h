@@ -65,6 +65,7 @@ struct Needs {
   bool gate_up = false;     // of both halves too
   bool after_gate = false;  // selects by silu(g)
   bool lists = false;       // lists are the sequences' own
+  bool by_step = false;     // rows of a step share a list that they would not have one by one
 };
 
 /// Which FFN channels forwards read. Every call serves all sequences of a step; on a GPU its work

@@ -37,8 +37,9 @@ class Griffin final : public Policy {
         {.to = statistic_.of(layer), .x = rows.product, .blend = is_prompt ? 0 : refresh_},
         step.arrays, bounds_.shape.ffn_dim, exec_.stream());
     if (is_prompt) return;
-    // Slots of a recorded step are known on the device alone: those of all sequences choose again.
-    choose(0, bounds_.max_seqs, layer, 1);
+    // Slots of a recorded step are known on the device alone: there all sequences choose again.
+    if (exec_.on_gpu()) return choose(0, bounds_.max_seqs, layer, 1);
+    for (const int32_t slot : step.slot) choose(slot, 1, layer, 1);
   }
   void on_prompt(int slot) override { choose(slot, 1, 0, bounds_.shape.n_layers); }
 

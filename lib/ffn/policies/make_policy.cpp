@@ -53,9 +53,10 @@ Needs needs_of(const recipe::Sparse& sparse) {
     case recipe::SparseKind::griffin:
       return {.prompts = true, .checks = sparse.refresh > 0, .lists = true};
     case recipe::SparseKind::cats:
-      return {.prompts = sparse.weigh, .gate_up = sparse.weigh, .after_gate = true};
+      return {
+          .prompts = sparse.weigh, .gate_up = sparse.weigh, .after_gate = true, .by_step = true};
     case recipe::SparseKind::cats_threshold:
-      return {.after_gate = true};
+      return {.after_gate = true, .by_step = true};
   }
   TANDEM_CHECK(false, "FFN policy {}", static_cast<int>(sparse.kind));
   return {};
