@@ -109,6 +109,10 @@ void BenchEngines::register_reader(Model& model, const NamedDraft& draft,
   if (std::ranges::find(model.readers, draft.name) != model.readers.end()) return;
   model.readers.push_back(draft.name);
   model.caches.push_back(cache);
+  if (draft.sparse.any()) model.sparse.push_back(draft.sparse);
+  // The target's first reader reads all; of another model the first is a draft.
+  model.channels.resize(model.readers.size());
+  model.channels.back() = draft.sparse.any() ? static_cast<int>(model.sparse.size()) : 0;
 }
 
 void BenchEngines::add_reader(const NamedDraft& draft, int rows) {
@@ -160,6 +164,7 @@ void BenchEngines::size() {
   const auto size = [&](Model& model) {
     model.spec = sizer_.spec(room, model.needs, model.caches.front());
     model.spec.caches = model.caches;
+    model.spec.sparse = model.sparse;
   };
   size(target_);
   // Prompts are read by the first cache alone, as the one sequence of timed rounds is not.
@@ -180,7 +185,9 @@ void BenchEngines::load(cli::Context& cx) {
 speculate::Reader BenchEngines::drafter(const NamedDraft& draft) {
   Model& model = *model_of(draft);
   const auto policy = std::ranges::find(model.readers, draft.name) - model.readers.begin();
-  return {*model.engine, {.keys = static_cast<int>(policy)}};
+  return {
+      *model.engine,
+      {.keys = static_cast<int>(policy), .channels = model.channels[static_cast<size_t>(policy)]}};
 }
 
 std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const Way& way,

@@ -71,6 +71,8 @@ class BenchEngines {
     std::vector<recipe::Cache> caches = {};
     /// The draft that reads by each policy; "" of the target's first.
     std::vector<std::string> readers = {};
+    std::vector<recipe::Sparse> sparse = {};
+    std::vector<int> channels = {0};  // of each reader
     speculate::RoundNeeds needs = {};
     std::unique_ptr<decode::Engine> engine = {};
   };

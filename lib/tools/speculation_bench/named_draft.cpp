@@ -139,6 +139,10 @@ void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
               "bench.drafts: '{}' has a budget of {} tokens, expected more than its {} sinks and "
               "its window of {}",
               d.name, d.budget.value, d.sinks.value, d.window.value);
+    if (d.sparse.any() && d.kind != DraftKind::self)
+      p.field("drafts",
+              "bench.drafts: '{}' has some FFN channels, which is for kind self; leave sparse out",
+              d.name);
     if (d.kind == DraftKind::nested) check_nested(d, drafts, p);
     if (d.kind == DraftKind::automatic)
       p.field("drafts",
@@ -159,6 +163,10 @@ nlohmann::ordered_json draft_json(const NamedDraft& draft) {
     j["cache"] = recipe::json_of(*draft.policy);
   else if (draft.proposes_by_model())
     j["keys"] = recipe::yaml_text(draft.keys);
+  if (draft.sparse.any()) {
+    recipe::Sparse sparse = draft.sparse;
+    j["sparse"] = recipe::to_json(recipe::fields_of(sparse));
+  }
   if (draft.kind == DraftKind::nested) j["self"] = draft.self, j["small"] = draft.small;
   if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
   if (draft.bounded() && draft.keys == DraftKeys::snapkv)
@@ -174,7 +182,7 @@ nlohmann::ordered_json draft_json(const NamedDraft& draft) {
 
 AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
   if (draft.alpha) return {*draft.alpha, "given"};
-  if (draft.kind == DraftKind::self && !draft.policy) {
+  if (draft.kind == DraftKind::self && !draft.policy && !draft.sparse.any()) {
     if (speculate::keys_read(draft.choice(), context) >= context)
       return {1, "prior: the draft reads all that the target reads"};
     if (const Prior* p = nearest_prior(draft, context))

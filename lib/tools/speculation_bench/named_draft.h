@@ -6,6 +6,7 @@
 
 #include "recipe/cache_section.h"
 #include "recipe/fields.h"
+#include "recipe/sparse_section.h"
 #include "speculate/plan/draft_keys.h"
 #include "tools/speculation/draft_kind.h"
 
@@ -26,6 +27,7 @@ struct NamedDraft {
   std::filesystem::path timing;
   recipe::AutoPath tree;
   std::optional<recipe::Cache> policy;
+  recipe::Sparse sparse;
   std::string self, small;
 
   template <class V>
@@ -59,6 +61,7 @@ struct NamedDraft {
       "what a draft step reads, in place of keys and its sizes: {kind: hybrid, ...}, any policy "
       "that "
       "reads trees; null = as keys says");
+    v("sparse", sparse, "kind self: which FFN channels a draft step reads");
     v("self", self, "kind nested: name of the draft of kind self as which rounds within verify");
     v("small", small, "kind nested: name of the draft of kind model or ngram that proposes there");
   }
