@@ -74,6 +74,8 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK_BF16(cross_entropy);
   t.gather_columns = gather_columns_cpu;
   t.unite_channels = unite_channels_cpu;
+  TANDEM_PICK_BF16(gate_up_channels);
+  TANDEM_PICK_BF16(down_channels);
   t.adamw_narrow = adamw_narrow_cpu;
   TANDEM_PICK(square_sum);
   TANDEM_PICK(adamw);

@@ -6,6 +6,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_backward.h"
 #include "kernels/attention/mean_lse.h"
+#include "kernels/channels/channel_products.h"
 #include "kernels/channels/gather_columns.h"
 #include "kernels/channels/unite_channels.h"
 #include "kernels/code/code.h"
@@ -105,6 +106,8 @@ struct CpuTable {
   CrossEntropyFn* cross_entropy;
   GatherColumnsFn* gather_columns;
   UniteChannelsFn* unite_channels;
+  GateUpChannelsFn* gate_up_channels;
+  DownChannelsFn* down_channels;
   AdamWNarrowFn* adamw_narrow;
   SquareSumFn* square_sum;
   AdamWFn* adamw;

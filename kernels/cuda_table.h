@@ -6,6 +6,7 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/attention/mean_lse.h"
+#include "kernels/channels/channel_products.h"
 #include "kernels/channels/gather_columns.h"
 #include "kernels/channels/unite_channels.h"
 #include "kernels/channels/weight_part.h"
@@ -130,6 +131,9 @@ struct CudaTable {
   cuda::Bodies<void(const EmbedBackwardParams&, Stream)> embed_backward;
   cuda::Bodies<void(const GatherColumnsParams&, Stream)> gather_columns;
   cuda::Bodies<void(const UniteChannelsParams&, Stream)> unite_channels;
+  cuda::Bodies<void(const GateUpChannelsParams&, Stream)> gate_up_channels;
+  cuda::Bodies<void(const DownChannelsParams&, Stream)> down_channels;
+  cuda::Bodies<void(const TransposeRowsParams&, Stream)> transpose_rows;
   cuda::Bodies<void(const WeightPartParams&, Stream)> read_weight_part;
   cuda::Bodies<void(const WeightPartParams&, Stream)> write_weight_part;
   cuda::Bodies<void(const AddElementsParams&, Stream)> add_elements;
@@ -216,6 +220,9 @@ struct CudaTable {
     f("embed_backward", embed_backward);
     f("gather_columns", gather_columns);
     f("unite_channels", unite_channels);
+    f("gate_up_channels", gate_up_channels);
+    f("down_channels", down_channels);
+    f("transpose_rows", transpose_rows);
     f("read_weight_part", read_weight_part);
     f("write_weight_part", write_weight_part);
     f("add_elements", add_elements);

@@ -15,6 +15,9 @@ namespace tandem::ops {
 namespace {
 
 constexpr Operation kUnite{"unite_channels", &CpuTable::unite_channels, &CudaTable::unite_channels};
+constexpr Operation kGateUp{"gate_up_channels", &CpuTable::gate_up_channels,
+                            &CudaTable::gate_up_channels};
+constexpr Operation kDown{"down_channels", &CpuTable::down_channels, &CudaTable::down_channels};
 constexpr int kGrain = 16;  // channels of a thread, at least
 
 void on_host(Stream stream) {
@@ -26,11 +29,6 @@ auto with_type(DType dtype, const auto& run) {
   return dtype == DType::bf16 ? run(static_cast<bf16*>(nullptr))
                               : run(static_cast<float*>(nullptr));
 }
-void put(float* at, float x) { *at = x; }
-void put(bf16* at, float x) { *at = to_bf16(x); }
-
-float silu(float x) { return x / (1 + std::exp(-x)); }
-
 template <class T>
 float dot(const T* a, const T* b, int64_t n) {
   constexpr int kLanes = 16;
@@ -43,78 +41,96 @@ float dot(const T* a, const T* b, int64_t n) {
   return std::accumulate(sums, sums + kLanes, 0.0f);
 }
 
-/// The output `row` of a product with W, for one row of x.
-template <class T>
-float product(const T* x, const PackedWeights& w, int64_t row) {
-  const T* rows = static_cast<const T*>(trainable_rows(w));
-  return dot(x, rows + row * w.in(), w.in()) + (w.bias() != nullptr ? w.bias()[row] : 0);
+int64_t channels_of(const PackedWeights& gate_up) { return gate_up.out() / 2; }
+
+int64_t row_bytes(const PackedWeights& w) {
+  return w.in() * static_cast<int64_t>(dtype_bytes(w.dtype()));
+}
+
+void check_gate_up(const Tensor& y, const Tensor& x, const PackedWeights& w, int64_t places) {
+  TANDEM_CHECK(x.dtype() == w.dtype() && x.row_size() == w.in() && x.rows() <= kListedRows &&
+                   y.dtype() == w.dtype() && y.rows() == x.rows() && y.row_size() >= places,
+               "{} [{}, {}] of {} [{}, {}], {} channels", dtype_name(y.dtype()), y.rows(),
+               y.row_size(), dtype_name(x.dtype()), x.rows(), x.row_size(), places);
+}
+
+GateUpChannelsParams gate_up_params(const Tensor& y, const Tensor& x, const PackedWeights& w,
+                                    ChannelOutput output) {
+  return {.y = y.raw(),
+          .x = x.raw(),
+          .w = trainable_rows(w),
+          .bias = w.bias(),
+          .gate = nullptr,
+          .ids = nullptr,
+          .n = nullptr,
+          .y_stride = y.row_size(),
+          .rows = static_cast<int>(x.rows()),
+          .in = static_cast<int>(w.in()),
+          .n_channels = static_cast<int>(channels_of(w)),
+          .most = 0,
+          .type = w.dtype(),
+          .output = output};
+}
+
+void run_listed(GateUpChannelsParams p, const ChannelList& list, int64_t channel_bytes,
+                Stream stream) {
+  p.ids = list.ids;
+  p.n = list.n;
+  p.most = list.most;
+  kGateUp.run(p, stream.handle == nullptr && list.n != nullptr ? *list.n : list.most, channel_bytes,
+              stream);
 }
 
 }  // namespace
 
 void gates(const Tensor& y, const Tensor& x, const PackedWeights& w, Stream stream) {
-  on_host(stream);
-  const auto n = static_cast<int>(w.out() / 2);
-  with_type(x.dtype(), [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    parallel_ranges(n, kGrain, [&](int begin, int end) {
-      for (int64_t r = 0; r < x.rows(); ++r)
-        for (int j = begin; j < end; ++j)
-          put(y.as<T>() + r * n + j, silu(product(x.as<T>() + r * x.row_size(), w, j)));
-    });
-  });
+  check_gate_up(y, x, w, channels_of(w));
+  GateUpChannelsParams p = gate_up_params(y, x, w, ChannelOutput::silu_gate);
+  p.most = p.n_channels;
+  kGateUp.run(p, p.n_channels, row_bytes(w), stream);
 }
 
 void swiglu_channels(const Tensor& y, const Tensor& x, const PackedWeights& w,
                      const ChannelList& list, Stream stream) {
-  on_host(stream);
-  const int64_t n = w.out() / 2;
-  with_type(x.dtype(), [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    parallel_ranges(*list.n, kGrain, [&](int begin, int end) {
-      for (int64_t r = 0; r < x.rows(); ++r)
-        for (int i = begin; i < end; ++i) {
-          const T* in = x.as<T>() + r * x.row_size();
-          put(y.as<T>() + r * y.row_size() + i,
-              silu(product(in, w, list.ids[i])) * product(in, w, n + list.ids[i]));
-        }
-    });
-  });
+  check_gate_up(y, x, w, list.most);
+  run_listed(gate_up_params(y, x, w, ChannelOutput::swiglu), list, 2 * row_bytes(w), stream);
 }
 
 void up_channels(const Tensor& y, const Tensor& gate, const Tensor& x, const PackedWeights& w,
                  const ChannelList& list, Stream stream) {
-  on_host(stream);
-  const int64_t n = w.out() / 2;
-  with_type(x.dtype(), [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    parallel_ranges(*list.n, kGrain, [&](int begin, int end) {
-      for (int64_t r = 0; r < x.rows(); ++r)
-        for (int i = begin; i < end; ++i)
-          put(y.as<T>() + r * y.row_size() + i,
-              to_float(gate.as<T>()[r * n + list.ids[i]]) *
-                  product(x.as<T>() + r * x.row_size(), w, n + list.ids[i]));
-    });
-  });
+  check_gate_up(y, x, w, list.most);
+  TANDEM_CHECK(gate.dtype() == w.dtype() && gate.rows() == x.rows() &&
+                   gate.row_size() == channels_of(w),
+               "gates {} [{}, {}] of {} channels", dtype_name(gate.dtype()), gate.rows(),
+               gate.row_size(), channels_of(w));
+  GateUpChannelsParams p = gate_up_params(y, x, w, ChannelOutput::up);
+  p.gate = gate.raw();
+  run_listed(p, list, row_bytes(w), stream);
 }
 
 void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                    const ChannelList& list, Stream stream) {
-  on_host(stream);
-  with_type(y.dtype(), [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    const T* rows = static_cast<const T*>(trainable_rows(w));
-    parallel_ranges(static_cast<int>(w.out()), kGrain, [&](int begin, int end) {
-      for (int64_t r = 0; r < y.rows(); ++r)
-        for (int64_t d = begin; d < end; ++d) {
-          float sum = w.bias() != nullptr ? w.bias()[d] : 0;
-          for (int i = 0; i < *list.n; ++i)
-            sum += to_float(y.as<T>()[r * y.row_size() + i]) *
-                   to_float(rows[d * w.in() + list.ids[i]]);
-          out.as<float>()[r * w.out() + d] += sum;
-        }
-    });
-  });
+  TANDEM_CHECK(out.dtype() == DType::f32 && out.row_size() == w.out() && out.rows() == y.rows() &&
+                   y.dtype() == w.dtype() && y.row_size() >= list.most && y.rows() <= kListedRows,
+               "output [{}, {}] of rows [{}, {}]", out.rows(), out.row_size(), y.rows(),
+               y.row_size());
+  const DownChannelsParams p{.out = out.as<float>(),
+                             .y = y.raw(),
+                             .w = w.input_rows(),
+                             .bias = w.bias(),
+                             .ids = list.ids,
+                             .n = list.n,
+                             .y_stride = y.row_size(),
+                             .rows = static_cast<int>(y.rows()),
+                             .width = static_cast<int>(w.out()),
+                             .n_channels = static_cast<int>(w.in()),
+                             .most = list.most,
+                             .type = w.dtype()};
+  TANDEM_CHECK(p.w != nullptr, "[{}, {}]: not by input", w.out(), w.in());
+  const int blocks = (p.width + kDownColumns - 1) / kDownColumns;
+  const int64_t column_bytes = kDownColumns * static_cast<int64_t>(dtype_bytes(w.dtype()));
+  const int n = stream.handle == nullptr && list.n != nullptr ? *list.n : list.most;
+  kDown.run(p, blocks, n * column_bytes, stream);
 }
 
 void add_squares(const AddSquares& what, const StepArrays& step, int n_channels, Stream stream) {
@@ -164,17 +180,12 @@ void channel_norms_gate_up(float* out, const PackedWeights& w, Stream stream) {
 
 void channel_norms_down(float* out, const PackedWeights& w, Stream stream) {
   on_host(stream);
-  std::fill_n(out, w.in(), 0.0f);
   with_type(w.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const T* rows = static_cast<const T*>(trainable_rows(w));
-    for (int64_t d = 0; d < w.out(); ++d)
-      for (int64_t j = 0; j < w.in(); ++j) {
-        const float x = to_float(rows[d * w.in() + j]);
-        out[j] += x * x;
-      }
+    const T* rows = static_cast<const T*>(w.input_rows());
+    for (int64_t j = 0; j < w.in(); ++j)
+      out[j] = std::sqrt(dot(rows + j * w.out(), rows + j * w.out(), w.out()));
   });
-  for (int64_t j = 0; j < w.in(); ++j) out[j] = std::sqrt(out[j]);
 }
 
 void score_channels(const ScoreChannels& what, const StepArrays& step, Stream stream) {

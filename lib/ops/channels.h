@@ -2,12 +2,13 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/channels/channel_products.h"
 #include "kernels/channels/unite_channels.h"
 #include "ops/linear.h"
 #include "ops/step_arrays.h"
 
 /// Products of listed channels of an FFN, and what chooses the lists. Channel j of F is row j of
-/// gate and of up, [2 F, D], and column j of down, [D, F]. Pointers and tensors of a call are on
+/// gate and of up, [2 F, D], and column j of down, [D, F], whose weights are by input. Pointers and tensors of a call are on
 /// the device of its weights; on a GPU the work goes to the stream, where graphs may record it.
 namespace tandem::ops {
 
@@ -17,6 +18,10 @@ struct ChannelList {
   const int32_t* n = nullptr;    // [1]
   int most = 0;                  // n at most
 };
+
+// Products: of kListedRows rows (16) at most; each listed row of the weights is read from memory
+// once for all of them, and no row's bits depend on the others. Numerics: channel_products.h. The
+// weights of gate and up are trainable on the CPU.
 
 /// y = silu(x W_gate^T), of all channels.
 /// shapes   y [rows, F], x [rows, D], both in the weights' dtype; w [2 F, D]
@@ -30,7 +35,10 @@ void swiglu_channels(const Tensor& y, const Tensor& x, const PackedWeights& w,
 void up_channels(const Tensor& y, const Tensor& gate, const Tensor& x, const PackedWeights& w,
                  const ChannelList& list, Stream stream = {});
 /// out += y W_down^T + b over listed channels.
-/// shapes   out [rows, D] f32, y [rows, most], w [D, F]
+/// shapes   out [rows, D] f32, y [rows, most], w [D, F] by input
+/// stream   the weights, and the list if swiglu_channels or up_channels of the same one is directly
+///          ahead, may be read before that has ended; so nothing else may stand between the list's
+///          making and this but such a product
 void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                    const ChannelList& list, Stream stream = {});
 

@@ -87,7 +87,11 @@ void PackedWeights::load(const Spec& spec, void* memory, const RowSource& rows,
 size_t PackedWeights::device_bytes(const Spec& spec) { return linear_cuda::bytes(spec); }
 
 void* PackedWeights::device_rows() const {
-  return state_->cuda ? linear_cuda::rows(*state_->cuda) : nullptr;
+  return state_->cuda && !state_->spec.by_input ? linear_cuda::rows(*state_->cuda) : nullptr;
+}
+const void* PackedWeights::input_rows() const {
+  if (!state_->spec.by_input) return nullptr;
+  return state_->cuda ? linear_cuda::rows(*state_->cuda) : linear_cpu::input_rows(*state_->cpu);
 }
 float* PackedWeights::bias() const {
   return state_->cuda ? linear_cuda::bias(*state_->cuda) : linear_cpu::bias(*state_->cpu);

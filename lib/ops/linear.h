@@ -30,6 +30,10 @@ class PackedWeights {
     /// On the CPU the rows are kept as well as the packed ones: input gradients read them, and they
     /// can be rewritten (linear_gradient.h).
     bool trainable = false;
+    /// The matrix can be read by input too, [in, out], one input's weights after the other
+    /// (input_rows): on the CPU as a second copy beside the packed one, on a GPU as the only copy,
+    /// on which `linear` then runs. Not with trainable on a GPU.
+    bool by_input = false;
   };
   /// Writes rows [begin, end) of the [out, in] matrix, in the spec's dtype, to `staging`.
   using RowSource = std::function<void(int64_t begin, int64_t end, void* staging)>;
@@ -59,8 +63,10 @@ class PackedWeights {
   static size_t device_bytes(const Spec& spec);
 
   bool empty() const { return state_ == nullptr; }
-  /// On a GPU the rows as they were given, [out, in]; null on the CPU.
+  /// On a GPU the rows as they were given, [out, in]; null on the CPU, and where they are by input.
   void* device_rows() const;
+  /// [in, out] of weights by input, on their device; null of others.
+  const void* input_rows() const;
   /// The bias [out] on the weights' device, or null.
   float* bias() const;
   int64_t out() const;

@@ -16,9 +16,9 @@ namespace {
 constexpr size_t kMaxFileBytes = size_t{16} << 20;
 
 std::string in_words(const LinearProduct& p) {
-  return fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}{}", dtype_name(p.dtype),
+  return fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}{}{}", dtype_name(p.dtype),
                      rows_bucket(p.rows), p.out, p.in, dtype_name(p.y_type), p.bias, p.accumulate,
-                     p.swiglu ? " swiglu" : "");
+                     p.swiglu ? " swiglu" : "", p.by_input ? " by_input" : "");
 }
 
 std::string to_hex(const LinearChoice::Algorithm& a) {
@@ -47,6 +47,9 @@ io::Json to_json(const LinearChoice& c) {
       break;
     case LinearChoice::Kernel::tiled:
       j["tiled"] = {c.tiling.groups, c.tiling.parts, c.tiling.blocks};
+      break;
+    case LinearChoice::Kernel::channels:
+      j["channels"] = true;
       break;
     case LinearChoice::Kernel::library:
       j["cublaslt"] = to_hex(c.algorithm);
@@ -80,6 +83,10 @@ std::optional<LinearChoice> from_json(const io::Json& j) {
     if (!tiling) return std::nullopt;
     c.kernel = LinearChoice::Kernel::tiled;
     c.tiling = *tiling;
+    return c;
+  }
+  if (j.contains("channels")) {
+    c.kernel = LinearChoice::Kernel::channels;
     return c;
   }
   if (theirs == end || !theirs->is_string()) return std::nullopt;

@@ -15,6 +15,7 @@ namespace tandem::ops {
 struct LinearProduct {
   int64_t rows = 0, out = 0, in = 0;
   DType dtype = DType::bf16;  // of weights and inputs
+  bool by_input = false;      // the weights are [in, out]
   DType y_type = DType::f32;
   bool bias = false;
   bool accumulate = false;
@@ -25,7 +26,8 @@ struct LinearProduct {
 struct LinearChoice {
   using Algorithm = std::array<uint64_t, 8>;  // cuBLASLt's opaque record
 
-  enum class Kernel : uint8_t { library, skinny, tiled };  // cuBLASLt, or one of ours
+  /// cuBLASLt, or one of ours; `channels` is down_channels on all of them, of weights by input.
+  enum class Kernel : uint8_t { library, skinny, tiled, channels };
 
   Kernel kernel = Kernel::library;
   Algorithm algorithm = {};  // of the library

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/check.h"
 #include "base/parallel.h"
 #include "kernels/cpu_table.h"
 #include "kernels/linear/packed_linear_cpu.h"
@@ -53,6 +54,22 @@ int64_t rows_a_step(const PackedWeights::Spec& spec) {
 }
 
 std::string rows_name(const PackedWeights::Spec& spec) { return spec.name + ".rows"; }
+std::string inputs_name(const PackedWeights::Spec& spec) { return spec.name + ".by_input"; }
+
+/// Rows [begin, end) of the matrix [out, in], to where they are columns of [in, out].
+template <class T>
+void transpose(const PackedWeights::Spec& spec, int64_t begin, int64_t end, const void* rows,
+               void* by_input) {
+  constexpr int kInputs = 64;  // of a piece: its part of a row is a line or two
+  const T* const from = static_cast<const T*>(rows);
+  T* const to = static_cast<T*>(by_input) + begin;
+  parallel_ranges(static_cast<int>(spec.in), kInputs, [&](int first, int last) {
+    for (int64_t block = first; block < last; block += kInputs)
+      for (int64_t r = 0; r < end - begin; ++r)
+        for (int64_t i = block; i < std::min<int64_t>(block + kInputs, last); ++i)
+          to[i * spec.out + r] = from[r * spec.in + i];
+  });
+}
 
 }  // namespace
 
@@ -62,6 +79,7 @@ struct CpuLinear {
   float* bias = nullptr;
   std::shared_ptr<OneDnnLinear> onednn;  // or null: ours
   std::byte* rows = nullptr;             // [out, in], of trainable weights
+  std::byte* by_input = nullptr;         // [in, out], of weights by input
 };
 
 namespace linear_cpu {
@@ -69,6 +87,7 @@ namespace linear_cpu {
 void plan(const PackedWeights::Spec& spec, MemoryPlan& plan) {
   plan.add(spec.name, weight_bytes(spec));
   if (spec.trainable) plan.add(rows_name(spec), static_cast<size_t>(spec.out) * row_bytes(spec));
+  if (spec.by_input) plan.add(inputs_name(spec), static_cast<size_t>(spec.out) * row_bytes(spec));
   if (spec.bias) plan.add(spec.name + ".bias", static_cast<size_t>(spec.out) * sizeof(float));
 }
 
@@ -90,8 +109,12 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
     std::memcpy(s.bias, bias.data(), bias.size_bytes());
   }
   if (spec.trainable) s.rows = static_cast<std::byte*>(arena.take(rows_name(spec)));
+  if (spec.by_input) s.by_input = static_cast<std::byte*>(arena.take(inputs_name(spec)));
   const auto staged = [&](int64_t begin, int64_t end, void* to) {
     rows(begin, end, to);
+    if (s.by_input != nullptr)
+      (spec.dtype == DType::bf16 ? transpose<bf16> : transpose<float>)(spec, begin, end, to,
+                                                                       s.by_input);
     if (s.rows != nullptr)
       std::memcpy(s.rows + static_cast<size_t>(begin) * row_bytes(spec), to,
                   static_cast<size_t>(end - begin) * row_bytes(spec));
@@ -109,9 +132,11 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
 }
 
 void* rows(const CpuLinear& w) { return w.rows; }
+void* input_rows(const CpuLinear& w) { return w.by_input; }
 float* bias(const CpuLinear& w) { return w.bias; }
 
 void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end)>& changed) {
+  TANDEM_CHECK(w.by_input == nullptr, "{}: by input, to be changed", w.spec.name);
   const int64_t step = rows_a_step(w.spec);
   for (int64_t begin = 0; begin < w.spec.out; begin += step) {
     const int64_t n = std::min(step, w.spec.out - begin);

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "io/cache_dir.h"
+#include "kernels/cuda_table.h"
 #include "ops/cublaslt.h"
 #include "ops/linear_device.h"
 #include "ops/linear_kernels.h"
@@ -59,6 +60,10 @@ struct Staging::Ring {
   }
   void copy(Slot& s, void* to, size_t bytes) {
     queue.copy_in(to, s.data, bytes);
+    sent(s);
+  }
+  /// All that reads a slot's memory is on the queue.
+  void sent(Slot& s) {
     s.copied.record(queue);
     s.used = true;
   }
@@ -101,6 +106,7 @@ LinearProduct product_of(const Tensor& y, const Tensor& x, const CudaLinear& w, 
           .out = w.spec.out,
           .in = w.spec.in,
           .dtype = w.spec.dtype,
+          .by_input = w.spec.by_input,
           .y_type = y.dtype(),
           .bias = w.spec.bias,
           .accumulate = accumulate,
@@ -113,6 +119,7 @@ LinearProduct fused_product(const CudaLinear& w, int64_t rows, bool swiglu) {
           .out = w.spec.out,
           .in = w.spec.in,
           .dtype = w.spec.dtype,
+          .by_input = w.spec.by_input,
           .y_type = w.spec.dtype,
           .bias = w.spec.bias,
           .swiglu = swiglu};
@@ -176,7 +183,9 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
     ring.queue.copy_in(w->rounded_bias, rounded.data(), rounded.size() * sizeof(bf16));
     ring.queue.wait();  // the sources go
   }
-  if (device_rows && device_rows(0, spec.out, w->weights, ring.queue.stream())) return w;
+  if (!spec.by_input && device_rows &&
+      device_rows(0, spec.out, w->weights, ring.queue.stream()))
+    return w;
 
   const size_t row = static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
   const auto step = static_cast<int64_t>(ring.slot_bytes / row);
@@ -184,7 +193,23 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
   for (int64_t begin = 0; begin < spec.out; begin += step) {
     const int64_t end = std::min(spec.out, begin + step);
     Staging::Ring::Slot& slot = ring.free_slot();
-    rows(begin, end, slot.data);
+    // The GPU reads and writes a slot where it lies, in pinned memory.
+    const bool on_device = spec.by_input && device_rows &&
+                           device_rows(begin, end, slot.data, ring.queue.stream());
+    if (!on_device) rows(begin, end, slot.data);
+    if (spec.by_input) {
+      cuda_table().transpose_rows({.to = w->weights,
+                                   .from = slot.data,
+                                   .height = spec.out,
+                                   .width = spec.in,
+                                   .first = begin,
+                                   .n_rows = end - begin,
+                                   .type = spec.dtype},
+                                  ring.queue.stream());
+      cuda::launched("transpose_rows", ring.queue.stream());
+      ring.sent(slot);
+      continue;
+    }
     ring.copy(slot, w->weights + static_cast<size_t>(begin) * row,
               static_cast<size_t>(end - begin) * row);
   }

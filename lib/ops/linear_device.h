@@ -29,6 +29,8 @@ void run(const Tensor& y, const Tensor& x, CpuLinear& w, bool accumulate,
 bool warm_up(DType dtype);
 /// [out, in] of trainable weights, which pack_rows packs again; null of others.
 void* rows(const CpuLinear& w);
+/// [in, out] of weights by input; null of others.
+void* input_rows(const CpuLinear& w);
 float* bias(const CpuLinear& w);
 /// Packs the rows again of steps in which changed(begin, end) says that any has changed.
 void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end)>& changed);
@@ -67,6 +69,7 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
                                  Staging::Ring& ring,
                                  const PackedWeights::DeviceRowSource& device_rows);
 void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream stream);
+/// [out, in]; of weights by input [in, out].
 void* rows(const CudaLinear& w);
 float* bias(const CudaLinear& w);
 void* rounded_bias(const CudaLinear& w);

@@ -165,7 +165,9 @@ void tune_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 }
 
 const void* trainable_rows(const PackedWeights& w) {
-  return on_gpu(w) ? w.device_rows() : rows_of(w);
+  if (!on_gpu(w)) return rows_of(w);
+  TANDEM_CHECK(w.device_rows() != nullptr, "{}: by input", w.state().spec.name);
+  return w.device_rows();
 }
 
 void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,

@@ -17,8 +17,12 @@ constexpr int kLibraryCandidates = 12, kTiledCandidates = 10;
 // To be raised when a kernel changes so that other choices may be the fastest.
 constexpr int kSkinnyRevision = 1, kTiledRevision = 2;
 
+bool channels_fit(const LinearProduct& p) {
+  return p.by_input && p.rows <= kListedRows && p.accumulate && p.y_type == DType::f32;
+}
+
 bool skinny_fits(const LinearProduct& p, int stages, bool norm = false) {
-  return p.dtype == DType::bf16 && p.rows <= kSkinnyRows &&
+  return !p.by_input && p.dtype == DType::bf16 && p.rows <= kSkinnyRows &&
          cuda_table().skinny_linear_fits(
              {static_cast<int>(p.rows), static_cast<int>(p.in), stages, norm});
 }
@@ -34,7 +38,7 @@ TiledLinearParams tiled_params(const LinearProduct& p, const LinearTiling& tilin
 }
 
 bool tiled_fits(const LinearProduct& p, const LinearTiling& tiling) {
-  return p.dtype == DType::bf16 && p.rows <= kTiledRows &&
+  return !p.by_input && p.dtype == DType::bf16 && p.rows <= kTiledRows &&
          cuda_table().tiled_linear_fits(tiled_params(p, tiling));
 }
 
@@ -70,19 +74,20 @@ std::vector<LinearChoice> tiled_candidates(const LinearProduct& p, int device) {
 /// y [rows, out] = x [rows, in] W^T; buffers are aligned well.
 cublaslt::Product library_product(const LinearProduct& p) {
   const uint32_t of_in = cublaslt::alignment(p.in, p.dtype);
+  const int64_t of_weights = p.by_input ? p.out : p.in;
   return {.m = p.rows,
           .n = p.out,
           .k = p.in,
           .a_stride = p.in,
-          .b_stride = p.in,
+          .b_stride = of_weights,
           .c_stride = p.out,
-          .b_transposed = true,
+          .b_transposed = !p.by_input,
           .type = p.dtype,
           .c_type = p.y_type,
           .accumulate = p.accumulate,
           .bias = p.bias,
           .a_alignment = of_in,
-          .b_alignment = of_in,
+          .b_alignment = cublaslt::alignment(of_weights, p.dtype),
           .c_alignment = cublaslt::alignment(p.out, p.y_type)};
 }
 
@@ -101,6 +106,24 @@ void run_tiled(const LinearChoice& c, const LinearProduct& p, const Operands& at
   params.w = reinterpret_cast<const bf16*>(w.weights);
   params.bias = w.bias;
   cuda_table().tiled_linear(params, stream);
+}
+
+/// y += x W^T + b by input.
+void run_channels(const LinearProduct& p, const Operands& at, const CudaLinear& w, Stream stream) {
+  cuda_table().down_channels({.out = at.y.as<float>(),
+                              .y = at.x.raw(),
+                              .w = w.weights,
+                              .bias = w.bias,
+                              .ids = nullptr,
+                              .n = nullptr,
+                              .y_stride = p.in,
+                              .rows = static_cast<int>(p.rows),
+                              .width = static_cast<int>(p.out),
+                              .n_channels = static_cast<int>(p.in),
+                              .most = static_cast<int>(p.in),
+                              .type = p.dtype},
+                             stream);
+  cuda::launched("down_channels", stream);
 }
 
 void run_library(const LinearChoice& c, const LinearProduct& p, const Operands& at,
@@ -136,6 +159,7 @@ std::vector<LinearChoice> skinny_candidates(const LinearProduct& p, bool norm) {
 
 std::vector<LinearChoice> candidates(const LinearProduct& p, int device) {
   std::vector<LinearChoice> all = skinny_candidates(p);
+  if (channels_fit(p)) all.push_back({.kernel = LinearChoice::Kernel::channels});
   if (p.rows > kSkinnyUpTo) std::ranges::copy(tiled_candidates(p, device), std::back_inserter(all));
   std::ranges::copy(library_candidates(p, device, kLibraryCandidates), std::back_inserter(all));
   return all;
@@ -144,6 +168,7 @@ std::vector<LinearChoice> candidates(const LinearProduct& p, int device) {
 LinearChoice default_choice(const LinearProduct& p, int device) {
   const auto ours = skinny_candidates(p);
   if (!ours.empty() && p.rows <= kSkinnyUpTo) return ours.front();
+  if (channels_fit(p) && p.rows <= kSkinnyUpTo) return {.kernel = LinearChoice::Kernel::channels};
   const auto theirs = library_candidates(p, device, 1);
   if (theirs.empty())
     throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
@@ -158,6 +183,8 @@ bool usable(const LinearChoice& c, const LinearProduct& p, int device) {
       return skinny_fits(p, c.stages);
     case LinearChoice::Kernel::tiled:
       return tiled_fits(p, c.tiling);
+    case LinearChoice::Kernel::channels:
+      return channels_fit(p);
     case LinearChoice::Kernel::library:
       break;
   }
@@ -194,6 +221,8 @@ void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& a
     case LinearChoice::Kernel::tiled:
       run_tiled(c, p, at, w, stream);
       return cuda::launched("tiled_linear", stream);
+    case LinearChoice::Kernel::channels:
+      return run_channels(p, at, w, stream);
     case LinearChoice::Kernel::library:
       return run_library(c, p, at, w, stream);
   }

@@ -1,0 +1,284 @@
+#include <algorithm>
+
+#include "kernels/channels/channel_products.h"
+#include "kernels/ffn/silu.cuh"
+#include "kernels/linear/skinny_linear.cuh"
+
+// Rows of x times listed rows of gate and up: as skinny_linear (see skinny_linear.cuh), whose tiles
+// here are of rows that a list names. A tile of swiglu is 8 channels, their gates and their ups,
+// else it is 16 channels.
+
+namespace tandem {
+namespace {
+
+using skinny::bf16x;
+
+constexpr int kStages = 5;  // 80 KiB: beside them two blocks of down_channels find room
+constexpr int kPlainThreads = 256, kPlainRows = 4;
+
+struct Listed {
+  const GateUpChannelsParams& p;
+  int n;
+
+  __device__ explicit Listed(const GateUpChannelsParams& params)
+      : p(params), n(params.n != nullptr ? *params.n : params.n_channels) {}
+  __device__ bool both() const { return p.output == ChannelOutput::swiglu; }
+  __device__ int channels() const { return both() ? 8 : skinny::kTileRows; }
+  __device__ int tiles() const { return (n + channels() - 1) / channels(); }
+  __device__ int id(int place) const {
+    const int i = min(place, n - 1);
+    return p.ids != nullptr ? p.ids[i] : i;
+  }
+  template <class T>
+  __device__ const T* row(int64_t r) const {
+    return static_cast<const T*>(p.w) + r * p.in;
+  }
+};
+
+/// The lane's copies of W, some steps ahead of its products.
+struct Loader {
+  const Listed& list;
+  int steps, tiles;
+  int warp, g, t;
+  unsigned ring;  // shared address of the lane's first piece
+  int tile, step = 0;
+  int low_id = 0, high_id = 0;  // of the tile that begins next
+  const bf16x* low = nullptr;
+  const bf16x* high = nullptr;
+
+  /// Reads the ids of a tile before they are needed.
+  __device__ void look_up() {
+    if (tile >= tiles) return;
+    const int first = tile * list.channels();
+    low_id = list.id(first + g);
+    high_id = list.both() ? low_id : list.id(first + 8 + g);
+  }
+  __device__ void begin_tile() {
+    const int64_t ups = list.p.n_channels;
+    const bool of_up = list.p.output == ChannelOutput::up;
+    low = list.row<bf16x>(low_id + (of_up ? ups : 0));
+    high = list.row<bf16x>(high_id + (of_up || list.both() ? ups : 0));
+  }
+  __device__ void issue(int stage) {
+    if (tile < tiles && steps > 0) {
+      const int in = list.p.in;
+      if (step == 0) begin_tile();
+      const unsigned slot = ring + stage * skinny::kStageBytes;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int k = (step * skinny::kWarps + warp) * skinny::kChunk + h * 32 + t * 8;
+        const int at = min(k, in - 8);
+        cuda::copy_async<16>(slot + h * 1024, low + at, k < in);  // zeros after the last column
+        cuda::copy_async<16>(slot + h * 1024 + 512, high + at, k < in);
+      }
+      if (step == 0) {
+        tile += gridDim.x;
+        look_up();
+        tile -= gridDim.x;
+      }
+      if (++step == steps) {
+        step = 0;
+        tile += gridDim.x;
+        if (tile + static_cast<int>(gridDim.x) >= tiles) cuda::release_next();
+      }
+    }
+    cuda::copies_commit();
+  }
+};
+
+/// Writes a finished tile: lane and i stand for weight row m = lane % 16 of the tile and row
+/// 2 i + lane / 16 of x.
+template <int kGroups>
+__device__ void finish(const Listed& list, int tile, const float* parts, int lane) {
+  const GateUpChannelsParams& p = list.p;
+  const int each = skinny::part_floats(p.rows), m = lane % skinny::kTileRows;
+  const bool both = list.both();
+  const int place = tile * list.channels() + (both ? m % 8 : m);
+  const bool real = place < list.n;
+  const int id = list.id(place);
+  const bool of_up = p.output == ChannelOutput::up || (both && m >= 8);
+  const float b = p.bias != nullptr ? p.bias[id + (of_up ? p.n_channels : 0)] : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kGroups * 4; ++i) {
+    const int n = 2 * i + lane / skinny::kTileRows;
+    if (2 * i >= p.rows) break;
+    const bool mine = real && n < p.rows;
+    float sum = b;
+    if (mine) {
+      float products = 0;
+      for (int w = 0; w < skinny::kWarps; ++w) products += parts[w * each + i * 32 + lane];
+      sum += products;
+    }
+    const float up = both ? __shfl_down_sync(cuda::kAllLanes, sum, 8) : 0;
+    if (!mine || (both && m >= 8)) continue;
+    float value = 0;
+    if (p.output == ChannelOutput::up)
+      value = sum * cuda::to_float(
+                        static_cast<const bf16x*>(p.gate)[int64_t{n} * p.n_channels + id]);
+    else
+      value = cuda::silu<bf16x>(sum) * (both ? up : 1.0f);
+    static_cast<bf16x*>(p.y)[n * p.y_stride + place] = __float2bfloat16_rn(value);
+  }
+}
+
+/// Columns of x that lane t of a row multiplies in a step, of rows g and g + 8.
+template <int kGroups>
+struct Pieces {
+  uint4 at[2][kGroups];
+
+  __device__ void load(const bf16x* const (&x)[kGroups], int column, int in) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        at[h][j] = {0, 0, 0, 0};
+        if (const int k = column + h * 32; x[j] != nullptr && k < in)
+          at[h][j] = *reinterpret_cast<const uint4*>(x[j] + k);
+      }
+  }
+};
+
+/// kGroups: eights of x's rows.
+template <int kGroups>
+__global__ void __launch_bounds__(skinny::kThreads, 1)
+    gate_up_channels(const GateUpChannelsParams p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  constexpr int kWarps = skinny::kWarps, kChunk = skinny::kChunk;
+  cuda::wait_for_previous();  // for the list, too
+  const Listed list(p);
+  const int warp = cuda::warp_of(), lane = cuda::lane_of(), g = lane / 4, t = lane % 4;
+  const int chunks = (p.in + kChunk - 1) / kChunk;
+  const int steps = (chunks - warp + kWarps - 1) / kWarps;  // <= 0: nothing for this warp
+  const int tiles = list.tiles();
+  const int lane_at = warp * skinny::kChunkBytes + lane * 16;
+
+  float* parts = reinterpret_cast<float*>(shared + kStages * skinny::kStageBytes);
+  Loader loader{.list = list,
+                .steps = steps,
+                .tiles = tiles,
+                .warp = warp,
+                .g = g,
+                .t = t,
+                .ring = static_cast<unsigned>(__cvta_generic_to_shared(shared)) + lane_at,
+                .tile = static_cast<int>(blockIdx.x)};
+  loader.look_up();
+  for (int s = 0; s < kStages; ++s) loader.issue(s);
+  const bf16x* x[kGroups];
+#pragma unroll
+  for (int j = 0; j < kGroups; ++j) {
+    const int n = g + 8 * j;
+    x[j] = n < p.rows ? static_cast<const bf16x*>(p.x) + int64_t{n} * p.in : nullptr;
+  }
+  const int first = warp * kChunk + t * 8;
+  Pieces<kGroups> ahead;
+  ahead.load(x, first, p.in);
+
+  int stage = 0, buffer = 0, turn = 0;
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    skinny::Sums<kGroups> sums;
+    for (int s = 0; s < steps; ++s) {
+      const Pieces<kGroups> b = ahead;
+      ahead.load(x, first + (s + 1 == steps ? 0 : s + 1) * skinny::kStep, p.in);
+      cuda::copies_wait<kStages - 1>();
+      const unsigned char* slot = shared + stage * skinny::kStageBytes + lane_at;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const uint4 lo = *reinterpret_cast<const uint4*>(slot + h * 1024);
+        const uint4 hi = *reinterpret_cast<const uint4*>(slot + h * 1024 + 512);
+#pragma unroll
+        for (int j = 0; j < kGroups; ++j) {
+          const uint4 v = b.at[h][j];
+          skinny::multiply(sums.at[j], lo.x, hi.x, lo.y, hi.y, v.x, v.y);
+          skinny::multiply(sums.at[j], lo.z, hi.z, lo.w, hi.w, v.z, v.w);
+        }
+      }
+      loader.issue(stage);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    float* set = parts + buffer * kWarps * skinny::part_floats(p.rows);
+    sums.put(set + warp * skinny::part_floats(p.rows), p.rows, g, t);
+    __syncthreads();
+    if (warp == turn) finish<kGroups>(list, tile, set, lane);
+    buffer ^= 1;
+    turn = (turn + 1) % kWarps;
+  }
+}
+
+/// Row `row` of W times kPlainRows rows of x, summed over a warp.
+template <class T>
+__device__ void products(const GateUpChannelsParams& p, int64_t row, int first,
+                         float (&sums)[kPlainRows]) {
+  const T* const w = static_cast<const T*>(p.w) + row * p.in;
+  const float b = p.bias != nullptr ? p.bias[row] : 0.0f;
+#pragma unroll
+  for (float& sum : sums) sum = 0;
+  for (int k = cuda::lane_of(); k < p.in; k += cuda::kWarp) {
+    const float weight = cuda::to_float(w[k]);
+#pragma unroll
+    for (int r = 0; r < kPlainRows; ++r)
+      if (first + r < p.rows)
+        sums[r] = fmaf(
+            cuda::to_float(static_cast<const T*>(p.x)[int64_t{first + r} * p.in + k]), weight,
+            sums[r]);
+  }
+#pragma unroll
+  for (float& sum : sums) sum = cuda::warp_sum(sum) + b;
+}
+
+/// For any type, number of columns and address: a warp a channel.
+template <class T>
+__global__ void __launch_bounds__(kPlainThreads)
+    gate_up_channels_plain(const GateUpChannelsParams p) {
+  cuda::wait_for_previous();
+  cuda::release_next();
+  const Listed list(p);
+  constexpr int kWarps = kPlainThreads / cuda::kWarp;
+  for (int i = static_cast<int>(blockIdx.x) * kWarps + cuda::warp_of(); i < list.n;
+       i += static_cast<int>(gridDim.x) * kWarps) {
+    const int id = list.id(i);
+    for (int first = 0; first < p.rows; first += kPlainRows) {
+      float gate[kPlainRows] = {}, up[kPlainRows] = {};
+      if (p.output != ChannelOutput::up) products<T>(p, id, first, gate);
+      if (p.output != ChannelOutput::silu_gate)
+        products<T>(p, int64_t{p.n_channels} + id, first, up);
+      if (cuda::lane_of() != 0) continue;
+#pragma unroll
+      for (int r = 0; r < kPlainRows; ++r) {
+        const int64_t n = first + r;
+        if (n >= p.rows) break;
+        const float factor =
+            p.output == ChannelOutput::up
+                ? cuda::to_float(static_cast<const T*>(p.gate)[n * p.n_channels + id])
+                : cuda::silu<T>(gate[r]);
+        static_cast<T*>(p.y)[n * p.y_stride + i] = cuda::from_float<T>(
+            p.output == ChannelOutput::silu_gate ? factor : factor * up[r]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void gate_up_channels_cuda(const GateUpChannelsParams& p, Stream stream) {
+  if (p.rows == 0 || p.most == 0) return;
+  const int multiprocessors = cuda::gpu().multiprocessors;
+  const int bytes = kStages * skinny::kStageBytes + skinny::parts_bytes(p.rows);
+  if (p.type == DType::bf16 && cuda::packable<bf16>(p.in, p.w, p.x) &&
+      bytes + skinny::kReservedBytes - 1024 <= cuda::gpu().block_shared_bytes) {
+    const auto kernel = p.rows > 8 ? gate_up_channels<2> : gate_up_channels<1>;
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const int channels = p.output == ChannelOutput::swiglu ? 8 : skinny::kTileRows;
+    const int tiles = (p.most + channels - 1) / channels;
+    return cuda::launch(kernel, static_cast<unsigned>(std::min(tiles, multiprocessors)),
+                        skinny::kThreads, static_cast<size_t>(bytes), 1, stream, p);
+  }
+  cuda::with_act(p.type, [&](auto* act) {
+    using T = std::remove_pointer_t<decltype(act)>;
+    const unsigned blocks = cuda::blocks_for(p.most, kPlainThreads / cuda::kWarp);
+    cuda::launch(gate_up_channels_plain<T>,
+                 std::min(blocks, 8 * static_cast<unsigned>(multiprocessors)), kPlainThreads,
+                 stream, p);
+  });
+}
+
+}  // namespace tandem
