@@ -25,7 +25,7 @@ struct GateUpChannelsParams {
   const int32_t* n;    // [1]; null with ids
   int64_t y_stride;
   int rows, in, n_channels;
-  int most;   // n at most; n_channels without a list
+  int most;    // n at most; n_channels without a list
   DType type;  // bf16 or f32
   ChannelOutput output;
 };

@@ -40,7 +40,7 @@ __attribute__((noinline)) void multiply_turn(float* sums, const Turn<T>& turn, c
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int o = 0; o < kOf; ++o) sum[r][o] = simd::zero();
-  const auto add = [&](const Step<T> (&a)[kRows], const Step<T>& w, int o) {
+  const auto add = [&](const Step<T>(&a)[kRows], const Step<T>& w, int o) {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) sum[r][o] = w.add(sum[r][o], a[r]);
   };

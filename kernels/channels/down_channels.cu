@@ -18,14 +18,14 @@ namespace tandem {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / cuda::kWarp;
-constexpr int kPieceLanes = 8;                    // of a row's slice
-constexpr int kAtOnce = kThreads / kPieceLanes;   // rows that a block takes together
-constexpr int kRingPieces = 16;                   // of a lane: 64 KiB a block
+constexpr int kPieceLanes = 8;                   // of a row's slice
+constexpr int kAtOnce = kThreads / kPieceLanes;  // rows that a block takes together
+constexpr int kRingPieces = 16;                  // of a lane: 64 KiB a block
 constexpr int kRingBytes = kRingPieces * kThreads * 16;
 constexpr int kPlainThreads = 64;
 
 template <class T>
-constexpr int kSliceColumns = kPieceLanes * cuda::Pack<T>::kSize;
+constexpr int kSliceColumns = kPieceLanes* cuda::Pack<T>::kSize;
 /// Pieces of a stage: of many rows of x fewer, whose factors stand in registers.
 template <int kRows>
 constexpr int kEach = kRows >= 8 ? 2 : 4;
@@ -40,8 +40,8 @@ struct Pieces {
   int n, parts, rank;
   int64_t column;
   unsigned ring;
-  int next = 0;        // step that is copied next
-  int ids[kOfStage];   // of it
+  int next = 0;       // step that is copied next
+  int ids[kOfStage];  // of it
 
   __device__ int place(int s, int e) const {
     return ((s * kOfStage + e) * parts + rank) * kAtOnce +
@@ -186,8 +186,8 @@ __global__ void __launch_bounds__(kPlainThreads) down_channels_plain(const DownC
 #pragma unroll
     for (int r = 0; r < kListedRows; ++r)
       if (r < p.rows)
-        sums[r] = fmaf(cuda::to_float(static_cast<const T*>(p.y)[r * p.y_stride + i]), weight,
-                       sums[r]);
+        sums[r] =
+            fmaf(cuda::to_float(static_cast<const T*>(p.y)[r * p.y_stride + i]), weight, sums[r]);
   }
 #pragma unroll
   for (int r = 0; r < kListedRows; ++r)
@@ -201,7 +201,8 @@ void launch_rows(const DownChannelsParams& p, Stream stream) {
   const int slices = (p.width + kSliceColumns<T> - 1) / kSliceColumns<T>;
   // By the width alone: a row's bits are the same in any company.
   int parts = 1;
-  while (gpu.isa == cuda::GpuIsa::hopper && parts < 8 && 2 * parts * slices <= 2 * gpu.multiprocessors)
+  while (gpu.isa == cuda::GpuIsa::hopper && parts < 8 &&
+         2 * parts * slices <= 2 * gpu.multiprocessors)
     parts *= 2;
   constexpr int kSumBytes = (kWarps + 1) * kRows * kSliceColumns<T> * 4;
   constexpr int kBytes = std::max(kRingBytes, kSumBytes);

@@ -113,8 +113,8 @@ __device__ void finish(const Listed& list, int tile, const float* parts, int lan
     if (!mine || (both && m >= 8)) continue;
     float value = 0;
     if (p.output == ChannelOutput::up)
-      value = sum * cuda::to_float(
-                        static_cast<const bf16x*>(p.gate)[int64_t{n} * p.n_channels + id]);
+      value =
+          sum * cuda::to_float(static_cast<const bf16x*>(p.gate)[int64_t{n} * p.n_channels + id]);
     else
       value = cuda::silu<bf16x>(sum) * (both ? up : 1.0f);
     static_cast<bf16x*>(p.y)[n * p.y_stride + place] = __float2bfloat16_rn(value);
@@ -217,9 +217,8 @@ __device__ void products(const GateUpChannelsParams& p, int64_t row, int first,
 #pragma unroll
     for (int r = 0; r < kPlainRows; ++r)
       if (first + r < p.rows)
-        sums[r] = fmaf(
-            cuda::to_float(static_cast<const T*>(p.x)[int64_t{first + r} * p.in + k]), weight,
-            sums[r]);
+        sums[r] = fmaf(cuda::to_float(static_cast<const T*>(p.x)[int64_t{first + r} * p.in + k]),
+                       weight, sums[r]);
   }
 #pragma unroll
   for (float& sum : sums) sum = cuda::warp_sum(sum) + b;
@@ -250,8 +249,8 @@ __global__ void __launch_bounds__(kPlainThreads)
             p.output == ChannelOutput::up
                 ? cuda::to_float(static_cast<const T*>(p.gate)[n * p.n_channels + id])
                 : cuda::silu<T>(gate[r]);
-        static_cast<T*>(p.y)[n * p.y_stride + i] = cuda::from_float<T>(
-            p.output == ChannelOutput::silu_gate ? factor : factor * up[r]);
+        static_cast<T*>(p.y)[n * p.y_stride + i] =
+            cuda::from_float<T>(p.output == ChannelOutput::silu_gate ? factor : factor * up[r]);
       }
     }
   }

@@ -67,8 +67,8 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, P
   const bool on_gpu = places.device.kind == Device::Kind::cuda;
   // Channels are rows of gate and up, of which a GPU has no other form, and inputs of w_down.
   const bool reads_rows = kind == ProductKind::gate_up && places.by_channel && !on_gpu;
-  p.spec.trainable = outside ? places.trainable.any()
-                             : layer >= places.trainable.from || reads_rows;
+  p.spec.trainable =
+      outside ? places.trainable.any() : layer >= places.trainable.from || reads_rows;
   p.spec.by_input = kind == ProductKind::w_down && places.by_channel;
   return p;
 }

@@ -99,10 +99,10 @@ void swiglu_channels(const Tensor& y, const Tensor& x, const PackedWeights& w,
 void up_channels(const Tensor& y, const Tensor& gate, const Tensor& x, const PackedWeights& w,
                  const ChannelList& list, Stream stream) {
   check_gate_up(y, x, w, list.most);
-  TANDEM_CHECK(gate.dtype() == w.dtype() && gate.rows() == x.rows() &&
-                   gate.row_size() == channels_of(w),
-               "gates {} [{}, {}] of {} channels", dtype_name(gate.dtype()), gate.rows(),
-               gate.row_size(), channels_of(w));
+  TANDEM_CHECK(
+      gate.dtype() == w.dtype() && gate.rows() == x.rows() && gate.row_size() == channels_of(w),
+      "gates {} [{}, {}] of {} channels", dtype_name(gate.dtype()), gate.rows(), gate.row_size(),
+      channels_of(w));
   GateUpChannelsParams p = gate_up_params(y, x, w, ChannelOutput::up);
   p.gate = gate.raw();
   run_listed(p, list, row_bytes(w), stream);

@@ -8,8 +8,9 @@
 #include "ops/step_arrays.h"
 
 /// Products of listed channels of an FFN, and what chooses the lists. Channel j of F is row j of
-/// gate and of up, [2 F, D], and column j of down, [D, F], whose weights are by input. Pointers and tensors of a call are on
-/// the device of its weights; on a GPU the work goes to the stream, where graphs may record it.
+/// gate and of up, [2 F, D], and column j of down, [D, F], whose weights are by input. Pointers and
+/// tensors of a call are on the device of its weights; on a GPU the work goes to the stream, where
+/// graphs may record it.
 namespace tandem::ops {
 
 /// Ids in rising order, and how many: both where the model computes.

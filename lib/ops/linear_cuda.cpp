@@ -183,8 +183,7 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
     ring.queue.copy_in(w->rounded_bias, rounded.data(), rounded.size() * sizeof(bf16));
     ring.queue.wait();  // the sources go
   }
-  if (!spec.by_input && device_rows &&
-      device_rows(0, spec.out, w->weights, ring.queue.stream()))
+  if (!spec.by_input && device_rows && device_rows(0, spec.out, w->weights, ring.queue.stream()))
     return w;
 
   const size_t row = static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
@@ -194,8 +193,8 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
     const int64_t end = std::min(spec.out, begin + step);
     Staging::Ring::Slot& slot = ring.free_slot();
     // The GPU reads and writes a slot where it lies, in pinned memory.
-    const bool on_device = spec.by_input && device_rows &&
-                           device_rows(begin, end, slot.data, ring.queue.stream());
+    const bool on_device =
+        spec.by_input && device_rows && device_rows(begin, end, slot.data, ring.queue.stream());
     if (!on_device) rows(begin, end, slot.data);
     if (spec.by_input) {
       cuda_table().transpose_rows({.to = w->weights,

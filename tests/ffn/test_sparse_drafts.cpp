@@ -2,7 +2,8 @@
 
 #include "rounds_testing.h"
 
-// Sirius' oracles, section 12 of its description, for rules that keep the target's text.
+// Sirius' oracles, section 12 of its description, for rules that keep the target's text and for
+// floors.
 using namespace tandem;
 using namespace tandem::test;
 using namespace tandem::speculate;
@@ -120,15 +121,58 @@ TEST_SUITE("ffn/sparse-drafts") {
     check_chosen_lengths(*sirius.engine, {*sirius.engine, sirius.drafts}, sirius.requests());
   }
 
+  TEST_CASE(
+      "f32: with all channels a floor changes no text, and floor_or_argmax takes all tokens") {
+    const Sirius sirius(griffin(1));
+    const auto requests = sirius.requests(4);
+    const Generated plain = generate(*sirius.engine, requests, rules(64));
+    for (const int k : {4, 16})
+      for (const double floor : {0.1, 0.9}) {
+        const auto by_floor = sirius.rounds(
+            chain_tree(k), {.verify = VerifyChoice::floor, .floor = {.probability = floor}});
+        CHECK(generate(*sirius.engine, requests, rules(64), by_floor.get()).ids == plain.ids);
+        CHECK(by_floor->stats().tokens_per_round() <= k);
+        const auto or_argmax = sirius.rounds(
+            chain_tree(k),
+            {.verify = VerifyChoice::floor_or_argmax, .floor = {.probability = floor}});
+        CHECK(generate(*sirius.engine, requests, rules(64), or_argmax.get()).ids == plain.ids);
+        CHECK(or_argmax->stats().tokens_per_round() == k);
+      }
+  }
+
+  TEST_CASE("f32: floors above 1 take nothing, floors of 0 all; that is not the sparse text") {
+    const Sirius sirius(griffin(.3));
+    const auto requests = sirius.requests(4);
+    const auto above = sirius.rounds(
+        chain_tree(8), {.verify = VerifyChoice::floor, .floor = {.probability = 1.1}});
+    CHECK(generate(*sirius.engine, requests, rules(48), above.get()).ids ==
+          generate(*sirius.engine, requests, rules(48)).ids);
+    CHECK(above->stats().tokens_per_round() == 1);
+    const auto at_0 =
+        sirius.rounds(chain_tree(8), {.verify = VerifyChoice::floor, .floor = {.probability = 0}});
+    const Generated all = generate(*sirius.engine, requests, rules(48), at_0.get());
+    CHECK(at_0->stats().tokens_per_round() == 8);
+    CHECK(at_0->stats().mean_rollback() == 0);
+    decode::EngineSpec spec = engine_spec({.sparse = {griffin(.3)}});
+    spec.channels = {1};
+    decode::Engine sparse(decode::open_model(tiny_model("tiny-16m").string(), 0), spec);
+    CHECK(generate(sparse, requests, rules(48)).ids != all.ids);
+  }
+
   TEST_CASE("f32: keys after each check are those of a fresh prefill") {
     const Sirius sirius(griffin(.05));
+    VerifyChoice verify = VerifyChoice::match;
+    SUBCASE("by match") {}
+    SUBCASE("by a floor") { verify = VerifyChoice::floor_or_argmax; }
     decode::Engine& engine = *sirius.engine;
     const Ids prompt = engine.tokenizer()->encode(kPrompts[1]);
     std::map<int, std::string> seen;  // by committed tokens
-    const auto rounds = sirius.rounds(chain_tree(8), {.on_round = [&](const RoundEvent&) {
-                                        seen[engine.cache().length(0)] =
-                                            committed_bytes(engine.cache(), 0);
-                                      }});
+    const auto rounds = sirius.rounds(chain_tree(8), {.on_round =
+                                                          [&](const RoundEvent&) {
+                                                            seen[engine.cache().length(0)] =
+                                                                committed_bytes(engine.cache(), 0);
+                                                          },
+                                                      .verify = verify});
     const Generated g = generate(engine, {request(prompt)}, rules(60), rounds.get());
     CHECK(rounds->stats().accepted < rounds->stats().drafted);
     REQUIRE(seen.size() > 8);
