@@ -24,6 +24,7 @@ constexpr std::array kFamilies = {
     Family{"embed", embed_cases},
     Family{"norm", norm_cases},
     Family{"linear", linear_cases},
+    Family{"ffn", ffn_cases},
     Family{"rope", rope_cases},
     Family{"attention", attention_cases},
     Family{"silu", silu_cases},

@@ -17,6 +17,7 @@ struct KernelShapes {
   std::vector<recipe::TokenCount> rows = {{1}, {512}};
   recipe::TokenCount context{4096};
   int dim = 2048, ffn_dim = 8192, n_heads = 32, n_kv_heads = 8, head_dim = 64, vocab = 128256;
+  double keep = 0.5;
   recipe::Duration min_time{0.5};
 
   template <class V>
@@ -30,6 +31,7 @@ struct KernelShapes {
     v("context", context, at_least(1).up_to(kMost).unit("tokens"), "keys that attention reads");
     v("dim", dim, at_least(1).up_to(kMost), "model width");
     v("ffn_dim", ffn_dim, at_least(1).up_to(kMost), "FFN width");
+    v("keep", keep, at_least(0).up_to(1), "share of the FFN's channels that family ffn lists");
     v("n_heads", n_heads, at_least(1).up_to(1024), "query heads, a multiple of n_kv_heads");
     v("n_kv_heads", n_kv_heads, at_least(1).up_to(1024), "KV heads");
     v("head_dim", head_dim, at_least(2).up_to(512), "width of a head, even");

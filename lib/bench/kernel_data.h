@@ -12,6 +12,7 @@ namespace tandem::bench {
 KernelCases embed_cases(const KernelShapes& s);
 KernelCases norm_cases(const KernelShapes& s);
 KernelCases linear_cases(const KernelShapes& s);
+KernelCases ffn_cases(const KernelShapes& s);
 KernelCases rope_cases(const KernelShapes& s);
 KernelCases attention_cases(const KernelShapes& s);
 KernelCases silu_cases(const KernelShapes& s);
