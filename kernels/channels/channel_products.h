@@ -33,7 +33,7 @@ struct GateUpChannelsParams {
 /// Gates and ups of listed channels. Places from n on keep their bits.
 /// numerics f32 accumulation in an order that `in` alone fixes: the bits of a row depend on no
 ///          other row, nor on how many there are. |y - ref| <= c (in + 3) eps_f32 of the sums of
-///          magnitudes, c <= 3 for what is multiplied after them, and one rounding to type. Where
+///          magnitudes, c <= 3 for factors that follow, and one rounding to type. Where
 ///          the CPU multiplies bf16 (avx512_bf16), subnormal products count as 0
 /// cost     reads each listed row of W from memory once for all rows of x
 /// errors   none (preconditions checked by ops): rows are kListedRows at most
@@ -73,9 +73,9 @@ using DownChannelsFn = void(const DownChannelsParams&, Range blocks);
 DownChannelsFn down_channels_ref, down_channels_scalar, down_channels_avx2, down_channels_avx512,
     down_channels_avx512_bf16;
 
-/// The same on a GPU, with pointers into device memory. W, ids and n may be read while the kernel
-/// ahead on the stream still runs, if that is gate_up_channels of the same list: neither it nor
-/// anything else on the stream behind the list's making may write them.
+/// The same on a GPU, with pointers into device memory. W, ids and n may be read before the kernel
+/// directly ahead on the stream has ended. So no work still on it may write W; and the list is one
+/// that gate_up_channels, directly ahead, has read, or no kernel ahead writes it.
 /// cost     where rows of W are 16-byte aligned, at the memory's rate; else plain
 void down_channels_cuda(const DownChannelsParams&, Stream);
 

@@ -76,7 +76,8 @@ __device__ void add_up(const DownChannelsParams& p, float (&sums)[kRows][cuda::P
   constexpr int kColumns = kSliceColumns<T>, kOfLane = cuda::Pack<T>::kSize;
   constexpr int kNumbers = kRows * kColumns;
   float* const of_block = shared + kWarps * kNumbers;
-  __syncthreads();  // the ring's memory
+  cuda::copies_wait<0>();  // zeros beyond the list are still being written
+  __syncthreads();         // the ring's memory
 #pragma unroll
   for (int r = 0; r < kRows; ++r)
 #pragma unroll

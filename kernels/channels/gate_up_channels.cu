@@ -13,7 +13,7 @@ namespace {
 
 using skinny::bf16x;
 
-constexpr int kStages = 5;  // 80 KiB: beside them two blocks of down_channels find room
+constexpr int kStages = 5;  // 80 KiB: two blocks of down_channels find room next to them
 constexpr int kPlainThreads = 256, kPlainRows = 4;
 
 struct Listed {

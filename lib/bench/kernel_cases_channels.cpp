@@ -112,12 +112,9 @@ PreparedCase prepare_gate_up(const KernelShapes& s, int rows, ChannelOutput outp
 PreparedCase prepare_down(const KernelShapes& s, int rows, const std::shared_ptr<const List>& list,
                           int copies) {
   const DType dtype = s.act();
-  const Matrices all = make_matrices({.name = "weights/bench",
-                                      .out = s.dim,
-                                      .in = s.ffn_dim,
-                                      .dtype = dtype,
-                                      .by_input = true},
-                                     copies);
+  const Matrices all = make_matrices(
+      {.name = "weights/bench", .out = s.dim, .in = s.ffn_dim, .dtype = dtype, .by_input = true},
+      copies);
   const auto y = OwnedTensor::random(dtype, {rows, list->n}, 1000);
   const OwnedTensor out(DType::f32, {rows, s.dim}), want(DType::f32, {rows, s.dim});
   const auto clear = [](const OwnedTensor& t) {
@@ -182,12 +179,10 @@ KernelCases ffn_cases(const KernelShapes& s) {
     };
     for (const ChannelOutput output : {ChannelOutput::swiglu, ChannelOutput::up}) {
       const bool both = output == ChannelOutput::swiglu;
-      add(both ? "swiglu_channels" : "up_channels", both ? 2 : 1, 2, [=](int n, int copies) {
-        return prepare_gate_up(s, n, output, list, copies);
-      });
+      add(both ? "swiglu_channels" : "up_channels", both ? 2 : 1, 2,
+          [=](int n, int copies) { return prepare_gate_up(s, n, output, list, copies); });
     }
-    add("down_channels", 1, 1,
-        [=](int n, int copies) { return prepare_down(s, n, list, copies); });
+    add("down_channels", 1, 1, [=](int n, int copies) { return prepare_down(s, n, list, copies); });
   }
   return cases;
 }

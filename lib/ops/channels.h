@@ -37,9 +37,9 @@ void up_channels(const Tensor& y, const Tensor& gate, const Tensor& x, const Pac
                  const ChannelList& list, Stream stream = {});
 /// out += y W_down^T + b over listed channels.
 /// shapes   out [rows, D] f32, y [rows, most], w [D, F] by input
-/// stream   the weights, and the list if swiglu_channels or up_channels of the same one is directly
-///          ahead, may be read before that has ended; so nothing else may stand between the list's
-///          making and this but such a product
+/// stream   on a GPU weights and list may be read before the work directly ahead has ended: the list
+///          is one that swiglu_channels or up_channels, directly ahead, has read, or no kernel that
+///          is still on the stream writes it
 void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                    const ChannelList& list, Stream stream = {});
 

@@ -31,7 +31,7 @@ class PackedWeights {
     /// can be rewritten (linear_gradient.h).
     bool trainable = false;
     /// The matrix can be read by input too, [in, out], one input's weights after the other
-    /// (input_rows): on the CPU as a second copy beside the packed one, on a GPU as the only copy,
+    /// (input_rows): on the CPU as a second copy, on a GPU as the only copy,
     /// on which `linear` then runs. Not with trainable on a GPU.
     bool by_input = false;
   };

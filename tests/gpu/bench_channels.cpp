@@ -1,6 +1,5 @@
-// Times products of listed channels on a GPU: bytes of listed weights read a second, one JSON line a
-// setting. Not a test; run it by hand:
-// bench_gpu_channels [D F keep rows]
+// Times products of listed channels on a GPU: bytes of listed weights read a second, one JSON line
+// a setting. Not a test; run it by hand: bench_gpu_channels [D F keep rows]
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -104,10 +103,11 @@ void time_setting(cuda::Queue& queue, const Setting& s) {
   const auto report = [&](const char* name, double weight_rows,
                           const std::function<void(int layer)>& run) {
     const double us = microseconds(queue, run);
-    fmt::print("{{\"case\": \"{}\", \"dim\": {}, \"channels\": {}, \"listed\": {}, \"rows\": {}, "
-               "\"microseconds\": {:.2f}, \"tb_per_s\": {:.3f}}}\n",
-               name, s.dim, s.channels, list.size(), s.rows, us,
-               weight_rows * static_cast<double>(dim) * 2 / us * 1e-6);
+    fmt::print(
+        "{{\"case\": \"{}\", \"dim\": {}, \"channels\": {}, \"listed\": {}, \"rows\": {}, "
+        "\"microseconds\": {:.2f}, \"tb_per_s\": {:.3f}}}\n",
+        name, s.dim, s.channels, list.size(), s.rows, us,
+        weight_rows * static_cast<double>(dim) * 2 / us * 1e-6);
   };
   const auto listed = static_cast<double>(list.size());
   report("swiglu_channels", 2 * listed, [&](int l) { gates(l, ChannelOutput::swiglu); });
@@ -131,8 +131,8 @@ void time_setting(cuda::Queue& queue, const Setting& s) {
 int main(int argc, char** argv) {
   cuda::Queue queue(0);
   if (argc == 5) {
-    time_setting(queue, {std::atoi(argv[1]), std::atoi(argv[2]), std::atof(argv[3]),
-                         std::atoi(argv[4])});
+    time_setting(queue,
+                 {std::atoi(argv[1]), std::atoi(argv[2]), std::atof(argv[3]), std::atoi(argv[4])});
     return 0;
   }
   for (const int rows : {1, 2, 4, 8, 16}) time_setting(queue, {.rows = rows});

@@ -224,7 +224,8 @@ TEST_SUITE("gpu/channels") {
 
   TEST_CASE("weights by input: [in, out], on which products of any number of rows run") {
     constexpr int64_t kOut = 328, kIn = 712;
-    const size_t bytes = ops::PackedWeights::workspace_bytes({.device = kGpu}, 64);
+    const size_t bytes =
+        ops::PackedWeights::workspace_bytes({"", 1, 1, false, DType::bf16, kGpu}, 64);
     const DeviceBuffer workspace(bytes);
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const bool device_rows : {false, true}) {
