@@ -76,6 +76,12 @@ CpuTable make_table(Isa isa) {
   t.unite_channels = unite_channels_cpu;
   TANDEM_PICK_BF16(gate_up_channels);
   TANDEM_PICK_BF16(down_channels);
+  TANDEM_PICK(square_scales);
+  TANDEM_PICK(add_squares);
+  t.channel_norms = channel_norms_cpu;
+  TANDEM_PICK(score_channels);
+  TANDEM_PICK(choose_channels);
+  TANDEM_PICK(channels_above);
   t.adamw_narrow = adamw_narrow_cpu;
   TANDEM_PICK(square_sum);
   TANDEM_PICK(adamw);

@@ -6,8 +6,12 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_backward.h"
 #include "kernels/attention/mean_lse.h"
+#include "kernels/channels/add_squares.h"
+#include "kernels/channels/channel_norms.h"
 #include "kernels/channels/channel_products.h"
+#include "kernels/channels/choose_channels.h"
 #include "kernels/channels/gather_columns.h"
+#include "kernels/channels/score_channels.h"
 #include "kernels/channels/unite_channels.h"
 #include "kernels/code/code.h"
 #include "kernels/code/tail_means.h"
@@ -108,6 +112,12 @@ struct CpuTable {
   UniteChannelsFn* unite_channels;
   GateUpChannelsFn* gate_up_channels;
   DownChannelsFn* down_channels;
+  SquareScalesFn* square_scales;
+  AddSquaresFn* add_squares;
+  ChannelNormsFn* channel_norms;
+  ScoreChannelsFn* score_channels;
+  ChooseChannelsFn* choose_channels;
+  ChooseChannelsFn* channels_above;
   AdamWNarrowFn* adamw_narrow;
   SquareSumFn* square_sum;
   AdamWFn* adamw;

@@ -6,8 +6,12 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/attention/mean_lse.h"
+#include "kernels/channels/add_squares.h"
+#include "kernels/channels/channel_norms.h"
 #include "kernels/channels/channel_products.h"
+#include "kernels/channels/choose_channels.h"
 #include "kernels/channels/gather_columns.h"
+#include "kernels/channels/score_channels.h"
 #include "kernels/channels/unite_channels.h"
 #include "kernels/channels/weight_part.h"
 #include "kernels/code/choose_coded.h"
@@ -134,6 +138,12 @@ struct CudaTable {
   cuda::Bodies<void(const GateUpChannelsParams&, Stream)> gate_up_channels;
   cuda::Bodies<void(const DownChannelsParams&, Stream)> down_channels;
   cuda::Bodies<void(const TransposeRowsParams&, Stream)> transpose_rows;
+  cuda::Bodies<void(const SquareScalesParams&, Stream)> square_scales;
+  cuda::Bodies<void(const AddSquaresParams&, Stream)> add_squares;
+  cuda::Bodies<void(const ChannelNormsParams&, Stream)> channel_norms;
+  cuda::Bodies<void(const ScoreChannelsParams&, Stream)> score_channels;
+  cuda::Bodies<void(const ChooseChannelsParams&, Stream)> choose_channels;
+  cuda::Bodies<void(const ChooseChannelsParams&, Stream)> channels_above;
   cuda::Bodies<void(const WeightPartParams&, Stream)> read_weight_part;
   cuda::Bodies<void(const WeightPartParams&, Stream)> write_weight_part;
   cuda::Bodies<void(const AddElementsParams&, Stream)> add_elements;
@@ -223,6 +233,12 @@ struct CudaTable {
     f("gate_up_channels", gate_up_channels);
     f("down_channels", down_channels);
     f("transpose_rows", transpose_rows);
+    f("square_scales", square_scales);
+    f("add_squares", add_squares);
+    f("channel_norms", channel_norms);
+    f("score_channels", score_channels);
+    f("choose_channels", choose_channels);
+    f("channels_above", channels_above);
     f("read_weight_part", read_weight_part);
     f("write_weight_part", write_weight_part);
     f("add_elements", add_elements);

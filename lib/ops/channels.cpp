@@ -1,13 +1,8 @@
 #include "ops/channels.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <vector>
 
 #include "base/check.h"
-#include "base/error.h"
-#include "base/parallel.h"
 #include "ops/linear_gradient.h"
 #include "ops/operation.h"
 
@@ -18,28 +13,6 @@ constexpr Operation kUnite{"unite_channels", &CpuTable::unite_channels, &CudaTab
 constexpr Operation kGateUp{"gate_up_channels", &CpuTable::gate_up_channels,
                             &CudaTable::gate_up_channels};
 constexpr Operation kDown{"down_channels", &CpuTable::down_channels, &CudaTable::down_channels};
-constexpr int kGrain = 16;  // channels of a thread, at least
-
-void on_host(Stream stream) {
-  if (stream.handle != nullptr)
-    throw Error(ErrorKind::device, "sparse.kind", "FFN channels are read on the CPU alone so far");
-}
-
-auto with_type(DType dtype, const auto& run) {
-  return dtype == DType::bf16 ? run(static_cast<bf16*>(nullptr))
-                              : run(static_cast<float*>(nullptr));
-}
-template <class T>
-float dot(const T* a, const T* b, int64_t n) {
-  constexpr int kLanes = 16;
-  float sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane)
-      sums[lane] += to_float(a[i + lane]) * to_float(b[i + lane]);
-  for (; i < n; ++i) sums[0] += to_float(a[i]) * to_float(b[i]);
-  return std::accumulate(sums, sums + kLanes, 0.0f);
-}
 
 int64_t channels_of(const PackedWeights& gate_up) { return gate_up.out() / 2; }
 
@@ -131,113 +104,6 @@ void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
   const int64_t column_bytes = kDownColumns * static_cast<int64_t>(dtype_bytes(w.dtype()));
   const int n = stream.handle == nullptr && list.n != nullptr ? *list.n : list.most;
   kDown.run(p, blocks, n * column_bytes, stream);
-}
-
-void add_squares(const AddSquares& what, const StepArrays& step, int n_channels, Stream stream) {
-  on_host(stream);
-  with_type(what.x.dtype(), [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    const auto row = [&](int64_t r) { return what.x.as<T>() + r * what.x.row_size() + what.first; };
-    std::vector<float> scale(static_cast<size_t>(what.x.rows()), 1);
-    for (size_t r = 0; what.normalise && r < scale.size(); ++r) {
-      const float sum = dot(row(static_cast<int64_t>(r)), row(static_cast<int64_t>(r)), n_channels);
-      scale[r] = sum > 0 ? 1 / sum : 0;
-    }
-    for (int b = 0; b < step.n_seqs; ++b) {
-      const int64_t first = step.row_begin[b], last = step.row_begin[b + 1];
-      if (first == last) continue;
-      float* const sums = what.to.sums + step.slot[b] * what.to.slot_stride;
-      float& counted = what.to.rows[step.slot[b] * what.to.rows_stride];
-      const auto n = static_cast<float>(last - first);
-      parallel_ranges(n_channels, kGrain, [&](int begin, int end) {
-        for (int j = begin; j < end; ++j) {
-          float sum = what.blend > 0 ? 0 : sums[j];
-          for (int64_t r = first; r < last; ++r) {
-            const float x = to_float(row(r)[j]);
-            sum += x * x * scale[static_cast<size_t>(r)];
-          }
-          sums[j] =
-              what.blend > 0 ? (1 - what.blend) * sums[j] + what.blend * (counted / n) * sum : sum;
-        }
-      });
-      if (what.blend == 0) counted += n;
-    }
-  });
-}
-
-void channel_norms_gate_up(float* out, const PackedWeights& w, Stream stream) {
-  on_host(stream);
-  const int64_t n = w.out() / 2;
-  with_type(w.dtype(), [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    const T* rows = static_cast<const T*>(trainable_rows(w));
-    const auto square = [&](int64_t row) {
-      return dot(rows + row * w.in(), rows + row * w.in(), w.in());
-    };
-    for (int64_t j = 0; j < n; ++j) out[j] = std::sqrt(square(j)) * std::sqrt(square(n + j));
-  });
-}
-
-void channel_norms_down(float* out, const PackedWeights& w, Stream stream) {
-  on_host(stream);
-  with_type(w.dtype(), [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    const T* rows = static_cast<const T*>(w.input_rows());
-    for (int64_t j = 0; j < w.in(); ++j)
-      out[j] = std::sqrt(dot(rows + j * w.out(), rows + j * w.out(), w.out()));
-  });
-}
-
-void score_channels(const ScoreChannels& what, const StepArrays& step, Stream stream) {
-  on_host(stream);
-  const auto n = static_cast<int>(what.gate.row_size());
-  with_type(what.gate.dtype(), [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    parallel_ranges(n, kGrain, [&](int begin, int end) {
-      for (int j = begin; j < end; ++j) {
-        float score = 0;
-        for (int b = 0; b < step.n_seqs; ++b) {
-          float rms = 1;
-          if (what.weights.sums != nullptr) {
-            const float rows = what.weights.rows[step.slot[b] * what.weights.rows_stride];
-            const float sum = what.weights.sums[step.slot[b] * what.weights.slot_stride + j];
-            rms = rows > 0 ? std::sqrt(sum / rows) : 1;
-          }
-          for (int r = step.row_begin[b]; r < step.row_begin[b + 1]; ++r) {
-            const float x = std::abs(to_float(what.gate.as<T>()[int64_t{r} * n + j])) * rms;
-            score = what.largest ? std::max(score, x) : score + x;
-          }
-        }
-        what.scores[j] = score * (what.norms != nullptr ? what.norms[j] : 1);
-      }
-    });
-  });
-}
-
-void choose_channels(const ChooseChannels& what, Stream stream) {
-  on_host(stream);
-  parallel_for(what.n_lists, [&](int l) {
-    const float* scores = what.scores + l * what.score_stride;
-    std::vector<int32_t> all(static_cast<size_t>(what.n_channels));
-    std::iota(all.begin(), all.end(), 0);
-    std::nth_element(all.begin(), all.begin() + what.keep, all.end(), [&](int32_t a, int32_t b) {
-      return scores[a] != scores[b] ? scores[a] > scores[b] : a > b;
-    });
-    std::sort(all.begin(), all.begin() + what.keep);
-    std::copy_n(all.begin(), what.keep, what.ids + l * what.id_stride);
-    what.n[l * what.n_stride] = what.keep;
-  });
-}
-
-void channels_above(const ChooseChannels& what, float threshold, Stream stream) {
-  on_host(stream);
-  for (int l = 0; l < what.n_lists; ++l) {
-    int n = 0;
-    for (int j = 0; j < what.n_channels; ++j)
-      if (what.scores[l * what.score_stride + j] >= threshold)
-        what.ids[l * what.id_stride + n++] = j;
-    what.n[l * what.n_stride] = n;
-  }
 }
 
 void unite_channels(const UniteChannelsParams& params, Stream stream) {

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "kernels/channels/channel_products.h"
+#include "kernels/channels/score_channels.h"
 #include "kernels/channels/unite_channels.h"
 #include "ops/linear.h"
 #include "ops/step_arrays.h"
@@ -43,29 +44,30 @@ void up_channels(const Tensor& y, const Tensor& gate, const Tensor& x, const Pac
 void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                    const ChannelList& list, Stream stream = {});
 
-/// What rows of each sequence's slot have added to, channel by channel.
-struct ChannelSums {
-  float* sums = nullptr;  // of slot s from s * slot_stride on, [F]
-  float* rows = nullptr;  // rows that were added, of slot s at s * rows_stride
-  int64_t slot_stride = 0, rows_stride = 0;
-};
+using tandem::ChannelSums;
+
 struct AddSquares {
   ChannelSums to;
-  Tensor x;               // [rows, columns]
-  int64_t first = 0;      // column of channel 0
-  bool normalise = true;  // divide each row's squares by their sum; a row of zeros adds nothing
+  Tensor x;           // [rows, columns]
+  int64_t first = 0;  // column of channel 0
+  /// [kScaledRows] scratch: divide each row's squares by their sum; a row of zeros adds nothing.
+  /// Null: squares as they are.
+  float* scales = nullptr;
   /// 0: sums grow. Else they become the mean of their rows' squares times (1 - blend), and that of
   /// the step's times blend, both times the rows that were added before, which stay as many.
   float blend = 0;
 };
+/// Rows that are scaled at a time.
+inline constexpr int kScaledRows = 4096;
 /// Adds the squares of a step's rows, one after the other in the order of tokens, to the sums of
 /// their slots.
 /// numerics f32; how rows are divided into steps shows in no bit where blend is 0
 void add_squares(const AddSquares& what, const StepArrays& step, int n_channels,
                  Stream stream = {});
 
-/// sums[j] of the squares of a matrix' rows (down: of its columns), their square roots multiplied.
+/// The norms of channels: of their rows of gate and of up, multiplied; of their columns of down.
 /// shapes   out [F] f32
+/// numerics f64, one rounding
 void channel_norms_gate_up(float* out, const PackedWeights& gate_up, Stream stream = {});
 void channel_norms_down(float* out, const PackedWeights& down, Stream stream = {});
 
@@ -76,7 +78,7 @@ struct ScoreChannels {
   ChannelSums weights = {};      // multiply each row's by the root of its slot's mean square
   const float* norms = nullptr;  // [F] and by these; null: neither
 };
-/// |gate| of the step's rows together; places without a sequence add nothing.
+/// |gate| of the step's rows together; places without rows add nothing.
 void score_channels(const ScoreChannels& what, const StepArrays& step, Stream stream = {});
 
 struct ChooseChannels {
@@ -86,7 +88,7 @@ struct ChooseChannels {
   int64_t id_stride = 0, n_stride = 0, score_stride = 0;
   int n_lists = 1, n_channels = 0, keep = 0;
 };
-/// The `keep` channels of the largest scores; of equal ones the last.
+/// The `keep` channels of the largest scores, at least one; of equal ones the last.
 void choose_channels(const ChooseChannels& what, Stream stream = {});
 /// Those whose score is at least `threshold`; any number.
 void channels_above(const ChooseChannels& what, float threshold, Stream stream = {});

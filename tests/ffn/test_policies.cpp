@@ -77,13 +77,14 @@ TEST_SUITE("ffn/policies") {
 
   TEST_CASE("sums of any division have the same bits") {
     const std::vector<float> rows = random_rows(50, 61, 9);
-    std::vector<float> whole(61), parts(61);
+    std::vector<float> whole(61), parts(61), scales(ops::kScaledRows);
     const auto add = [&](std::vector<float>& to, int begin, int end) {
       float counted = 0;
       const kv::Step s = PolicyRig::step(kv::Phase::prefill, {0}, end - begin);
       ops::add_squares(
           {.to = {.sums = to.data(), .rows = &counted},
-           .x = {const_cast<float*>(rows.data()) + begin * 61, DType::f32, {end - begin, 61}}},
+           .x = {const_cast<float*>(rows.data()) + begin * 61, DType::f32, {end - begin, 61}},
+           .scales = scales.data()},
           s.arrays, 61);
     };
     add(whole, 0, 50);

@@ -50,10 +50,7 @@ class Cats final : public Policy {
     if (up_) ops::channel_norms_down(norms_of(layer), weights.down, exec_.stream());
   }
   void observe(int layer, const kv::Step& step, const Observed& rows) override {
-    ops::add_squares({.to = up_->of(layer),
-                      .x = rows.gate_up,
-                      .first = bounds_.shape.ffn_dim,
-                      .normalise = false},
+    ops::add_squares({.to = up_->of(layer), .x = rows.gate_up, .first = bounds_.shape.ffn_dim},
                      step.arrays, bounds_.shape.ffn_dim, exec_.stream());
   }
 

@@ -24,18 +24,22 @@ class Griffin final : public Policy {
     plan.add(prefix + ".lists", n_lists() * static_cast<size_t>(keep_) * sizeof(int32_t),
              bounds_.device);
     plan.add(prefix + ".counts", n_lists() * sizeof(int32_t), bounds_.device);
+    plan.add(prefix + ".scales", ops::kScaledRows * sizeof(float), bounds_.device);
   }
   void allocate(Arena& arena, const std::string& prefix) override {
     statistic_.allocate(arena, prefix);
     ids_ = static_cast<int32_t*>(arena.take(prefix + ".lists"));
     n_ = static_cast<int32_t*>(arena.take(prefix + ".counts"));
+    scales_ = static_cast<float*>(arena.take(prefix + ".scales"));
   }
 
   void observe(int layer, const kv::Step& step, const Observed& rows) override {
     const bool is_prompt = step.phase == kv::Phase::prefill;
-    ops::add_squares(
-        {.to = statistic_.of(layer), .x = rows.product, .blend = is_prompt ? 0 : refresh_},
-        step.arrays, bounds_.shape.ffn_dim, exec_.stream());
+    ops::add_squares({.to = statistic_.of(layer),
+                      .x = rows.product,
+                      .scales = scales_,
+                      .blend = is_prompt ? 0 : refresh_},
+                     step.arrays, bounds_.shape.ffn_dim, exec_.stream());
     if (is_prompt) return;
     // Slots of a recorded step are known on the device alone: there all sequences choose again.
     if (exec_.on_gpu()) return choose(0, bounds_.max_seqs, layer, 1);
@@ -89,6 +93,7 @@ class Griffin final : public Policy {
   Needs needs_;
   LayerSums statistic_;
   int32_t *ids_ = nullptr, *n_ = nullptr;  // [max_seqs, n_layers, keep], [max_seqs, n_layers]
+  float* scales_ = nullptr;                // of a step's rows
 };
 
 }  // namespace
