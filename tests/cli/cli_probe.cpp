@@ -72,7 +72,7 @@ const cli::ToolInfo kInfo = {
     .examples = {"cli-probe -m tiny-2m --lines 3", "cli-probe -m tiny-2m --print-recipe"},
     .flags = {{"-n,--lines", "N", "lines to print", "", "1"},
               {"--stop", "TEXT", "text that ends generation; repeatable", "stop"},
-              {"--wait", "", "wait for a signal, polling"},
+              {"--poll", "", "wait for a signal, polling"},
               {"--hang", "", "wait for a second signal"},
               {"--fail", "HOW", "throw: memory, bug, check, numeric"}},
     .schema = recipe::schema_of<ProbeRecipe>,
@@ -96,7 +96,7 @@ int probe(cli::Context& cx) {
     for (int i = 0; i < n; ++i)
       result.write(fmt::format("line {} seed {} stop [{}]\n", i, point.recipe.run.seed,
                                fmt::join(point.recipe.stop, "|")));
-  if (cx.is_set("wait")) {
+  if (cx.is_set("poll")) {
     cx.note("waiting");
     cli::Progress progress(cx.terminal, "waiting", 100, "ticks");
     for (int i = 0; cli::interrupted() == 0; ++i) {

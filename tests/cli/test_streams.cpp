@@ -96,13 +96,13 @@ TEST_SUITE("cli/streams") {
 
   TEST_CASE("the first signal ends at the next step, the second at once") {
     const Outcome interrupt =
-        probe_model({"--wait"}, {.signal = SIGINT, .signal_after = "waiting"});
+        probe_model({"--poll"}, {.signal = SIGINT, .signal_after = "waiting"});
     CHECK(interrupt.status == 130);
     CHECK(interrupt.seconds < 2);
     CHECK(interrupt.err == "waiting\n\ninterrupted, finishing step; press again to abort\n");
     CHECK(interrupt.out == "line 0 seed 0 stop []\n");
     const Outcome terminate =
-        probe_model({"--wait"}, {.signal = SIGTERM, .signal_after = "waiting"});
+        probe_model({"--poll"}, {.signal = SIGTERM, .signal_after = "waiting"});
     CHECK(terminate.status == 143);
     const Outcome twice =
         probe_model({"--hang"}, {.signal = SIGINT, .signal_count = 2, .signal_after = "waiting"});
