@@ -121,23 +121,6 @@ __device__ void finish(const Listed& list, int tile, const float* parts, int lan
   }
 }
 
-/// Columns of x that lane t of a row multiplies in a step, of rows g and g + 8.
-template <int kGroups>
-struct Pieces {
-  uint4 at[2][kGroups];
-
-  __device__ void load(const bf16x* const (&x)[kGroups], int column, int in) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        at[h][j] = {0, 0, 0, 0};
-        if (const int k = column + h * 32; x[j] != nullptr && k < in)
-          at[h][j] = *reinterpret_cast<const uint4*>(x[j] + k);
-      }
-  }
-};
-
 /// kGroups: eights of x's rows.
 template <int kGroups>
 __global__ void __launch_bounds__(skinny::kThreads, 1)
@@ -170,28 +153,18 @@ __global__ void __launch_bounds__(skinny::kThreads, 1)
     x[j] = n < p.rows ? static_cast<const bf16x*>(p.x) + int64_t{n} * p.in : nullptr;
   }
   const int first = warp * kChunk + t * 8;
-  Pieces<kGroups> ahead;
+  skinny::Pieces<kGroups> ahead;
   ahead.load(x, first, p.in);
 
   int stage = 0, buffer = 0, turn = 0;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     skinny::Sums<kGroups> sums;
     for (int s = 0; s < steps; ++s) {
-      const Pieces<kGroups> b = ahead;
+      const skinny::Pieces<kGroups> b = ahead;
       ahead.load(x, first + (s + 1 == steps ? 0 : s + 1) * skinny::kStep, p.in);
       cuda::copies_wait<kStages - 1>();
       const unsigned char* slot = shared + stage * skinny::kStageBytes + lane_at;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const uint4 lo = *reinterpret_cast<const uint4*>(slot + h * 1024);
-        const uint4 hi = *reinterpret_cast<const uint4*>(slot + h * 1024 + 512);
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j) {
-          const uint4 v = b.at[h][j];
-          skinny::multiply(sums.at[j], lo.x, hi.x, lo.y, hi.y, v.x, v.y);
-          skinny::multiply(sums.at[j], lo.z, hi.z, lo.w, hi.w, v.z, v.w);
-        }
-      }
+      sums.add(slot, [&](int h, int j) { return b.at[h][j]; });
       loader.issue(stage);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }

@@ -14,24 +14,6 @@ using skinny::bf16x;
 // 16 KiB each; more than these are never needed to keep an SM's share of the memory busy.
 constexpr int kMostStages = 6, kLeastStages = 2;
 
-/// Columns of x that lane t of a row multiplies in a step, of rows g and g + 8.
-template <int kGroups>
-struct Pieces {
-  uint4 at[2][kGroups];
-
-  /// x: the lane's row, null if there is none; `column`: the lane's first of the step.
-  __device__ void load(const bf16x* const (&x)[kGroups], int column, int in) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        at[h][j] = {0, 0, 0, 0};
-        if (const int k = column + h * 32; x[j] != nullptr && k < in)
-          at[h][j] = *reinterpret_cast<const uint4*>(x[j] + k);
-      }
-  }
-};
-
 /// Waits until at most `pending` of a lane's groups of copies are under way.
 __device__ void wait_copies(int pending) {
   switch (pending) {
@@ -86,7 +68,7 @@ __global__ void __launch_bounds__(skinny::kThreads, 1)
     x[j] = n < p.rows ? all + static_cast<int64_t>(n) * pitch : nullptr;
   }
   const int first = warp * kChunk + t * 8;
-  Pieces<kGroups> ahead;
+  skinny::Pieces<kGroups> ahead;
   ahead.load(x, first, p.in);
 
   int stage = 0, buffer = 0, turn = 0;
@@ -95,21 +77,11 @@ __global__ void __launch_bounds__(skinny::kThreads, 1)
     skinny::Finish<kGroups> finish{.p = p, .lane = lane};
     if (warp == turn) finish.begin(tile);
     for (int s = 0; s < steps; ++s) {
-      const Pieces<kGroups> b = ahead;
+      const skinny::Pieces<kGroups> b = ahead;
       ahead.load(x, first + (s + 1 == steps ? 0 : s + 1) * skinny::kStep, p.in);
       wait_copies(stages - 1);
       const unsigned char* slot = shared + stage * skinny::kStageBytes + lane_at;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const uint4 lo = *reinterpret_cast<const uint4*>(slot + h * 1024);
-        const uint4 hi = *reinterpret_cast<const uint4*>(slot + h * 1024 + 512);
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j) {
-          const uint4 v = b.at[h][j];
-          skinny::multiply(sums.at[j], lo.x, hi.x, lo.y, hi.y, v.x, v.y);
-          skinny::multiply(sums.at[j], lo.z, hi.z, lo.w, hi.w, v.z, v.w);
-        }
-      }
+      sums.add(slot, [&](int h, int j) { return b.at[h][j]; });
       loader.issue(stage);
       stage = stage + 1 == stages ? 0 : stage + 1;
     }

@@ -182,10 +182,46 @@ struct Finish {
   }
 };
 
+/// Columns of x that lane t of a row multiplies in a step, of rows g and g + 8.
+template <int kGroups>
+struct Pieces {
+  uint4 at[2][kGroups];
+
+  /// x: the lane's row, null if there is none; `column`: the lane's first of the step.
+  __device__ void load(const bf16x* const (&x)[kGroups], int column, int in) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        at[h][j] = {0, 0, 0, 0};
+        if (const int k = column + h * 32; x[j] != nullptr && k < in)
+          at[h][j] = *reinterpret_cast<const uint4*>(x[j] + k);
+      }
+  }
+};
+
 /// Sums of a warp over its columns, of tile rows g and g + 8 and of rows 8 j + 2 t (+ 1) of x.
 template <int kGroups>
 struct Sums {
   float at[kGroups][4] = {};
+
+  /// Adds the products of a stage of weights.
+  /// slot     the lane's first piece of it
+  /// piece    (h, j): of x, 8 columns from 32 h on of row g + 8 j
+  template <class Piece>
+  __device__ __forceinline__ void add(const unsigned char* slot, const Piece& piece) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint4 lo = *reinterpret_cast<const uint4*>(slot + h * 1024);
+      const uint4 hi = *reinterpret_cast<const uint4*>(slot + h * 1024 + 512);
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const uint4 x = piece(h, j);
+        multiply(at[j], lo.x, hi.x, lo.y, hi.y, x.x, x.y);
+        multiply(at[j], lo.z, hi.z, lo.w, hi.w, x.z, x.w);
+      }
+    }
+  }
 
   /// Leaves them where Finish adds them up: [rows, kTileRows].
   __device__ void put(float* part, int rows, int g, int t) const {

@@ -23,7 +23,7 @@ struct OneSequence {
 
 KernelCase channel_case(std::string name, int n_rows, int n_channels, DType type, double bytes,
                         std::function<PreparedCase()> prepare) {
-  return {.family = "channels",
+  return {.family = "ffn",
           .name = std::move(name),
           .shape = fmt::format("{} x {}", n_rows, n_channels),
           .dtype = type,
@@ -129,7 +129,7 @@ PreparedCase prepare_choice(int n) {
 
 }  // namespace
 
-KernelCases channel_cases(const KernelShapes& s) {
+KernelCases channel_choice_cases(const KernelShapes& s) {
   const int n = s.ffn_dim;
   const DType act = s.act();
   const double row_bytes = static_cast<double>(n) * static_cast<double>(dtype_bytes(act));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/rng.h"
 #include "bench/kernel_data.h"
@@ -184,6 +185,7 @@ KernelCases ffn_cases(const KernelShapes& s) {
     }
     add("down_channels", 1, 1, [=](int n, int copies) { return prepare_down(s, n, list, copies); });
   }
+  for (KernelCase& choice : channel_choice_cases(s)) cases.push_back(std::move(choice));
   return cases;
 }
 

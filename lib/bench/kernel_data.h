@@ -19,7 +19,8 @@ KernelCases silu_cases(const KernelShapes& s);
 KernelCases lsh_cases(const KernelShapes& s);
 KernelCases code_cases(const KernelShapes& s);
 KernelCases attend_cases(const KernelShapes& s);
-KernelCases channel_cases(const KernelShapes& s);
+/// Of family ffn too: what chooses its channels.
+KernelCases channel_choice_cases(const KernelShapes& s);
 KernelCases sample_cases(const KernelShapes& s);
 KernelCases tree_cases(const KernelShapes& s);
 KernelCases loading_cases(const KernelShapes& s);

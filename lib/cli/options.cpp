@@ -129,7 +129,8 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
   flags.push_back({"--overwrite", "",
                    info.keeps_folder ? "begin again in a folder that holds a run"
                                      : "replace an existing output file"});
-  flags.push_back({"--wait", "", "wait while another program writes the output, then begin"});
+  if (recipe::find_field(schema, "output.path") != nullptr)
+    flags.push_back({"--wait", "", "wait while another program writes the output, then begin"});
   if (info.appends) flags.push_back({"--append", "", "add records to an existing output file"});
   if (info.resumes) flags.push_back({"--resume", "", "continue what the output file holds"});
   flags.push_back({"--format", "FORM",

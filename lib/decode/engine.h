@@ -36,7 +36,7 @@ struct Savings {
   /// Eighths of a layer, beyond one, that keys have room for on their way from host memory: copies
   /// run as far ahead.
   int ring_eighths = kWholeRing;
-  static constexpr int kWholeRing = 8;
+  static constexpr int kWholeRing = kv::HostedKeys::kWholeRing;
 
   /// `embedding in host memory, prompts in 3 passes, 4 of 32 layers in host memory`; empty where
   /// nothing is saved.

@@ -18,12 +18,7 @@ constexpr size_t kMostLayers = 4096;
 
 Thresholds parse_thresholds(std::string_view text, const std::string& where) {
   const io::Json json = io::parse_json(text, where);
-  if (!json.is_object())
-    throw input_error(where, "expected an object of format '{}', found {}", kFormat,
-                      io::describe(json));
-  const std::string& format = io::get_string(json, "format", where);
-  if (format != kFormat)
-    throw input_error(where, "expected format '{}', found {}", kFormat, io::quote(format));
+  io::check_format(json, kFormat, where);
   Thresholds t{.model = io::get_string(json, "model", where),
                .fingerprint = io::get_string(json, "fingerprint", where),
                .keep = io::get_double(json, "keep", where),
@@ -59,7 +54,7 @@ Thresholds read_thresholds(const std::filesystem::path& path, const Bounds& boun
   Thresholds t = parse_thresholds(io::read_file(path, kMostBytes), where);
   if (!bounds.fingerprint.empty() && t.fingerprint != bounds.fingerprint)
     throw input_error(where, "has thresholds of another model, {}", io::quote(t.model))
-        .hint("measure them with pig-eval's task channels on model.path");
+        .hint("name a file of thresholds that were measured on model.path");
   if (std::ssize(t.values) != bounds.shape.n_layers)
     throw input_error(where, "has thresholds of {} layers, the model has {}", t.values.size(),
                       bounds.shape.n_layers);

@@ -309,4 +309,13 @@ const Json* find_array(const Json& object, const char* key, const std::string& w
   return value == nullptr ? nullptr : &as_array(*value, key, where);
 }
 
+void check_format(const Json& value, const char* format, const std::string& where) {
+  if (!value.is_object())
+    throw input_error(where, "expected an object of format '{}', found {}", format,
+                      describe(value));
+  const std::string& found = get_string(value, "format", where);
+  if (found != format)
+    throw input_error(where, "expected format '{}', found {}", format, quote(found));
+}
+
 }  // namespace tandem::io

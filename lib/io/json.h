@@ -24,6 +24,9 @@ Json parse_json(std::string_view text, const std::string& where, const JsonOptio
 /// What a value is, for messages: "the string \"abc\"", "the number 2.5", "an array of 3 items".
 std::string describe(const Json& value);
 
+/// errors   kind input at `where`: the value is no object whose member `format` is this one
+void check_format(const Json& value, const char* format, const std::string& where);
+
 // Typed members of an object. get_*: the key must be there. find_*: absent and null give nullopt.
 // errors   kind input at `where`: names the key, the expected type and range, and the value found.
 //          An integer is never made from a fraction, a number never from a string.

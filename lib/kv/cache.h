@@ -41,7 +41,7 @@ class Cache {
     int max_tree_rows = 0;    // of steps with trees that attention is to be fast for
     /// Where keys are streamed from host memory: eighths of a layer that their ring has room for
     /// beyond one layer, 1 to 8.
-    int ring_eighths = 8;
+    int ring_eighths = HostedKeys::kWholeRing;
     std::vector<recipe::Cache> policies;
     /// By policy, the channels that a step of its sequences reads which names no reading; those
     /// beyond the end read all.

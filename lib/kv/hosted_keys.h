@@ -19,6 +19,7 @@ namespace tandem::kv {
 /// others. A slot's text is far, or it is split between near and far.
 class HostedKeys {
  public:
+  static constexpr int kWholeRing = 8;  // eighths of a layer
   struct Spec {
     std::vector<int> layers;  // rising
     PagedStore::Spec whole;   // the store of the other layers
@@ -30,7 +31,7 @@ class HostedKeys {
     int reader_slots = 0;
     int prompt_tokens = 0;           // of texts that go through the layers together
     bool streamed = false;           // a KeyStream's ring is the memory of prompt
-    int ring_eighths = 8;            // of a layer, that it has room for beyond one layer
+    int ring_eighths = kWholeRing;   // of a layer, that it has room for beyond one layer
     bool eight_bit = false;          // far keys and values are, as Pages'
     bool index_reads_prompt = true;  // not far, as prompts are indexed
     // Who reads far keys, copies of a GPU left out:
@@ -39,7 +40,7 @@ class HostedKeys {
 
     /// Pages of the ring beyond one for each of the whole store.
     int spare_pages() const {
-      return layers.size() < 2 ? 0 : (whole.n_pages * ring_eighths + 7) / 8;
+      return layers.size() < 2 ? 0 : (whole.n_pages * ring_eighths + kWholeRing - 1) / kWholeRing;
     }
   };
   static void plan(const Spec& spec, MemoryPlan& plan);

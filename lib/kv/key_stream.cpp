@@ -29,6 +29,15 @@ KeyStream::Buffer::Buffer(const PagedStore::Spec& spec, const Exec& exec, PagedS
   used = std::make_unique<cuda::Event>();
 }
 
+bool KeyStream::Buffer::is_apart(size_t page) const {
+  return apart.begin <= static_cast<int>(page) && static_cast<int>(page) < apart.end;
+}
+
+void KeyStream::Buffer::lose_shared() {
+  std::fill(held.begin(), held.begin() + apart.begin, uint8_t{0});
+  std::fill(held.begin() + apart.end, held.end(), uint8_t{0});
+}
+
 KeyStream::KeyStream(const HostedKeys::Spec& spec, PagedStore& whole, HostedKeys& keys,
                      const Exec& exec)
     : layers_(spec.layers),
@@ -116,20 +125,15 @@ void KeyStream::bring(int place, Part part) {
   Buffer& to = buffer_of(place);
   if (to.place != place) std::ranges::fill(to.held, uint8_t{0});
   to.place = place;
-  const auto is_apart = [](const Buffer& b, size_t page) {
-    return b.apart.begin <= static_cast<int>(page) && static_cast<int>(page) < b.apart.end;
-  };
-  for (const auto& other : buffers_)
-    for (size_t page = 0; part == Part::whole && other.get() != &to && page < wanted_.size();
-         ++page)
-      if (!is_apart(*other, page)) other->held[page] = 0;
+  if (part == Part::whole)
+    for (const auto& other : buffers_)
+      if (other.get() != &to) other->lose_shared();
   const int layer = layers_[static_cast<size_t>(place)];
   const PagedStore& far = keys_.far();
   bool any = false;
   for (size_t first = 0, n = 0; first < wanted_.size(); first += std::max<size_t>(n, 1)) {
     const auto is_missing = [&](size_t page) {
-      return wanted_[page] != 0 && to.held[page] == 0 &&
-             (part == Part::whole || is_apart(to, page));
+      return wanted_[page] != 0 && to.held[page] == 0 && (part == Part::whole || to.is_apart(page));
     };
     // One copy for as many pages as follow each other, of one sequence or of several.
     for (n = 0; first + n < wanted_.size() && is_missing(first + n); ++n) to.held[first + n] = 1;

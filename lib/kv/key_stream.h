@@ -56,6 +56,9 @@ class KeyStream {
     /// in, first   whose memory it is, and from which page on
     Buffer(const PagedStore::Spec& spec, const Exec& exec, PagedStore& whole, const PagedStore& in,
            int first, Range pages_apart);
+    bool is_apart(size_t page) const;
+    /// Another buffer takes the memory of the other pages.
+    void lose_shared();
   };
   enum class Part : uint8_t { apart, whole };
   int place_of(int layer) const;

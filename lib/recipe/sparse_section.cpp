@@ -16,8 +16,7 @@ void Sparse::check(Problems& p) const {
             yaml_text(kind));
   if (kind == SparseKind::cats_threshold && thresholds.empty())
     p.field("thresholds",
-            "sparse.thresholds: name the file of kind cats_threshold; pig-eval writes it (task "
-            "channels)");
+            "sparse.thresholds: name the file of kind cats_threshold, of format ffn-thresholds/1");
   if (kind != SparseKind::cats_threshold && !thresholds.empty())
     p.field("thresholds",
             "sparse.thresholds: is for kind cats_threshold, found {}: leave it out, or choose kind "

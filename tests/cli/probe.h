@@ -1,4 +1,7 @@
 #pragma once
+#include <doctest/doctest.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -38,6 +41,21 @@ inline std::vector<nlohmann::json> json_lines(const std::string& text) {
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) all.push_back(nlohmann::json::parse(line));
   return all;
+}
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// An error of one line and a remedy of another at most, and nothing else.
+inline void check_refused(const Outcome& run, int status, const std::string& says) {
+  CAPTURE(says);
+  CAPTURE(run.err);
+  CHECK(run.status == status);
+  CHECK(run.out == "");
+  CHECK(has(run.err, says));
+  CHECK(std::ranges::count(run.err, '\n') <= 2);
+  CHECK_FALSE(has(run.err, "bug"));
 }
 
 }  // namespace tandem::testing

@@ -31,10 +31,6 @@ Json json_of(const Outcome& run) {
   return Json::parse(run.out);
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_SUITE("cli/hosted_plan") {

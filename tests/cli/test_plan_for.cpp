@@ -29,10 +29,6 @@ Outcome plan(std::vector<std::string> arguments,
   return run_without_gpu(program("pig-generate"), std::move(arguments));
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_SUITE("cli/plan_for") {

@@ -35,21 +35,6 @@ std::string document(const TemporaryFolder& folder, size_t bytes) {
       .string();
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-/// An error of one line and a remedy of another at most, and nothing else.
-void check_refused(const Outcome& run, int status, const std::string& says) {
-  CAPTURE(says);
-  CAPTURE(run.err);
-  CHECK(run.status == status);
-  CHECK(run.out == "");
-  CHECK(has(run.err, says));
-  CHECK(std::ranges::count(run.err, '\n') <= 2);
-  CHECK_FALSE(has(run.err, "bug"));
-}
-
 }  // namespace
 
 TEST_SUITE("cli/triforce-generate") {

@@ -14,28 +14,6 @@ namespace {
 
 constexpr int kCalls = 32;  // of a graph
 
-/// Microseconds of a call, the median of some graphs.
-template <class Work>
-double time_us(cuda::Queue& queue, const Work& work) {
-  const Memory clocks(2 * sizeof(uint64_t));
-  auto* const clock = static_cast<uint64_t*>(clocks.at);
-  const cuda::Graph graph(queue, [&] {
-    cuda_table().read_clock(clock, queue.stream());
-    for (int i = 0; i < kCalls; ++i) work();
-    cuda_table().read_clock(clock + 1, queue.stream());
-  });
-  std::vector<double> times;
-  for (int run = 0; run < 21; ++run) {
-    uint64_t ns[2];
-    graph.launch(queue);
-    queue.copy_out(ns, clock, sizeof(ns));
-    queue.wait();
-    times.push_back(static_cast<double>(ns[1] - ns[0]) / 1e3 / kCalls);
-  }
-  std::ranges::sort(times);
-  return times[times.size() / 2];
-}
-
 void run(cuda::Queue& queue, int channels, int n_rows) {
   const size_t n = static_cast<size_t>(channels), rows = static_cast<size_t>(n_rows);
   const Memory x(rows * n * 2), scores(n * 4), ids(n * 4), count(64), sums(n * 4), scales(rows * 4),
@@ -68,61 +46,66 @@ void run(cuda::Queue& queue, int channels, int n_rows) {
                                     .keep = channels / 2,
                                     .threshold = 0.1f};
   const auto report = [&](const char* name, double us, double moved) {
-    fmt::print("{:16} {:6} channels {:5} rows {:8.2f} us {:8.1f} GB/s\n", name, channels, n_rows,
-               us, moved / us / 1e3);
+    fmt::print(
+        "{{\"case\": \"{}\", \"channels\": {}, \"rows\": {}, \"microseconds\": {:.2f}, "
+        "\"tb_per_s\": {:.4f}}}\n",
+        name, channels, n_rows, us, moved / us * 1e-6);
   };
   const auto stream_of = [&] { return queue.stream(); };
-  report("choose_channels",
-         time_us(queue, [&] { cuda_table().choose_channels(choice, stream_of()); }),
-         4.0 * channels);
-  report("channels_above",
-         time_us(queue, [&] { cuda_table().channels_above(choice, stream_of()); }), 4.0 * channels);
+  report(
+      "choose_channels",
+      microseconds(queue, kCalls, [&](int) { cuda_table().choose_channels(choice, stream_of()); }),
+      4.0 * channels);
+  report(
+      "channels_above",
+      microseconds(queue, kCalls, [&](int) { cuda_table().channels_above(choice, stream_of()); }),
+      4.0 * channels);
   report("square_scales",
-         time_us(queue,
-                 [&] {
-                   cuda_table().square_scales({.scale = static_cast<float*>(scales.at),
-                                               .x = x.at,
-                                               .row_stride = channels,
-                                               .n_rows = n_rows,
-                                               .n_channels = channels,
-                                               .x_type = DType::bf16},
-                                              stream_of());
-                 }),
+         microseconds(queue, kCalls,
+                      [&](int) {
+                        cuda_table().square_scales({.scale = static_cast<float*>(scales.at),
+                                                    .x = x.at,
+                                                    .row_stride = channels,
+                                                    .n_rows = n_rows,
+                                                    .n_channels = channels,
+                                                    .x_type = DType::bf16},
+                                                   stream_of());
+                      }),
          bytes);
   report("add_squares",
-         time_us(queue,
-                 [&] {
-                   cuda_table().add_squares({.to = to,
-                                             .x = x.at,
-                                             .scale = static_cast<const float*>(scales.at),
-                                             .row_stride = channels,
-                                             .slot = slots,
-                                             .row_begin = begins,
-                                             .first_row = 0,
-                                             .last_row = n_rows,
-                                             .n_seqs = 1,
-                                             .n_channels = channels,
-                                             .blend = 0,
-                                             .x_type = DType::bf16},
-                                            stream_of());
-                 }),
+         microseconds(queue, kCalls,
+                      [&](int) {
+                        cuda_table().add_squares({.to = to,
+                                                  .x = x.at,
+                                                  .scale = static_cast<const float*>(scales.at),
+                                                  .row_stride = channels,
+                                                  .slot = slots,
+                                                  .row_begin = begins,
+                                                  .first_row = 0,
+                                                  .last_row = n_rows,
+                                                  .n_seqs = 1,
+                                                  .n_channels = channels,
+                                                  .blend = 0,
+                                                  .x_type = DType::bf16},
+                                                 stream_of());
+                      }),
          bytes);
   if (n_rows > 16) return;
   report("score_channels",
-         time_us(queue,
-                 [&] {
-                   cuda_table().score_channels({.scores = static_cast<float*>(scores.at),
-                                                .gate = x.at,
-                                                .weights = to,
-                                                .norms = nullptr,
-                                                .slot = slots,
-                                                .row_begin = begins,
-                                                .n_seqs = 1,
-                                                .n_channels = channels,
-                                                .largest = false,
-                                                .type = DType::bf16},
-                                               stream_of());
-                 }),
+         microseconds(queue, kCalls,
+                      [&](int) {
+                        cuda_table().score_channels({.scores = static_cast<float*>(scores.at),
+                                                     .gate = x.at,
+                                                     .weights = to,
+                                                     .norms = nullptr,
+                                                     .slot = slots,
+                                                     .row_begin = begins,
+                                                     .n_seqs = 1,
+                                                     .n_channels = channels,
+                                                     .largest = false,
+                                                     .type = DType::bf16},
+                                                    stream_of());
+                      }),
          bytes);
 }
 

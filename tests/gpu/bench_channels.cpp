@@ -23,25 +23,6 @@ struct Setting {
 
 constexpr int kLayers = 8;  // in turn: together far larger than a GPU's cache
 
-/// Microseconds of one of kLayers runs in a graph, the median of some.
-double microseconds(cuda::Queue& queue, const std::function<void(int layer)>& run) {
-  constexpr int kRepeats = 21, kTurns = 4;
-  const cuda::Graph graph(queue, [&] {
-    for (int i = 0; i < kTurns * kLayers; ++i) run(i % kLayers);
-  });
-  cuda::Event begin(true), end(true);
-  std::vector<float> ms;
-  for (int i = 0; i < kRepeats; ++i) {
-    begin.record(queue);
-    graph.launch(queue);
-    end.record(queue);
-    end.wait();
-    ms.push_back(end.ms_since(begin));
-  }
-  std::ranges::sort(ms);
-  return double{ms[kRepeats / 2]} * 1e3 / (kTurns * kLayers);
-}
-
 void time_setting(cuda::Queue& queue, const Setting& s) {
   const auto dim = static_cast<size_t>(s.dim), channels = static_cast<size_t>(s.channels),
              rows = static_cast<size_t>(s.rows);
@@ -102,7 +83,7 @@ void time_setting(cuda::Queue& queue, const Setting& s) {
   };
   const auto report = [&](const char* name, double weight_rows,
                           const std::function<void(int layer)>& run) {
-    const double us = microseconds(queue, run);
+    const double us = microseconds(queue, 4 * kLayers, [&](int i) { run(i % kLayers); });
     fmt::print(
         "{{\"case\": \"{}\", \"dim\": {}, \"channels\": {}, \"listed\": {}, \"rows\": {}, "
         "\"microseconds\": {:.2f}, \"tb_per_s\": {:.3f}}}\n",

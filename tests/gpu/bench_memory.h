@@ -1,6 +1,7 @@
 #pragma once
 // Shared by the timings of attention: device memory and what fills it.
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "base/convert.h"
@@ -41,6 +42,25 @@ inline std::vector<int32_t> shuffled(size_t n) {
   for (size_t i = n; i > 1; --i)
     std::swap(order[i - 1], order[stream.below(static_cast<uint32_t>(i))]);
   return order;
+}
+
+/// Microseconds of one of n runs in a graph, the median of some graphs.
+inline double microseconds(cuda::Queue& queue, int n, const std::function<void(int i)>& run) {
+  constexpr int kRepeats = 21;
+  const cuda::Graph graph(queue, [&] {
+    for (int i = 0; i < n; ++i) run(i);
+  });
+  cuda::Event begin(true), end(true);
+  std::vector<float> ms;
+  for (int i = 0; i < kRepeats; ++i) {
+    begin.record(queue);
+    graph.launch(queue);
+    end.record(queue);
+    end.wait();
+    ms.push_back(end.ms_since(begin));
+  }
+  std::ranges::sort(ms);
+  return double{ms[kRepeats / 2]} * 1e3 / n;
 }
 
 }  // namespace tandem::bench_gpu

@@ -122,23 +122,21 @@ TEST_SUITE("gpu/rounds") {
 
   TEST_CASE("by floors: nothing passes, all of it does, and a draft that is right is taken whole") {
     const SelfPair narrow(12, kGpu), wide(4096, kGpu);
-    const auto run = [](const SelfPair& pair, VerifyChoice verify, double floor,
-                        const TokenTree& tree, Rounds*& last) {
-      static std::unique_ptr<Rounds> rounds;
+    std::unique_ptr<Rounds> rounds;
+    const auto run = [&](const SelfPair& pair, VerifyChoice verify, double floor,
+                         const TokenTree& tree) {
       rounds = model_rounds(*pair.engine, {*pair.engine, {.keys = 1}}, tree,
                             {.verify = verify, .floor = {.probability = floor}});
-      last = rounds.get();
       return generate(*pair.engine, pair.requests(), rules(60), rounds.get()).ids;
     };
-    Rounds* rounds = nullptr;
     const auto plain = generate(*narrow.engine, narrow.requests(), rules(60)).ids;
     for (const TokenTree& tree : {chain_tree(6), tree_of(kBushy)}) {
-      CHECK(run(narrow, VerifyChoice::floor, 1.5, tree, rounds) == plain);
+      CHECK(run(narrow, VerifyChoice::floor, 1.5, tree) == plain);
       CHECK(rounds->stats().accepted == 0);
     }
-    (void)run(narrow, VerifyChoice::floor, 0, chain_tree(6), rounds);
+    (void)run(narrow, VerifyChoice::floor, 0, chain_tree(6));
     CHECK(rounds->stats().accepted == rounds->stats().drafted);
-    CHECK(run(wide, VerifyChoice::floor_or_argmax, 0.1, chain_tree(6), rounds) == plain);
+    CHECK(run(wide, VerifyChoice::floor_or_argmax, 0.1, chain_tree(6)) == plain);
     CHECK(rounds->stats().accepted >= rounds->stats().drafted - 2);
   }
 

@@ -93,7 +93,7 @@ TEST_SUITE("io/writer_lock") {
     CHECK(refusal(run) != "");
   }
 
-  TEST_CASE("whoever waits begins when the other has ended, or is interrupted") {
+  TEST_CASE("a waiting writer starts once the lock is free, or is interrupted") {
     const TemporaryFolder folder;
     const fs::path file = folder / "out";
     Holder holder(file);

@@ -70,9 +70,7 @@ TEST_SUITE("kernels/floor_trees") {
               CAPTURE(static_cast<int>(by));
               REQUIRE(scalar.path == want.path);
               REQUIRE(scalar.bonus == want.bonus);
-              for (size_t b = 0; b < want.logprobs.size(); ++b)
-                for (size_t i = 0; i < want.logprobs[b].size(); ++i)
-                  REQUIRE(std::abs(scalar.logprobs[b][i] - want.logprobs[b][i]) <= 2e-6 + 0x1p-16);
+              require_close_logprobs(scalar, want);
               for (const Isa isa : usable_isas())
                 REQUIRE(run(cpu_table(isa).verify_trees) == scalar);
               n_trees += c.n_seqs();

@@ -60,12 +60,7 @@ TEST_SUITE("kernels/verify_trees") {
               CAPTURE(draft.penalty);
               REQUIRE(scalar.path == want.path);
               REQUIRE(scalar.bonus == want.bonus);
-              for (size_t b = 0; b < want.logprobs.size(); ++b)
-                for (size_t i = 0; i < want.logprobs[b].size(); ++i) {
-                  const double logprob = want.logprobs[b][i];
-                  // As logit_stats; the logit minus lse rounds twice more at up to 200.
-                  REQUIRE(std::abs(scalar.logprobs[b][i] - logprob) <= 2e-6 + 0x1p-16);
-                }
+              require_close_logprobs(scalar, want);
               for (const Isa isa : usable_isas()) {
                 CAPTURE(isa_name(isa));
                 REQUIRE(verify(cpu_table(isa).verify_trees, c, keep_rule(s), keep_rule(draft),

@@ -95,6 +95,13 @@ struct TreeResult {
   bool operator==(const TreeResult&) const = default;
 };
 
+/// As logit_stats; the logit minus lse rounds twice more at up to 200.
+inline void require_close_logprobs(const TreeResult& got, const TreeResult& want) {
+  for (size_t b = 0; b < want.logprobs.size(); ++b)
+    for (size_t i = 0; i < want.logprobs[b].size(); ++i)
+      REQUIRE(std::abs(got.logprobs[b][i] - double{want.logprobs[b][i]}) <= 2e-6 + 0x1p-16);
+}
+
 inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& target,
                          const KeepRule& draft, AcceptBy by, int n_drawn = kAllDrawn,
                          bool with_sums = false, const FloorRule& floor = {}) {

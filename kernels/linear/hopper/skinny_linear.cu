@@ -125,19 +125,12 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_linear(const SkinnyLinearP
       cuda::copies_wait<kStages - 1>();
       const unsigned char* slot = ring + stage * kStageBytes + lane_at;
       const bf16x* x = input.x + s * kStep + warp * kChunk + t * 8;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const uint4 lo = *reinterpret_cast<const uint4*>(slot + h * 1024);
-        const uint4 hi = *reinterpret_cast<const uint4*>(slot + h * 1024 + 512);
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j) {
-          uint4 b{0, 0, 0, 0};
-          if (g + 8 * j < p.rows)
-            b = *reinterpret_cast<const uint4*>(x + (g + 8 * j) * input.pitch + h * 32);
-          skinny::multiply(sums.at[j], lo.x, hi.x, lo.y, hi.y, b.x, b.y);
-          skinny::multiply(sums.at[j], lo.z, hi.z, lo.w, hi.w, b.z, b.w);
-        }
-      }
+      sums.add(slot, [&](int h, int j) {
+        uint4 b{0, 0, 0, 0};
+        if (g + 8 * j < p.rows)
+          b = *reinterpret_cast<const uint4*>(x + (g + 8 * j) * input.pitch + h * 32);
+        return b;
+      });
       loader.issue(stage);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }

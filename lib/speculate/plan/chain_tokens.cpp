@@ -28,10 +28,6 @@ double chain_tokens_variance(int gamma, double alpha) {
   return square - mean * mean;
 }
 
-double params_per_token(double k, double density, double advance) {
-  return (1 + (k - 1) * density) / advance;
-}
-
 std::optional<double> alpha_for(int gamma, double tokens) {
   if (tokens > gamma + 1) return std::nullopt;
   double low = 0, high = 1;

@@ -19,7 +19,9 @@ double chain_tokens_variance(int gamma, double alpha);
 /// advance  tokens of a round
 /// source   Sirius (arXiv 2409.03856): APU = (1 + (k - 1) d_s) / AAL; all rows of the verification
 ///          count as one pass, beams as their chain
-double params_per_token(double k, double density, double advance);
+constexpr double params_per_token(double k, double density, double advance) {
+  return (1 + (k - 1) * density) / advance;
+}
 
 /// The alpha with which a round gives that many tokens; 0 for a single one, none where gamma + 1
 /// tokens are not enough.

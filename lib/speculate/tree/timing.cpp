@@ -104,12 +104,7 @@ void check_timing(const TimingTable& table, const std::string& where) {
 
 TimingTable parse_timing(std::string_view text, const std::string& where) {
   const io::Json json = io::parse_json(text, where);
-  if (!json.is_object())
-    throw input_error(where, "expected an object of format '{}', found {}", kFormat,
-                      io::describe(json));
-  const std::string& format = io::get_string(json, "format", where);
-  if (format != kFormat)
-    throw input_error(where, "expected format '{}', found {}", kFormat, io::quote(format));
+  io::check_format(json, kFormat, where);
   TimingTable table;
   table.overhead_ms = io::find_double(json, "overhead_ms", where).value_or(0);
   table.skip_deepest = io::find_bool(json, "skip_deepest", where).value_or(false);

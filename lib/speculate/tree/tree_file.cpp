@@ -182,14 +182,9 @@ std::string tree_json(const TreeFile& file) {
 
 TreeFile parse_tree(std::string_view text, const std::string& where) {
   const io::Json json = io::parse_json(text, where);
-  if (!json.is_object())
-    throw input_error(where, "expected an object of format '{}', found {}", kFormat,
-                      io::describe(json));
   if (!json.contains("format") && json.contains("branches") && json.contains("Successors"))
     return from_growmap(json, where);
-  const std::string& format = io::get_string(json, "format", where);
-  if (format != kFormat)
-    throw input_error(where, "expected format '{}', found {}", kFormat, io::quote(format));
+  io::check_format(json, kFormat, where);
   return from_ours(json, where);
 }
 

@@ -100,7 +100,7 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
     peak = less;
   };
   decode::Savings with = s;
-  // A round's copies then run ahead under its drafts for an eighth of a layer, not for two.
+  // Copies then run ahead under a round's drafts for 1 1/8 layers, not for two.
   with.ring_eighths = 1;
   if (key_layers > 0 || !fits()) take_if_less(with);
   with = s;

@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/tree/verify_trees.h"
 #include "recipe/fields.h"
+#include "speculate/round/verify_choice.h"
 
 namespace tandem::tools {
 
@@ -22,5 +23,14 @@ struct FloorKeys {
         .probability = floor, .temperature = static_cast<float>(score_temperature), .delta = delta};
   }
 };
+
+/// The rounds around need to know by what probability rounds within accept.
+inline void check_rule_within(speculate::VerifyChoice verify_within, recipe::Problems& p) {
+  if (speculate::is_lossy(verify_within))
+    p.field("spec.verify_within",
+            "spec.verify_within: {} accepts tokens that the rounds around must know the "
+            "probability of; choose auto",
+            recipe::yaml_text(verify_within));
+}
 
 }  // namespace tandem::tools

@@ -35,17 +35,12 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "draft.path: spec.draft is {}, where the small model is draft2.path; leave "
             "draft.path out",
             recipe::yaml_text(spec.draft));
-  if (speculate::is_lossy(spec.verify_within))
-    p.field("spec.verify_within",
-            "spec.verify_within: {} accepts tokens that the rounds around must know the "
-            "probability of; choose auto",
-            recipe::yaml_text(spec.verify_within));
+  check_rule_within(spec.verify_within, p);
   const bool draws = spec.draft != DraftKind::ngram;
   if (!draws && speculate::weighs_draws(spec.verify))
     p.field("spec.verify",
             "spec.verify: prompt lookup proposes tokens that are not drawn; choose match, auto or "
-            "a rule "
-            "with a floor");
+            "a rule with a floor");
   if (draws && spec.verify == speculate::VerifyChoice::block && tree.path.automatic)
     p.field(
         "spec.verify",

@@ -54,8 +54,8 @@ struct SpecSection {
       "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of "
       "a tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, "
       "block for a chain, traversal for a tree; sequoia where these cost more than they win. "
-      "floor: "
-      "lossy, those that are likely enough; floor_or_argmax: or the likeliest; typical: likely "
+      "floor: lossy, those that are likely enough; floor_or_argmax: or the likeliest; typical: "
+      "likely "
       "enough for how sure the target is");
     floors.fields(v);
     v("verify_within", verify_within, "nested: the same for the rounds within, none that is lossy");

@@ -61,11 +61,7 @@ void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
 }
 
 void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
-  if (speculate::is_lossy(spec.verify_within))
-    p.field("spec.verify_within",
-            "spec.verify_within: {} accepts tokens that the rounds around must know the "
-            "probability of; choose auto",
-            recipe::yaml_text(spec.verify_within));
+  check_rule_within(spec.verify_within, p);
   for (const NamedDraft& d : bench.drafts)
     if (speculate::weighs_draws(spec.verify_within) && d.kind == DraftKind::nested &&
         std::ranges::any_of(bench.drafts, [&](const NamedDraft& small) {
