@@ -98,6 +98,8 @@ constexpr CudaTable kTable{
     .cross_entropy = {cross_entropy_cuda},
     .embed_backward = {embed_backward_cuda},
     .gather_columns = {gather_columns_cuda},
+    .scatter_columns = {scatter_columns_cuda},
+    .exchange_channels = {exchange_channels_cuda},
     .unite_channels = {unite_channels_cuda},
     .gate_up_channels = {gate_up_channels_cuda},
     .down_channels = {down_channels_cuda},

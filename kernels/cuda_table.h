@@ -8,6 +8,7 @@
 #include "kernels/attention/mean_lse.h"
 #include "kernels/channels/add_squares.h"
 #include "kernels/channels/channel_norms.h"
+#include "kernels/channels/channel_places.h"
 #include "kernels/channels/channel_products.h"
 #include "kernels/channels/choose_channels.h"
 #include "kernels/channels/gather_columns.h"
@@ -134,6 +135,8 @@ struct CudaTable {
   cuda::Bodies<void(const CrossEntropyParams&, Stream)> cross_entropy;
   cuda::Bodies<void(const EmbedBackwardParams&, Stream)> embed_backward;
   cuda::Bodies<void(const GatherColumnsParams&, Stream)> gather_columns;
+  cuda::Bodies<void(const ScatterColumnsParams&, Stream)> scatter_columns;
+  cuda::Bodies<void(const ExchangeChannelsParams&, Stream)> exchange_channels;
   cuda::Bodies<void(const UniteChannelsParams&, Stream)> unite_channels;
   cuda::Bodies<void(const GateUpChannelsParams&, Stream)> gate_up_channels;
   cuda::Bodies<void(const DownChannelsParams&, Stream)> down_channels;
@@ -229,6 +232,8 @@ struct CudaTable {
     f("cross_entropy", cross_entropy);
     f("embed_backward", embed_backward);
     f("gather_columns", gather_columns);
+    f("scatter_columns", scatter_columns);
+    f("exchange_channels", exchange_channels);
     f("unite_channels", unite_channels);
     f("gate_up_channels", gate_up_channels);
     f("down_channels", down_channels);

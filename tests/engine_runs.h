@@ -35,7 +35,8 @@ struct Setup {
   int logit_rows = 128;
   int64_t total_tokens = 0;  // 0 = all sequences at full length
   Device device = {};
-  int n_streamed = 0;  // layers in host memory
+  int n_streamed = 0;    // layers in host memory, or parts where channels are divided
+  int set_channels = 0;  // 0: they are not
   bool host_embedding = false;
   int prompt_passes = 1;
   int ring_eighths = decode::Savings::kWholeRing;
@@ -57,6 +58,7 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
           .savings = {.host_embedding = s.host_embedding,
                       .prompt_passes = s.prompt_passes,
                       .n_streamed = s.n_streamed,
+                      .set_channels = s.set_channels,
                       .ring_eighths = s.ring_eighths},
           .caches = s.caches,
           .sparse = s.sparse};

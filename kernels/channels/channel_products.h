@@ -81,8 +81,8 @@ void down_channels_cuda(const DownChannelsParams&, Stream);
 
 struct TransposeRowsParams {
   void* to;          // [width, height]: columns [first, first + n_rows) are written
-  const void* from;  // [n_rows, width], in the GPU's memory or pinned
-  int64_t height, width, first, n_rows;
+  const void* from;  // [n_rows, from_stride], in the GPU's memory or pinned; of each row `width`
+  int64_t from_stride, height, width, first, n_rows;
   DType type;  // bf16 or f32
 };
 

@@ -19,7 +19,8 @@ __global__ void __launch_bounds__(kThreads) transpose_tiles(const TransposeRowsP
   for (int i = 0; i < kTurns; ++i) {
     const int64_t r = row + y + i * (kThreads / kTile);
     if (r < p.n_rows && column + x < p.width)
-      tile[y + i * (kThreads / kTile)][x] = static_cast<const T*>(p.from)[r * p.width + column + x];
+      tile[y + i * (kThreads / kTile)][x] =
+          static_cast<const T*>(p.from)[r * p.from_stride + column + x];
   }
   __syncthreads();
 #pragma unroll

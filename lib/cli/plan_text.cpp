@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/parallel.h"
 #include "bench/hardware.h"
@@ -43,17 +44,26 @@ std::string duration(double seconds) {
   return seconds < 1.0 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.1f} s", seconds);
 }
 
-/// Bytes of layers in host memory, which every forward copies to the GPU, and how many layers.
+/// Bytes of layers in host memory, or of parts of them, which forwards of all weights copy to the
+/// GPU, and how many layers.
 struct Streamed {
-  std::ptrdiff_t layers = 0;
-  size_t bytes = 0;
+  size_t layers = 0, bytes = 0;
+  bool divided = false;  // drafts copy less
 };
 Streamed streamed_by(const MemoryPlan& plan, const MemoryLimits& limits) {
   if (!limits.on_gpu()) return {};
-  const auto layers = std::ranges::count_if(plan.items(), [](const PlanItem& item) {
-    return item.device == Device{} && item.name.starts_with("weights/");
-  });
-  return {layers, layers > 0 ? plan.group_bytes("weights", {}) : 0};
+  constexpr std::string_view kLayers = "weights/layers.", kRest = ".rest pinned";
+  Streamed s;
+  std::set<std::string_view> layers;
+  for (const PlanItem& item : plan.items()) {
+    const std::string_view name = item.name;
+    if (item.device != Device{} || !name.starts_with(kLayers)) continue;
+    layers.insert(name.substr(0, name.find('.', kLayers.size())));
+    s.divided = s.divided || name.ends_with(kRest);
+  }
+  s.layers = layers.size();
+  s.bytes = s.layers > 0 ? plan.group_bytes("weights", {}) : 0;
+  return s;
 }
 
 double copy_seconds(size_t bytes, const GpuCard& card) {
@@ -162,8 +172,10 @@ std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
   text += '\n' + line(limits.gpu, limits.gpu_bytes);
   const Streamed streamed = streamed_by(plan, limits);
   if (streamed.layers == 0) return text;
-  text += fmt::format("\noffload  {} layers in host memory, {} copied to {} in every forward",
-                      streamed.layers, format_bytes(streamed.bytes), limits.gpu.name());
+  text += fmt::format("\noffload  {}{} layers in host memory, {} copied to {} in every {}",
+                      streamed.divided ? "parts of " : "", streamed.layers,
+                      format_bytes(streamed.bytes), limits.gpu.name(),
+                      streamed.divided ? "check" : "forward");
   if (const auto& card = limits.plan_for; card && card->link_gbps > 0)
     text += fmt::format(", at least {} at {:g} GB/s", duration(copy_seconds(streamed.bytes, *card)),
                         card->link_gbps);

@@ -44,7 +44,8 @@ model::Llama::Options model_options(const EngineSpec& s) {
           .device = s.device,
           .n_streamed = s.savings.n_streamed,
           .host_embedding = s.savings.host_embedding,
-          .by_channel = !s.sparse.empty()};
+          .by_channel = !s.sparse.empty(),
+          .set_channels = s.savings.set_channels};
 }
 
 ffn::Channels::Spec channels_spec(const EngineSpec& s, const ModelFiles& files) {
@@ -66,6 +67,20 @@ void check_sparse(const EngineSpec& s) {
         .hint(
             "set cache.prefill dense, or a sparse.kind that learns nothing from prompts: "
             "magnitude, cats without weigh, or cats_threshold");
+  const bool divides = s.savings.set_channels > 0;
+  if (divides && by_layers(s))
+    throw recipe_error("model.offload",
+                       "divides FFN channels among the GPU and host memory, but prompts are read "
+                       "layer by layer, which holds all parts of a layer at once")
+        .hint("set run.prefill_order chunks and cache.place device, or leave draft.sparse out");
+  if (s.savings.n_streamed > 0 && std::ranges::any_of(s.sparse, [](const recipe::Sparse& p) {
+        return ffn::needs_of(p).after_gate || ffn::needs_of(p).checks;
+      }))
+    throw recipe_error("model.offload",
+                       "keeps layers in host memory, which are copied ahead of a step, before a "
+                       "sparse.kind that chooses within steps, or a sparse.refresh, knows what it "
+                       "reads of them")
+        .hint("set sparse.kind griffin without refresh, or model.offload none");
   if (s.savings.n_streamed > 0 && std::ranges::any_of(s.sparse, &ffn::reads_weights))
     throw recipe_error("model.offload",
                        "keeps layers in host memory, whose FFN weights sparse.kind magnitude and "
@@ -118,8 +133,16 @@ std::string Savings::text(int n_layers) const {
   std::vector<std::string> all;
   if (host_embedding) all.emplace_back("embedding in host memory");
   if (prompt_passes > 1) all.push_back(fmt::format("prompts in {} passes", prompt_passes));
-  if (n_streamed > 0)
+  if (set_channels > 0) {
+    const model::StreamedParts parts =
+        model::streamed_parts(n_layers, {.n_streamed = n_streamed, .set_channels = set_channels});
+    std::string text = fmt::format("FFN channels beyond {} of {} layers", set_channels, parts.rest);
+    if (parts.ffn > 0) text += fmt::format(", all of {}", parts.ffn);
+    if (parts.attention > 0) text += fmt::format(", attention of {}", parts.attention);
+    all.push_back(text + " in host memory");
+  } else if (n_streamed > 0) {
     all.push_back(fmt::format("{} of {} layers in host memory", n_streamed, n_layers));
+  }
   if (resident_layers > 0) all.push_back(fmt::format("keys of {} layers here", resident_layers));
   if (ring_eighths < kWholeRing)
     all.push_back(fmt::format("keys pass through the room of 1 {}/8 layers", ring_eighths));
@@ -275,6 +298,13 @@ std::vector<kv::Step> Engine::begin_decode(std::span<const DrawSeq> sequences, i
                                   .rows_before = static_cast<int>(before)}));
   }
   return steps;
+}
+
+size_t Engine::streamed_bytes(const kv::Reading& reading) const {
+  const model::Weights& w = model_.weights();
+  const bool reads_sets = reading.channels > 0 && model_.sets() != nullptr;
+  if (!w.stream) return 0;
+  return w.stream->bytes(reads_sets ? model::ReadKind::set : model::ReadKind::all);
 }
 
 double Engine::weight_bytes(const kv::Reading& reading) const {

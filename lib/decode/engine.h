@@ -29,8 +29,11 @@ struct Savings {
   /// In which the longest prompt goes through the layers, where prompts are read layer by layer: of
   /// the residual stream one pass is held. Each brings the keys of those before it.
   int prompt_passes = 1;
-  /// Layers whose weights stay in pinned host memory and come over the link in every forward.
+  /// Layers whose weights stay in pinned host memory and come over the link in every forward; where
+  /// channels are divided, the rest of as many, then their sets, then their attention.
   int n_streamed = 0;
+  /// Channels of each layer that are a set of their own, which drafts read; 0: not divided.
+  int set_channels = 0;
   /// Layers whose keys stay on the GPU, where cache.resident_layers is auto.
   int resident_layers = 0;
   /// Eighths of a layer, beyond one, that keys have room for on their way from host memory: copies
@@ -154,9 +157,7 @@ class Engine {
   /// The same of steps that read listed channels, as many as a list is expected to have.
   double weight_bytes(const kv::Reading& reading) const;
   /// Of them, those that every forward brings from host memory.
-  size_t streamed_bytes() const {
-    return model_.weights().stream ? model_.weights().stream->bytes() : 0;
-  }
+  size_t streamed_bytes(const kv::Reading& reading = {}) const;
   /// Waits until no copies of weights or keys run ahead.
   /// errors   kind device
   void settle() const {

@@ -44,7 +44,8 @@ void Channels::plan(const Spec& spec, MemoryPlan& plan) {
   plan.add(kCounted, spec.policies.size() * layers * 2 * sizeof(int64_t), spec.device);
 }
 
-Channels::Channels(const Spec& spec, Arena& arena, const Exec& exec) : spec_(spec), exec_(exec) {
+Channels::Channels(const Spec& spec, Arena& arena, const Exec& exec)
+    : spec_(spec), exec_(exec), versions_(static_cast<size_t>(spec.max_seqs)) {
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec)));
     policies_.back()->allocate(arena, prefix_of(spec, i));
@@ -114,11 +115,19 @@ void Channels::unite(const kv::Step& step, const Selection& of_slots) {
                       exec_.stream());
 }
 
+const int32_t* Channels::list_of(int reading, int layer, const kv::Step& step) {
+  const Selection chosen = policies_[static_cast<size_t>(reading) - 1]->select(layer, step, {});
+  TANDEM_CHECK(chosen.kind == Selection::Kind::sequences, "lists of {}", policy(reading).name());
+  return chosen.list.ids + step.slot.front() * chosen.id_stride;
+}
+
 void Channels::on_prompt(int slot) {
+  versions_[static_cast<size_t>(slot)] = ++newest_version_;
   for (const auto& p : policies_) p->on_prompt(slot);
 }
 
 void Channels::on_fork(int from, int to) {
+  versions_[static_cast<size_t>(to)] = version(from);
   for (const auto& p : policies_) p->on_fork(from, to);
 }
 

@@ -46,6 +46,11 @@ class Channels final : public kv::SequenceListener {
   /// gate     as Policy::select's
   ops::ChannelList select(int layer, const kv::Step& step, const Tensor& gate);
 
+  /// Of lists that are the sequences' own: a number that changes whenever those of a slot do, and
+  /// where the list of a step's first sequence lies, [most_channels].
+  int64_t version(int slot) const { return versions_[static_cast<size_t>(slot)]; }
+  const int32_t* list_of(int reading, int layer, const kv::Step& step);
+
   void on_prompt(int slot) override;
   void on_fork(int from, int to) override;
   void on_release(int slot) override;
@@ -63,6 +68,8 @@ class Channels final : public kv::SequenceListener {
   Spec spec_;
   Exec exec_;
   std::vector<std::unique_ptr<Policy>> policies_;
+  std::vector<int64_t> versions_;  // [max_seqs]
+  int64_t newest_version_ = 0;
   int32_t *united_ = nullptr, *n_united_ = nullptr;  // [n_layers, F], [n_layers]
   int64_t* counted_ = nullptr;  // [policies, n_layers, 2] unions that were made, and their channels
 };

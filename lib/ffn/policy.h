@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -111,6 +112,10 @@ std::unique_ptr<Policy> make_policy(const recipe::Sparse& sparse, const Bounds& 
 Needs needs_of(const recipe::Sparse& sparse);
 /// Whether it reads weights when they are loaded.
 bool reads_weights(const recipe::Sparse& sparse);
+
+/// Channels of a layer that may be a set of their own, which alone steps of these policies read:
+/// those of a list that only a prompt changes. 0: there is none.
+int set_channels(std::span<const recipe::Sparse> policies, int ffn_dim);
 
 /// Channels that int(keep F) names, for lists made before the gate.
 int n_kept(double keep, int ffn_dim);

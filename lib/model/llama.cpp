@@ -36,6 +36,7 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
   const auto dim = static_cast<size_t>(c.dim);
   const bool on_gpu = o.device.kind == Device::Kind::cuda;
   Weights::plan(c, o.dtype, plan, o.places());
+  if (o.places().divides()) ChannelSets::plan(c, o.places(), plan);
   ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device);
   plan.add("activations/residual", rows * dim * sizeof(float), o.device);
   if (o.max_prompt_rows > 0)
@@ -77,6 +78,7 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       workspace_(static_cast<std::byte*>(arena.take("workspace/linear")),
                  arena.plan().find("workspace/linear")->bytes) {
   if (exec.on_gpu()) ids_ = static_cast<int32_t*>(arena.take(kIdsName));
+  if (o.places().divides()) sets_ = std::make_unique<ChannelSets>(c, o.places(), arena, exec);
 }
 
 void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache,
@@ -94,7 +96,7 @@ void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv:
   if (steps.size() == 1) return forward_ids(ids, steps[0], cache);
   part_begin_ = {0};
   for (const kv::Step& step : steps) part_begin_.push_back(part_begin_.back() + step.arrays.n_rows);
-  TANDEM_CHECK(weights_.stream == nullptr && part_begin_.back() <= options_.max_rows,
+  TANDEM_CHECK(!weights_.stream && !sets_ && part_begin_.back() <= options_.max_rows,
                "{} rows side by side, at most {}", part_begin_.back(), options_.max_rows);
   for (size_t i = 0; i < steps.size(); ++i) {
     run_turn(i);
@@ -177,18 +179,36 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
     turn_to(i);
     embed_tokens(tokens[i]);
   }
+  TANDEM_CHECK(!sets_, "prompts by layers where channels are divided");
+  begin_forward(ReadKind::all);
+  const auto attend = [&](int layer, size_t i, const LayerWeights& w) {
+    turn_to(i);
+    cache.begin_step(layer, steps, i);
+    attention_block(layer, w, steps[i], cache, {});
+  };
+  const auto run_ffn = [&](int layer, size_t i, const LayerWeights& w) {
+    turn_to(i);
+    ffn_block(layer, w, steps[i], {});
+  };
   try {
-    each_layer([&](int layer, const LayerWeights& w) {
+    for (int layer = 0; layer < config_.n_layers; ++layer) {
       cache.begin_layer(layer, steps);
-      for (size_t i = 0; i < steps.size(); ++i) {
-        turn_to(i);
-        cache.begin_step(layer, steps, i);
-        attention_block(layer, w, steps[i], cache, {});
-        ffn_block(layer, w, steps[i], {});
+      if (!streams(layer)) {
+        for (size_t i = 0; i < steps.size(); ++i) {
+          attend(layer, i, weights_.layers[static_cast<size_t>(layer)]);
+          run_ffn(layer, i, weights_.layers[static_cast<size_t>(layer)]);
+        }
+      } else {  // each part stays for all steps
+        with_part(layer, LayerPart::attention, [&](const LayerWeights& w) {
+          for (size_t i = 0; i < steps.size(); ++i) attend(layer, i, w);
+        });
+        with_part(layer, LayerPart::ffn, [&](const LayerWeights& w) {
+          for (size_t i = 0; i < steps.size(); ++i) run_ffn(layer, i, w);
+        });
       }
       cache.end_layer(layer, steps);
       on_layer(layer + 1);
-    });
+    }
     cache.end_prompts();
   } catch (...) {
     cache.give_up_prompts();
@@ -196,25 +216,39 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
   }
 }
 
-void Llama::each_layer(const std::function<void(int layer, const LayerWeights&)>& run) {
+void Llama::begin_forward(ReadKind kind) {
+  if (weights_.stream) weights_.stream->begin_forward(*exec_.queue, kind);
+}
+
+bool Llama::streams(int layer) const {
+  return weights_.stream && std::ranges::any_of(kLayerParts, [&](LayerPart part) {
+           return weights_.stream->holds(layer, part);
+         });
+}
+
+void Llama::with_part(int layer, LayerPart part,
+                      const std::function<void(const LayerWeights&)>& run) {
   LayerStream* stream = weights_.stream.get();
-  if (stream != nullptr) stream->begin_forward(*exec_.queue);
-  for (int layer = 0; layer < config_.n_layers; ++layer) {
-    const bool streamed = stream != nullptr && stream->holds(layer);
-    run(layer,
-        streamed ? stream->acquire(*exec_.queue) : weights_.layers[static_cast<size_t>(layer)]);
-    if (streamed) stream->release(*exec_.queue);
-  }
+  if (stream == nullptr || !stream->holds(layer, part))
+    return run(weights_.layers[static_cast<size_t>(layer)]);
+  run(stream->acquire(*exec_.queue, layer, part));
+  stream->release(*exec_.queue);
 }
 
 void Llama::run_layers(const kv::Step& step, kv::Cache& cache,
                        std::span<const LayerActivations> kept) {
-  each_layer([&](int layer, const LayerWeights& w) {
+  begin_forward(read_kind(step));
+  for (int layer = 0; layer < config_.n_layers; ++layer) {
     const LayerActivations to =
         kept.empty() ? LayerActivations{} : kept[static_cast<size_t>(layer)];
-    attention_block(layer, w, step, cache, to);
-    ffn_block(layer, w, step, to);
-  });
+    with_part(layer, LayerPart::attention,
+              [&](const LayerWeights& w) { attention_block(layer, w, step, cache, to); });
+    if (sets_)
+      divided_ffn(layer, step);
+    else
+      with_part(layer, LayerPart::ffn,
+                [&](const LayerWeights& w) { ffn_block(layer, w, step, to); });
+  }
 }
 
 LayerActivations Llama::shared_activations() const {
@@ -245,7 +279,7 @@ void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const L
   if (!from_middle) attention_block(layer, w, step, cache, to);
   poll(options_.interrupted);
   if (!from_middle) keep_residual(to.residual_mid);
-  normed_linear(layer, LayerMatrix::gate_up, gate_up_at(to.gate_up), w.norms.ffn, w.gate_up);
+  normed_linear(layer, LayerMatrix::gate_up, gate_up_at(to.gate_up), norms(layer).ffn, w.gate_up);
 }
 
 Tensor Llama::gate_up_at(void* place) const {
@@ -311,8 +345,9 @@ void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::
 
   poll(options_.interrupted);
   keep_residual(to.residual_in);
-  normed_linear(layer, LayerMatrix::qkv, qkv, w.norms.attn, w.qkv, to.normed_in);
-  const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
+  normed_linear(layer, LayerMatrix::qkv, qkv, norms(layer).attn, w.qkv, to.normed_in);
+  const ops::HeadNorms heads_normed{norms(layer).q, norms(layer).k,
+                                    static_cast<float>(config_.rms_eps)};
   const kv::Cache::LayerKeys keys = cache.keys(layer, step);
   ops::rope_kv({.q = heads_at(to.q ? to.q : shared.q),
                 .k_pool = keys.k,
@@ -329,73 +364,6 @@ void Llama::add_attended(int layer, const LayerWeights& w, const LayerActivation
   poll(options_.interrupted);
   void* const attended = to.attended ? to.attended : shared_activations().attended;
   linear_into_residual(layer, LayerMatrix::wo, act(attended, n_rows_, config_.q_dim()), w.wo);
-}
-
-void Llama::read_by(ffn::Channels& channels) {
-  channels_ = &channels;
-  for (int layer = 0; layer < config_.n_layers; ++layer) {
-    const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-    if (!w.qkv.empty()) channels.read_weights(layer, {w.gate_up, w.w_down});
-  }
-}
-
-bool Llama::listed_ffn(int layer, const LayerWeights& w, const kv::Step& step) {
-  if (channels_ == nullptr || !ffn::Channels::reads_lists(step)) return false;
-  const LayerActivations shared = shared_activations();
-  const Stream stream = exec_.stream();
-  const bool after_gate = channels_->comes_after_gate(step);
-  const Tensor normed = act(normed_, n_rows_, config_.dim);
-  const Tensor gate = act(shared.gate_up, n_rows_, config_.ffn_dim);
-  const Tensor ffn = act(shared.ffn, n_rows_, config_.ffn_dim);
-
-  poll(options_.interrupted);
-  ops::rms_norm(normed, residual(), w.norms.ffn, static_cast<float>(config_.rms_eps), stream);
-  if (after_gate) ops::gates(gate, normed, w.gate_up, stream);
-  const ops::ChannelList list = channels_->select(layer, step, after_gate ? gate : Tensor{});
-  if (after_gate)
-    ops::up_channels(ffn, gate, normed, w.gate_up, list, stream);
-  else
-    ops::swiglu_channels(ffn, normed, w.gate_up, list, stream);
-  poll(options_.interrupted);
-  ops::down_channels(residual(), ffn, w.w_down, list, stream);
-  return true;
-}
-
-void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
-                      const LayerActivations& to) {
-  if (listed_ffn(layer, w, step)) return;
-  const bool observed = channels_ != nullptr && channels_->observes(step);
-  const bool keeps_halves =
-      to.gate_up != nullptr || (observed && channels_->observes_gate_up(step));
-  const LayerActivations shared = shared_activations();
-  const Tensor x = residual();
-  const Tensor gate_up = gate_up_at(to.gate_up ? to.gate_up : shared.gate_up);
-  const Tensor ffn = act(to.ffn ? to.ffn : shared.ffn, n_rows_, config_.ffn_dim);
-
-  poll(options_.interrupted);
-  keep_residual(to.residual_mid);
-  const auto eps = static_cast<float>(config_.rms_eps);
-  const ops::LinearFusion fusion{.norm_weight = w.norms.ffn, .norm_eps = eps, .swiglu = true};
-  if (side_ != nullptr) {
-    normed_linear(layer, LayerMatrix::gate_up, gate_up, w.norms.ffn, w.gate_up, to.normed_mid);
-    ops::silu_mul(ffn, gate_up, exec_.stream());
-  } else if (!keeps_halves && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
-    ops::linear_fused(ffn, x, fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
-  } else {
-    void* const place = to.normed_mid != nullptr ? to.normed_mid : normed_;
-    const Tensor normed = act(place, n_rows_, config_.dim);
-    ops::rms_norm(normed, x, w.norms.ffn, eps, exec_.stream());
-    if (!keeps_halves) {
-      ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
-    } else {  // which need not leave the gate
-      ops::linear(gate_up, normed, w.gate_up, ops::Accumulate::no, workspace_, exec_.stream());
-      ops::silu_mul(ffn, gate_up, exec_.stream());
-    }
-  }
-  if (observed)
-    channels_->observe(layer, step, {.product = ffn, .gate_up = keeps_halves ? gate_up : Tensor{}});
-  poll(options_.interrupted);
-  linear_into_residual(layer, LayerMatrix::w_down, ffn, w.w_down);
 }
 
 void Llama::logits(const Tensor& out, const int32_t* rows) {
@@ -416,70 +384,6 @@ void Llama::logits_of(const Tensor& out, const Tensor& residual, const int32_t* 
   ops::rms_norm_of(normed, residual, rows, weights_.out_norm, static_cast<float>(config_.rms_eps),
                    exec_.stream());
   ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_, exec_.stream());
-}
-
-void Llama::fill_random(const Tensor& t) {
-  ops::fill_random(t.raw(), t.dtype(), {.n = t.elements()}, exec_.stream());
-}
-
-void Llama::choose_one(const Tensor& y, const Tensor& x,
-                       std::span<const ops::PackedWeights* const> same_shape,
-                       ops::Accumulate accumulate, const ops::LinearNeighbours& around) {
-  poll(options_.interrupted);
-  fill_random(x);
-  ops::tune_linear(y, x, same_shape, accumulate, around, workspace_, exec_.stream());
-}
-
-void Llama::choose_products(int64_t wanted) {
-  // As many as a choice is for.
-  const int64_t rows = std::min<int64_t>(ops::rows_bucket(wanted), options_.max_rows);
-  if (!exec_.on_gpu() || rows == 0 || chosen_.contains(rows)) return;
-  const std::vector<const LayerWeights*> layers = weights_.on_device();
-  const auto same_shape = [&](ops::PackedWeights LayerWeights::*w) {
-    std::vector<const ops::PackedWeights*> all;
-    for (const LayerWeights* l : layers) all.push_back(&(l->*w));
-    return all;
-  };
-  if (weights_.stream) weights_.stream->settle(*exec_.queue);
-  const Tensor x(residual_, DType::f32, {rows, config_.dim}, options_.device);
-  const Tensor normed = act(normed_, rows, config_.dim);
-  const int64_t qkv_dim = config_.q_dim() + 2 * int64_t{config_.kv_dim()};
-  const Tensor gate_up = act(block_, rows, 2 * int64_t{config_.ffn_dim});
-  const Tensor ffn = act(block_ + gate_up.bytes(), rows, config_.ffn_dim);
-  const auto norm_by = [&](const float* LayerNorms::*weight) {
-    return [&, weight](size_t i, Stream stream) {
-      ops::rms_norm(normed, x, layers[i]->norms.*weight, static_cast<float>(config_.rms_eps),
-                    stream);
-    };
-  };
-  const auto down = [&](size_t i, Stream stream) {
-    ops::linear(x, ffn, layers[i]->w_down, ops::Accumulate::yes, workspace_, stream);
-  };
-  fill_random(x);
-  choose_one(act(block_, rows, qkv_dim), normed, same_shape(&LayerWeights::qkv),
-             ops::Accumulate::no, {.before = norm_by(&LayerNorms::attn)});
-  choose_one(x, act(block_, rows, config_.q_dim()), same_shape(&LayerWeights::wo),
-             ops::Accumulate::yes);
-  choose_one(x, ffn, same_shape(&LayerWeights::w_down), ops::Accumulate::yes);
-  if (options_.trainable.any())  // gate and up are kept then
-    choose_one(gate_up, normed, same_shape(&LayerWeights::gate_up), ops::Accumulate::no,
-               {.before = norm_by(&LayerNorms::ffn)});
-  poll(options_.interrupted);
-  fill_random(x);  // sums have grown
-  ops::tune_swiglu(ffn, gate_up, normed, same_shape(&LayerWeights::gate_up),
-                   {.before = norm_by(&LayerNorms::ffn), .after = down}, workspace_,
-                   exec_.stream());
-  chosen_.insert(rows);
-}
-
-void Llama::choose_logit_products(int64_t wanted, const Tensor& scratch) {
-  const int64_t rows =
-      std::min<int64_t>({ops::rows_bucket(wanted), options_.max_logit_rows, scratch.rows()});
-  if (!exec_.on_gpu() || rows == 0 || chosen_logits_.contains(rows)) return;
-  const ops::PackedWeights* const lm_head[] = {&weights_.lm_head};
-  choose_one({scratch.raw(), DType::f32, {rows, config_.vocab_size}, options_.device},
-             act(head_in_, rows, config_.dim), lm_head, ops::Accumulate::no);
-  chosen_logits_.insert(rows);
 }
 
 }  // namespace tandem::model

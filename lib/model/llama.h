@@ -8,6 +8,7 @@
 #include "ffn/channels.h"
 #include "kv/cache.h"
 #include "model/activations.h"
+#include "model/channel_sets.h"
 #include "model/config.h"
 #include "model/side_products.h"
 #include "model/weights.h"
@@ -32,13 +33,14 @@ class Llama {
     int max_position = 0;          // RoPE positions
     Interrupted interrupted = {};  // polled before every product and attention
     Device device = {};
-    int n_streamed = 0;  // layers in host memory, of a run on a GPU
+    int n_streamed = 0;  // as WeightPlaces', of a run on a GPU
     Trainable trainable = {};
     bool host_embedding = false;  // as WeightPlaces'
     bool by_channel = false;      // as WeightPlaces'
+    int set_channels = 0;         // as WeightPlaces'
 
     WeightPlaces places() const {
-      return {device, n_streamed, trainable, host_embedding, by_channel};
+      return {device, n_streamed, trainable, host_embedding, by_channel, set_channels};
     }
   };
 
@@ -97,12 +99,14 @@ class Llama {
   void attach(SideProducts* side) { side_ = side; }
 
   /// FFN policies whose readings steps name from now on, and which observe steps of all channels;
-  /// they outlive this. Shows them the weights of the layers that are not streamed.
+  /// they outlive this. Shows them the weights, where none are streamed.
   void read_by(ffn::Channels& channels);
 
   const ModelConfig& config() const { return config_; }
   const Options& options() const { return options_; }
   const Weights& weights() const { return weights_; }
+  /// Null where channels are not divided.
+  const ChannelSets* sets() const { return sets_.get(); }
   Weights& weights() { return weights_; }
   /// Of the last forward, after its last layer: [rows, dim] f32.
   Tensor residual() const {
@@ -115,8 +119,14 @@ class Llama {
  private:
   void embed_tokens(std::span<const int32_t> tokens);
   void embed(const int32_t* ids);
-  /// Calls run(layer, its weights) in order, as weights that are streamed arrive.
-  void each_layer(const std::function<void(int layer, const LayerWeights&)>& run);
+  /// A forward begins that is not one of several steps side by side.
+  void begin_forward(ReadKind kind);
+  /// Calls run(a part of a layer's weights), when they have arrived if they are streamed.
+  void with_part(int layer, LayerPart part, const std::function<void(const LayerWeights&)>& run);
+  bool streams(int layer) const;
+  const LayerNorms& norms(int layer) const {
+    return weights_.layers[static_cast<size_t>(layer)].norms;
+  }
   void run_layers(const kv::Step& step, kv::Cache& cache, std::span<const LayerActivations> kept);
   void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
                        const LayerActivations& to);
@@ -132,6 +142,10 @@ class Llama {
                  const LayerActivations& to);
   /// The same of listed channels; false, and nothing done, where the step reads all.
   bool listed_ffn(int layer, const LayerWeights& w, const kv::Step& step);
+  /// The same of channels that are divided: of the set, and but for drafts of the rest.
+  void divided_ffn(int layer, const kv::Step& step);
+  /// What the rows of a step read; of a draft, whose channels the sets are made.
+  ReadKind read_kind(const kv::Step& step);
   Tensor heads_at(void* place) const;
   Tensor gate_up_at(void* place) const;
   /// y = norm(x) W^T, in one pass where that pays.
@@ -147,6 +161,8 @@ class Llama {
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
   void logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows);
+  /// The products of an FFN's channels, all or a part of them, for some rows.
+  void choose_ffn_products(int64_t rows, Weights::Matrix gate_up, Weights::Matrix down);
   void choose_one(const Tensor& y, const Tensor& x,
                   std::span<const ops::PackedWeights* const> same_shape, ops::Accumulate accumulate,
                   const ops::LinearNeighbours& around = {});
@@ -162,7 +178,9 @@ class Llama {
   Exec exec_;
   SideProducts* side_ = nullptr;
   ffn::Channels* channels_ = nullptr;
-  int64_t n_rows_ = 0;               // of the last forward
+  std::unique_ptr<ChannelSets> sets_;  // null where channels are not divided
+  int64_t set_version_ = 0;            // of the lists that they are made by
+  int64_t n_rows_ = 0;                 // of the last forward
   int32_t* ids_ = nullptr;           // [max_rows] on a GPU: tokens of a forward, or rows of logits
   float* own_residual_;              // [max_rows, dim]
   float* prompt_residual_;           // [max_prompt_rows, dim]

@@ -34,6 +34,8 @@ constexpr std::array kShapes = {
     NamedShape{"llama-2-7b-128k", 4096, 32, 32, 32, 128, 11008, 32000, 131072, 1e-5, 1e4, 32, false,
                1, 2, Arch::llama, RopeScalingKind::yarn},
     NamedShape{"llama-2-13b", 5120, 40, 40, 40, 128, 13824, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
+    NamedShape{"codellama-34b", 8192, 48, 64, 8, 128, 22016, 32000, 16384, 1e-5, 1e6, 0, false, 1,
+               2},
     NamedShape{"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 131072, 1e-5, 5e5, 8, false,
                128000, 128001},
     NamedShape{"llama-3.1-70b", 8192, 80, 64, 8, 128, 28672, 128256, 131072, 1e-5, 5e5, 8, false,

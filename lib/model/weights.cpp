@@ -19,18 +19,40 @@ struct Product {
     Weight weight;
     Weight bias;
     int64_t rows;
+    int64_t first = 0;  // of the checkpoint's matrix
   };
   std::vector<Part> parts;
   int layer = 0;
 };
 
-enum class ProductKind : uint8_t { qkv, wo, gate_up, w_down, lm_head, embedding };
+enum class ProductKind : uint8_t {
+  qkv,
+  wo,
+  gate_up,
+  w_down,
+  rest_gate_up,
+  rest_down,
+  lm_head,
+  embedding
+};
+
+struct ChannelRange {
+  int64_t first = 0, n = 0;
+};
+
+/// Channels of a product of an FFN: of the set, of the rest, or all.
+ChannelRange channels_in(const ModelConfig& c, const WeightPlaces& places, ProductKind kind) {
+  const bool of_rest = kind == ProductKind::rest_gate_up || kind == ProductKind::rest_down;
+  if (of_rest) return {places.set_channels, c.ffn_dim - places.set_channels};
+  return {0, places.divides() ? places.set_channels : c.ffn_dim};
+}
 
 Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, ProductKind kind,
                 int layer) {
   Product p;
   p.layer = layer;
   const std::string prefix = "weights/layers." + std::to_string(layer) + ".";
+  const ChannelRange channels = channels_in(c, places, kind);
   switch (kind) {
     case ProductKind::qkv:
       p.spec = {prefix + "qkv", c.q_dim() + 2 * int64_t{c.kv_dim()}, c.dim, c.qkv_bias, dtype};
@@ -43,12 +65,18 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, P
       p.parts = {{Weight::wo, Weight::bo, c.dim}};
       break;
     case ProductKind::gate_up:
-      p.spec = {prefix + "gate_up", 2 * int64_t{c.ffn_dim}, c.dim, c.mlp_bias, dtype};
-      p.parts = {{Weight::w_gate, Weight::b_gate, c.ffn_dim},
-                 {Weight::w_up, Weight::b_up, c.ffn_dim}};
+    case ProductKind::rest_gate_up:
+      p.spec = {prefix + (kind == ProductKind::gate_up ? "gate_up" : "rest_gate_up"),
+                2 * channels.n, c.dim, c.mlp_bias, dtype};
+      p.parts = {{Weight::w_gate, Weight::b_gate, channels.n, channels.first},
+                 {Weight::w_up, Weight::b_up, channels.n, channels.first}};
       break;
     case ProductKind::w_down:
-      p.spec = {prefix + "w_down", c.dim, c.ffn_dim, c.mlp_bias, dtype};
+      p.spec = {prefix + "w_down", c.dim, channels.n, c.mlp_bias, dtype};
+      p.parts = {{Weight::w_down, Weight::b_down, c.dim}};
+      break;
+    case ProductKind::rest_down:  // the bias is added once
+      p.spec = {prefix + "rest_down", c.dim, channels.n, false, dtype};
       p.parts = {{Weight::w_down, Weight::b_down, c.dim}};
       break;
     case ProductKind::embedding:  // never multiplied, but loaded like the others
@@ -69,7 +97,12 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, P
   const bool reads_rows = kind == ProductKind::gate_up && places.by_channel && !on_gpu;
   p.spec.trainable =
       outside ? places.trainable.any() : layer >= places.trainable.from || reads_rows;
-  p.spec.by_input = kind == ProductKind::w_down && places.by_channel;
+  const bool is_down = kind == ProductKind::w_down || kind == ProductKind::rest_down;
+  p.spec.by_input = is_down && places.by_channel;
+  if (is_down && places.divides()) {
+    p.spec.source_in = c.ffn_dim;
+    p.spec.first_in = channels.first;
+  }
   return p;
 }
 
@@ -86,31 +119,42 @@ bool has_own_embedding(const ModelConfig& c, const WeightPlaces& places) {
 
 constexpr const char* kHostEmbedding = "embedding/rows";
 
-constexpr std::array kLayerProducts = {ProductKind::qkv, ProductKind::wo, ProductKind::gate_up,
-                                       ProductKind::w_down};
+struct LayerProduct {
+  ProductKind kind;
+  LayerPart part;
+  Weights::Matrix matrix;
+};
 
-PackedWeights& slot_of(LayerWeights& w, ProductKind kind) {
-  switch (kind) {
-    case ProductKind::qkv:
-      return w.qkv;
-    case ProductKind::wo:
-      return w.wo;
-    case ProductKind::gate_up:
-      return w.gate_up;
-    default:
-      return w.w_down;
-  }
+constexpr std::array kLayerProducts = {
+    LayerProduct{ProductKind::qkv, LayerPart::attention, &LayerWeights::qkv},
+    LayerProduct{ProductKind::wo, LayerPart::attention, &LayerWeights::wo},
+    LayerProduct{ProductKind::gate_up, LayerPart::ffn, &LayerWeights::gate_up},
+    LayerProduct{ProductKind::w_down, LayerPart::ffn, &LayerWeights::w_down},
+    LayerProduct{ProductKind::rest_gate_up, LayerPart::rest, &LayerWeights::rest_gate_up},
+    LayerProduct{ProductKind::rest_down, LayerPart::rest, &LayerWeights::rest_down}};
+
+/// The products of a part; of the rest none where channels are not divided.
+std::vector<LayerProduct> products_of(LayerPart part, const WeightPlaces& places) {
+  std::vector<LayerProduct> all;
+  for (const LayerProduct& p : kLayerProducts)
+    if (p.part == part && (part != LayerPart::rest || places.divides())) all.push_back(p);
+  return all;
+}
+
+LayerPart part_of(Weights::Matrix matrix) {
+  return std::ranges::find(kLayerProducts, matrix, &LayerProduct::matrix)->part;
 }
 
 /// Rows [begin, end) of the stacked matrix, part by part: write(part, its rows, where they go)
 /// until one is false.
 bool stacked_rows(const Product& p, int64_t begin, int64_t end, void* out, const auto& write) {
-  const size_t row_bytes = static_cast<size_t>(p.spec.in) * dtype_bytes(p.spec.dtype);
+  const size_t row_bytes = static_cast<size_t>(p.spec.row_numbers()) * dtype_bytes(p.spec.dtype);
   int64_t first = 0;
   for (const Product::Part& part : p.parts) {
     const int64_t lo = std::max(begin, first), hi = std::min(end, first + part.rows);
     char* to = static_cast<char*>(out) + static_cast<size_t>(lo - begin) * row_bytes;
-    if (lo < hi && !write(part.weight, lo - first, hi - first, to)) return false;
+    const int64_t shift = part.first - first;
+    if (lo < hi && !write(part.weight, lo + shift, hi + shift, to)) return false;
     first += part.rows;
   }
   return true;
@@ -140,7 +184,8 @@ PackedWeights load_product(const Product& p, const WeightSource& source, auto&& 
   if (p.spec.bias)
     for (const Product::Part& part : p.parts) {
       const std::vector<float> values = source.vector(part.bias, p.layer);
-      bias.insert(bias.end(), values.begin(), values.end());
+      const auto begin = values.begin() + part.first;
+      bias.insert(bias.end(), begin, begin + part.rows);
     }
   PackedWeights packed;
   const auto rows = [&](int64_t begin, int64_t end, void* out) {
@@ -164,19 +209,40 @@ PackedWeights load_product(const Product& p, const WeightSource& source, auto&& 
 
 int64_t matrix_elements(const ModelConfig& c, DType dtype) {
   int64_t layer = 0;
-  for (const ProductKind kind : kLayerProducts) {
-    const PackedWeights::Spec spec = product(c, dtype, {}, kind, 0).spec;
-    layer += spec.out * spec.in;
-  }
+  for (const LayerPart part : kLayerParts)
+    for (const LayerProduct& p : products_of(part, {})) {
+      const PackedWeights::Spec spec = product(c, dtype, {}, p.kind, 0).spec;
+      layer += spec.out * spec.in;
+    }
   return c.n_layers * layer + int64_t{c.vocab_size} * c.dim;
 }
 
-/// Bytes of a GPU's memory for the matrices of a layer and their biases.
-size_t block_bytes(const ModelConfig& c, DType dtype, Device device) {
+/// Bytes of a GPU's memory for the matrices of a part and their biases.
+size_t part_bytes(const ModelConfig& c, DType dtype, const WeightPlaces& places, LayerPart part) {
   size_t bytes = 0;
-  for (const ProductKind kind : kLayerProducts)
-    bytes += PackedWeights::device_bytes(product(c, dtype, {device}, kind, 0).spec);
+  for (const LayerProduct& p : products_of(part, places))
+    bytes += PackedWeights::device_bytes(product(c, dtype, places, p.kind, 0).spec);
   return bytes;
+}
+
+/// In the order in which forwards use them.
+std::vector<LayerStream::Part> streamed(const ModelConfig& c, DType dtype,
+                                        const WeightPlaces& places) {
+  const StreamedParts n = streamed_parts(c.n_layers, places);
+  const std::array<std::vector<int>, kLayerParts.size()> layers = {
+      streamed_layers(c.n_layers, n.attention), streamed_layers(c.n_layers, n.ffn),
+      streamed_layers(c.n_layers, n.rest)};
+  std::vector<LayerStream::Part> all;
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    for (const LayerPart part : kLayerParts)
+      if (std::ranges::binary_search(layers[static_cast<size_t>(part)], layer))
+        all.push_back({layer, part, part_bytes(c, dtype, places, part)});
+  return all;
+}
+
+bool holds(const std::vector<LayerStream::Part>& parts, int layer, LayerPart part) {
+  return std::ranges::any_of(
+      parts, [&](const LayerStream::Part& p) { return p.layer == layer && p.part == part; });
 }
 
 size_t norm_elements(const ModelConfig& c) {
@@ -247,6 +313,27 @@ void copy_to(Device device, float* to, std::span<const float> from) {
 
 }  // namespace
 
+StreamedParts streamed_parts(int n_layers, const WeightPlaces& places) {
+  const int n = places.n_streamed;
+  if (!places.divides()) return {n, n, 0};
+  const auto share = [&](int before) { return std::clamp(n - before, 0, n_layers); };
+  return {share(2 * n_layers), share(n_layers), share(0)};
+}
+
+ForwardBytes forward_bytes(const ModelConfig& config, DType dtype, const WeightPlaces& places,
+                           ReadKind kind) {
+  const StreamedParts n = streamed_parts(config.n_layers, places);
+  const auto bytes = [&](LayerPart part) {
+    return static_cast<double>(part_bytes(config, dtype, places, part));
+  };
+  const double attention = bytes(LayerPart::attention), ffn = bytes(LayerPart::ffn),
+               rest = kind == ReadKind::all ? bytes(LayerPart::rest) : 0;
+  const double head =
+      static_cast<double>(config.vocab_size) * config.dim * static_cast<double>(dtype_bytes(dtype));
+  return {config.n_layers * (attention + ffn + rest) + head,
+          n.attention * attention + n.ffn * ffn + n.rest * rest};
+}
+
 void Weights::plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
                    const WeightPlaces& places) {
   const Device device = places.device;
@@ -255,13 +342,12 @@ void Weights::plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
     if (resident) PackedWeights::plan(p.spec, plan);
     staging = std::max(staging, PackedWeights::staging_bytes(p.spec));
   };
-  const std::vector<int> streamed = streamed_layers(config.n_layers, places.n_streamed);
+  const std::vector<LayerStream::Part> parts = streamed(config, dtype, places);
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const ProductKind kind : kLayerProducts)
-      add(product(config, dtype, places, kind, layer),
-          !std::ranges::binary_search(streamed, layer));
-  if (!streamed.empty())
-    LayerStream::plan(streamed, block_bytes(config, dtype, device), device, plan);
+    for (const LayerPart part : kLayerParts)
+      for (const LayerProduct& p : products_of(part, places))
+        add(product(config, dtype, places, p.kind, layer), !holds(parts, layer, part));
+  if (!parts.empty()) LayerStream::plan(parts, device, plan);
   add(product(config, dtype, places, ProductKind::lm_head, 0));
   if (has_own_embedding(config, places))
     add(product(config, dtype, places, ProductKind::embedding, 0));
@@ -277,8 +363,7 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
   const Device device = places.device;
   Weights w;
   if (places.n_streamed > 0)
-    w.stream = std::make_unique<LayerStream>(streamed_layers(config.n_layers, places.n_streamed),
-                                             block_bytes(config, dtype, device), device, arena);
+    w.stream = std::make_unique<LayerStream>(streamed(config, dtype, places), device, arena);
   float* const all = static_cast<float*>(arena.take("weights/norms"));
   copy_to(device, all, all_norms(config, source));
   w.norms = {all, norm_elements(config)};
@@ -291,11 +376,11 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
       return load_product(product(config, dtype, places, kind, layer), source, arena, staging,
                           watch);
     };
-    const auto load_layer = [&](std::byte* memory, int layer) {
+    const auto load_part = [&](std::byte* memory, int layer, LayerPart part) {
       LayerWeights l;
-      for (const ProductKind kind : kLayerProducts) {
-        const Product p = product(config, dtype, places, kind, layer);
-        slot_of(l, kind) = load_product(p, source, memory, staging, watch);
+      for (const LayerProduct& of : products_of(part, places)) {
+        const Product p = product(config, dtype, places, of.kind, layer);
+        l.*of.matrix = load_product(p, source, memory, staging, watch);
         memory += PackedWeights::device_bytes(p.spec);
       }
       staging.wait();
@@ -304,10 +389,12 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
     for (int layer = 0; layer < config.n_layers; ++layer) {
       LayerWeights& l = w.layers.emplace_back();
       l.norms = next_norms(config, norms);
-      if (w.stream && w.stream->holds(layer))
-        w.stream->load(l.norms, [&](std::byte* memory) { return load_layer(memory, layer); });
-      else
-        for (const ProductKind kind : kLayerProducts) slot_of(l, kind) = load(kind, layer);
+      for (const LayerPart part : kLayerParts)
+        if (w.stream && w.stream->holds(layer, part))
+          w.stream->load([&](std::byte* memory) { return load_part(memory, layer, part); });
+        else
+          for (const LayerProduct& of : products_of(part, places))
+            l.*of.matrix = load(of.kind, layer);
     }
     w.out_norm = norms;
     w.lm_head = load(ProductKind::lm_head, 0);
@@ -327,40 +414,45 @@ size_t Weights::workspace_bytes(const ModelConfig& config, DType dtype, int64_t 
                                 int64_t head_rows, Device device) {
   size_t bytes = PackedWeights::workspace_bytes(
       product(config, dtype, {device}, ProductKind::lm_head, 0).spec, head_rows);
-  for (const ProductKind kind : kLayerProducts)
-    bytes = std::max(bytes, PackedWeights::workspace_bytes(
-                                product(config, dtype, {device}, kind, 0).spec, max_rows));
+  for (const LayerPart part : kLayerParts)
+    for (const LayerProduct& p : products_of(part, {}))
+      bytes = std::max(bytes, PackedWeights::workspace_bytes(
+                                  product(config, dtype, {device}, p.kind, 0).spec, max_rows));
   return bytes;
 }
 
-size_t Weights::bytes() const {
-  size_t sum = lm_head.bytes();
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const LayerWeights& l = layers[i].qkv.empty() ? stream->in_buffer(0) : layers[i];
-    sum += l.qkv.bytes() + l.wo.bytes() + l.gate_up.bytes() + l.w_down.bytes();
-  }
+size_t Weights::bytes_of(std::initializer_list<Matrix> matrices) const {
+  size_t sum = 0;
+  for (size_t i = 0; i < layers.size(); ++i)
+    for (const Matrix matrix : matrices) {
+      const LayerPart part = part_of(matrix);
+      const bool streams = stream && stream->holds(static_cast<int>(i), part);
+      const PackedWeights& w = (streams ? stream->in_buffer(0, part) : layers[i]).*matrix;
+      if (!w.empty()) sum += w.bytes();
+    }
   return sum;
+}
+
+size_t Weights::bytes() const {
+  return lm_head.bytes() + bytes_of({&LayerWeights::qkv, &LayerWeights::wo}) + gate_up_bytes() +
+         down_bytes();
 }
 
 size_t Weights::gate_up_bytes() const {
-  size_t sum = 0;
-  for (const LayerWeights& l : layers)
-    sum += (l.qkv.empty() ? stream->in_buffer(0) : l).gate_up.bytes();
-  return sum;
+  return bytes_of({&LayerWeights::gate_up, &LayerWeights::rest_gate_up});
 }
 
 size_t Weights::down_bytes() const {
-  size_t sum = 0;
-  for (const LayerWeights& l : layers)
-    sum += (l.qkv.empty() ? stream->in_buffer(0) : l).w_down.bytes();
-  return sum;
+  return bytes_of({&LayerWeights::w_down, &LayerWeights::rest_down});
 }
 
-std::vector<const LayerWeights*> Weights::on_device() const {
-  std::vector<const LayerWeights*> all;
+std::vector<const PackedWeights*> Weights::on_device(Matrix matrix) const {
+  std::vector<const PackedWeights*> all;
   for (const LayerWeights& l : layers)
-    if (!l.qkv.empty()) all.push_back(&l);
-  for (int i = 0; stream && i < stream->n_buffers(); ++i) all.push_back(&stream->in_buffer(i));
+    if (!(l.*matrix).empty()) all.push_back(&(l.*matrix));
+  for (int i = 0; stream && i < stream->n_buffers(); ++i)
+    if (const PackedWeights& w = stream->in_buffer(i, part_of(matrix)).*matrix; !w.empty())
+      all.push_back(&w);
   return all;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <span>
@@ -64,18 +65,37 @@ struct Trainable {
 /// Where weights live.
 struct WeightPlaces {
   Device device = {};
-  int n_streamed = 0;  // layers that a GPU's run keeps in pinned host memory (LayerStream)
+  /// What a GPU's run keeps in pinned host memory (LayerStream): layers, or where channels are
+  /// divided the rest of as many, then their sets, then their attention.
+  int n_streamed = 0;
   Trainable trainable = {};
   /// A GPU's run keeps the embedding there too, and fetches the rows that it needs; not where the
   /// head has them.
   bool host_embedding = false;
   /// FFN matrices can be read channel by channel too (ops/channels.h).
   bool by_channel = false;
+  /// Channels of an FFN that are a set of their own, on a GPU; 0: they are not divided.
+  int set_channels = 0;
+
+  bool divides() const { return set_channels > 0; }
 };
 
+/// How many layers have each part in host memory.
+struct StreamedParts {
+  int attention = 0, ffn = 0, rest = 0;
+};
+StreamedParts streamed_parts(int n_layers, const WeightPlaces& places);
+
+/// Bytes of weights that a forward reads, and of them those that it brings from host memory.
+struct ForwardBytes {
+  double read = 0, streamed = 0;
+};
+ForwardBytes forward_bytes(const ModelConfig& config, DType dtype, const WeightPlaces& places,
+                           ReadKind kind);
+
 struct Weights {
-  std::vector<LayerWeights> layers;     // of a streamed one nothing is here
-  std::unique_ptr<LayerStream> stream;  // null: all layers are resident
+  std::vector<LayerWeights> layers;     // parts that are resident, and all norms
+  std::unique_ptr<LayerStream> stream;  // null: all are
   std::span<float> norms;               // all, layer by layer as in LayerNorms, then out_norm
   const float* out_norm = nullptr;      // [dim]
   ops::PackedWeights lm_head;           // [vocab, dim]; tied heads pack the embedding
@@ -96,8 +116,9 @@ struct Weights {
             table.device()};
   }
 
-  /// The layers whose matrices are in separate GPU memory, or pass through that of the ring.
-  std::vector<const LayerWeights*> on_device() const;
+  /// The same matrix of all layers where it is in separate GPU memory, then in that of the ring.
+  using Matrix = ops::PackedWeights LayerWeights::*;
+  std::vector<const ops::PackedWeights*> on_device(Matrix matrix) const;
 
   static void plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
                    const WeightPlaces& places = {});
@@ -112,6 +133,9 @@ struct Weights {
   /// Of them, those of gate and up, and of down.
   size_t gate_up_bytes() const;
   size_t down_bytes() const;
+
+ private:
+  size_t bytes_of(std::initializer_list<Matrix> matrices) const;
 };
 
 }  // namespace tandem::model

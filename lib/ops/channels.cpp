@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/linear_device.h"
 #include "ops/linear_gradient.h"
 #include "ops/operation.h"
 
@@ -104,6 +105,50 @@ void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
   const int64_t column_bytes = kDownColumns * static_cast<int64_t>(dtype_bytes(w.dtype()));
   const int n = stream.handle == nullptr && list.n != nullptr ? *list.n : list.most;
   kDown.run(p, blocks, n * column_bytes, stream);
+}
+
+namespace {
+
+ChannelMatrices matrices_of(const PackedWeights& gate_up, const PackedWeights& down) {
+  const CudaLinear& upper = *gate_up.state().cuda;
+  TANDEM_CHECK(
+      gate_up.out() == 2 * down.in() && gate_up.in() == down.out() && down.input_rows() != nullptr,
+      "[{}, {}] and [{}, {}]", gate_up.out(), gate_up.in(), down.out(), down.in());
+  return {.gate_up = linear_cuda::rows(upper),
+          .down = linear_cuda::rows(*down.state().cuda),
+          .bias = linear_cuda::bias(upper),
+          .rounded_bias = static_cast<bf16*>(linear_cuda::rounded_bias(upper)),
+          .n_channels = static_cast<int>(down.in())};
+}
+
+}  // namespace
+
+void exchange_channels(const ExchangeChannels& what, Stream stream) {
+  const ExchangeChannelsParams p{.set = matrices_of(what.set_gate_up, what.set_down),
+                                 .rest = matrices_of(what.rest_gate_up, what.rest_down),
+                                 .swaps = what.swaps,
+                                 .n = what.n_swaps,
+                                 .width = static_cast<int>(what.set_down.out()),
+                                 .type = what.set_down.dtype()};
+  TANDEM_CHECK(what.rest_down.out() == p.width && what.rest_down.dtype() == p.type,
+               "channels of {} and {} numbers", p.width, what.rest_down.out());
+  cuda_table().exchange_channels(p, stream);
+  cuda::launched("exchange_channels", stream);
+}
+
+void scatter_columns(const Tensor& out, const Tensor& in, const int32_t* columns, Stream stream) {
+  TANDEM_CHECK(
+      out.rows() == in.rows() && out.dtype() == in.dtype() && in.row_size() <= out.row_size(),
+      "columns of [{}, {}] into [{}, {}]", in.rows(), in.row_size(), out.rows(), out.row_size());
+  cuda_table().scatter_columns({.out = out.raw(),
+                                .in = in.raw(),
+                                .columns = columns,
+                                .n_rows = static_cast<int>(in.rows()),
+                                .width = static_cast<int>(out.row_size()),
+                                .n_columns = static_cast<int>(in.row_size()),
+                                .act = in.dtype()},
+                               stream);
+  cuda::launched("scatter_columns", stream);
 }
 
 void unite_channels(const UniteChannelsParams& params, Stream stream) {

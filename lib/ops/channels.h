@@ -95,4 +95,21 @@ void channels_above(const ChooseChannels& what, float threshold, Stream stream =
 
 void unite_channels(const UniteChannelsParams& params, Stream stream = {});
 
+// Of FFNs on a GPU whose channels are divided in a set and the rest:
+
+/// Weights of the channels of each, which kernels of one GPU reach.
+struct ExchangeChannels {
+  const PackedWeights& set_gate_up;   // [2 n, D]
+  const PackedWeights& set_down;      // [D, n] by input
+  const PackedWeights& rest_gate_up;  // [2 m, D]
+  const PackedWeights& rest_down;     // [D, m] by input
+  const int32_t* swaps = nullptr;     // [n_swaps, 2] a place in the set, one in the rest
+  int n_swaps = 0;
+};
+/// Those channels change places.
+void exchange_channels(const ExchangeChannels& what, Stream stream);
+/// out[r, columns[c]] = in[r, c].
+/// shapes   out [rows, width], in [rows, n]; columns [n] distinct
+void scatter_columns(const Tensor& out, const Tensor& in, const int32_t* columns, Stream stream);
+
 }  // namespace tandem::ops

@@ -86,6 +86,14 @@ void PackedWeights::load(const Spec& spec, void* memory, const RowSource& rows,
 
 size_t PackedWeights::device_bytes(const Spec& spec) { return linear_cuda::bytes(spec); }
 
+PackedWeights PackedWeights::moved(ptrdiff_t bytes) const {
+  TANDEM_CHECK(state_->cuda != nullptr, "{}: weights of the CPU stay", state_->spec.name);
+  PackedWeights to;
+  to.state_ = std::make_shared<State>(State{.spec = state_->spec, .cpu = nullptr, .cuda = nullptr});
+  to.state_->cuda = linear_cuda::moved(*state_->cuda, bytes);
+  return to;
+}
+
 void* PackedWeights::device_rows() const {
   return state_->cuda && !state_->spec.by_input ? linear_cuda::rows(*state_->cuda) : nullptr;
 }

@@ -34,8 +34,14 @@ class PackedWeights {
     /// (input_rows): on the CPU as a second copy, on a GPU as the only copy,
     /// on which `linear` then runs. Not with trainable on a GPU.
     bool by_input = false;
+    /// Of weights by input on a GPU: rows of a source have source_in numbers, of which the matrix
+    /// has `in` from first_in on. 0: in.
+    int64_t source_in = 0, first_in = 0;
+
+    int64_t row_numbers() const { return source_in > 0 ? source_in : in; }
   };
-  /// Writes rows [begin, end) of the [out, in] matrix, in the spec's dtype, to `staging`.
+  /// Writes rows [begin, end) of the [out, in] matrix, in the spec's dtype, to `staging`; of
+  /// source_in numbers where it says so.
   using RowSource = std::function<void(int64_t begin, int64_t end, void* staging)>;
   /// The same by work on the stream, to the GPU's memory; false: it cannot, and has done nothing.
   using DeviceRowSource = std::function<bool(int64_t begin, int64_t end, void* device, Stream)>;
@@ -61,6 +67,8 @@ class PackedWeights {
             Staging& staging, const DeviceRowSource& device_rows = {});
   /// Bytes of a GPU's memory for the matrix and the bias, a multiple of 256.
   static size_t device_bytes(const Spec& spec);
+  /// Such weights as lie, or will lie, that many bytes further on.
+  PackedWeights moved(ptrdiff_t bytes) const;
 
   bool empty() const { return state_ == nullptr; }
   /// On a GPU the rows as they were given, [out, in]; null on the CPU, and where they are by input.

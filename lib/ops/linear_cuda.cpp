@@ -166,17 +166,31 @@ std::shared_ptr<Staging::Ring> make_ring(Device device, void* memory, size_t byt
 
 void wait(Staging::Ring& ring) { ring.queue.wait(); }
 
-std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* memory,
-                                 const PackedWeights::RowSource& rows, std::span<const float> bias,
-                                 Staging::Ring& ring,
-                                 const PackedWeights::DeviceRowSource& device_rows) {
+namespace {
+
+std::shared_ptr<CudaLinear> at_memory(const PackedWeights::Spec& spec, std::byte* memory) {
   const Places at(spec);
   auto w = std::make_shared<CudaLinear>();
   w->spec = spec;
   w->weights = memory;
+  if (!spec.bias) return w;
+  w->bias = reinterpret_cast<float*>(memory + at.bias);
+  w->rounded_bias = reinterpret_cast<bf16*>(memory + at.rounded_bias);
+  return w;
+}
+
+}  // namespace
+
+std::shared_ptr<CudaLinear> moved(const CudaLinear& w, ptrdiff_t bytes) {
+  return at_memory(w.spec, w.weights + bytes);
+}
+
+std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* memory,
+                                 const PackedWeights::RowSource& rows, std::span<const float> bias,
+                                 Staging::Ring& ring,
+                                 const PackedWeights::DeviceRowSource& device_rows) {
+  auto w = at_memory(spec, memory);
   if (spec.bias) {
-    w->bias = reinterpret_cast<float*>(w->weights + at.bias);
-    w->rounded_bias = reinterpret_cast<bf16*>(w->weights + at.rounded_bias);
     std::vector<bf16> rounded;
     for (const float b : bias) rounded.push_back(to_bf16(b));
     ring.queue.copy_in(w->bias, bias.data(), bias.size_bytes());
@@ -186,7 +200,8 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
   if (!spec.by_input && device_rows && device_rows(0, spec.out, w->weights, ring.queue.stream()))
     return w;
 
-  const size_t row = static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
+  TANDEM_CHECK(spec.source_in == 0 || spec.by_input, "{}: part of the rows", spec.name);
+  const size_t row = static_cast<size_t>(spec.row_numbers()) * dtype_bytes(spec.dtype);
   const auto step = static_cast<int64_t>(ring.slot_bytes / row);
   TANDEM_CHECK(step > 0, "{}: staging of {} bytes for rows of {}", spec.name, ring.slot_bytes, row);
   for (int64_t begin = 0; begin < spec.out; begin += step) {
@@ -197,14 +212,16 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
         spec.by_input && device_rows && device_rows(begin, end, slot.data, ring.queue.stream());
     if (!on_device) rows(begin, end, slot.data);
     if (spec.by_input) {
-      cuda_table().transpose_rows({.to = w->weights,
-                                   .from = slot.data,
-                                   .height = spec.out,
-                                   .width = spec.in,
-                                   .first = begin,
-                                   .n_rows = end - begin,
-                                   .type = spec.dtype},
-                                  ring.queue.stream());
+      cuda_table().transpose_rows(
+          {.to = w->weights,
+           .from = slot.data + static_cast<size_t>(spec.first_in) * dtype_bytes(spec.dtype),
+           .from_stride = spec.row_numbers(),
+           .height = spec.out,
+           .width = spec.in,
+           .first = begin,
+           .n_rows = end - begin,
+           .type = spec.dtype},
+          ring.queue.stream());
       cuda::launched("transpose_rows", ring.queue.stream());
       ring.sent(slot);
       continue;

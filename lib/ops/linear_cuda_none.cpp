@@ -22,6 +22,7 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec&, std::byte*,
                                  Staging::Ring&, const PackedWeights::DeviceRowSource&) {
   fail();
 }
+std::shared_ptr<CudaLinear> moved(const CudaLinear&, ptrdiff_t) { fail(); }
 void run(const Operands&, CudaLinear&, bool, bool, Stream) { fail(); }
 void tune(const Operands&, std::span<CudaLinear* const>, bool, bool, const LinearNeighbours&,
           Stream) {

@@ -25,7 +25,7 @@ Places::Places(const PackedWeights::Spec& s) {
 size_t bytes(const PackedWeights::Spec& spec) { return Places(spec).end; }
 
 size_t staging_bytes(const PackedWeights::Spec& spec) {
-  const size_t row = static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
+  const size_t row = static_cast<size_t>(spec.row_numbers()) * dtype_bytes(spec.dtype);
   const size_t all = static_cast<size_t>(spec.out) * row;
   return kStagingSlots * aligned(std::max(row, std::min(all, kSlotBytes)));
 }

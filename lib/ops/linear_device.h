@@ -68,6 +68,7 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
                                  const PackedWeights::RowSource& rows, std::span<const float> bias,
                                  Staging::Ring& ring,
                                  const PackedWeights::DeviceRowSource& device_rows);
+std::shared_ptr<CudaLinear> moved(const CudaLinear& w, ptrdiff_t bytes);
 void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream stream);
 /// [out, in]; of weights by input [in, out].
 void* rows(const CudaLinear& w);

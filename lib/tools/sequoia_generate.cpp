@@ -6,8 +6,14 @@
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/generate_output.h"
 #include "tools/speculation/kind_plan.h"
+#include "tools/speculation/sets_plan.h"
 
 namespace tandem::tools {
+namespace {
+
+constexpr int kMostGamma = 128;  // whose time --dry-run predicts
+
+}  // namespace
 
 SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
@@ -51,6 +57,11 @@ int SequoiaGenerate::print_plan() {
       lines += fmt::format("rounds   {} within each, chains of {} tokens, {} at most\n",
                            shape.rounds, std::min(shape.enough, most), most);
       facts["nested"] = {{"rounds", shape.rounds}, {"enough", shape.enough}, {"most", most}};
+    }
+    const int gamma = recipe_.chooses_gamma() ? 0 : tree_->levels() - 1;
+    if (const auto sets = plan_sets(pair_, recipe_.spec.alpha2.value, kMostGamma, gamma)) {
+      lines += sets->lines(pair_.target_spec().savings, pair_.target().config);
+      facts["offload"] = sets->json();
     }
     return pair_.print_plan(cx_, lines, facts);
   }

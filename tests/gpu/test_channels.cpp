@@ -141,6 +141,7 @@ struct ByInput {
         // Any kernel that writes: a copy by rows.
         cuda_table().transpose_rows({.to = to,
                                      .from = on_gpu.as<char>() + static_cast<size_t>(begin) * row,
+                                     .from_stride = 1,
                                      .height = (end - begin) * in,
                                      .width = 1,
                                      .first = 0,
@@ -267,5 +268,98 @@ TEST_SUITE("gpu/channels") {
             });
           }
       }
+  }
+
+  TEST_CASE("channels of a set and of the rest change places, with their biases") {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool bias : {false, true})
+        for (const int64_t width : {64, 4096, 50, 7}) {
+          CAPTURE(width);
+          constexpr int kSet = 5, kRest = 8;
+          const size_t number = dtype_bytes(dtype), row = static_cast<size_t>(width) * number;
+          // Every byte is the number of its channel and matrix, a bias its channel.
+          const auto matrices = [&](int n, int first) {
+            std::vector<uint8_t> bytes;
+            for (int k = 0; k < 3; ++k)
+              for (int c = 0; c < n; ++c)
+                bytes.insert(bytes.end(), row, static_cast<uint8_t>(32 * k + first + c));
+            return bytes;
+          };
+          const auto biases = [&](int n, int first) {
+            std::vector<float> values;
+            for (int k = 0; k < 2; ++k)
+              for (int c = 0; c < n; ++c) values.push_back(static_cast<float>(100 * k + first + c));
+            return values;
+          };
+          const DeviceBuffer set(matrices(kSet, 0)), set_bias(biases(kSet, 0)),
+              set_rounded(biases(kSet, 0));
+          // The rest is in pinned host memory.
+          cuda::PinnedBuffer rest(3 * kRest * row), rest_bias(2 * kRest * sizeof(float)),
+              rest_rounded(2 * kRest * sizeof(bf16));
+          std::ranges::copy(matrices(kRest, kSet), reinterpret_cast<uint8_t*>(rest.data()));
+          std::ranges::copy(biases(kRest, kSet), reinterpret_cast<float*>(rest_bias.data()));
+          const auto side = [&](void* weights, void* values, void* rounded, int n) {
+            return ChannelMatrices{
+                .gate_up = weights,
+                .down = static_cast<uint8_t*>(weights) + static_cast<size_t>(2 * n) * row,
+                .bias = bias ? static_cast<float*>(values) : nullptr,
+                .rounded_bias = static_cast<bf16*>(rounded),
+                .n_channels = n};
+          };
+          const std::vector<int32_t> swaps = {0, 7, 3, 0, 4, 2};
+          const DeviceBuffer on_gpu(swaps);
+          cuda_table().exchange_channels(
+              {.set = side(set.raw(), set_bias.raw(), set_rounded.raw(), kSet),
+               .rest = side(rest.data(), rest_bias.data(), rest_rounded.data(), kRest),
+               .swaps = on_gpu.as<int32_t>(),
+               .n = 3,
+               .width = static_cast<int>(width),
+               .type = dtype},
+              queue().stream());
+          queue().wait();
+          std::vector<int> in_set = {0, 1, 2, 3, 4}, in_rest = {5, 6, 7, 8, 9, 10, 11, 12};
+          for (size_t i = 0; i < swaps.size(); i += 2)
+            std::swap(in_set[static_cast<size_t>(swaps[i])],
+                      in_rest[static_cast<size_t>(swaps[i + 1])]);
+          const std::vector<uint8_t> now = set.vector<uint8_t>();
+          const auto* const far = reinterpret_cast<const uint8_t*>(rest.data());
+          for (int k = 0; k < 3; ++k) {
+            for (size_t c = 0; c < in_set.size(); ++c)
+              for (const size_t at : {size_t{0}, row / 2, row - 1})
+                CHECK(now[(static_cast<size_t>(k) * kSet + c) * row + at] == 32 * k + in_set[c]);
+            for (size_t c = 0; c < in_rest.size(); ++c)
+              for (const size_t at : {size_t{0}, row / 2, row - 1})
+                CHECK(far[(static_cast<size_t>(k) * kRest + c) * row + at] == 32 * k + in_rest[c]);
+          }
+          const std::vector<float> values = set_bias.vector<float>();
+          for (int k = 0; k < 2; ++k)
+            for (size_t c = 0; c < in_set.size(); ++c)
+              CHECK(values[static_cast<size_t>(k) * kSet + c] ==
+                    static_cast<float>(100 * k + (bias ? in_set[c] : static_cast<int>(c))));
+        }
+  }
+
+  TEST_CASE("scattered columns are where the list says, others keep their bits") {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      constexpr int kRows = 3, kWidth = 40, kColumns = 17;
+      const size_t number = dtype_bytes(dtype);
+      std::vector<uint8_t> in, before(kRows * kWidth * number, 0xee);
+      for (int i = 0; i < kRows * kColumns; ++i)
+        in.insert(in.end(), number, static_cast<uint8_t>(i));
+      std::vector<int32_t> columns;
+      for (int c = 0; c < kColumns; ++c) columns.push_back((c * 7 + 3) % kWidth);
+      const DeviceBuffer from(in), list(columns), to(before);
+      ops::scatter_columns({to.raw(), dtype, {kRows, kWidth}, kGpu},
+                           {from.raw(), dtype, {kRows, kColumns}, kGpu}, list.as<int32_t>(),
+                           queue().stream());
+      queue().wait();
+      std::vector<uint8_t> expected = before;
+      for (int r = 0; r < kRows; ++r)
+        for (int c = 0; c < kColumns; ++c)
+          for (size_t b = 0; b < number; ++b)
+            expected[(static_cast<size_t>(r * kWidth + columns[static_cast<size_t>(c)])) * number +
+                     b] = static_cast<uint8_t>(r * kColumns + c);
+      CHECK(to.vector<uint8_t>() == expected);
+    }
   }
 }

@@ -199,7 +199,7 @@ TEST_SUITE("gpu/decode/offload") {
       return plan.peak(kGpu) - plan.group_bytes("process", kGpu);  // which is there
     };
     const size_t resident = planned(0), streamed = planned(14);
-    CHECK(planned(2) == resident);
+    CHECK(planned(2) <= resident);
     CHECK(planned(14) < planned(3));
     const auto warm = make_engine(shape_of("tiny-2m"), {.device = kGpu});
     const size_t before = cuda::device_info(0).free_bytes;

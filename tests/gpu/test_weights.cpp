@@ -91,49 +91,89 @@ TEST_SUITE("gpu/model/weights") {
   TEST_CASE(
       "every matrix, bias and norm of a model arrives, from the host or from a GPU's source") {
     using model::Weight;
-    for (const auto& [on_device, n_streamed] :
-         {std::pair{false, 0}, {true, 0}, {false, 1}, {true, 1}, {false, 2}, {true, 2}}) {
+    struct Case {
+      bool on_device;
+      int n_streamed, set_channels;
+    };
+    for (const auto& [on_device, n_streamed, set] : {Case{false, 0, 0},
+                                                     {true, 0, 0},
+                                                     {false, 1, 0},
+                                                     {true, 1, 0},
+                                                     {false, 2, 0},
+                                                     {true, 2, 0},
+                                                     {false, 0, 40},
+                                                     {true, 2, 40},
+                                                     {true, 3, 24},
+                                                     {false, 6, 40}}) {
       CAPTURE(on_device);
       CAPTURE(n_streamed);
+      CAPTURE(set);
       const CountingSource source(on_device);
-      const model::WeightPlaces places{kGpu, n_streamed};
+      const model::WeightPlaces places{
+          .device = kGpu, .n_streamed = n_streamed, .by_channel = set > 0, .set_channels = set};
       MemoryPlan plan;
       model::Weights::plan(kConfig, DType::f32, plan, places);
       CHECK((plan.group_bytes("weights", {}) > 0) == (n_streamed > 0));
       Arena arena(plan);
       const model::Weights w = model::Weights::load(kConfig, DType::f32, source, arena, {}, places);
       CHECK((source.asked_host > 0) == !on_device);
-      for (int layer = 0; layer < 2; ++layer) {
-        const bool streamed = w.stream && w.stream->holds(layer);
-        const model::LayerWeights& l =
-            streamed ? w.stream->acquire(queue()) : w.layers[static_cast<size_t>(layer)];
-        CHECK(on_host(l.norms.attn, 64) == source.vector(Weight::attn_norm, layer));
-        CHECK(on_host(l.norms.ffn, 64) == source.vector(Weight::ffn_norm, layer));
-        CHECK(on_host(l.norms.q, 16) == source.vector(Weight::q_norm, layer));
-        CHECK(on_host(l.norms.k, 16) == source.vector(Weight::k_norm, layer));
+      const auto append = [&](std::vector<float>& to, Weight weight, int layer, int64_t first,
+                              int64_t rows, int64_t col, Weight bias) {
+        const auto b = bias != weight ? source.vector(bias, layer) : std::vector<float>{};
+        for (int64_t r = first; r < first + rows; ++r)
+          to.push_back(CountingSource::value(weight, layer, r, col) +
+                       (b.empty() ? 0.0f : b[static_cast<size_t>(r)]));
+      };
+      const auto check_attention = [&](const model::LayerWeights& l, int layer) {
         for (const int64_t col : {0, 5, 63}) {
-          std::vector<float> qkv, gate_up, wo, down;
-          const auto append = [&](std::vector<float>& to, Weight weight, int64_t rows,
-                                  Weight bias) {
-            const bool with_bias = bias != weight;
-            const auto b = with_bias ? source.vector(bias, layer) : std::vector<float>{};
-            for (int64_t r = 0; r < rows; ++r)
-              to.push_back(CountingSource::value(weight, layer, r, col) +
-                           (with_bias ? b[static_cast<size_t>(r)] : 0.0f));
-          };
-          append(qkv, Weight::wq, 64, Weight::bq);
-          append(qkv, Weight::wk, 32, Weight::bk);
-          append(qkv, Weight::wv, 32, Weight::bv);
-          append(wo, Weight::wo, 64, Weight::wo);
-          append(gate_up, Weight::w_gate, 96, Weight::w_gate);
-          append(gate_up, Weight::w_up, 96, Weight::w_up);
-          append(down, Weight::w_down, 64, Weight::w_down);
+          std::vector<float> qkv, wo;
+          append(qkv, Weight::wq, layer, 0, 64, col, Weight::bq);
+          append(qkv, Weight::wk, layer, 0, 32, col, Weight::bk);
+          append(qkv, Weight::wv, layer, 0, 32, col, Weight::bv);
+          append(wo, Weight::wo, layer, 0, 64, col, Weight::wo);
           CHECK(column(l.qkv, col) == qkv);
           CHECK(column(l.wo, col) == wo);
-          CHECK(column(l.gate_up, col) == gate_up);
-          CHECK(column(l.w_down, col) == down);
         }
-        if (streamed) w.stream->release(queue());
+      };
+      const auto check_channels = [&](const ops::PackedWeights& upper,
+                                      const ops::PackedWeights& lower, int layer, int64_t first,
+                                      int64_t n) {
+        REQUIRE(lower.in() == n);
+        for (const int64_t col : {0, 5, 63}) {
+          std::vector<float> gate_up;
+          append(gate_up, Weight::w_gate, layer, first, n, col, Weight::w_gate);
+          append(gate_up, Weight::w_up, layer, first, n, col, Weight::w_up);
+          CHECK(column(upper, col) == gate_up);
+        }
+        for (const int64_t col : {int64_t{0}, n / 2, n - 1}) {
+          std::vector<float> down;
+          append(down, Weight::w_down, layer, 0, 64, first + col, Weight::w_down);
+          CHECK(column(lower, col) == down);
+        }
+      };
+      for (int layer = 0; layer < 2; ++layer) {
+        const model::LayerWeights& here = w.layers[static_cast<size_t>(layer)];
+        CHECK(on_host(here.norms.attn, 64) == source.vector(Weight::attn_norm, layer));
+        CHECK(on_host(here.norms.ffn, 64) == source.vector(Weight::ffn_norm, layer));
+        CHECK(on_host(here.norms.q, 16) == source.vector(Weight::q_norm, layer));
+        CHECK(on_host(here.norms.k, 16) == source.vector(Weight::k_norm, layer));
+        for (const model::LayerPart part : model::kLayerParts) {
+          if (part == model::LayerPart::rest && set == 0) continue;
+          const bool streamed = w.stream && w.stream->holds(layer, part);
+          const model::LayerWeights& l = streamed ? w.stream->acquire(queue(), layer, part) : here;
+          switch (part) {
+            case model::LayerPart::attention:
+              check_attention(l, layer);
+              break;
+            case model::LayerPart::ffn:
+              check_channels(l.gate_up, l.w_down, layer, 0, set > 0 ? set : 96);
+              break;
+            case model::LayerPart::rest:
+              check_channels(l.rest_gate_up, l.rest_down, layer, set, 96 - set);
+              break;
+          }
+          if (streamed) w.stream->release(queue());
+        }
       }
       CHECK(on_host(w.out_norm, 64) == source.vector(Weight::out_norm, 0));
       std::vector<float> head;

@@ -368,6 +368,7 @@ TEST_SUITE("model/synthetic_config") {
   TEST_CASE("named shapes have the published parameter counts") {
     CHECK(n_params(synthetic_config("llama-2-7b")) == 6738415616);
     CHECK(n_params(synthetic_config("llama-2-13b")) == 13015864320);
+    CHECK(n_params(synthetic_config("codellama-34b")) == 33743970304);
     CHECK(n_params(synthetic_config("llama-3.1-8b")) == 8030261248);
     CHECK(n_params(synthetic_config("llama-3.1-70b")) == 70553706496);
     CHECK(n_params(synthetic_config("llama-3.2-1b")) == 1235814400);
@@ -388,7 +389,7 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(q.rope.theta == 1e6);
     CHECK_FALSE(q.tied_embeddings);
     CHECK(synthetic_config("qwen3-4b").tied_embeddings);
-    CHECK(synthetic_names().size() == 13);
+    CHECK(synthetic_names().size() == 14);
   }
 
   TEST_CASE("a config.json or its folder serves as well") {
@@ -414,7 +415,8 @@ TEST_SUITE("model/synthetic_config") {
           "synthetic:llama-9b: 'llama-9b' is neither a known shape nor a file");
     CHECK(
         test::hint_text([] { synthetic_config("llama-9b"); }) ==
-        "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, llama-3.1-8b, llama-3.1-70b, "
+        "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, codellama-34b, llama-3.1-8b, "
+        "llama-3.1-70b, "
         "llama-3.2-1b, "
         "llama-68m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b; or give the "
         "path of a config.json");

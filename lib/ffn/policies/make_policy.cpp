@@ -62,6 +62,13 @@ Needs needs_of(const recipe::Sparse& sparse) {
   return {};
 }
 
+int set_channels(std::span<const recipe::Sparse> policies, int ffn_dim) {
+  if (policies.size() != 1) return 0;
+  const Needs needs = needs_of(policies.front());
+  const int n = n_kept(policies.front().keep, ffn_dim);
+  return needs.lists && !needs.checks && n < ffn_dim ? n : 0;
+}
+
 bool reads_weights(const recipe::Sparse& sparse) {
   return sparse.kind == recipe::SparseKind::magnitude || sparse.weigh;
 }

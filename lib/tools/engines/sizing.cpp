@@ -87,9 +87,16 @@ void check_offload(const recipe::Offload& offload, const model::ModelConfig& con
 decode::Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,
                            const cli::MemoryLimits& limits,
                            const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
-                           int key_layers) {
+                           int key_layers, int set_channels) {
   check_offload(offload, config, limits.gpu);
-  decode::Savings s{.n_streamed = offload.automatic() ? 0 : offload.layers};
+  decode::Savings s;
+  const auto stream = [&](int n) {
+    s.n_streamed = n;
+    s.set_channels = n > 0 ? set_channels : 0;
+  };
+  stream(offload.automatic() ? 0 : offload.layers);
+  const int parts = set_channels > 0 ? static_cast<int>(model::kLayerParts.size()) : 1;
+  const int most = parts * config.n_layers;
   if (!limits.on_gpu()) return s;
   size_t peak = plan_of(s).peak(limits.gpu);
   const auto fits = [&] { return peak + (limits.gpu_limited ? 0 : kReserve) <= limits.gpu_bytes; };
@@ -112,8 +119,8 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
     take_if_less(with);
   }
   // The first ones cost more than they save: the ring that they pass through.
-  while (offload.automatic() && s.n_streamed < config.n_layers && !fits()) {
-    ++s.n_streamed;
+  while (offload.automatic() && s.n_streamed < most && !fits()) {
+    stream(s.n_streamed + 1);
     peak = plan_of(s).peak(limits.gpu);
   }
   // With all of them there is no ring, so that the last ones may fit where fewer do not.
@@ -180,7 +187,7 @@ decode::EngineSpec EngineSizer::placed(decode::EngineSpec sizes) const {
 
 MemoryPlan EngineSizer::save_memory(
     const model::ModelConfig& config,
-    const std::function<MemoryPlan(const decode::Savings&)>& plan_of) const {
+    const std::function<MemoryPlan(const decode::Savings&)>& plan_of, int set_channels) const {
   const bool resides = std::ranges::any_of(caches_, [](const recipe::Cache& c) {
     return c.is_hosted() && c.resident_layers.automatic();
   });
@@ -188,7 +195,7 @@ MemoryPlan EngineSizer::save_memory(
   const kv::Geometry geometry = model::geometry_of(config, compute());
   for (int layer = 0; resides && layer < config.n_layers; ++layer)
     if (geometry.window(layer) == 0) ++key_layers;
-  return plan_of(savings_of(model_.offload, config, limits(), plan_of, key_layers));
+  return plan_of(savings_of(model_.offload, config, limits(), plan_of, key_layers, set_channels));
 }
 
 }  // namespace tandem::tools

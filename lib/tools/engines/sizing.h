@@ -55,16 +55,18 @@ void check_offload(const recipe::Offload& offload, const model::ModelConfig& con
 
 /// What a run does without so that it fits on its GPU: nothing where that has the room; else most
 /// of a ring for keys that come from host memory, then the embedding there, then prompts in one
-/// pass, and last, if model.offload is auto, as few layers as possible. All of it where the run
-/// never fits. Where cache.resident_layers is auto, the keys of as many layers stay there as there
+/// pass, and last, if model.offload is auto, as few layers as possible; with set_channels, of as
+/// few layers the channels beyond them, then those, then attention. All of it where the run never
+/// fits. Where cache.resident_layers is auto, the keys of as many layers stay there as there
 /// is room for then; that ring gets the rest.
 /// key_layers  that this may be, or 0
+/// set_channels  of each layer, that drafts read; 0: layers are not divided
 /// plan_of  the whole run with these savings
 /// errors   as check_offload
 decode::Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,
                            const cli::MemoryLimits& limits,
                            const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
-                           int key_layers = 0);
+                           int key_layers = 0, int set_channels = 0);
 
 /// Sections `model` and `run` of a recipe: where its engines run, and how large they are.
 class EngineSizer {
@@ -96,11 +98,14 @@ class EngineSizer {
 
   /// Makes a run fit by what savings_of says.
   /// plan_of  the whole run with savings; called last with those that are chosen
+  /// set_channels  as savings_of
   /// result   that plan
   /// errors   as check_offload
   MemoryPlan save_memory(const model::ModelConfig& config,
-                         const std::function<MemoryPlan(const decode::Savings&)>& plan_of) const;
+                         const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
+                         int set_channels = 0) const;
 
+  bool offloads() const { return model_.offload.any(); }
   /// The most layers that model.offload lets a run keep in host memory.
   int most_streamed(const model::ModelConfig& config) const {
     return model_.offload.automatic() ? config.n_layers : model_.offload.layers;

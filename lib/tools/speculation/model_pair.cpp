@@ -98,13 +98,21 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
   room.total *= draft_copies;
   if (draft_) draft_spec_ = sizer_.spec(room, draft, draft_cache_);
   draft_spec_.caches = {draft_cache_};
-  plan_ = sizer_.save_memory(target_.config, [&](const decode::Savings& savings) {
+  const auto plan_with = [&](const decode::Savings& savings) {
     target_spec_.savings = savings;
     MemoryPlan all = decode::Engine::plan(target_, target_spec_);
     if (draft_) add_engine(all, decode::Engine::plan(*draft_, draft_spec_), "draft");
     if (add) add(all);
     return all;
-  });
+  };
+  plan_ = sizer_.save_memory(target_.config, plan_with,
+                             ffn::set_channels(target_spec_.sparse, target_.config.ffn_dim));
+  if (target_spec_.savings.set_channels > 0 && room.batch > draft_copies)
+    throw recipe_error("run.batch",
+                       "is {}, but with model.offload the GPU holds the FFN channels of one "
+                       "sequence's drafts",
+                       room.batch / draft_copies)
+        .hint("set run.batch=1, or model.offload none on a GPU with more memory");
 }
 
 int ModelPair::print_plan(cli::Context& cx, const std::string& lines,

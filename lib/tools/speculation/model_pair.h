@@ -85,6 +85,7 @@ class ModelPair {
             const DraftSection& draft2 = {});
 
   Device device() const { return sizer_.device(); }
+  const cli::Placement& place() const { return sizer_.place(); }
   /// Of weights and activations.
   DType compute() const { return sizer_.compute(); }
   Proposer proposer() const { return proposer_; }

@@ -125,8 +125,7 @@ Proposer proposer_of(const SpecSection& spec) {
 
 std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
   const bool draws = recipe.spec.draft != DraftKind::ngram;
-  if (!draws || recipe.tree.path.empty())
-    return speculate::chain_tree(recipe.spec.most_gamma() + 1);
+  if (!draws || recipe.tree.path.empty()) return speculate::chain_tree(recipe.most_gamma() + 1);
   if (recipe.tree.path.automatic) return {};
   speculate::TokenTree tree = speculate::read_tree(recipe.tree.path.path).tree;
   if (tree.size() > kv::kMaxTreeRows)
@@ -152,7 +151,7 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
   size_t longest = 0;
   for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
   const int64_t room = context - static_cast<int64_t>(longest);
-  const int gamma = is_nested ? recipe.spec.gamma2 : recipe.spec.most_gamma();
+  const int gamma = is_nested ? recipe.spec.gamma2 : recipe.most_gamma();
   if (is_nested ? gamma < room : !is_chain || recipe.spec.gamma.automatic() || gamma < room) return;
   const std::string key = is_nested ? "spec.gamma2" : "spec.gamma";
   throw recipe_error(key, "is {} tokens, {} are left of a context of {} after the prompt", gamma,
@@ -185,7 +184,7 @@ std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
   options.verify = spec.verify;
   options.floor = spec.floors.rule();
   if (spec.draft == DraftKind::ngram)
-    return speculate::lookup_rounds(*engines.target, spec.ngram, spec.most_gamma(),
+    return speculate::lookup_rounds(*engines.target, spec.ngram, recipe.most_gamma(),
                                     std::move(options));
   if (spec.looks_up_within())
     return speculate::nested_lookup_rounds(*engines.target, engines.self(), spec.ngram, spec.gamma1,
@@ -196,7 +195,7 @@ std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
                                     spec.nested(), {.verify = spec.verify_within},
                                     std::move(options));
   if (recipe.chooses_gamma())
-    return speculate::chain_rounds(*engines.target, engines.drafter(), spec.most_gamma(),
+    return speculate::chain_rounds(*engines.target, engines.drafter(), recipe.most_gamma(),
                                    std::move(options));
   return speculate::model_rounds(*engines.target, engines.drafter(), tree, std::move(options));
 }

@@ -36,9 +36,8 @@ struct SpecSection {
       "last words before");
     v("gamma", gamma,
       "drafted tokens of a chain where tree.path is empty; of an ngram's, at most. auto = each "
-      "round chooses up to 16 by times and acceptance so far, a plain step where "
-      "nothing "
-      "is faster; drawn texts then depend on times");
+      "round chooses up to 16 (128 with model.offload and draft.sparse) by times and acceptance so "
+      "far, a plain step where nothing is faster; drawn texts then depend on times");
     v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
       "nested: drafted tokens of a round within, where tree.path is empty; of an ngram at most");
     v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
@@ -123,6 +122,12 @@ struct SequoiaRecipe : PairRecipe {
   bool chooses_gamma() const {
     return spec.draft != DraftKind::ngram && spec.draft != DraftKind::nested && tree.path.empty() &&
            spec.gamma.automatic();
+  }
+  /// Drafted tokens of a chain, at most. Checks that wait for the link want long ones.
+  int most_gamma() const {
+    constexpr int kWithOffload = 128;
+    const bool waits = model.offload.any() && draft.sparse.any() && spec.draft == DraftKind::self;
+    return waits && spec.gamma.automatic() ? kWithOffload : spec.most_gamma();
   }
 
  private:

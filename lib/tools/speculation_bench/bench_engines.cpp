@@ -170,8 +170,15 @@ void BenchEngines::size() {
   // Prompts are read by the first cache alone, as the one sequence of timed rounds is not.
   target_.spec.max_drafted = sizes_.batch + (is_timed_ ? 1 : 0);
   for (const auto& other : others_) size(*other);
-  plan_ = sizer_.save_memory(target_.files.config,
-                             [&](const decode::Savings& s) { return plan_all(s); });
+  plan_ = sizer_.save_memory(
+      target_.files.config, [&](const decode::Savings& s) { return plan_all(s); },
+      ffn::set_channels(target_.sparse, target_.files.config.ffn_dim));
+  if (target_.spec.savings.set_channels > 0 && sizes_.batch > 1)
+    throw recipe_error("run.batch",
+                       "is {}, but with model.offload the GPU holds the FFN channels of one "
+                       "sequence's drafts",
+                       sizes_.batch)
+        .hint("set run.batch=1, or model.offload none on a GPU with more memory");
 }
 
 void BenchEngines::load(cli::Context& cx) {
