@@ -32,7 +32,7 @@ struct Savings {
   /// Layers whose weights stay in pinned host memory and come over the link in every forward; where
   /// channels are divided, the rest of as many, then their sets, then their attention.
   int n_streamed = 0;
-  /// Channels of each layer that are a set of their own, which drafts read; 0: not divided.
+  /// Channels of each layer that are a separate set, which drafts read; 0: not divided.
   int set_channels = 0;
   /// Layers whose keys stay on the GPU, where cache.resident_layers is auto.
   int resident_layers = 0;

@@ -113,7 +113,7 @@ Needs needs_of(const recipe::Sparse& sparse);
 /// Whether it reads weights when they are loaded.
 bool reads_weights(const recipe::Sparse& sparse);
 
-/// Channels of a layer that may be a set of their own, which alone steps of these policies read:
+/// Channels of a layer that may be a separate set, which alone steps of these policies read:
 /// those of a list that only a prompt changes. 0: there is none.
 int set_channels(std::span<const recipe::Sparse> policies, int ffn_dim);
 

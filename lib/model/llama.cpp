@@ -43,7 +43,9 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
     plan.add(kPromptResidual, static_cast<size_t>(o.max_prompt_rows) * dim * sizeof(float),
              o.device);
   plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype), o.device);
-  plan.add("activations/block", rows * block_row_bytes(c, o.dtype), o.device);
+  plan.add("activations/block",
+           rows * block_row_bytes(c, o.dtype) + (o.places().divides() ? kPartAlignment : 0),
+           o.device);
   plan.add("activations/head_in", head * dim * dtype_bytes(o.dtype), o.device);
   if (on_gpu) plan.add(kIdsName, rows * sizeof(int32_t), o.device);
   plan.add("workspace/linear",

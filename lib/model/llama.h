@@ -25,6 +25,8 @@ kv::Geometry geometry_of(const ModelConfig& config, DType dtype);
 /// tokens, and leaves attention to the cache.
 class Llama {
  public:
+  /// Of activations of an FFN's set and of its rest, which lie in one buffer.
+  static constexpr size_t kPartAlignment = 256;
   struct Options {
     DType dtype = DType::bf16;     // of weights, activations and KV; the residual stream is f32
     int max_rows = 2048;           // rows of one forward

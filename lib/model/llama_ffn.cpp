@@ -99,7 +99,8 @@ void Llama::divided_ffn(int layer, const kv::Step& step) {
   const int64_t n_set = sets_->n_set(), n_rest = config_.ffn_dim - n_set;
   // Both parts' products, the rest's after the set's.
   const Tensor of_set = act(shared.ffn, n_rows_, n_set);
-  const Tensor of_rest = act(static_cast<char*>(shared.ffn) + of_set.bytes(), n_rows_, n_rest);
+  const size_t aligned = (of_set.bytes() + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+  const Tensor of_rest = act(static_cast<char*>(shared.ffn) + aligned, n_rows_, n_rest);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = norms(layer).ffn, .norm_eps = eps, .swiglu = true};
 

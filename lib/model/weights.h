@@ -74,7 +74,7 @@ struct WeightPlaces {
   bool host_embedding = false;
   /// FFN matrices can be read channel by channel too (ops/channels.h).
   bool by_channel = false;
-  /// Channels of an FFN that are a set of their own, on a GPU; 0: they are not divided.
+  /// Channels of an FFN that are a separate set, on a GPU; 0: they are not divided.
   int set_channels = 0;
 
   bool divides() const { return set_channels > 0; }
