@@ -49,7 +49,9 @@ void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weight
   const Tensor x(residual_, DType::f32, {rows, config_.dim}, options_.device);
   const Tensor normed = act(normed_, rows, config_.dim);
   const Tensor gate_up = act(block_, rows, 2 * n_channels);
-  const Tensor ffn = act(block_ + gate_up.bytes(), rows, n_channels);
+  // Where a forward has it: after the halves of all channels.
+  const Tensor ffn =
+      act(block_ + act(block_, rows, 2 * int64_t{config_.ffn_dim}).bytes(), rows, n_channels);
   const auto norm = [&](size_t i, Stream stream) {
     ops::rms_norm(normed, x, norms(static_cast<int>(i % weights_.layers.size())).ffn,
                   static_cast<float>(config_.rms_eps), stream);

@@ -120,8 +120,9 @@ void ModelDrafter::draft(Round& round) {
   }
   const bool on_gpu = draft_.engine->queue() != nullptr;
   if (!on_gpu) flights_.back().kv_bytes = draft_.kv_bytes() - kv_bytes_before_;
-  // On one this work is being recorded, and rounds under way end late for that.
-  for (Flight& flight : flights_) flight.is_timed = flight.is_timed && !on_gpu;
+  // Work that is being recorded makes rounds under way end late.
+  const bool is_recorded = on_gpu && is_recordable();
+  for (Flight& flight : flights_) flight.is_timed = flight.is_timed && !is_recorded;
 }
 
 void ModelDrafter::keep(Round& round) {
