@@ -113,7 +113,8 @@ inline std::unique_ptr<speculate::Rounds> lookups_within(const SelfPair& pair, i
 inline std::vector<decode::Request> quoting_requests(const SelfPair& pair) {
   std::vector<decode::Request> all = pair.requests();
   std::string again;
-  for (int i = 0; i < 3; ++i) again += std::string(kPrompts[2]) + " " + kPrompts[0] + ". ";
+  for (int i = 0; i < 3; ++i)
+    for (const char* part : {kPrompts[2], " ", kPrompts[0], ". "}) again += part;
   all[1] = request(pair.engine->tokenizer()->encode(again));
   all.resize(4);
   return all;

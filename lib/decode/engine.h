@@ -180,6 +180,7 @@ class Engine {
   const ffn::Channels* channels() const { return channels_.get(); }
   const kv::Cache& cache() const { return cache_; }
   model::Llama& model() { return model_; }
+  const model::Llama& model() const { return model_; }
 
  private:
   /// One forward, committed; the caller may ask for the logits of `logit_rows` of it afterwards.

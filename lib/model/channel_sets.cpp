@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "ops/channels.h"
 
 namespace tandem::model {
@@ -82,6 +83,7 @@ void ChannelSets::bring(Weights& weights, std::span<const int32_t* const> lists)
     any = any || !swaps.back().empty();
   }
   if (!any) return;
+  const Stopwatch watch;
   const auto work = [&] { exchange(weights, swaps); };
   if (weights.stream)
     weights.stream->change(*exec_.queue, work);
@@ -89,6 +91,7 @@ void ChannelSets::bring(Weights& weights, std::span<const int32_t* const> lists)
     work();
   // Products may read weights before the work ahead of them has ended.
   exec_.queue->wait();
+  exchanged_.seconds += watch.seconds();
 }
 
 void ChannelSets::exchange(Weights& weights,
@@ -118,7 +121,7 @@ void ChannelSets::exchange(Weights& weights,
                                      at,
                                      static_cast<int>(swaps[l].size())};
     ops::exchange_channels(what, exec_.stream());
-    bytes_exchanged_ +=
+    exchanged_.bytes +=
         std::ssize(swaps[l]) * 3 * dim_ * static_cast<int64_t>(dtype_bytes(what.set_down.dtype()));
   }
 }

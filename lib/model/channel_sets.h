@@ -44,8 +44,12 @@ class ChannelSets {
   /// Makes these the sets; waits for all work so far, and for that.
   /// lists    [n_layers][n_set] in the GPU's memory
   void bring(Weights& weights, std::span<const int32_t* const> lists);
-  /// Rows of weights that bring has exchanged so far, and their bytes one way.
-  int64_t bytes_exchanged() const { return bytes_exchanged_; }
+  /// What bring has exchanged so far, one way, and how long that took.
+  struct Exchanged {
+    int64_t bytes = 0;
+    double seconds = 0;
+  };
+  const Exchanged& exchanged() const { return exchanged_; }
 
  private:
   void exchange(Weights& weights, std::span<const std::vector<ChannelPlaces::Swap>> swaps);
@@ -55,7 +59,7 @@ class ChannelSets {
   std::vector<ChannelPlaces> places_;  // by layer
   int32_t* channels_;                  // [n_layers, n_channels]
   int32_t* swaps_;                     // [n_layers, min(n_set, n_channels - n_set), 2]
-  int64_t bytes_exchanged_ = 0;
+  Exchanged exchanged_;
 };
 
 }  // namespace tandem::model

@@ -68,6 +68,42 @@ constexpr recipe::Offload kAuto{recipe::Offload::kAuto};
 }  // namespace
 
 TEST_SUITE("cli/offload") {
+  TEST_CASE("auto with sets: channels beyond them first, then sets, then attention") {
+    model::ModelConfig config;
+    config.n_layers = 10;
+    const auto savings_for = [&](recipe::Offload offload, size_t limit) {
+      const cli::MemoryLimits limits{.host = 100 * kGiB,
+                                     .gpu = kGpu,
+                                     .gpu_bytes = limit,
+                                     .gpu_free = 100 * kGiB,
+                                     .gpu_total = 100 * kGiB,
+                                     .gpu_limited = true};
+      const auto plan = [](const decode::Savings& s) {
+        // Attention of a GiB a layer, sets of 2, the rest of 3.
+        const model::StreamedParts n =
+            model::streamed_parts(10, {.n_streamed = s.n_streamed, .set_channels = s.set_channels});
+        MemoryPlan p;
+        p.add("weights/a", static_cast<size_t>(60 - n.attention - 2 * n.ffn - 3 * n.rest) * kGiB,
+              kGpu);
+        return p;
+      };
+      return tools::savings_of(offload, config, limits, plan, 0, 7);
+    };
+    const auto check = [&](recipe::Offload offload, size_t gib, int parts) {
+      const decode::Savings s = savings_for(offload, gib * kGiB);
+      CHECK(s.n_streamed == parts);
+      CHECK(s.set_channels == (parts > 0 ? 7 : 0));
+    };
+    check(kAuto, 60, 0);
+    check(kAuto, 59, 1);
+    check(kAuto, 30, 10);
+    check(kAuto, 29, 11);
+    check(kAuto, 10, 20);
+    check(kAuto, 4, 26);
+    check({4}, 60, 4);
+    check({}, 20, 0);
+  }
+
   TEST_CASE("auto streams the fewest layers with which the plan fits") {
     CHECK(chosen(kAuto, 13 * kGiB, 100 * kGiB) == 0);
     CHECK(chosen(kAuto, 13 * kGiB - 1, 100 * kGiB) == 3);  // two of them only pay for the ring

@@ -107,7 +107,7 @@ TEST_SUITE("gpu/decode/sets") {
           CHECK(by_sets.accepted < by_sets.drafted);
         }
         REQUIRE(engine->model().sets() != nullptr);
-        CHECK(engine->model().sets()->bytes_exchanged() > 0);
+        CHECK(engine->model().sets()->exchanged().bytes > 0);
       }
     }
   }
@@ -129,12 +129,12 @@ TEST_SUITE("gpu/decode/sets") {
       engine->queue()->wait();
     };
     draft(batch.slots[0]);
-    const int64_t once = engine->model().sets()->bytes_exchanged();
+    const int64_t once = engine->model().sets()->exchanged().bytes;
     CHECK(once > 0);
     const int fork = engine->cache().fork(batch.slots[0], {});
     draft(fork);
     draft(batch.slots[0]);
-    CHECK(engine->model().sets()->bytes_exchanged() == once);
+    CHECK(engine->model().sets()->exchanged().bytes == once);
   }
 
   TEST_CASE("a forward that is interrupted leaves the stream in order") {

@@ -68,8 +68,11 @@ int Speculation::depth() const {
   const bool may_change = std::ranges::any_of(flights_, &Flight::may_change);
   // A CPU that attends rows in the midst of a forward needs their positions, and does nothing else
   // meanwhile.
-  const bool waits = by_tokens || has_drawn || may_change || !drafter_->may_be_ahead() ||
-                     target_.cache().serves_steps();
+  // Forwards that no graph records keep the host busy until the last of them has begun: it would
+  // learn how the round before ended when this one has drafted, and the last one would be in vain.
+  const bool launches_long = exec_.on_gpu() && !drafter_->is_recordable();
+  const bool waits = by_tokens || has_drawn || may_change || launches_long ||
+                     !drafter_->may_be_ahead() || target_.cache().serves_steps();
   return round_.may_be_ahead() && !waits ? 2 : 1;
 }
 

@@ -17,7 +17,7 @@ namespace tandem::speculate {
 /// of the host's layout to that of the results. The host lays the next round out while one
 /// works: lengths are on the GPU, which so goes from round to round without a wait, and the host
 /// learns a round late how one ended. It waits where proposals or the sampler's rule ask for the
-/// tokens (Drafter::may_be_ahead). Work that cannot be recorded, such as
+/// tokens (Drafter::may_be_ahead), and where drafts cannot be recorded. Work that cannot, such as
 /// layers whose weights are streamed, runs between graphs.
 /// Tokens move into a policy's index when their number says so (Cache::next_change): no round goes
 /// beyond such a number, and none is laid out ahead of one that may reach it. So each row of the

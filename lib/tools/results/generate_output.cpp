@@ -198,6 +198,10 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     Json& o = j["offload"] = {{"layers", engine_.spec().savings.n_streamed},
                               {"of", engine_.config().n_layers},
                               {"bytes_per_step", bytes}};
+    if (const model::ChannelSets* sets = engine_.model().sets()) {
+      o["set_channels"] = sets->n_set();
+      o["exchanged"] = {{"bytes", sets->exchanged().bytes}, {"s", sets->exchanged().seconds}};
+    }
     double ceiling = 0;
     if (cx_.terminal.verbosity() > 0) {
       engine_.settle();

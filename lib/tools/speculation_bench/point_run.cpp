@@ -280,7 +280,18 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
   if (r.cache.kind != recipe::CacheKind::full)
     workload["cache"] = {{"kind", recipe::yaml_text(r.cache.kind)},
                          {"place", recipe::yaml_text(r.cache.place)}};
-  if (engines_.streams()) workload["layers_streamed"] = target.spec().savings.n_streamed;
+  if (const model::ChannelSets* sets = target.model().sets()) {
+    const model::StreamedParts parts =
+        model::streamed_parts(target.config().n_layers, target.model().options().places());
+    workload["parts_streamed"] = {
+        {"rest", parts.rest}, {"ffn", parts.ffn}, {"attention", parts.attention}};
+    workload["set_channels"] = sets->n_set();
+    workload["exchanged"] = {{"bytes", sets->exchanged().bytes},
+                             {"ms", 1e3 * sets->exchanged().seconds},
+                             {"note", "of all runs so far, warm-ups too; each way"}};
+  } else if (engines_.streams()) {
+    workload["layers_streamed"] = target.spec().savings.n_streamed;
+  }
   workload["dataset"] = r.bench.random_kv ? "random keys and values" : prompts_.source;
   workload["n_prompts"] = r.run.batch * r.bench.batches;
   workload["distinct_prompts"] = prompts_.distinct;
