@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "io/file.h"
@@ -84,6 +85,14 @@ AttentionQuality read_attention(const Json& json, const std::string& where) {
   return a;
 }
 
+/// Counts of rounds, by their names in logs.
+constexpr std::pair<const char*, int64_t RoundCounts::*> kRoundCounts[] = {
+    {"rounds", &RoundCounts::rounds},
+    {"emitted", &RoundCounts::emitted},
+    {"accepted", &RoundCounts::accepted},
+    {"offered", &RoundCounts::offered},
+    {"cut_short", &RoundCounts::cut_short}};
+
 /// Calls `visit(policy, protocol, score, value)` for each value of `object`.
 template <class Visit>
 void for_each_outcome(const Json& object, const std::vector<std::string>& names,
@@ -93,6 +102,15 @@ void for_each_outcome(const Json& object, const std::vector<std::string>& names,
       for (const auto& [score, value] : by_score.items())
         visit(policy_of(policy, names, where), value_of<Protocol>(protocol, where),
               value_of<Score>(score, where), value);
+}
+
+RoundCounts read_rounds(const Json& json, const std::string& where) {
+  RoundCounts r;
+  for (const auto& [name, count] : kRoundCounts)
+    r.*count = io::get_int(json, name, where, 0, std::numeric_limits<int64_t>::max());
+  r.density = io::get_double(json, "density", where);
+  r.lossy = io::get_bool(json, "lossy", where);
+  return r;
 }
 
 CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
@@ -108,18 +126,26 @@ CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
                                          io::describe(correct));
                      record.outcomes.push_back({policy, protocol, score, correct.get<bool>()});
                    });
+  const auto outcome_of = [&](int policy, Protocol protocol, Score score) -> Outcome& {
+    const auto found = std::ranges::find_if(record.outcomes, [&](const Outcome& o) {
+      return o.policy == policy && o.protocol == protocol && o.score == score;
+    });
+    if (found == record.outcomes.end())
+      throw input_error(where, "figures of something that was not judged");
+    return *found;
+  };
+  if (json.contains("rounds"))
+    for_each_outcome(io::get_object(json, "rounds", where), names, where,
+                     [&](int policy, Protocol protocol, Score score, const Json& rounds) {
+                       outcome_of(policy, protocol, score).rounds = read_rounds(rounds, where);
+                     });
   if (!json.contains("reads")) return record;  // written before reads were counted
   for_each_outcome(io::get_object(json, "reads", where), names, where,
                    [&](int policy, Protocol protocol, Score score, const Json& reads) {
-                     const auto found =
-                         std::ranges::find_if(record.outcomes, [&](const Outcome& o) {
-                           return o.policy == policy && o.protocol == protocol && o.score == score;
-                         });
-                     if (found == record.outcomes.end())
-                       throw input_error(where, "reads of something that was not judged");
-                     found->reads = Reads{.selected = io::get_double(reads, "selected", where),
-                                          .fixed = io::get_double(reads, "fixed", where),
-                                          .bytes = io::get_double(reads, "bytes", where)};
+                     outcome_of(policy, protocol, score).reads =
+                         Reads{.selected = io::get_double(reads, "selected", where),
+                               .fixed = io::get_double(reads, "fixed", where),
+                               .bytes = io::get_double(reads, "bytes", where)};
                    });
   return record;
 }
@@ -161,17 +187,23 @@ std::string header_line(const Json& recipe) {
 }
 
 std::string case_line(const CaseRecord& record, const std::vector<std::string>& names) {
-  Json correct = Json::object(), reads = Json::object();
+  Json correct = Json::object(), reads = Json::object(), rounds = Json::object();
   for (const Outcome& o : record.outcomes) {
     const std::string& policy = names[static_cast<size_t>(o.policy)];
     correct[policy][name_of(o.protocol)][name_of(o.score)] = o.correct;
     if (o.reads) reads[policy][name_of(o.protocol)][name_of(o.score)] = reads_json(*o.reads);
+    if (!o.rounds) continue;
+    Json& of_rounds = rounds[policy][name_of(o.protocol)][name_of(o.score)];
+    of_rounds = {{"density", o.rounds->density}, {"lossy", o.rounds->lossy}};
+    for (const auto& [name, count] : kRoundCounts) of_rounds[name] = (*o.rounds).*count;
   }
-  return io::jsonl_line({{"task", name_of(record.task)},
-                         {"length", record.length},
-                         {"case", record.index},
-                         {"correct", correct},
-                         {"reads", reads}});
+  Json line = {{"task", name_of(record.task)},
+               {"length", record.length},
+               {"case", record.index},
+               {"correct", correct},
+               {"reads", reads}};
+  if (!rounds.empty()) line["rounds"] = rounds;
+  return io::jsonl_line(line);
 }
 
 Json reads_json(const Reads& reads) {

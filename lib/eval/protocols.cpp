@@ -130,6 +130,27 @@ std::vector<bool> answers_generated(const text::Tokenizer& tokenizer, Continuati
   return correct;
 }
 
+/// The same in rounds, case by case: the answer's text is the beginning of what they write.
+void judge_corrected(decode::Engine& engine, int cache, const Correction& by, const Slots& bases,
+                     std::span<const Case> cases, Outcome empty,
+                     std::vector<std::vector<Outcome>>& outcomes) {
+  // Another division into tokens may take some more.
+  constexpr size_t kMore = 4;
+  Corrected corrected(engine, cache, by);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Case& c = cases[i];
+    Ids text = c.haystack;
+    text.insert(text.end(), c.question.begin(), c.question.end());
+    const Ids written = corrected.write(bases[i], text, static_cast<int>(c.answer.size() + kMore));
+    const std::string wanted = engine.tokenizer()->decode(c.answer);
+    empty.correct = false;
+    for (size_t n = 1; n <= written.size() && !empty.correct; ++n)
+      empty.correct = engine.tokenizer()->decode(std::span(written).first(n)) == wanted;
+    empty.rounds = corrected.counts();
+    outcomes[i].push_back(empty);
+  }
+}
+
 /// A group of cases in the hands of one engine.
 struct Group {
   Engine& engine;
@@ -170,6 +191,13 @@ struct Group {
   void judge(Protocol protocol, const Ids* first) {
     for (size_t cache = 0; cache < policies.size(); ++cache)
       for (const Score score : spec.scores) {
+        const auto policy = static_cast<size_t>(policies[cache]);
+        if (policy < spec.corrections.size() && spec.corrections[policy].any()) {
+          judge_corrected(engine, static_cast<int>(cache), spec.corrections[policy], bases, cases,
+                          {.policy = policies[cache], .protocol = protocol, .score = score},
+                          outcomes);
+          continue;
+        }
         Continuation continuation(engine, bases, static_cast<int>(cache));
         const std::vector<bool> correct =
             score == Score::forced
@@ -208,7 +236,13 @@ std::vector<std::vector<Outcome>> run_cases(const Panel& panel, std::span<const 
 }
 
 decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
-                                    int prefill_chunk, int max_tokens, int group) {
+                                    int prefill_chunk, int max_tokens, int group, int vocab) {
+  speculate::RoundNeeds needs;
+  for (const NamedPolicy& policy : policies)
+    needs = needs.with(correction_needs(policy.spec, vocab));
+  // On a GPU rounds are laid out while others are under way.
+  const int tokens = needs.tokens + needs.ahead;
+  max_tokens += tokens;
   decode::EngineSpec spec;
   spec.compute = compute;
   spec.prefill_chunk = std::max(prefill_chunk, static_cast<int>(kMaxTailTokens));
@@ -216,7 +250,9 @@ decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DT
   spec.max_prompts = group;
   spec.max_tokens = max_tokens;
   spec.total_tokens = group * (int64_t{max_tokens} + static_cast<int64_t>(kMaxTailTokens));
-  spec.max_logit_rows = 64;  // logits of a group's rows come in pieces
+  spec.max_draft_rows = tokens;
+  spec.max_tree_rows = needs.rows;
+  spec.max_logit_rows = std::max(64, needs.logit_rows);  // a group's rows come in pieces
   read_by(spec, policies);
   return spec;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "decode/engine.h"
+#include "eval/corrected.h"
 #include "eval/panel.h"
 #include "eval/reads.h"
 #include "eval/settings.h"
@@ -18,12 +19,15 @@ struct Outcome {
   Protocol protocol = Protocol::dense;
   Score score = Score::forced;
   bool correct = false;
-  std::optional<Reads> reads = {};  // absent when no row went through the policy
+  std::optional<Reads> reads = {};         // absent when no row went through the policy
+  std::optional<RoundCounts> rounds = {};  // of answers that are corrected
 };
 
 struct CaseSpec {
   std::vector<Protocol> protocols;
   std::vector<Score> scores;
+  std::vector<Correction> corrections =
+      {};  // by policy of the panel; beyond the end there are none
 };
 
 /// Judges all policies of the panel on a group of cases. Each engine prefills them once, densely,
@@ -44,7 +48,8 @@ std::vector<std::vector<Outcome>> run_cases(const Panel& panel, std::span<const 
 
 /// An engine of run_cases that reads by these policies, for `group` cases at once of at most
 /// `max_tokens`.
+/// vocab    of the model, for policies that are corrected
 decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
-                                    int prefill_chunk, int max_tokens, int group);
+                                    int prefill_chunk, int max_tokens, int group, int vocab = 0);
 
 }  // namespace tandem::eval

@@ -41,6 +41,12 @@ class MeanReads {
   Reads sum_;
 };
 
+void add_rounds(ScoreRow& row, const std::optional<RoundCounts>& rounds) {
+  if (!rounds) return;
+  if (!row.rounds) row.rounds.emplace();
+  row.rounds->add(*rounds);
+}
+
 /// Fills the row of one task; its counts are 0 without cases.
 PairedCounts count_cases(std::span<const CaseRecord> records, Task task, ScoreRow& row) {
   PairedCounts counts;
@@ -52,6 +58,7 @@ PairedCounts count_cases(std::span<const CaseRecord> records, Task task, ScoreRo
     if (own == nullptr || full == nullptr) continue;
     counts.add(own->correct, full->correct);
     reads.add(own->reads);
+    add_rounds(row, own->rounds);
   }
   row.task = name_of(task);
   row.n_cases = counts.n();
@@ -92,6 +99,7 @@ void add_rows(const Settings& settings, std::span<const CaseRecord> records, con
     row.mean = means.method;
     row.interval = means.interval;
     row.reads = reads.mean();
+    for (const ScoreRow& task : own) add_rounds(row, task.rounds);
     if (row.policy != 0) {
       row.difference = means.difference;
       row.difference_interval = means.difference_interval;
@@ -136,7 +144,7 @@ std::string range_text(const Range& r, const char* form) {
 
 /// The row of a table: what one policy read, its tasks, and the comparison of the last, the mean.
 std::vector<std::string> policy_cells(std::span<const ScoreRow> rows, const std::string& name,
-                                      const std::vector<std::string>& tasks) {
+                                      const std::vector<std::string>& tasks, bool with_rounds) {
   const ScoreRow& total = rows.back();
   std::vector<std::string> cells = {name, "", "", ""};
   if (const auto& reads = total.reads)
@@ -156,6 +164,10 @@ std::vector<std::string> policy_cells(std::span<const ScoreRow> rows, const std:
   cells.push_back(total.ratio ? fmt::format("{:.1f} %", 100 * *total.ratio) : "");
   const auto& r = total.ratio_interval;
   cells.push_back(r ? range_text({100 * r->low, 100 * r->high}, "{:.1f}") : "");
+  if (!with_rounds) return cells;
+  const RoundCounts rounds = total.rounds.value_or(RoundCounts{});
+  for (const double value : {rounds.advance(), rounds.most(), rounds.apu(), rounds.rollback()})
+    cells.push_back(total.rounds ? fmt::format("{:.3g}", value) : "");
   return cells;
 }
 
@@ -169,11 +181,15 @@ io::Table score_table(std::span<const ScoreRow> rows, const std::vector<std::str
   for (const std::string& task : tasks) columns.push_back({task});
   for (const char* title : {"95 % interval", "against full", "of full's", "95 % interval"})
     columns.push_back({title});
+  const bool with_rounds =
+      std::ranges::any_of(rows, [](const ScoreRow& row) { return row.rounds.has_value(); });
+  if (with_rounds)
+    for (const char* title : {"AAL", "of k", "APU", "rollback"}) columns.push_back({title});
   io::Table table(std::move(columns));
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
     while (end < rows.size() && rows[end].policy == rows[begin].policy) ++end;
     const std::string& name = names[static_cast<size_t>(rows[begin].policy)];
-    table.add_row(policy_cells(rows.subspan(begin, end - begin), name, tasks));
+    table.add_row(policy_cells(rows.subspan(begin, end - begin), name, tasks, with_rounds));
   }
   return table;
 }
@@ -211,6 +227,10 @@ std::string score_tables(std::span<const ScoreRow> rows, const std::vector<std::
   text +=
       "keys: chosen by content, a query head and sparse layer; fixed: sinks, recent and generated; "
       "MiB a step: keys, values, index, all layers.\n";
+  if (std::ranges::any_of(rows, [](const ScoreRow& row) { return row.rounds.has_value(); }))
+    text +=
+        "AAL: tokens a round, of k that it could give; APU: parameters used a token, over the "
+        "model's; rollback: tokens given up by a round that gave up any.\n";
   if (std::ranges::any_of(rows, &ScoreRow::falls_behind))
     text += fmt::format("*: below {:.0f} % of full attention's, paired, 95 % confidence.\n",
                         100 * kKeepsUp);
@@ -286,6 +306,18 @@ io::Json score_json(const ScoreRow& row, const std::vector<NamedPolicy>& policie
                    {"ci95_high", row.interval.high}};
   if (policy.sparse.any()) json["sparse"] = recipe::yaml_text(policy.sparse.kind);
   if (row.reads) json["reads"] = reads_json(*row.reads);
+  if (policy.spec.any()) {
+    json["spec"] = {{"gamma", policy.spec.gamma},
+                    {"verify", recipe::yaml_text(policy.spec.verify)},
+                    {"lossy", speculate::is_lossy(policy.spec.verify)}};
+    if (row.rounds)
+      json["spec"].update({{"aal", row.rounds->advance()},
+                           {"k", row.rounds->most()},
+                           {"density", row.rounds->density},
+                           {"apu", row.rounds->apu()},
+                           {"rollback", row.rounds->rollback()},
+                           {"rounds", row.rounds->rounds}});
+  }
   if (!row.difference) return json;
   json["difference"] = row.difference->mean;
   if (row.difference->stderr_) json["difference_stderr"] = *row.difference->stderr_;

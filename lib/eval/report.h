@@ -32,6 +32,7 @@ struct ScoreRow {
   std::optional<Range> ratio_interval = {};  // 95 %, bootstrap
   bool falls_behind = false;                 // a task, significantly below kKeepsUp of full
   std::optional<Reads> reads = {};           // mean over cases
+  std::optional<RoundCounts> rounds = {};    // of all cases
 };
 
 /// Rows in the order of lengths, protocols, scores, policies, tasks; those without a case are left

@@ -71,6 +71,7 @@ void Settings::check(recipe::Problems& p) const {
               "eval.scored: '{}' learns its channels from a prompt, and perplexity without scored "
               "has none: set eval.scored, the last tokens of each window that are judged",
               policy.name);
+    if (policy.spec.any()) check_corrected(policy, p);
     if (policy.sparse.any() && attention())
       p.field("policies",
               "eval.policies: '{}' has some FFN channels, of which attention knows nothing: leave "
@@ -89,6 +90,28 @@ void Settings::check(recipe::Problems& p) const {
               "eval.policies: '{}' chooses again by what rounds accept, and there are none: set "
               "retrieval.rebuild never, or a number of tokens",
               policy.name);
+}
+
+void Settings::check_corrected(const NamedPolicy& policy, recipe::Problems& p) const {
+  if (!policy.sparse.any() || policy.cache.is_hosted())
+    p.field(
+        "policies",
+        "eval.policies: '{}' has spec, which corrects drafts by some FFN channels of keys where "
+        "the model runs: give it sparse, leave out place host",
+        policy.name);
+  if (speculate::weighs_draws(policy.spec.verify))
+    p.field(
+        "policies",
+        "eval.policies: '{}' verifies by {}, which weighs draws, and answers are greedy: choose "
+        "match, floor, floor_or_argmax or typical",
+        policy.name, recipe::yaml_text(policy.spec.verify));
+  if (scores != std::vector{Score::generated} || protocols != std::vector{Protocol::dense} ||
+      perplexity() || attention())
+    p.field("policies",
+            "eval.policies: '{}' has spec, whose answers come out of rounds behind the question: "
+            "set eval.scores [generated] and eval.protocols [dense], without the tasks perplexity "
+            "and attention",
+            policy.name);
 }
 
 std::vector<Task> Settings::questions() const {

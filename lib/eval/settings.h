@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "eval/corrected.h"
 #include "eval/tasks.h"
 #include "recipe/sections.h"
 
@@ -16,12 +17,15 @@ struct NamedPolicy {
   std::string name;
   recipe::Cache cache;
   recipe::Sparse sparse = {};
+  Correction spec = {};
 
   template <class V>
   void fields(V& v) {
     v("name", name, recipe::Limits{.required = true}, "what tables call it");
     cache.fields(v);
     v("sparse", sparse, "which FFN channels rows read that are judged");
+    v("spec", spec,
+      "rounds in which the whole model corrects what it drafts; for answers that are generated");
   }
   void check(recipe::Problems& p) const { cache.check(p); }
 };
@@ -77,6 +81,9 @@ struct Settings {
   bool attention() const;
   /// Settings of all policies; full attention comes first.
   std::vector<NamedPolicy> all_policies() const;
+
+ private:
+  void check_corrected(const NamedPolicy& policy, recipe::Problems& p) const;
 };
 
 }  // namespace tandem::eval

@@ -30,6 +30,12 @@ std::vector<recipe::Cache> caches_of(const std::vector<eval::NamedPolicy>& polic
   return caches;
 }
 
+std::vector<eval::Correction> corrections_of(const std::vector<eval::NamedPolicy>& policies) {
+  std::vector<eval::Correction> all;
+  for (const eval::NamedPolicy& policy : policies) all.push_back(policy.spec);
+  return all;
+}
+
 int longest_of(const std::vector<eval::Window>& windows) {
   size_t most = 0;
   for (const eval::Window& window : windows) most = std::max(most, window.ids.size());
@@ -89,6 +95,12 @@ std::optional<PolicyEngines> PigEval::load(const PolicyEngines::SpecOf& spec_of,
   PolicyEngines engines(sizer_, files, policies_, spec_of, batch);
   MemoryPlan plan = engines.plan();
   if (buffer != nullptr) plan.add(buffer, buffer_bytes);
+  for (const eval::NamedPolicy& policy : policies_) {
+    MemoryPlan rounds;
+    eval::plan_correction(policy.spec, engines.first(), config_, rounds);
+    for (const PlanItem& item : rounds.items())
+      plan.add(policy.name + " " + item.name, item.bytes, item.device, item.lifetime);
+  }
   if (cx_.dry_run()) {
     const decode::EngineSpec& spec = engines.first();
     cli::PlanView view{.files = files,
@@ -134,7 +146,8 @@ PolicyEngines::SpecOf PigEval::question_spec(int group) const {
   const auto longest = std::ranges::max(recipe_.eval.lengths, {}, &recipe::TokenCount::value);
   return [this, group, longest = static_cast<int>(longest)](const auto& policies) {
     return eval::case_engine_spec(policies, sizer_.compute(),
-                                  static_cast<int>(recipe_.run.prefill_chunk), longest, group);
+                                  static_cast<int>(recipe_.run.prefill_chunk), longest, group,
+                                  config_.vocab_size);
   };
 }
 
@@ -184,7 +197,8 @@ void PigEval::run_questions() {
       cases.push_back(generator.make(task, static_cast<size_t>(length),
                                      static_cast<uint32_t>(std::get<2>(missing[end]))));
     }
-    auto outcomes = eval::run_cases(engines->panel(), cases, {s.protocols, s.scores});
+    auto outcomes = eval::run_cases(engines->panel(), cases,
+                                    {s.protocols, s.scores, corrections_of(policies_)});
     for (size_t i = 0; i < cases.size(); ++i) {
       log_.cases.push_back({task, length, std::get<2>(missing[begin + i]), std::move(outcomes[i])});
       if (file_) file_->write(eval::case_line(log_.cases.back(), names_));

@@ -35,7 +35,7 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "draft.path: spec.draft is {}, where the small model is draft2.path; leave "
             "draft.path out",
             recipe::yaml_text(spec.draft));
-  check_rule_within(spec.verify_within, p);
+  speculate::check_rule_within(spec.verify_within, p);
   const bool draws = spec.draft != DraftKind::ngram;
   if (!draws && speculate::weighs_draws(spec.verify))
     p.field("spec.verify",

@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "recipe/auto_counts.h"
+#include "speculate/round/floor_keys.h"
 #include "speculate/round/verify_choice.h"
 #include "tools/speculation/draft_kind.h"
-#include "tools/speculation/floor_keys.h"
 #include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
@@ -21,7 +21,7 @@ struct SpecSection {
   int ngram = 3;
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
                           verify_within = speculate::VerifyChoice::automatic;
-  FloorKeys floors;
+  speculate::FloorKeys floors;
   bool force = false;
 
   template <class V>

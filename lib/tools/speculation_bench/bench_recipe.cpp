@@ -61,7 +61,7 @@ void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
 }
 
 void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
-  check_rule_within(spec.verify_within, p);
+  speculate::check_rule_within(spec.verify_within, p);
   for (const NamedDraft& d : bench.drafts)
     if (speculate::weighs_draws(spec.verify_within) && d.kind == DraftKind::nested &&
         std::ranges::any_of(bench.drafts, [&](const NamedDraft& small) {

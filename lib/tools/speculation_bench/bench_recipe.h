@@ -6,9 +6,9 @@
 
 #include "recipe/auto_counts.h"
 #include "recipe/sections.h"
+#include "speculate/round/floor_keys.h"
 #include "speculate/round/verify_choice.h"
 #include "tools/results/bench_results.h"
-#include "tools/speculation/floor_keys.h"
 #include "tools/speculation_bench/hardware.h"
 #include "tools/speculation_bench/ways.h"
 
@@ -27,7 +27,7 @@ struct ChainSection {
   std::vector<int> gamma1 = {1}, gamma2 = {6}, rounds = {4};
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
                           verify_within = speculate::VerifyChoice::automatic;
-  FloorKeys floors;
+  speculate::FloorKeys floors;
 
   template <class V>
   void fields(V& v) {

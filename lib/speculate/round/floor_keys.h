@@ -3,7 +3,7 @@
 #include "recipe/fields.h"
 #include "speculate/round/verify_choice.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// Keys of sections `spec` that say what rules with a floor ask of drafted tokens.
 struct FloorKeys {
@@ -25,12 +25,12 @@ struct FloorKeys {
 };
 
 /// The rounds around need to know by what probability rounds within accept.
-inline void check_rule_within(speculate::VerifyChoice verify_within, recipe::Problems& p) {
-  if (speculate::is_lossy(verify_within))
+inline void check_rule_within(VerifyChoice verify_within, recipe::Problems& p) {
+  if (is_lossy(verify_within))
     p.field("spec.verify_within",
             "spec.verify_within: {} accepts tokens that the rounds around must know the "
             "probability of; choose auto",
             recipe::yaml_text(verify_within));
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate
