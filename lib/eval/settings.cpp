@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kPerplexity = "perplexity";
 constexpr std::string_view kAttention = "attention";
+constexpr std::string_view kChannels = "channels";
 constexpr std::string_view kFull = "full";  // always judged, under this name
 
 std::optional<Task> find_task(std::string_view name) {
@@ -39,7 +40,7 @@ std::vector<std::string> names_of(const std::vector<NamedPolicy>& policies) {
 void Settings::check(recipe::Problems& p) const {
   std::vector<std::string_view> known;
   for (const std::string_view name : enum_names(Task{})) known.push_back(name);
-  known.insert(known.end(), {kPerplexity, kAttention});
+  known.insert(known.end(), {kPerplexity, kAttention, kChannels});
   if (tasks.empty())
     p.field("tasks", "eval.tasks is empty; choose from {}", fmt::join(known, ", "));
   for (const std::string& task : tasks)
@@ -62,6 +63,8 @@ void Settings::check(recipe::Problems& p) const {
             "eval.policies: the name '{}' stands for full attention, which is always "
             "judged",
             kFull);
+  if (calibrates() && channels.path.empty())
+    p.field("channels", "eval.channels.path: name the file that the task channels writes");
   if (attention() && policies.empty())
     p.field("policies", "eval.policies is empty: attention compares policies to full attention");
   for (const NamedPolicy& policy : policies) {
@@ -124,6 +127,8 @@ std::vector<Task> Settings::questions() const {
 bool Settings::perplexity() const { return std::ranges::find(tasks, kPerplexity) != tasks.end(); }
 
 bool Settings::attention() const { return std::ranges::find(tasks, kAttention) != tasks.end(); }
+
+bool Settings::calibrates() const { return std::ranges::find(tasks, kChannels) != tasks.end(); }
 
 std::vector<NamedPolicy> Settings::all_policies() const {
   std::vector<NamedPolicy> list = {{std::string(kFull), {}}};

@@ -43,6 +43,19 @@ enum class Score : uint8_t {
 };
 constexpr std::array<std::string_view, 2> enum_names(Score) { return {"forced", "generated"}; }
 
+/// Section `channels`: where the task of that name leaves thresholds for sparse.kind
+/// cats_threshold.
+struct ChannelsTask {
+  std::filesystem::path path;
+  recipe::Fraction keep{0.5};
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, "file of a threshold a layer, of format ffn-thresholds/1");
+    v("keep", keep, recipe::above(0).up_to(1), "share of silu(g) that reaches it");
+  }
+};
+
 /// Section `eval`.
 struct Settings {
   std::vector<std::string> tasks;
@@ -53,12 +66,13 @@ struct Settings {
   std::filesystem::path haystack;
   std::vector<Protocol> protocols = {Protocol::dense, Protocol::sparse};
   std::vector<Score> scores = {Score::forced};
+  ChannelsTask channels;
   std::vector<NamedPolicy> policies;
 
   template <class V>
   void fields(V& v) {
     v("tasks", tasks, recipe::Limits{.required = true},
-      "list of needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention");
+      "list of needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, channels");
     v("lengths", lengths, recipe::at_least(1).unit("tokens"),
       "prompt plus answer; not for perplexity and attention, which use run.context");
     v("cases", cases, recipe::at_least(1),
@@ -71,6 +85,7 @@ struct Settings {
     v("haystack", haystack, recipe::optional_input(), "text to hide needles in; empty = generated");
     v("protocols", protocols, "dense: question prefilled; sparse: question through the policy");
     v("scores", scores, "forced: argmax after the true text; generated: greedy text");
+    v("channels", channels, "task channels: thresholds of FFN channels over the text of data");
     v("policies", policies, "list of {name: NAME, kind: ..., ...} judged against full attention");
   }
   void check(recipe::Problems& p) const;
@@ -79,6 +94,7 @@ struct Settings {
   std::vector<Task> questions() const;
   bool perplexity() const;
   bool attention() const;
+  bool calibrates() const;
   /// Settings of all policies; full attention comes first.
   std::vector<NamedPolicy> all_policies() const;
 

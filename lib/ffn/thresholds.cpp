@@ -54,7 +54,7 @@ Thresholds read_thresholds(const std::filesystem::path& path, const Bounds& boun
   Thresholds t = parse_thresholds(io::read_file(path, kMostBytes), where);
   if (!bounds.fingerprint.empty() && t.fingerprint != bounds.fingerprint)
     throw input_error(where, "has thresholds of another model, {}", io::quote(t.model))
-        .hint("name a file of thresholds that were measured on model.path");
+        .hint("measure them on model.path with pig-eval's task channels");
   if (std::ssize(t.values) != bounds.shape.n_layers)
     throw input_error(where, "has thresholds of {} layers, the model has {}", t.values.size(),
                       bounds.shape.n_layers);

@@ -15,8 +15,10 @@ void Sparse::check(Problems& p) const {
     p.field("weigh", "sparse.weigh: is for kind cats, found {}: leave it out, or choose kind cats",
             yaml_text(kind));
   if (kind == SparseKind::cats_threshold && thresholds.empty())
-    p.field("thresholds",
-            "sparse.thresholds: name the file of kind cats_threshold, of format ffn-thresholds/1");
+    p.field(
+        "thresholds",
+        "sparse.thresholds: name the file of kind cats_threshold; pig-eval's task channels writes "
+        "it");
   if (kind != SparseKind::cats_threshold && !thresholds.empty())
     p.field("thresholds",
             "sparse.thresholds: is for kind cats_threshold, found {}: leave it out, or choose kind "

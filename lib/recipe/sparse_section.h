@@ -38,7 +38,7 @@ struct Sparse {
     v("weigh", weigh,
       "cats: gates times the root mean square of up over the prompt, and the norm of down");
     v("thresholds", thresholds, optional_input(),
-      "cats_threshold: JSON file of format ffn-thresholds/1, a threshold a layer");
+      "cats_threshold: file of a threshold a layer, which pig-eval's task channels writes");
   }
   void check(Problems& p) const;
 };

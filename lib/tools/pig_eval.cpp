@@ -57,6 +57,8 @@ PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
     throw Error::make(ErrorKind::device, "eval.tasks", "attention is compared on the CPU only")
         .hint("use --device cpu, or leave the task attention out");
   check_offload(recipe_.model.offload, config_, sizer_.device());
+  if (recipe_.eval.calibrates() && !cx.dry_run())
+    cli::check_new_file(recipe_.eval.channels.path, calibration_mode());
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
         .hint("name the log of the earlier run with -o");
@@ -136,6 +138,7 @@ void PigEval::judge() {
     run_questions();
     if (recipe_.eval.perplexity() && !cli::is_interrupted()) run_text();
     if (recipe_.eval.attention() && !cli::is_interrupted()) run_attention();
+    if (recipe_.eval.calibrates() && !cli::is_interrupted()) calibrate();
   } catch (const Error& e) {
     // The cases in flight are lost; cases judged before them will be printed.
     if (e.kind() != ErrorKind::interrupted) throw;
@@ -258,6 +261,47 @@ void PigEval::run_attention() {
   log_.attention = std::move(attention);
 }
 
+cli::FileMode PigEval::calibration_mode() const {
+  // What an interrupted run has not written yet, this one does.
+  return cx_.resume() ? cli::FileMode::create : cx_.file_mode();
+}
+
+void PigEval::calibrate() {
+  const decode::ModelFiles files = sizer_.open_model();
+  const auto windows = eval::load_windows(data_text(recipe_.data), files, text_context());
+  decode::EngineSpec spec =
+      sizer_.placed(eval::gates_engine_spec(sizer_.compute(), longest_of(windows)));
+  const MemoryPlan plan = sizer_.save_memory(config_, [&](const decode::Savings& savings) {
+    spec.savings = savings;
+    MemoryPlan all = decode::Engine::plan(files, spec);
+    eval::plan_thresholds(config_, spec, all);
+    return all;
+  });
+  if (cx_.dry_run()) {
+    cli::print_plan(cx_, cli::PlanView{.files = files,
+                                       .spec = spec,
+                                       .plan = plan,
+                                       .limits = sizer_.limits(),
+                                       .context_tokens = spec.max_tokens,
+                                       .recipe_sha256 = point_.sha256});
+    return;
+  }
+  admit_plan(cx_, plan, sizer_.limits());
+  const auto engine = load_engine(cx_, sizer_.open_model(), spec, plan);
+  size_t total = 0;
+  for (const eval::Window& window : windows) total += window.ids.size();
+  cli::Progress progress(cx_.terminal, "channels", static_cast<double>(total), "tok");
+  const eval::ChannelsTask& task = recipe_.eval.channels;
+  auto measured = eval::measure_thresholds(*engine, windows, task.keep, [&](int64_t done) {
+    return progress.go_on(static_cast<double>(done));
+  });
+  if (measured.thresholds.values.empty()) return;
+  cli::ResultFile file(task.path, calibration_mode(), cx_.out);
+  file.write(ffn::thresholds_text(measured.thresholds));
+  file.commit();
+  calibrated_ = std::move(measured);
+}
+
 void PigEval::print() {
   const auto rows = eval::summarize(recipe_.eval, log_.cases);
   if (cx_.format() == "jsonl")
@@ -277,6 +321,13 @@ void PigEval::print_records(const std::vector<eval::ScoreRow>& rows) {
     groups.push_back(eval::attention_json((*log_.attention)[i]));
     groups.back().update({{"task", "attention"}, {"policy", names_[i]}, {"reference", names_[0]}});
   }
+  if (calibrated_) {
+    const ffn::Thresholds& t = calibrated_->thresholds;
+    groups.push_back({{"task", "channels"},
+                      {"n_tokens", calibrated_->n_tokens},
+                      {"keep", t.keep},
+                      {"thresholds", t.values}});
+  }
   for (const io::Json& group : groups) {
     bench::Record record(cx_.info.name);
     record.group("recipe") = *point_.record;
@@ -294,6 +345,12 @@ void PigEval::print_tables(const std::vector<eval::ScoreRow>& rows) {
   if ((!rows.empty() || log_.text) && log_.attention) cx_.out.write("\n");
   if (log_.attention)
     cx_.out.write(eval::attention_table(*log_.attention, names_).render(format) + kAttentionNote);
+  if (calibrated_)
+    cx_.out.write(
+        fmt::format("thresholds of {} layers, which {:.2f} % of silu(g) reached over {} "
+                    "tokens, in {}\n",
+                    calibrated_->thresholds.values.size(), 100 * calibrated_->thresholds.keep,
+                    calibrated_->n_tokens, recipe_.eval.channels.path.string()));
 }
 
 }  // namespace tandem::tools

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/context.h"
+#include "eval/gate_quantiles.h"
 #include "eval/report.h"
 #include "model/config.h"
 #include "tools/engines/policy_engines.h"
@@ -75,6 +76,9 @@ class PigEval {
   void run_questions();
   void run_text();
   void run_attention();
+  /// Measures thresholds of channels and writes their file.
+  void calibrate();
+  cli::FileMode calibration_mode() const;
   /// Tables or records of all that is known.
   void print();
   void print_records(const std::vector<eval::ScoreRow>& rows);
@@ -88,6 +92,7 @@ class PigEval {
   std::vector<std::string> names_;
   model::ModelConfig config_;
   eval::CaseLog log_;
+  std::optional<eval::MeasuredThresholds> calibrated_;
   std::unique_ptr<cli::ResultFile> file_;  // null without output.path
 };
 

@@ -78,7 +78,7 @@ TEST_SUITE("eval/settings") {
     CHECK(
         problems("eval: {tasks: [vt, neddle]}") ==
         "r.yaml:1:15: unknown task 'neddle' in eval.tasks; the tasks are needle1, needle8, kv, vt, "
-        "cwe, fwe, qa, perplexity, attention");
+        "cwe, fwe, qa, perplexity, attention, channels");
     CHECK(problems("eval: {tasks: []}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt, vt]}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], lengths: [100, 100]}").find("eval.") != std::string::npos);
@@ -96,7 +96,29 @@ TEST_SUITE("eval/settings") {
                     "set retrieval.rebuild never, or a number of tokens") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], policies: [{name: full}]}").find("eval.") !=
           std::string::npos);
+    CHECK(problems("eval: {tasks: [channels]}").find("eval.channels.path: name the file") !=
+          std::string::npos);
+    CHECK(problems("eval: {tasks: [channels], channels: {path: t.json}}").empty());
     CHECK(problems("eval: {}") == "r.yaml:1:7: eval.tasks is not set");
+  }
+
+  TEST_CASE("rounds correct generated answers behind dense questions, nothing else") {
+    const auto corrected = [](const std::string& policy, const std::string& others) {
+      return problems("eval: {tasks: [vt], policies: [{name: c, " + policy + "}], " + others + "}");
+    };
+    const std::string good = "sparse: {kind: griffin}, spec: {gamma: 7, verify: match}";
+    const std::string alone = "scores: [generated], protocols: [dense]";
+    CHECK(corrected(good, alone).empty());
+    for (const char* other :
+         {"scores: [forced], protocols: [dense]", "scores: [generated], protocols: [sparse]",
+          "scores: [generated]", "protocols: [dense]"})
+      CHECK(corrected(good, other).find("'c' has spec, whose answers come out of rounds") !=
+            std::string::npos);
+    CHECK(corrected("spec: {gamma: 7}", alone).find("give it sparse") != std::string::npos);
+    CHECK(corrected("sparse: {kind: griffin}, spec: {gamma: 7, verify: block}", alone)
+              .find("weighs draws, and answers are greedy") != std::string::npos);
+    CHECK(corrected("sparse: {kind: griffin}, spec: {gamma: -1}", alone).find("gamma") !=
+          std::string::npos);
   }
 
   TEST_CASE("dumping and reading again changes nothing") {

@@ -96,6 +96,12 @@ Seeds timing() {
       R"( {"tokens": [1, 8], "ms": [5, 6.5]}, "draft": {"tokens": [1], "ms": [0.25]}}]})"};
 }
 
+Seeds thresholds() {
+  return {
+      R"({"format": "ffn-thresholds/1", "model": "tiny-2m", "fingerprint": "ab12", "keep": 0.5,)"
+      R"( "thresholds": [0.125, 0, 3e-2]})"};
+}
+
 Seeds tree_file() {
   return {
       R"({"format": "sequoia-tree/1", "size": 4, "levels": 3, "widths": [1, 2, 1], "branch_counts":)"
@@ -295,6 +301,7 @@ const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"train_template", train_template},
     {"sentencepiece", sentencepiece},
     {"acceptance", acceptance},
+    {"thresholds", thresholds},
     {"timing", timing},
     {"tree_file", tree_file},
     {"tree_rounds", tree_rounds},

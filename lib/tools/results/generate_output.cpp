@@ -7,10 +7,9 @@
 #include "bench/gpu_hardware.h"
 #include "bench/hosted_report.h"
 #include "io/jsonl.h"
-#include "model/work.h"
-#include "speculate/plan/chain_tokens.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
+#include "tools/results/channels_json.h"
 
 namespace tandem::tools {
 
@@ -138,22 +137,6 @@ Json rounds_json(const speculate::RoundStats& r) {
           {"verify_s", r.verify_s}};
 }
 
-/// What drafts read of the FFN, and Sirius' figures of their rounds: the average advance length
-/// (AAL), the average parameters used a token (APU), and the length of a rollback.
-Json channels_json(const decode::Engine& engine, const speculate::RoundStats& rounds) {
-  const ffn::Policy& policy = engine.channels()->policy(1);
-  const double share = engine.channels()->share_read(1);
-  const double density = model::param_density(engine.config(), share, policy.needs().after_gate);
-  const double advance = rounds.tokens_per_round(), k = rounds.mean_offered();
-  return {{"policy", policy.name()},
-          {"channels_read", share},
-          {"density", density},
-          {"aal", advance},
-          {"k", k},
-          {"apu", speculate::params_per_token(k, density, advance)},
-          {"rollback", rounds.mean_rollback()}};
-}
-
 }  // namespace
 
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
@@ -226,7 +209,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   }
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0) {
     j["spec"] = rounds_json(*rounds);
-    if (engine_.channels() != nullptr) j["spec"]["channels"] = channels_json(engine_, *rounds);
+    if (engine_.channels() != nullptr) j["spec"]["channels"] = channels_json(engine_, 1, *rounds);
     if (speculation.within != nullptr) j["spec"]["within"] = rounds_json(*speculation.within);
   }
   if (speculation.declined) j["spec"]["declined"] = true;

@@ -8,6 +8,7 @@
 #include "bench/model_report.h"
 #include "recipe/scalar.h"
 #include "tools/prompts/prompt_flags.h"
+#include "tools/results/channels_json.h"
 #include "tools/speculation/tree_plan.h"
 #include "tools/speculation_bench/measured_prediction.h"
 #include "tools/speculation_bench/measured_report.h"
@@ -257,6 +258,10 @@ void PointRun::report(BenchResults& results, const PointRuns& runs, const WayRun
   add_facts(record, way.way);
   add_measured(record, runs, way, sizes_of(r).context);
   if (way.stats) add_streaming(record, way);
+  const NamedDraft& draft = way.way.draft;
+  if (way.stats && draft.kind == DraftKind::self && draft.sparse.any())
+    record.group("spec")["channels"] =
+        channels_json(engines_.target(), engines_.drafter(draft).reading.channels, *way.stats);
   bench::add_memory(record, engines_.plan(), peak_resident_bytes(), engines_.device());
   if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
   if (way.way.simulated) record.warn(std::string(kSimulatedWords));
