@@ -11,7 +11,7 @@ namespace tandem::eval {
 
 /// An engine of measure_thresholds for windows of at most `context` tokens.
 decode::EngineSpec gates_engine_spec(DType compute, int context);
-/// Adds what it holds in addition to the engine, whatever the text's length.
+/// Adds what it holds in addition to the engine, for any length of text.
 void plan_thresholds(const model::ModelConfig& config, const decode::EngineSpec& spec,
                      MemoryPlan& plan);
 

@@ -111,7 +111,7 @@ void Settings::check_corrected(const NamedPolicy& policy, recipe::Problems& p) c
   if (scores != std::vector{Score::generated} || protocols != std::vector{Protocol::dense} ||
       perplexity() || attention())
     p.field("policies",
-            "eval.policies: '{}' has spec, whose answers come out of rounds behind the question: "
+            "eval.policies: '{}' has spec, whose answers come out of rounds after the question: "
             "set eval.scores [generated] and eval.protocols [dense], without the tasks perplexity "
             "and attention",
             policy.name);
