@@ -30,6 +30,7 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(top_n);
   TANDEM_PICK(sample);
   TANDEM_PICK(draw_children);
+  TANDEM_PICK(grow_beams);
   TANDEM_PICK(verify_trees);
   TANDEM_PICK(accept_chances);
   TANDEM_PICK(sign_project);

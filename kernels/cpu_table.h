@@ -46,6 +46,7 @@
 #include "kernels/selection/select_top.h"
 #include "kernels/tree/append_round.h"
 #include "kernels/tree/draw_children.h"
+#include "kernels/tree/grow_beams.h"
 #include "kernels/tree/propose_lookup.h"
 #include "kernels/tree/verify_trees.h"
 
@@ -66,6 +67,7 @@ struct CpuTable {
   TopNFn* top_n;
   SampleFn* sample;
   DrawChildrenFn* draw_children;
+  GrowBeamsFn* grow_beams;
   VerifyTreesFn* verify_trees;
   AcceptChancesFn* accept_chances;
   SignProjectFn* sign_project;

@@ -90,6 +90,7 @@ constexpr CudaTable kTable{
     .store_slot_ids = {store_slot_ids_cuda},
     .widen_rows = {widen_rows_cuda},
     .draw_children = {portable::draw_children_cuda, TANDEM_HOPPER(draw_children_cuda)},
+    .grow_beams = {grow_beams_cuda},
     .verify_trees = {portable::verify_trees_cuda, TANDEM_HOPPER(verify_trees_cuda)},
     .rms_norm_backward = {rms_norm_backward_cuda},
     .column_sums = {column_sums_cuda},

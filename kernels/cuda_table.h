@@ -55,6 +55,7 @@
 #include "kernels/selection/select_top_cuda.h"
 #include "kernels/tree/append_round.h"
 #include "kernels/tree/draw_children.h"
+#include "kernels/tree/grow_beams.h"
 #include "kernels/tree/propose_lookup.h"
 #include "kernels/tree/verify_trees.h"
 
@@ -127,6 +128,7 @@ struct CudaTable {
   cuda::Bodies<void(const SlotIdsParams&, Stream)> store_slot_ids;
   cuda::Bodies<void(const WidenRowsParams&, Stream)> widen_rows;
   cuda::Bodies<DrawChildrenCudaFn> draw_children;
+  cuda::Bodies<void(const GrowBeamsParams&, Stream)> grow_beams;
   cuda::Bodies<VerifyTreesCudaFn> verify_trees;
   cuda::Bodies<void(const RmsNormBackwardParams&, Stream)> rms_norm_backward;
   cuda::Bodies<void(const ColumnSumsParams&, Stream)> column_sums;
@@ -224,6 +226,7 @@ struct CudaTable {
     f("store_slot_ids", store_slot_ids);
     f("widen_rows", widen_rows);
     f("draw_children", draw_children);
+    f("grow_beams", grow_beams);
     f("verify_trees", verify_trees);
     f("rms_norm_backward", rms_norm_backward);
     f("column_sums", column_sums);

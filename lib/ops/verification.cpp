@@ -11,6 +11,7 @@ namespace tandem::ops {
 namespace {
 
 constexpr Operation kAppendRound{"append_round", &CpuTable::append_round, &CudaTable::append_round};
+constexpr Operation kGrowBeams{"grow_beams", &CpuTable::grow_beams, &CudaTable::grow_beams};
 constexpr Operation kProposeLookup{"propose_lookup", &CpuTable::propose_lookup,
                                    &CudaTable::propose_lookup};
 
@@ -239,6 +240,12 @@ void draw_children(const DrawChildrenParams& p, Stream stream) {
                               draw_children_workspace_bytes(p.vocab));
   cuda_table().draw_children(p, stream);
   cuda::launched("draw_children", stream);
+}
+
+void grow_beams(const GrowBeamsParams& p, Stream stream) {
+  TANDEM_CHECK(p.width >= 1 && p.width <= kMaxBeams && p.width <= p.vocab,
+               "{} beams, at most {} and no more than {} tokens", p.width, kMaxBeams, p.vocab);
+  kGrowBeams.run(p, p.n_seqs, int64_t{p.width} * p.vocab * int64_t{sizeof(float)}, stream);
 }
 
 void verify_trees(const VerifyTreesParams& p, Stream stream) {

@@ -5,6 +5,7 @@
 
 #include "kernels/tree/append_round.h"
 #include "kernels/tree/draw_children.h"
+#include "kernels/tree/grow_beams.h"
 #include "kernels/tree/propose_lookup.h"
 #include "kernels/tree/verify_trees.h"
 #include "ops/sampling.h"
@@ -85,6 +86,7 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
 /// workspace is not used.
 /// errors   kind device in a build without CUDA, kind internal for a vocabulary beyond its limits
 void draw_children(const DrawChildrenParams& params, Stream stream);
+void grow_beams(const GrowBeamsParams& params, Stream stream);
 void verify_trees(const VerifyTreesParams& params, Stream stream);
 /// kernels/tree/append_round.h
 void append_round(const AppendRoundParams& params, Stream stream);
