@@ -101,7 +101,8 @@ void check_equal(const std::vector<std::pair<Ids, Row>>& got,
 
 TEST_SUITE("speculate/indexed-rounds") {
   TEST_CASE(
-      "f32: chains, trees, prompt lookup, rounds ahead: tokens move in as in plain decoding") {
+      "f32: chains, trees, beams, prompt lookup, rounds ahead: tokens move in as in plain "
+      "decoding") {
     const auto draft = engine_of({});
     for (const Kind& kind : kinds()) {
       CAPTURE(kind.name);
@@ -126,6 +127,10 @@ TEST_SUITE("speculate/indexed-rounds") {
             // A draft that reads all keys agrees less with policies that read few of them.
             CHECK(rounds->stats().accepted > 0);
           }
+          const auto beams =
+              speculate::beam_rounds(*target, *draft, {.width = 3, .gamma = 5}, options);
+          check_equal(texts.write(beams.get()), want);
+          CHECK(beams->stats().accepted > 0);
         }
         const auto lookup = speculate::lookup_rounds(*target, 2, 6);
         check_equal(texts.write(lookup.get()), want);

@@ -19,6 +19,9 @@ class Drafter {
   /// Whether children are drawn by Round::draw_children; else they come about in any way that does
   /// not look at the random numbers of the round.
   virtual bool draws_children() const = 0;
+  /// Nodes of a level, where Round::grow_beams makes the children, which are not drawn then; 0: it
+  /// does not.
+  virtual int beams() const { return 0; }
   /// Whether its work finds proposals in the sequences' tokens, by Round::look_up: in rounds within
   /// others.
   virtual bool reads_text() const { return false; }

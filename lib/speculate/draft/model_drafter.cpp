@@ -47,6 +47,11 @@ ModelDrafter::ModelDrafter(Reader draft, Reader target, GammaChooser chooser)
   chooser_ = std::move(chooser);
 }
 
+ModelDrafter::ModelDrafter(Reader draft, Reader target, const Beams& beams)
+    : ModelDrafter(draft, target, beam_tree(beams.width, beams.gamma)) {
+  beams_ = beams;
+}
+
 const TokenTree& ModelDrafter::shape(std::span<const decode::DrawSeq> seqs) {
   if (!chooser_) return largest();
   const auto& gammas = chooser_->gammas();
@@ -116,7 +121,10 @@ void ModelDrafter::draft(Round& round) {
                        .from = vocab,
                        .to = vocab_},
                       draft_.engine->exec().stream());
-    round.draw_children(level);
+    if (beams_)
+      round.grow_beams(level, beams_->temperature);
+    else
+      round.draw_children(level);
   }
   const bool on_gpu = draft_.engine->queue() != nullptr;
   if (!on_gpu) flights_.back().kv_bytes = draft_.kv_bytes() - kv_bytes_before_;

@@ -2,6 +2,7 @@
 #include <deque>
 
 #include "base/clock.h"
+#include "speculate/draft/beams.h"
 #include "speculate/draft/draft_sequences.h"
 #include "speculate/draft/drafter.h"
 #include "speculate/draft/gamma_chooser.h"
@@ -11,15 +12,17 @@ namespace tandem::speculate {
 /// A model that grows a tree of fixed shape level by level, the children of every node drawn
 /// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best
 /// tokens). The model may be the target itself, which then reads its sequences another way. Or
-/// chains, whose length each round chooses.
+/// chains, whose length each round chooses. Or beams, whose parents are found as they grow.
 class ModelDrafter final : public Drafter {
  public:
   static size_t outbox_bytes(const TreeRoom& tree, int max_seqs);
   /// draft    with room for draft_needs; on a GPU on the target's queue
   ModelDrafter(Reader draft, Reader target, TokenTree tree);
   ModelDrafter(Reader draft, Reader target, GammaChooser chooser);
+  ModelDrafter(Reader draft, Reader target, const Beams& beams);
 
-  bool draws_children() const override { return true; }
+  bool draws_children() const override { return !beams_; }
+  int beams() const override { return beams_ ? beams_->width : 0; }
   std::string name() const override;
   const TokenTree& largest() const override { return shapes_.back(); }
   size_t outbox_bytes(int max_seqs) const override {
@@ -78,6 +81,7 @@ class ModelDrafter final : public Drafter {
   int vocab_;                      // the target's
   std::vector<TokenTree> shapes_;  // rising
   std::optional<GammaChooser> chooser_;
+  std::optional<Beams> beams_;
   DraftSequences sequences_;
   // Of the round:
   std::span<const kv::Step> steps_;

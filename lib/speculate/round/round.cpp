@@ -30,6 +30,16 @@ size_t n_ids(const Round::Bounds& b) {
   return static_cast<size_t>(b.max_seqs) * static_cast<size_t>(b.tree.widest);
 }
 
+size_t n_beams(const Round::Bounds& b) {
+  return static_cast<size_t>(b.max_seqs) * static_cast<size_t>(b.beams);
+}
+/// Scores, and on a GPU what grow_beams works with: not where kernels leave words zero for others.
+size_t beam_bytes(const Round::Bounds& b, Device device) {
+  const bool on_gpu = device.kind == Device::Kind::cuda;
+  return n_beams(b) * sizeof(double) +
+         (on_gpu ? grow_beams_memory_bytes(b.vocab, static_cast<int>(n_beams(b))) : 0);
+}
+
 size_t parcel_bytes(const Round::Bounds& b) {
   const auto seqs = static_cast<size_t>(b.max_seqs), levels = static_cast<size_t>(b.tree.levels);
   const auto turns = static_cast<size_t>(b.turns);
@@ -97,6 +107,7 @@ void Round::plan(const Bounds& b, Device device, MemoryPlan& plan) {
     plan.add(b.name + "/draft logits", n_parents(b) * static_cast<size_t>(b.vocab) * sizeof(float),
              device);
   }
+  if (b.beams > 0) plan.add(b.name + "/beams", beam_bytes(b, device), device);
   if (const size_t bytes = row_bytes(b, device); bytes > 0)
     plan.add(b.name + "/rows", bytes, device);
 }
@@ -122,6 +133,7 @@ Round::Round(const Bounds& b, Arena& arena, const Exec& exec, Round* around)
     // Of children that this draws: those of chains that grow were drawn within.
     if (!exec.on_gpu() && b.rounds_within == 0) draft_sums_.resize(n_parents(b));
   }
+  if (b.beams > 0) beam_scores_ = static_cast<double*>(arena.take(b.name + "/beams"));
   if (row_bytes(b, exec.device()) > 0) rows_ = arena.take(b.name + "/rows");
 }
 

@@ -8,6 +8,7 @@
 #include "decode/sampler.h"
 #include "kernels/page/catch_up.h"
 #include "kernels/tree/draw_children.h"
+#include "kernels/tree/grow_beams.h"
 #include "kernels/tree/verify_trees.h"
 #include "kv/paged_store.h"
 #include "kv/step.h"
@@ -37,7 +38,8 @@ class Round {
     int max_tokens = 0;       // of one sequence, where its tokens are asked for
     size_t outbox_bytes = 0;  // what the forwards of a round send along
     int vocab = 0;
-    bool draws = false;     // children, by draw_children
+    bool draws = false;     // children, by draw_children or grow_beams
+    int beams = 0;          // nodes of a level that grow_beams keeps, at most; 0: it is not used
     bool ahead = false;     // rounds may begin before the last one is over
     int rounds_within = 0;  // that lengthen its chains, at most
     int chain_around = 0;   // nodes of the chains that it lengthens; 0: it is within no round
@@ -137,6 +139,11 @@ class Round {
   /// the sampler, as verification takes them to be drawn.
   /// errors   on the CPU kind numeric: a row without meaning
   void draw_children(int level);
+  /// In place of it, of a beam_tree: the level's nodes get the best children of all together, as
+  /// kernels/tree/grow_beams.h says, and the forwards that `follow` took their masks.
+  /// temperature   of the scores
+  /// errors   on the CPU kind numeric: a row without meaning
+  void grow_beams(int level, float temperature);
   /// Walks the trees of places [first, first + n) and finds the accepted paths.
   /// shapes   logits [n * nodes, vocab]
   void verify(const Tensor& logits, const AcceptRule& rule, int first);
@@ -165,6 +172,8 @@ class Round {
 
   void lay_out_sequences(std::span<const int> prior);
   void send_seen();
+  /// Of a forward whose rows, the last of each sequence, are the nodes from this one on.
+  BeamMasks masks_of(const kv::Step& step, int first_node) const;
   /// Tokens of room after each text, for those that rounds within another keep.
   int seen_room() const { return std::max(bounds_.chain_around - 1, 0); }
   /// For rules that ask for the sequences' tokens.
@@ -192,6 +201,7 @@ class Round {
   int32_t* ids_ = nullptr;          // [max_seqs * widest level]
   Tensor draft_logits_;             // [max_seqs * parents, vocab] where children are drawn
   std::vector<RowSum> draft_sums_;  // [max_seqs * parents], empty on a GPU
+  double* beam_scores_ = nullptr;   // [max_seqs * beams] of a level, and a workspace
   void* rows_ = nullptr;            // workspace of kernels that draw and verify, on a GPU
   std::byte* results_ = nullptr;    // of rounds within another
   // Of the round:
@@ -207,6 +217,7 @@ class Round {
   Mirrored<int32_t> unread_;  // of a draft
   int n_unread_ = 0, unread_limit_ = 0;
   std::vector<Level> levels_;
+  std::vector<BeamMasks> masks_;  // of the forwards, where beams grow
   Outbox* outbox_ = nullptr;
   // Sent, [places] or [places, nodes]:
   Mirrored<uint64_t> seed_;                           // [1]

@@ -34,6 +34,7 @@ void Round::lay_out(std::span<const int> prior) {
   is_forced_ = grows_ = false;
   turn_ = n_steps_ = n_unread_ = 0;
   unread_ = {};
+  masks_.clear();
   n_drafted_.assign(seqs_.size(), tree_->size() - 1);
   // First, so that results follow them.
   tokens_ = outbox_->take<int32_t>(nodes);
@@ -156,7 +157,14 @@ void Round::lay_out_levels() {
 void Round::follow(std::span<const kv::Step> steps) {
   TANDEM_CHECK(n_steps_ + static_cast<int>(steps.size()) <= tree_->levels(), "{} forwards",
                steps.size());
-  for (const kv::Step& step : steps) steps_.host[n_steps_++] = kv::rows_of(step);
+  for (const kv::Step& step : steps) {
+    // Each of the first sees a level, the last all nodes.
+    const bool is_level = n_steps_ + 1 < tree_->levels();
+    if (bounds_.beams > 0)
+      masks_.push_back(
+          masks_of(step, is_level ? tree_->level_begin[static_cast<size_t>(n_steps_)] : 0));
+    steps_.host[n_steps_++] = kv::rows_of(step);
+  }
 }
 
 void Round::follow(const Mirrored<int32_t>& unread, int n, int limit) {

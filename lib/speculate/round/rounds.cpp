@@ -30,7 +30,7 @@ void check_reads(const Reader& draft, const TokenTree& tree) {
 }
 
 Round::Bounds bounds_of(const TreeRoom& tree, const decode::EngineSpec& target, int vocab,
-                        bool draws, size_t drafter_bytes, int rounds_within = 0,
+                        bool draws, size_t drafter_bytes, int rounds_within = 0, int beams = 0,
                         std::optional<bool> ahead = {}) {
   return {.max_seqs = target.max_seqs,
           .tree = tree,
@@ -38,7 +38,8 @@ Round::Bounds bounds_of(const TreeRoom& tree, const decode::EngineSpec& target, 
           .outbox_bytes = drafter_bytes + kv::DeviceStep::outbox_bytes(
                                               target.max_seqs, target.max_seqs * tree.nodes),
           .vocab = vocab,
-          .draws = draws,
+          .draws = draws || beams > 0,
+          .beams = beams,
           .ahead = ahead.value_or(target.device.kind == Device::Kind::cuda),
           .rounds_within = rounds_within,
           .gpu = decode::gpu_of(target)};
@@ -50,9 +51,10 @@ std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> d
                                        RoundOptions options) {
   check_reads_trees(target);
   const decode::EngineSpec& spec = target.engine->spec();
-  const Round::Bounds bounds = bounds_of(
-      drafter->room(), spec, target.engine->config().vocab_size, drafter->draws_children(),
-      drafter->outbox_bytes(spec.max_seqs), drafter->rounds_within(), options.ahead);
+  const Round::Bounds bounds =
+      bounds_of(drafter->room(), spec, target.engine->config().vocab_size,
+                drafter->draws_children(), drafter->outbox_bytes(spec.max_seqs),
+                drafter->rounds_within(), drafter->beams(), options.ahead);
   MemoryPlan plan;
   Round::plan(bounds, spec.device, plan);
   return std::make_unique<Speculation>(target, std::move(drafter), bounds,
@@ -101,6 +103,14 @@ std::unique_ptr<Rounds> chain_rounds(Reader target, Reader draft, int most, Roun
   return rounds_by(target, draft,
                    std::make_unique<ModelDrafter>(draft, target, GammaChooser(gammas_up_to(most))),
                    std::move(options));
+}
+
+std::unique_ptr<Rounds> beam_rounds(Reader target, Reader draft, const Beams& beams,
+                                    RoundOptions options) {
+  TANDEM_CHECK(!options.simulate, "accepted tokens of beams are not simulated");
+  auto drafter = std::make_unique<ModelDrafter>(draft, target, beams);
+  check_reads(draft, drafter->largest());
+  return rounds_by(target, draft, std::move(drafter), std::move(options));
 }
 
 std::unique_ptr<Rounds> nested_rounds(Reader target, Reader middle, Reader draft,
@@ -175,10 +185,11 @@ void plan_nested_rounds(const TreeRoom& tree, const NestedShape& shape,
 }
 
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
-                 const model::ModelConfig& config, bool has_draft, MemoryPlan& plan) {
-  Round::plan(bounds_of(tree, target, config.vocab_size, has_draft,
-                        has_draft ? ModelDrafter::outbox_bytes(tree, target.max_seqs) : 0),
-              target.device, plan);
+                 const model::ModelConfig& config, bool has_draft, MemoryPlan& plan, int beams) {
+  Round::plan(
+      bounds_of(tree, target, config.vocab_size, has_draft,
+                has_draft ? ModelDrafter::outbox_bytes(tree, target.max_seqs) : 0, 0, beams),
+      target.device, plan);
 }
 
 }  // namespace tandem::speculate

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "decode/decoder.h"
+#include "speculate/draft/beams.h"
 #include "speculate/reader.h"
 #include "speculate/round/round_stats.h"
 #include "speculate/round/verify_choice.h"
@@ -65,6 +66,13 @@ std::unique_ptr<Rounds> model_rounds(Reader target, Reader draft, const TokenTre
 /// drawn at a temperature then depend on times, in the target's distribution as ever.
 std::unique_ptr<Rounds> chain_rounds(Reader target, Reader draft, int most,
                                      RoundOptions options = {});
+/// The same with beams (Sirius): of a level's `width` nodes each proposes its likeliest tokens, and
+/// the best of all make the next level, on the device, in one graph a round. Beams are not drawn:
+/// rules that weigh draws do not suit them, nor does a temperature of the sampler.
+/// target, draft  with room for the needs of a beam_tree
+/// errors         as drafted_rounds; kind recipe from `start` for a temperature
+std::unique_ptr<Rounds> beam_rounds(Reader target, Reader draft, const Beams& beams,
+                                    RoundOptions options = {});
 /// How rounds within a round make a chain, each sequence at its own pace.
 struct NestedShape {
   int rounds = 1;  // within a round
@@ -122,8 +130,9 @@ RoundNeeds nested_draft_needs(const TreeRoom& tree, const NestedShape& shape, in
 
 /// Adds what rounds by any rule hold beyond the engines.
 /// has_draft  whether a model proposes
+/// beams      nodes of a level where beams grow; 0: none do
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
-                 const model::ModelConfig& config, bool has_draft, MemoryPlan& plan);
+                 const model::ModelConfig& config, bool has_draft, MemoryPlan& plan, int beams = 0);
 void plan_nested_rounds(const TreeRoom& tree, const NestedShape& shape,
                         const decode::EngineSpec& target, const model::ModelConfig& config,
                         bool has_draft, MemoryPlan& plan);

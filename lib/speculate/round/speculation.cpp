@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "speculate/round/simulated_acceptance.h"
 
 namespace tandem::speculate {
@@ -52,6 +53,10 @@ void Speculation::abandon() noexcept {
 
 void Speculation::start(const decode::SamplerSpec& spec) {
   check_sampler(spec);
+  if (drafter_->beams() > 0 && spec.rule.temperature > 0)
+    throw recipe_error("sampling.temperature", "is {}, where beams propose, which are not drawn",
+                       spec.rule.temperature)
+        .hint("choose sampling.temperature=0, or spec.width=1 for chains that are drawn");
   abandon();  // rounds of a run that was interrupted
   round_.restart();
   tokens_a_round_ = 1;

@@ -70,6 +70,13 @@ TokenTree chain_tree(int nodes) {
   return tree_of_children(n_children, "chain");
 }
 
+TokenTree beam_tree(int width, int gamma) {
+  std::vector<int> n_children(static_cast<size_t>(1 + width * gamma), 1);
+  n_children.front() = gamma > 0 ? width : 0;
+  if (gamma > 0) std::fill(n_children.end() - width, n_children.end(), 0);
+  return tree_of_children(n_children, "beams");
+}
+
 std::vector<uint64_t> ancestor_bits(const TokenTree& tree) {
   const size_t size = tree.parent.size(), words = (size + 63) / 64;
   std::vector<uint64_t> bits(size * words);

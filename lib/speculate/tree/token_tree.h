@@ -39,6 +39,11 @@ TokenTree tree_of_parents(std::span<const int> parents);
 /// A chain of `nodes` nodes, at least 1.
 TokenTree chain_tree(int nodes);
 
+/// The nodes of `width` beams of `gamma` tokens: 1, and then gamma levels of `width`. Which node of
+/// the level above each hangs under, kernels/tree/grow_beams.h says as they are drafted; here they
+/// make chains side by side.
+TokenTree beam_tree(int width, int gamma);
+
 /// Bit j of row i: node j is i or an ancestor of it, so that i attends to it.
 /// shapes   [size][ceil(size / 64)] words, the lowest bit first
 std::vector<uint64_t> ancestor_bits(const TokenTree& tree);
