@@ -38,6 +38,10 @@ void SpecCheckRecipe::check(recipe::Problems& p) const {
     p.field("spec.draft", "spec.draft: name the kind to check; auto chooses by times");
   if (tree.path.automatic)
     p.field("tree.path", "tree.path: name the tree to check; auto is chosen by sequoia-generate");
+  if (spec.width > 1)
+    p.field("spec.width",
+            "spec.width: texts are sampled here, and {} beams are not drawn; choose spec.width=1",
+            spec.width);
 }
 
 SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)

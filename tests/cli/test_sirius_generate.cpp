@@ -42,6 +42,30 @@ TEST_SUITE("cli/sirius-generate") {
           doctest::Approx((1 + 7 * density) / channels["aal"].get<double>()));
   }
 
+  TEST_CASE("beams: by match the same text, of more tokens a round; by a floor others") {
+    const auto run = [](const std::string& width, const std::string& verify) {
+      return sirius_generate({"-s", "model.compute=f32", "-p", "The keeper of the lighthouse", "-n",
+                              "60", "-s", "spec.verify=" + verify, "-s", "spec.width=" + width,
+                              "--format", "jsonl"});
+    };
+    const Outcome chain = run("1", "match"), beams = run("4", "match"), floor = run("4", "floor");
+    CAPTURE(beams.err);
+    CHECK(beams.status == 0);
+    CHECK(floor.status == 0);
+    const Json one = json_lines(chain.out).back()["spec"],
+               four = json_lines(beams.out).back()["spec"];
+    CHECK(four["channels"]["aal"].get<double>() > one["channels"]["aal"].get<double>());
+    CHECK(four["drafted"] == 28 * four["rounds"].get<int>());
+    CHECK(one["drafted"] == 7 * one["rounds"].get<int>());
+    const auto text = [](const Outcome& outcome) {
+      std::string all;
+      for (const Json& line : json_lines(outcome.out)) all += line.value("text", "");
+      return all;
+    };
+    CHECK(!text(beams).empty());
+    CHECK(text(beams) == text(chain));
+  }
+
   TEST_CASE("--dry-run tells how the draft reads, and where its lists lie") {
     const Outcome run = sirius_generate({"-p", "a", "--dry-run"});
     CHECK(run.status == 0);
@@ -86,6 +110,23 @@ TEST_SUITE("cli/sirius-generate") {
              Case{{"-s", "spec.draft=ngram"},
                   3,
                   "draft.sparse.kind: is cats, which is for a model that drafts for itself"},
+             Case{{"-s", "spec.width=9"}, 3, "spec.width: 9 beams is out of range"},
+             Case{{"-s", "spec.width=4", "-s", "sampling.temperature=0.5"},
+                  3,
+                  "spec.width: 4 beams are not drawn, and sampling.temperature is 0.5; choose "
+                  "sampling.temperature=0"},
+             Case{{"-s", "spec.width=4", "-s", "spec.verify=block"},
+                  3,
+                  "spec.verify: block weighs tokens by how they were drawn, and beams are not"},
+             Case{{"-s", "spec.width=4", "-s", "tree.path=a.json"},
+                  3,
+                  "tree.path: spec.width says what the tree is: 4 beams of spec.gamma"},
+             Case{{"-s", "spec.width=4", "-s", "spec.gamma=auto"},
+                  3,
+                  "spec.gamma: auto chooses how long chains are, and spec.width asks for 4 beams"},
+             Case{{"-s", "spec.width=8", "-s", "spec.gamma=128"},
+                  3,
+                  "spec.width: 8 beams of 128 tokens are 1025 nodes with the root, at most 1024"},
              Case{{"-s", "draft.cache={kind: topk}"},
                   3,
                   "draft.cache.kind: is topk, which reads no trees of drafted tokens"},

@@ -76,6 +76,7 @@ TEST_SUITE("cli/spec-check") {
     refused("spec.floor=-0.1", "spec.floor: -0.1 is out of range");
     refused("spec.floor=.nan", "spec.floor");
     refused("spec.score_temperature=0", "spec.score_temperature: 0 is out of range");
+    refused("spec.width=2", "spec.width: texts are sampled here, and 2 beams are not drawn");
     refused("spec.verify_within=floor", "spec.verify_within: floor accepts tokens that the rounds");
   }
 

@@ -15,6 +15,7 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
   if (spec.draft == DraftKind::model) draft.require(p);
   const bool is_nested = spec.nests();
   check_within(p);
+  check_beams(p);
   if (is_nested && tree.path.automatic)
     p.field("tree.path",
             "tree.path: names the tree of rounds within where spec.draft is nested, or is left out "
@@ -103,6 +104,44 @@ void SequoiaRecipe::check_within(recipe::Problems& p) const {
             "auto");
 }
 
+void SequoiaRecipe::check_beams(recipe::Problems& p) const {
+  if (spec.width == 1) return;
+  if (spec.draft != DraftKind::model && spec.draft != DraftKind::self)
+    p.field(
+        "spec.width",
+        "spec.width: beams are those of a model, and spec.draft is {}; choose self or model, or "
+        "spec.width=1",
+        recipe::yaml_text(spec.draft));
+  if (sampling.temperature > 0)
+    p.field("spec.width",
+            "spec.width: {} beams are not drawn, and sampling.temperature is {}; choose "
+            "sampling.temperature=0, or spec.width=1 for chains that are drawn",
+            spec.width, sampling.temperature);
+  if (speculate::weighs_draws(spec.verify))
+    p.field(
+        "spec.verify",
+        "spec.verify: {} weighs tokens by how they were drawn, and beams are not; choose match, "
+        "auto or a rule with a floor, or spec.width=1",
+        recipe::yaml_text(spec.verify));
+  if (!tree.path.empty() || !tree.accept.empty() || !tree.replay.empty())
+    p.field("tree.path",
+            "tree.path: spec.width says what the tree is: {} beams of spec.gamma; leave tree.path, "
+            "tree.accept and tree.replay out, or choose spec.width=1",
+            spec.width);
+  if (spec.gamma.automatic())
+    p.field(
+        "spec.gamma",
+        "spec.gamma: auto chooses how long chains are, and spec.width asks for {} beams; name a "
+        "number, or choose spec.width=1",
+        spec.width);
+  else if (const int nodes = 1 + spec.width * spec.gamma.values.front(); nodes > kv::kMaxTreeRows)
+    p.field(
+        "spec.width",
+        "spec.width: {} beams of {} tokens are {} nodes with the root, at most {} are supported; "
+        "lower spec.width or spec.gamma",
+        spec.width, spec.gamma.values.front(), nodes, kv::kMaxTreeRows);
+}
+
 int most_nodes(const DraftTreeSection& tree, int batch) {
   return std::max(2, tree.max_nodes / batch);
 }
@@ -125,6 +164,7 @@ Proposer proposer_of(const SpecSection& spec) {
 
 std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
   const bool draws = recipe.spec.draft != DraftKind::ngram;
+  if (recipe.spec.width > 1) return speculate::beam_tree(recipe.spec.width, recipe.most_gamma());
   if (!draws || recipe.tree.path.empty()) return speculate::chain_tree(recipe.most_gamma() + 1);
   if (recipe.tree.path.automatic) return {};
   speculate::TokenTree tree = speculate::read_tree(recipe.tree.path.path).tree;
@@ -172,7 +212,7 @@ void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRo
   pair.size(room, speculate::target_needs(tree, batch, vocab), speculate::draft_needs(tree, batch),
             [&](MemoryPlan& plan) {
               speculate::plan_rounds(tree, pair.target_spec(), pair.target().config,
-                                     pair.has_draft(), plan);
+                                     pair.has_draft(), plan, spec.beams());
             });
 }
 
@@ -194,6 +234,12 @@ std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
     return speculate::nested_rounds(*engines.target, engines.self(), engines.drafter(), tree,
                                     spec.nested(), {.verify = spec.verify_within},
                                     std::move(options));
+  if (spec.beams() > 0)
+    return speculate::beam_rounds(*engines.target, engines.drafter(),
+                                  {.width = spec.width,
+                                   .gamma = recipe.most_gamma(),
+                                   .temperature = options.floor.temperature},
+                                  std::move(options));
   if (recipe.chooses_gamma())
     return speculate::chain_rounds(*engines.target, engines.drafter(), recipe.most_gamma(),
                                    std::move(options));

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "kernels/tree/grow_beams.h"
 #include "recipe/auto_counts.h"
 #include "speculate/round/floor_keys.h"
 #include "speculate/round/verify_choice.h"
@@ -14,6 +15,7 @@ namespace tandem::tools {
 struct SpecSection {
   DraftKind draft = DraftKind::model;
   recipe::AutoCounts gamma{{8}};
+  int width = 1;
   WithinKind within = WithinKind::model;
   int gamma1 = 1, gamma2 = 6;
   std::optional<int> rounds;
@@ -38,6 +40,11 @@ struct SpecSection {
       "drafted tokens of a chain where tree.path is empty; of an ngram's, at most. auto = each "
       "round chooses up to 16 (128 with model.offload and draft.sparse) by times and acceptance so "
       "far, a plain step where nothing is faster; drawn texts then depend on times");
+    v("width", width, recipe::between(1, kMaxBeams).unit("beams"),
+      "model, self: of a round, each of spec.gamma tokens. Of the likeliest tokens after every "
+      "beam "
+      "those of the likeliest texts go on, in the softmax over score_temperature; the longest that "
+      "passes is kept. 1 = a chain. Beams are not drawn: at sampling.temperature 0 alone");
     v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
       "nested: drafted tokens of a round within, where tree.path is empty; of an ngram at most");
     v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
@@ -66,6 +73,8 @@ struct SpecSection {
   }
   /// Whether there are rounds within rounds.
   bool nests() const { return draft == DraftKind::nested || draft == DraftKind::automatic; }
+  /// Beams of a round; 0: there are none.
+  int beams() const { return width > 1 ? width : 0; }
   /// Whether prompt lookup proposes in them.
   bool looks_up_within() const { return nests() && within == WithinKind::ngram; }
   /// Drafted tokens of a chain, at most; of rounds within rounds those there.
@@ -132,6 +141,7 @@ struct SequoiaRecipe : PairRecipe {
 
  private:
   void check_within(recipe::Problems& p) const;
+  void check_beams(recipe::Problems& p) const;
 };
 
 /// Who proposes, as the recipe wants it.
