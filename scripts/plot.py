@@ -12,6 +12,9 @@
                                          measured
     plot.py nested FILE... -o out.svg    speed-up of rounds within rounds by context, budget, chunk
                                          and gamma2, as far as records differ in them
+    plot.py channels FILE... -o out.svg  what some of the FFN's channels leave of quality, alone and
+                                         corrected, and what rounds give, against the parameters
+                                         that a token uses
     plot.py output FILE... -o out.svg    acceptance in rounds along the output, by draft
     plot.py loss RUN... -o out.svg       loss and validation of runs of s2ft-train: each step thin,
                                          smoothed thick
@@ -24,6 +27,7 @@ matplotlib: python3 -m pip install matplotlib
 """
 import argparse
 
+import plot_channels
 import plot_loss
 import plot_nested
 import plot_rounds
@@ -238,6 +242,8 @@ def main():
     places.set_defaults(draw=plot_places)
     plot_rounds.add_commands(commands)
     plot_nested.add_commands(commands)
+    channels = commands.add_parser("channels", help="drafts by some of the FFN's channels")
+    channels.set_defaults(draw=plot_channels.plot_channels)
     plot_loss.add_command(commands)
     for command in commands.choices.values():
         command.add_argument("files", nargs="+", metavar="FILE")
