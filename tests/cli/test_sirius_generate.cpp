@@ -110,7 +110,8 @@ TEST_SUITE("cli/sirius-generate") {
              Case{{"-s", "spec.draft=ngram"},
                   3,
                   "draft.sparse.kind: is cats, which is for a model that drafts for itself"},
-             Case{{"-s", "spec.width=9"}, 3, "spec.width: 9 beams is out of range"},
+             Case{
+                 {"-s", "spec.width=9"}, 3, "spec.width: 9 is out of range, expected 1 .. 8 beams"},
              Case{{"-s", "spec.width=4", "-s", "sampling.temperature=0.5"},
                   3,
                   "spec.width: 4 beams are not drawn, and sampling.temperature is 0.5; choose "

@@ -28,6 +28,14 @@ TokenTree chains(int n_chains, int length) {
 }  // namespace
 
 TEST_SUITE("speculate/token tree") {
+  TEST_CASE("nodes of beams: levels of one width; a beam of one is a chain") {
+    const TokenTree tree = beam_tree(3, 2);
+    CHECK(tree.parent == std::vector<int>{-1, 0, 0, 0, 1, 2, 3});
+    CHECK(tree.widths() == std::vector<int>{1, 3, 3});
+    CHECK(beam_tree(1, 4).n_children == chain_tree(5).n_children);
+    CHECK(beam_tree(4, 0).size() == 1);
+  }
+
   TEST_CASE("all arrays follow from the numbers of children") {
     const TokenTree t = tree_of({3, 2, 0, 1, 0, 1, 0, 0});
     CHECK(t.size() == 8);
