@@ -28,6 +28,9 @@ struct GateUpChannelsParams {
   int most;    // n at most; n_channels without a list
   DType type;  // bf16 or f32
   ChannelOutput output;
+  // ids and n were written before a kernel that waits for all ahead of it before it lets others
+  // begin: a GPU may read them and W before the kernel directly ahead has ended.
+  bool settled = false;
 };
 
 /// Gates and ups of listed channels. Places from n on keep their bits.
@@ -42,7 +45,8 @@ GateUpChannelsFn gate_up_channels_ref, gate_up_channels_scalar, gate_up_channels
     gate_up_channels_avx512, gate_up_channels_avx512_bf16;
 
 /// The same on a GPU, with pointers into device memory. The grid is that of `most` channels; n is
-/// read on the device.
+/// read on the device. No work still on the stream may write W. A kernel that is not settled, and
+/// has a list, waits before it lets others begin.
 /// cost     of bf16 where `in` is a multiple of 8 and rows are 16-byte aligned, at the memory's
 ///          rate, on tensor cores; else plain
 void gate_up_channels_cuda(const GateUpChannelsParams&, Stream);
@@ -76,7 +80,8 @@ DownChannelsFn down_channels_ref, down_channels_scalar, down_channels_avx2, down
 /// The same on a GPU, with pointers into device memory. W, ids and n may be read before the kernel
 /// directly ahead on the stream has ended. So no work still on it may write W; and the list is one
 /// that gate_up_channels, directly ahead, has read, or no kernel ahead writes it.
-/// cost     where rows of W are 16-byte aligned, at the memory's rate; else plain
+/// cost     of bf16 where rows of W are 16-byte and those of y 4-byte aligned, at the memory's rate,
+///          on tensor cores; else plain
 void down_channels_cuda(const DownChannelsParams&, Stream);
 
 struct TransposeRowsParams {

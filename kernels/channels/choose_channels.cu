@@ -1,6 +1,7 @@
 #include "kernels/channels/choose_channels.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/scan.cuh"
 
 namespace tandem {
 namespace {
@@ -46,26 +47,106 @@ __device__ int block_count(int of_warp, int (&warps)[kWarps]) {
   return static_cast<int>(__reduce_add_sync(cuda::kAllLanes, mine));
 }
 
-/// The largest bound that `keep` scores reach, bit by bit from the highest, or a lower one that no
-/// more do; `reached` by how many.
-template <int kEach>
-__device__ unsigned bound_of(const Scores<kEach>& scores, int keep, int n, int (&warps)[2][kWarps],
-                             int& reached) {
-  unsigned bound = 0;
-  reached = n;
-  for (int bit = 31; bit >= 0 && reached > keep; --bit) {
-    const unsigned higher = bound | 1u << bit;
-    const int n_higher = block_count(scores.count(higher), warps[bit % 2]);
-    if (n_higher < keep) continue;
-    bound = higher;
-    reached = n_higher;
+/// The bound lies in [low, high): `reached` scores, at least those that are kept, are low or more;
+/// `above`, fewer, are high or more.
+struct Bracket {
+  unsigned low, high;
+  int reached, above;
+  __device__ bool open(int keep) const { return reached > keep && high - low > 1; }
+};
+
+constexpr int kBins = 4 * kThreads;
+
+struct Choosing {
+  unsigned bins[kBins];
+  Bracket found;
+  int warps[2][kWarps];
+  unsigned most[kWarps], bits[kWarps];
+};
+
+/// Narrows a bracket to a bin of 2^kShift orders, or, if the bin is the last, to all that lie below
+/// the others: scores of the bracket are counted by bins that go down from its upper end.
+template <int kShift, int kEach>
+__device__ void narrow(Bracket& b, const Scores<kEach>& scores, int keep, Choosing& shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  reinterpret_cast<uint4*>(shared.bins)[thread] = {0, 0, 0, 0};
+  __syncthreads();
+#pragma unroll
+  for (int e = 0; e < kEach; ++e)
+    if (const unsigned x = scores.x[e]; x >= b.low && x < b.high)
+      atomicAdd(&shared.bins[min((b.high - 1 - x) >> kShift, kBins - 1u)], 1u);
+  __syncthreads();
+  const uint4 mine = reinterpret_cast<const uint4*>(shared.bins)[thread];
+  const int n[4] = {static_cast<int>(mine.x), static_cast<int>(mine.y), static_cast<int>(mine.z),
+                    static_cast<int>(mine.w)};
+  int all;
+  int upto = b.above + cuda::sum_before<kThreads>(n[0] + n[1] + n[2] + n[3], all);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int before = upto;
+    upto += n[i];
+    if (before >= keep || upto < keep) continue;  // true of all bins but one
+    const unsigned bin = 4 * thread + i, high = b.high - (bin << kShift);
+    shared.found = {bin + 1 == kBins ? b.low : max(b.low, high - (1u << kShift)), high, upto,
+                    before};
   }
-  return bound;
+  __syncthreads();
+  b = shared.found;
+}
+
+/// Narrows a bracket by halves until nothing is left to decide.
+template <int kEach>
+__device__ void halve(Bracket& b, const Scores<kEach>& scores, int keep, int (&warps)[2][kWarps]) {
+  for (int turn = 0; b.open(keep); turn ^= 1) {
+    const unsigned middle = b.low + (b.high - b.low) / 2;
+    const int n = block_count(scores.count(middle), warps[turn]);
+    if (n < keep) {
+      b.high = middle;
+      b.above = n;
+    } else {
+      b.low = middle;
+      b.reached = n;
+    }
+  }
+}
+
+/// The largest order that `keep` of the n scores reach, or a lower one that no more do; `reached`
+/// by how many.
+template <int kEach>
+__device__ unsigned bound_of(const Scores<kEach>& scores, int keep, int n, Choosing& shared,
+                             int& reached) {
+  // Bins of a 64th of an octave, then of 32 orders: few scores are left, or equal ones.
+  constexpr int kCoarse = 17, kFine = 5;
+  unsigned most = 0, bits = 0;
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    most = max(most, scores.x[e]);
+    bits |= scores.x[e];
+  }
+  most = __reduce_max_sync(cuda::kAllLanes, most);
+  bits = __reduce_or_sync(cuda::kAllLanes, bits);
+  if (cuda::lane_of() == 0) {
+    shared.most[cuda::warp_of()] = most;
+    shared.bits[cuda::warp_of()] = bits;
+  }
+  __syncthreads();
+  most = __reduce_max_sync(cuda::kAllLanes, shared.most[cuda::lane_of()]);
+  bits = __reduce_or_sync(cuda::kAllLanes, shared.bits[cuda::lane_of()]);
+
+  Bracket b{1, most + 1, n, 0};
+  narrow<kCoarse>(b, scores, keep, shared);
+  if (b.open(keep) && b.high - b.low <= 1u << kCoarse) {
+    narrow<kFine>(b, scores, keep, shared);
+    // Magnitudes that come from bf16 have no bits within a bin.
+    if (b.open(keep) && bits % (1u << kFine) == 0) b.low = b.high - 1;
+  }
+  halve(b, scores, keep, shared.warps);
+  reached = b.reached;
+  return b.low;
 }
 
 template <int kEach, bool kByThreshold>
 __global__ void __launch_bounds__(kThreads) choose_channels_list(const ChooseChannelsParams p) {
-  __shared__ int warps[2][kWarps];
   __shared__ int above_before[kWarps], equal_before[kWarps];
   cuda::start_after_previous();
   const int64_t l = blockIdx.x;
@@ -73,10 +154,12 @@ __global__ void __launch_bounds__(kThreads) choose_channels_list(const ChooseCha
   scores.load(p.scores + l * p.score_stride, p.n_channels);
   int reached = 0;
   unsigned least;
-  if constexpr (kByThreshold)
+  if constexpr (kByThreshold) {
     least = order_of(p.threshold);
-  else
-    least = bound_of(scores, p.keep, p.n_channels, warps, reached);
+  } else {
+    __shared__ Choosing shared;
+    least = bound_of(scores, p.keep, p.n_channels, shared, reached);
+  }
   least = max(least, kLowest);
   // Those at the bound are numbers that equal it only where more reach it than are kept.
   const int dropped = kByThreshold ? 0 : reached - p.keep;
@@ -98,6 +181,10 @@ __global__ void __launch_bounds__(kThreads) choose_channels_list(const ChooseCha
     }
     if (lane == kWarps - 1) {
       p.n[l * p.n_stride] = above + equal - dropped;
+      if (kByThreshold && p.counted != nullptr) {
+        p.counted[2 * l] += 1;
+        p.counted[2 * l + 1] += above + equal;
+      }
     }
     above_before[lane] = above - above_before[lane];
     equal_before[lane] = equal - equal_before[lane];

@@ -13,6 +13,8 @@ struct ChooseChannelsParams {
   int n_lists, n_channels;
   int keep;         // choose_channels: 1 to n_channels
   float threshold;  // channels_above
+  // channels_above: [n_lists, 2] each list adds 1 and its number; null: not counted.
+  int64_t* counted = nullptr;
 };
 
 /// The `keep` channels of the largest scores; of equal ones at the threshold the last. Zeros of

@@ -64,6 +64,9 @@ void TANDEM_ISA_FN(channels_above)(const ChooseChannelsParams& p, Range lists) {
     for (int i = 0; i < n; i += kLanes)
       list.add(i, bits_of(at_least(load_inside(scores, i, n), limit) & inside(i, n)));
     p.n[l * p.n_stride] = list.n;
+    if (p.counted == nullptr) continue;
+    p.counted[2 * l] += 1;
+    p.counted[2 * l + 1] += list.n;
   }
 }
 

@@ -25,6 +25,9 @@ void channels_above_ref(const ChooseChannelsParams& p, Range lists) {
     for (int j = 0; j < p.n_channels; ++j)
       if (p.scores[l * p.score_stride + j] >= p.threshold) p.ids[l * p.id_stride + n++] = j;
     p.n[l * p.n_stride] = n;
+    if (p.counted == nullptr) continue;
+    p.counted[2 * l] += 1;
+    p.counted[2 * l + 1] += n;
   }
 }
 

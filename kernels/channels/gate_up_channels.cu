@@ -6,15 +6,20 @@
 
 // Rows of x times listed rows of gate and up: as skinny_linear (see skinny_linear.cuh), whose tiles
 // here are of rows that a list names. A tile of swiglu is 8 channels, their gates and their ups,
-// else it is 16 channels.
+// else it is 16 channels; the rest of the last turn is divided among all blocks.
 
 namespace tandem {
 namespace {
 
 using skinny::bf16x;
 
-constexpr int kStages = 5;  // 80 KiB: two blocks of down_channels find room next to them
+constexpr int kMostStages = 6, kLeastStages = 5;  // 16 KiB each; fewer where a block has no more
 constexpr int kPlainThreads = 256, kPlainRows = 4;
+
+/// Some neighbouring places of a list.
+struct Tile {
+  int first, size;
+};
 
 struct Listed {
   const GateUpChannelsParams& p;
@@ -24,7 +29,26 @@ struct Listed {
       : p(params), n(params.n != nullptr ? *params.n : params.n_channels) {}
   __device__ bool both() const { return p.output == ChannelOutput::swiglu; }
   __device__ int channels() const { return both() ? 8 : skinny::kTileRows; }
-  __device__ int tiles() const { return (n + channels() - 1) / channels(); }
+  /// Tiles that have all their channels: as many for each block.
+  __device__ int whole_tiles() const {
+    const int blocks = static_cast<int>(gridDim.x);
+    return n / (blocks * channels()) * blocks;
+  }
+  /// Channels of the tiles after these.
+  __device__ int last_size() const {
+    const int blocks = static_cast<int>(gridDim.x);
+    return max(1, (n - whole_tiles() * channels() + blocks - 1) / blocks);
+  }
+  __device__ int tiles() const {
+    const int rest = n - whole_tiles() * channels();
+    return whole_tiles() + (rest + last_size() - 1) / last_size();
+  }
+  __device__ Tile tile(int t) const {
+    const int whole = whole_tiles();
+    if (t < whole) return {t * channels(), channels()};
+    const int first = whole * channels() + (t - whole) * last_size();
+    return {first, min(last_size(), n - first)};
+  }
   __device__ int id(int place) const {
     const int i = min(place, n - 1);
     return p.ids != nullptr ? p.ids[i] : i;
@@ -42,34 +66,37 @@ struct Loader {
   int warp, g, t;
   unsigned ring;  // shared address of the lane's first piece
   int tile, step = 0;
-  int low_id = 0, high_id = 0;  // of the tile that begins next
+  int low_id = 0, high_id = 0;  // of the tile that begins next, negative without a channel
   const bf16x* low = nullptr;
   const bf16x* high = nullptr;
 
   /// Reads the ids of a tile before they are needed.
   __device__ void look_up() {
     if (tile >= tiles) return;
-    const int first = tile * list.channels();
-    low_id = list.id(first + g);
-    high_id = list.both() ? low_id : list.id(first + 8 + g);
+    const Tile of = list.tile(tile);
+    low_id = g < of.size ? list.id(of.first + g) : -1;
+    high_id = list.both() ? low_id : g + 8 < of.size ? list.id(of.first + g + 8) : -1;
   }
   __device__ void begin_tile() {
     const int64_t ups = list.p.n_channels;
     const bool of_up = list.p.output == ChannelOutput::up;
-    low = list.row<bf16x>(low_id + (of_up ? ups : 0));
-    high = list.row<bf16x>(high_id + (of_up || list.both() ? ups : 0));
+    low = low_id < 0 ? nullptr : list.row<bf16x>(low_id + (of_up ? ups : 0));
+    high = high_id < 0 ? nullptr : list.row<bf16x>(high_id + (of_up || list.both() ? ups : 0));
+  }
+  /// Zeros without a channel, and after the last column.
+  __device__ void copy(unsigned to, const bf16x* row, int k) const {
+    const bool wanted = row != nullptr && k < list.p.in;
+    cuda::copy_async<16>(to, wanted ? row + k : list.row<bf16x>(0), wanted);
   }
   __device__ void issue(int stage) {
     if (tile < tiles && steps > 0) {
-      const int in = list.p.in;
       if (step == 0) begin_tile();
       const unsigned slot = ring + stage * skinny::kStageBytes;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int k = (step * skinny::kWarps + warp) * skinny::kChunk + h * 32 + t * 8;
-        const int at = min(k, in - 8);
-        cuda::copy_async<16>(slot + h * 1024, low + at, k < in);  // zeros after the last column
-        cuda::copy_async<16>(slot + h * 1024 + 512, high + at, k < in);
+        copy(slot + h * 1024, low, k);
+        copy(slot + h * 1024 + 512, high, k);
       }
       if (step == 0) {
         tile += gridDim.x;
@@ -93,8 +120,9 @@ __device__ void finish(const Listed& list, int tile, const float* parts, int lan
   const GateUpChannelsParams& p = list.p;
   const int each = skinny::part_floats(p.rows), m = lane % skinny::kTileRows;
   const bool both = list.both();
-  const int place = tile * list.channels() + (both ? m % 8 : m);
-  const bool real = place < list.n;
+  const Tile of = list.tile(tile);
+  const int in_tile = both ? m % 8 : m, place = of.first + in_tile;
+  const bool real = in_tile < of.size;
   const int id = list.id(place);
   const bool of_up = p.output == ChannelOutput::up || (both && m >= 8);
   const float b = p.bias != nullptr ? p.bias[id + (of_up ? p.n_channels : 0)] : 0.0f;
@@ -122,12 +150,13 @@ __device__ void finish(const Listed& list, int tile, const float* parts, int lan
 }
 
 /// kGroups: eights of x's rows.
-template <int kGroups>
+template <int kGroups, int kStages>
 __global__ void __launch_bounds__(skinny::kThreads, 1)
     gate_up_channels(const GateUpChannelsParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr int kWarps = skinny::kWarps, kChunk = skinny::kChunk;
-  cuda::wait_for_previous();  // for the list, too
+  const bool early = p.ids == nullptr || p.settled;
+  if (!early) cuda::wait_for_previous();  // for the list
   const Listed list(p);
   const int warp = cuda::warp_of(), lane = cuda::lane_of(), g = lane / 4, t = lane % 4;
   const int chunks = (p.in + kChunk - 1) / kChunk;
@@ -146,6 +175,7 @@ __global__ void __launch_bounds__(skinny::kThreads, 1)
                 .tile = static_cast<int>(blockIdx.x)};
   loader.look_up();
   for (int s = 0; s < kStages; ++s) loader.issue(s);
+  if (early) cuda::wait_for_previous();  // for x
   const bf16x* x[kGroups];
 #pragma unroll
   for (int j = 0; j < kGroups; ++j) {
@@ -229,26 +259,41 @@ __global__ void __launch_bounds__(kPlainThreads)
   }
 }
 
+template <int kGroups>
+auto kernel_of(int stages) {
+  return stages == kMostStages ? gate_up_channels<kGroups, kMostStages>
+                               : gate_up_channels<kGroups, kLeastStages>;
+}
+
 }  // namespace
 
 void gate_up_channels_cuda(const GateUpChannelsParams& p, Stream stream) {
   if (p.rows == 0 || p.most == 0) return;
-  const int multiprocessors = cuda::gpu().multiprocessors;
-  const int bytes = kStages * skinny::kStageBytes + skinny::parts_bytes(p.rows);
-  if (p.type == DType::bf16 && cuda::packable<bf16>(p.in, p.w, p.x) &&
-      bytes + skinny::kReservedBytes - 1024 <= cuda::gpu().block_shared_bytes) {
-    const auto kernel = p.rows > 8 ? gate_up_channels<2> : gate_up_channels<1>;
+  const cuda::Gpu& gpu = cuda::gpu();
+  const auto bytes_of = [&](int stages) {
+    return stages * skinny::kStageBytes + skinny::parts_bytes(p.rows);
+  };
+  const auto fits = [&](int stages) {
+    return bytes_of(stages) + skinny::kReservedBytes - 1024 <= gpu.block_shared_bytes;
+  };
+  if (p.type == DType::bf16 && cuda::packable<bf16>(p.in, p.w, p.x) && fits(kLeastStages)) {
+    const int stages = fits(kMostStages) ? kMostStages : kLeastStages;
+    // Of a multiprocessor more than half, as skinny_linear takes it there and for its reason.
+    const int least =
+        gpu.isa == cuda::GpuIsa::hopper ? gpu.shared_bytes / 2 - skinny::kReservedBytes + 256 : 0;
+    const int bytes = std::max(bytes_of(stages), least);
+    const auto kernel = p.rows > 8 ? kernel_of<2>(stages) : kernel_of<1>(stages);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int channels = p.output == ChannelOutput::swiglu ? 8 : skinny::kTileRows;
     const int tiles = (p.most + channels - 1) / channels;
-    return cuda::launch(kernel, static_cast<unsigned>(std::min(tiles, multiprocessors)),
+    return cuda::launch(kernel, static_cast<unsigned>(std::min(tiles, gpu.multiprocessors)),
                         skinny::kThreads, static_cast<size_t>(bytes), 1, stream, p);
   }
   cuda::with_act(p.type, [&](auto* act) {
     using T = std::remove_pointer_t<decltype(act)>;
     const unsigned blocks = cuda::blocks_for(p.most, kPlainThreads / cuda::kWarp);
     cuda::launch(gate_up_channels_plain<T>,
-                 std::min(blocks, 8 * static_cast<unsigned>(multiprocessors)), kPlainThreads,
+                 std::min(blocks, 8 * static_cast<unsigned>(gpu.multiprocessors)), kPlainThreads,
                  stream, p);
   });
 }

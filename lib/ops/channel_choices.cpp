@@ -34,7 +34,8 @@ void choose(const Operation<ChooseChannelsParams>& how, const ChooseChannels& wh
            .n_lists = what.n_lists,
            .n_channels = what.n_channels,
            .keep = what.keep,
-           .threshold = threshold},
+           .threshold = threshold,
+           .counted = what.counted},
           what.n_lists, int64_t{what.n_channels} * int64_t{sizeof(float)}, stream);
 }
 

@@ -51,6 +51,7 @@ void run_listed(GateUpChannelsParams p, const ChannelList& list, int64_t channel
   p.ids = list.ids;
   p.n = list.n;
   p.most = list.most;
+  p.settled = list.settled;
   kGateUp.run(p, stream.handle == nullptr && list.n != nullptr ? *list.n : list.most, channel_bytes,
               stream);
 }

@@ -19,6 +19,9 @@ struct ChannelList {
   const int32_t* ids = nullptr;  // [n]
   const int32_t* n = nullptr;    // [1]
   int most = 0;                  // n at most
+  // On a GPU: since the list was written, products of one that is not settled came before on the
+  // stream. These ones may read it, and weights, before the work directly ahead has ended.
+  bool settled = false;
 };
 
 // Products: of kListedRows rows (16) at most; each listed row of the weights is read from memory
@@ -87,6 +90,8 @@ struct ChooseChannels {
   const float* scores = nullptr;  // of list l from l * score_stride on, [n_channels]; no NaN
   int64_t id_stride = 0, n_stride = 0, score_stride = 0;
   int n_lists = 1, n_channels = 0, keep = 0;
+  // channels_above: [n_lists, 2] each list adds 1 and its number; null: not counted.
+  int64_t* counted = nullptr;
 };
 /// The `keep` channels of the largest scores, at least one; of equal ones the last.
 void choose_channels(const ChooseChannels& what, Stream stream = {});

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
+#include "base/convert.h"
 #include "gpu/bench_memory.h"
 #include "kernels/cuda_table.h"
 
@@ -17,7 +19,7 @@ constexpr int kCalls = 32;  // of a graph
 void run(cuda::Queue& queue, int channels, int n_rows) {
   const size_t n = static_cast<size_t>(channels), rows = static_cast<size_t>(n_rows);
   const Memory x(rows * n * 2), scores(n * 4), ids(n * 4), count(64), sums(n * 4), scales(rows * 4),
-      slot(64), row_begin(64);
+      slot(64), row_begin(64), coarse_scores(n * 4);
   fill_random(queue, x, rows * n * 2);
   std::vector<float> zeros(n), random(n);
   PhiloxStream stream(3);
@@ -30,6 +32,8 @@ void run(cuda::Queue& queue, int channels, int n_rows) {
   put(queue, row_begin, std::vector<int32_t>{0, n_rows});
   put(queue, count, std::vector<float>(4));
   put(queue, scores, random);
+  for (float& r : random) r = to_float(to_bf16(std::abs(r)));
+  put(queue, coarse_scores, random);
   const ChannelSums to{static_cast<float*>(sums.at), static_cast<float*>(count.at) + 1, channels,
                        1};
   const auto* const slots = static_cast<const int32_t*>(slot.at);
@@ -55,6 +59,12 @@ void run(cuda::Queue& queue, int channels, int n_rows) {
   report(
       "choose_channels",
       microseconds(queue, kCalls, [&](int) { cuda_table().choose_channels(choice, stream_of()); }),
+      4.0 * channels);
+  ChooseChannelsParams coarse = choice;
+  coarse.scores = static_cast<const float*>(coarse_scores.at);
+  report(
+      "choose_channels, magnitudes of bf16",
+      microseconds(queue, kCalls, [&](int) { cuda_table().choose_channels(coarse, stream_of()); }),
       4.0 * channels);
   report(
       "channels_above",

@@ -61,7 +61,8 @@ void time_setting(cuda::Queue& queue, const Setting& s) {
                                    .n_channels = s.channels,
                                    .most = s.channels,
                                    .type = DType::bf16,
-                                   .output = output},
+                                   .output = output,
+                                   .settled = output == ChannelOutput::swiglu},
                                   queue.stream());
     cuda::launched("gate_up_channels", queue.stream());
   };

@@ -22,12 +22,13 @@ std::vector<T> untouched(size_t n) {
 
 struct Lists {
   std::vector<int32_t> ids, n;
+  std::vector<int64_t> counted = std::vector<int64_t>(2 * kLists, 7);
   bool operator==(const Lists&) const = default;
 };
 
 /// ids and n are memory of the device that calls it.
 ChooseChannelsParams params(int32_t* ids, int32_t* n, const float* scores, int channels, int keep,
-                            int room, float threshold) {
+                            int room, float threshold, int64_t* counted) {
   return {.ids = ids,
           .n = n,
           .scores = scores,
@@ -37,7 +38,8 @@ ChooseChannelsParams params(int32_t* ids, int32_t* n, const float* scores, int c
           .n_lists = kLists,
           .n_channels = channels,
           .keep = keep,
-          .threshold = threshold};
+          .threshold = threshold,
+          .counted = counted};
 }
 
 Lists on_cpu(bool by_threshold, const std::vector<float>& scores, int keep, int room,
@@ -46,7 +48,7 @@ Lists on_cpu(bool by_threshold, const std::vector<float>& scores, int keep, int 
               untouched<int32_t>(2 * kLists)};
   const ChooseChannelsParams p =
       params(lists.ids.data(), lists.n.data(), scores.data(),
-             static_cast<int>(scores.size()) / kLists, keep, room, threshold);
+             static_cast<int>(scores.size()) / kLists, keep, room, threshold, lists.counted.data());
   by_threshold ? channels_above_ref(p, {0, kLists}) : choose_channels_ref(p, {0, kLists});
   return lists;
 }
@@ -54,14 +56,14 @@ Lists on_cpu(bool by_threshold, const std::vector<float>& scores, int keep, int 
 Lists on_gpu(bool by_threshold, const std::vector<float>& scores, int keep, int room,
              float threshold = 0) {
   const DeviceBuffer from(scores), ids(static_cast<size_t>(kLists * room) * sizeof(int32_t)),
-      n(2 * kLists * sizeof(int32_t));
-  const ChooseChannelsParams p =
-      params(ids.as<int32_t>(), n.as<int32_t>(), from.as<float>(),
-             static_cast<int>(scores.size()) / kLists, keep, room, threshold);
+      n(2 * kLists * sizeof(int32_t)), counted(std::vector<int64_t>(2 * kLists, 7));
+  const ChooseChannelsParams p = params(ids.as<int32_t>(), n.as<int32_t>(), from.as<float>(),
+                                        static_cast<int>(scores.size()) / kLists, keep, room,
+                                        threshold, counted.as<int64_t>());
   const char* name = by_threshold ? "channels_above" : "choose_channels";
   (by_threshold ? cuda_table().channels_above : cuda_table().choose_channels)(p, queue().stream());
   cuda::launched(name, queue().stream());
-  return {ids.vector<int32_t>(), n.vector<int32_t>()};
+  return {ids.vector<int32_t>(), n.vector<int32_t>(), counted.vector<int64_t>()};
 }
 
 std::vector<float> three_lists(ScoreKind kind, int n, uint32_t seed = 0) {
@@ -114,7 +116,7 @@ TEST_SUITE("gpu/channels") {
         ids(size_t{kLists} * kKeep * sizeof(int32_t)), n(2 * kLists * sizeof(int32_t));
     const cuda::Graph graph(queue(), [&] {
       cuda_table().choose_channels(params(ids.as<int32_t>(), n.as<int32_t>(), scores.as<float>(),
-                                          kChannels, kKeep, kKeep, 0),
+                                          kChannels, kKeep, kKeep, 0, nullptr),
                                    queue().stream());
     });
     for (const uint32_t seed : {10u, 20u, 30u}) {

@@ -43,6 +43,7 @@ struct DeviceCase {
     if (p.gate != nullptr) p.gate = at(gate, each * c.channels());
     if (p.ids != nullptr) p.ids = ids.as<int32_t>();
     if (p.n != nullptr) p.n = n.as<int32_t>();
+    p.settled = rows == 1;
     return p;
   }
   DownChannelsParams downs(float* out, int first, int rows) {

@@ -14,6 +14,7 @@ constexpr int kLists = 3;
 
 struct Lists {
   std::vector<int32_t> ids, n;
+  std::vector<int64_t> counted = std::vector<int64_t>(2 * kLists, 7);
 };
 
 /// Lists of scores side by side, ids in just the room that they need.
@@ -31,7 +32,8 @@ Lists choose(ChooseChannelsFn* fn, const std::vector<float>& scores, int keep, i
       .n_lists = kLists,
       .n_channels = n,
       .keep = keep,
-      .threshold = threshold},
+      .threshold = threshold,
+      .counted = lists.counted.data()},
      {0, kLists});
   return lists;
 }
@@ -86,6 +88,11 @@ TEST_SUITE("kernels/channel_choices") {
             Lists got = choose(cpu_table(isa).channels_above, scores, 0, n, threshold);
             const Lists want = choose(channels_above_ref, scores, 0, n, threshold);
             REQUIRE(got.n == want.n);
+            REQUIRE(got.counted == want.counted);
+            for (size_t l = 0; l < kLists; ++l) {
+              REQUIRE(want.counted[2 * l] == 7 + 1);
+              REQUIRE(want.counted[2 * l + 1] == 7 + want.n[2 * l]);
+            }
             for (int l = 0; l < kLists; ++l)
               REQUIRE(std::equal(want.ids.begin() + l * n,
                                  want.ids.begin() + l * n + want.n[static_cast<size_t>(2 * l)],
