@@ -245,6 +245,13 @@ std::string attention_line(const std::vector<AttentionQuality>& attention,
   return io::jsonl_line({{"task", "attention"}, {"policies", policies}});
 }
 
+std::string channels_line(const MeasuredThresholds& channels) {
+  const std::string file = ffn::thresholds_text(channels.thresholds);
+  return io::jsonl_line({{"task", "channels"},
+                         {"n_tokens", channels.n_tokens},
+                         {"file", io::parse_json(file, "thresholds")}});
+}
+
 CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
                  const std::vector<std::string>& names) {
   const std::string bytes = io::read_file(path);
@@ -267,6 +274,9 @@ CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
       for (size_t i = 1; i < names.size(); ++i)
         log.attention->push_back(
             read_attention(io::get_object(policies, names[i].c_str(), where), where));
+    } else if (io::get_string(line, "task", where) == "channels") {
+      const std::string file = io::get_object(line, "file", where).dump();
+      log.channels = {ffn::parse_thresholds(file, where), io::get_int(line, "n_tokens", where, 1)};
     } else {
       log.cases.push_back(read_case(line, names, where));
     }

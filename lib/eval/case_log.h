@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "eval/attention_error.h"
+#include "eval/gate_quantiles.h"
 #include "eval/perplexity.h"
 #include "eval/protocols.h"
 #include "io/json_fwd.h"
@@ -25,6 +26,7 @@ struct CaseLog {
   std::vector<CaseRecord> cases;
   std::optional<std::vector<TextQuality>> text;  // of the perplexity task
   std::optional<std::vector<AttentionQuality>> attention;
+  std::optional<MeasuredThresholds> channels;
   size_t whole_bytes = 0;  // up to a line that a crash tore
 };
 
@@ -36,6 +38,7 @@ std::string text_line(const std::vector<TextQuality>& text, const std::vector<st
 
 std::string attention_line(const std::vector<AttentionQuality>& attention,
                            const std::vector<std::string>& names);
+std::string channels_line(const MeasuredThresholds& channels);
 
 /// What a step reads, as logs and records give it.
 io::Json reads_json(const Reads& reads);

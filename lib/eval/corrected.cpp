@@ -20,12 +20,16 @@ double ratio(int64_t a, int64_t b) {
 }  // namespace
 
 void RoundCounts::add(const RoundCounts& other) {
+  const int64_t drafts = offered + other.offered;
+  if (drafts > 0)
+    density = (density * static_cast<double>(offered) +
+               other.density * static_cast<double>(other.offered)) /
+              static_cast<double>(drafts);
   rounds += other.rounds;
   emitted += other.emitted;
   accepted += other.accepted;
   offered += other.offered;
   cut_short += other.cut_short;
-  density = other.density;
   lossy = lossy || other.lossy;
 }
 
@@ -46,7 +50,9 @@ Corrected::Corrected(decode::Engine& engine, int cache, const Correction& by)
 }
 
 Ids Corrected::write(int slot, std::span<const int32_t> text, int n) {
+  const ffn::Channels& channels = *engine_.channels();
   const speculate::RoundStats before = rounds_->stats();
+  const ffn::ListsRead read_before = channels.lists_read(channels_);
   const decode::Request request{.prefix_slot = slot, .prefix = text, .tokens = {}};
   decode::GenerateSpec how;
   how.max_tokens = n;
@@ -56,13 +62,13 @@ Ids Corrected::write(int slot, std::span<const int32_t> text, int n) {
   events.on_token = [&](const decode::TokenEvent& token) { written.push_back(token.id); };
   decode::generate(engine_, *rounds_, {&request, 1}, how, events);
   const speculate::RoundStats did = rounds_->stats().since(before);
-  const ffn::Channels& channels = *engine_.channels();
+  const double share = channels.share_read(channels_, read_before);
   counts_ = {.rounds = did.rounds,
              .emitted = did.emitted,
              .accepted = did.accepted,
              .offered = did.offered,
              .cut_short = did.cut_short,
-             .density = model::param_density(engine_.config(), channels.share_read(channels_),
+             .density = model::param_density(engine_.config(), share,
                                              channels.policy(channels_).needs().after_gate),
              .lossy = did.lossy};
   return written;

@@ -28,6 +28,7 @@ struct Correction {
     floors.fields(v);
   }
   bool any() const { return gamma > 0; }
+  bool operator==(const Correction&) const = default;
 };
 
 /// What rounds did.

@@ -168,6 +168,7 @@ std::vector<std::string> policy_cells(std::span<const ScoreRow> rows, const std:
   const RoundCounts rounds = total.rounds.value_or(RoundCounts{});
   for (const double value : {rounds.advance(), rounds.most(), rounds.apu(), rounds.rollback()})
     cells.push_back(total.rounds ? fmt::format("{:.3g}", value) : "");
+  cells.emplace_back(!total.rounds ? "" : rounds.lossy ? "yes" : "no");
   return cells;
 }
 
@@ -184,7 +185,8 @@ io::Table score_table(std::span<const ScoreRow> rows, const std::vector<std::str
   const bool with_rounds =
       std::ranges::any_of(rows, [](const ScoreRow& row) { return row.rounds.has_value(); });
   if (with_rounds)
-    for (const char* title : {"AAL", "of k", "APU", "rollback"}) columns.push_back({title});
+    for (const char* title : {"AAL", "of k", "APU", "rollback", "lossy"})
+      columns.push_back({title});
   io::Table table(std::move(columns));
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
     while (end < rows.size() && rows[end].policy == rows[begin].policy) ++end;
@@ -230,7 +232,8 @@ std::string score_tables(std::span<const ScoreRow> rows, const std::vector<std::
   if (std::ranges::any_of(rows, [](const ScoreRow& row) { return row.rounds.has_value(); }))
     text +=
         "AAL: tokens a round, of k that it could give; APU: parameters used a token, over the "
-        "model's; rollback: tokens given up by a round that gave up any.\n";
+        "model's; rollback: tokens given up by a round that gave up any; lossy: rounds may keep "
+        "tokens that the whole model would not have drawn.\n";
   if (std::ranges::any_of(rows, &ScoreRow::falls_behind))
     text += fmt::format("*: below {:.0f} % of full attention's, paired, 95 % confidence.\n",
                         100 * kKeepsUp);

@@ -74,7 +74,13 @@ void Settings::check(recipe::Problems& p) const {
               "eval.scored: '{}' learns its channels from a prompt, and perplexity without scored "
               "has none: set eval.scored, the last tokens of each window that are judged",
               policy.name);
-    if (policy.spec.any()) check_corrected(policy, p);
+    if (policy.spec.any())
+      check_corrected(policy, p);
+    else if (policy.spec != Correction{})
+      p.field("policies",
+              "eval.policies: '{}' has spec without gamma, so nothing corrects it: set gamma, the "
+              "tokens that are drafted before each forward of the whole model, or leave spec out",
+              policy.name);
     if (policy.sparse.any() && attention())
       p.field("policies",
               "eval.policies: '{}' has some FFN channels, of which attention knows nothing: leave "

@@ -84,16 +84,20 @@ ops::ChannelList Channels::select(int layer, const kv::Step& step, const Tensor&
   const Selection chosen =
       policies_[static_cast<size_t>(step.reading.channels) - 1]->select(layer, step, gate);
   if (chosen.kind == Selection::Kind::step) return chosen.list;
-  if (united_ == nullptr) return chosen.list;  // the only slot's
-  if (!exec_.on_gpu() && step.n_seqs == 1) {
+  ops::ChannelList list = chosen.list;  // the only slot's
+  if (united_ != nullptr && !exec_.on_gpu() && step.n_seqs == 1) {
     const int64_t slot = step.slot.front();
-    return {chosen.list.ids + slot * chosen.id_stride, chosen.list.n + slot * chosen.n_stride,
-            chosen.list.most};
+    list.ids += slot * chosen.id_stride;
+    list.n += slot * chosen.n_stride;
+  } else if (united_ != nullptr) {
+    if (layer == 0) unite(step, chosen);
+    const Shape& s = spec_.shape;
+    list = {united_ + layer * int64_t{s.ffn_dim}, n_united_ + layer,
+            std::min(s.ffn_dim, step.arrays.n_seqs * chosen.list.most)};
   }
-  if (layer == 0) unite(step, chosen);
-  const Shape& s = spec_.shape;
-  return {united_ + layer * int64_t{s.ffn_dim}, n_united_ + layer,
-          std::min(s.ffn_dim, step.arrays.n_seqs * chosen.list.most)};
+  // Lists of all layers are older than the step's first products, which wait for them.
+  list.settled = layer > 0;
+  return list;
 }
 
 void Channels::unite(const kv::Step& step, const Selection& of_slots) {
@@ -139,26 +143,34 @@ void Channels::on_truncate(int slot, int n) {
   for (const auto& p : policies_) p->on_truncate(slot, n);
 }
 
-double Channels::share_read(int reading) const {
+ListsRead Channels::lists_read(int reading) const {
   const Policy& p = policy(reading);
-  const double all = spec_.shape.ffn_dim;
-  if (counted_ == nullptr || !p.needs().lists) return p.expected_channels() / all;
   const auto layers = static_cast<size_t>(spec_.shape.n_layers);
   std::vector<int64_t> counts(2 * layers);
-  const int64_t* const from = counted_ + static_cast<size_t>(reading - 1) * counts.size();
+  const int64_t* from = p.counted();
+  if (counted_ != nullptr && p.needs().lists)
+    from = counted_ + static_cast<size_t>(reading - 1) * counts.size();
+  if (from == nullptr) return {};
   if (exec_.on_gpu()) {
     exec_.queue->copy_out(counts.data(), from, counts.size() * sizeof(int64_t));
     exec_.queue->wait();
   } else {
     std::copy_n(from, counts.size(), counts.begin());
   }
-  int64_t lists = 0, channels = 0;
+  ListsRead read;
   for (size_t l = 0; l < layers; ++l) {
-    lists += counts[2 * l];
-    channels += counts[2 * l + 1];
+    read.lists += counts[2 * l];
+    read.channels += counts[2 * l + 1];
   }
-  if (lists == 0) return p.expected_channels() / all;
-  return static_cast<double>(channels) / (static_cast<double>(lists) * all);
+  return read;
+}
+
+double Channels::share_read(int reading, const ListsRead& before) const {
+  const double all = spec_.shape.ffn_dim;
+  const ListsRead now = lists_read(reading);
+  if (now.lists == before.lists) return policy(reading).expected_channels() / all;
+  return static_cast<double>(now.channels - before.channels) /
+         (static_cast<double>(now.lists - before.lists) * all);
 }
 
 }  // namespace tandem::ffn

@@ -7,6 +7,11 @@
 
 namespace tandem::ffn {
 
+/// Lists of channels that steps have read, and how many are in them.
+struct ListsRead {
+  int64_t lists = 0, channels = 0;
+};
+
 /// The runtime of FFN policies: an engine's list of them, and the channels of the step in flight.
 /// Reading n of channels (kv::Reading) is the n-th policy, from 1 on.
 class Channels final : public kv::SequenceListener {
@@ -56,9 +61,12 @@ class Channels final : public kv::SequenceListener {
   void on_release(int slot) override;
   void on_truncate(int slot, int n) override;
 
-  /// Share of the channels, of up and down, that steps have read by a policy since the start: of
-  /// unions as counted, on a GPU after waiting for the queue, else as expected.
-  double share_read(int reading) const;
+  /// Lists that steps have read by a policy since the start, over all layers: unions, and those
+  /// whose number gates decide; none of others. On a GPU after waiting for the queue.
+  ListsRead lists_read(int reading) const;
+  /// Share of the channels, of up and down, that steps have read by a policy since `before`: of
+  /// lists_read, as expected where it has none.
+  double share_read(int reading, const ListsRead& before = {}) const;
 
  private:
   static bool observes(const Policy& p, const kv::Step& step);

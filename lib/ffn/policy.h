@@ -100,6 +100,9 @@ class Policy {
   /// Channels of a list, at most, and those that one is expected to have.
   virtual int most_channels() const = 0;
   virtual double expected_channels() const { return most_channels(); }
+  /// Where how many they are is known only then: [n_layers, 2] lists so far and channels in them,
+  /// where the model computes. Null: a list has as many as expected.
+  virtual const int64_t* counted() const { return nullptr; }
 
  protected:
   Exec exec_;

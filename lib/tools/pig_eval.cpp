@@ -57,8 +57,6 @@ PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
     throw Error::make(ErrorKind::device, "eval.tasks", "attention is compared on the CPU only")
         .hint("use --device cpu, or leave the task attention out");
   check_offload(recipe_.model.offload, config_, sizer_.device());
-  if (recipe_.eval.calibrates() && !cx.dry_run())
-    cli::check_new_file(recipe_.eval.channels.path, calibration_mode());
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
         .hint("name the log of the earlier run with -o");
@@ -78,9 +76,11 @@ int PigEval::text_context() const { return model::context_of(recipe_.run, config
 
 void PigEval::open_log() {
   const auto& path = recipe_.output.path;
+  const bool resumes = cx_.resume() && std::filesystem::exists(path);
+  if (resumes) log_ = eval::read_log(path, *point_.record, names_);
+  if (!log_.channels) check_thresholds_file();
   if (path.empty()) return;
-  if (cx_.resume() && std::filesystem::exists(path)) {
-    log_ = eval::read_log(path, *point_.record, names_);
+  if (resumes) {
     std::filesystem::resize_file(path, log_.whole_bytes);
     cx_.note(fmt::format("resuming after {} cases", log_.cases.size()));
   } else {
@@ -262,11 +262,16 @@ void PigEval::run_attention() {
 }
 
 cli::FileMode PigEval::calibration_mode() const {
-  // What an interrupted run has not written yet, this one does.
+  // A log is continued, this file is not.
   return cx_.resume() ? cli::FileMode::create : cx_.file_mode();
 }
 
-void PigEval::calibrate() {
+void PigEval::check_thresholds_file() const {
+  if (recipe_.eval.calibrates() && !cx_.dry_run())
+    cli::check_new_file(recipe_.eval.channels.path, calibration_mode());
+}
+
+std::optional<eval::MeasuredThresholds> PigEval::measure_channels() {
   const decode::ModelFiles files = sizer_.open_model();
   const auto windows = eval::load_windows(data_text(recipe_.data), files, text_context());
   decode::EngineSpec spec =
@@ -284,22 +289,33 @@ void PigEval::calibrate() {
                                        .limits = sizer_.limits(),
                                        .context_tokens = spec.max_tokens,
                                        .recipe_sha256 = point_.sha256});
-    return;
+    return {};
   }
   admit_plan(cx_, plan, sizer_.limits());
   const auto engine = load_engine(cx_, sizer_.open_model(), spec, plan);
   size_t total = 0;
   for (const eval::Window& window : windows) total += window.ids.size();
   cli::Progress progress(cx_.terminal, "channels", static_cast<double>(total), "tok");
-  const eval::ChannelsTask& task = recipe_.eval.channels;
-  auto measured = eval::measure_thresholds(*engine, windows, task.keep, [&](int64_t done) {
-    return progress.go_on(static_cast<double>(done));
-  });
-  if (measured.thresholds.values.empty()) return;
-  cli::ResultFile file(task.path, calibration_mode(), cx_.out);
-  file.write(ffn::thresholds_text(measured.thresholds));
+  auto measured = eval::measure_thresholds(
+      *engine, windows, recipe_.eval.channels.keep,
+      [&](int64_t done) { return progress.go_on(static_cast<double>(done)); });
+  if (measured.thresholds.values.empty()) return {};
+  return measured;
+}
+
+void PigEval::calibrate() {
+  const auto& path = recipe_.eval.channels.path;
+  // The log has them first, so that no resumed run finds a file which nothing accounts for.
+  if (log_.channels && std::filesystem::exists(path)) return;
+  if (!log_.channels) {
+    auto measured = measure_channels();
+    if (!measured) return;
+    if (file_) file_->write(eval::channels_line(*measured));
+    log_.channels = std::move(measured);
+  }
+  cli::ResultFile file(path, calibration_mode(), cx_.out);
+  file.write(ffn::thresholds_text(log_.channels->thresholds));
   file.commit();
-  calibrated_ = std::move(measured);
 }
 
 void PigEval::print() {
@@ -321,10 +337,10 @@ void PigEval::print_records(const std::vector<eval::ScoreRow>& rows) {
     groups.push_back(eval::attention_json((*log_.attention)[i]));
     groups.back().update({{"task", "attention"}, {"policy", names_[i]}, {"reference", names_[0]}});
   }
-  if (calibrated_) {
-    const ffn::Thresholds& t = calibrated_->thresholds;
+  if (log_.channels) {
+    const ffn::Thresholds& t = log_.channels->thresholds;
     groups.push_back({{"task", "channels"},
-                      {"n_tokens", calibrated_->n_tokens},
+                      {"n_tokens", log_.channels->n_tokens},
                       {"keep", t.keep},
                       {"thresholds", t.values}});
   }
@@ -345,12 +361,12 @@ void PigEval::print_tables(const std::vector<eval::ScoreRow>& rows) {
   if ((!rows.empty() || log_.text) && log_.attention) cx_.out.write("\n");
   if (log_.attention)
     cx_.out.write(eval::attention_table(*log_.attention, names_).render(format) + kAttentionNote);
-  if (calibrated_)
+  if (log_.channels)
     cx_.out.write(
         fmt::format("thresholds of {} layers, which {:.2f} % of silu(g) reached over {} "
                     "tokens, in {}\n",
-                    calibrated_->thresholds.values.size(), 100 * calibrated_->thresholds.keep,
-                    calibrated_->n_tokens, recipe_.eval.channels.path.string()));
+                    log_.channels->thresholds.values.size(), 100 * log_.channels->thresholds.keep,
+                    log_.channels->n_tokens, recipe_.eval.channels.path.string()));
 }
 
 }  // namespace tandem::tools

@@ -76,9 +76,13 @@ class PigEval {
   void run_questions();
   void run_text();
   void run_attention();
-  /// Measures thresholds of channels and writes their file.
+  /// Thresholds of channels: none where the work stops before the end, or with --dry-run.
+  std::optional<eval::MeasuredThresholds> measure_channels();
+  /// Measures them unless the log has them, and writes their file.
   void calibrate();
   cli::FileMode calibration_mode() const;
+  /// errors   kind usage, input: before the work, what would keep the file from appearing after it
+  void check_thresholds_file() const;
   /// Tables or records of all that is known.
   void print();
   void print_records(const std::vector<eval::ScoreRow>& rows);
@@ -92,7 +96,6 @@ class PigEval {
   std::vector<std::string> names_;
   model::ModelConfig config_;
   eval::CaseLog log_;
-  std::optional<eval::MeasuredThresholds> calibrated_;
   std::unique_ptr<cli::ResultFile> file_;  // null without output.path
 };
 

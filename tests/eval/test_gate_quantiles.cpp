@@ -28,6 +28,23 @@ MeasuredThresholds measure(DType dtype, double keep) {
   return measure_thresholds(*engine, some_windows(), keep, [](int64_t) { return true; });
 }
 
+/// Reads the windows token by token by the channels of the engine's second cache.
+void read_sparsely(decode::Engine& engine) {
+  for (const Window& window : some_windows()) {
+    const std::span<const int32_t> ids = window.ids;
+    const int base = engine.cache().create(engine.cache().all_readers());
+    const decode::SeqTokens first[] = {{base, ids.first(1), true}};
+    engine.prefill(first, [](std::span<const size_t>, const Tensor&) {});
+    const int slot = engine.cache().fork(base, 1);
+    for (size_t i = 1; i < ids.size(); ++i) {
+      const decode::SeqTokens next[] = {{slot, ids.subspan(i, 1), true}};
+      engine.forward_all(kv::Phase::extend, next, [](int, const Tensor&) {});
+    }
+    engine.cache().release(slot);
+    engine.cache().release(base);
+  }
+}
+
 /// |silu(g)| of every token, layer by layer.
 std::vector<std::vector<float>> all_gates() {
   decode::EngineSpec spec = gates_engine_spec(DType::f32, kContext);
@@ -90,10 +107,17 @@ TEST_SUITE("eval/gate_quantiles") {
       policy.sparse.keep = {.5};
       policy.sparse.thresholds = path;
       // Another name's file is refused, this model's is read.
-      const auto engine =
-          make_engine("tiny-2m", text_engine_spec({full(), policy}, dtype, kContext, 50, 128));
-      CHECK(engine->channels()->policy(1).expected_channels() ==
-            doctest::Approx(.5 * engine->config().ffn_dim).epsilon(.02));
+      const auto engine = make_engine(
+          "tiny-2m", text_engine_spec({full(), policy}, dtype, kContext, kContext, 128));
+      const ffn::Channels& channels = *engine->channels();
+      CHECK(channels.policy(1).expected_channels() ==
+            doctest::Approx(.5 * engine->config().ffn_dim).epsilon(.005));
+      CHECK(channels.lists_read(1).lists == 0);
+      read_sparsely(*engine);
+      const ffn::ListsRead read = channels.lists_read(1);
+      CHECK(read.lists == (m.n_tokens - 3) * engine->config().n_layers);
+      CHECK(channels.share_read(1) == doctest::Approx(.5).epsilon(.02));
+      CHECK(channels.share_read(1, read) == doctest::Approx(m.thresholds.keep));
       CHECK_THROWS_WITH_AS(
           make_engine("tiny-16m", text_engine_spec({full(), policy}, dtype, kContext, 50, 128)),
           doctest::Contains("has thresholds of another model"), Error);

@@ -119,6 +119,9 @@ TEST_SUITE("eval/settings") {
               .find("weighs draws, and answers are greedy") != std::string::npos);
     CHECK(corrected("sparse: {kind: griffin}, spec: {gamma: -1}", alone).find("gamma") !=
           std::string::npos);
+    CHECK(corrected("sparse: {kind: griffin}, spec: {verify: match}", alone)
+              .find("'c' has spec without gamma, so nothing corrects it: set gamma") !=
+          std::string::npos);
   }
 
   TEST_CASE("dumping and reading again changes nothing") {

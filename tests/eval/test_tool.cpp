@@ -1,14 +1,10 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 
-#include "cli/process.h"
-#include "eval/eval_testing.h"
-#include "io/file.h"
+#include "eval/tool_testing.h"
 #include "io/json.h"
-#include "temporary_folder.h"
 
 using namespace eval_testing;
 using tandem::testing::Outcome;
@@ -16,34 +12,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// This machine's limits are measured once for all tests.
-const std::string kCacheDir = tandem::test::build_dir() / "test_cache";
-
-/// Runs pig-eval with tiny-2m.
-Outcome run(const std::vector<std::string>& more, tandem::testing::Launch launch = {}) {
-  std::vector<std::string> arguments = {"-m", model_path("tiny-2m"), "--no-progress"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  launch.arguments = arguments;
-  launch.variables["TANDEM_CACHE_DIR"] = kCacheDir;
-  return tandem::testing::run_process(program("pig-eval"), launch);
-}
-
-std::vector<std::string> with(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 const std::vector<std::string> kShort = {
     "-s", "eval.tasks=[needle1, vt]",
     "-s", "eval.lengths=[300]",
     "-s", "eval.cases=2",
     "-s", "eval.policies=[{name: near, kind: streaming, recent: 32}]"};
-
-struct LogPath {
-  tandem::test::TemporaryFolder folder;
-  fs::path path = folder / "log.jsonl";
-  std::string text() const { return tandem::io::read_file(path); }
-};
 
 }  // namespace
 
@@ -255,7 +228,7 @@ TEST_SUITE("eval/tool") {
   }
 
   TEST_CASE("installed recipes pass --check and print as they are read") {
-    for (const auto& entry : fs::directory_iterator(source_dir() / "recipes/pig")) {
+    for (const auto& entry : fs::recursive_directory_iterator(source_dir() / "recipes")) {
       const std::string name = entry.path().string();
       if (entry.path().filename().string().starts_with("eval-") == false) continue;
       // Some are for a GPU, which need not be here.
@@ -265,7 +238,7 @@ TEST_SUITE("eval/tool") {
         CHECK(run({"-r", name, "--check"}).status == 0);
       const Outcome once = run({"-r", name, "--print-recipe"});
       CHECK(once.status == 0);
-      CHECK(once.out.find("policies: [{name: ") != std::string::npos);
+      CHECK(count(once.out, "policies: [{name: ") + count(once.out, "tasks: [channels]") == 1);
     }
   }
 }

@@ -27,11 +27,14 @@ class Cats final : public Policy {
     return by_threshold_ ? thresholds_.keep * bounds_.shape.ffn_dim : keep_;
   }
 
+  const int64_t* counted() const override { return counted_; }
+
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     const auto channels = static_cast<size_t>(bounds_.shape.ffn_dim);
     plan.add(prefix + ".scores", channels * sizeof(float), bounds_.device);
     plan.add(prefix + ".list", channels * sizeof(int32_t), bounds_.device);
     plan.add(prefix + ".count", sizeof(int32_t), bounds_.device);
+    if (by_threshold_) plan.add(prefix + ".counts", count_bytes(), bounds_.device);
     if (!up_) return;
     up_->plan(plan, prefix);
     plan.add(prefix + ".norms",
@@ -42,6 +45,7 @@ class Cats final : public Policy {
     scores_ = static_cast<float*>(arena.take(prefix + ".scores"));
     ids_ = static_cast<int32_t*>(arena.take(prefix + ".list"));
     n_ = static_cast<int32_t*>(arena.take(prefix + ".count"));
+    if (by_threshold_) counted_ = static_cast<int64_t*>(arena.take(prefix + ".counts"));
     if (!up_) return;
     up_->allocate(arena, prefix);
     norms_ = static_cast<float*>(arena.take(prefix + ".norms"));
@@ -61,15 +65,17 @@ class Cats final : public Policy {
                          .weights = up_ ? up_->of(layer) : ops::ChannelSums{},
                          .norms = up_ ? norms_of(layer) : nullptr},
                         step.arrays, exec_.stream());
-    const ops::ChooseChannels choice{.ids = ids_,
-                                     .n = n_,
-                                     .scores = scores_,
-                                     .n_channels = bounds_.shape.ffn_dim,
-                                     .keep = keep_};
-    if (by_threshold_)
+    ops::ChooseChannels choice{.ids = ids_,
+                               .n = n_,
+                               .scores = scores_,
+                               .n_channels = bounds_.shape.ffn_dim,
+                               .keep = keep_};
+    if (by_threshold_) {
+      choice.counted = counted_ + 2 * int64_t{layer};
       ops::channels_above(choice, thresholds_.values[static_cast<size_t>(layer)], exec_.stream());
-    else
+    } else {
       ops::choose_channels(choice, exec_.stream());
+    }
     return {.kind = Selection::Kind::step, .list = {ids_, n_, keep_}};
   }
 
@@ -81,6 +87,9 @@ class Cats final : public Policy {
   }
 
  private:
+  size_t count_bytes() const {
+    return static_cast<size_t>(bounds_.shape.n_layers) * 2 * sizeof(int64_t);
+  }
   float* norms_of(int layer) const { return norms_ + layer * int64_t{bounds_.shape.ffn_dim}; }
 
   Bounds bounds_;
@@ -92,6 +101,7 @@ class Cats final : public Policy {
   float* norms_ = nullptr;                 // [n_layers, F] of down
   float* scores_ = nullptr;                // [F] of a step's layer
   int32_t *ids_ = nullptr, *n_ = nullptr;  // its list
+  int64_t* counted_ = nullptr;             // [n_layers, 2] of thresholds: lists, channels in them
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ struct FloorKeys {
     v("score_temperature", score_temperature, recipe::above(0),
       "verify floor, floor_or_argmax, typical: of the softmax that probabilities are of");
   }
+  bool operator==(const FloorKeys&) const = default;
   FloorRule rule() const {
     return {
         .probability = floor, .temperature = static_cast<float>(score_temperature), .delta = delta};
