@@ -278,9 +278,9 @@ void gate_up_channels_cuda(const GateUpChannelsParams& p, Stream stream) {
   };
   if (p.type == DType::bf16 && cuda::packable<bf16>(p.in, p.w, p.x) && fits(kLeastStages)) {
     const int stages = fits(kMostStages) ? kMostStages : kLeastStages;
-    // Of a multiprocessor more than half, as skinny_linear takes it there and for its reason.
-    const int least =
-        gpu.isa == cuda::GpuIsa::hopper ? gpu.shared_bytes / 2 - skinny::kReservedBytes + 256 : 0;
+    // Of a multiprocessor more than half, with the 1 KiB that the system adds: as skinny_linear,
+    // and for its reason.
+    const int least = gpu.isa == cuda::GpuIsa::hopper ? gpu.shared_bytes / 2 - 1024 + 256 : 0;
     const int bytes = std::max(bytes_of(stages), least);
     const auto kernel = p.rows > 8 ? kernel_of<2>(stages) : kernel_of<1>(stages);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
