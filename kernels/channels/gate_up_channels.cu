@@ -149,10 +149,22 @@ __device__ void finish(const Listed& list, int tile, const float* parts, int lan
   }
 }
 
-/// kGroups: eights of x's rows.
+/// x into shared memory, as [rows, pitch].
+__device__ void copy_rows(const GateUpChannelsParams& p, bf16x* to, int pitch) {
+  const auto* from = static_cast<const bf16x*>(p.x);
+  for (int n = 0; n < p.rows; ++n)
+#pragma unroll 4
+    for (int k = static_cast<int>(threadIdx.x) * 8; k < p.in; k += skinny::kThreads * 8)
+      *reinterpret_cast<uint4*>(to + n * pitch + k) =
+          *reinterpret_cast<const uint4*>(from + int64_t{n} * p.in + k);
+  __syncthreads();
+}
+
+/// kGroups: eights of x's rows. copies: x is read at once into shared memory; piece by piece from
+/// L2 it comes late while W does.
 template <int kGroups, int kStages>
 __global__ void __launch_bounds__(skinny::kThreads, 1)
-    gate_up_channels(const GateUpChannelsParams p) {
+    gate_up_channels(const GateUpChannelsParams p, const bool copies) {
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr int kWarps = skinny::kWarps, kChunk = skinny::kChunk;
   const bool early = p.ids == nullptr || p.settled;
@@ -176,11 +188,19 @@ __global__ void __launch_bounds__(skinny::kThreads, 1)
   loader.look_up();
   for (int s = 0; s < kStages; ++s) loader.issue(s);
   if (early) cuda::wait_for_previous();  // for x
+  const int pitch = copies ? skinny::pitch_of(p.in) : p.in;
+  const auto* rows = static_cast<const bf16x*>(p.x);
+  if (copies) {
+    auto* const copy = reinterpret_cast<bf16x*>(shared + kStages * skinny::kStageBytes +
+                                                skinny::parts_bytes(p.rows));
+    copy_rows(p, copy, pitch);
+    rows = copy;
+  }
   const bf16x* x[kGroups];
 #pragma unroll
   for (int j = 0; j < kGroups; ++j) {
     const int n = g + 8 * j;
-    x[j] = n < p.rows ? static_cast<const bf16x*>(p.x) + int64_t{n} * p.in : nullptr;
+    x[j] = n < p.rows ? rows + int64_t{n} * pitch : nullptr;
   }
   const int first = warp * kChunk + t * 8;
   skinny::Pieces<kGroups> ahead;
@@ -282,12 +302,14 @@ void gate_up_channels_cuda(const GateUpChannelsParams& p, Stream stream) {
     // and for its reason.
     const int least = gpu.isa == cuda::GpuIsa::hopper ? gpu.shared_bytes / 2 - 1024 + 256 : 0;
     const int bytes = std::max(bytes_of(stages), least);
+    // Of one row, as a rule: more take longer than they save (measured, 4 rows of 4,096).
+    const bool copies = bytes_of(stages) + p.rows * skinny::pitch_of(p.in) * 2 <= least;
     const auto kernel = p.rows > 8 ? kernel_of<2>(stages) : kernel_of<1>(stages);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int channels = p.output == ChannelOutput::swiglu ? 8 : skinny::kTileRows;
     const int tiles = (p.most + channels - 1) / channels;
     return cuda::launch(kernel, static_cast<unsigned>(std::min(tiles, gpu.multiprocessors)),
-                        skinny::kThreads, static_cast<size_t>(bytes), 1, stream, p);
+                        skinny::kThreads, static_cast<size_t>(bytes), 1, stream, p, copies);
   }
   cuda::with_act(p.type, [&](auto* act) {
     using T = std::remove_pointer_t<decltype(act)>;
