@@ -1,5 +1,4 @@
 #include "kernels/channels/choose_channels.h"
-#include "kernels/channels/score_of.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/scan.cuh"
@@ -27,10 +26,9 @@ struct Scores {
   __device__ static int place(int e) {
     return (cuda::warp_of() * kEach + e) * cuda::kWarp + cuda::lane_of();
   }
-  template <class Score>
-  __device__ void load(int n, const Score& score) {
+  __device__ void load(const float* scores, int n) {
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) x[e] = place(e) < n ? order_of(score(place(e))) : 0;
+    for (int e = 0; e < kEach; ++e) x[e] = place(e) < n ? order_of(scores[place(e)]) : 0;
   }
   __device__ int count(unsigned least) const {  // of the warp
     int n = 0;
@@ -153,12 +151,7 @@ __global__ void __launch_bounds__(kThreads) choose_channels_list(const ChooseCha
   cuda::start_after_previous();
   const int64_t l = blockIdx.x;
   Scores<kEach> scores;
-  if (p.gates.gate == nullptr)
-    scores.load(p.n_channels, [&](int j) { return p.scores[l * p.score_stride + j]; });
-  else if (p.gates.type == DType::bf16)
-    scores.load(p.n_channels, [&](int j) { return score_of<__nv_bfloat16>(p.gates, j); });
-  else
-    scores.load(p.n_channels, [&](int j) { return score_of<float>(p.gates, j); });
+  scores.load(p.scores + l * p.score_stride, p.n_channels);
   int reached = 0;
   unsigned least;
   if constexpr (kByThreshold) {

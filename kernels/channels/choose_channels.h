@@ -1,7 +1,7 @@
 #pragma once
 // Contracts of choose_channels and channels_above. No STL: included by sources compiled with
 // per-ISA flags.
-#include "kernels/channels/score_channels.h"
+#include "base/types.h"
 
 namespace tandem {
 
@@ -15,9 +15,6 @@ struct ChooseChannelsParams {
   float threshold;  // channels_above
   // channels_above: [n_lists, 2] each list adds 1 and its number; null: not counted.
   int64_t* counted = nullptr;
-  // On a GPU, of one list: where gate is not null, the scores are these, and none are read or
-  // written.
-  ScoreChannelsParams gates = {};
 };
 
 /// The `keep` channels of the largest scores; of equal ones at the threshold the last. Zeros of

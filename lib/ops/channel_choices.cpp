@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <optional>
 
 #include "base/check.h"
 #include "ops/channels.h"
@@ -22,21 +21,8 @@ void norms(const ChannelNormsParams& p, Stream stream) {
   kNorms.run(p, p.n_channels, bytes, stream);
 }
 
-ScoreChannelsParams params_of(const ScoreChannels& what, const StepArrays& step) {
-  return {.scores = what.scores,
-          .gate = what.gate.raw(),
-          .weights = what.weights,
-          .norms = what.norms,
-          .slot = step.slot,
-          .row_begin = step.row_begin,
-          .n_seqs = step.n_seqs,
-          .n_channels = static_cast<int>(what.gate.row_size()),
-          .largest = what.largest,
-          .type = what.gate.dtype()};
-}
-
 void choose(const Operation<ChooseChannelsParams>& how, const ChooseChannels& what, float threshold,
-            Stream stream, const ScoreChannelsParams& gates = {}) {
+            Stream stream) {
   TANDEM_CHECK(stream.handle == nullptr || what.n_channels <= kMaxChosenFrom,
                "a choice from {} channels", what.n_channels);
   how.run({.ids = what.ids,
@@ -49,8 +35,7 @@ void choose(const Operation<ChooseChannelsParams>& how, const ChooseChannels& wh
            .n_channels = what.n_channels,
            .keep = what.keep,
            .threshold = threshold,
-           .counted = what.counted,
-           .gates = gates},
+           .counted = what.counted},
           what.n_lists, int64_t{what.n_channels} * int64_t{sizeof(float)}, stream);
 }
 
@@ -121,8 +106,17 @@ void channel_norms_down(float* out, const PackedWeights& w, Stream stream) {
 void score_channels(const ScoreChannels& what, const StepArrays& step, Stream stream) {
   check_stream("score_channels", what.gate, stream);
   const int64_t element = static_cast<int64_t>(dtype_bytes(what.gate.dtype()));
-  kScore.run(params_of(what, step), static_cast<int>(what.gate.row_size()),
-             what.gate.rows() * element, stream);
+  kScore.run({.scores = what.scores,
+              .gate = what.gate.raw(),
+              .weights = what.weights,
+              .norms = what.norms,
+              .slot = step.slot,
+              .row_begin = step.row_begin,
+              .n_seqs = step.n_seqs,
+              .n_channels = static_cast<int>(what.gate.row_size()),
+              .largest = what.largest,
+              .type = what.gate.dtype()},
+             static_cast<int>(what.gate.row_size()), what.gate.rows() * element, stream);
 }
 
 void choose_channels(const ChooseChannels& what, Stream stream) {
@@ -133,21 +127,6 @@ void choose_channels(const ChooseChannels& what, Stream stream) {
 
 void channels_above(const ChooseChannels& what, float threshold, Stream stream) {
   choose(kAbove, what, threshold, stream);
-}
-
-void choose_by_gates(const ScoreChannels& by, const ChooseChannels& what,
-                     const std::optional<float>& threshold, const StepArrays& step, Stream stream) {
-  // One block of a GPU chooses, and scores few rows faster than another kernel starts.
-  constexpr int64_t kScoredByOne = 4;
-  const bool fused = stream.handle != nullptr && by.gate.rows() <= kScoredByOne;
-  ScoreChannelsParams gates = {};
-  if (fused)
-    gates = params_of(by, step);
-  else
-    score_channels(by, step, stream);
-  TANDEM_CHECK(threshold || (what.keep > 0 && what.keep <= what.n_channels), "{} of {} channels",
-               what.keep, what.n_channels);
-  choose(threshold ? kAbove : kChoose, what, threshold.value_or(0), stream, gates);
 }
 
 }  // namespace tandem::ops

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "kernels/channels/channel_products.h"
@@ -98,12 +97,6 @@ struct ChooseChannels {
 void choose_channels(const ChooseChannels& what, Stream stream = {});
 /// Those whose score is at least `threshold`; any number.
 void channels_above(const ChooseChannels& what, float threshold, Stream stream = {});
-
-/// score_channels, whose scores are scratch, and then, of a step's only list, choose_channels, or
-/// channels_above a threshold: on a GPU often at once.
-void choose_by_gates(const ScoreChannels& by, const ChooseChannels& what,
-                     const std::optional<float>& threshold, const StepArrays& step,
-                     Stream stream = {});
 
 void unite_channels(const UniteChannelsParams& params, Stream stream = {});
 

@@ -101,25 +101,22 @@ void run(cuda::Queue& queue, int channels, int n_rows) {
                       }),
          bytes);
   if (n_rows > 16) return;
-  const ScoreChannelsParams by{.scores = static_cast<float*>(scores.at),
-                               .gate = x.at,
-                               .weights = to,
-                               .norms = nullptr,
-                               .slot = slots,
-                               .row_begin = begins,
-                               .n_seqs = 1,
-                               .n_channels = channels,
-                               .largest = false,
-                               .type = DType::bf16};
   report("score_channels",
-         microseconds(queue, kCalls, [&](int) { cuda_table().score_channels(by, stream_of()); }),
+         microseconds(queue, kCalls,
+                      [&](int) {
+                        cuda_table().score_channels({.scores = static_cast<float*>(scores.at),
+                                                     .gate = x.at,
+                                                     .weights = to,
+                                                     .norms = nullptr,
+                                                     .slot = slots,
+                                                     .row_begin = begins,
+                                                     .n_seqs = 1,
+                                                     .n_channels = channels,
+                                                     .largest = false,
+                                                     .type = DType::bf16},
+                                                    stream_of());
+                      }),
          bytes);
-  ChooseChannelsParams at_once = choice;
-  at_once.gates = by;
-  report(
-      "choose_channels, scored at once",
-      microseconds(queue, kCalls, [&](int) { cuda_table().choose_channels(at_once, stream_of()); }),
-      bytes);
 }
 
 }  // namespace

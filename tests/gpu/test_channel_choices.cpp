@@ -227,7 +227,6 @@ TEST_SUITE("gpu/channels") {
               if (weighed) p.weights = {d.sums.as<float>(), d.rows.as<float>(), channels, 1};
               require_same_in_graph(scores,
                                     [&] { cuda_table().score_channels(p, queue().stream()); });
-              const ScoreChannelsParams on_device = p;
               std::vector<float> want(n);
               p.scores = want.data();
               p.gate = s.x.data();
@@ -239,29 +238,6 @@ TEST_SUITE("gpu/channels") {
               const std::vector<float> got = scores.vector<float>();
               for (size_t j = 0; j < n; ++j)
                 REQUIRE(std::abs(got[j] - want[j]) <= 16 * 0x1p-23f * want[j]);
-              // Chosen by what was written, and at once.
-              const DeviceBuffer number(sizeof(int32_t));
-              const auto list = [&](const ScoreChannelsParams& gates) {
-                const DeviceBuffer written(n * sizeof(int32_t));
-                cuda_table().choose_channels({.ids = written.as<int32_t>(),
-                                              .n = number.as<int32_t>(),
-                                              .scores = scores.as<float>(),
-                                              .id_stride = 0,
-                                              .n_stride = 0,
-                                              .score_stride = 0,
-                                              .n_lists = 1,
-                                              .n_channels = channels,
-                                              .keep = (channels + 1) / 2,
-                                              .threshold = 0,
-                                              .gates = gates},
-                                             queue().stream());
-                cuda::launched("choose_channels", queue().stream());
-                return written.vector<int32_t>();
-              };
-              std::vector<int32_t> in_two = list({}), at_once = list(on_device);
-              in_two.resize((n + 1) / 2);
-              at_once.resize((n + 1) / 2);
-              REQUIRE(in_two == at_once);
             }
   }
 

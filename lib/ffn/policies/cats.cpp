@@ -59,22 +59,23 @@ class Cats final : public Policy {
   }
 
   Selection select(int layer, const kv::Step& step, const Tensor& gate) override {
-    const ops::ScoreChannels by{.scores = scores_,
-                                .gate = gate,
-                                .largest = by_threshold_,
-                                .weights = up_ ? up_->of(layer) : ops::ChannelSums{},
-                                .norms = up_ ? norms_of(layer) : nullptr};
+    ops::score_channels({.scores = scores_,
+                         .gate = gate,
+                         .largest = by_threshold_,
+                         .weights = up_ ? up_->of(layer) : ops::ChannelSums{},
+                         .norms = up_ ? norms_of(layer) : nullptr},
+                        step.arrays, exec_.stream());
     ops::ChooseChannels choice{.ids = ids_,
                                .n = n_,
                                .scores = scores_,
                                .n_channels = bounds_.shape.ffn_dim,
                                .keep = keep_};
-    std::optional<float> threshold;
     if (by_threshold_) {
       choice.counted = counted_ + 2 * int64_t{layer};
-      threshold = thresholds_.values[static_cast<size_t>(layer)];
+      ops::channels_above(choice, thresholds_.values[static_cast<size_t>(layer)], exec_.stream());
+    } else {
+      ops::choose_channels(choice, exec_.stream());
     }
-    ops::choose_by_gates(by, choice, threshold, step.arrays, exec_.stream());
     return {.kind = Selection::Kind::step, .list = {ids_, n_, keep_}};
   }
 
