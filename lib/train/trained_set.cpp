@@ -58,15 +58,27 @@ size_t at(int64_t offset) { return static_cast<size_t>(offset); }
 
 /// `n` of [first, first + of) without replacement, ascending.
 void draw(std::vector<int32_t>& to, PhiloxStream& stream, int64_t first, int64_t of, int64_t n) {
+  const bool most =
+      n > of / 2;  // then those that are left out are drawn: the last of many take long
+  const int64_t n_drawn = most ? of - n : n;
   std::vector<int32_t> drawn;
   // Numbers that were drawn before are replaced by others, until none was.
-  while (static_cast<int64_t>(drawn.size()) < n) {
-    for (auto missing = n - static_cast<int64_t>(drawn.size()); missing-- > 0;)
+  while (static_cast<int64_t>(drawn.size()) < n_drawn) {
+    for (auto missing = n_drawn - static_cast<int64_t>(drawn.size()); missing-- > 0;)
       drawn.push_back(static_cast<int32_t>(first + stream.below(static_cast<uint32_t>(of))));
     std::ranges::sort(drawn);
     drawn.erase(std::unique(drawn.begin(), drawn.end()), drawn.end());
   }
-  to.insert(to.end(), drawn.begin(), drawn.end());
+  if (!most) {
+    to.insert(to.end(), drawn.begin(), drawn.end());
+    return;
+  }
+  auto left_out = drawn.begin();
+  for (int64_t i = first; i < first + of; ++i)
+    if (left_out != drawn.end() && *left_out == i)
+      ++left_out;
+    else
+      to.push_back(static_cast<int32_t>(i));
 }
 
 TrainedMatrix whole() { return {.part = Part::all, .bias = true}; }

@@ -233,6 +233,10 @@ TEST_SUITE("train/scattered") {
     CHECK(static_cast<int64_t>(qkv.size()) - of_q ==
           2 * static_cast<int64_t>(0.05 * static_cast<double>(kv)));
     CHECK(qkv.back() < q + 2 * kv);
+    const std::vector<int32_t> most = train::scattered_set(c, 0.75, 1).layers[0].w_down.index;
+    CHECK(static_cast<int64_t>(most.size()) == int64_t{c.dim} * c.ffn_dim * 3 / 4);
+    CHECK(std::ranges::adjacent_find(most, std::greater_equal{}) == most.end());
+    CHECK(most.back() < int64_t{c.dim} * c.ffn_dim);
     const train::TrainedSet all = train::scattered_set(c, 1, 1);
     CHECK(all.layers[0].w_down.size() == int64_t{c.dim} * c.ffn_dim);
     CHECK_THROWS_AS(train::scattered_set(c, 0, 1), Error);
