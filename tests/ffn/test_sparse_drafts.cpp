@@ -60,14 +60,14 @@ TEST_SUITE("ffn/sparse-drafts") {
       CAPTURE(recipe::yaml_text(sparse.kind));
       const Sirius sirius(sparse);
       const auto requests = sirius.requests();
-      const Generated plain = generate(*sirius.engine, requests, rules(24));
+      const Generated plain = generate(*sirius.engine, requests, rules(48));
       const int pages = sirius.engine->cache().store().free_pages();
-      for (const TokenTree& tree : {chain_tree(12), tree_of(kBushy)}) {
+      for (const TokenTree& tree : {chain_tree(4), chain_tree(12), tree_of(kBushy)}) {
         CAPTURE(tree.levels());
         const auto rounds = sirius.rounds(tree);
-        CHECK(generate(*sirius.engine, requests, rules(24), rounds.get()).ids == plain.ids);
+        CHECK(generate(*sirius.engine, requests, rules(48), rounds.get()).ids == plain.ids);
         const std::vector<decode::Request> one = {requests[2]};
-        CHECK(generate(*sirius.engine, one, rules(24), rounds.get()).ids[0] == plain.ids[2]);
+        CHECK(generate(*sirius.engine, one, rules(48), rounds.get()).ids[0] == plain.ids[2]);
         CHECK(rounds->stats().accepted > 0);
         CHECK(rounds->stats().accepted < rounds->stats().drafted);
         CHECK(sirius.engine->cache().store().free_pages() == pages);
@@ -78,12 +78,12 @@ TEST_SUITE("ffn/sparse-drafts") {
   TEST_CASE("f32: with all channels every drafted token is the target's") {
     for (const recipe::Sparse& sparse : {griffin(1), cats(1)}) {
       const Sirius sirius(sparse);
-      for (const int k : {2, 16}) {
+      for (const int k : {2, 4, 8, 16}) {
         CAPTURE(k);
         const auto rounds = sirius.rounds(chain_tree(k));
         const auto requests = sirius.requests(3);
-        CHECK(generate(*sirius.engine, requests, rules(33), rounds.get()).ids ==
-              generate(*sirius.engine, requests, rules(33)).ids);
+        CHECK(generate(*sirius.engine, requests, rules(64), rounds.get()).ids ==
+              generate(*sirius.engine, requests, rules(64)).ids);
         CHECK(rounds->stats().tokens_per_round() == k);
         CHECK(rounds->stats().mean_offered() == k);
         CHECK(rounds->stats().mean_rollback() == 0);
@@ -124,18 +124,18 @@ TEST_SUITE("ffn/sparse-drafts") {
   TEST_CASE(
       "f32: with all channels a floor changes no text, and floor_or_argmax takes all tokens") {
     const Sirius sirius(griffin(1));
-    const auto requests = sirius.requests(2);
-    const Generated plain = generate(*sirius.engine, requests, rules(33));
+    const auto requests = sirius.requests(4);
+    const Generated plain = generate(*sirius.engine, requests, rules(64));
     for (const int k : {4, 16})
       for (const double floor : {0.1, 0.9}) {
         const auto by_floor = sirius.rounds(
             chain_tree(k), {.verify = VerifyChoice::floor, .floor = {.probability = floor}});
-        CHECK(generate(*sirius.engine, requests, rules(33), by_floor.get()).ids == plain.ids);
+        CHECK(generate(*sirius.engine, requests, rules(64), by_floor.get()).ids == plain.ids);
         CHECK(by_floor->stats().tokens_per_round() <= k);
         const auto or_argmax = sirius.rounds(
             chain_tree(k),
             {.verify = VerifyChoice::floor_or_argmax, .floor = {.probability = floor}});
-        CHECK(generate(*sirius.engine, requests, rules(33), or_argmax.get()).ids == plain.ids);
+        CHECK(generate(*sirius.engine, requests, rules(64), or_argmax.get()).ids == plain.ids);
         CHECK(or_argmax->stats().tokens_per_round() == k);
       }
   }
