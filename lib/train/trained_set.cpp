@@ -1,9 +1,7 @@
 #include "train/trained_set.h"
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
-#include <ranges>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -58,25 +56,18 @@ WeightPart weight_part(Part part) {
 
 size_t at(int64_t offset) { return static_cast<size_t>(offset); }
 
-/// `n` of [first, first + of) without replacement, ascending.
+/// `n` of [first, first + of) without replacement, ascending. A run that goes on draws its set
+/// again, so the same seed gives the same numbers in every version.
 void draw(std::vector<int32_t>& to, PhiloxStream& stream, int64_t first, int64_t of, int64_t n) {
-  // Of more than half those that are left out are drawn: the last of many would take long.
-  const bool most = n > of / 2;
-  const int64_t n_drawn = most ? of - n : n;
-  std::vector<int32_t> drawn;
-  // Numbers that were drawn before are replaced by others, until none was.
-  while (static_cast<int64_t>(drawn.size()) < n_drawn) {
-    for (auto missing = n_drawn - static_cast<int64_t>(drawn.size()); missing-- > 0;)
-      drawn.push_back(static_cast<int32_t>(first + stream.below(static_cast<uint32_t>(of))));
-    std::ranges::sort(drawn);
-    drawn.erase(std::unique(drawn.begin(), drawn.end()), drawn.end());
+  std::vector<bool> drawn(at(of));
+  for (int64_t missing = n; missing > 0;) {
+    const auto number = at(stream.below(static_cast<uint32_t>(of)));
+    if (drawn[number]) continue;
+    drawn[number] = true;
+    --missing;
   }
-  if (!most) {
-    to.insert(to.end(), drawn.begin(), drawn.end());
-    return;
-  }
-  const auto all = std::views::iota(static_cast<int32_t>(first), static_cast<int32_t>(first + of));
-  std::ranges::set_difference(all, drawn, std::back_inserter(to));
+  for (int64_t i = 0; i < of; ++i)
+    if (drawn[at(i)]) to.push_back(static_cast<int32_t>(first + i));
 }
 
 TrainedMatrix whole() { return {.part = Part::all, .bias = true}; }
