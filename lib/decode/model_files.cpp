@@ -8,9 +8,8 @@
 #include <string_view>
 
 #include "io/safetensors.h"
-#include "model/adapter.h"
+#include "model/adapters/any_adapter.h"
 #include "model/checkpoint.h"
-#include "model/low_rank_adapter.h"
 
 namespace tandem::decode {
 namespace {
@@ -58,25 +57,16 @@ void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
     add_tensor(f, *checkpoint.find(name), checkpoint);
 }
 
-/// adapter  a model::Adapter or a model::LowRankAdapter
-template <class Adapter>
-void merge(ModelFiles& m, Adapter adapter) {
+void add_adapter(ModelFiles& m, const recipe::Adapter& given) {
+  model::AnyAdapter adapter =
+      model::open_adapter(given.path, m.config, {m.name, m.fingerprint},
+                          given.force ? model::OtherBase::allowed : model::OtherBase::refused);
   Fingerprint f;
   f.add(m.fingerprint);
-  for (const io::TensorEntry& entry : adapter.file().entries())
-    add_tensor(f, entry, adapter.file());
+  const io::Safetensors& file = model::file_of(adapter);
+  for (const io::TensorEntry& entry : file.entries()) add_tensor(f, entry, file);
   m.fingerprint = f.text();
   m.source = model::adapted_source(std::move(m.source), std::move(adapter));
-}
-
-void add_adapter(ModelFiles& m, const recipe::Adapter& given) {
-  const std::filesystem::path folder = model::adapter_folder(given.path);
-  if (model::LowRankAdapter::is_at(folder))
-    merge(m, model::LowRankAdapter::open(folder, m.config));
-  else
-    merge(m, model::Adapter::open(
-                 folder, m.config, {m.name, m.fingerprint},
-                 given.force ? model::OtherBase::allowed : model::OtherBase::refused));
 }
 
 bool has_tokenizer(const std::filesystem::path& folder) {

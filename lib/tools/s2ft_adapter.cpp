@@ -9,7 +9,7 @@
 #include "cli/terminal.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
-#include "model/low_rank_adapter.h"
+#include "model/adapters/low_rank_adapter.h"
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
 #include "tools/adapters/merge_check.h"

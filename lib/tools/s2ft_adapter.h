@@ -4,7 +4,7 @@
 
 #include "cli/context.h"
 #include "decode/model_files.h"
-#include "model/adapter.h"
+#include "model/adapters/adapter.h"
 #include "recipe/sections.h"
 
 namespace tandem::tools {

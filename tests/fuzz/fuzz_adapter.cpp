@@ -2,8 +2,8 @@
 // input that begins as JSON is an adapter of PEFT: its configuration, a zero byte, its tensors.
 #include <algorithm>
 
-#include "model/adapter.h"
-#include "model/low_rank_adapter.h"
+#include "model/adapters/adapter.h"
+#include "model/adapters/low_rank_adapter.h"
 #include "state_model.h"
 #include "target.h"
 

@@ -9,7 +9,7 @@
 #include "error_text.h"
 #include "io/file.h"
 #include "io/safetensors.h"
-#include "model/adapter.h"
+#include "model/adapters/adapter.h"
 #include "temporary_folder.h"
 
 using namespace tandem;

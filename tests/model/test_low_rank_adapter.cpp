@@ -9,8 +9,8 @@
 #include "error_text.h"
 #include "io/file.h"
 #include "io/safetensors.h"
-#include "model/low_rank_adapter.h"
-#include "model/low_rank_config.h"
+#include "model/adapters/low_rank_adapter.h"
+#include "model/adapters/low_rank_config.h"
 #include "temporary_folder.h"
 
 using namespace tandem;

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "model/adapter.h"
+#include "model/adapters/adapter.h"
 #include "temporary_folder.h"
 #include "train/export/export_adapter.h"
 #include "train/export/export_model.h"

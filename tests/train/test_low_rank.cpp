@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "base/parallel.h"
-#include "model/adapter.h"
+#include "model/adapters/adapter.h"
 #include "ops/linear_gradient.h"
 #include "temporary_folder.h"
 #include "train/checkpoint/checkpoint.h"

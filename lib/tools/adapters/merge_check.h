@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "model/adapter.h"
+#include "model/adapters/adapter.h"
 #include "tools/adapters/progress.h"
 
 namespace tandem::tools {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "model/adapter.h"
+#include "model/adapters/adapter.h"
 #include "tools/adapters/progress.h"
 
 namespace tandem::tools {

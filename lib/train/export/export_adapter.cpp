@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "model/adapter.h"
+#include "model/adapters/adapter.h"
 #include "recipe/fields_of.h"
 
 namespace tandem::train {

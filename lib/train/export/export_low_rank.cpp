@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/low_rank_adapter.h"
+#include "model/adapters/low_rank_adapter.h"
 
 namespace tandem::train {
 namespace {

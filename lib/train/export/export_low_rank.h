@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "model/low_rank_merge.h"
+#include "model/adapters/low_rank_merge.h"
 #include "train/settings.h"
 #include "train/trained_set.h"
 
@@ -16,7 +16,7 @@ std::vector<model::LowRankDelta> low_rank_deltas(const TrainedSet& set,
                                                  std::span<const float> values);
 
 /// Writes the factors of a run of method lora or dora as an adapter of PEFT, in f32
-/// (model/low_rank_adapter.h).
+/// (model/adapters/low_rank_adapter.h).
 /// base     the base model, as it was named
 /// errors   kind input: cannot create, no space left
 void export_low_rank(const std::filesystem::path& folder, const std::string& base,

@@ -7,7 +7,7 @@
 
 #include "base/convert.h"
 #include "base/error.h"
-#include "model/low_rank_merge.h"
+#include "model/adapters/low_rank_merge.h"
 #include "model/weight_table.h"
 #include "train/export/export_low_rank.h"
 

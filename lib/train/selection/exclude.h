@@ -3,7 +3,7 @@
 #include <span>
 #include <string>
 
-#include "model/adapter.h"
+#include "model/adapters/adapter.h"
 #include "train/selection/selection.h"
 
 namespace tandem::train {

@@ -1,4 +1,4 @@
-#include "model/low_rank_config.h"
+#include "model/adapters/low_rank_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "io/json.h"
 #include "io/quote.h"
-#include "model/adapter.h"
-#include "model/low_rank_format.h"
+#include "model/adapters/adapter.h"
+#include "model/adapters/low_rank_format.h"
 #include "text/regex.h"
 
 namespace tandem::model {

@@ -3,8 +3,8 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "io/atomic_file.h"
-#include "model/adapter.h"
-#include "model/adapter_format.h"
+#include "model/adapters/adapter.h"
+#include "model/adapters/adapter_format.h"
 
 namespace tandem::model {
 namespace {

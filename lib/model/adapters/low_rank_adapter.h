@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "io/safetensors.h"
+#include "model/adapters/low_rank_merge.h"
 #include "model/config.h"
-#include "model/low_rank_merge.h"
 #include "model/weights.h"
 
 namespace tandem::model {

@@ -4,8 +4,8 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "io/atomic_file.h"
-#include "model/low_rank_adapter.h"
-#include "model/low_rank_format.h"
+#include "model/adapters/low_rank_adapter.h"
+#include "model/adapters/low_rank_format.h"
 
 namespace tandem::model {
 namespace {

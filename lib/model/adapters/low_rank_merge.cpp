@@ -1,4 +1,4 @@
-#include "model/low_rank_merge.h"
+#include "model/adapters/low_rank_merge.h"
 
 #include <algorithm>
 #include <cmath>

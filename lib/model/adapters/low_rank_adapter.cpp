@@ -1,4 +1,4 @@
-#include "model/low_rank_adapter.h"
+#include "model/adapters/low_rank_adapter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "io/file.h"
 #include "io/quote.h"
-#include "model/adapter.h"
-#include "model/changed_source.h"
-#include "model/low_rank_config.h"
-#include "model/low_rank_format.h"
+#include "model/adapters/adapter.h"
+#include "model/adapters/changed_source.h"
+#include "model/adapters/low_rank_config.h"
+#include "model/adapters/low_rank_format.h"
 #include "ops/loading.h"
 
 namespace tandem::model {

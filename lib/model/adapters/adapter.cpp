@@ -1,4 +1,4 @@
-#include "model/adapter.h"
+#include "model/adapters/adapter.h"
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,8 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/quote.h"
-#include "model/adapter_format.h"
-#include "model/changed_source.h"
+#include "model/adapters/adapter_format.h"
+#include "model/adapters/changed_source.h"
 #include "ops/loading.h"
 
 namespace tandem::model {

@@ -1,0 +1,29 @@
+#include "model/adapters/any_adapter.h"
+
+namespace tandem::model {
+
+AnyAdapter open_adapter(const std::filesystem::path& path, const ModelConfig& config,
+                        const AdapterBase& base, OtherBase other) {
+  const std::filesystem::path folder = adapter_folder(path);
+  if (LowRankAdapter::is_at(folder)) return LowRankAdapter::open(folder, config);
+  return Adapter::open(folder, config, base, other);
+}
+
+const io::Safetensors& file_of(const AnyAdapter& adapter) {
+  return std::visit([](const auto& a) -> const io::Safetensors& { return a.file(); }, adapter);
+}
+
+bool holds(const AnyAdapter& adapter, Weight weight, int layer) {
+  return std::visit([&](const auto& a) { return a.holds(weight, layer); }, adapter);
+}
+
+std::unique_ptr<WeightSource> adapted_source(std::unique_ptr<WeightSource> base,
+                                             AnyAdapter adapter) {
+  return std::visit(
+      [&](auto& a) -> std::unique_ptr<WeightSource> {
+        return adapted_source(std::move(base), std::move(a));
+      },
+      adapter);
+}
+
+}  // namespace tandem::model
