@@ -87,6 +87,9 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(square_sum);
   TANDEM_PICK(adamw);
   TANDEM_PICK_BF16(dropout);
+  t.group_rows = group_rows_cpu;
+  TANDEM_PICK_BF16(grouped_dots);
+  TANDEM_PICK_BF16(grouped_sums);
   TANDEM_PICK_BF16(magnitude_scale);
   TANDEM_PICK(magnitude_gradient);
   t.row_squares = row_squares_cpu;

@@ -1,6 +1,7 @@
 #pragma once
 #include "base/cpu_features.h"
 #include "kernels/adapter/dropout.h"
+#include "kernels/adapter/grouped_products.h"
 #include "kernels/adapter/magnitude.h"
 #include "kernels/adapter/weight_norms.h"
 #include "kernels/attention/attention.h"
@@ -124,6 +125,9 @@ struct CpuTable {
   SquareSumFn* square_sum;
   AdamWFn* adamw;
   DropoutFn* dropout;
+  GroupRowsFn* group_rows;
+  GroupedDotsFn* grouped_dots;
+  GroupedSumsFn* grouped_sums;
   MagnitudeScaleFn* magnitude_scale;
   MagnitudeGradientFn* magnitude_gradient;
   RowSquaresFn* row_squares;

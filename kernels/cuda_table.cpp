@@ -118,10 +118,15 @@ constexpr CudaTable kTable{
     .adamw = {adamw_cuda},
     .adamw_narrow = {adamw_narrow_cuda},
     .dropout = {dropout_cuda},
+    .group_rows = {group_rows_cuda},
+    .grouped_dots = {grouped_dots_cuda},
+    .grouped_sums = {grouped_sums_cuda},
     .magnitude_scale = {magnitude_scale_cuda},
     .magnitude_gradient = {magnitude_gradient_cuda},
     .row_squares = {row_squares_cuda},
     .weight_norms = {weight_norms_cuda},
+    .write_slices = {write_slices_cuda},
+    .merge_low_rank = {merge_low_rank_cuda},
 };
 
 }  // namespace

@@ -1,7 +1,9 @@
 #pragma once
 #include "kernels/adapter/dropout.h"
+#include "kernels/adapter/grouped_products.h"
 #include "kernels/adapter/magnitude.h"
 #include "kernels/adapter/weight_norms.h"
+#include "kernels/adapter/write_slices.h"
 #include "kernels/attention/attention_backward_cuda.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
@@ -156,10 +158,15 @@ struct CudaTable {
   cuda::Bodies<void(const AdamWParams&, Stream)> adamw;
   cuda::Bodies<void(const AdamWNarrowParams&, Stream)> adamw_narrow;
   cuda::Bodies<void(const DropoutParams&, Stream)> dropout;
+  cuda::Bodies<void(const GroupRowsParams&, Stream)> group_rows;
+  cuda::Bodies<void(const GroupedDotsParams&, Stream)> grouped_dots;
+  cuda::Bodies<void(const GroupedSumsParams&, Stream)> grouped_sums;
   cuda::Bodies<void(const MagnitudeScaleParams&, Stream)> magnitude_scale;
   cuda::Bodies<void(const MagnitudeGradientParams&, Stream)> magnitude_gradient;
   cuda::Bodies<void(const RowSquaresParams&, Stream)> row_squares;
   cuda::Bodies<void(const WeightNormsParams&, Stream)> weight_norms;
+  cuda::Bodies<void(const WriteSlicesParams&, Stream)> write_slices;
+  cuda::Bodies<void(const MergeLowRankParams&, Stream)> merge_low_rank;
 
   /// Calls f(name, bodies) for every operation.
   template <class F>
@@ -254,10 +261,15 @@ struct CudaTable {
     f("adamw", adamw);
     f("adamw_narrow", adamw_narrow);
     f("dropout", dropout);
+    f("group_rows", group_rows);
+    f("grouped_dots", grouped_dots);
+    f("grouped_sums", grouped_sums);
     f("magnitude_scale", magnitude_scale);
     f("magnitude_gradient", magnitude_gradient);
     f("row_squares", row_squares);
     f("weight_norms", weight_norms);
+    f("write_slices", write_slices);
+    f("merge_low_rank", merge_low_rank);
   }
 };
 

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""A small task to learn: lines of a lighthouse's log become JSON.
+"""Two small tasks to learn: lines of a lighthouse's log become JSON, or a telegram.
 
-    scripts/station-log.py make FOLDER [--train N] [--heldout N] [--seed N]
-    scripts/station-log.py score FOLDER/heldout.jsonl EVENTS.jsonl
+    scripts/station-log.py make FOLDER [--task log|telegram] [--train N] [--heldout N] [--seed N]
+    scripts/station-log.py score FOLDER/heldout.jsonl ... EVENTS.jsonl
+    scripts/station-log.py mix NAME=FOLDER ... > prompts.jsonl
 
 make writes train.jsonl and heldout.jsonl, records {"instruction", "output"} of which no line is in
 both, and heldout-prompts.jsonl for `pig-generate --prompts`, written as data.template plain writes
 them. The same seed gives the same files everywhere. score compares what pig-generate wrote with
---format jsonl for these prompts with the outputs that were held out: a record is right if its text
-is the output, character by character. Exit status: 0, 1 where an answer is missing.
+--format jsonl for these prompts, or for those of several tasks in turn, with the outputs that were held out: a
+record is right if its text is the output, character by character. mix prints the held-out prompts of several tasks in turn, each with
+the name of the adapter that it is for. Exit status: 0, 1 where an answer is missing.
 """
 
 import argparse
@@ -61,7 +63,17 @@ def clock(draw, hour, minute):
     return f"{hour % 12}.{minute:02} in the {part}"
 
 
-def entry(draw):
+def telegram(fact):
+    """What the mainland is told, in the fewest words."""
+    words = [fact["time"].replace(":", ""), fact["wind"], str(fact["force"]), fact["sea"]]
+    if fact["glass"] is not None:
+        words.append(f"glass {fact['glass']}")
+    if fact["ship"] is not None:
+        words.append(f"{fact['ship']} to {fact['to']}")
+    return " ".join(words + ["stop"]).upper()
+
+
+def entry(draw, task):
     """One line of the log, and what it says."""
     hour, minute = draw.below(24), draw.below(60)
     wind, force, sea = draw.of(list(DIRECTIONS)), draw.below(13), draw.of(SEAS)
@@ -84,13 +96,15 @@ def entry(draw):
     if draw.below(3) == 0:
         parts.append(draw.of(REMARKS))
     line = f"{clock(draw, hour, minute)}. " + " ".join(draw.shuffled(parts))
+    if task == "telegram":
+        return "To send: " + line, telegram(fact)
     return line, json.dumps(fact, separators=(",", ":"))
 
 
 def make(options):
     draw, lines = Draw(options.seed), {}
     while len(lines) < options.train + options.heldout:
-        line, output = entry(draw)
+        line, output = entry(draw, options.task)
         lines.setdefault(line, output)
     records = [{"instruction": line, "output": output} for line, output in lines.items()]
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -118,26 +132,42 @@ def fields_of(text):
     return value if isinstance(value, dict) else None
 
 
+def parts_of(text):
+    """What an answer says: the fields of JSON, or words."""
+    return fields_of(text) or dict(enumerate(text.split()))
+
+
 def score(options):
-    expected = [row["output"] for row in rows_of(options.heldout)]
+    tasks = [[row["output"] for row in rows_of(path)] for path in options.heldout]
     texts = {}
     for event in rows_of(options.events):
         if event.get("event") in ("token", "finish"):
             texts[event["seq"]] = texts.get(event["seq"], "") + event.get("text", "")
-    missing = len(expected) - len(texts)
-    exact = valid = n_fields = right_fields = 0
-    for i, output in enumerate(expected):
-        text = texts.get(i, "")
-        found, wanted = fields_of(text) or {}, json.loads(output)
+    missing = len(tasks) * min(map(len, tasks)) - len(texts)
+    for i, expected in enumerate(tasks):
+        judge(options.heldout[i].parent.name, expected, [texts.get(k * len(tasks) + i, "") for k in range(len(expected))])
+    if missing > 0:
+        sys.exit(f"station-log.py: {missing} answers are missing in {options.events}")
+
+
+def judge(task, expected, answers):
+    exact = n_fields = right_fields = 0
+    for output, text in zip(expected, answers):
+        found, wanted = parts_of(text), parts_of(output)
         exact += text == output
-        valid += fields_of(text) is not None
         n_fields += len(wanted)
         right_fields += sum(found.get(key, ...) == value for key, value in wanted.items())
     n = len(expected)
-    print(f"exact match {exact} of {n} ({100 * exact / n:.1f} %), JSON {100 * valid / n:.1f} %, "
-          f"fields {100 * right_fields / n_fields:.1f} %")
-    if missing > 0:
-        sys.exit(f"station-log.py: {missing} of {n} answers are missing in {options.events}")
+    print(f"{task}: exact match {exact} of {n} ({100 * exact / n:.1f} %), parts {100 * right_fields / n_fields:.1f} %")
+
+
+def mix(options):
+    tasks = [task.partition("=")[::2] for task in options.tasks]
+    rows = [[dict(row, adapter=name) for row in rows_of(Path(folder) / "heldout-prompts.jsonl")]
+            for name, folder in tasks]
+    for turn in zip(*rows):
+        for row in turn:
+            print(json.dumps(row))
 
 
 def main():
@@ -145,14 +175,18 @@ def main():
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     maker = commands.add_parser("make", help="write the data")
     maker.add_argument("folder", type=Path)
+    maker.add_argument("--task", choices=["log", "telegram"], default="log")
     maker.add_argument("--train", type=int, default=4000)
     maker.add_argument("--heldout", type=int, default=200)
     maker.add_argument("--seed", type=int, default=0)
     maker.set_defaults(run=make)
     scorer = commands.add_parser("score", help="judge generated text")
-    scorer.add_argument("heldout", type=Path)
+    scorer.add_argument("heldout", type=Path, nargs="+")
     scorer.add_argument("events", type=Path)
     scorer.set_defaults(run=score)
+    mixer = commands.add_parser("mix", help="held-out prompts of several tasks, each with its adapter's name")
+    mixer.add_argument("tasks", nargs="+", metavar="NAME=FOLDER")
+    mixer.set_defaults(run=mix)
     options = parser.parse_args()
     options.run(options)
 

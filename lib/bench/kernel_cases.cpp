@@ -28,6 +28,7 @@ constexpr std::array kFamilies = {
     Family{"loading", loading_cases}, Family{"lsh", lsh_cases},
     Family{"code", code_cases},       Family{"attend", attend_cases},
     Family{"tree", tree_cases},       Family{"backward", backward_cases},
+    Family{"adapter", adapter_cases},
 };
 
 }  // namespace
@@ -35,6 +36,9 @@ constexpr std::array kFamilies = {
 void KernelShapes::check(recipe::Problems& p) const {
   if (n_heads % n_kv_heads != 0)
     p.field("n_heads", "expected a multiple of n_kv_heads = {}, found {}", n_kv_heads, n_heads);
+  if (slices > dim || rank > dim)
+    p.field(slices > dim ? "slices" : "rank", "bench: adapters change at most dim = {} features",
+            dim);
   if (head_dim % 2 != 0) p.field("head_dim", "expected an even number, found {}", head_dim);
   const auto names = kernel_families();
   for (const std::string& family : families)

@@ -18,6 +18,7 @@ struct KernelShapes {
   recipe::TokenCount context{4096};
   int dim = 2048, ffn_dim = 8192, n_heads = 32, n_kv_heads = 8, head_dim = 64, vocab = 128256;
   double keep = 0.5;
+  int slices = 64, rank = 32;
   recipe::Duration min_time{0.5};
 
   template <class V>
@@ -32,6 +33,9 @@ struct KernelShapes {
     v("dim", dim, at_least(1).up_to(kMost), "model width");
     v("ffn_dim", ffn_dim, at_least(1).up_to(kMost), "FFN width");
     v("keep", keep, at_least(0).up_to(1), "share of the FFN's channels that family ffn lists");
+    v("slices", slices, at_least(1).up_to(kMost),
+      "rows or columns of a [dim, dim] matrix that an adapter of family adapter changes");
+    v("rank", rank, at_least(1).up_to(4096), "of its low-rank factors");
     v("n_heads", n_heads, at_least(1).up_to(1024), "query heads, a multiple of n_kv_heads");
     v("n_kv_heads", n_kv_heads, at_least(1).up_to(1024), "KV heads");
     v("head_dim", head_dim, at_least(2).up_to(512), "width of a head, even");

@@ -25,6 +25,7 @@ KernelCases sample_cases(const KernelShapes& s);
 KernelCases tree_cases(const KernelShapes& s);
 KernelCases loading_cases(const KernelShapes& s);
 KernelCases backward_cases(const KernelShapes& s);
+KernelCases adapter_cases(const KernelShapes& s);
 
 /// A tensor that owns its memory (64-byte aligned, huge pages where given), shared by copies.
 class OwnedTensor {

@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
 #include "base/clock.h"
 #include "base/rng.h"
+
+#include <nlohmann/json.hpp>
+
 #include "bench/layer_bench.h"
 #include "kv/fill_random.h"
 #include "kv/policies/token_index.h"
+#include "model/adapters/synthetic_adapter.h"
 #include "model/context.h"
 #include "model/work.h"
 
@@ -41,6 +46,19 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   return spec;
 }
 
+/// Of prefill and decode.
+decode::EngineSpec whole_spec(const ModelCase& c, const Interrupted& interrupted = {}) {
+  decode::EngineSpec spec = engine_spec(c, interrupted);
+  if (c.bench.adapters.n > 0) spec.adapters = decode::AdapterUse::mix;
+  return spec;
+}
+
+decode::EngineSpec switch_spec(const ModelCase& c, const Interrupted& interrupted = {}) {
+  decode::EngineSpec spec = engine_spec(c, interrupted);
+  spec.adapters = decode::AdapterUse::switched;
+  return spec;
+}
+
 }  // namespace
 
 std::string_view phase_name(ModelPhase phase) {
@@ -57,9 +75,42 @@ void ModelBench::check(recipe::Problems& p) const {
     if (std::find(phases.begin(), phases.begin() + static_cast<long>(i), phases[i]) !=
         phases.begin() + static_cast<long>(i))
       p.field("phases", "bench.phases: '{}' is listed twice", phase_name(phases[i]));
+  if (has(ModelPhase::switching) && adapters.n < 2)
+    p.field("adapters.n", "bench.adapters.n: a switch needs 2 adapters, found {}", adapters.n);
+  if (adapters.n > 0 && adapters.kind == AdapterKind::s2ft &&
+      adapters.o + adapters.up + adapters.down == 0)
+    p.field("adapters.down", "bench.adapters: of s2ft, one of o, up and down must be above 0");
   if (random_kv && !has(ModelPhase::decode))
     p.field("random_kv",
             "bench.random_kv: only decode reads the cache, and it is not among the phases");
+}
+
+std::string AdapterBench::text() const {
+  if (n == 0) return {};
+  return fmt::format("{} {}", n, enum_names(kind)[static_cast<size_t>(kind)]);
+}
+
+nlohmann::ordered_json AdapterBench::json() const {
+  nlohmann::ordered_json j = {
+      {"n", n}, {"kind", recipe::yaml_text(kind)}, {"numbers", "synthetic"}};
+  if (kind == AdapterKind::lora)
+    j["rank"] = rank;
+  else
+    j.update({{"o", o}, {"up", up}, {"down", down}});
+  return j;
+}
+
+void add_adapters(decode::ModelFiles& files, const ModelBench& bench, uint64_t seed) {
+  const AdapterBench& a = bench.adapters;
+  const model::SyntheticAdapter shape{.low_rank = a.kind == AdapterKind::lora,
+                                      .o = a.o,
+                                      .down = a.down,
+                                      .up = a.up,
+                                      .rank = a.rank};
+  for (int i = 0; i < a.n; ++i)
+    files.adapters.push_back(model::synthetic_adapter(shape, fmt::format("synthetic {}", i),
+                                                      files.config, {files.name, files.fingerprint},
+                                                      seed + static_cast<uint64_t>(i)));
 }
 
 int ModelCase::max_tokens() const {
@@ -102,15 +153,19 @@ MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelF
       return linear_plan(c, files.config);
     case ModelPhase::attention:
       return attention_plan(c, files.config);
-    default:
+    case ModelPhase::switching:
+      return decode::Engine::plan(files, switch_spec(c));
+    case ModelPhase::load:
       return decode::Engine::plan(files, engine_spec(c));
+    default:
+      return decode::Engine::plan(files, whole_spec(c));
   }
 }
 
 EngineBench::EngineBench(decode::ModelFiles files, const ModelCase& c,
                          const Interrupted& interrupted,
                          const std::function<void(double share)>& on_load)
-    : case_(c), engine_(std::move(files), engine_spec(c, interrupted), on_load) {
+    : case_(c), engine_(std::move(files), whole_spec(c, interrupted), on_load) {
   for (int b = 0; b < c.batch; ++b) {
     PhiloxStream draw(c.seed, static_cast<uint32_t>(b));
     std::vector<int32_t>& ids = tokens_.emplace_back();
@@ -126,7 +181,11 @@ void EngineBench::restart() {
     for (const int slot : *slots) cache.release(slot);
     slots->clear();
   }
-  for (int b = 0; b < case_.batch; ++b) prompts_.push_back(cache.create());
+  for (int b = 0; b < case_.batch; ++b) {
+    prompts_.push_back(cache.create());
+    if (case_.bench.adapters.n > 0)
+      engine_.use_adapter(prompts_.back(), b % case_.bench.adapters.n);
+  }
   prompts_read_ = false;
 }
 
@@ -229,6 +288,8 @@ PhaseResult EngineBench::decode() {
   r.tokens = case_.batch;
   r.work.bytes =
       static_cast<double>(engine_.weight_bytes()) + (usage.bytes() - kv_before) / n_steps;
+  for (int a = 0; a < std::min(case_.batch, case_.bench.adapters.n); ++a)
+    r.work.bytes += static_cast<double>(engine_.adapter_bytes(a));
   r.work.host_bytes = static_cast<double>(engine_.streamed_bytes()) +
                       (engine_.cache().streamed_bytes() - streamed_before) / n_steps;
   r.work.flops = case_.batch * (model::layer_flops(config) + model::head_flops(config) +
@@ -244,6 +305,23 @@ PhaseResult bench_load(const std::function<decode::ModelFiles()>& open, const Mo
   r.samples = measure([&] { engine.emplace(open(), engine_spec(c, interrupted), on_load); },
                       c.rules(), [&] { engine.reset(); });
   r.work.bytes = static_cast<double>(engine->memory_plan().group_bytes("weights"));
+  return r;
+}
+
+PhaseResult bench_switch(decode::ModelFiles files, const ModelCase& c,
+                         const Interrupted& interrupted,
+                         const std::function<void(double share)>& on_load) {
+  PhaseResult r{.phase = ModelPhase::switching};
+  decode::Engine engine(std::move(files), switch_spec(c, interrupted), on_load);
+  int next = 0;
+  engine.switch_adapter(next);
+  r.samples = measure(
+      [&] {
+        next = (next + 1) % c.bench.adapters.n;
+        engine.switch_adapter(next);
+      },
+      c.rules());
+  r.work.bytes = static_cast<double>(engine.adapter_bytes(0));
   return r;
 }
 

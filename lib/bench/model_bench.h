@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -19,11 +20,36 @@ enum class ModelPhase : uint8_t {
   linear,     // the four products of a layer, against oneDNN alone on the same shapes
   attention,  // prefill attention of one layer and one sequence
   load,       // opening a model and bringing its weights to the device, file in the page cache
+  switching,  // from one of bench.adapters in the weights to the next
 };
-constexpr std::array<std::string_view, 5> enum_names(ModelPhase) {
-  return {"prefill", "decode", "linear", "attention", "load"};
+constexpr std::array<std::string_view, 6> enum_names(ModelPhase) {
+  return {"prefill", "decode", "linear", "attention", "load", "switch"};
 }
 std::string_view phase_name(ModelPhase phase);
+
+enum class AdapterKind : uint8_t { s2ft, lora };
+constexpr std::array<std::string_view, 2> enum_names(AdapterKind) { return {"s2ft", "lora"}; }
+
+/// Section `adapters` of it: of synthetic numbers.
+struct AdapterBench {
+  int n = 0;
+  AdapterKind kind = AdapterKind::s2ft;
+  double o = 0, up = 0, down = 0.03;
+  int rank = 32;
+
+  template <class V>
+  void fields(V& v) {
+    v("n", n, recipe::between(0, 1024), "that the sequences of a batch have in turn; 0 = none");
+    v("kind", kind, "s2ft: slices of weights; lora: factors of q, k, v, up and down");
+    v("o", o, recipe::between(0, 1), "of s2ft, the share of heads of o");
+    v("up", up, recipe::between(0, 1), "of s2ft, the share of channels of up");
+    v("down", down, recipe::between(0, 1), "of s2ft, the share of channels of down");
+    v("rank", rank, recipe::between(1, 4096), "of lora");
+  }
+  /// `8 s2ft`; empty without any.
+  std::string text() const;
+  nlohmann::ordered_json json() const;
+};
 
 /// Section `bench` of pig-bench.
 struct ModelBench {
@@ -32,10 +58,12 @@ struct ModelBench {
   bool random_kv = false;
   int min_runs = 10;
   recipe::Duration min_time{3.0};
+  AdapterBench adapters;
 
   template <class V>
   void fields(V& v) {
     using recipe::at_least;
+    v("adapters", adapters, "synthetic adapters that sequences have");
     v("phases", phases, "what to measure; each gives a record");
     v("new_tokens", new_tokens, at_least(1).up_to(1 << 20).unit("tokens"),
       "decode goes this far beyond run.context, then starts over");
@@ -70,6 +98,9 @@ struct ModelCase {
 /// errors   kind recipe: sizes beyond the model's
 ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const recipe::Cache& cache,
                      recipe::Compute compute, const model::ModelConfig& config, Device device = {});
+
+/// Gives the model the adapters of bench.adapters.
+void add_adapters(decode::ModelFiles& files, const ModelBench& bench, uint64_t seed);
 
 /// Every byte of a phase. Prefill and decode share one engine and so one plan.
 MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelFiles& files);
@@ -132,6 +163,11 @@ class EngineBench {
 PhaseResult bench_load(const std::function<decode::ModelFiles()>& open, const ModelCase& c,
                        const Interrupted& interrupted,
                        const std::function<void(double share)>& on_load = {});
+/// Times of switches, each to the next of bench.adapters: host's, waits for the device included.
+/// errors   as EngineBench
+PhaseResult bench_switch(decode::ModelFiles files, const ModelCase& c,
+                         const Interrupted& interrupted,
+                         const std::function<void(double share)>& on_load = {});
 /// errors   kind interrupted
 PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
                          const Interrupted& interrupted);

@@ -32,6 +32,7 @@ Ceilings ceilings_of(ModelPhase phase, Ceilings c) {
 const char* timing_name(ModelPhase phase) {
   if (phase == ModelPhase::prefill) return "prefill";
   if (phase == ModelPhase::load) return "load";
+  if (phase == ModelPhase::switching) return "switch";
   return phase == ModelPhase::decode ? "decode_step" : "step";
 }
 
@@ -46,6 +47,8 @@ Json workload(const ModelCase& c, ModelPhase phase) {
     return w;
   }
   if (phase == ModelPhase::load) return w;
+  if (c.bench.adapters.n > 0) w["adapters"] = c.bench.adapters.json();
+  if (phase == ModelPhase::switching) return w;
   if (c.savings.n_streamed > 0) w["layers_streamed"] = c.savings.n_streamed;
   if (c.savings.host_embedding) w["embedding"] = "host";
   if (c.savings.prompt_passes > 1) w["prompt_passes"] = c.savings.prompt_passes;
@@ -64,7 +67,7 @@ Json workload(const ModelCase& c, ModelPhase phase) {
 
 /// Prefill attention is dense under every policy.
 std::string method_cell(const ModelCase& c, ModelPhase phase) {
-  if (phase == ModelPhase::load) return "";
+  if (phase == ModelPhase::load || phase == ModelPhase::switching) return "";
   if (phase == ModelPhase::linear) return fmt::format("{} rows", c.chunk);
   return phase == ModelPhase::attention ? "dense" : method_name(c.cache);
 }
@@ -77,6 +80,8 @@ std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceili
   std::string text;
   if (r.phase == ModelPhase::load && ceilings.copy_in_gbps > 0)
     return fmt::format("limit: {:.1f} GB/s from pinned host memory", ceilings.copy_in_gbps);
+  if (c.bench.adapters.n > 0 && (is_whole_model(r.phase) || r.phase == ModelPhase::switching))
+    return c.bench.adapters.text() + " adapters, synthetic";
   if (r.keys)
     text = fmt::format("reads {} % + {} % of the keys", percent(r.keys->selected),
                        percent(r.keys->fixed));
@@ -233,7 +238,7 @@ std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& mode
   const Summary s = summarize(r.samples.ms);
   const Roofline roof = roofline(r.work, s.p50, ceilings_of(r.phase, ceilings), c.dtype);
   const Speed speed = speed_of(r, s);
-  const bool sized = r.phase != ModelPhase::linear && r.phase != ModelPhase::load;
+  const bool sized = is_whole_model(r.phase) || r.phase == ModelPhase::attention;
   const bool moves = r.work.bytes > 0, computes = r.work.flops > 0;
   return {model.name,
           sized ? fmt::format("{}", c.context) : "",

@@ -19,6 +19,8 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+constexpr std::string_view kAdapterItems = "adapters/";
+
 /// Bytes that a decode step reads at the end of the context, and multiply-adds of the prefill.
 struct Cost {
   double weight_bytes = 0, kv_bytes = 0, prefill_flops = 0;
@@ -214,6 +216,29 @@ Json memory_json(const MemoryPlan& plan, const MemoryLimits& limits) {
 
 namespace {
 
+/// Named adapters, and what they take where the model computes.
+std::string adapter_lines(const PlanView& v) {
+  if (v.spec.adapters == decode::AdapterUse::none) return {};
+  const bool mixed = v.spec.adapters == decode::AdapterUse::mix;
+  std::string text = fmt::format(
+      "adapters {}, {}\n", v.files.adapters.size(),
+      mixed ? "next to the weights, each prompt its own" : "one at a time in the weights");
+  for (const PlanItem& item : v.plan.items())
+    if (std::string_view(item.name).starts_with(kAdapterItems))
+      text += fmt::format("         {}  {}\n", item.name.substr(kAdapterItems.size()),
+                          format_bytes(item.bytes));
+  return text;
+}
+
+Json adapters_json(const PlanView& v) {
+  Json j = {{"use", v.spec.adapters == decode::AdapterUse::mix ? "mix" : "switch"}};
+  for (const model::NamedAdapter& adapter : v.files.adapters) j["names"].push_back(adapter.name);
+  for (const PlanItem& item : v.plan.items())
+    if (std::string_view(item.name).starts_with(kAdapterItems))
+      j["bytes"][item.name.substr(kAdapterItems.size())] = item.bytes;
+  return j;
+}
+
 std::string plan_text(const PlanView& v) {
   const model::ModelConfig& c = v.files.config;
   const DType dtype = v.spec.compute;
@@ -228,6 +253,7 @@ std::string plan_text(const PlanView& v) {
                         v.limits.on_gpu() ? "host  " : "device", max_threads(),
                         isa_name(isa_in_use()), format_bytes(v.limits.host));
   text += memory_lines(v.plan, v.limits) + '\n';
+  text += adapter_lines(v);
   decode::Savings saved = v.spec.savings;
   saved.n_streamed = 0;  // of which a line says more
   if (const std::string all = saved.text(c.n_layers); !all.empty())
@@ -248,6 +274,7 @@ Json plan_json(const PlanView& v) {
             {"context_tokens", v.context_tokens}};
   j.update(memory_json(v.plan, v.limits));
   j["prompt_passes"] = v.spec.savings.prompt_passes;
+  if (v.spec.adapters != decode::AdapterUse::none) j["adapters"] = adapters_json(v);
   const Cost cost = cost_of(v);
   j["prefill_tflop"] = cost.prefill_flops * 1e-12;
   const auto f = floors(v, cost);

@@ -34,6 +34,12 @@ int64_t prompt_rows(const EngineSpec& s) {
   return std::max(std::min(pass, longest), chunk);
 }
 
+/// On the CPU, rows of weights that are written again.
+model::Trainable trainable_of(const EngineSpec& s) {
+  if (s.adapters != AdapterUse::switched || s.device.kind == Device::Kind::cuda) return {};
+  return {.from = 0};
+}
+
 model::Llama::Options model_options(const EngineSpec& s) {
   return {.dtype = s.compute,
           .max_rows = max_rows(s),
@@ -43,8 +49,11 @@ model::Llama::Options model_options(const EngineSpec& s) {
           .interrupted = s.interrupted,
           .device = s.device,
           .n_streamed = s.savings.n_streamed,
+          .trainable = trainable_of(s),
           .host_embedding = s.savings.host_embedding,
-          .by_channel = !s.sparse.empty(),
+          // A switch writes columns of w_down, which so are rows.
+          .by_channel = !s.sparse.empty() ||
+                        (s.adapters == AdapterUse::switched && s.device.kind == Device::Kind::cuda),
           .set_channels = s.savings.set_channels};
 }
 
@@ -86,6 +95,39 @@ void check_sparse(const EngineSpec& s) {
                        "keeps layers in host memory, whose FFN weights sparse.kind magnitude and "
                        "sparse.weigh would have to read")
         .hint("set model.offload none, or another sparse.kind");
+}
+
+model::ServedAdapters::Spec served_spec(const EngineSpec& s, const ModelFiles& files) {
+  return {.config = files.config,
+          .dtype = s.compute,
+          .device = s.device,
+          .max_seqs = s.max_seqs,
+          .max_rows = max_rows(s),
+          .adapters = files.adapters};
+}
+
+model::AdapterSwitch::Spec switch_spec(const EngineSpec& s, const ModelFiles& files) {
+  return {
+      .config = files.config, .dtype = s.compute, .device = s.device, .adapters = files.adapters};
+}
+
+/// errors   kind recipe
+void check_adapters(const EngineSpec& s, const ModelFiles& files) {
+  if (files.adapters.empty()) return;
+  const std::string& name = files.adapters.front().name;
+  if (s.adapters == AdapterUse::none)
+    throw recipe_error("model.adapters",
+                       "'{}' has a name, but nothing here has prompts that could name it", name)
+        .hint("leave the name out: the adapter is merged into the weights then");
+  if (!s.sparse.empty())
+    throw recipe_error("model.adapters",
+                       "'{}' stays apart from the weights, of which sparse reads a part", name)
+        .hint("leave the name out: the adapter is merged into the weights then");
+  if (s.adapters == AdapterUse::switched && s.savings.n_streamed > 0)
+    throw recipe_error("run.adapters",
+                       "switch writes into weights on the GPU, but model.offload keeps layers in "
+                       "host memory")
+        .hint("set run.adapters mix, or model.offload none");
 }
 
 constexpr const char* kLogits = "activations/logits";
@@ -165,6 +207,7 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
                        "is layers, but cache.prefill windowed gives keys back as a prompt is read")
         .hint("set run.prefill_order chunks, or cache.prefill dense");
   check_sparse(spec);
+  check_adapters(spec, files);
   // The program's own lines below count what that loads: on a GPU the driver and cuBLASLt, of
   // whose host memory a plan for one that is not here knows nothing.
   if (!spec.plan_for) ops::warm_up_linear(spec.compute, spec.device);
@@ -179,6 +222,9 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   const kv::Cache::Spec cache = cache_spec(spec, files.config);
   kv::Cache::plan(cache, plan);
   if (!spec.sparse.empty()) ffn::Channels::plan(channels_spec(spec, files), plan);
+  if (spec.adapters == AdapterUse::mix) model::ServedAdapters::plan(served_spec(spec, files), plan);
+  if (spec.adapters == AdapterUse::switched)
+    model::AdapterSwitch::plan(switch_spec(spec, files), plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
   size_t pinned = kv::Cache::pinned_bytes(cache, plan);  // of a run on a GPU
   for (const char* group : {"weights", "embedding"}) pinned += plan.group_bytes(group, {});
@@ -206,7 +252,31 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
     model_.read_by(*channels_);
     cache_.notify(channels_.get());
   }
+  if (spec_.adapters == AdapterUse::mix) {
+    served_ = std::make_unique<model::ServedAdapters>(served_spec(spec_, files_), model_.source(),
+                                                      arena_, exec_);
+    model_.attach(served_.get());
+    cache_.notify(served_.get());
+  }
+  if (spec_.adapters == AdapterUse::switched)
+    switch_ = std::make_unique<model::AdapterSwitch>(switch_spec(spec_, files_), model_.source(),
+                                                     model_.weights(), arena_, exec_);
   TANDEM_CHECK(!spec_.plan_for, "an engine on a GPU that is only planned for");
+}
+
+void Engine::use_adapter(int slot, int adapter) {
+  if (served_) return served_->assign(slot, adapter);
+  TANDEM_CHECK(adapter == switched_adapter(), "adapter {}, but {} is in the weights", adapter,
+               switched_adapter());
+}
+
+size_t Engine::adapter_bytes(int adapter) const {
+  return served_ ? served_->bytes(adapter) : switch_ ? switch_->bytes(adapter) : 0;
+}
+
+void Engine::switch_adapter(int adapter) {
+  TANDEM_CHECK(switch_ != nullptr, "adapters are not switched");
+  switch_->to(adapter);
 }
 
 kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences, int64_t logit_rows) {

@@ -15,6 +15,8 @@
 #include "decode/sampler.h"
 #include "ffn/channels.h"
 #include "kv/cache.h"
+#include "model/adapters/adapter_switch.h"
+#include "model/adapters/served_adapters.h"
 #include "model/llama.h"
 #include "recipe/sections.h"
 #include "tensor/arena.h"
@@ -46,6 +48,13 @@ struct Savings {
   std::string text(int n_layers) const;
 };
 
+/// What becomes of adapters that have names (ModelFiles::adapters).
+enum class AdapterUse : uint8_t {
+  none,     // there are none
+  mix,      // they stay apart from the weights, and each sequence has its own
+  switched  // one at a time is in the weights
+};
+
 /// What a run will need; everything else follows from it and the model.
 struct EngineSpec {
   DType compute = DType::bf16;
@@ -73,6 +82,7 @@ struct EngineSpec {
   /// By cache, the channels of steps of its sequences that name no reading; those beyond the end
   /// read all.
   std::vector<int> channels = {};
+  AdapterUse adapters = AdapterUse::none;
   Interrupted interrupted = {};  // polled while weights load, and within every forward
 };
 
@@ -158,6 +168,17 @@ class Engine {
   double weight_bytes(const kv::Reading& reading) const;
   /// Of them, those that every forward brings from host memory.
   size_t streamed_bytes(const kv::Reading& reading = {}) const;
+  /// A sequence goes on with an adapter of files().adapters, or negative, with none. Where adapters
+  /// are switched it must be the one in the weights.
+  void use_adapter(int slot, int adapter);
+  /// Where adapters are switched: puts another one into the weights, or negative, none. All
+  /// sequences have ended.
+  /// errors   as model::AdapterSwitch::to
+  void switch_adapter(int adapter);
+  int switched_adapter() const { return switch_ ? switch_->current() : -1; }
+  /// Bytes of an adapter that a step reads for its rows, or that a switch to it and back writes.
+  size_t adapter_bytes(int adapter) const;
+
   /// Waits until no copies of weights or keys run ahead.
   /// errors   kind device
   void settle() const {
@@ -223,7 +244,9 @@ class Engine {
   Arena arena_;
   model::Llama model_;
   kv::Cache cache_;
-  std::unique_ptr<ffn::Channels> channels_;  // null without FFN policies
+  std::unique_ptr<ffn::Channels> channels_;        // null without FFN policies
+  std::unique_ptr<model::ServedAdapters> served_;  // null unless adapters are mixed
+  std::unique_ptr<model::AdapterSwitch> switch_;   // null unless they are switched
   Sampler sampler_;
   Tensor logits_;                // [max_logit_rows, vocab]
   int32_t* rows_ = nullptr;      // [max_logit_rows] on a GPU: whose logits are asked for

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -33,7 +34,11 @@ class Generator {
  public:
   Generator(Engine& engine, Decoder& decoder, std::span<const Request> requests,
             const GenerateSpec& spec, const GenerateEvents& events)
-      : engine_(engine), decoder_(decoder), requests_(requests), spec_(spec), events_(events) {}
+      : engine_(engine), decoder_(decoder), requests_(requests), spec_(spec), events_(events) {
+    order_.resize(requests.size());
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    if (engine.spec().adapters == AdapterUse::switched) group_by_adapter();
+  }
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
   /// After an interruption or an error, sequences go back to the cache as they do at their end.
@@ -60,9 +65,14 @@ class Generator {
   }
 
  private:
+  void group_by_adapter();
   void admit(int max_active);
-  /// Appends a sequence to active_.
-  void start(const Request& request);
+  /// Whether the next request can go on now; puts its adapter into the weights once all sequences
+  /// of another have ended.
+  bool has_adapter();
+  const Request& next() const { return requests_[order_[next_]]; }
+  /// Appends the next sequence to active_.
+  void start();
   /// Collects the oldest draw in flight once no other may be put beside it.
   void step();
   /// Puts a decode step in flight for all sequences that may get another token; false if there is
@@ -92,14 +102,39 @@ class Generator {
     bool is_text;  // not a stop id
   };
   std::vector<Untold> untold_;  // accepted, oldest first
-  size_t next_ = 0;
+  std::vector<size_t> order_;   // in which requests begin
+  size_t next_ = 0;             // of it
   GenerateReport report_;
 };
 
-void Generator::start(const Request& r) {
+void Generator::group_by_adapter() {
+  std::vector<int> found;  // in the order in which they are named
+  const auto place = [&](size_t i) {
+    return std::ranges::find(found, requests_[i].adapter) - found.begin();
+  };
+  for (const Request& r : requests_)
+    if (std::ranges::find(found, r.adapter) == found.end()) found.push_back(r.adapter);
+  std::ranges::stable_sort(order_, {}, place);
+}
+
+bool Generator::has_adapter() {
+  if (engine_.spec().adapters != AdapterUse::switched ||
+      engine_.switched_adapter() == next().adapter)
+    return true;
+  if (!active_.empty()) return false;
+  const Stopwatch watch;
+  engine_.switch_adapter(next().adapter);
+  report_.switch_s += watch.seconds();
+  ++report_.switches;
+  return true;
+}
+
+void Generator::start() {
+  const Request& r = next();
   const int slot = r.prefix_slot >= 0 ? engine_.cache().fork(r.prefix_slot, decoder_.readers())
                                       : engine_.cache().create(decoder_.readers());
-  active_.push_back({.seq = static_cast<int>(next_),
+  if (engine_.spec().adapters != AdapterUse::none) engine_.use_adapter(slot, r.adapter);
+  active_.push_back({.seq = static_cast<int>(order_[next_]),
                      .slot = slot,
                      .tokens = {},
                      .prompt = 0,
@@ -111,7 +146,7 @@ void Generator::start(const Request& r) {
   a.tokens.assign(r.prefix.begin(), r.prefix.end());
   a.tokens.insert(a.tokens.end(), r.tokens.begin(), r.tokens.end());
   a.prompt = a.tokens.size();
-  TANDEM_CHECK(a.prompt > 0, "request {} is empty", next_);
+  TANDEM_CHECK(a.prompt > 0, "request {} is empty", a.seq);
   // Nothing new after a prefix: its last token runs again, for the logits.
   if (r.tokens.empty()) engine_.cache().truncate(a.slot, static_cast<int>(a.prompt) - 1);
   if (engine_.tokenizer() != nullptr)
@@ -119,15 +154,17 @@ void Generator::start(const Request& r) {
 }
 
 void Generator::admit(int max_active) {
-  const Stopwatch watch;
   const size_t first = active_.size();
-  while (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active) {
-    start(requests_[next_]);
+  while (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active &&
+         has_adapter()) {
+    start();
     if (events_.on_prompt)
       events_.on_prompt(active_.back().seq, static_cast<int64_t>(active_.back().prompt));
     ++next_;
   }
   const std::span<Active> fresh = std::span(active_).subspan(first);
+  if (fresh.empty()) return;
+  const Stopwatch watch;
   std::vector<SeqTokens> prompts;
   int64_t total = 0;
   for (const Active& a : fresh) {

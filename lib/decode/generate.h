@@ -15,6 +15,7 @@ struct Request {
   int prefix_slot = -1;                  // shared, not consumed; -1 = none
   std::span<const int32_t> prefix = {};  // its tokens
   std::vector<int32_t> tokens;           // after the prefix; may be empty only with a prefix
+  int adapter = -1;                      // of the engine's named ones; negative: none
 };
 
 struct GenerateSpec {
@@ -53,11 +54,14 @@ struct GenerateReport {
   double decode_s = 0;
   double bytes_read = 0;       // of weights, keys and values, in all decode steps
   int64_t tokens_decoded = 0;  // by decode steps (the first of each sequence comes from prefill)
+  int switches = 0;            // of the adapter in the weights
+  double switch_s = 0;
 };
 
 /// Generates all requests, at most engine.spec().max_seqs at a time less the prefixes alive; a
 /// sequence that ends makes room for the next. Draws are named by (seed, sequence index, position),
-/// so the text of a sequence does not depend on its neighbours.
+/// so the text of a sequence does not depend on its neighbours. Where adapters are switched in the
+/// weights, requests go adapter by adapter, in the order in which each is first named.
 /// errors   kind interrupted, numeric, memory
 /// decoder  how tokens are found; without one, the engine alone draws one token a step, under the
 ///          first policy of its cache

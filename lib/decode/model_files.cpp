@@ -57,16 +57,24 @@ void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
     add_tensor(f, *checkpoint.find(name), checkpoint);
 }
 
-void add_adapter(ModelFiles& m, const recipe::Adapter& given) {
-  model::AnyAdapter adapter =
-      model::open_adapter(given.path, m.config, {m.name, m.fingerprint},
-                          given.force ? model::OtherBase::allowed : model::OtherBase::refused);
+void merge(ModelFiles& m, model::AnyAdapter adapter) {
   Fingerprint f;
   f.add(m.fingerprint);
   const io::Safetensors& file = model::file_of(adapter);
   for (const io::TensorEntry& entry : file.entries()) add_tensor(f, entry, file);
   m.fingerprint = f.text();
   m.source = model::adapted_source(std::move(m.source), std::move(adapter));
+}
+
+/// base     fingerprint of the model without adapters
+model::AnyAdapter open_adapter(const ModelFiles& m, const std::string& base,
+                               const recipe::Adapter& given) {
+  return model::open_adapter(given.path, m.config, {m.name, base},
+                             given.force ? model::OtherBase::allowed : model::OtherBase::refused);
+}
+
+void merge_adapter(ModelFiles& m, const std::string& base, const recipe::Adapter& given) {
+  merge(m, open_adapter(m, base, given));
 }
 
 bool has_tokenizer(const std::filesystem::path& folder) {
@@ -113,9 +121,21 @@ ModelFiles open_model(const std::string& path, uint64_t seed) {
   return m;
 }
 
+void merge_named(ModelFiles& files, size_t adapter) {
+  merge(files, *files.adapters[adapter].adapter);
+  files.adapters.clear();
+}
+
 ModelFiles open_model(const recipe::Model& model, uint64_t seed) {
   ModelFiles m = open_model(model.path.value, seed);
-  for (const recipe::Adapter& adapter : model.adapters) add_adapter(m, adapter);
+  const std::string base = m.fingerprint;
+  for (const recipe::Adapter& given : model.adapters)
+    if (given.name.empty())
+      merge_adapter(m, base, given);
+    else
+      m.adapters.push_back(
+          {.name = given.name,
+           .adapter = std::make_shared<const model::AnyAdapter>(open_adapter(m, base, given))});
   return m;
 }
 

@@ -2,7 +2,9 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "model/adapters/named_adapter.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "recipe/sections.h"
@@ -18,7 +20,9 @@ struct ModelFiles {
   // Null for synthetic models and folders that hold none: ids in, ids out.
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<model::WeightSource> source;
-  std::string fingerprint;  // of configuration, weight headers, adapter; ties saved states to them
+  std::string
+      fingerprint;  // of configuration, weight headers, merged adapters; ties states to them
+  std::vector<model::NamedAdapter> adapters = {};  // that stay apart from the weights
 
   bool synthetic() const { return folder.empty(); }
 };
@@ -28,9 +32,13 @@ struct ModelFiles {
 /// errors   kind input: anything missing, malformed or unsupported
 ModelFiles open_model(const std::string& path, uint64_t seed);
 
-/// The same of section `model` of a recipe, with its adapter in the weights.
+/// The same of section `model` of a recipe: adapters without a name in the weights, the others
+/// beside them.
 /// errors   kind input: of the adapter too, as model::Adapter::open
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
+
+/// Merges a named adapter into the weights; the others are gone.
+void merge_named(ModelFiles& files, size_t adapter);
 
 /// The configuration of the same models, of which nothing else need be there.
 model::ModelConfig open_config(const std::string& path);

@@ -126,11 +126,33 @@ PromptSet read_questions(const PromptSource& source, const ModelFiles& files, bo
   return set;
 }
 
+constexpr const char* kAdapterKey = "adapter";
+
+/// The adapter that a line names, negative without one.
+int adapter_of(const io::Json& line, const ModelFiles& files, const std::string& where) {
+  if (!line.is_object()) return -1;  // which parse_prompt refuses
+  const auto name = io::find_string(line, kAdapterKey, where);
+  if (!name) return -1;
+  std::vector<std::string_view> known;
+  for (const model::NamedAdapter& adapter : files.adapters) known.push_back(adapter.name);
+  const auto it = std::ranges::find(known, *name);
+  if (it != known.end()) return static_cast<int>(it - known.begin());
+  const std::string near = recipe::did_you_mean(*name, known);
+  throw input_error(where, "names adapter {}, which is not among those of model.adapters",
+                    io::quote(*name))
+      .hint(!near.empty()   ? near
+            : known.empty() ? "list it there with a name: {name: ..., path: ...}"
+                            : fmt::format("they are {}", fmt::join(known, ", ")));
+}
+
 PromptSet read_lines(const PromptSource& source, const ModelFiles& files) {
   PromptSet set;
   io::for_each_jsonl(io::read_file(*source.prompts), source.prompts->string(),
                      [&](const io::Json& line, const std::string& where) {
-                       set.sequences.push_back(parse_prompt(line, files, where, source.thinking));
+                       set.adapters.push_back(adapter_of(line, files, where));
+                       io::Json prompt = line;
+                       if (prompt.is_object()) prompt.erase(kAdapterKey);
+                       set.sequences.push_back(parse_prompt(prompt, files, where, source.thinking));
                      });
   if (set.sequences.empty()) throw input_error(source.prompts->string(), "holds no prompts");
   return set;

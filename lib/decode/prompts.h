@@ -28,6 +28,8 @@ struct PromptSource {
 struct PromptSet {
   std::vector<std::vector<int32_t>> sequences;
   std::vector<std::string> labels;  // the question of each sequence; empty for single prompts
+  std::vector<int> adapters;        // of each sequence, of ModelFiles::adapters; negative: none; or
+                                    // empty: of all
   size_t shared = 0;                // tokens that all sequences begin with and that are kept once
 };
 
@@ -35,7 +37,8 @@ struct PromptSet {
 /// document, or with `chat` as a user turn that ends with the question; each is encoded whole, so
 /// that sharing the document never changes a token.
 /// Lines of a JSONL file: {"prompt": "text"}, {"ids": [1, 2]} or {"messages": [{"role",
-/// "content"}]}, where a message of an assistant may have a key "reasoning_content" too.
+/// "content"}]}, where a message of an assistant may have a key "reasoning_content" too. Next to
+/// it "adapter" may name one of files.adapters.
 /// continues  the prompts go on after a saved state: no BOS, no chat template
 /// errors   kind usage: sources that do not go together; kind input: missing, empty or malformed
 ///          prompts, ids outside the vocabulary, text for a model without tokenizer; kind recipe: a

@@ -72,6 +72,10 @@ class Safetensors {
   std::map<std::string, std::string> metadata_;
 };
 
+/// A safetensors file in memory.
+std::vector<std::byte> safetensors_bytes(std::span<const TensorView> tensors,
+                                         const std::map<std::string, std::string>& metadata = {});
+
 /// Writes a safetensors file under a temporary name, syncs and renames it: a reader sees the old
 /// file or the whole new one. Data are laid out by falling element size, so that every tensor is
 /// aligned to its type; the data block starts at a multiple of 8 bytes.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <set>
 
 #include "base/check.h"
@@ -60,11 +61,8 @@ std::string header_text(std::span<const TensorView* const> order,
   return text;
 }
 
-}  // namespace
-
-void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata,
-                       const std::function<void(size_t i, const ByteSink& sink)>& write) {
+/// By falling element size, so that every tensor is aligned to its type.
+std::vector<const TensorView*> in_order(std::span<const TensorView> tensors) {
   static_assert(std::endian::native == std::endian::little, "the format is little-endian");
   std::set<std::string_view> names;
   std::vector<const TensorView*> order;
@@ -76,7 +74,37 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   std::ranges::stable_sort(order, [](const TensorView* a, const TensorView* b) {
     return dtype_bytes(a->dtype) > dtype_bytes(b->dtype);
   });
+  return order;
+}
 
+}  // namespace
+
+std::vector<std::byte> safetensors_bytes(std::span<const TensorView> tensors,
+                                         const std::map<std::string, std::string>& metadata) {
+  const std::vector<const TensorView*> order = in_order(tensors);
+  const std::string header = header_text(order, metadata);
+  const uint64_t n_header = header.size();
+  size_t at = sizeof n_header + header.size();
+  for (const TensorView* tensor : order) at += tensor->bytes.size();
+  std::vector<std::byte> all(at);
+  at = 0;
+  const auto add = [&](const void* bytes, size_t n) {
+    if (n > 0) std::memcpy(all.data() + at, bytes, n);
+    at += n;
+  };
+  add(&n_header, sizeof n_header);
+  add(header.data(), header.size());
+  for (const TensorView* tensor : order) {
+    check_size(*tensor, tensor->bytes.size());
+    add(tensor->bytes.data(), tensor->bytes.size());
+  }
+  return all;
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void(size_t i, const ByteSink& sink)>& write) {
+  const std::vector<const TensorView*> order = in_order(tensors);
   const std::string header = header_text(order, metadata);
   const uint64_t n_header = header.size();
   AtomicFile file(path);

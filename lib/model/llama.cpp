@@ -102,6 +102,7 @@ void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv:
                "{} rows side by side, at most {}", part_begin_.back(), options_.max_rows);
   for (size_t i = 0; i < steps.size(); ++i) {
     run_turn(i);
+    enter(steps[i]);
     embed(ids + part_begin_[i]);
     attention_begin(0, weights_.layers[0], steps[i], cache);
   }
@@ -110,6 +111,7 @@ void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv:
     for (size_t i = 0; i < steps.size(); ++i) {
       const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
       run_turn(i);
+      enter(steps[i]);
       attention_end(layer, w, steps[i], cache);
       ffn_block(layer, w, steps[i], {});
       if (layer + 1 < config_.n_layers)
@@ -132,6 +134,7 @@ void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cac
   residual_ = own_residual_;
   first_row_ = 0;
   if (n_rows_ == 0) return;
+  enter(step);
   embed(ids);
   run_layers(step, cache, kept);
 }
@@ -185,11 +188,13 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
   begin_forward(ReadKind::all);
   const auto attend = [&](int layer, size_t i, const LayerWeights& w) {
     turn_to(i);
+    enter(steps[i]);
     cache.begin_step(layer, steps, i);
     attention_block(layer, w, steps[i], cache, {});
   };
   const auto run_ffn = [&](int layer, size_t i, const LayerWeights& w) {
     turn_to(i);
+    enter(steps[i]);
     ffn_block(layer, w, steps[i], {});
   };
   try {
@@ -216,6 +221,14 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
     cache.give_up_prompts();
     throw;
   }
+}
+
+void Llama::enter(const kv::Step& step) {
+  if (side_ != nullptr) side_->enter(step);
+}
+
+SideProducts* Llama::side_of(int layer, LayerMatrix of) const {
+  return side_ != nullptr && side_->changes(layer, of) ? side_ : nullptr;
 }
 
 void Llama::begin_forward(ReadKind kind) {
@@ -293,24 +306,26 @@ void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const floa
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = norm, .norm_eps = eps};
-  if (side_ == nullptr && kept == nullptr && ops::fusion_pays(w, n_rows_, fusion))
+  SideProducts* const side = side_of(layer, of);
+  if (side == nullptr && kept == nullptr && ops::fusion_pays(w, n_rows_, fusion))
     return ops::linear_fused(y, x, fusion, w, ops::Accumulate::no, exec_.stream());
   const Tensor normed = act(kept != nullptr ? kept : normed_, n_rows_, config_.dim);
   ops::rms_norm(normed, x, norm, eps, exec_.stream());
   ops::linear(y, normed, w, ops::Accumulate::no, workspace_, exec_.stream());
-  if (side_ != nullptr) side_->add(layer, of, y, normed, {});
+  if (side != nullptr) side->add(layer, of, y, normed, {});
 }
 
 void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
                                  const ops::PackedWeights& w) {
-  const Tensor apart = side_ == nullptr ? Tensor{} : side_->apart(layer, of, n_rows_);
+  SideProducts* const side = side_of(layer, of);
+  const Tensor apart = side == nullptr ? Tensor{} : side->apart(layer, of, n_rows_);
   if (apart.empty())
     ops::linear(residual(), x, w, ops::Accumulate::yes, workspace_, exec_.stream());
   else
     ops::linear(apart, x, w, ops::Accumulate::no, workspace_, exec_.stream());
-  if (side_ == nullptr) return;
-  side_->add(layer, of, apart.empty() ? residual() : apart, x,
-             apart.empty() ? Tensor{} : residual());
+  if (side == nullptr) return;
+  side->add(layer, of, apart.empty() ? residual() : apart, x,
+            apart.empty() ? Tensor{} : residual());
 }
 
 Tensor Llama::heads_at(void* place) const {

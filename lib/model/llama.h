@@ -110,6 +110,8 @@ class Llama {
   /// Null where channels are not divided.
   const ChannelSets* sets() const { return sets_.get(); }
   Weights& weights() { return weights_; }
+  /// Where they came from.
+  const WeightSource& source() const { return *source_; }
   /// Of the last forward, after its last layer: [rows, dim] f32.
   Tensor residual() const {
     return {residual_, DType::f32, {n_rows_, config_.dim}, options_.device};
@@ -121,6 +123,10 @@ class Llama {
  private:
   void embed_tokens(std::span<const int32_t> tokens);
   void embed(const int32_t* ids);
+  /// Rows of this step follow.
+  void enter(const kv::Step& step);
+  /// What changes products of a matrix, or null.
+  SideProducts* side_of(int layer, LayerMatrix of) const;
   /// A forward begins that is not one of several steps side by side.
   void begin_forward(ReadKind kind);
   /// Calls run(a part of a layer's weights), when they have arrived if they are streamed.

@@ -67,7 +67,7 @@ void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
   keep_residual(to.residual_mid);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = norms(layer).ffn, .norm_eps = eps, .swiglu = true};
-  if (side_ != nullptr) {
+  if (side_of(layer, LayerMatrix::gate_up) != nullptr) {
     normed_linear(layer, LayerMatrix::gate_up, gate_up, norms(layer).ffn, w.gate_up, to.normed_mid);
     ops::silu_mul(ffn, gate_up, exec_.stream());
   } else if (!keeps_halves && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {

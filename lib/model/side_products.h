@@ -3,19 +3,28 @@
 
 #include "tensor/tensor.h"
 
+namespace tandem::kv {
+struct Step;
+}
+
 namespace tandem::model {
 
 /// The matrices of a layer as they are packed.
 enum class LayerMatrix : uint8_t { qkv, wo, gate_up, w_down };
 inline constexpr int kLayerMatrices = 4;
 
-/// What a training run adds to the products of a layer's matrices: adapters. Attached to a model
-/// (Llama::attach), it is called after each dense product; for a model without one that is a
-/// comparison with null.
+/// Additions to the products of a layer's matrices: adapters that are trained, or served apart from
+/// the weights. Attached to a model (Llama::attach), it is called after each dense product; for a
+/// model without one that is a comparison with null.
 class SideProducts {
  public:
   virtual ~SideProducts() = default;
 
+  /// The rows that follow are those of this step.
+  virtual void enter(const kv::Step& /*step*/) {}
+  /// Whether it changes products of a matrix: if not, none of the calls below comes, and what may
+  /// be fused with the product is.
+  virtual bool changes(int /*layer*/, LayerMatrix /*of*/) const { return true; }
   /// Where the product of a matrix that ends in the residual stream goes first, if add() must see
   /// it apart; empty: straight into the stream.
   /// shapes   [rows, dim] f32

@@ -34,11 +34,10 @@ std::string_view Run::plan_for_text() {
 }
 
 void Model::check(Problems& p) const {
-  if (adapters.size() > 1)
-    p.add(recipe_error(p.place("adapters"), "model.adapters: expected one adapter, found {}",
-                       adapters.size())
-              .hint("name one of them; to use both, train the second on folder model/ of the "
-                    "first one's run"));
+  for (size_t i = 0; i < adapters.size(); ++i)
+    for (size_t k = 0; k < i; ++k)
+      if (!adapters[i].name.empty() && adapters[i].name == adapters[k].name)
+        p.field("adapters", "model.adapters: two adapters are called '{}'", adapters[i].name);
 }
 
 void Run::check(Problems& p) const {
@@ -180,6 +179,7 @@ void Cache::check(Problems& p) const {
 template Field fields_of(Model&);
 template std::unique_ptr<Value> value_of(std::vector<Adapter>&);
 template Field fields_of(Run&);
+template Field fields_of(ServingRun&);
 template Field fields_of(Sampling&);
 template Field fields_of(Cache&);
 template Field fields_of(Output&);

@@ -24,11 +24,14 @@ constexpr std::array<std::string_view, 2> enum_names(Compute) { return {"bf16", 
 struct Adapter {
   static constexpr std::string_view kItems = "adapters", kExample = "{path: run/adapter}";
 
+  std::string name;
   std::filesystem::path path;
   bool force = false;
 
   template <class V>
   void fields(V& v) {
+    v("name", name,
+      "what prompts call it: it stays apart from the weights; empty = merged into them");
     v("path", path, required_input(),
       "folder adapter/ of a run of s2ft-train, or a LoRA or DoRA folder of PEFT");
     v("force", force, "take it where the run trained another model, if its shapes fit");
@@ -57,7 +60,8 @@ struct Model {
 
  protected:
   static constexpr std::string_view adapters_text() {
-    return "adapters that are merged into the weights when they are loaded; one at most";
+    return "adapters: without a name merged into the weights when they are loaded, with one for "
+           "the prompts that name it";
   }
 };
 
@@ -101,6 +105,27 @@ struct Run {
 
  protected:
   static std::string_view plan_for_text();
+};
+
+/// What becomes of adapters that have names.
+enum class AdapterUse : uint8_t { automatic, mix, switched };
+constexpr std::array<std::string_view, 3> enum_names(AdapterUse) {
+  return {"auto", "mix", "switch"};
+}
+
+/// Section `run` of tools whose prompts may name an adapter.
+struct ServingRun : Run {
+  AdapterUse adapters = AdapterUse::automatic;
+
+  template <class V>
+  void fields(V& v) {
+    Run::fields(v);
+    v("adapters", adapters,
+      "named adapters. mix: next to the weights, each sequence of a batch its own; switch: one at "
+      "a "
+      "time in the weights, prompts go adapter by adapter; auto: mix, and switch where one is of "
+      "DoRA; merged when loaded where all prompts name the same one");
+  }
 };
 
 struct Sampling {

@@ -23,6 +23,14 @@ struct SizedPhase {
   bench::ModelCase c;
   MemoryPlan plan;
 };
+/// With the adapters that the phase has.
+decode::ModelFiles open_model(const EngineSizer& sizer, const BenchRecipe& r, ModelPhase phase) {
+  decode::ModelFiles files = sizer.open_model();
+  if (phase == ModelPhase::prefill || phase == ModelPhase::decode || phase == ModelPhase::switching)
+    bench::add_adapters(files, r.bench, static_cast<uint64_t>(r.run.seed));
+  return files;
+}
+
 /// errors   kind recipe: sizes beyond the model's; those of savings_of
 SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRecipe& r,
                       const decode::ModelFiles& files) {
@@ -87,7 +95,7 @@ BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
 }
 
 void BenchPoint::run(ModelPhase phase) {
-  decode::ModelFiles files = sizer_.open_model();
+  decode::ModelFiles files = open_model(sizer_, point_.recipe, phase);
   const model::ModelConfig config = files.config;
   const bool whole = phase == ModelPhase::prefill || phase == ModelPhase::decode;
   if (!whole) engine_.reset();
@@ -107,6 +115,11 @@ void BenchPoint::run(ModelPhase phase) {
   }
   if (phase == ModelPhase::prefill) report(identity, engine_->prefill());
   if (phase == ModelPhase::decode) report(identity, engine_->decode());
+  if (phase == ModelPhase::switching) {
+    LoadProgress progress(cx_, sized_.plan);
+    report(identity,
+           bench::bench_switch(std::move(files), c, cli::is_interrupted, std::ref(progress)));
+  }
   if (phase == ModelPhase::load) {
     LoadProgress progress(cx_, sized_.plan);
     report(identity, bench::bench_load([&] { return sizer_.open_model(); }, c, cli::is_interrupted,
@@ -148,7 +161,7 @@ int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhas
   const BenchRecipe& r = point.recipe;
   const EngineSizer sizer(r.model, r.run, {r.cache}, /*dry_run=*/true);
   const cli::MemoryLimits limits = sizer.limits();
-  const decode::ModelFiles files = sizer.open_model();
+  const decode::ModelFiles files = open_model(sizer, r, phase);
   const std::string method = bench::method_name(r.cache), name(bench::phase_name(phase));
   nlohmann::ordered_json j = {{"event", "plan"},      {"point", point.id},
                               {"model", files.name},  {"context_tokens", r.run.context.value},

@@ -28,6 +28,7 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
   if (!recipe_.output.state.empty() && prompts_.sequences.size() > 1 && prompts_.shared == 0)
     throw usage_error("output.state", "the prompts share no beginning that could be saved")
         .hint("save the state of one prompt, or of a document with --questions");
+  place_adapters();
   SequenceRoom room = room_for(
       prompts_, {.context = model::context_of(recipe_.run, files_.config),
                  .model_context = files_.config.max_context,
@@ -36,6 +37,7 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
                  .batch = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()))});
   room.prefix = room.prefix || !recipe_.output.state.empty();
   spec_ = sizer_.spec(room);
+  spec_.adapters = adapters_;
   if (room.prefix) {
     const PrefixSource begin = prefix();
     const auto n = static_cast<int64_t>(n_saved() + begin.tokens.size());
@@ -47,6 +49,40 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
     spec_.savings = savings;
     return decode::Engine::plan(files_, spec_);
   });
+}
+
+void PigGenerate::place_adapters() {
+  using decode::AdapterUse;
+  if (files_.adapters.empty()) {
+    if (recipe_.run.adapters != recipe::AdapterUse::automatic)
+      throw recipe_error("run.adapters", "is {}, but no adapter of model.adapters has a name",
+                         recipe::yaml_text(recipe_.run.adapters))
+          .hint("give one a name, which lines of --prompts then name");
+    return;
+  }
+  if (saved_ || !recipe_.output.state.empty())
+    throw usage_error("model.adapters", "named adapters read no saved state, and leave none")
+        .hint(
+            "leave the name out: the adapter is merged into the weights then, and a state tied to "
+            "both");
+  std::vector<int>& of = prompts_.adapters;
+  of.resize(prompts_.sequences.size(), -1);
+  const bool one = !of.empty() && std::ranges::all_of(of, [&](int a) { return a == of[0]; });
+  if (one && of[0] < 0)
+    cx_.warn("no prompt names an adapter: lines of --prompts do, by a key \"adapter\"");
+  if (one && of[0] >= 0 && recipe_.run.adapters == recipe::AdapterUse::automatic) {
+    decode::merge_named(files_, static_cast<size_t>(of[0]));
+    of.clear();
+    return;
+  }
+  const bool scales = std::ranges::any_of(files_.adapters, [](const model::NamedAdapter& a) {
+    const auto* low_rank = std::get_if<model::LowRankAdapter>(a.adapter.get());
+    return low_rank != nullptr && low_rank->scales();
+  });
+  adapters_ = recipe_.run.adapters == recipe::AdapterUse::switched ||
+                      (scales && recipe_.run.adapters == recipe::AdapterUse::automatic)
+                  ? AdapterUse::switched
+                  : AdapterUse::mix;
 }
 
 PrefixSource PigGenerate::prefix() const {

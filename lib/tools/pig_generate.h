@@ -14,7 +14,7 @@ namespace tandem::tools {
 
 struct GenerateRecipe {
   recipe::Model model;
-  recipe::Run run;
+  recipe::ServingRun run;
   recipe::Sampling sampling;
   recipe::Chat chat;
   recipe::Cache cache;
@@ -52,6 +52,8 @@ class PigGenerate {
 
  private:
   size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
+  /// What named adapters become, of which all prompts may name the same one: it is merged then.
+  void place_adapters();
   /// What all sequences begin with.
   PrefixSource prefix() const;
 
@@ -64,6 +66,7 @@ class PigGenerate {
   decode::ModelFiles files_;
   std::optional<decode::SavedState> saved_;
   decode::PromptSet prompts_;
+  decode::AdapterUse adapters_ = decode::AdapterUse::none;
   decode::EngineSpec spec_;
   std::optional<bench::HostedPlan> hosted_;  // of keys in host memory
   MemoryPlan plan_;

@@ -106,7 +106,7 @@ bool S2ftAdapter::fits_base() const {
 
 std::unique_ptr<model::WeightSource> S2ftAdapter::merged() const {
   recipe::Model with = recipe_.model;
-  with.adapters = {{folder_, recipe_.adapter.force}};
+  with.adapters = {{.name = {}, .path = folder_, .force = recipe_.adapter.force}};
   return std::move(decode::open_model(with, static_cast<uint64_t>(recipe_.run.seed)).source);
 }
 

@@ -160,6 +160,28 @@ int64_t LowRankAdapter::columns(Weight weight, int layer) const {
   return matrices_.at({weight, layer}).a.shape[1];
 }
 
+bool LowRankAdapter::scales() const {
+  return std::ranges::any_of(matrices_,
+                             [](const auto& m) { return !m.second.magnitude.shape.empty(); });
+}
+
+std::vector<float> LowRankAdapter::all(const io::TensorView& t) const {
+  if (t.shape.empty()) return {};
+  return numbers(t, 0, static_cast<int64_t>(t.bytes.size() / dtype_bytes(t.dtype)));
+}
+
+std::vector<float> LowRankAdapter::first_factor(Weight weight, int layer) const {
+  return all(matrices_.at({weight, layer}).a);
+}
+
+std::vector<float> LowRankAdapter::second_factor(Weight weight, int layer) const {
+  return all(matrices_.at({weight, layer}).b);
+}
+
+std::vector<float> LowRankAdapter::magnitudes(Weight weight, int layer) const {
+  return all(matrices_.at({weight, layer}).magnitude);
+}
+
 void LowRankAdapter::merge(Weight weight, int layer, int64_t begin, int64_t end,
                            std::span<float> rows) const {
   const auto it = matrices_.find({weight, layer});

@@ -47,8 +47,17 @@ class LowRankAdapter {
                               std::string_view config_text, const ModelConfig& config);
 
   bool holds(Weight weight, int layer) const { return matrices_.contains({weight, layer}); }
-  /// Of a matrix that it holds.
+  /// Whether it scales rows of the products too: DoRA.
+  bool scales() const;
+  // Of a matrix that it holds:
   int64_t columns(Weight weight, int layer) const;
+  int64_t rank(Weight weight, int layer) const { return matrices_.at({weight, layer}).rank; }
+  /// W + gamma B A.
+  float gamma(Weight weight, int layer) const { return matrices_.at({weight, layer}).gamma; }
+  /// shapes   A [rank, in], B [out, rank]; magnitudes [out], empty without DoRA
+  std::vector<float> first_factor(Weight weight, int layer) const;
+  std::vector<float> second_factor(Weight weight, int layer) const;
+  std::vector<float> magnitudes(Weight weight, int layer) const;
   /// Merges it into rows [begin, end) of a matrix.
   /// shapes   rows [end - begin, in] f32
   void merge(Weight weight, int layer, int64_t begin, int64_t end, std::span<float> rows) const;
@@ -67,6 +76,7 @@ class LowRankAdapter {
   io::TensorView tensor(const std::string& name, const io::Shape& shape) const;
   /// Values [first, first + n) of a tensor.
   std::vector<float> numbers(const io::TensorView& t, int64_t first, int64_t n) const;
+  std::vector<float> all(const io::TensorView& t) const;
   void check_values(const io::TensorView& t) const;
 
   io::Safetensors file_;

@@ -59,10 +59,13 @@ void read_alone(cli::Context& cx, decode::Engine& engine, std::span<const decode
 std::vector<decode::Request> requests_after(const SharedPrefix& prefix,
                                             const decode::PromptSet& prompts, size_t skip) {
   std::vector<decode::Request> requests;
-  for (const auto& ids : prompts.sequences)
+  for (size_t i = 0; i < prompts.sequences.size(); ++i) {
+    const auto& ids = prompts.sequences[i];
     requests.push_back({.prefix_slot = prefix.slot,
                         .prefix = prefix.tokens,
-                        .tokens = {ids.begin() + static_cast<long>(skip), ids.end()}});
+                        .tokens = {ids.begin() + static_cast<long>(skip), ids.end()},
+                        .adapter = prompts.adapters.empty() ? -1 : prompts.adapters[i]});
+  }
   return requests;
 }
 

@@ -197,6 +197,15 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     }
   }
   if (hosted_ != nullptr) j["hosted"] = bench::hosted_json(*hosted_);
+  if (const decode::AdapterUse use = engine_.spec().adapters; use != decode::AdapterUse::none) {
+    Json& a = j["adapters"] = {{"use", use == decode::AdapterUse::mix ? "mix" : "switch"}};
+    for (const model::NamedAdapter& adapter : engine_.files().adapters)
+      a["names"].push_back(adapter.name);
+    if (use == decode::AdapterUse::switched) {
+      a["switches"] = r.switches;
+      a["switch_s"] = r.switch_s;
+    }
+  }
   // A GPU does not count keys, but errors.
   if (const kv::KeyUsage usage = engine_.cache().total_usage(0);
       usage.visible > 0 || usage.with_error > 0) {
@@ -257,6 +266,12 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
     if (o.contains("frac_of_copy_in"))
       text += fmt::format(", {:.0f} % of the {:.1f} GB/s of the link",
                           100 * number(o, "frac_of_copy_in"), number(o, "copy_in_gbps"));
+  }
+  if (j.contains("adapters")) {
+    const Json& a = j["adapters"];
+    text += fmt::format("\nadapters {}, ", a["names"].size());
+    text += a.contains("switches") ? fmt::format("{} switches in {:.2f} s", r.switches, r.switch_s)
+                                   : std::string("next to the weights");
   }
   if (hosted_ != nullptr)
     text += fmt::format("\nattend   {} predicted", bench::hosted_choice(*hosted_));

@@ -1,0 +1,220 @@
+#include "model/adapters/adapter_parts.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace tandem::model {
+namespace {
+
+constexpr std::array kQkv = {Weight::wq, Weight::wk, Weight::wv};
+constexpr std::array kWo = {Weight::wo};
+constexpr std::array kGateUp = {Weight::w_gate, Weight::w_up};
+constexpr std::array kDown = {Weight::w_down};
+/// Rows of a matrix whose columns are read at once: small compared with any plan.
+constexpr int64_t kPieceNumbers = int64_t{1} << 20;
+
+LayerMatrix matrix_of(int i) { return static_cast<LayerMatrix>(i); }
+
+bool has_columns(LayerMatrix of) { return of == LayerMatrix::wo || of == LayerMatrix::w_down; }
+
+/// [out, n] as [n, out].
+std::vector<float> transposed(const std::vector<float>& values, int64_t rows, int64_t columns) {
+  std::vector<float> to(values.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c)
+      to[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+  return to;
+}
+
+/// Rows of a weight, by feature, into `to` [features, in].
+void base_rows(const WeightSource& base, Weight weight, int layer, int64_t in,
+               std::span<const int32_t> features, float* to) {
+  for (size_t i = 0, n = 0; i < features.size(); i += n) {
+    n = 1;  // neighbours are read at once: those of a head
+    while (i + n < features.size() && features[i + n] == features[i] + static_cast<int32_t>(n)) ++n;
+    base.rows(weight, layer, features[i], features[i] + static_cast<int64_t>(n), DType::f32,
+              to + static_cast<int64_t>(i) * in);
+  }
+}
+
+/// Columns of a weight into `to` [features, out].
+void base_columns(const WeightSource& base, Weight weight, int layer, const io::Shape& shape,
+                  std::span<const int32_t> features, float* to) {
+  const int64_t out = shape[0], in = shape[1], most = std::max<int64_t>(1, kPieceNumbers / in);
+  std::vector<float> piece(static_cast<size_t>(std::min(most, out) * in));
+  for (int64_t begin = 0; begin < out; begin += most) {
+    const int64_t end = std::min(out, begin + most);
+    base.rows(weight, layer, begin, end, DType::f32, piece.data());
+    for (size_t i = 0; i < features.size(); ++i)
+      for (int64_t r = begin; r < end; ++r)
+        to[static_cast<int64_t>(i) * out + r] =
+            piece[static_cast<size_t>((r - begin) * in + features[i])];
+  }
+}
+
+PartNumbers slice_numbers(const NamedAdapter& adapter, const PartShape& shape,
+                          const ModelConfig& config, const WeightSource& base) {
+  PartNumbers part{.index = slice_features(*adapter.adapter, shape, config),
+                   .values = slice_values(*adapter.adapter, shape)};
+  const std::vector<float> before = base_values(*adapter.adapter, shape, config, base);
+  for (size_t i = 0; i < before.size(); ++i)
+    part.values[i] = adapter.weight * (part.values[i] - before[i]);
+  return part;
+}
+
+/// First ranks of a matrix's weights among its inner activations, and their number at the end.
+std::vector<int64_t> rank_begins(const LowRankAdapter& adapter, int layer, LayerMatrix of) {
+  std::vector<int64_t> begins = {0};
+  for (const Weight w : stacked_weights(of))
+    begins.push_back(begins.back() + (adapter.holds(w, layer) ? adapter.rank(w, layer) : 0));
+  return begins;
+}
+
+PartNumbers factor_numbers(const NamedAdapter& named, const PartShape& shape) {
+  const auto& adapter = std::get<LowRankAdapter>(*named.adapter);
+  PartNumbers part;
+  part.index.resize(static_cast<size_t>(shape.n));
+  const std::vector<int64_t> begins = rank_begins(adapter, shape.layer, shape.of);
+  const int32_t first = shape.kind == PartKind::second
+                            ? static_cast<int32_t>(begins[static_cast<size_t>(shape.which)])
+                            : 0;
+  std::iota(part.index.begin(), part.index.end(), first);
+  const std::span<const Weight> weights = stacked_weights(shape.of);
+  if (shape.kind == PartKind::second) {
+    const Weight w = weights[static_cast<size_t>(shape.which)];
+    part.values = transposed(adapter.second_factor(w, shape.layer), shape.width, shape.n);
+    const float by = named.weight * adapter.gamma(w, shape.layer);
+    for (float& x : part.values) x *= by;
+    return part;
+  }
+  for (const Weight w : weights)
+    if (adapter.holds(w, shape.layer)) {
+      const std::vector<float> a = adapter.first_factor(w, shape.layer);
+      part.values.insert(part.values.end(), a.begin(), a.end());
+    }
+  return part;
+}
+
+void add_slice_shapes(const Adapter& adapter, const ModelConfig& config, int layer, LayerMatrix of,
+                      std::vector<PartShape>& shapes) {
+  int64_t n = 0;
+  for (const Weight w : stacked_weights(of)) n += std::ssize(adapter.index(w, layer));
+  if (n == 0) return;
+  const io::Shape shape = weight_shape(stacked_weights(of).front(), config);
+  shapes.push_back(
+      {.layer = layer, .of = of, .n = n, .width = has_columns(of) ? shape[0] : shape[1]});
+}
+
+void add_factor_shapes(const LowRankAdapter& adapter, const ModelConfig& config, int layer,
+                       LayerMatrix of, std::vector<PartShape>& shapes) {
+  const std::span<const Weight> weights = stacked_weights(of);
+  const int64_t ranks = rank_begins(adapter, layer, of).back();
+  if (ranks == 0) return;
+  shapes.push_back({.layer = layer,
+                    .of = of,
+                    .kind = PartKind::first,
+                    .n = ranks,
+                    .width = weight_shape(weights.front(), config)[1]});
+  for (size_t i = 0; i < weights.size(); ++i)
+    if (adapter.holds(weights[i], layer))
+      shapes.push_back({.layer = layer,
+                        .of = of,
+                        .kind = PartKind::second,
+                        .which = static_cast<int>(i),
+                        .n = adapter.rank(weights[i], layer),
+                        .width = weight_shape(weights[i], config)[0]});
+}
+
+}  // namespace
+
+std::span<const Weight> stacked_weights(LayerMatrix of) {
+  switch (of) {
+    case LayerMatrix::qkv:
+      return kQkv;
+    case LayerMatrix::wo:
+      return kWo;
+    case LayerMatrix::gate_up:
+      return kGateUp;
+    default:
+      return kDown;
+  }
+}
+
+PackedRows packed_rows(Weight weight, const ModelConfig& config) {
+  for (int i = 0; i < kLayerMatrices; ++i) {
+    int64_t first = 0;
+    for (const Weight w : stacked_weights(matrix_of(i))) {
+      const int64_t rows = weight_shape(w, config)[0];
+      if (w == weight) return {matrix_of(i), first, rows};
+      first += rows;
+    }
+  }
+  TANDEM_CHECK(false, "weight {} is of no layer's matrix", static_cast<int>(weight));
+  return {};
+}
+
+std::vector<PartShape> part_shapes(const NamedAdapter& named, const ModelConfig& config) {
+  std::vector<PartShape> shapes;
+  const auto* slices = std::get_if<Adapter>(named.adapter.get());
+  const auto* factors = std::get_if<LowRankAdapter>(named.adapter.get());
+  if (factors != nullptr && factors->scales())
+    throw recipe_error("model.adapters",
+                       "'{}' is of DoRA, which scales the products of the base too", named.name)
+        .hint("set run.adapters switch, or leave its name out: it is merged then");
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    for (int i = 0; i < kLayerMatrices; ++i)
+      slices != nullptr ? add_slice_shapes(*slices, config, layer, matrix_of(i), shapes)
+                        : add_factor_shapes(*factors, config, layer, matrix_of(i), shapes);
+  return shapes;
+}
+
+PartNumbers part_numbers(const NamedAdapter& adapter, const PartShape& shape,
+                         const ModelConfig& config, const WeightSource& base) {
+  return shape.kind == PartKind::slices ? slice_numbers(adapter, shape, config, base)
+                                        : factor_numbers(adapter, shape);
+}
+
+std::vector<int32_t> slice_features(const AnyAdapter& adapter, const PartShape& shape,
+                                    const ModelConfig& config) {
+  std::vector<int32_t> all;
+  for (const Weight w : stacked_weights(shape.of)) {
+    const auto first = static_cast<int32_t>(packed_rows(w, config).first);
+    for (const int32_t feature : std::get<Adapter>(adapter).index(w, shape.layer))
+      all.push_back(first + feature);
+  }
+  return all;
+}
+
+std::vector<float> slice_values(const AnyAdapter& adapter, const PartShape& shape) {
+  const auto& slices = std::get<Adapter>(adapter);
+  std::vector<float> all;
+  for (const Weight w : stacked_weights(shape.of)) {
+    if (!slices.holds(w, shape.layer)) continue;
+    std::vector<float> values = slices.values(w, shape.layer);
+    if (has_columns(shape.of)) values = transposed(values, shape.width, shape.n);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+std::vector<float> base_values(const AnyAdapter& adapter, const PartShape& shape,
+                               const ModelConfig& config, const WeightSource& base) {
+  const auto& slices = std::get<Adapter>(adapter);
+  std::vector<float> all(static_cast<size_t>(shape.numbers()));
+  float* to = all.data();
+  for (const Weight w : stacked_weights(shape.of)) {
+    const std::span<const int32_t> features = slices.index(w, shape.layer);
+    if (has_columns(shape.of))
+      base_columns(base, w, shape.layer, weight_shape(w, config), features, to);
+    else
+      base_rows(base, w, shape.layer, shape.width, features, to);
+    to += std::ssize(features) * shape.width;
+  }
+  return all;
+}
+
+}  // namespace tandem::model

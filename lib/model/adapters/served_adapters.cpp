@@ -1,0 +1,202 @@
+#include "model/adapters/served_adapters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "kv/step.h"
+#include "ops/loading.h"
+
+namespace tandem::model {
+namespace {
+
+constexpr size_t kAlignment = 256;  // of values: kernels read them in pieces of 16 bytes
+constexpr const char *kTable = "adapters/table", *kGroups = "adapters/groups of rows",
+                     *kSlots = "adapters/of sequences", *kInner = "activations/of adapters";
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+size_t part_bytes(const PartShape& shape, DType dtype) {
+  return aligned(static_cast<size_t>(shape.numbers()) * dtype_bytes(dtype)) +
+         aligned(static_cast<size_t>(shape.n) * sizeof(int32_t));
+}
+
+std::string item_name(const NamedAdapter& adapter) {
+  return fmt::format("adapters/values of {}", adapter.name);
+}
+
+size_t table_entries(const ServedAdapters::Spec& spec) {
+  return static_cast<size_t>(spec.config.n_layers) * kLayerMatrices * spec.adapters.size() *
+         kMatrixParts;
+}
+
+size_t group_numbers(const ServedAdapters::Spec& spec) {
+  const int most = most_groups(spec.max_rows, static_cast<int>(spec.adapters.size()));
+  return static_cast<size_t>(most) * (1 + kGroupRows) + 1 + static_cast<size_t>(spec.max_rows);
+}
+
+/// Ranks of a matrix's first factors, the most of any adapter.
+int64_t most_ranks(const ServedAdapters::Spec& spec) {
+  int64_t most = 0;
+  for (const NamedAdapter& adapter : spec.adapters)
+    for (const PartShape& shape : part_shapes(adapter, spec.config))
+      if (shape.kind == PartKind::first) most = std::max(most, shape.n);
+  return most;
+}
+
+}  // namespace
+
+void ServedAdapters::plan(const Spec& spec, MemoryPlan& plan) {
+  for (const NamedAdapter& adapter : spec.adapters) {
+    size_t bytes = 0;
+    for (const PartShape& shape : part_shapes(adapter, spec.config))
+      bytes += part_bytes(shape, spec.dtype);
+    plan.add(item_name(adapter), bytes, spec.device);
+  }
+  plan.add(kTable, table_entries(spec) * sizeof(AdapterPart), spec.device);
+  plan.add(kGroups, group_numbers(spec) * sizeof(int32_t), spec.device);
+  plan.add(kSlots, static_cast<size_t>(spec.max_seqs) * sizeof(int32_t), spec.device);
+  if (const int64_t ranks = most_ranks(spec); ranks > 0)
+    plan.add(
+        kInner,
+        static_cast<size_t>(spec.max_rows) * static_cast<size_t>(ranks) * dtype_bytes(spec.dtype),
+        spec.device);
+}
+
+ServedAdapters::ServedAdapters(const Spec& spec, const WeightSource& base, Arena& arena,
+                               const Exec& exec)
+    : spec_(spec),
+      adapters_(spec.adapters.begin(), spec.adapters.end()),
+      exec_(exec),
+      matrices_(static_cast<size_t>(spec.config.n_layers) * kLayerMatrices),
+      of_slot_(static_cast<int32_t*>(arena.take(kSlots))),
+      slots_(static_cast<size_t>(spec.max_seqs), -1) {
+  spec_.adapters = adapters_;
+  std::vector<AdapterPart> table(table_entries(spec_));
+  for (size_t a = 0; a < adapters_.size(); ++a)
+    load(static_cast<int>(a), base, static_cast<std::byte*>(arena.take(item_name(adapters_[a]))),
+         table);
+  auto* const place = static_cast<AdapterPart*>(arena.take(kTable));
+  copy_in(place, table.data(), table.size() * sizeof(AdapterPart));
+  table_ = place;
+  const int most = most_groups(spec_.max_rows, static_cast<int>(adapters_.size()));
+  auto* const groups = static_cast<int32_t*>(arena.take(kGroups));
+  arrays_ = {.adapter = groups,
+             .rows = groups + most,
+             .n = groups + most * (1 + kGroupRows),
+             .of_row = groups + most * (1 + kGroupRows) + 1};
+  if (most_ranks(spec_) > 0) inner_ = arena.take(kInner);
+  copy_in(of_slot_, slots_.data(), slots_.size() * sizeof(int32_t));
+  if (exec_.on_gpu()) exec_.queue->wait();  // for the sources of copies
+}
+
+void ServedAdapters::copy_in(void* to, const void* from, size_t bytes) {
+  if (exec_.on_gpu())
+    exec_.queue->copy_in(to, from, bytes);
+  else
+    std::memcpy(to, from, bytes);
+}
+
+void ServedAdapters::load(int adapter, const WeightSource& base, std::byte* memory,
+                          std::span<AdapterPart> table) {
+  const NamedAdapter& named = adapters_[static_cast<size_t>(adapter)];
+  std::vector<std::byte> converted;
+  for (const PartShape& shape : part_shapes(named, spec_.config)) {
+    const PartNumbers part = part_numbers(named, shape, spec_.config, base);
+    converted.resize(part.values.size() * dtype_bytes(spec_.dtype));
+    ops::convert(converted.data(), spec_.dtype, part.values.data(), DType::f32,
+                 static_cast<int64_t>(part.values.size()));
+    copy_in(memory, converted.data(), converted.size());
+    std::byte* const index = memory + aligned(converted.size());
+    copy_in(index, part.index.data(), part.index.size() * sizeof(int32_t));
+    const auto matrix =
+        static_cast<size_t>(shape.layer * kLayerMatrices) + static_cast<size_t>(shape.of);
+    const size_t entry = (matrix * adapters_.size() + static_cast<size_t>(adapter)) * kMatrixParts +
+                         static_cast<size_t>(shape.place());
+    table[entry] = {.values = memory,
+                    .index = reinterpret_cast<const int32_t*>(index),
+                    .n = static_cast<int32_t>(shape.n)};
+    memory += part_bytes(shape, spec_.dtype);
+    OfMatrix& all = matrices_[matrix];
+    if (shape.kind == PartKind::slices)
+      all.most_slices = std::max(all.most_slices, static_cast<int>(shape.n));
+    if (shape.kind == PartKind::first)
+      all.most_first = std::max(all.most_first, static_cast<int>(shape.n));
+    if (shape.kind == PartKind::second) all.second[static_cast<size_t>(shape.which)] = true;
+  }
+}
+
+void ServedAdapters::assign(int slot, int adapter) {
+  TANDEM_CHECK(adapter < std::ssize(adapters_), "adapter {} of {}", adapter, adapters_.size());
+  int32_t& at = slots_[static_cast<size_t>(slot)];
+  if (at == adapter) return;
+  at = adapter;
+  copy_in(of_slot_ + slot, &at, sizeof at);
+}
+
+size_t ServedAdapters::bytes(int adapter) const {
+  size_t numbers = 0;
+  for (const PartShape& shape : part_shapes(adapters_[static_cast<size_t>(adapter)], spec_.config))
+    numbers += static_cast<size_t>(shape.numbers());
+  return numbers * dtype_bytes(spec_.dtype);
+}
+
+void ServedAdapters::enter(const kv::Step& step) {
+  TANDEM_CHECK(step.arrays.n_rows <= spec_.max_rows, "{} rows, at most {}", step.arrays.n_rows,
+               spec_.max_rows);
+  groups_ = ops::group_rows(arrays_, of_slot_, static_cast<int>(adapters_.size()), step.arrays,
+                            exec_.stream());
+  settled_ = false;
+}
+
+ops::RowGroups ServedAdapters::groups() {
+  groups_.settled = std::exchange(settled_, true);
+  return groups_;
+}
+
+bool ServedAdapters::changes(int layer, LayerMatrix of) const {
+  const OfMatrix& m = of_matrix(layer, of);
+  return m.most_slices > 0 || m.most_first > 0;
+}
+
+Tensor ServedAdapters::apart(int /*layer*/, LayerMatrix /*of*/, int64_t /*rows*/) { return {}; }
+
+void ServedAdapters::add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x,
+                         const Tensor& /*sum*/) {
+  const OfMatrix& m = of_matrix(layer, of);
+  const auto matrix = static_cast<size_t>(layer * kLayerMatrices) + static_cast<size_t>(of);
+  const AdapterPart* const parts = table_ + matrix * adapters_.size() * kMatrixParts;
+  const Stream stream = exec_.stream();
+  const bool columns = of == LayerMatrix::wo || of == LayerMatrix::w_down;
+  if (m.most_slices > 0 && columns) {
+    const GroupedTarget all{.first = 0, .width = static_cast<int32_t>(y.row_size()), .part = 0};
+    ops::grouped_sums(y, x, parts, kMatrixParts, {&all, 1}, groups(), stream);
+  } else if (m.most_slices > 0) {
+    ops::grouped_dots(y, x, parts, kMatrixParts, m.most_slices, groups(), ops::Accumulate::yes,
+                      stream);
+  }
+  if (m.most_first == 0) return;
+  const Tensor inner(inner_, spec_.dtype, {x.rows(), m.most_first}, spec_.device);
+  ops::grouped_dots(inner, x, parts + static_cast<int>(PartKind::first), kMatrixParts, m.most_first,
+                    groups(), ops::Accumulate::no, stream);
+  std::vector<GroupedTarget> targets;
+  int32_t part = static_cast<int32_t>(PartKind::second);
+  for (const Weight w : stacked_weights(of)) {
+    const PackedRows rows = packed_rows(w, spec_.config);
+    if (m.second[static_cast<size_t>(part) - static_cast<size_t>(PartKind::second)])
+      targets.push_back({.first = static_cast<int32_t>(rows.first),
+                         .width = static_cast<int32_t>(rows.rows),
+                         .part = part});
+    ++part;
+  }
+  ops::grouped_sums(y, inner, parts, kMatrixParts, targets, groups(), stream);
+}
+
+void ServedAdapters::on_prompt(int /*slot*/) {}
+void ServedAdapters::on_fork(int from, int to) { assign(to, slots_[static_cast<size_t>(from)]); }
+void ServedAdapters::on_release(int slot) { assign(slot, -1); }
+void ServedAdapters::on_truncate(int /*slot*/, int /*n*/) {}
+
+}  // namespace tandem::model
