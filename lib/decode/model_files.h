@@ -32,8 +32,8 @@ struct ModelFiles {
 /// errors   kind input: anything missing, malformed or unsupported
 ModelFiles open_model(const std::string& path, uint64_t seed);
 
-/// The same of section `model` of a recipe: adapters without a name in the weights, the others
-/// beside them.
+/// The same of section `model` of a recipe: adapters without a name are merged into the weights,
+/// the others stay apart.
 /// errors   kind input: of the adapter too, as model::Adapter::open
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 
