@@ -95,6 +95,7 @@ struct GroupedSumsParams {
   RowGroups groups;
   int64_t y_stride, x_stride;
   int part_stride;
+  int most;  // n of a part at most
   int n_targets;
   GroupedTarget targets[kGroupedTargets];
   DType type, y_type;  // f32 or bf16
@@ -111,7 +112,7 @@ inline int sum_blocks(const GroupedSumsParams& p) {
 
 /// y[r, first + c] += sum_j x[r, index[j]] values[j, c] over the parts of each row's adapter:
 /// columns of a matrix that an adapter changes (S2FT's input slices), or LoRA's second factor.
-/// numerics f32 accumulation in an order that n alone fixes; the bits of a row depend on no other row
+/// numerics f32 accumulation in an order that n alone fixes, and on a GPU `most`; the bits of a row depend on no other row
 ///          and no group. |y - ref| <= (n + 3) eps_f32 of the sums of magnitudes, y before among
 ///          them, and one rounding to y_type
 /// cost     reads each value once a group

@@ -5,10 +5,11 @@
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/reduce.cuh"
 
-// A block has 256 bytes of every value of an adapter, for the rows of one of its groups. A warp
-// takes 16 values at a time, on tensor cores for any number of rows (they are padded to 16, so that
-// a row's bits are the same in any company), and copies what it multiplies, and only that, into its
-// own part of a ring: as down_channels.cu.
+// A warp has 256 bytes of every value of an adapter, for the rows of one of its groups; kAlong
+// warps of a block share the values, the others have columns next to these. A warp takes 16 values
+// at a time, on tensor cores for any number of rows (they are padded to 16, so that a row's bits
+// are the same in any company), and copies what it multiplies, and only that, into its own part of
+// a ring: as down_channels.cu.
 
 namespace tandem {
 namespace {
@@ -16,11 +17,11 @@ namespace {
 using bf16x = __nv_bfloat16;
 
 constexpr int kThreads = 256, kWarps = kThreads / cuda::kWarp;
-constexpr int kAtOnce = 16;                 // values of a warp's step
-constexpr int kSliceColumns = 128;          // of a block
-constexpr int kPieces = kSliceColumns / 8;  // of 16 bytes, of a value's slice
+constexpr int kAtOnce = 16;  // values of a warp's step
+constexpr int kWarpColumns = 128;
+constexpr int kPieces = kWarpColumns / 8;  // of 16 bytes, of a warp's columns of a value
 constexpr int kStages = 3;
-constexpr int kStageBytes = kAtOnce * kSliceColumns * 2;  // of a warp
+constexpr int kStageBytes = kAtOnce * kWarpColumns * 2;  // of a warp
 constexpr int kRingBytes = kStages * kWarps * kStageBytes;
 constexpr int kPlainThreads = 64;
 
@@ -56,6 +57,7 @@ __device__ AdapterPart part_of(const GroupedSumsParams& p, int group, const Slic
 __device__ int piece_at(int k, int c) { return (k * kPieces + (c ^ k % 8)) * 16; }
 
 /// A warp's way through the values: 16 neighbouring ones a step.
+template <int kAlong>
 struct Steps {
   const GroupedSumsParams& p;
   const AdapterPart& part;
@@ -64,7 +66,9 @@ struct Steps {
   unsigned ring;   // shared address of the warp's part
   int32_t row[2];  // of the lane's rows of x, negative: none
 
-  __device__ int place(int step) const { return (step * kWarps + cuda::warp_of()) * kAtOnce; }
+  __device__ int place(int step) const {
+    return (step * kAlong + cuda::warp_of() % kAlong) * kAtOnce;
+  }
   /// Copies a step's values; zeros where there are none, and beyond the last column.
   __device__ void copy(int stage, int step) const {
     const unsigned to = ring + stage * kStageBytes;
@@ -104,10 +108,11 @@ struct Steps {
   }
 };
 
-template <class Y>
+template <class Y, int kAlong>
 __global__ void __launch_bounds__(kThreads, 2)
     grouped_sums(const __grid_constant__ GroupedSumsParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
+  constexpr int kSliceColumns = kWarps / kAlong * kWarpColumns;
   if (!p.groups.settled) cuda::wait_for_previous();
   const int group = static_cast<int>(blockIdx.x);
   if (group >= *p.groups.n) return;
@@ -117,12 +122,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int32_t* const rows = p.groups.rows + group * kGroupRows;
   const int warp = cuda::warp_of(), lane = cuda::lane_of();
   const auto all = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const Steps steps{.p = p,
-                    .part = part,
-                    .width = slice.target.width,
-                    .column = slice.begin + lane % kPieces * 8,
-                    .ring = all + warp * kStages * kStageBytes,
-                    .row = {rows[lane / 4], rows[lane / 4 + 8]}};
+  const int first_column = warp / kAlong * kWarpColumns;  // of the slice
+  const Steps<kAlong> steps{.p = p,
+                            .part = part,
+                            .width = slice.target.width,
+                            .column = slice.begin + first_column + lane % kPieces * 8,
+                            .ring = all + warp * kStages * kStageBytes,
+                            .row = {rows[lane / 4], rows[lane / 4 + 8]}};
   // Columns and x are read as far ahead as values: under load what L2 has takes as long to come.
   int32_t index[kStages][4];
   uint32_t x[kStages][4];
@@ -160,16 +166,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   cuda::release_next();
   cuda::copies_wait<0>();  // zeros beyond the last value are still being written
   __syncthreads();         // the ring's memory
-  auto* const parts = reinterpret_cast<float*>(shared);  // [kWarps][kGroupRows][kSliceColumns]
-  static_assert(kWarps * kGroupRows * kSliceColumns * 4 <= kRingBytes);
+  auto* const parts = reinterpret_cast<float*>(shared);  // [kAlong][kGroupRows][kSliceColumns]
   constexpr int kRowFloats = kGroupRows * kSliceColumns;
+  static_assert(kAlong * kRowFloats * 4 <= kRingBytes);
 #pragma unroll
   for (int c = 0; c < kPieces; ++c)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (steps.row[i / 2] >= 0)
-        parts[warp * kRowFloats + (lane / 4 + i / 2 * 8) * kSliceColumns + c * 8 + lane % 4 * 2 +
-              i % 2] = sums[c][i];
+        parts[warp % kAlong * kRowFloats + (lane / 4 + i / 2 * 8) * kSliceColumns + first_column +
+              c * 8 + lane % 4 * 2 + i % 2] = sums[c][i];
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kRowFloats; i += kThreads) {
     const int32_t row = rows[i / kSliceColumns];
@@ -177,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int column = slice.begin + i % kSliceColumns;
     if (column >= slice.target.width) continue;
     float sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += parts[w * kRowFloats + i];
+    for (int w = 0; w < kAlong; ++w) sum += parts[w * kRowFloats + i];
     Y* const y = static_cast<Y*>(p.y) + row * p.y_stride + slice.target.first + column;
     *y = cuda::from_float<Y>(cuda::to_float(*y) + sum);
   }
@@ -223,6 +229,17 @@ bool in_eights(const GroupedSumsParams& p) {
   return true;
 }
 
+template <class Y, int kAlong>
+void launch_slices(const GroupedSumsParams& p, Stream stream) {
+  constexpr int kColumns = kWarps / kAlong * kWarpColumns;
+  const auto kernel = grouped_sums<Y, kAlong>;
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes);
+  cuda::launch(
+      kernel,
+      dim3(static_cast<unsigned>(p.groups.most), static_cast<unsigned>(slices_of(p, kColumns))),
+      kThreads, kRingBytes, 1, stream, p);
+}
+
 }  // namespace
 
 void grouped_sums_cuda(const GroupedSumsParams& p, Stream stream) {
@@ -231,11 +248,10 @@ void grouped_sums_cuda(const GroupedSumsParams& p, Stream stream) {
   cuda::with_act(p.y_type, [&](auto* out) {
     using Y = std::remove_pointer_t<decltype(out)>;
     if (p.type == DType::bf16 && in_eights(p)) {
-      (void)cudaFuncSetAttribute(grouped_sums<Y>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 kRingBytes);
-      return cuda::launch(grouped_sums<Y>,
-                          dim3(groups, static_cast<unsigned>(slices_of(p, kSliceColumns))),
-                          kThreads, kRingBytes, 1, stream, p);
+      // As few warps as have a step or two each.
+      if (p.most <= 4 * kAtOnce) return launch_slices<Y, 2>(p, stream);
+      if (p.most <= 8 * kAtOnce) return launch_slices<Y, 4>(p, stream);
+      return launch_slices<Y, 8>(p, stream);
     }
     cuda::with_act(p.type, [&](auto* act) {
       using T = std::remove_pointer_t<decltype(act)>;

@@ -86,7 +86,9 @@ PreparedCase prepare_sums(const KernelShapes& s, int rows) {
     std::fill_n(t.as<float>(), t.view().elements(), 0.0f);
   };
   clear(y);
-  const auto run = [=] { ops::grouped_sums(y, x, a->parts.data(), 1, {&all, 1}, a->groups()); };
+  const auto run = [=] {
+    ops::grouped_sums(y, x, a->parts.data(), 1, s.slices, {&all, 1}, a->groups());
+  };
   const auto mismatch = [=] {
     clear(want);
     const GroupedSumsParams p{.y = want.raw(),
@@ -96,6 +98,7 @@ PreparedCase prepare_sums(const KernelShapes& s, int rows) {
                               .y_stride = s.dim,
                               .x_stride = s.dim,
                               .part_stride = 1,
+                              .most = s.slices,
                               .n_targets = 1,
                               .targets = {all},
                               .type = dtype,
@@ -121,7 +124,7 @@ PreparedCase prepare_factors(const KernelShapes& s, int rows) {
   clear(y);
   const auto run = [=] {
     ops::grouped_dots(inner, x, a->parts.data(), 1, s.rank, a->groups(), ops::Accumulate::no);
-    ops::grouped_sums(y, inner, b->parts.data(), 1, {&all, 1}, b->groups());
+    ops::grouped_sums(y, inner, b->parts.data(), 1, s.rank, {&all, 1}, b->groups());
   };
   const auto mismatch = [=] {
     clear(want);
@@ -132,6 +135,7 @@ PreparedCase prepare_factors(const KernelShapes& s, int rows) {
                               .y_stride = s.dim,
                               .x_stride = s.rank,
                               .part_stride = 1,
+                              .most = s.rank,
                               .n_targets = 1,
                               .targets = {all},
                               .type = dtype,

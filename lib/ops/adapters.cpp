@@ -62,10 +62,11 @@ void grouped_dots(const Tensor& y, const Tensor& x, const AdapterPart* parts, in
 }
 
 void grouped_sums(const Tensor& y, const Tensor& x, const AdapterPart* parts, int part_stride,
-                  std::span<const GroupedTarget> targets, const RowGroups& groups, Stream stream) {
+                  int most, std::span<const GroupedTarget> targets, const RowGroups& groups,
+                  Stream stream) {
   check_types("grouped_sums", y, x);
   TANDEM_CHECK(targets.size() <= kGroupedTargets, "{} targets", targets.size());
-  if (targets.empty() || groups.most == 0) return;
+  if (targets.empty() || most == 0 || groups.most == 0) return;
   GroupedSumsParams p{.y = y.raw(),
                       .x = x.raw(),
                       .parts = parts,
@@ -73,14 +74,14 @@ void grouped_sums(const Tensor& y, const Tensor& x, const AdapterPart* parts, in
                       .y_stride = y.row_size(),
                       .x_stride = x.row_size(),
                       .part_stride = part_stride,
+                      .most = most,
                       .n_targets = static_cast<int>(targets.size()),
                       .targets = {},
                       .type = x.dtype(),
                       .y_type = y.dtype()};
   std::ranges::copy(targets, p.targets);
-  // Of a few hundred values each.
-  constexpr int64_t kRowValues = 256;
-  kSums.run(p, n_groups(groups, stream) * sum_blocks(p), kRowValues * kSumColumns, stream);
+  kSums.run(p, n_groups(groups, stream) * sum_blocks(p),
+            most * kSumColumns * static_cast<int64_t>(dtype_bytes(p.type)), stream);
 }
 
 SliceWrite slice_of(const PackedWeights& w, bool columns, const void* values, const int32_t* index,

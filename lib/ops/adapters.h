@@ -33,8 +33,9 @@ void grouped_dots(const Tensor& y, const Tensor& x, const AdapterPart* parts, in
                   int most, const RowGroups& groups, Accumulate accumulate, Stream stream = {});
 /// y[r, target] += x[r, index] values over the parts of each row's adapter.
 /// shapes   as grouped_dots; values of a target's part [n, width]
+/// most     n of a part at most
 void grouped_sums(const Tensor& y, const Tensor& x, const AdapterPart* parts, int part_stride,
-                  std::span<const GroupedTarget> targets, const RowGroups& groups,
+                  int most, std::span<const GroupedTarget> targets, const RowGroups& groups,
                   Stream stream = {});
 
 /// On a GPU: where columns, or rows, of weights are written, from values of their dtype.

@@ -73,7 +73,7 @@ void dots(cuda::Queue& queue, const Parts& p, const Memory& y, const Memory& x, 
 }
 
 void sums(cuda::Queue& queue, const Parts& p, const Memory& y, const Memory& x, int64_t x_stride,
-          int out) {
+          int out, int most) {
   cuda_table().grouped_sums({.y = y.at,
                              .x = x.at,
                              .parts = p.parts(),
@@ -81,6 +81,7 @@ void sums(cuda::Queue& queue, const Parts& p, const Memory& y, const Memory& x, 
                              .y_stride = out,
                              .x_stride = x_stride,
                              .part_stride = 1,
+                             .most = most,
                              .n_targets = 1,
                              .targets = {{0, out, 0}},
                              .type = DType::bf16,
@@ -122,10 +123,10 @@ void time_products(cuda::Queue& queue, int n, int in, int out, int slices, int r
   report(queue, "slices of outputs", shape, each * slices * in,
          [&](int i) { dots(queue, of(w1, i), y, x, in, slices, out); });
   report(queue, "slices of inputs", shape, each * slices * out,
-         [&](int i) { sums(queue, of(w2, i), y, x, in, out); });
+         [&](int i) { sums(queue, of(w2, i), y, x, in, out, slices); });
   report(queue, "low rank", shape, each * rank * (in + out), [&](int i) {
     dots(queue, of(a, i), inner, x, in, rank, rank);
-    sums(queue, of(b, i), y, inner, rank, out);
+    sums(queue, of(b, i), y, inner, rank, out, rank);
   });
 }
 

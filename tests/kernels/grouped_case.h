@@ -104,7 +104,6 @@ struct GroupedCase {
             .y_type = y_type,
             .add = add};
   }
-  /// As one target, or as two halves of it whose values are apart.
   GroupedSumsParams sums(ActBuffer& y, const RowGroups& groups) {
     return {.y = y.data(),
             .x = x.data(),
@@ -113,6 +112,7 @@ struct GroupedCase {
             .y_stride = shape.out,
             .x_stride = shape.in,
             .part_stride = 1,
+            .most = most(),
             .n_targets = 1,
             .targets = {{0, shape.out, 0}},
             .type = type,

@@ -158,6 +158,7 @@ TEST_SUITE("kernels/grouped_products") {
                                 .y_stride = 5,
                                 .x_stride = 3,
                                 .part_stride = 2,
+                                .most = 2,
                                 .n_targets = 2,
                                 .targets = {{1, 2, 1}, {4, 1, 0}},
                                 .type = DType::f32,

@@ -124,7 +124,9 @@ void ServedAdapters::load(int adapter, const WeightSource& base, std::byte* memo
       all.most_slices = std::max(all.most_slices, static_cast<int>(shape.n));
     if (shape.kind == PartKind::first)
       all.most_first = std::max(all.most_first, static_cast<int>(shape.n));
-    if (shape.kind == PartKind::second) all.second[static_cast<size_t>(shape.which)] = true;
+    if (shape.kind != PartKind::second) continue;
+    all.second[static_cast<size_t>(shape.which)] = true;
+    all.most_second = std::max(all.most_second, static_cast<int>(shape.n));
   }
 }
 
@@ -172,7 +174,7 @@ void ServedAdapters::add(int layer, LayerMatrix of, const Tensor& y, const Tenso
   const bool columns = of == LayerMatrix::wo || of == LayerMatrix::w_down;
   if (m.most_slices > 0 && columns) {
     const GroupedTarget all{.first = 0, .width = static_cast<int32_t>(y.row_size()), .part = 0};
-    ops::grouped_sums(y, x, parts, kMatrixParts, {&all, 1}, groups(), stream);
+    ops::grouped_sums(y, x, parts, kMatrixParts, m.most_slices, {&all, 1}, groups(), stream);
   } else if (m.most_slices > 0) {
     ops::grouped_dots(y, x, parts, kMatrixParts, m.most_slices, groups(), ops::Accumulate::yes,
                       stream);
@@ -191,7 +193,7 @@ void ServedAdapters::add(int layer, LayerMatrix of, const Tensor& y, const Tenso
                          .part = part});
     ++part;
   }
-  ops::grouped_sums(y, inner, parts, kMatrixParts, targets, groups(), stream);
+  ops::grouped_sums(y, inner, parts, kMatrixParts, m.most_second, targets, groups(), stream);
 }
 
 void ServedAdapters::on_prompt(int /*slot*/) {}

@@ -49,7 +49,7 @@ class ServedAdapters final : public SideProducts, public kv::SequenceListener {
  private:
   /// What any adapter has of a matrix.
   struct OfMatrix {
-    int most_slices = 0, most_first = 0;  // n of a part
+    int most_slices = 0, most_first = 0, most_second = 0;  // n of a part
     std::array<bool, kSecondParts> second = {};
   };
   const OfMatrix& of_matrix(int layer, LayerMatrix of) const {
