@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "io/safetensors.h"
-#include "model/adapters/any_adapter.h"
+#include "model/adapters/fused_source.h"
 #include "model/checkpoint.h"
 
 namespace tandem::decode {
@@ -57,24 +57,25 @@ void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
     add_tensor(f, *checkpoint.find(name), checkpoint);
 }
 
-void merge(ModelFiles& m, model::AnyAdapter adapter) {
+void add_adapter(Fingerprint& f, const model::WeightedAdapter& given,
+                 const model::ModelConfig& config) {
+  f.add(fmt::format("{}", given.weight));
+  const io::Safetensors& file = model::file_of(given.adapter);
+  for (const io::TensorEntry& entry : file.entries()) add_tensor(f, entry, file);
+  // What a folder of PEFT says elsewhere than in its tensors.
+  if (const auto* factors = std::get_if<model::LowRankAdapter>(&given.adapter))
+    for (int layer = 0; layer < config.n_layers; ++layer)
+      for (const model::Weight weight : model::adapter_weights())
+        if (factors->holds(weight, layer)) f.add(fmt::format("{}", factors->gamma(weight, layer)));
+}
+
+void merge(ModelFiles& m, std::vector<model::WeightedAdapter> adapters) {
+  if (adapters.empty()) return;
   Fingerprint f;
   f.add(m.fingerprint);
-  const io::Safetensors& file = model::file_of(adapter);
-  for (const io::TensorEntry& entry : file.entries()) add_tensor(f, entry, file);
+  for (const model::WeightedAdapter& adapter : adapters) add_adapter(f, adapter, m.config);
   m.fingerprint = f.text();
-  m.source = model::adapted_source(std::move(m.source), std::move(adapter));
-}
-
-/// base     fingerprint of the model without adapters
-model::AnyAdapter open_adapter(const ModelFiles& m, const std::string& base,
-                               const recipe::Adapter& given) {
-  return model::open_adapter(given.path, m.config, {m.name, base},
-                             given.force ? model::OtherBase::allowed : model::OtherBase::refused);
-}
-
-void merge_adapter(ModelFiles& m, const std::string& base, const recipe::Adapter& given) {
-  merge(m, open_adapter(m, base, given));
+  m.source = model::fused_source(std::move(m.source), std::move(adapters), m.config);
 }
 
 bool has_tokenizer(const std::filesystem::path& folder) {
@@ -122,20 +123,28 @@ ModelFiles open_model(const std::string& path, uint64_t seed) {
 }
 
 void merge_named(ModelFiles& files, size_t adapter) {
-  merge(files, *files.adapters[adapter].adapter);
+  const model::NamedAdapter& named = files.adapters[adapter];
+  merge(files, {{*named.adapter, named.weight}});
   files.adapters.clear();
 }
 
 ModelFiles open_model(const recipe::Model& model, uint64_t seed) {
   ModelFiles m = open_model(model.path.value, seed);
-  const std::string base = m.fingerprint;
-  for (const recipe::Adapter& given : model.adapters)
+  std::vector<model::WeightedAdapter> merged;
+  for (const recipe::Adapter& given : model.adapters) {
+    model::AnyAdapter adapter =
+        model::open_adapter(given.path, m.config, {m.name, m.fingerprint},
+                            given.force ? model::OtherBase::allowed : model::OtherBase::refused);
+    const auto weight = static_cast<float>(given.weight);
     if (given.name.empty())
-      merge_adapter(m, base, given);
+      merged.push_back({std::move(adapter), weight});
     else
       m.adapters.push_back(
           {.name = given.name,
-           .adapter = std::make_shared<const model::AnyAdapter>(open_adapter(m, base, given))});
+           .adapter = std::make_shared<const model::AnyAdapter>(std::move(adapter)),
+           .weight = weight});
+  }
+  merge(m, std::move(merged));
   return m;
 }
 

@@ -32,9 +32,9 @@ struct ModelFiles {
 /// errors   kind input: anything missing, malformed or unsupported
 ModelFiles open_model(const std::string& path, uint64_t seed);
 
-/// The same of section `model` of a recipe: adapters without a name are merged into the weights,
-/// the others stay apart.
-/// errors   kind input: of the adapter too, as model::Adapter::open
+/// The same of section `model` of a recipe: adapters without a name are merged into the weights
+/// (model::fused_source), the others stay apart.
+/// errors   kind input: of an adapter too, as model::open_adapter
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 
 /// Merges a named adapter into the weights; the others are gone.

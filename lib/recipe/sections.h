@@ -23,9 +23,12 @@ constexpr std::array<std::string_view, 2> enum_names(Compute) { return {"bf16", 
 /// What a fine-tuning run wrote, in addition to the model.
 struct Adapter {
   static constexpr std::string_view kItems = "adapters", kExample = "{path: run/adapter}";
+  /// Far beyond any use.
+  static constexpr double kMostWeight = 1e6;
 
   std::string name;
   std::filesystem::path path;
+  double weight = 1;
   bool force = false;
 
   template <class V>
@@ -34,6 +37,8 @@ struct Adapter {
       "what prompts call it: it stays apart from the weights; empty = merged into them");
     v("path", path, required_input(),
       "folder adapter/ of a run of s2ft-train, or a LoRA or DoRA folder of PEFT");
+    v("weight", weight, between(-kMostWeight, kMostWeight),
+      "how much of its change is added; 1 = all of it");
     v("force", force, "take it where the run trained another model, if its shapes fit");
   }
 };
@@ -60,8 +65,8 @@ struct Model {
 
  protected:
   static constexpr std::string_view adapters_text() {
-    return "adapters: without a name merged into the weights when they are loaded, with one for "
-           "the prompts that name it";
+    return "adapters: without a name merged into the weights when they are loaded, in this order; "
+           "with one for the prompts that name it";
   }
 };
 

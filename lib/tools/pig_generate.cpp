@@ -77,7 +77,7 @@ void PigGenerate::place_adapters() {
   }
   const bool scales = std::ranges::any_of(files_.adapters, [](const model::NamedAdapter& a) {
     const auto* low_rank = std::get_if<model::LowRankAdapter>(a.adapter.get());
-    return low_rank != nullptr && low_rank->scales();
+    return low_rank != nullptr && low_rank->scales_rows();
   });
   adapters_ = recipe_.run.adapters == recipe::AdapterUse::switched ||
                       (scales && recipe_.run.adapters == recipe::AdapterUse::automatic)

@@ -9,7 +9,7 @@
 #include "error_text.h"
 #include "io/file.h"
 #include "io/safetensors.h"
-#include "model/adapters/adapter.h"
+#include "model/adapters/fused_source.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
@@ -113,7 +113,9 @@ struct Parts {
 };
 
 std::unique_ptr<WeightSource> adapted(const std::filesystem::path& folder) {
-  return adapted_source(synthetic_source(config(), 1), Adapter::open(folder, config(), kBase));
+  std::vector<WeightedAdapter> one;
+  one.push_back({Adapter::open(folder, config(), kBase)});
+  return fused_source(synthetic_source(config(), 1), std::move(one), config());
 }
 
 std::vector<float> rows_of(const WeightSource& source, Weight weight, int layer, int64_t begin,

@@ -9,7 +9,7 @@
 #include "error_text.h"
 #include "io/file.h"
 #include "io/safetensors.h"
-#include "model/adapters/low_rank_adapter.h"
+#include "model/adapters/fused_source.h"
 #include "model/adapters/low_rank_config.h"
 #include "temporary_folder.h"
 
@@ -122,7 +122,9 @@ std::vector<float> rows(const WeightSource& source, Weight weight, int layer,
 }
 
 std::unique_ptr<WeightSource> adapted(const std::filesystem::path& folder) {
-  return adapted_source(synthetic_source(config(), 1), LowRankAdapter::open(folder, config()));
+  std::vector<WeightedAdapter> one;
+  one.push_back({LowRankAdapter::open(folder, config())});
+  return fused_source(synthetic_source(config(), 1), std::move(one), config());
 }
 
 LowRankConfig parsed(const std::string& members) {

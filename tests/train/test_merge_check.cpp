@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "error_text.h"
+#include "model/adapters/fused_source.h"
 #include "temporary_folder.h"
 #include "tools/adapters/merge_check.h"
 #include "train/export/export_adapter.h"
@@ -60,8 +61,10 @@ TEST_SUITE("tools/merge_check") {
     const model::AdapterBase of = {base.name, base.fingerprint};
     const model::Adapter adapter = model::Adapter::open(folder / "a", c, of);
     const auto merged = [&] {
-      return model::adapted_source(decode::open_model(base.folder.string(), 0).source,
-                                   model::Adapter::open(folder / "a", c, of));
+      std::vector<model::WeightedAdapter> one;
+      one.push_back({model::Adapter::open(folder / "a", c, of)});
+      return model::fused_source(decode::open_model(base.folder.string(), 0).source, std::move(one),
+                                 c);
     };
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const tools::MergeCheck found =

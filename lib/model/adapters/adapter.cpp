@@ -14,7 +14,6 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "model/adapters/adapter_format.h"
-#include "model/adapters/changed_source.h"
 #include "ops/loading.h"
 
 namespace tandem::model {
@@ -105,23 +104,6 @@ void scatter(T* row, const std::vector<int32_t>& index, const std::byte* values)
   for (size_t i = 0; i < index.size(); ++i)
     std::memcpy(row + index[i], values + i * sizeof(T), sizeof(T));
 }
-
-class AdaptedSource final : public ChangedSource {
- public:
-  AdaptedSource(std::unique_ptr<WeightSource> base, Adapter adapter)
-      : ChangedSource(std::move(base)), adapter_(std::move(adapter)) {}
-
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    base().rows(weight, layer, begin, end, dtype, out);
-    adapter_.replace(weight, layer, begin, end, dtype, out);
-  }
-
- private:
-  bool changes(Weight weight, int layer) const override { return adapter_.holds(weight, layer); }
-
-  Adapter adapter_;
-};
 
 }  // namespace
 
@@ -269,19 +251,15 @@ std::vector<float> Adapter::values(Weight weight, int layer) const {
   return all;
 }
 
-void Adapter::replace(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                      void* rows) const {
-  const auto it = slices_.find({weight, layer});
-  if (it == slices_.end()) return;
-  const Slice& s = it->second;
-  const size_t row_bytes = static_cast<size_t>(s.in) * dtype_bytes(dtype);
-  auto* to = static_cast<std::byte*>(rows);
+template <class Visit>
+void Adapter::each_row(const Slice& s, bool columns, int64_t begin, int64_t end, DType dtype,
+                       const Visit& visit) const {
   std::vector<std::byte> piece;
-  if (!takes_columns(weight)) {
+  if (!columns) {
     const auto first = std::ranges::lower_bound(s.index, begin);
     for (auto i = first; i != s.index.end() && *i < end; ++i) {
       numbers(s.values, (i - s.index.begin()) * s.in, s.in, dtype, piece);
-      std::ranges::copy(piece, to + static_cast<size_t>(*i - begin) * row_bytes);
+      visit(int64_t{*i}, piece.data());
     }
     return;
   }
@@ -291,19 +269,54 @@ void Adapter::replace(Weight weight, int layer, int64_t begin, int64_t end, DTyp
   for (int64_t row = begin; row < end; row += most) {
     const int64_t last = std::min(end, row + most);
     numbers(s.values, row * n, (last - row) * n, dtype, piece);
-    for (int64_t r = row; r < last; ++r) {
-      std::byte* out = to + static_cast<size_t>(r - begin) * row_bytes;
-      const std::byte* in = piece.data() + static_cast<size_t>((r - row) * n) * dtype_bytes(dtype);
-      if (dtype == DType::f32)
-        scatter(reinterpret_cast<float*>(out), s.index, in);
-      else
-        scatter(reinterpret_cast<bf16*>(out), s.index, in);
-    }
+    for (int64_t r = row; r < last; ++r)
+      visit(r, piece.data() + static_cast<size_t>((r - row) * n) * dtype_bytes(dtype));
   }
 }
 
-std::unique_ptr<WeightSource> adapted_source(std::unique_ptr<WeightSource> base, Adapter adapter) {
-  return std::make_unique<AdaptedSource>(std::move(base), std::move(adapter));
+void Adapter::replace(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+                      void* rows) const {
+  const auto it = slices_.find({weight, layer});
+  if (it == slices_.end()) return;
+  const Slice& s = it->second;
+  const size_t row_bytes = static_cast<size_t>(s.in) * dtype_bytes(dtype);
+  auto* to = static_cast<std::byte*>(rows);
+  each_row(s, takes_columns(weight), begin, end, dtype, [&](int64_t r, const std::byte* values) {
+    std::byte* const row = to + static_cast<size_t>(r - begin) * row_bytes;
+    if (!takes_columns(weight))
+      std::memcpy(row, values, row_bytes);
+    else if (dtype == DType::f32)
+      scatter(reinterpret_cast<float*>(row), s.index, values);
+    else
+      scatter(reinterpret_cast<bf16*>(row), s.index, values);
+  });
+}
+
+void Adapter::add(Weight weight, int layer, int64_t begin, int64_t end, float by,
+                  std::span<const uint32_t> changes, std::span<const float> base,
+                  std::span<float> rows) const {
+  const auto it = slices_.find({weight, layer});
+  if (it == slices_.end()) return;
+  const Slice& s = it->second;
+  const auto put = [&](int64_t at, int32_t feature, const std::byte* from) {
+    float value;
+    std::memcpy(&value, from, sizeof value);
+    const auto i = static_cast<size_t>(at);
+    if (by == 1 && changes[static_cast<size_t>(feature)] == 1)
+      rows[i] = value;
+    else
+      rows[i] += by * (value - base[i]);
+  };
+  const bool columns = takes_columns(weight);
+  each_row(s, columns, begin, end, DType::f32, [&](int64_t r, const std::byte* values) {
+    const int64_t first = (r - begin) * s.in;
+    const int64_t n = columns ? static_cast<int64_t>(s.index.size()) : s.in;
+    for (int64_t i = 0; i < n; ++i) {
+      const int32_t column = columns ? s.index[static_cast<size_t>(i)] : static_cast<int32_t>(i);
+      put(first + column, columns ? column : static_cast<int32_t>(r),
+          values + static_cast<size_t>(i) * sizeof(float));
+    }
+  });
 }
 
 }  // namespace tandem::model

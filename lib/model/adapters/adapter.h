@@ -1,7 +1,6 @@
 #pragma once
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -9,7 +8,7 @@
 
 #include "io/safetensors.h"
 #include "model/config.h"
-#include "model/weights.h"
+#include "model/weight_table.h"
 
 namespace tandem::model {
 
@@ -81,6 +80,13 @@ class Adapter {
   /// Puts its values into rows [begin, end) of a matrix, rounded to nearest to their dtype.
   /// shapes   rows [end - begin, in], f32 or bf16
   void replace(Weight weight, int layer, int64_t begin, int64_t end, DType dtype, void* rows) const;
+  /// Adds `by` times the difference of its values and the base's to rows [begin, end); at 1 its
+  /// values themselves where no other adapter changes them.
+  /// shapes   changes [features of the matrix]: adapters that change each, this one among them;
+  ///          base, rows [end - begin, in]
+  void add(Weight weight, int layer, int64_t begin, int64_t end, float by,
+           std::span<const uint32_t> changes, std::span<const float> base,
+           std::span<float> rows) const;
   /// Its tensors.
   const io::Safetensors& file() const { return file_; }
 
@@ -95,6 +101,10 @@ class Adapter {
           OtherBase other);
   std::vector<int32_t> read_index(const io::TensorEntry& entry) const;
   void check_values(const io::TensorView& values) const;
+  /// Calls visit(row, its values as `dtype`) for those of rows [begin, end) that a slice has.
+  template <class Visit>
+  void each_row(const Slice& s, bool columns, int64_t begin, int64_t end, DType dtype,
+                const Visit& visit) const;
   /// Values [first, first + n) of a slice as `dtype`.
   void numbers(const io::TensorView& values, int64_t first, int64_t n, DType dtype,
                std::vector<std::byte>& out) const;
@@ -102,8 +112,5 @@ class Adapter {
   io::Safetensors file_;
   std::map<std::pair<Weight, int>, Slice> slices_;
 };
-
-/// The weights of `base` with those of the adapter in their places.
-std::unique_ptr<WeightSource> adapted_source(std::unique_ptr<WeightSource> base, Adapter adapter);
 
 }  // namespace tandem::model

@@ -161,7 +161,7 @@ std::vector<PartShape> part_shapes(const NamedAdapter& named, const ModelConfig&
   std::vector<PartShape> shapes;
   const auto* slices = std::get_if<Adapter>(named.adapter.get());
   const auto* factors = std::get_if<LowRankAdapter>(named.adapter.get());
-  if (factors != nullptr && factors->scales())
+  if (factors != nullptr && factors->scales_rows())
     throw recipe_error("model.adapters",
                        "'{}' is of DoRA, which scales the products of the base too", named.name)
         .hint("set run.adapters switch, or leave its name out: it is merged then");

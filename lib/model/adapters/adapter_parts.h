@@ -5,6 +5,7 @@
 
 #include "model/adapters/named_adapter.h"
 #include "model/side_products.h"
+#include "model/weights.h"
 
 namespace tandem::model {
 

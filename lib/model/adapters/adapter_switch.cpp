@@ -63,7 +63,7 @@ size_t factors_bytes(const NamedAdapter& named, const AdapterSwitch::Spec& spec)
     const auto rank = static_cast<size_t>(adapter.rank(w, layer));
     bytes += aligned(rank * static_cast<size_t>(shape[1]) * sizeof(float)) +
              aligned(rank * static_cast<size_t>(shape[0]) * sizeof(float));
-    if (adapter.scales()) bytes += aligned(static_cast<size_t>(shape[0]) * sizeof(float));
+    if (adapter.scales_rows()) bytes += aligned(static_cast<size_t>(shape[0]) * sizeof(float));
   });
   return bytes;
 }
@@ -100,7 +100,7 @@ size_t copies_bytes(const AdapterSwitch::Spec& spec) {
 void check(const AdapterSwitch::Spec& spec) {
   for (const NamedAdapter& named : spec.adapters)
     if (const auto* a = std::get_if<LowRankAdapter>(named.adapter.get());
-        a != nullptr && a->scales() && named.weight != 1)
+        a != nullptr && a->scales_rows() && named.weight != 1)
       throw recipe_error("model.adapters", "'{}' is of DoRA, and its weight is {}, expected 1",
                          named.name, named.weight)
           .hint("leave its name out: a merged adapter may have any weight");
@@ -254,7 +254,7 @@ void AdapterSwitch::load_factors(size_t adapter, std::byte* memory) {
     std::vector<float> b = from.second_factor(w, layer);
     for (float& x : b) x *= named.weight * from.gamma(w, layer);
     f.b = put(b);
-    if (from.scales())
+    if (from.scales_rows())
       f.scale = put(row_scales(from, layer, w, weight_shape(w, spec_.config), base_));
     factors_[adapter].push_back(f);
   });
@@ -299,19 +299,9 @@ void AdapterSwitch::rewrite(int layer, Weight weight, const NamedAdapter* with) 
   const PackedRows rows = packed_rows(weight, spec_.config);
   std::vector<float> values(static_cast<size_t>(shape[0] * shape[1]));
   base_.rows(weight, layer, 0, shape[0], DType::f32, values.data());
-  if (with != nullptr) {
-    const auto& adapter = std::get<LowRankAdapter>(*with->adapter);
-    const std::vector<float> a = adapter.first_factor(weight, layer);
-    const std::vector<float> b = adapter.second_factor(weight, layer);
-    const std::vector<float> magnitude = adapter.magnitudes(weight, layer);
-    merge_low_rank(values, {.weight = weight,
-                            .layer = layer,
-                            .rank = adapter.rank(weight, layer),
-                            .gamma = with->weight * adapter.gamma(weight, layer),
-                            .a = a,
-                            .b = b,
-                            .magnitude = magnitude});
-  }
+  if (with != nullptr)
+    std::get<LowRankAdapter>(*with->adapter)
+        .merge(weight, layer, 0, shape[0], values, with->weight);
   std::vector<int32_t> index(static_cast<size_t>(shape[0]));
   for (size_t i = 0; i < index.size(); ++i)
     index[i] = static_cast<int32_t>(rows.first) + static_cast<int32_t>(i);

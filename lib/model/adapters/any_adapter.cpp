@@ -17,13 +17,4 @@ bool holds(const AnyAdapter& adapter, Weight weight, int layer) {
   return std::visit([&](const auto& a) { return a.holds(weight, layer); }, adapter);
 }
 
-std::unique_ptr<WeightSource> adapted_source(std::unique_ptr<WeightSource> base,
-                                             AnyAdapter adapter) {
-  return std::visit(
-      [&](auto& a) -> std::unique_ptr<WeightSource> {
-        return adapted_source(std::move(base), std::move(a));
-      },
-      adapter);
-}
-
 }  // namespace tandem::model

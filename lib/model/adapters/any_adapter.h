@@ -19,8 +19,4 @@ AnyAdapter open_adapter(const std::filesystem::path& path, const ModelConfig& co
 const io::Safetensors& file_of(const AnyAdapter& adapter);
 bool holds(const AnyAdapter& adapter, Weight weight, int layer);
 
-/// The weights of `base` with the adapter merged into them.
-std::unique_ptr<WeightSource> adapted_source(std::unique_ptr<WeightSource> base,
-                                             AnyAdapter adapter);
-
 }  // namespace tandem::model

@@ -8,7 +8,6 @@
 #include "io/file.h"
 #include "io/quote.h"
 #include "model/adapters/adapter.h"
-#include "model/adapters/changed_source.h"
 #include "model/adapters/low_rank_config.h"
 #include "model/adapters/low_rank_format.h"
 #include "ops/loading.h"
@@ -31,43 +30,6 @@ Error damaged(const std::string& where, fmt::format_string<Args...> text, Args&&
   return Error::formatted(ErrorKind::input, where, text, fmt::make_format_args(args...))
       .hint(kDamagedHint);
 }
-
-class MergedSource final : public ChangedSource {
- public:
-  MergedSource(std::unique_ptr<WeightSource> base, LowRankAdapter adapter)
-      : ChangedSource(std::move(base)), adapter_(std::move(adapter)) {}
-
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    if (!adapter_.holds(weight, layer)) return base().rows(weight, layer, begin, end, dtype, out);
-    // Rows that are merged at once: small compared with any plan.
-    constexpr int64_t kRows = 256;
-    for (int64_t first = begin; first < end; first += kRows) {
-      const int64_t n = std::min(kRows, end - first);
-      merge(weight, layer, first, n, dtype,
-            static_cast<std::byte*>(out) +
-                static_cast<size_t>((first - begin) * in(weight, layer)) * dtype_bytes(dtype));
-    }
-  }
-
- private:
-  bool changes(Weight weight, int layer) const override { return adapter_.holds(weight, layer); }
-  int64_t in(Weight weight, int layer) const { return adapter_.columns(weight, layer); }
-  void merge(Weight weight, int layer, int64_t first, int64_t n, DType dtype, void* out) const {
-    if (dtype == DType::f32) {
-      auto* const rows = static_cast<float*>(out);
-      base().rows(weight, layer, first, first + n, dtype, rows);
-      return adapter_.merge(weight, layer, first, first + n,
-                            {rows, static_cast<size_t>(n * in(weight, layer))});
-    }
-    std::vector<float> wide(static_cast<size_t>(n * in(weight, layer)));
-    base().rows(weight, layer, first, first + n, DType::f32, wide.data());
-    adapter_.merge(weight, layer, first, first + n, wide);
-    ops::convert(out, dtype, wide.data(), DType::f32, static_cast<int64_t>(wide.size()));
-  }
-
-  LowRankAdapter adapter_;
-};
 
 }  // namespace
 
@@ -99,6 +61,7 @@ LowRankAdapter::LowRankAdapter(io::Safetensors file, const std::string& where,
                                std::string_view config_text, const ModelConfig& config)
     : file_(std::move(file)) {
   const LowRankConfig said = parse_low_rank_config(config_text, where, config);
+  scales_rows_ = said.magnitudes;
   std::set<std::string, std::less<>> known;
   for (const auto& [place, module] : said.modules) {
     const auto& [weight, layer] = place;
@@ -156,15 +119,6 @@ std::vector<float> LowRankAdapter::numbers(const io::TensorView& t, int64_t firs
   return values;
 }
 
-int64_t LowRankAdapter::columns(Weight weight, int layer) const {
-  return matrices_.at({weight, layer}).a.shape[1];
-}
-
-bool LowRankAdapter::scales() const {
-  return std::ranges::any_of(matrices_,
-                             [](const auto& m) { return !m.second.magnitude.shape.empty(); });
-}
-
 std::vector<float> LowRankAdapter::all(const io::TensorView& t) const {
   if (t.shape.empty()) return {};
   return numbers(t, 0, static_cast<int64_t>(t.bytes.size() / dtype_bytes(t.dtype)));
@@ -183,7 +137,7 @@ std::vector<float> LowRankAdapter::magnitudes(Weight weight, int layer) const {
 }
 
 void LowRankAdapter::merge(Weight weight, int layer, int64_t begin, int64_t end,
-                           std::span<float> rows) const {
+                           std::span<float> rows, float by) const {
   const auto it = matrices_.find({weight, layer});
   if (it == matrices_.end()) return;
   const Matrix& m = it->second;
@@ -194,15 +148,10 @@ void LowRankAdapter::merge(Weight weight, int layer, int64_t begin, int64_t end,
   merge_low_rank(rows, {.weight = weight,
                         .layer = layer,
                         .rank = m.rank,
-                        .gamma = m.gamma,
+                        .gamma = by * m.gamma,
                         .a = a,
                         .b = b,
                         .magnitude = magnitude});
-}
-
-std::unique_ptr<WeightSource> adapted_source(std::unique_ptr<WeightSource> base,
-                                             LowRankAdapter adapter) {
-  return std::make_unique<MergedSource>(std::move(base), std::move(adapter));
 }
 
 }  // namespace tandem::model

@@ -1,7 +1,6 @@
 #pragma once
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,7 +10,6 @@
 #include "io/safetensors.h"
 #include "model/adapters/low_rank_merge.h"
 #include "model/config.h"
-#include "model/weights.h"
 
 namespace tandem::model {
 
@@ -47,10 +45,9 @@ class LowRankAdapter {
                               std::string_view config_text, const ModelConfig& config);
 
   bool holds(Weight weight, int layer) const { return matrices_.contains({weight, layer}); }
-  /// Whether it scales rows of the products too: DoRA.
-  bool scales() const;
+  /// Whether it is of DoRA: its rows are scaled, so that its change depends on the base's weights.
+  bool scales_rows() const { return scales_rows_; }
   // Of a matrix that it holds:
-  int64_t columns(Weight weight, int layer) const;
   int64_t rank(Weight weight, int layer) const { return matrices_.at({weight, layer}).rank; }
   /// W + gamma B A.
   float gamma(Weight weight, int layer) const { return matrices_.at({weight, layer}).gamma; }
@@ -58,9 +55,10 @@ class LowRankAdapter {
   std::vector<float> first_factor(Weight weight, int layer) const;
   std::vector<float> second_factor(Weight weight, int layer) const;
   std::vector<float> magnitudes(Weight weight, int layer) const;
-  /// Merges it into rows [begin, end) of a matrix.
+  /// Merges it into rows [begin, end) of a matrix; of LoRA `by` times its change.
   /// shapes   rows [end - begin, in] f32
-  void merge(Weight weight, int layer, int64_t begin, int64_t end, std::span<float> rows) const;
+  void merge(Weight weight, int layer, int64_t begin, int64_t end, std::span<float> rows,
+             float by = 1) const;
   /// Its tensors.
   const io::Safetensors& file() const { return file_; }
 
@@ -80,11 +78,8 @@ class LowRankAdapter {
   void check_values(const io::TensorView& t) const;
 
   io::Safetensors file_;
+  bool scales_rows_ = false;
   std::map<std::pair<Weight, int>, Matrix> matrices_;
 };
-
-/// The weights of `base` with the adapter merged into them, in f32 and rounded once.
-std::unique_ptr<WeightSource> adapted_source(std::unique_ptr<WeightSource> base,
-                                             LowRankAdapter adapter);
 
 }  // namespace tandem::model
