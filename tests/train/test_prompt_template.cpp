@@ -60,6 +60,25 @@ TEST_SUITE("train/prompt_template") {
               kEnd + "]]");
   }
 
+  TEST_CASE("a prompt is what stands before the answer") {
+    const auto check = [](const Record& record, const DataSettings& settings) {
+      const RecordWriter writer(settings, test::tiny_tokenizer(), test::tiny_folder());
+      const auto written = writer.write(record);
+      REQUIRE(written.answers.size() == 1);
+      const auto& asked = std::get<Instruction>(record.content);
+      CHECK(writer.prompt({asked.instruction, asked.input, {}}, "r") ==
+            written.text.substr(0, written.answers[0].begin));
+    };
+    for (const TemplateName name : {TemplateName::alpaca, TemplateName::plain, TemplateName::chat,
+                                    TemplateName::s2ft_train, TemplateName::s2ft_eval}) {
+      check(instruction("Add 1.", "2"), with(name));
+      check(instruction("Add.", "3", "1 2"), with(name));
+    }
+    DataSettings own = with(TemplateName::own);
+    own.own.prompt = "Q: {instruction}\nA:";
+    check(instruction("Add.", "3", "1 2"), own);
+  }
+
   TEST_CASE("alpaca and plain") {
     CHECK(marked(instruction("Add 1.", "2"), with(TemplateName::alpaca)) ==
           kHeader + "\n\n### Instruction:\nAdd 1.\n\n### Response:\n[[2" + kEnd + "]]");

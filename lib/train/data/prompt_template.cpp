@@ -132,7 +132,7 @@ const text::ChatTemplate& RecordWriter::chat_template(const std::string& where) 
   if (chat_) return *chat_;
   throw input_error(where, "a chat, but {}",
                     no_chat_.empty() ? "the model has no chat template" : no_chat_)
-      .hint("train on instructions with data.template: alpaca, or train a model made for chats");
+      .hint("choose template alpaca for instructions, or a model made for chats");
 }
 
 bool RecordWriter::is_chat(const Record& record) const {
@@ -157,20 +157,29 @@ text::RenderedChat RecordWriter::write_instruction(const Instruction& record,
   }
   Instruction fields = record;
   if (texts_.drops_end_marks) erase_all(fields.output, "</s>");
-  std::string_view prompt = texts_.prompt;
-  if (!record.input.empty()) {
-    if (texts_.prompt_with_input.empty())
-      fields.instruction = with_input(record);
-    else
-      prompt = texts_.prompt_with_input;
-  }
   text::RenderedChat written;
-  written.text = filled(prompt, fields, eos_);
+  written.text = filled_prompt(fields);
   const size_t begin = written.text.size();
   written.text += filled(texts_.answer, fields, eos_);
   // An empty answer would teach a model to say nothing.
   if (!fields.output.empty()) written.answers.push_back({begin, written.text.size()});
   return written;
+}
+
+std::string RecordWriter::filled_prompt(Instruction fields) const {
+  std::string_view prompt = texts_.prompt;
+  if (!fields.input.empty()) {
+    if (texts_.prompt_with_input.empty())
+      fields.instruction = with_input(fields);
+    else
+      prompt = texts_.prompt_with_input;
+  }
+  return filled(prompt, fields, eos_);
+}
+
+std::string RecordWriter::prompt(const Instruction& question, const std::string& where) const {
+  if (name_ != TemplateName::chat) return filled_prompt(question);
+  return chat_template(where).render(Chat{{"user", with_input(question)}}, {.where = where}).text;
 }
 
 text::RenderedChat RecordWriter::write_chat(const Chat& chat, const std::string& where) const {

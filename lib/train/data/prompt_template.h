@@ -35,11 +35,16 @@ class RecordWriter {
   /// errors   kind input at record.where: a chat that the template cannot write, a model without a
   ///          chat template
   text::RenderedChat write(const Record& record) const;
+  /// The text that a model is to answer: write's before the answer to an instruction. The
+  /// chat template opens the assistant's turn at its end.
+  /// errors   as write
+  std::string prompt(const Instruction& question, const std::string& where) const;
   /// Whether the chat template writes it, control tokens in front included.
   bool is_chat(const Record& record) const;
 
  private:
   text::RenderedChat write_instruction(const Instruction& record, const std::string& where) const;
+  std::string filled_prompt(Instruction fields) const;
   text::RenderedChat write_chat(const Chat& chat, const std::string& where) const;
   text::RenderedChat write_document(const Document& document) const;
   const text::ChatTemplate& chat_template(const std::string& where) const;

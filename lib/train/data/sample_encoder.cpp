@@ -48,19 +48,35 @@ const std::vector<int32_t>& SampleEncoder::prefix() const {
   return tokenizer_ != nullptr ? tokenizer_->prefix() : none;
 }
 
-Sample SampleEncoder::encode(const Record& record) const {
-  if (std::holds_alternative<Sample>(record.content)) return checked(record);
+template <class Encoded>
+auto SampleEncoder::at(const std::string& where, const Encoded& encoded) const {
   if (writer_ == nullptr)
-    throw input_error(record.where, "text, but the model has no tokenizer")
+    throw input_error(where, "text, but the model has no tokenizer")
         .hint(
             "give it tokens, {\"ids\": [...], \"supervised\": [[begin, end]]} a line, or a model "
             "with a tokenizer");
   try {
-    return encode_text(*tokenizer_, writer_->write(record), mask_, !writer_->is_chat(record));
+    return encoded(*writer_);
   } catch (Error& e) {
-    if (e.where() != record.where) e.add_context("in " + record.where);
+    if (e.where() != where) e.add_context("in " + where);
     throw;
   }
+}
+
+Sample SampleEncoder::encode(const Record& record) const {
+  if (std::holds_alternative<Sample>(record.content)) return checked(record);
+  return at(record.where, [&](const RecordWriter& writer) {
+    return encode_text(*tokenizer_, writer.write(record), mask_, !writer.is_chat(record));
+  });
+}
+
+std::vector<int32_t> SampleEncoder::encode_prompt(const Instruction& question,
+                                                  const std::string& where) const {
+  return at(where, [&](const RecordWriter& writer) {
+    text::RenderedChat prompt;
+    prompt.text = writer.prompt(question, where);
+    return encode_text(*tokenizer_, prompt, mask_, !writer.is_chat({question, where})).ids;
+  });
 }
 
 bool SampleEncoder::begins_twice(std::span<const int32_t> ids) const {

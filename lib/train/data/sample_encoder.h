@@ -32,6 +32,10 @@ class SampleEncoder {
   ///          model without tokenizer; ids beyond the vocabulary
   Sample encode(const Record& record) const;
 
+  /// The ids of RecordWriter::prompt: those that encode has before the answer.
+  /// errors   as encode
+  std::vector<int32_t> encode_prompt(const Instruction& question, const std::string& where) const;
+
   const std::vector<int32_t>& prefix() const;
   /// Whether BOS stands twice in front.
   bool begins_twice(std::span<const int32_t> ids) const;
@@ -40,6 +44,9 @@ class SampleEncoder {
 
  private:
   Sample checked(const Record& record) const;
+  /// Calls `encoded(writer)`; its errors name the record.
+  template <class Encoded>
+  auto at(const std::string& where, const Encoded& encoded) const;
 
   const text::Tokenizer* tokenizer_;
   std::unique_ptr<RecordWriter> writer_;  // null without tokenizer
