@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
+#include "eval/figures_json.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/jsonl.h"
@@ -85,14 +85,6 @@ AttentionQuality read_attention(const Json& json, const std::string& where) {
   return a;
 }
 
-/// Counts of rounds, by their names in logs.
-constexpr std::pair<const char*, int64_t RoundCounts::*> kRoundCounts[] = {
-    {"rounds", &RoundCounts::rounds},
-    {"emitted", &RoundCounts::emitted},
-    {"accepted", &RoundCounts::accepted},
-    {"offered", &RoundCounts::offered},
-    {"cut_short", &RoundCounts::cut_short}};
-
 /// Calls `visit(policy, protocol, score, value)` for each value of `object`.
 template <class Visit>
 void for_each_outcome(const Json& object, const std::vector<std::string>& names,
@@ -102,15 +94,6 @@ void for_each_outcome(const Json& object, const std::vector<std::string>& names,
       for (const auto& [score, value] : by_score.items())
         visit(policy_of(policy, names, where), value_of<Protocol>(protocol, where),
               value_of<Score>(score, where), value);
-}
-
-RoundCounts read_rounds(const Json& json, const std::string& where) {
-  RoundCounts r;
-  for (const auto& [name, count] : kRoundCounts)
-    r.*count = io::get_int(json, name, where, 0, std::numeric_limits<int64_t>::max());
-  r.density = io::get_double(json, "density", where);
-  r.lossy = io::get_bool(json, "lossy", where);
-  return r;
 }
 
 CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
@@ -142,10 +125,7 @@ CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
   if (!json.contains("reads")) return record;  // written before reads were counted
   for_each_outcome(io::get_object(json, "reads", where), names, where,
                    [&](int policy, Protocol protocol, Score score, const Json& reads) {
-                     outcome_of(policy, protocol, score).reads =
-                         Reads{.selected = io::get_double(reads, "selected", where),
-                               .fixed = io::get_double(reads, "fixed", where),
-                               .bytes = io::get_double(reads, "bytes", where)};
+                     outcome_of(policy, protocol, score).reads = read_reads(reads, where);
                    });
   return record;
 }
@@ -192,10 +172,7 @@ std::string case_line(const CaseRecord& record, const std::vector<std::string>& 
     const std::string& policy = names[static_cast<size_t>(o.policy)];
     correct[policy][name_of(o.protocol)][name_of(o.score)] = o.correct;
     if (o.reads) reads[policy][name_of(o.protocol)][name_of(o.score)] = reads_json(*o.reads);
-    if (!o.rounds) continue;
-    Json& of_rounds = rounds[policy][name_of(o.protocol)][name_of(o.score)];
-    of_rounds = {{"density", o.rounds->density}, {"lossy", o.rounds->lossy}};
-    for (const auto& [name, count] : kRoundCounts) of_rounds[name] = (*o.rounds).*count;
+    if (o.rounds) rounds[policy][name_of(o.protocol)][name_of(o.score)] = rounds_json(*o.rounds);
   }
   Json line = {{"task", name_of(record.task)},
                {"length", record.length},
@@ -204,10 +181,6 @@ std::string case_line(const CaseRecord& record, const std::vector<std::string>& 
                {"reads", reads}};
   if (!rounds.empty()) line["rounds"] = rounds;
   return io::jsonl_line(line);
-}
-
-Json reads_json(const Reads& reads) {
-  return {{"selected", reads.selected}, {"fixed", reads.fixed}, {"bytes", reads.bytes}};
 }
 
 Json quality_json(const TextQuality& q, bool is_reference) {
@@ -262,21 +235,26 @@ CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
     if (!header_seen) {
       check_header(line, recipe, where);
       header_seen = true;
-    } else if (io::get_string(line, "task", where) == "perplexity") {
+      return;
+    }
+    const std::string task = io::get_string(line, "task", where);
+    if (task == "perplexity") {
       const Json& policies = io::get_object(line, "policies", where);
       log.text.emplace();
       for (const std::string& name : names)
         log.text->push_back(
             read_quality(io::get_object(policies, name.c_str(), where), name == names[0], where));
-    } else if (io::get_string(line, "task", where) == "attention") {
+    } else if (task == "attention") {
       const Json& policies = io::get_object(line, "policies", where);
       log.attention.emplace(1);  // full attention is not compared to itself
       for (size_t i = 1; i < names.size(); ++i)
         log.attention->push_back(
             read_attention(io::get_object(policies, names[i].c_str(), where), where));
-    } else if (io::get_string(line, "task", where) == "channels") {
+    } else if (task == "channels") {
       const std::string file = io::get_object(line, "file", where).dump();
       log.channels = {ffn::parse_thresholds(file, where), io::get_int(line, "n_tokens", where, 1)};
+    } else if (const auto set = find_set(task)) {
+      log.answers.push_back(read_answer(line, *set, names, where));
     } else {
       log.cases.push_back(read_case(line, names, where));
     }

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "eval/answer_log.h"
 #include "eval/attention_error.h"
 #include "eval/gate_quantiles.h"
 #include "eval/perplexity.h"
@@ -24,6 +25,7 @@ struct CaseRecord {
 /// What a log holds.
 struct CaseLog {
   std::vector<CaseRecord> cases;
+  std::vector<AnswerRecord> answers;             // of sets of questions
   std::optional<std::vector<TextQuality>> text;  // of the perplexity task
   std::optional<std::vector<AttentionQuality>> attention;
   std::optional<MeasuredThresholds> channels;
@@ -40,8 +42,6 @@ std::string attention_line(const std::vector<AttentionQuality>& attention,
                            const std::vector<std::string>& names);
 std::string channels_line(const MeasuredThresholds& channels);
 
-/// What a step reads, as logs and records give it.
-io::Json reads_json(const Reads& reads);
 /// Numbers of one policy on text, as records give them.
 io::Json quality_json(const TextQuality& quality, bool is_reference);
 io::Json attention_json(const AttentionQuality& quality);

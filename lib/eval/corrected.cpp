@@ -1,7 +1,6 @@
 #include "eval/corrected.h"
 
 #include "base/check.h"
-#include "decode/generate.h"
 #include "model/work.h"
 #include "speculate/plan/chain_tokens.h"
 #include "speculate/tree/token_tree.h"
@@ -49,14 +48,11 @@ Corrected::Corrected(decode::Engine& engine, int cache, const Correction& by)
   TANDEM_CHECK(channels_ > 0, "cache {} reads all channels", cache);
 }
 
-Ids Corrected::write(int slot, std::span<const int32_t> text, int n) {
+Ids Corrected::write(const decode::Request& request, decode::GenerateSpec how) {
   const ffn::Channels& channels = *engine_.channels();
   const speculate::RoundStats before = rounds_->stats();
   const ffn::ListsRead read_before = channels.lists_read(channels_);
-  const decode::Request request{.prefix_slot = slot, .prefix = text, .tokens = {}};
-  decode::GenerateSpec how;
-  how.max_tokens = n;
-  how.max_active = 1;
+  how.max_active = 1;  // correction_needs is for one
   Ids written;
   decode::GenerateEvents events;
   events.on_token = [&](const decode::TokenEvent& token) { written.push_back(token.id); };

@@ -3,7 +3,7 @@
 #include <memory>
 #include <span>
 
-#include "decode/engine.h"
+#include "decode/generate.h"
 #include "eval/tasks.h"
 #include "speculate/round/floor_keys.h"
 #include "speculate/round/rounds.h"
@@ -53,8 +53,8 @@ class Corrected {
   /// cache    of the policy, which has FFN channels
   Corrected(decode::Engine& engine, int cache, const Correction& by);
 
-  /// `n` tokens at most after `text`, which `slot` holds and keeps.
-  Ids write(int slot, std::span<const int32_t> text, int n);
+  /// The tokens after a request's, as `how` ends them: the last may be one of its stop ids.
+  Ids write(const decode::Request& request, decode::GenerateSpec how);
   /// Of the last text.
   const RoundCounts& counts() const { return counts_; }
 

@@ -141,7 +141,10 @@ void judge_corrected(decode::Engine& engine, int cache, const Correction& by, co
     const Case& c = cases[i];
     Ids text = c.haystack;
     text.insert(text.end(), c.question.begin(), c.question.end());
-    const Ids written = corrected.write(bases[i], text, static_cast<int>(c.answer.size() + kMore));
+    decode::GenerateSpec how;
+    how.max_tokens = static_cast<int>(c.answer.size() + kMore);
+    const Ids written =
+        corrected.write({.prefix_slot = bases[i], .prefix = text, .tokens = {}}, how);
     const std::string wanted = engine.tokenizer()->decode(c.answer);
     empty.correct = false;
     for (size_t n = 1; n <= written.size() && !empty.correct; ++n)

@@ -4,115 +4,11 @@
 
 #include <algorithm>
 
+#include "eval/figures_json.h"
 #include "io/json.h"
 
 namespace tandem::eval {
 namespace {
-
-template <class E>
-std::string name_of(E value) {
-  return std::string(enum_names(value)[static_cast<size_t>(value)]);
-}
-
-const Outcome* find_outcome(const CaseRecord& record, const ScoreRow& of, int policy) {
-  for (const Outcome& o : record.outcomes)
-    if (o.policy == policy && o.protocol == of.protocol && o.score == of.score) return &o;
-  return nullptr;
-}
-
-/// Means over the measured cases.
-class MeanReads {
- public:
-  void add(const std::optional<Reads>& reads) {
-    if (!reads) return;
-    ++n_;
-    sum_.selected += reads->selected;
-    sum_.fixed += reads->fixed;
-    sum_.bytes += reads->bytes;
-  }
-  std::optional<Reads> mean() const {
-    if (n_ == 0) return std::nullopt;
-    return Reads{
-        .selected = sum_.selected / n_, .fixed = sum_.fixed / n_, .bytes = sum_.bytes / n_};
-  }
-
- private:
-  int n_ = 0;
-  Reads sum_;
-};
-
-void add_rounds(ScoreRow& row, const std::optional<RoundCounts>& rounds) {
-  if (!rounds) return;
-  if (!row.rounds) row.rounds.emplace();
-  row.rounds->add(*rounds);
-}
-
-/// Fills the row of one task; its counts are 0 without cases.
-PairedCounts count_cases(std::span<const CaseRecord> records, Task task, ScoreRow& row) {
-  PairedCounts counts;
-  MeanReads reads;
-  for (const CaseRecord& record : records) {
-    if (record.task != task || record.length != row.length) continue;
-    const Outcome* own = find_outcome(record, row, row.policy);
-    const Outcome* full = find_outcome(record, row, 0);
-    if (own == nullptr || full == nullptr) continue;
-    counts.add(own->correct, full->correct);
-    reads.add(own->reads);
-    add_rounds(row, own->rounds);
-  }
-  row.task = name_of(task);
-  row.n_cases = counts.n();
-  row.reads = reads.mean();
-  if (row.n_cases == 0) return counts;
-  row.mean = counts.method();
-  row.interval = wilson_interval(counts.both + counts.method_only, counts.n());
-  if (row.policy == 0) return counts;
-  row.difference = paired_difference(counts);
-  row.difference_interval = paired_interval(counts);
-  if (counts.reference() > 0) row.ratio = counts.method() / counts.reference();
-  row.falls_behind = paired_interval(counts, kKeepsUp).high < 0;
-  return counts;
-}
-
-/// Appends the rows of one policy: its tasks, and their mean.
-void add_rows(const Settings& settings, std::span<const CaseRecord> records, const ScoreRow& empty,
-              std::vector<ScoreRow>& rows) {
-  std::vector<PairedCounts> counts;
-  std::vector<ScoreRow> own;
-  MeanReads reads;
-  int n_cases = 0;
-  for (const Task task : settings.questions()) {
-    ScoreRow row = empty;
-    const PairedCounts of_task = count_cases(records, task, row);
-    if (row.n_cases == 0) continue;
-    counts.push_back(of_task);
-    reads.add(row.reads);
-    n_cases += row.n_cases;
-    own.push_back(std::move(row));
-  }
-  if (counts.empty()) return;
-  if (settings.questions().size() > 1) {
-    const TaskMeans means = mean_over_tasks(counts);
-    ScoreRow row = empty;
-    row.task = "mean";
-    row.n_cases = n_cases;
-    row.mean = means.method;
-    row.interval = means.interval;
-    row.reads = reads.mean();
-    for (const ScoreRow& task : own) add_rounds(row, task.rounds);
-    if (row.policy != 0) {
-      row.difference = means.difference;
-      row.difference_interval = means.difference_interval;
-      row.ratio = means.ratio;
-    }
-    own.push_back(std::move(row));
-  }
-  if (empty.policy != 0) {
-    const auto intervals = bootstrap_ratios(counts);
-    for (size_t i = 0; i < own.size(); ++i) own[i].ratio_interval = intervals[i];
-  }
-  rows.insert(rows.end(), own.begin(), own.end());
-}
 
 std::string with_error(const Estimate& e, const char* form) {
   const std::string mean = fmt::format(fmt::runtime(form), e.mean);
@@ -121,31 +17,68 @@ std::string with_error(const Estimate& e, const char* form) {
 }
 
 bool same_table(const ScoreRow& a, const ScoreRow& b) {
-  return a.length == b.length && a.protocol == b.protocol && a.score == b.score;
+  return a.group == b.group && a.length == b.length && a.protocol == b.protocol &&
+         a.score == b.score;
 }
 
 /// What the rows of a table share.
 std::string heading(std::span<const ScoreRow> rows) {
   int fewest = rows[0].n_cases, most = 0;
   for (const ScoreRow& row : rows) {
-    if (row.task == "mean") continue;
+    if (row.is_mean) continue;
     fewest = std::min(fewest, row.n_cases);
     most = std::max(most, row.n_cases);
   }
   const std::string cases =
       fewest == most ? fmt::format("{}", most) : fmt::format("{} to {}", fewest, most);
+  if (const auto group = rows[0].group)
+    return fmt::format("{}, greedy answers of {} tokens at most, {} cases a task", name_of(*group),
+                       facts_of(sets_of(*group).front()).max_tokens, cases);
   return fmt::format("{} tokens, {} question, {} answers, {} cases a task", rows[0].length,
-                     name_of(rows[0].protocol), name_of(rows[0].score), cases);
+                     recipe::yaml_text(rows[0].protocol), recipe::yaml_text(rows[0].score), cases);
 }
 
 std::string range_text(const Range& r, const char* form) {
   return fmt::format(fmt::runtime(form), r.low) + " .. " + fmt::format(fmt::runtime(form), r.high);
 }
 
-/// The row of a table: what one policy read, its tasks, and the comparison of the last, the mean.
+/// How rounds went; empty where there were none.
+std::vector<std::string> round_cells(const std::optional<RoundCounts>& rounds) {
+  if (!rounds) return std::vector<std::string>(5);
+  std::vector<std::string> cells;
+  for (const double value : {rounds->advance(), rounds->most(), rounds->apu(), rounds->rollback()})
+    cells.push_back(fmt::format("{:.3g}", value));
+  cells.emplace_back(rounds->lossy ? "yes" : "no");
+  return cells;
+}
+
+/// Shares of the texts without an answer, and of those at the limit.
+std::vector<std::string> answer_cells(std::span<const ScoreRow> rows) {
+  AnswerCounts counts;
+  int n_cases = 0;
+  for (const ScoreRow& row : rows)
+    if (!row.is_mean && row.answers) {
+      counts.add(*row.answers);
+      n_cases += row.n_cases;
+    }
+  std::vector<std::string> cells;
+  for (const int n : {counts.none, counts.at_limit})
+    cells.push_back(fmt::format("{:.1f} %", 100.0 * n / n_cases));
+  return cells;
+}
+
+/// Which columns a table has beyond those of all.
+struct Extras {
+  bool answers = false, rounds = false;
+};
+
+/// The row of a table: what one policy read, its tasks, and the comparison of their mean, or of the
+/// only one. Some sets of a group have neither.
 std::vector<std::string> policy_cells(std::span<const ScoreRow> rows, const std::string& name,
-                                      const std::vector<std::string>& tasks, bool with_rounds) {
-  const ScoreRow& total = rows.back();
+                                      const std::vector<std::string>& tasks, Extras extras) {
+  static const ScoreRow kNone;
+  const bool compares = rows.size() == 1 || rows.back().is_mean;
+  const ScoreRow& total = compares ? rows.back() : kNone;
   std::vector<std::string> cells = {name, "", "", ""};
   if (const auto& reads = total.reads)
     cells = {name, fmt::format("{:.3g} %", 100 * reads->selected),
@@ -156,19 +89,19 @@ std::vector<std::string> policy_cells(std::span<const ScoreRow> rows, const std:
     if (row == rows.end())
       cells.emplace_back();
     else
-      cells.push_back(fmt::format("{:.{}f}{}", row->mean, task == "mean" ? 3 : 2,
+      cells.push_back(fmt::format("{:.{}f}{}", row->mean, row->is_mean || row->group ? 3 : 2,
                                   row->falls_behind ? "*" : ""));
   }
-  cells.push_back(range_text(total.interval, "{:.2f}"));
+  cells.push_back(compares ? range_text(total.interval, "{:.2f}") : "");
   cells.push_back(total.difference ? with_error(*total.difference, "{:+.3f}") : "");
   cells.push_back(total.ratio ? fmt::format("{:.1f} %", 100 * *total.ratio) : "");
   const auto& r = total.ratio_interval;
   cells.push_back(r ? range_text({100 * r->low, 100 * r->high}, "{:.1f}") : "");
-  if (!with_rounds) return cells;
-  const RoundCounts rounds = total.rounds.value_or(RoundCounts{});
-  for (const double value : {rounds.advance(), rounds.most(), rounds.apu(), rounds.rollback()})
-    cells.push_back(total.rounds ? fmt::format("{:.3g}", value) : "");
-  cells.emplace_back(!total.rounds ? "" : rounds.lossy ? "yes" : "no");
+  const auto append = [&](const std::vector<std::string>& more) {
+    cells.insert(cells.end(), more.begin(), more.end());
+  };
+  if (extras.answers) append(answer_cells(rows));
+  if (extras.rounds) append(round_cells(total.rounds));
   return cells;
 }
 
@@ -182,38 +115,23 @@ io::Table score_table(std::span<const ScoreRow> rows, const std::vector<std::str
   for (const std::string& task : tasks) columns.push_back({task});
   for (const char* title : {"95 % interval", "against full", "of full's", "95 % interval"})
     columns.push_back({title});
-  const bool with_rounds =
-      std::ranges::any_of(rows, [](const ScoreRow& row) { return row.rounds.has_value(); });
-  if (with_rounds)
+  const Extras extras{
+      .answers = std::ranges::any_of(rows, [](const auto& row) { return row.answers.has_value(); }),
+      .rounds = std::ranges::any_of(rows, [](const auto& row) { return row.rounds.has_value(); })};
+  if (extras.answers) columns.insert(columns.end(), {{"no answer"}, {"at limit"}});
+  if (extras.rounds)
     for (const char* title : {"AAL", "of k", "APU", "rollback", "lossy"})
       columns.push_back({title});
   io::Table table(std::move(columns));
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
     while (end < rows.size() && rows[end].policy == rows[begin].policy) ++end;
     const std::string& name = names[static_cast<size_t>(rows[begin].policy)];
-    table.add_row(policy_cells(rows.subspan(begin, end - begin), name, tasks, with_rounds));
+    table.add_row(policy_cells(rows.subspan(begin, end - begin), name, tasks, extras));
   }
   return table;
 }
 
 }  // namespace
-
-std::vector<ScoreRow> summarize(const Settings& settings, std::span<const CaseRecord> records) {
-  const int n_policies = static_cast<int>(settings.policies.size()) + 1;
-  std::vector<ScoreRow> rows;
-  for (const recipe::TokenCount length : settings.lengths)
-    for (const Protocol protocol : settings.protocols)
-      for (const Score score : settings.scores)
-        for (int policy = 0; policy < n_policies; ++policy)
-          add_rows(settings, records,
-                   {.length = length.value,
-                    .task = {},
-                    .protocol = protocol,
-                    .score = score,
-                    .policy = policy},
-                   rows);
-  return rows;
-}
 
 std::string score_tables(std::span<const ScoreRow> rows, const std::vector<std::string>& names,
                          io::TableFormat format) {
@@ -229,6 +147,10 @@ std::string score_tables(std::span<const ScoreRow> rows, const std::vector<std::
   text +=
       "keys: chosen by content, a query head and sparse layer; fixed: sinks, recent and generated; "
       "MiB a step: keys, values, index, all layers.\n";
+  if (std::ranges::any_of(rows, [](const ScoreRow& row) { return row.answers.has_value(); }))
+    text +=
+        "no answer: texts in which nothing looks like one, which count as wrong; at limit: texts "
+        "that the model did not end.\n";
   if (std::ranges::any_of(rows, [](const ScoreRow& row) { return row.rounds.has_value(); }))
     text +=
         "AAL: tokens a round, of k that it could give; APU: parameters used a token, over the "
@@ -296,10 +218,7 @@ io::Table attention_table(std::span<const AttentionQuality> attention,
 
 io::Json score_json(const ScoreRow& row, const std::vector<NamedPolicy>& policies) {
   const NamedPolicy& policy = policies[static_cast<size_t>(row.policy)];
-  io::Json json = {{"length", row.length},
-                   {"task", row.task},
-                   {"protocol", name_of(row.protocol)},
-                   {"score", name_of(row.score)},
+  io::Json json = {{"task", row.task},
                    {"policy", policy.name},
                    {"kind", recipe::yaml_text(policy.cache.kind)},
                    {"reference", policies[0].name},
@@ -307,6 +226,14 @@ io::Json score_json(const ScoreRow& row, const std::vector<NamedPolicy>& policie
                    {"correct", row.mean},
                    {"ci95_low", row.interval.low},
                    {"ci95_high", row.interval.high}};
+  if (row.group)
+    json["group"] = name_of(*row.group);
+  else
+    json.update({{"length", row.length},
+                 {"protocol", recipe::yaml_text(row.protocol)},
+                 {"score", recipe::yaml_text(row.score)}});
+  if (row.answers)
+    json.update({{"n_no_answer", row.answers->none}, {"n_at_limit", row.answers->at_limit}});
   if (policy.sparse.any()) json["sparse"] = recipe::yaml_text(policy.sparse.kind);
   if (row.reads) json["reads"] = reads_json(*row.reads);
   if (policy.spec.any()) {
@@ -326,7 +253,7 @@ io::Json score_json(const ScoreRow& row, const std::vector<NamedPolicy>& policie
   if (row.difference->stderr_) json["difference_stderr"] = *row.difference->stderr_;
   json["difference_ci95_low"] = row.difference_interval.low;
   json["difference_ci95_high"] = row.difference_interval.high;
-  if (row.task != "mean") json["falls_behind"] = row.falls_behind;
+  if (!row.is_mean) json["falls_behind"] = row.falls_behind;
   if (row.ratio) json["ratio"] = *row.ratio;
   if (!row.ratio_interval) return json;
   json["ratio_ci95_low"] = row.ratio_interval->low;

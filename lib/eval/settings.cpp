@@ -23,6 +23,14 @@ std::optional<Task> find_task(std::string_view name) {
   return static_cast<Task>(found - names.begin());
 }
 
+/// The sets that a task of this name asks: one, or a group's; none for other tasks.
+std::vector<AnswerSet> sets_named(std::string_view name) {
+  for (const SetGroup group : {SetGroup::commonsense, SetGroup::arithmetic})
+    if (name == name_of(group)) return sets_of(group);
+  if (const auto set = find_set(name)) return {*set};
+  return {};
+}
+
 template <class T>
 bool has_repeats(std::vector<T> list) {
   std::ranges::sort(list);
@@ -40,7 +48,9 @@ std::vector<std::string> names_of(const std::vector<NamedPolicy>& policies) {
 void Settings::check(recipe::Problems& p) const {
   std::vector<std::string_view> known;
   for (const std::string_view name : enum_names(Task{})) known.push_back(name);
-  known.insert(known.end(), {kPerplexity, kAttention, kChannels});
+  known.insert(known.end(), {kPerplexity, kAttention, kChannels, name_of(SetGroup::commonsense),
+                             name_of(SetGroup::arithmetic)});
+  for (const std::string_view name : enum_names(AnswerSet{})) known.push_back(name);
   if (tasks.empty())
     p.field("tasks", "eval.tasks is empty; choose from {}", fmt::join(known, ", "));
   for (const std::string& task : tasks)
@@ -53,7 +63,8 @@ void Settings::check(recipe::Problems& p) const {
   std::vector<int64_t> counts;
   for (const recipe::TokenCount length : lengths) counts.push_back(length.value);
   const auto names = names_of(policies);
-  if (has_repeats(tasks)) p.field("tasks", "eval.tasks names a task twice");
+  if (has_repeats(tasks) || has_repeats(answer_sets()))
+    p.field("tasks", "eval.tasks names a task twice");
   if (has_repeats(counts)) p.field("lengths", "eval.lengths names a length twice");
   if (has_repeats(protocols)) p.field("protocols", "eval.protocols names a protocol twice");
   if (has_repeats(scores)) p.field("scores", "eval.scores names a score twice");
@@ -65,6 +76,11 @@ void Settings::check(recipe::Problems& p) const {
             kFull);
   if (calibrates() && channels.path.empty())
     p.field("channels", "eval.channels.path: name the file that the task channels writes");
+  if (!answer_sets().empty() && sets.path.empty())
+    p.field("sets.path",
+            "eval.sets.path is not set: name the folder with the sets of LLM-Adapters "
+            "(boolq/test.json, AddSub/test.json, ...), which task {} is about",
+            name_of(answer_sets().front()));
   if (attention() && policies.empty())
     p.field("policies", "eval.policies is empty: attention compares policies to full attention");
   for (const NamedPolicy& policy : policies) {
@@ -114,8 +130,9 @@ void Settings::check_corrected(const NamedPolicy& policy, recipe::Problems& p) c
         "eval.policies: '{}' verifies by {}, which weighs draws, and answers are greedy: choose "
         "match, floor, floor_or_argmax or typical",
         policy.name, recipe::yaml_text(policy.spec.verify));
-  if (scores != std::vector{Score::generated} || protocols != std::vector{Protocol::dense} ||
-      perplexity() || attention())
+  const bool otherwise = !questions().empty() && (scores != std::vector{Score::generated} ||
+                                                  protocols != std::vector{Protocol::dense});
+  if (otherwise || perplexity() || attention())
     p.field("policies",
             "eval.policies: '{}' has spec, whose answers come out of rounds after the question: "
             "set eval.scores [generated] and eval.protocols [dense], without the tasks perplexity "
@@ -127,6 +144,13 @@ std::vector<Task> Settings::questions() const {
   std::vector<Task> list;
   for (const std::string& name : tasks)
     if (const auto task = find_task(name)) list.push_back(*task);
+  return list;
+}
+
+std::vector<AnswerSet> Settings::answer_sets() const {
+  std::vector<AnswerSet> list;
+  for (const std::string& name : tasks)
+    for (const AnswerSet set : sets_named(name)) list.push_back(set);
   return list;
 }
 

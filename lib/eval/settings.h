@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "eval/answer_sets.h"
 #include "eval/corrected.h"
 #include "eval/tasks.h"
 #include "recipe/sections.h"
@@ -67,31 +68,43 @@ struct Settings {
   std::vector<Protocol> protocols = {Protocol::dense, Protocol::sparse};
   std::vector<Score> scores = {Score::forced};
   ChannelsTask channels;
+  SetsSettings sets;
   std::vector<NamedPolicy> policies;
 
   template <class V>
   void fields(V& v) {
     v("tasks", tasks, recipe::Limits{.required = true},
-      "list of needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, channels");
+      "list of needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, channels; "
+      "commonsense "
+      "(boolq, piqa, siqa, hellaswag, winogrande, arc_e, arc_c, obqa), arithmetic (multiarith, "
+      "gsm8k, addsub, aqua, singleeq, svamp, mawps): sets of eval.sets, or some of them by name");
     v("lengths", lengths, recipe::at_least(1).unit("tokens"),
-      "prompt plus answer; not for perplexity and attention, which use run.context");
+      "prompt plus answer; not for perplexity and attention, which use run.context, nor for sets");
     v("cases", cases, recipe::at_least(1),
-      "cases a task and length; most windows of attention, and of perplexity with scored");
+      "cases a task and length; questions a set, drawn by run.seed, all where it has no more; most "
+      "windows of attention, and of perplexity with scored");
     v("rows", rows, recipe::at_least(1).unit("tokens"),
       "attention: last tokens of each window that are compared, after a dense prefill");
     v("scored", scored, recipe::at_least(0).unit("tokens"),
       "perplexity: last tokens of each window that are scored, after a dense prefill that all "
       "policies share; 0 = all tokens, each policy reading the whole window");
     v("haystack", haystack, recipe::optional_input(), "text to hide needles in; empty = generated");
-    v("protocols", protocols, "dense: question prefilled; sparse: question through the policy");
-    v("scores", scores, "forced: argmax after the true text; generated: greedy text");
+    v("protocols", protocols,
+      "dense: question prefilled; sparse: question through the policy; not for sets, which are "
+      "prefilled");
+    v("scores", scores,
+      "forced: argmax after the true text; generated: greedy text; not for sets, whose answers are "
+      "generated");
     v("channels", channels, "task channels: thresholds of FFN channels over the text of data");
+    v("sets", sets, "sets of LLM-Adapters: where they lie, how questions become prompts");
     v("policies", policies, "list of {name: NAME, kind: ..., ...} judged against full attention");
   }
   void check(recipe::Problems& p) const;
 
-  /// The tasks but perplexity and attention.
+  /// Those of the tasks that ask about long prose.
   std::vector<Task> questions() const;
+  /// Those that are sets, groups taken apart.
+  std::vector<AnswerSet> answer_sets() const;
   bool perplexity() const;
   bool attention() const;
   bool calibrates() const;

@@ -76,6 +76,11 @@ TEST_SUITE("eval/case_log") {
     const TemporaryLog file(
         header_line(recipe("a", 3)) + case_line(record(Task::vt, 0, true, false), kNames) +
         text_line({full, near}, kNames) + attention_line({{}, compared}, kNames) +
+        answer_line({.set = AnswerSet::boolq,
+                     .record = 5,
+                     .answer = "true",
+                     .answers = {{.policy = 0}, {.policy = 1, .extracted = "false"}}},
+                    kNames) +
         case_line(record(Task::kv, 2, true, true), kNames));
     const CaseLog log = file.read(recipe("a", 3));
     REQUIRE(log.cases.size() == 2);
@@ -90,6 +95,9 @@ TEST_SUITE("eval/case_log") {
     CHECK(log.cases[1].outcomes[1].reads->selected == 0.25);
     CHECK(log.cases[1].outcomes[1].reads->fixed == 0.125);
     CHECK(log.cases[1].outcomes[1].reads->bytes == 302);
+    REQUIRE(log.answers.size() == 1);
+    CHECK(log.answers[0].record == 5);
+    CHECK(*log.answers[0].answers[1].extracted == "false");
     REQUIRE(log.text);
     CHECK((*log.text)[0].nll.stderr_ == 0.25);
     CHECK(!(*log.text)[0].ppl.stderr_);
@@ -158,6 +166,7 @@ TEST_SUITE("eval/case_log") {
           "{\"task\":\"vt\",\"length\":1,\"case\":0,\"correct\":{\"near\":{\"dense\":{\"forced\":"
           "true}}},"
           "\"reads\":{\"near\":{\"dense\":{\"forced\":{\"selected\":1}}}}}",
+          "{\"task\":\"boolq\",\"record\":1,\"answer\":\"true\",\"policies\":{\"full\":{}}}",
           "{\"task\":\"perplexity\",\"policies\":{\"full\":{}}}",
           "{\"task\":\"attention\",\"policies\":{\"near\":{\"n_queries\":1}}}"})
       CHECK(failure(header + line + "\n", r, ErrorKind::input) != "nothing");
@@ -224,6 +233,69 @@ TEST_SUITE("eval/report") {
     CHECK(text.find("*: below 95 % of full attention's") != std::string::npos);
     records.resize(4);
     CHECK(score_tables(summarize(s, records), kNames, tandem::io::TableFormat::text).find('*') ==
+          std::string::npos);
+  }
+
+  TEST_CASE("a group's score is the mean of its sets, where all have cases") {
+    Settings s;
+    s.tasks = {"arithmetic", "boolq"};
+    s.policies = {{"near", {}}};
+    std::vector<AnswerRecord> records;
+    const auto add = [&](AnswerSet set, bool full, bool near) {
+      const auto answer = [](int policy, bool correct) {
+        return SetAnswer{.policy = policy,
+                         .correct = correct,
+                         .extracted = correct ? std::optional<std::string>("1") : std::nullopt,
+                         .ended = correct,
+                         .reads = Reads{1, 0, 100}};
+      };
+      records.push_back({.set = set,
+                         .record = static_cast<int64_t>(records.size()) + 1,
+                         .answer = "1",
+                         .answers = {answer(0, full), answer(1, near)}});
+    };
+    for (const AnswerSet set : sets_of(SetGroup::arithmetic)) add(set, true, false);
+    add(AnswerSet::gsm8k, false, false);
+    add(AnswerSet::boolq, true, true);
+    const auto rows = summarize_answers(s, records);
+    REQUIRE(rows.size() == 2 * (1 + 8));  // boolq alone; seven sets and their mean
+    CHECK(rows[0].task == "boolq");
+    CHECK(!rows[0].is_mean);
+    const ScoreRow& gsm8k = rows[2 + 1];
+    CHECK(gsm8k.task == "gsm8k");
+    CHECK(gsm8k.n_cases == 2);
+    CHECK(gsm8k.mean == 0.5);
+    CHECK(gsm8k.answers->none == 1);
+    CHECK(gsm8k.answers->at_limit == 1);
+    const ScoreRow& mean = rows[2 + 7];
+    CHECK(mean.task == "arithmetic");
+    CHECK(mean.is_mean);
+    CHECK(mean.n_cases == 8);
+    CHECK(mean.mean == doctest::Approx(6.5 / 7));
+    CHECK(mean.answers->none == 1);
+    const ScoreRow& near = rows.back();
+    CHECK(near.policy == 1);
+    CHECK(near.mean == 0);
+    CHECK(near.difference->mean == doctest::Approx(-6.5 / 7));
+    CHECK(near.reads->bytes == 100);
+    const Json json = score_json(gsm8k, {{"full", {}}, {"near", {}}});
+    CHECK(json["group"] == "arithmetic");
+    CHECK(json["n_no_answer"] == 1);
+    CHECK(!json.contains("length"));
+    CHECK(!json.contains("protocol"));
+
+    const std::string text = score_tables(rows, kNames, tandem::io::TableFormat::text);
+    CHECK(text.find("commonsense, greedy answers of 32 tokens at most, 1 cases a task\n") == 0);
+    CHECK(text.find("arithmetic, greedy answers of 256 tokens at most, 1 to 2 cases a task\n") !=
+          std::string::npos);
+    CHECK(text.find("0.929") != std::string::npos);
+    CHECK(text.find("12.5 %") != std::string::npos);  // 1 of 8 without an answer
+    // Some sets of a group have no score of their own together.
+    s.tasks = {"gsm8k", "addsub"};
+    const auto some = summarize_answers(s, records);
+    REQUIRE(some.size() == 4);
+    for (const ScoreRow& row : some) CHECK(!row.is_mean);
+    CHECK(score_tables(some, kNames, tandem::io::TableFormat::text).find(" .. ") ==
           std::string::npos);
   }
 

@@ -78,7 +78,9 @@ TEST_SUITE("eval/settings") {
     CHECK(
         problems("eval: {tasks: [vt, neddle]}") ==
         "r.yaml:1:15: unknown task 'neddle' in eval.tasks; the tasks are needle1, needle8, kv, vt, "
-        "cwe, fwe, qa, perplexity, attention, channels");
+        "cwe, fwe, qa, perplexity, attention, channels, commonsense, arithmetic, boolq, piqa, "
+        "siqa, hellaswag, winogrande, arc_e, arc_c, obqa, multiarith, gsm8k, addsub, aqua, "
+        "singleeq, svamp, mawps");
     CHECK(problems("eval: {tasks: []}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt, vt]}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], lengths: [100, 100]}").find("eval.") != std::string::npos);
@@ -100,6 +102,36 @@ TEST_SUITE("eval/settings") {
           std::string::npos);
     CHECK(problems("eval: {tasks: [channels], channels: {path: t.json}}").empty());
     CHECK(problems("eval: {}") == "r.yaml:1:7: eval.tasks is not set");
+  }
+
+  TEST_CASE("sets are asked one by one or by group, and their folder is needed") {
+    const Settings s = read("eval: {tasks: [vt, arc_c, arithmetic], sets: {path: d}}");
+    CHECK(s.questions() == std::vector{eval::Task::vt});
+    const auto sets = s.answer_sets();
+    REQUIRE(sets.size() == 8);
+    CHECK(sets[0] == eval::AnswerSet::arc_c);
+    CHECK(sets[1] == eval::AnswerSet::multiarith);
+    CHECK(sets[7] == eval::AnswerSet::mawps);
+    CHECK(s.sets.template_name == train::TemplateName::s2ft_eval);
+    CHECK(problems("eval: {tasks: [obqa]}")
+              .find("eval.sets.path is not set: name the folder with the sets of LLM-Adapters") !=
+          std::string::npos);
+    CHECK(problems("eval: {tasks: [boolq, commonsense], sets: {path: d}}")
+              .find("names a task twice") != std::string::npos);
+    const auto asked = [](const std::string& how) {
+      return problems("eval: {tasks: [boolq], sets: {path: d, " + how + "}}");
+    };
+    CHECK(asked("template: own, own: {prompt: 'Q: {instruction}'}").empty());
+    CHECK(asked("template: own").find("eval.sets.own.prompt is not set") != std::string::npos);
+    CHECK(asked("own: {prompt: 'Q: {instruction}'}").find("set eval.sets.template: own") !=
+          std::string::npos);
+    CHECK(asked("template: own, own: {prompt: '{question}'}").find("stands for nothing") !=
+          std::string::npos);
+    CHECK(asked("template: alpacca").find("alpaca") != std::string::npos);
+    // Their answers are generated, whatever is set for questions about prose.
+    CHECK(problems("eval: {tasks: [boolq], sets: {path: d}, policies: [{name: c, sparse: {kind: "
+                   "griffin}, spec: {gamma: 7, verify: match}}]}")
+              .empty());
   }
 
   TEST_CASE("rounds correct generated answers behind dense questions, nothing else") {
