@@ -1,4 +1,5 @@
-// pig-eval: judges cache policies against full attention, by long-context questions and perplexity.
+// pig-eval: judges cache policies against full attention, by long-context questions and perplexity;
+// and models, by sets of questions.
 #include "cli/main_wrapper.h"
 #include "tools/pig_eval.h"
 
@@ -10,7 +11,7 @@ const cli::ToolInfo kInfo{
     .name = "pig-eval",
     .purpose =
         "Judge cache policies against full attention: long-context questions, perplexity, KL, "
-        "attention errors",
+        "attention errors, commonsense and arithmetic sets",
     .kind = "eval",
     .examples =
         {"pig-eval -r pig/eval-tasks-tiny-16m -o cases.jsonl",
@@ -18,16 +19,22 @@ const cli::ToolInfo kInfo{
          "pig-eval -m tiny-16m --task needle1 --task vt -s eval.lengths=[4096] -s eval.cases=20",
          "pig-eval -r pig/eval-ppl-tiny-16m --data recipes/demo/lighthouse-logbook.txt",
          "pig-eval -r pig/eval-attention-tiny-16m --data recipes/demo/lighthouse-logbook.txt "
-         "--format jsonl"},
+         "--format jsonl",
+         "pig-eval -r s2ft/eval-commonsense-tiny-16m --sets LLM-Adapters/dataset -o answers.jsonl"},
     .flags = {{.names = "--task",
                .value = "NAME",
                .text =
-                   "needle1, needle8, kv, vt, cwe, fwe, qa, perplexity or attention; repeatable",
+                   "needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, commonsense, "
+                   "arithmetic or a set of these, such as boolq; repeatable",
                .key = "eval.tasks"},
               {.names = "--haystack",
                .value = "FILE",
                .text = "text to hide needles in",
                .key = "eval.haystack"},
+              {.names = "--sets",
+               .value = "FOLDER",
+               .text = "sets of LLM-Adapters",
+               .key = "eval.sets.path"},
               {.names = "--data",
                .value = "FILE",
                .text = "text of perplexity and attention",

@@ -95,9 +95,10 @@ def draw_task(ax, results, task):
 
 def plot_quality(args):
     quality = [r["quality"] for r in read_records(args.files, "pig-eval")]
-    quality = [q for q in quality if "reads" in q]
+    quality = [q for q in quality if "reads" in q and "length" in q]  # not of sets of questions
     if not quality:
-        fail("the results do not say what a step reads: they are of an older pig-eval")
+        fail("no questions about long texts, or the results do not say what a step reads: they are "
+             "of an older pig-eval")
     picks = {name: chosen([q[name] for q in quality], getattr(args, name), name)
              for name in ("length", "protocol", "score")}
     quality = [q for q in quality if all(q[name] == value for name, value in picks.items())]

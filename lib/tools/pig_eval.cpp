@@ -31,12 +31,6 @@ std::vector<recipe::Cache> caches_of(const std::vector<eval::NamedPolicy>& polic
   return caches;
 }
 
-std::vector<eval::Correction> corrections_of(const std::vector<eval::NamedPolicy>& policies) {
-  std::vector<eval::Correction> all;
-  for (const eval::NamedPolicy& policy : policies) all.push_back(policy.spec);
-  return all;
-}
-
 int longest_of(const std::vector<eval::Window>& windows) {
   size_t most = 0;
   for (const eval::Window& window : windows) most = std::max(most, window.ids.size());
@@ -58,6 +52,7 @@ PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
     throw Error::make(ErrorKind::device, "eval.tasks", "attention is compared on the CPU only")
         .hint("use --device cpu, or leave the task attention out");
   check_offload(recipe_.model.offload, config_, sizer_.device());
+  read_sets();
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
         .hint("name the log of the earlier run with -o");
@@ -79,11 +74,12 @@ void PigEval::open_log() {
   const auto& path = recipe_.output.path;
   const bool resumes = cx_.resume() && std::filesystem::exists(path);
   if (resumes) log_ = eval::read_log(path, *point_.record, names_);
+  check_answers();
   if (!log_.channels) check_thresholds_file();
   if (path.empty()) return;
   if (resumes) {
     std::filesystem::resize_file(path, log_.whole_bytes);
-    cx_.note(fmt::format("resuming after {} cases", log_.cases.size()));
+    cx_.note(fmt::format("resuming after {} cases", log_.cases.size() + log_.answers.size()));
   } else {
     cli::ResultFile fresh(path, cx_.resume() ? cli::FileMode::create : cx_.file_mode(), cx_.out);
     fresh.write(eval::header_line(*point_.record));
@@ -137,6 +133,7 @@ int PigEval::run() {
 void PigEval::judge() {
   try {
     run_questions();
+    if (!cli::is_interrupted()) run_sets();
     if (recipe_.eval.perplexity() && !cli::is_interrupted()) run_text();
     if (recipe_.eval.attention() && !cli::is_interrupted()) run_attention();
     if (recipe_.eval.calibrates() && !cli::is_interrupted()) calibrate();
@@ -157,18 +154,30 @@ PolicyEngines::SpecOf PigEval::question_spec(int group) const {
 
 /// Cases at once: as many as were asked for, or a row in every decode step for each core, within
 /// most of the memory.
-int PigEval::group_size(const decode::ModelFiles& files) const {
+int PigEval::group_size(const decode::ModelFiles& files, int n_cases,
+                        const std::function<PolicyEngines::SpecOf(int)>& spec_of) const {
   if (recipe_.run.batch > 0) return recipe_.run.batch;
   cli::MemoryLimits room = sizer_.limits();
   room.host -= room.host / 4;
   room.gpu_bytes -= room.gpu_bytes / 4;
-  int group = std::min(recipe_.eval.cases, std::clamp(max_threads(), kFewCases, kManyCases));
+  int group = std::min(n_cases, std::clamp(max_threads(), kFewCases, kManyCases));
   const auto fits = [&](int cases) {
     return room.fits(
-        PolicyEngines(sizer_, files, policies_, question_spec(cases), cases).smallest_plan(files));
+        PolicyEngines(sizer_, files, policies_, spec_of(cases), cases).smallest_plan(files));
   };
   while (group > 1 && !fits(group)) --group;
   return group;
+}
+
+std::vector<eval::Correction> PigEval::corrections() const {
+  std::vector<eval::Correction> all;
+  for (const eval::NamedPolicy& policy : policies_) all.push_back(policy.spec);
+  return all;
+}
+
+const text::Tokenizer& PigEval::tokenizer_of(const decode::ModelFiles& files) const {
+  if (files.tokenizer != nullptr) return *files.tokenizer;
+  throw input_error(files.name, "the model has no tokenizer, which questions need");
 }
 
 void PigEval::run_questions() {
@@ -184,11 +193,9 @@ void PigEval::run_questions() {
   if (missing.empty()) return;
 
   const decode::ModelFiles files = sizer_.open_model();
-  if (files.tokenizer == nullptr)
-    throw input_error(files.name, "the model has no tokenizer, which questions need");
-  const eval::CaseGenerator generator(*files.tokenizer, s.haystack,
+  const eval::CaseGenerator generator(tokenizer_of(files), s.haystack,
                                       static_cast<uint64_t>(recipe_.run.seed));
-  const int group = group_size(files);
+  const int group = group_size(files, s.cases, [&](int n) { return question_spec(n); });
   const auto engines = load(question_spec(group), group);
   if (!engines) return;
   cli::Progress progress(cx_.terminal, "cases", static_cast<double>(missing.size()), "cases");
@@ -201,8 +208,8 @@ void PigEval::run_questions() {
       cases.push_back(generator.make(task, static_cast<size_t>(length),
                                      static_cast<uint32_t>(std::get<2>(missing[end]))));
     }
-    auto outcomes = eval::run_cases(engines->panel(), cases,
-                                    {s.protocols, s.scores, corrections_of(policies_)});
+    auto outcomes =
+        eval::run_cases(engines->panel(), cases, {s.protocols, s.scores, corrections()});
     for (size_t i = 0; i < cases.size(); ++i) {
       log_.cases.push_back({task, length, std::get<2>(missing[begin + i]), std::move(outcomes[i])});
       if (file_) file_->write(eval::case_line(log_.cases.back(), names_));
@@ -321,7 +328,9 @@ void PigEval::calibrate() {
 }
 
 void PigEval::print() {
-  const auto rows = eval::summarize(recipe_.eval, log_.cases);
+  auto rows = eval::summarize(recipe_.eval, log_.cases);
+  const auto of_sets = eval::summarize_answers(recipe_.eval, log_.answers);
+  rows.insert(rows.end(), of_sets.begin(), of_sets.end());
   if (cx_.format() == "jsonl")
     print_records(rows);
   else

@@ -36,7 +36,7 @@ struct EvalRecipe {
     v("model", model, "the model");
     v("run", run, "device, threads, seed, sizes");
     v("data", data, "text of perplexity and attention");
-    v("eval", eval, "tasks, protocols and policies");
+    v("eval", eval, "tasks, protocols, sets and policies");
     v("output", output, "where cases are logged");
   }
   void check(recipe::Problems& p) const {
@@ -50,20 +50,27 @@ class PigEval {
  public:
   using Recipe = EvalRecipe;
 
-  /// errors   kind input: no such model; kind recipe: lengths beyond its context
+  /// errors   kind input: no such model, a set that cannot be read or asked in its context; kind
+  ///          recipe: lengths beyond its context
   PigEval(cli::Context& cx, const cli::Point<Recipe>& point);
 
-  /// A plan of the questions, then one of the perplexity, then one of the attention.
+  /// A plan of the questions, then one of the sets, of the perplexity, of the attention.
   /// errors   kind memory, after a plan is out: it does not fit
   int print_plan();
   /// An interruption drops the cases in flight and prints those judged before.
   int run();
 
  private:
+  /// A set with its questions, in the order in which they are asked.
+  struct AskedSet {
+    eval::AnswerSet set;
+    std::vector<eval::Question> questions;
+  };
+
   /// Starts a new log, or takes an old one over after its last whole line (--resume).
   void open_log();
-  /// Runs the missing cases, then the missing perplexity and attention. With --dry-run prints plans
-  /// instead.
+  /// Runs the missing cases and questions, then the missing perplexity and attention. With
+  /// --dry-run prints plans instead.
   void judge();
   void check_context() const;
   int text_context() const;
@@ -72,8 +79,22 @@ class PigEval {
   std::optional<PolicyEngines> load(const PolicyEngines::SpecOf& spec_of, int batch,
                                     const char* buffer = nullptr, size_t buffer_bytes = 0);
   PolicyEngines::SpecOf question_spec(int group) const;
-  int group_size(const decode::ModelFiles& files) const;
+  /// `spec_of` gives the engines' sizes for a group.
+  int group_size(const decode::ModelFiles& files, int n_cases,
+                 const std::function<PolicyEngines::SpecOf(int group)>& spec_of) const;
+  std::vector<eval::Correction> corrections() const;
+  const text::Tokenizer& tokenizer_of(const decode::ModelFiles& files) const;
   void run_questions();
+  // Of sets, in pig_eval_sets.cpp.
+  void read_sets();
+  /// errors   kind input: prompts that leave no room for an answer
+  void check_lengths(const AskedSet& asked) const;
+  /// errors   kind input: the log has answers to other questions
+  void check_answers() const;
+  PolicyEngines::SpecOf set_spec(int longest, int group) const;
+  void run_sets();
+  void ask(const eval::Panel& panel, eval::AnswerSet set,
+           std::span<const eval::Question> questions);
   void run_text();
   void run_attention();
   /// Thresholds of channels: none where the work stops before the end, or with --dry-run.
@@ -95,6 +116,7 @@ class PigEval {
   EngineSizer sizer_;
   std::vector<std::string> names_;
   model::ModelConfig config_;
+  std::vector<AskedSet> sets_;  // while they are asked, what the log lacks
   eval::CaseLog log_;
   std::unique_ptr<cli::ResultFile> file_;  // null without output.path
 };
