@@ -131,6 +131,13 @@ Seeds train_data() {
           "The lamp was lit at dusk,\nand the wind was west.\n"};
 }
 
+Seeds answer_set() {
+  return {R"([{"instruction": "Is it?", "input": "", "output": "it is", "answer": "True"},)"
+          R"( {"instruction": "And this?", "input": "This.", "answer": "false"}])",
+          R"([{"instruction": "1 - 3?", "answer": "-2.0"}, {"instruction": "1 + 1", "answer": 2}])",
+          R"([{"instruction": "Which? (A) $1,234.50 (B) -7 or answer3, option1", "answer": "B"}])"};
+}
+
 Seeds train_template() {
   return {"### Instruction:\n{instruction}\n\n### Input:\n{input}\n### Response:\n",
           "{{eos}} {A} {instruction} {", "{\"q\": \"{instruction}\"}"};
@@ -297,6 +304,7 @@ const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"tokenizer_config", tokenizer_config},
     {"chat_template", chat_template},
     {"prompts", prompts},
+    {"answer_set", answer_set},
     {"train_data", train_data},
     {"train_template", train_template},
     {"sentencepiece", sentencepiece},
