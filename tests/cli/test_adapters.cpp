@@ -60,6 +60,19 @@ TEST_SUITE("cli/adapters") {
                                          "--no-progress", "--format", "md"});
       return run_process(program("pig-eval"), {.arguments = std::move(arguments)});
     };
+    std::filesystem::create_directory(folder / "AddSub");
+    folder.write("AddSub/test.json", R"([{"instruction": "Number 7", "answer": "7"}])");
+    const auto answers = [&](std::vector<std::string> arguments) {
+      const auto log = folder / "answers.jsonl";
+      arguments.insert(arguments.end(), {"--task", "addsub", "--sets", folder.path().string(), "-s",
+                                         "eval.sets.template=plain", "--device", "cpu",
+                                         "--no-progress", "--overwrite", "-o", log.string()});
+      CHECK(run_process(program("pig-eval"), {.arguments = std::move(arguments)}).status == 0);
+      return json_lines(file_text(log)).at(1)["policies"]["full"]["text"].get<std::string>();
+    };
+    const std::string answer = answers({"-m", "tiny-2m", "-s", adapters({adapter})});
+    CHECK(answer == answers({"-m", (run / "model").string()}));
+    CHECK(answer != answers({"-m", "tiny-2m"}));
     const Outcome scored = perplexity({"-m", "tiny-2m", "-s", adapters({adapter})});
     CAPTURE(scored.err);
     CHECK(scored.status == 0);
