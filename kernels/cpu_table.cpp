@@ -87,6 +87,7 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(square_sum);
   TANDEM_PICK(adamw);
   TANDEM_PICK_BF16(dropout);
+  t.add_columns = add_columns_cpu;
   t.group_rows = group_rows_cpu;
   TANDEM_PICK_BF16(grouped_dots);
   TANDEM_PICK_BF16(grouped_sums);

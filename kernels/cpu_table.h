@@ -1,5 +1,6 @@
 #pragma once
 #include "base/cpu_features.h"
+#include "kernels/adapter/add_columns.h"
 #include "kernels/adapter/dropout.h"
 #include "kernels/adapter/grouped_products.h"
 #include "kernels/adapter/magnitude.h"
@@ -125,6 +126,7 @@ struct CpuTable {
   SquareSumFn* square_sum;
   AdamWFn* adamw;
   DropoutFn* dropout;
+  AddColumnsFn* add_columns;
   GroupRowsFn* group_rows;
   GroupedDotsFn* grouped_dots;
   GroupedSumsFn* grouped_sums;

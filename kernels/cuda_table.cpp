@@ -118,6 +118,7 @@ constexpr CudaTable kTable{
     .adamw = {adamw_cuda},
     .adamw_narrow = {adamw_narrow_cuda},
     .dropout = {dropout_cuda},
+    .add_columns = {add_columns_cuda},
     .group_rows = {group_rows_cuda},
     .grouped_dots = {grouped_dots_cuda},
     .grouped_sums = {grouped_sums_cuda},

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/adapter/add_columns.h"
 #include "kernels/adapter/dropout.h"
 #include "kernels/adapter/grouped_products.h"
 #include "kernels/adapter/magnitude.h"
@@ -158,6 +159,7 @@ struct CudaTable {
   cuda::Bodies<void(const AdamWParams&, Stream)> adamw;
   cuda::Bodies<void(const AdamWNarrowParams&, Stream)> adamw_narrow;
   cuda::Bodies<void(const DropoutParams&, Stream)> dropout;
+  cuda::Bodies<void(const AddColumnsParams&, Stream)> add_columns;
   cuda::Bodies<void(const GroupRowsParams&, Stream)> group_rows;
   cuda::Bodies<void(const GroupedDotsParams&, Stream)> grouped_dots;
   cuda::Bodies<void(const GroupedSumsParams&, Stream)> grouped_sums;
@@ -261,6 +263,7 @@ struct CudaTable {
     f("adamw", adamw);
     f("adamw_narrow", adamw_narrow);
     f("dropout", dropout);
+    f("add_columns", add_columns);
     f("group_rows", group_rows);
     f("grouped_dots", grouped_dots);
     f("grouped_sums", grouped_sums);

@@ -15,18 +15,20 @@
     plot.py channels FILE... -o out.svg  what some of the FFN's channels leave of quality, alone and
                                          corrected, and what rounds give, against the parameters
                                          that a token uses
+    plot.py adapters FILE... -o out.svg  what becomes of two tasks' adapters that serve together
     plot.py output FILE... -o out.svg    acceptance in rounds along the output, by draft
     plot.py loss RUN... -o out.svg       loss and validation of runs of s2ft-train: each step thin,
                                          smoothed thick
 
 FILE: records of pig-eval, of pig-bench, or (plots of speculation) of magicdec-bench and
 sequoia-bench, as --format jsonl prints them; of benchmarks also what -o writes. Acceptance by
-budget, and in rounds along the output, is drawn from records of magicdec-acceptance. RUN: the
+budget, and in rounds along the output, is drawn from records of magicdec-acceptance; of adapters, from those of many-tasks.py. RUN: the
 folder of a run, or its metrics.jsonl. The ending of OUT chooses the format: svg, pdf, png. Needs
 matplotlib: python3 -m pip install matplotlib
 """
 import argparse
 
+import plot_adapters
 import plot_channels
 import plot_loss
 import plot_nested
@@ -245,6 +247,8 @@ def main():
     plot_nested.add_commands(commands)
     channels = commands.add_parser("channels", help="drafts by some of the FFN's channels")
     channels.set_defaults(draw=plot_channels.plot_channels)
+    adapters = commands.add_parser("adapters", help="two tasks in one model")
+    adapters.set_defaults(draw=plot_adapters.plot_adapters)
     plot_loss.add_command(commands)
     for command in commands.choices.values():
         command.add_argument("files", nargs="+", metavar="FILE")

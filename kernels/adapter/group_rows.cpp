@@ -5,8 +5,9 @@ namespace tandem {
 void group_rows_cpu(const GroupRowsParams& p, Range /*all*/) {
   for (int r = 0; r < p.n_rows; ++r) p.of_row[r] = -1;
   for (int b = 0; b < p.n_seqs; ++b)
-    for (int32_t r = p.row_begin[b]; r < p.row_begin[b + 1]; ++r)
-      p.of_row[r] = p.of_slot[p.slot[b]];
+    if (p.row_begin[b + 1] - p.row_begin[b] <= p.max_rows)
+      for (int32_t r = p.row_begin[b]; r < p.row_begin[b + 1]; ++r)
+        p.of_row[r] = p.of_slot[p.slot[b]];
   int32_t n = 0;
   for (int32_t adapter = 0; adapter < p.n_adapters; ++adapter) {
     int in_group = kGroupRows;

@@ -17,6 +17,7 @@ __device__ int32_t adapter_of(const GroupRowsParams& p, int32_t row) {
     const int middle = (low + high) / 2;
     (p.row_begin[middle] <= row ? low : high) = middle;
   }
+  if (p.row_begin[low + 1] - p.row_begin[low] > p.max_rows) return -1;
   return p.of_slot[p.slot[low]];
 }
 

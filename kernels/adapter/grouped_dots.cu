@@ -27,6 +27,7 @@ constexpr int kStep = 32;    // columns of a warp's step
 constexpr int kAhead = 4;    // steps whose values are on their way
 constexpr int kPlainThreads = 256;
 constexpr int kBlockColumns = 2048, kMostParts = 8;  // of a block, if a cluster shares them; of one
+constexpr int kFewValues = 128;                      // tiles of more give work enough
 
 __device__ const AdapterPart& part_of(const GroupedDotsParams& p, int group) {
   return p.parts[p.groups.adapter[group] * p.part_stride];
@@ -160,10 +161,10 @@ __global__ void __launch_bounds__(kPlainThreads) grouped_dots_plain(const Groupe
   }
 }
 
-/// Blocks that share the columns: by their number alone, so that a row's bits are the same in any
+/// Blocks that share the columns: by the sizes alone, so that a row's bits are the same in any
 /// company.
-int parts_of(int in) {
-  if (cuda::gpu().isa != cuda::GpuIsa::hopper) return 1;
+int parts_of(int in, int most) {
+  if (cuda::gpu().isa != cuda::GpuIsa::hopper || most > kFewValues) return 1;
   return std::clamp(in / kBlockColumns, 1, kMostParts);
 }
 
@@ -176,7 +177,7 @@ void grouped_dots_cuda(const GroupedDotsParams& p, Stream stream) {
     using Y = std::remove_pointer_t<decltype(out)>;
     // Parts are allocated at 16 bytes.
     if (p.type == DType::bf16 && cuda::packable<bf16>(p.in, p.x)) {
-      const int parts = parts_of(p.in);
+      const int parts = parts_of(p.in, p.most);
       return cuda::launch(
           grouped_dots<Y>,
           dim3(groups * static_cast<unsigned>(parts), cuda::blocks_for(p.most, kValues)), kThreads,

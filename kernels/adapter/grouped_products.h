@@ -27,6 +27,7 @@ struct GroupRowsParams {
   const int32_t* slot;          // [n_seqs]
   const int32_t* row_begin;     // [n_seqs + 1]; rows beyond the last belong to no sequence
   int n_seqs, n_rows, n_adapters, most;
+  int max_rows;  // of a sequence: those that have more are in no group
 };
 
 /// Groups that n rows fill at most.
@@ -66,9 +67,9 @@ inline constexpr int kDotParts = 16;
 
 /// y[r, index[j]] (+)= x[r] . values[j] over the part of each row's adapter: rows of a matrix that
 /// an adapter changes (S2FT's output slices), or LoRA's first factor.
-/// numerics f32 accumulation in an order that `in` alone fixes; the bits of a row depend on no other
-///          row and no group. |y - ref| <= (in + 3) eps_f32 of the sums of magnitudes, and one
-///          rounding to y_type
+/// numerics f32 accumulation in an order that `in` alone fixes, and on a GPU `most`; the bits of a row
+///          depend on no other row and no group. |y - ref| <= (in + 3) eps_f32 of the sums of
+///          magnitudes, and one rounding to y_type
 /// cost     reads each value once a group
 /// errors   none (preconditions checked by ops)
 /// blocks   group g's block b is g * ceil(most / kDotParts) + b

@@ -115,9 +115,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kSliceColumns = kWarps / kAlong * kWarpColumns;
   if (!p.groups.settled) cuda::wait_for_previous();
   const int group = static_cast<int>(blockIdx.x);
-  if (group >= *p.groups.n) return;
+  // Asked for together: each takes as long to come as the other.
+  const int n_groups = *p.groups.n;
+  const int32_t adapter = p.groups.adapter[group];
+  if (group >= n_groups) return;
   const Slice slice = slice_of(p, static_cast<int>(blockIdx.y), kSliceColumns);
-  const AdapterPart part = part_of(p, group, slice);
+  const AdapterPart part = p.parts[adapter * p.part_stride + slice.target.part];
   if (part.n == 0) return;
   const int32_t* const rows = p.groups.rows + group * kGroupRows;
   const int warp = cuda::warp_of(), lane = cuda::lane_of();

@@ -7,6 +7,7 @@ namespace tandem::ops {
 namespace {
 
 constexpr Operation kGroupRowsOf{"group_rows", &CpuTable::group_rows, &CudaTable::group_rows};
+constexpr Operation kAddColumns{"add_columns", &CpuTable::add_columns, &CudaTable::add_columns};
 constexpr Operation kDots{"grouped_dots", &CpuTable::grouped_dots, &CudaTable::grouped_dots};
 constexpr Operation kSums{"grouped_sums", &CpuTable::grouped_sums, &CudaTable::grouped_sums};
 
@@ -23,7 +24,7 @@ void check_types(const char* what, const Tensor& y, const Tensor& x) {
 
 }  // namespace
 
-RowGroups group_rows(const GroupArrays& to, const int32_t* of_slot, int n_adapters,
+RowGroups group_rows(const GroupArrays& to, const int32_t* of_slot, int n_adapters, int max_rows,
                      const StepArrays& step, Stream stream) {
   const int most = most_groups(step.n_rows, n_adapters);
   kGroupRowsOf.run({.adapter = to.adapter,
@@ -36,7 +37,8 @@ RowGroups group_rows(const GroupArrays& to, const int32_t* of_slot, int n_adapte
                     .n_seqs = step.n_seqs,
                     .n_rows = step.n_rows,
                     .n_adapters = n_adapters,
-                    .most = most},
+                    .most = most,
+                    .max_rows = max_rows},
                    1, 1, stream);
   return {.adapter = to.adapter, .rows = to.rows, .n = to.n, .most = most};
 }
@@ -82,6 +84,20 @@ void grouped_sums(const Tensor& y, const Tensor& x, const AdapterPart* parts, in
   std::ranges::copy(targets, p.targets);
   kSums.run(p, n_groups(groups, stream) * sum_blocks(p),
             most * kSumColumns * static_cast<int64_t>(dtype_bytes(p.type)), stream);
+}
+
+void add_columns(const Tensor& y, const Tensor& in, const int32_t* index, Stream stream) {
+  TANDEM_CHECK(y.rows() == in.rows() && in.dtype() == DType::f32 && in.row_size() <= y.row_size(),
+               "columns [{}, {}] added to [{}, {}]", in.rows(), in.row_size(), y.rows(),
+               y.row_size());
+  kAddColumns.run({.y = y.raw(),
+                   .in = in.as<float>(),
+                   .index = index,
+                   .stride = y.row_size(),
+                   .n_rows = static_cast<int>(y.rows()),
+                   .n = static_cast<int>(in.row_size()),
+                   .type = y.dtype()},
+                  static_cast<int>(y.rows()), in.row_size() * 8, stream);
 }
 
 SliceWrite slice_of(const PackedWeights& w, bool columns, const void* values, const int32_t* index,

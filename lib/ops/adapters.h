@@ -19,9 +19,10 @@ using tandem::RowGroups;
 struct GroupArrays {
   int32_t *adapter = nullptr, *rows = nullptr, *n = nullptr, *of_row = nullptr;
 };
-/// Groups a step's rows by the adapters of their sequences.
+/// Groups a step's rows by the adapters of their sequences, those of sequences with at most
+/// max_rows.
 /// of_slot  [slots] each sequence's, negative: none
-RowGroups group_rows(const GroupArrays& to, const int32_t* of_slot, int n_adapters,
+RowGroups group_rows(const GroupArrays& to, const int32_t* of_slot, int n_adapters, int max_rows,
                      const StepArrays& step, Stream stream = {});
 
 /// y[r, index[j]] (+)= x[r] . values[j] over the part of each row's adapter, that of adapter a at
@@ -37,6 +38,10 @@ void grouped_dots(const Tensor& y, const Tensor& x, const AdapterPart* parts, in
 void grouped_sums(const Tensor& y, const Tensor& x, const AdapterPart* parts, int part_stride,
                   int most, std::span<const GroupedTarget> targets, const RowGroups& groups,
                   Stream stream = {});
+
+/// y[r, index[c]] += in[r, c].
+/// shapes   y [rows, n] f32 or bf16, in [rows, m] f32; index [m] distinct
+void add_columns(const Tensor& y, const Tensor& in, const int32_t* index, Stream stream = {});
 
 /// On a GPU: where columns, or rows, of weights are written, from values of their dtype.
 /// shapes   rows: values [n, in]; columns: [n, out] where the weights are by input, else [out, n]

@@ -70,7 +70,8 @@ struct DeviceCase {
                              .n_seqs = c.shape.rows,
                              .n_rows = c.shape.rows,
                              .n_adapters = c.shape.adapters,
-                             .most = most},
+                             .most = most,
+                             .max_rows = 1},
                             stream);
     cuda::launched("group_rows", stream);
     const RowGroups host = c.group();

@@ -84,7 +84,8 @@ struct GroupedCase {
                     .n_seqs = shape.rows,
                     .n_rows = shape.rows,
                     .n_adapters = shape.adapters,
-                    .most = most},
+                    .most = most,
+                    .max_rows = 1},
                    {0, 1});
     return {.adapter = group_adapter.data(),
             .rows = group_rows_of.data(),

@@ -125,7 +125,8 @@ TEST_SUITE("kernels/grouped_products") {
                     .n_seqs = 3,
                     .n_rows = 30,
                     .n_adapters = 2,
-                    .most = most_groups(30, 2)},
+                    .most = most_groups(30, 2),
+                    .max_rows = 20},
                    {0, 1});
     REQUIRE(most_groups(30, 2) <= 4);
     REQUIRE(n == 3);
@@ -138,6 +139,23 @@ TEST_SUITE("kernels/grouped_products") {
     CHECK(rows[kGroupRows + 4] == -1);
     CHECK(rows[2 * kGroupRows] == 20);
     CHECK(rows[2 * kGroupRows + 1] == -1);
+    // Sequences of too many rows are left out.
+    group_rows_cpu({.adapter = adapter,
+                    .rows = rows,
+                    .n = &n,
+                    .of_row = of_row,
+                    .of_slot = of_slot,
+                    .slot = slot,
+                    .row_begin = begin,
+                    .n_seqs = 3,
+                    .n_rows = 30,
+                    .n_adapters = 2,
+                    .most = most_groups(30, 2),
+                    .max_rows = 19},
+                   {0, 1});
+    REQUIRE(n == 1);
+    CHECK(adapter[0] == 1);
+    CHECK(rows[0] == 20);
   }
 
   TEST_CASE("targets have parts of their own") {

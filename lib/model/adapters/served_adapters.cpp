@@ -7,14 +7,19 @@
 
 #include "base/check.h"
 #include "kv/step.h"
+#include "ops/backward.h"
 #include "ops/loading.h"
+#include "ops/matmul.h"
 
 namespace tandem::model {
 namespace {
 
 constexpr size_t kAlignment = 256;  // of values: kernels read them in pieces of 16 bytes
 constexpr const char *kTable = "adapters/table", *kGroups = "adapters/groups of rows",
-                     *kSlots = "adapters/of sequences", *kInner = "activations/of adapters";
+                     *kSlots = "adapters/of sequences", *kInner = "activations/of adapters",
+                     *kWorkspace = "workspace/adapters";
+/// Rows of a sequence that go in groups: for more, products of matrices read values fewer times.
+constexpr int kMostGrouped = 64;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -37,13 +42,23 @@ size_t group_numbers(const ServedAdapters::Spec& spec) {
   return static_cast<size_t>(most) * (1 + kGroupRows) + 1 + static_cast<size_t>(spec.max_rows);
 }
 
-/// Ranks of a matrix's first factors, the most of any adapter.
-int64_t most_ranks(const ServedAdapters::Spec& spec) {
-  int64_t most = 0;
+/// Of any part of any adapter: features, and numbers of all matrices of a long run's product.
+struct Most {
+  int64_t features = 0, numbers = 0;
+};
+Most most_of(const ServedAdapters::Spec& spec) {
+  Most most;
   for (const NamedAdapter& adapter : spec.adapters)
-    for (const PartShape& shape : part_shapes(adapter, spec.config))
-      if (shape.kind == PartKind::first) most = std::max(most, shape.n);
+    for (const PartShape& shape : part_shapes(adapter, spec.config)) {
+      most.features = std::max(most.features, shape.n);
+      most.numbers = std::max(most.numbers,
+                              shape.numbers() + int64_t{spec.max_rows} * (shape.n + shape.width));
+    }
   return most;
+}
+
+size_t workspace_bytes(const ServedAdapters::Spec& spec) {
+  return ops::matmul_workspace_bytes(spec.dtype, most_of(spec).numbers, spec.device, true);
 }
 
 }  // namespace
@@ -58,11 +73,12 @@ void ServedAdapters::plan(const Spec& spec, MemoryPlan& plan) {
   plan.add(kTable, table_entries(spec) * sizeof(AdapterPart), spec.device);
   plan.add(kGroups, group_numbers(spec) * sizeof(int32_t), spec.device);
   plan.add(kSlots, static_cast<size_t>(spec.max_seqs) * sizeof(int32_t), spec.device);
-  if (const int64_t ranks = most_ranks(spec); ranks > 0)
-    plan.add(
-        kInner,
-        static_cast<size_t>(spec.max_rows) * static_cast<size_t>(ranks) * dtype_bytes(spec.dtype),
-        spec.device);
+  plan.add(kInner,
+           static_cast<size_t>(spec.max_rows) * static_cast<size_t>(most_of(spec).features) *
+               sizeof(float),
+           spec.device);
+  if (const size_t bytes = workspace_bytes(spec); bytes > 0)
+    plan.add(kWorkspace, bytes, spec.device);
 }
 
 ServedAdapters::ServedAdapters(const Spec& spec, const WeightSource& base, Arena& arena,
@@ -74,12 +90,12 @@ ServedAdapters::ServedAdapters(const Spec& spec, const WeightSource& base, Arena
       of_slot_(static_cast<int32_t*>(arena.take(kSlots))),
       slots_(static_cast<size_t>(spec.max_seqs), -1) {
   spec_.adapters = adapters_;
-  std::vector<AdapterPart> table(table_entries(spec_));
+  parts_.resize(table_entries(spec_));
   for (size_t a = 0; a < adapters_.size(); ++a)
     load(static_cast<int>(a), base, static_cast<std::byte*>(arena.take(item_name(adapters_[a]))),
-         table);
+         parts_);
   auto* const place = static_cast<AdapterPart*>(arena.take(kTable));
-  copy_in(place, table.data(), table.size() * sizeof(AdapterPart));
+  copy_in(place, parts_.data(), parts_.size() * sizeof(AdapterPart));
   table_ = place;
   const int most = most_groups(spec_.max_rows, static_cast<int>(adapters_.size()));
   auto* const groups = static_cast<int32_t*>(arena.take(kGroups));
@@ -87,7 +103,9 @@ ServedAdapters::ServedAdapters(const Spec& spec, const WeightSource& base, Arena
              .rows = groups + most,
              .n = groups + most * (1 + kGroupRows),
              .of_row = groups + most * (1 + kGroupRows) + 1};
-  if (most_ranks(spec_) > 0) inner_ = arena.take(kInner);
+  inner_ = arena.take(kInner);
+  if (const size_t bytes = workspace_bytes(spec_); bytes > 0)
+    workspace_ = {static_cast<std::byte*>(arena.take(kWorkspace)), bytes};
   copy_in(of_slot_, slots_.data(), slots_.size() * sizeof(int32_t));
   if (exec_.on_gpu()) exec_.queue->wait();  // for the sources of copies
 }
@@ -148,9 +166,14 @@ size_t ServedAdapters::bytes(int adapter) const {
 void ServedAdapters::enter(const kv::Step& step) {
   TANDEM_CHECK(step.arrays.n_rows <= spec_.max_rows, "{} rows, at most {}", step.arrays.n_rows,
                spec_.max_rows);
-  groups_ = ops::group_rows(arrays_, of_slot_, static_cast<int>(adapters_.size()), step.arrays,
-                            exec_.stream());
+  groups_ = ops::group_rows(arrays_, of_slot_, static_cast<int>(adapters_.size()), kMostGrouped,
+                            step.arrays, exec_.stream());
   settled_ = false;
+  runs_.clear();
+  for (int b = 0; b < step.n_seqs; ++b)
+    if (const int adapter = slots_[static_cast<size_t>(step.slot[static_cast<size_t>(b)])];
+        adapter >= 0 && step.rows_of(b) > kMostGrouped)
+      runs_.push_back({step.row_begin[static_cast<size_t>(b)], step.rows_of(b), adapter});
 }
 
 ops::RowGroups ServedAdapters::groups() {
@@ -171,6 +194,8 @@ void ServedAdapters::add(int layer, LayerMatrix of, const Tensor& y, const Tenso
   const auto matrix = static_cast<size_t>(layer * kLayerMatrices) + static_cast<size_t>(of);
   const AdapterPart* const parts = table_ + matrix * adapters_.size() * kMatrixParts;
   const Stream stream = exec_.stream();
+  for (const LongRun& run : runs_)
+    add_run(run, layer, of, y.slice(run.first, run.rows), x.slice(run.first, run.rows));
   const bool columns = of == LayerMatrix::wo || of == LayerMatrix::w_down;
   if (m.most_slices > 0 && columns) {
     const GroupedTarget all{.first = 0, .width = static_cast<int32_t>(y.row_size()), .part = 0};
@@ -183,17 +208,79 @@ void ServedAdapters::add(int layer, LayerMatrix of, const Tensor& y, const Tenso
   const Tensor inner(inner_, spec_.dtype, {x.rows(), m.most_first}, spec_.device);
   ops::grouped_dots(inner, x, parts + static_cast<int>(PartKind::first), kMatrixParts, m.most_first,
                     groups(), ops::Accumulate::no, stream);
-  std::vector<GroupedTarget> targets;
-  int32_t part = static_cast<int32_t>(PartKind::second);
+  ops::grouped_sums(y, inner, parts, kMatrixParts, m.most_second, targets(layer, of), groups(),
+                    stream);
+}
+
+std::vector<ops::GroupedTarget> ServedAdapters::targets(int layer, LayerMatrix of) const {
+  std::vector<GroupedTarget> all;
+  int32_t place = static_cast<int32_t>(PartKind::second);
+  size_t which = 0;
   for (const Weight w : stacked_weights(of)) {
     const PackedRows rows = packed_rows(w, spec_.config);
-    if (m.second[static_cast<size_t>(part) - static_cast<size_t>(PartKind::second)])
-      targets.push_back({.first = static_cast<int32_t>(rows.first),
-                         .width = static_cast<int32_t>(rows.rows),
-                         .part = part});
-    ++part;
+    if (of_matrix(layer, of).second[which++])
+      all.push_back({.first = static_cast<int32_t>(rows.first),
+                     .width = static_cast<int32_t>(rows.rows),
+                     .part = place});
+    ++place;
   }
-  ops::grouped_sums(y, inner, parts, kMatrixParts, m.most_second, targets, groups(), stream);
+  return all;
+}
+
+const AdapterPart& ServedAdapters::part(int layer, LayerMatrix of, int adapter, int place) const {
+  const auto matrix = static_cast<size_t>(layer * kLayerMatrices) + static_cast<size_t>(of);
+  return parts_[(matrix * adapters_.size() + static_cast<size_t>(adapter)) * kMatrixParts +
+                static_cast<size_t>(place)];
+}
+
+void ServedAdapters::add_run(const LongRun& run, int layer, LayerMatrix of, const Tensor& y,
+                             const Tensor& x) {
+  using ops::MatrixView;
+  const Stream stream = exec_.stream();
+  const auto inner = [&](DType dtype, int64_t n) {
+    return Tensor(inner_, dtype, {run.rows, n}, spec_.device);
+  };
+  const auto values = [&](const AdapterPart& p, int64_t width) {
+    return MatrixView(const_cast<void*>(p.values), spec_.dtype, p.n, width, spec_.device);
+  };
+  const AdapterPart& slices = part(layer, of, run.adapter, static_cast<int>(PartKind::slices));
+  const bool columns = of == LayerMatrix::wo || of == LayerMatrix::w_down;
+  if (slices.n > 0 && columns) {
+    const Tensor of_x = inner(spec_.dtype, slices.n);
+    ops::gather_columns(of_x, x, slices.index, stream);
+    ops::matmul({.c = MatrixView(y),
+                 .a = MatrixView(of_x),
+                 .b = values(slices, y.row_size()),
+                 .accumulate = true},
+                workspace_, stream);
+  } else if (slices.n > 0) {
+    const Tensor of_y = inner(DType::f32, slices.n);
+    ops::matmul({.c = MatrixView(of_y),
+                 .a = MatrixView(x),
+                 .b = values(slices, x.row_size()),
+                 .b_transposed = true},
+                workspace_, stream);
+    ops::add_columns(y, of_y, slices.index, stream);
+  }
+  const AdapterPart& first = part(layer, of, run.adapter, static_cast<int>(PartKind::first));
+  if (first.n == 0) return;
+  const Tensor between = inner(spec_.dtype, first.n);
+  ops::matmul({.c = MatrixView(between),
+               .a = MatrixView(x),
+               .b = values(first, x.row_size()),
+               .b_transposed = true},
+              workspace_, stream);
+  int64_t at = 0;  // ranks of the factors before
+  for (const GroupedTarget& target : targets(layer, of)) {
+    const AdapterPart& second = part(layer, of, run.adapter, target.part);
+    if (second.n == 0) continue;
+    ops::matmul({.c = MatrixView(y).columns(target.first, target.width),
+                 .a = MatrixView(between).columns(at, second.n),
+                 .b = values(second, target.width),
+                 .accumulate = true},
+                workspace_, stream);
+    at += second.n;
+  }
 }
 
 void ServedAdapters::on_prompt(int /*slot*/) {}

@@ -55,6 +55,16 @@ class ServedAdapters final : public SideProducts, public kv::SequenceListener {
   const OfMatrix& of_matrix(int layer, LayerMatrix of) const {
     return matrices_[static_cast<size_t>(layer * kLayerMatrices + static_cast<int>(of))];
   }
+  /// Rows of a sequence that are too many for groups: their products are those of matrices.
+  struct LongRun {
+    int64_t first = 0, rows = 0;
+    int adapter = 0;
+  };
+  void add_run(const LongRun& run, int layer, LayerMatrix of, const Tensor& y, const Tensor& x);
+  /// Of the part of an adapter, on the host.
+  const AdapterPart& part(int layer, LayerMatrix of, int adapter, int place) const;
+  /// What second factors of a matrix add to, of any adapter.
+  std::vector<ops::GroupedTarget> targets(int layer, LayerMatrix of) const;
   /// Brings an adapter's numbers to `memory`, on the device, and says in `table` where they are.
   void load(int adapter, const WeightSource& base, std::byte* memory, std::span<AdapterPart> table);
   void copy_in(void* to, const void* from, size_t bytes);
@@ -65,13 +75,16 @@ class ServedAdapters final : public SideProducts, public kv::SequenceListener {
   std::vector<NamedAdapter> adapters_;
   Exec exec_;
   std::vector<OfMatrix> matrices_;      // [layers, kLayerMatrices]
-  const AdapterPart* table_ = nullptr;  // [layers, kLayerMatrices, adapters, kMatrixParts]
+  std::vector<AdapterPart> parts_;      // [layers, kLayerMatrices, adapters, kMatrixParts]
+  const AdapterPart* table_ = nullptr;  // the same where kernels read it
   int32_t* of_slot_ = nullptr;          // [max_seqs] where kernels read it
   std::vector<int32_t> slots_;          // the same on the host
   ops::GroupArrays arrays_;
   ops::RowGroups groups_;  // of the step in hand
   bool settled_ = false;
-  void* inner_ = nullptr;  // [max_rows, ranks of a matrix]
+  std::vector<LongRun> runs_;  // of the step in hand
+  void* inner_ = nullptr;      // [max_rows, features of a part], f32 at most
+  std::span<std::byte> workspace_;
 };
 
 }  // namespace tandem::model

@@ -1,0 +1,31 @@
+"""What becomes of two tasks' adapters when they serve together: records of scripts/many-tasks.py."""
+from plot_common import fail, plt, read_records
+
+USES = {"alone": "its adapter alone", "mix": "mixed in a batch", "switch": "switched", "fused at 1": "fused, weight 1",
+        "fused at 0.7": "fused, weight 0.7", "fused at 0.5": "fused, weight 0.5"}
+COLORS = ["#000000", "#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#F0E442"]
+HATCHES = ["", "", "//", "", "\\\\", ".."]
+
+
+def plot_adapters(args):
+    records = read_records(args.files, "many-tasks")
+    if not records:
+        fail("there are no records of scripts/many-tasks.py")
+    kinds = list(dict.fromkeys(r["kind"] for r in records))
+    tasks = list(dict.fromkeys(r["task"] for r in records))
+    figure, axes = plt.subplots(1, len(tasks), figsize=(4.6 * len(tasks), 3.2), sharey=True, squeeze=False)
+    width = 0.8 / len(USES)
+    for axis, task in zip(axes[0], tasks):
+        for i, (use, label) in enumerate(USES.items()):
+            name = f"{task} alone" if use == "alone" else use
+            heights = [100 * sum(r["exact"] / r["of"] for r in records if (r["kind"], r["use"], r["task"]) == (k, name, task))
+                       for k in kinds]
+            at = [k + (i - (len(USES) - 1) / 2) * width for k in range(len(kinds))]
+            axis.bar(at, heights, width, color=COLORS[i], hatch=HATCHES[i], edgecolor="white", label=label)
+        axis.set_xticks(range(len(kinds)), kinds)
+        axis.set_title(f"task {task}")
+        axis.set_ylim(0, 104)
+    axes[0][0].set_ylabel("held-out answers right to the letter, %")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False)
+    figure.subplots_adjust(bottom=0.27, top=0.9, left=0.08, right=0.99, wspace=0.06)
+    figure.savefig(args.output)
