@@ -308,11 +308,14 @@ PhaseResult bench_load(const std::function<decode::ModelFiles()>& open, const Mo
   return r;
 }
 
-PhaseResult bench_switch(decode::ModelFiles files, const ModelCase& c,
-                         const Interrupted& interrupted,
-                         const std::function<void(double share)>& on_load) {
+std::unique_ptr<decode::Engine> switching_engine(decode::ModelFiles files, const ModelCase& c,
+                                                 const Interrupted& interrupted,
+                                                 const std::function<void(double share)>& on_load) {
+  return std::make_unique<decode::Engine>(std::move(files), switch_spec(c, interrupted), on_load);
+}
+
+PhaseResult bench_switch(decode::Engine& engine, const ModelCase& c) {
   PhaseResult r{.phase = ModelPhase::switching};
-  decode::Engine engine(std::move(files), switch_spec(c, interrupted), on_load);
   int next = 0;
   engine.switch_adapter(next);
   r.samples = measure(

@@ -1,5 +1,7 @@
 #pragma once
 #include <array>
+#include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string_view>
@@ -163,11 +165,13 @@ class EngineBench {
 PhaseResult bench_load(const std::function<decode::ModelFiles()>& open, const ModelCase& c,
                        const Interrupted& interrupted,
                        const std::function<void(double share)>& on_load = {});
-/// Times of switches, each to the next of bench.adapters: host's, waits for the device included.
+/// An engine with bench.adapters of which one is in the weights.
 /// errors   as EngineBench
-PhaseResult bench_switch(decode::ModelFiles files, const ModelCase& c,
-                         const Interrupted& interrupted,
-                         const std::function<void(double share)>& on_load = {});
+std::unique_ptr<decode::Engine> switching_engine(
+    decode::ModelFiles files, const ModelCase& c, const Interrupted& interrupted,
+    const std::function<void(double share)>& on_load = {});
+/// Times of switches, each to the next of them: the host's, waits for the device included.
+PhaseResult bench_switch(decode::Engine& engine, const ModelCase& c);
 /// errors   kind interrupted
 PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
                          const Interrupted& interrupted);

@@ -95,9 +95,11 @@ BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
 }
 
 void BenchPoint::run(ModelPhase phase) {
-  decode::ModelFiles files = open_model(sizer_, point_.recipe, phase);
-  const model::ModelConfig config = files.config;
   const bool whole = phase == ModelPhase::prefill || phase == ModelPhase::decode;
+  // An engine that is there has its adapters.
+  decode::ModelFiles files =
+      whole && engine_ ? sizer_.open_model() : open_model(sizer_, point_.recipe, phase);
+  const model::ModelConfig config = files.config;
   if (!whole) engine_.reset();
   if (!engine_) {
     sized_ = size_phase(sizer_, phase, point_.recipe, files);
@@ -117,8 +119,9 @@ void BenchPoint::run(ModelPhase phase) {
   if (phase == ModelPhase::decode) report(identity, engine_->decode());
   if (phase == ModelPhase::switching) {
     LoadProgress progress(cx_, sized_.plan);
-    report(identity,
-           bench::bench_switch(std::move(files), c, cli::is_interrupted, std::ref(progress)));
+    const auto engine =
+        bench::switching_engine(std::move(files), c, cli::is_interrupted, std::ref(progress));
+    report(identity, bench::bench_switch(*engine, c));  // while its memory is in use
   }
   if (phase == ModelPhase::load) {
     LoadProgress progress(cx_, sized_.plan);

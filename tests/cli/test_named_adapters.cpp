@@ -6,6 +6,7 @@
 
 #include "adapter_case.h"
 #include "cli/probe.h"
+#include "source_dir.h"
 
 using namespace tandem::testing;
 using tandem::model::Weight;
@@ -18,7 +19,7 @@ struct Case {
   std::string list;
 
   Case() {
-    const auto model = tandem::test::tiny_model("tiny-2m");
+    const auto model = tandem::test::source_dir() / "recipes/models/tiny-2m";
     const auto slices = tandem::test::write_slices(folder / "slices", model, {.seed = 1});
     const auto factors = tandem::test::write_factors(folder / "factors", model, {.seed = 2});
     list = fmt::format("[{{name: s, path: {}}}, {{name: f, path: {}}}]", slices.string(),
