@@ -79,14 +79,17 @@ TEST_SUITE("decode/adapters") {
   TEST_CASE("an adapter next to the weights says what the merged one says, in f32") {
     const Adapters adapters;
     const auto mixed = adapters.engine(AdapterUse::mix);
-    const Ids ids = random_ids(*mixed, 60, 5);
-    const std::vector<Row> base = rows_of(*adapters.merged(-1), -1, ids);
-    CHECK(same(rows_of(*mixed, -1, ids), base));
-    for (int a = 0; a < 3; ++a) {
-      CAPTURE(a);
-      const std::vector<Row> want = rows_of(*adapters.merged(a), -1, ids);
-      CHECK(worst(want, base) > 0.05);  // an adapter that changes nothing would show nothing
-      CHECK(worst(rows_of(*mixed, a, ids), want) < 2e-4);
+    for (const int n : {60, 200}) {  // in groups, and as products of matrices
+      CAPTURE(n);
+      const Ids ids = random_ids(*mixed, n, 5);
+      const std::vector<Row> base = rows_of(*adapters.merged(-1), -1, ids);
+      CHECK(same(rows_of(*mixed, -1, ids), base));
+      for (int a = 0; a < 3; ++a) {
+        CAPTURE(a);
+        const std::vector<Row> want = rows_of(*adapters.merged(a), -1, ids);
+        CHECK(worst(want, base) > 0.05);  // an adapter that changes nothing would show nothing
+        CHECK(worst(rows_of(*mixed, a, ids), want) < 2e-4);
+      }
     }
   }
 
@@ -113,7 +116,7 @@ TEST_SUITE("decode/adapters") {
     const Adapters adapters;
     const auto engine = adapters.engine(AdapterUse::mix);
     std::vector<Ids> prompts;
-    for (int i = 0; i < 4; ++i) prompts.push_back(random_ids(*engine, 30 + 7 * i, 10 + i));
+    for (int i = 0; i < 4; ++i) prompts.push_back(random_ids(*engine, 30 + 40 * i, 10 + i));
     const auto run = [&](const std::vector<int>& of) {
       std::vector<int> slots;
       std::vector<decode::SeqTokens> parts, steps;

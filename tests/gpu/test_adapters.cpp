@@ -286,7 +286,7 @@ TEST_SUITE("gpu/adapters") {
     const Adapters adapters;
     const auto mixed = adapters.engine(AdapterUse::mix, DType::f32, kGpu);
     const auto host = adapters.engine(AdapterUse::mix, DType::f32, {});
-    const Ids ids = random_ids(*mixed, 60, 5);
+    const Ids ids = random_ids(*mixed, 150, 5);
     // Products of rows without an adapter are not fused with what stands next to them.
     CHECK(worst(rows_of(*mixed, -1, ids),
                 rows_of(*adapters.merged(-1, DType::f32, kGpu), -1, ids)) < 3e-4);

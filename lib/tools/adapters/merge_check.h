@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "model/adapters/adapter.h"
+#include "model/weights.h"
 #include "tools/adapters/progress.h"
 
 namespace tandem::tools {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/adapters/adapter.h"
+#include "model/weights.h"
 #include "tools/adapters/progress.h"
 
 namespace tandem::tools {
