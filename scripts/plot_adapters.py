@@ -18,14 +18,17 @@ def plot_adapters(args):
     for axis, task in zip(axes[0], tasks):
         for i, (use, label) in enumerate(USES.items()):
             name = f"{task} alone" if use == "alone" else use
-            heights = [100 * sum(r["exact"] / r["of"] for r in records if (r["kind"], r["use"], r["task"]) == (k, name, task))
-                       for k in kinds]
+            of_use = [next(r for r in records if (r["kind"], r["use"], r["task"]) == (k, name, task)) for k in kinds]
+            heights = [100 * r["parts"] for r in of_use]
             at = [k + (i - (len(USES) - 1) / 2) * width for k in range(len(kinds))]
             axis.bar(at, heights, width, color=COLORS[i], hatch=HATCHES[i], edgecolor="white", label=label)
+            for x, height, r in zip(at, heights, of_use):
+                axis.text(x, height + 1, str(r["exact"]), ha="center", va="bottom", fontsize=6, rotation=90)
         axis.set_xticks(range(len(kinds)), kinds)
         axis.set_title(f"task {task}")
-        axis.set_ylim(0, 104)
-    axes[0][0].set_ylabel("held-out answers right to the letter, %")
+        axis.set_ylim(0, 112)
+        axis.set_yticks(range(0, 101, 20))
+    axes[0][0].set_ylabel("fields or words right, %; numbers:\nanswers right to the letter, of 200")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False)
     figure.subplots_adjust(bottom=0.27, top=0.9, left=0.08, right=0.99, wspace=0.06)
     figure.savefig(args.output)

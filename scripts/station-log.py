@@ -150,13 +150,19 @@ def score(options):
         sys.exit(f"station-log.py: {missing} answers are missing in {options.events}")
 
 
-def judge(task, expected, answers):
+def counted(expected, answers):
+    """Answers that are right to the letter; parts that are right, and all of them."""
     exact = n_fields = right_fields = 0
     for output, text in zip(expected, answers):
         found, wanted = parts_of(text), parts_of(output)
         exact += text == output
         n_fields += len(wanted)
         right_fields += sum(found.get(key, ...) == value for key, value in wanted.items())
+    return exact, right_fields, n_fields
+
+
+def judge(task, expected, answers):
+    exact, right_fields, n_fields = counted(expected, answers)
     n = len(expected)
     print(f"{task}: exact match {exact} of {n} ({100 * exact / n:.1f} %), parts {100 * right_fields / n_fields:.1f} %")
 

@@ -53,100 +53,85 @@ __global__ void __launch_bounds__(kThreads) write_slices(const WriteSlicesParams
     write_rows<T>(s, thread / cuda::kWarp, kAll / cuda::kWarp);
 }
 
-// Merging: a block makes 128 rows by 128 columns, a thread 8 by 8 of them: of the dimension whose
-// numbers are neighbours in memory four, and four that lie half a tile further, so that
-// neighbouring threads read neighbouring words.
-constexpr int kTile = 128, kOfThread = 8, kQuarter = 4, kRanks = 16, kMergeThreads = 256;
+// Merging: a block makes 128 rows by 128 columns, a thread 8 by 8 of them. Along the numbers that
+// are neighbours in memory a thread's are 16 bytes at a time.
+constexpr int kTile = 128, kOfThread = 8, kRanks = 16, kMergeThreads = 256;
 constexpr int kAcross = kTile / kOfThread;  // threads
 
 template <class T>
-__global__ void __launch_bounds__(kMergeThreads, 2) merge_low_rank(const MergeLowRankParams p) {
-  using Four = cuda::Vector<T, kQuarter>;
-  using Floats = cuda::Vector<float, kQuarter>;
+__global__ void __launch_bounds__(kMergeThreads) merge_low_rank(const MergeLowRankParams p) {
+  using Numbers = cuda::Vector<T, kOfThread>;
   // Of the slow dimension of memory and of the fast one: b and a, or a and b of weights by input.
-  __shared__ __align__(16) float slow[kRanks][kTile], fast[kRanks][kTile];
+  __shared__ float slow[kRanks][kTile], fast[kRanks][kTile];
   cuda::wait_for_previous();
   const int64_t n_slow = p.by_input ? p.in : p.rows, n_fast = p.by_input ? p.rows : p.in;
   const int64_t first_slow = int64_t{blockIdx.y} * kTile, first_fast = int64_t{blockIdx.x} * kTile;
   const int thread = static_cast<int>(threadIdx.x);
-  const int of_slow = thread / kAcross * kOfThread, of_fast = thread % kAcross * kQuarter;
-  const bool fours = n_fast % kQuarter == 0;
-  /// Column of the tile that number j of the thread has.
-  const auto column = [&](int j) { return of_fast + j / kQuarter * (kTile / 2) + j % kQuarter; };
-  const auto at = [&](int i, int j) {
-    return (first_slow + of_slow + i) * n_fast + first_fast + column(j);
-  };
-  const auto inside = [&](int j) { return first_fast + column(j) < n_fast; };
+  const int of_slow = thread / kAcross * kOfThread, of_fast = thread % kAcross * kOfThread;
+  const int64_t begin_fast = first_fast + of_fast;
+  const bool whole = begin_fast + kOfThread <= n_fast && n_fast % kOfThread == 0;
+  const auto at = [&](int i) { return (first_slow + of_slow + i) * n_fast + begin_fast; };
 
   float sum[kOfThread][kOfThread] = {};
 #pragma unroll
   for (int i = 0; i < kOfThread; ++i) {
     if (first_slow + of_slow + i >= n_slow) break;
+    const T* const from = static_cast<const T*>(p.base) + at(i);
+    if (whole) {
+      const Numbers numbers = *reinterpret_cast<const Numbers*>(from);
 #pragma unroll
-    for (int q = 0; q < kOfThread; q += kQuarter) {
-      const T* const from = static_cast<const T*>(p.base) + at(i, q);
-      if (fours && inside(q)) {
-        const Four numbers = *reinterpret_cast<const Four*>(from);
-#pragma unroll
-        for (int j = 0; j < kQuarter; ++j) sum[i][q + j] = cuda::to_float(numbers.at[j]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < kQuarter; ++j)
-          if (inside(q + j)) sum[i][q + j] = cuda::to_float(from[j]);
-      }
+      for (int j = 0; j < kOfThread; ++j) sum[i][j] = cuda::to_float(numbers.at[j]);
+    } else {
+      for (int j = 0; j < kOfThread; ++j)
+        if (begin_fast + j < n_fast) sum[i][j] = cuda::to_float(from[j]);
     }
   }
-  float(*const of_a)[kTile] = p.by_input ? slow : fast;
-  float(*const of_b)[kTile] = p.by_input ? fast : slow;
-  const int64_t first_in = p.by_input ? first_slow : first_fast;
-  const int64_t first_row = p.by_input ? first_fast : first_slow;
   for (int begin = 0; begin < p.rank; begin += kRanks) {
+    const int ranks = min(kRanks, p.rank - begin);
+    float(*const of_a)[kTile] = p.by_input ? slow : fast;
+    float(*const of_b)[kTile] = p.by_input ? fast : slow;
+    const int64_t first_in = p.by_input ? first_slow : first_fast;
+    const int64_t first_row = p.by_input ? first_fast : first_slow;
     __syncthreads();
-    for (int i = thread; i < kRanks * kTile; i += kMergeThreads) {  // zeros beyond the last rank
+    for (int i = thread; i < kRanks * kTile; i += kMergeThreads) {
       const int64_t c = first_in + i % kTile, r = first_row + i / kRanks;
       const int of_column = i / kTile, of_row = i % kRanks;
       of_a[of_column][i % kTile] =
-          begin + of_column < p.rank && c < p.in ? p.a[(begin + of_column) * p.in + c] : 0.0f;
+          of_column < ranks && c < p.in ? p.a[(begin + of_column) * p.in + c] : 0.0f;
       of_b[of_row][i / kRanks] =
-          begin + of_row < p.rank && r < p.rows ? p.b[r * p.rank + begin + of_row] : 0.0f;
+          of_row < ranks && r < p.rows ? p.b[r * p.rank + begin + of_row] : 0.0f;
     }
     __syncthreads();
-#pragma unroll 4
-    for (int k = 0; k < kRanks; ++k) {
-      const auto four = [](const float* from) { return *reinterpret_cast<const Floats*>(from); };
-      const Floats x[2] = {four(slow[k] + of_slow), four(slow[k] + of_slow + kQuarter)};
-      const Floats y[2] = {four(fast[k] + of_fast), four(fast[k] + of_fast + kTile / 2)};
+    for (int k = 0; k < ranks; ++k) {
+      float x[kOfThread], y[kOfThread];
+#pragma unroll
+      for (int i = 0; i < kOfThread; ++i) x[i] = slow[k][of_slow + i];
+#pragma unroll
+      for (int j = 0; j < kOfThread; ++j) y[j] = fast[k][of_fast + j];
 #pragma unroll
       for (int i = 0; i < kOfThread; ++i)
 #pragma unroll
-        for (int j = 0; j < kOfThread; ++j)
-          sum[i][j] =
-              fmaf(x[i / kQuarter].at[i % kQuarter], y[j / kQuarter].at[j % kQuarter], sum[i][j]);
+        for (int j = 0; j < kOfThread; ++j) sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
     }
   }
   const auto scale_of = [&](int i, int j) {
     if (p.scale == nullptr) return 1.0f;
-    const int64_t row = p.by_input ? first_fast + column(j) : first_slow + of_slow + i;
+    const int64_t row = p.by_input ? begin_fast + j : first_slow + of_slow + i;
     return row < p.rows ? p.scale[row] : 1.0f;
   };
 #pragma unroll
   for (int i = 0; i < kOfThread; ++i) {
     if (first_slow + of_slow + i >= n_slow) break;
+    T* const to = static_cast<T*>(p.weights) + at(i);
+    Numbers numbers;
 #pragma unroll
-    for (int q = 0; q < kOfThread; q += kQuarter) {
-      T* const to = static_cast<T*>(p.weights) + at(i, q);
-      Four numbers;
-#pragma unroll
-      for (int j = 0; j < kQuarter; ++j)
-        numbers.at[j] = cuda::from_float<T>(scale_of(i, q + j) * sum[i][q + j]);
-      if (fours && inside(q)) {
-        *reinterpret_cast<Four*>(to) = numbers;
-      } else {
-#pragma unroll
-        for (int j = 0; j < kQuarter; ++j)
-          if (inside(q + j)) to[j] = numbers.at[j];
-      }
-    }
+    for (int j = 0; j < kOfThread; ++j)
+      numbers.at[j] = cuda::from_float<T>(scale_of(i, j) * sum[i][j]);
+    if (whole)
+      *reinterpret_cast<Numbers*>(to) = numbers;
+    else
+      for (int j = 0; j < kOfThread; ++j)
+        if (begin_fast + j < n_fast) to[j] = numbers.at[j];
   }
 }
 
