@@ -5,3 +5,12 @@ find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 include(TandemLibraries)
+
+# Headers alone, included as <eigen3/Eigen/...>; users of the library need none of them.
+find_path(tandem_eigen_INCLUDE eigen3/Eigen/Core)
+mark_as_advanced(tandem_eigen_INCLUDE)
+if(NOT tandem_eigen_INCLUDE)
+  message(FATAL_ERROR "eigen3/Eigen/Core not found: install the Debian package libeigen3-dev")
+endif()
+add_library(tandem_eigen INTERFACE IMPORTED)
+target_include_directories(tandem_eigen SYSTEM INTERFACE ${tandem_eigen_INCLUDE})

@@ -88,7 +88,7 @@ function(tandem_link target)
   target_link_libraries(${target}
     PUBLIC fmt::fmt OpenMP::OpenMP_CXX nlohmann_json::nlohmann_json
     PRIVATE tandem_onednn tandem_pcre2 tandem_sentencepiece tandem_utf8proc yaml-cpp
-      $<BUILD_INTERFACE:CLI11::CLI11>)
+      $<BUILD_INTERFACE:CLI11::CLI11> $<BUILD_INTERFACE:tandem_eigen>)
 endfunction()
 
 # A library of the objects of others.

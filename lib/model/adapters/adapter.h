@@ -58,6 +58,9 @@ struct AdapterInfo {
 void write_adapter(const std::filesystem::path& folder, const AdapterInfo& info,
                    std::span<const AdapterSlice> slices);
 
+/// The tensors of an adapter in memory, as Adapter::parse reads them.
+std::vector<std::byte> adapter_bytes(const AdapterInfo& info, std::span<const AdapterSlice> slices);
+
 /// An adapter whose files have been checked against its model; values stay in the file until they
 /// are read.
 class Adapter {

@@ -28,25 +28,37 @@ void add_slice(const AdapterSlice& slice, std::vector<io::TensorView>& tensors) 
                      std::as_bytes(slice.values)});
 }
 
+std::vector<io::TensorView> tensors_of(std::span<const AdapterSlice> slices) {
+  std::vector<io::TensorView> tensors;
+  for (const AdapterSlice& slice : slices) add_slice(slice, tensors);
+  return tensors;
+}
+
+std::map<std::string, std::string> metadata_of(const AdapterInfo& info) {
+  return {{kAdapterFormatKey, kAdapterFormat},
+          {kAdapterVersionKey, kAdapterVersion},
+          {kAdapterModeKey, kAdapterMode},
+          {kAdapterBaseKey, info.base.name},
+          {kAdapterFingerprintKey, info.base.fingerprint},
+          {kAdapterStepsKey, std::to_string(info.steps)},
+          {kAdapterSelectionKey, info.selection},
+          {kAdapterKindKey, kKinds},
+          {kAdapterDtypeKey, "F32"}};
+}
+
 }  // namespace
+
+std::vector<std::byte> adapter_bytes(const AdapterInfo& info,
+                                     std::span<const AdapterSlice> slices) {
+  return io::safetensors_bytes(tensors_of(slices), metadata_of(info));
+}
 
 void write_adapter(const std::filesystem::path& folder, const AdapterInfo& info,
                    std::span<const AdapterSlice> slices) {
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) throw input_error(folder.string(), "cannot be created: {}", code.message());
-  std::vector<io::TensorView> tensors;
-  for (const AdapterSlice& slice : slices) add_slice(slice, tensors);
-  const std::map<std::string, std::string> metadata = {
-      {kAdapterFormatKey, kAdapterFormat},
-      {kAdapterVersionKey, kAdapterVersion},
-      {kAdapterModeKey, kAdapterMode},
-      {kAdapterBaseKey, info.base.name},
-      {kAdapterFingerprintKey, info.base.fingerprint},
-      {kAdapterStepsKey, std::to_string(info.steps)},
-      {kAdapterSelectionKey, info.selection},
-      {kAdapterKindKey, kKinds},
-      {kAdapterDtypeKey, "F32"}};
+  const std::map<std::string, std::string> metadata = metadata_of(info);
   Json config = metadata;
   for (const char* key : {kAdapterSelectionKey, kAdapterKindKey})
     config[key] = Json::parse(metadata.at(key));
@@ -56,7 +68,7 @@ void write_adapter(const std::filesystem::path& folder, const AdapterInfo& info,
   if (code)
     throw input_error((folder / kAdapterConfigFile).string(), "cannot be replaced: {}",
                       code.message());
-  io::write_safetensors(folder / kAdapterTensorFile, tensors, metadata);
+  io::write_safetensors(folder / kAdapterTensorFile, tensors_of(slices), metadata);
   io::AtomicFile file(folder / kAdapterConfigFile);
   file.write(config.dump(2) + "\n");
   file.commit();

@@ -20,13 +20,14 @@ namespace tandem::model {
 /// Settings that all matrices have in common.
 struct LowRankInfo {
   std::string base;  // the base model, as it was named
-  int64_t rank = 0;
+  int64_t rank = 0;  // of most matrices; others get a rank and an alpha by their path
   double alpha = 0, dropout = 0;
   bool rslora = false, dora = false;
-  std::vector<Weight> targets = {};  // wq to w_down, those of every layer
+  std::vector<Weight> targets = {};  // wq to w_down, those of every layer; none: as the deltas say
 };
 
-/// Writes an adapter that PEFT loads: a reader sees all of it or, while it is written, none.
+/// Writes an adapter that PEFT loads: a reader sees all of it or, while it is written, none. The
+/// gamma of every matrix is that of rank and alpha.
 /// errors   kind input: cannot create, no space left
 void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankInfo& info,
                             std::span<const LowRankDelta> deltas);

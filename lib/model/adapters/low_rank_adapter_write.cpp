@@ -1,3 +1,4 @@
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -10,15 +11,33 @@
 namespace tandem::model {
 namespace {
 
-std::string config_text(const LowRankInfo& info) {
-  std::vector<std::string> targets;
+/// Names of the matrices that have factors: of the kinds given, or each of the deltas' by its path,
+/// so that PEFT gives no other matrix factors.
+std::vector<std::string> target_names(const LowRankInfo& info,
+                                      std::span<const LowRankDelta> deltas) {
+  std::vector<std::string> names;
   for (const Weight w : info.targets) {
     const std::string path = module_path(w, 0);
-    targets.push_back(path.substr(path.rfind('.') + 1));
+    names.push_back(path.substr(path.rfind('.') + 1));
   }
+  if (info.targets.empty())
+    for (const LowRankDelta& d : deltas) names.push_back(module_path(d.weight, d.layer));
+  return names;
+}
+
+std::string config_text(const LowRankInfo& info, std::span<const LowRankDelta> deltas) {
+  // Of other ranks than most, with the same gamma.
+  nlohmann::json ranks = nlohmann::json::object(), alphas = nlohmann::json::object();
+  for (const LowRankDelta& d : deltas)
+    if (d.rank != info.rank) {
+      const double share = static_cast<double>(d.rank) / static_cast<double>(info.rank);
+      const std::string path = module_path(d.weight, d.layer);
+      ranks[path] = d.rank;
+      alphas[path] = info.alpha * (info.rslora ? std::sqrt(share) : share);
+    }
   // The keys that every version of PEFT has, and no other: old ones refuse those that they do not
   // know. Keys left out would silently be 8, 8 and q_proj, v_proj.
-  const nlohmann::json config = {{"alpha_pattern", nlohmann::json::object()},
+  const nlohmann::json config = {{"alpha_pattern", alphas},
                                  {"base_model_name_or_path", info.base},
                                  {"bias", "none"},
                                  {"fan_in_fan_out", false},
@@ -31,9 +50,9 @@ std::string config_text(const LowRankInfo& info) {
                                  {"modules_to_save", nullptr},
                                  {"peft_type", "LORA"},
                                  {"r", info.rank},
-                                 {"rank_pattern", nlohmann::json::object()},
+                                 {"rank_pattern", ranks},
                                  {"revision", nullptr},
-                                 {"target_modules", targets},
+                                 {"target_modules", target_names(info, deltas)},
                                  {"task_type", "CAUSAL_LM"},
                                  {"use_dora", info.dora},
                                  {"use_rslora", info.rslora}};
@@ -66,7 +85,7 @@ void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankIn
   if (code) throw input_error(config.string(), "cannot be replaced: {}", code.message());
   io::write_safetensors(folder / kPeftTensorFile, tensors, {{"format", "pt"}});
   io::AtomicFile file(config);
-  file.write(config_text(info));
+  file.write(config_text(info, deltas));
   file.commit();
 }
 

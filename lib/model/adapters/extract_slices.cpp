@@ -1,0 +1,146 @@
+#include "model/adapters/extract_slices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace tandem::model {
+namespace {
+
+/// Values of a matrix that are read at a time.
+constexpr int64_t kPiece = int64_t{1} << 20;
+
+constexpr const char* kHint =
+    "an adapter holds new values of heads of q, k, v and o, and of channels of gate, up and down: "
+    "use the tuned model as it is";
+
+using Progress = std::function<void(int64_t)>;
+
+bool same(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+void check_constants(const ComparedModel& base, const ComparedModel& tuned) {
+  const ModelConfig &b = base.config, &t = tuned.config;
+  const auto check = [&](const char* what, double of_base, double of_tuned) {
+    if (of_base != of_tuned)
+      throw input_error(tuned.where, "has {} {}, {} has {}", what, of_tuned, base.where, of_base)
+          .hint("name the model that was tuned with -m");
+  };
+  check("architecture number", static_cast<double>(b.arch), static_cast<double>(t.arch));
+  check("hidden_size", b.dim, t.dim);
+  check("num_hidden_layers", b.n_layers, t.n_layers);
+  check("num_attention_heads", b.n_heads, t.n_heads);
+  check("num_key_value_heads", b.n_kv_heads, t.n_kv_heads);
+  check("head_dim", b.head_dim, t.head_dim);
+  check("intermediate_size", b.ffn_dim, t.ffn_dim);
+  check("vocab_size", b.vocab_size, t.vocab_size);
+  check("rms_norm_eps", b.rms_eps, t.rms_eps);
+  check("rope_theta", b.rope.theta, t.rope.theta);
+  check("tie_word_embeddings", b.tied_embeddings, t.tied_embeddings);
+  check("number of biases", b.qkv_bias + b.o_bias + b.mlp_bias, t.qkv_bias + t.o_bias + t.mlp_bias);
+}
+
+Error other_weight(const ComparedModel& base, const ComparedModel& tuned, Weight weight, int layer,
+                   int64_t row, int64_t column) {
+  return input_error(tuned.where, "{} differs from that of {} at [{}, {}]",
+                     checkpoint_name(weight, std::max(layer, 0)), base.where, row, column)
+      .hint(kHint);
+}
+
+void check_vector(const ComparedModel& base, const ComparedModel& tuned, Weight weight, int layer,
+                  const Progress& progress) {
+  const auto a = base.source.vector(weight, layer), b = tuned.source.vector(weight, layer);
+  for (size_t i = 0; i < a.size(); ++i)
+    if (!same(a[i], b[i]))
+      throw other_weight(base, tuned, weight, layer, 0, static_cast<int64_t>(i));
+  if (progress) progress(static_cast<int64_t>(a.size()));
+}
+
+/// Calls visit(row, its values in the base, in the tuned model, columns).
+template <class Visit>
+void each_row(const ComparedModel& base, const ComparedModel& tuned, Weight weight, int layer,
+              const Progress& progress, const Visit& visit) {
+  const io::Shape shape = weight_shape(weight, base.config);
+  const int64_t cols = shape[1], each = std::max<int64_t>(1, kPiece / cols);
+  std::vector<float> before, after;
+  for (int64_t begin = 0; begin < shape[0]; begin += each) {
+    const int64_t end = std::min(shape[0], begin + each);
+    for (std::vector<float>* piece : {&before, &after})
+      piece->resize(static_cast<size_t>((end - begin) * cols));
+    base.source.rows(weight, layer, begin, end, DType::f32, before.data());
+    tuned.source.rows(weight, layer, begin, end, DType::f32, after.data());
+    for (int64_t row = begin; row < end; ++row) {
+      const auto at = (row - begin) * cols;
+      visit(row, before.data() + at, after.data() + at, cols);
+    }
+    if (progress) progress((end - begin) * cols);
+  }
+}
+
+/// The features that differ, all those of a unit of which one does.
+std::vector<int32_t> changed(const ComparedModel& base, const ComparedModel& tuned, Weight weight,
+                             int layer, const Progress& progress) {
+  const bool columns = takes_columns(weight);
+  const int unit = features_per_unit(weight, base.config);
+  const auto n = weight_shape(weight, base.config)[columns ? 1 : 0];
+  const int64_t units = n / unit;
+  std::vector<bool> differs(static_cast<size_t>(units));
+  each_row(base, tuned, weight, layer, progress,
+           [&](int64_t row, const float* before, const float* after, int64_t cols) {
+             for (int64_t c = 0; c < cols; ++c) {
+               if (same(before[c], after[c])) continue;
+               if (!std::isfinite(after[c]))
+                 throw input_error(tuned.where, "{} is {} at [{}, {}], expected a finite number",
+                                   checkpoint_name(weight, layer), after[c], row, c)
+                     .hint("the training that wrote it has diverged: tune the base model again");
+               differs[static_cast<size_t>((columns ? c : row) / unit)] = true;
+             }
+           });
+  const auto found = std::ranges::count(differs, true);
+  if (2 * found > units)
+    throw input_error(tuned.where, "{} of {} {} of {} differ from those of {}", found, units,
+                      unit > 1 ? "heads" : (columns ? "columns" : "rows"),
+                      checkpoint_name(weight, layer), base.where)
+        .hint(
+            "more than half: this is full fine-tuning, merged factors, or a checkpoint whose heads "
+            "or channels are in another order; use the tuned model as it is");
+  std::vector<int32_t> index;
+  for (int64_t i = 0; i < n; ++i)
+    if (differs[static_cast<size_t>(i / unit)]) index.push_back(static_cast<int32_t>(i));
+  return index;
+}
+
+}  // namespace
+
+std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const ComparedModel& tuned,
+                                       const Progress& progress) {
+  check_constants(base, tuned);
+  const ModelConfig& config = base.config;
+  std::vector<OwnedSlice> slices;
+  const auto compare = [&](Weight weight, int layer) {
+    if (weight_shape(weight, config).size() == 1)
+      return check_vector(base, tuned, weight, layer, progress);
+    if (std::ranges::find(adapter_weights(), weight) == adapter_weights().end())
+      return each_row(base, tuned, weight, layer, progress,
+                      [&](int64_t row, const float* before, const float* after, int64_t cols) {
+                        for (int64_t c = 0; c < cols; ++c)
+                          if (!same(before[c], after[c]))
+                            throw other_weight(base, tuned, weight, layer, row, c);
+                      });
+    std::vector<int32_t> index = changed(base, tuned, weight, layer, progress);
+    if (index.empty()) return;
+    std::vector<float> values = feature_values(tuned.source, weight, layer, index, config);
+    slices.push_back({weight, layer, std::move(index), std::move(values)});
+  };
+  for (const Weight w : global_weights(config)) compare(w, -1);
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    for (const Weight w : layer_weights(config)) compare(w, layer);
+  if (slices.empty())
+    throw input_error(tuned.where, "has every weight of {}: there is no change to extract",
+                      base.where)
+        .hint("name the model that was tuned, and its base with -m");
+  return slices;
+}
+
+}  // namespace tandem::model

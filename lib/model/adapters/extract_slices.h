@@ -1,0 +1,25 @@
+#pragma once
+#include <functional>
+#include <string>
+
+#include "model/adapters/adapter_features.h"
+
+namespace tandem::model {
+
+/// The model that a tuned one is compared with, or is.
+struct ComparedModel {
+  const ModelConfig& config;
+  const WeightSource& source;
+  std::string where;  // for messages
+};
+
+/// The rows and columns of a tuned model that differ from its base in any bit, of q, k, v and o
+/// whole heads, with the tuned model's values.
+/// progress gets the weights that have been compared since the last call; may throw
+/// errors   kind input: other shapes or constants; any other weight differs; more than half of the
+///          heads or channels of a matrix differ, as by full fine-tuning or in a permuted
+///          checkpoint; a value that is not finite; nothing differs
+std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const ComparedModel& tuned,
+                                       const std::function<void(int64_t n)>& progress = {});
+
+}  // namespace tandem::model
