@@ -1,4 +1,5 @@
-// s2ft-adapter: says what a run of fine-tuning has written, checks it, merges it into its model.
+// s2ft-adapter: what runs of fine-tuning have changed: said, checked, added up, written in other
+// forms.
 #include "cli/main_wrapper.h"
 #include "tools/s2ft_adapter.h"
 
@@ -8,26 +9,38 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "s2ft-adapter",
-    .purpose = "Say what an adapter changes, check it against its model, or merge the two",
+    .purpose =
+        "Say what adapters change, add them up, take one out of a tuned model, and write "
+        "them as slices, as LoRA or merged",
     .kind = "adapter",
-    .examples = {"s2ft-adapter -m tiny-16m --adapter run",
-                 "s2ft-adapter -m tiny-16m --adapter run --verify",
-                 "s2ft-adapter -m tiny-16m --adapter run --to model -o merged --verify"},
+    .examples = {"s2ft-adapter -m tiny-16m --adapter run --verify",
+                 "s2ft-adapter -m tiny-16m --adapter run --to model -o merged --verify",
+                 "s2ft-adapter -m tiny-16m --adapter run=0.7 --adapter other --to s2ft -o fused",
+                 "s2ft-adapter -m tiny-16m --adapter run --to lora --rank 8 -o peft",
+                 "s2ft-adapter -m tiny-16m --tuned merged --to s2ft -o taken"},
     .flags = {{.names = "--adapter",
+               .value = "FOLDER[=WEIGHT]",
+               .text = "a run of s2ft-train, its adapter, or a folder of PEFT; repeatable",
+               .key = "adapter.adapters"},
+              {.names = "--tuned",
                .value = "FOLDER",
-               .text = "folder of a run of s2ft-train, or of its adapter",
-               .key = "adapter.path"},
+               .text = "in their place: a model whose changed rows and columns are the adapter",
+               .key = "adapter.tuned"},
               {.names = "--to",
                .value = "FORM",
-               .text = "summary, or model: the base with the adapter in its weights",
+               .text = "summary; s2ft: slices; lora: a folder of PEFT; model: merged into the base",
                .key = "adapter.to"},
+              {.names = "--rank",
+               .value = "K",
+               .text = "to lora: the best factors of that rank; 0 = exact ones",
+               .key = "adapter.rank"},
               {.names = "--verify",
                .value = "",
-               .text = "compare every weight with the base's and the adapter's",
+               .text = "read the result back, compare every weight",
                .key = "adapter.verify"},
               {.names = "--force",
                .value = "",
-               .text = "take an adapter of another model, if its shapes fit",
+               .text = "take adapters of another model, if their shapes fit",
                .key = "adapter.force"}},
     .formats = {"text", "json"},
     .checks_output = true};

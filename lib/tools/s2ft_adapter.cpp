@@ -9,11 +9,10 @@
 #include "cli/terminal.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
-#include "model/adapters/low_rank_adapter.h"
-#include "recipe/fields_of.h"
 #include "recipe/scalar.h"
 #include "tools/adapters/merge_check.h"
 #include "tools/adapters/summary.h"
+#include "tools/adapters/written_form.h"
 #include "train/export/export_model.h"
 
 namespace tandem::tools {
@@ -50,100 +49,105 @@ DType dtype_of(const decode::ModelFiles& files, MatrixType asked) {
   return all ? DType::bf16 : DType::f32;
 }
 
-model::Adapter open_slices(const std::filesystem::path& folder, const decode::ModelFiles& base,
-                           bool force) {
-  if (model::LowRankAdapter::is_at(folder))
-    throw input_error(folder.string(), "is an adapter of PEFT's, of LoRA or DoRA, not of slices")
-        .hint(fmt::format("every tool reads it with -s model.adapters=[{{path: {}}}]; the run that "
-                          "wrote it has the merged model next to it",
-                          folder.string()));
-  return model::Adapter::open(folder, base.config, {base.name, base.fingerprint},
-                              force ? model::OtherBase::allowed : model::OtherBase::refused);
-}
-
-int64_t changed_weights(const model::Adapter& adapter, const model::ModelConfig& config) {
+int64_t changed_weights(const OpenedAdapters& opened) {
   int64_t n = 0;
-  for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const model::Weight w : model::adapter_weights())
-      if (adapter.holds(w, layer)) {
-        const io::Shape shape = model::weight_shape(w, config);
-        n += shape[0] * shape[1];
-      }
+  const model::ModelConfig& config = opened.base.config;
+  for (const model::WeightedAdapter& given : opened.adapters)
+    for (int layer = 0; layer < config.n_layers; ++layer)
+      for (const model::Weight w : model::adapter_weights())
+        if (model::holds(given.adapter, w, layer)) {
+          const io::Shape shape = model::weight_shape(w, config);
+          n += shape[0] * shape[1];
+        }
   return n;
 }
 
 }  // namespace
 
-void AdapterRecipe::check(recipe::Problems& p) const {
-  const bool to_model = adapter.to == AdapterForm::model;
-  if (to_model && (output.path.empty() || output.path == "-"))
-    p.field("output.path", "output.path: names no folder for the model: add -o FOLDER");
-  if (to_model && model.path.value.starts_with("synthetic:"))
-    p.field("adapter.to", "adapter.to: a synthetic model has no folder, so none can be written");
-  if (!to_model && !adapter.verify && output.dtype != MatrixType::automatic)
-    p.field("output.dtype", "output.dtype: is of a merged model: add --to model or --verify");
-}
-
 S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      folder_(model::adapter_folder(recipe_.adapter.path)),
-      files_(decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed))),
-      adapter_(open_slices(folder_, files_, recipe_.adapter.force)),
-      dtype_(dtype_of(files_, recipe_.output.dtype)) {
-  if (writes_model() && cx_.is_set("overwrite"))
-    throw usage_error("--overwrite", "a model's folder is never replaced")
-        .hint("remove it first, or name another with -o");
-  if (!fits_base())
-    cx_.warn(fmt::format("{} was trained on model {} (fingerprint {}), not on {} ({})",
-                         folder_.string(), io::quote(adapter_.info().base.name),
-                         adapter_.info().base.fingerprint, files_.name, files_.fingerprint));
+      opened_(open_adapters(recipe_)),
+      dtype_(dtype_of(opened_.base, recipe_.output.dtype)) {
+  if (writes_folder()) {
+    if (cx_.is_set("overwrite"))
+      throw usage_error("--overwrite", "a model's or an adapter's folder is never replaced")
+          .hint("remove it first, or name another with -o");
+    check_apart(recipe_, opened_);
+  }
+  const decode::ModelFiles& base = opened_.base;
+  for (size_t i = 0; i < opened_.adapters.size(); ++i)
+    if (!fits_base(opened_.adapters[i])) {
+      const model::AdapterBase of =
+          std::get<model::Adapter>(opened_.adapters[i].adapter).info().base;
+      cx_.warn(fmt::format("{} was trained on model {} (fingerprint {}), not on {} ({})",
+                           opened_.paths[i], io::quote(of.name), of.fingerprint, base.name,
+                           base.fingerprint));
+    }
+  if (recipe_.adapter.exclusive)
+    check_exclusive(opened_, model::find_overlaps(opened_.adapters, base.config));
 }
 
-bool S2ftAdapter::fits_base() const {
-  return adapter_.info().base.fingerprint == files_.fingerprint;
-}
-
-std::unique_ptr<model::WeightSource> S2ftAdapter::merged() const {
-  recipe::Model with = recipe_.model;
-  with.adapters = {{.name = {}, .path = folder_, .force = recipe_.adapter.force}};
-  return std::move(decode::open_model(with, static_cast<uint64_t>(recipe_.run.seed)).source);
+bool S2ftAdapter::fits_base(const model::WeightedAdapter& given) const {
+  const auto* adapter = std::get_if<model::Adapter>(&given.adapter);
+  return adapter == nullptr || adapter->info().base.fingerprint == opened_.base.fingerprint;
 }
 
 std::string S2ftAdapter::model_line() const {
-  return fmt::format("merged   {} with {}  {} weights, matrices in {}", files_.name,
-                     folder_.string(), model::n_params(files_.config), dtype_name(dtype_));
+  std::string names;
+  for (size_t i = 0; i < opened_.paths.size(); ++i) {
+    names += (i == 0 ? "" : ", ") + opened_.paths[i];
+    if (const float by = opened_.adapters[i].weight; by != 1) names += fmt::format("={}", by);
+  }
+  return fmt::format("merged   {} with {}  {} weights, matrices in {}", opened_.base.name, names,
+                     model::n_params(opened_.base.config), dtype_name(dtype_));
 }
 
 int S2ftAdapter::print_plan() {
+  const int64_t weights = model::n_params(opened_.base.config);
+  const std::string form = recipe::yaml_text(recipe_.adapter.to), &tuned = recipe_.adapter.tuned;
   if (cx_.plans_as_json()) {
-    cx_.out.line(nlohmann::ordered_json{{"adapter", folder_.string()},
-                                        {"base", files_.name},
-                                        {"to", recipe::yaml_text(recipe_.adapter.to)},
-                                        {"dtype", dtype_name(dtype_)},
-                                        {"weights", model::n_params(files_.config)}}
-                     .dump());
+    nlohmann::ordered_json json = {{"adapters", opened_.paths}};
+    if (!tuned.empty()) json["tuned"] = tuned;
+    json.update({{"base", opened_.base.name},
+                 {"to", form},
+                 {"dtype", dtype_name(dtype_)},
+                 {"weights", weights}});
+    cx_.out.line(json.dump());
     return 0;
   }
-  const model::AdapterInfo info = adapter_.info();
-  cx_.out.line(fmt::format("adapter  {}  {}, {} steps, of {}", folder_.string(), info.format,
-                           info.steps, io::quote(info.base.name)));
-  if (writes_model())
+  for (size_t i = 0; i < opened_.paths.size(); ++i)
     cx_.out.line(
-        fmt::format("{}\nmodel    {}  about {} bytes", model_line(), recipe_.output.path.string(),
-                    static_cast<size_t>(model::n_params(files_.config)) * dtype_bytes(dtype_)));
+        fmt::format("adapter  {}  weight {}", opened_.paths[i], opened_.adapters[i].weight));
+  if (!tuned.empty())
+    cx_.out.line(fmt::format("tuned    {}  compared with {}, {} weights", tuned, opened_.base.name,
+                             weights));
+  if (recipe_.adapter.to == AdapterForm::model)
+    cx_.out.line(fmt::format("{}\nmodel    {}  about {} bytes", model_line(),
+                             recipe_.output.path.string(),
+                             static_cast<size_t>(weights) * dtype_bytes(dtype_)));
+  else if (writes_folder())
+    cx_.out.line(fmt::format("{:8} {}", form, recipe_.output.path.string()));
   return 0;
 }
 
-int S2ftAdapter::run() { return writes_model() ? write_model() : write_summary(); }
+int S2ftAdapter::run() {
+  if (const std::string& tuned = recipe_.adapter.tuned; !tuned.empty()) {
+    ReadProgress line(cx_, "compare", model::n_params(opened_.base.config));
+    add_extracted(opened_, tuned, std::ref(line));
+  }
+  return writes_folder() ? write_folder() : write_summary();
+}
 
 std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
-  ReadProgress line(cx_, "verify", model::n_params(files_.config));
+  const decode::ModelFiles& base = opened_.base;
+  ReadProgress line(cx_, "verify", model::n_params(base.config));
   const MergeCheck found =
-      check_merged(*files_.source, merged, adapter_, files_.config, dtype_, std::ref(line));
-  std::string text = fits_base() ? fmt::format("verified base      fingerprint {} is that of {}\n",
-                                               files_.fingerprint, files_.name)
-                                 : std::string();
+      check_merged(*base.source, merged, opened_.adapters, base.config, dtype_, std::ref(line));
+  std::string text;
+  if (std::ranges::all_of(opened_.adapters, [&](const auto& given) { return fits_base(given); }))
+    text = fmt::format("verified base      fingerprint {} is that of {}\n", base.fingerprint,
+                       base.name);
   text += fmt::format(
       "verified adapter   indices in range, ascending, of whole heads; shapes; all values finite\n"
       "verified outside   {} weights have the base's bytes in {}\n",
@@ -151,54 +155,87 @@ std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
   if (found.inside > 0)
     text += fmt::format("verified inside    {} weights are the adapter's values in {}\n",
                         found.inside, dtype_name(dtype_));
+  if (found.summed > 0)
+    text += fmt::format("verified sums      {} weights are the base's and the weighted changes\n",
+                        found.summed);
   if (found.whole > 0)
     text +=
         fmt::format("verified matrices  {} weights of changed matrices are finite\n", found.whole);
   return text;
 }
 
-int S2ftAdapter::write_model() {
-  io::AtomicFolder folder(recipe_.output.path);
+std::string S2ftAdapter::write_model(const std::filesystem::path& folder) {
+  const model::ModelConfig& config = opened_.base.config;
   {
     cli::Progress line(cx_.terminal, "merge", 100, "%");
-    train::export_model(folder.temporary(), files_.folder, files_.config, *merged(), {}, {}, dtype_,
+    train::export_model(folder, opened_.base.folder, config, *opened_.merged(), {}, {}, dtype_,
                         [&](double share) { return line.go_on(100 * share); });
   }
-  const std::string checks = recipe_.adapter.verify
-                                 ? verify(*model::checkpoint_source(
-                                       files_.config, model::Checkpoint::open(folder.temporary())))
-                                 : std::string();
+  std::string text = model_line() + "\n";
+  if (recipe_.adapter.verify)
+    text += verify(*model::checkpoint_source(config, model::Checkpoint::open(folder)));
+  return text;
+}
+
+int S2ftAdapter::write_folder() {
+  const AdapterSettings& settings = recipe_.adapter;
+  const bool to_model = settings.to == AdapterForm::model;
+  io::AtomicFolder folder(recipe_.output.path);
+  WrittenForm form;
+  if (to_model) {
+    form = {.text = write_model(folder.temporary()), .json = {{"dtype", dtype_name(dtype_)}}};
+  } else {
+    const int64_t passes = 1 + (settings.to == AdapterForm::lora && settings.verify);
+    ReadProgress line(cx_, "write", passes * model::n_params(opened_.base.config));
+    form = settings.to == AdapterForm::lora
+               ? write_lora_form(folder.temporary(), opened_, settings, std::ref(line))
+               : write_slices_form(folder.temporary(), opened_, settings.verify, std::ref(line));
+  }
   folder.commit();
-  if (cx_.format() == "json")
-    cx_.out.line(nlohmann::ordered_json{{"model", recipe_.output.path.string()},
-                                        {"dtype", dtype_name(dtype_)},
-                                        {"verified", recipe_.adapter.verify}}
-                     .dump());
-  else
-    cx_.out.write(
-        fmt::format("{}\n{}model    {}\n", model_line(), checks, recipe_.output.path.string()));
+  const std::string what = to_model ? "model" : "adapter", path = recipe_.output.path.string();
+  if (cx_.format() == "json") {
+    nlohmann::ordered_json json = {{what, path}};
+    json.update(form.json);
+    json["verified"] = settings.verify;
+    cx_.out.line(json.dump());
+  } else {
+    cx_.out.write(fmt::format("{}{:8} {}\n", form.text, what, path));
+  }
   return 0;
 }
 
 int S2ftAdapter::write_summary() {
   cli::ResultFile file(recipe_.output.path, cx_.file_mode(), cx_.out);
-  const auto with = merged();
-  ReadProgress line(cx_, "read", changed_weights(adapter_, files_.config));
-  const AdapterSummary summary =
-      summarise(adapter_, files_.config, *files_.source, *with, std::ref(line));
-  const std::string checks = recipe_.adapter.verify ? verify(*with) : std::string();
-  if (cx_.format() == "json") {
-    auto json = summary.json(folder_.string());
-    if (recipe_.adapter.verify) json["verified"] = true;
-    // A name that is not UTF-8 is no reason to fail.
-    file.write(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-  } else {
-    file.write(summary.text(folder_.string()) + checks);
+  const bool several = opened_.adapters.size() > 1, as_json = cx_.format() == "json";
+  ReadProgress line(cx_, "read", changed_weights(opened_));
+  nlohmann::ordered_json json = {{"adapters", nlohmann::ordered_json::array()}};
+  std::string text;
+  for (size_t i = 0; i < opened_.adapters.size(); ++i) {
+    const AdapterSummary summary =
+        summarise(opened_.adapters[i], opened_.base.config, *opened_.base.source,
+                  *opened_.merged_with({opened_.adapters[i]}), std::ref(line));
+    if (as_json)
+      json["adapters"].push_back(summary.json(opened_.paths[i]));
+    else
+      text += summary.text(opened_.paths[i]) + (several ? "\n" : "");
   }
+  if (several) {
+    const auto overlaps = model::find_overlaps(opened_.adapters, opened_.base.config);
+    if (as_json)
+      json["overlaps"] = overlaps_json(overlaps);
+    else
+      text += overlaps_text(overlaps);
+  }
+  if (recipe_.adapter.verify) {
+    text += verify(*opened_.merged());
+    json["verified"] = true;
+  }
+  // A name that is not UTF-8 is no reason to fail.
+  file.write(as_json ? json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                           "\n"
+                     : text);
   file.commit();
   return 0;
 }
 
 }  // namespace tandem::tools
-
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::AdapterRecipe&);

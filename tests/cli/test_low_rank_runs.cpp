@@ -92,11 +92,20 @@ TEST_SUITE("cli/s2ft-train low rank") {
       CHECK(with.out != runs.generate({"-m", "tiny-2m"}).out);
       const Outcome merged = runs.generate({"-m", (runs.folder / "whole/model").string()});
       CHECK(merged.status == 0);
-      const Outcome of_slices = run_process(
-          program("s2ft-adapter"),
-          {.arguments = {"-m", "tiny-2m", "--adapter", (runs.folder / "whole").string()}});
-      CHECK(of_slices.status == 4);
-      CHECK(of_slices.err.find("of LoRA or DoRA, not of slices") != std::string::npos);
+      const auto s2ft_adapter = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), {"-m", "tiny-2m", "--adapter", (runs.folder / "whole").string()});
+        return run_process(program("s2ft-adapter"), {.arguments = more});
+      };
+      const Outcome said = s2ft_adapter({"--verify"});
+      CHECK(said.status == 0);
+      CHECK(said.out.find(runs.method == "dora" ? "DoRA of PEFT" : "LoRA of PEFT") !=
+            std::string::npos);
+      CHECK(said.out.find("rank 4 in layers 0-") != std::string::npos);
+      const std::string copy = (runs.folder / "copy").string();
+      const Outcome again = s2ft_adapter({"--to", "lora", "-o", copy, "--verify"});
+      CHECK(again.status == (runs.method == "dora" ? 4 : 0));
+      CHECK((again.err.find("is of DoRA") != std::string::npos) == (runs.method == "dora"));
+      CHECK(std::filesystem::exists(copy) == (runs.method == "lora"));
     }
   }
 

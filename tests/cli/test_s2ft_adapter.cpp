@@ -25,15 +25,31 @@ struct Run {
     std::string records;
     for (int i = 0; i < 32; ++i)
       records += fmt::format("{{\"instruction\": \"Number {0}\", \"output\": \"{0} {0}\"}}\n", i);
-    const Outcome trained = run_process(
-        program("s2ft-train"),
-        {.arguments = {"-m", "tiny-2m", "--data", folder.write("train.jsonl", records).string(),
-                       "-s", "data.template=plain", "-s", "train.steps=4", "-s", "train.batch=8",
-                       "-s", "train.optimizer.lr=2e-3", "-s",
-                       "train.select.ratios={o: 0.25, d: 0.1, v: 0.5, u: 0.1}", "--no-progress",
-                       "-o", run}});
+    folder.write("train.jsonl", records);
+    const Outcome trained = train("run", {});
     CAPTURE(trained.err);
     REQUIRE(trained.status == 0);
+  }
+  Outcome train(const char* name, const std::vector<std::string>& more) const {
+    std::vector<std::string> all = {"-m",
+                                    "tiny-2m",
+                                    "--data",
+                                    at("train.jsonl"),
+                                    "-s",
+                                    "data.template=plain",
+                                    "-s",
+                                    "train.steps=4",
+                                    "-s",
+                                    "train.batch=8",
+                                    "-s",
+                                    "train.optimizer.lr=2e-3",
+                                    "-s",
+                                    "train.select.ratios={o: 0.25, d: 0.1, v: 0.5, u: 0.1}",
+                                    "--no-progress",
+                                    "-o",
+                                    at(name)};
+    all.insert(all.end(), more.begin(), more.end());
+    return run_process(program("s2ft-train"), {.arguments = all});
   }
   std::string at(const char* name) const { return (folder / name).string(); }
 };
@@ -52,8 +68,10 @@ TEST_SUITE("cli/s2ft-adapter") {
     const Outcome run =
         s2ft_adapter({"-m", "tiny-2m", "--adapter", r.at("run/adapter"), "--json", "--verify"});
     REQUIRE(run.status == 0);
-    const Json json = Json::parse(run.out);
-    CHECK(json["verified"] == true);
+    const Json all = Json::parse(run.out);
+    CHECK(all["verified"] == true);
+    REQUIRE(all["adapters"].size() == 1);
+    const Json json = all["adapters"][0];
     CHECK(json["steps"] == 4);
     CHECK(json["selection"]["ratios"]["v"] == 0.5);
     REQUIRE(json["matrices"].size() == 4);
@@ -134,7 +152,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     };
     refused({"-m", "tiny-16m", "--adapter", r.run}, 4, "was trained on model 'tiny-2m'");
     refused({"-m", "tiny-2m", "--adapter", r.at("train.jsonl")}, 4, "no such adapter folder");
-    refused({"-m", "tiny-2m"}, 3, "adapter.path");
+    refused({"-m", "tiny-2m"}, 3, "adapter.adapters: names none");
     refused(with({"--to", "model"}), 3, "output.path: names no folder");
     refused(with({"--to", "peft"}), 3, "adapter.to");
     refused(with({"--to", "model", "-o", r.run}), 2, "is there already");
@@ -161,6 +179,143 @@ TEST_SUITE("cli/s2ft-adapter") {
     std::ranges::fill(bytes.end() - 3000, bytes.end() - 2000, '\xff');
     r.folder.write("run/adapter/s2ft_adapter.safetensors", bytes);
     refused(with({"--verify"}), 4, "the file is damaged: copy it again");
+  }
+
+  TEST_CASE("several adapters: overlaps, one adapter of slices, factors, a model; verified") {
+    const Run r;
+    const Outcome second = r.train("second", {"-s", "run.seed=1"});
+    REQUIRE(second.status == 0);
+    const auto with = [&](std::vector<std::string> more) {
+      std::vector<std::string> all = {
+          "-m", "tiny-2m", "--adapter", r.run, "--adapter", r.at("second") + "=0.5", "--verify"};
+      all.insert(all.end(), more.begin(), more.end());
+      return s2ft_adapter(all);
+    };
+    const Outcome said = with({"--json"});
+    CAPTURE(said.err);
+    REQUIRE(said.status == 0);
+    const Json json = Json::parse(said.out);
+    CHECK(json["adapters"][0]["weight"] == 1);
+    CHECK(json["adapters"][1]["weight"] == 0.5);
+    REQUIRE(json["overlaps"].size() > 0);
+    CHECK(json["overlaps"][0]["adapters"] == Json{0, 1});
+    const Outcome table = with({});
+    CHECK(table.out.find("both change  units") != std::string::npos);
+    CHECK(table.out.find("verified sums ") != std::string::npos);
+    const Outcome exclusive = with({"-s", "adapter.exclusive=true"});
+    CHECK(exclusive.status == 4);
+    CHECK(exclusive.err.find("the first of ") != std::string::npos);
+
+    // The same model by three ways.
+    const Outcome fused = with({"--to", "s2ft", "-o", r.at("fused")});
+    CAPTURE(fused.err);
+    REQUIRE(fused.status == 0);
+    CHECK(fused.out.find("bit for bit") != std::string::npos);
+    REQUIRE(with({"--to", "model", "-o", r.at("merged")}).status == 0);
+    REQUIRE(s2ft_adapter({"-m", "tiny-2m", "--adapter", r.at("fused"), "--to", "model", "-o",
+                          r.at("merged-2")})
+                .status == 0);
+    CHECK(tandem::io::read_file(r.at("merged/model.safetensors")) ==
+          tandem::io::read_file(r.at("merged-2/model.safetensors")));
+    const Outcome peft = with({"--to", "lora", "-o", r.at("peft"), "--json"});
+    CAPTURE(peft.err);
+    REQUIRE(peft.status == 0);
+    CHECK(Json::parse(peft.out)["error"] == 0);
+    CHECK(s2ft_adapter({"-m", "tiny-2m", "--adapter", r.at("peft"), "--verify"}).status == 0);
+    const Outcome shorter = with({"--to", "lora", "--rank", "3", "-o", r.at("short"), "--json"});
+    CAPTURE(shorter.err);
+    REQUIRE(shorter.status == 0);
+    const double error = Json::parse(shorter.out)["error"];
+    CHECK(error > 0.01);
+    CHECK(error < 1);
+    const size_t files = r.folder.n_files();
+    const Outcome lossy = with({"--to", "lora", "--rank", "3", "-s",
+                                fmt::format("adapter.max_error={}", error / 2), "-o", r.at("no")});
+    CHECK(lossy.status == 7);
+    CHECK(lossy.err.find("adapter.max_error: factors of rank 3 lose ") != std::string::npos);
+    CHECK(r.folder.n_files() == files);
+    // Factors added to slices: only a folder of PEFT or a model holds them.
+    const auto mixed = [&](const char* form, const char* to) {
+      return s2ft_adapter({"-m", "tiny-2m", "--adapter", r.run, "--adapter", r.at("short") + "=-1",
+                           "--to", form, "-o", r.at(to), "--verify"});
+    };
+    CHECK(mixed("lora", "mixed").status == 0);
+    const Outcome slices = mixed("s2ft", "no");
+    CHECK(slices.status == 4);
+    CHECK(slices.err.find("add --to lora") != std::string::npos);
+  }
+
+  TEST_CASE("an adapter out of a tuned model: the one that it was merged from") {
+    const Run r;
+    const auto take = [&](const std::string& from, std::vector<std::string> more) {
+      std::vector<std::string> all = {"-m", "tiny-2m", "--tuned", from};
+      all.insert(all.end(), more.begin(), more.end());
+      return s2ft_adapter(all);
+    };
+    REQUIRE(s2ft_adapter({"-m", "tiny-2m", "--adapter", r.run, "--to", "model", "-s",
+                          "output.dtype=f32", "-o", r.at("merged")})
+                .status == 0);
+    const Outcome taken = take(r.at("merged"), {"--to", "s2ft", "-o", r.at("taken"), "--verify"});
+    CAPTURE(taken.err);
+    REQUIRE(taken.status == 0);
+    const auto figures = [&](const std::string& adapter) {
+      const Outcome said = s2ft_adapter({"-m", "tiny-2m", "--adapter", adapter, "--json"});
+      REQUIRE(said.status == 0);
+      return Json::parse(said.out)["adapters"][0]["matrices"];
+    };
+    CHECK(figures(r.at("taken")) == figures(r.run));
+    REQUIRE(s2ft_adapter({"-m", "tiny-2m", "--adapter", r.at("taken"), "--to", "model", "-s",
+                          "output.dtype=f32", "-o", r.at("again")})
+                .status == 0);
+    CHECK(tandem::io::read_file(r.at("merged/model.safetensors")) ==
+          tandem::io::read_file(r.at("again/model.safetensors")));
+    CHECK(take(r.at("merged"), {}).out.find("\"strategy\":\"extracted\"") != std::string::npos);
+    CHECK(take(r.at("merged"), {"--to", "lora", "-o", r.at("peft"), "--verify"}).status == 0);
+    const Outcome unchanged = take("tiny-2m", {});
+    CHECK(unchanged.status == 4);
+    CHECK(unchanged.err.find("there is no change to extract") != std::string::npos);
+    CHECK(take("tiny-16m", {}).err.find("tiny-2m has ") != std::string::npos);
+    CHECK(take(r.at("merged"), {"--adapter", r.run}).status == 3);
+    CHECK(take(r.at("none"), {}).status == 4);
+    CHECK(take(r.at("merged"), {"--to", "s2ft", "-o", r.at("merged/inner")})
+              .err.find("which is read") != std::string::npos);
+    CHECK(take(r.at("merged"), {"--to", "s2ft", "-o", r.run}).status == 2);
+  }
+
+  TEST_CASE("adapters on the command line: a number after the last '=' is the weight") {
+    const Run r;
+    const auto weights = [&](std::vector<std::string> adapters) {
+      std::vector<std::string> all = {"-m", "tiny-2m", "--dry-run"};
+      for (const std::string& a : adapters) all.insert(all.end(), {"--adapter", a});
+      return s2ft_adapter(all);
+    };
+    CHECK(weights({r.run + "=-0.25"}).out.find("  weight -0.25\n") != std::string::npos);
+    CHECK(weights({r.run + "=1e-3", r.run}).out.find("  weight 0.001\n") != std::string::npos);
+    std::filesystem::create_directory_symlink(r.run, r.folder / "a=b");
+    CHECK(weights({r.at("a=b")}).status == 0);
+    CHECK(weights({r.at("a=b=2")}).out.find("a=b/adapter  weight 2\n") != std::string::npos);
+    for (const char* weight : {"=nan", "=inf", "=-inf", "=1e99", "=2000000"}) {
+      CAPTURE(weight);
+      const Outcome bad = weights({r.run + weight});
+      CHECK(bad.status == 3);
+      CHECK(bad.err.find("weight") != std::string::npos);
+    }
+    CHECK(weights({"=0.5"}).status == 3);
+    CHECK(weights({r.at("none=0.5")}).status == 4);
+    const auto with = [&](std::vector<std::string> more) {
+      std::vector<std::string> all = {"-m", "tiny-2m", "--adapter", r.run};
+      all.insert(all.end(), more.begin(), more.end());
+      return s2ft_adapter(all);
+    };
+    CHECK(with({"--rank", "4"}).err.find("adapter.rank: is of factors") != std::string::npos);
+    CHECK(with({"--to", "lora", "-s", "adapter.max_error=0.1", "-o", r.at("x")}).status == 3);
+    CHECK(with({"--to", "lora"}).err.find("names no folder for the adapter") != std::string::npos);
+    const Outcome zero =
+        s2ft_adapter({"-m", "tiny-2m", "--adapter", r.run + "=0", "--to", "lora", "-o", r.at("x")});
+    CHECK(zero.status == 4);
+    CHECK(zero.err.find("changes nothing") != std::string::npos);
+    CHECK(with({"--to", "s2ft", "-o", r.at("run/adapter/x")}).status == 2);
+    CHECK(!std::filesystem::exists(r.folder / "x"));
   }
 
   TEST_CASE("its recipe is valid, and --print-recipe reads back") {

@@ -1,9 +1,11 @@
 // The tensors of an adapter, to the smallest model there can be; one that is accepted is merged. An
-// input that begins as JSON is an adapter of PEFT: its configuration, a zero byte, its tensors.
+// input that begins as JSON is an adapter of PEFT: its configuration, a zero byte, its tensors; its
+// factors are also brought to rank 1.
 #include <algorithm>
+#include <cmath>
 
 #include "model/adapters/adapter.h"
-#include "model/adapters/low_rank_adapter.h"
+#include "model/adapters/low_rank_factors.h"
 #include "state_model.h"
 #include "target.h"
 
@@ -26,6 +28,22 @@ void check_finite(const std::vector<float>& rows) {
     if (!(x - x == 0)) throw std::logic_error("a weight that is not finite");
 }
 
+void shorten(const model::LowRankAdapter& adapter) {
+  const decode::ModelFiles& files = fuzz::state_model();
+  const model::WeightedAdapter given{adapter, 0.5f};
+  for (const model::Weight weight : model::adapter_weights()) {
+    const auto exact =
+        model::exact_factors(*files.source, *files.source, {&given, 1}, weight, 0, files.config);
+    if (exact.rank == 0 || !model::is_finite(exact)) continue;
+    const auto shorter = model::shorten_factors(exact, 1);
+    if (shorter.factors.rank != 1 || !std::isfinite(shorter.lost) ||
+        shorter.lost > shorter.change * (1 + 1e-6))
+      throw std::logic_error("factors that lose more than there is");
+    check_finite(shorter.factors.a);
+    check_finite(shorter.factors.b);
+  }
+}
+
 void read_peft(std::span<const uint8_t> input) {
   const auto end = std::ranges::find(input, 0);
   const auto text = fuzz::as_text(input.data(), static_cast<size_t>(end - input.begin()));
@@ -37,6 +55,7 @@ void read_peft(std::span<const uint8_t> input) {
   merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
     adapter.merge(weight, 0, 0, shape[0], rows);  // products of finite numbers may overflow
   });
+  if (!adapter.scales_rows()) shorten(adapter);
 }
 
 }  // namespace

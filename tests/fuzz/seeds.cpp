@@ -258,6 +258,19 @@ std::string low_rank_adapter(bool dora) {
          io::read_file(folder / "adapter_model.safetensors");
 }
 
+/// The same of q and down by their paths, each of another rank.
+std::string low_rank_patterns() {
+  const std::vector<float> values = {0.5f, -1, 2, 0.25f};
+  const std::span<const float> half = std::span(values).first(2);
+  const std::vector<model::LowRankDelta> deltas = {
+      {.weight = model::Weight::wq, .rank = 2, .a = values, .b = values},
+      {.weight = model::Weight::w_down, .rank = 1, .a = half, .b = half}};
+  const test::TemporaryFolder folder;
+  model::write_low_rank_adapter(folder.path(), {.base = "base", .rank = 2, .alpha = 2}, deltas);
+  return io::read_file(folder / "adapter_config.json") + std::string(1, '\0') +
+         io::read_file(folder / "adapter_model.safetensors");
+}
+
 /// Rows of q and columns of w_down, in f32, as write_adapter writes them.
 Seeds adapter() {
   const decode::ModelFiles& files = state_model();
@@ -270,7 +283,7 @@ Seeds adapter() {
       folder.path(),
       {.base = {files.name, files.fingerprint}, .selection = R"({"strategy":"random"})"}, slices);
   return {io::read_file(folder / "s2ft_adapter.safetensors"), low_rank_adapter(false),
-          low_rank_adapter(true)};
+          low_rank_adapter(true), low_rank_patterns()};
 }
 
 /// Two rounds of three nodes, as sequoia-acceptance records them.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "base/convert.h"
@@ -30,80 +31,119 @@ bool same(T a, T b) {
 float rounded(float x, float) { return x; }
 bf16 rounded(float x, bf16) { return to_bf16(x); }
 
+/// The rounding of a sum, in units of the largest of its terms.
+constexpr double rounding(float) { return 0x1p-21; }
+constexpr double rounding(bf16) { return 0x1p-7; }
+
+/// Slices of one adapter in a matrix.
+struct Slices {
+  float weight;
+  int64_t n;                   // features
+  std::vector<int64_t> place;  // of a row or column among them, -1 = not there
+  std::vector<float> values;
+};
+
 /// One matrix, a few rows at a time.
 template <class T>
 class MatrixCheck {
  public:
-  MatrixCheck(Weight weight, int layer, const io::Shape& shape, const model::Adapter& adapter)
+  MatrixCheck(Weight weight, int layer, const io::Shape& shape,
+              std::span<const model::WeightedAdapter> adapters)
       : weight_(weight),
         layer_(layer),
         rows_(shape[0]),
         cols_(shape[1]),
-        columns_(model::takes_columns(weight)),
-        holds_(layer >= 0 && adapter.holds(weight, layer)) {
-    if (!holds_) return;
-    const std::span<const int32_t> index = adapter.index(weight, layer);
-    place_.assign(static_cast<size_t>(columns_ ? cols_ : rows_), -1);
-    for (size_t i = 0; i < index.size(); ++i)
-      place_[static_cast<size_t>(index[i])] = static_cast<int64_t>(i);
-    n_ = static_cast<int64_t>(index.size());
-    values_ = adapter.values(weight, layer);
+        columns_(model::takes_columns(weight)) {
+    for (const model::WeightedAdapter& given : adapters) {
+      if (layer < 0 || given.weight == 0 || !model::holds(given.adapter, weight, layer)) continue;
+      const auto* adapter = std::get_if<model::Adapter>(&given.adapter);
+      if (adapter == nullptr) {
+        factors_ = true;
+        continue;
+      }
+      const std::span<const int32_t> index = adapter->index(weight, layer);
+      Slices& s = slices_.emplace_back(Slices{given.weight, std::ssize(index), {}, {}});
+      s.place.assign(static_cast<size_t>(columns_ ? cols_ : rows_), -1);
+      for (size_t i = 0; i < index.size(); ++i)
+        s.place[static_cast<size_t>(index[i])] = static_cast<int64_t>(i);
+      s.values = adapter->values(weight, layer);
+    }
   }
 
   void run(const model::WeightSource& base, const model::WeightSource& merged, DType dtype,
            MergeCheck& found, const WeightProgress& progress) {
     const int64_t each = std::max<int64_t>(1, kWeightPiece / cols_);
     std::vector<T> before, after;
+    std::vector<float> exact;
     for (int64_t begin = 0; begin < rows_; begin += each) {
       const int64_t end = std::min(rows_, begin + each);
-      for (std::vector<T>* piece : {&before, &after})
-        piece->resize(static_cast<size_t>((end - begin) * cols_));
+      const auto n = static_cast<size_t>((end - begin) * cols_);
+      before.resize(n);
+      after.resize(n);
+      exact.resize(n);
       base.rows(weight_, layer_, begin, end, dtype, before.data());
+      base.rows(weight_, layer_, begin, end, DType::f32, exact.data());
       merged.rows(weight_, layer_, begin, end, dtype, after.data());
       for (int64_t r = begin; r < end; ++r)
         for (int64_t c = 0; c < cols_; ++c) {
           const auto i = static_cast<size_t>((r - begin) * cols_ + c);
-          check(r, c, before[i], after[i], found);
+          check(r, c, before[i], exact[i], after[i], found);
         }
       add_read(progress, (end - begin) * cols_);
     }
   }
 
  private:
-  void check(int64_t r, int64_t c, T before, T after, MergeCheck& found) const {
-    if (holds_ && n_ == 0) {
+  void check(int64_t r, int64_t c, T before, float exact, T after, MergeCheck& found) const {
+    if (factors_) {
       if (!std::isfinite(to_float(after)))
         throw differs(weight_, layer_, r, c, after, before, "the base's, a finite one,");
       ++found.whole;
       return;
     }
-    const int64_t place = holds_ ? place_[static_cast<size_t>(columns_ ? c : r)] : -1;
-    if (place < 0) {
-      if (!same(after, before))
-        throw differs(weight_, layer_, r, c, after, before, "the base's, outside the adapter,");
-      ++found.outside;
-      return;
+    double sum = exact, size = std::abs(exact);
+    float value = 0;
+    int n = 0;
+    bool replaced = true;
+    for (const Slices& s : slices_) {
+      const int64_t place = s.place[static_cast<size_t>(columns_ ? c : r)];
+      if (place < 0) continue;
+      value = s.values[static_cast<size_t>(columns_ ? r * s.n + place : place * cols_ + c)];
+      const double change = double{s.weight} * (double{value} - exact);
+      sum += change;
+      size += std::abs(change) + std::abs(value);
+      replaced = replaced && s.weight == 1;
+      ++n;
     }
-    const T wanted =
-        rounded(values_[static_cast<size_t>(columns_ ? r * n_ + place : place * cols_ + c)], T{});
-    if (!same(after, wanted))
-      throw differs(weight_, layer_, r, c, after, wanted, "the adapter's value");
-    ++found.inside;
+    if (n == 0) {
+      if (!same(after, before))
+        throw differs(weight_, layer_, r, c, after, before, "the base's, outside the adapters,");
+      ++found.outside;
+    } else if (n == 1 && replaced) {
+      if (const T wanted = rounded(value, T{}); !same(after, wanted))
+        throw differs(weight_, layer_, r, c, after, wanted, "the adapter's value");
+      ++found.inside;
+    } else {
+      if (!(std::abs(to_float(after) - sum) <= rounding(T{}) * size))
+        throw differs(weight_, layer_, r, c, after, rounded(static_cast<float>(sum), T{}),
+                      "the sum of the base and the weighted changes");
+      ++found.summed;
+    }
   }
 
   Weight weight_;
   int layer_;
-  int64_t rows_, cols_, n_ = 0;
-  bool columns_, holds_;
-  std::vector<int64_t> place_;  // of a row or column among the adapter's, -1 = not there
-  std::vector<float> values_;
+  int64_t rows_, cols_;
+  bool columns_, factors_ = false;
+  std::vector<Slices> slices_;
 };
 
 }  // namespace
 
 MergeCheck check_merged(const model::WeightSource& base, const model::WeightSource& merged,
-                        const model::Adapter& adapter, const model::ModelConfig& config,
-                        DType dtype, const WeightProgress& progress) {
+                        std::span<const model::WeightedAdapter> adapters,
+                        const model::ModelConfig& config, DType dtype,
+                        const WeightProgress& progress) {
   MergeCheck found;
   const auto check = [&](Weight weight, int layer) {
     const io::Shape shape = model::weight_shape(weight, config);
@@ -117,9 +157,9 @@ MergeCheck check_merged(const model::WeightSource& base, const model::WeightSour
       found.outside += shape[0];
       add_read(progress, shape[0]);
     } else if (dtype == DType::f32) {
-      MatrixCheck<float>(weight, layer, shape, adapter).run(base, merged, dtype, found, progress);
+      MatrixCheck<float>(weight, layer, shape, adapters).run(base, merged, dtype, found, progress);
     } else {
-      MatrixCheck<bf16>(weight, layer, shape, adapter).run(base, merged, dtype, found, progress);
+      MatrixCheck<bf16>(weight, layer, shape, adapters).run(base, merged, dtype, found, progress);
     }
   };
   for (const Weight w : model::global_weights(config)) check(w, -1);

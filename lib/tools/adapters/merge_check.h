@@ -1,25 +1,27 @@
 #pragma once
 #include <cstdint>
+#include <span>
 
-#include "model/adapters/adapter.h"
-#include "model/weights.h"
+#include "model/adapters/fused_source.h"
 #include "tools/adapters/progress.h"
 
 namespace tandem::tools {
 
 /// Weights of a merged model that have been compared.
 struct MergeCheck {
-  int64_t outside = 0;  // those that the adapter does not hold: bytes of the base's
-  int64_t inside = 0;   // those that it does: its values, rounded to nearest
-  int64_t whole = 0;    // of matrices that it changes as a whole: finite
+  int64_t outside = 0;  // those that no adapter changes: bytes of the base's
+  int64_t inside = 0;   // those that one adapter's slice replaces: its values, rounded to nearest
+  int64_t summed = 0;   // those of weighted or overlapping slices: the sum, but for its rounding
+  int64_t whole = 0;    // of matrices that factors change: finite
 };
 
-/// Compares every weight of a merged model with its base and the adapter's values.
+/// Compares every weight of a merged model with its base and the adapters' values.
 /// dtype    of its matrices
 /// errors   kind numeric: the first that differs, with its place; kind input (the sources),
 ///          interrupted
 MergeCheck check_merged(const model::WeightSource& base, const model::WeightSource& merged,
-                        const model::Adapter& adapter, const model::ModelConfig& config,
-                        DType dtype, const WeightProgress& progress);
+                        std::span<const model::WeightedAdapter> adapters,
+                        const model::ModelConfig& config, DType dtype,
+                        const WeightProgress& progress);
 
 }  // namespace tandem::tools

@@ -9,43 +9,12 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "io/table.h"
+#include "tools/adapters/names.h"
 
 namespace tandem::tools {
 namespace {
 
 using model::Weight;
-
-const char* name_of(Weight weight) {
-  switch (weight) {
-    case Weight::wq:
-      return "q";
-    case Weight::wk:
-      return "k";
-    case Weight::wv:
-      return "v";
-    case Weight::wo:
-      return "o";
-    case Weight::w_gate:
-      return "gate";
-    case Weight::w_up:
-      return "up";
-    default:
-      return "down";
-  }
-}
-
-const char* unit_name(Weight weight) {
-  switch (weight) {
-    case Weight::wk:
-    case Weight::wv:
-      return "KV heads";
-    case Weight::wq:
-    case Weight::wo:
-      return "heads";
-    default:
-      return "channels";
-  }
-}
 
 /// Sums of squares over a matrix: of new less old weights, and of the old.
 void add_squares(MatrixChange& c, int layer, const io::Shape& shape,
@@ -68,41 +37,42 @@ void add_squares(MatrixChange& c, int layer, const io::Shape& shape,
   }
 }
 
-/// "53 in layers 0-2, 54 in layer 3": equal neighbours together.
-std::string counts_text(const std::vector<int>& units) {
-  std::string text;
-  for (size_t from = 0; from < units.size();) {
-    size_t to = from;
-    while (to + 1 < units.size() && units[to + 1] == units[from]) ++to;
-    if (units[from] > 0) {
-      text += fmt::format("{}{} in layer", text.empty() ? "" : ", ", units[from]);
-      text += to > from ? fmt::format("s {}-{}", from, to) : fmt::format(" {}", from);
-    }
-    from = to + 1;
-  }
-  return text.empty() ? "whole matrices" : text;
+std::string in_each(const MatrixChange& c) {
+  const std::string ranks = counts_text(c.ranks);
+  return ranks.empty() ? counts_text(c.units) : "rank " + ranks;
 }
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
 }  // namespace
 
-AdapterSummary summarise(const model::Adapter& adapter, const model::ModelConfig& config,
+AdapterSummary summarise(const model::WeightedAdapter& given, const model::ModelConfig& config,
                          const model::WeightSource& base, const model::WeightSource& merged,
                          const WeightProgress& progress) {
-  AdapterSummary s{.info = adapter.info(), .n_weights = model::n_params(config)};
+  AdapterSummary s{.weight = given.weight, .n_weights = model::n_params(config)};
+  const auto* slices = std::get_if<model::Adapter>(&given.adapter);
+  const auto* factors = std::get_if<model::LowRankAdapter>(&given.adapter);
+  const io::Safetensors& file = model::file_of(given.adapter);
+  if (slices != nullptr)
+    s.info = slices->info();
+  else
+    s.info.format = factors->scales_rows() ? "DoRA of PEFT" : "LoRA of PEFT";
   if (!s.info.selection.empty())
-    s.selection = io::parse_json(s.info.selection, adapter.file().where() + ": selection");
-  for (const io::TensorEntry& entry : adapter.file().entries())
+    s.selection = io::parse_json(s.info.selection, file.where() + ": selection");
+  for (const io::TensorEntry& entry : file.entries())
     if (entry.dtype != "I32")  // an index
       s.n_values +=
           std::accumulate(entry.shape.begin(), entry.shape.end(), int64_t{1}, std::multiplies<>());
   for (const Weight weight : model::adapter_weights()) {
     MatrixChange c{.weight = weight};
     for (int layer = 0; layer < config.n_layers; ++layer) {
-      c.units.push_back(static_cast<int>(adapter.index(weight, layer).size()) /
-                        model::features_per_unit(weight, config));
-      if (!adapter.holds(weight, layer)) continue;
+      const bool held = model::holds(given.adapter, weight, layer);
+      c.units.push_back(slices == nullptr ? 0
+                                          : static_cast<int>(slices->index(weight, layer).size()) /
+                                                model::features_per_unit(weight, config));
+      c.ranks.push_back(factors != nullptr && held ? static_cast<int>(factors->rank(weight, layer))
+                                                   : 0);
+      if (!held) continue;
       ++c.n_matrices;
       add_squares(c, layer, model::weight_shape(weight, config), base, merged, progress);
     }
@@ -114,11 +84,14 @@ AdapterSummary summarise(const model::Adapter& adapter, const model::ModelConfig
 }
 
 std::string AdapterSummary::text(const std::string& path) const {
-  std::string text = fmt::format(
-      "adapter  {}  {}, {} steps\nbase     {}  fingerprint {}\nvalues   {}, as many as {:.3g} % of "
-      "{} weights\n",
-      path, info.format, info.steps, io::quote(info.base.name), info.base.fingerprint, n_values,
-      percent(static_cast<double>(n_values), static_cast<double>(n_weights)), n_weights);
+  std::string text = fmt::format("adapter  {}  {}", path, info.format);
+  if (!info.base.name.empty())
+    text += fmt::format(", {} steps\nbase     {}  fingerprint {}", info.steps,
+                        io::quote(info.base.name), info.base.fingerprint);
+  if (weight != 1) text += fmt::format("\nweight   {}", weight);
+  text += fmt::format("\nvalues   {}, as many as {:.3g} % of {} weights\n", n_values,
+                      percent(static_cast<double>(n_values), static_cast<double>(n_weights)),
+                      n_weights);
   if (!selection.is_null()) text += fmt::format("chosen   {}\n", selection.dump(-1, ' ', true));
   using io::Align;
   io::Table table({{"matrix", Align::left},
@@ -128,26 +101,82 @@ std::string AdapterSummary::text(const std::string& path) const {
                    {"of the weights"},
                    {"in each", Align::left}});
   for (const MatrixChange& c : changes)
-    table.add_row({name_of(c.weight), fmt::format("{}", c.n_matrices), unit_name(c.weight),
+    table.add_row({matrix_name(c.weight), fmt::format("{}", c.n_matrices),
+                   counts_text(c.ranks).empty() ? unit_name(c.weight) : "factors",
                    fmt::format("{:.4g}", c.change),
-                   fmt::format("{:.3g} %", percent(c.change, c.base)), counts_text(c.units)});
+                   fmt::format("{:.3g} %", percent(c.change, c.base)), in_each(c)});
   return text + table.render(io::TableFormat::text);
 }
 
 nlohmann::ordered_json AdapterSummary::json(const std::string& path) const {
   using Json = nlohmann::ordered_json;
   Json matrices = Json::array();
-  for (const MatrixChange& c : changes)
-    matrices.push_back({{"matrix", name_of(c.weight)},
-                        {"matrices", c.n_matrices},
-                        {"units", c.units},
-                        {"change_norm", c.change},
-                        {"base_norm", c.base}});
-  Json json = {{"adapter", path},        {"format", info.format},
-               {"base", info.base.name}, {"base_fingerprint", info.base.fingerprint},
-               {"steps", info.steps},    {"values", n_values},
-               {"weights", n_weights},   {"matrices", std::move(matrices)}};
+  for (const MatrixChange& c : changes) {
+    Json m = {{"matrix", matrix_name(c.weight)},
+              {"matrices", c.n_matrices},
+              {"change_norm", c.change},
+              {"base_norm", c.base}};
+    const bool factors = std::ranges::any_of(c.ranks, [](int r) { return r > 0; });
+    m[factors ? "ranks" : "units"] = factors ? c.ranks : c.units;
+    matrices.push_back(std::move(m));
+  }
+  Json json = {{"adapter", path}, {"format", info.format}, {"weight", weight}};
+  if (!info.base.name.empty()) {
+    json["base"] = info.base.name;
+    json["base_fingerprint"] = info.base.fingerprint;
+    json["steps"] = info.steps;
+  }
+  json["values"] = n_values;
+  json["weights"] = n_weights;
+  json["matrices"] = std::move(matrices);
   if (!selection.is_null()) json["selection"] = selection;
+  return json;
+}
+
+namespace {
+
+/// Overlaps of two adapters in one kind of matrix, by layer.
+struct OverlapRow {
+  size_t first, second;
+  Weight weight;
+  std::vector<int> units;  // [layers]
+};
+
+std::vector<OverlapRow> rows_of(std::span<const model::Overlap> overlaps) {
+  std::vector<OverlapRow> rows;
+  for (const model::Overlap& o : overlaps) {
+    const bool next = rows.empty() || rows.back().first != o.first ||
+                      rows.back().second != o.second || rows.back().weight != o.weight;
+    if (next) rows.push_back({o.first, o.second, o.weight, {}});
+    rows.back().units.resize(static_cast<size_t>(o.layer) + 1);
+    rows.back().units.back() = o.units;
+  }
+  return rows;
+}
+
+int sum(const std::vector<int>& counts) { return std::accumulate(counts.begin(), counts.end(), 0); }
+
+}  // namespace
+
+std::string overlaps_text(std::span<const model::Overlap> overlaps) {
+  if (overlaps.empty()) return "overlaps none: no two change the same head or channel\n";
+  using io::Align;
+  io::Table table({{"adapters", Align::left},
+                   {"matrix", Align::left},
+                   {"both change"},
+                   {"units", Align::left},
+                   {"in each", Align::left}});
+  for (const OverlapRow& r : rows_of(overlaps))
+    table.add_row({fmt::format("{} and {}", r.first + 1, r.second + 1), matrix_name(r.weight),
+                   fmt::format("{}", sum(r.units)), unit_name(r.weight), counts_text(r.units)});
+  return table.render(io::TableFormat::text);
+}
+
+nlohmann::ordered_json overlaps_json(std::span<const model::Overlap> overlaps) {
+  auto json = nlohmann::ordered_json::array();
+  for (const OverlapRow& r : rows_of(overlaps))
+    json.push_back(
+        {{"adapters", {r.first, r.second}}, {"matrix", matrix_name(r.weight)}, {"units", r.units}});
   return json;
 }
 

@@ -1,11 +1,11 @@
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "model/adapters/adapter.h"
-#include "model/weights.h"
+#include "model/adapters/adapter_features.h"
 #include "tools/adapters/progress.h"
 
 namespace tandem::tools {
@@ -14,6 +14,7 @@ namespace tandem::tools {
 struct MatrixChange {
   model::Weight weight = model::Weight::w_down;
   std::vector<int> units = {};  // [layers] heads or channels; 0 where a matrix changes as a whole
+  std::vector<int> ranks = {};  // [layers] of factors, else 0
   int64_t n_matrices = 0;       // that it changes
   double change = 0;            // Frobenius norm of new less old weights
   double base = 0;              // of the old weights of these matrices
@@ -21,7 +22,8 @@ struct MatrixChange {
 
 /// An adapter in figures.
 struct AdapterSummary {
-  model::AdapterInfo info = {};
+  model::AdapterInfo info = {};   // of PEFT: the format alone
+  float weight = 1;               // which the change has been multiplied by
   nlohmann::json selection = {};  // how its parts were chosen; null: it does not say
   int64_t n_values = 0;           // in its file
   int64_t n_weights = 0;          // of the model
@@ -32,9 +34,15 @@ struct AdapterSummary {
 };
 
 /// Reads the matrices that it changes, of both.
+/// merged   the base with this adapter alone, at its weight
 /// errors   kind input (the sources, a selection that is no JSON), interrupted
-AdapterSummary summarise(const model::Adapter& adapter, const model::ModelConfig& config,
+AdapterSummary summarise(const model::WeightedAdapter& given, const model::ModelConfig& config,
                          const model::WeightSource& base, const model::WeightSource& merged,
                          const WeightProgress& progress);
+
+/// A table of the units that two adapters of a list both change; adapters count from 1, in JSON
+/// from 0.
+std::string overlaps_text(std::span<const model::Overlap> overlaps);
+nlohmann::ordered_json overlaps_json(std::span<const model::Overlap> overlaps);
 
 }  // namespace tandem::tools

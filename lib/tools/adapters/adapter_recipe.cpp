@@ -1,0 +1,57 @@
+#include "tools/adapters/adapter_recipe.h"
+
+#include <cmath>
+#include <cstdlib>
+
+#include "recipe/fields_of.h"
+#include "recipe/scalar.h"
+#include "recipe/value_of.h"
+
+namespace tandem::tools {
+
+std::string read_item(const recipe::Node& node, const recipe::Folders& models, GivenAdapter& out) {
+  const size_t equals = node.scalar.rfind('=');
+  if (node.kind != recipe::Node::Kind::scalar)
+    return recipe::read_item<GivenAdapter>(node, models, out);
+  const auto part = [&](std::string text) {
+    return recipe::scalar_node(std::move(text), node.origin);
+  };
+  const bool weighted = equals != std::string::npos && equals + 1 < node.scalar.size();
+  const char* const text = weighted ? node.scalar.c_str() + equals + 1 : "";
+  char* end = nullptr;
+  const double number = std::strtod(text, &end);
+  const bool has_weight = weighted && *end == '\0';
+  if (has_weight && !std::isfinite(number))
+    return fmt::format("the weight is {}, expected a number", text);
+  recipe::Node map = recipe::nest("path", part(node.scalar.substr(0, has_weight ? equals : -1ul)));
+  map.origin = node.origin;
+  if (has_weight) recipe::merge(map, recipe::nest("weight", part(text)));
+  return recipe::read_item<GivenAdapter>(map, models, out);
+}
+
+void AdapterRecipe::check(recipe::Problems& p) const {
+  const AdapterForm to = adapter.to;
+  if (adapter.adapters.empty() && adapter.tuned.value.empty())
+    p.field("adapter.adapters",
+            "adapter.adapters: names none: add --adapter FOLDER, or --tuned FOLDER");
+  if (!adapter.adapters.empty() && !adapter.tuned.value.empty())
+    p.field("adapter.tuned", "adapter.tuned: stands in place of adapters: name one or the other");
+  if (to != AdapterForm::summary && (output.path.empty() || output.path == "-"))
+    p.field("output.path", "output.path: names no folder for the {}: add -o FOLDER",
+            to == AdapterForm::model ? "model" : "adapter");
+  if (to == AdapterForm::model && model.path.value.starts_with("synthetic:"))
+    p.field("adapter.to", "adapter.to: a synthetic model has no folder, so none can be written");
+  if (to != AdapterForm::lora && adapter.rank != 0)
+    p.field("adapter.rank", "adapter.rank: is of factors: add --to lora");
+  if (adapter.rank == 0 && adapter.max_error != 1)
+    p.field("adapter.max_error",
+            "adapter.max_error: only a rank loses some of the change: add --to lora --rank K");
+  if (to != AdapterForm::model && !(to == AdapterForm::summary && adapter.verify) &&
+      output.dtype != MatrixType::automatic)
+    p.field("output.dtype",
+            "output.dtype: is of a merged model: add --to model, or verify a summary");
+}
+
+}  // namespace tandem::tools
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::AdapterRecipe&);

@@ -1,0 +1,218 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "io/table.h"
+#include "model/adapters/low_rank_factors.h"
+#include "tools/adapters/names.h"
+#include "tools/adapters/written_form.h"
+
+namespace tandem::tools {
+namespace {
+
+using model::Weight;
+
+/// Rounding of f32 sums, as a share of the Frobenius norm of their terms.
+constexpr double kRounding = 1e-6;
+
+/// Sums of squares: of changes, and of what factors of a rank lose of them.
+struct Squares {
+  double change = 0, lost = 0;
+  void add(const Squares& other) {
+    change += other.change;
+    lost += other.lost;
+  }
+  /// Frobenius norm of the loss, as a share of the change's.
+  double error() const { return change > 0 ? std::sqrt(lost / change) : 0; }
+};
+
+/// The factors of all matrices that change, and what they lose.
+struct Export {
+  std::vector<model::Factors> factors;
+  std::vector<Squares> squares;  // of each
+  int64_t rank = 0;              // the largest
+
+  Squares all() const {
+    Squares sum;
+    for (const Squares& s : squares) sum.add(s);
+    return sum;
+  }
+};
+
+int64_t weights_of(Weight weight, const model::ModelConfig& config) {
+  const io::Shape shape = model::weight_shape(weight, config);
+  return shape[0] * shape[1];
+}
+
+Export make_export(const OpenedAdapters& opened, int most, const WeightProgress& progress) {
+  std::vector<model::WeightedAdapter> slices;
+  for (const model::WeightedAdapter& given : opened.adapters)
+    if (std::holds_alternative<model::Adapter>(given.adapter)) slices.push_back(given);
+  const auto sliced = opened.merged_with(slices);
+  const model::ModelConfig& config = opened.base.config;
+  Export made;
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    for (const Weight weight : model::adapter_weights()) {
+      model::Factors exact = model::exact_factors(*opened.base.source, *sliced, opened.adapters,
+                                                  weight, layer, config);
+      if (exact.rank > 0) {
+        if (!model::is_finite(exact))
+          throw Error::make(ErrorKind::numeric, model::checkpoint_name(weight, layer),
+                            "its weighted change is beyond f32")
+              .hint("give a smaller weight: --adapter FOLDER=WEIGHT");
+        const int64_t rank = most == 0 ? exact.rank : std::min<int64_t>(most, exact.rank);
+        auto shortened = model::shorten_factors(std::move(exact), rank);
+        made.rank = std::max(made.rank, shortened.factors.rank);
+        made.factors.push_back(std::move(shortened.factors));
+        made.squares.push_back({shortened.change, shortened.lost});
+      }
+      add_read(progress, weights_of(weight, config));
+    }
+  return made;
+}
+
+/// The kinds of matrices that have factors, if all of them have in every layer; else none.
+std::vector<Weight> whole_kinds(const Export& made, const model::ModelConfig& config) {
+  std::vector<Weight> kinds;
+  for (const Weight w : model::adapter_weights()) {
+    const auto n = std::ranges::count(made.factors, w, &model::Factors::weight);
+    if (n == config.n_layers) kinds.push_back(w);
+    if (n != 0 && n != config.n_layers) return {};
+  }
+  return kinds;
+}
+
+/// Sums of squares of a matrix: base, change, and change less that of the factors.
+struct Compared {
+  double base = 0, change = 0, rest = 0;
+};
+
+Compared compare(const OpenedAdapters& opened, const model::WeightSource& merged,
+                 const model::LowRankAdapter& written, Weight weight, int layer) {
+  const io::Shape shape = model::weight_shape(weight, opened.base.config);
+  const int64_t rows = shape[0], cols = shape[1], each = std::max<int64_t>(1, kWeightPiece / cols);
+  Compared sums;
+  std::vector<float> before, after;
+  for (int64_t begin = 0; begin < rows; begin += each) {
+    const int64_t end = std::min(rows, begin + each);
+    for (std::vector<float>* piece : {&before, &after})
+      piece->resize(static_cast<size_t>((end - begin) * cols));
+    opened.base.source->rows(weight, layer, begin, end, DType::f32, before.data());
+    merged.rows(weight, layer, begin, end, DType::f32, after.data());
+    std::vector<float> found = before;
+    written.merge(weight, layer, begin, end, found);
+    for (size_t i = 0; i < before.size(); ++i) {
+      const double change = double{after[i]} - before[i], rest = double{after[i]} - found[i];
+      sums.base += double{before[i]} * before[i];
+      sums.change += change * change;
+      sums.rest += rest * rest;
+    }
+  }
+  return sums;
+}
+
+/// Reads the folder back, and compares what it makes of each matrix with the adapters merged.
+std::string verify_export(const std::filesystem::path& folder, const OpenedAdapters& opened,
+                          const Export& made, const WeightProgress& progress) {
+  const model::ModelConfig& config = opened.base.config;
+  const auto written = model::LowRankAdapter::open(folder, config);
+  const auto merged = opened.merged();
+  Squares all;
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    for (const Weight weight : model::adapter_weights()) {
+      const auto it = std::ranges::find_if(made.factors, [&](const model::Factors& f) {
+        return f.weight == weight && f.layer == layer;
+      });
+      const double loss =
+          it == made.factors.end()
+              ? 0
+              : made.squares[static_cast<size_t>(it - made.factors.begin())].error();
+      const Compared sums = compare(opened, *merged, written, weight, layer);
+      all.add({sums.change, sums.rest});
+      const double norm = std::sqrt(sums.change),
+                   most = loss * norm + kRounding * (norm + std::sqrt(sums.base));
+      if (!(std::sqrt(sums.rest) <= most))
+        throw Error::make(ErrorKind::numeric, model::checkpoint_name(weight, layer),
+                          "the factors that were written differ from its change by {:.3g} of its "
+                          "norm, expected {:.3g}",
+                          std::sqrt(sums.rest) / norm, loss)
+            .hint("a file has changed since it was read, or is damaged: write the folder again");
+      add_read(progress, weights_of(weight, config));
+    }
+  return fmt::format(
+      "verified factors   read back, merged in f32: {:.3g} of the change is not theirs\n",
+      all.error());
+}
+
+/// What the folder holds, by kind of matrix.
+WrittenForm describe(const Export& made, const model::ModelConfig& config) {
+  using io::Align;
+  WrittenForm form;
+  io::Table table({{"matrix", Align::left},
+                   {"matrices"},
+                   {"norm of the change"},
+                   {"lost of it"},
+                   {"rank", Align::left}});
+  auto kinds = nlohmann::ordered_json::array();
+  for (const Weight weight : model::adapter_weights()) {
+    Squares sum;
+    std::vector<int> ranks(static_cast<size_t>(config.n_layers));
+    int n = 0;
+    for (size_t i = 0; i < made.factors.size(); ++i)
+      if (const model::Factors& f = made.factors[i]; f.weight == weight) {
+        sum.add(made.squares[i]);
+        ranks[static_cast<size_t>(f.layer)] = static_cast<int>(f.rank);
+        ++n;
+      }
+    if (n == 0) continue;
+    table.add_row({matrix_name(weight), fmt::format("{}", n),
+                   fmt::format("{:.4g}", std::sqrt(sum.change)),
+                   fmt::format("{:.3g} %", 100 * sum.error()), counts_text(ranks)});
+    kinds.push_back({{"matrix", matrix_name(weight)},
+                     {"ranks", ranks},
+                     {"change_norm", std::sqrt(sum.change)},
+                     {"error", sum.error()}});
+  }
+  const double error = made.all().error();
+  form.text = fmt::format("factors  of {} matrices, rank {} at most; {}\n{}", made.factors.size(),
+                          made.rank,
+                          error > 0 ? fmt::format("{:.3g} % of the change is lost", 100 * error)
+                                    : std::string("exact but for rounding to f32"),
+                          table.render(io::TableFormat::text));
+  form.json = {{"rank", made.rank}, {"error", error}, {"matrices", std::move(kinds)}};
+  return form;
+}
+
+}  // namespace
+
+WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
+                            const AdapterSettings& settings, const WeightProgress& progress) {
+  for (size_t i = 0; i < opened.adapters.size(); ++i)
+    if (const auto* low = std::get_if<model::LowRankAdapter>(&opened.adapters[i].adapter);
+        low != nullptr && low->scales_rows())
+      throw input_error(opened.paths[i], "is of DoRA, whose change is no product of factors")
+          .hint("add --to model, which merges it; alone it is a folder of PEFT already");
+  const Export made = make_export(opened, settings.rank, progress);
+  if (made.factors.empty())
+    throw input_error(opened.paths.front(), "changes nothing: every weight is 0")
+        .hint("give a weight other than 0: --adapter FOLDER=WEIGHT");
+  if (const double error = made.all().error(); error > settings.max_error)
+    throw Error::make(ErrorKind::numeric, "adapter.max_error",
+                      "factors of rank {} lose {:.3g} of the change, more than {}", settings.rank,
+                      error, settings.max_error)
+        .hint("raise --rank, or leave it out for exact factors");
+  const model::ModelConfig& config = opened.base.config;
+  model::write_low_rank_adapter(folder,
+                                {.base = opened.base_path,
+                                 .rank = made.rank,
+                                 .alpha = static_cast<double>(made.rank),
+                                 .targets = whole_kinds(made, config)},
+                                model::factor_views(made.factors));
+  WrittenForm form = describe(made, config);
+  if (settings.verify) form.text += verify_export(folder, opened, made, progress);
+  return form;
+}
+
+}  // namespace tandem::tools

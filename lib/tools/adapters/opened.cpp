@@ -1,0 +1,96 @@
+#include "tools/adapters/opened.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "base/error.h"
+#include "model/adapters/extract_slices.h"
+
+namespace tandem::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_within(const fs::path& path, const fs::path& folder) {
+  std::error_code code;
+  const fs::path inner = fs::weakly_canonical(path, code), outer = fs::canonical(folder, code);
+  if (code) return false;
+  return std::ranges::mismatch(outer, inner).in1 == outer.end();
+}
+
+}  // namespace
+
+std::unique_ptr<model::WeightSource> OpenedAdapters::merged_with(
+    std::vector<model::WeightedAdapter> which) const {
+  return model::fused_source(std::move(decode::open_model(base_path, seed).source),
+                             std::move(which), base.config);
+}
+
+bool OpenedAdapters::all_slices() const {
+  return std::ranges::all_of(adapters, [](const model::WeightedAdapter& given) {
+    return std::holds_alternative<model::Adapter>(given.adapter);
+  });
+}
+
+OpenedAdapters open_adapters(const AdapterRecipe& recipe) {
+  const auto seed = static_cast<uint64_t>(recipe.run.seed);
+  OpenedAdapters opened{.base = decode::open_model(recipe.model.path.value, seed),
+                        .base_path = recipe.model.path.value,
+                        .seed = seed,
+                        .paths = {},
+                        .adapters = {}};
+  const decode::ModelFiles& base = opened.base;
+  for (const GivenAdapter& given : recipe.adapter.adapters) {
+    opened.paths.push_back(model::adapter_folder(given.path).string());
+    opened.adapters.push_back(
+        {model::open_adapter(
+             given.path, base.config, {base.name, base.fingerprint},
+             recipe.adapter.force ? model::OtherBase::allowed : model::OtherBase::refused),
+         static_cast<float>(given.weight)});
+  }
+  return opened;
+}
+
+void check_exclusive(const OpenedAdapters& opened, std::span<const model::Overlap> overlaps) {
+  if (overlaps.empty()) return;
+  const model::Overlap& o = overlaps.front();
+  const int unit = model::features_per_unit(o.weight, opened.base.config);
+  throw input_error(opened.paths[o.second],
+                    "changes {} {} of {} that {} changes too, the first of {} such matrices",
+                    o.units, unit > 1 ? "heads" : "channels",
+                    model::checkpoint_name(o.weight, o.layer), opened.paths[o.first],
+                    overlaps.size())
+      .hint(
+          "train the second with train.select.exclude=[the first], or add them up as they are "
+          "without adapter.exclusive");
+}
+
+void add_extracted(OpenedAdapters& opened, const std::string& tuned,
+                   const WeightProgress& progress) {
+  const decode::ModelFiles &base = opened.base, files = decode::open_model(tuned, opened.seed);
+  const std::vector<model::OwnedSlice> slices = model::extract_slices(
+      {base.config, *base.source, base.name}, {files.config, *files.source, tuned},
+      [&](int64_t n) { add_read(progress, n); });
+  const model::AdapterBase of{base.name, base.fingerprint};
+  const nlohmann::json selection = {{"strategy", "extracted"}, {"tuned", files.fingerprint}};
+  opened.extracted =
+      model::adapter_bytes({.base = of, .selection = selection.dump()}, model::slice_views(slices));
+  opened.paths = {tuned};
+  opened.adapters = {{model::Adapter::parse(opened.extracted, tuned, base.config, of)}};
+}
+
+void check_apart(const AdapterRecipe& recipe, const OpenedAdapters& opened) {
+  const fs::path& output = recipe.output.path;
+  if (output.empty() || output == "-") return;
+  std::vector<fs::path> inputs;
+  if (!opened.base.synthetic()) inputs.push_back(opened.base.folder);
+  if (!recipe.adapter.tuned.value.empty()) inputs.emplace_back(recipe.adapter.tuned.value);
+  for (const std::string& path : opened.paths) inputs.emplace_back(path);
+  for (const fs::path& input : inputs)
+    if (is_within(output, input))
+      throw usage_error(output.string(), "is within {}, which is read", input.string())
+          .hint("name a folder outside the base model and the adapters with -o");
+}
+
+}  // namespace tandem::tools

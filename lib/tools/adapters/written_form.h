@@ -1,0 +1,31 @@
+#pragma once
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/adapters/opened.h"
+#include "tools/adapters/progress.h"
+
+namespace tandem::tools {
+
+/// What the tool says of a folder that it has written.
+struct WrittenForm {
+  std::string text;  // lines, the checks among them
+  nlohmann::ordered_json json;
+};
+
+/// Writes one adapter of slices: the features that any of the list changes, with the values that
+/// they have when all are merged.
+/// errors   kind input: an adapter of factors is among them, nothing is changed, cannot write; kind
+///          numeric: a weight too large, or the result is not as it should be (if it is verified)
+WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
+                              bool verify, const WeightProgress& progress);
+
+/// Writes a folder of PEFT: exact factors of the list's change, or the best of a rank.
+/// errors   kind input: DoRA is among them, nothing is changed, cannot write; kind numeric: the
+///          rank loses more than adapter.max_error, or the result is not as it should be
+///          (if it is verified)
+WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
+                            const AdapterSettings& settings, const WeightProgress& progress);
+
+}  // namespace tandem::tools
