@@ -32,19 +32,19 @@ def relative(a, b):
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("base")
-    parser.add_argument("adapter", type=pathlib.Path)
-    parser.add_argument("--merged", type=pathlib.Path)
-    args = parser.parse_args()
-    base = transformers.AutoModelForCausalLM.from_pretrained(args.base, torch_dtype=torch.float32)
+def load_base(path):
+    return transformers.AutoModelForCausalLM.from_pretrained(path, torch_dtype=torch.float32)
+
+
+def check(base_path, adapter, merged_path=None, most_logits=1e-3):
+    """Figures of an adapter that PEFT loads, and the list of its failures."""
+    base = load_base(base_path)
     ids = torch.randint(base.config.vocab_size, (2, 33), generator=torch.Generator().manual_seed(1))
     before = logits_of(base, ids)
-    stored = safetensors.torch.load_file(args.adapter / "adapter_model.safetensors")
+    stored = safetensors.torch.load_file(adapter / "adapter_model.safetensors")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        model = peft.PeftModel.from_pretrained(base, args.adapter)
+        model = peft.PeftModel.from_pretrained(base, adapter)
     failures = [str(w.message) for w in told if "adapter" in str(w.message) or "key" in str(w.message)]
     loaded = peft.get_peft_model_state_dict(model)
     failures += [f"missing in the file: {k}" for k in sorted(loaded.keys() - stored.keys())]
@@ -56,15 +56,25 @@ def main():
     result = {"peft": peft.__version__, "tensors": len(stored), "change": relative(with_adapter, before)}
     if result["change"] == 0:
         failures.append("logits are the base model's")
-    if args.merged:
-        merged = transformers.AutoModelForCausalLM.from_pretrained(args.merged, torch_dtype=torch.float32)
+    if merged_path:
+        merged = load_base(merged_path)
         result["logits"] = relative(with_adapter, logits_of(merged, ids))
         ours, theirs = merged.state_dict(), model.merge_and_unload().state_dict()
         result["weights"] = max(relative(ours[k].float(), theirs[k].float()) for k in ours)
-        if result["logits"] > 1e-3:
+        if result["logits"] > most_logits:
             failures.append("logits differ from those of the merged model")
         if result["weights"] > 1e-5:
             failures.append("weights differ from those that PEFT merges")
+    return result, failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base")
+    parser.add_argument("adapter", type=pathlib.Path)
+    parser.add_argument("--merged", type=pathlib.Path)
+    args = parser.parse_args()
+    result, failures = check(args.base, args.adapter, args.merged)
     print(json.dumps({**result, "failures": failures}))
     sys.exit(1 if failures else 0)
 
