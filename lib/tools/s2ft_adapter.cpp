@@ -133,8 +133,17 @@ int S2ftAdapter::print_plan() {
 
 int S2ftAdapter::run() {
   if (const std::string& tuned = recipe_.adapter.tuned; !tuned.empty()) {
-    ReadProgress line(cx_, "compare", model::n_params(opened_.base.config));
+    const decode::ModelFiles& base = opened_.base;
+    const int64_t passes = 1 + recipe_.adapter.verify;
+    ReadProgress line(cx_, "compare", passes * model::n_params(base.config));
     add_extracted(opened_, tuned, std::ref(line));
+    if (recipe_.adapter.verify) {
+      const MergeCheck found =
+          check_merged(*base.source, *decode::open_model(tuned, opened_.seed).source,
+                       opened_.adapters, base.config, DType::f32, std::ref(line));
+      checks_ = fmt::format("verified tuned     its {} weights are the adapter's, {} the base's\n",
+                            found.inside, found.outside);
+    }
   }
   return writes_folder() ? write_folder() : write_summary();
 }
@@ -199,7 +208,7 @@ int S2ftAdapter::write_folder() {
     json["verified"] = settings.verify;
     cx_.out.line(json.dump());
   } else {
-    cx_.out.write(fmt::format("{}{:8} {}\n", form.text, what, path));
+    cx_.out.write(fmt::format("{}{}{:8} {}\n", checks_, form.text, what, path));
   }
   return 0;
 }
@@ -227,7 +236,7 @@ int S2ftAdapter::write_summary() {
       text += overlaps_text(overlaps);
   }
   if (recipe_.adapter.verify) {
-    text += verify(*opened_.merged());
+    text += checks_ + verify(*opened_.merged());
     json["verified"] = true;
   }
   // A name that is not UTF-8 is no reason to fail.

@@ -41,7 +41,8 @@ class S2ftAdapter {
   cli::Context& cx_;
   const AdapterRecipe& recipe_;
   OpenedAdapters opened_;
-  DType dtype_;  // of merged matrices
+  DType dtype_;              // of merged matrices
+  std::string checks_ = {};  // lines on the tuned model
 };
 
 }  // namespace tandem::tools

@@ -244,6 +244,9 @@ TEST_SUITE("model/adapter_forms") {
     const auto one = extract_slices({c, *before, "base"}, {c, WithOne(Weight::wq, 4 * 12, 3), "t"});
     REQUIRE(one.size() == 1);
     CHECK(one[0].index == std::vector<int32_t>{4, 5, 6, 7});
+    // The only KV head.
+    const auto single = extract_slices({c, *before, "b"}, {c, WithOne(Weight::wk, 12, 3), "t"});
+    CHECK(single[0].index.size() == 4);
     const auto other = synthetic_source(c, kSeed + 1);
     CHECK(refused(*other).find("differ") != std::string::npos);
     const auto l = factors(folder / "l", false, 40);

@@ -17,8 +17,8 @@ struct ComparedModel {
 /// whole heads, with the tuned model's values.
 /// progress gets the weights that have been compared since the last call; may throw
 /// errors   kind input: other shapes or constants; any other weight differs; more than half of the
-///          heads or channels of a matrix differ, as by full fine-tuning or in a permuted
-///          checkpoint; a value that is not finite; nothing differs
+///          heads or channels of a matrix differ, and not just one, as by full fine-tuning or in a
+///          permuted checkpoint; a value that is not finite; nothing differs
 std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const ComparedModel& tuned,
                                        const std::function<void(int64_t n)>& progress = {});
 

@@ -34,6 +34,9 @@ void AdapterRecipe::check(recipe::Problems& p) const {
   if (adapter.adapters.empty() && adapter.tuned.value.empty())
     p.field("adapter.adapters",
             "adapter.adapters: names none: add --adapter FOLDER, or --tuned FOLDER");
+  for (const GivenAdapter& given : adapter.adapters)
+    if (given.path.empty())
+      p.field("adapter.adapters", "adapter.adapters: a path is empty: name a folder");
   if (!adapter.adapters.empty() && !adapter.tuned.value.empty())
     p.field("adapter.tuned", "adapter.tuned: stands in place of adapters: name one or the other");
   if (to != AdapterForm::summary && (output.path.empty() || output.path == "-"))

@@ -57,7 +57,7 @@ void check_exclusive(const OpenedAdapters& opened, std::span<const model::Overla
   const model::Overlap& o = overlaps.front();
   const int unit = model::features_per_unit(o.weight, opened.base.config);
   throw input_error(opened.paths[o.second],
-                    "changes {} {} of {} that {} changes too, the first of {} such matrices",
+                    "changes {} of the {} of {} that {} changes too, the first of {} such matrices",
                     o.units, unit > 1 ? "heads" : "channels",
                     model::checkpoint_name(o.weight, o.layer), opened.paths[o.first],
                     overlaps.size())
