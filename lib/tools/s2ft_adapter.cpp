@@ -139,7 +139,7 @@ int S2ftAdapter::run() {
     add_extracted(opened_, tuned, std::ref(line));
     if (recipe_.adapter.verify) {
       const MergeCheck found =
-          check_merged(*base.source, *decode::open_model(tuned, opened_.seed).source,
+          check_merged(*base.source, *decode::open_model(tuned, opened_.seed).source, *base.source,
                        opened_.adapters, base.config, DType::f32, std::ref(line));
       checks_ = fmt::format("verified tuned     its {} weights are the adapter's, {} the base's\n",
                             found.inside, found.outside);
@@ -151,8 +151,8 @@ int S2ftAdapter::run() {
 std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
   const decode::ModelFiles& base = opened_.base;
   ReadProgress line(cx_, "verify", model::n_params(base.config));
-  const MergeCheck found =
-      check_merged(*base.source, merged, opened_.adapters, base.config, dtype_, std::ref(line));
+  const MergeCheck found = check_merged(*base.source, merged, *opened_.merged(), opened_.adapters,
+                                        base.config, dtype_, std::ref(line));
   std::string text;
   if (std::ranges::all_of(opened_.adapters, [&](const auto& given) { return fits_base(given); }))
     text = fmt::format("verified base      fingerprint {} is that of {}\n", base.fingerprint,
@@ -168,8 +168,9 @@ std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
     text += fmt::format("verified sums      {} weights are the base's and the weighted changes\n",
                         found.summed);
   if (found.whole > 0)
-    text +=
-        fmt::format("verified matrices  {} weights of changed matrices are finite\n", found.whole);
+    text += fmt::format(
+        "verified matrices  {} weights of changed matrices are finite, merged again the same\n",
+        found.whole);
   return text;
 }
 

@@ -70,8 +70,9 @@ class MatrixCheck {
     }
   }
 
-  void run(const model::WeightSource& base, const model::WeightSource& merged, DType dtype,
-           MergeCheck& found, const WeightProgress& progress) {
+  void run(const model::WeightSource& base, const model::WeightSource& merged,
+           const model::WeightSource& again, DType dtype, MergeCheck& found,
+           const WeightProgress& progress) {
     const int64_t each = std::max<int64_t>(1, kWeightPiece / cols_);
     std::vector<T> before, after;
     std::vector<float> exact;
@@ -84,6 +85,7 @@ class MatrixCheck {
       base.rows(weight_, layer_, begin, end, dtype, before.data());
       base.rows(weight_, layer_, begin, end, DType::f32, exact.data());
       merged.rows(weight_, layer_, begin, end, dtype, after.data());
+      if (factors_) again.rows(weight_, layer_, begin, end, dtype, before.data());
       for (int64_t r = begin; r < end; ++r)
         for (int64_t c = 0; c < cols_; ++c) {
           const auto i = static_cast<size_t>((r - begin) * cols_ + c);
@@ -94,10 +96,13 @@ class MatrixCheck {
   }
 
  private:
+  /// before   the base's; of a matrix that factors change what another merge makes of it
   void check(int64_t r, int64_t c, T before, float exact, T after, MergeCheck& found) const {
     if (factors_) {
       if (!std::isfinite(to_float(after)))
-        throw differs(weight_, layer_, r, c, after, before, "the base's, a finite one,");
+        throw differs(weight_, layer_, r, c, after, before, "that of another merge, a finite one,");
+      if (!same(after, before))
+        throw differs(weight_, layer_, r, c, after, before, "that of another merge");
       ++found.whole;
       return;
     }
@@ -141,6 +146,7 @@ class MatrixCheck {
 }  // namespace
 
 MergeCheck check_merged(const model::WeightSource& base, const model::WeightSource& merged,
+                        const model::WeightSource& again,
                         std::span<const model::WeightedAdapter> adapters,
                         const model::ModelConfig& config, DType dtype,
                         const WeightProgress& progress) {
@@ -157,9 +163,11 @@ MergeCheck check_merged(const model::WeightSource& base, const model::WeightSour
       found.outside += shape[0];
       add_read(progress, shape[0]);
     } else if (dtype == DType::f32) {
-      MatrixCheck<float>(weight, layer, shape, adapters).run(base, merged, dtype, found, progress);
+      MatrixCheck<float>(weight, layer, shape, adapters)
+          .run(base, merged, again, dtype, found, progress);
     } else {
-      MatrixCheck<bf16>(weight, layer, shape, adapters).run(base, merged, dtype, found, progress);
+      MatrixCheck<bf16>(weight, layer, shape, adapters)
+          .run(base, merged, again, dtype, found, progress);
     }
   };
   for (const Weight w : model::global_weights(config)) check(w, -1);

@@ -68,8 +68,8 @@ WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedA
   if (!verify) return form;
   const model::WeightedAdapter written{model::Adapter::open(
       folder, config, {opened.base.name, opened.base.fingerprint}, model::OtherBase::refused)};
-  const MergeCheck found =
-      check_merged(*opened.base.source, *merged, {&written, 1}, config, DType::f32, progress);
+  const MergeCheck found = check_merged(*opened.base.source, *merged, *merged, {&written, 1},
+                                        config, DType::f32, progress);
   form.text += fmt::format(
       "verified slices    read back, its {} values are those of the adapters merged, bit for bit\n"
       "verified outside   {} weights of these merged have the base's bytes\n",
