@@ -187,7 +187,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     REQUIRE(second.status == 0);
     const auto with = [&](std::vector<std::string> more) {
       std::vector<std::string> all = {
-          "-m", "tiny-2m", "--adapter", r.run, "--adapter", r.at("second") + "=0.5", "--verify"};
+          "-m", "tiny-2m", "--adapter", r.run, "--adapter", r.at("second") + "=0.7", "--verify"};
       all.insert(all.end(), more.begin(), more.end());
       return s2ft_adapter(all);
     };
@@ -196,7 +196,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     REQUIRE(said.status == 0);
     const Json json = Json::parse(said.out);
     CHECK(json["adapters"][0]["weight"] == 1);
-    CHECK(json["adapters"][1]["weight"] == 0.5);
+    CHECK(json["adapters"][1]["weight"] == 0.7);
     REQUIRE(json["overlaps"].size() > 0);
     CHECK(json["overlaps"][0]["adapters"] == Json{0, 1});
     const Outcome table = with({});

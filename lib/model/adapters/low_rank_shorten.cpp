@@ -40,13 +40,18 @@ std::vector<float> narrow(const Matrix& m) {
 }  // namespace
 
 ShortenedFactors shorten_factors(Factors factors, int64_t most) {
-  const int64_t out = static_cast<int64_t>(factors.b.size()) / factors.rank;
-  const ThinQr left(wide(factors.b, out));
-  const ThinQr right(wide(factors.a, factors.rank).transpose());
-  const Matrix core = left.r() * right.r().transpose();  // B A = Q_left core Q_right^T
-  ShortenedFactors result{.factors = std::move(factors), .change = core.squaredNorm()};
+  ShortenedFactors result{.factors = std::move(factors)};
   Factors& f = result.factors;
-  if (f.rank <= most) return result;
+  const Matrix b = wide(f.b, static_cast<int64_t>(f.b.size()) / f.rank), a = wide(f.a, f.rank);
+  if (f.rank <= most) {
+    // |B A|^2 = trace(B^T B A A^T): no decomposition is needed.
+    const Matrix inner = b.transpose() * b;
+    result.change = std::max(0.0, inner.cwiseProduct(a * a.transpose()).sum());
+    return result;
+  }
+  const ThinQr left(b), right(a.transpose());
+  const Matrix core = left.r() * right.r().transpose();  // B A = Q_left core Q_right^T
+  result.change = core.squaredNorm();
   const Eigen::BDCSVD<Matrix> svd(core, Eigen::ComputeThinU | Eigen::ComputeThinV);
   const Eigen::VectorXd& values = svd.singularValues();
   const Eigen::Index rank = std::min<Eigen::Index>(most, values.size());

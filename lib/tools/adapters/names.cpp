@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
 namespace tandem::tools {
 
 using model::Weight;
@@ -51,5 +53,7 @@ std::string counts_text(std::span<const int> units) {
   }
   return text;
 }
+
+double written_weight(float weight) { return std::stod(fmt::format("{}", weight)); }
 
 }  // namespace tandem::tools

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "io/json.h"
 #include "tools/adapters/merge_check.h"
+#include "tools/adapters/names.h"
 #include "tools/adapters/written_form.h"
 
 namespace tandem::tools {
@@ -28,7 +29,7 @@ model::AdapterInfo info_of(const OpenedAdapters& opened) {
   for (const model::WeightedAdapter& given : opened.adapters) {
     const auto& adapter = std::get<model::Adapter>(given.adapter);
     info.steps += adapter.info().steps;
-    parts.push_back({{"weight", given.weight},
+    parts.push_back({{"weight", written_weight(given.weight)},
                      {"steps", adapter.info().steps},
                      {"selection", selection_of(adapter)}});
   }

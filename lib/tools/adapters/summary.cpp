@@ -120,7 +120,7 @@ nlohmann::ordered_json AdapterSummary::json(const std::string& path) const {
     m[factors ? "ranks" : "units"] = factors ? c.ranks : c.units;
     matrices.push_back(std::move(m));
   }
-  Json json = {{"adapter", path}, {"format", info.format}, {"weight", weight}};
+  Json json = {{"adapter", path}, {"format", info.format}, {"weight", written_weight(weight)}};
   if (!info.base.name.empty()) {
     json["base"] = info.base.name;
     json["base_fingerprint"] = info.base.fingerprint;
