@@ -69,12 +69,12 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
       recipe_(point.recipe),
       opened_(open_adapters(recipe_)),
       dtype_(dtype_of(opened_.base, recipe_.output.dtype)) {
-  if (writes_folder()) {
-    if (cx_.is_set("overwrite"))
-      throw usage_error("--overwrite", "a model's or an adapter's folder is never replaced")
-          .hint("remove it first, or name another with -o");
-    check_apart(recipe_, opened_);
-  }
+  if (writes_folder() && cx_.is_set("overwrite"))
+    throw usage_error("--overwrite", "a model's or an adapter's folder is never replaced")
+        .hint("remove it first, or name another with -o");
+  check_apart(recipe_, opened_);
+  for (const std::string& path : repeated(opened_))
+    cx_.warn(fmt::format("{} is in the list more than once: its change is added each time", path));
   const decode::ModelFiles& base = opened_.base;
   for (size_t i = 0; i < opened_.adapters.size(); ++i)
     if (!fits_base(opened_.adapters[i])) {

@@ -155,8 +155,14 @@ TEST_SUITE("cli/s2ft-adapter") {
     refused({"-m", "tiny-2m"}, 3, "adapter.adapters: names none");
     refused(with({"--to", "model"}), 3, "output.path: names no folder");
     refused(with({"--to", "peft"}), 3, "adapter.to");
-    refused(with({"--to", "model", "-o", r.run}), 2, "is there already");
+    refused(with({"--to", "model", "-o", r.at("train.jsonl")}), 2, "is there already");
     refused(with({"-o", r.at("train.jsonl")}), 2, "exists");
+    // Nothing that is read is written over.
+    for (const char* file : {"run/adapter/s2ft_config.json", "run/adapter/new.txt"})
+      refused(with({"-o", r.at(file), "--overwrite"}), 2, "which is read");
+    refused(with({"--to", "s2ft", "-o", r.run}), 2, "is an adapter that is read");
+    refused(with({"--to", "lora", "--rank", "1000", "-o", r.at("merged")}), 4,
+            "no matrix that changes has a rank above ");
     refused(with({"--to", "model", "-o", r.run, "--overwrite"}), 2, "is never replaced");
     refused(with({"--to", "model", "-o", r.at("none/merged")}), 4, "cannot be created");
     refused(

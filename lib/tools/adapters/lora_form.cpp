@@ -185,6 +185,21 @@ WrittenForm describe(const Export& made, const model::ModelConfig& config) {
   return form;
 }
 
+/// errors   kind input: no matrix that changes has as many rows and columns
+void check_rank(const OpenedAdapters& opened, int rank) {
+  const model::ModelConfig& config = opened.base.config;
+  int64_t most = 0;
+  for (const model::WeightedAdapter& given : opened.adapters)
+    for (int layer = 0; layer < config.n_layers; ++layer)
+      for (const Weight w : model::adapter_weights())
+        if (given.weight != 0 && model::holds(given.adapter, w, layer))
+          most = std::max(most, std::ranges::min(model::weight_shape(w, config)));
+  if (most > 0 && rank > most)
+    throw input_error("adapter.rank", "is {}, but no matrix that changes has a rank above {}", rank,
+                      most)
+        .hint("lower --rank, or leave it out for exact factors");
+}
+
 }  // namespace
 
 WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
@@ -194,6 +209,7 @@ WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAda
         low != nullptr && low->scales_rows())
       throw input_error(opened.paths[i], "is of DoRA, whose change is no product of factors")
           .hint("add --to model, which merges it; alone it is a folder of PEFT already");
+  check_rank(opened, settings.rank);
   const Export made = make_export(opened, settings.rank, progress);
   if (made.factors.empty())
     throw input_error(opened.paths.front(), "changes nothing: every weight is 0")

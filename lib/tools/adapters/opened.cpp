@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 
 bool is_within(const fs::path& path, const fs::path& folder) {
   std::error_code code;
-  const fs::path inner = fs::weakly_canonical(path, code), outer = fs::canonical(folder, code);
+  const fs::path inner = fs::weakly_canonical(fs::absolute(path), code),
+                 outer = fs::canonical(folder, code);
   if (code) return false;
   return std::ranges::mismatch(outer, inner).in1 == outer.end();
 }
@@ -52,6 +53,17 @@ OpenedAdapters open_adapters(const AdapterRecipe& recipe) {
   return opened;
 }
 
+std::vector<std::string> repeated(const OpenedAdapters& opened) {
+  std::vector<std::string> found;
+  for (size_t i = 1; i < opened.paths.size(); ++i)
+    if (std::ranges::any_of(std::span(opened.paths).first(i), [&](const std::string& path) {
+          std::error_code code;
+          return fs::equivalent(path, opened.paths[i], code);
+        }))
+      found.push_back(opened.paths[i]);
+  return found;
+}
+
 void check_exclusive(const OpenedAdapters& opened, std::span<const model::Overlap> overlaps) {
   if (overlaps.empty()) return;
   const model::Overlap& o = overlaps.front();
@@ -87,6 +99,12 @@ void check_apart(const AdapterRecipe& recipe, const OpenedAdapters& opened) {
   if (!opened.base.synthetic()) inputs.push_back(opened.base.folder);
   if (!recipe.adapter.tuned.value.empty()) inputs.emplace_back(recipe.adapter.tuned.value);
   for (const std::string& path : opened.paths) inputs.emplace_back(path);
+  for (const GivenAdapter& given : recipe.adapter.adapters) {
+    std::error_code code;  // a run's folder may get new files, but it is no output itself
+    if (fs::equivalent(output, given.path, code))
+      throw usage_error(output.string(), "is an adapter that is read")
+          .hint("name a new folder with -o");
+  }
   for (const fs::path& input : inputs)
     if (is_within(output, input))
       throw usage_error(output.string(), "is within {}, which is read", input.string())

@@ -31,6 +31,9 @@ struct OpenedAdapters {
 /// errors   kind input: no such model; as model::open_adapter
 OpenedAdapters open_adapters(const AdapterRecipe& recipe);
 
+/// The folders that an earlier place of the list names too.
+std::vector<std::string> repeated(const OpenedAdapters& opened);
+
 /// errors   kind input: two adapters change the same units; names the first matrix
 void check_exclusive(const OpenedAdapters& opened, std::span<const model::Overlap> overlaps);
 
@@ -39,7 +42,8 @@ void check_exclusive(const OpenedAdapters& opened, std::span<const model::Overla
 void add_extracted(OpenedAdapters& opened, const std::string& tuned,
                    const WeightProgress& progress);
 
-/// errors   kind usage: the output is one of the inputs, or within one
+/// errors   kind usage: the output is one of the inputs, or within a base, a tuned model or an
+///          adapter
 void check_apart(const AdapterRecipe& recipe, const OpenedAdapters& opened);
 
 }  // namespace tandem::tools
