@@ -60,7 +60,7 @@ struct ModelBench {
   bool random_kv = false;
   int min_runs = 10;
   recipe::Duration min_time{3.0};
-  AdapterBench adapters;
+  AdapterBench adapters = {};
 
   template <class V>
   void fields(V& v) {

@@ -26,8 +26,8 @@ struct Adapter {
   /// Far beyond any use.
   static constexpr double kMostWeight = 1e6;
 
-  std::string name;
-  std::filesystem::path path;
+  std::string name = {};
+  std::filesystem::path path = {};
   double weight = 1;
   bool force = false;
 

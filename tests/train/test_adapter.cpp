@@ -14,7 +14,7 @@ namespace {
 recipe::Model section(const std::filesystem::path& model, const std::filesystem::path& adapter) {
   recipe::Model m;
   m.path = {model.string()};
-  m.adapters = {{adapter}};
+  m.adapters.emplace_back().path = adapter;
   return m;
 }
 

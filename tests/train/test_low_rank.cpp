@@ -437,7 +437,7 @@ TEST_SUITE("train/export_low_rank") {
                                values);
         recipe::Model both;
         both.path = {base.folder.string()};
-        both.adapters = {{folder / "adapter"}};
+        both.adapters.emplace_back().path = folder / "adapter";
         const auto open_merged = [&] { return decode::open_model((folder / "model").string(), 0); };
         const decode::ModelFiles adapted = decode::open_model(both, 0), merged = open_merged();
         CHECK(adapted.fingerprint != base.fingerprint);

@@ -60,15 +60,14 @@ TEST_SUITE("tools/merge_check") {
     train::export_adapter(folder / "a", base, {}, 0, *trainer);
     const model::AdapterBase of = {base.name, base.fingerprint};
     const model::Adapter adapter = model::Adapter::open(folder / "a", c, of);
+    const std::vector<model::WeightedAdapter> one = {{adapter}};
     const auto merged = [&] {
-      std::vector<model::WeightedAdapter> one;
-      one.push_back({model::Adapter::open(folder / "a", c, of)});
-      return model::fused_source(decode::open_model(base.folder.string(), 0).source, std::move(one),
-                                 c);
+      return model::fused_source(decode::open_model(base.folder.string(), 0).source, one, c);
     };
+    const auto again = merged();
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const tools::MergeCheck found =
-          tools::check_merged(*base.source, *merged(), adapter, c, dtype, {});
+          tools::check_merged(*base.source, *merged(), *again, one, c, dtype, {});
       CHECK(found.inside == set.size);
       CHECK(found.inside + found.outside == model::n_params(c));
       CHECK(found.whole == 0);
@@ -77,7 +76,7 @@ TEST_SUITE("tools/merge_check") {
         Spoiled source(merged(), weight, layer, row, col);
         source.config = c;
         return error_text(
-            [&] { tools::check_merged(*base.source, source, adapter, c, dtype, {}); });
+            [&] { tools::check_merged(*base.source, source, *again, one, c, dtype, {}); });
       };
       for (const Weight weight : model::adapter_weights()) {
         const io::Shape shape = model::weight_shape(weight, c);
