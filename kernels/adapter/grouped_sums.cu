@@ -141,16 +141,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     steps.copy(stage, stage);
   }
   if (p.groups.settled) cuda::wait_for_previous();  // for x and y
-  const auto place = [&](int i) -> Y* {
-    const int32_t row = rows[i / kSliceColumns];
-    const int column = slice.begin + i % kSliceColumns;
-    if (row < 0 || column >= slice.target.width) return nullptr;
-    return static_cast<Y*>(p.y) + row * p.y_stride + slice.target.first + column;
-  };
-  // All that the thread adds to where rows are few: read before it is needed.
-  const int thread = static_cast<int>(threadIdx.x);
-  const Y* const first_place = place(thread);
-  const float first_y = first_place != nullptr ? cuda::to_float(*first_place) : 0.0f;
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
     steps.load(index[stage], x[stage]);
@@ -190,12 +180,15 @@ __global__ void __launch_bounds__(kThreads, 2)
         parts[warp % kAlong * kRowFloats + (lane / 4 + i / 2 * 8) * kSliceColumns + first_column +
               c * 8 + lane % 4 * 2 + i % 2] = sums[c][i];
   __syncthreads();
-  for (int i = thread; i < kRowFloats && rows[i / kSliceColumns] >= 0; i += kThreads) {
-    Y* const y = place(i);
-    if (y == nullptr) continue;
+  for (int i = static_cast<int>(threadIdx.x); i < kRowFloats; i += kThreads) {
+    const int32_t row = rows[i / kSliceColumns];
+    if (row < 0) break;  // and so are those of the rows after it
+    const int column = slice.begin + i % kSliceColumns;
+    if (column >= slice.target.width) continue;
     float sum = 0;
     for (int w = 0; w < kAlong; ++w) sum += parts[w * kRowFloats + i];
-    *y = cuda::from_float<Y>((i == thread ? first_y : cuda::to_float(*y)) + sum);
+    Y* const y = static_cast<Y*>(p.y) + row * p.y_stride + slice.target.first + column;
+    *y = cuda::from_float<Y>(cuda::to_float(*y) + sum);
   }
 }
 
