@@ -83,8 +83,8 @@ TEST_SUITE("cli/named_adapters") {
   TEST_CASE("the plan lists adapters and bytes") {
     const Case c;
     for (const char* use : {"mix", "switch"}) {
-      const Outcome o =
-          c.run("prompts.jsonl", {"-s", std::string("run.adapters=") + use, "--dry-run", "--json"});
+      const Outcome o = c.run("prompts.jsonl", {"-s", std::string("run.adapters=") + use,
+                                                "--dry-run", "--format", "jsonl"});
       CAPTURE(o.err);
       REQUIRE(o.status == 0);
       const auto plan = nlohmann::json::parse(o.out);
@@ -100,6 +100,7 @@ TEST_SUITE("cli/named_adapters") {
   TEST_CASE("names that do not go together are told in one line") {
     const Case c;
     c.folder.write("wrong.jsonl", "{\"prompt\": \"a\", \"adapter\": \"t\"}\n");
+    c.folder.write("plain.jsonl", "{\"prompt\": \"a\"}\n");
     c.folder.write("number.jsonl", "{\"prompt\": \"a\", \"adapter\": 1}\n");
     const Outcome wrong = c.run("wrong.jsonl");
     CHECK(wrong.status == 4);
@@ -118,7 +119,7 @@ TEST_SUITE("cli/named_adapters") {
     CHECK(twice.err.find("two adapters are called 'f'") != std::string::npos);
     CHECK(with("[]").status == 4);
     const Outcome merged =
-        c.run("one.jsonl", {"-s", "model.adapters=[]", "-s", "run.adapters=mix"});
+        c.run("plain.jsonl", {"-s", "model.adapters=[]", "-s", "run.adapters=mix"});
     CHECK(merged.status == 3);
     // Tools whose prompts name nothing.
     const Outcome bench = run_process(
