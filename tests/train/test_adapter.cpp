@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "model/adapters/adapter.h"
 #include "temporary_folder.h"
 #include "train/export/export_adapter.h"
@@ -67,6 +69,21 @@ TEST_SUITE("train/adapter") {
       const std::string fingerprint = decode::open_model(both, 0).fingerprint;
       CHECK(fingerprint != base.fingerprint);
       CHECK(decode::open_model(both, 0).fingerprint == fingerprint);
+      // Nor are those of another weight, or of more adapters, in whichever order.
+      const auto of_weights = [&](std::vector<double> weights) {
+        recipe::Model m = both;
+        m.adapters.clear();
+        for (const double weight : weights) {
+          m.adapters.push_back(both.adapters.front());
+          m.adapters.back().weight = weight;
+        }
+        return decode::open_model(m, 0).fingerprint;
+      };
+      CHECK(of_weights({1}) == fingerprint);
+      std::set<std::string> all = {base.fingerprint};
+      for (const auto& weights :
+           std::vector<std::vector<double>>{{1}, {0.5}, {1, 0.5}, {0.5, 1}, {0.5, 0.5}})
+        CHECK(all.insert(of_weights(weights)).second);
       trainer->step({&batch, 1});
       train::export_adapter(folder / "adapter", base, {}, 0, *trainer);
       CHECK(decode::open_model(both, 0).fingerprint != fingerprint);
