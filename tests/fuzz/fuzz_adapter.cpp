@@ -1,10 +1,11 @@
 // The tensors of an adapter, to the smallest model there can be; one that is accepted is merged. An
 // input that begins as JSON is an adapter of PEFT: its configuration, a zero byte, its tensors; its
-// factors are also brought to rank 1.
+// factors are also brought to rank 1. Either is read as a list too, alone and with itself.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
-#include "model/adapters/adapter.h"
+#include "model/adapters/fused_source.h"
 #include "model/adapters/low_rank_factors.h"
 #include "state_model.h"
 #include "target.h"
@@ -26,6 +27,48 @@ void merge_all(const Merge& merge) {
 void check_finite(const std::vector<float>& rows) {
   for (const float x : rows)
     if (!(x - x == 0)) throw std::logic_error("a weight that is not finite");
+}
+
+/// The weights of the model, or with adapters, in f32.
+std::vector<float> weights(const std::vector<model::WeightedAdapter>& adapters,
+                           model::Weight weight) {
+  const model::ModelConfig& config = fuzz::state_model().config;
+  const io::Shape shape = model::weight_shape(weight, config);
+  std::vector<float> rows(static_cast<size_t>(shape[0] * shape[1]));
+  const auto source = model::fused_source(model::synthetic_source(config, 1), adapters, config);
+  source->rows(weight, 0, 0, shape[0], DType::f32, rows.data());
+  std::vector<bf16> narrow(rows.size());
+  source->rows(weight, 0, 0, shape[0], DType::bf16, narrow.data());
+  return rows;
+}
+
+/// One of slices is its values where it has any; with itself at 0.5 it adds half the change, and
+/// elements that it does not hold have the base's bits.
+void read_list(const model::AnyAdapter& adapter) {
+  const auto* const slices = std::get_if<model::Adapter>(&adapter);
+  for (const model::Weight weight : model::adapter_weights()) {
+    const std::vector<float> base = weights({}, weight), one = weights({{adapter}}, weight),
+                             sum = weights({{adapter}, {adapter, 0.5f}}, weight);
+    if (slices == nullptr) continue;
+    std::vector<float> replaced = base;
+    const auto columns =
+        static_cast<size_t>(model::weight_shape(weight, fuzz::state_model().config)[1]);
+    slices->replace(weight, 0, 0, static_cast<int64_t>(base.size() / columns), DType::f32,
+                    replaced.data());
+    if (std::memcmp(one.data(), replaced.data(), one.size() * sizeof(float)) != 0)
+      throw std::logic_error("one adapter's values are not those of the list");
+    const auto index = slices->index(weight, 0);
+    for (size_t i = 0; i < base.size(); ++i) {
+      const size_t feature = model::takes_columns(weight) ? i % columns : i / columns;
+      float want = base[i];
+      if (std::ranges::binary_search(index, static_cast<int32_t>(feature))) {
+        want += replaced[i] - base[i];
+        want += 0.5f * (replaced[i] - base[i]);
+      }
+      if (std::isfinite(want) && sum[i] != want)
+        throw std::logic_error("the sum of a list is another");
+    }
+  }
 }
 
 void shorten(const model::LowRankAdapter& adapter) {
@@ -55,6 +98,7 @@ void read_peft(std::span<const uint8_t> input) {
   merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
     adapter.merge(weight, 0, 0, shape[0], rows);  // products of finite numbers may overflow
   });
+  read_list(adapter);
   if (!adapter.scales_rows()) shorten(adapter);
 }
 
@@ -75,5 +119,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (static_cast<int64_t>(adapter.values(weight, 0).size()) != n * other)
         throw std::logic_error("values that are not those of the index");
     });
+    read_list(adapter);
   });
 }
