@@ -107,7 +107,7 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
     args.window = source.window;
     // Lists of copies come with where the range begins.
     const bool by_step = near && source.lists.ids == nullptr;
-    args.seq_key_lo = by_step ? step.near_lo : source.seq_key_lo;
+    args.seq_key_lo = by_step ? a.step.near_lo : source.seq_key_lo;
     args.lists = by_step ? KeyLists{} : source.lists;
   };
   if (!asks && plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr && !plan.far &&

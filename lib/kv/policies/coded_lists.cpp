@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 
 #include "base/error.h"
 #include "kernels/selection/tail_numbers.h"
@@ -78,10 +77,14 @@ CodedLists::CodedLists(const recipe::Hybrid& spec, uint64_t seed, const Bounds& 
 void CodedLists::check_room() const {
   const int64_t has = bounds_.block_shared_bytes;
   if (has == 0 || choice_shared_bytes(max_keys_, heads_a_list()) <= has) return;
-  const auto sizes = std::views::iota(0, max_keys_);
-  const auto first_too_many = std::ranges::partition_point(
-      sizes, [&](int keys) { return choice_shared_bytes(keys, heads_a_list()) <= has; });
-  const auto most = std::max<std::ptrdiff_t>(first_too_many - sizes.begin() - 1, 0);
+  int first_too_many = 0;
+  for (int n = max_keys_; n > 0;) {  // a bisection: n sizes from there on may be the first
+    const int half = n / 2;
+    const bool fits = choice_shared_bytes(first_too_many + half, heads_a_list()) <= has;
+    if (fits) first_too_many += half + 1;
+    n = fits ? n - half - 1 : half;
+  }
+  const int most = std::max(first_too_many - 1, 0);
   throw Error::make(ErrorKind::device, "cache.kind",
                     "hybrid chooses among up to {} indexed tokens of a sequence on this GPU, which "
                     "has {} bytes of shared memory a block, found room for {}",

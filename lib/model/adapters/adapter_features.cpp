@@ -63,7 +63,7 @@ std::vector<int32_t> sliced_features(std::span<const WeightedAdapter> adapters, 
         slices != nullptr && given.weight != 0)
       std::ranges::copy(slices->index(weight, layer), std::back_inserter(all));
   std::ranges::sort(all);
-  all.erase(std::ranges::unique(all).begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
 }
 

@@ -122,7 +122,8 @@ NamedAdapter synthetic_adapter(const SyntheticAdapter& shape, const std::string&
   AnyAdapter adapter = shape.low_rank ? AnyAdapter(factors(shape, config, seed, bytes))
                                       : AnyAdapter(slices(shape, config, base, seed, bytes));
   // Moved, a vector's elements stay where they are.
-  const auto held = std::make_shared<const InMemory>(std::move(bytes), std::move(adapter));
+  const auto held =
+      std::make_shared<const InMemory>(InMemory{std::move(bytes), std::move(adapter)});
   return {.name = name,
           .adapter = std::shared_ptr<const AnyAdapter>(held, &held->adapter),
           .weight = 1};

@@ -115,12 +115,13 @@ train::RunIdentity TrainingRun::identity() const {
                                          "/data/val_path",
                                          "/model/path"};
   const nlohmann::json flat = (*point_.record)["effective"].flatten();
-  for (const auto& [key, value] : flat.items()) {
+  for (const auto& item : flat.items()) {
+    const std::string& key = item.key();
     if (std::ranges::any_of(free, [&](const std::string& f) { return key.starts_with(f); }))
       continue;
     std::string name = key.substr(1);
     std::ranges::replace(name, '/', '.');
-    id.settings[name] = value.dump();
+    id.settings[name] = item.value().dump();
   }
   return id;
 }

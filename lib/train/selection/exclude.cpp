@@ -57,7 +57,7 @@ Excluded units_of_adapters(std::span<const std::filesystem::path> folders,
   for (LayerUnits& layer : excluded.units)
     for (std::vector<int32_t>& all : layer) {
       std::ranges::sort(all);
-      all.erase(std::ranges::unique(all).begin(), all.end());
+      all.erase(std::unique(all.begin(), all.end()), all.end());
     }
   return excluded;
 }
