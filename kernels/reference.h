@@ -18,4 +18,12 @@ T from_double(double x) {
     return static_cast<float>(x);
 }
 
+/// Writes number i of an array of f32 or bf16.
+inline void put(void* to, DType type, int64_t i, double x) {
+  if (type == DType::bf16)
+    static_cast<bf16*>(to)[i] = from_double<bf16>(x);
+  else
+    static_cast<float*>(to)[i] = from_double<float>(x);
+}
+
 }  // namespace tandem

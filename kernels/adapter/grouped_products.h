@@ -67,8 +67,8 @@ inline constexpr int kDotParts = 16;
 
 /// y[r, index[j]] (+)= x[r] . values[j] over the part of each row's adapter: rows of a matrix that
 /// an adapter changes (S2FT's output slices), or LoRA's first factor.
-/// numerics f32 accumulation in an order that `in` alone fixes, and on a GPU `most`; the bits of a row
-///          depend on no other row and no group. |y - ref| <= (in + 3) eps_f32 of the sums of
+/// numerics f32 accumulation in an order that `in` alone fixes, and on a GPU `most`; the bits of a
+///          row depend on no other row and no group. |y - ref| <= (in + 3) eps_f32 of the sums of
 ///          magnitudes, and one rounding to y_type
 /// cost     reads each value once a group
 /// errors   none (preconditions checked by ops)
@@ -78,8 +78,8 @@ GroupedDotsFn grouped_dots_ref, grouped_dots_scalar, grouped_dots_avx2, grouped_
     grouped_dots_avx512_bf16;
 /// The same on a GPU, with pointers into device memory. No work still on the stream may write
 /// values or indices. A kernel whose groups are not settled waits before it lets others begin.
-/// cost     of bf16 where `in` is a multiple of 8 and rows are 16-byte aligned on tensor cores; else
-///          plain
+/// cost     of bf16 where `in` is a multiple of 8 and rows are 16-byte aligned on tensor cores;
+///          else plain
 void grouped_dots_cuda(const GroupedDotsParams&, Stream);
 
 /// Columns of y that one of an adapter's parts adds to.
@@ -113,9 +113,9 @@ inline int sum_blocks(const GroupedSumsParams& p) {
 
 /// y[r, first + c] += sum_j x[r, index[j]] values[j, c] over the parts of each row's adapter:
 /// columns of a matrix that an adapter changes (S2FT's input slices), or LoRA's second factor.
-/// numerics f32 accumulation in an order that n alone fixes, and on a GPU `most`; the bits of a row depend on no other row
-///          and no group. |y - ref| <= (n + 3) eps_f32 of the sums of magnitudes, y before among
-///          them, and one rounding to y_type
+/// numerics f32 accumulation in an order that n alone fixes, and on a GPU `most`; the bits of a
+///          row depend on no other row and no group. |y - ref| <= (n + 3) eps_f32 of the sums of
+///          magnitudes, y before among them, and one rounding to y_type
 /// cost     reads each value once a group
 /// errors   none (preconditions checked by ops)
 /// blocks   group g's block b is g * sum_blocks + b
@@ -123,8 +123,8 @@ using GroupedSumsFn = void(const GroupedSumsParams&, Range blocks);
 GroupedSumsFn grouped_sums_ref, grouped_sums_scalar, grouped_sums_avx2, grouped_sums_avx512,
     grouped_sums_avx512_bf16;
 /// The same on a GPU, as grouped_dots_cuda.
-/// cost     of bf16 where targets are multiples of 8 and values 16-byte aligned on tensor cores; else
-///          plain
+/// cost     of bf16 where targets are multiples of 8 and values 16-byte aligned on tensor cores;
+///          else plain
 void grouped_sums_cuda(const GroupedSumsParams&, Stream);
 
 }  // namespace tandem

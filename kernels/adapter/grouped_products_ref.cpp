@@ -6,13 +6,6 @@
 namespace tandem {
 namespace {
 
-void put(void* to, DType type, int64_t at, double x) {
-  if (type == DType::bf16)
-    static_cast<bf16*>(to)[at] = from_double<bf16>(x);
-  else
-    static_cast<float*>(to)[at] = from_double<float>(x);
-}
-
 /// Calls visit for each row of a group.
 template <class F>
 void for_rows(const RowGroups& groups, int group, F&& visit) {

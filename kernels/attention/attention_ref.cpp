@@ -10,13 +10,6 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-void put(void* p, DType dtype, size_t i, double x) {
-  if (dtype == DType::f32)
-    static_cast<float*>(p)[i] = static_cast<float>(x);
-  else
-    static_cast<bf16*>(p)[i] = to_bf16(static_cast<float>(x));
-}
-
 /// Slot of a sequence's row 0.
 int first_slot(const AttentionParams& p, int s) {
   return p.base[s] + (p.tentative == nullptr ? 0 : p.tentative[s]);

@@ -7,13 +7,6 @@
 namespace tandem {
 namespace {
 
-void put(void* to, DType type, int64_t at, double x) {
-  if (type == DType::bf16)
-    static_cast<bf16*>(to)[at] = from_double<bf16>(x);
-  else
-    static_cast<float*>(to)[at] = from_double<float>(x);
-}
-
 /// Row `row` of W times row r of x.
 double product(const GateUpChannelsParams& p, int64_t r, int64_t row) {
   double sum = p.bias != nullptr ? p.bias[row] : 0;

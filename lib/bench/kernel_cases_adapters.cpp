@@ -75,38 +75,45 @@ PreparedCase prepare_dots(const KernelShapes& s, int rows) {
   return {.run = run, .mismatch = mismatch};
 }
 
+void clear(const OwnedTensor& t) { std::fill_n(t.as<float>(), t.view().elements(), 0.0f); }
+
+/// The check of y, to which `n` columns of each row of x were added when it was 0.
+/// shapes   y [rows, width] f32, x [rows, x_width]
+std::function<std::string()> sums_mismatch(const OwnedTensor& y, const OwnedTensor& x,
+                                           const std::shared_ptr<Adapters>& a, int n) {
+  const OwnedTensor want(DType::f32, {y.view().rows(), y.view().row_size()});
+  return [=] {
+    clear(want);
+    const auto width = static_cast<int32_t>(y.view().row_size());
+    const GroupedSumsParams p{.y = want.raw(),
+                              .x = x.raw(),
+                              .parts = a->parts.data(),
+                              .groups = a->groups(),
+                              .y_stride = width,
+                              .x_stride = x.view().row_size(),
+                              .part_stride = 1,
+                              .most = n,
+                              .n_targets = 1,
+                              .targets = {{0, width, 0}},
+                              .type = x.view().dtype(),
+                              .y_type = DType::f32};
+    grouped_sums_ref(p, {0, a->n_groups * sum_blocks(p)});
+    return find_mismatch(y, want, 2 * spacing(DType::f32), kAbsolute);
+  };
+}
+
 /// x W^T of columns, and `n` of them of x.
 PreparedCase prepare_sums(const KernelShapes& s, int rows) {
   const DType dtype = s.act();
   const auto a = std::make_shared<Adapters>(dtype, rows, s.slices, s.dim, s.dim, 3);
   const auto x = OwnedTensor::random(dtype, {rows, s.dim}, 4);
-  const OwnedTensor y(DType::f32, {rows, s.dim}), want(DType::f32, {rows, s.dim});
+  const OwnedTensor y(DType::f32, {rows, s.dim});
   const GroupedTarget all{0, s.dim, 0};
-  const auto clear = [](const OwnedTensor& t) {
-    std::fill_n(t.as<float>(), t.view().elements(), 0.0f);
-  };
   clear(y);
   const auto run = [=] {
     ops::grouped_sums(y, x, a->parts.data(), 1, s.slices, {&all, 1}, a->groups());
   };
-  const auto mismatch = [=] {
-    clear(want);
-    const GroupedSumsParams p{.y = want.raw(),
-                              .x = x.raw(),
-                              .parts = a->parts.data(),
-                              .groups = a->groups(),
-                              .y_stride = s.dim,
-                              .x_stride = s.dim,
-                              .part_stride = 1,
-                              .most = s.slices,
-                              .n_targets = 1,
-                              .targets = {all},
-                              .type = dtype,
-                              .y_type = DType::f32};
-    grouped_sums_ref(p, {0, rows * sum_blocks(p)});
-    return find_mismatch(y, want, 2 * spacing(DType::f32), kAbsolute);
-  };
-  return {.run = run, .mismatch = mismatch};
+  return {.run = run, .mismatch = sums_mismatch(y, x, a, s.slices)};
 }
 
 /// Both products of low-rank factors.
@@ -115,35 +122,14 @@ PreparedCase prepare_factors(const KernelShapes& s, int rows) {
   const auto a = std::make_shared<Adapters>(dtype, rows, s.rank, s.dim, s.rank, 5);
   const auto b = std::make_shared<Adapters>(dtype, rows, s.rank, s.dim, s.rank, 6);
   const auto x = OwnedTensor::random(dtype, {rows, s.dim}, 7);
-  const OwnedTensor inner(dtype, {rows, s.rank}), y(DType::f32, {rows, s.dim}),
-      want(DType::f32, {rows, s.dim});
+  const OwnedTensor inner(dtype, {rows, s.rank}), y(DType::f32, {rows, s.dim});
   const GroupedTarget all{0, s.dim, 0};
-  const auto clear = [](const OwnedTensor& t) {
-    std::fill_n(t.as<float>(), t.view().elements(), 0.0f);
-  };
   clear(y);
   const auto run = [=] {
     ops::grouped_dots(inner, x, a->parts.data(), 1, s.rank, a->groups(), ops::Accumulate::no);
     ops::grouped_sums(y, inner, b->parts.data(), 1, s.rank, {&all, 1}, b->groups());
   };
-  const auto mismatch = [=] {
-    clear(want);
-    const GroupedSumsParams p{.y = want.raw(),
-                              .x = inner.raw(),
-                              .parts = b->parts.data(),
-                              .groups = b->groups(),
-                              .y_stride = s.dim,
-                              .x_stride = s.rank,
-                              .part_stride = 1,
-                              .most = s.rank,
-                              .n_targets = 1,
-                              .targets = {all},
-                              .type = dtype,
-                              .y_type = DType::f32};
-    grouped_sums_ref(p, {0, rows * sum_blocks(p)});
-    return find_mismatch(y, want, 2 * spacing(DType::f32), kAbsolute);
-  };
-  return {.run = run, .mismatch = mismatch};
+  return {.run = run, .mismatch = sums_mismatch(y, inner, b, s.rank)};
 }
 
 }  // namespace

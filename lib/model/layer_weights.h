@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #include "ops/linear.h"
 
@@ -19,6 +20,10 @@ struct LayerNorms {
 enum class LayerPart : uint8_t { attention, ffn, rest };
 inline constexpr std::array kLayerParts = {LayerPart::attention, LayerPart::ffn, LayerPart::rest};
 
+/// The matrices of a layer as they are packed.
+enum class LayerMatrix : uint8_t { qkv, wo, gate_up, w_down };
+inline constexpr int kLayerMatrices = 4;
+
 /// Packed weights of one layer. qkv stacks wq, wk, wv; gate_up stacks w_gate and w_up: one product
 /// each instead of three and two. Of a part that passes through a LayerStream nothing is here.
 struct LayerWeights {
@@ -30,6 +35,15 @@ struct LayerWeights {
   ops::PackedWeights rest_gate_up;  // [2 (ffn_dim - set), dim]
   ops::PackedWeights rest_down;     // [dim, ffn_dim - set]
   LayerNorms norms;
+
+  const ops::PackedWeights& matrix(LayerMatrix of) const {
+    constexpr std::array kMatrices = {&LayerWeights::qkv, &LayerWeights::wo, &LayerWeights::gate_up,
+                                      &LayerWeights::w_down};
+    return this->*kMatrices[static_cast<size_t>(of)];
+  }
+  ops::PackedWeights& matrix(LayerMatrix of) {
+    return const_cast<ops::PackedWeights&>(std::as_const(*this).matrix(of));
+  }
 };
 
 }  // namespace tandem::model

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "model/layer_weights.h"
 #include "tensor/tensor.h"
 
 namespace tandem::kv {
@@ -8,10 +9,6 @@ struct Step;
 }
 
 namespace tandem::model {
-
-/// The matrices of a layer as they are packed.
-enum class LayerMatrix : uint8_t { qkv, wo, gate_up, w_down };
-inline constexpr int kLayerMatrices = 4;
 
 /// Additions to the products of a layer's matrices: adapters that are trained, or served apart from
 /// the weights. Attached to a model (Llama::attach), it is called after each dense product; for a

@@ -1,79 +1,13 @@
 // Named adapters next to the weights of one model, or in turn in them.
 #include <doctest/doctest.h>
 
-#include "adapter_case.h"
+#include "adapter_engines.h"
 #include "error_text.h"
-#include "generate_runs.h"
-#include "temporary_folder.h"
 
 using namespace tandem;
 using namespace tandem::test;
 using decode::AdapterUse;
 using decode::Engine;
-using model::Weight;
-
-namespace {
-
-constexpr const char* kModel = "tiny-2m";
-
-/// Three adapters of tiny-2m: of columns, of rows of all kinds, and of low-rank factors.
-struct Adapters {
-  TemporaryFolder folder;
-  std::filesystem::path model = tiny_model(kModel);
-  std::vector<std::filesystem::path> paths;
-
-  Adapters() {
-    paths.push_back(write_slices(folder / "columns", model, {.seed = 1}));
-    paths.push_back(write_slices(
-        folder / "rows", model,
-        {.seed = 2,
-         .share = 0.3,
-         .weights = {Weight::wq, Weight::wk, Weight::wv, Weight::w_gate, Weight::w_up}}));
-    paths.push_back(write_factors(folder / "factors", model, {.seed = 3}));
-  }
-  recipe::Model section(bool named, size_t only = 99) const {
-    recipe::Model m;
-    m.path = {model.string()};
-    for (size_t i = 0; i < paths.size(); ++i) {
-      if (only != 99 && i != only) continue;
-      recipe::Adapter a;
-      if (named) a.name = "a" + std::to_string(i);
-      a.path = paths[i];
-      m.adapters.push_back(a);
-    }
-    return m;
-  }
-  /// The engine with all of them as names.
-  std::unique_ptr<Engine> engine(AdapterUse use, const Setup& s = {}) const {
-    decode::EngineSpec spec = engine_spec(s);
-    spec.adapters = use;
-    return std::make_unique<Engine>(decode::open_model(section(true), 0), spec, nullptr, s.queue);
-  }
-  /// One with an adapter merged into its weights when they were loaded; -1: none.
-  std::unique_ptr<Engine> merged(int adapter, const Setup& s = {}) const {
-    recipe::Model m = section(false, static_cast<size_t>(adapter));
-    if (adapter < 0) m.adapters.clear();
-    return std::make_unique<Engine>(decode::open_model(m, 0), engine_spec(s), nullptr, s.queue);
-  }
-};
-
-/// Logits of a prompt's last token and of three tokens after it, under an adapter.
-std::vector<Row> rows_of(Engine& engine, int adapter, const Ids& ids) {
-  const int slot = engine.cache().create();
-  if (engine.spec().adapters != AdapterUse::none) engine.use_adapter(slot, adapter);
-  std::vector<Row> rows = {prefill(engine, slot, std::span(ids).first(ids.size() - 3))};
-  for (Row& row : extend_each(engine, slot, std::span(ids).last(3))) rows.push_back(std::move(row));
-  engine.cache().release(slot);
-  return rows;
-}
-
-double worst(const std::vector<Row>& a, const std::vector<Row>& b) {
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = worse(most, max_difference(a[i], b[i]));
-  return most;
-}
-
-}  // namespace
 
 TEST_SUITE("decode/adapters") {
   TEST_CASE("an adapter next to the weights says what the merged one says, in f32") {
@@ -191,9 +125,10 @@ TEST_SUITE("decode/adapters") {
   TEST_CASE("DoRA is switched, not mixed") {
     TemporaryFolder folder;
     recipe::Model m;
-    m.path = {tiny_model(kModel).string()};
+    m.path = {tiny_model(Adapters::kModel).string()};
     recipe::Adapter a;
-    a.path = write_factors(folder / "dora", tiny_model(kModel), {.seed = 4, .dora = true});
+    a.path =
+        write_factors(folder / "dora", tiny_model(Adapters::kModel), {.seed = 4, .dora = true});
     m.adapters = {a};
     Engine merged(decode::open_model(m, 0), engine_spec({}));
     m.adapters[0].name = "d";

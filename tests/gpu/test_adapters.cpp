@@ -1,20 +1,17 @@
 // Several adapters in one batch on a GPU, and adapters written into its weights.
 #include <cstring>
 
-#include "adapter_case.h"
-#include "generate_runs.h"
+#include "adapter_engines.h"
 #include "gpu/device_buffer.h"
 #include "kernels/grouped_case.h"
 #include "kernels/reference.h"
 #include "model/adapters/low_rank_merge.h"
 #include "ops/adapters.h"
-#include "temporary_folder.h"
 
 using namespace tandem;
 using namespace tandem::test;
 using decode::AdapterUse;
 using decode::Engine;
-using model::Weight;
 
 namespace {
 
@@ -137,59 +134,6 @@ void check(GroupedCase& c) {
     }
 }
 
-constexpr const char* kModel = "tiny-2m";
-
-struct Adapters {
-  TemporaryFolder folder;
-  std::filesystem::path model = tiny_model(kModel);
-  recipe::Model section;
-
-  Adapters() {
-    section.path = {model.string()};
-    const auto add = [&](const std::filesystem::path& path) {
-      recipe::Adapter a;
-      a.name = "a" + std::to_string(section.adapters.size());
-      a.path = path;
-      section.adapters.push_back(a);
-    };
-    add(write_slices(folder / "columns", model, {.seed = 1}));
-    add(write_slices(
-        folder / "rows", model,
-        {.seed = 2,
-         .share = 0.3,
-         .weights = {Weight::wq, Weight::wk, Weight::wv, Weight::w_gate, Weight::w_up}}));
-    add(write_factors(folder / "factors", model, {.seed = 3}));
-  }
-  std::unique_ptr<Engine> engine(AdapterUse use, DType dtype, Device device) const {
-    decode::EngineSpec spec = engine_spec({.compute = dtype, .device = device});
-    spec.adapters = use;
-    return std::make_unique<Engine>(decode::open_model(section, 0), spec);
-  }
-  std::unique_ptr<Engine> merged(int adapter, DType dtype, Device device) const {
-    recipe::Model m = section;
-    m.adapters.clear();
-    if (adapter >= 0) m.adapters = {section.adapters[static_cast<size_t>(adapter)]};
-    if (adapter >= 0) m.adapters[0].name.clear();
-    return std::make_unique<Engine>(decode::open_model(m, 0),
-                                    engine_spec({.compute = dtype, .device = device}));
-  }
-};
-
-std::vector<Row> rows_of(Engine& engine, int adapter, const Ids& ids) {
-  const int slot = engine.cache().create();
-  if (engine.spec().adapters != AdapterUse::none) engine.use_adapter(slot, adapter);
-  std::vector<Row> rows = {prefill(engine, slot, std::span(ids).first(ids.size() - 3))};
-  for (Row& row : extend_each(engine, slot, std::span(ids).last(3))) rows.push_back(std::move(row));
-  engine.cache().release(slot);
-  return rows;
-}
-
-double worst(const std::vector<Row>& a, const std::vector<Row>& b) {
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = worse(most, max_difference(a[i], b[i]));
-  return most;
-}
-
 }  // namespace
 
 TEST_SUITE("gpu/adapters") {
@@ -284,16 +228,18 @@ TEST_SUITE("gpu/adapters") {
 
   TEST_CASE("next to the weights as merged; the CPU says the same") {
     const Adapters adapters;
-    const auto mixed = adapters.engine(AdapterUse::mix, DType::f32, kGpu);
-    const auto host = adapters.engine(AdapterUse::mix, DType::f32, {});
+    const auto mixed = adapters.engine(AdapterUse::mix, {.compute = DType::f32, .device = kGpu});
+    const auto host = adapters.engine(AdapterUse::mix);
     const Ids ids = random_ids(*mixed, 150, 5);
     // Products of rows without an adapter are not fused with what stands next to them.
     CHECK(worst(rows_of(*mixed, -1, ids),
-                rows_of(*adapters.merged(-1, DType::f32, kGpu), -1, ids)) < 3e-4);
+                rows_of(*adapters.merged(-1, {.compute = DType::f32, .device = kGpu}), -1, ids)) <
+          3e-4);
     for (int a = 0; a < 3; ++a) {
       CAPTURE(a);
       const std::vector<Row> got = rows_of(*mixed, a, ids);
-      CHECK(worst(got, rows_of(*adapters.merged(a, DType::f32, kGpu), -1, ids)) < 3e-4);
+      CHECK(worst(got, rows_of(*adapters.merged(a, {.compute = DType::f32, .device = kGpu}), -1,
+                               ids)) < 3e-4);
       CHECK(worst(got, rows_of(*host, a, ids)) < 3e-4);
     }
   }
@@ -302,7 +248,7 @@ TEST_SUITE("gpu/adapters") {
     const Adapters adapters;
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CAPTURE(dtype_name(dtype));
-      const auto engine = adapters.engine(AdapterUse::switched, dtype, kGpu);
+      const auto engine = adapters.engine(AdapterUse::switched, {.compute = dtype, .device = kGpu});
       const Ids ids = random_ids(*engine, 40, 6);
       std::map<int, std::vector<Row>> first;
       first[-1] = rows_of(*engine, -1, ids);
@@ -312,7 +258,8 @@ TEST_SUITE("gpu/adapters") {
         first[a] = rows_of(*engine, a, ids);
         // w_down lies by input here, so that sums differ in order.
         const double bound = dtype == DType::f32 ? 3e-4 : 0.5;
-        CHECK(worst(first[a], rows_of(*adapters.merged(a, dtype, kGpu), -1, ids)) < bound);
+        CHECK(worst(first[a], rows_of(*adapters.merged(a, {.compute = dtype, .device = kGpu}), -1,
+                                      ids)) < bound);
         CHECK(worst(first[a], first[-1]) > 0.05);
       }
       for (const int a : {0, 1, 2, 0, -1, 2, -1, 1, -1}) {
@@ -326,7 +273,7 @@ TEST_SUITE("gpu/adapters") {
   TEST_CASE("recorded steps serve any mixture; text is that of each adapter alone") {
     const Adapters adapters;
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const auto mixed = adapters.engine(AdapterUse::mix, dtype, kGpu);
+      const auto mixed = adapters.engine(AdapterUse::mix, {.compute = dtype, .device = kGpu});
       std::vector<decode::Request> requests;
       const int of[] = {1, 0, -1, 1, 2, 0, 1, 2, -1};
       for (size_t i = 0; i < std::size(of); ++i) {

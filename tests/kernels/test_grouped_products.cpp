@@ -115,19 +115,22 @@ TEST_SUITE("kernels/grouped_products") {
   TEST_CASE("rows beyond the last sequence, and sequences without an adapter, are in no group") {
     const int32_t of_slot[] = {1, -1, 0}, slot[] = {2, 0, 1}, begin[] = {0, 20, 21, 22};
     int32_t adapter[4], rows[4 * kGroupRows], n = -1, of_row[30];
-    group_rows_cpu({.adapter = adapter,
-                    .rows = rows,
-                    .n = &n,
-                    .of_row = of_row,
-                    .of_slot = of_slot,
-                    .slot = slot,
-                    .row_begin = begin,
-                    .n_seqs = 3,
-                    .n_rows = 30,
-                    .n_adapters = 2,
-                    .most = most_groups(30, 2),
-                    .max_rows = 20},
-                   {0, 1});
+    const auto group = [&](int max_rows) {
+      group_rows_cpu({.adapter = adapter,
+                      .rows = rows,
+                      .n = &n,
+                      .of_row = of_row,
+                      .of_slot = of_slot,
+                      .slot = slot,
+                      .row_begin = begin,
+                      .n_seqs = 3,
+                      .n_rows = 30,
+                      .n_adapters = 2,
+                      .most = most_groups(30, 2),
+                      .max_rows = max_rows},
+                     {0, 1});
+    };
+    group(20);
     REQUIRE(most_groups(30, 2) <= 4);
     REQUIRE(n == 3);
     CHECK(adapter[0] == 0);
@@ -140,19 +143,7 @@ TEST_SUITE("kernels/grouped_products") {
     CHECK(rows[2 * kGroupRows] == 20);
     CHECK(rows[2 * kGroupRows + 1] == -1);
     // Sequences of too many rows are left out.
-    group_rows_cpu({.adapter = adapter,
-                    .rows = rows,
-                    .n = &n,
-                    .of_row = of_row,
-                    .of_slot = of_slot,
-                    .slot = slot,
-                    .row_begin = begin,
-                    .n_seqs = 3,
-                    .n_rows = 30,
-                    .n_adapters = 2,
-                    .most = most_groups(30, 2),
-                    .max_rows = 19},
-                   {0, 1});
+    group(19);
     REQUIRE(n == 1);
     CHECK(adapter[0] == 1);
     CHECK(rows[0] == 20);

@@ -1,11 +1,11 @@
 #include "model/adapters/adapter_parts.h"
 
-#include <algorithm>
 #include <array>
 #include <numeric>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "model/adapters/adapter_features.h"
 
 namespace tandem::model {
 namespace {
@@ -14,47 +14,10 @@ constexpr std::array kQkv = {Weight::wq, Weight::wk, Weight::wv};
 constexpr std::array kWo = {Weight::wo};
 constexpr std::array kGateUp = {Weight::w_gate, Weight::w_up};
 constexpr std::array kDown = {Weight::w_down};
-/// Rows of a matrix whose columns are read at once: small compared with any plan.
-constexpr int64_t kPieceNumbers = int64_t{1} << 20;
 
 LayerMatrix matrix_of(int i) { return static_cast<LayerMatrix>(i); }
 
 bool has_columns(LayerMatrix of) { return of == LayerMatrix::wo || of == LayerMatrix::w_down; }
-
-/// [out, n] as [n, out].
-std::vector<float> transposed(const std::vector<float>& values, int64_t rows, int64_t columns) {
-  std::vector<float> to(values.size());
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c)
-      to[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
-  return to;
-}
-
-/// Rows of a weight, by feature, into `to` [features, in].
-void base_rows(const WeightSource& base, Weight weight, int layer, int64_t in,
-               std::span<const int32_t> features, float* to) {
-  for (size_t i = 0, n = 0; i < features.size(); i += n) {
-    n = 1;  // neighbours are read at once: those of a head
-    while (i + n < features.size() && features[i + n] == features[i] + static_cast<int32_t>(n)) ++n;
-    base.rows(weight, layer, features[i], features[i] + static_cast<int64_t>(n), DType::f32,
-              to + static_cast<int64_t>(i) * in);
-  }
-}
-
-/// Columns of a weight into `to` [features, out].
-void base_columns(const WeightSource& base, Weight weight, int layer, const io::Shape& shape,
-                  std::span<const int32_t> features, float* to) {
-  const int64_t out = shape[0], in = shape[1], most = std::max<int64_t>(1, kPieceNumbers / in);
-  std::vector<float> piece(static_cast<size_t>(std::min(most, out) * in));
-  for (int64_t begin = 0; begin < out; begin += most) {
-    const int64_t end = std::min(out, begin + most);
-    base.rows(weight, layer, begin, end, DType::f32, piece.data());
-    for (size_t i = 0; i < features.size(); ++i)
-      for (int64_t r = begin; r < end; ++r)
-        to[static_cast<int64_t>(i) * out + r] =
-            piece[static_cast<size_t>((r - begin) * in + features[i])];
-  }
-}
 
 PartNumbers slice_numbers(const NamedAdapter& adapter, const PartShape& shape,
                           const ModelConfig& config, const WeightSource& base) {
@@ -131,6 +94,14 @@ void add_factor_shapes(const LowRankAdapter& adapter, const ModelConfig& config,
 
 }  // namespace
 
+std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {
+  std::vector<float> to(values.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c)
+      to[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+  return to;
+}
+
 std::span<const Weight> stacked_weights(LayerMatrix of) {
   switch (of) {
     case LayerMatrix::qkv:
@@ -204,15 +175,12 @@ std::vector<float> slice_values(const AnyAdapter& adapter, const PartShape& shap
 std::vector<float> base_values(const AnyAdapter& adapter, const PartShape& shape,
                                const ModelConfig& config, const WeightSource& base) {
   const auto& slices = std::get<Adapter>(adapter);
-  std::vector<float> all(static_cast<size_t>(shape.numbers()));
-  float* to = all.data();
+  std::vector<float> all;
   for (const Weight w : stacked_weights(shape.of)) {
-    const std::span<const int32_t> features = slices.index(w, shape.layer);
-    if (has_columns(shape.of))
-      base_columns(base, w, shape.layer, weight_shape(w, config), features, to);
-    else
-      base_rows(base, w, shape.layer, shape.width, features, to);
-    to += std::ssize(features) * shape.width;
+    std::vector<float> values =
+        feature_values(base, w, shape.layer, slices.index(w, shape.layer), config);
+    if (has_columns(shape.of)) values = transposed(values, shape.width, shape.n);
+    all.insert(all.end(), values.begin(), values.end());
   }
   return all;
 }

@@ -71,4 +71,10 @@ std::vector<float> base_values(const AnyAdapter& adapter, const PartShape& shape
 /// The same of the adapter's own values.
 std::vector<float> slice_values(const AnyAdapter& adapter, const PartShape& shape);
 
+/// [rows, columns] as [columns, rows].
+std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns);
+
+/// Bytes of a part, or of a table of parts, in memory that an arena gives for several.
+constexpr size_t aligned_part(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
 }  // namespace tandem::model

@@ -16,10 +16,7 @@
 namespace tandem::model {
 namespace {
 
-constexpr size_t kAlignment = 256;
 constexpr const char* kCopies = "adapters/copies of the base's matrices";
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 std::string item_name(const NamedAdapter& adapter) {
   return fmt::format("adapters/{} and the base's values there", adapter.name);
@@ -38,11 +35,11 @@ std::vector<PartShape> slice_shapes(const NamedAdapter& adapter, const ModelConf
 size_t slices_bytes(const NamedAdapter& adapter, const AdapterSwitch::Spec& spec) {
   size_t bytes = 0, n = 0;
   for (const PartShape& shape : slice_shapes(adapter, spec.config)) {
-    bytes += 2 * aligned(static_cast<size_t>(shape.numbers()) * dtype_bytes(kept_type(spec))) +
-             aligned(static_cast<size_t>(shape.n) * sizeof(int32_t));
+    bytes += 2 * aligned_part(static_cast<size_t>(shape.numbers()) * dtype_bytes(kept_type(spec))) +
+             aligned_part(static_cast<size_t>(shape.n) * sizeof(int32_t));
     ++n;
   }
-  return bytes + (on_gpu(spec) ? 2 * aligned(n * sizeof(SliceWrite)) : 0);
+  return bytes + (on_gpu(spec) ? 2 * aligned_part(n * sizeof(SliceWrite)) : 0);
 }
 
 /// Calls visit(layer, weight) for each matrix that factors change.
@@ -61,9 +58,9 @@ size_t factors_bytes(const NamedAdapter& named, const AdapterSwitch::Spec& spec)
   for_factors(named, spec.config, [&](const LowRankAdapter& adapter, int layer, Weight w) {
     const io::Shape shape = weight_shape(w, spec.config);
     const auto rank = static_cast<size_t>(adapter.rank(w, layer));
-    bytes += aligned(rank * static_cast<size_t>(shape[1]) * sizeof(float)) +
-             aligned(rank * static_cast<size_t>(shape[0]) * sizeof(float));
-    if (adapter.scales_rows()) bytes += aligned(static_cast<size_t>(shape[0]) * sizeof(float));
+    bytes += aligned_part(rank * static_cast<size_t>(shape[1]) * sizeof(float)) +
+             aligned_part(rank * static_cast<size_t>(shape[0]) * sizeof(float));
+    if (adapter.scales_rows()) bytes += aligned_part(static_cast<size_t>(shape[0]) * sizeof(float));
   });
   return bytes;
 }
@@ -85,7 +82,7 @@ size_t matrix_bytes(LayerMatrix of, const AdapterSwitch::Spec& spec) {
     const io::Shape shape = weight_shape(w, spec.config);
     bytes += static_cast<size_t>(shape[0] * shape[1]) * dtype_bytes(spec.dtype);
   }
-  return aligned(bytes);
+  return aligned_part(bytes);
 }
 
 size_t copies_bytes(const AdapterSwitch::Spec& spec) {
@@ -137,15 +134,6 @@ std::vector<float> row_scales(const LowRankAdapter& adapter, int layer, Weight w
   return scales;
 }
 
-/// [n, width] as [width, n].
-std::vector<float> turned(const std::vector<float>& values, int64_t n, int64_t width) {
-  std::vector<float> to(values.size());
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t c = 0; c < width; ++c)
-      to[static_cast<size_t>(c * n + i)] = values[static_cast<size_t>(i * width + c)];
-  return to;
-}
-
 }  // namespace
 
 void AdapterSwitch::plan(const Spec& spec, MemoryPlan& plan) {
@@ -184,17 +172,7 @@ void AdapterSwitch::copy_in(void* to, const void* from, size_t bytes) {
 }
 
 ops::PackedWeights& AdapterSwitch::matrix(int layer, LayerMatrix of) const {
-  LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  switch (of) {
-    case LayerMatrix::qkv:
-      return w.qkv;
-    case LayerMatrix::wo:
-      return w.wo;
-    case LayerMatrix::gate_up:
-      return w.gate_up;
-    default:
-      return w.w_down;
-  }
+  return weights_.layers[static_cast<size_t>(layer)].matrix(of);
 }
 
 void AdapterSwitch::load_slices(size_t adapter, std::byte* memory) {
@@ -207,12 +185,12 @@ void AdapterSwitch::load_slices(size_t adapter, std::byte* memory) {
     const bool columns = shape.of == LayerMatrix::wo || shape.of == LayerMatrix::w_down;
     const ops::PackedWeights& w = matrix(shape.layer, shape.of);
     const auto put = [&](std::vector<float> values) {
-      if (columns && w.input_rows() == nullptr) values = turned(values, shape.n, shape.width);
+      if (columns && w.input_rows() == nullptr) values = transposed(values, shape.n, shape.width);
       std::vector<std::byte> kept(values.size() * dtype_bytes(dtype));
       ops::convert(kept.data(), dtype, values.data(), DType::f32,
                    static_cast<int64_t>(values.size()));
       copy_in(memory, kept.data(), kept.size());
-      return std::exchange(memory, memory + aligned(kept.size()));
+      return std::exchange(memory, memory + aligned_part(kept.size()));
     };
     std::vector<float> values = slice_values(*named.adapter, shape);
     std::vector<float> before = base_values(*named.adapter, shape, spec_.config, base_);
@@ -222,7 +200,7 @@ void AdapterSwitch::load_slices(size_t adapter, std::byte* memory) {
     const std::vector<int32_t> index = slice_features(*named.adapter, shape, spec_.config);
     copy_in(memory, index.data(), index.size() * sizeof(int32_t));
     slices.index.push_back(reinterpret_cast<const int32_t*>(memory));
-    memory += aligned(index.size() * sizeof(int32_t));
+    memory += aligned_part(index.size() * sizeof(int32_t));
     slices.fresh.push_back(put(std::move(values)));
     slices.base.push_back(put(std::move(before)));
     if (!exec_.on_gpu()) continue;
@@ -236,7 +214,7 @@ void AdapterSwitch::load_slices(size_t adapter, std::byte* memory) {
                                       std::pair(&base_writes, &slices.write_base)}) {
     copy_in(memory, writes->data(), bytes);
     *place = reinterpret_cast<const SliceWrite*>(memory);
-    memory += aligned(bytes);
+    memory += aligned_part(bytes);
   }
   exec_.queue->wait();  // for the sources of copies
 }
@@ -246,7 +224,7 @@ void AdapterSwitch::load_factors(size_t adapter, std::byte* memory) {
   const auto put = [&](const std::vector<float>& values) {
     const size_t bytes = values.size() * sizeof(float);
     copy_in(memory, values.data(), bytes);
-    return reinterpret_cast<const float*>(std::exchange(memory, memory + aligned(bytes)));
+    return reinterpret_cast<const float*>(std::exchange(memory, memory + aligned_part(bytes)));
   };
   for_factors(named, spec_.config, [&](const LowRankAdapter& from, int layer, Weight w) {
     Factors f{.layer = layer, .weight = w, .rank = static_cast<int>(from.rank(w, layer))};

@@ -14,18 +14,15 @@
 namespace tandem::model {
 namespace {
 
-constexpr size_t kAlignment = 256;  // of values: kernels read them in pieces of 16 bytes
 constexpr const char *kTable = "adapters/table", *kGroups = "adapters/groups of rows",
                      *kSlots = "adapters/of sequences", *kInner = "activations/of adapters",
                      *kWorkspace = "workspace/adapters";
 /// Rows of a sequence that go in groups: for more, products of matrices read values fewer times.
 constexpr int kMostGrouped = 64;
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 size_t part_bytes(const PartShape& shape, DType dtype) {
-  return aligned(static_cast<size_t>(shape.numbers()) * dtype_bytes(dtype)) +
-         aligned(static_cast<size_t>(shape.n) * sizeof(int32_t));
+  return aligned_part(static_cast<size_t>(shape.numbers()) * dtype_bytes(dtype)) +
+         aligned_part(static_cast<size_t>(shape.n) * sizeof(int32_t));
 }
 
 std::string item_name(const NamedAdapter& adapter) {
@@ -127,7 +124,7 @@ void ServedAdapters::load(int adapter, const WeightSource& base, std::byte* memo
     ops::convert(converted.data(), spec_.dtype, part.values.data(), DType::f32,
                  static_cast<int64_t>(part.values.size()));
     copy_in(memory, converted.data(), converted.size());
-    std::byte* const index = memory + aligned(converted.size());
+    std::byte* const index = memory + aligned_part(converted.size());
     copy_in(index, part.index.data(), part.index.size() * sizeof(int32_t));
     const auto matrix =
         static_cast<size_t>(shape.layer * kLayerMatrices) + static_cast<size_t>(shape.of);

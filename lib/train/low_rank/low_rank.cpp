@@ -45,17 +45,7 @@ const LowRankBuffers::OfMatrix& LowRank::buffers(const At& at) const {
 }
 
 const ops::PackedWeights& LowRank::weights(const At& at) const {
-  const model::LayerWeights& w = model_.weights().layers[static_cast<size_t>(at.layer)];
-  switch (at.of) {
-    case LayerMatrix::qkv:
-      return w.qkv;
-    case LayerMatrix::wo:
-      return w.wo;
-    case LayerMatrix::gate_up:
-      return w.gate_up;
-    default:
-      return w.w_down;
-  }
+  return model_.weights().layers[static_cast<size_t>(at.layer)].matrix(at.of);
 }
 
 Tensor LowRank::factor(int64_t offset, int64_t rows, int64_t cols) const {
