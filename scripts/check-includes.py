@@ -12,7 +12,7 @@ RANK = {
     "base": 0,
     "io": 1, "kernels": 1,
     "recipe": 2, "text": 2, "tensor": 2,
-    "ops": 3,
+    "ops": 3, "ranks": 3,
     "kv": 4,
     "ffn": 5,
     "model": 6,
