@@ -1,4 +1,7 @@
 // kernel-bench: checks every kernel against its reference, then times it.
+#include <fmt/ranges.h>
+
+#include "bench/kernel_cases.h"
 #include "cli/main_wrapper.h"
 #include "tools/kernel_bench.h"
 
@@ -17,8 +20,7 @@ const cli::ToolInfo kInfo{
                  "TANDEM_ISA=avx2 kernel-bench --family sample"},
     .flags = {{.names = "--family",
                .value = "NAME",
-               .text = "embed, norm, linear, rope, attention, silu, sample, loading, lsh, "
-                       "code, attend, tree; repeatable",
+               .text = fmt::format("{}; repeatable", fmt::join(bench::kernel_families(), ", ")),
                .key = "bench.families"}},
     .formats = {"text", "md", "csv", "jsonl"},
     .sweeps = true,

@@ -20,7 +20,7 @@ const cli::ToolInfo kInfo{
          "pig-eval -r pig/eval-ppl-tiny-16m --data recipes/demo/lighthouse-logbook.txt",
          "pig-eval -r pig/eval-attention-tiny-16m --data recipes/demo/lighthouse-logbook.txt "
          "--format jsonl",
-         "pig-eval -r s2ft/eval-commonsense-tiny-16m --sets LLM-Adapters/dataset -o answers.jsonl"},
+         "pig-eval -r s2ft/eval-sets-tiny-16m --sets LLM-Adapters/dataset -o answers.jsonl"},
     .flags = {{.names = "--task",
                .value = "NAME",
                .text =

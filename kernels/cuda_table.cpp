@@ -76,6 +76,8 @@ constexpr CudaTable kTable{
     .write_queries = {write_queries_cuda},
     .move_queries = {move_queries_cuda},
     .host_copy = {host_copy_cuda},
+    .peer_sum = {peer_sum_cuda},
+    .peer_gather = {peer_gather_cuda},
     .post = {post_cuda},
     .await = {await_cuda},
     .hand_over_lists = {hand_over_lists_cuda},

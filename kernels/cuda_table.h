@@ -50,6 +50,7 @@
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
 #include "kernels/probe/probe.h"
+#include "kernels/ranks/peer_sum.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/slot_ids.h"
@@ -117,6 +118,8 @@ struct CudaTable {
   cuda::Bodies<void(const WriteQueriesParams&, Stream)> write_queries;
   cuda::Bodies<void(const MoveQueriesParams&, Stream)> move_queries;
   cuda::Bodies<void(const HostCopyParams&, Stream)> host_copy;
+  cuda::Bodies<void(const PeerSumParams&, Stream)> peer_sum;
+  cuda::Bodies<void(const PeerGatherParams&, Stream)> peer_gather;
   cuda::Bodies<void(const MailboxParams&, Stream)> post;
   cuda::Bodies<void(const MailboxParams&, Stream)> await;
   cuda::Bodies<void(const HandOverListsParams&, Stream)> hand_over_lists;
@@ -221,6 +224,8 @@ struct CudaTable {
     f("write_queries", write_queries);
     f("move_queries", move_queries);
     f("host_copy", host_copy);
+    f("peer_sum", peer_sum);
+    f("peer_gather", peer_gather);
     f("post", post);
     f("await", await);
     f("hand_over_lists", hand_over_lists);

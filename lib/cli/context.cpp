@@ -4,10 +4,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/parallel.h"
 #include "cli/device.h"
+#include "cli/help.h"
 #include "cli/main_wrapper.h"
 #include "cli/search_path.h"
 #include "recipe/load.h"
@@ -117,9 +120,11 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
     out.write(recipe::dump_yaml(fields, &tree));
     throw EarlyExit{0};
   }
+  if (recipe::find_field(fields, "run.world_size") != nullptr) meet(fields);
   if (const auto* threads = recipe::find_field(fields, "run.threads")) {
+    const int here = group_ ? group_->local_size() : 1;
     const int n = threads->value->json().get<int>(), cores = usable_cores();
-    use_threads(n);
+    use_threads(n > 0 ? n : std::max(1, cores / here));
     if (n > cores)
       warn(fmt::format(
           "run.threads: {} threads take turns on {} usable core{}, so that most wait for "
@@ -135,7 +140,68 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
         .hint(cuda::built_in() ? "use --device cpu"
                                : "use --device cpu, or build with a CUDA compiler");
   }
-  if (!dry_run() && !is_set("check")) claim_outputs(fields);
+  if (!dry_run() && !is_set("check") && place_.rank == 0) claim_outputs(fields);
+}
+
+void Context::meet(const recipe::Field& fields) {
+  const auto json = [&](const char* key) { return recipe::find_field(fields, key)->value->json(); };
+  const auto number = [&](const char* key) {
+    const nlohmann::json n = json(key);
+    return n.is_null() ? std::optional<int>() : n.get<int>();
+  };
+  place_ = ranks::find_place({.rank = number("run.rank"),
+                              .world_size = number("run.world_size"),
+                              .rendezvous = json("run.rendezvous").get<std::string>(),
+                              .timeout_s = json("run.timeout").get<double>()},
+                             [](const char* name) { return std::getenv(name); });
+  // A list of GPUs is as many ranks, which this process starts.
+  const int n_gpus = gpus_named(json("run.device").get<std::string>());
+  const bool starts = place_.alone() && n_gpus > 1;
+  if (starts) place_.size = n_gpus;
+  if (place_.alone() || dry_run() || is_set("check")) return;
+  if (starts) start_ranks();
+  if (place_.rank > 0) {
+    terminal.set_verbosity(-1);
+    terminal.set_progress(false);
+    out.mute();
+  }
+  const auto stuck = [&](const Error& error) {
+    if (place_.rank == 0) terminal.error(error);
+    std::_Exit(exit_status(error.kind()));
+  };
+  group_ = std::make_shared<ranks::Group>(
+      place_, facts(fields),
+      ranks::Group::Events{.interrupted = [] { return interrupted() != 0; }, .stuck = stuck});
+  place_.local_rank = group_->local_rank();
+  group_->require_equal("run.device", json("run.device").get<std::string>().substr(0, 4));
+  agree_by([group = group_] { return group->agree_interrupted(); });
+}
+
+void Context::start_ranks() {
+  place_.rendezvous =
+      (std::filesystem::temp_directory_path() / fmt::format("tandem-ranks-{}", ::getpid()))
+          .string();
+  spawned_ = std::make_unique<ranks::Spawned>(place_.size, [&](int rank) {
+    return std::vector<std::string>{"--set", fmt::format("run.rank={}", rank),
+                                    "--set", fmt::format("run.world_size={}", place_.size),
+                                    "--set", "run.rendezvous=" + place_.rendezvous};
+  });
+}
+
+ranks::Facts Context::facts(const recipe::Field& fields) const {
+  ranks::Facts facts = {{"the tool", info.name}, {"its version", version_text(info, false)}};
+  nlohmann::json effective = recipe::to_json(fields);
+  // What each rank has for itself.
+  for (const char* key : {"rank", "world_size", "rendezvous", "timeout", "threads", "device"})
+    effective["run"].erase(key);
+  for (const auto& [pointer, value] : effective.flatten().items()) {
+    std::string key = pointer.substr(1);
+    std::ranges::replace(key, '/', '.');
+    facts[key] = value.dump();
+  }
+  for (const auto& [flag, values] : options_.values)
+    facts["--" + flag] = fmt::format("{}", fmt::join(values, ", "));
+  return facts;
 }
 
 void Context::claim_outputs(const recipe::Field& fields) {

@@ -12,6 +12,8 @@
 #include "cli/signals.h"
 #include "cli/terminal.h"
 #include "io/writer_lock.h"
+#include "ranks/group.h"
+#include "ranks/spawn.h"
 #include "recipe/fields.h"
 #include "recipe/sweep.h"
 
@@ -65,6 +67,10 @@ class Context {
   bool plans_as_json() const {
     return is_set("json") || (is_set("format") && format().starts_with("json"));
   }
+  /// Where this process stands among the ranks of its run.
+  const ranks::Place& place() const { return place_; }
+  /// The other ranks; null where there are none, and for plans.
+  const std::shared_ptr<ranks::Group>& group() const { return group_; }
   bool resume() const { return is_set("resume"); }
   /// How --overwrite, --append and --resume say to open output.path.
   FileMode file_mode() const;
@@ -85,6 +91,11 @@ class Context {
   /// Fills the fields of a point's recipe, and its name.
   void read_point(recipe::Field fields, PointName& point, bool first);
   recipe::Node tree_at(const recipe::SweepPoint& set) const;
+  /// Finds the other ranks, if the recipe or a launcher says that there are any.
+  void meet(const recipe::Field& fields);
+  /// Starts the others on this machine.
+  void start_ranks();
+  ranks::Facts facts(const recipe::Field& fields) const;
   /// --print-recipe, thread count, device and output files, from the first point.
   void begin(const recipe::Field& fields, const recipe::Node& tree);
   /// Takes the locks of output files and folders, and finds out what would stop them.
@@ -95,6 +106,9 @@ class Context {
   Options options_;
   recipe::Node tree_;
   std::vector<recipe::SweepAxis> axes_;
+  ranks::Place place_;
+  std::unique_ptr<ranks::Spawned> spawned_;  // outlives the group
+  std::shared_ptr<ranks::Group> group_;
   std::vector<std::unique_ptr<io::WriterLock>> locks_;  // of what this run writes
 };
 

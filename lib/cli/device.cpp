@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <vector>
 
 #include "base/check.h"
 #include "base/parallel.h"
@@ -14,12 +15,33 @@ namespace {
 
 constexpr std::string_view kCuda = "cuda";
 
-/// N of cuda:N; 0 for plain cuda. The recipe's check has seen to the form.
-int gpu_index(std::string_view device) {
-  int index = 0;
-  if (device.size() > kCuda.size() + 1)
-    std::from_chars(device.data() + kCuda.size() + 1, device.data() + device.size(), index);
-  return index;
+/// The numbers of cuda:N,M..; none of plain cuda. The recipe's check has seen to the form.
+std::vector<int> gpu_indices(std::string_view device) {
+  std::vector<int> all;
+  const char *at = device.data() + std::min(device.size(), kCuda.size() + 1), *const end =
+                                                                                  device.data() +
+                                                                                  device.size();
+  for (int index = 0; at < end; ++at) {
+    at = std::from_chars(at, end, index).ptr;
+    all.push_back(index);
+  }
+  return all;
+}
+
+/// The GPU of a rank, of those that the device names.
+int gpu_index(std::string_view device, const ranks::Place& place) {
+  const std::vector<int> all = gpu_indices(device);
+  if (all.empty()) return place.alone() ? 0 : place.local_rank;
+  if (all.size() == 1) return all[0];
+  if (place.alone())
+    throw Error(ErrorKind::device, "run.device", std::string(device) + ": this tool uses one GPU")
+        .hint("name one, such as cuda:0");
+  const auto local = static_cast<size_t>(place.local_rank);
+  if (local >= all.size())
+    throw Error::make(ErrorKind::device, "run.device", "{}: {} GPUs for rank {} of this machine",
+                      device, all.size(), place.local_rank)
+        .hint("name a GPU for each rank, or leave it auto");
+  return all[local];
 }
 
 bool asks_for_gpu(const recipe::Run& run, const recipe::Offload& offload) {
@@ -37,7 +59,7 @@ GpuCard card_of(const recipe::Run& run) {
 }
 
 /// The device that run.device names on a machine of `n` GPUs.
-Device choose_of(const recipe::Run& run, int n) {
+Device choose_of(const recipe::Run& run, int n, const ranks::Place& place) {
   const std::string& wanted = run.device;
   if (wanted == "cpu") return {};
   if (wanted == "auto") {
@@ -45,13 +67,9 @@ Device choose_of(const recipe::Run& run, int n) {
     // A plan for a GPU that is not here asks nothing of one.
     if (cuda::device_count() > 0 && cuda::why_unfit(cuda::built_code(), cuda::facts_of(0)))
       return {};
-    return {Device::Kind::cuda, 0};
   }
   TANDEM_CHECK(n > 0, "{} without a GPU", wanted);  // Context::begin refuses that
-  if (wanted.find(',') != std::string::npos)
-    throw Error(ErrorKind::device, "run.device", wanted + ": a run uses one GPU so far")
-        .hint("name one, such as cuda:0");
-  const int index = gpu_index(wanted);
+  const int index = gpu_index(wanted == "auto" ? kCuda : wanted, place);
   if (index >= n)
     throw Error::make(ErrorKind::device, "run.device", "{}: there {} {} GPU{} here, cuda:0{}",
                       wanted, n == 1 ? "is" : "are", n, n == 1 ? "" : "s",
@@ -61,17 +79,19 @@ Device choose_of(const recipe::Run& run, int n) {
 
 }  // namespace
 
-Device choose_device(const recipe::Run& run) { return choose_of(run, cuda::device_count()); }
+Device choose_device(const recipe::Run& run, const ranks::Place& place) {
+  return choose_of(run, cuda::device_count(), place);
+}
 
 Placement choose_placement(const recipe::Run& run, const recipe::Offload& offload, bool dry_run,
-                           std::span<const recipe::Cache> caches) {
+                           std::span<const recipe::Cache> caches, const ranks::Place& place) {
   const bool hosted = std::ranges::any_of(
       caches, [](const auto& c) { return c.place == recipe::CachePlace::host; });
   const bool elsewhere =
       dry_run &&
       (run.plan_for || ((hosted || asks_for_gpu(run, offload)) && cuda::device_count() == 0));
   if (!elsewhere) {
-    const Device device = choose_device(run);
+    const Device device = choose_device(run, place);
     if (hosted && device.kind != Device::Kind::cuda)
       throw Error(ErrorKind::device, "cache.place",
                   "is host, for runs on a GPU, but this one is on the CPU, where all keys are")
@@ -79,7 +99,8 @@ Placement choose_placement(const recipe::Run& run, const recipe::Offload& offloa
     return {device};
   }
   // Some machine: of as many GPUs as it takes.
-  Placement p{choose_of(run, gpu_index(run.device) + 1)};
+  const std::string& wanted = run.device;
+  Placement p{choose_of(run, gpu_index(wanted == "auto" ? kCuda : wanted, place) + 1, place)};
   if (p.device.kind == Device::Kind::cuda) p.plan_for = card_of(run);
   return p;
 }
@@ -147,6 +168,10 @@ void MemoryLimits::check(const MemoryPlan& plan) const {
 
 bool MemoryLimits::fits(const MemoryPlan& plan) const {
   return plan.peak({}) <= host && (!on_gpu() || plan.peak(gpu) <= gpu_bytes);
+}
+
+int gpus_named(const std::string& device) {
+  return device.starts_with(kCuda) ? static_cast<int>(gpu_indices(device).size()) : 0;
 }
 
 void use_threads(int n) { set_threads(n > 0 ? n : usable_cores()); }

@@ -4,14 +4,16 @@
 #include <span>
 
 #include "base/gpu_cards.h"
+#include "ranks/launch.h"
 #include "recipe/sections.h"
 #include "tensor/memory_plan.h"
 
 namespace tandem::cli {
 
-/// The device that run.device names; auto = the first GPU where there is one, else the CPU.
+/// The device that run.device names; auto = the first GPU where there is one, else the CPU. Of
+/// several ranks of a machine the first has the first GPU, or the first of those that are named.
 /// errors   kind device: no such GPU
-Device choose_device(const recipe::Run& run);
+Device choose_device(const recipe::Run& run, const ranks::Place& place = {});
 
 /// Where a run takes place, or where --dry-run plans it.
 struct Placement {
@@ -25,7 +27,8 @@ struct Placement {
 /// here.
 /// errors   kind device: no such GPU; none for keys in host memory
 Placement choose_placement(const recipe::Run& run, const recipe::Offload& offload, bool dry_run,
-                           std::span<const recipe::Cache> caches = {});
+                           std::span<const recipe::Cache> caches = {},
+                           const ranks::Place& place = {});
 
 /// Memory that a run may use on the CPU and on its GPU: the recipe's limits, or the free memory.
 struct MemoryLimits {
@@ -47,6 +50,9 @@ struct MemoryLimits {
   bool fits(const MemoryPlan& plan) const;
 };
 MemoryLimits memory_limits(const recipe::Run& run, const Placement& place);
+
+/// How many GPUs run.device names; 0: it leaves the number open.
+int gpus_named(const std::string& device);
 
 /// As many CPU threads as run.threads says; 0 = all usable cores.
 void use_threads(int n);

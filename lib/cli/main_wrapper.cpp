@@ -66,7 +66,18 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
     return 0;
   }
   Context context(info, std::move(options), terminal, out);
-  return body(context);
+  try {
+    const int status = body(context);
+    out.flush();  // it may fail, and that ends all ranks
+    if (context.group()) context.group()->finish();
+    return status;
+  } catch (const Error& e) {
+    if (context.group()) context.group()->leave(e);
+    throw;
+  } catch (const std::exception& e) {
+    if (context.group()) context.group()->leave(Error(ErrorKind::internal, "", e.what()));
+    throw;
+  }
 }
 
 /// The Error that an exception amounts to. Called inside a catch block.
@@ -109,6 +120,8 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
       status = run(info, {argv + std::min(argc, 1), argv + argc}, terminal, out, body);
     } catch (const EarlyExit& early) {
       status = early.status;
+    } catch (const ranks::Ended& ended) {  // rank 0 says why
+      status = ended.status;
     }
     out.flush();
   } catch (const BrokenPipe&) {
@@ -124,6 +137,7 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
         "measurements of this machine are not kept: none of TANDEM_CACHE_DIR, XDG_CACHE_HOME and "
         "HOME names a folder");
   // However the body handled an interruption, callers learn of it by the conventional status.
+  agree_by({});
   return interrupted() != 0 ? 128 + interrupted() : status;
 }
 

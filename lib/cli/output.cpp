@@ -44,6 +44,7 @@ Output::~Output() {
 }
 
 void Output::write(std::string_view piece) {
+  if (muted_) return;
   buffer_ += piece;
   if (is_tty_ || piece.find('\n') != std::string_view::npos || buffer_.size() >= kFlushBytes ||
       since_flush_.seconds() >= kFlushSeconds)
@@ -78,7 +79,7 @@ void check_new_file(const fs::path& path, FileMode mode) {
 }
 
 ResultFile::ResultFile(const fs::path& path, FileMode mode, Output& out) : path_(path), out_(out) {
-  if (path.empty() || path == "-") return;
+  if (path.empty() || path == "-" || out.muted()) return;
   if (mode == FileMode::create) refuse_existing(path);
   std::error_code failed;
   const fs::file_status status = fs::status(path, failed);

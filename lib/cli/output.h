@@ -24,6 +24,10 @@ class Output {
   void line(std::string_view text);
   void flush();
 
+  /// Nothing is written from now on, here or to result files: rank 0 writes.
+  void mute() { muted_ = true; }
+  bool muted() const { return muted_; }
+
   void set_color(Color color) { color_on_ = wants_color(color, is_tty_); }
   /// Text in the colour of a code such as 32, where colours are shown.
   std::string painted(std::string_view text, std::string_view code) const {
@@ -32,7 +36,7 @@ class Output {
 
  private:
   Terminal& terminal_;
-  bool is_tty_, color_on_ = false;
+  bool is_tty_, color_on_ = false, muted_ = false;
   std::string buffer_;
   Stopwatch since_flush_;
 };
@@ -43,7 +47,7 @@ enum class FileMode : uint8_t { create, overwrite, append };
 /// to an existing file. A target that is no regular file (/dev/null, a pipe) is written directly.
 class ResultFile {
  public:
-  /// An empty path or "-" means standard output.
+  /// An empty path or "-" means standard output. Where that is muted, nothing is written.
   /// errors   kind usage: the file exists and mode is create; kind input: cannot be written
   ResultFile(const std::filesystem::path& path, FileMode mode, Output& out);
   ~ResultFile();

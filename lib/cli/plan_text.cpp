@@ -218,9 +218,12 @@ namespace {
 
 /// Named adapters, and what they take where the model computes.
 std::string adapter_lines(const PlanView& v) {
-  if (v.spec.adapters == decode::AdapterUse::none) return {};
+  std::string text;
+  if (!v.files.merged.empty())
+    text = fmt::format("adapters {}, merged into the weights\n", fmt::join(v.files.merged, ", "));
+  if (v.spec.adapters == decode::AdapterUse::none) return text;
   const bool mixed = v.spec.adapters == decode::AdapterUse::mix;
-  std::string text = fmt::format(
+  text += fmt::format(
       "adapters {}, {}\n", v.files.adapters.size(),
       mixed ? "next to the weights, each prompt its own" : "one at a time in the weights");
   for (const PlanItem& item : v.plan.items())
@@ -231,7 +234,10 @@ std::string adapter_lines(const PlanView& v) {
 }
 
 Json adapters_json(const PlanView& v) {
-  Json j = {{"use", v.spec.adapters == decode::AdapterUse::mix ? "mix" : "switch"}};
+  Json j = Json::object();
+  if (!v.files.merged.empty()) j["merged"] = v.files.merged;
+  if (v.spec.adapters == decode::AdapterUse::none) return j;
+  j["use"] = v.spec.adapters == decode::AdapterUse::mix ? "mix" : "switch";
   for (const model::NamedAdapter& adapter : v.files.adapters) j["names"].push_back(adapter.name);
   for (const PlanItem& item : v.plan.items())
     if (std::string_view(item.name).starts_with(kAdapterItems))
@@ -274,7 +280,8 @@ Json plan_json(const PlanView& v) {
             {"context_tokens", v.context_tokens}};
   j.update(memory_json(v.plan, v.limits));
   j["prompt_passes"] = v.spec.savings.prompt_passes;
-  if (v.spec.adapters != decode::AdapterUse::none) j["adapters"] = adapters_json(v);
+  if (v.spec.adapters != decode::AdapterUse::none || !v.files.merged.empty())
+    j["adapters"] = adapters_json(v);
   const Cost cost = cost_of(v);
   j["prefill_tflop"] = cost.prefill_flops * 1e-12;
   const auto f = floors(v, cost);

@@ -4,11 +4,15 @@
 
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 namespace tandem::cli {
 namespace {
 
 volatile std::sig_atomic_t received = 0;
+
+std::function<bool()> agreement;  // of several ranks
+bool agreed = false;
 
 void on_signal(int signal) {
   if (received != 0) ::_exit(128 + signal);
@@ -35,6 +39,15 @@ void install_signal_handlers() {
 }
 
 int interrupted() { return received; }
+
+bool is_interrupted() { return agreement ? agreed : received != 0; }
+
+void agree_by(std::function<bool()> agree) { agreement = std::move(agree); }
+
+bool agree_interrupted() {
+  if (agreement && !agreed) agreed = agreement();
+  return is_interrupted();
+}
 
 void die_of_broken_pipe() {
   handle(SIGPIPE, SIG_DFL, 0);

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 
 namespace tandem::cli {
 
@@ -8,8 +9,13 @@ void install_signal_handlers();
 
 /// The signal that asked for an end (SIGINT or SIGTERM), or 0. Loops poll it between steps.
 int interrupted();
-/// Whether there was one.
-inline bool is_interrupted() { return interrupted() != 0; }
+/// Whether there was one. Of several ranks, whether they have agreed that there was one anywhere.
+bool is_interrupted();
+
+/// Of several ranks: how they agree. Empty: the run has one.
+void agree_by(std::function<bool()> agree);
+/// is_interrupted at the end of a step: several ranks agree here, all of them at the same steps.
+bool agree_interrupted();
 
 /// Thrown when the reader of standard output is gone. Not an std::exception: nothing but
 /// main_wrapper should stop it.

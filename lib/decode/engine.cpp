@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "ranks/device_comm.h"
 #include "tensor/driver_memory.h"
 
 namespace tandem::decode {
@@ -54,7 +55,8 @@ model::Llama::Options model_options(const EngineSpec& s) {
           // A switch writes columns of w_down, which so are rows.
           .by_channel = !s.sparse.empty() ||
                         (s.adapters == AdapterUse::switched && s.device.kind == Device::Kind::cuda),
-          .set_channels = s.savings.set_channels};
+          .set_channels = s.savings.set_channels,
+          .n_ranks = s.n_ranks};
 }
 
 ffn::Channels::Spec channels_spec(const EngineSpec& s, const ModelFiles& files) {
@@ -103,6 +105,7 @@ model::ServedAdapters::Spec served_spec(const EngineSpec& s, const ModelFiles& f
           .device = s.device,
           .max_seqs = s.max_seqs,
           .max_rows = max_rows(s),
+          .max_run = std::min(max_rows(s), s.max_tokens),
           .adapters = files.adapters};
 }
 
@@ -226,6 +229,9 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   if (spec.adapters == AdapterUse::switched)
     model::AdapterSwitch::plan(switch_spec(spec, files), plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
+  if (spec.n_ranks > 1 && spec.device.kind == Device::Kind::cuda)
+    plan.add("process/memory that ranks share", ranks::DeviceComm::inbox_bytes(spec.n_ranks),
+             spec.device);
   size_t pinned = kv::Cache::pinned_bytes(cache, plan);  // of a run on a GPU
   for (const char* group : {"weights", "embedding"}) pinned += plan.group_bytes(group, {});
   plan_driver(spec.device, !spec.plan_for, pinned, plan);
@@ -239,7 +245,7 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
       queue_(queue == nullptr && spec.device.kind == Device::Kind::cuda
                  ? std::make_shared<cuda::Queue>(spec.device.index)
                  : std::move(queue)),
-      exec_{queue_.get()},
+      exec_{queue_.get(), spec.comm.get()},
       arena_(plan(files_, spec_)),
       model_(files_.config, model_options(spec_), std::move(files_.source), arena_, on_load, exec_),
       cache_(cache_spec(spec_, files_.config), arena_, model_.rope(), exec_),

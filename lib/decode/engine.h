@@ -83,6 +83,9 @@ struct EngineSpec {
   /// read all.
   std::vector<int> channels = {};
   AdapterUse adapters = AdapterUse::none;
+  /// Of a plan, how many ranks have a part of the model, and of a run, these (ModelFiles::shard).
+  int n_ranks = 1;
+  std::shared_ptr<Comm> comm = nullptr;
   Interrupted interrupted = {};  // polled while weights load, and within every forward
 };
 

@@ -78,6 +78,10 @@ void merge(ModelFiles& m, std::vector<model::WeightedAdapter> adapters) {
   m.source = model::fused_source(std::move(m.source), std::move(adapters), m.config);
 }
 
+std::string label_of(const std::string& name, float weight) {
+  return weight == 1 ? name : fmt::format("{}={}", name, weight);
+}
+
 bool has_tokenizer(const std::filesystem::path& folder) {
   for (const char* file : {"tokenizer.json", "tokenizer.model", "vocab.json"})
     if (std::filesystem::exists(folder / file)) return true;
@@ -122,8 +126,21 @@ ModelFiles open_model(const std::string& path, uint64_t seed) {
   return m;
 }
 
+void take_shard(ModelFiles& files, int rank, int n_ranks) {
+  if (n_ranks == 1) return;
+  files.shard = model::shard_of(files.config, rank, n_ranks);
+  if (!files.adapters.empty())
+    throw recipe_error("model.adapters",
+                       "'{}' has a name, and adapters next to the weights are served by one rank",
+                       files.adapters.front().name)
+        .hint("leave its name out: the adapter is merged into the weights then");
+  files.source = model::shard_source(files.config, files.shard, std::move(files.source));
+  files.config = model::config_of(files.config, files.shard);
+}
+
 void merge_named(ModelFiles& files, size_t adapter) {
   const model::NamedAdapter& named = files.adapters[adapter];
+  files.merged.push_back(label_of(named.name, named.weight));
   merge(files, {{*named.adapter, named.weight}});
   files.adapters.clear();
 }
@@ -136,13 +153,15 @@ ModelFiles open_model(const recipe::Model& model, uint64_t seed) {
         model::open_adapter(given.path, m.config, {m.name, m.fingerprint},
                             given.force ? model::OtherBase::allowed : model::OtherBase::refused);
     const auto weight = static_cast<float>(given.weight);
-    if (given.name.empty())
+    if (given.name.empty()) {
+      m.merged.push_back(label_of(given.path.string(), weight));
       merged.push_back({std::move(adapter), weight});
-    else
+    } else {
       m.adapters.push_back(
           {.name = given.name,
            .adapter = std::make_shared<const model::AnyAdapter>(std::move(adapter)),
            .weight = weight});
+    }
   }
   merge(m, std::move(merged));
   return m;

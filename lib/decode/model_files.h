@@ -6,6 +6,7 @@
 
 #include "model/adapters/named_adapter.h"
 #include "model/config.h"
+#include "model/shard.h"
 #include "model/weights.h"
 #include "recipe/sections.h"
 #include "text/tokenizer.h"
@@ -23,6 +24,8 @@ struct ModelFiles {
   std::string
       fingerprint;  // of configuration, weight headers, merged adapters; ties states to them
   std::vector<model::NamedAdapter> adapters = {};  // that stay apart from the weights
+  std::vector<std::string> merged = {};            // into the weights, for people: `run/a=0.5`
+  model::Shard shard = {};  // what of it `config` and `source` are; the rest is of all
 
   bool synthetic() const { return folder.empty(); }
 };
@@ -36,6 +39,10 @@ ModelFiles open_model(const std::string& path, uint64_t seed);
 /// (model::fused_source), the others stay apart.
 /// errors   kind input: of an adapter too, as model::open_adapter
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
+
+/// Leaves what a rank holds of the model.
+/// errors   kind recipe, as model::shard_of; adapters that stay apart
+void take_shard(ModelFiles& files, int rank, int n_ranks);
 
 /// Merges a named adapter into the weights; the others are gone.
 void merge_named(ModelFiles& files, size_t adapter);

@@ -90,16 +90,20 @@ Ids ids_of(const io::Json& array, int vocab, const std::string& where) {
 
 /// One key says what kind of prompt a line is.
 void check_keys(const io::Json& line, const std::string& where) {
-  const std::vector<std::string_view> known = {"prompt", "ids", "messages"};
+  const std::vector<std::string_view> known = {"prompt", "ids", "messages"},
+                                      all = {"prompt", "ids", "messages", "adapter"};
   if (!line.is_object())
     throw input_error(where, "expected an object with one of the keys {}, found {}",
                       fmt::join(known, ", "), io::describe(line));
   for (const auto& [key, value] : line.items()) {
     if (std::ranges::find(known, key) != known.end()) continue;
-    const std::string near = recipe::did_you_mean(key, known);
+    const std::string near = recipe::did_you_mean(key, all);
     throw input_error(where, "unknown key {}", io::quote(key))
-        .hint(near.empty() ? fmt::format("a line has one of the keys {}", fmt::join(known, ", "))
-                           : near);
+        .hint(near.empty()
+                  ? fmt::format("a line has one of the keys {}, and may name an adapter by the key "
+                                "adapter",
+                                fmt::join(known, ", "))
+                  : near);
   }
   if (line.size() == 1) return;
   std::vector<std::string> keys;

@@ -36,6 +36,8 @@ struct ModelConfig {
   int head_dim = 0;    // d; dim need not be n_heads * head_dim
   int ffn_dim = 0;     // F
   int vocab_size = 0;  // V
+  // Of the rows of embedding and head, those that this rank holds, padded; 0 rows: all.
+  int vocab_first = 0, vocab_rows = 0;
   double rms_eps = 1e-6;
   ops::RopeSpec rope;
   int max_context = 0;  // tokens
@@ -54,6 +56,7 @@ struct ModelConfig {
   DType dtype = DType::f32;  // what the checkpoint says it holds: f32, bf16 or f16
 
   int group_size() const { return n_heads / n_kv_heads; }  // G
+  int head_rows() const { return vocab_rows > 0 ? vocab_rows : vocab_size; }
   int q_dim() const { return n_heads * head_dim; }
   int kv_dim() const { return n_kv_heads * head_dim; }
   /// Window of one layer, 0 = none.

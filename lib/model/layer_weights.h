@@ -23,6 +23,10 @@ inline constexpr std::array kLayerParts = {LayerPart::attention, LayerPart::ffn,
 /// The matrices of a layer as they are packed.
 enum class LayerMatrix : uint8_t { qkv, wo, gate_up, w_down };
 inline constexpr int kLayerMatrices = 4;
+/// Whether its products enter the residual stream; of these, adapters of slices change columns.
+constexpr bool ends_in_stream(LayerMatrix of) {
+  return of == LayerMatrix::wo || of == LayerMatrix::w_down;
+}
 
 /// Packed weights of one layer. qkv stacks wq, wk, wv; gate_up stacks w_gate and w_up: one product
 /// each instead of three and two. Of a part that passes through a LayerStream nothing is here.

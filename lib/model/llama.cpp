@@ -13,7 +13,8 @@ namespace tandem::model {
 namespace {
 
 constexpr const char *kIdsName = "activations/ids",
-                     *kPromptResidual = "activations/prompt residual";
+                     *kPromptResidual = "activations/prompt residual",
+                     *kLogitParts = "activations/logits of ranks";
 
 /// Bytes of the two groups of activations that share memory, per row.
 size_t attention_row_bytes(const ModelConfig& c, DType dtype) {
@@ -48,6 +49,11 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
            o.device);
   plan.add("activations/head_in", head * dim * dtype_bytes(o.dtype), o.device);
   if (on_gpu) plan.add(kIdsName, rows * sizeof(int32_t), o.device);
+  if (o.n_ranks > 1)
+    plan.add(
+        kLogitParts,
+        head * static_cast<size_t>(o.n_ranks) * static_cast<size_t>(c.head_rows()) * sizeof(float),
+        o.device);
   plan.add("workspace/linear",
            Weights::workspace_bytes(c, o.dtype, o.max_rows, o.max_logit_rows, o.device), o.device);
 }
@@ -79,6 +85,8 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       head_in_(arena.take("activations/head_in")),
       workspace_(static_cast<std::byte*>(arena.take("workspace/linear")),
                  arena.plan().find("workspace/linear")->bytes) {
+  TANDEM_CHECK(o.n_ranks == (exec.comm != nullptr ? exec.comm->size() : 1), "{} ranks", o.n_ranks);
+  if (o.n_ranks > 1) logit_parts_ = static_cast<float*>(arena.take(kLogitParts));
   if (exec.on_gpu()) ids_ = static_cast<int32_t*>(arena.take(kIdsName));
   if (o.places().divides()) sets_ = std::make_unique<ChannelSets>(c, o.places(), arena, exec);
 }
@@ -319,13 +327,22 @@ void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
                                  const ops::PackedWeights& w) {
   SideProducts* const side = side_of(layer, of);
   const Tensor apart = side == nullptr ? Tensor{} : side->apart(layer, of, n_rows_);
-  if (apart.empty())
-    ops::linear(residual(), x, w, ops::Accumulate::yes, workspace_, exec_.stream());
-  else
+  if (apart.empty()) {
+    ops::linear(residual(), x, w, into_residual(), workspace_, exec_.stream());
+  } else {
+    if (has_part_alone()) clear_residual();
     ops::linear(apart, x, w, ops::Accumulate::no, workspace_, exec_.stream());
-  if (side == nullptr) return;
-  side->add(layer, of, apart.empty() ? residual() : apart, x,
-            apart.empty() ? Tensor{} : residual());
+  }
+  if (side != nullptr)
+    side->add(layer, of, apart.empty() ? residual() : apart, x,
+              apart.empty() ? Tensor{} : residual());
+  sum_residual();
+}
+
+void Llama::clear_residual() { ops::clear(residual_, n_rows_ * config_.dim, exec_.stream()); }
+
+void Llama::sum_residual() {
+  if (exec_.comm != nullptr) exec_.comm->sum(residual(), exec_.stream());
 }
 
 Tensor Llama::heads_at(void* place) const {
@@ -400,7 +417,16 @@ void Llama::logits_of(const Tensor& out, const Tensor& residual, const int32_t* 
   const Tensor normed = act(head_in_, out.rows(), config_.dim);
   ops::rms_norm_of(normed, residual, rows, weights_.out_norm, static_cast<float>(config_.rms_eps),
                    exec_.stream());
-  ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_, exec_.stream());
+  if (exec_.comm == nullptr)
+    return ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_,
+                       exec_.stream());
+  const int64_t n = out.rows(), width = config_.vocab_rows;
+  const Tensor all(logit_parts_, DType::f32, {exec_.comm->size(), n, width}, options_.device);
+  const Tensor own = all.slice(exec_.comm->rank(), 1);
+  ops::linear({own.raw(), DType::f32, {n, width}, options_.device}, normed, weights_.lm_head,
+              ops::Accumulate::no, workspace_, exec_.stream());
+  exec_.comm->gather(all.raw(), own.bytes(), exec_.stream());
+  ops::join_columns(out, all, exec_.stream());
 }
 
 }  // namespace tandem::model

@@ -40,6 +40,7 @@ class Llama {
     bool host_embedding = false;  // as WeightPlaces'
     bool by_channel = false;      // as WeightPlaces'
     int set_channels = 0;         // as WeightPlaces'
+    int n_ranks = 1;              // of which this one has a part; the configuration is the part's
 
     WeightPlaces places() const {
       return {device, n_streamed, trainable, host_embedding, by_channel, set_channels};
@@ -162,6 +163,14 @@ class Llama {
   /// The residual stream += x W^T.
   void linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
                             const ops::PackedWeights& w);
+  // Each rank computes a part of what enters the residual stream, which all have: that of rank 0
+  // goes with its part into the sum, the others' parts take its place meanwhile.
+  bool has_part_alone() const { return exec_.comm != nullptr && exec_.comm->rank() > 0; }
+  ops::Accumulate into_residual() const {
+    return has_part_alone() ? ops::Accumulate::no : ops::Accumulate::yes;
+  }
+  void clear_residual();
+  void sum_residual();
   /// Where a layer writes that is given no places.
   LayerActivations shared_activations() const;
   /// Copies the residual stream, in the compute type, unless `to` is null.
@@ -196,9 +205,9 @@ class Llama {
   std::vector<int64_t> part_begin_;  // rows before each of several steps, and all
   int64_t first_row_ = 0;            // of the step in hand, among those side by side
   void* normed_;                     // [max_rows, dim] act
-  char* block_;    // qkv, q, attention output; or gate_up, ffn: never alive together
-  void* head_in_;  // [max_logit_rows, dim] act
-  float* logits_;  // [max_logit_rows, vocab]
+  char* block_;                   // qkv, q, attention output; or gate_up, ffn: never alive together
+  void* head_in_;                 // [max_logit_rows, dim] act
+  float* logit_parts_ = nullptr;  // [ranks, max_logit_rows, vocab_rows], of several ranks
   std::span<std::byte> workspace_;
   std::set<int64_t> chosen_, chosen_logits_;  // numbers of rows
 };

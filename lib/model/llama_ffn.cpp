@@ -48,7 +48,9 @@ bool Llama::listed_ffn(int layer, const LayerWeights& w, const kv::Step& step) {
   else
     ops::swiglu_channels(ffn, normed, w.gate_up, list, stream);
   poll(options_.interrupted);
+  if (has_part_alone()) clear_residual();
   ops::down_channels(residual(), ffn, w.w_down, list, stream);
+  sum_residual();
   return true;
 }
 
@@ -113,14 +115,15 @@ void Llama::divided_ffn(int layer, const kv::Step& step) {
       ops::linear_swiglu(of_set, act(gate_up.raw(), n_rows_, 2 * n_set), normed, w.gate_up,
                          workspace_, exec_.stream());
     }
-    ops::linear(residual(), of_set, w.w_down, ops::Accumulate::yes, workspace_, exec_.stream());
+    ops::linear(residual(), of_set, w.w_down, into_residual(), workspace_, exec_.stream());
   });
-  if (!reads_all) return;
+  if (!reads_all) return sum_residual();
   with_part(layer, LayerPart::rest, [&](const LayerWeights& w) {
     ops::linear_swiglu(of_rest, act(gate_up.raw(), n_rows_, 2 * n_rest), normed, w.rest_gate_up,
                        workspace_, exec_.stream());
     ops::linear(residual(), of_rest, w.rest_down, ops::Accumulate::yes, workspace_, exec_.stream());
   });
+  sum_residual();
   if (!observed) return;
   // Statistics know channels by their numbers.
   const int32_t* const channels = sets_->channels(layer);

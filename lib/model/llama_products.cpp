@@ -36,7 +36,7 @@ void Llama::choose_products(int64_t wanted) {
   choose_one(act(block_, rows, qkv_dim), normed, weights_.on_device(&LayerWeights::qkv),
              ops::Accumulate::no, {.before = norm});
   choose_one(x, act(block_, rows, config_.q_dim()), weights_.on_device(&LayerWeights::wo),
-             ops::Accumulate::yes);
+             into_residual());
   choose_ffn_products(rows, &LayerWeights::gate_up, &LayerWeights::w_down);
   if (sets_) choose_ffn_products(rows, &LayerWeights::rest_gate_up, &LayerWeights::rest_down);
   chosen_.insert(rows);
@@ -57,9 +57,9 @@ void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weight
                   static_cast<float>(config_.rms_eps), stream);
   };
   const auto down = [&](size_t i, Stream stream) {
-    ops::linear(x, ffn, *lowers[i], ops::Accumulate::yes, workspace_, stream);
+    ops::linear(x, ffn, *lowers[i], into_residual(), workspace_, stream);
   };
-  choose_one(x, ffn, lowers, ops::Accumulate::yes);
+  choose_one(x, ffn, lowers, into_residual());
   if (options_.trainable.any())  // gate and up are kept then
     choose_one(gate_up, normed, uppers, ops::Accumulate::no, {.before = norm});
   poll(options_.interrupted);
@@ -73,7 +73,7 @@ void Llama::choose_logit_products(int64_t wanted, const Tensor& scratch) {
       std::min<int64_t>({ops::rows_bucket(wanted), options_.max_logit_rows, scratch.rows()});
   if (!exec_.on_gpu() || rows == 0 || chosen_logits_.contains(rows)) return;
   const ops::PackedWeights* const lm_head[] = {&weights_.lm_head};
-  choose_one({scratch.raw(), DType::f32, {rows, config_.vocab_size}, options_.device},
+  choose_one({scratch.raw(), DType::f32, {rows, config_.head_rows()}, options_.device},
              act(head_in_, rows, config_.dim), lm_head, ops::Accumulate::no);
   chosen_logits_.insert(rows);
 }

@@ -67,7 +67,7 @@ io::Shape weight_shape(Weight weight, const ModelConfig& c) {
   switch (weight) {
     case Weight::tok_emb:
     case Weight::lm_head:
-      return {c.vocab_size, c.dim};
+      return {c.head_rows(), c.dim};
     case Weight::attn_norm:
     case Weight::ffn_norm:
     case Weight::out_norm:

@@ -80,13 +80,13 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, P
       p.parts = {{Weight::w_down, Weight::b_down, c.dim}};
       break;
     case ProductKind::embedding:  // never multiplied, but loaded like the others
-      p.spec = {"weights/embedding", c.vocab_size, c.dim, false, dtype};
-      p.parts = {{Weight::tok_emb, Weight::tok_emb, c.vocab_size}};
+      p.spec = {"weights/embedding", c.head_rows(), c.dim, false, dtype};
+      p.parts = {{Weight::tok_emb, Weight::tok_emb, c.head_rows()}};
       break;
     case ProductKind::lm_head: {
       const Weight head = c.tied_embeddings ? Weight::tok_emb : Weight::lm_head;
-      p.spec = {"weights/lm_head", c.vocab_size, c.dim, false, dtype};
-      p.parts = {{head, head, c.vocab_size}};
+      p.spec = {"weights/lm_head", c.head_rows(), c.dim, false, dtype};
+      p.parts = {{head, head, c.head_rows()}};
       break;
     }
   }
@@ -214,7 +214,7 @@ int64_t matrix_elements(const ModelConfig& c, DType dtype) {
       const PackedWeights::Spec spec = product(c, dtype, {}, p.kind, 0).spec;
       layer += spec.out * spec.in;
     }
-  return c.n_layers * layer + int64_t{c.vocab_size} * c.dim;
+  return c.n_layers * layer + int64_t{c.head_rows()} * c.dim;
 }
 
 /// Bytes of a GPU's memory for the matrices of a part and their biases.
@@ -328,8 +328,8 @@ ForwardBytes forward_bytes(const ModelConfig& config, DType dtype, const WeightP
   };
   const double attention = bytes(LayerPart::attention), ffn = bytes(LayerPart::ffn),
                rest = kind == ReadKind::all ? bytes(LayerPart::rest) : 0;
-  const double head =
-      static_cast<double>(config.vocab_size) * config.dim * static_cast<double>(dtype_bytes(dtype));
+  const double head = static_cast<double>(config.head_rows()) * config.dim *
+                      static_cast<double>(dtype_bytes(dtype));
   return {config.n_layers * (attention + ffn + rest) + head,
           n.attention * attention + n.ffn * ffn + n.rest * rest};
 }

@@ -37,6 +37,8 @@ class WeightSource {
   virtual std::vector<float> vector(Weight weight, int layer) const = 0;
   /// Embedding rows of `ids` (each in [0, vocab)) into out [ids, dim].
   virtual void embed(std::span<const int32_t> ids, float* out) const = 0;
+  /// The same weights before adapters were merged into them.
+  virtual const WeightSource& base() const { return *this; }
 };
 
 /// Reads the matrices of a checkpoint folder once, and embedding rows whenever a forward needs

@@ -13,13 +13,13 @@ double layer_flops(const ModelConfig& c) {
 
 double step_params(const ModelConfig& c) {
   return static_cast<double>(n_params(c)) -
-         (c.tied_embeddings ? 0.0 : double(c.vocab_size) * c.dim);
+         (c.tied_embeddings ? 0.0 : double(c.head_rows()) * c.dim);
 }
 
 double param_density(const ModelConfig& c, double channels, bool all_gates) {
   const double dim = c.dim;
   const double attention = dim * (2.0 * c.q_dim() + 2.0 * c.kv_dim());
-  const double ends = (c.tied_embeddings ? 1 : 2) * dim * c.vocab_size;
+  const double ends = (c.tied_embeddings ? 1 : 2) * dim * c.head_rows();
   const auto params = [&](double share) {
     const double matrices = all_gates ? 1 + 2 * share : 3 * share;
     return c.n_layers * (attention + dim * c.ffn_dim * matrices) + ends;
@@ -27,7 +27,7 @@ double param_density(const ModelConfig& c, double channels, bool all_gates) {
   return params(channels) / params(1);
 }
 
-double head_flops(const ModelConfig& c) { return 2.0 * c.vocab_size * double(c.dim); }
+double head_flops(const ModelConfig& c) { return 2.0 * c.head_rows() * double(c.dim); }
 
 double attention_flops(const ModelConfig& c, double pairs) { return 4.0 * c.q_dim() * pairs; }
 

@@ -1,6 +1,7 @@
 #include "ops/loading.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "ops/operation.h"
 
@@ -25,6 +26,23 @@ void clear(float* at, int64_t n, Stream stream) {
     std::fill_n(at, n, 0.0f);
   else
     cuda::clear(at, static_cast<size_t>(n) * sizeof(float), stream);
+}
+
+void join_columns(const Tensor& out, const Tensor& parts, Stream stream) {
+  const int64_t rows = out.rows(), width = out.row_size(), each = parts.size(2);
+  TANDEM_CHECK(parts.size(1) == rows && parts.rows() * each >= width && parts.rank() == 3,
+               "{} parts of [{}, {}] for [{}, {}]", parts.rows(), parts.size(1), each, rows, width);
+  for (int64_t i = 0; i < parts.rows() && i * each < width; ++i) {
+    const auto bytes = static_cast<size_t>(std::min(each, width - i * each)) * sizeof(float);
+    float* const to = out.as<float>() + i * each;
+    const auto* const from = parts.as<float>() + i * rows * each;
+    if (stream.handle != nullptr) {
+      cuda::copy_rows(to, static_cast<size_t>(width) * sizeof(float), from,
+                      static_cast<size_t>(each) * sizeof(float), bytes, rows, stream);
+      continue;
+    }
+    for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * width, from + r * each, bytes);
+  }
 }
 
 void embed(float* out, const void* table, DType from, std::span<const int32_t> ids, int64_t dim) {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <span>
 
-#include "base/types.h"
+#include "tensor/tensor.h"
 
 namespace tandem::ops {
 
@@ -12,6 +12,10 @@ void convert(void* out, DType to, const void* in, DType from, int64_t n, Stream 
 
 /// Zeroes n numbers, on a GPU as work on its stream.
 void clear(float* at, int64_t n, Stream stream = {});
+
+/// Puts the columns of all parts side by side; the rest of the last is dropped.
+/// shapes   out [rows, width] f32; parts [n, rows, part's width], n times that >= width
+void join_columns(const Tensor& out, const Tensor& parts, Stream stream = {});
 
 /// out[r] = table[ids[r]] in f32.
 /// shapes   out [ids, dim]; table [V, dim] of type `from`, any alignment

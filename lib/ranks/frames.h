@@ -13,7 +13,7 @@
 
 namespace tandem::ranks {
 
-/// What ranks tell each other beside their numbers: a header of eight bytes and a body of JSON.
+/// What ranks say to each other, numbers apart: a header of eight bytes and a body of JSON.
 enum class FrameType : uint8_t {
   hello = 1,  // of a rank to rank 0: who it is, and what must be equal
   welcome,    // of rank 0 to all, once all are there

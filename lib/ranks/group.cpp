@@ -17,7 +17,7 @@ namespace tandem::ranks {
 namespace {
 
 constexpr double kBeatSeconds = 0.5;
-/// How long a rank that waits for numbers is told why none come, and how long one that does not
+/// How long a rank waits for the reason why no numbers come, and how long one that does not
 /// notice a failure goes on.
 constexpr double kReasonSeconds = 3, kStuckSeconds = 5;
 constexpr double kFrameSeconds = 2;  // for a frame that fits into buffers
@@ -36,7 +36,7 @@ Group::Group(const Place& place, const Facts& facts, Events events)
     : place_(place), events_(std::move(events)) {
   if (place_.alone()) return;
   join(facts);
-  for (Peer& p : peers_) p.heard = now();
+  for (Peer& p : peers_) p.last_word = now();
   watcher_ = std::thread([this] { watch(); });
 }
 
@@ -57,7 +57,7 @@ void Group::send_all(const std::string& bytes) {
 
 void Group::watch() {
   double beat = 0;
-  bool told_interrupt = false;
+  bool said_interrupt = false;
   while (!stopping_) {
     std::vector<pollfd> all;
     for (const Peer& p : peers_) all.push_back({p.socket.fd(), POLLIN, 0});
@@ -68,7 +68,7 @@ void Group::watch() {
       if (all[i].revents != 0 && !read(p) && !p.done && !failure_ && !leaving_)
         fail(Error::make(ErrorKind::device, "ranks", "{} has ended without a word", p.name)
                  .hint("its own output may say why; start all ranks again"));
-      if (!p.done && !failure_ && now() - p.heard > place_.timeout_s)
+      if (!p.done && !failure_ && now() - p.last_word > place_.timeout_s)
         fail(Error::make(ErrorKind::device, "ranks", "{} has been silent for {:.0f} s", p.name,
                          place_.timeout_s)
                  .hint("it has stopped, or the network has: start all ranks again; run.timeout "
@@ -78,8 +78,8 @@ void Group::watch() {
       beat = now();
       send_all(frame(FrameType::beat));
     }
-    if (rank() > 0 && !told_interrupt && events_.interrupted && events_.interrupted()) {
-      told_interrupt = true;
+    if (rank() > 0 && !said_interrupt && events_.interrupted && events_.interrupted()) {
+      said_interrupt = true;
       send_all(frame(FrameType::interrupt));
     }
     if (failure_ && !leaving_ && now() - failed_at_ > kStuckSeconds && events_.stuck)
@@ -94,7 +94,7 @@ bool Group::read(Peer& peer) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return true;
     if (n <= 0) return false;
-    peer.heard = now();
+    peer.last_word = now();
     peer.in.append(piece.data(), static_cast<size_t>(n));
     while (peer.in.size() >= kHeaderBytes) {
       const auto header = parse_header(bytes_of(peer.in).first<kHeaderBytes>());
@@ -114,9 +114,9 @@ void Group::take(Peer& peer, FrameType type, const std::string& body) {
   }
   if (type != FrameType::end || failure_) return;
   const std::optional<Error> error = parse_end(body);
-  told_by_rank0_ = rank() > 0;
+  by_rank0_ = rank() > 0;
   if (!error) return fail(Error::make(ErrorKind::device, "ranks", "{} has ended", peer.name));
-  // Ranks that are told by rank 0 leave the report to it.
+  // Ranks that learn of it from rank 0 leave the report to it.
   const std::string where = fmt::format("{}{}{}", rank() > 0 ? "rank 0" : peer.name,
                                         error->where().empty() ? "" : ": ", error->where());
   Error named(error->kind(), where, error->message());
@@ -141,7 +141,7 @@ void Group::throw_failure() {
     fail(Error(ErrorKind::device, "ranks", "the link to another rank has failed")
              .hint("start all ranks again"));
   leaving_ = true;  // noticed
-  if (told_by_rank0_) throw Ended{exit_status(failure_->kind())};
+  if (by_rank0_) throw Ended{exit_status(failure_->kind())};
   throw *failure_;
 }
 
@@ -150,7 +150,7 @@ void Group::leave(const Error& error) {
   if (!watcher_.joinable() || finished_ || leaving_) return;
   leaving_ = true;
   send_all(frame(FrameType::end, write_end(error)));
-  // Until it has been read: what is closed with bytes unread takes those with it that were sent.
+  // Until it has been read: a socket closed with bytes unread takes those with it that were sent.
   for (Peer& p : peers_) ::shutdown(p.socket.fd(), SHUT_WR);
   lock.unlock();
   const Stopwatch clock;

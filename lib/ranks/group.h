@@ -23,7 +23,7 @@ struct Ended {
   int status;
 };
 
-/// All processes of a run, seen from one of them. Every rank is linked with rank 0, to tell whether
+/// All processes of a run, seen from one of them. Every rank is linked with rank 0, to know whether
 /// it lives and why it ends, and with the ranks before and after it, for numbers. All ranks call
 /// the operations on numbers in the same order; where one has ended or is silent for too long, they
 /// throw what rank 0 says of it, within the timeout and some seconds.
@@ -39,8 +39,8 @@ class Group {
 
   /// Meets the others at place.rendezvous.
   /// facts    what must be equal on all ranks
-  /// errors   kind device: nobody comes in time, an address that is none, a port in use; kind
-  ///          recipe: ranks that do not fit together, told by rank 0 (the others throw Ended);
+  /// errors   kind device: no rank comes in time, an address that is none, a port in use; kind
+  ///          recipe: ranks that do not fit together, as rank 0 reports (the others throw Ended);
   ///          kind interrupted
   Group(const Place& place, const Facts& facts, Events events);
   /// Ranks that have not finished end with it.
@@ -78,7 +78,7 @@ class Group {
 
   /// Waits until all ranks have done their work.
   void finish();
-  /// Tells the others why this rank cannot go on.
+  /// Reports to the others why this rank cannot go on.
   void leave(const Error& error);
 
  private:
@@ -86,8 +86,8 @@ class Group {
     int rank = 0;
     std::string name;  // for people
     Socket socket;
-    std::string in;    // bytes of a frame that has not come whole
-    double heard = 0;  // when
+    std::string in;        // bytes of a frame that has not come whole
+    double last_word = 0;  // when
     bool done = false;
   };
   /// Bytes that go to the next rank while others come from the one before.
@@ -108,7 +108,7 @@ class Group {
   /// What a peer has sent; false: its connection has ended.
   bool read(Peer& peer);
   void take(Peer& peer, FrameType type, const std::string& body);
-  /// The run ends: the first reason counts, and wakes whoever waits for numbers.
+  /// The run ends: the first reason counts, and wakes all that wait for numbers.
   void fail(const Error& error);
   void send_all(const std::string& bytes);
   void run_flow(const Flow& flow);
@@ -126,7 +126,7 @@ class Group {
   mutable std::mutex mutex_;         // of what follows, and of sending to peers
   std::condition_variable changed_;  // a failure, or another that is done
   std::optional<Error> failure_;
-  bool told_by_rank0_ = false;
+  bool by_rank0_ = false;
   double failed_at_ = 0;
   bool finished_ = false, leaving_ = false;
   std::atomic<bool> failed_ = false, stopping_ = false, interrupt_asked_ = false;

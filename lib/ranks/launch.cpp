@@ -24,7 +24,7 @@ int number_of(const Environment& environment, const char* name) {
 
 struct Launcher {
   const char *name, *rank, *size, *local_rank;
-  const char* job;  // what tells its runs apart
+  const char* job;  // differs between its runs
 };
 
 // srun sets the size of a step for its processes alone, which a batch script is not.
@@ -86,7 +86,7 @@ Place find_place(const Asked& asked, const Environment& environment) {
   const Launcher* const l = find_launcher(environment);
   if (asked.rank.has_value() != asked.world_size.has_value() && l == nullptr)
     throw recipe_error(asked.rank ? "run.world_size" : "run.rank",
-                       "is not set, but {} is, and no launcher's variables tell",
+                       "is not set, but {} is, and no launcher's variables say",
                        asked.rank ? "run.rank" : "run.world_size")
         .hint("set both, or neither, or start the ranks by mpirun, srun or torchrun");
   if (l != nullptr) {

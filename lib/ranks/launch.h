@@ -29,7 +29,7 @@ struct Place {
 /// The value of an environment variable, or null.
 using Environment = std::function<const char*(const char* name)>;
 
-/// Where this process stands: by what was asked for, else by the variables of Open MPI, MPICH,
+/// Where this process stands: by the recipe, else by the variables of Open MPI, MPICH,
 /// Slurm (of a step: a batch script itself is none) and torchrun. Launchers that give no rendezvous
 /// get one that all their processes find: of one machine a file in its folder for temporary files,
 /// of Slurm's nodes a port of the first.

@@ -1,5 +1,5 @@
-// How ranks find each other: all go to rank 0, which compares what they are asked to do and tells
-// each where the others are; then they link up in a ring.
+// How ranks find each other: all go to rank 0, which compares what they are asked to do and sends
+// each the places of the others; then they link up in a ring.
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ std::optional<Address> read_address(const std::filesystem::path& path) {
   }
 }
 
-Error nobody(const Place& place, const std::string& who) {
+Error too_few(const Place& place, const std::string& who) {
   return Error::make(ErrorKind::device, "run.rendezvous", "{}: after {:.0f} s {}", place.rendezvous,
                      place.timeout_s, who)
       .hint(
@@ -124,8 +124,8 @@ void Group::receive_ranks(const Facts& facts) {
       for (int r = 1; r < size(); ++r)
         if (!sockets[static_cast<size_t>(r)].is_open())
           absent += fmt::format("{}{}", absent.empty() ? "" : ", ", r);
-      refuse(nobody(place_, fmt::format("{} of {} ranks are here, not {}", size() - missing, size(),
-                                        absent)),
+      refuse(too_few(place_, fmt::format("{} of {} ranks are here, not {}", size() - missing,
+                                         size(), absent)),
              false);
     }
     Socket s = door.accept(0.1);
@@ -148,7 +148,7 @@ void Group::receive_ranks(const Facts& facts) {
     if (r == 0 || sockets[r].is_open())
       turn_away(recipe_error("run.rank", "{} is there twice, also as {}", who,
                              name_of(hello->rank, hellos[r].host, hellos[r].process))
-                    .hint("give each process a rank of its own, from 0 on"));
+                    .hint("give each process another rank, from 0 on"));
     if (const std::string unlike = difference(facts, hello->facts, hello->rank); !unlike.empty())
       turn_away(recipe_error("ranks", "{}", unlike)
                     .hint("all ranks run the same program with the same recipe and flags"));
@@ -182,7 +182,7 @@ void Group::visit_rank0(const Facts& facts) {
   while (!answer) {
     poll(events_.interrupted);
     if (clock.seconds() > place_.timeout_s)
-      throw nobody(place_, rank0.is_open() ? "not all ranks are here" : "rank 0 is not there");
+      throw too_few(place_, rank0.is_open() ? "not all ranks are here" : "rank 0 is not there");
     const std::optional<Address> at = given ? given : read_address(place_.rendezvous);
     if (at && !rank0.is_open()) rank0 = Socket::connect_to(*at, 1);
     if (!rank0.is_open()) {
@@ -201,7 +201,7 @@ void Group::visit_rank0(const Facts& facts) {
     std::byte first{};
     while (true) {
       poll(events_.interrupted);
-      if (clock.seconds() > place_.timeout_s) throw nobody(place_, "not all ranks are here");
+      if (clock.seconds() > place_.timeout_s) throw too_few(place_, "not all ranks are here");
       const ssize_t n = ::recv(rank0.fd(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
       if (n > 0) answer = receive(rank0, kStrangerSeconds);
       if (n >= 0) break;

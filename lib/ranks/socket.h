@@ -31,7 +31,7 @@ class Socket {
   /// Listens on this address alone; port 0: any that is free.
   /// errors   kind device: not an address of this machine, or in use
   static Socket listen_at(const Address& address);
-  /// One attempt; not open where nobody listens there.
+  /// One attempt; not open where no process listens there.
   /// errors   kind device: no such host
   static Socket connect_to(const Address& address, double seconds);
   /// The next connection; not open where none comes in time.
@@ -45,7 +45,7 @@ class Socket {
   /// false: the connection has ended, or too few bytes came or went in time.
   bool send(std::span<const std::byte> bytes, double seconds) const;
   bool receive(std::span<std::byte> bytes, double seconds) const;
-  /// Wakes whoever waits on it; nothing comes or goes any more.
+  /// Wakes all that wait on it; nothing comes or goes any more.
   void shut_down() const;
 
  private:

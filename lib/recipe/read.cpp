@@ -94,9 +94,12 @@ void read_section(Field& section, const std::string& name, const Node* node, con
       read_value(field, key, *value, models, problems);
     } else if (field.limits.required) {
       const std::string where = node != nullptr ? node->origin.text() : std::string{};
-      problems.add(
-          recipe_error(where.empty() ? "recipe" : where, "{} is not set", key)
-              .hint(fmt::format("{}; set it in a recipe or with --set {}=VALUE", field.text, key)));
+      problems.add(recipe_error(where.empty() ? "recipe" : where, "{} is not set", key)
+                       // All sections are nested: a field outside is that of a list's item.
+                       .hint(name.empty()
+                                 ? fmt::format("every item has it: {}", field.text)
+                                 : fmt::format("{}; set it in a recipe or with --set {}=VALUE",
+                                               field.text, key)));
     }
   }
 }

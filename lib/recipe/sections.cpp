@@ -37,7 +37,8 @@ void Model::check(Problems& p) const {
   for (size_t i = 0; i < adapters.size(); ++i)
     for (size_t k = 0; k < i; ++k)
       if (!adapters[i].name.empty() && adapters[i].name == adapters[k].name)
-        p.field("adapters", "model.adapters: two adapters are called '{}'", adapters[i].name);
+        p.field("adapters", "model.adapters: two adapters are called '{}': rename one",
+                adapters[i].name);
 }
 
 void Run::check(Problems& p) const {

@@ -36,7 +36,7 @@ struct Adapter {
     v("name", name,
       "what prompts call it: it stays apart from the weights; empty = merged into them");
     v("path", path, required_input(),
-      "folder adapter/ of a run of s2ft-train, or a LoRA or DoRA folder of PEFT");
+      "a run of s2ft-train, its folder adapter/, or a LoRA or DoRA folder of PEFT");
     v("weight", weight, between(-kMostWeight, kMostWeight),
       "how much of its change is added; 1 = all of it");
     v("force", force, "take it where the run trained another model, if its shapes fit");
@@ -65,8 +65,8 @@ struct Model {
 
  protected:
   static constexpr std::string_view adapters_text() {
-    return "adapters: without a name merged into the weights when they are loaded, in this order; "
-           "with one for the prompts that name it";
+    return "adapters {path, weight, name, force}: without a name merged into the weights when they "
+           "are loaded, in this order; with one for the prompts that name it";
   }
 };
 
@@ -119,12 +119,33 @@ constexpr std::array<std::string_view, 3> enum_names(AdapterUse) {
 }
 
 /// Section `run` of tools whose prompts may name an adapter.
-struct ServingRun : Run {
-  AdapterUse adapters = AdapterUse::automatic;
+/// A run that several ranks may share, each with a part of the model.
+struct RankedRun : Run {
+  std::optional<int> rank, world_size;
+  std::string rendezvous;
+  double timeout = 60;
 
   template <class V>
   void fields(V& v) {
     Run::fields(v);
+    v("rank", rank, at_least(0),
+      "which of the processes this is that share the model, from 0 on; null = as mpirun, srun or "
+      "torchrun say, or alone");
+    v("world_size", world_size, between(1, 1024), "how many there are; null = as run.rank");
+    v("rendezvous", rendezvous,
+      "where they meet: host:port, at which rank 0 listens, or a file that all see; empty = as the "
+      "launcher says");
+    v("timeout", timeout, between(1, 86'400).unit("s"),
+      "how long ranks wait for one that does not come, or is silent");
+  }
+};
+
+struct ServingRun : RankedRun {
+  AdapterUse adapters = AdapterUse::automatic;
+
+  template <class V>
+  void fields(V& v) {
+    RankedRun::fields(v);
     v("adapters", adapters,
       "named adapters. mix: next to the weights, each sequence of a batch its own; switch: one at "
       "a "

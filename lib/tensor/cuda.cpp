@@ -1,6 +1,7 @@
 #include "tensor/cuda.h"
 
 #include <cuda_runtime.h>
+#include <fmt/format.h>
 
 #include <atomic>
 #include <cstdint>
@@ -159,6 +160,36 @@ void* allocate(int device, size_t bytes) {
 
 void free_memory(void* p) noexcept { (void)cudaFree(p); }
 
+PeerHandle share_memory(void* p) {
+  PeerHandle handle{};
+  static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(PeerHandle));
+  const cudaError_t code = cudaIpcGetMemHandle(reinterpret_cast<cudaIpcMemHandle_t*>(&handle), p);
+  if (code != cudaSuccess) (void)cudaGetLastError();  // a handle of zeros opens nothing
+  return handle;
+}
+
+void* open_shared(int device, const PeerHandle& handle, std::string& why_not) {
+  use_device(device);
+  cudaIpcMemHandle_t given;
+  std::memcpy(&given, handle.data(), sizeof given);
+  void* p = nullptr;
+  const cudaError_t code = cudaIpcOpenMemHandle(&p, given, cudaIpcMemLazyEnablePeerAccess);
+  if (code == cudaSuccess) return p;
+  (void)cudaGetLastError();
+  why_not = cudaGetErrorString(code);
+  return nullptr;
+}
+
+void close_shared(void* p) noexcept { (void)cudaIpcCloseMemHandle(p); }
+
+std::string unique_name(int device) {
+  cudaDeviceProp prop;
+  check(cudaGetDeviceProperties(&prop, device), "cannot query the GPU");
+  std::string name;
+  for (const char c : prop.uuid.bytes) name += fmt::format("{:02x}", static_cast<uint8_t>(c));
+  return name;
+}
+
 void use_device(int device) {
   // The first time this makes a context, which a GPU that others hold refuses.
   static std::mutex mutex;
@@ -236,6 +267,13 @@ bool Queue::idle() const {
 
 void clear(void* device, size_t bytes, Stream stream) {
   check(cudaMemsetAsync(device, 0, bytes, as_stream(stream)), "zeroing on the GPU");
+}
+
+void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t bytes,
+               int64_t rows, Stream stream) {
+  check(cudaMemcpy2DAsync(to, to_stride, from, from_stride, bytes, static_cast<size_t>(rows),
+                          cudaMemcpyDeviceToDevice, as_stream(stream)),
+        "copying on the GPU");
 }
 
 void wait(Stream stream) { check_work(cudaStreamSynchronize(as_stream(stream))); }

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -45,6 +46,16 @@ void use_gpu_isa(GpuIsa isa);
 /// errors   kind memory when the GPU has no room (names free and all bytes), kind device
 void* allocate(int device, size_t bytes);
 void free_memory(void* p) noexcept;
+
+/// What another process of this machine opens memory of allocate() by.
+using PeerHandle = std::array<std::byte, 64>;
+PeerHandle share_memory(void* p);
+/// The memory of another process' GPU, for kernels of this one; null, and why, where the link
+/// allows no such access.
+void* open_shared(int device, const PeerHandle& handle, std::string& why_not);
+void close_shared(void* p) noexcept;
+/// A name that no other GPU has.
+std::string unique_name(int device);
 
 /// Makes a GPU the target of this thread's calls of CUDA libraries and kernels.
 /// errors   kind device, memory as device_info; kind device where it cannot run this build's code
@@ -144,6 +155,9 @@ class Event {
 void wait(Stream stream);
 /// Zeroes device memory in stream order.
 void clear(void* device, size_t bytes, Stream stream);
+/// Copies rows of `bytes` within the GPU's memory, which begin a stride apart.
+void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t bytes,
+               int64_t rows, Stream stream);
 
 /// A recorded sequence of operations that one call repeats.
 class Graph {

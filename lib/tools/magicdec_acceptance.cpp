@@ -11,7 +11,7 @@ int MagicdecAcceptance::print_plan() {
   PlanTable table(cx_, points_.size());
   for (const Point& point : points_) {
     cli::use_threads(point.recipe.run.threads);
-    AcceptancePoint run(cx_, point, /*dry_run=*/true);
+    AcceptancePoint run(cx_, point);
     run.admit([](const NamedDraft&) { return true; },
               [&](const NamedDraft& draft, const Error& e) { table.refuse(draft.name, e); });
     table.add(point, run.engines());
@@ -28,7 +28,7 @@ int MagicdecAcceptance::run() {
     if (cli::is_interrupted()) break;
     cli::use_threads(point.recipe.run.threads);
     const auto work = [&] {
-      AcceptancePoint run(cx_, point, /*dry_run=*/false);
+      AcceptancePoint run(cx_, point);
       run.admit(
           [&](const NamedDraft& draft) { return !AcceptancePoint::has_all(results, point, draft); },
           [&](const NamedDraft& draft, const Error& e) { fail(point, &draft, e); });

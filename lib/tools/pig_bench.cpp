@@ -86,7 +86,7 @@ BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
       point_(point),
       results_(results),
       decode_times_(decode_times),
-      sizer_(point.recipe.model, point.recipe.run, {point.recipe.cache}, /*dry_run=*/false) {
+      sizer_(point.recipe.model, point.recipe.run, {point.recipe.cache}, cx) {
   cli::use_threads(point.recipe.run.threads);
   const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
   ceilings_ = sizer_.device().kind == Device::Kind::cuda ? bench::gpu_ceilings(sizer_.device())
@@ -162,7 +162,7 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
 int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhase phase,
                io::Table& table) {
   const BenchRecipe& r = point.recipe;
-  const EngineSizer sizer(r.model, r.run, {r.cache}, /*dry_run=*/true);
+  const EngineSizer sizer(r.model, r.run, {r.cache}, cx);
   const cli::MemoryLimits limits = sizer.limits();
   const decode::ModelFiles files = open_model(sizer, r, phase);
   const std::string method = bench::method_name(r.cache), name(bench::phase_name(phase));

@@ -44,7 +44,7 @@ PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
       point_(point),
       recipe_(point.recipe),
       policies_(recipe_.eval.all_policies()),
-      sizer_(recipe_.model, recipe_.run, caches_of(policies_), cx.dry_run()),
+      sizer_(recipe_.model, recipe_.run, caches_of(policies_), cx),
       config_(sizer_.open_model().config) {
   for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
   check_context();

@@ -17,7 +17,7 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
       point_(point),
       recipe_(point.recipe),
       source_(prompt_source(cx, recipe_.chat, !recipe_.model.state.empty())),
-      sizer_(recipe_.model, recipe_.run, {recipe_.cache}, cx.dry_run()),
+      sizer_(recipe_.model, recipe_.run, {recipe_.cache}, cx),
       files_(sizer_.open_model()) {
   if (!recipe_.model.state.empty())
     saved_ = decode::open_state(recipe_.model.state, files_, sizer_.compute());

@@ -116,7 +116,7 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
 SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, Proposer::other_model, cx.dry_run()) {
+      pair_(recipe_.model, recipe_.run, recipe_.draft, Proposer::other_model, cx) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   const int vocab = pair_.target().config.vocab_size;
   if (recipe_.accept.width > vocab)

@@ -18,8 +18,8 @@ constexpr int kMostGamma = 128;  // whose time --dry-run predicts
 SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx.dry_run(),
-            recipe_.cache, recipe_.draft2) {
+      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx, recipe_.cache,
+            recipe_.draft2) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));

@@ -12,7 +12,7 @@
 namespace tandem::tools {
 
 int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
-  ModelPair pair(recipe.model, recipe.run, recipe.draft, Proposer::other_model, cx.dry_run());
+  ModelPair pair(recipe.model, recipe.run, recipe.draft, Proposer::other_model, cx);
   bench::RoundTimesSpec spec;
   constexpr int kLargest = 128;
   spec.largest_tree = recipe.tree.sizes.empty() ? kLargest : std::ranges::max(recipe.tree.sizes);

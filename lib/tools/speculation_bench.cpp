@@ -16,7 +16,7 @@ int SpeculationBench::print_plan() {
   PlanTable table(cx_, points_.size());
   for (const Point& point : points_) {
     cli::use_threads(point.recipe.run.threads);
-    PointRun run(cx_, point, /*dry_run=*/true);
+    PointRun run(cx_, point);
     run.admit([&](const Way& way, const Error& e) { table.refuse(way.name(), e); });
     table.add(point, run.engines());
   }
@@ -33,7 +33,7 @@ int SpeculationBench::run() {
     if (cli::is_interrupted()) break;
     cli::use_threads(point.recipe.run.threads);
     const auto work = [&] {
-      PointRun run(cx_, point, /*dry_run=*/false);
+      PointRun run(cx_, point);
       run.admit([&](const Way& way, const Error& e) { fail(point, &way, e); });
       run.run(results);
     };

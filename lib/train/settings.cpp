@@ -24,8 +24,8 @@ int64_t ScheduleSettings::warmup_of(int64_t steps) const {
 void TrainSettings::check(recipe::Problems& p) const {
   batches.check(p);
   if (steps && epochs)
-    p.field("epochs", "train.epochs: {} epochs, but train.steps is {}: set one of the two", *epochs,
-            *steps);
+    p.field("epochs", "train.epochs: {} epochs, but train.steps is {}: set one of the two to null",
+            *epochs, *steps);
   if (steps && schedule.warmup_steps && *schedule.warmup_steps >= *steps)
     p.field("schedule.warmup_steps",
             "train.schedule.warmup_steps: {} of {} steps, so lr would never be reached",

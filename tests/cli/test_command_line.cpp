@@ -54,13 +54,21 @@ TEST_SUITE("cli/command_line") {
   }
 
   TEST_CASE("the files of the tools' examples are there") {
-    for (const char* tool : {"kernel-bench", "pig-bench", "pig-eval", "pig-generate"}) {
+    for (const char* tool :
+         {"kernel-bench", "magicdec-acceptance", "magicdec-bench", "pig-bench", "pig-eval",
+          "pig-generate", "s2ft-adapter", "s2ft-train", "sequoia-acceptance", "sequoia-bench",
+          "sequoia-generate", "sequoia-tree-search", "sirius-generate", "spec-check",
+          "triforce-generate"}) {
       const std::string help = run_process(program(tool), {.arguments = {"--help"}}).out;
       const size_t begin = help.find("examples:\n"), end = help.find("\n\n", begin);
       REQUIRE(end != std::string::npos);
       std::istringstream words(help.substr(begin, end - begin));
       std::string before;
       for (std::string word; words >> word; before = word) {
+        if (before == "-r")
+          CHECK_MESSAGE(
+              std::filesystem::exists(tandem::test::source_dir() / "recipes" / (word + ".yaml")),
+              word);
         const bool is_input =
             word.find('.') != std::string::npos && before != "-o" && before != ">";
         const std::filesystem::path path = tandem::test::source_dir() / word;

@@ -175,7 +175,7 @@ TEST_SUITE("cli/plan_for") {
     }
     const Outcome two = plan({"--device", "cuda:0,1"}, "tiny-2m");
     CHECK(two.status == 6);
-    CHECK(has(two.err, "a run uses one GPU so far"));
+    CHECK(has(two.err, "this tool uses one GPU"));
   }
 
   TEST_CASE("a card's memory, a limit below it, and one above") {

@@ -27,6 +27,37 @@ TEST_SUITE("decode/adapters") {
     }
   }
 
+  TEST_CASE("a named adapter adds to what is merged, where they overlap too") {
+    const Adapters adapters;
+    const auto over =
+        write_slices(adapters.folder / "over", adapters.model, {.seed = 9, .share = 0.6});
+    const auto engine = [&](bool first_named, AdapterUse use, bool merges_it = false) {
+      recipe::Model m = adapters.section(first_named, 0);
+      recipe::Adapter merged;
+      merged.path = over;
+      m.adapters.insert(m.adapters.begin(), merged);
+      m.adapters.back().weight = 0.5;
+      decode::ModelFiles files = decode::open_model(m, 0);
+      if (merges_it) decode::merge_named(files, 0);
+      decode::EngineSpec spec = engine_spec({});
+      spec.adapters = use;
+      return std::make_unique<Engine>(std::move(files), spec);
+    };
+    const auto fused = engine(false, AdapterUse::none);
+    const Ids ids = random_ids(*fused, 60, 5);
+    const std::vector<Row> want = rows_of(*fused, -1, ids);
+    CHECK(same(rows_of(*engine(true, AdapterUse::none, true), -1, ids), want));
+    const auto mixed = engine(true, AdapterUse::mix);
+    CHECK(worst(rows_of(*mixed, 0, ids), want) < 2e-4);
+    const std::vector<Row> merged_alone = rows_of(*mixed, -1, ids);
+    CHECK(worst(merged_alone, want) > 0.02);
+    const auto switched = engine(true, AdapterUse::switched);
+    switched->switch_adapter(0);
+    CHECK(worst(rows_of(*switched, 0, ids), want) < 2e-4);
+    switched->switch_adapter(-1);
+    CHECK(worst(rows_of(*switched, -1, ids), merged_alone) < 2e-4);
+  }
+
   TEST_CASE("switched A, B, factors, A, base: the weights of each, bit for bit") {
     const Adapters adapters;
     for (const DType dtype : {DType::f32, DType::bf16}) {

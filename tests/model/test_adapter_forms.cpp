@@ -116,6 +116,26 @@ class WithOne final : public WeightSource {
   float value_;
 };
 
+/// The base, with every number of one kind of matrix changed.
+class WithAll final : public WeightSource {
+ public:
+  explicit WithAll(Weight weight) : weight_(weight) {}
+  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+            void* out) const override {
+    base_->rows(weight, layer, begin, end, dtype, out);
+    const int64_t n = (end - begin) * (weight == weight_ ? weight_shape(weight, config())[1] : 0);
+    for (int64_t i = 0; i < n; ++i) static_cast<float*>(out)[i] += 1;
+  }
+  std::vector<float> vector(Weight weight, int layer) const override {
+    return base_->vector(weight, layer);
+  }
+  void embed(std::span<const int32_t>, float*) const override {}
+
+ private:
+  std::unique_ptr<WeightSource> base_ = base();
+  Weight weight_;
+};
+
 }  // namespace
 
 TEST_SUITE("model/adapter_forms") {
@@ -247,11 +267,15 @@ TEST_SUITE("model/adapter_forms") {
     // The only KV head.
     const auto single = extract_slices({c, *before, "b"}, {c, WithOne(Weight::wk, 12, 3), "t"});
     CHECK(single[0].index.size() == 4);
+    // All heads of a layer, as a run may train them; but not most weights of all layers.
+    const auto heads = extract_slices({c, *before, "b"}, {c, WithAll(Weight::wo), "t"});
+    REQUIRE(std::ssize(heads) == c.n_layers);
+    CHECK(std::ssize(heads[0].index) == c.q_dim());
     const auto other = synthetic_source(c, kSeed + 1);
     CHECK(refused(*other).find("differ") != std::string::npos);
     const auto l = factors(folder / "l", false, 40);
     CHECK(refused(*fused(list(WeightedAdapter{l})))
-              .find("tuned: 300 of 300 rows of model.layers.0.mlp.up_proj.weight differ from "
+              .find("tuned: all 300 rows of model.layers.0.mlp.up_proj.weight differ from "
                     "those of base") != std::string::npos);
     ModelConfig wide = c;
     wide.ffn_dim = 304;

@@ -24,7 +24,7 @@ struct RankSetup {
   std::function<bool(int rank)> interrupted = [](int) { return false; };
 };
 
-/// Runs `work` on all ranks, which meet by a file of their own.
+/// Runs `work` on all ranks, which meet by a file.
 inline std::vector<RankResult> run_ranks(const RankSetup& setup,
                                          const std::function<void(ranks::Group&)>& work) {
   const TemporaryFolder folder;

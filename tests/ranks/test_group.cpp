@@ -117,7 +117,7 @@ TEST_SUITE("ranks/group") {
     CHECK(results[2].text == "ended 4");
   }
 
-  TEST_CASE("an error of any rank ends all, and rank 0 tells of it") {
+  TEST_CASE("an error of any rank ends all, and rank 0 reports it") {
     for (const int who : {0, 1, 2}) {
       CAPTURE(who);
       const Stopwatch clock;
@@ -174,7 +174,7 @@ TEST_SUITE("ranks/group") {
     }
   }
 
-  TEST_CASE("a rendezvous that nobody joins, and ranks that are missing") {
+  TEST_CASE("a rendezvous that no rank joins, and ranks that are missing") {
     const TemporaryFolder folder;
     const auto alone = [&](int rank, int size, const std::string& where) {
       return error_text([&] {
@@ -194,10 +194,10 @@ TEST_SUITE("ranks/group") {
     CHECK(!std::filesystem::exists(folder / "f"));
   }
 
-  TEST_CASE("strangers at the door, and a file that an earlier run has left, stop nobody") {
+  TEST_CASE("strangers at the door, and a file that an earlier run has left, stop no rank") {
     const TemporaryFolder folder;
     const std::string file = (folder / "meet").string();
-    std::ofstream(file) << "127.0.0.1:1\n";  // where nobody listens
+    std::ofstream(file) << "127.0.0.1:1\n";  // where no process listens
     std::vector<std::string> texts(2);
     std::vector<std::thread> threads;
     std::atomic<bool> over = false;

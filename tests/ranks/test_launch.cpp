@@ -1,4 +1,4 @@
-// Where a process stands among its ranks, by what launchers say; and what ranks tell each other.
+// Where a process stands among its ranks, by what launchers say; and what ranks say to each other.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -35,7 +35,7 @@ TEST_SUITE("ranks/launch") {
     CHECK(p.launcher == "");
     CHECK(place_of({.rank = 0, .world_size = 1}, {}).alone());
     CHECK(error_text([] { place_of({.rank = 1}, {}); }) ==
-          "run.world_size: is not set, but run.rank is, and no launcher's variables tell");
+          "run.world_size: is not set, but run.rank is, and no launcher's variables say");
     CHECK(error_text([] { place_of({.world_size = 2}, {}); }).starts_with("run.rank: is not set"));
     CHECK(error_text([] { place_of({.rank = 3, .world_size = 3, .rendezvous = "x:1"}, {}); }) ==
           "run.rank: is 3, expected 0 to 2: there are 3 ranks");

@@ -47,7 +47,7 @@ void check_metadata(const Metadata& metadata, const std::string& where, const Ad
   if (value(kAdapterFormatKey) != kAdapterFormat)
     throw input_error(where, "is no adapter of s2ft: its format is {}, expected '{}'",
                       io::quote(value(kAdapterFormatKey)), kAdapterFormat)
-        .hint("name folder adapter/ of a run of s2ft-train");
+        .hint("name a run of s2ft-train, its folder adapter/, or a LoRA or DoRA folder of PEFT");
   if (value(kAdapterVersionKey) != kAdapterVersion)
     throw input_error(where, "has version {} of the format, this build reads version {}",
                       io::quote(value(kAdapterVersionKey)), kAdapterVersion)
@@ -173,9 +173,12 @@ Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterB
       const auto n = static_cast<int64_t>(slice.index.size());
       const io::Shape expected = columns ? io::Shape{shape[0], n} : io::Shape{n, shape[1]};
       if (value->shape != expected || (value->dtype != "F32" && value->dtype != "BF16"))
-        throw damaged(where, "'{}' is {} {}, expected F32 or BF16 {}", value_name,
-                      io::quote(value->dtype), io::shape_text(value->shape),
-                      io::shape_text(expected));
+        throw input_error(where, "'{}' is {} {}, expected F32 or BF16 {}", value_name,
+                          io::quote(value->dtype), io::shape_text(value->shape),
+                          io::shape_text(expected))
+            .hint(value->shape != expected ? "it belongs to a model of another shape: name its "
+                                             "base; or the file is damaged"
+                                           : kDamagedHint);
       slice.values = file_.tensor(*value);
       check_values(slice.values);
       slices_.emplace(std::pair(weight, layer), std::move(slice));

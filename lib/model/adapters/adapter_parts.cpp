@@ -17,13 +17,12 @@ constexpr std::array kDown = {Weight::w_down};
 
 LayerMatrix matrix_of(int i) { return static_cast<LayerMatrix>(i); }
 
-bool has_columns(LayerMatrix of) { return of == LayerMatrix::wo || of == LayerMatrix::w_down; }
-
 PartNumbers slice_numbers(const NamedAdapter& adapter, const PartShape& shape,
                           const ModelConfig& config, const WeightSource& base) {
   PartNumbers part{.index = slice_features(*adapter.adapter, shape, config),
                    .values = slice_values(*adapter.adapter, shape)};
-  const std::vector<float> before = base_values(*adapter.adapter, shape, config, base);
+  // Of what else is merged into the weights, an adapter's change is none.
+  const std::vector<float> before = base_values(*adapter.adapter, shape, config, base.base());
   for (size_t i = 0; i < before.size(); ++i)
     part.values[i] = adapter.weight * (part.values[i] - before[i]);
   return part;
@@ -69,7 +68,7 @@ void add_slice_shapes(const Adapter& adapter, const ModelConfig& config, int lay
   if (n == 0) return;
   const io::Shape shape = weight_shape(stacked_weights(of).front(), config);
   shapes.push_back(
-      {.layer = layer, .of = of, .n = n, .width = has_columns(of) ? shape[0] : shape[1]});
+      {.layer = layer, .of = of, .n = n, .width = ends_in_stream(of) ? shape[0] : shape[1]});
 }
 
 void add_factor_shapes(const LowRankAdapter& adapter, const ModelConfig& config, int layer,
@@ -166,7 +165,7 @@ std::vector<float> slice_values(const AnyAdapter& adapter, const PartShape& shap
   for (const Weight w : stacked_weights(shape.of)) {
     if (!slices.holds(w, shape.layer)) continue;
     std::vector<float> values = slices.values(w, shape.layer);
-    if (has_columns(shape.of)) values = transposed(values, shape.width, shape.n);
+    if (ends_in_stream(shape.of)) values = transposed(values, shape.width, shape.n);
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;
@@ -179,7 +178,7 @@ std::vector<float> base_values(const AnyAdapter& adapter, const PartShape& shape
   for (const Weight w : stacked_weights(shape.of)) {
     std::vector<float> values =
         feature_values(base, w, shape.layer, slices.index(w, shape.layer), config);
-    if (has_columns(shape.of)) values = transposed(values, shape.width, shape.n);
+    if (ends_in_stream(shape.of)) values = transposed(values, shape.width, shape.n);
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;

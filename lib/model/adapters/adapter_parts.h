@@ -54,8 +54,8 @@ struct PartNumbers {
   std::vector<float> values;   // [n, width]
 };
 
-/// What the adapter adds: of slices its values less the base's, of low-rank factors gamma in the
-/// second; times its weight.
+/// What the adapter adds: of slices its values less those of the base before other adapters were
+/// merged into it, of low-rank factors gamma in the second; times its weight.
 /// base     the weights that it changes
 /// errors   kind input: files that can no longer be read
 PartNumbers part_numbers(const NamedAdapter& adapter, const PartShape& shape,

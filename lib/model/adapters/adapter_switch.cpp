@@ -182,7 +182,7 @@ void AdapterSwitch::load_slices(size_t adapter, std::byte* memory) {
   const DType dtype = kept_type(spec_);
   std::vector<SliceWrite> fresh_writes, base_writes;
   for (const PartShape& shape : slices.shapes) {
-    const bool columns = shape.of == LayerMatrix::wo || shape.of == LayerMatrix::w_down;
+    const bool columns = ends_in_stream(shape.of);
     const ops::PackedWeights& w = matrix(shape.layer, shape.of);
     const auto put = [&](std::vector<float> values) {
       if (columns && w.input_rows() == nullptr) values = transposed(values, shape.n, shape.width);
@@ -194,9 +194,12 @@ void AdapterSwitch::load_slices(size_t adapter, std::byte* memory) {
     };
     std::vector<float> values = slice_values(*named.adapter, shape);
     std::vector<float> before = base_values(*named.adapter, shape, spec_.config, base_);
-    if (named.weight != 1)
-      for (size_t i = 0; i < values.size(); ++i)
-        values[i] = before[i] + named.weight * (values[i] - before[i]);
+    // Where other adapters are merged into the weights, the change comes in addition.
+    const std::vector<float> unmerged =
+        base_values(*named.adapter, shape, spec_.config, base_.base());
+    for (size_t i = 0; i < values.size(); ++i)
+      if (named.weight != 1 || before[i] != unmerged[i])
+        values[i] = before[i] + named.weight * (values[i] - unmerged[i]);
     const std::vector<int32_t> index = slice_features(*named.adapter, shape, spec_.config);
     copy_in(memory, index.data(), index.size() * sizeof(int32_t));
     slices.index.push_back(reinterpret_cast<const int32_t*>(memory));
@@ -263,7 +266,7 @@ void AdapterSwitch::write(const Slices& slices, bool fresh) {
   }
   for (size_t i = 0; i < slices.shapes.size(); ++i) {
     const PartShape& shape = slices.shapes[i];
-    const bool columns = shape.of == LayerMatrix::wo || shape.of == LayerMatrix::w_down;
+    const bool columns = ends_in_stream(shape.of);
     const auto* const values =
         reinterpret_cast<const float*>(fresh ? slices.fresh[i] : slices.base[i]);
     ops::write_part(matrix(shape.layer, shape.of), columns ? WeightPart::columns : WeightPart::rows,

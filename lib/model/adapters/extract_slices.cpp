@@ -57,6 +57,21 @@ void check_vector(const ComparedModel& base, const ComparedModel& tuned, Weight 
   if (progress) progress(static_cast<int64_t>(a.size()));
 }
 
+constexpr const char* kWhole =
+    "this is full fine-tuning, merged factors, or a checkpoint whose heads or channels are in "
+    "another "
+    "order: use the tuned model as it is, or where s2ft-train wrote it, its folder adapter/";
+
+/// Of the matrices of all layers that adapters can change.
+int64_t layer_numbers(const ModelConfig& config) {
+  int64_t n = 0;
+  for (const Weight w : adapter_weights()) {
+    const io::Shape shape = weight_shape(w, config);
+    n += shape[0] * shape[1];
+  }
+  return n * config.n_layers;
+}
+
 /// Calls visit(row, its values in the base, in the tuned model, columns).
 template <class Visit>
 void each_row(const ComparedModel& base, const ComparedModel& tuned, Weight weight, int layer,
@@ -97,14 +112,11 @@ std::vector<int32_t> changed(const ComparedModel& base, const ComparedModel& tun
                differs[static_cast<size_t>((columns ? c : row) / unit)] = true;
              }
            });
-  const auto found = std::ranges::count(differs, true);
-  if (found > 1 && 2 * found > units)  // a model may have a single KV head
-    throw input_error(tuned.where, "{} of {} {} of {} differ from those of {}", found, units,
-                      unit > 1 ? "heads" : (columns ? "columns" : "rows"),
-                      checkpoint_name(weight, layer), base.where)
-        .hint(
-            "more than half: this is full fine-tuning, merged factors, or a checkpoint whose heads "
-            "or channels are in another order; use the tuned model as it is");
+  // Of heads a run may well train all: a model has few.
+  if (unit == 1 && std::ranges::count(differs, true) == units)
+    throw input_error(tuned.where, "all {} {} of {} differ from those of {}", units,
+                      columns ? "columns" : "rows", checkpoint_name(weight, layer), base.where)
+        .hint(kWhole);
   std::vector<int32_t> index;
   for (int64_t i = 0; i < n; ++i)
     if (differs[static_cast<size_t>(i / unit)]) index.push_back(static_cast<int32_t>(i));
@@ -118,6 +130,7 @@ std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const Compared
   check_constants(base, tuned);
   const ModelConfig& config = base.config;
   std::vector<OwnedSlice> slices;
+  int64_t left = layer_numbers(config) / 2;
   const auto compare = [&](Weight weight, int layer) {
     if (weight_shape(weight, config).size() == 1)
       return check_vector(base, tuned, weight, layer, progress);
@@ -130,6 +143,13 @@ std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const Compared
                       });
     std::vector<int32_t> index = changed(base, tuned, weight, layer, progress);
     if (index.empty()) return;
+    const io::Shape shape = weight_shape(weight, config);
+    left -= std::ssize(index) * shape[takes_columns(weight) ? 0 : 1];
+    if (left < 0)
+      throw input_error(tuned.where,
+                        "more than half of the weights of layers differ from those of {}",
+                        base.where)
+          .hint(kWhole);
     std::vector<float> values = feature_values(tuned.source, weight, layer, index, config);
     slices.push_back({weight, layer, std::move(index), std::move(values)});
   };

@@ -16,8 +16,8 @@ struct ComparedModel {
 /// The rows and columns of a tuned model that differ from its base in any bit, of q, k, v and o
 /// whole heads, with the tuned model's values.
 /// progress gets the weights that have been compared since the last call; may throw
-/// errors   kind input: other shapes or constants; any other weight differs; more than half of the
-///          heads or channels of a matrix differ, and not just one, as by full fine-tuning or in a
+/// errors   kind input: other shapes or constants; any other weight differs; all channels of a matrix
+///          differ, or more than half of the weights of layers, as by full fine-tuning or in a
 ///          permuted checkpoint; a value that is not finite; nothing differs
 std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const ComparedModel& tuned,
                                        const std::function<void(int64_t n)>& progress = {});

@@ -1,6 +1,7 @@
 #include "model/adapters/fused_source.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -57,6 +58,14 @@ class FusedSource final : public WeightSource {
     return base_->vector(weight, layer);
   }
   void embed(std::span<const int32_t> ids, float* out) const override { base_->embed(ids, out); }
+  const WeightSource& base() const override { return base_->base(); }
+
+  /// Its base, and its adapters before `adapters`; nothing is left here.
+  std::unique_ptr<WeightSource> give_up(std::vector<WeightedAdapter>& adapters) {
+    adapters.insert(adapters.begin(), std::make_move_iterator(adapters_.begin()),
+                    std::make_move_iterator(adapters_.end()));
+    return std::move(base_);
+  }
 
  private:
   /// A matrix that adapters change.
@@ -128,6 +137,8 @@ class FusedSource final : public WeightSource {
 std::unique_ptr<WeightSource> fused_source(std::unique_ptr<WeightSource> base,
                                            std::vector<WeightedAdapter> adapters,
                                            const ModelConfig& config) {
+  if (auto* const fused = dynamic_cast<FusedSource*>(base.get()); fused != nullptr)
+    base = fused->give_up(adapters);
   return std::make_unique<FusedSource>(std::move(base), std::move(adapters), config);
 }
 

@@ -20,7 +20,8 @@ struct WeightedAdapter {
 ///          adapter changes has the base's bytes. So slices that share no element give the same
 ///          bits in any order; where adapters overlap, the order of the list is that of the sum. A
 ///          single adapter of PEFT at weight 1 is LowRankAdapter::merge.
-/// An adapter of weight 0 changes nothing.
+/// An adapter of weight 0 changes nothing. Where adapters are merged into `base` already, these
+/// follow in its list.
 std::unique_ptr<WeightSource> fused_source(std::unique_ptr<WeightSource> base,
                                            std::vector<WeightedAdapter> adapters,
                                            const ModelConfig& config);

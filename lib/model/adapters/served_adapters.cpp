@@ -55,6 +55,7 @@ Most most_of(const ServedAdapters::Spec& spec) {
 }
 
 size_t workspace_bytes(const ServedAdapters::Spec& spec) {
+  if (spec.max_run <= kMostGrouped) return 0;  // no product of matrices
   return ops::matmul_workspace_bytes(spec.dtype, most_of(spec).numbers, spec.device, true);
 }
 
@@ -193,7 +194,7 @@ void ServedAdapters::add(int layer, LayerMatrix of, const Tensor& y, const Tenso
   const Stream stream = exec_.stream();
   for (const LongRun& run : runs_)
     add_run(run, layer, of, y.slice(run.first, run.rows), x.slice(run.first, run.rows));
-  const bool columns = of == LayerMatrix::wo || of == LayerMatrix::w_down;
+  const bool columns = ends_in_stream(of);
   if (m.most_slices > 0 && columns) {
     const GroupedTarget all{.first = 0, .width = static_cast<int32_t>(y.row_size()), .part = 0};
     ops::grouped_sums(y, x, parts, kMatrixParts, m.most_slices, {&all, 1}, groups(), stream);
@@ -241,7 +242,7 @@ void ServedAdapters::add_run(const LongRun& run, int layer, LayerMatrix of, cons
     return MatrixView(const_cast<void*>(p.values), spec_.dtype, p.n, width, spec_.device);
   };
   const AdapterPart& slices = part(layer, of, run.adapter, static_cast<int>(PartKind::slices));
-  const bool columns = of == LayerMatrix::wo || of == LayerMatrix::w_down;
+  const bool columns = ends_in_stream(of);
   if (slices.n > 0 && columns) {
     const Tensor of_x = inner(spec_.dtype, slices.n);
     ops::gather_columns(of_x, x, slices.index, stream);

@@ -22,6 +22,7 @@ class ServedAdapters final : public SideProducts, public kv::SequenceListener {
     DType dtype = DType::bf16;  // of the values, as of the weights
     Device device = {};
     int max_seqs = 1, max_rows = 1;
+    int max_run = 1;  // rows of one sequence in a step
     std::span<const NamedAdapter> adapters;
   };
   /// errors   kind recipe, as part_shapes

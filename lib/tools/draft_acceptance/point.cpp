@@ -86,11 +86,10 @@ std::vector<io::Table::Column> acceptance_columns() {
           {"rate by position"}};
 }
 
-AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point, bool dry_run)
+AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point)
     : cx_(cx),
       point_(point),
-      engines_(point.recipe.model, recipe::Cache{}, point.recipe.run, sizes_of(point.recipe),
-               dry_run) {
+      engines_(point.recipe.model, recipe::Cache{}, point.recipe.run, sizes_of(point.recipe), cx) {
   if (engines_.device().kind == Device::Kind::cuda)
     throw recipe_error("run.device", "is {}; distributions are compared on the CPU",
                        engines_.device().name())

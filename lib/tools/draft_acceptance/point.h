@@ -20,7 +20,7 @@ class AcceptancePoint {
   using Point = cli::Point<DraftAcceptanceRecipe>;
 
   /// errors   those of BenchEngines; kind recipe: a GPU
-  AcceptancePoint(cli::Context& cx, const Point& point, bool dry_run);
+  AcceptancePoint(cli::Context& cx, const Point& point);
 
   /// Admits the drafts that can be measured, and sizes the engines for them.
   /// is_wanted  whether a draft is to be measured

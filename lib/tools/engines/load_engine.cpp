@@ -18,10 +18,13 @@ void admit_plan(cli::Context& cx, const MemoryPlan& plan, const cli::MemoryLimit
 std::unique_ptr<decode::Engine> load_engine(cli::Context& cx, decode::ModelFiles files,
                                             decode::EngineSpec spec, const MemoryPlan& plan,
                                             std::shared_ptr<cuda::Queue> queue) {
-  spec.interrupted = cli::is_interrupted;
+  // Ranks load for unlike times: a signal ends the loading of this one, and with it the run.
+  const auto loaded = std::make_shared<bool>(false);
+  spec.interrupted = [loaded] { return *loaded ? cli::is_interrupted() : cli::interrupted() != 0; };
   LoadProgress progress(cx, plan);
   auto engine = std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress),
                                                  std::move(queue));
+  *loaded = true;
   warn_unpinned(cx, *engine);
   return engine;
 }

@@ -1,5 +1,8 @@
 #include "tools/engines/sizing.h"
 
+#include "ranks/device_comm.h"
+#include "ranks/host_comm.h"
+
 #include <algorithm>
 
 #include "model/llama.h"
@@ -143,18 +146,32 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
 }
 
 EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
-                         std::vector<recipe::Cache> caches, bool dry_run)
+                         std::vector<recipe::Cache> caches, const cli::Context& cx)
     : model_(model),
       run_(run),
       caches_(std::move(caches)),
-      place_(cli::choose_placement(run, model.offload, dry_run, caches_)) {}
+      ranks_(cx.place()),
+      place_(cli::choose_placement(run, model.offload, cx.dry_run(), caches_, ranks_)),
+      group_(cx.group()) {
+  if (!group_) return;
+  if (place_.device.kind == Device::Kind::cpu) {
+    comm_ = std::make_shared<ranks::HostComm>(group_);
+    return;
+  }
+  const auto on_gpus = std::make_shared<ranks::DeviceComm>(group_, place_.device.index);
+  comm_ = on_gpus;
+  cx.terminal.note(fmt::format("ranks    {}, {}", group_->size(), on_gpus->ways()));
+}
 
 DType EngineSizer::compute() const {
   return model_.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
 }
 
 decode::ModelFiles EngineSizer::open_model() const {
-  return decode::open_model(model_, static_cast<uint64_t>(run_.seed));
+  decode::ModelFiles files = decode::open_model(model_, static_cast<uint64_t>(run_.seed));
+  if (group_) group_->require_equal("model.path", files.fingerprint);
+  decode::take_shard(files, ranks_.rank, ranks_.size);
+  return files;
 }
 
 decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::RoundNeeds& extra,
@@ -182,6 +199,8 @@ decode::EngineSpec EngineSizer::placed(decode::EngineSpec sizes) const {
   sizes.device = place_.device;
   sizes.plan_for = place_.plan_for;
   sizes.prefill_order = run_.prefill_order;
+  sizes.n_ranks = ranks_.size;
+  sizes.comm = comm_;
   return sizes;
 }
 

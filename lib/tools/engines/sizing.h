@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "cli/context.h"
 #include "cli/device.h"
 #include "decode/engine.h"
 #include "decode/prompts.h"
@@ -72,10 +73,10 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
 class EngineSizer {
  public:
   /// caches   how the engines read; they run on a GPU only if it can read in all these ways
-  /// dry_run  the run is planned, perhaps for a GPU that is not here
+  /// cx       whether the run is planned alone, perhaps for a GPU that is not here; its ranks
   /// errors   kind device
   EngineSizer(const recipe::Model& model, const recipe::Run& run, std::vector<recipe::Cache> caches,
-              bool dry_run);
+              const cli::Context& cx);
 
   Device device() const { return place_.device; }
   const cli::Placement& place() const { return place_; }
@@ -115,7 +116,10 @@ class EngineSizer {
   const recipe::Model& model_;
   const recipe::Run& run_;
   std::vector<recipe::Cache> caches_;
+  ranks::Place ranks_;
   cli::Placement place_;
+  std::shared_ptr<ranks::Group> group_;
+  std::shared_ptr<Comm> comm_;  // null where there is one rank, and for plans
 };
 
 }  // namespace tandem::tools

@@ -22,7 +22,7 @@ std::vector<cli::Flag> prompt_flags() {
       {.names = "--questions", .value = "FILE", .text = "one question a line about the document"},
       {.names = "--prompts",
        .value = "FILE",
-       .text = "JSONL batch: {\"prompt\"}, {\"ids\"} or {\"messages\"}"},
+       .text = "JSONL batch: {\"prompt\"}, {\"ids\"} or {\"messages\"}, and \"adapter\""},
       {.names = "--chat", .value = "", .text = "write the prompt in the model's chat template"},
       {.names = "-n,--max-tokens",
        .value = "N",

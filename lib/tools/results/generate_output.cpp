@@ -1,5 +1,7 @@
 #include "tools/results/generate_output.h"
 
+#include <fmt/ranges.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/cpu_features.h"
@@ -36,7 +38,7 @@ decode::GenerateEvents GenerateOutput::events() {
           .on_finish = [this](int seq, decode::Finish f,
                               const std::string& rest) { on_finish(seq, f, rest); },
           .on_prefill = [this](int64_t done, int64_t total) { on_prefill(done, total); },
-          .interrupted = cli::is_interrupted};
+          .interrupted = cli::agree_interrupted};
 }
 
 void GenerateOutput::event(const Json& value) { result_.write(io::jsonl_line(value)); }
@@ -197,8 +199,10 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     }
   }
   if (hosted_ != nullptr) j["hosted"] = bench::hosted_json(*hosted_);
+  if (!engine_.files().merged.empty()) j["adapters"]["merged"] = engine_.files().merged;
   if (const decode::AdapterUse use = engine_.spec().adapters; use != decode::AdapterUse::none) {
-    Json& a = j["adapters"] = {{"use", use == decode::AdapterUse::mix ? "mix" : "switch"}};
+    Json& a = j["adapters"];
+    a["use"] = use == decode::AdapterUse::mix ? "mix" : "switch";
     for (const model::NamedAdapter& adapter : engine_.files().adapters)
       a["names"].push_back(adapter.name);
     if (use == decode::AdapterUse::switched) {
@@ -269,9 +273,14 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
   }
   if (j.contains("adapters")) {
     const Json& a = j["adapters"];
-    text += fmt::format("\nadapters {}, ", a["names"].size());
-    text += a.contains("switches") ? fmt::format("{} switches in {:.2f} s", r.switches, r.switch_s)
-                                   : std::string("next to the weights");
+    if (a.contains("merged"))
+      text += fmt::format("\nadapters {}, merged into the weights",
+                          fmt::join(engine_.files().merged, ", "));
+    if (a.contains("use")) text += fmt::format("\nadapters {}, ", a["names"].size());
+    if (a.contains("use"))
+      text += a.contains("switches")
+                  ? fmt::format("{} switches in {:.2f} s", r.switches, r.switch_s)
+                  : std::string("next to the weights");
   }
   if (hosted_ != nullptr)
     text += fmt::format("\nattend   {} predicted", bench::hosted_choice(*hosted_));

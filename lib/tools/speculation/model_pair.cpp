@@ -34,7 +34,7 @@ void DraftSection::check(recipe::Problems& p) const {
 }
 
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-                     Proposer proposer, bool dry_run, const recipe::Cache& cache,
+                     Proposer proposer, const cli::Context& cx, const recipe::Cache& cache,
                      const DraftSection& draft2)
     : run_(run),
       cache_(cache),
@@ -44,7 +44,7 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
                                                          : draft.cache),
       self_sparse_(draft.sparse),
       proposer_(proposer),
-      sizer_(model, run, {cache, draft.cache, draft_cache_}, dry_run),
+      sizer_(model, run, {cache, draft.cache, draft_cache_}, cx),
       target_(sizer_.open_model()) {
   check_reads_trees("cache.kind", "", cache);
   if (self_sparse_.any() && proposer != Proposer::target)

@@ -75,13 +75,13 @@ enum class Proposer : uint8_t {
 /// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
 class ModelPair {
  public:
-  /// dry_run  it is planned, perhaps for a GPU that is not here
+  /// cx       as EngineSizer
   /// draft2   of a nested proposer
   /// cache    how the target reads
   /// errors   kind input: a model, vocabularies that differ; kind device; kind recipe: a cache or
   ///          draft.cache that cannot read trees
   ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-            Proposer proposer, bool dry_run, const recipe::Cache& cache = {},
+            Proposer proposer, const cli::Context& cx, const recipe::Cache& cache = {},
             const DraftSection& draft2 = {});
 
   Device device() const { return sizer_.device(); }

@@ -25,8 +25,8 @@ void check_context(const decode::ModelFiles& files, const BenchSizes& sizes, con
 }  // namespace
 
 BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Cache& cache,
-                           const recipe::Run& run, const BenchSizes& sizes, bool dry_run)
-    : run_(run), sizes_(sizes), sizer_(model, run, {cache}, dry_run) {
+                           const recipe::Run& run, const BenchSizes& sizes, const cli::Context& cx)
+    : run_(run), sizes_(sizes), sizer_(model, run, {cache}, cx) {
   check_reads_trees("cache.kind", "", cache);
   target_ = {
       .path = model.path.value, .files = sizer_.open_model(), .caches = {cache}, .readers = {""}};

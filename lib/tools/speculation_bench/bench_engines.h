@@ -23,7 +23,7 @@ class BenchEngines {
   /// errors   kind input: the target; kind device; kind recipe: a context beyond the target's, a
   ///          cache that cannot read trees
   BenchEngines(const recipe::Model& model, const recipe::Cache& cache, const recipe::Run& run,
-               const BenchSizes& sizes, bool dry_run);
+               const BenchSizes& sizes, const cli::Context& cx);
 
   /// Admits a way to draft; nothing is added where it is refused.
   /// errors   kind recipe: keys that read no trees, rows beyond a step's, a context beyond the

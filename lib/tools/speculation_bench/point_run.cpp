@@ -90,11 +90,11 @@ std::string verdict(const SpeculationBenchRecipe& r, const PointRuns& runs) {
 
 }  // namespace
 
-PointRun::PointRun(cli::Context& cx, const Point& point, bool dry_run)
+PointRun::PointRun(cli::Context& cx, const Point& point)
     : cx_(cx),
       point_(point),
       engines_(point.recipe.model, point.recipe.cache, point.recipe.run, sizes_of(point.recipe),
-               dry_run) {}
+               cx) {}
 
 void PointRun::fail(const cli::Context& cx, BenchResults& results, const Point& point,
                     const Way* way, const Error& error) {

@@ -19,7 +19,7 @@ class PointRun {
   using Point = cli::Point<SpeculationBenchRecipe>;
 
   /// errors   those of BenchEngines
-  PointRun(cli::Context& cx, const Point& point, bool dry_run);
+  PointRun(cli::Context& cx, const Point& point);
 
   /// Admits the ways that can be measured, and sizes the engines for them.
   /// refused  gets the others

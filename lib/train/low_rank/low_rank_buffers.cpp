@@ -32,8 +32,6 @@ Size size_of(LayerMatrix of, const model::ModelConfig& c) {
   }
 }
 
-bool ends_in_stream(LayerMatrix of) { return of == LayerMatrix::wo || of == LayerMatrix::w_down; }
-
 size_t f32(int64_t n) { return static_cast<size_t>(n) * sizeof(float); }
 
 /// Calls buffer(name, bytes) for each of a run and notes its place.
@@ -63,7 +61,7 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
       if (shape.magnitude) {
         take(b.squares, name + "squares", f32(size.out));
         take(b.scale, name + "scale", f32(size.out));
-        if (ends_in_stream(of)) take(b.added, name + "added", act(rows * c.dim));
+        if (model::ends_in_stream(of)) take(b.added, name + "added", act(rows * c.dim));
       }
       most_inner = std::max(most_inner, inner);
       most_in = std::max(most_in, size.in);
@@ -74,7 +72,7 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
         if (shape.magnitude)  // W A^T
           most_product = std::max(most_product, f.rows * size.in + (f.rows + size.in) * rank);
       }
-      stream = stream || ends_in_stream(of);
+      stream = stream || model::ends_in_stream(of);
       gate_up = gate_up || of == LayerMatrix::gate_up;
     }
   take(to.copies, "copies", spec.dtype == DType::f32 ? 0 : act(set.size));

@@ -1,0 +1,188 @@
+#include "model/shard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace tandem::model {
+namespace {
+
+constexpr int kChannelBlock = 16, kVocabularyBlock = 16;
+/// Numbers of a matrix whose columns are divided that are read at once: small compared with any
+/// plan.
+constexpr int64_t kPieceNumbers = int64_t{1} << 20;
+
+int divide_up(int n, int by) { return (n + by - 1) / by; }
+
+/// Part `rank` of n blocks; the first ranks have one more where they do not divide.
+Shard::Part part_of(int n, int rank, int n_ranks) {
+  const int each = n / n_ranks, more = n % n_ranks;
+  return {rank * each + std::min(rank, more), each + (rank < more ? 1 : 0)};
+}
+
+/// Whether the query heads of every rank read equally many of each of its KV heads.
+bool has_even_groups(const ModelConfig& c, int n_ranks) {
+  const int each = c.n_heads / n_ranks, group = c.group_size();
+  return each % group == 0 || group % each == 0 || [&] {
+    for (int r = 0; r < n_ranks; ++r) {
+      const int first = r * each, last = first + each - 1;
+      const int n_kv = last / group - first / group + 1;
+      if (each % n_kv != 0) return false;
+      for (int h = first; h <= last; ++h)
+        if (h / group - first / group != (h - first) / (each / n_kv)) return false;
+    }
+    return true;
+  }();
+}
+
+enum class Cut : uint8_t { none, rows, columns, first_rank };
+
+struct Cuts {
+  Cut how = Cut::none;
+  int64_t first = 0, n = 0;  // rows or columns
+};
+
+class ShardSource final : public WeightSource {
+ public:
+  ShardSource(const ModelConfig& whole, const Shard& shard, std::unique_ptr<WeightSource> source)
+      : whole_(whole), shard_(shard), source_(std::move(source)) {}
+
+  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+            void* out) const override {
+    const Cuts cuts = cuts_of(weight);
+    if (cuts.how == Cut::columns) return columns(weight, layer, cuts, begin, end, dtype, out);
+    const io::Shape shape = weight_shape(weight, whole_);
+    const int64_t lo = cuts.first + begin, hi = cuts.first + end;
+    const int64_t last = std::clamp(shape[0], lo, hi);  // the vocabulary's last part is padded
+    const size_t row_bytes = static_cast<size_t>(shape[1]) * dtype_bytes(dtype);
+    if (lo < last) source_->rows(weight, layer, lo, last, dtype, out);
+    std::memset(static_cast<std::byte*>(out) + static_cast<size_t>(last - lo) * row_bytes, 0,
+                static_cast<size_t>(hi - last) * row_bytes);
+  }
+
+  bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+                      void* device, Stream stream) const override {
+    const Cuts cuts = cuts_of(weight);
+    return cuts.how != Cut::columns && cuts.first + end <= weight_shape(weight, whole_)[0] &&
+           source_->rows_on_device(weight, layer, cuts.first + begin, cuts.first + end, dtype,
+                                   device, stream);
+  }
+
+  std::vector<float> vector(Weight weight, int layer) const override {
+    std::vector<float> all = source_->vector(weight, layer);
+    const Cuts cuts = cuts_of(weight);
+    if (cuts.how == Cut::first_rank && shard_.rank > 0) std::ranges::fill(all, 0.0f);
+    if (cuts.how != Cut::rows) return all;
+    const auto begin = all.begin() + cuts.first;
+    return {begin, begin + cuts.n};
+  }
+
+  void embed(std::span<const int32_t> ids, float* out) const override { source_->embed(ids, out); }
+
+ private:
+  Cuts cuts_of(Weight weight) const {
+    const auto of = [&](Cut how, const Shard::Part& part, int unit) {
+      return Cuts{how, int64_t{part.first} * unit, int64_t{part.n} * unit};
+    };
+    switch (weight) {
+      case Weight::wq:
+      case Weight::bq:
+        return of(Cut::rows, shard_.heads, whole_.head_dim);
+      case Weight::wk:
+      case Weight::wv:
+      case Weight::bk:
+      case Weight::bv:
+        return of(Cut::rows, shard_.kv_heads, whole_.head_dim);
+      case Weight::wo:
+        return of(Cut::columns, shard_.heads, whole_.head_dim);
+      case Weight::w_gate:
+      case Weight::w_up:
+      case Weight::b_gate:
+      case Weight::b_up:
+        return of(Cut::rows, shard_.channels, 1);
+      case Weight::w_down:
+        return of(Cut::columns, shard_.channels, 1);
+      case Weight::tok_emb:
+      case Weight::lm_head:
+        return of(Cut::rows, shard_.vocabulary, 1);
+      case Weight::bo:
+      case Weight::b_down:
+        return {Cut::first_rank};
+      default:
+        return {};
+    }
+  }
+
+  void columns(Weight weight, int layer, const Cuts& cuts, int64_t begin, int64_t end, DType dtype,
+               void* out) const {
+    const int64_t in = weight_shape(weight, whole_)[1];
+    const int64_t most = std::max<int64_t>(1, kPieceNumbers / in);
+    const size_t number = dtype_bytes(dtype), bytes = static_cast<size_t>(cuts.n) * number;
+    std::vector<std::byte> piece(static_cast<size_t>(std::min(most, end - begin) * in) * number);
+    auto* to = static_cast<std::byte*>(out);
+    for (int64_t first = begin; first < end; first += most) {
+      const int64_t last = std::min(end, first + most);
+      source_->rows(weight, layer, first, last, dtype, piece.data());
+      for (int64_t r = 0; r < last - first; ++r, to += bytes)
+        std::memcpy(to, piece.data() + static_cast<size_t>(r * in + cuts.first) * number, bytes);
+    }
+  }
+
+  ModelConfig whole_;
+  Shard shard_;
+  std::unique_ptr<WeightSource> source_;
+};
+
+}  // namespace
+
+bool divides(const ModelConfig& c, int n_ranks) {
+  return n_ranks >= 1 && c.n_heads % n_ranks == 0 && has_even_groups(c, n_ranks) &&
+         divide_up(c.ffn_dim, kChannelBlock) >= n_ranks;
+}
+
+Shard shard_of(const ModelConfig& c, int rank, int n_ranks) {
+  TANDEM_CHECK(rank >= 0 && rank < n_ranks, "rank {} of {}", rank, n_ranks);
+  if (!divides(c, n_ranks)) {
+    std::vector<int> numbers;
+    for (int n = 1; n <= c.n_heads; ++n)
+      if (divides(c, n)) numbers.push_back(n);
+    throw recipe_error("run.world_size",
+                       "is {}, which does not divide {} query heads of {} KV heads evenly", n_ranks,
+                       c.n_heads, c.n_kv_heads)
+        .hint(fmt::format("{} can be divided among {} ranks", c.name, fmt::join(numbers, ", ")));
+  }
+  Shard s{.rank = rank, .n_ranks = n_ranks};
+  s.heads = part_of(c.n_heads, rank, n_ranks);
+  s.kv_heads.first = s.heads.first / c.group_size();
+  s.kv_heads.n = (s.heads.first + s.heads.n - 1) / c.group_size() - s.kv_heads.first + 1;
+  const Shard::Part blocks = part_of(divide_up(c.ffn_dim, kChannelBlock), rank, n_ranks);
+  s.channels.first = blocks.first * kChannelBlock;
+  s.channels.n = std::min(c.ffn_dim, (blocks.first + blocks.n) * kChannelBlock) - s.channels.first;
+  s.vocabulary.n = divide_up(divide_up(c.vocab_size, n_ranks), kVocabularyBlock) * kVocabularyBlock;
+  s.vocabulary.first = rank * s.vocabulary.n;
+  return s;
+}
+
+ModelConfig config_of(const ModelConfig& whole, const Shard& s) {
+  if (s.whole()) return whole;
+  ModelConfig c = whole;
+  c.n_heads = s.heads.n;
+  c.n_kv_heads = s.kv_heads.n;
+  c.ffn_dim = s.channels.n;
+  c.vocab_first = s.vocabulary.first;
+  c.vocab_rows = s.vocabulary.n;
+  return c;
+}
+
+std::unique_ptr<WeightSource> shard_source(const ModelConfig& whole, const Shard& shard,
+                                           std::unique_ptr<WeightSource> source) {
+  if (shard.whole()) return source;
+  return std::make_unique<ShardSource>(whole, shard, std::move(source));
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,26 @@
+#include "ops/peers.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/operation.h"
+
+namespace tandem::ops {
+
+void peer_sum(const PeerLinks& links, const Tensor& x, Stream stream) {
+  const int64_t n = x.elements();
+  for (int64_t at = 0; at < n; at += links.capacity)
+    cuda_table().peer_sum(
+        {.links = links, .x = x.as<float>() + at, .n = std::min(links.capacity, n - at)}, stream);
+  cuda::launched("peer_sum", stream);
+}
+
+void peer_gather(const PeerLinks& links, float* all, int64_t n, Stream stream) {
+  for (int64_t at = 0; at < n; at += links.capacity)
+    cuda_table().peer_gather(
+        {.links = links, .all = all + at, .stride = n, .n = std::min(links.capacity, n - at)},
+        stream);
+  cuda::launched("peer_gather", stream);
+}
+
+}  // namespace tandem::ops

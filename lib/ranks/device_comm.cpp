@@ -1,0 +1,179 @@
+#include "ranks/device_comm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/clock.h"
+#include "ops/peers.h"
+
+namespace tandem::ranks {
+namespace {
+
+constexpr size_t kWordBytes = 16;  // of two numbers
+constexpr size_t kTurns = DeviceComm::kCapacity / kPeerBlockNumbers;
+constexpr size_t kNameBytes = 64;
+
+/// Ranks of a test may share a GPU, which NCCL refuses.
+bool may_share() { return std::getenv("TANDEM_RANKS_SHARE_GPU") != nullptr; }
+
+/// Every rank's value of a type that is bytes.
+template <class T>
+std::vector<T> from_all(Group& group, const T& mine) {
+  std::vector<T> all(static_cast<size_t>(group.size()));
+  all[static_cast<size_t>(group.rank())] = mine;
+  group.gather(reinterpret_cast<std::byte*>(all.data()), sizeof(T));
+  return all;
+}
+
+using Name = std::array<char, kNameBytes>;
+
+Name name_of(const std::string& text) {
+  Name name{};
+  text.copy(name.data(), kNameBytes - 1);
+  return name;
+}
+
+}  // namespace
+
+size_t DeviceComm::inbox_bytes(int n_ranks) {
+  return 2 * static_cast<size_t>(n_ranks) * static_cast<size_t>(kCapacity / 2) * kWordBytes +
+         kTurns * sizeof(uint32_t);
+}
+
+DeviceComm::DeviceComm(std::shared_ptr<Group> group, int device)
+    : group_(std::move(group)), device_(device), abort_(sizeof(uint32_t)) {
+  cuda::use_device(device_);
+  std::memset(abort_.data(), 0, abort_.size());
+  const std::vector<Name> gpus = from_all(*group_, name_of(cuda::unique_name(device_)));
+  bool shared = false;
+  for (size_t a = 0; a < gpus.size(); ++a)
+    for (size_t b = 0; b < a; ++b)
+      if (std::strcmp(gpus[a].data(), gpus[b].data()) == 0) {
+        shared = true;
+        if (!may_share())
+          throw Error::make(ErrorKind::device, "run.device", "rank {} and rank {} have one GPU, {}",
+                            b, a, gpus[a].data())
+              .hint("give each rank a GPU: --device cuda:0 and --device cuda:1, or leave it auto");
+      }
+  if (!shared) {
+    Nccl::Id id{};
+    if (rank() == 0) id = Nccl::new_id();
+    group_->broadcast(id);
+    nccl_ = std::make_unique<Nccl>(id, rank(), size());
+  }
+  link_peers();
+  choose_ways();
+}
+
+void DeviceComm::link_peers() {
+  if (size() > kMostPeers) {
+    why_no_links_ = fmt::format("{} ranks, at most {}", size(), kMostPeers);
+    return;
+  }
+  struct Offer {
+    cuda::PeerHandle handle;
+    Name host;
+  };
+  inbox_ = cuda::allocate(device_, inbox_bytes(size()));
+  const std::vector<Offer> offers =
+      from_all(*group_, Offer{cuda::share_memory(inbox_), name_of(host_name())});
+  PeerLinks links{};
+  links.rank = rank();
+  links.n_ranks = size();
+  links.capacity = kCapacity;
+  std::string failed;
+  for (int r = 0; r < size(); ++r) {
+    const Offer& offer = offers[static_cast<size_t>(r)];
+    if (r == rank()) {
+      links.inboxes[r] = inbox_;
+    } else if (std::strcmp(offer.host.data(), offers[0].host.data()) != 0) {
+      failed = "ranks on several machines";
+    } else if (void* const p = cuda::open_shared(device_, offer.handle, failed); p != nullptr) {
+      opened_.push_back(p);
+      links.inboxes[r] = p;
+    }
+  }
+  for (const Name& why : from_all(*group_, name_of(failed)))
+    if (why[0] != '\0') why_no_links_ = why.data();
+  if (!why_no_links_.empty()) return;
+  links.turns = reinterpret_cast<uint32_t*>(static_cast<std::byte*>(inbox_) + inbox_bytes(size()) -
+                                            kTurns * sizeof(uint32_t));
+  links.abort = reinterpret_cast<const uint32_t*>(abort_.data());
+  links_ = links;
+}
+
+double DeviceComm::seconds_of(bool by_peers, const Tensor& x, cuda::Queue& queue) {
+  constexpr int kRuns = 20, kTries = 3;
+  const cuda::Graph graph(queue, [&] {
+    for (int i = 0; i < kRuns; ++i)
+      by_peers ? ops::peer_sum(*links_, x, queue.stream())
+               : nccl_->sum(x.as<float>(), x.elements(), queue.stream());
+  });
+  double best = 1e9;
+  for (int i = 0; i < kTries + 1; ++i) {
+    const Stopwatch clock;
+    graph.launch(queue);
+    queue.wait();
+    if (i > 0) best = std::min(best, clock.seconds() / kRuns);
+  }
+  return best;
+}
+
+void DeviceComm::choose_ways() {
+  const std::string nccl = nccl_ ? "NCCL " + Nccl::version() : "";
+  if (!links_ && !nccl_)
+    throw Error::make(ErrorKind::device, "ranks", "ranks that share a GPU need peer memory: {}",
+                      why_no_links_);
+  if (!links_) {
+    ways_ = fmt::format("{}; no peer memory: {}", nccl, why_no_links_);
+    return;
+  }
+  most_by_peers_ = kCapacity;
+  if (!nccl_) {
+    ways_ = "peer memory";
+    most_by_peers_ = INT64_MAX;
+    return;
+  }
+  // Larger ones go by NCCL from the first size on at which that is faster.
+  cuda::Queue queue(device_);
+  float* const memory = static_cast<float*>(cuda::allocate(device_, kCapacity * sizeof(float)));
+  int64_t most = 0;
+  for (int64_t n = 4096; n <= kCapacity; n *= 2) {
+    const Tensor x(memory, DType::f32, {n}, {Device::Kind::cuda, device_});
+    const double by_peers = seconds_of(true, x, queue), by_nccl = seconds_of(false, x, queue);
+    // Rank 0's times count: all ranks must do the same.
+    if (group_->agree(static_cast<uint8_t>(by_peers > by_nccl)) != 0) break;
+    most = n;
+  }
+  cuda::free_memory(memory);
+  most_by_peers_ = most;
+  ways_ = most == 0 ? nccl
+                    : fmt::format("peer memory up to {} KiB, else {}",
+                                  most * static_cast<int64_t>(sizeof(float)) / 1024, nccl);
+}
+
+DeviceComm::~DeviceComm() {
+  std::memset(abort_.data(), 0xff, abort_.size());
+  for (void* const p : opened_) cuda::close_shared(p);
+  if (inbox_ != nullptr) cuda::free_memory(inbox_);
+}
+
+void DeviceComm::sum(const Tensor& x, Stream stream) {
+  if (links_ && x.elements() <= most_by_peers_)
+    ops::peer_sum(*links_, x, stream);
+  else
+    nccl_->sum(x.as<float>(), x.elements(), stream);
+}
+
+void DeviceComm::gather(void* all, size_t part_bytes, Stream stream) {
+  const auto n = static_cast<int64_t>(part_bytes / sizeof(float));
+  if (links_ && n <= most_by_peers_)
+    ops::peer_gather(*links_, static_cast<float*>(all), n, stream);
+  else
+    nccl_->gather(all, part_bytes, stream);
+}
+
+}  // namespace tandem::ranks

@@ -1,0 +1,55 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/ranks/peer_sum.h"
+#include "ranks/group.h"
+#include "ranks/nccl.h"
+#include "tensor/comm.h"
+#include "tensor/cuda.h"
+
+namespace tandem::ranks {
+
+/// Ranks that each compute on a GPU. Small sums go by memory that the GPUs write for each other,
+/// where the link allows that, large ones by NCCL: whichever was faster for their size when the
+/// ranks met.
+class DeviceComm final : public Comm {
+ public:
+  /// Numbers that the inboxes hold of each rank.
+  static constexpr int64_t kCapacity = int64_t{1} << 18;
+
+  /// All ranks at once, with their GPUs.
+  /// errors   kind device: two ranks have one GPU, NCCL is missing or fails
+  DeviceComm(std::shared_ptr<Group> group, int device);
+  ~DeviceComm() override;
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  void sum(const Tensor& x, Stream stream) override;
+  void gather(void* all, size_t part_bytes, Stream stream) override;
+
+  /// Bytes on the GPU of what the ranks share, NCCL's share apart.
+  static size_t inbox_bytes(int n_ranks);
+  /// How numbers go, for people: `peer memory up to 128.0 KiB, else NCCL 2.27.3`.
+  const std::string& ways() const { return ways_; }
+
+ private:
+  void link_peers();
+  void choose_ways();
+  double seconds_of(bool by_peers, const Tensor& x, cuda::Queue& queue);
+
+  std::shared_ptr<Group> group_;
+  int device_;
+  std::unique_ptr<Nccl> nccl_;  // null where ranks share a GPU
+  void* inbox_ = nullptr;       // and the turns after it
+  std::vector<void*> opened_;   // others' inboxes
+  cuda::PinnedBuffer abort_;
+  std::optional<PeerLinks> links_;  // none: the link allows no peer memory
+  std::string why_no_links_;
+  int64_t most_by_peers_ = 0;  // numbers
+  std::string ways_;
+};
+
+}  // namespace tandem::ranks

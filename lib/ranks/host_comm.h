@@ -1,0 +1,27 @@
+#pragma once
+#include <memory>
+
+#include "ranks/group.h"
+#include "tensor/comm.h"
+
+namespace tandem::ranks {
+
+/// Ranks that compute on CPUs: numbers go by TCP.
+class HostComm final : public Comm {
+ public:
+  explicit HostComm(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  void sum(const Tensor& x, Stream /*stream*/) override {
+    group_->sum({x.as<float>(), static_cast<size_t>(x.elements())});
+  }
+  void gather(void* all, size_t part_bytes, Stream /*stream*/) override {
+    group_->gather(static_cast<std::byte*>(all), part_bytes);
+  }
+
+ private:
+  std::shared_ptr<Group> group_;
+};
+
+}  // namespace tandem::ranks

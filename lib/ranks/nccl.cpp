@@ -1,0 +1,91 @@
+#include "ranks/nccl.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace tandem::ranks {
+namespace {
+
+// What of its interface is called here; numbers and names as in nccl.h, which need not be there.
+using Code = int;
+constexpr int kUint8 = 1, kFloat32 = 7, kSum = 0;
+
+struct Library {
+  Code (*get_version)(int* version);
+  Code (*get_id)(Nccl::Id* id);
+  Code (*init_rank)(void** comm, int n_ranks, Nccl::Id id, int rank);
+  Code (*destroy)(void* comm);
+  Code (*all_reduce)(const void* from, void* to, size_t n, int type, int op, void* comm,
+                     void* stream);
+  Code (*all_gather)(const void* from, void* to, size_t n, int type, void* comm, void* stream);
+  const char* (*error_text)(Code code);
+};
+
+/// errors   kind device: not to be found
+const Library& library() {
+  static const Library loaded = [] {
+    void* const file = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (file == nullptr)
+      throw Error::make(ErrorKind::device, "NCCL", "cannot be loaded: {}", ::dlerror())
+          .hint(
+              "several GPUs need it: install libnccl2 (Debian, NVIDIA's repository) or "
+              "nvidia-nccl-cu13 (PyPI), and put its folder on LD_LIBRARY_PATH");
+    Library l{};
+    const auto find = [&](auto& function, const char* name) {
+      void* const symbol = ::dlsym(file, name);
+      if (symbol == nullptr)
+        throw Error::make(ErrorKind::device, "NCCL", "libnccl.so.2 has no {}", name)
+            .hint("install version 2.18 or newer");
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+    };
+    find(l.get_version, "ncclGetVersion");
+    find(l.get_id, "ncclGetUniqueId");
+    find(l.init_rank, "ncclCommInitRank");
+    find(l.destroy, "ncclCommDestroy");
+    find(l.all_reduce, "ncclAllReduce");
+    find(l.all_gather, "ncclAllGather");
+    find(l.error_text, "ncclGetErrorString");
+    return l;
+  }();
+  return loaded;
+}
+
+void check(Code code, const char* what) {
+  if (code == 0) return;
+  throw Error::make(ErrorKind::device, "NCCL", "{}: {}", what, library().error_text(code))
+      .hint("NCCL_DEBUG=INFO makes it say more");
+}
+
+}  // namespace
+
+Nccl::Id Nccl::new_id() {
+  Id id{};
+  check(library().get_id(&id), "cannot begin");
+  return id;
+}
+
+std::string Nccl::version() {
+  int v = 0;
+  check(library().get_version(&v), "its version");
+  return fmt::format("{}.{}.{}", v / 10'000, v / 100 % 100, v % 100);
+}
+
+Nccl::Nccl(const Id& id, int rank, int n_ranks) : rank_(rank) {
+  check(library().init_rank(&comm_, n_ranks, id, rank), "ranks cannot be linked");
+}
+
+Nccl::~Nccl() { (void)library().destroy(comm_); }
+
+void Nccl::sum(float* x, int64_t n, Stream stream) {
+  check(library().all_reduce(x, x, static_cast<size_t>(n), kFloat32, kSum, comm_, stream.handle),
+        "sum of ranks");
+}
+
+void Nccl::gather(void* all, size_t bytes, Stream stream) {
+  const auto* const own = static_cast<const std::byte*>(all) + static_cast<size_t>(rank_) * bytes;
+  check(library().all_gather(own, all, bytes, kUint8, comm_, stream.handle), "parts of ranks");
+}
+
+}  // namespace tandem::ranks
