@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
-scripts/install-deps.sh
+scripts/install-deps.sh openmpi-bin  # whose mpirun a test starts ranks by
 scripts/check-format.sh || {
   status=$?
   [ $status -eq 6 ] && [ -z "${TANDEM_CI:-}" ] || exit $status  # 6: no clang-format 14

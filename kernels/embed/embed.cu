@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kThreads) embed_rows(const EmbedParams p) {
   cuda::start_after_previous();
   const int n = p.dim / kEach, i = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x;
   if (i >= n) return;
-  const int64_t r = blockIdx.x, id = p.ids[r];
+  const int64_t r = blockIdx.x, given = p.ids[r], id = given - p.first;
   cuda::Vector<float, kEach> out;
   if (id >= 0 && id < p.vocab) {
     const auto in = static_cast<const cuda::Vector<From, kEach>*>(p.table)[id * n + i];
@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kThreads) embed_rows(const EmbedParams p) {
     for (int e = 0; e < kEach; ++e) out.at[e] = cuda::to_float(in.at[e]);
   } else {
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) out.at[e] = cuda::quiet_nan();
+    for (int e = 0; e < kEach; ++e)
+      out.at[e] = given >= 0 && given < p.whole ? 0 : cuda::quiet_nan();
   }
   reinterpret_cast<cuda::Vector<float, kEach>*>(p.out)[r * n + i] = out;
 }

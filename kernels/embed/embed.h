@@ -11,6 +11,9 @@ struct EmbedParams {
   int n_rows, dim;
   DType from;     // bf16, f16 or f32
   int vocab = 0;  // V; read on a GPU alone, whose ids the host has not seen
+  // There, of a table that several ranks divide: the id of its first row here, and how many ids
+  // there are. The rows of the others' ids are zeros.
+  int first = 0, whole = 0;
 };
 
 /// Token ids to residual rows: out[r] = table[ids[r]] widened to f32.
@@ -22,7 +25,8 @@ using EmbedFn = void(const EmbedParams&, Range rows);
 EmbedFn embed_ref, embed_scalar, embed_avx2, embed_avx512;
 
 /// The same on a GPU, with pointers into device memory and the table aligned to its element. Ids
-/// outside [0, vocab), which the host cannot have checked, give a row of NaN.
+/// outside [0, vocab), or of a divided table outside [0, whole), which the host cannot have checked,
+/// give a row of NaN.
 void embed_cuda(const EmbedParams&, Stream);
 
 }  // namespace tandem

@@ -12,11 +12,12 @@
 namespace tandem::bench {
 namespace {
 
-double time_ms(const Body& body, int runs, const Body& before_each) {
+double time_ms(const Body& body, int runs, const Body& before_each, const MeasureRules& rules) {
   if (before_each) before_each();
   const Stopwatch watch;
   for (int i = 0; i < runs; ++i) body();
-  return 1e3 * watch.seconds() / runs;
+  const double ms = 1e3 * watch.seconds() / runs;
+  return rules.agree ? rules.agree(ms) : ms;
 }
 
 /// Runs until the median settles; also finds how often a short body must be repeated.
@@ -25,7 +26,7 @@ Samples warm_up(const Body& body, const MeasureRules& rules, const Body& before_
   std::vector<double> ms;
   double last = 0;
   while (s.warmup < rules.max_warmup) {
-    ms.push_back(time_ms(body, 1, before_each));
+    ms.push_back(time_ms(body, 1, before_each, rules));
     ++s.warmup;
     const double now = median(ms);
     if (s.warmup > 1 && std::abs(now - last) < rules.warmup_tolerance * last) break;
@@ -49,7 +50,7 @@ bool is_enough(size_t n, double measured_ms, const MeasureRules& rules) {
 Samples measure(const Body& body, const MeasureRules& rules, const Body& before_each) {
   Samples s = warm_up(body, rules, before_each);
   for (double total = 0; !is_enough(s.ms.size(), total, rules);) {
-    s.ms.push_back(time_ms(body, s.runs_per_sample, before_each));
+    s.ms.push_back(time_ms(body, s.runs_per_sample, before_each, rules));
     total += s.ms.back() * s.runs_per_sample;
   }
   return s;
@@ -60,8 +61,8 @@ Comparison compare(const Body& a, const Body& b, const MeasureRules& rules,
   Comparison c{warm_up(a, rules, before_each), warm_up(b, rules, before_each)};
   std::vector<double> ratios;
   for (double total = 0; !is_enough(ratios.size(), total, rules);) {
-    c.a.ms.push_back(time_ms(a, c.a.runs_per_sample, before_each));
-    c.b.ms.push_back(time_ms(b, c.b.runs_per_sample, before_each));
+    c.a.ms.push_back(time_ms(a, c.a.runs_per_sample, before_each, rules));
+    c.b.ms.push_back(time_ms(b, c.b.runs_per_sample, before_each, rules));
     ratios.push_back(c.a.ms.back() / c.b.ms.back());
     total += c.a.ms.back() * c.a.runs_per_sample + c.b.ms.back() * c.b.runs_per_sample;
   }

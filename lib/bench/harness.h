@@ -15,6 +15,8 @@ struct MeasureRules {
   int max_runs = 10000;         // records cap their samples there
   double min_sample_ms = 0.02;  // shorter bodies are repeated within a sample; 20 us is some
                                 // 500 times the cost of reading the clock
+  /// Of several ranks, whose runs must be equally many: rank 0's time in place of one's own.
+  std::function<double(double ms)> agree = {};
 };
 
 /// Times of one body, oldest first; what a record's timing.<phase> is made of.

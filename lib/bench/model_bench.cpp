@@ -42,6 +42,8 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   spec.device = c.device;
   spec.plan_for = c.plan_for;
   spec.savings = c.savings;
+  spec.n_ranks = c.n_ranks;
+  spec.comm = c.comm;
   spec.interrupted = interrupted;
   return spec;
 }
@@ -121,6 +123,7 @@ MeasureRules ModelCase::rules() const {
   // Who asks for few runs has long ones: no more of them for warming up.
   MeasureRules rules{.min_runs = bench.min_runs, .min_seconds = bench.min_time};
   rules.max_warmup = std::min(rules.max_warmup, bench.min_runs);
+  rules.agree = agree_on_time;
   return rules;
 }
 

@@ -90,6 +90,9 @@ struct ModelCase {
   recipe::PrefillOrder order = recipe::PrefillOrder::chunks;
   uint64_t seed = 0;
   decode::Savings savings = {};
+  int n_ranks = 1;                                      // that share the model
+  std::shared_ptr<Comm> comm = nullptr;                 // as EngineSpec::comm
+  std::function<double(double ms)> agree_on_time = {};  // as MeasureRules::agree
   std::optional<HostedPlan> hosted = {};  // of keys in host memory: the cache is its choice
 
   /// Tokens of a sequence at its longest.

@@ -47,6 +47,7 @@ Json workload(const ModelCase& c, ModelPhase phase) {
     return w;
   }
   if (phase == ModelPhase::load) return w;
+  if (c.n_ranks > 1) w["ranks"] = c.n_ranks;
   if (c.bench.adapters.n > 0) w["adapters"] = c.bench.adapters.json();
   if (phase == ModelPhase::switching) return w;
   if (c.savings.n_streamed > 0) w["layers_streamed"] = c.savings.n_streamed;

@@ -122,9 +122,8 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
   }
   if (recipe::find_field(fields, "run.world_size") != nullptr) meet(fields);
   if (const auto* threads = recipe::find_field(fields, "run.threads")) {
-    const int here = group_ ? group_->local_size() : 1;
     const int n = threads->value->json().get<int>(), cores = usable_cores();
-    use_threads(n > 0 ? n : std::max(1, cores / here));
+    use_threads(n);
     if (n > cores)
       warn(fmt::format(
           "run.threads: {} threads take turns on {} usable core{}, so that most wait for "
@@ -202,6 +201,11 @@ ranks::Facts Context::facts(const recipe::Field& fields) const {
   for (const auto& [flag, values] : options_.values)
     facts["--" + flag] = fmt::format("{}", fmt::join(values, ", "));
   return facts;
+}
+
+void Context::use_threads(int n) const {
+  const int here = group_ ? group_->local_size() : 1;
+  cli::use_threads(n > 0 ? n : std::max(1, usable_cores() / here));
 }
 
 void Context::claim_outputs(const recipe::Field& fields) {

@@ -150,12 +150,16 @@ void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cac
 void Llama::embed(const int32_t* ids) {
   const std::span<const int32_t> all(ids, static_cast<size_t>(n_rows_));
   const ops::PackedWeights& table = weights_.embedding();
-  if (exec_.on_gpu())
-    ops::embed_ids(residual(), weights_.device_embedding(), ids, exec_.stream());
-  else if (options_.trainable.embedding)
+  if (exec_.on_gpu()) {
+    const ops::VocabularyPart part{config_.vocab_first, config_.vocab_size};
+    ops::embed_ids(residual(), weights_.device_embedding(), ids, exec_.stream(),
+                   exec_.comm != nullptr ? part : ops::VocabularyPart{});
+    sum_residual();
+  } else if (options_.trainable.embedding) {
     ops::embed(residual_, ops::trainable_rows(table), table.dtype(), all, config_.dim);
-  else
+  } else {
     source_->embed(all, residual_);
+  }
 }
 
 void Llama::embed_tokens(std::span<const int32_t> tokens) {

@@ -283,17 +283,17 @@ PinnedPages load_host_embedding(const ModelConfig& c, DType dtype, const WeightS
                                 void* memory, LoadWatch& watch) {
   constexpr int64_t kRows = 4096;
   const size_t row_bytes = static_cast<size_t>(c.dim) * dtype_bytes(dtype);
-  PinnedPages pinned(memory, static_cast<size_t>(c.vocab_size) * row_bytes, 0);
+  PinnedPages pinned(memory, static_cast<size_t>(c.head_rows()) * row_bytes, 0);
   if (!pinned.refusal().empty())
     throw Error::make(ErrorKind::memory, kHostEmbedding,
                       "is to be read by the GPU, which takes {} of pinned memory, but the system "
                       "refused: {}",
-                      format_bytes(static_cast<size_t>(c.vocab_size) * row_bytes), pinned.refusal())
+                      format_bytes(static_cast<size_t>(c.head_rows()) * row_bytes), pinned.refusal())
         .hint(
             "allow a process to lock as much (ulimit -l, the limits of a container), or raise "
             "run.gpu_memory_limit, so that it lies on the GPU");
-  for (int64_t begin = 0; begin < c.vocab_size; begin += kRows) {
-    const int64_t end = std::min<int64_t>(begin + kRows, c.vocab_size);
+  for (int64_t begin = 0; begin < c.head_rows(); begin += kRows) {
+    const int64_t end = std::min<int64_t>(begin + kRows, c.head_rows());
     watch.add((end - begin) * c.dim);
     source.rows(Weight::tok_emb, 0, begin, end, dtype,
                 static_cast<std::byte*>(memory) + static_cast<size_t>(begin) * row_bytes);
@@ -352,7 +352,7 @@ void Weights::plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
   if (has_own_embedding(config, places))
     add(product(config, dtype, places, ProductKind::embedding, 0));
   if (has_host_embedding(config, places))
-    plan.add(kHostEmbedding, static_cast<size_t>(config.vocab_size) *
+    plan.add(kHostEmbedding, static_cast<size_t>(config.head_rows()) *
                                  static_cast<size_t>(config.dim) * dtype_bytes(dtype));
   plan.add("weights/norms", norm_elements(config) * sizeof(float), device);
   plan.add("load/staging", staging, {}, Lifetime::load);

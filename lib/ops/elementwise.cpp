@@ -88,7 +88,8 @@ void rope_kv(const RopeKvArgs& a, Stream stream) {
   run_rows(kRopeKv, p, qkv, stream);
 }
 
-void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream) {
+void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream,
+               const VocabularyPart& part) {
   TANDEM_CHECK(out.row_size() == table.row_size(), "embedding of width {}", table.row_size());
   cuda_table().embed({.out = out.as<float>(),
                       .table = table.raw(),
@@ -96,7 +97,9 @@ void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Strea
                       .n_rows = as_int(out.rows()),
                       .dim = as_int(out.row_size()),
                       .from = table.dtype(),
-                      .vocab = as_int(table.rows())},
+                      .vocab = as_int(table.rows()),
+                      .first = part.first,
+                      .whole = part.whole},
                      stream);
   cuda::launched("embed", stream);
 }

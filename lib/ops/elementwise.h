@@ -20,6 +20,11 @@ void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const 
 /// shapes   out [rows, F] act; gate_up [rows, 2 F] act
 void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream = {});
 
+/// Of a table whose rows several ranks divide: the id of its first row here, and all ids.
+struct VocabularyPart {
+  int first = 0, whole = 0;
+};
+
 /// Norms of the heads of q and k, both or none.
 struct HeadNorms {
   const float* q = nullptr;  // [d] f32
@@ -41,7 +46,8 @@ void rope_kv(const RopeKvArgs& args, Stream stream = {});
 
 /// Embeds tokens on a GPU: out[r] = table[ids[r]] in f32; NaN for an id outside the table.
 /// shapes   out [rows, dim] f32; table [V, dim]; ids [rows]
-void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream);
+void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream,
+               const VocabularyPart& part = {});
 
 /// Turns rotated queries of positions beyond max_pos back to max_pos; the others keep theirs.
 /// shapes   out, q [rows, Hq, d] act; pos [rows]

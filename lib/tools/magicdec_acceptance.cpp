@@ -10,7 +10,7 @@ using Point = AcceptancePoint::Point;
 int MagicdecAcceptance::print_plan() {
   PlanTable table(cx_, points_.size());
   for (const Point& point : points_) {
-    cli::use_threads(point.recipe.run.threads);
+    cx_.use_threads(point.recipe.run.threads);
     AcceptancePoint run(cx_, point);
     run.admit([](const NamedDraft&) { return true; },
               [&](const NamedDraft& draft, const Error& e) { table.refuse(draft.name, e); });
@@ -26,7 +26,7 @@ int MagicdecAcceptance::run() {
   };
   for (const Point& point : points_) {
     if (cli::is_interrupted()) break;
-    cli::use_threads(point.recipe.run.threads);
+    cx_.use_threads(point.recipe.run.threads);
     const auto work = [&] {
       AcceptancePoint run(cx_, point);
       run.admit(

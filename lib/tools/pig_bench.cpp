@@ -38,6 +38,10 @@ SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRec
                                           sizer.device()),
                    .plan = {}};
   sized.c.plan_for = sizer.place().plan_for;
+  sized.c.n_ranks = sizer.n_ranks();
+  sized.c.comm = sizer.comm();
+  if (sizer.group())
+    sized.c.agree_on_time = [group = sizer.group()](double ms) { return group->agree(ms); };
   bench::ModelCase& c = sized.c;
   c.hosted = decide_hosted(sizer, files, c.cache, c.max_tokens(), c.batch,
                            [&](const recipe::Cache& decided, const decode::Savings& savings) {
@@ -87,7 +91,7 @@ BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
       results_(results),
       decode_times_(decode_times),
       sizer_(point.recipe.model, point.recipe.run, {point.recipe.cache}, cx) {
-  cli::use_threads(point.recipe.run.threads);
+  cx.use_threads(point.recipe.run.threads);
   const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
   ceilings_ = sizer_.device().kind == Device::Kind::cuda ? bench::gpu_ceilings(sizer_.device())
                                                          : bench::cached_ceilings(max_threads());
@@ -220,8 +224,7 @@ int PigBench::print_plan() {
                    {"verdict", io::Align::left}});
   int status = 0;
   for (const cli::Point<BenchRecipe>& point : points_) {
-    cli::use_threads(point.recipe.run.threads);
-    for (const ModelPhase phase : point.recipe.bench.phases) {
+      for (const ModelPhase phase : point.recipe.bench.phases) {
       const int failed = plan_phase(cx_, point, phase, table);
       if (status == 0 || failed == exit_status(ErrorKind::memory)) status = failed;
     }

@@ -11,7 +11,7 @@ namespace tandem::tools {
 
 struct BenchRecipe {
   recipe::Model model;
-  recipe::Run run;
+  recipe::RankedRun run;
   recipe::Cache cache;
   bench::ModelBench bench;
   BenchOutput output;

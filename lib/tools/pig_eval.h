@@ -26,7 +26,7 @@ struct CaseLogFile {
 
 struct EvalRecipe {
   recipe::Model model;
-  recipe::Run run;
+  recipe::RankedRun run;
   recipe::Data data;
   eval::Settings eval;
   CaseLogFile output;

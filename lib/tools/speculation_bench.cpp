@@ -15,7 +15,7 @@ int SpeculationBench::print_plan() {
   if (points_.front().recipe.bench.predict == PredictMode::only) return plan_predictions();
   PlanTable table(cx_, points_.size());
   for (const Point& point : points_) {
-    cli::use_threads(point.recipe.run.threads);
+    cx_.use_threads(point.recipe.run.threads);
     PointRun run(cx_, point);
     run.admit([&](const Way& way, const Error& e) { table.refuse(way.name(), e); });
     table.add(point, run.engines());
@@ -31,7 +31,7 @@ int SpeculationBench::run() {
   };
   for (const Point& point : points_) {
     if (cli::is_interrupted()) break;
-    cli::use_threads(point.recipe.run.threads);
+    cx_.use_threads(point.recipe.run.threads);
     const auto work = [&] {
       PointRun run(cx_, point);
       run.admit([&](const Way& way, const Error& e) { fail(point, &way, e); });

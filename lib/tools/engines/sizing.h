@@ -82,6 +82,10 @@ class EngineSizer {
   const cli::Placement& place() const { return place_; }
   /// Of weights and activations.
   DType compute() const;
+  /// The ranks of the run; null where there is one, and for plans.
+  const std::shared_ptr<Comm>& comm() const { return comm_; }
+  const std::shared_ptr<ranks::Group>& group() const { return group_; }
+  int n_ranks() const { return ranks_.size; }
   /// As of now.
   cli::MemoryLimits limits() const { return cli::memory_limits(run_, place_); }
 

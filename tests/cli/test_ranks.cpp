@@ -1,0 +1,181 @@
+// Several processes that share one model, as a user starts them.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include "base/clock.h"
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+using tandem::Stopwatch;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kText = {"-m",  "tiny-16m", "-p",  "The keeper of the lighthouse", "-n",
+                     "24",  "--device", "cpu", "-s", "model.compute=f32", "-s",
+                     "run.threads=1", "-q"};
+
+struct RankRun {
+  std::function<Words(int rank)> more = [](int) { return Words{}; };
+  std::function<void(int rank, Launch&)> change = [](int, Launch&) {};
+  std::string tool = "pig-generate";
+};
+
+/// All ranks of a run, which meet by a file.
+std::vector<Outcome> run_ranks(int size, const Words& words, const RankRun& how = {}) {
+  const TemporaryFolder folder;
+  std::vector<Outcome> outcomes(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r)
+    threads.emplace_back([&, r] {
+      Launch launch{.arguments = with(
+                        words, with({"-s", fmt::format("run.rank={}", r), "-s",
+                                     fmt::format("run.world_size={}", size), "-s",
+                                     "run.rendezvous=" + (folder / "meet").string()},
+                                    how.more(r)))};
+      how.change(r, launch);
+      outcomes[static_cast<size_t>(r)] = run_process(program(how.tool), launch);
+    });
+  for (std::thread& t : threads) t.join();
+  return outcomes;
+}
+
+}  // namespace
+
+TEST_SUITE("cli/ranks") {
+  TEST_CASE("two ranks and three write what one writes; rank 0 alone") {
+    const Outcome one = run_process(program("pig-generate"), {.arguments = kText});
+    REQUIRE(one.status == 0);
+    REQUIRE(one.out.size() > 20);
+    for (const int size : {2, 3}) {
+      CAPTURE(size);
+      const auto all = run_ranks(size, kText);
+      CHECK(all[0].status == 0);
+      CHECK(all[0].out == one.out);
+      for (size_t r = 1; r < all.size(); ++r) {
+        CHECK(all[r].status == 0);
+        CHECK(all[r].out == "");
+        CHECK(all[r].err == "");
+      }
+    }
+  }
+
+  TEST_CASE("a number of ranks that does not divide the heads is refused with those that do") {
+    const auto all = run_ranks(4, kText);
+    CHECK(all[0].status == 3);
+    CHECK(has(all[0].err, "run.world_size: is 4, which does not divide 6 query heads of 2 KV"));
+    CHECK(has(all[0].err, "tiny-16m can be divided among 1, 2, 3, 6 ranks"));
+    for (size_t r = 1; r < all.size(); ++r) CHECK(all[r].status == 3);
+  }
+
+  TEST_CASE("unlike recipes, prompts and models: rank 0 says which, all end") {
+    RankRun unlike{.more = [](int r) {
+      return r == 1 ? Words{"-s", "sampling.top_k=5"} : Words{};
+    }};
+    auto all = run_ranks(2, kText, unlike);
+    CHECK(all[0].status == 3);
+    CHECK(has(all[0].err, "sampling.top_k is 5 on rank 1, "));
+    CHECK(all[1].status == 3);
+    CHECK(all[0].out == "");
+    unlike.more = [](int r) { return r == 1 ? Words{"-m", "tiny-2m"} : Words{}; };
+    all = run_ranks(2, kText, unlike);
+    CHECK(all[0].status == 3);
+    CHECK(has(all[0].err, "model.path is "));
+  }
+
+  TEST_CASE("a rank that is killed ends the others, which say so") {
+    for (const int victim : {0, 1}) {
+      CAPTURE(victim);
+      Stopwatch clock;
+      RankRun how{.change = [&](int r, Launch& launch) {
+        launch.arguments = with(launch.arguments, {"-n", "100000", "-s", "run.context=0"});
+        if (r != victim) return;
+        launch.signal = SIGKILL;
+        launch.signal_when = [&] { return clock.seconds() > 2; };
+      }};
+      const auto all = run_ranks(2, kText, how);
+      const Outcome& other = all[static_cast<size_t>(1 - victim)];
+      CHECK(other.status == 6);
+      CHECK(clock.seconds() < 12);
+      CHECK(has(other.err, fmt::format("rank {} (", victim)));
+      CHECK(has(other.err, "has ended without a word"));
+    }
+  }
+
+  TEST_CASE("a signal to any rank ends all at one step, and rank 0 shows what it has") {
+    for (const int asked : {0, 1}) {
+      CAPTURE(asked);
+      Stopwatch clock;
+      RankRun how{.change = [&](int r, Launch& launch) {
+        launch.arguments = with(launch.arguments, {"-n", "100000"});
+        if (r != asked) return;
+        launch.signal = SIGINT;
+        launch.signal_when = [&] { return clock.seconds() > 2; };
+      }};
+      const auto all = run_ranks(2, kText, how);
+      CHECK(all[0].status == 130);
+      CHECK(all[1].status == 130);
+      CHECK(all[0].out.size() > 20);
+      CHECK(!has(all[0].err, "error: ranks"));
+    }
+  }
+
+  TEST_CASE("a rendezvous that no rank joins") {
+    const Outcome run = run_process(
+        program("pig-generate"),
+        {.arguments = with(kText, {"-s", "run.rank=1", "-s", "run.world_size=2", "-s",
+                                   "run.rendezvous=127.0.0.1:29711", "-s", "run.timeout=1"})});
+    CHECK(run.status == 6);
+    CHECK(has(run.err, "run.rendezvous: 127.0.0.1:29711: after 1 s rank 0 is not there"));
+    CHECK(run.seconds < 5);
+  }
+
+  TEST_CASE("launchers: mpirun's processes, and variables of srun and torchrun") {
+    const Outcome one = run_process(program("pig-generate"), {.arguments = kText});
+    const auto launched = [&](const std::function<std::map<std::string, std::string>(int)>& of) {
+      return run_ranks(2, kText, {.change = [&](int r, Launch& launch) {
+                         launch.arguments = kText;
+                         launch.variables = of(r);
+                       }});
+    };
+    const auto slurm = launched([](int r) {
+      return std::map<std::string, std::string>{{"SLURM_PROCID", std::to_string(r)},
+                                                {"SLURM_STEP_NUM_TASKS", "2"},
+                                                {"SLURM_LOCALID", std::to_string(r)},
+                                                {"SLURM_STEP_NODELIST", "localhost"},
+                                                {"SLURM_JOB_ID", "4321"},
+                                                {"SLURM_STEP_ID", "0"}};
+    });
+    CHECK(slurm[0].out == one.out);
+    CHECK(slurm[1].status == 0);
+    const auto torchrun = launched([](int r) {
+      return std::map<std::string, std::string>{{"RANK", std::to_string(r)},
+                                                {"WORLD_SIZE", "2"},
+                                                {"LOCAL_RANK", std::to_string(r)},
+                                                {"MASTER_ADDR", "127.0.0.1"},
+                                                {"MASTER_PORT", "29713"}};
+    });
+    CHECK(torchrun[0].out == one.out);
+    CHECK(torchrun[1].status == 0);
+    if (run_shell("command -v mpirun").status != 0) {
+      CHECK_MESSAGE(std::getenv("TANDEM_CI") == nullptr, "mpirun is not installed");
+      return;
+    }
+    std::string words;
+    for (const std::string& word : kText) words += " '" + word + "'";
+    const Outcome mpi = run_shell("mpirun --allow-run-as-root --oversubscribe -n 2 " +
+                                  program("pig-generate") + words);
+    CHECK(mpi.status == 0);
+    CHECK(mpi.out == one.out);
+  }
+}
