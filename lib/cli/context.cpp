@@ -193,13 +193,15 @@ ranks::Facts Context::facts(const recipe::Field& fields) const {
   // What each rank has for itself.
   for (const char* key : {"rank", "world_size", "rendezvous", "timeout", "threads", "device"})
     effective["run"].erase(key);
-  for (const auto& [pointer, value] : effective.flatten().items()) {
+  const nlohmann::json flat = effective.flatten();
+  for (const auto& [pointer, value] : flat.items()) {
     std::string key = pointer.substr(1);
     std::ranges::replace(key, '/', '.');
     facts[key] = value.dump();
   }
-  for (const auto& [flag, values] : options_.values)
-    facts["--" + flag] = fmt::format("{}", fmt::join(values, ", "));
+  for (const Flag& flag : info.flags)
+    if (flag.key.empty() && is_set(flag.long_name()))
+      facts["--" + flag.long_name()] = fmt::format("{}", fmt::join(values(flag.long_name()), ", "));
   return facts;
 }
 

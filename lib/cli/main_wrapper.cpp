@@ -43,6 +43,12 @@ std::string recipe_help(const ToolInfo& info, const std::string& section) {
   return recipe::schema_text(schema, section);
 }
 
+/// Of several ranks, rank 0 reports why any of them ends.
+void leave(const Context& context, const Error& error) {
+  if (context.group() && context.group()->leave(error) && context.place().rank > 0)
+    throw ranks::Ended{exit_status(error.kind())};
+}
+
 int run(const ToolInfo& info, const std::vector<std::string>& arguments, Terminal& terminal,
         Output& out, const std::function<int(Context&)>& body) {
   if (asks_for_help(arguments)) {
@@ -72,10 +78,10 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
     if (context.group()) context.group()->finish();
     return status;
   } catch (const Error& e) {
-    if (context.group()) context.group()->leave(e);
+    leave(context, e);
     throw;
   } catch (const std::exception& e) {
-    if (context.group()) context.group()->leave(Error(ErrorKind::internal, "", e.what()));
+    leave(context, Error(ErrorKind::internal, "", e.what()));
     throw;
   }
 }

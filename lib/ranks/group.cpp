@@ -145,9 +145,9 @@ void Group::throw_failure() {
   throw *failure_;
 }
 
-void Group::leave(const Error& error) {
+bool Group::leave(const Error& error) {
   std::unique_lock lock(mutex_);
-  if (!watcher_.joinable() || finished_ || leaving_) return;
+  if (!watcher_.joinable() || finished_ || leaving_) return false;
   leaving_ = true;
   send_all(frame(FrameType::end, write_end(error)));
   // Until it has been read: a socket closed with bytes unread takes those with it that were sent.
@@ -163,6 +163,7 @@ void Group::leave(const Error& error) {
   };
   while (clock.seconds() < 1 && is_open())
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return true;
 }
 
 bool Group::all_done() const {

@@ -78,8 +78,8 @@ class Group {
 
   /// Waits until all ranks have done their work.
   void finish();
-  /// Reports to the others why this rank cannot go on.
-  void leave(const Error& error);
+  /// Reports to the others why this rank cannot go on; false: the run had ended before.
+  bool leave(const Error& error);
 
  private:
   struct Peer {
