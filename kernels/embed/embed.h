@@ -25,8 +25,8 @@ using EmbedFn = void(const EmbedParams&, Range rows);
 EmbedFn embed_ref, embed_scalar, embed_avx2, embed_avx512;
 
 /// The same on a GPU, with pointers into device memory and the table aligned to its element. Ids
-/// outside [0, vocab), or of a divided table outside [0, whole), which the host cannot have checked,
-/// give a row of NaN.
+/// outside [0, vocab), or of a divided table outside [0, whole), which the host cannot have
+/// checked, give a row of NaN.
 void embed_cuda(const EmbedParams&, Stream);
 
 }  // namespace tandem

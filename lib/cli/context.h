@@ -71,7 +71,8 @@ class Context {
   const ranks::Place& place() const { return place_; }
   /// The other ranks; null where there are none, and for plans.
   const std::shared_ptr<ranks::Group>& group() const { return group_; }
-  /// As many CPU threads as run.threads says; 0 = all usable cores, shared with ranks of this machine.
+  /// As many CPU threads as run.threads says; 0 = all usable cores, shared with ranks of this
+  /// machine.
   void use_threads(int n) const;
   bool resume() const { return is_set("resume"); }
   /// How --overwrite, --append and --resume say to open output.path.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/sha256.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/jsonl.h"
@@ -211,6 +212,16 @@ std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
   const auto chat = text::parse_messages(
       line, where, "write the whole prompt yourself, as {\"prompt\": \"...\"}");
   return encode_messages(files, chat, where, thinking);
+}
+
+std::string fingerprint_of(const PromptSet& prompts) {
+  std::string bytes;
+  for (const Ids& ids : prompts.sequences) {
+    const auto n = static_cast<uint64_t>(ids.size());
+    bytes.append(reinterpret_cast<const char*>(&n), sizeof n);
+    bytes.append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));
+  }
+  return sha256_hex(bytes).substr(0, 16);
 }
 
 }  // namespace tandem::decode

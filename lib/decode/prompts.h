@@ -33,6 +33,9 @@ struct PromptSet {
   size_t shared = 0;                // tokens that all sequences begin with and that are kept once
 };
 
+/// Differs where tokens do; 16 hex digits.
+std::string fingerprint_of(const PromptSet& prompts);
+
 /// Reads and encodes all prompts. Questions are written as "\n\nQuestion: Q\nAnswer:" after the
 /// document, or with `chat` as a user turn that ends with the question; each is encoded whole, so
 /// that sharing the document never changes a token.

@@ -288,7 +288,8 @@ PinnedPages load_host_embedding(const ModelConfig& c, DType dtype, const WeightS
     throw Error::make(ErrorKind::memory, kHostEmbedding,
                       "is to be read by the GPU, which takes {} of pinned memory, but the system "
                       "refused: {}",
-                      format_bytes(static_cast<size_t>(c.head_rows()) * row_bytes), pinned.refusal())
+                      format_bytes(static_cast<size_t>(c.head_rows()) * row_bytes),
+                      pinned.refusal())
         .hint(
             "allow a process to lock as much (ulimit -l, the limits of a container), or raise "
             "run.gpu_memory_limit, so that it lies on the GPU");

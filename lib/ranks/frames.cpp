@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "io/json.h"
+#include "io/quote.h"
 #include "ranks/launch.h"
 
 namespace tandem::ranks {
@@ -40,11 +41,18 @@ std::string written(const Json& j) {
 }
 
 /// What others sent, for people: no control characters reach a terminal.
-std::string printable(std::string text, size_t most) {
-  if (text.size() > most) text.resize(most);
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  return text;
+std::string printable(std::string_view text, size_t most) {
+  std::string to;
+  while (!text.empty() && to.size() < most) {
+    const size_t n = std::max<size_t>(1, io::utf8_length(text));
+    const auto first = static_cast<uint8_t>(text.front());
+    // Of two bytes, U+0080 to U+009F are controls too.
+    const bool control = first < 0x20 || first == 0x7F ||
+                         (n == 2 && first == 0xC2 && static_cast<uint8_t>(text[1]) < 0xA0);
+    to += control || io::utf8_length(text) == 0 ? std::string(" ") : std::string(text.substr(0, n));
+    text.remove_prefix(n);
+  }
+  return to;
 }
 
 constexpr size_t kMostText = 2000;

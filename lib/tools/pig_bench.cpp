@@ -224,7 +224,7 @@ int PigBench::print_plan() {
                    {"verdict", io::Align::left}});
   int status = 0;
   for (const cli::Point<BenchRecipe>& point : points_) {
-      for (const ModelPhase phase : point.recipe.bench.phases) {
+    for (const ModelPhase phase : point.recipe.bench.phases) {
       const int failed = plan_phase(cx_, point, phase, table);
       if (status == 0 || failed == exit_status(ErrorKind::memory)) status = failed;
     }

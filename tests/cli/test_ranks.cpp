@@ -21,9 +21,13 @@ Words with(Words words, const Words& more) {
   return words;
 }
 
-const Words kText = {"-m",  "tiny-16m", "-p",  "The keeper of the lighthouse", "-n",
-                     "24",  "--device", "cpu", "-s", "model.compute=f32", "-s",
-                     "run.threads=1", "-q"};
+const Words kText = {"-m",       "tiny-16m",
+                     "-p",       "The keeper of the lighthouse",
+                     "-n",       "24",
+                     "--device", "cpu",
+                     "-s",       "model.compute=f32",
+                     "-s",       "run.threads=1",
+                     "-q"};
 
 struct RankRun {
   std::function<Words(int rank)> more = [](int) { return Words{}; };
@@ -38,11 +42,10 @@ std::vector<Outcome> run_ranks(int size, const Words& words, const RankRun& how 
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r)
     threads.emplace_back([&, r] {
-      Launch launch{.arguments = with(
-                        words, with({"-s", fmt::format("run.rank={}", r), "-s",
-                                     fmt::format("run.world_size={}", size), "-s",
-                                     "run.rendezvous=" + (folder / "meet").string()},
-                                    how.more(r)))};
+      Launch launch{.arguments = with(words, with({"-s", fmt::format("run.rank={}", r), "-s",
+                                                   fmt::format("run.world_size={}", size), "-s",
+                                                   "run.rendezvous=" + (folder / "meet").string()},
+                                                  how.more(r)))};
       how.change(r, launch);
       outcomes[static_cast<size_t>(r)] = run_process(program(how.tool), launch);
     });

@@ -102,6 +102,14 @@ Seeds thresholds() {
       R"( "thresholds": [0.125, 0, 3e-2]})"};
 }
 
+Seeds ranks() {
+  return {
+      R"({"rank": 1, "size": 2, "process": 7, "host": "a", "ring": {"host": "10.0.0.2", "port": 4000},)"
+      R"( "facts": {"a": "2"}})",
+      R"({"run": "ab", "rings": [{"host": "a", "port": 1}, {"host": "::1", "port": 2}], "hosts": ["a", "b"]})",
+      R"({"kind": 3, "where": "file", "message": "is not there", "hint": "make one"})"};
+}
+
 Seeds tree_file() {
   return {
       R"({"format": "sequoia-tree/1", "size": 4, "levels": 3, "widths": [1, 2, 1], "branch_counts":)"
@@ -310,6 +318,7 @@ const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"config_json", config_json},
     {"shard_index", shard_index},
     {"jsonl", jsonl},
+    {"ranks", ranks},
     {"recipe_yaml", recipe_yaml},
     {"state", state},
     {"tokenizer_json", tokenizer_json},

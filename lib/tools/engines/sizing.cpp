@@ -153,6 +153,9 @@ EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
       ranks_(cx.place()),
       place_(cli::choose_placement(run, model.offload, cx.dry_run(), caches_, ranks_)),
       group_(cx.group()) {
+  if (ranks_.size > 1 && std::ranges::any_of(caches_, &recipe::Cache::is_hosted))
+    throw recipe_error("cache.place", "is host, but keys in host memory are served by one rank")
+        .hint("leave it device: each rank has the keys of its heads alone");
   if (!group_) return;
   if (place_.device.kind == Device::Kind::cpu) {
     comm_ = std::make_shared<ranks::HostComm>(group_);
