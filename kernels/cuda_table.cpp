@@ -76,6 +76,7 @@ constexpr CudaTable kTable{
     .write_queries = {write_queries_cuda},
     .move_queries = {move_queries_cuda},
     .host_copy = {host_copy_cuda},
+    .add_parts = {add_parts_cuda},
     .peer_sum = {peer_sum_cuda},
     .peer_gather = {peer_gather_cuda},
     .post = {post_cuda},

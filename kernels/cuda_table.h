@@ -50,6 +50,7 @@
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
 #include "kernels/probe/probe.h"
+#include "kernels/ranks/add_parts.h"
 #include "kernels/ranks/peer_sum.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample_cuda.h"
@@ -118,6 +119,7 @@ struct CudaTable {
   cuda::Bodies<void(const WriteQueriesParams&, Stream)> write_queries;
   cuda::Bodies<void(const MoveQueriesParams&, Stream)> move_queries;
   cuda::Bodies<void(const HostCopyParams&, Stream)> host_copy;
+  cuda::Bodies<void(const AddPartsParams&, Stream)> add_parts;
   cuda::Bodies<void(const PeerSumParams&, Stream)> peer_sum;
   cuda::Bodies<void(const PeerGatherParams&, Stream)> peer_gather;
   cuda::Bodies<void(const MailboxParams&, Stream)> post;
@@ -224,6 +226,7 @@ struct CudaTable {
     f("write_queries", write_queries);
     f("move_queries", move_queries);
     f("host_copy", host_copy);
+    f("add_parts", add_parts);
     f("peer_sum", peer_sum);
     f("peer_gather", peer_gather);
     f("post", post);

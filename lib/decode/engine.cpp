@@ -133,6 +133,11 @@ void check_adapters(const EngineSpec& s, const ModelFiles& files) {
         .hint("set run.adapters mix, or model.offload none");
 }
 
+/// Of a sum over ranks, at most.
+int64_t part_numbers(const EngineSpec& s, const model::ModelConfig& c) {
+  return s.compute == DType::bf16 ? int64_t{max_rows(s)} * c.dim : 0;
+}
+
 constexpr const char* kLogits = "activations/logits";
 constexpr const char* kLogitRows = "activations/logit rows";
 
@@ -230,7 +235,9 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
     model::AdapterSwitch::plan(switch_spec(spec, files), plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
   if (spec.n_ranks > 1 && spec.device.kind == Device::Kind::cuda)
-    plan.add("process/memory that ranks share", ranks::DeviceComm::inbox_bytes(spec.n_ranks),
+    plan.add("process/memory that ranks share",
+             ranks::DeviceComm::inbox_bytes(spec.n_ranks) +
+                 ranks::DeviceComm::part_bytes(part_numbers(spec, files.config)),
              spec.device);
   size_t pinned = kv::Cache::pinned_bytes(cache, plan);  // of a run on a GPU
   for (const char* group : {"weights", "embedding"}) pinned += plan.group_bytes(group, {});
@@ -253,6 +260,7 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
       logits_(arena_.take(kLogits), DType::f32,
               {model_.options().max_logit_rows, files_.config.vocab_size}, exec_.device()) {
   if (exec_.on_gpu()) rows_ = static_cast<int32_t*>(arena_.take(kLogitRows));
+  if (spec_.comm) spec_.comm->reserve_parts(part_numbers(spec_, files_.config));
   if (!spec_.sparse.empty()) {
     channels_ = std::make_unique<ffn::Channels>(channels_spec(spec_, files_), arena_, exec_);
     model_.read_by(*channels_);

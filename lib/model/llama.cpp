@@ -330,6 +330,7 @@ void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const floa
 void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
                                  const ops::PackedWeights& w) {
   SideProducts* const side = side_of(layer, of);
+  if (side == nullptr && add_in_parts(of, x, w)) return;
   const Tensor apart = side == nullptr ? Tensor{} : side->apart(layer, of, n_rows_);
   if (apart.empty()) {
     ops::linear(residual(), x, w, into_residual(), workspace_, exec_.stream());
@@ -341,6 +342,19 @@ void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
     side->add(layer, of, apart.empty() ? residual() : apart, x,
               apart.empty() ? Tensor{} : residual());
   sum_residual();
+}
+
+Tensor Llama::parts_of(LayerMatrix of, int64_t rows) const {
+  if (exec_.comm == nullptr || options_.dtype != DType::bf16) return {};
+  return exec_.comm->parts(of == LayerMatrix::wo ? 0 : 1, rows, config_.dim);
+}
+
+bool Llama::add_in_parts(LayerMatrix of, const Tensor& x, const ops::PackedWeights& w) {
+  const Tensor parts = parts_of(of, n_rows_);
+  if (parts.empty()) return false;
+  ops::linear(parts, x, w, ops::Accumulate::no, workspace_, exec_.stream());
+  exec_.comm->add_parts(residual(), parts, exec_.stream());
+  return true;
 }
 
 void Llama::clear_residual() { ops::clear(residual_, n_rows_ * config_.dim, exec_.stream()); }

@@ -169,6 +169,10 @@ class Llama {
   ops::Accumulate into_residual() const {
     return has_part_alone() ? ops::Accumulate::no : ops::Accumulate::yes;
   }
+  /// The residual stream += the ranks' products, by parts that they read from each other; false,
+  /// and nothing done, where sums go otherwise.
+  bool add_in_parts(LayerMatrix of, const Tensor& x, const ops::PackedWeights& w);
+  Tensor parts_of(LayerMatrix of, int64_t rows) const;
   void clear_residual();
   void sum_residual();
   /// Where a layer writes that is given no places.
@@ -180,6 +184,9 @@ class Llama {
   void logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows);
   /// The products of an FFN's channels, all or a part of them, for some rows.
   void choose_ffn_products(int64_t rows, Weights::Matrix gate_up, Weights::Matrix down);
+  /// Of a product that enters the residual stream.
+  void choose_sum(LayerMatrix of, const Tensor& x,
+                  std::span<const ops::PackedWeights* const> same_shape);
   void choose_one(const Tensor& y, const Tensor& x,
                   std::span<const ops::PackedWeights* const> same_shape, ops::Accumulate accumulate,
                   const ops::LinearNeighbours& around = {});

@@ -35,11 +35,21 @@ void Llama::choose_products(int64_t wanted) {
   fill_random(x);
   choose_one(act(block_, rows, qkv_dim), normed, weights_.on_device(&LayerWeights::qkv),
              ops::Accumulate::no, {.before = norm});
-  choose_one(x, act(block_, rows, config_.q_dim()), weights_.on_device(&LayerWeights::wo),
-             into_residual());
+  choose_sum(LayerMatrix::wo, act(block_, rows, config_.q_dim()),
+             weights_.on_device(&LayerWeights::wo));
   choose_ffn_products(rows, &LayerWeights::gate_up, &LayerWeights::w_down);
   if (sets_) choose_ffn_products(rows, &LayerWeights::rest_gate_up, &LayerWeights::rest_down);
   chosen_.insert(rows);
+}
+
+void Llama::choose_sum(LayerMatrix of, const Tensor& x,
+                       std::span<const ops::PackedWeights* const> same_shape) {
+  const Tensor parts = parts_of(of, x.rows());
+  if (parts.empty())
+    choose_one({residual_, DType::f32, {x.rows(), config_.dim}, options_.device}, x, same_shape,
+               into_residual());
+  else
+    choose_one(parts, x, same_shape, ops::Accumulate::no);
 }
 
 void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weights::Matrix down_of) {
@@ -59,7 +69,7 @@ void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weight
   const auto down = [&](size_t i, Stream stream) {
     ops::linear(x, ffn, *lowers[i], into_residual(), workspace_, stream);
   };
-  choose_one(x, ffn, lowers, into_residual());
+  choose_sum(LayerMatrix::w_down, ffn, lowers);
   if (options_.trainable.any())  // gate and up are kept then
     choose_one(gate_up, normed, uppers, ops::Accumulate::no, {.before = norm});
   poll(options_.interrupted);

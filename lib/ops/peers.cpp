@@ -23,4 +23,10 @@ void peer_gather(const PeerLinks& links, float* all, int64_t n, Stream stream) {
   cuda::launched("peer_gather", stream);
 }
 
+void add_parts(const PartLinks& links, const Tensor& x, Stream stream) {
+  TANDEM_CHECK(x.elements() % 8 == 0, "a sum of {} numbers", x.elements());
+  cuda_table().add_parts({.links = links, .x = x.as<float>(), .n = x.elements()}, stream);
+  cuda::launched("add_parts", stream);
+}
+
 }  // namespace tandem::ops

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ranks/add_parts.h"
 #include "kernels/ranks/peer_sum.h"
 #include "tensor/tensor.h"
 
@@ -11,5 +12,9 @@ void peer_sum(const PeerLinks& links, const Tensor& x, Stream stream);
 /// Each rank's part, to all ranks.
 /// shapes   all [n_ranks][n] f32, with the own part in its place
 void peer_gather(const PeerLinks& links, float* all, int64_t n, Stream stream);
+
+/// x += the ranks' parts.
+/// shapes   x [..] f32
+void add_parts(const PartLinks& links, const Tensor& x, Stream stream);
 
 }  // namespace tandem::ops

@@ -68,49 +68,106 @@ DeviceComm::DeviceComm(std::shared_ptr<Group> group, int device)
   choose_ways();
 }
 
+std::vector<void*> DeviceComm::see_all(void* own, std::string& why_not) {
+  struct Offer {
+    cuda::PeerHandle handle;
+    Name host;
+  };
+  const std::vector<Offer> offers =
+      from_all(*group_, Offer{cuda::share_memory(own), name_of(host_name())});
+  std::vector<void*> all;
+  std::string failed;
+  for (int r = 0; r < size(); ++r) {
+    const Offer& offer = offers[static_cast<size_t>(r)];
+    all.push_back(r == rank() ? own : nullptr);
+    if (r == rank()) continue;
+    if (std::strcmp(offer.host.data(), offers[0].host.data()) != 0)
+      failed = "ranks on several machines";
+    else if (void* const p = cuda::open_shared(device_, offer.handle, failed); p != nullptr)
+      opened_.push_back(all.back() = p);
+  }
+  for (const Name& why : from_all(*group_, name_of(failed)))
+    if (why[0] != '\0') why_not = why.data();
+  return why_not.empty() ? all : std::vector<void*>();
+}
+
 void DeviceComm::link_peers() {
   if (size() > kMostPeers) {
     why_no_links_ = fmt::format("{} ranks, at most {}", size(), kMostPeers);
     return;
   }
-  struct Offer {
-    cuda::PeerHandle handle;
-    Name host;
-  };
   inbox_ = cuda::allocate(device_, inbox_bytes(size()));
-  const std::vector<Offer> offers =
-      from_all(*group_, Offer{cuda::share_memory(inbox_), name_of(host_name())});
+  const std::vector<void*> all = see_all(inbox_, why_no_links_);
+  if (all.empty()) return;
   PeerLinks links{};
   links.rank = rank();
   links.n_ranks = size();
   links.capacity = kCapacity;
-  std::string failed;
-  for (int r = 0; r < size(); ++r) {
-    const Offer& offer = offers[static_cast<size_t>(r)];
-    if (r == rank()) {
-      links.inboxes[r] = inbox_;
-    } else if (std::strcmp(offer.host.data(), offers[0].host.data()) != 0) {
-      failed = "ranks on several machines";
-    } else if (void* const p = cuda::open_shared(device_, offer.handle, failed); p != nullptr) {
-      opened_.push_back(p);
-      links.inboxes[r] = p;
-    }
-  }
-  for (const Name& why : from_all(*group_, name_of(failed)))
-    if (why[0] != '\0') why_no_links_ = why.data();
-  if (!why_no_links_.empty()) return;
+  std::ranges::copy(all, links.inboxes);
   links.turns = reinterpret_cast<uint32_t*>(static_cast<std::byte*>(inbox_) + inbox_bytes(size()) -
                                             kTurns * sizeof(uint32_t));
   links.abort = reinterpret_cast<const uint32_t*>(abort_.data());
   links_ = links;
 }
 
-double DeviceComm::seconds_of(bool by_peers, const Tensor& x, cuda::Queue& queue) {
+size_t DeviceComm::part_bytes(int64_t numbers) {
+  return 2 * static_cast<size_t>(numbers) * sizeof(bf16) + (kMostPeers + 2) * sizeof(uint32_t);
+}
+
+void DeviceComm::reserve_parts(int64_t numbers) {
+  if (!links_ || !nccl_ || numbers <= std::max(part_numbers_, most_by_peers_)) return;
+  numbers = (numbers + 63) / 64 * 64;
+  own_parts_.push_back(cuda::allocate(device_, part_bytes(numbers)));
+  std::string why_not;
+  shared_parts_ = see_all(own_parts_.back(), why_not);
+  part_numbers_ = numbers;
+  if (shared_parts_.empty()) return;
+  // Whichever is faster at this size.
+  cuda::Queue queue(device_);
+  auto* const memory =
+      static_cast<float*>(cuda::allocate(device_, static_cast<size_t>(numbers) * sizeof(float)));
+  const Tensor x(memory, DType::f32, {numbers}, {Device::Kind::cuda, device_});
+  const double by_parts =
+      seconds_of(queue, [&](int i) { ops::add_parts(part_links(i % 2), x, queue.stream()); });
+  const double by_nccl =
+      seconds_of(queue, [&](int) { nccl_->sum(memory, numbers, queue.stream()); });
+  cuda::free_memory(memory);
+  if (group_->agree(static_cast<uint8_t>(by_parts > by_nccl)) != 0) shared_parts_.clear();
+}
+
+PartLinks DeviceComm::part_links(int set) const {
+  PartLinks links{};
+  const auto n = static_cast<size_t>(part_numbers_) * sizeof(bf16);
+  for (int r = 0; r < size(); ++r) {
+    auto* const memory = static_cast<std::byte*>(shared_parts_[static_cast<size_t>(r)]);
+    links.parts[r] = memory + static_cast<size_t>(set) * n;
+    links.flags[r] = reinterpret_cast<uint32_t*>(memory + 2 * n);
+  }
+  links.turn = links.flags[rank()] + kMostPeers;
+  links.abort = reinterpret_cast<const uint32_t*>(abort_.data());
+  links.rank = rank();
+  links.n_ranks = size();
+  return links;
+}
+
+Tensor DeviceComm::parts(int set, int64_t rows, int64_t width) {
+  const int64_t n = rows * width;
+  if (shared_parts_.empty() || n <= most_by_peers_ || n > part_numbers_ || n % 8 != 0) return {};
+  return {const_cast<void*>(part_links(set).parts[rank()]),
+          DType::bf16,
+          {rows, width},
+          {Device::Kind::cuda, device_}};
+}
+
+void DeviceComm::add_parts(const Tensor& x, const Tensor& parts, Stream stream) {
+  const int set = parts.raw() == part_links(0).parts[rank()] ? 0 : 1;
+  ops::add_parts(part_links(set), x, stream);
+}
+
+double DeviceComm::seconds_of(cuda::Queue& queue, const std::function<void(int)>& run) {
   constexpr int kRuns = 20, kTries = 3;
   const cuda::Graph graph(queue, [&] {
-    for (int i = 0; i < kRuns; ++i)
-      by_peers ? ops::peer_sum(*links_, x, queue.stream())
-               : nccl_->sum(x.as<float>(), x.elements(), queue.stream());
+    for (int i = 0; i < kRuns; ++i) run(i);
   });
   double best = 1e9;
   for (int i = 0; i < kTries + 1; ++i) {
@@ -143,7 +200,9 @@ void DeviceComm::choose_ways() {
   int64_t most = 0;
   for (int64_t n = 4096; n <= kCapacity; n *= 2) {
     const Tensor x(memory, DType::f32, {n}, {Device::Kind::cuda, device_});
-    const double by_peers = seconds_of(true, x, queue), by_nccl = seconds_of(false, x, queue);
+    const double by_peers =
+        seconds_of(queue, [&](int) { ops::peer_sum(*links_, x, queue.stream()); });
+    const double by_nccl = seconds_of(queue, [&](int) { nccl_->sum(memory, n, queue.stream()); });
     // Rank 0's times count: all ranks must do the same.
     if (group_->agree(static_cast<uint8_t>(by_peers > by_nccl)) != 0) break;
     most = n;
@@ -159,6 +218,7 @@ DeviceComm::~DeviceComm() {
   std::memset(abort_.data(), 0xff, abort_.size());
   for (void* const p : opened_) cuda::close_shared(p);
   if (inbox_ != nullptr) cuda::free_memory(inbox_);
+  for (void* const p : own_parts_) cuda::free_memory(p);
 }
 
 void DeviceComm::sum(const Tensor& x, Stream stream) {

@@ -1,9 +1,11 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/ranks/add_parts.h"
 #include "kernels/ranks/peer_sum.h"
 #include "ranks/group.h"
 #include "ranks/nccl.h"
@@ -29,16 +31,26 @@ class DeviceComm final : public Comm {
   int size() const override { return group_->size(); }
   void sum(const Tensor& x, Stream stream) override;
   void gather(void* all, size_t part_bytes, Stream stream) override;
+  Tensor parts(int set, int64_t rows, int64_t width) override;
+  void reserve_parts(int64_t numbers) override;
+  void add_parts(const Tensor& x, const Tensor& parts, Stream stream) override;
 
   /// Bytes on the GPU of what the ranks share, NCCL's share apart.
   static size_t inbox_bytes(int n_ranks);
+  /// The same of parts of sums of so many numbers.
+  static size_t part_bytes(int64_t numbers);
   /// How numbers go, for people: `peer memory up to 128.0 KiB, else NCCL 2.27.3`.
   const std::string& ways() const { return ways_; }
 
  private:
   void link_peers();
+  /// Every rank's memory as this GPU sees it, its own among it; empty, and why, where one cannot be
+  /// seen by all.
+  std::vector<void*> see_all(void* own, std::string& why_not);
+  PartLinks part_links(int set) const;
   void choose_ways();
-  double seconds_of(bool by_peers, const Tensor& x, cuda::Queue& queue);
+  /// Of one of several runs in a graph.
+  double seconds_of(cuda::Queue& queue, const std::function<void(int i)>& run);
 
   std::shared_ptr<Group> group_;
   int device_;
@@ -48,7 +60,10 @@ class DeviceComm final : public Comm {
   cuda::PinnedBuffer abort_;
   std::optional<PeerLinks> links_;  // none: the link allows no peer memory
   std::string why_no_links_;
-  int64_t most_by_peers_ = 0;  // numbers
+  int64_t most_by_peers_ = 0;        // numbers
+  std::vector<void*> own_parts_;     // the last is in use
+  std::vector<void*> shared_parts_;  // of each rank: two sets, flags, turns; empty: none
+  int64_t part_numbers_ = 0;         // of a set
   std::string ways_;
 };
 

@@ -16,6 +16,15 @@ class Comm {
   /// all ranks, and a number's do not depend on its place or on how many there are.
   /// shapes   x [..] f32
   virtual void sum(const Tensor& x, Stream stream) = 0;
+  /// Room for this rank's part of a large sum, which all ranks read from there, as add_parts does;
+  /// empty where sum() is as fast. Of two sets, which take turns.
+  /// shapes   result [rows, width] bf16
+  virtual Tensor parts(int /*set*/, int64_t /*rows*/, int64_t /*width*/) { return {}; }
+  /// Makes such room, at the same time on all ranks.
+  virtual void reserve_parts(int64_t /*numbers*/) {}
+  /// x += all ranks' parts, in the order of ranks; otherwise as sum().
+  /// shapes   x f32, parts that of parts(set, ..)
+  virtual void add_parts(const Tensor& /*x*/, const Tensor& /*parts*/, Stream /*stream*/) {}
   /// Each rank's part, to all ranks.
   /// shapes   all [size][part_bytes], with the own part in its place
   virtual void gather(void* all, size_t part_bytes, Stream stream) = 0;
