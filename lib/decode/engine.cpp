@@ -234,11 +234,13 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   if (spec.adapters == AdapterUse::switched)
     model::AdapterSwitch::plan(switch_spec(spec, files), plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
-  if (spec.n_ranks > 1 && spec.device.kind == Device::Kind::cuda)
+  if (spec.n_ranks > 1 && spec.device.kind == Device::Kind::cuda) {
+    plan.add("process/NCCL", ranks::DeviceComm::kNcclBytes, spec.device);
     plan.add("process/memory that ranks share",
              ranks::DeviceComm::inbox_bytes(spec.n_ranks) +
                  ranks::DeviceComm::part_bytes(part_numbers(spec, files.config)),
              spec.device);
+  }
   size_t pinned = kv::Cache::pinned_bytes(cache, plan);  // of a run on a GPU
   for (const char* group : {"weights", "embedding"}) pinned += plan.group_bytes(group, {});
   plan_driver(spec.device, !spec.plan_for, pinned, plan);

@@ -198,11 +198,14 @@ void DeviceComm::choose_ways() {
   cuda::Queue queue(device_);
   float* const memory = static_cast<float*>(cuda::allocate(device_, kCapacity * sizeof(float)));
   int64_t most = 0;
+  std::string row;  // the smallest, for people
   for (int64_t n = 4096; n <= kCapacity; n *= 2) {
     const Tensor x(memory, DType::f32, {n}, {Device::Kind::cuda, device_});
     const double by_peers =
         seconds_of(queue, [&](int) { ops::peer_sum(*links_, x, queue.stream()); });
     const double by_nccl = seconds_of(queue, [&](int) { nccl_->sum(memory, n, queue.stream()); });
+    if (row.empty())
+      row = fmt::format("{} numbers {:.1f} us, NCCL {:.1f}", n, 1e6 * by_peers, 1e6 * by_nccl);
     // Rank 0's times count: all ranks must do the same.
     if (group_->agree(static_cast<uint8_t>(by_peers > by_nccl)) != 0) break;
     most = n;
@@ -210,8 +213,8 @@ void DeviceComm::choose_ways() {
   cuda::free_memory(memory);
   most_by_peers_ = most;
   ways_ = most == 0 ? nccl
-                    : fmt::format("peer memory up to {} KiB, else {}",
-                                  most * static_cast<int64_t>(sizeof(float)) / 1024, nccl);
+                    : fmt::format("peer memory up to {} KiB ({}), else {}",
+                                  most * static_cast<int64_t>(sizeof(float)) / 1024, row, nccl);
 }
 
 DeviceComm::~DeviceComm() {

@@ -65,6 +65,9 @@ if [ "$n_gpus" -ge 2 ]; then
   point decode-1 -m $m -s run.context=1024 -s run.batch=1 -s bench.phases=[decode] -s bench.random_kv=true
   point decode-96k -m $m -s run.context=98304 -s run.batch=1 -s bench.phases=[decode] -s bench.random_kv=true
   point decode-32 -m $m -s run.context=8192 -s run.batch=32 -s bench.phases=[decode] -s bench.random_kv=true
-  point prefill-32k -m $m -s run.context=32768 -s run.batch=1 -s bench.phases=[prefill] -s bench.min_runs=3 -s bench.min_time=1
+  point prefill-32k -m $m -s run.context=32768 -s run.batch=1 -s bench.phases=[prefill] -s bench.min_runs=3 -s bench.min_time=1s
+  # 70.6 GB of weights a rank: where two GPUs hold them
+  two pig-bench -m synthetic:llama-3.1-70b -s run.context=1024 -s run.batch=1 -s bench.phases=[decode] -s bench.random_kv=true \
+    --append -o "$out/ranks.jsonl" > "$out/70b.log" 2>&1 || { echo "70b on two: status $?"; tail -3 "$out/70b.log"; }
 fi
 exit $failed
