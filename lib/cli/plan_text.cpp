@@ -233,6 +233,19 @@ std::string adapter_lines(const PlanView& v) {
   return text;
 }
 
+/// What a rank of several has of the model, and what it sends for each row of a step.
+std::string rank_line(const PlanView& v) {
+  const model::Shard& s = v.files.shard;
+  if (s.whole()) return {};
+  const model::ModelConfig& c = v.files.config;
+  return fmt::format(
+      "ranks    {}, of which rank {} has {} query heads, {} KV heads, {} FFN channels\n         {} "
+      "sums "
+      "of {} numbers for each row of a step, and {} logits of each sequence\n",
+      s.n_ranks, s.rank, s.heads.n, s.kv_heads.n, s.channels.n, 2 * c.n_layers, c.dim,
+      c.head_rows());
+}
+
 Json adapters_json(const PlanView& v) {
   Json j = Json::object();
   if (!v.files.merged.empty()) j["merged"] = v.files.merged;
@@ -258,6 +271,7 @@ std::string plan_text(const PlanView& v) {
     text += fmt::format("{}   cpu  {} threads, {}  {} available\n",
                         v.limits.on_gpu() ? "host  " : "device", max_threads(),
                         isa_name(isa_in_use()), format_bytes(v.limits.host));
+  text += rank_line(v);
   text += memory_lines(v.plan, v.limits) + '\n';
   text += adapter_lines(v);
   decode::Savings saved = v.spec.savings;

@@ -37,7 +37,7 @@ class DeviceComm final : public Comm {
 
   /// Bytes on the GPU of what the ranks share, NCCL's share apart.
   static size_t inbox_bytes(int n_ranks);
-  /// The same of parts of sums of so many numbers.
+  /// The same of parts of sums of `numbers` numbers.
   static size_t part_bytes(int64_t numbers);
   /// What NCCL takes of a GPU, as seen of two ranks on H100s (2.28).
   static constexpr size_t kNcclBytes = size_t{845} << 20;

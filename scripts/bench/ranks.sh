@@ -6,7 +6,7 @@
 set -uo pipefail
 bin=$(cd "$1" && pwd) out=$2
 mkdir -p "$out"
-out=$(cd "$out" && pwd)
+cd "$out" && out=.  # records name no folder of one machine
 export NCCL_NVLS_ENABLE=0  # no NVLink multicast
 nccl=$(python3 -c 'import nvidia.nccl, os; print(os.path.join(list(nvidia.nccl.__path__)[0], "lib"))' 2> /dev/null)
 [ -z "$nccl" ] || export LD_LIBRARY_PATH=$nccl:${LD_LIBRARY_PATH:-}
@@ -56,9 +56,9 @@ two pig-generate -m tiny-16m -p 'The keeper of the lighthouse' -n 24 2>&1 | tee 
 point() {
   local name=$1
   shift
-  timeout 200 "$bin/pig-bench" --device cuda:0 "$@" --append -o "$out/ranks.jsonl" > "$out/$name.one.log" 2>&1 ||
+  timeout 200 "$bin/pig-bench" --device cuda:0 "$@" --append -o ranks.jsonl > "$out/$name.one.log" 2>&1 ||
     echo "$name on one GPU: status $?"
-  two pig-bench "$@" --append -o "$out/ranks.jsonl" > "$out/$name.two.log" 2>&1 || { echo "$name on two: status $?"; tail -3 "$out/$name.two.log"; }
+  two pig-bench "$@" --append -o ranks.jsonl > "$out/$name.two.log" 2>&1 || { echo "$name on two: status $?"; tail -3 "$out/$name.two.log"; }
 }
 if [ "$n_gpus" -ge 2 ]; then
   m=synthetic:llama-3.1-8b
@@ -68,6 +68,6 @@ if [ "$n_gpus" -ge 2 ]; then
   point prefill-32k -m $m -s run.context=32768 -s run.batch=1 -s bench.phases=[prefill] -s bench.min_runs=3 -s bench.min_time=1s
   # 70.6 GB of weights a rank: where two GPUs hold them
   two pig-bench -m synthetic:llama-3.1-70b -s run.context=1024 -s run.batch=1 -s bench.phases=[decode] -s bench.random_kv=true \
-    --append -o "$out/ranks.jsonl" > "$out/70b.log" 2>&1 || { echo "70b on two: status $?"; tail -3 "$out/70b.log"; }
+    --append -o ranks.jsonl > "$out/70b.log" 2>&1 || { echo "70b on two: status $?"; tail -3 "$out/70b.log"; }
 fi
 exit $failed
