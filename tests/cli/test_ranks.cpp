@@ -133,6 +133,24 @@ TEST_SUITE("cli/ranks") {
     }
   }
 
+  TEST_CASE("a rank that is silent ends the others, which name it") {
+    const TemporaryFolder folder;
+    std::string words;
+    for (const std::string& word :
+         with(kText, {"-n", "100000", "-s", "run.world_size=2", "-s", "run.timeout=2", "-s",
+                      "run.rendezvous=" + (folder / "meet").string()}))
+      words += " '" + word + "'";
+    const std::string tool = "'" + program("pig-generate") + "'" + words;
+    const Outcome run =
+        run_shell("(" + tool + " -s run.rank=1 & other=$!; " + tool +
+                  " -s run.rank=0 > /dev/null & first=$!; sleep 3; kill -STOP $other; wait $first; "
+                  "status=$?; kill -KILL $other; exit $status)");
+    CHECK(run.status == 6);
+    CHECK(has(run.err, "rank 1 ("));
+    CHECK(has(run.err, "has been silent for 2 s"));
+    CHECK(run.seconds < 15);
+  }
+
   TEST_CASE("a rendezvous that no rank joins") {
     const Outcome run = run_process(
         program("pig-generate"),
