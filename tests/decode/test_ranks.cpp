@@ -1,0 +1,137 @@
+// A model whose parts several ranks have: what it says is what the whole says.
+#include <doctest/doctest.h>
+
+#include "base/parallel.h"
+#include "error_text.h"
+#include "generate_runs.h"
+#include "ranks/host_comm.h"
+#include "ranks/rank_threads.h"
+#include "source_dir.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using decode::Engine;
+
+namespace {
+
+std::filesystem::path folder_of(const std::string& name) {
+  return source_dir() / "tests/data/models" / name;
+}
+
+/// A rank's engine, on one thread.
+std::unique_ptr<Engine> rank_engine(const std::filesystem::path& folder, ranks::Group& group,
+                                    const std::shared_ptr<Comm>& comm, const Setup& s = {}) {
+  set_threads(1);
+  decode::ModelFiles files = decode::open_model(folder.string(), 0);
+  decode::take_shard(files, group.rank(), group.size());
+  decode::EngineSpec spec = engine_spec(s);
+  spec.n_ranks = group.size();
+  spec.comm = comm;
+  return std::make_unique<Engine>(std::move(files), spec);
+}
+
+/// Of a group that outlives it.
+std::shared_ptr<Comm> comm_of(ranks::Group& group) {
+  return std::make_shared<ranks::HostComm>(
+      std::shared_ptr<ranks::Group>(&group, [](ranks::Group*) {}));
+}
+
+struct Said {
+  std::vector<Row> rows;
+  Ids ids;
+};
+
+/// Logits of a prompt and of tokens after it, and a greedy text of two sequences.
+Said ask(Engine& engine) {
+  Said said;
+  const Ids ids = random_ids(engine, 70, 3);
+  const int slot = engine.cache().create();
+  said.rows = {prefill(engine, slot, std::span(ids).first(60), 25)};
+  for (Row& row : extend_each(engine, slot, std::span(ids).last(10)))
+    said.rows.push_back(std::move(row));
+  engine.cache().release(slot);
+  decode::GenerateSpec spec;
+  spec.max_tokens = 12;
+  const Generated g = generate(
+      engine, {request(random_ids(engine, 9, 4)), request(random_ids(engine, 33, 5))}, spec);
+  said.ids = g.ids[0];
+  said.ids.insert(said.ids.end(), g.ids[1].begin(), g.ids[1].end());
+  return said;
+}
+
+void check(const std::string& name, int size, const Setup& s = {}) {
+  CAPTURE(name);
+  CAPTURE(size);
+  const auto whole = make_engine(folder_of(name), s);
+  const Said want = ask(*whole);
+  std::vector<Said> said(static_cast<size_t>(size));
+  const auto results = run_ranks({.size = size}, [&](ranks::Group& group) {
+    const auto engine = rank_engine(folder_of(name), group, comm_of(group), s);
+    said[static_cast<size_t>(group.rank())] = ask(*engine);
+  });
+  for (const RankResult& r : results) REQUIRE(r.text == "");
+  for (const Said& of : said) {
+    REQUIRE(of.rows.size() == want.rows.size());
+    double most = 0;
+    for (size_t i = 0; i < want.rows.size(); ++i)
+      most = worse(most, max_difference(of.rows[i], want.rows[i]));
+    CHECK(most < 2e-4);
+    CHECK(of.ids == want.ids);
+    CHECK(of.rows == said[0].rows);  // to the bit: all ranks draw from the same
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("decode/ranks") {
+  TEST_CASE("every architecture, any number of ranks that divides it") {
+    int pairs = 0;
+    for (const char* name :
+         {"llama-2", "llama-3.1", "llama-3.2-tied", "llama-linear", "llama-odd", "mistral-plain",
+          "mistral-window", "qwen2-tied", "qwen2-untied-sharded", "qwen3-odd", "qwen3-tied"}) {
+      const model::ModelConfig config = decode::open_config(folder_of(name).string());
+      for (const int size : {2, 3, 4, 5, 7})
+        if (model::divides(config, size)) {
+          check(name, size);
+          ++pairs;
+        }
+    }
+    CHECK(pairs >= 15);
+  }
+
+  TEST_CASE("policies of keys, prompts layer by layer") {
+    recipe::Cache hybrid;
+    hybrid.kind = recipe::CacheKind::hybrid;
+    for (const recipe::Cache& cache : {hybrid, streaming(4, 16), snapkv(16, 8)})
+      check("llama-3.1", 2, {.caches = {cache}});
+    check("llama-3.2-tied", 3, {.order = recipe::PrefillOrder::layers});
+  }
+
+  TEST_CASE("what a rank holds: every head, channel and token once, but for shared KV heads") {
+    const model::ModelConfig c = decode::open_config(folder_of("llama-3.2-tied").string());
+    for (const int size : {1, 2, 3, 6}) {
+      CAPTURE(size);
+      int heads = 0, channels = 0, tokens = 0;
+      for (int r = 0; r < size; ++r) {
+        const model::Shard s = model::shard_of(c, r, size);
+        CHECK(s.heads.first == heads);
+        CHECK(s.channels.first == channels);
+        CHECK(s.vocabulary.first == tokens);
+        heads += s.heads.n;
+        channels += s.channels.n;
+        tokens += s.vocabulary.n;
+        CHECK(s.heads.n % s.kv_heads.n == 0);
+        CHECK(s.kv_heads.first == s.heads.first / c.group_size());
+        CHECK(s.channels.first % 16 == 0);
+      }
+      CHECK(heads == c.n_heads);
+      CHECK(channels == c.ffn_dim);
+      CHECK(tokens >= c.vocab_size);
+    }
+    CHECK(error_text([&] { model::shard_of(c, 0, 4); }) ==
+          "run.world_size: is 4, which does not divide 6 query heads of 2 KV heads evenly");
+    CHECK(hint_text([&] {
+            model::shard_of(c, 0, 4);
+          }).find("can be divided among 1, 2, 3, 6 ranks") != std::string::npos);
+  }
+}
