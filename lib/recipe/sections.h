@@ -128,6 +128,12 @@ struct RankedRun : Run {
   template <class V>
   void fields(V& v) {
     Run::fields(v);
+    rank_fields(v);
+  }
+
+ protected:
+  template <class V>
+  void rank_fields(V& v) {
     v("rank", rank, at_least(0),
       "which of the processes this is that share the model, from 0 on; null = as mpirun, srun or "
       "torchrun say, or alone");

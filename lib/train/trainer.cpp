@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "ops/linear_gradient.h"
 #include "ops/loading.h"
+#include "tensor/comm.h"
 
 namespace tandem::train {
 namespace {
@@ -17,6 +18,15 @@ constexpr const char* kFirst = "optimizer/first";
 constexpr const char* kSecond = "optimizer/second";
 constexpr const char* kStart = "optimizer/start";
 constexpr const char* kSquares = "optimizer/square sums";
+
+/// Values whose moments one rank has: whole cache lines.
+size_t part_size(const TrainerSpec& spec, const TrainedSet& set) {
+  const auto n = static_cast<size_t>(set.size);
+  if (!spec.divides_moments()) return n;
+  constexpr size_t kLine = 16;
+  const size_t lines = (n + kLine - 1) / kLine, ranks = static_cast<size_t>(spec.n_ranks);
+  return (lines + ranks - 1) / ranks * kLine;
+}
 
 template <class T>
 std::span<T> take(Arena& arena, const char* name, bool wanted = true) {
@@ -65,9 +75,13 @@ MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   kv::Cache::plan(spec.cache(), plan);
   Backward::plan(spec.backward(), set, plan);
   const size_t bytes = static_cast<size_t>(set.size) * sizeof(float);
-  const size_t of_moment = spec.narrow_states ? bytes / 2 : bytes;
+  const size_t part = part_size(spec, set) * sizeof(float);
+  const size_t of_moment = spec.narrow_states ? bytes / 2 : part;
   plan.add(kGradient, bytes, spec.device);
-  if (!spec.narrow_states) plan.add(kValues, bytes, spec.device);
+  // Of several ranks in parts of one size.
+  if (!spec.narrow_states)
+    plan.add(kValues, spec.divides_moments() ? part * static_cast<size_t>(spec.n_ranks) : bytes,
+             spec.device);
   plan.add(kFirst, of_moment, spec.device);
   plan.add(kSecond, of_moment, spec.device);
   if (spec.keeps_start()) plan.add(kStart, bytes, spec.device);
@@ -104,6 +118,7 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
       backward_(spec_.backward(), set_, model_, cache_, arena_, exec_),
       gradient_(take<float>(arena_, kGradient)),
       start_(take<float>(arena_, kStart)),
+      part_size_(part_size(spec_, set_)),
       state_{.values = take<float>(arena_, kValues),
              .first = take<float>(arena_, kFirst, !spec.narrow_states),
              .second = take<float>(arena_, kSecond, !spec.narrow_states),
@@ -113,12 +128,24 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
     each_matrix(set_, [](const TrainedMatrix& m) {
       TANDEM_CHECK(!m.listed(), "narrow states of a part of a matrix");
     });
+  TANDEM_CHECK(spec_.n_ranks == (spec_.comm ? spec_.comm->size() : 1), "{} ranks", spec_.n_ranks);
+  const auto n = static_cast<size_t>(set_.size);
+  if (spec_.divides_moments())
+    own_first_ = std::min(n, part_size_ * static_cast<size_t>(spec_.comm->rank()));
+  own_size_ = std::min(part_size_, n - own_first_);
+  if (!spec_.narrow_states) {  // without what evens parts out
+    state_.values = state_.values.first(n);
+    state_.first = state_.first.first(own_size_);
+    state_.second = state_.second.first(own_size_);
+  }
   if (exec_.on_gpu()) square_sums_ = static_cast<double*>(arena_.take(kSquares));
   for (const std::span<float> to : {state_.values, start_})
     if (!to.empty()) read_values(to, set_, backward_.indices(), model_.weights(), exec_.stream());
   backward_.publish(state_.values);
   backward_.choose_products(spec_.max_rows, gradient_);
 }
+
+bool Trainer::writes() const { return !spec_.comm || spec_.comm->rank() == 0; }
 
 void Trainer::copy_out(void* to, const void* from, size_t bytes) const {
   if (!exec_.on_gpu()) {
@@ -161,12 +188,27 @@ LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradi
   auto accumulate = ops::Accumulate::no;
   const float scale = 1.0f / static_cast<float>(loss.n_tokens);
   MicroBatchName name{.step = state_.steps};
-  for (const MicroBatch& b : batches) {
-    loss.sum += backward_.run(b, scale, gradient, name, accumulate);
-    if (n_supervised({&b, 1}) > 0) accumulate = ops::Accumulate::yes;
-    ++name.batch;
+  for (size_t i = 0; i < batches.size(); ++i, ++name.batch) {
+    if (!is_own(i)) continue;
+    loss.sum += backward_.run(batches[i], scale, gradient, name, accumulate);
+    if (n_supervised({&batches[i], 1}) > 0) accumulate = ops::Accumulate::yes;
   }
+  if (accumulate == ops::Accumulate::no)  // another rank has all that is supervised
+    ops::clear(gradient.data(), static_cast<int64_t>(gradient.size()), exec_.stream());
+  sum_ranks(loss, gradient);
   return loss;
+}
+
+bool Trainer::is_own(size_t i) const {
+  return !spec_.comm ||
+         i % static_cast<size_t>(spec_.comm->size()) == static_cast<size_t>(spec_.comm->rank());
+}
+
+void Trainer::sum_ranks(LossSum& loss, std::span<float> gradient) {
+  if (!spec_.comm) return;
+  if (const auto n = static_cast<int64_t>(gradient.size()); n > 0)
+    spec_.comm->sum({gradient.data(), DType::f32, {n}, spec_.device}, exec_.stream());
+  loss.sum = spec_.comm->sum_of(loss.sum);  // while a GPU's sum is under way
 }
 
 LossSum Trainer::gradients(std::span<const MicroBatch> batches) { return run(batches, gradient_); }
@@ -177,6 +219,8 @@ StepResult Trainer::step(std::span<const MicroBatch> batches) {
   StepResult result{.loss = gradients(batches), .rate = spec_.schedule.at(state_.steps)};
   for (const MicroBatch& b : batches) result.n_rows += static_cast<int64_t>(b.tokens.size());
   result.gradient_norm = std::sqrt(ops::square_sum(gradient_, square_sums_, exec_.queue));
+  // Ranks with other numbers of threads add squares up in another order.
+  if (spec_.comm) result.gradient_norm = spec_.comm->of_rank0(result.gradient_norm);
   result.skipped = result.loss.n_tokens == 0 || !std::isfinite(result.loss.sum) ||
                    !std::isfinite(result.gradient_norm);
   if (result.skipped) return result;
@@ -190,14 +234,44 @@ StepResult Trainer::step(std::span<const MicroBatch> batches) {
     step_in_place(by, static_cast<float>(result.clip_scale));
     return result;
   }
-  ops::adamw({.weights = state_.values,
-              .first = state_.first,
-              .second = state_.second,
-              .gradient = gradient_,
-              .base = start_},
-             by, state_.steps, static_cast<float>(result.clip_scale), exec_.stream());
+  step_own(by, static_cast<float>(result.clip_scale));
   publish();
   return result;
+}
+
+void Trainer::step_own(const ops::AdamW& by, float gradient_scale) {
+  const auto own = [&](std::span<float> all) { return all.subspan(own_first_, own_size_); };
+  ops::adamw({.weights = own(state_.values),
+              .first = state_.first,
+              .second = state_.second,
+              .gradient = own(gradient_),
+              .base = start_.empty() ? start_ : own(start_)},
+             by, state_.steps, gradient_scale, exec_.stream());
+  if (spec_.divides_moments())
+    spec_.comm->gather(state_.values.data(), part_size_ * sizeof(float), exec_.stream());
+}
+
+std::vector<float> Trainer::moments_of_all(std::span<const float> own) const {
+  if (!spec_.divides_moments()) return copy_of(own);
+  constexpr size_t kPiece = size_t{1} << 20;  // numbers of each rank that go at once
+  const auto n_ranks = static_cast<size_t>(spec_.n_ranks);
+  std::vector<float> piece(n_ranks * std::min(kPiece, part_size_));
+  std::vector<float> all(spec_.comm->rank() == 0 ? static_cast<size_t>(set_.size) : 0);
+  for (size_t at = 0; at < part_size_; at += kPiece) {
+    const size_t n = std::min(kPiece, part_size_ - at);
+    if (at < own.size()) {
+      const size_t here = std::min(n, own.size() - at);
+      copy_out(piece.data() + n * static_cast<size_t>(spec_.comm->rank()), own.data() + at,
+               here * sizeof(float));
+    }
+    spec_.comm->gather_on_host(reinterpret_cast<std::byte*>(piece.data()), n * sizeof(float));
+    for (size_t r = 0; r < n_ranks; ++r) {
+      const size_t to = r * part_size_ + at;
+      if (to < all.size())
+        std::copy_n(piece.data() + r * n, std::min(n, all.size() - to), all.data() + to);
+    }
+  }
+  return all;
 }
 
 void Trainer::step_in_place(const ops::AdamW& by, float gradient_scale) {

@@ -31,6 +31,10 @@ struct TrainerSpec {
   Interrupted interrupted = {};
   Device device = {};
   int multiprocessors = 0;  // of the GPU, on one
+  /// The ranks that share the micro-batches of every step, each with the whole model and a part of
+  /// the moments, narrow ones apart; of a plan their number alone.
+  int n_ranks = 1;
+  std::shared_ptr<Comm> comm = nullptr;
 
   BackwardSpec backward() const {
     return {config, dtype, max_rows, head_rows, recompute, interrupted, device};
@@ -38,6 +42,8 @@ struct TrainerSpec {
   model::Llama::Options model_options(const model::Trainable& trainable) const;
   /// A micro-batch is a prefill of sequences that are never committed.
   kv::Cache::Spec cache() const;
+  /// Whether each rank has the moments of some of the values, which it steps.
+  bool divides_moments() const { return n_ranks > 1 && !narrow_states; }
   /// Whether the values before the first step must be kept.
   bool keeps_start() const { return decays_to_start && optimizer.weight_decay > 0; }
 };
@@ -65,7 +71,9 @@ struct StepResult {
 /// Trains some weights of a model: token-mean loss over micro-batches, AdamW on f32 copies of the
 /// trained values, which are rounded into the model's weights after every step, or with narrow
 /// states on those weights. The same
-/// micro-batches give the same bits, on one machine with one number of threads.
+/// micro-batches give the same bits, on one machine with one number of threads. Several ranks take
+/// the micro-batches of a step in turn, add up gradients in the order of ranks, and make the same
+/// step, bit for bit: all call with the same micro-batches.
 class Trainer {
  public:
   /// All but the memory of the program.
@@ -89,7 +97,8 @@ class Trainer {
   /// the memory of the run's device. After values were changed from outside, publish() rounds them
   /// into the model.
   struct State {
-    std::span<float> values, first, second;       // [set.size]; not with narrow states
+    std::span<float> values;                      // [set.size]; not with narrow states
+    std::span<float> first, second;               // the same, of several ranks [own_size()]
     std::span<bf16> narrow_first, narrow_second;  // [set.size] with them
     int64_t steps = 0;
   };
@@ -102,6 +111,12 @@ class Trainer {
   /// The same where the run has them, until its next step.
   std::span<const float> placed_values() const;
   void set_values(std::span<const float> values);
+  /// The values whose moments this rank has: of several ranks a part of them, in their order.
+  size_t own_first() const { return own_first_; }
+  size_t own_size() const { return own_size_; }
+  /// Moments of all ranks in host memory, on rank 0; all call it together.
+  /// shapes   own [own_size()]; result [set.size], on other ranks of no meaning
+  std::vector<float> moments_of_all(std::span<const float> own) const;
   /// Numbers of the run in host memory, and others in their place.
   template <class T>
   std::vector<T> copy_of(std::span<const T> numbers) const {
@@ -116,6 +131,8 @@ class Trainer {
   void replace(void* numbers, const void* by, size_t bytes) const;
 
   bool on_gpu() const { return exec_.on_gpu(); }
+  /// Whether files are this rank's to write.
+  bool writes() const;
   std::span<const float> gradient() const { return gradient_; }
   const TrainedSet& set() const { return set_; }
   const Frontier& frontier() const { return backward_.frontier(); }
@@ -124,8 +141,14 @@ class Trainer {
 
  private:
   LossSum run(std::span<const MicroBatch> batches, std::span<float> gradient);
+  /// Whether the i-th micro-batch of a step is this rank's.
+  bool is_own(size_t i) const;
+  /// The sums over ranks of a loss and a gradient.
+  void sum_ranks(LossSum& loss, std::span<float> gradient);
   void copy_out(void* to, const void* from, size_t bytes) const;
   void step_in_place(const ops::AdamW& by, float gradient_scale);
+  /// The values that this rank has the moments of, and those that other ranks have stepped.
+  void step_own(const ops::AdamW& by, float gradient_scale);
 
   TrainerSpec spec_;
   TrainedSet set_;
@@ -135,8 +158,10 @@ class Trainer {
   model::Llama model_;
   kv::Cache cache_;
   Backward backward_;
-  std::span<float> gradient_;      // [set.size]
-  std::span<float> start_;         // [set.size] or empty: the model's own values
+  std::span<float> gradient_;  // [set.size]
+  std::span<float> start_;     // [set.size] or empty: the model's own values
+  size_t part_size_ = 0;       // of ranks; the last ones may have less
+  size_t own_first_ = 0, own_size_ = 0;
   double* square_sums_ = nullptr;  // of a GPU
   State state_;
 };

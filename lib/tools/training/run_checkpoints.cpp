@@ -110,6 +110,7 @@ void RunCheckpoints::save(train::Trainer& trainer, const train::RunProgress& pro
       e.add_context(fmt::format("the checkpoint of step {} is whole", kept_.back().step));
     throw;
   }
+  if (!trainer.writes()) return;
   std::erase_if(kept_, [&](const Kept& k) { return k.step >= progress.done; });
   kept_.push_back({progress.done, progress.best.step});
   remove_old();

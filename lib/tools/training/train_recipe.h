@@ -17,7 +17,7 @@ struct TrainModel : recipe::Model {
 };
 
 /// Section `run` of training: sizes of batches are in section `train`.
-struct TrainRun : recipe::Run {
+struct TrainRun : recipe::RankedRun {
   template <class V>
   void fields(V& v) {
     v("device", device, "auto, cpu, cuda or cuda:N; auto = cuda:0 if usable, else cpu");
@@ -29,6 +29,7 @@ struct TrainRun : recipe::Run {
     v("gpu_memory_limit", gpu_memory_limit, recipe::at_least(0),
       "refuse plans beyond it; null = free memory");
     v("plan_for", plan_for, plan_for_text());
+    rank_fields(v);
   }
 };
 

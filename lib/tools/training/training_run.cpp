@@ -10,10 +10,12 @@
 #include "base/cpu_features.h"
 #include "cli/plan_text.h"
 #include "io/atomic_file.h"
+#include "ranks/device_comm.h"
 #include "recipe/scalar.h"
 #include "tensor/driver_memory.h"
 #include "tensor/gpu_isa.h"
 #include "tools/engines/load_engine.h"
+#include "tools/engines/sizing.h"
 #include "tools/training/memory_advice.h"
 #include "tools/training/trainer_spec.h"
 #include "train/export/export_adapter.h"
@@ -39,12 +41,14 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
       steps_per_epoch_(
           train::Epoch::n_steps(static_cast<int64_t>(data.train.size()), recipe.train.batches)),
       n_steps_(recipe.train.n_steps(steps_per_epoch_)),
-      place_(cli::choose_placement(recipe.run, {}, plans)),
+      place_(cli::choose_placement(recipe.run, {}, plans, {}, cx.place())),
       spec_(trainer_spec(recipe, files.config, data, n_steps_, place_)),
       excluded_(train::units_of_adapters(recipe.train.select.exclude, files.config,
                                          {files.name, files.fingerprint})),
       limits_(cli::memory_limits(recipe.run, place_)) {
-  if (!plans) check_folder();  // before scores are computed
+  spec_.n_ranks = cx.place().size;
+  if (!plans && writes()) check_folder();  // before scores are computed
+  if (cx.group()) cx.group()->require_equal("data", data.data.fingerprint());
   train::TrainSettings settings = recipe.train;
   if (plans) settings.select.strategy = train::Strategy::random;
   set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration(),
@@ -64,6 +68,11 @@ MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
   MemoryPlan plan = train::Trainer::plan(spec, set_);
   plan.add("process/program and data", program_bytes_);
   plan.add(kDriverItem, driver_bytes_, spec_.device);
+  if (spec.n_ranks > 1 && spec.device.kind == Device::Kind::cuda) {
+    plan.add(decode::Engine::kNcclItem, ranks::DeviceComm::kNcclBytesOfLarge, spec.device);
+    plan.add("process/memory that ranks share", ranks::DeviceComm::inbox_bytes(spec.n_ranks),
+             spec.device);
+  }
   return plan;
 }
 
@@ -90,7 +99,9 @@ std::string TrainingRun::place() const {
       limits_.on_gpu() ? fmt::format("{}, {}", cuda::device_info(limits_.gpu.index).name,
                                      cuda::gpu_isa_name(cuda::gpu_of(limits_.gpu.index).isa))
                        : fmt::format("cpu {}", isa_name(isa_in_use()));
-  return fmt::format("{}, train.recompute {}", device, static_cast<int>(spec_.recompute));
+  const int n = cx_.place().size;
+  return fmt::format("{}, train.recompute {}{}", device, static_cast<int>(spec_.recompute),
+                     n > 1 ? fmt::format(", {} ranks", n) : "");
 }
 
 train::RunIdentity TrainingRun::identity() const {
@@ -107,6 +118,10 @@ train::RunIdentity TrainingRun::identity() const {
                                          "/run/host_memory_limit",
                                          "/run/gpu_memory_limit",
                                          "/run/plan_for",
+                                         "/run/rank",
+                                         "/run/world_size",
+                                         "/run/rendezvous",
+                                         "/run/timeout",
                                          "/train/recompute",
                                          "/train/save_every",
                                          "/train/select/exclude",
@@ -223,9 +238,17 @@ int TrainingRun::run() {
     throw std::move(e).hint(memory_advice());
   }
   RunCheckpoints kept = checkpoints();
-  open_folder(kept);
+  if (writes()) open_folder(kept);
+  if (cx_.group()) (void)cx_.group()->agree(0);  // the folder is there
+  spec_.comm = comm_of(cx_, spec_.device);
   auto trainer = std::make_unique<train::Trainer>(spec_, set_, calibration().source());
   train::RunProgress at = kept.resume(*trainer, [&](const std::string& text) { cx_.warn(text); });
+  if (cx_.group()) cx_.group()->require_equal("checkpoint", std::to_string(at.done));
+  if (const size_t n = parts_of(epoch(0), 0).size(); n < static_cast<size_t>(cx_.place().size))
+    cx_.warn(
+        fmt::format("train.micro_tokens: the first step has {} micro-batch{} for {} ranks: "
+                    "others wait; lower it, or raise train.batch",
+                    n, n == 1 ? "" : "es", cx_.place().size));
   if (at.done > 0) cx_.note(fmt::format("goes on after step {} of {}", at.done, n_steps_));
   const RunSize whole = size();
   cx_.note(values_line());
@@ -235,6 +258,7 @@ int TrainingRun::run() {
   if (at.best.found() && at.best.step != at.done) kept.load_best(*trainer, at.best);
   report.finish(at);
   const std::vector<float> values = trainer->values();
+  if (!writes()) return 0;
   const train::Method method = recipe_.train.method;
   const bool low_rank = method == train::Method::lora || method == train::Method::dora;
   if (low_rank)

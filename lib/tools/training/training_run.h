@@ -54,6 +54,10 @@ class TrainingRun {
   RunCheckpoints checkpoints() const;
   /// Whether the folder may be the run's.
   void check_folder() const;
+  /// Of several ranks, rank 0 writes.
+  bool writes() const { return cx_.place().rank == 0; }
+  /// errors   kind input: the trained values of ranks differ, on rank 0
+  void check_ranks(const train::Trainer& trainer, int64_t step) const;
   /// Makes it; empties it to begin again.
   void open_folder(RunCheckpoints& kept) const;
   std::string values_line() const;

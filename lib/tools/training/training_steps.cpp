@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/clock.h"
+#include "base/sha256.h"
 #include "tools/training/training_run.h"
 
 namespace tandem::tools {
@@ -43,6 +45,12 @@ std::vector<train::MicroBatch> TrainingRun::batches(int64_t step) {
 
 train::LossSum TrainingRun::validate(train::Trainer& trainer) const {
   train::LossSum all;
+  if (cx_.group()) {  // ranks take turns
+    std::vector<train::MicroBatch> batches;
+    for (const train::MicroPlan& p : divide(data_.validation(), data_.val, recipe_.train.batches))
+      batches.push_back(train::make_micro_batch(data_.validation(), p));
+    return trainer.loss(batches);
+  }
   for (const train::MicroPlan& p : divide(data_.validation(), data_.val, recipe_.train.batches)) {
     const train::MicroBatch batch = train::make_micro_batch(data_.validation(), p);
     const train::LossSum part = trainer.loss({&batch, 1});
@@ -76,15 +84,27 @@ void TrainingRun::report_skipped(int64_t step, const train::StepResult& r, int i
         .hint("lower train.optimizer.lr, or look at these records with --show-samples");
 }
 
+void TrainingRun::check_ranks(const train::Trainer& trainer, int64_t step) const {
+  if (!cx_.group()) return;
+  const std::vector<float> values = trainer.values();
+  const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                               values.size() * sizeof(float));
+  cx_.group()->require_equal(fmt::format("trained values after step {}", step),
+                             sha256_hex(bytes).substr(0, 16));
+}
+
 void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
                         RunCheckpoints& checkpoints, RunReport& report) {
-  MetricsFile metrics(file(kMetrics), at.done);
+  std::optional<MetricsFile> metrics;  // of rank 0
+  if (writes()) metrics.emplace(file(kMetrics), at.done);
   const int64_t save_every = or_tenth(recipe_.train.save_every, n_steps_);
   train::RunProgress saved = at;
   const auto save = [&] {
     if (saved == at) return;
+    check_ranks(trainer, at.done);
     checkpoints.save(trainer, at);
-    metrics.sync();
+    if (metrics) metrics->sync();
+    if (cx_.group()) (void)cx_.group()->agree(0);  // others do not end before it is there
     saved = at;
   };
   try {
@@ -93,19 +113,20 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
       if (validates_at(at.done) && at.best.last != at.done) {
         const double loss = validate(trainer).mean();
         at.best.add(at.done, loss);
-        metrics.add_validation(at.done, loss, at.best);
+        if (metrics) metrics->add_validation(at.done, loss, at.best);
         report.add_validation(loss);
       }
-      report.set_first_loss(metrics.first_loss());
+      if (metrics) report.set_first_loss(metrics->first_loss());
       const bool ends = at.done == n_steps_ || at.best.gives_up(recipe_.eval.patience);
       if (ends || at.done % save_every == 0 || at.best.step == at.done) save();
       if (ends) return;
+      (void)cli::agree_interrupted();
       const Stopwatch watch;
       const std::vector<train::MicroBatch> parts = batches(at.done);
       const train::StepResult r = trainer.step(parts);
       ++at.done;
       const double seconds = watch.seconds();
-      metrics.add_step(at.done, (at.done - 1) / steps_per_epoch_, r, seconds);
+      if (metrics) metrics->add_step(at.done, (at.done - 1) / steps_per_epoch_, r, seconds);
       report.add_step(at.done, r, work_of(parts), seconds);
       if (r.skipped && r.loss.n_tokens > 0)
         report_skipped(at.done, r, ++skipped);

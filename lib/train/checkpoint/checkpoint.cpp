@@ -183,15 +183,24 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                      const RunProgress& progress, const RunIdentity& identity) {
   Trainer::State& state = trainer.state();
   const std::span<const float> values = trainer.placed_values();
-  const std::array<Moment, 2> moments = moments_of(state);
+  std::array<Moment, 2> moments = moments_of(state);
+  std::array<std::vector<float>, 2> whole;  // of several ranks
+  if (trainer.spec().divides_moments()) {
+    whole = {trainer.moments_of_all(state.first), trainer.moments_of_all(state.second)};
+    for (size_t i = 0; i < whole.size(); ++i)
+      moments[i] = {moments[i].name, DType::f32, whole[i].data(), whole[i].size()};
+  }
+  if (!trainer.writes()) return;
   const auto shape = [](size_t n) { return io::Shape{static_cast<int64_t>(n)}; };
   std::vector<io::TensorView> tensors = {{kValues, DType::f32, shape(values.size()), {}}};
   for (const Moment& m : moments) tensors.push_back({m.name, m.dtype, shape(m.n), {}});
   const auto write = [&](size_t i, const io::ByteSink& sink) {
     if (i == 0)
       each_piece(trainer, values.data(), values.size_bytes(), sink);
+    else if (const Moment& m = moments[i - 1]; whole[i - 1].empty())
+      each_piece(trainer, m.data, m.bytes(), sink);
     else
-      each_piece(trainer, moments[i - 1].data, moments[i - 1].bytes(), sink);
+      sink(std::as_bytes(std::span(whole[i - 1])));
   };
   const BestValidation& best = progress.best;
   Metadata metadata = {{kFormatKey, kFormat},
@@ -230,12 +239,16 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& train
   const auto n = static_cast<size_t>(trainer.set().size);
   const std::span<const std::byte> stored = tensor(kValues, DType::f32, n * sizeof(float));
   const std::array<Moment, 2> moments = moments_of(state);
-  for (const Moment& m : moments) tensor(m.name, m.dtype, m.bytes());
+  const auto whole_moment = [&](const Moment& m) {
+    return tensor(m.name, m.dtype, n * dtype_bytes(m.dtype));
+  };
+  for (const Moment& m : moments) (void)whole_moment(m);
   std::vector<float> values(n);  // aligned
   std::memcpy(values.data(), stored.data(), stored.size());
   trainer.set_values(values);
   for (const Moment& m : moments)
-    trainer.replace(m.data, tensor(m.name, m.dtype, m.bytes()).data(), m.bytes());
+    trainer.replace(m.data, whole_moment(m).data() + trainer.own_first() * dtype_bytes(m.dtype),
+                    m.bytes());
   state.steps = steps;
   return info;
 }

@@ -25,7 +25,8 @@ struct RunProgress {
   bool operator==(const RunProgress&) const = default;
 };
 
-/// Writes what a run continues from: a reader sees the old file or the whole new one.
+/// Writes what a run continues from: a reader sees the old file or the whole new one. Of several
+/// ranks rank 0 writes, and all call it.
 /// errors   kind input: cannot create, no space left
 void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                      const RunProgress& progress, const RunIdentity& identity);
