@@ -11,6 +11,14 @@ constexpr int kChannels = 64;  // of a block: a line of bf16 a row
 constexpr int kLoads = 4;      // accesses of a thread that are under way together
 constexpr float kLeastSum = 0x1p-126f;
 
+__device__ float inverse(float sum) { return sum >= kLeastSum ? 1 / sum : 0; }
+
+/// What the squares of a row, counted from the first that is added, are multiplied by.
+__device__ float scale_of(const AddSquaresParams& p, int r) {
+  if (p.scale == nullptr) return 1;
+  return p.sums ? inverse(p.scale[r]) : p.scale[r];
+}
+
 template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads) square_scales_row(const SquareScalesParams p) {
   using V = cuda::Vector<T, kEach>;
@@ -27,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) square_scales_row(const SquareScales
     }
   }
   sum = cuda::block_sum<kThreads>(sum);
-  if (threadIdx.x == 0) p.scale[r] = sum >= kLeastSum ? 1 / sum : 0;
+  if (threadIdx.x == 0) p.scale[r] = p.sums ? sum : inverse(sum);
 }
 
 /// Tiles of rows pass through registers, where one is under way, to shared memory, where the one
@@ -90,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) add_squares_channels(const AddSquare
       __syncthreads();
       tiles.store(tile);
       for (int r = in_block; r < n; r += kThreads)
-        scale[r] = p.scale != nullptr ? p.scale[at + r - p.first_row] * weight : weight;
+        scale[r] = scale_of(p, at + r - p.first_row) * weight;
       __syncthreads();
       tiles.load(p, at + kRows, last);
       if (!adds) continue;

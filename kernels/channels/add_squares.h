@@ -17,7 +17,8 @@ struct SquareScalesParams {
   const void* x;  // row r from r * row_stride on, [n_channels]
   int64_t row_stride;
   int n_rows, n_channels;
-  DType x_type;  // f32 or bf16
+  DType x_type;       // f32 or bf16
+  bool sums = false;  // the sums themselves: others are to be added
 };
 
 /// scale[r] = 1 / the sum of row r's squares; 0 where that is below the least normal number.
@@ -41,8 +42,9 @@ struct AddSquaresParams {
   /// after, in this order.
   int first_row, last_row;
   int n_seqs, n_channels;
-  float blend;   // 0: sums grow, and rows with them
-  DType x_type;  // f32 or bf16
+  float blend;        // 0: sums grow, and rows with them
+  DType x_type;       // f32 or bf16
+  bool sums = false;  // scale has sums of squares, as square_scales gives them
 };
 
 /// sums[j] += x[r, j]^2 scale[r], row after row, rows += their number. With a blend b, and n rows

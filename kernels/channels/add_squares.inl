@@ -8,6 +8,15 @@ using namespace simd;
 
 constexpr float kLeastSum = 0x1p-126f;
 
+float inverse(float sum) { return sum >= kLeastSum ? 1 / sum : 0; }
+
+/// What a row's squares are multiplied by.
+float scale_of(const AddSquaresParams& p, int64_t r) {
+  if (p.scale == nullptr) return 1;
+  const float scale = p.scale[r - p.first_row];
+  return p.sums ? inverse(scale) : scale;
+}
+
 template <class T>
 void scales(const SquareScalesParams& p, Range rows) {
   constexpr int kChains = 4;  // sums that do not wait for each other
@@ -26,7 +35,7 @@ void scales(const SquareScalesParams& p, Range rows) {
       sums[0] = fma(v, v, sums[0]);
     }
     const float sum = reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    p.scale[r] = sum >= kLeastSum ? 1 / sum : 0;
+    p.scale[r] = p.sums ? sum : inverse(sum);
   }
 }
 
@@ -49,7 +58,7 @@ void add(const AddSquaresParams& p, Range channels) {
     }
     for (int64_t r = first; r < last; ++r) {
       const T* x = static_cast<const T*>(p.x) + r * p.row_stride;
-      const Vec scale = set1(p.scale != nullptr ? p.scale[r - p.first_row] * weight : weight);
+      const Vec scale = set1(scale_of(p, r) * weight);
       int j = channels.begin;
       for (; j + Vec::kLanes <= channels.end; j += Vec::kLanes) {
         const Vec v = load(x + j);

@@ -5,6 +5,12 @@
 
 namespace tandem {
 
+namespace {
+
+double inverse(double sum) { return sum >= 0x1p-126 ? 1 / sum : 0; }
+
+}  // namespace
+
 void square_scales_ref(const SquareScalesParams& p, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     double sum = 0;
@@ -12,7 +18,7 @@ void square_scales_ref(const SquareScalesParams& p, Range rows) {
       const double x = element(p.x, p.x_type, r * p.row_stride + j);
       sum += x * x;
     }
-    p.scale[r] = sum >= 0x1p-126 ? static_cast<float>(1 / sum) : 0;
+    p.scale[r] = static_cast<float>(p.sums ? sum : inverse(sum));
   }
 }
 
@@ -29,7 +35,8 @@ void add_squares_ref(const AddSquaresParams& p, Range channels) {
       if (first == begin) sum *= 1 - blend;
       for (int64_t r = first; r < last; ++r) {
         const double x = element(p.x, p.x_type, r * p.row_stride + j);
-        sum += x * x * weight * (p.scale != nullptr ? p.scale[r - p.first_row] : 1);
+        const double of_row = p.scale != nullptr ? double{p.scale[r - p.first_row]} : 1;
+        sum += x * x * weight * (p.sums ? inverse(of_row) : of_row);
       }
       sums[j] = static_cast<float>(sum);
     }

@@ -4,6 +4,7 @@
 #include "ops/channels.h"
 #include "ops/linear_gradient.h"
 #include "ops/operation.h"
+#include "tensor/comm.h"
 
 namespace tandem::ops {
 namespace {
@@ -58,8 +59,11 @@ void add_squares(const AddSquares& what, const StepArrays& step, int n_channels,
                    .row_stride = stride,
                    .n_rows = n,
                    .n_channels = n_channels,
-                   .x_type = x.dtype()},
+                   .x_type = x.dtype(),
+                   .sums = what.comm != nullptr},
                   n, n_channels * element, stream);
+    if (what.scales != nullptr && what.comm != nullptr)
+      what.comm->sum({what.scales, DType::f32, {n}, x.device()}, stream);
     kAdd.run({.to = what.to,
               .x = channels,
               .scale = what.scales,
@@ -71,7 +75,8 @@ void add_squares(const AddSquares& what, const StepArrays& step, int n_channels,
               .n_seqs = step.n_seqs,
               .n_channels = n_channels,
               .blend = what.blend,
-              .x_type = x.dtype()},
+              .x_type = x.dtype(),
+              .sums = what.scales != nullptr && what.comm != nullptr},
              n_channels, n * element, stream);
   }
 }

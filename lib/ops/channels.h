@@ -12,6 +12,10 @@
 /// gate and of up, [2 F, D], and column j of down, [D, F], whose weights are by input. Pointers and
 /// tensors of a call are on the device of its weights; on a GPU the work goes to the stream, where
 /// graphs may record it.
+namespace tandem {
+class Comm;
+}
+
 namespace tandem::ops {
 
 /// Ids in rising order, and how many: both where the model computes.
@@ -56,6 +60,7 @@ struct AddSquares {
   /// [kScaledRows] scratch: divide each row's squares by their sum; a row of zeros adds nothing.
   /// Null: squares as they are.
   float* scales = nullptr;
+  Comm* comm = nullptr;  // ranks that have the other channels of the rows; null: there are none
   /// 0: sums grow. Else they become the mean of their rows' squares times (1 - blend), and that of
   /// the step's times blend, both times the rows that were added before, which stay as many.
   float blend = 0;

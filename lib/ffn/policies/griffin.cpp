@@ -4,8 +4,9 @@ namespace tandem::ffn {
 namespace {
 
 /// Griffin (arXiv 2404.01365): the channels that a prompt used most, for all that follows. Each
-/// token counts as much as any other: its product is divided by its norm. Deviation: with `refresh`
-/// rows of checks blend in, where the paper's list stays.
+/// token counts as much as any other: its product is divided by its norm, that over all ranks'
+/// channels where there are several, each of which keeps the same share of those it has. Deviation:
+/// with `refresh` rows of checks blend in, where the paper's list stays.
 class Griffin final : public Policy {
  public:
   Griffin(const recipe::Sparse& sparse, const Bounds& bounds)
@@ -38,6 +39,7 @@ class Griffin final : public Policy {
     ops::add_squares({.to = statistic_.of(layer),
                       .x = rows.product,
                       .scales = scales_,
+                      .comm = exec_.comm,
                       .blend = is_prompt ? 0 : refresh_},
                      step.arrays, bounds_.shape.ffn_dim, exec_.stream());
     if (is_prompt) return;
