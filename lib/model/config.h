@@ -38,6 +38,7 @@ struct ModelConfig {
   int vocab_size = 0;  // V
   // Of the rows of embedding and head, those that this rank holds, padded; 0 rows: all.
   int vocab_first = 0, vocab_rows = 0;
+  bool layers_divided = false;  // heads and channels are a rank's, and sums those of all ranks
   double rms_eps = 1e-6;
   ops::RopeSpec rope;
   int max_context = 0;  // tokens

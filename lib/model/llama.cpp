@@ -154,7 +154,7 @@ void Llama::embed(const int32_t* ids) {
     const ops::VocabularyPart part{config_.vocab_first, config_.vocab_size};
     ops::embed_ids(residual(), weights_.device_embedding(), ids, exec_.stream(),
                    exec_.comm != nullptr ? part : ops::VocabularyPart{});
-    sum_residual();
+    if (exec_.comm != nullptr) exec_.comm->sum(residual(), exec_.stream());
   } else if (options_.trainable.embedding) {
     ops::embed(residual_, ops::trainable_rows(table), table.dtype(), all, config_.dim);
   } else {
@@ -330,7 +330,8 @@ void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const floa
 void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
                                  const ops::PackedWeights& w) {
   SideProducts* const side = side_of(layer, of);
-  if (side == nullptr && add_in_parts(of, x, w)) return;
+  // All ranks add in one way, whichever have something of an adapter in this matrix.
+  if (side_ == nullptr && add_in_parts(of, x, w)) return;
   const Tensor apart = side == nullptr ? Tensor{} : side->apart(layer, of, n_rows_);
   if (apart.empty()) {
     ops::linear(residual(), x, w, into_residual(), workspace_, exec_.stream());
@@ -345,7 +346,7 @@ void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
 }
 
 Tensor Llama::parts_of(LayerMatrix of, int64_t rows) const {
-  if (exec_.comm == nullptr || options_.dtype != DType::bf16) return {};
+  if (!config_.layers_divided || options_.dtype != DType::bf16) return {};
   return exec_.comm->parts(of == LayerMatrix::wo ? 0 : 1, rows, config_.dim);
 }
 
@@ -360,7 +361,7 @@ bool Llama::add_in_parts(LayerMatrix of, const Tensor& x, const ops::PackedWeigh
 void Llama::clear_residual() { ops::clear(residual_, n_rows_ * config_.dim, exec_.stream()); }
 
 void Llama::sum_residual() {
-  if (exec_.comm != nullptr) exec_.comm->sum(residual(), exec_.stream());
+  if (config_.layers_divided) exec_.comm->sum(residual(), exec_.stream());
 }
 
 Tensor Llama::heads_at(void* place) const {

@@ -165,7 +165,7 @@ class Llama {
                             const ops::PackedWeights& w);
   // Each rank computes a part of what enters the residual stream, which all have: that of rank 0
   // goes with its part into the sum, the others' parts take its place meanwhile.
-  bool has_part_alone() const { return exec_.comm != nullptr && exec_.comm->rank() > 0; }
+  bool has_part_alone() const { return config_.layers_divided && exec_.comm->rank() > 0; }
   ops::Accumulate into_residual() const {
     return has_part_alone() ? ops::Accumulate::no : ops::Accumulate::yes;
   }

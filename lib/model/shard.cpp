@@ -47,10 +47,18 @@ struct Cuts {
   int64_t first = 0, n = 0;  // rows or columns
 };
 
+Shard::Part vocabulary_of(const ModelConfig& c, int rank, int n_ranks) {
+  const int n = divide_up(divide_up(c.vocab_size, n_ranks), kVocabularyBlock) * kVocabularyBlock;
+  return {rank * n, n};
+}
+
 class ShardSource final : public WeightSource {
  public:
   ShardSource(const ModelConfig& whole, const Shard& shard, std::unique_ptr<WeightSource> source)
-      : whole_(whole), shard_(shard), source_(std::move(source)) {}
+      : whole_(whole), shard_(shard), owned_(std::move(source)), source_(owned_.get()) {
+    if (const WeightSource& before = source_->base(); &before != source_)
+      base_.reset(new ShardSource(whole, shard, before));
+  }
 
   void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
             void* out) const override {
@@ -76,15 +84,20 @@ class ShardSource final : public WeightSource {
   std::vector<float> vector(Weight weight, int layer) const override {
     std::vector<float> all = source_->vector(weight, layer);
     const Cuts cuts = cuts_of(weight);
-    if (cuts.how == Cut::first_rank && shard_.rank > 0) std::ranges::fill(all, 0.0f);
+    if (cuts.how == Cut::first_rank && shard_.divides_layers() && shard_.rank > 0)
+      std::ranges::fill(all, 0.0f);
     if (cuts.how != Cut::rows) return all;
     const auto begin = all.begin() + cuts.first;
     return {begin, begin + cuts.n};
   }
 
   void embed(std::span<const int32_t> ids, float* out) const override { source_->embed(ids, out); }
+  const WeightSource& base() const override { return base_ ? *base_ : *this; }
 
  private:
+  ShardSource(const ModelConfig& whole, const Shard& shard, const WeightSource& source)
+      : whole_(whole), shard_(shard), source_(&source) {}
+
   Cuts cuts_of(Weight weight) const {
     const auto of = [&](Cut how, const Shard::Part& part, int unit) {
       return Cuts{how, int64_t{part.first} * unit, int64_t{part.n} * unit};
@@ -135,7 +148,9 @@ class ShardSource final : public WeightSource {
 
   ModelConfig whole_;
   Shard shard_;
-  std::unique_ptr<WeightSource> source_;
+  std::unique_ptr<WeightSource> owned_;  // null of a base, which its source owns
+  const WeightSource* source_;
+  std::unique_ptr<ShardSource> base_;  // of a source with adapters merged into it
 };
 
 }  // namespace
@@ -163,9 +178,19 @@ Shard shard_of(const ModelConfig& c, int rank, int n_ranks) {
   const Shard::Part blocks = part_of(divide_up(c.ffn_dim, kChannelBlock), rank, n_ranks);
   s.channels.first = blocks.first * kChannelBlock;
   s.channels.n = std::min(c.ffn_dim, (blocks.first + blocks.n) * kChannelBlock) - s.channels.first;
-  s.vocabulary.n = divide_up(divide_up(c.vocab_size, n_ranks), kVocabularyBlock) * kVocabularyBlock;
-  s.vocabulary.first = rank * s.vocabulary.n;
+  s.vocabulary = vocabulary_of(c, rank, n_ranks);
   return s;
+}
+
+Shard draft_shard_of(const ModelConfig& c, int rank, int n_ranks) {
+  if (divides(c, n_ranks)) return shard_of(c, rank, n_ranks);
+  return {.rank = rank,
+          .n_ranks = n_ranks,
+          .heads = {0, c.n_heads},
+          .kv_heads = {0, c.n_kv_heads},
+          .channels = {0, c.ffn_dim},
+          .vocabulary = vocabulary_of(c, rank, n_ranks),
+          .whole_layers = true};
 }
 
 ModelConfig config_of(const ModelConfig& whole, const Shard& s) {
@@ -174,6 +199,7 @@ ModelConfig config_of(const ModelConfig& whole, const Shard& s) {
   c.n_heads = s.heads.n;
   c.n_kv_heads = s.kv_heads.n;
   c.ffn_dim = s.channels.n;
+  c.layers_divided = s.divides_layers();
   c.vocab_first = s.vocabulary.first;
   c.vocab_rows = s.vocabulary.n;
   return c;

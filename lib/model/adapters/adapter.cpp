@@ -142,13 +142,25 @@ Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const A
       throw input_error((folder / file).string(), "is missing")
           .hint("name folder adapter/ of a run of s2ft-train; a run writes it when it ends");
   Adapter adapter(io::Safetensors::open(folder / kAdapterTensorFile), config, base, other);
+  adapter.check_any();
   check_config(folder / kAdapterConfigFile, adapter.file_.metadata());
   return adapter;
 }
 
 Adapter Adapter::parse(std::span<const std::byte> bytes, const std::string& where,
                        const ModelConfig& config, const AdapterBase& base) {
+  Adapter adapter = parse_part(bytes, where, config, base);
+  adapter.check_any();
+  return adapter;
+}
+
+Adapter Adapter::parse_part(std::span<const std::byte> bytes, const std::string& where,
+                            const ModelConfig& config, const AdapterBase& base) {
   return {io::Safetensors::parse(bytes, where), config, base, OtherBase::refused};
+}
+
+void Adapter::check_any() const {
+  if (slices_.empty()) throw damaged(file_.where(), "holds no values");
 }
 
 Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterBase& base,
@@ -188,7 +200,6 @@ Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterB
     if (!known.contains(entry.name))
       throw damaged(where, "tensor {} is of no matrix that an adapter changes in {}",
                     io::quote(entry.name), io::quote(base.name));
-  if (slices_.empty()) throw damaged(where, "holds no values");
 }
 
 std::vector<int32_t> Adapter::read_index(const io::TensorEntry& entry) const {

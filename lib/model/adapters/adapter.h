@@ -72,6 +72,9 @@ class Adapter {
   /// The tensors alone; `bytes` must outlive the result.
   static Adapter parse(std::span<const std::byte> bytes, const std::string& where,
                        const ModelConfig& config, const AdapterBase& base);
+  /// The same of a part of one, which may hold nothing.
+  static Adapter parse_part(std::span<const std::byte> bytes, const std::string& where,
+                            const ModelConfig& config, const AdapterBase& base);
 
   AdapterInfo info() const;
   bool holds(Weight weight, int layer) const { return slices_.contains({weight, layer}); }
@@ -102,6 +105,8 @@ class Adapter {
 
   Adapter(io::Safetensors file, const ModelConfig& config, const AdapterBase& base,
           OtherBase other);
+  /// errors   kind input: it holds nothing
+  void check_any() const;
   std::vector<int32_t> read_index(const io::TensorEntry& entry) const;
   void check_values(const io::TensorView& values) const;
   /// Calls visit(row, its values as `dtype`) for those of rows [begin, end) that a slice has.

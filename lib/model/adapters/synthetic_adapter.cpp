@@ -59,12 +59,6 @@ std::vector<int32_t> some_features(int64_t features, int unit, double share, Phi
   return index;
 }
 
-/// An adapter and the bytes that it reads.
-struct InMemory {
-  std::vector<std::byte> bytes;
-  AnyAdapter adapter;
-};
-
 Adapter slices(const SyntheticAdapter& shape, const ModelConfig& config, const AdapterBase& base,
                uint64_t seed, std::vector<std::byte>& bytes) {
   Tensors tensors(seed);
@@ -121,12 +115,7 @@ NamedAdapter synthetic_adapter(const SyntheticAdapter& shape, const std::string&
   std::vector<std::byte> bytes;
   AnyAdapter adapter = shape.low_rank ? AnyAdapter(factors(shape, config, seed, bytes))
                                       : AnyAdapter(slices(shape, config, base, seed, bytes));
-  // Moved, a vector's elements stay where they are.
-  const auto held =
-      std::make_shared<const InMemory>(InMemory{std::move(bytes), std::move(adapter)});
-  return {.name = name,
-          .adapter = std::shared_ptr<const AnyAdapter>(held, &held->adapter),
-          .weight = 1};
+  return named_in_memory(name, std::move(bytes), std::move(adapter));
 }
 
 }  // namespace tandem::model

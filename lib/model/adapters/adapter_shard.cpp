@@ -1,0 +1,123 @@
+#include "model/adapters/adapter_shard.h"
+
+#include <algorithm>
+#include <deque>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "model/adapters/adapter_features.h"
+#include "model/adapters/low_rank_format.h"
+
+namespace tandem::model {
+namespace {
+
+/// Features of a matrix that the rank has: rows, of wo and w_down columns.
+Shard::Part own_features(Weight weight, const ModelConfig& whole, const Shard& shard) {
+  const auto of = [](const Shard::Part& part, int unit) {
+    return Shard::Part{part.first * unit, part.n * unit};
+  };
+  switch (weight) {
+    case Weight::wq:
+    case Weight::wo:
+      return of(shard.heads, whole.head_dim);
+    case Weight::wk:
+    case Weight::wv:
+      return of(shard.kv_heads, whole.head_dim);
+    default:
+      return shard.channels;
+  }
+}
+
+/// Columns [first, first + n) of each row.
+std::vector<float> columns_of(std::span<const float> rows, int64_t width, int64_t first,
+                              int64_t n) {
+  std::vector<float> own;
+  for (int64_t at = first; at < std::ssize(rows); at += width) {
+    const auto part = rows.subspan(static_cast<size_t>(at), static_cast<size_t>(n));
+    own.insert(own.end(), part.begin(), part.end());
+  }
+  return own;
+}
+
+Adapter shard_slices(const Adapter& adapter, const std::string& name, const ModelConfig& whole,
+                     const Shard& shard, std::vector<std::byte>& bytes) {
+  std::vector<OwnedSlice> own;
+  for (int layer = 0; layer < whole.n_layers; ++layer)
+    for (const Weight w : adapter_weights()) {
+      const std::span<const int32_t> all = adapter.index(w, layer);
+      const Shard::Part part = own_features(w, whole, shard);
+      const auto begin = std::ranges::lower_bound(all, part.first),
+                 end = std::ranges::lower_bound(all, part.first + part.n);
+      if (begin == end) continue;
+      OwnedSlice slice{.weight = w, .layer = layer};
+      for (auto i = begin; i != end; ++i) slice.index.push_back(*i - part.first);
+      const auto values = adapter.values(w, layer);
+      const int64_t first = begin - all.begin(), n = end - begin;
+      const int64_t in = weight_shape(w, whole)[1];
+      slice.values = takes_columns(w) ? columns_of(values, std::ssize(all), first, n)
+                                      : std::vector<float>(values.begin() + first * in,
+                                                           values.begin() + (first + n) * in);
+      own.push_back(std::move(slice));
+    }
+  const AdapterInfo info = adapter.info();
+  bytes = adapter_bytes(info, slice_views(own));
+  return Adapter::parse_part(bytes, name, config_of(whole, shard), info.base);
+}
+
+LowRankAdapter shard_factors(const LowRankAdapter& adapter, const std::string& name,
+                             const ModelConfig& whole, const Shard& shard,
+                             std::vector<std::byte>& bytes) {
+  if (adapter.scales_rows())
+    throw recipe_error("model.adapters",
+                       "'{}' is of DoRA, which measures whole rows, of which each rank has a part",
+                       name)
+        .hint("leave its name out: it is merged into the weights then");
+  std::deque<std::vector<float>> numbers;
+  std::vector<io::TensorView> tensors;
+  nlohmann::json ranks = nlohmann::json::object(), alphas = nlohmann::json::object();
+  const auto add = [&](const std::string& path, const char* of, const io::Shape& shape,
+                       std::vector<float> values) {
+    numbers.push_back(std::move(values));
+    tensors.push_back(
+        {factor_name(path, of), DType::f32, shape, std::as_bytes(std::span(numbers.back()))});
+  };
+  for (int layer = 0; layer < whole.n_layers; ++layer)
+    for (const Weight w : adapter_weights()) {
+      if (!adapter.holds(w, layer)) continue;
+      const int64_t rank = adapter.rank(w, layer), in = weight_shape(w, whole)[1];
+      const Shard::Part part = own_features(w, whole, shard);
+      const std::string path = module_path(w, layer);
+      std::vector<float> a = adapter.first_factor(w, layer), b = adapter.second_factor(w, layer);
+      if (takes_columns(w))
+        a = columns_of(a, in, part.first, part.n);
+      else
+        b = {b.begin() + part.first * rank, b.begin() + (part.first + part.n) * rank};
+      const io::Shape of_a = {rank, std::ssize(a) / rank}, of_b = {std::ssize(b) / rank, rank};
+      add(path, kFactorA, of_a, std::move(a));
+      add(path, kFactorB, of_b, std::move(b));
+      ranks[path] = rank;
+      alphas[path] = double{adapter.gamma(w, layer)} * static_cast<double>(rank);
+    }
+  std::vector<std::string> paths;
+  for (const auto& [path, rank] : ranks.items()) paths.push_back(path);
+  const nlohmann::json said = {{"peft_type", "LORA"},     {"r", 1},
+                               {"lora_alpha", 1},         {"rank_pattern", ranks},
+                               {"alpha_pattern", alphas}, {"target_modules", paths}};
+  bytes = io::safetensors_bytes(tensors, {{"format", "pt"}});
+  return LowRankAdapter::parse(bytes, name, said.dump(), config_of(whole, shard));
+}
+
+}  // namespace
+
+NamedAdapter shard_adapter(const NamedAdapter& named, const ModelConfig& whole,
+                           const Shard& shard) {
+  std::vector<std::byte> bytes;
+  const auto* slices = std::get_if<Adapter>(named.adapter.get());
+  AnyAdapter part = slices != nullptr
+                        ? AnyAdapter(shard_slices(*slices, named.name, whole, shard, bytes))
+                        : AnyAdapter(shard_factors(std::get<LowRankAdapter>(*named.adapter),
+                                                   named.name, whole, shard, bytes));
+  return named_in_memory(named.name, std::move(bytes), std::move(part), named.weight);
+}
+
+}  // namespace tandem::model
