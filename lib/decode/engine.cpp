@@ -235,7 +235,7 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
     model::AdapterSwitch::plan(switch_spec(spec, files), plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
   if (spec.n_ranks > 1 && spec.device.kind == Device::Kind::cuda) {
-    plan.add("process/NCCL", ranks::DeviceComm::kNcclBytes, spec.device);
+    plan.add(kNcclItem, ranks::DeviceComm::kNcclBytes, spec.device);
     plan.add("process/memory that ranks share",
              ranks::DeviceComm::inbox_bytes(spec.n_ranks) +
                  ranks::DeviceComm::part_bytes(part_numbers(spec, files.config)),
@@ -264,7 +264,9 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
   if (exec_.on_gpu()) rows_ = static_cast<int32_t*>(arena_.take(kLogitRows));
   if (spec_.comm) spec_.comm->reserve_parts(part_numbers(spec_, files_.config));
   if (!spec_.sparse.empty()) {
-    channels_ = std::make_unique<ffn::Channels>(channels_spec(spec_, files_), arena_, exec_);
+    // Ranks with whole layers have all channels of a row.
+    const Exec exec{queue_.get(), files_.config.layers_divided ? exec_.comm : nullptr};
+    channels_ = std::make_unique<ffn::Channels>(channels_spec(spec_, files_), arena_, exec);
     model_.read_by(*channels_);
     cache_.notify(channels_.get());
   }

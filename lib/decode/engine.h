@@ -107,6 +107,7 @@ class Engine {
  public:
   /// What plans call the program that runs.
   static constexpr const char* kProgramItem = "process/program and tokenizer";
+  static constexpr const char* kNcclItem = "process/NCCL";
 
   /// Every byte of the run. Items named "process/..." are what the program itself holds already.
   static MemoryPlan plan(const ModelFiles& files, const EngineSpec& spec);

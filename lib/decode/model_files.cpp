@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "io/safetensors.h"
+#include "model/adapters/adapter_shard.h"
 #include "model/adapters/fused_source.h"
 #include "model/checkpoint.h"
 
@@ -126,21 +127,33 @@ ModelFiles open_model(const std::string& path, uint64_t seed) {
   return m;
 }
 
+namespace {
+
+void take(ModelFiles& files, const model::Shard& shard) {
+  files.shard = shard;
+  files.whole = files.config;
+  files.source = model::shard_source(files.config, shard, std::move(files.source));
+  files.config = model::config_of(files.config, shard);
+}
+
+}  // namespace
+
 void take_shard(ModelFiles& files, int rank, int n_ranks) {
   if (n_ranks == 1) return;
-  files.shard = model::shard_of(files.config, rank, n_ranks);
-  if (!files.adapters.empty())
-    throw recipe_error("model.adapters",
-                       "'{}' has a name, and adapters next to the weights are served by one rank",
-                       files.adapters.front().name)
-        .hint("leave its name out: the adapter is merged into the weights then");
-  files.source = model::shard_source(files.config, files.shard, std::move(files.source));
-  files.config = model::config_of(files.config, files.shard);
+  const model::Shard shard = model::shard_of(files.config, rank, n_ranks);
+  for (model::NamedAdapter& adapter : files.adapters)
+    adapter = model::shard_adapter(adapter, files.config, shard);
+  take(files, shard);
+}
+
+void take_draft_shard(ModelFiles& files, int rank, int n_ranks) {
+  if (n_ranks > 1) take(files, model::draft_shard_of(files.config, rank, n_ranks));
 }
 
 void merge_named(ModelFiles& files, size_t adapter) {
   const model::NamedAdapter& named = files.adapters[adapter];
   files.merged.push_back(label_of(named.name, named.weight));
+  files.merged_named = named.adapter;
   merge(files, {{*named.adapter, named.weight}});
   files.adapters.clear();
 }

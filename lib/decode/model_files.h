@@ -25,9 +25,12 @@ struct ModelFiles {
       fingerprint;  // of configuration, weight headers, merged adapters; ties states to them
   std::vector<model::NamedAdapter> adapters = {};  // that stay apart from the weights
   std::vector<std::string> merged = {};            // into the weights, for people: `run/a=0.5`
-  model::Shard shard = {};  // what of it `config` and `source` are; the rest is of all
+  std::shared_ptr<const model::AnyAdapter> merged_named = nullptr;  // whose memory `source` reads
+  model::Shard shard = {};        // what of it `config` and `source` are; the rest is of all
+  model::ModelConfig whole = {};  // of all ranks, where there are several
 
   bool synthetic() const { return folder.empty(); }
+  const model::ModelConfig& whole_config() const { return shard.whole() ? config : whole; }
 };
 
 /// Opens a model folder, or "synthetic:NAME" with NAME a built-in shape or the path of a
@@ -41,8 +44,10 @@ ModelFiles open_model(const std::string& path, uint64_t seed);
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 
 /// Leaves what a rank holds of the model.
-/// errors   kind recipe, as model::shard_of; adapters that stay apart
+/// errors   kind recipe, as model::shard_of and model::shard_adapter
 void take_shard(ModelFiles& files, int rank, int n_ranks);
+/// The same of a draft, which any number of ranks can share (model::draft_shard_of).
+void take_draft_shard(ModelFiles& files, int rank, int n_ranks);
 
 /// Merges a named adapter into the weights; the others are gone.
 void merge_named(ModelFiles& files, size_t adapter);

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "decode/state_parts.h"
 #include "io/quote.h"
 
 namespace tandem::decode {
@@ -81,7 +82,7 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
   TANDEM_CHECK(static_cast<int>(tokens.size()) == cache.length(slot), "{} tokens, {} in the cache",
                tokens.size(), cache.length(slot));
   const kv::Geometry& g = cache.geometry();
-  const Exec& exec = cache.store().exec();
+  const Exec& exec = engine.exec();
   std::deque<std::vector<std::byte>> copies;  // of pages in a GPU's memory, or of eight bits
   const auto on_host = [&](const SavedPage& page) -> std::span<std::byte> {
     if (const auto rows = page.in_place(); !rows.empty()) return rows;
@@ -89,6 +90,8 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
     page.read(copy.data(), exec);
     return std::span(copy);
   };
+  const model::ModelConfig& whole = engine.files().whole_config();
+  Comm* const comm = exec.comm;
   std::vector<io::TensorView> tensors;
   tensors.push_back(
       {kTokens, DType::i32, {static_cast<int64_t>(tokens.size())}, std::as_bytes(tokens)});
@@ -99,16 +102,30 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
       for (const char which : {'k', 'v'})
         tensors.push_back({page_name(which, layer, page),
                            g.dtype,
-                           {g.n_kv_heads, kPageTokens, g.head_dim},
+                           {whole.n_kv_heads, kPageTokens, g.head_dim},
                            on_host({cache.whole_store(layer), layer, which, id})});
   }
   for (int layer = 0; cache.queries() != nullptr && layer < g.n_layers; ++layer) {
     copies.push_back(last_queries(*cache.queries(), slot, layer, cache.length(slot)));
     const auto n = static_cast<int64_t>(copies.back().size() / cache.queries()->spec().row_bytes());
     tensors.push_back(
-        {queries_name(layer), g.dtype, {n, g.n_heads, g.head_dim}, std::span(copies.back())});
+        {queries_name(layer), g.dtype, {n, whole.n_heads, g.head_dim}, std::span(copies.back())});
   }
   if (exec.on_gpu()) exec.queue->wait();
+  for (io::TensorView& t : tensors) {
+    if (comm == nullptr || t.name == kTokens) continue;
+    const bool is_page = !t.name.starts_with("q.");
+    const size_t head_bytes =
+        static_cast<size_t>(is_page ? kPageTokens * g.head_dim : g.head_dim) * dtype_bytes(g.dtype);
+    copies.push_back(join_heads(t.bytes,
+                                {.n_rows = is_page ? 1 : static_cast<size_t>(t.shape[0]),
+                                 .head_bytes = head_bytes,
+                                 .part = is_page ? &model::Shard::kv_heads : &model::Shard::heads,
+                                 .n_heads = is_page ? whole.n_kv_heads : whole.n_heads},
+                                engine.files(), *comm));
+    t.bytes = std::span(copies.back());
+  }
+  if (comm != nullptr && comm->rank() > 0) return;  // rank 0 writes
   io::write_safetensors(path, tensors,
                         {{"format", kFormat},
                          {"model", engine.files().name},
@@ -172,7 +189,7 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     if (id < 0 || id >= files.config.vocab_size)
       throw input_error(state.file.where(), "token id {} is outside the vocabulary of {}", id,
                         files.config.vocab_size);
-  const model::ModelConfig& c = files.config;
+  const model::ModelConfig& c = files.whole_config();
   const io::Shape page_shape{c.n_kv_heads, kPageTokens, c.head_dim};
   const int pages = pages_of(state.tokens.size());
   for (int page = 0; page < pages; ++page) {
@@ -202,7 +219,8 @@ namespace {
 
 /// Reads the last queries, as many as the policies of this run choose by, or as the state has where
 /// they do without.
-void fill_queries(const SavedState& state, kv::QueryRing& ring, int slot) {
+void fill_queries(const SavedState& state, const model::Shard& shard, kv::QueryRing& ring,
+                  int slot) {
   const int n = static_cast<int>(state.tokens.size());
   const int required = std::min(n, ring.spec().required);
   const io::TensorEntry* first = state.file.find(queries_name(0));
@@ -214,16 +232,25 @@ void fill_queries(const SavedState& state, kv::QueryRing& ring, int slot) {
         .hint("save the state with the cache section of this run, or choose another cache.kind");
   const int wanted = static_cast<int>(std::min<int64_t>({n, ring.spec().window, held}));
   if (wanted == 0) return;
-  std::vector<std::byte> rows(static_cast<size_t>(held) * ring.spec().row_bytes());
+  const size_t row = ring.spec().row_bytes();  // of the heads that are here
+  std::vector<std::byte> rows(static_cast<size_t>(wanted) * row);
   for (int layer = 0; layer < ring.spec().n_layers; ++layer) {
-    state.file.read(state.file.tensor(queries_name(layer)), 0, rows);
-    ring.write(slot, layer, n - wanted, wanted,
-               rows.data() + static_cast<size_t>(held - wanted) * ring.spec().row_bytes());
+    const io::TensorView all = state.file.tensor(queries_name(layer));
+    const size_t head = static_cast<size_t>(all.shape[2]) * dtype_bytes(all.dtype);
+    for (size_t i = 0; i < static_cast<size_t>(wanted); ++i) {
+      const size_t from = static_cast<size_t>(held - wanted) + i;
+      state.file.read(
+          all,
+          (from * static_cast<size_t>(all.shape[1]) + static_cast<size_t>(shard.heads.first)) *
+              head,
+          std::span(rows).subspan(i * row, row));
+    }
+    ring.write(slot, layer, n - wanted, wanted, rows.data());
   }
 }
 
 /// Gives pages to a new sequence and fills them.
-void fill(const SavedState& state, kv::Cache& cache, int slot) {
+void fill(const SavedState& state, const model::Shard& shard, kv::Cache& cache, int slot) {
   kv::PagedStore& store = cache.store();
   const int n = static_cast<int>(state.tokens.size());
   store.reserve(slot, n);
@@ -238,12 +265,14 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
       for (const char which : {'k', 'v'}) {
         const io::TensorView t = state.file.tensor(page_name(which, layer, page));
         const SavedPage to(cache.whole_store(layer), layer, which, id);
+        const size_t head = t.bytes.size() / static_cast<size_t>(t.shape[0]);
+        const size_t begin = static_cast<size_t>(shard.kv_heads.first) * head;
         if (const auto rows = to.in_place(); !rows.empty()) {
-          state.file.read(t, 0, rows);
+          state.file.read(t, begin, rows);
           continue;
         }
         staging.resize(to.bytes());
-        state.file.read(t, 0, staging);
+        state.file.read(t, begin, staging);
         to.write(staging.data(), store.exec());
       }
   }
@@ -252,7 +281,7 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
     throw input_error(state.file.where(), "lacks token {}, which cache.kind {} of this run needs",
                       token, cache.policy_of(slot).name())
         .hint("use the cache section of the run that saved the state, or smaller sinks and recent");
-  if (cache.queries() != nullptr) fill_queries(state, *cache.queries(), slot);
+  if (cache.queries() != nullptr) fill_queries(state, shard, *cache.queries(), slot);
   cache.adopt_prompt(slot);
 }
 
@@ -267,7 +296,7 @@ int restore_state(const SavedState& state, Engine& engine, kv::Readers readers) 
           .hint("read the prompt again, or choose sparse.kind magnitude, cats or cats_threshold");
   const int slot = engine.cache().create(readers);
   try {
-    fill(state, engine.cache(), slot);
+    fill(state, engine.files().shard, engine.cache(), slot);
   } catch (...) {
     engine.cache().release(slot);
     throw;

@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include "base/parallel.h"
+#include "base/rng.h"
 #include "error_text.h"
 #include "generate_runs.h"
+#include "ops/channels.h"
 #include "ranks/host_comm.h"
 #include "ranks/rank_threads.h"
 #include "source_dir.h"
@@ -133,5 +135,37 @@ TEST_SUITE("decode/ranks") {
     CHECK(hint_text([&] {
             model::shard_of(c, 0, 4);
           }).find("can be divided among 1, 2, 3, 6 ranks") != std::string::npos);
+  }
+
+  TEST_CASE("a row's squares are divided by their sum over all ranks' channels") {
+    constexpr int kRows = 5, kChannels = 48;
+    std::vector<float> x(size_t{kRows} * kChannels), want(kChannels), got(kChannels);
+    PhiloxStream draw(7);
+    for (float& v : x) v = static_cast<float>(draw.below(1000)) * 1e-3f - 0.5f;
+    const int32_t slot = 0, begin[] = {0, kRows};
+    const ops::StepArrays step{.n_seqs = 1, .n_rows = kRows, .slot = &slot, .row_begin = begin};
+    const auto add = [&](std::vector<float>& rows, int n, float* sums, Comm* comm) {
+      std::vector<float> scales(ops::kScaledRows);
+      float counted = 0;
+      ops::add_squares({.to = {.sums = sums, .rows = &counted},
+                        .x = {rows.data(), DType::f32, {kRows, n}},
+                        .scales = scales.data(),
+                        .comm = comm},
+                       step, n);
+    };
+    add(x, kChannels, want.data(), nullptr);
+    const auto results = run_ranks({.size = 3}, [&](ranks::Group& group) {
+      set_threads(1);
+      constexpr int kOwn = kChannels / 3;
+      const int first = group.rank() * kOwn;
+      std::vector<float> own;
+      for (int r = 0; r < kRows; ++r)
+        own.insert(own.end(), x.begin() + r * kChannels + first,
+                   x.begin() + r * kChannels + first + kOwn);
+      add(own, kOwn, got.data() + first, comm_of(group).get());
+    });
+    for (const RankResult& r : results) CHECK(r.text == "");
+    for (size_t j = 0; j < want.size(); ++j)
+      CHECK(got[j] == doctest::Approx(want[j]).epsilon(1e-6));
   }
 }

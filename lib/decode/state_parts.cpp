@@ -1,0 +1,33 @@
+#include "decode/state_parts.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tensor/comm.h"
+
+namespace tandem::decode {
+
+std::vector<std::byte> join_heads(std::span<const std::byte> own, const HeadRows& rows,
+                                  const ModelFiles& files, Comm& comm) {
+  std::vector<model::Shard::Part> parts;
+  int most = 0;
+  for (int r = 0; r < comm.size(); ++r) {
+    parts.push_back(model::shard_of(files.whole, r, comm.size()).*rows.part);
+    most = std::max(most, parts.back().n);
+  }
+  const size_t part_bytes = rows.n_rows * static_cast<size_t>(most) * rows.head_bytes;
+  std::vector<std::byte> all(part_bytes * parts.size()), whole(rows.n_rows * rows.row_bytes());
+  std::ranges::copy(own, all.begin() + static_cast<ptrdiff_t>(part_bytes) * comm.rank());
+  comm.gather_on_host(all.data(), part_bytes);
+  // Heads that several ranks have are the same on each.
+  for (size_t r = 0; r < parts.size(); ++r) {
+    const size_t bytes = static_cast<size_t>(parts[r].n) * rows.head_bytes;
+    for (size_t i = 0; i < rows.n_rows; ++i)
+      std::memcpy(whole.data() + i * rows.row_bytes() +
+                      static_cast<size_t>(parts[r].first) * rows.head_bytes,
+                  all.data() + r * part_bytes + i * bytes, bytes);
+  }
+  return whole;
+}
+
+}  // namespace tandem::decode
