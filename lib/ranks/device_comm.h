@@ -30,6 +30,11 @@ class DeviceComm final : public Comm {
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   void sum(const Tensor& x, Stream stream) override;
+  double sum_of(double mine) override { return group_->sum_of(mine); }
+  double of_rank0(double mine) override { return group_->agree(mine); }
+  void gather_on_host(std::byte* all, size_t part_bytes) override {
+    group_->gather(all, part_bytes);
+  }
   void gather(void* all, size_t part_bytes, Stream stream) override;
   Tensor parts(int set, int64_t rows, int64_t width) override;
   void reserve_parts(int64_t numbers) override;
@@ -41,6 +46,8 @@ class DeviceComm final : public Comm {
   static size_t part_bytes(int64_t numbers);
   /// What NCCL takes of a GPU, as seen of two ranks on H100s (2.28).
   static constexpr size_t kNcclBytes = size_t{845} << 20;
+  /// The same once it has added up and gathered what takes hundreds of MB, as training does.
+  static constexpr size_t kNcclBytesOfLarge = size_t{1675} << 20;
   /// How numbers go, for people: `peer memory up to 1024 KiB (4096 numbers 4.0 us, NCCL 13.1), else
   /// NCCL 2.28.9`.
   const std::string& ways() const { return ways_; }

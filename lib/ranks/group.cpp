@@ -300,6 +300,28 @@ void Group::broadcast(std::span<std::byte> bytes) {
             }});
 }
 
+std::string Group::agree_text(const std::string& mine) {
+  std::string text = mine;
+  text.resize(agree(uint64_t{mine.size()}));
+  broadcast(std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+std::vector<double> Group::numbers_of_all(double mine) {
+  std::vector<double> all(static_cast<size_t>(size()));
+  all[static_cast<size_t>(rank())] = mine;
+  gather(reinterpret_cast<std::byte*>(all.data()), sizeof mine);
+  return all;
+}
+
+double Group::sum_of(double mine) {
+  double sum = 0;
+  for (const double x : numbers_of_all(mine)) sum += x;
+  return sum;
+}
+
+double Group::least_of(double mine) { return std::ranges::min(numbers_of_all(mine)); }
+
 bool Group::agree_interrupted() {
   const bool asked = events_.interrupted && events_.interrupted();
   return agree(static_cast<uint8_t>(rank() == 0 && (asked || interrupt_asked_))) != 0;

@@ -70,6 +70,11 @@ class Group {
     broadcast(std::as_writable_bytes(std::span(&mine, 1)));
     return mine;
   }
+  /// Rank 0's text, to all.
+  std::string agree_text(const std::string& mine);
+  /// The sum of all ranks' numbers, in the order of ranks, and the least of them.
+  double sum_of(double mine);
+  double least_of(double mine);
   /// Whether a signal has asked any rank for an end, as far as rank 0 knows: the same on all ranks.
   bool agree_interrupted();
   /// Refuses values that differ, by name.
@@ -100,6 +105,7 @@ class Group {
     std::function<std::span<const std::byte>(size_t sent)> ready = {};
   };
 
+  std::vector<double> numbers_of_all(double mine);
   void join(const Facts& facts);
   void receive_ranks(const Facts& facts);
   void visit_rank0(const Facts& facts);

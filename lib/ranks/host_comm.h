@@ -16,6 +16,11 @@ class HostComm final : public Comm {
   void sum(const Tensor& x, Stream /*stream*/) override {
     group_->sum({x.as<float>(), static_cast<size_t>(x.elements())});
   }
+  double sum_of(double mine) override { return group_->sum_of(mine); }
+  double of_rank0(double mine) override { return group_->agree(mine); }
+  void gather_on_host(std::byte* all, size_t part_bytes) override {
+    group_->gather(all, part_bytes);
+  }
   void gather(void* all, size_t part_bytes, Stream /*stream*/) override {
     group_->gather(static_cast<std::byte*>(all), part_bytes);
   }

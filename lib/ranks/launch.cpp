@@ -104,7 +104,7 @@ Place find_place(const Asked& asked, const Environment& environment) {
   if (p.size > kMostRanks)
     throw recipe_error("run.world_size", "is {}, at most {} ranks can work on one model", p.size,
                        kMostRanks);
-  if (p.alone() || !p.rendezvous.empty()) return p;
+  if (p.alone() || !p.rendezvous.empty() || !asked.meets) return p;
   if (l != nullptr) p.rendezvous = rendezvous_of(*l, environment);
   if (p.rendezvous.empty())
     throw recipe_error("run.rendezvous", "is not set, and {}",

@@ -13,6 +13,7 @@ struct Asked {
   std::optional<int> rank = {}, world_size = {};
   std::string rendezvous = {};  // empty: the launcher's
   double timeout_s = 60;
+  bool meets = true;  // false: a plan, which needs no rendezvous
 };
 
 /// One process of a run.

@@ -25,9 +25,15 @@ class Comm {
   /// x += all ranks' parts, in the order of ranks; otherwise as sum().
   /// shapes   x f32, parts that of parts(set, ..)
   virtual void add_parts(const Tensor& /*x*/, const Tensor& /*parts*/, Stream /*stream*/) {}
+  /// The sum of numbers of the host, in the order of ranks, and rank 0's number: for what all ranks
+  /// must decide in the same way.
+  virtual double sum_of(double mine) = 0;
+  virtual double of_rank0(double mine) = 0;
   /// Each rank's part, to all ranks.
   /// shapes   all [size][part_bytes], with the own part in its place
   virtual void gather(void* all, size_t part_bytes, Stream stream) = 0;
+  /// The same of memory of the host, at once.
+  virtual void gather_on_host(std::byte* all, size_t part_bytes) = 0;
 };
 
 }  // namespace tandem

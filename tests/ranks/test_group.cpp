@@ -79,6 +79,10 @@ TEST_SUITE("ranks/group") {
           std::vector<std::byte> first(bytes, value(g.rank(), 5));
           g.broadcast(first);
           for (const std::byte b : first) same = same && b == value(0, 5);
+          const std::string text = g.rank() == 0 ? "of rank 0" : "";
+          same = same && g.agree_text(text) == "of rank 0";
+          same = same && g.sum_of(0.5 + g.rank()) == 0.5 * size * size;
+          same = same && g.least_of(3.0 - g.rank()) == 4.0 - size;
           right += same && g.agree(100 + g.rank()) == 100 ? 1 : 0;
         }
         CHECK(g.local_size() == size);
