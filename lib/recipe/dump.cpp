@@ -93,9 +93,9 @@ std::string recipe_hash(const Field& root) {
   nlohmann::json canonical = section_json(root, true);
   canonical.erase("output");
   if (canonical.contains("run")) {
-    canonical["run"].erase("threads");
-    canonical["run"].erase("device");
-    canonical["run"].erase("plan_for");
+    for (const char* key :
+         {"threads", "device", "plan_for", "rank", "world_size", "rendezvous", "timeout"})
+      canonical["run"].erase(key);
   }
   return sha256_hex(canonical.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }

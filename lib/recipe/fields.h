@@ -90,8 +90,8 @@ std::string flow_text(const Field& section);
 nlohmann::json to_json(const Field& root);
 
 /// SHA-256 over canonical JSON of everything that decides the result: no output section, no
-/// threads, no device, no GPU to plan for, and of paths only the last component, so that two
-/// machines agree.
+/// threads, no device, no GPU to plan for, no ranks, and of paths only the last component, so that
+/// two machines agree.
 std::string recipe_hash(const Field& root);
 
 /// Table of key, type, default, range, unit and text; with a section name only that section.

@@ -35,7 +35,7 @@ int MagicdecAcceptance::run() {
       run.run(results);
     };
     const auto failed = [&](const Error& e) { fail(point, nullptr, e); };
-    if (!attempt(work, failed)) break;  // points measured until then stay
+    if (!attempt(cx_, work, failed)) break;  // points measured until then stay
   }
   cx_.note(kAcceptanceWords);
   return results.finish();

@@ -41,7 +41,10 @@ SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRec
   sized.c.n_ranks = sizer.n_ranks();
   sized.c.comm = sizer.comm();
   if (sizer.group())
-    sized.c.agree_on_time = [group = sizer.group()](double ms) { return group->agree(ms); };
+    sized.c.agree_on_time = [group = sizer.group()](double ms) {
+      (void)cli::agree_interrupted();
+      return group->agree(ms);
+    };
   bench::ModelCase& c = sized.c;
   c.hosted = decide_hosted(sizer, files, c.cache, c.max_tokens(), c.batch,
                            [&](const recipe::Cache& decided, const decode::Savings& savings) {
@@ -256,9 +259,11 @@ void PigBench::run_point(const cli::Point<BenchRecipe>& point, BenchResults& res
   for (const ModelPhase phase : point.recipe.bench.phases) {
     if (cli::is_interrupted()) return;
     progress.update(n_done_++);
-    if (results.has({point.id, std::string(bench::phase_name(phase)), max_threads()})) continue;
+    if (results.has(point.id, std::string(bench::phase_name(phase)))) continue;
     const auto fail = [&](const Error& e) { add_failure(cx_, results, point, phase, e); };
-    if (!attempt([&] { run.run(phase); }, fail)) return;
+    if (!attempt(
+            cx_, [&] { run.run(phase); }, fail))
+      return;
   }
 }
 

@@ -19,17 +19,13 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
       source_(prompt_source(cx, recipe_.chat, !recipe_.model.state.empty())),
       sizer_(recipe_.model, recipe_.run, {recipe_.cache}, cx),
       files_(sizer_.open_model()) {
-  if (cx.place().size > 1 && !(recipe_.model.state.empty() && recipe_.output.state.empty()))
-    throw recipe_error(recipe_.model.state.empty() ? "output.state" : "model.state",
-                       "is of one rank, but {} share the model", cx.place().size)
-        .hint("leave it out: each rank reads the prompt again");
   if (!recipe_.model.state.empty())
     saved_ = decode::open_state(recipe_.model.state, files_, sizer_.compute());
   if (!source_.empty())
     prompts_ = decode::read_prompts(source_, files_, saved_.has_value());
   else if (saved_)
     prompts_.sequences.emplace_back();  // the state itself is the prompt
-  if (cx.group()) cx.group()->require_equal("prompts", decode::fingerprint_of(prompts_));
+  require_same(cx, prompts_);
   if (!recipe_.output.state.empty() && prompts_.sequences.size() > 1 && prompts_.shared == 0)
     throw usage_error("output.state", "the prompts share no beginning that could be saved")
         .hint("save the state of one prompt, or of a document with --questions");

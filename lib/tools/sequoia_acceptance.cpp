@@ -124,6 +124,7 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
                        vocab);
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   prompts_.shared = 0;  // texts come one after the other
+  require_same(cx, prompts_);
   tree_ = read_accept_tree(recipe_.accept);
   if (tree_) (void)speculate::rule_for(verify_choice(recipe_.accept.rule), true, *tree_, false);
   if (is_by_sequences(recipe_.accept.rule) && pair_.device().kind == Device::Kind::cuda)
@@ -171,7 +172,7 @@ SequoiaAcceptance::Texts SequoiaAcceptance::write_texts(decode::Engine& target,
   cli::Progress progress(cx_.terminal, "texts", static_cast<double>(texts.size()), "");
   double done = 0;
   decode::GenerateEvents events;
-  events.interrupted = cli::is_interrupted;
+  events.interrupted = cli::agree_interrupted;
   events.on_token = [&](const decode::TokenEvent& e) {
     texts[static_cast<size_t>(e.seq)].push_back(e.id);
   };

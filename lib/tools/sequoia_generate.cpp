@@ -1,5 +1,7 @@
 #include "tools/sequoia_generate.h"
 
+#include <fmt/ranges.h>
+
 #include <nlohmann/json.hpp>
 
 #include "tools/prompts/generate_prompts.h"
@@ -22,6 +24,7 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
             recipe_.draft2) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
+  require_same(cx, prompts_);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   tree_ = given_tree(recipe_);
   rounds_ = recorded_rounds(
@@ -111,6 +114,8 @@ int SequoiaGenerate::run() {
   const ModelPair::Engines engines = load(how.sampler, plan);
   decode::Engine& target = *engines.target;
   const bool declined = declines(plan);
+  if (cx_.group() && !declined && !kinds)
+    cx_.group()->require_equal("the tree", fmt::format("{}", fmt::join(plan.tree.n_children, " ")));
   const double load_s = load_.seconds();
   if (declined)
     cx_.note(

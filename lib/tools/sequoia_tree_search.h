@@ -133,7 +133,7 @@ struct TreeSearchRecipe {
   TimingSection timing;
   TimedModel model;
   DraftSection draft;
-  recipe::Run run;
+  recipe::RankedRun run;
   recipe::Sampling sampling;
   TreeOutput output;
 

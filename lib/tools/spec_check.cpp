@@ -61,6 +61,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
   else
     prompts_ = decode::read_prompts(source, pair_.target(), false);
   prompts_.shared = 0;  // every text is read whole
+  require_same(cx, prompts_);
   batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
   tree_ = *given_tree(recipe_);
   SequenceRoom room = room_for(prompts_, {.context = pair_.context(),

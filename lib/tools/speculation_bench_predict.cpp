@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/convert.h"
-#include "base/parallel.h"
 #include "bench/record.h"
 #include "decode/model_files.h"
 #include "tensor/memory_plan.h"
@@ -215,7 +214,7 @@ int SpeculationBench::plan_predictions() {
 int SpeculationBench::run_predictions() {
   BenchResults results(cx_, points_.front().recipe.output.path, io::Table(predicted_columns()));
   for_each_draft(points_, [&](const Point& point, const NamedDraft& draft, int gamma) {
-    if (results.has({point.id, phase_of(point, draft, gamma), max_threads()})) return;
+    if (results.has(point.id, phase_of(point, draft, gamma))) return;
     try {
       const Case c = case_of(point, draft, gamma);
       const Prediction p = predict(point.recipe.bench.hardware, c.target, draft, c.spec);

@@ -169,8 +169,9 @@ void ModelDrafter::observe(const Flight& flight, const RoundResults& results,
     tested.push_back({flight.seqs[b], std::min(accepted + 1, results.n_drafted(b)), accepted});
   }
   const bool is_timed = is_steady_ && flight.is_timed;
-  chooser_->observe(results.tree().levels() - 1, results.n_seqs(),
-                    is_timed ? since_last_.seconds() : 0, tested);
+  double seconds = is_timed ? since_last_.seconds() : 0;
+  if (Comm* const comm = draft_.engine->exec().comm) seconds = comm->of_rank0(seconds);
+  chooser_->observe(results.tree().levels() - 1, results.n_seqs(), seconds, tested);
   since_last_ = {};
   is_steady_ = true;
 }

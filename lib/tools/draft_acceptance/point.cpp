@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/parallel.h"
 #include "bench/model_report.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/speculation_bench/measured_report.h"
@@ -98,9 +97,8 @@ AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point)
 
 bool AcceptancePoint::has_all(const BenchResults& results, const Point& point,
                               const NamedDraft& draft) {
-  return std::ranges::all_of(point.recipe.bench.temperatures, [&](double t) {
-    return results.has({point.id, phase_of(draft, t), max_threads()});
-  });
+  return std::ranges::all_of(point.recipe.bench.temperatures,
+                             [&](double t) { return results.has(point.id, phase_of(draft, t)); });
 }
 
 void AcceptancePoint::fail(BenchResults& results, const cli::Context& cx, const Point& point,
@@ -259,7 +257,7 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
   const PromptSlots slots(engines_.target(), prompts, false);
   complete(texts, slots, seed);
   const auto attempt_draft = [&](Measured& m, const std::function<void()>& work) {
-    if (!m.error && !attempt(work, [&](const Error& e) { m.error = e; }))
+    if (!m.error && !attempt(cx_, work, [&](const Error& e) { m.error = e; }))
       throw Error(ErrorKind::interrupted, "", "interrupted");
   };
   std::vector<Measured*> own;
@@ -308,7 +306,7 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
   for (size_t t = 0; t < m.at.size(); ++t) {
     const double temperature = bench().temperatures[t];
     const std::string phase = phase_of(m.draft, temperature);
-    if (results.has({point_.id, phase, max_threads()})) continue;
+    if (results.has(point_.id, phase)) continue;
     bench::Record record = record_of(cx_.info.name, point_, phase);
     record.group("model") = {{"name", target.files().name},
                              {"dtype", dtype_name(target.model().options().dtype)}};

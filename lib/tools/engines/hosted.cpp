@@ -1,9 +1,39 @@
 #include "tools/engines/hosted.h"
 
+#include <algorithm>
+
 #include "model/context.h"
 #include "model/work.h"
+#include "ranks/group.h"
+#include "recipe/scalar.h"
 
 namespace tandem::tools {
+
+namespace {
+
+/// Each rank attends its heads, all in one way: the one that rank 0's rates speak for.
+void choose_as_rank0(ranks::Group& group, bench::HostedPlan& plan) {
+  struct Choice {
+    recipe::Attend attend;
+    recipe::IndexPlace index;
+    double cpu_share;
+  };
+  const auto of = [](const bench::HostedOption& o) {
+    return Choice{o.cache.attend, o.cache.index, o.cache.cpu_share};
+  };
+  const Choice chosen = group.agree(of(plan.chosen()));
+  const auto same = std::ranges::find_if(plan.options, [&](const bench::HostedOption& o) {
+    return o.cache.attend == chosen.attend && o.cache.index == chosen.index;
+  });
+  if (same == plan.options.end())
+    throw recipe_error("cache.attend", "rank 0 chooses {}, which this rank's heads do not allow",
+                       recipe::yaml_text(chosen.attend))
+        .hint("name cache.attend in the recipe");
+  std::rotate(plan.options.begin(), same, same + 1);
+  plan.options.front().cache.cpu_share = chosen.cpu_share;
+}
+
+}  // namespace
 
 std::optional<bench::HostedPlan> decide_hosted(
     const EngineSizer& sizer, const decode::ModelFiles& files, const recipe::Cache& cache,
@@ -28,13 +58,15 @@ std::optional<bench::HostedPlan> decide_hosted(
     }
   };
   const DType dtype = sizer.compute();
-  return bench::plan_hosted(
+  bench::HostedPlan plan = bench::plan_hosted(
       {.cache = cache,
        .geometry = model::geometry_of(files.config, dtype),
        .length = length,
        .batch = batch,
        .weight_bytes = model::step_params(files.config) * static_cast<double>(dtype_bytes(dtype))},
       rates, room_of);
+  if (sizer.group()) choose_as_rank0(*sizer.group(), plan);
+  return plan;
 }
 
 std::optional<bench::HostedPlan> decide_hosted(const EngineSizer& sizer,

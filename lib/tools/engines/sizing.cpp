@@ -69,7 +69,8 @@ int batch_size(const recipe::Run& run, size_t n) {
 
 void add_engine(MemoryPlan& all, const MemoryPlan& own, const std::string& prefix) {
   for (const PlanItem& item : own.items())
-    if (item.name != decode::Engine::kProgramItem && item.name != kDriverItem)
+    if (item.name != decode::Engine::kProgramItem && item.name != kDriverItem &&
+        item.name != decode::Engine::kNcclItem)
       all.add(prefix + ' ' + item.name, item.bytes, item.device, item.lifetime);
 }
 
@@ -145,6 +146,14 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
   return s;
 }
 
+std::shared_ptr<Comm> comm_of(const cli::Context& cx, Device device) {
+  if (!cx.group()) return nullptr;
+  if (device.kind == Device::Kind::cpu) return std::make_shared<ranks::HostComm>(cx.group());
+  const auto on_gpus = std::make_shared<ranks::DeviceComm>(cx.group(), device.index);
+  cx.terminal.note(fmt::format("ranks    {}, {}", cx.group()->size(), on_gpus->ways()));
+  return on_gpus;
+}
+
 EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
                          std::vector<recipe::Cache> caches, const cli::Context& cx)
     : model_(model),
@@ -152,19 +161,8 @@ EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
       caches_(std::move(caches)),
       ranks_(cx.place()),
       place_(cli::choose_placement(run, model.offload, cx.dry_run(), caches_, ranks_)),
-      group_(cx.group()) {
-  if (ranks_.size > 1 && std::ranges::any_of(caches_, &recipe::Cache::is_hosted))
-    throw recipe_error("cache.place", "is host, but keys in host memory are served by one rank")
-        .hint("leave it device: each rank has the keys of its heads alone");
-  if (!group_) return;
-  if (place_.device.kind == Device::Kind::cpu) {
-    comm_ = std::make_shared<ranks::HostComm>(group_);
-    return;
-  }
-  const auto on_gpus = std::make_shared<ranks::DeviceComm>(group_, place_.device.index);
-  comm_ = on_gpus;
-  cx.terminal.note(fmt::format("ranks    {}, {}", group_->size(), on_gpus->ways()));
-}
+      group_(cx.group()),
+      comm_(comm_of(cx, place_.device)) {}
 
 DType EngineSizer::compute() const {
   return model_.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
@@ -175,6 +173,23 @@ decode::ModelFiles EngineSizer::open_model() const {
   if (group_) group_->require_equal("model.path", files.fingerprint);
   decode::take_shard(files, ranks_.rank, ranks_.size);
   return files;
+}
+
+decode::ModelFiles EngineSizer::open_draft(const std::string& path) const {
+  decode::ModelFiles files = decode::open_model(path, static_cast<uint64_t>(run_.seed));
+  if (group_) group_->require_equal(path, files.fingerprint);
+  decode::take_draft_shard(files, ranks_.rank, ranks_.size);
+  return files;
+}
+
+cli::MemoryLimits EngineSizer::limits() const {
+  cli::MemoryLimits limits = cli::memory_limits(run_, place_);
+  if (!group_) return limits;
+  const auto least = [&](size_t bytes) {
+    return static_cast<size_t>(group_->least_of(static_cast<double>(bytes)));
+  };
+  if (limits.on_gpu()) limits.gpu_bytes = least(limits.gpu_bytes);
+  return limits;
 }
 
 decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::RoundNeeds& extra,
@@ -217,7 +232,9 @@ MemoryPlan EngineSizer::save_memory(
   const kv::Geometry geometry = model::geometry_of(config, compute());
   for (int layer = 0; resides && layer < config.n_layers; ++layer)
     if (geometry.window(layer) == 0) ++key_layers;
-  return plan_of(savings_of(model_.offload, config, limits(), plan_of, key_layers, set_channels));
+  const decode::Savings own =
+      savings_of(model_.offload, config, limits(), plan_of, key_layers, set_channels);
+  return plan_of(group_ ? group_->agree(own) : own);
 }
 
 }  // namespace tandem::tools

@@ -69,6 +69,10 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
                            const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
                            int key_layers = 0, int set_channels = 0);
 
+/// How the ranks of a run add up numbers on this device; null where there is one, and for plans.
+/// errors   kind device
+std::shared_ptr<Comm> comm_of(const cli::Context& cx, Device device);
+
 /// Sections `model` and `run` of a recipe: where its engines run, and how large they are.
 class EngineSizer {
  public:
@@ -86,12 +90,14 @@ class EngineSizer {
   const std::shared_ptr<Comm>& comm() const { return comm_; }
   const std::shared_ptr<ranks::Group>& group() const { return group_; }
   int n_ranks() const { return ranks_.size; }
-  /// As of now.
-  cli::MemoryLimits limits() const { return cli::memory_limits(run_, place_); }
+  /// As of now; of several ranks those of the one with the least.
+  cli::MemoryLimits limits() const;
 
   /// Headers of model.path, and of its adapter.
   /// errors   kind input
   decode::ModelFiles open_model() const;
+  /// The same of a model that proposes tokens.
+  decode::ModelFiles open_draft(const std::string& path) const;
 
   /// An engine for these sequences.
   /// extra    what rounds need beyond them

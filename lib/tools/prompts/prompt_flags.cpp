@@ -59,6 +59,10 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
   return s;
 }
 
+void require_same(const cli::Context& cx, const decode::PromptSet& prompts) {
+  if (cx.group()) cx.group()->require_equal("prompts", decode::fingerprint_of(prompts));
+}
+
 void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p) {
   if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
   if (!output.state.empty())

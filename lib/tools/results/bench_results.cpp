@@ -2,6 +2,7 @@
 
 #include <new>
 
+#include "base/parallel.h"
 #include "bench/record.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -17,16 +18,17 @@ std::set<BenchResults::Key> read_results(const std::filesystem::path& path,
   if (!std::filesystem::exists(path)) return done;
   const std::string text = io::read_file(path);
   const size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
-  io::for_each_jsonl(std::string_view(text).substr(0, whole), path.string(),
-                     [&](const io::Json& line, const std::string& where) {
-                       if (io::get_string(line, "tool", where) != tool)
-                         throw input_error(where, "not a record of {}", tool);
-                       if (io::get_string(line, "status", where) != "ok") return;
-                       done.emplace(
-                           io::get_string(line, "point", where),
-                           io::get_string(io::get_object(line, "workload", where), "phase", where),
-                           io::get_int(io::get_object(line, "host", where), "threads_used", where));
-                     });
+  io::for_each_jsonl(
+      std::string_view(text).substr(0, whole), path.string(),
+      [&](const io::Json& line, const std::string& where) {
+        if (io::get_string(line, "tool", where) != tool)
+          throw input_error(where, "not a record of {}", tool);
+        if (io::get_string(line, "status", where) != "ok") return;
+        const io::Json& workload = io::get_object(line, "workload", where);
+        done.emplace(io::get_string(line, "point", where), io::get_string(workload, "phase", where),
+                     io::get_int(io::get_object(line, "host", where), "threads_used", where),
+                     io::find_int(workload, "ranks", where).value_or(1));
+      });
   std::filesystem::resize_file(path, whole);
   return done;
 }
@@ -39,13 +41,16 @@ bench::Record named(bench::Record record, const cli::PointName& point) {
   return record;
 }
 
-bool attempt(const std::function<void()>& work, const std::function<void(const Error&)>& fail) {
+bool attempt(const cli::Context& cx, const std::function<void()>& work,
+             const std::function<void(const Error&)>& fail) {
   try {
     work();
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted) return false;
+    if (cx.group() && e.kind() != ErrorKind::recipe) throw;
     fail(e);
   } catch (const std::bad_alloc&) {
+    if (cx.group()) throw;
     fail(Error(ErrorKind::memory, "", "not enough memory"));
   }
   return true;
@@ -66,13 +71,19 @@ BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path, 
       file_ = std::make_unique<cli::ResultFile>(path, cx.file_mode(), cx.out);
     return;
   }
-  if (cx.resume()) done_ = read_results(path, cx.info.name);
   path_ = path;
+  if (cx.place().rank > 0) return;  // rank 0 writes
+  if (cx.resume()) done_ = read_results(path, cx.info.name);
   // Reported now rather than after the first measurement; pipes and devices are simply written.
   const bool exists = std::filesystem::exists(path);
   if (!exists ||
       (std::filesystem::is_regular_file(path) && cx.file_mode() != cli::FileMode::append))
     cli::check_new_file(path, cx.file_mode());
+}
+
+bool BenchResults::has(const std::string& point, const std::string& phase) const {
+  const bool has = done_.contains({point, phase, max_threads(), cx_.place().size});
+  return cx_.group() ? cx_.group()->agree(has) : has;
 }
 
 void BenchResults::write(const std::string& line) {

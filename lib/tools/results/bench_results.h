@@ -32,14 +32,15 @@ struct BenchOutput {
 /// one, --format says which of the two does.
 class BenchResults {
  public:
-  /// What a record is about: point, phase, and threads, which ids of points leave out.
-  using Key = std::tuple<std::string, std::string, int64_t>;
+  /// What a record is about: point, phase, and threads and ranks, which ids of points leave out.
+  using Key = std::tuple<std::string, std::string, int64_t, int64_t>;
 
   /// Reads the existing records for --resume.
   /// errors   kind usage: nothing to resume, or a file that exists; kind input: another tool's file
   BenchResults(cli::Context& cx, const std::filesystem::path& path, io::Table table);
 
-  bool has(const Key& key) const { return done_.contains(key); }
+  /// Whether this was measured, with as many threads and ranks; as rank 0 knows, whose file it is.
+  bool has(const std::string& point, const std::string& phase) const;
   void add(const bench::Record& record, std::vector<std::string> row);
   /// The same for a point that failed; `error` is also reported on standard error.
   void add_failure(bench::Record record, std::vector<std::string> row, const Error& error);
@@ -58,8 +59,10 @@ class BenchResults {
 };
 
 /// Does a part of a sweep, a point or a phase of one, and reports its error to `fail`: the sweep
-/// goes on. False: it was interrupted, which is no failure.
-bool attempt(const std::function<void()>& work, const std::function<void(const Error&)>& fail);
+/// goes on. False: it was interrupted, which is no failure. Of several ranks the others do not know
+/// of an error, but of one in the recipe, which all have: any other ends the run.
+bool attempt(const cli::Context& cx, const std::function<void()>& work,
+             const std::function<void(const Error&)>& fail);
 
 /// Says which point of a sweep, by which recipe, a record is about.
 bench::Record named(bench::Record record, const cli::PointName& point);

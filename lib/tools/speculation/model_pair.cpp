@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/plan_text.h"
+#include "cli/rank_plan.h"
 #include "kv/policy.h"
 #include "model/context.h"
 #include "recipe/scalar.h"
@@ -57,7 +58,7 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
   const bool is_nested = proposer == Proposer::nested;
   check_reads_trees(is_nested ? "draft2.cache.kind" : "draft.cache.kind", "", draft_cache_);
   const recipe::ModelName& small = is_nested ? draft2.path : draft.path;
-  draft_ = decode::open_model(small.value, static_cast<uint64_t>(run.seed));
+  draft_ = sizer_.open_draft(small.value);
   speculate::check_vocabularies(target_, *draft_);
 }
 
@@ -144,11 +145,21 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   }
   j.update(facts);
   j.update(cli::memory_json(plan_, limits));
+  std::string ranks;
+  if (!target_.shard.whole()) {
+    const auto& card = limits.plan_for;
+    const auto kinds = cli::rank_kinds(target_, target_spec_);
+    const cli::RankTraffic traffic =
+        cli::rank_traffic(target_, batch_size(run_, static_cast<size_t>(target_spec_.max_seqs)),
+                          card ? &*card : nullptr);
+    ranks = cli::rank_lines(kinds, traffic, target_spec_.device);
+    j["ranks"] = cli::rank_json(kinds, traffic, target_spec_.device);
+  }
   cli::print_plan(
       cx,
-      fmt::format("model    {}\n{}draft    {}{}{}{}\n{}{}{}\n", target_.name, cache, draft,
+      fmt::format("model    {}\n{}draft    {}{}{}{}\n{}{}{}{}\n", target_.name, cache, draft,
                   reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind), sparse, within,
-                  cli::gpu_line(limits), lines, cli::memory_lines(plan_, limits)),
+                  cli::gpu_line(limits), ranks, lines, cli::memory_lines(plan_, limits)),
       j, plan_, limits);
   return 0;
 }

@@ -36,7 +36,7 @@ struct DraftSection {
 struct PairRecipe {
   recipe::Model model;
   DraftSection draft;
-  recipe::Run run;
+  recipe::RankedRun run;
   recipe::Sampling sampling;
   recipe::Chat chat;
   recipe::Output output;

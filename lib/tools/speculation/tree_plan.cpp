@@ -10,6 +10,7 @@
 #include "base/sha256.h"
 #include "bench/hardware.h"
 #include "io/cache_dir.h"
+#include "io/file.h"
 #include "recipe/fields_of.h"
 #include "tensor/cuda.h"
 
@@ -31,8 +32,12 @@ bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::S
 speculate::TimingTable measure_times(cli::Context& cx, speculate::Reader target,
                                      speculate::Reader draft, const bench::RoundTimesSpec& spec) {
   cli::Progress progress(cx.terminal, "time rounds", 1, "");
-  return bench::measure_rounds(target, draft, spec,
-                               [&](double share) { return progress.go_on(share); });
+  const speculate::TimingTable table = bench::measure_rounds(
+      target, draft, spec, [&](double share) { return progress.go_on(share); });
+  if (!cx.group()) return table;
+  // All choose by rank 0's times.
+  return speculate::parse_timing(
+      cx.group()->agree_text(speculate::timing_json(table, Json::object())), "times of rank 0");
 }
 
 Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
@@ -56,6 +61,7 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
       {"top_p", rule.top_p},
       {"min_p", rule.min_p},
       {"repetition_penalty", rule.repetition_penalty}};
+  if (const int n = pair.target().shard.n_ranks; n > 1) about["ranks"] = n;
   if (cache.kind != recipe::CacheKind::full)
     about["cache"] = recipe::to_json(recipe::fields_of(cache));
   if (recipe::Sparse sparse = pair.self_sparse(); sparse.any())
@@ -78,12 +84,15 @@ KeptTimes::KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec,
 }
 
 std::optional<speculate::TimingTable> KeptTimes::read(cli::Context& cx) const {
-  if (!std::filesystem::exists(file_)) return {};
-  cx.verbose(fmt::format("times of rounds from {}", file_.string()));
-  return speculate::read_timing(file_);
+  const bool is_here = cx.place().rank == 0 && std::filesystem::exists(file_);
+  if (is_here) cx.verbose(fmt::format("times of rounds from {}", file_.string()));
+  if (!cx.group()) return is_here ? std::optional(speculate::read_timing(file_)) : std::nullopt;
+  const std::string text = cx.group()->agree_text(is_here ? io::read_file(file_) : std::string());
+  return text.empty() ? std::nullopt : std::optional(speculate::parse_timing(text, file_.string()));
 }
 
 void KeptTimes::write(cli::Context& cx, const speculate::TimingTable& table) const {
+  if (cx.place().rank > 0) return;
   if (io::keep(file_, speculate::timing_json(table, about_)))
     cx.verbose(fmt::format("kept as {}", file_.string()));
 }

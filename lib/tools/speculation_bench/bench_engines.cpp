@@ -26,7 +26,7 @@ void check_context(const decode::ModelFiles& files, const BenchSizes& sizes, con
 
 BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Cache& cache,
                            const recipe::Run& run, const BenchSizes& sizes, const cli::Context& cx)
-    : run_(run), sizes_(sizes), sizer_(model, run, {cache}, cx) {
+    : sizes_(sizes), sizer_(model, run, {cache}, cx) {
   check_reads_trees("cache.kind", "", cache);
   target_ = {
       .path = model.path.value, .files = sizer_.open_model(), .caches = {cache}, .readers = {""}};
@@ -54,8 +54,7 @@ BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {
   const auto known =
       std::ranges::find(others_, draft.path.value, [](const auto& m) { return m->path; });
   if (known != others_.end()) return known->get();
-  Model other{.path = draft.path.value,
-              .files = decode::open_model(draft.path.value, static_cast<uint64_t>(run_.seed))};
+  Model other{.path = draft.path.value, .files = sizer_.open_draft(draft.path.value)};
   speculate::check_vocabularies(target_.files, other.files);
   if (!model::reads_any_length(other.files.config, draft.cache(sizes_.context), "bench.drafts"))
     check_context(other.files, sizes_, "bench.drafts");

@@ -42,6 +42,7 @@ class BenchEngines {
   void size();
 
   Device device() const { return sizer_.device(); }
+  int n_ranks() const { return sizer_.n_ranks(); }
   /// Whether layers of the target stay in host memory.
   bool streams() const { return target_.spec.savings.n_streamed > 0; }
   const BenchSizes& sizes() const { return sizes_; }
@@ -93,7 +94,6 @@ class BenchEngines {
   void admit(const std::string& name, Model* model, const speculate::TreeRoom& room);
   MemoryPlan plan_all(const decode::Savings& savings);
 
-  const recipe::Run& run_;
   BenchSizes sizes_;
   EngineSizer sizer_;
   Model target_;

@@ -91,7 +91,7 @@ struct SpeculationBenchRecipe {
   ChainSection spec;
   ComparisonSection bench;
   recipe::Data data;
-  recipe::Run run;
+  recipe::RankedRun run;
   recipe::Sampling sampling;
   BenchOutput output;
   AcceptSection accept;

@@ -59,7 +59,7 @@ class Runner {
     events.on_token = [&](const decode::TokenEvent& e) {
       texts[static_cast<size_t>(e.seq)].push_back(e.id);
     };
-    events.interrupted = cli::is_interrupted;
+    events.interrupted = cli::agree_interrupted;
     std::optional<speculate::RoundStats> before, after, within_before, within_after;
     const auto within = [&] {
       const speculate::RoundStats* s = rounds_ == nullptr ? nullptr : rounds_->stats_within();
@@ -155,6 +155,7 @@ PointRuns measure_ways(BenchEngines& engines, const BenchPrompts& prompts,
       work();
     } catch (const Error& e) {
       if (e.kind() == ErrorKind::interrupted || &runner == runners.front().get()) throw;
+      if (engines.n_ranks() > 1 && e.kind() != ErrorKind::recipe) throw;  // others go on meanwhile
       runner.runs().error = e;
     }
   };

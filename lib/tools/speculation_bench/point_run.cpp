@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/parallel.h"
 #include "bench/gpu_hardware.h"
 #include "bench/model_report.h"
 #include "recipe/scalar.h"
@@ -226,15 +225,18 @@ PointRun::Times PointRun::time_forwards(const decode::SamplerSpec& sampler) {
 
 void PointRun::run(BenchResults& results) {
   const SpeculationBenchRecipe& r = point_.recipe;
-  const auto missing = [&](const Way& way) {
-    return !results.has({point_.id, phase_of(way), max_threads()});
-  };
+  const auto missing = [&](const Way& way) { return !results.has(point_.id, phase_of(way)); };
   if (std::ranges::none_of(ways_, missing)) return;
   prompts_ = bench_prompts(r.data, engines_.target_files(),
                            {.context = sizes_of(r).context,
                             .batch = r.run.batch,
                             .batches = r.bench.batches,
                             .seed = static_cast<uint64_t>(r.run.seed)});
+  for (const auto& batch : prompts_.batches) {
+    decode::PromptSet prompts;
+    prompts.sequences = batch;
+    require_same(cx_, prompts);
+  }
   if (engines_.streams()) link_ = bench::gpu_ceilings(engines_.device());  // while it is idle
   engines_.load(cx_);
   const MeasureSpec spec = measure_spec();
@@ -282,6 +284,7 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
   workload["device"] = target.spec().device.name();
   if (target.spec().device.kind == Device::Kind::cuda)
     workload["gpu"] = cuda::device_info(target.spec().device.index).name;
+  if (const int n = engines_.n_ranks(); n > 1) workload["ranks"] = n;
   if (r.cache.kind != recipe::CacheKind::full)
     workload["cache"] = {{"kind", recipe::yaml_text(r.cache.kind)},
                          {"place", recipe::yaml_text(r.cache.place)}};
