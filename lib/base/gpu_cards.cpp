@@ -32,6 +32,7 @@ struct DataSheet {
   size_t memory;
   int capability, multiprocessors;
   double read_gbps, bf16_tflops, link_gbps;
+  double peer_gbps = 0;  // half of what it gives for NVLink, which counts both directions
 };
 
 constexpr GpuCard card(const DataSheet& s) {
@@ -43,24 +44,25 @@ constexpr GpuCard card(const DataSheet& s) {
           .block_shared_bytes = shared_bytes(s.capability),
           .read_gbps = s.read_gbps,
           .bf16_tflops = s.bf16_tflops,
-          .link_gbps = s.link_gbps};
+          .link_gbps = s.link_gbps,
+          .peer_gbps = s.peer_gbps};
 }
 
 // Multiprocessors, rates of memory and of dense bf16 products with f32 sums (half of what a data
 // sheet gives with sparsity), by NVIDIA's documents:
 constexpr std::array kCards = {
     // HGX B200 data sheet: 180 GB HBM3e, 8 TB/s, 2.25 PFLOP/s dense; 148 as CUDA reports
-    card({"b200", "NVIDIA B200", 1783, 100, 148, 8000, 2250, kPcie5}),
+    card({"b200", "NVIDIA B200", 1783, 100, 148, 8000, 2250, kPcie5, 900}),
     // H200 Tensor Core GPU data sheet: 141 GB HBM3e; 132 as H100 SXM5
-    card({"h200", "NVIDIA H200", 1397, 90, 132, 4800, 989, kPcie5}),
+    card({"h200", "NVIDIA H200", 1397, 90, 132, 4800, 989, kPcie5, 450}),
     // H100 Tensor Core GPU data sheet and architecture white paper: SXM5, 80 GB HBM3
-    card({"h100", "NVIDIA H100 80GB HBM3", 791, 90, 132, 3350, 989, kPcie5}),
+    card({"h100", "NVIDIA H100 80GB HBM3", 791, 90, 132, 3350, 989, kPcie5, 450}),
     // the same: PCIe, 80 GB HBM2e
     card({"h100-pcie", "NVIDIA H100 PCIe", 791, 90, 114, 2000, 756, kPcie5}),
     // A100 80GB data sheet and A100 architecture white paper: SXM4
-    card({"a100-80", "NVIDIA A100-SXM4-80GB", 791, 80, 108, 2039, 312, kPcie4}),
+    card({"a100-80", "NVIDIA A100-SXM4-80GB", 791, 80, 108, 2039, 312, kPcie4, 300}),
     // the same: SXM4, 40 GB HBM2
-    card({"a100-40", "NVIDIA A100-SXM4-40GB", 393, 80, 108, 1555, 312, kPcie4}),
+    card({"a100-40", "NVIDIA A100-SXM4-40GB", 393, 80, 108, 1555, 312, kPcie4, 300}),
     // L40S data sheet: 48 GB GDDR6; Ada architecture white paper: 142
     card({"l40s", "NVIDIA L40S", 443, 89, 142, 864, 362, kPcie4}),
     // L20 data sheet: 48 GB GDDR6, 11776 CUDA cores at 128 a multiprocessor

@@ -18,6 +18,7 @@ struct GpuCard {
   double read_gbps = 0;    // of device memory
   double bf16_tflops = 0;  // dense products, f32 sums
   double link_gbps = 0;    // one direction of the link to the host
+  double peer_gbps = 0;    // and of those to other cards; 0: they go the way to the host
 };
 
 /// All cards that ship with tandem.

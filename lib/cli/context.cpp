@@ -151,7 +151,8 @@ void Context::meet(const recipe::Field& fields) {
   place_ = ranks::find_place({.rank = number("run.rank"),
                               .world_size = number("run.world_size"),
                               .rendezvous = json("run.rendezvous").get<std::string>(),
-                              .timeout_s = json("run.timeout").get<double>()},
+                              .timeout_s = json("run.timeout").get<double>(),
+                              .meets = !dry_run() && !is_set("check")},
                              [](const char* name) { return std::getenv(name); });
   // A list of GPUs is as many ranks, which this process starts.
   const int n_gpus = gpus_named(json("run.device").get<std::string>());

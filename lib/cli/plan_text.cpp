@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "bench/hardware.h"
 #include "bench/hosted_report.h"
+#include "cli/rank_plan.h"
 #include "model/work.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
@@ -233,17 +234,9 @@ std::string adapter_lines(const PlanView& v) {
   return text;
 }
 
-/// What a rank of several has of the model, and what it sends for each row of a step.
-std::string rank_line(const PlanView& v) {
-  const model::Shard& s = v.files.shard;
-  if (s.whole()) return {};
-  const model::ModelConfig& c = v.files.config;
-  return fmt::format(
-      "ranks    {}, of which rank {} has {} query heads, {} KV heads, {} FFN channels\n         {} "
-      "sums "
-      "of {} numbers for each row of a step, and {} logits of each sequence\n",
-      s.n_ranks, s.rank, s.heads.n, s.kv_heads.n, s.channels.n, 2 * c.n_layers, c.dim,
-      c.head_rows());
+RankTraffic traffic_of(const PlanView& v) {
+  const auto& card = v.limits.plan_for;
+  return rank_traffic(v.files, v.sequences, card ? &*card : nullptr);
 }
 
 Json adapters_json(const PlanView& v) {
@@ -271,7 +264,7 @@ std::string plan_text(const PlanView& v) {
     text += fmt::format("{}   cpu  {} threads, {}  {} available\n",
                         v.limits.on_gpu() ? "host  " : "device", max_threads(),
                         isa_name(isa_in_use()), format_bytes(v.limits.host));
-  text += rank_line(v);
+  text += rank_lines(rank_kinds(v.files, v.spec), traffic_of(v), v.spec.device);
   text += memory_lines(v.plan, v.limits) + '\n';
   text += adapter_lines(v);
   decode::Savings saved = v.spec.savings;
@@ -296,6 +289,8 @@ Json plan_json(const PlanView& v) {
   j["prompt_passes"] = v.spec.savings.prompt_passes;
   if (v.spec.adapters != decode::AdapterUse::none || !v.files.merged.empty())
     j["adapters"] = adapters_json(v);
+  if (!v.files.shard.whole())
+    j["ranks"] = rank_json(rank_kinds(v.files, v.spec), traffic_of(v), v.spec.device);
   const Cost cost = cost_of(v);
   j["prefill_tflop"] = cost.prefill_flops * 1e-12;
   const auto f = floors(v, cost);

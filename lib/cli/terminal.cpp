@@ -137,7 +137,7 @@ void Progress::update(double done, std::string_view detail) {
 
 bool Progress::go_on(double done) {
   update(done);
-  return !is_interrupted();
+  return !agree_interrupted();
 }
 
 }  // namespace tandem::cli

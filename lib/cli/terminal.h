@@ -68,7 +68,8 @@ class Progress {
 
   /// detail   stands before the rate
   void update(double done, std::string_view detail = {});
-  /// update; false once a signal has asked for an end.
+  /// update; false once a signal has asked for an end. Several ranks agree: all call it at the same
+  /// steps.
   bool go_on(double done);
 
  private:
