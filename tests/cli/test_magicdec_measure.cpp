@@ -333,20 +333,27 @@ TEST_SUITE("cli/magicdec-bench/measure") {
       CHECK(paper.find(line) != std::string::npos);
   }
 
-  TEST_CASE("shards divide the points") {
+  TEST_CASE("shards divide the points, and their records join by concatenation") {
+    const TemporaryFolder folder;
+    const std::vector<std::string> sweep = {"--sweep", "run.batch=1,2", "-s", "spec.gamma=2"};
     std::set<std::string> points;
-    size_t n = 0;
+    std::string joined;
     for (const char* shard : {"1/2", "2/2"}) {
-      const Outcome run = measure({"--sweep", "run.batch=1,2", "--shard", shard, "-s",
-                                   "spec.gamma=2", "--format", "jsonl"});
+      std::vector<std::string> words = sweep;
+      words.insert(words.end(), {"--shard", shard, "--format", "jsonl"});
+      const Outcome run = measure(words);
       CHECK(run.status == 0);
-      for (const Json& record : json_lines(run.out)) {
-        points.insert(record["point"]);
-        ++n;
-      }
+      joined += run.out;
     }
+    const auto records = json_lines(joined);
+    for (const Json& record : records) points.insert(record["point"]);
     CHECK(points.size() == 2);
-    CHECK(n == 6);
+    CHECK(records.size() == 6);
+    // As the file of a whole sweep, of which nothing is left to measure.
+    std::vector<std::string> words = sweep;
+    words.insert(words.end(), {"--resume", "-o", folder.write("all.jsonl", joined).string()});
+    CHECK(measure(words).status == 0);
+    CHECK(file_text(folder / "all.jsonl") == joined);
   }
 
   TEST_CASE("what fails is recorded, and the rest goes on") {

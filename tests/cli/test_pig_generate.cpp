@@ -183,7 +183,9 @@ TEST_SUITE("cli/pig_generate") {
     };
     check("{\"promt\": \"x\"}", "unknown key 'promt'\n  hint: did you mean 'prompt'?\n");
     check("{\"x\\u001b[2J\": 1}",
-          "unknown key 'x?[2J'\n  hint: a line has one of the keys prompt, ids, messages\n");
+          "unknown key 'x?[2J'\n  hint: a line has one of the keys prompt, ids, messages, and may "
+          "name an "
+          "adapter by the key adapter\n");
     check("{\"prompt\": \"x\", \"ids\": [1]}",
           "expected one of the keys prompt, ids, messages, found ids and prompt\n");
     check("{}", "expected one of the keys prompt, ids, messages, found none\n");

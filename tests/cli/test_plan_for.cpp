@@ -173,9 +173,13 @@ TEST_SUITE("cli/plan_for") {
       CHECK_FALSE(has(run.out, planned));
       CHECK_FALSE(has(run.out, "cuda:"));
     }
-    const Outcome two = plan({"--device", "cuda:0,1"}, "tiny-2m");
-    CHECK(two.status == 6);
-    CHECK(has(two.err, "this tool uses one GPU"));
+    const Outcome two = plan({"--device", "cuda:0,1"}, "tiny-16m");
+    CHECK(two.status == 0);
+    CHECK(has(two.out, "ranks    0, 1: 3 query heads, 1 KV head, 512 FFN channels"));
+    CHECK(has(two.out, "memory   cuda:0"));
+    const Outcome odd = plan({"--device", "cuda:0,1"}, "tiny-2m");
+    CHECK(odd.status == 3);
+    CHECK(has(odd.err, "run.world_size: is 2, which does not divide 3 query heads"));
   }
 
   TEST_CASE("a card's memory, a limit below it, and one above") {

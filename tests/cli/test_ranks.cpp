@@ -1,59 +1,13 @@
 // Several processes that share one model, as a user starts them.
-#include <doctest/doctest.h>
-#include <fmt/format.h>
+#include "cli/rank_runs.h"
+
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
-#include <thread>
-
-#include "base/clock.h"
-#include "cli/probe.h"
 
 using namespace tandem::testing;
 using tandem::Stopwatch;
-
-namespace {
-
-using Words = std::vector<std::string>;
-
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-const Words kText = {"-m",       "tiny-16m",
-                     "-p",       "The keeper of the lighthouse",
-                     "-n",       "24",
-                     "--device", "cpu",
-                     "-s",       "model.compute=f32",
-                     "-s",       "run.threads=1",
-                     "-q"};
-
-struct RankRun {
-  std::function<Words(int rank)> more = [](int) { return Words{}; };
-  std::function<void(int rank, Launch&)> change = [](int, Launch&) {};
-  std::string tool = "pig-generate";
-};
-
-/// All ranks of a run, which meet by a file.
-std::vector<Outcome> run_ranks(int size, const Words& words, const RankRun& how = {}) {
-  const TemporaryFolder folder;
-  std::vector<Outcome> outcomes(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r)
-    threads.emplace_back([&, r] {
-      Launch launch{.arguments = with(words, with({"-s", fmt::format("run.rank={}", r), "-s",
-                                                   fmt::format("run.world_size={}", size), "-s",
-                                                   "run.rendezvous=" + (folder / "meet").string()},
-                                                  how.more(r)))};
-      how.change(r, launch);
-      outcomes[static_cast<size_t>(r)] = run_process(program(how.tool), launch);
-    });
-  for (std::thread& t : threads) t.join();
-  return outcomes;
-}
-
-}  // namespace
 
 TEST_SUITE("cli/ranks") {
   TEST_CASE("two ranks and three write what one writes; rank 0 alone") {
@@ -159,6 +113,44 @@ TEST_SUITE("cli/ranks") {
     CHECK(run.status == 6);
     CHECK(has(run.err, "run.rendezvous: 127.0.0.1:29711: after 1 s rank 0 is not there"));
     CHECK(run.seconds < 5);
+  }
+
+  TEST_CASE("two network namespaces as two hosts, else two loopback addresses") {
+    const Outcome one = run_process(program("pig-generate"), {.arguments = kText});
+    std::string words;
+    for (const std::string& word : with(kText, {"-s", "run.world_size=2"}))
+      words += " '" + word + "'";
+    // ranks WRAPPER0 WRAPPER1 ADDRESS: rank 0 in one network, rank 1 in the other.
+    const std::string script = "ranks() { $2 '" + program("pig-generate") + "'" + words +
+                               " -s run.rank=1 -s run.rendezvous=$3 & other=$!; $1 '" +
+                               program("pig-generate") + "'" + words +
+                               " -s run.rank=0 -s run.rendezvous=$3; status=$?; wait $other || "
+                               "status=$?; return $status; }\n";
+    const std::string name = fmt::format("tandem-{}", ::getpid());
+    const Outcome made = run_shell(fmt::format(
+        "ip netns add {0}a && ip netns add {0}b && ip link add va{1} type veth peer name vb{1} && "
+        "ip link set va{1} netns {0}a && ip link set vb{1} netns {0}b && "
+        "ip -n {0}a addr add 10.77.0.1/24 dev va{1} && ip -n {0}b addr add 10.77.0.2/24 dev vb{1} "
+        "&& "
+        "ip -n {0}a link set va{1} up && ip -n {0}b link set vb{1} up && ip -n {0}a link set lo up "
+        "&& "
+        "ip -n {0}b link set lo up",
+        name, ::getpid() % 10'000));
+    if (made.status == 0) {
+      const Outcome run = run_shell(
+          script +
+          fmt::format("ranks 'ip netns exec {0}a' 'ip netns exec {0}b' 10.77.0.1:29715", name));
+      CAPTURE(run.err);
+      CHECK(run.status == 0);
+      CHECK(run.out == one.out);
+    } else {
+      MESSAGE("no network namespaces here: " << made.err);
+    }
+    run_shell(fmt::format("ip netns del {0}a; ip netns del {0}b", name));
+    const Outcome run = run_shell(script + "ranks '' '' 127.0.0.2:29716");
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    CHECK(run.out == one.out);
   }
 
   TEST_CASE("launchers: mpirun's processes, and variables of srun and torchrun") {

@@ -1,0 +1,75 @@
+// Files of runs that several ranks share: saved states, and adapters.
+#include "adapter_case.h"
+#include "cli/rank_runs.h"
+#include "source_dir.h"
+
+using namespace tandem::testing;
+
+TEST_SUITE("cli/rank_files") {
+  TEST_CASE("a state is written whole, and read by any number of ranks") {
+    const TemporaryFolder folder;
+    for (const char* kind : {"full", "snapkv"}) {
+      CAPTURE(kind);
+      const Words how = {"-s", fmt::format("cache.kind={}", kind)};
+      const Words next = with(how, {"-m", "tiny-16m", "-p", " It was", "-n", "12", "--device",
+                                    "cpu", "-s", "model.compute=f32", "-s", "run.threads=1", "-q"});
+      const auto state = [&](int ranks) {
+        return (folder / fmt::format("{}-{}", kind, ranks)).string();
+      };
+      std::vector<std::string> texts;
+      for (const int size : {1, 2, 3}) {
+        const auto saved = run_ranks(
+            size, with(with(kText, how), {"-n", "0", "-s", "output.state=" + state(size)}));
+        CAPTURE(saved[0].err);
+        REQUIRE(saved[0].status == 0);
+      }
+      for (const int from : {1, 2, 3})
+        for (const int size : {1, 2, 3}) {
+          const auto read = run_ranks(size, with(next, {"-s", "model.state=" + state(from)}));
+          CAPTURE(read[0].err);
+          CHECK(read[0].status == 0);
+          texts.push_back(read[0].out);
+        }
+      CHECK(texts.front().size() > 20);
+      for (const std::string& text : texts) CHECK(text == texts.front());
+    }
+  }
+
+  TEST_CASE("adapters with names: mixed, switched, and merged where all name one") {
+    const TemporaryFolder folder;
+    const auto model = tandem::test::source_dir() / "recipes/models/tiny-16m";
+    using tandem::model::Weight;
+    const auto slices = tandem::test::write_slices(
+        folder / "slices", model,
+        {.seed = 1, .weights = {Weight::wq, Weight::wk, Weight::wo, Weight::w_up, Weight::w_down}});
+    const auto factors = tandem::test::write_factors(folder / "factors", model, {.seed = 2});
+    const std::string list =
+        fmt::format("model.adapters=[{{name: s, path: {}}}, {{name: f, path: {}}}]",
+                    slices.string(), factors.string());
+    folder.write("mixed.jsonl",
+                 "{\"prompt\": \"Number 7\", \"adapter\": \"s\"}\n{\"prompt\": \"Number 7\"}\n"
+                 "{\"prompt\": \"Number 7\", \"adapter\": \"f\"}\n");
+    folder.write("one.jsonl", "{\"prompt\": \"Number 7\", \"adapter\": \"s\"}\n");
+    for (const Words& how : std::vector<Words>{{"mixed.jsonl", "run.adapters=mix"},
+                                               {"mixed.jsonl", "run.adapters=switch"},
+                                               {"one.jsonl", "run.adapters=auto"}}) {
+      CAPTURE(how[1]);
+      const Words words = {"-m",        "tiny-16m",
+                           "--prompts", (folder / how[0]).string(),
+                           "-n",        "16",
+                           "--device",  "cpu",
+                           "-s",        "model.compute=f32",
+                           "-s",        "run.threads=1",
+                           "-s",        list,
+                           "-s",        how[1],
+                           "-q"};
+      const Outcome one = run_process(program("pig-generate"), {.arguments = words});
+      REQUIRE(one.status == 0);
+      for (const int size : {2, 3}) {
+        const auto all = run_ranks(size, words);
+        CAPTURE(all[0].err);
+        CHECK(all[0].out == one.out);
+      }
+    }
+  }
+}
