@@ -82,8 +82,8 @@ void Group::watch() {
       said_interrupt = true;
       send_all(frame(FrameType::interrupt));
     }
-    if (failure_ && !leaving_ && now() - failed_at_ > kStuckSeconds && events_.stuck)
-      events_.stuck(*failure_);
+    // Noticed or not: who unwinds may wait for a GPU, whose work waits for a rank that is gone.
+    if (failure_ && now() - failed_at_ > kStuckSeconds && events_.stuck) events_.stuck(*failure_);
   }
 }
 
