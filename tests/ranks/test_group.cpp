@@ -198,6 +198,28 @@ TEST_SUITE("ranks/group") {
     CHECK(!std::filesystem::exists(folder / "f"));
   }
 
+  TEST_CASE(
+      "a process that has noticed a failure, and is still there after some seconds, is ended") {
+    const TemporaryFolder folder;
+    std::atomic<int> ended = 0;
+    std::thread other([&] {
+      Group g({.rank = 1, .size = 2, .rendezvous = (folder / "meet").string()}, {}, {});
+      (void)g.agree(1);
+    });
+    {
+      Group g({.rank = 0, .size = 2, .rendezvous = (folder / "meet").string()}, {},
+              {.stuck = [&](const Error& e) {
+                ended += std::string(e.what()).find("rank 1 ") != std::string::npos ? 1 : 0;
+              }});
+      CHECK(error_text([&] {
+              while (true) (void)g.agree(1);
+            }).find("rank 1 ") != std::string::npos);
+      wait_some(6);  // as destructors do that wait for a GPU
+    }
+    other.join();
+    CHECK(ended > 0);
+  }
+
   TEST_CASE("strangers at the door, and a file that an earlier run has left, stop no rank") {
     const TemporaryFolder folder;
     const std::string file = (folder / "meet").string();
