@@ -41,6 +41,7 @@ std::vector<RankKind> rank_kinds(const decode::ModelFiles& files, const decode::
     of_rank.fingerprint = files.fingerprint;
     of_rank.config = model::config_of(files.whole, s);
     of_rank.shard = s;
+    of_rank.adapters = files.adapters;  // about as large on others
     kinds.push_back({{r}, s, decode::Engine::plan(of_rank, spec)});
   }
   return kinds;

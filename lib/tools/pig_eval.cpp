@@ -77,8 +77,11 @@ void PigEval::open_log() {
   check_answers();
   if (!log_.channels) check_thresholds_file();
   if (path.empty()) return;
+  if (cx_.group() && cx_.resume())  // before rank 0 changes it
+    cx_.group()->require_equal("output.path", fmt::format("{} bytes of {} cases", log_.whole_bytes,
+                                                          log_.cases.size() + log_.answers.size()));
   if (resumes) {
-    std::filesystem::resize_file(path, log_.whole_bytes);
+    if (cx_.place().rank == 0) std::filesystem::resize_file(path, log_.whole_bytes);
     cx_.note(fmt::format("resuming after {} cases", log_.cases.size() + log_.answers.size()));
   } else {
     cli::ResultFile fresh(path, cx_.resume() ? cli::FileMode::create : cx_.file_mode(), cx_.out);
@@ -160,10 +163,14 @@ int PigEval::group_size(const decode::ModelFiles& files, int n_cases,
   cli::MemoryLimits room = sizer_.limits();
   room.host -= room.host / 4;
   room.gpu_bytes -= room.gpu_bytes / 4;
-  int group = std::min(n_cases, std::clamp(max_threads(), kFewCases, kManyCases));
+  // Of several ranks: as rank 0 has threads, and as the largest part of the model fits.
+  ranks::Group* const ranks = sizer_.group().get();
+  const int threads = ranks != nullptr ? ranks->agree(max_threads()) : max_threads();
+  int group = std::min(n_cases, std::clamp(threads, kFewCases, kManyCases));
   const auto fits = [&](int cases) {
-    return room.fits(
+    const bool here = room.fits(
         PolicyEngines(sizer_, files, policies_, spec_of(cases), cases).smallest_plan(files));
+    return ranks != nullptr ? ranks->least_of(here ? 1 : 0) > 0 : here;
   };
   while (group > 1 && !fits(group)) --group;
   return group;

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/sha256.h"
 #include "tools/prompts/generate_prompts.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/generate_output.h"
@@ -114,8 +115,10 @@ int SequoiaGenerate::run() {
   const ModelPair::Engines engines = load(how.sampler, plan);
   decode::Engine& target = *engines.target;
   const bool declined = declines(plan);
-  if (cx_.group() && !declined && !kinds)
-    cx_.group()->require_equal("the tree", fmt::format("{}", fmt::join(plan.tree.n_children, " ")));
+  if (cx_.group() && !kinds)
+    cx_.group()->require_equal(
+        "the tree",
+        declined ? "none" : sha256_hex(fmt::format("{}", fmt::join(plan.tree.n_children, " "))));
   const double load_s = load_.seconds();
   if (declined)
     cx_.note(

@@ -180,6 +180,7 @@ void Trainer::set_values(std::span<const float> values) {
 }
 
 LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradient) {
+  poll(spec_.interrupted);  // ranks without a micro-batch, too
   LossSum loss{.n_tokens = n_supervised(batches)};
   if (loss.n_tokens == 0) {
     ops::clear(gradient.data(), static_cast<int64_t>(gradient.size()), exec_.stream());

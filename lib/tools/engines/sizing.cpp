@@ -188,6 +188,7 @@ cli::MemoryLimits EngineSizer::limits() const {
   const auto least = [&](size_t bytes) {
     return static_cast<size_t>(group_->least_of(static_cast<double>(bytes)));
   };
+  limits.host = least(limits.host);
   if (limits.on_gpu()) limits.gpu_bytes = least(limits.gpu_bytes);
   return limits;
 }

@@ -101,7 +101,11 @@ void PointRun::fail(const cli::Context& cx, BenchResults& results, const Point& 
   results.add_failure(record_of(cx, point, way), row_of(point.recipe, {name, error.what()}), error);
 }
 
-void PointRun::admit(const std::function<void(const Way&, const Error&)>& refused) {
+void PointRun::admit(const std::function<void(const Way&, const Error&)>& report) {
+  const auto refused = [&](const Way& way, const Error& e) {
+    if (cx_.group() && e.kind() != ErrorKind::recipe) throw Error(e);  // others may have had none
+    report(way, e);
+  };
   const SpeculationBenchRecipe& r = point_.recipe;
   Way plain;
   plain.draft.name = kPlain;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cpu_features.h"
+#include "base/sha256.h"
 #include "cli/plan_text.h"
 #include "io/atomic_file.h"
 #include "ranks/device_comm.h"
@@ -24,6 +25,16 @@
 
 namespace tandem::tools {
 namespace {
+
+/// Of the trained values: which ones they are.
+std::string fingerprint_of(const train::TrainedSet& set) {
+  std::string bytes = fmt::format("{} ", set.size);
+  each_matrix(set, [&](const train::TrainedMatrix& m) {
+    bytes += fmt::format("{} {} ", m.offset, m.size());
+    bytes.append(reinterpret_cast<const char*>(m.index.data()), m.index.size() * sizeof(int32_t));
+  });
+  return sha256_hex(bytes).substr(0, 16);
+}
 
 constexpr const char* kModel = "model";
 constexpr const char* kAdapter = "adapter";
@@ -53,6 +64,7 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
   if (plans) settings.select.strategy = train::Strategy::random;
   set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration(),
                            excluded_.units);
+  if (cx.group()) cx.group()->require_equal("the selection", fingerprint_of(set_));
   if (!place_.plan_for) ops::warm_up_linear(spec_.dtype, spec_.device);
   program_bytes_ = resident_bytes();
   driver_bytes_ = driver_bytes(spec_.device, !place_.plan_for);
@@ -68,6 +80,9 @@ MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
   MemoryPlan plan = train::Trainer::plan(spec, set_);
   plan.add("process/program and data", program_bytes_);
   plan.add(kDriverItem, driver_bytes_, spec_.device);
+  if (spec.divides_moments())
+    plan.add("process/moments of all ranks, while they are saved",
+             2 * static_cast<size_t>(set_.size) * sizeof(float));
   if (spec.n_ranks > 1 && spec.device.kind == Device::Kind::cuda) {
     plan.add(decode::Engine::kNcclItem, ranks::DeviceComm::kNcclBytesOfLarge, spec.device);
     plan.add("process/memory that ranks share", ranks::DeviceComm::inbox_bytes(spec.n_ranks),
