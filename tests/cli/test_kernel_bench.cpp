@@ -51,7 +51,7 @@ TEST_SUITE("cli/kernel-bench") {
   TEST_CASE("an interruption within a case ends the run at once and leaves no file behind") {
     const TemporaryFolder folder;
     const Outcome run =
-        run_shell("timeout --preserve-status -s INT 3 " + program("kernel-bench") +
+        run_shell("timeout --foreground --preserve-status -s INT 3 " + program("kernel-bench") +
                   " --family norm -t 1 -s bench.rows=[16384] -s bench.min_time=5min -o " +
                   (folder / "out.jsonl").string());
     CHECK(run.status == 130);
