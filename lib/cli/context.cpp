@@ -148,17 +148,18 @@ void Context::meet(const recipe::Field& fields) {
     const nlohmann::json n = json(key);
     return n.is_null() ? std::optional<int>() : n.get<int>();
   };
+  const bool meets = !dry_run() && !is_set("check");
   place_ = ranks::find_place({.rank = number("run.rank"),
                               .world_size = number("run.world_size"),
                               .rendezvous = json("run.rendezvous").get<std::string>(),
                               .timeout_s = json("run.timeout").get<double>(),
-                              .meets = !dry_run() && !is_set("check")},
+                              .meets = meets},
                              [](const char* name) { return std::getenv(name); });
   // A list of GPUs is as many ranks, which this process starts.
   const int n_gpus = gpus_named(json("run.device").get<std::string>());
   const bool starts = place_.alone() && n_gpus > 1;
   if (starts) place_.size = n_gpus;
-  if (place_.alone() || dry_run() || is_set("check")) return;
+  if (place_.alone() || !meets) return;
   if (starts) start_ranks();
   if (place_.rank > 0) {
     terminal.set_verbosity(-1);

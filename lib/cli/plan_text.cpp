@@ -234,10 +234,7 @@ std::string adapter_lines(const PlanView& v) {
   return text;
 }
 
-RankTraffic traffic_of(const PlanView& v) {
-  const auto& card = v.limits.plan_for;
-  return rank_traffic(v.files, v.sequences, card ? &*card : nullptr);
-}
+RankPlan ranks_of(const PlanView& v) { return rank_plan(v.files, v.spec, v.sequences, v.limits); }
 
 Json adapters_json(const PlanView& v) {
   Json j = Json::object();
@@ -264,7 +261,7 @@ std::string plan_text(const PlanView& v) {
     text += fmt::format("{}   cpu  {} threads, {}  {} available\n",
                         v.limits.on_gpu() ? "host  " : "device", max_threads(),
                         isa_name(isa_in_use()), format_bytes(v.limits.host));
-  text += rank_lines(rank_kinds(v.files, v.spec), traffic_of(v), v.spec.device);
+  text += ranks_of(v).lines();
   text += memory_lines(v.plan, v.limits) + '\n';
   text += adapter_lines(v);
   decode::Savings saved = v.spec.savings;
@@ -289,8 +286,7 @@ Json plan_json(const PlanView& v) {
   j["prompt_passes"] = v.spec.savings.prompt_passes;
   if (v.spec.adapters != decode::AdapterUse::none || !v.files.merged.empty())
     j["adapters"] = adapters_json(v);
-  if (!v.files.shard.whole())
-    j["ranks"] = rank_json(rank_kinds(v.files, v.spec), traffic_of(v), v.spec.device);
+  if (!v.files.shard.whole()) j["ranks"] = ranks_of(v).json();
   const Cost cost = cost_of(v);
   j["prefill_tflop"] = cost.prefill_flops * 1e-12;
   const auto f = floors(v, cost);

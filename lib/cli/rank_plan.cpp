@@ -9,30 +9,32 @@
 #include "model/shard.h"
 
 namespace tandem::cli {
-
-using Json = nlohmann::ordered_json;
-
 namespace {
 
-/// Of a sum of one row over two H100, as node of a graph: tests/records/gpu-h100-ranks.jsonl.
+/// Of a sum of one row over two H100, as node of a graph: runs on GPUs report it as `ranks`.
 constexpr double kSumSeconds = 2.4e-6;
 
 std::string counted(int n, const char* what) {
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
+bool are_equal(const model::Shard& a, const model::Shard& b) {
+  return a.kv_heads.n == b.kv_heads.n && a.channels.n == b.channels.n;
+}
+
 }  // namespace
 
-std::vector<RankKind> rank_kinds(const decode::ModelFiles& files, const decode::EngineSpec& spec) {
-  std::vector<RankKind> kinds;
-  if (files.shard.whole()) return kinds;
-  for (int r = 0; r < files.shard.n_ranks; ++r) {
-    const model::Shard s = model::draft_shard_of(files.whole, r, files.shard.n_ranks);
-    const auto equal = std::ranges::find_if(kinds, [&](const RankKind& k) {
-      return k.shard.kv_heads.n == s.kv_heads.n && k.shard.channels.n == s.channels.n;
-    });
-    if (equal != kinds.end()) {
-      equal->ranks.push_back(r);
+RankPlan rank_plan(const decode::ModelFiles& files, const decode::EngineSpec& spec, int sequences,
+                   const MemoryLimits& limits) {
+  RankPlan plan{.device = spec.device};
+  const int n_ranks = files.shard.n_ranks;
+  if (files.shard.whole()) return plan;
+  for (int r = 0; r < n_ranks; ++r) {
+    const model::Shard s = model::shard_of(files.whole, r, n_ranks);
+    const auto same = std::ranges::find_if(
+        plan.kinds, [&](const RankPlan::Kind& k) { return are_equal(k.shard, s); });
+    if (same != plan.kinds.end()) {
+      same->ranks.push_back(r);
       continue;
     }
     decode::ModelFiles of_rank;
@@ -42,52 +44,47 @@ std::vector<RankKind> rank_kinds(const decode::ModelFiles& files, const decode::
     of_rank.config = model::config_of(files.whole, s);
     of_rank.shard = s;
     of_rank.adapters = files.adapters;  // about as large on others
-    kinds.push_back({{r}, s, decode::Engine::plan(of_rank, spec)});
+    plan.kinds.push_back({{r}, s, decode::Engine::plan(of_rank, spec).peak(spec.device)});
   }
-  return kinds;
-}
-
-RankTraffic rank_traffic(const decode::ModelFiles& files, int sequences, const GpuCard* card) {
   const model::ModelConfig& c = files.config;
-  RankTraffic t{.sums = (c.layers_divided ? 2 * c.n_layers : 0) + 1};  // the embedding's too
-  t.bytes = sizeof(float) * double(sequences) * (double(t.sums) * c.dim + c.head_rows());
-  const double gbps = card == nullptr ? 0 : card->peer_gbps > 0 ? card->peer_gbps : card->link_gbps;
-  if (gbps > 0)
-    t.seconds = (t.sums + 1) * kSumSeconds + t.bytes * (files.shard.n_ranks - 1) / (1e9 * gbps);
-  return t;
+  const bool on_gpu = spec.device.kind == Device::Kind::cuda;
+  plan.sums = 2 * c.n_layers + (on_gpu ? 1 : 0);  // a GPU has its part of the embedding
+  plan.bytes = sizeof(float) * double(sequences) * (double(plan.sums) * c.dim + c.head_rows());
+  if (const auto& card = limits.plan_for; card && card->link_gbps > 0) {
+    const double gbps = card->peer_gbps > 0 ? card->peer_gbps : card->link_gbps;
+    plan.seconds = (plan.sums + 1) * kSumSeconds + plan.bytes * (n_ranks - 1) / (1e9 * gbps);
+  }
+  return plan;
 }
 
-std::string rank_lines(const std::vector<RankKind>& kinds, const RankTraffic& traffic,
-                       Device device) {
+std::string RankPlan::lines() const {
   std::string text;
-  for (const RankKind& k : kinds) {
-    const model::Shard& s = k.shard;
+  for (const Kind& k : kinds)
     text +=
         fmt::format("{}   {}: {}, {}, {} FFN channels, {} rows of the vocabulary; peak {} on {}\n",
                     text.empty() ? "ranks " : "      ", fmt::join(k.ranks, ", "),
-                    counted(s.heads.n, "query head"), counted(s.kv_heads.n, "KV head"),
-                    s.channels.n, s.vocabulary.n, format_bytes(k.plan.peak(device)),
+                    counted(k.shard.heads.n, "query head"), counted(k.shard.kv_heads.n, "KV head"),
+                    k.shard.channels.n, k.shard.vocabulary.n, format_bytes(k.peak),
                     device.kind == Device::Kind::cpu ? "the CPU" : "its GPU");
-  }
   if (text.empty()) return text;
   text += fmt::format("         {} sums and the logits: {} from each rank to each other a step",
-                      traffic.sums, format_bytes(static_cast<size_t>(traffic.bytes)));
-  if (traffic.seconds > 0) text += fmt::format(", {:.2f} ms", 1e3 * traffic.seconds);
+                      sums, format_bytes(static_cast<size_t>(bytes)));
+  if (seconds > 0) text += fmt::format(", {:.2f} ms", 1e3 * seconds);
   return text + '\n';
 }
 
-Json rank_json(const std::vector<RankKind>& kinds, const RankTraffic& traffic, Device device) {
-  Json j = {{"kinds", Json::array()},
-            {"sums", traffic.sums},
-            {"bytes_to_each_other", static_cast<size_t>(traffic.bytes)}};
-  if (traffic.seconds > 0) j["traffic_ms"] = 1e3 * traffic.seconds;
-  for (const RankKind& k : kinds)
+nlohmann::ordered_json RankPlan::json() const {
+  nlohmann::ordered_json j = {{"kinds", nlohmann::ordered_json::array()},
+                              {"sums", sums},
+                              {"bytes_to_each_other", static_cast<size_t>(bytes)}};
+  if (seconds > 0) j["traffic_ms"] = 1e3 * seconds;
+  for (const Kind& k : kinds)
     j["kinds"].push_back({{"ranks", k.ranks},
                           {"query_heads", k.shard.heads.n},
                           {"kv_heads", k.shard.kv_heads.n},
                           {"ffn_channels", k.shard.channels.n},
                           {"vocabulary_rows", k.shard.vocabulary.n},
-                          {"planned_peak", k.plan.peak(device)}});
+                          {"planned_peak", k.peak}});
   return j;
 }
 

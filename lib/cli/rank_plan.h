@@ -3,36 +3,33 @@
 #include <string>
 #include <vector>
 
-#include "base/gpu_cards.h"
+#include "cli/device.h"
 #include "decode/engine.h"
 
-// What --dry-run reports of a run that several ranks share.
 namespace tandem::cli {
 
-/// Ranks that have equally much of a model.
-struct RankKind {
-  std::vector<int> ranks;
-  model::Shard shard;  // of the first of them
-  MemoryPlan plan;     // of an engine alone
-};
-
-/// What goes between ranks in a decode step.
-struct RankTraffic {
+/// What --dry-run reports of a run that several ranks share; nothing where one has all.
+struct RankPlan {
+  /// Ranks that have equally much of the model.
+  struct Kind {
+    std::vector<int> ranks;
+    model::Shard shard;  // of the first of them
+    size_t peak = 0;     // of an engine alone, where it computes
+  };
+  std::vector<Kind> kinds = {};
+  Device device = {};
+  // Of a decode step:
   int sums = 0;        // of whole rows
   double bytes = 0;    // that each rank sends to each other one
-  double seconds = 0;  // 0 where no rate is known
+  double seconds = 0;  // that this takes; 0 where no rate is known
+
+  std::string lines() const;
+  nlohmann::ordered_json json() const;
 };
 
-/// Empty where one rank has all.
-/// files    what one of the ranks has
-std::vector<RankKind> rank_kinds(const decode::ModelFiles& files, const decode::EngineSpec& spec);
-/// card     of a plan for one, whose data sheet gives the rate
-RankTraffic rank_traffic(const decode::ModelFiles& files, int sequences, const GpuCard* card);
-
-/// Both as lines, and as JSON.
-std::string rank_lines(const std::vector<RankKind>& kinds, const RankTraffic& traffic,
-                       Device device);
-nlohmann::ordered_json rank_json(const std::vector<RankKind>& kinds, const RankTraffic& traffic,
-                                 Device device);
+/// files      what one of the ranks has
+/// sequences  of a step
+RankPlan rank_plan(const decode::ModelFiles& files, const decode::EngineSpec& spec, int sequences,
+                   const MemoryLimits& limits);
 
 }  // namespace tandem::cli

@@ -153,7 +153,6 @@ void take_draft_shard(ModelFiles& files, int rank, int n_ranks) {
 void merge_named(ModelFiles& files, size_t adapter) {
   const model::NamedAdapter& named = files.adapters[adapter];
   files.merged.push_back(label_of(named.name, named.weight));
-  files.merged_named = named.adapter;
   merge(files, {{*named.adapter, named.weight}});
   files.adapters.clear();
 }

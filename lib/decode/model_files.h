@@ -25,7 +25,6 @@ struct ModelFiles {
       fingerprint;  // of configuration, weight headers, merged adapters; ties states to them
   std::vector<model::NamedAdapter> adapters = {};  // that stay apart from the weights
   std::vector<std::string> merged = {};            // into the weights, for people: `run/a=0.5`
-  std::shared_ptr<const model::AnyAdapter> merged_named = nullptr;  // whose memory `source` reads
   model::Shard shard = {};        // what of it `config` and `source` are; the rest is of all
   model::ModelConfig whole = {};  // of all ranks, where there are several
 

@@ -169,6 +169,13 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
   return result;
 }
 
+Safetensors Safetensors::hold(std::vector<std::byte> bytes, const std::string& where) {
+  auto held = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  Safetensors result = parse(*held, where);
+  result.held_ = std::move(held);
+  return result;
+}
+
 Safetensors Safetensors::parse(std::span<const std::byte> bytes, const std::string& where) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const size_t n_header = header_bytes(text, where);

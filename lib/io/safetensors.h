@@ -47,6 +47,8 @@ class Safetensors {
   /// errors   kind input at `where`: header length, JSON, types, wrong sizes or offsets, tensors
   ///          that overlap, a truncated file
   static Safetensors parse(std::span<const std::byte> bytes, const std::string& where);
+  /// The same of bytes that the result and its copies keep.
+  static Safetensors hold(std::vector<std::byte> bytes, const std::string& where);
 
   const std::string& where() const { return where_; }
   const std::vector<TensorEntry>& entries() const { return entries_; }  // in file order
@@ -57,7 +59,7 @@ class Safetensors {
   TensorView tensor(const TensorEntry& entry) const;
 
   size_t data_bytes() const { return data_.size(); }
-  /// Releases the physical pages of this file; does nothing after parse().
+  /// Releases the physical pages of this file; does nothing where that is in memory.
   void drop_pages() const;
   /// Copies bytes of a tensor of this file, from byte `begin` of it on, past the mapping.
   /// errors  kind input: the file has become shorter, or cannot be read
@@ -65,7 +67,8 @@ class Safetensors {
 
  private:
   std::string where_;
-  std::shared_ptr<const MappedFile> file_;  // null after parse()
+  std::shared_ptr<const MappedFile> file_;              // null of one in memory
+  std::shared_ptr<const std::vector<std::byte>> held_;  // after hold()
   std::span<const std::byte> data_;
   std::vector<TensorEntry> entries_;
   std::map<std::string, size_t, std::less<>> by_name_;

@@ -19,15 +19,6 @@ constexpr size_t kNameBytes = 64;
 /// Ranks of a test may share a GPU, which NCCL refuses.
 bool may_share() { return std::getenv("TANDEM_RANKS_SHARE_GPU") != nullptr; }
 
-/// Every rank's value of a type that is bytes.
-template <class T>
-std::vector<T> from_all(Group& group, const T& mine) {
-  std::vector<T> all(static_cast<size_t>(group.size()));
-  all[static_cast<size_t>(group.rank())] = mine;
-  group.gather(reinterpret_cast<std::byte*>(all.data()), sizeof(T));
-  return all;
-}
-
 using Name = std::array<char, kNameBytes>;
 
 Name name_of(const std::string& text) {
@@ -44,10 +35,10 @@ size_t DeviceComm::inbox_bytes(int n_ranks) {
 }
 
 DeviceComm::DeviceComm(std::shared_ptr<Group> group, int device)
-    : group_(std::move(group)), device_(device), abort_(sizeof(uint32_t)) {
+    : GroupComm(std::move(group)), device_(device), abort_(sizeof(uint32_t)) {
   cuda::use_device(device_);
   std::memset(abort_.data(), 0, abort_.size());
-  const std::vector<Name> gpus = from_all(*group_, name_of(cuda::unique_name(device_)));
+  const std::vector<Name> gpus = group_->from_all(name_of(cuda::unique_name(device_)));
   bool shared = false;
   for (size_t a = 0; a < gpus.size(); ++a)
     for (size_t b = 0; b < a; ++b)
@@ -74,7 +65,7 @@ std::vector<void*> DeviceComm::see_all(void* own, std::string& why_not) {
     Name host;
   };
   const std::vector<Offer> offers =
-      from_all(*group_, Offer{cuda::share_memory(own), name_of(host_name())});
+      group_->from_all(Offer{cuda::share_memory(own), name_of(host_name())});
   std::vector<void*> all;
   std::string failed;
   for (int r = 0; r < size(); ++r) {
@@ -86,7 +77,7 @@ std::vector<void*> DeviceComm::see_all(void* own, std::string& why_not) {
     else if (void* const p = cuda::open_shared(device_, offer.handle, failed); p != nullptr)
       opened_.push_back(all.back() = p);
   }
-  for (const Name& why : from_all(*group_, name_of(failed)))
+  for (const Name& why : group_->from_all(name_of(failed)))
     if (why[0] != '\0') why_not = why.data();
   return why_not.empty() ? all : std::vector<void*>();
 }

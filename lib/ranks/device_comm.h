@@ -7,9 +7,8 @@
 
 #include "kernels/ranks/add_parts.h"
 #include "kernels/ranks/peer_sum.h"
-#include "ranks/group.h"
+#include "ranks/group_comm.h"
 #include "ranks/nccl.h"
-#include "tensor/comm.h"
 #include "tensor/cuda.h"
 
 namespace tandem::ranks {
@@ -17,7 +16,7 @@ namespace tandem::ranks {
 /// Ranks that each compute on a GPU. Small sums go by memory that the GPUs write for each other,
 /// where the link allows that, large ones by NCCL: whichever was faster for their size when the
 /// ranks met.
-class DeviceComm final : public Comm {
+class DeviceComm final : public GroupComm {
  public:
   /// Numbers that the inboxes hold of each rank.
   static constexpr int64_t kCapacity = int64_t{1} << 18;
@@ -27,14 +26,7 @@ class DeviceComm final : public Comm {
   DeviceComm(std::shared_ptr<Group> group, int device);
   ~DeviceComm() override;
 
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
   void sum(const Tensor& x, Stream stream) override;
-  double sum_of(double mine) override { return group_->sum_of(mine); }
-  double of_rank0(double mine) override { return group_->agree(mine); }
-  void gather_on_host(std::byte* all, size_t part_bytes) override {
-    group_->gather(all, part_bytes);
-  }
   void gather(void* all, size_t part_bytes, Stream stream) override;
   Tensor parts(int set, int64_t rows, int64_t width) override;
   void reserve_parts(int64_t numbers) override;
@@ -62,7 +54,6 @@ class DeviceComm final : public Comm {
   /// Of one of several runs in a graph.
   double seconds_of(cuda::Queue& queue, const std::function<void(int i)>& run);
 
-  std::shared_ptr<Group> group_;
   int device_;
   std::unique_ptr<Nccl> nccl_;  // null where ranks share a GPU
   void* inbox_ = nullptr;       // and the turns after it

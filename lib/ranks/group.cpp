@@ -307,20 +307,13 @@ std::string Group::agree_text(const std::string& mine) {
   return text;
 }
 
-std::vector<double> Group::numbers_of_all(double mine) {
-  std::vector<double> all(static_cast<size_t>(size()));
-  all[static_cast<size_t>(rank())] = mine;
-  gather(reinterpret_cast<std::byte*>(all.data()), sizeof mine);
-  return all;
-}
-
 double Group::sum_of(double mine) {
   double sum = 0;
-  for (const double x : numbers_of_all(mine)) sum += x;
+  for (const double x : from_all(mine)) sum += x;
   return sum;
 }
 
-double Group::least_of(double mine) { return std::ranges::min(numbers_of_all(mine)); }
+double Group::least_of(double mine) { return std::ranges::min(from_all(mine)); }
 
 bool Group::agree_interrupted() {
   const bool asked = events_.interrupted && events_.interrupted();

@@ -32,8 +32,8 @@ class Group {
   struct Events {
     /// Whether a signal has asked this process for an end.
     Interrupted interrupted = {};
-    /// The run has failed, and this process did not notice for some seconds (it waits for a GPU, or
-    /// computes): reports it and ends the process.
+    /// The run has failed, and this process is still there some seconds later (it waits for a GPU,
+    /// or computes): reports it and ends the process.
     std::function<void(const Error&)> stuck = {};
   };
 
@@ -70,6 +70,14 @@ class Group {
     broadcast(std::as_writable_bytes(std::span(&mine, 1)));
     return mine;
   }
+  /// Every rank's value of a type that is bytes.
+  template <class T>
+  std::vector<T> from_all(const T& mine) {
+    std::vector<T> all(static_cast<size_t>(size()));
+    all[static_cast<size_t>(rank())] = mine;
+    gather(reinterpret_cast<std::byte*>(all.data()), sizeof(T));
+    return all;
+  }
   /// Rank 0's text, to all.
   std::string agree_text(const std::string& mine);
   /// The sum of all ranks' numbers, in the order of ranks, and the least of them.
@@ -105,7 +113,6 @@ class Group {
     std::function<std::span<const std::byte>(size_t sent)> ready = {};
   };
 
-  std::vector<double> numbers_of_all(double mine);
   void join(const Facts& facts);
   void receive_ranks(const Facts& facts);
   void visit_rank0(const Facts& facts);

@@ -1,32 +1,21 @@
 #pragma once
 #include <memory>
 
-#include "ranks/group.h"
-#include "tensor/comm.h"
+#include "ranks/group_comm.h"
 
 namespace tandem::ranks {
 
 /// Ranks that compute on CPUs: numbers go by TCP.
-class HostComm final : public Comm {
+class HostComm final : public GroupComm {
  public:
-  explicit HostComm(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+  explicit HostComm(std::shared_ptr<Group> group) : GroupComm(std::move(group)) {}
 
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
   void sum(const Tensor& x, Stream /*stream*/) override {
     group_->sum({x.as<float>(), static_cast<size_t>(x.elements())});
-  }
-  double sum_of(double mine) override { return group_->sum_of(mine); }
-  double of_rank0(double mine) override { return group_->agree(mine); }
-  void gather_on_host(std::byte* all, size_t part_bytes) override {
-    group_->gather(all, part_bytes);
   }
   void gather(void* all, size_t part_bytes, Stream /*stream*/) override {
     group_->gather(static_cast<std::byte*>(all), part_bytes);
   }
-
- private:
-  std::shared_ptr<Group> group_;
 };
 
 }  // namespace tandem::ranks

@@ -84,7 +84,8 @@ std::string first_host(const std::string& list) {
 Place find_place(const Asked& asked, const Environment& environment) {
   Place p{.rendezvous = asked.rendezvous, .timeout_s = asked.timeout_s};
   const Launcher* const l = find_launcher(environment);
-  if (asked.rank.has_value() != asked.world_size.has_value() && l == nullptr)
+  const bool is_half = asked.rank.has_value() != asked.world_size.has_value() && l == nullptr;
+  if (is_half && (asked.meets || asked.rank))
     throw recipe_error(asked.rank ? "run.world_size" : "run.rank",
                        "is not set, but {} is, and no launcher's variables say",
                        asked.rank ? "run.rank" : "run.world_size")

@@ -1,4 +1,5 @@
 // Ranks that train one model together.
+#include <algorithm>
 #include <csignal>
 
 #include "cli/rank_runs.h"
@@ -97,6 +98,35 @@ TEST_SUITE("cli/rank_training") {
     CHECK(all[0].status == 0);
     CHECK(has(all[0].err, "the first step has 1 micro-batch for 2 ranks"));
     CHECK(steps_of(folder / "two") == steps_of(folder / "one"));
+  }
+
+  TEST_CASE(
+      "a signal to a rank ends all at one step, which is saved, though one has no part in it") {
+    const Words few = {"-s", "train.batch=1",          "-s", "train.steps=100000",
+                       "-s", "train.save_every=100000"};
+    for (const int asked : {0, 1}) {
+      CAPTURE(asked);
+      const TemporaryFolder folder;
+      const auto data = write_records(folder);
+      const auto run = folder / "run";
+      const auto all = run_ranks(2, training(data, run, few),
+                                 {.change =
+                                      [&](int r, Launch& launch) {
+                                        if (r != asked) return;
+                                        launch.signal = SIGINT;
+                                        launch.signal_when = [&] {
+                                          const auto metrics = run / "metrics.jsonl";
+                                          return std::filesystem::exists(metrics) &&
+                                                 std::ranges::count(file_text(metrics), '\n') > 3;
+                                        };
+                                      },
+                                  .tool = "s2ft-train"});
+      CAPTURE(all[0].err);
+      CHECK(all[0].status == 130);
+      CHECK(all[1].status == 130);
+      const auto last = fmt::format("step-{:06}.safetensors", steps_of(run).size());
+      CHECK(std::filesystem::exists(run / last));
+    }
   }
 
   TEST_CASE("a rank that is killed ends the run, which goes on to the same bits") {

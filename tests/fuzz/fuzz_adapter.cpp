@@ -93,8 +93,9 @@ void read_peft(std::span<const uint8_t> input) {
   const auto tensors = input.subspan(std::min(input.size(), text.size() + 1));
   // Aligned as a file's are.
   const std::vector<uint8_t> copy(tensors.begin(), tensors.end());
-  const auto adapter = model::LowRankAdapter::parse(std::as_bytes(std::span(copy)), "fuzz", text,
-                                                    fuzz::state_model().config);
+  const auto adapter =
+      model::LowRankAdapter::parse(io::Safetensors::parse(std::as_bytes(std::span(copy)), "fuzz"),
+                                   text, fuzz::state_model().config);
   merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
     adapter.merge(weight, 0, 0, shape[0], rows);  // products of finite numbers may overflow
   });
@@ -108,8 +109,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const decode::ModelFiles& files = fuzz::state_model();
   return fuzz::run(ErrorKind::input, [&] {
     if (size > 0 && data[0] == '{') return read_peft({data, size});
-    const auto adapter = model::Adapter::parse(std::as_bytes(std::span(data, size)), "fuzz",
-                                               files.config, {files.name, files.fingerprint});
+    const auto adapter =
+        model::Adapter::parse(io::Safetensors::parse(std::as_bytes(std::span(data, size)), "fuzz"),
+                              files.config, {files.name, files.fingerprint});
     static_cast<void>(adapter.info());
     merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
       adapter.replace(weight, 0, 0, shape[0], DType::f32, rows.data());

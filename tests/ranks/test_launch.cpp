@@ -37,6 +37,10 @@ TEST_SUITE("ranks/launch") {
     CHECK(error_text([] { place_of({.rank = 1}, {}); }) ==
           "run.world_size: is not set, but run.rank is, and no launcher's variables say");
     CHECK(error_text([] { place_of({.world_size = 2}, {}); }).starts_with("run.rank: is not set"));
+    const Place planned = place_of({.world_size = 2, .meets = false}, {});
+    CHECK(planned.rank == 0);
+    CHECK(planned.size == 2);
+    CHECK(planned.rendezvous == "");
     CHECK(error_text([] { place_of({.rank = 3, .world_size = 3, .rendezvous = "x:1"}, {}); }) ==
           "run.rank: is 3, expected 0 to 2: there are 3 ranks");
     CHECK(error_text([] { place_of({.rank = 0, .world_size = 2}, {}); }) ==

@@ -147,16 +147,15 @@ Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const A
   return adapter;
 }
 
-Adapter Adapter::parse(std::span<const std::byte> bytes, const std::string& where,
-                       const ModelConfig& config, const AdapterBase& base) {
-  Adapter adapter = parse_part(bytes, where, config, base);
+Adapter Adapter::parse(io::Safetensors file, const ModelConfig& config, const AdapterBase& base) {
+  Adapter adapter = parse_part(std::move(file), config, base);
   adapter.check_any();
   return adapter;
 }
 
-Adapter Adapter::parse_part(std::span<const std::byte> bytes, const std::string& where,
-                            const ModelConfig& config, const AdapterBase& base) {
-  return {io::Safetensors::parse(bytes, where), config, base, OtherBase::refused};
+Adapter Adapter::parse_part(io::Safetensors file, const ModelConfig& config,
+                            const AdapterBase& base) {
+  return {std::move(file), config, base, OtherBase::refused};
 }
 
 void Adapter::check_any() const {

@@ -69,12 +69,11 @@ class Adapter {
   ///          damaged: shapes, order and range of an index, parts of heads, non-finite values
   static Adapter open(const std::filesystem::path& folder, const ModelConfig& config,
                       const AdapterBase& base, OtherBase other = OtherBase::refused);
-  /// The tensors alone; `bytes` must outlive the result.
-  static Adapter parse(std::span<const std::byte> bytes, const std::string& where,
-                       const ModelConfig& config, const AdapterBase& base);
+  /// The tensors alone.
+  static Adapter parse(io::Safetensors file, const ModelConfig& config, const AdapterBase& base);
   /// The same of a part of one, which may hold nothing.
-  static Adapter parse_part(std::span<const std::byte> bytes, const std::string& where,
-                            const ModelConfig& config, const AdapterBase& base);
+  static Adapter parse_part(io::Safetensors file, const ModelConfig& config,
+                            const AdapterBase& base);
 
   AdapterInfo info() const;
   bool holds(Weight weight, int layer) const { return slices_.contains({weight, layer}); }

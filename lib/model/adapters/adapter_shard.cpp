@@ -40,7 +40,7 @@ std::vector<float> columns_of(std::span<const float> rows, int64_t width, int64_
 }
 
 Adapter shard_slices(const Adapter& adapter, const std::string& name, const ModelConfig& whole,
-                     const Shard& shard, std::vector<std::byte>& bytes) {
+                     const Shard& shard) {
   std::vector<OwnedSlice> own;
   for (int layer = 0; layer < whole.n_layers; ++layer)
     for (const Weight w : adapter_weights()) {
@@ -60,13 +60,12 @@ Adapter shard_slices(const Adapter& adapter, const std::string& name, const Mode
       own.push_back(std::move(slice));
     }
   const AdapterInfo info = adapter.info();
-  bytes = adapter_bytes(info, slice_views(own));
-  return Adapter::parse_part(bytes, name, config_of(whole, shard), info.base);
+  return Adapter::parse_part(io::Safetensors::hold(adapter_bytes(info, slice_views(own)), name),
+                             config_of(whole, shard), info.base);
 }
 
 LowRankAdapter shard_factors(const LowRankAdapter& adapter, const std::string& name,
-                             const ModelConfig& whole, const Shard& shard,
-                             std::vector<std::byte>& bytes) {
+                             const ModelConfig& whole, const Shard& shard) {
   if (adapter.scales_rows())
     throw recipe_error("model.adapters",
                        "'{}' is of DoRA, which measures whole rows, of which each rank has a part",
@@ -103,21 +102,23 @@ LowRankAdapter shard_factors(const LowRankAdapter& adapter, const std::string& n
   const nlohmann::json said = {{"peft_type", "LORA"},     {"r", 1},
                                {"lora_alpha", 1},         {"rank_pattern", ranks},
                                {"alpha_pattern", alphas}, {"target_modules", paths}};
-  bytes = io::safetensors_bytes(tensors, {{"format", "pt"}});
-  return LowRankAdapter::parse(bytes, name, said.dump(), config_of(whole, shard));
+  return LowRankAdapter::parse(
+      io::Safetensors::hold(io::safetensors_bytes(tensors, {{"format", "pt"}}), name), said.dump(),
+      config_of(whole, shard));
 }
 
 }  // namespace
 
 NamedAdapter shard_adapter(const NamedAdapter& named, const ModelConfig& whole,
                            const Shard& shard) {
-  std::vector<std::byte> bytes;
   const auto* slices = std::get_if<Adapter>(named.adapter.get());
-  AnyAdapter part = slices != nullptr
-                        ? AnyAdapter(shard_slices(*slices, named.name, whole, shard, bytes))
-                        : AnyAdapter(shard_factors(std::get<LowRankAdapter>(*named.adapter),
-                                                   named.name, whole, shard, bytes));
-  return named_in_memory(named.name, std::move(bytes), std::move(part), named.weight);
+  const AnyAdapter part = slices != nullptr
+                              ? AnyAdapter(shard_slices(*slices, named.name, whole, shard))
+                              : AnyAdapter(shard_factors(std::get<LowRankAdapter>(*named.adapter),
+                                                         named.name, whole, shard));
+  return {.name = named.name,
+          .adapter = std::make_shared<const AnyAdapter>(part),
+          .weight = named.weight};
 }
 
 }  // namespace tandem::model

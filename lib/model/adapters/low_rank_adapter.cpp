@@ -52,9 +52,10 @@ LowRankAdapter LowRankAdapter::open(const fs::path& folder, const ModelConfig& c
           io::read_file(folder / kPeftConfigFile, kMaxConfigBytes), config};
 }
 
-LowRankAdapter LowRankAdapter::parse(std::span<const std::byte> bytes, const std::string& where,
-                                     std::string_view config_text, const ModelConfig& config) {
-  return {io::Safetensors::parse(bytes, where), where, config_text, config};
+LowRankAdapter LowRankAdapter::parse(io::Safetensors file, std::string_view config_text,
+                                     const ModelConfig& config) {
+  const std::string where = file.where();
+  return {std::move(file), where, config_text, config};
 }
 
 LowRankAdapter::LowRankAdapter(io::Safetensors file, const std::string& where,

@@ -41,9 +41,9 @@ class LowRankAdapter {
   /// errors   kind input: missing, pickled, of another type or model, damaged: missing or unknown
   ///          tensors, shapes, non-finite values; as parse_low_rank_config
   static LowRankAdapter open(const std::filesystem::path& folder, const ModelConfig& config);
-  /// The tensors alone; `bytes` must outlive the result.
-  static LowRankAdapter parse(std::span<const std::byte> bytes, const std::string& where,
-                              std::string_view config_text, const ModelConfig& config);
+  /// The tensors alone.
+  static LowRankAdapter parse(io::Safetensors file, std::string_view config_text,
+                              const ModelConfig& config);
 
   bool holds(Weight weight, int layer) const { return matrices_.contains({weight, layer}); }
   /// Whether it is of DoRA: its rows are scaled, so that its change depends on the base's weights.

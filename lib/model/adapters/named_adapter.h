@@ -1,7 +1,6 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "model/adapters/any_adapter.h"
 
@@ -13,9 +12,5 @@ struct NamedAdapter {
   std::shared_ptr<const AnyAdapter> adapter;
   float weight = 1;  // what it changes is multiplied by
 };
-
-/// The same of an adapter that reads `bytes`, and keeps them.
-NamedAdapter named_in_memory(const std::string& name, std::vector<std::byte> bytes,
-                             AnyAdapter adapter, float weight = 1);
 
 }  // namespace tandem::model

@@ -36,8 +36,8 @@ class Tensors {
     std::vector<std::byte>& memory = memory_.emplace_back(bytes.begin(), bytes.end());
     views_.push_back({name, DType::i32, {std::ssize(index)}, memory});
   }
-  std::vector<std::byte> bytes(const std::map<std::string, std::string>& metadata = {}) const {
-    return io::safetensors_bytes(views_, metadata);
+  io::Safetensors file(const std::map<std::string, std::string>& metadata) const {
+    return io::Safetensors::hold(io::safetensors_bytes(views_, metadata), "a synthetic adapter");
   }
 
  private:
@@ -60,7 +60,7 @@ std::vector<int32_t> some_features(int64_t features, int unit, double share, Phi
 }
 
 Adapter slices(const SyntheticAdapter& shape, const ModelConfig& config, const AdapterBase& base,
-               uint64_t seed, std::vector<std::byte>& bytes) {
+               uint64_t seed) {
   Tensors tensors(seed);
   PhiloxStream draw(seed);
   for (int layer = 0; layer < config.n_layers; ++layer)
@@ -77,17 +77,16 @@ Adapter slices(const SyntheticAdapter& shape, const ModelConfig& config, const A
       tensors.add(adapter_prefix(weight, layer) + "value",
                   columns ? io::Shape{all[0], n} : io::Shape{n, all[1]});
     }
-  bytes = tensors.bytes({{kAdapterFormatKey, kAdapterFormat},
-                         {kAdapterVersionKey, kAdapterVersion},
-                         {kAdapterModeKey, kAdapterMode},
-                         {kAdapterBaseKey, base.name},
-                         {kAdapterFingerprintKey, base.fingerprint},
-                         {kAdapterStepsKey, "0"}});
-  return Adapter::parse(bytes, "a synthetic adapter", config, base);
+  return Adapter::parse(tensors.file({{kAdapterFormatKey, kAdapterFormat},
+                                      {kAdapterVersionKey, kAdapterVersion},
+                                      {kAdapterModeKey, kAdapterMode},
+                                      {kAdapterBaseKey, base.name},
+                                      {kAdapterFingerprintKey, base.fingerprint},
+                                      {kAdapterStepsKey, "0"}}),
+                        config, base);
 }
 
-LowRankAdapter factors(const SyntheticAdapter& shape, const ModelConfig& config, uint64_t seed,
-                       std::vector<std::byte>& bytes) {
+LowRankAdapter factors(const SyntheticAdapter& shape, const ModelConfig& config, uint64_t seed) {
   Tensors tensors(seed);
   const std::array targets = {Weight::wq, Weight::wk, Weight::wv, Weight::w_up, Weight::w_down};
   std::vector<std::string> names;
@@ -100,22 +99,20 @@ LowRankAdapter factors(const SyntheticAdapter& shape, const ModelConfig& config,
       tensors.add(factor_name(module_path(w, layer), kFactorB), {all[0], shape.rank});
     }
   }
-  bytes = tensors.bytes({{"format", "pt"}});
   const nlohmann::json said = {{"peft_type", "LORA"},
                                {"r", shape.rank},
                                {"lora_alpha", shape.rank},
                                {"target_modules", names}};
-  return LowRankAdapter::parse(bytes, "a synthetic adapter", said.dump(), config);
+  return LowRankAdapter::parse(tensors.file({{"format", "pt"}}), said.dump(), config);
 }
 
 }  // namespace
 
 NamedAdapter synthetic_adapter(const SyntheticAdapter& shape, const std::string& name,
                                const ModelConfig& config, const AdapterBase& base, uint64_t seed) {
-  std::vector<std::byte> bytes;
-  AnyAdapter adapter = shape.low_rank ? AnyAdapter(factors(shape, config, seed, bytes))
-                                      : AnyAdapter(slices(shape, config, base, seed, bytes));
-  return named_in_memory(name, std::move(bytes), std::move(adapter));
+  const AnyAdapter adapter = shape.low_rank ? AnyAdapter(factors(shape, config, seed))
+                                            : AnyAdapter(slices(shape, config, base, seed));
+  return {.name = name, .adapter = std::make_shared<const AnyAdapter>(adapter), .weight = 1};
 }
 
 }  // namespace tandem::model

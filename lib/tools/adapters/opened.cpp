@@ -86,10 +86,11 @@ void add_extracted(OpenedAdapters& opened, const std::string& tuned,
       [&](int64_t n) { add_read(progress, n); });
   const model::AdapterBase of{base.name, base.fingerprint};
   const nlohmann::json selection = {{"strategy", "extracted"}, {"tuned", files.fingerprint}};
-  opened.extracted =
+  auto tensors =
       model::adapter_bytes({.base = of, .selection = selection.dump()}, model::slice_views(slices));
   opened.paths = {tuned};
-  opened.adapters = {{model::Adapter::parse(opened.extracted, tuned, base.config, of)}};
+  opened.adapters = {
+      {model::Adapter::parse(io::Safetensors::hold(std::move(tensors), tuned), base.config, of)}};
 }
 
 void check_apart(const AdapterRecipe& recipe, const OpenedAdapters& opened) {

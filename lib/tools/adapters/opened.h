@@ -19,7 +19,6 @@ struct OpenedAdapters {
   uint64_t seed = 0;               // of a synthetic model
   std::vector<std::string> paths;  // as messages name them
   std::vector<model::WeightedAdapter> adapters;
-  std::vector<std::byte> extracted = {};  // the tensors of an adapter that is in no file
 
   /// The base's weights with those of the adapters.
   std::unique_ptr<model::WeightSource> merged() const { return merged_with(adapters); }

@@ -145,21 +145,14 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   }
   j.update(facts);
   j.update(cli::memory_json(plan_, limits));
-  std::string ranks;
-  if (!target_.shard.whole()) {
-    const auto& card = limits.plan_for;
-    const auto kinds = cli::rank_kinds(target_, target_spec_);
-    const cli::RankTraffic traffic =
-        cli::rank_traffic(target_, batch_size(run_, static_cast<size_t>(target_spec_.max_seqs)),
-                          card ? &*card : nullptr);
-    ranks = cli::rank_lines(kinds, traffic, target_spec_.device);
-    j["ranks"] = cli::rank_json(kinds, traffic, target_spec_.device);
-  }
+  const cli::RankPlan ranks = cli::rank_plan(
+      target_, target_spec_, batch_size(run_, static_cast<size_t>(target_spec_.max_seqs)), limits);
+  if (!ranks.kinds.empty()) j["ranks"] = ranks.json();
   cli::print_plan(
       cx,
       fmt::format("model    {}\n{}draft    {}{}{}{}\n{}{}{}{}\n", target_.name, cache, draft,
                   reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind), sparse, within,
-                  cli::gpu_line(limits), ranks, lines, cli::memory_lines(plan_, limits)),
+                  cli::gpu_line(limits), ranks.lines(), lines, cli::memory_lines(plan_, limits)),
       j, plan_, limits);
   return 0;
 }

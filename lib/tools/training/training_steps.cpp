@@ -44,20 +44,10 @@ std::vector<train::MicroBatch> TrainingRun::batches(int64_t step) {
 }
 
 train::LossSum TrainingRun::validate(train::Trainer& trainer) const {
-  train::LossSum all;
-  if (cx_.group()) {  // ranks take turns
-    std::vector<train::MicroBatch> batches;
-    for (const train::MicroPlan& p : divide(data_.validation(), data_.val, recipe_.train.batches))
-      batches.push_back(train::make_micro_batch(data_.validation(), p));
-    return trainer.loss(batches);
-  }
-  for (const train::MicroPlan& p : divide(data_.validation(), data_.val, recipe_.train.batches)) {
-    const train::MicroBatch batch = train::make_micro_batch(data_.validation(), p);
-    const train::LossSum part = trainer.loss({&batch, 1});
-    all.sum += part.sum;
-    all.n_tokens += part.n_tokens;
-  }
-  return all;
+  std::vector<train::MicroBatch> batches;  // of which ranks take turns
+  for (const train::MicroPlan& p : divide(data_.validation(), data_.val, recipe_.train.batches))
+    batches.push_back(train::make_micro_batch(data_.validation(), p));
+  return trainer.loss(batches);
 }
 
 bool TrainingRun::validates_at(int64_t step) const {
