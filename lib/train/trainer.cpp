@@ -129,6 +129,9 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
       TANDEM_CHECK(!m.listed(), "narrow states of a part of a matrix");
     });
   TANDEM_CHECK(spec_.n_ranks == (spec_.comm ? spec_.comm->size() : 1), "{} ranks", spec_.n_ranks);
+  if (spec_.comm)
+    sum_ = std::make_unique<GradientSum>(spec_.comm, gradient_buckets(set_, spec_.summed_at_once),
+                                         queue_.get());
   const auto n = static_cast<size_t>(set_.size);
   if (spec_.divides_moments())
     own_first_ = std::min(n, part_size_ * static_cast<size_t>(spec_.comm->rank()));
@@ -189,27 +192,34 @@ LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradi
   auto accumulate = ops::Accumulate::no;
   const float scale = 1.0f / static_cast<float>(loss.n_tokens);
   MicroBatchName name{.step = state_.steps};
+  const size_t last = last_own(batches);
+  const auto sum_layer = [&](int layer) { sum_->complete(layer); };
+  if (sum_) sum_->begin(gradient);
   for (size_t i = 0; i < batches.size(); ++i, ++name.batch) {
     if (!is_own(i)) continue;
-    loss.sum += backward_.run(batches[i], scale, gradient, name, accumulate);
+    const bool sums = sum_ && i == last && !gradient.empty();
+    loss.sum += backward_.run(batches[i], scale, gradient, name, accumulate,
+                              sums ? sum_layer : std::function<void(int)>());
     if (n_supervised({&batches[i], 1}) > 0) accumulate = ops::Accumulate::yes;
   }
   if (accumulate == ops::Accumulate::no)  // another rank has all that is supervised
     ops::clear(gradient.data(), static_cast<int64_t>(gradient.size()), exec_.stream());
-  sum_ranks(loss, gradient);
+  if (!sum_) return loss;
+  if (!gradient.empty()) sum_->finish();
+  loss.sum = spec_.comm->sum_of(loss.sum);  // while a GPU's sums are under way
   return loss;
+}
+
+size_t Trainer::last_own(std::span<const MicroBatch> batches) const {
+  size_t last = batches.size();
+  for (size_t i = 0; i < batches.size(); ++i)
+    if (is_own(i) && n_supervised(batches.subspan(i, 1)) > 0) last = i;
+  return last;
 }
 
 bool Trainer::is_own(size_t i) const {
   return !spec_.comm ||
          i % static_cast<size_t>(spec_.comm->size()) == static_cast<size_t>(spec_.comm->rank());
-}
-
-void Trainer::sum_ranks(LossSum& loss, std::span<float> gradient) {
-  if (!spec_.comm) return;
-  if (const auto n = static_cast<int64_t>(gradient.size()); n > 0)
-    spec_.comm->sum({gradient.data(), DType::f32, {n}, spec_.device}, exec_.stream());
-  loss.sum = spec_.comm->sum_of(loss.sum);  // while a GPU's sum is under way
 }
 
 LossSum Trainer::gradients(std::span<const MicroBatch> batches) { return run(batches, gradient_); }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/backward/backward.h"
+#include "train/gradient_sum.h"
 #include "train/schedule.h"
 
 namespace tandem::train {
@@ -35,6 +36,7 @@ struct TrainerSpec {
   /// the moments, narrow ones apart; of a plan their number alone.
   int n_ranks = 1;
   std::shared_ptr<Comm> comm = nullptr;
+  int64_t summed_at_once = GradientSum::kBucket;  // numbers of a gradient, at least
 
   BackwardSpec backward() const {
     return {config, dtype, max_rows, head_rows, recompute, interrupted, device};
@@ -143,8 +145,8 @@ class Trainer {
   LossSum run(std::span<const MicroBatch> batches, std::span<float> gradient);
   /// Whether the i-th micro-batch of a step is this rank's.
   bool is_own(size_t i) const;
-  /// The sums over ranks of a loss and a gradient.
-  void sum_ranks(LossSum& loss, std::span<float> gradient);
+  /// The last one of this rank that has supervised rows; their number where none has.
+  size_t last_own(std::span<const MicroBatch> batches) const;
   void copy_out(void* to, const void* from, size_t bytes) const;
   void step_in_place(const ops::AdamW& by, float gradient_scale);
   /// The values that this rank has the moments of, and those that other ranks have stepped.
@@ -158,9 +160,10 @@ class Trainer {
   model::Llama model_;
   kv::Cache cache_;
   Backward backward_;
-  std::span<float> gradient_;  // [set.size]
-  std::span<float> start_;     // [set.size] or empty: the model's own values
-  size_t part_size_ = 0;       // of ranks; the last ones may have less
+  std::unique_ptr<GradientSum> sum_;  // null: one rank
+  std::span<float> gradient_;         // [set.size]
+  std::span<float> start_;            // [set.size] or empty: the model's own values
+  size_t part_size_ = 0;              // of ranks; the last ones may have less
   size_t own_first_ = 0, own_size_ = 0;
   double* square_sums_ = nullptr;  // of a GPU
   State state_;

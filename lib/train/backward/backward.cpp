@@ -71,7 +71,8 @@ const int32_t* Backward::placed(std::span<const int32_t> list, int32_t* place) c
 }
 
 double Backward::run(const MicroBatch& batch, float scale, std::span<float> gradient,
-                     const MicroBatchName& name, ops::Accumulate accumulate) {
+                     const MicroBatchName& name, ops::Accumulate accumulate,
+                     const std::function<void(int layer)>& on_layer) {
   n_rows_ = static_cast<int64_t>(batch.tokens.size());
   TANDEM_CHECK(n_rows_ <= spec_.max_rows && batch.targets.size() == batch.tokens.size() &&
                    !batch.document_begin.empty() && batch.document_begin.front() == 0 &&
@@ -99,11 +100,13 @@ double Backward::run(const MicroBatch& batch, float scale, std::span<float> grad
                           : std::span<const model::LayerActivations>{});
   const auto n_supervised = static_cast<int64_t>(rows.size());
   head({placed(rows, buffers_.rows), placed(targets, buffers_.targets), n_supervised}, scale);
+  if (on_layer) on_layer(spec_.config.n_layers);
   for (int i = spec_.config.n_layers; backward && i-- > frontier_.first();) {
     poll(spec_.interrupted);
     const model::LayerActivations kept = activations(i, step);
     ffn(i, kept);
     if (frontier_.layers[static_cast<size_t>(i)].middle) attention(i, kept, step);
+    if (on_layer) on_layer(i);
   }
   if (backward && set_.embedding.trained()) embedding(batch.tokens);
   return sum_of_losses(n_supervised);

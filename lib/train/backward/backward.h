@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -37,8 +38,11 @@ class Backward {
   /// Of a micro-batch without any nothing is done.
   /// shapes   gradient [set.size] on the run's device
   /// name     of what dropout draws
+  /// on_layer called when all of the gradient that the pass writes down to a layer is on its way;
+  ///          n_layers: that of the head
   double run(const MicroBatch& batch, float scale, std::span<float> gradient,
-             const MicroBatchName& name = {}, ops::Accumulate accumulate = ops::Accumulate::yes);
+             const MicroBatchName& name = {}, ops::Accumulate accumulate = ops::Accumulate::yes,
+             const std::function<void(int layer)>& on_layer = {});
   /// Low-rank factors are these from now on; of sets without any does nothing.
   /// shapes   values [set.size] on the run's device, which must outlive their use
   void publish(std::span<const float> values) {
