@@ -45,11 +45,30 @@ bool is_enough(size_t n, double measured_ms, const MeasureRules& rules) {
          (runs >= rules.min_runs && measured_ms >= 1e3 * rules.min_seconds);
 }
 
+/// Whether what there is of them says enough, or no more time may be spent.
+class Patience {
+ public:
+  explicit Patience(const MeasureRules& rules) : rules_(rules) {}
+
+  bool ends(std::span<const double> ms, double measured_ms) {
+    if (!is_enough(ms.size(), measured_ms, rules_)) return false;
+    if (std::ssize(ms) >= rules_.max_runs || measured_ms >= 1e3 * rules_.max_seconds) return true;
+    if (ms.size() < next_) return false;
+    next_ = ms.size() + ms.size() / 4 + 1;  // judging sorts all of them
+    return steadiness(ms).is_steady();
+  }
+
+ private:
+  const MeasureRules& rules_;
+  size_t next_ = 0;  // samples when they are judged again
+};
+
 }  // namespace
 
 Samples measure(const Body& body, const MeasureRules& rules, const Body& before_each) {
   Samples s = warm_up(body, rules, before_each);
-  for (double total = 0; !is_enough(s.ms.size(), total, rules);) {
+  Patience patience(rules);
+  for (double total = 0; !patience.ends(s.ms, total);) {
     s.ms.push_back(time_ms(body, s.runs_per_sample, before_each, rules));
     total += s.ms.back() * s.runs_per_sample;
   }

@@ -12,6 +12,7 @@ struct MeasureRules {
   double warmup_tolerance = 0.01;  // settled: two successive medians differ by less than this share
   int min_runs = 10;
   double min_seconds = 3.0;     // of measured time
+  double max_seconds = 0;       // of samples that are not steady: more are taken until then
   int max_runs = 10000;         // records cap their samples there
   double min_sample_ms = 0.02;  // shorter bodies are repeated within a sample; 20 us is some
                                 // 500 times the cost of reading the clock

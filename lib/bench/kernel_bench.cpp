@@ -50,6 +50,7 @@ Record kernel_record(const KernelCase& c, const Ceilings& ceilings) {
 Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings& ceilings) {
   Record record = kernel_record(c, ceilings);
   record.set_timing("step", r.samples);
+  record.set_steady("step", r.samples);
   record.set_roofline(c.work, r.roofline);
   record.set_memory("cpu", "planned_peak", c.memory_bytes);
   if (r.baseline) {
@@ -87,7 +88,8 @@ std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) 
       c.shape,
       dtype_name(c.dtype),
       fmt::format("{:.4g}", s.p50),
-      fmt::format("{:.1f}", 100 * s.stddev / s.mean),
+      fmt::format("{:.1f}{}", 100 * s.stddev / s.mean,
+                  steadiness(r.samples.ms).is_steady() ? "" : " (not steady)"),
       fmt::format("{:.1f}", r.roofline.achieved_gbps),
       read <= 1 ? percent(read) : "",
       computes ? fmt::format("{:.0f}", r.roofline.achieved_gflops) : "",

@@ -122,6 +122,8 @@ int ModelCase::max_tokens() const {
 MeasureRules ModelCase::rules() const {
   // Who asks for few runs has long ones: no more of them for warming up.
   MeasureRules rules{.min_runs = bench.min_runs, .min_seconds = bench.min_time};
+  constexpr double kPatience = 5;
+  rules.max_seconds = bench.max_time > 0 ? bench.max_time : kPatience * bench.min_time;
   rules.max_warmup = std::min(rules.max_warmup, bench.min_runs);
   rules.agree = agree_on_time;
   return rules;

@@ -59,7 +59,7 @@ struct ModelBench {
   recipe::TokenCount new_tokens{64};
   bool random_kv = false;
   int min_runs = 10;
-  recipe::Duration min_time{3.0};
+  recipe::Duration min_time{3.0}, max_time{0};
   AdapterBench adapters = {};
 
   template <class V>
@@ -72,6 +72,8 @@ struct ModelBench {
     v("random_kv", random_kv, "decode over random keys and values instead of a prefilled prompt");
     v("min_runs", min_runs, at_least(1).up_to(10000), "measured runs, at least");
     v("min_time", min_time, at_least(0), "measured time, at least");
+    v("max_time", max_time, at_least(0),
+      "measured time of samples that are not steady, at most; 0 = 5 times bench.min_time");
   }
   void check(recipe::Problems& p) const;
   bool has(ModelPhase phase) const;

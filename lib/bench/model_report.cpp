@@ -19,6 +19,14 @@ Speed speed_of(const PhaseResult& r, const Summary& s) {
   return {mean, mean * s.stddev / s.mean};
 }
 
+/// Of samples that are not steady a mean and its deviation say nothing.
+std::string speed_cell(const PhaseResult& r, const Summary& s) {
+  if (!steadiness(r.samples.ms).is_steady())
+    return fmt::format("{:.3g} at p50 (not steady)", 1e3 * r.tokens / s.p50);
+  const Speed speed = speed_of(r, s);
+  return fmt::format("{:.4g} +- {:.2g}", speed.mean, speed.stddev);
+}
+
 bool is_whole_model(ModelPhase phase) {
   return phase == ModelPhase::prefill || phase == ModelPhase::decode;
 }
@@ -78,7 +86,8 @@ std::string percent(double share) {
 }
 
 std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceilings) {
-  std::string text;
+  std::string text = steadiness(r.samples.ms).text();
+  if (!text.empty()) return text;
   if (r.phase == ModelPhase::load && ceilings.copy_in_gbps > 0)
     return fmt::format("limit: {:.1f} GB/s from pinned host memory", ceilings.copy_in_gbps);
   if (c.bench.adapters.n > 0 && (is_whole_model(r.phase) || r.phase == ModelPhase::switching))
@@ -172,6 +181,7 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
   record.group("model") = model.group;
   record.group("workload") = workload(c, r.phase);
   record.set_timing(timing_name(r.phase), r.samples);
+  record.set_steady(timing_name(r.phase), r.samples);
   const Summary s = summarize(r.samples.ms);
   if (r.phase == ModelPhase::prefill)
     record.group("throughput") = {{"prefill_tok_s", speed_of(r, s).mean}, {"scope", "model_only"}};
@@ -238,7 +248,6 @@ std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& mode
                                    size_t peak_bytes) {
   const Summary s = summarize(r.samples.ms);
   const Roofline roof = roofline(r.work, s.p50, ceilings_of(r.phase, ceilings), c.dtype);
-  const Speed speed = speed_of(r, s);
   const bool sized = is_whole_model(r.phase) || r.phase == ModelPhase::attention;
   const bool moves = r.work.bytes > 0, computes = r.work.flops > 0;
   return {model.name,
@@ -246,7 +255,7 @@ std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& mode
           is_whole_model(r.phase) ? fmt::format("{}", c.batch) : "",
           method_cell(c, r.phase),
           std::string(phase_name(r.phase)),
-          r.tokens > 0 ? fmt::format("{:.4g} +- {:.2g}", speed.mean, speed.stddev) : "",
+          r.tokens > 0 ? speed_cell(r, s) : "",
           fmt::format("{:.4g}", s.p50),
           fmt::format("{:.4g}", s.p99),
           moves ? fmt::format("{:.1f}", roof.achieved_gbps) : "",

@@ -121,6 +121,14 @@ void Record::set_timing(const std::string& phase, const Samples& samples) {
   for (const std::string& text : sample_warnings(phase, samples.ms)) warn(text);
 }
 
+void Record::set_steady(const std::string& phase, const Samples& samples) {
+  const Steadiness s = steadiness(samples.ms);
+  if (s.n < 3) return;
+  value_["steady"] = s.is_steady();
+  group("timing")[phase]["outside_frac"] = s.outside;
+  if (!s.is_steady()) warn(phase + ": " + s.text());
+}
+
 void Record::set_roofline(const Work& work, const Roofline& r) {
   Json& g = group("roofline");
   if (work.bytes > 0) {

@@ -28,6 +28,8 @@ class Record {
 
   /// timing.<phase>, with a warning for every oddity of the samples.
   void set_timing(const std::string& phase, const Samples& samples);
+  /// steady: whether the samples of what the record is about are; with a warning where not.
+  void set_steady(const std::string& phase, const Samples& samples);
   /// roofline, for one step of the given work.
   void set_roofline(const Work& work, const Roofline& r);
   /// memory.<device>.<part> in bytes.

@@ -70,6 +70,24 @@ std::vector<std::string> sample_warnings(const std::string& name, std::span<cons
   return warnings;
 }
 
+std::string Steadiness::text() const {
+  if (is_steady()) return {};
+  if (outside > kMostOutside)
+    return fmt::format("not steady: {:.0f} % of {} samples lie more than {:.0f} % from the median",
+                       100 * outside, n, 100 * kAway);
+  return fmt::format("not steady: the standard deviation of {} samples is {:.0f} % of the mean", n,
+                     100 * spread);
+}
+
+Steadiness steadiness(std::span<const double> samples) {
+  const Summary s = summarize(samples);
+  const auto n_outside = std::ranges::count_if(
+      samples, [&](double x) { return std::abs(x - s.p50) > Steadiness::kAway * s.p50; });
+  return {.n = s.n,
+          .outside = static_cast<double>(n_outside) / static_cast<double>(s.n),
+          .spread = s.mean > 0 ? s.stddev / s.mean : 0};
+}
+
 Interval bootstrap_median_interval(std::span<const double> values, int resamples, uint64_t seed) {
   TANDEM_CHECK(!values.empty() && resamples > 0, "{} values", values.size());
   PhiloxStream stream(seed);

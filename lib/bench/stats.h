@@ -28,6 +28,20 @@ double robust_stddev(std::span<const double> samples);
 /// standard deviations from the median, stddev above 5 % of the mean. Empty when all is well.
 std::vector<std::string> sample_warnings(const std::string& name, std::span<const double> samples);
 
+/// Whether samples are of one thing. They are not where more than a tenth of them lie more than a
+/// quarter of the median away from it, or their standard deviation is above half of the mean:
+/// other work had the machine meanwhile. Fewer than 3 are not judged.
+struct Steadiness {
+  static constexpr double kAway = 0.25, kMostOutside = 0.1, kMostSpread = 0.5;
+  size_t n = 0;
+  double outside = 0;  // share of samples more than kAway from the median
+  double spread = 0;   // standard deviation over mean
+  bool is_steady() const { return n < 3 || (outside <= kMostOutside && spread <= kMostSpread); }
+  /// `not steady: 38 % of 64 samples lie more than 25 % from the median`; empty where it is.
+  std::string text() const;
+};
+Steadiness steadiness(std::span<const double> samples);
+
 struct Interval {
   double low, high;
 };

@@ -151,6 +151,12 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
   if (engine_) record.set_timing("load", {.ms = {load_ms_}});
   const size_t peak = peak_resident_bytes();
   bench::add_memory(record, sized_.plan, peak, c.device);
+  if (const std::string text = bench::steadiness(result.samples.ms).text(); !text.empty())
+    cx_.warn(fmt::format(
+        "{} {} of {} at {} tokens is {}; other work on these cores? measure again when there is "
+        "none, or raise bench.max_time",
+        bench::method_name(c.cache), bench::phase_name(result.phase), identity.name, c.context,
+        text));
   if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
   results_.add(record, bench::model_row(c, identity, result, ceilings_, peak));
   peak_is_own_ = reset_peak_resident();

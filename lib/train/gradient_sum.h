@@ -24,11 +24,11 @@ struct GradientBucket {
 /// least    numbers of a piece, but of the last one of the layers
 std::vector<GradientBucket> gradient_buckets(const TrainedSet& set, int64_t least);
 
-/// Adds up a gradient over ranks while the backward pass that makes it goes on: on a GPU beside it,
-/// on a queue of its own; on the CPU piece by piece in its midst.
+/// Adds up a gradient over ranks while the backward pass that makes it goes on: on a GPU at the
+/// same time, on another queue; on the CPU piece by piece, between its layers.
 class GradientSum {
  public:
-  /// Numbers of a bucket at least: where NCCL comes close to the rate of the link.
+  /// Numbers of a bucket, at least: where NCCL comes close to the rate of the link.
   static constexpr int64_t kBucket = int64_t{1} << 23;
 
   /// queue    of the backward pass, or null on the CPU

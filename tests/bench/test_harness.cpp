@@ -47,6 +47,25 @@ TEST_SUITE("bench/harness") {
     CHECK(measure([] { spin_ms(1); }, rules).ms.size() == 6);
   }
 
+  TEST_CASE("samples that are not steady are added to until they are, or time is up") {
+    const MeasureRules rules{
+        .max_warmup = 1, .min_runs = 10, .min_seconds = 0, .max_seconds = 1, .min_sample_ms = 0};
+    // Times are agreed upon, and so are those of this test.
+    const auto times = [&](const std::function<double(int i)>& of) {
+      MeasureRules with = rules;
+      int i = -1;  // a warm-up comes first
+      with.agree = [&](double) { return of(i++); };
+      return measure([] {}, with).ms.size();
+    };
+    CHECK(times([](int) { return 2.0; }) == 10);
+    const size_t more = times([](int i) { return i < 5 ? 9.0 : 2.0; });
+    CHECK(more >= 50);  // of which 5 are a tenth
+    CHECK(more < 260);  // of which they are a deviation of half the mean at 200
+    const size_t most = times([](int i) { return i % 2 == 0 ? 9.0 : 2.0; });
+    CHECK(most >= 180);  // 1 s of 5.5 ms
+    CHECK(most <= 184);
+  }
+
   TEST_CASE("warm-up ends when the median settles") {
     MeasureRules rules{.max_warmup = 5, .warmup_tolerance = 1e9, .min_runs = 1, .min_seconds = 0};
     CHECK(measure([] { spin_ms(0.1); }, rules).warmup == 2);

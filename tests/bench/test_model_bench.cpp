@@ -283,6 +283,25 @@ TEST_SUITE("bench/model_report") {
           "% of GEMM,peak GiB,note\n"
           "llama-3.1,100,4,streaming 4+64,decode,400 +- 40,10,10.98,10.0,50,40.0,40,1.50,random "
           "KV\n");
+    CHECK(j["steady"] == true);
+  }
+
+  TEST_CASE("a mean of samples that are not steady is no speed") {
+    decode::ModelFiles files = open("llama-3.1");
+    const ModelCase c = case_of(files, quick({ModelPhase::decode}), run_of(100, 4));
+    const PhaseResult r{.phase = ModelPhase::decode,
+                        .samples = {.ms = {9, 10, 11, 10, 900, 40}},
+                        .tokens = 4,
+                        .work = {.bytes = 1e8}};
+    Record record("pig-bench");
+    add_result(record, c, identify(files, c.dtype), r, {});
+    CHECK(record.json()["steady"] == false);
+    CHECK(record.json()["timing"]["decode_step"]["outside_frac"] == doctest::Approx(1.0 / 3));
+    const std::string said = "not steady: 33 % of 6 samples lie more than 25 % from the median";
+    CHECK(record.json()["warnings"].dump().find("decode_step: " + said) != std::string::npos);
+    const auto row = model_row(c, identify(files, c.dtype), r, {}, 0);
+    CHECK(row[5] == "381 at p50 (not steady)");
+    CHECK(row.back() == said);
   }
 
   TEST_CASE("loading to a GPU is compared with copies to it, elsewhere with reads") {

@@ -71,6 +71,23 @@ TEST_SUITE("bench/stats") {
     CHECK(w[0].find("standard deviation is 13") != std::string::npos);
   }
 
+  TEST_CASE("samples are steady unless many lie apart, or a few very far") {
+    std::vector<double> x(40, 10);
+    CHECK(steadiness(x).is_steady());
+    CHECK(steadiness(x).text().empty());
+    for (size_t i = 0; i < 4; ++i) x[i] = 14;  // a tenth
+    CHECK(steadiness(x).is_steady());
+    x[4] = 14;
+    CHECK(steadiness(x).outside == doctest::Approx(0.125));
+    CHECK(steadiness(x).text() ==
+          "not steady: 12 % of 40 samples lie more than 25 % from the median");
+    x.assign(40, 10);
+    x[7] = 200;
+    CHECK(steadiness(x).text() ==
+          "not steady: the standard deviation of 40 samples is 204 % of the mean");
+    CHECK(steadiness(std::vector<double>{1, 9}).is_steady());
+  }
+
   TEST_CASE("the bootstrap interval covers the true median 95 % of the time") {
     PhiloxStream stream(2);
     int covered = 0;
