@@ -158,13 +158,14 @@ MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelF
       return linear_plan(c, files.config);
     case ModelPhase::attention:
       return attention_plan(c, files.config);
-    case ModelPhase::switching:
-      return decode::Engine::plan(files, switch_spec(c));
-    case ModelPhase::load:
-      return decode::Engine::plan(files, engine_spec(c));
     default:
-      return decode::Engine::plan(files, whole_spec(c));
+      return decode::Engine::plan(files, phase_engine(phase, c));
   }
+}
+
+decode::EngineSpec phase_engine(ModelPhase phase, const ModelCase& c) {
+  if (phase == ModelPhase::switching) return switch_spec(c);
+  return phase == ModelPhase::load ? engine_spec(c) : whole_spec(c);
 }
 
 EngineBench::EngineBench(decode::ModelFiles files, const ModelCase& c,

@@ -111,6 +111,8 @@ void add_adapters(decode::ModelFiles& files, const ModelBench& bench, uint64_t s
 
 /// Every byte of a phase. Prefill and decode share one engine and so one plan.
 MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelFiles& files);
+/// The engine of a phase that has one.
+decode::EngineSpec phase_engine(ModelPhase phase, const ModelCase& c);
 
 /// What query heads attended to in the layers where a policy chose keys, as shares of the sequence.
 struct KeyShares {

@@ -7,6 +7,7 @@
 #include "bench/hosted_report.h"
 #include "bench/model_report.h"
 #include "cli/plan_text.h"
+#include "cli/rank_plan.h"
 #include "recipe/fields_of.h"
 #include "recipe/value_of.h"
 #include "tools/engines/hosted.h"
@@ -172,8 +173,9 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
 
 /// Adds a row or prints a line.
 /// result   the exit status that the phase asks for
+/// ranks    the plan of ranks, of a decode step
 int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhase phase,
-               io::Table& table) {
+               io::Table& table, std::string& ranks) {
   const BenchRecipe& r = point.recipe;
   const EngineSizer sizer(r.model, r.run, {r.cache}, cx);
   const cli::MemoryLimits limits = sizer.limits();
@@ -196,6 +198,12 @@ int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhas
       j["hosted"] = bench::hosted_json(*c.hosted);
     }
     j["prompt_passes"] = c.savings.prompt_passes;
+    if (phase == ModelPhase::decode) {
+      const cli::RankPlan shared =
+          cli::rank_plan(files, bench::phase_engine(phase, c), c.batch, limits);
+      ranks = shared.lines();
+      if (!ranks.empty()) j["ranks"] = shared.json();
+    }
     if (!limits.fits(plan)) status = exit_status(ErrorKind::memory);
     j.update(cli::memory_json(plan, limits));
   } catch (const Error& e) {
@@ -232,13 +240,17 @@ int PigBench::print_plan() {
                    {"available"},
                    {"verdict", io::Align::left}});
   int status = 0;
+  std::string details;
   for (const cli::Point<BenchRecipe>& point : points_) {
     for (const ModelPhase phase : point.recipe.bench.phases) {
-      const int failed = plan_phase(cx_, point, phase, table);
+      std::string ranks;
+      const int failed = plan_phase(cx_, point, phase, table, ranks);
+      if (!ranks.empty())
+        details += (points_.size() > 1 ? fmt::format("point    {}\n", point.id) : "") + ranks;
       if (status == 0 || failed == exit_status(ErrorKind::memory)) status = failed;
     }
   }
-  if (!cx_.plans_as_json()) cx_.out.write(table.render(table_format(cx_.format())));
+  if (!cx_.plans_as_json()) cx_.out.write(table.render(table_format(cx_.format())) + details);
   return status;
 }
 

@@ -102,6 +102,10 @@ Recomputation Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, 
   return Recomputation::layer;
 }
 
+int64_t Trainer::own_values(const TrainerSpec& spec, const TrainedSet& set) {
+  return static_cast<int64_t>(part_size(spec, set));
+}
+
 Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
                  std::unique_ptr<model::WeightSource> source,
                  const std::function<void(double share)>& on_load)

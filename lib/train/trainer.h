@@ -82,6 +82,8 @@ class Trainer {
   static MemoryPlan plan(const TrainerSpec& spec, const TrainedSet& set);
   /// The least recomputation whose plan fits into `bytes`; the most where none does.
   static Recomputation least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes);
+  /// The values whose moments one of the ranks has, at most.
+  static int64_t own_values(const TrainerSpec& spec, const TrainedSet& set);
   /// errors   kind input (the source), memory, interrupted
   Trainer(const TrainerSpec& spec, TrainedSet set, std::unique_ptr<model::WeightSource> source,
           const std::function<void(double share)>& on_load = {});

@@ -182,6 +182,55 @@ TEST_SUITE("cli/plan_for") {
     CHECK(has(odd.err, "run.world_size: is 2, which does not divide 3 query heads"));
   }
 
+  TEST_CASE("benchmarks and training say what ranks have and send") {
+    const std::vector<std::string> two = {"--device", "cuda:0,1", "-s", "run.plan_for=h200"};
+    const auto plan_of = [&](const std::string& tool, std::vector<std::string> arguments) {
+      arguments.insert(arguments.end(), {"--dry-run"});
+      arguments.insert(arguments.end(), two.begin(), two.end());
+      const Outcome text = run_without_gpu(program(tool), arguments);
+      CAPTURE(text.err);
+      CHECK(text.status == 0);
+      CHECK(has(text.out, "ranks    "));
+      CHECK(has(text.out, " ms"));
+      arguments.insert(arguments.end(), {"--format", "jsonl"});
+      Json decode;
+      for (const Json& j : json_lines(run_without_gpu(program(tool), arguments).out))
+        if (j.contains("ranks")) decode = j["ranks"];
+      return decode;
+    };
+    const std::vector<std::string> sizes = {"-m",          "tiny-16m", "-s",
+                                            "run.batch=8", "-s",       "run.context=512"};
+    for (const char* tool : {"pig-bench", "magicdec-bench"}) {
+      CAPTURE(tool);
+      std::vector<std::string> arguments = sizes;
+      if (tool == std::string("magicdec-bench"))
+        arguments.insert(arguments.end(), {"-s", "bench.drafts=[{name: plain, kind: none}]"});
+      const Json ranks = plan_of(tool, arguments);
+      CHECK(ranks["kinds"].size() == 1);
+      CHECK(ranks["kinds"][0]["query_heads"] == 3);
+      CHECK(ranks["sums"] == 17);
+      CHECK(ranks["traffic_ms"] > 0);
+    }
+    const TemporaryFolder folder;
+    folder.write("data.jsonl", R"({"instruction": "Light", "output": "the lamp"})"
+                               "\n");
+    std::vector<std::string> arguments = {
+        "-m",    "tiny-16m",          "--data", (folder / "data.jsonl").string(),
+        "-s",    "train.method=full", "-o",     (folder / "run").string(),
+        "--json"};
+    arguments.insert(arguments.end(), {"--dry-run"});
+    arguments.insert(arguments.end(), two.begin(), two.end());
+    const Outcome train = run_without_gpu(program("s2ft-train"), arguments);
+    CAPTURE(train.err);
+    const Json j = Json::parse(train.out);
+    const auto values = j["trained_values"].get<int64_t>();
+    const auto own = j["ranks"]["own_values"].get<int64_t>();
+    CHECK(2 * own >= values);
+    CHECK(2 * own < values + 64);
+    CHECK(j["ranks"]["bytes_a_step"] == 4 * (values + own));  // of two: sums, then values
+    CHECK(j["ranks"]["traffic_ms"] > 0);
+  }
+
   TEST_CASE("a card's memory, a limit below it, and one above") {
     const auto available = [](std::vector<std::string> flags) {
       flags.insert(flags.end(), {"--format", "jsonl"});

@@ -180,6 +180,10 @@ void BenchEngines::size() {
         .hint("set run.batch=1, or model.offload none on a GPU with more memory");
 }
 
+cli::RankPlan BenchEngines::rank_plan() const {
+  return cli::rank_plan(target_.files, target_.spec, sizes_.batch, limits());
+}
+
 void BenchEngines::load(cli::Context& cx) {
   admit_plan(cx, plan_, limits());
   target_.engine = load_engine(cx, std::move(target_.files), target_.spec, plan_);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cli/context.h"
+#include "cli/rank_plan.h"
 #include "tools/engines/sizing.h"
 #include "tools/speculation_bench/ways.h"
 
@@ -50,6 +51,8 @@ class BenchEngines {
   const decode::ModelFiles& target_files() const { return target_.files; }
   const MemoryPlan& plan() const { return plan_; }
   cli::MemoryLimits limits() const { return sizer_.limits(); }
+  /// Of the target; until it is loaded.
+  cli::RankPlan rank_plan() const;
 
   /// Loads all engines, once.
   /// errors   kind memory, input, interrupted

@@ -29,11 +29,14 @@ void PlanTable::add(const cli::PointName& point, const BenchEngines& engines) {
   const cli::MemoryLimits limits = engines.limits();
   const bool fits = limits.fits(plan);
   fits_ = fits_ && fits;
-  if (is_single_) detail_ = cli::gpu_line(limits) + cli::memory_lines(plan, limits) + "\n";
+  const cli::RankPlan ranks = engines.rank_plan();
+  if (is_single_)
+    detail_ = cli::gpu_line(limits) + ranks.lines() + cli::memory_lines(plan, limits) + "\n";
   nlohmann::ordered_json line = {{"event", "plan"},
                                  {"point", point.id},
                                  {"context_tokens", engines.sizes().context},
                                  {"batch", engines.sizes().batch}};
+  if (!ranks.kinds.empty()) line["ranks"] = ranks.json();
   line.update(cli::memory_json(plan, limits));
   if (cx_.plans_as_json()) cx_.out.write(line.dump() + "\n");
   table_.add_row({point.id, std::to_string(engines.sizes().context),

@@ -169,6 +169,35 @@ std::string TrainingRun::values_line() const {
                      set_.size, model::n_params(files_.config));
 }
 
+double TrainingRun::bytes_a_step() const {
+  const int n = spec_.n_ranks;
+  if (n == 1) return 0;
+  // The gradient twice over the ring of ranks, as a sum and to all, and values to all.
+  const double gradient = 2.0 * static_cast<double>(set_.size) * (n - 1) / n;
+  const double values = spec_.divides_moments()
+                            ? static_cast<double>(train::Trainer::own_values(spec_, set_)) * (n - 1)
+                            : 0;
+  return sizeof(float) * (gradient + values);
+}
+
+double TrainingRun::traffic_seconds() const {
+  const auto& card = limits_.plan_for;
+  if (!card || card->link_gbps == 0) return 0;
+  return bytes_a_step() / (1e9 * (card->peer_gbps > 0 ? card->peer_gbps : card->link_gbps));
+}
+
+std::string TrainingRun::ranks_line() const {
+  if (spec_.n_ranks == 1) return {};
+  std::string text = fmt::format(
+      "ranks    {}, each with the model, micro-batches in turn and the moments of {} values; {} "
+      "from each a step",
+      spec_.n_ranks, train::Trainer::own_values(spec_, set_),
+      format_bytes(static_cast<size_t>(bytes_a_step())));
+  if (const double s = traffic_seconds(); s > 0)
+    text += fmt::format(", {:.3g} ms of the link, sums in part during the backward pass", 1e3 * s);
+  return text + "\n";
+}
+
 std::string TrainingRun::excluded_line() const {
   if (excluded_.n_adapters == 0) return {};
   return fmt::format("exclude  {} of {} adapter{} left out of the selection\n", excluded_.text(),
@@ -179,13 +208,19 @@ std::string TrainingRun::text() const {
   const std::string chosen = recipe_.train.method == train::Method::s2ft
                                  ? fmt::format("chosen   {}\n", budget_text(set_, spec_.config))
                                  : std::string();
-  return fmt::format("{}\n{}{}{}{}\n{}\n", values_line(), chosen, excluded_line(),
+  return fmt::format("{}\n{}{}{}{}{}\n{}\n", values_line(), chosen, excluded_line(), ranks_line(),
                      train::describe(frontier()), size().text(), cli::memory_lines(plan_, limits_));
 }
 
 void TrainingRun::add_to(nlohmann::ordered_json& json) const {
   json["trained_values"] = set_.size;
   if (excluded_.n_adapters > 0) json["excluded"] = excluded_.text();
+  if (spec_.n_ranks > 1) {
+    json["ranks"] = {{"n", spec_.n_ranks},
+                     {"own_values", train::Trainer::own_values(spec_, set_)},
+                     {"bytes_a_step", static_cast<size_t>(bytes_a_step())}};
+    if (const double s = traffic_seconds(); s > 0) json["ranks"]["traffic_ms"] = 1e3 * s;
+  }
   json["tflop"] = static_cast<double>(n_steps_) * size().work.done() * 1e-12;
   json.update(cli::memory_json(plan_, limits_));
 }

@@ -61,6 +61,11 @@ class TrainingRun {
   /// Makes it; empties it to begin again.
   void open_folder(RunCheckpoints& kept) const;
   std::string values_line() const;
+  std::string ranks_line() const;
+  /// What a step sends, from each rank.
+  double bytes_a_step() const;
+  /// How long that takes alone, in seconds; 0 where the link's rate is not known.
+  double traffic_seconds() const;
   /// Of the adapters whose units are left out; empty without any.
   std::string excluded_line() const;
   train::Frontier frontier() const;
