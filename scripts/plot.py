@@ -33,7 +33,7 @@ import plot_channels
 import plot_loss
 import plot_nested
 import plot_rounds
-from plot_common import FuncFormatter, binary_axis, chosen, fail, plt, read_records, tokens_label
+from plot_common import FuncFormatter, binary_axis, chosen, fail, legend_outside, plt, read_records, tokens_label
 
 MEAN = "mean"
 TASKS = ["needle1", "needle8", "kv", "vt", "cwe"]
@@ -125,8 +125,8 @@ def plot_quality(args):
     cases = next(q["n_cases"] for q in quality if q["task"] == tasks[0])
     figure.suptitle(f"{picks['length']} tokens, {picks['protocol']} question, "
                     f"{picks['score']} answers, {cases} cases a task", fontsize=11)
-    figure.legend(handles=[family_handle(k) for k in in_order({q["kind"] for q in quality})],
-                  loc="outside right upper", frameon=False, handlelength=3.2)
+    legend_outside(figure, "right upper", handlelength=3.2,
+                   handles=[family_handle(k) for k in in_order({q["kind"] for q in quality})])
     figure.savefig(args.output)
 
 
@@ -190,29 +190,38 @@ def plot_speed(args):
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel("decode time per token (ms)\nmedian step / batch; bars: fastest to p90")
     handles = {name: handles[name] for name in names}
-    figure.legend(handles=list(handles.values()), loc="outside right upper", frameon=False,
-                  handlelength=3.2)
+    legend_outside(figure, "right upper", handles=list(handles.values()), handlelength=3.2)
     figure.savefig(args.output)
 
 
 def place_text(record, cache):
+    """A line of the legend for those who do not know the recipe's keys."""
+    kind, own = cache["kind"], cache.get(cache["kind"], {})
+    policies = {
+        "full": "full attention",
+        "lsh": f"MagicPIG (lsh), {own.get('tables')} tables of {own.get('bits')} bits",
+        "hybrid": f"hybrid, {100 * own.get('exact', 0):g} % of the keys",
+    }
+    reads = {"cpu": "the CPU reads them", "gpu": "the GPU reads them", "both": "CPU and GPU read them"}
     hosted = record.get("hosted")
-    return f"host, attend {hosted['attend']}" if hosted else "GPU"
+    place = f"keys in host memory, {reads[hosted['attend']]}" if hosted else "keys on the GPU"
+    return f"{policies.get(kind, policy_text(cache))}; {place}"
 
 
 def plot_places(args):
-    lines = {}
+    lines, about = {}, set()
     for record in read_records(args.files, "pig-bench"):
         timing = record.get("timing", {}).get("decode_step")
         if not timing:
             continue
         work, cache = record["workload"], record["recipe"]["effective"]["cache"]
-        name = (cache["kind"], cache["place"], f"{policy_text(cache)}; {place_text(record, cache)}")
+        name = (cache["kind"], cache["place"], place_text(record, cache))
+        about.add((record["model"]["name"].removeprefix("synthetic:"), work["batch"]))
         lines.setdefault(name, []).append((work["context_tokens"],
                                            1e3 * work["batch"] / timing["p50"]))
     if not lines:
         fail("no decode times among the records")
-    figure, ax = plt.subplots(figsize=(6.6, 3.8), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.6, 4.6), layout="constrained")
     order = in_order({kind for kind, _, _ in lines})
     for name in sorted(lines, key=lambda n: (n[1], order.index(n[0]), n[2])):
         kind, place, text = name
@@ -225,8 +234,9 @@ def plot_places(args):
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_xlabel("context (tokens)")
     ax.set_ylabel("decode, tokens a second")
+    ax.set_title("; ".join(f"{model}, batch {batch}" for model, batch in sorted(about)), fontsize=10)
     ax.grid(alpha=0.25, linewidth=0.5)
-    figure.legend(loc="outside right upper", frameon=False, handlelength=3.2)
+    legend_outside(figure, "lower center", handlelength=3.2)
     figure.savefig(args.output)
 
 

@@ -1,7 +1,7 @@
 """Plot of magicdec-acceptance: how often drafts are accepted, by what they read."""
 from collections import defaultdict
 
-from plot_common import chosen, fail, plt, tokens_label
+from plot_common import chosen, fail, legend_outside, plt, tokens_label
 
 # Colours of Okabe and Ito.
 STYLES = [dict(color="#999999", marker="X", linestyle=":"),
@@ -98,7 +98,7 @@ def plot_budgets(records, args):
                     f"{work['context_tokens']} tokens of context, temperature "
                     f"{work['temperature']:g}, $\\gamma$ {work['gamma']}",
                     fontsize=10, x=0.01, ha="left")
-    figure.legend(handles=[plt.Line2D([], [], markersize=6, label=n, **styles[n]) for n in names],
-                  loc="outside right upper", frameon=False, handlelength=3.2)
+    legend_outside(figure, "right upper", handlelength=3.2,
+                   handles=[plt.Line2D([], [], markersize=6, label=n, **styles[n]) for n in names])
     figure.supxlabel(f"commit {commit[:12]}", fontsize=7.5, color="#444444", x=0.01, ha="left")
     figure.savefig(args.output)

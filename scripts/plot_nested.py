@@ -2,7 +2,7 @@
 from collections import defaultdict
 
 import plot_rounds
-from plot_common import binary_axis, chosen, fail, plt, read_records, tokens_label
+from plot_common import binary_axis, chosen, fail, legend_outside, plt, read_records, tokens_label
 from plot_drafts import STYLES
 
 LABELS = {"context": "context (tokens)", "budget": "retrieved keys (tokens)",
@@ -128,7 +128,7 @@ def plot_output(args):
     figure.suptitle(f"Acceptance along the output\n{records[0]['model']['name']}, "
                     f"{work['context_tokens']} tokens of context, batch {work['batch']}, "
                     f"temperature {temperature:g}", fontsize=10, x=0.01, ha="left")
-    figure.legend(loc="outside right center", frameon=False, handlelength=3.2)
+    legend_outside(figure, "right center", handlelength=3.2)
     figure.supxlabel("commit " + records[0].get("git_commit", "unknown")[:12], fontsize=7.5,
                      color="#444444", x=0.01, ha="left")
     figure.savefig(args.output)

@@ -3,7 +3,7 @@ import math
 import sys
 from collections import defaultdict
 
-from plot_common import chosen, fail, plt, read_records
+from plot_common import chosen, fail, legend_outside, plt, read_records
 from plot_drafts import plot_budgets
 
 # Colours of Okabe and Ito; markers differ too, and lines by context or batch.
@@ -110,7 +110,7 @@ def finish(figure, ways, handles, args, title):
         facts += [text.format(v) for v in values if len(values) == 1]
     facts = [first.model, first.device, *facts, f"temperature {first.temperature:g}"]
     figure.suptitle(f"{title}\n{', '.join(facts)}", fontsize=10, x=0.01, ha="left")
-    figure.legend(handles=handles, loc="outside right center", frameon=False, handlelength=3)
+    legend_outside(figure, "right center", handles=handles, handlelength=3)
     notes = ["commit " + ", ".join(sorted({w.commit for w in ways}))]
     if any(w.simulated for w in ways):
         notes.insert(0, SIMULATED)
@@ -226,7 +226,7 @@ def plot_pareto(args):
     for axis, set_scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
         if is_wide:
             set_scale("log")
-            axis.set_tick_params(which="minor", labelsize=7.5)
+            axis.set_tick_params(which="both", labelsize=8)
             axis.set_minor_formatter(lambda value, _: f"{value:,g}"
                                      if f"{value:e}"[0] in "235" else "")
         axis.set_major_formatter(lambda value, _: f"{value:,g}")

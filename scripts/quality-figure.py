@@ -12,18 +12,19 @@ import json
 import math
 from pathlib import Path
 
-# Policy -> series, label, and where the label stands: an offset in pixels, and its anchor.
+# Policy -> series, label, and where the label stands: an offset in pixels from the point, or, with "above"
+# or "below", from that end of its interval; and its anchor.
 POINTS = {
-    "full": ("full", "full attention", 12, 28, "end"),
-    "hybrid-1": ("hybrid", "1.25 %, at least 64 keys", -8, -16, "middle"),
-    "hybrid-2": ("hybrid", "2.5 %", 12, 5, "start"),
-    "topk-2": ("topk", "oracle: exact top 2 %", -12, 5, "end"),
-    "quest-16-5": ("quest", "Quest, 5 %", 12, 5, "start"),
-    "lsh-8-150": ("lsh", "K 8, L 150", 12, 5, "start"),
-    "lsh-9-120": ("lsh", "K 9, L 120", 12, 5, "start"),
-    "lsh-8-75": ("lsh", "K 8, L 75", -12, 5, "end"),
-    "lsh-10-150": ("lsh", "K 10, L 150", -12, 5, "end"),
-    "stream-68": ("streaming", "sinks and a window of 64", 12, -2, "start"),
+    "full": ("full", "full attention", "below", 12, 18, "end"),
+    "hybrid-1": ("hybrid", "1.25 %, at least 64 keys", "above", 8, -8, "end"),
+    "hybrid-2": ("hybrid", "2.5 %", "", 12, 5, "start"),
+    "topk-2": ("topk", "oracle: exact top 2 %", "below", -8, 4, "end"),
+    "quest-16-5": ("quest", "Quest, 5 %", "", 12, 5, "start"),
+    "lsh-8-150": ("lsh", "K 8, L 150", "", 12, 5, "start"),
+    "lsh-9-120": ("lsh", "K 9, L 120", "", -12, 5, "end"),
+    "lsh-8-75": ("lsh", "K 8, L 75", "", 12, 5, "start"),
+    "lsh-10-150": ("lsh", "K 10, L 150", "", -12, 5, "end"),
+    "stream-68": ("streaming", "sinks and a window of 64", "", 12, -2, "start"),
 }
 # Colours of Okabe and Ito, which colour-blind readers can tell apart, lighter on dark pages. Shapes
 # differ too.
@@ -129,14 +130,15 @@ def draw(means, length):
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14,
                       "keys that a query head reads, share of the sequence (logarithmic)",
                       "middle"))
-    for policy, (series, label, dx, dy, anchor) in POINTS.items():
+    for policy, (series, label, end, dx, dy, anchor) in POINTS.items():
         q = means[policy]
         keys = 100 * (q["reads"]["selected"] + q["reads"]["fixed"])
         x, y = place(keys, 100 * q["correct"])
         low, high = (place(keys, 100 * q[f"ci95_{end}"])[1] for end in ("low", "high"))
+        label_y = {"below": max(low, y + 7), "above": min(high, y - 7)}.get(end, y)
         parts += [f'<path class="l {series}" d="M{x:.1f} {low:.1f}V{high:.1f}"/>',
                   shape(SERIES[series][1], x, y, series),
-                  text(x + dx, y + dy, label, anchor, "small")]
+                  text(x + dx, label_y + dy, label, anchor, "small")]
     for i, (series, (name, kind, *_)) in enumerate(SERIES.items()):
         x, y = WIDTH - 322, 250 + 21 * i
         parts += [shape(kind, x, y, series), text(x + 16, y + 4, name)]
