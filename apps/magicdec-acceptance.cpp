@@ -16,7 +16,7 @@ const cli::ToolInfo kInfo{
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m --sweep "
          "bench.prompts=prose,kv,needle8,cwe -o out.jsonl",
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s "
-         "bench.drafts=[{name: snapkv, keys: snapkv}] -s bench.budgets=[128,256]",
+         "'bench.drafts=[{name: snapkv, keys: snapkv}]' -s bench.budgets=[128,256]",
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.rounds=false --format md"},
     .flags = {},
     .formats = {"text", "md", "csv", "jsonl"},

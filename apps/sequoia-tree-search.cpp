@@ -18,7 +18,7 @@ const cli::ToolInfo kInfo{
          "tree.svg",
          "sequoia-tree-search -r sequoia/choice-contexts --format md",
          "sequoia-tree-search --measure -m tiny-16m -s draft.path=tiny-2m -o timing.json",
-         "sequoia-tree-search --replay rounds.bin -s tree.sizes=[16] -o tree.json",
+         "sequoia-tree-search --replay rounds.bin -s tree.sizes=[16] -o replayed.json",
          "sequoia-tree-search --accept accept.json -s tree.sizes=[8,64] -s tree.max_levels=6 "
          "--json"},
     .flags =

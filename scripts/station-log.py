@@ -121,7 +121,11 @@ def make(options):
 
 
 def rows_of(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SystemExit(f"station-log.py: error: {path}: {error.strerror}")
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 def fields_of(text):
