@@ -4,13 +4,13 @@
     scripts/try-readme.sh                  all of them, in less than three minutes on two slow cores
     scripts/try-readme.sh --whole          with whole documents, and benchmarks and training to their end
     scripts/try-readme.sh --list           what would be run, and how
-    scripts/try-readme.sh --only REGEX     only these, with what they print
+    scripts/try-readme.sh --only REGEX     only these
     scripts/try-readme.sh --self-test      faults in a copy of README.md are found
 
 Each page has a scratch folder, which looks like a checkout with build/bin; what commands write stays in
-there. A command is ok if it ends with status 0 within its time. RULES, below, says which are left out or
-changed, and why, and the report repeats it line by line; a rule that no command needs is a fault. In
-README.md a comment before a block says what it is if it is not commands:
+there. No command sees a GPU. One is ok if it ends with status 0 within its time. RULES, below, says which
+are left out or changed, and why, and the report repeats it line by line; a rule that no command needs is a
+fault. In README.md a comment before a block says what it is if it is not commands:
 
     <!-- printed by: COMMAND -->  what COMMAND prints: it is run, and compared but for times and sizes
     <!-- no commands -->          a list or a drawing
@@ -105,6 +105,8 @@ RULES = [
     (r"-r RECIPE ", Replace("RECIPE", "pig/tiny-16m", "a recipe that is here", whole=True)),
     (r"scripts/plot\.py ", Needs("matplotlib")),
     (r"^build/bin/pig-generate -m tiny-16m -r pig/hybrid-tiny-16m ", WholeDocument()),
+    (r"^build/bin/pig-generate -m tiny-16m -r pig/hybrid-tiny-16m ",
+     Add("--no-progress", "slow machines would print more", whole=True)),
     (r"--device cuda(?!.*--dry-run)", Add(NO_GPU, "needs a GPU", whole=True)),
     (r"^(?!.*--dry-run).*run\.rank=0", Ranks()),
     (r"run\.rendezvous=127\.0\.0\.1:29500", Replace("29500", "PORT", "a port that is free", whole=True)),
@@ -147,7 +149,8 @@ PREPARE = {
         "python3 scripts/station-log.py make station-log",
         "cp station-log/train.jsonl train.jsonl",
         "ln -s recipes/models/tiny-16m Llama-3.1-8B",
-        """echo '[{"instruction": "2 + 2?", "output": "4"}, {"instruction": "2 + 3?", "output": "5"}]' > math_10k.json""",
+        """echo '[{"instruction": "2 + 2?", "output": "4"}, {"instruction": "2 + 3?", "output": "5"}]' \\
+             > math_10k.json""",
     ],
     "s2ft-adapter": [
         "python3 scripts/station-log.py make station-log",
@@ -308,7 +311,7 @@ class Scratch:
                     if not name.startswith("TANDEM_") and name != "XDG_CACHE_HOME"}
         # Waiting threads that spin take the time of other tests.
         self.env |= {"HOME": str(folder.parent / f"home-{folder.name}"), "OMP_WAIT_POLICY": "passive",
-                     "TANDEM_CACHE_DIR": str(folder.parent / "cache")}
+                     "TANDEM_CACHE_DIR": str(folder.parent / "cache"), "CUDA_VISIBLE_DEVICES": ""}
         Path(self.env["HOME"]).mkdir()
 
     def prepare(self, text, limit):
