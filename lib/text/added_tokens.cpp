@@ -61,9 +61,9 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
   return found;
 }
 
-void AddedTokenFinder::split(std::string_view text, bool parse_special,
-                             const std::function<void(std::string_view)>& on_text,
-                             const std::function<void(int32_t)>& on_token) const {
+bool AddedTokenFinder::split(std::string_view text, bool parse_special,
+                             const std::function<bool(std::string_view)>& on_text,
+                             const std::function<bool(int32_t)>& on_token) const {
   size_t done = 0;  // everything before it was handed out
   for (size_t at = 0; at < text.size() && !tokens_.empty();) {
     if (!starts_token_[static_cast<uint8_t>(text[at])]) {
@@ -81,11 +81,11 @@ void AddedTokenFinder::split(std::string_view text, bool parse_special,
     if (token->single_word && touches_word(text.substr(0, begin), text.substr(end))) continue;
     if (token->lstrip) begin -= trailing_space(text.substr(done, begin - done));
     if (token->rstrip) end += leading_space(text.substr(end));
-    if (begin > done) on_text(text.substr(done, begin - done));
-    on_token(token->id);
+    if (begin > done && !on_text(text.substr(done, begin - done))) return false;
+    if (!on_token(token->id)) return false;
     done = at = end;
   }
-  if (done < text.size()) on_text(text.substr(done));
+  return done >= text.size() || on_text(text.substr(done));
 }
 
 }  // namespace tandem::text

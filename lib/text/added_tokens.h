@@ -27,12 +27,13 @@ class AddedTokenFinder {
 
   bool empty() const { return tokens_.empty(); }
 
-  /// Cuts `text` into parts between tokens (never empty) and tokens, in order. Special tokens count
-  /// only if `parse_special`.
+  /// Cuts `text` into parts between tokens (never empty) and tokens, in order, until a callback
+  /// returns false. Special tokens count only if `parse_special`.
+  /// result   false if a callback stopped it
   /// cost     linear in the text, times the length of the longest token where prefixes of it abound
-  void split(std::string_view text, bool parse_special,
-             const std::function<void(std::string_view)>& on_text,
-             const std::function<void(int32_t)>& on_token) const;
+  bool split(std::string_view text, bool parse_special,
+             const std::function<bool(std::string_view)>& on_text,
+             const std::function<bool(int32_t)>& on_token) const;
 
  private:
   const AddedToken* longest_at(std::string_view text) const;

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstring>
-#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "base/error.h"
 #include "io/quote.h"
-#include "text/bpe.h"
+#include "text/bpe_scratch.h"
 #include "text/byte_level.h"
 #include "text/utf8.h"
 
@@ -21,66 +19,6 @@ using IdOfPiece = std::unordered_map<std::string_view, int32_t>;
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 constexpr int32_t kNoId = -1;
-
-/// Direct-mapped memory of short words: bounded, without allocation, one slot a cache line.
-class WordCache {
- public:
-  bool find(std::string_view word, size_t hash, std::vector<int32_t>& ids) const {
-    const Slot& slot = slots_[hash % kSlots];
-    if (slot.length != word.size() || std::memcmp(slot.word, word.data(), word.size()) != 0)
-      return false;
-    ids.insert(ids.end(), slot.ids, slot.ids + slot.n_ids);
-    return true;
-  }
-
-  void store(std::string_view word, size_t hash, std::span<const int32_t> ids) {
-    if (ids.size() > std::size(Slot{}.ids)) return;
-    Slot& slot = slots_[hash % kSlots];
-    slot.length = static_cast<uint8_t>(word.size());
-    slot.n_ids = static_cast<uint8_t>(ids.size());
-    std::memcpy(slot.word, word.data(), word.size());
-    std::ranges::copy(ids, slot.ids);
-  }
-
-  static constexpr size_t kMaxWord = 30;
-
- private:
-  struct alignas(64) Slot {
-    uint8_t length = 0, n_ids = 0;  // words are never empty, so length 0 matches none
-    char word[kMaxWord];
-    int32_t ids[8];
-  };
-  static constexpr size_t kSlots = size_t{1} << 14;  // 1 MiB, an L2 cache
-  std::vector<Slot> slots_ = std::vector<Slot>(kSlots);
-};
-
-/// What one encode call needs and the next can use again.
-struct Scratch {
-  RegexScratch regex;
-  WordCache cache;
-  BpeWorkspace bpe;
-  std::vector<int32_t> word;
-};
-
-/// Scratches that no call is using; there are never more than calls at one time.
-class ScratchPool {
- public:
-  std::unique_ptr<Scratch> take() {
-    const std::scoped_lock lock(mutex_);
-    if (idle_.empty()) return std::make_unique<Scratch>();
-    auto scratch = std::move(idle_.back());
-    idle_.pop_back();
-    return scratch;
-  }
-  void give_back(std::unique_ptr<Scratch> scratch) {
-    const std::scoped_lock lock(mutex_);
-    idle_.push_back(std::move(scratch));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Scratch>> idle_;
-};
 
 class BpeTokenizer final : public Tokenizer {
  public:
@@ -97,54 +35,122 @@ class BpeTokenizer final : public Tokenizer {
     for (AddedToken& token : spec.added) token.content = apply_steps(normalizer_, token.content);
     normalized_finder_ = AddedTokenFinder(std::move(spec.added));
     fill_units(id_of_piece, spec);
+    longest_ = longest_id(id_of_piece);
     if (spec.ignore_merges)
       for (const auto& [piece, id] : id_of_piece) whole_words_.emplace(token_bytes(id), id);
   }
 
  private:
-  void encode_part(std::string_view part, Place place, bool parse_special,
-                   std::vector<int32_t>& ids) const override {
+  bool encode_part(std::string_view part, Place place, bool parse_special,
+                   IdList& out) const override {
     const auto give_back = [this](Scratch* s) { pool_.give_back(std::unique_ptr<Scratch>(s)); };
     const std::unique_ptr<Scratch, decltype(give_back)> scratch(pool_.take().release(), give_back);
     std::string normalized;
-    if (!normalizer_.empty()) part = normalized = apply_steps(normalizer_, part);
-    normalized_finder_.split(
-        part, parse_special,
+    std::string_view whole = part;
+    if (!normalizer_.empty()) whole = normalized = apply_steps(normalizer_, part);
+    const bool all = normalized_finder_.split(
+        whole, parse_special,
         [&](std::string_view text) {
-          encode_words(text, text.data() == part.data() ? place : Place::after_token, *scratch,
-                       ids);
+          const auto at = static_cast<size_t>(text.data() - whole.data());
+          return encode_words(text, at, at == 0 ? place : Place::after_token, *scratch, out);
         },
-        [&](int32_t id) { ids.push_back(id); });
+        [&](int32_t id) {
+          out.ids.push_back(id);
+          return true;
+        });
+    // Of the part as it was given, which the normaliser made longer or shorter.
+    if (!all && whole.size() != part.size())
+      out.bytes_done = part.size() * out.bytes_done / whole.size();
+    return all;
   }
 
-  void encode_words(std::string_view text, Place place, Scratch& scratch,
-                    std::vector<int32_t>& ids) const {
+  /// Words of `text`, which begins at byte `at` of its part.
+  bool encode_words(std::string_view text, size_t at, Place place, Scratch& scratch,
+                    IdList& out) const {
     std::string prefixed;
     const bool wants_space =
         (space_prefix_ == SpacePrefix::every_part && place != Place::after_text) ||
         (space_prefix_ == SpacePrefix::first_part && place == Place::begins_text);
     const std::string_view space = alphabet_ == BpeAlphabet::bytes ? " " : kSpaceMark;
     if (wants_space && !text.starts_with(space)) text = prefixed = std::string(space).append(text);
-    pre_tokenizer_.split(text, scratch.regex,
-                         [&](std::string_view word) { encode_word(word, scratch, ids); });
+    const size_t n_added = prefixed.empty() ? 0 : space.size();
+    const auto admit = [&](size_t n_read, size_t n_left) {
+      return out.admit(at + n_read - std::min(n_read, n_added), fewest_ids(n_left));
+    };
+    if (!admit(0, text.size())) return false;
+    return pre_tokenizer_.split(text, scratch.regex, [&](std::string_view word) {
+      const auto end = static_cast<size_t>(word.data() - text.data()) + word.size();
+      const bool all = encode_word(word, scratch, out, [&](size_t n_left) {
+        return admit(end - n_left, n_left + text.size() - end);
+      });
+      return all && admit(end, text.size() - end);
+    });
   }
 
-  void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
+  /// Ids that n bytes of text have at least.
+  size_t fewest_ids(size_t n_bytes) const {
+    return longest_ > 0 ? (n_bytes + longest_ - 1) / longest_ : 0;
+  }
+
+  /// The word's ids; false where `admit`, called with the bytes of a long word that are left,
+  /// stopped it.
+  template <class Admit>
+  bool encode_word(std::string_view word, Scratch& scratch, IdList& out, const Admit& admit) const {
     if (!whole_words_.empty()) {
       const auto whole = whole_words_.find(word);
-      if (whole != whole_words_.end()) return ids.push_back(whole->second);
+      if (whole != whole_words_.end()) {
+        out.ids.push_back(whole->second);
+        return true;
+      }
     }
+    if (word.size() > BpeWindows::kWindow) return encode_long_word(word, scratch, out, admit);
     const bool is_cached = word.size() <= WordCache::kMaxWord;
     const size_t hash = is_cached ? std::hash<std::string_view>{}(word) : 0;
-    if (is_cached && scratch.cache.find(word, hash, ids)) return;
+    if (is_cached && scratch.cache.find(word, hash, out.ids)) return true;
     scratch.word.clear();
-    if (alphabet_ == BpeAlphabet::bytes)
-      for (const char byte : word) push_byte(static_cast<uint8_t>(byte), scratch.word);
-    else
-      push_chars(word, scratch.word);
+    push_symbols(word, scratch.word);
     merger_.apply(scratch.word, scratch.bpe);
-    ids.insert(ids.end(), scratch.word.begin(), scratch.word.end());
+    out.ids.insert(out.ids.end(), scratch.word.begin(), scratch.word.end());
     if (is_cached) scratch.cache.store(word, hash, scratch.word);
+    return true;
+  }
+
+  template <class Admit>
+  bool encode_long_word(std::string_view word, Scratch& scratch, IdList& out,
+                        const Admit& admit) const {
+    const size_t n_before = out.ids.size();
+    std::string_view rest = word;
+    const auto fill = [&](size_t n, std::vector<int32_t>& symbols) {
+      while (symbols.size() < n && !rest.empty()) {
+        // A character has one symbol at least, if not fused to the unknown one before it.
+        size_t size = std::min(n - symbols.size(), rest.size());
+        while (size < rest.size() && continues_char(rest[size])) ++size;
+        push_symbols(rest.substr(0, size), symbols);
+        rest.remove_prefix(size);
+      }
+      return !rest.empty();
+    };
+    // Ids count before the rest of the word is known, which could change them only by a chain of
+    // rules that reaches back over a margin.
+    const auto go_on = [&](size_t n_waiting) {
+      return admit(std::min(rest.size() + n_waiting, word.size()));
+    };
+    using End = BpeWindows::End;
+    const End end = scratch.windows.apply(merger_, scratch.bpe, fill, go_on, out.ids);
+    if (end != End::uncertain) return end == End::whole;
+    out.ids.resize(n_before);
+    std::vector<int32_t> symbols;
+    push_symbols(word, symbols);
+    BpeWorkspace large;
+    merger_.apply(symbols, large);
+    out.ids.insert(out.ids.end(), symbols.begin(), symbols.end());
+    return true;
+  }
+
+  /// Symbols of a text from which merging starts.
+  void push_symbols(std::string_view text, std::vector<int32_t>& word) const {
+    if (alphabet_ == BpeAlphabet::characters) return push_chars(text, word);
+    for (const char byte : text) push_byte(static_cast<uint8_t>(byte), word);
   }
 
   void push_byte(uint8_t byte, std::vector<int32_t>& word) const {
@@ -176,6 +182,18 @@ class BpeTokenizer final : public Tokenizer {
     if (!fuse_unk_ || word.empty() || word.back() != unk_) word.push_back(unk_);
   }
 
+  /// 0 where text may vanish or any number of units become one unknown token.
+  size_t longest_id(const IdOfPiece& id_of_piece) const {
+    const bool knows_bytes =
+        std::ranges::all_of(id_of_byte_, [](int32_t id) { return id != kNoId; });
+    if (!pre_tokenizer_.keeps_all() || (!knows_bytes && fuse_unk_)) return 0;
+    size_t longest = 4;  // an unknown character
+    for (const auto& [piece, id] : id_of_piece)
+      longest = std::max(longest,
+                         alphabet_ == BpeAlphabet::bytes ? token_bytes(id).size() : piece.size());
+    return longest;
+  }
+
   void fill_units(const IdOfPiece& id_of_piece, const BpeSpec& spec) {
     const auto id = [&](std::string_view piece) {
       const auto found = id_of_piece.find(piece);
@@ -199,6 +217,7 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<NormalizerStep> normalizer_;
   AddedTokenFinder normalized_finder_;  // of the tokens that are looked for after normalising
   SpacePrefix space_prefix_;
+  size_t longest_ = 0;  // bytes of text that one id may stand for; 0: any number
   PreTokenizer pre_tokenizer_;
   bool fuse_unk_;
   BpeMerger merger_;
@@ -309,8 +328,8 @@ std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& w
 
   if (spec.alphabet == BpeAlphabet::characters && spec.pre_tokenizer.empty() &&
       !spec.ignore_merges && id_of_piece.contains(kSpaceMark) && never_merges_into_space(spec))
-    spec.pre_tokenizer.add_split(Regex(fmt::format("{0}+[^{0}]*|[^{0}]+", kSpaceMark), where),
-                                 PreTokenizer::Keep::matches);
+    spec.pre_tokenizer.add_split(fmt::format("{0}+[^{0}]*|[^{0}]+", kSpaceMark),
+                                 PreTokenizer::Keep::both, where);
   TokenizerParts parts;
   parts.bytes = place_pieces(spec, id_of_piece, where);
   const std::vector<Merge> merges = resolve_merges(spec, id_of_piece, where);

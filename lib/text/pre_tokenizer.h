@@ -1,63 +1,65 @@
 #pragma once
-#include <functional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "text/regex.h"
+#include "text/word_rules.h"
 
 namespace tandem::text {
 
-/// The pattern of GPT-2, which byte-level pre-tokenisers use by default.
-extern const char* const kGpt2Pattern;
-/// The pattern of Qwen2 and its successors.
-extern const char* const kQwen2Pattern;
-
-/// Cuts text into the words within which merges happen.
+/// Cuts text into the words within which merges happen: by WordRules where a pattern is known,
+/// else by Regex.
 class PreTokenizer {
  public:
   /// What a pattern does: every match and every gap between matches is a word, or only one of them.
   enum class Keep { both, matches, gaps };
 
-  void add_split(Regex regex, Keep keep) { steps_.push_back({std::move(regex), keep}); }
+  /// errors   kind input at `where`: the pattern does not compile
+  void add_split(std::string_view pattern, Keep keep, const std::string& where);
   bool empty() const { return steps_.empty(); }
+  /// Whether every byte of a text is in a word.
+  bool keeps_all() const;
 
-  /// Calls `on_word` for each word in order; words are not empty and lie within `text`.
+  /// Calls `on_word` for each word in order, until it returns false; words are not empty and lie
+  /// within `text`.
+  /// result   false if `on_word` stopped it
   /// errors   kind input: a pattern that backtracks without bound on this text
   template <class OnWord>
-  void split(std::string_view text, RegexScratch& scratch, const OnWord& on_word) const {
-    split_from(0, text, scratch, on_word);
+  bool split(std::string_view text, RegexScratch& scratch, const OnWord& on_word) const {
+    return split_from(0, text, scratch, on_word);
   }
 
  private:
   struct Step {
-    Regex regex;
+    std::variant<WordRules, Regex> cutter;
     Keep keep;
   };
 
   /// Step `i` on `text`, and the later steps on each of its words by themselves.
   template <class OnWord>
-  void split_from(size_t i, std::string_view text, RegexScratch& scratch,
+  bool split_from(size_t i, std::string_view text, RegexScratch& scratch,
                   const OnWord& on_word) const {
-    if (i == steps_.size()) {
-      if (!text.empty()) on_word(text);
-      return;
-    }
+    if (i == steps_.size()) return text.empty() || on_word(text);
     const auto hand_on = [&](size_t begin, size_t end) {
-      if (begin < end) split_from(i + 1, text.substr(begin, end - begin), scratch, on_word);
+      return begin >= end || split_from(i + 1, text.substr(begin, end - begin), scratch, on_word);
     };
     const Step& step = steps_[i];
     size_t done = 0, start = 0;
     Regex::Match match{};
-    while (start <= text.size() && step.regex.find(text, start, scratch, match)) {
-      if (step.keep != Keep::matches) hand_on(done, match.begin);
-      if (step.keep != Keep::gaps) hand_on(match.begin, match.end);
+    while (start <= text.size() && find(step, text, start, scratch, match)) {
+      if (step.keep != Keep::matches && !hand_on(done, match.begin)) return false;
+      if (step.keep != Keep::gaps && !hand_on(match.begin, match.end)) return false;
       done = match.end;
       start = after(text, match);
     }
-    if (step.keep != Keep::matches) hand_on(done, text.size());
+    return step.keep == Keep::matches || hand_on(done, text.size());
   }
 
+  /// The step's next match, at `start` or after it.
+  static bool find(const Step& step, std::string_view text, size_t start, RegexScratch& scratch,
+                   Regex::Match& match);
   /// Where the search continues: past an empty match by one character, or it would be found again.
   static size_t after(std::string_view text, Regex::Match match);
 

@@ -3,6 +3,7 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <new>
@@ -52,9 +53,20 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-// Greedy runs of one class need no stack; groups that repeat do. 1 MiB is what PCRE2's manual calls
-// ample; it is reserved and touched only on need.
-constexpr size_t kJitStackStart = size_t{32} << 10, kJitStackMax = size_t{1} << 20;
+// Greedy runs of one class need no stack; groups that repeat do, some 16 bytes a repetition. It is
+// reserved, and touched only on need.
+constexpr size_t kJitStackStart = size_t{32} << 10, kJitStackMax = size_t{64} << 20;
+// The same for the interpreter, which PCRE2 lets have 20 GB.
+constexpr uint32_t kMostHeapKib = 64 << 10;
+
+// One search of a pattern that is linear in the text takes a few steps a byte: \s*[\r\n]+ one for
+// each blank of a long run. PCRE2's own limit for any text is 10 million.
+constexpr size_t kStepsPerByte = 16, kLeastSteps = 10'000'000;
+
+uint32_t most_steps(size_t text_bytes) {
+  return static_cast<uint32_t>(
+      std::clamp<size_t>(text_bytes * kStepsPerByte, kLeastSteps, UINT32_MAX));
+}
 
 }  // namespace
 
@@ -63,6 +75,7 @@ RegexScratch::RegexScratch()
       context_(pcre2_match_context_create(nullptr)),
       stack_(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr)) {
   if (match_ == nullptr || context_ == nullptr) throw std::bad_alloc();
+  pcre2_set_heap_limit(context_, kMostHeapKib);
   if (stack_ != nullptr) pcre2_jit_stack_assign(context_, nullptr, stack_);
 }
 
@@ -92,6 +105,7 @@ Regex::Regex(Regex&& other) noexcept
 
 bool Regex::find(std::string_view subject, size_t start, RegexScratch& scratch,
                  Match& match) const {
+  pcre2_set_match_limit(scratch.context_, most_steps(subject.size()));
   const int n = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(),
                             start, PCRE2_NO_UTF_CHECK, scratch.match_, scratch.context_);
   if (n == PCRE2_ERROR_NOMATCH) return false;

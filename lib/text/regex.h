@@ -43,7 +43,10 @@ class Regex {
   Regex& operator=(Regex&&) = delete;
 
   /// First match that begins at or after `start`; false if there is none. `subject` must be UTF-8.
-  /// errors   kind input: the pattern backtracks beyond PCRE2's limit on this text
+  /// errors   kind input: the pattern goes back more than 16 times a byte of this text, or takes more
+  ///          than 64 MiB to remember where it may go back to. PCRE2 does not count how far it
+  ///          looks for a literal after a run, so that \s+\s+x takes quadratic time without an
+  ///          error
   bool find(std::string_view subject, size_t start, RegexScratch& scratch, Match& match) const;
 
  private:

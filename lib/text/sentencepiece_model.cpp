@@ -153,6 +153,12 @@ class ModelCopy {
       refuse(fmt::format("over {} of its user-defined symbols begin one another", kMostNested));
   }
 
+  bool in_windows() const {
+    constexpr uint64_t kBytePairs = 2;
+    return model_type_ == kBytePairs && byte_fallback_ && charsmap_.empty() && !removes_spaces_ &&
+           escapes_spaces_ && !space_as_suffix_ && !has_unused_;
+  }
+
   std::string take_bytes() {
     Message trainer, normalizer;
     trainer.number(3, model_type_);
@@ -184,7 +190,7 @@ class ModelCopy {
   }
 
   void add_piece(std::string_view message) {
-    constexpr uint64_t kNormal = 1, kUserDefined = 4, kLastType = 6;
+    constexpr uint64_t kNormal = 1, kUserDefined = 4, kUnused = 5, kLastType = 6;
     std::string_view text;
     float score = 0;
     uint64_t type = kNormal;
@@ -206,6 +212,7 @@ class ModelCopy {
     if (!std::isfinite(score)) refuse_piece(fmt::format("has the score {}", score));
     if (type < kNormal || type > kLastType) refuse_piece(fmt::format("is of type {}", type));
     if (type == kUserDefined) user_defined_.push_back(text);
+    has_unused_ = has_unused_ || type == kUnused;
     Message piece;
     piece.text(1, text);
     piece.four_bytes(2, score);
@@ -236,15 +243,18 @@ class ModelCopy {
   size_t n_pieces_ = 0;
   std::vector<std::string_view> user_defined_;
   uint64_t model_type_ = 1;
-  bool byte_fallback_ = false, space_as_suffix_ = false;
+  bool byte_fallback_ = false, space_as_suffix_ = false, has_unused_ = false;
   bool dummy_prefix_ = true, removes_spaces_ = true, escapes_spaces_ = true;
   std::string_view bos_, eos_, charsmap_;
 };
 
 }  // namespace
 
-std::string checked_sentencepiece_model(std::string_view model, const std::string& where) {
-  return ModelCopy(model, where).take_bytes();
+std::string checked_sentencepiece_model(std::string_view model, const std::string& where,
+                                        bool* in_windows) {
+  ModelCopy copy(model, where);
+  if (in_windows != nullptr) *in_windows = copy.in_windows();
+  return copy.take_bytes();
 }
 
 std::string without_dummy_prefix(std::string model) {

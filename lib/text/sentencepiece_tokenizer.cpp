@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "io/quote.h"
 #include "text/sentencepiece_model.h"
+#include "text/sentencepiece_windows.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
 
@@ -32,21 +33,37 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(TokenizerParts parts,
                          std::unique_ptr<sentencepiece::SentencePieceProcessor> model,
-                         bool prefixes_first_part)
+                         bool prefixes_first_part, bool in_windows)
       : Tokenizer(std::move(parts)),
         model_(std::move(model)),
-        prefixes_first_part_(prefixes_first_part) {}
+        prefixes_first_part_(prefixes_first_part) {
+    if (!in_windows) return;
+    size_t longest = 1;
+    for (int id = 0; id < model_->GetPieceSize(); ++id)
+      longest = std::max(longest, model_->IdToPiece(id).size());
+    windows_.emplace(longest);
+  }
 
  private:
-  void encode_part(std::string_view part, Place place, bool /*parse_special*/,
-                   std::vector<int32_t>& ids) const override {
+  bool encode_part(std::string_view part, Place place, bool /*parse_special*/,
+                   IdList& out) const override {
+    const auto& first = model_of(place);
+    if (windows_ && part.size() > SentencePieceWindows::kWindow) {
+      // The mark is put before the first window by hand where the model puts none.
+      const bool marked = prefixes_first_part_ && place == Place::begins_text;
+      const auto end = windows_->apply(first, model_of(Place::after_text),
+                                       marked ? kSpaceMark : std::string_view(), part, out);
+      if (end != SentencePieceWindows::End::uncertain)
+        return end == SentencePieceWindows::End::whole;
+    }
     std::vector<int> part_ids;
     const auto status = prefixes_first_part_ && place == Place::begins_text
-                            ? model_->Encode(std::string(kSpaceMark).append(part), &part_ids)
-                            : model_of(place).Encode(part, &part_ids);
+                            ? first.Encode(std::string(kSpaceMark).append(part), &part_ids)
+                            : first.Encode(part, &part_ids);
     if (!status.ok())
       throw input_error("text", "SentencePiece: {}", io::quote(status.message(), 200));
-    ids.insert(ids.end(), part_ids.begin(), part_ids.end());
+    out.ids.insert(out.ids.end(), part_ids.begin(), part_ids.end());
+    return out.admit(part.size(), 0);
   }
 
   /// One that puts nothing in front of text that goes on; made when such text first comes.
@@ -63,6 +80,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
   // The model's own dummy prefix is off, and only the start of a text gets one ("legacy": false).
   bool prefixes_first_part_;
+  std::optional<SentencePieceWindows> windows_;
   mutable std::once_flag once_;
   mutable std::unique_ptr<sentencepiece::SentencePieceProcessor> unprefixed_;
 };
@@ -136,7 +154,8 @@ std::optional<int32_t> resolve(const TokenizerParts& parts, const std::optional<
 std::unique_ptr<Tokenizer> tokenizer_from_sentencepiece(std::string_view model_bytes,
                                                         const TokenizerConfig& config,
                                                         const std::string& where) {
-  std::string bytes = checked_sentencepiece_model(model_bytes, where);
+  bool in_windows = false;
+  std::string bytes = checked_sentencepiece_model(model_bytes, where, &in_windows);
   auto model = parse_model(bytes, where);
   TokenizerParts parts;
   parts.drops_leading_space = adds_dummy_prefix(*model);
@@ -149,7 +168,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_sentencepiece(std::string_view model_b
   const bool prefixes_first_part = parts.drops_leading_space && !config.legacy.value_or(true);
   if (prefixes_first_part) model = parse_model(without_dummy_prefix(std::move(bytes)), where);
   return std::make_unique<SentencePieceTokenizer>(std::move(parts), std::move(model),
-                                                  prefixes_first_part);
+                                                  prefixes_first_part, in_windows);
 }
 
 }  // namespace tandem::text

@@ -1,5 +1,7 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "text/streamer.h"
@@ -14,6 +16,14 @@ constexpr size_t kTextLimit = size_t{1}
 std::vector<AddedToken> raw_text_tokens(std::vector<AddedToken> tokens) {
   std::erase_if(tokens, [](const AddedToken& t) { return t.normalized; });
   return tokens;
+}
+
+void require_text(std::string_view utf8) {
+  if (utf8.size() >= kTextLimit)
+    throw input_error("text", "{} bytes to tokenise at once, at most {} are possible", utf8.size(),
+                      kTextLimit - 1)
+        .hint("cut the text into documents");
+  require_utf8(utf8, "text");
 }
 
 }  // namespace
@@ -41,40 +51,57 @@ std::vector<int32_t> Tokenizer::encode(std::string_view utf8, EncodeOptions opti
   return encode_cut(utf8, {}, options).ids;
 }
 
+LimitedIds Tokenizer::encode_within(std::string_view utf8, size_t most,
+                                    EncodeOptions options) const {
+  require_text(utf8);
+  IdList list{.most = most};
+  list.ids.reserve(std::min(most, utf8.size() / 4) + 8);
+  if (options.add_bos) list.ids = prefix_;
+  Place place = Place::begins_text;
+  const bool fits = encode_piece(utf8, place, options, list) && list.admit(utf8.size(), 0);
+  const size_t n = list.ids.size();
+  return {.ids = std::move(list.ids),
+          .bytes = fits ? utf8.size() : list.bytes_done,
+          .at_least = fits ? n : list.at_least,
+          .fits = fits};
+}
+
 CutIds Tokenizer::encode_cut(std::string_view utf8, std::span<const size_t> cuts,
                              EncodeOptions options) const {
-  if (utf8.size() >= kTextLimit)
-    throw input_error("text", "{} bytes to tokenise at once, at most {} are possible", utf8.size(),
-                      kTextLimit - 1)
-        .hint("cut the text into documents");
-  require_utf8(utf8, "text");
+  require_text(utf8);
   CutIds all;
-  std::vector<int32_t>& ids = all.ids;
-  ids.reserve(utf8.size() / 4 + 8);
-  if (options.add_bos) ids = prefix_;
+  IdList list;
+  list.ids.reserve(utf8.size() / 4 + 8);
+  if (options.add_bos) list.ids = prefix_;
   Place place = Place::begins_text;
-  const auto encode_piece = [&](std::string_view piece) {
-    finder_.split(
-        piece, options.parse_special,
-        [&](std::string_view part) {
-          encode_part(part, place, options.parse_special, ids);
-          place = Place::after_text;
-        },
-        [&](int32_t id) {
-          ids.push_back(id);
-          place = Place::after_token;
-        });
-  };
   size_t begin = 0;
   for (const size_t cut : cuts) {
     TANDEM_CHECK(begin <= cut && cut <= utf8.size(), "cut at {} after {} of {} bytes", cut, begin,
                  utf8.size());
-    encode_piece(utf8.substr(begin, cut - begin));
-    all.before.push_back(ids.size());
+    encode_piece(utf8.substr(begin, cut - begin), place, options, list);
+    all.before.push_back(list.ids.size());
     begin = cut;
   }
-  encode_piece(utf8.substr(begin));
+  encode_piece(utf8.substr(begin), place, options, list);
+  all.ids = std::move(list.ids);
   return all;
+}
+
+bool Tokenizer::encode_piece(std::string_view piece, Place& place, const EncodeOptions& options,
+                             IdList& out) const {
+  return finder_.split(
+      piece, options.parse_special,
+      [&](std::string_view part) {
+        const bool all = encode_part(part, place, options.parse_special, out);
+        if (!all) out.bytes_done += static_cast<size_t>(part.data() - piece.data());
+        place = Place::after_text;
+        return all;
+      },
+      [&](int32_t id) {
+        out.ids.push_back(id);
+        place = Place::after_token;
+        return true;
+      });
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

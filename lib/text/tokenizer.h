@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "text/added_tokens.h"
+#include "text/id_list.h"
 
 namespace tandem::text {
 
@@ -18,6 +19,14 @@ struct TokenizerConfig;
 struct EncodeOptions {
   bool add_bos = true;        // put in front what the tokenizer's own rules ask for (often BOS)
   bool parse_special = true;  // control tokens spelled out in the text become their ids
+};
+
+/// The ids of a text, or how far counting them went.
+struct LimitedIds {
+  std::vector<int32_t> ids;  // of the whole text, if it is within the limit
+  size_t bytes = 0;          // of the text that `ids` are of; scaled where a normaliser changes it
+  size_t at_least = 0;       // ids of the whole text, exact if it is within the limit
+  bool fits = true;
 };
 
 /// The ids of a text that is cut into pieces.
@@ -49,8 +58,13 @@ class Tokenizer {
 
   /// errors   kind input: invalid UTF-8 (with the offset), text of 1 GiB or more, a byte or
   ///          character that the vocabulary lacks
-  /// cost     near linear; word cache and buffers are kept between calls
+  /// cost     near linear in time; of memory the ids, the normalised text, and, SentencePiece's
+  ///          unigram models aside, little more. Word cache and buffers are kept between calls
   std::vector<int32_t> encode(std::string_view utf8, EncodeOptions options = {}) const;
+
+  /// The same of a text that is of use only with at most `most` ids: stops as soon as it is certain
+  /// that it has more, by those counted and the fewest that the rest can have.
+  LimitedIds encode_within(std::string_view utf8, size_t most, EncodeOptions options = {}) const;
 
   /// The same with no token across a cut, so that the text before a cut has the ids that it has
   /// alone, as a prompt has before its answer is known.
@@ -82,11 +96,16 @@ class Tokenizer {
 
   explicit Tokenizer(TokenizerParts parts);
 
-  /// Appends the ids of a part of the text that holds no added token.
-  virtual void encode_part(std::string_view part, Place place, bool parse_special,
-                           std::vector<int32_t>& ids) const = 0;
+  /// Appends the ids of a part of the text that holds no added token; false as soon as `out` does
+  /// not admit them.
+  virtual bool encode_part(std::string_view part, Place place, bool parse_special,
+                           IdList& out) const = 0;
 
  private:
+  /// A piece of a text up to a cut, which begins at `place`; false as encode_part.
+  bool encode_piece(std::string_view piece, Place& place, const EncodeOptions& options,
+                    IdList& out) const;
+
   std::vector<std::string> bytes_;
   std::unordered_map<std::string_view, int32_t> id_of_bytes_;  // views into bytes_
   std::vector<bool> special_;

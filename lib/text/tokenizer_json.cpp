@@ -145,7 +145,7 @@ class Reader {
   }
 
   void add_split(std::string_view pattern, PreTokenizer::Keep keep = PreTokenizer::Keep::both) {
-    spec_.pre_tokenizer.add_split(Regex(pattern, where_), keep);
+    spec_.pre_tokenizer.add_split(pattern, keep, where_);
   }
 
   void read_split(const Json& step) {
@@ -185,7 +185,7 @@ class Reader {
                          : chosen == "first" ? SpacePrefix::first_part
                                              : SpacePrefix::every_part;
     if (io::find_bool(step, "split", where_).value_or(true))
-      add_split("\xE2\x96\x81[^\xE2\x96\x81]*|[^\xE2\x96\x81]+", PreTokenizer::Keep::matches);
+      add_split("\xE2\x96\x81[^\xE2\x96\x81]*|[^\xE2\x96\x81]+");  // leaves no gap
   }
 
   /// Decoding follows from the pieces; only the dropped leading space has to be known.

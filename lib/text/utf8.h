@@ -22,6 +22,17 @@ constexpr size_t utf8_length(char lead) {
   const auto byte = static_cast<uint8_t>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
+/// Whether a byte of well-formed UTF-8 belongs to the character before it.
+constexpr bool continues_char(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+/// The character that begins at `p`, in well-formed UTF-8.
+constexpr char32_t decode_char(const char* p) {
+  const auto byte = [p](int i) { return static_cast<char32_t>(static_cast<uint8_t>(p[i])); };
+  const auto low = [&](int i) { return byte(i) & 0x3F; };
+  if (byte(0) < 0x80) return byte(0);
+  if (byte(0) < 0xE0) return (byte(0) & 0x1F) << 6 | low(1);
+  if (byte(0) < 0xF0) return (byte(0) & 0x0F) << 12 | low(1) << 6 | low(2);
+  return (byte(0) & 0x07) << 18 | low(1) << 12 | low(2) << 6 | low(3);
+}
 /// First character of a well-formed, non-empty text.
 char32_t first_char(std::string_view text);
 /// Last character of a well-formed, non-empty text.

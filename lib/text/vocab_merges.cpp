@@ -91,7 +91,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_vocab_merges(std::string_view vocab_js
   spec.merges = read_merges(merges, folder + "merges.txt");
   if (rules.nfc)
     spec.normalizer.push_back({NormalizerStep::Kind::unicode, NormalForm::nfc, "", ""});
-  spec.pre_tokenizer.add_split(Regex(rules.pattern, where), PreTokenizer::Keep::both);
+  spec.pre_tokenizer.add_split(rules.pattern, PreTokenizer::Keep::both, where);
   if (config.add_prefix_space.value_or(false)) spec.space_prefix = SpacePrefix::every_part;
   TokenizerConfig completed = config;
   if (!completed.eos_token) completed.eos_token = kEndOfText;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/rng.h"
 #include "text/sentencepiece_model.h"
 #include "text/support.h"
 #include "text/tokenizer_config.h"
@@ -15,7 +16,7 @@ using test::Piece;
 namespace {
 
 using Ids = std::vector<int32_t>;
-constexpr int kNormal = 1, kControl = 3, kUserDefined = 4, kByte = 6;
+constexpr int kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
 constexpr int kUnigram = 1;
 
 // ids: 0 <unk>, 1 <s>, 2 </s>, 3 [X], 4.. as listed, then 256 bytes from kFirstByte.
@@ -27,6 +28,14 @@ std::string small_model(bool add_dummy_prefix = true) {
   for (int byte = 0; byte < 256; ++byte)
     pieces.push_back({fmt::format("<0x{:02X}>", byte), 0, kByte});
   return test::sentencepiece_model(pieces, {.add_dummy_prefix = add_dummy_prefix});
+}
+
+/// With a piece that is not used, which has texts read at once instead of in windows.
+std::string small_model_at_once() {
+  const std::string unused = test::piece_bytes({"zz", 0, kUnused});
+  std::string model = small_model();
+  test::append_bytes(model, 1, unused);
+  return model;
 }
 
 std::unique_ptr<Tokenizer> make(const TokenizerConfig& config = {}) {
@@ -123,6 +132,35 @@ TEST_SUITE("text/sentencepiece") {
       const std::string tokens = "a[X]ab";
       const size_t after_token[] = {4};
       CHECK(t->encode_cut(tokens, after_token).ids == t->encode(tokens));
+    }
+  }
+
+  TEST_CASE("a long text is read in windows: the ids are those of reading it at once") {
+    PhiloxStream random(4);
+    std::string mixed;
+    while (mixed.size() < 200'000) {
+      const char* const parts[] = {"a",      "b",      "ab",         " ", "  ",
+                                   "\u2581", "\u00E9", "\U0001F600", "\n"};
+      mixed += parts[random.below(std::size(parts))];
+    }
+    for (const bool legacy : {true, false}) {
+      TokenizerConfig config;
+      config.legacy = legacy;
+      const auto t = make(config);
+      const auto at_once = tokenizer_from_sentencepiece(small_model_at_once(), config, "m");
+      REQUIRE(at_once->vocab_size() == t->vocab_size() + 1);
+      for (const std::string& text :
+           {mixed, "[X]" + mixed, std::string(200'001, 'a'), std::string(100'000, ' ') + "a",
+            std::string(100'000, 'b') + std::string(100'000, ' ')}) {
+        const Ids ids = t->encode(text);
+        CHECK(ids == at_once->encode(text));
+        CHECK(t->encode_within(text, ids.size()).ids == ids);
+        const LimitedIds less = t->encode_within(text, ids.size() - 1);
+        CHECK_FALSE(less.fits);
+        CHECK(less.at_least >= ids.size());
+        CHECK(less.at_least <= ids.size());
+        CHECK(std::equal(less.ids.begin(), less.ids.end(), ids.begin()));
+      }
     }
   }
 
