@@ -24,28 +24,49 @@ const text::Tokenizer& tokenizer_of(const ModelFiles& files) {
       .hint("give token ids with --prompt-ids, or {\"ids\": [...]} lines with --prompts");
 }
 
-Ids encode(const ModelFiles& files, std::string_view text, bool continues,
-           const std::string& where) {
+/// Counting the tokens of texts up to here takes some hundredths of a second.
+constexpr size_t kCountedWhole = size_t{256} << 10;
+
+/// What all prompts of a run are read with.
+struct Reader {
+  const ModelFiles& files;
+  const PromptRoom& room;
+  std::optional<bool> thinking;
+};
+
+/// Ids of a text, which goes on after a saved state, or is a chat, unless BOS is added.
+Ids encode(const Reader& reader, std::string_view text, bool add_bos, const std::string& where) {
   try {
-    return tokenizer_of(files).encode(text, {.add_bos = !continues});
+    const PromptRoom& room = reader.room;
+    const size_t most = text.size() <= kCountedWhole ? SIZE_MAX : room.most();
+    text::LimitedIds limited =
+        tokenizer_of(reader.files).encode_within(text, most, {.add_bos = add_bos});
+    if (limited.fits) return std::move(limited.ids);
+    const int64_t least = room.saved + static_cast<int64_t>(limited.at_least);
+    throw input_error("prompt",
+                      "has at least {} tokens, {} of them counted in the first {} of its {} bytes; "
+                      "the context holds {}",
+                      least, room.saved + static_cast<int64_t>(limited.ids.size()), limited.bytes,
+                      text.size(), room.context)
+        .hint(room.remedy(least));
   } catch (Error& e) {
     e.add_context("in " + where);
     throw;
   }
 }
 
-Ids encode_messages(const ModelFiles& files, std::span<const text::ChatMessage> messages,
-                    const std::string& where, std::optional<bool> thinking) {
-  const text::Tokenizer& tokenizer = tokenizer_of(files);
-  const text::ChatTemplate chat = text::load_chat_template(files.folder, tokenizer);
-  return text::encode_chat(tokenizer,
-                           chat.render(messages, {.thinking = thinking, .where = where}));
+Ids encode_messages(const Reader& reader, std::span<const text::ChatMessage> messages,
+                    const std::string& where) {
+  const text::Tokenizer& tokenizer = tokenizer_of(reader.files);
+  const text::ChatTemplate chat = text::load_chat_template(reader.files.folder, tokenizer);
+  const text::RenderedChat rendered =
+      chat.render(messages, {.thinking = reader.thinking, .where = where});
+  return encode(reader, rendered.text, false, where);
 }
 
-Ids encode_user_turn(const ModelFiles& files, const std::string& content,
-                     std::optional<bool> thinking) {
+Ids encode_user_turn(const Reader& reader, const std::string& content) {
   const text::ChatMessage messages[] = {{"user", content}};
-  return encode_messages(files, messages, "--chat", thinking);
+  return encode_messages(reader, messages, "--chat");
 }
 
 void require_text(std::string_view text, const std::string& where) {
@@ -113,7 +134,7 @@ void check_keys(const io::Json& line, const std::string& where) {
                     keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, " and ")));
 }
 
-PromptSet read_questions(const PromptSource& source, const ModelFiles& files, bool continues) {
+PromptSet read_questions(const PromptSource& source, const Reader& reader, bool continues) {
   if (!source.document && !continues)
     throw usage_error("--questions", "needs a document to ask about")
         .hint("give it with -f FILE, or model.state from an earlier run");
@@ -124,8 +145,8 @@ PromptSet read_questions(const PromptSource& source, const ModelFiles& files, bo
   for (const std::string& q : set.labels)
     set.sequences.push_back(
         source.chat
-            ? encode_user_turn(files, document + "\n\n" + q, source.thinking)
-            : encode(files, document + "\n\nQuestion: " + q + "\nAnswer:", continues, where));
+            ? encode_user_turn(reader, document + "\n\n" + q)
+            : encode(reader, document + "\n\nQuestion: " + q + "\nAnswer:", !continues, where));
   if (set.sequences.empty()) throw input_error(source.questions->string(), "holds no questions");
   set.shared = common_prefix(set.sequences);
   return set;
@@ -150,20 +171,21 @@ int adapter_of(const io::Json& line, const ModelFiles& files, const std::string&
                             : fmt::format("they are {}", fmt::join(known, ", ")));
 }
 
-PromptSet read_lines(const PromptSource& source, const ModelFiles& files) {
+PromptSet read_lines(const PromptSource& source, const Reader& reader) {
   PromptSet set;
   io::for_each_jsonl(io::read_file(*source.prompts), source.prompts->string(),
                      [&](const io::Json& line, const std::string& where) {
-                       set.adapters.push_back(adapter_of(line, files, where));
+                       set.adapters.push_back(adapter_of(line, reader.files, where));
                        io::Json prompt = line;
                        if (prompt.is_object()) prompt.erase(kAdapterKey);
-                       set.sequences.push_back(parse_prompt(prompt, files, where, source.thinking));
+                       set.sequences.push_back(
+                           parse_prompt(prompt, reader.files, where, reader.thinking, reader.room));
                      });
   if (set.sequences.empty()) throw input_error(source.prompts->string(), "holds no prompts");
   return set;
 }
 
-PromptSet read_text(const PromptSource& source, const ModelFiles& files, bool continues) {
+PromptSet read_text(const PromptSource& source, const Reader& reader, bool continues) {
   std::string text, where = "-p";
   if (source.document) {
     text = io::read_file(*source.document);
@@ -172,14 +194,22 @@ PromptSet read_text(const PromptSource& source, const ModelFiles& files, bool co
   if (source.text) text += *source.text;
   require_text(text, where);
   PromptSet set;
-  set.sequences.push_back(source.chat ? encode_user_turn(files, text, source.thinking)
-                                      : encode(files, text, continues, where));
+  set.sequences.push_back(source.chat ? encode_user_turn(reader, text)
+                                      : encode(reader, text, !continues, where));
   return set;
 }
 
 }  // namespace
 
-PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues) {
+const char* PromptRoom::remedy(int64_t n_tokens) const {
+  if (model_context == 0)
+    return "shorten the prompt, raise run.context, or use models with a longer context";
+  return n_tokens > model_context ? "shorten the prompt, or use a model with a longer context"
+                                  : "raise run.context, or leave it out";
+}
+
+PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues,
+                       const PromptRoom& room) {
   const int kinds = (source.text ? 1 : 0) + (source.ids ? 1 : 0) + (source.questions ? 1 : 0) +
                     (source.prompts ? 1 : 0);
   if (kinds > 1 || (source.document && (source.ids || source.prompts)))
@@ -187,9 +217,10 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
         .hint("one of -p, -f, -f with -p, -f with --questions, --prompt-ids, --prompts");
   if (source.chat && continues)
     throw usage_error("--chat", "cannot continue a saved state: the template begins a new chat");
-  if (source.questions) return read_questions(source, files, continues);
-  if (source.prompts) return read_lines(source, files);
-  if (!source.ids) return read_text(source, files, continues);
+  const Reader reader{files, room, source.thinking};
+  if (source.questions) return read_questions(source, reader, continues);
+  if (source.prompts) return read_lines(source, reader);
+  if (!source.ids) return read_text(source, reader, continues);
   PromptSet set;
   set.sequences.push_back(
       parse_ids(io::read_file(*source.ids), files.config.vocab_size, source.ids->string()));
@@ -201,17 +232,19 @@ std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::stri
 }
 
 std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
-                                  const std::string& where, std::optional<bool> thinking) {
+                                  const std::string& where, std::optional<bool> thinking,
+                                  const PromptRoom& room) {
+  const Reader reader{files, room, thinking};
   check_keys(line, where);
   if (const io::Json* ids = io::find_array(line, "ids", where))
     return ids_of(*ids, files.config.vocab_size, where);
   if (const auto prompt = io::find_string(line, "prompt", where)) {
     require_text(*prompt, where);
-    return encode(files, *prompt, false, where);
+    return encode(reader, *prompt, true, where);
   }
   const auto chat = text::parse_messages(
       line, where, "write the whole prompt yourself, as {\"prompt\": \"...\"}");
-  return encode_messages(files, chat, where, thinking);
+  return encode_messages(reader, chat, where);
 }
 
 std::string fingerprint_of(const PromptSet& prompts) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -33,6 +34,22 @@ struct PromptSet {
   size_t shared = 0;                // tokens that all sequences begin with and that are kept once
 };
 
+/// The tokens that a prompt may have. A long text that has more is refused while it is read; the
+/// tokens of a short one are counted to the end, for who has to shorten it.
+struct PromptRoom {
+  int64_t context = INT64_MAX;  // tokens of a sequence
+  int64_t model_context = 0;    // tokens that the model was made for; 0: a run of several models
+  int64_t saved = 0;            // tokens of a state that prompts continue
+  int64_t least_new = 0;        // new tokens that must fit after every prompt
+
+  /// Tokens of a prompt at most.
+  size_t most() const {
+    return static_cast<size_t>(std::max<int64_t>(0, context - saved - least_new));
+  }
+  /// What to do about a prompt that has `n_tokens`, those of the state included.
+  const char* remedy(int64_t n_tokens) const;
+};
+
 /// Differs where tokens do; 16 hex digits.
 std::string fingerprint_of(const PromptSet& prompts);
 
@@ -44,9 +61,11 @@ std::string fingerprint_of(const PromptSet& prompts);
 /// it "adapter" may name one of files.adapters.
 /// continues  the prompts go on after a saved state: no BOS, no chat template
 /// errors   kind usage: sources that do not go together; kind input: missing, empty or malformed
-///          prompts, ids outside the vocabulary, text for a model without tokenizer; kind recipe: a
-///          chat template that has not what `thinking` asks for
-PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues);
+///          prompts, ids outside the vocabulary, text for a model without tokenizer, a text of over
+///          256 KiB that has more tokens than there is room for; kind recipe: a chat template that
+///          has not what `thinking` asks for
+PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues,
+                       const PromptRoom& room = {});
 
 /// A JSON array of token ids in [0, vocab).
 /// errors   kind input at `where`
@@ -54,6 +73,7 @@ std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::stri
 
 /// The prompt of one line of a JSONL prompts file.
 std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
-                                  const std::string& where, std::optional<bool> thinking = {});
+                                  const std::string& where, std::optional<bool> thinking = {},
+                                  const PromptRoom& room = {});
 
 }  // namespace tandem::decode

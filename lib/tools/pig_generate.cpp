@@ -21,8 +21,12 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
       files_(sizer_.open_model()) {
   if (!recipe_.model.state.empty())
     saved_ = decode::open_state(recipe_.model.state, files_, sizer_.compute());
+  SequenceBounds bounds{.context = model::context_of(recipe_.run, files_.config),
+                        .model_context = files_.config.max_context,
+                        .saved = static_cast<int64_t>(n_saved()),
+                        .max_tokens = recipe_.sampling.max_tokens};
   if (!source_.empty())
-    prompts_ = decode::read_prompts(source_, files_, saved_.has_value());
+    prompts_ = decode::read_prompts(source_, files_, saved_.has_value(), bounds.prompt_room());
   else if (saved_)
     prompts_.sequences.emplace_back();  // the state itself is the prompt
   require_same(cx, prompts_);
@@ -30,12 +34,8 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
     throw usage_error("output.state", "the prompts share no beginning that could be saved")
         .hint("save the state of one prompt, or of a document with --questions");
   place_adapters();
-  SequenceRoom room = room_for(
-      prompts_, {.context = model::context_of(recipe_.run, files_.config),
-                 .model_context = files_.config.max_context,
-                 .saved = static_cast<int64_t>(n_saved()),
-                 .max_tokens = recipe_.sampling.max_tokens,
-                 .batch = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()))});
+  bounds.batch = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
+  SequenceRoom room = room_for(prompts_, bounds);
   room.prefix = room.prefix || !recipe_.output.state.empty();
   spec_ = sizer_.spec(room);
   spec_.adapters = adapters_;

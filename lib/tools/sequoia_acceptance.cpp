@@ -117,12 +117,15 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, recipe_.draft, Proposer::other_model, cx) {
+  constexpr int kLeastNew = 2;
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   const int vocab = pair_.target().config.vocab_size;
   if (recipe_.accept.width > vocab)
     throw recipe_error("accept.width", "is {}, the vocabulary has {} tokens", recipe_.accept.width,
                        vocab);
-  if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
+  if (!source.empty())
+    prompts_ = decode::read_prompts(source, pair_.target(), false,
+                                    {.context = pair_.context(), .least_new = kLeastNew});
   prompts_.shared = 0;  // texts come one after the other
   require_same(cx, prompts_);
   tree_ = read_accept_tree(recipe_.accept);
@@ -140,7 +143,7 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
       tree_ ? speculate::TreeRoom::of(*tree_) : speculate::TreeRoom{};
   const SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
                                                 .max_tokens = recipe_.sampling.max_tokens,
-                                                .least_new = 2,
+                                                .least_new = kLeastNew,
                                                 .batch = 1});
   longest_ = static_cast<int>(room.longest);
   pair_.size(

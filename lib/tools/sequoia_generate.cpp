@@ -24,7 +24,8 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
       pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx, recipe_.cache,
             recipe_.draft2) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
-  if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
+  if (!source.empty())
+    prompts_ = decode::read_prompts(source, pair_.target(), false, {.context = pair_.context()});
   require_same(cx, prompts_);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   tree_ = given_tree(recipe_);

@@ -59,7 +59,9 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     prompts_.sequences = eval::varied_prompts(pair_.target(), recipe_.eval.n_prompts,
                                               static_cast<uint64_t>(recipe_.run.seed));
   else
-    prompts_ = decode::read_prompts(source, pair_.target(), false);
+    prompts_ =
+        decode::read_prompts(source, pair_.target(), false,
+                             {.context = pair_.context(), .least_new = recipe_.eval.text_tokens});
   prompts_.shared = 0;  // every text is read whole
   require_same(cx, prompts_);
   batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));

@@ -20,13 +20,6 @@ constexpr size_t kReserve = size_t{512} << 20;
 /// each brings again.
 constexpr int kMostPasses = 8;
 
-const char* how_to_fit(int64_t n_tokens, int64_t model_context) {
-  if (model_context == 0)
-    return "shorten the prompt, raise run.context, or use models with a longer context";
-  return n_tokens > model_context ? "shorten the prompt, or use a model with a longer context"
-                                  : "raise run.context, or leave it out";
-}
-
 }  // namespace
 
 SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bounds) {
@@ -37,7 +30,7 @@ SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bo
     const int64_t n = bounds.saved + static_cast<int64_t>(ids.size());
     if (n + bounds.least_new > bounds.context)
       throw input_error("prompt", "has {} tokens, the context holds {}", n, bounds.context)
-          .hint(how_to_fit(n, bounds.model_context));
+          .hint(bounds.prompt_room().remedy(n));
     lengths.push_back(std::min(bounds.context, n + bounds.max_tokens));
     room.to_read += n - shared;
   }

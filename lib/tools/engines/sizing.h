@@ -37,6 +37,8 @@ struct SequenceBounds {
   int max_tokens = 0;         // new tokens of a sequence, at most
   int least_new = 0;          // new tokens that must fit after every prompt
   int batch = 1;              // sequences at once, at most
+
+  decode::PromptRoom prompt_room() const { return {context, model_context, saved, least_new}; }
 };
 
 /// Room for these prompts; without any, for sequences of bounds.context tokens.
