@@ -231,8 +231,4 @@ RenderedChat ChatTemplate::render(std::span<const ChatMessage> messages,
   return chat;
 }
 
-std::vector<int32_t> encode_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
-  return tokenizer.encode(chat.text, {.add_bos = false, .parse_special = true});
-}
-
 }  // namespace tandem::text

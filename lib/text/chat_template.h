@@ -81,7 +81,4 @@ ChatTemplate recognise_chat_template(std::string_view jinja, const Tokenizer& to
 ChatTemplate load_chat_template(const std::filesystem::path& model_folder,
                                 const Tokenizer& tokenizer);
 
-/// Ids of a rendered chat: nothing is put in front, control tokens are parsed.
-std::vector<int32_t> encode_chat(const Tokenizer& tokenizer, const RenderedChat& chat);
-
 }  // namespace tandem::text

@@ -144,7 +144,7 @@ TEST_SUITE("text/chat_template") {
     const auto t = with_bos_eos();
     const RenderedChat chat = recognise_chat_template(kLlama2, *t, "t").render({{{"user", "a"}}});
     CHECK(chat.has_bos);
-    const auto ids = encode_chat(*t, chat);
+    const auto ids = t->encode(chat.text, {.add_bos = false});
     CHECK(ids[0] == t->bos_id());
     CHECK(ids[1] == '[');
   }
