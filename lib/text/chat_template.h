@@ -30,7 +30,7 @@ struct TextSpan {
 };
 
 struct RenderedChat {
-  std::string text;
+  std::string text;               // whole: nothing is to be put in front of its ids
   bool has_bos = false;           // the text itself begins with BOS
   std::vector<TextSpan> answers;  // all that the assistant writes, ends of turns included
 };

@@ -7,10 +7,11 @@
 #   speed    ranks.jsonl: pig-bench on one GPU and on two, the whole 8B and 70B shapes (random weights)
 #   spec     ranks.jsonl: magicdec-bench on two, snapkv drafts of the 8B shape (simulated acceptance)
 #   steps    train.jsonl: steps of s2ft-train, the 7B shape
+#   full     train.jsonl: steps of method full, whose sums hide behind the backward pass: 7B where GPUs hold it, else 1B
 set -uo pipefail
 bin=$(cd "$1" && pwd) out=$2 here=$(cd "$(dirname "$0")" && pwd)
 shift 2
-parts=" ${*:-texts train speed spec steps} "
+parts=" ${*:-texts train speed spec steps full} "
 does() { [[ $parts == *" $1 "* ]]; }
 mkdir -p "$out"
 cd "$out" && out=.  # records name no folder of one machine
@@ -187,6 +188,15 @@ if does steps && [ "$n_gpus" -ge 2 ]; then
     set -- $way
     timeout 240 python3 "$here/train_step.py" --s2ft-train "$bin/s2ft-train" --device $1 --shape llama-2-7b --batch $2 --tokens 1024 --steps 14 \
       -s 'train.select.ratios={o: 0.052, d: 0.02}' -s train.recompute=1 -s train.micro_tokens=2050 >> train.jsonl 2>> train.log || echo "steps on $1: status $?"
+  done
+fi
+if does full && [ "$n_gpus" -ge 2 ]; then
+  memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
+  shape=$([ "$memory" -gt 130000 ] && echo llama-2-7b || echo llama-3.2-1b)
+  for way in 'cuda:0 2 2050' 'cuda:0,1 4 2050' 'cuda:0 8 8200' 'cuda:0,1 16 8200'; do
+    set -- $way
+    timeout 100 python3 "$here/train_step.py" --s2ft-train "$bin/s2ft-train" --device $1 --shape $shape --batch $2 --tokens 1024 --steps 12 \
+      -s train.method=full -s train.recompute=1 -s train.micro_tokens=$3 >> train.jsonl 2>> train.log || echo "full on $1: status $?"
   done
 fi
 exit $failed
