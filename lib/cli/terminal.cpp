@@ -125,13 +125,12 @@ Progress::Progress(Terminal& terminal, std::string label, double total, std::str
 void Progress::update(double done, std::string_view detail) {
   const double seconds = clock_.seconds();
   const double rate = seconds > 0 ? (done - begun_) / seconds : 0;
-  std::string line =
-      fmt::format("{} {:3.0f}% {}/{} {}", label_, total_ > 0 ? 100 * done / total_ : 0,
-                  short_number(done), short_number(total_), unit_);
+  std::string line = fmt::format("{} {:3.0f}%", label_, total_ > 0 ? 100 * done / total_ : 0);
+  const bool counts = !unit_.empty();  // else a share is all that there is to say
+  if (counts) line += fmt::format(" {}/{} {}", short_number(done), short_number(total_), unit_);
   if (!detail.empty()) line += fmt::format("  {}", detail);
-  if (rate > 0)
-    line += fmt::format("  {} {}/s  ETA {}", short_number(rate), unit_,
-                        short_time(std::max(0.0, total_ - done) / rate));
+  if (rate > 0 && counts) line += fmt::format("  {} {}/s", short_number(rate), unit_);
+  if (rate > 0) line += fmt::format("  ETA {}", short_time(std::max(0.0, total_ - done) / rate));
   terminal_.show_progress(line);
 }
 

@@ -124,7 +124,7 @@ void Group::receive_ranks(const Facts& facts) {
       for (int r = 1; r < size(); ++r)
         if (!sockets[static_cast<size_t>(r)].is_open())
           absent += fmt::format("{}{}", absent.empty() ? "" : ", ", r);
-      refuse(too_few(place_, fmt::format("{} of {} ranks are here, not {}", size() - missing,
+      refuse(too_few(place_, fmt::format("{} of {} ranks are here; missing: {}", size() - missing,
                                          size(), absent)),
              false);
     }

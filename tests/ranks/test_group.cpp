@@ -186,7 +186,7 @@ TEST_SUITE("ranks/group") {
       });
     };
     CHECK(alone(0, 2, "127.0.0.1:29701") ==
-          "run.rendezvous: 127.0.0.1:29701: after 0 s 1 of 2 ranks are here, not 1");
+          "run.rendezvous: 127.0.0.1:29701: after 0 s 1 of 2 ranks are here; missing: 1");
     CHECK(alone(1, 2, "127.0.0.1:29701") ==
           "run.rendezvous: 127.0.0.1:29701: after 0 s rank 0 is not there");
     CHECK(alone(1, 2, (folder / "f").string()).ends_with("rank 0 is not there"));
