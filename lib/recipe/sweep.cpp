@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "recipe/scalar.h"
@@ -48,14 +49,6 @@ bool append_range(const Node& item, std::vector<Node>& values) {
   return true;
 }
 
-std::vector<Node> expand(const std::string& key, const Node& list) {
-  std::vector<Node> values;
-  for (const Node& item : list.items)
-    if (item.kind != Node::Kind::scalar || !append_range(item, values)) values.push_back(item);
-  if (values.empty()) throw recipe_error(list.origin.text(), "sweep of '{}' has no values", key);
-  return values;
-}
-
 std::string flow_text(const Node& node) {
   std::string text;
   switch (node.kind) {
@@ -74,7 +67,37 @@ std::string flow_text(const Node& node) {
   return text;
 }
 
+std::vector<Node> expand(const std::string& key, const Node& list) {
+  std::vector<Node> values;
+  for (const Node& item : list.items)
+    if (item.kind != Node::Kind::scalar || !append_range(item, values)) values.push_back(item);
+  if (values.empty()) throw recipe_error(list.origin.text(), "sweep of '{}' has no values", key);
+  std::set<std::string> seen;
+  for (const Node& value : values)
+    if (const auto [text, is_new] = seen.insert(flow_text(value)); !is_new)
+      throw recipe_error(value.origin.text(), "sweep of '{}' has the value {} twice", key, *text)
+          .hint("name each value once");
+  return values;
+}
+
+/// errors   kind recipe: nothing between two commas of a list
+void refuse_empty_values(const std::string& text, const Origin& origin) {
+  bool has_value = false;
+  int depth = 0;
+  char quote = 0;
+  for (const char c : text + ',') {
+    const bool ends = quote == 0 && depth == 0 && c == ',';
+    if (ends && !has_value)
+      throw recipe_error(origin.text(), "an empty value in the list '{}'", text)
+          .hint("separate values by one comma each");
+    has_value = !ends && (has_value || c != ' ');
+    if (quote != 0 ? c == quote : c == '"' || c == '\'') quote = quote != 0 ? 0 : c;
+    if (quote == 0) depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+  }
+}
+
 Node parse_list(const std::string& text, const Origin& origin) {
+  if (!text.empty()) refuse_empty_values(text, origin);
   return parse_yaml("[" + text + "]", origin);
 }
 

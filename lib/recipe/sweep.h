@@ -18,12 +18,13 @@ using SweepPoint = std::vector<std::pair<std::string, Node>>;
 
 /// Takes the `sweep` section out of a recipe tree. Each key holds a list, or text in the form of
 /// --sweep. A map of one key is one axis.
-/// errors   kind recipe, with position
+/// errors   kind recipe, with position; as add_sweep
 std::vector<SweepAxis> take_sweep(Node& tree);
 
 /// Parses `KEY=LIST`: values separated by commas, each a YAML value or a range of counts
 /// `1-8`, `0-64+16` (step), `1-256*2` (factor). An axis of the same key is replaced.
-/// errors   kind usage without '='; kind recipe for a malformed list
+/// errors   kind usage without '='; kind recipe for a malformed list, nothing between two commas, a
+///          value that is there twice
 void add_sweep(std::vector<SweepAxis>& axes, const std::string& setting, const std::string& label);
 
 /// Cross product, the last axis fastest; one empty point without axes.

@@ -46,6 +46,14 @@ TEST_SUITE("recipe/sweep") {
     CHECK(failure("a=0-8*2").find("never ends") != std::string::npos);
     CHECK(failure("a=1-1Mi") == "--sweep #1: range '1-1Mi' has more than 10000 values | ");
     CHECK(failure("a=") == "--sweep #1: sweep of 'a' has no values | ");
+    for (const char* list : {"1,,2", "1,2,", ",1", "1, ,2"})
+      CHECK(failure(std::string("a=") + list) == "--sweep #1: an empty value in the list '" +
+                                                     std::string(list) +
+                                                     "' | separate values by one comma each");
+    CHECK(values("a=\",,\",'x, ,y',[1,2],null") == ",, x, ,y  ");
+    CHECK(failure("a=1,2,1") ==
+          "--sweep #1: sweep of 'a' has the value 1 twice | name each value once");
+    CHECK(failure("a=1-4,4-8").find("has the value 4 twice") != std::string::npos);
     std::vector<SweepAxis> axes;
     for (const char* key : {"a", "b"}) add_sweep(axes, std::string(key) + "=1-1000", "--sweep #1");
     CHECK(message([&] { sweep_points(axes); }) ==
