@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "io/file.h"
 #include "io/writer_lock.h"
 #include "temporary_folder.h"
 
@@ -81,6 +83,50 @@ TEST_SUITE("io/writer_lock") {
     }
     CHECK_FALSE(fs::exists(folder / "out.jsonl.lock"));
     CHECK_FALSE(fs::exists(file));
+  }
+
+  TEST_CASE("a file that is no lock is neither written nor removed") {
+    const TemporaryFolder folder;
+    const fs::path target = folder / "package", lock = folder / "package.lock";
+    const std::string says = lock.string() +
+                             ": a file of this name would keep other programs from writing " +
+                             target.string() + ", but there is one that is no such lock";
+    for (const char* text : {"{}", "process of elimination\n", "process 1 on a since Z\nmore\n"}) {
+      folder.write("package.lock", text);
+      CHECK(refusal(target) == says);
+      CHECK(io::read_file(lock) == text);
+    }
+    for (const char* named : {"victim", "nothing"}) {  // there, and not
+      folder.write("victim", "whole");
+      fs::remove(lock);
+      fs::create_symlink(named, lock);
+      CHECK(refusal(target) == says);
+      CHECK(fs::is_symlink(lock));
+    }
+    CHECK(io::read_file(folder / "victim") == "whole");
+    CHECK_FALSE(fs::exists(folder / "nothing"));
+    fs::remove(lock);
+    REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
+    CHECK(refusal(target) == says);
+    CHECK(fs::is_fifo(lock));
+  }
+
+  TEST_CASE("an empty file serves as a lock, and stays; one that a dead holder signed goes") {
+    const TemporaryFolder folder;
+    const fs::path target = folder / "out", lock = folder / "out.lock";
+    folder.write("out.lock", "");
+    {
+      const WriterLock held(target, {});
+      CHECK(fs::file_size(lock) == 0);
+      CHECK(refusal(target) == target.string() + ": is being written by another process");
+    }
+    CHECK(fs::exists(lock));
+    folder.write("out.lock", "process 1 on somewhere since 2026-01-01T00:00:00Z\n");
+    {
+      const WriterLock held(target, {});
+      CHECK(refusal(target).find(std::to_string(::getpid())) != std::string::npos);
+    }
+    CHECK_FALSE(fs::exists(lock));
   }
 
   TEST_CASE("a folder, under its name with a slash, too") {
