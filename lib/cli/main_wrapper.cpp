@@ -138,10 +138,8 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
   terminal.clear_progress();
   constexpr double kLongRunSeconds = 10;  // by then early warnings have scrolled away
   if (clock.seconds() > kLongRunSeconds) terminal.repeat_warnings();
-  if (io::lacked_cache_dir())
-    terminal.warn(
-        "measurements of this machine are not kept: none of TANDEM_CACHE_DIR, XDG_CACHE_HOME and "
-        "HOME names a folder");
+  if (const std::string why = io::why_not_kept(); !why.empty())
+    terminal.warn("measurements of this machine are not kept: " + why);
   // However the body handled an interruption, callers learn of it by the conventional status.
   agree_by({});
   return interrupted() != 0 ? 128 + interrupted() : status;

@@ -1,14 +1,21 @@
 #include "io/cache_dir.h"
 
-#include <atomic>
 #include <cstdlib>
+#include <mutex>
 
 #include "io/atomic_file.h"
 
 namespace tandem::io {
 namespace {
 
-std::atomic<bool> lacked_dir = false;
+std::mutex mutex;
+std::string reason;  // of the first that was not kept
+
+bool not_kept(const std::string& why) {
+  const std::scoped_lock lock(mutex);
+  if (reason.empty()) reason = why;
+  return false;
+}
 
 /// A variable's value; none where it is unset or empty.
 std::optional<std::filesystem::path> path_in(const char* variable) {
@@ -34,21 +41,24 @@ std::filesystem::path cache_file(std::string_view name) {
 }
 
 bool keep(const std::filesystem::path& file, std::string_view text) {
-  if (file.empty()) {
-    lacked_dir = true;
-    return false;
-  }
+  if (file.empty())
+    return not_kept("none of TANDEM_CACHE_DIR, XDG_CACHE_HOME and HOME names a folder");
   try {
     std::filesystem::create_directories(file.parent_path());
     AtomicFile out(file);
     out.write(text);
     out.commit();
     return true;
-  } catch (const std::exception&) {
-    return false;  // a read-only home, for example
+  } catch (const std::filesystem::filesystem_error& e) {
+    return not_kept(e.path1().string() + ": " + e.code().message());
+  } catch (const std::exception& e) {
+    return not_kept(e.what());  // a read-only home, for example
   }
 }
 
-bool lacked_cache_dir() { return lacked_dir; }
+std::string why_not_kept() {
+  const std::scoped_lock lock(mutex);
+  return reason;
+}
 
 }  // namespace tandem::io

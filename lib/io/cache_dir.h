@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace tandem::io {
@@ -14,11 +15,11 @@ std::optional<std::filesystem::path> default_cache_dir();
 std::filesystem::path cache_file(std::string_view name);
 
 /// Writes a file of a cache folder as a whole, and the folder if it is missing. Returns whether it
-/// is there now: if not, that costs only measuring again.
-/// file     empty: there is no folder, which lacked_cache_dir() then reports
+/// is there now: if not, that costs only measuring again, and why_not_kept() says why.
+/// file     empty: there is no folder
 bool keep(const std::filesystem::path& file, std::string_view text);
 
-/// Whether this process had something to keep, and no folder to keep it in.
-bool lacked_cache_dir();
+/// What stopped the first thing from being kept that this process could not keep; empty if nothing.
+std::string why_not_kept();
 
 }  // namespace tandem::io

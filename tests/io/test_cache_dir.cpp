@@ -62,9 +62,11 @@ TEST_SUITE("io/cache_dir") {
     CHECK(io::keep(folder / "a/b/c.json", "one"));
     CHECK(io::keep(folder / "a/b/c.json", "two"));
     CHECK(io::read_file(folder / "a/b/c.json") == "two");
+    CHECK(io::why_not_kept() == "");
     CHECK(!io::keep(folder / "a/b/c.json/d.json", "three"));
-    CHECK(!io::lacked_cache_dir());
+    const std::string why = io::why_not_kept();
+    CHECK(why == (folder / "a/b/c.json").string() + ": Not a directory");
     CHECK(!io::keep({}, "four"));
-    CHECK(io::lacked_cache_dir());
+    CHECK(io::why_not_kept() == why);  // the first reason of a run is enough
   }
 }
