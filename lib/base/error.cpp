@@ -54,13 +54,11 @@ void Error::add_context(std::string text) {
 
 void Error::render() {
   rendered_ = where_.empty() ? message_ : where_ + ": " + message_;
-  if (context_.empty()) return;
-  rendered_ += " (";
-  for (size_t i = 0; i < context_.size(); ++i) {
-    if (i > 0) rendered_ += "; ";
-    rendered_ += context_[i];
-  }
-  rendered_ += ")";
+  for (size_t i = 0; i < context_.size(); ++i) rendered_ += (i > 0 ? "; " : " (") + context_[i];
+  if (!context_.empty()) rendered_ += ")";
+  // what() ends at the first zero byte.
+  for (size_t at = 0; (at = rendered_.find('\0', at)) != std::string::npos;)
+    rendered_.replace(at, 1, "\\x00");
 }
 
 }  // namespace tandem

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cli/signals.h"
+#include "io/quote.h"
 
 namespace tandem::cli {
 namespace {
@@ -57,10 +58,19 @@ void Terminal::print(std::string_view text) {
 }
 
 void Terminal::note(std::string_view text, int level) {
-  if (verbosity_ >= level) print(fmt::format("{}\n", text));
+  if (verbosity_ < level) return;
+  std::string lines;  // short help is a note of many
+  for (;;) {
+    const size_t end = text.find('\n');
+    lines += io::escape_controls(text.substr(0, end)) + '\n';
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+  }
+  print(lines);
 }
 
-void Terminal::warn(const std::string& text) {
+void Terminal::warn(const std::string& raw) {
+  const std::string text = io::escape_controls(raw);
   if (std::ranges::find(warnings_, text) != warnings_.end()) return;
   warnings_.push_back(text);
   if (verbosity_ >= 0) print(fmt::format("{}: {} {}\n", tool_, painted("warning:", "33"), text));
@@ -73,8 +83,10 @@ void Terminal::repeat_warnings() {
 }
 
 void Terminal::error(const Error& error) {
-  std::string text = fmt::format("{}: {} {}\n", tool_, painted("error:", "1;31"), error.what());
-  if (!error.hint_text().empty()) text += fmt::format("  hint: {}\n", error.hint_text());
+  std::string text = fmt::format("{}: {} {}\n", tool_, painted("error:", "1;31"),
+                                 io::escape_controls(error.what()));
+  if (!error.hint_text().empty())
+    text += fmt::format("  hint: {}\n", io::escape_controls(error.hint_text()));
   print(text);
 }
 

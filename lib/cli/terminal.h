@@ -30,7 +30,9 @@ class Terminal {
   void set_verbosity(int level) { verbosity_ = level; }
   int verbosity() const { return verbosity_; }
 
-  /// One line, shown from the given verbosity on.
+  // Names of files may hold any bytes; messages are lines of printable text (io::escape_controls).
+
+  /// A line or more, shown from the given verbosity on.
   void note(std::string_view text, int level = 0);
   /// `<tool>: warning: text`, once for each text.
   void warn(const std::string& text);

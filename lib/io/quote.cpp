@@ -1,5 +1,8 @@
 #include "io/quote.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdint>
 
 namespace tandem::io {
@@ -23,15 +26,40 @@ size_t utf8_length(std::string_view text) {
   return overlong || surrogate || beyond ? 0 : n;
 }
 
+namespace {
+
+/// Whether the sequence of n bytes at the front is one that a terminal obeys, or no UTF-8 (n = 0).
+bool is_unfit(std::string_view text, size_t n) {
+  const auto first = static_cast<uint8_t>(text.front());
+  // U+0080..U+009F, encoded C2 80..C2 9F, are control characters that terminals obey.
+  const bool c1_control = n == 2 && first == 0xC2 && static_cast<uint8_t>(text[1]) < 0xA0;
+  return n == 0 || first < 0x20 || first == 0x7F || c1_control;
+}
+
+}  // namespace
+
+std::string escape_controls(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t n = utf8_length(text), taken = std::max<size_t>(1, n);
+    const std::string_view piece = text.substr(0, taken);
+    if (!is_unfit(text, n))
+      out += piece;
+    else if (piece == "\n")
+      out += "\\n";
+    else
+      for (const char c : piece) out += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
+    text.remove_prefix(taken);
+  }
+  return out;
+}
+
 std::string quote(std::string_view text, size_t limit) {
   std::string out = "'";
   while (!text.empty()) {
     if (out.size() > limit) return out + "...'";
     const size_t n = utf8_length(text);
-    const uint8_t first = static_cast<uint8_t>(text.front());
-    // U+0080..U+009F, encoded C2 80..C2 9F, are control characters that terminals obey.
-    const bool c1_control = n == 2 && first == 0xC2 && static_cast<uint8_t>(text[1]) < 0xA0;
-    if (n == 0 || first < 0x20 || first == 0x7F || c1_control)
+    if (is_unfit(text, n))
       out += '?';
     else
       out.append(text, 0, n);

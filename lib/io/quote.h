@@ -8,6 +8,10 @@ namespace tandem::io {
 /// invalid UTF-8 as '?', cut to about `limit` bytes with "..." at the end.
 std::string quote(std::string_view text, size_t limit = 80);
 
+/// Text that goes to a terminal as part of a line, such as a file's name: control characters and
+/// invalid UTF-8 as escapes, `\n` or `\x1b`.
+std::string escape_controls(std::string_view text);
+
 /// Length of the valid UTF-8 sequence at the front of `text` (RFC 3629), 0 if there is none.
 size_t utf8_length(std::string_view text);
 
