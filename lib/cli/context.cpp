@@ -81,6 +81,11 @@ void Context::build_tree() {
   axes_ = recipe::take_sweep(tree_);
   for (size_t i = 0; i < options_.sweeps.size(); ++i)
     recipe::add_sweep(axes_, options_.sweeps[i], fmt::format("--sweep #{}", i + 1));
+  for (const recipe::SweepAxis& axis : axes_)
+    if (axis.key.starts_with("output."))
+      throw recipe_error(axis.values.front().origin.text(),
+                         "{} cannot be swept: all points of a sweep have one output", axis.key)
+          .hint("the records name their points; or run the tool once for each output");
   if (!info.sweeps && !axes_.empty())
     throw recipe_error("sweep", "{} runs one point, not a sweep", info.name)
         .hint("remove the sweep section, or use a tool that sweeps");

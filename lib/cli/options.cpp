@@ -211,6 +211,9 @@ Options parse_options(const ToolInfo& info, const std::vector<std::string>& argu
     const Flag& flag = *flag_of.at(option);
     const std::string name = flag.long_name();
     const std::string value = option->results().at(seen[option]++);
+    if (flag.value.empty() && value != "true" && value != "false")
+      throw usage_error("--" + name, "takes no value, found '{}'", value)
+          .hint("leave it out to have it off; =true and =false work, too");
     options.values[name].push_back(value);
     if (name == "recipe") options.recipes.push_back(value);
     if (name == "sweep") options.sweeps.push_back(value);

@@ -32,6 +32,18 @@ TEST_SUITE("cli/errors") {
         {{"-s", "seed"},
          2,
          "--set #1: expected KEY=VALUE, found 'seed'\n  hint: for example --set run.seed=1\n"},
+        {{"--overwrite=no"},
+         2,
+         "--overwrite: takes no value, found 'no'\n"
+         "  hint: leave it out to have it off; =true and =false work, too\n"},
+        {{"--wait=3"},
+         2,
+         "--wait: takes no value, found '3'\n"
+         "  hint: leave it out to have it off; =true and =false work, too\n"},
+        {{"--sweep", "output.path=a,b"},
+         3,
+         "--sweep #1: output.path cannot be swept: all points of a sweep have one output\n"
+         "  hint: the records name their points; or run the tool once for each output\n"},
         {{"--overwrite", "--append"},
          2,
          "--overwrite: cannot be combined with --append or --resume\n"},
