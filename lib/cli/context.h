@@ -77,6 +77,8 @@ class Context {
   bool resume() const { return is_set("resume"); }
   /// How --overwrite, --append and --resume say to open output.path.
   FileMode file_mode() const;
+  /// What they say of a file that takes an output's name during the run.
+  io::Existing existing() const { return existing_in(file_mode()); }
 
   void note(std::string_view text) { terminal.note(text, 0); }
   void verbose(std::string_view text) { terminal.note(text, 1); }

@@ -85,7 +85,7 @@ ResultFile::ResultFile(const fs::path& path, FileMode mode, Output& out) : path_
   const fs::file_status status = fs::status(path, failed);
   const bool special = fs::exists(status) && !fs::is_regular_file(status);
   if (mode != FileMode::append && !special) {
-    atomic_ = std::make_unique<io::AtomicFile>(path);
+    atomic_ = std::make_unique<io::AtomicFile>(path, existing_in(mode));
     return;
   }
   fd_ = ::open(path.c_str(),

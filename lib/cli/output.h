@@ -45,6 +45,10 @@ enum class FileMode : uint8_t { create, overwrite, append };
 
 /// Where a tool's result goes: standard output, a file that appears when complete, or lines added
 /// to an existing file. A target that is no regular file (/dev/null, a pipe) is written directly.
+constexpr io::Existing existing_in(FileMode mode) {
+  return mode == FileMode::create ? io::Existing::kept : io::Existing::replaced;
+}
+
 class ResultFile {
  public:
   /// An empty path or "-" means standard output. Where that is muted, nothing is written.

@@ -76,7 +76,7 @@ std::vector<std::byte> last_queries(const kv::QueryRing& ring, int slot, int lay
 }  // namespace
 
 void save_state(const std::filesystem::path& path, Engine& engine, int slot,
-                std::span<const int32_t> tokens) {
+                std::span<const int32_t> tokens, io::Existing existing) {
   kv::Cache& cache = engine.cache();
   cache.store_hosted(slot);
   TANDEM_CHECK(static_cast<int>(tokens.size()) == cache.length(slot), "{} tokens, {} in the cache",
@@ -131,7 +131,8 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
                          {"model", engine.files().name},
                          {"fingerprint", engine.files().fingerprint},
                          {"compute", dtype_name(g.dtype)},
-                         {"policy", std::string(cache.policy_of(slot).name())}});
+                         {"policy", std::string(cache.policy_of(slot).name())}},
+                        existing);
 }
 
 SavedState open_state(const std::filesystem::path& path, const ModelFiles& files, DType dtype) {

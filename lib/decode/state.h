@@ -19,9 +19,10 @@ struct SavedState {
   std::vector<int32_t> tokens;
 };
 
-/// errors   kind input: cannot write
+/// existing   as AtomicFile takes it
+/// errors   kind input: cannot write; the name is taken
 void save_state(const std::filesystem::path& path, Engine& engine, int slot,
-                std::span<const int32_t> tokens);
+                std::span<const int32_t> tokens, io::Existing existing = io::Existing::replaced);
 
 /// Opens and checks a state against a model, before any memory is planned.
 /// errors   kind input: not a state, another model or number type, tokens out of range

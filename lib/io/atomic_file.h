@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -7,16 +8,20 @@
 
 namespace tandem::io {
 
+/// What becomes of a file that has the final name already.
+enum class Existing : uint8_t { replaced, kept };
+
 /// A file written under a temporary name in the folder of its final one: nothing appears under the
 /// final name before commit(), and the temporary file is removed if the writer is destroyed without
-/// it. Each writer has its own temporary file: when several write one name, even from different
-/// machines, the last commit wins as a whole. Through a symbolic link the file that it names is
-/// written, and the link stays.
+/// it, or by the next writer of the same name where that one was killed. Each writer has its own
+/// temporary file: when several write one name, even from different machines, the last commit wins
+/// as a whole. Through a symbolic link the file that it names is written, and the link stays.
 class AtomicFile {
  public:
   /// errors   kind input: cannot create (folder missing, read-only, no permission); `path` names
   ///          something other than a regular file, such as a folder, a pipe or a device
-  explicit AtomicFile(const std::filesystem::path& path);
+  /// existing   what commit() does with a file that has come into being since its caller looked
+  explicit AtomicFile(const std::filesystem::path& path, Existing existing = Existing::replaced);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -25,13 +30,18 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
   /// Syncs the data to the disk, then gives the file its final name.
+  /// errors   as write; kind input: the name is taken by a file that is kept, and what other name
+  ///          the data have now
   void commit();
 
  private:
   [[noreturn]] void fail(const char* action, int error_number) const;
+  [[noreturn]] void keep_aside() const;
 
   std::filesystem::path path_, target_, temporary_;  // target_: path_ with its links followed
+  Existing existing_;
   int fd_ = -1;
+  int lock_ = -1;  // the same open file: its lock outlasts fd_
   size_t written_ = 0;
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "io/atomic_file.h"
 #include "io/file.h"
 
 namespace tandem::io {
@@ -82,9 +83,11 @@ std::vector<std::byte> safetensors_bytes(std::span<const TensorView> tensors,
 /// Writes a safetensors file under a temporary name, syncs and renames it: a reader sees the old
 /// file or the whole new one. Data are laid out by falling element size, so that every tensor is
 /// aligned to its type; the data block starts at a multiple of 8 bytes.
-/// errors   kind input: cannot create, no space left (names the bytes needed)
+/// existing   as AtomicFile takes it
+/// errors   kind input: cannot create, no space left (names the bytes needed); the name is taken
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+                       const std::map<std::string, std::string>& metadata = {},
+                       Existing existing = Existing::replaced);
 
 /// Takes the next bytes of a tensor.
 using ByteSink = std::function<void(std::span<const std::byte>)>;
@@ -93,6 +96,7 @@ using ByteSink = std::function<void(std::span<const std::byte>)>;
 /// write(i, sink) hands over the bytes of tensors[i], whose own are not looked at, in order.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata,
-                       const std::function<void(size_t i, const ByteSink& sink)>& write);
+                       const std::function<void(size_t i, const ByteSink& sink)>& write,
+                       Existing existing = Existing::replaced);
 
 }  // namespace tandem::io

@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/convert.h"
 #include "base/error.h"
-#include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -103,11 +102,12 @@ std::vector<std::byte> safetensors_bytes(std::span<const TensorView> tensors,
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata,
-                       const std::function<void(size_t i, const ByteSink& sink)>& write) {
+                       const std::function<void(size_t i, const ByteSink& sink)>& write,
+                       Existing existing) {
   const std::vector<const TensorView*> order = in_order(tensors);
   const std::string header = header_text(order, metadata);
   const uint64_t n_header = header.size();
-  AtomicFile file(path);
+  AtomicFile file(path, existing);
   file.write(std::as_bytes(std::span(&n_header, 1)));
   file.write(header);
   for (const TensorView* tensor : order) {
@@ -122,10 +122,10 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
 }
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata, Existing existing) {
   for (const TensorView& tensor : tensors) check_size(tensor, tensor.bytes.size());
-  write_safetensors(path, tensors, metadata,
-                    [&](size_t i, const ByteSink& sink) { sink(tensors[i].bytes); });
+  const auto write = [&](size_t i, const ByteSink& sink) { sink(tensors[i].bytes); };
+  write_safetensors(path, tensors, metadata, write, existing);
 }
 
 }  // namespace tandem::io

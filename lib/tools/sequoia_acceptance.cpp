@@ -368,7 +368,7 @@ int SequoiaAcceptance::run() {
   if (rules_) note_rules();
   result.commit();
   if (recorder_) {
-    speculate::write_tree_rounds(recipe_.accept.record, recorder_->rounds());
+    speculate::write_tree_rounds(recipe_.accept.record, recorder_->rounds(), cx_.existing());
     cx_.note(fmt::format("recorded {} rounds of {} nodes in {}", recorder_->rounds().size(),
                          tree_->size(), recipe_.accept.record.string()));
   }

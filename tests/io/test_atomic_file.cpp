@@ -73,7 +73,58 @@ TEST_SUITE("io/atomic_file") {
     file.commit();
     CHECK(io::read_file(folder / "a.txt") == "new");
     CHECK(io::read_file(folder / "victim.txt") == "whole");
-    CHECK(folder.n_files() == 23);
+    CHECK(folder.n_files() == 3);
+    CHECK(std::filesystem::is_symlink(folder / own));
+  }
+
+  TEST_CASE("of unfinished files only those of the same name go whose writer is gone") {
+    const test::TemporaryFolder folder;
+    const std::string digits = "0123456789abcdef";
+    AtomicFile writes(folder / "a.txt");
+    writes.write("slow");
+    for (const char* name : {"a.txt.tmp-", "b.txt.tmp-", "a.txt.tmp-0"})
+      folder.write(name + digits, "left");
+    std::filesystem::create_symlink("b.txt.tmp-" + digits,
+                                    folder / ("a.txt.tmp-1" + digits.substr(1)));
+    { AtomicFile other(folder / "a.txt"); }
+    CHECK_FALSE(std::filesystem::exists(folder / ("a.txt.tmp-" + digits)));
+    CHECK(std::filesystem::exists(folder / ("b.txt.tmp-" + digits)));
+    CHECK(std::filesystem::exists(folder / ("a.txt.tmp-0" + digits)));
+    CHECK(folder.n_files() == 4);
+    writes.commit();
+    CHECK(io::read_file(folder / "a.txt") == "slow");
+  }
+
+  TEST_CASE("a file that has appeared meanwhile is kept, and so is the result") {
+    const test::TemporaryFolder folder;
+    for (const char* aside : {"a.txt.kept-1", "a.txt.kept-2"}) {
+      AtomicFile file(folder / "a.txt", io::Existing::kept);
+      file.write("result");
+      folder.write("a.txt", "precious");
+      CHECK(test::input_error_text([&] { file.commit(); }) ==
+            (folder / "a.txt").string() +
+                ": a file of this name has appeared since the run began and is left as it is; the "
+                "result is in '" +
+                (folder / aside).string() + "'");
+      CHECK(io::read_file(folder / "a.txt") == "precious");
+      CHECK(io::read_file(folder / aside) == "result");
+      std::filesystem::remove(folder / "a.txt");
+    }
+    AtomicFile file(folder / "a.txt", io::Existing::kept);
+    file.commit();
+    CHECK(std::filesystem::exists(folder / "a.txt"));
+    CHECK(folder.n_files() == 3);
+  }
+
+  TEST_CASE("a name that leaves no room for the temporary one") {
+    const test::TemporaryFolder folder;
+    const auto creates = [&](size_t n) { AtomicFile file(folder / std::string(n, 'x')); };
+    const size_t longest = static_cast<size_t>(::pathconf(folder.path().c_str(), _PC_NAME_MAX));
+    CHECK(test::hint_text([&] { creates(longest - 20); }) ==
+          fmt::format("choose a name of at most {} bytes: while the file is written, 21 more are "
+                      "added to it",
+                      longest - 21));
+    CHECK(test::error_text([&] { creates(longest - 21); }) == "nothing thrown");
   }
 
   TEST_CASE("a link keeps pointing at the file that is written, there before or not") {

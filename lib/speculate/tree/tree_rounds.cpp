@@ -116,7 +116,8 @@ TreeRounds empty_rounds(const TokenTree& tree, const RecordedRun& run) {
   return rounds;
 }
 
-void write_tree_rounds(const std::filesystem::path& path, const TreeRounds& rounds) {
+void write_tree_rounds(const std::filesystem::path& path, const TreeRounds& rounds,
+                       io::Existing existing) {
   const auto n_nodes = static_cast<int64_t>(rounds.tree.size()),
              n_rounds = static_cast<int64_t>(rounds.size());
   const std::vector<int32_t> counts(rounds.tree.n_children.begin(), rounds.tree.n_children.end());
@@ -145,7 +146,8 @@ void write_tree_rounds(const std::filesystem::path& path, const TreeRounds& roun
        {"top_k", fmt::format("{}", run.sampling.top_k)},
        {"top_p", fmt::format("{}", run.sampling.top_p)},
        {"min_p", fmt::format("{}", run.sampling.min_p)},
-       {"repetition_penalty", fmt::format("{}", run.sampling.repetition_penalty)}});
+       {"repetition_penalty", fmt::format("{}", run.sampling.repetition_penalty)}},
+      existing);
 }
 
 TreeRounds parse_tree_rounds(const io::Safetensors& file) {

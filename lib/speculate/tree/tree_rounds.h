@@ -44,8 +44,10 @@ TreeRounds empty_rounds(const TokenTree& tree, const RecordedRun& run);
 
 /// Writes tree-rounds/1: a safetensors file with the run in its metadata, branch_counts [nodes] as
 /// in sequoia-tree/1, text [rounds], and reach, rest, take, draft [nodes, rounds] in f32.
-/// errors   kind input: cannot be written
-void write_tree_rounds(const std::filesystem::path& path, const TreeRounds& rounds);
+/// existing   as AtomicFile takes it
+/// errors   kind input: cannot be written; the name is taken
+void write_tree_rounds(const std::filesystem::path& path, const TreeRounds& rounds,
+                       io::Existing existing = io::Existing::replaced);
 
 /// errors   kind input: not such a file, a member missing or of another shape, no round, numbers
 ///          that are no probabilities

@@ -37,7 +37,8 @@ SharedPrefix read_prefix(cli::Context& cx, decode::Engine& engine, const PrefixS
   p.tokens.insert(p.tokens.end(), source.tokens.begin(), source.tokens.end());
   if (source.rounds != nullptr) source.rounds->share(p.tokens);
   report.prefill_s += watch.seconds();
-  if (!source.save_as.empty()) decode::save_state(source.save_as, engine, p.slot, p.tokens);
+  if (!source.save_as.empty())
+    decode::save_state(source.save_as, engine, p.slot, p.tokens, cx.existing());
   return p;
 }
 
