@@ -241,9 +241,8 @@ void Context::claim_outputs(const recipe::Field& fields) {
                        why));
     return path;
   };
-  if (const auto path = claim("output.path");
-      path && !info.keeps_folder && !info.checks_output && file_mode() == FileMode::create)
-    refuse_existing(*path);
+  if (const auto path = claim("output.path"); path && !info.keeps_folder && !info.checks_output)
+    claim_result(*path, file_mode());
   if (const auto state = claim("output.state")) check_new_file(*state, file_mode());
 }
 

@@ -13,6 +13,7 @@
 #include "tensor/gpu_isa.h"
 
 namespace tandem::cli {
+#include "io/file.h"
 namespace {
 
 /// Help is served wherever its flag stands, even among mistakes.
@@ -132,6 +133,7 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
     out.flush();
   } catch (const BrokenPipe&) {
     die_of_broken_pipe();
+  io::interrupt_reading_by([] { return interrupted() != 0; });
   } catch (const std::exception&) {
     status = report_current_exception(info, terminal);
   }

@@ -1,13 +1,18 @@
 #include "cli/output.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "cli/signals.h"
+#include "io/claimed_files.h"
 
 namespace tandem::cli {
 namespace {
@@ -19,6 +24,8 @@ constexpr size_t kFlushBytes = size_t{1} << 16;
 
 Error write_error(const std::string& name, const char* action, int code) {
   const char* remedy = "choose a file in a folder that exists and that you may write to";
+  if (code == EBADF) remedy = "it is closed: leave it open, or name a file with -o";
+  if (code == EFBIG) remedy = "raise the limit on the size of files (ulimit -f)";
   if (code == ENOSPC || code == EDQUOT) remedy = "free some disk space, or write to another disk";
   return input_error(name, "cannot {}: {}", action, std::strerror(code)).hint(remedy);
 }
@@ -32,6 +39,30 @@ int write_all(int fd, std::string_view bytes) {
     bytes.remove_prefix(static_cast<size_t>(n));
   }
   return 0;
+}
+
+/// Whether a path such as /dev/stdout leads to the file that standard output goes to.
+bool is_standard_output(const fs::path& path) {
+  struct stat named {
+  }, ours{};
+  return ::stat(path.c_str(), &named) == 0 && ::fstat(STDOUT_FILENO, &ours) == 0 &&
+         named.st_dev == ours.st_dev && named.st_ino == ours.st_ino;
+}
+
+/// A pipe or a device. A pipe without a reader is waited for in a way that a signal ends. Returns
+/// its descriptor; below 0: errno says why.
+int open_special(const fs::path& path, Output& out) {
+  constexpr auto kPause = std::chrono::milliseconds(50);
+  bool noted = false;
+  for (;;) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0) ::fcntl(fd, F_SETFL, 0);  // writes wait
+    if (fd >= 0 || errno != ENXIO || !fs::is_fifo(path)) return fd;
+    if (!std::exchange(noted, true))
+      out.note(fmt::format("{}: waiting for a program that reads this pipe", path.string()));
+    poll([] { return interrupted() != 0; });
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 }  // namespace
@@ -63,24 +94,26 @@ void Output::flush() {
   if (code != 0) throw write_error("standard output", "write", code);
 }
 
-void refuse_existing(const fs::path& path) {
+void claim_result(const fs::path& path, FileMode mode) {
   std::error_code failed;
   const fs::file_status status = fs::status(path, failed);
   if (fs::is_directory(status))
     throw usage_error(path.string(), "is a folder, expected a file name");
-  if (fs::is_regular_file(status))
-    throw usage_error(path.string(), "the output file exists already")
-        .hint("--overwrite replaces it; or choose another name");
+  io::claim_output(path);
+  if (mode != FileMode::create || !fs::is_regular_file(status)) return;
+  throw usage_error(path.string(), "the output file exists already")
+      .hint(is_standard_output(path) ? "-o - writes to standard output"
+                                     : "--overwrite replaces it; or choose another name");
 }
 
 void check_new_file(const fs::path& path, FileMode mode) {
-  if (mode == FileMode::create) refuse_existing(path);
+  claim_result(path, mode);
   const io::AtomicFile trial(path);
 }
 
 ResultFile::ResultFile(const fs::path& path, FileMode mode, Output& out) : path_(path), out_(out) {
   if (path.empty() || path == "-" || out.muted()) return;
-  if (mode == FileMode::create) refuse_existing(path);
+  claim_result(path, mode);
   std::error_code failed;
   const fs::file_status status = fs::status(path, failed);
   const bool special = fs::exists(status) && !fs::is_regular_file(status);
@@ -88,8 +121,8 @@ ResultFile::ResultFile(const fs::path& path, FileMode mode, Output& out) : path_
     atomic_ = std::make_unique<io::AtomicFile>(path, existing_in(mode));
     return;
   }
-  fd_ = ::open(path.c_str(),
-               special ? O_WRONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  fd_ = special ? open_special(path, out)
+                : ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd_ < 0) throw write_error(path_.string(), "open", errno);
   // A torn last line of an earlier crash is closed, so that new records stand on their own.
   const off_t size = special ? 0 : ::lseek(fd_, 0, SEEK_END);

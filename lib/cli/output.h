@@ -27,6 +27,8 @@ class Output {
   /// Nothing is written from now on, here or to result files: rank 0 writes.
   void mute() { muted_ = true; }
   bool muted() const { return muted_; }
+  /// A line on standard error.
+  void note(std::string_view text) { terminal_.note(text); }
 
   void set_color(Color color) { color_on_ = wants_color(color, is_tty_); }
   /// Text in the colour of a code such as 32, where colours are shown.
@@ -43,16 +45,18 @@ class Output {
 
 enum class FileMode : uint8_t { create, overwrite, append };
 
-/// Where a tool's result goes: standard output, a file that appears when complete, or lines added
-/// to an existing file. A target that is no regular file (/dev/null, a pipe) is written directly.
 constexpr io::Existing existing_in(FileMode mode) {
   return mode == FileMode::create ? io::Existing::kept : io::Existing::replaced;
 }
 
+/// Where a tool's result goes: standard output, a file that appears when complete, or lines added
+/// to an existing file. A target that is no regular file (/dev/null, a pipe) is written directly.
 class ResultFile {
  public:
   /// An empty path or "-" means standard output. Where that is muted, nothing is written.
-  /// errors   kind usage: the file exists and mode is create; kind input: cannot be written
+  /// A pipe without a reader is waited for.
+  /// errors   kind usage: the file exists and mode is create, or the run reads it; kind input:
+  ///          cannot be written; kind interrupted
   ResultFile(const std::filesystem::path& path, FileMode mode, Output& out);
   ~ResultFile();
   ResultFile(const ResultFile&) = delete;
@@ -61,6 +65,7 @@ class ResultFile {
   /// `text` ends with a newline; an appended record is written whole or not at all.
   void write(std::string_view text);
   /// Gives a new file its name. Without it no file is left.
+  /// errors   as AtomicFile's; kind input: standard output is closed or full
   void commit();
 
  private:
@@ -72,11 +77,13 @@ class ResultFile {
   int fd_ = -1;  // written directly
 };
 
-/// errors   kind usage if `path` is a folder, or a regular file
-void refuse_existing(const std::filesystem::path& path);
+/// Says that a result will go there (io/claimed_files.h).
+/// errors   kind usage: a folder; a file that the run reads; with mode create any regular file
+void claim_result(const std::filesystem::path& path, FileMode mode);
 
-/// Finds out before the work what would stop a complete file from appearing after it.
-/// errors   those of refuse_existing if mode is create; kind input: cannot be created, or the name
+/// claim_result, and finds out before the work what else would stop a complete file from appearing
+/// after it.
+/// errors   those of claim_result; kind input: cannot be created, or the name
 ///          of something that is no regular file
 void check_new_file(const std::filesystem::path& path, FileMode mode);
 

@@ -227,7 +227,7 @@ std::string channels_line(const MeasuredThresholds& channels) {
 
 CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
                  const std::vector<std::string>& names) {
-  const std::string bytes = io::read_file(path);
+  const std::string bytes = io::read_own_output(path);
   CaseLog log;
   log.whole_bytes = bytes.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
   bool header_seen = false;

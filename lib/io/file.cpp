@@ -1,6 +1,7 @@
 #include "io/file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "io/claimed_files.h"
 
 namespace tandem::io {
 namespace {
@@ -18,21 +20,65 @@ namespace {
 /// Closes its descriptor on every way out.
 struct Descriptor {
   int fd;
+  explicit Descriptor(int number) : fd(number) {}
+  Descriptor(Descriptor&& other) noexcept : fd(std::exchange(other.fd, -1)) {}
   ~Descriptor() {
     if (fd > 0) ::close(fd);
   }
 };
 
-Descriptor open_for_reading(const std::filesystem::path& path) {
-  if (path == "-") return {STDIN_FILENO};
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw input_error(path.string(), "cannot open: {}", std::strerror(errno));
+Interrupted interrupted_reading;
+
+enum class Role : uint8_t { input, own_output };
+
+/// Never waits: a pipe without a writer opens at once, and its reader finds nothing yet.
+Descriptor open_for_reading(const std::filesystem::path& path, Role role) {
+  if (path == "-") return Descriptor(STDIN_FILENO);
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.fd < 0) throw input_error(path.string(), "cannot open: {}", std::strerror(errno));
   struct stat info {};
-  if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-    ::close(fd);
+  if (::fstat(file.fd, &info) == 0 && S_ISDIR(info.st_mode))
     throw input_error(path.string(), "is a folder, expected a file");
+  if (role == Role::input) note_input(path, file.fd);
+  return file;
+}
+
+/// errors   kind input: a pipe or a device
+struct stat regular_file(const std::filesystem::path& path, int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+    throw input_error(path.string(), "is not a regular file");
+  return info;
+}
+
+/// Waits until there is something to read, or the end.
+/// errors   kind interrupted
+void await_bytes(int fd) {
+  constexpr int kMilliseconds = 100;  // between looks for an interruption
+  pollfd stream{fd, POLLIN, 0};
+  while (::poll(&stream, 1, kMilliseconds) <= 0) poll(interrupted_reading);
+}
+
+std::string read_all(const std::filesystem::path& path, const Descriptor& file,
+                     size_t limit_bytes) {
+  std::string text;
+  constexpr size_t kChunk = size_t{1} << 18;
+  while (true) {
+    await_bytes(file.fd);
+    const size_t used = text.size();
+    text.resize(used + kChunk);
+    const ssize_t n = ::read(file.fd, text.data() + used, kChunk);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
+      text.resize(used);
+      continue;
+    }
+    if (n < 0) throw input_error(path.string(), "cannot read: {}", std::strerror(errno));
+    text.resize(used + static_cast<size_t>(n));
+    if (n == 0) return text;
+    if (text.size() > limit_bytes)
+      throw input_error(path.string(), "larger than the {} bytes that this kind of file may have",
+                        limit_bytes);
   }
-  return {fd};
 }
 
 }  // namespace
@@ -49,33 +95,25 @@ std::filesystem::path link_target(const std::filesystem::path& path) {
   return target;
 }
 
+void interrupt_reading_by(Interrupted interrupted) { interrupted_reading = std::move(interrupted); }
+
 std::string read_file(const std::filesystem::path& path, size_t limit_bytes) {
-  const Descriptor file = open_for_reading(path);
-  std::string text;
-  constexpr size_t kChunk = size_t{1} << 18;
-  while (true) {
-    const size_t used = text.size();
-    text.resize(used + kChunk);
-    const ssize_t n = ::read(file.fd, text.data() + used, kChunk);
-    if (n < 0 && errno == EINTR) {
-      text.resize(used);
-      continue;
-    }
-    if (n < 0) throw input_error(path.string(), "cannot read: {}", std::strerror(errno));
-    text.resize(used + static_cast<size_t>(n));
-    if (n == 0) return text;
-    if (text.size() > limit_bytes)
-      throw input_error(path.string(), "larger than the {} bytes that this kind of file may have",
-                        limit_bytes);
-  }
+  return read_all(path, open_for_reading(path, Role::input), limit_bytes);
+}
+
+std::string read_regular_file(const std::filesystem::path& path, size_t limit_bytes) {
+  const Descriptor file = open_for_reading(path, Role::input);
+  regular_file(path, file.fd);
+  return read_all(path, file, limit_bytes);
+}
+
+std::string read_own_output(const std::filesystem::path& path) {
+  return read_all(path, open_for_reading(path, Role::own_output), size_t{1} << 30);
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string()) {
-  Descriptor file = open_for_reading(path);
-  struct stat info {};
-  if (::fstat(file.fd, &info) != 0 || !S_ISREG(info.st_mode))
-    throw input_error(path.string(), "is not a regular file");
-  size_ = static_cast<size_t>(info.st_size);
+  Descriptor file = open_for_reading(path, Role::input);
+  size_ = static_cast<size_t>(regular_file(path, file.fd).st_size);
   if (size_ == 0) return;
   void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (p == MAP_FAILED) throw input_error(path.string(), "cannot map: {}", std::strerror(errno));
@@ -85,7 +123,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string())
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
-  const Descriptor closes{fd_};
+  const Descriptor closes(fd_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

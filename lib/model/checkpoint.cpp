@@ -123,7 +123,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
   }
   checkpoint.where_ = index_path.string();
   const ShardIndex index =
-      parse_shard_index(io::read_file(index_path, kMaxIndexBytes), checkpoint.where_);
+      parse_shard_index(io::read_regular_file(index_path, kMaxIndexBytes), checkpoint.where_);
   std::map<std::string, size_t> number;
   for (const std::string& shard : shard_names(index, folder, checkpoint.where_)) {
     number[shard] = checkpoint.shards_.size();

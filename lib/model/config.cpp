@@ -254,13 +254,13 @@ ModelConfig load_config(const std::filesystem::path& folder) {
     throw input_error(folder.string(), "config.json is missing: not a Hugging Face model folder")
         .hint("give the folder that holds config.json, tokenizer and safetensors files");
   }
-  ModelConfig config = parse_config(io::read_file(path, kMaxConfigBytes), path.string());
+  ModelConfig config = parse_config(io::read_regular_file(path, kMaxConfigBytes), path.string());
   config.name = folder_name(folder);
 
   const std::filesystem::path generation = folder / "generation_config.json";
   if (std::filesystem::exists(generation)) {
-    auto eos = parse_generation_eos(io::read_file(generation, kMaxConfigBytes), generation.string(),
-                                    config.vocab_size);
+    auto eos = parse_generation_eos(io::read_regular_file(generation, kMaxConfigBytes),
+                                    generation.string(), config.vocab_size);
     if (!eos.empty()) config.eos_ids = std::move(eos);
   }
   return config;

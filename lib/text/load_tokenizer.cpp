@@ -7,7 +7,9 @@ namespace tandem::text {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_folder) {
   constexpr size_t kLimit = size_t{256} << 20;  // ten times the largest in use
-  const auto read = [](const std::filesystem::path& path) { return io::read_file(path, kLimit); };
+  const auto read = [](const std::filesystem::path& path) {
+    return io::read_regular_file(path, kLimit);
+  };
   const auto path = [&](const char* name) { return model_folder / name; };
   const auto has = [&](const char* name) { return std::filesystem::exists(path(name)); };
   if (!std::filesystem::is_directory(model_folder))

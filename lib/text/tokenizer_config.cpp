@@ -76,7 +76,8 @@ std::optional<std::string> read_chat_template(const Json& object, const std::str
 
 std::optional<std::string> read_if_present(const std::filesystem::path& path) {
   constexpr size_t kLimit = size_t{64} << 20;
-  return std::filesystem::exists(path) ? std::optional(io::read_file(path, kLimit)) : std::nullopt;
+  return std::filesystem::exists(path) ? std::optional(io::read_regular_file(path, kLimit))
+                                       : std::nullopt;
 }
 
 }  // namespace

@@ -328,7 +328,8 @@ void PigEval::calibrate() {
     log_.channels = std::move(measured);
   }
   const std::string text = ffn::thresholds_text(log_.channels->thresholds);
-  if (std::filesystem::exists(path) && io::read_file(path) == text) return;  // an earlier run's
+  if (std::filesystem::exists(path) && io::read_own_output(path) == text)
+    return;  // an earlier run's
   cli::ResultFile file(path, calibration_mode(), cx_.out);
   file.write(text);
   file.commit();

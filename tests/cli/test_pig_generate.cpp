@@ -73,12 +73,12 @@ TEST_SUITE("cli/pig_generate") {
   }
 
   TEST_CASE("without a folder to keep a measurement in, a run says so, once, and goes on") {
-    const auto stderr_of = [](std::vector<std::string> flags) {
+    const auto stderr_of = [](std::vector<std::string> flags, const char* folder = "") {
       flags.insert(flags.end(), {"-t", "1", "-m", "tiny-2m", "-p", "Log", "-n", "4"});
       const Outcome run = run_process(
           program("pig-generate"),
           {.arguments = flags,
-           .variables = {{"TANDEM_CACHE_DIR", ""}, {"XDG_CACHE_HOME", ""}, {"HOME", ""}}});
+           .variables = {{"TANDEM_CACHE_DIR", folder}, {"XDG_CACHE_HOME", ""}, {"HOME", ""}}});
       CHECK(run.status == 0);
       return run.err;
     };
@@ -89,6 +89,34 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(said.find(warning) != std::string::npos);
     CHECK(said.find(warning) == said.rfind(warning));
     CHECK(!contains(stderr_of({}), "warning"));  // nothing was measured
+    CHECK(contains(stderr_of({"-v"}, "/proc/none"),
+                   "warning: measurements of this machine are not kept: /proc/none: "));
+  }
+
+  TEST_CASE("neither the document nor a file of the model is an output") {
+    const TemporaryFolder folder;
+    fs::copy(tandem::test::source_dir() / "recipes/models/tiny-2m", folder / "m");
+    fs::create_symlink("m", folder / "mm");
+    folder.write("p.txt", "Once");
+    const auto refused = [&](const fs::path& out, const fs::path& input) {
+      const std::string before = file_text(out);
+      const Outcome run = run_process(
+          program("pig-generate"),
+          {.arguments = {"-m", (folder / "m").string(), "-f", (folder / "p.txt").string(), "-n",
+                         "1", "-q", "--overwrite", "-o", out.string()}});
+      check_refused(run, 2,
+                    out.string() + ": this run would write the file that it reads" +
+                        (out == input ? "\n" : " as " + input.string() + "\n"));
+      CHECK(file_text(out) == before);
+    };
+    refused(folder / "p.txt", folder / "p.txt");
+    refused(folder / "m/config.json", folder / "m/config.json");
+    refused(folder / "mm/tokenizer.json", folder / "m/tokenizer.json");
+    refused(folder / "m/model.safetensors", folder / "m/model.safetensors");
+    CHECK(run_process(program("pig-generate"),
+                      {.arguments = {"-m", (folder / "m").string(), "-p", "a", "-n", "1", "-q",
+                                     "-o", (folder / "m/new").string()}})
+              .status == 0);
   }
 
   TEST_CASE("text, and the same as events with a summary of everything") {

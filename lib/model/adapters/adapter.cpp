@@ -69,7 +69,7 @@ void check_metadata(const Metadata& metadata, const std::string& where, const Ad
 /// The two files must be of one adapter.
 void check_config(const fs::path& path, const Metadata& metadata) {
   const std::string where = path.string();
-  const io::Json config = io::parse_json(io::read_file(path, kMaxConfigBytes), where);
+  const io::Json config = io::parse_json(io::read_regular_file(path, kMaxConfigBytes), where);
   if (!config.is_object())
     throw damaged(where, "expected an object, found {}", io::describe(config));
   for (const char* key : kAdapterSharedKeys)

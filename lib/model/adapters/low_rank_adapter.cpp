@@ -49,7 +49,7 @@ LowRankAdapter LowRankAdapter::open(const fs::path& folder, const ModelConfig& c
       throw input_error((folder / file).string(), "is missing")
           .hint("name the folder that PEFT's save_pretrained, or a run of s2ft-train, has written");
   return {io::Safetensors::open(folder / kPeftTensorFile), (folder / kPeftConfigFile).string(),
-          io::read_file(folder / kPeftConfigFile, kMaxConfigBytes), config};
+          io::read_regular_file(folder / kPeftConfigFile, kMaxConfigBytes), config};
 }
 
 LowRankAdapter LowRankAdapter::parse(io::Safetensors file, std::string_view config_text,

@@ -16,7 +16,7 @@ std::set<BenchResults::Key> read_results(const std::filesystem::path& path,
                                          const std::string& tool) {
   std::set<BenchResults::Key> done;
   if (!std::filesystem::exists(path)) return done;
-  const std::string text = io::read_file(path);
+  const std::string text = io::read_own_output(path);
   const size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
   io::for_each_jsonl(
       std::string_view(text).substr(0, whole), path.string(),

@@ -25,7 +25,7 @@ struct Kept {
 Kept kept_lines(const std::filesystem::path& path, int64_t done) {
   if (!std::filesystem::exists(path)) return {};
   Kept kept;
-  const std::string text = io::read_file(path);
+  const std::string text = io::read_own_output(path);
   for (size_t at = 0; at < text.size();) {
     const size_t end = text.find('\n', at);
     if (end == std::string::npos) break;
