@@ -217,6 +217,46 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(text.status == 0);
   }
 
+  TEST_CASE("a run's folder holds no model of others, least of all the one that is trained") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const auto train = [&](const std::string& model, const std::string& records,
+                           const std::string& run, std::vector<std::string> more = {}) {
+      std::vector<std::string> all = {
+          "-m", model,           "--data", records,         "-s", "data.template=plain",
+          "-s", "train.steps=1", "-s",     "train.batch=1", "-o", (folder / run).string(),
+          "-q"};
+      all.insert(all.end(), more.begin(), more.end());
+      return s2ft_train(all);
+    };
+    const auto refused = [](const Outcome& run, const std::string& says) {
+      CAPTURE(run.err);
+      CHECK(run.status == 2);
+      CHECK(has(run.err, says));
+      CHECK(!has(run.err, "trained"));
+    };
+    const std::filesystem::path own = folder / "own/model";
+    std::filesystem::create_directories(own);
+    std::filesystem::copy(tandem::test::source_dir() / "recipes/models/tiny-2m", own);
+    refused(train(own.string(), data, "own"), "this run would write the file that it reads");
+    CHECK(!std::filesystem::exists(folder / "own/metrics.jsonl"));
+    std::filesystem::create_directories(folder / "other/model");
+    for (const std::vector<std::string>& how : {{}, std::vector<std::string>{"--overwrite"}})
+      refused(train("tiny-2m", data, "other", how), "other/model is not of a run that is kept in ");
+
+    CHECK(train("tiny-2m", data, "run").status == 0);
+    std::ofstream(folder / "run/model/old.json") << "{}";
+    CHECK(train("tiny-2m", data, "run", {"--overwrite"}).status == 0);
+    CHECK(std::filesystem::exists(folder / "run/model/config.json"));
+    CHECK(!std::filesystem::exists(folder / "run/model/old.json"));
+    const std::filesystem::path metrics = folder / "run/metrics.jsonl";
+    const std::string records = file_text(data);
+    std::ofstream(metrics) << records;
+    refused(train("tiny-2m", metrics.string(), "run", {"--overwrite"}),
+            "metrics.jsonl: this run would write the file that it reads");
+    CHECK(file_text(metrics) == records);
+  }
+
   TEST_CASE("steps without a finite loss are named by their records, and end the run") {
     const TemporaryFolder folder;
     const std::string data = write_data(folder);

@@ -11,6 +11,7 @@
 #include "base/sha256.h"
 #include "cli/plan_text.h"
 #include "io/atomic_file.h"
+#include "io/claimed_files.h"
 #include "ranks/device_comm.h"
 #include "recipe/scalar.h"
 #include "tensor/driver_memory.h"
@@ -235,8 +236,19 @@ void TrainingRun::check_folder() const {
   const bool resumes = cx_.is_set("resume"), begins_again = cx_.is_set("overwrite");
   if (resumes && begins_again)
     throw usage_error("--resume", "cannot be combined with --overwrite, which begins again");
+  const bool holds_run = checkpoints().any() || std::filesystem::exists(file(kMetrics));
+  io::claim_output(file(kMetrics));
+  for (const char* folder : {kModel, kAdapter}) {
+    std::error_code code;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(file(folder), code))
+      io::claim_output(entry.path());
+    if (!holds_run && std::filesystem::exists(file(folder)))
+      throw usage_error("output.path", "{} is not of a run that is kept in {}",
+                        file(folder).string(), recipe_.output.path.string())
+          .hint("name another folder: this run would write files among those");
+  }
   if (resumes || begins_again) return;
-  if (checkpoints().any() || std::filesystem::exists(file(kMetrics)))
+  if (holds_run)
     throw usage_error("output.path", "{} holds a run already", recipe_.output.path.string())
         .hint("add --resume to go on with it, --overwrite to begin again, or name another folder");
 }
@@ -248,6 +260,7 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
   for (const char* folder : {kModel, kAdapter}) io::remove_unfinished(file(folder));
   if (!cx_.is_set("overwrite")) return;
   kept.remove_all();
+  for (const char* folder : {kModel, kAdapter}) std::filesystem::remove_all(file(folder), code);
   std::filesystem::remove(file(kMetrics), code);
 }
 
