@@ -96,7 +96,7 @@ std::string help_text(const ToolInfo& info) {
   text += R"(
 exit status:
   0 done   1 bug   2 command line   3 recipe   4 input or output file   5 memory   6 device
-  7 wrong numbers   8 part of a sweep failed   130, 143 interrupted
+  7 wrong numbers   8 part of a sweep failed   128 + N ended by signal N (130, 143)
 
 files and environment:
   recipes are searched here, in TANDEM_RECIPE_PATH and in the installed recipes; models named

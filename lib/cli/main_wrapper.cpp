@@ -1,8 +1,11 @@
 #include "cli/main_wrapper.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <new>
 
 #include "base/clock.h"
@@ -10,10 +13,10 @@
 #include "base/parallel.h"
 #include "cli/help.h"
 #include "io/cache_dir.h"
+#include "io/file.h"
 #include "tensor/gpu_isa.h"
 
 namespace tandem::cli {
-#include "io/file.h"
 namespace {
 
 /// Help is served wherever its flag stands, even among mistakes.
@@ -113,11 +116,24 @@ int report_current_exception(const ToolInfo& info, Terminal& terminal) {
   }
 }
 
+/// A stream that the caller has closed leaves its number to the first file that is opened, which
+/// would then get the text meant for the stream. What stands for it can be used only the wrong way,
+/// so that reading standard input or writing a result to standard output still fails.
+void open_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // Takes the lowest free number: those below are open by now.
+    ::open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
+  }
+}
+
 }  // namespace
 
 int main_wrapper(const ToolInfo& info, int argc, char** argv,
                  const std::function<int(Context&)>& body) {
+  open_standard_streams();
   install_signal_handlers();
+  io::interrupt_reading_by([] { return interrupted() != 0; });
   Terminal terminal(info.name);
   const Stopwatch clock;
   int status = 0;
@@ -133,7 +149,6 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
     out.flush();
   } catch (const BrokenPipe&) {
     die_of_broken_pipe();
-  io::interrupt_reading_by([] { return interrupted() != 0; });
   } catch (const std::exception&) {
     status = report_current_exception(info, terminal);
   }

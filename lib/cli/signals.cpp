@@ -15,6 +15,8 @@ std::function<bool()> agreement;  // of several ranks
 bool agreed = false;
 
 void on_signal(int signal) {
+  // The limit on CPU time comes again each second: it leaves the step as long as it may have.
+  if (received == SIGXCPU && signal == SIGXCPU) return;
   if (received != 0) ::_exit(128 + signal);
   received = signal;
   constexpr char kNotice[] = "\ninterrupted, finishing step; press again to abort\n";
@@ -35,7 +37,13 @@ void handle(int signal, void (*handler)(int), int flags) {
 void install_signal_handlers() {
   handle(SIGINT, on_signal, SA_RESTART);
   handle(SIGTERM, on_signal, SA_RESTART);
+  handle(SIGXCPU, on_signal, SA_RESTART);
+  struct sigaction hangup {};
+  // nohup has it ignored.
+  if (::sigaction(SIGHUP, nullptr, &hangup) != 0 || hangup.sa_handler != SIG_IGN)
+    handle(SIGHUP, on_signal, SA_RESTART);
   handle(SIGPIPE, SIG_IGN, 0);
+  handle(SIGXFSZ, SIG_IGN, 0);
 }
 
 int interrupted() { return received; }

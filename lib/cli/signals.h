@@ -3,11 +3,12 @@
 
 namespace tandem::cli {
 
-/// Catches SIGINT and SIGTERM: the first sets a flag that steps poll and says so on stderr, the
-/// second ends the process at once. SIGPIPE is ignored; writes report it instead.
+/// Catches SIGINT, SIGTERM, SIGHUP (unless it is ignored) and SIGXCPU: the first sets a flag that
+/// steps poll and says so on stderr, the second ends the process at once. SIGPIPE and SIGXFSZ are
+/// ignored; writes report them instead.
 void install_signal_handlers();
 
-/// The signal that asked for an end (SIGINT or SIGTERM), or 0. Loops poll it between steps.
+/// The signal that asked for an end, or 0. Loops poll it between steps.
 int interrupted();
 /// Whether there was one. Of several ranks, whether they have agreed that there was one anywhere.
 bool is_interrupted();

@@ -55,6 +55,107 @@ TEST_SUITE("cli/streams") {
     CHECK(folder.n_files() == 1);
   }
 
+  TEST_CASE("switches may say false, and nothing else") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "out.txt").string();
+    std::ofstream(path) << "precious";
+    for (const char* off :
+         {"--overwrite=no", "--overwrite=false", "--overwrite=False", "--overwrite=0",
+          "--overwrite=", "--no-overwrite", "--no-overwrite=maybe"}) {
+      CAPTURE(off);
+      CHECK(probe_model({"-o", path, off}).status == 2);
+      CHECK(file_text(path) == "precious");
+    }
+    CHECK(probe_model({"-o", path, "--overwrite=true"}).status == 0);
+  }
+
+  TEST_CASE("closed streams lose nothing silently, and spoil no file") {
+    const TemporaryFolder folder;
+    const std::string call = program("cli_probe") + " -m tiny-2m", line = "line 0 seed 0 stop []\n";
+    const std::string said = (folder / "said").string(), out = (folder / "out").string();
+    CHECK(run_shell(call + " >&- 2>" + said).status == 4);
+    CHECK(file_text(said) ==
+          "cli-probe: error: standard output: cannot write: Bad file descriptor\n"
+          "  hint: it is closed: leave it open, or name a file with -o\n");
+    CHECK(run_shell(call + " -r - <&- 2>" + said).status == 3);
+    CHECK(has(file_text(said), "<stdin>: cannot read: Bad file descriptor"));
+    CHECK(run_shell(call + " -t 5000 -o " + out + " <&- >&- 2>&-").status ==
+          0);  // which is warned of
+    CHECK(file_text(out) == line);
+    CHECK(run_shell(call + " 2>&-").out == line);
+  }
+
+  TEST_CASE("what a run reads is not what it writes") {
+    const TemporaryFolder folder;
+    const std::string recipe = (folder / "r.yaml").string(), link = (folder / "link").string();
+    std::ofstream(recipe) << "run: {seed: 3}\n";
+    fs::create_symlink("r.yaml", link);
+    for (const char* how : {"--overwrite", "--append"}) {
+      const Outcome run = probe_model({"-r", recipe, "-o", link, how});
+      check_refused(run, 2, link + ": this run would write the file that it reads as " + recipe);
+      CHECK(has(run.err, "hint: choose another name for the output\n"));
+      CHECK(file_text(recipe) == "run: {seed: 3}\n");
+    }
+  }
+
+  TEST_CASE("a file that appears during a run is not replaced unasked") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "out").string();
+    const auto appears = [&] {
+      std::ofstream(path) << "precious";
+      return true;
+    };
+    const Launch launch{.signal = SIGINT, .signal_after = "waiting", .signal_when = appears};
+    const Outcome run = probe_model({"--poll", "-o", path}, launch);
+    CHECK(has(run.err, path + ": a file of this name has appeared since the run began"));
+    CHECK(file_text(path) == "precious");
+    CHECK(file_text(path + ".kept-1") == "line 0 seed 0 stop []\n");
+    CHECK(probe_model({"--poll", "-o", path, "--overwrite"}, launch).status == 130);
+    CHECK(file_text(path) == "line 0 seed 0 stop []\n");
+  }
+
+  TEST_CASE("a pipe is written once it has a reader, and waiting for that can be ended") {
+    const TemporaryFolder folder;
+    const std::string pipe = (folder / "pipe").string();
+    CHECK(run_shell("mkfifo " + pipe).status == 0);
+    const Outcome ended =
+        probe_model({"-o", pipe}, {.signal = SIGTERM, .signal_after = "waiting for a program"});
+    CHECK(ended.status == 143);
+    CHECK(ended.seconds < 2);
+    CHECK(run_shell(program("cli_probe") + " -m tiny-2m -q -o " + pipe + " & cat " + pipe).out ==
+          "line 0 seed 0 stop []\n");
+    CHECK(
+        run_shell(program("cli_probe") + " -m tiny-2m -r <(sleep .1; echo 'run: {seed: 5}')").out ==
+        "line 0 seed 5 stop []\n");
+  }
+
+  TEST_CASE("names keep messages to one line that no terminal obeys") {
+    const Outcome run = probe_model({"-o", "no/such\n\x1b[31mfolder\xff/x"});
+    check_refused(run, 4, "error: no/such\\n\\x1b[31mfolder\\xff/x: cannot create");
+    const TemporaryFolder folder;
+    folder.write("r.yaml", "base: \"a\\0b\"\n");
+    check_refused(probe_model({"-r", (folder / "r.yaml").string()}), 3, "base 'a\\x00b' not found");
+  }
+
+  TEST_CASE("what names standard output or a folder is told so") {
+    const TemporaryFolder folder;
+    const std::string call = program("cli_probe") + " -m tiny-2m -o /dev/stdout > ";
+    CHECK(has(run_shell(call + (folder / "out").string()).err,
+              "hint: -o - writes to standard output\n"));
+    for (const char* how : {"--overwrite", "--append"})
+      check_refused(probe_model({"-o", folder.path().string(), how}), 2,
+                    "is a folder, expected a file name");
+  }
+
+  TEST_CASE("a limit on the size of files is an error like a full disk") {
+    const TemporaryFolder folder;
+    const std::string out = (folder / "out").string();
+    const Outcome run =
+        run_shell("ulimit -f 1; " + program("cli_probe") + " -m tiny-2m -n 999 -o " + out);
+    check_refused(run, 4, out + ": cannot write after 1024 bytes: File too large");
+    CHECK(folder.n_files() == 0);
+  }
+
   TEST_CASE("a symbolic link keeps pointing at the file that is replaced") {
     const TemporaryFolder folder;
     std::ofstream(folder / "real.txt") << "old";
@@ -104,6 +205,13 @@ TEST_SUITE("cli/streams") {
     const Outcome terminate =
         probe_model({"--poll"}, {.signal = SIGTERM, .signal_after = "waiting"});
     CHECK(terminate.status == 143);
+    const Outcome hangup = probe_model({"--poll"}, {.signal = SIGHUP, .signal_after = "waiting"});
+    CHECK(hangup.status == 129);
+    CHECK(hangup.out == "line 0 seed 0 stop []\n");
+    const Outcome cpu_limit =
+        probe_model({"--poll"}, {.signal = SIGXCPU, .signal_after = "waiting"});
+    CHECK(cpu_limit.status == 128 + SIGXCPU);
+    CHECK(cpu_limit.out == "line 0 seed 0 stop []\n");
     const Outcome twice =
         probe_model({"--hang"}, {.signal = SIGINT, .signal_count = 2, .signal_after = "waiting"});
     CHECK(twice.status == 130);
