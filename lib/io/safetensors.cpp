@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/crc32.h"
 #include "base/error.h"
 #include "io/json.h"
 #include "io/quote.h"
@@ -200,6 +201,12 @@ Safetensors Safetensors::parse(std::span<const std::byte> bytes, const std::stri
   });
   check_layout(file.entries_, file.data_.size(), where);
   for (size_t i = 0; i < file.entries_.size(); ++i) file.by_name_[file.entries_[i].name] = i;
+  if (const auto sums = file.metadata_.find(BlockSums::kKey); sums != file.metadata_.end()) {
+    std::vector<size_t> sizes;
+    for (const TensorEntry& entry : file.entries_) sizes.push_back(entry.end - entry.begin);
+    file.sums_ = BlockSums::parse(sums->second, sizes, where);
+    file.metadata_.erase(sums);
+  }
   return file;
 }
 
@@ -236,6 +243,26 @@ void Safetensors::read(const TensorView& tensor, size_t begin, std::span<std::by
     file_->read(range, out.data());
   else
     std::ranges::copy(range, out.begin());
+  if (sums_) check_blocks(tensor, begin, out);
+}
+
+void Safetensors::check_blocks(const TensorView& tensor, size_t begin,
+                               std::span<const std::byte> read) const {
+  const auto it = by_name_.find(tensor.name);
+  TANDEM_CHECK(it != by_name_.end(), "tensor '{}' is of another file", tensor.name);
+  const size_t block = sums_->block_bytes, all = tensor.bytes.size(), end = begin + read.size();
+  for (size_t i = (begin + block - 1) / block; i * block < end; ++i) {
+    const size_t from = i * block, to = std::min(from + block, all);
+    if (to > end) return;
+    const uint32_t found = crc32(read.subspan(from - begin, to - from)),
+                   wanted = sums_->crcs[sums_->first[it->second] + i];
+    if (found != wanted)
+      throw input_error(where_,
+                        "tensor {} is damaged: the checksum of its bytes {} to {} is {:08x}, it "
+                        "was {:08x}",
+                        quote(tensor.name), from, to - 1, found, wanted)
+          .hint("a disk or a copy has changed the file: copy it again, or write it again");
+  }
 }
 
 }  // namespace tandem::io

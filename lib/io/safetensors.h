@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,6 +39,24 @@ struct TensorEntry {
   size_t begin = 0, end = 0;  // bytes within the data block
 };
 
+/// CRC-32 of the blocks that a file's tensors are cut into, each from its own begin; the last one
+/// of a tensor may be shorter. They lie in the metadata, which other readers of the format pass
+/// over.
+struct BlockSums {
+  static constexpr const char* kKey = "crc32.blocks";
+
+  size_t block_bytes = 0;
+  std::vector<uint32_t> crcs;  // of the tensors in file order
+  std::vector<size_t> first;   // of each tensor's, and all
+
+  /// Lays out blocks of tensors of these sizes.
+  BlockSums(size_t block, std::span<const size_t> tensor_bytes);
+  std::string text() const;
+  /// errors   kind input at `where`: not the text of blocks of such tensors
+  static BlockSums parse(std::string_view text, std::span<const size_t> tensor_bytes,
+                         const std::string& where);
+};
+
 /// Reader of the safetensors format: 8 bytes of header length, a JSON header, one data block that
 /// the tensors fill without overlap or gap. Everything is checked before any tensor is handed out.
 class Safetensors {
@@ -46,13 +65,14 @@ class Safetensors {
   static Safetensors open(const std::filesystem::path& path);
   /// Views point into `bytes`, which must outlive the result.
   /// errors   kind input at `where`: header length, JSON, types, wrong sizes or offsets, tensors
-  ///          that overlap, a truncated file
+  ///          that overlap, a truncated file, checksums of other data
   static Safetensors parse(std::span<const std::byte> bytes, const std::string& where);
   /// The same of bytes that the result and its copies keep.
   static Safetensors hold(std::vector<std::byte> bytes, const std::string& where);
 
   const std::string& where() const { return where_; }
   const std::vector<TensorEntry>& entries() const { return entries_; }  // in file order
+  /// Without the checksums.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const TensorEntry* find(std::string_view name) const;
   /// errors   kind input: no such tensor; a dtype that tandem has no type for (F8_E4M3, I16, ...)
@@ -62,11 +82,14 @@ class Safetensors {
   size_t data_bytes() const { return data_.size(); }
   /// Releases the physical pages of this file; does nothing where that is in memory.
   void drop_pages() const;
-  /// Copies bytes of a tensor of this file, from byte `begin` of it on, past the mapping.
-  /// errors  kind input: the file has become shorter, or cannot be read
+  /// Copies bytes of a tensor of this file, from byte `begin` of it on, past the mapping. Of a file
+  /// with checksums, those of the blocks that lie whole in the range are checked.
+  /// errors  kind input: the file has become shorter, or cannot be read; a block is damaged
   void read(const TensorView& tensor, size_t begin, std::span<std::byte> out) const;
 
  private:
+  void check_blocks(const TensorView& tensor, size_t begin, std::span<const std::byte> read) const;
+
   std::string where_;
   std::shared_ptr<const MappedFile> file_;              // null of one in memory
   std::shared_ptr<const std::vector<std::byte>> held_;  // after hold()
@@ -74,20 +97,26 @@ class Safetensors {
   std::vector<TensorEntry> entries_;
   std::map<std::string, size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;
+  std::optional<BlockSums> sums_;
 };
 
-/// A safetensors file in memory.
+/// A safetensors file in memory, without checksums.
 std::vector<std::byte> safetensors_bytes(std::span<const TensorView> tensors,
                                          const std::map<std::string, std::string>& metadata = {});
 
 /// Writes a safetensors file under a temporary name, syncs and renames it: a reader sees the old
 /// file or the whole new one. Data are laid out by falling element size, so that every tensor is
 /// aligned to its type; the data block starts at a multiple of 8 bytes.
-/// existing   as AtomicFile takes it
+/// checksum_block   bytes of a block whose checksum the file gets, and of which readers may read any
+///                  alone; 0 for a file without
+/// existing         as AtomicFile takes it
 /// errors   kind input: cannot create, no space left (names the bytes needed); the name is taken
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata = {},
-                       Existing existing = Existing::replaced);
+                       size_t checksum_block = 0, Existing existing = Existing::replaced);
+
+/// Blocks of a file that is read from begin to end, in pieces of some of them.
+inline constexpr size_t kChecksumBlock = size_t{64} << 10;
 
 /// Takes the next bytes of a tensor.
 using ByteSink = std::function<void(std::span<const std::byte>)>;

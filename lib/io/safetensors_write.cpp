@@ -5,7 +5,9 @@
 
 #include "base/check.h"
 #include "base/convert.h"
+#include "base/crc32.h"
 #include "base/error.h"
+#include "base/parallel.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -76,6 +78,22 @@ std::vector<const TensorView*> in_order(std::span<const TensorView> tensors) {
   return order;
 }
 
+/// Checksums of tensors that lie in memory.
+std::string checksums_text(std::span<const TensorView> tensors, size_t block) {
+  const std::vector<const TensorView*> order = in_order(tensors);
+  std::vector<size_t> sizes;
+  for (const TensorView* tensor : order) sizes.push_back(tensor->bytes.size());
+  BlockSums sums(block, sizes);
+  parallel_ranges(static_cast<int>(order.size()), 1, [&](int begin, int end) {
+    for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t)
+      for (size_t i = sums.first[t]; i < sums.first[t + 1]; ++i) {
+        const size_t at = (i - sums.first[t]) * block;
+        sums.crcs[i] = crc32(order[t]->bytes.subspan(at, std::min(block, sizes[t] - at)));
+      }
+  });
+  return sums.text();
+}
+
 }  // namespace
 
 std::vector<std::byte> safetensors_bytes(std::span<const TensorView> tensors,
@@ -122,10 +140,13 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
 }
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata, Existing existing) {
+                       const std::map<std::string, std::string>& metadata, size_t checksum_block,
+                       Existing existing) {
   for (const TensorView& tensor : tensors) check_size(tensor, tensor.bytes.size());
+  std::map<std::string, std::string> all = metadata;
+  if (checksum_block > 0) all[BlockSums::kKey] = checksums_text(tensors, checksum_block);
   const auto write = [&](size_t i, const ByteSink& sink) { sink(tensors[i].bytes); };
-  write_safetensors(path, tensors, metadata, write, existing);
+  write_safetensors(path, tensors, all, write, existing);
 }
 
 }  // namespace tandem::io

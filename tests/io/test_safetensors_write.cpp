@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "error_text.h"
+#include "io/file.h"
 #include "io/safetensors.h"
 #include "temporary_folder.h"
 
@@ -43,6 +45,58 @@ TEST_SUITE("io/safetensors_write") {
         CHECK(reinterpret_cast<uintptr_t>(read.bytes.data()) %
                   (read.bytes.size() / static_cast<size_t>(written.shape[0])) ==
               0);
+    }
+  }
+
+  TEST_CASE("a flipped bit is found where it is read, and named") {
+    const test::TemporaryFolder folder;
+    std::vector<uint8_t> u(100);
+    for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<uint8_t>(i);
+    const std::vector<float> f = {1.5f, -2.5f, 3.5f};
+    const std::vector<TensorView> tensors = {{"u", DType::u8, {100}, bytes_of(u)},
+                                             {"none", DType::u8, {0}, {}},
+                                             {"f", DType::f32, {3}, bytes_of(f)}};
+    const auto path = folder / "s.safetensors";
+    write_safetensors(path, tensors, {{"a", "b"}}, 16);
+    const auto read = [&](const char* name, size_t begin, size_t n) {
+      const auto file = io::Safetensors::open(path);
+      CHECK(file.metadata() == std::map<std::string, std::string>{{"a", "b"}});
+      std::vector<std::byte> out(n);
+      file.read(file.tensor(name), begin, out);
+      return out;
+    };
+    CHECK(std::ranges::equal(read("u", 0, 100), bytes_of(u)));
+    CHECK(std::ranges::equal(read("f", 0, 12), bytes_of(f)));
+    CHECK(read("none", 0, 0).empty());
+    std::string image = io::read_file(path);
+    const std::string whole = image;
+    image[image.size() - 100 + 97] ^= 4;  // u is last, f before it
+    folder.write("s.safetensors", image);
+    const std::string damaged = path.string() +
+                                ": tensor 'u' is damaged: the checksum of its bytes "
+                                "96 to 99 is ";
+    CHECK(test::input_error_text([&] { read("u", 0, 100); }).starts_with(damaged));
+    CHECK(test::input_error_text([&] { read("u", 90, 10); }).starts_with(damaged));
+    CHECK(test::hint_text([&] { read("u", 96, 4); }) ==
+          "a disk or a copy has changed the file: copy it again, or write it again");
+    CHECK(read("u", 16, 80).size() == 80);  // other blocks are read alone
+    CHECK(read("f", 0, 12).size() == 12);
+    // Of the checksums themselves a flipped bit is found, too, or they are none that are known.
+    const size_t at = whole.find("16:", whole.find("crc32.blocks")) + 3;
+    image = whole;
+    image[at] = image[at] == '0' ? '1' : '0';
+    folder.write("s.safetensors", image);
+    CHECK(test::input_error_text([&] { read("f", 0, 12); }).find("'f' is damaged") !=
+          std::string::npos);
+    for (const std::string block : {"15:", "00:", "1x:", "16;"}) {
+      image = whole;
+      image.replace(at - 3, 3, block);
+      folder.write("s.safetensors", image);
+      CAPTURE(block);
+      CHECK(test::input_error_text([&] { read("f", 0, 12); }) ==
+            path.string() +
+                ": key 'crc32.blocks' of its metadata does not hold the checksums of its "
+                "data");
     }
   }
 

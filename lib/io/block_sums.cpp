@@ -1,0 +1,59 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "io/safetensors.h"
+
+namespace tandem::io {
+namespace {
+
+constexpr size_t kDigits = 8;  // of a checksum
+
+/// Takes a number of this base that fills the text.
+template <class T>
+bool parse_whole(std::string_view text, int base, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+BlockSums::BlockSums(size_t block, std::span<const size_t> tensor_bytes) : block_bytes(block) {
+  for (const size_t bytes : tensor_bytes) {
+    first.push_back(crcs.size());
+    crcs.resize(crcs.size() + bytes / block + (bytes % block != 0 ? 1 : 0));
+  }
+  first.push_back(crcs.size());
+}
+
+std::string BlockSums::text() const {
+  std::string text = fmt::format("{}:", block_bytes);
+  text.reserve(text.size() + crcs.size() * kDigits);
+  for (const uint32_t crc : crcs) fmt::format_to(std::back_inserter(text), "{:08x}", crc);
+  return text;
+}
+
+BlockSums BlockSums::parse(std::string_view text, std::span<const size_t> tensor_bytes,
+                           const std::string& where) {
+  const auto damaged = [&] {
+    return input_error(where, "key '{}' of its metadata does not hold the checksums of its data",
+                       kKey)
+        .hint("a disk or a copy has changed the file: copy it again, or write it again");
+  };
+  const size_t colon = text.find(':');
+  size_t block = 0, n_blocks = 0;
+  if (colon == std::string_view::npos || !parse_whole(text.substr(0, colon), 10, block) ||
+      block == 0)
+    throw damaged();
+  const std::string_view digits = text.substr(colon + 1);
+  for (const size_t bytes : tensor_bytes) n_blocks += bytes / block + (bytes % block != 0 ? 1 : 0);
+  if (digits.size() != n_blocks * kDigits) throw damaged();  // before they are given room
+  BlockSums sums(block, tensor_bytes);
+  for (size_t i = 0; i < n_blocks; ++i)
+    if (!parse_whole(digits.substr(i * kDigits, kDigits), 16, sums.crcs[i])) throw damaged();
+  return sums;
+}
+
+}  // namespace tandem::io
