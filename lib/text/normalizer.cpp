@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "text/utf8.h"
 
 namespace tandem::text {
@@ -60,12 +61,28 @@ void append_normalized(std::string_view text, utf8proc_option_t options,
     append_utf8(out, static_cast<char32_t>(chars[static_cast<size_t>(i)]));
 }
 
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
+/// What steps may make of a text: far beyond any alphabet, whose characters become at most some
+/// tens of bytes, and far below what a few replacements of a hostile file multiply to.
+size_t most_bytes(std::string_view text) { return 4096 + 64 * text.size(); }
+
+void check_growth(size_t bytes, std::string_view original) {
+  if (bytes > most_bytes(original))
+    throw input_error("the tokenizer's normalizer",
+                      "makes more than {} bytes of a text of {} bytes", most_bytes(original),
+                      original.size())
+        .hint("tokenizer.json is damaged or hostile: take the model's own");
+}
+
+/// `original` is what the first step got.
+void replace_all(std::string& text, const std::string& from, const std::string& to,
+                 std::string_view original) {
   if (from.empty() || text.find(from) == std::string::npos) return;
   std::string out;
   size_t begin = 0;
-  for (size_t at; (at = text.find(from, begin)) != std::string::npos; begin = at + from.size())
+  for (size_t at; (at = text.find(from, begin)) != std::string::npos; begin = at + from.size()) {
+    check_growth(out.size() + at - begin + to.size(), original);
     out.append(text, begin, at - begin).append(to);
+  }
   text = out.append(text, begin);
 }
 
@@ -104,7 +121,7 @@ std::string apply_steps(const std::vector<NormalizerStep>& steps, std::string_vi
         if (!out.empty()) out.insert(0, step.text);
         break;
       case NormalizerStep::Kind::replace:
-        replace_all(out, step.text, step.replacement);
+        replace_all(out, step.text, step.replacement, text);
         break;
     }
   return out;

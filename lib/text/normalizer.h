@@ -22,6 +22,7 @@ struct NormalizerStep {
 };
 
 /// The steps in order; a part that is empty at a prepend step stays empty.
+/// errors   kind input: replacements that multiply, 64 times the text and more
 std::string apply_steps(const std::vector<NormalizerStep>& steps, std::string_view text);
 
 }  // namespace tandem::text

@@ -2,8 +2,10 @@
 
 #include <string>
 
+#include "error_text.h"
 #include "text/normalizer.h"
 
+using namespace tandem;
 using namespace tandem::text;
 
 TEST_SUITE("text/normalizer") {
@@ -42,5 +44,30 @@ TEST_SUITE("text/normalizer") {
                                                {NormalizerStep::Kind::replace, {}, " ", "_"}};
     CHECK(apply_steps(steps, "a  b") == "_a__b");
     CHECK(apply_steps(steps, "") == "");
+  }
+
+  TEST_CASE("replacements that multiply end before memory does") {
+    const NormalizerStep thousand{NormalizerStep::Kind::replace, {}, "a", std::string(1000, 'a')};
+    CHECK(apply_steps({thousand}, "a").size() == 1000);
+    const auto grown = [&](size_t n, std::string_view text) {
+      return test::input_error_text(
+          [&] { apply_steps(std::vector<NormalizerStep>(n, thousand), text); });
+    };
+    CHECK(grown(2, "a") ==
+          "the tokenizer's normalizer: makes more than 4160 bytes of a text of 1 bytes");
+    CHECK(grown(6, "a").find("makes more than") != std::string::npos);
+    CHECK(grown(1, std::string(100, 'a')).find("makes more than 10496 bytes") != std::string::npos);
+    // What alphabets need: three bytes for a space, the longest decomposition.
+    const NormalizerStep mark{NormalizerStep::Kind::replace, {}, " ", "\u2581"};
+    CHECK(apply_steps({mark}, std::string(100'000, ' ')).size() == 300'000);
+    std::string ligatures;
+    for (int i = 0; i < 1000; ++i) ligatures += "\uFDFA";
+    CHECK(apply_steps({{.kind = NormalizerStep::Kind::unicode,
+                        .form = NormalForm::nfkd,
+                        .text = {},
+                        .replacement = {}},
+                       mark},
+                      ligatures)
+              .size() > 30'000);
   }
 }
