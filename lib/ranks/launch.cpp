@@ -68,6 +68,18 @@ std::string rendezvous_of(const Launcher& l, const Environment& environment) {
       .string();
 }
 
+/// A process that srun counts, and that does not know among how many, would do alone what others do
+/// too. A batch script is process 0 of its job.
+void refuse_uncounted(const Environment& environment) {
+  for (const Launcher& l : kLaunchers)
+    if (std::strcmp(l.name, "srun") == 0 && environment(l.rank) != nullptr &&
+        number_of(environment, l.rank) > 0)
+      throw recipe_error(l.rank, "is {}, but {} is not set, so that this process would run alone",
+                         environment(l.rank), l.size)
+          .hint(fmt::format("start the ranks by srun, set run.rank and run.world_size, or unset {}",
+                            l.rank));
+}
+
 }  // namespace
 
 std::string first_host(const std::string& list) {
@@ -84,6 +96,7 @@ std::string first_host(const std::string& list) {
 Place find_place(const Asked& asked, const Environment& environment) {
   Place p{.rendezvous = asked.rendezvous, .timeout_s = asked.timeout_s};
   const Launcher* const l = find_launcher(environment);
+  if (l == nullptr && !asked.rank && !asked.world_size) refuse_uncounted(environment);
   const bool is_half = asked.rank.has_value() != asked.world_size.has_value() && l == nullptr;
   if (is_half && (asked.meets || asked.rank))
     throw recipe_error(asked.rank ? "run.world_size" : "run.rank",

@@ -91,6 +91,17 @@ TEST_SUITE("ranks/launch") {
           }) == "RANK: expected a number, found 'x'");
   }
 
+  TEST_CASE("a process that srun counts does not run alone unasked") {
+    CHECK(place_of({}, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}}).alone());  // a batch script
+    const Variables second = {{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "2"}};
+    CHECK(error_text([&] { place_of({}, second); }) ==
+          "SLURM_PROCID: is 5, but SLURM_STEP_NUM_TASKS is not set, so that this process would run "
+          "alone");
+    CHECK(hint_text([&] { place_of({}, second); }) ==
+          "start the ranks by srun, set run.rank and run.world_size, or unset SLURM_PROCID");
+    CHECK(place_of({.rank = 0, .world_size = 1}, second).alone());
+  }
+
   TEST_CASE("the first host of Slurm's lists") {
     CHECK(ranks::first_host("node1") == "node1");
     CHECK(ranks::first_host("node1,node2") == "node1");
