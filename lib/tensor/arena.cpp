@@ -1,6 +1,7 @@
 #include "tensor/arena.h"
 
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +23,12 @@ size_t proc_kib(const char* file, const std::string& key) {
     if (line.rfind(key + ":", 0) == 0)
       return static_cast<size_t>(std::stoull(line.substr(key.size() + 1))) * 1024;
   return 0;
+}
+
+/// All memory of the machine, which the system says without a file.
+size_t total_host_bytes() {
+  struct sysinfo info {};
+  return ::sysinfo(&info) == 0 ? size_t{info.totalram} * info.mem_unit : 0;
 }
 
 }  // namespace
@@ -76,6 +83,7 @@ size_t resident_bytes() { return proc_kib("/proc/self/status", "VmRSS"); }
 
 size_t available_host_bytes() {
   size_t available = proc_kib("/proc/meminfo", "MemAvailable");
+  if (available == 0) available = total_host_bytes();
   std::ifstream limit_file("/sys/fs/cgroup/memory.max"), used_file("/sys/fs/cgroup/memory.current");
   size_t limit = 0, used = 0;  // "max" leaves limit at 0
   if (limit_file >> limit && used_file >> used && limit > 0)

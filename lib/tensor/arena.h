@@ -44,7 +44,8 @@ size_t peak_resident_bytes();
 bool reset_peak_resident();
 /// Resident bytes now.
 size_t resident_bytes();
-/// Bytes this process may use: available memory, or less by a cgroup limit.
+/// Bytes this process may use: available memory, or less by a cgroup limit; all of the machine's
+/// where the system does not say how much that is, as without a file descriptor to spare.
 size_t available_host_bytes();
 
 }  // namespace tandem

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <sys/resource.h>
+
 #include <cstring>
 
 #include "tensor/arena.h"
@@ -9,6 +11,20 @@
 using namespace tandem;
 
 TEST_SUITE("tensor/memory_plan") {
+  TEST_CASE("without a file descriptor to spare, memory is what the machine has, not nothing") {
+    const size_t told = available_host_bytes();
+    CHECK(told > 0);
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    rlimit none = before;
+    none.rlim_cur = 0;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    const size_t untold = available_host_bytes();
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK(untold > 0);
+    CHECK(untold >= peak_resident_bytes());
+  }
+
   TEST_CASE("the peak counts loading and running apart") {
     MemoryPlan plan;
     plan.add("weights/a", 1000);
