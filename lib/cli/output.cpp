@@ -107,7 +107,10 @@ void claim_result(const fs::path& path, FileMode mode) {
 }
 
 void check_new_file(const fs::path& path, FileMode mode) {
-  claim_result(path, mode);
+  if (mode == FileMode::create)
+    claim_result(path, mode);
+  else
+    io::claim_output(path);
   const io::AtomicFile trial(path);
 }
 

@@ -81,10 +81,9 @@ class ResultFile {
 /// errors   kind usage: a folder; a file that the run reads; with mode create any regular file
 void claim_result(const std::filesystem::path& path, FileMode mode);
 
-/// claim_result, and finds out before the work what else would stop a complete file from appearing
-/// after it.
-/// errors   those of claim_result; kind input: cannot be created, or the name
-///          of something that is no regular file
+/// Says that a whole file will go there, and finds out before the work what would stop it.
+/// errors   those of claim_result if mode is create; kind usage: a file that the run reads; kind
+///          input: cannot be created, or the name of something that is no regular file
 void check_new_file(const std::filesystem::path& path, FileMode mode);
 
 }  // namespace tandem::cli

@@ -147,7 +147,7 @@ void write_tree_rounds(const std::filesystem::path& path, const TreeRounds& roun
        {"top_p", fmt::format("{}", run.sampling.top_p)},
        {"min_p", fmt::format("{}", run.sampling.min_p)},
        {"repetition_penalty", fmt::format("{}", run.sampling.repetition_penalty)}},
-      existing);
+      0, existing);
 }
 
 TreeRounds parse_tree_rounds(const io::Safetensors& file) {
