@@ -1,6 +1,7 @@
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -14,6 +15,9 @@ using Json = nlohmann::ordered_json;
 /// A new record's name: 48 bits of milliseconds, then 80 random ones, in 26 characters of
 /// Crockford's base 32 (the ULID scheme). Names of one process ascend by time.
 std::string new_record_id();
+
+/// How the line of every record begins.
+inline constexpr std::string_view kRecordBegin = R"({"schema":"tandem.result/)";
 
 /// One measured point in the schema "tandem.result/1": a JSON object whose groups are described in
 /// the README of recipes and results. Absent means unknown; zero is never written for it.

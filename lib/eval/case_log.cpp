@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "eval/figures_json.h"
@@ -130,6 +131,50 @@ CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
   return record;
 }
 
+/// A case is one of the recipe's, and every policy's answer to it is there.
+void check_case(const CaseRecord& record, const Settings& settings,
+                const std::vector<std::string>& names, const std::string& where) {
+  const std::string name =
+      fmt::format("case {} of {} at {} tokens", record.index, name_of(record.task), record.length);
+  const std::vector<Task> tasks = settings.questions();
+  const bool is_asked =
+      std::ranges::find(tasks, record.task) != tasks.end() && record.index < settings.cases &&
+      std::ranges::find(settings.lengths, record.length, &recipe::TokenCount::value) !=
+          settings.lengths.end();
+  constexpr const char* kHint = "remove the line, and --resume judges the missing cases";
+  if (!is_asked) throw input_error(where, "{} is none of the recipe's", name).hint(kHint);
+  for (size_t policy = 0; policy < names.size(); ++policy)
+    for (const Protocol protocol : settings.protocols)
+      for (const Score score : settings.scores)
+        if (std::ranges::none_of(record.outcomes, [&](const Outcome& o) {
+              return o.policy == static_cast<int>(policy) && o.protocol == protocol &&
+                     o.score == score;
+            }))
+          throw input_error(where, "{} has no answer of policy '{}', protocol {}, score {}", name,
+                            names[policy], name_of(protocol), name_of(score))
+              .hint(kHint);
+}
+
+/// The lines about each subject, of which a log has one.
+class Subjects {
+ public:
+  /// Whether the line is the first about its subject; the same line again counts once.
+  /// errors   kind input at `where`: another line says otherwise
+  bool take(const Json& line, const std::string& where) {
+    std::string subject;
+    for (const char* key : {"task", "length", "case", "record"})
+      if (const auto it = line.find(key); it != line.end()) subject += it->dump() + " ";
+    const auto [first, is_new] = first_.try_emplace(std::move(subject), line, where);
+    if (!is_new && first->second.first != line)
+      throw input_error(where, "differs from {}, which is about the same", first->second.second)
+          .hint("remove one of the two lines, or both: --resume judges the missing cases");
+    return is_new;
+  }
+
+ private:
+  std::map<std::string, std::pair<Json, std::string>> first_;
+};
+
 /// Keys whose values differ, except those that a hash leaves out.
 std::vector<std::string> differing_keys(const Json& a, const Json& b) {
   const Json left = a.flatten(), right = b.flatten();
@@ -225,12 +270,13 @@ std::string channels_line(const MeasuredThresholds& channels) {
                          {"file", io::parse_json(file, "thresholds")}});
 }
 
-CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
+CaseLog read_log(const std::filesystem::path& path, const Json& recipe, const Settings& settings,
                  const std::vector<std::string>& names) {
   const std::string bytes = io::read_own_output(path);
   CaseLog log;
-  log.whole_bytes = bytes.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
+  log.whole_bytes = io::whole_lines(bytes, path.string(), "{\"recipe\":{");
   bool header_seen = false;
+  Subjects subjects;
   const auto take = [&](const Json& line, const std::string& where) {
     if (!header_seen) {
       check_header(line, recipe, where);
@@ -238,6 +284,10 @@ CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
       return;
     }
     const std::string task = io::get_string(line, "task", where);
+    if (!subjects.take(line, where)) {
+      ++log.n_repeated;
+      return;
+    }
     if (task == "perplexity") {
       const Json& policies = io::get_object(line, "policies", where);
       log.text.emplace();
@@ -257,10 +307,11 @@ CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
       log.answers.push_back(read_answer(line, *set, names, where));
     } else {
       log.cases.push_back(read_case(line, names, where));
+      check_case(log.cases.back(), settings, names, where);
     }
   };
   io::for_each_jsonl(std::string_view(bytes).substr(0, log.whole_bytes), path.string(), take);
-  if (!header_seen) throw input_error(path.string(), "holds no whole line of a pig-eval log");
+  if (!header_seen) log.whole_bytes = 0;
   return log;
 }
 

@@ -10,6 +10,7 @@
 #include "eval/gate_quantiles.h"
 #include "eval/perplexity.h"
 #include "eval/protocols.h"
+#include "eval/settings.h"
 #include "io/json_fwd.h"
 
 namespace tandem::eval {
@@ -29,7 +30,8 @@ struct CaseLog {
   std::optional<std::vector<TextQuality>> text;  // of the perplexity task
   std::optional<std::vector<AttentionQuality>> attention;
   std::optional<MeasuredThresholds> channels;
-  size_t whole_bytes = 0;  // up to a line that a crash tore
+  size_t whole_bytes = 0;  // up to a line that a crash tore; 0: not even the header is whole
+  int n_repeated = 0;      // lines that are there twice, and count once
 };
 
 // A log is a JSON Lines file: a header with the recipe, then a line for every case as it is judged,
@@ -46,10 +48,14 @@ std::string channels_line(const MeasuredThresholds& channels);
 io::Json quality_json(const TextQuality& quality, bool is_reference);
 io::Json attention_json(const AttentionQuality& quality);
 
-/// Reads a log of the same recipe. Logs of versions that counted no reads have none.
-/// recipe   {"sha256": ..., "effective": {...}}
-/// errors   kind input: malformed; kind recipe: of another recipe, naming the keys that differ
+/// Reads a log of the same recipe, or what a run has left that was killed before its first line was
+/// whole. Logs of versions that counted no reads have none.
+/// recipe     {"sha256": ..., "effective": {...}}
+/// settings   of the recipe, which say what its cases are
+/// errors     kind input: malformed, a case that the recipe has not or that is not judged in full,
+///            two lines about the same that differ; kind recipe: of another recipe, naming the keys
+///            that differ
 CaseLog read_log(const std::filesystem::path& path, const io::Json& recipe,
-                 const std::vector<std::string>& names);
+                 const Settings& settings, const std::vector<std::string>& names);
 
 }  // namespace tandem::eval

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "io/json.h"
+#include "io/quote.h"
 
 namespace tandem::io {
 
@@ -20,6 +22,16 @@ void for_each_jsonl(std::string_view text, const std::string& where,
     take(parse_json(line, where, {.first_line = line_number}),
          fmt::format("{}:{}", where, line_number));
   }
+}
+
+size_t whole_lines(std::string_view text, const std::string& where, std::string_view begins) {
+  const size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
+  const std::string_view torn = text.substr(whole);
+  if (text.find_first_not_of(" \t\r\n") < whole) begins = "{\"";  // the first line is another
+  if (torn.starts_with(begins) || begins.starts_with(torn)) return whole;
+  throw input_error(where, "ends without a line break in {}, which is no beginning of a record",
+                    quote(torn, 40))
+      .hint("--resume continues a file of an earlier run: name that, or a new one, with -o");
 }
 
 }  // namespace tandem::io

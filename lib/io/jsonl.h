@@ -17,4 +17,10 @@ std::string jsonl_line(const Json& value);
 void for_each_jsonl(std::string_view text, const std::string& where,
                     const std::function<void(const Json& value, const std::string& where)>& take);
 
+/// Bytes of a file's whole lines. What follows the last line break is what a run that was killed
+/// has written of one more, and may be cut off.
+/// begins   how the first line of such a file begins
+/// errors   kind input at `where`: the rest is no beginning of a line, so that the file is another's
+size_t whole_lines(std::string_view text, const std::string& where, std::string_view begins);
+
 }  // namespace tandem::io

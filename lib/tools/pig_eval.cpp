@@ -72,19 +72,25 @@ int PigEval::text_context() const { return model::context_of(recipe_.run, config
 
 void PigEval::open_log() {
   const auto& path = recipe_.output.path;
-  const bool resumes = cx_.resume() && std::filesystem::exists(path);
-  if (resumes) log_ = eval::read_log(path, *point_.record, names_);
+  const bool exists = cx_.resume() && std::filesystem::exists(path);
+  if (exists) log_ = eval::read_log(path, *point_.record, recipe_.eval, names_);
   check_answers();
   if (!log_.channels) check_thresholds_file();
   if (path.empty()) return;
   if (cx_.group() && cx_.resume())  // before rank 0 changes it
     cx_.group()->require_equal("output.path", fmt::format("{} bytes of {} cases", log_.whole_bytes,
                                                           log_.cases.size() + log_.answers.size()));
-  if (resumes) {
-    if (cx_.place().rank == 0) std::filesystem::resize_file(path, log_.whole_bytes);
+  if (log_.n_repeated > 0)
+    cx_.note(fmt::format("{} line{} of {} repeat{} an earlier one: it counts once", log_.n_repeated,
+                         log_.n_repeated > 1 ? "s" : "", path.string(),
+                         log_.n_repeated > 1 ? "" : "s"));
+  if (exists && cx_.place().rank == 0) std::filesystem::resize_file(path, log_.whole_bytes);
+  if (log_.whole_bytes > 0) {
     cx_.note(fmt::format("resuming after {} cases", log_.cases.size() + log_.answers.size()));
   } else {
-    cli::ResultFile fresh(path, cx_.resume() ? cli::FileMode::create : cx_.file_mode(), cx_.out);
+    // Of a run that was killed before the header was whole, an empty file is left.
+    const auto mode = exists ? cli::FileMode::append : cli::FileMode::create;
+    cli::ResultFile fresh(path, cx_.resume() ? mode : cx_.file_mode(), cx_.out);
     fresh.write(eval::header_line(*point_.record));
     fresh.commit();
   }

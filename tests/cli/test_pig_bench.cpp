@@ -100,6 +100,16 @@ TEST_SUITE("cli/pig_bench") {
         4);
   }
 
+  TEST_CASE("--resume leaves a file alone that no bench has written") {
+    const TemporaryFolder folder;
+    const std::string notes = "my only notes, one line, no line break";
+    const auto path = folder.write("notes", notes);
+    const Outcome run = pig_bench({"-m", "tiny-2m", "-o", path.string(), "--resume"});
+    CHECK(run.status == 4);
+    CHECK(run.err.find("no beginning of a record") != std::string::npos);
+    CHECK(file_text(path) == notes);
+  }
+
   TEST_CASE("--dry-run tells of each point whether it fits") {
     const Outcome run =
         pig_bench({"-m", "synthetic:llama-3.2-1b", "--dry-run", "-s", "run.host_memory_limit=16GiB",

@@ -233,6 +233,19 @@ TEST_SUITE("cli/s2ft-train runs") {
     runs.check_equal("whole", "torn");
   }
 
+  TEST_CASE("--resume leaves a metrics.jsonl alone that no run has written") {
+    const Runs runs({"data.template=plain", "train.steps=1"});
+    for (const std::string text : {"{\"text\": \"mine\"}\n", "my only notes"}) {
+      std::filesystem::create_directories(runs.file("foreign", ""));
+      std::ofstream(runs.file("foreign", "metrics.jsonl")) << text;
+      const Outcome run = runs.train("foreign", {"--resume"});
+      CAPTURE(run.err);
+      CHECK(run.status == 4);
+      CHECK(run.err.find("metrics.jsonl") != std::string::npos);
+      CHECK(file_text(runs.file("foreign", "metrics.jsonl")) == text);
+    }
+  }
+
   TEST_CASE("a disk that fills up leaves the last checkpoint whole") {
     const Runs runs({"data.template=plain", "train.method=full", "train.steps=24", "train.batch=8",
                      "train.save_every=3"});

@@ -31,7 +31,14 @@ struct TemporaryLog {
   std::filesystem::path path;
 
   explicit TemporaryLog(const std::string& text) : path(folder.write("log.jsonl", text)) {}
-  CaseLog read(const Json& r) const { return read_log(path, r, kNames); }
+  CaseLog read(const Json& r) const {
+    Settings s;
+    s.tasks = {"vt", "kv", "boolq", "perplexity", "attention"};
+    s.lengths = {{4096}};
+    s.cases = 3;
+    s.protocols = {Protocol::dense};
+    return read_log(path, r, s, kNames);
+  }
 };
 
 CaseRecord record(Task task, int index, bool full, bool near) {
@@ -122,8 +129,8 @@ TEST_SUITE("eval/case_log") {
 
   TEST_CASE("logs of versions that counted no reads are read without") {
     const std::string old =
-        "{\"task\":\"vt\",\"length\":4096,\"case\":0,\"correct\":{\"near\":{\"dense\":{\"forced\":"
-        "true}}}}";
+        "{\"task\":\"vt\",\"length\":4096,\"case\":0,\"correct\":{\"full\":{\"dense\":{\"forced\":"
+        "true}},\"near\":{\"dense\":{\"forced\":true}}}}";
     const CaseLog log = TemporaryLog(header_line(recipe("a", 3)) + old + "\n").read(recipe("a", 3));
     REQUIRE(log.cases.size() == 1);
     CHECK(log.cases[0].outcomes[0].correct);
@@ -150,7 +157,7 @@ TEST_SUITE("eval/case_log") {
     const Json r = recipe("a", 3);
     const std::string header = header_line(r);
     for (const std::string text :
-         {"", "{\"task\":", "{}\n", "[]\n", "{\"schema\":3}\n", "{\"schema\":\"tandem.eval/1\"}\n"})
+         {"{\"task\":", "{}\n", "[]\n", "{\"schema\":3}\n", "{\"schema\":\"tandem.eval/1\"}\n"})
       CHECK(failure(text, r, ErrorKind::input) != "nothing");
     for (const std::string line :
          {"{}", "{\"task\":\"xx\",\"length\":1,\"case\":0,\"correct\":{}}",
@@ -170,6 +177,56 @@ TEST_SUITE("eval/case_log") {
           "{\"task\":\"perplexity\",\"policies\":{\"full\":{}}}",
           "{\"task\":\"attention\",\"policies\":{\"near\":{\"n_queries\":1}}}"})
       CHECK(failure(header + line + "\n", r, ErrorKind::input) != "nothing");
+  }
+}
+
+TEST_SUITE("eval/case_log of killed runs and of hands") {
+  TEST_CASE("before its first line is whole, a log holds nothing") {
+    const Json r = recipe("a", 3);
+    for (const size_t n : {size_t{0}, size_t{1}, header_line(r).size() - 1}) {
+      const CaseLog log = TemporaryLog(header_line(r).substr(0, n)).read(r);
+      CHECK(log.whole_bytes == 0);
+      CHECK(log.cases.empty());
+    }
+    CHECK(failure("my only notes", r, ErrorKind::input).find("no beginning of a record") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("a case counts once, if it is the recipe's and judged in full") {
+    const Json r = recipe("a", 3);
+    const std::string first = case_line(record(Task::vt, 0, true, false), kNames),
+                      start = header_line(r) + first;
+    const CaseLog log =
+        TemporaryLog(start + case_line(record(Task::vt, 1, true, true), kNames) + first).read(r);
+    CHECK(log.cases.size() == 2);
+    CHECK(log.n_repeated == 1);
+    const auto refused = [&](const CaseRecord& last) {
+      const std::string text = failure(start + case_line(last, kNames), r, ErrorKind::input);
+      return text.substr(std::min(text.size(), text.find(".jsonl:") + 7));
+    };
+    CHECK(refused(record(Task::vt, 0, true, true)).starts_with("3: differs from "));
+    CHECK(refused(record(Task::vt, 3, true, true)) ==
+          "3: case 3 of vt at 4096 tokens is none of the recipe's");
+    CHECK(refused(record(Task::cwe, 1, true, true)) ==
+          "3: case 1 of cwe at 4096 tokens is none of the recipe's");
+    CaseRecord part = record(Task::vt, 1, true, true);
+    part.length = 8192;
+    CHECK(refused(part) == "3: case 1 of vt at 8192 tokens is none of the recipe's");
+    part.length = 4096;
+    part.outcomes.pop_back();
+    CHECK(refused(part) ==
+          "3: case 1 of vt at 4096 tokens has no answer of policy 'near', protocol dense, score "
+          "forced");
+    const AnswerRecord answer{.set = AnswerSet::boolq,
+                              .record = 5,
+                              .answer = "true",
+                              .answers = {{.policy = 0}, {.policy = 1}}};
+    AnswerRecord other = answer;
+    other.answers[1].text = "no";
+    const std::string line = answer_line(answer, kNames);
+    CHECK(TemporaryLog(start + line + line).read(r).answers.size() == 1);
+    CHECK(failure(start + line + answer_line(other, kNames), r, ErrorKind::input)
+              .find(":4: differs from ") != std::string::npos);
   }
 }
 

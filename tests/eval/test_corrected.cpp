@@ -123,7 +123,12 @@ TEST_SUITE("eval/corrected") {
                         names);
     }
     const tandem::test::TemporaryFolder folder;
-    const CaseLog log = read_log(folder.write("log.jsonl", text), recipe, names);
+    Settings settings;
+    settings.tasks = {"needle1"};
+    settings.protocols = {Protocol::dense};
+    settings.scores = {Score::generated};
+    settings.policies = {drafts(.5, SparseKind::cats, 15, VerifyChoice::floor_or_argmax)};
+    const CaseLog log = read_log(folder.write("log.jsonl", text), recipe, settings, names);
     REQUIRE(log.cases.size() == 2);
     for (const Outcome& o : log.cases[1].outcomes) {
       REQUIRE(o.rounds.has_value() == (o.policy == 1));
@@ -132,11 +137,6 @@ TEST_SUITE("eval/corrected") {
       CHECK(o.rounds->density == .7);
       CHECK(o.rounds->lossy);
     }
-    Settings settings;
-    settings.tasks = {"needle1"};
-    settings.protocols = {Protocol::dense};
-    settings.scores = {Score::generated};
-    settings.policies = {drafts(.5, SparseKind::cats, 15, VerifyChoice::floor_or_argmax)};
     const auto rows = summarize(settings, log.cases);
     REQUIRE(rows.size() == 2);
     CHECK_FALSE(rows[0].rounds.has_value());

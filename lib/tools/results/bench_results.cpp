@@ -17,7 +17,7 @@ std::set<BenchResults::Key> read_results(const std::filesystem::path& path,
   std::set<BenchResults::Key> done;
   if (!std::filesystem::exists(path)) return done;
   const std::string text = io::read_own_output(path);
-  const size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
+  const size_t whole = io::whole_lines(text, path.string(), bench::kRecordBegin);
   io::for_each_jsonl(
       std::string_view(text).substr(0, whole), path.string(),
       [&](const io::Json& line, const std::string& where) {

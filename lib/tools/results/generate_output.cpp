@@ -166,7 +166,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   }
   if (first_token_s_) j["first_token_s"] = load_s + *first_token_s_;
   if (r.prefill_s > 0) j["prefill_tok_s"] = double(r.prompt_tokens) / r.prefill_s;
-  if (r.decode_steps > 0) {
+  if (r.decode_steps > 0 && r.decode_s > 0) {
     constexpr double kBeyondCaches = 512e6;  // bytes a step that no last-level cache holds
     const double gbps = r.bytes_read / r.decode_s * 1e-9;
     const bool from_memory = r.bytes_read / double(r.decode_steps) > kBeyondCaches;
@@ -253,7 +253,7 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
       seed, load_s, r.prompt_tokens, r.prefill_s);
   if (j.contains("prefill_tok_s"))
     text += fmt::format("  {:.0f} tok/s", number(j, "prefill_tok_s"));
-  if (r.decode_steps > 0)
+  if (j.contains("decode_tok_s"))
     text +=
         fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s",
                     r.tokens_decoded, r.decode_s, number(j, "decode_tok_s"),

@@ -1,5 +1,7 @@
 #include "tools/training/metrics_file.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -26,12 +28,15 @@ Kept kept_lines(const std::filesystem::path& path, int64_t done) {
   if (!std::filesystem::exists(path)) return {};
   Kept kept;
   const std::string text = io::read_own_output(path);
-  for (size_t at = 0; at < text.size();) {
+  const size_t whole = io::whole_lines(text, path.string(), "{\"step\":");
+  for (size_t at = 0, number = 1; at < whole; ++number) {
     const size_t end = text.find('\n', at);
-    if (end == std::string::npos) break;
     const auto line = nlohmann::json::parse(text.substr(at, end - at), nullptr, false);
-    if (line.is_object() && line.contains(kStep) && line[kStep].is_number_integer() &&
-        line[kStep].get<int64_t>() <= done) {
+    if (!line.is_object() || !line.contains(kStep) || !line[kStep].is_number_integer())
+      throw input_error(fmt::format("{}:{}", path.string(), number),
+                        "is no line of a step, as s2ft-train writes them")
+          .hint("move the file away, or name another output.path");
+    if (line[kStep].get<int64_t>() <= done) {
       kept.lines += text.substr(at, end + 1 - at);
       if (!kept.first_loss && line.contains(kLoss) && line[kLoss].is_number())
         kept.first_loss = line[kLoss].get<double>();

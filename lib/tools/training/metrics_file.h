@@ -14,7 +14,7 @@ namespace tandem::tools {
 class MetricsFile {
  public:
   /// Keeps the lines of the first `done` steps, drops what a run wrote after its last checkpoint.
-  /// errors   kind input: cannot be read or written
+  /// errors   kind input: cannot be read or written; holds other lines than those of a run
   MetricsFile(const std::filesystem::path& path, int64_t done);
 
   /// Loss of the run's first step, in this process or an earlier one.
