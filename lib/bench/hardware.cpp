@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -192,6 +193,15 @@ std::string cache_key(int threads) {
   return fmt::format("threads={} isa={}", threads, isa_name(isa_in_use()));
 }
 
+/// Whether all that must be measured was.
+bool are_limits(const Ceilings& c) {
+  const auto is_rate = [](double x) { return x > 0 && std::isfinite(x); };
+  // Products of matrices have no rate where the machine has no arithmetic of the type.
+  return is_rate(c.mem_read_gbps) && is_rate(c.mem_rows_gbps) && is_rate(c.code_gscores) &&
+         is_rate(c.f32_gflops) && std::isfinite(c.gemm_f32_gflops) &&
+         std::isfinite(c.gemm_bf16_gflops);
+}
+
 }  // namespace
 
 Ceilings measure_ceilings(int threads, const Interrupted& interrupted) {
@@ -215,23 +225,24 @@ std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path&
   const io::Json cache = read_cache(file);
   const auto it = cache.find(cache_key(threads));
   if (it == cache.end() || !it->is_object()) return std::nullopt;
-  return Ceilings{.threads = threads,
-                  .isa = isa_in_use(),
-                  .mem_read_gbps = it->value("mem_read_gbps", 0.0),
-                  .mem_rows_gbps = it->value("mem_rows_gbps", 0.0),
-                  .code_gscores = it->value("code_gscores", 0.0),
-                  .f32_gflops = it->value("f32_gflops", 0.0),
-                  .gemm_f32_gflops = it->value("gemm_f32_gflops", 0.0),
-                  .gemm_bf16_gflops = it->value("gemm_bf16_gflops", 0.0)};
+  const Ceilings c{.threads = threads,
+                   .isa = isa_in_use(),
+                   .mem_read_gbps = it->value("mem_read_gbps", 0.0),
+                   .mem_rows_gbps = it->value("mem_rows_gbps", 0.0),
+                   .code_gscores = it->value("code_gscores", 0.0),
+                   .f32_gflops = it->value("f32_gflops", 0.0),
+                   .gemm_f32_gflops = it->value("gemm_f32_gflops", 0.0),
+                   .gemm_bf16_gflops = it->value("gemm_bf16_gflops", 0.0)};
+  return are_limits(c) ? std::optional(c) : std::nullopt;
 }
 
 Ceilings cached_ceilings(int threads, const SeenRates& seen, const std::filesystem::path& file) {
   const auto known = known_ceilings(threads, file);
-  if (known && known->mem_read_gbps > 0 && known->mem_rows_gbps > 0 && known->code_gscores > 0 &&
-      known->mem_read_gbps >= seen.read_gbps &&
+  if (known && known->mem_read_gbps >= seen.read_gbps &&
       std::max({known->f32_gflops, known->gemm_f32_gflops, known->gemm_bf16_gflops}) >= seen.gflops)
     return *known;
   const Ceilings c = measure_ceilings(threads);
+  if (!are_limits(c)) return c;  // of a clock that jumped: measured again by the next run
   io::Json cache = read_cache(file);
   cache[cache_key(threads)] = {
       {"mem_read_gbps", c.mem_read_gbps},     {"mem_rows_gbps", c.mem_rows_gbps},

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/remedy.h"
 #include "io/safetensors.h"
 #include "model/adapters/adapter_shard.h"
 #include "model/adapters/fused_source.h"
@@ -16,6 +17,8 @@ namespace tandem::decode {
 namespace {
 
 constexpr std::string_view kSynthetic = "synthetic:";
+constexpr const char* kDamagedModel =
+    "is the file damaged? download or copy it again, or choose another model";
 
 /// FNV-1a, 64 bits: told apart, not protected.
 class Fingerprint {
@@ -92,16 +95,21 @@ bool has_tokenizer(const std::filesystem::path& folder) {
 }  // namespace
 
 model::ModelConfig open_config(const std::string& path) {
+  if (path.empty())
+    throw input_error("model.path", "is empty, expected a model folder")
+        .hint("give a Hugging Face model folder with -m, or a known name such as tiny-16m");
   if (path.starts_with(kSynthetic)) return model::synthetic_config(path.substr(kSynthetic.size()));
   if (!std::filesystem::exists(path))
     throw input_error(path, "no such model folder")
         .hint(
             "give a Hugging Face model folder, a name under recipes/models such as tiny-16m, or "
             "synthetic:llama-3.2-1b");
-  return model::load_config(path);
+  return with_remedy(kDamagedModel, [&] { return model::load_config(path); });
 }
 
-ModelFiles open_model(const std::string& path, uint64_t seed) {
+namespace {
+
+ModelFiles read_model(const std::string& path, uint64_t seed) {
   ModelFiles m;
   Fingerprint f;
   m.config = open_config(path);
@@ -125,6 +133,12 @@ ModelFiles open_model(const std::string& path, uint64_t seed) {
   }
   m.fingerprint = f.text();
   return m;
+}
+
+}  // namespace
+
+ModelFiles open_model(const std::string& path, uint64_t seed) {
+  return with_remedy(kDamagedModel, [&] { return read_model(path, seed); });
 }
 
 namespace {

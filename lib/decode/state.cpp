@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <span>
 
 #include "base/check.h"
+#include "base/remedy.h"
 #include "decode/state_parts.h"
 #include "io/quote.h"
 
@@ -132,11 +134,13 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
                          {"fingerprint", engine.files().fingerprint},
                          {"compute", dtype_name(g.dtype)},
                          {"policy", std::string(cache.policy_of(slot).name())}},
+                        static_cast<size_t>(kPageTokens * g.head_dim) * dtype_bytes(g.dtype),
                         existing);
 }
 
 SavedState open_state(const std::filesystem::path& path, const ModelFiles& files, DType dtype) {
-  return parse_state(io::Safetensors::open(path), files, dtype);
+  return with_remedy("is the file damaged? copy it again, or save the state again",
+                     [&] { return parse_state(io::Safetensors::open(path), files, dtype); });
 }
 
 namespace {
@@ -234,17 +238,19 @@ void fill_queries(const SavedState& state, const model::Shard& shard, kv::QueryR
   const int wanted = static_cast<int>(std::min<int64_t>({n, ring.spec().window, held}));
   if (wanted == 0) return;
   const size_t row = ring.spec().row_bytes();  // of the heads that are here
-  std::vector<std::byte> rows(static_cast<size_t>(wanted) * row);
+  std::vector<std::byte> rows(static_cast<size_t>(wanted) * row), stored;
   for (int layer = 0; layer < ring.spec().n_layers; ++layer) {
     const io::TensorView all = state.file.tensor(queries_name(layer));
     const size_t head = static_cast<size_t>(all.shape[2]) * dtype_bytes(all.dtype);
+    stored.resize(all.bytes.size());
+    state.file.read(all, 0, stored);  // whole, so that its checksums are checked
     for (size_t i = 0; i < static_cast<size_t>(wanted); ++i) {
       const size_t from = static_cast<size_t>(held - wanted) + i;
-      state.file.read(
-          all,
-          (from * static_cast<size_t>(all.shape[1]) + static_cast<size_t>(shard.heads.first)) *
-              head,
-          std::span(rows).subspan(i * row, row));
+      std::memcpy(rows.data() + i * row,
+                  stored.data() + (from * static_cast<size_t>(all.shape[1]) +
+                                   static_cast<size_t>(shard.heads.first)) *
+                                      head,
+                  row);
     }
     ring.write(slot, layer, n - wanted, wanted, rows.data());
   }

@@ -13,7 +13,8 @@ namespace tandem::decode {
 /// safetensors file. Tensors: "tokens" [n] i32; "k.LAYER.PAGE" and "v.LAYER.PAGE" [Hkv, 64, d] as
 /// they lie in the cache (slots past the last token hold nothing of meaning); where a policy
 /// chooses by the last queries, "q.LAYER" [n, Hq, d], those of the last n tokens. Metadata names
-/// the format, the model's fingerprint and the cache policy.
+/// the format, the model's fingerprint and the cache policy, and has a checksum of each head of a
+/// page, so that any part of the ranks of a run checks what it reads.
 struct SavedState {
   io::Safetensors file;
   std::vector<int32_t> tokens;
@@ -32,7 +33,8 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
 
 /// A new sequence that holds the state. Later text equals that of the run that saved it, bit for
 /// bit in f32.
-/// errors   kind input: the policy needs tokens that the one that saved gave back; kind memory
+/// errors   kind input: the policy needs tokens that the one that saved gave back; data are
+///          damaged; kind memory
 int restore_state(const SavedState& state, Engine& engine, kv::Readers readers);
 
 }  // namespace tandem::decode

@@ -11,6 +11,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxChain = 8;
+constexpr int kMaxFiles = 256;  // lists of bases that name others multiply
+
+/// The files that are being read, each the base of the one before it.
+struct Chain {
+  std::vector<fs::path> files;
+  int n_read = 0;  // also those that are no longer among them
+};
 
 Origin setting_origin(const std::string& label) {
   return {std::make_shared<const std::string>(label), {}, 0, 0};
@@ -47,9 +54,9 @@ void check_version(const Node& node) {
         .hint("update tandem");
 }
 
-std::string chain_text(const std::vector<fs::path>& chain, const fs::path& last) {
+std::string chain_text(const Chain& chain, const fs::path& last) {
   std::string text;
-  for (const fs::path& file : chain) text += file.string() + " -> ";
+  for (const fs::path& file : chain.files) text += file.string() + " -> ";
   return text + last.string();
 }
 
@@ -58,10 +65,10 @@ bool same_file(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, failed) && !failed;
 }
 
-Node load_chain(const fs::path& path, std::string_view kind, std::vector<fs::path>& chain);
+Node load_chain(const fs::path& path, std::string_view kind, Chain& chain);
 
 /// One base of the last file in the chain.
-Node load_base(const Node& base, std::string_view kind, std::vector<fs::path>& chain) {
+Node load_base(const Node& base, std::string_view kind, Chain& chain) {
   const std::string where = base.origin.text();
   if (base.kind != Node::Kind::scalar)
     throw recipe_error(where, "base: expected a path or a list of paths, found {}",
@@ -72,16 +79,21 @@ Node load_base(const Node& base, std::string_view kind, std::vector<fs::path>& c
     throw recipe_error(where, "base '{}' not found (chain: {})", base.scalar,
                        chain_text(chain, path))
         .hint("paths of base: are relative to the file that names them");
-  for (const fs::path& file : chain)
+  for (const fs::path& file : chain.files)
     if (same_file(file, path))
       throw recipe_error(where, "base: cycle (chain: {})", chain_text(chain, path));
-  if (chain.size() == kMaxChain)
+  if (chain.files.size() == kMaxChain)
     throw recipe_error(where, "base: more than {} files deep (chain: {})", kMaxChain,
                        chain_text(chain, path));
+  if (chain.n_read == kMaxFiles)
+    throw recipe_error(where, "base: more than {} files are read for one recipe (chain: {})",
+                       kMaxFiles, chain_text(chain, path))
+        .hint("a list of bases reads each of them as often as it is named: name each once");
   return load_chain(path, kind, chain);
 }
 
-Node load_chain(const fs::path& path, std::string_view kind, std::vector<fs::path>& chain) {
+Node load_chain(const fs::path& path, std::string_view kind, Chain& chain) {
+  ++chain.n_read;
   Node file = parse_yaml_file(path);
   if (file.kind == Node::Kind::null) file.kind = Node::Kind::map;
   if (file.kind != Node::Kind::map)
@@ -91,7 +103,7 @@ Node load_chain(const fs::path& path, std::string_view kind, std::vector<fs::pat
   check_version(take(file, "version"));
   const Node base = take(file, "base");
 
-  chain.push_back(path);
+  chain.files.push_back(path);
   Node tree;
   tree.kind = Node::Kind::map;
   tree.origin = file.origin;
@@ -99,7 +111,7 @@ Node load_chain(const fs::path& path, std::string_view kind, std::vector<fs::pat
     for (const Node& item : base.items) merge(tree, load_base(item, kind, chain));
   else if (base.kind != Node::Kind::null)
     merge(tree, load_base(base, kind, chain));
-  chain.pop_back();
+  chain.files.pop_back();
   merge(tree, std::move(file));
   return tree;
 }
@@ -107,7 +119,7 @@ Node load_chain(const fs::path& path, std::string_view kind, std::vector<fs::pat
 }  // namespace
 
 Node load_recipe(const fs::path& path, std::string_view kind) {
-  std::vector<fs::path> chain;
+  Chain chain;
   return load_chain(path, kind, chain);
 }
 

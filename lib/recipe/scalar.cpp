@@ -119,7 +119,10 @@ std::string read_model(const Node& node, const Folders& models, ModelName& out) 
   if (text.starts_with(kSynthetic)) {
     const std::string shape = text.substr(kSynthetic.size());
     const bool is_file = shape.find('/') != std::string::npos || shape.ends_with(".json");
-    out.value = is_file ? std::string(kSynthetic) + in_folder(folder, shape) : text;
+    std::string file = is_file ? in_folder(folder, shape) : shape;
+    // NAME/../x is a path, and stays one: no shape is called so.
+    if (is_file && file.find('/') == std::string::npos) file = "./" + file;
+    out.value = std::string(kSynthetic) + file;
     return {};
   }
   std::error_code ignored;

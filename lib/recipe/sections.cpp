@@ -1,5 +1,6 @@
 #include "recipe/sections.h"
 
+#include "io/quote.h"
 #include "recipe/value_of.h"
 
 namespace tandem::recipe {
@@ -44,6 +45,20 @@ void Model::check(Problems& p) const {
 void Run::check(Problems& p) const {
   if (device != "auto" && device != "cpu" && !is_cuda_list(device))
     p.field("device", "run.device: expected auto, cpu, cuda or cuda:N[,M..], found '{}'", device);
+}
+
+void Sampling::check(Problems& p) const {
+  for (const std::string& text : stop) {
+    std::string_view rest = text;
+    while (const size_t n = io::utf8_length(rest)) rest.remove_prefix(n);
+    if (text.empty())
+      p.field("stop", "sampling.stop: a text that ends a sequence is empty: leave it out");
+    else if (!rest.empty())
+      p.field("stop",
+              "sampling.stop: {} has byte 0x{:02x}, which is not UTF-8, so that no text of a model "
+              "holds it: write it as UTF-8 text",
+              io::quote(text), static_cast<unsigned char>(rest[0]));
+  }
 }
 
 void Lsh::check(Problems& p) const {

@@ -176,11 +176,12 @@ struct Sampling {
     v("top_p", top_p, above(0).up_to(1), "keep the smallest set with this probability; 1 = off");
     v("min_p", min_p, between(0, 1),
       "drop tokens below this share of the largest probability; 0 = off");
-    v("repetition_penalty", repetition_penalty, above(0),
+    v("repetition_penalty", repetition_penalty, between(0.01, 100),
       "divides the score of tokens seen; 1 = off");
     v("max_tokens", max_tokens, at_least(0).unit("tokens"), "new tokens of a sequence, at most");
     v("stop", stop, "texts that end a sequence; they are not shown");
   }
+  void check(Problems& p) const;
 };
 
 /// Prompts that are written in the model's chat template.

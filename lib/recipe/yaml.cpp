@@ -146,6 +146,19 @@ void require_utf8(const std::string& text, const Origin& origin) {
   }
 }
 
+/// A tab in the indentation of one of the first lines is what the parser could not read.
+void refuse_tab(const std::string& text, int n_lines, const Origin& origin) {
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; number <= n_lines && std::getline(lines, line); ++number) {
+    const size_t tab = line.find_first_not_of(' ');
+    if (tab != std::string::npos && line[tab] == '\t')
+      throw recipe_error(located(origin, number, static_cast<int>(tab) + 1).text(),
+                         "not valid YAML: a tab in the indentation")
+          .hint("indent with spaces");
+  }
+}
+
 }  // namespace
 
 Node parse_yaml(const std::string& text, const Origin& origin) {
@@ -163,6 +176,7 @@ Node parse_yaml(const std::string& text, const Origin& origin) {
             .hint("keep one document; combine files with base: or several -r");
     }
   } catch (const YAML::ParserException& e) {
+    refuse_tab(text, e.mark.is_null() ? 0 : e.mark.line + 1, origin);
     const Origin where =
         e.mark.is_null() ? origin : located(origin, e.mark.line + 1, e.mark.column + 1);
     // The library's message may repeat a piece of the input: only the part left inside quotes is

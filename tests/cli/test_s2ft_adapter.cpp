@@ -184,7 +184,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     std::string bytes = tandem::io::read_file(tensors);
     std::ranges::fill(bytes.end() - 3000, bytes.end() - 2000, '\xff');
     r.folder.write("run/adapter/s2ft_adapter.safetensors", bytes);
-    refused(with({"--verify"}), 4, "the file is damaged: copy it again");
+    refused(with({"--verify"}), 4, "is damaged: the checksum of its bytes ");
   }
 
   TEST_CASE("several adapters: overlaps, one adapter of slices, factors, a model; verified") {

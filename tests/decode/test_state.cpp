@@ -3,6 +3,7 @@
 #include "decode/state.h"
 #include "error_text.h"
 #include "generate_runs.h"
+#include "io/file.h"
 #include "resident_file.h"
 #include "temporary_folder.h"
 
@@ -128,6 +129,39 @@ TEST_SUITE("decode/state") {
     CHECK(extend(*engine, slot, std::span(ids).first(1)).size() == 384);
     cache.release(slot);
     for (int i = 0; i < 3; ++i) cache.create();  // no place was lost either
+  }
+
+  TEST_CASE("a flipped bit anywhere in a state's data is refused, under every policy") {
+    const TemporaryFolder folder;
+    for (const Case& c : {kCases[0], kCases[4]}) {
+      const auto engine = make_engine(small_model(c.model), {.caches = {c.cache}});
+      const Ids ids = random_ids(*engine, 70, 1);
+      const int slot = engine->cache().create();
+      prefill(*engine, slot, ids);
+      decode::save_state(folder / "state", *engine, slot, ids);
+      engine->cache().release(slot);
+      const std::string whole = io::read_file(folder / "state");
+      const size_t n_data = io::Safetensors::open(folder / "state").data_bytes();
+      REQUIRE(n_data > 1000);
+      for (size_t i = 0; i < 40; ++i) {
+        std::string spoilt = whole;
+        const size_t at = whole.size() - n_data + i * (n_data - 1) / 39;
+        spoilt[at] = static_cast<char>(spoilt[at] ^ (1 << (i % 8)));
+        folder.write("spoilt", spoilt);
+        CAPTURE(at);
+        const std::string text = input_error_text([&] {
+          decode::restore_state(reopen(folder / "spoilt", *engine), *engine,
+                                engine->cache().all_readers());
+        });
+        CHECK(text.find(" is damaged: the checksum of its bytes ") != std::string::npos);
+      }
+      // Of versions that wrote none.
+      const size_t key = whole.find("crc32.blocks");
+      REQUIRE(key != std::string::npos);
+      folder.write("old", std::string(whole).replace(key, 5, "other"));
+      CHECK_NOTHROW(decode::restore_state(reopen(folder / "old", *engine), *engine,
+                                          engine->cache().all_readers()));
+    }
   }
 
   TEST_CASE("a state file that has become shorter since it was opened is an error of input") {

@@ -8,6 +8,7 @@
 #include "base/convert.h"
 #include "error_text.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 #include "model/adapters/fused_source.h"
 #include "temporary_folder.h"
@@ -310,6 +311,17 @@ TEST_SUITE("model/adapter") {
     parts.metadata["trained_steps"] = "4";
     parts.write(other / "a");
     expect(other, "s2ft_config.json: 'trained_steps' is '3', but '4' in s2ft_adapter.safetensors");
+    const std::string config_text = io::read_file(list / "a/s2ft_config.json");
+    for (const char* key : {"selection", "kind", "dtype"}) {
+      io::Json said = io::parse_json(config_text, "config");
+      REQUIRE(said.contains(key));
+      said[key] = -1;
+      list.write("a/s2ft_config.json", said.dump());
+      expect(list, "is the number -1, which s2ft_adapter.safetensors does not say");
+      said.erase(key);
+      list.write("a/s2ft_config.json", said.dump());
+      expect(list, "is missing, which s2ft_adapter.safetensors does not say");
+    }
     list.write("a/s2ft_config.json", "[]");
     expect(list, "expected an object, found an array of 0 items");
     // A type that no terminal should obey.
@@ -319,6 +331,11 @@ TEST_SUITE("model/adapter") {
     bytes.replace(bytes.rfind("F32"), 1, "\x7f");
     control.write("a/s2ft_adapter.safetensors", bytes);
     expect(control, "is '?32' [");
+    // A value that is as likely as the true one.
+    bytes = io::read_file(cut / "a/s2ft_adapter.safetensors");
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    cut.write("a/s2ft_adapter.safetensors", bytes);
+    expect(cut, "index' is damaged: the checksum of its bytes ");
     const auto tensors = cut / "a/s2ft_adapter.safetensors";
     std::filesystem::resize_file(tensors, std::filesystem::file_size(tensors) - 1);
     CHECK(test::input_error_text([&] {

@@ -156,6 +156,33 @@ lengths: [4096, 4Ki]
           "a.yaml:2:26: inner.share must not be 0 while inner.on is true | ");
   }
 
+  TEST_CASE("sampling: penalties that scores stand, texts that can end something") {
+    const auto refused = [](const std::string& text) {
+      return message([&] {
+        Sampling sampling;
+        Field root = fields_of(sampling);
+        read_fields(root, parse(text));
+      });
+    };
+    CHECK(refused("stop: [\"\\n\", Ende, caf\u00e9]\nrepetition_penalty: 1.3\n") == "none");
+    CHECK(refused("repetition_penalty: 1e-38\n")
+              .find("1e-38 is out of range, expected 0.01 .. 100") != std::string::npos);
+    CHECK(
+        refused("stop: [Ende, '']\n").find("a text that ends a sequence is empty: leave it out") !=
+        std::string::npos);
+    Sampling sampling;
+    Field root = fields_of(sampling);
+    Node tree;
+    tree.kind = Node::Kind::map;
+    Node stop;
+    stop.kind = Node::Kind::list;
+    stop.items.push_back(literal_node("caf\xe9", "--stop"));
+    merge(tree, nest("stop", stop));
+    CHECK(message([&] {
+            read_fields(root, tree);
+          }).find("'caf?' has byte 0xe9, which is not UTF-8") != std::string::npos);
+  }
+
   TEST_CASE("devices") {
     const auto device = [](const std::string& name) {
       Run run;
@@ -211,6 +238,18 @@ lengths: [4096, 4Ki]
     CHECK(resolve("${env:TANDEM_TEST_NONE}/x") ==
           "the environment variable 'TANDEM_TEST_NONE' is not set");
     CHECK(resolve("${env:X") == "'${env:X' lacks its closing brace");
+  }
+
+  TEST_CASE("a path of a shape does not become the name of one") {
+    const auto path_of = [](const std::string& written) {
+      Model model;
+      Field root = fields_of(model);
+      read_fields(root, parse("path: '" + written + "'\n"));
+      return model.path.value;
+    };
+    CHECK(path_of("synthetic:llama-68m") == "synthetic:llama-68m");
+    CHECK(path_of("synthetic:llama-68m/../qwen") == "synthetic:./qwen");
+    CHECK(path_of("synthetic:a/../b/c.json") == "synthetic:b/c.json");
   }
 
   TEST_CASE("bare model names are looked up, missing inputs named") {

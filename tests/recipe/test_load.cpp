@@ -73,6 +73,25 @@ TEST_SUITE("recipe/load") {
     CHECK(failure("") == "none");
   }
 
+  TEST_CASE("lists of bases do not multiply without end") {
+    const TemporaryFolder f;
+    for (int i = 0; i < 7; ++i) {
+      const std::string next = fmt::format("l{}.yaml", i + 1);
+      std::string list;
+      for (int k = 0; k < 12; ++k) list += next + ", ";
+      f.write(fmt::format("l{}.yaml", i), "base: [" + list + "]\n");
+    }
+    f.write("l7.yaml", "");
+    const std::string text = message([&] { load_recipe(f / "l0.yaml", "k"); });
+    CHECK(text.find("base: more than 256 files are read for one recipe (chain: ") !=
+          std::string::npos);
+    CHECK(text.find((f / "l0.yaml").string() + " -> ") != std::string::npos);
+    CHECK(
+        text.ends_with(" | a list of bases reads each of them as often as it is named: name each "
+                       "once"));
+    CHECK(message([&] { load_recipe(f / "l6.yaml", "k"); }) == "none");
+  }
+
   TEST_CASE("settings") {
     Node tree = parse("run: {seed: 1}");
     apply_setting(tree, "run.seed=2", "--set #1");

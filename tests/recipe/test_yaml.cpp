@@ -43,7 +43,10 @@ TEST_SUITE("recipe/yaml") {
     CHECK(failure("<<: *x\n").find("a.yaml:1:5: not valid YAML") == 0);
     CHECK(failure("a: [1, 2\nb: 3\n").find("a.yaml:") == 0);
     CHECK(failure("a: \"x\\q\"\n") == "a.yaml:1:8: not valid YAML: unknown escape character: q | ");
-    CHECK(failure("a:\n\t- b\n").find("a.yaml:2:") == 0);
+    CHECK(failure("a:\n\t- b\n") ==
+          "a.yaml:2:1: not valid YAML: a tab in the indentation | indent with spaces");
+    CHECK(failure("a:\n  b: 1\n  \tc: 2\n") ==
+          "a.yaml:3:3: not valid YAML: a tab in the indentation | indent with spaces");
     CHECK(failure("a: \xff\n") ==
           "a.yaml:1:4: byte 0xff is not UTF-8 text | save the file as UTF-8 text");
     CHECK(failure(std::string("a: \0b\n", 6)) ==

@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Values are read in pieces of this size.
-constexpr size_t kReadBytes = size_t{256} << 10;
+/// Values are read in pieces of this size, which are whole blocks with checksums.
+constexpr size_t kReadBytes = 4 * io::kChecksumBlock;
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 constexpr const char* kDamagedHint = "the file is damaged: copy it again, or write it by a new run";
@@ -77,6 +77,16 @@ void check_config(const fs::path& path, const Metadata& metadata) {
         said != value_of(metadata, key))
       throw damaged(where, "'{}' is {}, but {} in {}", key, io::quote(said),
                     io::quote(value_of(metadata, key)), kAdapterTensorFile);
+  for (const char* key : kAdapterNotedKeys) {
+    const auto noted = metadata.find(key);
+    if (noted == metadata.end()) continue;
+    const std::string found = config.contains(key) ? io::describe(config[key]) : "missing";
+    // Metadata are text, which objects are written as.
+    io::Json wanted = io::Json::parse(noted->second, nullptr, false);
+    if (wanted.is_discarded()) wanted = noted->second;
+    if (!config.contains(key) || config[key] != wanted)
+      throw damaged(where, "'{}' is {}, which {} does not say", key, found, kAdapterTensorFile);
+  }
 }
 
 void check_index(const std::vector<int32_t>& index, int64_t features, int unit,

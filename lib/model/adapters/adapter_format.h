@@ -31,6 +31,9 @@ inline constexpr const char* kAdapterDtypeKey = "dtype";
 inline constexpr std::array kAdapterSharedKeys = {kAdapterFormatKey,      kAdapterVersionKey,
                                                   kAdapterModeKey,        kAdapterBaseKey,
                                                   kAdapterFingerprintKey, kAdapterStepsKey};
+/// What both files say where they say it at all; these are for people, and change no weight.
+inline constexpr std::array kAdapterNotedKeys = {kAdapterSelectionKey, kAdapterKindKey,
+                                                 kAdapterDtypeKey};
 
 /// "model.layers.3.self_attn.q_proj.s2."; "index" or "value" follows.
 inline std::string adapter_prefix(Weight weight, int layer) {

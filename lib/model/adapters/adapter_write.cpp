@@ -68,7 +68,8 @@ void write_adapter(const std::filesystem::path& folder, const AdapterInfo& info,
   if (code)
     throw input_error((folder / kAdapterConfigFile).string(), "cannot be replaced: {}",
                       code.message());
-  io::write_safetensors(folder / kAdapterTensorFile, tensors_of(slices), metadata);
+  io::write_safetensors(folder / kAdapterTensorFile, tensors_of(slices), metadata,
+                        io::kChecksumBlock);
   io::AtomicFile file(folder / kAdapterConfigFile);
   file.write(config.dump(2) + "\n");
   file.commit();

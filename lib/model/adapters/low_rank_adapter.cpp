@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Values are checked in pieces of this many.
-constexpr int64_t kPiece = int64_t{64} << 10;
+/// Values are checked in pieces of this many, which are whole blocks with checksums.
+constexpr int64_t kPiece = io::kChecksumBlock;
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 constexpr const char* kDamagedHint =

@@ -83,7 +83,7 @@ void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankIn
   const std::filesystem::path config = folder / kPeftConfigFile;
   std::filesystem::remove(config, code);
   if (code) throw input_error(config.string(), "cannot be replaced: {}", code.message());
-  io::write_safetensors(folder / kPeftTensorFile, tensors, {{"format", "pt"}});
+  io::write_safetensors(folder / kPeftTensorFile, tensors, {{"format", "pt"}}, io::kChecksumBlock);
   io::AtomicFile file(config);
   file.write(config_text(info, deltas));
   file.commit();
