@@ -85,9 +85,9 @@ std::string percent(double share) {
   return share > 0 ? fmt::format("{:.{}f}", 100 * share, share < 0.1 ? 1 : 0) : "";
 }
 
-std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceilings) {
-  std::string text = steadiness(r.samples.ms).text();
-  if (!text.empty()) return text;
+/// The subject of a measurement, and what it is compared with.
+std::string subject(const ModelCase& c, const PhaseResult& r, const Ceilings& ceilings) {
+  std::string text;
   if (r.phase == ModelPhase::load && ceilings.copy_in_gbps > 0)
     return fmt::format("limit: {:.1f} GB/s from pinned host memory", ceilings.copy_in_gbps);
   if (c.bench.adapters.n > 0 && (is_whole_model(r.phase) || r.phase == ModelPhase::switching))
@@ -112,6 +112,11 @@ std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceili
   return fmt::format("{:.1f} % of {} ({:.1f} to {:.1f})", 100 / r.baseline->ratio,
                      OneDnnGemm::name(c.dtype), 100 / r.baseline->ci95.high,
                      100 / r.baseline->ci95.low);
+}
+
+std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceilings) {
+  const std::string text = subject(c, r, ceilings), warning = steadiness(r.samples.ms).text();
+  return warning + (text.empty() || warning.empty() ? "" : ", ") + text;
 }
 
 }  // namespace

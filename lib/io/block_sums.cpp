@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kDigits = 8;  // of a checksum
 
+size_t n_blocks_of(size_t bytes, size_t block) { return bytes / block + (bytes % block != 0); }
+
 /// Takes a number of this base that fills the text.
 template <class T>
 bool parse_whole(std::string_view text, int base, T& value) {
@@ -23,7 +25,7 @@ bool parse_whole(std::string_view text, int base, T& value) {
 BlockSums::BlockSums(size_t block, std::span<const size_t> tensor_bytes) : block_bytes(block) {
   for (const size_t bytes : tensor_bytes) {
     first.push_back(crcs.size());
-    crcs.resize(crcs.size() + bytes / block + (bytes % block != 0 ? 1 : 0));
+    crcs.resize(crcs.size() + n_blocks_of(bytes, block));
   }
   first.push_back(crcs.size());
 }
@@ -48,7 +50,7 @@ BlockSums BlockSums::parse(std::string_view text, std::span<const size_t> tensor
       block == 0)
     throw damaged();
   const std::string_view digits = text.substr(colon + 1);
-  for (const size_t bytes : tensor_bytes) n_blocks += bytes / block + (bytes % block != 0 ? 1 : 0);
+  for (const size_t bytes : tensor_bytes) n_blocks += n_blocks_of(bytes, block);
   if (digits.size() != n_blocks * kDigits) throw damaged();  // before they are given room
   BlockSums sums(block, tensor_bytes);
   for (size_t i = 0; i < n_blocks; ++i)

@@ -18,7 +18,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr size_t kLengthBytes = 8;
-constexpr uint64_t kLargestHeader = 100'000'000;  // the limit of the format's own library
 
 struct DTypeInfo {
   std::string_view name;

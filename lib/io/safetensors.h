@@ -39,6 +39,9 @@ struct TensorEntry {
   size_t begin = 0, end = 0;  // bytes within the data block
 };
 
+/// Bytes of a header that readers take, at most: the limit of the format's own library.
+inline constexpr uint64_t kLargestHeader = 100'000'000;
+
 /// CRC-32 of the blocks that a file's tensors are cut into, each from its own begin; the last one
 /// of a tensor may be shorter. They lie in the metadata, which other readers of the format pass
 /// over.
@@ -110,7 +113,8 @@ std::vector<std::byte> safetensors_bytes(std::span<const TensorView> tensors,
 /// checksum_block   bytes of a block whose checksum the file gets, and of which readers may read any
 ///                  alone; 0 for a file without
 /// existing         as AtomicFile takes it
-/// errors   kind input: cannot create, no space left (names the bytes needed); the name is taken
+/// errors   kind input: cannot create, no space left (names the bytes needed); the name is taken;
+///          more tensors and metadata than a header holds, before anything is written
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata = {},
                        size_t checksum_block = 0, Existing existing = Existing::replaced);

@@ -125,6 +125,10 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   const std::vector<const TensorView*> order = in_order(tensors);
   const std::string header = header_text(order, metadata);
   const uint64_t n_header = header.size();
+  if (n_header > kLargestHeader)
+    throw input_error(path.string(), "needs a header of {} bytes, readers take at most {}",
+                      n_header, kLargestHeader)
+        .hint("save a shorter text: each of its pages has an entry there");
   AtomicFile file(path, existing);
   file.write(std::as_bytes(std::span(&n_header, 1)));
   file.write(header);

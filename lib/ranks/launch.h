@@ -13,8 +13,8 @@ struct Asked {
   std::optional<int> rank = {}, world_size = {};
   std::string rendezvous = {};  // empty: the launcher's
   double timeout_s = 60;
-  bool meets =
-      true;  // false: a plan, which needs no rendezvous, and is rank 0's where none is named
+  /// Whether ranks meet: a plan needs no rendezvous, and is rank 0's where none is named.
+  bool meets = true;
 };
 
 /// One process of a run.

@@ -28,9 +28,8 @@ std::vector<GradientBucket> gradient_buckets(const TrainedSet& set, int64_t leas
 /// same time, on another queue; on the CPU piece by piece, between its layers.
 class GradientSum {
  public:
-  /// Numbers of a bucket, at least. Sums take cores from products next to them: those of 57M slices
-  /// of a 7B model cost .6 % of a step more that way than after the pass, while those of all its
-  /// 6.7G weights make a step of 2,048 tokens a rank 14 % shorter (two H200).
+  /// Numbers of a bucket, at least. Sums take cores from the products next to them: of slices they
+  /// are short and go after the pass, of all weights they are worth hiding.
   static constexpr int64_t kBucket = int64_t{1} << 26;
 
   /// queue    of the backward pass, or null on the CPU
@@ -47,7 +46,7 @@ class GradientSum {
  private:
   std::shared_ptr<Comm> comm_;
   std::vector<GradientBucket> buckets_;
-  cuda::Queue* queue_;
+  cuda::Queue* queue_;                      // of the backward pass; null on the CPU
   std::unique_ptr<cuda::Queue> own_queue_;  // of the sums
   std::optional<cuda::Event> event_;
   std::span<float> gradient_;

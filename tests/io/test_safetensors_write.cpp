@@ -106,6 +106,16 @@ TEST_SUITE("io/safetensors_write") {
     CHECK(io::Safetensors::open(folder / "s.safetensors").entries().empty());
   }
 
+  TEST_CASE("a header that no reader takes is refused before anything is written") {
+    const test::TemporaryFolder folder;
+    const auto path = folder / "s.safetensors";
+    const std::string most(io::kLargestHeader, 'x');
+    CHECK(test::input_error_text([&] {
+            io::write_safetensors(path, {}, {{"a", most}});
+          }).starts_with(path.string() + ": needs a header of 1000000"));
+    CHECK(folder.n_files() == 0);
+  }
+
   TEST_CASE("wrong sizes and repeated names are bugs of the caller") {
     const test::TemporaryFolder folder;
     const std::vector<float> f = {1.0f};

@@ -15,14 +15,17 @@ class Notes final : public Comm {
  public:
   struct Sum {
     const float* at;
-    std::vector<float> numbers;
+    std::vector<float> numbers, watched;
   };
   std::vector<Sum> sums;
+  std::span<const float> watched = {};  // what it holds at each sum
 
   int rank() const override { return 0; }
   int size() const override { return 1; }
   void sum(const Tensor& x, Stream /*stream*/) override {
-    sums.push_back({x.as<float>(), {x.as<float>(), x.as<float>() + x.elements()}});
+    sums.push_back({x.as<float>(),
+                    {x.as<float>(), x.as<float>() + x.elements()},
+                    {watched.begin(), watched.end()}});
   }
   double sum_of(double mine) override { return mine; }
   double of_rank0(double mine) override { return mine; }
@@ -77,6 +80,8 @@ TEST_SUITE("train/gradient_sum") {
             random_documents({20, 30}, vocab, 1), random_documents({15}, vocab, 2),
             random_documents({9}, vocab, 3, [](size_t) { return false; })};
         notes->sums.clear();
+        // Of layer 0, which a pass comes to last.
+        notes->watched = trainer->gradient().first(static_cast<size_t>(set.layers[1].qkv.offset));
         trainer->gradients(batches);
         size_t n = 0;
         for (const Notes::Sum& sum : notes->sums) {
@@ -86,6 +91,9 @@ TEST_SUITE("train/gradient_sum") {
         CHECK(n == trainer->gradient().size());
         CHECK(std::ssize(notes->sums) >= spec.config.n_layers);
         CHECK(norm_of(trainer->gradient()) > 0);
+        // The first sum is under way before that layer has its gradient.
+        CHECK(notes->sums.front().watched !=
+              std::vector<float>(notes->watched.begin(), notes->watched.end()));
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "model/adapters/adapter_features.h"
@@ -112,12 +113,12 @@ LowRankAdapter shard_factors(const LowRankAdapter& adapter, const std::string& n
 NamedAdapter shard_adapter(const NamedAdapter& named, const ModelConfig& whole,
                            const Shard& shard) {
   const auto* slices = std::get_if<Adapter>(named.adapter.get());
-  const AnyAdapter part = slices != nullptr
-                              ? AnyAdapter(shard_slices(*slices, named.name, whole, shard))
-                              : AnyAdapter(shard_factors(std::get<LowRankAdapter>(*named.adapter),
-                                                         named.name, whole, shard));
+  AnyAdapter part = slices != nullptr
+                        ? AnyAdapter(shard_slices(*slices, named.name, whole, shard))
+                        : AnyAdapter(shard_factors(std::get<LowRankAdapter>(*named.adapter),
+                                                   named.name, whole, shard));
   return {.name = named.name,
-          .adapter = std::make_shared<const AnyAdapter>(part),
+          .adapter = std::make_shared<const AnyAdapter>(std::move(part)),
           .weight = named.weight};
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <deque>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/convert.h"
 #include "base/rng.h"
@@ -110,9 +111,10 @@ LowRankAdapter factors(const SyntheticAdapter& shape, const ModelConfig& config,
 
 NamedAdapter synthetic_adapter(const SyntheticAdapter& shape, const std::string& name,
                                const ModelConfig& config, const AdapterBase& base, uint64_t seed) {
-  const AnyAdapter adapter = shape.low_rank ? AnyAdapter(factors(shape, config, seed))
-                                            : AnyAdapter(slices(shape, config, base, seed));
-  return {.name = name, .adapter = std::make_shared<const AnyAdapter>(adapter), .weight = 1};
+  AnyAdapter adapter = shape.low_rank ? AnyAdapter(factors(shape, config, seed))
+                                      : AnyAdapter(slices(shape, config, base, seed));
+  return {
+      .name = name, .adapter = std::make_shared<const AnyAdapter>(std::move(adapter)), .weight = 1};
 }
 
 }  // namespace tandem::model

@@ -195,7 +195,7 @@ std::string TrainingRun::ranks_line() const {
       spec_.n_ranks, train::Trainer::own_values(spec_, set_),
       format_bytes(static_cast<size_t>(bytes_a_step())));
   if (const double s = traffic_seconds(); s > 0)
-    text += fmt::format(", {:.3g} ms of the link, sums in part during the backward pass", 1e3 * s);
+    text += fmt::format(", {:.3g} ms of the link", 1e3 * s);
   return text + "\n";
 }
 
