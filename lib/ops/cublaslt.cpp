@@ -9,17 +9,61 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/shared_library.h"
 #include "tensor/cuda.h"
 
 namespace tandem::ops::cublaslt {
 namespace {
+
+#define TANDEM_TEXT_OF(x) #x
+#define TANDEM_CUBLASLT(major) "libcublasLt.so." TANDEM_TEXT_OF(major)
+
+/// What of its interface is called here. The header's inline functions call the three `_internal`
+/// ones. Loaded by the first product: to map it costs a process 65 ms and 100 MB, which one without
+/// a GPU has no use for.
+struct Library {
+  decltype(&cublasLtGetVersion) version;
+  decltype(&cublasLtGetStatusString) status_text;
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtMatmulDescInit_internal) init_operation;
+  decltype(&cublasLtMatmulDescSetAttribute) set_operation;
+  decltype(&cublasLtMatrixLayoutInit_internal) init_matrix;
+  decltype(&cublasLtMatmulPreferenceInit_internal) init_preference;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) algorithms_of;
+  decltype(&cublasLtMatmulAlgoCheck) check_algorithm;
+  decltype(&cublasLtMatmul) multiply;
+};
+
+/// errors   kind device: not to be found
+const Library& library() {
+  static const Library loaded = [] {
+    const SharedLibrary file("cuBLASLt", TANDEM_CUBLASLT(CUBLAS_VER_MAJOR),
+                             "a GPU's products need it: install the CUDA toolkit, or nvidia-cublas "
+                             "(PyPI), of that version, and put its folder on LD_LIBRARY_PATH");
+    Library l{};
+    file.find(l.version, "cublasLtGetVersion");
+    file.find(l.status_text, "cublasLtGetStatusString");
+    file.find(l.create, "cublasLtCreate");
+    file.find(l.init_operation, "cublasLtMatmulDescInit_internal");
+    file.find(l.set_operation, "cublasLtMatmulDescSetAttribute");
+    file.find(l.init_matrix, "cublasLtMatrixLayoutInit_internal");
+    file.find(l.init_preference, "cublasLtMatmulPreferenceInit_internal");
+    file.find(l.set_preference, "cublasLtMatmulPreferenceSetAttribute");
+    file.find(l.algorithms_of, "cublasLtMatmulAlgoGetHeuristic");
+    file.find(l.check_algorithm, "cublasLtMatmulAlgoCheck");
+    file.find(l.multiply, "cublasLtMatmul");
+    return l;
+  }();
+  return loaded;
+}
 
 void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return;
   const bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
   throw Error::make(memory ? ErrorKind::memory : ErrorKind::device, "cuBLASLt", "{}: {}", what,
-                    cublasLtGetStatusString(status));
+                    library().status_text(status));
 }
 
 /// One a GPU for the whole process: they hold no workspace and may be used by several threads.
@@ -30,7 +74,7 @@ cublasLtHandle_t handle(int device) {
   if (const auto it = handles.find(device); it != handles.end()) return it->second;
   cuda::use_device(device);
   cublasLtHandle_t h = nullptr;
-  check(cublasLtCreate(&h), "cannot start");
+  check(library().create(&h), "cannot start");
   return handles[device] = h;
 }
 
@@ -43,7 +87,8 @@ struct Description {
   cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
 
   Description(const Product& p, const void* bias) {
-    check(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "no product");
+    check(library().init_operation(&operation, sizeof operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+          "no product");
     if (p.b_transposed) set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (p.a_transposed) set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_T);
     if (p.bias) {
@@ -53,8 +98,8 @@ struct Description {
     }
     const auto matrix = [](cublasLtMatrixLayoutOpaque_t& to, DType type, int64_t rows, int64_t cols,
                            int64_t stride) {
-      check(cublasLtMatrixLayoutInit(&to, type_of(type), static_cast<uint64_t>(cols),
-                                     static_cast<uint64_t>(rows), stride),
+      check(library().init_matrix(&to, sizeof to, type_of(type), static_cast<uint64_t>(cols),
+                                  static_cast<uint64_t>(rows), stride),
             "no operand");
     };
     matrix(a, p.type, p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k, p.a_stride);
@@ -63,8 +108,7 @@ struct Description {
   }
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
-    check(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof value),
-          "no attribute");
+    check(library().set_operation(&operation, attribute, &value, sizeof value), "no attribute");
   }
 };
 
@@ -72,7 +116,7 @@ struct Preference {
   cublasLtMatmulPreferenceOpaque_t opaque{};
 
   Preference(const Product& p, size_t workspace_bytes) {
-    check(cublasLtMatmulPreferenceInit(&opaque), "no preference");
+    check(library().init_preference(&opaque, sizeof opaque), "no preference");
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace_bytes});
     // Not in place and not in y's type: both round the parts' sums to bf16.
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -84,8 +128,7 @@ struct Preference {
   }
   template <class T>
   void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-    check(cublasLtMatmulPreferenceSetAttribute(&opaque, attribute, &value, sizeof value),
-          "no preference");
+    check(library().set_preference(&opaque, attribute, &value, sizeof value), "no preference");
   }
 };
 
@@ -102,7 +145,7 @@ const void* some_bias() {
 
 }  // namespace
 
-std::string version() { return std::to_string(cublasLtGetVersion()); }
+std::string version() { return std::to_string(library().version()); }
 
 uint32_t alignment(int64_t stride, DType type, uintptr_t address) {
   constexpr uint64_t kMost = 16;
@@ -117,8 +160,8 @@ std::vector<LinearChoice::Algorithm> candidates(int device, const Product& produ
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int n = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle(device), &d.operation, &d.b, &d.a, &d.c, &d.c,
-                                     &preference.opaque, most, found.data(), &n);
+      library().algorithms_of(handle(device), &d.operation, &d.b, &d.a, &d.c, &d.c,
+                              &preference.opaque, most, found.data(), &n);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "no algorithm");
   std::vector<LinearChoice::Algorithm> algorithms;
   for (int i = 0; i < n; ++i)
@@ -132,8 +175,8 @@ bool can_run(int device, const Product& product, const LinearChoice::Algorithm& 
   Description d(product, some_bias());
   const cublasLtMatmulAlgo_t algo = as_library(algorithm);
   cublasLtMatmulHeuristicResult_t result{};
-  return cublasLtMatmulAlgoCheck(handle(device), &d.operation, &d.b, &d.a, &d.c, &d.c, &algo,
-                                 &result) == CUBLAS_STATUS_SUCCESS &&
+  return library().check_algorithm(handle(device), &d.operation, &d.b, &d.a, &d.c, &d.c, &algo,
+                                   &result) == CUBLAS_STATUS_SUCCESS &&
          result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes;
 }
 
@@ -142,9 +185,9 @@ void run(int device, const Product& product, const LinearChoice::Algorithm& algo
   Description d(product, o.bias);
   const cublasLtMatmulAlgo_t algo = as_library(algorithm);
   const float alpha = o.scale, beta = product.accumulate ? 1.0f : 0.0f;
-  check(cublasLtMatmul(handle(device), &d.operation, &alpha, o.b, &d.b, o.a, &d.a, &beta, o.c, &d.c,
-                       o.c, &d.c, &algo, o.workspace, o.workspace_bytes,
-                       static_cast<cudaStream_t>(stream.handle)),
+  check(library().multiply(handle(device), &d.operation, &alpha, o.b, &d.b, o.a, &d.a, &beta, o.c,
+                           &d.c, o.c, &d.c, &algo, o.workspace, o.workspace_bytes,
+                           static_cast<cudaStream_t>(stream.handle)),
         "a product was refused");
 }
 

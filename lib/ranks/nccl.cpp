@@ -1,9 +1,9 @@
 #include "ranks/nccl.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/shared_library.h"
 
 namespace tandem::ranks {
 namespace {
@@ -26,27 +26,19 @@ struct Library {
 /// errors   kind device: not to be found
 const Library& library() {
   static const Library loaded = [] {
-    void* const file = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (file == nullptr)
-      throw Error::make(ErrorKind::device, "NCCL", "cannot be loaded: {}", ::dlerror())
-          .hint(
-              "several GPUs need it: install libnccl2 (Debian, NVIDIA's repository) or "
-              "nvidia-nccl-cu13 (PyPI), and put its folder on LD_LIBRARY_PATH");
+    const SharedLibrary file(
+        "NCCL", "libnccl.so.2",
+        "several GPUs need version 2.18 or newer: install libnccl2 (Debian, "
+        "NVIDIA's repository) or nvidia-nccl-cu13 (PyPI), and put its folder on "
+        "LD_LIBRARY_PATH");
     Library l{};
-    const auto find = [&](auto& function, const char* name) {
-      void* const symbol = ::dlsym(file, name);
-      if (symbol == nullptr)
-        throw Error::make(ErrorKind::device, "NCCL", "libnccl.so.2 has no {}", name)
-            .hint("install version 2.18 or newer");
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
-    };
-    find(l.get_version, "ncclGetVersion");
-    find(l.get_id, "ncclGetUniqueId");
-    find(l.init_rank, "ncclCommInitRank");
-    find(l.destroy, "ncclCommDestroy");
-    find(l.all_reduce, "ncclAllReduce");
-    find(l.all_gather, "ncclAllGather");
-    find(l.error_text, "ncclGetErrorString");
+    file.find(l.get_version, "ncclGetVersion");
+    file.find(l.get_id, "ncclGetUniqueId");
+    file.find(l.init_rank, "ncclCommInitRank");
+    file.find(l.destroy, "ncclCommDestroy");
+    file.find(l.all_reduce, "ncclAllReduce");
+    file.find(l.all_gather, "ncclAllGather");
+    file.find(l.error_text, "ncclGetErrorString");
     return l;
   }();
   return loaded;

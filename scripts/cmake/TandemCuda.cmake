@@ -32,6 +32,8 @@ if(TANDEM_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
 endif()
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
+# Where tools find cuBLASLt, which they load when they first need it.
+list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
 message(STATUS "CUDA: ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
 # Kernels, an object library beside that of the CPU. -lineinfo costs nothing at run time and lets
@@ -68,4 +70,4 @@ target_compile_definitions(tandem_kernels_portable PRIVATE TANDEM_GPU_BODY=porta
 # Host code that includes CUDA's headers: its own object library, so that the sources of tandem_core
 # compile alike with and without CUDA and a build folder may change from one to the other.
 add_library(tandem_cuda OBJECT)
-target_link_libraries(tandem_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt fmt::fmt)
+target_link_libraries(tandem_cuda PUBLIC CUDA::cudart_static fmt::fmt)

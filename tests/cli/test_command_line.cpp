@@ -48,8 +48,10 @@ TEST_SUITE("cli/command_line") {
           "  cache   what attention reads\n", "exit status:\n", "files and environment:\n",
           "TANDEM_CACHE_DIR"})
       CHECK_MESSAGE(help.find(part) != std::string::npos, part);
-    double best = 1;
-    for (int i = 0; i < 5; ++i) best = std::min(best, probe({"--help"}).seconds);
+    double best = 1;  // of a tool that has all: what is loaded for GPUs waits until one is used
+    for (int i = 0; i < 5; ++i)
+      best =
+          std::min(best, run_process(program("pig-generate"), {.arguments = {"--help"}}).seconds);
     CHECK(best < 0.05);
   }
 

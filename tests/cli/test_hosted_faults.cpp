@@ -68,7 +68,7 @@ TEST_SUITE("cli/hosted_faults") {
   TEST_CASE("host memory short: refused by a plan, and by a run before it takes any") {
     for (const std::string policy : {"lsh", "hybrid"}) {
       CAPTURE(policy);
-      const std::string limit = "run.host_memory_limit=64MiB";
+      const std::string limit = "run.host_memory_limit=16MiB";
       const auto check = [](const Outcome& run) {
         check_fault(run, 5, "cpu: needs ", "raise run.host_memory_limit");
       };

@@ -1,0 +1,27 @@
+#include "base/shared_library.h"
+
+#include <dlfcn.h>
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace tandem {
+
+SharedLibrary::SharedLibrary(std::string name, std::string file, std::string remedy)
+    : name_(std::move(name)),
+      file_(std::move(file)),
+      remedy_(std::move(remedy)),
+      handle_(::dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  if (handle_ == nullptr)
+    throw Error::make(ErrorKind::device, name_, "cannot be loaded: {}", ::dlerror()).hint(remedy_);
+}
+
+void* SharedLibrary::address(const char* symbol) const {
+  void* const found = ::dlsym(handle_, symbol);
+  if (found == nullptr)
+    throw Error::make(ErrorKind::device, name_, "{} has no {}", file_, symbol).hint(remedy_);
+  return found;
+}
+
+}  // namespace tandem

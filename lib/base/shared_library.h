@@ -1,0 +1,29 @@
+#pragma once
+#include <string>
+
+namespace tandem {
+
+/// A library that a process loads when it first needs it, so that it runs without where it does
+/// not. It stays loaded.
+class SharedLibrary {
+ public:
+  /// name     as errors call it
+  /// file     its file name with the version, looked for where the system's loader looks
+  /// remedy   where users get it
+  /// errors   kind device: cannot be loaded
+  SharedLibrary(std::string name, std::string file, std::string remedy);
+
+  /// errors   kind device: the library has no such function
+  template <class F>
+  void find(F*& function, const char* symbol) const {
+    function = reinterpret_cast<F*>(address(symbol));
+  }
+
+ private:
+  void* address(const char* symbol) const;
+
+  std::string name_, file_, remedy_;
+  void* handle_;
+};
+
+}  // namespace tandem
