@@ -43,11 +43,11 @@ Ids encode(const Reader& reader, std::string_view text, bool add_bos, const std:
         tokenizer_of(reader.files).encode_within(text, most, {.add_bos = add_bos});
     if (limited.fits) return std::move(limited.ids);
     const int64_t least = room.saved + static_cast<int64_t>(limited.at_least);
+    const int64_t counted = room.saved + std::ssize(limited.ids);
     throw input_error("prompt",
-                      "has at least {} tokens, {} of them counted in the first {} of its {} bytes; "
-                      "the context holds {}",
-                      least, room.saved + static_cast<int64_t>(limited.ids.size()), limited.bytes,
-                      text.size(), room.context)
+                      "has at least {} tokens: {} counted in the first {} of its {} bytes, the "
+                      "rest needs {} more; the context holds {}",
+                      least, counted, limited.bytes, text.size(), least - counted, room.context)
         .hint(room.remedy(least));
   } catch (Error& e) {
     e.add_context("in " + where);

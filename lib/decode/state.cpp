@@ -1,142 +1,14 @@
 #include "decode/state.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
-#include <deque>
-#include <map>
 #include <span>
 
-#include "base/check.h"
 #include "base/remedy.h"
 #include "decode/state_parts.h"
 #include "io/quote.h"
 
 namespace tandem::decode {
-namespace {
-
-constexpr const char* kFormat = "tandem.state/1";
-constexpr const char* kTokens = "tokens";
-
-std::string page_name(char which, int layer, int page) {
-  return fmt::format("{}.{}.{}", which, layer, page);
-}
-
-std::string queries_name(int layer) { return fmt::format("q.{}", layer); }
-
-/// One page of keys, or of values, of one layer.
-class SavedPage {
- public:
-  SavedPage(const kv::PagedStore& store, int layer, char which, int32_t page)
-      : run_(store.page_run(layer, page)),
-        pool_((which == 'k' ? store.k(layer) : store.v(layer)).slice(page, 1)),
-        dtype_(store.spec().dtype),
-        eight_bit_(store.spec().eight_bit),
-        values_(which == 'v') {}
-
-  bool on_gpu() const { return pool_.device().kind == Device::Kind::cuda; }
-  /// Of its rows as a state has them, of the model's type.
-  size_t bytes() const { return static_cast<size_t>(pool_.elements()) * dtype_bytes(dtype_); }
-  /// These where they lie, if they do so in host memory.
-  std::span<std::byte> in_place() const {
-    if (on_gpu() || eight_bit_) return {};
-    return {static_cast<std::byte*>(pool_.raw()), bytes()};
-  }
-  /// Copies them out, or in; with a GPU as work on its queue.
-  void read(std::byte* to, const Exec& exec) const {
-    if (on_gpu())
-      exec.queue->copy_out(to, pool_.raw(), bytes());
-    else
-      kv::read_page(run_, values_, to);
-  }
-  void write(const std::byte* from, const Exec& exec) const {
-    if (on_gpu())
-      exec.queue->copy_in(pool_.raw(), from, bytes());
-    else
-      kv::write_page(run_, values_, from);
-  }
-
- private:
-  kv::PageRun run_;
-  Tensor pool_;
-  DType dtype_;
-  bool eight_bit_, values_;
-};
-
-int pages_of(size_t tokens) { return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens); }
-
-/// The last queries of a sequence, those that policies choose by, in one piece; from a GPU there
-/// once its queue has been waited for.
-std::vector<std::byte> last_queries(const kv::QueryRing& ring, int slot, int layer, int length) {
-  const int first = std::min(length, std::max(length - ring.spec().window, ring.begin(slot)));
-  std::vector<std::byte> rows(static_cast<size_t>(length - first) * ring.spec().row_bytes());
-  ring.read(slot, layer, first, length - first, rows.data());
-  return rows;
-}
-
-}  // namespace
-
-void save_state(const std::filesystem::path& path, Engine& engine, int slot,
-                std::span<const int32_t> tokens, io::Existing existing) {
-  kv::Cache& cache = engine.cache();
-  cache.store_hosted(slot);
-  TANDEM_CHECK(static_cast<int>(tokens.size()) == cache.length(slot), "{} tokens, {} in the cache",
-               tokens.size(), cache.length(slot));
-  const kv::Geometry& g = cache.geometry();
-  const Exec& exec = engine.exec();
-  std::deque<std::vector<std::byte>> copies;  // of pages in a GPU's memory, or of eight bits
-  const auto on_host = [&](const SavedPage& page) -> std::span<std::byte> {
-    if (const auto rows = page.in_place(); !rows.empty()) return rows;
-    std::vector<std::byte>& copy = copies.emplace_back(page.bytes());
-    page.read(copy.data(), exec);
-    return std::span(copy);
-  };
-  const model::ModelConfig& whole = engine.files().whole_config();
-  Comm* const comm = exec.comm;
-  std::vector<io::TensorView> tensors;
-  tensors.push_back(
-      {kTokens, DType::i32, {static_cast<int64_t>(tokens.size())}, std::as_bytes(tokens)});
-  for (int page = 0; page < pages_of(tokens.size()); ++page) {
-    const int32_t id = cache.store().page(slot, page);
-    if (id < 0) continue;
-    for (int layer = 0; layer < g.n_layers; ++layer)
-      for (const char which : {'k', 'v'})
-        tensors.push_back({page_name(which, layer, page),
-                           g.dtype,
-                           {whole.n_kv_heads, kPageTokens, g.head_dim},
-                           on_host({cache.whole_store(layer), layer, which, id})});
-  }
-  for (int layer = 0; cache.queries() != nullptr && layer < g.n_layers; ++layer) {
-    copies.push_back(last_queries(*cache.queries(), slot, layer, cache.length(slot)));
-    const auto n = static_cast<int64_t>(copies.back().size() / cache.queries()->spec().row_bytes());
-    tensors.push_back(
-        {queries_name(layer), g.dtype, {n, whole.n_heads, g.head_dim}, std::span(copies.back())});
-  }
-  if (exec.on_gpu()) exec.queue->wait();
-  for (io::TensorView& t : tensors) {
-    if (comm == nullptr || t.name == kTokens) continue;
-    const bool is_page = !t.name.starts_with("q.");
-    const size_t head_bytes =
-        static_cast<size_t>(is_page ? kPageTokens * g.head_dim : g.head_dim) * dtype_bytes(g.dtype);
-    copies.push_back(join_heads(t.bytes,
-                                {.n_rows = is_page ? 1 : static_cast<size_t>(t.shape[0]),
-                                 .head_bytes = head_bytes,
-                                 .part = is_page ? &model::Shard::kv_heads : &model::Shard::heads,
-                                 .n_heads = is_page ? whole.n_kv_heads : whole.n_heads},
-                                engine.files(), *comm));
-    t.bytes = std::span(copies.back());
-  }
-  if (comm != nullptr && comm->rank() > 0) return;  // rank 0 writes
-  io::write_safetensors(path, tensors,
-                        {{"format", kFormat},
-                         {"model", engine.files().name},
-                         {"fingerprint", engine.files().fingerprint},
-                         {"compute", dtype_name(g.dtype)},
-                         {"policy", std::string(cache.policy_of(slot).name())}},
-                        static_cast<size_t>(kPageTokens * g.head_dim) * dtype_bytes(g.dtype),
-                        existing);
-}
 
 SavedState open_state(const std::filesystem::path& path, const ModelFiles& files, DType dtype) {
   return with_remedy("is the file damaged? copy it again, or save the state again",
@@ -173,9 +45,9 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     const auto it = file.metadata().find(key);
     return it == file.metadata().end() ? std::string() : it->second;
   };
-  if (meta("format") != kFormat)
+  if (meta("format") != kStateFormat)
     throw input_error(where, "is not a saved state (format {}, expected '{}')",
-                      io::quote(meta("format")), kFormat)
+                      io::quote(meta("format")), kStateFormat)
         .hint("model.state takes a file that output.state wrote");
   if (meta("fingerprint") != files.fingerprint)
     throw input_error(where, "was saved with another model ({})", io::quote(meta("model")))
@@ -184,7 +56,7 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     throw input_error(where, "holds {} keys and values, this run computes in {}",
                       io::quote(meta("compute")), dtype_name(dtype))
         .hint("set model.compute to what the state holds");
-  const io::TensorView tokens = file.tensor(kTokens);
+  const io::TensorView tokens = file.tensor(kTokensName);
   if (tokens.dtype != DType::i32 || tokens.shape.size() != 1 || tokens.shape[0] == 0)
     throw input_error(where, "tensor 'tokens' must be a non-empty list of I32, found {}",
                       io::shape_text(tokens.shape));
@@ -271,7 +143,7 @@ void fill(const SavedState& state, const model::Shard& shard, kv::Cache& cache, 
     for (int layer = 0; layer < cache.geometry().n_layers; ++layer)
       for (const char which : {'k', 'v'}) {
         const io::TensorView t = state.file.tensor(page_name(which, layer, page));
-        const SavedPage to(cache.whole_store(layer), layer, which, id);
+        const StatePage to(cache.whole_store(layer), layer, which, id);
         const size_t head = t.bytes.size() / static_cast<size_t>(t.shape[0]);
         const size_t begin = static_cast<size_t>(shard.kv_heads.first) * head;
         if (const auto rows = to.in_place(); !rows.empty()) {

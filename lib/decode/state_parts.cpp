@@ -1,11 +1,47 @@
 #include "decode/state_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "tensor/comm.h"
 
 namespace tandem::decode {
+
+std::string page_name(char which, int layer, int page) {
+  return fmt::format("{}.{}.{}", which, layer, page);
+}
+
+std::string queries_name(int layer) { return fmt::format("q.{}", layer); }
+
+int pages_of(size_t tokens) { return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens); }
+
+StatePage::StatePage(const kv::PagedStore& store, int layer, char which, int32_t page)
+    : run_(store.page_run(layer, page)),
+      pool_((which == 'k' ? store.k(layer) : store.v(layer)).slice(page, 1)),
+      dtype_(store.spec().dtype),
+      eight_bit_(store.spec().eight_bit),
+      values_(which == 'v') {}
+
+std::span<std::byte> StatePage::in_place() const {
+  if (on_gpu() || eight_bit_) return {};
+  return {static_cast<std::byte*>(pool_.raw()), bytes()};
+}
+
+void StatePage::read(std::byte* to, const Exec& exec) const {
+  if (on_gpu())
+    exec.queue->copy_out(to, pool_.raw(), bytes());
+  else
+    kv::read_page(run_, values_, to);
+}
+
+void StatePage::write(const std::byte* from, const Exec& exec) const {
+  if (on_gpu())
+    exec.queue->copy_in(pool_.raw(), from, bytes());
+  else
+    kv::write_page(run_, values_, from);
+}
 
 std::vector<std::byte> join_heads(std::span<const std::byte> own, const HeadRows& rows,
                                   const ModelFiles& files, Comm& comm) {

@@ -1,10 +1,44 @@
 #pragma once
+#include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "decode/engine.h"
 
 namespace tandem::decode {
+
+/// Names of a state's file: its format, and of its tensors.
+inline constexpr const char* kStateFormat = "tandem.state/1";
+inline constexpr const char* kTokensName = "tokens";
+/// Of keys ('k') or values ('v') of one layer.
+std::string page_name(char which, int layer, int page);
+std::string queries_name(int layer);
+
+/// Pages that hold this many tokens.
+int pages_of(size_t tokens);
+
+/// One page of keys, or of values, of one layer.
+class StatePage {
+ public:
+  StatePage(const kv::PagedStore& store, int layer, char which, int32_t page);
+
+  /// Of its rows as a state has them, of the model's type.
+  size_t bytes() const { return static_cast<size_t>(pool_.elements()) * dtype_bytes(dtype_); }
+  /// These where they lie, if they do so in host memory; else empty.
+  std::span<std::byte> in_place() const;
+  /// Copies them out, or in; with a GPU as work on its queue.
+  void read(std::byte* to, const Exec& exec) const;
+  void write(const std::byte* from, const Exec& exec) const;
+
+ private:
+  bool on_gpu() const { return pool_.device().kind == Device::Kind::cuda; }
+
+  kv::PageRun run_;
+  Tensor pool_;
+  DType dtype_;
+  bool eight_bit_, values_;
+};
 
 /// A tensor of a saved state whose rows have a piece for each head, of which a rank has some.
 struct HeadRows {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "io/file.h"
 
@@ -149,6 +150,18 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 
 void AtomicFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void AtomicFile::rewrite(size_t begin, std::string_view text) {
+  TANDEM_CHECK(begin + text.size() <= written_, "{} bytes from {} on, {} written", text.size(),
+               begin, written_);
+  while (!text.empty()) {
+    const ssize_t n = ::pwrite(fd_, text.data(), text.size(), static_cast<off_t>(begin));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("cannot write", errno);
+    begin += static_cast<size_t>(n);
+    text.remove_prefix(static_cast<size_t>(n));
+  }
 }
 
 void AtomicFile::commit() {

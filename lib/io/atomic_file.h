@@ -29,6 +29,9 @@ class AtomicFile {
   /// errors   kind input: no space left, quota, I/O error; says how far it got
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  /// Puts text in the place of what has been written from byte `begin` on.
+  /// errors   as write
+  void rewrite(size_t begin, std::string_view text);
   /// Syncs the data to the disk, then gives the file its final name.
   /// errors   as write; kind input: the name is taken by a file that is kept, and what other name
   ///          the data have now

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/crc32.h"
 #include "base/error.h"
+#include "base/parallel.h"
 #include "io/safetensors.h"
 
 namespace tandem::io {
@@ -28,6 +30,22 @@ BlockSums::BlockSums(size_t block, std::span<const size_t> tensor_bytes) : block
     crcs.resize(crcs.size() + n_blocks_of(bytes, block));
   }
   first.push_back(crcs.size());
+}
+
+void BlockSums::add(size_t tensor, size_t begin, std::span<const std::byte> bytes) {
+  constexpr size_t kAPiece = size_t{64} << 10;  // that is worth another thread
+  const size_t end = begin + bytes.size(), from = begin / block_bytes;
+  const size_t n_blocks = n_blocks_of(end, block_bytes) - from;
+  parallel_ranges(static_cast<int>(n_blocks), static_cast<int>(n_blocks_of(kAPiece, block_bytes)),
+                  [&](int b, int e) {
+                    for (size_t i = from + static_cast<size_t>(b);
+                         i < from + static_cast<size_t>(e); ++i) {
+                      const size_t low = std::max(begin, i * block_bytes);
+                      const size_t high = std::min(end, (i + 1) * block_bytes);
+                      uint32_t& crc = crcs[first[tensor] + i];
+                      crc = crc32(bytes.subspan(low - begin, high - low), crc);
+                    }
+                  });
 }
 
 std::string BlockSums::text() const {

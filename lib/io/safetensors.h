@@ -52,8 +52,11 @@ struct BlockSums {
   std::vector<uint32_t> crcs;  // of the tensors in file order
   std::vector<size_t> first;   // of each tensor's, and all
 
-  /// Lays out blocks of tensors of these sizes.
+  /// Lays out blocks of tensors of these sizes, with the checksums of no bytes.
   BlockSums(size_t block, std::span<const size_t> tensor_bytes);
+  /// Goes on with the bytes of a tensor from `begin` on, which follow those before.
+  void add(size_t tensor, size_t begin, std::span<const std::byte> bytes);
+  /// Its length does not depend on the checksums.
   std::string text() const;
   /// errors   kind input at `where`: not the text of blocks of such tensors
   static BlockSums parse(std::string_view text, std::span<const size_t> tensor_bytes,
@@ -130,6 +133,6 @@ using ByteSink = std::function<void(std::span<const std::byte>)>;
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata,
                        const std::function<void(size_t i, const ByteSink& sink)>& write,
-                       Existing existing = Existing::replaced);
+                       size_t checksum_block = 0, Existing existing = Existing::replaced);
 
 }  // namespace tandem::io

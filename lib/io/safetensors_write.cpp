@@ -1,13 +1,14 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "base/check.h"
 #include "base/convert.h"
-#include "base/crc32.h"
 #include "base/error.h"
-#include "base/parallel.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -78,20 +79,10 @@ std::vector<const TensorView*> in_order(std::span<const TensorView> tensors) {
   return order;
 }
 
-/// Checksums of tensors that lie in memory.
-std::string checksums_text(std::span<const TensorView> tensors, size_t block) {
-  const std::vector<const TensorView*> order = in_order(tensors);
+BlockSums sums_of(std::span<const TensorView* const> order, size_t block) {
   std::vector<size_t> sizes;
-  for (const TensorView* tensor : order) sizes.push_back(tensor->bytes.size());
-  BlockSums sums(block, sizes);
-  parallel_ranges(static_cast<int>(order.size()), 1, [&](int begin, int end) {
-    for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t)
-      for (size_t i = sums.first[t]; i < sums.first[t + 1]; ++i) {
-        const size_t at = (i - sums.first[t]) * block;
-        sums.crcs[i] = crc32(order[t]->bytes.subspan(at, std::min(block, sizes[t] - at)));
-      }
-  });
-  return sums.text();
+  for (const TensorView* tensor : order) sizes.push_back(bytes_of(*tensor));
+  return {block, sizes};
 }
 
 }  // namespace
@@ -121,9 +112,15 @@ std::vector<std::byte> safetensors_bytes(std::span<const TensorView> tensors,
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata,
                        const std::function<void(size_t i, const ByteSink& sink)>& write,
-                       Existing existing) {
+                       size_t checksum_block, Existing existing) {
   const std::vector<const TensorView*> order = in_order(tensors);
-  const std::string header = header_text(order, metadata);
+  std::map<std::string, std::string> all = metadata;
+  std::optional<BlockSums> sums;
+  if (checksum_block > 0) {
+    sums = sums_of(order, checksum_block);
+    all[BlockSums::kKey] = sums->text();  // room for those of the data, which come later
+  }
+  const std::string header = header_text(order, all);
   const uint64_t n_header = header.size();
   if (n_header > kLargestHeader)
     throw input_error(path.string(), "needs a header of {} bytes, readers take at most {}",
@@ -132,13 +129,20 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   AtomicFile file(path, existing);
   file.write(std::as_bytes(std::span(&n_header, 1)));
   file.write(header);
-  for (const TensorView* tensor : order) {
+  for (size_t t = 0; t < order.size(); ++t) {
     size_t written = 0;
-    write(static_cast<size_t>(tensor - tensors.data()), [&](std::span<const std::byte> bytes) {
+    write(static_cast<size_t>(order[t] - tensors.data()), [&](std::span<const std::byte> bytes) {
+      TANDEM_CHECK(bytes.size() <= bytes_of(*order[t]) - written, "tensor '{}' has more bytes",
+                   order[t]->name);
+      if (sums) sums->add(t, written, bytes);
       file.write(bytes);
       written += bytes.size();
     });
-    check_size(*tensor, written);
+    check_size(*order[t], written);
+  }
+  if (sums) {
+    const std::string key = fmt::format("\"{}\":\"", BlockSums::kKey);
+    file.rewrite(sizeof n_header + header.find(key) + key.size(), sums->text());
   }
   file.commit();
 }
@@ -147,10 +151,8 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
                        const std::map<std::string, std::string>& metadata, size_t checksum_block,
                        Existing existing) {
   for (const TensorView& tensor : tensors) check_size(tensor, tensor.bytes.size());
-  std::map<std::string, std::string> all = metadata;
-  if (checksum_block > 0) all[BlockSums::kKey] = checksums_text(tensors, checksum_block);
   const auto write = [&](size_t i, const ByteSink& sink) { sink(tensors[i].bytes); };
-  write_safetensors(path, tensors, all, write, existing);
+  write_safetensors(path, tensors, metadata, write, checksum_block, existing);
 }
 
 }  // namespace tandem::io

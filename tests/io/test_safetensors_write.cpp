@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -104,6 +105,36 @@ TEST_SUITE("io/safetensors_write") {
     const test::TemporaryFolder folder;
     io::write_safetensors(folder / "s.safetensors", {});
     CHECK(io::Safetensors::open(folder / "s.safetensors").entries().empty());
+  }
+
+  TEST_CASE("in pieces of any size the same file is written, checksums included") {
+    const test::TemporaryFolder folder;
+    std::vector<uint8_t> u(1'000'001);
+    for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<uint8_t>(i * i >> 3);
+    const std::vector<float> f = {1.5f, -2.5f, 3.5f};
+    const std::vector<TensorView> tensors = {{"u", DType::u8, {std::ssize(u)}, bytes_of(u)},
+                                             {"none", DType::u8, {0}, {}},
+                                             {"f", DType::f32, {3}, bytes_of(f)}};
+    const std::map<std::string, std::string> metadata = {{"\"crc32.blocks\":\"", "a"}};
+    for (const size_t block : {size_t{7}, size_t{4096}, size_t{2'000'000}}) {
+      write_safetensors(folder / "whole", tensors, metadata, block);
+      for (const size_t piece : {size_t{1000}, size_t{4096}, size_t{300'000}}) {
+        const auto write = [&](size_t i, const io::ByteSink& sink) {
+          for (auto rest = tensors[i].bytes; !rest.empty();) {
+            const size_t n = std::min(piece, rest.size());
+            sink(rest.first(n));
+            rest = rest.subspan(n);
+          }
+        };
+        write_safetensors(folder / "pieces", tensors, metadata, write, block);
+        CHECK(io::read_file(folder / "pieces") == io::read_file(folder / "whole"));
+      }
+      const auto file = io::Safetensors::open(folder / "whole");
+      CHECK(file.metadata() == metadata);
+      std::vector<std::byte> read(u.size());
+      file.read(file.tensor("u"), 0, read);  // checks the checksums
+      CHECK(std::memcmp(read.data(), u.data(), u.size()) == 0);
+    }
   }
 
   TEST_CASE("a header that no reader takes is refused before anything is written") {
