@@ -327,9 +327,10 @@ TEST_SUITE("cli/pig_generate") {
     check_error({"--prompt-ids", longer, "-s", "run.context=39"}, 4,
                 "prompt: has 40 tokens, the context holds 39\n  hint: raise run.context");
     const std::string blank = folder.write("blank.txt", std::string(10'000'000, ' ')).string();
-    check_error({"-f", blank}, 4,
-                "prompt: has at least 312501 tokens, 1 of them counted in the first 0 of its "
-                "10000000 bytes; the context holds 16384");
+    check_error(
+        {"-f", blank}, 4,
+        "prompt: has at least 312501 tokens: 1 counted in the first 0 of its 10000000 bytes, "
+        "the rest needs 312500 more; the context holds 16384");
     const Outcome full = pig_generate(
         {"--prompt-ids", longer, "-s", "run.context=44", "-n", "100", "--format", "jsonl"});
     const auto all = json_lines(full.out);
