@@ -13,7 +13,8 @@ namespace tandem::decode {
 namespace {
 
 /// Code and tables that come into memory when the first tokens use them, after the plan: pages of
-/// the program, of oneDNN and of libm, and what oneDNN writes (0.8 to 1.8 MiB, in tiny models).
+/// the program, of oneDNN and of libm, and what oneDNN writes. Between 0.1 and 1.8 MiB by model and
+/// policy: the middle of it.
 constexpr size_t kLaterCode = size_t{1} << 20;
 
 /// Rows of any forward: a prefill chunk, or one token of every sequence.

@@ -44,10 +44,12 @@ Ids encode(const Reader& reader, std::string_view text, bool add_bos, const std:
     if (limited.fits) return std::move(limited.ids);
     const int64_t least = room.saved + static_cast<int64_t>(limited.at_least);
     const int64_t counted = room.saved + std::ssize(limited.ids);
+    const std::string rest =
+        least > counted ? fmt::format(", the rest needs {} more", least - counted) : "";
     throw input_error("prompt",
-                      "has at least {} tokens: {} counted in the first {} of its {} bytes, the "
-                      "rest needs {} more; the context holds {}",
-                      least, counted, limited.bytes, text.size(), least - counted, room.context)
+                      "has at least {} tokens: {} counted in the first {} of its {} bytes{}; the "
+                      "context holds {}",
+                      least, counted, limited.bytes, text.size(), rest, room.context)
         .hint(room.remedy(least));
   } catch (Error& e) {
     e.add_context("in " + where);

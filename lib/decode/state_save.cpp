@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "decode/state.h"

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -125,7 +123,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   if (n_header > kLargestHeader)
     throw input_error(path.string(), "needs a header of {} bytes, readers take at most {}",
                       n_header, kLargestHeader)
-        .hint("save a shorter text: each of its pages has an entry there");
+        .hint("write fewer tensors, or less metadata, into one file");
   AtomicFile file(path, existing);
   file.write(std::as_bytes(std::span(&n_header, 1)));
   file.write(header);
@@ -141,8 +139,8 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
     check_size(*order[t], written);
   }
   if (sums) {
-    const std::string key = fmt::format("\"{}\":\"", BlockSums::kKey);
-    file.rewrite(sizeof n_header + header.find(key) + key.size(), sums->text());
+    all[BlockSums::kKey] = sums->text();
+    file.rewrite(sizeof n_header, header_text(order, all));
   }
   file.commit();
 }

@@ -4,10 +4,11 @@
 
 #include "ops/linear_choices.h"
 
-// What dense layers use of cuBLASLt. Errors: kind device, or memory, with the library's words.
+// What dense layers use of cuBLASLt, which the first call loads. Errors: kind device, also where it
+// cannot be loaded, or memory, with the library's words.
 namespace tandem::ops::cublaslt {
 
-/// Of the library that this process has loaded.
+/// Of the library that is here.
 std::string version();
 
 /// c [m, n] = scale op(a) op(b) + bias, or added to c; all row-major.

@@ -21,7 +21,8 @@ target_compile_features(tandem_flags INTERFACE cxx_std_20)
 target_compile_options(tandem_flags INTERFACE
   -fPIC -Wall -Wextra -Wshadow -Wconversion -Wno-restrict -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=
   $<$<BOOL:${TANDEM_WERROR}>:-Werror>)
-# GCC looks for memory to free whenever its heap has grown by a half, a tenth of its time; units of ours end below 1 GB.
+# GCC looks for memory to free whenever its heap has grown by some share, in large units a tenth of its time; ours end
+# below 1 GB.
 target_compile_options(tandem_flags INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:SHELL:--param ggc-min-heapsize=1000000>)
 if(TANDEM_SANITIZE)

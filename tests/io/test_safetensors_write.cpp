@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "error_text.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -115,7 +116,9 @@ TEST_SUITE("io/safetensors_write") {
     const std::vector<TensorView> tensors = {{"u", DType::u8, {std::ssize(u)}, bytes_of(u)},
                                              {"none", DType::u8, {0}, {}},
                                              {"f", DType::f32, {3}, bytes_of(f)}};
-    const std::map<std::string, std::string> metadata = {{"\"crc32.blocks\":\"", "a"}};
+    const std::map<std::string, std::string> metadata = {{"\"crc32.blocks", "a"}, {"b", "c"}};
+    const int before = max_threads();
+    set_threads(3);
     for (const size_t block : {size_t{7}, size_t{4096}, size_t{2'000'000}}) {
       write_safetensors(folder / "whole", tensors, metadata, block);
       for (const size_t piece : {size_t{1000}, size_t{4096}, size_t{300'000}}) {
@@ -135,6 +138,7 @@ TEST_SUITE("io/safetensors_write") {
       file.read(file.tensor("u"), 0, read);  // checks the checksums
       CHECK(std::memcmp(read.data(), u.data(), u.size()) == 0);
     }
+    set_threads(before);
   }
 
   TEST_CASE("a header that no reader takes is refused before anything is written") {
