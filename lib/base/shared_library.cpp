@@ -17,11 +17,11 @@ SharedLibrary::SharedLibrary(std::string name, std::string file, std::string rem
     throw Error::make(ErrorKind::device, name_, "cannot be loaded: {}", ::dlerror()).hint(remedy_);
 }
 
-void* SharedLibrary::address(const char* symbol) const {
+SharedLibrary::Function SharedLibrary::operator[](const char* symbol) const {
   void* const found = ::dlsym(handle_, symbol);
   if (found == nullptr)
     throw Error::make(ErrorKind::device, name_, "{} has no {}", file_, symbol).hint(remedy_);
-  return found;
+  return {found};
 }
 
 }  // namespace tandem

@@ -13,15 +13,18 @@ class SharedLibrary {
   /// errors   kind device: cannot be loaded
   SharedLibrary(std::string name, std::string file, std::string remedy);
 
+  /// A function, to be kept in a pointer to its type.
+  struct Function {
+    void* address;
+    template <class F>
+    operator F*() const {
+      return reinterpret_cast<F*>(address);
+    }
+  };
   /// errors   kind device: the library has no such function
-  template <class F>
-  void find(F*& function, const char* symbol) const {
-    function = reinterpret_cast<F*>(address(symbol));
-  }
+  Function operator[](const char* symbol) const;
 
  private:
-  void* address(const char* symbol) const;
-
   std::string name_, file_, remedy_;
   void* handle_;
 };

@@ -137,16 +137,20 @@ AtomicFile::~AtomicFile() {
   ::unlink(temporary_.c_str());
 }
 
-void AtomicFile::write(std::span<const std::byte> bytes) {
+void AtomicFile::put(size_t at, std::span<const std::byte> bytes) {
   constexpr size_t kLargest = size_t{1} << 30;  // Linux moves at most 2 GiB a call
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kLargest));
+    const ssize_t n =
+        ::pwrite(fd_, bytes.data(), std::min(bytes.size(), kLargest), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("cannot write", errno);
-    written_ += static_cast<size_t>(n);
+    at += static_cast<size_t>(n);
+    written_ = std::max(written_, at);
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
 }
+
+void AtomicFile::write(std::span<const std::byte> bytes) { put(written_, bytes); }
 
 void AtomicFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text.data(), text.size())));
@@ -155,13 +159,7 @@ void AtomicFile::write(std::string_view text) {
 void AtomicFile::rewrite(size_t begin, std::string_view text) {
   TANDEM_CHECK(begin + text.size() <= written_, "{} bytes from {} on, {} written", text.size(),
                begin, written_);
-  while (!text.empty()) {
-    const ssize_t n = ::pwrite(fd_, text.data(), text.size(), static_cast<off_t>(begin));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("cannot write", errno);
-    begin += static_cast<size_t>(n);
-    text.remove_prefix(static_cast<size_t>(n));
-  }
+  put(begin, std::as_bytes(std::span(text.data(), text.size())));
 }
 
 void AtomicFile::commit() {

@@ -38,6 +38,7 @@ class AtomicFile {
   void commit();
 
  private:
+  void put(size_t at, std::span<const std::byte> bytes);
   [[noreturn]] void fail(const char* action, int error_number) const;
   [[noreturn]] void keep_aside() const;
 

@@ -19,8 +19,8 @@ namespace {
 #define TANDEM_CUBLASLT(major) "libcublasLt.so." TANDEM_TEXT_OF(major)
 
 /// What of its interface is called here. The header's inline functions call the three `_internal`
-/// ones. Loaded by the first product: to map it costs a process 65 ms and 100 MB, which one without
-/// a GPU has no use for.
+/// ones. Loaded when first asked: to map it takes longer, and more memory, than all else that a
+/// tool does to start, and without a GPU it is of no use.
 struct Library {
   decltype(&cublasLtGetVersion) version;
   decltype(&cublasLtGetStatusString) status_text;
@@ -41,19 +41,17 @@ const Library& library() {
     const SharedLibrary file("cuBLASLt", TANDEM_CUBLASLT(CUBLAS_VER_MAJOR),
                              "a GPU's products need it: install the CUDA toolkit, or nvidia-cublas "
                              "(PyPI), of that version, and put its folder on LD_LIBRARY_PATH");
-    Library l{};
-    file.find(l.version, "cublasLtGetVersion");
-    file.find(l.status_text, "cublasLtGetStatusString");
-    file.find(l.create, "cublasLtCreate");
-    file.find(l.init_operation, "cublasLtMatmulDescInit_internal");
-    file.find(l.set_operation, "cublasLtMatmulDescSetAttribute");
-    file.find(l.init_matrix, "cublasLtMatrixLayoutInit_internal");
-    file.find(l.init_preference, "cublasLtMatmulPreferenceInit_internal");
-    file.find(l.set_preference, "cublasLtMatmulPreferenceSetAttribute");
-    file.find(l.algorithms_of, "cublasLtMatmulAlgoGetHeuristic");
-    file.find(l.check_algorithm, "cublasLtMatmulAlgoCheck");
-    file.find(l.multiply, "cublasLtMatmul");
-    return l;
+    return Library{.version = file["cublasLtGetVersion"],
+                   .status_text = file["cublasLtGetStatusString"],
+                   .create = file["cublasLtCreate"],
+                   .init_operation = file["cublasLtMatmulDescInit_internal"],
+                   .set_operation = file["cublasLtMatmulDescSetAttribute"],
+                   .init_matrix = file["cublasLtMatrixLayoutInit_internal"],
+                   .init_preference = file["cublasLtMatmulPreferenceInit_internal"],
+                   .set_preference = file["cublasLtMatmulPreferenceSetAttribute"],
+                   .algorithms_of = file["cublasLtMatmulAlgoGetHeuristic"],
+                   .check_algorithm = file["cublasLtMatmulAlgoCheck"],
+                   .multiply = file["cublasLtMatmul"]};
   }();
   return loaded;
 }

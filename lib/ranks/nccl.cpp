@@ -31,15 +31,13 @@ const Library& library() {
         "several GPUs need version 2.18 or newer: install libnccl2 (Debian, "
         "NVIDIA's repository) or nvidia-nccl-cu13 (PyPI), and put its folder on "
         "LD_LIBRARY_PATH");
-    Library l{};
-    file.find(l.get_version, "ncclGetVersion");
-    file.find(l.get_id, "ncclGetUniqueId");
-    file.find(l.init_rank, "ncclCommInitRank");
-    file.find(l.destroy, "ncclCommDestroy");
-    file.find(l.all_reduce, "ncclAllReduce");
-    file.find(l.all_gather, "ncclAllGather");
-    file.find(l.error_text, "ncclGetErrorString");
-    return l;
+    return Library{.get_version = file["ncclGetVersion"],
+                   .get_id = file["ncclGetUniqueId"],
+                   .init_rank = file["ncclCommInitRank"],
+                   .destroy = file["ncclCommDestroy"],
+                   .all_reduce = file["ncclAllReduce"],
+                   .all_gather = file["ncclAllGather"],
+                   .error_text = file["ncclGetErrorString"]};
   }();
   return loaded;
 }

@@ -10,10 +10,9 @@ namespace {
 TEST_SUITE("base/shared_library") {
   TEST_CASE("functions are found by name, and what is missing is named with its remedy") {
     const SharedLibrary libc("the C library", "libc.so.6", "install it");
-    int (*absolute)(int) = nullptr;
-    libc.find(absolute, "abs");
+    int (*const absolute)(int) = libc["abs"];
     CHECK(absolute(-3) == 3);
-    const auto missing_function = [&] { libc.find(absolute, "no_such_thing"); };
+    const auto missing_function = [&] { (void)libc["no_such_thing"]; };
     CHECK(test::error_text(missing_function) == "the C library: libc.so.6 has no no_such_thing");
     CHECK(test::kind_of(missing_function) == ErrorKind::device);
     CHECK(test::hint_text(missing_function) == "install it");

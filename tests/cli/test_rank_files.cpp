@@ -1,6 +1,7 @@
 // Files of runs that several ranks share: saved states, and adapters.
 #include "adapter_case.h"
 #include "cli/rank_runs.h"
+#include "io/json.h"
 #include "source_dir.h"
 
 using namespace tandem::testing;
@@ -33,6 +34,25 @@ TEST_SUITE("cli/rank_files") {
       CHECK(texts.front().size() > 20);
       for (const std::string& text : texts) CHECK(text == texts.front());
     }
+  }
+
+  TEST_CASE("saving a state takes no memory that the plan lacks, on any rank") {
+    const TemporaryFolder folder;
+    const auto document = tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt";
+    const Words words = {"-m",       "tiny-16m", "-f",       document.string(),
+                         "-n",       "0",        "-s",       "run.threads=1",
+                         "--device", "cpu",      "--format", "jsonl"};
+    const auto state = folder / "state";
+    const auto saved = run_ranks(2, with(words, {"-s", "output.state=" + state.string()}));
+    CAPTURE(saved[0].err);
+    REQUIRE(saved[0].status == 0);
+    const auto summary = tandem::io::Json::parse(
+        saved[0].out.substr(saved[0].out.rfind('\n', saved[0].out.size() - 2) + 1));
+    const double peak = summary["peak_bytes"].get<double>();
+    CAPTURE(peak);
+    CHECK(peak < 1.05 * summary["planned_peak_bytes"].get<double>());
+    // As much again, had it been joined in memory.
+    CHECK(static_cast<double>(std::filesystem::file_size(state)) > 0.2 * peak);
   }
 
   TEST_CASE("adapters with names: mixed, switched, and merged where all name one") {
