@@ -9,7 +9,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "decode/stop.h"
-#include "text/streamer.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
 
 namespace tandem::decode {
 namespace {
@@ -21,8 +22,8 @@ struct Active {
   std::vector<int32_t> tokens;  // prompt and generated, as far as known
   size_t prompt = 0;
   int in_flight = 0;  // tokens that are being drawn
-  std::optional<text::Streamer> streamer;
   StopMatcher stops;
+  text::Utf8Assembler characters;  // of the bytes that stops let through
   std::optional<Finish> finish;
 
   size_t generated() const { return tokens.size() - prompt; }
@@ -65,6 +66,13 @@ class Generator {
   }
 
  private:
+  /// A token that was accepted and not reported yet.
+  struct Untold {
+    int seq;
+    Drawn drawn;
+    bool is_text;  // not a stop id
+  };
+
   void group_by_adapter();
   void admit(int max_active);
   /// Whether the next request can go on now; puts its adapter into the weights once all sequences
@@ -85,6 +93,8 @@ class Generator {
   /// Whether a further token may be drawn, as far as known.
   bool wants_token(const Active& a) const;
   void accept(Active& a, Drawn drawn);
+  /// The text that may be shown after this token.
+  std::string text_after(Active& a, const Untold& token) const;
   /// Reports the tokens that were accepted, with their text.
   void tell();
   void release(const Active& a);
@@ -96,14 +106,9 @@ class Generator {
   const GenerateEvents& events_;
   std::vector<Active> active_;
   std::deque<std::vector<int>> flying_;  // draws in flight, oldest first: their sequences
-  struct Untold {
-    int seq;
-    Drawn drawn;
-    bool is_text;  // not a stop id
-  };
-  std::vector<Untold> untold_;  // accepted, oldest first
-  std::vector<size_t> order_;   // in which requests begin
-  size_t next_ = 0;             // of it
+  std::vector<Untold> untold_;           // accepted, oldest first
+  std::vector<size_t> order_;            // in which requests begin
+  size_t next_ = 0;                      // of it
   GenerateReport report_;
 };
 
@@ -139,8 +144,8 @@ void Generator::start() {
                      .tokens = {},
                      .prompt = 0,
                      .in_flight = 0,
-                     .streamer = {},
                      .stops = StopMatcher(spec_.stops),
+                     .characters = {},
                      .finish = {}});
   Active& a = active_.back();
   a.tokens.assign(r.prefix.begin(), r.prefix.end());
@@ -149,8 +154,6 @@ void Generator::start() {
   TANDEM_CHECK(a.prompt > 0, "request {} is empty", a.seq);
   // Nothing new after a prefix: its last token runs again, for the logits.
   if (r.tokens.empty()) engine_.cache().truncate(a.slot, static_cast<int>(a.prompt) - 1);
-  if (engine_.tokenizer() != nullptr)
-    a.streamer.emplace(*engine_.tokenizer(), text::StreamerOptions{.continues_text = true});
 }
 
 void Generator::admit(int max_active) {
@@ -274,12 +277,22 @@ void Generator::accept(Active& a, Drawn drawn) {
     a.finish = Finish::context;
 }
 
+std::string Generator::text_after(Active& a, const Untold& token) const {
+  const text::Tokenizer* tokenizer = engine_.tokenizer();
+  std::string text;
+  if (tokenizer == nullptr) return text;
+  const int32_t id = token.drawn.id;
+  const bool shown = token.is_text && !tokenizer->is_special(id);
+  a.characters.append(a.stops.push(tokenizer->token_bytes(id), shown), text);
+  if (a.stops.matched()) a.characters.finish(text);
+  return text;
+}
+
 void Generator::tell() {
   for (Untold& u : std::exchange(untold_, {})) {
     const auto a = std::find_if(active_.begin(), active_.end(),
                                 [&](const Active& x) { return x.seq == u.seq; });
-    std::string text;
-    if (a->streamer && u.is_text) text = a->stops.push(a->streamer->push(u.drawn.id));
+    std::string text = text_after(*a, u);
     if (events_.on_token)
       events_.on_token(
           {u.seq, u.drawn.id, std::move(text), u.drawn.logprob, std::move(u.drawn.top)});
@@ -301,10 +314,8 @@ void Generator::retire() {
     active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
     release(a);
     std::string rest;
-    if (a.streamer && !a.stops.matched()) {
-      rest = a.stops.push(a.streamer->flush());
-      rest += a.stops.flush();
-    }
+    a.characters.append(a.stops.flush(), rest);
+    a.characters.finish(rest);
     if (events_.on_finish) events_.on_finish(a.seq, *a.finish, rest);
   }
 }

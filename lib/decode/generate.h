@@ -23,8 +23,8 @@ struct GenerateSpec {
   int max_tokens = 0;              // new tokens of each sequence
   int max_active = 0;              // sequences at a time, 0 = as many as there is room for
   int max_context = 0;             // prompt and new tokens together, 0 = no limit of its own
-  std::vector<int32_t> stop_ids;   // end-of-text ids
-  std::vector<std::string> stops;  // stop strings
+  std::vector<int32_t> stop_ids;   // the model's end-of-text ids and sampling.stop_ids
+  std::vector<std::string> stops;  // matched against text that shows special tokens
 };
 
 struct TokenEvent {

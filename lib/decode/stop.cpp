@@ -19,9 +19,10 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stop
   std::erase(stops_, std::string());
 }
 
-std::string StopMatcher::push(std::string_view text) {
+std::string StopMatcher::push(std::string_view bytes, bool shown) {
   if (matched_) return {};
-  held_ += text;
+  held_ += bytes;
+  shown_.resize(held_.size(), shown);
   // The stop that is complete first, as if text came byte by byte; of those, the longest.
   std::pair<size_t, size_t> match{std::string::npos, 0};  // end, begin
   size_t hold = 0;
@@ -32,13 +33,22 @@ std::string StopMatcher::push(std::string_view text) {
   }
   if (match.first != std::string::npos) {
     matched_ = true;
-    return std::exchange(held_, {}).substr(0, match.second);
+    std::string before = take(match.second);
+    take(held_.size());
+    return before;
   }
-  std::string shown = held_.substr(0, held_.size() - hold);
-  held_.erase(0, shown.size());
-  return shown;
+  return take(held_.size() - hold);
 }
 
-std::string StopMatcher::flush() { return std::exchange(held_, {}); }
+std::string StopMatcher::flush() { return take(held_.size()); }
+
+std::string StopMatcher::take(size_t n) {
+  std::string bytes;
+  for (size_t i = 0; i < n; ++i)
+    if (shown_[i]) bytes += held_[i];
+  held_.erase(0, n);
+  shown_.erase(shown_.begin(), shown_.begin() + static_cast<std::ptrdiff_t>(n));
+  return bytes;
+}
 
 }  // namespace tandem::decode

@@ -168,6 +168,7 @@ struct Sampling {
   double repetition_penalty = 1.0;
   int max_tokens = 256;
   std::vector<std::string> stop;
+  std::vector<int> stop_ids;
 
   template <class V>
   void fields(V& v) {
@@ -179,7 +180,9 @@ struct Sampling {
     v("repetition_penalty", repetition_penalty, between(0.01, 100),
       "divides the score of tokens seen; 1 = off");
     v("max_tokens", max_tokens, at_least(0).unit("tokens"), "new tokens of a sequence, at most");
-    v("stop", stop, "texts that end a sequence; they are not shown");
+    v("stop", stop, "texts that end a sequence and are not shown; special tokens count as text");
+    v("stop_ids", stop_ids, at_least(0),
+      "token ids that end a sequence, besides the model's own; they are not shown");
   }
   void check(Problems& p) const;
 };

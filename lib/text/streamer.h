@@ -10,7 +10,6 @@ class Tokenizer;
 
 struct StreamerOptions {
   bool skip_special = true;
-  bool continues_text = false;  // the ids go on after earlier text: a leading space belongs to them
 };
 
 /// Turns ids into text while they are generated. Pieces hold whole characters only, and joined they

@@ -39,6 +39,8 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
   room.prefix = room.prefix || !recipe_.output.state.empty();
   spec_ = sizer_.spec(room);
   spec_.adapters = adapters_;
+  how_ = generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs,
+                       files_.config, spec_.max_tokens);
   if (room.prefix) {
     const PrefixSource begin = prefix();
     const auto n = static_cast<int64_t>(n_saved() + begin.tokens.size());
@@ -118,9 +120,6 @@ int PigGenerate::print_plan() {
 }
 
 int PigGenerate::run() {
-  const decode::GenerateSpec how =
-      generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs, files_.config,
-                    spec_.max_tokens);
   admit_plan(cx_, plan_, sizer_.limits());
   const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
   const double load_s = load_.seconds();
@@ -128,7 +127,7 @@ int PigGenerate::run() {
                         hosted_ ? &*hosted_ : nullptr);
   const auto decoder = decode::plain_decoder(*engine);
   const decode::GenerateReport report =
-      generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how, output.events());
+      generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how_, output.events());
   output.finish(report, load_s, recipe_.run.seed);
   return 0;
 }

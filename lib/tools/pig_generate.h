@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "cli/context.h"
+#include "decode/generate.h"
 #include "decode/prompts.h"
 #include "decode/state.h"
 #include "recipe/sections.h"
@@ -68,6 +69,7 @@ class PigGenerate {
   decode::PromptSet prompts_;
   decode::AdapterUse adapters_ = decode::AdapterUse::none;
   decode::EngineSpec spec_;
+  decode::GenerateSpec how_;
   std::optional<bench::HostedPlan> hosted_;  // of keys in host memory
   MemoryPlan plan_;
 };

@@ -91,6 +91,16 @@ TEST_SUITE("decode/stop") {
     }
   }
 
+  TEST_CASE("hidden bytes take part in a match, and never show") {
+    StopMatcher m({"a<x>b", "<y>"});
+    CHECK(m.push("1a") == "1");
+    CHECK(m.push("<x>", false) == "");
+    CHECK(m.push("c") == "ac");  // no stop: the text around the hidden bytes is whole
+    CHECK(m.push("<y", false) == "");
+    CHECK(m.push(">") == "");
+    CHECK(m.matched());
+  }
+
   TEST_CASE("random texts of two letters, random stops, random pieces: as by the definition") {
     tandem::PhiloxStream draw(11);
     const auto word = [&](uint32_t n) {

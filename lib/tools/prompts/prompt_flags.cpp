@@ -31,7 +31,11 @@ std::vector<cli::Flag> prompt_flags() {
       {.names = "--stop",
        .value = "TEXT",
        .text = "text that ends a sequence; repeatable",
-       .key = "sampling.stop"}};
+       .key = "sampling.stop"},
+      {.names = "--stop-id",
+       .value = "N",
+       .text = "token id that ends a sequence; repeatable",
+       .key = "sampling.stop_ids"}};
 }
 
 decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& chat,
@@ -82,6 +86,12 @@ decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int 
   g.max_tokens = s.max_tokens;
   g.max_context = max_context;
   g.stop_ids.assign(config.eos_ids.begin(), config.eos_ids.end());
+  for (const int id : s.stop_ids) {
+    if (id >= config.vocab_size)
+      throw recipe_error("sampling.stop_ids", "{} is no token of the model, whose ids end at {}", id,
+                         config.vocab_size - 1);
+    g.stop_ids.push_back(id);
+  }
   g.stops = s.stop;
   return g;
 }

@@ -9,7 +9,8 @@
 // What all tools that generate text share: flags for prompts, and how tokens are drawn.
 namespace tandem::tools {
 
-/// --prompt, --file, --prompt-ids, --questions, --prompts, --chat, --max-tokens, --stop.
+/// --prompt, --file, --prompt-ids, --questions, --prompts, --chat, --max-tokens, --stop,
+/// --stop-id.
 std::vector<cli::Flag> prompt_flags();
 
 /// What those flags name.
@@ -25,6 +26,7 @@ void require_same(const cli::Context& cx, const decode::PromptSet& prompts);
 void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p);
 
 /// max_context  tokens of a sequence, prompt included
+/// errors       kind recipe: an id of sampling.stop_ids beyond the vocabulary
 decode::GenerateSpec generate_spec(const recipe::Sampling& sampling, int64_t seed, int top_logprobs,
                                    const model::ModelConfig& config, int max_context);
 
