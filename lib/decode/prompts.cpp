@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "base/sha256.h"
-#include "io/file.h"
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "io/quote.h"
+#include "io/text_file.h"
 #include "recipe/problems.h"
 #include "text/chat_messages.h"
 #include "text/chat_template.h"
@@ -140,10 +140,10 @@ PromptSet read_questions(const PromptSource& source, const Reader& reader, bool 
   if (!source.document && !continues)
     throw usage_error("--questions", "needs a document to ask about")
         .hint("give it with -f FILE, or model.state from an earlier run");
-  const std::string document = source.document ? io::read_file(*source.document) : std::string();
+  const std::string document = source.document ? io::read_text_file(*source.document) : std::string();
   const std::string where = source.document ? source.document->string() : "--questions";
   PromptSet set;
-  set.labels = lines_of(io::read_file(*source.questions));
+  set.labels = lines_of(io::read_text_file(*source.questions));
   for (const std::string& q : set.labels)
     set.sequences.push_back(
         source.chat
@@ -175,7 +175,7 @@ int adapter_of(const io::Json& line, const ModelFiles& files, const std::string&
 
 PromptSet read_lines(const PromptSource& source, const Reader& reader) {
   PromptSet set;
-  io::for_each_jsonl(io::read_file(*source.prompts), source.prompts->string(),
+  io::for_each_jsonl(io::read_text_file(*source.prompts), source.prompts->string(),
                      [&](const io::Json& line, const std::string& where) {
                        set.adapters.push_back(adapter_of(line, reader.files, where));
                        io::Json prompt = line;
@@ -190,7 +190,7 @@ PromptSet read_lines(const PromptSource& source, const Reader& reader) {
 PromptSet read_text(const PromptSource& source, const Reader& reader, bool continues) {
   std::string text, where = "-p";
   if (source.document) {
-    text = io::read_file(*source.document);
+    text = io::read_text_file(*source.document);
     where = source.document->string();
   }
   if (source.text) text += *source.text;
@@ -225,7 +225,7 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
   if (!source.ids) return read_text(source, reader, continues);
   PromptSet set;
   set.sequences.push_back(
-      parse_ids(io::read_file(*source.ids), files.config.vocab_size, source.ids->string()));
+      parse_ids(io::read_text_file(*source.ids), files.config.vocab_size, source.ids->string()));
   return set;
 }
 

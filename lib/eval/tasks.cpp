@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "eval/prose.h"
 #include "eval/quizzes.h"
-#include "io/file.h"
+#include "io/text_file.h"
 
 namespace tandem::eval {
 namespace {
@@ -67,13 +67,13 @@ Ids insert_needles(PhiloxStream& rng, const Ids& prose, const std::vector<size_t
 }  // namespace
 
 Ids encode_file(const text::Tokenizer& tokenizer, const std::filesystem::path& path) {
-  return encode_named(tokenizer, io::read_file(path), path);
+  return encode_named(tokenizer, io::read_text_file(path), path);
 }
 
 std::vector<Ids> encode_documents(const text::Tokenizer& tokenizer,
                                   const std::filesystem::path& path) {
   constexpr char kSeparator = '\x1e';
-  const std::string text = io::read_file(path);
+  const std::string text = io::read_text_file(path);
   std::vector<Ids> documents;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.size(), text.find(kSeparator, begin));

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "io/quote.h"
+#include "io/text_file.h"
 
 namespace tandem::io {
 namespace {
@@ -201,6 +202,7 @@ const Json& as_array(const Json& value, const char* key, const std::string& wher
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where, const JsonOptions& options) {
+  text = text_in(text, where);
   Builder builder(text, where, options);
   // The library takes a zero byte for the end of the text and would ignore what follows.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)

@@ -16,8 +16,8 @@ struct JsonOptions {
   int first_line = 1;                 // line number of the text's first line, for JSONL
 };
 
-/// One JSON document (RFC 8259) from text; nothing but white space may follow it.
-/// errors   kind input at `where:line:column`: syntax, invalid UTF-8, a number beyond double,
+/// One JSON document (RFC 8259) from text_in these bytes; nothing but white space may follow it.
+/// errors   those of text_in; kind input at `where:line:column`: syntax, invalid UTF-8, a number beyond double,
 ///          nesting deeper than the limit, a key given twice
 Json parse_json(std::string_view text, const std::string& where, const JsonOptions& options = {});
 

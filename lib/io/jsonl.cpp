@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "io/json.h"
 #include "io/quote.h"
+#include "io/text_file.h"
 
 namespace tandem::io {
 
@@ -14,7 +15,7 @@ std::string jsonl_line(const Json& value) {
 
 void for_each_jsonl(std::string_view text, const std::string& where,
                     const std::function<void(const Json&, const std::string&)>& take) {
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  text = text_in(text, where);
   for (int line_number = 1; !text.empty(); ++line_number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));

@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "io/file.h"
 #include "io/quote.h"
+#include "io/text_file.h"
 #include "recipe/node.h"
 
 namespace tandem::recipe {
@@ -193,9 +193,9 @@ Node parse_yaml_file(const std::filesystem::path& path) {
                 path == "-" ? std::filesystem::path{} : path.parent_path(), 1, 1};
   std::string text;
   try {
-    text = io::read_file(path, kMaxBytes);
+    text = io::read_text_file(path, kMaxBytes);
   } catch (const Error& e) {
-    throw Error(ErrorKind::recipe, *origin.name, e.message());
+    throw Error(ErrorKind::recipe, *origin.name, e.message()).hint(e.hint_text());
   }
   return parse_yaml(text, origin);
 }

@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "io/file.h"
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "io/quote.h"
+#include "io/text_file.h"
 #include "text/chat_messages.h"
 
 namespace tandem::train {
@@ -110,12 +110,6 @@ Record parse_record(const io::Json& object, RecordForm form, const std::string& 
   return {parse_instruction(object, where), where};
 }
 
-/// Without a byte order mark.
-std::string_view unmarked(std::string_view bytes) {
-  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);
-  return bytes;
-}
-
 /// '[', '{', or another character that a text begins with; 0 for none.
 char first_character(std::string_view bytes) {
   const size_t at = bytes.find_first_not_of(" \t\r\n");
@@ -134,7 +128,7 @@ std::vector<Record> parse_array(std::string_view bytes, RecordForm form, const s
 
 std::vector<Record> parse_records(std::string_view bytes, RecordForm form,
                                   const std::string& where) {
-  bytes = unmarked(bytes);
+  bytes = io::text_in(bytes, where);
   std::vector<Record> records;
   const char first = first_character(bytes);
   if (first == '[') {
@@ -154,10 +148,10 @@ std::vector<Record> parse_records(std::string_view bytes, RecordForm form,
 }
 
 std::vector<Record> read_records(const std::filesystem::path& path, RecordForm form) {
-  const std::string bytes = io::read_file(path);
+  const std::string bytes = io::read_text_file(path);
   const bool is_text = path.extension() == ".txt" && form != RecordForm::instructions &&
                        form != RecordForm::chat && !bytes.empty();
-  if (is_text) return {{Document{.text = std::string(unmarked(bytes))}, path.string()}};
+  if (is_text) return {{Document{.text = bytes}, path.string()}};
   return parse_records(bytes, form, path.string());
 }
 
