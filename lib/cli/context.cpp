@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/parallel.h"
@@ -18,6 +19,14 @@
 
 namespace tandem::cli {
 namespace {
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm day{};
+  ::localtime_r(&now, &day);
+  char text[16];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &day)};
+}
 
 /// Flags repeated for one list key add up to one list.
 recipe::Node literal_list(const std::vector<Options::Setting>& settings, const std::string& key) {
@@ -78,6 +87,9 @@ void Context::build_tree() {
                                       is_list ? literal_list(options_.settings, setting.key)
                                               : recipe::literal_node(setting.text, setting.label)));
   }
+  // Whoever chats from the command line means today; a recipe gives the same prompt on any day.
+  if (is_set("chat") && options_.recipes.empty() && tree_.find_path("chat.date") == nullptr)
+    recipe::merge(tree_, recipe::nest("chat.date", recipe::literal_node(today(), "--chat")));
   axes_ = recipe::take_sweep(tree_);
   for (size_t i = 0; i < options_.sweeps.size(); ++i)
     recipe::add_sweep(axes_, options_.sweeps[i], fmt::format("--sweep #{}", i + 1));

@@ -5,12 +5,12 @@
 #include <algorithm>
 
 #include "base/sha256.h"
+#include "decode/chat_settings.h"
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "io/quote.h"
 #include "io/text_file.h"
 #include "recipe/problems.h"
-#include "text/chat_messages.h"
 #include "text/chat_template.h"
 
 namespace tandem::decode {
@@ -31,7 +31,16 @@ constexpr size_t kCountedWhole = size_t{256} << 10;
 struct Reader {
   const ModelFiles& files;
   const PromptRoom& room;
-  std::optional<bool> thinking;
+  const recipe::Chat chat_how = {};
+  std::optional<text::ChatTemplate> chat_template = {};  // loaded by the first chat
+  std::string date = {};                                 // that a chat has
+
+  const text::ChatTemplate& chat() {
+    if (!chat_template)
+      chat_template =
+          text::load_chat_template(files.folder, tokenizer_of(files), chat_settings(chat_how));
+    return *chat_template;
+  }
 };
 
 /// Ids of a text, which goes on after a saved state, or is a chat, unless BOS is added.
@@ -57,18 +66,14 @@ Ids encode(const Reader& reader, std::string_view text, bool add_bos, const std:
   }
 }
 
-Ids encode_messages(const Reader& reader, std::span<const text::ChatMessage> messages,
-                    const std::string& where) {
-  const text::Tokenizer& tokenizer = tokenizer_of(reader.files);
-  const text::ChatTemplate chat = text::load_chat_template(reader.files.folder, tokenizer);
-  const text::RenderedChat rendered =
-      chat.render(messages, {.thinking = reader.thinking, .where = where});
+Ids encode_chat(Reader& reader, const text::Chat& chat, const std::string& where) {
+  const text::RenderedChat rendered = reader.chat().prompt(chat, where);
+  if (rendered.has_date) reader.date = chat_settings(reader.chat_how).date;
   return encode(reader, rendered.text, false, where);
 }
 
-Ids encode_user_turn(const Reader& reader, const std::string& content) {
-  const text::ChatMessage messages[] = {{"user", content}};
-  return encode_messages(reader, messages, "--chat");
+Ids encode_user_turn(Reader& reader, const std::string& content) {
+  return encode_chat(reader, {{"user", content}}, "--chat");
 }
 
 void require_text(std::string_view text, const std::string& where) {
@@ -113,14 +118,16 @@ Ids ids_of(const io::Json& array, int vocab, const std::string& where) {
 }
 
 /// One key says what kind of prompt a line is.
-void check_keys(const io::Json& line, const std::string& where) {
+void check_keys(const io::OrderedJson& line, const std::string& where) {
   const std::vector<std::string_view> known = {"prompt", "ids", "messages"},
-                                      all = {"prompt", "ids", "messages", "adapter"};
+                                      all = {"prompt",  "ids",   "messages",
+                                             "adapter", "tools", "documents"};
   if (!line.is_object())
     throw input_error(where, "expected an object with one of the keys {}, found {}",
-                      fmt::join(known, ", "), io::describe(line));
+                      fmt::join(known, ", "), io::describe(io::Json(line)));
   for (const auto& [key, value] : line.items()) {
     if (std::ranges::find(known, key) != known.end()) continue;
+    if ((key == "tools" || key == "documents") && line.contains("messages")) continue;
     const std::string near = recipe::did_you_mean(key, all);
     throw input_error(where, "unknown key {}", io::quote(key))
         .hint(near.empty()
@@ -129,18 +136,20 @@ void check_keys(const io::Json& line, const std::string& where) {
                                 fmt::join(known, ", "))
                   : near);
   }
-  if (line.size() == 1) return;
   std::vector<std::string> keys;
-  for (const auto& [key, value] : line.items()) keys.push_back(key);
+  for (const auto& [key, value] : line.items())
+    if (std::ranges::find(known, key) != known.end()) keys.push_back(key);
+  if (keys.size() == 1) return;
   throw input_error(where, "expected one of the keys {}, found {}", fmt::join(known, ", "),
                     keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, " and ")));
 }
 
-PromptSet read_questions(const PromptSource& source, const Reader& reader, bool continues) {
+PromptSet read_questions(const PromptSource& source, Reader& reader, bool continues) {
   if (!source.document && !continues)
     throw usage_error("--questions", "needs a document to ask about")
         .hint("give it with -f FILE, or model.state from an earlier run");
-  const std::string document = source.document ? io::read_text_file(*source.document) : std::string();
+  const std::string document =
+      source.document ? io::read_text_file(*source.document) : std::string();
   const std::string where = source.document ? source.document->string() : "--questions";
   PromptSet set;
   set.labels = lines_of(io::read_text_file(*source.questions));
@@ -157,9 +166,9 @@ PromptSet read_questions(const PromptSource& source, const Reader& reader, bool 
 constexpr const char* kAdapterKey = "adapter";
 
 /// The adapter that a line names, negative without one.
-int adapter_of(const io::Json& line, const ModelFiles& files, const std::string& where) {
+int adapter_of(const io::OrderedJson& line, const ModelFiles& files, const std::string& where) {
   if (!line.is_object()) return -1;  // which parse_prompt refuses
-  const auto name = io::find_string(line, kAdapterKey, where);
+  const auto name = io::find_string(io::Json(line), kAdapterKey, where);
   if (!name) return -1;
   std::vector<std::string_view> known;
   for (const model::NamedAdapter& adapter : files.adapters) known.push_back(adapter.name);
@@ -173,21 +182,32 @@ int adapter_of(const io::Json& line, const ModelFiles& files, const std::string&
                             : fmt::format("they are {}", fmt::join(known, ", ")));
 }
 
-PromptSet read_lines(const PromptSource& source, const Reader& reader) {
+/// The prompt of one line, whose adapter has been read.
+Ids read_line(Reader& reader, const io::OrderedJson& line, const std::string& where) {
+  check_keys(line, where);
+  if (line.contains("messages")) return encode_chat(reader, text::parse_chat(line, where), where);
+  const io::Json plain(line);
+  if (const io::Json* ids = io::find_array(plain, "ids", where))
+    return ids_of(*ids, reader.files.config.vocab_size, where);
+  const std::string& prompt = io::get_string(plain, "prompt", where);
+  require_text(prompt, where);
+  return encode(reader, prompt, true, where);
+}
+
+PromptSet read_lines(const PromptSource& source, Reader& reader) {
   PromptSet set;
-  io::for_each_jsonl(io::read_text_file(*source.prompts), source.prompts->string(),
-                     [&](const io::Json& line, const std::string& where) {
-                       set.adapters.push_back(adapter_of(line, reader.files, where));
-                       io::Json prompt = line;
-                       if (prompt.is_object()) prompt.erase(kAdapterKey);
-                       set.sequences.push_back(
-                           parse_prompt(prompt, reader.files, where, reader.thinking, reader.room));
-                     });
+  io::for_each_ordered_jsonl(io::read_text_file(*source.prompts), source.prompts->string(),
+                             [&](const io::OrderedJson& line, const std::string& where) {
+                               set.adapters.push_back(adapter_of(line, reader.files, where));
+                               io::OrderedJson prompt = line;
+                               if (prompt.is_object()) prompt.erase(kAdapterKey);
+                               set.sequences.push_back(read_line(reader, prompt, where));
+                             });
   if (set.sequences.empty()) throw input_error(source.prompts->string(), "holds no prompts");
   return set;
 }
 
-PromptSet read_text(const PromptSource& source, const Reader& reader, bool continues) {
+PromptSet read_text(const PromptSource& source, Reader& reader, bool continues) {
   std::string text, where = "-p";
   if (source.document) {
     text = io::read_text_file(*source.document);
@@ -219,13 +239,18 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
         .hint("one of -p, -f, -f with -p, -f with --questions, --prompt-ids, --prompts");
   if (source.chat && continues)
     throw usage_error("--chat", "cannot continue a saved state: the template begins a new chat");
-  const Reader reader{files, room, source.thinking};
-  if (source.questions) return read_questions(source, reader, continues);
-  if (source.prompts) return read_lines(source, reader);
-  if (!source.ids) return read_text(source, reader, continues);
+  Reader reader{files, room, source.chat_how};
   PromptSet set;
-  set.sequences.push_back(
-      parse_ids(io::read_text_file(*source.ids), files.config.vocab_size, source.ids->string()));
+  if (source.questions)
+    set = read_questions(source, reader, continues);
+  else if (source.prompts)
+    set = read_lines(source, reader);
+  else if (!source.ids)
+    set = read_text(source, reader, continues);
+  else
+    set.sequences.push_back(
+        parse_ids(io::read_text_file(*source.ids), files.config.vocab_size, source.ids->string()));
+  set.date = reader.date;
   return set;
 }
 
@@ -233,20 +258,10 @@ std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::stri
   return ids_of(io::parse_json(json, where), vocab, where);
 }
 
-std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
-                                  const std::string& where, std::optional<bool> thinking,
-                                  const PromptRoom& room) {
-  const Reader reader{files, room, thinking};
-  check_keys(line, where);
-  if (const io::Json* ids = io::find_array(line, "ids", where))
-    return ids_of(*ids, files.config.vocab_size, where);
-  if (const auto prompt = io::find_string(line, "prompt", where)) {
-    require_text(*prompt, where);
-    return encode(reader, *prompt, true, where);
-  }
-  const auto chat = text::parse_messages(
-      line, where, "write the whole prompt yourself, as {\"prompt\": \"...\"}");
-  return encode_messages(reader, chat, where);
+std::vector<int32_t> parse_prompt(const io::OrderedJson& line, const ModelFiles& files,
+                                  const std::string& where, const PromptRoom& room) {
+  Reader reader{files, room};
+  return read_line(reader, line, where);
 }
 
 std::string fingerprint_of(const PromptSet& prompts) {

@@ -21,7 +21,7 @@ struct PromptSource {
   std::optional<std::filesystem::path> questions;  // --questions: one a line, about the document
   std::optional<std::filesystem::path> prompts;    // --prompts: JSONL
   bool chat = false;
-  std::optional<bool> thinking;  // of chats; unset: as the template has it
+  recipe::Chat chat_how;  // how chats are written
 
   bool empty() const { return !text && !document && !ids && !questions && !prompts; }
 };
@@ -32,6 +32,7 @@ struct PromptSet {
   std::vector<int> adapters;        // of each sequence, of ModelFiles::adapters; negative: none; or
                                     // empty: of all
   size_t shared = 0;                // tokens that all sequences begin with and that are kept once
+  std::string date;                 // that a chat template wrote; empty: none
 };
 
 /// The tokens that a prompt may have. A long text that has more is refused while it is read; the
@@ -56,14 +57,12 @@ std::string fingerprint_of(const PromptSet& prompts);
 /// Reads and encodes all prompts. Questions are written as "\n\nQuestion: Q\nAnswer:" after the
 /// document, or with `chat` as a user turn that ends with the question; each is encoded whole, so
 /// that sharing the document never changes a token.
-/// Lines of a JSONL file: {"prompt": "text"}, {"ids": [1, 2]} or {"messages": [{"role",
-/// "content"}]}, where a message of an assistant may have a key "reasoning_content" too. Next to
-/// it "adapter" may name one of files.adapters.
+/// Lines of a JSONL file: {"prompt": "text"}, {"ids": [1, 2]} or {"messages": [...]} with "tools"
+/// and "documents" (text::parse_chat). "adapter" may name one of files.adapters.
 /// continues  the prompts go on after a saved state: no BOS, no chat template
 /// errors   kind usage: sources that do not go together; kind input: missing, empty or malformed
 ///          prompts, ids outside the vocabulary, text for a model without tokenizer, a text of over
-///          256 KiB that has more tokens than there is room for; kind recipe: a chat template that
-///          has not what `thinking` asks for
+///          256 KiB that has more tokens than there is room for; as text::ChatTemplate
 PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues,
                        const PromptRoom& room = {});
 
@@ -72,8 +71,7 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
 std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::string& where);
 
 /// The prompt of one line of a JSONL prompts file.
-std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
-                                  const std::string& where, std::optional<bool> thinking = {},
-                                  const PromptRoom& room = {});
+std::vector<int32_t> parse_prompt(const io::OrderedJson& line, const ModelFiles& files,
+                                  const std::string& where, const PromptRoom& room = {});
 
 }  // namespace tandem::decode

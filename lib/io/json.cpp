@@ -213,6 +213,12 @@ Json parse_json(std::string_view text, const std::string& where, const JsonOptio
   return builder.take();
 }
 
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
+                               const JsonOptions& options) {
+  parse_json(text, where, options);  // which refuses what is malformed, and says where
+  return OrderedJson::parse(text_in(text, where));
+}
+
 std::string describe(const Json& value) {
   switch (value.type()) {
     case Json::value_t::null:

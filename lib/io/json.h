@@ -21,6 +21,10 @@ struct JsonOptions {
 ///          nesting deeper than the limit, a key given twice
 Json parse_json(std::string_view text, const std::string& where, const JsonOptions& options = {});
 
+/// The same with the keys of objects in their order.
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
+                               const JsonOptions& options = {});
+
 /// What a value is, for messages: "the string \"abc\"", "the number 2.5", "an array of 3 items".
 std::string describe(const Json& value);
 

@@ -5,5 +5,7 @@
 namespace tandem::io {
 
 using Json = nlohmann::json;
+/// Keeps the order of keys, which a chat template may write; a key is found by a linear search.
+using OrderedJson = nlohmann::ordered_json;
 
 }  // namespace tandem::io

@@ -13,16 +13,35 @@ std::string jsonl_line(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-void for_each_jsonl(std::string_view text, const std::string& where,
-                    const std::function<void(const Json&, const std::string&)>& take) {
+namespace {
+
+/// Calls `take(line, number)` for every line that is not blank.
+template <class Take>
+void for_each_line(std::string_view text, const std::string& where, const Take& take) {
   text = text_in(text, where);
-  for (int line_number = 1; !text.empty(); ++line_number) {
+  for (int number = 1; !text.empty(); ++number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    take(parse_json(line, where, {.first_line = line_number}),
-         fmt::format("{}:{}", where, line_number));
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) take(line, number);
   }
+}
+
+}  // namespace
+
+void for_each_jsonl(std::string_view text, const std::string& where,
+                    const std::function<void(const Json&, const std::string&)>& take) {
+  for_each_line(text, where, [&](std::string_view line, int number) {
+    take(parse_json(line, where, {.first_line = number}), fmt::format("{}:{}", where, number));
+  });
+}
+
+void for_each_ordered_jsonl(
+    std::string_view text, const std::string& where,
+    const std::function<void(const OrderedJson&, const std::string&)>& take) {
+  for_each_line(text, where, [&](std::string_view line, int number) {
+    take(parse_ordered_json(line, where, {.first_line = number}),
+         fmt::format("{}:{}", where, number));
+  });
 }
 
 size_t whole_lines(std::string_view text, const std::string& where, std::string_view begins) {

@@ -17,6 +17,11 @@ std::string jsonl_line(const Json& value);
 void for_each_jsonl(std::string_view text, const std::string& where,
                     const std::function<void(const Json& value, const std::string& where)>& take);
 
+/// The same with the keys of objects in their order.
+void for_each_ordered_jsonl(
+    std::string_view text, const std::string& where,
+    const std::function<void(const OrderedJson& value, const std::string& where)>& take);
+
 /// Bytes of a file's whole lines. What follows the last line break is what a run that was killed
 /// has written of one more, and may be cut off.
 /// begins   how the first line of such a file begins

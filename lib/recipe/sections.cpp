@@ -1,5 +1,7 @@
 #include "recipe/sections.h"
 
+#include <ctime>
+
 #include "io/quote.h"
 #include "recipe/value_of.h"
 
@@ -45,6 +47,13 @@ void Model::check(Problems& p) const {
 void Run::check(Problems& p) const {
   if (device != "auto" && device != "cpu" && !is_cuda_list(device))
     p.field("device", "run.device: expected auto, cpu, cuda or cuda:N[,M..], found '{}'", device);
+}
+
+void Chat::check(Problems& p) const {
+  std::tm day{};
+  if (const char* end = date ? ::strptime(date->c_str(), "%Y-%m-%d", &day) : nullptr;
+      date && (end == nullptr || *end != '\0'))
+    p.field("date", "chat.date: expected a date such as 2026-03-31, found '{}'", *date);
 }
 
 void Sampling::check(Problems& p) const {
@@ -194,6 +203,8 @@ void Cache::check(Problems& p) const {
 
 template Field fields_of(Model&);
 template std::unique_ptr<Value> value_of(std::vector<Adapter>&);
+template std::unique_ptr<Value> value_of(std::optional<std::string>&);
+template std::unique_ptr<Value> value_of(Variables&);
 template Field fields_of(Run&);
 template Field fields_of(ServingRun&);
 template Field fields_of(Sampling&);

@@ -12,6 +12,7 @@
 #include "recipe/gpu_name.h"
 #include "recipe/offload.h"
 #include "recipe/sparse_section.h"
+#include "recipe/variables.h"
 
 // The sections that tools share, spelled the same everywhere. A tool's recipe struct holds those
 // that it reads; any other section in a recipe is an error.
@@ -187,15 +188,27 @@ struct Sampling {
   void check(Problems& p) const;
 };
 
-/// Prompts that are written in the model's chat template.
+/// Chats, which the model's chat template writes.
 struct Chat {
+  std::filesystem::path template_path, tools, documents;
   std::optional<bool> thinking;
+  std::optional<std::string> date;
+  Variables variables;
 
   template <class V>
   void fields(V& v) {
+    v("template", template_path,
+      "Jinja file, or name of one of the model's templates; empty = its default");
     v("thinking", thinking,
       "whether the model reasons before it answers; null = as its chat template has it");
+    v("tools", tools, optional_input(), "JSON array of tools, for chats without their own");
+    v("documents", documents, optional_input(), "JSON array of documents to answer from");
+    v("date", date,
+      "what the template writes as today, YYYY-MM-DD; null = 2024-07-26, and today for --chat "
+      "without a recipe");
+    v("variables", variables, "other variables of the template, by name");
   }
+  void check(Problems& p) const;
 };
 
 struct Output {

@@ -1,234 +1,192 @@
 #include "text/chat_template.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"
 #include "io/quote.h"
-#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 namespace tandem::text {
 namespace {
 
-void check_messages(std::span<const ChatMessage> messages, const std::string& where) {
-  if (messages.empty()) throw input_error(where, "there is no message");
-  for (const ChatMessage& message : messages)
-    if (message.role != "system" && message.role != "user" && message.role != "assistant")
-      throw input_error(where, "unknown role {}, expected system, user or assistant",
-                        io::quote(message.role));
+const jinja::Value* key_of(const jinja::Value& message, std::string_view key) {
+  return message.dict()->named(key);
 }
 
-void check_turns(std::span<const ChatMessage> messages, const std::string& where) {
-  if (messages.empty()) throw input_error(where, "there is no user message");
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const char* expected = i % 2 == 0 ? "user" : "assistant";
-    if (messages[i].role != expected)
-      throw input_error(where, "message {} after the system message has the role {}, expected '{}'",
-                        i + 1, io::quote(messages[i].role), expected)
-          .hint("this template takes one optional system message, then user and assistant in turn");
-  }
+bool has_role(const jinja::Value& message, std::string_view role) {
+  const jinja::Value* found = key_of(message, "role");
+  return found != nullptr && found->string() != nullptr && *found->string() == role;
 }
 
-std::string content_of(const ChatTemplate& form, const ChatMessage& message) {
-  return std::string(form.trims_content ? trim(message.content) : message.content);
+/// Content that is a list of parts.
+const jinja::Sequence* parts_of(const jinja::Value& message) {
+  const jinja::Value* content = key_of(message, "content");
+  return content == nullptr ? nullptr : content->sequence();
 }
 
-/// The system message, if the chat begins with one, which is taken off.
-std::optional<std::string> take_system(std::span<const ChatMessage>& messages) {
-  if (messages.front().role != "system") return std::nullopt;
-  std::string content = messages.front().content;
-  messages = messages.subspan(1);
-  return content;
+/// The message with its only part as plain text.
+jinja::Value with_plain_content(const jinja::Value& message) {
+  const jinja::Value& part = parts_of(message)->items[0];
+  jinja::Dict plain = *message.dict();
+  plain.set("content", part.string() != nullptr ? part : *part.dict()->named("text"));
+  return plain;
 }
 
-void append_answer(RenderedChat& chat, std::string_view answer) {
-  const size_t begin = chat.text.size();
-  chat.text += answer;
-  chat.answers.push_back({begin, chat.text.size()});
+size_t common_length(std::string_view a, std::string_view b) {
+  const auto [end, other] = std::ranges::mismatch(a, b);
+  auto n = static_cast<size_t>(end - a.begin());
+  while (n > 0 && n < a.size() && continues_char(a[n])) --n;
+  return n;
 }
 
-RenderedChat render_llama_2(const ChatTemplate& form, std::span<const ChatMessage> messages,
-                            const std::string& where) {
-  const auto system = take_system(messages);
-  check_turns(messages, where);
-  RenderedChat chat;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    std::string content = messages[i].content;
-    if (i == 0 && system) content = fmt::format("<<SYS>>\n{}\n<</SYS>>\n\n{}", *system, content);
-    const std::string_view trimmed = trim(content);
-    if (i % 2 == 0)
-      chat.text += fmt::format("{}[INST] {} [/INST]", form.bos, trimmed);
-    else
-      append_answer(chat, fmt::format(" {} {}", trimmed, form.eos));
-  }
-  return chat;
-}
-
-std::string llama_3_header(std::string_view role) {
-  return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role);
-}
-
-RenderedChat render_llama_3(const ChatTemplate& form, std::span<const ChatMessage> messages,
-                            const ChatOptions& options) {
-  RenderedChat chat;
-  if (form.begins_with_bos) chat.text = form.bos;
-  if (!form.knowledge_date.empty()) {
-    const std::string system = take_system(messages).value_or("");
-    chat.text += llama_3_header("system");
-    chat.text += fmt::format("Cutting Knowledge Date: {}\nToday Date: {}\n\n{}<|eot_id|>",
-                             form.knowledge_date, options.date.empty() ? form.today : options.date,
-                             trim(system));
-  }
-  for (const ChatMessage& message : messages) {
-    chat.text += llama_3_header(message.role);
-    const std::string content = content_of(form, message) + "<|eot_id|>";
-    if (message.role == "assistant")
-      append_answer(chat, content);
-    else
-      chat.text += content;
-  }
-  if (options.add_generation_prompt || form.always_prompts)
-    chat.text += llama_3_header("assistant");
-  return chat;
-}
-
-/// The text between two places, or to its ends; as Python's split and strip do it.
-std::string_view after_last(std::string_view text, std::string_view mark) {
-  const size_t at = text.rfind(mark);
-  return at == text.npos ? text : text.substr(at + mark.size());
-}
-std::string_view without_leading_breaks(std::string_view text) {
-  return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
-}
-std::string_view without_trailing_breaks(std::string_view text) {
-  return text.substr(0, text.find_last_not_of('\n') + 1);  // npos + 1 is 0
-}
-
-/// An assistant's message with its reasoning taken out of the content.
-ChatMessage split_reasoning(const ChatMessage& message) {
-  constexpr std::string_view kClose = "</think>";
-  const std::string_view content = message.content;
-  const size_t close = content.find(kClose);
-  if (message.reasoning || close == content.npos) return message;
-  const std::string_view thought = without_trailing_breaks(content.substr(0, close));
-  return {.role = message.role,
-          .content = std::string(without_leading_breaks(after_last(content, kClose))),
-          .reasoning = std::string(without_leading_breaks(after_last(thought, "<think>")))};
-}
-
-/// Index of the last question: a user's message that is no answer of a tool. Where there is none,
-/// the last message counts.
-size_t last_question(std::span<const ChatMessage> messages) {
-  for (size_t i = messages.size(); i-- > 0;)
-    if (const ChatMessage& m = messages[i];
-        m.role == "user" &&
-        !(m.content.starts_with("<tool_response>") && m.content.ends_with("</tool_response>")))
-      return i;
-  return messages.size() - 1;
-}
-
-/// What an assistant's turn says: reasoning of answers to earlier questions is left out.
-std::string answer_of(std::span<const ChatMessage> messages, size_t i) {
-  const ChatMessage answer = split_reasoning(messages[i]);
-  const std::string_view thought = answer.reasoning ? *answer.reasoning : std::string_view();
-  const bool shows = i + 1 == messages.size() || !thought.empty();
-  if (i <= last_question(messages) || !shows) return answer.content;
-  return fmt::format("<think>\n{}\n</think>\n\n{}",
-                     without_leading_breaks(without_trailing_breaks(thought)),
-                     without_leading_breaks(answer.content));
-}
-
-/// What follows the opening of the assistant's turn in a prompt.
-std::string_view opening_thought(const ChatTemplate& form, const ChatOptions& options) {
-  if (!form.thinking) return {};
-  const Thinking& t = *form.thinking;
-  return options.thinking.value_or(t.on.has_value()) ? *t.on : *t.off;
-}
-
-void check_thinking(const ChatTemplate& form, const ChatOptions& options) {
-  if (!options.thinking) return;
-  const auto refuse = [](const char* what) {
-    throw recipe_error("chat.thinking", "{}", what).hint("leave chat.thinking out");
-  };
-  if (!form.thinking) refuse("the model's chat template knows no thinking");
-  if (*options.thinking && !form.thinking->on)
-    refuse("the model's chat template has no place for thinking: expected false, found true");
-  if (!*options.thinking && !form.thinking->off)
-    refuse("the model always thinks: expected true, found false");
-}
-
-RenderedChat render_chatml(const ChatTemplate& form, std::span<const ChatMessage> messages,
-                           const ChatOptions& options) {
-  RenderedChat chat;
-  const auto turn = [&](std::string_view role, std::string_view content) {
-    chat.text += fmt::format("<|im_start|>{}\n", role);
-    const std::string ended = fmt::format("{}<|im_end|>", content);
-    if (role == "assistant")
-      append_answer(chat, ended);
-    else
-      chat.text += ended;
-    chat.text += "\n";
-  };
-  if (form.begins_with_bos) chat.text = form.bos;
-  if (form.default_system && messages.front().role != "system")
-    turn("system", *form.default_system);
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const bool reasons = form.thinking && messages[i].role == "assistant";
-    turn(messages[i].role, reasons ? answer_of(messages, i) : content_of(form, messages[i]));
-  }
-  if (options.add_generation_prompt || form.always_prompts)
-    chat.text.append("<|im_start|>assistant\n").append(opening_thought(form, options));
-  return chat;
-}
-
-RenderedChat render_mistral(const ChatTemplate& form, std::span<const ChatMessage> messages,
-                            const std::string& where) {
-  const auto system = take_system(messages);
-  if (system && form.system == ChatTemplate::System::refused)
-    throw input_error(where, "this model's template has no place for a system message")
-        .hint("put its text at the start of the first user message");
-  check_turns(messages, where);
-  const size_t system_at =
-      form.system == ChatTemplate::System::last_user ? messages.size() - 1 : size_t{0};
-  RenderedChat chat;
-  if (form.begins_with_bos) chat.text = form.bos;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (i % 2 == 0) {
-      chat.text +=
-          fmt::format("{}{}{}{}{}", form.user_open, system && i == system_at ? *system : "",
-                      system && i == system_at ? "\n\n" : "", messages[i].content, form.user_close);
-    } else {
-      append_answer(chat, fmt::format("{}{}{}", form.assistant_open, content_of(form, messages[i]),
-                                      form.eos));
-      chat.text += form.assistant_close;
-    }
-  }
-  return chat;
+/// The variable by which templates switch reasoning on and off.
+std::string_view thinking_variable(const jinja::Template& t) {
+  for (const char* name : {"enable_thinking", "thinking"})
+    if (t.reads(name)) return name;
+  throw recipe_error("chat.thinking",
+                     "the chat template reads neither enable_thinking nor thinking: it always or "
+                     "never reasons")
+      .hint("leave chat.thinking out, or set the template's own variable in chat.variables");
 }
 
 }  // namespace
 
-RenderedChat ChatTemplate::render(std::span<const ChatMessage> messages,
-                                  const ChatOptions& options) const {
-  check_messages(messages, options.where);
-  check_thinking(*this, options);
-  RenderedChat chat;
-  switch (family) {
-    case ChatFamily::llama_2:
-      chat = render_llama_2(*this, messages, options.where);
-      break;
-    case ChatFamily::llama_3:
-      chat = render_llama_3(*this, messages, options);
-      break;
-    case ChatFamily::chatml:
-      chat = render_chatml(*this, messages, options);
-      break;
-    case ChatFamily::mistral:
-      chat = render_mistral(*this, messages, options.where);
-      break;
+ChatTemplate::ChatTemplate(std::string_view jinja, const std::string& where, ChatSettings settings,
+                           std::vector<std::pair<std::string, jinja::Value>> tokens,
+                           std::vector<std::string> special)
+    : template_(jinja, where),
+      settings_(std::move(settings)),
+      tools_(settings_.tools.empty() ? jinja::None{} : read_objects(settings_.tools)),
+      documents_(settings_.documents.empty() ? jinja::None{} : read_objects(settings_.documents)),
+      tokens_(std::move(tokens)),
+      special_(std::move(special)) {
+  if (settings_.thinking)
+    settings_.variables.emplace_back(thinking_variable(template_), *settings_.thinking);
+}
+
+jinja::Rendered ChatTemplate::evaluated(const Chat& chat, bool open,
+                                        const std::string& where) const {
+  // Later entries replace earlier ones of the same name, as transformers' keyword arguments do.
+  std::vector<std::pair<std::string, jinja::Value>> variables = tokens_;
+  variables.insert(variables.end(), settings_.variables.begin(), settings_.variables.end());
+  variables.emplace_back("messages", chat.messages);
+  variables.emplace_back("tools", chat.tools.is_none() ? tools_ : chat.tools);
+  variables.emplace_back("documents", chat.documents.is_none() ? documents_ : chat.documents);
+  variables.emplace_back("add_generation_prompt", open);
+  try {
+    return template_.render(variables, settings_.date);
+  } catch (Error& e) {
+    e.add_context("for the chat in " + where);
+    throw;
   }
-  chat.has_bos = !bos.empty() && chat.text.starts_with(bos);
-  return chat;
+}
+
+RenderedChat ChatTemplate::rendered(const Chat& chat, bool open, const std::string& where) const {
+  const bool has_parts = std::ranges::any_of(
+      chat.messages, [](const jinja::Value& m) { return parts_of(m) != nullptr; });
+  const auto result = [&](const Chat& c) {
+    jinja::Rendered r = evaluated(c, open, where);
+    RenderedChat out{std::move(r.text), {}, r.used_date};
+    for (const auto& [begin, end] : r.generations) out.answers.push_back({begin, end});
+    return out;
+  };
+  if (!has_parts) return result(chat);
+  // A template for plain text prints a list of parts as Python does, or fails on it.
+  std::optional<RenderedChat> written;
+  try {
+    written = result(chat);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::input) throw;
+  }
+  if (written && written->text.find("{'type': 'text'") == std::string::npos) return *written;
+  Chat plain = chat;
+  for (jinja::Value& message : plain.messages) {
+    if (parts_of(message) == nullptr) continue;
+    if (parts_of(message)->items.size() != 1)
+      throw input_error(where, "content has {} parts, and the chat template takes plain text",
+                        parts_of(message)->items.size())
+          .hint("write the content as one text");
+    message = with_plain_content(message);
+  }
+  return result(plain);
+}
+
+size_t ChatTemplate::after_special(std::string_view text, size_t from, bool last) const {
+  size_t best = std::string_view::npos, end = std::string_view::npos;
+  for (const std::string& token : special_) {
+    const size_t at = last ? text.rfind(token) : text.find(token, from);
+    if (at == text.npos || at < from) continue;
+    if (best == text.npos || (last ? at > best : at < best)) {
+      best = at;
+      end = at + token.size();
+    }
+  }
+  return end;
+}
+
+TextSpan ChatTemplate::answer(const Chat& chat, size_t i, const std::string& text,
+                              const std::string& where) const {
+  const auto upto = [&](size_t n, bool open) {
+    Chat part = chat;
+    part.messages.resize(n);
+    return evaluated(part, open, where).text;
+  };
+  const std::string prompt = upto(i, true);
+  const size_t begin = common_length(prompt, text);
+  // A prompt may open the answer with reasoning that a finished answer does not have.
+  if (begin < prompt.size() && begin <= common_length(upto(i, false), text))
+    throw input_error(where,
+                      "the chat template writes the turns before message {} in another way "
+                      "than in its prompt, so that the answer cannot be found",
+                      i + 1)
+        .hint("mark answers by {% generation %} in a template of your own: chat.template=FILE");
+  const std::string whole = i + 1 < chat.messages.size() ? upto(i + 1, false) : text;
+  const bool is_prefix = text.starts_with(whole);
+  const std::string_view tail =
+      std::string_view(text).substr(begin, is_prefix ? whole.size() - begin : text.npos);
+  const jinja::Value* content = key_of(chat.messages[i], "content");
+  const bool calls = key_of(chat.messages[i], "tool_calls") != nullptr;
+  size_t from = 0;
+  if (content != nullptr && content->string() != nullptr) {
+    const std::string_view wanted = trim(*content->string());
+    if (const size_t at = tail.find(wanted); at != tail.npos) from = at + wanted.size();
+  }
+  // The turn ends with its control token; what follows belongs to the next.
+  size_t end = after_special(tail, from, calls && is_prefix);
+  if (end == tail.npos) end = trim(tail).data() + trim(tail).size() - tail.data();
+  return {begin, begin + end};
+}
+
+RenderedChat ChatTemplate::sample(const Chat& chat, const std::string& where) const {
+  RenderedChat whole = rendered(chat, false, where);
+  const auto mark = [&](size_t i) {
+    return i < chat.learned.size() ? chat.learned[i] : std::nullopt;
+  };
+  const auto learned = [&](size_t i) { return mark(i).value_or(true); };
+  std::vector<size_t> assistant;
+  for (size_t i = 0; i < chat.messages.size(); ++i)
+    if (has_role(chat.messages[i], "assistant"))
+      assistant.push_back(i);
+    else if (mark(i).value_or(false))
+      throw input_error(where, "message {} is marked to be learned, but its role is not assistant",
+                        i + 1);
+  const std::vector<TextSpan> tagged = std::exchange(whole.answers, {});
+  const bool all = std::ranges::all_of(assistant, learned);
+  if (!tagged.empty() && !all && tagged.size() != assistant.size())
+    throw input_error(where,
+                      "the chat template writes {} generation spans for {} answers, of which some "
+                      "are not to be learned",
+                      tagged.size(), assistant.size());
+  if (!tagged.empty()) {
+    for (size_t k = 0; k < tagged.size(); ++k)
+      if (all || learned(assistant[k])) whole.answers.push_back(tagged[k]);
+    return whole;
+  }
+  for (const size_t i : assistant)
+    if (learned(i)) whole.answers.push_back(answer(chat, i, whole.text, where));
+  return whole;
 }
 
 }  // namespace tandem::text

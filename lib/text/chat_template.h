@@ -2,26 +2,28 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "text/chat.h"
+#include "text/jinja/template.h"
 
 namespace tandem::text {
 
 class Tokenizer;
 
-struct ChatMessage {
-  std::string role;  // system, user or assistant
-  std::string content;
-  std::optional<std::string> reasoning = {};  // of an assistant, where it is not part of content
-};
+/// What strftime_now writes unless a date is set: equal inputs then give equal tokens.
+inline constexpr const char* kChatDate = "2024-07-26";
 
-struct ChatOptions {
-  bool add_generation_prompt = true;  // end with the opening of the assistant's turn
-  std::string date{};              // llama-3.1 and later: "Today Date"; empty: the template's own
+/// How chats are written, apart from the template itself.
+struct ChatSettings {
+  std::filesystem::path choice{};  // a file, or the name of one of the model's; empty: its default
+  std::string date = kChatDate;    // YYYY-MM-DD
   std::optional<bool> thinking{};  // unset: as the template has it by itself
-  std::string where = "chat";      // the messages, as errors name them
+  std::filesystem::path tools{}, documents{};  // JSON files, for chats without their own
+  std::vector<std::pair<std::string, jinja::Value>> variables{};
 };
 
 /// A part of a text, in bytes.
@@ -30,55 +32,54 @@ struct TextSpan {
 };
 
 struct RenderedChat {
-  std::string text;               // whole: nothing is to be put in front of its ids
-  bool has_bos = false;           // the text itself begins with BOS
-  std::vector<TextSpan> answers;  // all that the assistant writes, ends of turns included
+  std::string text;               // whole: its ids need no prefix such as BOS
+  std::vector<TextSpan> answers;  // what training counts, ends of turns included
+  bool has_date = false;          // the template wrote the date
 };
 
-enum class ChatFamily : uint8_t { llama_2, llama_3, chatml, mistral };
+/// Writes chats as transformers' apply_chat_template does: the model's own Jinja template is
+/// evaluated.
+class ChatTemplate {
+ public:
+  /// tokens    bos_token, eos_token and others, by name
+  /// special   the control tokens as text, one of which ends a turn
+  /// errors    kind input: the template does not parse; kind recipe at chat.thinking: the template
+  ///           reads no variable for it
+  ChatTemplate(std::string_view jinja, const std::string& where, ChatSettings settings,
+               std::vector<std::pair<std::string, jinja::Value>> tokens = {},
+               std::vector<std::string> special = {});
 
-/// How a chatml template treats reasoning: that of answers before the last question is left out,
-/// later reasoning stands between <think> and </think> before the answer.
-struct Thinking {
-  // What follows the opening of the assistant's turn in a prompt; absent: it has no such mode.
-  std::optional<std::string> on, off;
+  /// A prompt: it ends with the opening of the assistant's turn.
+  /// where    names the chat in errors
+  /// errors   as jinja::Template::render; kind input: parts of content that the template cannot write
+  RenderedChat prompt(const Chat& chat, const std::string& where) const {
+    return rendered(chat, true, where);
+  }
+
+  /// A chat to learn from, with the answers that it marks as learned: the spans of the template's
+  /// generation tags; without these, each from the end of its prompt to the end of its turn.
+  /// errors   as prompt; kind input: the answers cannot be told from the rest
+  RenderedChat sample(const Chat& chat, const std::string& where) const;
+
+ private:
+  RenderedChat rendered(const Chat& chat, bool open, const std::string& where) const;
+  jinja::Rendered evaluated(const Chat& chat, bool open, const std::string& where) const;
+  TextSpan answer(const Chat& chat, size_t i, const std::string& text,
+                  const std::string& where) const;
+  size_t after_special(std::string_view text, size_t from, bool last) const;
+
+  jinja::Template template_;
+  ChatSettings settings_;
+  jinja::Value tools_, documents_;
+  std::vector<std::pair<std::string, jinja::Value>> tokens_;
+  std::vector<std::string> special_;
 };
 
-/// How a chat is written as one text. No Jinja engine: four families are known, and what varies
-/// within a family is read from the literals of the checkpoint's own template.
-struct ChatTemplate {
-  ChatFamily family = ChatFamily::chatml;
-  std::string bos, eos;                       // as text; empty where the tokenizer has none
-  bool begins_with_bos = false;               // llama-2 repeats it before every user turn
-  bool trims_content = false;                 // white space around each message goes
-  bool always_prompts = false;                // opens the assistant's turn even when not asked to
-  std::optional<std::string> default_system;  // chatml: used when the chat has no system message
-  std::optional<Thinking> thinking;           // chatml: Qwen3
-  std::string knowledge_date, today;          // llama-3.1 and later; empty for none
-  std::string user_open, user_close, assistant_open, assistant_close;  // mistral
-  enum class System : uint8_t {
-    refused,
-    first_user,
-    last_user
-  } system = System::refused;  // mistral
-
-  /// The text that Hugging Face's apply_chat_template makes of the same messages. Where a template
-  /// asks for the clock (llama-3.2), its fixed fallback date is used instead unless `date` is
-  /// given, so that equal inputs give equal tokens.
-  /// errors   kind input at options.where: no message, an unknown role, roles out of turn, a system
-  ///          message where the template has none; kind recipe at chat.thinking: the template
-  ///          cannot do what options.thinking asks for
-  RenderedChat render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
-};
-
-/// Recognises a Jinja template; `where` names its file.
-/// errors   kind input: none of the four families (named in the message), or an unknown variant of
-///          one, including of its reasoning
-ChatTemplate recognise_chat_template(std::string_view jinja, const Tokenizer& tokenizer,
-                                     const std::string& where);
-/// Template of a model folder: chat_template.jinja or tokenizer_config.json.
-/// errors   kind input: the model has none, or as recognise_chat_template
+/// The template of a model folder: chat_template.jinja with additional_chat_templates/, else
+/// `chat_template` of tokenizer_config.json (a text, or several by name), else chat_template.json.
+/// settings.choice names one of several, or a file that is used in their place.
+/// errors   kind input: the model has none; kind recipe at chat.template: it has none of that name
 ChatTemplate load_chat_template(const std::filesystem::path& model_folder,
-                                const Tokenizer& tokenizer);
+                                const Tokenizer& tokenizer, ChatSettings settings = {});
 
 }  // namespace tandem::text

@@ -62,18 +62,6 @@ void read_added_tokens_decoder(TokenizerConfig& config, const Json& object,
   }
 }
 
-/// A string, or a list of named templates of which the one called "default" is meant.
-std::optional<std::string> read_chat_template(const Json& object, const std::string& where) {
-  const auto value = object.find("chat_template");
-  if (value == object.end()) return std::nullopt;
-  if (value->is_string()) return value->get<std::string>();
-  if (value->is_array())
-    for (const Json& named : *value)
-      if (named.is_object() && io::find_string(named, "name", where) == "default")
-        return io::find_string(named, "template", where);
-  return std::nullopt;
-}
-
 std::optional<std::string> read_if_present(const std::filesystem::path& path) {
   constexpr size_t kLimit = size_t{64} << 20;
   return std::filesystem::exists(path) ? std::optional(io::read_regular_file(path, kLimit))
@@ -112,7 +100,6 @@ TokenizerConfig parse_tokenizer_config(std::string_view json, const std::string&
   config.add_bos_token = io::find_bool(object, "add_bos_token", where);
   config.add_prefix_space = io::find_bool(object, "add_prefix_space", where);
   config.legacy = io::find_bool(object, "legacy", where);
-  config.chat_template = read_chat_template(object, where);
   merge_special_names(config, object, where);
   read_added_tokens_decoder(config, object, where);
   return config;
@@ -147,9 +134,6 @@ TokenizerConfig load_tokenizer_config(const std::filesystem::path& model_folder)
     config.model_type =
         io::find_string(parse_object(*json, where), "model_type", where).value_or("");
   }
-  // Newer checkpoints keep the template in a separate file, which then counts.
-  if (const auto jinja = read_if_present(path("chat_template.jinja")))
-    config.chat_template = *jinja;
   return config;
 }
 

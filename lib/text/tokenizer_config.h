@@ -18,7 +18,6 @@ struct TokenizerConfig {
   std::vector<std::string> special_tokens;  // all that are named to be special
   std::optional<bool> add_bos_token, add_prefix_space, legacy;
   std::vector<AddedToken> added;
-  std::optional<std::string> chat_template;  // Jinja source
 };
 
 /// errors   kind input: malformed JSON (with position) or a field of another type
@@ -29,7 +28,7 @@ void merge_special_tokens_map(TokenizerConfig& config, std::string_view json,
 /// Adds the tokens of added_tokens.json ({"content": id}) that are still missing.
 void merge_added_tokens(TokenizerConfig& config, std::string_view json, const std::string& where);
 
-/// Reads whichever of these files, config.json's model_type and chat_template.jinja exist.
+/// Reads whichever of these files and config.json's model_type exist.
 TokenizerConfig load_tokenizer_config(const std::filesystem::path& model_folder);
 
 /// An entry of "added_tokens" or "added_tokens_decoder" but for its id.

@@ -4,6 +4,7 @@
 
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
+#include "decode/chat_settings.h"
 #include "recipe/units.h"
 #include "tools/training/data_report.h"
 #include "tools/training/show_samples.h"
@@ -48,7 +49,7 @@ S2ftTrain::S2ftTrain(cli::Context& cx, const cli::Point<Recipe>& point)
 
 train::TrainingData S2ftTrain::load_data() const {
   const train::SampleEncoder encoder(recipe_.data, files_.tokenizer.get(), files_.folder,
-                                     files_.config.vocab_size);
+                                     files_.config.vocab_size, decode::chat_settings(recipe_.chat));
   std::optional<cli::Progress> line;
   return train::load_training_data(
       recipe_.data, recipe_.train.batches, encoder, static_cast<uint64_t>(recipe_.run.seed),
@@ -67,6 +68,9 @@ void S2ftTrain::warn() const {
   if (const int64_t n = data_.data.counts().doubled; n > 0)
     cx_.warn(fmt::format(
         "{} samples begin with BOS twice: their text has it, and something puts it in front", n));
+  if (const int64_t n = data_.data.counts().answer_cut; n > 0)
+    cx_.warn(fmt::format("{} records are left out: their answers begin beyond train.max_tokens, {}",
+                         n, recipe_.train.batches.max_tokens.value));
   if (const int64_t n = data_.data.counts().truncated; n > 0)
     cx_.warn(fmt::format("{} samples are cut to train.max_tokens, {}", n,
                          recipe_.train.batches.max_tokens.value));

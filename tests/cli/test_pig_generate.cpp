@@ -222,11 +222,8 @@ TEST_SUITE("cli/pig_generate") {
     check("{\"messages\": [{\"role\": \"\\u001b]0;x\\u0007\", \"content\": \"\"}]}",
           "unknown role '?]0;x?', expected system, user or assistant\n");
     check("{\"messages\": []}", "there is no message\n");
-    check("{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"tool_calls\": [1]}]}",
-          "key 'tool_calls' of a message: calls of tools are not supported\n");
-    check(
-        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": 1}]}",
-        "key 'reasoning_content': expected a string, found the number 1\n");
+    check("{\"messages\": [{\"role\": \"user\", \"content\": 1}]}",
+          "key 'content' of a message: expected text or a list of parts, found the number 1\n");
   }
 
   TEST_CASE("chat.thinking asks for a chat, and for a template that knows thinking") {
@@ -235,8 +232,10 @@ TEST_SUITE("cli/pig_generate") {
                 "  hint: add --chat, or give {\"messages\"} with --prompts\n");
     for (const std::string thinking : {"false", "true"})
       check_error({"-p", "Hi", "--chat", "-s", "chat.thinking=" + thinking}, 3,
-                  "chat.thinking: the model's chat template knows no thinking\n"
-                  "  hint: leave chat.thinking out\n");
+                  "chat.thinking: the chat template reads neither enable_thinking nor thinking: it "
+                  "always or never reasons\n"
+                  "  hint: leave chat.thinking out, or set the template's own variable in "
+                  "chat.variables\n");
   }
 
   TEST_CASE("a saved state continues with the same text") {

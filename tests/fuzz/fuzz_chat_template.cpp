@@ -1,14 +1,12 @@
-#include "source_dir.h"
+// Any text is a chat template that writes a chat, or is refused; nothing else, and in bounded time.
 #include "target.h"
 #include "text/chat_template.h"
-#include "text/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tandem;
-  static const auto tokenizer = text::load_tokenizer(test::source_dir() / "recipes/models/tiny-2m");
   return fuzz::run(ErrorKind::input, [&] {
-    const auto chat = text::recognise_chat_template(fuzz::as_text(data, size), *tokenizer, "fuzz");
-    const text::ChatMessage messages[] = {{"user", "Hi"}, {"assistant", "Yes?"}, {"user", "Bye"}};
-    tokenizer->encode(chat.render(messages).text, {.add_bos = false});
+    const text::ChatTemplate t(fuzz::as_text(data, size), "fuzz", {}, {{"bos_token", "<s>"}},
+                               {"</s>"});
+    t.sample({{"user", "Hi"}, {"assistant", "Yes?"}, {"user", "Bye"}, {"assistant", "No"}}, "fuzz");
   });
 }

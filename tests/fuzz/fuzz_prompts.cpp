@@ -15,8 +15,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (text.starts_with("["))
       decode::parse_ids(text, model.config.vocab_size, "fuzz");
     else
-      io::for_each_jsonl(text, "fuzz", [](const io::Json& line, const std::string& where) {
-        decode::parse_prompt(line, model, where);
-      });
+      io::for_each_ordered_jsonl(text, "fuzz",
+                                 [](const io::OrderedJson& line, const std::string& where) {
+                                   decode::parse_prompt(line, model, where);
+                                 });
   });
 }

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
     train::DataSettings settings;
     settings.template_name = train::TemplateName::own;
     settings.own = {.prompt = text, .prompt_with_input = "", .answer = "{output}{eos}"};
-    const train::RecordWriter writer(settings, *tokenizer, {});
+    const train::RecordWriter writer(settings, *tokenizer, {}, {});
     const text::RenderedChat written =
         writer.write({train::Instruction{"{input}", "", "{instruction}"}, "fuzz"});
     if (written.answers.size() != 1 || written.answers[0].end != written.text.size() ||

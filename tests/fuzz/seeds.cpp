@@ -221,12 +221,14 @@ Seeds sentencepiece() {
 Seeds tokenizer_config() { return {io::read_file(kModels / "tiny-2m/tokenizer_config.json")}; }
 
 Seeds chat_template() {
-  const auto config = text::load_tokenizer_config(kModels / "tiny-2m");
-  return {
-      config.chat_template.value(),
-      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content']"
-      " + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
-      "{{ '<|im_start|>assistant\n' }}{% endif %}"};
+  Seeds seeds;
+  const auto golden = test::source_dir() / "tests/data/golden/chat";
+  for (const auto& t :
+       io::parse_json(io::read_file(golden / "chat_templates.json"), "")["templates"])
+    seeds.push_back(t["template"]);
+  for (const auto& c : io::parse_json(io::read_file(golden / "jinja.json"), "")["cases"])
+    seeds.push_back(c["template"]);
+  return seeds;
 }
 
 /// A prefill of three tokens, as save_state writes it.

@@ -1,193 +1,300 @@
+#include "text/chat_template.h"
+
 #include <doctest/doctest.h>
 
-#include "text/chat_template.h"
+#include "io/file.h"
+#include "io/json.h"
 #include "text/support.h"
 
 using namespace tandem;
 using namespace tandem::text;
 using test::error_of;
 using test::json;
+using Texts = std::vector<std::string>;
 
 namespace {
 
-std::unique_ptr<Tokenizer> with_bos_eos() {
-  json file =
-      test::byte_level_json({}, {test::added_token("<s>", true), test::added_token("</s>", true)});
-  const test::TemporaryFolder folder;
-  folder.write("tokenizer.json", file.dump());
-  folder.write("tokenizer_config.json",
-               R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>"})");
-  return load_tokenizer(folder.path());
+const std::string kModel = test::source_path("recipes/models/tiny-2m");
+
+io::OrderedJson golden(const char* file) {
+  const std::string path = test::source_path("tests/data/golden/chat/") + file;
+  return io::parse_ordered_json(io::read_file(path), path);
 }
 
-std::string rendered(std::string_view jinja, const std::vector<ChatMessage>& messages,
-                     const ChatOptions& options = {}) {
-  const auto t = with_bos_eos();
-  return recognise_chat_template(jinja, *t, "template").render(messages, options).text;
+ChatTemplate made(std::string_view jinja, ChatSettings settings = {}) {
+  return {jinja,
+          "t",
+          std::move(settings),
+          {{"bos_token", "<s>"}, {"eos_token", "</s>"}},
+          {"<s>", "</s>", "<|im_start|>", "<|im_end|>"}};
 }
 
-// Short templates in the manner of each family; what matters to us is the literals.
-const char* const kLlama3 =
-    "{% for m in messages %}{% set content = '<|start_header_id|>' + m['role'] + "
-    "'<|end_header_id|>\\n\\n' + m['content'] | trim + '<|eot_id|>' %}{% if loop.first %}"
-    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% "
-    "endif %}";
-const char* const kLlama31 =
-    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = \"26 Jul 2024\" %}"
-    "{%- endif %}{{- \"Cutting Knowledge Date: December 2023\\n\" }}"
-    "{{- '<|start_header_id|>' + '<|eot_id|>' + message['content'] | trim }}{% if "
-    "add_generation_prompt %}";
-const char* const kQwen =
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\\nYou are kind. Don\\'t lie.<|im_end|>\\n' }}{% endif %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+/// What training learns of a chat.
+Texts answers(const ChatTemplate& t, const Chat& chat) {
+  const RenderedChat sample = t.sample(chat, "chat");
+  Texts texts;
+  for (const TextSpan& span : sample.answers)
+    texts.push_back(sample.text.substr(span.begin, span.end - span.begin));
+  return texts;
+}
+
+Chat parsed(const std::string& text) { return parse_chat(io::parse_ordered_json(text, "c"), "c"); }
+
 const char* const kChatml =
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] "
-    "+ "
-    "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' "
-    "}}";
-const char* const kLlama2 =
-    "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{{ '<<SYS>>\\n' + system_message }}";
-const char* const kMistral1 =
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
-    "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}"
-    "{{ message['content'] + eos_token + ' ' }}{% endif %}{% endfor %}";
-const char* const kMistral3 =
-    "{{- bos_token }}{%- if loop.last and system_message is defined %}"
-    "{{- \"[INST] \" + system_message + \"\\n\\n\" + message[\"content\"] + \"[/INST]\" }}"
-    "{{- \" \" + message[\"content\"]|trim + eos_token}}";
-
-const std::vector<ChatMessage> kTurns = {{"user", " Hi "}, {"assistant", " Yes "}, {"user", "Bye"}};
-const std::vector<ChatMessage> kWithSystem = {
-    {"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Yes"}, {"user", "Bye"}};
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+const char* const kAlwaysPrompts =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{% endfor %}{{ '<|im_start|>assistant\\n' }}";
+const char* const kMistral =
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}"
+    "{{ '[INST] ' + m.content + ' [/INST]' }}{% else %}{{ ' ' + m.content | trim + eos_token }}"
+    "{% endif %}{% endfor %}";
+const char* const kPlain =
+    "{% for m in messages %}{{ '### ' + m.role + ':\\n' + m.content + '\\n\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### assistant:\\n' }}{% endif %}";
+const char* const kThinks =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content and loop.last %}<think>\n{{ m.reasoning_content }}\n</think>\n\n"
+    "{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
+    "{% endif %}{% endif %}";
+const Chat kTurns = {{"user", "Hi"}, {"assistant", "Yes"}, {"user", "Bye"}, {"assistant", ""}};
 
 }  // namespace
 
 TEST_SUITE("text/chat_template") {
-  TEST_CASE("llama-3") {
-    const std::string text =
-        "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\nYes<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>";
-    CHECK(rendered(kLlama3, kTurns, {.add_generation_prompt = false}) == text);
-    CHECK(rendered(kLlama3, kTurns) == text + "<|start_header_id|>assistant<|end_header_id|>\n\n");
-  }
-
-  TEST_CASE("llama-3.1 always has a system part with dates") {
-    const std::string head =
-        "<s><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-        "Today Date: ";
-    const std::string question =
-        "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>";
-    const ChatOptions plain{.add_generation_prompt = false};
-    CHECK(rendered(kLlama31, {{"user", "Hi"}}, plain) == head + "26 Jul 2024\n\n" + question);
-    CHECK(rendered(kLlama31, {{"system", "S"}, {"user", "Hi"}}, plain) ==
-          head + "26 Jul 2024\n\nS" + question);
-    CHECK(rendered(kLlama31, {{"user", "Hi"}},
-                   {.add_generation_prompt = false, .date = "1 Jan 2030"}) ==
-          head + "1 Jan 2030\n\n" + question);
-  }
-
-  TEST_CASE("chatml, with and without a default system message") {
-    const std::string text =
-        "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n Yes <|im_end|>\n"
-        "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n";
-    CHECK(rendered(kChatml, kTurns) == text);
-    CHECK(rendered(kQwen, kTurns) ==
-          "<|im_start|>system\nYou are kind. Don't lie.<|im_end|>\n" + text);
-    CHECK(rendered(kQwen, {{"system", "S"}, {"user", "Hi"}}, {.add_generation_prompt = false}) ==
-          "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n");
-    const auto t = with_bos_eos();
-    CHECK_FALSE(recognise_chat_template(kQwen, *t, "t").render(kTurns).has_bos);
-  }
-
-  TEST_CASE("llama-2") {
-    CHECK(rendered(kLlama2, kTurns) == "<s>[INST] Hi [/INST] Yes </s><s>[INST] Bye [/INST]");
-    CHECK(rendered(kLlama2, kWithSystem) ==
-          "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Yes </s><s>[INST] Bye [/INST]");
-  }
-
-  TEST_CASE("mistral in two variants") {
-    CHECK(rendered(kMistral1, kTurns) == "<s>[INST]  Hi  [/INST] Yes </s> [INST] Bye [/INST]");
-    CHECK(rendered(kMistral3, kTurns) == "<s>[INST]  Hi [/INST] Yes</s>[INST] Bye[/INST]");
-    CHECK(rendered(kMistral3, kWithSystem) ==
-          "<s>[INST] Hi[/INST] Yes</s>[INST] Be brief.\n\nBye[/INST]");
-    const Error error = error_of([] { rendered(kMistral1, kWithSystem); });
-    CHECK(error.kind() == ErrorKind::input);
-    CHECK(error.hint_text().find("first user message") != std::string::npos);
-  }
-
-  TEST_CASE("answers: all that the assistant writes, up to the end of its turn") {
-    const auto answers = [](std::string_view jinja) {
-      const auto t = with_bos_eos();
-      const std::vector<ChatMessage> chat = {
-          {"user", "Hi"}, {"assistant", "Yes"}, {"user", "Bye"}, {"assistant", ""}};
-      const RenderedChat rendered = recognise_chat_template(jinja, *t, "template")
-                                        .render(chat, {.add_generation_prompt = false});
-      std::vector<std::string> texts;
-      for (const TextSpan& span : rendered.answers)
-        texts.push_back(rendered.text.substr(span.begin, span.end - span.begin));
-      return texts;
+  TEST_CASE("ids of transformers: templates of four families, of many, of the embedded models") {
+    const auto tokenizer = load_tokenizer(kModel);
+    const auto check = [&](const std::string& jinja, const Chat& chat, const io::OrderedJson& ids,
+                           const std::string& bos, const std::string& eos) {
+      const ChatTemplate t(jinja, "t", {}, {{"bos_token", bos}, {"eos_token", eos}});
+      if (ids == "raises") {
+        CHECK_THROWS_AS(t.prompt(chat, "c"), Error);
+        return;
+      }
+      CHECK(tokenizer->encode(t.prompt(chat, "c").text, {.add_bos = false}) ==
+            ids.get<std::vector<int32_t>>());
     };
-    using Texts = std::vector<std::string>;
-    CHECK(answers(kLlama3) == Texts{"Yes<|eot_id|>", "<|eot_id|>"});
-    CHECK(answers(kChatml) == Texts{"Yes<|im_end|>", "<|im_end|>"});
-    CHECK(answers(kQwen) == Texts{"Yes<|im_end|>", "<|im_end|>"});
-    CHECK(answers(kLlama2) == Texts{" Yes </s>", "  </s>"});
-    CHECK(answers(kMistral1) == Texts{"Yes</s>", "</s>"});
-    CHECK(answers(kMistral3) == Texts{" Yes</s>", " </s>"});
-  }
-
-  TEST_CASE("ids: control tokens are parsed, BOS is not doubled") {
-    const auto t = with_bos_eos();
-    const RenderedChat chat = recognise_chat_template(kLlama2, *t, "t").render({{{"user", "a"}}});
-    CHECK(chat.has_bos);
-    const auto ids = t->encode(chat.text, {.add_bos = false});
-    CHECK(ids[0] == t->bos_id());
-    CHECK(ids[1] == '[');
-  }
-
-  TEST_CASE("what cannot be rendered is refused with a remedy") {
-    for (const char* jinja :
-         {"{{ messages }}", "", "[INST] but no literals", "<|im_start|><|im_end|><think>",
-          "<|start_header_id|><|eot_id|>"
-          "Cutting Knowledge Date: unknown"}) {
-      const Error error = error_of([&] { rendered(jinja, kTurns); });
-      CHECK(error.kind() == ErrorKind::input);
-      for (const char* part :
-           {"llama-2", "llama-3", "chatml", "mistral", "--prompt", "--prompt-ids"})
-        CHECK(error.hint_text().find(part) != std::string::npos);
+    const io::OrderedJson families = golden("four_families.json");
+    REQUIRE(families["templates"].size() == 23);
+    for (const auto& [name, c] : families["templates"].items())
+      for (const auto& [label, messages] : families["messages"].items()) {
+        INFO(name << ", " << label);
+        check(c["template"], parse_chat({{"messages", messages}}, "c"), c["ids"][label],
+              "<|begin_of_text|>", "<|end_of_text|>");
+      }
+    const io::OrderedJson all = golden("chat_templates.json");
+    size_t n = 0;
+    for (const io::OrderedJson& t : all["templates"])
+      for (const io::OrderedJson& c : t["cases"]) {
+        if (!c.contains("ids") || !c.value("add_generation_prompt", false) ||
+            c.value("tools", false) || c.value("documents", false) ||
+            !c.value("variables", io::OrderedJson::object()).empty())
+          continue;
+        INFO(t["name"].get<std::string>() << ", " << c["chat"].get<std::string>());
+        const auto token = [&](const char* key) {
+          return t.contains(key) && t[key].is_string() ? t[key].get<std::string>() : "";
+        };
+        check(t["template"],
+              parse_chat({{"messages", all["chats"][c["chat"].get<std::string>()]}}, "c"), c["ids"],
+              token("bos_token"), token("eos_token"));
+        ++n;
+      }
+    CHECK(n > 40);
+    const ChatTemplate own = load_chat_template(kModel, *tokenizer);
+    const std::string path = test::source_path("tests/data/golden/tiny/chat.json");
+    for (const io::OrderedJson& c : io::parse_ordered_json(io::read_file(path), path)) {
+      const Chat chat = parse_chat({{"messages", c["messages"]}}, "c");
+      CHECK((c["add_generation_prompt"] == true ? own.prompt(chat, "c") : own.sample(chat, "c"))
+                .text == c["text"].get<std::string>());
     }
-    CHECK(error_of([] { rendered(kChatml, {}); }).kind() == ErrorKind::input);
-    CHECK(error_of([] { rendered(kChatml, {{"tool", "x"}}); }).kind() == ErrorKind::input);
-    CHECK(error_of([] { rendered(kLlama2, {{"assistant", "x"}}); }).kind() == ErrorKind::input);
-    CHECK(error_of([] { rendered(kLlama2, {{"system", "x"}}); }).kind() == ErrorKind::input);
-    // Roles come from files: what they do to a terminal is not passed on.
-    const ChatOptions at{.where = "p.jsonl:3"};
-    CHECK(std::string(error_of([&] {
-                        rendered(kChatml, {{"\x1b[2J", "x"}}, at);
-                      }).what()) ==
-          "p.jsonl:3: unknown role '?[2J', expected system, user or assistant");
-    CHECK(
-        std::string(error_of([&] {
-                      rendered(kLlama2, {{"assistant", "x"}}, at);
-                    }).what())
-            .starts_with("p.jsonl:3: message 1 after the system message has the role 'assistant'"));
   }
 
-  TEST_CASE("where the template is found") {
+  TEST_CASE("answers to learn: from the end of the prompt to the end of the turn") {
+    CHECK(answers(made(kChatml), kTurns) == Texts{"Yes<|im_end|>", "<|im_end|>"});
+    CHECK(answers(made(kAlwaysPrompts), kTurns) == Texts{"Yes<|im_end|>", "<|im_end|>"});
+    CHECK(answers(made(kMistral), kTurns) == Texts{" Yes</s>", " </s>"});
+    CHECK(answers(made(kPlain), {{"user", "Hi"}, {"assistant", "Yes\nNo"}}) == Texts{"Yes\nNo"});
+    CHECK(answers(made(kChatml), {{"user", "Hi"}}).empty());
+    // An answer may quote the control token of its own end.
+    CHECK(answers(made(kChatml), {{"user", "a"}, {"assistant", "<|im_end|> ends"}}) ==
+          Texts{"<|im_end|> ends<|im_end|>"});
+    const Chat reasons = parsed(
+        R"({"messages": [{"role": "user", "content": "1+1"},
+            {"role": "assistant", "reasoning_content": "one and one", "content": "2"},
+            {"role": "user", "content": "2+2"},
+            {"role": "assistant", "reasoning_content": "two and two", "content": "4"}]})");
+    const Texts expected = {"2<|im_end|>", "<think>\ntwo and two\n</think>\n\n4<|im_end|>"};
+    CHECK(answers(made(kThinks), reasons) == expected);
+    CHECK(answers(made(kThinks, {.thinking = false}), {{"user", "Hi"}, {"assistant", "Yes"}}) ==
+          Texts{"Yes<|im_end|>"});
+    // Turns that change once an answer follows cannot be told from it.
+    const Error lost = error_of([] {
+      answers(made("{% for m in messages %}{{ messages | length }}{{ m.content }}{% endfor %}"),
+              {{"user", "a"}, {"assistant", "b"}});
+    });
+    CHECK(lost.message().find("the answer cannot be found") != std::string::npos);
+    CHECK(lost.hint_text().find("{% generation %}") != std::string::npos);
+  }
+
+  TEST_CASE("generation tags say what is learned") {
+    const ChatTemplate t = made(
+        "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}!"
+        "{% endgeneration %}{% else %}U:{{ m.content }}{% endif %}{% endfor %}");
+    CHECK(answers(t, kTurns) == Texts{"Yes!", "!"});
+    Chat marked = kTurns;
+    marked.learned[1] = false;
+    CHECK(answers(t, marked) == Texts{"!"});
+  }
+
+  TEST_CASE("turns that are marked not to be learned are not") {
+    const char* const keys[] = {"\"weight\": 0", "\"train\": false", "\"trainable\": false",
+                                "\"weight\": 0.0"};
+    for (const std::string key : keys)
+      CHECK(answers(made(kChatml), parsed(R"({"messages": [{"role": "user", "content": "Hi"},
+                    {"role": "assistant", "content": "bad", )" +
+                                          key + R"(},
+                    {"role": "user", "content": "again"},
+                    {"role": "assistant", "content": "good", "weight": 1, "train": true}]})")) ==
+            Texts{"good<|im_end|>"});
+    const auto refused = [](const char* message) {
+      return error_of([&] {
+               answers(made(kChatml), parsed(std::string("{\"messages\": [") + message + "]}"));
+             })
+          .message();
+    };
+    CHECK(refused(R"({"role": "assistant", "content": "a", "weight": 0.5})") ==
+          "key 'weight' of a message: expected 0 or 1, found the number 0.5");
+    CHECK(refused(R"({"role": "assistant", "content": "a", "train": "no"})") ==
+          "key 'train' of a message: expected true or false, found the string 'no'");
+    CHECK(refused(R"({"role": "user", "content": "a", "train": true})") ==
+          "message 1 is marked to be learned, but its role is not assistant");
+  }
+
+  TEST_CASE("content as parts: as the template takes it, else one part as plain text") {
+    const auto prompt = [](const char* jinja, const char* content) {
+      return made(jinja)
+          .prompt(parsed(std::string(R"({"messages": [{"role": "user", "content": )") + content +
+                         "}]}"),
+                  "c")
+          .text;
+    };
+    const char* const kParts =
+        "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}";
+    const char* const kTwo = R"([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])";
+    const char* const kOne = R"([{"type": "text", "text": "Hi"}])";
+    CHECK(prompt(kParts, kTwo) == "<a><b>");
+    CHECK(prompt(kChatml, kOne) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    CHECK(prompt("{{ messages[0]['content'] }}", kOne) == "Hi");
+    CHECK(error_of([&] { prompt(kChatml, kTwo); }).message() ==
+          "content has 2 parts, and the chat template takes plain text");
+    CHECK(error_of([&] { prompt(kParts, R"([{"type": "image"}])"); }).message() ==
+          "a content part of type 'image' is not supported");
+    CHECK(error_of([&] { prompt(kParts, "7"); }).message() ==
+          "key 'content' of a message: expected text or a list of parts, found the number 7");
+  }
+
+  TEST_CASE("thinking, date and other variables") {
+    const Chat hi = {{"user", "Hi"}};
+    CHECK(made(kThinks, {.thinking = false}).prompt(hi, "c").text.ends_with("</think>\n\n"));
+    CHECK(made(kThinks, {.thinking = true}).prompt(hi, "c").text.ends_with("assistant\n"));
+    CHECK(made("{{ thinking }}", {.thinking = true}).prompt(hi, "c").text == "True");
+    const Error none = error_of([] { made(kChatml, {.thinking = false}); });
+    CHECK(none.kind() == ErrorKind::recipe);
+    CHECK(none.where() == "chat.thinking");
+    const char* const kDated = "{{ strftime_now('%d %b %Y, %A %H:%M') }}";
+    CHECK(made(kDated).prompt(hi, "c").text == "26 Jul 2024, Friday 00:00");
+    CHECK(made(kDated, {.date = "2026-02-01"}).prompt(hi, "c").text == "01 Feb 2026, Sunday 00:00");
+    CHECK(made(kDated).prompt(hi, "c").has_date);
+    CHECK_FALSE(made(kChatml).prompt(hi, "c").has_date);
+    CHECK(made("{{ effort }}{{ bos_token }}",
+               {.variables = {{"effort", "high"}, {"bos_token", "<b>"}}})
+              .prompt(hi, "c")
+              .text == "high<b>");
+  }
+
+  TEST_CASE("tools and documents come with the chat, else from their files") {
     const test::TemporaryFolder folder;
-    const auto t = with_bos_eos();
-    const Error error = error_of([&] { load_chat_template(folder.path(), *t); });
-    CHECK(std::string(error.what()).find("no chat template") != std::string::npos);
-    const json named = {{"chat_template",
-                         {{{"name", "tool_use"}, {"template", "x"}},
-                          {{"name", "default"}, {"template", kLlama2}}}}};
-    folder.write("tokenizer_config.json", named.dump());
-    CHECK(load_chat_template(folder.path(), *t).family == ChatFamily::llama_2);
-    folder.write("chat_template.jinja", kChatml);  // counts before the other
-    CHECK(load_chat_template(folder.path(), *t).family == ChatFamily::chatml);
+    folder.write("tools.json", R"([{"name": "tide", "args": {"b": 1, "a": 2}}])");
+    const ChatSettings settings{.tools = folder.path() / "tools.json"};
+    const char* const kTools = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}";
+    CHECK(made(kTools, settings).prompt({{"user", "Hi"}}, "c").text ==
+          R"({"name": "tide", "args": {"b": 1, "a": 2}})");
+    const Chat own = parsed(R"({"messages": [{"role": "user", "content": "Hi"}],
+                                "tools": [{"z": 1, "name": "wind"}], "documents": [{"text": "d"}]})");
+    CHECK(made(kTools, settings).prompt(own, "c").text == R"({"z": 1, "name": "wind"})");
+    CHECK(made("{{ documents[0].text }}").prompt(own, "c").text == "d");
+    folder.write("bad.json", "{}");
+    CHECK(error_of([&] { made(kTools, {.tools = folder.path() / "bad.json"}); }).message() ==
+          "expected a JSON array of objects, found an object");
+  }
+
+  TEST_CASE("messages: null keys are absent, reasoning has several names") {
+    const Chat chat = parsed(
+        R"({"messages": [{"role": "assistant", "content": null, "reasoning": "r", "x": null}]})");
+    const char* const kKeys = "{% for m in messages %}{{ m | tojson }}{% endfor %}";
+    CHECK(made(kKeys).prompt(chat, "c").text ==
+          R"({"thinking": "r", "role": "assistant", "reasoning": "r", "reasoning_content": "r"})");
+    const auto message = [](const char* text) { return error_of([&] { parsed(text); }).message(); };
+    CHECK(message(R"({"messages": {"role": "user"}})") ==
+          "key 'messages': expected a list of messages, found an object");
+    CHECK(message(R"({"messages": []})") == "key 'messages': the list is empty");
+    CHECK(message(R"({"messages": ["Hi"]})") == "expected a message, found the string 'Hi'");
+    CHECK(message(R"({"messages": [{"content": "Hi"}]})") == "a message without key 'role'");
+    CHECK(message(R"({"messages": [{"role": 1}]})") ==
+          "key 'role' of a message: expected text, found the number 1");
+  }
+
+  TEST_CASE("where templates are found, and how one of several is chosen") {
+    const auto tokenizer = load_tokenizer(kModel);
+    const test::TemporaryFolder folder;
+    const auto text = [&](ChatSettings settings = {}) {
+      return load_chat_template(folder.path(), *tokenizer, std::move(settings))
+          .prompt({{"user", "Hi"}}, "c")
+          .text;
+    };
+    const Error none = error_of([&] { text(); });
+    CHECK(none.message().find("has no chat template") != std::string::npos);
+    CHECK(none.hint_text().find("chat.template=FILE") != std::string::npos);
+    folder.write("chat_template.json", R"({"chat_template": "of a processor"})");
+    CHECK(text() == "of a processor");
+    const auto config = [&](const json& chat_template) {
+      folder.write(
+          "tokenizer_config.json",
+          json{{"chat_template", chat_template}, {"bos_token", {{"content", "<s>"}}}}.dump());
+    };
+    config("one {{ bos_token }}");
+    CHECK(text() == "one <s>");
+    config(json{{"default", "a"}, {"tool_use", "b"}});
+    CHECK(text() == "a");
+    CHECK(text({.choice = "tool_use"}) == "b");
+    config(json::array({{{"name", "default"}, {"template", "c"}},
+                        {{"name", "rag"}, {"template", "d"}},
+                        {{"name", "tool_use"}, {"template", "e"}}}));
+    CHECK(text() == "c");
+    CHECK(text({.choice = "rag"}) == "d");
+    folder.write("tools.json", "[{}]");
+    CHECK(text({.tools = folder.path() / "tools.json"}) == "e");
+    const Error unknown = error_of([&] { text({.choice = "rga"}); });
+    CHECK(unknown.where() == "chat.template");
+    CHECK(unknown.hint_text() == "the model has: default, rag, tool_use");
+    config(json{{"rag", "d"}});
+    CHECK(error_of([&] { text(); }).message().find("one must be chosen") != std::string::npos);
+    config(7);
+    CHECK(error_of([&] { text(); }).message().find("found the number 7") != std::string::npos);
+    // transformers reads a template file as it is: line breaks become \n, a mark stays.
+    folder.write("chat_template.jinja",
+                 "\xEF\xBB\xBF"
+                 "f\r\n{{ 'x' }}\r\ng\r\n");
+    CHECK(text() ==
+          "\xEF\xBB\xBF"
+          "f\nx\ng");
+    std::filesystem::create_directory(folder.path() / "additional_chat_templates");
+    folder.write("additional_chat_templates/rag.jinja", "h");
+    CHECK(text({.choice = "rag"}) == "h");
+    folder.write("own.jinja", "own");
+    CHECK(text({.choice = folder.path() / "own.jinja"}) == "own");
   }
 }

@@ -79,10 +79,8 @@ TEST_SUITE("text/shared_data") {
       CHECK(t->encode(text) == c["ids_with_bos"].get<Ids>());
       CHECK(t->decode(ids) == c["decoded"].get<std::string>());
     }
-    std::vector<ChatMessage> messages;
-    for (const json& m : golden["chat_template"]["messages"])
-      messages.push_back({m["role"], m["content"]});
-    CHECK(load_chat_template(folder, *t).render(messages).text ==
+    const Chat chat = parse_chat({{"messages", golden["chat_template"]["messages"]}}, "chat");
+    CHECK(load_chat_template(folder, *t).prompt(chat, "chat").text ==
           golden["chat_template"]["text"].get<std::string>());
   }
 

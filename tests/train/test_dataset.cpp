@@ -75,7 +75,8 @@ TEST_SUITE("train/dataset") {
     CHECK(cut[1].ids.size() == size_t(limit));
     CHECK(std::ranges::equal(cut[1].ids, all[1].ids.first(size_t(limit))));
     CHECK(cut.counts().truncated == 1);
-    CHECK(cut.counts().unsupervised == 1);
+    CHECK(cut.counts().unsupervised == 0);
+    CHECK(cut.counts().answer_cut == 1);
     CHECK(cut.counts().endless == 0);  // it was cut, not written without an end
     CHECK(cut.longest_rows() == limit - 1);
 
@@ -149,8 +150,11 @@ TEST_SUITE("train/dataset") {
 
   TEST_CASE("chats: a prompt in the middle is not supervised, the tail is not read") {
     const Chat chat = {{"user", "Hi"}, {"assistant", "Yes"}, {"user", "Bye"}, {"assistant", "No"}};
-    Chat longer = chat;
-    longer.push_back({"user", "Are you still there?"});
+    const Chat longer = {{"user", "Hi"},
+                         {"assistant", "Yes"},
+                         {"user", "Bye"},
+                         {"assistant", "No"},
+                         {"user", "Are you still there?"}};
     const Dataset data = encoded({{chat, "r"}, {longer, "r"}});
     REQUIRE(data.size() == 2);
     CHECK(data[0].supervised.size() == 2);

@@ -14,7 +14,7 @@ namespace {
 /// The text of a record, its answers in double brackets.
 std::string marked(const Record& record, const DataSettings& settings,
                    const std::filesystem::path& folder = test::tiny_folder()) {
-  const RecordWriter writer(settings, test::tiny_tokenizer(), folder);
+  const RecordWriter writer(settings, test::tiny_tokenizer(), folder, {});
   const text::RenderedChat written = writer.write(record);
   std::string text;
   size_t at = 0;
@@ -62,7 +62,7 @@ TEST_SUITE("train/prompt_template") {
 
   TEST_CASE("a prompt is what stands before the answer") {
     const auto check = [](const Record& record, const DataSettings& settings) {
-      const RecordWriter writer(settings, test::tiny_tokenizer(), test::tiny_folder());
+      const RecordWriter writer(settings, test::tiny_tokenizer(), test::tiny_folder(), {});
       const auto written = writer.write(record);
       REQUIRE(written.answers.size() == 1);
       const auto& asked = std::get<Instruction>(record.content);
@@ -107,7 +107,7 @@ TEST_SUITE("train/prompt_template") {
           "'{intput}' stands for nothing; there are {instruction}, {input}, {output}, {eos}");
   }
 
-  TEST_CASE("chats: every answer is learned, by the model's template or Llama 3's") {
+  TEST_CASE("chats: the model's template writes them, and every answer is learned") {
     const std::string expected =
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
         "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
@@ -115,8 +115,6 @@ TEST_SUITE("train/prompt_template") {
         "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n[[No<|eot_id|>]]";
     CHECK(marked({kChat, "r"}, {}) == expected);
-    const TemporaryFolder none;  // a model without a template
-    CHECK(marked({kChat, "r"}, {}, none.path()) == expected);
     CHECK(marked(instruction("Add.", "3", "1 2"), with(TemplateName::chat)) ==
           "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nAdd.\n\n1 2<|eot_id|>"
           "<|start_header_id|>assistant<|end_header_id|>\n\n[[3<|eot_id|>]]");
@@ -125,14 +123,15 @@ TEST_SUITE("train/prompt_template") {
   }
 
   TEST_CASE("a chat that cannot be written") {
-    CHECK(test::input_error_text([] {
-            marked({Chat{{"tool", "x"}}, "d.json:7"}, {});
-          }) == "d.json:7: unknown role 'tool', expected system, user or assistant");
     const TemporaryFolder folder;
-    folder.write("chat_template.jinja", "{{ unknown }}");
-    CHECK(test::input_error_text([&] {
-            marked({kChat, "d.json:7"}, {}, folder.path());
-          }) == "d.json:7: a chat, but the chat template is of no known family");
+    const auto error = [&] {
+      return test::input_error_text([&] { marked({kChat, "d.json:7"}, {}, folder.path()); });
+    };
+    CHECK(error().ends_with("(for the chat in d.json:7)"));
+    CHECK(error().find("the model has no chat template") != std::string::npos);
+    folder.write("chat_template.jinja", "{{ messages.no.such }}");
+    CHECK(error().find("chat_template.jinja:1:") != std::string::npos);
+    CHECK(error().find("'list object' has no attribute 'no'") != std::string::npos);
     CHECK(marked(instruction("Add 1.", "2"), with(TemplateName::plain), folder.path()) ==
           "Add 1.\n[[2" + kEnd + "]]");  // which needs none
   }

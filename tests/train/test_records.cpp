@@ -15,6 +15,8 @@ std::vector<Record> parse(std::string_view bytes, RecordForm form = RecordForm::
   return parse_records(bytes, form, "d.json");
 }
 
+Record first_record(const std::string& bytes) { return parse(bytes).front(); }
+
 const Instruction& first(const std::vector<Record>& records) {
   return std::get<Instruction>(records.front().content);
 }
@@ -55,8 +57,8 @@ TEST_SUITE("train/records") {
     const auto chats = parse(
         R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
     const auto& chat = std::get<Chat>(chats.front().content);
-    REQUIRE(chat.size() == 2);
-    CHECK(chat[1].role == "assistant");
+    REQUIRE(chat.messages.size() == 2);
+    CHECK(*chat.messages[1].dict()->named("role")->string() == "assistant");
     const auto texts = parse("{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
     REQUIRE(texts.size() == 2);
     CHECK(std::get<Document>(texts[1].content).text == "two");
@@ -112,10 +114,11 @@ TEST_SUITE("train/records") {
     const auto unknown = [] { parse("\n{\"id\": 3, \"equation\": \"x=1\"}"); };
     CHECK(input_error_text(unknown) ==
           "d.json:2: no record of a known form: found the keys 'equation', 'id'");
-    CHECK(hint_text(unknown) == "a record has instruction and output, or messages, text, or ids");
+    CHECK(hint_text(unknown) ==
+          "a record has instruction and output, messages, conversations, text, or ids");
     CHECK(input_error_text([] { parse(R"([{"prompt": "Q", "Output": "A"}])"); }) ==
-          "d.json: record 1: no answer: none of the keys output, chosen, answer, Rationale, "
-          "rationale, solution");
+          "d.json: record 1: no answer: none of the keys output, completion, response, "
+          "chosen, answer, Rationale, rationale, solution");
     CHECK(input_error_text([] { parse(R"([{"prompt": "Q", "output": 3}])"); }) ==
           "d.json: record 1: key 'output': expected a string, found the number 3");
     CHECK(input_error_text([] {
@@ -125,8 +128,49 @@ TEST_SUITE("train/records") {
           "d.json:1: expected a record of form chat, found text");
     CHECK(input_error_text([] { parse("some text", RecordForm::instructions); }) ==
           "d.json: expected JSON, an array of records or one a line");
+  }
+
+  TEST_CASE("chats as other programs write them") {
+    // Each message as role, content and whether it is learned.
+    const auto turns = [](const std::string& text) {
+      std::string out;
+      const auto& chat = std::get<Chat>(first_record(text).content);
+      for (size_t i = 0; i < chat.messages.size(); ++i)
+        out += *chat.messages[i].dict()->named("role")->string() + "=" +
+               *chat.messages[i].dict()->named("content")->string() +
+               (chat.learned[i] ? *chat.learned[i] ? "+ " : "- " : " ");
+      return out;
+    };
+    CHECK(turns(R"({"conversations": [{"from": "human", "value": "a"},
+                                      {"from": "gpt", "value": "b", "weight": 0},
+                                      {"from": "user", "value": "c"},
+                                      {"from": "assistant", "value": "d"}]})") ==
+          "user=a assistant=b- user=c assistant=d ");
+    CHECK(turns(R"([{"system": "s", "conversations": [{"from": "human", "value": "a"}]}])") ==
+          "system=s user=a ");
+    CHECK(turns(R"({"conversations": [{"role": "user", "content": "a"},
+                                      {"from": "observation", "value": "b"}]})") ==
+          "user=a tool=b ");
+    CHECK(turns(R"({"prompt": [{"role": "user", "content": "a"},
+                               {"role": "assistant", "content": "b"}],
+                    "completion": [{"role": "assistant", "content": "c"}]})") ==
+          "user=a- assistant=b- assistant=c ");
+    for (const char* answer : {"completion", "response"}) {
+      const Instruction plain = std::get<Instruction>(
+          first_record(std::string(R"({"prompt": "Q", ")") + answer + R"(": "A"})").content);
+      CHECK(plain.instruction == "Q");
+      CHECK(plain.output == "A");
+    }
+    const Record with_tools = first_record(R"({"messages": [{"role": "user", "content": "a"}],
+                                               "tools": "[{\"name\": \"f\"}]"})");
+    CHECK(std::get<Chat>(with_tools.content).tools.sequence()->items.size() == 1);
     CHECK(input_error_text([] {
-            parse(R"({"messages": [{"role": "user", "content": "a", "tool_calls": []}]})");
-          }) == "d.json:1: key 'tool_calls' of a message: calls of tools are not supported");
+            parse(R"({"conversations": [{"from": "parrot", "value": "a"}]})");
+          }) == "d.json:1: conversations: unknown speaker 'parrot'");
+    CHECK(
+        input_error_text([] { parse(R"({"conversations": "a"})"); }).starts_with("d.json:1: key"));
+    CHECK(input_error_text([] {
+            parse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": "b"})");
+          }) == "d.json:1: the prompt is a list of messages, but its answer is not");
   }
 }

@@ -27,7 +27,7 @@ void check_prompts(const text::Tokenizer& tokenizer, std::span<const Record> rec
   for (const TemplateName name : {TemplateName::s2ft_train, TemplateName::alpaca}) {
     DataSettings settings;
     settings.template_name = name;
-    const RecordWriter writer(settings, tokenizer, {});
+    const RecordWriter writer(settings, tokenizer, {}, {});
     for (const Record& record : records) {
       const text::RenderedChat written = writer.write(record);
       if (written.answers.empty()) continue;

@@ -51,8 +51,8 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
   s.questions = path("questions");
   s.prompts = path("prompts");
   s.chat = cx.is_set("chat");
-  s.thinking = chat.thinking;
-  if (s.thinking && !s.chat && !s.prompts)
+  s.chat_how = chat;
+  if (chat.thinking && !s.chat && !s.prompts)
     throw recipe_error("chat.thinking", "no prompt is written in the chat template")
         .hint("add --chat, or give {\"messages\"} with --prompts");
   for (const auto& p : {s.document, s.ids, s.questions, s.prompts})
@@ -63,7 +63,9 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
   return s;
 }
 
-void require_same(const cli::Context& cx, const decode::PromptSet& prompts) {
+void require_same(cli::Context& cx, const decode::PromptSet& prompts) {
+  if (!prompts.date.empty())
+    cx.note(fmt::format("chat.date: the chat template writes {} as today", prompts.date));
   if (cx.group()) cx.group()->require_equal("prompts", decode::fingerprint_of(prompts));
 }
 

@@ -19,8 +19,8 @@ std::vector<cli::Flag> prompt_flags();
 decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& chat,
                                    bool has_other_text = false);
 
-/// Refuses prompts that the ranks of a run do not have in common.
-void require_same(const cli::Context& cx, const decode::PromptSet& prompts);
+/// Refuses prompts that the ranks of a run do not have in common, and says which date they hold.
+void require_same(cli::Context& cx, const decode::PromptSet& prompts);
 
 /// For tools that neither continue nor save a state.
 void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p);

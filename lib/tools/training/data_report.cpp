@@ -20,6 +20,7 @@ std::string lost_line(const char* which, const train::DatasetCounts& c) {
     if (n > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", n, why);
   };
   add(c.unsupervised, "without an answer left out");
+  add(c.answer_cut, "left out, whose answers begin beyond train.max_tokens");
   add(c.too_long, "too long left out");
   add(c.truncated, "cut to train.max_tokens");
   return text.empty() ? text : fmt::format("records  {}{}\n", which, text);
@@ -70,6 +71,7 @@ nlohmann::ordered_json DataReport::json() const {
     return nlohmann::ordered_json{{"records", c.records},
                                   {"samples", c.samples},
                                   {"without_answer", c.unsupervised},
+                                  {"answer_beyond_max_tokens", c.answer_cut},
                                   {"too_long", c.too_long},
                                   {"truncated", c.truncated}};
   };

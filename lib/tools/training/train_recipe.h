@@ -47,6 +47,7 @@ struct TrainRecipe {
   TrainModel model;
   TrainRun run;
   train::DataSettings data;
+  recipe::Chat chat;
   train::TrainSettings train;
   train::EvalSettings eval;
   RunFolder output;
@@ -56,6 +57,7 @@ struct TrainRecipe {
     v("model", model, "the model that is trained");
     v("run", run, "device, threads, seed");
     v("data", data, "the records, and how they become text");
+    v("chat", chat, "how the chat template writes chats");
     v("train", train, "method, steps, batches, optimizer");
     v("eval", eval, "validation");
     v("output", output, "where the run is kept");

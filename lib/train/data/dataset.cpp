@@ -38,7 +38,8 @@ std::vector<Sample> pieces_of(std::span<const int32_t> ids, const std::vector<in
 /// What one record gave.
 struct Dataset::Encoded {
   std::vector<Sample> samples;
-  bool truncated = false, too_long = false, unsupervised = false, endless = false, doubled = false;
+  bool truncated = false, too_long = false, unsupervised = false, answer_cut = false,
+       endless = false, doubled = false;
 };
 
 Dataset::Encoded Dataset::encode(const Record& record, const SampleEncoder& encoder,
@@ -63,8 +64,8 @@ Dataset::Encoded Dataset::encode(const Record& record, const SampleEncoder& enco
     if (encoded.too_long) return encoded;
     sample.truncate(max_tokens);
     sample.drop_tail();
-    encoded.unsupervised = sample.supervised.empty();  // the answer lies beyond
-    if (encoded.unsupervised) return encoded;
+    encoded.answer_cut = sample.supervised.empty();
+    if (encoded.answer_cut) return encoded;
     encoded.truncated = true;
   }
   encoded.doubled = encoder.begins_twice(sample.ids);
@@ -77,6 +78,7 @@ void Dataset::add(const Encoded& encoded, int32_t record) {
   counts_.truncated += encoded.truncated;
   counts_.too_long += encoded.too_long;
   counts_.unsupervised += encoded.unsupervised;
+  counts_.answer_cut += encoded.answer_cut;
   counts_.endless += encoded.endless;
   counts_.doubled += encoded.doubled;
   for (const Sample& sample : encoded.samples) {

@@ -29,7 +29,8 @@ struct DatasetCounts {
   int64_t supervised = 0;    // tokens that the loss counts, an epoch
   int64_t truncated = 0;     // samples cut to train.max_tokens
   int64_t too_long = 0;      // dropped by train.overlong
-  int64_t unsupervised = 0;  // dropped: no answer, or none within train.max_tokens
+  int64_t unsupervised = 0;  // dropped: no answer, or none to be learned
+  int64_t answer_cut = 0;    // dropped: the answer begins beyond train.max_tokens
   int64_t doubled = 0;       // samples that begin with BOS twice
   int64_t endless = 0;       // samples, whole ones, whose answer does not end with a control token
 };

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "io/quote.h"
-#include "text/tokenizer_config.h"
 
 namespace tandem::train {
 namespace {
@@ -58,18 +57,6 @@ std::string with_input(const Instruction& record) {
   return record.input.empty() ? record.instruction : record.instruction + "\n\n" + record.input;
 }
 
-/// Llama 3's, for models that have its control tokens and no template: those before its chats.
-std::optional<text::ChatTemplate> llama_3_template(const text::Tokenizer& tokenizer) {
-  for (const char* mark : {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"})
-    if (!tokenizer.id_of(mark)) return std::nullopt;
-  text::ChatTemplate form;
-  form.family = text::ChatFamily::llama_3;
-  form.trims_content = true;
-  if (tokenizer.bos_id()) form.bos = tokenizer.token_bytes(*tokenizer.bos_id());
-  form.begins_with_bos = true;
-  return form;
-}
-
 }  // namespace
 
 PromptTexts builtin_texts(TemplateName name) {
@@ -111,7 +98,7 @@ std::string template_problem(std::string_view text) {
 }
 
 RecordWriter::RecordWriter(const DataSettings& settings, const text::Tokenizer& tokenizer,
-                           const std::filesystem::path& model_folder)
+                           const std::filesystem::path& model_folder, text::ChatSettings chat)
     : name_(settings.template_name) {
   if (name_ == TemplateName::own)
     texts_ = {settings.own.prompt, settings.own.prompt_with_input, settings.own.answer};
@@ -119,20 +106,17 @@ RecordWriter::RecordWriter(const DataSettings& settings, const text::Tokenizer& 
     texts_ = builtin_texts(name_);
   if (tokenizer.eos_id()) eos_ = tokenizer.token_bytes(*tokenizer.eos_id());
   try {
-    if (text::load_tokenizer_config(model_folder).chat_template)
-      chat_ = text::load_chat_template(model_folder, tokenizer);
-    else
-      chat_ = llama_3_template(tokenizer);
+    chat_ = text::load_chat_template(model_folder, tokenizer, std::move(chat));
   } catch (const Error& e) {
-    no_chat_ = e.message();  // reported where a chat comes
+    no_chat_ = e;  // reported where a chat comes
   }
 }
 
 const text::ChatTemplate& RecordWriter::chat_template(const std::string& where) const {
   if (chat_) return *chat_;
-  throw input_error(where, "a chat, but {}",
-                    no_chat_.empty() ? "the model has no chat template" : no_chat_)
-      .hint("choose template alpaca for instructions, or a model made for chats");
+  Error e = *no_chat_;
+  e.add_context("for the chat in " + where);
+  throw e;
 }
 
 bool RecordWriter::is_chat(const Record& record) const {
@@ -179,11 +163,11 @@ std::string RecordWriter::filled_prompt(Instruction fields) const {
 
 std::string RecordWriter::prompt(const Instruction& question, const std::string& where) const {
   if (name_ != TemplateName::chat) return filled_prompt(question);
-  return chat_template(where).render(Chat{{"user", with_input(question)}}, {.where = where}).text;
+  return chat_template(where).prompt({{"user", with_input(question)}}, where).text;
 }
 
 text::RenderedChat RecordWriter::write_chat(const Chat& chat, const std::string& where) const {
-  return chat_template(where).render(chat, {.add_generation_prompt = false, .where = where});
+  return chat_template(where).sample(chat, where);
 }
 
 text::RenderedChat RecordWriter::write_document(const Document& document) const {

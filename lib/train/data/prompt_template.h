@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "train/data/records.h"
 #include "train/data/settings.h"
@@ -25,11 +27,10 @@ std::string template_problem(std::string_view text);
 /// Writes records as text and marks the answers.
 class RecordWriter {
  public:
-  /// Of chats, or of instructions under template chat, the layout is the model's chat template; for
-  /// a model without one that has Llama 3's control tokens it is Llama 3's.
+  /// The model's chat template writes chats, and instructions under template chat.
   /// model_folder   of the chat template; empty: there is none
   RecordWriter(const DataSettings& settings, const text::Tokenizer& tokenizer,
-               const std::filesystem::path& model_folder);
+               const std::filesystem::path& model_folder, text::ChatSettings chat);
 
   /// The text; its answers are the part that the loss counts, unless data.mask says all.
   /// errors   kind input at record.where: a chat that the template cannot write, a model without a
@@ -53,7 +54,7 @@ class RecordWriter {
   PromptTexts texts_;
   std::string eos_;
   std::optional<text::ChatTemplate> chat_;
-  std::string no_chat_;  // why there is no chat template
+  std::optional<Error> no_chat_;  // why there is no chat template
 };
 
 }  // namespace tandem::train

@@ -9,19 +9,19 @@
 #include "io/jsonl.h"
 #include "io/quote.h"
 #include "io/text_file.h"
-#include "text/chat_messages.h"
 
 namespace tandem::train {
 namespace {
 
 constexpr const char* kQuestions[] = {"instruction", "prompt", "question", "Problem", "problem"};
-constexpr const char* kAnswers[] = {"output",    "chosen",    "answer",
-                                    "Rationale", "rationale", "solution"};
+constexpr const char* kAnswers[] = {"output", "completion", "response",  "chosen",
+                                    "answer", "Rationale",  "rationale", "solution"};
 
 // Ids are indices of tables; no vocabulary comes near.
 constexpr int64_t kLargestId = (int64_t{1} << 31) - 1;
 
-constexpr const char* kForms = "a record has instruction and output, or messages, text, or ids";
+constexpr const char* kForms =
+    "a record has instruction and output, messages, conversations, text, or ids";
 
 /// The first of these keys that is there, and not null.
 const char* first_key(const io::Json& object, std::span<const char* const> keys) {
@@ -30,8 +30,16 @@ const char* first_key(const io::Json& object, std::span<const char* const> keys)
   return nullptr;
 }
 
+/// The answer to a prompt that is a list of messages; null for other prompts.
+const char* chat_answer(const io::Json& object) {
+  const char* answer = first_key(object, kAnswers);
+  return answer != nullptr && object.contains("prompt") && object["prompt"].is_array() ? answer
+                                                                                       : nullptr;
+}
+
 RecordForm form_of(const io::Json& object) {
-  if (object.contains("messages")) return RecordForm::chat;
+  if (object.contains("messages") || object.contains("conversations") || chat_answer(object))
+    return RecordForm::chat;
   if (object.contains("ids")) return RecordForm::tokens;
   if (first_key(object, kQuestions) != nullptr || object.contains("input"))
     return RecordForm::instructions;
@@ -91,7 +99,63 @@ Sample parse_tokens(const io::Json& object, const std::string& where) {
   return sample;
 }
 
-Record parse_record(const io::Json& object, RecordForm form, const std::string& where) {
+/// A role by the name that ShareGPT's files give it.
+std::string role_of(const std::string& from, const std::string& where) {
+  constexpr std::pair<std::string_view, std::string_view> kRoles[] = {
+      {"human", "user"},        {"user", "user"},           {"gpt", "assistant"},
+      {"chatgpt", "assistant"}, {"bing", "assistant"},      {"bard", "assistant"},
+      {"model", "assistant"},   {"assistant", "assistant"}, {"system", "system"},
+      {"tool", "tool"},         {"observation", "tool"},    {"function_response", "tool"}};
+  for (const auto& [name, role] : kRoles)
+    if (name == from) return std::string(role);
+  throw input_error(where, "conversations: unknown speaker {}", io::quote(from))
+      .hint("known are human, user, gpt, assistant, model, system, tool and observation");
+}
+
+/// {"conversations": [{"from", "value"}]} as messages; turns with role and content stay.
+io::OrderedJson messages_of(const io::OrderedJson& object, const std::string& where) {
+  auto messages = io::OrderedJson::array();
+  if (const auto system = object.find("system");
+      system != object.end() && system->is_string() && *system != "")
+    messages.push_back({{"role", "system"}, {"content", *system}});
+  io::get_array(io::Json(object), "conversations", where);  // which refuses anything else
+  for (const io::OrderedJson& turn : object["conversations"]) {
+    if (!turn.is_object() || !turn.contains("from")) {
+      messages.push_back(turn);  // which parse_chat checks
+      continue;
+    }
+    const io::Json plain(turn);
+    io::OrderedJson message = {{"role", role_of(io::get_string(plain, "from", where), where)},
+                               {"content", io::get_string(plain, "value", where)}};
+    for (const auto& [key, value] : turn.items())
+      if (key != "from" && key != "value") message[key] = value;
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+Chat parse_chat_record(const io::OrderedJson& object, const std::string& where) {
+  io::OrderedJson chat = object;
+  size_t asked = 0;  // messages of the prompt, which are not learned
+  if (!object.contains("messages") && object.contains("conversations")) {
+    chat["messages"] = messages_of(object, where);
+  } else if (!object.contains("messages")) {
+    const io::OrderedJson& answer = object.at(chat_answer(io::Json(object)));
+    chat["messages"] = object["prompt"];
+    asked = object["prompt"].size();
+    if (!answer.is_array())
+      throw input_error(where, "the prompt is a list of messages, but its answer is not");
+    for (const io::OrderedJson& message : answer) chat["messages"].push_back(message);
+  }
+  if (const auto tools = chat.find("tools"); tools != chat.end() && tools->is_string())
+    *tools = io::parse_ordered_json(tools->get<std::string>(), where + ": tools");
+  Chat parsed = text::parse_chat(chat, where);
+  std::fill_n(parsed.learned.begin(), asked, false);
+  return parsed;
+}
+
+Record parse_record(const io::OrderedJson& ordered, RecordForm form, const std::string& where) {
+  const io::Json object(ordered);
   if (!object.is_object())
     throw input_error(where, "expected a record, which is an object, found {}",
                       io::describe(object));
@@ -102,8 +166,7 @@ Record parse_record(const io::Json& object, RecordForm form, const std::string& 
     throw input_error(where, "expected a record of form {}, found {}", name(form), name(found))
         .hint("data.form: auto goes by the keys of each record");
   }
-  if (found == RecordForm::chat)
-    return {text::parse_messages(object, where, "leave such chats out of the data"), where};
+  if (found == RecordForm::chat) return {parse_chat_record(ordered, where), where};
   if (found == RecordForm::text)
     return {Document{.text = io::get_string(object, "text", where), .ends = true}, where};
   if (found == RecordForm::tokens) return {parse_tokens(object, where), where};
@@ -119,7 +182,7 @@ char first_character(std::string_view bytes) {
 std::vector<Record> parse_array(std::string_view bytes, RecordForm form, const std::string& where) {
   std::vector<Record> records;
   int64_t number = 0;
-  for (const io::Json& object : io::parse_json(bytes, where))
+  for (const io::OrderedJson& object : io::parse_ordered_json(bytes, where))
     records.push_back(parse_record(object, form, fmt::format("{}: record {}", where, ++number)));
   return records;
 }
@@ -134,9 +197,10 @@ std::vector<Record> parse_records(std::string_view bytes, RecordForm form,
   if (first == '[') {
     records = parse_array(bytes, form, where);
   } else if (first == '{') {
-    io::for_each_jsonl(bytes, where, [&](const io::Json& object, const std::string& line) {
-      records.push_back(parse_record(object, form, line));
-    });
+    io::for_each_ordered_jsonl(bytes, where,
+                               [&](const io::OrderedJson& object, const std::string& line) {
+                                 records.push_back(parse_record(object, form, line));
+                               });
   } else if (first != '\0') {
     if (form != RecordForm::automatic && form != RecordForm::text)
       throw input_error(where, "expected JSON, an array of records or one a line")

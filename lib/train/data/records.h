@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "text/chat_template.h"
+#include "text/chat.h"
 #include "train/data/sample.h"
 #include "train/data/settings.h"
 
@@ -22,7 +22,7 @@ struct Document {
   bool ends = false;  // the end-of-text token follows: one of several documents
 };
 
-using Chat = std::vector<text::ChatMessage>;
+using text::Chat;
 
 /// One entry of a data file.
 struct Record {
@@ -33,9 +33,11 @@ struct Record {
 /// Reads data in one of these forms; `form` automatic goes by their keys:
 ///   instructions   {"instruction", "input", "output"}, as LLM-Adapters has it. In place of
 ///                  `instruction` may stand prompt, question, Problem or problem, in place of
-///                  `output` chosen, answer, Rationale, rationale or solution: the first that is
-///                  there counts, and other keys are ignored.
-///   chat           {"messages": [{"role", "content"}]}
+///                  `output` completion, response, chosen, answer, Rationale, rationale or
+///                  solution: the first that is there counts, and other keys are ignored.
+///   chat           {"messages": [...]} (text::parse_chat); {"conversations": [{"from", "value"}]}
+///                  with "system", as ShareGPT has it; {"prompt": [...], "completion": [...]} of
+///                  messages, where the completion alone is learned
 ///   tokens         {"ids": [...], "supervised": [[begin, end], ...]}; without the second all are
 ///                  supervised
 ///   text           {"text"}, each a document; or a whole file that is no JSON, one document without

@@ -35,11 +35,12 @@ Sample encode_text(const text::Tokenizer& tokenizer, const text::RenderedChat& t
 }
 
 SampleEncoder::SampleEncoder(const DataSettings& settings, const text::Tokenizer* tokenizer,
-                             const std::filesystem::path& model_folder, int32_t vocab_size)
+                             const std::filesystem::path& model_folder, int32_t vocab_size,
+                             text::ChatSettings chat)
     : tokenizer_(tokenizer),
-      writer_(tokenizer != nullptr
-                  ? std::make_unique<RecordWriter>(settings, *tokenizer, model_folder)
-                  : nullptr),
+      writer_(tokenizer != nullptr ? std::make_unique<RecordWriter>(settings, *tokenizer,
+                                                                    model_folder, std::move(chat))
+                                   : nullptr),
       mask_(settings.mask),
       vocab_size_(vocab_size) {}
 

@@ -25,7 +25,8 @@ class SampleEncoder {
   /// tokenizer     null: records must be tokens. It is kept, not owned.
   /// model_folder  of the chat template; empty: there is none
   SampleEncoder(const DataSettings& settings, const text::Tokenizer* tokenizer,
-                const std::filesystem::path& model_folder, int32_t vocab_size);
+                const std::filesystem::path& model_folder, int32_t vocab_size,
+                text::ChatSettings chat = {});
 
   /// The whole record, of any length. Texts begin with prefix().
   /// errors   kind input at record.where: as RecordWriter::write and Tokenizer::encode; text for a

@@ -1,0 +1,140 @@
+// Where a model folder keeps its chat templates.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/quote.h"
+#include "io/text_file.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace tandem::text {
+namespace {
+
+namespace fs = std::filesystem;
+using io::Json;
+
+struct Source {
+  std::string jinja, where;
+};
+using Sources = std::map<std::string, Source>;  // by name
+
+std::optional<Json> read_object(const fs::path& path) {
+  if (!fs::exists(path)) return std::nullopt;
+  Json object =
+      io::parse_json(io::read_text_file(path), path.string(), {.allow_duplicate_keys = true});
+  if (!object.is_object())
+    throw input_error(path.string(), "expected a JSON object, found {}", io::describe(object));
+  return object;
+}
+
+/// A text, or several: {name: text} or [{"name", "template"}].
+Sources named_templates(const Json& object, const fs::path& path) {
+  const auto value = object.find("chat_template");
+  if (value == object.end() || value->is_null()) return {};
+  const std::string where = path.string();
+  Sources found;
+  const auto add = [&](const std::string& name, const Json& text) {
+    found[name] = {io::as_string(text, "chat template " + io::quote(name), where),
+                   fmt::format("{}: chat_template{}", where, name == "default" ? "" : " " + name)};
+  };
+  if (value->is_string()) {
+    add("default", *value);
+  } else if (value->is_object()) {
+    for (const auto& [name, text] : value->items()) add(name, text);
+  } else if (value->is_array()) {
+    for (const Json& entry : *value)
+      add(io::get_string(entry, "name", where), io::get_string(entry, "template", where));
+  } else {
+    throw input_error(where, "key 'chat_template': expected text or named texts, found {}",
+                      io::describe(*value));
+  }
+  return found;
+}
+
+Sources templates_of(const fs::path& folder, const std::optional<Json>& config) {
+  Sources found;
+  // As it is: transformers keeps a byte order mark of a template, too.
+  const auto add = [&](const std::string& name, const fs::path& path) {
+    found[name] = {io::read_file(path), path.string()};
+  };
+  if (fs::exists(folder / "chat_template.jinja")) add("default", folder / "chat_template.jinja");
+  if (const fs::path more = folder / "additional_chat_templates"; fs::is_directory(more))
+    for (const fs::directory_entry& entry : fs::directory_iterator(more))
+      if (entry.path().extension() == ".jinja") add(entry.path().stem().string(), entry.path());
+  if (found.empty() && config) found = named_templates(*config, folder / "tokenizer_config.json");
+  const fs::path processor = folder / "chat_template.json";
+  if (const auto object = found.empty() ? read_object(processor) : std::nullopt)
+    found = named_templates(*object, processor);
+  return found;
+}
+
+Source chosen(const fs::path& folder, const std::optional<Json>& config,
+              const ChatSettings& settings) {
+  if (fs::is_regular_file(settings.choice))
+    return {io::read_file(settings.choice), settings.choice.string()};
+  Sources found = folder.empty() ? Sources{} : templates_of(folder, config);
+  const bool chooses = !settings.choice.empty();
+  if (found.empty() && !chooses)
+    throw input_error(folder.empty() ? "chat" : folder.string(),
+                      "the model has no chat template: no chat_template.jinja, and no "
+                      "'chat_template' in tokenizer_config.json")
+        .hint(
+            "give one with chat.template=FILE, or write the whole prompt yourself without --chat");
+  const std::string name = chooses ? settings.choice.filename().string()
+                           : !settings.tools.empty() && found.contains("tool_use") ? "tool_use"
+                                                                                   : "default";
+  if (const auto it = found.find(name); it != found.end()) return it->second;
+  std::vector<std::string> names;
+  for (const auto& entry : found) names.push_back(entry.first);
+  throw recipe_error("chat.template", "{} {}", io::quote(chooses ? settings.choice.string() : name),
+                     chooses ? "is neither a file nor a template of the model"
+                             : "is not among the model's templates, so one must be chosen")
+      .hint(names.empty() ? "the model has no chat template of its own"
+                          : fmt::format("the model has: {}", fmt::join(names, ", ")));
+}
+
+/// Values of bos_token and the like, as tokenizer_config.json and special_tokens_map.json name
+/// them.
+std::vector<std::pair<std::string, jinja::Value>> named_tokens(const fs::path& folder,
+                                                               const std::optional<Json>& config,
+                                                               const Tokenizer& tokenizer) {
+  const auto map = folder.empty() ? std::nullopt : read_object(folder / "special_tokens_map.json");
+  std::vector<std::pair<std::string, jinja::Value>> tokens;
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                          "cls_token", "mask_token"}) {
+    std::optional<std::string> text;
+    for (const auto& object : {config, map}) {
+      if (text || !object || !object->contains(key)) continue;
+      const Json& value = (*object)[key];
+      if (value.is_string()) text = value.get<std::string>();
+      if (value.is_object()) text = io::get_string(value, "content", folder.string());
+    }
+    const std::string_view name = key;
+    const auto id = name == "bos_token"   ? tokenizer.bos_id()
+                    : name == "eos_token" ? tokenizer.eos_id()
+                                          : std::nullopt;
+    if (!text && id) text = tokenizer.token_bytes(*id);
+    if (text) tokens.emplace_back(key, *text);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+ChatTemplate load_chat_template(const fs::path& folder, const Tokenizer& tokenizer,
+                                ChatSettings settings) {
+  const auto config = folder.empty() ? std::nullopt : read_object(folder / "tokenizer_config.json");
+  const Source source = chosen(folder, config, settings);
+  std::vector<std::string> special;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (tokenizer.is_special(id)) special.emplace_back(tokenizer.token_bytes(id));
+  return {source.jinja, source.where, std::move(settings), named_tokens(folder, config, tokenizer),
+          std::move(special)};
+}
+
+}  // namespace tandem::text

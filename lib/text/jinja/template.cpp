@@ -1,0 +1,51 @@
+#include "text/jinja/template.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "text/jinja/interpreter.h"
+#include "text/utf8.h"
+
+namespace tandem::text::jinja {
+namespace {
+
+std::string place(const std::string& where, Position at) {
+  return fmt::format("{}:{}:{}", where, at.line, at.column);
+}
+
+}  // namespace
+
+struct Template::Tree {
+  Parsed parsed;
+};
+
+Template::~Template() = default;
+Template::Template(Template&&) noexcept = default;
+Template& Template::operator=(Template&&) noexcept = default;
+
+Template::Template(std::string_view source, std::string where) : where_(std::move(where)) {
+  require_utf8(source, where_);
+  try {
+    tree_ = std::make_unique<Tree>(Tree{parse(source)});
+  } catch (const SyntaxError& e) {
+    throw input_error(place(where_, e.at), "chat template: {}", e.what());
+  }
+}
+
+bool Template::reads(std::string_view name) const { return tree_->parsed.names.contains(name); }
+
+Rendered Template::render(const std::vector<std::pair<std::string, Value>>& variables,
+                          std::string_view date) const {
+  Interpreter interpreter(variables, date);
+  try {
+    interpreter.run(tree_->parsed.block);
+  } catch (const Raised& e) {
+    throw recipe_error(place(where_, interpreter.position()),
+                       "the chat template refuses the chat: {}", e.what());
+  } catch (const Failure& e) {
+    throw input_error(place(where_, interpreter.position()), "chat template: {}", e.what());
+  }
+  return {interpreter.text(), interpreter.generations(), interpreter.used_date};
+}
+
+}  // namespace tandem::text::jinja
