@@ -20,7 +20,7 @@ enum class BpeAlphabet : uint8_t {
 };
 
 /// Where a space is put in front of text that does not begin with one.
-enum class SpacePrefix : uint8_t { none, first_part, every_part };
+enum class SpacePrefix : uint8_t { none, first_part, every_part, every_word };
 
 /// Everything that defines a BPE tokenizer, as read from files.
 struct BpeSpec {
@@ -38,6 +38,7 @@ struct BpeSpec {
   std::vector<int32_t> prefix;
   std::optional<int32_t> bos, eos;
   bool drops_leading_space = false;
+  bool splits_special = false;  // special tokens in a text are ordinary text
 };
 
 /// errors   kind input at `where`: two pieces with one id, a piece with two ids, ids that leave
