@@ -349,6 +349,12 @@ std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& w
   return std::make_unique<BpeTokenizer>(std::move(parts), std::move(spec), merges, id_of_piece);
 }
 
+int32_t next_id(const std::vector<AddedToken>& added, size_t n_vocab) {
+  auto id = static_cast<int32_t>(n_vocab);
+  for (const AddedToken& token : added) id = std::max(id, token.id + 1);
+  return id;
+}
+
 void complete_added_tokens(BpeSpec& spec, const TokenizerConfig& config) {
   spec.splits_special = config.split_special_tokens.value_or(false);
   std::unordered_map<std::string, size_t> index;
@@ -374,6 +380,9 @@ void complete_added_tokens(BpeSpec& spec, const TokenizerConfig& config) {
   if (missing.empty()) return;
   for (const auto& [piece, id] : spec.vocab)
     if (missing.contains(piece)) add({.content = piece, .id = id, .special = true});
+  for (const std::string& content : config.special_tokens)
+    if (!index.contains(content))
+      add({.content = content, .id = next_id(spec.added, spec.vocab.size()), .special = true});
 }
 
 void resolve_bos_eos(BpeSpec& spec, const TokenizerConfig& config) {

@@ -46,7 +46,10 @@ struct BpeSpec {
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& where);
 
 /// Adds tokens that the configuration knows and the file does not list, and marks its special ones.
+/// A special token that has no id yet gets the next one, as in transformers.
 void complete_added_tokens(BpeSpec& spec, const TokenizerConfig& config);
+/// The id that transformers gives a token that neither the vocabulary nor the added tokens have.
+int32_t next_id(const std::vector<AddedToken>& added, size_t n_vocab);
 /// Fills bos and eos from the names in the configuration, where the vocabulary has them.
 void resolve_bos_eos(BpeSpec& spec, const TokenizerConfig& config);
 

@@ -187,7 +187,19 @@ void collect_tokens(TokenizerParts& parts, const sentencepiece::SentencePiecePro
     parts.bytes[i] = token.content;
     token.special = token.special || special.contains(token.content);
     token.normalized = false;  // the library normalises only what lies between added tokens
+    known.insert(token.content);
     parts.added.push_back(std::move(token));
+  }
+  for (const std::string& content : config.special_tokens) {
+    if (!known.insert(content).second) continue;
+    const int piece = model.PieceToId(content);
+    const int32_t id = model.IdToPiece(piece) == content
+                           ? piece
+                           : next_id(parts.added, static_cast<size_t>(n_pieces));
+    const auto i = static_cast<size_t>(id);
+    if (i >= parts.bytes.size()) parts.bytes.resize(i + 1);
+    parts.bytes[i] = content;
+    parts.added.push_back({.content = content, .id = id, .special = true});
   }
 }
 

@@ -24,14 +24,17 @@ bool is_byte_level(TokenizerClass tokenizer_class) {
 TokenizerConfig with_class_tokens(TokenizerConfig config, TokenizerClass tokenizer_class) {
   if (tokenizer_class == TokenizerClass::from_file) return config;
   const bool byte_level = is_byte_level(tokenizer_class);
+  std::vector<std::string> named;
   const auto complete = [&](std::optional<std::string>& token, const char* name) {
     if (!token) token = name;
-    config.special_tokens.push_back(*token);
+    named.push_back(*token);
   };
-  complete(config.eos_token, byte_level ? "<|endoftext|>" : "</s>");
-  complete(config.unk_token, byte_level ? "<|endoftext|>" : "<unk>");
   if (tokenizer_class != TokenizerClass::qwen2)
     complete(config.bos_token, byte_level ? "<|endoftext|>" : "<s>");
+  complete(config.eos_token, byte_level ? "<|endoftext|>" : "</s>");
+  complete(config.unk_token, byte_level ? "<|endoftext|>" : "<unk>");
+  if (tokenizer_class == TokenizerClass::qwen2) complete(config.pad_token, "<|endoftext|>");
+  config.special_tokens.insert(config.special_tokens.begin(), named.begin(), named.end());
   if (tokenizer_class == TokenizerClass::code_llama)
     for (const char* name : {"PRE", "MID", "SUF", "EOT"})
       config.special_tokens.push_back(std::string("\u2581<") + name + ">");

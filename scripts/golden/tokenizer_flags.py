@@ -22,7 +22,7 @@ from make_golden import ROOT, write_json
 
 MARK = "\u2581"
 TEXTS = ["hello world", " hello", "  a  b ", "", " ", "\nhello", MARK + "hello", "<s>hello</s> world", "<s> hello",
-         "a<|end|>b <|end|> c", "hello[T] hello", "<unk>a", "it's 12 a\u0301", "\u00e9\U0001f600\t."]
+         "a<|end|>b <|end|> c", "hello[T] hello", "<unk>a", "it's 12 a\u0301", "<pad>a b<|endoftext|>[new]", "\u00e9\U0001f600\t."]
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 BASE = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 TEMPLATE = {"type": "TemplateProcessing",
@@ -130,6 +130,13 @@ def cases(files):
     for tokenizer in files:
         name = {"vocab": "GPT2Tokenizer", "bytes": None}.get(tokenizer, "LlamaTokenizer")
         yield from ((tokenizer, "llama", name, f | {"split_special_tokens": True}) for f in flags(["add_bos_token"]))
+    # Special tokens that the files lack get the ids after the last one.
+    for tokenizer in files:
+        missing = {"pad_token": "<pad>"}
+        if "pieces" not in files[tokenizer]:
+            missing["additional_special_tokens"] = ["b", "[new]"]
+        name = {"vocab": "Qwen2Tokenizer", "bytes": "GPT2Tokenizer"}.get(tokenizer, "PreTrainedTokenizerFast")
+        yield tokenizer, "llama", name, missing
     replaced = {str(token): {k: v for k, v in added(token, content, special).items() if k != "id"} | changes
                 for token, content, special, changes in
                 [(0, "<unk>", True, {}), (1, "<s>", True, {}), (2, "</s>", True, {"lstrip": True}),
