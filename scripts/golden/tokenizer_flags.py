@@ -3,11 +3,16 @@
 class, model type and flag of tokenizer_config.json.
 
     VENV/bin/python scripts/golden/tokenizer_flags.py       (VENV: see make_golden.py)
+
+With --folders OUT it writes model folders instead, for scripts/check-transformers.py: models of
+tests/data/models with tokenizers of these kinds and a chat template.
 """
 
+import argparse
 import itertools
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -25,6 +30,16 @@ TEXTS = ["hello world", " hello", "  a  b ", "", " ", "\nhello", MARK + "hello",
          "a<|end|>b <|end|> c", "hello[T] hello", "<unk>a", "it's 12 a\u0301", "<pad>a b<|endoftext|>[new]", "\u00e9\U0001f600\t."]
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 BASE = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+# Tokenizer, model, class and flags of the folders that --folders writes.
+FOLDERS = [("sp", "llama-3.2-tied", "LlamaTokenizer", {"add_prefix_space": False, "add_bos_token": True}),
+           ("sp", "mistral-plain", "LlamaTokenizer", {"legacy": False}),
+           ("characters", "llama-2", "LlamaTokenizer", {"legacy": True}),
+           ("characters", "llama-3.2-tied", "LlamaTokenizer", {"split_special_tokens": True}),
+           ("legacy", "mistral-window", "LlamaTokenizer", {}),
+           ("bytes", "llama-3.1", "PreTrainedTokenizerFast", {}),
+           ("bytes", "qwen2-tied", None, {"add_prefix_space": True}),
+           ("vocab", "qwen3-tied", "Qwen2Tokenizer", {}),
+           ("vocab", "llama-3.2-tied", "GPT2Tokenizer", {"add_prefix_space": True})]
 TEMPLATE = {"type": "TemplateProcessing",
             "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
             "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
@@ -96,6 +111,18 @@ def byte_json():
                       "ignore_merges": False, "vocab": vocab, "merges": merges}}
 
 
+def write_tokenizer(folder, files, config):
+    if "pieces" in files:
+        write_sentencepiece(folder / "tokenizer.model", files["pieces"], files["add_dummy_prefix"])
+    elif "merges" in files:
+        (folder / "vocab.json").write_text(json.dumps(files["vocab"]))
+        lines = [" ".join(merge) for merge in files["merges"]]
+        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *lines, ""]))
+    else:
+        (folder / "tokenizer.json").write_text(json.dumps(files))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
 def load(folder, config, model_type):
     (Path(folder) / "tokenizer_config.json").write_text(json.dumps(config))
     (Path(folder) / "config.json").write_text(json.dumps({"model_type": model_type}))
@@ -145,24 +172,36 @@ def cases(files):
                 for name in ("PreTrainedTokenizerFast", "LlamaTokenizer"))
 
 
-def main():
+def tokenizer_files():
     pieces = sentencepiece_pieces()
     characters, level = character_json(pieces), byte_json()
-    files = {"sp": {"pieces": pieces, "add_dummy_prefix": True}, "sp_plain": {"pieces": pieces, "add_dummy_prefix": False},
-             "characters": characters, "legacy": legacy_json(characters), "bytes": level,
-             "vocab": {"vocab": level["model"]["vocab"], "merges": level["model"]["merges"]}}
+    return {"sp": {"pieces": pieces, "add_dummy_prefix": True}, "sp_plain": {"pieces": pieces, "add_dummy_prefix": False},
+            "characters": characters, "legacy": legacy_json(characters), "bytes": level,
+            "vocab": {"vocab": level["model"]["vocab"], "merges": level["model"]["merges"]}}
+
+
+def write_folders(files, out):
+    template = ("{{ bos_token }}{% for m in messages %}[T]{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+                "{% if add_generation_prompt %}[T]assistant\n{% endif %}")
+    for tokenizer, model, name, extra in FOLDERS:
+        folder = out / "-".join([tokenizer, model, *extra])
+        shutil.copytree(ROOT / "tests" / "data" / "models" / model, folder)
+        config = BASE | ({"tokenizer_class": name} if name else {}) | {"chat_template": template} | extra
+        write_tokenizer(folder, files[tokenizer], config)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folders", type=Path, metavar="OUT", help="write model folders there, and no golden values")
+    args = parser.parse_args()
+    files = tokenizer_files()
+    if args.folders:
+        return write_folders(files, args.folders)
     rows = []
     for tokenizer, model_type, name, extra in cases(files):
         config = BASE | ({"tokenizer_class": name} if name else {}) | extra
         with tempfile.TemporaryDirectory() as folder:
-            if "pieces" in files[tokenizer]:
-                write_sentencepiece(Path(folder) / "tokenizer.model", pieces, files[tokenizer]["add_dummy_prefix"])
-            elif tokenizer == "vocab":
-                (Path(folder) / "vocab.json").write_text(json.dumps(files[tokenizer]["vocab"]))
-                lines = [" ".join(merge) for merge in files[tokenizer]["merges"]]
-                (Path(folder) / "merges.txt").write_text("\n".join(["#version: 0.2", *lines, ""]))
-            else:
-                (Path(folder) / "tokenizer.json").write_text(json.dumps(files[tokenizer]))
+            write_tokenizer(Path(folder), files[tokenizer], config)
             loaded = load(folder, config, model_type)
             ids = [loaded(text)["input_ids"] for text in TEXTS]
         rows.append({"tokenizer": tokenizer, "model_type": model_type, "class": type(loaded).__name__, "config": config,
