@@ -33,11 +33,13 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(TokenizerParts parts,
                          std::unique_ptr<sentencepiece::SentencePieceProcessor> model,
-                         bool prefixes_first_part, bool in_windows)
+                         bool prefixes_first_part, const CheckedSentencePieceModel& checked)
       : Tokenizer(std::move(parts)),
         model_(std::move(model)),
         prefixes_first_part_(prefixes_first_part) {
-    if (!in_windows) return;
+    for (const std::string& piece : checked.user_defined)
+      user_defined_.insert(model_->PieceToId(piece));
+    if (!checked.in_windows) return;
     size_t longest = 1;
     for (int id = 0; id < model_->GetPieceSize(); ++id)
       longest = std::max(longest, model_->IdToPiece(id).size());
@@ -45,8 +47,15 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
-  bool encode_part(std::string_view part, Place place, bool /*parse_special*/,
+  bool encode_part(std::string_view part, Place place, bool parse_special,
                    IdList& out) const override {
+    const size_t n_before = out.ids.size();
+    const bool all = append_ids(part, place, out);
+    if (!parse_special && !user_defined_.empty()) join_control_pieces(out.ids, n_before);
+    return all;
+  }
+
+  bool append_ids(std::string_view part, Place place, IdList& out) const {
     const auto& first = model_of(place);
     // The mark is put before the text by hand where the model puts none.
     const bool marked =
@@ -66,13 +75,34 @@ class SentencePieceTokenizer final : public Tokenizer {
     return out.admit(part.size(), 0);
   }
 
-  /// Whether the text, normalised, begins with a space. The first characters suffice.
+  /// Transformers finds what stands alone between user-defined pieces in the vocabulary as a whole,
+  /// and so control pieces although they are to be split.
+  void join_control_pieces(std::vector<int32_t>& ids, size_t begin) const {
+    constexpr size_t kLongest = 64;  // bytes of a control piece
+    size_t kept = begin;
+    for (size_t i = begin; i < ids.size();) {
+      size_t end = i;
+      std::string text;
+      for (; end < ids.size() && !user_defined_.contains(ids[end]); ++end)
+        if (text.size() <= kLongest) text += token_bytes(ids[end]);
+      const auto whole = id_of(text);
+      if (end > i && whole && is_special(*whole) && *whole < model_->GetPieceSize())
+        ids[kept++] = *whole;
+      else
+        while (i < end) ids[kept++] = ids[i++];
+      if (end < ids.size()) ids[kept++] = ids[end];
+      i = end + 1;
+    }
+    ids.resize(kept);
+  }
+
+  /// Whether the text, normalised, begins with a space. One of its leading spaces and the first
+  /// characters suffice.
   bool begins_with_mark(std::string_view text) const {
     constexpr size_t kLongestRule = 64;  // bytes that a character map looks at, with a margin
-    size_t end = 0;
-    while (end < text.size() && is_white_space(first_char(text.substr(end))))
-      end += utf8_length(text[end]);
-    end = std::min(end + kLongestRule, text.size());
+    const size_t n_spaces = std::min(text.find_first_not_of(' '), text.size());
+    if (n_spaces > 1) text.remove_prefix(n_spaces - 1);
+    size_t end = std::min(kLongestRule, text.size());
     while (end < text.size() && continues_char(text[end])) ++end;
     std::vector<std::string> pieces;
     return model_->Encode(text.substr(0, end), &pieces).ok() && !pieces.empty() &&
@@ -93,6 +123,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
   // The model's own dummy prefix is off, and only the start of a text gets one ("legacy": false).
   bool prefixes_first_part_;
+  std::unordered_set<int32_t> user_defined_;
   std::optional<SentencePieceWindows> windows_;
   mutable std::once_flag once_;
   mutable std::unique_ptr<sentencepiece::SentencePieceProcessor> unprefixed_;
@@ -217,7 +248,7 @@ std::optional<int32_t> resolve(const TokenizerParts& parts, const std::optional<
 std::unique_ptr<Tokenizer> tokenizer_from_sentencepiece(std::string_view model_bytes,
                                                         const TokenizerConfig& config,
                                                         const std::string& where) {
-  CheckedSentencePieceModel checked = checked_sentencepiece_model(model_bytes, where);
+  const CheckedSentencePieceModel checked = checked_sentencepiece_model(model_bytes, where);
   auto model = parse_model(checked.bytes, where);
   const TokenizerClass tokenizer_class = class_of(config, false);
   if (tokenizer_class == TokenizerClass::llama || tokenizer_class == TokenizerClass::code_llama)
@@ -233,10 +264,9 @@ std::unique_ptr<Tokenizer> tokenizer_from_sentencepiece(std::string_view model_b
   // "legacy": true, the default, lets the library put its dummy prefix before every part between
   // control tokens; false puts one before the start of the text that does not begin with a space.
   const bool prefixes_first_part = parts.drops_leading_space && !config.legacy.value_or(true);
-  if (prefixes_first_part)
-    model = parse_model(without_dummy_prefix(std::move(checked.bytes)), where);
+  if (prefixes_first_part) model = parse_model(without_dummy_prefix(checked.bytes), where);
   return std::make_unique<SentencePieceTokenizer>(std::move(parts), std::move(model),
-                                                  prefixes_first_part, checked.in_windows);
+                                                  prefixes_first_part, checked);
 }
 
 }  // namespace tandem::text

@@ -27,7 +27,7 @@ from make_golden import ROOT, write_json
 
 MARK = "\u2581"
 TEXTS = ["hello world", " hello", "  a  b ", "", " ", "\nhello", MARK + "hello", "<s>hello</s> world", "<s> hello",
-         "a<|end|>b <|end|> c", "hello[T] hello", "<unk>a", "it's 12 a\u0301", "<pad>a b<|endoftext|>[new]", "\u00e9\U0001f600\t."]
+         "a<|end|>b <|end|> c", "hello[T] hello", "<unk>a", "it's 12 a\u0301", "<pad>a b<|endoftext|>[new]", "a<|end|></s><|end|>[T]", "\u00e9\U0001f600\t."]
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 BASE = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 # Tokenizer, model, class and flags of the folders that --folders writes.
