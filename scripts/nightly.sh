@@ -2,13 +2,14 @@
 # scripts/nightly.sh [--fuzz-minutes N] [PART...]: what takes too long for every change. Parts, all by
 # default: `address` and `thread` build in build-asan/ and build-tsan/ and run the whole suite under
 # AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; `fuzz` feeds the readers
-# for N minutes in all (60). All parts run, then a summary says how they ended; exit status 1 if one has
-# failed. TANDEM_JOBS limits what runs in parallel.
+# for N minutes in all (60); `transformers` compares tandem with transformers on all golden model folders.
+# All parts run, then a summary says how they ended; exit status 1 if one has failed. TANDEM_JOBS limits
+# what runs in parallel.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
 usage() {
-  echo "usage: scripts/nightly.sh [--fuzz-minutes N] [address] [thread] [fuzz]" >&2
+  echo "usage: scripts/nightly.sh [--fuzz-minutes N] [address] [thread] [fuzz] [transformers]" >&2
   exit 2
 }
 
@@ -21,12 +22,12 @@ while [ $# -gt 0 ]; do
       [[ $minutes =~ ^[1-9][0-9]*$ ]] || usage
       shift
       ;;
-    address | thread | fuzz) parts+=("$1") ;;
+    address | thread | fuzz | transformers) parts+=("$1") ;;
     *) usage ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(address thread fuzz)
+[ ${#parts[@]} -gt 0 ] || parts=(address thread fuzz transformers)
 
 # suite PRESET: builds everything with a sanitizer and runs all tests; the first report of a test ends it.
 suite() {
@@ -42,6 +43,21 @@ suite() {
   ctest --test-dir "$folder" --output-on-failure --timeout 7200 -j "$(n_jobs)" | tee "$folder/nightly.log"
 }
 
+# Installs the pinned packages outside the repository. Set pip's own variables to take a build of torch
+# without CUDA. Anything that keeps the comparison from running makes the part fail.
+against_transformers() {
+  local venv=${XDG_CACHE_HOME:-$HOME/.cache}/tandem/transformers folders
+  folders=$(mktemp -d)
+  trap 'rm -rf "$folders"' EXIT
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --requirement scripts/golden/requirements.txt
+  configure -DTANDEM_CUDA=OFF
+  build pig-generate
+  "$venv/bin/python" scripts/golden/tokenizer_flags.py --folders "$folders"
+  "$venv/bin/python" scripts/check-transformers.py recipes/models/* tests/data/models/* "$folders"/* |
+    tee build/nightly-transformers.log
+}
+
 run_part() {
   case $1 in
     address) UBSAN_OPTIONS=print_stacktrace=1 suite asan ;;
@@ -49,6 +65,7 @@ run_part() {
     # thread, also where a test or a tool asks for more. Threads of our own are checked.
     thread) OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 suite tsan ;;
     fuzz) scripts/fuzz.sh "${minutes}m" ;;
+    transformers) against_transformers ;;
   esac
 }
 
@@ -68,6 +85,7 @@ for part in "${parts[@]}"; do
   case $part in
     address) counts=$(grep -hs 'tests passed' build-asan/nightly.log || true) ;;
     thread) counts=$(grep -hs 'tests passed' build-tsan/nightly.log || true) ;;
+    transformers) counts=$(tail -n 1 build/nightly-transformers.log 2> /dev/null || true) ;;
   esac
   summary+=("$part $how after $(((SECONDS - begin) / 60)) min${counts:+: $counts}")
 done

@@ -78,9 +78,14 @@ class BpeTokenizer final : public Tokenizer {
       return out.admit(at + n_read - std::min(n_read, n_added), fewest_ids(n_left));
     };
     if (!admit(0, text.size())) return false;
+    std::string spaced;
     return pre_tokenizer_.split(text, scratch.regex, [&](std::string_view word) {
-      const auto end = static_cast<size_t>(word.data() - text.data()) + word.size();
+      const size_t size = word.size();
+      const auto end = static_cast<size_t>(word.data() - text.data()) + size;
+      if (space_prefix_ == SpacePrefix::every_word && !word.starts_with(space))
+        word = spaced.assign(space).append(word);
       const bool all = encode_word(word, scratch, out, [&](size_t n_left) {
+        n_left = std::min(n_left, size);
         return admit(end - n_left, n_left + text.size() - end);
       });
       return all && admit(end, text.size() - end);
@@ -338,18 +343,32 @@ std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& w
   parts.bos = spec.bos;
   parts.eos = spec.eos;
   parts.drops_leading_space = spec.drops_leading_space;
+  parts.splits_special = spec.splits_special;
   // The keys of id_of_piece are views into spec.vocab, which the constructor leaves alone.
   auto vocab = std::move(spec.vocab);
   return std::make_unique<BpeTokenizer>(std::move(parts), std::move(spec), merges, id_of_piece);
 }
 
+int32_t next_id(const std::vector<AddedToken>& added, size_t n_vocab) {
+  auto id = static_cast<int32_t>(n_vocab);
+  for (const AddedToken& token : added) id = std::max(id, token.id + 1);
+  return id;
+}
+
 void complete_added_tokens(BpeSpec& spec, const TokenizerConfig& config) {
+  spec.splits_special = config.split_special_tokens.value_or(false);
   std::unordered_map<std::string, size_t> index;
-  const auto add = [&](const AddedToken& token) {
-    if (index.emplace(token.content, spec.added.size()).second) spec.added.push_back(token);
+  const auto add = [&](const AddedToken& token, bool replaces = false) {
+    const auto [entry, is_new] = index.emplace(token.content, spec.added.size());
+    if (is_new) return spec.added.push_back(token);
+    AddedToken& known = spec.added[entry->second];
+    if (!replaces || known.id != token.id) return;
+    const bool special = known.special || token.special;
+    known = token;
+    known.special = special;
   };
   for (size_t i = 0; i < spec.added.size(); ++i) index.emplace(spec.added[i].content, i);
-  for (const AddedToken& token : config.added) add(token);
+  for (size_t i = 0; i < config.added.size(); ++i) add(config.added[i], i < config.n_with_flags);
   std::unordered_set<std::string_view> missing;
   for (const std::string& content : config.special_tokens) {
     const auto known = index.find(content);
@@ -361,6 +380,9 @@ void complete_added_tokens(BpeSpec& spec, const TokenizerConfig& config) {
   if (missing.empty()) return;
   for (const auto& [piece, id] : spec.vocab)
     if (missing.contains(piece)) add({.content = piece, .id = id, .special = true});
+  for (const std::string& content : config.special_tokens)
+    if (!index.contains(content))
+      add({.content = content, .id = next_id(spec.added, spec.vocab.size()), .special = true});
 }
 
 void resolve_bos_eos(BpeSpec& spec, const TokenizerConfig& config) {

@@ -20,7 +20,7 @@ enum class BpeAlphabet : uint8_t {
 };
 
 /// Where a space is put in front of text that does not begin with one.
-enum class SpacePrefix : uint8_t { none, first_part, every_part };
+enum class SpacePrefix : uint8_t { none, first_part, every_part, every_word };
 
 /// Everything that defines a BPE tokenizer, as read from files.
 struct BpeSpec {
@@ -38,6 +38,7 @@ struct BpeSpec {
   std::vector<int32_t> prefix;
   std::optional<int32_t> bos, eos;
   bool drops_leading_space = false;
+  bool splits_special = false;  // special tokens in a text are ordinary text
 };
 
 /// errors   kind input at `where`: two pieces with one id, a piece with two ids, ids that leave
@@ -45,7 +46,10 @@ struct BpeSpec {
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& where);
 
 /// Adds tokens that the configuration knows and the file does not list, and marks its special ones.
+/// A special token that has no id yet gets the next one, as in transformers.
 void complete_added_tokens(BpeSpec& spec, const TokenizerConfig& config);
+/// The id that transformers gives a token that neither the vocabulary nor the added tokens have.
+int32_t next_id(const std::vector<AddedToken>& added, size_t n_vocab);
 /// Fills bos and eos from the names in the configuration, where the vocabulary has them.
 void resolve_bos_eos(BpeSpec& spec, const TokenizerConfig& config);
 

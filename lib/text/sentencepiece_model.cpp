@@ -149,7 +149,7 @@ class ModelCopy {
     if (!is_whole) refuse("it is not a whole protocol buffer");
     if (!charsmap_.empty() && !is_sound_character_map(charsmap_))
       refuse("its character map is damaged");
-    if (longest_prefix_chain(std::move(user_defined_)) > kMostNested)
+    if (longest_prefix_chain(user_defined_) > kMostNested)
       refuse(fmt::format("over {} of its user-defined symbols begin one another", kMostNested));
   }
 
@@ -158,6 +158,8 @@ class ModelCopy {
     return model_type_ == kBytePairs && byte_fallback_ && charsmap_.empty() && !removes_spaces_ &&
            escapes_spaces_ && !space_as_suffix_ && !has_unused_;
   }
+
+  const std::vector<std::string_view>& user_defined() const { return user_defined_; }
 
   std::string take_bytes() {
     Message trainer, normalizer;
@@ -250,11 +252,12 @@ class ModelCopy {
 
 }  // namespace
 
-std::string checked_sentencepiece_model(std::string_view model, const std::string& where,
-                                        bool* in_windows) {
+CheckedSentencePieceModel checked_sentencepiece_model(std::string_view model,
+                                                      const std::string& where) {
   ModelCopy copy(model, where);
-  if (in_windows != nullptr) *in_windows = copy.in_windows();
-  return copy.take_bytes();
+  return {.bytes = copy.take_bytes(),
+          .in_windows = copy.in_windows(),
+          .user_defined = {copy.user_defined().begin(), copy.user_defined().end()}};
 }
 
 std::string without_dummy_prefix(std::string model) {

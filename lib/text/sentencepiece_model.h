@@ -1,8 +1,17 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tandem::text {
+
+struct CheckedSentencePieceModel {
+  std::string bytes;
+  bool in_windows =
+      false;  // whether SentencePieceWindows reads texts of it: byte-pair encoding of the
+              // text as it stands but for the mark of spaces, with no unused pieces
+  std::vector<std::string> user_defined;
+};
 
 /// A serialized ModelProto rewritten from the parts that encoding needs, each value checked: the
 /// SentencePiece library trusts its input, and crashes, allocates without bound or writes to the
@@ -11,10 +20,8 @@ namespace tandem::text {
 /// errors   kind input at `where`: malformed; a piece that is empty, too long, not UTF-8, holds a
 ///          zero byte or has an unknown type or a score that is not finite; a character map that
 ///          points outside itself or in a circle; symbols nested deeper than the library's tables
-/// in_windows  if not null, whether SentencePieceWindows reads texts of this model: byte-pair
-///             encoding of the text as it stands but for the mark of spaces, with no unused pieces
-std::string checked_sentencepiece_model(std::string_view model, const std::string& where,
-                                        bool* in_windows = nullptr);
+CheckedSentencePieceModel checked_sentencepiece_model(std::string_view model,
+                                                      const std::string& where);
 
 /// The same model with normalizer_spec.add_dummy_prefix = false.
 std::string without_dummy_prefix(std::string model);

@@ -35,7 +35,8 @@ Tokenizer::Tokenizer(TokenizerParts parts)
       prefix_(std::move(parts.prefix)),
       bos_(parts.bos),
       eos_(parts.eos),
-      drops_leading_space_(parts.drops_leading_space) {
+      drops_leading_space_(parts.drops_leading_space),
+      splits_special_(parts.splits_special) {
   id_of_bytes_.reserve(bytes_.size());
   for (const AddedToken& token : parts.added) {
     TANDEM_CHECK(token.id >= 0 && token.id < vocab_size(), "added token {} of {}", token.id,
@@ -89,10 +90,11 @@ CutIds Tokenizer::encode_cut(std::string_view utf8, std::span<const size_t> cuts
 
 bool Tokenizer::encode_piece(std::string_view piece, Place& place, const EncodeOptions& options,
                              IdList& out) const {
+  const bool parse_special = options.parse_special && !splits_special_;
   return finder_.split(
-      piece, options.parse_special,
+      piece, parse_special,
       [&](std::string_view part) {
-        const bool all = encode_part(part, place, options.parse_special, out);
+        const bool all = encode_part(part, place, parse_special, out);
         if (!all) out.bytes_done += static_cast<size_t>(part.data() - piece.data());
         place = Place::after_text;
         return all;

@@ -18,7 +18,7 @@ struct TokenizerConfig;
 
 struct EncodeOptions {
   bool add_bos = true;        // put in front what the tokenizer's own rules ask for (often BOS)
-  bool parse_special = true;  // control tokens spelled out in the text become their ids
+  bool parse_special = true;  // special tokens in the text become their ids
 };
 
 /// The ids of a text, or how far counting them went.
@@ -42,14 +42,16 @@ struct TokenizerParts {
   std::vector<int32_t> prefix;
   std::optional<int32_t> bos, eos;
   bool drops_leading_space = false;
+  bool splits_special = false;
 };
 
 /// Text to token ids and back. Immutable, shared by threads.
 ///
-/// The ids equal those of Hugging Face tokenizers (`add_special_tokens` = add_bos, `split_special_
-/// tokens` = not parse_special), with two deliberate exceptions: a rule that appends EOS is not
-/// followed, since a prompt is continued; and decoding never "cleans up" spaces before punctuation,
-/// since decode(encode(x)) shall be x.
+/// The ids equal those of transformers 5 (`add_special_tokens` = add_bos, `split_special_tokens` =
+/// not parse_special, or as tokenizer_config.json sets it), with three deliberate exceptions: a
+/// rule that appends EOS is not followed, since a prompt is continued; decoding never "cleans up"
+/// spaces before punctuation, since decode(encode(x)) shall be x; and text that has no token is
+/// refused where transformers drops it.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -112,7 +114,7 @@ class Tokenizer {
   AddedTokenFinder finder_;  // of the tokens that are looked for in raw text
   std::vector<int32_t> prefix_;
   std::optional<int32_t> bos_, eos_;
-  bool drops_leading_space_;
+  bool drops_leading_space_, splits_special_;
 };
 
 /// Reads the tokenizer of a Hugging Face model folder: tokenizer.json (byte-level BPE, or BPE with

@@ -40,6 +40,7 @@ void merge_special_names(TokenizerConfig& config, const Json& object, const std:
     if (name == "bos_token" && !config.bos_token) config.bos_token = content;
     if (name == "eos_token" && !config.eos_token) config.eos_token = content;
     if (name == "unk_token" && !config.unk_token) config.unk_token = content;
+    if (name == "pad_token" && !config.pad_token) config.pad_token = content;
     config.special_tokens.push_back(content);
   }
   if (const Json* extra = io::find_array(object, "additional_special_tokens", where))
@@ -60,6 +61,13 @@ void read_added_tokens_decoder(TokenizerConfig& config, const Json& object,
     token.id = parse_id(id, token.content, where);
     config.added.push_back(std::move(token));
   }
+  config.n_with_flags = config.added.size();
+}
+
+std::string read_class(const Json& object, const std::string& where) {
+  std::string name = io::find_string(object, "tokenizer_class", where).value_or("");
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  return name;
 }
 
 std::optional<std::string> read_if_present(const std::filesystem::path& path) {
@@ -94,12 +102,11 @@ AddedToken parse_added_token(const Json& entry, const std::string& where) {
 TokenizerConfig parse_tokenizer_config(std::string_view json, const std::string& where) {
   const Json object = parse_object(json, where);
   TokenizerConfig config;
-  config.tokenizer_class = io::find_string(object, "tokenizer_class", where).value_or("");
-  if (config.tokenizer_class.ends_with("Fast"))
-    config.tokenizer_class.resize(config.tokenizer_class.size() - 4);
+  config.tokenizer_class = read_class(object, where);
   config.add_bos_token = io::find_bool(object, "add_bos_token", where);
   config.add_prefix_space = io::find_bool(object, "add_prefix_space", where);
   config.legacy = io::find_bool(object, "legacy", where);
+  config.split_special_tokens = io::find_bool(object, "split_special_tokens", where);
   merge_special_names(config, object, where);
   read_added_tokens_decoder(config, object, where);
   return config;
@@ -131,8 +138,9 @@ TokenizerConfig load_tokenizer_config(const std::filesystem::path& model_folder)
     merge_added_tokens(config, *json, path("added_tokens.json").string());
   if (const auto json = read_if_present(path("config.json"))) {
     const std::string where = path("config.json").string();
-    config.model_type =
-        io::find_string(parse_object(*json, where), "model_type", where).value_or("");
+    const Json object = parse_object(*json, where);
+    config.model_type = io::find_string(object, "model_type", where).value_or("");
+    if (config.tokenizer_class.empty()) config.tokenizer_class = read_class(object, where);
   }
   return config;
 }

@@ -6,6 +6,7 @@
 #include "io/quote.h"
 #include "text/bpe_tokenizer.h"
 #include "text/merge_rules.h"
+#include "text/tokenizer_class.h"
 
 namespace tandem::text {
 namespace {
@@ -28,8 +29,9 @@ std::string literal_regex(std::string_view text) {
 /// The parts of tokenizer.json that say how text is cut and encoded. Names are those of the file.
 class Reader {
  public:
-  Reader(const TokenizerConfig& config, const std::string& where, BpeSpec& spec)
-      : config_(config), where_(where), spec_(spec) {}
+  Reader(const TokenizerConfig& config, TokenizerClass tokenizer_class, const std::string& where,
+         BpeSpec& spec)
+      : config_(config), class_(tokenizer_class), where_(where), spec_(spec) {}
 
   void read(const Json& root) {
     read_model(io::get_object(root, "model", where_));
@@ -40,12 +42,10 @@ class Reader {
         token.id = parse_id(entry["id"], token.content, where_);
         spec_.added.push_back(std::move(token));
       }
-    if (const Json* step = io::find_object(root, "normalizer", where_)) read_normalizer(*step, 0);
-    if (const Json* step = io::find_object(root, "pre_tokenizer", where_))
-      read_pre_tokenizer(*step, 0);
-    if (spec_.alphabet == BpeAlphabet::bytes && !has_byte_level_)
-      unsupported("a BPE model with neither the ByteLevel pre-tokeniser nor byte_fallback");
-    if (const Json* decoder = io::find_object(root, "decoder", where_)) read_decoder(*decoder, 0);
+    if (class_ == TokenizerClass::from_file)
+      read_steps(root);
+    else
+      apply_class(spec_, class_, config_, where_);
     complete_added_tokens(spec_, config_);
     if (const Json* step = io::find_object(root, "post_processor", where_))
       read_post_processor(*step, 0);
@@ -57,6 +57,15 @@ class Reader {
         .hint(
             "put the checkpoint's tokenizer.model in place of tokenizer.json if it has one, or "
             "tokenise elsewhere and pass ids with --prompt-ids");
+  }
+
+  void read_steps(const Json& root) {
+    if (const Json* step = io::find_object(root, "normalizer", where_)) read_normalizer(*step, 0);
+    if (const Json* step = io::find_object(root, "pre_tokenizer", where_))
+      read_pre_tokenizer(*step, 0);
+    if (spec_.alphabet == BpeAlphabet::bytes && !has_byte_level_)
+      unsupported("a BPE model with neither the ByteLevel pre-tokeniser nor byte_fallback");
+    if (const Json* decoder = io::find_object(root, "decoder", where_)) read_decoder(*decoder, 0);
   }
 
   /// Runs `read_one` on the steps of a Sequence, which the file keeps under `key`.
@@ -165,12 +174,14 @@ class Reader {
   }
 
   void read_byte_level(const Json& step) {
+    const bool use_regex = io::find_bool(step, "use_regex", where_).value_or(true);
     if (io::find_bool(step, "add_prefix_space", where_).value_or(true)) {
-      if (!spec_.pre_tokenizer.empty())
-        unsupported("'add_prefix_space' after another pre-tokeniser");
-      spec_.space_prefix = SpacePrefix::every_part;
+      const bool cut_before = !spec_.pre_tokenizer.empty();
+      if (cut_before && use_regex)
+        unsupported("'add_prefix_space' with 'use_regex' after another pre-tokeniser");
+      spec_.space_prefix = cut_before ? SpacePrefix::every_word : SpacePrefix::every_part;
     }
-    if (io::find_bool(step, "use_regex", where_).value_or(true)) add_split(kGpt2Pattern);
+    if (use_regex) add_split(kGpt2Pattern);
     has_byte_level_ = true;
   }
 
@@ -223,6 +234,7 @@ class Reader {
   }
 
   const TokenizerConfig& config_;
+  const TokenizerClass class_;
   const std::string& where_;
   BpeSpec& spec_;
   bool has_byte_level_ = false;
@@ -232,15 +244,16 @@ class Reader {
 
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json, const TokenizerConfig& config,
                                                const std::string& where) {
+  const TokenizerClass tokenizer_class =
+      class_of(config, json.find("\"ByteLevel\"") != std::string_view::npos);
+  const TokenizerConfig completed = with_class_tokens(config, tokenizer_class);
   BpeSpec spec;
-  Reader(config, where, spec).read(io::parse_json(json, where));
-  resolve_bos_eos(spec, config);
+  Reader(completed, tokenizer_class, where, spec).read(io::parse_json(json, where));
+  resolve_bos_eos(spec, completed);
+  // Transformers 5 ignores "add_bos_token" where this file exists; only CodeLlamaTokenizer has its
+  // own, which is true.
+  if (tokenizer_class == TokenizerClass::code_llama && spec.bos) spec.prefix = {*spec.bos};
   if (!spec.bos && !spec.prefix.empty()) spec.bos = spec.prefix.front();
-  // LlamaTokenizerFast builds its template again from these flags; other classes keep the file's.
-  if (config.tokenizer_class == "LlamaTokenizer" && config.add_bos_token && spec.bos) {
-    spec.prefix.clear();
-    if (*config.add_bos_token) spec.prefix.push_back(*spec.bos);
-  }
   return make_bpe_tokenizer(std::move(spec), where);
 }
 

@@ -5,30 +5,12 @@
 #include "io/quote.h"
 #include "text/bpe_tokenizer.h"
 #include "text/merge_rules.h"
+#include "text/tokenizer_class.h"
 
 namespace tandem::text {
 namespace {
 
-/// What the classes that read vocab.json + merges.txt add to it, none of which the files say.
-struct ClassRules {
-  const char* tokenizer_class;
-  const char* model_type;
-  const char* pattern;
-  bool nfc;
-  const char* default_bos;  // nullptr for none
-};
-
-constexpr const char* kEndOfText = "<|endoftext|>";
-
-const ClassRules& rules_of(const TokenizerConfig& config, const std::string& where) {
-  static const ClassRules kRules[] = {
-      {"GPT2Tokenizer", "gpt2", kGpt2Pattern, false, kEndOfText},
-      {"Qwen2Tokenizer", "qwen2", kQwen2Pattern, true, nullptr},
-  };
-  for (const ClassRules& rules : kRules)
-    if (config.tokenizer_class.empty() ? config.model_type == rules.model_type
-                                       : config.tokenizer_class == rules.tokenizer_class)
-      return rules;
+[[noreturn]] void refuse_class(const TokenizerConfig& config, const std::string& where) {
   std::string found = "neither tokenizer_config.json nor config.json names the tokenizer";
   if (!config.tokenizer_class.empty())
     found = fmt::format("the class '{}' is not known for these files", config.tokenizer_class);
@@ -84,19 +66,14 @@ std::unique_ptr<Tokenizer> tokenizer_from_vocab_merges(std::string_view vocab_js
                                                        std::string_view merges,
                                                        const TokenizerConfig& config,
                                                        const std::string& where) {
-  const ClassRules& rules = rules_of(config, where);
+  const TokenizerClass tokenizer_class = class_of(config, true);
+  if (!is_byte_level(tokenizer_class)) refuse_class(config, where);
   const std::string folder = where.empty() ? "" : where + "/";
   BpeSpec spec;
   spec.vocab = read_vocab(vocab_json, folder + "vocab.json");
   spec.merges = read_merges(merges, folder + "merges.txt");
-  if (rules.nfc)
-    spec.normalizer.push_back({NormalizerStep::Kind::unicode, NormalForm::nfc, "", ""});
-  spec.pre_tokenizer.add_split(rules.pattern, PreTokenizer::Keep::both, where);
-  if (config.add_prefix_space.value_or(false)) spec.space_prefix = SpacePrefix::every_part;
-  TokenizerConfig completed = config;
-  if (!completed.eos_token) completed.eos_token = kEndOfText;
-  if (!completed.bos_token && rules.default_bos != nullptr) completed.bos_token = rules.default_bos;
-  completed.special_tokens.push_back(kEndOfText);
+  apply_class(spec, tokenizer_class, config, where);
+  const TokenizerConfig completed = with_class_tokens(config, tokenizer_class);
   complete_added_tokens(spec, completed);
   resolve_bos_eos(spec, completed);
   if (config.add_bos_token.value_or(false)) {

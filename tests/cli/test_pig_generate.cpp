@@ -131,6 +131,8 @@ TEST_SUITE("cli/pig_generate") {
     const auto all = json_lines(run.out);
     REQUIRE(all.size() == 1 + 8 + 1 + 1);
     CHECK(all[0]["event"] == "prompt");
+    CHECK(all[0]["ids"].size() == all[0]["tokens"]);
+    CHECK(all[0]["ids"][0] == 0);  // BOS
     for (size_t i = 1; i <= 8; ++i) {
       CHECK(all[i]["event"] == "token");
       CHECK(all[i]["top"].size() == 2);

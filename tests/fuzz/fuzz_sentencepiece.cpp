@@ -11,6 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return fuzz::run(ErrorKind::input, [&] {
     text::TokenizerConfig config;
     config.legacy = size % 2 == 0;
+    if (size % 3 == 0) config.tokenizer_class = "LlamaTokenizer";
     config.added = {{.content = "<pad>", .id = 300}, {.content = "lo", .id = 6}};
     const auto tokenizer =
         text::tokenizer_from_sentencepiece(fuzz::as_text(data, size), config, "fuzz");

@@ -38,7 +38,8 @@ std::string small_model_at_once() {
   return model;
 }
 
-std::unique_ptr<Tokenizer> make(const TokenizerConfig& config = {}) {
+std::unique_ptr<Tokenizer> make(TokenizerConfig config = {}) {
+  if (!config.add_bos_token) config.add_bos_token = true;
   return tokenizer_from_sentencepiece(small_model(), config, "tokenizer.model");
 }
 
@@ -73,7 +74,7 @@ std::vector<std::string> nested(size_t n) {
 }  // namespace
 
 TEST_SUITE("text/sentencepiece") {
-  TEST_CASE("pieces, byte fallback, BOS by default") {
+  TEST_CASE("pieces, byte fallback, BOS where it is asked for") {
     const auto t = make();
     CHECK(t->encode("ab") == Ids{1, kMarkA, kB});
     CHECK(t->encode("bab", {.add_bos = false}) == Ids{kMark, kB, kAb});
@@ -90,6 +91,7 @@ TEST_SUITE("text/sentencepiece") {
     TokenizerConfig config;
     config.add_bos_token = false;
     CHECK(make(config)->encode("a") == Ids{kMarkA});
+    CHECK(tokenizer_from_sentencepiece(small_model(), {}, "m")->encode("a") == Ids{kMarkA});
   }
 
   TEST_CASE("decoding drops the space that encoding put in front, and only that") {
@@ -146,6 +148,7 @@ TEST_SUITE("text/sentencepiece") {
     for (const bool legacy : {true, false}) {
       TokenizerConfig config;
       config.legacy = legacy;
+      config.add_bos_token = true;
       const auto t = make(config);
       const auto at_once = tokenizer_from_sentencepiece(small_model_at_once(), config, "m");
       REQUIRE(at_once->vocab_size() == t->vocab_size() + 1);
@@ -162,6 +165,24 @@ TEST_SUITE("text/sentencepiece") {
         CHECK(std::equal(less.ids.begin(), less.ids.end(), ids.begin()));
       }
     }
+  }
+
+  TEST_CASE(
+      "\"legacy\": false: no second space before text that begins with one, once normalised") {
+    TokenizerConfig config;
+    config.legacy = false;
+    CHECK(make(config)->encode(" a", {.add_bos = false}) == Ids{kMarkA});
+    CHECK(make(config)->encode("  a", {.add_bos = false}) == Ids{kMark, kMarkA});
+    CHECK(make(config)->encode("\u2581", {.add_bos = false}) == Ids{kMark});
+    // A character map may make a space of another character, and take one away.
+    const auto t = tokenizer_from_sentencepiece(
+        test::sentencepiece_model(
+            {{"\u2581", -1, kNormal}, {"d", -2, kNormal}},
+            {.byte_fallback = false, .charsmap = test::charsmap({{"\t", " "}, {" d", "d"}})}),
+        config, "m");
+    CHECK(t->encode("\td") == Ids{3, 4});
+    CHECK(t->encode(" d") == Ids{3, 4});
+    CHECK(t->encode("d") == Ids{3, 4});
   }
 
   TEST_CASE("a model without dummy prefix keeps leading spaces") {
@@ -306,17 +327,19 @@ TEST_SUITE("text/sentencepiece") {
 
   TEST_CASE(
       "a model is read as protocol buffers are, and what encoding does not need is left out") {
-    const std::string model = small_model(), checked = checked_sentencepiece_model(model, "m");
+    const auto check = [](const std::string& bytes) {
+      return checked_sentencepiece_model(bytes, "m").bytes;
+    };
+    const std::string model = small_model(), checked = check(model);
     std::string longer = model, trainer, test_data;
     test::append_bytes(trainer, 1, "a file of the training data");
     test::append_bytes(longer, 2, trainer);
     test::append_bytes(test_data, 1, "a self-test");
     test::append_bytes(longer, 4, test_data);
     test::append_number(longer, 1, 7);  // a number where a piece is expected: an unknown field
-    CHECK(checked_sentencepiece_model(longer, "m") == checked);
-    CHECK(checked_sentencepiece_model(checked, "m") == checked);
-    CHECK(checked_sentencepiece_model(without_dummy_prefix(model), "m") ==
-          checked_sentencepiece_model(small_model(false), "m"));
+    CHECK(check(longer) == checked);
+    CHECK(check(checked) == checked);
+    CHECK(check(without_dummy_prefix(model)) == check(small_model(false)));
     for (const std::string& bad : {"\x08"s, "\x03"s, "\x0A\x7F"s, "\x00\x01"s})
       CHECK(says(refusal(model + bad), "not a whole protocol buffer"));
     CHECK(says(refusal(model + "\x1A\x01\x7F"), "its normalizer is damaged"));

@@ -134,7 +134,8 @@ TEST_SUITE("train/records") {
     // Each message as role, content and whether it is learned.
     const auto turns = [](const std::string& text) {
       std::string out;
-      const auto& chat = std::get<Chat>(first_record(text).content);
+      const Record record = first_record(text);
+      const auto& chat = std::get<Chat>(record.content);
       for (size_t i = 0; i < chat.messages.size(); ++i)
         out += *chat.messages[i].dict()->named("role")->string() + "=" +
                *chat.messages[i].dict()->named("content")->string() +

@@ -23,6 +23,7 @@ GenerateOutput::GenerateOutput(cli::Context& cx, const std::filesystem::path& pa
     : cx_(cx),
       result_(path, cx.file_mode(), cx.out),
       labels_(prompts.labels),
+      sequences_(prompts.sequences),
       engine_(engine),
       plan_(plan),
       hosted_(hosted),
@@ -32,7 +33,11 @@ GenerateOutput::GenerateOutput(cli::Context& cx, const std::filesystem::path& pa
 decode::GenerateEvents GenerateOutput::events() {
   return {.on_prompt =
               [this](int seq, int64_t n) {
-                if (jsonl_) event({{"event", "prompt"}, {"seq", seq}, {"tokens", n}});
+                if (!jsonl_) return;
+                event({{"event", "prompt"},
+                       {"seq", seq},
+                       {"tokens", n},
+                       {"ids", sequences_[static_cast<size_t>(seq)]}});
               },
           .on_token = [this](const decode::TokenEvent& e) { on_token(e); },
           .on_finish = [this](int seq, decode::Finish f,

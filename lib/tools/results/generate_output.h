@@ -28,7 +28,7 @@ struct SpeculationReport {
 /// or as JSON events. Ends with a summary on stderr, and as an event.
 class GenerateOutput {
  public:
-  /// prompts with their labels, shown above the texts where there are several
+  /// prompts outlive this; their labels are shown above the texts where there are several
   /// engine  of the model whose text it is
   /// plan    of the whole run
   /// hosted  how keys in host memory are attended; null without such
@@ -57,6 +57,7 @@ class GenerateOutput {
   cli::Context& cx_;
   cli::ResultFile result_;
   std::vector<std::string> labels_;
+  const std::vector<std::vector<int32_t>>& sequences_;
   const decode::Engine& engine_;
   const MemoryPlan& plan_;
   const bench::HostedPlan* hosted_;
