@@ -140,7 +140,8 @@ PromptSet read_questions(const PromptSource& source, const Reader& reader, bool 
   if (!source.document && !continues)
     throw usage_error("--questions", "needs a document to ask about")
         .hint("give it with -f FILE, or model.state from an earlier run");
-  const std::string document = source.document ? io::read_text_file(*source.document) : std::string();
+  const std::string document =
+      source.document ? io::read_text_file(*source.document) : std::string();
   const std::string where = source.document ? source.document->string() : "--questions";
   PromptSet set;
   set.labels = lines_of(io::read_text_file(*source.questions));
