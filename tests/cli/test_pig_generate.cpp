@@ -262,6 +262,10 @@ TEST_SUITE("cli/pig_generate") {
     check_error({"-p", "x", "--stop-id", "8192"}, 3,
                 "sampling.stop_ids: 8192 is no token of the model, whose ids end at 8191");
     check_error({"-p", "x", "--stop-id", "8192", "--dry-run"}, 3, "sampling.stop_ids: 8192 is no");
+    const std::string random = "synthetic:" + recipe_models() + "/tiny-2m/config.json";
+    const std::string ids = folder.write("ids.json", "[3]").string();
+    check_error({"-m", random, "--prompt-ids", ids, "--stop", "x"}, 3,
+                "sampling.stop: " + random + " has no tokenizer, so it writes no text\n");
     check_error({"-p", "x", "--stop", ""}, 3, "--stop: sampling.stop: a text that ends");
   }
 

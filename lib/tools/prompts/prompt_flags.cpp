@@ -94,6 +94,9 @@ void refuse_states(const recipe::Model& model, const recipe::Output& output, rec
 
 recipe::Sampling settled_sampling(const cli::Context& cx, const recipe::Sampling& sampling,
                                   const decode::ModelFiles& model) {
+  if (!sampling.stop.empty() && !model.tokenizer)
+    throw recipe_error("sampling.stop", "{} has no tokenizer, so it writes no text", model.name)
+        .hint("end sequences at token ids: --stop-id N");
   recipe::Sampling s = sampling;
   if (s.from == recipe::SamplingFrom::recipe) return s;
   const recipe::Sampling suggested = decode::suggested_sampling(model.folder);

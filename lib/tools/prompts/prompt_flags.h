@@ -28,7 +28,7 @@ void refuse_states(const recipe::Model& model, const recipe::Output& output, rec
 
 /// The recipe's sampling; with sampling.from model, keys that it leaves unset are those of the
 /// model's generation_config.json.
-/// errors   those of decode::suggested_sampling
+/// errors   those of decode::suggested_sampling; kind recipe: sampling.stop without a tokenizer
 recipe::Sampling settled_sampling(const cli::Context& cx, const recipe::Sampling& sampling,
                                   const decode::ModelFiles& model);
 
