@@ -352,7 +352,7 @@ GenerateReport generate(Engine& engine, Decoder& decoder, std::span<const Reques
     }
   const int room = engine.spec().max_seqs - prefixes;
   const int max_active = spec.max_active > 0 ? std::min(spec.max_active, room) : room;
-  TANDEM_CHECK(max_active > 0 || requests.empty(), "no sequences left beside {} prefixes",
+  TANDEM_CHECK(max_active > 0 || requests.empty(), "no sequences left next to {} prefixes",
                prefixes);
   return Generator(engine, decoder, requests, spec, events).run(max_active);
 }

@@ -10,14 +10,19 @@ namespace {
 
 using namespace std::string_view_literals;
 
-/// Whether the bytes are ASCII characters of `width` bytes each, whose only byte that is not 0 is
-/// number `at`.
-bool is_padded_ascii(std::string_view bytes, size_t width, size_t at) {
-  constexpr size_t kLooked = 64;  // bytes, and at least two characters
+/// Whether the bytes are characters of `width` bytes each, of which byte `at` is never 0 and most
+/// others are 0, as in Latin text.
+bool is_padded(std::string_view bytes, size_t width, size_t at) {
+  constexpr size_t kLooked = 64;  // bytes
   const size_t n = std::min(kLooked, bytes.size() / width * width);
-  for (size_t i = 0; i < n; ++i)
-    if ((bytes[i] != '\0') != (i % width == at)) return false;
-  return n >= 2 * width;
+  if (n < 2 * width) return false;
+  size_t zeros = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (bytes[i] != '\0') continue;
+    if (i % width == at) return false;
+    ++zeros;
+  }
+  return 4 * zeros > 3 * (n - n / width);
 }
 
 /// Names what iconv takes; empty for text of single bytes.
@@ -25,10 +30,10 @@ std::string_view wide_encoding(std::string_view bytes) {
   // The mark of UTF-32 begins as that of UTF-16 does.
   if (bytes.starts_with("\xFF\xFE\0\0"sv) || bytes.starts_with("\0\0\xFE\xFF"sv)) return "UTF-32";
   if (bytes.starts_with("\xFF\xFE") || bytes.starts_with("\xFE\xFF")) return "UTF-16";
-  if (is_padded_ascii(bytes, 4, 0)) return "UTF-32LE";
-  if (is_padded_ascii(bytes, 4, 3)) return "UTF-32BE";
-  if (is_padded_ascii(bytes, 2, 0)) return "UTF-16LE";
-  if (is_padded_ascii(bytes, 2, 1)) return "UTF-16BE";
+  if (is_padded(bytes, 4, 0)) return "UTF-32LE";
+  if (is_padded(bytes, 4, 3)) return "UTF-32BE";
+  if (is_padded(bytes, 2, 0)) return "UTF-16LE";
+  if (is_padded(bytes, 2, 1)) return "UTF-16BE";
   return {};
 }
 

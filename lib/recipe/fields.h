@@ -30,6 +30,7 @@ struct Limits {
     copy.max = high;
     return copy;
   }
+  bool admit(double x) const;
   /// "0 .. 1", ">= 0", "> 0", or empty.
   std::string text() const;
 };

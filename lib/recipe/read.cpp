@@ -41,12 +41,6 @@ Error unknown_key(const Field& section, const std::string& section_name, const N
       .hint(fmt::format("{}valid keys: {}", near, fmt::join(names, ", ")));
 }
 
-/// True if `x` lies within the limits.
-bool within(const Limits& limits, double x) {
-  if (limits.min && (limits.min_excluded ? x <= *limits.min : x < *limits.min)) return false;
-  return !limits.max || x <= *limits.max;
-}
-
 std::string meaning(const Field& field) { return fmt::format("{} is: {}", field.name, field.text); }
 
 void read_value(const Field& field, const std::string& key, const Node& node, const Folders& models,
@@ -61,7 +55,7 @@ void read_value(const Field& field, const std::string& key, const Node& node, co
     return;
   }
   for (const double x : field.value->numbers())
-    if (!within(field.limits, x)) {
+    if (!field.limits.admit(x)) {
       problems.add(
           recipe_error(node.origin.text(), "{}: {} is out of range, expected {}{}{}", key,
                        node.kind == Node::Kind::scalar ? node.scalar : fmt::format("{}", x),
@@ -151,6 +145,11 @@ void FieldLister::add(std::string_view name, Field section, const Limits& limits
 void FieldLister::add(std::string_view name, std::unique_ptr<Value> value, const Limits& limits,
                       std::string_view text) {
   list.push_back({.name = name, .text = text, .limits = limits, .value = std::move(value)});
+}
+
+bool Limits::admit(double x) const {
+  if (min && (min_excluded ? x <= *min : x < *min)) return false;
+  return !max || x <= *max;
 }
 
 std::string Limits::text() const {

@@ -161,18 +161,26 @@ struct ServingRun : RankedRun {
   }
 };
 
+/// Where settings of Sampling that are not set come from.
+enum class SamplingFrom : uint8_t { recipe, model };
+constexpr std::array<std::string_view, 2> enum_names(SamplingFrom) { return {"recipe", "model"}; }
+
 struct Sampling {
-  double temperature = 0.0;
-  int top_k = 0;
-  double top_p = 1.0;
-  double min_p = 0.0;
-  double repetition_penalty = 1.0;
+  SamplingFrom from = SamplingFrom::recipe;
+  std::optional<double> temperature;
+  std::optional<int> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
   int max_tokens = 256;
   std::vector<std::string> stop;
   std::vector<int> stop_ids;
 
   template <class V>
   void fields(V& v) {
+    v("from", from,
+      "what null means for the five keys below; recipe: greedy, and all off; model: the value in "
+      "the model's generation_config.json");
     v("temperature", temperature, at_least(0), "softmax temperature; 0 = greedy");
     v("top_k", top_k, at_least(0), "keep the k most likely tokens; 0 = off");
     v("top_p", top_p, above(0).up_to(1), "keep the smallest set with this probability; 1 = off");
@@ -186,6 +194,8 @@ struct Sampling {
       "token ids that end a sequence, besides the model's own; they are not shown");
   }
   void check(Problems& p) const;
+  /// Whether any key says how tokens are drawn.
+  bool is_set() const { return temperature || top_k || top_p || min_p || repetition_penalty; }
 };
 
 /// Chats, which the model's chat template writes.

@@ -5,9 +5,7 @@
 namespace tandem::text {
 
 Streamer::Streamer(const Tokenizer& tokenizer, StreamerOptions options)
-    : tokenizer_(&tokenizer),
-      options_(options),
-      drop_space_(tokenizer.drops_leading_space()) {}
+    : tokenizer_(&tokenizer), options_(options), drop_space_(tokenizer.drops_leading_space()) {}
 
 void Streamer::push(int32_t id, std::string& out) {
   if (options_.skip_special && tokenizer_->is_special(id)) return;

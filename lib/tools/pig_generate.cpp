@@ -18,7 +18,8 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
       recipe_(point.recipe),
       source_(prompt_source(cx, recipe_.chat, !recipe_.model.state.empty())),
       sizer_(recipe_.model, recipe_.run, {recipe_.cache}, cx),
-      files_(sizer_.open_model()) {
+      files_(sizer_.open_model()),
+      sampling_(settled_sampling(cx, recipe_.sampling, files_)) {
   if (!recipe_.model.state.empty())
     saved_ = decode::open_state(recipe_.model.state, files_, sizer_.compute());
   SequenceBounds bounds{.context = model::context_of(recipe_.run, files_.config),
@@ -39,8 +40,8 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
   room.prefix = room.prefix || !recipe_.output.state.empty();
   spec_ = sizer_.spec(room);
   spec_.adapters = adapters_;
-  how_ = generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs,
-                       files_.config, spec_.max_tokens);
+  how_ = generate_spec(sampling_, recipe_.run.seed, recipe_.output.top_logprobs, files_.config,
+                       spec_.max_tokens);
   if (room.prefix) {
     const PrefixSource begin = prefix();
     const auto n = static_cast<int64_t>(n_saved() + begin.tokens.size());
@@ -101,6 +102,7 @@ PrefixSource PigGenerate::prefix() const {
 }
 
 int PigGenerate::print_plan() {
+  note_sampling(cx_, recipe_.sampling, files_);
   const auto& prompts = prompts_.sequences;
   cli::PlanView view{.files = files_,
                      .spec = spec_,
@@ -120,6 +122,7 @@ int PigGenerate::print_plan() {
 }
 
 int PigGenerate::run() {
+  note_sampling(cx_, recipe_.sampling, files_);
   admit_plan(cx_, plan_, sizer_.limits());
   const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
   const double load_s = load_.seconds();
@@ -128,7 +131,7 @@ int PigGenerate::run() {
   const auto decoder = decode::plain_decoder(*engine);
   const decode::GenerateReport report =
       generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how_, output.events());
-  output.finish(report, load_s, recipe_.run.seed);
+  output.finish(report, load_s, recipe_.run.seed, sampling_);
   return 0;
 }
 

@@ -65,6 +65,7 @@ class PigGenerate {
   decode::PromptSource source_;
   EngineSizer sizer_;
   decode::ModelFiles files_;
+  recipe::Sampling sampling_;  // settled
   std::optional<decode::SavedState> saved_;
   decode::PromptSet prompts_;
   decode::AdapterUse adapters_ = decode::AdapterUse::none;

@@ -104,7 +104,8 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
     p.field("sampling.max_tokens", "sampling.max_tokens: the target must write 2 tokens at least");
   if (!accept.tree.empty() && accept.depths > 1)
     p.field("accept.depths", "accept.depths: a tree has its own; leave one of both out");
-  if (!accept.tree.empty() && accept.rule == AcceptRule::topk && sampling.temperature > 0)
+  if (!accept.tree.empty() && accept.rule == AcceptRule::topk &&
+      sampling.temperature.value_or(0) > 0)
     p.field("accept.rule", "accept.rule: rounds of a tree draw its children; leave topk out");
   if (accept.tree.empty() && !accept.record.empty())
     p.field("accept.record", "accept.record: rounds of a tree are recorded; name accept.tree");
@@ -116,8 +117,12 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
 SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, Proposer::other_model, cx) {
+      pair_(recipe_.model, recipe_.run, recipe_.draft, Proposer::other_model, cx),
+      sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   constexpr int kLeastNew = 2;
+  if (!recipe_.accept.tree.empty() && recipe_.accept.rule == AcceptRule::topk &&
+      sampling_.temperature.value_or(0) > 0)
+    throw recipe_error("accept.rule", "rounds of a tree draw its children").hint("leave topk out");
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   const int vocab = pair_.target().config.vocab_size;
   if (recipe_.accept.width > vocab)
@@ -160,6 +165,7 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
 }
 
 int SequoiaAcceptance::print_plan() {
+  note_sampling(cx_, recipe_.sampling, pair_.target());
   if (!tree_) return pair_.print_plan(cx_, "", Json::object());
   return pair_.print_plan(
       cx_,
@@ -320,8 +326,8 @@ Json SequoiaAcceptance::vector_of(const Rows& rows, const std::string& method) c
                  {"samples", one_or_all(samples)},
                  {"target", names_[0]},
                  {"draft", names_[1]},
-                 {"temperature", recipe_.sampling.temperature},
-                 {"top_p", recipe_.sampling.top_p},
+                 {"temperature", sampling_.temperature.value_or(0)},
+                 {"top_p", sampling_.top_p.value_or(1)},
                  {"seed", recipe_.run.seed}};
   if (tree_) vector["tree"] = of_tree({.rows = p, .method = method, .file = {}, .sha256 = {}});
   if (rules_) vector["rules"] = json_of(*rules_);
@@ -355,8 +361,9 @@ void SequoiaAcceptance::note_rules() const {
 }
 
 int SequoiaAcceptance::run() {
+  note_sampling(cx_, recipe_.sampling, pair_.target());
   const decode::GenerateSpec how =
-      generate_spec(recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, longest_);
+      generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, longest_);
   cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
   names_ = {pair_.target().name, pair_.draft().name};
   const ModelPair::Engines engines = pair_.load(cx_);

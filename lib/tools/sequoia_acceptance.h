@@ -108,6 +108,7 @@ class SequoiaAcceptance {
   cli::Context& cx_;
   const AcceptanceRecipe& recipe_;
   ModelPair pair_;
+  recipe::Sampling sampling_;  // settled
   std::optional<speculate::TokenTree> tree_;
   int longest_ = 0;                   // tokens of a text
   std::array<std::string, 2> names_;  // of target and draft

@@ -22,7 +22,8 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx, recipe_.cache,
-            recipe_.draft2) {
+            recipe_.draft2),
+      sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   if (!source.empty())
     prompts_ = decode::read_prompts(source, pair_.target(), false, {.context = pair_.context()});
@@ -31,7 +32,7 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
   tree_ = given_tree(recipe_);
   rounds_ = recorded_rounds(
       recipe_.tree, pair_,
-      generate_spec(recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, 0).sampler.rule);
+      generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, 0).sampler.rule);
   room_ = room_for(
       prompts_,
       {.context = pair_.context(), .max_tokens = recipe_.sampling.max_tokens, .batch = batch_});
@@ -49,6 +50,7 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
 }
 
 int SequoiaGenerate::print_plan() {
+  note_sampling(cx_, recipe_.sampling, pair_.target());
   if (chooses_kind())
     return pair_.print_plan(cx_, "rounds   of the kind that is fastest, chosen each time\n",
                             {{"rounds", "auto"}});
@@ -105,9 +107,9 @@ ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, Tre
 }
 
 int SequoiaGenerate::run() {
-  decode::GenerateSpec how =
-      generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs,
-                    pair_.target().config, static_cast<int>(room_.longest));
+  note_sampling(cx_, recipe_.sampling, pair_.target());
+  decode::GenerateSpec how = generate_spec(sampling_, recipe_.run.seed, recipe_.output.top_logprobs,
+                                           pair_.target().config, static_cast<int>(room_.longest));
   how.max_active = batch_;  // timing rounds took room for one more
   TreePlan plan;
   std::optional<KindPlanner> kinds;
@@ -151,7 +153,7 @@ int SequoiaGenerate::run() {
   const decode::GenerateReport report = generate_prompts(cx_, target, declined ? *plain : *rounds,
                                                          prompts_, prefix, how, output.events());
   const nlohmann::ordered_json predicted = chooser != nullptr ? kinds_json(*chooser) : plan.json();
-  output.finish(report, load_s, recipe_.run.seed,
+  output.finish(report, load_s, recipe_.run.seed, sampling_,
                 {.rounds = declined ? nullptr : &rounds->stats(),
                  .within = declined ? nullptr : rounds->stats_within(),
                  .predicted = predicted.is_null() ? nullptr : &predicted,

@@ -36,6 +36,7 @@ class SequoiaGenerate {
   const SequoiaRecipe& recipe_;
   Stopwatch load_;
   ModelPair pair_;
+  recipe::Sampling sampling_;  // settled
   decode::PromptSet prompts_;
   int batch_;
   SequenceRoom room_;                            // of the texts

@@ -10,6 +10,7 @@
 #include "speculate/tree/tree_drawing.h"
 #include "speculate/tree/tree_file.h"
 #include "tensor/memory_plan.h"
+#include "tools/prompts/prompt_flags.h"
 #include "tools/results/bench_results.h"
 #include "tools/sequoia_replay_search.h"
 #include "tools/sequoia_tree_timing.h"
@@ -61,6 +62,7 @@ speculate::TimingTable TimingSection::table() const {
 }
 
 void TreeSearchRecipe::check(recipe::Problems& p) const {
+  refuse_model_sampling(sampling, p);
   if (timing.measure) {
     if (model.path.value.empty()) p.field("model.path", "model.path: name the model to time");
     draft.require(p);

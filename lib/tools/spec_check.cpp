@@ -24,7 +24,7 @@ eval::TextProgress shown(cli::Progress& line) {
 
 std::vector<double> LosslessSection::temperatures_of(const recipe::Sampling& sampling) const {
   if (!temperatures.empty()) return temperatures;
-  if (sampling.temperature > 0) return {sampling.temperature};
+  if (const double t = sampling.temperature.value_or(0); t > 0) return {t};
   return {0.6, 1.0};
 }
 
@@ -50,6 +50,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx, recipe_.cache,
             recipe_.draft2),
+      sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
       exact_(pair_.compute() == DType::f32),
@@ -84,10 +85,11 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
 }
 
 int SpecCheck::print_plan() {
+  note_sampling(cx_, recipe_.sampling, pair_.target());
   const size_t n_prompts = sampled_prompts().size();
   // The same number after each prompt.
   const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / n_prompts * n_prompts;
-  const std::vector<double> temperatures = recipe_.eval.temperatures_of(recipe_.sampling);
+  const std::vector<double> temperatures = recipe_.eval.temperatures_of(sampling_);
   return pair_.print_plan(
       cx_,
       fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
@@ -108,7 +110,7 @@ std::span<const eval::Ids> SpecCheck::sampled_prompts() const {
 }
 
 decode::GenerateSpec SpecCheck::how(double temperature, int max_tokens) const {
-  recipe::Sampling sampling = recipe_.sampling;
+  recipe::Sampling sampling = sampling_;
   sampling.temperature = temperature;
   sampling.max_tokens = max_tokens;
   decode::GenerateSpec spec = generate_spec(sampling, recipe_.run.seed, 0, config_, longest_);
@@ -155,7 +157,7 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
 }
 
 void SpecCheck::check_matched(decode::Engine& target, speculate::Rounds& speculation) {
-  for (const double t : recipe_.eval.temperatures_of(recipe_.sampling)) {
+  for (const double t : recipe_.eval.temperatures_of(sampling_)) {
     const auto n = static_cast<int64_t>(prompts_.sequences.size());
     cli::Progress line(cx_.terminal, "match", static_cast<double>(2 * n), "texts");
     const int equal = eval::count_equal(target, speculation, prompts_.sequences,
@@ -172,7 +174,7 @@ void SpecCheck::check_matched(decode::Engine& target, speculate::Rounds& specula
 
 void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& speculation) {
   const LosslessSection& e = recipe_.eval;
-  const std::vector<double> temperatures = e.temperatures_of(recipe_.sampling);
+  const std::vector<double> temperatures = e.temperatures_of(sampling_);
   const std::span<const eval::Ids> prompts = sampled_prompts();
   const int texts = e.texts / static_cast<int>(prompts.size());
   std::vector<eval::DistributionCheck> checks(temperatures.size());
@@ -224,6 +226,7 @@ void SpecCheck::add_distributions(const eval::DistributionCheck& found, double t
 }
 
 int SpecCheck::run() {
+  note_sampling(cx_, recipe_.sampling, pair_.target());
   const ModelPair::Engines engines = pair_.load(cx_);
   decode::Engine& target = *engines.target;
   const auto speculation = make_rounds(recipe_, engines, tree_);
@@ -288,6 +291,7 @@ Json SpecCheck::json(const speculate::RoundStats& rounds) const {
           {"nodes", tree_.size()},
           {"device", pair_.device().name()},
           {"compute", exact_ ? "f32" : "bf16"},
+          {"sampling", sampling_json(sampling_)},
           {"checks", std::move(checks)},
           {"differences", std::move(places)}};
 }

@@ -91,6 +91,7 @@ class SpecCheck {
   const cli::Point<Recipe>& point_;
   const SpecCheckRecipe& recipe_;
   ModelPair pair_;
+  recipe::Sampling sampling_;  // settled
   speculate::TokenTree tree_;
   decode::PromptSet prompts_;
   std::string target_name_;

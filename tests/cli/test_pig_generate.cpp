@@ -45,6 +45,53 @@ void check_error(const std::vector<std::string>& arguments, int status, const st
   CHECK(contains(run.err, "pig-generate: error: " + text));
 }
 
+/// A copy of tiny-2m, with keys of one of its JSON files changed.
+fs::path changed_model(const TemporaryFolder& folder, const char* file, const Json& changes) {
+  fs::path copy = folder / "model";
+  fs::copy(tandem::test::source_dir() / "recipes/models/tiny-2m", copy);
+  Json j = Json::parse(file_text(copy / file));
+  for (const auto& [key, value] : changes.items()) j[key] = value;
+  std::ofstream(copy / file) << j;
+  return copy;
+}
+
+/// `tokenizer.json` with the token of this id made a special one of another name.
+Json with_special(Json tokenizer, int id, const std::string& name) {
+  Json& model = tokenizer["model"];
+  std::string old;
+  for (const auto& [piece, number] : model["vocab"].items())
+    if (number == id) old = piece;
+  model["vocab"].erase(old);
+  model["vocab"][name] = id;
+  Json merges = Json::array();
+  for (const Json& pair : model["merges"]) {
+    const std::string left = pair[0], right = pair[1];
+    if (left != old && right != old && left + right != old) merges.push_back(pair);
+  }
+  model["merges"] = merges;
+  Json added = tokenizer["added_tokens"][0];
+  added["id"] = id;
+  added["content"] = name;
+  tokenizer["added_tokens"].push_back(added);
+  return tokenizer;
+}
+
+/// The events of a few tokens after "Once upon a time".
+std::vector<Json> once_upon_a_time(std::vector<std::string> flags,
+                                   const char* tool = "pig-generate") {
+  flags.insert(flags.end(), {"-p", "Once upon a time", "-n", "6", "-t", "1", "-s",
+                             "model.compute=f32", "--format", "jsonl"});
+  const Outcome run = run_process(program(tool), {.arguments = flags});
+  CAPTURE(run.err);
+  REQUIRE(run.status == 0);
+  std::vector<Json> events;
+  for (Json& e : json_lines(run.out))
+    if (e["event"] != "round") events.push_back(std::move(e));
+  return events;
+}
+
+std::string recipe_models() { return (tandem::test::source_dir() / "recipes/models").string(); }
+
 const std::string kDocument =
     "The lamp was lit at dusk. The special magic value for amber-anchor is 4137.\n"
     "Fog came in from the west, and the keeper slept.";
@@ -160,6 +207,160 @@ TEST_SUITE("cli/pig_generate") {
     const std::string stop = whole.substr(whole.size() / 2, 3);
     const Outcome run = pig_generate({"-p", "Once upon a time", "-n", "16", "--stop", stop});
     CHECK(run.out == whole.substr(0, whole.find(stop)) + "\n");
+  }
+
+  TEST_CASE("--stop sees special tokens in every generator, and the text does not show them") {
+    const std::vector<Json> plain = once_upon_a_time({"-m", "tiny-2m"});
+    const std::string t[] = {plain[1]["text"], plain[2]["text"], plain[3]["text"],
+                             plain[4]["text"]};
+    const TemporaryFolder folder;
+    const Json tokenizer = Json::parse(file_text(recipe_models() + "/tiny-2m/tokenizer.json"));
+    const std::string model =
+        changed_model(folder, "tokenizer.json", with_special(tokenizer, plain[3]["id"], "<|halt|>"))
+            .string();
+    REQUIRE(text_of(once_upon_a_time({"-m", model}), 0) ==
+            text_of(plain, 0).replace((t[0] + t[1]).size(), t[2].size(), ""));
+    for (const auto& [tool, draft] : {std::pair{"pig-generate", "run.seed=0"},
+                                      {"sequoia-generate", "spec.draft=ngram"},
+                                      {"triforce-generate", "spec.draft=ngram"},
+                                      {"sirius-generate", "spec.draft=ngram"}})
+      for (const auto& [stop, text, n] :
+           {std::tuple{std::string("<|halt|>"), t[0] + t[1], size_t{3}},
+            {t[1] + "<|halt|>", t[0], 3},
+            {"<|halt|>" + t[3], t[0] + t[1], 4},
+            {t[1] + "<|halt|>" + t[3], t[0], 4}}) {
+        CAPTURE(tool);
+        CAPTURE(stop);
+        const auto events = once_upon_a_time({"-m", model, "-s", draft, "--stop", stop}, tool);
+        CHECK(text_of(events, 0) == text);
+        CHECK(events.size() == 1 + n + 2);
+        CHECK(events[1 + n]["reason"] == "stop_string");
+      }
+  }
+
+  TEST_CASE("--stop-id ends a text at a token, which does not show") {
+    const std::vector<Json> plain = once_upon_a_time({"-m", "tiny-2m"});
+    const std::string id = plain[3]["id"].dump();
+    const auto events = once_upon_a_time({"-m", "tiny-2m", "--stop-id", "8000", "--stop-id", id});
+    REQUIRE(events.size() == 1 + 3 + 2);
+    CHECK(events[3]["id"] == plain[3]["id"]);
+    CHECK(events[4]["reason"] == "stop_id");
+    CHECK(text_of(events, 0) ==
+          plain[1]["text"].get<std::string>() + plain[2]["text"].get<std::string>());
+    const auto rounds = once_upon_a_time(
+        {"-m", "tiny-2m", "-s", "spec.draft=ngram", "-s", "sampling.stop_ids=[8000, " + id + "]"},
+        "sequoia-generate");
+    CHECK(text_of(rounds, 0) == text_of(events, 0));
+    // The model's own ids stay.
+    const TemporaryFolder folder;
+    const std::string model =
+        changed_model(folder, "generation_config.json", {{"eos_token_id", plain[2]["id"]}})
+            .string();
+    CHECK(once_upon_a_time({"-m", model, "--stop-id", id}).size() == 1 + 2 + 2);
+
+    check_error({"-p", "x", "--stop-id", "-1"}, 3,
+                "--stop-id: sampling.stop_ids: -1 is out of range");
+    check_error({"-p", "x", "--stop-id", "end"}, 3, "--stop-id: sampling.stop_ids: expected");
+    check_error({"-p", "x", "--stop-id", "8192"}, 3,
+                "sampling.stop_ids: 8192 is no token of the model, whose ids end at 8191");
+    check_error({"-p", "x", "--stop-id", "8192", "--dry-run"}, 3, "sampling.stop_ids: 8192 is no");
+    const std::string random = "synthetic:" + recipe_models() + "/tiny-2m/config.json";
+    const std::string ids = folder.write("ids.json", "[3]").string();
+    check_error({"-m", random, "--prompt-ids", ids, "--stop", "x"}, 3,
+                "sampling.stop: " + random + " has no tokenizer, so it writes no text\n");
+    check_error({"-p", "x", "--stop", ""}, 3, "--stop: sampling.stop: a text that ends");
+  }
+
+  TEST_CASE("files that begin with a byte order mark read as without it; UTF-16 is refused") {
+    const TemporaryFolder folder;
+    const std::string mark = "\xEF\xBB\xBF", text = "Once upon a time";
+    const auto events = [](const std::vector<std::string>& flags, const std::string& in) {
+      std::vector<std::string> all = flags;
+      all.insert(all.end(), {"-n", "1", "--format", "jsonl"});
+      const Outcome run = pig_generate(all, {.input = in});
+      CAPTURE(run.err);
+      CHECK(run.status == 0);
+      std::vector<std::string> lines;
+      for (Json& e : json_lines(run.out)) {
+        e.erase("t_ms");
+        if (e["event"] != "summary") lines.push_back(e.dump());
+      }
+      return lines;
+    };
+    const std::string file = (folder / "file").string(),
+                      document = folder.write("document", text).string();
+    for (const auto& [flags, bytes] :
+         {std::pair{std::vector<std::string>{"-f", file}, text},
+          {{"-f", "-"}, text},
+          {{"-f", document, "--questions", file}, std::string("Who?\nWhere?\n")},
+          {{"--prompts", file}, std::string("{\"prompt\": \"Once\"}\n{\"ids\": [3, 4]}")},
+          {{"--prompt-ids", file}, std::string("[20, 21, 22]")},
+          {{"-r", file, "-p", text}, std::string("kind: generate\nmodel: {path: tiny-2m}\n")}}) {
+      CAPTURE(flags);
+      folder.write("file", bytes);
+      const auto plain = events(flags, bytes);
+      folder.write("file", mark + bytes);
+      CHECK(events(flags, mark + bytes) == plain);
+      for (const std::string& front : {std::string("\xFF\xFE"), std::string("\xFE\xFF")}) {
+        folder.write("file", front + bytes);
+        const Outcome run = pig_generate(flags, {.input = front + bytes});
+        CHECK(run.status == (flags[0] == "-r" ? 3 : 4));
+        CHECK(contains(run.err, "is UTF-16 text, expected UTF-8"));
+        CHECK(contains(run.err, "iconv -f UTF-16 -t UTF-8"));
+      }
+    }
+    folder.write("file", text + mark + text);  // a mark elsewhere is text
+    CHECK(events({"-f", file}, "") != events({"-p", text + text}, ""));
+  }
+
+  TEST_CASE("sampling.from=model draws as generation_config.json says, keys that are set first") {
+    const auto with = [&](const std::string& model, std::vector<std::string> flags) {
+      flags.insert(flags.end(), {"--seed", "5", "-m", model});
+      std::vector<Json> events = once_upon_a_time(flags);
+      return std::pair(text_of(events, 0), events.back()["sampling"]);
+    };
+    const auto greedy = with("tiny-2m", {}),
+               drawn = with("tiny-2m", {"-s", "sampling={temperature: 0.6, top_p: 0.9}"}),
+               from_model = with("tiny-2m", {"-s", "sampling.from=model"});
+    CHECK(drawn.first != greedy.first);
+    CHECK(from_model == drawn);
+    CHECK(from_model.second ==
+          Json::parse(R"({"temperature": 0.6, "top_k": 0, "top_p": 0.9, "min_p": 0.0,
+                          "repetition_penalty": 1.0})"));
+    CHECK(with("tiny-2m", {"-s", "sampling={from: model, temperature: 0}"}).first == greedy.first);
+
+    const TemporaryFolder folder;
+    const std::string model =
+        changed_model(folder, "generation_config.json",
+                      {{"do_sample", false}, {"repetition_penalty", 1.3}, {"top_k", 7}})
+            .string();
+    CHECK(with(model, {"-s", "sampling.from=model"}) ==
+          with(model,
+               {"-s", "sampling={temperature: 0, top_k: 7, top_p: 0.9, repetition_penalty: 1.3}"}));
+  }
+
+  TEST_CASE("what generation_config.json suggests is noted where a run says nothing of its own") {
+    const auto noted = [](const std::string& model, std::vector<std::string> flags) {
+      flags.insert(flags.end(), {"-m", model, "-p", "x", "-n", "1"});
+      return pig_generate(flags).err;
+    };
+    const std::string note =
+        "generation_config.json suggests temperature 0.6, top_p 0.9; -s sampling.from=model takes "
+        "these values\n";
+    CHECK(contains(noted("tiny-2m", {}), note));
+    CHECK(contains(noted("tiny-2m", {"-s", "sampling.from=model"}),
+                   "sampling temperature 0.6, top_p 0.9\n"));
+    CHECK(contains(noted("tiny-2m", {"-s", "sampling.from=model", "--dry-run"}),
+                   "sampling temperature 0.6, top_p 0.9\n"));
+    CHECK_FALSE(contains(noted("tiny-2m", {"-s", "sampling.temperature=0"}), "suggests"));
+    CHECK_FALSE(contains(noted("tiny-2m", {"-q"}), "suggests"));
+    const TemporaryFolder folder;
+    const std::string model =
+        changed_model(folder, "generation_config.json", {{"top_p", 2}}).string();
+    CHECK_FALSE(contains(noted(model, {}), "suggests"));
+    check_error(
+        {"-m", model, "-p", "x", "-s", "sampling.from=model"}, 4,
+        model + "/generation_config.json: key 'top_p': 2 is out of range, expected 0 < x <= 1\n");
   }
 
   TEST_CASE("--questions shares the document; each answer is that of its own run") {

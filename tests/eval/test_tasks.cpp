@@ -230,6 +230,20 @@ TEST_SUITE("eval/tasks") {
     CHECK(places.size() >= 9);
   }
 
+  TEST_CASE("a byte order mark in front of a text is dropped, one within is kept") {
+    const tandem::test::TemporaryFolder folder;
+    const std::string mark = "\xEF\xBB\xBF", prose = "Once upon a time\x1Ethe fog came in.";
+    const auto plain = folder.write("plain", prose), marked = folder.write("marked", mark + prose);
+    const auto within = folder.write("within", "Once upon a time\x1E" + mark + "the fog came in.");
+    CHECK(encode_file(tokenizer(), marked) == encode_file(tokenizer(), plain));
+    const auto documents = encode_documents(tokenizer(), plain);
+    CHECK(documents.size() == 2);
+    CHECK(encode_documents(tokenizer(), marked) == documents);
+    CHECK(encode_documents(tokenizer(), within) != documents);
+    PhiloxStream one(1), other(1);
+    CHECK(Haystack(tokenizer(), marked).cut(one, 5) == Haystack(tokenizer(), plain).cut(other, 5));
+  }
+
   TEST_CASE("what cannot be made says why") {
     const auto failure = [](auto&& action) {
       try {

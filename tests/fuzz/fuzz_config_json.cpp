@@ -1,3 +1,4 @@
+#include "decode/suggested_sampling.h"
 #include "model/config.h"
 #include "model/weight_table.h"
 #include "target.h"
@@ -9,5 +10,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const model::ModelConfig config = model::parse_config(text, "fuzz");
     if (model::n_params(config) <= 0) throw std::logic_error("a configuration without parameters");
     model::parse_generation_eos(text, "fuzz", config.vocab_size);
+    decode::parse_suggested_sampling(text, "fuzz");
   });
 }

@@ -72,5 +72,18 @@ TEST_SUITE("recipe/yaml") {
           missing + ": cannot open: No such file or directory | ");
     const std::string big = folder.write("big.yaml", "#" + std::string(2 << 20, 'x')).string();
     CHECK(message([&] { parse_yaml_file(big); }).find("larger than") != std::string::npos);
+    const std::string wide = folder.write("wide.yaml", "\xFF\xFE").string();
+    CHECK(message([&] { parse_yaml_file(wide); }) ==
+          wide +
+              ": is UTF-16 text, expected UTF-8 | convert it first: iconv -f UTF-16 -t UTF-8 FILE");
+  }
+
+  TEST_CASE("a byte order mark is no part of the first key") {
+    const TemporaryFolder folder;
+    const Node tree = parse_yaml_file(folder.write("a.yaml",
+                                                   "\xEF\xBB\xBF"
+                                                   "a: 1\n"));
+    REQUIRE(tree.find("a") != nullptr);
+    CHECK(tree.find("a")->scalar == "1");
   }
 }

@@ -106,6 +106,22 @@ TEST_SUITE("train/records") {
           }).find("malformed JSON") != std::string::npos);
   }
 
+  TEST_CASE("a byte order mark in front is dropped from every form, and UTF-16 is refused") {
+    const std::string mark = "\xEF\xBB\xBF";
+    CHECK(first(parse(mark + R"([{"instruction": "Q", "output": "A"}])")).instruction == "Q");
+    CHECK(std::get<Document>(parse(mark + "Once upon").at(0).content).text == "Once upon");
+    const test::TemporaryFolder folder;
+    const auto text = [&](const std::string& bytes) {
+      const auto records = read_records(folder.write("a.txt", bytes), RecordForm::automatic);
+      return std::get<Document>(records.at(0).content).text;
+    };
+    CHECK(text(mark + "[sic]") == "[sic]");
+    CHECK(text("[sic]" + mark) == "[sic]" + mark);
+    CHECK(input_error_text([&] { text("\xFF\xFE"); }) ==
+          (folder / "a.txt").string() + ": is UTF-16 text, expected UTF-8");
+    CHECK(input_error_text([&] { parse("\xFE\xFF"); }) == "d.json: is UTF-16 text, expected UTF-8");
+  }
+
   TEST_CASE("what is no record says where and what to do") {
     CHECK(input_error_text([] { parse(""); }) == "d.json: holds no records");
     CHECK(input_error_text([] { parse("[]"); }) == "d.json: holds no records");
@@ -157,8 +173,8 @@ TEST_SUITE("train/records") {
                     "completion": [{"role": "assistant", "content": "c"}]})") ==
           "user=a- assistant=b- assistant=c ");
     for (const char* answer : {"completion", "response"}) {
-      const Instruction plain = std::get<Instruction>(
-          first_record(std::string(R"({"prompt": "Q", ")") + answer + R"(": "A"})").content);
+      const auto records = parse(std::string(R"({"prompt": "Q", ")") + answer + R"(": "A"})");
+      const Instruction& plain = first(records);
       CHECK(plain.instruction == "Q");
       CHECK(plain.output == "A");
     }

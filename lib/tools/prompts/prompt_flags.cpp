@@ -1,6 +1,11 @@
 #include "tools/prompts/prompt_flags.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "decode/suggested_sampling.h"
 
 namespace tandem::tools {
 namespace {
@@ -8,6 +13,20 @@ namespace {
 void require_piped_stdin() {
   if (::isatty(STDIN_FILENO) == 1)
     throw usage_error("-", "standard input is a terminal").hint("pipe a file in, or name one");
+}
+
+/// The values that are set, as "temperature 0.6, top_p 0.9".
+std::string text_of(const recipe::Sampling& s) {
+  std::vector<std::string> values;
+  const auto add = [&](const char* key, const auto& value) {
+    if (value) values.push_back(fmt::format("{} {}", key, *value));
+  };
+  add("temperature", s.temperature);
+  add("top_k", s.top_k);
+  add("top_p", s.top_p);
+  add("min_p", s.min_p);
+  add("repetition_penalty", s.repetition_penalty);
+  return fmt::format("{}", fmt::join(values, ", "));
 }
 
 }  // namespace
@@ -75,14 +94,72 @@ void refuse_states(const recipe::Model& model, const recipe::Output& output, rec
     p.field("output.state", "output.state: states are saved by pig-generate");
 }
 
+recipe::Sampling settled_sampling(const cli::Context& cx, const recipe::Sampling& sampling,
+                                  const decode::ModelFiles& model) {
+  if (!sampling.stop.empty() && !model.tokenizer)
+    throw recipe_error("sampling.stop", "{} has no tokenizer, so it writes no text", model.name)
+        .hint("end sequences at token ids: --stop-id N");
+  recipe::Sampling s = sampling;
+  if (s.from == recipe::SamplingFrom::recipe) return s;
+  const recipe::Sampling suggested = decode::suggested_sampling(model.folder);
+  const auto fill = [](auto& value, const auto& other) {
+    if (!value) value = other;
+  };
+  fill(s.temperature, suggested.temperature);
+  fill(s.top_k, suggested.top_k);
+  fill(s.top_p, suggested.top_p);
+  fill(s.min_p, suggested.min_p);
+  fill(s.repetition_penalty, suggested.repetition_penalty);
+  if (cx.group()) cx.group()->require_equal("sampling of generation_config.json", text_of(s));
+  return s;
+}
+
+void note_sampling(cli::Context& cx, const recipe::Sampling& sampling,
+                   const decode::ModelFiles& model) {
+  if (sampling.from == recipe::SamplingFrom::model) {
+    const std::string text = text_of(settled_sampling(cx, sampling, model));
+    cx.note(fmt::format("sampling {}",
+                        text.empty() ? "is greedy: there is no generation_config.json" : text));
+    return;
+  }
+  if (sampling.is_set()) return;
+  recipe::Sampling suggested;
+  try {
+    suggested = decode::suggested_sampling(model.folder);
+  } catch (const Error&) {
+    return;  // values that cannot be used are no suggestion; sampling.from=model refuses them
+  }
+  if (suggested.temperature.value_or(0) > 0 || suggested.repetition_penalty)
+    cx.note(
+        fmt::format("generation_config.json suggests {}; -s sampling.from=model takes these values",
+                    text_of(suggested)));
+}
+
+nlohmann::ordered_json sampling_json(const recipe::Sampling& s) {
+  const ops::SampleRule off;
+  return {{"temperature", s.temperature.value_or(off.temperature)},
+          {"top_k", s.top_k.value_or(off.top_k)},
+          {"top_p", s.top_p.value_or(off.top_p)},
+          {"min_p", s.min_p.value_or(off.min_p)},
+          {"repetition_penalty", s.repetition_penalty.value_or(off.repetition_penalty)}};
+}
+
+void refuse_model_sampling(const recipe::Sampling& sampling, recipe::Problems& p) {
+  if (sampling.from == recipe::SamplingFrom::model)
+    p.field("sampling.from",
+            "sampling.from: this tool does not read generation_config.json; set the values");
+}
+
 decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int top_logprobs,
                                    const model::ModelConfig& config, int max_context) {
   decode::GenerateSpec g;
-  g.sampler.rule = {.temperature = static_cast<float>(s.temperature),
-                    .top_k = s.top_k,
-                    .top_p = s.top_p,
-                    .min_p = s.min_p,
-                    .repetition_penalty = static_cast<float>(s.repetition_penalty)};
+  const ops::SampleRule off;
+  g.sampler.rule = {.temperature = static_cast<float>(s.temperature.value_or(off.temperature)),
+                    .top_k = s.top_k.value_or(off.top_k),
+                    .top_p = s.top_p.value_or(off.top_p),
+                    .min_p = s.min_p.value_or(off.min_p),
+                    .repetition_penalty =
+                        static_cast<float>(s.repetition_penalty.value_or(off.repetition_penalty))};
   g.sampler.seed = seed;
   g.sampler.top_logprobs = top_logprobs;
   g.max_tokens = s.max_tokens;
@@ -90,8 +167,8 @@ decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int 
   g.stop_ids.assign(config.eos_ids.begin(), config.eos_ids.end());
   for (const int id : s.stop_ids) {
     if (id >= config.vocab_size)
-      throw recipe_error("sampling.stop_ids", "{} is no token of the model, whose ids end at {}", id,
-                         config.vocab_size - 1);
+      throw recipe_error("sampling.stop_ids", "{} is no token of the model, whose ids end at {}",
+                         id, config.vocab_size - 1);
     g.stop_ids.push_back(id);
   }
   g.stops = s.stop;

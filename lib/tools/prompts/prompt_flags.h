@@ -1,4 +1,5 @@
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "cli/context.h"
@@ -25,6 +26,25 @@ void require_same(cli::Context& cx, const decode::PromptSet& prompts);
 /// For tools that neither continue nor save a state.
 void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p);
 
+/// The recipe's sampling; with sampling.from model, keys that it leaves unset are those of the
+/// model's generation_config.json.
+/// errors   those of decode::suggested_sampling; kind recipe: sampling.stop without a tokenizer
+recipe::Sampling settled_sampling(const cli::Context& cx, const recipe::Sampling& sampling,
+                                  const decode::ModelFiles& model);
+
+/// Notes the values that settled_sampling took from the model, or those that it could take where
+/// the recipe says nothing.
+void note_sampling(cli::Context& cx, const recipe::Sampling& sampling,
+                   const decode::ModelFiles& model);
+
+/// All five values, for results.
+/// sampling  settled
+nlohmann::ordered_json sampling_json(const recipe::Sampling& sampling);
+
+/// For tools that do not look at the model's generation_config.json.
+void refuse_model_sampling(const recipe::Sampling& sampling, recipe::Problems& p);
+
+/// sampling     settled
 /// max_context  tokens of a sequence, prompt included
 /// errors       kind recipe: an id of sampling.stop_ids beyond the vocabulary
 decode::GenerateSpec generate_spec(const recipe::Sampling& sampling, int64_t seed, int top_logprobs,

@@ -11,6 +11,7 @@
 #include "io/jsonl.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
+#include "tools/prompts/prompt_flags.h"
 #include "tools/results/channels_json.h"
 
 namespace tandem::tools {
@@ -147,6 +148,7 @@ Json rounds_json(const speculate::RoundStats& r) {
 }  // namespace
 
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
+                             const recipe::Sampling& sampling,
                              const SpeculationReport& speculation) const {
   const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory
   Json j = {{"event", "summary"},
@@ -155,6 +157,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
             {"threads", max_threads()},
             {"isa", isa_name(isa_in_use())},
             {"seed", seed},
+            {"sampling", sampling_json(sampling)},
             {"load_s", load_s},
             {"prompt_tokens", r.prompt_tokens},
             {"prefill_s", r.prefill_s},
@@ -239,9 +242,10 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
 }
 
 void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int64_t seed,
+                            const recipe::Sampling& sampling,
                             const SpeculationReport& speculation) {
   progress_.reset();
-  const Json j = summary(r, load_s, seed, speculation);
+  const Json j = summary(r, load_s, seed, sampling, speculation);
   if (jsonl_) event(j);
   result_.commit();
   cx_.out.flush();

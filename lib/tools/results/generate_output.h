@@ -12,6 +12,7 @@
 #include "cli/context.h"
 #include "decode/generate.h"
 #include "decode/prompts.h"
+#include "recipe/sections.h"
 #include "speculate/round/speculation.h"
 
 namespace tandem::tools {
@@ -39,8 +40,9 @@ class GenerateOutput {
   decode::GenerateEvents events();
   void on_round(const speculate::RoundEvent& event);
   /// Closes the text, writes the summary, gives the result file its name.
+  /// sampling  settled
   void finish(const decode::GenerateReport& report, double load_s, int64_t seed,
-              const SpeculationReport& speculation = {});
+              const recipe::Sampling& sampling, const SpeculationReport& speculation = {});
 
  private:
   void on_token(const decode::TokenEvent& event);
@@ -52,6 +54,7 @@ class GenerateOutput {
   /// earlier run has kept. 0: not known, or kept on a machine so busy that this run beat it.
   double memory_gbps(double reached) const;
   nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s, int64_t seed,
+                                 const recipe::Sampling& sampling,
                                  const SpeculationReport& speculation) const;
 
   cli::Context& cx_;

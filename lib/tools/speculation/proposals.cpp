@@ -112,11 +112,11 @@ void SequoiaRecipe::check_beams(recipe::Problems& p) const {
         "spec.width: beams are those of a model, and spec.draft is {}; choose self or model, or "
         "spec.width=1",
         recipe::yaml_text(spec.draft));
-  if (sampling.temperature > 0)
+  if (const double t = sampling.temperature.value_or(0); t > 0)
     p.field("spec.width",
             "spec.width: {} beams are not drawn, and sampling.temperature is {}; choose "
             "sampling.temperature=0, or spec.width=1 for chains that are drawn",
-            spec.width, sampling.temperature);
+            spec.width, t);
   if (speculate::weighs_draws(spec.verify))
     p.field(
         "spec.verify",

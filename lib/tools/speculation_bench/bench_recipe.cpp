@@ -4,6 +4,7 @@
 
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
 
@@ -33,6 +34,7 @@ void ComparisonSection::check(recipe::Problems& p) const {
 }
 
 void SpeculationBenchRecipe::check(recipe::Problems& p) const {
+  refuse_model_sampling(sampling, p);
   if (run.context.value < 1)
     p.field("run.context", "run.context: expected the tokens of a sequence, found 0");
   if (run.batch < 1) p.field("run.batch", "run.batch: expected a number of sequences, found 0");

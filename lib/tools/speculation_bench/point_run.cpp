@@ -35,7 +35,7 @@ std::string phase_of(const Way& way) {
 }
 
 std::string temperature_text(const SpeculationBenchRecipe& r) {
-  return fmt::format("{:g}", r.sampling.temperature);
+  return fmt::format("{:g}", r.sampling.temperature.value_or(0));
 }
 
 std::vector<std::string> row_of(const SpeculationBenchRecipe& r, std::vector<std::string> cells) {
@@ -54,7 +54,7 @@ bench::Record record_of(const cli::Context& cx, const PointRun::Point& point, co
               {"prompt_tokens", r.run.context.value},
               {"context_tokens", r.run.context.value},
               {"new_tokens", r.bench.new_tokens},
-              {"temperature", r.sampling.temperature}};
+              {"temperature", r.sampling.temperature.value_or(0)}};
   if (way != nullptr && way->draft.kind != DraftKind::none) {
     workload["draft"] = draft_json(way->draft);
     if (way->chooses)

@@ -1,0 +1,44 @@
+#include "decode/suggested_sampling.h"
+
+#include <climits>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "recipe/fields.h"
+
+namespace tandem::decode {
+
+recipe::Sampling parse_suggested_sampling(std::string_view text, const std::string& where) {
+  const io::Json j = io::parse_json(text, where);
+  recipe::Sampling s;
+  const recipe::Field fields = recipe::fields_of(s);
+  const auto number = [&](const char* key) {
+    const std::optional<double> value = io::find_double(j, key, where);
+    const recipe::Limits& limits = recipe::find_field(fields, key)->limits;
+    if (value && !limits.admit(*value))
+      throw input_error(where, "key '{}': {} is out of range, expected {}", key, *value,
+                        limits.text())
+          .hint("correct the file, or leave sampling.from=model out");
+    return value;
+  };
+  s.temperature = number("temperature");
+  if (const auto k = io::find_int(j, "top_k", where, 0, INT_MAX)) s.top_k = static_cast<int>(*k);
+  s.top_p = number("top_p");
+  s.min_p = number("min_p");
+  const bool draws = io::find_bool(j, "do_sample", where).value_or(s.is_set());
+  if (!draws)
+    s.temperature = 0;
+  else if (!s.temperature)
+    s.temperature = 1;
+  s.repetition_penalty = number("repetition_penalty");
+  return s;
+}
+
+recipe::Sampling suggested_sampling(const std::filesystem::path& model_folder) {
+  const std::filesystem::path file = model_folder / "generation_config.json";
+  if (model_folder.empty() || !std::filesystem::exists(file)) return {};
+  constexpr size_t kMaxBytes = size_t{16} << 20;
+  return parse_suggested_sampling(io::read_regular_file(file, kMaxBytes), file.string());
+}
+
+}  // namespace tandem::decode

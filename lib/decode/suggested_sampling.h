@@ -1,0 +1,19 @@
+#pragma once
+#include <filesystem>
+#include <string_view>
+
+#include "recipe/sections.h"
+
+namespace tandem::decode {
+
+/// How the generation_config.json of a model folder would draw tokens; keys that it leaves out, and
+/// all of them without such a file, are unset. `do_sample: false` is temperature 0. As in vLLM, but
+/// not in transformers, a file that gives a temperature need not say do_sample, and top_k is off
+/// where the file does not give it.
+/// errors   kind input: malformed JSON, a value of another type or out of range
+recipe::Sampling suggested_sampling(const std::filesystem::path& model_folder);
+
+/// The same from the file's text.
+recipe::Sampling parse_suggested_sampling(std::string_view text, const std::string& where);
+
+}  // namespace tandem::decode
