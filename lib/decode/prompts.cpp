@@ -112,6 +112,15 @@ Ids ids_of(const io::Json& array, int vocab, const std::string& where) {
   return ids;
 }
 
+/// Ids that a run can read; one beyond the embedding is named with its token, if it has one.
+Ids ids_of(const io::Json& array, const ModelFiles& files, const std::string& where) {
+  const text::Tokenizer* tokenizer = files.tokenizer.get();
+  const int vocab = files.config.vocab_size;
+  Ids ids = ids_of(array, tokenizer ? std::max(vocab, tokenizer->vocab_size()) : vocab, where);
+  if (tokenizer) tokenizer->require_known(ids, where);
+  return ids;
+}
+
 /// One key says what kind of prompt a line is.
 void check_keys(const io::Json& line, const std::string& where) {
   const std::vector<std::string_view> known = {"prompt", "ids", "messages"},
@@ -206,8 +215,10 @@ PromptSet read_text(const PromptSource& source, const Reader& reader, bool conti
 const char* PromptRoom::remedy(int64_t n_tokens) const {
   if (model_context == 0)
     return "shorten the prompt, raise run.context, or use models with a longer context";
-  return n_tokens > model_context ? "shorten the prompt, or use a model with a longer context"
-                                  : "raise run.context, or leave it out";
+  return n_tokens > model_context
+             ? "shorten the prompt, use a model with a longer context, or raise "
+               "max_position_embeddings in config.json if the model was trained for more"
+             : "raise run.context, or leave it out";
 }
 
 PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues,
@@ -224,8 +235,8 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
   if (source.prompts) return read_lines(source, reader);
   if (!source.ids) return read_text(source, reader, continues);
   PromptSet set;
-  set.sequences.push_back(
-      parse_ids(io::read_file(*source.ids), files.config.vocab_size, source.ids->string()));
+  set.sequences.push_back(ids_of(io::parse_json(io::read_file(*source.ids), source.ids->string()),
+                                 files, source.ids->string()));
   return set;
 }
 
@@ -238,8 +249,7 @@ std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
                                   const PromptRoom& room) {
   const Reader reader{files, room, thinking};
   check_keys(line, where);
-  if (const io::Json* ids = io::find_array(line, "ids", where))
-    return ids_of(*ids, files.config.vocab_size, where);
+  if (const io::Json* ids = io::find_array(line, "ids", where)) return ids_of(*ids, files, where);
   if (const auto prompt = io::find_string(line, "prompt", where)) {
     require_text(*prompt, where);
     return encode(reader, *prompt, true, where);

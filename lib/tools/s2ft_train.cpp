@@ -5,6 +5,7 @@
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "recipe/units.h"
+#include "tools/engines/sizing.h"
 #include "tools/training/data_report.h"
 #include "tools/training/show_samples.h"
 #include "tools/training/training_run.h"
@@ -61,6 +62,7 @@ train::TrainingData S2ftTrain::load_data() const {
 }
 
 void S2ftTrain::warn() const {
+  tell(cx_.terminal, files_);
   if (const int64_t n = data_.data.counts().endless; n > 0)
     cx_.warn(fmt::format(
         "{} answers do not end with a control token: generation would not know where to stop", n));

@@ -1,13 +1,43 @@
 #include <doctest/doctest.h>
 
+#include <cstring>
+#include <set>
+
 #include "decode/model_files.h"
 #include "error_text.h"
 #include "generate_runs.h"
 #include "io/file.h"
+#include "io/json.h"
+#include "safetensors_text.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
 using namespace tandem::test;
+
+namespace {
+
+/// A safetensors file with one tensor more, or another in place of one.
+std::string with_tensor(const std::string& file, const std::string& name, const std::string& dtype,
+                        const std::string& shape, size_t bytes) {
+  uint64_t n = 0;
+  std::memcpy(&n, file.data(), sizeof n);
+  io::Json header = io::parse_json(std::string_view(file).substr(sizeof n, n), "header");
+  header.erase(name);
+  std::string data;
+  for (auto& [key, entry] : header.items()) {
+    if (key == "__metadata__") continue;
+    io::Json& offsets = entry["data_offsets"];
+    const size_t begin = offsets[0], end = offsets[1], at = data.size();
+    data += file.substr(sizeof n + n + begin, end - begin);
+    offsets = {at, data.size()};
+  }
+  header[name] = {{"dtype", dtype},
+                  {"shape", io::parse_json(shape, "shape")},
+                  {"data_offsets", {data.size(), data.size() + bytes}}};
+  return safetensors_image(header.dump(), data + std::string(bytes, '\1'));
+}
+
+}  // namespace
 
 TEST_SUITE("decode/model_files") {
   TEST_CASE("damaged files come with what to do about them, whatever is wrong") {
@@ -24,6 +54,92 @@ TEST_SUITE("decode/model_files") {
         CHECK(hint_text(open) != "");
       }
     }
+  }
+
+  TEST_CASE("a setting that changes logits changes the fingerprint, one that does not does not") {
+    const TemporaryFolder folder;
+    const auto fingerprint = [&](const io::Json& changes, const char* section = "rope_scaling") {
+      io::Json j = io::parse_json(io::read_file(source_dir() / "tests/data/states/yarn.json"), "j");
+      if (section != nullptr)
+        j[section].update(changes);
+      else
+        j.update(changes);
+      folder.write("config.json", j.dump());
+      return decode::open_model("synthetic:" + (folder / "config.json").string(), 0).fingerprint;
+    };
+    const std::string usual = fingerprint(io::Json::object());
+    CHECK(usual == "45f80dee9b54a045");  // that of version 037eef9
+    std::set<std::string> all = {usual};
+    const io::Json changes[] = {{{"attention_factor", 2.0}},
+                                {{"beta_fast", 16.0}},
+                                {{"beta_slow", 4.0}},
+                                {{"truncate", false}},
+                                {{"factor", 8.0}},
+                                {{"original_max_position_embeddings", 32}},
+                                {{"mscale", 2.0}, {"mscale_all_dim", 1.0}}};
+    for (const io::Json& change : changes) all.insert(fingerprint(change));
+    CHECK(all.size() == 1 + std::size(changes));
+    for (const io::Json& same : {io::Json{{"attention_factor", nullptr}},
+                                 io::Json{{"beta_slow", 1}}, io::Json{{"truncate", true}}})
+      CHECK(fingerprint(same) == usual);
+    CHECK(fingerprint({{"max_position_embeddings", 128}}, nullptr) == usual);
+    CHECK(fingerprint({{"rms_norm_eps", 1e-5}}, nullptr) != usual);
+  }
+
+  TEST_CASE("tensors that are no weights never block a model, whatever their type") {
+    const std::string before = decode::open_model(small_model("llama-3.1").string(), 0).fingerprint;
+    const auto open_with = [](const char* name, const char* dtype, const std::string& shape,
+                              size_t bytes) {
+      const TemporaryFolder folder;
+      std::filesystem::copy(small_model("llama-3.1"), folder / "m");
+      folder.write("m/model.safetensors", with_tensor(io::read_file(folder / "m/model.safetensors"),
+                                                      name, dtype, shape, bytes));
+      return decode::open_model((folder / "m").string(), 0).fingerprint;
+    };
+    struct Case {
+      const char* dtype;
+      std::string shape;
+      size_t bytes;
+    };
+    for (const Case& c : {Case{"I64", "[4]", 32}, Case{"BOOL", "[4]", 4}, Case{"U8", "[]", 1},
+                          Case{"F64", "[2]", 16}, Case{"F8_E4M3", "[4]", 4}, Case{"I64", "[0]", 0},
+                          Case{"F4", "[4]", 2}, Case{"F1024_NEW", "[3]", 384}}) {
+      CAPTURE(c.dtype);
+      CHECK(open_with("model.position_ids", c.dtype, c.shape, c.bytes) == before);
+    }
+    const auto as_weight = [&] { open_with("model.norm.weight", "F8_E4M3", "[64]", 64); };
+    CHECK(input_error_text(as_weight).find("model.norm.weight: expected BF16, F16 or F32, found "
+                                           "F8_E4M3") != std::string::npos);
+    CHECK(hint_text(as_weight).find("quantised weights are not supported") != std::string::npos);
+  }
+
+  TEST_CASE("added tokens beyond the embedding are refused where they occur, and not before") {
+    const TemporaryFolder folder;
+    std::filesystem::copy(tiny_model("tiny-2m"), folder / "m");
+    folder.write("m/added_tokens.json", R"({"<pad>": 8192, "<|im_end|>": 8193})");
+    const decode::ModelFiles files = decode::open_model((folder / "m").string(), 0);
+    CHECK(files.tokenizer->encode("Once").size() > 1);
+    for (const bool bos : {true, false})
+      CHECK(input_error_text([&] {
+              files.tokenizer->encode("Once<pad> upon", {.add_bos = bos});
+            }) == "text: token '<pad>' has id 8192, but the model's embedding has 8192 rows");
+    CHECK(input_error_text([&] {
+            files.tokenizer->encode_within("x<|im_end|>", 100);
+          }).find("'<|im_end|>' has id 8193") != std::string::npos);
+    CHECK(input_error_text([&] {
+            const size_t cut = 1;
+            files.tokenizer->encode_cut("x<pad>", {&cut, 1});
+          }).find("'<pad>' has id 8192") != std::string::npos);
+
+    // A vocabulary that is larger in itself is another model's.
+    std::filesystem::remove(folder / "m/added_tokens.json");
+    const io::Json config = io::parse_json(io::read_file(folder / "m/config.json"), "c");
+    io::Json smaller = config;
+    smaller["vocab_size"] = 8000;
+    folder.write("m/config.json", smaller.dump());
+    CHECK(input_error_text([&] {
+            decode::open_model((folder / "m").string(), 0);
+          }).find("the tokenizer has 8192 tokens, the model only 8000") != std::string::npos);
   }
 
   TEST_CASE("no path at all") {
