@@ -60,9 +60,9 @@ class Checkpoint {
 /// both matrices up to the first difference.
 std::string settle_head(ModelConfig& config, const Checkpoint& checkpoint);
 
-/// Compares a checkpoint with what the configuration needs. Tensors it does not need are passed
-/// over whatever their type (rotary inv_freq buffers, a stored copy of a tied head), except biases:
-/// leaving those out would change the result.
+/// Compares a checkpoint with what the configuration needs. Tensors that it does not need may have
+/// any type and are passed over (rotary inv_freq buffers, a stored copy of a tied head), except
+/// biases: leaving those out would change the result.
 /// errors   kind input: every missing tensor, wrong shape, wrong dtype and unexpected bias, at most
 ///          20
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint);

@@ -38,7 +38,7 @@ double yarn_multiple(double factor, double multiple) {
 
 constexpr const char* kOriginalContext = "original_max_position_embeddings";
 
-/// Keys beside the RoPE section that say how long the context was before scaling.
+/// Keys outside the RoPE section that say how long the context was before scaling.
 struct ModelContext {
   std::optional<int64_t> original;  // original_max_position_embeddings
   int64_t stated = 0;               // max_position_embeddings

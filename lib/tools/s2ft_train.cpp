@@ -62,7 +62,7 @@ train::TrainingData S2ftTrain::load_data() const {
 }
 
 void S2ftTrain::warn() const {
-  tell(cx_.terminal, files_);
+  report_opening(cx_.terminal, files_);
   if (const int64_t n = data_.data.counts().endless; n > 0)
     cx_.warn(fmt::format(
         "{} answers do not end with a control token: generation would not know where to stop", n));
