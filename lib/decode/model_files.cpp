@@ -76,7 +76,8 @@ void add_adapter(Fingerprint& f, const model::WeightedAdapter& given,
                  const model::ModelConfig& config) {
   f.add(fmt::format("{}", given.weight));
   const io::Safetensors& file = model::file_of(given.adapter);
-  for (const io::TensorEntry& entry : file.entries()) add_tensor(f, entry, file);
+  for (const io::TensorEntry& entry : file.entries())
+    if (model::is_weight_type(entry.dtype) || entry.dtype == "I32") add_tensor(f, entry, file);
   // What a folder of PEFT says elsewhere than in its tensors.
   if (const auto* factors = std::get_if<model::LowRankAdapter>(&given.adapter))
     for (int layer = 0; layer < config.n_layers; ++layer)

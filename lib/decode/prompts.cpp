@@ -112,13 +112,14 @@ Ids ids_of(const io::Json& array, int vocab, const std::string& where) {
   return ids;
 }
 
-/// Ids that a run can read; one beyond the embedding is named with its token, if it has one.
+/// One beyond the embedding is named with its token, if it has one.
 Ids ids_of(const io::Json& array, const ModelFiles& files, const std::string& where) {
-  const text::Tokenizer* tokenizer = files.tokenizer.get();
   const int vocab = files.config.vocab_size;
-  Ids ids = ids_of(array, tokenizer ? std::max(vocab, tokenizer->vocab_size()) : vocab, where);
-  if (tokenizer) tokenizer->require_known(ids, where);
-  return ids;
+  if (files.tokenizer && array.is_array())
+    for (const io::Json& item : array)
+      if (item.is_number_unsigned() && item < files.tokenizer->vocab_size())
+        files.tokenizer->require_known(Ids{item.get<int32_t>()}, where);
+  return ids_of(array, vocab, where);
 }
 
 /// One key says what kind of prompt a line is.

@@ -21,8 +21,7 @@ constexpr int64_t kMaxDim = 1 << 20;  // dim, ffn_dim, n_heads * head_dim
 constexpr int64_t kMaxHeads = 1 << 14;
 constexpr int64_t kMaxLayers = 1 << 12;
 constexpr int64_t kMaxVocab = 1 << 24;
-constexpr const char* kWrongValue =
-    "correct this in the file, or take the file of the model's original folder";
+constexpr const char* kWrongValue = "correct the file, or take it from the original model folder";
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 // What transformers takes where the config.json of a Qwen3 gives none, for every size.
 constexpr int kQwen3HeadDim = 128;

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
-#include <cstring>
+#include <fmt/format.h>
+
 #include <set>
 
 #include "decode/model_files.h"
@@ -13,31 +14,6 @@
 
 using namespace tandem;
 using namespace tandem::test;
-
-namespace {
-
-/// A safetensors file with one tensor more, or another in place of one.
-std::string with_tensor(const std::string& file, const std::string& name, const std::string& dtype,
-                        const std::string& shape, size_t bytes) {
-  uint64_t n = 0;
-  std::memcpy(&n, file.data(), sizeof n);
-  io::Json header = io::parse_json(std::string_view(file).substr(sizeof n, n), "header");
-  header.erase(name);
-  std::string data;
-  for (auto& [key, entry] : header.items()) {
-    if (key == "__metadata__") continue;
-    io::Json& offsets = entry["data_offsets"];
-    const size_t begin = offsets[0], end = offsets[1], at = data.size();
-    data += file.substr(sizeof n + n + begin, end - begin);
-    offsets = {at, data.size()};
-  }
-  header[name] = {{"dtype", dtype},
-                  {"shape", io::parse_json(shape, "shape")},
-                  {"data_offsets", {data.size(), data.size() + bytes}}};
-  return safetensors_image(header.dump(), data + std::string(bytes, '\1'));
-}
-
-}  // namespace
 
 TEST_SUITE("decode/model_files") {
   TEST_CASE("damaged files come with what to do about them, whatever is wrong") {
@@ -111,6 +87,29 @@ TEST_SUITE("decode/model_files") {
     CHECK(input_error_text(as_weight).find("model.norm.weight: expected BF16, F16 or F32, found "
                                            "F8_E4M3") != std::string::npos);
     CHECK(hint_text(as_weight).find("quantised weights are not supported") != std::string::npos);
+  }
+
+  TEST_CASE("a head of its own is used although config.json ties it, with one warning") {
+    const std::string name = "llama-3.2-tied";
+    const TemporaryFolder folder;
+    std::filesystem::copy(small_model(name), folder / "m");
+    const decode::ModelFiles tied = decode::open_model((folder / "m").string(), 0);
+    CHECK(tied.config.tied_embeddings);
+    CHECK(tied.warnings.empty());
+    const auto& c = tied.config;
+    const std::string shape = fmt::format("[{},{}]", c.vocab_size, c.dim);
+    const size_t bytes = static_cast<size_t>(c.vocab_size) * static_cast<size_t>(c.dim) * 2;
+    folder.write("m/model.safetensors", with_tensor(io::read_file(folder / "m/model.safetensors"),
+                                                    "lm_head.weight", "BF16", shape, bytes));
+    const decode::ModelFiles files = decode::open_model((folder / "m").string(), 0);
+    CHECK_FALSE(files.config.tied_embeddings);
+    REQUIRE(files.warnings.size() == 1);
+    CHECK(files.warnings[0].find("'lm_head.weight' has other values") != std::string::npos);
+    CHECK(files.fingerprint != tied.fingerprint);
+    std::vector<float> row(static_cast<size_t>(c.dim)), embedding(row);
+    files.source->rows(model::Weight::lm_head, 0, 3, 4, DType::f32, row.data());
+    files.source->rows(model::Weight::tok_emb, 0, 3, 4, DType::f32, embedding.data());
+    CHECK(row != embedding);
   }
 
   TEST_CASE("added tokens beyond the embedding are refused where they occur, and not before") {
