@@ -12,6 +12,8 @@
 #include "model/adapters/adapter_shard.h"
 #include "model/adapters/fused_source.h"
 #include "model/checkpoint.h"
+#include "model/context.h"
+#include "model/settings.h"
 
 namespace tandem::decode {
 namespace {
@@ -42,6 +44,13 @@ void add_shape(Fingerprint& f, const model::ModelConfig& c) {
                     s.low_freq_factor, s.high_freq_factor, s.original_context));
 }
 
+/// What add_shape lacks, where it is not as usual: files with the fingerprint of 037eef9 stay
+/// valid.
+void add_settings(Fingerprint& f, const model::ModelConfig& c) {
+  for (const model::Setting& s : model::settings_of(c))
+    if (!s.usual) f.add(s.key + "=" + s.value);
+}
+
 /// A few bytes from the middle of every tensor tell two fine-tunes of one shape apart without
 /// reading it all.
 /// files    a Checkpoint or a Safetensors
@@ -56,16 +65,19 @@ void add_tensor(Fingerprint& f, const io::TensorEntry& entry, const auto& files)
   f.add({sample.data(), n});
 }
 
+/// Tensors of other types are no weights.
 void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
   for (const std::string& name : checkpoint.names())
-    add_tensor(f, *checkpoint.find(name), checkpoint);
+    if (const io::TensorEntry& entry = *checkpoint.find(name); model::is_weight_type(entry.dtype))
+      add_tensor(f, entry, checkpoint);
 }
 
 void add_adapter(Fingerprint& f, const model::WeightedAdapter& given,
                  const model::ModelConfig& config) {
   f.add(fmt::format("{}", given.weight));
   const io::Safetensors& file = model::file_of(given.adapter);
-  for (const io::TensorEntry& entry : file.entries()) add_tensor(f, entry, file);
+  for (const io::TensorEntry& entry : file.entries())
+    if (model::is_weight_type(entry.dtype) || entry.dtype == "I32") add_tensor(f, entry, file);
   // What a folder of PEFT says elsewhere than in its tensors.
   if (const auto* factors = std::get_if<model::LowRankAdapter>(&given.adapter))
     for (int layer = 0; layer < config.n_layers; ++layer)
@@ -122,16 +134,22 @@ ModelFiles read_model(const std::string& path, uint64_t seed) {
     m.folder = path;
     m.name = m.folder.lexically_normal().filename().string();
     if (has_tokenizer(m.folder)) m.tokenizer = text::load_tokenizer(m.folder);
-    if (m.tokenizer && m.tokenizer->vocab_size() > m.config.vocab_size)
+    if (m.tokenizer && m.tokenizer->learned_size() > m.config.vocab_size)
       throw input_error(path, "the tokenizer has {} tokens, the model only {}",
-                        m.tokenizer->vocab_size(), m.config.vocab_size)
+                        m.tokenizer->learned_size(), m.config.vocab_size)
           .hint("tokenizer and weights come from different models");
+    if (m.tokenizer) m.tokenizer->limit_ids(m.config.vocab_size);
     model::Checkpoint checkpoint = model::Checkpoint::open(m.folder);
+    if (std::string warning = model::settle_head(m.config, checkpoint); !warning.empty())
+      m.warnings.push_back(std::move(warning));
     add_shape(f, m.config);
     add_weights(f, checkpoint);
     m.source = model::checkpoint_source(m.config, std::move(checkpoint));
   }
+  add_settings(f, m.config);
   m.fingerprint = f.text();
+  if (std::string note = model::context_note(m.config); !note.empty())
+    m.notes.push_back(std::move(note));
   return m;
 }
 

@@ -21,12 +21,15 @@ struct ModelFiles {
   // Null for synthetic models and folders that hold none: ids in, ids out.
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<model::WeightSource> source;
-  std::string
-      fingerprint;  // of configuration, weight headers, merged adapters; ties states to them
+  /// Of all that changes a logit: settings, weights (by their headers and samples), merged
+  /// adapters. Ties states and other files to them; equals that of version 037eef9 where nothing is
+  /// set that it left out.
+  std::string fingerprint;
   std::vector<model::NamedAdapter> adapters = {};  // that stay apart from the weights
   std::vector<std::string> merged = {};            // into the weights, for people: `run/a=0.5`
   model::Shard shard = {};        // what of it `config` and `source` are; the rest is of all
   model::ModelConfig whole = {};  // of all ranks, where there are several
+  std::vector<std::string> warnings = {}, notes = {};  // of reading the files, for people
 
   bool synthetic() const { return folder.empty(); }
   const model::ModelConfig& whole_config() const { return shard.whole() ? config : whole; }

@@ -117,6 +117,16 @@ Ids ids_of(const io::Json& array, int vocab, const std::string& where) {
   return ids;
 }
 
+/// One beyond the embedding is named with its token, if it has one.
+Ids ids_of(const io::Json& array, const ModelFiles& files, const std::string& where) {
+  const int vocab = files.config.vocab_size;
+  if (files.tokenizer && array.is_array())
+    for (const io::Json& item : array)
+      if (item.is_number_unsigned() && item < files.tokenizer->vocab_size())
+        files.tokenizer->require_known(Ids{item.get<int32_t>()}, where);
+  return ids_of(array, vocab, where);
+}
+
 /// One key says what kind of prompt a line is.
 void check_keys(const io::OrderedJson& line, const std::string& where) {
   const std::vector<std::string_view> known = {"prompt", "ids", "messages"},
@@ -188,7 +198,7 @@ Ids read_line(Reader& reader, const io::OrderedJson& line, const std::string& wh
   if (line.contains("messages")) return encode_chat(reader, text::parse_chat(line, where), where);
   const io::Json plain(line);
   if (const io::Json* ids = io::find_array(plain, "ids", where))
-    return ids_of(*ids, reader.files.config.vocab_size, where);
+    return ids_of(*ids, reader.files, where);
   const std::string& prompt = io::get_string(plain, "prompt", where);
   require_text(prompt, where);
   return encode(reader, prompt, true, where);
@@ -226,8 +236,10 @@ PromptSet read_text(const PromptSource& source, Reader& reader, bool continues) 
 const char* PromptRoom::remedy(int64_t n_tokens) const {
   if (model_context == 0)
     return "shorten the prompt, raise run.context, or use models with a longer context";
-  return n_tokens > model_context ? "shorten the prompt, or use a model with a longer context"
-                                  : "raise run.context, or leave it out";
+  return n_tokens > model_context
+             ? "shorten the prompt, use a model with a longer context, or raise "
+               "max_position_embeddings in config.json if the model was trained for more"
+             : "raise run.context, or leave it out";
 }
 
 PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues,
@@ -249,7 +261,8 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
     set = read_text(source, reader, continues);
   else
     set.sequences.push_back(
-        parse_ids(io::read_text_file(*source.ids), files.config.vocab_size, source.ids->string()));
+        ids_of(io::parse_json(io::read_text_file(*source.ids), source.ids->string()), files,
+               source.ids->string()));
   set.date = reader.date;
   return set;
 }

@@ -7,6 +7,7 @@
 #include "base/remedy.h"
 #include "decode/state_parts.h"
 #include "io/quote.h"
+#include "model/settings.h"
 
 namespace tandem::decode {
 
@@ -49,6 +50,12 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     throw input_error(where, "is not a saved state (format {}, expected '{}')",
                       io::quote(meta("format")), kStateFormat)
         .hint("model.state takes a file that output.state wrote");
+  if (const std::vector<std::string> changed =
+          model::changed_settings(model::settings_of(files.whole_config()), meta("settings"));
+      !changed.empty())
+    throw input_error(where, "was saved with another model ({}): {}", io::quote(meta("model")),
+                      io::escape_controls(fmt::format("{}", fmt::join(changed, ", "))))
+        .hint("set these keys of config.json as they were, or save the state again");
   if (meta("fingerprint") != files.fingerprint)
     throw input_error(where, "was saved with another model ({})", io::quote(meta("model")))
         .hint("use the model that wrote the state, with the same weights (or seed, if synthetic)");

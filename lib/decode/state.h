@@ -13,8 +13,8 @@ namespace tandem::decode {
 /// safetensors file. Tensors: "tokens" [n] i32; "k.LAYER.PAGE" and "v.LAYER.PAGE" [Hkv, 64, d] as
 /// they lie in the cache (slots past the last token hold nothing of meaning); where a policy
 /// chooses by the last queries, "q.LAYER" [n, Hq, d], those of the last n tokens. Metadata names
-/// the format, the model's fingerprint and the cache policy, and has a checksum of each head of a
-/// page, so that any part of the ranks of a run checks what it reads.
+/// the format, the model's fingerprint and settings and the cache policy, and has a checksum of
+/// each head of a page, so that any part of the ranks of a run checks what it reads.
 struct SavedState {
   io::Safetensors file;
   std::vector<int32_t> tokens;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "decode/state.h"
 #include "decode/state_parts.h"
+#include "model/settings.h"
 
 namespace tandem::decode {
 namespace {
@@ -126,6 +127,7 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
       {{"format", kStateFormat},
        {"model", engine.files().name},
        {"fingerprint", engine.files().fingerprint},
+       {"settings", model::settings_text(model::settings_of(engine.files().whole_config()))},
        {"compute", dtype_name(g.dtype)},
        {"policy", std::string(cache.policy_of(slot).name())}},
       [&](size_t i, const io::ByteSink& sink) { sink(contents.make(i)); },

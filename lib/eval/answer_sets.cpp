@@ -112,7 +112,7 @@ train::SampleEncoder prompt_encoder(const SetsSettings& settings, const text::To
   data.template_name = settings.template_name;
   data.own.prompt = settings.own.prompt;
   data.own.prompt_with_input = settings.own.prompt_with_input;
-  return {data, &tokenizer, model_folder, tokenizer.vocab_size()};
+  return {data, &tokenizer, model_folder, tokenizer.id_limit()};
 }
 
 }  // namespace tandem::eval

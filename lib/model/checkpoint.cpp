@@ -1,6 +1,7 @@
 #include "model/checkpoint.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "base/check.h"
@@ -40,13 +41,21 @@ std::vector<std::string> shard_names(const ShardIndex& index, const std::filesys
   return {distinct.begin(), distinct.end()};
 }
 
-bool is_float(std::string_view dtype) {
-  return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+constexpr const char* kWeightTypes =
+    "use the original checkpoint in bf16, f16 or f32; quantised weights are not supported";
+
+/// The weight that a checkpoint stores for this one.
+Weight stored_as(Weight weight, const Checkpoint& checkpoint) {
+  const auto stores = [&](Weight w) { return checkpoint.contains(checkpoint_name(w)); };
+  const bool by_head = weight == Weight::tok_emb && !stores(weight) && stores(Weight::lm_head);
+  return by_head ? Weight::lm_head : weight;
 }
 
 /// The problem with one weight; empty if there is none.
+/// wrong_type   set where it is the type
 std::string problem_of(Weight weight, int layer, const ModelConfig& config,
-                       const Checkpoint& checkpoint) {
+                       const Checkpoint& checkpoint, bool& wrong_type) {
+  if (config.tied_embeddings) weight = stored_as(weight, checkpoint);
   const std::string name = checkpoint_name(weight, layer);
   const io::TensorEntry* entry = checkpoint.find(name);
   const io::Shape expected = weight_shape(weight, config);
@@ -55,9 +64,9 @@ std::string problem_of(Weight weight, int layer, const ModelConfig& config,
   if (entry->shape != expected)
     return fmt::format("{}: expected shape {}, found {}", name, io::shape_text(expected),
                        io::shape_text(entry->shape));
-  if (!is_float(entry->dtype))
-    return fmt::format("{}: expected BF16, F16 or F32, found {}", name, entry->dtype);
-  return "";
+  if (is_weight_type(entry->dtype)) return "";
+  wrong_type = true;
+  return fmt::format("{}: expected BF16, F16 or F32, found {}", name, entry->dtype);
 }
 
 /// Biases and norms of heads that the configuration says are not there.
@@ -81,7 +90,37 @@ bool looks_quantised(const Checkpoint& checkpoint) {
   return checkpoint.contains("model.layers.0.self_attn.q_proj.qweight");
 }
 
+bool same_values(const Checkpoint& checkpoint, const io::TensorView& a, const io::TensorView& b) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  if (a.dtype != b.dtype || a.shape != b.shape) return false;
+  std::vector<std::byte> of_a(std::min(kPiece, a.bytes.size())), of_b(of_a.size());
+  for (size_t begin = 0; begin < a.bytes.size(); begin += kPiece) {
+    const size_t n = std::min(kPiece, a.bytes.size() - begin);
+    checkpoint.read(a, begin, std::span(of_a).first(n));
+    checkpoint.read(b, begin, std::span(of_b).first(n));
+    if (std::memcmp(of_a.data(), of_b.data(), n) != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool is_weight_type(std::string_view dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+}
+
+std::string settle_head(ModelConfig& config, const Checkpoint& checkpoint) {
+  const std::string embedding = checkpoint_name(Weight::tok_emb),
+                    head = checkpoint_name(Weight::lm_head);
+  if (!config.tied_embeddings || !checkpoint.contains(embedding) || !checkpoint.contains(head) ||
+      same_values(checkpoint, checkpoint.tensor(embedding), checkpoint.tensor(head)))
+    return {};
+  config.tied_embeddings = false;
+  return fmt::format(
+      "{}: config.json ties the head to the embedding, but '{}' has other values: the head is used "
+      "as it is stored; set tie_word_embeddings to false in config.json",
+      checkpoint.where(), head);
+}
 
 std::map<std::string, std::string> parse_shard_index(std::string_view text,
                                                      const std::string& where) {
@@ -146,25 +185,32 @@ std::vector<std::string> Checkpoint::names() const {
   return names;
 }
 
+Checkpoint::Shards::const_iterator Checkpoint::at(std::string_view name) const {
+  constexpr std::string_view kPrefix = "model.";
+  if (const auto it = shard_of_.find(name); it != shard_of_.end()) return it;
+  return name.starts_with(kPrefix) ? shard_of_.find(name.substr(kPrefix.size()))
+                                   : shard_of_.find(std::string(kPrefix) += name);
+}
+
 const io::TensorEntry* Checkpoint::find(std::string_view name) const {
-  const auto it = shard_of_.find(name);
-  return it == shard_of_.end() ? nullptr : shards_[it->second].find(name);
+  const auto it = at(name);
+  return it == shard_of_.end() ? nullptr : shards_[it->second].find(it->first);
 }
 
 io::TensorView Checkpoint::tensor(std::string_view name) const {
-  const auto it = shard_of_.find(name);
+  const auto it = at(name);
   if (it == shard_of_.end()) throw input_error(where_, "tensor {} is missing", io::quote(name));
   const io::Safetensors& shard = shards_[it->second];
-  const io::TensorEntry& entry = *shard.find(name);
-  if (!is_float(entry.dtype))
+  const io::TensorEntry& entry = *shard.find(it->first);
+  if (!is_weight_type(entry.dtype))
     throw input_error(shard.where(), "tensor {} has dtype {}, expected BF16, F16 or F32",
                       io::quote(name), io::quote(entry.dtype))
-        .hint("use the original checkpoint; quantised weights are not supported");
+        .hint(kWeightTypes);
   return shard.tensor(entry);
 }
 
 io::TensorView Checkpoint::weight(Weight weight, int layer) const {
-  return tensor(checkpoint_name(weight, layer));
+  return tensor(checkpoint_name(stored_as(weight, *this), layer));
 }
 
 void Checkpoint::read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const {
@@ -180,8 +226,9 @@ void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
                       "supported")
         .hint("use the original checkpoint in bf16, f16 or f32");
   std::vector<std::string> problems;
+  bool wrong_type = false;
   const auto check = [&](Weight weight, int layer) {
-    std::string problem = problem_of(weight, layer, config, checkpoint);
+    std::string problem = problem_of(weight, layer, config, checkpoint, wrong_type);
     if (!problem.empty()) problems.push_back(std::move(problem));
   };
   for (const Weight weight : global_weights(config)) check(weight, 0);
@@ -193,7 +240,8 @@ void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
   throw input_error(checkpoint.where(), "{} tensor{} not as config.json needs {}:{}",
                     problems.size(), problems.size() == 1 ? " is" : "s are",
                     problems.size() == 1 ? "it" : "them", listed(problems))
-      .hint("config.json and the weights must come from the same model");
+      .hint(wrong_type ? kWeightTypes
+                       : "config.json and the weights must come from the same model");
 }
 
 }  // namespace tandem::model

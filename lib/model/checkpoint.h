@@ -17,8 +17,14 @@ namespace tandem::model {
 std::map<std::string, std::string> parse_shard_index(std::string_view text,
                                                      const std::string& where);
 
+/// Types that weights may have: F32, BF16 and F16.
+bool is_weight_type(std::string_view dtype);
+
 /// The weights of a model folder: model.safetensors, or the shards that
 /// model.safetensors.index.json names. Files are mapped, only their headers are read here.
+///
+/// Tensors are found by name with or without "model." in front, as in transformers: folders that
+/// were saved from the base class leave it out.
 class Checkpoint {
  public:
   /// errors   kind input: folder, weights or shards missing (all listed); another format (GGUF,
@@ -32,6 +38,7 @@ class Checkpoint {
   /// A weight in f32, bf16 or f16; its bytes may be unaligned.
   /// errors   kind input: no such tensor; any other dtype
   io::TensorView tensor(std::string_view name) const;
+  /// The head stands in for a missing embedding: a tied model may store either.
   io::TensorView weight(Weight weight, int layer = 0) const;
   /// Copies bytes of a tensor, from byte `begin` of it on, past the mapping.
   /// errors  kind input: a file that has become shorter, or cannot be read
@@ -40,14 +47,22 @@ class Checkpoint {
   const std::vector<io::Safetensors>& shards() const { return shards_; }
 
  private:
+  using Shards = std::map<std::string, size_t, std::less<>>;
+  Shards::const_iterator at(std::string_view name) const;
+
   std::string where_;
   std::vector<io::Safetensors> shards_;
-  std::map<std::string, size_t, std::less<>> shard_of_;  // tensor name -> index into shards_
+  Shards shard_of_;  // tensor name -> index into shards_
 };
 
-/// Compares a checkpoint with what the configuration needs. Tensors it does not need are passed
-/// over (rotary inv_freq buffers, a stored copy of a tied head), except biases: leaving those out
-/// would change the result.
+/// Unties the head if config.json ties it to the embedding, but the checkpoint has both with
+/// different values: transformers 5 uses the head then. Returns a warning, or an empty text. Reads
+/// both matrices up to the first difference.
+std::string settle_head(ModelConfig& config, const Checkpoint& checkpoint);
+
+/// Compares a checkpoint with what the configuration needs. Tensors that it does not need may have
+/// any type and are passed over (rotary inv_freq buffers, a stored copy of a tied head), except
+/// biases: leaving those out would change the result.
 /// errors   kind input: every missing tensor, wrong shape, wrong dtype and unexpected bias, at most
 ///          20
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/error.h"
+#include "base/remedy.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/quote.h"
@@ -21,6 +21,7 @@ constexpr int64_t kMaxDim = 1 << 20;  // dim, ffn_dim, n_heads * head_dim
 constexpr int64_t kMaxHeads = 1 << 14;
 constexpr int64_t kMaxLayers = 1 << 12;
 constexpr int64_t kMaxVocab = 1 << 24;
+constexpr const char* kWrongValue = "correct the file, or take it from the original model folder";
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 // What transformers takes where the config.json of a Qwen3 gives none, for every size.
 constexpr int kQwen3HeadDim = 128;
@@ -29,13 +30,14 @@ struct ArchInfo {
   Arch arch;
   const char* name;        // config.json "architectures"
   const char* model_type;  // config.json "model_type"
+  int max_context;         // what transformers takes where max_position_embeddings is absent
 };
 
 constexpr std::array kArchs = {
-    ArchInfo{Arch::llama, "LlamaForCausalLM", "llama"},
-    ArchInfo{Arch::mistral, "MistralForCausalLM", "mistral"},
-    ArchInfo{Arch::qwen2, "Qwen2ForCausalLM", "qwen2"},
-    ArchInfo{Arch::qwen3, "Qwen3ForCausalLM", "qwen3"},
+    ArchInfo{Arch::llama, "LlamaForCausalLM", "llama", 2048},
+    ArchInfo{Arch::mistral, "MistralForCausalLM", "mistral", 131072},
+    ArchInfo{Arch::qwen2, "Qwen2ForCausalLM", "qwen2", 32768},
+    ArchInfo{Arch::qwen3, "Qwen3ForCausalLM", "qwen3", 32768},
 };
 
 /// By the name of an architecture or its model_type: Qwen3MoeForCausalLM, qwen2_moe, mixtral.
@@ -71,11 +73,9 @@ void refuse_unsupported(const Json& j, const std::string& where) {
         .hint("use the original checkpoint in bf16, f16 or f32");
   }
   const std::string act = io::find_string(j, "hidden_act", where).value_or("silu");
-  if (act != "silu")
-    throw input_error(where, "key 'hidden_act': expected 'silu', found {}", io::quote(act));
-  if (io::find_double(j, "partial_rotary_factor", where).value_or(1.0) != 1.0)
-    throw input_error(where, "key 'partial_rotary_factor': only 1.0 is supported, found {}",
-                      io::describe(j["partial_rotary_factor"]));
+  if (act != "silu" && act != "swish")  // two names of one function
+    throw input_error(where, "key 'hidden_act': expected 'silu', found {}", io::quote(act))
+        .hint("other activations are not supported: choose another model");
 }
 
 int get_size(const Json& j, const char* key, const std::string& where, int64_t max) {
@@ -108,7 +108,9 @@ void parse_sizes(const Json& j, const std::string& where, ModelConfig& c) {
   c.n_heads = get_size(j, "num_attention_heads", where, kMaxHeads);
   c.ffn_dim = get_size(j, "intermediate_size", where, kMaxDim);
   c.vocab_size = get_size(j, "vocab_size", where, kMaxVocab);
-  c.max_context = get_size(j, "max_position_embeddings", where, kMaxContext);
+  c.stated_context = static_cast<int>(
+      io::find_int(j, "max_position_embeddings", where, 1, kMaxContext)
+          .value_or(std::ranges::find(kArchs, c.arch, &ArchInfo::arch)->max_context));
   c.n_kv_heads = static_cast<int>(
       io::find_int(j, "num_key_value_heads", where, 1, c.n_heads).value_or(c.n_heads));
   if (c.n_heads % c.n_kv_heads != 0)
@@ -185,13 +187,26 @@ void parse_window(const Json& j, const std::string& where, ModelConfig& c) {
   if (c.sliding_window_from >= c.n_layers) c.sliding_window = c.sliding_window_from = 0;
 }
 
-/// One token id or a list of them; -1 and null mean none.
+/// The context as vLLM derives it: linear scaling extends what the file states, YaRN its original
+/// context. Published files of YaRN state either length, hence the longer one.
+int scaled_context(const ModelConfig& c) {
+  const RopeScaling& s = c.rope.scaling;
+  const bool yarn = s.kind == RopeScalingKind::yarn;
+  if (!yarn && s.kind != RopeScalingKind::linear) return c.stated_context;
+  const double scaled = s.factor * (yarn ? s.original_context : c.stated_context);
+  return std::max(c.stated_context,
+                  static_cast<int>(std::min(scaled, static_cast<double>(kMaxContext))));
+}
+
+/// One token id or a list of them; -1 and null mean none. Ids beyond the embedding never occur, and
+/// are left out.
 std::vector<int> parse_ids(const Json& j, const char* key, const std::string& where,
                            int vocab_size) {
   std::vector<int> ids;
   const auto add = [&](const Json& value) {
-    const auto id = io::as_int(value, fmt::format("key '{}'", key), where, -1, vocab_size - 1);
-    if (id >= 0 && std::ranges::find(ids, id) == ids.end()) ids.push_back(static_cast<int>(id));
+    const auto id = io::as_int(value, fmt::format("key '{}'", key), where, -1, kMaxVocab - 1);
+    if (id >= 0 && id < vocab_size && std::ranges::find(ids, id) == ids.end())
+      ids.push_back(static_cast<int>(id));
   };
   const auto it = j.find(key);
   if (it == j.end() || it->is_null()) return ids;
@@ -214,15 +229,11 @@ DType parse_dtype(const Json& j, const std::string& where) {
   if (name == "bfloat16") return DType::bf16;
   if (name == "float16") return DType::f16;
   throw input_error(where, "key '{}': expected 'bfloat16', 'float16' or 'float32', found {}", key,
-                    io::quote(name));
+                    io::quote(name))
+      .hint("use the original checkpoint in bf16, f16 or f32");
 }
 
-}  // namespace
-
-const char* arch_name(Arch arch) { return std::ranges::find(kArchs, arch, &ArchInfo::arch)->name; }
-
-ModelConfig parse_config(std::string_view text, const std::string& where) {
-  const Json j = io::parse_json(text, where);
+ModelConfig read_config(const Json& j, const std::string& where) {
   if (!j.is_object()) throw input_error(where, "expected an object, found {}", io::describe(j));
   ModelConfig c;
   c.arch = parse_arch(j, where);
@@ -231,7 +242,8 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   parse_biases(j, where, c);
   c.qk_norm = c.arch == Arch::qwen3;
   parse_window(j, where, c);
-  c.rope = parse_rope(j, where);
+  c.rope = parse_rope(j, where, c.stated_context);
+  c.max_context = scaled_context(c);
   const std::vector<int> bos = parse_ids(j, "bos_token_id", where, c.vocab_size);
   if (!bos.empty()) c.bos_id = bos.front();
   c.eos_ids = parse_ids(j, "eos_token_id", where, c.vocab_size);
@@ -239,11 +251,22 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   return c;
 }
 
+}  // namespace
+
+const char* arch_name(Arch arch) { return std::ranges::find(kArchs, arch, &ArchInfo::arch)->name; }
+
+ModelConfig parse_config(std::string_view text, const std::string& where) {
+  const Json j = io::parse_json(text, where);
+  return with_remedy(kWrongValue, [&] { return read_config(j, where); });
+}
+
 std::vector<int> parse_generation_eos(std::string_view text, const std::string& where,
                                       int vocab_size) {
   const Json j = io::parse_json(text, where);
-  if (!j.is_object()) throw input_error(where, "expected an object, found {}", io::describe(j));
-  return parse_ids(j, "eos_token_id", where, vocab_size);
+  return with_remedy(kWrongValue, [&] {
+    if (!j.is_object()) throw input_error(where, "expected an object, found {}", io::describe(j));
+    return parse_ids(j, "eos_token_id", where, vocab_size);
+  });
 }
 
 ModelConfig load_config(const std::filesystem::path& folder) {

@@ -41,8 +41,9 @@ struct ModelConfig {
   bool layers_divided = false;  // heads and channels are a rank's, and sums those of all ranks
   double rms_eps = 1e-6;
   ops::RopeSpec rope;
-  int max_context = 0;  // tokens
-  bool trained = true;  // false: random weights, for which no context is too long
+  int max_context = 0;     // tokens
+  int stated_context = 0;  // max_position_embeddings; RoPE scaling may extend it to max_context
+  bool trained = true;     // false: random weights, for which no context is too long
   // A token attends to the last `sliding_window` positions, its own included; 0 = to all. Only
   // layers from `sliding_window_from` on slide (max_window_layers of Qwen; 0 for Mistral).
   int sliding_window = 0;

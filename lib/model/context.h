@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "model/config.h"
 #include "recipe/sections.h"
@@ -11,6 +12,9 @@ namespace tandem::model {
 /// no such limit.
 /// errors   kind recipe: the model was made for fewer
 int context_of(const recipe::Run& run, const ModelConfig& config, int64_t n_decoded = 0);
+
+/// How RoPE scaling extends the context that config.json states; empty where it does not.
+std::string context_note(const ModelConfig& config);
 
 /// Whether a model that reads so sees no distance beyond those that it was made for, however long a
 /// text is: rotations by position tell distances alone.

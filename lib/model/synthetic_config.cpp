@@ -63,7 +63,7 @@ ModelConfig expand(const NamedShape& shape) {
   c.head_dim = shape.head_dim;
   c.ffn_dim = shape.ffn_dim;
   c.vocab_size = shape.vocab_size;
-  c.max_context = shape.max_context;
+  c.max_context = c.stated_context = shape.max_context;
   c.rms_eps = shape.rms_eps;
   c.rope.theta = shape.rope_theta;
   if (shape.rope_factor > 0 && shape.scaling == RopeScalingKind::llama3)

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "io/quote.h"
 #include "text/streamer.h"
 #include "text/utf8.h"
 
@@ -38,14 +39,20 @@ Tokenizer::Tokenizer(TokenizerParts parts)
       drops_leading_space_(parts.drops_leading_space),
       splits_special_(parts.splits_special) {
   id_of_bytes_.reserve(bytes_.size());
+  std::vector<bool> added(bytes_.size());
   for (const AddedToken& token : parts.added) {
     TANDEM_CHECK(token.id >= 0 && token.id < vocab_size(), "added token {} of {}", token.id,
                  vocab_size());
+    added[static_cast<size_t>(token.id)] = true;
     id_of_bytes_.emplace(bytes_[static_cast<size_t>(token.id)], token.id);
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
   }
-  for (size_t id = 0; id < bytes_.size(); ++id)
-    if (!bytes_[id].empty()) id_of_bytes_.emplace(bytes_[id], static_cast<int32_t>(id));
+  for (size_t id = 0; id < bytes_.size(); ++id) {
+    if (bytes_[id].empty()) continue;
+    id_of_bytes_.emplace(bytes_[id], static_cast<int32_t>(id));
+    if (!added[id]) learned_size_ = static_cast<int32_t>(id) + 1;
+  }
+  id_limit_ = vocab_size();
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view utf8, EncodeOptions options) const {
@@ -60,6 +67,7 @@ LimitedIds Tokenizer::encode_within(std::string_view utf8, size_t most,
   if (options.add_bos) list.ids = prefix_;
   Place place = Place::begins_text;
   const bool fits = encode_piece(utf8, place, options, list) && list.admit(utf8.size(), 0);
+  require_known(list.ids, "text");
   const size_t n = list.ids.size();
   return {.ids = std::move(list.ids),
           .bytes = fits ? utf8.size() : list.bytes_done,
@@ -85,7 +93,17 @@ CutIds Tokenizer::encode_cut(std::string_view utf8, std::span<const size_t> cuts
   }
   encode_piece(utf8.substr(begin), place, options, list);
   all.ids = std::move(list.ids);
+  require_known(all.ids, "text");
   return all;
+}
+
+void Tokenizer::require_known(std::span<const int32_t> ids, const std::string& where) const {
+  if (id_limit_ == vocab_size()) return;
+  const auto it = std::ranges::find_if(ids, [&](int32_t id) { return id >= id_limit_; });
+  if (it != ids.end())
+    throw input_error(where, "token {} has id {}, but the model's embedding has {} rows",
+                      io::quote(token_bytes(*it)), *it, id_limit_)
+        .hint("leave the token out of the text, or resize the model's embedding for it");
 }
 
 bool Tokenizer::encode_piece(std::string_view piece, Place& place, const EncodeOptions& options,

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -59,7 +60,7 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   /// errors   kind input: invalid UTF-8 (with the offset), text of 1 GiB or more, a byte or
-  ///          character that the vocabulary lacks
+  ///          character that the vocabulary lacks, a token beyond id_limit()
   /// cost     near linear in time; of memory the ids, the normalised text, and, SentencePiece's
   ///          unigram models aside, little more. Word cache and buffers are kept between calls
   std::vector<int32_t> encode(std::string_view utf8, EncodeOptions options = {}) const;
@@ -82,6 +83,15 @@ class Tokenizer {
   std::string_view token_bytes(int32_t id) const;
   /// The token with exactly these bytes; added tokens come first.
   std::optional<int32_t> id_of(std::string_view bytes) const;
+  /// Refuses text whose ids reach `n`, the rows of a model's embedding: folders have added tokens
+  /// beyond it, which do no harm until they occur. To be called before threads share the tokenizer.
+  void limit_ids(int32_t n) { id_limit_ = std::min(id_limit_, n); }
+  /// errors   kind input at `where`: an id beyond the limit, named with its token
+  void require_known(std::span<const int32_t> ids, const std::string& where) const;
+  /// Ids below this one may occur.
+  int32_t id_limit() const { return id_limit_; }
+  /// Largest id of a token that is not an added one, plus one.
+  int32_t learned_size() const { return learned_size_; }
   /// Largest id plus one.
   int32_t vocab_size() const { return static_cast<int32_t>(bytes_.size()); }
   bool is_special(int32_t id) const;
@@ -115,6 +125,7 @@ class Tokenizer {
   std::vector<int32_t> prefix_;
   std::optional<int32_t> bos_, eos_;
   bool drops_leading_space_, splits_special_;
+  int32_t learned_size_ = 0, id_limit_ = 0;
 };
 
 /// Reads the tokenizer of a Hugging Face model folder: tokenizer.json (byte-level BPE, or BPE with

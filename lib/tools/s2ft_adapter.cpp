@@ -13,6 +13,7 @@
 #include "tools/adapters/merge_check.h"
 #include "tools/adapters/summary.h"
 #include "tools/adapters/written_form.h"
+#include "tools/engines/sizing.h"
 #include "train/export/export_model.h"
 
 namespace tandem::tools {
@@ -69,6 +70,7 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
       recipe_(point.recipe),
       opened_(open_adapters(recipe_)),
       dtype_(dtype_of(opened_.base, recipe_.output.dtype)) {
+  report_opening(cx_.terminal, opened_.base);
   if (writes_folder() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite", "a model's or an adapter's folder is never replaced")
         .hint("remove it first, or name another with -o");

@@ -6,6 +6,7 @@
 #include "cli/terminal.h"
 #include "decode/chat_settings.h"
 #include "recipe/units.h"
+#include "tools/engines/sizing.h"
 #include "tools/training/data_report.h"
 #include "tools/training/show_samples.h"
 #include "tools/training/training_run.h"
@@ -62,6 +63,7 @@ train::TrainingData S2ftTrain::load_data() const {
 }
 
 void S2ftTrain::warn() const {
+  report_opening(cx_.terminal, files_);
   if (const int64_t n = data_.data.counts().endless; n > 0)
     cx_.warn(fmt::format(
         "{} answers do not end with a control token: generation would not know where to stop", n));

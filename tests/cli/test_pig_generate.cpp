@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/probe.h"
@@ -461,6 +462,39 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(on.status == 0);
     CHECK(on.out == once.out);
     check_error({"-m", "tiny-16m", "-p", "x", "-s", "model.state=" + state}, 4, state + ": ");
+  }
+
+  TEST_CASE("a state is refused by the name of the setting that has changed") {
+    const TemporaryFolder folder;
+    const auto write_model = [&](const Json& scaling, const std::string& name) {
+      fs::copy(tandem::test::source_dir() / "recipes/models/tiny-2m", folder / name);
+      Json config = Json::parse(file_text(folder / name / "config.json"));
+      config["max_position_embeddings"] = 64;
+      config["rope_scaling"] = {
+          {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+      config["rope_scaling"].update(scaling);
+      folder.write(name + "/config.json", config.dump());
+      return (folder / name).string();
+    };
+    const std::string model = write_model(Json::object(), "m");
+    const std::string state = "model.state=" + (folder / "s").string();
+    const Outcome saved = pig_generate(
+        {"-m", model, "-p", "Once", "-n", "0", "-s", "output.state=" + (folder / "s").string()});
+    CHECK(saved.status == 0);
+    // The context is longer than config.json states; a note says so once.
+    const std::string note = "context  256 = 4 x 64 by YaRN; max_position_embeddings of m is 64";
+    const size_t first = saved.err.find(note);
+    CHECK(first != std::string::npos);
+    CHECK(saved.err.find(note, first + 1) == std::string::npos);
+    CHECK(pig_generate({"-m", model, "-s", state, "-p", " upon", "-n", "1"}).status == 0);
+    for (const auto& [key, is] : std::map<std::string, Json>{
+             {"beta_fast", 16}, {"beta_slow", 4}, {"attention_factor", 2}, {"truncate", false}}) {
+      CAPTURE(key);
+      const std::string other = write_model({{key, is}}, key);
+      check_error(
+          {"-m", other, "-s", state, "-p", " upon", "-n", "1"}, 4,
+          (folder / "s").string() + ": was saved with another model ('m'): '" + key + "' was ");
+    }
   }
 
   TEST_CASE("output.state takes the place of nothing unasked") {

@@ -7,6 +7,8 @@
 #include "fuzz/state_model.h"
 #include "generate_runs.h"
 #include "io/file.h"
+#include "io/json.h"
+#include "model/settings.h"
 #include "mutator.h"
 #include "safetensors_text.h"
 #include "temporary_folder.h"
@@ -114,6 +116,49 @@ TEST_SUITE("decode/damaged_state") {
             p.pages.erase("k.0.3");
             p.pages.erase("v.0.3");
           }) == "tensor 'k.0.3' is missing");
+  }
+
+  TEST_CASE("states of version 037eef9, which recorded no settings") {
+    const auto states = source_dir() / "tests/data/states";
+    const auto open = [&](const std::string& model, const char* state) {
+      return decode::open_state(states / state, decode::open_model(model, 0), DType::f32);
+    };
+    CHECK(open(small_model("qwen3-tied"), "qwen3-tied-037eef9.safetensors").tokens.size() == 10);
+    const io::Json yarn = io::parse_json(io::read_file(states / "yarn.json"), "yarn.json");
+    const TemporaryFolder folder;
+    const auto open_yarn = [&](const io::Json& scaling) {
+      io::Json j = yarn;
+      j["rope_scaling"].update(scaling);
+      folder.write("config.json", j.dump());
+      return open("synthetic:" + (folder / "config.json").string(), "yarn-037eef9.safetensors");
+    };
+    CHECK(open_yarn(io::Json::object()).tokens.size() == 10);
+    const io::Json changes = {
+        {"attention_factor", 2.0}, {"beta_fast", 16.0}, {"beta_slow", 4.0}, {"truncate", false}};
+    for (const auto& [key, value] : changes.items()) {
+      CAPTURE(key);
+      const std::string text = input_error_text([&] { open_yarn({{key, value}}); });
+      CHECK(text.find("was saved with another model ('synthetic:./yarn.json'): '" + key +
+                      "' was not recorded, is ") != std::string::npos);
+    }
+    CHECK(input_error_text([&] {
+            open_yarn({{"factor", 8.0}});
+          }).ends_with("was saved with another model ('synthetic:./yarn.json')"));
+  }
+
+  TEST_CASE("a state names the settings that have changed since it was saved") {
+    Parts parts(70);
+    const auto& config = fuzz::state_model().config;
+    parts.metadata["settings"] = model::settings_text(model::settings_of(config));
+    const std::string image = parts.image();
+    CHECK_NOTHROW(parse(image));
+    model::ModelConfig other = config;
+    other.rope.theta = 5e5;
+    other.rope.scaling.attention_factor = 2;
+    parts.metadata["settings"] = model::settings_text(model::settings_of(other));
+    CHECK(error_of(parts) ==
+          "was saved with another model ('small'): 'rope_theta' was 500000, is 10000, "
+          "'attention_factor' was 2, is 1");
   }
 
   TEST_CASE("a file that ends early, at any byte") {

@@ -5,6 +5,7 @@
 #include "error_text.h"
 #include "io/json.h"
 #include "model/checkpoint.h"
+#include "model/weights.h"
 #include "mutator.h"
 #include "source_dir.h"
 #include "temporary_folder.h"
@@ -148,6 +149,89 @@ TEST_SUITE("model/checkpoint") {
           "announce\n"
           "  model.layers.1.self_attn.k_norm.weight: a norm of heads that config.json does not "
           "announce");
+  }
+
+  TEST_CASE("names without \"model.\" in front, as the base class is saved") {
+    ModelConfig c = small_config();
+    Tensors t(c);
+    const auto rename = [&](const std::string& from, const std::string& to) {
+      t.shapes[to] = t.shapes.at(from);
+      t.shapes.erase(from);
+    };
+    rename("model.norm.weight", "norm.weight");  // single tensors may differ
+    CHECK(t.check_error(c) == "nothing thrown");
+    for (const auto& [name, shape] : Tensors(c).shapes)
+      if (name.starts_with("model.") && t.shapes.contains(name)) rename(name, name.substr(6));
+    CHECK(t.check_error(c) == "nothing thrown");
+    rename("lm_head.weight", "model.lm_head.weight");
+    CHECK(t.check_error(c) == "nothing thrown");
+    t.shapes["layers.1.self_attn.q_proj.bias"] = {8};
+    t.shapes.erase("layers.0.mlp.up_proj.weight");
+    CHECK(t.check_error(c) ==
+          "2 tensors are not as config.json needs them:\n"
+          "  model.layers.0.mlp.up_proj.weight: missing, expected shape [6,8]\n"
+          "  model.layers.1.self_attn.q_proj.bias: a bias that config.json does not announce");
+    t.shapes["layers.0.self_attn.q_proj.qweight"] = {1};
+    CHECK(t.check_error(c).starts_with("the weights are quantised"));
+  }
+
+  TEST_CASE("a tied model may store its head alone; an untied one may not") {
+    ModelConfig c = small_config();
+    Tensors t(c);
+    t.shapes.erase("model.embed_tokens.weight");
+    CHECK(t.check_error(c) ==
+          "1 tensor is not as config.json needs it:\n  model.embed_tokens.weight: missing, "
+          "expected shape [10,8]");
+    c.tied_embeddings = true;
+    CHECK(t.check_error(c) == "nothing thrown");
+    const test::TemporaryFolder folder;
+    std::ranges::fill(t.zeros, 3.0f);
+    t.write(folder / "model.safetensors");
+    const auto source = checkpoint_source(c, Checkpoint::open(folder.path()));
+    std::vector<float> row(8);
+    const int32_t id = 9;
+    source->embed({&id, 1}, row.data());
+    CHECK(row == std::vector<float>(8, 3.0f));
+    source->rows(Weight::tok_emb, 0, 9, 10, DType::f32, row.data());
+    CHECK(row == std::vector<float>(8, 3.0f));
+    t.shapes.erase("lm_head.weight");
+    CHECK(t.check_error(c) ==
+          "1 tensor is not as config.json needs it:\n  model.embed_tokens.weight: missing, "
+          "expected shape [10,8]");
+  }
+
+  TEST_CASE("a head that config.json ties is used as stored where it differs from the embedding") {
+    ModelConfig c = small_config();
+    c.tied_embeddings = true;
+    const test::TemporaryFolder folder;
+    const auto settle = [&](std::vector<float> head, DType type = DType::f32) {
+      const std::vector<float> embedding(80, 1.0f);
+      head.resize(80, 1.0f);
+      io::write_safetensors(folder / "model.safetensors",
+                            std::vector<io::TensorView>{{"model.embed_tokens.weight",
+                                                         DType::f32,
+                                                         {10, 8},
+                                                         std::as_bytes(std::span(embedding))},
+                                                        {"lm_head.weight",
+                                                         type,
+                                                         {10, type == DType::f32 ? 8 : 16},
+                                                         std::as_bytes(std::span(head))}});
+      ModelConfig settled = c;
+      const std::string warning = settle_head(settled, Checkpoint::open(folder.path()));
+      CHECK(settled.tied_embeddings == warning.empty());
+      return warning;
+    };
+    CHECK(settle({}) == "");
+    std::vector<float> last(80, 1.0f);
+    last.back() = 2.0f;
+    for (const auto& head : {std::vector<float>{2.0f}, last})
+      CHECK(settle(head).find("'lm_head.weight' has other values: the head is used") !=
+            std::string::npos);
+    CHECK(settle({}, DType::bf16) != "");
+    c.tied_embeddings = false;
+    ModelConfig untied = c;
+    CHECK(settle_head(untied, Checkpoint::open(folder.path())) == "");
+    CHECK_FALSE(untied.tied_embeddings);
   }
 
   TEST_CASE("a long list of problems is cut") {

@@ -154,6 +154,107 @@ TEST_SUITE("model/config") {
           "the number 0.5");
   }
 
+  TEST_CASE("YaRN's absent keys have the values that transformers gives them") {
+    const auto scaling = [](const Json& section, const Json& others = Json::object()) {
+      return parse(with(with(minimal(), {{"rope_scaling", section}}), others)).rope.scaling;
+    };
+    const Json yarn = {{"rope_type", "yarn"}, {"factor", 2.0}};
+    const Json original = {{"original_max_position_embeddings", 64}};
+    CHECK(scaling(yarn).original_context == 256);
+    CHECK(scaling(yarn, original).original_context == 64);
+    CHECK(scaling(with(yarn, original)).original_context == 64);
+    CHECK(scaling(with(yarn, {{"original_max_position_embeddings", 128}}), original)
+              .original_context == 64);
+    CHECK(scaling(with(yarn, {{"original_max_position_embeddings", nullptr}})).original_context ==
+          256);
+    CHECK(scaling(with(with(yarn, original), {{"factor", nullptr}})).factor == 4.0);
+    CHECK(scaling(with(yarn, {{"truncate", true}})).whole_dims);
+    CHECK_FALSE(scaling(with(yarn, {{"truncate", nullptr}})).whole_dims);
+    CHECK(parse(with(minimal(), {{"rope_parameters", yarn}})).rope.scaling.original_context == 256);
+    CHECK(scaling({{"rope_type", "llama3"},
+                   {"factor", 8.0},
+                   {"low_freq_factor", 1.0},
+                   {"high_freq_factor", 4.0}})
+              .original_context == 256);
+    CHECK(
+        parse(with(minimal(), {{"rope_scaling", with(yarn, {{"rope_theta", 5e5}})}})).rope.theta ==
+        5e5);
+    CHECK(llama_error({{"rope_theta", 1e4}, {"rope_scaling", with(yarn, {{"rope_theta", 5e5}})}}) ==
+          "config.json: 'rope_theta' 10000 contradicts 500000 in 'rope_scaling'");
+    CHECK(llama_error({{"rope_scaling", {{"rope_type", "yarn"}}}}) ==
+          "config.json: rope_scaling: key 'factor' is missing, expected a number");
+  }
+
+  TEST_CASE("the context under YaRN and linear scaling is that of vLLM") {
+    const auto context = [](const Json& changes) {
+      return parse(with(minimal(), changes)).max_context;
+    };
+    const auto yarn = [](double factor, int original) {
+      return Json{{"rope_scaling",
+                   {{"rope_type", "yarn"},
+                    {"factor", factor},
+                    {"original_max_position_embeddings", original}}}};
+    };
+    CHECK(context(yarn(4, 256)) == 1024);  // as the model cards of Qwen2.5 have it
+    CHECK(context(yarn(2, 128)) == 256);   // max_position_embeddings is the length after scaling
+    CHECK(context(yarn(2, 200)) == 400);   // as Qwen3 has it: between the two
+    CHECK(context(yarn(1, 128)) == 256);
+    CHECK(context({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.5}}}}) == 640);
+    CHECK(context({{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}) == 1024);
+    CHECK(context({{"rope_scaling",
+                    {{"rope_type", "llama3"},
+                     {"factor", 8.0},
+                     {"low_freq_factor", 1.0},
+                     {"high_freq_factor", 4.0},
+                     {"original_max_position_embeddings", 64}}}}) == 256);
+    CHECK(context({{"rope_scaling", {{"type", "linear"}, {"factor", 1e6}}},
+                   {"max_position_embeddings", 1 << 20}}) == kMaxContext);
+    Json silent = minimal();
+    silent.erase("max_position_embeddings");
+    CHECK(parse(silent).max_context == 2048);
+    silent["architectures"] = {"Qwen2ForCausalLM"};
+    CHECK(parse(silent).max_context == 32768);
+
+    ModelConfig c = parse(with(minimal(), yarn(4, 256)));
+    c.name = "m";
+    CHECK(context_note(c) ==
+          "context  1024 = 4 x 256 by YaRN; max_position_embeddings of m is 256");
+    CHECK(context_note(parse(with(minimal(), yarn(2, 128)))).empty());
+    CHECK(context_note(parse(minimal())).empty());
+    recipe::Run run;
+    CHECK(context_of(run, c) == 1024);
+    run.context = {1024};
+    CHECK(context_of(run, c) == 1024);
+    run.context = {1025};
+    CHECK_THROWS_AS(context_of(run, c), Error);
+    CHECK(test::hint_text([&] {
+            context_of(run, c);
+          }).find("max_position_embeddings in config.json") != std::string::npos);
+  }
+
+  TEST_CASE("what is not supported is named, and the file is not called damaged") {
+    const Json unsupported[] = {
+        {{"partial_rotary_factor", 0.5}},
+        {{"rope_scaling", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}},
+        {{"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}},
+        {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}},
+        {{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1}}}}},
+        {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
+        {{"hidden_act", "gelu"}},
+        {{"hidden_act", "relu2"}},
+        {{"vocab_size", nullptr}}};
+    for (const Json& changes : unsupported) {
+      CAPTURE(changes.dump());
+      const std::string hint = test::hint_text([&] { parse(with(minimal(), changes)); });
+      CHECK(hint != "");
+      CHECK(hint.find("damaged") == std::string::npos);
+    }
+    CHECK(llama_error({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}}) ==
+          "config.json: rope_parameters: RoPE parameters by kind of layer ('full_attention') are "
+          "not supported");
+    CHECK_NOTHROW(parse(with(minimal(), {{"hidden_act", "swish"}})));  // another name of silu
+  }
+
   TEST_CASE("Mistral's window") {
     const Json base = with(minimal("MistralForCausalLM"), {{"num_key_value_heads", 2}});
     CHECK(parse(with(base, {{"sliding_window", 128}})).window(0) == 128);
@@ -291,9 +392,13 @@ TEST_SUITE("model/config") {
           "config.json: head dimension 7 is odd; rotary embedding turns pairs");
     CHECK(llama_error({{"rms_norm_eps", -1e-5}}) ==
           "config.json: key 'rms_norm_eps': expected a number from 0 to 1, found -1e-05");
-    CHECK(llama_error({{"eos_token_id", 512}}) ==
-          "config.json: key 'eos_token_id': expected an integer from -1 to 511, found the number "
-          "512");
+    CHECK(llama_error({{"eos_token_id", -2}}) ==
+          "config.json: key 'eos_token_id': expected an integer from -1 to 16777215, found the "
+          "number -2");
+    // Added tokens beyond the embedding never occur.
+    CHECK(parse(with(minimal(), {{"eos_token_id", {512, 3}}, {"bos_token_id", 512}})).eos_ids ==
+          std::vector<int>{3});
+    CHECK_FALSE(parse(with(minimal(), {{"bos_token_id", 512}})).bos_id);
     CHECK(parse(with(minimal(), {{"bos_token_id", -1}, {"eos_token_id", nullptr}})).bos_id ==
           std::nullopt);
     Json j = minimal();

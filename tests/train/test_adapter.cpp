@@ -1,8 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
 #include <set>
 
+#include "io/file.h"
 #include "model/adapters/adapter.h"
+#include "safetensors_text.h"
 #include "temporary_folder.h"
 #include "train/export/export_adapter.h"
 #include "train/export/export_model.h"
@@ -127,5 +131,27 @@ TEST_SUITE("train/adapter") {
     other.method = train::Method::spft;
     train::export_adapter(folder / "none", base, other, 0, *trainer);
     CHECK_FALSE(std::filesystem::exists(folder / "none"));
+  }
+
+  TEST_CASE("a model whose head is not the embedding, though config.json ties it, stays so") {
+    const TemporaryFolder folder;
+    std::filesystem::copy(small_model("llama-3.2-tied"), folder / "m");
+    const std::string path = (folder / "m").string();
+    const auto bytes = [](const model::ModelConfig& c) {
+      return static_cast<size_t>(c.vocab_size) * static_cast<size_t>(c.dim) * 2;
+    };
+    {
+      const model::ModelConfig c = decode::open_model(path, 0).config;
+      folder.write("m/model.safetensors",
+                   with_tensor(io::read_file(folder / "m/model.safetensors"), "lm_head.weight",
+                               "BF16", fmt::format("[{},{}]", c.vocab_size, c.dim), bytes(c)));
+    }
+    const decode::ModelFiles base = decode::open_model(path, 0);
+    train::export_model(folder / "out", base.folder, base.config, *base.source, {}, {}, DType::f32);
+    const decode::ModelFiles out = decode::open_model((folder / "out").string(), 0);
+    CHECK(out.warnings.empty());
+    CHECK_FALSE(out.config.tied_embeddings);
+    CHECK(logits(decode::open_model((folder / "out").string(), 0), DType::f32) ==
+          logits(decode::open_model(path, 0), DType::f32));
   }
 }

@@ -7,6 +7,9 @@
 
 #include "base/convert.h"
 #include "base/error.h"
+#include "io/atomic_file.h"
+#include "io/file.h"
+#include "io/json.h"
 #include "model/adapters/low_rank_merge.h"
 #include "model/weight_table.h"
 #include "train/export/export_low_rank.h"
@@ -157,6 +160,17 @@ void copy_others(const std::filesystem::path& from, const std::filesystem::path&
   }
 }
 
+/// Programs that go by config.json alone would pass over a head that it calls tied.
+void untie(const std::filesystem::path& path) {
+  const std::string text = io::read_file(path);
+  io::Json config = io::parse_json(text, path.string());
+  if (!io::find_bool(config, "tie_word_embeddings", path.string()).value_or(false)) return;
+  config["tie_word_embeddings"] = false;
+  io::AtomicFile file(path);
+  file.write(config.dump(2) + "\n");
+  file.commit();
+}
+
 }  // namespace
 
 void export_model(const std::filesystem::path& folder, const std::filesystem::path& base,
@@ -167,6 +181,7 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
   std::filesystem::create_directories(folder, code);
   if (code) throw input_error(folder.string(), "cannot be created: {}", code.message());
   copy_others(base, folder);
+  if (!config.tied_embeddings) untie(folder / "config.json");
   struct Stored {
     Weight weight;
     int layer;

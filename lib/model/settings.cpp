@@ -1,0 +1,103 @@
+#include "model/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace tandem::model {
+namespace {
+
+const char* kind_name(RopeScalingKind kind) {
+  switch (kind) {
+    case RopeScalingKind::none:
+      return "default";
+    case RopeScalingKind::linear:
+      return "linear";
+    case RopeScalingKind::llama3:
+      return "llama3";
+    case RopeScalingKind::yarn:
+      return "yarn";
+  }
+  return "";
+}
+
+std::map<std::string, std::string, std::less<>> parse_settings(std::string_view text) {
+  std::map<std::string, std::string, std::less<>> values;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (const size_t equals = line.find('='); equals != std::string_view::npos)
+      values[std::string(line.substr(0, equals))] = line.substr(equals + 1);
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<Setting> settings_of(const ModelConfig& config) {
+  // The bindings name every member, so that a new one does not compile until it is added here, or
+  // left out because it changes no logit: names, lengths, token ids, and how ranks share the model.
+  const auto& [name, arch, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size,
+               vocab_first, vocab_rows, layers_divided, rms_eps, rope, max_context, stated_context,
+               trained, sliding_window, sliding_window_from, qkv_bias, o_bias, mlp_bias, qk_norm,
+               tied_embeddings, bos_id, eos_ids, dtype] = config;
+  const auto& [theta, scaling] = rope;
+  const auto& [kind, factor, low_freq_factor, high_freq_factor, original_context, beta_fast,
+               beta_slow, attention_factor, whole_dims] = scaling;
+  const double usual_attention =
+      kind == RopeScalingKind::yarn ? ops::yarn_attention_factor(factor) : 1.0;
+  std::vector<Setting> all;
+  const auto add = [&](const char* key, const auto& value, bool usual = true) {
+    all.push_back({key, fmt::format("{}", value), usual});
+  };
+  add("architectures", arch_name(arch));
+  add("hidden_size", dim);
+  add("num_hidden_layers", n_layers);
+  add("num_attention_heads", n_heads);
+  add("num_key_value_heads", n_kv_heads);
+  add("head_dim", head_dim);
+  add("intermediate_size", ffn_dim);
+  add("vocab_size", vocab_size);
+  add("rms_norm_eps", rms_eps);
+  add("sliding_window", sliding_window);
+  add("max_window_layers", sliding_window_from);
+  add("attention_bias", qkv_bias);
+  add("attention_bias of o_proj", o_bias);
+  add("mlp_bias", mlp_bias);
+  add("q_norm and k_norm", qk_norm);
+  add("tie_word_embeddings", tied_embeddings);
+  add("rope_theta", theta);
+  add("rope_type", kind_name(kind));
+  add("factor", factor);
+  add("low_freq_factor", low_freq_factor);
+  add("high_freq_factor", high_freq_factor);
+  add("original_max_position_embeddings", original_context);
+  add("beta_fast", beta_fast, beta_fast == RopeScaling{}.beta_fast);
+  add("beta_slow", beta_slow, beta_slow == RopeScaling{}.beta_slow);
+  add("attention_factor", attention_factor, attention_factor == usual_attention);
+  add("truncate", whole_dims, whole_dims == RopeScaling{}.whole_dims);
+  return all;
+}
+
+std::string settings_text(const std::vector<Setting>& settings) {
+  std::string text;
+  for (const Setting& s : settings) text += fmt::format("{}={}\n", s.key, s.value);
+  return text;
+}
+
+std::vector<std::string> changed_settings(const std::vector<Setting>& settings,
+                                          std::string_view recorded) {
+  const auto values = parse_settings(recorded);
+  std::vector<std::string> changed;
+  for (const Setting& s : settings) {
+    const auto it = values.find(s.key);
+    if (it != values.end() && it->second != s.value)
+      changed.push_back(fmt::format("'{}' was {}, is {}", s.key, it->second, s.value));
+    if (it == values.end() && !s.usual)
+      changed.push_back(fmt::format("'{}' was not recorded, is {}", s.key, s.value));
+  }
+  return changed;
+}
+
+}  // namespace tandem::model
