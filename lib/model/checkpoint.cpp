@@ -1,7 +1,6 @@
 #include "model/checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "base/check.h"
@@ -9,6 +8,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "model/model_folder.h"
+#include "ops/loading.h"
 
 namespace tandem::model {
 namespace {
@@ -90,15 +90,25 @@ bool looks_quantised(const Checkpoint& checkpoint) {
   return checkpoint.contains("model.layers.0.self_attn.q_proj.qweight");
 }
 
+/// Compares numbers, since the types may differ.
 bool same_values(const Checkpoint& checkpoint, const io::TensorView& a, const io::TensorView& b) {
-  constexpr size_t kPiece = size_t{1} << 20;
-  if (a.dtype != b.dtype || a.shape != b.shape) return false;
-  std::vector<std::byte> of_a(std::min(kPiece, a.bytes.size())), of_b(of_a.size());
-  for (size_t begin = 0; begin < a.bytes.size(); begin += kPiece) {
-    const size_t n = std::min(kPiece, a.bytes.size() - begin);
-    checkpoint.read(a, begin, std::span(of_a).first(n));
-    checkpoint.read(b, begin, std::span(of_b).first(n));
-    if (std::memcmp(of_a.data(), of_b.data(), n) != 0) return false;
+  constexpr size_t kPiece = size_t{1} << 18;
+  if (a.shape != b.shape) return false;
+  const size_t all = a.bytes.size() / dtype_bytes(a.dtype), most = std::min(kPiece, all);
+  std::vector<std::byte> bytes;
+  std::vector<float> of_a(most), of_b(most);
+  const auto read = [&](const io::TensorView& t, size_t begin, std::span<float> out) {
+    const size_t size = dtype_bytes(t.dtype);
+    bytes.resize(out.size() * size);
+    checkpoint.read(t, begin * size, bytes);
+    ops::convert(out.data(), DType::f32, bytes.data(), t.dtype, std::ssize(out));
+  };
+  for (size_t begin = 0; begin < all; begin += kPiece) {
+    const size_t n = std::min(kPiece, all - begin);
+    read(a, begin, std::span(of_a).first(n));
+    read(b, begin, std::span(of_b).first(n));
+    if (!std::equal(of_a.begin(), of_a.begin() + static_cast<ptrdiff_t>(n), of_b.begin()))
+      return false;
   }
   return true;
 }

@@ -204,30 +204,29 @@ TEST_SUITE("model/checkpoint") {
     ModelConfig c = small_config();
     c.tied_embeddings = true;
     const test::TemporaryFolder folder;
-    const auto settle = [&](std::vector<float> head, DType type = DType::f32) {
+    const auto settle = [&](DType type, int64_t cols, const auto& head) {
       const std::vector<float> embedding(80, 1.0f);
-      head.resize(80, 1.0f);
-      io::write_safetensors(folder / "model.safetensors",
-                            std::vector<io::TensorView>{{"model.embed_tokens.weight",
-                                                         DType::f32,
-                                                         {10, 8},
-                                                         std::as_bytes(std::span(embedding))},
-                                                        {"lm_head.weight",
-                                                         type,
-                                                         {10, type == DType::f32 ? 8 : 16},
-                                                         std::as_bytes(std::span(head))}});
+      const io::TensorView tensors[] = {
+          {"model.embed_tokens.weight", DType::f32, {10, 8}, std::as_bytes(std::span(embedding))},
+          {"lm_head.weight", type, {10, cols}, std::as_bytes(std::span(head))}};
+      io::write_safetensors(folder / "model.safetensors", tensors);
       ModelConfig settled = c;
       const std::string warning = settle_head(settled, Checkpoint::open(folder.path()));
       CHECK(settled.tied_embeddings == warning.empty());
       return warning;
     };
-    CHECK(settle({}) == "");
-    std::vector<float> last(80, 1.0f);
-    last.back() = 2.0f;
-    for (const auto& head : {std::vector<float>{2.0f}, last})
-      CHECK(settle(head).find("'lm_head.weight' has other values: the head is used") !=
-            std::string::npos);
-    CHECK(settle({}, DType::bf16) != "");
+    constexpr uint16_t kOne = 0x3f80;  // in bf16
+    CHECK(settle(DType::f32, 8, std::vector<float>(80, 1.0f)) == "");
+    CHECK(settle(DType::bf16, 8, std::vector<uint16_t>(80, kOne)) == "");
+    for (const size_t at : {0, 79}) {
+      std::vector<float> head(80, 1.0f);
+      head[at] = 2.0f;
+      CHECK(
+          settle(DType::f32, 8, head).find("'lm_head.weight' has other values: the head is used") !=
+          std::string::npos);
+    }
+    CHECK(settle(DType::f32, 4, std::vector<float>(40, 1.0f)) != "");
+    CHECK(settle(DType::bf16, 8, std::vector<uint16_t>(80, kOne + 1)) != "");
     c.tied_embeddings = false;
     ModelConfig untied = c;
     CHECK(settle_head(untied, Checkpoint::open(folder.path())) == "");
