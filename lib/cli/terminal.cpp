@@ -69,6 +69,12 @@ void Terminal::note(std::string_view text, int level) {
   print(lines);
 }
 
+void Terminal::note_once(const std::string& text) {
+  if (std::ranges::find(notes_, text) != notes_.end()) return;
+  notes_.push_back(text);
+  note(text);
+}
+
 void Terminal::warn(const std::string& raw) {
   const std::string text = io::escape_controls(raw);
   if (std::ranges::find(warnings_, text) != warnings_.end()) return;

@@ -34,6 +34,8 @@ class Terminal {
 
   /// A line or more, shown from the given verbosity on.
   void note(std::string_view text, int level = 0);
+  /// The same at verbosity 0, once for each text.
+  void note_once(const std::string& text);
   /// `<tool>: warning: text`, once for each text.
   void warn(const std::string& text);
   /// `<tool>: error: where: what`, then the hint.
@@ -55,7 +57,7 @@ class Terminal {
   std::string tool_;
   bool is_tty_, color_on_, progress_on_ = true, line_shown_ = false;
   int verbosity_ = 0;
-  std::vector<std::string> warnings_;
+  std::vector<std::string> warnings_, notes_;
   Stopwatch since_redraw_, since_plain_line_;
 };
 

@@ -1,9 +1,11 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "model/adapters/fused_source.h"
 #include "model/adapters/named_adapter.h"
 #include "model/config.h"
 #include "model/shard.h"
@@ -27,6 +29,7 @@ struct ModelFiles {
   std::vector<std::string> merged = {};            // into the weights, for people: `run/a=0.5`
   model::Shard shard = {};        // what of it `config` and `source` are; the rest is of all
   model::ModelConfig whole = {};  // of all ranks, where there are several
+  std::vector<std::string> warnings = {}, notes = {};  // of reading the files, for people
 
   bool synthetic() const { return folder.empty(); }
   const model::ModelConfig& whole_config() const { return shard.whole() ? config : whole; }
@@ -41,6 +44,16 @@ ModelFiles open_model(const std::string& path, uint64_t seed);
 /// (model::fused_source), the others stay apart.
 /// errors   kind input: of an adapter too, as model::open_adapter
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
+
+/// Opens an adapter of the base, whose warnings it adds to. Saved weights that equal the base's are
+/// left out.
+/// errors   kind input, as model::open_adapter
+model::AnyAdapter open_adapter(const std::filesystem::path& path, bool force, ModelFiles& base);
+
+/// Whether adapters make embedding and head of a model that ties them differ.
+bool unties(std::span<const model::WeightedAdapter> adapters);
+/// Gives a model that ties its head to the embedding a separate head with the same values.
+void untie(ModelFiles& base);
 
 /// Leaves what a rank holds of the model.
 /// errors   kind recipe, as model::shard_of and model::shard_adapter

@@ -13,6 +13,7 @@
 #include "tools/adapters/merge_check.h"
 #include "tools/adapters/summary.h"
 #include "tools/adapters/written_form.h"
+#include "tools/engines/sizing.h"
 #include "train/export/export_model.h"
 
 namespace tandem::tools {
@@ -39,6 +40,10 @@ DType dtype_of(const decode::ModelFiles& files, MatrixType asked) {
   if (files.synthetic()) return DType::bf16;
   const auto checkpoint = model::Checkpoint::open(files.folder);
   const auto is_bf16 = [&](model::Weight weight, int layer) {
+    // Adapters may have untied a head that the folder does not hold.
+    if (weight == model::Weight::lm_head &&
+        checkpoint.find(model::checkpoint_name(weight)) == nullptr)
+      weight = model::Weight::tok_emb;
     return model::weight_shape(weight, files.config).size() == 1 ||
            checkpoint.weight(weight, layer).dtype == DType::bf16;
   };
@@ -69,6 +74,7 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
       recipe_(point.recipe),
       opened_(open_adapters(recipe_)),
       dtype_(dtype_of(opened_.base, recipe_.output.dtype)) {
+  tell(cx_.terminal, opened_.base);
   if (writes_folder() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite", "a model's or an adapter's folder is never replaced")
         .hint("remove it first, or name another with -o");

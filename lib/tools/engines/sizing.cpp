@@ -147,6 +147,11 @@ std::shared_ptr<Comm> comm_of(const cli::Context& cx, Device device) {
   return on_gpus;
 }
 
+void tell(cli::Terminal& terminal, const decode::ModelFiles& files) {
+  for (const std::string& text : files.warnings) terminal.warn(text);
+  for (const std::string& text : files.notes) terminal.note_once(text);
+}
+
 EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
                          std::vector<recipe::Cache> caches, const cli::Context& cx)
     : model_(model),
@@ -154,6 +159,7 @@ EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
       caches_(std::move(caches)),
       ranks_(cx.place()),
       place_(cli::choose_placement(run, model.offload, cx.dry_run(), caches_, ranks_)),
+      terminal_(cx.terminal),
       group_(cx.group()),
       comm_(comm_of(cx, place_.device)) {}
 
@@ -163,6 +169,7 @@ DType EngineSizer::compute() const {
 
 decode::ModelFiles EngineSizer::open_model() const {
   decode::ModelFiles files = decode::open_model(model_, static_cast<uint64_t>(run_.seed));
+  tell(terminal_, files);
   if (group_) group_->require_equal("model.path", files.fingerprint);
   decode::take_shard(files, ranks_.rank, ranks_.size);
   return files;
@@ -170,6 +177,7 @@ decode::ModelFiles EngineSizer::open_model() const {
 
 decode::ModelFiles EngineSizer::open_draft(const std::string& path) const {
   decode::ModelFiles files = decode::open_model(path, static_cast<uint64_t>(run_.seed));
+  tell(terminal_, files);
   if (group_) group_->require_equal(path, files.fingerprint);
   decode::take_draft_shard(files, ranks_.rank, ranks_.size);
   return files;

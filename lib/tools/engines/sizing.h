@@ -71,6 +71,9 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
                            const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
                            int key_layers = 0, int set_channels = 0);
 
+/// Shows what reading a model's files gave to say, once.
+void tell(cli::Terminal& terminal, const decode::ModelFiles& files);
+
 /// How the ranks of a run add up numbers on this device; null where there is one, and for plans.
 /// errors   kind device
 std::shared_ptr<Comm> comm_of(const cli::Context& cx, Device device);
@@ -130,6 +133,7 @@ class EngineSizer {
   std::vector<recipe::Cache> caches_;
   ranks::Place ranks_;
   cli::Placement place_;
+  cli::Terminal& terminal_;
   std::shared_ptr<ranks::Group> group_;
   std::shared_ptr<Comm> comm_;  // null where there is one rank, and for plans
 };

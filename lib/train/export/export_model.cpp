@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
 #include "base/convert.h"
 #include "base/error.h"
+#include "io/atomic_file.h"
+#include "io/file.h"
 #include "model/adapters/low_rank_merge.h"
 #include "model/weight_table.h"
 #include "train/export/export_low_rank.h"
@@ -157,6 +160,17 @@ void copy_others(const std::filesystem::path& from, const std::filesystem::path&
   }
 }
 
+/// Says in config.json that the head is no longer tied to the embedding.
+void untie_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  auto json = nlohmann::ordered_json::parse(io::read_file(path));
+  if (!json.value("tie_word_embeddings", false)) return;
+  json["tie_word_embeddings"] = false;
+  io::AtomicFile file(path);
+  file.write(json.dump(2) + "\n");
+  file.commit();
+}
+
 }  // namespace
 
 void export_model(const std::filesystem::path& folder, const std::filesystem::path& base,
@@ -167,6 +181,7 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
   std::filesystem::create_directories(folder, code);
   if (code) throw input_error(folder.string(), "cannot be created: {}", code.message());
   copy_others(base, folder);
+  if (!config.tied_embeddings) untie_config(folder);
   struct Stored {
     Weight weight;
     int layer;
