@@ -66,6 +66,7 @@ KINDS = {
     "embeddings saved along": {"target_modules": Q, "saved along": True},
     "embeddings saved along, LoRA": {"target_modules": ["q_proj", "embed_tokens"], "saved along": True},
     "tokens": {"target_modules": Q, "trainable_token_indices": [5, 3, 9]},
+    "tokens, embeddings saved along": {"target_modules": Q, "trainable_token_indices": [5, 3], "saved along": True},
     "tokens of both": {"target_modules": Q, "trainable_token_indices": {"embed_tokens": [5, 3], "lm_head": [5, 3]}},
     "tokens of each": {"target_modules": Q, "trainable_token_indices": {"embed_tokens": [5, 3], "lm_head": [7]}},
     "all biases": {"target_modules": ["q_proj", "up_proj"], "bias": "all"},
@@ -183,7 +184,8 @@ def main():
                     result = compare_kind(base, folder, merged)
                 bad = result["change"] == 0 or not result["logits"] <= MOST
                 failed = failed or bad
-                print(json.dumps({"folder": prefix + name, **result, "failures": ["logits"] if bad else []}), flush=True)
+                failures = ["logits"] if bad else []
+                print(json.dumps({"folder": prefix + name, **result, "failures": failures}), flush=True)
     sys.exit(1 if failed else 0)
 
 

@@ -193,12 +193,14 @@ void LowRankAdapter::tie(const LowRankConfig& said) {
   Change &e = changes_[embedding], &h = changes_[head];
   const bool embedding_saved = said.saves(module_path(Weight::tok_emb, 0)),
              head_saved = said.saves(module_path(Weight::lm_head, 0));
-  if (said.keeps_tie && (embedding_saved || head_saved || e.rank > 0)) {
-    h = e;
-    for (const io::TensorEntry& entry : file_.entries())  // the same numbers once more
+  const auto as_embedding = [&] {  // the file may hold the same numbers once more
+    for (const io::TensorEntry& entry : file_.entries())
       if (entry.name.starts_with(factor_name(module_path(Weight::lm_head, 0), "")))
         used_.insert(entry.name);
-    return;
+  };
+  if (said.keeps_tie && (embedding_saved || head_saved || e.rank > 0)) {
+    h = e;
+    return as_embedding();
   }
   // A copy in modules_to_save is the module's own; other replacements are of the shared weight.
   const io::TensorView shared = !head_saved && !h.replaced.shape.empty() ? h.replaced
@@ -209,6 +211,7 @@ void LowRankAdapter::tie(const LowRankConfig& said) {
   if (!e.ids.empty() && h.ids.empty()) {
     h.tokens = e.tokens;
     h.ids = e.ids;
+    as_embedding();
   }
 }
 
