@@ -195,7 +195,11 @@ TEST_SUITE("model/peft_folders") {
     CHECK_FALSE(adapter.unties());
     CHECK(rows(*merged(t, adapter), Weight::tok_emb, t.model) ==
           t.of(kModel + "embed_tokens.weight"));
-    // A target's own weight has another name; factors are added to it.
+    Folder h(config(true));
+    h.add(kHead + "weight", {10, 8});
+    CHECK_FALSE(h.open().unties());
+    CHECK(rows(*merged(h, h.open()), Weight::tok_emb, h.model) == h.of(kHead + "weight"));
+    // The weight of a target has another name; factors are added to it.
     Folder both;
     both.add_embedding_factors().add(kModel + "embed_tokens.base_layer.weight", {10, 8});
     std::vector<float> found =
