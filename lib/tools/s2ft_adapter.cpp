@@ -74,7 +74,7 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
       recipe_(point.recipe),
       opened_(open_adapters(recipe_)),
       dtype_(dtype_of(opened_.base, recipe_.output.dtype)) {
-  tell(cx_.terminal, opened_.base);
+  report_opening(cx_.terminal, opened_.base);
   if (writes_folder() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite", "a model's or an adapter's folder is never replaced")
         .hint("remove it first, or name another with -o");

@@ -147,7 +147,7 @@ std::shared_ptr<Comm> comm_of(const cli::Context& cx, Device device) {
   return on_gpus;
 }
 
-void tell(cli::Terminal& terminal, const decode::ModelFiles& files) {
+void report_opening(cli::Terminal& terminal, const decode::ModelFiles& files) {
   for (const std::string& text : files.warnings) terminal.warn(text);
   for (const std::string& text : files.notes) terminal.note_once(text);
 }
@@ -169,7 +169,7 @@ DType EngineSizer::compute() const {
 
 decode::ModelFiles EngineSizer::open_model() const {
   decode::ModelFiles files = decode::open_model(model_, static_cast<uint64_t>(run_.seed));
-  tell(terminal_, files);
+  report_opening(terminal_, files);
   if (group_) group_->require_equal("model.path", files.fingerprint);
   decode::take_shard(files, ranks_.rank, ranks_.size);
   return files;
@@ -177,7 +177,7 @@ decode::ModelFiles EngineSizer::open_model() const {
 
 decode::ModelFiles EngineSizer::open_draft(const std::string& path) const {
   decode::ModelFiles files = decode::open_model(path, static_cast<uint64_t>(run_.seed));
-  tell(terminal_, files);
+  report_opening(terminal_, files);
   if (group_) group_->require_equal(path, files.fingerprint);
   decode::take_draft_shard(files, ranks_.rank, ranks_.size);
   return files;

@@ -71,8 +71,8 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
                            const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
                            int key_layers = 0, int set_channels = 0);
 
-/// Shows what reading a model's files gave to say, once.
-void tell(cli::Terminal& terminal, const decode::ModelFiles& files);
+/// Prints the warnings and notes of opening a model, each once.
+void report_opening(cli::Terminal& terminal, const decode::ModelFiles& files);
 
 /// How the ranks of a run add up numbers on this device; null where there is one, and for plans.
 /// errors   kind device

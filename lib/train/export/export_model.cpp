@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "base/error.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "model/adapters/low_rank_merge.h"
 #include "model/weight_table.h"
 #include "train/export/export_low_rank.h"
@@ -160,14 +160,14 @@ void copy_others(const std::filesystem::path& from, const std::filesystem::path&
   }
 }
 
-/// Says in config.json that the head is no longer tied to the embedding.
-void untie_config(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "config.json";
-  auto json = nlohmann::ordered_json::parse(io::read_file(path));
-  if (!json.value("tie_word_embeddings", false)) return;
-  json["tie_word_embeddings"] = false;
+/// Programs that go by config.json alone would pass over a head that it calls tied.
+void untie(const std::filesystem::path& path) {
+  const std::string text = io::read_file(path);
+  io::Json config = io::parse_json(text, path.string());
+  if (!io::find_bool(config, "tie_word_embeddings", path.string()).value_or(false)) return;
+  config["tie_word_embeddings"] = false;
   io::AtomicFile file(path);
-  file.write(json.dump(2) + "\n");
+  file.write(config.dump(2) + "\n");
   file.commit();
 }
 
@@ -181,7 +181,7 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
   std::filesystem::create_directories(folder, code);
   if (code) throw input_error(folder.string(), "cannot be created: {}", code.message());
   copy_others(base, folder);
-  if (!config.tied_embeddings) untie_config(folder);
+  if (!config.tied_embeddings) untie(folder / "config.json");
   struct Stored {
     Weight weight;
     int layer;
