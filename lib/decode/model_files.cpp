@@ -79,10 +79,13 @@ void add_adapter(Fingerprint& f, const model::WeightedAdapter& given,
   for (const io::TensorEntry& entry : file.entries())
     if (model::is_weight_type(entry.dtype) || entry.dtype == "I32") add_tensor(f, entry, file);
   // What a folder of PEFT says elsewhere than in its tensors.
-  if (const auto* factors = std::get_if<model::LowRankAdapter>(&given.adapter))
+  const auto* factors = std::get_if<model::LowRankAdapter>(&given.adapter);
+  if (factors != nullptr)
     for (int layer = 0; layer < config.n_layers; ++layer)
       for (const model::Weight weight : model::adapter_weights())
         if (factors->holds(weight, layer)) f.add(fmt::format("{}", factors->gamma(weight, layer)));
+  if (factors != nullptr)
+    for (const std::string& fact : factors->facts()) f.add(fact);
 }
 
 void merge(ModelFiles& m, std::vector<model::WeightedAdapter> adapters) {
@@ -189,24 +192,63 @@ void merge_named(ModelFiles& files, size_t adapter) {
   files.adapters.clear();
 }
 
+model::AnyAdapter open_adapter(const std::filesystem::path& path, bool force, ModelFiles& base) {
+  model::AnyAdapter adapter =
+      model::open_adapter(path, base.config, {base.name, base.fingerprint},
+                          force ? model::OtherBase::allowed : model::OtherBase::refused);
+  if (auto* low = std::get_if<model::LowRankAdapter>(&adapter)) {
+    low->drop_equal(*base.source);
+    base.warnings.insert(base.warnings.end(), low->warnings().begin(), low->warnings().end());
+  }
+  return adapter;
+}
+
+void untie(ModelFiles& base) {
+  base.config.tied_embeddings = false;
+  base.source = model::untied_source(std::move(base.source));
+}
+
+bool unties(std::span<const model::WeightedAdapter> adapters) {
+  return std::ranges::any_of(adapters, [](const model::WeightedAdapter& given) {
+    const auto* low = std::get_if<model::LowRankAdapter>(&given.adapter);
+    return low != nullptr && given.weight != 0 && low->unties();
+  });
+}
+
+namespace {
+
+/// errors   kind input: it changes more than the matrices of layers
+void check_apart(const recipe::Adapter& given, const model::AnyAdapter& adapter) {
+  const auto* low = std::get_if<model::LowRankAdapter>(&adapter);
+  if (low == nullptr || low->others().empty()) return;
+  const std::vector<std::string> others = low->others();
+  throw input_error(given.path.string(), "changes {}{}, which only a merged adapter can",
+                    others.front(),
+                    others.size() == 1 ? "" : fmt::format(" and {} more", others.size() - 1))
+      .hint(fmt::format("leave out the name '{}': the adapter is merged into the weights then",
+                        given.name));
+}
+
+}  // namespace
+
 ModelFiles open_model(const recipe::Model& model, uint64_t seed) {
   ModelFiles m = open_model(model.path.value, seed);
   std::vector<model::WeightedAdapter> merged;
   for (const recipe::Adapter& given : model.adapters) {
-    model::AnyAdapter adapter =
-        model::open_adapter(given.path, m.config, {m.name, m.fingerprint},
-                            given.force ? model::OtherBase::allowed : model::OtherBase::refused);
+    model::AnyAdapter adapter = open_adapter(given.path, given.force, m);
     const auto weight = static_cast<float>(given.weight);
     if (given.name.empty()) {
       m.merged.push_back(label_of(given.path.string(), weight));
       merged.push_back({std::move(adapter), weight});
     } else {
+      check_apart(given, adapter);
       m.adapters.push_back(
           {.name = given.name,
            .adapter = std::make_shared<const model::AnyAdapter>(std::move(adapter)),
            .weight = weight});
     }
   }
+  if (unties(merged)) untie(m);
   merge(m, std::move(merged));
   return m;
 }

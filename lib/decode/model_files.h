@@ -1,9 +1,11 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "model/adapters/fused_source.h"
 #include "model/adapters/named_adapter.h"
 #include "model/config.h"
 #include "model/shard.h"
@@ -44,6 +46,16 @@ ModelFiles open_model(const std::string& path, uint64_t seed);
 /// (model::fused_source), the others stay apart.
 /// errors   kind input: of an adapter too, as model::open_adapter
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
+
+/// Opens an adapter of the base, whose warnings it adds to. Saved weights that equal the base's are
+/// left out.
+/// errors   kind input, as model::open_adapter
+model::AnyAdapter open_adapter(const std::filesystem::path& path, bool force, ModelFiles& base);
+
+/// Whether adapters make embedding and head of a model that ties them differ.
+bool unties(std::span<const model::WeightedAdapter> adapters);
+/// Gives a model that ties its head to the embedding a separate head with the same values.
+void untie(ModelFiles& base);
 
 /// Leaves what a rank holds of the model.
 /// errors   kind recipe, as model::shard_of and model::shard_adapter

@@ -40,6 +40,10 @@ DType dtype_of(const decode::ModelFiles& files, MatrixType asked) {
   if (files.synthetic()) return DType::bf16;
   const auto checkpoint = model::Checkpoint::open(files.folder);
   const auto is_bf16 = [&](model::Weight weight, int layer) {
+    // Adapters may have untied a head that the folder does not hold.
+    if (weight == model::Weight::lm_head &&
+        checkpoint.find(model::checkpoint_name(weight)) == nullptr)
+      weight = model::Weight::tok_emb;
     return model::weight_shape(weight, files.config).size() == 1 ||
            checkpoint.weight(weight, layer).dtype == DType::bf16;
   };

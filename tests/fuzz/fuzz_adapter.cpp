@@ -100,7 +100,9 @@ void read_peft(std::span<const uint8_t> input) {
     adapter.merge(weight, 0, 0, shape[0], rows);  // products of finite numbers may overflow
   });
   read_list(adapter);
-  if (!adapter.scales_rows()) shorten(adapter);
+  for (const model::Weight weight : {model::Weight::tok_emb, model::Weight::lm_head})
+    weights({{adapter}, {adapter, 0.5f}}, weight);
+  if (!adapter.scales_rows() && adapter.others().empty()) shorten(adapter);
 }
 
 }  // namespace

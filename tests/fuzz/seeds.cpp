@@ -281,6 +281,25 @@ std::string low_rank_patterns() {
          io::read_file(folder / "adapter_model.safetensors");
 }
 
+/// Factors of the embedding, a saved norm, and trained tokens of the head.
+std::string low_rank_others() {
+  const std::vector<float> values(16, 0.5f);
+  const std::string model = "base_model.model.model.";
+  const auto tensor = [&](const std::string& name, const io::Shape& shape, size_t n) {
+    return io::TensorView{name, DType::f32, shape, std::as_bytes(std::span(values).first(n))};
+  };
+  const std::vector<io::TensorView> tensors = {
+      tensor(model + "embed_tokens.lora_embedding_A", {2, 8}, 16),
+      tensor(model + "embed_tokens.lora_embedding_B", {2, 2}, 4),
+      tensor(model + "norm.weight", {2}, 2),
+      tensor("base_model.model.lm_head.token_adapter.trainable_tokens_delta", {2, 2}, 4)};
+  const std::vector<std::byte> bytes = io::safetensors_bytes(tensors);
+  return R"({"peft_type":"LORA","r":2,"target_modules":["embed_tokens"],)"
+         R"("modules_to_save":["model.norm"],"trainable_token_indices":{"lm_head":[1,6]}})" +
+         std::string(1, '\0') +
+         std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
 /// Rows of q and columns of w_down, in f32, as write_adapter writes them.
 Seeds adapter() {
   const decode::ModelFiles& files = state_model();
@@ -293,7 +312,7 @@ Seeds adapter() {
       folder.path(),
       {.base = {files.name, files.fingerprint}, .selection = R"({"strategy":"random"})"}, slices);
   return {io::read_file(folder / "s2ft_adapter.safetensors"), low_rank_adapter(false),
-          low_rank_adapter(true), low_rank_patterns()};
+          low_rank_adapter(true), low_rank_patterns(), low_rank_others()};
 }
 
 /// Two rounds of three nodes, as sequoia-acceptance records them.

@@ -257,26 +257,86 @@ TEST_SUITE("model/low_rank_adapter") {
     CHECK(parsed(R"("layers_to_transform": [1])").modules.contains(Key{Weight::wq, 1}));
   }
 
-  TEST_CASE("settings that are not read are refused, with what to do") {
-    const auto refuses = [](const std::string& members, const char* message) {
+  TEST_CASE("layers_pattern names the layers that layers_to_transform counts") {
+    const auto layers = [](const std::string& members) {
+      std::vector<int> found;
+      for (const auto& [place, module] : parsed(members).modules) found.push_back(place.second);
+      return found;
+    };
+    const std::string q = R"("target_modules": ["q_proj"], )";
+    CHECK(layers(q + R"("layers_to_transform": [1], "layers_pattern": "layers")") ==
+          std::vector{1});
+    CHECK(layers(q + R"("layers_to_transform": 0, "layers_pattern": ["h", "layers"])") ==
+          std::vector{0});
+    CHECK(layers(q + R"("layers_to_transform": [], "layers_pattern": [])") == std::vector{0, 1});
+    // layers_to_transform does not limit a full path; the embedding is in no layer.
+    CHECK(layers(R"("target_modules": ["model.layers.0.self_attn.q_proj", "v_proj"],
+                    "layers_to_transform": [1])") == std::vector{0, 1});
+    CHECK(parsed(R"("target_modules": ["q_proj", "embed_tokens"], "layers_to_transform": [1])")
+              .modules.size() == 1);
+    const auto other = [&] { layers(q + R"("layers_to_transform": [1], "layers_pattern": "h")"); };
+    CHECK(test::input_error_text(other).find("names no matrix") != std::string::npos);
+  }
+
+  TEST_CASE("target names that the model lacks get a warning while another one fits") {
+    const auto warnings = [](const std::string& members) { return parsed(members).warnings; };
+    CHECK(warnings(R"("target_modules": ["q_proj", "v_proj"])").empty());
+    const auto one = warnings(R"("target_modules": ["q_proj", "W_pack"])");
+    REQUIRE(one.size() == 1);
+    CHECK(one[0].find("'W_pack', which this model does not have") != std::string::npos);
+    const auto two = warnings(R"("target_modules": ["fc1", "down_proj", "query_key_value"])");
+    REQUIRE(two.size() == 1);
+    CHECK(two[0].find("'fc1', 'query_key_value'") != std::string::npos);
+    CHECK(warnings(R"("target_modules": ".*(q|W)_proj")").empty());
+    const auto none = [&] { warnings(R"("target_modules": ["W_pack", "fc1"])"); };
+    CHECK(test::input_error_text(none).find("names no matrix of this model: 'W_pack', 'fc1'") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("keys of PEFT that change no number are ignored") {
+    for (const char* key :
+         {R"("bias": "all")", R"("bias": "lora_only")", R"("fan_in_fan_out": true)",
+          R"("init_lora_weights": "gaussian")", R"("init_lora_weights": "eva")",
+          R"("init_lora_weights": "orthogonal")", R"("init_lora_weights": false)",
+          R"("megatron_config": {"a": 1})", R"("loftq_config": {"loftq_bits": 4})",
+          R"("eva_config": {"rho": 2.0})", R"("corda_config": {"a": 1})", R"("unheard_of": 7)",
+          R"("use_qalora": false)", R"("qalora_group_size": 16)", R"("target_parameters": [])"}) {
+      CAPTURE(key);
+      CHECK(parsed(key).modules.size() == 4);
+    }
+  }
+
+  TEST_CASE("settings that change numbers otherwise are refused by name, with what to do") {
+    const auto refuses = [](const std::string& members, const char* message,
+                            const char* hint = "merge it") {
       const auto parse = [&] { parsed(members); };
       const std::string text = test::input_error_text(parse);
       CAPTURE(text);
       CHECK(text.find(message) != std::string::npos);
-      CHECK(test::hint_text(parse).find("merge") == 0);
+      CHECK(test::hint_text(parse).find(hint) != std::string::npos);
     };
-    refuses(R"("bias": "all")", "'bias' is 'all', expected 'none'");
-    refuses(R"("modules_to_save": ["lm_head"])", "'modules_to_save' is an array of 1 item");
-    refuses(R"("fan_in_fan_out": true)", "'fan_in_fan_out'");
-    refuses(R"("lora_bias": true)", "'lora_bias'");
-    refuses(R"("init_lora_weights": "pissa_niter_4")", "'init_lora_weights' is 'pissa_niter_4'");
-    refuses(R"("target_modules": ["q_proj", "lm_head"])", "changes 'lm_head'");
-    refuses(R"("target_modules": "nothing")", "names no matrix");
+    const char* const convert = "path_initial_model_for_weight_conversion";
+    refuses(R"("init_lora_weights": "pissa_niter_4")", "'init_lora_weights' is 'pissa_niter_4'",
+            convert);
+    refuses(R"("init_lora_weights": "olora")", "'init_lora_weights' is 'olora'", convert);
+    refuses(R"("init_lora_weights": "lora_ga")", "'init_lora_weights' is 'lora_ga'", convert);
+    refuses(R"("init_lora_weights": "newest")", "'init_lora_weights' is 'newest'");
+    refuses(R"("kasa_config": {"beta": 1})", "'kasa_config'");
+    refuses(R"("use_qalora": true)", "'use_qalora'");
+    refuses(R"("target_parameters": ["mlp.up_proj.weight"])", "'target_parameters'");
+    refuses(R"("layer_replication": [[0, 2]])", "'layer_replication'");
+    refuses(R"("alora_invocation_tokens": [1])", "'alora_invocation_tokens'");
+    refuses(R"("target_modules": "nothing")", "names no matrix", "model.path");
+    refuses(R"("target_modules": ".*q_proj", "layers_to_transform": [1])", "'layers_to_transform'",
+            "remove one");
+    refuses(R"("target_modules": ["q_proj", "embed_tokens"], "use_dora": true)", "'use_dora'");
+    refuses(R"("trainable_token_indices": {"q_proj": [1]})", "names 'q_proj'");
     refuses(R"("rank_pattern": {"q_proj": 2.5})", "expected an integer");
     refuses(R"("rank_pattern": {"q_proj": 0})", "expected a positive number");
     const auto type = [] { parse_low_rank_config(R"({"peft_type": "LOHA"})", "here", config()); };
-    CHECK(test::input_error_text(type).find("of type 'LOHA', this build reads LORA") !=
-          std::string::npos);
+    CHECK(test::input_error_text(type).find("of type 'LOHA', expected LORA") != std::string::npos);
+    const auto token = [] { parsed(R"("trainable_token_indices": [16])"); };
+    CHECK(test::input_error_text(token).find("trainable_token_indices") != std::string::npos);
   }
 
   TEST_CASE("what is wrong with its folder") {
@@ -305,19 +365,15 @@ TEST_SUITE("model/low_rank_adapter") {
     Parts parts = fresh();
     parts.tensors.erase(b);
     parts.write(folder / "a");
-    expect(folder / "a", "lora_B.weight' is missing", "damaged");
-    parts = fresh();
-    parts.tensors["base_model.model.lm_head.lora_A.weight"] = parts.tensors[b];
-    parts.write(folder / "a");
-    expect(folder / "a", "lm_head.lora_A.weight' is of no matrix", "damaged");
+    expect(folder / "a", "lora_B.weight' is missing", "base model");
     parts = fresh();
     parts.tensors[b].shape = {2, 12};
     parts.write(folder / "a");
-    expect(folder / "a", "is 'F32' [2,12], expected F32, BF16 or F16 [12,2]", "damaged");
+    expect(folder / "a", "is 'F32' [2,12], expected F32, BF16 or F16 [12,2]", "base model");
     parts = fresh();
     const float nan = std::numeric_limits<float>::quiet_NaN();
     std::memcpy(parts.tensors[b].bytes.data() + 20, &nan, sizeof nan);
     parts.write(folder / "a");
-    expect(folder / "a", "value 5 of", "damaged");
+    expect(folder / "a", "value 5 of", "diverged");
   }
 }

@@ -7,12 +7,11 @@ namespace tandem::model {
 AnyAdapter open_adapter(const std::filesystem::path& path, const ModelConfig& config,
                         const AdapterBase& base, OtherBase other) {
   const std::filesystem::path folder = adapter_folder(path);
+  if (LowRankAdapter::is_at(folder))
+    return with_remedy("copy the folder again, or save the adapter again with PEFT",
+                       [&] { return LowRankAdapter::open(folder, config); });
   return with_remedy("is the file damaged? download or copy it again, or train it again",
-                     [&]() -> AnyAdapter {
-                       if (LowRankAdapter::is_at(folder))
-                         return LowRankAdapter::open(folder, config);
-                       return Adapter::open(folder, config, base, other);
-                     });
+                     [&] { return Adapter::open(folder, config, base, other); });
 }
 
 const io::Safetensors& file_of(const AnyAdapter& adapter) {

@@ -20,11 +20,13 @@ class FusedSource final : public WeightSource {
       : base_(std::move(base)), adapters_(std::move(adapters)) {
     for (int layer = 0; layer < config.n_layers; ++layer)
       for (const Weight weight : adapter_weights()) add_matrix(weight, layer, config);
+    for (const Weight weight : {Weight::tok_emb, Weight::lm_head}) add_matrix(weight, 0, config);
   }
 
   void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
             void* out) const override {
-    const auto it = matrices_.find({weight, layer});
+    const int at = is_per_layer(weight) ? layer : 0;
+    const auto it = matrices_.find({weight, at});
     if (it == matrices_.end()) return base_->rows(weight, layer, begin, end, dtype, out);
     const Matrix& m = it->second;
     if (m.only_replaced) {
@@ -43,7 +45,7 @@ class FusedSource final : public WeightSource {
       const std::span<float> values(
           dtype == DType::f32 ? reinterpret_cast<float*>(to) : wide.data(), n);
       base_->rows(weight, layer, first, last, DType::f32, values.data());
-      add_deltas(m, weight, layer, first, last, values);
+      add_deltas(m, weight, at, first, last, values);
       if (dtype != DType::f32)
         ops::convert(to, dtype, wide.data(), DType::f32, static_cast<int64_t>(n));
     }
@@ -51,13 +53,37 @@ class FusedSource final : public WeightSource {
 
   bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
                       void* device, Stream stream) const override {
-    return !matrices_.contains({weight, layer}) &&
+    return !matrices_.contains({weight, is_per_layer(weight) ? layer : 0}) &&
            base_->rows_on_device(weight, layer, begin, end, dtype, device, stream);
   }
   std::vector<float> vector(Weight weight, int layer) const override {
-    return base_->vector(weight, layer);
+    const int at = is_per_layer(weight) ? layer : 0;
+    std::vector<float> values = base_->vector(weight, layer);
+    const std::vector<float> before = values;
+    int n = 0;
+    for (const WeightedAdapter& a : adapters_) {
+      const auto* factors = std::get_if<LowRankAdapter>(&a.adapter);
+      if (factors == nullptr || a.weight == 0 || !factors->holds(weight, at)) continue;
+      std::vector<float> merged = before;
+      factors->merge(weight, at, merged);
+      if (n++ == 0 && a.weight == 1)
+        values = std::move(merged);
+      else
+        add_change(values, a.weight, merged, before);
+    }
+    return values;
   }
-  void embed(std::span<const int32_t> ids, float* out) const override { base_->embed(ids, out); }
+  void embed(std::span<const int32_t> ids, float* out) const override {
+    base_->embed(ids, out);
+    const auto it = matrices_.find({Weight::tok_emb, 0});
+    if (it == matrices_.end()) return;
+    const Matrix& m = it->second;
+    for (const int32_t id : ids) {
+      add_deltas(m, Weight::tok_emb, 0, id, int64_t{id} + 1,
+                 std::span(out, static_cast<size_t>(m.in)));
+      out += m.in;
+    }
+  }
   const WeightSource& base() const override { return base_->base(); }
 
   /// Its base, and its adapters before `adapters`; nothing is left here.
@@ -77,6 +103,12 @@ class FusedSource final : public WeightSource {
     bool needs_base = false;    // some delta is a difference from the base's values
   };
 
+  /// values += by (merged - before).
+  static void add_change(std::span<float> values, float by, std::span<const float> merged,
+                         std::span<const float> before) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] += by * (merged[i] - before[i]);
+  }
+
   void add_matrix(Weight weight, int layer, const ModelConfig& config) {
     Matrix m;
     const io::Shape shape = weight_shape(weight, config);
@@ -91,7 +123,8 @@ class FusedSource final : public WeightSource {
         m.only_replaced = m.only_replaced && a.weight == 1;
       } else {
         for (uint32_t& n : m.changes) ++n;
-        m.needs_base = m.needs_base || std::get<LowRankAdapter>(a.adapter).scales_rows();
+        m.needs_base =
+            m.needs_base || !std::get<LowRankAdapter>(a.adapter).is_product(weight, layer);
         m.only_replaced = false;
       }
     }
@@ -117,13 +150,13 @@ class FusedSource final : public WeightSource {
         continue;
       }
       const auto& factors = std::get<LowRankAdapter>(a->adapter);
-      if (!factors.scales_rows()) {
+      if (factors.is_product(weight, layer)) {
         factors.merge(weight, layer, first, last, rows, a->weight);
         continue;
       }
       std::vector<float> merged = before;
       factors.merge(weight, layer, first, last, merged);
-      for (size_t i = 0; i < rows.size(); ++i) rows[i] += a->weight * (merged[i] - before[i]);
+      add_change(rows, a->weight, merged, before);
     }
   }
 
@@ -132,7 +165,34 @@ class FusedSource final : public WeightSource {
   std::map<std::pair<Weight, int>, Matrix> matrices_;
 };
 
+class UntiedSource final : public WeightSource {
+ public:
+  explicit UntiedSource(std::unique_ptr<WeightSource> tied) : tied_(std::move(tied)) {}
+
+  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+            void* out) const override {
+    tied_->rows(own(weight), layer, begin, end, dtype, out);
+  }
+  bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+                      void* device, Stream stream) const override {
+    return tied_->rows_on_device(own(weight), layer, begin, end, dtype, device, stream);
+  }
+  std::vector<float> vector(Weight weight, int layer) const override {
+    return tied_->vector(weight, layer);
+  }
+  void embed(std::span<const int32_t> ids, float* out) const override { tied_->embed(ids, out); }
+
+ private:
+  static Weight own(Weight weight) { return weight == Weight::lm_head ? Weight::tok_emb : weight; }
+
+  std::unique_ptr<WeightSource> tied_;
+};
+
 }  // namespace
+
+std::unique_ptr<WeightSource> untied_source(std::unique_ptr<WeightSource> tied) {
+  return std::make_unique<UntiedSource>(std::move(tied));
+}
 
 std::unique_ptr<WeightSource> fused_source(std::unique_ptr<WeightSource> base,
                                            std::vector<WeightedAdapter> adapters,

@@ -1,8 +1,10 @@
 #include "model/adapters/low_rank_adapter.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "base/error.h"
 #include "io/file.h"
@@ -10,6 +12,7 @@
 #include "model/adapters/adapter.h"
 #include "model/adapters/low_rank_config.h"
 #include "model/adapters/low_rank_format.h"
+#include "model/weights.h"
 #include "ops/loading.h"
 
 namespace tandem::model {
@@ -21,14 +24,28 @@ namespace fs = std::filesystem;
 constexpr int64_t kPiece = io::kChecksumBlock;
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
-constexpr const char* kDamagedHint =
-    "the file is damaged, or belongs to another model: copy it again, or set model.path to its "
-    "base model";
+constexpr const char* kOtherModelHint =
+    "set model.path to the base model that the adapter was trained on, or save the adapter again "
+    "with PEFT";
 
 template <class... Args>
-Error damaged(const std::string& where, fmt::format_string<Args...> text, Args&&... args) {
+Error unfit(const std::string& where, fmt::format_string<Args...> text, Args&&... args) {
   return Error::formatted(ErrorKind::input, where, text, fmt::make_format_args(args...))
-      .hint(kDamagedHint);
+      .hint(kOtherModelHint);
+}
+
+bool is_outside(Weight weight) { return weight == Weight::tok_emb || weight == Weight::lm_head; }
+
+int64_t count(const io::TensorView& t) {
+  return static_cast<int64_t>(t.bytes.size() / dtype_bytes(t.dtype));
+}
+
+/// The weights that a file can replace. PEFT names the head also in a model that ties it.
+void each_weight(const ModelConfig& config, const auto& visit) {
+  for (const Weight weight : global_weights(config)) visit(weight, 0);
+  if (config.tied_embeddings) visit(Weight::lm_head, 0);
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    for (const Weight weight : layer_weights(config)) visit(weight, layer);
 }
 
 }  // namespace
@@ -60,53 +77,244 @@ LowRankAdapter LowRankAdapter::parse(io::Safetensors file, std::string_view conf
 
 LowRankAdapter::LowRankAdapter(io::Safetensors file, const std::string& where,
                                std::string_view config_text, const ModelConfig& config)
-    : file_(std::move(file)) {
+    : file_(std::move(file)), tied_(config.tied_embeddings) {
   const LowRankConfig said = parse_low_rank_config(config_text, where, config);
   scales_rows_ = said.magnitudes;
-  std::set<std::string, std::less<>> known;
-  for (const auto& [place, module] : said.modules) {
-    const auto& [weight, layer] = place;
-    const io::Shape shape = weight_shape(weight, config);
-    const std::string path = module_path(weight, layer);
-    const auto take = [&](const char* of, const io::Shape& expected) {
-      const std::string name = factor_name(path, of);
-      known.insert(name);
-      return tensor(name, expected);
-    };
-    Matrix m{.a = take(kFactorA, {module.rank, shape[1]}),
-             .b = take(kFactorB, {shape[0], module.rank}),
-             .magnitude = {},
-             .rank = module.rank,
-             .gamma = module.gamma};
-    if (said.magnitudes) m.magnitude = take(kFactorMagnitude, {shape[0]});
-    matrices_.emplace(place, std::move(m));
-  }
-  for (const io::TensorEntry& entry : file_.entries())
-    if (!known.contains(entry.name))
-      throw damaged(file_.where(), "tensor {} is of no matrix that {} names", io::quote(entry.name),
-                    kPeftConfigFile);
+  warnings_ = said.warnings;
+  add_factors(said, config);
+  each_weight(config,
+              [&](Weight weight, int layer) { add_replacement(weight, layer, said, config); });
+  add_tokens(said, config);
+  if (tied_) tie(said);
+  drop_unchanged();
+  warn_unused(where);
 }
 
-io::TensorView LowRankAdapter::tensor(const std::string& name, const io::Shape& shape) const {
+void LowRankAdapter::add_factors(const LowRankConfig& said, const ModelConfig& config) {
+  std::vector<std::string> without;
+  for (const auto& [place, module] : said.modules) {
+    if (!has_factors(place, said)) {
+      without.push_back(module_path(place.first, place.second));
+      continue;
+    }
+    const io::Shape shape = weight_shape(place.first, config);
+    const std::string path = module_path(place.first, place.second);
+    const auto take = [&](const char* of, const io::Shape& expected) {
+      return tensor(factor_name(path, of), expected);
+    };
+    Change& c = changes_[place];
+    c.rank = module.rank;
+    c.gamma = module.gamma;
+    if (place.first == Weight::tok_emb) {
+      c.a = take(kEmbeddingB, {shape[1], module.rank});
+      c.b = take(kEmbeddingA, {module.rank, shape[0]});
+      const std::vector<float> columns = all(c.a);
+      for (int64_t k = 0; k < c.rank; ++k)
+        for (int64_t i = 0; i < shape[1]; ++i)
+          embedding_factor_.push_back(columns[static_cast<size_t>(i * c.rank + k)]);
+      continue;
+    }
+    c.a = take(kFactorA, {module.rank, shape[1]});
+    c.b = take(kFactorB, {shape[0], module.rank});
+    if (said.magnitudes) c.magnitude = take(kFactorMagnitude, {shape[0]});
+    if (said.biases) add_bias(place, said, config);
+  }
+  if (without.empty()) return;
+  if (without.size() == said.modules.size())
+    throw unfit(file_.where(), "has no factors of {}, nor of any other target", without.front());
+  warnings_.push_back(fmt::format(
+      "{}: has no factors of {}{}, which stay as they are", file_.where(), without.front(),
+      without.size() == 1 ? "" : fmt::format(" and {} more", without.size() - 1)));
+}
+
+bool LowRankAdapter::has_factors(Place place, const LowRankConfig& said) const {
+  const std::string path = module_path(place.first, place.second);
+  const bool embedding = place.first == Weight::tok_emb;
+  std::vector<const char*> names = {embedding ? kEmbeddingA : kFactorA,
+                                    embedding ? kEmbeddingB : kFactorB};
+  if (said.magnitudes) names.push_back(kFactorMagnitude);
+  return std::ranges::any_of(
+      names, [&](const char* name) { return file_.find(factor_name(path, name)) != nullptr; });
+}
+
+void LowRankAdapter::add_bias(Place place, const LowRankConfig& said, const ModelConfig& config) {
+  const std::string path = module_path(place.first, place.second);
+  for (const Weight bias : layer_weights(config))
+    if (is_per_layer(place.first) && checkpoint_name(bias, place.second) == path + ".bias") {
+      Change& c = changes_[{bias, place.second}];
+      c.added = tensor(factor_name(path, kBiasB), weight_shape(bias, config));
+      c.gamma = said.modules.at(place).gamma;
+      return;
+    }
+  throw unfit(file_.where(), "'lora_bias' adds a bias to {}, which has none in this model", path)
+      .hint("train the adapter without lora_bias: biases cannot be merged into this model");
+}
+
+void LowRankAdapter::add_replacement(Weight weight, int layer, const LowRankConfig& said,
+                                     const ModelConfig& config) {
+  const std::string path = module_path(weight, layer),
+                    suffix = checkpoint_name(weight, layer).substr(path.size() + 1);
+  const auto matrix = std::ranges::find_if(said.modules, [&](const auto& m) {
+    return module_path(m.first.first, m.first.second) == path;
+  });
+  // PEFT's name of the parameter, which lies within the module that it puts around the base's.
+  const char* const within = matrix != said.modules.end() ? "base_layer."
+                             : is_outside(weight) && said.tokens.contains(weight)
+                                 ? "token_adapter.base_layer."
+                                 : "";
+  const std::string name = factor_name(path, (within + suffix).c_str());
   const io::TensorEntry* const entry = file_.find(name);
-  if (entry == nullptr) throw damaged(file_.where(), "'{}' is missing", name);
+  if (entry == nullptr && !said.saves(path)) return;
+  const io::Shape shape = weight_shape(weight, config);
+  if (entry != nullptr && is_outside(weight) && entry->shape.size() == 2 &&
+      entry->shape[1] == shape[1] && entry->shape[0] != shape[0])
+    throw unfit(file_.where(), "'{}' has {} rows, the model has {}", name, entry->shape[0],
+                shape[0])
+        .hint(fmt::format("the vocabulary was resized for training: resize the base model "
+                          "(resize_token_embeddings({})), save it, and set model.path to it",
+                          entry->shape[0]));
+  changes_[{weight, layer}].replaced = tensor(name, shape);
+}
+
+void LowRankAdapter::add_tokens(const LowRankConfig& said, const ModelConfig& config) {
+  for (const auto& [weight, ids] : said.tokens) {
+    const std::string name = factor_name(module_path(weight, 0), kTokenRows);
+    Change& c = changes_[{weight, 0}];
+    if (c.rank > 0)
+      throw unfit(file_.where(), "{} is in both 'trainable_token_indices' and 'target_modules'",
+                  module_path(weight, 0));
+    c.tokens = tensor(name, {std::ssize(ids), weight_shape(weight, config)[1]});
+    c.ids = ids;
+  }
+}
+
+void LowRankAdapter::tie(const LowRankConfig& said) {
+  const Place embedding{Weight::tok_emb, 0}, head{Weight::lm_head, 0};
+  Change &e = changes_[embedding], &h = changes_[head];
+  const bool embedding_saved = said.saves(module_path(Weight::tok_emb, 0)),
+             head_saved = said.saves(module_path(Weight::lm_head, 0));
+  const auto as_embedding = [&] {  // the file may hold the same numbers once more
+    for (const io::TensorEntry& entry : file_.entries())
+      if (entry.name.starts_with(factor_name(module_path(Weight::lm_head, 0), "")))
+        used_.insert(entry.name);
+  };
+  if (said.keeps_tie && (embedding_saved || head_saved || e.rank > 0)) {
+    h = e;
+    return as_embedding();
+  }
+  // A copy in modules_to_save is the module's own; other replacements are of the shared weight.
+  const io::TensorView shared = !head_saved && !h.replaced.shape.empty() ? h.replaced
+                                : !embedding_saved                       ? e.replaced
+                                                                         : io::TensorView{};
+  if (!embedding_saved) e.replaced = shared;
+  if (!head_saved) h.replaced = shared;
+  if (!e.ids.empty() && h.ids.empty()) {
+    h.tokens = e.tokens;
+    h.ids = e.ids;
+    as_embedding();
+  }
+}
+
+bool LowRankAdapter::unties() const {
+  const auto of = [&](Weight weight) {
+    const auto it = changes_.find({weight, 0});
+    return it == changes_.end() ? Change{} : it->second;
+  };
+  return tied_ && !of(Weight::tok_emb).same(of(Weight::lm_head));
+}
+
+void LowRankAdapter::drop_unchanged() {
+  std::erase_if(changes_, [](const auto& item) {
+    const Change& c = item.second;
+    return c.rank == 0 && c.replaced.shape.empty() && c.ids.empty() && c.added.shape.empty();
+  });
+}
+
+void LowRankAdapter::warn_unused(const std::string& where) {
+  std::vector<std::string> unused;
+  for (const io::TensorEntry& entry : file_.entries())
+    if (!used_.contains(entry.name)) unused.push_back(io::quote(entry.name));
+  if (unused.empty()) return;
+  warnings_.push_back(fmt::format("{}: {} tensor{} of the adapter {} not used: {}{}", where,
+                                  unused.size(), unused.size() == 1 ? "" : "s",
+                                  unused.size() == 1 ? "is" : "are", unused.front(),
+                                  unused.size() == 1 ? "" : ", ..."));
+}
+
+bool LowRankAdapter::is_product(Weight weight, int layer) const {
+  const Change& c = changes_.at({weight, layer});
+  return c.rank > 0 && c.replaced.shape.empty() && c.magnitude.shape.empty();
+}
+
+std::vector<std::string> LowRankAdapter::others() const {
+  std::vector<std::string> names;
+  for (const auto& [place, c] : changes_)
+    if (is_outside(place.first) || c.rank == 0 || !c.replaced.shape.empty())
+      names.push_back(checkpoint_name(place.first, place.second));
+  return names;
+}
+
+void LowRankAdapter::drop_equal(const WeightSource& base) {
+  for (auto& [place, c] : changes_) {
+    if (c.replaced.shape.empty()) continue;
+    const Weight weight = tied_ && place.first == Weight::lm_head ? Weight::tok_emb : place.first;
+    const int layer = place.second;
+    const int64_t n = count(c.replaced), cols = c.replaced.shape.back();
+    const int64_t rows = n / cols, each = std::max<int64_t>(1, kPiece / cols);
+    bool equal = true;
+    if (c.replaced.shape.size() == 1) {
+      equal = base.vector(weight, layer) == all(c.replaced);
+    } else {
+      std::vector<float> piece;
+      for (int64_t first = 0; equal && first < rows; first += each) {
+        const int64_t last = std::min(rows, first + each);
+        piece.resize(static_cast<size_t>((last - first) * cols));
+        base.rows(weight, layer, first, last, DType::f32, piece.data());
+        equal = piece == numbers(c.replaced, first * cols, (last - first) * cols);
+      }
+    }
+    if (equal) c.replaced = {};
+  }
+  drop_unchanged();
+}
+
+std::vector<std::string> LowRankAdapter::facts() const {
+  std::vector<std::string> all;
+  for (const auto& [place, c] : changes_) {
+    const std::string name = checkpoint_name(place.first, place.second);
+    if (is_outside(place.first) && c.rank > 0) all.push_back(fmt::format("{} {}", name, c.gamma));
+    if (!c.added.shape.empty()) all.push_back(fmt::format("{} {}", name, c.gamma));
+    if (!c.ids.empty()) all.push_back(fmt::format("{} {}", name, fmt::join(c.ids, " ")));
+    if (!c.replaced.shape.empty()) all.push_back(name + " " + c.replaced.name);
+  }
+  for (const io::TensorEntry& entry : file_.entries())
+    if (!used_.contains(entry.name)) all.push_back("not used " + entry.name);
+  if (unties()) all.emplace_back("untied");
+  return all;
+}
+
+io::TensorView LowRankAdapter::tensor(const std::string& name, const io::Shape& shape) {
+  const io::TensorEntry* const entry = file_.find(name);
+  if (entry == nullptr) throw unfit(file_.where(), "'{}' is missing", name);
   if (entry->shape != shape ||
       (entry->dtype != "F32" && entry->dtype != "BF16" && entry->dtype != "F16"))
-    throw damaged(file_.where(), "'{}' is {} {}, expected F32, BF16 or F16 {}", name,
-                  io::quote(entry->dtype), io::shape_text(entry->shape), io::shape_text(shape));
+    throw unfit(file_.where(), "'{}' is {} {}, expected F32, BF16 or F16 {}", name,
+                io::quote(entry->dtype), io::shape_text(entry->shape), io::shape_text(shape));
   const io::TensorView view = file_.tensor(*entry);
   check_values(view);
+  used_.insert(name);
   return view;
 }
 
 void LowRankAdapter::check_values(const io::TensorView& t) const {
-  const auto n = static_cast<int64_t>(t.bytes.size() / dtype_bytes(t.dtype));
+  const int64_t n = count(t);
   for (int64_t first = 0; first < n; first += kPiece) {
     const std::vector<float> piece = numbers(t, first, std::min(kPiece, n - first));
     const auto bad = std::ranges::find_if(piece, [](float x) { return !std::isfinite(x); });
     if (bad != piece.end())
-      throw damaged(file_.where(), "value {} of '{}' is {}, expected a finite number",
-                    first + (bad - piece.begin()), t.name, *bad);
+      throw unfit(file_.where(), "value {} of '{}' is {}, expected a finite number",
+                  first + (bad - piece.begin()), t.name, *bad)
+          .hint("training has diverged: use an earlier checkpoint of the adapter");
   }
 }
 
@@ -122,37 +330,62 @@ std::vector<float> LowRankAdapter::numbers(const io::TensorView& t, int64_t firs
 
 std::vector<float> LowRankAdapter::all(const io::TensorView& t) const {
   if (t.shape.empty()) return {};
-  return numbers(t, 0, static_cast<int64_t>(t.bytes.size() / dtype_bytes(t.dtype)));
+  return numbers(t, 0, count(t));
 }
 
 std::vector<float> LowRankAdapter::first_factor(Weight weight, int layer) const {
-  return all(matrices_.at({weight, layer}).a);
+  return all(changes_.at({weight, layer}).a);
 }
 
 std::vector<float> LowRankAdapter::second_factor(Weight weight, int layer) const {
-  return all(matrices_.at({weight, layer}).b);
+  return all(changes_.at({weight, layer}).b);
 }
 
 std::vector<float> LowRankAdapter::magnitudes(Weight weight, int layer) const {
-  return all(matrices_.at({weight, layer}).magnitude);
+  return all(changes_.at({weight, layer}).magnitude);
 }
 
 void LowRankAdapter::merge(Weight weight, int layer, int64_t begin, int64_t end,
                            std::span<float> rows, float by) const {
-  const auto it = matrices_.find({weight, layer});
-  if (it == matrices_.end()) return;
-  const Matrix& m = it->second;
-  const std::vector<float> a = numbers(m.a, 0, m.rank * m.a.shape[1]);
-  const std::vector<float> b = numbers(m.b, begin * m.rank, (end - begin) * m.rank);
-  std::vector<float> magnitude;
-  if (!m.magnitude.shape.empty()) magnitude = numbers(m.magnitude, begin, end - begin);
+  const auto it = changes_.find({weight, layer});
+  if (it == changes_.end()) return;
+  const Change& c = it->second;
+  const int64_t n = end - begin, in = std::ssize(rows) / n;
+  if (!c.replaced.shape.empty())
+    std::ranges::copy(numbers(c.replaced, begin * in, n * in), rows.begin());
+  for (size_t i = 0; i < c.ids.size(); ++i)
+    if (const int32_t id = c.ids[i]; id >= begin && id < end)
+      std::ranges::copy(numbers(c.tokens, static_cast<int64_t>(i) * in, in),
+                        rows.begin() + (id - begin) * in);
+  if (c.rank == 0) return;
+  std::vector<float> a, b, magnitude;
+  if (c.a.name.ends_with(kEmbeddingB)) {
+    a = embedding_factor_;
+    b.resize(static_cast<size_t>(n * c.rank));
+    for (int64_t k = 0; k < c.rank; ++k) {
+      const std::vector<float> of_rank = numbers(c.b, k * c.b.shape[1] + begin, n);
+      for (int64_t r = 0; r < n; ++r)
+        b[static_cast<size_t>(r * c.rank + k)] = of_rank[static_cast<size_t>(r)];
+    }
+  } else {
+    a = all(c.a);
+    b = numbers(c.b, begin * c.rank, n * c.rank);
+  }
+  if (!c.magnitude.shape.empty()) magnitude = numbers(c.magnitude, begin, n);
   merge_low_rank(rows, {.weight = weight,
                         .layer = layer,
-                        .rank = m.rank,
-                        .gamma = by * m.gamma,
+                        .rank = c.rank,
+                        .gamma = by * c.gamma,
                         .a = a,
                         .b = b,
                         .magnitude = magnitude});
+}
+
+void LowRankAdapter::merge(Weight weight, int layer, std::span<float> values) const {
+  const Change& c = changes_.at({weight, layer});
+  if (!c.replaced.shape.empty()) std::ranges::copy(all(c.replaced), values.begin());
+  const std::vector<float> added = all(c.added);
+  for (size_t i = 0; i < added.size(); ++i) values[i] += c.gamma * added[i];
 }
 
 }  // namespace tandem::model

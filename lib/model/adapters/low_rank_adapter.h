@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,7 +16,10 @@ namespace tandem::model {
 
 // Adapters of PEFT: LoRA and DoRA. adapter_config.json says which matrices have factors and of what
 // rank; adapter_model.safetensors has base_model.model.{module}.lora_A.weight [rank, in],
-// .lora_B.weight [out, rank], and of DoRA .lora_magnitude_vector [out].
+// .lora_B.weight [out, rank], and for DoRA .lora_magnitude_vector [out]. The embedding has
+// .lora_embedding_A [rank, vocab] and .lora_embedding_B [dim, rank]. A tensor with the name of a
+// weight replaces it (modules_to_save, embeddings saved along, trained biases);
+// .token_adapter.trainable_tokens_delta replaces rows of the embedding or the head.
 
 /// Settings that all matrices have in common.
 struct LowRankInfo {
@@ -32,47 +36,90 @@ struct LowRankInfo {
 void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankInfo& info,
                             std::span<const LowRankDelta> deltas);
 
+class WeightSource;
+struct LowRankConfig;
+
 /// An adapter of PEFT whose files have been checked against a model; values stay in the file until
 /// they are read.
 class LowRankAdapter {
  public:
   /// Whether a folder holds one.
   static bool is_at(const std::filesystem::path& folder);
-  /// errors   kind input: missing, pickled, of another type or model, damaged: missing or unknown
-  ///          tensors, shapes, non-finite values; as parse_low_rank_config
+  /// errors   kind input: missing, pickled, of another type or model: missing tensors, shapes,
+  ///          non-finite values; as parse_low_rank_config
   static LowRankAdapter open(const std::filesystem::path& folder, const ModelConfig& config);
   /// The tensors alone.
   static LowRankAdapter parse(io::Safetensors file, std::string_view config_text,
                               const ModelConfig& config);
 
-  bool holds(Weight weight, int layer) const { return matrices_.contains({weight, layer}); }
+  /// Whether it changes the weight.
+  bool holds(Weight weight, int layer) const { return changes_.contains({weight, layer}); }
   /// Whether it is of DoRA: its rows are scaled, so that its change depends on the base's weights.
   bool scales_rows() const { return scales_rows_; }
-  // Of a matrix that it holds:
-  int64_t rank(Weight weight, int layer) const { return matrices_.at({weight, layer}).rank; }
+  /// Whether the change of a weight that it holds is gamma B A for any base.
+  bool is_product(Weight weight, int layer) const;
+  /// Checkpoint names of what it changes in other ways than by factors of a layer's matrices. Only
+  /// merging supports these.
+  std::vector<std::string> others() const;
+  /// Whether it makes embedding and head of a model that ties them differ.
+  bool unties() const;
+  /// Leaves out replacements that equal the weights of the base.
+  /// errors   kind input: the base can no longer be read
+  void drop_equal(const WeightSource& base);
+  /// What PEFT warns about too: unmatched target names, tensors that are not used.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  /// Changes that names and bytes of its tensors do not show; they tie saved states to it.
+  std::vector<std::string> facts() const;
+  // For a matrix that has factors:
+  int64_t rank(Weight weight, int layer) const { return changes_.at({weight, layer}).rank; }
   /// W + gamma B A.
-  float gamma(Weight weight, int layer) const { return matrices_.at({weight, layer}).gamma; }
+  float gamma(Weight weight, int layer) const { return changes_.at({weight, layer}).gamma; }
   /// shapes   A [rank, in], B [out, rank]; magnitudes [out], empty without DoRA
   std::vector<float> first_factor(Weight weight, int layer) const;
   std::vector<float> second_factor(Weight weight, int layer) const;
   std::vector<float> magnitudes(Weight weight, int layer) const;
-  /// Merges it into rows [begin, end) of a matrix; of LoRA `by` times its change.
+  /// Merges it into rows [begin, end) of a matrix; `by` times the change where that is a product.
   /// shapes   rows [end - begin, in] f32
   void merge(Weight weight, int layer, int64_t begin, int64_t end, std::span<float> rows,
              float by = 1) const;
+  /// Merges it into a norm or a bias.
+  void merge(Weight weight, int layer, std::span<float> values) const;
   /// Its tensors.
   const io::Safetensors& file() const { return file_; }
 
  private:
-  struct Matrix {
-    io::TensorView a, b, magnitude;  // the last is empty without DoRA
-    int64_t rank = 0;
+  using Place = std::pair<Weight, int>;
+  /// What happens to a weight, in this order. A view with an empty shape stands for none.
+  struct Change {
+    io::TensorView replaced;   // the whole weight
+    io::TensorView tokens;     // some rows
+    std::vector<int32_t> ids;  // which
+    io::TensorView a, b, magnitude;
+    int64_t rank = 0;  // 0: no factors
     float gamma = 1;
+    io::TensorView added;  // to a bias, times gamma
+
+    bool same(const Change& other) const {
+      return replaced.name == other.replaced.name && tokens.name == other.tokens.name &&
+             a.name == other.a.name;
+    }
   };
 
   LowRankAdapter(io::Safetensors file, const std::string& where, std::string_view config_text,
                  const ModelConfig& config);
-  io::TensorView tensor(const std::string& name, const io::Shape& shape) const;
+  void add_factors(const LowRankConfig& said, const ModelConfig& config);
+  /// Whether the file has any tensor of the matrix's factors.
+  bool has_factors(Place place, const LowRankConfig& said) const;
+  void add_bias(Place place, const LowRankConfig& said, const ModelConfig& config);
+  void add_replacement(Weight weight, int layer, const LowRankConfig& said,
+                       const ModelConfig& config);
+  void add_tokens(const LowRankConfig& said, const ModelConfig& config);
+  /// Gives the head of a model that ties it what it has in common with the embedding.
+  void tie(const LowRankConfig& said);
+  void drop_unchanged();
+  void warn_unused(const std::string& where);
+  /// errors   kind input: it is missing, or of another type or shape
+  io::TensorView tensor(const std::string& name, const io::Shape& shape);
   /// Values [first, first + n) of a tensor.
   std::vector<float> numbers(const io::TensorView& t, int64_t first, int64_t n) const;
   std::vector<float> all(const io::TensorView& t) const;
@@ -80,7 +127,11 @@ class LowRankAdapter {
 
   io::Safetensors file_;
   bool scales_rows_ = false;
-  std::map<std::pair<Weight, int>, Matrix> matrices_;
+  bool tied_ = false;  // embedding and head of the model
+  std::map<Place, Change> changes_;
+  std::vector<float> embedding_factor_;      // lora_embedding_B as [rank, dim]
+  std::set<std::string, std::less<>> used_;  // names of tensors
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace tandem::model

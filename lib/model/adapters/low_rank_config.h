@@ -10,20 +10,30 @@
 
 namespace tandem::model {
 
-/// What adapter_config.json of PEFT says of an adapter: the matrices that have factors.
+/// What adapter_config.json of PEFT says about an adapter.
 struct LowRankConfig {
+  using Place = std::pair<Weight, int>;
   struct Module {
     int64_t rank = 0;
     float gamma = 1;  // W + gamma B A
   };
   bool magnitudes = false;  // DoRA
-  std::map<std::pair<Weight, int>, Module> modules;
+  /// Matrices that have factors: a layer's seven, tok_emb, lm_head.
+  std::map<Place, Module> modules;
+  std::vector<std::string> saved;                 // modules_to_save
+  std::map<Weight, std::vector<int32_t>> tokens;  // trainable tokens of tok_emb and lm_head
+  bool keeps_tie = false;                         // ensure_weight_tying, in a model that ties
+  bool biases = false;                            // lora_bias
+  std::vector<std::string> warnings;
+
+  /// Whether modules_to_save names the module or one that contains it.
+  bool saves(std::string_view module) const;
 };
 
 /// By PEFT's rules: its defaults, suffixes or an expression as targets, patterns of ranks and
-/// alphas, of which the first that fits holds.
-/// errors   kind input at `where`: not of LoRA, malformed, changes more than the seven matrices of a
-///          layer, or in another way than by factors, or none of them (what to do instead)
+/// alphas, of which the first that fits holds. Target names that the model lacks get a warning.
+/// errors   kind input at `where`: not LoRA, malformed, changes numbers in a way that is not
+///          supported, or targets no matrix of the model (what to do instead)
 LowRankConfig parse_low_rank_config(std::string_view text, const std::string& where,
                                     const ModelConfig& config);
 

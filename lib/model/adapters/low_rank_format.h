@@ -25,5 +25,9 @@ inline std::string factor_name(const std::string& module, const char* of) {
 inline constexpr const char* kFactorA = "lora_A.weight";
 inline constexpr const char* kFactorB = "lora_B.weight";
 inline constexpr const char* kFactorMagnitude = "lora_magnitude_vector";
+inline constexpr const char* kEmbeddingA = "lora_embedding_A";
+inline constexpr const char* kEmbeddingB = "lora_embedding_B";
+inline constexpr const char* kBiasB = "lora_B.bias";
+inline constexpr const char* kTokenRows = "token_adapter.trainable_tokens_delta";
 
 }  // namespace tandem::model

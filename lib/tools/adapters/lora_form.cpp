@@ -204,11 +204,17 @@ void check_rank(const OpenedAdapters& opened, int rank) {
 
 WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
                             const AdapterSettings& settings, const WeightProgress& progress) {
-  for (size_t i = 0; i < opened.adapters.size(); ++i)
-    if (const auto* low = std::get_if<model::LowRankAdapter>(&opened.adapters[i].adapter);
-        low != nullptr && low->scales_rows())
+  for (size_t i = 0; i < opened.adapters.size(); ++i) {
+    const auto* low = std::get_if<model::LowRankAdapter>(&opened.adapters[i].adapter);
+    if (low == nullptr) continue;
+    if (low->scales_rows())
       throw input_error(opened.paths[i], "is of DoRA, whose change is no product of factors")
           .hint("add --to model, which merges it; alone it is a folder of PEFT already");
+    if (const std::vector<std::string> others = low->others(); !others.empty())
+      throw input_error(opened.paths[i], "changes {}, expected factors of layers only",
+                        others.front())
+          .hint("add --to model, which merges it; alone it is a folder of PEFT already");
+  }
   check_rank(opened, settings.rank);
   const Export made = make_export(opened, settings.rank, progress);
   if (made.factors.empty())

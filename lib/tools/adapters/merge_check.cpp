@@ -55,7 +55,7 @@ class MatrixCheck {
         cols_(shape[1]),
         columns_(model::takes_columns(weight)) {
     for (const model::WeightedAdapter& given : adapters) {
-      if (layer < 0 || given.weight == 0 || !model::holds(given.adapter, weight, layer)) continue;
+      if (given.weight == 0 || !model::holds(given.adapter, weight, std::max(layer, 0))) continue;
       const auto* adapter = std::get_if<model::Adapter>(&given.adapter);
       if (adapter == nullptr) {
         factors_ = true;
@@ -154,13 +154,16 @@ MergeCheck check_merged(const model::WeightSource& base, const model::WeightSour
   const auto check = [&](Weight weight, int layer) {
     const io::Shape shape = model::weight_shape(weight, config);
     if (shape.size() == 1) {
-      const std::vector<float> before = base.vector(weight, layer),
+      const bool changed = std::ranges::any_of(adapters, [&](const model::WeightedAdapter& given) {
+        return given.weight != 0 && model::holds(given.adapter, weight, std::max(layer, 0));
+      });
+      const std::vector<float> before = (changed ? again : base).vector(weight, layer),
                                after = merged.vector(weight, layer);
       for (size_t i = 0; i < before.size(); ++i)
         if (!same(before[i], after[i]))
           throw differs(weight, layer, 0, static_cast<int64_t>(i), after[i], before[i],
-                        "the base's");
-      found.outside += shape[0];
+                        changed ? "that of another merge" : "the base's");
+      (changed ? found.whole : found.outside) += shape[0];
       add_read(progress, shape[0]);
     } else if (dtype == DType::f32) {
       MatrixCheck<float>(weight, layer, shape, adapters)

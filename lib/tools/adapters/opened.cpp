@@ -24,8 +24,9 @@ bool is_within(const fs::path& path, const fs::path& folder) {
 
 std::unique_ptr<model::WeightSource> OpenedAdapters::merged_with(
     std::vector<model::WeightedAdapter> which) const {
-  return model::fused_source(std::move(decode::open_model(base_path, seed).source),
-                             std::move(which), base.config);
+  decode::ModelFiles again = decode::open_model(base_path, seed);
+  if (again.config.tied_embeddings && !base.config.tied_embeddings) decode::untie(again);
+  return model::fused_source(std::move(again.source), std::move(which), base.config);
 }
 
 bool OpenedAdapters::all_slices() const {
@@ -41,15 +42,12 @@ OpenedAdapters open_adapters(const AdapterRecipe& recipe) {
                         .seed = seed,
                         .paths = {},
                         .adapters = {}};
-  const decode::ModelFiles& base = opened.base;
   for (const GivenAdapter& given : recipe.adapter.adapters) {
     opened.paths.push_back(model::adapter_folder(given.path).string());
-    opened.adapters.push_back(
-        {model::open_adapter(
-             given.path, base.config, {base.name, base.fingerprint},
-             recipe.adapter.force ? model::OtherBase::allowed : model::OtherBase::refused),
-         static_cast<float>(given.weight)});
+    opened.adapters.push_back({decode::open_adapter(given.path, recipe.adapter.force, opened.base),
+                               static_cast<float>(given.weight)});
   }
+  if (decode::unties(opened.adapters)) decode::untie(opened.base);
   return opened;
 }
 

@@ -1,6 +1,7 @@
 #include "tools/adapters/summary.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -57,6 +58,7 @@ AdapterSummary summarise(const model::WeightedAdapter& given, const model::Model
     s.info = slices->info();
   else
     s.info.format = factors->scales_rows() ? "DoRA of PEFT" : "LoRA of PEFT";
+  if (factors != nullptr) s.others = factors->others();
   if (!s.info.selection.empty())
     s.selection = io::parse_json(s.info.selection, file.where() + ": selection");
   for (const io::TensorEntry& entry : file.entries())
@@ -93,6 +95,7 @@ std::string AdapterSummary::text(const std::string& path) const {
                       percent(static_cast<double>(n_values), static_cast<double>(n_weights)),
                       n_weights);
   if (!selection.is_null()) text += fmt::format("chosen   {}\n", selection.dump(-1, ' ', true));
+  if (!others.empty()) text += fmt::format("others   {}\n", fmt::join(others, ", "));
   using io::Align;
   io::Table table({{"matrix", Align::left},
                    {"matrices"},
@@ -129,6 +132,7 @@ nlohmann::ordered_json AdapterSummary::json(const std::string& path) const {
   json["values"] = n_values;
   json["weights"] = n_weights;
   json["matrices"] = std::move(matrices);
+  if (!others.empty()) json["others"] = others;
   if (!selection.is_null()) json["selection"] = selection;
   return json;
 }

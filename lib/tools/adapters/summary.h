@@ -28,6 +28,7 @@ struct AdapterSummary {
   int64_t n_values = 0;           // in its file
   int64_t n_weights = 0;          // of the model
   std::vector<MatrixChange> changes = {};
+  std::vector<std::string> others = {};  // weights that PEFT's adapter changes in other ways
 
   std::string text(const std::string& path) const;
   nlohmann::ordered_json json(const std::string& path) const;
