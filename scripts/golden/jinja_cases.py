@@ -155,6 +155,9 @@ UNDEFINED = [
 ]
 
 OPERATORS = [
+    "{{ +true }} {{ -true }} {{ +2.5 }}",
+    ("{{ x ** -1 }}", {"x": 0.0}),
+    ("{{ x in m }}", {"x": [], "m": {"a": 1}}),
     "{{ 1 + 2 * 3 - 4 }} {{ (1 + 2) * 3 }}",
     "{{ 7 / 2 }} {{ 6 / 2 }} {{ 7 // 2 }} {{ 7 % 3 }}",
     "{{ -7 // 2 }} {{ -7 % 3 }} {{ 7 % -3 }}",
@@ -256,6 +259,9 @@ OPERATORS = [
 ]
 
 ACCESS = [
+    ("{{ x[:2] }}", {"x": None}),
+    ("{{ x[1:] }}", {"x": 7}),
+    ("{{ x[:1] }}|", {"x": {"a": 1}}),
     ("{{ m.role }} {{ m['role'] }} {{ m[k] }}", {"m": {"role": "user"}, "k": "role"}),
     ("{{ m.items }}", {"m": [1]}),
     ("{{ m['items'] }}", {"m": {"items": [1, 2]}}),
@@ -381,6 +387,12 @@ METHODS = [
 ]
 
 FILTERS = [
+    ("{{ x | indent }}", {"x": ["a"]}),
+    "{{ ('a<' | safe) + '<' }} {{ '<' + ('a<' | safe) }} {{ ('a<' | safe) ~ '<' }}",
+    "{{ ['a<' | safe, 'b' | e] }} {{ {'a': 'b' | safe} | string }}",
+    "{{ ('a<' | safe).strip() + '<' }} {{ (' a<' | safe) | trim | upper + '<' }}",
+    "{{ ('a<' | safe)[0] + '<' }} {{ ('a<' | safe)[:1] + '<' }} {{ ('a<' | safe) * 2 + '<' }}",
+    "{{ ('a b' | safe).split()[0] + '<' }} {{ ('a' | safe) | replace('a', 'b') + '<' }} {{ '<' | e | e }}",
     "[{{ '  a ' | trim }}] [{{ 'xxaxx' | trim('x') }}] [{{ 5 | trim }}] [{{ '\\n a\xa0' | trim }}]",
     "{{ 'aB' | upper }} {{ 'aB' | lower }} {{ 1 | upper }} {{ none | lower }}",
     "{{ \"they're at_home (x) hello-world\" | title }} {{ 'hELLO' | title }}",
@@ -530,6 +542,7 @@ TOJSON = [
 ]
 
 TESTS = [
+    "{{ 3.0 is odd }} {{ 2.5 is even }} {{ 2.5 is odd }} {{ true is odd }}",
     "{{ x is defined }} {{ x is undefined }} {{ 1 is defined }} {{ none is defined }}",
     "{{ none is none }} {{ 0 is none }} {{ false is none }} {{ none is not none }}",
     "{{ 'a' is string }} {{ 1 is string }} {{ [] is string }}",
@@ -867,6 +880,7 @@ GENERATION = [
 ]
 
 EXOTIC = [
+    "{{ ['a', 'b'] | batch(0) | list }} {{ ['a', 'b'] | truncate(1, true, '', 0) }}",
     "{{ 2 ** 64 }} {{ 9223372036854775807 + 1 }}",
     "{% if false %}{{ 'a' | nope }}{% endif %}ok",
     "{% if false %}{{ 1 is nope }}{% endif %}ok",

@@ -14,6 +14,13 @@ namespace {
 
 const Value& input(const Arguments& a) { return a.positional.at(0); }
 std::string text_of(const Arguments& a) { return to_text(input(a)); }
+/// Of filters that Python refuses for other values, or does something odd with them.
+const std::string& string_of(const Arguments& a, const char* filter) {
+  require_defined(input(a));
+  if (input(a).string() == nullptr)
+    throw Failure(fmt::format("{} of a {} is not supported", filter, type_of(input(a))));
+  return *input(a).string();
+}
 Values items_of(const Arguments& a) { return iterate(input(a)); }
 Value generator(Values items) { return {std::move(items), Sequence::Form::generator}; }
 
@@ -310,7 +317,7 @@ Value indent_filter(Interpreter&, Arguments& a) {
   const bool blank = a.flag(3, "blank", false);
   std::string out;
   bool first = true;
-  for (const std::string& line : split_lines(text_of(a) + "\n", false)) {
+  for (const std::string& line : split_lines(string_of(a, "indent") + "\n", false)) {
     const bool begins = std::exchange(first, false);
     if (!begins) out += '\n';
     if (begins ? a.flag(2, "first", false) : blank || !line.empty()) out += indention;
@@ -322,7 +329,9 @@ Value indent_filter(Interpreter&, Arguments& a) {
 
 Value batch_filter(Interpreter&, Arguments& a) {
   a.expect("batch", 2, 3, {"linecount", "fill_with"});
-  const auto n = static_cast<size_t>(std::max<int64_t>(1, a.integer(1, "linecount", 1)));
+  const int64_t count = a.integer(1, "linecount", 1);
+  if (count < 1) throw Failure("batch: expected at least 1 item a row");
+  const auto n = static_cast<size_t>(count);
   const Value fill = a.get(2, "fill_with", None{});
   Values out, row;
   for (Value& v : items_of(a)) {
@@ -385,32 +394,13 @@ Value title_filter(Interpreter&, Arguments& a) {
 
 Value escape_filter(Interpreter&, Arguments& a) {
   a.expect("escape", 1, 1);
-  std::string out;
-  for (const char c : text_of(a)) switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      default:
-        out += c;
-    }
-  return marked_safe(std::move(out));
+  return marked_safe(input(a).safe ? text_of(a) : escaped(text_of(a)));
 }
 
 Value truncate_filter(Interpreter&, Arguments& a) {
   a.expect("truncate", 1, 5, {"length", "killwords", "end", "leeway"});
-  const std::string text = text_of(a), end = a.has(3, "end") ? a.text(3, "end") : "...";
+  const std::string text = string_of(a, "truncate"),
+                    end = a.has(3, "end") ? a.text(3, "end") : "...";
   const int64_t most = a.integer(1, "length", 255), leeway = a.integer(4, "leeway", 5);
   const auto mark = static_cast<int64_t>(n_characters(end));
   if (most < mark || leeway < 0) throw Failure("truncate: the length does not hold the end mark");
@@ -531,6 +521,7 @@ const std::unordered_map<std::string_view, Builtin>& filters() {
        }},
       {"format",
        [](Interpreter&, Arguments& a) {
+         if (input(a).safe) throw Failure("formatting text that is marked safe is not supported");
          Values rest(a.positional.begin() + 1, a.positional.end());
          if (a.named.empty())
            return Value(format_percent(text_of(a), {std::move(rest), Sequence::Form::tuple}));

@@ -341,7 +341,11 @@ Value Interpreter::call(const Value& callee, Arguments& arguments) {
 Value Interpreter::filter(const std::string& name, Arguments& arguments) {
   const Builtin f = find_filter(name);
   if (f == nullptr) throw Failure(unknown_name("filter", name));
-  return f(*this, arguments);
+  constexpr std::string_view kKeepMarks[] = {"capitalize", "center", "indent",   "lower", "reverse",
+                                             "string",     "trim",   "truncate", "upper"};
+  const Value input = arguments.positional.at(0);
+  const bool keeps = std::ranges::find(kKeepMarks, name) != std::end(kKeepMarks);
+  return keeps ? marked_as(input, f(*this, arguments)) : f(*this, arguments);
 }
 
 bool Interpreter::test(const std::string& name, Arguments& arguments) {
@@ -436,7 +440,7 @@ Value Interpreter::compute(const Expression& e, Scope& scope) {
         require_defined(v);
         throw Failure(fmt::format("bad operand type for unary {}: '{}'", e.text, type_of(v)));
       }
-      if (e.text == "+") return v;
+      if (e.text == "+") return arithmetic("*", v, 1);
       return v.real() != nullptr ? Value(-number) : arithmetic("-", 0, v);
     }
     case Kind::both: {
@@ -483,6 +487,10 @@ Value Interpreter::compute(const Expression& e, Scope& scope) {
       const Value holder = part(0), begin = optional(e.parts[1], scope),
                   end = optional(e.parts[2], scope), step = optional(e.parts[3], scope);
       at_ = e.at;
+      // Jinja computes a slice of a literal beforehand, and takes a failure for an undefined value.
+      const Kind kind = e.parts[0]->kind;
+      if ((kind == Kind::constant || kind == Kind::dict) && holder.string() == nullptr)
+        return Value::undefined(type_of(holder) + " object has no slices");
       return counted(slice(holder, begin, end, step));
     }
     case Kind::call: {

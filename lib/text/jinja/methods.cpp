@@ -342,7 +342,12 @@ Value attribute(const Value& value, std::string_view name) {
     if (const auto it = methods->find(name); it != methods->end())
       return Function{std::string(name),
                       [self = value, method = it->second](Interpreter&, Arguments& a) {
-                        return method(self, a);
+                        const auto is_text = [](const Value& v) { return v.string() != nullptr; };
+                        if (self.safe && std::ranges::any_of(a.positional, is_text))
+                          throw Failure(
+                              "text arguments of a method of text that is marked safe "
+                              "are not supported");
+                        return marked_as(self, method(self, a));
                       }};
     if ((value.dict() && among(kDictChanges, name)) ||
         (mutable_list && among(kListChanges, name)) || name.starts_with("__"))

@@ -90,6 +90,18 @@ void append_quoted(std::string_view text, std::string& out) {
   out += quote;
 }
 
+std::string escaped(std::string_view text) {
+  constexpr std::string_view kCharacters = "&<>'\"";
+  constexpr const char* kEscapes[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+  std::string out;
+  for (const char c : text)
+    if (const size_t at = kCharacters.find(c); at != kCharacters.npos)
+      out += kEscapes[at];
+    else
+      out += c;
+  return out;
+}
+
 std::string_view strip(std::string_view text, const std::string* characters, Side side) {
   const auto strips = [&](std::string_view c) {
     return characters == nullptr ? is_space(first_char(c))

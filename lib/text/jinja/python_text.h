@@ -19,6 +19,9 @@ std::string substring(std::string_view text, size_t begin, size_t end);
 /// repr() of a string.
 void append_quoted(std::string_view text, std::string& out);
 
+/// With & < > ' and " as HTML writes them.
+std::string escaped(std::string_view text);
+
 enum class Side : uint8_t { left = 1, right = 2, both = 3 };
 /// Without these characters at its ends; white space where `characters` is null.
 std::string_view strip(std::string_view text, const std::string* characters, Side side);

@@ -67,6 +67,14 @@ Value Value::undefined(std::string message) {
   return v;
 }
 
+Value marked_as(const Value& from, Value made) {
+  if (!from.safe) return made;
+  made.safe = made.string() != nullptr;
+  if (Sequence* parts = made.sequence())
+    for (Value& part : parts->items) part.safe = part.string() != nullptr;
+  return made;
+}
+
 bool Value::integer(int64_t& out) const {
   if (const auto* i = std::get_if<int64_t>(&data)) return out = *i, true;
   if (const bool* b = boolean()) return out = *b ? 1 : 0, true;
@@ -231,7 +239,9 @@ void append_repr(const Value& value, std::string& out) {
   } else if (const double* d = value.real()) {
     out += float_text(*d);
   } else if (const std::string* s = value.string()) {
+    if (value.safe) out += "Markup(";
     append_quoted(*s, out);
+    if (value.safe) out += ')';
   } else if (const Dict* dict = value.dict()) {
     const Nesting deeper(nesting);
     out += '{';
@@ -307,7 +317,10 @@ bool contains(const Value& container, const Value& wanted) {
     throw Failure(
         fmt::format("'in <string>' requires string as left operand, not {}", type_of(wanted)));
   }
-  if (const Dict* dict = container.dict()) return dict->find(wanted) != nullptr;
+  if (const Dict* dict = container.dict()) {
+    require_hashable(wanted);
+    return dict->find(wanted) != nullptr;
+  }
   if (container.is_undefined()) return false;
   if (container.sequence() == nullptr)
     throw Failure(fmt::format("argument of type '{}' is not iterable", type_of(container)));
@@ -351,7 +364,9 @@ Value item(const Value& value, const Value& key) {
       return list->items[static_cast<size_t>(at)];
   } else if (const std::string* text = value.string(); text && key.integer(i)) {
     const int64_t at = index_in(i, n_characters(*text));
-    if (at >= 0) return substring(*text, static_cast<size_t>(at), static_cast<size_t>(at) + 1);
+    if (at >= 0)
+      return marked_as(value,
+                       substring(*text, static_cast<size_t>(at), static_cast<size_t>(at) + 1));
   }
   require_defined(value);
   if (const std::string* name = key.string()) return attribute(value, *name);
@@ -367,7 +382,7 @@ Value slice(const Value& value, const Value& begin, const Value& end, const Valu
   const std::string* text = value.string();
   require_defined(value);
   if (text == nullptr && (list == nullptr || list->form > Sequence::Form::range))
-    return Value::undefined(fmt::format("{} object has no slices", type_of(value)));
+    throw Failure(fmt::format("'{}' object has no slices", type_of(value)));
   const auto number = [](const Value& v, int64_t otherwise) {
     if (!v.is_none() && !v.integer(otherwise))
       throw Failure("slice indices must be integers or None");
@@ -385,7 +400,8 @@ Value slice(const Value& value, const Value& begin, const Value& end, const Valu
   };
   const int64_t from = place(begin, by < 0 ? n - 1 : 0), to = place(end, by < 0 ? -1 : n);
   if (text != nullptr && by == 1)
-    return substring(*text, static_cast<size_t>(from), static_cast<size_t>(std::max(from, to)));
+    return marked_as(value, substring(*text, static_cast<size_t>(from),
+                                      static_cast<size_t>(std::max(from, to))));
   Values items;
   std::string joined;
   for (int64_t i = from; by > 0 ? i < to : i > to; i += by) {
@@ -395,7 +411,8 @@ Value slice(const Value& value, const Value& begin, const Value& end, const Valu
     else
       items.push_back(list->items[at]);
   }
-  return text != nullptr ? Value(std::move(joined)) : Value(std::move(items), list->form);
+  return text != nullptr ? marked_as(value, std::move(joined))
+                         : Value(std::move(items), list->form);
 }
 
 Value from_json(const io::OrderedJson& json) {
@@ -524,6 +541,19 @@ Value integer_power(int64_t base, int64_t exponent) {
   return result;
 }
 
+Value real_arithmetic(std::string_view op, double a, double b) {
+  if (op == "+") return a + b;
+  if (op == "-") return a - b;
+  if (op == "*") return a * b;
+  if (op == "**" && (a != 0 || b >= 0)) return std::pow(a, b);
+  if (b == 0 || op == "**") throw Failure("float division by zero");
+  if (op == "/") return a / b;
+  const double quotient = std::floor(a / b);
+  if (op == "//") return quotient;
+  const double rest = std::fmod(a, b);
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
 Value integer_arithmetic(std::string_view op, int64_t a, int64_t b) {
   int64_t r = 0;
   if (op == "+"   ? __builtin_add_overflow(a, b, &r)
@@ -534,25 +564,12 @@ Value integer_arithmetic(std::string_view op, int64_t a, int64_t b) {
   if (op == "+" || op == "-" || op == "*") return r;
   if (op == "**")
     return b >= 0 ? integer_power(a, b)
-                  : Value(std::pow(static_cast<double>(a), static_cast<double>(b)));
+                  : real_arithmetic(op, static_cast<double>(a), static_cast<double>(b));
   if (b == 0) throw Failure(op == "/" ? "division by zero" : "integer division or modulo by zero");
   if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
   if (a == INT64_MIN && b == -1) too_large();
   const int64_t quotient = a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
   return op == "//" ? quotient : a - quotient * b;
-}
-
-Value real_arithmetic(std::string_view op, double a, double b) {
-  if (op == "+") return a + b;
-  if (op == "-") return a - b;
-  if (op == "*") return a * b;
-  if (op == "**") return std::pow(a, b);
-  if (b == 0) throw Failure("float division by zero");
-  if (op == "/") return a / b;
-  const double quotient = std::floor(a / b);
-  if (op == "//") return quotient;
-  const double rest = std::fmod(a, b);
-  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
 Value repeated(const Value& value, int64_t times) {
@@ -561,7 +578,7 @@ Value repeated(const Value& value, int64_t times) {
     if (!text->empty()) require_fits(n > kMostBytes ? n : n * text->size());
     std::string out;
     for (size_t i = 0; i < n && !text->empty(); ++i) out += *text;
-    return out;
+    return marked_as(value, out);
   }
   const Sequence& list = *value.sequence();
   if (!list.items.empty()) require_fits(n > kMostBytes ? n : n * list.items.size() * sizeof(Value));
@@ -581,16 +598,18 @@ Value arithmetic(std::string_view op, const Value& a, const Value& b) {
   const auto is_list = [](const Value& v) {
     return v.sequence() != nullptr && v.sequence()->form <= Sequence::Form::tuple;
   };
+  if (op == "%" && a.safe) throw Failure("formatting text that is marked safe is not supported");
   if (op == "%" && a.string() != nullptr) return format_percent(*a.string(), b);
   if (op == "*" && (a.string() != nullptr || is_list(a)) && b.integer(j)) return repeated(a, j);
   if (op == "*" && (b.string() != nullptr || is_list(b)) && a.integer(i)) return repeated(b, i);
   if (op != "+") unsupported(op, a, b);
   if (a.string() != nullptr && b.string() != nullptr) {
     require_fits(a.string()->size() + b.string()->size());
-    constexpr const char* kEscaped = "&<>'\"";
-    if (a.safe != b.safe && (a.safe ? b : a).string()->find_first_of(kEscaped) != std::string::npos)
-      throw Failure("joining text that is marked safe to text that Jinja would escape");
-    return *a.string() + *b.string();
+    // Jinja escapes text that is joined to text marked as safe.
+    const auto part = [&](const Value& v) {
+      return a.safe == b.safe || v.safe ? *v.string() : escaped(*v.string());
+    };
+    return marked_as(a.safe ? a : b, part(a) + part(b));
   }
   if (is_list(a) && is_list(b) && a.sequence()->form == b.sequence()->form) {
     Values items = a.sequence()->items;

@@ -117,6 +117,9 @@ class Value {
   }
 };
 
+/// `made` of `from`: text of a text that is marked safe is marked, too.
+Value marked_as(const Value& from, Value made);
+
 struct Arguments {
   Values positional;
   std::vector<std::pair<std::string, Value>> named;
