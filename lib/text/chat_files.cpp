@@ -73,10 +73,12 @@ Sources templates_of(const fs::path& folder, const std::optional<Json>& config) 
   return found;
 }
 
-Source chosen(const fs::path& folder, const std::optional<Json>& config,
-              const ChatSettings& settings) {
+/// The template, and the one that chats with tools have in its place.
+std::pair<Source, std::optional<Source>> chosen(const fs::path& folder,
+                                                const std::optional<Json>& config,
+                                                const ChatSettings& settings) {
   if (fs::is_regular_file(settings.choice))
-    return {io::read_file(settings.choice), settings.choice.string()};
+    return {{io::read_file(settings.choice), settings.choice.string()}, {}};
   Sources found = folder.empty() ? Sources{} : templates_of(folder, config);
   const bool chooses = !settings.choice.empty();
   if (found.empty() && !chooses)
@@ -88,7 +90,9 @@ Source chosen(const fs::path& folder, const std::optional<Json>& config,
   const std::string name = chooses ? settings.choice.filename().string()
                            : !settings.tools.empty() && found.contains("tool_use") ? "tool_use"
                                                                                    : "default";
-  if (const auto it = found.find(name); it != found.end()) return it->second;
+  if (const auto it = found.find(name), tools = found.find("tool_use"); it != found.end())
+    return {it->second,
+            chooses || tools == found.end() ? std::nullopt : std::optional(tools->second)};
   std::vector<std::string> names;
   for (const auto& entry : found) names.push_back(entry.first);
   throw recipe_error("chat.template", "{} {}", io::quote(chooses ? settings.choice.string() : name),
@@ -129,12 +133,14 @@ std::vector<std::pair<std::string, jinja::Value>> named_tokens(const fs::path& f
 ChatTemplate load_chat_template(const fs::path& folder, const Tokenizer& tokenizer,
                                 ChatSettings settings) {
   const auto config = folder.empty() ? std::nullopt : read_object(folder / "tokenizer_config.json");
-  const Source source = chosen(folder, config, settings);
+  const auto [source, with_tools] = chosen(folder, config, settings);
   std::vector<std::string> special;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
     if (tokenizer.is_special(id)) special.emplace_back(tokenizer.token_bytes(id));
-  return {source.jinja, source.where, std::move(settings), named_tokens(folder, config, tokenizer),
-          std::move(special)};
+  ChatTemplate made(source.jinja, source.where, std::move(settings),
+                    named_tokens(folder, config, tokenizer), std::move(special));
+  if (with_tools) made.use_with_tools(jinja::Template(with_tools->jinja, with_tools->where));
+  return made;
 }
 
 }  // namespace tandem::text

@@ -72,11 +72,13 @@ jinja::Rendered ChatTemplate::evaluated(const Chat& chat, bool open,
   std::vector<std::pair<std::string, jinja::Value>> variables = tokens_;
   variables.insert(variables.end(), settings_.variables.begin(), settings_.variables.end());
   variables.emplace_back("messages", chat.messages);
-  variables.emplace_back("tools", chat.tools.is_none() ? tools_ : chat.tools);
+  const jinja::Value& tools = chat.tools.is_none() ? tools_ : chat.tools;
+  variables.emplace_back("tools", tools);
   variables.emplace_back("documents", chat.documents.is_none() ? documents_ : chat.documents);
   variables.emplace_back("add_generation_prompt", open);
   try {
-    return template_.render(variables, settings_.date);
+    return (with_tools_ && !tools.is_none() ? *with_tools_ : template_)
+        .render(variables, settings_.date);
   } catch (Error& e) {
     e.add_context("for the chat in " + where);
     throw;

@@ -49,6 +49,9 @@ class ChatTemplate {
                std::vector<std::pair<std::string, jinja::Value>> tokens = {},
                std::vector<std::string> special = {});
 
+  /// For chats that have tools.
+  void use_with_tools(jinja::Template other) { with_tools_ = std::move(other); }
+
   /// A prompt: it ends with the opening of the assistant's turn.
   /// where    names the chat in errors
   /// errors   as jinja::Template::render; kind input: parts of content that the template cannot write
@@ -69,6 +72,7 @@ class ChatTemplate {
   size_t after_special(std::string_view text, size_t from, bool last) const;
 
   jinja::Template template_;
+  std::optional<jinja::Template> with_tools_;
   ChatSettings settings_;
   jinja::Value tools_, documents_;
   std::vector<std::pair<std::string, jinja::Value>> tokens_;
@@ -77,7 +81,8 @@ class ChatTemplate {
 
 /// The template of a model folder: chat_template.jinja with additional_chat_templates/, else
 /// `chat_template` of tokenizer_config.json (a text, or several by name), else chat_template.json.
-/// settings.choice names one of several, or a file that is used in their place.
+/// settings.choice names one of several, or a file that is used in their place; without it, chats
+/// with tools are written by the template `tool_use` if there is one.
 /// errors   kind input: the model has none; kind recipe at chat.template: it has none of that name
 ChatTemplate load_chat_template(const std::filesystem::path& model_folder,
                                 const Tokenizer& tokenizer, ChatSettings settings = {});

@@ -277,6 +277,11 @@ TEST_SUITE("text/chat_template") {
     CHECK(text({.choice = "rag"}) == "d");
     folder.write("tools.json", "[{}]");
     CHECK(text({.tools = folder.path() / "tools.json"}) == "e");
+    const Chat with_tools = parsed(R"({"messages": [{"role": "user"}], "tools": [{}]})");
+    CHECK(load_chat_template(folder.path(), *tokenizer).prompt(with_tools, "c").text == "e");
+    CHECK(load_chat_template(folder.path(), *tokenizer, {.choice = "rag"})
+              .prompt(with_tools, "c")
+              .text == "d");
     const Error unknown = error_of([&] { text({.choice = "rga"}); });
     CHECK(unknown.where() == "chat.template");
     CHECK(unknown.hint_text() == "the model has: default, rag, tool_use");
