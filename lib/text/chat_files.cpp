@@ -102,30 +102,32 @@ std::pair<Source, std::optional<Source>> chosen(const fs::path& folder,
                           : fmt::format("the model has: {}", fmt::join(names, ", ")));
 }
 
-/// Values of bos_token and the like, as tokenizer_config.json and special_tokens_map.json name
-/// them.
+/// Adds the tokens that an object names: by keys such as bos_token, or by all.
+void add_tokens(const Json& object, bool by_all, std::map<std::string, std::string>& tokens) {
+  for (const auto& [key, value] : object.items()) {
+    if (key == "extra_special_tokens" && value.is_object()) add_tokens(value, true, tokens);
+    if (!by_all && !key.ends_with("_token")) continue;
+    const Json& text = value.is_object() && value.contains("content") ? value["content"] : value;
+    if (text.is_string()) tokens[key] = text.get<std::string>();
+  }
+}
+
+/// Values of bos_token and the like, as transformers 5 takes them from tokenizer_config.json;
+/// special_tokens_map.json goes before it where there is no added_tokens_decoder.
 std::vector<std::pair<std::string, jinja::Value>> named_tokens(const fs::path& folder,
                                                                const std::optional<Json>& config,
                                                                const Tokenizer& tokenizer) {
-  const auto map = folder.empty() ? std::nullopt : read_object(folder / "special_tokens_map.json");
-  std::vector<std::pair<std::string, jinja::Value>> tokens;
-  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
-                          "cls_token", "mask_token"}) {
-    std::optional<std::string> text;
-    for (const auto& object : {config, map}) {
-      if (text || !object || !object->contains(key)) continue;
-      const Json& value = (*object)[key];
-      if (value.is_string()) text = value.get<std::string>();
-      if (value.is_object()) text = io::get_string(value, "content", folder.string());
-    }
-    const std::string_view name = key;
-    const auto id = name == "bos_token"   ? tokenizer.bos_id()
-                    : name == "eos_token" ? tokenizer.eos_id()
-                                          : std::nullopt;
-    if (!text && id) text = tokenizer.token_bytes(*id);
-    if (text) tokens.emplace_back(key, *text);
-  }
-  return tokens;
+  std::map<std::string, std::string> tokens;
+  if (config) add_tokens(*config, false, tokens);
+  if (!folder.empty() && (!config || !config->contains("added_tokens_decoder")))
+    if (const auto map = read_object(folder / "special_tokens_map.json"))
+      add_tokens(*map, false, tokens);
+  if (folder.empty() ||
+      !fs::exists(folder / "tokenizer.json"))  // others know the tokens themselves
+    for (const auto& [key, id] :
+         {std::pair{"bos_token", tokenizer.bos_id()}, std::pair{"eos_token", tokenizer.eos_id()}})
+      if (id) tokens.try_emplace(key, tokenizer.token_bytes(*id));
+  return {tokens.begin(), tokens.end()};
 }
 
 }  // namespace

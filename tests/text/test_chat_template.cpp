@@ -247,6 +247,28 @@ TEST_SUITE("text/chat_template") {
           "key 'role' of a message: expected text, found the number 1");
   }
 
+  TEST_CASE("tokens that a template may write: those that the tokenizer's files name") {
+    const auto tokenizer = load_tokenizer(kModel);
+    const test::TemporaryFolder folder;
+    folder.write("tokenizer.json", "{}");
+    folder.write("chat_template.jinja", "{{ bos_token }}|{{ pad_token }}|{{ image_token }}");
+    const auto text = [&](const json& config, const json& map = json::object()) {
+      folder.write("tokenizer_config.json", config.dump());
+      folder.write("special_tokens_map.json", map.dump());
+      return load_chat_template(folder.path(), *tokenizer).prompt({{"user", "Hi"}}, "c").text;
+    };
+    CHECK(text({{"bos_token", "<s>"}, {"pad_token", {{"content", "P"}}}}) == "<s>|P|");
+    // A token that the author left out is not written, although tokenizer.json has one.
+    CHECK(text({{"bos_token", nullptr}}) == "||");
+    CHECK(text({{"image_token", "I"}}) == "||I");
+    CHECK(text({{"extra_special_tokens", {{"image_token", "I"}}}}) == "||I");
+    const json map = {{"bos_token", "M"}, {"pad_token", {{"content", "P"}}}};
+    CHECK(text({{"bos_token", "<s>"}}, map) == "M|P|");
+    CHECK(text({{"bos_token", "<s>"}, {"added_tokens_decoder", json::object()}}, map) == "<s>||");
+    std::filesystem::remove(folder.path() / "tokenizer.json");
+    CHECK(text(json::object()) == "<|begin_of_text|>||");
+  }
+
   TEST_CASE("where templates are found, and how one of several is chosen") {
     const auto tokenizer = load_tokenizer(kModel);
     const test::TemporaryFolder folder;
