@@ -1,6 +1,8 @@
 #include "decode/chat_settings.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -14,8 +16,15 @@ text::ChatSettings chat_settings(const recipe::Chat& chat) {
                               .documents = chat.documents};
   try {
     const auto variables = recipe::ordered_json_of(chat.variables);
-    for (const auto& [name, value] : variables.items())
+    for (const auto& [name, value] : variables.items()) {
+      constexpr std::string_view kOwn[] = {"messages", "tools", "documents",
+                                           "add_generation_prompt"};
+      if (std::ranges::find(kOwn, name) != std::end(kOwn))
+        throw recipe_error("chat.variables", "'{}' is what the chat itself gives the template",
+                           name)
+            .hint("tools and documents come from chat.tools and chat.documents, or from the chat");
       settings.variables.emplace_back(name, text::jinja::from_json(value));
+    }
   } catch (const text::jinja::Failure& e) {
     throw recipe_error("chat.variables", "{}", e.what());
   }

@@ -1,5 +1,7 @@
 #include "recipe/sections.h"
 
+#include <fmt/chrono.h>
+
 #include <ctime>
 
 #include "io/quote.h"
@@ -50,9 +52,11 @@ void Run::check(Problems& p) const {
 }
 
 void Chat::check(Problems& p) const {
+  if (!date) return;
   std::tm day{};
-  if (const char* end = date ? ::strptime(date->c_str(), "%Y-%m-%d", &day) : nullptr;
-      date && (end == nullptr || *end != '\0'))
+  ::strptime(date->c_str(), "%Y-%m-%d", &day);
+  ::timegm(&day);  // makes 30 February a day of March
+  if (fmt::format("{:%Y-%m-%d}", day) != *date)
     p.field("date", "chat.date: expected a date such as 2026-03-31, found '{}'", *date);
 }
 

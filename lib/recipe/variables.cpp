@@ -14,6 +14,8 @@ Json json_of(const Node& node) {
       return nullptr;
     case Node::Kind::scalar: {
       if (node.quoted) return node.scalar;
+      if (node.scalar == "True" || node.scalar == "TRUE") return true;
+      if (node.scalar == "False" || node.scalar == "FALSE") return false;
       const Json value = Json::parse(node.scalar, nullptr, false);
       return value.is_boolean() || value.is_number() || value.is_null() ? value : Json(node.scalar);
     }
