@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "io/quote.h"
 #include "text/jinja/interpreter.h"
 #include "text/utf8.h"
 
@@ -28,7 +29,7 @@ Template::Template(std::string_view source, std::string where) : where_(std::mov
   try {
     tree_ = std::make_unique<Tree>(Tree{parse(source)});
   } catch (const SyntaxError& e) {
-    throw input_error(place(where_, e.at), "chat template: {}", e.what());
+    throw input_error(place(where_, e.at), "chat template: {}", io::escape_controls(e.what()));
   }
 }
 
@@ -41,9 +42,10 @@ Rendered Template::render(const std::vector<std::pair<std::string, Value>>& vari
     interpreter.run(tree_->parsed.block);
   } catch (const Raised& e) {
     throw recipe_error(place(where_, interpreter.position()),
-                       "the chat template refuses the chat: {}", e.what());
+                       "the chat template refuses the chat: {}", io::escape_controls(e.what()));
   } catch (const Failure& e) {
-    throw input_error(place(where_, interpreter.position()), "chat template: {}", e.what());
+    throw input_error(place(where_, interpreter.position()), "chat template: {}",
+                      io::escape_controls(e.what()));
   }
   return {interpreter.text(), interpreter.generations(), interpreter.used_date};
 }
