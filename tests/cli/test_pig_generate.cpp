@@ -457,8 +457,8 @@ TEST_SUITE("cli/pig_generate") {
       return Json(t->encode(text, {.add_bos = false})).dump();
     };
     const std::string file = jinja(
-        "{{ messages[0].content }} on {{ strftime_now('%d %b %Y') }} {{ mood }} {{ tools[0].name "
-        "}}");
+        "{{ messages[0].content }} on {{ strftime_now('%d %b %Y') }} {{ mood }} "
+        "{{ (tools or [{}])[0].name }}");
     const std::string tools = folder.write("tools.json", R"([{"name": "tide"}])").string();
     const Words chat = {"--chat", "-p", "Hi", "-s", "chat.template=" + file};
     const Words more = {"-s", "chat.date=2031-02-03", "-s", "chat.variables.mood=calm",
