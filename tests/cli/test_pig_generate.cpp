@@ -476,7 +476,7 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(today.err.find("chat.date: the chat template writes 20") != std::string::npos);
     CHECK(today.err.find("2024-07-26") == std::string::npos);
     check_error(with(chat, {"-s", "chat.date=tomorrow"}), 3,
-                "chat.date: expected a date such as 2026-03-31, found 'tomorrow'\n");
+                "--set #2: chat.date: expected a date such as 2026-03-31, found 'tomorrow'\n");
     // What the template refuses reaches the user.
     jinja("{{ raise_exception('Only one turn, please') }}");
     check_error(chat, 3,
