@@ -181,7 +181,7 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(text.out.ends_with("\n"));
     CHECK(contains(text.err, "device   cpu  "));
     CHECK(contains(text.err, "  seed 7\n"));
-    const Outcome run = pig_generate({"-p", "Once upon a time", "-n", "8", "--seed", "7",
+    const Outcome run = pig_generate({"-p", "Once upon a time", "-n", "8", "--seed", "7", "-v",
                                       "--format", "jsonl", "-s", "output.top_logprobs=2"});
     REQUIRE(run.status == 0);
     const auto all = json_lines(run.out);
@@ -443,7 +443,7 @@ TEST_SUITE("cli/pig_generate") {
     const TemporaryFolder folder;
     const auto jinja = [&](const char* text) { return folder.write("t.jinja", text).string(); };
     const auto ids = [&](const Words& more) {
-      const Outcome run = pig_generate(with({"-n", "0", "--format", "jsonl"}, more));
+      const Outcome run = pig_generate(with({"-n", "0", "--format", "jsonl", "-v"}, more));
       CAPTURE(run.err);
       REQUIRE(run.status == 0);
       return Json::parse(run.out.substr(0, run.out.find('\n')))["ids"];

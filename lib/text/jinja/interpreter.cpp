@@ -13,7 +13,7 @@ namespace {
 using Kind = Expression::Kind;
 
 constexpr int kDeepest = 100;                     // calls of macros and recursive loops
-constexpr size_t kMostSteps = 20'000'000;         // about a second
+constexpr size_t kMostSteps = 10'000'000;         // about half a second
 constexpr size_t kMostBuilt = size_t{512} << 20;  // bytes of all texts and lists together
 
 bool compares(const std::string& op, const Value& a, const Value& b) {

@@ -62,11 +62,7 @@ struct Object {
   virtual Value call(Interpreter& interpreter, Arguments& arguments);
 };
 
-struct Function {
-  std::string name;
-  std::function<Value(Interpreter&, Arguments&)> call;
-  Dict attributes = {};  // of a macro
-};
+struct Function;
 
 /// A value as Python has it. Copies share strings and containers, which templates cannot change.
 class Value {
@@ -89,7 +85,7 @@ class Value {
       : data(std::make_shared<Sequence>(Sequence{std::move(items), form})) {}
   Value(Dict v) : data(std::make_shared<Dict>(std::move(v))) {}
   Value(std::shared_ptr<Object> v) : data(std::move(v)) {}
-  Value(Function v) : data(std::make_shared<const Function>(std::move(v))) {}
+  Value(Function v);
   static Value undefined(std::string message);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data); }
@@ -116,6 +112,14 @@ class Value {
     return p == nullptr ? nullptr : p->get();
   }
 };
+
+struct Function {
+  std::string name;
+  std::function<Value(Interpreter&, Arguments&)> call;
+  Dict attributes = {};  // of a macro
+};
+
+inline Value::Value(Function v) : data(std::make_shared<const Function>(std::move(v))) {}
 
 struct Arguments {
   Values positional;
