@@ -8,7 +8,7 @@
 // Python's str methods on UTF-8. Offsets and lengths count characters.
 namespace tandem::text::jinja {
 
-/// A text or list that a template builds may have at most so many bytes.
+/// Limit on each text or list that a template builds.
 inline constexpr size_t kMostBytes = size_t{64} << 20;
 /// errors   Failure: more than kMostBytes
 void require_fits(size_t bytes);

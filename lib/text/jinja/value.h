@@ -50,7 +50,7 @@ struct Dict {
   void set(Value key, Value value);
 };
 
-/// An object with methods and attributes of its own: namespace, loop, cycler.
+/// An object with its own methods and attributes: namespace, loop, cycler.
 struct Object {
   virtual ~Object() = default;
   virtual const char* type() const = 0;
