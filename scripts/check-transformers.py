@@ -82,7 +82,7 @@ class Tandem:
             file.write("".join(json.dumps(p) + "\n" for p in prompts))
             file.flush()
             done = subprocess.run(
-                [self.program, "-m", self.folder, "--prompts", file.name, "-n", str(n_new), "--format", "jsonl", "-q",
+                [self.program, "-m", self.folder, "--prompts", file.name, "-n", str(n_new), "--format", "jsonl", "-v",
                  "--device", "cpu", "-s", "model.compute=f32", "-s", "sampling.temperature=0",
                  "-s", f"output.top_logprobs={n_top}", *self.settings], capture_output=True, text=True)
         if done.returncode != 0:

@@ -2,7 +2,8 @@
 # scripts/nightly.sh [--fuzz-minutes N] [PART...]: what takes too long for every change. Parts, all by
 # default: `address` and `thread` build in build-asan/ and build-tsan/ and run the whole suite under
 # AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; `fuzz` feeds the readers
-# for N minutes in all (60); `transformers` compares tandem with transformers on all golden model folders.
+# for N minutes in all (60); `transformers` makes the golden values of chats and tokenizers again, and compares
+# tandem with transformers on all golden model folders.
 # All parts run, then a summary says how they ended; exit status 1 if one has failed. TANDEM_JOBS limits
 # what runs in parallel.
 set -euo pipefail
@@ -53,6 +54,8 @@ against_transformers() {
   "$venv/bin/pip" install --quiet --requirement scripts/golden/requirements.txt
   configure -DTANDEM_CUDA=OFF
   build pig-generate
+  "$venv/bin/python" scripts/golden/chat_templates.py --check
+  "$venv/bin/python" scripts/golden/tokenizer_flags.py --check
   "$venv/bin/python" scripts/golden/tokenizer_flags.py --folders "$folders"
   "$venv/bin/python" scripts/check-transformers.py recipes/models/* tests/data/models/* "$folders"/* |
     tee build/nightly-transformers.log

@@ -87,7 +87,7 @@ void Context::build_tree() {
                                       is_list ? literal_list(options_.settings, setting.key)
                                               : recipe::literal_node(setting.text, setting.label)));
   }
-  // Whoever chats from the command line means today; a recipe gives the same prompt on any day.
+  // A chat from the command line is of today; a recipe gives the same prompt on any day.
   if (is_set("chat") && options_.recipes.empty() && tree_.find_path("chat.date") == nullptr)
     recipe::merge(tree_, recipe::nest("chat.date", recipe::literal_node(today(), "--chat")));
   axes_ = recipe::take_sweep(tree_);

@@ -67,7 +67,10 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
   if (tokens.dtype != DType::i32 || tokens.shape.size() != 1 || tokens.shape[0] == 0)
     throw input_error(where, "tensor 'tokens' must be a non-empty list of I32, found {}",
                       io::shape_text(tokens.shape));
-  SavedState state{std::move(file), std::vector<int32_t>(static_cast<size_t>(tokens.shape[0]))};
+  const std::string chat_date = meta("chat_date");
+  SavedState state{.file = std::move(file),
+                   .tokens = std::vector<int32_t>(static_cast<size_t>(tokens.shape[0])),
+                   .chat_date = chat_date};
   state.file.read(tokens, 0, std::as_writable_bytes(std::span(state.tokens)));
   for (const int32_t id : state.tokens)
     if (id < 0 || id >= files.config.vocab_size)

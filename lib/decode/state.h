@@ -13,17 +13,21 @@ namespace tandem::decode {
 /// safetensors file. Tensors: "tokens" [n] i32; "k.LAYER.PAGE" and "v.LAYER.PAGE" [Hkv, 64, d] as
 /// they lie in the cache (slots past the last token hold nothing of meaning); where a policy
 /// chooses by the last queries, "q.LAYER" [n, Hq, d], those of the last n tokens. Metadata names
-/// the format, the model's fingerprint and settings and the cache policy, and has a checksum of
-/// each head of a page, so that any part of the ranks of a run checks what it reads.
+/// the format, the model's fingerprint and settings, the cache policy and the date of a chat, and
+/// has a checksum of each head of a page, so that any part of the ranks of a run checks what it
+/// reads.
 struct SavedState {
   io::Safetensors file;
   std::vector<int32_t> tokens;
+  std::string chat_date = {};  // that a chat template wrote; empty: none
 };
 
+/// chat_date  that a chat template wrote into the tokens; empty: none
 /// existing   as AtomicFile takes it
 /// errors   kind input: cannot write; the name is taken
 void save_state(const std::filesystem::path& path, Engine& engine, int slot,
-                std::span<const int32_t> tokens, io::Existing existing = io::Existing::replaced);
+                std::span<const int32_t> tokens, io::Existing existing = io::Existing::replaced,
+                const std::string& chat_date = {});
 
 /// Opens and checks a state against a model, before any memory is planned.
 /// errors   kind input: not a state, another model or number type, tokens out of range

@@ -111,7 +111,8 @@ class Contents {
 }  // namespace
 
 void save_state(const std::filesystem::path& path, Engine& engine, int slot,
-                std::span<const int32_t> tokens, io::Existing existing) {
+                std::span<const int32_t> tokens, io::Existing existing,
+                const std::string& chat_date) {
   kv::Cache& cache = engine.cache();
   cache.store_hosted(slot);
   TANDEM_CHECK(std::ssize(tokens) == cache.length(slot), "{} tokens, {} in the cache",
@@ -129,7 +130,8 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
        {"fingerprint", engine.files().fingerprint},
        {"settings", model::settings_text(model::settings_of(engine.files().whole_config()))},
        {"compute", dtype_name(g.dtype)},
-       {"policy", std::string(cache.policy_of(slot).name())}},
+       {"policy", std::string(cache.policy_of(slot).name())},
+       {"chat_date", chat_date}},
       [&](size_t i, const io::ByteSink& sink) { sink(contents.make(i)); },
       static_cast<size_t>(kPageTokens * g.head_dim) * dtype_bytes(g.dtype), existing);
 }

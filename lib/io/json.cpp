@@ -215,7 +215,7 @@ Json parse_json(std::string_view text, const std::string& where, const JsonOptio
 
 OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
                                const JsonOptions& options) {
-  parse_json(text, where, options);  // which refuses what is malformed, and says where
+  parse_json(text, where, options);  // refuses malformed text, with its place
   return OrderedJson::parse(text_in(text, where));
 }
 

@@ -179,19 +179,20 @@ struct Sampling {
   template <class V>
   void fields(V& v) {
     v("from", from,
-      "what null means for the five keys below; recipe: greedy, and all off; model: the value in "
+      "source of the next five keys where they are null; recipe: greedy, the others off; model: "
       "the model's generation_config.json");
     v("temperature", temperature, at_least(0), "softmax temperature; 0 = greedy");
-    v("top_k", top_k, at_least(0), "keep the k most likely tokens; 0 = off");
-    v("top_p", top_p, above(0).up_to(1), "keep the smallest set with this probability; 1 = off");
+    v("top_k", top_k, at_least(0), "number of most likely tokens to sample from; 0 = all");
+    v("top_p", top_p, above(0).up_to(1),
+      "sample from the smallest set of tokens with this total probability; 1 = all");
     v("min_p", min_p, between(0, 1),
-      "drop tokens below this share of the largest probability; 0 = off");
+      "smallest probability of a token, as a share of the largest; 0 = off");
     v("repetition_penalty", repetition_penalty, between(0.01, 100),
-      "divides the score of tokens seen; 1 = off");
+      "divisor of positive logits, and factor of negative ones, of earlier tokens; 1 = off");
     v("max_tokens", max_tokens, at_least(0).unit("tokens"), "new tokens of a sequence, at most");
     v("stop", stop, "texts that end a sequence and are not shown; special tokens count as text");
     v("stop_ids", stop_ids, at_least(0),
-      "token ids that end a sequence, besides the model's own; they are not shown");
+      "token ids that end a sequence and are not shown, in addition to the model's own");
   }
   void check(Problems& p) const;
   /// Whether any key says how tokens are drawn.
@@ -208,15 +209,17 @@ struct Chat {
   template <class V>
   void fields(V& v) {
     v("template", template_path,
-      "Jinja file, or name of one of the model's templates; empty = its default");
+      "Jinja file, or name of one of the model's chat templates; empty = its default");
     v("thinking", thinking,
-      "whether the model reasons before it answers; null = as its chat template has it");
-    v("tools", tools, optional_input(), "JSON array of tools, for chats without their own");
-    v("documents", documents, optional_input(), "JSON array of documents to answer from");
+      "switch for reasoning before the answer; null = the default of the chat template");
+    v("tools", tools, optional_input(),
+      "JSON array of tools, for chats that list none; empty = none");
+    v("documents", documents, optional_input(),
+      "JSON array of documents to answer from, for chats that list none; empty = none");
     v("date", date,
-      "what the template writes as today, YYYY-MM-DD; null = 2024-07-26, and today for --chat "
-      "without a recipe");
-    v("variables", variables, "other variables of the template, by name");
+      "date that the chat template writes as today, YYYY-MM-DD; null = today for --chat without a "
+      "recipe, else 2024-07-26");
+    v("variables", variables, "more variables of the chat template: {name: value}");
   }
   void check(Problems& p) const;
 };

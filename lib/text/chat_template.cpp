@@ -133,7 +133,7 @@ TextSpan ChatTemplate::answer(const Chat& chat, size_t i, const std::string& tex
   const auto upto = [&](size_t n, bool open) {
     Chat part = chat;
     part.messages.resize(n);
-    return evaluated(part, open, where).text;
+    return rendered(part, open, where).text;
   };
   const std::string prompt = upto(i, true);
   const size_t begin = common_length(prompt, text);
@@ -148,8 +148,12 @@ TextSpan ChatTemplate::answer(const Chat& chat, size_t i, const std::string& tex
   const bool is_prefix = text.starts_with(whole);
   const std::string_view tail =
       std::string_view(text).substr(begin, is_prefix ? whole.size() - begin : text.npos);
-  const jinja::Value* content = key_of(chat.messages[i], "content");
-  const bool calls = key_of(chat.messages[i], "tool_calls") != nullptr;
+  const jinja::Sequence* parts = parts_of(chat.messages[i]);
+  const jinja::Value message = parts != nullptr && parts->items.size() == 1
+                                   ? with_plain_content(chat.messages[i])
+                                   : chat.messages[i];
+  const jinja::Value* content = key_of(message, "content");
+  const bool calls = key_of(message, "tool_calls") != nullptr;
   size_t from = 0;
   if (content != nullptr && content->string() != nullptr) {
     const std::string_view wanted = trim(*content->string());

@@ -61,7 +61,7 @@ class ChatTemplate {
 
   /// A chat to learn from, with the answers that it marks as learned: the spans of the template's
   /// generation tags; without these, each from the end of its prompt to the end of its turn.
-  /// errors   as prompt; kind input: the answers cannot be told from the rest
+  /// errors   as prompt; kind input: the answers cannot be found
   RenderedChat sample(const Chat& chat, const std::string& where) const;
 
  private:

@@ -30,6 +30,13 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
     prompts_ = decode::read_prompts(source_, files_, saved_.has_value(), bounds.prompt_room());
   else if (saved_)
     prompts_.sequences.emplace_back();  // the state itself is the prompt
+  if (saved_ && !saved_->chat_date.empty()) {
+    if (!prompts_.date.empty() && prompts_.date != saved_->chat_date)
+      throw recipe_error("chat.date", "is {}, but the saved state was written on {}", prompts_.date,
+                         saved_->chat_date)
+          .hint("set chat.date to the state's date, or save the state again");
+    prompts_.date = saved_->chat_date;
+  }
   require_same(cx, prompts_);
   if (!recipe_.output.state.empty() && prompts_.sequences.size() > 1 && prompts_.shared == 0)
     throw usage_error("output.state", "the prompts share no beginning that could be saved")
@@ -90,7 +97,9 @@ void PigGenerate::place_adapters() {
 }
 
 PrefixSource PigGenerate::prefix() const {
-  PrefixSource p{.saved = saved_ ? &*saved_ : nullptr, .save_as = recipe_.output.state};
+  PrefixSource p{.saved = saved_ ? &*saved_ : nullptr,
+                 .save_as = recipe_.output.state,
+                 .chat_date = prompts_.date};
   if (!prompts_.sequences.empty()) {
     const std::span<const int32_t> first = prompts_.sequences[0];
     const bool whole = !recipe_.output.state.empty() && prompts_.sequences.size() == 1;

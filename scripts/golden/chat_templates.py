@@ -105,9 +105,29 @@ def template_entry(tokenizer, path):
                       for case in chat_cases.cases_of(path.stem, template)]}
 
 
-def chat_file():
+def load_tokenizer():
     tokenizer = transformers.AutoTokenizer.from_pretrained(ROOT / "recipes" / "models" / "tiny-2m")
     tokenizer.pad_token = None
+    return tokenizer
+
+
+def families_file():
+    """The committed templates and chats with new ids; "raises" or "error" in place of ids that do not exist."""
+    file = json.loads((OUTPUT / "four_families.json").read_text(encoding="utf-8"))
+    tokenizer = load_tokenizer()
+
+    def render(template, chat):
+        return render_chat(tokenizer, chat, True, chat_template=template, add_generation_prompt=True)
+
+    for entry in file["templates"].values():
+        for name, chat in file["messages"].items():
+            fields = outcome(render, entry["template"], chat)
+            entry["ids"][name] = fields.get("ids", "raises" if "raises" in fields else "error")
+    return file
+
+
+def chat_file():
+    tokenizer = load_tokenizer()
     return {"format": "tandem.chat-templates/1"} | FACTS | {
         "chats": chat_cases.CHATS, "tools": chat_cases.TOOLS, "documents": chat_cases.DOCUMENTS,
         "templates": [template_entry(tokenizer, path) for path in sorted(chat_cases.TEMPLATES.glob("*.jinja"))]}
@@ -135,8 +155,9 @@ def main():
             raise SystemExit(f"expected {name} {version}, found {found}")
     chat_template_utils.datetime = FixedDate
     stale = []
-    for name, content in {"jinja.json": jinja_file(), "chat_templates.json": chat_file()}.items():
-        path, new = OUTPUT / name, json_text(content).encode()
+    for name, text in {"jinja.json": json_text(jinja_file()), "chat_templates.json": json_text(chat_file()),
+                       "four_families.json": json.dumps(families_file(), indent=1)}.items():
+        path, new = OUTPUT / name, text.encode()
         if len(new) > FILE_LIMIT:
             raise SystemExit(f"{name} has {len(new)} bytes, the limit is {FILE_LIMIT}")
         if args.check and (not path.is_file() or path.read_bytes() != new):
@@ -146,7 +167,7 @@ def main():
             path.write_bytes(new)
         print(f"{path}: {len(new)} bytes", file=sys.stderr)
     if stale:
-        raise SystemExit(f"{', '.join(stale)} differ from a new run; run without --check to write them")
+        raise SystemExit(f"{', '.join(stale)}: not what a new run writes; run without --check to write it")
 
 
 if __name__ == "__main__":

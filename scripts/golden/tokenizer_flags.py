@@ -2,7 +2,7 @@
 """Writes tests/data/golden/tokenizer_flags.json: ids that AutoTokenizer gives for each kind of tokenizer file,
 class, model type and flag of tokenizer_config.json.
 
-    VENV/bin/python scripts/golden/tokenizer_flags.py       (VENV: see make_golden.py)
+    VENV/bin/python scripts/golden/tokenizer_flags.py [--check]      (VENV: see make_golden.py)
 
 With --folders OUT it writes model folders instead, for scripts/check-transformers.py: models of
 tests/data/models with tokenizers of these kinds and a chat template.
@@ -193,6 +193,7 @@ def write_folders(files, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folders", type=Path, metavar="OUT", help="write model folders there, and no golden values")
+    parser.add_argument("--check", action="store_true", help="compare the committed file with a new run")
     args = parser.parse_args()
     files = tokenizer_files()
     if args.folders:
@@ -207,8 +208,12 @@ def main():
         rows.append({"tokenizer": tokenizer, "model_type": model_type, "class": type(loaded).__name__, "config": config,
                      "ids": ids})
     versions = {m.__name__: m.__version__ for m in (transformers, tokenizers)}
-    write_json(ROOT / "tests" / "data" / "golden" / "tokenizer_flags.json",
-               {"versions": versions, "texts": TEXTS, "tokenizers": files, "cases": rows})
+    path = ROOT / "tests" / "data" / "golden" / "tokenizer_flags.json"
+    content = {"versions": versions, "texts": TEXTS, "tokenizers": files, "cases": rows}
+    if not args.check:
+        return write_json(path, content)
+    if json.loads(path.read_text(encoding="utf-8")) != json.loads(json.dumps(content)):
+        raise SystemExit(f"{path.name} differs from a new run; run without --check to write it")
 
 
 if __name__ == "__main__":

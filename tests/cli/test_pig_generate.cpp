@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/probe.h"
+#include "text/tokenizer.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -22,6 +23,13 @@ Outcome pig_generate(std::vector<std::string> arguments, Launch launch = {}) {
   launch.arguments = std::move(arguments);
   launch.variables["TANDEM_CACHE_DIR"] = tandem::test::build_dir() / "test_cache";
   return run_process(program("pig-generate"), launch);
+}
+
+using Words = std::vector<std::string>;
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
 }
 
 /// Text of one sequence, from its token and finish events.
@@ -173,7 +181,7 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(text.out.ends_with("\n"));
     CHECK(contains(text.err, "device   cpu  "));
     CHECK(contains(text.err, "  seed 7\n"));
-    const Outcome run = pig_generate({"-p", "Once upon a time", "-n", "8", "--seed", "7",
+    const Outcome run = pig_generate({"-p", "Once upon a time", "-n", "8", "--seed", "7", "-v",
                                       "--format", "jsonl", "-s", "output.top_logprobs=2"});
     REQUIRE(run.status == 0);
     const auto all = json_lines(run.out);
@@ -419,15 +427,87 @@ TEST_SUITE("cli/pig_generate") {
           "name an "
           "adapter by the key adapter\n");
     check("{\"prompt\": \"x\", \"ids\": [1]}",
-          "expected one of the keys prompt, ids, messages, found ids and prompt\n");
+          "expected one of the keys prompt, ids, messages, found prompt and ids\n");
     check("{}", "expected one of the keys prompt, ids, messages, found none\n");
     check("[1]", "expected an object with one of the keys prompt, ids, messages, found an array");
     check("{\"ids\": []}", "the list is empty\n");
-    check("{\"messages\": [{\"role\": \"\\u001b]0;x\\u0007\", \"content\": \"\"}]}",
-          "unknown role '?]0;x?', expected system, user or assistant\n");
-    check("{\"messages\": []}", "there is no message\n");
+    check(
+        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"\\u001b]0;x\\u0007\"}]}]}",
+        "a content part of type '?]0;x?' is not supported\n");
+    check("{\"messages\": []}", "key 'messages': the list is empty\n");
     check("{\"messages\": [{\"role\": \"user\", \"content\": 1}]}",
           "key 'content' of a message: expected text or a list of parts, found the number 1\n");
+  }
+
+  TEST_CASE("section chat reaches the template: file, date, tools, variables") {
+    const TemporaryFolder folder;
+    const auto jinja = [&](const char* text) { return folder.write("t.jinja", text).string(); };
+    const auto ids = [&](const Words& more) {
+      const Outcome run = pig_generate(with({"-n", "0", "--format", "jsonl", "-v"}, more));
+      CAPTURE(run.err);
+      REQUIRE(run.status == 0);
+      return Json::parse(run.out.substr(0, run.out.find('\n')))["ids"];
+    };
+    const auto plain = [&](const std::string& text) {
+      return ids({"--prompt-ids", folder.write("ids.json", text).string()});
+    };
+    const auto of = [](const std::string& text) {
+      const auto t =
+          tandem::text::load_tokenizer(tandem::test::source_dir() / "recipes/models/tiny-2m");
+      return Json(t->encode(text, {.add_bos = false})).dump();
+    };
+    const std::string file = jinja(
+        "{{ messages[0].content }} on {{ strftime_now('%d %b %Y') }} {{ mood }} "
+        "{{ (tools or [{}])[0].name }}");
+    const std::string tools = folder.write("tools.json", R"([{"name": "tide"}])").string();
+    const Words chat = {"--chat", "-p", "Hi", "-s", "chat.template=" + file};
+    const Words more = {"-s", "chat.date=2031-02-03", "-s", "chat.variables.mood=calm",
+                        "-s", "chat.tools=" + tools};
+    CHECK(ids(with(chat, more)) == plain(of("Hi on 03 Feb 2031 calm tide")));
+    // Without a recipe the date is today's, with one it is fixed.
+    const std::string recipe =
+        folder
+            .write("r.yaml",
+                   "kind: generate\nversion: 1\nmodel: {path: tiny-2m}\nchat: {template: " + file +
+                       "}\n")
+            .string();
+    CHECK(ids({"-r", recipe, "--chat", "-p", "Hi"}) == plain(of("Hi on 26 Jul 2024  ")));
+    const Outcome today = pig_generate(with(chat, {"-n", "0"}));
+    CHECK(today.err.find("chat.date: the chat template writes 20") != std::string::npos);
+    CHECK(today.err.find("2024-07-26") == std::string::npos);
+    check_error(with(chat, {"-s", "chat.date=tomorrow"}), 3,
+                "--set #2: chat.date: expected a date such as 2026-03-31, found 'tomorrow'\n");
+    // What the template refuses reaches the user.
+    jinja("{{ raise_exception('Only one turn, please') }}");
+    check_error(chat, 3,
+                file +
+                    ":1:19: the chat template refuses the chat: Only one turn, please (for the "
+                    "chat in --chat)\n");
+    jinja("{{ messages | frobnicate }}");
+    check_error(chat, 4, file + ":1:15: chat template: no filter is named 'frobnicate'\n");
+  }
+
+  TEST_CASE("a state keeps the date that a chat has") {
+    const TemporaryFolder folder;
+    const std::string file =
+        folder.write("t.jinja", "{{ strftime_now('%Y') }}: {{ messages[0].content }}").string();
+    const std::string state = (folder / "s").string(),
+                      lines =
+                          folder
+                              .write(
+                                  "p.jsonl",
+                                  "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n")
+                              .string();
+    const Words how = {"-n", "1", "-s", "chat.template=" + file};
+    REQUIRE(pig_generate(with(how, {"--chat", "-p", "Hi", "-s", "chat.date=2031-02-03", "-s",
+                                    "output.state=" + state}))
+                .status == 0);
+    const Words again = with(how, {"-s", "model.state=" + state});
+    CHECK(pig_generate(with(again, {"-p", "x"})).err.find("writes 2031-02-03") !=
+          std::string::npos);
+    check_error(with(again, {"--prompts", lines}), 3,
+                "chat.date: is 2024-07-26, but the saved state was written on 2031-02-03\n"
+                "  hint: set chat.date to the state's date, or save the state again\n");
   }
 
   TEST_CASE("chat.thinking asks for a chat, and for a template that knows thinking") {

@@ -7,6 +7,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return fuzz::run(ErrorKind::input, [&] {
     const text::ChatTemplate t(fuzz::as_text(data, size), "fuzz", {}, {{"bos_token", "<s>"}},
                                {"</s>"});
-    t.sample({{"user", "Hi"}, {"assistant", "Yes?"}, {"user", "Bye"}, {"assistant", "No"}}, "fuzz");
+    try {
+      t.sample({{"user", "Hi"}, {"assistant", "Yes?"}, {"user", "Bye"}, {"assistant", "No"}}, "f");
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::recipe) throw;  // what raise_exception says
+      fuzz::check_message(e.what());
+    }
   });
 }

@@ -1,4 +1,5 @@
 #include "seeds.h"
+#include "base/check.h"
 
 #include <algorithm>
 #include <map>
@@ -16,7 +17,7 @@
 #include "speculate/tree/tree_rounds.h"
 #include "state_model.h"
 #include "temporary_folder.h"
-#include "text/tokenizer_config.h"
+#include "text/chat_template.h"
 
 namespace tandem::fuzz {
 namespace {
@@ -222,12 +223,22 @@ Seeds tokenizer_config() { return {io::read_file(kModels / "tiny-2m/tokenizer_co
 
 Seeds chat_template() {
   Seeds seeds;
-  const auto golden = test::source_dir() / "tests/data/golden/chat";
-  for (const auto& t :
-       io::parse_json(io::read_file(golden / "chat_templates.json"), "")["templates"])
-    seeds.push_back(t["template"]);
-  for (const auto& c : io::parse_json(io::read_file(golden / "jinja.json"), "")["cases"])
-    seeds.push_back(c["template"]);
+  const auto read = [](const char* name) {
+    return io::parse_json(io::read_file(test::source_dir() / "tests/data/golden/chat" / name),
+                          name);
+  };
+  const io::Json chats = read("chat_templates.json"), rules = read("jinja.json");
+  const text::Chat chat = {{"user", "Hi"}, {"assistant", "Yes?"}};
+  const auto add = [&](const std::string& jinja) {
+    try {
+      text::ChatTemplate(jinja, "seed", {}, {{"bos_token", "<s>"}}, {"</s>"}).sample(chat, "seed");
+      seeds.push_back(jinja);
+    } catch (const Error&) {  // it needs other variables, or shows what is refused
+    }
+  };
+  for (const io::Json& t : chats["templates"]) add(t["template"]);
+  for (const io::Json& c : rules["cases"]) add(c["template"]);
+  TANDEM_CHECK(seeds.size() > 300, "only {} templates write a chat", seeds.size());
   return seeds;
 }
 

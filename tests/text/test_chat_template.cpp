@@ -194,6 +194,13 @@ TEST_SUITE("text/chat_template") {
           "a content part of type 'image' is not supported");
     CHECK(error_of([&] { prompt(kParts, "7"); }).message() ==
           "key 'content' of a message: expected text or a list of parts, found the number 7");
+    const Chat turns = parsed(
+        R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+                         {"role": "assistant", "content": [{"type": "text", "text": "a</s>b"}]}]})");
+    CHECK(answers(made(kChatml), turns) == Texts{"a</s>b<|im_end|>"});
+    CHECK(answers(made(kMistral), turns) == Texts{" a</s>b</s>"});
+    CHECK(answers(made("{% for m in messages %}{{ m.content[0].text }}</s>{% endfor %}"), turns) ==
+          Texts{"a</s>b</s>"});
   }
 
   TEST_CASE("thinking, date and other variables") {

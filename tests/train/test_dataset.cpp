@@ -117,7 +117,7 @@ TEST_SUITE("train/dataset") {
     CHECK(
         input_error_text([&] { load_training_data(settings, {}, encoder, 3); })
             .ends_with("empty.json: none of 1 records can be learned: 1 have no answer, 0 are too "
-                       "long"));
+                       "long, the answers of 0 begin beyond train.max_tokens"));
   }
 
   TEST_CASE("a text is cut into pieces that lose nothing, each with BOS") {

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "error_text.h"
 #include "temporary_folder.h"
 #include "train/data/records.h"
@@ -15,7 +17,11 @@ std::vector<Record> parse(std::string_view bytes, RecordForm form = RecordForm::
   return parse_records(bytes, form, "d.json");
 }
 
-Record first_record(const std::string& bytes) { return parse(bytes).front(); }
+/// A record that the test writes on several lines.
+Record first_record(std::string bytes) {
+  std::ranges::replace(bytes, '\n', ' ');
+  return parse(bytes).front();
+}
 
 const Instruction& first(const std::vector<Record>& records) {
   return std::get<Instruction>(records.front().content);

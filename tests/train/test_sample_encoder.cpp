@@ -25,7 +25,9 @@ std::unique_ptr<text::Tokenizer> small_sentencepiece() {
   std::vector<text::test::Piece> pieces = {
       {"\u2581", -3, 1}, {"a", -4, 1}, {"b", -5, 1}, {"\u2581a", -1, 1}, {"ab", -2, 1}};
   for (int byte = 0; byte < 256; ++byte) pieces.push_back({fmt::format("<0x{:02X}>", byte), 0, 6});
-  return text::tokenizer_from_sentencepiece(text::test::sentencepiece_model(pieces), {}, "m");
+  text::TokenizerConfig config;
+  config.add_bos_token = true;
+  return text::tokenizer_from_sentencepiece(text::test::sentencepiece_model(pieces), config, "m");
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ namespace {
 using Kind = Expression::Kind;
 
 constexpr int kDeepest = 100;                     // calls of macros and recursive loops
-constexpr size_t kMostSteps = 20'000'000;         // about a second
 constexpr size_t kMostBuilt = size_t{512} << 20;  // bytes of all texts and lists together
 
 bool compares(const std::string& op, const Value& a, const Value& b) {
@@ -24,6 +23,10 @@ bool compares(const std::string& op, const Value& a, const Value& b) {
   if (op == "<") return less(a, b, "<");
   if (op == ">") return less(b, a, ">");
   return op == "<=" ? less(a, b, "<=") || equal(a, b) : less(b, a, ">=") || equal(a, b);
+}
+
+void spend_on(const Arguments& arguments) {
+  for (const Value& v : arguments.positional) spend_on(v);
 }
 
 }  // namespace
@@ -125,6 +128,7 @@ struct Loop final : Object, std::enable_shared_from_this<Loop> {
 Interpreter::Interpreter(const std::vector<std::pair<std::string, Value>>& variables,
                          std::string_view date)
     : root_(scopes_.emplace_back()), date_(date) {
+  restart_steps();
   for (const auto& [name, value] : variables) root_.set(name, value);
 }
 
@@ -154,9 +158,7 @@ Interpreter::Flow Interpreter::execute(const Block& block, Scope& scope) {
 
 Interpreter::Flow Interpreter::execute(const Statement& s, Scope& scope) {
   using S = Statement::Kind;
-  if (++steps_ > kMostSteps)
-    throw Failure(
-        fmt::format("the template runs more than {} million steps", kMostSteps / 1'000'000));
+  spend(1);
   at_ = s.at;
   switch (s.kind) {
     case S::text:
@@ -333,6 +335,7 @@ Value Interpreter::call_function(const Statement& s, Scope& around, bool caller,
 
 Value Interpreter::call(const Value& callee, Arguments& arguments) {
   require_defined(callee);
+  spend_on(arguments);
   if (const Function* f = callee.function()) return f->call(*this, arguments);
   if (Object* object = callee.object()) return object->call(*this, arguments);
   throw Failure(fmt::format("'{}' object is not callable", type_of(callee)));
@@ -344,6 +347,7 @@ Value Interpreter::filter(const std::string& name, Arguments& arguments) {
   constexpr std::string_view kKeepMarks[] = {"capitalize", "center", "indent",   "lower", "reverse",
                                              "string",     "trim",   "truncate", "upper"};
   const Value input = arguments.positional.at(0);
+  spend_on(arguments);
   const bool keeps = std::ranges::find(kKeepMarks, name) != std::end(kKeepMarks);
   return keeps ? marked_as(input, f(*this, arguments)) : f(*this, arguments);
 }
@@ -351,12 +355,14 @@ Value Interpreter::filter(const std::string& name, Arguments& arguments) {
 bool Interpreter::test(const std::string& name, Arguments& arguments) {
   const Builtin f = find_test(name);
   if (f == nullptr) throw Failure(unknown_name("test", name));
+  spend_on(arguments);
   return truth(f(*this, arguments));
 }
 
 Value Interpreter::counted(Value value) {
   if (const std::string* text = value.string()) built_ += text->size();
   if (const Sequence* list = value.sequence()) built_ += list->items.size() * sizeof(Value);
+  spend_on(value);
   if (built_ > kMostBuilt)
     throw Failure(fmt::format("the template builds more than {} MiB of text", kMostBuilt >> 20));
   return value;
@@ -398,9 +404,7 @@ Value Interpreter::compare(const Expression& e, Scope& scope) {
 }
 
 Value Interpreter::evaluate(const Expression& e, Scope& scope) {
-  if (++steps_ > kMostSteps)
-    throw Failure(
-        fmt::format("the template runs more than {} million steps", kMostSteps / 1'000'000));
+  spend(1);
   return compute(e, scope);
 }
 

@@ -10,7 +10,7 @@
 
 namespace tandem::text::jinja {
 
-/// Variables by name. A block that opens a scope sees those around it and leaves none behind.
+/// Variables by name. A block that opens a scope sees those around it; its own end with it.
 struct Scope {
   Scope* parent = nullptr;
   std::vector<std::pair<std::string_view, Value>> names = {};
@@ -65,7 +65,7 @@ class Interpreter {
   Value filtered(const Expression& e, Value input, Scope& scope);
   Value optional(const ExpressionPtr& e, Scope& scope);
   void add_arguments(const CallArguments& from, Scope& scope, Arguments& to);
-  /// Counts what was built, and refuses a template that builds without end.
+  /// Counts the bytes of all values, and refuses a template that builds without end.
   Value counted(Value value);
 
   std::deque<Scope> scopes_;
@@ -77,7 +77,7 @@ class Interpreter {
   std::string_view date_;
   Position at_;
   int depth_ = 0;
-  size_t steps_ = 0, built_ = 0;
+  size_t built_ = 0;
 };
 
 }  // namespace tandem::text::jinja

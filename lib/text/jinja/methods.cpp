@@ -347,6 +347,7 @@ Value attribute(const Value& value, std::string_view name) {
                           throw Failure(
                               "text arguments of a method of text that is marked safe "
                               "are not supported");
+                        spend_on(self);
                         return marked_as(self, method(self, a));
                       }};
     if ((value.dict() && among(kDictChanges, name)) ||

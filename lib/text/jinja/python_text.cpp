@@ -52,6 +52,20 @@ void require_fits(size_t bytes) {
         fmt::format("the template builds a text or list of more than {} MiB", kMostBytes >> 20));
 }
 
+namespace {
+constexpr size_t kMostSteps = 10'000'000;  // about half a second
+thread_local size_t steps = 0;
+}  // namespace
+
+void restart_steps() { steps = 0; }
+
+void spend(size_t more) {
+  steps += more;
+  if (steps > kMostSteps)
+    throw Failure(
+        fmt::format("the template runs more than {} million steps", kMostSteps / 1'000'000));
+}
+
 size_t n_characters(std::string_view text) {
   return static_cast<size_t>(
       std::ranges::count_if(text, [](char c) { return !continues_char(c); }));

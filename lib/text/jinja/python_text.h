@@ -8,10 +8,15 @@
 // Python's str methods on UTF-8. Offsets and lengths count characters.
 namespace tandem::text::jinja {
 
-/// A text or list that a template builds may have at most so many bytes.
+/// Limit on each text or list that a template builds.
 inline constexpr size_t kMostBytes = size_t{64} << 20;
 /// errors   Failure: more than kMostBytes
 void require_fits(size_t bytes);
+
+/// Counts work, which is bounded by time: a step takes some 50 ns. Each thread has its own count.
+/// errors   Failure: more than kMostSteps since restart_steps()
+void spend(size_t steps);
+void restart_steps();
 
 size_t n_characters(std::string_view text);
 std::string substring(std::string_view text, size_t begin, size_t end);

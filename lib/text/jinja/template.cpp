@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "io/quote.h"
 #include "text/jinja/interpreter.h"
+#include "text/jinja/python_text.h"
 #include "text/utf8.h"
 
 namespace tandem::text::jinja {
@@ -11,6 +13,14 @@ namespace {
 
 std::string place(const std::string& where, Position at) {
   return fmt::format("{}:{}:{}", where, at.line, at.column);
+}
+
+/// A message, which may quote any part of a chat, fit for a terminal.
+std::string shown(const Failure& e) {
+  constexpr size_t kLongest = 500;
+  const std::string_view text = e.what();
+  const bool cut = n_characters(text) > kLongest;
+  return io::escape_controls(cut ? substring(text, 0, kLongest) + "..." : std::string(text));
 }
 
 }  // namespace
@@ -28,7 +38,7 @@ Template::Template(std::string_view source, std::string where) : where_(std::mov
   try {
     tree_ = std::make_unique<Tree>(Tree{parse(source)});
   } catch (const SyntaxError& e) {
-    throw input_error(place(where_, e.at), "chat template: {}", e.what());
+    throw input_error(place(where_, e.at), "chat template: {}", shown(e));
   }
 }
 
@@ -41,9 +51,9 @@ Rendered Template::render(const std::vector<std::pair<std::string, Value>>& vari
     interpreter.run(tree_->parsed.block);
   } catch (const Raised& e) {
     throw recipe_error(place(where_, interpreter.position()),
-                       "the chat template refuses the chat: {}", e.what());
+                       "the chat template refuses the chat: {}", shown(e));
   } catch (const Failure& e) {
-    throw input_error(place(where_, interpreter.position()), "chat template: {}", e.what());
+    throw input_error(place(where_, interpreter.position()), "chat template: {}", shown(e));
   }
   return {interpreter.text(), interpreter.generations(), interpreter.used_date};
 }

@@ -67,6 +67,13 @@ Value Value::undefined(std::string message) {
   return v;
 }
 
+void spend_on(const Value& value) {
+  constexpr size_t kBytes = 16;  // of text that a step walks over
+  if (const std::string* text = value.string()) spend(text->size() / kBytes);
+  if (const Sequence* list = value.sequence()) spend(list->items.size());
+  if (const Dict* dict = value.dict()) spend(dict->entries.size());
+}
+
 Value marked_as(const Value& from, Value made) {
   if (!from.safe) return made;
   made.safe = made.string() != nullptr;
@@ -90,6 +97,7 @@ bool Value::number(double& out) const {
 }
 
 const Value* Dict::named(std::string_view key) const {
+  spend(entries.size() / 16);
   for (const auto& [k, v] : entries)
     if (same_text(k, key)) return &v;
   return nullptr;
@@ -276,9 +284,10 @@ bool truth(const Value& value) {
 }
 
 bool equal(const Value& a, const Value& b) {
+  spend(1);
   double x = 0, y = 0;
   if (a.number(x)) return b.number(y) && x == y;
-  if (const std::string* s = a.string()) return same_text(b, *s);
+  if (const std::string* s = a.string()) return spend_on(a), same_text(b, *s);
   if (a.is_undefined()) return b.is_undefined();
   if (a.is_none()) return b.is_none();
   const Nesting deeper(nesting);
@@ -298,9 +307,10 @@ bool equal(const Value& a, const Value& b) {
 bool less(const Value& a, const Value& b, const char* op) {
   require_defined(a);
   require_defined(b);
+  spend(1);
   double x = 0, y = 0;
   if (a.number(x) && b.number(y)) return x < y;
-  if (a.string() != nullptr && b.string() != nullptr) return *a.string() < *b.string();
+  if (a.string() != nullptr && b.string() != nullptr) return spend_on(a), *a.string() < *b.string();
   const Sequence *s = a.sequence(), *t = b.sequence();
   if (s == nullptr || t == nullptr || s->form != t->form || s->form > Sequence::Form::tuple)
     no_order(a, b, op);
@@ -312,6 +322,7 @@ bool less(const Value& a, const Value& b, const char* op) {
 
 bool contains(const Value& container, const Value& wanted) {
   if (const std::string* text = container.string()) {
+    spend_on(container);
     if (const std::string* part = wanted.string()) return text->find(*part) != text->npos;
     require_defined(wanted);
     throw Failure(
@@ -337,6 +348,7 @@ size_t length(const Value& value) {
 }
 
 Values iterate(const Value& value) {
+  spend_on(value);
   if (value.is_undefined()) return {};
   if (Sequence* list = value.sequence()) {
     if (list->form != Sequence::Form::generator) return list->items;
@@ -355,6 +367,7 @@ Values iterate(const Value& value) {
 }
 
 Value item(const Value& value, const Value& key) {
+  if (value.string() != nullptr) spend_on(value);
   int64_t i = 0;
   if (const Dict* dict = value.dict()) {
     if (const Value* found = dict->find(key)) return *found;
@@ -381,6 +394,7 @@ Value slice(const Value& value, const Value& begin, const Value& end, const Valu
   const Sequence* list = value.sequence();
   const std::string* text = value.string();
   require_defined(value);
+  if (text != nullptr) spend_on(value);
   if (text == nullptr && (list == nullptr || list->form > Sequence::Form::range))
     throw Failure(fmt::format("'{}' object has no slices", type_of(value)));
   const auto number = [](const Value& v, int64_t otherwise) {

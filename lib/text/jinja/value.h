@@ -50,7 +50,7 @@ struct Dict {
   void set(Value key, Value value);
 };
 
-/// An object with methods and attributes of its own: namespace, loop, cycler.
+/// An object with its own methods and attributes: namespace, loop, cycler.
 struct Object {
   virtual ~Object() = default;
   virtual const char* type() const = 0;
@@ -62,11 +62,7 @@ struct Object {
   virtual Value call(Interpreter& interpreter, Arguments& arguments);
 };
 
-struct Function {
-  std::string name;
-  std::function<Value(Interpreter&, Arguments&)> call;
-  Dict attributes = {};  // of a macro
-};
+struct Function;
 
 /// A value as Python has it. Copies share strings and containers, which templates cannot change.
 class Value {
@@ -89,7 +85,7 @@ class Value {
       : data(std::make_shared<Sequence>(Sequence{std::move(items), form})) {}
   Value(Dict v) : data(std::make_shared<Dict>(std::move(v))) {}
   Value(std::shared_ptr<Object> v) : data(std::move(v)) {}
-  Value(Function v) : data(std::make_shared<const Function>(std::move(v))) {}
+  Value(Function v);
   static Value undefined(std::string message);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data); }
@@ -117,8 +113,18 @@ class Value {
   }
 };
 
+/// Counts the work of walking over a value once. errors   as spend()
+void spend_on(const Value& value);
 /// `made` of `from`: text of a text that is marked safe is marked, too.
 Value marked_as(const Value& from, Value made);
+
+struct Function {
+  std::string name;
+  std::function<Value(Interpreter&, Arguments&)> call;
+  Dict attributes = {};  // of a macro
+};
+
+inline Value::Value(Function v) : data(std::make_shared<const Function>(std::move(v))) {}
 
 struct Arguments {
   Values positional;

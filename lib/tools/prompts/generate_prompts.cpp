@@ -38,7 +38,7 @@ SharedPrefix read_prefix(cli::Context& cx, decode::Engine& engine, const PrefixS
   if (source.rounds != nullptr) source.rounds->share(p.tokens);
   report.prefill_s += watch.seconds();
   if (!source.save_as.empty())
-    decode::save_state(source.save_as, engine, p.slot, p.tokens, cx.existing());
+    decode::save_state(source.save_as, engine, p.slot, p.tokens, cx.existing(), source.chat_date);
   return p;
 }
 

@@ -17,6 +17,7 @@ struct PrefixSource {
   std::span<const int32_t> tokens = {};       // that follow it, the first of every prompt
   bool index = false;                         // policies index it once, for all sequences
   std::filesystem::path save_as = {};         // where its state is saved; empty = nowhere
+  std::string chat_date = {};                 // that its tokens hold; empty = none
   speculate::Rounds* rounds = nullptr;        // whose draft reads it too; null = plain decoding
 };
 

@@ -37,19 +37,24 @@ std::vector<cli::Flag> prompt_flags() {
       {.names = "-f,--file",
        .value = "FILE",
        .text = "a document to read first, - = standard input"},
-      {.names = "--prompt-ids", .value = "FILE", .text = "JSON array of token ids, used as it is"},
+      {.names = "--prompt-ids",
+       .value = "FILE",
+       .text = "JSON array of token ids, used without changes"},
       {.names = "--questions", .value = "FILE", .text = "one question a line about the document"},
       {.names = "--prompts",
        .value = "FILE",
-       .text = "JSONL batch: {\"prompt\"}, {\"ids\"} or {\"messages\"}, and \"adapter\""},
-      {.names = "--chat", .value = "", .text = "write the prompt in the model's chat template"},
+       .text = "JSONL batch: {\"prompt\"}, {\"ids\"} or {\"messages\", \"tools\"}; \"adapter\" "
+               "chooses one"},
+      {.names = "--chat",
+       .value = "",
+       .text = "write the prompt as a user message in the chat template"},
       {.names = "-n,--max-tokens",
        .value = "N",
        .text = "new tokens of a sequence, at most",
        .key = "sampling.max_tokens"},
       {.names = "--stop",
        .value = "TEXT",
-       .text = "text that ends a sequence; repeatable",
+       .text = "text, or special token, that ends a sequence; repeatable",
        .key = "sampling.stop"},
       {.names = "--stop-id",
        .value = "N",
@@ -71,7 +76,7 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
   s.prompts = path("prompts");
   s.chat = cx.is_set("chat");
   s.chat_how = chat;
-  if (chat.thinking && !s.chat && !s.prompts)
+  if (chat.thinking && !s.empty() && !s.chat && !s.prompts)
     throw recipe_error("chat.thinking", "no prompt is written in the chat template")
         .hint("add --chat, or give {\"messages\"} with --prompts");
   for (const auto& p : {s.document, s.ids, s.questions, s.prompts})

@@ -35,10 +35,11 @@ decode::GenerateEvents GenerateOutput::events() {
   return {.on_prompt =
               [this](int seq, int64_t n) {
                 if (!jsonl_) return;
-                event({{"event", "prompt"},
-                       {"seq", seq},
-                       {"tokens", n},
-                       {"ids", sequences_[static_cast<size_t>(seq)]}});
+                Json prompt = {{"event", "prompt"}, {"seq", seq}, {"tokens", n}};
+                // A long prompt has a megabyte of them.
+                if (cx_.terminal.verbosity() > 0)
+                  prompt["ids"] = sequences_[static_cast<size_t>(seq)];
+                event(prompt);
               },
           .on_token = [this](const decode::TokenEvent& e) { on_token(e); },
           .on_finish = [this](int seq, decode::Finish f,

@@ -37,8 +37,8 @@ struct OwnTemplate {
   void fields(V& v) {
     v("prompt", prompt, "text before the answer, with {instruction} and perhaps {eos}");
     v("prompt_with_input", prompt_with_input,
-      "the same for records with an input, with {input} too; empty = instruction, blank line and "
-      "input in place of {instruction}");
+      "text before the answer for records with an input, with {instruction} and {input}; empty = "
+      "prompt, with instruction, blank line and input as {instruction}");
     v("answer", answer, "the supervised text, with {output} and {eos}");
   }
 };
@@ -57,17 +57,20 @@ struct DataSettings {
     v("path", path, recipe::required_input(),
       "JSON array or JSON lines of records, or a plain text");
     v("form", form,
-      "records: instructions (instruction, input, output), chat (messages), text, tokens (ids, "
-      "supervised); auto = by the keys of each record, and text where the file is no JSON");
+      "records: instructions (instruction, input, output; prompt, completion), chat (messages, "
+      "conversations), text, tokens (ids, supervised); auto = by the keys of each record, text if "
+      "the file is not JSON");
     v("val_path", val_path, recipe::optional_input(),
       "validation data, read like path; empty = none, or val_size");
     v("val_size", val_size, recipe::at_least(1).unit("samples"),
       "samples drawn from path for validation, by run.seed, and not trained on; null = none");
     v("template", template_name,
-      "how instructions become text: alpaca; as the S2FT program trains or evaluates; plain = "
-      "instruction, line break, output; chat = the model's chat template; own = data.own");
-    v("own", own, "template own");
-    v("mask", mask, "tokens that the loss counts: answers alone, or all; of text always all");
+      "text of an instruction: alpaca; the S2FT program's for training or evaluation; plain = "
+      "instruction, line break, output; chat = the chat template; own = data.own. Records of form "
+      "chat always use the chat template");
+    v("own", own, "texts of template own");
+    v("mask", mask,
+      "tokens that the loss counts: answers only, or all; texts are always counted whole");
   }
   void check(recipe::Problems& p) const;
 };
