@@ -156,6 +156,10 @@ TEST_SUITE("text/jinja") {
     CHECK(message_of("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}").find("levels deep") !=
           std::string::npos);
     CHECK(message_of("{{ 'a' * 10000000000 }}").find("MiB") != std::string::npos);
+    for (const std::string body : {"list", "map('upper') | list", "first"})
+      CHECK(message_of("{{ ('a' * 9000000) | " + body + " }}").find("MiB") != std::string::npos);
+    CHECK(message_of("{{ ('a ' * 9000000).split() }}").find("MiB") != std::string::npos);
+    CHECK(message_of("{{ ('a\n' * 9000000).splitlines() }}").find("MiB") != std::string::npos);
     CHECK(message_of("{{ [0] * 10000000000 }}").find("MiB") != std::string::npos);
     CHECK(message_of("{{ 'a' | center(99999999999) }}").find("MiB") != std::string::npos);
     CHECK(message_of("{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(60) %}"
@@ -163,7 +167,7 @@ TEST_SUITE("text/jinja") {
               .find("MiB") != std::string::npos);
     CHECK(message_of("{% set ns = namespace(l=[]) %}{% for i in range(99) %}"
                      "{% set ns.l = ns.l + ['a' * 60000000] %}{% endfor %}")
-              .find("MiB") != std::string::npos);
+              .find("more than") != std::string::npos);
     CHECK(message_of("{% set ns = namespace(l=[]) %}{% for i in range(999) %}"
                      "{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}")
               .find("nested deeper") != std::string::npos);

@@ -137,7 +137,10 @@ std::string_view strip(std::string_view text, const std::string* characters, Sid
 std::vector<std::string> split(std::string_view text, const std::string* separator, int64_t most,
                                bool from_right) {
   std::vector<std::string> parts;
-  const auto splits_left = [&] { return most < 0 || std::ssize(parts) < most; };
+  const auto splits_left = [&] {
+    require_fits(parts.size() * sizeof(std::string));
+    return most < 0 || std::ssize(parts) < most;
+  };
   if (separator != nullptr) {
     if (separator->empty()) throw Failure("empty separator");
     for (size_t at; splits_left();
@@ -182,6 +185,7 @@ std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
                         c == 0x2028 || c == 0x2029;
     if (c == '\r' && after < text.size() && text[after] == '\n') ++after;
     if (breaks) {
+      require_fits(lines.size() * sizeof(std::string));
       lines.emplace_back(text.substr(begin, (keep_ends ? after : i) - begin));
       begin = after;
     }

@@ -68,7 +68,7 @@ Value Value::undefined(std::string message) {
 }
 
 void spend_on(const Value& value) {
-  constexpr size_t kBytes = 16;  // of text that a step walks over
+  constexpr size_t kBytes = 32;  // of text that a step walks over
   if (const std::string* text = value.string()) spend(text->size() / kBytes);
   if (const Sequence* list = value.sequence()) spend(list->items.size());
   if (const Dict* dict = value.dict()) spend(dict->entries.size());
@@ -356,6 +356,7 @@ Values iterate(const Value& value) {
   }
   Values items;
   if (const std::string* text = value.string()) {
+    require_fits(text->size() * sizeof(Value));
     for (size_t i = 0; i < text->size(); i += utf8_length((*text)[i]))
       items.emplace_back(text->substr(i, utf8_length((*text)[i])));
   } else if (const Dict* dict = value.dict()) {
