@@ -41,6 +41,14 @@ size_t common_length(std::string_view a, std::string_view b) {
   return n;
 }
 
+Error not_found(size_t message, const std::string& where) {
+  return input_error(where,
+                     "the chat template writes the turns before message {} in another way "
+                     "than in its prompt, so that the answer cannot be found",
+                     message + 1)
+      .hint("mark answers by {% generation %} in a template of your own: chat.template=FILE");
+}
+
 /// The variable by which templates switch reasoning on and off.
 std::string_view thinking_variable(const jinja::Template& t) {
   for (const char* name : {"enable_thinking", "thinking"})
@@ -139,11 +147,7 @@ TextSpan ChatTemplate::answer(const Chat& chat, size_t i, const std::string& tex
   const size_t begin = common_length(prompt, text);
   // A prompt may open the answer with reasoning that a finished answer does not have.
   if (begin < prompt.size() && begin <= common_length(upto(i, false), text))
-    throw input_error(where,
-                      "the chat template writes the turns before message {} in another way "
-                      "than in its prompt, so that the answer cannot be found",
-                      i + 1)
-        .hint("mark answers by {% generation %} in a template of your own: chat.template=FILE");
+    throw not_found(i, where);
   const std::string whole = i + 1 < chat.messages.size() ? upto(i + 1, false) : text;
   const bool is_prefix = text.starts_with(whole);
   const std::string_view tail =
@@ -161,6 +165,10 @@ TextSpan ChatTemplate::answer(const Chat& chat, size_t i, const std::string& tex
   }
   // The turn ends with its control token; what follows belongs to the next.
   size_t end = after_special(tail, from, calls && is_prefix);
+  const auto next =
+      i + 1 < chat.messages.size() ? key_of(chat.messages[i + 1], "content") : nullptr;
+  if (!is_prefix && next != nullptr && next->string() != nullptr)
+    if (const size_t other = tail.find(trim(*next->string()), from); end > other) end = from;
   if (end == tail.npos) end = trim(tail).data() + trim(tail).size() - tail.data();
   return {begin, begin + end};
 }
@@ -190,8 +198,12 @@ RenderedChat ChatTemplate::sample(const Chat& chat, const std::string& where) co
       if (all || learned(assistant[k])) whole.answers.push_back(tagged[k]);
     return whole;
   }
-  for (const size_t i : assistant)
-    if (learned(i)) whole.answers.push_back(answer(chat, i, whole.text, where));
+  for (const size_t i : assistant) {
+    if (!learned(i)) continue;
+    const TextSpan span = answer(chat, i, whole.text, where);
+    if (!whole.answers.empty() && span.begin < whole.answers.back().end) throw not_found(i, where);
+    whole.answers.push_back(span);
+  }
   return whole;
 }
 

@@ -118,6 +118,16 @@ TEST_SUITE("text/chat_template") {
     CHECK(answers(made(kMistral), kTurns) == Texts{" Yes</s>", " </s>"});
     CHECK(answers(made(kPlain), {{"user", "Hi"}, {"assistant", "Yes\nNo"}}) == Texts{"Yes\nNo"});
     CHECK(answers(made(kChatml), {{"user", "Hi"}}).empty());
+    // Turns without a control token at their end, in a template that closes the chat by one.
+    const char* const kCloses =
+        "{% for m in messages %}{{ '[' + m.role + ']' + m.content }}{% endfor %}"
+        "{{ '[assistant]' if add_generation_prompt else eos_token }}";
+    const Chat three = {{"user", "Hi"},      {"assistant", "Yes"}, {"user", "And"},
+                        {"assistant", "No"}, {"user", "Bye"},      {"assistant", "Bye now"}};
+    CHECK(answers(made(kCloses), three) == Texts{"Yes", "No", "Bye now</s>"});
+    Chat one = three;
+    one.learned = {{}, true, {}, false, {}, false};
+    CHECK(answers(made(kCloses), one) == Texts{"Yes"});
     // An answer may quote the control token of its own end.
     CHECK(answers(made(kChatml), {{"user", "a"}, {"assistant", "<|im_end|> ends"}}) ==
           Texts{"<|im_end|> ends<|im_end|>"});
