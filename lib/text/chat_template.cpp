@@ -136,6 +136,27 @@ size_t ChatTemplate::after_special(std::string_view text, size_t from, bool last
   return end;
 }
 
+size_t ChatTemplate::content_begin(const Chat& chat, size_t i, std::string_view text,
+                                   std::string_view prompt, const std::string& where) const {
+  const jinja::Value* content = key_of(chat.messages[i], "content");
+  if (content == nullptr || content->string() == nullptr) return std::string::npos;
+  const std::string_view wanted = trim(*content->string());
+  jinja::Dict changed = *chat.messages[i].dict();
+  changed.set("content", wanted.starts_with('0') ? "1" : "0");
+  Chat other = chat;
+  other.messages[i] = std::move(changed);
+  const size_t begin = common_length(rendered(other, false, where).text, text);
+  if (wanted.empty() || !text.substr(begin).starts_with(wanted)) return std::string::npos;
+  // White space in front belongs to the answer, but for what ends the prompt.
+  const auto end_of_text = [](std::string_view t) {
+    const std::string_view all = trim(t);
+    return all.empty() ? size_t{0} : static_cast<size_t>(all.data() + all.size() - t.data());
+  };
+  const size_t space = end_of_text(text.substr(0, begin));
+  const std::string_view opening = prompt.substr(end_of_text(prompt));
+  return text.substr(space, begin - space).starts_with(opening) ? space + opening.size() : begin;
+}
+
 TextSpan ChatTemplate::answer(const Chat& chat, size_t i, const std::string& text,
                               const std::string& where) const {
   const auto upto = [&](size_t n, bool open) {
@@ -144,10 +165,13 @@ TextSpan ChatTemplate::answer(const Chat& chat, size_t i, const std::string& tex
     return rendered(part, open, where).text;
   };
   const std::string prompt = upto(i, true);
-  const size_t begin = common_length(prompt, text);
-  // A prompt may open the answer with reasoning that a finished answer does not have.
-  if (begin < prompt.size() && begin <= common_length(upto(i, false), text))
-    throw not_found(i, where);
+  size_t begin = common_length(prompt, text);
+  // A prompt may open the answer with reasoning that a finished answer does not have. Where a later
+  // turn changes the text before the answer, its content tells where it begins.
+  if (begin < prompt.size() && begin <= common_length(upto(i, false), text)) {
+    begin = content_begin(chat, i, text, prompt, where);
+    if (begin == text.npos) throw not_found(i, where);
+  }
   const std::string whole = i + 1 < chat.messages.size() ? upto(i + 1, false) : text;
   const bool is_prefix = text.starts_with(whole);
   const std::string_view tail =

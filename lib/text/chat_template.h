@@ -69,6 +69,9 @@ class ChatTemplate {
   jinja::Rendered evaluated(const Chat& chat, bool open, const std::string& where) const;
   TextSpan answer(const Chat& chat, size_t i, const std::string& text,
                   const std::string& where) const;
+  /// Where an answer begins, by what changes with its content; npos: it is not written as it is.
+  size_t content_begin(const Chat& chat, size_t i, std::string_view text, std::string_view prompt,
+                       const std::string& where) const;
   size_t after_special(std::string_view text, size_t from, bool last) const;
 
   jinja::Template template_;

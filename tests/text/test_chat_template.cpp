@@ -140,9 +140,21 @@ TEST_SUITE("text/chat_template") {
     CHECK(answers(made(kThinks), reasons) == expected);
     CHECK(answers(made(kThinks, {.thinking = false}), {{"user", "Hi"}, {"assistant", "Yes"}}) ==
           Texts{"Yes<|im_end|>"});
-    // Turns that change once an answer follows cannot be told from it.
+    // A later turn may change the text before an answer: the system message goes to the last user.
+    const char* const kLastUser =
+        "{{ bos_token }}{% for m in messages[1:] %}{% if m.role == 'user' %}[INST] "
+        "{% if loop.last or loop.index == messages | length - 2 %}{{ messages[0].content + '\\n' }}"
+        "{% endif %}{{ m.content }}[/INST]{% else %}{{ ' ' + m.content + eos_token }}{% endif %}"
+        "{% endfor %}";
+    CHECK(answers(made(kLastUser), {{"system", "Be brief."},
+                                    {"user", "Hi"},
+                                    {"assistant", "Yes"},
+                                    {"user", "Bye"},
+                                    {"assistant", "No"}}) == Texts{" Yes</s>", " No</s>"});
+    // An answer that is not written as it is cannot be found then.
     const Error lost = error_of([] {
-      answers(made("{% for m in messages %}{{ messages | length }}{{ m.content }}{% endfor %}"),
+      answers(made("{% for m in messages %}{{ messages | length }}{{ m.content | upper }}"
+                   "{% endfor %}"),
               {{"user", "a"}, {"assistant", "b"}});
     });
     CHECK(lost.message().find("the answer cannot be found") != std::string::npos);
