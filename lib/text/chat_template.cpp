@@ -167,7 +167,7 @@ TextSpan ChatTemplate::answer(const Chat& chat, size_t i, const std::string& tex
   const std::string prompt = upto(i, true);
   size_t begin = common_length(prompt, text);
   // A prompt may open the answer with reasoning that a finished answer does not have. Where a later
-  // turn changes the text before the answer, its content tells where it begins.
+  // turn changes the text before the answer, the content shows where it begins.
   if (begin < prompt.size() && begin <= common_length(upto(i, false), text)) {
     begin = content_begin(chat, i, text, prompt, where);
     if (begin == text.npos) throw not_found(i, where);
