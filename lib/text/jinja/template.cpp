@@ -15,6 +15,9 @@ std::string place(const std::string& where, Position at) {
   return fmt::format("{}:{}:{}", where, at.line, at.column);
 }
 
+constexpr const char* kRemedy =
+    "give another template with chat.template=FILE, or write the whole prompt yourself";
+
 /// A message, which may quote any part of a chat, fit for a terminal.
 std::string shown(const Failure& e) {
   constexpr size_t kLongest = 500;
@@ -38,7 +41,7 @@ Template::Template(std::string_view source, std::string where) : where_(std::mov
   try {
     tree_ = std::make_unique<Tree>(Tree{parse(source)});
   } catch (const SyntaxError& e) {
-    throw input_error(place(where_, e.at), "chat template: {}", shown(e));
+    throw input_error(place(where_, e.at), "chat template: {}", shown(e)).hint(kRemedy);
   }
 }
 
@@ -51,9 +54,11 @@ Rendered Template::render(const std::vector<std::pair<std::string, Value>>& vari
     interpreter.run(tree_->parsed.block);
   } catch (const Raised& e) {
     throw recipe_error(place(where_, interpreter.position()),
-                       "the chat template refuses the chat: {}", shown(e));
+                       "the chat template refuses the chat: {}", shown(e))
+        .hint("change the chat as the message asks");
   } catch (const Failure& e) {
-    throw input_error(place(where_, interpreter.position()), "chat template: {}", shown(e));
+    throw input_error(place(where_, interpreter.position()), "chat template: {}", shown(e))
+        .hint(kRemedy);
   }
   return {interpreter.text(), interpreter.generations(), interpreter.used_date};
 }
