@@ -228,7 +228,9 @@ Seeds chat_template() {
                           name);
   };
   const io::Json chats = read("chat_templates.json"), rules = read("jinja.json");
-  const text::Chat chat = {{"user", "Hi"}, {"assistant", "Yes?"}};
+  // As the target has it.
+  const text::Chat chat = {
+      {"user", "Hi"}, {"assistant", "Yes?"}, {"user", "Bye"}, {"assistant", "No"}};
   const auto add = [&](const std::string& jinja) {
     try {
       text::ChatTemplate(jinja, "seed", {}, {{"bos_token", "<s>"}}, {"</s>"}).sample(chat, "seed");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <unordered_map>
 
 #include "text/jinja/python_text.h"
@@ -452,6 +453,9 @@ std::string format_percent(std::string_view pattern, const Value& values) {
       if (!v.integer(whole)) {
         if (v.real() == nullptr || std::string_view("xXo").find(kind) != std::string_view::npos)
           throw Failure(fmt::format("%{} format: a number is required, not {}", kind, type_of(v)));
+        constexpr double kLargest = 9.2e18;
+        if (!(std::abs(*v.real()) < kLargest))
+          throw Failure(fmt::format("%{} format: a number within 64 bits is required", kind));
         whole = static_cast<int64_t>(*v.real());
       }
       const char letter = kind == 'u' || kind == 'i' ? 'd' : kind;
