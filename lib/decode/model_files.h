@@ -23,9 +23,9 @@ struct ModelFiles {
   // Null for synthetic models and folders that hold none: ids in, ids out.
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<model::WeightSource> source;
-  /// Of all that changes a logit: settings, weights (by their headers and samples), merged
-  /// adapters. Ties states and other files to them; equals that of version 037eef9 where nothing is
-  /// set that it left out.
+  /// Covers all that changes a logit: settings, weights (headers and samples), merged adapters.
+  /// States and other files are tied to it. It equals the fingerprint of version 037eef9 unless a
+  /// setting is used that 037eef9 left out.
   std::string fingerprint;
   std::vector<model::NamedAdapter> adapters = {};  // that stay apart from the weights
   std::vector<std::string> merged = {};            // into the weights, for people: `run/a=0.5`
