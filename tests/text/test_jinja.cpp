@@ -174,6 +174,9 @@ TEST_SUITE("text/jinja") {
     CHECK(message_of("{{ " + std::string(5000, '(')).find("nested deeper") != std::string::npos);
     CHECK(message_of("{{ " + std::string(5000, '-') + "1 }}").find("nested deeper") !=
           std::string::npos);
+    CHECK(message_of("{% macro f(n) %}{{ " + std::string(60, '+') +
+                     " (f(n) | int) }}{% endmacro %}{{ f(5) }}")
+              .find("nested deeper than 1000") != std::string::npos);
     CHECK(message_of("{{ '%d' % 1e400 }}").find("64 bits") != std::string::npos);
     CHECK(message_of("{{ range(100001) }}").find("100000") != std::string::npos);
   }

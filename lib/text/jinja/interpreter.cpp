@@ -12,6 +12,7 @@ namespace {
 
 using Kind = Expression::Kind;
 
+constexpr int kMostNested = 1000;                 // statements and expressions in one another
 constexpr int kDeepest = 100;                     // calls of macros and recursive loops
 constexpr size_t kMostBuilt = size_t{512} << 20;  // bytes of all texts and lists together
 
@@ -64,6 +65,19 @@ struct Interpreter::Depth {
     }
   }
   ~Depth() { --interpreter.depth_; }
+  Interpreter& interpreter;
+};
+
+/// One statement or expression inside others: all of them share the stack of the program.
+struct Interpreter::Nested {
+  explicit Nested(Interpreter& i) : interpreter(i) {
+    if (++i.nested_ > kMostNested) {
+      --i.nested_;
+      throw Failure(
+          fmt::format("statements and expressions are nested deeper than {} levels", kMostNested));
+    }
+  }
+  ~Nested() { --interpreter.nested_; }
   Interpreter& interpreter;
 };
 
@@ -158,6 +172,7 @@ Interpreter::Flow Interpreter::execute(const Block& block, Scope& scope) {
 
 Interpreter::Flow Interpreter::execute(const Statement& s, Scope& scope) {
   using S = Statement::Kind;
+  const Nested nested(*this);
   spend(1);
   at_ = s.at;
   switch (s.kind) {
@@ -404,6 +419,7 @@ Value Interpreter::compare(const Expression& e, Scope& scope) {
 }
 
 Value Interpreter::evaluate(const Expression& e, Scope& scope) {
+  const Nested nested(*this);
   spend(1);
   return compute(e, scope);
 }

@@ -46,6 +46,7 @@ class Interpreter {
   enum class Flow : uint8_t { next, breaks, continues };
   struct ScopeHold;
   struct Depth;
+  struct Nested;
 
   Flow execute(const Block& block, Scope& scope);
   Flow execute(const Statement& s, Scope& scope);
@@ -76,7 +77,7 @@ class Interpreter {
   std::vector<std::pair<size_t, size_t>> generations_;
   std::string_view date_;
   Position at_;
-  int depth_ = 0;
+  int depth_ = 0, nested_ = 0;
   size_t built_ = 0;
 };
 
