@@ -177,6 +177,16 @@ TEST_SUITE("text/jinja") {
     CHECK(message_of("{% macro f(n) %}{{ " + std::string(60, '+') +
                      " (f(n) | int) }}{% endmacro %}{{ f(5) }}")
               .find("nested deeper than 1000") != std::string::npos);
+    // Chains of values end without recursion.
+    CHECK(message_of("{% set ns = namespace(l=[]) %}{% for i in range(99999) %}"
+                     "{% set ns.l = [ns.l] %}{% endfor %}")
+              .find("nested deeper") != std::string::npos);
+    CHECK(message_of("{% set ns = namespace(l=0) %}{% for i in range(99999) %}"
+                     "{% for x in [ns.l] %}{% set ns.l = loop %}{% endfor %}{% endfor %}")
+              .find("nested deeper") != std::string::npos);
+    CHECK(rendered("{% set ns = namespace(l=0) %}{% for i in range(99999) %}"
+                   "{% set ns.l = namespace(l=ns.l) %}{% endfor %}ok") == "ok");
+    CHECK(rendered("{% set ns = namespace() %}{% set ns.me = ns %}ok") == "ok");
     CHECK(message_of("{{ '%d' % 1e400 }}").find("64 bits") != std::string::npos);
     CHECK(message_of("{{ range(100001) }}").find("100000") != std::string::npos);
   }

@@ -89,6 +89,7 @@ const std::unordered_map<std::string_view, Builtin>& tests() {
 struct Namespace final : Object {
   Dict values;
   const char* type() const override { return "Namespace"; }
+  void clear() override { values.entries.clear(); }
   Value attribute(std::string_view name) override {
     const Value* found = values.named(name);
     return found != nullptr ? *found : Value();
@@ -106,6 +107,7 @@ struct Cycler final : Object, std::enable_shared_from_this<Cycler> {
   Values items;
   size_t at = 0;
   const char* type() const override { return "Cycler"; }
+  void clear() override { items.clear(); }
   Value attribute(std::string_view name) override {
     const auto self = shared_from_this();
     if (name == "current") return items[at];
@@ -141,8 +143,9 @@ Dict dict_of(const Arguments& a) {
   return dict;
 }
 
-Value make_namespace(Interpreter&, Arguments& a) {
+Value make_namespace(Interpreter& interpreter, Arguments& a) {
   const auto made = std::make_shared<Namespace>();
+  interpreter.keep(made);
   for (auto& [key, value] : dict_of(a).entries) made->assign(to_text(key), std::move(value));
   return std::shared_ptr<Object>(made);
 }
@@ -196,14 +199,18 @@ const std::unordered_map<std::string_view, Value>& globals() {
               a.expect("joiner", 0, 1, {"sep"});
               const Value separator = a.get(0, "sep", ", ");
               const auto used = std::make_shared<bool>(false);
-              return Value(Function{"joiner", [separator, used](Interpreter&, Arguments&) {
+              return Value(Function{"joiner",
+                                    [separator, used](Interpreter&, Arguments&) {
                                       return std::exchange(*used, true) ? separator : Value("");
-                                    }});
+                                    },
+                                    {},
+                                    depth_over({separator})});
             }),
       entry("cycler",
-            [](Interpreter&, Arguments& a) {
+            [](Interpreter& interpreter, Arguments& a) {
               if (a.positional.empty()) throw Failure("at least one item has to be provided");
               const auto made = std::make_shared<Cycler>();
+              interpreter.keep(made);
               made->items = a.positional;
               return Value(std::shared_ptr<Object>(made));
             }),

@@ -86,6 +86,7 @@ struct Loop final : Object, std::enable_shared_from_this<Loop> {
   Values items;
   size_t index = 0;
   int depth = 0;
+  uint16_t held = 0;  // depth of its items
   const Statement* statement = nullptr;
   Scope* scope = nullptr;
   std::optional<Values> last_changed = {};
@@ -108,18 +109,24 @@ struct Loop final : Object, std::enable_shared_from_this<Loop> {
       return index + 1 < n ? items[index + 1] : Value::undefined("there is no next item");
     const auto self = shared_from_this();
     if (name == "cycle")
-      return Function{"cycle", [self](Interpreter&, Arguments& a) {
+      return Function{"cycle",
+                      [self](Interpreter&, Arguments& a) {
                         if (a.positional.empty()) throw Failure("no items for cycling given");
                         return a.positional[self->index % a.positional.size()];
-                      }};
+                      },
+                      {},
+                      held};
     if (name == "changed")
-      return Function{"changed", [self](Interpreter&, Arguments& a) {
+      return Function{"changed",
+                      [self](Interpreter&, Arguments& a) {
                         const bool same =
                             self->last_changed &&
                             std::ranges::equal(*self->last_changed, a.positional, equal);
                         self->last_changed = a.positional;
                         return Value(!same);
-                      }};
+                      },
+                      {},
+                      held};
     return {};
   }
   Value call(Interpreter& interpreter, Arguments& a) override {
@@ -138,6 +145,10 @@ struct Loop final : Object, std::enable_shared_from_this<Loop> {
     return text;
   }
 };
+
+Interpreter::~Interpreter() {
+  for (const auto& object : kept_objects_) object->clear();
+}
 
 Interpreter::Interpreter(const std::vector<std::pair<std::string, Value>>& variables,
                          std::string_view date)
@@ -252,6 +263,7 @@ void Interpreter::walk(const Statement& s, Values items, int depth, Scope& scope
     items = std::move(chosen);
   }
   const auto loop = std::make_shared<Loop>();
+  loop->held = depth_over(items);
   loop->items = std::move(items);
   loop->depth = depth;
   loop->statement = &s;
@@ -259,7 +271,9 @@ void Interpreter::walk(const Statement& s, Values items, int depth, Scope& scope
   bool completed = false;  // a body that neither broke off nor went on early: Jinja's rule for else
   for (; loop->index < loop->items.size(); ++loop->index) {
     const ScopeHold inner(*this, scope);
-    inner.scope.set("loop", std::shared_ptr<Object>(loop));
+    Value variable{std::shared_ptr<Object>(loop)};
+    variable.depth = loop->held;
+    inner.scope.set("loop", std::move(variable));
     assign(*s.target, loop->items[loop->index], inner.scope);
     const Flow flow = execute(*s.body, inner.scope);
     completed |= flow == Flow::next;

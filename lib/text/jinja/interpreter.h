@@ -28,6 +28,11 @@ class Interpreter {
   /// errors   Failure, at position()
   void run(const Block& block) { execute(block, root_); }
 
+  ~Interpreter();
+
+  /// Keeps an object that can change until the end.
+  void keep(std::shared_ptr<Object> object) { kept_objects_.push_back(std::move(object)); }
+
   const std::string& text() const { return root_text_; }
   /// Byte ranges of `{% generation %}` blocks.
   const std::vector<std::pair<size_t, size_t>>& generations() const { return generations_; }
@@ -69,6 +74,7 @@ class Interpreter {
   /// Counts the bytes of all values, and refuses a template that builds without end.
   Value counted(Value value);
 
+  std::vector<std::shared_ptr<Object>> kept_objects_;
   std::deque<Scope> scopes_;
   size_t kept_ = 0;  // scopes that functions refer to
   Scope& root_;

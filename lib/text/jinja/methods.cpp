@@ -350,7 +350,9 @@ Value attribute(const Value& value, std::string_view name) {
                               "are not supported");
                         spend_on(self);
                         return marked_as(self, method(self, a));
-                      }};
+                      },
+                      {},
+                      depth_over({value})};
     if ((value.dict() && among(kDictChanges, name)) ||
         (mutable_list && among(kListChanges, name)) || name.starts_with("__"))
       return Value::undefined(

@@ -61,6 +61,29 @@ thread_local int nesting = 0;
 
 }  // namespace
 
+uint16_t depth_over(const Values& values) {
+  int deepest = 0;
+  for (const Value& v : values) deepest = std::max<int>(deepest, v.depth);
+  if (deepest >= kDeepest)
+    throw Failure(fmt::format("a value is nested deeper than {} levels", kDeepest));
+  return static_cast<uint16_t>(deepest + 1);
+}
+
+Value::Value(Values items, Sequence::Form form)
+    : data(std::make_shared<Sequence>()), depth(depth_over(items)) {
+  *sequence() = {std::move(items), form};
+}
+
+Value::Value(Dict v) {
+  Values values;
+  for (const auto& entry : v.entries) values.push_back(entry.second);
+  depth = depth_over(values);
+  data = std::make_shared<Dict>(std::move(v));
+}
+
+Value::Value(Function v)
+    : data(std::make_shared<const Function>(std::move(v))), depth(function()->depth) {}
+
 Value Value::undefined(std::string message) {
   Value v;
   v.data = Undefined{std::make_shared<const std::string>(std::move(message))};

@@ -56,6 +56,8 @@ struct Object {
   virtual const char* type() const = 0;
   /// Undefined: there is no such attribute.
   virtual Value attribute(std::string_view name) = 0;
+  /// Lets go of other values, so that none of them ends inside another.
+  virtual void clear() {}
   /// False: its attributes cannot be set.
   virtual bool assign(const std::string& name, Value value);
   /// errors   Failure: it is no function
@@ -81,9 +83,9 @@ class Value {
   Value(std::string v) : data(std::make_shared<const std::string>(std::move(v))) {}
   Value(std::string_view v) : Value(std::string(v)) {}
   Value(const char* v) : Value(std::string(v)) {}
-  Value(Values items, Sequence::Form form = Sequence::Form::list)
-      : data(std::make_shared<Sequence>(Sequence{std::move(items), form})) {}
-  Value(Dict v) : data(std::make_shared<Dict>(std::move(v))) {}
+  /// errors   Failure, here and below: nested too deeply
+  Value(Values items, Sequence::Form form = Sequence::Form::list);
+  Value(Dict v);
   Value(std::shared_ptr<Object> v) : data(std::move(v)) {}
   Value(Function v);
   static Value undefined(std::string message);
@@ -103,7 +105,8 @@ class Value {
   bool number(double& out) const;
 
   Data data;
-  bool safe = false;  // of a string: marked by the filters safe and escape
+  bool safe = false;   // of a string: marked by the filters safe and escape
+  uint16_t depth = 0;  // containers inside one another, which end one inside the other
 
  private:
   template <class T>
@@ -122,9 +125,11 @@ struct Function {
   std::string name;
   std::function<Value(Interpreter&, Arguments&)> call;
   Dict attributes = {};  // of a macro
+  uint16_t depth = 0;    // of the values that it holds
 };
 
-inline Value::Value(Function v) : data(std::make_shared<const Function>(std::move(v))) {}
+/// One more than the deepest of these. errors   Failure: too deep
+uint16_t depth_over(const Values& values);
 
 struct Arguments {
   Values positional;
