@@ -52,7 +52,7 @@ ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 /// errors   kind input, as model::open_adapter
 model::AnyAdapter open_adapter(const std::filesystem::path& path, bool force, ModelFiles& base);
 
-/// Whether adapters make embedding and head of a model that ties them differ.
+/// True if adapters give a tied model an embedding and a head that differ.
 bool unties(std::span<const model::WeightedAdapter> adapters);
 /// Gives a model that ties its head to the embedding a separate head with the same values.
 void untie(ModelFiles& base);

@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::string_view_literals;
 
-/// Whether the bytes are characters of `width` bytes each, of which byte `at` is never 0 and most
+/// True if the bytes are characters of `width` bytes each, of which byte `at` is never 0 and most
 /// others are 0, as in Latin text.
 bool is_padded(std::string_view bytes, size_t width, size_t at) {
   constexpr size_t kLooked = 64;  // bytes

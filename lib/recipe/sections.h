@@ -195,7 +195,7 @@ struct Sampling {
       "token ids that end a sequence and are not shown, in addition to the model's own");
   }
   void check(Problems& p) const;
-  /// Whether any key says how tokens are drawn.
+  /// True if any key says how tokens are drawn.
   bool is_set() const { return temperature || top_k || top_p || min_p || repetition_penalty; }
 };
 

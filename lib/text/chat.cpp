@@ -13,7 +13,7 @@ namespace {
 
 using io::OrderedJson;
 
-/// What a value is, for messages.
+/// Describes a value for messages.
 std::string described(const OrderedJson& value) { return io::describe(io::Json(value)); }
 
 void check_content(const OrderedJson& message, const std::string& where) {
@@ -37,7 +37,7 @@ void check_content(const OrderedJson& message, const std::string& where) {
   }
 }
 
-/// Whether training counts a message, as data sets for other programs mark it.
+/// True if training counts the message, by the marks of other programs' data sets; unset: no mark.
 std::optional<bool> is_learned(const OrderedJson& message, const std::string& where) {
   std::optional<bool> learned;
   for (const char* key : {"weight", "train", "trainable"}) {

@@ -16,7 +16,7 @@ struct ChatMessage {
   std::string role, content;
 };
 
-/// What a chat template is given.
+/// The input of a chat template.
 struct Chat {
   Chat() = default;
   Chat(std::initializer_list<ChatMessage> turns);

@@ -96,7 +96,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     ids.resize(kept);
   }
 
-  /// Whether the text, normalised, begins with a space. One of its leading spaces and the first
+  /// True if the text, normalised, begins with a space. One of its leading spaces and the first
   /// characters suffice.
   bool begins_with_mark(std::string_view text) const {
     constexpr size_t kLongestRule = 64;  // bytes that a character map looks at, with a margin

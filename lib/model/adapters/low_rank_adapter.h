@@ -52,16 +52,16 @@ class LowRankAdapter {
   static LowRankAdapter parse(io::Safetensors file, std::string_view config_text,
                               const ModelConfig& config);
 
-  /// Whether it changes the weight.
+  /// True if it changes the weight.
   bool holds(Weight weight, int layer) const { return changes_.contains({weight, layer}); }
   /// Whether it is of DoRA: its rows are scaled, so that its change depends on the base's weights.
   bool scales_rows() const { return scales_rows_; }
-  /// Whether the change of a weight that it holds is gamma B A for any base.
+  /// True if it changes the weight by gamma B A for every base.
   bool is_product(Weight weight, int layer) const;
   /// Checkpoint names of what it changes in other ways than by factors of a layer's matrices. Only
   /// merging supports these.
   std::vector<std::string> others() const;
-  /// Whether it makes embedding and head of a model that ties them differ.
+  /// True if it gives a tied model an embedding and a head that differ.
   bool unties() const;
   /// Leaves out replacements that equal the weights of the base.
   /// errors   kind input: the base can no longer be read
@@ -108,7 +108,7 @@ class LowRankAdapter {
   LowRankAdapter(io::Safetensors file, const std::string& where, std::string_view config_text,
                  const ModelConfig& config);
   void add_factors(const LowRankConfig& said, const ModelConfig& config);
-  /// Whether the file has any tensor of the matrix's factors.
+  /// True if the file has any tensor of the matrix's factors.
   bool has_factors(Place place, const LowRankConfig& said) const;
   void add_bias(Place place, const LowRankConfig& said, const ModelConfig& config);
   void add_replacement(Weight weight, int layer, const LowRankConfig& said,

@@ -151,7 +151,7 @@ class Targets {
     return std::ranges::any_of(
         names_, [&](const std::string& name) { return ends_with_name(module, name); });
   }
-  /// Whether a name is the module's full path, which layers_to_transform does not limit.
+  /// True if a name is the module's full path, which layers_to_transform does not limit.
   bool has_path(std::string_view module) const {
     return std::ranges::find(names_, module) != names_.end();
   }

@@ -26,7 +26,7 @@ struct LowRankConfig {
   bool biases = false;                            // lora_bias
   std::vector<std::string> warnings;
 
-  /// Whether modules_to_save names the module or one that contains it.
+  /// True if modules_to_save names the module or one that contains it.
   bool saves(std::string_view module) const;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 const Value& input(const Arguments& a) { return a.positional.at(0); }
 std::string text_of(const Arguments& a) { return to_text(input(a)); }
-/// Of filters that Python refuses for other values, or does something odd with them.
+/// Returns the text of a filter's input. errors   Failure: it is of another type
 const std::string& string_of(const Arguments& a, const char* filter) {
   require_defined(input(a));
   if (input(a).string() == nullptr)

@@ -38,7 +38,7 @@ class Interpreter {
   const std::vector<std::pair<size_t, size_t>>& generations() const { return generations_; }
   Position position() const { return at_; }
   std::string_view date() const { return date_; }
-  /// Whether strftime_now was called, so that the text depends on the date.
+  /// True once strftime_now was called: the text then depends on the date.
   bool used_date = false;
 
   Value call(const Value& callee, Arguments& arguments);
@@ -57,7 +57,7 @@ class Interpreter {
   Flow execute(const Statement& s, Scope& scope);
   Flow execute_loop(const Statement& s, Scope& scope);
   void walk(const Statement& s, Values items, int depth, Scope& scope);
-  /// What a block writes.
+  /// Returns what a block writes.
   std::string captured(const Block& block, Scope& scope);
   void write(std::string_view text);
   void assign(const Expression& target, Value value, Scope& scope);

@@ -27,7 +27,7 @@ class Template {
   Template(Template&&) noexcept;
   Template& operator=(Template&&) noexcept;
 
-  /// Whether it reads a variable of this name, wherever it is set.
+  /// True if it reads a variable of this name, wherever it is set.
   bool reads(std::string_view name) const;
 
   /// Thread-safe.

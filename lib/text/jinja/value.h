@@ -14,7 +14,7 @@
 
 namespace tandem::text::jinja {
 
-/// What a template's author sees as an exception: the evaluator adds the place in the template.
+/// An exception of the template's language; the evaluator adds the place in the template.
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -164,7 +164,7 @@ bool contains(const Value& container, const Value& item);
 /// Characters of a string, items of a sequence, keys of a mapping.
 /// errors   Failure: it has no length
 size_t length(const Value& value);
-/// What a loop over the value walks; a generator is empty afterwards.
+/// Lists what a loop over the value walks; a generator is empty afterwards.
 /// errors   Failure: it cannot be iterated
 Values iterate(const Value& value);
 /// errors   Failure: the value cannot be the key of a dict
