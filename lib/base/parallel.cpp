@@ -1,42 +1,253 @@
 #include "base/parallel.h"
 
-#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <charconv>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "base/bound_threads.h"
+#include "base/idle.h"
 
 namespace tandem {
 namespace {
 
-/// CPU quota of the process's cgroup (v2, then v1) in whole cores; 0 when unlimited or unknown.
-int cgroup_quota_cores() {
-  if (std::ifstream f("/sys/fs/cgroup/cpu.max"); f) {
+/// CPUs that a quota of a cgroup (version 2) or its ancestors allows; 0 without one.
+double quota_of(std::string group) {
+  double least = 0;
+  for (;;) {
     std::string quota;
     double period = 0;
-    if (f >> quota >> period && quota != "max" && period > 0)
-      return std::max(1, static_cast<int>(std::ceil(std::stod(quota) / period)));
-    return 0;
+    if (std::ifstream f("/sys/fs/cgroup" + group + "/cpu.max");
+        f >> quota >> period && quota != "max" && period > 0) {
+      const double cpus = std::strtod(quota.c_str(), nullptr) / period;
+      if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
+    }
+    if (group.empty()) return least;
+    group.resize(group.rfind('/'));
   }
-  std::ifstream q("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), p("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  double quota = 0, period = 0;
-  if (q >> quota && p >> period && quota > 0 && period > 0)
-    return std::max(1, static_cast<int>(std::ceil(quota / period)));
-  return 0;
 }
+
+/// CPU quota of the process's cgroup (v2, then v1) in whole cores, at least one; 0 when unlimited
+/// or unknown.
+int cgroup_quota_cores() {
+  std::string line, group;
+  for (std::ifstream f("/proc/self/cgroup"); std::getline(f, line);)
+    if (line.starts_with("0::/")) group = line == "0::/" ? "" : line.substr(3);
+  double cpus = quota_of(group);
+  if (std::ifstream q("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
+      p("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+      cpus == 0 && q && p) {
+    double quota = 0, period = 0;
+    if (q >> quota && p >> period && quota > 0 && period > 0) cpus = quota / period;
+  }
+  return cpus == 0 ? 0 : std::max(1, static_cast<int>(std::ceil(cpus)));
+}
+
+using std::chrono::nanoseconds;
+using Clock = std::chrono::steady_clock;
+
+/// How long a thread without work spins before it sleeps: longer where each has a core.
+nanoseconds spin_time(bool bound) {
+  constexpr nanoseconds kBrief = std::chrono::microseconds(50), kLong = std::chrono::milliseconds(1);
+  static const char* const policy = std::getenv("OMP_WAIT_POLICY");
+  if (policy != nullptr && strcasecmp(policy, "passive") == 0) return nanoseconds(0);
+  const bool active = policy != nullptr && strcasecmp(policy, "active") == 0;
+  return active || bound ? kLong : kBrief;
+}
+
+/// Spins until `reached`; false when that took longer than `most`.
+template <class Condition>
+bool spin_until(nanoseconds most, const Condition& reached) {
+  constexpr int kTurns = 16;  // between looks at the clock
+  const auto begin = Clock::now();
+  do {
+    for (int i = 0; i < kTurns; ++i) {
+      if (reached()) return true;
+      pause_core();
+    }
+  } while (Clock::now() - begin < most);
+  return reached();
+}
+
+/// The items of a loop that are left: which threads may take them, how many there are, the next.
+struct Ticket {
+  static constexpr int kItemBits = 20;
+  static constexpr int kMostItems = (1 << kItemBits) - 1;
+
+  int threads, n, next;
+
+  static Ticket of(uint64_t word) {
+    return {static_cast<int>(word >> (2 * kItemBits)),
+            static_cast<int>(word >> kItemBits & kMostItems), static_cast<int>(word & kMostItems)};
+  }
+  uint64_t word() const {
+    return static_cast<uint64_t>(threads) << (2 * kItemBits) |
+           static_cast<uint64_t>(n) << kItemBits | static_cast<uint64_t>(next);
+  }
+  bool allows(int thread) const { return next < n && thread < threads; }
+};
+
+/// Whether the calling thread is inside a loop.
+thread_local bool t_in_loop = false;
+
+/// The threads that share the loops of one thread.
+class Team {
+ public:
+  Team() = default;
+  ~Team() {
+    stop_.store(true);
+    wake();
+    // After a fork the child has this memory without these threads.
+    for (std::thread& t : helpers_) owner_ == ::getpid() ? t.join() : t.detach();
+  }
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  void run(int n, int threads, const LoopBody& body) {
+    grow(threads);
+    body_ = body;
+    done_.store(0, std::memory_order_relaxed);
+    ticket_.store(Ticket{threads, n, 0}.word(), std::memory_order_release);
+    wake();
+    t_in_loop = true;
+    while (run_one(0)) continue;
+    t_in_loop = false;
+    if (spin_until(spin_.load(std::memory_order_relaxed), [&] { return done_.load(std::memory_order_acquire) == n; })) return;
+    for (int done = done_.load(std::memory_order_acquire); done < n;
+         done = done_.load(std::memory_order_acquire))
+      done_.wait(done, std::memory_order_acquire);
+  }
+
+  void bind(std::span<const int> cpus, bool each) {
+    if (each) grow(static_cast<int>(cpus.size()));
+    spin_ = spin_time(each);
+    for (size_t i = 1; i <= helpers_.size(); ++i) {
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      for (size_t k = 0; k < cpus.size(); ++k)
+        if (!each || k == i) CPU_SET(static_cast<size_t>(cpus[k]), &set);
+      (void)pthread_setaffinity_np(helpers_[i - 1].native_handle(), sizeof set, &set);
+    }
+  }
+
+ private:
+  void grow(int threads) {
+    while (static_cast<int>(helpers_.size()) + 1 < threads) try {
+        helpers_.emplace_back([this, thread = static_cast<int>(helpers_.size()) + 1] {
+          help(thread);
+        });
+      } catch (const std::system_error&) {
+        return;  // the system gives no more threads; those that are here do all items
+      }
+  }
+
+  void wake() {
+    loops_.fetch_add(1);
+    loops_.notify_all();
+  }
+
+  bool has_item(int thread) const {
+    return Ticket::of(ticket_.load(std::memory_order_relaxed)).allows(thread);
+  }
+
+  /// Takes an item and runs it; false when none is left for the thread.
+  bool run_one(int thread) {
+    uint64_t word = ticket_.load(std::memory_order_acquire);
+    Ticket t = Ticket::of(word);
+    do {
+      t = Ticket::of(word);
+      if (!t.allows(thread)) return false;
+    } while (!ticket_.compare_exchange_weak(word, Ticket{t.threads, t.n, t.next + 1}.word(),
+                                            std::memory_order_acq_rel, std::memory_order_acquire));
+    body_.run(body_.body, t.next, thread);
+    // The last one may end the loop: nothing of it is touched afterwards.
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == t.n && thread != 0) done_.notify_one();
+    return true;
+  }
+
+  void help(int thread) {
+    t_in_loop = true;
+    while (!stop_.load(std::memory_order_relaxed)) {
+      const uint32_t seen = loops_.load();
+      while (run_one(thread)) continue;
+      if (!spin_until(spin_.load(std::memory_order_relaxed), [&] { return has_item(thread) || stop_.load(std::memory_order_relaxed); }))
+        loops_.wait(seen);
+    }
+  }
+
+  static constexpr size_t kLine = 64;
+
+  LoopBody body_{};
+  alignas(kLine) std::atomic<uint64_t> ticket_{0};
+  alignas(kLine) std::atomic<int> done_{0};
+  alignas(kLine) std::atomic<uint32_t> loops_{0};  // begun so far
+  std::atomic<bool> stop_{false};
+  std::atomic<nanoseconds> spin_{spin_time(false)};
+  std::vector<std::thread> helpers_;  // thread i + 1
+  pid_t owner_ = ::getpid();
+};
+
+Team& team() {
+  thread_local Team mine;
+  return mine;
+}
+
+thread_local int t_threads = 0;  // 0: not set
 
 }  // namespace
 
-void set_threads(int n) { omp_set_num_threads(n); }
+void set_threads(int n) { t_threads = std::max(1, n); }
 
-int max_threads() { return omp_get_max_threads(); }
+int max_threads() { return t_threads > 0 ? t_threads : t_threads = default_threads(); }
 
 int usable_cores() {
   const int n = std::max<int>(1, static_cast<int>(core_cpus().size()));
   const int quota = cgroup_quota_cores();
   return quota > 0 ? std::min(n, quota) : n;
+}
+
+int default_threads() {
+  const int cores = usable_cores();
+  const char* const asked = std::getenv("OMP_NUM_THREADS");
+  if (asked == nullptr) return cores;
+  int n = 0;
+  std::from_chars(asked, asked + std::strlen(asked), n);  // of a list the first, as OpenMP's
+  return n > 0 ? std::min(n, cores) : cores;
+}
+
+void bind_loop_threads(std::span<const int> cpus, bool each) { team().bind(cpus, each); }
+
+void run_loop(int n, int threads, const LoopBody& body) {
+  if (n <= 0) return;
+  if (n == 1 || threads <= 1 || t_in_loop) {
+    for (int i = 0; i < n; ++i) body.run(body.body, i, 0);
+    return;
+  }
+  if (n <= Ticket::kMostItems) return team().run(n, std::min(n, threads), body);
+  struct Groups {
+    const LoopBody& body;
+    int n, size;
+  } const groups{body, n, n / Ticket::kMostItems + 1};
+  team().run((n - 1) / groups.size + 1, threads,
+             {[](const void* p, int group, int thread) {
+                const auto& g = *static_cast<const Groups*>(p);
+                const int begin = group * g.size;
+                for (int i = begin; i - begin < g.size && i < g.n; ++i)
+                  g.body.run(g.body.body, i, thread);
+              },
+              &groups});
 }
 
 }  // namespace tandem

@@ -100,8 +100,8 @@ class ReadMemory {
     return std::max(1, static_cast<int>(share / kReadProbeBlock));
   }
   void on_each_thread(const std::function<void(char* part)>& body) const {
-#pragma omp parallel for schedule(static, 1) num_threads(threads_)
-    for (int t = 0; t < threads_; ++t) body(pages_.data() + static_cast<size_t>(t) * bytes());
+    parallel_for(threads_, threads_,
+                 [&](int t) { body(pages_.data() + static_cast<size_t>(t) * bytes()); });
   }
 
   int threads_, blocks_;
@@ -156,11 +156,10 @@ double measure_rows(const ReadMemory& memory, const Interrupted& interrupted) {
 double measure_fma(int threads, const Interrupted& interrupted) {
   constexpr int kItems = 2000;  // 2 GFLOP a thread, tens of milliseconds
   const double seconds = best_seconds(3, interrupted, [&] {
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) {
+    parallel_for(threads, threads, [&](int) {
       float sum = 0;
       cpu_table().fma_probe({.sum = &sum}, {0, kItems});
-    }
+    });
   });
   return double{kFmaProbeFlops} * kItems * threads / seconds * 1e-9;
 }

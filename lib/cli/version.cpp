@@ -61,7 +61,7 @@ std::string version_text(const ToolInfo& info, bool report) {
   text += gpus_text();
   for (const char* name :
        {"TANDEM_CACHE_DIR", "TANDEM_RECIPE_PATH", "TANDEM_MODEL_DIR", "TANDEM_LOG", "TANDEM_ISA",
-        "TANDEM_GPU_ISA", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"})
+        "TANDEM_GPU_ISA", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES"})
     if (const char* value = std::getenv(name))
       text += fmt::format("env       {}={}\n", name, value);
   return text;

@@ -6,13 +6,31 @@
 
 namespace tandem::ops::onednn {
 
+extern "C" {
+int omp_get_max_threads();
+void omp_set_num_threads(int n);
+}
+
+/// While it lives, oneDNN makes and runs products of the calling thread on that many OpenMP
+/// threads.
+class Threads {
+ public:
+  explicit Threads(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }
+  ~Threads() { omp_set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
 inline dnnl::engine& engine() {
   static dnnl::engine e(dnnl::engine::kind::cpu, 0);
   return e;
 }
 
 inline dnnl::stream& stream() {
-  static dnnl::stream s(engine());
+  thread_local dnnl::stream s(engine());
   return s;
 }
 
