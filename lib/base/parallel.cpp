@@ -1,7 +1,9 @@
 #include "base/parallel.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,8 +11,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <string>
 #include <system_error>
@@ -99,6 +103,75 @@ struct Ticket {
   bool allows(int thread) const { return next < n && thread < threads; }
 };
 
+/// How many threads loops use while other processes want the cores. A thread that is taken off its
+/// core in the middle of an item stops the loop for milliseconds, and so does the calling thread.
+/// Where loops stand still for more than half of one thread's share of the time, they go on with
+/// one thread less, and try it again later.
+class Crowding {
+ public:
+  Crowding() : schedstat_(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
+  ~Crowding() {
+    if (schedstat_ >= 0) ::close(schedstat_);
+  }
+  Crowding(const Crowding&) = delete;
+  Crowding& operator=(const Crowding&) = delete;
+
+  /// Of `threads`, those to use now.
+  int usable(int threads) {
+    const auto now = Clock::now();
+    if (now - last_ >= kSample) {
+      const nanoseconds before = delayed_;
+      delayed_ = delay();
+      add(before.count() == 0 ? nanoseconds(0) : delayed_ - before, threads);
+    }
+    if (fewer_ > 0 && now >= retry_) {
+      --fewer_;
+      tried_ = now;
+      retry_ = now + pause_;
+    }
+    return std::max(1, threads - fewer_);
+  }
+  /// A loop on `threads` threads stood still.
+  void add(nanoseconds stopped, int threads) {
+    const auto now = Clock::now();
+    stopped_ = std::max(nanoseconds(0), stopped_ - (now - last_) / (2 * threads)) + stopped;
+    last_ = now;
+    if (stopped_ < kPatience || threads - fewer_ <= 1) return;
+    stopped_ = nanoseconds(0);
+    ++fewer_;
+    pause_ = now - tried_ < pause_ ? std::min(2 * pause_, kMostPause) : kLeastPause;
+    retry_ = now + pause_;
+  }
+
+ private:
+  /// Time that the calling thread has waited for a core so far; 0 where the system does not say.
+  nanoseconds delay() const {
+    char text[64] = {};
+    unsigned long long ran = 0, waited = 0;
+    if (schedstat_ < 0 || ::pread(schedstat_, text, sizeof text - 1, 0) <= 0 ||
+        std::sscanf(text, "%llu %llu", &ran, &waited) != 2)
+      return nanoseconds(0);
+    return nanoseconds(waited);
+  }
+
+  static constexpr nanoseconds kSample = std::chrono::milliseconds(2),
+                               kPatience = std::chrono::milliseconds(4),
+                               kLeastPause = std::chrono::milliseconds(20),
+                               kMostPause = std::chrono::milliseconds(320);
+
+  int schedstat_;
+  int fewer_ = 0;
+  nanoseconds delayed_{0}, stopped_{0}, pause_ = kLeastPause;
+  Clock::time_point last_{}, tried_{}, retry_{};
+};
+
+/// CPU time of all threads of the process.
+nanoseconds cpu_time() {
+  timespec t{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return std::chrono::seconds(t.tv_sec) + nanoseconds(t.tv_nsec);
+}
+
 /// Whether the calling thread is inside a loop.
 thread_local bool t_in_loop = false;
 
@@ -115,6 +188,8 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
+  int usable(int threads) { return crowding_.usable(threads); }
+
   void run(int n, int threads, const LoopBody& body) {
     grow(threads);
     body_ = body;
@@ -125,9 +200,13 @@ class Team {
     while (run_one(0)) continue;
     t_in_loop = false;
     if (spin_until(spin_.load(std::memory_order_relaxed), [&] { return done_.load(std::memory_order_acquire) == n; })) return;
+    const auto begin = Clock::now();
+    const nanoseconds worked = cpu_time();
     for (int done = done_.load(std::memory_order_acquire); done < n;
          done = done_.load(std::memory_order_acquire))
       done_.wait(done, std::memory_order_acquire);
+    const nanoseconds waited = Clock::now() - begin, stopped = waited - (cpu_time() - worked);
+    if (2 * stopped > waited) crowding_.add(stopped, threads);
   }
 
   void bind(std::span<const int> cpus, bool each) {
@@ -195,6 +274,7 @@ class Team {
   alignas(kLine) std::atomic<uint32_t> loops_{0};  // begun so far
   std::atomic<bool> stop_{false};
   std::atomic<nanoseconds> spin_{spin_time(false)};
+  Crowding crowding_;
   std::vector<std::thread> helpers_;  // thread i + 1
   pid_t owner_ = ::getpid();
 };
@@ -231,11 +311,13 @@ void bind_loop_threads(std::span<const int> cpus, bool each) { team().bind(cpus,
 
 void run_loop(int n, int threads, const LoopBody& body) {
   if (n <= 0) return;
-  if (n == 1 || threads <= 1 || t_in_loop) {
+  const bool alone = n == 1 || threads <= 1 || t_in_loop;
+  if (!alone) threads = team().usable(std::min(n, threads));
+  if (alone || threads == 1) {
     for (int i = 0; i < n; ++i) body.run(body.body, i, 0);
     return;
   }
-  if (n <= Ticket::kMostItems) return team().run(n, std::min(n, threads), body);
+  if (n <= Ticket::kMostItems) return team().run(n, threads, body);
   struct Groups {
     const LoopBody& body;
     int n, size;
