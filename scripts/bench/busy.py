@@ -110,6 +110,7 @@ class Peer:
                     "transformers, gguf and llama-cpp-python")
         script = [str(python), str(HERE / PEERS[name])]
         folder = models / shape
+        folder.mkdir(parents=True, exist_ok=True)
         if name == "transformers":
             saved = folder / "checkpoint"
             if not (saved / "config.json").is_file():

@@ -67,7 +67,8 @@ def main():
 
         def load():
             return transformers.LlamaForCausalLM.from_pretrained(
-                args.load, dtype=torch.bfloat16, device_map=args.device).eval()
+                args.load, dtype=torch.bfloat16,
+                device_map="cuda" if args.device == "cuda" else None).eval()
         elapsed, model = seconds_of(load)
         if not args.serve:  # the first time brought the files into the page cache
             elapsed, model = seconds_of(load)
