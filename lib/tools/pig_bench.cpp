@@ -99,10 +99,12 @@ BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
       decode_times_(decode_times),
       sizer_(point.recipe.model, point.recipe.run, {point.recipe.cache}, cx) {
   cx.use_threads(point.recipe.run.threads);
-  if (sizer_.device().kind == Device::Kind::cuda)
+  if (sizer_.device().kind == Device::Kind::cuda) {
+    const cli::Progress progress(cx.terminal, "measuring the limits of this GPU", 0, "");
     ceilings_ = bench::gpu_ceilings(sizer_.device());
-  else
+  } else {
     find_limits({});
+  }
   peak_is_own_ = reset_peak_resident();
 }
 
