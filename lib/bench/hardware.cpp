@@ -95,7 +95,7 @@ class ReadMemory {
   /// Rate at which all threads read their parts.
   /// read     reads the part of bytes() at `part`
   PassRate gbps(int passes, const Interrupted& interrupted,
-              const std::function<void(const char* part)>& read) const {
+                const std::function<void(const char* part)>& read) const {
     std::vector<double> seconds;
     for (int pass = 0; pass < passes; ++pass) {
       on_each_thread([&](const char* part) { flush_lines(part, bytes()); });
@@ -217,7 +217,7 @@ std::string cache_key(int threads) {
 
 struct NamedRate {
   const char* key;
-  double Ceilings::* rate;
+  double Ceilings::*rate;
   const char* what;
 };
 constexpr NamedRate kRates[] = {
@@ -285,8 +285,8 @@ void raise(Ceilings& c, const SeenRates& seen) {
   constexpr double kJitter = 1.2;  // of runs from a cache, which need no measurement each
   if (seen.cached_gbps > c.mem_read_gbps) c.cached_gbps = kJitter * seen.cached_gbps;
   c.mem_read_gbps = std::max(c.mem_read_gbps, seen.read_gbps);
-  double& gemm = seen.dtype == DType::bf16 && c.gemm_bf16_gflops > 0 ? c.gemm_bf16_gflops
-                                                                     : c.gemm_f32_gflops;
+  double& gemm =
+      seen.dtype == DType::bf16 && c.gemm_bf16_gflops > 0 ? c.gemm_bf16_gflops : c.gemm_f32_gflops;
   if (seen.gflops > c.f32_gflops) gemm = std::max(gemm, seen.gflops);
 }
 
@@ -358,7 +358,7 @@ Ceilings cached_ceilings(int threads, const SeenRates& seen, const std::filesyst
   if (!are_limits(c)) return c;
   if (known) {
     raise(c, *known);
-    c.doubt.clear();  // no lower than what was kept, and reached on this machine
+    c.doubt.clear();  // no lower than the kept ones, and reached on this machine
   }
   for (int n = 1; n < threads; ++n)
     if (const auto fewer = read_entry(cache, n)) raise(c, *fewer);

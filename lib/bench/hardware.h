@@ -91,15 +91,16 @@ std::optional<Ceilings> known_ceilings(
 /// where a run has reached more. None is below what earlier limits, fewer threads or the run
 /// reached, but for reads that a cache may have served.
 /// Limits of a busy machine are not kept, and say so in `doubt`: the threads waited for cores more
-/// than 10 % of the time, repeats differ by more than 10 %, or fewer threads reach 10 % more. A file
-/// that is damaged, cannot be written, or has another format only costs the measurement.
+/// than 10 % of the time, repeats differ by more than 10 %, or fewer threads reach 10 % more. A
+/// file that is damaged, cannot be written, or has another format only costs the measurement.
 /// file   as io::keep takes it
 Ceilings cached_ceilings(
     int threads, const SeenRates& seen = {},
     const std::filesystem::path& file = io::cache_file(kCeilingsFile),
     const MeasureCeilings& measure = [](int n) { return measure_ceilings(n); });
 
-/// Measures, and replaces what `file` has. What is not kept says why in `doubt` and leaves the file.
+/// Measures, and replaces what `file` has. One that is not kept says why in `doubt`
+/// and leaves the file.
 Ceilings renewed_ceilings(int threads, const std::filesystem::path& file,
                           const MeasureCeilings& measure);
 

@@ -67,7 +67,7 @@ HostedRates measured_rates(Device gpu) {
   rates.dram_rows_gbps = std::min(host.mem_rows_gbps, host.mem_read_gbps);
   rates.code_gscores = host.code_gscores;
   rates.gpu_source = "measured";
-  rates.host_source = host.doubt.empty() ? "measured" : "measured beside other work";
+  rates.host_source = host.doubt.empty() ? "measured" : "measured during other work";
   return rates;
 }
 

@@ -95,10 +95,10 @@ std::string subject(const ModelCase& c, const PhaseResult& r, const Ceilings& ce
     text += text.empty() ? "random KV" : ", random KV";
   if (r.work.host_bytes > 0) {
     const Roofline roof = roofline(r.work, summarize(r.samples.ms).p50, ceilings, c.dtype);
-    text += fmt::format("{}{} layers streamed: {:.1f} GB/s, {} % of {:.1f}",
-                        text.empty() ? "" : ", ", c.savings.n_streamed, roof.copy_in_gbps,
-                        percent(roof.frac_of_copy_in),
-                        std::max(ceilings.copy_in_gbps, roof.copy_in_gbps));
+    text +=
+        fmt::format("{}{} layers streamed: {:.1f} GB/s, {} % of {:.1f}", text.empty() ? "" : ", ",
+                    c.savings.n_streamed, roof.copy_in_gbps, percent(roof.frac_of_copy_in),
+                    std::max(ceilings.copy_in_gbps, roof.copy_in_gbps));
   }
   if (r.phase == ModelPhase::decode && c.hosted) {
     const double predicted = c.hosted->chosen().time.step_ms;

@@ -18,7 +18,7 @@ enum class Bound : uint8_t { memory, compute, host };
 /// A step's rates, and their shares of the machine's.
 struct Roofline {
   double achieved_gbps = 0, achieved_gflops = 0;
-  double copy_in_gbps = 0;      // from host memory to the GPU
+  double copy_in_gbps = 0;  // from host memory to the GPU
   // Shares of limits, at most 1: a step that is faster has shown what the limit is at least.
   double frac_of_copy = 0;      // of the memory read rate; 0 where from_cache
   double frac_of_matmul = 0;    // of the GEMM rate of the dtype; of f32 multiply-adds without one

@@ -258,7 +258,7 @@ TEST_SUITE("bench/hardware") {
     const auto known = known_ceilings(1, m.file);
     REQUIRE(known);
     CHECK(known->doubt.empty());
-    for (const double Ceilings::* rate :
+    for (const double Ceilings::*rate :
          {&Ceilings::mem_read_gbps, &Ceilings::mem_rows_gbps, &Ceilings::code_gscores,
           &Ceilings::f32_gflops, &Ceilings::gemm_f32_gflops, &Ceilings::gemm_bf16_gflops})
       CHECK((*known).*rate == m.next.*rate);
@@ -269,7 +269,7 @@ TEST_SUITE("bench/hardware") {
 
   TEST_CASE("limits of a busy machine are used, not kept") {
     Measured m;
-    for (double Ceilings::* sign : {&Ceilings::spread, &Ceilings::waited}) {
+    for (double Ceilings::*sign : {&Ceilings::spread, &Ceilings::waited}) {
       m.next = Measured::usual();
       m.next.*sign = 0.11;
       const Ceilings c = m.cached(1);

@@ -52,9 +52,9 @@ TEST_SUITE("cli/kernel-bench") {
     const TemporaryFolder folder;
     const auto limits = [](const std::filesystem::path& cache, std::vector<std::string> flags) {
       flags.insert(flags.begin(), {"--limits", "-t", "1"});
-      return run_process(program("kernel-bench"),
-                         {.arguments = std::move(flags),
-                          .variables = {{"TANDEM_CACHE_DIR", cache.string()}}});
+      return run_process(
+          program("kernel-bench"),
+          {.arguments = std::move(flags), .variables = {{"TANDEM_CACHE_DIR", cache.string()}}});
     };
     const Outcome run = limits(folder.path(), {"--format", "jsonl"});
     REQUIRE(run.status == 0);

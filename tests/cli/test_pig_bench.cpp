@@ -58,14 +58,14 @@ TEST_SUITE("cli/pig_bench") {
     CHECK(all[0]["workload"]["kv"] == "random");
   }
 
-  TEST_CASE("bytes that come faster than memory is read have no share of it, and the table says why") {
+  TEST_CASE("bytes faster than memory is read have no share of it, and the table says why") {
     const TemporaryFolder folder;
     write_limits(folder / "ceilings.json", 1e-3);
     const auto bench = [&](const std::string& format) {
       return run_process(
           program("pig-bench"),
-          {.arguments = {"-m", "tiny-2m", "-t", "1", "-s", "run.context=64", "--phase", "decode", "-s",
-                         "bench.random_kv=true", "-s", "bench.min_runs=2", "-s",
+          {.arguments = {"-m", "tiny-2m", "-t", "1", "-s", "run.context=64", "--phase", "decode",
+                         "-s", "bench.random_kv=true", "-s", "bench.min_runs=2", "-s",
                          "bench.min_time=0s", "--format", format},
            .variables = {{"TANDEM_CACHE_DIR", folder.path().string()}}});
     };

@@ -519,12 +519,12 @@ TEST_SUITE("model/synthetic_config") {
   TEST_CASE("an unknown name lists the known ones") {
     CHECK(input_error_text([] { synthetic_config("llama-9b"); }) ==
           "synthetic:llama-9b: 'llama-9b' is neither a known shape nor a file");
-    CHECK(
-        test::hint_text([] { synthetic_config("llama-9b"); }) ==
-        "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, codellama-34b, llama-3.1-8b, "
-        "llama-3.1-70b, "
-        "llama-3.2-1b, "
-        "llama-68m, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b; or give the "
-        "path of a config.json");
+    CHECK(test::hint_text([] { synthetic_config("llama-9b"); }) ==
+          "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, codellama-34b, llama-3.1-8b, "
+          "llama-3.1-70b, "
+          "llama-3.2-1b, "
+          "llama-68m, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, "
+          "qwen3-32b; or give the "
+          "path of a config.json");
   }
 }

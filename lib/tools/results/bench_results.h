@@ -44,7 +44,8 @@ class BenchResults {
   void add(const bench::Record& record, std::vector<std::string> row);
   /// The same for a point that failed; `error` is also reported on standard error.
   void add_failure(bench::Record record, std::vector<std::string> row, const Error& error);
-  /// Prints the table, and what its "-" means. The exit status: 0, 8 if only some points failed, else that of the error.
+  /// Prints the table, and what its "-" means. The exit status: 0, 8 if only some points failed,
+  /// else that of the error.
   int finish();
 
  private:
