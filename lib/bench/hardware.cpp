@@ -10,11 +10,14 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <span>
+#include <vector>
 
 #include "base/bound_threads.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/percentile.h"
 #include "bench/choice_probe.h"
 #include "bench/onednn_gemm.h"
 #include "io/file.h"
@@ -25,16 +28,29 @@
 namespace tandem::bench {
 namespace {
 
-/// The least time of several passes: other processes can only add to it.
-double best_seconds(int passes, const Interrupted& interrupted, const std::function<void()>& body) {
-  double best = 1e300;
+/// Seconds of each of several passes.
+std::vector<double> time_passes(int passes, const Interrupted& interrupted,
+                                const std::function<void()>& body) {
+  std::vector<double> seconds;
   for (int i = 0; i < passes; ++i) {
     poll(interrupted);
     const Stopwatch watch;
     body();
-    best = std::min(best, watch.seconds());
+    seconds.push_back(watch.seconds());
   }
-  return best;
+  return seconds;
+}
+
+/// Seconds that threads of this process have waited for a core so far; 0 where the system does not
+/// say.
+double waited_seconds() {
+  double ns = 0;
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
+    double ran = 0, waited = 0;
+    if (std::ifstream(task.path() / "schedstat") >> ran >> waited) ns += waited;
+  }
+  return 1e-9 * ns;
 }
 
 /// Anonymous memory with huge pages where the system gives them, as weights and caches have it.
@@ -76,16 +92,16 @@ class ReadMemory {
     on_each_thread([&](char* part) { std::memset(part, 1, bytes()); });  // placed where it is read
   }
 
-  /// Rate at which all threads read their parts, the best of several passes.
+  /// Rate at which all threads read their parts.
   /// read     reads the part of bytes() at `part`
-  double gbps(int passes, const Interrupted& interrupted,
-              const std::function<void(const char* part)>& read) const {
-    double seconds = 1e300;
+  PassRate gbps(int passes, const Interrupted& interrupted,
+                const std::function<void(const char* part)>& read) const {
+    std::vector<double> seconds;
     for (int pass = 0; pass < passes; ++pass) {
       on_each_thread([&](const char* part) { flush_lines(part, bytes()); });
-      seconds = std::min(seconds, best_seconds(1, interrupted, [&] { on_each_thread(read); }));
+      seconds.push_back(time_passes(1, interrupted, [&] { on_each_thread(read); }).front());
     }
-    return static_cast<double>(bytes()) * threads_ / seconds * 1e-9;
+    return pass_rate(static_cast<double>(bytes()) * threads_, seconds);
   }
 
   int blocks() const { return blocks_; }  // of a part, each kReadProbeBlock bytes
@@ -112,7 +128,7 @@ class ReadMemory {
 /// 5 and 10 passes were off by half there.
 constexpr int kPasses = 40;
 
-double measure_read(const ReadMemory& memory, const Interrupted& interrupted) {
+PassRate measure_read(const ReadMemory& memory, const Interrupted& interrupted) {
   return memory.gbps(kPasses, interrupted, [&](const char* part) {
     uint64_t sum = 0;
     cpu_table().read_probe({.sum = &sum, .data = part}, {0, memory.blocks()});
@@ -129,7 +145,7 @@ uint64_t sum_of_row(const char* row, size_t bytes) {
 }
 
 /// As attention reads keys of a list: whole rows, each asked for some rows ahead of its use.
-double measure_rows(const ReadMemory& memory, const Interrupted& interrupted) {
+PassRate measure_rows(const ReadMemory& memory, const Interrupted& interrupted) {
   constexpr size_t kRow = 256, kLine = 64, kAhead = 16;
   const size_t n = memory.bytes() / kRow;
   // Every row once, no two neighbours in turn: an odd multiplier permutes a power of two of rows,
@@ -153,22 +169,22 @@ double measure_rows(const ReadMemory& memory, const Interrupted& interrupted) {
   });
 }
 
-double measure_fma(int threads, const Interrupted& interrupted) {
+PassRate measure_fma(int threads, const Interrupted& interrupted) {
   constexpr int kItems = 2000;  // 2 GFLOP a thread, tens of milliseconds
-  const double seconds = best_seconds(3, interrupted, [&] {
+  const std::vector<double> seconds = time_passes(3, interrupted, [&] {
     parallel_for(threads, threads, [&](int) {
       float sum = 0;
       cpu_table().fma_probe({.sum = &sum}, {0, kItems});
     });
   });
-  return double{kFmaProbeFlops} * kItems * threads / seconds * 1e-9;
+  return pass_rate(double{kFmaProbeFlops} * kItems * threads, seconds);
 }
 
-double measure_gemm(DType dtype, const Interrupted& interrupted) {
-  if (OneDnnGemm::arithmetic(dtype) != dtype) return 0;
+PassRate measure_gemm(DType dtype, const Interrupted& interrupted) {
+  if (OneDnnGemm::arithmetic(dtype) != dtype) return {};
   const OneDnnGemm gemm(512, 4096, 4096, dtype);  // compute-bound, like a prefill chunk
   gemm.run();
-  return gemm.flops() / best_seconds(5, interrupted, [&] { gemm.run(); }) * 1e-9;
+  return pass_rate(gemm.flops(), time_passes(5, interrupted, [&] { gemm.run(); }));
 }
 
 std::string boot_id() {
@@ -177,20 +193,39 @@ std::string boot_id() {
   return id;
 }
 
-/// {"boot_id": ..., "threads=2 isa=amx": {...}}; empty when absent, broken or of another boot.
+/// Of the file; others may hold limits that nothing had checked.
+constexpr int kFormat = 2;
+
+/// {"format": 2, "boot_id": ..., "threads=2 isa=amx": {...}}; without limits when absent, damaged,
+/// of another format or another boot.
 io::Json read_cache(const std::filesystem::path& file) {
   try {
     io::Json cache = io::parse_json(io::read_file(file, 1 << 20), file.string());
-    if (cache.is_object() && cache.value("boot_id", "") == boot_id()) return cache;
+    if (cache.is_object() && cache.value("format", 0) == kFormat &&
+        cache.value("boot_id", "") == boot_id())
+      return cache;
   } catch (const std::exception&) {
     // A cache that cannot be used is no cache.
   }
-  return {{"boot_id", boot_id()}};
+  return {{"format", kFormat}, {"boot_id", boot_id()}};
 }
 
 std::string cache_key(int threads) {
   return fmt::format("threads={} isa={}", threads, isa_name(isa_in_use()));
 }
+
+struct NamedRate {
+  const char* key;
+  double Ceilings::*rate;
+  const char* what;
+};
+constexpr NamedRate kRates[] = {
+    {"mem_read_gbps", &Ceilings::mem_read_gbps, "GB/s of memory reads"},
+    {"mem_rows_gbps", &Ceilings::mem_rows_gbps, "GB/s of rows here and there"},
+    {"code_gscores", &Ceilings::code_gscores, "G scores/s by codes"},
+    {"f32_gflops", &Ceilings::f32_gflops, "GFLOP/s of f32 multiply-adds"},
+    {"gemm_f32_gflops", &Ceilings::gemm_f32_gflops, "GFLOP/s of oneDNN's f32 products"},
+    {"gemm_bf16_gflops", &Ceilings::gemm_bf16_gflops, "GFLOP/s of oneDNN's bf16 products"}};
 
 /// Whether all that must be measured was.
 bool are_limits(const Ceilings& c) {
@@ -201,54 +236,150 @@ bool are_limits(const Ceilings& c) {
          std::isfinite(c.gemm_bf16_gflops);
 }
 
+std::optional<Ceilings> read_entry(const io::Json& cache, int threads) {
+  const auto it = cache.find(cache_key(threads));
+  if (it == cache.end() || !it->is_object()) return std::nullopt;
+  Ceilings c{.threads = threads, .isa = isa_in_use()};
+  for (const NamedRate& r : kRates) {
+    const auto rate = it->find(r.key);
+    if (rate != it->end() && rate->is_number()) c.*r.rate = rate->get<double>();
+  }
+  if (const auto rate = it->find("cached_gbps"); rate != it->end() && rate->is_number())
+    c.cached_gbps = rate->get<double>();
+  return are_limits(c) ? std::optional(c) : std::nullopt;
+}
+
+bool keep_entry(const Ceilings& c, const std::filesystem::path& file) {
+  io::Json cache = read_cache(file);
+  io::Json& entry = cache[cache_key(c.threads)] = io::Json::object();
+  for (const NamedRate& r : kRates) entry[r.key] = c.*r.rate;
+  if (c.cached_gbps > 0) entry["cached_gbps"] = c.cached_gbps;
+  return io::keep(file, cache.dump(2) + "\n");
+}
+
+/// Two measurements of a quiet machine differ by less.
+constexpr double kMostSpread = 0.1;
+
+/// Says which rate fewer threads are known to exceed; empty if none.
+std::string below_fewer(const Ceilings& c, const io::Json& cache) {
+  for (int n = 1; n < c.threads; ++n)
+    if (const auto fewer = read_entry(cache, n))
+      for (const NamedRate& r : kRates)
+        if (c.*r.rate < (1 - kMostSpread) * (*fewer).*r.rate)
+          return fmt::format("{} threads reach fewer {} than {}", c.threads, r.what, n);
+  return {};
+}
+
+std::string doubt(const Ceilings& c, const io::Json& cache) {
+  if (!are_limits(c)) return "the clock jumped";
+  const std::string busy = busy_text(c);
+  return busy.empty() ? below_fewer(c, cache) : busy;
+}
+
+void raise(Ceilings& c, const Ceilings& reached) {
+  for (const NamedRate& r : kRates) c.*r.rate = std::max(c.*r.rate, reached.*r.rate);
+}
+
+void raise(Ceilings& c, const SeenRates& seen) {
+  constexpr double kJitter = 1.2;  // of runs from a cache, which need no measurement each
+  if (seen.cached_gbps > c.mem_read_gbps) c.cached_gbps = kJitter * seen.cached_gbps;
+  c.mem_read_gbps = std::max(c.mem_read_gbps, seen.read_gbps);
+  double& gemm =
+      seen.dtype == DType::bf16 && c.gemm_bf16_gflops > 0 ? c.gemm_bf16_gflops : c.gemm_f32_gflops;
+  if (seen.gflops > c.f32_gflops) gemm = std::max(gemm, seen.gflops);
+}
+
 }  // namespace
+
+std::string busy_text(const Ceilings& c) {
+  if (c.waited > kMostSpread) return "threads waited for cores that others held";
+  return c.spread > kMostSpread ? "repeats differ by more than 10 %" : "";
+}
+
+bool is_beaten(const Ceilings& c, const SeenRates& seen) {
+  return seen.read_gbps > c.mem_read_gbps ||
+         seen.cached_gbps > std::max(c.mem_read_gbps, c.cached_gbps) ||
+         seen.gflops > std::max(c.gemm_gflops(seen.dtype), c.f32_gflops);
+}
+
+std::string doubt_text(const Ceilings& c) {
+  if (c.doubt.empty()) return {};
+  return fmt::format(
+      "the limits of this machine are not kept: {}; kernel-bench --limits measures them again",
+      c.doubt);
+}
+
+PassRate pass_rate(double work, std::span<const double> seconds) {
+  std::vector<double> sorted(seconds.begin(), seconds.end());
+  std::sort(sorted.begin(), sorted.end());
+  return {.rate = work / sorted.front() * 1e-9,
+          .spread = percentile(sorted, 0.5) / sorted.front() - 1};
+}
 
 Ceilings measure_ceilings(int threads, const Interrupted& interrupted) {
   Ceilings c{.threads = threads, .isa = isa_in_use()};
+  const Stopwatch watch;
+  const double waited_before = waited_seconds();
+  const auto rate = [&](const PassRate& r) {
+    c.spread = std::max(c.spread, r.spread);
+    return r.rate;
+  };
   {
     const BoundThreads bound;
     {
       const ReadMemory memory(threads);
-      c.mem_read_gbps = measure_read(memory, interrupted);
-      c.mem_rows_gbps = measure_rows(memory, interrupted);
+      c.mem_read_gbps = rate(measure_read(memory, interrupted));
+      c.mem_rows_gbps = rate(measure_rows(memory, interrupted));
     }
     c.code_gscores = measure_code_gscores(threads, interrupted);
   }
-  c.f32_gflops = measure_fma(threads, interrupted);
-  c.gemm_f32_gflops = measure_gemm(DType::f32, interrupted);
-  c.gemm_bf16_gflops = measure_gemm(DType::bf16, interrupted);
+  c.f32_gflops = rate(measure_fma(threads, interrupted));
+  c.gemm_f32_gflops = rate(measure_gemm(DType::f32, interrupted));
+  c.gemm_bf16_gflops = rate(measure_gemm(DType::bf16, interrupted));
+  c.waited = (waited_seconds() - waited_before) / (watch.seconds() * threads);
   return c;
 }
 
 std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path& file) {
   const io::Json cache = read_cache(file);
-  const auto it = cache.find(cache_key(threads));
-  if (it == cache.end() || !it->is_object()) return std::nullopt;
-  const Ceilings c{.threads = threads,
-                   .isa = isa_in_use(),
-                   .mem_read_gbps = it->value("mem_read_gbps", 0.0),
-                   .mem_rows_gbps = it->value("mem_rows_gbps", 0.0),
-                   .code_gscores = it->value("code_gscores", 0.0),
-                   .f32_gflops = it->value("f32_gflops", 0.0),
-                   .gemm_f32_gflops = it->value("gemm_f32_gflops", 0.0),
-                   .gemm_bf16_gflops = it->value("gemm_bf16_gflops", 0.0)};
-  return are_limits(c) ? std::optional(c) : std::nullopt;
+  const auto known = read_entry(cache, threads);
+  return known && below_fewer(*known, cache).empty() ? known : std::nullopt;
 }
 
-Ceilings cached_ceilings(int threads, const SeenRates& seen, const std::filesystem::path& file) {
+Ceilings cached_ceilings(int threads, const SeenRates& seen, const std::filesystem::path& file,
+                         const MeasureCeilings& measure) {
   const auto known = known_ceilings(threads, file);
-  if (known && known->mem_read_gbps >= seen.read_gbps &&
-      std::max({known->f32_gflops, known->gemm_f32_gflops, known->gemm_bf16_gflops}) >= seen.gflops)
-    return *known;
-  const Ceilings c = measure_ceilings(threads);
-  if (!are_limits(c)) return c;  // of a clock that jumped: measured again by the next run
-  io::Json cache = read_cache(file);
-  cache[cache_key(threads)] = {
-      {"mem_read_gbps", c.mem_read_gbps},     {"mem_rows_gbps", c.mem_rows_gbps},
-      {"code_gscores", c.code_gscores},       {"f32_gflops", c.f32_gflops},
-      {"gemm_f32_gflops", c.gemm_f32_gflops}, {"gemm_bf16_gflops", c.gemm_bf16_gflops}};
-  io::keep(file, cache.dump(2) + "\n");
+  if (known && !is_beaten(*known, seen)) return *known;
+  Ceilings c = measure(threads);
+  const io::Json cache = read_cache(file);
+  c.doubt = doubt(c, cache);
+  if (!are_limits(c)) c = known.value_or(c);
+  if (!are_limits(c)) return c;
+  if (known) {
+    raise(c, *known);
+    c.doubt.clear();  // no lower than the kept ones, and reached on this machine
+  }
+  for (int n = 1; n < threads; ++n)
+    if (const auto fewer = read_entry(cache, n)) raise(c, *fewer);
+  raise(c, seen);
+  if (c.doubt.empty()) keep_entry(c, file);
   return c;
+}
+
+Ceilings renewed_ceilings(int threads, const std::filesystem::path& file,
+                          const MeasureCeilings& measure) {
+  Ceilings c = measure(threads);
+  c.doubt = doubt(c, read_cache(file));
+  if (c.doubt.empty() && !keep_entry(c, file)) c.doubt = "the file cannot be written";
+  return c;
+}
+
+void raise_ceilings(int threads, const SeenRates& seen, const std::filesystem::path& file) {
+  const SeenRates proof{.read_gbps = seen.read_gbps, .gflops = seen.gflops, .dtype = seen.dtype};
+  auto known = known_ceilings(threads, file);
+  if (!known || !is_beaten(*known, proof)) return;
+  raise(*known, proof);
+  keep_entry(*known, file);
 }
 
 }  // namespace tandem::bench

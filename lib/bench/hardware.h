@@ -1,6 +1,8 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/cpu_features.h"
@@ -30,6 +32,10 @@ struct Ceilings {
   double f32_gflops = 0;        // multiply-adds in registers
   double gemm_f32_gflops = 0;   // oneDNN, packed weights, 512 rows
   double gemm_bf16_gflops = 0;  // the same; 0 without AVX512-BF16
+  double cached_gbps = 0;  // that runs with less than kUncachedBytes have read; 0: none beat memory
+  double spread = 0;       // largest of all rates' pass_rate().spread
+  double waited = 0;       // share of the time that the threads waited for cores which others held
+  std::string doubt = {};  // why they are not kept; empty: they are limits
 
   /// oneDNN's rate for operands of a type; where it does not multiply bf16, arithmetic is in f32.
   double gemm_gflops(DType dtype) const {
@@ -37,10 +43,24 @@ struct Ceilings {
   }
 };
 
-/// Rates of a run; 0: not known, or not from memory.
+/// The rate of the fastest of some passes: other processes can only add to a pass.
+struct PassRate {
+  double rate = 0;    // 1e9 a second
+  double spread = 0;  // relative distance of the median pass from the fastest
+};
+/// work      of a pass
+/// seconds   of each pass, at least one
+PassRate pass_rate(double work, std::span<const double> seconds);
+
+/// Bytes of a step that no last-level cache holds: fewer may be read faster than memory.
+inline constexpr double kUncachedBytes = 512e6;
+
+/// Rates of a run; 0: not known.
 struct SeenRates {
-  double read_gbps = 0;
+  double read_gbps = 0;    // of steps that read more than kUncachedBytes
+  double cached_gbps = 0;  // of others, which a cache may have served
   double gflops = 0;
+  DType dtype = DType::f32;  // of the operands of gflops
 };
 
 /// Measures now, with the ISA in use: about a second, and some 150 MiB (8 MiB more a thread beyond
@@ -50,17 +70,42 @@ Ceilings measure_ceilings(int threads, const Interrupted& interrupted = {});
 
 inline constexpr const char* kCeilingsFile = "ceilings.json";
 
-/// What cached_ceilings has kept; never measures.
+/// What shows that other work ran during a measurement; empty if nothing.
+std::string busy_text(const Ceilings& c);
+
+/// Whether a run has reached more than a limit.
+bool is_beaten(const Ceilings& c, const SeenRates& seen);
+
+/// A warning that names the reason and the command; empty where limits are not in doubt.
+std::string doubt_text(const Ceilings& c);
+
+using MeasureCeilings = std::function<Ceilings(int threads)>;
+
+/// What cached_ceilings has kept of this boot; never measures. None where fewer threads are known
+/// to reach more.
 /// file    empty: nothing is known
 std::optional<Ceilings> known_ceilings(
     int threads, const std::filesystem::path& file = io::cache_file(kCeilingsFile));
 
-/// The same, once per boot, thread count and ISA: kept in `file`. One that cannot be read or
-/// written only costs the measurement.
-/// seen   what a run has reached: kept values below it were taken on a busy machine and are
-///        measured again
+/// The limits in `file`, once per boot, thread count and ISA; measured where they are not known, or
+/// where a run has reached more. None is below what earlier limits, fewer threads or the run
+/// reached, but for reads that a cache may have served.
+/// Limits of a busy machine are not kept, and say so in `doubt`: the threads waited for cores more
+/// than 10 % of the time, repeats differ by more than 10 %, or fewer threads reach 10 % more. A
+/// file that is damaged, cannot be written, or has another format only costs the measurement.
 /// file   as io::keep takes it
-Ceilings cached_ceilings(int threads, const SeenRates& seen = {},
-                         const std::filesystem::path& file = io::cache_file(kCeilingsFile));
+Ceilings cached_ceilings(
+    int threads, const SeenRates& seen = {},
+    const std::filesystem::path& file = io::cache_file(kCeilingsFile),
+    const MeasureCeilings& measure = [](int n) { return measure_ceilings(n); });
+
+/// Measures, and replaces what `file` has. One that is not kept says why in `doubt`
+/// and leaves the file.
+Ceilings renewed_ceilings(int threads, const std::filesystem::path& file,
+                          const MeasureCeilings& measure);
+
+/// Raises known limits to what a run has reached; never measures.
+void raise_ceilings(int threads, const SeenRates& seen,
+                    const std::filesystem::path& file = io::cache_file(kCeilingsFile));
 
 }  // namespace tandem::bench

@@ -3,14 +3,6 @@
 #include "base/convert.h"
 
 namespace tandem::bench {
-namespace {
-
-std::string percent(double share) {
-  return share > 0 ? fmt::format("{:.{}f}", 100 * share, share < 0.1 ? 1 : 0) : "";
-}
-
-}  // namespace
-
 KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
                              const Ceilings& ceilings, const Interrupted& interrupted) {
   const PreparedCase prepared = c.prepare();
@@ -82,7 +74,6 @@ io::Table kernel_table() {
 std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) {
   const Summary s = summarize(r.samples.ms);
   const bool computes = c.work.flops > 0;
-  const double read = r.roofline.frac_of_copy;
   return {
       c.name,
       c.shape,
@@ -91,7 +82,7 @@ std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) 
       fmt::format("{:.1f}{}", 100 * s.stddev / s.mean,
                   steadiness(r.samples.ms).is_steady() ? "" : " (not steady)"),
       fmt::format("{:.1f}", r.roofline.achieved_gbps),
-      read <= 1 ? percent(read) : "",
+      read_share_cell(r.roofline),
       computes ? fmt::format("{:.0f}", r.roofline.achieved_gflops) : "",
       computes ? percent(r.roofline.frac_of_matmul) : "",
       r.baseline ? fmt::format("{} % of {}", percent(1 / r.baseline->ratio), c.baseline_name) : ""};
@@ -100,6 +91,51 @@ std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) 
 std::vector<std::string> failed_kernel_row(const KernelCase& c) {
   return {c.name, c.shape, dtype_name(c.dtype),         "", "", "", "",
           "",     "",      "differs from its reference"};
+}
+
+Record limits_record(const Ceilings& c) {
+  Record record("kernel-bench", &c);
+  record.group("workload") = {{"family", "limits"}};
+  record.group("limits") = {{"mem_read_gbps", c.mem_read_gbps},
+                            {"mem_rows_gbps", c.mem_rows_gbps},
+                            {"code_gscores", c.code_gscores},
+                            {"f32_gflops", c.f32_gflops},
+                            {"gemm_f32_gflops", c.gemm_f32_gflops},
+                            {"spread", c.spread},
+                            {"waited", c.waited},
+                            {"kept", c.doubt.empty()}};
+  if (c.gemm_bf16_gflops > 0) record.group("limits")["gemm_bf16_gflops"] = c.gemm_bf16_gflops;
+  if (!c.doubt.empty()) record.warn(doubt_text(c));
+  return record;
+}
+
+io::Table limits_table() {
+  using io::Align;
+  return io::Table({{"threads"},
+                    {"ISA", Align::left},
+                    {"read GB/s"},
+                    {"rows GB/s"},
+                    {"codes G/s"},
+                    {"f32 GFLOP/s"},
+                    {"GEMM f32"},
+                    {"GEMM bf16"},
+                    {"spread %"},
+                    {"waited %"},
+                    {"kept", Align::left}});
+}
+
+std::vector<std::string> limits_row(const Ceilings& c) {
+  return {fmt::format("{}", c.threads),
+          isa_name(c.isa),
+          fmt::format("{:.1f}", c.mem_read_gbps),
+          fmt::format("{:.1f}", c.mem_rows_gbps),
+          fmt::format("{:.3g}", c.code_gscores),
+          fmt::format("{:.0f}", c.f32_gflops),
+          fmt::format("{:.0f}", c.gemm_f32_gflops),
+          c.gemm_bf16_gflops > 0 ? fmt::format("{:.0f}", c.gemm_bf16_gflops) : "",
+          fmt::format("{:.1f}", 100 * c.spread),
+          fmt::format("{:.1f}", 100 * c.waited),
+          c.doubt.empty() ? "yes" : "no: " + c.doubt};
 }
 
 std::string describe(const Ceilings& c) {

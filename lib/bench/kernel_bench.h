@@ -28,12 +28,17 @@ Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings&
 /// The record of a case that has no result.
 Record kernel_record(const KernelCase& c, const Ceilings& ceilings);
 
-/// A table with the columns of kernel_row. "% read" is a share of the memory read rate; it is empty
-/// where the bytes come faster than that, from a cache or as writes: no share of that limit then.
+/// A table with the columns of kernel_row. "% read" is a share of the memory read rate, "-" where
+/// the bytes come faster than that.
 io::Table kernel_table();
 std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r);
 /// The row of a case that differs from its reference.
 std::vector<std::string> failed_kernel_row(const KernelCase& c);
+
+/// The record of limits that were measured again, and a table of such.
+Record limits_record(const Ceilings& c);
+io::Table limits_table();
+std::vector<std::string> limits_row(const Ceilings& c);
 
 /// One line that names the rates that shares refer to.
 std::string describe(const Ceilings& c);

@@ -81,10 +81,6 @@ std::string method_cell(const ModelCase& c, ModelPhase phase) {
   return phase == ModelPhase::attention ? "dense" : method_name(c.cache);
 }
 
-std::string percent(double share) {
-  return share > 0 ? fmt::format("{:.{}f}", 100 * share, share < 0.1 ? 1 : 0) : "";
-}
-
 /// The subject of a measurement, and what it is compared with.
 std::string subject(const ModelCase& c, const PhaseResult& r, const Ceilings& ceilings) {
   std::string text;
@@ -99,9 +95,10 @@ std::string subject(const ModelCase& c, const PhaseResult& r, const Ceilings& ce
     text += text.empty() ? "random KV" : ", random KV";
   if (r.work.host_bytes > 0) {
     const Roofline roof = roofline(r.work, summarize(r.samples.ms).p50, ceilings, c.dtype);
-    text += fmt::format("{}{} layers streamed: {:.1f} GB/s, {} % of {:.1f}",
-                        text.empty() ? "" : ", ", c.savings.n_streamed, roof.copy_in_gbps,
-                        percent(roof.frac_of_copy_in), ceilings.copy_in_gbps);
+    text +=
+        fmt::format("{}{} layers streamed: {:.1f} GB/s, {} % of {:.1f}", text.empty() ? "" : ", ",
+                    c.savings.n_streamed, roof.copy_in_gbps, percent(roof.frac_of_copy_in),
+                    std::max(ceilings.copy_in_gbps, roof.copy_in_gbps));
   }
   if (r.phase == ModelPhase::decode && c.hosted) {
     const double predicted = c.hosted->chosen().time.step_ms;
@@ -264,7 +261,7 @@ std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& mode
           fmt::format("{:.4g}", s.p50),
           fmt::format("{:.4g}", s.p99),
           moves ? fmt::format("{:.1f}", roof.achieved_gbps) : "",
-          moves ? percent(roof.frac_of_copy) : "",
+          moves ? read_share_cell(roof) : "",
           computes ? fmt::format("{:.1f}", roof.achieved_gflops) : "",
           computes ? percent(roof.frac_of_matmul) : "",
           peak_bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(peak_bytes) * 0x1p-30) : "",

@@ -135,6 +135,7 @@ void Record::set_roofline(const Work& work, const Roofline& r) {
     g["bytes_per_step"] = work.bytes;
     g["achieved_gbps"] = r.achieved_gbps;
     if (r.frac_of_copy > 0) g["frac_of_copy"] = r.frac_of_copy;
+    if (r.from_cache) g["from_cache"] = true;
   }
   if (work.flops > 0) {
     g["flops_per_step"] = work.flops;

@@ -102,8 +102,9 @@ files and environment:
   recipes are searched here, in TANDEM_RECIPE_PATH and in the installed recipes; models named
   without a slash here, in TANDEM_MODEL_DIR and in the recipes' models folder. This machine's limits
   are measured once and kept in TANDEM_CACHE_DIR, or in tandem/ of XDG_CACHE_HOME, or in
-  ~/.cache/tandem. TANDEM_LOG (quiet, normal, verbose, debug), TANDEM_ISA (scalar, avx2, avx512,
-  avx512_bf16, amx), TANDEM_GPU_ISA (portable, hopper) and NO_COLOR work.
+  ~/.cache/tandem; kernel-bench --limits measures them again. TANDEM_LOG (quiet, normal, verbose,
+  debug), TANDEM_ISA (scalar, avx2, avx512, avx512_bf16, amx), TANDEM_GPU_ISA (portable, hopper) and
+  NO_COLOR work.
 )";
   return text;
 }

@@ -43,6 +43,7 @@ constexpr std::array kShapes = {
     NamedShape{"llama-3.2-1b", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 1e-5, 5e5, 32, true,
                128000, 128001},
     NamedShape{"llama-68m", 768, 2, 12, 12, 64, 3072, 32000, 2048, 1e-6, 1e4, 0, false, 0, 2},
+    NamedShape{"smollm2-135m", 576, 30, 9, 3, 64, 1536, 49152, 8192, 1e-5, 1e5, 0, true, 0, 0},
     qwen3("qwen3-0.6b", 1024, 28, 16, 3072, true),
     qwen3("qwen3-1.7b", 2048, 28, 16, 6144, true),
     qwen3("qwen3-4b", 2560, 36, 32, 9728, true),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 #include "base/parallel.h"
 #include "cli/device.h"
@@ -47,6 +48,8 @@ bool run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point,
   cli::use_threads(recipe.run.threads);
   const bench::Ceilings ceilings = measure_machine(cx);
   cx.note(bench::describe(ceilings));
+  if (const std::string busy = bench::busy_text(ceilings); !busy.empty())
+    cx.warn("other work ran while these limits were measured: " + busy);
   // Flushing a cache takes longer than many a kernel: 1000 runs are enough for any quantile.
   const bench::MeasureRules rules{.min_seconds = recipe.bench.min_time, .max_runs = 1000};
   const bench::KernelCases cases = chosen_cases(recipe.bench);
@@ -84,6 +87,10 @@ KernelBench::KernelBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>
 }
 
 int KernelBench::print_plan() {
+  if (cx_.is_set("limits")) {
+    cx_.out.line("measures this machine's limits: about a second a thread count, some 150 MiB");
+    return 0;
+  }
   io::Table table({{"kernel", io::Align::left}, {"shape", io::Align::left}, {"memory"}});
   for (const auto& point : points_)
     for (const bench::KernelCase& c : chosen_cases(point.recipe.bench))
@@ -92,7 +99,25 @@ int KernelBench::print_plan() {
   return 0;
 }
 
+int KernelBench::measure_limits() {
+  std::set<int> counts = {1};
+  for (const auto& point : points_) {
+    cli::use_threads(point.recipe.run.threads);
+    counts.insert(max_threads());
+  }
+  BenchResults results(cx_, points_.front().recipe.output.path, bench::limits_table());
+  for (const int n : counts) {  // ascending: more threads are held against fewer
+    cli::use_threads(n);
+    const bench::Ceilings c = bench::renewed_ceilings(
+        n, io::cache_file(bench::kCeilingsFile),
+        [](int threads) { return bench::measure_ceilings(threads, cli::is_interrupted); });
+    results.add(named(bench::limits_record(c), points_.front()), bench::limits_row(c));
+  }
+  return results.finish();
+}
+
 int KernelBench::run() {
+  if (cx_.is_set("limits")) return measure_limits();
   BenchResults results(cx_, points_.front().recipe.output.path, bench::kernel_table());
   bool correct = true;
   for (const auto& point : points_) correct = run_point(cx_, point, results) && correct;

@@ -34,6 +34,9 @@ class KernelBench {
   int run();
 
  private:
+  /// --limits: measures again what runs are compared with, at one thread and at each point's.
+  int measure_limits();
+
   cli::Context& cx_;
   const std::vector<cli::Point<Recipe>>& points_;
 };

@@ -75,6 +75,9 @@ class BenchPoint {
 
  private:
   void report(const bench::ModelIdentity& identity, const bench::PhaseResult& result);
+  /// What bounds the CPU; warns where it was measured on a busy machine.
+  /// seen   what a phase has reached
+  void find_limits(const bench::SeenRates& seen);
 
   cli::Context& cx_;
   const cli::Point<BenchRecipe>& point_;
@@ -96,10 +99,19 @@ BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
       decode_times_(decode_times),
       sizer_(point.recipe.model, point.recipe.run, {point.recipe.cache}, cx) {
   cx.use_threads(point.recipe.run.threads);
-  const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
-  ceilings_ = sizer_.device().kind == Device::Kind::cuda ? bench::gpu_ceilings(sizer_.device())
-                                                         : bench::cached_ceilings(max_threads());
+  if (sizer_.device().kind == Device::Kind::cuda) {
+    const cli::Progress progress(cx.terminal, "measuring the limits of this GPU", 0, "");
+    ceilings_ = bench::gpu_ceilings(sizer_.device());
+  } else {
+    find_limits({});
+  }
   peak_is_own_ = reset_peak_resident();
+}
+
+void BenchPoint::find_limits(const bench::SeenRates& seen) {
+  const cli::Progress progress(cx_.terminal, "measuring the limits of this machine", 0, "");
+  ceilings_ = bench::cached_ceilings(max_threads(), seen);
+  if (const std::string text = bench::doubt_text(ceilings_); !text.empty()) cx_.warn(text);
 }
 
 void BenchPoint::run(ModelPhase phase) {
@@ -144,13 +156,13 @@ void BenchPoint::run(ModelPhase phase) {
 
 void BenchPoint::report(const bench::ModelIdentity& identity, const bench::PhaseResult& result) {
   const bench::ModelCase& c = sized_.c;
-  if (c.device.kind == Device::Kind::cpu)  // unless they were measured on a busier machine
-    ceilings_ = bench::cached_ceilings(
-        max_threads(), {.gflops = result.work.flops / bench::median(result.samples.ms) * 1e-6});
+  const size_t peak = peak_resident_bytes();  // before limits may be measured
+  const bench::SeenRates seen =
+      bench::seen_rates(result.work, bench::median(result.samples.ms), c.dtype);
+  if (c.device.kind == Device::Kind::cpu && bench::is_beaten(ceilings_, seen)) find_limits(seen);
   bench::Record record = named(bench::Record(cx_.info.name, &ceilings_), point_);
   bench::add_result(record, c, identity, result, ceilings_);
   if (engine_) record.set_timing("load", {.ms = {load_ms_}});
-  const size_t peak = peak_resident_bytes();
   bench::add_memory(record, sized_.plan, peak, c.device);
   if (const std::string text = bench::steadiness(result.samples.ms).text(); !text.empty())
     cx_.warn(fmt::format(
@@ -159,6 +171,7 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
         bench::method_name(c.cache), bench::phase_name(result.phase), identity.name, c.context,
         text));
   if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
+  if (!ceilings_.doubt.empty()) record.warn(bench::doubt_text(ceilings_));
   results_.add(record, bench::model_row(c, identity, result, ceilings_, peak));
   peak_is_own_ = reset_peak_resident();
   if (result.phase == ModelPhase::decode)

@@ -142,7 +142,10 @@ def main():
                   "runs_us": round(g["runs"] / g["calls"], 2), "share": round(g["adds"] / total, 4),
                   "step_us": round(total, 1), "steps": len(steps)}
         if n_bytes and args.phase == "decode":
-            record |= {"tbps": round(n_bytes / us * 1e-6, 2), "of_reads": round(n_bytes / us * 1e-6 / args.read_tbps, 3)}
+            tbps = n_bytes / us * 1e-6
+            record["tbps"] = round(tbps, 2)
+            if tbps <= args.read_tbps:  # faster ones read a cache
+                record["of_reads"] = round(tbps / args.read_tbps, 3)
         if flops and args.phase == "prefill":
             record |= {"tflops": round(flops / us * 1e-6, 1), "of_products": round(flops / us * 1e-6 / args.tflops, 3)}
         records.append(record)
@@ -156,7 +159,7 @@ def main():
         of = r.get("of_reads", r.get("of_products"))
         rate = f"{r['tbps']} TB/s, " if "tbps" in r else f"{r['tflops']} TFLOP/s, " if "tflops" in r else ""
         print(f"| {r['kernel']} {r['part']} | {r['calls']} | {r['adds_us']} | {r['runs_us']} "
-              f"| {100 * r['share']:.1f} % | {rate + f'{100 * of:.0f} %' if of else ''} |")
+              f"| {100 * r['share']:.1f} % | {rate + (f'{100 * of:.0f} %' if of else '-') if rate else ''} |")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 decode on the cache that a prefill left. Prints one JSON line a measurement.
 
     peer_llama_cpp.py --shape llama-3.2-1b --threads 2 --prefill 512 2048 --context 512 2048
+    peer_llama_cpp.py --shape tiny-16m --gguf MODEL.gguf --context 512 --serve   # busy.py asks
 
 Needs llama_cpp (llama-cpp-python) and gguf. The weights are random, so only time is compared. Each
 measurement runs with flash attention off and on, the runs alternating; the median of the faster is
@@ -14,57 +15,57 @@ import json
 import os
 import statistics
 import tempfile
-import time
 
-SHAPES = {
-    "llama-3.2-1b": dict(dim=2048, ffn_dim=8192, n_layers=16, n_heads=32, n_kv_heads=8, head_dim=64,
-                         vocab_size=128256, max_context=131072, rope_theta=500000.0,
-                         rope_factor=32.0),
-    "tiny-16m": dict(dim=384, ffn_dim=1024, n_layers=8, n_heads=6, n_kv_heads=2, head_dim=64,
-                     vocab_size=8192, max_context=16384, rope_theta=500000.0, rope_factor=None),
-}
+from peer_common import SHAPES, clock, serve, timed
+
 WARMUP_STEPS = 3
 
 
-def rope_divisors(shape, np, low=1.0, high=4.0, original_context=8192):
+def rope_divisors(shape, np):
     """What llama.cpp divides each rotary frequency by: 1 for waves much shorter than the original
     context, the factor for longer ones, blended between (Llama 3's scaling)."""
+    rope = shape["rope_scaling"]
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     half = np.arange(0, shape["head_dim"], 2) / shape["head_dim"]
-    turns = original_context / (2 * np.pi * shape["rope_theta"] ** half)
+    turns = rope["original_max_position_embeddings"] / (2 * np.pi * shape["rope_theta"] ** half)
     blend = np.clip((turns - low) / (high - low), 0, 1)
-    return (1 / (blend + (1 - blend) / shape["rope_factor"])).astype(np.float32)
+    return (1 / (blend + (1 - blend) / rope["factor"])).astype(np.float32)
 
 
 def write_model(path, shape):
     """One GGUF file: matrices bf16, random of size 2^-7 to 2^-5 (root mean square 0.019); norms
-    f32, all ones; the output matrix is the embedding's, as in the real model; no vocabulary."""
+    f32, all ones; no vocabulary."""
     import gguf
     import numpy as np
 
-    dim, ffn, layers = shape["dim"], shape["ffn_dim"], shape["n_layers"]
-    q_dim, kv_dim = (shape[k] * shape["head_dim"] for k in ("n_heads", "n_kv_heads"))
+    dim, ffn, layers, head_dim = (shape[k] for k in (
+        "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim"))
+    heads, kv_heads = shape["num_attention_heads"], shape["num_key_value_heads"]
+    q_dim, kv_dim = heads * head_dim, kv_heads * head_dim
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(shape["vocab_size"])
-    writer.add_context_length(shape["max_context"])
+    writer.add_context_length(shape["max_position_embeddings"])
     writer.add_embedding_length(dim)
     writer.add_block_count(layers)
     writer.add_feed_forward_length(ffn)
-    writer.add_head_count(shape["n_heads"])
-    writer.add_head_count_kv(shape["n_kv_heads"])
-    writer.add_key_length(shape["head_dim"])
-    writer.add_value_length(shape["head_dim"])
-    writer.add_rope_dimension_count(shape["head_dim"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(shape["rope_theta"])
-    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_layer_norm_rms_eps(shape["rms_norm_eps"])
 
     matrices = {"attn_q": (q_dim, dim), "attn_k": (kv_dim, dim), "attn_v": (kv_dim, dim),
                 "attn_output": (dim, q_dim), "ffn_gate": (ffn, dim), "ffn_up": (ffn, dim),
                 "ffn_down": (dim, ffn)}
     ones = np.ones(dim, np.float32)
     tensors = [("token_embd.weight", (shape["vocab_size"], dim)), ("output_norm.weight", ones)]
-    if shape["rope_factor"]:
+    if not shape["tie_word_embeddings"]:
+        tensors.append(("output.weight", (shape["vocab_size"], dim)))
+    if "rope_scaling" in shape:
         tensors.append(("rope_freqs.weight", rope_divisors(shape, np)))
     for i in range(layers):
         tensors += [(f"blk.{i}.{name}.weight", size) for name, size in matrices.items()]
@@ -80,14 +81,11 @@ def write_model(path, shape):
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     rng = np.random.default_rng(0)
-    weight_bytes = 0
     for _, t in tensors:
         if isinstance(t, tuple):  # sign, mantissa and the exponent's last bit are random
             t = rng.integers(0, 1 << 16, t, np.uint16) & 0x80FF | 0x3C00
         writer.write_tensor_data(t)
-        weight_bytes += t.nbytes
     writer.close()
-    return weight_bytes
 
 
 def main():
@@ -102,6 +100,10 @@ def main():
     parser.add_argument("--kv", choices=["f16", "bf16"], default="f16", help="type of the KV cache")
     parser.add_argument("--load", choices=["mmap", "none"], default="mmap",
                         help="weights mapped from the file (llama.cpp's default) or copied")
+    parser.add_argument("--gguf", metavar="FILE", help="keeps the model there; loads it where it exists")
+    parser.add_argument("--serve", action="store_true",
+                        help="measures what lines of stdin ask for (peer_common.py), flash attention as "
+                             "llama.cpp chooses, at most --prefill and --context tokens")
     parser.add_argument("--verbose", action="store_true", help="keep llama.cpp's own log")
     args = parser.parse_args()
 
@@ -116,15 +118,18 @@ def main():
     lib.llama_backend_init()
 
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "model.gguf")
-        weight_bytes = write_model(path, shape)
+        path = args.gguf or os.path.join(folder, "model.gguf")
+        if not os.path.exists(path):
+            write_model(path + ".part", shape)
+            os.replace(path + ".part", path)
         params = lib.llama_model_default_params()
         params.load_mode = getattr(lib, "LLAMA_LOAD_MODE_" + args.load.upper())
         model = lib.llama_model_load_from_file(path.encode(), params)
     if not model:
         raise SystemExit("llama.cpp could not load the model; --verbose shows why")
 
-    longest = max(args.prefill + [c + WARMUP_STEPS + args.decode_steps for c in args.context])
+    weight_bytes = lib.llama_model_size(model)
+    longest = max(args.prefill + [c + WARMUP_STEPS + max(64, args.decode_steps) for c in args.context])
     rng = np.random.default_rng(1)
 
     class Context:
@@ -145,14 +150,38 @@ def main():
             """Appends n random tokens; returns the seconds until the last one has its logits."""
             tokens = (lib.llama_token * n)(*rng.integers(0, shape["vocab_size"], n).tolist())
             batch = lib.llama_batch_get_one(tokens, n)  # asks for the last token's logits alone
-            start = time.perf_counter()
-            status = lib.llama_decode(self.handle, batch)
-            logits = lib.llama_get_logits_ith(self.handle, -1)
-            seconds = time.perf_counter() - start
+            seconds, (status, logits) = clock(lambda: (
+                lib.llama_decode(self.handle, batch), lib.llama_get_logits_ith(self.handle, -1)))
             if status != 0 or not np.isfinite(logits[0]):
                 raise SystemExit(f"llama_decode returned {status}, first logit {logits[0]}")
             return seconds
 
+        def measure(self, phase, tokens, threads, seconds):
+            """As serve takes it: whole prompts, or decode steps at `tokens` to tokens + 64."""
+            lib.llama_set_n_threads(self.handle, threads, threads)
+
+            def prompt():
+                self.forget_from(0)
+                return self.feed(tokens)
+            prompt()
+            if phase == "prefill":
+                return timed(prompt, seconds)
+            length = tokens
+
+            def step():
+                nonlocal length
+                if length == tokens + 64:
+                    self.forget_from(tokens)
+                    length = tokens
+                length += 1
+                return self.feed(1)
+            timed(step, 0)
+            return timed(step, seconds)
+
+    if args.serve:
+        context = Context(lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
+        return serve({"version": lib.__version__,
+                      "system": lib.llama_print_system_info().decode().strip(" |")}, context.measure)
     contexts = {"off": Context(lib.LLAMA_FLASH_ATTN_TYPE_DISABLED),
                 "on": Context(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)}
 

@@ -6,6 +6,7 @@ its KV cache. Prints one JSON line a measurement.
     peer_transformers.py --device cuda --shape llama-3.1-8b --prefill 4096 32768 --context 1024 --static
     peer_transformers.py --device cuda --shape llama-3.1-8b --save FOLDER --prefill --context
     peer_transformers.py --device cuda --load FOLDER --prefill 1024
+    peer_transformers.py --load FOLDER --serve   # busy.py asks
 
 Needs torch and transformers. The weights are random, so only time is compared. --save writes a checkpoint
 that pig-bench and pig-generate load, too.
@@ -14,21 +15,8 @@ import argparse
 import json
 import pathlib
 import statistics
-import time
 
-SHAPES = {
-    "llama-3.1-8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
-                         num_attention_heads=32, num_key_value_heads=8, head_dim=128,
-                         vocab_size=128256, tie_word_embeddings=False, rope_theta=500000.0,
-                         max_position_embeddings=131072),
-    "llama-3.2-1b": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-                         num_attention_heads=32, num_key_value_heads=8, head_dim=64,
-                         vocab_size=128256, tie_word_embeddings=True, rope_theta=500000.0,
-                         max_position_embeddings=131072),
-    "tiny-16m": dict(hidden_size=384, intermediate_size=1024, num_hidden_layers=8,
-                     num_attention_heads=6, num_key_value_heads=2, head_dim=64, vocab_size=8192,
-                     tie_word_embeddings=True, rope_theta=500000.0, max_position_embeddings=16384),
-}
+from peer_common import SHAPES, clock, serve, timed
 
 
 def main():
@@ -45,21 +33,26 @@ def main():
                         help="decode also with a static cache and torch.compile")
     parser.add_argument("--decode-steps", type=int, default=16)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--serve", action="store_true",
+                        help="measures what lines of stdin ask for (peer_common.py), on the CPU")
     args = parser.parse_args()
 
     import torch
     import transformers
 
+    if args.serve:
+        transformers.logging.disable_progress_bar()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     name = pathlib.Path(args.load).name if args.load else args.shape
 
     def seconds_of(work):
-        start = time.perf_counter()
-        result = work()
-        if args.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start, result
+        def synchronized():
+            result = work()
+            if args.device == "cuda":
+                torch.cuda.synchronize()
+            return result
+        return clock(synchronized)
 
     def report(phase, tokens, seconds, **more):
         print(json.dumps({
@@ -74,10 +67,12 @@ def main():
 
         def load():
             return transformers.LlamaForCausalLM.from_pretrained(
-                args.load, dtype=torch.bfloat16, device_map=args.device).eval()
-        load()  # the files come into the page cache
+                args.load, dtype=torch.bfloat16,
+                device_map="cuda" if args.device == "cuda" else None).eval()
         elapsed, model = seconds_of(load)
-        report("load", 0, [elapsed])
+        if not args.serve:  # the first time brought the files into the page cache
+            elapsed, model = seconds_of(load)
+            report("load", 0, [elapsed])
     else:
         torch.set_default_dtype(torch.bfloat16)
         with torch.device(args.device):
@@ -104,6 +99,27 @@ def main():
                 seconds.append(elapsed)
         report("decode_step", context, seconds, batch=args.batch, **more)
 
+    def measure(phase, tokens, threads, seconds):
+        """As serve takes it: whole prompts, or decode steps at `tokens` to tokens + 64."""
+        torch.set_num_threads(threads)
+        ids = random_ids(1, tokens)
+        forward = lambda **more: model(use_cache=True, logits_to_keep=1, **more)
+        if phase == "prefill":
+            seconds_of(lambda: forward(input_ids=ids))
+            return timed(lambda: seconds_of(lambda: forward(input_ids=ids))[0], seconds)
+        cache = forward(input_ids=ids).past_key_values
+
+        def step():
+            if cache.get_seq_length() >= tokens + 64:
+                cache.crop(tokens - cache.get_seq_length())  # negative: so many tokens fewer
+            return seconds_of(lambda: forward(input_ids=ids[:, :1], past_key_values=cache))[0]
+        timed(step, 0)
+        return timed(step, seconds)
+
+    if args.serve:
+        with torch.inference_mode():
+            serve({"version": transformers.__version__, "torch": torch.__version__}, measure)
+        return
     with torch.inference_mode():
         for n in args.prefill:
             ids = random_ids(1, n)

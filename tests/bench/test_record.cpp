@@ -67,6 +67,11 @@ TEST_SUITE("bench/record") {
     CHECK(r.json().at("roofline").at("achieved_tflops") == doctest::Approx(0.01));
     CHECK(r.json().at("roofline").at("bound") == "memory");
     CHECK_FALSE(r.json().at("roofline").contains("host_bytes_per_step"));
+    CHECK_FALSE(r.json().at("roofline").contains("from_cache"));
+    Record cached("x");
+    cached.set_roofline({.bytes = 1e7}, roofline({.bytes = 1e7}, 0.5, c, DType::f32));
+    CHECK(cached.json().at("roofline").at("from_cache") == true);
+    CHECK_FALSE(cached.json().at("roofline").contains("frac_of_copy"));
     const Ceilings gpu{.mem_read_gbps = 4000, .copy_in_gbps = 50};
     const Work streamed{.bytes = 2e9, .host_bytes = 1e9};
     r.set_roofline(streamed, roofline(streamed, 25.0, gpu, DType::bf16));

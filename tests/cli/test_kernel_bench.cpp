@@ -48,6 +48,28 @@ TEST_SUITE("cli/kernel-bench") {
     CHECK(none.err.find("no kernel case 'decod'") != std::string::npos);
   }
 
+  TEST_CASE("--limits measures again, keeps what was measured on a quiet machine, and says so") {
+    const TemporaryFolder folder;
+    const auto limits = [](const std::filesystem::path& cache, std::vector<std::string> flags) {
+      flags.insert(flags.begin(), {"--limits", "-t", "1"});
+      return run_process(
+          program("kernel-bench"),
+          {.arguments = std::move(flags), .variables = {{"TANDEM_CACHE_DIR", cache.string()}}});
+    };
+    const Outcome run = limits(folder.path(), {"--format", "jsonl"});
+    REQUIRE(run.status == 0);
+    const auto record = nlohmann::json::parse(run.out);
+    CHECK(record["workload"]["family"] == "limits");
+    CHECK(record["limits"]["mem_read_gbps"] == record["host"]["mem_read_gbps"]);
+    const bool kept = record["limits"]["kept"];
+    CHECK(kept == std::filesystem::exists(folder / "ceilings.json"));
+    CHECK(kept != record.contains("warnings"));
+    const Outcome unwritable = limits(folder.write("file", "") / "no", {});
+    CHECK(unwritable.status == 0);
+    CHECK(unwritable.out.find("  no: ") != std::string::npos);
+    CHECK(limits(folder.path(), {"--dry-run"}).out.find("about a second") != std::string::npos);
+  }
+
   TEST_CASE("an interruption within a case ends the run at once and leaves no file behind") {
     const TemporaryFolder folder;
     const Outcome run =

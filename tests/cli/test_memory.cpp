@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/kept_limits.h"
 #include "cli/probe.h"
 #include "tensor/cuda.h"
 
@@ -20,7 +21,7 @@ Outcome pig_generate(std::vector<std::string> arguments, bool dry_run) {
   if (dry_run) arguments.push_back("--dry-run");
   Launch launch;
   launch.arguments = std::move(arguments);
-  launch.variables["TANDEM_CACHE_DIR"] = tandem::test::build_dir() / "test_cache";
+  launch.variables["TANDEM_CACHE_DIR"] = kept_limits();
   return run_process(program("pig-generate"), launch);
 }
 

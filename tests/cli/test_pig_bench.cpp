@@ -3,6 +3,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "cli/kept_limits.h"
 #include "cli/probe.h"
 
 using namespace tandem::testing;
@@ -10,12 +11,12 @@ using Json = nlohmann::json;
 
 namespace {
 
-/// As short as a measurement can be; the machine's limits are measured once for all.
+/// As short as a measurement can be, without one of the machine's limits.
 Outcome pig_bench(std::vector<std::string> arguments, Launch launch = {}) {
   arguments.insert(arguments.begin(), {"-s", "bench.min_runs=2", "-s", "bench.min_time=0s", "-s",
                                        "bench.new_tokens=4"});
   launch.arguments = std::move(arguments);
-  launch.variables["TANDEM_CACHE_DIR"] = tandem::test::build_dir() / "test_cache";
+  launch.variables["TANDEM_CACHE_DIR"] = kept_limits();
   return run_process(program("pig-bench"), launch);
 }
 
@@ -55,6 +56,27 @@ TEST_SUITE("cli/pig_bench") {
     const auto all = json_lines(file_text(path));
     REQUIRE(all.size() == 1);
     CHECK(all[0]["workload"]["kv"] == "random");
+  }
+
+  TEST_CASE("bytes faster than memory is read have no share of it, and the table says why") {
+    const TemporaryFolder folder;
+    write_limits(folder / "ceilings.json", 1e-3);
+    const auto bench = [&](const std::string& format) {
+      return run_process(
+          program("pig-bench"),
+          {.arguments = {"-m", "tiny-2m", "-t", "1", "-s", "run.context=64", "--phase", "decode",
+                         "-s", "bench.random_kv=true", "-s", "bench.min_runs=2", "-s",
+                         "bench.min_time=0s", "--format", format},
+           .variables = {{"TANDEM_CACHE_DIR", folder.path().string()}}});
+    };
+    const Outcome text = bench("text");
+    REQUIRE(text.status == 0);
+    CHECK(has(text.out, "  -  "));
+    CHECK(has(text.out, "\n-  faster than memory is read: these bytes come from a cache"));
+    CHECK_FALSE(has(bench("csv").out, "faster than memory"));
+    const Json record = json_lines(bench("jsonl").out).at(0);
+    CHECK(record["roofline"]["from_cache"] == true);
+    CHECK_FALSE(record["roofline"].contains("frac_of_copy"));
   }
 
   TEST_CASE("a failing point is recorded and the sweep goes on") {

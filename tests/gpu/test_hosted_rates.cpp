@@ -20,6 +20,6 @@ TEST_SUITE("gpu/bench/hosted_rates") {
     CHECK(rates.dram_rows_gbps > 0.1);
     CHECK(rates.code_gscores > 0);
     CHECK(rates.gpu_source == "measured");
-    CHECK(rates.host_source == "measured");
+    CHECK(rates.host_source.starts_with("measured"));  // or during other work
   }
 }

@@ -478,6 +478,7 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(n_params(synthetic_config("llama-3.1-70b")) == 70553706496);
     CHECK(n_params(synthetic_config("llama-3.2-1b")) == 1235814400);
     CHECK(n_params(synthetic_config("llama-68m")) == 68030208);
+    CHECK(n_params(synthetic_config("smollm2-135m")) == 134515008);
     const ModelConfig c = synthetic_config("llama-3.2-1b");
     CHECK(c.head_dim == 64);
     CHECK(c.rope.scaling == RopeScaling{RopeScalingKind::llama3, 32.0, 1.0, 4.0, 8192});
@@ -494,7 +495,7 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(q.rope.theta == 1e6);
     CHECK_FALSE(q.tied_embeddings);
     CHECK(synthetic_config("qwen3-4b").tied_embeddings);
-    CHECK(synthetic_names().size() == 14);
+    CHECK(synthetic_names().size() == 15);
   }
 
   TEST_CASE("a config.json or its folder serves as well") {
@@ -518,12 +519,12 @@ TEST_SUITE("model/synthetic_config") {
   TEST_CASE("an unknown name lists the known ones") {
     CHECK(input_error_text([] { synthetic_config("llama-9b"); }) ==
           "synthetic:llama-9b: 'llama-9b' is neither a known shape nor a file");
-    CHECK(
-        test::hint_text([] { synthetic_config("llama-9b"); }) ==
-        "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, codellama-34b, llama-3.1-8b, "
-        "llama-3.1-70b, "
-        "llama-3.2-1b, "
-        "llama-68m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b; or give the "
-        "path of a config.json");
+    CHECK(test::hint_text([] { synthetic_config("llama-9b"); }) ==
+          "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, codellama-34b, llama-3.1-8b, "
+          "llama-3.1-70b, "
+          "llama-3.2-1b, "
+          "llama-68m, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, "
+          "qwen3-32b; or give the "
+          "path of a config.json");
   }
 }

@@ -103,6 +103,8 @@ void BenchResults::add(const bench::Record& record, std::vector<std::string> row
   write(record.line());
   table_.add_row(std::move(row));
   ++n_ok_;
+  const bench::Json& j = record.json();
+  from_cache_ |= j.contains("roofline") && j["roofline"].contains("from_cache");
 }
 
 void BenchResults::add_failure(bench::Record record, std::vector<std::string> row,
@@ -118,6 +120,8 @@ int BenchResults::finish() {
   if (file_) file_->commit();
   if (cx_.format() != "jsonl" && table_.n_rows() > 0)
     cx_.out.write(table_.render(table_format(cx_.format())));
+  if (from_cache_ && cx_.format() != "jsonl" && cx_.format() != "csv")
+    cx_.out.write(fmt::format("\n{}\n", bench::kFromCache));
   constexpr int kPartial = 8;
   if (failure_ == 0) return 0;
   return n_ok_ > 0 || !done_.empty() ? kPartial : failure_;

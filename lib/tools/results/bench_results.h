@@ -44,7 +44,8 @@ class BenchResults {
   void add(const bench::Record& record, std::vector<std::string> row);
   /// The same for a point that failed; `error` is also reported on standard error.
   void add_failure(bench::Record record, std::vector<std::string> row, const Error& error);
-  /// Prints the table. The exit status: 0, 8 if only some points failed, else that of the error.
+  /// Prints the table, and what its "-" means. The exit status: 0, 8 if only some points failed,
+  /// else that of the error.
   int finish();
 
  private:
@@ -56,6 +57,7 @@ class BenchResults {
   std::set<Key> done_;
   io::Table table_;
   int n_ok_ = 0, failure_ = 0;
+  bool from_cache_ = false;  // a record's bytes came from a cache
 };
 
 /// Does a part of a sweep, a point or a phase of one, and reports its error to `fail`: the sweep

@@ -51,8 +51,9 @@ class GenerateOutput {
   void show_finished();
   void event(const nlohmann::ordered_json& value);
   /// What memory gives, to set a rate against: measured with -v, which takes a second, else what an
-  /// earlier run has kept. 0: not known, or kept on a machine so busy that this run beat it.
-  double memory_gbps(double reached) const;
+  /// earlier run has kept; 0: not known.
+  /// reached    rate of this run, which raises the limit if its reads are `uncached`
+  double memory_gbps(double reached, bool uncached) const;
   nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s, int64_t seed,
                                  const recipe::Sampling& sampling,
                                  const SpeculationReport& speculation) const;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/gpu_cards.h"
 #include "base/parallel.h"
 #include "bench/hardware.h"
@@ -58,14 +60,14 @@ void RunReport::add_step(int64_t step, const train::StepResult& result, const tr
 }
 
 std::string RunReport::rate_line() const {
-  const double rate = size_.rate.per_second;
-  if (rate == 0 || seconds_ == 0) return {};
+  if (size_.rate.per_second == 0 || seconds_ == 0) return {};
   const double reached = work_.done() / seconds_;
+  const double rate = std::max(size_.rate.per_second, reached);
   return fmt::format(
       "rate     {:.1f} GFLOP/s, {:.0f} % of the {} {:.0f} of products; counted as steps of all "
-      "weights {:.0f} %",
+      "weights {:.1f} GFLOP/s",
       reached * 1e-9, 100 * reached / rate, size_.rate.source, rate * 1e-9,
-      100 * work_.of_full_step() / seconds_ / rate);
+      work_.of_full_step() / seconds_ * 1e-9);
 }
 
 void RunReport::finish(const train::RunProgress& at) {
