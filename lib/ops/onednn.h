@@ -25,7 +25,10 @@ class Threads {
 };
 
 inline dnnl::engine& engine() {
-  static dnnl::engine e(dnnl::engine::kind::cpu, 0);
+  static dnnl::engine e = [] {
+    dnnl::set_primitive_cache_capacity(64);  // for layers of one shape to share primitives
+    return dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return e;
 }
 
@@ -59,7 +62,7 @@ inline dnnl::primitive_attr attributes(bool accumulate) {
   return attr;
 }
 
-// Ragged prefills ask for many row counts; primitives are small but not free.
-inline constexpr size_t kMaxPrimitives = 256;
+// Ragged prefills and trees ask for many row counts, and each takes some 80 KiB (product_code.h).
+inline constexpr size_t kMaxPrimitives = 24;
 
 }  // namespace tandem::ops::onednn
