@@ -21,9 +21,9 @@ inline constexpr int64_t pair_panel_bytes(int64_t in) {
 }
 
 struct DecodeLinearParams {
-  void* y;            // [rows, out] of y_type
-  const bf16* x;      // [rows, in]
-  const bf16* w;      // panels of pairs of inputs: [in / 2][kPairPanel][2], as pack_pairs makes them
+  void* y;        // [rows, out] of y_type
+  const bf16* x;  // [rows, in]
+  const bf16* w;  // panels of pairs of inputs: [in / 2][kPairPanel][2], as pack_pairs makes them
   const float* bias;  // [out], or null
   int rows, out, in;  // at most kDecodeRows rows
   DType y_type;       // f32 or bf16

@@ -58,8 +58,7 @@ __attribute__((noinline)) void multiply(const Block& block) {
   for (int k = b.first; k < b.end; k += 2, w += 2 * kPairPanel) {
     __m512bh weights[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v)
-      weights[v] = as_bf16(_mm512_loadu_si512(w + v * 2 * kLanes));
+    for (int v = 0; v < kVectors; ++v) weights[v] = as_bf16(_mm512_loadu_si512(w + v * 2 * kLanes));
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const __m512bh inputs = two_inputs(b.x + int64_t{r} * b.in, k, b.in);
@@ -71,8 +70,7 @@ __attribute__((noinline)) void multiply(const Block& block) {
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v)
-      simd::store(b.sums + r * kPairPanel + v * kLanes, sum[r][v]);
+    for (int v = 0; v < kVectors; ++v) simd::store(b.sums + r * kPairPanel + v * kLanes, sum[r][v]);
 }
 
 template <int kVectors, int kRows = kSliverRows>

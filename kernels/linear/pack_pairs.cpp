@@ -19,8 +19,7 @@ void pack_pairs(const PackPairsParams& p, Range panels) {
         const bf16* const row = p.rows + (panel * kPairPanel + output) * p.in;
         bf16* const column = to + output * 2;
         int64_t i = first;
-        for (; i + 1 < end; i += 2)
-          std::memcpy(column + i * kPairPanel, row + i, 2 * sizeof(bf16));
+        for (; i + 1 < end; i += 2) std::memcpy(column + i * kPairPanel, row + i, 2 * sizeof(bf16));
         if (i < end) column[i * kPairPanel] = row[i];
       }
     }

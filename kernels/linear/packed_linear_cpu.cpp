@@ -90,8 +90,7 @@ void packed_linear_with(const PackedLinearKernel& kernel, const PackedLinearPara
     const auto n = static_cast<int>(int64_t{p.rows} * (pass + 1) / passes) - begin;
     const PackedRows rows{packed, begin, n, static_cast<int>(divided(n, kernel.sliver_rows))};
     const Tasks tasks(kernel, p, rows, threads);
-    parallel_for(rows.n_slivers, threads,
-                 [&](int i) { kernel.pack_rows(p, rows, {i, i + 1}); });
+    parallel_for(rows.n_slivers, threads, [&](int i) { kernel.pack_rows(p, rows, {i, i + 1}); });
     parallel_for(tasks.count(), threads, [&](int i, int thread) {
       kernel.run(p, rows, tasks.panels_of(i), tasks.slivers_of(i), scratch + thread * scratch_each);
     });

@@ -1,6 +1,7 @@
 #include "base/parallel.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
 #include <strings.h>
@@ -16,7 +17,9 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -27,36 +30,35 @@
 namespace tandem {
 namespace {
 
-/// CPUs that a quota of a cgroup (version 2) or its ancestors allows; 0 without one.
-double quota_of(std::string group) {
-  double least = 0;
-  for (;;) {
-    std::string quota;
-    double period = 0;
-    if (std::ifstream f("/sys/fs/cgroup" + group + "/cpu.max");
-        f >> quota >> period && quota != "max" && period > 0) {
-      const double cpus = std::strtod(quota.c_str(), nullptr) / period;
-      if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
-    }
-    if (group.empty()) return least;
-    group.resize(group.rfind('/'));
+/// CPUs that the quota of the cgroup in a folder allows, of version 2 or 1; none without one.
+std::optional<double> quota_in(const std::string& folder) {
+  std::string quota;
+  double period = 0;
+  if (std::ifstream both(folder + "/cpu.max"); !(both >> quota >> period)) {
+    std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
+    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
   }
+  const double time = std::strtod(quota.c_str(), nullptr);  // 0 of "max"
+  return time > 0 && period > 0 ? std::optional(time / period) : std::nullopt;
 }
 
-/// CPU quota of the process's cgroup (v2, then v1) in whole cores, at least one; 0 when unlimited
-/// or unknown.
-int cgroup_quota_cores() {
-  std::string line, group;
-  for (std::ifstream f("/proc/self/cgroup"); std::getline(f, line);)
-    if (line.starts_with("0::/")) group = line == "0::/" ? "" : line.substr(3);
-  double cpus = quota_of(group);
-  if (std::ifstream q("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
-      p("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-      cpus == 0 && q && p) {
-    double quota = 0, period = 0;
-    if (q >> quota && p >> period && quota > 0 && period > 0) cpus = quota / period;
+/// The least quota of the process's cgroups and their ancestors in whole cores, at least one;
+/// `cores` without any.
+int quota_cores(int cores) {
+  std::string line;
+  for (std::ifstream groups("/proc/self/cgroup"); std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string_view all(line), group = all.substr(second + 1);
+    const std::string controllers = fmt::format(",{},", all.substr(first + 1, second - first - 1));
+    if (controllers != ",," && controllers.find(",cpu,") == std::string::npos) continue;
+    const std::string root = controllers == ",," ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
+    for (size_t end = group.size(); end != std::string_view::npos;
+         end = end > 0 ? group.rfind('/', end - 1) : std::string_view::npos)
+      if (const auto quota = quota_in(fmt::format("{}{}", root, group.substr(0, end))))
+        cores = std::clamp(static_cast<int>(std::ceil(*quota)), 1, cores);
   }
-  return cpus == 0 ? 0 : std::max(1, static_cast<int>(std::ceil(cpus)));
+  return cores;
 }
 
 using std::chrono::nanoseconds;
@@ -64,7 +66,8 @@ using Clock = std::chrono::steady_clock;
 
 /// How long a thread without work spins before it sleeps: longer where each has a core.
 nanoseconds spin_time(bool bound) {
-  constexpr nanoseconds kBrief = std::chrono::microseconds(50), kLong = std::chrono::milliseconds(1);
+  constexpr nanoseconds kBrief = std::chrono::microseconds(50),
+                        kLong = std::chrono::milliseconds(1);
   static const char* const policy = std::getenv("OMP_WAIT_POLICY");
   if (policy != nullptr && strcasecmp(policy, "passive") == 0) return nanoseconds(0);
   const bool active = policy != nullptr && strcasecmp(policy, "active") == 0;
@@ -199,7 +202,9 @@ class Team {
     t_in_loop = true;
     while (run_one(0)) continue;
     t_in_loop = false;
-    if (spin_until(spin_.load(std::memory_order_relaxed), [&] { return done_.load(std::memory_order_acquire) == n; })) return;
+    if (spin_until(spin_.load(std::memory_order_relaxed),
+                   [&] { return done_.load(std::memory_order_acquire) == n; }))
+      return;
     const auto begin = Clock::now();
     const nanoseconds worked = cpu_time();
     for (int done = done_.load(std::memory_order_acquire); done < n;
@@ -224,9 +229,8 @@ class Team {
  private:
   void grow(int threads) {
     while (static_cast<int>(helpers_.size()) + 1 < threads) try {
-        helpers_.emplace_back([this, thread = static_cast<int>(helpers_.size()) + 1] {
-          help(thread);
-        });
+        helpers_.emplace_back(
+            [this, thread = static_cast<int>(helpers_.size()) + 1] { help(thread); });
       } catch (const std::system_error&) {
         return;  // the system gives no more threads; those that are here do all items
       }
@@ -261,7 +265,8 @@ class Team {
     while (!stop_.load(std::memory_order_relaxed)) {
       const uint32_t seen = loops_.load();
       while (run_one(thread)) continue;
-      if (!spin_until(spin_.load(std::memory_order_relaxed), [&] { return has_item(thread) || stop_.load(std::memory_order_relaxed); }))
+      if (!spin_until(spin_.load(std::memory_order_relaxed),
+                      [&] { return has_item(thread) || stop_.load(std::memory_order_relaxed); }))
         loops_.wait(seen);
     }
   }
@@ -292,11 +297,7 @@ void set_threads(int n) { t_threads = std::max(1, n); }
 
 int max_threads() { return t_threads > 0 ? t_threads : t_threads = default_threads(); }
 
-int usable_cores() {
-  const int n = std::max<int>(1, static_cast<int>(core_cpus().size()));
-  const int quota = cgroup_quota_cores();
-  return quota > 0 ? std::min(n, quota) : n;
-}
+int usable_cores() { return quota_cores(std::max(1, static_cast<int>(core_cpus().size()))); }
 
 int default_threads() {
   const int cores = usable_cores();

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bound_threads.h"
 #include "base/check.h"
 #include "base/parallel.h"
 #include "tensor/arena.h"
@@ -207,9 +208,11 @@ std::vector<std::string> thread_warnings() {
         "OMP_WAIT_POLICY: expected active or passive, found '{}'; it is ignored", policy));
   for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"})
     if (const std::string_view v = value(name); !v.empty() && v != "false" && v != "FALSE")
-      warnings.push_back(fmt::format(
-          "{}: tandem's threads are not OpenMP's, so this has no effect; choose cores with taskset",
-          name));
+      warnings.push_back(
+          fmt::format("{}: OpenMP binds this process to {} core{} for it, and tandem's threads "
+                      "with it; unset it, "
+                      "and choose cores with taskset",
+                      name, core_cpus().size(), core_cpus().size() == 1 ? "" : "s"));
   return warnings;
 }
 

@@ -50,8 +50,9 @@ void pack(const PackedWeights::Spec& spec, void* panels, int64_t begin, int64_t 
         .rows = static_cast<const bf16*>(rows),
         .n_rows = static_cast<int>(n),
         .in = static_cast<int>(spec.in)};
-    return parallel_for(static_cast<int>((n + kPairPanel - 1) / kPairPanel),
-                        [&](int panel) { pack_pairs(p, {panel, panel + 1}); });
+    return parallel_for(static_cast<int>((n + kPairPanel - 1) / kPairPanel), [&](int panel) {
+      pack_pairs(p, {panel, panel + 1});
+    });
   }
   const int outputs = kernel().panel_outputs;
   const PackWeightsParams p{

@@ -115,10 +115,9 @@ size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
   // A scratchpad's size is not monotonic in the row count: ask at the powers of two below.
   for (int64_t rows = max_rows; rows > kDecodeRows; rows /= 2) {
     const Tiles tiles(rows, spec.out, max_threads());
-    bytes = std::max(bytes, aligned(tiles.copy_bytes()) +
-                                describe(spec, tiles.tile(0, DType::f32, true))
-                                    .scratchpad_desc()
-                                    .get_size());
+    bytes = std::max(
+        bytes, aligned(tiles.copy_bytes()) +
+                   describe(spec, tiles.tile(0, DType::f32, true)).scratchpad_desc().get_size());
   }
   // Row counts below may be cut by panels.
   const size_t copy = size_t{2 * kLeastRows} * kMostPanels * kPairPanel * sizeof(float);
@@ -174,8 +173,7 @@ void run(const Tensor& y, const Tensor& x, OneDnnLinear& s, bool accumulate,
                                   ? memory(scratch, engine(), mine.data())
                                   : memory(scratch, engine())}};
     if (s.bias != nullptr)
-      args.insert({DNNL_ARG_BIAS,
-                   {row_major(1, tile.out, DType::f32), engine(), s.bias + output}});
+      args.insert({DNNL_ARG_BIAS, {row_major(1, tile.out, DType::f32), engine(), s.bias + output}});
     product.run.execute(onednn::stream(), args);
     copy_rows(false);
   });

@@ -167,10 +167,9 @@ void multiply(const MatmulArgs& args, Workspace left) {
          {DNNL_ARG_WEIGHTS, memory(pd.weights_desc(), onednn::engine(), at(args.b, b, 0, col))},
          {DNNL_ARG_DST, memory(pd.dst_desc(), onednn::engine(), at(args.c, c, row, col))},
          {DNNL_ARG_SCRATCHPAD,
-          scratch.empty()
-              ? memory(needs, onednn::engine())
-              : memory(needs, onednn::engine(),
-                       scratch.data() + static_cast<size_t>(thread) * scratch_bytes)}});
+          scratch.empty() ? memory(needs, onednn::engine())
+                          : memory(needs, onednn::engine(),
+                                   scratch.data() + static_cast<size_t>(thread) * scratch_bytes)}});
   });
 }
 

@@ -45,11 +45,6 @@ inline dnnl::memory::desc row_major(int64_t rows, int64_t cols, DType t) {
   return {{rows, cols}, type_of(t), dnnl::memory::format_tag::ab};
 }
 
-/// A [rows, cols] matrix whose transpose lies row by row.
-inline dnnl::memory::desc column_major(int64_t rows, int64_t cols, DType t) {
-  return {{rows, cols}, type_of(t), dnnl::memory::format_tag::ba};
-}
-
 /// Attributes of a product whose scratchpad the caller gives, and which is added to its output.
 inline dnnl::primitive_attr attributes(bool accumulate) {
   dnnl::primitive_attr attr;

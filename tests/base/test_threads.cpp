@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <set>
@@ -229,6 +230,42 @@ TEST_SUITE("base/threads") {
     CHECK(ran == 800);
     held = 2;
     sigaction(SIGUSR1, &before, nullptr);
+  }
+
+  TEST_CASE("loops leave out a thread that other processes keep off its core, and try it again") {
+    const Threads threads(2);
+    using std::chrono::milliseconds;
+    using Clock = std::chrono::steady_clock;
+    /// Whether both threads came to a loop, in which the other sleeps: it then uses its core as
+    /// little as one that has none.
+    const auto both_come = [](milliseconds sleep) {
+      std::atomic<bool> came{false};
+      parallel_for(2, [&](int, int thread) {
+        if (thread == 1) {
+          came = true;
+          std::this_thread::sleep_for(sleep);
+        }
+        for (const auto begin = Clock::now(); !came && Clock::now() - begin < milliseconds(2);)
+          ::sched_yield();
+      });
+      return came.load();
+    };
+    bool checked = false;
+    for (int attempt = 0; attempt < 100 && !checked; ++attempt) {
+      if (!both_come(milliseconds(60))) continue;
+      // The pause is 20 ms or more: who is stopped himself for so long cannot tell.
+      const auto begin = Clock::now();
+      const bool came = both_come(milliseconds(0));
+      checked = Clock::now() - begin < milliseconds(15);
+      if (checked) CHECK_FALSE(came);
+    }
+    CHECK(checked);
+    bool again = false;
+    for (int attempt = 0; attempt < 2000 && !again; ++attempt) {
+      std::this_thread::sleep_for(milliseconds(1));
+      again = both_come(milliseconds(0));
+    }
+    CHECK(again);
   }
 
   TEST_CASE("a child of fork runs its loops, and ends") {

@@ -187,12 +187,11 @@ TEST_SUITE("kernels/packed_linear") {
 
 TEST_SUITE("kernels/decode_linear") {
   /// The product of the first rows of a case in bf16, all items or one at a time.
-  ActBuffer decode(LinearCase& c, const CpuTable& table, int first, int rows, bool by_items) {
+  ActBuffer decode(LinearCase & c, const CpuTable& table, int first, int rows, bool by_items) {
     const auto in = static_cast<size_t>(c.shape.in), out = static_cast<size_t>(c.shape.out);
     const int panels = (c.shape.out + kPairPanel - 1) / kPairPanel;
-    std::vector<bf16> packed(static_cast<size_t>(panels * pair_panel_bytes(c.shape.in)) /
-                                 sizeof(bf16),
-                             bf16{0x7fc0});
+    std::vector<bf16> packed(
+        static_cast<size_t>(panels * pair_panel_bytes(c.shape.in)) / sizeof(bf16), bf16{0x7fc0});
     pack_pairs({packed.data(), static_cast<const bf16*>(c.w.data()), c.shape.out, c.shape.in},
                {0, panels});
     // Not a number after the last row: an odd input must not be paired with it.
