@@ -30,11 +30,11 @@ struct LoopBody {
 };
 
 /// Runs a loop on at most `threads` threads, the calling one among them, and returns when all
-/// items are done. Items are handed out one at a time, so no item waits for a thread that has not
-/// arrived: beside other processes the calling thread does what the others do not come to do.
-/// A loop inside a loop runs on its own thread alone, as thread 0.
-/// cost     about a microsecond while the other threads still spin for work, which they do for
-///          some tens of microseconds after a loop; then they sleep, and take about 50 to wake
+/// items are done. Items are handed out one at a time, and the calling thread runs those that no
+/// other thread arrives to take. While other processes occupy the cores, fewer threads are used.
+/// A loop inside a loop runs on its own thread only, as thread 0.
+/// cost     about 1 us while the other threads spin, for 50 us after each loop; then they sleep,
+///          and take about 50 us to wake
 void run_loop(int n, int threads, const LoopBody& body);
 
 /// Runs body(i) or body(i, thread) for i in [0, n) on at most `threads` threads, numbered from 0:

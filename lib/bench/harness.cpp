@@ -100,9 +100,8 @@ void CacheFlusher::flush() {
   ++value_;
   const int n = max_threads();
   const size_t part = buffer_.size() / static_cast<size_t>(n);
-  parallel_for(n, [&](int i) {
-    std::memset(buffer_.data() + static_cast<size_t>(i) * part, value_, part);
-  });
+  parallel_for(
+      n, [&](int i) { std::memset(buffer_.data() + static_cast<size_t>(i) * part, value_, part); });
 }
 
 }  // namespace tandem::bench

@@ -55,8 +55,8 @@ std::string version_text(const ToolInfo& info, bool report) {
                       cuda::built_in() ? cuda::code_text(cuda::built_code()) : "CPU only");
   text += fmt::format("system    {} {} {}, {:.1f} GiB\n", system.sysname, system.release,
                       system.machine, gib);
-  text += fmt::format("cpu       {}, {} usable cores, {} threads\n", cpu_model_name(), usable_cores(),
-                      default_threads());
+  text += fmt::format("cpu       {}, {} usable cores, {} threads\n", cpu_model_name(),
+                      usable_cores(), default_threads());
   text += fmt::format("isa       {} in use, {} detected\n", isa_name(isa_in_use()),
                       isa_name(isa_detected()));
   text += gpus_text();

@@ -136,7 +136,7 @@ ListAttention::~ListAttention() = default;
 void ListAttention::run(const Call& call, KeyUsage& usage) {
   if (call.step.drafted && call.step.n_rows > call.step.n_seqs) read_.clear(call.step.n_seqs);
   Team team(*this, call);
-  // One who has no thread of its own finds all tasks taken.
+  // Whichever desks get no thread in time find all tasks taken.
   parallel_for(static_cast<int>(desks_.size()), static_cast<int>(desks_.size()),
                [&](int desk) { team.work(static_cast<size_t>(desk)); });
   for (const auto& desk : desks_) {

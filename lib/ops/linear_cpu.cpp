@@ -22,7 +22,7 @@ constexpr int64_t kPackRows = 256;
 constexpr int64_t kAloneWork = 1 << 16;
 
 /// Where the CPU multiplies bf16, its weights lie in panels of pairs: decode_linear reads them for
-/// few rows, oneDNN for many. What is left is arithmetic in f32, where our own product is as fast
+/// few rows, oneDNN for many. All other arithmetic is in f32, where our own product is as fast
 /// and gives a row the same bits in any company.
 bool by_pairs(DType dtype) { return dtype == DType::bf16 && isa_in_use() >= Isa::avx512_bf16; }
 

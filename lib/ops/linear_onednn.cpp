@@ -21,7 +21,7 @@ using onednn::engine;
 using onednn::kMaxPrimitives;
 using onednn::row_major;
 
-// Rows of a tile: its weights are read from memory for at least so many.
+// Rows of a tile at least, which share one read of its weights from memory.
 constexpr int kLeastRows = 32;
 // Panels of a tile where rows are too few to be divided among all threads.
 constexpr int kMostPanels = 8;

@@ -117,7 +117,7 @@ class Workspace {
   std::span<std::byte> rest_;
 };
 
-/// Cuts the result into tiles, some for each thread, of which each is a product of its own.
+/// Cuts the result into tiles, two for each thread, and multiplies each as a separate product.
 void multiply(const MatmulArgs& args, Workspace left) {
   static std::map<Product, Primitive> made;
   if (made.size() >= kMostPrimitives) made.clear();
