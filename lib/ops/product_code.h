@@ -6,7 +6,7 @@
 
 namespace tandem::ops {
 
-/// Bytes of host memory that products hold besides buffers: what oneDNN generates for each shape of
+/// Bytes of host memory that products hold without buffers: what oneDNN generates for each shape of
 /// weights and each number of rows, of which a bounded number is kept. 0 on a GPU, and where our
 /// own kernels multiply.
 /// dtype       of weights and inputs

@@ -12,9 +12,7 @@ using namespace tandem::test;
 namespace {
 
 /// Memory that the plan states without allocating it.
-bool is_held_elsewhere(const PlanItem& item) {
-  return item.name.starts_with("process/");
-}
+bool is_held_elsewhere(const PlanItem& item) { return item.name.starts_with("process/"); }
 
 /// Whether a buffer is allocated: taking it a second time is a bug, and reported as one.
 bool is_taken(Arena& arena, const std::string& name) {
