@@ -150,7 +150,8 @@ TEST_SUITE("cli/memory") {
         CAPTURE(peak);
         CAPTURE(planned);
         CHECK(peak <= 1.02 * planned);
-        CHECK(peak >= 0.85 * planned);
+        // As many products are planned as may be kept, and the longest prompts at once.
+        CHECK(planned <= 1.18 * peak);
       }
   }
 
