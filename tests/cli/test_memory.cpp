@@ -39,13 +39,13 @@ Json last_line(const std::string& text) {
   return Json::parse(last);
 }
 
-/// Prompts for --prompts, pieces of the demo's document of 3 to 60 words.
+/// Prompts for --prompts, pieces of the demo's document of 2 to 21 words.
 std::string lines_of_prompts(int n) {
   std::istringstream words(file_text(kDocument));
   std::string lines, word;
   for (int i = 0; i < n; ++i) {
     std::string prompt;
-    for (int left = 3 + i * 37 % 58; left > 0 && words >> word; --left) prompt += word + " ";
+    for (int left = 2 + i * 37 % 20; left > 0 && words >> word; --left) prompt += word + " ";
     lines += Json{{"prompt", prompt + "and"}}.dump() + "\n";
   }
   return lines;
@@ -128,31 +128,31 @@ TEST_SUITE("cli/memory") {
         {"sequoia-generate", {"-r", "sequoia/tiny-16m"}},
         {"sequoia-generate", {"-m", "tiny-16m", "-s", "spec.draft=ngram"}}};
     struct Way {
-      const char *isa, *format, *threads;
+      std::string isa, format, threads;
     };
     // Products in f32 are our own; those in bf16, where the CPU has them, oneDNN's.
-    const std::vector<Way> ways = {
-        {"", "text", "1"}, {"", "jsonl", "2"}, {"avx2", "jsonl", "1"}, {"avx2", "text", "2"}};
+    std::vector<Way> ways = {{"", "text", "1"}, {"", "jsonl", "2"}};
+    if (tandem::isa_detected() > tandem::Isa::avx2) ways.push_back({"avx2", "jsonl", "1"});
     for (const auto& [tool, how] : tools)
-      for (const Way& way : ways) {
-        if (*way.isa != 0 && tandem::isa_detected() <= tandem::Isa::avx2) continue;
+      for (const auto& [isa, format, threads] : ways) {
         CAPTURE(fmt::format("{} {}", tool, fmt::join(how, " ")));
-        CAPTURE(way.isa);
-        CAPTURE(way.format);
-        CAPTURE(way.threads);
+        CAPTURE(isa);
+        CAPTURE(format);
+        CAPTURE(threads);
         Launch launch;
-        launch.arguments = {"--prompts", prompts, "-n", "16",        "--stop",   ".",
-                            "--device",  "cpu",   "-t", way.threads, "--format", way.format};
+        launch.arguments = {"--prompts", prompts, "-n", "32",    "--stop",   ".",
+                            "--device",  "cpu",   "-t", threads, "--format", format};
         launch.arguments.insert(launch.arguments.end(), how.begin(), how.end());
         launch.variables["TANDEM_CACHE_DIR"] = tandem::test::build_dir() / "test_cache";
-        launch.variables["TANDEM_ISA"] = way.isa;
+        launch.variables["TANDEM_ISA"] = isa;
         const Outcome run = run_process(program(tool), launch);
         REQUIRE(run.status == 0);
         const auto [peak, planned] = peak_and_plan(run);
         CAPTURE(peak);
         CAPTURE(planned);
         CHECK(peak <= 1.02 * planned);
-        CHECK(peak >= 0.85 * planned);
+        // As many products are planned as may be kept, and the longest prompts at once.
+        CHECK(planned <= 1.18 * peak);
       }
   }
 
