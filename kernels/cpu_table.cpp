@@ -100,6 +100,7 @@ CpuTable make_table(Isa isa) {
       pick(isa, {&attention_bf16_scalar, &attention_bf16_avx2, &attention_bf16_avx512,
                  &attention_bf16_avx512_bf16, &attention_bf16_amx});
   t.packed_linear = pick(isa, {&packed_linear_scalar, &packed_linear_avx2, &packed_linear_avx512});
+  if (isa >= Isa::avx512_bf16) t.decode_linear = decode_linear_avx512_bf16;
   return t;
 }
 

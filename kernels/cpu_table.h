@@ -25,6 +25,7 @@
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/gather/key_votes.h"
+#include "kernels/linear/decode_linear.h"
 #include "kernels/linear/packed_linear.h"
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/lsh/hash_tables.h"
@@ -137,6 +138,7 @@ struct CpuTable {
   const AttentionKernel* attention_f32;
   const AttentionKernel* attention_bf16;
   const PackedLinearKernel* packed_linear;
+  DecodeLinearFn* decode_linear;  // null where the CPU does not multiply bf16
 };
 
 /// Table of one ISA; `isa` must not exceed isa_detected().

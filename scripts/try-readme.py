@@ -309,8 +309,7 @@ class Scratch:
         self.exports = ""
         self.env = {name: value for name, value in os.environ.items()
                     if not name.startswith("TANDEM_") and name != "XDG_CACHE_HOME"}
-        # Waiting threads that spin take the time of other tests.
-        self.env |= {"HOME": str(folder.parent / f"home-{folder.name}"), "OMP_WAIT_POLICY": "passive",
+        self.env |= {"HOME": str(folder.parent / f"home-{folder.name}"),
                      "TANDEM_CACHE_DIR": str(folder.parent / "cache"), "CUDA_VISIBLE_DEVICES": ""}
         Path(self.env["HOME"]).mkdir()
 

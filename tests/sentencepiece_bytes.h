@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tandem::text::test {
+namespace tandem::test {
 
 /// type: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
 struct Piece {
@@ -139,4 +139,4 @@ inline std::string charsmap(const std::vector<std::pair<std::string, std::string
   return CharsmapBuilder(rules).bytes();
 }
 
-}  // namespace tandem::text::test
+}  // namespace tandem::test

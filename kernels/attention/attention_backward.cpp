@@ -1,7 +1,5 @@
 #include "kernels/attention/attention_backward.h"
 
-#include <omp.h>
-
 #include <algorithm>
 
 #include "base/parallel.h"
@@ -25,12 +23,9 @@ void attention_backward_cpu(const AttentionBackwardParams& p, void* workspace) {
     max_rows = std::max(max_rows, p.row_begin[s + 1] - p.row_begin[s]);
   const size_t bytes = attention_backward_scratch_bytes(max_rows, group, p.head_dim);
   const auto body = cpu_table().attention_backward;
-#pragma omp parallel num_threads(max_threads()) if (n_tasks > 1)
-  {
-    char* mine = static_cast<char*>(workspace) + static_cast<size_t>(omp_get_thread_num()) * bytes;
-#pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < n_tasks; ++i) body(p, {i, i + 1}, mine);
-  }
+  parallel_for(n_tasks, [&](int i, int thread) {
+    body(p, {i, i + 1}, static_cast<char*>(workspace) + static_cast<size_t>(thread) * bytes);
+  });
 }
 
 }  // namespace tandem

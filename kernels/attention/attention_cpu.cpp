@@ -1,7 +1,5 @@
 #include "kernels/attention/attention_cpu.h"
 
-#include <omp.h>
-
 #include "base/parallel.h"
 #include "kernels/cpu_table.h"
 
@@ -12,19 +10,15 @@ void attention_with(const AttentionKernel& kernel, const AttentionParams& p, voi
   const AttentionPlan plan = attention_plan(p, kernel, threads, workspace);
   char* scratch = static_cast<char*>(workspace);
   const size_t bytes = attention_scratch_bytes(p.head_dim);
-#pragma omp parallel num_threads(threads) if (plan.n_tasks > 1)
-  {
-    void* mine = scratch + static_cast<size_t>(omp_get_thread_num()) * bytes;
-#pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < plan.n_tasks; ++i) {
-      if (plan.tasks[i].follows) continue;
-      int end = i + 1;
-      while (end < plan.n_tasks && plan.tasks[end].follows) ++end;
-      kernel.run(p, plan, {i, end}, mine);
-    }
-#pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < plan.n_merges; ++i) kernel.merge(p, plan, {i, i + 1}, mine);
-  }
+  parallel_for(plan.n_tasks, threads, [&](int i, int thread) {
+    if (plan.tasks[i].follows) return;
+    int end = i + 1;
+    while (end < plan.n_tasks && plan.tasks[end].follows) ++end;
+    kernel.run(p, plan, {i, end}, scratch + static_cast<size_t>(thread) * bytes);
+  });
+  parallel_for(plan.n_merges, threads, [&](int i, int thread) {
+    kernel.merge(p, plan, {i, i + 1}, scratch + static_cast<size_t>(thread) * bytes);
+  });
 }
 
 void attention_cpu(const AttentionParams& p, void* workspace) {

@@ -1,8 +1,8 @@
 #include "kernels/linear/packed_linear_cpu.h"
 
-#include <omp.h>
-
 #include <algorithm>
+
+#include "base/parallel.h"
 
 namespace tandem {
 namespace {
@@ -84,19 +84,16 @@ void packed_linear_with(const PackedLinearKernel& kernel, const PackedLinearPara
   const int64_t scratch_each = scratch_floats(kernel, rows_most, p.in, p.type);
   float* packed = static_cast<float*>(workspace);
   float* scratch = packed + rows_most * padded(p.in);
-  const bool alone = threads == 1 || int64_t{p.rows} * p.out * p.in < kAloneWork;
-#pragma omp parallel num_threads(threads) if (!alone)
+  if (int64_t{p.rows} * p.out * p.in < kAloneWork) threads = 1;
   for (int pass = 0; pass < passes; ++pass) {
     const auto begin = static_cast<int>(int64_t{p.rows} * pass / passes);
     const auto n = static_cast<int>(int64_t{p.rows} * (pass + 1) / passes) - begin;
     const PackedRows rows{packed, begin, n, static_cast<int>(divided(n, kernel.sliver_rows))};
     const Tasks tasks(kernel, p, rows, threads);
-#pragma omp for schedule(static)
-    for (int i = 0; i < rows.n_slivers; ++i) kernel.pack_rows(p, rows, {i, i + 1});
-    float* mine = scratch + omp_get_thread_num() * scratch_each;
-#pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < tasks.count(); ++i)
-      kernel.run(p, rows, tasks.panels_of(i), tasks.slivers_of(i), mine);
+    parallel_for(rows.n_slivers, threads, [&](int i) { kernel.pack_rows(p, rows, {i, i + 1}); });
+    parallel_for(tasks.count(), threads, [&](int i, int thread) {
+      kernel.run(p, rows, tasks.panels_of(i), tasks.slivers_of(i), scratch + thread * scratch_each);
+    });
   }
 }
 

@@ -1,10 +1,8 @@
 #include "base/bound_threads.h"
 
-#include <omp.h>
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <string>
@@ -26,14 +24,7 @@ const cpu_set_t& given_cpus() {
   return mask;
 }
 
-bool environment_binds() {
-  if (omp_get_proc_bind() != omp_proc_bind_false) return true;
-  for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"})
-    if (std::getenv(name) != nullptr) return true;
-  return false;
-}
-
-/// Of the calling thread. A system that refuses leaves it where it is: slower, not wrong.
+/// Moves the calling thread. A system that refuses leaves it where it is: slower, not wrong.
 void allow(const cpu_set_t& cpus) { (void)sched_setaffinity(0, sizeof cpus, &cpus); }
 
 cpu_set_t only(int cpu) {
@@ -68,21 +59,20 @@ const std::vector<int>& core_cpus() {
 BoundThreads::BoundThreads() {
   const std::vector<int>& cpus = core_cpus();
   const int n = max_threads();
-  if (n == 1 || n > static_cast<int>(cpus.size()) || environment_binds()) return;
+  if (n == 1 || n > static_cast<int>(cpus.size())) return;
   n_threads_ = n;
-#pragma omp parallel num_threads(n)
-  {
-    const auto thread = static_cast<size_t>(omp_get_thread_num());
-    allow(only(cpus[thread]));
-    // Moved to its core, the calling thread has no reason to leave it: the others are taken.
-    if (thread == 0) allow(given_cpus());
-  }
+  bind_loop_threads(std::span(cpus).first(static_cast<size_t>(n)), true);
+  // Moved to its core, the calling thread has no reason to leave it: the others are taken.
+  allow(only(cpus[0]));
+  allow(given_cpus());
 }
 
 BoundThreads::~BoundThreads() {
   if (n_threads_ == 0) return;
-#pragma omp parallel num_threads(n_threads_)
-  allow(given_cpus());
+  std::vector<int> all;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(static_cast<size_t>(cpu), &given_cpus())) all.push_back(cpu);
+  bind_loop_threads(all, false);
 }
 
 }  // namespace tandem

@@ -10,9 +10,7 @@ const std::vector<int>& core_cpus();
 /// While it lives, the threads that share the loops of the calling thread (base/parallel.h) are
 /// bound to a core each, so that none is moved in the midst of work or waits for another. The
 /// calling thread, which has the core left over, keeps all its CPUs, for threads that it starts
-/// inherit them. Nothing is bound where one thread does all, where there are more threads than
-/// cores, or where the environment says how to bind (OMP_PROC_BIND, OMP_PLACES,
-/// GOMP_CPU_AFFINITY).
+/// inherit them. Nothing is bound where one thread does all or there are more threads than cores.
 class BoundThreads {
  public:
   BoundThreads();

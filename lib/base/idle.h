@@ -7,6 +7,13 @@
 
 namespace tandem {
 
+/// Lets a spinning thread's core rest for a moment.
+inline void pause_core() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
 /// Waiting for another thread that is expected within microseconds: spins, and after a while lets
 /// others have the core, for where there are more threads than cores the awaited one may be among
 /// them.
@@ -17,9 +24,7 @@ class Idle {
       ::sched_yield();
       return;
     }
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
+    pause_core();
   }
   void reset() { turns_ = 0; }
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/convert.h"
+#include "base/parallel.h"
 #include "base/rng.h"
 #include "kv/policy.h"
 #include "ops/loading.h"
@@ -105,12 +106,11 @@ double measure_code_gscores(int threads, const Interrupted& interrupted) {
   for (int pass = 0; pass < kPasses; ++pass) {
     poll(interrupted);
     const Stopwatch watch;
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) {
+    parallel_for(threads, threads, [&](int t) {
       std::vector<kv::KeyList> lists;
       for (int i = 0; i < kCalls; ++i)
         text.choose(t, (t + i) % CodedText::kGeometry.n_kv_heads, lists);
-    }
+    });
     seconds = std::min(seconds, watch.seconds());
   }
   return 1e-9 * threads * kCalls * kGroup * text.keys() / seconds;

@@ -116,8 +116,8 @@ class ReadMemory {
     return std::max(1, static_cast<int>(share / kReadProbeBlock));
   }
   void on_each_thread(const std::function<void(char* part)>& body) const {
-#pragma omp parallel for schedule(static, 1) num_threads(threads_)
-    for (int t = 0; t < threads_; ++t) body(pages_.data() + static_cast<size_t>(t) * bytes());
+    parallel_for(threads_, threads_,
+                 [&](int t) { body(pages_.data() + static_cast<size_t>(t) * bytes()); });
   }
 
   int threads_, blocks_;
@@ -172,11 +172,10 @@ PassRate measure_rows(const ReadMemory& memory, const Interrupted& interrupted) 
 PassRate measure_fma(int threads, const Interrupted& interrupted) {
   constexpr int kItems = 2000;  // 2 GFLOP a thread, tens of milliseconds
   const std::vector<double> seconds = time_passes(3, interrupted, [&] {
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) {
+    parallel_for(threads, threads, [&](int) {
       float sum = 0;
       cpu_table().fma_probe({.sum = &sum}, {0, kItems});
-    }
+    });
   });
   return pass_rate(double{kFmaProbeFlops} * kItems * threads, seconds);
 }

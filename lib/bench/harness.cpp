@@ -100,9 +100,9 @@ void CacheFlusher::flush() {
   ++value_;
   const int n = max_threads();
   const size_t part = buffer_.size() / static_cast<size_t>(n);
-#pragma omp parallel for schedule(static, 1)
-  for (int i = 0; i < n; ++i)
+  parallel_for(n, [&](int i) {
     std::memset(buffer_.data() + static_cast<size_t>(i) * part, value_, part);
+  });
 }
 
 }  // namespace tandem::bench

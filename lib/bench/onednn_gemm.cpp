@@ -6,7 +6,9 @@
 #include "base/check.h"
 #include "base/convert.h"
 #include "base/cpu_features.h"
+#include "base/parallel.h"
 #include "kernels/cpu_table.h"
+#include "ops/onednn.h"
 
 namespace tandem::bench {
 namespace {
@@ -38,6 +40,7 @@ struct OneDnnGemm::State {
 OneDnnGemm::OneDnnGemm(int64_t rows, int64_t out, int64_t in, DType dtype)
     : state_(std::make_unique<State>()) {
   TANDEM_CHECK(arithmetic(dtype) == dtype, "oneDNN GEMM in {}", dtype_name(dtype));
+  const ops::onednn::Threads all(max_threads());
   State& s = *state_;
   s.flops = 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
   const auto type = dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -61,6 +64,7 @@ OneDnnGemm::OneDnnGemm(OneDnnGemm&&) noexcept = default;
 
 void OneDnnGemm::run() const {
   State& s = *state_;
+  const ops::onednn::Threads all(max_threads());
   s.primitive.execute(s.stream,
                       {{DNNL_ARG_SRC, s.x}, {DNNL_ARG_WEIGHTS, s.weights}, {DNNL_ARG_DST, s.y}});
   s.stream.wait();

@@ -226,7 +226,7 @@ ranks::Facts Context::facts(const recipe::Field& fields) const {
 
 void Context::use_threads(int n) const {
   const int here = group_ ? group_->local_size() : 1;
-  cli::use_threads(n > 0 ? n : std::max(1, usable_cores() / here));
+  cli::use_threads(n > 0 ? n : std::max(1, default_threads() / here));
 }
 
 void Context::claim_outputs(const recipe::Field& fields) {

@@ -56,5 +56,8 @@ int gpus_named(const std::string& device);
 
 /// As many CPU threads as run.threads says; 0 = all usable cores.
 void use_threads(int n);
+/// What is wrong or without effect in the environment's variables for OpenMP threads, a sentence
+/// each; empty where nothing is.
+std::vector<std::string> thread_warnings();
 
 }  // namespace tandem::cli

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/cpu_features.h"
-#include "base/parallel.h"
+#include "cli/device.h"
 #include "cli/help.h"
 #include "io/cache_dir.h"
 #include "io/file.h"
@@ -70,7 +70,7 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
   Options options = parse_options(info, arguments);
   lower_isa_by_environment();
   cuda::force_gpu_isa_by_environment();
-  set_threads(usable_cores());
+  for (const std::string& warning : thread_warnings()) terminal.warn(warning);
   if (options.is_set("version")) {
     out.write(version_text(info, options.verbosity > 0));
     return 0;

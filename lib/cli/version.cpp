@@ -55,13 +55,14 @@ std::string version_text(const ToolInfo& info, bool report) {
                       cuda::built_in() ? cuda::code_text(cuda::built_code()) : "CPU only");
   text += fmt::format("system    {} {} {}, {:.1f} GiB\n", system.sysname, system.release,
                       system.machine, gib);
-  text += fmt::format("cpu       {}, {} usable cores\n", cpu_model_name(), usable_cores());
+  text += fmt::format("cpu       {}, {} usable cores, {} threads\n", cpu_model_name(), usable_cores(),
+                      default_threads());
   text += fmt::format("isa       {} in use, {} detected\n", isa_name(isa_in_use()),
                       isa_name(isa_detected()));
   text += gpus_text();
   for (const char* name :
        {"TANDEM_CACHE_DIR", "TANDEM_RECIPE_PATH", "TANDEM_MODEL_DIR", "TANDEM_LOG", "TANDEM_ISA",
-        "TANDEM_GPU_ISA", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"})
+        "TANDEM_GPU_ISA", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES"})
     if (const char* value = std::getenv(name))
       text += fmt::format("env       {}={}\n", name, value);
   return text;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "ops/product_code.h"
 #include "ranks/device_comm.h"
 #include "tensor/driver_memory.h"
 
@@ -14,8 +15,11 @@ namespace {
 
 /// Code and tables that come into memory when the first tokens use them, after the plan: pages of
 /// the program, of oneDNN and of libm, and what oneDNN writes. Between 0.1 and 1.8 MiB by model and
-/// policy: the middle of it.
+/// policy: the middle of it. Products with the first eight numbers of rows are among them.
 constexpr size_t kLaterCode = size_t{1} << 20;
+
+/// Shapes of a model's weights: query, key and value, output, gate and up, down, head.
+constexpr size_t kProductShapes = 5;
 
 /// Rows of any forward: a prefill chunk, or one token of every sequence.
 int max_rows(const EngineSpec& s) {
@@ -226,6 +230,8 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   if (!spec.plan_for) ops::warm_up_linear(spec.compute, spec.device);
   MemoryPlan plan;
   plan.add(kProgramItem, resident_bytes() + kLaterCode);
+  plan.add("process/code of products",
+           ops::product_code_bytes(spec.compute, spec.device, kProductShapes, spec.row_counts));
   model::Llama::plan(files.config, model_options(spec), plan);
   const auto rows = static_cast<size_t>(model_options(spec).max_logit_rows);
   plan.add(kLogits, rows * static_cast<size_t>(files.config.vocab_size) * sizeof(float),

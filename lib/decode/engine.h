@@ -73,6 +73,7 @@ struct EngineSpec {
                              // that one ahead of it may add
   int max_tree_rows = 0;     // rows of a step with trees, all sequences, that is to be fast
   int max_logit_rows = 1;    // rows whose logits are alive at once, at least max_seqs
+  int row_counts = 0;        // different numbers of rows that forwards have, beyond the first few
   Device device = {};
   std::optional<GpuCard> plan_for = {};  // of a plan alone: its GPU, where that is not `device`
   Savings savings = {};

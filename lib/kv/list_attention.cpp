@@ -1,7 +1,5 @@
 #include "kv/list_attention.h"
 
-#include <omp.h>
-
 #include <cmath>
 
 #include "base/check.h"
@@ -138,8 +136,9 @@ ListAttention::~ListAttention() = default;
 void ListAttention::run(const Call& call, KeyUsage& usage) {
   if (call.step.drafted && call.step.n_rows > call.step.n_seqs) read_.clear(call.step.n_seqs);
   Team team(*this, call);
-#pragma omp parallel num_threads(static_cast <int>(desks_.size()))
-  team.work(static_cast<size_t>(omp_get_thread_num()));
+  // One who has no thread of its own finds all tasks taken.
+  parallel_for(static_cast<int>(desks_.size()), static_cast<int>(desks_.size()),
+               [&](int desk) { team.work(static_cast<size_t>(desk)); });
   for (const auto& desk : desks_) {
     usage = usage.plus(desk->usage);
     desk->usage = {};

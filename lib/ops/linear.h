@@ -15,9 +15,8 @@ class Staging;
 
 /// A dense layer's weights where its products run, and its bias. On the CPU they are packed, one
 /// layout for every row count: in panels for our own product in f32, to which bf16 weights are
-/// widened as they are read, or where the CPU multiplies bf16 in oneDNN's layout for it (measured:
-/// choosing it for 512 rows costs nothing at 1 row, and repacking would hold the weights twice),
-/// with the primitives made for the row counts seen so far. On a GPU they stay row-major.
+/// widened as they are read, or where the CPU multiplies bf16 in panels of pairs of inputs, which
+/// our own product of few rows and oneDNN's of many both read. On a GPU they stay row-major.
 class PackedWeights {
  public:
   struct Spec {
@@ -53,10 +52,9 @@ class PackedWeights {
   static void plan(const Spec& spec, MemoryPlan& plan);
   /// Bytes of host memory that a Staging for these weights needs.
   static size_t staging_bytes(const Spec& spec);
-  /// Takes the planned memory and fills it some rows at a time; `bias` [out] f32, or empty. On the
-  /// CPU layouts depend on the number of threads: it must be that of the plan. On a GPU the weights
-  /// have arrived after staging.wait(); where `device_rows` can, it writes them and `rows` is not
-  /// called.
+  /// Takes the planned memory and fills it some rows at a time; `bias` [out] f32, or empty. On a
+  /// GPU the weights have arrived after staging.wait(); where `device_rows` can, it writes them and
+  /// `rows` is not called.
   void load(const Spec& spec, Arena& arena, const RowSource& rows, std::span<const float> bias,
             Staging& staging, const DeviceRowSource& device_rows = {});
 
@@ -128,7 +126,8 @@ enum class Accumulate : bool { no, yes };
 ///          f32 products are true f32, a row's result depends on the number of rows but on no other
 ///          row, and with y bf16 the bias may be rounded to bf16 first
 /// cost     reads the packed weights from memory once per 1 MiB numbers of x, 96 rows at least (on
-///          a CPU that multiplies bf16 per 2048 rows or so); on a GPU up to 16 rows exactly once
+///          a CPU that multiplies bf16 once for up to 32 rows, then once per tile of 32 rows or
+///          more); on a GPU up to 16 rows exactly once
 /// errors   none (shapes are checked by TANDEM_CHECK); `workspace` per workspace_bytes
 /// stream   the GPU's; {} on the CPU. The product may start to read the weights before the work
 ///          ahead of it on the stream has ended: that work must not write them

@@ -1,4 +1,4 @@
-// Dense layers on the CPU: our own product on weights in panels, or oneDNN.
+// Dense layers on the CPU: our own product on weights in panels, or oneDNN's of many rows.
 
 #include <algorithm>
 #include <cstring>
@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "kernels/cpu_table.h"
+#include "kernels/linear/decode_linear.h"
 #include "kernels/linear/packed_linear_cpu.h"
 #include "ops/linear_device.h"
 #include "ops/linear_onednn.h"
@@ -17,15 +18,21 @@ namespace {
 // Weight rows that one packing step stages, a multiple of every kernel's panel.
 constexpr int64_t kPackRows = 256;
 
-/// oneDNN multiplies bf16 with the instructions for it. What is left is arithmetic in f32, where
-/// our own product is as fast and gives a row the same bits in any company.
-bool by_onednn(DType dtype) { return dtype == DType::bf16 && isa_in_use() >= Isa::avx512_bf16; }
+// Below this many multiply-adds sharing a product costs more than it saves.
+constexpr int64_t kAloneWork = 1 << 16;
+
+/// Where the CPU multiplies bf16, its weights lie in panels of pairs: decode_linear reads them for
+/// few rows, oneDNN for many. What is left is arithmetic in f32, where our own product is as fast
+/// and gives a row the same bits in any company.
+bool by_pairs(DType dtype) { return dtype == DType::bf16 && isa_in_use() >= Isa::avx512_bf16; }
 
 const PackedLinearKernel& kernel() { return *cpu_table().packed_linear; }
 
 size_t weight_bytes(const PackedWeights::Spec& spec) {
-  return by_onednn(spec.dtype) ? linear_onednn::bytes(spec)
-                               : packed_weights_bytes(kernel(), spec.out, spec.in, spec.dtype);
+  if (by_pairs(spec.dtype))
+    return static_cast<size_t>((spec.out + kPairPanel - 1) / kPairPanel *
+                               pair_panel_bytes(spec.in));
+  return packed_weights_bytes(kernel(), spec.out, spec.in, spec.dtype);
 }
 
 size_t row_bytes(const PackedWeights::Spec& spec) {
@@ -36,6 +43,17 @@ size_t row_bytes(const PackedWeights::Spec& spec) {
 /// so is n but at the matrix's end.
 void pack(const PackedWeights::Spec& spec, void* panels, int64_t begin, int64_t n,
           const void* rows) {
+  if (by_pairs(spec.dtype)) {
+    const PackPairsParams p{
+        .panels = static_cast<bf16*>(panels) +
+                  begin / kPairPanel * (pair_panel_bytes(spec.in) / int64_t{sizeof(bf16)}),
+        .rows = static_cast<const bf16*>(rows),
+        .n_rows = static_cast<int>(n),
+        .in = static_cast<int>(spec.in)};
+    return parallel_for(static_cast<int>((n + kPairPanel - 1) / kPairPanel), [&](int panel) {
+      pack_pairs(p, {panel, panel + 1});
+    });
+  }
   const int outputs = kernel().panel_outputs;
   const PackWeightsParams p{
       .panels = static_cast<std::byte*>(panels) + static_cast<size_t>(begin) * row_bytes(spec),
@@ -48,9 +66,16 @@ void pack(const PackedWeights::Spec& spec, void* panels, int64_t begin, int64_t 
   });
 }
 
-/// Rows that are packed at once, at most.
-int64_t rows_a_step(const PackedWeights::Spec& spec) {
-  return by_onednn(spec.dtype) ? linear_onednn::rows_a_step(spec) : kPackRows;
+/// y (+)= x w^T + bias of few rows, on weights in panels of pairs.
+void decode(const DecodeLinearParams& p) {
+  // Items of a task: few, so that threads end together, and eight at most.
+  constexpr int kTasksPerThread = 4, kMostItems = 8;
+  const int threads = int64_t{p.rows} * p.in * p.out < kAloneWork ? 1 : max_threads();
+  const int items = (p.out + kPairItem - 1) / kPairItem;
+  const int each = std::clamp(items / (kTasksPerThread * threads), 1, kMostItems);
+  parallel_for((items + each - 1) / each, threads, [&](int task) {
+    cpu_table().decode_linear(p, {task * each, std::min((task + 1) * each, items)});
+  });
 }
 
 std::string rows_name(const PackedWeights::Spec& spec) { return spec.name + ".rows"; }
@@ -77,7 +102,7 @@ struct CpuLinear {
   PackedWeights::Spec spec;
   void* weights = nullptr;
   float* bias = nullptr;
-  std::shared_ptr<OneDnnLinear> onednn;  // or null: ours
+  std::shared_ptr<OneDnnLinear> onednn;  // of weights in panels of pairs
   std::byte* rows = nullptr;             // [out, in], of trainable weights
   std::byte* by_input = nullptr;         // [in, out], of weights by input
 };
@@ -94,7 +119,7 @@ void plan(const PackedWeights::Spec& spec, MemoryPlan& plan) {
 size_t bytes(const CpuLinear& w) { return weight_bytes(w.spec); }
 
 size_t staging_bytes(const PackedWeights::Spec& spec) {
-  return static_cast<size_t>(std::min(rows_a_step(spec), spec.out)) * row_bytes(spec);
+  return static_cast<size_t>(std::min(kPackRows, spec.out)) * row_bytes(spec);
 }
 
 std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
@@ -119,10 +144,8 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
       std::memcpy(s.rows + static_cast<size_t>(begin) * row_bytes(spec), to,
                   static_cast<size_t>(end - begin) * row_bytes(spec));
   };
-  if (by_onednn(spec.dtype)) {
-    s.onednn = linear_onednn::load(spec, s.weights, s.bias, staged, staging);
-    return loaded;
-  }
+  if (by_pairs(spec.dtype))
+    s.onednn = linear_onednn::make(spec, static_cast<bf16*>(s.weights), s.bias);
   for (int64_t begin = 0; begin < spec.out; begin += kPackRows) {
     const int64_t n = std::min(kPackRows, spec.out - begin);
     staged(begin, begin + n, staging);
@@ -137,26 +160,32 @@ float* bias(const CpuLinear& w) { return w.bias; }
 
 void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end)>& changed) {
   TANDEM_CHECK(w.by_input == nullptr, "{}: by input, to be changed", w.spec.name);
-  const int64_t step = rows_a_step(w.spec);
-  for (int64_t begin = 0; begin < w.spec.out; begin += step) {
-    const int64_t n = std::min(step, w.spec.out - begin);
-    if (!changed(begin, begin + n)) continue;
-    std::byte* const from = w.rows + static_cast<size_t>(begin) * row_bytes(w.spec);
-    if (w.onednn)
-      linear_onednn::pack(*w.onednn, begin, n, from);
-    else
-      pack(w.spec, w.weights, begin, n, from);
+  for (int64_t begin = 0; begin < w.spec.out; begin += kPackRows) {
+    const int64_t n = std::min(kPackRows, w.spec.out - begin);
+    if (changed(begin, begin + n))
+      pack(w.spec, w.weights, begin, n, w.rows + static_cast<size_t>(begin) * row_bytes(w.spec));
   }
 }
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
-  if (by_onednn(spec.dtype)) return linear_onednn::workspace_bytes(spec, max_rows);
+  if (by_pairs(spec.dtype)) return linear_onednn::workspace_bytes(spec, max_rows);
   return packed_linear_workspace_bytes(kernel(), max_rows, spec.in, spec.dtype, max_threads());
 }
 
 void run(const Tensor& y, const Tensor& x, CpuLinear& s, bool accumulate,
          std::span<std::byte> workspace) {
-  if (s.onednn) return linear_onednn::run(y, x, *s.onednn, accumulate, workspace);
+  if (s.onednn && x.rows() > kDecodeRows)
+    return linear_onednn::run(y, x, *s.onednn, accumulate, workspace);
+  if (s.onednn)
+    return decode({.y = y.raw(),
+                   .x = static_cast<const bf16*>(x.raw()),
+                   .w = static_cast<const bf16*>(s.weights),
+                   .bias = s.bias,
+                   .rows = static_cast<int>(x.rows()),
+                   .out = static_cast<int>(s.spec.out),
+                   .in = static_cast<int>(s.spec.in),
+                   .y_type = y.dtype(),
+                   .accumulate = accumulate});
   const PackedLinearParams p{.y = y.raw(),
                              .x = x.raw(),
                              .w = s.weights,

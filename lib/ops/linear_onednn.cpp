@@ -1,11 +1,15 @@
-// Dense layers in bf16 on CPUs that multiply it: oneDNN on weights in its packed layout.
+// Products of many rows in bf16: oneDNN on tiles of the output, one thread each.
 
 #include "ops/linear_onednn.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <tuple>
 
+#include "base/check.h"
+#include "base/parallel.h"
+#include "kernels/linear/decode_linear.h"
 #include "ops/onednn.h"
 
 namespace tandem::ops {
@@ -13,28 +17,70 @@ namespace {
 
 using dnnl::matmul;
 using dnnl::memory;
-using onednn::column_major;
 using onednn::engine;
 using onednn::kMaxPrimitives;
 using onednn::row_major;
-using onednn::stream;
 
-// Row count whose preferred weight layout is used for every row count.
-constexpr int64_t kLayoutRows = 512;
-// Weight rows that one packing step stages, at most, unless a block of the layout is larger.
-constexpr int64_t kPackRows = 256;
-matmul::primitive_desc describe(const PackedWeights::Spec& spec, const memory::desc& weights,
-                                int64_t rows, DType out, bool accumulate) {
-  const dnnl::primitive_attr attr = onednn::attributes(accumulate);
-  const memory::desc x = row_major(rows, spec.in, spec.dtype), y = row_major(rows, spec.out, out);
-  if (!spec.bias) return {matmul::desc(x, weights, y), attr, engine()};
-  return {matmul::desc(x, weights, row_major(1, spec.out, DType::f32), y), attr, engine()};
+// Rows of a tile: its weights are read from memory for at least so many.
+constexpr int kLeastRows = 32;
+// Panels of a tile where rows are too few to be divided among all threads.
+constexpr int kMostPanels = 8;
+// Tiles a thread, so that none waits long for the last.
+constexpr int kTilesPerThread = 2;
+
+int divided(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
+
+/// The product of a tile, `rows` x `out`, of a layer.
+struct Tile {
+  int64_t rows, out;
+  DType y_type;
+  bool accumulate;
+  auto operator<=>(const Tile&) const = default;
+};
+
+matmul::primitive_desc describe(const PackedWeights::Spec& spec, const Tile& t) {
+  const memory::desc x = row_major(t.rows, spec.in, spec.dtype),
+                     w({spec.in, t.out}, onednn::type_of(spec.dtype),
+                       memory::format_tag::BA16a64b2a),
+                     y = row_major(t.rows, t.out, t.y_type);
+  const dnnl::primitive_attr attr = onednn::attributes(t.accumulate);
+  if (!spec.bias) return {matmul::desc(x, w, y), attr, engine()};
+  return {matmul::desc(x, w, row_major(1, t.out, DType::f32), y), attr, engine()};
 }
 
-memory::desc packed_layout(const PackedWeights::Spec& spec) {
-  const memory::desc any({spec.in, spec.out}, onednn::type_of(spec.dtype), memory::format_tag::any);
-  return describe(spec, any, kLayoutRows, DType::f32, false).weights_desc();
-}
+/// Cuts a product of many rows into tiles: by rows where these are enough for all threads, else by
+/// panels, too.
+struct Tiles {
+  int64_t rows, out;            // of all
+  int64_t rows_each, out_each;  // of a tile, but for the last of a row or column
+  int down, across;
+
+  Tiles(int64_t n_rows, int64_t n_out, int threads) : rows(n_rows), out(n_out) {
+    constexpr int kTileRows = 16;  // of AMX
+    const int tiles = kTilesPerThread * threads, panels = divided(out, kPairPanel);
+    int parts = static_cast<int>(std::clamp<int64_t>(rows / kLeastRows, 1, tiles));
+    if (parts >= threads) parts = parts / threads * threads;
+    rows_each = int64_t{divided(divided(rows, parts), kTileRows)} * kTileRows;
+    down = divided(rows, rows_each);
+    const int panels_each =
+        parts >= threads ? panels : std::clamp(panels * down / tiles, 1, kMostPanels);
+    out_each = int64_t{panels_each} * kPairPanel;
+    across = divided(panels, panels_each);
+  }
+  int count() const { return down * across; }
+  int64_t first_row(int i) const { return i / across * rows_each; }
+  int64_t first_output(int i) const { return i % across * out_each; }
+  Tile tile(int i, DType y_type, bool accumulate) const {
+    return {std::min(rows_each, rows - first_row(i)), std::min(out_each, out - first_output(i)),
+            y_type, accumulate};
+  }
+  /// oneDNN is slow where rows of a result have others between them: such tiles need a copy.
+  size_t copy_bytes() const {
+    return across == 1 ? 0 : static_cast<size_t>(rows_each * out_each) * sizeof(float);
+  }
+};
+
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
@@ -43,91 +89,94 @@ struct OneDnnLinear {
     matmul::primitive_desc desc;
     matmul run;
   };
-  using Key = std::tuple<int64_t, DType, bool>;  // rows, output dtype, accumulate
 
   PackedWeights::Spec spec;
-  memory::desc layout;
-  memory weights;
-  memory bias;
-  std::map<Key, Primitive> primitives;
+  bf16* weights;
+  float* bias;
+  std::map<Tile, Primitive> primitives;
 
-  const Primitive& primitive(int64_t rows, DType out, bool accumulate) {
-    const Key key{rows, out, accumulate};
-    if (const auto it = primitives.find(key); it != primitives.end()) return it->second;
-    if (primitives.size() >= kMaxPrimitives) primitives.clear();
-    matmul::primitive_desc pd = describe(spec, layout, rows, out, accumulate);
-    return primitives.emplace(key, Primitive{pd, matmul(pd)}).first->second;
+  const Primitive& primitive(const Tile& tile) {
+    if (const auto it = primitives.find(tile); it != primitives.end()) return it->second;
+    matmul::primitive_desc pd = describe(spec, tile);
+    return primitives.emplace(tile, Primitive{pd, matmul(pd)}).first->second;
   }
 };
 
 namespace linear_onednn {
 
-size_t bytes(const PackedWeights::Spec& spec) { return packed_layout(spec).get_size(); }
-
-// Parts of a packed layout begin on its blocks of the output dimension, whose size (16 to 64) the
-// library chooses by shape and threads.
-int64_t rows_a_step(const PackedWeights::Spec& spec) {
-  const dnnl_blocking_desc_t blocks = packed_layout(spec).data.format_desc.blocking;
-  int64_t block = 1;
-  for (int i = 0; i < blocks.inner_nblks; ++i)
-    if (blocks.inner_idxs[i] == 1) block *= blocks.inner_blks[i];
-  return std::max(block, kPackRows / block * block);
-}
-
-std::shared_ptr<OneDnnLinear> load(const PackedWeights::Spec& spec, void* weights, float* bias,
-                                   const PackedWeights::RowSource& rows, void* staging) {
-  auto loaded = std::make_shared<OneDnnLinear>();
-  OneDnnLinear& s = *loaded;
-  s.spec = spec;
-  s.layout = packed_layout(spec);
-  s.weights = memory(s.layout, engine(), weights);
-  if (spec.bias) s.bias = memory(row_major(1, spec.out, DType::f32), engine(), bias);
-  const int64_t step = rows_a_step(spec);
-  for (int64_t begin = 0; begin < spec.out; begin += step) {
-    const int64_t n = std::min(step, spec.out - begin);
-    rows(begin, begin + n, staging);
-    pack(s, begin, n, staging);
-  }
-  return loaded;
-}
-
-void pack(OneDnnLinear& s, int64_t begin, int64_t n, void* rows) {
-  const int64_t in = s.spec.in;
-  const memory::desc to = s.layout.submemory_desc({in, n}, {0, begin});
-  memory source(column_major(in, n, s.spec.dtype), engine(), rows);
-  memory target(to, engine(), s.weights.get_data_handle());
-  dnnl::reorder(source, target).execute(stream(), source, target);
-  stream().wait();
+std::shared_ptr<OneDnnLinear> make(const PackedWeights::Spec& spec, bf16* weights, float* bias) {
+  return std::make_shared<OneDnnLinear>(
+      OneDnnLinear{.spec = spec, .weights = weights, .bias = bias, .primitives = {}});
 }
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
-  const memory::desc layout = packed_layout(spec);
-  size_t bytes = 0;
-  // The scratchpad's size is not monotonic in the row count: ask at the powers of two below.
-  for (int64_t rows = max_rows; rows > 0; rows /= 2)
-    for (const bool accumulate : {false, true})
-      bytes = std::max(
-          bytes, describe(spec, layout, rows, DType::f32, accumulate).scratchpad_desc().get_size());
-  return bytes;
+  const onednn::Threads one(1);
+  size_t bytes = 1;
+  // A scratchpad's size is not monotonic in the row count: ask at the powers of two below.
+  for (int64_t rows = max_rows; rows > kDecodeRows; rows /= 2) {
+    const Tiles tiles(rows, spec.out, max_threads());
+    bytes = std::max(
+        bytes, aligned(tiles.copy_bytes()) +
+                   describe(spec, tiles.tile(0, DType::f32, true)).scratchpad_desc().get_size());
+  }
+  // Row counts below may be cut by panels.
+  const size_t copy = size_t{2 * kLeastRows} * kMostPanels * kPairPanel * sizeof(float);
+  if (max_rows > kDecodeRows && max_threads() > 1) bytes = std::max(bytes, copy + 4096);
+  return aligned(bytes) * static_cast<size_t>(max_threads());
 }
 
 void run(const Tensor& y, const Tensor& x, OneDnnLinear& s, bool accumulate,
          std::span<std::byte> workspace) {
-  const auto& p = s.primitive(x.rows(), y.dtype(), accumulate);
-  memory source(p.desc.src_desc(), engine(), x.raw());
-  memory target(p.desc.dst_desc(), engine(), y.raw());
-  const memory::desc scratch_desc = p.desc.scratchpad_desc();
-  // Rare row counts may ask for more than the plan's sample of them: a few KiB, taken for the call.
-  memory scratch = scratch_desc.get_size() <= workspace.size()
-                       ? memory(scratch_desc, engine(), workspace.data())
-                       : memory(scratch_desc, engine());
-  std::unordered_map<int, memory> args{{DNNL_ARG_SRC, source},
-                                       {DNNL_ARG_WEIGHTS, s.weights},
-                                       {DNNL_ARG_DST, target},
-                                       {DNNL_ARG_SCRATCHPAD, scratch}};
-  if (s.spec.bias) args.emplace(DNNL_ARG_BIAS, s.bias);
-  p.run.execute(stream(), args);
-  stream().wait();
+  const int64_t rows = x.rows(), in = s.spec.in, out = s.spec.out;
+  const int threads = max_threads();
+  const Tiles tiles(rows, out, threads);
+  if (s.primitives.size() >= kMaxPrimitives) s.primitives.clear();
+  std::vector<const OneDnnLinear::Primitive*> products;
+  {
+    const onednn::Threads one(1);
+    for (int i = 0; i < tiles.count(); ++i)
+      products.push_back(&s.primitive(tiles.tile(i, y.dtype(), accumulate)));
+  }
+  const size_t each = workspace.size() / static_cast<size_t>(threads) / 64 * 64;
+  TANDEM_CHECK(aligned(tiles.copy_bytes()) <= each, "{}: workspace of {} bytes for {} threads",
+               s.spec.name, workspace.size(), threads);
+  const auto at = [](const Tensor& t, int64_t element) {
+    return static_cast<std::byte*>(t.raw()) + static_cast<size_t>(element) * dtype_bytes(t.dtype());
+  };
+  parallel_for(tiles.count(), threads, [&](int i, int thread) {
+    const onednn::Threads one(1);
+    const OneDnnLinear::Primitive& product = *products[static_cast<size_t>(i)];
+    const Tile tile = tiles.tile(i, y.dtype(), accumulate);
+    const int64_t row = tiles.first_row(i), output = tiles.first_output(i);
+    std::span<std::byte> mine = workspace.subspan(static_cast<size_t>(thread) * each, each);
+    std::byte* const to = at(y, row * out + output);
+    std::byte* const copy = tiles.across == 1 ? to : mine.data();
+    mine = mine.subspan(aligned(tiles.copy_bytes()));
+    const size_t row_bytes = static_cast<size_t>(tile.out) * dtype_bytes(y.dtype());
+    const auto copy_rows = [&](bool begins) {
+      for (int64_t r = 0; r < tile.rows && copy != to; ++r) {
+        std::byte* const a = at(y, (row + r) * out + output);
+        std::byte* const b = copy + static_cast<size_t>(r) * row_bytes;
+        std::memcpy(begins ? b : a, begins ? a : b, row_bytes);
+      }
+    };
+    if (accumulate) copy_rows(true);
+    const memory::desc scratch = product.desc.scratchpad_desc();
+    // Rare row counts may ask for more than the plan's sample of them: a few KiB, for the call.
+    std::unordered_map<int, memory> args{
+        {DNNL_ARG_SRC, {product.desc.src_desc(), engine(), at(x, row * in)}},
+        {DNNL_ARG_WEIGHTS,
+         {product.desc.weights_desc(), engine(),
+          s.weights + output / kPairPanel * pair_panel_bytes(in) / int64_t{sizeof(bf16)}}},
+        {DNNL_ARG_DST, {product.desc.dst_desc(), engine(), copy}},
+        {DNNL_ARG_SCRATCHPAD, scratch.get_size() <= mine.size()
+                                  ? memory(scratch, engine(), mine.data())
+                                  : memory(scratch, engine())}};
+    if (s.bias != nullptr)
+      args.insert({DNNL_ARG_BIAS, {row_major(1, tile.out, DType::f32), engine(), s.bias + output}});
+    product.run.execute(onednn::stream(), args);
+    copy_rows(false);
+  });
 }
 
 }  // namespace linear_onednn

@@ -1,8 +1,10 @@
 #include "ops/matmul.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/cpu_features.h"
@@ -68,13 +70,16 @@ struct Primitive {
   dnnl::matmul run;
 };
 
-const Primitive& primitive(const Product& p) {
-  static std::map<std::pair<Product, int>, Primitive> made;
-  const std::pair key{p, max_threads()};
-  if (const auto it = made.find(key); it != made.end()) return it->second;
-  if (made.size() >= kMostPrimitives) made.clear();
+const Primitive& primitive(std::map<Product, Primitive>& made, const Product& p) {
+  if (const auto it = made.find(p); it != made.end()) return it->second;
   const dnnl::matmul::primitive_desc pd = p.describe();
-  return made.emplace(key, Primitive{pd, dnnl::matmul(pd)}).first->second;
+  return made.emplace(p, Primitive{pd, dnnl::matmul(pd)}).first->second;
+}
+
+/// Cuts one dimension of a result into parts, in steps that the kernels' blocks divide.
+int64_t part_size(int64_t n, int64_t parts) {
+  constexpr int64_t kBlock = 64;
+  return (n + parts * kBlock - 1) / (parts * kBlock) * kBlock;
 }
 
 /// Copies a matrix row by row into another of its shape, in the other's type.
@@ -112,21 +117,60 @@ class Workspace {
   std::span<std::byte> rest_;
 };
 
+/// Cuts the result into tiles, some for each thread, of which each is a product of its own.
 void multiply(const MatmulArgs& args, Workspace left) {
-  const Primitive& p =
-      primitive({layout_of(args.c, false), layout_of(args.a, args.a_transposed),
-                 layout_of(args.b, args.b_transposed), args.scale, args.accumulate});
-  const memory::desc scratch_desc = p.desc.scratchpad_desc();
-  const std::span<std::byte> mine = left.take(scratch_desc.get_size());
-  memory scratch = mine.size() >= scratch_desc.get_size()
-                       ? memory(scratch_desc, onednn::engine(), mine.data())
-                       : memory(scratch_desc, onednn::engine());
-  p.run.execute(onednn::stream(),
-                {{DNNL_ARG_SRC, memory(p.desc.src_desc(), onednn::engine(), args.a.data)},
-                 {DNNL_ARG_WEIGHTS, memory(p.desc.weights_desc(), onednn::engine(), args.b.data)},
-                 {DNNL_ARG_DST, memory(p.desc.dst_desc(), onednn::engine(), args.c.data)},
-                 {DNNL_ARG_SCRATCHPAD, scratch}});
-  onednn::stream().wait();
+  static std::map<Product, Primitive> made;
+  if (made.size() >= kMostPrimitives) made.clear();
+  const Layout c = layout_of(args.c, false), a = layout_of(args.a, args.a_transposed),
+               b = layout_of(args.b, args.b_transposed);
+  const int threads = max_threads();
+  const int64_t tasks = threads == 1 ? 1 : int64_t{2} * threads;
+  // Nearly square: each tile reads rows of a and columns of b, which others read too.
+  const auto down = static_cast<int64_t>(
+      std::ceil(std::sqrt(static_cast<double>(tasks * c.rows) / static_cast<double>(c.cols))));
+  const int64_t rows_each = part_size(c.rows, std::clamp<int64_t>(down, 1, tasks));
+  const int64_t n_down = (c.rows + rows_each - 1) / rows_each;
+  const int64_t cols_each = part_size(c.cols, (tasks + n_down - 1) / n_down);
+  const int64_t n_across = (c.cols + cols_each - 1) / cols_each;
+  struct Tile {
+    int64_t row, col;
+    const Primitive* product;
+  };
+  std::vector<Tile> tiles;
+  {
+    const onednn::Threads one(1);
+    for (int64_t row = 0; row < c.rows; row += rows_each)
+      for (int64_t col = 0; col < c.cols; col += cols_each) {
+        Product p{c, a, b, args.scale, args.accumulate};
+        p.c.rows = p.a.rows = std::min(rows_each, c.rows - row);
+        p.c.cols = p.b.cols = std::min(cols_each, c.cols - col);
+        tiles.push_back({row, col, &primitive(made, p)});
+      }
+  }
+  size_t scratch_bytes = 0;
+  for (const Tile& tile : tiles)
+    scratch_bytes = std::max(scratch_bytes, tile.product->desc.scratchpad_desc().get_size());
+  scratch_bytes = (scratch_bytes + 63) / 64 * 64;
+  const std::span<std::byte> scratch = left.take(scratch_bytes * static_cast<size_t>(threads));
+  const auto at = [](const MatrixView& m, const Layout& l, int64_t row, int64_t col) {
+    return static_cast<char*>(m.data) +
+           static_cast<size_t>(row * l.row_stride + col * l.col_stride) * dtype_bytes(m.dtype);
+  };
+  parallel_for(static_cast<int>(n_down * n_across), threads, [&](int i, int thread) {
+    const onednn::Threads one(1);
+    const auto& [row, col, product] = tiles[static_cast<size_t>(i)];
+    const auto& pd = product->desc;
+    const memory::desc needs = pd.scratchpad_desc();
+    product->run.execute(
+        onednn::stream(),
+        {{DNNL_ARG_SRC, memory(pd.src_desc(), onednn::engine(), at(args.a, a, row, 0))},
+         {DNNL_ARG_WEIGHTS, memory(pd.weights_desc(), onednn::engine(), at(args.b, b, 0, col))},
+         {DNNL_ARG_DST, memory(pd.dst_desc(), onednn::engine(), at(args.c, c, row, col))},
+         {DNNL_ARG_SCRATCHPAD,
+          scratch.empty() ? memory(needs, onednn::engine())
+                          : memory(needs, onednn::engine(),
+                                   scratch.data() + static_cast<size_t>(thread) * scratch_bytes)}});
+  });
 }
 
 /// As many rows at a time as there is room for such sums.

@@ -6,13 +6,34 @@
 
 namespace tandem::ops::onednn {
 
+extern "C" {
+int omp_get_max_threads();
+void omp_set_num_threads(int n);
+}
+
+/// While it lives, oneDNN makes and runs products of the calling thread on that many OpenMP
+/// threads.
+class Threads {
+ public:
+  explicit Threads(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }
+  ~Threads() { omp_set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
 inline dnnl::engine& engine() {
-  static dnnl::engine e(dnnl::engine::kind::cpu, 0);
+  static dnnl::engine e = [] {
+    dnnl::set_primitive_cache_capacity(64);  // for layers of one shape to share primitives
+    return dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return e;
 }
 
 inline dnnl::stream& stream() {
-  static dnnl::stream s(engine());
+  thread_local dnnl::stream s(engine());
   return s;
 }
 
@@ -22,11 +43,6 @@ inline dnnl::memory::data_type type_of(DType t) {
 
 inline dnnl::memory::desc row_major(int64_t rows, int64_t cols, DType t) {
   return {{rows, cols}, type_of(t), dnnl::memory::format_tag::ab};
-}
-
-/// A [rows, cols] matrix whose transpose lies row by row.
-inline dnnl::memory::desc column_major(int64_t rows, int64_t cols, DType t) {
-  return {{rows, cols}, type_of(t), dnnl::memory::format_tag::ba};
 }
 
 /// Attributes of a product whose scratchpad the caller gives, and which is added to its output.
@@ -41,7 +57,7 @@ inline dnnl::primitive_attr attributes(bool accumulate) {
   return attr;
 }
 
-// Ragged prefills ask for many row counts; primitives are small but not free.
-inline constexpr size_t kMaxPrimitives = 256;
+// Ragged prefills and trees ask for many row counts, and each takes some 80 KiB (product_code.h).
+inline constexpr size_t kMaxPrimitives = 24;
 
 }  // namespace tandem::ops::onednn

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/parallel.h"
+
 namespace tandem {
 
 void first_touch(void* data, size_t bytes) {
@@ -13,12 +15,11 @@ void first_touch(void* data, size_t bytes) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / kPage * kPage,
                   end = reinterpret_cast<uintptr_t>(data) + bytes;
   const auto n = static_cast<int64_t>((end - 1) / kHugePage - begin / kHugePage + 1);
-#pragma omp parallel for schedule(static, 1) if (n > 1)
-  for (int64_t i = 0; i < n; ++i) {
+  parallel_for(static_cast<int>(n), [&](int i) {
     const uintptr_t huge = (begin / kHugePage + static_cast<uintptr_t>(i)) * kHugePage;
     const uintptr_t lo = std::max(begin, huge), hi = std::min(end, huge + kHugePage);
     (void)::madvise(reinterpret_cast<void*>(lo), hi - lo, MADV_POPULATE_WRITE);
-  }
+  });
 }
 
 }  // namespace tandem

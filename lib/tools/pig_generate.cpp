@@ -58,7 +58,9 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
   hosted_ = decide_hosted(sizer_, files_, spec_, room.batch);
   plan_ = sizer_.save_memory(files_.config, [&](const decode::Savings& savings) {
     spec_.savings = savings;
-    return decode::Engine::plan(files_, spec_);
+    MemoryPlan plan = decode::Engine::plan(files_, spec_);
+    plan.add(kTextsItem, room.texts);
+    return plan;
   });
 }
 

@@ -17,7 +17,6 @@ for scripts/plot.py loss.
 """
 import argparse
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -270,7 +269,6 @@ def main():
     args = parser.parse_args()
     if hasattr(args, "work"):
         args.work.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     args.body(args, Records(args.records))
 
 

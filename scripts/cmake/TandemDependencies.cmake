@@ -3,7 +3,7 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
 include(TandemLibraries)
 
 # Headers alone, included as <eigen3/Eigen/...>; users of the library need none of them.

@@ -15,6 +15,8 @@ function(tandem_find_library target package header library)
 endfunction()
 
 tandem_find_library(tandem_onednn libdnnl-dev oneapi/dnnl/dnnl.hpp dnnl)
+# Debian's oneDNN has OpenMP's threads, GCC's. tandem gives it one and shares the work itself.
+target_link_libraries(tandem_onednn INTERFACE gomp)
 tandem_find_library(tandem_pcre2 libpcre2-dev pcre2.h pcre2-8)
 tandem_find_library(tandem_sentencepiece libsentencepiece-dev sentencepiece_processor.h sentencepiece)
 tandem_find_library(tandem_utf8proc libutf8proc-dev utf8proc.h utf8proc)

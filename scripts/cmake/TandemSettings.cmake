@@ -66,11 +66,9 @@ function(tandem_library_settings)
     target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib>
       $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>)
   endforeach()
-  target_link_libraries(tandem_base PUBLIC fmt::fmt OpenMP::OpenMP_CXX)
-  target_link_libraries(tandem_kernels_cpu PRIVATE OpenMP::OpenMP_CXX)
+  target_link_libraries(tandem_base PUBLIC fmt::fmt Threads::Threads)
   set(generation tandem_base tandem_kernels_cpu tandem_core)
   if(TANDEM_HAS_CUDA)
-    target_link_libraries(tandem_cuda PRIVATE OpenMP::OpenMP_CXX)
     list(APPEND generation tandem_cuda ${TANDEM_CUDA_KERNELS})
   endif()
   tandem_link(tandem_core)
@@ -90,7 +88,7 @@ endfunction()
 # The libraries that ours uses.
 function(tandem_link target)
   target_link_libraries(${target}
-    PUBLIC fmt::fmt OpenMP::OpenMP_CXX nlohmann_json::nlohmann_json
+    PUBLIC fmt::fmt Threads::Threads nlohmann_json::nlohmann_json
     PRIVATE tandem_onednn tandem_pcre2 tandem_sentencepiece tandem_utf8proc yaml-cpp
       $<BUILD_INTERFACE:CLI11::CLI11> $<BUILD_INTERFACE:tandem_eigen>)
 endfunction()

@@ -4,7 +4,8 @@
 
 #include "error_text.h"
 
-namespace tandem {
+using namespace tandem;
+
 namespace {
 
 TEST_SUITE("base/shared_library") {
@@ -25,4 +26,3 @@ TEST_SUITE("base/shared_library") {
 }
 
 }  // namespace
-}  // namespace tandem

@@ -1,10 +1,15 @@
 // Threads that share work: bound to cores, dividing blocks, failing.
 #include <doctest/doctest.h>
-#include <omp.h>
+#include <pthread.h>
 #include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -33,9 +38,16 @@ std::vector<int> allowed() {
 
 /// The same of each of the calling thread's team.
 std::vector<std::vector<int>> allowed_of_team() {
-  std::vector<std::vector<int>> of(static_cast<size_t>(max_threads()));
-#pragma omp parallel
-  of[static_cast<size_t>(omp_get_thread_num())] = allowed();
+  const int n = max_threads();
+  std::vector<std::vector<int>> of(static_cast<size_t>(n));
+  std::atomic<int> arrived{0};
+  // Each waits for the others, so that all of them come.
+  parallel_for(n, [&](int, int thread) {
+    of[static_cast<size_t>(thread)] = allowed();
+    arrived.fetch_add(1);
+    Idle idle;
+    while (arrived.load() < n) idle.wait();
+  });
   return of;
 }
 
@@ -53,8 +65,8 @@ class Threads {
 TEST_SUITE("base/threads") {
   TEST_CASE("each but the first is bound to one core, and free again afterwards") {
     const int n = static_cast<int>(core_cpus().size());
-    if (n < 2 || omp_get_proc_bind() != omp_proc_bind_false) {
-      MESSAGE("skipped: one core, or the environment binds threads");
+    if (n < 2) {
+      MESSAGE("skipped: one core");
       return;
     }
     const Threads threads(n);
@@ -147,6 +159,128 @@ TEST_SUITE("base/threads") {
     CHECK_THROWS_WITH_AS(
         parallel_ranges(kItems, 10, [](int, int) { throw std::runtime_error("a range"); }),
         "a range", std::runtime_error);
+  }
+
+  TEST_CASE("each item of a loop runs once, and no two at once have one thread number") {
+    for (const int n_threads : {1, 2, 3, static_cast<int>(core_cpus().size()) + 2}) {
+      CAPTURE(n_threads);
+      const Threads threads(n_threads);
+      std::atomic<int> wrong{0};
+      for (int loop = 0; loop < 500; ++loop) {
+        const int n = loop % 41, most = 1 + loop % n_threads;
+        std::vector<std::atomic<int>> ran(41), busy(static_cast<size_t>(n_threads));
+        parallel_for(n, most, [&](int i, int thread) {
+          if (thread >= most || busy[static_cast<size_t>(thread)].fetch_add(1) != 0) ++wrong;
+          ran[static_cast<size_t>(i)].fetch_add(1);
+          busy[static_cast<size_t>(thread)].fetch_sub(1);
+        });
+        for (int i = 0; i < 41; ++i)
+          if (ran[static_cast<size_t>(i)].load() != (i < n ? 1 : 0)) ++wrong;
+      }
+      CHECK(wrong.load() == 0);
+    }
+  }
+
+  TEST_CASE("more items than a ticket counts run once each") {
+    const Threads threads(2);
+    constexpr int kItems = (1 << 21) + 3;
+    std::vector<uint8_t> ran(kItems);
+    parallel_for(kItems, [&](int i) { ++ran[static_cast<size_t>(i)]; });
+    CHECK(std::ranges::all_of(ran, [](uint8_t n) { return n == 1; }));
+  }
+
+  TEST_CASE("a loop inside a loop runs on its own thread, as thread 0") {
+    const Threads threads(3);
+    std::atomic<int> wrong{0}, ran{0};
+    parallel_for(6, [&](int) {
+      const auto mine = std::this_thread::get_id();
+      parallel_for(4, [&](int, int thread) {
+        if (thread != 0 || std::this_thread::get_id() != mine) ++wrong;
+        ++ran;
+      });
+    });
+    CHECK(wrong.load() == 0);
+    CHECK(ran.load() == 24);
+  }
+
+  TEST_CASE("a loop does not wait for a thread that takes no item") {
+    const Threads threads(2);
+    std::atomic<pthread_t> other{};
+    std::atomic<int> arrived{0};
+    parallel_for(2, [&](int, int thread) {
+      if (thread == 1) other = pthread_self();
+      arrived.fetch_add(1);
+      Idle idle;
+      while (arrived.load() < 2) idle.wait();
+    });
+    // A signal's handler holds the other thread, as a busy machine would.
+    static std::atomic<int> held;  // 1: it is, 2: let go
+    held = 0;
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = [](int) {
+      held = 1;
+      while (held == 1) ::sched_yield();
+    };
+    REQUIRE(sigaction(SIGUSR1, &action, &before) == 0);
+    REQUIRE(pthread_kill(other, SIGUSR1) == 0);
+    while (held == 0) ::sched_yield();
+    int ran = 0;  // by this thread alone
+    for (int loop = 0; loop < 100; ++loop) parallel_for(8, [&](int) { ++ran; });
+    CHECK(ran == 800);
+    held = 2;
+    sigaction(SIGUSR1, &before, nullptr);
+  }
+
+  TEST_CASE("loops leave out a thread that other processes keep off its core, and try it again") {
+    const Threads threads(2);
+    using std::chrono::milliseconds;
+    using Clock = std::chrono::steady_clock;
+    /// Whether both threads came to a loop, in which the other sleeps: it then uses its core as
+    /// little as one that has none.
+    const auto both_come = [](milliseconds sleep) {
+      std::atomic<bool> came{false};
+      parallel_for(2, [&](int, int thread) {
+        if (thread == 1) {
+          came = true;
+          std::this_thread::sleep_for(sleep);
+        }
+        for (const auto begin = Clock::now(); !came && Clock::now() - begin < milliseconds(2);)
+          ::sched_yield();
+      });
+      return came.load();
+    };
+    bool checked = false;
+    for (int attempt = 0; attempt < 100 && !checked; ++attempt) {
+      if (!both_come(milliseconds(60))) continue;
+      // The pause is 20 ms or more: who is stopped himself for so long cannot tell.
+      const auto begin = Clock::now();
+      const bool came = both_come(milliseconds(0));
+      checked = Clock::now() - begin < milliseconds(15);
+      if (checked) CHECK_FALSE(came);
+    }
+    CHECK(checked);
+    bool again = false;
+    for (int attempt = 0; attempt < 2000 && !again; ++attempt) {
+      std::this_thread::sleep_for(milliseconds(1));
+      again = both_come(milliseconds(0));
+    }
+    CHECK(again);
+  }
+
+  TEST_CASE("a child of fork runs its loops, and ends") {
+    const Threads threads(2);
+    parallel_for(8, [](int) {});
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::atomic<int> ran{0};
+      parallel_for(8, [&](int) { ++ran; });
+      std::exit(ran == 8 ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
   }
 
   TEST_CASE("the first error of a team is kept, and nothing runs after it") {

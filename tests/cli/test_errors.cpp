@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include "base/bound_threads.h"
 #include "base/cpu_features.h"
+#include "base/parallel.h"
 #include "cli/probe.h"
 #include "tensor/cuda.h"
 
@@ -134,6 +136,39 @@ TEST_SUITE("cli/errors") {
           "cli-probe: error: TANDEM_ISA: unknown instruction set 'sse9'\n"
           "  hint: one of: scalar, avx2, avx512, avx512_bf16, amx\n");
     CHECK(probe_model({}, {.variables = {{"TANDEM_LOG", "loud"}}}).status == 2);
+  }
+
+  TEST_CASE("variables of OpenMP threads are honoured, or the warning says why not") {
+    struct Given {
+      const char *name, *value, *warning;
+    };
+    const std::string many = std::to_string(usable_cores() + 1);
+    for (const Given& g :
+         {Given{"OMP_NUM_THREADS", "1", ""},
+          {"OMP_NUM_THREADS", "many",
+           "OMP_NUM_THREADS: expected a number of threads, found 'many'"},
+          {"OMP_NUM_THREADS", "0", "OMP_NUM_THREADS: expected a number of threads, found '0'"},
+          {"OMP_NUM_THREADS", many.c_str(), "this process may use "},
+          {"OMP_WAIT_POLICY", "PASSIVE", ""},
+          {"OMP_WAIT_POLICY", "lazy", "OMP_WAIT_POLICY: expected active or passive, found 'lazy'"},
+          {"OMP_PROC_BIND", "false", ""},
+          {"OMP_PLACES", "cores", "OMP_PLACES: OpenMP binds this process to 1 core for it"}}) {
+      CAPTURE(g.name);
+      CAPTURE(g.value);
+      const Outcome run = probe_model({}, {.variables = {{g.name, g.value}}});
+      CHECK(run.status == 0);
+      CHECK((run.err.find("cli-probe: warning: OMP_") != std::string::npos) == (*g.warning != 0));
+      CHECK(run.err.find(g.warning) != std::string::npos);
+    }
+    const auto threads = [](const std::string& launcher, const Launch& launch = {}) {
+      const Outcome run = launcher.empty()
+                              ? probe({"-V", "-v"}, launch)
+                              : run_shell(launcher + " " + program("cli_probe") + " -V -v 2>&1");
+      return run.out.substr(0, run.out.find("\nisa"));
+    };
+    CHECK(threads("", {.variables = {{"OMP_NUM_THREADS", "1"}}}).ends_with(" cores, 1 threads"));
+    CHECK(threads("env -u OMP_NUM_THREADS taskset -c " + std::to_string(core_cpus()[0]))
+              .ends_with(", 1 usable cores, 1 threads"));
   }
 
   TEST_CASE("test programs check TANDEM_ISA as the tools do") {

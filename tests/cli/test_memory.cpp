@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 #include <fmt/ranges.h>
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/cpu_features.h"
 #include "cli/kept_limits.h"
 #include "cli/probe.h"
 #include "tensor/cuda.h"
@@ -35,6 +37,31 @@ Json last_line(const std::string& text) {
   std::string line, last;
   while (std::getline(lines, line)) last = line;
   return Json::parse(last);
+}
+
+/// Prompts for --prompts, pieces of the demo's document of 3 to 60 words.
+std::string lines_of_prompts(int n) {
+  std::istringstream words(file_text(kDocument));
+  std::string lines, word;
+  for (int i = 0; i < n; ++i) {
+    std::string prompt;
+    for (int left = 3 + i * 37 % 58; left > 0 && words >> word; --left) prompt += word + " ";
+    lines += Json{{"prompt", prompt + "and"}}.dump() + "\n";
+  }
+  return lines;
+}
+
+/// The peak of a run and its plan, by its summary: bytes of JSON events, MiB of a text.
+std::pair<double, double> peak_and_plan(const Outcome& run) {
+  const size_t at = run.err.find("memory   peak ");
+  if (at == std::string::npos) {
+    const Json summary = last_line(run.out);
+    return {summary["peak_bytes"].get<double>(), summary["planned_peak_bytes"].get<double>()};
+  }
+  std::pair<double, double> mib;
+  REQUIRE(std::sscanf(run.err.c_str() + at, "memory   peak %lf MiB, planned %lf MiB", &mib.first,
+                      &mib.second) == 2);
+  return mib;
 }
 
 }  // namespace
@@ -87,6 +114,46 @@ TEST_SUITE("cli/memory") {
       CHECK(peak == doctest::Approx(planned).epsilon(0.02));
       CHECK(summary["prompt_tokens"] == Json::parse(dry.out)["prompt_tokens"]);
     }
+  }
+
+  TEST_CASE("200 prompts of different lengths keep to the plan, drafted or not") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    MESSAGE("skipped: sanitizers hold memory of their own");
+    return;
+#endif
+    const TemporaryFolder folder;
+    const std::string prompts = folder.write("200.jsonl", lines_of_prompts(200)).string();
+    const std::vector<std::pair<std::string, std::vector<std::string>>> tools = {
+        {"pig-generate", {"-m", "tiny-16m"}},
+        {"sequoia-generate", {"-r", "sequoia/tiny-16m"}},
+        {"sequoia-generate", {"-m", "tiny-16m", "-s", "spec.draft=ngram"}}};
+    struct Way {
+      const char *isa, *format, *threads;
+    };
+    // Products in f32 are our own; those in bf16, where the CPU has them, oneDNN's.
+    const std::vector<Way> ways = {
+        {"", "text", "1"}, {"", "jsonl", "2"}, {"avx2", "jsonl", "1"}, {"avx2", "text", "2"}};
+    for (const auto& [tool, how] : tools)
+      for (const Way& way : ways) {
+        if (*way.isa != 0 && tandem::isa_detected() <= tandem::Isa::avx2) continue;
+        CAPTURE(fmt::format("{} {}", tool, fmt::join(how, " ")));
+        CAPTURE(way.isa);
+        CAPTURE(way.format);
+        CAPTURE(way.threads);
+        Launch launch;
+        launch.arguments = {"--prompts", prompts, "-n", "16",        "--stop",   ".",
+                            "--device",  "cpu",   "-t", way.threads, "--format", way.format};
+        launch.arguments.insert(launch.arguments.end(), how.begin(), how.end());
+        launch.variables["TANDEM_CACHE_DIR"] = tandem::test::build_dir() / "test_cache";
+        launch.variables["TANDEM_ISA"] = way.isa;
+        const Outcome run = run_process(program(tool), launch);
+        REQUIRE(run.status == 0);
+        const auto [peak, planned] = peak_and_plan(run);
+        CAPTURE(peak);
+        CAPTURE(planned);
+        CHECK(peak <= 1.02 * planned);
+        CHECK(peak >= 0.85 * planned);
+      }
   }
 
   TEST_CASE("on a GPU the host's peak, driver and libraries included, is near the plan too") {

@@ -13,7 +13,7 @@ namespace {
 
 /// Memory that the plan states without allocating it.
 bool is_held_elsewhere(const PlanItem& item) {
-  return item.name == "process/program and tokenizer";
+  return item.name.starts_with("process/");
 }
 
 /// Whether a buffer is allocated: taking it a second time is a bug, and reported as one.

@@ -198,7 +198,7 @@ Seeds vocab_merges() {
 
 /// BPE with byte fallback; unigram and characters with a character map and user-defined symbols.
 Seeds sentencepiece() {
-  using namespace text::test;
+  using namespace test;
   constexpr int kNormal = 1, kUserDefined = 4, kUnused = 5, kByte = 6;
   std::vector<Piece> pieces = {{"\u2581", -3, kNormal},    {"l", -5, kNormal},
                                {"o", -4, kNormal},         {"lo", -2, kNormal},

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
+#include "kernels/linear/decode_linear.h"
 #include "kernels/packed_linear_case.h"
 
 using namespace tandem;
@@ -180,5 +182,88 @@ TEST_SUITE("kernels/packed_linear") {
           CHECK((w == 0 ? std::isnan(y) : y == (w > 0 ? INFINITY : -INFINITY)));
         }
       }
+  }
+}
+
+TEST_SUITE("kernels/decode_linear") {
+  /// The product of the first rows of a case in bf16, all items or one at a time.
+  ActBuffer decode(LinearCase & c, const CpuTable& table, int first, int rows, bool by_items) {
+    const auto in = static_cast<size_t>(c.shape.in), out = static_cast<size_t>(c.shape.out);
+    const int panels = (c.shape.out + kPairPanel - 1) / kPairPanel;
+    std::vector<bf16> packed(
+        static_cast<size_t>(panels * pair_panel_bytes(c.shape.in)) / sizeof(bf16), bf16{0x7fc0});
+    pack_pairs({packed.data(), static_cast<const bf16*>(c.w.data()), c.shape.out, c.shape.in},
+               {0, panels});
+    // Not a number after the last row: an odd input must not be paired with it.
+    std::vector<bf16> x(static_cast<size_t>(rows) * in + 1, bf16{0x7fc0});
+    std::memcpy(x.data(), static_cast<const bf16*>(c.x.data()) + static_cast<size_t>(first) * in,
+                static_cast<size_t>(rows) * in * sizeof(bf16));
+    ActBuffer y(c.y_type, static_cast<size_t>(rows) * out);
+    for (size_t i = 0; i < y.size(); ++i)
+      y.set(i, c.accumulate ? c.start.f32[static_cast<size_t>(first) * out + i] : NAN);
+    const DecodeLinearParams p{.y = y.data(),
+                               .x = x.data(),
+                               .w = packed.data(),
+                               .bias = c.bias ? c.b.data() : nullptr,
+                               .rows = rows,
+                               .out = c.shape.out,
+                               .in = c.shape.in,
+                               .y_type = c.y_type,
+                               .accumulate = c.accumulate};
+    const int items = (c.shape.out + kPairItem - 1) / kPairItem;
+    for (int i = 0; i < items; i += by_items ? 1 : items)
+      table.decode_linear(p, {i, by_items ? i + 1 : items});
+    return y;
+  }
+
+  TEST_CASE("equals the reference where sums are exact, and gives a row its own bits") {
+    for (const Isa isa : usable_isas()) {
+      const CpuTable& table = cpu_table(isa);
+      CHECK((table.decode_linear != nullptr) == (isa >= Isa::avx512_bf16));
+      if (table.decode_linear == nullptr) continue;
+      for (const LinearShape shape : kShapes)
+        for (const bool accumulate : {false, true})
+          for (const DType y_type : {DType::f32, DType::bf16}) {
+            if (accumulate && y_type == DType::bf16) continue;
+            CAPTURE(isa_name(isa));
+            CAPTURE(shape.out);
+            CAPTURE(shape.in);
+            CAPTURE(accumulate);
+            LinearCase exact(shape, DType::bf16, kDecodeRows, accumulate, accumulate,
+                             small_integers(5));
+            LinearCase any(shape, DType::bf16, kDecodeRows, accumulate, accumulate, fractions(6));
+            exact.y_type = any.y_type = y_type;
+            ActBuffer want = exact.reference();
+            for (int rows = 1; rows <= kDecodeRows; ++rows) {
+              CAPTURE(rows);
+              ActBuffer got = decode(exact, table, 0, rows, rows % 2 == 0);
+              ActBuffer all = decode(any, table, 0, rows, rows % 2 == 1);
+              for (int r = 0; r < rows; ++r) {
+                REQUIRE(exact.same(got, r, want, r));
+                ActBuffer alone = decode(any, table, r, 1, false);
+                REQUIRE(any.same(all, r, alone, 0));
+              }
+            }
+          }
+    }
+  }
+
+  TEST_CASE("agrees with the reference on fractions") {
+    for (const Isa isa : usable_isas()) {
+      const CpuTable& table = cpu_table(isa);
+      if (table.decode_linear == nullptr) continue;
+      for (const LinearShape shape : kShapes) {
+        CAPTURE(shape.out);
+        CAPTURE(shape.in);
+        LinearCase c(shape, DType::bf16, kDecodeRows, true, true, fractions(7));
+        ActBuffer want = c.reference();
+        // As of packed_linear above: the walk of roundings of partial sums.
+        const double in = shape.in;
+        const double tolerance =
+            2 * 6 * spacing(DType::f32) * std::sqrt(in / 9 + 1) * std::sqrt(in + 2);
+        ActBuffer got = decode(c, table, 0, kDecodeRows, false);
+        REQUIRE_CLOSE(got, want, [&](size_t) { return tolerance; });
+      }
+    }
   }
 }

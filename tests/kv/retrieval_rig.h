@@ -6,7 +6,7 @@
 #include "policy_rig.h"
 
 /// Retrieval caches in a rig, and what they should choose, worked out plainly.
-namespace tandem::test {
+namespace tandem::test::retrieval_rig {
 
 inline const TokenData kCone = cone_data(32);
 
@@ -125,4 +125,4 @@ inline std::vector<double> naive_attention(const TokenData& data, int32_t token,
   return out;
 }
 
-}  // namespace tandem::test
+}  // namespace tandem::test::retrieval_rig

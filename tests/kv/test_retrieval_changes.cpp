@@ -6,6 +6,7 @@
 
 using namespace tandem;
 using namespace tandem::test;
+using namespace tandem::test::retrieval_rig;
 using recipe::Cache;
 using recipe::ChoosingQuery;
 

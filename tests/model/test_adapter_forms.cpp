@@ -110,7 +110,7 @@ class WithOne final : public WeightSource {
   void embed(std::span<const int32_t>, float*) const override {}
 
  private:
-  std::unique_ptr<WeightSource> base_ = ::base();
+  std::unique_ptr<WeightSource> base_ = tandem::test::base();
   Weight weight_;
   int64_t at_;
   float value_;
@@ -132,7 +132,7 @@ class WithAll final : public WeightSource {
   void embed(std::span<const int32_t>, float*) const override {}
 
  private:
-  std::unique_ptr<WeightSource> base_ = ::base();
+  std::unique_ptr<WeightSource> base_ = tandem::test::base();
   Weight weight_;
 };
 

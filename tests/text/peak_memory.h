@@ -3,7 +3,7 @@
 #include <fstream>
 #include <string>
 
-namespace tandem::text::test {
+namespace tandem::test {
 
 /// By how much the process's memory rises above what it has now. Linux forgets the earlier peak
 /// when it is told to.
@@ -32,4 +32,4 @@ class PeakMemory {
   size_t before_ = kib_of("VmRSS:");
 };
 
-}  // namespace tandem::text::test
+}  // namespace tandem::test

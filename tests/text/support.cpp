@@ -1,44 +1,24 @@
 #include "text/support.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <fstream>
 
 #include "source_dir.h"
 #include "text/byte_level.h"
 #include "text/tokenizer_config.h"
 
-namespace tandem::text::test {
+namespace tandem::test {
 
-std::string source_path(const std::string& below) { return tandem::test::source_dir() / below; }
-
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "tandem-text-XXXXXX").string();
-  REQUIRE(::mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-void TemporaryFolder::write(const std::string& name, std::string_view bytes) const {
-  std::ofstream file(path_ / name, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  REQUIRE(file.good());
-}
+std::string source_path(const std::string& below) { return source_dir() / below; }
 
 json byte_level_json(const std::vector<std::pair<std::string, std::string>>& merges,
                      const std::vector<json>& added) {
   json vocab = json::object();
   for (int byte = 0; byte < 256; ++byte)
-    vocab[byte_level_of_bytes(std::string(1, static_cast<char>(byte)))] = byte;
+    vocab[text::byte_level_of_bytes(std::string(1, static_cast<char>(byte)))] = byte;
   json rules = json::array();
   for (const auto& [left, right] : merges) {
-    vocab[byte_level_of_bytes(left + right)] = vocab.size();
-    rules.push_back(byte_level_of_bytes(left) + " " + byte_level_of_bytes(right));
+    vocab[text::byte_level_of_bytes(left + right)] = vocab.size();
+    rules.push_back(text::byte_level_of_bytes(left) + " " + text::byte_level_of_bytes(right));
   }
   json tokens = json::array();
   for (json token : added) {
@@ -60,8 +40,8 @@ json added_token(const std::string& content, bool special, const json& flags) {
   return token;
 }
 
-std::unique_ptr<Tokenizer> from_json(const json& file) {
-  return tokenizer_from_json(file.dump(), TokenizerConfig{}, "tokenizer.json");
+std::unique_ptr<text::Tokenizer> from_json(const json& file) {
+  return text::tokenizer_from_json(file.dump(), text::TokenizerConfig{}, "tokenizer.json");
 }
 
 Error error_of(const std::function<void()>& action) {
@@ -74,4 +54,4 @@ Error error_of(const std::function<void()>& action) {
   return {ErrorKind::internal, "", ""};
 }
 
-}  // namespace tandem::text::test
+}  // namespace tandem::test

@@ -11,7 +11,7 @@
 
 using namespace tandem;
 using namespace tandem::text;
-using text::test::json;
+using test::json;
 
 // Real tokenizers and Hugging Face's answers that may not be part of the repository.
 namespace {
@@ -68,7 +68,7 @@ TEST_SUITE("text/shared_data") {
     const auto path = tandem::test::shared_file("golden/tiny_models.json");
     if (!path) return;
     const json golden = json::parse(io::read_file(*path));
-    const std::string folder = text::test::source_path("recipes/models/tiny-16m");
+    const std::string folder = test::source_path("recipes/models/tiny-16m");
     const auto t = load_tokenizer(folder);
     REQUIRE(golden["tokenizer"].size() >= 40);
     for (const json& c : golden["tokenizer"]) {
@@ -92,7 +92,7 @@ TEST_SUITE("text/shared_data") {
     if (!data) return;
     const std::filesystem::path mistral = *data / "mistral";
     const auto load = [&](const char* file, const char* config) {
-      const text::test::TemporaryFolder folder;
+      const test::TemporaryFolder folder;
       std::filesystem::copy_file(mistral / file, folder.path() / "tokenizer.model");
       folder.write("tokenizer_config.json", config);
       return load_tokenizer(folder.path());

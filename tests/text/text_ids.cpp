@@ -19,7 +19,7 @@ int main(int argc, char** argv) try {
   }
   const auto tokenizer = text::load_tokenizer(argv[1]);
   const std::string text = io::read_file(argv[2]);
-  const text::test::PeakMemory memory;
+  const test::PeakMemory memory;
   const Stopwatch watch;
   const auto ids = tokenizer->encode(text, {.add_bos = false, .parse_special = true});
   const double seconds = watch.seconds();

@@ -22,12 +22,12 @@ text::RenderedChat written(const std::string& prompt, const std::string& answer)
 /// A SentencePiece model of letters and bytes that puts a space in front of a text: <s> 1, </s> 2,
 /// the space 3, a 4, b 5, a space with a 6, ab 7.
 std::unique_ptr<text::Tokenizer> small_sentencepiece() {
-  std::vector<text::test::Piece> pieces = {
+  std::vector<test::Piece> pieces = {
       {"\u2581", -3, 1}, {"a", -4, 1}, {"b", -5, 1}, {"\u2581a", -1, 1}, {"ab", -2, 1}};
   for (int byte = 0; byte < 256; ++byte) pieces.push_back({fmt::format("<0x{:02X}>", byte), 0, 6});
   text::TokenizerConfig config;
   config.add_bos_token = true;
-  return text::tokenizer_from_sentencepiece(text::test::sentencepiece_model(pieces), config, "m");
+  return text::tokenizer_from_sentencepiece(test::sentencepiece_model(pieces), config, "m");
 }
 
 }  // namespace

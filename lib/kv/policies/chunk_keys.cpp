@@ -1,7 +1,5 @@
 #include "kv/policies/chunk_keys.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -207,13 +205,10 @@ void ChunkKeys::choose(const TokenIndex::Work& work, const Queries& queries, int
   if (!work.pieces.empty()) write_means(work, store);
   if (on_gpu()) return choose_on_gpu(c);
   const int heads = geometry().n_kv_heads, n_lists = (c.ordinals.end - c.ordinals.begin) * heads;
-#pragma omp parallel num_threads(n_scratch_) if (n_lists > 1)
-  {
-    const CpuScratch s(scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes(),
-                       *this);
-#pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < n_lists; ++i) choose_list(c, c.ordinals.begin + i / heads, i % heads, s);
-  }
+  parallel_for(n_lists, n_scratch_, [&](int i, int thread) {
+    const CpuScratch s(scratch_ + static_cast<size_t>(thread) * scratch_bytes(), *this);
+    choose_list(c, c.ordinals.begin + i / heads, i % heads, s);
+  });
 }
 
 void ChunkKeys::choose_first(int slot) {

@@ -1,7 +1,5 @@
 #include "kv/policies/lsh_tables.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -120,7 +118,7 @@ void LshTables::index_tokens(const TokenIndex::Work& work, std::span<const int> 
   for (const TokenIndex::Piece& piece : work.pieces) {
     if (piece.copy_of >= 0 && first_ordinal == 0) copy_block(piece.copy_of, piece.block);
     const int n_tasks = (end_ordinal - first_ordinal) * heads * groups;
-    parallel_for(n_tasks, [&](int i) {
+    parallel_for(n_tasks, [&](int i, int thread) {
       const int ordinal = first_ordinal + i / groups / heads, head = i / groups % heads;
       const int first = i % groups * kTableGroup;
       const Range tables{first, std::min(first + kTableGroup, spec_.tables)};
@@ -131,7 +129,7 @@ void LshTables::index_tokens(const TokenIndex::Work& work, std::span<const int> 
              .ordinal = ordinal,
              .kv_head = head,
              .tables = tables},
-            scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes());
+            scratch_ + static_cast<size_t>(thread) * scratch_bytes());
     });
   }
 }

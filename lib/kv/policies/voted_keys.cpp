@@ -1,7 +1,5 @@
 #include "kv/policies/voted_keys.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -100,13 +98,9 @@ void VotedKeys::allocate(Arena& arena, const std::string& prefix) {
 /// work(i, scratch) for n lists, on all threads of the CPU.
 template <class Work>
 void VotedKeys::for_lists(int n, const Work& work) const {
-#pragma omp parallel num_threads(n_scratch_) if (n > 1)
-  {
-    const CpuScratch s(scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes(),
-                       *this);
-#pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < n; ++i) work(i, s);
-  }
+  parallel_for(n, n_scratch_, [&](int i, int thread) {
+    work(i, CpuScratch(scratch_ + static_cast<size_t>(thread) * scratch_bytes(), *this));
+  });
 }
 
 void VotedKeys::choose(int slot, int first_query, int n, const PagedStore& store,

@@ -11,6 +11,10 @@ namespace tandem::speculate {
 /// not through the text.
 class LookupIndex {
  public:
+  /// Bytes of an index for each token of its text, at most: two places, and a node and a bucket of
+  /// the map of pairs.
+  static constexpr size_t kTokenBytes = 64;
+
   /// Takes in the text as it is now: that of the call before, and new tokens after it.
   /// cost     of the new tokens
   void extend(std::span<const int32_t> tokens);

@@ -4,6 +4,8 @@
 #include "ranks/host_comm.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 #include "model/llama.h"
 #include "tensor/driver_memory.h"
@@ -20,27 +22,49 @@ constexpr size_t kReserve = size_t{512} << 20;
 /// each brings again.
 constexpr int kMostPasses = 8;
 
+/// Bytes of a run's requests, which have the tokens of prompts after what all begin with; of the
+/// tokens of sequences under way; and of results that wait for those before them.
+size_t text_bytes(const decode::PromptSet& prompts, const SequenceRoom& room, int max_tokens) {
+  constexpr size_t kEach = 512;   // of a request and its result, without tokens
+  constexpr size_t kWaiting = 8;  // bytes of a token's text
+  size_t bytes =
+      static_cast<size_t>(room.batch) * static_cast<size_t>(room.longest) * sizeof(int32_t);
+  for (const auto& ids : prompts.sequences)
+    bytes += (ids.size() - prompts.shared) * sizeof(int32_t) + kEach +
+             static_cast<size_t>(max_tokens) * kWaiting;
+  return bytes;
+}
+
+/// Different numbers of rows that forwards have, less those that every run has: prompts that begin
+/// when others end have one each, and so has every number of sequences, times those of a round.
+int row_counts(const SequenceRoom& room, const speculate::RoundNeeds& extra) {
+  constexpr int kOfRounds = 6, kOfAny = 8;
+  const int each = extra.rows > 0 ? kOfRounds : 1;
+  return std::max(0, room.batch * each + std::max(0, room.prompts - room.batch) - kOfAny);
+}
+
 }  // namespace
 
 SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bounds) {
   const auto common = static_cast<int64_t>(prompts.shared), shared = bounds.saved + common;
-  SequenceRoom room{.prefix = shared > 0, .total = shared, .to_read = common};
-  std::vector<int64_t> lengths;
+  SequenceRoom room{.prefix = shared > 0, .total = shared};
+  std::vector<int64_t> lengths, own;  // of each prompt: at its end; after what all begin with
   for (const auto& ids : prompts.sequences) {
     const int64_t n = bounds.saved + static_cast<int64_t>(ids.size());
     if (n + bounds.least_new > bounds.context)
       throw input_error("prompt", "has {} tokens, the context holds {}", n, bounds.context)
           .hint(bounds.prompt_room().remedy(n));
     lengths.push_back(std::min(bounds.context, n + bounds.max_tokens));
-    room.to_read += n - shared;
+    own.push_back(std::max<int64_t>(1, n - shared));  // of nothing new, the last token again
   }
-  if (lengths.empty()) {
-    lengths = {bounds.context};
-    room.to_read = bounds.context;
-  }
-  room.to_read = std::max<int64_t>(1, room.to_read);  // of nothing new, the last token again
+  if (lengths.empty()) lengths = own = {bounds.context};
   std::sort(lengths.rbegin(), lengths.rend());
-  room.batch = std::min(bounds.batch, static_cast<int>(lengths.size()));
+  std::sort(own.rbegin(), own.rend());
+  room.prompts = static_cast<int>(lengths.size());
+  room.batch = std::min(bounds.batch, room.prompts);
+  room.texts = text_bytes(prompts, room, bounds.max_tokens);
+  room.to_read =
+      std::max(common, std::accumulate(own.begin(), own.begin() + room.batch, int64_t{0}));
   room.longest = lengths.front();
   for (int i = 0; i < room.batch; ++i) room.total += lengths[static_cast<size_t>(i)] - shared;
   return room;
@@ -61,9 +85,11 @@ int batch_size(const recipe::Run& run, size_t n) {
 }
 
 void add_engine(MemoryPlan& all, const MemoryPlan& own, const std::string& prefix) {
+  constexpr std::array<std::string_view, 5> kOnce = {decode::Engine::kProgramItem,
+                                                     decode::Engine::kNcclItem, kDriverItem,
+                                                     kHostDriverItem, kHostCodeItem};
   for (const PlanItem& item : own.items())
-    if (item.name != decode::Engine::kProgramItem && item.name != kDriverItem &&
-        item.name != decode::Engine::kNcclItem)
+    if (std::ranges::find(kOnce, item.name) == kOnce.end())
       all.add(prefix + ' ' + item.name, item.bytes, item.device, item.lifetime);
 }
 
@@ -210,6 +236,7 @@ decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::R
   spec.total_tokens = room.total + int64_t{room.sequences()} * tokens;
   spec.prefill_chunk =
       std::max(static_cast<int>(std::min<int64_t>(run_.prefill_chunk, room.to_read)), extra.rows);
+  spec.row_counts = row_counts(room, extra);
   spec.caches = caches_;
   return placed(std::move(spec));
 }

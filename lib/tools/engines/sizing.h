@@ -19,7 +19,9 @@ struct SequenceRoom {
   bool prefix = false;  // one sequence more, which holds what all begin with
   int64_t longest = 0;  // tokens of one sequence
   int64_t total = 0;    // of all, what they begin with counted once
-  int64_t to_read = 0;  // of prompts: a prefill needs no more rows
+  int64_t to_read = 0;  // of prompts read together: a prefill needs no more rows
+  int prompts = 1;      // of the run
+  size_t texts = 0;     // bytes of the host's memory for requests, texts so far and results
 
   int sequences() const { return batch + (prefix ? 1 : 0); }
 };
@@ -40,6 +42,9 @@ struct SequenceBounds {
 
   decode::PromptRoom prompt_room() const { return {context, model_context, saved, least_new}; }
 };
+
+/// What plans call SequenceRoom::texts.
+inline constexpr const char* kTextsItem = "texts/requests and results";
 
 /// Room for these prompts; without any, for sequences of bounds.context tokens.
 /// errors   kind input: a prompt beyond the context

@@ -87,7 +87,8 @@ int64_t ModelPair::context() const {
 void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
                      const speculate::RoundNeeds& draft,
                      const std::function<void(MemoryPlan&)>& add, int draft_copies) {
-  room.to_read = room.total;  // a draft or a measurement may read whole texts again
+  // A draft or a measurement may read a whole text again; several go in more forwards.
+  room.to_read = std::max(room.to_read, room.longest);
   const bool alone = proposer_ == Proposer::target;
   target_spec_ = sizer_.spec(room, alone ? target.with(draft) : target, cache_);
   target_spec_.caches = {cache_};
@@ -103,6 +104,7 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
     target_spec_.savings = savings;
     MemoryPlan all = decode::Engine::plan(target_, target_spec_);
     if (draft_) add_engine(all, decode::Engine::plan(*draft_, draft_spec_), "draft");
+    all.add(kTextsItem, room.texts);
     if (add) add(all);
     return all;
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "recipe/fields_of.h"
+#include "speculate/draft/lookup_index.h"
 #include "speculate/tree/tree_file.h"
 #include "tools/prompts/prompt_flags.h"
 
@@ -209,8 +210,12 @@ void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRo
           speculate::plan_nested_rounds(tree, spec.nested(), pair.target_spec(),
                                         pair.target().config, !spec.looks_up_within(), plan);
         });
+  const int64_t texts = room.prefix ? room.longest * batch : room.total;
   pair.size(room, speculate::target_needs(tree, batch, vocab), speculate::draft_needs(tree, batch),
             [&](MemoryPlan& plan) {
+              if (spec.draft == DraftKind::ngram)
+                plan.add("texts/indexes of n-grams",
+                         static_cast<size_t>(texts) * speculate::LookupIndex::kTokenBytes);
               speculate::plan_rounds(tree, pair.target_spec(), pair.target().config,
                                      pair.has_draft(), plan, spec.beams());
             });

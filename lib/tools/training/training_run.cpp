@@ -81,6 +81,7 @@ MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
   MemoryPlan plan = train::Trainer::plan(spec, set_);
   plan.add("process/program and data", program_bytes_);
   plan.add(kDriverItem, driver_bytes_, spec_.device);
+  plan_host_driver(spec_.device, !place_.plan_for, plan);
   if (spec.divides_moments())
     plan.add("process/moments of all ranks, while they are saved",
              2 * static_cast<size_t>(set_.size) * sizeof(float));

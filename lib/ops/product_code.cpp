@@ -1,0 +1,26 @@
+#include "ops/product_code.h"
+
+#include <algorithm>
+
+#include "base/cpu_features.h"
+#include "ops/onednn.h"
+
+namespace tandem::ops {
+namespace {
+
+/// A primitive's code and its description, which oneDNN holds twice: 76 to 88 KiB under AVX-512
+/// BF16 by shape and rows, one to sixteen threads.
+constexpr size_t kPrimitiveBytes = size_t{80} << 10;
+/// AMX generates more kernels for one product.
+constexpr size_t kAmxPrimitiveBytes = size_t{104} << 10;
+
+}  // namespace
+
+size_t product_code_bytes(DType dtype, Device device, size_t shapes, int row_counts) {
+  const Isa isa = isa_in_use();
+  if (device.kind != Device::Kind::cpu || dtype != DType::bf16 || isa < Isa::avx512_bf16) return 0;
+  return shapes * std::min(static_cast<size_t>(row_counts), onednn::kMaxPrimitives) *
+         (isa >= Isa::amx ? kAmxPrimitiveBytes : kPrimitiveBytes);
+}
+
+}  // namespace tandem::ops
