@@ -2,7 +2,8 @@
 # busy.sh [FLAGS]: decode and prefill of three shapes on a quiet machine and beside busy processes, at default
 # threads and at one thread in turn, and transformers and llama.cpp in the same run; busy.sh --help lists the
 # flags. Both peers are installed once, outside the repository: into TANDEM_PEERS's virtual environment, which
-# must have them, or a new one in tandem/peers of XDG_CACHE_HOME or ~/.cache (8 GB, half an hour on two cores).
+# must have them, or a new one in tandem/peers of XDG_CACHE_HOME or ~/.cache (8 GB, and
+# 6 GB of models; half an hour on two cores).
 #
 #   busy.sh --quick --no-peers                                      # two minutes: does a busy core hurt?
 #   busy.sh -o busy.jsonl --baseline OLD_BUILD                      # all, two builds by turns: an hour

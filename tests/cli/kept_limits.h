@@ -11,7 +11,9 @@ namespace tandem::testing {
 
 /// Writes limits of this boot for all ISAs and 1 to 8 threads, so high that runs do not measure.
 /// read_gbps   of memory; steps from a cache may read faster
-inline void write_limits(const std::filesystem::path& file, double read_gbps = 1e6) {
+/// gflops      of products and multiply-adds
+inline void write_limits(const std::filesystem::path& file, double read_gbps = 1e6,
+                         double gflops = 1e6) {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::ofstream out(file);
@@ -19,8 +21,9 @@ inline void write_limits(const std::filesystem::path& file, double read_gbps = 1
   for (const char* isa : {"scalar", "avx2", "avx512", "avx512_bf16", "amx"})
     for (int threads = 1; threads <= 8; ++threads)
       out << ",\n\"threads=" << threads << " isa=" << isa << R"(": {"mem_read_gbps": )" << read_gbps
-          << R"(, "cached_gbps": 1e6, "mem_rows_gbps": 1e6, "code_gscores": 1e6, "f32_gflops": 1e6,)"
-          << R"( "gemm_f32_gflops": 1e6, "gemm_bf16_gflops": 1e6})";
+          << R"(, "cached_gbps": 1e6, "mem_rows_gbps": 1e6, "code_gscores": 1e6, "f32_gflops": )"
+          << gflops << R"(, "gemm_f32_gflops": )" << gflops << R"(, "gemm_bf16_gflops": )" << gflops
+          << '}';
   out << "}\n";
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "cli/kept_limits.h"
 #include "cli/probe.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -287,6 +288,14 @@ TEST_SUITE("cli/s2ft-train runs") {
               "train    s2ft  31872 of 2360256 values\nwork     3 steps, 0.4 epochs  about ") == 0);
     // No figure of speed without a measured one to compare it with.
     CHECK(run.out.find("rate") == std::string::npos);
+    // A run that beats the measured speed raises it.
+    const auto limits = cache / "ceilings.json";
+    write_limits(limits, 1e6, 1e-3);
+    const std::string before = file_text(limits);
+    const Outcome faster = run_process(program("s2ft-train"),
+                                       {.arguments = runs.arguments("b"), .variables = variables});
+    CHECK(has(faster.out, " GFLOP/s, 100 % of the measured "));
+    CHECK(file_text(limits) != before);
     const Json plan = Json::parse(runs.train("a", {"--dry-run", "--json"}).out);
     CHECK(plan["tflop"].get<double>() > 0);
   }

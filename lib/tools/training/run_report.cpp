@@ -15,7 +15,7 @@ namespace tandem::tools {
 ProductRate product_rate(DType dtype, const cli::MemoryLimits& limits) {
   if (!limits.on_gpu()) {
     const auto ceilings = bench::known_ceilings(max_threads());
-    return {.per_second = ceilings ? ceilings->gemm_gflops(dtype) * 1e9 : 0};
+    return {.per_second = ceilings ? ceilings->gemm_gflops(dtype) * 1e9 : 0, .of_cpu = dtype};
   }
   if (dtype != DType::bf16) return {};
   const std::string name = limits.plan_for ? std::string(limits.plan_for->title)
@@ -63,6 +63,8 @@ std::string RunReport::rate_line() const {
   if (size_.rate.per_second == 0 || seconds_ == 0) return {};
   const double reached = work_.done() / seconds_;
   const double rate = std::max(size_.rate.per_second, reached);
+  if (size_.rate.of_cpu)
+    bench::raise_ceilings(max_threads(), {.gflops = reached * 1e-9, .dtype = *size_.rate.of_cpu});
   return fmt::format(
       "rate     {:.1f} GFLOP/s, {:.0f} % of the {} {:.0f} of products; counted as steps of all "
       "weights {:.1f} GFLOP/s",

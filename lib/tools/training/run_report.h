@@ -11,8 +11,9 @@ namespace tandem::tools {
 
 /// Operations a second of a device's products.
 struct ProductRate {
-  double per_second = 0;            // 0: not known
-  const char* source = "measured";  // or whose figure it is
+  double per_second = 0;             // 0: not known
+  const char* source = "measured";   // or whose figure it is
+  std::optional<DType> of_cpu = {};  // of the operands, where the rate is this CPU's
 };
 
 /// What products of a number type reach: on the CPU as measured on this machine, if it has been; on
