@@ -14,9 +14,8 @@ namespace tandem::decode {
 namespace {
 
 /// Code and tables that come into memory when the first tokens use them, after the plan: pages of
-/// the program, of oneDNN and of libm, and what oneDNN writes. Between 0.1 and 1.8 MiB by model and
-/// policy: the middle of it. Products with the first eight numbers of rows are among them.
-constexpr size_t kLaterCode = size_t{1} << 20;
+/// the program, of oneDNN and of libm, and what oneDNN writes for the first eight numbers of rows.
+constexpr size_t kLaterCode = size_t{128} << 10;
 
 /// Shapes of a model's weights: query, key and value, output, gate and up, down, head.
 constexpr size_t kProductShapes = 5;

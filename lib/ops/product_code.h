@@ -6,9 +6,9 @@
 
 namespace tandem::ops {
 
-/// Bytes of host memory that products hold in addition to buffers: the code that oneDNN generates for each shape of
-/// weights and each number of rows, of which a bounded number is kept. 0 on a GPU, and where our
-/// own kernels multiply.
+/// Bytes of host memory that products hold in addition to buffers: the code that oneDNN generates
+/// for each shape of weights and each number of rows, of which a bounded number is kept. 0 on a
+/// GPU, and where our own kernels multiply.
 /// dtype       of weights and inputs
 /// shapes      of weights, one that is added to its output counted apart
 /// row_counts  different numbers of rows that each is multiplied with
