@@ -21,6 +21,7 @@ PROMPT = {"tiny-16m": 512, "smollm2-135m": 512, "llama-3.2-1b": 256}  # tokens; 
 PHASES = ("prefill", "decode")
 # Busy processes and their niceness.
 LOADS = {"quiet": (0, 0), "1": (1, 0), "2": (2, 0), "1-nice": (1, 19), "2-nice": (2, 19)}
+MOST_OTHERS = 0.2  # cores that other programs may use
 PEERS = {"transformers": "peer_transformers.py", "llama.cpp": "peer_llama_cpp.py"}
 
 
@@ -180,7 +181,7 @@ def measure_shape(shape, args, models, write):
         for load in args.loads:
             n, nice = LOADS[load]
             others = cores_in_use()
-            if others > 0.2:
+            if others > MOST_OTHERS:
                 print(f"busy.sh: warning: other programs use {others:.1f} cores", file=sys.stderr)
             rates = collections.defaultdict(list)
             with BusyProcesses(n, nice):
@@ -215,11 +216,12 @@ def range_text(values, form):
 def table(records):
     """Rows of text: each shape, phase, load and program with the medians at default threads and at one, and
     the median of their ratios in turn. Records of one cell from several runs count as one."""
-    cells = collections.defaultdict(lambda: {"default": [], "1": []})
+    cells = collections.defaultdict(lambda: {"default": [], "1": [], "others": 0})
     for r in records:
         key = r["shape"], r["phase"], r["load"], r["program"], r["version"]
         cells[key][r["threads_setting"]] += r["tok_s"]
         cells[key]["record"] = r
+        cells[key]["others"] = max(cells[key]["others"], r["other_cores"])
     rows = [("shape", "phase", "load", "program", "default, tok/s", "-t 1, tok/s", "default / -t 1", "% of read")]
     for (shape, phase, load, program, version), cell in sorted(
             cells.items(), key=lambda item: (list(SHAPES).index(item[0][0]), PHASES.index(item[0][1]),
@@ -231,10 +233,14 @@ def table(records):
             share = f"{100 * read / cell['record']['read_gbps']:.0f}"
             if read > cell["record"]["read_gbps"]:
                 share = "cache"  # a share of memory's rate says nothing of data that lie in a cache
-        rows.append((shape, phase, load, f"{program} {version}", range_text(cell["default"], ".4g"),
+        marked = load + ("*" if cell["others"] > MOST_OTHERS else "")
+        rows.append((shape, phase, marked, f"{program} {version}", range_text(cell["default"], ".4g"),
                      range_text(cell["1"], ".4g"), range_text(both, ".2f") if both else "", share))
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
+    if any(row[2].endswith("*") for row in rows):
+        lines += ["", f"*  other programs used more than {MOST_OTHERS} cores when this began: measure it again"]
+    return lines
 
 
 def names(known):
