@@ -126,10 +126,10 @@ class ReadMemory {
 
 /// Enough that one of them meets no other reader of a memory that guests of a host share: rates of
 /// 5 and 10 passes were off by half there.
-constexpr int kPasses = 40;
+constexpr int kReadPasses = 40;
 
 PassRate measure_read(const ReadMemory& memory, const Interrupted& interrupted) {
-  return memory.gbps(kPasses, interrupted, [&](const char* part) {
+  return memory.gbps(kReadPasses, interrupted, [&](const char* part) {
     uint64_t sum = 0;
     cpu_table().read_probe({.sum = &sum, .data = part}, {0, memory.blocks()});
   });
@@ -156,7 +156,7 @@ PassRate measure_rows(const ReadMemory& memory, const Interrupted& interrupted) 
     row ^= row >> (static_cast<size_t>(std::bit_width(all)) / 2);
     return (row * 0x85ebca6bu) & (all - 1);
   };
-  return memory.gbps(kPasses, interrupted, [&](const char* part) {
+  return memory.gbps(kReadPasses, interrupted, [&](const char* part) {
     uint64_t sum = 0;
     for (size_t i = 0; i < all; ++i) {
       if (const size_t next = row_of(i + kAhead); i + kAhead < all && next < n)

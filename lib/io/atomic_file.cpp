@@ -33,7 +33,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 
 /// Follows a file's name while it is written, before 16 hex digits.
 constexpr std::string_view kUnfinished = ".tmp-";
-constexpr size_t kDigits = 16;
+constexpr size_t kSuffixDigits = 16;
 
 /// Creates a file that no other writer has, on this machine or on another that shares the folder,
 /// and whose name cannot be guessed; with the system's lock on it, which says that its writer
@@ -45,7 +45,7 @@ int create_temporary(const std::filesystem::path& target, std::filesystem::path&
     uint64_t suffix = 0;
     if (::getrandom(&suffix, sizeof suffix, 0) != sizeof suffix) return -1;
     created = target;
-    created += fmt::format("{}{:0{}x}", kUnfinished, suffix, kDigits);
+    created += fmt::format("{}{:0{}x}", kUnfinished, suffix, kSuffixDigits);
     fd = ::open(created.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EEXIST) continue;
     if (fd < 0) break;
@@ -61,7 +61,7 @@ int create_temporary(const std::filesystem::path& target, std::filesystem::path&
 /// Of a file that is being written, or of one whose writer was killed.
 bool is_unfinished(const std::string& name) {
   const size_t at = name.rfind(kUnfinished);
-  return at != std::string::npos && name.size() == at + kUnfinished.size() + kDigits &&
+  return at != std::string::npos && name.size() == at + kUnfinished.size() + kSuffixDigits &&
          name.find_first_not_of("0123456789abcdef", at + kUnfinished.size()) == std::string::npos;
 }
 
@@ -72,7 +72,7 @@ void remove_abandoned(const std::filesystem::path& target) {
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator(folder_of(target), code)) {
     const std::string name = entry.path().filename().string();
-    if (name.size() != of_target.size() + kDigits || !name.starts_with(of_target) ||
+    if (name.size() != of_target.size() + kSuffixDigits || !name.starts_with(of_target) ||
         !is_unfinished(name))
       continue;
     const int fd = ::open(entry.path().c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -104,7 +104,7 @@ Error creation_error(const std::filesystem::path& path, const std::filesystem::p
                      int error_number) {
   Error error = input_error(path.string(), "cannot create: {}", std::strerror(error_number));
   const long longest = ::pathconf(folder.c_str(), _PC_NAME_MAX);
-  const size_t added = kUnfinished.size() + kDigits;
+  const size_t added = kUnfinished.size() + kSuffixDigits;
   if (error_number == ENAMETOOLONG && longest > 0)
     return std::move(error).hint(
         fmt::format("choose a name of at most {} bytes: while the file is written, {} more are "

@@ -11,7 +11,7 @@
 namespace tandem::io {
 namespace {
 
-constexpr size_t kDigits = 8;  // of a checksum
+constexpr size_t kSumDigits = 8;  // of a checksum
 
 size_t n_blocks_of(size_t bytes, size_t block) { return bytes / block + (bytes % block != 0); }
 
@@ -50,7 +50,7 @@ void BlockSums::add(size_t tensor, size_t begin, std::span<const std::byte> byte
 
 std::string BlockSums::text() const {
   std::string text = fmt::format("{}:", block_bytes);
-  text.reserve(text.size() + crcs.size() * kDigits);
+  text.reserve(text.size() + crcs.size() * kSumDigits);
   for (const uint32_t crc : crcs) fmt::format_to(std::back_inserter(text), "{:08x}", crc);
   return text;
 }
@@ -69,10 +69,10 @@ BlockSums BlockSums::parse(std::string_view text, std::span<const size_t> tensor
     throw damaged();
   const std::string_view digits = text.substr(colon + 1);
   for (const size_t bytes : tensor_bytes) n_blocks += n_blocks_of(bytes, block);
-  if (digits.size() != n_blocks * kDigits) throw damaged();  // before they are given room
+  if (digits.size() != n_blocks * kSumDigits) throw damaged();  // before they are given room
   BlockSums sums(block, tensor_bytes);
   for (size_t i = 0; i < n_blocks; ++i)
-    if (!parse_whole(digits.substr(i * kDigits, kDigits), 16, sums.crcs[i])) throw damaged();
+    if (!parse_whole(digits.substr(i * kSumDigits, kSumDigits), 16, sums.crcs[i])) throw damaged();
   return sums;
 }
 

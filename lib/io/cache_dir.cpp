@@ -8,11 +8,11 @@
 namespace tandem::io {
 namespace {
 
-std::mutex mutex;
+std::mutex reason_mutex;
 std::string reason;  // of the first that was not kept
 
 bool not_kept(const std::string& why) {
-  const std::scoped_lock lock(mutex);
+  const std::scoped_lock lock(reason_mutex);
   if (reason.empty()) reason = why;
   return false;
 }
@@ -57,7 +57,7 @@ bool keep(const std::filesystem::path& file, std::string_view text) {
 }
 
 std::string why_not_kept() {
-  const std::scoped_lock lock(mutex);
+  const std::scoped_lock lock(reason_mutex);
   return reason;
 }
 

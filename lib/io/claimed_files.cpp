@@ -33,7 +33,7 @@ std::optional<NamedFile> file_at(const std::string& name) {
   return ::stat(name.c_str(), &info) == 0 ? named_file(info, name) : std::nullopt;
 }
 
-std::mutex mutex;
+std::mutex claims_mutex;
 std::vector<NamedFile> inputs, outputs;
 
 /// The one among `all` that is `file`. Its name must still lead there: the number of a file that
@@ -62,7 +62,7 @@ void add(std::vector<NamedFile>& all, NamedFile file) {
 void claim_output(const std::filesystem::path& path) {
   auto file = file_at(path.string());
   if (!file) return;
-  const std::scoped_lock lock(mutex);
+  const std::scoped_lock lock(claims_mutex);
   if (const NamedFile* input = find_same(inputs, *file)) refuse(file->name, input->name);
   add(outputs, *std::move(file));
 }
@@ -71,7 +71,7 @@ void note_input(const std::filesystem::path& path, int fd) {
   struct stat info {};
   auto file = ::fstat(fd, &info) == 0 ? named_file(info, path.string()) : std::nullopt;
   if (!file) return;
-  const std::scoped_lock lock(mutex);
+  const std::scoped_lock lock(claims_mutex);
   if (const NamedFile* output = find_same(outputs, *file)) refuse(output->name, file->name);
   add(inputs, *std::move(file));
 }

@@ -9,7 +9,7 @@
 namespace tandem::kv {
 namespace {
 
-constexpr const char* kTables = "kv/page tables";
+constexpr const char* kStepTables = "kv/page tables";
 
 size_t table_bytes(const DeviceStep::Bounds& b) {
   return (b.near ? 2 : 1) * PageTables::bytes(b.max_seqs, b.max_pages);
@@ -54,14 +54,14 @@ size_t DeviceStep::outbox_bytes(int max_seqs, int max_rows) {
 
 void DeviceStep::plan(const Bounds& bounds, Device device, MemoryPlan& plan) {
   Courier::plan(courier_spec(bounds), device, plan);
-  plan.add(kTables, table_bytes(bounds), device);
+  plan.add(kStepTables, table_bytes(bounds), device);
 }
 
 DeviceStep::DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec)
     : bounds_(bounds),
       exec_(exec),
       courier_(courier_spec(bounds), arena, exec),
-      page_table_(static_cast<int32_t*>(arena.take(kTables))) {
+      page_table_(static_cast<int32_t*>(arena.take(kStepTables))) {
   // No page anywhere, as PageTables begins.
   const size_t bytes = table_bytes(bounds);
   const std::vector<int32_t> none(bytes / sizeof(int32_t), -1);

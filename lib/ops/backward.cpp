@@ -11,8 +11,6 @@
 namespace tandem::ops {
 namespace {
 
-int as_int(int64_t n) { return static_cast<int>(n); }
-
 constexpr Operation kRmsNormBackward{"rms_norm_backward", &CpuTable::rms_norm_backward,
                                      &CudaTable::rms_norm_backward};
 constexpr Operation kColumnSums{"column_sums", &CpuTable::column_sums, &CudaTable::column_sums};

@@ -21,8 +21,6 @@ void run_rows(const Operation<Params>& operation, const Params& params, const Te
   operation.run(params, params.n_rows, row.row_size() * int64_t{sizeof(float)}, stream);
 }
 
-int as_int(int64_t n) { return static_cast<int>(n); }
-
 }  // namespace
 
 void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, Stream stream) {

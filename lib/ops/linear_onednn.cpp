@@ -13,10 +13,19 @@
 #include "ops/onednn.h"
 
 namespace tandem::ops {
+namespace linear_onednn {
+/// The product of a tile, `rows` x `out`, of a layer.
+struct Tile {
+  int64_t rows, out;
+  DType y_type;
+  bool accumulate;
+  auto operator<=>(const Tile&) const = default;
+};
+}
 namespace {
 
-using dnnl::matmul;
 using dnnl::memory;
+using linear_onednn::Tile;
 using onednn::engine;
 using onednn::kMaxPrimitives;
 using onednn::row_major;
@@ -30,22 +39,14 @@ constexpr int kTilesPerThread = 2;
 
 int divided(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
-/// The product of a tile, `rows` x `out`, of a layer.
-struct Tile {
-  int64_t rows, out;
-  DType y_type;
-  bool accumulate;
-  auto operator<=>(const Tile&) const = default;
-};
-
-matmul::primitive_desc describe(const PackedWeights::Spec& spec, const Tile& t) {
+dnnl::matmul::primitive_desc describe(const PackedWeights::Spec& spec, const Tile& t) {
   const memory::desc x = row_major(t.rows, spec.in, spec.dtype),
                      w({spec.in, t.out}, onednn::type_of(spec.dtype),
                        memory::format_tag::BA16a64b2a),
                      y = row_major(t.rows, t.out, t.y_type);
   const dnnl::primitive_attr attr = onednn::attributes(t.accumulate);
-  if (!spec.bias) return {matmul::desc(x, w, y), attr, engine()};
-  return {matmul::desc(x, w, row_major(1, t.out, DType::f32), y), attr, engine()};
+  if (!spec.bias) return {dnnl::matmul::desc(x, w, y), attr, engine()};
+  return {dnnl::matmul::desc(x, w, row_major(1, t.out, DType::f32), y), attr, engine()};
 }
 
 /// Cuts a product of many rows into tiles: by rows where these are enough for all threads, else by
@@ -86,8 +87,8 @@ size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 struct OneDnnLinear {
   struct Primitive {
-    matmul::primitive_desc desc;
-    matmul run;
+    dnnl::matmul::primitive_desc desc;
+    dnnl::matmul run;
   };
 
   PackedWeights::Spec spec;
@@ -97,8 +98,8 @@ struct OneDnnLinear {
 
   const Primitive& primitive(const Tile& tile) {
     if (const auto it = primitives.find(tile); it != primitives.end()) return it->second;
-    matmul::primitive_desc pd = describe(spec, tile);
-    return primitives.emplace(tile, Primitive{pd, matmul(pd)}).first->second;
+    dnnl::matmul::primitive_desc pd = describe(spec, tile);
+    return primitives.emplace(tile, Primitive{pd, dnnl::matmul(pd)}).first->second;
   }
 };
 

@@ -10,8 +10,6 @@ namespace {
 
 constexpr uint32_t kLevels = 65536;  // of a draw of 16 bits
 
-int as_int(int64_t n) { return static_cast<int>(n); }
-
 constexpr Operation kDropout{"dropout", &CpuTable::dropout, &CudaTable::dropout};
 constexpr Operation kMagnitudeScale{"magnitude_scale", &CpuTable::magnitude_scale,
                                     &CudaTable::magnitude_scale};

@@ -10,6 +10,9 @@
 
 namespace tandem::ops {
 
+inline int as_int(int64_t n) { return static_cast<int>(n); }
+inline int vocab_of(const Tensor& logits) { return as_int(logits.row_size()); }
+
 /// Tensors in a GPU's memory need its stream, others none.
 inline void check_stream(const char* name, const Tensor& t, Stream stream) {
   TANDEM_CHECK((t.device().kind == Device::Kind::cuda) == (stream.handle != nullptr),

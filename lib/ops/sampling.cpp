@@ -35,8 +35,6 @@ void write_logprobs(const SampleParams& p) {
 }
 
 int rows_of(const Tensor& logits) { return static_cast<int>(logits.rows()); }
-int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
-
 }  // namespace
 
 void check_valid(std::span<const int32_t> tokens) {

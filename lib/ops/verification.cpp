@@ -15,8 +15,6 @@ constexpr Operation kGrowBeams{"grow_beams", &CpuTable::grow_beams, &CudaTable::
 constexpr Operation kProposeLookup{"propose_lookup", &CpuTable::propose_lookup,
                                    &CudaTable::propose_lookup};
 
-int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
-
 /// Names of rounds as kernels read them: of one seed and stage.
 struct Names {
   uint64_t seed = 0;

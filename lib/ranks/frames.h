@@ -31,6 +31,9 @@ inline constexpr size_t kHeaderBytes = 8;
 /// Bodies are no longer: a recipe is some thousand bytes.
 inline constexpr uint32_t kMostBodyBytes = uint32_t{1} << 20;
 
+inline std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 std::string frame(FrameType type, const std::string& body = {});
 /// Empty where these are not a header of ours, or its body is too long.
 std::optional<FrameHeader> parse_header(std::span<const std::byte, kHeaderBytes> bytes);

@@ -26,10 +26,6 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
-
 }  // namespace
 
 Group::Group(const Place& place, const Facts& facts, Events events)

@@ -22,10 +22,6 @@ constexpr double kStrangerSeconds = 2;  // for the first words of a connection
 constexpr double kLateSeconds = 2;      // that ranks come after one that does not fit
 constexpr auto kPause = std::chrono::milliseconds(50);
 
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
-
 struct Message {
   FrameType type;
   std::string body;

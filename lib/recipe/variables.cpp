@@ -33,15 +33,15 @@ Json json_of(const Node& node) {
   return nullptr;
 }
 
-std::string flow_text(const Node& node) {
+std::string value_text(const Node& node) {
   std::string text;
   if (node.kind == Node::Kind::list) {
-    for (const Node& item : node.items) text += (text.empty() ? "" : ", ") + flow_text(item);
+    for (const Node& item : node.items) text += (text.empty() ? "" : ", ") + value_text(item);
     return "[" + text + "]";
   }
   if (node.kind == Node::Kind::map) {
     for (const Node::Entry& entry : node.entries)
-      text += (text.empty() ? "" : ", ") + entry.key + ": " + flow_text(entry.value);
+      text += (text.empty() ? "" : ", ") + entry.key + ": " + value_text(entry.value);
     return "{" + text + "}";
   }
   const Json value = json_of(node);
@@ -58,7 +58,7 @@ std::string read_item(const Node& node, const Folders&, Variables& out) {
 }
 
 std::string yaml_text(const Variables& value) {
-  return value.map.kind == Node::Kind::map ? flow_text(value.map) : "{}";
+  return value.map.kind == Node::Kind::map ? value_text(value.map) : "{}";
 }
 
 nlohmann::ordered_json ordered_json_of(const Variables& value) {

@@ -8,7 +8,7 @@ namespace tandem::model {
 namespace {
 
 /// Values of a matrix that are read at a time.
-constexpr int64_t kPiece = int64_t{1} << 20;
+constexpr int64_t kScoredAtOnce = int64_t{1} << 20;
 
 /// The features that an adapter changes: its slices', or of factors all.
 std::vector<int32_t> features_of(const WeightedAdapter& given, Weight weight, int layer,
@@ -43,7 +43,7 @@ std::vector<float> feature_values(const WeightSource& source, Weight weight, int
     return values;
   }
   values.reserve(index.size() * static_cast<size_t>(rows));
-  const int64_t each = std::max<int64_t>(1, kPiece / cols);
+  const int64_t each = std::max<int64_t>(1, kScoredAtOnce / cols);
   std::vector<float> piece;
   for (int64_t begin = 0; begin < rows; begin += each) {
     const int64_t end = std::min(rows, begin + each);

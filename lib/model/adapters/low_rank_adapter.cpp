@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Values are checked in pieces of this many, which are whole blocks with checksums.
-constexpr int64_t kPiece = io::kChecksumBlock;
+constexpr int64_t kReadAtOnce = io::kChecksumBlock;
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 constexpr const char* kOtherModelHint =
@@ -260,7 +260,7 @@ void LowRankAdapter::drop_equal(const WeightSource& base) {
     const Weight weight = tied_ && place.first == Weight::lm_head ? Weight::tok_emb : place.first;
     const int layer = place.second;
     const int64_t n = count(c.replaced), cols = c.replaced.shape.back();
-    const int64_t rows = n / cols, each = std::max<int64_t>(1, kPiece / cols);
+    const int64_t rows = n / cols, each = std::max<int64_t>(1, kReadAtOnce / cols);
     bool equal = true;
     if (c.replaced.shape.size() == 1) {
       equal = base.vector(weight, layer) == all(c.replaced);
@@ -308,8 +308,8 @@ io::TensorView LowRankAdapter::tensor(const std::string& name, const io::Shape& 
 
 void LowRankAdapter::check_values(const io::TensorView& t) const {
   const int64_t n = count(t);
-  for (int64_t first = 0; first < n; first += kPiece) {
-    const std::vector<float> piece = numbers(t, first, std::min(kPiece, n - first));
+  for (int64_t first = 0; first < n; first += kReadAtOnce) {
+    const std::vector<float> piece = numbers(t, first, std::min(kReadAtOnce, n - first));
     const auto bad = std::ranges::find_if(piece, [](float x) { return !std::isfinite(x); });
     if (bad != piece.end())
       throw unfit(file_.where(), "value {} of '{}' is {}, expected a finite number",

@@ -15,8 +15,8 @@
 namespace tandem::speculate {
 namespace {
 
-constexpr const char* kFormat = "acceptance-vector/1";
-constexpr size_t kMostBytes = size_t{16} << 20;
+constexpr const char* kAcceptanceFormat = "acceptance-vector/1";
+constexpr size_t kMostAcceptanceBytes = size_t{16} << 20;
 // Sums of up to some hundred frequencies kept in float32, and of decimals rounded to four digits.
 constexpr double kSumTolerance = 1e-6, kResidualTolerance = 1e-3;
 
@@ -77,8 +77,9 @@ std::vector<double> without_padding(std::vector<double> p, VectorLayout layout,
 
 AcceptanceVector from_object(const io::Json& json, const std::string& where) {
   const std::string& format = io::get_string(json, "format", where);
-  if (format != kFormat)
-    throw input_error(where, "expected format '{}', found {}", kFormat, io::quote(format));
+  if (format != kAcceptanceFormat)
+    throw input_error(where, "expected format '{}', found {}", kAcceptanceFormat,
+                      io::quote(format));
   AcceptanceVector v;
   v.method = io::get_string(json, "method", where);
   const auto add_row = [&](const io::Json& list, const std::string& name) {
@@ -130,7 +131,7 @@ AcceptanceVector parse_acceptance(std::string_view text, const std::string& wher
           .hint("leave accept.layout out");
     v = from_object(json, where);
   } else {
-    throw input_error(where, "expected an object of format '{}', found {}", kFormat,
+    throw input_error(where, "expected an object of format '{}', found {}", kAcceptanceFormat,
                       io::describe(json));
   }
   v.file = where;
@@ -140,7 +141,7 @@ AcceptanceVector parse_acceptance(std::string_view text, const std::string& wher
 
 AcceptanceVector read_acceptance(const std::filesystem::path& path,
                                  std::optional<VectorLayout> layout) {
-  return parse_acceptance(io::read_file(path, kMostBytes), path.string(), layout);
+  return parse_acceptance(io::read_file(path, kMostAcceptanceBytes), path.string(), layout);
 }
 
 }  // namespace tandem::speculate

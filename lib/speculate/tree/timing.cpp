@@ -12,8 +12,8 @@
 namespace tandem::speculate {
 namespace {
 
-constexpr const char* kFormat = "sequoia-timing/1";
-constexpr size_t kMostBytes = size_t{16} << 20;
+constexpr const char* kTimingFormat = "sequoia-timing/1";
+constexpr size_t kMostTimingBytes = size_t{16} << 20;
 constexpr int kMostTokens = 1 << 28;
 constexpr int kMostSequences = 1 << 20;
 constexpr double kMostMs = 1e9;  // eleven days; sums and continuations stay finite
@@ -104,7 +104,7 @@ void check_timing(const TimingTable& table, const std::string& where) {
 
 TimingTable parse_timing(std::string_view text, const std::string& where) {
   const io::Json json = io::parse_json(text, where);
-  io::check_format(json, kFormat, where);
+  io::check_format(json, kTimingFormat, where);
   TimingTable table;
   table.overhead_ms = io::find_double(json, "overhead_ms", where).value_or(0);
   table.skip_deepest = io::find_bool(json, "skip_deepest", where).value_or(false);
@@ -126,7 +126,7 @@ TimingTable parse_timing(std::string_view text, const std::string& where) {
 
 std::string timing_json(const TimingTable& table, const nlohmann::ordered_json& about) {
   using Json = nlohmann::ordered_json;
-  Json json = {{"format", kFormat}};
+  Json json = {{"format", kTimingFormat}};
   json.update(about);
   json["overhead_ms"] = table.overhead_ms;
   json["skip_deepest"] = table.skip_deepest;
@@ -143,7 +143,7 @@ std::string timing_json(const TimingTable& table, const nlohmann::ordered_json& 
 }
 
 TimingTable read_timing(const std::filesystem::path& path) {
-  return parse_timing(io::read_file(path, kMostBytes), path.string());
+  return parse_timing(io::read_file(path, kMostTimingBytes), path.string());
 }
 
 }  // namespace tandem::speculate

@@ -8,8 +8,8 @@
 namespace tandem::speculate {
 namespace {
 
-constexpr const char* kFormat = "sequoia-tree/1";
-constexpr size_t kMostBytes = size_t{64} << 20;  // a mask of 4096 nodes in plain JSON
+constexpr const char* kTreeFormat = "sequoia-tree/1";
+constexpr size_t kMostTreeBytes = size_t{64} << 20;  // a mask of 4096 nodes in plain JSON
 // Far beyond trees that pay: checking the mask of a map of that size takes 32 MiB.
 constexpr int kMostNodes = 1 << 14;
 
@@ -156,7 +156,7 @@ TreeFile from_growmap(const io::Json& json, const std::string& where) {
 
 std::string tree_json(const TreeFile& file) {
   const TokenTree& tree = file.tree;
-  nlohmann::ordered_json json = {{"format", kFormat},
+  nlohmann::ordered_json json = {{"format", kTreeFormat},
                                  {"size", tree.size()},
                                  {"levels", tree.levels()},
                                  {"widths", tree.widths()},
@@ -184,12 +184,12 @@ TreeFile parse_tree(std::string_view text, const std::string& where) {
   const io::Json json = io::parse_json(text, where);
   if (!json.contains("format") && json.contains("branches") && json.contains("Successors"))
     return from_growmap(json, where);
-  io::check_format(json, kFormat, where);
+  io::check_format(json, kTreeFormat, where);
   return from_ours(json, where);
 }
 
 TreeFile read_tree(const std::filesystem::path& path) {
-  return parse_tree(io::read_file(path, kMostBytes), path.string());
+  return parse_tree(io::read_file(path, kMostTreeBytes), path.string());
 }
 
 }  // namespace tandem::speculate

@@ -12,7 +12,7 @@
 namespace tandem::speculate {
 namespace {
 
-constexpr const char* kFormat = "tree-rounds/1";
+constexpr const char* kRoundsFormat = "tree-rounds/1";
 constexpr const char* kMakeOne =
     "sequoia-acceptance with accept.tree and accept.record writes such files";
 
@@ -135,7 +135,7 @@ void write_tree_rounds(const std::filesystem::path& path, const TreeRounds& roun
   const RecordedRun& run = rounds.run;
   io::write_safetensors(
       path, tensors,
-      {{"format", kFormat},
+      {{"format", kRoundsFormat},
        {"target", run.target},
        {"draft", run.draft},
        {"target_fingerprint", run.target_fingerprint},
@@ -152,8 +152,8 @@ void write_tree_rounds(const std::filesystem::path& path, const TreeRounds& roun
 
 TreeRounds parse_tree_rounds(const io::Safetensors& file) {
   const auto format = file.metadata().find("format");
-  if (format == file.metadata().end() || format->second != kFormat)
-    throw input_error(file.where(), "is no record of rounds (expected format '{}')", kFormat)
+  if (format == file.metadata().end() || format->second != kRoundsFormat)
+    throw input_error(file.where(), "is no record of rounds (expected format '{}')", kRoundsFormat)
         .hint(kMakeOne);
   const std::vector<int32_t> counts = values_of<int32_t>(file, "branch_counts", DType::i32, {-1});
   if (counts.size() < 2 || counts.size() > kv::kMaxTreeRows)

@@ -9,6 +9,8 @@ namespace tandem::text::jinja {
 
 using Builtin = Value (*)(Interpreter&, Arguments&);
 
+inline const Value& input(const Arguments& a) { return a.positional.at(0); }
+
 /// Null: there is none of this name.
 Builtin find_filter(std::string_view name);
 Builtin find_test(std::string_view name);

@@ -12,7 +12,6 @@
 namespace tandem::text::jinja {
 namespace {
 
-const Value& input(const Arguments& a) { return a.positional.at(0); }
 std::string text_of(const Arguments& a) { return to_text(input(a)); }
 /// Returns the text of a filter's input. errors   Failure: it is of another type
 const std::string& string_of(const Arguments& a, const char* filter) {

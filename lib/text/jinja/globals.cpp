@@ -10,7 +10,6 @@
 namespace tandem::text::jinja {
 namespace {
 
-const Value& input(const Arguments& a) { return a.positional.at(0); }
 const Value& other(const Arguments& a) {
   if (a.positional.size() != 2)
     throw Failure(fmt::format("the test needs 1 argument, {} were given", a.positional.size() - 1));

@@ -13,7 +13,7 @@ namespace {
 using Kind = Expression::Kind;
 
 constexpr int kMostNested = 1000;                 // statements and expressions in one another
-constexpr int kDeepest = 100;                     // calls of macros and recursive loops
+constexpr int kDeepestCalls = 100;                // calls of macros and recursive loops
 constexpr size_t kMostBuilt = size_t{512} << 20;  // bytes of all texts and lists together
 
 bool compares(const std::string& op, const Value& a, const Value& b) {
@@ -58,10 +58,10 @@ struct Interpreter::ScopeHold {
 
 struct Interpreter::Depth {
   explicit Depth(Interpreter& i) : interpreter(i) {
-    if (++i.depth_ > kDeepest) {
+    if (++i.depth_ > kDeepestCalls) {
       --i.depth_;
       throw Failure(
-          fmt::format("macros or loops call each other more than {} levels deep", kDeepest));
+          fmt::format("macros or loops call each other more than {} levels deep", kDeepestCalls));
     }
   }
   ~Depth() { --interpreter.depth_; }

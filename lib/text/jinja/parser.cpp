@@ -11,7 +11,7 @@ namespace {
 
 using Kind = Expression::Kind;
 
-constexpr int kDeepest = 200;  // of nested expressions and blocks
+constexpr int kDeepestSyntax = 200;  // of nested expressions and blocks
 
 std::string described(const Token& token) {
   switch (token.kind) {
@@ -78,8 +78,8 @@ class Parser {
   /// Counts a level of nesting while it lives.
   struct Level {
     explicit Level(Parser& p) : parser(p) {
-      if (++parser.depth_ > kDeepest)
-        parser.fail(fmt::format("nested deeper than {} levels", kDeepest));
+      if (++parser.depth_ > kDeepestSyntax)
+        parser.fail(fmt::format("nested deeper than {} levels", kDeepestSyntax));
     }
     ~Level() { --parser.depth_; }
     Parser& parser;

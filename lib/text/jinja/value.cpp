@@ -44,14 +44,14 @@ void append_items(const Values& items, std::string& out) {
   }
 }
 
-constexpr int kDeepest = 200;  // of nested containers, which a template can build
+constexpr int kDeepestValue = 200;  // of nested containers, which a template can build
 
 /// Stops recursion over containers.
 struct Nesting {
   explicit Nesting(int& n) : depth(n) {
-    if (++depth > kDeepest) {
+    if (++depth > kDeepestValue) {
       --depth;
-      throw Failure(fmt::format("a value is nested deeper than {} levels", kDeepest));
+      throw Failure(fmt::format("a value is nested deeper than {} levels", kDeepestValue));
     }
   }
   ~Nesting() { --depth; }
@@ -64,8 +64,8 @@ thread_local int nesting = 0;
 uint16_t depth_over(const Values& values) {
   int deepest = 0;
   for (const Value& v : values) deepest = std::max<int>(deepest, v.depth);
-  if (deepest >= kDeepest)
-    throw Failure(fmt::format("a value is nested deeper than {} levels", kDeepest));
+  if (deepest >= kDeepestValue)
+    throw Failure(fmt::format("a value is nested deeper than {} levels", kDeepestValue));
   return static_cast<uint16_t>(deepest + 1);
 }
 

@@ -13,7 +13,7 @@ using Part = TrainedMatrix::Part;
 
 constexpr std::array kAll = {LayerMatrix::qkv, LayerMatrix::wo, LayerMatrix::gate_up,
                              LayerMatrix::w_down};
-constexpr const char* kNames[] = {"qkv", "wo", "gate_up", "w_down"};
+constexpr const char* kProductNames[] = {"qkv", "wo", "gate_up", "w_down"};
 
 struct Size {
   int64_t out, in;
@@ -55,7 +55,7 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
       const Size size = size_of(of, c);
       const auto inner = static_cast<int64_t>(m.factors.size()) * rank;
       const std::string name =
-          "layers." + std::to_string(i) + "." + kNames[static_cast<size_t>(of)] + ".";
+          "layers." + std::to_string(i) + "." + kProductNames[static_cast<size_t>(of)] + ".";
       LowRankBuffers::OfMatrix& b = to.layers[i][static_cast<size_t>(of)];
       take(b.inner, name + "inner", act(rows * inner));
       if (shape.magnitude) {

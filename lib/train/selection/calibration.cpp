@@ -7,7 +7,7 @@
 namespace tandem::train {
 namespace {
 
-size_t at(int64_t n) { return static_cast<size_t>(n); }
+size_t index_of(int64_t n) { return static_cast<size_t>(n); }
 
 /// sums[c] += sum over rows of x^2.
 template <class T>
@@ -17,13 +17,13 @@ void add_squares(std::vector<double>& sums, const T* x, int64_t rows) {
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = begin; c < end; ++c) {
         const double value = to_float(x[r * cols + c]);
-        sums[at(c)] += value * value;
+        sums[index_of(c)] += value * value;
       }
   });
 }
 
 void add_squares(std::vector<double>& sums, const Tensor& x) {
-  sums.resize(at(x.row_size()));
+  sums.resize(index_of(x.row_size()));
   if (x.dtype() == DType::bf16)
     add_squares(sums, x.as<bf16>(), x.rows());
   else
@@ -33,12 +33,12 @@ void add_squares(std::vector<double>& sums, const Tensor& x) {
 /// Sums over the columns of each row.
 template <class T>
 std::vector<double> row_squares(const T* x, int64_t rows, int64_t cols) {
-  std::vector<double> sums(at(rows));
+  std::vector<double> sums(index_of(rows));
   parallel_ranges(static_cast<int>(rows), 64, [&](int begin, int end) {
     for (int64_t r = begin; r < end; ++r)
       for (int64_t c = 0; c < cols; ++c) {
         const double value = to_float(x[r * cols + c]);
-        sums[at(r)] += value * value;
+        sums[index_of(r)] += value * value;
       }
   });
   return sums;
@@ -123,7 +123,7 @@ Scores Calibration::activations(std::span<const MicroBatch> batches) {
   const int64_t qkv_dim = c.q_dim() + 2 * int64_t{c.kv_dim()}, ffn = c.ffn_dim;
   MemoryPlan plan;
   const auto add = [&](const std::string& name, int64_t cols) {
-    plan.add(name, at(spec_.max_rows * cols) * dtype_bytes(spec_.dtype), spec_.device);
+    plan.add(name, index_of(spec_.max_rows * cols) * dtype_bytes(spec_.dtype), spec_.device);
   };
   const auto name = [](int i, const char* of) {
     return "calibration/layers." + std::to_string(i) + "." + of;
@@ -169,16 +169,17 @@ Scores Calibration::gradients(std::span<const MicroBatch> batches) {
     const TrainedSet set = matrices_of(spec_.config, layer);
     MemoryPlan plan;
     Backward::plan(spec_.backward(), set, plan);
-    plan.add("calibration/gradient", at(set.size) * sizeof(float), spec_.device);
+    plan.add("calibration/gradient", index_of(set.size) * sizeof(float), spec_.device);
     Arena arena(plan);
     float* const gradient = static_cast<float*>(arena.take("calibration/gradient"));
     Backward backward(spec_.backward(), set, model_, cache_, arena, exec_);
     for (const MicroBatch& batch : batches)
-      backward.run(batch, n == 0 ? 0.0f : 1.0f / static_cast<float>(n), {gradient, at(set.size)});
+      backward.run(batch, n == 0 ? 0.0f : 1.0f / static_cast<float>(n),
+                   {gradient, index_of(set.size)});
     const auto of = [&](const TrainedMatrix& m) {
       return Tensor(gradient + m.offset, DType::f32, {m.rows, m.cols}, spec_.device);
     };
-    const TrainedLayer& t = set.layers[at(layer)];
+    const TrainedLayer& t = set.layers[index_of(layer)];
     squares.push_back(squares_of(of(t.qkv), of(t.wo), of(t.gate_up), of(t.w_down)));
   }
   return scores_of(squares, spec_.config);

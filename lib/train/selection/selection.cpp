@@ -13,7 +13,7 @@ namespace {
 
 using Part = TrainedMatrix::Part;
 
-constexpr PerMatrix<const char*> kNames = {"q", "k", "v", "o", "g", "u", "d"};
+constexpr PerMatrix<const char*> kMatrixNames = {"q", "k", "v", "o", "g", "u", "d"};
 
 size_t at(Matrix matrix) { return static_cast<size_t>(matrix); }
 
@@ -71,14 +71,14 @@ void check(const SelectionSpec& spec, const model::ModelConfig& config, const La
   for (size_t s = 0; s < kMatrices; ++s) {
     const double ratio = spec.ratio[s];
     if (!(ratio >= 0 && ratio <= 1))
-      throw recipe_error(std::string("train.select.ratios.") + kNames[s], "is {}, expected 0 to 1",
-                         ratio);
+      throw recipe_error(std::string("train.select.ratios.") + kMatrixNames[s],
+                         "is {}, expected 0 to 1", ratio);
     const int units = n_units(static_cast<Matrix>(s), config);
     const std::vector<int> counts = counts_per_layer(ratio, units, layers.n);
     total += std::accumulate(counts.begin(), counts.end(), int64_t{0});
     if (ratio > 0)
-      least +=
-          fmt::format("{}{}: {:.2g}", least.empty() ? "" : ", ", kNames[s], 1.0 / units / layers.n);
+      least += fmt::format("{}{}: {:.2g}", least.empty() ? "" : ", ", kMatrixNames[s],
+                           1.0 / units / layers.n);
   }
   if (total == 0)
     throw recipe_error("train.select.ratios", "select no unit of {} layers", layers.n)
@@ -115,7 +115,7 @@ std::vector<LayerUnits> choose(const SelectionSpec& spec, const model::ModelConf
       if (count > static_cast<int>(from.size()))
         throw recipe_error(
             "train.select.exclude", "leaves {} units of {} in {}, {} are selected", from.size(),
-            kNames[m],
+            kMatrixNames[m],
             n_layers == 1 ? fmt::format("layer {}", first) : fmt::format("{} layers", n_layers),
             count)
             .hint(n_layers == 1 ? "lower the ratio, exclude fewer adapters, or set "
@@ -145,7 +145,7 @@ void append(TrainedMatrix& m, Part part, const std::vector<int32_t>& units, cons
 
 }  // namespace
 
-const char* ratio_name(Matrix matrix) { return kNames[at(matrix)]; }
+const char* ratio_name(Matrix matrix) { return kMatrixNames[at(matrix)]; }
 
 int n_units(Matrix matrix, const model::ModelConfig& c) {
   switch (matrix) {
@@ -258,8 +258,9 @@ std::string budget_text(const TrainedSet& set, const model::ModelConfig& config)
     n /= f.width;
     const int64_t all = int64_t{units} * config.n_layers;
     if (n > 0)
-      text += fmt::format("{}{} {} of {} {} ({:.3g} %)", text.empty() ? "" : ", ", kNames[m], n,
-                          all, kUnits[m], 100 * static_cast<double>(n) / static_cast<double>(all));
+      text +=
+          fmt::format("{}{} {} of {} {} ({:.3g} %)", text.empty() ? "" : ", ", kMatrixNames[m], n,
+                      all, kUnits[m], 100 * static_cast<double>(n) / static_cast<double>(all));
   }
   return text;
 }
