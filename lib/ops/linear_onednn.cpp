@@ -34,8 +34,6 @@ using onednn::row_major;
 constexpr int kLeastRows = 32;
 // Panels of a tile where rows are too few to be divided among all threads.
 constexpr int kMostPanels = 8;
-// Tiles a thread, so that none waits long for the last.
-constexpr int kTilesPerThread = 2;
 
 int divided(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
@@ -49,8 +47,8 @@ dnnl::matmul::primitive_desc describe(const PackedWeights::Spec& spec, const Til
   return {dnnl::matmul::desc(x, w, row_major(1, t.out, DType::f32), y), attr, engine()};
 }
 
-/// Cuts a product of many rows into tiles: by rows where these are enough for all threads, else by
-/// panels, too.
+/// Cuts a product of many rows into a tile a thread: by rows where these are enough for all
+/// threads, else by panels, too. More tiles would read the weights more often.
 struct Tiles {
   int64_t rows, out;            // of all
   int64_t rows_each, out_each;  // of a tile, but for the last of a row or column
@@ -58,13 +56,12 @@ struct Tiles {
 
   Tiles(int64_t n_rows, int64_t n_out, int threads) : rows(n_rows), out(n_out) {
     constexpr int kTileRows = 16;  // of AMX
-    const int tiles = kTilesPerThread * threads, panels = divided(out, kPairPanel);
-    int parts = static_cast<int>(std::clamp<int64_t>(rows / kLeastRows, 1, tiles));
-    if (parts >= threads) parts = parts / threads * threads;
+    const int panels = divided(out, kPairPanel);
+    const int parts = static_cast<int>(std::clamp<int64_t>(rows / kLeastRows, 1, threads));
     rows_each = int64_t{divided(divided(rows, parts), kTileRows)} * kTileRows;
     down = divided(rows, rows_each);
     const int panels_each =
-        parts >= threads ? panels : std::clamp(panels * down / tiles, 1, kMostPanels);
+        parts == threads ? panels : std::clamp(panels * down / threads, 1, kMostPanels);
     out_each = int64_t{panels_each} * kPairPanel;
     across = divided(panels, panels_each);
   }
