@@ -8,12 +8,11 @@
 namespace tandem {
 namespace {
 
+using simd::kW;
+using simd::least;
 using simd::Vec;
 
-constexpr int kLanes = Vec::kLanes;
-constexpr int kTileRows = 4;
-
-int least(int a, int b) { return a < b ? a : b; }
+constexpr int kGroupTileRows = 4;
 
 /// The rows of a group.
 struct Rows {
@@ -61,12 +60,12 @@ void run_dots(const GroupedDotsParams& p, Range blocks) {
     const Rows rows(p.groups, group);
     for (int j = first; j < least(part.n, first + kDotParts); ++j) {
       const T* const w = static_cast<const T*>(part.values) + int64_t{j} * p.in;
-      for (int r = 0; r < rows.n; r += kTileRows) {
-        const int n = least(kTileRows, rows.n - r);
-        const T* x[kTileRows];
+      for (int r = 0; r < rows.n; r += kGroupTileRows) {
+        const int n = least(kGroupTileRows, rows.n - r);
+        const T* x[kGroupTileRows];
         for (int i = 0; i < n; ++i) x[i] = static_cast<const T*>(p.x) + rows.at[r + i] * p.in;
-        float sums[kTileRows];
-        dots_of_some<kTileRows>(sums, w, x, p.in, n);
+        float sums[kGroupTileRows];
+        dots_of_some<kGroupTileRows>(sums, w, x, p.in, n);
         for (int i = 0; i < n; ++i) {
           Y* const y = static_cast<Y*>(p.y) + rows.at[r + i] * p.y_stride + part.index[j];
           simd::store1(y, p.add ? simd::to_f32(*y) + sums[i] : sums[i]);
@@ -77,17 +76,17 @@ void run_dots(const GroupedDotsParams& p, Range blocks) {
 }
 
 /// Values that are multiplied before their sums go back to memory.
-constexpr int kTogether = 4;
+constexpr int kGradientsTogether = 4;
 
 /// sums[r][c] += sum of j of x[r][j] w[j][c], of n values.
 template <class T>
 TANDEM_INLINE void add_values(float (*sums)[kSumColumns], const T* const* w,
-                              const float (*x)[kTogether], int rows, int n, int columns) {
-  for (int c = 0; c < columns; c += kLanes) {
-    const int lanes = least(kLanes, columns - c);
-    Vec v[kTogether];
+                              const float (*x)[kGradientsTogether], int rows, int n, int columns) {
+  for (int c = 0; c < columns; c += kW) {
+    const int lanes = least(kW, columns - c);
+    Vec v[kGradientsTogether];
     for (int j = 0; j < n; ++j)
-      v[j] = lanes == kLanes ? simd::load(w[j] + c) : simd::load_n(w[j] + c, lanes);
+      v[j] = lanes == kW ? simd::load(w[j] + c) : simd::load_n(w[j] + c, lanes);
     for (int r = 0; r < rows; ++r) {
       Vec sum = simd::load(sums[r] + c);  // a row has whole vectors
       for (int j = 0; j < n; ++j) sum = fma(simd::set1(x[r][j]), v[j], sum);
@@ -102,26 +101,26 @@ void sum_columns(const GroupedSumsParams& p, const Rows& rows, const AdapterPart
                  const GroupedTarget& target, int begin, int end) {
   alignas(64) float sums[kGroupRows][kSumColumns];
   for (int r = 0; r < rows.n; ++r)
-    for (int c = 0; c < kSumColumns; c += kLanes) simd::store(sums[r] + c, simd::zero());
-  for (int j = 0; j < part.n; j += kTogether) {
-    const int n = least(kTogether, part.n - j);
-    const T* w[kTogether];
-    float x[kGroupRows][kTogether];
+    for (int c = 0; c < kSumColumns; c += kW) simd::store(sums[r] + c, simd::zero());
+  for (int j = 0; j < part.n; j += kGradientsTogether) {
+    const int n = least(kGradientsTogether, part.n - j);
+    const T* w[kGradientsTogether];
+    float x[kGroupRows][kGradientsTogether];
     for (int i = 0; i < n; ++i) {
       w[i] = static_cast<const T*>(part.values) + int64_t{j + i} * target.width + begin;
       for (int r = 0; r < rows.n; ++r)
         x[r][i] =
             simd::to_f32(static_cast<const T*>(p.x)[rows.at[r] * p.x_stride + part.index[j + i]]);
     }
-    if (n == kTogether)
-      add_values<T>(sums, w, x, rows.n, kTogether, end - begin);
+    if (n == kGradientsTogether)
+      add_values<T>(sums, w, x, rows.n, kGradientsTogether, end - begin);
     else
       add_values<T>(sums, w, x, rows.n, n, end - begin);
   }
   for (int r = 0; r < rows.n; ++r) {
     Y* const y = static_cast<Y*>(p.y) + rows.at[r] * p.y_stride + target.first + begin;
-    for (int c = 0; c < end - begin; c += kLanes) {
-      const int lanes = least(kLanes, end - begin - c);
+    for (int c = 0; c < end - begin; c += kW) {
+      const int lanes = least(kW, end - begin - c);
       simd::store_n(y + c, simd::load_n(y + c, lanes) + simd::load(sums[r] + c), lanes);
     }
   }

@@ -12,9 +12,9 @@
 namespace tandem {
 namespace {
 
+using simd::kW;
 using simd::Mask;
 using simd::Vec;
-constexpr int kW = Vec::kLanes;
 constexpr int kSplitPages = kSplitTokens / kPageTokens;
 constexpr float kEmpty = -__builtin_inff();
 

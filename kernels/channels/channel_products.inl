@@ -11,9 +11,10 @@
 namespace tandem {
 namespace {
 
+using simd::kW;
+using simd::least;
 using simd::Vec;
 
-constexpr int kW = Vec::kLanes;
 /// Rows of W in a turn: chains enough to wait for memory, not for the sums.
 constexpr int kTogether = 4;
 #if defined(TANDEM_ISA_scalar) || defined(TANDEM_ISA_avx2)
@@ -21,8 +22,6 @@ constexpr int kTileRows = 2;
 #else
 constexpr int kTileRows = 4;
 #endif
-
-int least(int a, int b) { return a < b ? a : b; }
 
 /// Rows of W that are multiplied in one turn, and those of the next.
 template <class T>

@@ -12,7 +12,7 @@ struct List {
   int n = 0;
 
   TANDEM_INLINE void add(int first, uint32_t kept) {
-    if (n + kLanes <= most) {
+    if (n + kW <= most) {
       store_ids(ids + n, pack(iota(first), mask_of_bits(kept)));
       n += count_set(kept);
       return;
@@ -36,11 +36,11 @@ void TANDEM_ISA_FN(choose_channels)(const ChooseChannelsParams& p, Range lists) 
     const float threshold = kth_largest(scores, n, p.keep, -kInf);
     const Vec limit = set1(threshold);
     int reached = 0;
-    for (int i = 0; i < n; i += kLanes)
+    for (int i = 0; i < n; i += kW)
       reached += count_set(at_least(load_inside(scores, i, n), limit) & inside(i, n));
     int dropped = reached - p.keep;  // of those equal to the threshold, the first
     List list{p.ids + l * p.id_stride, p.keep};
-    for (int i = 0; i < n; i += kLanes) {
+    for (int i = 0; i < n; i += kW) {
       const Vec v = load_inside(scores, i, n);
       uint32_t kept = bits_of(at_least(v, limit) & inside(i, n));
       if (dropped > 0) {
@@ -61,7 +61,7 @@ void TANDEM_ISA_FN(channels_above)(const ChooseChannelsParams& p, Range lists) {
   for (int64_t l = lists.begin; l < lists.end; ++l) {
     const float* scores = p.scores + l * p.score_stride;
     List list{p.ids + l * p.id_stride, n};
-    for (int i = 0; i < n; i += kLanes)
+    for (int i = 0; i < n; i += kW)
       list.add(i, bits_of(at_least(load_inside(scores, i, n), limit) & inside(i, n)));
     p.n[l * p.n_stride] = list.n;
     if (p.counted == nullptr) continue;

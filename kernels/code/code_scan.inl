@@ -8,8 +8,6 @@ constexpr int kQueriesAtOnce = 4;
 constexpr int kBlockGroups = 8;
 constexpr int kLine = 64;
 
-TANDEM_INLINE int least(int a, int b) { return a < b ? a : b; }
-
 /// How far ahead lines are asked for: AMD's prefetcher runs less far ahead than Intel's, and its L1
 /// waits for more lines.
 TANDEM_INLINE int64_t bytes_ahead() {

@@ -10,9 +10,6 @@ namespace {
 using namespace simd;
 
 constexpr int kSlices = 4;  // vectors of the output in registers
-constexpr float kInf = __builtin_inff();
-
-TANDEM_INLINE int least(int a, int b) { return a < b ? a : b; }
 
 /// o[c ..] = (list o + tail sum of masses times means) for `n` of n_vecs * kLanes channels.
 template <int n_vecs>

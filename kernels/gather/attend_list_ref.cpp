@@ -3,19 +3,14 @@
 #include <limits>
 #include <vector>
 
-#include "base/convert.h"
 #include "base/page.h"
 #include "kernels/gather/attend_list.h"
+#include "kernels/reference.h"
 
 namespace tandem {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-double element(const void* p, DType dtype, int64_t i) {
-  return dtype == DType::f32 ? static_cast<const float*>(p)[i]
-                             : to_float(static_cast<const bf16*>(p)[i]);
-}
 
 /// Element c of a row of keys or values.
 double element(const AttendListParams& p, bool is_key, int64_t row, int c) {

@@ -8,10 +8,9 @@ namespace {
 
 using namespace simd;
 
-constexpr float kInf = __builtin_inff();
 constexpr int kVecs = kPageTokens / Vec::kLanes;  // of the scores of a page
 /// Queries that share a load of keys: as many sums as hide the latency of the adds.
-constexpr int kAbreast = Vec::kLanes == 16 ? 4 : 1;
+constexpr int kVotesAbreast = Vec::kLanes == 16 ? 4 : 1;
 
 /// The keys of a page as columns, [d, 64]; zeros past the last.
 template <class T>
@@ -49,15 +48,15 @@ void score_page(float* scores, const float* q, const float* columns, int d, floa
 /// that it does not see are -inf.
 template <class Visit>
 void for_scores(const KeyVotesParams& p, const float* columns, int token, const Visit& visit) {
-  alignas(64) float scores[kAbreast * kPageTokens];
+  alignas(64) float scores[kVotesAbreast * kPageTokens];
   const int n_queries = p.n_positions * p.n_heads;
   // Those before see nothing of the page.
   int query = token <= p.first_position ? 0 : (token - p.first_position) * p.n_heads;
   while (query < n_queries) {
     const float* q = p.q + int64_t{query} * p.d;
-    const int n = n_queries - query < kAbreast ? 1 : kAbreast;
-    if (n == kAbreast)
-      score_page<kAbreast>(scores, q, columns, p.d, p.scale);
+    const int n = n_queries - query < kVotesAbreast ? 1 : kVotesAbreast;
+    if (n == kVotesAbreast)
+      score_page<kVotesAbreast>(scores, q, columns, p.d, p.scale);
     else
       score_page<1>(scores, q, columns, p.d, p.scale);
     for (int i = 0; i < n; ++i, ++query) {

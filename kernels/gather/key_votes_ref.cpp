@@ -2,18 +2,11 @@
 #include <cmath>
 #include <vector>
 
-#include "base/convert.h"
 #include "kernels/gather/key_votes.h"
+#include "kernels/reference.h"
 
 namespace tandem {
-namespace {
-
-double element(const void* p, DType dtype, int64_t i) {
-  return dtype == DType::f32 ? static_cast<const float*>(p)[i]
-                             : to_float(static_cast<const bf16*>(p)[i]);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void key_votes_ref(const KeyVotesParams& p) {
   const int n = p.first_position + p.n_positions;

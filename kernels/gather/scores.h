@@ -8,8 +8,6 @@ namespace {
 
 using namespace simd;
 
-constexpr float kInf = __builtin_inff();
-
 /// log_u at the lanes' cosines, which lie in [-1, 1].
 TANDEM_INLINE Vec log_u_at(const AttendListParams& p, Vec cosine) {
   const Vec x = (cosine + set1(1.0f)) * set1(0.5f * static_cast<float>(p.log_u_intervals));

@@ -5,9 +5,8 @@
 namespace tandem {
 namespace {
 
+using simd::kW;
 using simd::Vec;
-
-constexpr int kLanes = Vec::kLanes;
 
 TANDEM_INLINE __m512bh as_bf16(__m512i a) { return reinterpret_cast<__m512bh>(a); }
 
@@ -23,7 +22,7 @@ TANDEM_INLINE __m512bh two_inputs(const bf16* row, int k, int in) {
 
 template <class Y>
 TANDEM_INLINE void finish(const DecodeLinearParams& p, int row, int output, Vec sum) {
-  const int n = p.out - output < kLanes ? p.out - output : kLanes;
+  const int n = p.out - output < kW ? p.out - output : kW;
   if (n <= 0) return;
   Y* const y = static_cast<Y*>(p.y) + int64_t{row} * p.out + output;
   if (p.bias != nullptr) sum = sum + simd::load_n(p.bias + output, n);
@@ -53,12 +52,12 @@ __attribute__((noinline)) void multiply(const Block& block) {
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v)
-      sum[r][v] = b.first == 0 ? simd::zero() : simd::load(b.sums + r * kPairPanel + v * kLanes);
+      sum[r][v] = b.first == 0 ? simd::zero() : simd::load(b.sums + r * kPairPanel + v * kW);
   const bf16* w = b.w;
   for (int k = b.first; k < b.end; k += 2, w += 2 * kPairPanel) {
     __m512bh weights[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) weights[v] = as_bf16(_mm512_loadu_si512(w + v * 2 * kLanes));
+    for (int v = 0; v < kVectors; ++v) weights[v] = as_bf16(_mm512_loadu_si512(w + v * 2 * kW));
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const __m512bh inputs = two_inputs(b.x + int64_t{r} * b.in, k, b.in);
@@ -70,7 +69,7 @@ __attribute__((noinline)) void multiply(const Block& block) {
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) simd::store(b.sums + r * kPairPanel + v * kLanes, sum[r][v]);
+    for (int v = 0; v < kVectors; ++v) simd::store(b.sums + r * kPairPanel + v * kW, sum[r][v]);
 }
 
 template <int kVectors, int kRows = kSliverRows>
@@ -100,11 +99,11 @@ void multiply_panel(const DecodeLinearParams& p, int output) {
     }
   for (int r = 0; r < p.rows; ++r)
     for (int v = 0; v < kVectors; ++v) {
-      const Vec sum = simd::load(sums + r * kPairPanel + v * kLanes);
+      const Vec sum = simd::load(sums + r * kPairPanel + v * kW);
       if (p.y_type == DType::bf16)
-        finish<bf16>(p, r, output + v * kLanes, sum);
+        finish<bf16>(p, r, output + v * kW, sum);
       else
-        finish<float>(p, r, output + v * kLanes, sum);
+        finish<float>(p, r, output + v * kW, sum);
     }
 }
 
@@ -115,9 +114,9 @@ void TANDEM_ISA_FN(decode_linear)(const DecodeLinearParams& p, Range items) {
   for (int i = items.begin; i < items.end;) {
     const bool whole = i % kItems == 0 && i + kItems <= items.end;
     if (whole)
-      multiply_panel<kPairPanel / kLanes>(p, i * kPairItem);
+      multiply_panel<kPairPanel / kW>(p, i * kPairItem);
     else
-      multiply_panel<kPairItem / kLanes>(p, i * kPairItem);
+      multiply_panel<kPairItem / kW>(p, i * kPairItem);
     i += whole ? kItems : 1;
   }
 }

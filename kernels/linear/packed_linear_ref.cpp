@@ -1,15 +1,8 @@
-#include "base/convert.h"
 #include "kernels/linear/packed_linear.h"
+#include "kernels/reference.h"
 
 namespace tandem {
-namespace {
-
-double element(const void* numbers, DType type, int64_t i) {
-  return type == DType::bf16 ? to_float(static_cast<const bf16*>(numbers)[i])
-                             : static_cast<const float*>(numbers)[i];
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void packed_linear_ref(const PackedLinearParams& p, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r)

@@ -6,9 +6,9 @@
 namespace tandem {
 namespace {
 
+using simd::kW;
 using simd::Vec;
 
-constexpr int kW = Vec::kLanes;
 /// Two vectors: as many loads of weights as it takes to use each broadcast of x twice.
 constexpr int kPanel = 2 * kW;
 

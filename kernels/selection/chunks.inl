@@ -32,7 +32,7 @@ void mean_chunks(const ChunkMeansParams& p) {
 }
 
 /// Means whose products are worked out side by side.
-constexpr int kAbreast = 4;
+constexpr int kChunksAbreast = 4;
 
 /// Raises scores[i] to the product of q with mean i.
 template <int kMeans, class T>
@@ -64,15 +64,15 @@ void score_chunks(const ChunkScoresParams& p) {
   for (int i = 0; i < p.n; ++i) p.scores[i] = -__FLT_MAX__;
   for (int i = 0; i < p.n;) {
     const T* from = means + int64_t{i} * p.d;
-    const bool abreast = p.n - i >= kAbreast;
+    const bool abreast = p.n - i >= kChunksAbreast;
     for (int h = 0; h < p.n_q; ++h) {
       const float* q = p.q + int64_t{h} * p.d;
       if (abreast)
-        raise_scores<kAbreast>(p.scores + i, q, from, p.d);
+        raise_scores<kChunksAbreast>(p.scores + i, q, from, p.d);
       else
         raise_scores<1>(p.scores + i, q, from, p.d);
     }
-    i += abreast ? kAbreast : 1;
+    i += abreast ? kChunksAbreast : 1;
   }
 }
 

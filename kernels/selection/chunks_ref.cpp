@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-float element(const void* p, DType dtype, int64_t i) {
+float float_at(const void* p, DType dtype, int64_t i) {
   return dtype == DType::f32 ? static_cast<const float*>(p)[i]
                              : to_float(static_cast<const bf16*>(p)[i]);
 }
@@ -21,7 +21,7 @@ void chunk_means_ref(const ChunkMeansParams& p) {
       for (int t = p.token + i * p.chunk; t < p.token + (i + 1) * p.chunk; ++t) {
         const int64_t page = p.pages[t / kPageTokens];
         const int64_t row = (page * p.n_kv_heads + p.kv_head) * kPageTokens + t % kPageTokens;
-        sum += element(p.k_pool, p.dtype, row * p.d + c);
+        sum += float_at(p.k_pool, p.dtype, row * p.d + c);
       }
       const float mean = sum / static_cast<float>(p.chunk);
       const int64_t at = int64_t{i} * p.d + c;
@@ -39,7 +39,7 @@ void chunk_scores_ref(const ChunkScoresParams& p) {
     for (int h = 0; h < p.n_q; ++h) {
       double dot = 0;
       for (int c = 0; c < p.d; ++c)
-        dot += double{p.q[int64_t{h} * p.d + c]} * element(p.means, p.dtype, int64_t{i} * p.d + c);
+        dot += double{p.q[int64_t{h} * p.d + c]} * float_at(p.means, p.dtype, int64_t{i} * p.d + c);
       if (!std::isnan(dot)) best = std::max(best, std::min(dot, kMost));
     }
     p.scores[i] = static_cast<float>(best);

@@ -5,9 +5,6 @@
 namespace tandem {
 namespace {
 
-constexpr int kLanes = Vec::kLanes;
-constexpr float kInf = __builtin_inff();
-
 /// Floats as unsigned integers of the same order.
 TANDEM_INLINE uint32_t order_key(float x) {
   const uint32_t u = __builtin_bit_cast(uint32_t, x);
@@ -19,28 +16,28 @@ TANDEM_INLINE float from_order_key(uint32_t key) {
 
 /// Lanes past n read as 0; their mask says so.
 TANDEM_INLINE Vec load_inside(const float* x, int i, int n) {
-  return n - i >= kLanes ? load(x + i) : load_n(x + i, n - i);
+  return n - i >= kW ? load(x + i) : load_n(x + i, n - i);
 }
-TANDEM_INLINE Mask inside(int i, int n) { return first_lanes(n - i < kLanes ? n - i : kLanes); }
+TANDEM_INLINE Mask inside(int i, int n) { return first_lanes(n - i < kW ? n - i : kW); }
 
 int count_above(const float* x, int n, float bound) {
   const Vec limit = set1(bound);
   int count = 0, i = 0;
-  for (; i + kLanes <= n; i += kLanes) count += count_set(lt(limit, load(x + i)));
+  for (; i + kW <= n; i += kW) count += count_set(lt(limit, load(x + i)));
   if (i < n) count += count_set(lt(limit, load_n(x + i, n - i)) & inside(i, n));
   return count;
 }
 
 float largest(const float* x, int n) {
   Vec all = set1(-kInf);
-  for (int i = 0; i < n; i += kLanes)
+  for (int i = 0; i < n; i += kW)
     all = max(all, select(inside(i, n), load_inside(x, i, n), set1(-kInf)));
   return reduce_max(all);
 }
 
 float least_above(const float* x, int n, float bound) {
   Vec all = set1(kInf);
-  for (int i = 0; i < n; i += kLanes) {
+  for (int i = 0; i < n; i += kW) {
     const Vec v = load_inside(x, i, n);
     all = min(all, select(lt(set1(bound), v) & inside(i, n), v, set1(kInf)));
   }

@@ -6,9 +6,6 @@
 namespace tandem {
 namespace {
 
-constexpr int kLanes = Vec::kLanes;
-constexpr float kInf = __builtin_inff();
-
 /// Scores that the scale is found from, times the gain; -inf: left out.
 struct Scores {
   float weights[kScaleScores];
@@ -53,8 +50,8 @@ int take(const SampleTailParams& p, float log_scale) {
     n += count_set(taken);
   };
   int i = 0;
-  const Mask all = first_lanes(kLanes);
-  for (; i + kLanes <= p.n; i += kLanes) keep(i, load(p.scores + i), load(p.draws + i), all);
+  const Mask all = first_lanes(kW);
+  for (; i + kW <= p.n; i += kW) keep(i, load(p.scores + i), load(p.draws + i), all);
   if (const int rest = p.n - i; rest > 0)
     keep(i, load_n(p.scores + i, rest), load_n(p.draws + i, rest), first_lanes(rest));
   return n;

@@ -9,7 +9,7 @@ namespace {
 constexpr int kSample = 1024;
 constexpr int kLeastSampled = 8 * kSample;  // below, the sample saves nothing
 
-/// Ids of the numbers that are not below `floor`, to memory for n + kLanes of them; how many.
+/// Ids of the numbers that are not below `floor`, to memory for n + kW of them; how many.
 TANDEM_INLINE int keep_reached(void* ids, const float* x, int n, float floor) {
   const Vec bound = set1(floor);
   auto* to = static_cast<int32_t*>(ids);
@@ -18,7 +18,7 @@ TANDEM_INLINE int keep_reached(void* ids, const float* x, int n, float floor) {
     store_ids(to, pack(iota(i), kept));
     to += count_set(kept);
   };
-  for (; i + kLanes <= n; i += kLanes) keep(at_least(load(x + i), bound));
+  for (; i + kW <= n; i += kW) keep(at_least(load(x + i), bound));
   if (i < n) keep(at_least(load_n(x + i, n - i), bound) & inside(i, n));
   return static_cast<int>(to - static_cast<int32_t*>(ids));
 }
@@ -43,10 +43,10 @@ Candidates find_candidates(const SelectTopParams& p) {
   const float floor = kth_largest(p.scratch, kSample, rank, -kInf);
 
   const int n = keep_reached(p.scratch, p.scores, p.n, floor);
-  if (n < p.m || 2 * n + 3 * kLanes > p.n) return all;
+  if (n < p.m || 2 * n + 3 * kW > p.n) return all;
   store_ids(p.scratch + n, iota(0));  // so that whole vectors may be gathered
-  float* scores = p.scratch + n + kLanes;
-  for (int i = 0; i < n; i += kLanes) store(scores + i, gather(p.scores, load_ids(p.scratch + i)));
+  float* scores = p.scratch + n + kW;
+  for (int i = 0; i < n; i += kW) store(scores + i, gather(p.scores, load_ids(p.scratch + i)));
   return {scores, p.scratch, n, floor};
 }
 
@@ -61,7 +61,7 @@ void write_ids(const SelectTopParams& p, const Candidates& c, float threshold) {
   const Vec limit = set1(threshold);
   int ties = p.m - count_above(c.scores, c.n, threshold);
   int32_t* to = p.ids;
-  for (int i = 0; i < c.n; i += kLanes) {
+  for (int i = 0; i < c.n; i += kW) {
     const Vec v = load_inside(c.scores, i, c.n);
     const Mask above = lt(limit, v) & inside(i, c.n);
     const uint32_t equal = bits_of(at_least(v, limit) & inside(i, c.n)) & ~bits_of(above);

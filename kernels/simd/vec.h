@@ -47,6 +47,12 @@
 namespace tandem::simd {
 namespace {
 
+constexpr int kW = Vec::kLanes;
+constexpr float kInf = __builtin_inff();
+
+/// Not std::min, whose copies of several instruction sets the linker would take for one.
+TANDEM_INLINE int least(int a, int b) { return a < b ? a : b; }
+
 /// One number, for remainders that are not worth a vector.
 TANDEM_INLINE float to_f32(float x) { return x; }
 TANDEM_INLINE float to_f32(bf16 x) {
