@@ -2,7 +2,9 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -105,9 +107,19 @@ constexpr std::array<std::string_view, 2> enum_names(StateType) { return {"f32",
 enum class DecayTarget : uint8_t { weight, delta };
 constexpr std::array<std::string_view, 2> enum_names(DecayTarget) { return {"weight", "delta"}; }
 
+/// A learning rate, or `auto`: a range test before the first step chooses it.
+struct LearningRate {
+  double value = 0;
+  bool automatic = false;
+};
+std::string read_scalar(const recipe::Node& node, LearningRate& out);
+std::string yaml_text(LearningRate rate);
+nlohmann::json json_of(LearningRate rate);
+inline std::string type_name(LearningRate) { return "auto|number"; }
+
 /// Section `train.optimizer`: AdamW.
 struct OptimizerSettings {
-  std::optional<double> lr;
+  std::optional<LearningRate> lr;
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8, weight_decay = 0, clip = 1;
   DecayTarget weight_decay_target = DecayTarget::delta;
@@ -117,7 +129,9 @@ struct OptimizerSettings {
   template <class V>
   void fields(V& v) {
     using recipe::at_least;
-    v("lr", lr, at_least(0), "highest learning rate; null = 2e-4, of method full 2e-5");
+    v("lr", lr,
+      "highest learning rate; auto = chosen by a range test on the first batches; null = auto, for "
+      "method full 2e-5");
     v("betas", betas, between_zero_and_one(), "decay of the two moments");
     v("eps", eps, recipe::above(0), "added to the root of the second moment");
     v("weight_decay", weight_decay, at_least(0), "per step, times the learning rate");
@@ -134,7 +148,11 @@ struct OptimizerSettings {
   /// 2^-8 apart or more.
   bool allows_narrow_states() const { return betas.size() == 2 && betas[1] <= kMostNarrowBeta; }
   static constexpr double kMostNarrowBeta = 0.99;
-  double lr_of(Method method) const { return lr.value_or(method == Method::full ? 2e-5 : 2e-4); }
+  bool finds_lr(Method method) const { return lr ? lr->automatic : method != Method::full; }
+  /// With a range test 0: it is not known yet.
+  double lr_of(Method method) const {
+    return finds_lr(method) ? 0 : lr.value_or(LearningRate{2e-5}).value;
+  }
   bool rounds_stochastically() const {
     return states == StateType::bf16 && stochastic_rounding.value_or(true);
   }

@@ -16,6 +16,7 @@
 #include "cli/probe.h"
 #include "io/file.h"
 #include "io/safetensors.h"
+#include "source_dir.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -298,6 +299,55 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(file_text(limits) != before);
     const Json plan = Json::parse(runs.train("a", {"--dry-run", "--json"}).out);
     CHECK(plan["tflop"].get<double>() > 0);
+  }
+
+  TEST_CASE("a run finds its learning rate, learns, and keeps the rate when it is gone on with") {
+    const Runs runs({"data.template=plain", "train.steps=40", "train.batch=16",
+                     "train.save_every=4", "train.select.ratios={o: 0.34, d: 0.1}"});
+    const Outcome whole = runs.train("whole");
+    CAPTURE(whole.err);
+    REQUIRE(whole.status == 0);
+    const std::vector<Json> lines = runs.metrics("whole");
+    const Json test = lines[0]["range_test"];
+    const double rate = test["lr"];
+    CHECK(has(whole.err, fmt::format("\nlr       {} by a range test  loss ", rate)));
+    CHECK(lines[0]["step"] == 0);
+    REQUIRE(test["tried"].size() >= 2);
+    CHECK(std::ranges::any_of(test["tried"], [&](const Json& t) { return t["lr"] == rate; }));
+    CHECK(std::ranges::any_of(lines, [&](const Json& l) { return l.value("lr", 0.0) == rate; }));
+    CHECK(lines.back()["loss"].get<double>() < 0.7 * test["start_loss"].get<double>());
+
+    const Outcome given = runs.train("given", {"-s", fmt::format("train.optimizer.lr={}", rate)});
+    CHECK(given.status == 0);
+    CHECK(runs.metrics("given") == std::vector<Json>(lines.begin() + 1, lines.end()));
+    for (const char* file : {"model/model.safetensors", "adapter/s2ft_adapter.safetensors"})
+      CHECK(runs.bytes("whole", file) == runs.bytes("given", file));
+
+    runs.kill_after("killed", 9, {});
+    const Outcome resumed = runs.train("killed", {"--resume"});
+    CAPTURE(resumed.err);
+    CHECK(resumed.status == 0);
+    CHECK_FALSE(has(resumed.err, "range test"));
+    runs.check_equal("whole", "killed");
+    const Outcome other = runs.train("killed", {"--resume", "-s", "train.optimizer.lr=1e-5"});
+    CHECK(other.status == 2);
+    CHECK(has(other.err, "train.optimizer.lr (now 1e-05, then "));
+  }
+
+  TEST_CASE("a range test on weights that are not finite ends in an error, before any step") {
+    const Runs runs({"data.template=plain", "train.steps=4", "train.batch=8"});
+    const auto broken = runs.folder / "broken";
+    std::filesystem::copy(tandem::test::source_dir() / "recipes/models/tiny-2m", broken);
+    const auto weights = broken / "model.safetensors";
+    std::string bytes = tandem::io::read_file(weights);
+    std::fill(bytes.end() - 200'000, bytes.end(), '\xff');  // NaN in any type
+    std::filesystem::remove(weights);
+    std::ofstream(weights, std::ios::binary) << bytes;
+    const Outcome run = runs.train("run", {"-m", broken.string()});
+    CAPTURE(run.err);
+    CHECK(run.status == 7);
+    CHECK(has(run.err, "train.optimizer.lr: auto: the loss of the first batches is "));
+    CHECK(!std::filesystem::exists(runs.file("run", "model")));
   }
 
   TEST_CASE("a run leaves out what other adapters hold: said, planned, compared by --resume") {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -36,7 +37,7 @@ Kept kept_lines(const std::filesystem::path& path, int64_t done) {
       throw input_error(fmt::format("{}:{}", path.string(), number),
                         "is no line of a step, as s2ft-train writes them")
           .hint("move the file away, or name another output.path");
-    if (line[kStep].get<int64_t>() <= done) {
+    if (done > 0 && line[kStep].get<int64_t>() <= done) {
       kept.lines += text.substr(at, end + 1 - at);
       if (!kept.first_loss && line.contains(kLoss) && line[kLoss].is_number())
         kept.first_loss = line[kLoss].get<double>();
@@ -56,6 +57,20 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done) : path
   whole.commit();
   out_.open(path, std::ios::app);
   sync();
+}
+
+void MetricsFile::add_range_test(const train::RangeTest& test) {
+  nlohmann::ordered_json tried = nlohmann::ordered_json::array();
+  for (const train::TriedRate& t : test.tried) {
+    tried.push_back({{"lr", t.rate}, {kLoss, nullptr}});
+    if (std::isfinite(t.loss)) tried.back()[kLoss] = t.loss;
+  }
+  add({{kStep, 0},
+       {"range_test",
+        {{"lr", test.rate},
+         {"steps", test.steps},
+         {"start_loss", test.start},
+         {"tried", std::move(tried)}}}});
 }
 
 void MetricsFile::add_step(int64_t step, int64_t epoch, const train::StepResult& r,

@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "train/checkpoint/best_validation.h"
-#include "train/trainer.h"
+#include "train/range_test.h"
 
 namespace tandem::tools {
 
-/// metrics.jsonl of a run: a line a step, and one a validation.
+/// metrics.jsonl of a run: a line for a range test, each step and each validation.
 class MetricsFile {
  public:
   /// Keeps the lines of the first `done` steps, drops what a run wrote after its last checkpoint.
@@ -20,6 +20,7 @@ class MetricsFile {
   /// Loss of the run's first step, in this process or an earlier one.
   std::optional<double> first_loss() const { return first_loss_; }
   /// errors   kind input: cannot be written
+  void add_range_test(const train::RangeTest& test);
   void add_step(int64_t step, int64_t epoch, const train::StepResult& result, double seconds);
   /// best   the search, this validation included
   void add_validation(int64_t step, double loss, const train::BestValidation& best);

@@ -82,6 +82,9 @@ MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
   plan.add("process/program and data", program_bytes_);
   plan.add(kDriverItem, driver_bytes_, spec_.device);
   plan_host_driver(spec_.device, !place_.plan_for, plan);
+  if (recipe_.train.optimizer.finds_lr(recipe_.train.method))
+    plan.add("process/values before the range test",
+             static_cast<size_t>(set_.size) * sizeof(float));
   if (spec.divides_moments())
     plan.add("process/moments of all ranks, while they are saved",
              2 * static_cast<size_t>(set_.size) * sizeof(float));

@@ -71,6 +71,10 @@ class TrainingRun {
   train::Frontier frontier() const;
   train::Work work_of(std::span<const train::MicroBatch> parts) const;
   RunSize size() const;
+  /// Gives the trainer the learning rate that a range test chooses, or the one that the run began
+  /// with.
+  /// errors   kind numeric: no rate trains without diverging
+  void find_rate(train::Trainer& trainer, train::RunProgress& at, MetricsFile* metrics);
   /// Trains from `at` to the end of the run.
   /// errors   kind numeric: many steps in a row without a finite loss or gradient
   void go_on(train::Trainer& trainer, train::RunProgress& at, RunCheckpoints& checkpoints,
