@@ -288,7 +288,7 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(run.err.find(
               "train    s2ft  31872 of 2360256 values\nwork     3 steps, 0.4 epochs  about ") == 0);
     // No figure of speed without a measured one to compare it with.
-    CHECK(run.out.find("rate") == std::string::npos);
+    CHECK_FALSE(has(run.out, "\nrate "));
     // A run that beats the measured speed raises it.
     const auto limits = cache / "ceilings.json";
     write_limits(limits, 1e6, 1e-3);
@@ -348,6 +348,48 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(run.status == 7);
     CHECK(has(run.err, "train.optimizer.lr: auto: the loss of the first batches is "));
     CHECK(!std::filesystem::exists(runs.file("run", "model")));
+  }
+
+  TEST_CASE("a share of less than a unit a layer is noted, and what would give each layer one") {
+    const Runs runs({"data.template=plain", "train.steps=1", "train.optimizer.lr=1e-3"});
+    const std::string says = " layers train none; ";
+    const std::vector<std::string> few = {"-s", "train.select.ratios={o: 0.1, d: 0.1}"};
+    const Outcome run = runs.train("few", few);
+    CAPTURE(run.err);
+    CHECK(has(run.err, "\nuneven   train.select.ratios.o: 0.1 of "));
+    const size_t at = run.err.find(says);
+    REQUIRE(at != std::string::npos);
+    const std::string enough =
+        run.err.substr(at + says.size(), run.err.find(' ', at + says.size()) - at - says.size());
+    const Outcome even =
+        runs.train("even", {"-s", fmt::format("train.select.ratios={{o: {}, d: 0.1}}", enough)});
+    CHECK(even.status == 0);
+    CHECK_FALSE(has(even.err, says));
+    CHECK(has(runs.train("few", {few[0], few[1], "--dry-run"}).out, says));
+    CHECK_FALSE(has(runs.train("lora", {"-s", "train.method=lora", "--dry-run"}).out, says));
+  }
+
+  TEST_CASE("the commands that a run ends with work as they stand") {
+    const Runs runs({"data.template=plain", "train.steps=2", "train.optimizer.lr=1e-3"});
+    for (const char* method : {"s2ft", "lora"}) {
+      CAPTURE(method);
+      const std::string name =
+          fmt::format("a run's {}", method);  // that a shell must be given quoted
+      const Outcome run = runs.train(name, {"-s", fmt::format("train.method={}", method)});
+      CAPTURE(run.out);
+      REQUIRE(run.status == 0);
+      int n = 0;
+      for (size_t at = 0; (at = run.out.find("next     ", at)) != std::string::npos; ++n) {
+        at += std::string_view("next     ").size();
+        const size_t space = run.out.find(' ', at), end = run.out.find('\n', at);
+        const Outcome next =
+            run_shell(program(run.out.substr(at, space - at)) + run.out.substr(space, end - space));
+        CAPTURE(next.err);
+        CHECK(next.status == 0);
+      }
+      CHECK(n == (std::string_view(method) == "s2ft" ? 2 : 1));
+    }
+    CHECK(std::filesystem::exists(runs.folder / "a run's s2ft-peft/adapter_config.json"));
   }
 
   TEST_CASE("a run leaves out what other adapters hold: said, planned, compared by --resume") {

@@ -37,6 +37,16 @@ std::string fingerprint_of(const train::TrainedSet& set) {
   return sha256_hex(bytes).substr(0, 16);
 }
 
+/// A word of a command line for a shell.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=+,@%~";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
 constexpr const char* kModel = "model";
 constexpr const char* kAdapter = "adapter";
 
@@ -209,12 +219,19 @@ std::string TrainingRun::excluded_line() const {
                      excluded_.n_adapters, excluded_.n_adapters == 1 ? "" : "s");
 }
 
+std::string TrainingRun::uneven_lines() const {
+  return recipe_.train.method == train::Method::s2ft
+             ? train::uneven_text(recipe_.train.select, spec_.config)
+             : std::string();
+}
+
 std::string TrainingRun::text() const {
   const std::string chosen = recipe_.train.method == train::Method::s2ft
                                  ? fmt::format("chosen   {}\n", budget_text(set_, spec_.config))
                                  : std::string();
-  return fmt::format("{}\n{}{}{}{}{}\n{}\n", values_line(), chosen, excluded_line(), ranks_line(),
-                     train::describe(frontier()), size().text(), cli::memory_lines(plan_, limits_));
+  return fmt::format("{}\n{}{}{}{}{}{}\n{}\n", values_line(), chosen, uneven_lines(),
+                     excluded_line(), ranks_line(), train::describe(frontier()), size().text(),
+                     cli::memory_lines(plan_, limits_));
 }
 
 void TrainingRun::add_to(nlohmann::ordered_json& json) const {
@@ -277,6 +294,21 @@ void TrainingRun::export_trained(std::span<const float> values) const {
                       values, spec_.dtype);
 }
 
+std::string TrainingRun::next_lines() const {
+  const std::string base = shell_word(recipe_.model.path.value);
+  std::string folder = recipe_.output.path.string();
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  std::string text;
+  if (!files_.synthetic())
+    text +=
+        fmt::format("next     pig-generate -m {} -p PROMPT\n", shell_word(file(kModel).string()));
+  if (recipe_.train.method == train::Method::s2ft)
+    text += fmt::format("next     s2ft-adapter -m {} --adapter {} --to peft -o {}\n", base,
+                        shell_word(folder + (folder.find('=') < folder.size() ? "=1" : "")),
+                        shell_word(folder + "-peft"));
+  return text;
+}
+
 RunSize TrainingRun::size() const {
   const std::vector<train::MicroBatch> first = parts_of(epoch(0), 0);
   RunSize size{.n_steps = n_steps_,
@@ -320,6 +352,10 @@ int TrainingRun::run() {
   const RunSize whole = size();
   cx_.note(values_line());
   cx_.note(whole.text(at.done));
+  if (std::string uneven = uneven_lines(); !uneven.empty()) {
+    uneven.pop_back();
+    cx_.note(uneven);
+  }
   RunReport report(cx_, whole, at.done);
   go_on(*trainer, at, kept, report);
   if (at.best.found() && at.best.step != at.done) kept.load_best(*trainer, at.best);
@@ -338,6 +374,7 @@ int TrainingRun::run() {
   trainer.reset();  // the model that is written takes its place in memory
   export_trained(values);
   if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
+  cx_.out.write(next_lines());
   return 0;
 }
 

@@ -66,6 +66,10 @@ class TrainingRun {
   double bytes_a_step() const;
   /// How long that takes alone, in seconds; 0 where the link's rate is not known.
   double traffic_seconds() const;
+  /// Of s2ft: matrices that some layers train nothing of.
+  std::string uneven_lines() const;
+  /// Commands that use what the run has written.
+  std::string next_lines() const;
   /// Of the adapters whose units are left out; empty without any.
   std::string excluded_line() const;
   train::Frontier frontier() const;
