@@ -191,6 +191,10 @@ constexpr std::array<std::string_view, 5> enum_names(RecomputeLevel) {
   return {"auto", "0", "1", "2", "3"};
 }
 
+/// Where the figures of steps are written, in addition to metrics.jsonl.
+enum class StepLog : uint8_t { jsonl, tensorboard };
+constexpr std::array<std::string_view, 2> enum_names(StepLog) { return {"jsonl", "tensorboard"}; }
+
 /// Section `train`.
 struct TrainSettings {
   Method method = Method::s2ft;
@@ -204,6 +208,7 @@ struct TrainSettings {
   RecomputeLevel recompute = RecomputeLevel::automatic;
   std::optional<int> save_every;
   int keep = 3;
+  StepLog log = StepLog::jsonl;
 
   template <class V>
   void fields(V& v) {
@@ -225,6 +230,7 @@ struct TrainSettings {
     v("save_every", save_every, at_least(1).unit("steps"),
       "between checkpoints; null = a tenth of the run");
     v("keep", keep, at_least(1), "last checkpoints that are kept, in addition to the best");
+    v("log", log, "jsonl = metrics.jsonl only; tensorboard = event files of TensorBoard too");
   }
   void check(recipe::Problems& p) const;
   /// Whether `states: bf16` is allowed, and not chosen.

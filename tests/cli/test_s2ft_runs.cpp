@@ -392,6 +392,25 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(std::filesystem::exists(runs.folder / "a run's s2ft-peft/adapter_config.json"));
   }
 
+  TEST_CASE("train.log: tensorboard writes an event file a process, of steps and validations") {
+    const Runs runs({"data.template=plain", "train.steps=6", "train.batch=8", "data.val_size=8",
+                     "train.save_every=2", "train.optimizer.lr=1e-3", "train.log=tensorboard"});
+    const auto events = [&] {
+      std::vector<std::string> all;
+      for (const std::string& file : runs.files("run"))
+        if (file.starts_with("events.out.tfevents.")) all.push_back(runs.bytes("run", file));
+      return all;
+    };
+    REQUIRE(runs.train("run").status == 0);
+    REQUIRE(events().size() == 1);
+    for (const char* tag : {"train/loss", "train/lr", "train/gradient_norm", "validation/val_loss"})
+      CHECK(has(events()[0], tag));
+    CHECK(runs.train("run", {"--overwrite", "-s", "train.log=jsonl"}).status == 0);
+    CHECK(events().empty());
+    CHECK(runs.train("run", {"--resume", "-s", "train.log=tensorboard"}).status == 0);
+    CHECK(events().size() == 1);
+  }
+
   TEST_CASE("a run leaves out what other adapters hold: said, planned, compared by --resume") {
     const Runs runs({"data.template=plain", "train.steps=2", "train.batch=8",
                      "train.select.ratios={o: 0.25, d: 0.4}"});

@@ -16,6 +16,7 @@ namespace {
 constexpr const char* kStep = "step";
 
 constexpr const char* kLoss = "loss";
+constexpr const char* kValLoss = "val_loss";
 
 /// What a resumed run keeps of the file.
 struct Kept {
@@ -49,7 +50,8 @@ Kept kept_lines(const std::filesystem::path& path, int64_t done) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done) : path_(path) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done, train::StepLog log)
+    : path_(path) {
   const Kept kept = kept_lines(path, done);
   first_loss_ = kept.first_loss;
   io::AtomicFile whole(path);
@@ -57,6 +59,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done) : path
   whole.commit();
   out_.open(path, std::ios::app);
   sync();
+  if (log == train::StepLog::tensorboard) events_.emplace(path.parent_path(), done + 1);
 }
 
 void MetricsFile::add_range_test(const train::RangeTest& test) {
@@ -90,7 +93,7 @@ void MetricsFile::add_step(int64_t step, int64_t epoch, const train::StepResult&
 }
 
 void MetricsFile::add_validation(int64_t step, double loss, const train::BestValidation& best) {
-  nlohmann::ordered_json line = {{kStep, step}, {"val_loss", loss}};
+  nlohmann::ordered_json line = {{kStep, step}, {kValLoss, loss}};
   if (best.found()) line.update({{"best_step", best.step}, {"best_val_loss", best.loss}});
   add(line);
 }
@@ -98,6 +101,12 @@ void MetricsFile::add_validation(int64_t step, double loss, const train::BestVal
 void MetricsFile::add(const nlohmann::ordered_json& line) {
   out_ << line.dump() << '\n';
   sync();
+  if (!events_) return;
+  const std::string group = line.contains(kValLoss) ? "validation/" : "train/";
+  std::vector<EventFile::Scalar> scalars;
+  for (const auto& [key, value] : line.items())
+    if (value.is_number() && key != kStep) scalars.emplace_back(group + key, value.get<double>());
+  if (!scalars.empty()) events_->add(line[kStep].get<int64_t>(), scalars);
 }
 
 void MetricsFile::sync() {

@@ -156,6 +156,7 @@ train::RunIdentity TrainingRun::identity() const {
                                          "/train/save_every",
                                          "/train/select/exclude",
                                          "/train/keep",
+                                         "/train/log",
                                          "/data/path",
                                          "/data/val_path",
                                          "/model/path"};
@@ -283,6 +284,7 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
   kept.remove_all();
   for (const char* folder : {kModel, kAdapter}) std::filesystem::remove_all(file(folder), code);
   std::filesystem::remove(file(kMetrics), code);
+  EventFile::remove_all(recipe_.output.path);
 }
 
 void TrainingRun::export_trained(std::span<const float> values) const {

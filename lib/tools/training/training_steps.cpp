@@ -121,7 +121,7 @@ void TrainingRun::find_rate(train::Trainer& trainer, train::RunProgress& at, Met
 void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
                         RunCheckpoints& checkpoints, RunReport& report) {
   std::optional<MetricsFile> metrics;  // of rank 0
-  if (writes()) metrics.emplace(file(kMetrics), at.done);
+  if (writes()) metrics.emplace(file(kMetrics), at.done, recipe_.train.log);
   const int64_t save_every = or_tenth(recipe_.train.save_every, n_steps_);
   train::RunProgress saved = at;
   const auto save = [&] {
