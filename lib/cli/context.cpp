@@ -29,12 +29,20 @@ std::string today() {
 }
 
 /// Flags repeated for one list key add up to one list.
-recipe::Node literal_list(const std::vector<Options::Setting>& settings, const std::string& key) {
+/// splits   a flag may give several items, separated by commas
+recipe::Node literal_list(const std::vector<Options::Setting>& settings, const std::string& key,
+                          bool splits) {
   recipe::Node list;
   list.kind = recipe::Node::Kind::list;
-  for (const Options::Setting& setting : settings)
-    if (setting.literal && setting.key == key)
-      list.items.push_back(recipe::literal_node(setting.text, setting.label));
+  for (const Options::Setting& setting : settings) {
+    if (!setting.literal || setting.key != key) continue;
+    size_t comma = 0;
+    for (size_t at = 0; comma != std::string::npos; at = comma + 1) {
+      comma = splits ? setting.text.find(',', at) : std::string::npos;
+      list.items.push_back(
+          recipe::literal_node(setting.text.substr(at, comma - at), setting.label));
+    }
+  }
   list.origin = list.items.back().origin;
   return list;
 }
@@ -82,10 +90,12 @@ void Context::build_tree() {
       continue;
     }
     const recipe::Field* field = recipe::find_field(schema, setting.key);
-    const bool is_list = field != nullptr && field->value->type().starts_with("list of");
-    recipe::merge(tree_, recipe::nest(setting.key,
-                                      is_list ? literal_list(options_.settings, setting.key)
-                                              : recipe::literal_node(setting.text, setting.label)));
+    const std::string type = field == nullptr ? "" : field->value->type();
+    recipe::merge(
+        tree_, recipe::nest(setting.key, type.starts_with("list of")
+                                             ? literal_list(options_.settings, setting.key,
+                                                            type == "list of int")
+                                             : recipe::literal_node(setting.text, setting.label)));
   }
   // A chat from the command line is of today; a recipe gives the same prompt on any day.
   if (is_set("chat") && options_.recipes.empty() && tree_.find_path("chat.date") == nullptr)

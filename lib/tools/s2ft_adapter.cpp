@@ -151,6 +151,7 @@ int S2ftAdapter::run() {
                             found.inside, found.outside);
     }
   }
+  if (!recipe_.adapter.ranks.empty()) return write_ranks();
   return writes_folder() ? write_folder() : write_summary();
 }
 
@@ -201,9 +202,9 @@ int S2ftAdapter::write_folder() {
   if (to_model) {
     form = {.text = write_model(folder.temporary()), .json = {{"dtype", dtype_name(dtype_)}}};
   } else {
-    const int64_t passes = 1 + (settings.to == AdapterForm::lora && settings.verify);
+    const int64_t passes = 1 + (settings.to_lora() && settings.verify);
     ReadProgress line(cx_, "write", passes * model::n_params(opened_.base.config));
-    form = settings.to == AdapterForm::lora
+    form = settings.to_lora()
                ? write_lora_form(folder.temporary(), opened_, settings, std::ref(line))
                : write_slices_form(folder.temporary(), opened_, settings.verify, std::ref(line));
   }
@@ -217,6 +218,15 @@ int S2ftAdapter::write_folder() {
   } else {
     cx_.out.write(fmt::format("{}{}{:8} {}\n", checks_, form.text, what, path));
   }
+  return 0;
+}
+
+int S2ftAdapter::write_ranks() {
+  cli::ResultFile file(recipe_.output.path, cx_.file_mode(), cx_.out);
+  ReadProgress line(cx_, "factors", model::n_params(opened_.base.config));
+  const WrittenForm form = describe_ranks(opened_, recipe_.adapter.ranks, std::ref(line));
+  file.write(cx_.format() == "json" ? form.json.dump() + "\n" : form.text);
+  file.commit();
   return 0;
 }
 

@@ -1,11 +1,32 @@
 #include "train/settings.h"
 
 #include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "recipe/fields_of.h"
 #include "recipe/value_of.h"
 
 namespace tandem::train {
+
+std::string read_scalar(const recipe::Node& node, LearningRate& out) {
+  LearningRate read{.automatic = node.kind == recipe::Node::Kind::scalar && !node.quoted &&
+                                 node.scalar == "auto"};
+  if (!read.automatic && (!recipe::read_scalar(node, read.value).empty() || read.value < 0 ||
+                          !std::isfinite(read.value)))
+    return "expected auto or a number of at least 0, found " + node.described();
+  out = read;
+  return {};
+}
+
+std::string yaml_text(LearningRate rate) {
+  return rate.automatic ? "auto" : recipe::yaml_text(rate.value);
+}
+
+nlohmann::json json_of(LearningRate rate) {
+  if (rate.automatic) return yaml_text(rate);
+  return rate.value;
+}
 
 void OptimizerSettings::check(recipe::Problems& p) const {
   if (betas.size() != 2 || betas[0] >= 1 || betas[1] >= 1)
@@ -60,3 +81,5 @@ void TrainSettings::check(recipe::Problems& p) const {
 
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
     std::vector<tandem::train::Matrix>&);
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::optional<tandem::train::LearningRate>&);

@@ -2,7 +2,9 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -105,9 +107,19 @@ constexpr std::array<std::string_view, 2> enum_names(StateType) { return {"f32",
 enum class DecayTarget : uint8_t { weight, delta };
 constexpr std::array<std::string_view, 2> enum_names(DecayTarget) { return {"weight", "delta"}; }
 
+/// A learning rate, or `auto`: a range test before the first step chooses it.
+struct LearningRate {
+  double value = 0;
+  bool automatic = false;
+};
+std::string read_scalar(const recipe::Node& node, LearningRate& out);
+std::string yaml_text(LearningRate rate);
+nlohmann::json json_of(LearningRate rate);
+inline std::string type_name(LearningRate) { return "auto|number"; }
+
 /// Section `train.optimizer`: AdamW.
 struct OptimizerSettings {
-  std::optional<double> lr;
+  std::optional<LearningRate> lr;
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8, weight_decay = 0, clip = 1;
   DecayTarget weight_decay_target = DecayTarget::delta;
@@ -117,7 +129,9 @@ struct OptimizerSettings {
   template <class V>
   void fields(V& v) {
     using recipe::at_least;
-    v("lr", lr, at_least(0), "highest learning rate; null = 2e-4, of method full 2e-5");
+    v("lr", lr,
+      "highest learning rate; auto = chosen by a range test on the first batches; null = auto, for "
+      "method full 2e-5");
     v("betas", betas, between_zero_and_one(), "decay of the two moments");
     v("eps", eps, recipe::above(0), "added to the root of the second moment");
     v("weight_decay", weight_decay, at_least(0), "per step, times the learning rate");
@@ -134,7 +148,11 @@ struct OptimizerSettings {
   /// 2^-8 apart or more.
   bool allows_narrow_states() const { return betas.size() == 2 && betas[1] <= kMostNarrowBeta; }
   static constexpr double kMostNarrowBeta = 0.99;
-  double lr_of(Method method) const { return lr.value_or(method == Method::full ? 2e-5 : 2e-4); }
+  bool finds_lr(Method method) const { return lr ? lr->automatic : method != Method::full; }
+  /// With a range test 0: it is not known yet.
+  double lr_of(Method method) const {
+    return finds_lr(method) ? 0 : lr.value_or(LearningRate{2e-5}).value;
+  }
   bool rounds_stochastically() const {
     return states == StateType::bf16 && stochastic_rounding.value_or(true);
   }
@@ -173,6 +191,10 @@ constexpr std::array<std::string_view, 5> enum_names(RecomputeLevel) {
   return {"auto", "0", "1", "2", "3"};
 }
 
+/// Where the figures of steps are written, in addition to metrics.jsonl.
+enum class StepLog : uint8_t { jsonl, tensorboard };
+constexpr std::array<std::string_view, 2> enum_names(StepLog) { return {"jsonl", "tensorboard"}; }
+
 /// Section `train`.
 struct TrainSettings {
   Method method = Method::s2ft;
@@ -186,6 +208,7 @@ struct TrainSettings {
   RecomputeLevel recompute = RecomputeLevel::automatic;
   std::optional<int> save_every;
   int keep = 3;
+  StepLog log = StepLog::jsonl;
 
   template <class V>
   void fields(V& v) {
@@ -207,6 +230,7 @@ struct TrainSettings {
     v("save_every", save_every, at_least(1).unit("steps"),
       "between checkpoints; null = a tenth of the run");
     v("keep", keep, at_least(1), "last checkpoints that are kept, in addition to the best");
+    v("log", log, "jsonl = metrics.jsonl only; tensorboard = event files of TensorBoard too");
   }
   void check(recipe::Problems& p) const;
   /// Whether `states: bf16` is allowed, and not chosen.

@@ -186,6 +186,17 @@ void Trainer::set_values(std::span<const float> values) {
   if (!spec_.narrow_states) backward_.publish(to);
 }
 
+void Trainer::restart(std::span<const float> values) {
+  set_values(values);
+  const std::vector<std::byte> zeros(
+      std::max(state_.first.size_bytes(), state_.narrow_first.size_bytes()));
+  for (const std::span<std::byte> moment :
+       {std::as_writable_bytes(state_.first), std::as_writable_bytes(state_.second),
+        std::as_writable_bytes(state_.narrow_first), std::as_writable_bytes(state_.narrow_second)})
+    replace(moment.data(), zeros.data(), moment.size());
+  state_.steps = 0;
+}
+
 LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradient) {
   poll(spec_.interrupted);  // ranks without a micro-batch, too
   LossSum loss{.n_tokens = n_supervised(batches)};

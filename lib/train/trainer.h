@@ -108,6 +108,10 @@ class Trainer {
   };
   State& state() { return state_; }
   void publish();
+  /// Begins again from these values: no steps done, moments of 0.
+  /// shapes   values [set.size]
+  void restart(std::span<const float> values);
+  void set_schedule(const Schedule& schedule) { spec_.schedule = schedule; }
   /// The trained values in host memory, and others in their place. With narrow states both use the
   /// memory of the gradient.
   /// shapes   values [set.size]

@@ -26,6 +26,7 @@ Words training(const std::filesystem::path& data, const std::filesystem::path& r
                "-s",       "run.threads=1",
                "-s",       "model.compute=f32",
                "-s",       "train.steps=6",
+               "-s",       "train.optimizer.lr=2e-4",
                "-s",       "train.batch=8",
                "-s",       "train.micro_tokens=64",
                "-s",       "train.max_tokens=64",
@@ -85,6 +86,27 @@ TEST_SUITE("cli/rank_training") {
       CHECK(file_text(cut / "step-000006.safetensors") ==
             file_text(run / "step-000006.safetensors"));
     }
+  }
+
+  TEST_CASE("a range test of two ranks chooses the rate of one, with the bits of that rate given") {
+    const TemporaryFolder folder;
+    const auto data = write_records(folder);
+    const Words chosen = {"-s", "train.optimizer.lr=auto"};
+    const auto run = [&](const char* name, int size, const Words& more) {
+      const Words words = training(data, folder / name, more);
+      for (const Outcome& o :
+           size == 1 ? std::vector{run_process(program("s2ft-train"), {.arguments = words})}
+                     : run_ranks(size, words, {.tool = "s2ft-train"})) {
+        CAPTURE(o.err);
+        REQUIRE(o.status == 0);
+      }
+      return json_lines(file_text(folder / name / "metrics.jsonl"));
+    };
+    const double rate = run("two", 2, chosen)[0]["range_test"]["lr"];
+    CHECK(run("one", 1, chosen)[0]["range_test"]["lr"] == rate);
+    run("given", 2, {"-s", fmt::format("train.optimizer.lr={}", rate)});
+    CHECK(file_text(folder / "two/model/model.safetensors") ==
+          file_text(folder / "given/model/model.safetensors"));
   }
 
   TEST_CASE("a rank without a micro-batch waits, and makes the step all the same") {

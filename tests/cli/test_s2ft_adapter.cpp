@@ -65,6 +65,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     REQUIRE(text.status == 0);
     CHECK(text.out.find("adapter  " + r.at("run/adapter") + "  s2ft-adapter, 4 steps\n") == 0);
     CHECK(text.out.find("base     'tiny-2m'  fingerprint ") != std::string::npos);
+    CHECK(has(text.out, "ratios.v 0.5"));
     const Outcome run =
         s2ft_adapter({"-m", "tiny-2m", "--adapter", r.at("run/adapter"), "--json", "--verify"});
     REQUIRE(run.status == 0);
@@ -154,7 +155,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     refused({"-m", "tiny-2m", "--adapter", r.at("train.jsonl")}, 4, "no such adapter folder");
     refused({"-m", "tiny-2m"}, 3, "adapter.adapters: names none");
     refused(with({"--to", "model"}), 3, "output.path: names no folder");
-    refused(with({"--to", "peft"}), 3, "adapter.to");
+    refused(with({"--to", "gguf"}), 3, "adapter.to");
     refused(with({"--to", "model", "-o", r.at("train.jsonl")}), 2, "is there already");
     refused(with({"-o", r.at("train.jsonl")}), 2, "exists");
     // Nothing that is read is written over.
@@ -275,7 +276,7 @@ TEST_SUITE("cli/s2ft-adapter") {
                 .status == 0);
     CHECK(tandem::io::read_file(r.at("merged/model.safetensors")) ==
           tandem::io::read_file(r.at("again/model.safetensors")));
-    CHECK(take(r.at("merged"), {}).out.find("\"strategy\":\"extracted\"") != std::string::npos);
+    CHECK(take(r.at("merged"), {}).out.find("\nchosen   strategy extracted") != std::string::npos);
     CHECK(take(r.at("merged"), {"--to", "lora", "-o", r.at("peft"), "--verify"}).status == 0);
     const Outcome unchanged = take("tiny-2m", {});
     CHECK(unchanged.status == 4);
@@ -286,6 +287,42 @@ TEST_SUITE("cli/s2ft-adapter") {
     CHECK(take(r.at("merged"), {"--to", "s2ft", "-o", r.at("merged/inner")})
               .err.find("which is read") != std::string::npos);
     CHECK(take(r.at("merged"), {"--to", "s2ft", "-o", r.run}).status == 2);
+  }
+
+  TEST_CASE("--ranks: the loss of each rank, as a folder of that rank has it") {
+    const Run r;
+    const auto with = [&](std::vector<std::string> more) {
+      std::vector<std::string> all = {"-m", "tiny-2m", "--adapter", r.run};
+      all.insert(all.end(), more.begin(), more.end());
+      return s2ft_adapter(all);
+    };
+    const Outcome table = with({"--ranks", "1,8", "--ranks", "3,64"});
+    CAPTURE(table.out);
+    REQUIRE(table.status == 0);
+    CHECK(table.out.find("exact    at rank ") == 0);
+    const Json json = Json::parse(with({"--ranks", "1,8,3,64", "--json"}).out);
+    REQUIRE(json["ranks"].size() == 4);
+    for (const Json& of : json["ranks"]) {
+      const int rank = of["rank"];
+      CAPTURE(rank);
+      const std::string folder = fmt::format("of-{}", rank);
+      const Outcome written = with({"--to", rank == 3 ? "peft" : "lora", "--rank",
+                                    std::to_string(rank), "-o", r.at(folder.c_str()), "--json"});
+      CAPTURE(written.err);
+      REQUIRE(written.status == 0);
+      const double error = Json::parse(written.out)["error"];
+      CHECK(of["error"].get<double>() == doctest::Approx(error).epsilon(1e-9));
+      CHECK(has(table.out, fmt::format("{:.3g} %", 100 * error)));
+      const Json summary = Json::parse(
+          s2ft_adapter({"-m", "tiny-2m", "--adapter", r.at(folder.c_str()), "--json"}).out);
+      CHECK(of["values"] == summary["adapters"][0]["values"]);
+    }
+    CHECK(json["ranks"][0]["error"] > json["ranks"][2]["error"]);
+    for (const char* bad : {"0", "8,", "8,x", ",", "1.5"}) {
+      CAPTURE(bad);
+      CHECK(with({"--ranks", bad}).status == 3);
+    }
+    CHECK(has(with({"--ranks", "8", "--to", "lora", "-o", r.at("no")}).err, "leave out --to"));
   }
 
   TEST_CASE("adapters on the command line: a number after the last '=' is the weight") {

@@ -16,6 +16,7 @@
 #include "cli/probe.h"
 #include "io/file.h"
 #include "io/safetensors.h"
+#include "source_dir.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -287,7 +288,7 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(run.err.find(
               "train    s2ft  31872 of 2360256 values\nwork     3 steps, 0.4 epochs  about ") == 0);
     // No figure of speed without a measured one to compare it with.
-    CHECK(run.out.find("rate") == std::string::npos);
+    CHECK_FALSE(has(run.out, "\nrate "));
     // A run that beats the measured speed raises it.
     const auto limits = cache / "ceilings.json";
     write_limits(limits, 1e6, 1e-3);
@@ -298,6 +299,116 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(file_text(limits) != before);
     const Json plan = Json::parse(runs.train("a", {"--dry-run", "--json"}).out);
     CHECK(plan["tflop"].get<double>() > 0);
+  }
+
+  TEST_CASE("a run finds its learning rate, learns, and keeps the rate when it is gone on with") {
+    const Runs runs({"data.template=plain", "train.steps=40", "train.batch=16",
+                     "train.save_every=4", "train.select.ratios={o: 0.34, d: 0.1}"});
+    const Outcome whole = runs.train("whole");
+    CAPTURE(whole.err);
+    REQUIRE(whole.status == 0);
+    const std::vector<Json> lines = runs.metrics("whole");
+    const Json test = lines[0]["range_test"];
+    const double rate = test["lr"];
+    CHECK(has(whole.err, fmt::format("\nlr       {} by a range test  loss ", rate)));
+    CHECK(lines[0]["step"] == 0);
+    REQUIRE(test["tried"].size() >= 2);
+    CHECK(std::ranges::any_of(test["tried"], [&](const Json& t) { return t["lr"] == rate; }));
+    CHECK(std::ranges::any_of(lines, [&](const Json& l) { return l.value("lr", 0.0) == rate; }));
+    CHECK(lines.back()["loss"].get<double>() < 0.7 * test["start_loss"].get<double>());
+
+    const Outcome given = runs.train("given", {"-s", fmt::format("train.optimizer.lr={}", rate)});
+    CHECK(given.status == 0);
+    CHECK(runs.metrics("given") == std::vector<Json>(lines.begin() + 1, lines.end()));
+    for (const char* file : {"model/model.safetensors", "adapter/s2ft_adapter.safetensors"})
+      CHECK(runs.bytes("whole", file) == runs.bytes("given", file));
+
+    runs.kill_after("killed", 9, {});
+    const Outcome resumed = runs.train("killed", {"--resume"});
+    CAPTURE(resumed.err);
+    CHECK(resumed.status == 0);
+    CHECK_FALSE(has(resumed.err, "range test"));
+    runs.check_equal("whole", "killed");
+    const Outcome other = runs.train("killed", {"--resume", "-s", "train.optimizer.lr=1e-5"});
+    CHECK(other.status == 2);
+    CHECK(has(other.err, "train.optimizer.lr (now 1e-05, then "));
+  }
+
+  TEST_CASE("a range test on weights that are not finite ends in an error, before any step") {
+    const Runs runs({"data.template=plain", "train.steps=4", "train.batch=8"});
+    const auto broken = runs.folder / "broken";
+    std::filesystem::copy(tandem::test::source_dir() / "recipes/models/tiny-2m", broken);
+    const auto weights = broken / "model.safetensors";
+    std::string bytes = tandem::io::read_file(weights);
+    std::fill(bytes.end() - 200'000, bytes.end(), '\xff');  // NaN in any type
+    std::filesystem::remove(weights);
+    std::ofstream(weights, std::ios::binary) << bytes;
+    const Outcome run = runs.train("run", {"-m", broken.string()});
+    CAPTURE(run.err);
+    CHECK(run.status == 7);
+    CHECK(has(run.err, "train.optimizer.lr: auto: the loss of the first batches is "));
+    CHECK(!std::filesystem::exists(runs.file("run", "model")));
+  }
+
+  TEST_CASE("a share of less than a unit a layer is noted, and what would give each layer one") {
+    const Runs runs({"data.template=plain", "train.steps=1", "train.optimizer.lr=1e-3"});
+    const std::string says = " layers train none; ";
+    const std::vector<std::string> few = {"-s", "train.select.ratios={o: 0.1, d: 0.1}"};
+    const Outcome run = runs.train("few", few);
+    CAPTURE(run.err);
+    CHECK(has(run.err, "\nuneven   train.select.ratios.o: 0.1 of "));
+    const size_t at = run.err.find(says);
+    REQUIRE(at != std::string::npos);
+    const std::string enough =
+        run.err.substr(at + says.size(), run.err.find(' ', at + says.size()) - at - says.size());
+    const Outcome even =
+        runs.train("even", {"-s", fmt::format("train.select.ratios={{o: {}, d: 0.1}}", enough)});
+    CHECK(even.status == 0);
+    CHECK_FALSE(has(even.err, says));
+    CHECK(has(runs.train("few", {few[0], few[1], "--dry-run"}).out, says));
+    CHECK_FALSE(has(runs.train("lora", {"-s", "train.method=lora", "--dry-run"}).out, says));
+  }
+
+  TEST_CASE("the commands that a run ends with work as they stand") {
+    const Runs runs({"data.template=plain", "train.steps=2", "train.optimizer.lr=1e-3"});
+    for (const char* method : {"s2ft", "lora"}) {
+      CAPTURE(method);
+      const std::string name =
+          fmt::format("a run's {}", method);  // that a shell must be given quoted
+      const Outcome run = runs.train(name, {"-s", fmt::format("train.method={}", method)});
+      CAPTURE(run.out);
+      REQUIRE(run.status == 0);
+      int n = 0;
+      for (size_t at = 0; (at = run.out.find("next     ", at)) != std::string::npos; ++n) {
+        at += std::string_view("next     ").size();
+        const size_t space = run.out.find(' ', at), end = run.out.find('\n', at);
+        const Outcome next =
+            run_shell(program(run.out.substr(at, space - at)) + run.out.substr(space, end - space));
+        CAPTURE(next.err);
+        CHECK(next.status == 0);
+      }
+      CHECK(n == (std::string_view(method) == "s2ft" ? 2 : 1));
+    }
+    CHECK(std::filesystem::exists(runs.folder / "a run's s2ft-peft/adapter_config.json"));
+  }
+
+  TEST_CASE("train.log: tensorboard writes an event file a process, of steps and validations") {
+    const Runs runs({"data.template=plain", "train.steps=6", "train.batch=8", "data.val_size=8",
+                     "train.save_every=2", "train.optimizer.lr=1e-3", "train.log=tensorboard"});
+    const auto events = [&] {
+      std::vector<std::string> all;
+      for (const std::string& file : runs.files("run"))
+        if (file.starts_with("events.out.tfevents.")) all.push_back(runs.bytes("run", file));
+      return all;
+    };
+    REQUIRE(runs.train("run").status == 0);
+    REQUIRE(events().size() == 1);
+    for (const char* tag : {"train/loss", "train/lr", "train/gradient_norm", "validation/val_loss"})
+      CHECK(has(events()[0], tag));
+    CHECK(runs.train("run", {"--overwrite", "-s", "train.log=jsonl"}).status == 0);
+    CHECK(events().empty());
+    CHECK(runs.train("run", {"--resume", "-s", "train.log=tensorboard"}).status == 0);
+    CHECK(events().size() == 1);
   }
 
   TEST_CASE("a run leaves out what other adapters hold: said, planned, compared by --resume") {

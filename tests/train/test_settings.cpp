@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
 #include "recipe/fields_of.h"
 #include "recipe/load.h"
 #include "tools/training/train_recipe.h"
@@ -51,7 +53,9 @@ TEST_SUITE("train/settings") {
     const TrainRecipe r = read("");
     CHECK(r.train.method == Method::s2ft);
     CHECK(r.train.n_steps(10) == 30);
-    CHECK(r.train.optimizer.lr_of(Method::s2ft) == 2e-4);
+    CHECK(r.train.optimizer.finds_lr(Method::s2ft));
+    CHECK(r.train.optimizer.finds_lr(Method::lora));
+    CHECK_FALSE(r.train.optimizer.finds_lr(Method::full));
     CHECK(r.train.optimizer.lr_of(Method::full) == 2e-5);
     CHECK(!r.train.optimizer.rounds_stochastically());
     CHECK(r.train.schedule.warmup_of(200) == 6);
@@ -146,6 +150,10 @@ TEST_SUITE("train/settings") {
     says("train: {lr: 1}", "unknown key 'lr' in section 'train'");
     says("cache: {kind: full}", "unknown key 'cache'");
     says("run: {batch: 4}", "unknown key 'batch' in section 'run'");
+    for (const char* bad : {"-1", ".inf", ".nan", "fast", "'auto'", "[1, 2]"})
+      says(fmt::format("train: {{optimizer: {{lr: {}}}}}", bad),
+           "expected auto or a number of at least 0, found ");
+    CHECK(problems("train: {optimizer: {lr: auto}, method: full}") == "none");
     says("train: {select: {ratios: {o: 1.5}}}",
          "train.select.ratios.o: 1.5 is out of range, expected 0 .. 1");
     says("train: {select: {ratios: {d: -0.1}}}", "is out of range, expected 0 .. 1");

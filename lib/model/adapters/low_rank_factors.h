@@ -46,4 +46,7 @@ struct ShortenedFactors {
 /// cost     O((out + in + rank) rank^2); nothing of size [out, in] is made
 ShortenedFactors shorten_factors(Factors factors, int64_t most);
 
+/// Singular values of B A, descending, rank of them at most.
+std::vector<double> singular_values(const Factors& factors);
+
 }  // namespace tandem::model

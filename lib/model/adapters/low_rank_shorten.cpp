@@ -64,4 +64,11 @@ ShortenedFactors shorten_factors(Factors factors, int64_t most) {
   return result;
 }
 
+std::vector<double> singular_values(const Factors& f) {
+  const ThinQr left(wide(f.b, static_cast<int64_t>(f.b.size()) / f.rank)),
+      right(wide(f.a, f.rank).transpose());
+  const Eigen::BDCSVD<Matrix> svd(left.r() * right.r().transpose());
+  return {svd.singularValues().begin(), svd.singularValues().end()};
+}
+
 }  // namespace tandem::model

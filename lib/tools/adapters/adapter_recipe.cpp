@@ -44,7 +44,9 @@ void AdapterRecipe::check(recipe::Problems& p) const {
             to == AdapterForm::model ? "model" : "adapter");
   if (to == AdapterForm::model && model.path.value.starts_with("synthetic:"))
     p.field("adapter.to", "adapter.to: a synthetic model has no folder, so none can be written");
-  if (to != AdapterForm::lora && adapter.rank != 0)
+  if (!adapter.ranks.empty() && to != AdapterForm::summary)
+    p.field("adapter.ranks", "adapter.ranks: prints a table and writes no folder: leave out --to");
+  if (!adapter.to_lora() && adapter.rank != 0)
     p.field("adapter.rank", "adapter.rank: is of factors: add --to lora");
   if (adapter.rank == 0 && adapter.max_error != 1)
     p.field("adapter.max_error",

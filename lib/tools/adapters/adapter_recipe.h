@@ -8,10 +8,10 @@
 
 namespace tandem::tools {
 
-/// Forms that adapters are brought into.
-enum class AdapterForm : uint8_t { summary, s2ft, lora, model };
-constexpr std::array<std::string_view, 4> enum_names(AdapterForm) {
-  return {"summary", "s2ft", "lora", "model"};
+/// Forms that adapters are brought into; peft is another name of lora.
+enum class AdapterForm : uint8_t { summary, s2ft, lora, model, peft };
+constexpr std::array<std::string_view, 5> enum_names(AdapterForm) {
+  return {"summary", "s2ft", "lora", "model", "peft"};
 }
 
 /// Number type of a merged model's matrices.
@@ -63,8 +63,11 @@ struct AdapterSettings {
   recipe::ModelName tuned;
   AdapterForm to = AdapterForm::summary;
   int rank = 0;
+  std::vector<int> ranks;
   double max_error = 1;
   bool exclusive = false, verify = false, force = false;
+
+  bool to_lora() const { return to == AdapterForm::lora || to == AdapterForm::peft; }
 
   template <class V>
   void fields(V& v) {
@@ -74,10 +77,12 @@ struct AdapterSettings {
       "in place of adapters: a tuned model, whose rows and columns that differ from the base are "
       "the adapter");
     v("to", to,
-      "summary = say what they are; s2ft = one adapter of slices; lora = a folder of PEFT; model = "
-      "the base with them in its weights");
+      "summary = say what they are; s2ft = one adapter of slices; lora, peft = a folder of PEFT; "
+      "model = the base with them in its weights");
     v("rank", rank, recipe::between(0, 65536),
       "to lora: the most that a matrix's factors have; 0 = as many as are exact");
+    v("ranks", ranks, recipe::between(1, 65536),
+      "list of ranks: print the share of the change that the factors of each would lose");
     v("max_error", max_error, recipe::between(0, 1),
       "to lora: refuse a rank that loses more of the change, as a share of its Frobenius norm");
     v("exclusive", exclusive, "refuse adapters that change the same head or channel");

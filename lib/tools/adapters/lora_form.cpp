@@ -13,6 +13,7 @@ namespace tandem::tools {
 namespace {
 
 using model::Weight;
+using Json = nlohmann::ordered_json;
 
 /// Rounding of f32 sums, as a share of the Frobenius norm of their terms.
 constexpr double kRounding = 1e-6;
@@ -46,13 +47,15 @@ int64_t weights_of(Weight weight, const model::ModelConfig& config) {
   return shape[0] * shape[1];
 }
 
-Export make_export(const OpenedAdapters& opened, int most, const WeightProgress& progress) {
+/// Calls visit(exact factors) for each matrix that changes.
+template <class Visit>
+void each_exact(const OpenedAdapters& opened, const WeightProgress& progress, const Visit& visit) {
   std::vector<model::WeightedAdapter> slices;
   for (const model::WeightedAdapter& given : opened.adapters)
     if (std::holds_alternative<model::Adapter>(given.adapter)) slices.push_back(given);
   const auto sliced = opened.merged_with(slices);
   const model::ModelConfig& config = opened.base.config;
-  Export made;
+  bool any = false;
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (const Weight weight : model::adapter_weights()) {
       model::Factors exact = model::exact_factors(*opened.base.source, *sliced, opened.adapters,
@@ -62,14 +65,25 @@ Export make_export(const OpenedAdapters& opened, int most, const WeightProgress&
           throw Error::make(ErrorKind::numeric, model::checkpoint_name(weight, layer),
                             "its weighted change is beyond f32")
               .hint("give a smaller weight: --adapter FOLDER=WEIGHT");
-        const int64_t rank = most == 0 ? exact.rank : std::min<int64_t>(most, exact.rank);
-        auto shortened = model::shorten_factors(std::move(exact), rank);
-        made.rank = std::max(made.rank, shortened.factors.rank);
-        made.factors.push_back(std::move(shortened.factors));
-        made.squares.push_back({shortened.change, shortened.lost});
+        any = true;
+        visit(std::move(exact));
       }
       add_read(progress, weights_of(weight, config));
     }
+  if (!any)
+    throw input_error(opened.paths.front(), "changes nothing: every weight is 0")
+        .hint("give a weight other than 0: --adapter FOLDER=WEIGHT");
+}
+
+Export make_export(const OpenedAdapters& opened, int most, const WeightProgress& progress) {
+  Export made;
+  each_exact(opened, progress, [&](model::Factors exact) {
+    const int64_t rank = most == 0 ? exact.rank : std::min<int64_t>(most, exact.rank);
+    auto shortened = model::shorten_factors(std::move(exact), rank);
+    made.rank = std::max(made.rank, shortened.factors.rank);
+    made.factors.push_back(std::move(shortened.factors));
+    made.squares.push_back({shortened.change, shortened.lost});
+  });
   return made;
 }
 
@@ -200,10 +214,8 @@ void check_rank(const OpenedAdapters& opened, int rank) {
         .hint("lower --rank, or leave it out for exact factors");
 }
 
-}  // namespace
-
-WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
-                            const AdapterSettings& settings, const WeightProgress& progress) {
+/// errors   kind input: an adapter whose change has no factors
+void check_kinds(const OpenedAdapters& opened) {
   for (size_t i = 0; i < opened.adapters.size(); ++i) {
     const auto* low = std::get_if<model::LowRankAdapter>(&opened.adapters[i].adapter);
     if (low == nullptr) continue;
@@ -215,11 +227,48 @@ WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAda
                         others.front())
           .hint("add --to model, which merges it; alone it is a folder of PEFT already");
   }
+}
+
+}  // namespace
+
+WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ranks,
+                           const WeightProgress& progress) {
+  check_kinds(opened);
+  std::vector<Squares> squares(ranks.size());
+  std::vector<int64_t> values(ranks.size());  // of the factors
+  int64_t exact_rank = 0;
+  each_exact(opened, progress, [&](const model::Factors& exact) {
+    const std::vector<double> singular = model::singular_values(exact);
+    exact_rank = std::max(exact_rank, exact.rank);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const int64_t rank = std::min<int64_t>(ranks[i], exact.rank);
+      Squares of;
+      for (size_t k = singular.size(); k-- > 0;) {
+        const double square = singular[k] * singular[k];
+        of.add({square, k < static_cast<size_t>(rank) ? 0 : square});
+      }
+      squares[i].add(of);
+      values[i] += static_cast<int64_t>(exact.a.size() + exact.b.size()) / exact.rank * rank;
+    }
+  });
+  io::Table table({{"rank"}, {"lost of the change"}, {"values"}});
+  WrittenForm form{.text = {}, .json = {{"exact_rank", exact_rank}, {"ranks", Json::array()}}};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const double error = squares[i].error();
+    table.add_row({fmt::format("{}", ranks[i]), fmt::format("{:.3g} %", 100 * error),
+                   fmt::format("{}", values[i])});
+    form.json["ranks"].push_back({{"rank", ranks[i]}, {"error", error}, {"values", values[i]}});
+  }
+  form.text =
+      fmt::format("exact    at rank {}\n{}", exact_rank, table.render(io::TableFormat::text));
+  return form;
+}
+
+WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
+                            const AdapterSettings& settings, const WeightProgress& progress) {
+  check_kinds(opened);
   check_rank(opened, settings.rank);
   const Export made = make_export(opened, settings.rank, progress);
-  if (made.factors.empty())
-    throw input_error(opened.paths.front(), "changes nothing: every weight is 0")
-        .hint("give a weight other than 0: --adapter FOLDER=WEIGHT");
   if (const double error = made.all().error(); error > settings.max_error)
     throw Error::make(ErrorKind::numeric, "adapter.max_error",
                       "factors of rank {} lose {:.3g} of the change, more than {}", settings.rank,

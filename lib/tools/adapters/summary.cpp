@@ -45,6 +45,24 @@ std::string in_each(const MatrixChange& c) {
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
+/// Keys and values on one line: "strategy random, ratios.o 0.25".
+std::string settings_text(const nlohmann::json& settings, const std::string& section = {}) {
+  if (!settings.is_object()) return section + settings.dump(-1, ' ', true);
+  std::string text;
+  for (const auto& [key, value] : settings.items()) {
+    std::string item = nlohmann::json(section + key).dump(-1, ' ', true);  // escaped
+    item = item.substr(1, item.size() - 2);
+    if (value.is_object()) {
+      item = settings_text(value, section + key + ".");
+    } else {
+      const std::string written = value.dump(-1, ' ', true);
+      item += " " + (value.is_string() ? written.substr(1, written.size() - 2) : written);
+    }
+    text += (text.empty() ? "" : ", ") + item;
+  }
+  return text;
+}
+
 }  // namespace
 
 AdapterSummary summarise(const model::WeightedAdapter& given, const model::ModelConfig& config,
@@ -94,7 +112,7 @@ std::string AdapterSummary::text(const std::string& path) const {
   text += fmt::format("\nvalues   {}, as many as {:.3g} % of {} weights\n", n_values,
                       percent(static_cast<double>(n_values), static_cast<double>(n_weights)),
                       n_weights);
-  if (!selection.is_null()) text += fmt::format("chosen   {}\n", selection.dump(-1, ' ', true));
+  if (!selection.is_null()) text += fmt::format("chosen   {}\n", settings_text(selection));
   if (!others.empty()) text += fmt::format("others   {}\n", fmt::join(others, ", "));
   using io::Align;
   io::Table table({{"matrix", Align::left},

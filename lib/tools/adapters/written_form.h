@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "tools/adapters/opened.h"
@@ -27,5 +28,10 @@ WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedA
 ///          (if it is verified)
 WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
                             const AdapterSettings& settings, const WeightProgress& progress);
+
+/// A table of ranks: what the best factors of each lose of the list's change, and their size.
+/// errors   kind input: as write_lora_form
+WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ranks,
+                           const WeightProgress& progress);
 
 }  // namespace tandem::tools

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr const char* kStep = "step";
 
 constexpr const char* kLoss = "loss";
+constexpr const char* kValLoss = "val_loss";
 
 /// What a resumed run keeps of the file.
 struct Kept {
@@ -36,7 +38,7 @@ Kept kept_lines(const std::filesystem::path& path, int64_t done) {
       throw input_error(fmt::format("{}:{}", path.string(), number),
                         "is no line of a step, as s2ft-train writes them")
           .hint("move the file away, or name another output.path");
-    if (line[kStep].get<int64_t>() <= done) {
+    if (done > 0 && line[kStep].get<int64_t>() <= done) {
       kept.lines += text.substr(at, end + 1 - at);
       if (!kept.first_loss && line.contains(kLoss) && line[kLoss].is_number())
         kept.first_loss = line[kLoss].get<double>();
@@ -48,7 +50,8 @@ Kept kept_lines(const std::filesystem::path& path, int64_t done) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done) : path_(path) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done, train::StepLog log)
+    : path_(path) {
   const Kept kept = kept_lines(path, done);
   first_loss_ = kept.first_loss;
   io::AtomicFile whole(path);
@@ -56,6 +59,21 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done) : path
   whole.commit();
   out_.open(path, std::ios::app);
   sync();
+  if (log == train::StepLog::tensorboard) events_.emplace(path.parent_path(), done + 1);
+}
+
+void MetricsFile::add_range_test(const train::RangeTest& test) {
+  nlohmann::ordered_json tried = nlohmann::ordered_json::array();
+  for (const train::TriedRate& t : test.tried) {
+    tried.push_back({{"lr", t.rate}, {kLoss, nullptr}});
+    if (std::isfinite(t.loss)) tried.back()[kLoss] = t.loss;
+  }
+  add({{kStep, 0},
+       {"range_test",
+        {{"lr", test.rate},
+         {"steps", test.steps},
+         {"start_loss", test.start},
+         {"tried", std::move(tried)}}}});
 }
 
 void MetricsFile::add_step(int64_t step, int64_t epoch, const train::StepResult& r,
@@ -75,7 +93,7 @@ void MetricsFile::add_step(int64_t step, int64_t epoch, const train::StepResult&
 }
 
 void MetricsFile::add_validation(int64_t step, double loss, const train::BestValidation& best) {
-  nlohmann::ordered_json line = {{kStep, step}, {"val_loss", loss}};
+  nlohmann::ordered_json line = {{kStep, step}, {kValLoss, loss}};
   if (best.found()) line.update({{"best_step", best.step}, {"best_val_loss", best.loss}});
   add(line);
 }
@@ -83,6 +101,12 @@ void MetricsFile::add_validation(int64_t step, double loss, const train::BestVal
 void MetricsFile::add(const nlohmann::ordered_json& line) {
   out_ << line.dump() << '\n';
   sync();
+  if (!events_) return;
+  const std::string group = line.contains(kValLoss) ? "validation/" : "train/";
+  std::vector<EventFile::Scalar> scalars;
+  for (const auto& [key, value] : line.items())
+    if (value.is_number() && key != kStep) scalars.emplace_back(group + key, value.get<double>());
+  if (!scalars.empty()) events_->add(line[kStep].get<int64_t>(), scalars);
 }
 
 void MetricsFile::sync() {

@@ -5,21 +5,26 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 
+#include "tools/training/event_file.h"
 #include "train/checkpoint/best_validation.h"
-#include "train/trainer.h"
+#include "train/range_test.h"
+#include "train/settings.h"
 
 namespace tandem::tools {
 
-/// metrics.jsonl of a run: a line a step, and one a validation.
+/// metrics.jsonl of a run: a line for a range test, each step and each validation.
 class MetricsFile {
  public:
   /// Keeps the lines of the first `done` steps, drops what a run wrote after its last checkpoint.
+  /// log      tensorboard: the figures go to an event file next to it, too
   /// errors   kind input: cannot be read or written; holds other lines than those of a run
-  MetricsFile(const std::filesystem::path& path, int64_t done);
+  MetricsFile(const std::filesystem::path& path, int64_t done,
+              train::StepLog log = train::StepLog::jsonl);
 
   /// Loss of the run's first step, in this process or an earlier one.
   std::optional<double> first_loss() const { return first_loss_; }
   /// errors   kind input: cannot be written
+  void add_range_test(const train::RangeTest& test);
   void add_step(int64_t step, int64_t epoch, const train::StepResult& result, double seconds);
   /// best   the search, this validation included
   void add_validation(int64_t step, double loss, const train::BestValidation& best);
@@ -31,6 +36,7 @@ class MetricsFile {
 
   std::filesystem::path path_;
   std::ofstream out_;
+  std::optional<EventFile> events_;
   std::optional<double> first_loss_;
 };
 

@@ -37,6 +37,16 @@ std::string fingerprint_of(const train::TrainedSet& set) {
   return sha256_hex(bytes).substr(0, 16);
 }
 
+/// A word of a command line for a shell.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=+,@%~";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
 constexpr const char* kModel = "model";
 constexpr const char* kAdapter = "adapter";
 
@@ -82,6 +92,9 @@ MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
   plan.add("process/program and data", program_bytes_);
   plan.add(kDriverItem, driver_bytes_, spec_.device);
   plan_host_driver(spec_.device, !place_.plan_for, plan);
+  if (recipe_.train.optimizer.finds_lr(recipe_.train.method))
+    plan.add("process/values before the range test",
+             static_cast<size_t>(set_.size) * sizeof(float));
   if (spec.divides_moments())
     plan.add("process/moments of all ranks, while they are saved",
              2 * static_cast<size_t>(set_.size) * sizeof(float));
@@ -143,6 +156,7 @@ train::RunIdentity TrainingRun::identity() const {
                                          "/train/save_every",
                                          "/train/select/exclude",
                                          "/train/keep",
+                                         "/train/log",
                                          "/data/path",
                                          "/data/val_path",
                                          "/model/path"};
@@ -206,12 +220,19 @@ std::string TrainingRun::excluded_line() const {
                      excluded_.n_adapters, excluded_.n_adapters == 1 ? "" : "s");
 }
 
+std::string TrainingRun::uneven_lines() const {
+  return recipe_.train.method == train::Method::s2ft
+             ? train::uneven_text(recipe_.train.select, spec_.config)
+             : std::string();
+}
+
 std::string TrainingRun::text() const {
   const std::string chosen = recipe_.train.method == train::Method::s2ft
                                  ? fmt::format("chosen   {}\n", budget_text(set_, spec_.config))
                                  : std::string();
-  return fmt::format("{}\n{}{}{}{}{}\n{}\n", values_line(), chosen, excluded_line(), ranks_line(),
-                     train::describe(frontier()), size().text(), cli::memory_lines(plan_, limits_));
+  return fmt::format("{}\n{}{}{}{}{}{}\n{}\n", values_line(), chosen, uneven_lines(),
+                     excluded_line(), ranks_line(), train::describe(frontier()), size().text(),
+                     cli::memory_lines(plan_, limits_));
 }
 
 void TrainingRun::add_to(nlohmann::ordered_json& json) const {
@@ -263,6 +284,7 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
   kept.remove_all();
   for (const char* folder : {kModel, kAdapter}) std::filesystem::remove_all(file(folder), code);
   std::filesystem::remove(file(kMetrics), code);
+  EventFile::remove_all(recipe_.output.path);
 }
 
 void TrainingRun::export_trained(std::span<const float> values) const {
@@ -272,6 +294,21 @@ void TrainingRun::export_trained(std::span<const float> values) const {
   }
   train::export_model(file(kModel), files_.folder, files_.config, *calibration().source(), set_,
                       values, spec_.dtype);
+}
+
+std::string TrainingRun::next_lines() const {
+  const std::string base = shell_word(recipe_.model.path.value);
+  std::string folder = recipe_.output.path.string();
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  std::string text;
+  if (!files_.synthetic())
+    text +=
+        fmt::format("next     pig-generate -m {} -p PROMPT\n", shell_word(file(kModel).string()));
+  if (recipe_.train.method == train::Method::s2ft)
+    text += fmt::format("next     s2ft-adapter -m {} --adapter {} --to peft -o {}\n", base,
+                        shell_word(folder + (folder.find('=') < folder.size() ? "=1" : "")),
+                        shell_word(folder + "-peft"));
+  return text;
 }
 
 RunSize TrainingRun::size() const {
@@ -317,6 +354,10 @@ int TrainingRun::run() {
   const RunSize whole = size();
   cx_.note(values_line());
   cx_.note(whole.text(at.done));
+  if (std::string uneven = uneven_lines(); !uneven.empty()) {
+    uneven.pop_back();
+    cx_.note(uneven);
+  }
   RunReport report(cx_, whole, at.done);
   go_on(*trainer, at, kept, report);
   if (at.best.found() && at.best.step != at.done) kept.load_best(*trainer, at.best);
@@ -335,6 +376,7 @@ int TrainingRun::run() {
   trainer.reset();  // the model that is written takes its place in memory
   export_trained(values);
   if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
+  cx_.out.write(next_lines());
   return 0;
 }
 

@@ -66,11 +66,19 @@ class TrainingRun {
   double bytes_a_step() const;
   /// How long that takes alone, in seconds; 0 where the link's rate is not known.
   double traffic_seconds() const;
+  /// Of s2ft: matrices that some layers train nothing of.
+  std::string uneven_lines() const;
+  /// Commands that use what the run has written.
+  std::string next_lines() const;
   /// Of the adapters whose units are left out; empty without any.
   std::string excluded_line() const;
   train::Frontier frontier() const;
   train::Work work_of(std::span<const train::MicroBatch> parts) const;
   RunSize size() const;
+  /// Gives the trainer the learning rate that a range test chooses, or the one that the run began
+  /// with.
+  /// errors   kind numeric: no rate trains without diverging
+  void find_rate(train::Trainer& trainer, train::RunProgress& at, MetricsFile* metrics);
   /// Trains from `at` to the end of the run.
   /// errors   kind numeric: many steps in a row without a finite loss or gradient
   void go_on(train::Trainer& trainer, train::RunProgress& at, RunCheckpoints& checkpoints,

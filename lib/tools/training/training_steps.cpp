@@ -83,10 +83,45 @@ void TrainingRun::check_ranks(const train::Trainer& trainer, int64_t step) const
                              sha256_hex(bytes).substr(0, 16));
 }
 
+void TrainingRun::find_rate(train::Trainer& trainer, train::RunProgress& at, MetricsFile* metrics) {
+  if (!recipe_.train.optimizer.finds_lr(recipe_.train.method)) return;
+  train::Schedule schedule = spec_.schedule;
+  if (at.done == 0) {
+    std::vector<std::vector<train::MicroBatch>> steps;
+    for (int64_t i = 0; i <= train::trial_steps(n_steps_); ++i) steps.push_back(batches(i));
+    constexpr double kTrials = 6;  // about
+    const double all = kTrials * static_cast<double>(steps.size() + 1);
+    cli::Progress line(cx_.terminal, "learning rate", all, "steps");
+    double done = 0;
+    const train::RangeTest test = train::test_range(trainer, steps, [&] {
+      (void)cli::agree_interrupted();
+      line.update(std::min(all, done++));
+    });
+    at.rate = test.rate;
+    if (metrics) metrics->add_range_test(test);
+    std::string tried;
+    for (const train::TriedRate& t : test.tried)
+      tried += fmt::format("{}{} {:.4f}", tried.empty() ? "" : ", ", t.rate, t.loss);
+    cx_.note(fmt::format("lr       {} by a range test  loss {:.4f}, after {} steps at {}", at.rate,
+                         test.start, test.steps, tried));
+    if (!test.learns)
+      cx_.warn(
+          fmt::format("train.optimizer.lr: none of the rates that were tried lowers the loss "
+                      "of the first batches: {} is a guess",
+                      at.rate));
+  } else if (at.rate == 0) {
+    at.rate = train::RangeTest::kSafeRate;  // the default when this run began
+  }
+  if (cx_.group())
+    cx_.group()->require_equal("train.optimizer.lr by the range test", fmt::format("{}", at.rate));
+  schedule.rate = at.rate;
+  trainer.set_schedule(schedule);
+}
+
 void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
                         RunCheckpoints& checkpoints, RunReport& report) {
   std::optional<MetricsFile> metrics;  // of rank 0
-  if (writes()) metrics.emplace(file(kMetrics), at.done);
+  if (writes()) metrics.emplace(file(kMetrics), at.done, recipe_.train.log);
   const int64_t save_every = or_tenth(recipe_.train.save_every, n_steps_);
   train::RunProgress saved = at;
   const auto save = [&] {
@@ -98,6 +133,8 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
     saved = at;
   };
   try {
+    find_rate(trainer, at, metrics ? &*metrics : nullptr);
+    saved = at;
     for (int skipped = 0;;) {
       // One that a signal has ended is made up for before the next step.
       if (validates_at(at.done) && at.best.last != at.done) {

@@ -25,6 +25,7 @@ constexpr const char* kLastKey = "best.last";  // BestValidation
 constexpr const char* kBestStepKey = "best.step";
 constexpr const char* kBestLossKey = "best.loss";
 constexpr const char* kWorseKey = "best.worse";
+constexpr const char* kRateKey = "range_test.lr";  // of a run that had one
 constexpr const char* kPlaceKey = "place";
 constexpr const char* kRun = "run.";
 constexpr const char* kChecksum = "crc32.";    // of a tensor
@@ -150,7 +151,8 @@ RunProgress progress_of(const Metadata& metadata, const std::filesystem::path& p
           .best = {.last = count(kLastKey),
                    .step = count(kBestStepKey),
                    .loss = number<double>(metadata, kBestLossKey, path),
-                   .worse = count(kWorseKey)}};
+                   .worse = count(kWorseKey)},
+          .rate = metadata.contains(kRateKey) ? number<double>(metadata, kRateKey, path) : 0};
 }
 
 CheckpointInfo checked_info(const std::filesystem::path& path, const io::Safetensors& file,
@@ -211,6 +213,7 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                        {kBestLossKey, fmt::format("{}", best.loss)},
                        {kWorseKey, std::to_string(best.worse)},
                        {kPlaceKey, identity.place}};
+  if (progress.rate > 0) metadata[kRateKey] = fmt::format("{}", progress.rate);
   for (const auto& [key, value] : identity.settings) metadata[kRun + key] = value;
   for (size_t i = 0; i < tensors.size(); ++i) {
     Checksum sum;

@@ -21,6 +21,7 @@ struct RunIdentity {
 struct RunProgress {
   int64_t done = 0;  // steps, those that were skipped included
   BestValidation best = {};
+  double rate = 0;  // that a range test has chosen; 0 = none
 
   bool operator==(const RunProgress&) const = default;
 };

@@ -1,5 +1,10 @@
 #include "train/selection/choose_set.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "train/low_rank/low_rank_set.h"
 #include "train/selection/calibration.h"
@@ -53,6 +58,26 @@ TrainedSet choose_set(const TrainSettings& settings, const TrainerSpec& spec, ui
   return slices_of(select_by_score(selection, spec.config, scores_by(s.strategy, spec, data),
                                    s.side == Side::large),
                    spec.config);
+}
+
+std::string uneven_text(const Selection& selection, const model::ModelConfig& config) {
+  if (selection.scope != Scope::per_layer) return {};
+  const int last = selection.layers.last < 0 ? config.n_layers - 1 : selection.layers.last;
+  const int n_layers = last - selection.layers.first + 1;
+  const PerMatrix<double> ratios = selection.ratios.by_matrix();
+  std::string text;
+  for (size_t m = 0; m < ratios.size(); ++m) {
+    const auto matrix = static_cast<Matrix>(m);
+    const int units = n_units(matrix, config);
+    const std::vector<int> counts = counts_per_layer(ratios[m], units, n_layers);
+    const auto empty = std::ranges::count(counts, 0);
+    if (ratios[m] == 0 || empty == 0) continue;
+    text += fmt::format(
+        "uneven   train.select.ratios.{}: {} of {} units is less than one a layer, so {} of {} "
+        "layers train none; {} gives each layer one\n",
+        ratio_name(matrix), ratios[m], units, empty, n_layers, std::ceil(1000.0 / units) / 1000);
+  }
+  return text;
 }
 
 }  // namespace tandem::train

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "train/selection/selection.h"
@@ -21,5 +22,8 @@ struct CalibrationData {
 ///          built; as Calibration
 TrainedSet choose_set(const TrainSettings& settings, const TrainerSpec& spec, uint64_t seed,
                       const CalibrationData& data, std::vector<LayerUnits> excluded);
+
+/// Lines on matrices that have units to train in some of the layers only; empty without any.
+std::string uneven_text(const Selection& selection, const model::ModelConfig& config);
 
 }  // namespace tandem::train
