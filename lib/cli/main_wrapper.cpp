@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/cpu_features.h"
+#include "cli/completion.h"
 #include "cli/device.h"
 #include "cli/help.h"
 #include "cli/listing.h"
@@ -48,10 +49,13 @@ std::string recipe_help(const ToolInfo& info, const std::string& section) {
   return recipe::schema_text(schema, section);
 }
 
-/// What --list-models or --list-recipes prints, if one is given.
+/// What --list-models, --list-recipes, --completion or --man prints, if one is given.
 std::optional<std::string> described_tool(const ToolInfo& info, const Options& options) {
   if (options.is_set("list-models")) return model_list();
   if (options.is_set("list-recipes")) return recipe_list(info);
+  if (options.is_set("completion"))
+    return completion_script(info, options.values.at("completion").back());
+  if (options.is_set("man")) return man_page(info);
   return std::nullopt;
 }
 

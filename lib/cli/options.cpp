@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cli/completion.h"
 #include "io/quote.h"
 #include "recipe/problems.h"
 
@@ -153,6 +154,7 @@ void interpret(Options& options, const ToolInfo& info) {
       throw usage_error("--json", "this tool writes {}", fmt::join(info.formats, ", "));
     options.format = "json";
   }
+  one_of(options, "completion", shell_names());
   const std::string color = one_of(options, "color", {"auto", "always", "never"});
   options.color = color == "always"  ? Color::always
                   : color == "never" ? Color::never
@@ -229,6 +231,8 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
   flags.push_back({"--color", "WHEN", "auto, always or never", "", "auto"});
   flags.push_back({"--no-progress", "", "no progress line"});
   flags.push_back({"-h,--help", "", "this text; --help=SECTION is --help-recipe=SECTION"});
+  flags.push_back({"--completion", "SHELL", "print the completion script of bash, zsh or fish"});
+  flags.push_back({"--man", "", "print the manual page, in roff"});
   flags.push_back({"-V,--version", "", "version; with -v the environment report"});
   return flags;
 }
