@@ -17,18 +17,26 @@ const cli::ToolInfo kInfo{
                  "s2ft-train -r s2ft/tiny-16m --data train.jsonl --show-samples 3",
                  "s2ft-train -r s2ft/llama3-8b-math -m Llama-3.1-8B --data math_10k.json "
                  "--show-samples 100 --format jsonl"},
-    .flags = {{.names = "--data",
-               .value = "FILE",
-               .text = "JSON array or JSON lines of records, or a plain text",
-               .key = "data.path"},
-              {.names = "--show-samples",
-               .value = "N",
-               .text = "show the first N samples as they are trained on: text, ids, the "
-                       "supervised parts",
-               .fallback = "none"},
-              {.names = "--resume",
-               .value = "",
-               .text = "go on with the run in the folder, from its last checkpoint"}},
+    .flags =
+        {{.names = "--data",
+          .value = "FILE",
+          .text = "JSON array or JSON lines of records, or a plain text",
+          .key = "data.path"},
+         {.names = "--method", .value = "NAME", .text = "what is trained", .key = "train.method"},
+         {.names = "--lr", .value = "RATE", .text = "learning rate", .key = "train.optimizer.lr"},
+         {.names = "--epochs", .value = "N", .text = "passes over the data", .key = "train.epochs"},
+         {.names = "--lora-rank",
+          .value = "K",
+          .text = "rank of LoRA's and DoRA's factors",
+          .key = "train.lora.rank"},
+         {.names = "--show-samples",
+          .value = "N",
+          .text = "show the first N samples as they are trained on: text, ids, the "
+                  "supervised parts",
+          .fallback = "none"},
+         {.names = "--resume",
+          .value = "",
+          .text = "go on with the run in the folder, from its last checkpoint"}},
     .formats = {"text", "json", "jsonl"},
     .keeps_folder = true};
 

@@ -20,6 +20,7 @@ const cli::ToolInfo kInfo{
                  "    -s sampling.temperature=0.6 -n 500",
                  "sequoia-tree-search --accept accept.json -s tree.sizes=[16] -o tree.json"},
     .flags = tools::prompt_flags(),
+    .positional = "prompt",
     .formats = {"json"}};
 
 }  // namespace

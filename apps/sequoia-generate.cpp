@@ -21,6 +21,7 @@ const cli::ToolInfo kInfo{
                  "\"The lamp\"",
                  "sequoia-generate -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
+    .positional = "prompt",
     .formats = {"text", "jsonl"}};
 
 }  // namespace

@@ -18,6 +18,10 @@ const cli::ToolInfo kInfo{
                  "sirius-generate -r sirius/tiny-16m -s spec.verify=match -p \"The lamp was\"",
                  "sirius-generate -r sirius/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
+    .positional = "prompt",
+    .bare = {{"spec.draft", "self", "draft.path"},
+             {"draft.sparse.kind", "cats"},
+             {"spec.verify", "match"}},
     .formats = {"text", "jsonl"}};
 
 }  // namespace

@@ -81,7 +81,7 @@ void Context::build_tree() {
     if (path == "-" && ::isatty(STDIN_FILENO) == 1)
       throw usage_error("--recipe", "'-' reads a recipe from standard input, which is a terminal")
           .hint("pipe a recipe in, or name a file");
-    recipe::merge(tree_, recipe::load_recipe(path, info.kind));
+    recipe::merge(tree_, recipe::load_recipe(path, info.kind, recipe_folders()));
   }
   const recipe::Field schema = info.schema();
   for (const Options::Setting& setting : options_.settings) {
@@ -97,10 +97,12 @@ void Context::build_tree() {
                                                             type == "list of int")
                                              : recipe::literal_node(setting.text, setting.label)));
   }
+  if (options_.recipes.empty()) add_bare_settings();
   // A chat from the command line is of today; a recipe gives the same prompt on any day.
   if (is_set("chat") && options_.recipes.empty() && tree_.find_path("chat.date") == nullptr)
     recipe::merge(tree_, recipe::nest("chat.date", recipe::literal_node(today(), "--chat")));
   axes_ = recipe::take_sweep(tree_);
+  if (info.sweeps) recipe::take_lists(axes_, tree_, schema);
   for (size_t i = 0; i < options_.sweeps.size(); ++i)
     recipe::add_sweep(axes_, options_.sweeps[i], fmt::format("--sweep #{}", i + 1));
   for (const recipe::SweepAxis& axis : axes_)
@@ -111,6 +113,21 @@ void Context::build_tree() {
   if (!info.sweeps && !axes_.empty())
     throw recipe_error("sweep", "{} runs one point, not a sweep", info.name)
         .hint("remove the sweep section, or use a tool that sweeps");
+}
+
+void Context::add_bare_settings() {
+  const auto is_set = [&](const std::string& key) {
+    return !key.empty() && tree_.find_path(key) != nullptr;
+  };
+  for (const BareSetting& bare : info.bare) {
+    if (is_set(bare.key) || is_set(bare.unless)) {
+      const recipe::Node* set = tree_.find_path(bare.key);
+      if (&bare == &info.bare.front() && (set == nullptr || set->scalar != bare.value)) return;
+      continue;
+    }
+    recipe::merge(tree_, recipe::nest(bare.key, recipe::literal_node(
+                                                    bare.value, info.name + " without a recipe")));
+  }
 }
 
 std::vector<recipe::SweepPoint> Context::sweep_points() const {
@@ -126,7 +143,9 @@ std::vector<recipe::SweepPoint> Context::sweep_points() const {
 void Context::read_point(recipe::Field fields, PointName& point, bool first) {
   const recipe::Node tree = tree_at(point.set);
   const recipe::Folders models = model_folders();
-  recipe::read_fields(fields, tree, models);
+  recipe::read_fields(
+      fields, tree, models,
+      is_set("print-recipe") ? recipe::Completeness::partial : recipe::Completeness::whole);
   if (first) begin(fields, tree);
   recipe::check_inputs(fields, tree, models);
   point.record = std::make_shared<const nlohmann::json>(record(fields));

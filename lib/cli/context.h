@@ -91,6 +91,8 @@ class Context {
 
  private:
   void build_tree();
+  /// What the tool's name says, where no recipe says how to run.
+  void add_bare_settings();
   /// errors   kind usage: a shard without points
   std::vector<recipe::SweepPoint> sweep_points() const;
   /// Fills the fields of a point's recipe, and its name.

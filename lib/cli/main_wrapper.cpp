@@ -10,8 +10,10 @@
 
 #include "base/clock.h"
 #include "base/cpu_features.h"
+#include "cli/completion.h"
 #include "cli/device.h"
 #include "cli/help.h"
+#include "cli/listing.h"
 #include "io/cache_dir.h"
 #include "io/file.h"
 #include "tensor/gpu_isa.h"
@@ -47,6 +49,16 @@ std::string recipe_help(const ToolInfo& info, const std::string& section) {
   return recipe::schema_text(schema, section);
 }
 
+/// What --list-models, --list-recipes, --completion or --man prints, if one is given.
+std::optional<std::string> described_tool(const ToolInfo& info, const Options& options) {
+  if (options.is_set("list-models")) return model_list();
+  if (options.is_set("list-recipes")) return recipe_list(info);
+  if (options.is_set("completion"))
+    return completion_script(info, options.values.at("completion").back());
+  if (options.is_set("man")) return man_page(info);
+  return std::nullopt;
+}
+
 /// Of several ranks, rank 0 reports why any of them ends.
 void leave(const Context& context, const Error& error) {
   if (context.group() && context.group()->leave(error) && context.place().rank > 0)
@@ -73,6 +85,10 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
   for (const std::string& warning : thread_warnings()) terminal.warn(warning);
   if (options.is_set("version")) {
     out.write(version_text(info, options.verbosity > 0));
+    return 0;
+  }
+  if (const auto text = described_tool(info, options)) {
+    out.write(*text);
     return 0;
   }
   Context context(info, std::move(options), terminal, out);

@@ -1,11 +1,13 @@
 #include "cli/options.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 
+#include "cli/completion.h"
+#include "io/quote.h"
 #include "recipe/problems.h"
 
 namespace tandem::cli {
@@ -14,11 +16,8 @@ namespace {
 /// CLI11 treats `--flag=` as a flag without a value and eats the next word: split it beforehand.
 std::vector<std::string> with_empty_values(const std::vector<std::string>& arguments) {
   std::vector<std::string> list;
-  bool flags_ended = false;
   for (const std::string& argument : arguments) {
-    flags_ended = flags_ended || argument == "--";
-    if (!flags_ended && argument.size() > 3 && argument.starts_with("--") &&
-        argument.ends_with('=')) {
+    if (argument.size() > 3 && argument.starts_with("--") && argument.ends_with('=')) {
       list.push_back(argument.substr(0, argument.size() - 1));
       list.emplace_back();
     } else {
@@ -28,29 +27,105 @@ std::vector<std::string> with_empty_values(const std::vector<std::string>& argum
   return list;
 }
 
-[[noreturn]] void refuse_rest(const std::vector<std::string>& rest,
-                              const std::vector<Flag>& flags) {
-  const auto unknown = std::ranges::find_if(
-      rest, [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
-  if (unknown == rest.end())
-    throw usage_error("'" + rest.front() + "'", "unexpected argument")
-        .hint("values belong to flags; quote text with spaces");
-  const std::string word = unknown->substr(0, unknown->find('='));
+bool is_flag(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
+
+/// The long names of a flag, without dashes.
+std::vector<std::string> long_names(const Flag& flag) {
   std::vector<std::string> names;
-  for (const Flag& flag : flags) names.push_back("--" + flag.long_name());
-  const std::vector<std::string_view> views(names.begin(), names.end());
-  std::string near = word.starts_with("--") ? recipe::did_you_mean(word, views) : std::string{};
-  throw usage_error(word, "unknown flag").hint(near.empty() ? "--help lists all flags" : near);
+  for (size_t at = flag.names.find("--"); at != std::string::npos;
+       at = flag.names.find("--", at + 2))
+    names.push_back(flag.names.substr(at + 2, flag.names.find(',', at) - at - 2));
+  return names;
 }
 
+/// How to say what an unknown flag means: by the key of its name, by a flag or a key near it.
+/// name    without dashes
+/// value   as written, or empty
+std::string meant_by(const std::string& name, const std::string& value, const ToolInfo& info) {
+  const recipe::Field schema = info.schema != nullptr ? info.schema() : recipe::Field{};
+  const std::vector<Flag> flags = all_flags(info);
+  const auto setting = [&](const std::string& key) {
+    const auto flag = std::ranges::find(flags, key, &Flag::key);
+    return flag != flags.end() ? "--" + flag->long_name()
+                               : fmt::format("-s {}={}", key, value.empty() ? "VALUE" : value);
+  };
+  const auto settings = [&](const std::vector<std::string>& keys) {
+    constexpr size_t kMostNamed = 4;
+    std::string text;
+    for (size_t i = 0; i < std::min(keys.size(), kMostNamed); ++i)
+      text += (i > 0 ? " or " : "") + setting(keys[i]);
+    return text;
+  };
+  const std::vector<std::string> named = recipe::keys_like(schema, name);
+  if (named.size() == 1) return fmt::format("it is the key {}: {}", named[0], settings(named));
+  if (!named.empty())
+    return fmt::format("it may be the key {}: {}", fmt::join(named, " or "), settings(named));
+  std::vector<std::string> names;
+  for (const Flag& flag : flags)
+    for (std::string& long_name : long_names(flag)) names.push_back(std::move(long_name));
+  if (const auto near = recipe::nearest(name, {names.begin(), names.end()}); !near.empty())
+    return fmt::format("did you mean '--{}'?", near);
+  if (const auto near = recipe::keys_like(schema, name, true); !near.empty())
+    return fmt::format("did you mean {}?", settings(near));
+  return "--help lists all flags";
+}
+
+/// errors   kind usage: an unknown flag in what CLI11 has left
+void refuse_unknown_flags(const std::vector<std::string>& rest, const ToolInfo& info) {
+  const auto unknown = std::ranges::find_if(rest, is_flag);
+  if (unknown == rest.end()) return;
+  const size_t equals = unknown->find('=');
+  const std::string word = unknown->substr(0, equals);
+  std::string value;
+  if (equals != std::string::npos)
+    value = unknown->substr(equals + 1);
+  else if (unknown + 1 != rest.end() && !is_flag(*(unknown + 1)))
+    value = *(unknown + 1);
+  throw usage_error(word, "unknown flag")
+      .hint(word.starts_with("--") ? meant_by(word.substr(2), value, info)
+                                   : "--help lists all flags");
+}
+
+/// Gives words without a flag to the one that they are for.
+/// errors   kind usage: no flag takes them, or there are several
+void take_positional(const std::vector<std::string>& words, const ToolInfo& info,
+                     Options& options) {
+  if (words.empty()) return;
+  if (info.positional.empty() || words.size() > 1)
+    throw usage_error("'" + words[info.positional.empty() ? 0 : 1] + "'", "unexpected argument")
+        .hint("values belong to flags; quote text with spaces");
+  if (words.front() == "-")
+    throw usage_error("'-'", "unexpected argument").hint("-f - reads standard input");
+  options.values[info.positional].push_back(words.front());
+}
+
+/// Values of a tool's own flags that set no key are not laid over each other: the last would win
+/// without a word.
+void refuse_repeats(const ToolInfo& info, const Options& options) {
+  for (const Flag& flag : info.flags) {
+    const auto given = options.values.find(flag.long_name());
+    if (given == options.values.end() || given->second.size() < 2 || flag.value.empty() ||
+        !flag.key.empty())
+      continue;
+    throw usage_error("--" + flag.long_name(), "given more than once: {} and {}",
+                      io::quote(given->second[0]), io::quote(given->second[1]))
+        .hint(flag.long_name() == "prompt" ? "give one; --prompts FILE takes several"
+                                           : "give it once");
+  }
+}
+
+/// The value of a flag that takes one of some words, by default the first.
 std::string one_of(const Options& options, const std::string& name,
                    const std::vector<std::string>& accepted) {
   const auto found = options.values.find(name);
   if (found == options.values.end()) return accepted.front();
   const std::string& value = found->second.back();
-  if (std::ranges::find(accepted, value) == accepted.end())
-    throw usage_error("--" + name, "expected {}{}, found '{}'",
-                      accepted.size() > 1 ? "one of " : "", fmt::join(accepted, ", "), value);
+  if (std::ranges::find(accepted, value) == accepted.end()) {
+    const std::string near = recipe::did_you_mean(value, {accepted.begin(), accepted.end()});
+    throw usage_error("--" + name, "expected {}{}, found '{}'{}",
+                      accepted.size() > 1 ? "one of " : "", fmt::join(accepted, ", "), value,
+                      near.empty() ? "" : "; " + near);
+  }
   return value;
 }
 
@@ -79,6 +154,7 @@ void interpret(Options& options, const ToolInfo& info) {
       throw usage_error("--json", "this tool writes {}", fmt::join(info.formats, ", "));
     options.format = "json";
   }
+  one_of(options, "completion", shell_names());
   const std::string color = one_of(options, "color", {"auto", "always", "never"});
   options.color = color == "always"  ? Color::always
                   : color == "never" ? Color::never
@@ -103,7 +179,7 @@ void interpret(Options& options, const ToolInfo& info) {
 
 }  // namespace
 
-std::string Flag::long_name() const { return names.substr(names.find("--") + 2); }
+std::string Flag::long_name() const { return long_names(*this).front(); }
 
 std::vector<Flag> common_flags(const ToolInfo& info) {
   std::vector<Flag> flags;
@@ -145,6 +221,9 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
     flags.push_back({"--dry-run", "", "print the plan (memory, steps), compute nothing"});
     flags.push_back({"--check", "", "check recipe and paths, print nothing on success"});
     flags.push_back({"--print-recipe", "", "print the effective recipe with origins"});
+    if (recipe::find_field(schema, "model.path") != nullptr)
+      flags.push_back({"--list-models", "", "list the models that -m knows by name"});
+    flags.push_back({"--list-recipes", "", "list the recipes that -r knows by name"});
     flags.push_back({"--help-recipe", "[=SECTION]", "list all recipe keys, or those of a section"});
   }
   flags.push_back({"-v,--verbose", "", "more on stderr; twice = debug"});
@@ -152,6 +231,8 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
   flags.push_back({"--color", "WHEN", "auto, always or never", "", "auto"});
   flags.push_back({"--no-progress", "", "no progress line"});
   flags.push_back({"-h,--help", "", "this text; --help=SECTION is --help-recipe=SECTION"});
+  flags.push_back({"--completion", "SHELL", "print the completion script of bash, zsh or fish"});
+  flags.push_back({"--man", "", "print the manual page, in roff"});
   flags.push_back({"-V,--version", "", "version; with -v the environment report"});
   return flags;
 }
@@ -193,16 +274,20 @@ Options parse_options(const ToolInfo& info, const std::vector<std::string>& argu
     flag_of[option] = &flag;
   }
   Options options;
-  std::vector<std::string> words = with_empty_values(arguments);
+  const auto end = std::ranges::find(arguments, "--");
+  std::vector<std::string> words = with_empty_values({arguments.begin(), end});
+  const std::string last = words.empty() ? "" : words.back();
   std::ranges::reverse(words);  // CLI11 takes them from the back
   try {
     app.parse(words);
   } catch (const CLI::ArgumentMismatch&) {
-    throw usage_error(arguments.back(), "needs a value").hint("--help shows the form of each flag");
+    throw usage_error(last, "needs a value").hint("--help shows the form of each flag");
   } catch (const CLI::ParseError& e) {
     throw usage_error("", "{}", e.what()).hint("--help lists all flags");
   }
-  if (const auto rest = app.remaining(); !rest.empty()) refuse_rest(rest, flags);
+  std::vector<std::string> rest = app.remaining();
+  refuse_unknown_flags(rest, info);
+  if (end != arguments.end()) rest.insert(rest.end(), end + 1, arguments.end());
 
   // One entry of parse_order a written flag, in command-line order.
   std::map<const CLI::Option*, size_t> seen;
@@ -222,6 +307,8 @@ Options parse_options(const ToolInfo& info, const std::vector<std::string>& argu
     else if (!flag.key.empty())
       options.settings.push_back({true, flag.key, key_value(flag, value), "--" + name});
   }
+  take_positional(rest, info, options);
+  refuse_repeats(info, options);
   interpret(options, info);
   return options;
 }

@@ -12,24 +12,32 @@ namespace tandem::cli {
 
 /// One command-line flag, of all tools or of one.
 struct Flag {
-  std::string names;                       // "-p,--prompt"; the last name is the long one
+  std::string names;                       // "-p,--prompt", "--temperature,--temp"
   std::string value;                       // "TEXT"; empty = a switch
   std::string text;                        // one line of help
   std::string key = {};                    // recipe key that it sets; empty = none
   std::string fallback = {};               // default shown by help, for flags without a key
   std::string on = "true", off = "false";  // a switch's values for its key
 
-  std::string long_name() const;  // "prompt"
+  std::string long_name() const;  // "prompt": the first long one
+};
+
+/// A key's value in runs without a recipe, unless it is set, or `unless` is.
+struct BareSetting {
+  std::string key, value;
+  std::string unless = {};  // another key
 };
 
 /// A tool's description of itself.
 struct ToolInfo {
   std::string name;
-  std::string purpose;                  // one line
-  std::string kind = {};                // recipe kind that it reads
-  std::vector<std::string> examples;    // whole command lines that run as written
-  std::vector<Flag> flags = {};         // its own, at most five, not counting sugar for recipe keys
-  recipe::Field (*schema)() = nullptr;  // recipe::schema_of<T>; null = no recipe
+  std::string purpose;                          // one line
+  std::string kind = {};                        // recipe kind that it reads
+  std::vector<std::string> examples;            // whole command lines that run as written
+  std::vector<Flag> flags = {};                 // its own
+  std::string positional = {};                  // that a word without a flag is for, by long name
+  recipe::Field (*schema)() = nullptr;          // recipe::schema_of<T>; null = no recipe
+  std::vector<BareSetting> bare = {};           // all depend on the first
   std::vector<std::string> formats = {"text"};  // accepted by --format, the first is the default
   bool sweeps = false;                          // --sweep, --shard
   bool appends = false;                         // --append

@@ -32,6 +32,7 @@ struct Reader {
   const ModelFiles& files;
   const PromptRoom& room;
   const recipe::Chat chat_how = {};
+  const std::optional<std::string> system = {};          // message that begins a chat
   std::optional<text::ChatTemplate> chat_template = {};  // loaded by the first chat
   std::string date = {};                                 // that a chat has
 
@@ -73,6 +74,8 @@ Ids encode_chat(Reader& reader, const text::Chat& chat, const std::string& where
 }
 
 Ids encode_user_turn(Reader& reader, const std::string& content) {
+  if (reader.system)
+    return encode_chat(reader, {{"system", *reader.system}, {"user", content}}, "--chat");
   return encode_chat(reader, {{"user", content}}, "--chat");
 }
 
@@ -251,7 +254,7 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
         .hint("one of -p, -f, -f with -p, -f with --questions, --prompt-ids, --prompts");
   if (source.chat && continues)
     throw usage_error("--chat", "cannot continue a saved state: the template begins a new chat");
-  Reader reader{files, room, source.chat_how};
+  Reader reader{files, room, source.chat_how, source.system};
   PromptSet set;
   if (source.questions)
     set = read_questions(source, reader, continues);

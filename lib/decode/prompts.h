@@ -21,7 +21,8 @@ struct PromptSource {
   std::optional<std::filesystem::path> questions;  // --questions: one a line, about the document
   std::optional<std::filesystem::path> prompts;    // --prompts: JSONL
   bool chat = false;
-  recipe::Chat chat_how;  // how chats are written
+  std::optional<std::string> system;  // message that begins a chat
+  recipe::Chat chat_how;              // how chats are written
 
   bool empty() const { return !text && !document && !ids && !questions && !prompts; }
 };

@@ -54,9 +54,11 @@ void Settings::check(recipe::Problems& p) const {
   if (tasks.empty())
     p.field("tasks", "eval.tasks is empty; choose from {}", fmt::join(known, ", "));
   for (const std::string& task : tasks)
-    if (std::ranges::find(known, task) == known.end())
+    if (std::ranges::find(known, task) == known.end()) {
       p.field("tasks", "unknown task '{}' in eval.tasks; the tasks are {}", task,
               fmt::join(known, ", "));
+      p.hint(recipe::did_you_mean(task, known));
+    }
   if (lengths.empty() && !questions().empty()) p.field("lengths", "eval.lengths is empty");
   if (protocols.empty()) p.field("protocols", "eval.protocols is empty; choose from dense, sparse");
   if (scores.empty()) p.field("scores", "eval.scores is empty; choose from forced, generated");
@@ -69,11 +71,13 @@ void Settings::check(recipe::Problems& p) const {
   if (has_repeats(protocols)) p.field("protocols", "eval.protocols names a protocol twice");
   if (has_repeats(scores)) p.field("scores", "eval.scores names a score twice");
   if (has_repeats(names)) p.field("policies", "eval.policies uses a name twice");
-  if (std::ranges::find(names, kFull) != names.end())
+  if (std::ranges::find(names, kFull) != names.end()) {
     p.field("policies",
             "eval.policies: the name '{}' stands for full attention, which is always "
             "judged",
             kFull);
+    p.hint("leave this policy out");
+  }
   if (calibrates() && channels.path.empty())
     p.field("channels", "eval.channels.path: name the file that the task channels writes");
   if (!answer_sets().empty() && sets.path.empty())

@@ -6,6 +6,7 @@
 #include "io/file.h"
 #include "io/quote.h"
 #include "model/config.h"
+#include "recipe/problems.h"
 
 namespace tandem::model {
 namespace {
@@ -104,10 +105,12 @@ ModelConfig synthetic_config(const std::string& name_or_path) {
     config.trained = false;
     return config;
   }
+  const std::vector<std::string> names = synthetic_names();
+  const std::string near = recipe::did_you_mean(name_or_path, {names.begin(), names.end()});
   throw input_error("synthetic:" + name_or_path, "{} is neither a known shape nor a file",
                     io::quote(name_or_path))
-      .hint(fmt::format("known shapes: {}; or give the path of a config.json",
-                        fmt::join(synthetic_names(), ", ")));
+      .hint(fmt::format("{}{}known shapes: {}; or give the path of a config.json", near,
+                        near.empty() ? "" : "  ", fmt::join(names, ", ")));
 }
 
 }  // namespace tandem::model

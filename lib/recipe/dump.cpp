@@ -22,8 +22,10 @@ void dump_section(const Field& section, const Node* node, bool with_origin, size
       continue;
     }
     const bool written = value != nullptr && value->kind != Node::Kind::null;
-    const std::string origin = written ? value->origin.text() : "default";
-    lines.push_back({text + " " + field.value->yaml(), with_origin ? "# " + origin : ""});
+    const bool lacks = with_origin && !written && field.limits.required;
+    const std::string origin = written ? value->origin.text() : lacks ? "required" : "default";
+    lines.push_back(
+        {lacks ? text : text + " " + field.value->yaml(), with_origin ? "# " + origin : ""});
   }
 }
 

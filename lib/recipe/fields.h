@@ -70,11 +70,25 @@ Field schema_of() {
 /// The field at a dotted key, or null.
 const Field* find_field(const Field& root, std::string_view dotted);
 
+/// Dotted keys of values, shortest first, whose last parts spell `word`: temperature, lora-rank for
+/// train.lora.rank. With `near`, keys whose last part is nearest to it.
+std::vector<std::string> keys_like(const Field& root, std::string_view word, bool near = false);
+
+/// Required fields of a tree.
+enum class Completeness : uint8_t {
+  whole,    // all are written
+  partial,  // some may be missing; cross-field rules are then not checked
+};
+
 /// Fills the fields from a tree and checks everything: unknown keys, types, limits, cross-field
 /// rules. Fields that the tree does not mention, or sets to null, keep their defaults.
 /// models   where bare model names are looked up
 /// errors   throws InvalidRecipe with up to 20 problems
-void read_fields(Field& root, const Node& tree, const Folders& models = {});
+void read_fields(Field& root, const Node& tree, const Folders& models = {},
+                 Completeness completeness = Completeness::whole);
+
+/// Names of the models in these folders, in alphabetical order.
+std::vector<std::string> model_names(const Folders& models);
 
 /// Checks that the files and folders named by input fields exist.
 /// models   as read_fields had it, for the message

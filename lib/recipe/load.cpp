@@ -1,8 +1,12 @@
 #include "recipe/load.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
+#include "recipe/problems.h"
 #include "recipe/units.h"
 
 namespace tandem::recipe {
@@ -15,7 +19,8 @@ constexpr int kMaxFiles = 256;  // lists of bases that name others multiply
 
 /// The files that are being read, each the base of the one before it.
 struct Chain {
-  std::vector<fs::path> files;
+  const std::vector<fs::path>& folders;  // of named recipes
+  std::vector<fs::path> files = {};
   int n_read = 0;  // also those that are no longer among them
 };
 
@@ -65,6 +70,21 @@ bool same_file(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, failed) && !failed;
 }
 
+/// Devices and pipes (`-r <(...)`) count as files; folders do not.
+bool is_usable(const fs::path& path) {
+  std::error_code failed;
+  return fs::exists(path, failed) && !fs::is_directory(path, failed);
+}
+
+/// The recipe of that name in the first folder that has one, else nothing.
+fs::path find_named(const std::string& name, const std::vector<fs::path>& folders) {
+  if (fs::path(name).is_absolute()) return {};
+  for (const fs::path& folder : folders)
+    for (const fs::path& candidate : {folder / name, folder / (name + ".yaml")})
+      if (is_usable(candidate)) return candidate;
+  return {};
+}
+
 Node load_chain(const fs::path& path, std::string_view kind, Chain& chain);
 
 /// One base of the last file in the chain.
@@ -73,12 +93,16 @@ Node load_base(const Node& base, std::string_view kind, Chain& chain) {
   if (base.kind != Node::Kind::scalar)
     throw recipe_error(where, "base: expected a path or a list of paths, found {}",
                        base.described());
-  const fs::path path = (base.origin.folder / base.scalar).lexically_normal();
+  fs::path path = (base.origin.folder / base.scalar).lexically_normal();
   std::error_code failed;
-  if (!fs::is_regular_file(path, failed))
-    throw recipe_error(where, "base '{}' not found (chain: {})", base.scalar,
-                       chain_text(chain, path))
-        .hint("paths of base: are relative to the file that names them");
+  if (!fs::is_regular_file(path, failed)) {
+    const fs::path named = find_named(base.scalar, chain.folders);
+    if (named.empty())
+      throw recipe_error(where, "base '{}' not found (chain: {})", base.scalar,
+                         chain_text(chain, path))
+          .hint("a base is a path relative to the file that names it, or a name as -r takes it");
+    path = named;
+  }
   for (const fs::path& file : chain.files)
     if (same_file(file, path))
       throw recipe_error(where, "base: cycle (chain: {})", chain_text(chain, path));
@@ -118,27 +142,47 @@ Node load_chain(const fs::path& path, std::string_view kind, Chain& chain) {
 
 }  // namespace
 
-Node load_recipe(const fs::path& path, std::string_view kind) {
-  Chain chain;
+Node load_recipe(const fs::path& path, std::string_view kind,
+                 const std::vector<fs::path>& folders) {
+  Chain chain{folders};
   return load_chain(path, kind, chain);
 }
 
-fs::path find_recipe(const std::string& name, const std::vector<fs::path>& folders) {
+std::vector<NamedRecipe> named_recipes(const std::vector<fs::path>& folders) {
+  constexpr int kDeepest = 3;
+  std::map<std::string, fs::path> files;
   std::error_code failed;
-  // Devices and pipes (`-r <(...)`) count as files; folders do not.
-  const auto usable = [&](const fs::path& path) {
-    return fs::exists(path, failed) && !fs::is_directory(path, failed);
-  };
-  if (name == "-" || usable(name)) return name;
-  if (usable(name + ".yaml")) return name + ".yaml";
-  std::string looked;
   for (const fs::path& folder : folders) {
-    for (const fs::path& candidate : {folder / name, folder / (name + ".yaml")})
-      if (!fs::path(name).is_absolute() && usable(candidate)) return candidate;
-    looked += ", " + folder.string();
+    fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied,
+                                           failed);
+    for (; entry != fs::recursive_directory_iterator(); entry.increment(failed)) {
+      if (entry.depth() >= kDeepest) entry.disable_recursion_pending();
+      if (entry->path().extension() == ".yaml" && is_usable(entry->path()))
+        files.emplace(entry->path().lexically_relative(folder).replace_extension().string(),
+                      entry->path());
+    }
   }
+  std::vector<NamedRecipe> recipes;
+  for (auto& [name, file] : files) recipes.push_back({name, std::move(file)});
+  return recipes;
+}
+
+fs::path find_recipe(const std::string& name, const std::vector<fs::path>& folders) {
+  if (name == "-" || is_usable(name)) return name;
+  if (is_usable(name + ".yaml")) return name + ".yaml";
+  if (fs::path found = find_named(name, folders); !found.empty()) return found;
+  std::string looked = "looked in the working directory";
+  for (const fs::path& folder : folders) looked += ", " + folder.string();
+  std::vector<std::string> names, meant;
+  for (const NamedRecipe& recipe : named_recipes(folders)) {
+    names.push_back(recipe.name);
+    if (recipe.name.ends_with("/" + name)) meant.push_back(recipe.name);
+  }
+  const std::string near = meant.empty()
+                               ? did_you_mean(name, {names.begin(), names.end()})
+                               : fmt::format("did you mean '{}'?", fmt::join(meant, "' or '"));
   throw recipe_error("--recipe", "recipe '{}' not found", name)
-      .hint("looked in the working directory" + looked);
+      .hint(near.empty() ? looked : near + "  " + looked);
 }
 
 void apply_setting(Node& tree, const std::string& setting, const std::string& label) {

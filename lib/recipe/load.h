@@ -12,13 +12,23 @@ namespace tandem::recipe {
 inline constexpr int kSchemaVersion = 1;
 
 /// A recipe file with its `base:` chain merged below it. The keys kind, version and base are
-/// checked and removed.
+/// checked and removed. A base is a path relative to its file, or a name in one of the folders.
 /// errors   kind recipe: what parse_yaml_file reports; wrong kind or version; a base that is
 ///          missing, part of a cycle, or deeper than 8 files (naming the chain)
-Node load_recipe(const std::filesystem::path& path, std::string_view kind);
+Node load_recipe(const std::filesystem::path& path, std::string_view kind,
+                 const std::vector<std::filesystem::path>& folders = {});
+
+/// A recipe in one of the folders: its name, as "pig/tiny-16m", and its file.
+struct NamedRecipe {
+  std::string name;
+  std::filesystem::path file;
+};
+
+/// All recipes of the folders, by name; of several with one name that of the first folder.
+std::vector<NamedRecipe> named_recipes(const std::vector<std::filesystem::path>& folders);
 
 /// The file that `name` means: a path as it is, else `name` or `name.yaml` in one of the folders.
-/// errors   kind recipe: not found, naming where it looked
+/// errors   kind recipe: not found, with names that may be meant, and where it looked
 std::filesystem::path find_recipe(const std::string& name,
                                   const std::vector<std::filesystem::path>& folders);
 

@@ -20,18 +20,21 @@ std::string joined(const std::vector<Error>& problems) {
   return text;
 }
 
+/// Insertions, deletions, substitutions and swaps of neighbours from a to b.
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  std::iota(last.begin(), last.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
+    row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitution = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({substitution, row[j] + 1, row[j - 1] + 1});
+      row[j] = std::min({last[j - 1] + (a[i - 1] != b[j - 1]), last[j] + 1, row[j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
     }
+    std::swap(before, last);
+    std::swap(last, row);
   }
-  return row[b.size()];
+  return last[b.size()];
 }
 
 }  // namespace
@@ -49,6 +52,10 @@ void Problems::add_formatted(std::string_view key, fmt::string_view text, fmt::f
   // A text names the key, for places that are lines of a file.
   if (what.starts_with(where + ": ")) what.erase(0, where.size() + 2);
   add(Error(ErrorKind::recipe, where, std::move(what)));
+}
+
+void Problems::hint(std::string text) {
+  problems_.back() = std::move(problems_.back()).hint(std::move(text));
 }
 
 std::string Problems::place(std::string_view key) const {
@@ -70,15 +77,15 @@ void Problems::raise() const {
   throw InvalidRecipe(std::move(sorted));
 }
 
-std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& names) {
-  constexpr size_t kNear = 2, kLongest = 64;
+std::string_view nearest(std::string_view word, const std::vector<std::string_view>& names) {
+  constexpr size_t kNear = 2, kShort = 5, kLongest = 64;
   if (word.empty() || word.size() > kLongest) return {};
   std::string_view best;
   size_t best_distance = kNear + 1;
   for (std::string_view name : names) {
-    // Two edits turn any two-letter word into any other: short words must share more.
-    const size_t distance = edit_distance(word, name);
-    const bool near = distance <= kNear && distance < std::max(word.size(), name.size()) - 1;
+    // Two edits turn a short word into most others: one is all that it may have.
+    const size_t distance = edit_distance(word, name), longer = std::max(word.size(), name.size());
+    const bool near = distance <= (longer > kShort ? kNear : 1) && distance + 1 < longer;
     if (near && distance < best_distance) best = name, best_distance = distance;
   }
   for (std::string_view name : names) {
@@ -86,6 +93,11 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string_vi
     if (best.empty() && common >= 3 && word.substr(0, common) == name.substr(0, common))
       best = name;
   }
+  return best;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& names) {
+  const std::string_view best = nearest(word, names);
   return best.empty() ? std::string{} : fmt::format("did you mean '{}'?", best);
 }
 

@@ -30,6 +30,8 @@ class Problems {
   void field(std::string_view key, fmt::format_string<Args...> text, Args&&... args) {
     add_formatted(key, text, fmt::make_format_args(args...));
   }
+  /// Says how to mend the last problem.
+  void hint(std::string text);
   void add_formatted(std::string_view key, fmt::string_view text, fmt::format_args args);
 
   /// Position of a field of the current section; its dotted key if it was never written.
@@ -46,8 +48,11 @@ class Problems {
   std::vector<Error> problems_;
 };
 
-/// "did you mean 'x'?" if one of the names is near (edit distance at most 2, or one is the start of
-/// the other), else empty.
+/// The name that `word` was probably meant to be: one edit away, two where the longer of both has
+/// more than five letters, or one is the start of the other. Empty if there is none.
+std::string_view nearest(std::string_view word, const std::vector<std::string_view>& names);
+
+/// "did you mean 'x'?" for the nearest name, empty if there is none.
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& names);
 
 }  // namespace tandem::recipe

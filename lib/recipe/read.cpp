@@ -24,10 +24,17 @@ struct GoneKey {
 constexpr GoneKey kGone[] = {
     {"trust", "refine", "samples are drawn by estimated weight itself now, as trust: 1 did"}};
 
-Error unknown_key(const Field& section, const std::string& section_name, const Node::Entry& entry) {
+Error unknown_key(const Field& root, const Field& section, const std::string& section_name,
+                  const Node::Entry& entry) {
   std::vector<std::string_view> names;
   for (const Field& field : section.fields) names.push_back(field.name);
   std::string near = did_you_mean(entry.key, names);
+  std::vector<std::string> elsewhere;
+  if (near.empty() || section_name.empty()) elsewhere = keys_like(root, entry.key);
+  if (near.empty() && elsewhere.empty()) elsewhere = keys_like(root, entry.key, true);
+  constexpr size_t kMostNamed = 4;
+  if (elsewhere.size() > kMostNamed) elsewhere.resize(kMostNamed);
+  if (!elsewhere.empty()) near = fmt::format("did you mean '{}'?", fmt::join(elsewhere, "' or '"));
   if (!near.empty()) near += "  ";
   for (const auto& [old, now] : kRenamed)
     if (entry.key == old && find_field(section, now) != nullptr)
@@ -66,8 +73,17 @@ void read_value(const Field& field, const std::string& key, const Node& node, co
     }
 }
 
-void read_section(Field& section, const std::string& name, const Node* node, const Folders& models,
-                  Problems& problems) {
+/// What a reading has in common for all sections.
+struct Reading {
+  const Field& root;
+  const Folders& models;
+  Problems& problems;
+  Completeness completeness;
+  bool lacks = false;  // a required field, which may be missing
+};
+
+void read_section(Field& section, const std::string& name, const Node* node, Reading& reading) {
+  Problems& problems = reading.problems;
   if (node != nullptr && node->kind == Node::Kind::null) node = nullptr;  // null: all defaults
   if (node != nullptr && node->kind != Node::Kind::map) {
     problems.add(recipe_error(node->origin.text(), "{}: expected a map of settings, found {}",
@@ -77,15 +93,17 @@ void read_section(Field& section, const std::string& name, const Node* node, con
   if (node != nullptr)
     for (const Node::Entry& entry : node->entries)
       if (std::ranges::find(section.fields, entry.key, &Field::name) == section.fields.end())
-        problems.add(unknown_key(section, name, entry));
+        problems.add(unknown_key(reading.root, section, name, entry));
 
   for (Field& field : section.fields) {
     const std::string key = joined_key(name, field.name);
     const Node* value = node != nullptr ? node->find(field.name) : nullptr;
     if (field.is_section()) {
-      read_section(field, key, value, models, problems);
+      read_section(field, key, value, reading);
     } else if (value != nullptr && value->kind != Node::Kind::null) {
-      read_value(field, key, *value, models, problems);
+      read_value(field, key, *value, reading.models, problems);
+    } else if (field.limits.required && reading.completeness == Completeness::partial) {
+      reading.lacks = true;
     } else if (field.limits.required) {
       const std::string where = node != nullptr ? node->origin.text() : std::string{};
       problems.add(recipe_error(where.empty() ? "recipe" : where, "{} is not set", key)
@@ -103,6 +121,58 @@ void run_checks(const Field& section, const std::string& name, Problems& problem
     if (field.is_section()) run_checks(field, joined_key(name, field.name), problems);
   problems.set_section(name);
   if (section.check) section.check(problems);
+}
+
+/// top-p, top_p and top.p are one word.
+std::string plain_word(std::string_view text) {
+  std::string word(text);
+  for (char& c : word)
+    if (c == '-' || c == '.') c = '_';
+  return word;
+}
+
+/// True if the last parts of a dotted key spell a plain word.
+bool ends_in(std::string_view key, std::string_view word) {
+  if (key.size() < word.size()) return false;
+  const size_t start = key.size() - word.size();
+  return plain_word(key.substr(start)) == word && (start == 0 || key[start - 1] == '.');
+}
+
+void append_keys(const Field& section, const std::string& name, std::vector<std::string>& keys) {
+  for (const Field& field : section.fields) {
+    const std::string key = joined_key(name, field.name);
+    if (field.is_section())
+      append_keys(field, key, keys);
+    else
+      keys.push_back(key);
+  }
+}
+
+std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+
+/// A name as model hubs have it, ORG/NAME, that is no path here.
+bool is_hub_name(std::string_view text, const std::filesystem::path& folder) {
+  const size_t slash = text.find('/');
+  std::error_code failed;
+  return slash != std::string_view::npos && slash > 0 && slash + 1 < text.size() &&
+         text.find('/', slash + 1) == std::string_view::npos && text[0] != '.' && text[0] != '~' &&
+         text[0] != '$' && !std::filesystem::exists(folder / text.substr(0, slash), failed);
+}
+
+/// How to come by a model that is not there.
+std::string model_hint(const std::string& key, const std::string& spelled,
+                       const std::filesystem::path& folder, const Folders& models) {
+  if (is_hub_name(spelled, folder)) {
+    const std::string name = spelled.substr(spelled.find('/') + 1);
+    return fmt::format("tandem downloads nothing: hf download {} --local-dir {}, then {}", spelled,
+                       name, key == "model.path" ? "-m " + name : "-s " + key + "=" + name);
+  }
+  if (spelled.find('/') != std::string::npos) return "check the path in " + key;
+  std::string looked = "looked in the working directory";
+  for (const auto& place : models) looked += ", " + place.string();
+  const std::vector<std::string> names = model_names(models);
+  const std::string near = did_you_mean(spelled, {names.begin(), names.end()});
+  return near.empty() ? looked : near + "  " + looked;
 }
 
 void check_inputs_of(const Field& section, const std::string& name, const Node& tree,
@@ -123,11 +193,10 @@ void check_inputs_of(const Field& section, const std::string& name, const Node& 
     Error error = input_error(node != nullptr ? node->origin.text() : key, "{} '{}'{} not found",
                               field.value->type() == "model" ? "model" : "file", path->string(),
                               expanded ? fmt::format(" (spelled '{}')", node->scalar) : "");
-    if (field.value->type() == "model" && path->string().find('/') == std::string::npos) {
-      std::string looked = "looked in the working directory";
-      for (const auto& folder : models) looked += ", " + folder.string();
-      throw std::move(error).hint(looked);
-    }
+    if (field.value->type() == "model")
+      throw std::move(error).hint(
+          model_hint(key, expanded || node == nullptr ? path->string() : node->scalar,
+                     node != nullptr ? node->origin.folder : "", models));
     throw std::move(error).hint(fmt::format("check the path in {}", key));
   }
 }
@@ -170,11 +239,41 @@ const Field* find_field(const Field& root, std::string_view dotted) {
   return nullptr;
 }
 
-void read_fields(Field& root, const Node& tree, const Folders& models) {
+std::vector<std::string> keys_like(const Field& root, std::string_view word, bool near) {
+  std::vector<std::string> keys;
+  append_keys(root, "", keys);
+  const std::string spelled = plain_word(word);
+  std::string_view part = spelled;
+  std::vector<std::string> last;
+  for (const std::string& key : keys) last.emplace_back(last_part(key));
+  if (near) part = nearest(spelled, {last.begin(), last.end()});
+  std::erase_if(keys, [&](const std::string& key) {
+    return part.empty() || (near ? last_part(key) != part : !ends_in(key, spelled));
+  });
+  std::ranges::stable_sort(keys, {},
+                           [](const std::string& key) { return std::ranges::count(key, '.'); });
+  return keys;
+}
+
+std::vector<std::string> model_names(const Folders& models) {
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (const auto& folder : models)
+    for (const auto& entry : std::filesystem::directory_iterator(folder, failed))
+      if (std::filesystem::exists(entry.path() / "config.json", failed))
+        names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  const auto repeated = std::ranges::unique(names);
+  names.erase(repeated.begin(), repeated.end());
+  return names;
+}
+
+void read_fields(Field& root, const Node& tree, const Folders& models, Completeness completeness) {
   Problems problems(tree);
-  read_section(root, "", &tree, models, problems);
+  Reading reading{root, models, problems, completeness};
+  read_section(root, "", &tree, reading);
   // Cross-field rules may assume that every field is in range.
-  if (problems.empty()) run_checks(root, "", problems);
+  if (problems.empty() && !reading.lacks) run_checks(root, "", problems);
   problems.raise();
 }
 

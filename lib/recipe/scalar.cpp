@@ -141,13 +141,16 @@ std::string read_model(const Node& node, const Folders& models, ModelName& out) 
 
 std::string read_enum(const Node& node, const std::string_view* names, size_t n, size_t& out) {
   const std::vector<std::string_view> list(names, names + n);
+  const std::string near =
+      node.kind == Node::Kind::scalar ? did_you_mean(node.scalar, list) : std::string();
   if (node.kind == Node::Kind::scalar)
     for (size_t i = 0; i < n; ++i)
       if (node.scalar == names[i]) {
         out = i;
         return {};
       }
-  return mismatch(fmt::format("{}{}", n > 1 ? "one of " : "", fmt::join(list, ", ")), node);
+  return mismatch(fmt::format("{}{}", n > 1 ? "one of " : "", fmt::join(list, ", ")), node) +
+         (near.empty() ? "" : "; " + near);
 }
 
 std::string yaml_text(bool value) { return value ? "true" : "false"; }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "recipe/fields.h"
 #include "recipe/scalar.h"
 #include "recipe/units.h"
 
@@ -96,9 +97,59 @@ void refuse_empty_values(const std::string& text, const Origin& origin) {
   }
 }
 
+/// An axis takes the place of an older one of its key.
+void set_axis(std::vector<SweepAxis>& axes, SweepAxis axis) {
+  const auto old = std::ranges::find(axes, axis.key, &SweepAxis::key);
+  if (old != axes.end())
+    *old = std::move(axis);
+  else
+    axes.push_back(std::move(axis));
+}
+
 Node parse_list(const std::string& text, const Origin& origin) {
   if (!text.empty()) refuse_empty_values(text, origin);
   return parse_yaml("[" + text + "]", origin);
+}
+
+std::string dotted(const std::string& section, const std::string& key) {
+  return section.empty() ? key : section + "." + key;
+}
+
+void append_axes(const Node& map, const std::string& section, std::vector<SweepAxis>& axes) {
+  for (const Node::Entry& entry : map.entries) {
+    const std::string key = dotted(section, entry.key);
+    if (entry.value.kind == Node::Kind::list) {
+      set_axis(axes, {key, expand(key, entry.value)});
+    } else if (entry.value.kind == Node::Kind::scalar) {
+      Origin origin = entry.value.origin;
+      origin.name = std::make_shared<const std::string>(origin.text());
+      origin.line = origin.column = 0;  // one place: columns within the list would mislead
+      set_axis(axes, {key, expand(key, parse_list(entry.value.scalar, origin))});
+    } else if (entry.value.kind == Node::Kind::map) {
+      append_axes(entry.value, key, axes);
+    } else {
+      throw recipe_error(entry.value.origin.text(), "sweep of '{}': expected a list, found {}", key,
+                         entry.value.described());
+    }
+  }
+}
+
+void take_lists_of(Node& map, const Field& section, const std::string& name,
+                   std::vector<SweepAxis>& axes) {
+  std::vector<Node::Entry> kept;
+  for (Node::Entry& entry : map.entries) {
+    const auto field = std::ranges::find(section.fields, entry.key, &Field::name);
+    const bool known = field != section.fields.end();
+    const std::string key = dotted(name, entry.key);
+    if (known && field->is_section() && entry.value.kind == Node::Kind::map)
+      take_lists_of(entry.value, *field, key, axes);
+    if (known && !field->is_section() && entry.value.kind == Node::Kind::list &&
+        field->value->type().find("list of") == std::string::npos)
+      set_axis(axes, {key, expand(key, entry.value)});
+    else
+      kept.push_back(std::move(entry));
+  }
+  map.entries = std::move(kept);
 }
 
 }  // namespace
@@ -113,20 +164,12 @@ std::vector<SweepAxis> take_sweep(Node& tree) {
   if (sweep.kind != Node::Kind::map)
     throw recipe_error(sweep.origin.text(), "sweep: expected a map from keys to lists, found {}",
                        sweep.described());
-  for (const Node::Entry& entry : sweep.entries) {
-    if (entry.value.kind == Node::Kind::list) {
-      axes.push_back({entry.key, expand(entry.key, entry.value)});
-    } else if (entry.value.kind == Node::Kind::scalar) {
-      Origin origin = entry.value.origin;
-      origin.name = std::make_shared<const std::string>(origin.text());
-      origin.line = origin.column = 0;  // one place: columns within the list would mislead
-      axes.push_back({entry.key, expand(entry.key, parse_list(entry.value.scalar, origin))});
-    } else {
-      throw recipe_error(entry.value.origin.text(), "sweep of '{}': expected a list, found {}",
-                         entry.key, entry.value.described());
-    }
-  }
+  append_axes(sweep, "", axes);
   return axes;
+}
+
+void take_lists(std::vector<SweepAxis>& axes, Node& tree, const Field& schema) {
+  take_lists_of(tree, schema, "", axes);
 }
 
 void add_sweep(std::vector<SweepAxis>& axes, const std::string& setting, const std::string& label) {
@@ -136,12 +179,7 @@ void add_sweep(std::vector<SweepAxis>& axes, const std::string& setting, const s
         .hint("for example --sweep run.batch=1,2,4 or --sweep run.batch=1-256*2");
   const std::string key = setting.substr(0, equals);
   const Origin origin{std::make_shared<const std::string>(label), {}, 0, 0};
-  SweepAxis axis{key, expand(key, parse_list(setting.substr(equals + 1), origin))};
-  const auto old = std::ranges::find(axes, key, &SweepAxis::key);
-  if (old != axes.end())
-    *old = std::move(axis);
-  else
-    axes.push_back(std::move(axis));
+  set_axis(axes, {key, expand(key, parse_list(setting.substr(equals + 1), origin))});
 }
 
 std::vector<SweepPoint> sweep_points(const std::vector<SweepAxis>& axes) {

@@ -7,6 +7,8 @@
 
 namespace tandem::recipe {
 
+struct Field;
+
 /// One key and the values it takes in turn.
 struct SweepAxis {
   std::string key;
@@ -17,9 +19,14 @@ struct SweepAxis {
 using SweepPoint = std::vector<std::pair<std::string, Node>>;
 
 /// Takes the `sweep` section out of a recipe tree. Each key holds a list, or text in the form of
-/// --sweep. A map of one key is one axis.
+/// --sweep; keys are dotted or nested.
 /// errors   kind recipe, with position; as add_sweep
 std::vector<SweepAxis> take_sweep(Node& tree);
+
+/// Takes every list out of a recipe tree that stands where the schema has one value: it is the axis
+/// of that key.
+/// errors   kind recipe, with position; as add_sweep
+void take_lists(std::vector<SweepAxis>& axes, Node& tree, const Field& schema);
 
 /// Parses `KEY=LIST`: values separated by commas, each a YAML value or a range of counts
 /// `1-8`, `0-64+16` (step), `1-256*2` (factor). An axis of the same key is replaced.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -88,10 +89,11 @@ class ValueOf final : public Value {
       if (problem.empty()) field_ = std::move(value);
       return problem;
     } else if constexpr (IsVector<T>::value) {
-      if (node.kind != Node::Kind::list)
-        return "expected a " + type() + " such as [a, b], found " + node.described();
+      // One value stands for a list of one.
+      const std::span<const Node> items =
+          node.kind == Node::Kind::list ? std::span<const Node>(node.items) : std::span(&node, 1);
       T values;
-      for (const Node& item : node.items) {
+      for (const Node& item : items) {
         typename T::value_type value{};
         if (std::string problem = read_one(item, models, value); !problem.empty()) return problem;
         values.push_back(std::move(value));

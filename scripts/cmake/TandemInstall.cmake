@@ -16,6 +16,23 @@ install(DIRECTORY kernels DESTINATION ${tandem_include} COMPONENT Devel FILES_MA
 install(DIRECTORY recipes DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem COMPONENT Runtime)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT Runtime)
 
+# Completion scripts and manual pages, as the tools print them.
+function(tandem_install_page tool folder name)
+  string(REPLACE ";" " " flags "${ARGN}")
+  install(CODE "
+    set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${folder}\")
+    file(MAKE_DIRECTORY \"\${folder}\")
+    execute_process(COMMAND \"$<TARGET_FILE:${tool}>\" ${flags} OUTPUT_FILE \"\${folder}/${name}\" COMMAND_ERROR_IS_FATAL ANY)
+    message(STATUS \"Installing: \${folder}/${name}\")" COMPONENT Runtime)
+endfunction()
+get_target_property(tools tandem_apps MANUALLY_ADDED_DEPENDENCIES)
+foreach(tool IN LISTS tools)
+  tandem_install_page(${tool} ${CMAKE_INSTALL_DATADIR}/bash-completion/completions ${tool} --completion bash)
+  tandem_install_page(${tool} ${CMAKE_INSTALL_DATADIR}/zsh/site-functions _${tool} --completion zsh)
+  tandem_install_page(${tool} ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d ${tool}.fish --completion fish)
+  tandem_install_page(${tool} ${CMAKE_INSTALL_MANDIR}/man1 ${tool}.1 --man)
+endforeach()
+
 configure_package_config_file(scripts/cmake/tandemConfig.cmake.in tandemConfig.cmake
   INSTALL_DESTINATION ${tandem_package})
 write_basic_package_version_file(tandemConfigVersion.cmake COMPATIBILITY SameMinorVersion)

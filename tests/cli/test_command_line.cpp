@@ -150,12 +150,50 @@ TEST_SUITE("cli/command_line") {
     CHECK(without_origins(second.out) == without_origins(first.out));
   }
 
+  TEST_CASE("--print-recipe prints a template where nothing is set") {
+    const Outcome empty = probe({"--print-recipe"});
+    CHECK(empty.status == 0);
+    CHECK(has(empty.out, "\nmodel:\n  path:  "));
+    CHECK(has(empty.out, "# required\n"));
+    const Outcome again = probe({"-r", "-", "-m", "tiny-2m"}, {.input = empty.out});
+    CHECK(again.out == "line 0 seed 0 stop []\n");
+    const Outcome unfilled = probe({"-r", "-"}, {.input = empty.out});
+    CHECK(unfilled.status == 3);
+    CHECK(has(unfilled.err, "model.path is not set\n"));
+    CHECK(probe({"--print-recipe", "-s", "run.batch=0"}).status == 3);
+  }
+
   TEST_CASE("--check is silent, --sweep runs every point") {
     const Outcome check = probe_model({"--check"});
     CHECK(check.status == 0);
     CHECK(check.out + check.err == "");
     CHECK(probe_model({"--sweep", "run.seed=1-4*2"}).out ==
           "line 0 seed 1 stop []\nline 0 seed 2 stop []\nline 0 seed 4 stop []\n");
+  }
+
+  TEST_CASE("a list for one value is a sweep, and so is a key of section sweep") {
+    const std::string three =
+        "line 0 seed 1 stop []\nline 0 seed 2 stop []\nline 0 seed 4 stop []\n";
+    CHECK(probe_model({"-s", "run.seed=[1,2,4]"}).out == three);
+    CHECK(probe_model({"-s", "run.seed=[1-4*2]"}).out == three);
+    CHECK(probe_model({"-s", "sweep.run.seed=[1,2,4]"}).out == three);
+    CHECK(probe({"-r", "-"}, {.input = "model: {path: tiny-2m}\nrun: {seed: [1, 2, 4]}\n"}).out ==
+          three);
+    CHECK(probe_model({"-s", "run.seed=[1,2]", "-s", "run.seed=3"}).out ==
+          "line 0 seed 3 stop []\n");
+    CHECK(probe_model({"-s", "run.seed=[5,6]", "--sweep", "run.seed=1,2,4"}).out == three);
+    CHECK(probe_model({"-s", "stop=[a, b]"}).out == "line 0 seed 0 stop [a|b]\n");
+    CHECK(probe_model({"-s", "stop=."}).out == "line 0 seed 0 stop [.]\n");
+    check_refused(probe_model({"-s", "run.seed=[]"}), 3,
+                  "--set #1: sweep of 'run.seed' has no values\n");
+    check_refused(probe_model({"-s", "run.seed=[1,x]"}), 3,
+                  "--set #1: run.seed: expected an integer, found 'x'\n");
+    check_refused(probe_model({"-s", "output.path=[a,b]"}), 3,
+                  "output.path cannot be swept: all points of a sweep have one output\n");
+    // A tool that runs one point takes one value.
+    check_refused(run_process(program("pig-generate"),
+                              {.arguments = {"-m", "tiny-2m", "-p", "a", "-s", "run.seed=[1,2]"}}),
+                  3, "--set #1: run.seed: expected an integer, found a list\n");
   }
 
   TEST_CASE("--shard runs every N-th point") {

@@ -110,7 +110,14 @@ TEST_SUITE("cli/errors") {
     const Outcome lost = probe({"-m", "tiny-3m"});
     CHECK(lost.status == 4);
     CHECK(lost.err.find("cli-probe: error: --model: model 'tiny-3m' not found\n"
-                        "  hint: looked in the working directory, ") == 0);
+                        "  hint: did you mean 'tiny-2m'?  looked in the working directory, ") == 0);
+    const Outcome hub = probe({"-m", "meta-llama/Llama-3.1-8B"});
+    CHECK(hub.status == 4);
+    CHECK(hub.err ==
+          "cli-probe: error: --model: model 'meta-llama/Llama-3.1-8B' not found\n"
+          "  hint: tandem downloads nothing: hf download meta-llama/Llama-3.1-8B --local-dir "
+          "Llama-3.1-8B, then -m Llama-3.1-8B\n");
+    CHECK(has(probe({"-m", "./no/model"}).err, "  hint: check the path in model.path\n"));
     CHECK(probe({"-r", "no/such"}).status == 3);
   }
 

@@ -456,10 +456,10 @@ TEST_SUITE("cli/pig_generate") {
     const TemporaryFolder folder;
     const auto jinja = [&](const char* text) { return folder.write("t.jinja", text).string(); };
     const auto ids = [&](const Words& more) {
-      const Outcome run = pig_generate(with({"-n", "0", "--format", "jsonl", "-v"}, more));
+      const Outcome run = pig_generate(with({"-n", "1", "--format", "jsonl", "-v"}, more));
       CAPTURE(run.err);
       REQUIRE(run.status == 0);
-      return Json::parse(run.out.substr(0, run.out.find('\n')))["ids"];
+      return Json::parse(run.out.substr(0, run.out.find('\n'))).at("ids");
     };
     const auto plain = [&](const std::string& text) {
       return ids({"--prompt-ids", folder.write("ids.json", text).string()});

@@ -194,9 +194,10 @@ TEST_SUITE("cli/sequoia-tree-search") {
     CHECK(missing.err.find("--accept") != std::string::npos);
     CHECK(tree_search({"-s", "tree.sizes=[4]"}).status == 3);
     const std::string vector = vector_file("[0.5]");
-    CHECK(with_vector(vector, {"-q"}).status == 3);  // no sizes
+    CHECK(with_vector(vector, {"-q"}).status == 3);                  // no sizes
+    CHECK(with_vector(vector, {"-s", "tree.sizes=8"}).status == 0);  // a list of one
     for (const char* setting : {"tree.sizes=[0]", "tree.sizes=[-1]", "tree.sizes=[5000]",
-                                "tree.sizes=[2.5]", "tree.sizes=8", "tree.max_levels=0",
+                                "tree.sizes=[2.5]", "tree.sizes=x", "tree.max_levels=0",
                                 "tree.max_branch=0", "tree.depth=3", "timing.target_ms=[1]"})
       CHECK_MESSAGE(with_vector(vector, {"-s", "tree.sizes=[4]", "-s", setting}).status == 3,
                     setting);

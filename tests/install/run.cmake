@@ -33,6 +33,13 @@ if(SANITIZE)
   set(flags -D CMAKE_CXX_FLAGS=-fsanitize=${SANITIZE})
 endif()
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+foreach(page bash-completion/completions/pig-generate zsh/site-functions/_pig-generate
+    fish/vendor_completions.d/pig-generate.fish man/man1/pig-generate.1)
+  file(READ ${WORK}/prefix/share/${page} text)
+  if(NOT text MATCHES "temperature")
+    message(FATAL_ERROR "${page} does not know the flags: '${text}'")
+  endif()
+endforeach()
 run(${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -G ${GENERATOR}
   -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_PREFIX_PATH=${WORK}/prefix ${flags})
 run(${CMAKE_COMMAND} --build ${WORK}/build)

@@ -145,10 +145,61 @@ lengths: [4096, 4Ki]
           std::string::npos);
     CHECK(failure("inner: {color: blue}").find("expected one of red, green, found 'blue'") !=
           std::string::npos);
-    CHECK(failure("stop: x").find("expected a list of text such as [a, b], found 'x'") !=
+    CHECK(failure("stop: {a: 1}").find("stop: expected text, found a map") != std::string::npos);
+    CHECK(failure("inner: {color: geren}").find("found 'geren'; did you mean 'green'?") !=
           std::string::npos);
     CHECK(failure("lengths: [1, 0]").find("0 is out of range, expected >= 1") != std::string::npos);
     CHECK(failure("model2: {a: 1}").find("did you mean 'model'?") != std::string::npos);
+  }
+
+  TEST_CASE("one value stands for a list of one") {
+    CHECK(read("model: {path: m}\nstop: .\n").stop == std::vector<std::string>{"."});
+    CHECK(read("model: {path: m}\nlengths: 4Ki\n").lengths.front().value == 4096);
+  }
+
+  TEST_CASE("a key is found by its last parts") {
+    CHECK(failure("temperature: 1").find("did you mean 'sampling.temperature'?") !=
+          std::string::npos);
+    CHECK(failure("path: m").find("did you mean 'model.path'?") != std::string::npos);
+    CHECK(failure("run: {top_p: 1}").find("did you mean 'sampling.top_p'?") != std::string::npos);
+    Sample sample;
+    const Field root = fields_of(sample);
+    const auto keys = [&](const char* word, bool near = false) {
+      return fmt::format("{}", fmt::join(keys_like(root, word, near), " "));
+    };
+    CHECK(keys("top-p") == "sampling.top_p");
+    CHECK(keys("sampling-top-p") == "sampling.top_p");
+    CHECK(keys("p") == "");
+    CHECK(keys("top-a") == "");
+    CHECK(keys("colour") == "");
+    CHECK(keys("colour", true) == "inner.color");
+    CHECK(keys("xyzzy", true) == "");
+  }
+
+  TEST_CASE("near: one edit for short words, two for longer ones, swaps count one") {
+    const auto near = [](const char* word) {
+      return std::string(nearest(word, {"help", "temperature", "ratio", "hybrid", "n"}));
+    };
+    CHECK(near("temp") == "temperature");
+    CHECK(near("kelp") == "help");
+    CHECK(near("keep") == "");
+    CHECK(near("ratoi") == "ratio");
+    CHECK(near("hybird") == "hybrid");
+    CHECK(near("hydrib") == "hybrid");
+    CHECK(near("hidreb") == "");
+    CHECK(near("m") == "");
+  }
+
+  TEST_CASE("what is required may be missing from a partial recipe") {
+    Sample sample;
+    Field root = fields_of(sample);
+    const Node tree = parse("inner: {on: true, share: 0}");
+    read_fields(root, tree, {}, Completeness::partial);
+    CHECK(dump_yaml(root, &tree).find("\n  path:  ") != std::string::npos);
+    CHECK(dump_yaml(root, &tree).find("# required\n") != std::string::npos);
+    CHECK(message([&] {
+            read_fields(root, parse("run: {batch: 0}"), {}, Completeness::partial);
+          }).find("run.batch: 0 is out of range") != std::string::npos);
   }
 
   TEST_CASE("cross-field rules point at the field, or name it when it was never written") {

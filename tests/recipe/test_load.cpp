@@ -40,11 +40,10 @@ TEST_SUITE("recipe/load") {
     CHECK(message([&] { load_recipe(a, "k"); }) ==
           fmt::format("{0}:1:7: base: cycle (chain: {1} -> {0} -> {1}) | ", b, a));
     const std::string c = f.write("c.yaml", "base: none.yaml\n").string();
-    CHECK(
-        message([&] { load_recipe(c, "k"); }) ==
-        fmt::format("{0}:1:7: base 'none.yaml' not found (chain: {0} -> {1}) | paths of base: are "
-                    "relative to the file that names them",
-                    c, (f / "none.yaml").string()));
+    CHECK(message([&] { load_recipe(c, "k"); }) ==
+          fmt::format("{0}:1:7: base 'none.yaml' not found (chain: {0} -> {1}) | a base is a path "
+                      "relative to the file that names it, or a name as -r takes it",
+                      c, (f / "none.yaml").string()));
     f.write("d9.yaml", "");
     for (int i = 0; i < 9; ++i)
       f.write(fmt::format("d{}.yaml", i), fmt::format("base: d{}.yaml\n", i + 1));
@@ -117,8 +116,29 @@ TEST_SUITE("recipe/load") {
     CHECK(find_recipe("pig/x", {f.path()}) == file);
     CHECK(find_recipe("pig/x.yaml", {"/nowhere", f.path()}) == file);
     CHECK(find_recipe("-", {}) == "-");
-    CHECK(message([&] { find_recipe("pig/y", {f.path()}); }) ==
-          "--recipe: recipe 'pig/y' not found | looked in the working directory, " +
-              f.path().string());
+    const auto lost = [&](const std::string& name) {
+      return message([&] { find_recipe(name, {f.path()}); });
+    };
+    const std::string looked = "looked in the working directory, " + f.path().string();
+    CHECK(lost("pig/abc") == "--recipe: recipe 'pig/abc' not found | " + looked);
+    for (const char* name : {"pig/y", "x", "ipg/x"})
+      CHECK(lost(name) == fmt::format("--recipe: recipe '{}' not found | did you mean 'pig/x'?  {}",
+                                      name, looked));
+  }
+
+  TEST_CASE("recipes have names by folder; the first folder that has one wins") {
+    const TemporaryFolder f, g;
+    std::filesystem::create_directory(f / "pig");
+    const auto x = f.write("pig/x.yaml", "run: {seed: 1}\n");
+    f.write("pig/x.json", "");
+    g.write("a.yaml", "");
+    std::filesystem::create_directory(g / "pig");
+    g.write("pig/x.yaml", "");
+    std::string names;
+    for (const NamedRecipe& recipe : named_recipes({"/nowhere", f.path(), g.path()}))
+      names += recipe.name + (recipe.file == x ? "! " : " ");
+    CHECK(names == "a pig/x! ");
+    const std::string own = g.write("own.yaml", "base: pig/x\n").string();
+    CHECK(load_recipe(own, "k", {f.path()}).find_path("run.seed")->scalar == "1");
   }
 }

@@ -74,8 +74,33 @@ TEST_SUITE("recipe/sweep") {
     add_sweep(axes, "run.batch=4", "--sweep #1");
     CHECK(sweep_points(axes).size() == 2);
     CHECK(sweep_points({}).size() == 1);
-    Node bad = parse("sweep: {a: {b: 1}}");
+    Node bad = parse("sweep: {a: {b: null}}");
     CHECK(message([&] { take_sweep(bad); }) ==
-          "a.yaml:1:12: sweep of 'a': expected a list, found a map | ");
+          "a.yaml:1:16: sweep of 'a.b': expected a list, found null | ");
+  }
+
+  TEST_CASE("keys of the section are dotted or nested, and name one axis") {
+    Node tree = parse("sweep:\n  run.batch: [1, 8]\n  run: {batch: [2, 4], seed: 1-3}\n");
+    CHECK(dump_sweep(take_sweep(tree)) == "sweep:\n  run.batch: [2, 4]\n  run.seed: [1, 2, 3]\n");
+  }
+
+  TEST_CASE("a list in the place of one value is an axis") {
+    Sample sample;
+    const Field schema = fields_of(sample);
+    Node tree = parse(
+        "run: {batch: [1, 8], threads: 2}\nstop: [a, b]\ninner: {color: [red, green]}\n"
+        "unknown: [1]\n");
+    std::vector<SweepAxis> axes;
+    add_sweep(axes, "run.batch=16", "--sweep #1");
+    take_lists(axes, tree, schema);
+    CHECK(dump_sweep(axes) == "sweep:\n  run.batch: [1, 8]\n  inner.color: [red, green]\n");
+    CHECK(tree.find_path("run.batch") == nullptr);
+    CHECK(tree.find_path("run.threads")->scalar == "2");
+    CHECK(tree.find_path("stop")->items.size() == 2);
+    CHECK(tree.find_path("unknown")->items.size() == 1);
+    Node twice = parse("run: {batch: [1, 1]}");
+    CHECK(message([&] {
+            take_lists(axes, twice, schema);
+          }).find("sweep of 'run.batch' has the value 1 twice") != std::string::npos);
   }
 }

@@ -33,7 +33,9 @@ std::string text_of(const recipe::Sampling& s) {
 
 std::vector<cli::Flag> prompt_flags() {
   return {
-      {.names = "-p,--prompt", .value = "TEXT", .text = "the prompt; follows the document of -f"},
+      {.names = "-p,--prompt",
+       .value = "TEXT",
+       .text = "the prompt, also without -p; follows the document of -f"},
       {.names = "-f,--file",
        .value = "FILE",
        .text = "a document to read first, - = standard input"},
@@ -48,6 +50,7 @@ std::vector<cli::Flag> prompt_flags() {
       {.names = "--chat",
        .value = "",
        .text = "write the prompt as a user message in the chat template"},
+      {.names = "--system", .value = "TEXT", .text = "system message of --chat"},
       {.names = "-n,--max-tokens",
        .value = "N",
        .text = "new tokens of a sequence, at most",
@@ -59,7 +62,23 @@ std::vector<cli::Flag> prompt_flags() {
       {.names = "--stop-id",
        .value = "N",
        .text = "token id that ends a sequence; repeatable",
-       .key = "sampling.stop_ids"}};
+       .key = "sampling.stop_ids"},
+      {.names = "--temperature,--temp",
+       .value = "T",
+       .text = "softmax temperature, 0 = greedy",
+       .key = "sampling.temperature"},
+      {.names = "--top-k",
+       .value = "K",
+       .text = "sample from the K most likely tokens, 0 = all",
+       .key = "sampling.top_k"},
+      {.names = "--top-p",
+       .value = "P",
+       .text = "sample from the smallest set with this probability, 1 = all",
+       .key = "sampling.top_p"},
+      {.names = "--min-p",
+       .value = "P",
+       .text = "smallest probability, as a share of the largest, 0 = off",
+       .key = "sampling.min_p"}};
 }
 
 decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& chat,
@@ -75,7 +94,12 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
   s.questions = path("questions");
   s.prompts = path("prompts");
   s.chat = cx.is_set("chat");
+  s.system = cx.value("system");
   s.chat_how = chat;
+  if (s.system && (!s.chat || s.prompts || s.ids))
+    throw usage_error("--system", "is a message of a chat from the command line")
+        .hint(s.prompts ? "write it as a message of role system in each line"
+                        : "add --chat, with -p, -f or --questions");
   if (chat.thinking && !s.empty() && !s.chat && !s.prompts)
     throw recipe_error("chat.thinking", "no prompt is written in the chat template")
         .hint("add --chat, or give {\"messages\"} with --prompts");

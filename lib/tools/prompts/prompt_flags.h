@@ -10,8 +10,8 @@
 // What all tools that generate text share: flags for prompts, and how tokens are drawn.
 namespace tandem::tools {
 
-/// --prompt, --file, --prompt-ids, --questions, --prompts, --chat, --max-tokens, --stop,
-/// --stop-id.
+/// --prompt, --file, --prompt-ids, --questions, --prompts, --chat, --system, --max-tokens, --stop,
+/// --stop-id, --temperature, --top-k, --top-p, --min-p.
 std::vector<cli::Flag> prompt_flags();
 
 /// What those flags name.

@@ -13,7 +13,12 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
   if (spec.draft == DraftKind::none)
     p.field("spec.draft",
             "spec.draft: none drafts nothing; choose model, self or ngram, or take pig-generate");
-  if (spec.draft == DraftKind::model) draft.require(p);
+  if (spec.draft == DraftKind::model && draft.path.value.empty()) {
+    draft.require(p);
+    p.hint(
+        "three ways: -s draft.path=SMALL_MODEL; -s spec.draft=ngram, which needs no second model; "
+        "-s spec.draft=self -s draft.cache.kind=snapkv, the model with part of its KV cache");
+  }
   const bool is_nested = spec.nests();
   check_within(p);
   check_beams(p);

@@ -1,0 +1,75 @@
+#include "cli/listing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "cli/search_path.h"
+#include "model/config.h"
+#include "recipe/load.h"
+
+namespace tandem::cli {
+namespace {
+
+/// Names in one column, texts in the next.
+std::string columns(const std::vector<std::pair<std::string, std::string>>& lines) {
+  size_t width = 0;
+  for (const auto& [name, text] : lines) width = std::max(width, name.size());
+  std::string all;
+  for (const auto& [name, text] : lines) all += fmt::format("{:<{}}  {}\n", name, width, text);
+  return all;
+}
+
+/// The first sentence of the comment that a recipe begins with.
+std::string first_sentence(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::string text;
+  for (std::string line; std::getline(in, line) && line.starts_with('#');) {
+    const size_t begin = line.find_first_not_of("# ");
+    if (begin == std::string::npos) break;
+    text += (text.empty() ? "" : " ") + line.substr(begin);
+  }
+  return text.substr(0, text.find(". "));
+}
+
+/// True if the tool reads all sections of a recipe that is of its kind.
+bool reads(const ToolInfo& info, const recipe::Field& schema, const std::filesystem::path& file) {
+  try {
+    const recipe::Node tree = recipe::load_recipe(file, info.kind, recipe_folders());
+    return !tree.entries.empty() &&
+           std::ranges::all_of(tree.entries, [&](const recipe::Node::Entry& entry) {
+             return entry.key == "sweep" ? info.sweeps
+                                         : recipe::find_field(schema, entry.key) != nullptr;
+           });
+  } catch (const Error&) {
+    return false;  // -r says why
+  }
+}
+
+}  // namespace
+
+std::string model_list() {
+  std::vector<std::pair<std::string, std::string>> lines;
+  const recipe::Folders folders = model_folders();
+  for (const std::string& name : recipe::model_names(folders))
+    for (const auto& folder : folders)
+      if (std::error_code failed; std::filesystem::exists(folder / name, failed)) {
+        lines.emplace_back(name, (folder / name).string());
+        break;
+      }
+  for (const std::string& name : model::synthetic_names())
+    lines.emplace_back("synthetic:" + name, "a shape, with random weights");
+  return columns(lines);
+}
+
+std::string recipe_list(const ToolInfo& info) {
+  const recipe::Field schema = info.schema();
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (const recipe::NamedRecipe& recipe : recipe::named_recipes(recipe_folders()))
+    if (reads(info, schema, recipe.file))
+      lines.emplace_back(recipe.name, first_sentence(recipe.file));
+  return columns(lines);
+}
+
+}  // namespace tandem::cli
