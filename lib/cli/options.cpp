@@ -145,7 +145,8 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
     flags.push_back({"--dry-run", "", "print the plan (memory, steps), compute nothing"});
     flags.push_back({"--check", "", "check recipe and paths, print nothing on success"});
     flags.push_back({"--print-recipe", "", "print the effective recipe with origins"});
-    flags.push_back({"--help-recipe", "[=SECTION]", "list all recipe keys, or those of a section"});
+    flags.push_back(
+        {"--help-recipe", "[=SECTION]", "list all recipe keys, or a section's; --format json"});
   }
   flags.push_back({"-v,--verbose", "", "more on stderr; twice = debug"});
   flags.push_back({"-q,--quiet", "", "errors only on stderr"});
