@@ -133,7 +133,7 @@ bool Output::settle() {
   // The reader, such as tee, may show the result on the screen that the message goes to: it gets
   // the time to read all and to pass it on.
   constexpr auto kPause = std::chrono::milliseconds(1), kToPassOn = 5 * kPause;
-  constexpr int kMostPauses = 100;
+  constexpr int kMostPauses = 250;
   int n = 0;
   for (int i = 0; i < kMostPauses && ::ioctl(STDOUT_FILENO, FIONREAD, &n) == 0 && n > 0; ++i)
     std::this_thread::sleep_for(kPause);

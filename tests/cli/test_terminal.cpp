@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/ranges.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -215,6 +216,16 @@ TEST_SUITE("cli/terminal") {
     CHECK(at("memory   peak") == lines.end() - 3);
   }
 
+  TEST_CASE("messages begin a line of their own where the result shows too") {
+    const std::vector<std::string> lines = {"half", "cli-probe: warning: between", "other half",
+                                            "cli-probe: error: layer 3: non-finite value", ""};
+    CHECK(run_in_window(80, "cli_probe", {"-m", "tiny-2m", "--fail", "line"}).screen.lines() ==
+          lines);
+    CHECK(run_shell(program("cli_probe") + " -m tiny-2m --fail line 2>&1").out ==
+          fmt::format("{}", fmt::join(lines, "\n")));
+    CHECK(probe_model({"--fail", "line"}).out == "halfother half");
+  }
+
   TEST_CASE("the summary follows the whole answer, on one pipe and past one") {
     const std::string call = program("pig-generate") + " -m tiny-2m -t 1 -p 'The lamp' -n 30 ";
     const std::string answer = run_shell(call + "-q").out;
@@ -227,7 +238,8 @@ TEST_SUITE("cli/terminal") {
     // As in a script whose output goes to a log.
     const TemporaryFolder folder;
     const std::string log = (folder / "log").string();
-    for (int i = 0; i < 5; ++i)
-      follows(run_shell("( " + call + "| tee /dev/null ) > " + log + " 2>&1; cat " + log));
+    const std::string slow = "{ head -c 1; sleep .03; cat; }";
+    for (const std::string& reader : {std::string("tee /dev/null"), slow})
+      follows(run_shell("( " + call + "| " + reader + " ) > " + log + " 2>&1; cat " + log));
   }
 }
