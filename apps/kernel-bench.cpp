@@ -17,8 +17,10 @@ const cli::ToolInfo kInfo{
     .examples = {"kernel-bench --family attention --family linear",
                  "kernel-bench --family norm -s bench.rows=[1,64,4096] -s bench.dim=4096",
                  "kernel-bench --sweep run.threads=1,2 --format jsonl -o kernels.jsonl",
-                 "TANDEM_ISA=avx2 kernel-bench --family sample", "kernel-bench --limits"},
-    .flags = {{.names = "--family",
+                 "TANDEM_ISA=avx2 kernel-bench --family sample", "kernel-bench --limits",
+                 "kernel-bench --all"},
+    .flags = {{.names = "--all", .value = "", .text = "every kernel: minutes"},
+              {.names = "--family",
                .value = "NAME",
                .text = fmt::format("{}; repeatable", fmt::join(bench::kernel_families(), ", ")),
                .key = "bench.families"},
@@ -27,8 +29,7 @@ const cli::ToolInfo kInfo{
                .text = "measure this machine's limits again instead, keep and print them"}},
     .formats = {"text", "md", "csv", "jsonl"},
     .sweeps = true,
-    .appends = true,
-    .needs_arguments = false};
+    .appends = true};
 
 }  // namespace
 

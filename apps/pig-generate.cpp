@@ -13,8 +13,8 @@ const cli::ToolInfo kInfo{
     .kind = "generate",
     .examples = {"pig-generate -m tiny-16m -p \"Once upon a time\" -n 40",
                  "pig-generate -m tiny-16m -p \"Why is the sky blue?\" --chat",
-                 "pig-generate -m tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"
-                 "    --questions recipes/demo/questions.txt --stop $'\\n' -n 32",
+                 "pig-generate -m tiny-16m -f recipes/demo/lighthouse-logbook.txt "
+                 "--questions recipes/demo/questions.txt --stop $'\\n' -n 32",
                  "cat recipes/demo/lighthouse-logbook.txt | pig-generate -r pig/tiny-16m -f - "
                  "--format jsonl",
                  "pig-generate -r pig/llama3-8b-96k -m synthetic:llama-3.1-8b --dry-run"},

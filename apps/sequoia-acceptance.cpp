@@ -13,11 +13,11 @@ const cli::ToolInfo kInfo{
     .purpose =
         "Measure how often a model accepts the first, second, ... token that a small one proposes",
     .kind = "acceptance",
-    .examples = {"sequoia-acceptance -r sequoia/acceptance-tiny-16m -p \"Once upon a time\" \\\n"
-                 "    -o accept.json",
+    .examples = {"sequoia-acceptance -r sequoia/acceptance-tiny-16m -p \"Once upon a time\" "
+                 "-o accept.json",
                  "sequoia-acceptance -m tiny-16m -s draft.path=tiny-2m -f "
-                 "recipes/demo/lighthouse-logbook.txt \\\n"
-                 "    -s sampling.temperature=0.6 -n 500",
+                 "recipes/demo/lighthouse-logbook.txt "
+                 "-s sampling.temperature=0.6 -n 500",
                  "sequoia-tree-search --accept accept.json -s tree.sizes=[16] -o tree.json"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",

@@ -13,8 +13,8 @@ const cli::ToolInfo kInfo{
     .purpose = "Generate text of a model faster, with trees of tokens that a small model proposes",
     .kind = "generate",
     .examples = {"sequoia-generate -r sequoia/tiny-16m -p \"Once upon a time\" -n 40",
-                 "sequoia-generate -r sequoia/tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"
-                 "    -s sampling.temperature=0.6 --format jsonl",
+                 "sequoia-generate -r sequoia/tiny-16m -f recipes/demo/lighthouse-logbook.txt "
+                 "-s sampling.temperature=0.6 --format jsonl",
                  "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=tree.json -p "
                  "\"The lamp\"",
                  "sequoia-generate -m tiny-16m -s spec.draft=self -s draft.cache.kind=streaming -p "

@@ -13,8 +13,8 @@ const cli::ToolInfo kInfo{
     .purpose = "Generate text of a model that drafts for itself with some of its FFN channels",
     .kind = "generate",
     .examples = {"sirius-generate -r sirius/tiny-16m -p \"The lamp was\" -n 60",
-                 "sirius-generate -r sirius/tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"
-                 "    -s draft.sparse.kind=cats -s spec.gamma=7",
+                 "sirius-generate -r sirius/tiny-16m -f recipes/demo/lighthouse-logbook.txt "
+                 "-s draft.sparse.kind=cats -s spec.gamma=7",
                  "sirius-generate -r sirius/tiny-16m -s spec.verify=match -p \"The lamp was\"",
                  "sirius-generate -r sirius/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),

@@ -12,11 +12,10 @@ const cli::ToolInfo kInfo{
     .name = "triforce-generate",
     .purpose = "Generate text after long prompts faster, with rounds within rounds",
     .kind = "generate",
-    .examples =
-        {"triforce-generate -r triforce/tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"
-         "    --questions recipes/demo/questions.txt --stop $'\\n'",
-         "triforce-generate -r triforce/tiny-16m -p \"The lamp\" -s spec.gamma2=8 -n 40",
-         "triforce-generate -r triforce/llama2-7b-128k --dry-run -s run.plan_for=h200"},
+    .examples = {"triforce-generate -r triforce/tiny-16m -f recipes/demo/lighthouse-logbook.txt "
+                 "--questions recipes/demo/questions.txt --stop $'\\n'",
+                 "triforce-generate -r triforce/tiny-16m -p \"The lamp\" -s spec.gamma2=8 -n 40",
+                 "triforce-generate -r triforce/llama2-7b-128k --dry-run -s run.plan_for=h200"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",
     .bare = {{"spec.draft", "nested", "draft.path"},

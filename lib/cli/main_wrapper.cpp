@@ -39,14 +39,21 @@ std::optional<std::string> recipe_help_section(const std::vector<std::string>& a
   return std::nullopt;
 }
 
-std::string recipe_help(const ToolInfo& info, const std::string& section) {
-  const recipe::Field schema = info.schema();
-  std::vector<std::string_view> names;
-  for (const recipe::Field& field : schema.fields) names.push_back(field.name);
-  if (!section.empty() && std::ranges::find(names, section) == names.end())
-    throw usage_error("--help-recipe", "{} reads no section '{}'", info.name, section)
-        .hint(fmt::format("its sections: {}", fmt::join(names, ", ")));
-  return recipe::schema_text(schema, section);
+/// errors   kind usage: no such section, or a form that help has not
+std::string recipe_help(const ToolInfo& info, const std::vector<std::string>& arguments,
+                        const std::string& section) {
+  std::string form;
+  for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    if (arguments[i] == "--json") form = "json";
+    if (arguments[i] == "--format" && i + 1 < arguments.size()) form = arguments[++i];
+    if (arguments[i].starts_with("--format=")) form = arguments[i].substr(9);
+  }
+  if (form == "json") return recipe_help_json(info, section);
+  if (!form.empty() && form != "text")
+    throw usage_error("--format", "--help-recipe prints text or json, found '{}'", form);
+  return ::isatty(STDOUT_FILENO) == 1
+             ? recipe_help_text(info, section, window_columns(STDOUT_FILENO))
+             : recipe_help_lines(info, section);
 }
 
 /// What --list-models, --list-recipes, --completion or --man prints, if one is given.
@@ -68,15 +75,15 @@ void leave(const Context& context, const Error& error) {
 int run(const ToolInfo& info, const std::vector<std::string>& arguments, Terminal& terminal,
         Output& out, const std::function<int(Context&)>& body) {
   if (asks_for_help(arguments)) {
-    out.write(help_text(info));
+    out.write(help_text(info, window_columns(STDOUT_FILENO)));
     return 0;
   }
   if (const auto section = recipe_help_section(arguments); section && info.schema) {
-    out.write(recipe_help(info, *section));
+    out.write(recipe_help(info, arguments, *section));
     return 0;
   }
-  if (arguments.empty() && info.needs_arguments) {
-    terminal.note(short_help_text(info));
+  if (arguments.empty()) {
+    terminal.note(short_help_text(info, window_columns(STDERR_FILENO)));
     return exit_status(ErrorKind::usage);
   }
   Options options = parse_options(info, arguments);

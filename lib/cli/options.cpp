@@ -224,7 +224,8 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
     if (recipe::find_field(schema, "model.path") != nullptr)
       flags.push_back({"--list-models", "", "list the models that -m knows by name"});
     flags.push_back({"--list-recipes", "", "list the recipes that -r knows by name"});
-    flags.push_back({"--help-recipe", "[=SECTION]", "list all recipe keys, or those of a section"});
+    flags.push_back(
+        {"--help-recipe", "[=SECTION]", "list all recipe keys, or a section's; --format json"});
   }
   flags.push_back({"-v,--verbose", "", "more on stderr; twice = debug"});
   flags.push_back({"-q,--quiet", "", "errors only on stderr"});

@@ -44,7 +44,6 @@ struct ToolInfo {
   bool resumes = false;                         // --resume
   bool keeps_folder = false;                    // output.path is a folder, which the tool looks at
   bool checks_output = false;                   // output.path may be a file or a folder: it looks
-  bool needs_arguments = true;                  // run bare, it prints short help
 };
 
 /// The uniform flags that make sense for this tool, then its own.

@@ -1,12 +1,14 @@
 #include "cli/output.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -41,12 +43,26 @@ int write_all(int fd, std::string_view bytes) {
   return 0;
 }
 
+bool is_standard_output(const struct stat& other) {
+  struct stat ours {};
+  return ::fstat(STDOUT_FILENO, &ours) == 0 && other.st_dev == ours.st_dev &&
+         other.st_ino == ours.st_ino;
+}
+
 /// Whether a path such as /dev/stdout leads to the file that standard output goes to.
 bool is_standard_output(const fs::path& path) {
-  struct stat named {
-  }, ours{};
-  return ::stat(path.c_str(), &named) == 0 && ::fstat(STDOUT_FILENO, &ours) == 0 &&
-         named.st_dev == ours.st_dev && named.st_ino == ours.st_ino;
+  struct stat named {};
+  return ::stat(path.c_str(), &named) == 0 && is_standard_output(named);
+}
+
+bool stdout_is_pipe() {
+  struct stat ours {};
+  return ::fstat(STDOUT_FILENO, &ours) == 0 && S_ISFIFO(ours.st_mode);
+}
+
+bool stderr_is_standard_output() {
+  struct stat named {};
+  return ::fstat(STDERR_FILENO, &named) == 0 && is_standard_output(named);
 }
 
 /// A pipe or a device. A pipe without a reader is waited for in a way that a signal ends. Returns
@@ -67,11 +83,18 @@ int open_special(const fs::path& path, Output& out) {
 
 }  // namespace
 
-Output::Output(Terminal& terminal) : terminal_(terminal), is_tty_(::isatty(STDOUT_FILENO) == 1) {}
+Output::Output(Terminal& terminal)
+    : terminal_(terminal),
+      is_tty_(::isatty(STDOUT_FILENO) == 1),
+      is_pipe_(stdout_is_pipe()),
+      shares_screen_(stderr_is_standard_output()) {
+  terminal.settle_by([this] { return settle(); });
+}
 
 Output::~Output() {
   // Reached with bytes only while an error is on its way out; a second one would say nothing new.
-  write_all(STDOUT_FILENO, buffer_);
+  if (std::uncaught_exceptions() > 0 && settle()) write_all(STDOUT_FILENO, "\n");
+  terminal_.settle_by({});
 }
 
 void Output::write(std::string_view piece) {
@@ -86,12 +109,36 @@ void Output::line(std::string_view text) { write(std::string(text) + '\n'); }
 
 void Output::flush() {
   since_flush_.restart();
-  if (buffer_.empty()) return;
-  if (is_tty_) terminal_.clear_progress();
-  const std::string bytes = std::exchange(buffer_, {});
-  const int code = write_all(STDOUT_FILENO, bytes);
+  if (is_tty_ && !buffer_.empty()) terminal_.clear_progress();
+  const int rest = write_buffer(), earlier = std::exchange(failed_, 0);
+  const int code = earlier != 0 ? earlier : rest;
   if (code == EPIPE) throw BrokenPipe{};
   if (code != 0) throw write_error("standard output", "write", code);
+}
+
+int Output::write_buffer() {
+  if (buffer_.empty()) return 0;
+  const std::string bytes = std::exchange(buffer_, {});
+  answered();
+  line_open_ = bytes.back() != '\n';
+  const int code = write_all(STDOUT_FILENO, bytes);
+  unread_ = code == 0;
+  return code;
+}
+
+bool Output::settle() {
+  if (const int code = write_buffer(); code != 0 && failed_ == 0) failed_ = code;
+  if (shares_screen_) return std::exchange(line_open_, false) && !answered();
+  if (!std::exchange(unread_, false) || !is_pipe_) return false;
+  // The reader, such as tee, may show the result on the screen that the message goes to: it gets
+  // the time to read all and to pass it on.
+  constexpr auto kPause = std::chrono::milliseconds(1), kToPassOn = 5 * kPause;
+  constexpr int kMostPauses = 250;
+  int n = 0;
+  for (int i = 0; i < kMostPauses && ::ioctl(STDOUT_FILENO, FIONREAD, &n) == 0 && n > 0; ++i)
+    std::this_thread::sleep_for(kPause);
+  std::this_thread::sleep_for(kToPassOn);
+  return false;
 }
 
 void claim_result(const fs::path& path, FileMode mode) {

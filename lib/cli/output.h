@@ -11,7 +11,7 @@
 namespace tandem::cli {
 
 /// Standard output, the result and nothing else. Flushes with each piece on a terminal, otherwise
-/// at line ends and after 50 ms.
+/// at line ends and after 50 ms, and before each message of the terminal.
 /// errors   throws BrokenPipe when the reader is gone; kind input when the disk is full
 class Output {
  public:
@@ -37,8 +37,16 @@ class Output {
   }
 
  private:
+  /// Writes the buffer as far as that works; returns the error code.
+  int write_buffer();
+  /// Terminal::settle_by
+  bool settle();
+
   Terminal& terminal_;
-  bool is_tty_, color_on_ = false, muted_ = false;
+  bool is_tty_, is_pipe_, shares_screen_, color_on_ = false, muted_ = false;
+  bool line_open_ = false;  // the last byte written ends no line
+  bool unread_ = false;     // bytes were written since settle()
+  int failed_ = 0;          // error code of a write that flush() still has to report
   std::string buffer_;
   Stopwatch since_flush_;
 };

@@ -9,7 +9,7 @@
 namespace tandem::cli {
 namespace {
 
-volatile std::sig_atomic_t received = 0;
+volatile std::sig_atomic_t received = 0, line_shown = 0, has_answered = 0;
 
 std::function<bool()> agreement;  // of several ranks
 bool agreed = false;
@@ -19,9 +19,12 @@ void on_signal(int signal) {
   if (received == SIGXCPU && signal == SIGXCPU) return;
   if (received != 0) ::_exit(128 + signal);
   received = signal;
-  constexpr char kNotice[] = "\ninterrupted, finishing step; press again to abort\n";
+  constexpr const char* kClear = "\r\033[J";
+  constexpr const char* kNotice = "interrupted, finishing step; press again to abort\n";
   // A handler may only call such functions as write; its failure changes nothing.
-  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, kNotice, sizeof kNotice - 1);
+  has_answered = 1;
+  for (const char* text : {line_shown != 0 ? kClear : "\n", kNotice})
+    [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
 void handle(int signal, void (*handler)(int), int flags) {
@@ -44,6 +47,14 @@ void install_signal_handlers() {
     handle(SIGHUP, on_signal, SA_RESTART);
   handle(SIGPIPE, SIG_IGN, 0);
   handle(SIGXFSZ, SIG_IGN, 0);
+}
+
+void clear_when_interrupted(bool shown) { line_shown = shown; }
+
+bool answered() {
+  const bool has = has_answered != 0;
+  has_answered = 0;
+  return has;
 }
 
 int interrupted() { return received; }

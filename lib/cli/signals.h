@@ -8,6 +8,12 @@ namespace tandem::cli {
 /// ignored; writes report them instead.
 void install_signal_handlers();
 
+/// Whether a progress line is shown, which the terminal's ^C would stand in: the first signal
+/// clears it.
+void clear_when_interrupted(bool line_shown);
+/// Whether a first signal has been answered on stderr since the last call: a line has ended then.
+bool answered();
+
 /// The signal that asked for an end, or 0. Loops poll it between steps.
 int interrupted();
 /// Whether there was one. Of several ranks, whether they have agreed that there was one anywhere.

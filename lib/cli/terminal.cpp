@@ -1,5 +1,7 @@
 #include "cli/terminal.h"
 
+#include <fmt/ranges.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@ namespace tandem::cli {
 namespace {
 
 constexpr double kRedrawSeconds = 0.1, kPlainLineSeconds = 30.0;
+constexpr const char* kClear = "\r\033[J";  // what stands from the line of the cursor on
 
 bool dumb_terminal() {
   const char* term = std::getenv("TERM");
@@ -24,6 +27,16 @@ bool dumb_terminal() {
 bool no_color() {
   const char* value = std::getenv("NO_COLOR");
   return value != nullptr && *value != '\0';
+}
+
+/// A closed stderr must not end a run whose results go elsewhere.
+void write_stderr(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
 }
 
 }  // namespace
@@ -37,6 +50,31 @@ std::string painted(std::string_view text, std::string_view code, bool color_on)
   return color_on ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
 }
 
+size_t window_columns(int fd) {
+  winsize window{};
+  return ::ioctl(fd, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : 80;
+}
+
+std::string fitted(std::vector<std::string> parts, size_t columns) {
+  const auto fits = [&] {
+    size_t n = 2 * (parts.size() - 1);
+    for (const std::string& part : parts) n += part.size();
+    return n <= columns;
+  };
+  const auto drop = [&](auto&& goes) {
+    for (size_t i = parts.size(); i-- > 1 && !fits();)
+      if (goes(parts[i])) parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(i));
+  };
+  drop([](const std::string& part) { return part.ends_with("/s"); });
+  drop([](const std::string& part) { return !part.starts_with("ETA "); });
+  drop([](const std::string&) { return true; });
+  std::string line = fmt::format("{}", fmt::join(parts, "  "));
+  size_t end = std::min(line.size(), columns);
+  while (end > 0 && end < line.size() && (line[end] & 0xC0) == 0x80) --end;  // whole characters
+  line.resize(end);
+  return line;
+}
+
 Terminal::Terminal(std::string tool)
     : tool_(std::move(tool)), is_tty_(::isatty(STDERR_FILENO) == 1) {
   set_color(Color::automatic);
@@ -48,13 +86,8 @@ void Terminal::set_color(Color color) { color_on_ = wants_color(color, is_tty_);
 
 void Terminal::print(std::string_view text) {
   clear_progress();
-  // A closed stderr must not end a run whose results go elsewhere.
-  while (!text.empty()) {
-    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;
-    text.remove_prefix(static_cast<size_t>(n));
-  }
+  if (settle_ && settle_()) write_stderr("\n");
+  write_stderr(text);
 }
 
 void Terminal::note(std::string_view text, int level) {
@@ -96,23 +129,28 @@ void Terminal::error(const Error& error) {
   print(text);
 }
 
-void Terminal::show_progress(const std::string& line, bool force) {
+void Terminal::show_progress(std::vector<std::string> parts, bool force) {
   if (!progress_on_ || verbosity_ < 0) return;
   if (!is_tty_ || dumb_terminal()) {
     if (since_plain_line_.seconds() < kPlainLineSeconds) return;
     since_plain_line_.restart();
-    print(line + '\n');
+    print(fmt::format("{}\n", fmt::join(parts, "  ")));
     return;
   }
   if (!force && since_redraw_.seconds() < kRedrawSeconds) return;
   since_redraw_.restart();
-  print("\r" + line + "\033[K");
+  // The window may have changed since. The cursor waits in the first column: if a narrower window
+  // has broken the line, all of its pieces follow the cursor. The last column stays empty.
+  const size_t columns = window_columns(STDERR_FILENO);
+  write_stderr(fmt::format("\r{}\033[J\r", fitted(std::move(parts), columns - 1)));
   line_shown_ = true;
+  clear_when_interrupted(true);
 }
 
 void Terminal::clear_progress() {
   if (!std::exchange(line_shown_, false)) return;
-  print("\r\033[K");
+  clear_when_interrupted(false);
+  write_stderr(kClear);
 }
 
 std::string short_time(double seconds) {
@@ -137,19 +175,21 @@ Progress::Progress(Terminal& terminal, std::string label, double total, std::str
       unit_(std::move(unit)),
       total_(total),
       begun_(begun) {
-  terminal_.show_progress(label_ + " ...", true);
+  terminal_.show_progress({label_ + " ..."}, true);
 }
 
-void Progress::update(double done, std::string_view detail) {
+void Progress::update(double done, const std::vector<std::string>& details) {
   const double seconds = clock_.seconds();
   const double rate = seconds > 0 ? (done - begun_) / seconds : 0;
-  std::string line = fmt::format("{} {:3.0f}%", label_, total_ > 0 ? 100 * done / total_ : 0);
+  std::vector<std::string> parts = {
+      fmt::format("{} {:3.0f}%", label_, total_ > 0 ? 100 * done / total_ : 0)};
   const bool counts = !unit_.empty();  // else a share is all that there is to say
-  if (counts) line += fmt::format(" {}/{} {}", short_number(done), short_number(total_), unit_);
-  if (!detail.empty()) line += fmt::format("  {}", detail);
-  if (rate > 0 && counts) line += fmt::format("  {} {}/s", short_number(rate), unit_);
-  if (rate > 0) line += fmt::format("  ETA {}", short_time(std::max(0.0, total_ - done) / rate));
-  terminal_.show_progress(line);
+  if (counts) parts[0] += fmt::format(" {}/{} {}", short_number(done), short_number(total_), unit_);
+  parts.insert(parts.end(), details.begin(), details.end());
+  if (rate > 0 && counts) parts.push_back(fmt::format("{} {}/s", short_number(rate), unit_));
+  if (rate > 0)
+    parts.push_back(fmt::format("ETA {}", short_time(std::max(0.0, total_ - done) / rate)));
+  terminal_.show_progress(std::move(parts));
 }
 
 bool Progress::go_on(double done) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,13 @@ enum class Color : uint8_t { automatic, always, never };
 bool wants_color(Color color, bool is_tty);
 /// Text in the colour of a code such as 32, or as it is.
 std::string painted(std::string_view text, std::string_view code, bool color_on);
+
+/// Columns of the window that shows a stream; 80 if there is none.
+size_t window_columns(int fd);
+
+/// A line of progress, cut to `columns`: rates go first, the last of them before the others, then
+/// other details, then the time left, then the end of the head.
+std::string fitted(std::vector<std::string> parts, size_t columns);
 
 /// Standard error: progress, notes, warnings and errors. Knows whether it is a terminal, and keeps
 /// the progress line out of the way of everything else.
@@ -44,11 +52,15 @@ class Terminal {
   void repeat_warnings();
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  /// Redraws the progress line; off a terminal prints a plain line now and then.
-  void show_progress(const std::string& line, bool force = false);
+  /// Redraws the progress line, cut to the window; off a terminal prints a plain line now and then.
+  void show_progress(std::vector<std::string> parts, bool force = false);
   void clear_progress();
+  /// Called before a message: writes the result so far, and returns whether its last line is open
+  /// on the same screen.
+  void settle_by(std::function<bool()> settle) { settle_ = std::move(settle); }
 
  private:
+  /// A message, from the beginning of a line.
   void print(std::string_view text);
   std::string painted(std::string_view text, std::string_view code) const {
     return cli::painted(text, code, color_on_);
@@ -57,6 +69,7 @@ class Terminal {
   std::string tool_;
   bool is_tty_, color_on_, progress_on_ = true, line_shown_ = false;
   int verbosity_ = 0;
+  std::function<bool()> settle_;
   std::vector<std::string> warnings_, notes_;
   Stopwatch since_redraw_, since_plain_line_;
 };
@@ -70,8 +83,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// detail   stands before the rate
-  void update(double done, std::string_view detail = {});
+  /// details   stand before the rate
+  void update(double done, const std::vector<std::string>& details = {});
   /// update; false once a signal has asked for an end. Several ranks agree: all call it at the same
   /// steps.
   bool go_on(double done);

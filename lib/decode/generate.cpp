@@ -34,8 +34,13 @@ struct Active {
 class Generator {
  public:
   Generator(Engine& engine, Decoder& decoder, std::span<const Request> requests,
-            const GenerateSpec& spec, const GenerateEvents& events)
-      : engine_(engine), decoder_(decoder), requests_(requests), spec_(spec), events_(events) {
+            const GenerateSpec& spec, const GenerateEvents& events, GenerateReport& report)
+      : engine_(engine),
+        decoder_(decoder),
+        requests_(requests),
+        spec_(spec),
+        events_(events),
+        report_(report) {
     order_.resize(requests.size());
     std::iota(order_.begin(), order_.end(), size_t{0});
     if (engine.spec().adapters == AdapterUse::switched) group_by_adapter();
@@ -47,22 +52,22 @@ class Generator {
     for (const Active& a : active_) release(a);
   }
 
-  GenerateReport run(int max_active) {
+  void run(int max_active) {
     const double bytes_before = decoder_.bytes_read();
     decoder_.start(spec_.sampler);
-    while (next_ < requests_.size() || !active_.empty()) {
-      if (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active)
-        admit(max_active);
-      try {
+    try {
+      while (next_ < requests_.size() || !active_.empty()) {
+        if (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active)
+          admit(max_active);
         if (!active_.empty()) step();
-      } catch (...) {
-        tell();  // what an interrupted run has drawn belongs to it
-        throw;
+        retire();
       }
-      retire();
+    } catch (...) {
+      report_.bytes_read = decoder_.bytes_read() - bytes_before;
+      tell();  // what an interrupted run has drawn belongs to it
+      throw;
     }
     report_.bytes_read = decoder_.bytes_read() - bytes_before;
-    return report_;
   }
 
  private:
@@ -109,7 +114,7 @@ class Generator {
   std::vector<Untold> untold_;           // accepted, oldest first
   std::vector<size_t> order_;            // in which requests begin
   size_t next_ = 0;                      // of it
-  GenerateReport report_;
+  GenerateReport& report_;
 };
 
 void Generator::group_by_adapter() {
@@ -343,6 +348,13 @@ GenerateReport generate(Engine& engine, std::span<const Request> requests, const
 
 GenerateReport generate(Engine& engine, Decoder& decoder, std::span<const Request> requests,
                         const GenerateSpec& spec, const GenerateEvents& events) {
+  GenerateReport report;
+  generate(engine, decoder, requests, spec, events, report);
+  return report;
+}
+
+void generate(Engine& engine, Decoder& decoder, std::span<const Request> requests,
+              const GenerateSpec& spec, const GenerateEvents& events, GenerateReport& report) {
   int prefixes = 0;
   std::vector<int> slots;
   for (const Request& r : requests)
@@ -354,7 +366,7 @@ GenerateReport generate(Engine& engine, Decoder& decoder, std::span<const Reques
   const int max_active = spec.max_active > 0 ? std::min(spec.max_active, room) : room;
   TANDEM_CHECK(max_active > 0 || requests.empty(), "no sequences left next to {} prefixes",
                prefixes);
-  return Generator(engine, decoder, requests, spec, events).run(max_active);
+  Generator(engine, decoder, requests, spec, events, report).run(max_active);
 }
 
 }  // namespace tandem::decode

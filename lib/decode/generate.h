@@ -69,5 +69,8 @@ GenerateReport generate(Engine& engine, Decoder& decoder, std::span<const Reques
                         const GenerateSpec& spec, const GenerateEvents& events);
 GenerateReport generate(Engine& engine, std::span<const Request> requests, const GenerateSpec& spec,
                         const GenerateEvents& events);
+/// The report counts from where it stands, and holds what was done after an error too.
+void generate(Engine& engine, Decoder& decoder, std::span<const Request> requests,
+              const GenerateSpec& spec, const GenerateEvents& events, GenerateReport& report);
 
 }  // namespace tandem::decode

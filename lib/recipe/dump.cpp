@@ -52,18 +52,10 @@ nlohmann::json section_json(const Field& section, bool for_hash) {
   return object;
 }
 
-using Row = std::array<std::string, 5>;
-
-void schema_rows(const Field& field, const std::string& key, std::vector<Row>& rows) {
+void add_keys(const Field& field, const std::string& name, std::vector<Key>& keys) {
   for (const Field& inner : field.fields)
-    schema_rows(inner, fmt::format("{}.{}", key, inner.name), rows);
-  if (field.is_section()) return;
-  std::string range = field.limits.text();
-  if (!field.limits.unit_name.empty())
-    range.append(range.empty() ? "" : " ").append(field.limits.unit_name);
-  rows.push_back({key, field.value->type(),
-                  field.limits.required ? "(required)" : field.value->yaml(), range,
-                  std::string(field.text)});
+    add_keys(inner, fmt::format("{}.{}", name, inner.name), keys);
+  if (!field.is_section()) keys.push_back({name, &field});
 }
 
 }  // namespace
@@ -102,19 +94,11 @@ std::string recipe_hash(const Field& root) {
   return sha256_hex(canonical.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-std::string schema_text(const Field& root, std::string_view section) {
-  std::vector<Row> rows = {{"key", "type", "default", "range", "meaning"}};
+std::vector<Key> keys_of(const Field& root, std::string_view section) {
+  std::vector<Key> keys;
   for (const Field& field : root.fields)
-    if (section.empty() || field.name == section) schema_rows(field, std::string(field.name), rows);
-  std::array<size_t, 4> widths{};
-  for (const Row& row : rows)
-    for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  std::string text;
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < widths.size(); ++i) text += fmt::format("{:<{}}  ", row[i], widths[i]);
-    text += row.back() + '\n';
-  }
-  return text;
+    if (section.empty() || field.name == section) add_keys(field, std::string(field.name), keys);
+  return keys;
 }
 
 }  // namespace tandem::recipe

@@ -33,6 +33,8 @@ struct Limits {
   bool admit(double x) const;
   /// "0 .. 1", ">= 0", "> 0", or empty.
   std::string text() const;
+  /// text() and the unit.
+  std::string range() const;
 };
 
 inline Limits at_least(double low) { return {.min = low}; }
@@ -109,7 +111,13 @@ nlohmann::json to_json(const Field& root);
 /// two machines agree.
 std::string recipe_hash(const Field& root);
 
-/// Table of key, type, default, range, unit and text; with a section name only that section.
-std::string schema_text(const Field& root, std::string_view section = {});
+/// A key of a recipe, by its dotted name.
+struct Key {
+  std::string name;
+  const Field* field;
+};
+
+/// All keys below `root`, or those of one of its sections.
+std::vector<Key> keys_of(const Field& root, std::string_view section = {});
 
 }  // namespace tandem::recipe

@@ -64,10 +64,9 @@ void read_value(const Field& field, const std::string& key, const Node& node, co
   for (const double x : field.value->numbers())
     if (!field.limits.admit(x)) {
       problems.add(
-          recipe_error(node.origin.text(), "{}: {} is out of range, expected {}{}{}", key,
+          recipe_error(node.origin.text(), "{}: {} is out of range, expected {}", key,
                        node.kind == Node::Kind::scalar ? node.scalar : fmt::format("{}", x),
-                       field.limits.text(), field.limits.unit_name.empty() ? "" : " ",
-                       field.limits.unit_name)
+                       field.limits.range())
               .hint(meaning(field)));
       return;
     }
@@ -227,6 +226,11 @@ std::string Limits::text() const {
   if (min) return fmt::format("{} {}", min_excluded ? ">" : ">=", *min);
   if (max) return fmt::format("<= {}", *max);
   return {};
+}
+
+std::string Limits::range() const {
+  const std::string bounds = text();
+  return fmt::format("{}{}{}", bounds, bounds.empty() || unit_name.empty() ? "" : " ", unit_name);
 }
 
 const Field* find_field(const Field& root, std::string_view dotted) {

@@ -84,6 +84,12 @@ KernelBench::KernelBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>
           .hint(
               "use --device cpu; bench_gpu_attention and its kin of the GPU bundle measure a "
               "GPU's");
+  const auto chooses = [](const auto& point) {
+    return !point.recipe.bench.families.empty() || !point.recipe.bench.cases.empty();
+  };
+  if (cx.is_set("all") && std::ranges::any_of(points, chooses))
+    throw usage_error("--all", "a recipe or another flag names the kernels to measure")
+        .hint("leave out --all, or bench.families and bench.cases");
 }
 
 int KernelBench::print_plan() {

@@ -140,7 +140,7 @@ int PigGenerate::run() {
   GenerateOutput output(cx_, recipe_.output.path, prompts_, *engine, plan_,
                         hosted_ ? &*hosted_ : nullptr);
   const auto decoder = decode::plain_decoder(*engine);
-  const decode::GenerateReport report =
+  const PromptsReport report =
       generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how_, output.events());
   output.finish(report, load_s, recipe_.run.seed, sampling_);
   return 0;

@@ -150,8 +150,8 @@ int SequoiaGenerate::run() {
     prefix.tokens = std::span(prompts_.sequences.front()).first(prompts_.shared);
   prefix.index = is_indexed_once(pair_.cache(), prefix.tokens.size()) ||
                  is_indexed_once(pair_.self_cache(), prefix.tokens.size());
-  const decode::GenerateReport report = generate_prompts(cx_, target, declined ? *plain : *rounds,
-                                                         prompts_, prefix, how, output.events());
+  const PromptsReport report = generate_prompts(cx_, target, declined ? *plain : *rounds, prompts_,
+                                                prefix, how, output.events());
   const nlohmann::ordered_json predicted = chooser != nullptr ? kinds_json(*chooser) : plan.json();
   output.finish(report, load_s, recipe_.run.seed, sampling_,
                 {.rounds = declined ? nullptr : &rounds->stats(),

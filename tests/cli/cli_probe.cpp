@@ -74,7 +74,7 @@ const cli::ToolInfo kInfo = {
               {"--stop", "TEXT", "text that ends generation; repeatable", "stop"},
               {"--poll", "", "wait for a signal, polling"},
               {"--hang", "", "wait for a second signal"},
-              {"--fail", "HOW", "throw: memory, bug, check, numeric"}},
+              {"--fail", "HOW", "throw: memory, bug, check, numeric, line"}},
     .schema = recipe::schema_of<ProbeRecipe>,
     .formats = {"text", "jsonl"},
     .sweeps = true,
@@ -89,6 +89,11 @@ void fail(const std::string& how) {
 
 int probe(cli::Context& cx) {
   const auto points = cx.load_points<ProbeRecipe>();
+  if (cx.value("fail") == "line") {  // in the middle of one
+    cx.out.write("half");
+    cx.warn("between");
+    cx.out.write("other half");
+  }
   if (cx.is_set("fail")) fail(*cx.value("fail"));
   cli::ResultFile result(points[0].recipe.output.path, cx.file_mode(), cx.out);
   const int n = std::stoi(cx.value("lines").value_or("1"));

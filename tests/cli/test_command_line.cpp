@@ -30,21 +30,21 @@ std::string without_origins(const std::string& text) {
 }  // namespace
 
 TEST_SUITE("cli/command_line") {
-  TEST_CASE("help goes to stdout, fits 100 columns and is fast") {
+  TEST_CASE("help goes to stdout, fits 80 columns and is fast") {
     for (const auto& arguments : {std::vector<std::string>{"--help"}, {"-h"}, {"--bogus", "-h"}}) {
       const Outcome run = probe(arguments);
       CHECK(run.status == 0);
       CHECK(run.err.empty());
       CHECK(run.out == probe({"--help"}).out);
-      CHECK(widest_line(run.out) <= 100);
+      CHECK(widest_line(run.out) <= 80);
     }
     const std::string help = probe({"--help"}).out;
     for (const char* part :
          {"cli-probe: exercises the command line\n\nusage: cli-probe [flags]\n\nexamples:\n",
           "  -n, --lines N    lines to print [default 1]\n",
           "      --seed N                seed of every random draw [run.seed; default 0]\n",
-          "  -m, --model PATH            model folder, known name, or synthetic:NAME [model.path; "
-          "required]\n",
+          "  -m, --model PATH            model folder, known name, or synthetic:NAME\n"
+          "                              [model.path; required]\n",
           "  cache   what attention reads\n", "exit status:\n", "files and environment:\n",
           "TANDEM_CACHE_DIR"})
       CHECK_MESSAGE(help.find(part) != std::string::npos, part);
@@ -55,13 +55,18 @@ TEST_SUITE("cli/command_line") {
     CHECK(best < 0.05);
   }
 
-  TEST_CASE("the recipes of the tools' examples are there") {
+  TEST_CASE("the tools' help fits 80 columns, and the recipes of its examples are there") {
     for (const char* tool :
          {"kernel-bench", "magicdec-acceptance", "magicdec-bench", "pig-bench", "pig-eval",
           "pig-generate", "s2ft-adapter", "s2ft-train", "sequoia-acceptance", "sequoia-bench",
           "sequoia-generate", "sequoia-tree-search", "sirius-generate", "spec-check",
           "triforce-generate"}) {
       const std::string help = run_process(program(tool), {.arguments = {"--help"}}).out;
+      CAPTURE(tool);
+      CHECK(widest_line(help) <= 80);
+      CHECK(widest_line(run_process(program(tool), {}).err) <= 80);  // short help
+      std::istringstream keys(run_process(program(tool), {.arguments = {"--help-recipe"}}).out);
+      for (std::string line; std::getline(keys, line);) CHECK(std::ranges::count(line, '\t') == 4);
       const size_t begin = help.find("examples:\n"), end = help.find("\n\n", begin);
       REQUIRE(end != std::string::npos);
       std::istringstream words(help.substr(begin, end - begin));
@@ -95,13 +100,29 @@ TEST_SUITE("cli/command_line") {
   TEST_CASE("the schema, whole or by section") {
     const Outcome all = probe({"--help-recipe"});
     CHECK(all.status == 0);
-    CHECK(all.out.find("run.seed ") != std::string::npos);
+    CHECK(all.out.find("\nrun.seed\t") != std::string::npos);
     const Outcome section = probe({"--help-recipe=cache"});
-    CHECK(
-        section.out.find("cache.sinks  count           4        >= 0 tokens  first tokens that are "
-                         "always read\n") != std::string::npos);
-    CHECK(section.out.find("run.seed") == std::string::npos);
+    CHECK(section.out ==
+          "key\ttype\tdefault\trange\tmeaning\n"
+          "cache.kind\tfull|streaming\tfull\t\twhich keys attention reads\n"
+          "cache.sinks\tcount\t4\t>= 0 tokens\tfirst tokens that are always read\n");
     CHECK(probe({"--help=cache"}).out == section.out);
+    for (const auto& form :
+         {std::vector<std::string>{"--format", "json"}, {"--format=json"}, {"--json"}}) {
+      std::vector<std::string> call = {"--help-recipe=cache"};
+      call.insert(form.size() == 2 ? call.end() : call.begin(), form.begin(), form.end());
+      const auto json = nlohmann::ordered_json::parse(probe(call).out);
+      REQUIRE(json.size() == 2);
+      CHECK(json[1].dump() ==
+            R"({"key":"cache.sinks","type":"count","default":4,"range":">= 0 tokens",)"
+            R"("meaning":"first tokens that are always read"})");
+    }
+    const auto model = nlohmann::json::parse(probe({"--help-recipe=model", "--json"}).out);
+    CHECK(model[0]["key"] == "model.path");
+    CHECK(model[0]["required"] == true);
+    CHECK_FALSE(model[0].contains("default"));
+    check_refused(probe({"--help-recipe", "--format", "csv"}), 2,
+                  "--format: --help-recipe prints text or json, found 'csv'");
     for (const char* flag : {"--help-recipe=cash", "--help=cash"}) {
       const Outcome wrong = probe({flag});
       CHECK(wrong.status == 2);

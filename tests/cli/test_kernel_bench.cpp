@@ -70,6 +70,22 @@ TEST_SUITE("cli/kernel-bench") {
     CHECK(limits(folder.path(), {"--dry-run"}).out.find("about a second") != std::string::npos);
   }
 
+  TEST_CASE("a bare call prints short help; --all runs every kernel and no choice of them") {
+    const Outcome bare = run_process(program("kernel-bench"), {});
+    CHECK(bare.status == 2);
+    CHECK(bare.out.empty());
+    CHECK(bare.err.find("kernel-bench --help shows everything\n") != std::string::npos);
+    const auto plan = [](std::vector<std::string> flags) {
+      flags.emplace_back("--dry-run");
+      return run_process(program("kernel-bench"), {.arguments = std::move(flags)});
+    };
+    const Outcome all = plan({"--all"});
+    CHECK(all.status == 0);
+    CHECK(all.out == plan({"-t", "1"}).out);
+    for (const char* choice : {"bench.families=[norm]", "bench.cases=[decode]"})
+      check_refused(plan({"--all", "-s", choice}), 2, "--all: a recipe or another flag names");
+  }
+
   TEST_CASE("an interruption within a case ends the run at once and leaves no file behind") {
     const TemporaryFolder folder;
     const Outcome run =

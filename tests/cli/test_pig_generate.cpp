@@ -665,6 +665,13 @@ TEST_SUITE("cli/pig_generate") {
     const auto all = json_lines(full.out);
     CHECK(all[all.size() - 2]["reason"] == "context");
     CHECK(all.back()["new_tokens"] == 4);
+    const std::string said = "\nstopped at run.context (44 tokens)\n";
+    CHECK(full.err.ends_with(said));
+    const std::string batch =
+        folder.write("p.jsonl", "{\"ids\": [1, 2, 3]}\n{\"ids\": [2]}\n").string();
+    CHECK(pig_generate({"--prompts", batch, "-s", "run.context=44", "-n", "42"})
+              .err.ends_with("\n1 of 2 texts stopped at run.context (44 tokens)\n"));
+    CHECK_FALSE(contains(pig_generate({"--prompt-ids", longer, "-n", "4"}).err, "stopped at"));
   }
 
   TEST_CASE("each kind of mistake has its status") {

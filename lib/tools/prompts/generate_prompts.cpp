@@ -82,20 +82,24 @@ std::vector<decode::Request> requests_of(const decode::PromptSet& prompts) {
   return requests_after({}, prompts, 0);
 }
 
-decode::GenerateReport generate_prompts(cli::Context& cx, decode::Engine& engine,
-                                        decode::Decoder& decoder, const decode::PromptSet& prompts,
-                                        const PrefixSource& source, const decode::GenerateSpec& how,
-                                        const decode::GenerateEvents& events) {
-  decode::GenerateReport before;  // of the tokens read here
-  const SharedPrefix prefix = read_prefix(cx, engine, source, before);
-  std::vector<decode::Request> requests = requests_after(prefix, prompts, source.tokens.size());
-  if (how.max_tokens == 0) {
-    read_alone(cx, engine, requests, before);
-    requests.clear();
+PromptsReport generate_prompts(cli::Context& cx, decode::Engine& engine, decode::Decoder& decoder,
+                               const decode::PromptSet& prompts, const PrefixSource& source,
+                               const decode::GenerateSpec& how,
+                               const decode::GenerateEvents& events) {
+  PromptsReport report;
+  report.max_context = how.max_context;
+  try {
+    const SharedPrefix prefix = read_prefix(cx, engine, source, report);
+    std::vector<decode::Request> requests = requests_after(prefix, prompts, source.tokens.size());
+    if (how.max_tokens == 0) {
+      read_alone(cx, engine, requests, report);
+      requests.clear();
+    }
+    decode::generate(engine, decoder, requests, how, events, report);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::interrupted) throw;
+    report.ended = e;
   }
-  decode::GenerateReport report = decode::generate(engine, decoder, requests, how, events);
-  report.prefill_s += before.prefill_s;
-  report.prompt_tokens += before.prompt_tokens;
   return report;
 }
 

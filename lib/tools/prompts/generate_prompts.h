@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,12 +30,18 @@ bool is_indexed_once(const recipe::Cache& cache, size_t n);
 /// One request a prompt, read from its beginning.
 std::vector<decode::Request> requests_of(const decode::PromptSet& prompts);
 
+/// A run over prompts; its counts include the prefix.
+struct PromptsReport : decode::GenerateReport {
+  int max_context = 0;         // tokens that a sequence could have
+  std::optional<Error> ended;  // the interruption, for the caller to throw once the rest is shown
+};
+
 /// Generates what follows every prompt; where how.max_tokens is 0, reads the prompts alone.
-/// result   counts the prefix too
-/// errors   as decode::generate; kind input: the state cannot be restored or saved
-decode::GenerateReport generate_prompts(cli::Context& cx, decode::Engine& engine,
-                                        decode::Decoder& decoder, const decode::PromptSet& prompts,
-                                        const PrefixSource& source, const decode::GenerateSpec& how,
-                                        const decode::GenerateEvents& events);
+/// errors   as decode::generate but for interruptions; kind input: the state cannot be restored or
+///          saved
+PromptsReport generate_prompts(cli::Context& cx, decode::Engine& engine, decode::Decoder& decoder,
+                               const decode::PromptSet& prompts, const PrefixSource& source,
+                               const decode::GenerateSpec& how,
+                               const decode::GenerateEvents& events);
 
 }  // namespace tandem::tools

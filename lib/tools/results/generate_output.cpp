@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/cpu_features.h"
@@ -51,10 +52,10 @@ decode::GenerateEvents GenerateOutput::events() {
 void GenerateOutput::event(const Json& value) { result_.write(io::jsonl_line(value)); }
 
 void GenerateOutput::on_prefill(int64_t done, int64_t total) {
+  if (done == total) return progress_.reset();  // the first token may be out already
   if (!progress_)
     progress_ = std::make_unique<cli::Progress>(cx_.terminal, "prefill", double(total), "tok");
   progress_->update(double(done));
-  if (done == total) progress_.reset();
 }
 
 void GenerateOutput::on_token(const decode::TokenEvent& e) {
@@ -109,7 +110,7 @@ void GenerateOutput::on_round(const speculate::RoundEvent& e) {
 
 double GenerateOutput::memory_gbps(double reached, bool uncached) const {
   const Device device = engine_.spec().device;
-  const bool measures = cx_.terminal.verbosity() > 0;
+  const bool measures = cx_.terminal.verbosity() > 0 && !cli::is_interrupted();
   const bench::SeenRates seen{.read_gbps = uncached ? reached : 0,
                               .cached_gbps = uncached ? 0 : reached};
   if (device.kind == Device::Kind::cuda)
@@ -183,7 +184,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   }
   if (first_token_s_) j["first_token_s"] = load_s + *first_token_s_;
   if (r.prefill_s > 0) j["prefill_tok_s"] = double(r.prompt_tokens) / r.prefill_s;
-  if (r.decode_steps > 0 && r.decode_s > 0) {
+  if (r.tokens_decoded > 0 && r.decode_s > 0) {
     const double gbps = r.bytes_read / r.decode_s * 1e-9;
     const bool uncached = r.bytes_read / double(r.decode_steps) > bench::kUncachedBytes;
     const double ceiling = memory_gbps(gbps, uncached);
@@ -205,7 +206,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
       o["exchanged"] = {{"bytes", sets->exchanged().bytes}, {"s", sets->exchanged().seconds}};
     }
     double ceiling = 0;
-    if (cx_.terminal.verbosity() > 0) {
+    if (cx_.terminal.verbosity() > 0 && !cli::is_interrupted()) {
       engine_.settle();
       ceiling = bench::measure_gpu_copy_in_gbps(device);
     }
@@ -254,15 +255,35 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   return j;
 }
 
-void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int64_t seed,
+std::string GenerateOutput::context_line(int max_context) const {
+  const auto n = std::ranges::count_if(
+      finished_, [](const auto& f) { return f.second == decode::Finish::context; });
+  if (n == 0) return {};
+  return fmt::format(
+      "{}stopped at {} ({} tokens)",
+      several_ ? fmt::format("{} of {} texts ", n, sequences_.size()) : "",
+      max_context == engine_.config().max_context ? "the model's context" : "run.context",
+      max_context);
+}
+
+void GenerateOutput::finish(const PromptsReport& r, double load_s, int64_t seed,
                             const recipe::Sampling& sampling,
                             const SpeculationReport& speculation) {
   progress_.reset();
   const Json j = summary(r, load_s, seed, sampling, speculation);
-  if (jsonl_) event(j);
-  result_.commit();
-  cx_.out.flush();
-  if (cx_.terminal.verbosity() < 0) return;
+  if (!r.ended) {
+    if (jsonl_) event(j);
+    result_.commit();
+    cx_.out.flush();
+  }
+  if (cx_.terminal.verbosity() >= 0 && (!r.ended || r.new_tokens > 0))
+    note_summary(j, r, load_s, seed, speculation);
+  if (const std::string line = context_line(r.max_context); !line.empty()) cx_.note(line);
+  if (r.ended) throw *r.ended;
+}
+
+void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double load_s,
+                                  int64_t seed, const SpeculationReport& speculation) const {
   const auto number = [](const Json& from, const char* key) { return from[key].get<double>(); };
   const auto bytes = [](const Json& from, const char* key) {
     return format_bytes(static_cast<size_t>(from[key].get<double>()));

@@ -14,6 +14,7 @@
 #include "decode/prompts.h"
 #include "recipe/sections.h"
 #include "speculate/round/speculation.h"
+#include "tools/prompts/generate_prompts.h"
 
 namespace tandem::tools {
 
@@ -41,7 +42,8 @@ class GenerateOutput {
   void on_round(const speculate::RoundEvent& event);
   /// Closes the text, writes the summary, gives the result file its name.
   /// sampling  settled
-  void finish(const decode::GenerateReport& report, double load_s, int64_t seed,
+  /// errors    the interruption that the report holds
+  void finish(const PromptsReport& report, double load_s, int64_t seed,
               const recipe::Sampling& sampling, const SpeculationReport& speculation = {});
 
  private:
@@ -49,6 +51,8 @@ class GenerateOutput {
   void on_finish(int seq, decode::Finish finish, const std::string& rest);
   void on_prefill(int64_t done, int64_t total);
   void show_finished();
+  /// How many answers had to end with the context; empty = none.
+  std::string context_line(int max_context) const;
   void event(const nlohmann::ordered_json& value);
   /// What memory gives, to set a rate against: measured with -v, which takes a second, else what an
   /// earlier run has kept; 0: not known.
@@ -57,6 +61,9 @@ class GenerateOutput {
   nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s, int64_t seed,
                                  const recipe::Sampling& sampling,
                                  const SpeculationReport& speculation) const;
+  /// The summary as text, on stderr.
+  void note_summary(const nlohmann::ordered_json& j, const PromptsReport& report, double load_s,
+                    int64_t seed, const SpeculationReport& speculation) const;
 
   cli::Context& cx_;
   cli::ResultFile result_;

@@ -53,10 +53,11 @@ void RunReport::add_step(int64_t step, const train::StepResult& result, const tr
   seconds_ += seconds;
   work_ += work;
   last_loss_ = result.loss.mean();
-  std::string detail = fmt::format("loss {:.4f}", last_loss_);
-  if (val_loss_) detail += fmt::format(" (validation {:.4f})", *val_loss_);
-  detail += fmt::format("  {} tok/s", cli::short_number(static_cast<double>(tokens_) / seconds_));
-  progress_.update(static_cast<double>(step), detail);
+  std::string loss = fmt::format("loss {:.4f}", last_loss_);
+  if (val_loss_) loss += fmt::format(" (validation {:.4f})", *val_loss_);
+  const double rate = static_cast<double>(tokens_) / seconds_;
+  progress_.update(static_cast<double>(step),
+                   {loss, fmt::format("{} tok/s", cli::short_number(rate))});
 }
 
 std::string RunReport::rate_line() const {

@@ -1,0 +1,245 @@
+#include <doctest/doctest.h>
+#include <fmt/ranges.h>
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "cli/probe.h"
+#include "cli/terminal.h"
+
+using namespace tandem::testing;
+using tandem::cli::fitted;
+
+namespace {
+
+/// The text of a window that breaks long lines, and breaks them anew when it is resized.
+class Screen {
+ public:
+  explicit Screen(size_t columns) : columns_(columns) {}
+
+  void resize(size_t columns) { columns_ = columns; }
+
+  void show(std::string_view bytes) {
+    for (const char c : bytes) {
+      if (!escape_.empty()) {
+        escape_ += c;
+        if (std::isalpha(static_cast<unsigned char>(c)) != 0) obey();
+      } else if (c == '\033') {
+        escape_ = c;
+      } else if (c == '\r') {
+        at_ -= at_ % columns_;
+      } else if (c == '\n') {
+        if (++line_ == lines_.size()) lines_.emplace_back();
+        at_ = 0;
+      } else {
+        std::string& line = lines_[line_];
+        if (line.size() <= at_) line.resize(at_ + 1, ' ');
+        line[at_++] = c;
+      }
+    }
+    if (lines_[line_].size() > columns_) ++n_broken_;
+  }
+
+  const std::vector<std::string>& lines() const { return lines_; }
+  /// How often the line of the cursor was longer than the window.
+  int n_broken() const { return n_broken_; }
+
+ private:
+  /// Erases what follows the cursor; colours are not shown.
+  void obey() {
+    if (escape_ == "\033[J") lines_.resize(line_ + 1);
+    if (escape_ == "\033[J" || escape_ == "\033[K")
+      lines_[line_].resize(std::min(at_, lines_[line_].size()));
+    escape_.clear();
+  }
+
+  size_t columns_, line_ = 0, at_ = 0;
+  int n_broken_ = 0;
+  std::vector<std::string> lines_ = {""};
+  std::string escape_;
+};
+
+/// What a user does once a text has been shown.
+struct Act {
+  std::string after;
+  std::string type = {};  // keys
+  size_t columns = 0;     // of the resized window; 0 = as it is
+};
+
+struct Session {
+  Screen screen;
+  std::string bytes = {};
+  int status = 0;
+};
+
+/// Runs a program in a window until it ends.
+Session run_in_window(size_t columns, const std::string& name,
+                      const std::vector<std::string>& flags, std::vector<Act> acts = {}) {
+  Session session{Screen(columns)};
+  winsize window{
+      .ws_row = 24, .ws_col = static_cast<unsigned short>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &window);
+  if (child < 0) throw std::runtime_error("forkpty failed");
+  if (child == 0) {
+    // No ^C among the text at a moment of its own, and no text thrown away by it.
+    termios settings{};
+    ::tcgetattr(STDIN_FILENO, &settings);
+    settings.c_lflag = (settings.c_lflag & ~static_cast<tcflag_t>(ECHO)) | NOFLSH;
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &settings);
+    ::setenv("TERM", "xterm", 1);
+    ::setenv("NO_COLOR", "1", 1);
+    const std::string path = program(name);
+    std::vector<char*> argv = {const_cast<char*>(path.c_str())};
+    for (const std::string& flag : flags) argv.push_back(const_cast<char*>(flag.c_str()));
+    argv.push_back(nullptr);
+    ::execv(path.c_str(), argv.data());
+    ::_exit(127);
+  }
+  std::array<char, 4096> chunk;
+  size_t seen = 0;  // by earlier acts
+  for (ssize_t n = 0; (n = ::read(terminal, chunk.data(), chunk.size())) > 0;) {
+    const std::string_view bytes(chunk.data(), static_cast<size_t>(n));
+    session.bytes += bytes;
+    session.screen.show(bytes);
+    while (!acts.empty() && session.bytes.find(acts[0].after, seen) != std::string::npos) {
+      const Act act = acts[0];
+      acts.erase(acts.begin());
+      seen = session.bytes.size();
+      if (act.columns > 0) {
+        session.screen.resize(act.columns);
+        window.ws_col = static_cast<unsigned short>(act.columns);
+        ::ioctl(terminal, TIOCSWINSZ, &window);
+      }
+      if (!act.type.empty()) CHECK(::write(terminal, act.type.data(), act.type.size()) > 0);
+    }
+  }
+  ::close(terminal);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  session.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  CHECK(acts.empty());
+  return session;
+}
+
+size_t widest(const std::vector<std::string>& lines) {
+  return std::ranges::max(lines, {}, &std::string::size).size();
+}
+
+constexpr const char* kCtrlC = "\x03";
+const std::string kFinishing = "interrupted, finishing step; press again to abort";
+
+}  // namespace
+
+TEST_SUITE("cli/terminal") {
+  TEST_CASE("a progress line loses rates, the last of them first, then details, then its end") {
+    const std::vector<std::string> parts = {"training  10% 73/732 steps",
+                                            "loss 0.1234 (validation 0.1238)", "4.1k tok/s",
+                                            "2.1 steps/s", "ETA 5m14s"};
+    const std::string head = parts[0] + "  " + parts[1], end = "  " + parts[4];
+    const std::string whole = head + "  4.1k tok/s  2.1 steps/s" + end;
+    const std::string one_rate = head + "  4.1k tok/s" + end;
+    CHECK(fitted(parts, whole.size()) == whole);
+    CHECK(fitted(parts, whole.size() - 1) == one_rate);
+    CHECK(fitted(parts, one_rate.size() - 1) == head + end);
+    CHECK(fitted(parts, (head + end).size() - 1) == parts[0] + end);
+    CHECK(fitted(parts, parts[0].size() + end.size() - 1) == parts[0]);
+    CHECK(fitted(parts, 8) == "training");
+    CHECK(fitted({"m\u00fcller ..."}, 2) == "m");
+    CHECK(fitted(parts, 0).empty());
+  }
+
+  TEST_CASE("progress fits the window, and leaves nothing behind when that is resized") {
+    for (const size_t columns : {80, 40, 12}) {
+      CAPTURE(columns);
+      const Session run = run_in_window(columns, "cli_probe", {"-m", "tiny-2m", "--poll"},
+                                        {{.after = "waiting   ", .type = kCtrlC}});
+      CHECK(run.status == 130);
+      CHECK(run.screen.n_broken() == 0);
+      CHECK((run.bytes.find("ticks/s") != std::string::npos) == (columns == 80));
+      CHECK((run.bytes.find("ETA ") != std::string::npos) == (columns >= 40));
+    }
+    const Session resized = run_in_window(80, "cli_probe", {"-m", "tiny-2m", "--poll"},
+                                          {{.after = "/100 ticks", .columns = 20},
+                                           {.after = "/100", .columns = 60},
+                                           {.after = "ETA", .columns = 15},
+                                           {.after = "waiting  ", .type = kCtrlC}});
+    CHECK(resized.screen.lines() ==
+          std::vector<std::string>{"line 0 seed 0 stop []", "waiting", kFinishing, ""});
+  }
+
+  TEST_CASE("help and the keys of recipes wrap to the window") {
+    for (const size_t columns : {80, 40}) {
+      CAPTURE(columns);
+      for (const char* flag : {"--help", "--help-recipe"}) {
+        const Session help = run_in_window(columns, "cli_probe", {flag});
+        CHECK(help.status == 0);
+        CHECK(widest(help.screen.lines()) <= columns);
+        CHECK(widest(help.screen.lines()) > columns - 10);
+      }
+      CHECK(widest(run_in_window(columns, "cli_probe", {}).screen.lines()) <= columns);
+    }
+    CHECK(widest(run_in_window(200, "cli_probe", {"--help"}).screen.lines()) <= 100);
+    for (const char* tool : {"pig-generate", "sequoia-generate", "s2ft-train", "magicdec-bench"})
+      CHECK(widest(run_in_window(80, tool, {"--help-recipe"}).screen.lines()) <= 80);
+    CHECK(run_in_window(80, "cli_probe", {"--help-recipe=cache"}).screen.lines() ==
+          std::vector<std::string>{"cache.kind  full | streaming, default full",
+                                   "    which keys attention reads",
+                                   "cache.sinks  count, default 4, >= 0 tokens",
+                                   "    first tokens that are always read", ""});
+  }
+
+  TEST_CASE("Ctrl-C in the middle of text: a new line, what was done, then the message") {
+    const Session run = run_in_window(80, "pig-generate",
+                                      {"-m", "tiny-2m", "-t", "1", "-p", "The lamp", "-n", "16000"},
+                                      {{.after = " little more than", .type = kCtrlC}});
+    CAPTURE(run.bytes);
+    CHECK(run.status == 130);
+    const std::vector<std::string>& lines = run.screen.lines();
+    const auto at = [&](const std::string& begin) {
+      return std::ranges::find_if(lines, [&](const auto& l) { return l.starts_with(begin); });
+    };
+    REQUIRE(at(kFinishing) != lines.end());
+    CHECK(at(" was a little more") < at(kFinishing));  // the first token is there
+    CHECK(at(kFinishing) < at("device   cpu"));
+    REQUIRE(at("decode   ") != lines.end());
+    CHECK(std::stoi(at("decode   ")->substr(9)) > 0);
+    REQUIRE(lines.size() > 2);
+    CHECK(lines.end()[-2] == "pig-generate: error: interrupted");
+    CHECK(at("decode   ") < at("memory   peak"));
+    CHECK(at("memory   peak") == lines.end() - 3);
+  }
+
+  TEST_CASE("messages begin a line of their own where the result shows too") {
+    const std::vector<std::string> lines = {"half", "cli-probe: warning: between", "other half",
+                                            "cli-probe: error: layer 3: non-finite value", ""};
+    CHECK(run_in_window(80, "cli_probe", {"-m", "tiny-2m", "--fail", "line"}).screen.lines() ==
+          lines);
+    CHECK(run_shell(program("cli_probe") + " -m tiny-2m --fail line 2>&1").out ==
+          fmt::format("{}", fmt::join(lines, "\n")));
+    CHECK(probe_model({"--fail", "line"}).out == "halfother half");
+  }
+
+  TEST_CASE("the summary follows the whole answer, on one pipe and past one") {
+    const std::string call = program("pig-generate") + " -m tiny-2m -t 1 -p 'The lamp' -n 30 ";
+    const std::string answer = run_shell(call + "-q").out;
+    REQUIRE(answer.ends_with("\n"));
+    const auto follows = [&](const Outcome& run) {
+      CAPTURE(run.out);
+      CHECK(has(run.out, answer + "device   cpu"));
+    };
+    follows(run_shell(call + "2>&1 | tee /dev/null"));
+    // As in a script whose output goes to a log.
+    const TemporaryFolder folder;
+    const std::string log = (folder / "log").string();
+    const std::string slow = "{ head -c 1; sleep .03; cat; }";
+    for (const std::string& reader : {std::string("tee /dev/null"), slow})
+      follows(run_shell("( " + call + "| " + reader + " ) > " + log + " 2>&1; cat " + log));
+  }
+}
