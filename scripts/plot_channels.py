@@ -2,7 +2,7 @@
 against the parameters that a token uses."""
 import os
 
-from plot_common import (BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, bars_of, grid, handle, label_point,
+from plot_common import (BLUE, GREEN, GREY, ORANGE, PINK, RED, bars_of, grid, handle, label_point,
                          legend_outside, log_axis, plt, title)
 from plot_records import fail, latest, read_records
 

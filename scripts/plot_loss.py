@@ -37,12 +37,14 @@ class Run:
 
 
 def smoothed(points, span):
-    """A mean over `span` neighbouring steps that follows a trend without a lag: the window is symmetric, narrower
-    at the beginning; at the end, where it is not, a line fitted to it gives the value."""
+    """A mean over `span` neighbouring steps that follows a trend without a lag. The window is symmetric, at first
+    narrower; towards the end it is longer, and a line fitted to it gives the value."""
     reach, last, line = int(span / 2), len(points) - 1, []
     for i, (step, _) in enumerate(points):
-        before = min(reach, i)
-        steps, losses = numpy.transpose(points[i - before:i + 1 + min(before, last - i)])
+        after = min(reach, last - i)
+        before = min(reach + 3 * (reach - after), i)  # an end of a fitted line scatters as a mean of a quarter
+        after = min(after, before)
+        steps, losses = numpy.transpose(points[i - before:i + 1 + after])
         level = losses.mean() if len(steps) < 2 else numpy.polyfit(steps - step, losses, 1)[1]
         line.append((step, float(numpy.clip(level, losses.min(), losses.max()))))
     return line

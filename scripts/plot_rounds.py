@@ -1,5 +1,4 @@
 """Plots of magicdec-bench and sequoia-bench: what speculation gains, and what it is made of."""
-import math
 from collections import defaultdict
 
 from plot_common import (BARS, BLACK, LINES, bars_of, dodge, grid, handle, label_point, legend_outside, log_axis,

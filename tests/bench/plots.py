@@ -76,10 +76,11 @@ class Plots(unittest.TestCase):
         for task in ("needle1", "kv"):
             for case in range(3):
                 by_policy = {p: ANSWERS[p][task][case] for p in sorted(ANSWERS)}
+                reads = {p: {"dense": {"forced": {"bytes": 2 ** (20 + i), "selected": 0.1, "fixed": 0.1}}}
+                         for i, p in enumerate(by_policy)}
                 lines.append({"task": task, "length": 512, "case": case,
                               "correct": {p: {"dense": {"forced": bool(v)}} for p, v in by_policy.items()},
-                              "reads": {p: {"dense": {"forced": {"bytes": 2 ** (20 + i), "selected": 0.1, "fixed": 0.1}}}
-                                        for i, p in enumerate(by_policy)}})
+                              "reads": reads})
         return lines
 
     def bench(self, policy="quest", contexts=(1024, 2048), ms=1.0, **cache):
@@ -212,7 +213,7 @@ class Plots(unittest.TestCase):
 
     def test_channels_names_the_model_and_what_is_drawn(self):
         figure = self.figure("channels", *(RECORDS / f"cpu-sirius-{part}.jsonl" for part in ("ppl", "tasks", "keep")))
-        self.assertIn("tiny-16m", figure.get_suptitle())
+        self.assertIn("tiny-16m", figure._suptitle.get_text())
         drawn = {(line.get_color(), line.get_marker()) for ax in figure.axes for line in lines_of(ax)}
         handles = {(h.get_color(), h.get_marker()) for h in figure.legends[0].get_lines()}
         self.assertEqual(handles, drawn)
@@ -230,7 +231,7 @@ class Plots(unittest.TestCase):
 
     def test_xy_takes_any_field(self):
         path = RECORDS / "sparse-speed-2-cores.jsonl"
-        figure = self.figure("xy", path, "--x", "context_tokens", "--y", "decode_tok_s", "--by", "cache.kind", "--log=x")
+        figure = self.figure("xy", path, "--x", "context_tokens", "--y=decode_tok_s", "--by=cache.kind", "--log=x")
         ax = figure.axes[0]
         self.assertEqual((ax.get_xlabel(), ax.get_ylabel()), ("workload.context_tokens", "throughput.decode_tok_s"))
         self.assertEqual((ax.get_xscale(), ax.get_yscale()), ("log", "linear"))

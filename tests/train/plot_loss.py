@@ -61,13 +61,16 @@ class PlotLoss(unittest.TestCase):
         for (step, loss), (at, mean) in zip(falling, plot_loss.smoothed(falling, 8)):
             self.assertEqual(step, at)
             self.assertAlmostEqual(loss, mean)
+        spike = plot_loss.smoothed([(step, float(step == 15)) for step in range(1, 61)], 8)
+        self.assertEqual([at for at, mean in spike if mean > 0], list(range(11, 20)))
         noise = [(step, 3.0 + (-1) ** step) for step in range(1, 31)]
-        for _, mean in plot_loss.smoothed(noise, 8)[8:]:
-            self.assertLess(abs(mean - 3), 0.5)
+        for _, mean in plot_loss.smoothed(noise, 8)[4:]:
+            self.assertLess(abs(mean - 3), 0.25)
 
     def test_is_logarithmic_where_losses_differ_much(self):
         few, many = (str(metrics(self.folder, str(n), n)) for n in (19, 20))  # losses of 4/19 and 4/20 to 4
-        for argv, scale in (([few], "linear"), ([many], "log"), ([many, "--no-log"], "linear"), ([few, "--log"], "log")):
+        for argv, scale in (([few], "linear"), ([many], "log"), ([many, "--no-log"], "linear"),
+                            ([few, "--log"], "log")):
             figure, _ = plot.figure_of(["loss", *argv])
             self.assertEqual(figure.axes[0].get_yscale(), scale, argv)
 
