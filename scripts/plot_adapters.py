@@ -1,4 +1,4 @@
-"""What becomes of two tasks' adapters when they serve together: records of scripts/many-tasks.py."""
+"""Plot of two tasks' adapters that serve together: records of scripts/many-tasks.py."""
 from plot_common import BLACK, BLUE, ORANGE, RED, SKY, plt
 from plot_records import latest, read_records
 

@@ -1,10 +1,9 @@
-"""A plot of drafts by some of the FFN's channels: what is left of quality, and what rounds give,
-against the parameters that a token uses."""
+"""Plot of drafts by some of the FFN's channels: quality and tokens a round against the parameters that a token uses."""
 import os
 
 from plot_common import (BLUE, GREEN, GREY, ORANGE, PINK, RED, bars_of, grid, handle, label_point,
                          legend_outside, log_axis, plt, title)
-from plot_records import fail, latest, read_records
+from plot_records import fail, latest, read_records, sparse_policies
 
 STYLES = {
     "griffin": dict(color=RED, marker="o"),
@@ -27,10 +26,6 @@ def kind_of(sparse):
     return sparse["kind"]
 
 
-def policies_of(record):
-    return {p["name"]: p for p in record["recipe"]["effective"]["eval"]["policies"]}
-
-
 def density(sparse, gates=1 / 3):
     """Share of an FFN's weights that a bare policy reads."""
     keep = sparse["keep"]
@@ -43,7 +38,7 @@ def tasks_of(records):
     rows = []
     for r in records:
         q = r["quality"]
-        policy = policies_of(r).get(q.get("policy"))
+        policy = sparse_policies(r).get(q.get("policy"))
         if q.get("task") != "mean" or policy is None or "ratio" not in q:
             continue
         spec = q.get("spec")
@@ -66,8 +61,8 @@ def draw_tasks(ax, points):
                     markersize=SIZES[kind], capsize=2, markerfacecolor=style["color"] if corrected else "none", **style)
     ax.axhline(100, color="#000000", linewidth=0.8)
     ax.axhline(95, color="#999999", linewidth=0.8, linestyle=":")
-    ax.set_ylabel("mean of tasks, % of the whole model's")
-    ax.set_title("answers: alone (hollow), corrected (filled)", fontsize=9)
+    ax.set_ylabel("mean of tasks, % of the full model's")
+    ax.set_title("answers: not corrected (hollow), corrected (filled)", fontsize=9)
 
 
 def draw_prose(ax, points):
@@ -77,8 +72,8 @@ def draw_prose(ax, points):
     log_axis(ax.yaxis, [1, *(y for _, _, y in points)])
     ax.set_xlim(0, 1.05)
     ax.set_xlabel("weights of the FFN that are read, share")
-    ax.set_ylabel("perplexity over the whole model's")
-    ax.set_title("prose, alone", fontsize=9)
+    ax.set_ylabel("perplexity over the full model's")
+    ax.set_title("prose, not corrected", fontsize=9)
 
 
 def prose_of(records):
@@ -87,8 +82,8 @@ def prose_of(records):
     full = {r["recipe"]["sha256"]: r["quality"]["ppl"]["mean"] for r in texts if r["quality"]["policy"] == "full"}
     points = []
     for r in texts:
-        policy, whole = policies_of(r).get(r["quality"]["policy"]), full.get(r["recipe"]["sha256"])
-        if policy and whole and policy.get("sparse", {}).get("kind", "none") != "none":
+        policy, whole = sparse_policies(r).get(r["quality"]["policy"]), full.get(r["recipe"]["sha256"])
+        if policy and whole:
             sparse = policy["sparse"]
             points.append((kind_of(sparse), density(sparse), r["quality"]["ppl"]["mean"] / whole))
     return points
@@ -150,6 +145,6 @@ def plot_channels(args):
 
 
 def add_commands(add):
-    add("channels", plot_channels, "what some of the FFN's channels leave of quality, alone and corrected, and what "
-        "rounds give, against the parameters that a token uses",
+    add("channels", plot_channels, "quality with some of the FFN's channels, corrected and not, and tokens a round, against "
+        "the parameters that a token uses",
         "records of pig-eval --format jsonl, or rounds of magicdec-bench, with sparse policies or drafts")

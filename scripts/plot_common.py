@@ -1,4 +1,4 @@
-"""What the plots of plot.py share: styles, axes, labels, titles."""
+"""Styles, axes, labels and titles that the plots of plot.py share."""
 import math
 import os
 import sys

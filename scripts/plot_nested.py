@@ -20,7 +20,7 @@ def self_of(way):
 
 
 def settings_of(way):
-    """What the panels go across; None where a way has no such thing."""
+    """The settings that panels go across; None where a way lacks one."""
     draft, effective = self_of(way)
     cache = (draft or {}).get("cache")
     if draft is None or draft["kind"] != "self":
@@ -34,11 +34,11 @@ def settings_of(way):
 
 
 def kind_of(way):
-    """What a line is of: the kind of draft and what it proposes, without the sizes."""
+    """The kind of a draft and of its proposals, without sizes: a line each."""
     draft = way.record["workload"]["draft"]
     if draft["kind"] == "nested":
         return "trees within" if "tree" in draft else "chains within"
-    return "the chosen keys alone" if draft["kind"] == "self" else "the small model alone"
+    return "retrieved keys only" if draft["kind"] == "self" else "small model only"
 
 
 def place_of(way):

@@ -130,8 +130,8 @@ def relevant(cache):
 
 
 def names_of(caches, given, elsewhere=()):
-    """A name for each policy: the one given to its settings, else these; and what else tells it from others, but
-    for keys that the plot shows elsewhere."""
+    """A name for each policy: the one given to its settings, else these; then the keys that differ among
+    policies of equal settings, without those that the plot shows elsewhere."""
     texts, differ = [policy_text(cache) for cache in caches], {}
     for text in set(texts):
         group = [relevant(cache) for cache, own in zip(caches, texts) if own == text]

@@ -20,6 +20,12 @@ def note(text):
     print(f"plot.py: note: {text}", file=sys.stderr)
 
 
+def sparse_policies(record):
+    """The policies of a recipe of pig-eval that read some of the FFN's channels, by name."""
+    policies = record["recipe"]["effective"].get("eval", {}).get("policies", [])
+    return {p["name"]: p for p in policies if p.get("sparse", {}).get("kind", "none") != "none"}
+
+
 def plots_of(record):
     """The plots that draw a record, the most telling one first."""
     tool, quality = record.get("tool"), record.get("quality", {})
@@ -27,8 +33,8 @@ def plots_of(record):
         return ["speed", "places"] if "decode_step" in record.get("timing", {}) else []
     if tool == "pig-eval":
         draws = ["quality"] if "reads" in quality and "length" in quality else []
-        has_channels = "ratio_ci95_low" in quality or quality.get("task") == "perplexity"
-        return draws + (["channels"] if has_channels else [])
+        is_judged = "ratio_ci95_low" in quality or quality.get("task") == "perplexity"
+        return draws + (["channels"] if is_judged and sparse_policies(record) else [])
     if tool == "magicdec-acceptance" and "acceptance" in record:
         along_output = record["acceptance"].get("drafted", {}).get("by_output")
         return ["acceptance"] + (["output"] if along_output else [])

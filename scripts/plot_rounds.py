@@ -8,7 +8,7 @@ from plot_records import chosen, fail, latest, note, point_of, read_records
 
 PLAIN = dict(color=BLACK, marker="*")
 SIMULATED = "acceptance simulated: accepted tokens were drawn by a given probability"
-APART = 7  # points of the page between the markers of drafts at one x
+APART = 4  # points of the page between the markers of drafts at one x
 
 
 class Way:
@@ -62,7 +62,7 @@ def ways_of(args):
 
 
 def best_of(ways):
-    """Of each draft at each point the shape that gains most."""
+    """The shape that gains most, of each draft at each point."""
     best = {}
     for way in ways:
         key = (way.draft, way.batch, way.context)
@@ -147,7 +147,7 @@ def draw_speedups(ax, ways, styles, across, along):
 
 
 def is_line(ways, along, value, across):
-    """Whether one value of `along` was measured at several of `across`."""
+    """True if one value of `along` was measured at several of `across`."""
     return len({getattr(w, across) for w in ways if getattr(w, along) == value}) > 1
 
 
@@ -213,7 +213,7 @@ def plot_pareto(args):
 
 
 def largest_of(ways):
-    """Of each draft the records of its largest shape."""
+    """The records of each draft at its largest shape."""
     most = {w.draft: max(v.nodes for v in ways if v.draft == w.draft) for w in ways}
     return [w for w in ways if not w.is_plain and w.nodes == most[w.draft]]
 
