@@ -145,6 +145,6 @@ def plot_channels(args):
 
 
 def add_commands(add):
-    add("channels", plot_channels, "quality with some of the FFN's channels, corrected and not, and tokens a round, against "
-        "the parameters that a token uses",
+    add("channels", plot_channels, "quality with some of the FFN's channels, corrected and not, and tokens a round, "
+        "against the parameters that a token uses",
         "records of pig-eval --format jsonl, or rounds of magicdec-bench, with sparse policies or drafts")
