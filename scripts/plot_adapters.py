@@ -1,16 +1,15 @@
-"""What becomes of two tasks' adapters when they serve together: records of scripts/many-tasks.py."""
-from plot_common import fail, plt, read_records
+"""Plot of two tasks' adapters that serve together: records of scripts/many-tasks.py."""
+from plot_common import BLACK, BLUE, ORANGE, RED, SKY, plt
+from plot_records import latest, read_records
 
 USES = {"alone": "its adapter alone", "mix": "mixed in a batch", "switch": "switched", "fused at 1": "fused, weight 1",
         "fused at 0.7": "fused, weight 0.7", "fused at 0.5": "fused, weight 0.5"}
-COLORS = ["#000000", "#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#F0E442"]
+COLORS = [BLACK, BLUE, SKY, RED, ORANGE, "#F0E442"]
 HATCHES = ["", "", "//", "", "\\\\", ".."]
 
 
 def plot_adapters(args):
-    records = read_records(args.files, "many-tasks")
-    if not records:
-        fail("there are no records of scripts/many-tasks.py")
+    records = latest(read_records(args), lambda r: (r["kind"], r["use"], r["task"]), "results of a use and task")
     kinds = list(dict.fromkeys(r["kind"] for r in records))
     tasks = list(dict.fromkeys(r["task"] for r in records))
     figure, axes = plt.subplots(1, len(tasks), figsize=(4.6 * len(tasks), 3.2), sharey=True, squeeze=False)
@@ -31,4 +30,8 @@ def plot_adapters(args):
     axes[0][0].set_ylabel("fields or words right, %; numbers:\nanswers right to the letter, of 200")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False)
     figure.subplots_adjust(bottom=0.27, top=0.9, left=0.08, right=0.99, wspace=0.06)
-    figure.savefig(args.output)
+    return figure
+
+
+def add_commands(add):
+    add("adapters", plot_adapters, "two tasks' adapters that serve together", "records of scripts/many-tasks.py")

@@ -1,15 +1,20 @@
-"""A plot of drafts by some of the FFN's channels: what is left of quality, and what rounds give,
-against the parameters that a token uses."""
-from plot_common import fail, plt, read_records
+"""Plot of drafts by some of the FFN's channels: quality and tokens a round against the parameters that a token uses."""
+import os
+
+from plot_common import (BLUE, GREEN, GREY, ORANGE, PINK, RED, bars_of, grid, handle, label_point,
+                         legend_outside, log_axis, plt, title)
+from plot_records import fail, latest, read_records, sparse_policies
 
 STYLES = {
-    "griffin": dict(color="#D55E00", marker="o"),
-    "griffin, refreshed": dict(color="#E69F00", marker="s"),
-    "magnitude": dict(color="#999999", marker="X"),
-    "cats": dict(color="#0072B2", marker="^"),
-    "cats, weighed": dict(color="#009E73", marker="D"),
-    "cats_threshold": dict(color="#CC79A7", marker="v"),
+    "griffin": dict(color=RED, marker="o"),
+    "griffin, refreshed": dict(color=ORANGE, marker="s"),
+    "magnitude": dict(color=GREY, marker="X"),
+    "cats": dict(color=BLUE, marker="^"),
+    "cats, weighed": dict(color=GREEN, marker="D"),
+    "cats_threshold": dict(color=PINK, marker="v"),
 }
+# Points of several kinds that lie on each other stay visible: the later ones are smaller.
+SIZES = {kind: 10 - 1.2 * i for i, kind in enumerate(STYLES)}
 APU = "parameters used a token, over the model's"
 
 
@@ -19,10 +24,6 @@ def kind_of(sparse):
     if sparse["kind"] == "cats" and sparse.get("weigh"):
         return "cats, weighed"
     return sparse["kind"]
-
-
-def policies_of(record):
-    return {p["name"]: p for p in record["recipe"]["effective"]["eval"]["policies"]}
 
 
 def density(sparse, gates=1 / 3):
@@ -37,7 +38,7 @@ def tasks_of(records):
     rows = []
     for r in records:
         q = r["quality"]
-        policy = policies_of(r).get(q.get("policy"))
+        policy = sparse_policies(r).get(q.get("policy"))
         if q.get("task") != "mean" or policy is None or "ratio" not in q:
             continue
         spec = q.get("spec")
@@ -56,29 +57,36 @@ def tasks_of(records):
 def draw_tasks(ax, points):
     for kind, corrected, x, y, low, high in points:
         style = STYLES[kind]
-        ax.errorbar([x], [100 * y], yerr=[[100 * max(0, y - low)], [100 * max(0, high - y)]],
-                    linestyle="none", markersize=7, capsize=2,
-                    markerfacecolor=style["color"] if corrected else "none", **style)
+        ax.errorbar([x], [100 * y], yerr=bars_of([(x, 100 * y, 100 * low, 100 * high)]), linestyle="none",
+                    markersize=SIZES[kind], capsize=2, markerfacecolor=style["color"] if corrected else "none", **style)
     ax.axhline(100, color="#000000", linewidth=0.8)
     ax.axhline(95, color="#999999", linewidth=0.8, linestyle=":")
-    ax.set_ylabel("mean of tasks, % of the whole model's")
-    ax.set_title("answers: alone (hollow), corrected (filled)", fontsize=9)
+    ax.set_ylabel("mean of tasks, % of the full model's")
+    ax.set_title("answers: not corrected (hollow), corrected (filled)", fontsize=9)
 
 
-def draw_prose(ax, records):
-    texts = [r for r in records if r["quality"].get("task") == "perplexity"]
-    full = next(r for r in texts if r["quality"]["policy"] == "full")["quality"]["ppl"]["mean"]
-    for r in texts:
-        policy = policies_of(r).get(r["quality"]["policy"])
-        if policy:
-            kind = kind_of(policy["sparse"])
-            ax.plot([density(policy["sparse"])], [r["quality"]["ppl"]["mean"] / full],
-                    markersize=7, markerfacecolor="none", linestyle="none", **STYLES[kind])
+def draw_prose(ax, points):
+    for kind, x, y in points:
+        ax.plot([x], [y], markersize=SIZES[kind], markerfacecolor="none", linestyle="none", **STYLES[kind])
     ax.axhline(1, color="#000000", linewidth=0.8)
+    log_axis(ax.yaxis, [1, *(y for _, _, y in points)])
+    ax.set_xlim(0, 1.05)
     ax.set_xlabel("weights of the FFN that are read, share")
-    ax.set_yscale("log")
-    ax.set_ylabel("perplexity over the whole model's")
-    ax.set_title("prose, alone", fontsize=9)
+    ax.set_ylabel("perplexity over the full model's")
+    ax.set_title("prose, not corrected", fontsize=9)
+
+
+def prose_of(records):
+    """(kind, share of the FFN, perplexity over full's), each policy against the full model of its run."""
+    texts = [r for r in records if r["quality"].get("task") == "perplexity"]
+    full = {r["recipe"]["sha256"]: r["quality"]["ppl"]["mean"] for r in texts if r["quality"]["policy"] == "full"}
+    points = []
+    for r in texts:
+        policy, whole = sparse_policies(r).get(r["quality"]["policy"]), full.get(r["recipe"]["sha256"])
+        if policy and whole:
+            sparse = policy["sparse"]
+            points.append((kind_of(sparse), density(sparse), r["quality"]["ppl"]["mean"] / whole))
+    return points
 
 
 def draw_rounds(ax, records):
@@ -94,8 +102,7 @@ def draw_rounds(ax, records):
         rounds.sort(key=lambda c: c["k"])
         x, y = [c["apu"] for c in rounds], [c["aal"] for c in rounds]
         ax.plot(x, y, linewidth=1, markersize=5, **STYLES[kind])
-        ax.annotate(f"{keep:g}", (x[-1], y[-1]), textcoords="offset points", xytext=(4, 2),
-                    fontsize=7, color=STYLES[kind]["color"])
+        label_point(ax, (x[-1], y[-1]), f"{keep:g}", color=STYLES[kind]["color"])
     ax.axvline(1, color="#000000", linewidth=0.8)
     ax.set_yscale("log", base=2)
     ax.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
@@ -103,29 +110,41 @@ def draw_rounds(ax, records):
     ax.set_title("rounds after prose; numbers: share of channels kept", fontsize=9)
 
 
+def kind_drawn(line):
+    """The kind whose style a line has."""
+    return next((k for k, style in STYLES.items() if (line.get_color(), line.get_marker()) == tuple(style.values())),
+                None)
+
+
 def plot_channels(args):
-    records = read_records(args.files, "pig-eval", "magicdec-bench")
+    records = latest(read_records(args), lambda r: (
+        r["recipe"]["sha256"], r.get("point"), str(r.get("workload")),
+        *(r.get("quality", {}).get(key) for key in ("policy", "task", "length", "protocol", "score"))), "records")
     evals = [r for r in records if r["tool"] == "pig-eval"]
-    benches = [r for r in records if r["tool"] == "magicdec-bench"]
-    panels = []
-    points = tasks_of(evals)
-    if points:
-        panels.append((lambda ax: draw_tasks(ax, points), APU))
-    if any(r["quality"].get("task") == "perplexity" for r in evals):
-        panels.append((lambda ax: draw_prose(ax, evals), None))
-    if any(r.get("spec", {}).get("channels") for r in benches):
-        panels.append((lambda ax: draw_rounds(ax, benches), APU))
+    rounds = [r for r in records if "channels" in r.get("spec", {})]
+    tasks, prose = tasks_of(evals), prose_of(evals)
+    panels = [(draw, points, label) for draw, points, label in (
+        (draw_tasks, tasks, APU), (draw_prose, prose, None), (draw_rounds, rounds, APU)) if points]
     if not panels:
-        fail("no records of policies or drafts with sparse")
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 4), squeeze=False)
-    for ax, (draw, label) in zip(axes[0], panels):
-        draw(ax)
+        fail(args.command, "expected policies or drafts that read some of the FFN's channels, found none",
+             "policies of pig-eval and drafts of magicdec-bench take the key sparse")
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 4.4), squeeze=False, layout="constrained")
+    for ax, (draw, points, label) in zip(axes[0], panels):
+        draw(ax, points)
         if label:
             ax.set_xlabel(label)
-        ax.grid(alpha=0.3)
         ax.margins(0.1)
-    handles = [plt.Line2D([], [], linestyle="none", markersize=6, label=kind, **style)
-               for kind, style in STYLES.items()]
-    figure.legend(handles=handles, loc="lower center", ncol=len(handles), fontsize=8, frameon=False)
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(args.output)
+        grid(ax)
+    drawn = {kind_drawn(line) for ax in axes[0] for line in ax.lines}
+    legend_outside(figure, "lower center", ncol=len(STYLES), fontsize=8, handles=[
+        handle(style, kind, linestyle="none") for kind, style in STYLES.items() if kind in drawn])
+    models = dict.fromkeys(os.path.basename(r.get("model", {}).get("name") or r["recipe"]["effective"]["model"]["path"])
+                           for r in records)
+    title(figure, "Some of the FFN's channels", models, records)
+    return figure
+
+
+def add_commands(add):
+    add("channels", plot_channels, "quality with some of the FFN's channels, corrected and not, and tokens a round, "
+        "against the parameters that a token uses",
+        "records of pig-eval --format jsonl, or rounds of magicdec-bench, with sparse policies or drafts")

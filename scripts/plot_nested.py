@@ -2,8 +2,8 @@
 from collections import defaultdict
 
 import plot_rounds
-from plot_common import binary_axis, chosen, fail, legend_outside, plt, read_records, tokens_label
-from plot_drafts import STYLES
+from plot_common import POINT, binary_axis, grid, handle, legend_outside, plt, series_style, title
+from plot_records import chosen, fail, latest, point_of, read_records
 
 LABELS = {"context": "context (tokens)", "budget": "retrieved keys (tokens)",
           "chunk": "tokens of a chunk", "gamma2": r"$\gamma_2$: tokens of a chain that are enough"}
@@ -20,7 +20,7 @@ def self_of(way):
 
 
 def settings_of(way):
-    """What the panels go across; None where a way has no such thing."""
+    """The settings that panels go across; None where a way lacks one."""
     draft, effective = self_of(way)
     cache = (draft or {}).get("cache")
     if draft is None or draft["kind"] != "self":
@@ -34,15 +34,15 @@ def settings_of(way):
 
 
 def kind_of(way):
-    """What a line is of: the kind of draft and what it proposes, without the sizes."""
+    """The kind of a draft and of its proposals, without sizes: a line each."""
     draft = way.record["workload"]["draft"]
     if draft["kind"] == "nested":
         return "trees within" if "tree" in draft else "chains within"
-    return "the chosen keys alone" if draft["kind"] == "self" else "the small model alone"
+    return "retrieved keys only" if draft["kind"] == "self" else "small model only"
 
 
 def place_of(way):
-    return way.record["recipe"]["effective"]["cache"]["place"]
+    return way.record["recipe"]["effective"].get("cache", {}).get("place", "device")
 
 
 def comparable(found, name):
@@ -67,13 +67,15 @@ def plot_nested(args):
     found = [(kind_of(w), settings_of(w), w) for w in ways]
     kinds = list(dict.fromkeys(kind for kind, _, _ in found))
     if not any("within" in kind for kind in kinds):
-        fail("no rounds within rounds among the records")
-    styles = {kind: STYLES[1 + i % (len(STYLES) - 1)] for i, kind in enumerate(kinds)}
+        fail(args.command, "expected rounds within rounds, found rounds with one draft",
+             "plot.py speedup draws these")
+    styles = {kind: series_style(i) for i, kind in enumerate(kinds)}
     panels = [name for name in LABELS
               if any(len({s[name] for k, s, _ in found if k == kind and s[name]}) > 1
                      for kind in kinds)]
     if not panels:
-        fail("all rounds have one context, budget, chunk and gamma2: nothing to draw across")
+        fail(args.command, "expected rounds of several contexts, budgets, chunks or gamma2, found one of each",
+             "plot.py speedup compares drafts at one setting")
     figure, axes = plt.subplots(1, len(panels), figsize=(3.6 * len(panels) + 2.4, 3.8), sharey=True,
                                 squeeze=False, layout="constrained")
     for ax, name in zip(axes[0], panels):
@@ -90,59 +92,50 @@ def plot_nested(args):
                 continue
             x = sorted(best)
             values |= set(x)
-            ax.plot(x, [best[v] for v in x], markersize=6.5, markeredgecolor="white",
-                    markeredgewidth=0.6, linewidth=1.1, **styles[kind])
-        binary_axis(ax.xaxis, values, tokens_label)
+            ax.plot(x, [best[v] for v in x], **POINT, **styles[kind])
+        binary_axis(ax.xaxis, values)
         ax.set_xlabel(LABELS[name])
         ax.axhline(1, color="black", linewidth=0.8)
-        ax.grid(alpha=0.25, linewidth=0.5)
+        grid(ax)
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel("speed-up over plain decoding, the best of\nwhat else was measured")
-    handles = [plt.Line2D([], [], markersize=6, label=kind, **styles[kind]) for kind in kinds]
+    handles = [handle(styles[kind], kind) for kind in kinds]
     where = ", keys in host memory" if place == "host" else ""
-    plot_rounds.finish(figure, ways, handles, args, "Rounds within rounds" + where)
+    return plot_rounds.finish(figure, ways, handles, "Rounds within rounds" + where)
 
 
 def plot_output(args):
     """A line a draft: acceptance in rounds along the output."""
-    records = [r for r in read_records(args.files, "magicdec-acceptance")
-               if r.get("acceptance", {}).get("drafted", {}).get("by_output")]
-    if not records:
-        fail("no acceptance in rounds by output among the records")
+    records = read_records(args)
     temperature = chosen([r["workload"]["temperature"] for r in records], args.temperature,
                          "temperature")
     records = [r for r in records if r["workload"]["temperature"] == temperature]
+    records = latest(records, point_of, "records of a draft")
     figure, ax = plt.subplots(figsize=(7.4, 3.8), layout="constrained")
     for i, record in enumerate(records):
         parts = record["acceptance"]["drafted"]["by_output"]
         width = record["workload"]["new_tokens"] / 8  # of a part: it stands for its middle
         alpha = record["acceptance"]["drafted"]["alpha"]
         ax.plot([p["from_token"] + width / 2 for p in parts], [p["alpha"] for p in parts],
-                markersize=6.5, markeredgecolor="white", markeredgewidth=0.6, linewidth=1.1,
-                label=f"{record['workload']['draft']['name']} ({alpha:.3f})",
-                **STYLES[i % len(STYLES)])
+                label=f"{record['workload']['draft']['name']} ({alpha:.3f})", **POINT, **series_style(i))
     work = records[0]["workload"]
     ax.set_xlabel("length of the output (tokens)")
     ax.set_ylabel(r"$\alpha$ of drafted tokens")
-    ax.grid(alpha=0.25, linewidth=0.5)
-    figure.suptitle(f"Acceptance along the output\n{records[0]['model']['name']}, "
-                    f"{work['context_tokens']} tokens of context, batch {work['batch']}, "
-                    f"temperature {temperature:g}", fontsize=10, x=0.01, ha="left")
-    legend_outside(figure, "right center", handlelength=3.2)
-    figure.supxlabel("commit " + records[0].get("git_commit", "unknown")[:12], fontsize=7.5,
-                     color="#444444", x=0.01, ha="left")
-    figure.savefig(args.output)
+    grid(ax)
+    title(figure, "Acceptance along the output",
+          [records[0]["model"]["name"], f"{work['context_tokens']} tokens of context", f"batch {work['batch']}",
+           f"temperature {temperature:g}"], records)
+    legend_outside(figure, "right center")
+    return figure
 
 
-def add_commands(commands):
-    """The kinds of plots that are drawn here."""
-    nested = commands.add_parser("nested", help="speed-up of rounds within rounds by context, "
-                                 "budget, chunk and gamma2")
-    nested.add_argument("--model", help="which model, where the records have several")
-    nested.add_argument("--batch", type=int)
-    nested.add_argument("--place", choices=["device", "host"], help="where the keys lie")
-    nested.set_defaults(draw=plot_nested)
-    output = commands.add_parser("output", help="acceptance in rounds along the output")
-    output.set_defaults(draw=plot_output)
+def add_commands(add):
+    rounds = "measured rounds of magicdec-bench or sequoia-bench"
+    nested = add("nested", plot_nested, "speed-up of rounds within rounds by context, budget, chunk and gamma2", rounds)
+    nested.add_argument("--model", help="the model, if the records have several")
+    nested.add_argument("--batch", type=int, help="the batch, if the records have several")
+    nested.add_argument("--place", choices=["device", "host"], help="where the KV cache lies")
+    output = add("output", plot_output, "acceptance in rounds along the output, by draft",
+                 "records of magicdec-acceptance with rounds (bench.new_tokens)")
     for command in (nested, output):
-        command.add_argument("--temperature", type=float)
+        command.add_argument("--temperature", type=float, help="the temperature, if the records have several")

@@ -1,17 +1,14 @@
 """Plots of magicdec-bench and sequoia-bench: what speculation gains, and what it is made of."""
-import math
-import sys
 from collections import defaultdict
 
-from plot_common import chosen, fail, legend_outside, plt, read_records
+from plot_common import (BARS, BLACK, LINES, bars_of, dodge, grid, handle, label_point, legend_outside, log_axis,
+                         number_label, plt, series_style, title)
 from plot_drafts import plot_budgets
+from plot_records import chosen, fail, latest, note, point_of, read_records
 
-# Colours of Okabe and Ito; markers differ too, and lines by context or batch.
-DRAFTS = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"),
-          ("#56B4E9", "p"), ("#666666", "P")]
-LINES = ["-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1))]
-PLAIN = dict(color="#000000", marker="*")
+PLAIN = dict(color=BLACK, marker="*")
 SIMULATED = "acceptance simulated: accepted tokens were drawn by a given probability"
+APART = 4  # points of the page between the markers of drafts at one x
 
 
 class Way:
@@ -21,7 +18,6 @@ class Way:
         work, spec = record["workload"], record.get("spec", {})
         draft = work.get("draft", {})
         self.model, self.device = record["model"]["name"], work.get("gpu", work.get("device", ""))
-        self.commit = record.get("git_commit", "unknown")[:12]
         self.temperature, self.batch = work["temperature"], work["batch"]
         self.context, self.new_tokens = work["context_tokens"], work["new_tokens"]
         self.draft, self.budget = draft.get("name", "plain"), draft.get("budget_tokens")
@@ -41,13 +37,15 @@ class Way:
     def speedup(self):
         return self.spec["speedup_measured"]
 
+    def interval(self):
+        """The speed-up and the ends of its 95 % interval."""
+        y = self.speedup()
+        return y, self.spec.get("speedup_ci95_low", y), self.spec.get("speedup_ci95_high", y)
+
 
 def ways_of(args):
     """The ways of one model at one temperature; those of drafts by name."""
-    ways = [Way(r) for r in read_records(args.files, "magicdec-bench", "sequoia-bench")
-            if r.get("workload", {}).get("phase", "").startswith(("plain", "rounds "))]
-    if not ways:
-        fail("no measured rounds among the records (predictions alone are not drawn)")
+    ways = [Way(r) for r in latest(read_records(args), point_of, "measured points")]
     for name in ("model", "temperature"):
         value = chosen([getattr(w, name) for w in ways], getattr(args, name), name)
         ways = [w for w in ways if getattr(w, name) == value]
@@ -58,12 +56,13 @@ def ways_of(args):
         if len(budgets[way.draft]) > 1:
             way.draft += f", {way.budget} keys"
     if all(w.is_plain for w in ways):
-        fail("only plain decoding among the records")
+        fail(args.command, "expected rounds with a draft, found plain decoding only",
+             "the recipe's bench.drafts says what to measure")
     return ways
 
 
 def best_of(ways):
-    """Of each draft at each point the shape that gains most."""
+    """The shape that gains most, of each draft at each point."""
     best = {}
     for way in ways:
         key = (way.draft, way.batch, way.context)
@@ -82,8 +81,7 @@ def grouped(ways, *names):
 def drafts_of(ways):
     """Styles by draft, in the order of the records."""
     names = list(dict.fromkeys(w.draft for w in ways if not w.is_plain))
-    return {name: dict(zip(("color", "marker"), DRAFTS[i % len(DRAFTS)]))
-            for i, name in enumerate(names)}
+    return {name: series_style(i, "color", "marker") for i, name in enumerate(names)}
 
 
 def value_axis(ax, values, label):
@@ -93,29 +91,21 @@ def value_axis(ax, values, label):
     ax.set_xticks(values[::-(-len(values) // 8)], minor=False)
     ax.set_xticks([], minor=True)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.set_xlim(values[0] / 2.1, values[-1] * 2.1)
+    room = max(1.5, (values[-1] / values[0]) ** 0.12)
+    ax.set_xlim(values[0] / room, values[-1] * room)
     ax.set_xlabel(label)
 
 
-def handle(style, label, linestyle="-"):
-    return plt.Line2D([], [], markersize=7, linestyle=linestyle, label=label, **style)
-
-
-def finish(figure, ways, handles, args, title):
+def finish(figure, ways, handles, text):
     """Title, legend and what the figure is made from."""
     first, facts = ways[0], []
-    for name, text in (("context", "{} tokens of context"), ("batch", "batch {}"),
-                       ("new_tokens", "{} new tokens")):
+    for name, fact in (("context", "{} tokens of context"), ("batch", "batch {}"), ("new_tokens", "{} new tokens")):
         values = {getattr(w, name) for w in ways}
-        facts += [text.format(v) for v in values if len(values) == 1]
-    facts = [first.model, first.device, *facts, f"temperature {first.temperature:g}"]
-    figure.suptitle(f"{title}\n{', '.join(facts)}", fontsize=10, x=0.01, ha="left")
-    legend_outside(figure, "right center", handles=handles, handlelength=3)
-    notes = ["commit " + ", ".join(sorted({w.commit for w in ways}))]
-    if any(w.simulated for w in ways):
-        notes.insert(0, SIMULATED)
-    figure.supxlabel("; ".join(notes), fontsize=7.5, color="#444444", x=0.01, ha="left")
-    figure.savefig(args.output)
+        facts += [fact.format(v) for v in values if len(values) == 1]
+    title(figure, text, [first.model, first.device, *facts, f"temperature {first.temperature:g}"],
+          [w.record for w in ways], [SIMULATED] if any(w.simulated for w in ways) else [])
+    legend_outside(figure, "right center", handles=handles)
+    return figure
 
 
 def draft_handles(ways, styles):
@@ -125,14 +115,7 @@ def draft_handles(ways, styles):
         alphas = ", ".join(f"{a:g}" for a in sorted({w.alpha for w in simulated if w.alpha}))
         labels[name] = name + (", simulated" if simulated else "") + (
             f" $\\alpha$ {alphas}" if alphas else "")
-    return [handle(style, labels[name], linestyle="") for name, style in styles.items()]
-
-
-def number_in(ax, marker, x, y, text):
-    """A number in the middle of a marker's area."""
-    lower = {"^": -1.3, "v": 1.3}.get(marker, 0)
-    ax.annotate(text, (x, y), xytext=(0, lower), textcoords="offset points", ha="center",
-                va="center", fontsize=6.5, color="white", fontweight="bold")
+    return [handle(style, labels[name], linestyle="none") for name, style in styles.items()]
 
 
 UNITS = {"batch": "batch {}", "context": "{} tokens"}
@@ -141,34 +124,30 @@ UNITS = {"batch": "batch {}", "context": "{} tokens"}
 def draw_speedups(ax, ways, styles, across, along):
     """A line a draft and value of `along`, over `across`; the number in a marker is gamma."""
     lines = sorted({getattr(w, along) for w in ways})
-    values = sorted({math.log2(getattr(w, across)) for w in ways})
-    gap = min([b - a for a, b in zip(values, values[1:])], default=1)
-    step = min(0.3, gap / (len(styles) + 1))  # drafts stand next to each other
     for (name, other), group in grouped(ways, "draft", along).items():
         group.sort(key=lambda w: getattr(w, across))
-        shift = 2 ** (step * (list(styles).index(name) - (len(styles) - 1) / 2))
-        x = [getattr(w, across) * shift for w in group]
-        y = [w.speedup() for w in group]
-        low = [max(0, w.speedup() - w.spec.get("speedup_ci95_low", w.speedup())) for w in group]
-        high = [max(0, w.spec.get("speedup_ci95_high", w.speedup()) - w.speedup()) for w in group]
-        style = LINES[lines.index(other) % len(LINES)]
-        ax.errorbar(x, y, yerr=[low, high], linestyle=style, linewidth=1.1, elinewidth=0.9,
-                    capsize=3, markersize=12.5 if styles[name]["marker"] in "^v" else 10.5,
-                    markeredgecolor="white", **styles[name])
-        for way, at_x, at_y in zip(group, x, y):
-            if not way.is_tree:
-                number_in(ax, styles[name]["marker"], at_x, at_y, str(way.depth))
+        style, marker = LINES[lines.index(other) % len(LINES)], styles[name]["marker"]
+        points = [(getattr(w, across), *w.interval()) for w in group]
+        data, caps, bars = ax.errorbar(
+            [p[0] for p in points], [p[1] for p in points], yerr=bars_of(points), linestyle=style, linewidth=1.1,
+            markersize=12.5 if marker in "^v" else 10.5, markeredgecolor="white", **BARS, **styles[name])
+        sideways = APART * (list(styles).index(name) - (len(styles) - 1) / 2)
+        dodge([data, *caps, *bars], sideways)
+        for way, (x, y, *_) in zip(group, points):
+            if not way.is_tree:  # in the middle of the marker's area
+                ax.annotate(str(way.depth), (x, y), xytext=(sideways, {"^": -1.3, "v": 1.3}.get(marker, 0)),
+                            textcoords="offset points", ha="center", va="center", fontsize=6.5, color="white",
+                            fontweight="bold")
         if len(group) == 1 and len(lines) > 1:
-            ax.annotate(UNITS[along].format(other), (x[0], y[0]), xytext=(0, -13), ha="center",
-                        textcoords="offset points", fontsize=7.5, color="#444444")
+            label_point(ax, points[0][:2], UNITS[along].format(other), color=styles[name]["color"])
     ax.axhline(1, color="black", linewidth=0.8)
-    ax.grid(alpha=0.25, linewidth=0.5)
-    return [handle(dict(color="#444444"), UNITS[along].format(v), LINES[i % len(LINES)])
+    grid(ax)
+    return [handle(dict(color="#444444", linestyle=LINES[i % len(LINES)]), UNITS[along].format(v))
             for i, v in enumerate(lines) if len(lines) > 1 and is_line(ways, along, v, across)]
 
 
 def is_line(ways, along, value, across):
-    """Whether one value of `along` was measured at several of `across`."""
+    """True if one value of `along` was measured at several of `across`."""
     return len({getattr(w, across) for w in ways if getattr(w, along) == value}) > 1
 
 
@@ -189,10 +168,10 @@ def plot_speedup(args):
             handles.append(line)
         value_axis(ax, [getattr(w, across) for w in best],
                    {"batch": "batch (sequences)", "context": "context (tokens)"}[across])
-    axes[0][0].set_ylim(0, 1.12 * max(1, *(w.speedup() for w in best)))
+    axes[0][0].set_ylim(0, 1.08 * max(1, *(end for w in best for end in w.interval())))
     axes[0][0].set_ylabel("speed-up over plain decoding\n"
                           "(95 % interval; in the marker: best $\\gamma$)")
-    finish(figure, ways, handles, args, "Speed-up while the whole batch decodes")
+    return finish(figure, ways, handles, "Speed-up while the whole batch decodes")
 
 
 def plot_pareto(args):
@@ -217,35 +196,30 @@ def plot_pareto(args):
     for way in lines["plain"]:
         group = sorted(at(w) for line in lines.values() for w in line if w.batch == way.batch)
         ax.plot(*zip(*group), color="#999999", linewidth=0.7, zorder=0)
-        ax.annotate(f"batch {way.batch}", group[-1], xytext=(16, -16), textcoords="offset points",
-                    fontsize=8, color="#444444", ha="center",
+        label_point(ax, group[-1], f"batch {way.batch}", fontsize=8,
                     bbox=dict(facecolor="white", edgecolor="none", alpha=0.8, pad=0.5))
     ax.margins(x=0.15, y=0.1)
     points = [at(w) for line in lines.values() for w in line]
     is_wide = any(max(values) > 4 * min(values) for values in zip(*points))
-    for axis, set_scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
+    for axis, values in zip((ax.xaxis, ax.yaxis), zip(*points)):
+        axis.set_major_formatter(number_label)
         if is_wide:
-            set_scale("log")
-            axis.set_tick_params(which="both", labelsize=8)
-            axis.set_minor_formatter(lambda value, _: f"{value:,g}"
-                                     if f"{value:e}"[0] in "235" else "")
-        axis.set_major_formatter(lambda value, _: f"{value:,g}")
+            log_axis(axis, values)
     ax.set_xlabel("latency: time per token of a sequence while the whole batch decodes (ms)")
     ax.set_ylabel("throughput of the batch (tokens/s)")
     ax.grid(which="both", alpha=0.2, linewidth=0.5)
-    handles = [handle(PLAIN, "plain decoding", linestyle=""), *draft_handles(ways, styles)]
-    finish(figure, ways, handles, args,
-           "Throughput against latency, each draft at its best $\\gamma$")
+    handles = [handle(PLAIN, "plain decoding", linestyle="none"), *draft_handles(ways, styles)]
+    return finish(figure, ways, handles, "Throughput against latency, each draft at its best $\\gamma$")
 
 
 def largest_of(ways):
-    """Of each draft the records of its largest shape."""
+    """The records of each draft at its largest shape."""
     most = {w.draft: max(v.nodes for v in ways if v.draft == w.draft) for w in ways}
     return [w for w in ways if not w.is_plain and w.nodes == most[w.draft]]
 
 
 def plot_acceptance(args):
-    records = read_records(args.files, "magicdec-acceptance", "magicdec-bench", "sequoia-bench")
+    records = read_records(args)
     of_drafts = [r for r in records if r["tool"] == "magicdec-acceptance"]
     if of_drafts:
         return plot_budgets(of_drafts, args)
@@ -255,8 +229,7 @@ def plot_acceptance(args):
     styles = drafts_of(ways)
     has_output = any("by_output" in w.spec for w in ways)
     if not has_output:
-        print("plot.py: the records do not say how acceptance changes along the output: they are "
-              "of an older version", file=sys.stderr)
+        note("the records are of an older version: they lack acceptance along the output")
     figure, axes = plt.subplots(1, 1 + has_output, figsize=(4.4 * (1 + has_output) + 3, 4),
                                 squeeze=False, layout="constrained")
     for (name,), group in grouped(ways, "draft").items():
@@ -283,12 +256,12 @@ def plot_acceptance(args):
         axes[0][1].set_xlabel("length of the output (tokens)")
         axes[0][1].set_ylabel("tokens a round (the bonus token included)")
     for ax in axes[0]:
-        ax.grid(alpha=0.25, linewidth=0.5)
+        grid(ax)
     shapes = {w.draft: w.shape for w in ways}
     handles = draft_handles(ways, styles)
     for line, name in zip(handles, styles):
         line.set_label(f"{line.get_label()}, {shapes[name]}")
-    finish(figure, ways, handles, args, "Acceptance, each draft at its largest $\\gamma$")
+    return finish(figure, ways, handles, "Acceptance, each draft at its largest $\\gamma$")
 
 
 def plot_prediction(args):
@@ -310,7 +283,7 @@ def plot_prediction(args):
                     markeredgecolor="white" if filled else color,
                     markerfacecolor=color if filled else "none")
     if not all_values:
-        fail("no predictions among the records: bench.predict was no, and one gamma alone")
+        fail(args.command, "expected predictions, found none", "measure with bench.predict, or several gammas")
     low, high = min(all_values) * 0.93, max(all_values) * 1.07
     line = [low, high]
     ax.plot(line, line, color="black", linewidth=0.8, zorder=0)
@@ -321,32 +294,31 @@ def plot_prediction(args):
     ax.set_aspect("equal")
     ax.set_xlabel("measured speed-up over plain decoding")
     ax.set_ylabel("predicted speed-up")
-    ax.grid(alpha=0.25, linewidth=0.5)
+    grid(ax)
     handles = draft_handles(ways, styles)
     dot = dict(color="#444444", marker="o")
     if errors and any("predicted_roofline" in w.record for w in ways):
-        handles.append(handle(dot, "by measured times of\nother rounds or forwards", ""))
-        handles.append(handle(dict(dot, markerfacecolor="none"), "by the roofline alone", ""))
+        handles.append(handle(dot, "by measured times of\nother rounds or forwards", linestyle="none"))
+        handles.append(handle(dict(dot, markerfacecolor="none"), "by the roofline only", linestyle="none"))
     handles.append(plt.Rectangle((0, 0), 1, 1, color="#999999", alpha=0.3, label="within 8 %"))
     if errors:
         errors.sort()
         ax.set_title(f"by measured times, {len(errors)} ways: median error "
                      f"{100 * errors[len(errors) // 2]:.1f} %, largest {100 * errors[-1]:.1f} %",
                      fontsize=9)
-    finish(figure, ways, handles, args, "Predicted against measured")
+    return finish(figure, ways, handles, "Predicted against measured")
 
 
-def add_commands(commands):
-    """The kinds of plots that are drawn here."""
+def add_commands(add):
     for name, draw, text in (
             ("speedup", plot_speedup, "speed-up against batch and context"),
             ("pareto", plot_pareto, "throughput against latency"),
-            ("acceptance", plot_acceptance, "acceptance by position and by output length; of "
-             "magicdec-acceptance by budget"),
+            ("acceptance", plot_acceptance, "acceptance by position and along the output; of magicdec-acceptance "
+             "by budget"),
             ("prediction", plot_prediction, "predicted against measured speed-up")):
-        command = commands.add_parser(name, help=text)
-        command.add_argument("--model", help="which model, where the records have several")
-        command.add_argument("--temperature", type=float)
-        command.set_defaults(draw=draw)
+        command = add(name, draw, text, "measured rounds of magicdec-bench or sequoia-bench" + (
+            ", or records of magicdec-acceptance" if name == "acceptance" else ""))
+        command.add_argument("--model", help="the model, if the records have several")
+        command.add_argument("--temperature", type=float, help="the temperature, if the records have several")
         if name in ("pareto", "acceptance"):
-            command.add_argument("--context", type=int)
+            command.add_argument("--context", type=int, help="the context, if the records have several")

@@ -14,6 +14,7 @@ try:
     import matplotlib  # noqa: F401
 except ImportError:
     sys.exit(77)
+import plot
 import plot_loss
 
 
@@ -54,29 +55,41 @@ class PlotLoss(unittest.TestCase):
     def test_leaves_out_a_line_that_is_cut(self):
         self.assertEqual(len(plot_loss.Run(str(metrics(self.folder, "a", cut=True))).steps), 9)
 
-    def test_smooths_without_a_bias_at_the_beginning(self):
-        constant = [(step, 3.0) for step in range(1, 6)]
-        for (step, loss), (at, mean) in zip(constant, plot_loss.smoothed(constant, 2)):
+    def test_smooths_without_a_lag(self):
+        falling = [(step, 9 - 0.25 * step) for step in range(1, 31)]
+        self.assertEqual(len(plot_loss.smoothed(falling, 8)), 30)
+        for (step, loss), (at, mean) in zip(falling, plot_loss.smoothed(falling, 8)):
             self.assertEqual(step, at)
             self.assertAlmostEqual(loss, mean)
-        self.assertAlmostEqual(plot_loss.smoothed([(1, 0.0), (2, 1.0)], 1e9)[1][1], 0.5)
+        spike = plot_loss.smoothed([(step, float(step == 15)) for step in range(1, 61)], 8)
+        self.assertEqual([at for at, mean in spike if mean > 0], list(range(11, 20)))
+        noise = [(step, 3.0 + (-1) ** step) for step in range(1, 31)]
+        for _, mean in plot_loss.smoothed(noise, 8)[4:]:
+            self.assertLess(abs(mean - 3), 0.25)
+
+    def test_is_logarithmic_where_losses_differ_much(self):
+        few, many = (str(metrics(self.folder, str(n), n)) for n in (19, 20))  # losses of 4/19 and 4/20 to 4
+        for argv, scale in (([few], "linear"), ([many], "log"), ([many, "--no-log"], "linear"),
+                            ([few, "--log"], "log")):
+            figure, _ = plot.figure_of(["loss", *argv])
+            self.assertEqual(figure.axes[0].get_yscale(), scale, argv)
 
     def test_draws_several_runs(self):
         out = self.folder / "out.svg"
         run = draw(metrics(self.folder, "first"), metrics(self.folder, "second"), "-o", out)
-        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, f"wrote {out}\n", ""))
         text = out.read_text()
         for name in ("first", "second, validation", "best: 1.4000 after step 4"):
             self.assertIn(name, text)
 
     def test_names_a_bad_file(self):
         missing = draw(self.folder / "none", "-o", self.folder / "out.svg")
-        self.assertEqual(missing.returncode, 1)
+        self.assertEqual(missing.returncode, 4)
         self.assertIn("none: No such file or directory", missing.stderr)
         path = metrics(self.folder, "a")
         (path / "metrics.jsonl").write_text("[1]\n")
         foreign = draw(path, "-o", self.folder / "out.svg")
-        self.assertIn("metrics.jsonl:1: not a line of a run's metrics", foreign.stderr)
+        self.assertIn("expected a run of s2ft-train; ", foreign.stderr)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Tests scripts/plot.py on the committed records and on small files made here. Exits with 77 without matplotlib."""
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "tests/records"
+sys.path.insert(0, str(ROOT / "scripts"))
+try:
+    import matplotlib  # noqa: F401
+except ImportError:
+    sys.exit(77)
+import plot
+import plot_common
+
+# Answers in a log that pig-eval wrote to -o, and what it printed: (policy, task, right, low, high).
+POLICIES = [("quest 5%", "quest"), ("window", "streaming")]
+ANSWERS = {"full": {"kv": [1, 1, 1], "needle1": [1, 1, 1]}, "quest 5%": {"kv": [0, 1, 0], "needle1": [1, 1, 1]},
+           "window": {"kv": [0, 0, 0], "needle1": [0, 0, 0]}}
+PRINTED = [("quest 5%", "kv", 1 / 3, 0.06149194472039615, 0.7923403991979523),
+           ("quest 5%", "mean", 2 / 3, 0.3894859017967311, 0.9438474315366021),
+           ("window", "kv", 0, 0, 0.5614970317550455), ("window", "mean", 0, 0, 0.2479180129218246)]
+
+
+def read(name):
+    return [json.loads(line) for line in (RECORDS / name).read_text().splitlines()]
+
+
+def lines_of(ax):
+    """The lines of an axes that have markers; caps of bars are none."""
+    return [line for line in ax.lines if line.get_marker() not in ("None", "", "_", None)]
+
+
+def legend_of(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+class Plots(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.addCleanup(plot_common.plt.close, "all")
+        self.folder = Path(temporary.name)
+
+    def write(self, name, lines):
+        path = self.folder / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    def figure(self, *argv):
+        """The figure that a command line draws, its labels placed; `self.stderr` holds the notes."""
+        stderr = io.StringIO()
+        with contextlib.redirect_stderr(stderr):
+            figure, _ = plot.figure_of([str(a) for a in argv])
+            plot_common.place_labels(figure)
+        self.stderr = stderr.getvalue()
+        return figure
+
+    def error(self, status, *argv):
+        """The text that a command line prints which must fail."""
+        stderr = io.StringIO()
+        with contextlib.redirect_stderr(stderr), self.assertRaises(SystemExit) as end:
+            plot.figure_of([str(a) for a in argv])
+        self.assertEqual(end.exception.code, status, stderr.getvalue())
+        return stderr.getvalue()
+
+    def log(self):
+        lines = [{"schema": "tandem.eval/1", "recipe": {"path": "my.yaml", "sha256": "0", "effective": {"eval": {
+            "tasks": ["needle1", "kv"], "policies": [{"name": n, "kind": k} for n, k in POLICIES]}}}}]
+        for task in ("needle1", "kv"):
+            for case in range(3):
+                by_policy = {p: ANSWERS[p][task][case] for p in sorted(ANSWERS)}
+                reads = {p: {"dense": {"forced": {"bytes": 2 ** (20 + i), "selected": 0.1, "fixed": 0.1}}}
+                         for i, p in enumerate(by_policy)}
+                lines.append({"task": task, "length": 512, "case": case,
+                              "correct": {p: {"dense": {"forced": bool(v)}} for p, v in by_policy.items()},
+                              "reads": reads})
+        return lines
+
+    def bench(self, policy="quest", contexts=(1024, 2048), ms=1.0, **cache):
+        """Decode records of pig-bench."""
+        return [{"schema": "tandem.result/1", "tool": "pig-bench", "status": "ok", "model": {"name": "m"},
+                 "recipe": {"effective": {"cache": {"kind": policy, "quest": {"ratio": 0.05, "page": 16}, **cache}}},
+                 "workload": {"phase": "decode", "batch": 1, "context_tokens": n},
+                 "timing": {"decode_step": {"p50": ms, "p90": 1.1 * ms, "min": 0.9 * ms}},
+                 "throughput": {"decode_tok_s": 1e3 / ms}} for n in contexts]
+
+    def assert_bars_inside(self, figure):
+        figure.draw_without_rendering()
+        n = 0
+        for ax in figure.axes:
+            low, high = sorted(ax.get_ylim())
+            for container in ax.containers:
+                for bar in getattr(container, "lines", (0, 0, []))[2]:
+                    for segment in bar.get_segments():
+                        n += 1
+                        for _, y in segment:
+                            self.assertTrue(low <= y <= high, f"{y} outside {low}..{high}")
+        self.assertGreater(n, 0)
+
+    def test_speedups_stand_at_their_batch_with_whole_bars(self):
+        records = read("gpu-h200-magicdec-tiny.jsonl")
+        high = [r for r in records if "speedup_measured" in r.get("spec", {})]
+        high[0]["spec"].update(speedup_measured=9.0, speedup_ci95_low=8.0, speedup_ci95_high=12.0)
+        figure = self.figure("speedup", self.write("a.jsonl", records))
+        ax = figure.axes[0]
+        batches = {r["workload"]["batch"] for r in records}
+        places = set()
+        for line in lines_of(ax):
+            self.assertLessEqual(set(line.get_xdata()), batches)
+            true = ax.transData.transform(line.get_xydata())[:, 0]
+            shifts = (line.get_transform().transform(line.get_xydata())[:, 0] - true) * 72 / figure.dpi
+            self.assertAlmostEqual(shifts.min(), shifts.max(), 6)
+            self.assertLess(abs(shifts[0]), 15)
+            places.add(round(shifts[0], 3))
+        self.assertGreater(len(places), 2)  # drafts stand next to each other
+        self.assert_bars_inside(figure)
+
+    def test_other_plots_keep_bars_inside_and_true_x(self):
+        for argv, values in ((("quality", RECORDS / "sparse-quality-4096.jsonl", "--protocol", "dense"), None),
+                             (("speed", RECORDS / "sparse-speed-2-cores.jsonl"), "context_tokens"),
+                             (("acceptance", RECORDS / "triforce-acceptance-16k.jsonl", "--temperature", "0.6"), None),
+                             (("channels", RECORDS / "cpu-sirius-tasks.jsonl"), None)):
+            figure = self.figure(*argv)
+            self.assert_bars_inside(figure)
+            for line in lines_of(figure.axes[0]) if values else []:
+                self.assertLessEqual(set(line.get_xdata()), {r["workload"][values] for r in read(argv[1].name)})
+
+    def test_names_policies_as_the_recipe_does(self):
+        log = self.write("log.jsonl", self.log())
+        self.assertEqual(legend_of(self.figure("quality", log)), ["full", "quest 5%", "window"])
+        bench = self.write("b.jsonl", self.bench())
+        self.assertEqual(legend_of(self.figure("speed", bench)), ["quest: ratio 0.05, page 16"])
+        lines = self.log()
+        lines[0]["recipe"]["effective"]["eval"]["policies"][0]["quest"] = {"ratio": 0.05, "page": 16}
+        figure = self.figure("speed", bench, self.write("log.jsonl", lines))
+        self.assertEqual((legend_of(figure), self.stderr), (["quest 5%"], ""))
+
+    def test_tells_policies_apart_by_whatever_differs(self):
+        path = self.write("b.jsonl", self.bench(host_dtype="auto") + self.bench(host_dtype="int8"))
+        self.assertEqual(legend_of(self.figure("speed", path)),
+                         ["quest: ratio 0.05, page 16", "quest: ratio 0.05, page 16, host_dtype int8"])
+
+    def test_draws_the_last_of_repeated_points(self):
+        paths = [self.write(f"{ms}.jsonl", self.bench(ms=ms)) for ms in (1.0, 3.0)]
+        line, = lines_of(self.figure("speed", *paths).axes[0])[:1]
+        self.assertEqual((list(line.get_xdata()), list(line.get_ydata())), ([1024, 2048], [3.0, 3.0]))
+        self.assertIn("note: 2 measured points repeat others", self.stderr)
+        log = self.log()
+        first, second = self.write("1.jsonl", log), self.write("2.jsonl", [*log[:1], *log[2:]])
+        figure = self.figure("quality", first, second)
+        points = [line for line in lines_of(figure.axes[0]) if len(line.get_xdata()) == 1 and line.get_marker() == "D"]
+        self.assertEqual(len(points), 1)
+        self.assertIn("repeat others", self.stderr)
+
+    def test_says_what_a_file_holds_and_what_to_type(self):
+        path = self.write("b.jsonl", self.bench())
+        for argv, status in ((("speedup", path), 4), ((path, "-o", "x.svg"), 2)):
+            text = self.error(status, *argv)
+            self.assertIn("b.jsonl holds 2 decode records of pig-bench\n  hint: plot.py speed ", text)
+            self.assertIn("b.jsonl -o speed.svg", text)
+        run = self.write("metrics.jsonl", [{"step": 1, "loss": 2.0}])
+        self.assertIn("holds 1 metric of a run of s2ft-train\n  hint: plot.py loss", self.error(4, "speed", run))
+        self.assertIn("found a run of s2ft-train\n  hint: plot.py loss", self.error(4, "speed", self.folder))
+        other = self.write("llama.jsonl", [{"build": 1, "avg_ts": 2}])
+        self.assertIn("1 object of another program (keys build, avg_ts)", self.error(4, "xy", other, "--x=a", "--y=b"))
+        self.assertIn("b.jsonl holds 2 decode records of pig-bench", self.error(4, "loss", path))
+        torn = self.folder / "torn.jsonl"
+        torn.write_text(path.read_text() + '{"schema": "tand')  # of a run that was killed
+        self.assertEqual(len(lines_of(self.figure("speed", torn).axes[0])[0].get_xdata()), 2)
+        torn.write_text('{"schema\n' + path.read_text())
+        self.assertIn("torn.jsonl:1: expected a line of JSON", self.error(4, "speed", torn))
+        self.assertIn("No such file", self.error(4, "speed", self.folder / "none"))
+        self.assertIn("hint: --protocol dense", self.error(2, "quality", RECORDS / "sparse-quality-4096.jsonl"))
+        self.assertIn("invalid choice: 'sped'", self.error(2, "sped", "none"))
+
+    def test_writes_the_picture_and_says_so(self):
+        figure, out = self.figure("speed", self.write("b.jsonl", self.bench())), io.StringIO()
+        files = [self.folder / "a.svg", self.folder / "b.svg"]
+        for path in files:
+            with contextlib.redirect_stdout(out):
+                plot_common.save(figure, str(path))
+        self.assertEqual(out.getvalue(), "".join(f"wrote {path}\n" for path in files))
+        self.assertEqual(*(path.read_text() for path in files))
+        for path, status in (("a.txt", 2), (str(self.folder / "none/a.svg"), 4)):
+            with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as end:
+                plot_common.save(figure, path)
+            self.assertEqual(end.exception.code, status)
+
+    def test_a_log_of_cases_gives_what_the_tool_prints(self):
+        lines = self.log()
+        figure = self.figure("quality", self.write("log.jsonl", [*lines, lines[-1]]))
+        self.assertEqual([ax.get_title() for ax in figure.axes[:3]], ["needle1", "kv", "mean"])
+        marker = {"quest 5%": "D", "window": "X"}
+        for policy, task, right, low, high in PRINTED:
+            ax = next(ax for ax in figure.axes if ax.get_title() == task)
+            container = next(c for c in ax.containers if c.lines[0].get_marker() == marker[policy])
+            self.assertAlmostEqual(container.lines[0].get_ydata()[0], right)
+            ends = container.lines[2][0].get_segments()[0][:, 1]
+            for end, expected in zip(ends, (low, high)):
+                self.assertAlmostEqual(end, expected, 12)
+        text = self.error(4, "quality", RECORDS / "eval-full-4096-builtin.jsonl")  # of a version that counted no reads
+        self.assertIn("is a log of 500 cases of pig-eval", text)
+        self.assertIn("--resume --format jsonl", text)
+        del lines[1]["task"]
+        self.assertIn("a line that lacks 'task'", self.error(4, "quality", self.write("bad.jsonl", lines)))
+
+    def test_channels_names_the_model_and_what_is_drawn(self):
+        figure = self.figure("channels", *(RECORDS / f"cpu-sirius-{part}.jsonl" for part in ("ppl", "tasks", "keep")))
+        self.assertIn("tiny-16m", figure._suptitle.get_text())
+        drawn = {(line.get_color(), line.get_marker()) for ax in figure.axes for line in lines_of(ax)}
+        handles = {(h.get_color(), h.get_marker()) for h in figure.legends[0].get_lines()}
+        self.assertEqual(handles, drawn)
+        self.assertNotIn("cats_threshold", legend_of(figure))
+        figure.draw_without_rendering()
+        prose = figure.axes[1]
+        ticks = [t.get_text() for t, y in zip(prose.get_yticklabels(), prose.get_yticks())
+                 if prose.get_ylim()[0] <= y <= prose.get_ylim()[1]]
+        self.assertEqual(ticks, ["1", "2", "5", "10", "20"])
+        renderer = figure.canvas.get_renderer()
+        boxes = [label.get_window_extent(renderer) for label in figure.axes[2].texts]
+        self.assertEqual(len(boxes), 12)
+        for i, box in enumerate(boxes):
+            self.assertFalse(any(box.overlaps(other) for other in boxes[:i]))
+
+    def test_xy_takes_any_field(self):
+        path = RECORDS / "sparse-speed-2-cores.jsonl"
+        figure = self.figure("xy", path, "--x", "context_tokens", "--y=decode_tok_s", "--by=cache.kind", "--log=x")
+        ax = figure.axes[0]
+        self.assertEqual((ax.get_xlabel(), ax.get_ylabel()), ("workload.context_tokens", "throughput.decode_tok_s"))
+        self.assertEqual((ax.get_xscale(), ax.get_yscale()), ("log", "linear"))
+        self.assertEqual(legend_of(figure), ["full", "lsh", "hybrid"])
+        full = [r for r in read(path.name) if r["recipe"]["effective"]["cache"]["kind"] == "full"]
+        self.assertEqual(sorted(lines_of(ax)[0].get_ydata()), sorted(r["throughput"]["decode_tok_s"] for r in full))
+        self.assertEqual(self.figure(path, "--x", "batch", "--y", "throughput.decode_tok_s").axes[0].get_xlabel(),
+                         "workload.batch")  # without the plot's name
+
+    def test_xy_draws_the_median_and_the_range(self):
+        path = self.write("b.jsonl", [r for ms in (1, 2, 10) for r in self.bench(ms=ms)])
+        ax = self.figure("xy", path, "--x", "context_tokens", "--y", "p50").axes[0]
+        self.assertEqual(list(lines_of(ax)[0].get_ydata()), [2, 2])
+        self.assertEqual(ax.containers[0].lines[2][0].get_segments()[0].tolist(), [[1024, 1], [1024, 10]])
+        self.assertIn("median", ax.get_ylabel())
+        ax = self.figure("xy", path, "--x", "cache.kind", "--y", "p50").axes[0]
+        self.assertEqual([t.get_text() for t in ax.get_xticklabels()], ["quest"])
+
+    def test_xy_explains_what_it_cannot_draw(self):
+        path = self.write("b.jsonl", self.bench())
+        text = self.error(2, "xy", path, "--x", "batch", "--y", "decode_toks")
+        self.assertIn("found 'decode_toks'\n  hint: did you mean throughput.decode_tok_s", text)
+        self.assertIn("--fields", text)
+        self.assertIn("found workload.phase = decode", self.error(2, "xy", path, "--x", "batch", "--y", "phase"))
+        self.assertIn("quest.ratio", self.error(2, "xy", self.write("c.jsonl", self.bench(topk={"ratio": 0.1})),
+                                                "--x", "batch", "--y", "ratio"))
+        self.assertIn("expected --x FIELD and --y FIELD", self.error(2, "xy", path))
+        self.assertIn("found recipe.effective.cache.kind = quest",
+                      self.error(2, "xy", path, "--x", "kind", "--y", "p50", "--log", "x"))
+        self.figure("xy", path, self.write("c.jsonl", [{**self.bench()[0], "throughput": {}}]), "--x", "batch",
+                    "--y", "decode_tok_s")
+        self.assertIn("1 of 3 records lack workload.batch or throughput.decode_tok_s", self.stderr)
+
+    def test_xy_lists_all_fields(self):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            plot.figure_of(["xy", str(self.write("b.jsonl", self.bench())), "--fields"])
+        lines = [line.split() for line in out.getvalue().splitlines()]
+        self.assertIn(["workload.context_tokens", "1024", "(2", "values)"], lines)
+        self.assertIn(["recipe.effective.cache.quest.ratio", "0.05"], lines)
+
+
+if __name__ == "__main__":
+    unittest.main()
