@@ -269,7 +269,7 @@ std::string man_page(const ToolInfo& info) {
     if (!key.words.empty()) text += fmt::format(" ({})", fmt::join(key.words, ", "));
     page += roff_entry(key.name, text);
   }
-  const std::string help = help_text(info);
+  const std::string help = help_text(info, 80);
   const size_t end = help.find("\nexit status:");
   if (end != std::string::npos)
     page += ".SH EXIT STATUS AND ENVIRONMENT\n.nf" + roff(help.substr(end)) + ".fi\n";

@@ -250,7 +250,7 @@ void Generator::collect() {
   const std::vector<int> seqs = std::move(flying_.front());
   flying_.pop_front();
   for (size_t i = 0; i < seqs.size(); ++i) {
-    // What was drawn for a sequence that has ended since is dropped.
+    // Draws of a sequence that has ended since are dropped.
     const auto a = std::find_if(active_.begin(), active_.end(),
                                 [&](const Active& x) { return x.seq == seqs[i]; });
     if (a == active_.end() || a->finish) continue;
