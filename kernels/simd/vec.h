@@ -50,7 +50,7 @@ namespace {
 constexpr int kW = Vec::kLanes;
 constexpr float kInf = __builtin_inff();
 
-/// Not std::min, whose copies of several instruction sets the linker would take for one.
+/// Replaces std::min: the linker would merge copies of it compiled for different instruction sets.
 TANDEM_INLINE int least(int a, int b) { return a < b ? a : b; }
 
 /// One number, for remainders that are not worth a vector.

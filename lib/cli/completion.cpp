@@ -48,7 +48,7 @@ void append_keys_of(const recipe::Field& section, const std::string& name,
   }
 }
 
-/// What completion and the manual page are made of.
+/// Holds the tables that completion scripts and the manual page print.
 struct Tables {
   std::vector<Completed> flags, keys;
 };

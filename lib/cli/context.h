@@ -91,7 +91,7 @@ class Context {
 
  private:
   void build_tree();
-  /// What the tool's name says, where no recipe says how to run.
+  /// Adds the settings of a run without a recipe.
   void add_bare_settings();
   /// errors   kind usage: a shard without points
   std::vector<recipe::SweepPoint> sweep_points() const;

@@ -56,7 +56,7 @@ std::string recipe_help(const ToolInfo& info, const std::vector<std::string>& ar
              : recipe_help_lines(info, section);
 }
 
-/// What --list-models, --list-recipes, --completion or --man prints, if one is given.
+/// Returns the output of --list-models, --list-recipes, --completion or --man, if one is given.
 std::optional<std::string> described_tool(const ToolInfo& info, const Options& options) {
   if (options.is_set("list-models")) return model_list();
   if (options.is_set("list-recipes")) return recipe_list(info);

@@ -38,7 +38,7 @@ std::vector<std::string> long_names(const Flag& flag) {
   return names;
 }
 
-/// How to say what an unknown flag means: by the key of its name, by a flag or a key near it.
+/// Returns the hint for an unknown flag: the key of that name, or the nearest flag or key.
 /// name    without dashes
 /// value   as written, or empty
 std::string meant_by(const std::string& name, const std::string& value, const ToolInfo& info) {

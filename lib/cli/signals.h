@@ -8,10 +8,10 @@ namespace tandem::cli {
 /// ignored; writes report them instead.
 void install_signal_handlers();
 
-/// Whether a progress line is shown, which the terminal's ^C would stand in: the first signal
-/// clears it.
+/// Tells the signal handler if a progress line is on the terminal: the first signal clears it, so
+/// that the terminal's ^C does not stand inside it.
 void clear_when_interrupted(bool line_shown);
-/// Whether a first signal has been answered on stderr since the last call: a line has ended then.
+/// Returns true if the handler has written to stderr since the last call; its text ends a line.
 bool answered();
 
 /// The signal that asked for an end, or 0. Loops poll it between steps.

@@ -72,7 +72,7 @@ void read_value(const Field& field, const std::string& key, const Node& node, co
     }
 }
 
-/// What a reading has in common for all sections.
+/// Holds the inputs and options that reading every section shares.
 struct Reading {
   const Field& root;
   const Folders& models;
@@ -158,7 +158,7 @@ bool is_hub_name(std::string_view text, const std::filesystem::path& folder) {
          text[0] != '$' && !std::filesystem::exists(folder / text.substr(0, slash), failed);
 }
 
-/// How to come by a model that is not there.
+/// Returns the hint for a model that is missing: how to download it.
 std::string model_hint(const std::string& key, const std::string& spelled,
                        const std::filesystem::path& folder, const Folders& models) {
   if (is_hub_name(spelled, folder)) {

@@ -32,7 +32,7 @@ class S2ftAdapter {
   /// Into a folder that appears when it is complete, and verified if that is asked for.
   int write_folder();
   int write_summary();
-  /// What factors of each of some ranks lose.
+  /// Prints the share of the change that each rank loses.
   int write_ranks();
   /// The merged model, into an empty folder.
   std::string write_model(const std::filesystem::path& folder);

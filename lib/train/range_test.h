@@ -14,7 +14,7 @@ struct TriedRate {
   double loss = 0;  // not finite: the trial diverged
 };
 
-/// What a range test has found.
+/// Holds the result of a learning-rate range test.
 struct RangeTest {
   /// The highest choice where no rate lowers the loss.
   static constexpr double kSafeRate = 2e-4;

@@ -18,7 +18,7 @@ Outcome ask(const std::string& tool, const std::vector<std::string>& arguments) 
   return run_process(program(tool), {.arguments = arguments});
 }
 
-/// What bash offers for the last of some words, which it has cut at = and :.
+/// Returns the words that bash offers for the last one given; bash splits words at = and :.
 std::string offered(const std::string& tool, const std::vector<std::string>& words) {
   std::string name = "_" + tool;
   std::ranges::replace(name, '-', '_');

@@ -47,7 +47,7 @@ class Screen {
   }
 
   const std::vector<std::string>& lines() const { return lines_; }
-  /// How often the line of the cursor was longer than the window.
+  /// Counts the times that the cursor's line exceeded the window.
   int n_broken() const { return n_broken_; }
 
  private:
@@ -65,7 +65,7 @@ class Screen {
   std::string escape_;
 };
 
-/// What a user does once a text has been shown.
+/// Describes keys to type or a resize to make after a text has appeared.
 struct Act {
   std::string after;
   std::string type = {};  // keys

@@ -2,7 +2,7 @@
 
 #include "cli/probe.h"
 
-// What people type first: flags of other programs, a prompt without a flag, tools without a recipe.
+// Tests input that new users try first: other programs' flags, a bare prompt, no recipe.
 using namespace tandem::testing;
 
 namespace {

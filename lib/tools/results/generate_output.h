@@ -51,7 +51,7 @@ class GenerateOutput {
   void on_finish(int seq, decode::Finish finish, const std::string& rest);
   void on_prefill(int64_t done, int64_t total);
   void show_finished();
-  /// How many answers had to end with the context; empty = none.
+  /// Says which answers stopped at the context's end; empty if none did.
   std::string context_line(int max_context) const;
   void event(const nlohmann::ordered_json& value);
   /// What memory gives, to set a rate against: measured with -v, which takes a second, else what an

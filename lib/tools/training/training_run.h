@@ -66,7 +66,7 @@ class TrainingRun {
   double bytes_a_step() const;
   /// How long that takes alone, in seconds; 0 where the link's rate is not known.
   double traffic_seconds() const;
-  /// Of s2ft: matrices that some layers train nothing of.
+  /// Names the matrices of which some layers train no slice; empty for other methods.
   std::string uneven_lines() const;
   /// Commands that use what the run has written.
   std::string next_lines() const;
