@@ -8,7 +8,7 @@ namespace tandem::cli {
 /// ignored; writes report them instead.
 void install_signal_handlers();
 
-/// Tells the signal handler if a progress line is on the terminal: the first signal clears it, so
+/// Notes for the signal handler if a progress line is shown: the first signal clears it, so
 /// that the terminal's ^C does not stand inside it.
 void clear_when_interrupted(bool line_shown);
 /// Returns true if the handler has written to stderr since the last call; its text ends a line.

@@ -191,7 +191,7 @@ constexpr std::array<std::string_view, 5> enum_names(RecomputeLevel) {
   return {"auto", "0", "1", "2", "3"};
 }
 
-/// Destination of a step's figures besides metrics.jsonl.
+/// Destination of a step's figures in addition to metrics.jsonl.
 enum class StepLog : uint8_t { jsonl, tensorboard };
 constexpr std::array<std::string_view, 2> enum_names(StepLog) { return {"jsonl", "tensorboard"}; }
 
