@@ -6,7 +6,7 @@ set -euo pipefail
 
 scripts/install-deps.sh
 configure
-say "pig-generate first, some four minutes on two cores; what a compiler cache knows takes none"
+say "pig-generate first, some three minutes on two cores; what a compiler cache knows takes none"
 build pig-generate
 
 document=recipes/demo/lighthouse-logbook.txt

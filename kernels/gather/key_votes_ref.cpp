@@ -6,7 +6,6 @@
 #include "kernels/reference.h"
 
 namespace tandem {
-namespace {}  // namespace
 
 void key_votes_ref(const KeyVotesParams& p) {
   const int n = p.first_position + p.n_positions;

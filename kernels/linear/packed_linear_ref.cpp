@@ -2,7 +2,6 @@
 #include "kernels/reference.h"
 
 namespace tandem {
-namespace {}  // namespace
 
 void packed_linear_ref(const PackedLinearParams& p, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r)

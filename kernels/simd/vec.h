@@ -47,7 +47,7 @@
 namespace tandem::simd {
 namespace {
 
-constexpr int kW = Vec::kLanes;
+constexpr int kW = Vec::kLanes;  // lanes of a vector
 constexpr float kInf = __builtin_inff();
 
 /// Replaces std::min: the linker would merge copies of it compiled for different instruction sets.

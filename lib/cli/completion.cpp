@@ -6,6 +6,7 @@
 #include <cctype>
 
 #include "cli/help.h"
+#include "io/quote.h"
 
 namespace tandem::cli {
 namespace {
@@ -80,18 +81,12 @@ std::vector<std::string> names_of(const Completed& flag) {
   return names;
 }
 
-std::string replaced(std::string text, std::string_view what, std::string_view by) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
-    text.replace(at, what.size(), by);
-  return text;
-}
-
 /// An identifier of shells.
-std::string identifier(const std::string& tool) { return "_" + replaced(tool, "-", "_"); }
+std::string identifier(const std::string& tool) { return "_" + io::replace_all(tool, "-", "_"); }
 
 /// A text in single quotes.
 std::string quoted(const std::string& text, std::string_view quote) {
-  return "'" + replaced(text, "'", quote) + "'";
+  return "'" + io::replace_all(text, "'", quote) + "'";
 }
 
 /// Lines of a shell's `case` that print or add the words of each name.
@@ -143,9 +138,9 @@ std::string bash_script(const Tables& tables) {
   for (const Completed& flag : tables.flags)
     for (std::string& name : names_of(flag)) flags.push_back(std::move(name));
   const std::string all = cases(tables.flags, "    ", "echo") + cases(tables.keys, "    ", "echo");
-  return replaced(
-      replaced(replaced(kBash, "@CASES@", all), "@KEYS@", fmt::format("{}", fmt::join(keys, " "))),
-      "@FLAGS@", fmt::format("{}", fmt::join(flags, " ")));
+  return io::replace_all(io::replace_all(io::replace_all(kBash, "@CASES@", all), "@KEYS@",
+                                         fmt::format("{}", fmt::join(keys, " "))),
+                         "@FLAGS@", fmt::format("{}", fmt::join(flags, " ")));
 }
 
 constexpr const char* kZsh = R"zsh(#compdef @TOOL@
@@ -174,21 +169,23 @@ std::string zsh_script(const Tables& tables) {
   for (const Completed& flag : tables.flags) {
     const std::vector<std::string> names = names_of(flag);
     std::string text = flag.text;
-    for (const char* special : {"[", "]", ":"}) text = replaced(text, special, "");
+    for (const char* special : {"[", "]", ":"}) text = io::replace_all(text, special, "");
     std::string action =
         flag.words.empty() ? "_files" : fmt::format("({})", fmt::join(flag.words, " "));
     if (names.back() == "--set" || names.back() == "--sweep") action = "@NAME@_set";
     if (names.back() == "--recipe") action = "@NAME@_named recipes";
     if (names.back() == "--model") action = "@NAME@_named models";
-    const std::string value = flag.value.empty() || flag.value[0] == '['
-                                  ? ""
-                                  : fmt::format(":{}:{}", replaced(flag.value, ":", ""), action);
+    const std::string value =
+        flag.value.empty() || flag.value[0] == '['
+            ? ""
+            : fmt::format(":{}:{}", io::replace_all(flag.value, ":", ""), action);
     for (const std::string& name : names)
       flags.push_back("  " + quoted(fmt::format("*{}[{}]{}", name, text, value), R"('\'')"));
   }
-  return replaced(replaced(replaced(kZsh, "@CASES@", cases(tables.keys, "      ", "compadd --")),
-                           "@KEYS@", fmt::format("{}", fmt::join(keys, " "))),
-                  "@FLAGS@", fmt::format("{}", fmt::join(flags, " \\\n")));
+  return io::replace_all(
+      io::replace_all(io::replace_all(kZsh, "@CASES@", cases(tables.keys, "      ", "compadd --")),
+                      "@KEYS@", fmt::format("{}", fmt::join(keys, " "))),
+      "@FLAGS@", fmt::format("{}", fmt::join(flags, " \\\n")));
 }
 
 std::string fish_script(const Tables& tables) {
@@ -221,8 +218,8 @@ std::string fish_script(const Tables& tables) {
 }
 
 std::string roff(std::string text) {
-  text = replaced(replaced(std::move(text), "\\", "\\e"), "-", "\\-");
-  text = replaced(replaced(std::move(text), "\n.", "\n\\&."), "\n'", "\n\\&'");
+  text = io::replace_all(io::replace_all(text, "\\", "\\e"), "-", "\\-");
+  text = io::replace_all(io::replace_all(text, "\n.", "\n\\&."), "\n'", "\n\\&'");
   return text.starts_with('.') || text.starts_with('\'') ? "\\&" + text : text;
 }
 
@@ -242,7 +239,8 @@ std::string completion_script(const ToolInfo& info, const std::string& shell) {
   const std::string script = shell == "bash"  ? bash_script(tables)
                              : shell == "zsh" ? zsh_script(tables)
                                               : fish_script(tables);
-  return replaced(replaced(script, "@NAME@", identifier(info.name)), "@TOOL@", info.name);
+  return io::replace_all(io::replace_all(script, "@NAME@", identifier(info.name)), "@TOOL@",
+                         info.name);
 }
 
 std::string man_page(const ToolInfo& info) {
@@ -259,7 +257,7 @@ std::string man_page(const ToolInfo& info) {
   for (const std::string& example : info.examples) page += roff(example) + "\n";
   page += ".fi\n.SH FLAGS\n";
   for (const Completed& flag : tables.flags) {
-    std::string names = replaced(flag.name, ",", ", ");
+    std::string names = io::replace_all(flag.name, ",", ", ");
     if (!flag.value.empty()) names += (flag.value[0] == '[' ? "" : " ") + flag.value;
     page += roff_entry(names, flag.text);
   }

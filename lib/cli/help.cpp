@@ -140,7 +140,8 @@ std::string help_text(const ToolInfo& info, size_t columns) {
   const recipe::Field schema = info.schema != nullptr ? info.schema() : recipe::Field{};
   std::string text;
   append_wrapped(text, width, 0, 0, fmt::format("{}: {}", info.name, info.purpose));
-  text += fmt::format("\nusage: {} [flags]\n\n", info.name);
+  text += fmt::format("\nusage: {} [flags]{}\n\n", info.name,
+                      info.positional.empty() ? "" : " [" + info.positional + "]");
   text += examples(info, info.examples.size(), width);
   if (!info.flags.empty()) text += "\nmain flags:\n" + flag_table(info.flags, schema, width);
   if (info.schema != nullptr) {

@@ -38,6 +38,16 @@ bool is_unfit(std::string_view text, size_t n) {
 
 }  // namespace
 
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  size_t i = 0;
+  while ((i = text.find(from)) != std::string_view::npos) {
+    out.append(text.substr(0, i)).append(to);
+    text.remove_prefix(i + from.size());
+  }
+  return out.append(text);
+}
+
 std::string escape_controls(std::string_view text) {
   std::string out;
   while (!text.empty()) {

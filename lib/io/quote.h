@@ -12,6 +12,9 @@ std::string quote(std::string_view text, size_t limit = 80);
 /// invalid UTF-8 as escapes, `\n` or `\x1b`.
 std::string escape_controls(std::string_view text);
 
+/// Returns `text` with every `from` replaced by `to`; `from` is not empty.
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
+
 /// Length of the valid UTF-8 sequence at the front of `text` (RFC 3629), 0 if there is none.
 size_t utf8_length(std::string_view text);
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "io/quote.h"
 
 namespace tandem::io {
 namespace {
@@ -26,16 +27,6 @@ size_t display_width(std::string_view text) {
     left -= step;
   }
   return width;
-}
-
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  size_t i = 0;
-  while ((i = text.find(from)) != std::string_view::npos) {
-    out.append(text.substr(0, i)).append(to);
-    text.remove_prefix(i + from.size());
-  }
-  return out.append(text);
 }
 
 std::string one_line(std::string_view text) {

@@ -33,11 +33,6 @@ fs::path lock_path(const fs::path& target) {
   return path;
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this host";
-}
-
 /// The beginning of a file; empty if it cannot be read.
 std::string text_of(int fd) {
   std::array<char, 512> text{};
@@ -52,6 +47,11 @@ bool is_signature(std::string_view text) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this host";
+}
 
 WriterLock::WriterLock(const fs::path& target, const Waiting& waiting)
     : target_(target), path_(lock_path(target)) {

@@ -7,6 +7,9 @@
 
 namespace tandem::io {
 
+/// Returns the name of this machine; "this host" if the system gives none.
+std::string host_name();
+
 /// Keeps others from writing a file or a folder for as long as it lives. It is the system's lock on
 /// a file `NAME.lock` next to the target, which says who holds it: not on the target, which a
 /// writer may bring into being or replace at the end of its work. The system gives it up when the

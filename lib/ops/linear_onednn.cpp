@@ -14,6 +14,7 @@
 
 namespace tandem::ops {
 namespace linear_onednn {
+
 /// The product of a tile, `rows` x `out`, of a layer.
 struct Tile {
   int64_t rows, out;
@@ -21,7 +22,9 @@ struct Tile {
   bool accumulate;
   auto operator<=>(const Tile&) const = default;
 };
-}
+
+}  // namespace linear_onednn
+
 namespace {
 
 using dnnl::memory;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "io/writer_lock.h"
 #include "ops/peers.h"
 
 namespace tandem::ranks {
@@ -65,7 +66,7 @@ std::vector<void*> DeviceComm::see_all(void* own, std::string& why_not) {
     Name host;
   };
   const std::vector<Offer> offers =
-      group_->from_all(Offer{cuda::share_memory(own), name_of(host_name())});
+      group_->from_all(Offer{cuda::share_memory(own), name_of(io::host_name())});
   std::vector<void*> all;
   std::string failed;
   for (int r = 0; r < size(); ++r) {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "io/atomic_file.h"
 #include "io/file.h"
+#include "io/writer_lock.h"
 #include "ranks/group.h"
 
 namespace tandem::ranks {
@@ -93,7 +94,7 @@ void Group::receive_ranks(const Facts& facts) {
   hellos[0] = {.rank = 0,
                .size = size(),
                .process = ::getpid(),
-               .host = host_name(),
+               .host = io::host_name(),
                .ring = ring.address()};
   std::vector<Socket> sockets(static_cast<size_t>(size()));
   int missing = size() - 1;
@@ -189,7 +190,7 @@ void Group::visit_rank0(const Facts& facts) {
     const Hello hello{.rank = rank(),
                       .size = size(),
                       .process = ::getpid(),
-                      .host = host_name(),
+                      .host = io::host_name(),
                       .ring = ring.address(),
                       .facts = facts};
     rank0.send(bytes_of(frame(FrameType::hello, write_hello(hello))), kStrangerSeconds);

@@ -184,11 +184,6 @@ void Socket::shut_down() const {
   if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "this machine";
-}
-
 std::string host_address() {
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0) return "127.0.0.1";

@@ -54,9 +54,7 @@ class Socket {
   int fd_ = -1;
 };
 
-/// What this machine is called by others: its name, and an address that they reach it by; of a
-/// machine without a network the loopback address.
-std::string host_name();
+/// Returns an address by which others reach this machine; without a network the loopback address.
 std::string host_address();
 
 }  // namespace tandem::ranks

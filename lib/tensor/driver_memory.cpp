@@ -16,9 +16,10 @@ constexpr size_t kToCome = size_t{64} << 20;
 /// (tests/records/gpu-h200-across-ways.jsonl).
 constexpr size_t kPinnedAByte = 4096 / 8;
 
-/// Of the host's memory: kernels of tandem and of cuBLASLt, and the driver's records of them, come
-/// after a run is planned, 76 to 82 MiB on an H100 and 56 to 60 on an H200; what a process has by
-/// then, less the program.
+/// Kernels of tandem and cuBLASLt, and the driver's records of them, take host memory after a run
+/// is
+/// planned: 76 to 82 MiB on an H100, 56 to 60 on an H200 (a short run of tiny-2m or tiny-16m prints
+/// its peak). kHostOfRecord is what a process holds by then, less the program.
 constexpr size_t kHostToCome = size_t{78} << 20, kHostOfRecord = size_t{325} << 20;
 
 /// While no buffers are allocated.

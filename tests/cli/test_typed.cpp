@@ -96,6 +96,8 @@ TEST_SUITE("cli/typed") {
     const std::string text = generate({"-p", "Once upon"}).out;
     CHECK(!text.empty());
     CHECK(generate({"Once upon"}).out == text);
+    CHECK(
+        has(run_tool("pig-generate", {"--help"}).out, "\nusage: pig-generate [flags] [prompt]\n"));
     CHECK(generate({"--", "Once upon"}).out == text);
     CHECK(generate({"--", "--once"}).out == generate({"--prompt=--once"}).out);
     check_refused(generate({"-p", "hi", "there"}), 2,

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <vector>
 
 #include "base/error.h"
+#include "io/writer_lock.h"
 
 namespace tandem::tools {
 namespace {
@@ -58,12 +58,6 @@ std::string masked_crc(const std::string& content) {
   return raw((crc >> 15 | crc << 17) + 0xa282ead8);
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "host";
-  return name.data();
-}
-
 }  // namespace
 
 uint32_t crc32c(std::string_view text) {
@@ -78,7 +72,7 @@ uint32_t crc32c(std::string_view text) {
 
 EventFile::EventFile(const std::filesystem::path& folder, int64_t first)
     : path_(folder / fmt::format("{}{:010}.{}.{}", kPrefix, static_cast<int64_t>(now()),
-                                 host_name(), getpid())),
+                                 io::host_name(), getpid())),
       out_(path_, std::ios::binary) {
   write(event(0, nested(kFileVersion, "brain.Event:2")));
   if (first > 0)

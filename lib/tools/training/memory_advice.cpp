@@ -10,8 +10,6 @@ namespace {
 using train::Recomputation;
 using train::TrainerSpec;
 
-constexpr int64_t kRowStep = 16;  // sizes that are tried
-
 TrainerSpec with_rows(TrainerSpec spec, int64_t rows) {
   spec.max_rows = static_cast<int>(rows);
   spec.max_documents = std::min(spec.max_documents, spec.max_rows);
@@ -22,8 +20,8 @@ TrainerSpec with_rows(TrainerSpec spec, int64_t rows) {
 int64_t most_rows(const TrainerSpec& spec, int64_t least, int64_t most,
                   const std::function<bool(const TrainerSpec&)>& fits) {
   if (least > most || !fits(with_rows(spec, least))) return 0;
-  int64_t low = least, high = most;  // low fits
-  while (high - low > kRowStep) {
+  int64_t low = least, high = most + 1;  // low fits
+  while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
     (fits(with_rows(spec, middle)) ? low : high) = middle;
   }
