@@ -19,7 +19,7 @@ const cli::ToolInfo kInfo{
                  "--format jsonl",
                  "pig-generate -r pig/llama3-8b-96k -m synthetic:llama-3.1-8b --dry-run"},
     .flags = tools::prompt_flags(),
-    .formats = {"text", "jsonl"}};
+    .formats = {"text", "jsonl", "results"}};
 
 }  // namespace
 

@@ -21,7 +21,7 @@ const cli::ToolInfo kInfo{
                  "\"The lamp\"",
                  "sequoia-generate -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
-    .formats = {"text", "jsonl"}};
+    .formats = {"text", "jsonl", "results"}};
 
 }  // namespace
 

@@ -18,7 +18,7 @@ const cli::ToolInfo kInfo{
                  "sirius-generate -r sirius/tiny-16m -s spec.verify=match -p \"The lamp was\"",
                  "sirius-generate -r sirius/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
-    .formats = {"text", "jsonl"}};
+    .formats = {"text", "jsonl", "results"}};
 
 }  // namespace
 

@@ -18,7 +18,7 @@ const cli::ToolInfo kInfo{
          "triforce-generate -r triforce/tiny-16m -p \"The lamp\" -s spec.gamma2=8 -n 40",
          "triforce-generate -r triforce/llama2-7b-128k --dry-run -s run.plan_for=h200"},
     .flags = tools::prompt_flags(),
-    .formats = {"text", "jsonl"}};
+    .formats = {"text", "jsonl", "results"}};
 
 }  // namespace
 
