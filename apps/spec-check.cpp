@@ -19,7 +19,7 @@ const cli::ToolInfo kInfo{
          "spec-check -m tiny-16m -s spec.draft=ngram -f recipes/demo/lighthouse-logbook.txt -n 64",
          "spec-check -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
-    .formats = {"text", "json", "jsonl"}};
+    .formats = {"text", "md", "csv", "json", "jsonl"}};
 
 }  // namespace
 
