@@ -27,7 +27,7 @@ const cli::ToolInfo kInfo{
               {.names = "--limits",
                .value = "",
                .text = "measure this machine's limits again instead, keep and print them"}},
-    .formats = {"text", "md", "csv", "jsonl"},
+    .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true};
 

@@ -19,7 +19,7 @@ const cli::ToolInfo kInfo{
          "'bench.drafts=[{name: snapkv, keys: snapkv}]' -s bench.budgets=[128,256]",
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.rounds=false --format md"},
     .flags = {},
-    .formats = {"text", "md", "csv", "jsonl"},
+    .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true,
     .resumes = true};

@@ -24,7 +24,7 @@ const cli::ToolInfo kInfo{
                .key = "bench.predict",
                .on = "only",
                .off = "no"}},
-    .formats = {"text", "md", "csv", "jsonl"},
+    .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true,
     .resumes = true};

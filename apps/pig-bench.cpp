@@ -20,7 +20,7 @@ const cli::ToolInfo kInfo{
                .value = "NAME",
                .text = "prefill, decode, linear, attention or load; repeatable",
                .key = "bench.phases"}},
-    .formats = {"text", "md", "csv", "jsonl"},
+    .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true,
     .resumes = true};

@@ -39,7 +39,7 @@ const cli::ToolInfo kInfo{
                .value = "FILE",
                .text = "text of perplexity and attention",
                .key = "data.path"}},
-    .formats = {"text", "md", "jsonl"},
+    .formats = cli::kRecordFormats,
     .resumes = true};
 
 }  // namespace

@@ -20,7 +20,7 @@ const cli::ToolInfo kInfo{
                  "pig-generate -r pig/llama3-8b-96k -m synthetic:llama-3.1-8b --dry-run"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",
-    .formats = {"text", "jsonl"}};
+    .formats = {"text", "jsonl", "results"}};
 
 }  // namespace
 

@@ -18,7 +18,7 @@ const cli::ToolInfo kInfo{
                  "sequoia-bench -r sequoia/bench-tiny-16m --sweep sampling.temperature=0,0.6,1",
                  "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda --dry-run"},
     .flags = {},
-    .formats = {"text", "md", "csv", "jsonl"},
+    .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true,
     .resumes = true};

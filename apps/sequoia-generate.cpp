@@ -22,7 +22,7 @@ const cli::ToolInfo kInfo{
                  "sequoia-generate -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",
-    .formats = {"text", "jsonl"}};
+    .formats = {"text", "jsonl", "results"}};
 
 }  // namespace
 

@@ -22,7 +22,7 @@ const cli::ToolInfo kInfo{
     .bare = {{"spec.draft", "self", "draft.path"},
              {"draft.sparse.kind", "cats"},
              {"spec.verify", "match"}},
-    .formats = {"text", "jsonl"}};
+    .formats = {"text", "jsonl", "results"}};
 
 }  // namespace
 

@@ -20,7 +20,7 @@ const cli::ToolInfo kInfo{
          "spec-check -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",
-    .formats = {"text", "json", "jsonl"}};
+    .formats = {"text", "md", "csv", "json", "jsonl"}};
 
 }  // namespace
 

@@ -21,7 +21,7 @@ const cli::ToolInfo kInfo{
     .bare = {{"spec.draft", "nested", "draft.path"},
              {"spec.within", "ngram", "draft2.path"},
              {"draft.cache.kind", "retrieval"}},
-    .formats = {"text", "jsonl"}};
+    .formats = {"text", "jsonl", "results"}};
 
 }  // namespace
 

@@ -57,40 +57,42 @@ Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings&
   return record;
 }
 
-io::Table kernel_table() {
+RecordView kernel_view() {
   using io::Align;
-  return io::Table({{"kernel", Align::left},
-                    {"shape", Align::left},
-                    {"type", Align::left},
-                    {"ms"},
-                    {"sd %"},
-                    {"GB/s"},
-                    {"% read"},
-                    {"GFLOP/s"},
-                    {"% GEMM"},
-                    {"baseline", Align::left}});
+  return {.tools = {"kernel-bench"},
+          .takes = [](const Json& r) { return at(r, "/workload/family") != "limits"; },
+          .columns = {{"kernel", Align::left},
+                      {"shape", Align::left},
+                      {"type", Align::left},
+                      {"ms"},
+                      {"sd %"},
+                      {"GB/s"},
+                      {"% read"},
+                      {"GFLOP/s"},
+                      {"% GEMM"},
+                      {"baseline", Align::left}},
+          .row = kernel_row};
 }
 
-std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) {
-  const Summary s = summarize(r.samples.ms);
-  const bool computes = c.work.flops > 0;
-  return {
-      c.name,
-      c.shape,
-      dtype_name(c.dtype),
-      fmt::format("{:.4g}", s.p50),
-      fmt::format("{:.1f}{}", 100 * s.stddev / s.mean,
-                  steadiness(r.samples.ms).is_steady() ? "" : " (not steady)"),
-      fmt::format("{:.1f}", r.roofline.achieved_gbps),
-      read_share_cell(r.roofline),
-      computes ? fmt::format("{:.0f}", r.roofline.achieved_gflops) : "",
-      computes ? percent(r.roofline.frac_of_matmul) : "",
-      r.baseline ? fmt::format("{} % of {}", percent(1 / r.baseline->ratio), c.baseline_name) : ""};
-}
-
-std::vector<std::string> failed_kernel_row(const KernelCase& c) {
-  return {c.name, c.shape, dtype_name(c.dtype),         "", "", "", "",
-          "",     "",      "differs from its reference"};
+std::vector<std::string> kernel_row(const Json& r) {
+  const Json &w = at(r, "/workload"), &roof = at(r, "/roofline"), &t = main_timing(r),
+             &flops = at(roof, "/achieved_tflops"), &of_gemm = at(roof, "/frac_of_matmul"),
+             &ratio = at(r, "/baseline/ratio");
+  std::vector<std::string> cells = {cell(at(w, "/kernel")), cell(at(w, "/shape")),
+                                    cell(at(w, "/dtype"))};
+  cells.resize(10);
+  if (!failure_of(r).empty()) cells.back() = "differs from its reference";
+  if (t.is_null()) return cells;
+  cells[3] = cell(at(t, "/p50"), "{:.4g}");
+  cells[4] = fmt::format("{:.1f}{}", 100 * t["stddev"].get<double>() / t["mean"].get<double>(),
+                         at(r, "/steady") == false ? " (not steady)" : "");
+  cells[5] = cell(at(roof, "/achieved_gbps"), "{:.1f}");
+  cells[6] = read_share_cell(roof);
+  if (flops.is_number()) cells[7] = fmt::format("{:.0f}", 1e3 * flops.get<double>());
+  if (of_gemm.is_number()) cells[8] = percent(of_gemm);
+  if (ratio.is_number())
+    cells[9] = fmt::format("{} % of {}", percent(ratio), cell(at(r, "/baseline/name")));
+  return cells;
 }
 
 Record limits_record(const Ceilings& c) {
@@ -105,37 +107,51 @@ Record limits_record(const Ceilings& c) {
                             {"waited", c.waited},
                             {"kept", c.doubt.empty()}};
   if (c.gemm_bf16_gflops > 0) record.group("limits")["gemm_bf16_gflops"] = c.gemm_bf16_gflops;
-  if (!c.doubt.empty()) record.warn(doubt_text(c));
+  if (!c.doubt.empty()) {
+    record.group("limits")["why_not_kept"] = c.doubt;
+    record.warn(doubt_text(c));
+  }
   return record;
 }
 
-io::Table limits_table() {
+RecordView limits_view() {
   using io::Align;
-  return io::Table({{"threads"},
-                    {"ISA", Align::left},
-                    {"read GB/s"},
-                    {"rows GB/s"},
-                    {"codes G/s"},
-                    {"f32 GFLOP/s"},
-                    {"GEMM f32"},
-                    {"GEMM bf16"},
-                    {"spread %"},
-                    {"waited %"},
-                    {"kept", Align::left}});
+  return {.tools = {"kernel-bench"},
+          .takes = [](const Json& r) { return at(r, "/workload/family") == "limits"; },
+          .columns = {{"threads"},
+                      {"ISA", Align::left},
+                      {"read GB/s"},
+                      {"rows GB/s"},
+                      {"codes G/s"},
+                      {"f32 GFLOP/s"},
+                      {"GEMM f32"},
+                      {"GEMM bf16"},
+                      {"spread %"},
+                      {"waited %"},
+                      {"kept", Align::left}},
+          .row = limits_row};
 }
 
-std::vector<std::string> limits_row(const Ceilings& c) {
-  return {fmt::format("{}", c.threads),
-          isa_name(c.isa),
-          fmt::format("{:.1f}", c.mem_read_gbps),
-          fmt::format("{:.1f}", c.mem_rows_gbps),
-          fmt::format("{:.3g}", c.code_gscores),
-          fmt::format("{:.0f}", c.f32_gflops),
-          fmt::format("{:.0f}", c.gemm_f32_gflops),
-          c.gemm_bf16_gflops > 0 ? fmt::format("{:.0f}", c.gemm_bf16_gflops) : "",
-          fmt::format("{:.1f}", 100 * c.spread),
-          fmt::format("{:.1f}", 100 * c.waited),
-          c.doubt.empty() ? "yes" : "no: " + c.doubt};
+std::vector<std::string> limits_row(const Json& r) {
+  const Json& limits = at(r, "/limits");
+  const auto number = [&](const char* name, const char* form) {
+    return cell(at(limits, name), form);
+  };
+  const auto percents = [&](const char* name) {
+    const Json& share = at(limits, name);
+    return share.is_number() ? fmt::format("{:.1f}", 100 * share.get<double>()) : "";
+  };
+  return {cell(at(r, "/host/threads_used")),
+          cell(at(r, "/cpu_isa")),
+          number("/mem_read_gbps", "{:.1f}"),
+          number("/mem_rows_gbps", "{:.1f}"),
+          number("/code_gscores", "{:.3g}"),
+          number("/f32_gflops", "{:.0f}"),
+          number("/gemm_f32_gflops", "{:.0f}"),
+          number("/gemm_bf16_gflops", "{:.0f}"),
+          percents("/spread"),
+          percents("/waited"),
+          at(limits, "/kept") == true ? "yes" : "no: " + cell(at(limits, "/why_not_kept"))};
 }
 
 std::string describe(const Ceilings& c) {

@@ -6,7 +6,7 @@
 #include "base/interrupt.h"
 #include "bench/kernel_cases.h"
 #include "bench/record.h"
-#include "io/table.h"
+#include "bench/record_view.h"
 
 namespace tandem::bench {
 
@@ -28,17 +28,15 @@ Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings&
 /// The record of a case that has no result.
 Record kernel_record(const KernelCase& c, const Ceilings& ceilings);
 
-/// A table with the columns of kernel_row. "% read" is a share of the memory read rate, "-" where
-/// the bytes come faster than that.
-io::Table kernel_table();
-std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r);
-/// The row of a case that differs from its reference.
-std::vector<std::string> failed_kernel_row(const KernelCase& c);
+/// The table of kernels. "% read" is a share of the memory read rate, "-" where the bytes come
+/// faster than that. The row of a failed record says that the kernel differs from its reference.
+RecordView kernel_view();
+std::vector<std::string> kernel_row(const Json& record);
 
-/// The record of limits that were measured again, and a table of such.
+/// The record of limits that were measured again, and their table.
 Record limits_record(const Ceilings& c);
-io::Table limits_table();
-std::vector<std::string> limits_row(const Ceilings& c);
+RecordView limits_view();
+std::vector<std::string> limits_row(const Json& record);
 
 /// One line that names the rates that shares refer to.
 std::string describe(const Ceilings& c);

@@ -19,14 +19,6 @@ Speed speed_of(const PhaseResult& r, const Summary& s) {
   return {mean, mean * s.stddev / s.mean};
 }
 
-/// Of samples that are not steady a mean and its deviation say nothing.
-std::string speed_cell(const PhaseResult& r, const Summary& s) {
-  if (!steadiness(r.samples.ms).is_steady())
-    return fmt::format("{:.3g} at p50 (not steady)", 1e3 * r.tokens / s.p50);
-  const Speed speed = speed_of(r, s);
-  return fmt::format("{:.4g} +- {:.2g}", speed.mean, speed.stddev);
-}
-
 bool is_whole_model(ModelPhase phase) {
   return phase == ModelPhase::prefill || phase == ModelPhase::decode;
 }
@@ -75,45 +67,63 @@ Json workload(const ModelCase& c, ModelPhase phase) {
 }
 
 /// Prefill attention is dense under every policy.
-std::string method_cell(const ModelCase& c, ModelPhase phase) {
+std::string method_of(const ModelCase& c, ModelPhase phase) {
   if (phase == ModelPhase::load || phase == ModelPhase::switching) return "";
   if (phase == ModelPhase::linear) return fmt::format("{} rows", c.chunk);
   return phase == ModelPhase::attention ? "dense" : method_name(c.cache);
 }
 
 /// The subject of a measurement, and what it is compared with.
-std::string subject(const ModelCase& c, const PhaseResult& r, const Ceilings& ceilings) {
+std::string subject(const Json& r, const std::string& phase) {
+  const auto number = [&](const char* pointer) {
+    const Json& value = at(r, pointer);
+    return value.is_number() ? value.get<double>() : 0.0;
+  };
+  const double copy_in = number("/host/copy_in_gbps");
+  if (phase == "load" && copy_in > 0)
+    return fmt::format("limit: {:.1f} GB/s from pinned host memory", copy_in);
+  if (const Json& adapters = at(r, "/workload/adapters"); adapters.is_object())
+    return fmt::format("{} {} adapters, synthetic", cell(adapters["n"]), cell(adapters["kind"]));
   std::string text;
-  if (r.phase == ModelPhase::load && ceilings.copy_in_gbps > 0)
-    return fmt::format("limit: {:.1f} GB/s from pinned host memory", ceilings.copy_in_gbps);
-  if (c.bench.adapters.n > 0 && (is_whole_model(r.phase) || r.phase == ModelPhase::switching))
-    return c.bench.adapters.text() + " adapters, synthetic";
-  if (r.keys)
-    text = fmt::format("reads {} % + {} % of the keys", percent(r.keys->selected),
-                       percent(r.keys->fixed));
-  if (r.phase == ModelPhase::decode && c.bench.random_kv)
-    text += text.empty() ? "random KV" : ", random KV";
-  if (r.work.host_bytes > 0) {
-    const Roofline roof = roofline(r.work, summarize(r.samples.ms).p50, ceilings, c.dtype);
-    text +=
-        fmt::format("{}{} layers streamed: {:.1f} GB/s, {} % of {:.1f}", text.empty() ? "" : ", ",
-                    c.savings.n_streamed, roof.copy_in_gbps, percent(roof.frac_of_copy_in),
-                    std::max(ceilings.copy_in_gbps, roof.copy_in_gbps));
-  }
-  if (r.phase == ModelPhase::decode && c.hosted) {
-    const double predicted = c.hosted->chosen().time.step_ms;
-    text += fmt::format("{}predicted {:.4g} ms, {:.2f} of it", text.empty() ? "" : ", ", predicted,
-                        summarize(r.samples.ms).p50 / predicted);
-  }
-  if (!r.baseline) return text;
-  return fmt::format("{:.1f} % of {} ({:.1f} to {:.1f})", 100 / r.baseline->ratio,
-                     OneDnnGemm::name(c.dtype), 100 / r.baseline->ci95.high,
-                     100 / r.baseline->ci95.low);
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (at(r, "/attention/selected_keys_frac").is_number())
+    add(fmt::format("reads {} % + {} % of the keys",
+                    percent(number("/attention/selected_keys_frac")),
+                    percent(number("/attention/fixed_keys_frac"))));
+  if (at(r, "/workload/kv") == "random") add("random KV");
+  if (const double gbps = number("/roofline/achieved_copy_in_gbps"); gbps > 0)
+    add(fmt::format("{:g} layers streamed: {:.1f} GB/s, {} % of {:.1f}",
+                    number("/workload/layers_streamed"), gbps,
+                    percent(number("/roofline/frac_of_copy_in")), std::max(copy_in, gbps)));
+  if (at(r, "/hosted/measured_over_predicted").is_number())
+    add(fmt::format("predicted {:.4g} ms, {:.2f} of it", number("/hosted/step_ms"),
+                    number("/hosted/measured_over_predicted")));
+  if (!at(r, "/baseline").is_object()) return text;
+  return fmt::format("{:.1f} % of {} ({:.1f} to {:.1f})", 100 * number("/baseline/ratio"),
+                     cell(at(r, "/baseline/name")), 100 * number("/baseline/ci95_low"),
+                     100 * number("/baseline/ci95_high"));
 }
 
-std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceilings) {
-  const std::string text = subject(c, r, ceilings), warning = steadiness(r.samples.ms).text();
-  return warning + (text.empty() || warning.empty() ? "" : ", ") + text;
+std::string note(const Json& r, const std::string& phase) {
+  if (const std::string failure = failure_of(r); !failure.empty()) return "failed: " + failure;
+  std::string text;
+  if (at(r, "/steady") == false)
+    for (const Json& warning : at(r, "/warnings"))
+      if (const size_t said = cell(warning).find("not steady"); said != std::string::npos)
+        text = cell(warning).substr(said);
+  const std::string rest = subject(r, phase);
+  return text + (text.empty() || rest.empty() ? "" : ", ") + rest;
+}
+
+/// Of samples that are not steady a mean and its deviation say nothing.
+std::string speed_cell(const Json& r, const std::string& phase) {
+  const Json& speed = at(r, "/throughput/" + phase + "_tok_s");
+  const Json& t = main_timing(r);
+  if (!speed.is_number() || t.is_null()) return "";
+  const double mean = t["mean"], tok_s = speed;
+  if (at(r, "/steady") == false)
+    return fmt::format("{:.3g} at p50 (not steady)", tok_s * mean / t["p50"].get<double>());
+  return fmt::format("{:.4g} +- {:.2g}", tok_s, tok_s * t["stddev"].get<double>() / mean);
 }
 
 }  // namespace
@@ -182,6 +192,8 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
                 const PhaseResult& r, const Ceilings& ceilings) {
   record.group("model") = model.group;
   record.group("workload") = workload(c, r.phase);
+  if (const std::string method = method_of(c, r.phase); !method.empty())
+    record.group("workload")["method"] = method;
   record.set_timing(timing_name(r.phase), r.samples);
   record.set_steady(timing_name(r.phase), r.samples);
   const Summary s = summarize(r.samples.ms);
@@ -227,58 +239,49 @@ void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes, Devic
   record.set_memory(device.name(), "in_use", gpu.total_bytes - gpu.free_bytes);
 }
 
-io::Table model_table() {
+RecordView model_view() {
   using io::Align;
-  return io::Table({{"model", Align::left},
-                    {"context"},
-                    {"batch"},
-                    {"method", Align::left},
-                    {"phase", Align::left},
-                    {"tok/s +- sd"},
-                    {"ms p50"},
-                    {"ms p99"},
-                    {"GB/s"},
-                    {"% of read"},
-                    {"GFLOP/s"},
-                    {"% of GEMM"},
-                    {"peak GiB"},
-                    {"note", Align::left}});
+  return {.tools = {"pig-bench"},
+          .takes = [](const Json&) { return true; },
+          .columns = {{"model", Align::left},
+                      {"context"},
+                      {"batch"},
+                      {"method", Align::left},
+                      {"phase", Align::left},
+                      {"tok/s +- sd"},
+                      {"ms p50"},
+                      {"ms p99"},
+                      {"GB/s"},
+                      {"% of read"},
+                      {"GFLOP/s"},
+                      {"% of GEMM"},
+                      {"peak GiB"},
+                      {"note", Align::left}},
+          .row = model_row};
 }
 
-std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& model,
-                                   const PhaseResult& r, const Ceilings& ceilings,
-                                   size_t peak_bytes) {
-  const Summary s = summarize(r.samples.ms);
-  const Roofline roof = roofline(r.work, s.p50, ceilings_of(r.phase, ceilings), c.dtype);
-  const bool sized = is_whole_model(r.phase) || r.phase == ModelPhase::attention;
-  const bool moves = r.work.bytes > 0, computes = r.work.flops > 0;
-  return {model.name,
-          sized ? fmt::format("{}", c.context) : "",
-          is_whole_model(r.phase) ? fmt::format("{}", c.batch) : "",
-          method_cell(c, r.phase),
-          std::string(phase_name(r.phase)),
-          r.tokens > 0 ? speed_cell(r, s) : "",
-          fmt::format("{:.4g}", s.p50),
-          fmt::format("{:.4g}", s.p99),
-          moves ? fmt::format("{:.1f}", roof.achieved_gbps) : "",
-          moves ? read_share_cell(roof) : "",
-          computes ? fmt::format("{:.1f}", roof.achieved_gflops) : "",
-          computes ? percent(roof.frac_of_matmul) : "",
-          peak_bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(peak_bytes) * 0x1p-30) : "",
-          note(c, r, ceilings)};
-}
-
-std::vector<std::string> failed_row(const std::string& model, const recipe::Run& run,
-                                    const recipe::Cache& cache, ModelPhase phase,
-                                    const std::string& reason) {
-  std::vector<std::string> row(14);
-  row[0] = model;
-  row[1] = run.context > 0 ? fmt::format("{}", run.context.value) : "";
-  row[2] = run.batch > 0 ? fmt::format("{}", run.batch) : "";
-  row[3] = method_name(cache);
-  row[4] = phase_name(phase);
-  row[13] = "failed: " + reason;
-  return row;
+std::vector<std::string> model_row(const Json& r) {
+  const std::string phase = cell(at(r, "/workload/phase"));
+  const Json& roof = at(r, "/roofline");
+  const Json& t = main_timing(r);
+  const Json &peak = at(r, "/memory/cpu/peak"), &method = at(r, "/workload/method"),
+             &name = at(r, "/model/name"), &rate = at(roof, "/achieved_tflops"),
+             &of_gemm = at(roof, "/frac_of_matmul");
+  const bool is_whole = phase == "prefill" || phase == "decode";
+  return {cell(!name.is_null() ? name : at(r, "/recipe/effective/model/path")),
+          is_whole || phase == "attention" ? cell(at(r, "/workload/prompt_tokens")) : "",
+          is_whole ? cell(at(r, "/workload/batch")) : "",
+          method.is_null() && is_whole ? cell(at(r, "/recipe/effective/cache/kind")) : cell(method),
+          phase,
+          speed_cell(r, phase),
+          cell(at(t, "/p50"), "{:.4g}"),
+          cell(at(t, "/p99"), "{:.4g}"),
+          cell(at(roof, "/achieved_gbps"), "{:.1f}"),
+          read_share_cell(roof),
+          rate.is_number() ? fmt::format("{:.1f}", 1e3 * rate.get<double>()) : "",
+          of_gemm.is_number() ? percent(of_gemm) : "",
+          peak.is_number() ? fmt::format("{:.2f}", peak.get<double>() * 0x1p-30) : "",
+          note(r, phase)};
 }
 
 }  // namespace tandem::bench

@@ -4,7 +4,7 @@
 
 #include "bench/model_bench.h"
 #include "bench/record.h"
-#include "io/table.h"
+#include "bench/record_view.h"
 
 namespace tandem::bench {
 
@@ -26,14 +26,8 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
 /// processes included.
 void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes, Device device = {});
 
-/// A table with the columns of model_row and failed_row.
-io::Table model_table();
-std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& model,
-                                   const PhaseResult& result, const Ceilings& ceilings,
-                                   size_t peak_bytes);
-/// The sizes as they were asked for, and why there is no result.
-std::vector<std::string> failed_row(const std::string& model, const recipe::Run& run,
-                                    const recipe::Cache& cache, ModelPhase phase,
-                                    const std::string& reason);
+/// The table of pig-bench. Failed records show the sizes as they were asked for, and the reason.
+RecordView model_view();
+std::vector<std::string> model_row(const Json& record);
 
 }  // namespace tandem::bench

@@ -38,8 +38,4 @@ std::string percent(double share) {
   return share > 0 ? fmt::format("{:.{}f}", 100 * share, share < 0.1 ? 1 : 0) : "";
 }
 
-std::string read_share_cell(const Roofline& r) {
-  return r.from_cache ? "-" : percent(r.frac_of_copy);
-}
-
 }  // namespace tandem::bench

@@ -33,8 +33,6 @@ Roofline roofline(const Work& work, double ms, const Ceilings& ceilings, DType d
 /// What a step says of the limits of the CPU.
 SeenRates seen_rates(const Work& work, double ms, DType dtype);
 
-/// "-" where a step is from_cache, empty where its share is not known, else percent.
-std::string read_share_cell(const Roofline& r);
 /// Percent without the sign; empty for 0, which is not known.
 std::string percent(double share);
 /// What "-" in a column of read shares means.

@@ -68,6 +68,28 @@ const std::vector<std::string>& Context::values(const std::string& flag) const {
   return found == options_.values.end() ? none : found->second;
 }
 
+void Context::write_plan(const std::string& json) {
+  if (format() == "json")
+    out.write((n_plans_++ == 0 ? "[\n" : ",\n") + json);
+  else
+    out.line(json);
+}
+
+void Context::end_plans() {
+  if (n_plans_ > 0) out.write("\n]\n");
+}
+
+std::optional<std::filesystem::path> Context::records_to_print() const {
+  const auto path = value("from");
+  if (!path) return {};
+  const bool chooses = !options_.recipes.empty() || !options_.settings.empty() ||
+                       !options_.sweeps.empty() || is_set("resume") || dry_run();
+  if (chooses)
+    throw usage_error("--from", "prints records and measures nothing")
+        .hint("leave out all other flags but --format; redirect the output with >");
+  return *path;
+}
+
 FileMode Context::file_mode() const {
   if (is_set("append") || is_set("resume")) return FileMode::append;
   return is_set("overwrite") ? FileMode::overwrite : FileMode::create;
@@ -148,7 +170,9 @@ void Context::read_point(recipe::Field fields, PointName& point, bool first) {
       is_set("print-recipe") ? recipe::Completeness::partial : recipe::Completeness::whole);
   if (first) begin(fields, tree);
   recipe::check_inputs(fields, tree, models);
-  point.record = std::make_shared<const nlohmann::json>(record(fields));
+  nlohmann::json group = record(fields);
+  for (const auto& [key, value] : point.set) group["swept"].push_back(key);
+  point.record = std::make_shared<const nlohmann::json>(std::move(group));
   point.sha256 = (*point.record)["sha256"].get<std::string>();
   point.id = point.sha256.substr(0, 12);
 }

@@ -67,6 +67,12 @@ class Context {
   bool plans_as_json() const {
     return is_set("json") || (is_set("format") && format().starts_with("json"));
   }
+  /// A line of such a plan; with --format json an element of one array.
+  void write_plan(const std::string& json);
+  void end_plans();
+  /// The file of --from.
+  /// errors   kind usage: flags that only a measurement needs
+  std::optional<std::filesystem::path> records_to_print() const;
   /// Where this process stands among the ranks of its run.
   const ranks::Place& place() const { return place_; }
   /// The other ranks; null where there are none, and for plans.
@@ -117,6 +123,7 @@ class Context {
   std::unique_ptr<ranks::Spawned> spawned_;  // outlives the group
   std::shared_ptr<ranks::Group> group_;
   std::vector<std::unique_ptr<io::WriterLock>> locks_;  // of what this run writes
+  int n_plans_ = 0;                                     // elements of the array
 };
 
 }  // namespace tandem::cli

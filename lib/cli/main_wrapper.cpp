@@ -101,6 +101,7 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
   Context context(info, std::move(options), terminal, out);
   try {
     const int status = body(context);
+    context.end_plans();
     out.flush();  // it may fail, and that ends all ranks
     if (context.group()) context.group()->finish();
     return status;

@@ -209,9 +209,13 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
     flags.push_back({"--wait", "", "wait while another program writes the output, then begin"});
   if (info.appends) flags.push_back({"--append", "", "add records to an existing output file"});
   if (info.resumes) flags.push_back({"--resume", "", "continue what the output file holds"});
-  flags.push_back({"--format", "FORM",
-                   fmt::format("form of the result: {}", fmt::join(info.formats, ", ")), "",
-                   info.formats.front()});
+  if (info.prints_records)
+    flags.push_back({"--from", "FILE", "print the records in FILE by --format, measure nothing"});
+  std::string forms = fmt::format("form of the result: {}", fmt::join(info.formats, ", "));
+  if (info.formats.back() == "flat")
+    forms += "; recipes/README.md lists the fields of csv and flat";
+  if (info.formats.back() == "results") forms += " (a JSON line a prompt)";
+  flags.push_back({"--format", "FORM", forms, "", info.formats.front()});
   if (std::ranges::find(info.formats, "json") != info.formats.end())
     flags.push_back({"--json", "", "the same as --format json"});
   sugar("--seed", "N", "seed of every random draw", "run.seed");

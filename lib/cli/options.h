@@ -28,6 +28,10 @@ struct BareSetting {
   std::string unless = {};  // another key
 };
 
+/// Formats of tools that print records: tables, one number a cell, the records, their main fields.
+inline const std::vector<std::string> kRecordFormats = {"text", "md",    "csv",
+                                                        "json", "jsonl", "flat"};
+
 /// A tool's description of itself.
 struct ToolInfo {
   std::string name;
@@ -42,6 +46,7 @@ struct ToolInfo {
   bool sweeps = false;                          // --sweep, --shard
   bool appends = false;                         // --append
   bool resumes = false;                         // --resume
+  bool prints_records = false;                  // --from; set by run_tool
   bool keeps_folder = false;                    // output.path is a folder, which the tool looks at
   bool checks_output = false;                   // output.path may be a file or a folder: it looks
 };

@@ -133,8 +133,8 @@ Ids ids_of(const io::Json& array, const ModelFiles& files, const std::string& wh
 /// One key says what kind of prompt a line is.
 void check_keys(const io::OrderedJson& line, const std::string& where) {
   const std::vector<std::string_view> known = {"prompt", "ids", "messages"},
-                                      all = {"prompt",  "ids",   "messages",
-                                             "adapter", "tools", "documents"};
+                                      all = {"prompt", "ids",   "messages", "adapter",
+                                             "id",     "tools", "documents"};
   if (!line.is_object())
     throw input_error(where, "expected an object with one of the keys {}, found {}",
                       fmt::join(known, ", "), io::describe(io::Json(line)));
@@ -144,8 +144,7 @@ void check_keys(const io::OrderedJson& line, const std::string& where) {
     const std::string near = recipe::did_you_mean(key, all);
     throw input_error(where, "unknown key {}", io::quote(key))
         .hint(near.empty()
-                  ? fmt::format("a line has one of the keys {}, and may name an adapter by the key "
-                                "adapter",
+                  ? fmt::format("a line has one of the keys {}; id and adapter may be added",
                                 fmt::join(known, ", "))
                   : near);
   }
@@ -172,11 +171,30 @@ PromptSet read_questions(const PromptSource& source, Reader& reader, bool contin
             ? encode_user_turn(reader, document + "\n\n" + q)
             : encode(reader, document + "\n\nQuestion: " + q + "\nAnswer:", !continues, where));
   if (set.sequences.empty()) throw input_error(source.questions->string(), "holds no questions");
+  for (const std::string& q : set.labels) set.asked.push_back(io::Json(q).dump());
   set.shared = common_prefix(set.sequences);
   return set;
 }
 
 constexpr const char* kAdapterKey = "adapter";
+constexpr const char* kIdKey = "id";
+
+/// JSON of the line's id, empty without one.
+std::string id_of(const io::OrderedJson& line, const std::string& where) {
+  if (!line.is_object() || !line.contains(kIdKey)) return {};
+  const io::OrderedJson& id = line[kIdKey];
+  if (!id.is_string() && !id.is_number())
+    throw input_error(where, "expected a text or a number as id, found {}",
+                      io::describe(io::Json(id)));
+  return id.dump();
+}
+
+/// JSON of what a line asks: its text or messages; empty for ids.
+std::string asked_by(const io::OrderedJson& line) {
+  for (const char* key : {"prompt", "messages"})
+    if (line.contains(key)) return line[key].dump();
+  return {};
+}
 
 /// The adapter that a line names, negative without one.
 int adapter_of(const io::OrderedJson& line, const ModelFiles& files, const std::string& where) {
@@ -212,9 +230,14 @@ PromptSet read_lines(const PromptSource& source, Reader& reader) {
   io::for_each_ordered_jsonl(io::read_text_file(*source.prompts), source.prompts->string(),
                              [&](const io::OrderedJson& line, const std::string& where) {
                                set.adapters.push_back(adapter_of(line, reader.files, where));
+                               set.ids.push_back(id_of(line, where));
                                io::OrderedJson prompt = line;
-                               if (prompt.is_object()) prompt.erase(kAdapterKey);
+                               if (prompt.is_object()) {
+                                 prompt.erase(kAdapterKey);
+                                 prompt.erase(kIdKey);
+                               }
                                set.sequences.push_back(read_line(reader, prompt, where));
+                               set.asked.push_back(asked_by(prompt));
                              });
   if (set.sequences.empty()) throw input_error(source.prompts->string(), "holds no prompts");
   return set;
@@ -229,6 +252,7 @@ PromptSet read_text(const PromptSource& source, Reader& reader, bool continues) 
   if (source.text) text += *source.text;
   require_text(text, where);
   PromptSet set;
+  if (source.text) set.asked.push_back(io::Json(*source.text).dump());
   set.sequences.push_back(source.chat ? encode_user_turn(reader, text)
                                       : encode(reader, text, !continues, where));
   return set;

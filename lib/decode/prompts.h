@@ -30,6 +30,8 @@ struct PromptSource {
 struct PromptSet {
   std::vector<std::vector<int32_t>> sequences;
   std::vector<std::string> labels;  // the question of each sequence; empty for single prompts
+  std::vector<std::string> ids;     // of lines: JSON of their key id; empty: none, also as a whole
+  std::vector<std::string> asked;   // JSON of what each line or question asks; empty as ids
   std::vector<int> adapters;        // of each sequence, of ModelFiles::adapters; negative: none; or
                                     // empty: of all
   size_t shared = 0;                // tokens that all sequences begin with and that are kept once
@@ -59,7 +61,8 @@ std::string fingerprint_of(const PromptSet& prompts);
 /// document, or with `chat` as a user turn that ends with the question; each is encoded whole, so
 /// that sharing the document never changes a token.
 /// Lines of a JSONL file: {"prompt": "text"}, {"ids": [1, 2]} or {"messages": [...]} with "tools"
-/// and "documents" (text::parse_chat). "adapter" may name one of files.adapters.
+/// and "documents" (text::parse_chat). "adapter" may name one of files.adapters; "id" is a text or
+/// a number that results repeat.
 /// continues  the prompts go on after a saved state: no BOS, no chat template
 /// errors   kind usage: sources that do not go together; kind input: missing, empty or malformed
 ///          prompts, ids outside the vocabulary, text for a model without tokenizer, a text of over

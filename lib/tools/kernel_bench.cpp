@@ -60,14 +60,12 @@ bool run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point,
     try {
       const bench::KernelResult result =
           bench::run_kernel_case(c, rules, ceilings, cli::is_interrupted);
-      results.add(named(bench::kernel_record(c, result, ceilings), point),
-                  bench::kernel_row(c, result));
+      results.add(named(bench::kernel_record(c, result, ceilings), point));
     } catch (const Error& e) {
       if (e.kind() == ErrorKind::interrupted) break;
       if (e.kind() != ErrorKind::numeric) throw;
       correct = false;
-      results.add_failure(named(bench::kernel_record(c, ceilings), point),
-                          bench::failed_kernel_row(c), e);
+      results.add_failure(named(bench::kernel_record(c, ceilings), point), e);
     }
     progress.update(static_cast<double>(i + 1));
   }
@@ -101,7 +99,7 @@ int KernelBench::print_plan() {
   for (const auto& point : points_)
     for (const bench::KernelCase& c : chosen_cases(point.recipe.bench))
       table.add_row({c.name, c.shape, format_bytes(c.memory_bytes)});
-  cx_.out.write(table.render(table_format(cx_.format())));
+  cx_.out.write(table.render(bench::table_format(cx_.format())));
   return 0;
 }
 
@@ -111,20 +109,24 @@ int KernelBench::measure_limits() {
     cli::use_threads(point.recipe.run.threads);
     counts.insert(max_threads());
   }
-  BenchResults results(cx_, points_.front().recipe.output.path, bench::limits_table());
+  BenchResults results(cx_, points_.front().recipe.output.path, {bench::limits_view()});
   for (const int n : counts) {  // ascending: more threads are held against fewer
     cli::use_threads(n);
     const bench::Ceilings c = bench::renewed_ceilings(
         n, io::cache_file(bench::kCeilingsFile),
         [](int threads) { return bench::measure_ceilings(threads, cli::is_interrupted); });
-    results.add(named(bench::limits_record(c), points_.front()), bench::limits_row(c));
+    results.add(named(bench::limits_record(c), points_.front()));
   }
   return results.finish();
 }
 
+int KernelBench::print_from(cli::Context& cx, const std::filesystem::path& records) {
+  return print_records_of(cx, records, {bench::kernel_view(), bench::limits_view()});
+}
+
 int KernelBench::run() {
   if (cx_.is_set("limits")) return measure_limits();
-  BenchResults results(cx_, points_.front().recipe.output.path, bench::kernel_table());
+  BenchResults results(cx_, points_.front().recipe.output.path, {bench::kernel_view()});
   bool correct = true;
   for (const auto& point : points_) correct = run_point(cx_, point, results) && correct;
   const int status = results.finish();

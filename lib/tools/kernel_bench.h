@@ -32,6 +32,8 @@ class KernelBench {
   int print_plan();
   /// The exit status is BenchResults::finish's, or 7 where a kernel differs from its reference.
   int run();
+  /// Serves --from.
+  static int print_from(cli::Context& cx, const std::filesystem::path& records);
 
  private:
   /// --limits: measures again what runs are compared with, at one thread and at each point's.

@@ -19,8 +19,12 @@ int MagicdecAcceptance::print_plan() {
   return table.finish();
 }
 
+int MagicdecAcceptance::print_from(cli::Context& cx, const std::filesystem::path& records) {
+  return print_records_of(cx, records, {acceptance_view()});
+}
+
 int MagicdecAcceptance::run() {
-  BenchResults results(cx_, points_.front().recipe.output.path, io::Table(acceptance_columns()));
+  BenchResults results(cx_, points_.front().recipe.output.path, {acceptance_view()});
   const auto fail = [&](const Point& point, const NamedDraft* draft, const Error& e) {
     AcceptancePoint::fail(results, cx_, point, draft, e);
   };

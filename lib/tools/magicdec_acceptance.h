@@ -19,6 +19,8 @@ class MagicdecAcceptance {
   int print_plan();
   /// The exit status is BenchResults::finish's.
   int run();
+  /// Serves --from.
+  static int print_from(cli::Context& cx, const std::filesystem::path& records);
 
  private:
   cli::Context& cx_;

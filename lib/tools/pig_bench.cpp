@@ -172,7 +172,7 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
         text));
   if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
   if (!ceilings_.doubt.empty()) record.warn(bench::doubt_text(ceilings_));
-  results_.add(record, bench::model_row(c, identity, result, ceilings_, peak));
+  results_.add(record);
   peak_is_own_ = reset_peak_resident();
   if (result.phase == ModelPhase::decode)
     decode_times_.push_back({.model = identity.name,
@@ -223,7 +223,7 @@ int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhas
     j["error"] = verdict = e.what();
     status = exit_status(e.kind());
   }
-  if (cx.plans_as_json()) cx.out.write(j.dump() + "\n");
+  if (cx.plans_as_json()) cx.write_plan(j.dump());
   table.add_row({point.id, files.name, std::to_string(r.run.context.value),
                  std::to_string(r.run.batch), method, name, cli::planned_device(limits), peak,
                  format_bytes(limits.on_gpu() ? limits.gpu_bytes : limits.host), verdict});
@@ -233,10 +233,13 @@ int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhas
 void add_failure(const cli::Context& cx, BenchResults& results,
                  const cli::Point<BenchRecipe>& point, ModelPhase phase, const Error& error) {
   bench::Record record = named(bench::Record(cx.info.name), point);
-  record.group("workload")["phase"] = bench::phase_name(phase);
   const BenchRecipe& r = point.recipe;
-  results.add_failure(
-      record, bench::failed_row(r.model.path.value, r.run, r.cache, phase, error.what()), error);
+  record.group("model")["name"] = r.model.path.value;
+  bench::Json& workload = record.group("workload");
+  workload = {{"phase", bench::phase_name(phase)}, {"method", bench::method_name(r.cache)}};
+  if (r.run.context > 0) workload["prompt_tokens"] = r.run.context.value;
+  if (r.run.batch > 0) workload["batch"] = r.run.batch;
+  results.add_failure(record, error);
 }
 
 }  // namespace
@@ -263,12 +266,17 @@ int PigBench::print_plan() {
       if (status == 0 || failed == exit_status(ErrorKind::memory)) status = failed;
     }
   }
-  if (!cx_.plans_as_json()) cx_.out.write(table.render(table_format(cx_.format())) + details);
+  if (!cx_.plans_as_json())
+    cx_.out.write(table.render(bench::table_format(cx_.format())) + details);
   return status;
 }
 
+int PigBench::print_from(cli::Context& cx, const std::filesystem::path& records) {
+  return print_records_of(cx, records, {bench::model_view()});
+}
+
 int PigBench::run() {
-  BenchResults results(cx_, points_.front().recipe.output.path, bench::model_table());
+  BenchResults results(cx_, points_.front().recipe.output.path, {bench::model_view()});
   double n_phases = 0;
   for (const cli::Point<BenchRecipe>& point : points_)
     n_phases += static_cast<double>(point.recipe.bench.phases.size());

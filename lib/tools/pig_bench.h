@@ -48,6 +48,8 @@ class PigBench {
   /// fails is a result too; an interruption ends the run. The exit status is
   /// BenchResults::finish's.
   int run();
+  /// Serves --from.
+  static int print_from(cli::Context& cx, const std::filesystem::path& records);
 
  private:
   void run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,

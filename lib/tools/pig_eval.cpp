@@ -5,25 +5,19 @@
 #include <tuple>
 
 #include "base/parallel.h"
-#include "bench/record.h"
 #include "cli/plan_text.h"
 #include "io/file.h"
 #include "model/context.h"
 #include "recipe/fields_of.h"
 #include "tools/engines/load_engine.h"
 #include "tools/prompts/data_text.h"
+#include "tools/results/eval_results.h"
 
 namespace tandem::tools {
 namespace {
 
 // Cases that run together, by default.
 constexpr int kFewCases = 4, kManyCases = 16;
-
-constexpr const char* kAttentionNote =
-    "Of a query head and row, in layers that the policy does not read in full: errors against full "
-    "attention over the same keys;\nranking loss: softmax mass of the best keys that as many "
-    "exactly "
-    "read ones miss; keys chosen, of them exact, fixed ones; KiB read.\n";
 
 std::vector<recipe::Cache> caches_of(const std::vector<eval::NamedPolicy>& policies) {
   std::vector<recipe::Cache> caches;
@@ -135,8 +129,12 @@ int PigEval::print_plan() {
 int PigEval::run() {
   open_log();
   judge();
-  print();
+  EvalResults{recipe_.eval, policies_, log_, *point_.record}.print(cx_);
   return 0;
+}
+
+int PigEval::print_from(cli::Context& cx, const std::filesystem::path& file) {
+  return print_eval_of(cx, file);
 }
 
 void PigEval::judge() {
@@ -339,59 +337,6 @@ void PigEval::calibrate() {
   cli::ResultFile file(path, calibration_mode(), cx_.out);
   file.write(text);
   file.commit();
-}
-
-void PigEval::print() {
-  auto rows = eval::summarize(recipe_.eval, log_.cases);
-  const auto of_sets = eval::summarize_answers(recipe_.eval, log_.answers);
-  rows.insert(rows.end(), of_sets.begin(), of_sets.end());
-  if (cx_.format() == "jsonl")
-    print_records(rows);
-  else
-    print_tables(rows);
-}
-
-void PigEval::print_records(const std::vector<eval::ScoreRow>& rows) {
-  std::vector<io::Json> groups;
-  for (const eval::ScoreRow& row : rows) groups.push_back(eval::score_json(row, policies_));
-  for (size_t i = 0; log_.text && i < log_.text->size(); ++i) {
-    groups.push_back(eval::quality_json((*log_.text)[i], i == 0));
-    groups.back().update({{"task", "perplexity"}, {"policy", names_[i]}, {"reference", names_[0]}});
-  }
-  for (size_t i = 1; log_.attention && i < log_.attention->size(); ++i) {
-    groups.push_back(eval::attention_json((*log_.attention)[i]));
-    groups.back().update({{"task", "attention"}, {"policy", names_[i]}, {"reference", names_[0]}});
-  }
-  if (log_.channels) {
-    const ffn::Thresholds& t = log_.channels->thresholds;
-    groups.push_back({{"task", "channels"},
-                      {"n_tokens", log_.channels->n_tokens},
-                      {"keep", t.keep},
-                      {"thresholds", t.values}});
-  }
-  for (const io::Json& group : groups) {
-    bench::Record record(cx_.info.name);
-    record.group("recipe") = *point_.record;
-    record.group("quality") = group;
-    if (cli::is_interrupted()) record.group("status") = "partial";
-    cx_.out.write(record.line());
-  }
-}
-
-void PigEval::print_tables(const std::vector<eval::ScoreRow>& rows) {
-  const auto format = cx_.format() == "md" ? io::TableFormat::markdown : io::TableFormat::text;
-  if (!rows.empty()) cx_.out.write(eval::score_tables(rows, names_, format));
-  if (!rows.empty() && log_.text) cx_.out.write("\n");
-  if (log_.text) cx_.out.write(eval::text_table(*log_.text, names_).render(format));
-  if ((!rows.empty() || log_.text) && log_.attention) cx_.out.write("\n");
-  if (log_.attention)
-    cx_.out.write(eval::attention_table(*log_.attention, names_).render(format) + kAttentionNote);
-  if (log_.channels)
-    cx_.out.write(
-        fmt::format("thresholds of {} layers, which {:.2f} % of silu(g) reached over {} "
-                    "tokens, in {}\n",
-                    log_.channels->thresholds.values.size(), 100 * log_.channels->thresholds.keep,
-                    log_.channels->n_tokens, recipe_.eval.channels.path.string()));
 }
 
 }  // namespace tandem::tools

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/context.h"
+#include "eval/case_log.h"
 #include "eval/gate_quantiles.h"
-#include "eval/report.h"
 #include "model/config.h"
 #include "tools/engines/policy_engines.h"
 
@@ -59,6 +59,8 @@ class PigEval {
   int print_plan();
   /// An interruption drops the cases in flight and prints those judged before.
   int run();
+  /// Serves --from, for a file of records or a log of cases.
+  static int print_from(cli::Context& cx, const std::filesystem::path& file);
 
  private:
   /// A set with its questions, in the order in which they are asked.
@@ -104,10 +106,6 @@ class PigEval {
   cli::FileMode calibration_mode() const;
   /// errors   kind usage, input: before the work, what would keep the file from appearing after it
   void check_thresholds_file() const;
-  /// Tables or records of all that is known.
-  void print();
-  void print_records(const std::vector<eval::ScoreRow>& rows);
-  void print_tables(const std::vector<eval::ScoreRow>& rows);
 
   cli::Context& cx_;
   const cli::Point<Recipe>& point_;

@@ -194,7 +194,7 @@ void ReplaySearch::print_json() {
 
 void ReplaySearch::print_tables() {
   using io::Align;
-  const io::TableFormat format = table_format(cx_.format());
+  const io::TableFormat format = bench::table_format(cx_.format());
   if (!found_.empty()) {
     io::Table trees({{"size"},
                      {acceptance_ ? "vector's tree" : "Sequoia's tree"},

@@ -72,7 +72,7 @@ void TreeSearch::print_json() {
 }
 
 void TreeSearch::print_tables() {
-  const io::TableFormat format = table_format(cx_.format());
+  const io::TableFormat format = bench::table_format(cx_.format());
   io::Table trees({{"size"},
                    {"tokens a round"},
                    {"levels"},
@@ -80,7 +80,9 @@ void TreeSearch::print_tables() {
                    {"nodes of each level", Align::left}});
   for (const Found& f : found_)
     trees.add_row({fmt::format("{}", f.size),
-                   f.expected ? fmt::format("{:.6f}", *f.expected) : "none",
+                   f.expected                       ? fmt::format("{:.6f}", *f.expected)
+                   : format == io::TableFormat::csv ? ""
+                                                    : "none",
                    f.tree ? fmt::format("{}", f.tree->levels()) : "",
                    recipe::yaml_text(table_->algorithm()), f.tree ? joined(f.tree->widths()) : ""});
   cx_.out.write(trees.render(format));
@@ -102,10 +104,10 @@ void TreeSearch::print_tables() {
     priced.add_row({"no speculation", "1", "1", "1.0000", fmt::format("{:.3f}", choice.plain_ms),
                     "", fmt::format("{:.4f}", choice.plain_ms), "1.000"});
     io::Table changes(
-        {{"if the times were", Align::left}, {"size"}, {"levels"}, {"loss of keeping the best"}});
+        {{"if the times were", Align::left}, {"size"}, {"levels"}, {"% lost by keeping the best"}});
     for (const speculate::Sensitivity& s : choice.sensitivity)
       changes.add_row({s.change, fmt::format("{}", s.size), fmt::format("{}", s.levels),
-                       fmt::format("{:.2f} %", 100 * s.loss)});
+                       fmt::format("{:.2f}", 100 * s.loss)});
     cx_.out.write("\n" + priced.render(format) + "\n" + changes.render(format));
   }
 }

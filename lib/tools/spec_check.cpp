@@ -243,7 +243,7 @@ int SpecCheck::run() {
   return passed ? 0 : exit_status(ErrorKind::numeric);
 }
 
-std::string SpecCheck::text() const {
+std::string SpecCheck::text(io::TableFormat format) const {
   using io::Align;
   io::Table table({{"check", Align::left},
                    {"temperature"},
@@ -254,14 +254,27 @@ std::string SpecCheck::text() const {
   for (const Verdict& v : verdicts_)
     table.add_row({v.check, fmt::format("{:g}", v.temperature), fmt::format("{}", v.texts), v.found,
                    v.limit, v.passed ? "pass" : "FAIL"});
-  std::string text = table.render(io::TableFormat::text);
+  std::string text = table.render(format);
   if (differences_.empty()) return text;
   io::Table places({{"text"}, {"position"}, {"best token"}, {"found"}, {"gap"}});
   for (const eval::GreedyDifference& d : differences_)
     places.add_row({fmt::format("{}", d.text), fmt::format("{}", d.position),
                     fmt::format("{}", d.expected), fmt::format("{}", d.found),
                     fmt::format("{:.4g}", d.gap)});
-  return text + "\n" + places.render(io::TableFormat::text);
+  return text + "\n" + places.render(format);
+}
+
+std::string SpecCheck::csv() const {
+  std::vector<Json> rows;
+  for (const Verdict& v : verdicts_) {
+    Json& row = rows.emplace_back()["quality"];
+    row = {{"check", v.check},
+           {"temperature", v.temperature},
+           {"texts", v.texts},
+           {"passed", v.passed}};
+    row.update(v.details);
+  }
+  return bench::render_records(rows, "csv");
 }
 
 Json SpecCheck::json(const speculate::RoundStats& rounds) const {
@@ -298,8 +311,10 @@ Json SpecCheck::json(const speculate::RoundStats& rounds) const {
 
 void SpecCheck::write(const speculate::RoundStats& rounds) {
   cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
-  if (cx_.format() == "text") {
-    result.write(text());
+  if (cx_.format() == "text" || cx_.format() == "md") {
+    result.write(text(bench::table_format(cx_.format())));
+  } else if (cx_.format() == "csv") {
+    result.write(csv());
   } else if (cx_.format() == "json") {
     result.write(json(rounds).dump() + "\n");
   } else {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "eval/lossless.h"
+#include "io/table.h"
 #include "tools/speculation/proposals.h"
 
 namespace tandem::tools {
@@ -84,7 +85,9 @@ class SpecCheck {
   void add_distributions(const eval::DistributionCheck& found, double temperature,
                          size_t n_temperatures);
   void write(const speculate::RoundStats& rounds);
-  std::string text() const;
+  std::string text(io::TableFormat format) const;
+  /// A row a check: its figures, one a column.
+  std::string csv() const;
   nlohmann::ordered_json json(const speculate::RoundStats& rounds) const;
 
   cli::Context& cx_;

@@ -23,9 +23,13 @@ int SpeculationBench::print_plan() {
   return table.finish();
 }
 
+int SpeculationBench::print_from(cli::Context& cx, const std::filesystem::path& records) {
+  return print_records_of(cx, records, {measured_view(), predicted_view()});
+}
+
 int SpeculationBench::run() {
   if (points_.front().recipe.bench.predict == PredictMode::only) return run_predictions();
-  BenchResults results(cx_, points_.front().recipe.output.path, io::Table(measured_columns()));
+  BenchResults results(cx_, points_.front().recipe.output.path, {measured_view()});
   const auto fail = [&](const Point& point, const Way* way, const Error& e) {
     PointRun::fail(cx_, results, point, way, e);
   };

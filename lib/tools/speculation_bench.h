@@ -20,6 +20,8 @@ class SpeculationBench {
   int print_plan();
   /// The exit status is BenchResults::finish's.
   int run();
+  /// Serves --from.
+  static int print_from(cli::Context& cx, const std::filesystem::path& records);
 
  private:
   int plan_predictions();

@@ -7,6 +7,7 @@
 #include "bench/record.h"
 #include "decode/model_files.h"
 #include "tensor/memory_plan.h"
+#include "tools/speculation_bench/measured_report.h"
 #include "tools/speculation_bench/prediction.h"
 
 // Predictions without measurements: bench.predict=only.
@@ -63,57 +64,9 @@ Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
   return c;
 }
 
-std::vector<io::Table::Column> predicted_columns() {
-  return {{"context"},
-          {"batch"},
-          {"draft", io::Align::left},
-          {"alpha", io::Align::left},
-          {"step ms"},
-          {"draft ms"},
-          {"verify ms"},
-          {"gamma"},
-          {"tokens a round"},
-          {"predicted speed-up"},
-          {"tok/s"},
-          {"ms a token"},
-          {"least alpha"},
-          {"critical context"},
-          {"pays from"},
-          {"most sequences"}};
-}
-
 /// Whether the batch has room, as far as that is known.
 bool fits(const Case& c, const Prediction& p) {
   return !p.most_sequences || *p.most_sequences >= c.spec.work.batch;
-}
-
-std::string count(const std::optional<double>& tokens) {
-  return tokens ? fmt::format("{:.0f}", *tokens) : "never";
-}
-
-std::vector<std::string> row_of(const Case& c, const Prediction& p) {
-  const auto ms = [](double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); };
-  const bool drafts = p.alpha.value > 0;
-  const std::string alpha =
-      fmt::format("{:.3f} {}", p.alpha.value, p.alpha.source.substr(0, p.alpha.source.find(':')));
-  const bool self = p.row_keys.has_value();
-  return {std::to_string(c.recipe().run.context.value),
-          std::to_string(c.recipe().run.batch),
-          c.draft.name,
-          drafts ? alpha : "",
-          ms(p.times.plain_s),
-          drafts ? ms(p.times.draft_s) : "",
-          drafts ? ms(*p.verify_s()) : "",
-          std::to_string(p.choice.gamma),
-          fmt::format("{:.2f}", p.choice.tokens),
-          fmt::format("{:.2f}", p.choice.speedup),
-          fmt::format("{:.0f}", p.decode_tok_s(c.spec.work.batch)),
-          ms(p.choice.token_s),
-          drafts ? (p.least ? fmt::format("{:.3f}", p.least->alpha) : "none") : "",
-          self ? count(p.critical) : "",
-          drafts ? count(p.pays_from) : "",
-          p.most_sequences ? fmt::format("{}{}", *p.most_sequences, fits(c, p) ? "" : " (too few)")
-                           : ""};
 }
 
 /// Names a record. Of one gamma the point says which.
@@ -198,7 +151,7 @@ int SpeculationBench::plan_predictions() {
                  {"draft", draft.name},
                  {"fits", has_room}};
     if (p.most_sequences) line["most_sequences"] = *p.most_sequences;
-    if (cx_.plans_as_json()) cx_.out.write(line.dump() + "\n");
+    if (cx_.plans_as_json()) cx_.write_plan(line.dump());
     table.add_row({point.id, std::to_string(point.recipe.run.context.value),
                    std::to_string(point.recipe.run.batch), draft.name,
                    memory ? format_bytes(static_cast<size_t>(*memory)) : "",
@@ -207,25 +160,20 @@ int SpeculationBench::plan_predictions() {
                    : has_room        ? "fits"
                                      : "does not fit"});
   });
-  if (!cx_.plans_as_json()) cx_.out.write(table.render(table_format(cx_.format())));
+  if (!cx_.plans_as_json()) cx_.out.write(table.render(bench::table_format(cx_.format())));
   return status;
 }
 
 int SpeculationBench::run_predictions() {
-  BenchResults results(cx_, points_.front().recipe.output.path, io::Table(predicted_columns()));
+  BenchResults results(cx_, points_.front().recipe.output.path, {predicted_view()});
   for_each_draft(points_, [&](const Point& point, const NamedDraft& draft, int gamma) {
     if (results.has(point.id, phase_of(point, draft, gamma))) return;
     try {
       const Case c = case_of(point, draft, gamma);
       const Prediction p = predict(point.recipe.bench.hardware, c.target, draft, c.spec);
-      results.add(record_of(cx_, c, p), row_of(c, p));
+      results.add(record_of(cx_, c, p));
     } catch (const Error& e) {
-      std::vector<std::string> row(predicted_columns().size());
-      row[0] = std::to_string(point.recipe.run.context.value);
-      row[1] = std::to_string(point.recipe.run.batch);
-      row[2] = draft.name;
-      row[3] = e.what();
-      results.add_failure(record_of(cx_, point, draft, gamma), std::move(row), e);
+      results.add_failure(record_of(cx_, point, draft, gamma), e);
     }
   });
   cx_.note("predicted: nothing was measured, and alpha is as given or a published prior");

@@ -189,15 +189,12 @@ TEST_SUITE("bench/roofline") {
     CHECK(small.from_cache);
     CHECK(small.frac_of_copy == 0);
     CHECK(small.achieved_gbps == doctest::Approx(25));
-    CHECK(read_share_cell(small) == "-");
     const Roofline large = roofline({.bytes = 6e8}, 20.0, c, DType::bf16);
     CHECK_FALSE(large.from_cache);
     CHECK(large.frac_of_copy == 1);
-    CHECK(read_share_cell(large) == "100");
     CHECK_FALSE(roofline({.bytes = 3e8}, 20.0, c, DType::bf16).from_cache);
     CHECK(roofline({.flops = 1e9}, 1.0, c, DType::bf16).frac_of_matmul == 1);
     CHECK(roofline({.host_bytes = 1e9}, 50.0, c, DType::bf16).frac_of_copy_in == 1);
-    CHECK(read_share_cell(roofline({.bytes = 5e8}, 20.0, {}, DType::bf16)).empty());
     const SeenRates seen = seen_rates({.bytes = 6e8, .flops = 3e9}, 20.0, DType::bf16);
     CHECK(seen.read_gbps == doctest::Approx(30));
     CHECK(seen.cached_gbps == 0);
@@ -419,11 +416,12 @@ TEST_SUITE("bench/kernel") {
       KernelResult r;
       r.samples.ms = {ms, ms};
       r.roofline = roofline(kernel.work, ms, c, DType::f32);
-      CHECK(kernel_row(kernel, r).at(6) == cell);
+      CHECK(kernel_row(kernel_record(kernel, r, c).json()).at(6) == cell);
     }
-    KernelResult any;
-    any.samples.ms = {1};
-    CHECK(failed_kernel_row(kernel).size() == kernel_row(kernel, any).size());
+    Record failed = kernel_record(kernel, c);
+    failed.set_failed(Error::make(ErrorKind::numeric, "", "off by one"));
+    CHECK(kernel_row(failed.json()).back() == "differs from its reference");
+    CHECK(kernel_row(failed.json()).size() == kernel_view().columns.size());
   }
 
   TEST_CASE("a wrong kernel and an interruption are told apart") {

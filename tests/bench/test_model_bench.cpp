@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "bench/layer_bench.h"
 #include "bench/model_report.h"
@@ -276,14 +277,25 @@ TEST_SUITE("bench/model_report") {
     CHECK(j["workload"]["new_tokens"] == 16);
     CHECK(j["model"]["name"] == "llama-3.1");
 
-    io::Table table = model_table();
-    table.add_row(model_row(c, identity, r, ceilings, size_t{3} << 29));
-    CHECK(table.render(io::TableFormat::csv) ==
-          "model,context,batch,method,phase,tok/s +- sd,ms p50,ms p99,GB/s,% of read,GFLOP/s,"
-          "% of GEMM,peak GiB,note\n"
-          "llama-3.1,100,4,streaming 4+64,decode,400 +- 40,10,10.98,10.0,50,40.0,40,1.50,random "
-          "KV\n");
+    record.set_memory("cpu", "peak", size_t{3} << 29);
+    CHECK(
+        render_records({j}, {model_view()}, "md") ==
+        "| model     | context | batch | method         | phase  | tok/s +- sd | ms p50 | ms p99 | "
+        "GB/s | % of read | GFLOP/s | % of GEMM | peak GiB | note      |\n"
+        "| --------- | ------: | ----: | -------------- | ------ | ----------: | -----: | -----: | "
+        "---: | --------: | ------: | --------: | -------: | --------- |\n"
+        "| llama-3.1 |     100 |     4 | streaming 4+64 | decode |   400 +- 40 |     10 |  10.98 | "
+        "10.0 |        50 |    40.0 |        40 |     1.50 | random KV |\n");
     CHECK(j["steady"] == true);
+    std::map<std::string, Json> flat;
+    for (const auto& [name, value] : flat_fields(j, {}))
+      if (!value.is_null()) flat[name] = value;
+    CHECK(flat.at("tok_s") == doctest::Approx(400));
+    CHECK(flat.at("tok_s_sd") == doctest::Approx(40));
+    CHECK(flat.at("ms_p50") == 10);
+    CHECK(flat.at("samples") == 3);
+    CHECK(flat.at("steady") == true);
+    CHECK(flat.at("peak_bytes") == size_t{3} << 29);
   }
 
   TEST_CASE("a mean of samples that are not steady is no speed") {
@@ -301,7 +313,7 @@ TEST_SUITE("bench/model_report") {
     CHECK(record.json()["timing"]["decode_step"]["outside_frac"] == doctest::Approx(1.0 / 3));
     const std::string said = "not steady: 33 % of 6 samples lie more than 25 % from the median";
     CHECK(record.json()["warnings"].dump().find("decode_step: " + said) != std::string::npos);
-    const auto row = model_row(c, identify(files, c.dtype), r, {}, 0);
+    const auto row = model_row(record.json());
     CHECK(row[5] == "381 at p50 (not steady)");
     CHECK(row.back() == said + ", random KV");
   }
@@ -311,15 +323,15 @@ TEST_SUITE("bench/model_report") {
     const ModelCase c = case_of(files, quick({ModelPhase::load}), run_of(100));
     const PhaseResult r{
         .phase = ModelPhase::load, .samples = {.ms = {10, 10}}, .work = {.bytes = 1e8}};
-    const auto frac_of = [&](const Ceilings& ceilings) {
-      Record record("pig-bench");
+    const auto record_with = [&](const Ceilings& ceilings) {
+      Record record("pig-bench", &ceilings);
       add_result(record, c, identify(files, c.dtype), r, ceilings);
-      return record.json()["roofline"]["frac_of_copy"].get<double>();
+      return record.json();
     };
-    CHECK(frac_of({.mem_read_gbps = 20}) == doctest::Approx(0.5));
-    CHECK(frac_of({.mem_read_gbps = 4000, .copy_in_gbps = 40}) == doctest::Approx(0.25));
-    const auto row =
-        model_row(c, identify(files, c.dtype), r, {.mem_read_gbps = 4000, .copy_in_gbps = 40}, 0);
+    CHECK(record_with({.mem_read_gbps = 20})["roofline"]["frac_of_copy"] == doctest::Approx(0.5));
+    const Json on_gpu = record_with({.mem_read_gbps = 4000, .copy_in_gbps = 40});
+    CHECK(on_gpu["roofline"]["frac_of_copy"] == doctest::Approx(0.25));
+    const auto row = model_row(on_gpu);
     CHECK(row[4] == "load");
     CHECK(row[8] == "10.0");
     CHECK(row[9] == "25");
@@ -338,7 +350,7 @@ TEST_SUITE("bench/model_report") {
     CHECK(record.json()["baseline"]["ci95_low"] == 0.5);
     CHECK(record.json()["baseline"]["ci95_high"] == 1.0);
     CHECK(record.json()["workload"]["rows"] == 512);
-    const auto row = model_row(c, identify(files, c.dtype), r, {}, 0);
+    const auto row = model_row(record.json());
     CHECK(row.back() == "80.0 % of oneDNN alone (50.0 to 100.0)");
   }
 }

@@ -59,9 +59,14 @@ TEST_SUITE("cli/magicdec-bench") {
                                         "run.context=8Ki,32Ki", "--format", "csv"});
     CHECK(run.status == 0);
     CHECK(std::ranges::count(run.out, '\n') == 1 + 2 * 2 * 4);
-    CHECK(run.out.find("predicted speed-up") != std::string::npos);
-    CHECK(run.out.find("0.890 given") != std::string::npos);
-    CHECK(run.out.find("\n8192,1,plain,,") != std::string::npos);
+    CHECK(has(run.out, ",run.batch,run.context,"));
+    CHECK(has(run.out, ",alpha,"));
+    CHECK(has(run.out, ",0.89,"));
+    const Outcome text =
+        magicdec_bench({"--predict", "-s", "run.batch=1", "-s", "run.context=8Ki"});
+    CHECK(has(text.out, "predicted speed-up"));
+    CHECK(has(text.out, "  0.890 given  "));
+    CHECK(has(text.out, "\n   8192      1  plain "));
   }
 
   TEST_CASE("gamma is 0 where no chain pays, and the chain is still there to see") {

@@ -427,6 +427,50 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(pig_generate(one_by_one).out == run.out);
   }
 
+  TEST_CASE("--format results gives a line a prompt, in order, with its id") {
+    const TemporaryFolder folder;
+    const std::string path =
+        folder
+            .write(
+                "p.jsonl",
+                "{\"id\": \"a\", \"prompt\": \"Log of the lighthouse\"}\n"
+                "{\"prompt\": \"The lamp\"}\n{\"ids\": [5, 6, 7], \"id\": 7}\n"
+                "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"id\": \"c\"}\n")
+            .string();
+    const std::vector<std::string> batch = {"--prompts", path, "-n",
+                                            "5",         "-s", "model.compute=f32"};
+    const Outcome run = pig_generate(with(batch, {"--format", "results"}));
+    REQUIRE(run.status == 0);
+    const auto lines = json_lines(run.out);
+    REQUIRE(lines.size() == 4);
+    std::string texts;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      CHECK(lines[i]["seq"] == i);
+      CHECK(lines[i]["tokens"] == 5);
+      CHECK(lines[i]["prompt_tokens"] > 0);
+      CHECK(lines[i]["finish"] == "length");
+      CHECK(lines[i]["first_token_ms"] > 0);
+      CHECK(lines[i]["last_token_ms"] >= lines[i]["first_token_ms"]);
+      texts += "[" + std::to_string(i) + "]\n" + lines[i]["text"].get<std::string>() + "\n\n";
+    }
+    CHECK(texts == pig_generate(batch).out);
+    CHECK(lines[0]["id"] == "a");
+    CHECK(lines[0]["prompt"] == "Log of the lighthouse");
+    CHECK_FALSE(lines[1].contains("id"));
+    CHECK(lines[2]["id"] == 7);
+    CHECK_FALSE(lines[2].contains("prompt"));
+    CHECK(lines[3]["prompt"][0]["content"] == "Hello");
+    CHECK(pig_generate(with(batch, {"--format", "results", "-s", "run.batch=1"})).status == 0);
+    const auto one =
+        json_lines(pig_generate({"-p", "Hello", "-n", "3", "--format", "results"}).out);
+    REQUIRE(one.size() == 1);
+    CHECK(one[0]["prompt"] == "Hello");
+    CHECK(one[0]["text"].get<std::string>() + "\n" == pig_generate({"-p", "Hello", "-n", "3"}).out);
+    folder.write("p.jsonl", "{\"id\": [1], \"prompt\": \"x\"}\n");
+    check_error({"--prompts", path}, 4,
+                path + ":1: expected a text or a number as id, found an array of 1 item\n");
+  }
+
   TEST_CASE("lines of --prompts that are wrong are named, fit for a terminal") {
     const TemporaryFolder folder;
     const std::string path = (folder / "p.jsonl").string();
@@ -436,9 +480,8 @@ TEST_SUITE("cli/pig_generate") {
     };
     check("{\"promt\": \"x\"}", "unknown key 'promt'\n  hint: did you mean 'prompt'?\n");
     check("{\"x\\u001b[2J\": 1}",
-          "unknown key 'x?[2J'\n  hint: a line has one of the keys prompt, ids, messages, and may "
-          "name an "
-          "adapter by the key adapter\n");
+          "unknown key 'x?[2J'\n  hint: a line has one of the keys prompt, ids, messages; id and "
+          "adapter may be added\n");
     check("{\"prompt\": \"x\", \"ids\": [1]}",
           "expected one of the keys prompt, ids, messages, found prompt and ids\n");
     check("{}", "expected one of the keys prompt, ids, messages, found none\n");

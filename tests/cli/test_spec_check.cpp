@@ -30,6 +30,18 @@ TEST_SUITE("cli/spec-check") {
     CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
   }
 
+  TEST_CASE("the checks are a table, or a line of numbers each") {
+    const Outcome md = spec_check({"-r", "sequoia/tiny-16m", "--format", "md"});
+    CHECK(md.status == 0);
+    CHECK(has(md.out, "| check "));
+    CHECK(has(md.out, "| pass "));
+    const Outcome csv = spec_check({"-r", "sequoia/tiny-16m", "--format", "csv"});
+    CHECK(csv.out.starts_with("temperature,check,texts,passed,"));
+    CHECK(has(csv.out, "\n0,greedy texts are the target's,4,1,"));
+    CHECK(std::ranges::count(csv.out, '\n') >= 3);
+    CHECK_FALSE(has(csv.out, "pass,"));
+  }
+
   TEST_CASE("every rule of verification is lossless") {
     for (const std::vector<std::string>& rule :
          {std::vector<std::string>{"spec.verify=match"},

@@ -21,12 +21,6 @@ std::string phase_of(const NamedDraft& draft, double temperature) {
   return fmt::format("{} T {:g}", draft.name, temperature);
 }
 
-std::vector<std::string> row_of(const DraftAcceptanceRecipe& r, std::vector<std::string> cells) {
-  cells.insert(cells.begin(), {kind_name(r.bench.prompts), std::to_string(r.run.context.value)});
-  cells.resize(acceptance_columns().size());
-  return cells;
-}
-
 bench::Record record_of(const std::string& tool, const Point& point, const std::string& phase) {
   const DraftAcceptanceRecipe& r = point.recipe;
   bench::Record record = named(bench::Record(tool), point);
@@ -46,8 +40,34 @@ BenchSizes sizes_of(const DraftAcceptanceRecipe& r) {
           .new_tokens = r.bench.new_tokens};
 }
 
-std::string text_of(const eval::Estimate& e) {
-  return fmt::format("{:.3f}", e.mean) + (e.stderr_ ? fmt::format(" +- {:.3f}", *e.stderr_) : "");
+using bench::at;
+using bench::cell;
+
+/// "0.784 +- 0.029" of a group that has alpha.
+std::string alpha_cell(const Json& group) {
+  const Json &alpha = at(group, "/alpha"), &error = at(group, "/alpha_stderr");
+  return cell(alpha, "{:.3f}") + (error.is_number() ? " +- " + cell(error, "{:.3f}") : "");
+}
+
+std::vector<std::string> acceptance_row(const Json& r) {
+  const Json &work = at(r, "/workload"), &acceptance = at(r, "/acceptance"),
+             &drafted = at(acceptance, "/drafted"), &draft = at(work, "/draft/name");
+  std::vector<std::string> cells = {cell(at(work, "/prompts")), cell(at(work, "/context_tokens")),
+                                    draft.is_null() ? "all" : cell(draft),
+                                    cell(at(work, "/temperature"), "{:g}")};
+  if (const std::string failure = bench::failure_of(r); !failure.empty()) {
+    cells.push_back(failure);
+    return cells;
+  }
+  std::string rates;
+  for (const Json& rate : at(drafted, "/rate_by_position"))
+    rates += (rates.empty() ? "" : " ") + fmt::format("{:.2f}", rate.get<double>());
+  cells.insert(cells.end(),
+               {alpha_cell(at(acceptance, "/tested")), alpha_cell(at(acceptance, "/tested/answer")),
+                alpha_cell(drafted), alpha_cell(at(acceptance, "/within")),
+                cell(at(drafted, "/mean_tokens_per_round"), "{:.2f}"),
+                cell(at(drafted, "/share_accepted"), "{:.3f}"), rates});
+  return cells;
 }
 
 /// The target's sequences that a text goes on in; they end with their scope.
@@ -71,18 +91,21 @@ class Forks {
 
 }  // namespace
 
-std::vector<io::Table::Column> acceptance_columns() {
-  return {{"prompts", io::Align::left},
-          {"context"},
-          {"draft", io::Align::left},
-          {"T"},
-          {"tested"},
-          {"answer"},
-          {"drafted"},
-          {"within"},
-          {"tokens a round"},
-          {"acc/drafted"},
-          {"rate by position"}};
+bench::RecordView acceptance_view() {
+  return {.tools = {"magicdec-acceptance"},
+          .takes = [](const Json&) { return true; },
+          .columns = {{"prompts", io::Align::left},
+                      {"context"},
+                      {"draft", io::Align::left},
+                      {"T"},
+                      {"tested"},
+                      {"answer"},
+                      {"drafted"},
+                      {"within"},
+                      {"tokens a round"},
+                      {"acc/drafted"},
+                      {"rate by position"}},
+          .row = acceptance_row};
 }
 
 AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point)
@@ -103,10 +126,9 @@ bool AcceptancePoint::has_all(const BenchResults& results, const Point& point,
 
 void AcceptancePoint::fail(BenchResults& results, const cli::Context& cx, const Point& point,
                            const NamedDraft* draft, const Error& error) {
-  const std::string name = draft != nullptr ? draft->name : "all";
-  bench::Record record = record_of(cx.info.name, point, draft != nullptr ? name : "point");
+  bench::Record record = record_of(cx.info.name, point, draft != nullptr ? draft->name : "point");
   if (draft != nullptr) record.group("workload")["draft"] = draft_json(*draft);
-  results.add_failure(std::move(record), row_of(point.recipe, {name, "", error.what()}), error);
+  results.add_failure(std::move(record), error);
 }
 
 Way AcceptancePoint::way_of(const NamedDraft& draft) const {
@@ -323,16 +345,9 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
                  {"seed", r.run.seed}});
     const Figures& figures = m.at[t];
     Json& acceptance = record.group("acceptance");
-    std::vector<std::string> cells = {m.draft.name, fmt::format("{:g}", temperature), "", ""};
-    if (!m.way.nested) {
-      acceptance["tested"] = figures.tested.json();
-      const auto answer = figures.tested.answer();
-      cells[2] = text_of(figures.tested.alpha());
-      if (answer) cells[3] = text_of(*answer);
-    }
+    if (!m.way.nested) acceptance["tested"] = figures.tested.json();
     if (bench().rounds) {
       const DraftedAcceptance drafted(figures.rounds.chances.rounds());
-      std::string within;
       acceptance["drafted"] = drafted.json();
       acceptance["drafted"]["by_output"] = figures.by_output.json();
       Json& spec = record.group("spec");
@@ -341,20 +356,13 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
         const ChainLength& shape = r.spec;
         spec.update(
             {{"gamma1", shape.gamma1}, {"gamma2", shape.gamma2}, {"rounds_each", shape.rounds}});
-        const DraftedAcceptance by_small(figures.within->chances.rounds());
-        within = text_of(by_small.alpha);
-        acceptance["within"] = by_small.json();
+        acceptance["within"] = DraftedAcceptance(figures.within->chances.rounds()).json();
         spec["within"] = figures.within->json();
       } else {
         spec["gamma"] = r.spec.gamma;
       }
-      std::string rates;
-      for (const double rate : drafted.rate_by_position) rates += fmt::format(" {:.2f}", rate);
-      cells.insert(cells.end(),
-                   {text_of(drafted.alpha), within, fmt::format("{:.2f}", drafted.tokens_per_round),
-                    fmt::format("{:.3f}", drafted.share_accepted), rates.substr(1)});
     }
-    results.add(record, row_of(r, std::move(cells)));
+    results.add(record);
   }
 }
 

@@ -82,7 +82,6 @@ class AcceptancePoint {
   std::vector<Measured> drafts_;
 };
 
-/// Of the table that point runs fill.
-std::vector<io::Table::Column> acceptance_columns();
+bench::RecordView acceptance_view();
 
 }  // namespace tandem::tools

@@ -46,7 +46,7 @@ std::vector<cli::Flag> prompt_flags() {
       {.names = "--prompts",
        .value = "FILE",
        .text = "JSONL batch: {\"prompt\"}, {\"ids\"} or {\"messages\", \"tools\"}; \"adapter\" "
-               "chooses one"},
+               "chooses one; --format results repeats \"id\""},
       {.names = "--chat",
        .value = "",
        .text = "write the prompt as a user message in the chat template"},

@@ -1,36 +1,66 @@
 #include "tools/results/bench_results.h"
 
+#include <algorithm>
+#include <array>
 #include <new>
+#include <nlohmann/json.hpp>
 
 #include "base/parallel.h"
 #include "bench/record.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/jsonl.h"
+#include "io/text_file.h"
 
 namespace tandem::tools {
 namespace {
 
-/// What an earlier run measured. A torn last line, as a killed run leaves it, is cut off the file.
-std::set<BenchResults::Key> read_results(const std::filesystem::path& path,
-                                         const std::string& tool) {
-  std::set<BenchResults::Key> done;
-  if (!std::filesystem::exists(path)) return done;
-  const std::string text = io::read_own_output(path);
+using bench::at;
+using bench::Json;
+
+BenchResults::Key key_of(const Json& r) {
+  const auto count = [&](const char* pointer, int64_t otherwise) {
+    const Json& value = at(r, pointer);
+    return value.is_number_integer() ? value.get<int64_t>() : otherwise;
+  };
+  return {bench::cell(at(r, "/point")), bench::cell(at(r, "/workload/phase")),
+          count("/host/threads_used", 0), count("/workload/ranks", 1)};
+}
+
+Error wrong_tool(const Json& r, const std::string& where, const std::string& file,
+                 const std::string& reader) {
+  constexpr std::array kReaders = {"pig-bench",      "pig-eval",      "kernel-bench",
+                                   "magicdec-bench", "sequoia-bench", "magicdec-acceptance"};
+  std::string tool = bench::cell(at(r, "/tool"));
+  if (at(r, "/schema") == "tandem.eval/1") tool = "pig-eval";  // a log of cases
+  if (tool.empty())
+    return input_error(where, "expected a record of {}, found a line without the key 'tool'",
+                       reader);
+  const std::string phase = bench::cell(at(r, "/workload/phase"));
+  Error error = input_error(where, "holds a record of {}{}, expected records of {}", tool,
+                            phase.empty() ? "" : " (" + phase + ")", reader);
+  return std::ranges::find(kReaders, tool) == kReaders.end()
+             ? error
+             : std::move(error).hint(fmt::format("{} --from {} prints its table", tool, file));
+}
+
+/// Calls `take(record)` for every whole line. Returns their bytes.
+/// errors   kind input: another tool's record, or none
+size_t for_each_record(const std::filesystem::path& path, const std::string& text,
+                       const std::string& reader, const std::vector<bench::RecordView>& views,
+                       const std::function<void(const Json&)>& take) {
   const size_t whole = io::whole_lines(text, path.string(), bench::kRecordBegin);
-  io::for_each_jsonl(
-      std::string_view(text).substr(0, whole), path.string(),
-      [&](const io::Json& line, const std::string& where) {
-        if (io::get_string(line, "tool", where) != tool)
-          throw input_error(where, "not a record of {}", tool);
-        if (io::get_string(line, "status", where) != "ok") return;
-        const io::Json& workload = io::get_object(line, "workload", where);
-        done.emplace(io::get_string(line, "point", where), io::get_string(workload, "phase", where),
-                     io::get_int(io::get_object(line, "host", where), "threads_used", where),
-                     io::find_int(workload, "ranks", where).value_or(1));
-      });
-  std::filesystem::resize_file(path, whole);
-  return done;
+  io::for_each_ordered_jsonl(std::string_view(text).substr(0, whole), path.string(),
+                             [&](const Json& record, const std::string& where) {
+                               const std::string tool = bench::cell(at(record, "/tool"));
+                               const auto knows = [&](const bench::RecordView& view) {
+                                 return std::ranges::find(view.tools, tool) != view.tools.end();
+                               };
+                               if (std::ranges::none_of(views, knows))
+                                 throw wrong_tool(record, where, path.string(), reader);
+                               take(record);
+                             });
+  return whole;
 }
 
 }  // namespace
@@ -56,13 +86,9 @@ bool attempt(const cli::Context& cx, const std::function<void()>& work,
   return true;
 }
 
-io::TableFormat table_format(const std::string& name) {
-  if (name == "md") return io::TableFormat::markdown;
-  return name == "csv" ? io::TableFormat::csv : io::TableFormat::text;
-}
-
-BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path, io::Table table)
-    : cx_(cx), table_(std::move(table)) {
+BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path,
+                           std::vector<bench::RecordView> views)
+    : cx_(cx), views_(std::move(views)) {
   if (path.empty() || path == "-") {
     if (cx.resume())
       throw usage_error("--resume", "continues a file of records, but output.path is not set")
@@ -73,12 +99,23 @@ BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path, 
   }
   path_ = path;
   if (cx.place().rank > 0) return;  // rank 0 writes
-  if (cx.resume()) done_ = read_results(path, cx.info.name);
+  if (cx.resume()) read_earlier();
   // Reported now rather than after the first measurement; pipes and devices are simply written.
   const bool exists = std::filesystem::exists(path);
   if (!exists ||
       (std::filesystem::is_regular_file(path) && cx.file_mode() != cli::FileMode::append))
     cli::check_new_file(path, cx.file_mode());
+}
+
+void BenchResults::read_earlier() {
+  if (!std::filesystem::exists(path_)) return;
+  const std::string text = io::read_own_output(path_);
+  const size_t whole = for_each_record(path_, text, cx_.info.name, views_, [&](const Json& record) {
+    if (at(record, "/status") != "ok") return;
+    done_.insert(key_of(record));
+    lines_.push_back(record.dump());
+  });
+  std::filesystem::resize_file(path_, whole);
 }
 
 bool BenchResults::has(const std::string& point, const std::string& phase) const {
@@ -99,32 +136,59 @@ void BenchResults::write(const std::string& line) {
   if (cx_.file_mode() == cli::FileMode::append) file_->write(line);
 }
 
-void BenchResults::add(const bench::Record& record, std::vector<std::string> row) {
+void BenchResults::add(const bench::Record& record) {
   write(record.line());
-  table_.add_row(std::move(row));
+  lines_.push_back(record.line());
   ++n_ok_;
-  const bench::Json& j = record.json();
-  from_cache_ |= j.contains("roofline") && j["roofline"].contains("from_cache");
 }
 
-void BenchResults::add_failure(bench::Record record, std::vector<std::string> row,
-                               const Error& error) {
+void BenchResults::add_failure(bench::Record record, const Error& error) {
   record.set_failed(error);
   write(record.line());
-  table_.add_row(std::move(row));
+  lines_.push_back(record.line());
   cx_.terminal.error(error);
   failure_ = exit_status(error.kind());
 }
 
 int BenchResults::finish() {
   if (file_) file_->commit();
-  if (cx_.format() != "jsonl" && table_.n_rows() > 0)
-    cx_.out.write(table_.render(table_format(cx_.format())));
-  if (from_cache_ && cx_.format() != "jsonl" && cx_.format() != "csv")
-    cx_.out.write(fmt::format("\n{}\n", bench::kFromCache));
+  if (cx_.format() != "jsonl" || !path_.empty()) {  // else they went there at once
+    std::vector<Json> records;
+    for (const std::string& line : lines_) records.push_back(Json::parse(line));
+    cx_.out.write(bench::render_records(records, views_, cx_.format()));
+  }
   constexpr int kPartial = 8;
   if (failure_ == 0) return 0;
   return n_ok_ > 0 || !done_.empty() ? kPartial : failure_;
+}
+
+int print_records_of(cli::Context& cx, const std::filesystem::path& path,
+                     const std::vector<bench::RecordView>& views) {
+  std::string text = io::read_text_file(path);
+  if (Json::accept(text.substr(text.rfind('\n') + 1)))
+    text += '\n';  // only the line break is missing
+  std::vector<Json> records;
+  std::set<std::string> measured;
+  const auto name_of = [](const Json& r) {
+    const auto& [point, phase, threads, ranks] = key_of(r);
+    return fmt::format("{}/{}/{}/{}/{}/{}", point, phase, threads, ranks,
+                       bench::cell(at(r, "/workload/kernel")),
+                       bench::cell(at(r, "/workload/shape")));
+  };
+  const size_t whole = for_each_record(path, text, cx.info.name, views, [&](const Json& record) {
+    if (at(record, "/status") == "ok") measured.insert(name_of(record));
+    records.push_back(record);
+  });
+  std::erase_if(records, [&](const Json& record) {
+    return at(record, "/status") != "ok" && measured.contains(name_of(record));
+  });
+  if (records.empty())
+    throw input_error(path.string(), "holds no records")
+        .hint("-o names the file that a run writes");
+  if (whole < text.size())
+    cx.warn(fmt::format("{}: the last line is cut off and left out", path.string()));
+  cx.out.write(bench::render_records(records, views, cx.format()));
+  return 0;
 }
 
 }  // namespace tandem::tools

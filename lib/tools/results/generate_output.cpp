@@ -24,12 +24,12 @@ GenerateOutput::GenerateOutput(cli::Context& cx, const std::filesystem::path& pa
                                const MemoryPlan& plan, const bench::HostedPlan* hosted)
     : cx_(cx),
       result_(path, cx.file_mode(), cx.out),
-      labels_(prompts.labels),
-      sequences_(prompts.sequences),
+      prompts_(prompts),
       engine_(engine),
       plan_(plan),
       hosted_(hosted),
       jsonl_(cx.format() == "jsonl"),
+      results_(cx.format() == "results"),
       several_(prompts.sequences.size() > 1) {}
 
 decode::GenerateEvents GenerateOutput::events() {
@@ -39,7 +39,7 @@ decode::GenerateEvents GenerateOutput::events() {
                 Json prompt = {{"event", "prompt"}, {"seq", seq}, {"tokens", n}};
                 // A long prompt has a megabyte of them.
                 if (cx_.terminal.verbosity() > 0)
-                  prompt["ids"] = sequences_[static_cast<size_t>(seq)];
+                  prompt["ids"] = prompts_.sequences[static_cast<size_t>(seq)];
                 event(prompt);
               },
           .on_token = [this](const decode::TokenEvent& e) { on_token(e); },
@@ -69,8 +69,12 @@ void GenerateOutput::on_token(const decode::TokenEvent& e) {
       for (const auto& [id, logprob] : e.top) top.push_back(Json::array({id, logprob}));
     }
     event(j);
-  } else if (several_) {
-    texts_[e.seq] += e.text;
+  } else if (several_ || results_) {
+    Text& t = texts_[e.seq];
+    t.text += e.text;
+    t.last_ms = clock_.seconds() * 1e3;
+    if (t.tokens++ == 0) t.first_ms = t.last_ms;
+    if (engine_.tokenizer() == nullptr) t.ids.push_back(e.id);
   } else if (engine_.tokenizer() != nullptr) {
     if (!e.text.empty()) result_.write(e.text);
   } else {
@@ -85,8 +89,8 @@ void GenerateOutput::on_finish(int seq, decode::Finish finish, const std::string
            {"seq", seq},
            {"reason", decode::finish_name(finish)},
            {"text", rest}});
-  } else if (several_) {
-    texts_[seq] += rest;
+  } else if (several_ || results_) {
+    texts_[seq].text += rest;
     show_finished();
   } else {
     result_.write(rest + "\n");
@@ -95,12 +99,37 @@ void GenerateOutput::on_finish(int seq, decode::Finish finish, const std::string
 
 void GenerateOutput::show_finished() {
   for (; finished_.contains(next_shown_); ++next_shown_) {
-    const auto label = static_cast<size_t>(next_shown_);
-    std::string text = label < labels_.size() ? labels_[label] : fmt::format("[{}]", next_shown_);
-    text += "\n" + texts_[next_shown_] + "\n\n";
+    const auto seq = static_cast<size_t>(next_shown_);
+    if (results_)
+      result_.write(result_of(next_shown_).dump(-1, ' ', false, Json::error_handler_t::replace) +
+                    "\n");
+    else
+      result_.write(
+          (seq < prompts_.labels.size() ? prompts_.labels[seq] : fmt::format("[{}]", next_shown_)) +
+          "\n" + texts_[next_shown_].text + "\n\n");
     texts_.erase(next_shown_);
-    result_.write(text);
   }
+}
+
+Json GenerateOutput::result_of(int seq) const {
+  const auto i = static_cast<size_t>(seq);
+  const Text& t = texts_.at(seq);
+  Json line = {{"seq", seq}};
+  const auto add = [&](const char* key, const std::vector<std::string>& json) {
+    if (i < json.size() && !json[i].empty()) line[key] = Json::parse(json[i]);
+  };
+  add("id", prompts_.ids);
+  add("prompt", prompts_.asked);
+  if (engine_.tokenizer() != nullptr)
+    line["text"] = t.text;
+  else
+    line["ids"] = t.ids;
+  line.update({{"prompt_tokens", prompts_.sequences[i].size()},
+               {"tokens", t.tokens},
+               {"finish", decode::finish_name(finished_.at(seq))},
+               {"first_token_ms", t.first_ms},
+               {"last_token_ms", t.last_ms}});
+  return line;
 }
 
 void GenerateOutput::on_round(const speculate::RoundEvent& e) {
@@ -261,7 +290,7 @@ std::string GenerateOutput::context_line(int max_context) const {
   if (n == 0) return {};
   return fmt::format(
       "{}stopped at {} ({} tokens)",
-      several_ ? fmt::format("{} of {} texts ", n, sequences_.size()) : "",
+      several_ ? fmt::format("{} of {} texts ", n, prompts_.sequences.size()) : "",
       max_context == engine_.config().max_context ? "the model's context" : "run.context",
       max_context);
 }

@@ -27,7 +27,8 @@ struct SpeculationReport {
 };
 
 /// Shows the generated tokens: as text (one sequence streams, several come out whole and in order),
-/// or as JSON events. Ends with a summary on stderr, and as an event.
+/// as a JSON line a prompt in their order (results), or as JSON events. Ends with a summary on
+/// stderr, and as an event.
 class GenerateOutput {
  public:
   /// prompts outlive this; their labels are shown above the texts where there are several
@@ -54,6 +55,8 @@ class GenerateOutput {
   /// Says which answers stopped at the context's end; empty if none did.
   std::string context_line(int max_context) const;
   void event(const nlohmann::ordered_json& value);
+  /// The line of a finished prompt.
+  nlohmann::ordered_json result_of(int seq) const;
   /// What memory gives, to set a rate against: measured with -v, which takes a second, else what an
   /// earlier run has kept; 0: not known.
   /// reached    rate of this run, which raises the limit if its reads are `uncached`
@@ -67,17 +70,24 @@ class GenerateOutput {
 
   cli::Context& cx_;
   cli::ResultFile result_;
-  std::vector<std::string> labels_;
-  const std::vector<std::vector<int32_t>>& sequences_;
+  /// A text that is not shown yet, or how it came about.
+  struct Text {
+    std::string text = {};
+    std::vector<int32_t> ids = {};  // where the model has no tokenizer
+    int64_t tokens = 0;
+    double first_ms = 0, last_ms = 0;  // of clock_
+  };
+
+  const decode::PromptSet& prompts_;
   const decode::Engine& engine_;
   const MemoryPlan& plan_;
   const bench::HostedPlan* hosted_;
-  bool jsonl_;
+  bool jsonl_, results_;
   bool several_;
   Stopwatch clock_;
   std::optional<double> first_token_s_;  // of clock_
   std::unique_ptr<cli::Progress> progress_;
-  std::map<int, std::string> texts_;  // of sequences not shown yet
+  std::map<int, Text> texts_;  // of sequences not shown yet
   std::map<int, decode::Finish> finished_;
   int next_shown_ = 0;
 };

@@ -163,48 +163,134 @@ Gain gain_of(const WayRuns& plain, const WayRuns& way, const std::vector<double>
   return gain;
 }
 
-std::vector<io::Table::Column> measured_columns() {
-  return {{"context"},    {"batch"},      {"T"},           {"draft", io::Align::left},
-          {"gamma"},      {"alpha"},      {"acc/drafted"}, {"tokens a round"},
-          {"draft ms"},   {"target ms"},  {"verify ms"},   {"rest ms"},
-          {"round ms"},   {"tok/s"},      {"speed-up"},    {"95 %"},
-          {"to the end"}, {"end to end"}, {"pays from"},   {"predicted"}};
+namespace {
+
+using bench::at;
+using bench::cell;
+
+bool is_prediction(const Json& r) { return cell(at(r, "/workload/phase")).starts_with("predict "); }
+
+/// What a draft proposes: "3", "auto", "tree 16x5"; it follows the draft's name in the phase.
+std::string shape_of(const Json& r, const std::string& draft) {
+  std::string shape = cell(at(r, "/workload/phase"));
+  shape.erase(0, std::min(shape.size(), std::string("rounds ").size() + draft.size() + 1));
+  const bool is_nested = at(r, "/workload/draft/kind") == "nested";
+  return shape.starts_with("gamma ") && !is_nested ? shape.substr(6) : shape;
 }
 
-std::vector<std::string> measured_cells(const PointRuns& point, const WayRuns& way,
-                                        std::optional<double> predicted) {
-  const auto number = [](double x) { return fmt::format("{:.3f}", x); };
-  const auto ratio = [](double x) { return fmt::format("{:.2f}", x); };
-  const std::string tok_s = fmt::format("{:.0f}", point.batch / way.token_s());
-  const std::string round_ms = number(1e3 * way.step_s());
-  if (!way.stats)
-    return {way.way.draft.name, "",    "", "", "", "", "", "", "",
-            round_ms,           tok_s, "", "", "", "", "", ""};
-  const RoundParts p = parts_of(way);
-  const Gain gain = gain_of(point.ways.front(), way, point.prefill_s);
-  const std::string simulated = way.way.simulated ? "simulated" : "";
-  const bool is_chain = way.way.is_chain();
-  return {
-      way.way.draft.name,
-      !is_chain || way.way.nested ? way.way.shape()
-      : way.way.chooses           ? std::string("auto")
-                                  : std::to_string(way.way.gamma()),
-      is_chain ? number(way.stats->share_of_tested()) + (simulated.empty() ? "" : " ") + simulated
-               : simulated,
-      number(way.stats->share_accepted()),
-      ratio(way.stats->tokens_per_round()),
-      number(p.draft),
-      number(p.target),
-      number(p.verify),
-      number(p.rest),
-      round_ms,
-      tok_s,
-      ratio(gain.speedup),
-      gain.interval ? fmt::format("{:.2f}-{:.2f}", gain.interval->low, gain.interval->high) : "",
-      ratio(gain.to_end),
-      ratio(gain.end_to_end),
-      gain.pays_from ? fmt::format("token {}", *gain.pays_from) : "never",
-      predicted ? ratio(*predicted) : ""};
+std::vector<std::string> measured_row(const Json& r) {
+  const Json &work = at(r, "/workload"), &spec = at(r, "/spec");
+  const Json &draft = at(work, "/draft/name"), &low = at(spec, "/speedup_ci95_low"),
+             &pays_from = at(spec, "/pays_from_new_tokens"),
+             &tok_s = at(r, "/throughput/decode_tok_s");
+  std::vector<std::string> cells = {cell(at(work, "/context_tokens")), cell(at(work, "/batch")),
+                                    cell(at(work, "/temperature"), "{:g}")};
+  const std::string phase = cell(at(work, "/phase"));
+  if (const std::string failure = bench::failure_of(r); !failure.empty()) {
+    cells.push_back(phase == "point"               ? "all"
+                    : phase.starts_with("rounds ") ? phase.substr(7)
+                                                   : phase);
+    cells.push_back(failure);
+    return cells;
+  }
+  if (spec.is_null()) {
+    cells.push_back(phase);
+    cells.resize(12);
+    if (tok_s.is_number())
+      cells.push_back(
+          fmt::format("{:.3f}", 1e3 * at(work, "/batch").get<double>() / tok_s.get<double>()));
+    cells.push_back(cell(tok_s, "{:.0f}"));
+    return cells;
+  }
+  std::string alpha = cell(at(spec, "/alpha"), "{:.3f}");
+  if (at(work, "/simulated_acceptance") == true)
+    alpha += alpha.empty() ? "simulated" : " simulated";
+  const std::string name = cell(draft);
+  cells.insert(cells.end(), {name, shape_of(r, name), alpha});
+  for (const auto& [field, form] : {std::pair{"/share_accepted", "{:.3f}"},
+                                    {"/mean_tokens_per_round", "{:.2f}"},
+                                    {"/draft_ms", "{:.3f}"},
+                                    {"/target_ms", "{:.3f}"},
+                                    {"/verify_ms", "{:.3f}"},
+                                    {"/rest_ms", "{:.3f}"},
+                                    {"/round_ms", "{:.3f}"}})
+    cells.push_back(cell(at(spec, field), form));
+  cells.push_back(cell(tok_s, "{:.0f}"));
+  cells.push_back(cell(at(spec, "/speedup_measured"), "{:.2f}"));
+  cells.push_back(low.is_number()
+                      ? cell(low, "{:.2f}") + "-" + cell(at(spec, "/speedup_ci95_high"), "{:.2f}")
+                      : "");
+  cells.push_back(cell(at(spec, "/speedup_to_end"), "{:.2f}"));
+  cells.push_back(cell(at(spec, "/speedup_end_to_end"), "{:.2f}"));
+  cells.push_back(pays_from.is_null() ? "never" : "token " + cell(pays_from));
+  cells.push_back(cell(at(spec, "/speedup_predicted"), "{:.2f}"));
+  return cells;
+}
+
+std::vector<std::string> predicted_row(const Json& r) {
+  const Json &work = at(r, "/workload"), &p = at(r, "/predicted"), &most = at(p, "/most_sequences"),
+             &alpha = at(work, "/alpha_assumed");
+  std::vector<std::string> cells = {cell(at(work, "/context_tokens")), cell(at(work, "/batch")),
+                                    cell(at(work, "/draft/name"))};
+  if (const std::string failure = bench::failure_of(r); !failure.empty()) {
+    cells.push_back(failure);
+    return cells;
+  }
+  const bool drafts = !alpha.is_null(), is_self = !at(p, "/row_key_tokens").is_null();
+  const std::string source = cell(at(work, "/alpha_source"));
+  const auto number = [&](const char* field, const char* form) { return cell(at(p, field), form); };
+  const auto or_never = [&](const char* field) {
+    return at(p, field).is_null() ? "never" : number(field, "{:.0f}");
+  };
+  cells.insert(
+      cells.end(),
+      {drafts ? cell(alpha, "{:.3f}") + " " + source.substr(0, source.find(':')) : "",
+       number("/plain_step_ms", "{:.3f}"), drafts ? number("/draft_step_ms", "{:.3f}") : "",
+       drafts ? number("/verify_ms", "{:.3f}") : "", number("/gamma", "{}"),
+       number("/tokens_per_round", "{:.2f}"), number("/speedup", "{:.2f}"),
+       number("/decode_tok_s", "{:.0f}"), number("/tpot_ms", "{:.3f}"),
+       !drafts                           ? ""
+       : at(p, "/least_alpha").is_null() ? "none"
+                                         : number("/least_alpha", "{:.3f}"),
+       is_self ? or_never("/critical_context_tokens") : "",
+       drafts ? or_never("/pays_from_tokens") : "",
+       most.is_number() && most < at(work, "/batch") ? cell(most) + " (too few)" : cell(most)});
+  return cells;
+}
+
+}  // namespace
+
+bench::RecordView measured_view() {
+  return {.tools = {"magicdec-bench", "sequoia-bench"},
+          .takes = [](const Json& r) { return !is_prediction(r); },
+          .columns = {{"context"},    {"batch"},      {"T"},           {"draft", io::Align::left},
+                      {"gamma"},      {"alpha"},      {"acc/drafted"}, {"tokens a round"},
+                      {"draft ms"},   {"target ms"},  {"verify ms"},   {"rest ms"},
+                      {"round ms"},   {"tok/s"},      {"speed-up"},    {"95 %"},
+                      {"to the end"}, {"end to end"}, {"pays from"},   {"predicted"}},
+          .row = measured_row};
+}
+
+bench::RecordView predicted_view() {
+  return {.tools = {"magicdec-bench", "sequoia-bench"},
+          .takes = is_prediction,
+          .columns = {{"context"},
+                      {"batch"},
+                      {"draft", io::Align::left},
+                      {"alpha", io::Align::left},
+                      {"step ms"},
+                      {"draft ms"},
+                      {"verify ms"},
+                      {"gamma"},
+                      {"tokens a round"},
+                      {"predicted speed-up"},
+                      {"tok/s"},
+                      {"ms a token"},
+                      {"least alpha"},
+                      {"critical context"},
+                      {"pays from"},
+                      {"most sequences"}},
+          .row = predicted_row};
 }
 
 void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& way, int context) {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "bench/record.h"
+#include "bench/record_view.h"
 #include "bench/stats.h"
-#include "io/table.h"
 #include "tools/speculation_bench/measurement.h"
 
 namespace tandem::tools {
@@ -42,11 +42,10 @@ inline constexpr std::string_view kRoundWords =
 /// What records say of the counts of rounds, for group `spec`.
 bench::Json counts_json(const speculate::RoundStats& rounds);
 
-std::vector<io::Table::Column> measured_columns();
-/// The cells of a way; those of rounds are empty for plain decoding.
-/// predicted  speed-up, if any
-std::vector<std::string> measured_cells(const PointRuns& point, const WayRuns& way,
-                                        std::optional<double> predicted);
+/// The table of measured ways; the cells of rounds are empty for plain decoding.
+bench::RecordView measured_view();
+/// The table of predictions without measurements.
+bench::RecordView predicted_view();
 
 /// Groups timing, spec, latency and throughput.
 /// context  tokens of a prompt

@@ -38,7 +38,7 @@ void PlanTable::add(const cli::PointName& point, const BenchEngines& engines) {
                                  {"batch", engines.sizes().batch}};
   if (!ranks.kinds.empty()) line["ranks"] = ranks.json();
   line.update(cli::memory_json(plan, limits));
-  if (cx_.plans_as_json()) cx_.out.write(line.dump() + "\n");
+  if (cx_.plans_as_json()) cx_.write_plan(line.dump());
   table_.add_row({point.id, std::to_string(engines.sizes().context),
                   std::to_string(engines.sizes().batch), cli::planned_device(limits),
                   format_bytes(plan.peak(engines.device())),
@@ -48,7 +48,7 @@ void PlanTable::add(const cli::PointName& point, const BenchEngines& engines) {
 
 int PlanTable::finish() {
   if (!cx_.plans_as_json()) {
-    cx_.out.write(table_.render(table_format(cx_.format())));
+    cx_.out.write(table_.render(bench::table_format(cx_.format())));
     cx_.out.write(detail_);
   }
   return fits_ ? refusal_ : exit_status(ErrorKind::memory);

@@ -38,13 +38,6 @@ std::string temperature_text(const SpeculationBenchRecipe& r) {
   return fmt::format("{:g}", r.sampling.temperature.value_or(0));
 }
 
-std::vector<std::string> row_of(const SpeculationBenchRecipe& r, std::vector<std::string> cells) {
-  cells.insert(cells.begin(), {std::to_string(r.run.context.value), std::to_string(r.run.batch),
-                               temperature_text(r)});
-  cells.resize(measured_columns().size());
-  return cells;
-}
-
 bench::Record record_of(const cli::Context& cx, const PointRun::Point& point, const Way* way) {
   const SpeculationBenchRecipe& r = point.recipe;
   bench::Record record = named(bench::Record(cx.info.name), point);
@@ -97,8 +90,7 @@ PointRun::PointRun(cli::Context& cx, const Point& point)
 
 void PointRun::fail(const cli::Context& cx, BenchResults& results, const Point& point,
                     const Way* way, const Error& error) {
-  const std::string name = way != nullptr ? way->name() : "all";
-  results.add_failure(record_of(cx, point, way), row_of(point.recipe, {name, error.what()}), error);
+  results.add_failure(record_of(cx, point, way), error);
 }
 
 void PointRun::admit(const std::function<void(const Way&, const Error&)>& report) {
@@ -271,9 +263,8 @@ void PointRun::report(BenchResults& results, const PointRuns& runs, const WayRun
   bench::add_memory(record, engines_.plan(), peak_resident_bytes(), engines_.device());
   if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
   if (way.way.simulated) record.warn(std::string(kSimulatedWords));
-  const std::optional<double> predicted =
-      r.bench.predict == PredictMode::no ? std::nullopt : add_prediction(record, runs, way);
-  results.add(record, row_of(r, measured_cells(runs, way, predicted)));
+  if (r.bench.predict != PredictMode::no) add_prediction(record, runs, way);
+  results.add(record);
 }
 
 void PointRun::add_facts(bench::Record& record, const Way& way) {
@@ -328,10 +319,9 @@ void PointRun::add_streaming(bench::Record& record, const WayRuns& way) {
   spec["frac_of_copy_in"] = gbps / limit;
 }
 
-std::optional<double> PointRun::add_prediction(bench::Record& record, const PointRuns& runs,
-                                               const WayRuns& way) {
+void PointRun::add_prediction(bench::Record& record, const PointRuns& runs, const WayRuns& way) {
   const SpeculationBenchRecipe& r = point_.recipe;
-  if (!way.stats) return std::nullopt;
+  if (!way.stats) return;
   std::optional<double> speedup;
   // The roofline knows targets that read all keys.
   if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.nested &&
@@ -365,7 +355,6 @@ std::optional<double> PointRun::add_prediction(bench::Record& record, const Poin
     speedup = p->speedup();
   }
   if (speedup) record.group("spec")["speedup_predicted"] = *speedup;
-  return speedup;
 }
 
 }  // namespace tandem::tools

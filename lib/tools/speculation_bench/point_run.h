@@ -50,9 +50,7 @@ class PointRun {
   void add_streaming(bench::Record& record, const WayRuns& way);
   /// A chain's by the same draft at other gammas; where there is none by the roofline, if the
   /// machine is given. A tree's by timed forwards.
-  /// result   the speed-up
-  std::optional<double> add_prediction(bench::Record& record, const PointRuns& runs,
-                                       const WayRuns& way);
+  void add_prediction(bench::Record& record, const PointRuns& runs, const WayRuns& way);
 
   cli::Context& cx_;
   const Point& point_;

@@ -1,0 +1,286 @@
+#include "bench/record_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "bench/roofline.h"
+
+namespace tandem::bench {
+namespace {
+
+/// A field of csv and flat, and where records have it.
+struct FlatField {
+  const char* name;
+  bool is_text;
+  std::vector<const char*> at;  // the first that a record has
+};
+
+// Documented in recipes/README.md, in this order.
+const FlatField kFields[] = {
+    {"model", true, {"/model/name", "/recipe/effective/model/path"}},
+    {"device", true, {"/workload/device", "/recipe/effective/run/device"}},
+    {"threads", false, {"/host/threads_used"}},
+    {"phase", true, {"/workload/phase"}},
+    {"kernel", true, {"/workload/kernel"}},
+    {"shape", true, {"/workload/shape"}},
+    {"method", true, {"/workload/method", "/recipe/effective/cache/kind"}},
+    {"draft", true, {"/workload/draft/name"}},
+    {"batch", false, {"/workload/batch", "/recipe/effective/run/batch"}},
+    {"context",
+     false,
+     {"/workload/context_tokens", "/workload/prompt_tokens", "/recipe/effective/run/context"}},
+    {"temperature", false, {"/workload/temperature"}},
+    {"gamma", false, {"/spec/mean_gamma", "/spec/gamma"}},
+    {"tok_s",
+     false,
+     {"/throughput/decode_tok_s", "/throughput/prefill_tok_s", "/predicted/decode_tok_s"}},
+    {"tok_s_sd", false, {}},  // by main_timing, as the rest of this block
+    {"ms_mean", false, {}},
+    {"ms_sd", false, {}},
+    {"ms_p50", false, {}},
+    {"ms_p99", false, {}},
+    {"samples", false, {}},
+    {"steady", false, {"/steady"}},
+    {"speedup", false, {"/spec/speedup_measured", "/predicted/speedup"}},
+    {"baseline_ratio", false, {"/baseline/ratio"}},
+    {"ci_low", false, {"/spec/speedup_ci95_low", "/baseline/ci95_low"}},
+    {"ci_high", false, {"/spec/speedup_ci95_high", "/baseline/ci95_high"}},
+    {"speedup_to_end", false, {"/spec/speedup_to_end"}},
+    {"speedup_end_to_end", false, {"/spec/speedup_end_to_end"}},
+    {"speedup_predicted", false, {"/spec/speedup_predicted"}},
+    {"pays_from_token", false, {"/spec/pays_from_new_tokens"}},
+    {"alpha", false, {"/spec/alpha", "/acceptance/drafted/alpha", "/workload/alpha_assumed"}},
+    {"alpha_se", false, {"/acceptance/drafted/alpha_stderr"}},
+    {"tested_alpha", false, {"/acceptance/tested/alpha"}},
+    {"tested_alpha_se", false, {"/acceptance/tested/alpha_stderr"}},
+    {"tokens_per_round", false, {"/spec/mean_tokens_per_round", "/predicted/tokens_per_round"}},
+    {"accepted_frac", false, {"/spec/share_accepted"}},
+    {"draft_ms", false, {"/spec/draft_ms"}},
+    {"target_ms", false, {"/spec/target_ms", "/predicted/verify_ms"}},
+    {"verify_ms", false, {"/spec/verify_ms"}},
+    {"rest_ms", false, {"/spec/rest_ms", "/predicted/rest_ms"}},
+    {"round_ms", false, {"/spec/round_ms", "/predicted/round_ms"}},
+    {"ttft_ms", false, {"/latency/ttft_ms"}},
+    {"tpot_ms", false, {"/latency/tpot_ms", "/predicted/tpot_ms"}},
+    {"gb_s", false, {"/roofline/achieved_gbps"}},
+    {"read_frac", false, {"/roofline/frac_of_copy"}},
+    {"tflop_s", false, {"/roofline/achieved_tflops"}},
+    {"gemm_frac", false, {"/roofline/frac_of_matmul"}},
+    {"keys_frac", false, {"/attention/selected_keys_frac"}},
+    {"peak_bytes", false, {"/memory/cpu/peak"}},
+    {"read_gb_s", false, {"/limits/mem_read_gbps"}},
+    {"f32_gflop_s", false, {"/limits/f32_gflops"}},
+    {"gemm_f32_gflop_s", false, {"/limits/gemm_f32_gflops"}},
+    {"gemm_bf16_gflop_s", false, {"/limits/gemm_bf16_gflops"}},
+};
+
+std::string pointer_of(std::string key) {
+  std::ranges::replace(key, '.', '/');
+  return "/" + key;
+}
+
+bool is_in_list(std::string_view pointer) {
+  for (size_t i = 0; i + 1 < pointer.size(); ++i)
+    if (pointer[i] == '/' && pointer[i + 1] >= '0' && pointer[i + 1] <= '9') return true;
+  return false;
+}
+
+/// Tokens a second of the same samples as main_timing: their deviation follows.
+bool times_tokens(const Json& record) {
+  const std::string phase = cell(at(record, "/workload/phase"));
+  return phase == "decode" || phase == "prefill";
+}
+
+Json timing_field(const Json& record, std::string_view name) {
+  const Json& t = main_timing(record);
+  if (name == "tok_s_sd") {
+    if (!times_tokens(record) || t.is_null() || t["mean"] <= 0) return {};
+    const Json& speed =
+        at(record, cell(at(record, "/workload/phase")) == "decode" ? "/throughput/decode_tok_s"
+                                                                   : "/throughput/prefill_tok_s");
+    if (!speed.is_number()) return {};
+    return speed.get<double>() * t["stddev"].get<double>() / t["mean"].get<double>();
+  }
+  constexpr std::array kNames = {std::pair{"ms_mean", "/mean"}, std::pair{"ms_sd", "/stddev"},
+                                 std::pair{"ms_p50", "/p50"}, std::pair{"ms_p99", "/p99"},
+                                 std::pair{"samples", "/n"}};
+  for (const auto& [field, pointer] : kNames)
+    if (name == field) return at(t, pointer);
+  return {};
+}
+
+/// Numbers, booleans and texts of an object, under names joined by '_'.
+void flatten(const Json& object, const std::string& prefix,
+             std::vector<std::pair<std::string, Json>>& out) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object())
+      flatten(value, prefix + key + "_", out);
+    else if (value.is_primitive() && !value.is_null())
+      out.emplace_back(prefix + key, value);
+  }
+}
+
+/// One number or text; a truth is 1 or 0.
+std::string csv_cell(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
+  if (value.is_number_float()) return fmt::format("{:.9g}", value.get<double>());
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+/// Without the columns that no record has.
+std::string csv_of(const std::vector<Json>& records) {
+  const std::vector<std::string> swept = swept_keys(records);
+  std::vector<io::Table::Column> columns;
+  std::vector<std::map<std::string, std::string>> rows;
+  for (const Json& record : records) {
+    auto& row = rows.emplace_back();
+    for (const auto& [name, value] : flat_fields(record, swept)) {
+      if (std::ranges::find(columns, name, &io::Table::Column::title) == columns.end())
+        columns.push_back({name});
+      if (!value.is_null()) row[name] = csv_cell(value);
+    }
+  }
+  std::erase_if(columns, [&](const io::Table::Column& column) {
+    return std::ranges::none_of(rows, [&](const auto& row) { return row.contains(column.title); });
+  });
+  io::Table table(columns);
+  for (auto& row : rows) {
+    std::vector<std::string> cells;
+    for (const io::Table::Column& column : columns) cells.push_back(row[column.title]);
+    table.add_row(std::move(cells));
+  }
+  return table.render(io::TableFormat::csv);
+}
+
+std::string line_of(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+const Json& at(const Json& record, const std::string& pointer) {
+  static const Json none;
+  const Json::json_pointer where(pointer);
+  return record.is_object() && record.contains(where) ? record.at(where) : none;
+}
+
+std::string cell(const Json& value, const char* form) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_integer()) return std::to_string(value.get<int64_t>());
+  return value.is_number() ? fmt::format(fmt::runtime(form), value.get<double>()) : "";
+}
+
+std::string failure_of(const Json& record) {
+  return at(record, "/status") == "failed" ? cell(at(record, "/error/message")) : "";
+}
+
+std::string read_share_cell(const Json& roofline) {
+  if (at(roofline, "/from_cache") == true) return "-";
+  const Json& share = at(roofline, "/frac_of_copy");
+  return share.is_number() ? percent(share) : "";
+}
+
+const Json& main_timing(const Json& record) {
+  for (const char* name : {"decode_step", "round", "step", "switch", "prefill", "load"})
+    if (const Json& timing = at(record, std::string("/timing/") + name); !timing.is_null())
+      return timing;
+  return at(record, "/timing/none");
+}
+
+std::vector<std::pair<std::string, Json>> flat_fields(const Json& record,
+                                                      const std::vector<std::string>& swept) {
+  std::vector<std::pair<std::string, Json>> out = {
+      {"tool", at(record, "/tool")},
+      {"point", at(record, "/point")},
+      {"status", at(record, "/status")},
+      {"error", failure_of(record).empty() ? Json() : Json(failure_of(record))}};
+  for (const std::string& key : swept) {
+    const Json& value = at(record, "/recipe/effective" + pointer_of(key));
+    out.emplace_back(key, value.is_structured() ? Json(line_of(value)) : value);
+  }
+  for (const FlatField& field : kFields) {
+    Json value = field.at.empty() ? timing_field(record, field.name) : Json();
+    for (const char* pointer : field.at) {
+      const Json& found = at(record, pointer);
+      if (field.is_text ? !found.is_string() : !found.is_number() && !found.is_boolean()) continue;
+      if (std::string_view(pointer).starts_with("/recipe/") && found == 0) continue;  // automatic
+      value = found;
+      break;
+    }
+    out.emplace_back(field.name, std::move(value));
+  }
+  if (const Json& quality = at(record, "/quality"); quality.is_object()) flatten(quality, "", out);
+  return out;
+}
+
+std::vector<std::string> swept_keys(const std::vector<Json>& records) {
+  std::vector<std::string> keys;
+  const auto add = [&](const std::string& key) {
+    if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+  };
+  for (const Json& record : records)
+    for (const Json& key : at(record, "/recipe/swept")) add(key);
+  if (!keys.empty() || records.empty()) return keys;
+  const Json first = at(records.front(), "/recipe/effective");
+  const Json flat = first.is_object() ? first.flatten() : Json::object();
+  for (const Json& record : records)
+    for (const auto& [pointer, value] : flat.items()) {
+      if (is_in_list(pointer) || pointer.starts_with("/output/")) continue;
+      const Json& other = at(record, "/recipe/effective" + pointer);
+      if (other == value || other.is_null() || other.is_structured() || value.is_null()) continue;
+      std::string key = pointer.substr(1);
+      std::ranges::replace(key, '/', '.');
+      add(key);
+    }
+  return keys;
+}
+
+std::string render_records(const std::vector<Json>& records, const std::string& format) {
+  if (format == "csv") return records.empty() ? "" : csv_of(records);
+  std::string text;
+  const std::vector<std::string> swept = swept_keys(records);
+  for (const Json& record : records) {
+    if (format != "flat") {
+      text += (format == "json" && !text.empty() ? ",\n" : "") + line_of(record);
+    } else {
+      Json flat = Json::object();
+      for (const auto& [name, value] : flat_fields(record, swept))
+        if (!value.is_null()) flat[name] = value;
+      text += line_of(flat);
+    }
+    if (format != "json") text += "\n";
+  }
+  return format == "json" ? "[\n" + text + (text.empty() ? "]\n" : "\n]\n") : text;
+}
+
+std::string render_records(const std::vector<Json>& records, const std::vector<RecordView>& views,
+                           const std::string& format) {
+  if (format != "text" && format != "md") return render_records(records, format);
+  std::string text;
+  for (const RecordView& view : views) {
+    io::Table table(view.columns);
+    bool from_cache = false;
+    for (const Json& record : records) {
+      if (!view.takes(record)) continue;
+      std::vector<std::string> cells = view.row(record);
+      cells.resize(view.columns.size());
+      table.add_row(std::move(cells));
+      from_cache |= at(record, "/roofline/from_cache") == true;
+    }
+    if (table.n_rows() == 0) continue;
+    text += (text.empty() ? "" : "\n") + table.render(table_format(format));
+    if (from_cache) text += fmt::format("\n{}\n", kFromCache);
+  }
+  return text;
+}
+
+io::TableFormat table_format(const std::string& name) {
+  if (name == "md") return io::TableFormat::markdown;
+  return name == "csv" ? io::TableFormat::csv : io::TableFormat::text;
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,52 @@
+#pragma once
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "io/table.h"
+
+namespace tandem::bench {
+
+using Json = nlohmann::ordered_json;
+
+/// How records of one kind become rows of a table.
+struct RecordView {
+  std::vector<std::string_view> tools;            // that write such records
+  std::function<bool(const Json& record)> takes;  // true: a record is of this kind
+  std::vector<io::Table::Column> columns;
+  std::function<std::vector<std::string>(const Json& record)> row;
+};
+
+/// The value at a JSON pointer, null where the record has none.
+const Json& at(const Json& record, const std::string& pointer);
+/// Its cell: a number in an fmt form, a string as it is; empty for null.
+std::string cell(const Json& value, const char* form = "{}");
+/// The error of a record that failed; empty otherwise.
+std::string failure_of(const Json& record);
+/// The share of the memory read rate in a group `roofline`: percent, "-" where from_cache.
+std::string read_share_cell(const Json& roofline);
+/// timing.<phase> of what the record is about; null without one.
+const Json& main_timing(const Json& record);
+
+/// Names and values of the fields that csv and flat show: those of the table in recipes/README.md,
+/// the swept keys, and all of `quality`. Numbers, booleans and texts only.
+/// swept  recipe keys to show, by their dotted names
+std::vector<std::pair<std::string, Json>> flat_fields(const Json& record,
+                                                      const std::vector<std::string>& swept);
+/// Recipe keys that the records' sweeps set; of records that do not say, those whose values differ.
+std::vector<std::string> swept_keys(const std::vector<Json>& records);
+
+/// The records in one of the forms of --format: text, md, csv, json, jsonl, flat. Records of
+/// several kinds make a table each.
+std::string render_records(const std::vector<Json>& records, const std::vector<RecordView>& views,
+                           const std::string& format);
+/// All but text and md, which are the tool's own.
+std::string render_records(const std::vector<Json>& records, const std::string& format);
+
+/// The table format that --format names.
+io::TableFormat table_format(const std::string& name);
+
+}  // namespace tandem::bench
