@@ -70,7 +70,7 @@ class Tandem:
         if not self.tool.is_file():
             fail(4, f"{self.tool}: no such program; scripts/quickstart.sh builds it, or name a build folder "
                     "with --build")
-        self.model = shape
+        self.model, self.reads = shape, []
         if shape != "tiny-16m":  # the config.json that the peers build from, as older builds know it too
             folder = models / shape
             folder.mkdir(parents=True, exist_ok=True)
@@ -79,20 +79,27 @@ class Tandem:
             (folder / "config.json").write_text(json.dumps(config))
             self.model = f"synthetic:{folder}"
 
-    def records(self, threads, phases, seconds):
+    def records(self, threads, phases, seconds, environment=None):
         command = [str(self.tool), "-m", self.model, "--device", "cpu", "-t", str(threads), "--no-progress",
                    "-q", "--format", "jsonl", "-s", "bench.random_kv=true", "-s", "bench.min_runs=1",
                    "-s", f"bench.min_time={seconds}s", "-s", f"bench.max_time={max(seconds, 1e-3)}s",
                    "-s", f"run.context={self.prompt}"]
         command += [word for phase in phases for word in ("--phase", phase)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             fail(1, f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr}")
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def measure(self, threads):
+    def measure(self, threads, limits=False):
+        """tokens/s of each phase, from the mean and the median step.
+        limits   measures memory's read rate first, since rates of a shared machine drift within minutes"""
         rates = {}
-        for r in self.records(0 if threads is None else threads, PHASES, self.seconds):
+        with tempfile.TemporaryDirectory() as empty:
+            environment = {**os.environ, "XDG_CACHE_HOME": empty} if limits else None
+            records = self.records(0 if threads is None else threads, PHASES, self.seconds, environment)
+        if limits:
+            self.reads.append(records[0]["host"]["mem_read_gbps"])
+        for r in records:
             phase = r["workload"]["phase"]
             timing = r["timing"]["prefill" if phase == "prefill" else "decode_step"]
             tokens = self.prompt if phase == "prefill" else 1
@@ -135,7 +142,7 @@ class Peer:
                     "leaves it out")
         return json.loads(line)
 
-    def measure(self, threads):
+    def measure(self, threads, limits=False):
         rates = {}
         for phase in PHASES:
             request = {"phase": phase, "tokens": self.prompt, "threads": threads or self.default_threads,
@@ -163,6 +170,10 @@ def commit_of(record):
     return record["git_commit"] + ("-dirty" if record["git_dirty"] else "")
 
 
+def limits_in_turn(contender, load, threads):
+    return contender.name == "tandem" and load == "quiet" and threads is None
+
+
 def measure_shape(shape, args, models, write):
     contenders = [Tandem("tandem", args.build, shape, models, args.seconds)]
     if args.baseline:
@@ -188,7 +199,8 @@ def measure_shape(shape, args, models, write):
                 for repeat in range(args.repeats):
                     turn = [(c, t) for c in contenders for t in (None, 1)]
                     for contender, wanted in turn if repeat % 2 == 0 else reversed(turn):
-                        for phase, rate in contender.measure(wanted).items():
+                        limits = limits_in_turn(contender, load, wanted)
+                        for phase, rate in contender.measure(wanted, limits).items():
                             rates[contender, phase, wanted].append(rate)
             for contender in contenders:
                 for phase in PHASES:
@@ -201,6 +213,7 @@ def measure_shape(shape, args, models, write):
                                "threads": threads if wanted is None else wanted,
                                "threads_setting": "default" if wanted is None else "1",
                                **({"step_bytes": step_bytes} if phase == "decode" else {}),
+                               **({"read_gbps_in_turn": contender.reads} if limits_in_turn(contender, load, wanted) else {}),
                                "tok_s": [round(mean, 3) for mean, _ in measured],
                                "tok_s_p50": [round(p50, 3) for _, p50 in measured]})
     finally:
@@ -216,10 +229,11 @@ def range_text(values, form):
 def table(records):
     """Rows of text: each shape, phase, load and program with the medians at default threads and at one, and
     the median of their ratios in turn. Records of one cell from several runs count as one."""
-    cells = collections.defaultdict(lambda: {"default": [], "1": [], "others": 0})
+    cells = collections.defaultdict(lambda: {"default": [], "1": [], "reads": [], "others": 0})
     for r in records:
         key = r["shape"], r["phase"], r["load"], r["program"], r["version"]
         cells[key][r["threads_setting"]] += r["tok_s"]
+        cells[key]["reads"] += r.get("read_gbps_in_turn", [])
         cells[key]["record"] = r
         cells[key]["others"] = max(cells[key]["others"], r["other_cores"])
     rows = [("shape", "phase", "load", "program", "default, tok/s", "-t 1, tok/s", "default / -t 1", "% of read")]
@@ -229,9 +243,11 @@ def table(records):
         both = [a / b for a, b in zip(cell["default"], cell["1"])]
         share = ""
         if phase == "decode":
-            read = statistics.median(cell["default"]) * cell["record"]["step_bytes"] * 1e-9
-            share = f"{100 * read / cell['record']['read_gbps']:.0f}"
-            if read > cell["record"]["read_gbps"]:
+            limits = cell["reads"] or [cell["record"]["read_gbps"]] * len(cell["default"])
+            shares = [rate * cell["record"]["step_bytes"] * 1e-9 / limit
+                      for rate, limit in zip(cell["default"], limits)]
+            share = f"{100 * statistics.median(shares):.0f}"
+            if statistics.median(shares) > 1:
                 share = "cache"  # a share of memory's rate says nothing of data that lie in a cache
         marked = load + ("*" if cell["others"] > MOST_OTHERS else "")
         rows.append((shape, phase, marked, f"{program} {version}", range_text(cell["default"], ".4g"),
