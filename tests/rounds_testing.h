@@ -149,12 +149,14 @@ inline void check_groups(Device device, int trees) {
     REQUIRE(parts.target->logit_rows().rows() < 4 * tree.size());
     for (const auto verify : {speculate::VerifyChoice::sequoia, speculate::VerifyChoice::traversal})
       for (const float temperature : {0.0f, 0.8f}) {
+        // Greedy texts are the same by each rule.
+        if (temperature == 0 && verify == speculate::VerifyChoice::traversal) continue;
         CAPTURE(tree.size());
         CAPTURE(temperature);
         const auto text = [&](const Pair& pair) {
           const auto rounds =
               speculate::model_rounds(*pair.target, *pair.draft, tree, {.verify = verify});
-          return generate(*pair.target, pair.requests(6), rules(40, temperature, 3), rounds.get())
+          return generate(*pair.target, pair.requests(6), rules(24, temperature, 3), rounds.get())
               .ids;
         };
         CHECK(text(parts) == text(whole));
