@@ -87,7 +87,7 @@ struct Levels : NestedPair {
   /// budget, window  keys in the middle and within
   Levels(int max_seqs, int budget, int window)
       : NestedPair(retrieval(budget, 2), {}, streaming(1, window - 1), "tiny-2m",
-                   {.max_seqs = max_seqs + 2, .max_tokens = 128}, "tiny-16m"),
+                   {.max_seqs = max_seqs + 2, .max_tokens = 128}),
         prompt(varied_prompts(target->files(), 29, 5).back()),
         slot(target->cache().create(target->cache().all_readers())) {
     const decode::SeqTokens whole[] = {{slot, prompt, false}};
