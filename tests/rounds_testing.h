@@ -24,8 +24,9 @@ inline speculate::TokenTree tree_of(const std::vector<int>& n_children) {
 }
 inline const std::vector<int> kBushy = {3, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0};
 
-/// The target of pairs that draft for themselves or in nested rounds: on CPUs the small model, a
-/// fifth of the time. Several KV heads are read there by the drafts of speculate/oracles.
+/// The target of pairs that draft for themselves or in nested rounds. On CPUs it is the small
+/// model, which takes a fifth of the time and has one KV head; the model of speculate/oracles has
+/// two.
 inline std::string target_on(Device device) {
   return device.kind == Device::Kind::cpu ? "tiny-2m" : "tiny-16m";
 }
