@@ -11,6 +11,7 @@
 
 #include "base/cpu_features.h"
 #include "cli/terminal.h"
+#include "cost_reporter.h"
 #include "tensor/gpu_isa.h"
 
 namespace tandem::test {

@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <stdexcept>
 
 #include "base/clock.h"
@@ -46,6 +48,14 @@ bool drain(int fd, std::string& text) {
   return n > 0;
 }
 
+/// The CPU time of a running process.
+double cpu_seconds_of(pid_t process) {
+  clockid_t clock{};
+  timespec t{};
+  if (::clock_getcpuclockid(process, &clock) == 0) ::clock_gettime(clock, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 }  // namespace
 
 Outcome run_process(const std::string& program, const Launch& launch) {
@@ -66,14 +76,16 @@ Outcome run_process(const std::string& program, const Launch& launch) {
   std::array<pollfd, 2> streams = {pollfd{out.end[0], POLLIN, 0}, pollfd{err.end[0], POLLIN, 0}};
   int left_to_send = launch.signal != 0 ? launch.signal_count : 0;
   while (streams[0].fd >= 0 || streams[1].fd >= 0) {
-    const bool asks = left_to_send > 0 && launch.signal_when;
+    const bool asks = left_to_send > 0 && (launch.signal_when || launch.signal_at_cpu > 0);
     ::poll(streams.data(), streams.size(), asks ? 2 : -1);
     for (size_t i = 0; i < streams.size(); ++i)
       if (streams[i].fd >= 0 && streams[i].revents != 0 &&
           !drain(streams[i].fd, i == 0 ? outcome.out : outcome.err))
         streams[i].fd = -1;
     while (left_to_send > 0 && outcome.err.find(launch.signal_after) != std::string::npos &&
+           cpu_seconds_of(child) >= launch.signal_at_cpu &&
            (!launch.signal_when || launch.signal_when())) {
+      outcome.cpu_seconds = -cpu_seconds_of(child);
       ::kill(child, launch.signal);
       clock.restart();
       // A second signal of the same number is lost while the first is pending.
@@ -81,8 +93,11 @@ Outcome run_process(const std::string& program, const Launch& launch) {
     }
   }
   int status = 0;
-  ::waitpid(child, &status, 0);
+  rusage used{};
+  ::wait4(child, &status, 0, &used);
   outcome.seconds = clock.seconds();
+  for (const timeval& t : {used.ru_utime, used.ru_stime})
+    outcome.cpu_seconds += static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
   outcome.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   ::close(out.end[0]);
   ::close(err.end[0]);

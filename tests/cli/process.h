@@ -8,8 +8,9 @@ namespace tandem::testing {
 
 struct Outcome {
   std::string out, err;
-  int status = 0;        // 128 + n when ended by signal n, as shells report it
-  double seconds = 0.0;  // from start to end, or from the signal that was sent to the end
+  int status = 0;            // 128 + n when ended by signal n, as shells report it
+  double seconds = 0.0;      // from start to end, or from the signal that was sent to the end
+  double cpu_seconds = 0.0;  // of CPU time, over the same
 };
 
 struct Launch {
@@ -17,9 +18,10 @@ struct Launch {
   std::string input = {};                             // standard input
   std::map<std::string, std::string> variables = {};  // added to the environment
   std::string stdout_path = {};                       // instead of capturing
-  int signal = 0;  // sent when `signal_after` has shown up on stderr and `signal_when` holds
+  int signal = 0;                                     // sent once all three conditions below hold
   int signal_count = 1;
-  std::string signal_after = {};
+  std::string signal_after = {};  // text on stderr
+  double signal_at_cpu = 0;       // seconds of CPU time that the program has used
   std::function<bool()> signal_when = {};
 };
 

@@ -59,7 +59,7 @@ Outcome eval(const Sets& sets, const std::vector<std::string>& more, Launch laun
 TEST_SUITE("cli/eval_sets") {
   TEST_CASE("a set is asked, judged and logged, and goes on where it stopped") {
     const Sets sets;
-    sets.numbers("AddSub", 6, 4);
+    sets.numbers("AddSub", 4, 3);
     const fs::path log = sets.folder / "answers.jsonl";
     const std::vector<std::string> asked = {
         "--task", "addsub",    "-s", "eval.policies=[{name: near, kind: streaming, recent: 16}]",
@@ -71,11 +71,11 @@ TEST_SUITE("cli/eval_sets") {
     const Outcome whole = with({});
     CAPTURE(whole.err);
     REQUIRE(whole.status == 0);
-    CHECK(whole.out.find("arithmetic, greedy answers of 256 tokens at most, 6 cases a task\n") ==
+    CHECK(whole.out.find("arithmetic, greedy answers of 256 tokens at most, 4 cases a task\n") ==
           0);
     const std::string text = file_text(log);
     const auto lines = json_lines(text);
-    REQUIRE(lines.size() == 1 + 6);
+    REQUIRE(lines.size() == 1 + 4);
     int right = 0;
     std::vector<int> records;
     for (size_t i = 1; i < lines.size(); ++i) {
@@ -88,16 +88,16 @@ TEST_SUITE("cli/eval_sets") {
       right += full["correct"] ? 1 : 0;
       CHECK(lines[i]["policies"]["near"].contains("text"));
     }
-    CHECK(right == 4);
+    CHECK(right == 3);
     CHECK(!std::ranges::is_sorted(records));  // drawn
     std::ranges::sort(records);
-    CHECK(records == std::vector{1, 2, 3, 4, 5, 6});
+    CHECK(records == std::vector{1, 2, 3, 4});
 
-    // Two lines and a torn one are done again.
-    fs::resize_file(log, text.size() - lines[5].dump().size() - lines[6].dump().size() - 10);
+    // A line and a torn one are done again.
+    fs::resize_file(log, text.size() - lines[4].dump().size() - 10);
     const Outcome resumed = with({"--resume"});
     CHECK(resumed.status == 0);
-    CHECK(has(resumed.err, "resuming after 3 cases"));
+    CHECK(has(resumed.err, "resuming after 2 cases"));
     CHECK(resumed.out == whole.out);
     CHECK(file_text(log) == text);
     CHECK(with({}).status == 2);  // there is a log
@@ -110,15 +110,15 @@ TEST_SUITE("cli/eval_sets") {
     REQUIRE(rows.size() == 2);
     CHECK(rows[0]["quality"]["task"] == "addsub");
     CHECK(rows[0]["quality"]["group"] == "arithmetic");
-    CHECK(rows[0]["quality"]["correct"] == doctest::Approx(4.0 / 6));
+    CHECK(rows[0]["quality"]["correct"] == doctest::Approx(3.0 / 4));
     CHECK(rows[1]["quality"]["policy"] == "near");
     CHECK(rows[1]["quality"].contains("difference"));
 
     // A set that is not the one of the log.
-    sets.numbers("AddSub", 6, 3);
+    sets.numbers("AddSub", 4, 2);
     const Outcome other = with({"--resume", "-s", "run.batch=1"});
     CHECK(other.status == 4);
-    CHECK(has(other.err, "AddSub/test.json: record 4: is not the question that "));
+    CHECK(has(other.err, "AddSub/test.json: record 3: is not the question that "));
   }
 
   TEST_CASE("a group has a score of its own; eval.cases draws from each set") {
@@ -147,18 +147,18 @@ TEST_SUITE("cli/eval_sets") {
 
   TEST_CASE("an interruption keeps the questions judged so far") {
     const Sets sets;
-    sets.numbers("gsm8k", 500, 500);
+    sets.numbers("gsm8k", 60, 60);
     const fs::path log = sets.folder / "answers.jsonl";
     Launch launch;
     launch.signal = SIGINT;
     launch.signal_when = [&] { return fs::exists(log) && json_lines(file_text(log)).size() > 1; };
     const Outcome run = eval(
-        sets, {"--task", "gsm8k", "-s", "eval.cases=500", "-s", "run.batch=1", "-o", log.string()},
+        sets, {"--task", "gsm8k", "-s", "eval.cases=60", "-s", "run.batch=1", "-o", log.string()},
         launch);
     CHECK(run.status == 130);
     CHECK(has(run.out, "gsm8k"));
     CHECK(file_text(log).back() == '\n');
-    CHECK(json_lines(file_text(log)).size() < 501);
+    CHECK(json_lines(file_text(log)).size() < 61);
   }
 
   TEST_CASE("what is wrong with a set is said before anything runs") {

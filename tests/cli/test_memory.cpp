@@ -140,7 +140,7 @@ TEST_SUITE("cli/memory") {
         CAPTURE(format);
         CAPTURE(threads);
         Launch launch;
-        launch.arguments = {"--prompts", prompts, "-n", "32",    "--stop",   ".",
+        launch.arguments = {"--prompts", prompts, "-n", "12",    "--stop",   ".",
                             "--device",  "cpu",   "-t", threads, "--format", format};
         launch.arguments.insert(launch.arguments.end(), how.begin(), how.end());
         launch.variables["TANDEM_CACHE_DIR"] = tandem::test::build_dir() / "test_cache";

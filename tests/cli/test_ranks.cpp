@@ -58,7 +58,7 @@ TEST_SUITE("cli/ranks") {
         launch.arguments = with(launch.arguments, {"-n", "100000", "-s", "run.context=0"});
         if (r != victim) return;
         launch.signal = SIGKILL;
-        launch.signal_when = [&] { return clock.seconds() > 2; };
+        launch.signal_at_cpu = 1;
       }};
       const auto all = run_ranks(2, kText, how);
       const Outcome& other = all[static_cast<size_t>(1 - victim)];
@@ -72,12 +72,11 @@ TEST_SUITE("cli/ranks") {
   TEST_CASE("a signal to any rank ends all at one step, and rank 0 shows what it has") {
     for (const int asked : {0, 1}) {
       CAPTURE(asked);
-      Stopwatch clock;
       RankRun how{.change = [&](int r, Launch& launch) {
         launch.arguments = with(launch.arguments, {"-n", "100000"});
         if (r != asked) return;
         launch.signal = SIGINT;
-        launch.signal_when = [&] { return clock.seconds() > 2; };
+        launch.signal_at_cpu = 1;
       }};
       const auto all = run_ranks(2, kText, how);
       CHECK(all[0].status == 130);

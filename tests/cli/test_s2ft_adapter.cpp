@@ -16,7 +16,7 @@ Outcome s2ft_adapter(std::vector<std::string> arguments) {
   return run_process(program("s2ft-adapter"), {.arguments = std::move(arguments)});
 }
 
-/// Four steps of tiny-2m on 32 records, in folder `run`.
+/// Four steps of tiny-2m on 32 records, in folder `run`: trained once, and copied for each case.
 struct Run {
   TemporaryFolder folder;
   std::string run = (folder / "run").string();
@@ -26,11 +26,15 @@ struct Run {
     for (int i = 0; i < 32; ++i)
       records += fmt::format("{{\"instruction\": \"Number {0}\", \"output\": \"{0} {0}\"}}\n", i);
     folder.write("train.jsonl", records);
-    const Outcome trained = train("run", {});
-    CAPTURE(trained.err);
-    REQUIRE(trained.status == 0);
+    static const TemporaryFolder trained;
+    if (!std::filesystem::exists(trained / "run")) {
+      const Outcome training = train((trained / "run").string(), {});
+      CAPTURE(training.err);
+      REQUIRE(training.status == 0);
+    }
+    std::filesystem::copy(trained / "run", run, std::filesystem::copy_options::recursive);
   }
-  Outcome train(const char* name, const std::vector<std::string>& more) const {
+  Outcome train(const std::string& to, const std::vector<std::string>& more) const {
     std::vector<std::string> all = {"-m",
                                     "tiny-2m",
                                     "--data",
@@ -47,7 +51,7 @@ struct Run {
                                     "train.select.ratios={o: 0.25, d: 0.1, v: 0.5, u: 0.1}",
                                     "--no-progress",
                                     "-o",
-                                    at(name)};
+                                    to};
     all.insert(all.end(), more.begin(), more.end());
     return run_process(program("s2ft-train"), {.arguments = all});
   }
@@ -190,7 +194,7 @@ TEST_SUITE("cli/s2ft-adapter") {
 
   TEST_CASE("several adapters: overlaps, one adapter of slices, factors, a model; verified") {
     const Run r;
-    const Outcome second = r.train("second", {"-s", "run.seed=1"});
+    const Outcome second = r.train(r.at("second"), {"-s", "run.seed=1"});
     REQUIRE(second.status == 0);
     const auto with = [&](std::vector<std::string> more) {
       std::vector<std::string> all = {

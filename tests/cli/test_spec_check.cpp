@@ -17,6 +17,13 @@ Outcome spec_check(std::vector<std::string> arguments) {
   return run_process(program("spec-check"), {.arguments = std::move(arguments)});
 }
 
+/// Checks with too few texts to find a wrong distribution: for what a result says and its form.
+Outcome brief_check(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"-s", "eval.texts=100", "-s", "eval.text_tokens=2", "-s",
+                                       "eval.temperatures=[1]"});
+  return spec_check(std::move(arguments));
+}
+
 }  // namespace
 
 TEST_SUITE("cli/spec-check") {
@@ -31,11 +38,11 @@ TEST_SUITE("cli/spec-check") {
   }
 
   TEST_CASE("the checks are a table, or a line of numbers each") {
-    const Outcome md = spec_check({"-r", "sequoia/tiny-16m", "--format", "md"});
+    const Outcome md = brief_check({"-r", "sequoia/tiny-16m", "--format", "md"});
     CHECK(md.status == 0);
     CHECK(has(md.out, "| check "));
     CHECK(has(md.out, "| pass "));
-    const Outcome csv = spec_check({"-r", "sequoia/tiny-16m", "--format", "csv"});
+    const Outcome csv = brief_check({"-r", "sequoia/tiny-16m", "--format", "csv"});
     CHECK(csv.out.starts_with("temperature,check,texts,passed,"));
     CHECK(has(csv.out, "\n0,greedy texts are the target's,4,1,"));
     CHECK(std::ranges::count(csv.out, '\n') >= 3);
@@ -44,10 +51,10 @@ TEST_SUITE("cli/spec-check") {
 
   TEST_CASE("every rule of verification is lossless") {
     for (const std::vector<std::string>& rule :
-         {std::vector<std::string>{"spec.verify=match"},
-          {"spec.verify=sequoia"},
-          {"spec.verify=traversal", "sampling.top_p=0.9"},
-          {"spec.verify=block", "tree.path=", "spec.gamma=3"}}) {
+         {std::vector<std::string>{"spec.verify=match", "eval.temperatures=[1]"},
+          {"spec.verify=sequoia", "eval.temperatures=[0.6]"},
+          {"spec.verify=traversal", "sampling.top_p=0.9", "eval.temperatures=[1]"},
+          {"spec.verify=block", "tree.path=", "spec.gamma=3", "eval.temperatures=[0.6]"}}) {
       CAPTURE(rule[0]);
       std::vector<std::string> flags = {"-r", "sequoia/tiny-16m", "--json"};
       for (const std::string& key : rule) flags.insert(flags.end(), {"-s", key});
@@ -63,7 +70,7 @@ TEST_SUITE("cli/spec-check") {
     for (const std::string rule : {"floor", "floor_or_argmax", "typical"}) {
       CAPTURE(rule);
       const Outcome run =
-          spec_check({"-r", "sequoia/tiny-16m", "--json", "-s", "spec.verify=" + rule});
+          brief_check({"-r", "sequoia/tiny-16m", "--json", "-s", "spec.verify=" + rule});
       CHECK(run.status == 7);
       const Json j = Json::parse(run.out);
       CHECK(j["lossless"] == false);
@@ -76,7 +83,7 @@ TEST_SUITE("cli/spec-check") {
     }
     // Nothing passes: the texts are the target's, but the rule stays what it is.
     const Outcome run =
-        spec_check({"-r", "sequoia/tiny-16m", "-s", "spec.verify=floor", "-s", "spec.floor=1.1"});
+        brief_check({"-r", "sequoia/tiny-16m", "-s", "spec.verify=floor", "-s", "spec.floor=1.1"});
     CHECK(run.status == 7);
     CHECK(run.out.find("floor is lossy: 100.00 % of greedy tokens are the target's") !=
           std::string::npos);
@@ -94,7 +101,9 @@ TEST_SUITE("cli/spec-check") {
 
   TEST_CASE("a target that drafts for itself under a window: chains and trees, batches") {
     for (const std::vector<std::string>& shape :
-         {std::vector<std::string>{"-s", "tree.path=", "-s", "spec.gamma=3"}, {}}) {
+         {std::vector<std::string>{"-s", "eval.temperatures=[0.6]", "-s", "tree.path=", "-s",
+                                   "spec.gamma=3"},
+          {"-s", "eval.temperatures=[1]"}}) {
       std::vector<std::string> flags = {
           "-r",    "sequoia/tiny-16m",    "-s", "draft.path=",
           "-s",    "spec.draft=self",     "-s", "draft.cache.kind=streaming",
@@ -118,7 +127,8 @@ TEST_SUITE("cli/spec-check") {
       std::vector<std::string> flags = {"-r", "sequoia/tiny-16m", "--json", "-p", text};
       for (const std::string& key :
            {"cache.kind=" + kind, std::string("cache.recent=8"), std::string("cache.sinks=2"),
-            std::string("cache.dense_layers=[0]"), std::string("cache.lsh={bits: 6, tables: 30}")})
+            std::string("eval.temperatures=[1]"), std::string("cache.dense_layers=[0]"),
+            std::string("cache.lsh={bits: 6, tables: 30}")})
         flags.insert(flags.end(), {"-s", key});
       const Outcome run = spec_check(flags);
       CAPTURE(run.err);
@@ -151,7 +161,7 @@ TEST_SUITE("cli/spec-check") {
       CHECK(j["checks"][i]["p"].get<double>() >= j["checks"][i]["p_allowed"].get<double>());
     }
     const Json record =
-        Json::parse(spec_check({"-r", "sequoia/tiny-16m", "--format", "jsonl"}).out);
+        Json::parse(brief_check({"-r", "sequoia/tiny-16m", "--format", "jsonl"}).out);
     CHECK(record["schema"] == "tandem.result/1");
     CHECK(record["quality"]["lossless"] == true);
   }
@@ -161,9 +171,8 @@ TEST_SUITE("cli/spec-check") {
     // each of two tests, three runs of four fail.
     Outcome run;
     for (int seed = 0; seed < 20 && run.status == 0; ++seed)
-      run = spec_check({"-r", "sequoia/tiny-16m", "-s", "eval.significance=1", "-s",
-                        "eval.temperatures=[1]", "-s", "eval.text_tokens=2", "-s",
-                        "run.seed=" + std::to_string(seed)});
+      run = brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.significance=1", "-s",
+                         "run.seed=" + std::to_string(seed)});
     CHECK(run.status == 7);
     CHECK(run.out.find("p >= 0.5") != std::string::npos);
     CHECK(run.out.find("FAIL") != std::string::npos);
@@ -172,21 +181,21 @@ TEST_SUITE("cli/spec-check") {
 
   TEST_CASE("distributions are compared after all prompts that leave 40 texts each") {
     const auto prompts_of = [](const std::vector<std::string>& flags) {
-      std::vector<std::string> all = {"-r", "sequoia/tiny-16m", "--json"};
+      std::vector<std::string> all = {"-r", "sequoia/tiny-16m", "--json", "-s", "eval.texts=125"};
       all.insert(all.end(), flags.begin(), flags.end());
-      const Outcome run = spec_check(all);
+      const Outcome run = brief_check(all);
       CHECK(run.status == 0);
       const Json check = Json::parse(run.out)["checks"].back();
       CHECK(check["degrees"].get<int>() <= check["cells"].get<int>() - check["prompts"].get<int>());
       return std::pair(check["prompts"].get<int>(), check["texts"].get<int>());
     };
-    CHECK(prompts_of({}) == std::pair(4, 300));
-    CHECK(prompts_of({"-s", "eval.n_prompts=9"}) == std::pair(7, 294));
-    CHECK(prompts_of({"-p", "The keeper"}) == std::pair(1, 300));
+    CHECK(prompts_of({"-s", "eval.n_prompts=2"}) == std::pair(2, 124));
+    CHECK(prompts_of({}) == std::pair(3, 123));  // of 4
+    CHECK(prompts_of({"-p", "The keeper"}) == std::pair(1, 125));
   }
 
   TEST_CASE("ngram: sampled texts are compared token by token too") {
-    const Outcome run = spec_check(
+    const Outcome run = brief_check(
         {"-m", "tiny-16m", "-s", "spec.draft=ngram", "-p", "tick tock tick tock tick", "--json"});
     CHECK(run.status == 0);
     const Json j = Json::parse(run.out);
@@ -203,8 +212,9 @@ TEST_SUITE("cli/spec-check") {
           {"draft.cache.retrieval.budget=64", "spec.within=ngram",
            "draft2.path=", "spec.gamma1=3"}}) {
       CAPTURE(flags.back());
-      std::vector<std::string> all = {"-r", "triforce/tiny-16m", "-p",    log.substr(0, 2400),
-                                      "-s", "eval.texts=100",    "--json"};
+      std::vector<std::string> all = {"-r",    "triforce/tiny-16m", "-p", log.substr(0, 2400),
+                                      "-s",    "eval.texts=100",    "-s", "eval.temperatures=[1]",
+                                      "--json"};
       for (const std::string& flag : flags) all.insert(all.end(), {"-s", flag});
       const Outcome run = spec_check(all);
       CAPTURE(run.err);

@@ -136,13 +136,13 @@ TEST_SUITE("eval/lossless") {
       "sampled texts: drawn children pass, deterministic ones by the residual rule are found out") {
     Pair pair;
     const DistributionCheck right = pair.check(
-        std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
-    CHECK(right.texts == 1500);
+        std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 1000, 1.0f);
+    CHECK(right.texts == 1000);
     CHECK(right.tests.size() == 4);  // tokens 2 and 3, pairs (1, 2) and (2, 3)
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
     const DistributionCheck wrong = pair.check(
-        std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
+        std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 1000, 1.0f);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-9);
   }

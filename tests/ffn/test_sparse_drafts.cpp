@@ -38,7 +38,7 @@ struct Sirius {
 
   explicit Sirius(const recipe::Sparse& sparse, std::vector<recipe::Cache> caches = {{}})
       : drafts{.keys = static_cast<int>(caches.size()) - 1, .channels = 1} {
-    engine = make_engine(tiny_model("tiny-16m"), {.caches = std::move(caches), .sparse = {sparse}});
+    engine = make_engine(tiny_model("tiny-2m"), {.caches = std::move(caches), .sparse = {sparse}});
   }
   std::unique_ptr<Rounds> rounds(const TokenTree& tree, RoundOptions options = {}) const {
     if (options.verify == VerifyChoice::automatic) options.verify = VerifyChoice::match;
@@ -155,7 +155,7 @@ TEST_SUITE("ffn/sparse-drafts") {
     CHECK(at_0->stats().mean_rollback() == 0);
     decode::EngineSpec spec = engine_spec({.sparse = {griffin(.3)}});
     spec.channels = {1};
-    decode::Engine sparse(decode::open_model(tiny_model("tiny-16m").string(), 0), spec);
+    decode::Engine sparse(decode::open_model(tiny_model("tiny-2m").string(), 0), spec);
     CHECK(generate(sparse, requests, rules(48)).ids != all.ids);
   }
 
@@ -209,7 +209,7 @@ TEST_SUITE("ffn/sparse-drafts") {
   TEST_CASE("f32: without checks the text is what the sparse model says token by token") {
     decode::EngineSpec spec = engine_spec({.sparse = {griffin(.5)}});
     spec.channels = {1};
-    decode::Engine engine(decode::open_model(tiny_model("tiny-16m").string(), 0), spec);
+    decode::Engine engine(decode::open_model(tiny_model("tiny-2m").string(), 0), spec);
     const Ids prompt = engine.tokenizer()->encode(kPrompts[4]);
     const Generated g = generate(engine, {request(prompt)}, rules(30));
     const int slot = engine.cache().create();
@@ -217,7 +217,7 @@ TEST_SUITE("ffn/sparse-drafts") {
     while (said.size() < g.ids[0].size())
       said.push_back(argmax(extend(engine, slot, std::span(said).last(1))));
     CHECK(g.ids[0] == said);
-    const auto dense = make_engine(tiny_model("tiny-16m"));
+    const auto dense = make_engine(tiny_model("tiny-2m"));
     CHECK(generate(*dense, {request(prompt)}, rules(30)).ids[0] != said);
   }
 }

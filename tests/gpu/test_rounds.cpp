@@ -178,7 +178,7 @@ TEST_SUITE("gpu/rounds") {
     recipe::Cache drafts_by;
     SUBCASE("snapkv") { drafts_by = snapkv(60, 16); }
     SUBCASE("verified") { drafts_by = verified(60, 16); }
-    const SelfPair cpu(drafts_by, {}), gpu(drafts_by, kGpu);
+    const SelfPair cpu(drafts_by, {}, DType::f32, {}, target_on(kGpu)), gpu(drafts_by, kGpu);
     const Ids before = real_text(150);
     int same = 0, n = 0;
     for (const float temperature : {0.0f, 1.0f})

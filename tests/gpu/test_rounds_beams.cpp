@@ -29,7 +29,7 @@ Run run(Reader target, Reader draft, const std::vector<decode::Request>& request
 
 TEST_SUITE("gpu/rounds-beams") {
   TEST_CASE("f32: rounds of beams are those of the CPU: texts and what is accepted") {
-    const SelfPair cpu_self(6, {}), gpu_self(6, kGpu);
+    const SelfPair cpu_self(6, {}, DType::f32, target_on(kGpu)), gpu_self(6, kGpu);
     const Pair cpu_pair, gpu_pair("tiny-2m", kGpu);
     int same = 0, n = 0;
     for (const auto verify :

@@ -67,7 +67,8 @@ TEST_SUITE("gpu/rounds/nested") {
   }
 
   TEST_CASE("rounds are those of the CPU: drafts, chains and tokens of sampled text") {
-    const NestedPair cpu(streaming(1, 12), {}), gpu(streaming(1, 12), kGpu);
+    const NestedPair cpu(streaming(1, 12), {}, {}, "tiny-2m", {}, target_on(kGpu)),
+        gpu(streaming(1, 12), kGpu);
     int same = 0, n = 0;
     for (const NestedCase& c : nested_cases())
       for (const bool penalty : {false, true}) {
@@ -127,7 +128,8 @@ TEST_SUITE("gpu/rounds/nested") {
   }
 
   TEST_CASE("lookups within are those of the CPU") {
-    const SelfPair cpu(streaming(1, 12), {}), gpu(streaming(1, 12), kGpu);
+    const SelfPair cpu(streaming(1, 12), {}, DType::f32, {}, target_on(kGpu)),
+        gpu(streaming(1, 12), kGpu);
     const auto run = [](const SelfPair& pair, float temperature) {
       const auto rounds = lookups_within(pair, 4, {.rounds = 3, .enough = 5});
       const Generated g = test::generate(*pair.engine, quoting_requests(pair),

@@ -71,7 +71,7 @@ class Texts {
   /// Tokens of both, and log probabilities.
   std::vector<std::pair<Ids, Row>> write(decode::Decoder* decoder = nullptr) const {
     std::vector<std::pair<Ids, Row>> texts;
-    const Generated g = generate(engine_, requests_, rules(80), decoder);
+    const Generated g = generate(engine_, requests_, rules(60), decoder);
     for (size_t i = 0; i < requests_.size(); ++i) {
       texts.emplace_back(g.ids[i], Row{});
       for (const decode::TokenEvent& e : g.events[i]) texts.back().second.push_back(e.logprob);

@@ -19,7 +19,7 @@ TEST_SUITE("speculate/rule_meter") {
           {.verify = verify, .on_verified = [&](const Round& round, const Tensor& logits) {
              meter.add(round, logits);
            }});
-      (void)generate(*pair.target, pair.requests(6), rules(200, 1.0f, 3), rounds.get());
+      (void)generate(*pair.target, pair.requests(6), rules(120, 1.0f, 3), rounds.get());
       const RuleTokens& own = meter.rules()[verify == VerifyChoice::sequoia ? 0 : 1];
       CHECK(own.rounds == rounds->stats().rounds);
       CHECK(own.accepted == rounds->stats().accepted);
