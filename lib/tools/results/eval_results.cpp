@@ -36,8 +36,8 @@ recipe::Node node_of(const io::Json& json, const recipe::Origin& origin) {
     node.kind = Kind::list;
     for (const io::Json& item : json) node.items.push_back(node_of(item, origin));
   } else if (!json.is_null()) {
-    node = json.is_string() ? recipe::scalar_node(json.get<std::string>(), origin, true)
-                            : recipe::scalar_node(json.dump(), origin);
+    // Without quotes, as words in place of numbers are: never, none.
+    node = recipe::scalar_node(json.is_string() ? json.get<std::string>() : json.dump(), origin);
   }
   return node;
 }
@@ -157,8 +157,9 @@ bench::RecordView quality_view() {
 
 void EvalResults::print(cli::Context& cx) const {
   auto rows = eval::summarize(settings, log.cases);
-  const auto of_sets = eval::summarize_answers(settings, log.answers);
-  rows.insert(rows.end(), of_sets.begin(), of_sets.end());
+  for (const auto& more :
+       {eval::summarize_own(settings, log.own), eval::summarize_answers(settings, log.answers)})
+    rows.insert(rows.end(), more.begin(), more.end());
   cx.out.write(cx.format() == "text" || cx.format() == "md"
                    ? tables_of(*this, rows, bench::table_format(cx.format()))
                    : bench::render_records(records_of(*this, rows, cx.info.name), cx.format()));
