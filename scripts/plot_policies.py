@@ -101,7 +101,8 @@ def plot_quality(args):
     figure.supylabel("right answers (95 % interval)", fontsize=10)
     cases = sorted({q["n_cases"] for q in quality if q["task"] != MEAN or tasks == [MEAN]})
     texts = "own questions" if picks["length"] == OWN else f"{picks['length']} tokens"
-    figure.suptitle(f"{texts}, {picks['protocol']} question, {picks['score']} answers, "
+    answers = picks["score"] if picks["score"].startswith("acc") else f"{picks['score']} answers"
+    figure.suptitle(f"{texts}, {picks['protocol']} question,{' ' if columns > 1 else chr(10)}{answers}, "
                     f"{' to '.join(str(n) for n in dict.fromkeys((cases[0], cases[-1])))} cases a task", fontsize=11)
     legend_outside(figure, "right upper", fontsize=8 if len(styles) > 16 else 9,
                    handles=[handle(style, name.replace("_", " "), linestyle="none")
