@@ -246,9 +246,26 @@ TEST_SUITE("cli/eval_own") {
         3, "eval.policies: 'c' has spec, but ");
   }
 
+  TEST_CASE("a text ends with the model's own token, which is no part of it") {
+    const Files files;
+    const fs::path model = files.folder / "model";
+    fs::copy(tandem::test::source_dir() / "recipes/models/tiny-16m", model);
+    for (const char* name : {"config.json", "generation_config.json"}) {
+      json config = json::parse(file_text(model / name));
+      config["eos_token_id"] = 29;  // the full stop
+      std::ofstream(model / name) << config;
+    }
+    const fs::path log = files.folder / "log.jsonl";
+    CHECK(eval({"-m", model.string(), "--task", files.facts(1, 1), "-o", log.string()}).status ==
+          0);
+    for (const char* protocol : {"dense", "sparse"})
+      CHECK(json_lines(file_text(log))[1]["texts"]["full"][protocol] ==
+            fmt::format(" {}", value(0)));
+  }
+
   TEST_CASE("a warning where full attention answers none of them") {
     const Files files;
-    const Outcome run = eval({"--task", files.facts(2, 0), "-s", "eval.protocols=[sparse]"});
+    const Outcome run = eval({"--task", files.facts(2, 0)});
     CHECK(run.status == 0);
     CHECK(has(run.err, "full attention answers 0 of 2 questions: these tasks say nothing"));
   }

@@ -123,26 +123,34 @@ TEST_SUITE("eval/own_answers") {
                             {"answer", 1}}
                  .dump() +
              "\n" +
+             nlohmann::json{{"prompt", kFacts},
+                            {"question", " The old boat"},
+                            {"choices", {"4827163", "boat"}},
+                            {"answer", 1}}
+                 .dump() +
+             "\n" +
              nlohmann::json{{"prompt", "Once upon"}, {"choices", {"a", "the"}}, {"answer", "the"}}
                  .dump());
-    const auto engine = engine_for({full(), streaming(0, kLength), streaming(0, 8)}, 3);
+    const auto engine = engine_for({full(), streaming(0, kLength), streaming(0, 8)}, 4);
     const auto found = answer_own(*engine, task.questions, spec_of(task));
-    int n_differ = 0;
+    int n_differ = 0, n_by_token = 0;
     for (size_t i = 0; i < task.questions.size(); ++i) {
       const OwnQuestion& q = task.questions[i];
       CAPTURE(q.record);
-      std::vector<double> wanted, by_byte;
+      std::vector<double> wanted, by_byte, by_token;
       for (size_t c = 0; c < q.choices.size(); ++c) {
         Ids ids = q.prompt;
         ids.insert(ids.end(), q.question.begin(), q.question.end());
         ids.insert(ids.end(), q.choices[c].begin(), q.choices[c].end());
         wanted.push_back(plain_logprob(*engine, ids, q.choices[c].size()));
         by_byte.push_back(wanted[c] / static_cast<double>(q.choice_bytes[c]));
+        by_token.push_back(wanted[c] / static_cast<double>(q.choices[c].size()));
       }
       const auto best = [&](const std::vector<double>& of) {
         return static_cast<size_t>(std::ranges::max_element(of) - of.begin()) == q.right;
       };
       n_differ += best(wanted) != best(by_byte) ? 1 : 0;
+      n_by_token += best(by_token) != best(by_byte) ? 1 : 0;
       for (const Protocol protocol : kBoth)
         for (const int policy : {0, 1}) {  // a window of all tokens reads all
           const Outcome& acc = outcome(found[i], policy, protocol, Score::acc);
@@ -160,20 +168,25 @@ TEST_SUITE("eval/own_answers") {
         CHECK(outcome(found[i], 2, Protocol::dense, Score::acc).logprobs[0] ==
               outcome(found[i], 0, Protocol::dense, Score::acc).logprobs[0]);
     }
-    CHECK(n_differ == 1);  // the sentence is likelier by the byte, not in sum
+    CHECK(n_differ == 1);    // the sentence is likelier by the byte, not in sum
+    CHECK(n_by_token == 1);  // digits are likelier by the token, which has fewer bytes
   }
 
   TEST_CASE("questions that run together are judged as each alone, and leave nothing behind") {
     const std::vector<NamedPolicy> policies = {full(), streaming(4, 32), sparse("hybrid")};
     const auto together = engine_for(policies, 4), alone = engine_for(policies, 1);
+    // Longer questions than one forward takes of all.
+    std::string filler;
+    while (tokenizer().encode(filler).size() < 160) filler += " The old boat lay by the pier.";
     const int before = together->cache().store().free_pages();
     for (const bool has_choices : {false, true}) {
       std::string lines;
       for (const char* key : {"calm-candle", "amber-anchor"})
         for (const char* lead : {"\nAnswer:", " It was late.\nAnswer: it is"}) {
-          nlohmann::json line = {{"prompt", kFacts},
-                                 {"question", fmt::format("\n\nQuestion: {}?{}", key, lead)},
-                                 {"answer", "9035718"}};
+          nlohmann::json line = {
+              {"prompt", kFacts},
+              {"question", fmt::format("{}\n\nQuestion: {}?{}", filler, key, lead)},
+              {"answer", "9035718"}};
           if (has_choices) line["choices"] = {"4827163", "9035718"};
           lines += line.dump() + "\n";
         }
@@ -196,7 +209,7 @@ TEST_SUITE("eval/own_answers") {
     CHECK(together->cache().store().free_pages() == before);
   }
 
-  TEST_CASE("a text ends at the limit or with the model's own token, which is not in it") {
+  TEST_CASE("a text ends at the limit") {
     OwnTask task = read(nlohmann::json{{"prompt", kFacts}, {"answer", "x"}}.dump());
     const auto engine = engine_for({full()}, 1);
     const auto text = [&](int n) {
@@ -209,6 +222,5 @@ TEST_SUITE("eval/own_answers") {
     CHECK(tokenizer().encode(text(7), {.add_bos = false}).size() <= 7);
     CHECK(text(20).starts_with(text(7)));
     CHECK(text(20) != text(7));
-    CHECK(text(20).find("<|") == std::string::npos);
   }
 }

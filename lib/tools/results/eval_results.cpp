@@ -1,5 +1,6 @@
 #include "tools/results/eval_results.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "bench/record.h"
@@ -99,13 +100,15 @@ std::string tables_of(const EvalResults& r, const std::vector<eval::ScoreRow>& r
 
 /// Tasks that the model cannot do compare nothing.
 void warn_if_useless(cli::Context& cx, const std::vector<eval::ScoreRow>& rows) {
-  int n = 0;
+  std::map<std::pair<int64_t, std::string>, int> questions;  // by length and task
   double right = 0;
   for (const eval::ScoreRow& row : rows) {
     if (row.policy != 0 || row.is_mean) continue;
-    n += row.n_cases;
-    right += row.mean * row.n_cases;
+    questions[{row.length, row.task}] = row.n_cases;
+    right += row.mean;
   }
+  int n = 0;
+  for (const auto& [subject, cases] : questions) n += cases;
   if (n > 0 && right == 0)
     cx.warn(
         fmt::format("full attention answers 0 of {} questions: these tasks say nothing about "
