@@ -91,12 +91,10 @@ struct Settings {
       "FILE.jsonl: your own questions, lines of {prompt, answer} and perhaps choices");
     v("lengths", lengths, recipe::at_least(1).unit("tokens"),
       "prompt plus answer; not for perplexity and attention, which use run.context, nor for sets "
-      "and "
-      "files");
+      "and files");
     v("cases", cases, recipe::at_least(1),
       "cases a task and length; questions a set or file, drawn by run.seed, all where it has no "
-      "more; most "
-      "windows of attention, and of perplexity with scored");
+      "more; most windows of attention, and of perplexity with scored");
     v("rows", rows, recipe::at_least(1).unit("tokens"),
       "attention: last tokens of each window that are compared, after a dense prefill");
     v("scored", scored, recipe::at_least(0).unit("tokens"),

@@ -207,7 +207,7 @@ void PigEval::run_questions() {
   if (missing.empty()) return;
 
   const decode::ModelFiles files = sizer_.open_model();
-  if (!cx_.dry_run()) tokenizer_of(files);
+  if (!cx_.dry_run()) tokenizer_of(files);  // refused before the weights are loaded
   const int group = group_size(files, s.cases, [&](int n) { return question_spec(n); });
   const auto engines = load(question_spec(group), group);
   if (!engines) return;
