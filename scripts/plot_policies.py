@@ -4,6 +4,7 @@ from plot_common import (BARS, BLACK, BLUE, GREEN, GREY, LINES, ORANGE, PINK, RE
 from plot_records import chosen, latest, read_lines, read_records, results_of
 
 MEAN = "mean"
+OWN = "own"  # in place of a length, of questions of files
 TASKS = ["needle1", "needle8", "kv", "vt", "cwe"]
 # Families differ in marker, line and lightness too: prints without colour stay readable.
 STYLES = {
@@ -76,7 +77,7 @@ def draw_task(ax, results, task, styles):
 
 
 def plot_quality(args):
-    quality = [r["quality"] for r in read_records(args)]
+    quality = [{"length": OWN, **r["quality"]} for r in read_records(args)]
     picks = {name: chosen([q[name] for q in quality], getattr(args, name), name)
              for name in ("length", "protocol", "score")}
     quality = [q for q in quality if all(q[name] == value for name, value in picks.items())]
@@ -99,7 +100,9 @@ def plot_quality(args):
     figure.supxlabel("keys, values and index that a decode step reads", fontsize=10)
     figure.supylabel("right answers (95 % interval)", fontsize=10)
     cases = sorted({q["n_cases"] for q in quality if q["task"] != MEAN or tasks == [MEAN]})
-    figure.suptitle(f"{picks['length']} tokens, {picks['protocol']} question, {picks['score']} answers, "
+    texts = "own questions" if picks["length"] == OWN else f"{picks['length']} tokens"
+    answers = picks["score"] if picks["score"].startswith("acc") else f"{picks['score']} answers"
+    figure.suptitle(f"{texts}, {picks['protocol']} question,{' ' if columns > 1 else chr(10)}{answers}, "
                     f"{' to '.join(str(n) for n in dict.fromkeys((cases[0], cases[-1])))} cases a task", fontsize=11)
     legend_outside(figure, "right upper", fontsize=8 if len(styles) > 16 else 9,
                    handles=[handle(style, name.replace("_", " "), linestyle="none")
@@ -248,12 +251,17 @@ def plot_places(args):
     return figure
 
 
+def length(text):
+    return text if text == OWN else int(text)
+
+
 def add_commands(add):
     quality = add("quality", plot_quality, "accuracy against bytes that a decode step reads, a panel a task",
                   "records of long-context questions by pig-eval, or its log of cases")
-    quality.add_argument("--length", type=int, help="length of the texts, if the records have several")
+    quality.add_argument("--length", type=length, help="length of the texts, or own, if the records have several")
     quality.add_argument("--protocol", choices=["dense", "sparse"], help="how the question was prefilled")
-    quality.add_argument("--score", choices=["forced", "generated"], help="how answers were judged")
+    quality.add_argument("--score", choices=["forced", "generated", "acc", "acc_norm"],
+                         help="how answers were judged")
     add("speed", plot_speed, "decode time per token against context, a panel a batch size",
         "decode records of pig-bench")
     add("places", plot_places, "decode tokens a second, KV cache on the GPU against in host memory",

@@ -32,7 +32,7 @@ def plots_of(record):
     if tool == "pig-bench":
         return ["speed", "places"] if "decode_step" in record.get("timing", {}) else []
     if tool == "pig-eval":
-        draws = ["quality"] if "reads" in quality and "length" in quality else []
+        draws = ["quality"] if "reads" in quality and "protocol" in quality else []
         is_judged = "ratio_ci95_low" in quality or quality.get("task") == "perplexity"
         return draws + (["channels"] if is_judged and sparse_policies(record) else [])
     if tool == "magicdec-acceptance" and "acceptance" in record:
@@ -161,7 +161,8 @@ def judged(lines):
         for policy, by_protocol in line.get("correct", {}).items():
             for protocol, by_score in by_protocol.items():
                 for score, right in by_score.items():
-                    of = {"length": line["length"], "protocol": protocol, "score": score}
+                    texts = {"group": "own"} if "record" in line else {"length": line["length"]}
+                    of = {**texts, "protocol": protocol, "score": score}
                     reads = line.get("reads", {}).get(policy, {}).get(protocol, {}).get(score)
                     cases[policy, *of.items()][task].append((right, reads))
         for policy, value in policies.items():
@@ -232,7 +233,7 @@ def point_of(record):
 
 def chosen(values, wanted, name):
     """The one value to draw: the one asked for, or the only one there is."""
-    values = sorted(set(values))
+    values = sorted(set(values), key=lambda value: (isinstance(value, str), value))
     if wanted is None and len(values) == 1:
         return values[0]
     if wanted in values:

@@ -76,16 +76,29 @@ std::vector<SetRecord> parse_set(std::string_view bytes, AnswerSet set, const st
   return records;
 }
 
-std::vector<int64_t> draw_records(int64_t size, AnswerSet set, uint64_t seed, int n) {
+namespace {
+
+/// `stream` sets draws apart.
+std::vector<int64_t> draw(int64_t size, uint32_t stream, uint64_t seed, int n) {
   std::vector<int64_t> numbers(static_cast<size_t>(size));
   std::iota(numbers.begin(), numbers.end(), 0);
   const size_t drawn = std::min(numbers.size(), static_cast<size_t>(n));
-  PhiloxStream rng(seed, static_cast<uint32_t>(set));
+  PhiloxStream rng(seed, stream);
   // The first places of Fisher and Yates' shuffle.
   for (size_t i = 0; i < drawn; ++i)
     std::swap(numbers[i], numbers[i + rng.below(static_cast<uint32_t>(numbers.size() - i))]);
   numbers.resize(drawn);
   return numbers;
+}
+
+}  // namespace
+
+std::vector<int64_t> draw_records(int64_t size, AnswerSet set, uint64_t seed, int n) {
+  return draw(size, static_cast<uint32_t>(set), seed, n);
+}
+
+std::vector<int64_t> draw_own_records(int64_t size, uint64_t seed, int n) {
+  return draw(size, static_cast<uint32_t>(enum_names(AnswerSet{}).size()), seed, n);
 }
 
 std::vector<Question> read_questions(const SetsSettings& settings, AnswerSet set,

@@ -72,6 +72,8 @@ std::vector<SetRecord> parse_set(std::string_view bytes, AnswerSet set, const st
 /// for (seed, set): the first ones of a greater n are those of a smaller one, and wherever a run
 /// ends it has judged a fair sample, however a file is sorted.
 std::vector<int64_t> draw_records(int64_t size, AnswerSet set, uint64_t seed, int n);
+/// Draws questions of a JSONL file.
+std::vector<int64_t> draw_own_records(int64_t size, uint64_t seed, int n);
 
 /// Questions of a set in the order of draw_records, at most `n` of them.
 /// errors   kind input: the set's file is not there; as parse_set and SampleEncoder::encode_prompt

@@ -97,24 +97,21 @@ void for_each_outcome(const Json& object, const std::vector<std::string>& names,
               value_of<Score>(score, where), value);
 }
 
-CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
-                     const std::string& where) {
-  CaseRecord record;
-  record.task = value_of<Task>(io::get_string(json, "task", where), where);
-  record.length = io::get_int(json, "length", where, 1);
-  record.index = static_cast<int>(io::get_int(json, "case", where, 0, INT32_MAX));
+std::vector<Outcome> read_outcomes(const Json& json, const std::vector<std::string>& names,
+                                   const std::string& where) {
+  std::vector<Outcome> outcomes;
   for_each_outcome(io::get_object(json, "correct", where), names, where,
                    [&](int policy, Protocol protocol, Score score, const Json& correct) {
                      if (!correct.is_boolean())
                        throw input_error(where, "expected true or false, found {}",
                                          io::describe(correct));
-                     record.outcomes.push_back({policy, protocol, score, correct.get<bool>()});
+                     outcomes.push_back({policy, protocol, score, correct.get<bool>()});
                    });
   const auto outcome_of = [&](int policy, Protocol protocol, Score score) -> Outcome& {
-    const auto found = std::ranges::find_if(record.outcomes, [&](const Outcome& o) {
+    const auto found = std::ranges::find_if(outcomes, [&](const Outcome& o) {
       return o.policy == policy && o.protocol == protocol && o.score == score;
     });
-    if (found == record.outcomes.end())
+    if (found == outcomes.end())
       throw input_error(where, "figures of something that was not judged");
     return *found;
   };
@@ -123,11 +120,53 @@ CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
                      [&](int policy, Protocol protocol, Score score, const Json& rounds) {
                        outcome_of(policy, protocol, score).rounds = read_rounds(rounds, where);
                      });
-  if (!json.contains("reads")) return record;  // written before reads were counted
+  if (!json.contains("reads")) return outcomes;  // written before reads were counted
   for_each_outcome(io::get_object(json, "reads", where), names, where,
                    [&](int policy, Protocol protocol, Score score, const Json& reads) {
                      outcome_of(policy, protocol, score).reads = read_reads(reads, where);
                    });
+  return outcomes;
+}
+
+constexpr const char* kJudgeAgain = "remove the line, and --resume judges the missing cases";
+
+/// Every policy's answer is there.
+/// name   of the case
+void check_judged(const std::vector<Outcome>& outcomes, const std::string& name,
+                  const std::vector<Protocol>& protocols, const std::vector<Score>& scores,
+                  const std::vector<std::string>& names, const std::string& where) {
+  for (size_t policy = 0; policy < names.size(); ++policy)
+    for (const Protocol protocol : protocols)
+      for (const Score score : scores)
+        if (std::ranges::none_of(outcomes, [&](const Outcome& o) {
+              return o.policy == static_cast<int>(policy) && o.protocol == protocol &&
+                     o.score == score;
+            }))
+          throw input_error(where, "{} has no answer of policy '{}', protocol {}, score {}", name,
+                            names[policy], name_of(protocol), name_of(score))
+              .hint(kJudgeAgain);
+}
+
+CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
+                     const std::string& where) {
+  return {.task = value_of<Task>(io::get_string(json, "task", where), where),
+          .length = io::get_int(json, "length", where, 1),
+          .index = static_cast<int>(io::get_int(json, "case", where, 0, INT32_MAX)),
+          .outcomes = read_outcomes(json, names, where)};
+}
+
+OwnRecord read_own(const Json& json, const Settings& settings,
+                   const std::vector<std::string>& names, const std::string& where) {
+  OwnRecord record{.task = io::get_string(json, "task", where),
+                   .record = io::get_int(json, "record", where, 1),
+                   .fingerprint = io::get_string(json, "question", where),
+                   .outcomes = read_outcomes(json, names, where)};
+  const bool has_text = std::ranges::any_of(
+      record.outcomes, [](const Outcome& o) { return o.score == Score::generated; });
+  check_judged(record.outcomes, fmt::format("record {} of {}", record.record, record.task),
+               settings.protocols,
+               has_text ? std::vector{Score::generated} : std::vector{Score::acc, Score::acc_norm},
+               names, where);
   return record;
 }
 
@@ -141,18 +180,8 @@ void check_case(const CaseRecord& record, const Settings& settings,
       std::ranges::find(tasks, record.task) != tasks.end() && record.index < settings.cases &&
       std::ranges::find(settings.lengths, record.length, &recipe::TokenCount::value) !=
           settings.lengths.end();
-  constexpr const char* kHint = "remove the line, and --resume judges the missing cases";
-  if (!is_asked) throw input_error(where, "{} is none of the recipe's", name).hint(kHint);
-  for (size_t policy = 0; policy < names.size(); ++policy)
-    for (const Protocol protocol : settings.protocols)
-      for (const Score score : settings.scores)
-        if (std::ranges::none_of(record.outcomes, [&](const Outcome& o) {
-              return o.policy == static_cast<int>(policy) && o.protocol == protocol &&
-                     o.score == score;
-            }))
-          throw input_error(where, "{} has no answer of policy '{}', protocol {}, score {}", name,
-                            names[policy], name_of(protocol), name_of(score))
-              .hint(kHint);
+  if (!is_asked) throw input_error(where, "{} is none of the recipe's", name).hint(kJudgeAgain);
+  check_judged(record.outcomes, name, settings.protocols, settings.prose_scores(), names, where);
 }
 
 /// The lines about each subject, of which a log has one.
@@ -211,20 +240,39 @@ std::string header_line(const Json& recipe) {
   return io::jsonl_line({{"schema", kSchema}, {"recipe", recipe}});
 }
 
-std::string case_line(const CaseRecord& record, const std::vector<std::string>& names) {
+namespace {
+
+/// Groups of a line: verdicts and figures by policy, protocol and score.
+Json outcomes_json(const std::vector<Outcome>& outcomes, const std::vector<std::string>& names) {
   Json correct = Json::object(), reads = Json::object(), rounds = Json::object();
-  for (const Outcome& o : record.outcomes) {
+  for (const Outcome& o : outcomes) {
     const std::string& policy = names[static_cast<size_t>(o.policy)];
     correct[policy][name_of(o.protocol)][name_of(o.score)] = o.correct;
     if (o.reads) reads[policy][name_of(o.protocol)][name_of(o.score)] = reads_json(*o.reads);
     if (o.rounds) rounds[policy][name_of(o.protocol)][name_of(o.score)] = rounds_json(*o.rounds);
   }
-  Json line = {{"task", name_of(record.task)},
-               {"length", record.length},
-               {"case", record.index},
-               {"correct", correct},
-               {"reads", reads}};
-  if (!rounds.empty()) line["rounds"] = rounds;
+  Json groups = {{"correct", correct}, {"reads", reads}};
+  if (!rounds.empty()) groups["rounds"] = rounds;
+  return groups;
+}
+
+}  // namespace
+
+std::string case_line(const CaseRecord& record, const std::vector<std::string>& names) {
+  Json line = {{"task", name_of(record.task)}, {"length", record.length}, {"case", record.index}};
+  line.update(outcomes_json(record.outcomes, names));
+  return io::jsonl_line(line);
+}
+
+std::string own_line(const OwnRecord& record, const std::vector<std::string>& names) {
+  Json line = {{"task", record.task}, {"record", record.record}, {"question", record.fingerprint}};
+  if (!record.id.empty()) line["id"] = Json::parse(record.id);
+  line.update(outcomes_json(record.outcomes, names));
+  for (const Outcome& o : record.outcomes) {
+    const std::string& policy = names[static_cast<size_t>(o.policy)];
+    if (o.score == Score::generated) line["texts"][policy][name_of(o.protocol)] = o.text;
+    if (o.score == Score::acc) line["logprobs"][policy][name_of(o.protocol)] = o.logprobs;
+  }
   return io::jsonl_line(line);
 }
 
@@ -277,6 +325,7 @@ CaseLog read_log(const std::filesystem::path& path, const Json& recipe, const Se
   log.whole_bytes = io::whole_lines(bytes, path.string(), "{\"recipe\":{");
   bool header_seen = false;
   Subjects subjects;
+  const std::vector<TaskName> own = settings.own_tasks();
   const auto take = [&](const Json& line, const std::string& where) {
     if (!header_seen) {
       check_header(line, recipe, where);
@@ -303,6 +352,8 @@ CaseLog read_log(const std::filesystem::path& path, const Json& recipe, const Se
     } else if (task == "channels") {
       const std::string file = io::get_object(line, "file", where).dump();
       log.channels = {ffn::parse_thresholds(file, where), io::get_int(line, "n_tokens", where, 1)};
+    } else if (std::ranges::find(own, task, &TaskName::shown) != own.end()) {
+      log.own.push_back(read_own(line, settings, names, where));
     } else if (const auto set = find_set(task)) {
       log.answers.push_back(read_answer(line, *set, names, where));
     } else {

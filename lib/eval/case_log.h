@@ -23,21 +23,35 @@ struct CaseRecord {
   std::vector<Outcome> outcomes;
 };
 
+/// One judged question of a file.
+struct OwnRecord {
+  std::string task;         // its name in tables
+  int64_t record = 0;       // of the file, from 1
+  std::string id = {};      // JSON; empty without one; not read back
+  std::string fingerprint;  // of the question
+  std::vector<Outcome> outcomes;
+};
+
 /// What a log holds.
 struct CaseLog {
   std::vector<CaseRecord> cases;
+  std::vector<OwnRecord> own;
   std::vector<AnswerRecord> answers;             // of sets of questions
   std::optional<std::vector<TextQuality>> text;  // of the perplexity task
   std::optional<std::vector<AttentionQuality>> attention;
   std::optional<MeasuredThresholds> channels;
   size_t whole_bytes = 0;  // up to a line that a crash tore; 0: not even the header is whole
   int n_repeated = 0;      // lines that are there twice, and count once
+
+  size_t n_judged() const { return cases.size() + own.size() + answers.size(); }
 };
 
 // A log is a JSON Lines file: a header with the recipe, then a line for every case as it is judged,
 // so that an interrupted run loses one case at most. `names` are those of the policies.
 std::string header_line(const io::Json& recipe);
 std::string case_line(const CaseRecord& record, const std::vector<std::string>& names);
+/// Texts and log-probabilities are for readers of the log; read_log leaves them.
+std::string own_line(const OwnRecord& record, const std::vector<std::string>& names);
 std::string text_line(const std::vector<TextQuality>& text, const std::vector<std::string>& names);
 
 std::string attention_line(const std::vector<AttentionQuality>& attention,

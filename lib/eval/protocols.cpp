@@ -3,73 +3,10 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "eval/slots.h"
-#include "ops/sampling.h"
+#include "eval/continuation.h"
 
 namespace tandem::eval {
 namespace {
-
-using decode::Engine;
-using decode::SeqTokens;
-
-/// One policy's continuation of the cases of a group.
-class Continuation {
- public:
-  Continuation(Engine& engine, const Slots& bases, int policy)
-      : engine_(engine), slots_(engine.cache()), meter_(engine, policy, bases.size()) {
-    for (size_t i = 0; i < bases.size(); ++i) slots_.add(engine.cache().fork(bases[i], policy));
-  }
-
-  /// New tokens of case i.
-  struct Part {
-    size_t i = 0;
-    std::span<const int32_t> tokens;
-  };
-  /// The most likely token after each token of each part, in as few forwards as the engine allows.
-  std::vector<Ids> predict(std::span<const Part> parts) {
-    const auto most = static_cast<size_t>(engine_.model().options().max_rows);
-    std::vector<Ids> best;
-    size_t end = 0;
-    for (size_t begin = 0; begin < parts.size(); begin = end) {
-      size_t rows = 0;
-      for (end = begin;
-           end < parts.size() && (end == begin || rows + parts[end].tokens.size() <= most); ++end)
-        rows += parts[end].tokens.size();
-      forward(parts.subspan(begin, end - begin), best);
-    }
-    return best;
-  }
-
-  bool is_full(size_t i) const {
-    return engine_.cache().length(slots_[i]) >= engine_.spec().max_tokens;
-  }
-  std::optional<Reads> reads(size_t i) const { return meter_.of(i); }
-
- private:
-  void forward(std::span<const Part> parts, std::vector<Ids>& best) {
-    std::vector<SeqTokens> step;
-    for (const Part& part : parts) {
-      step.push_back({slots_[part.i], part.tokens, true});
-      meter_.add(part.i, engine_.cache().length(slots_[part.i]),
-                 static_cast<int>(part.tokens.size()));
-    }
-    Ids all;
-    engine_.forward_all(kv::Phase::extend, step, [&](int, const Tensor& logits) {
-      const std::vector<int32_t> argmax = ops::logit_stats(logits).argmax;
-      all.insert(all.end(), argmax.begin(), argmax.end());
-    });
-    auto next = all.begin();
-    for (const Part& part : parts) {
-      const auto n = static_cast<std::ptrdiff_t>(part.tokens.size());
-      best.emplace_back(next, next + n);
-      next += n;
-    }
-  }
-
-  Engine& engine_;
-  Slots slots_;
-  ReadMeter meter_;
-};
 
 using Part = Continuation::Part;
 
@@ -131,11 +68,12 @@ std::vector<bool> answers_generated(const text::Tokenizer& tokenizer, Continuati
 }
 
 /// The same in rounds, case by case: the answer's text is the beginning of what they write.
-void judge_corrected(decode::Engine& engine, int cache, const Correction& by, const Slots& bases,
+void judge_corrected(const Prompts& prompts, int cache, const Correction& by,
                      std::span<const Case> cases, Outcome empty,
                      std::vector<std::vector<Outcome>>& outcomes) {
   // Another division into tokens may take some more.
   constexpr size_t kMore = 4;
+  decode::Engine& engine = prompts.engine();
   Corrected corrected(engine, cache, by);
   for (size_t i = 0; i < cases.size(); ++i) {
     const Case& c = cases[i];
@@ -144,7 +82,7 @@ void judge_corrected(decode::Engine& engine, int cache, const Correction& by, co
     decode::GenerateSpec how;
     how.max_tokens = static_cast<int>(c.answer.size() + kMore);
     const Ids written =
-        corrected.write({.prefix_slot = bases[i], .prefix = text, .tokens = {}}, how);
+        corrected.write({.prefix_slot = prompts.slots()[i], .prefix = text, .tokens = {}}, how);
     const std::string wanted = engine.tokenizer()->decode(c.answer);
     empty.correct = false;
     for (size_t n = 1; n <= written.size() && !empty.correct; ++n)
@@ -156,39 +94,23 @@ void judge_corrected(decode::Engine& engine, int cache, const Correction& by, co
 
 /// A group of cases in the hands of one engine.
 struct Group {
-  Engine& engine;
   const std::vector<int>& policies;  // of the panel, that its caches are
   std::span<const Case> cases;
   const CaseSpec& spec;
-  Slots bases;
+  Prompts prompts;
   std::vector<std::vector<Outcome>> outcomes;
 
   Group(const Panel::Member& member, std::span<const Case> c, const CaseSpec& s)
-      : engine(*member.engine),
-        policies(member.policies),
+      : policies(member.policies),
         cases(c),
         spec(s),
-        bases(engine.cache()),
-        outcomes(c.size()) {
-    for (size_t i = 0; i < c.size(); ++i)
-      bases.add(engine.cache().create(engine.cache().all_readers()));
-  }
+        prompts(*member.engine, texts_of(c)),
+        outcomes(c.size()) {}
 
-  bool wants(Protocol p) const {
-    return std::ranges::find(spec.protocols, p) != spec.protocols.end();
-  }
-
-  /// Prefills one text of each case densely. Returns the most likely next tokens.
-  Ids prefill(Ids Case::*text, bool ends_prompt) {
-    std::vector<SeqTokens> texts;
-    for (size_t i = 0; i < cases.size(); ++i)
-      texts.push_back({bases[i], cases[i].*text, ends_prompt});
-    Ids next(cases.size());
-    engine.prefill(texts, [&](std::span<const size_t> which, const Tensor& logits) {
-      const std::vector<int32_t> best = ops::logit_stats(engine.on_host(logits)).argmax;
-      for (size_t i = 0; i < which.size(); ++i) next[which[i]] = best[i];
-    });
-    return next;
+  static std::vector<Prompts::Text> texts_of(std::span<const Case> cases) {
+    std::vector<Prompts::Text> texts;
+    for (const Case& c : cases) texts.push_back({c.haystack, c.question});
+    return texts;
   }
 
   void judge(Protocol protocol, const Ids* first) {
@@ -196,16 +118,16 @@ struct Group {
       for (const Score score : spec.scores) {
         const auto policy = static_cast<size_t>(policies[cache]);
         if (policy < spec.corrections.size() && spec.corrections[policy].any()) {
-          judge_corrected(engine, static_cast<int>(cache), spec.corrections[policy], bases, cases,
+          judge_corrected(prompts, static_cast<int>(cache), spec.corrections[policy], cases,
                           {.policy = policies[cache], .protocol = protocol, .score = score},
                           outcomes);
           continue;
         }
-        Continuation continuation(engine, bases, static_cast<int>(cache));
+        Continuation continuation(prompts, static_cast<int>(cache));
         const std::vector<bool> correct =
             score == Score::forced
                 ? answers_forced(continuation, cases, first)
-                : answers_generated(*engine.tokenizer(), continuation, cases, first);
+                : answers_generated(*prompts.engine().tokenizer(), continuation, cases, first);
         for (size_t i = 0; i < cases.size(); ++i)
           outcomes[i].push_back(
               {policies[cache], protocol, score, correct[i], continuation.reads(i)});
@@ -213,12 +135,12 @@ struct Group {
   }
 
   void run() {
-    // Policies build their index where a prompt ends.
-    prefill(&Case::haystack, wants(Protocol::sparse));
-    if (wants(Protocol::sparse)) judge(Protocol::sparse, nullptr);
-    if (!wants(Protocol::dense)) return;
-    const Ids first = prefill(&Case::question, true);
-    judge(Protocol::dense, &first);
+    Ids first(cases.size());
+    prompts.for_each(
+        spec.protocols, [&](size_t i, const LogitRow& row) { first[i] = row.argmax; },
+        [&](Protocol protocol) {
+          judge(protocol, protocol == Protocol::dense ? &first : nullptr);
+        });
   }
 };
 
@@ -239,7 +161,8 @@ std::vector<std::vector<Outcome>> run_cases(const Panel& panel, std::span<const 
 }
 
 decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
-                                    int prefill_chunk, int max_tokens, int group, int vocab) {
+                                    int prefill_chunk, int max_tokens, int group, int vocab,
+                                    int tail_tokens) {
   speculate::RoundNeeds needs;
   for (const NamedPolicy& policy : policies)
     needs = needs.with(correction_needs(policy.spec, vocab));
@@ -248,11 +171,11 @@ decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DT
   max_tokens += tokens;
   decode::EngineSpec spec;
   spec.compute = compute;
-  spec.prefill_chunk = std::max(prefill_chunk, static_cast<int>(kMaxTailTokens));
+  spec.prefill_chunk = std::max(prefill_chunk, tail_tokens);
   spec.max_seqs = 2 * group;  // each prefill and one fork of it
   spec.max_prompts = group;
   spec.max_tokens = max_tokens;
-  spec.total_tokens = group * (int64_t{max_tokens} + static_cast<int64_t>(kMaxTailTokens));
+  spec.total_tokens = group * (int64_t{max_tokens} + tail_tokens);
   spec.max_draft_rows = tokens;
   spec.max_tree_rows = needs.rows;
   spec.max_logit_rows = std::max(64, needs.logit_rows);  // a group's rows come in pieces

@@ -21,6 +21,8 @@ struct Outcome {
   bool correct = false;
   std::optional<Reads> reads = {};         // absent when no row went through the policy
   std::optional<RoundCounts> rounds = {};  // of answers that are corrected
+  std::string text = {};              // of an own question without choices: all that was written
+  std::vector<double> logprobs = {};  // of the choices, with score acc
 };
 
 struct CaseSpec {
@@ -49,7 +51,9 @@ std::vector<std::vector<Outcome>> run_cases(const Panel& panel, std::span<const 
 /// An engine of run_cases that reads by these policies, for `group` cases at once of at most
 /// `max_tokens`.
 /// vocab    of the model, for policies that are corrected
+/// tail_tokens  of question and answer together, at most
 decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
-                                    int prefill_chunk, int max_tokens, int group, int vocab = 0);
+                                    int prefill_chunk, int max_tokens, int group, int vocab = 0,
+                                    int tail_tokens = kMaxTailTokens);
 
 }  // namespace tandem::eval

@@ -17,7 +17,7 @@ std::string with_error(const Estimate& e, const char* form) {
 }
 
 bool same_table(const ScoreRow& a, const ScoreRow& b) {
-  return a.group == b.group && a.length == b.length && a.protocol == b.protocol &&
+  return a.group == b.group && a.own == b.own && a.length == b.length && a.protocol == b.protocol &&
          a.score == b.score;
 }
 
@@ -34,8 +34,14 @@ std::string heading(std::span<const ScoreRow> rows) {
   if (const auto group = rows[0].group)
     return fmt::format("{}, greedy answers of {} tokens at most, {} cases a task", name_of(*group),
                        facts_of(sets_of(*group).front()).max_tokens, cases);
-  return fmt::format("{} tokens, {} question, {} answers, {} cases a task", rows[0].length,
-                     recipe::yaml_text(rows[0].protocol), recipe::yaml_text(rows[0].score), cases);
+  const std::string protocol = recipe::yaml_text(rows[0].protocol);
+  if (rows[0].score == Score::acc || rows[0].score == Score::acc_norm)
+    return fmt::format(
+        "own questions, {} question, {}, choices by log-probability{}, {} cases a task", protocol,
+        recipe::yaml_text(rows[0].score), rows[0].score == Score::acc ? "" : " a byte", cases);
+  return fmt::format("{}, {} question, {} answers, {} cases a task",
+                     rows[0].own ? "own questions" : fmt::format("{} tokens", rows[0].length),
+                     protocol, recipe::yaml_text(rows[0].score), cases);
 }
 
 std::string range_text(const Range& r, const char* form) {
@@ -229,9 +235,12 @@ io::Json score_json(const ScoreRow& row, const std::vector<NamedPolicy>& policie
   if (row.group)
     json["group"] = name_of(*row.group);
   else
-    json.update({{"length", row.length},
-                 {"protocol", recipe::yaml_text(row.protocol)},
-                 {"score", recipe::yaml_text(row.score)}});
+    json.update(
+        {{"protocol", recipe::yaml_text(row.protocol)}, {"score", recipe::yaml_text(row.score)}});
+  if (row.own)
+    json["group"] = "own";
+  else if (!row.group)
+    json["length"] = row.length;
   if (row.answers)
     json.update({{"n_no_answer", row.answers->none}, {"n_at_limit", row.answers->at_limit}});
   if (policy.sparse.any()) json["sparse"] = recipe::yaml_text(policy.sparse.kind);

@@ -48,12 +48,16 @@ struct ScoreRow {
   bool is_mean = false;
   /// Of sets of questions: length, protocol and score then mean nothing.
   std::optional<SetGroup> group = {};
+  bool own = false;  // of files of questions: length then means nothing
   std::optional<AnswerCounts> answers = {};
 };
 
 /// Rows in the order of lengths, protocols, scores, policies, tasks; those without a case are left
 /// out. Where there are several tasks, their mean comes last.
 std::vector<ScoreRow> summarize(const Settings& settings, std::span<const CaseRecord> records);
+
+/// Rows of files of questions, in the order of protocols, scores, policies, tasks.
+std::vector<ScoreRow> summarize_own(const Settings& settings, std::span<const OwnRecord> records);
 
 /// The same of sets, in the order of groups, policies, tasks. The mean of a group comes last where
 /// all of its sets have a case.

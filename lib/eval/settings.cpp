@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "recipe/fields_of.h"
@@ -45,7 +46,7 @@ std::vector<std::string> names_of(const std::vector<NamedPolicy>& policies) {
 
 }  // namespace
 
-void Settings::check(recipe::Problems& p) const {
+void Settings::check_tasks(recipe::Problems& p) const {
   std::vector<std::string_view> known;
   for (const std::string_view name : enum_names(Task{})) known.push_back(name);
   known.insert(known.end(), {kPerplexity, kAttention, kChannels, name_of(SetGroup::commonsense),
@@ -53,30 +54,42 @@ void Settings::check(recipe::Problems& p) const {
   for (const std::string_view name : enum_names(AnswerSet{})) known.push_back(name);
   if (tasks.empty())
     p.field("tasks", "eval.tasks is empty; choose from {}", fmt::join(known, ", "));
-  for (const std::string& task : tasks)
-    if (std::ranges::find(known, task) == known.end()) {
-      p.field("tasks", "unknown task '{}' in eval.tasks; the tasks are {}", task,
-              fmt::join(known, ", "));
-      p.hint(recipe::did_you_mean(task, known));
+  std::vector<std::string> names;
+  for (const TaskName& task : tasks) {
+    const std::string name = task.shown();
+    const bool is_known = std::ranges::find(known, name) != known.end();
+    names.push_back(name);
+    if (!task.is_file() && !is_known) {
+      p.field(
+          "tasks",
+          "unknown task '{}' in eval.tasks; the tasks are {}, or files of questions: NAME.jsonl",
+          name, fmt::join(known, ", "));
+      p.hint(recipe::did_you_mean(name, known));
+    } else if (task.is_file() && (is_known || name == "mean")) {
+      p.field("tasks", "eval.tasks: {} has the name of a built-in task: rename the file",
+              task.value);
     }
+  }
+  if (has_repeats(names) || has_repeats(answer_sets()))
+    p.field("tasks", "eval.tasks names a task twice");
+}
+
+void Settings::check(recipe::Problems& p) const {
+  check_tasks(p);
   if (lengths.empty() && !questions().empty()) p.field("lengths", "eval.lengths is empty");
   if (protocols.empty()) p.field("protocols", "eval.protocols is empty; choose from dense, sparse");
   if (scores.empty()) p.field("scores", "eval.scores is empty; choose from forced, generated");
   std::vector<int64_t> counts;
   for (const recipe::TokenCount length : lengths) counts.push_back(length.value);
   const auto names = names_of(policies);
-  if (has_repeats(tasks) || has_repeats(answer_sets()))
-    p.field("tasks", "eval.tasks names a task twice");
   if (has_repeats(counts)) p.field("lengths", "eval.lengths names a length twice");
   if (has_repeats(protocols)) p.field("protocols", "eval.protocols names a protocol twice");
   if (has_repeats(scores)) p.field("scores", "eval.scores names a score twice");
   if (has_repeats(names)) p.field("policies", "eval.policies uses a name twice");
-  if (std::ranges::find(names, kFull) != names.end()) {
-    p.field("policies",
-            "eval.policies: the name '{}' stands for full attention, which is always "
-            "judged",
-            kFull);
-    p.hint("leave this policy out");
+  if (const auto full = std::ranges::find(names, kFull); full != names.end()) {
+    p.field(fmt::format("policies.{}", full - names.begin()),
+            "eval.policies: '{}' is full attention, which is always judged", kFull);
+    p.hint("leave it out, or rename it if it is another policy");
   }
   if (calibrates() && channels.path.empty())
     p.field("channels", "eval.channels.path: name the file that the task channels writes");
@@ -134,9 +147,10 @@ void Settings::check_corrected(const NamedPolicy& policy, recipe::Problems& p) c
         "eval.policies: '{}' verifies by {}, which weighs draws, and answers are greedy: choose "
         "match, floor, floor_or_argmax or typical",
         policy.name, recipe::yaml_text(policy.spec.verify));
-  const bool otherwise = !questions().empty() && (scores != std::vector{Score::generated} ||
-                                                  protocols != std::vector{Protocol::dense});
-  if (otherwise || perplexity() || attention())
+  const bool forces = !questions().empty() && scores != std::vector{ProseScore::generated};
+  const bool sparse =
+      protocols != std::vector{Protocol::dense} && !(questions().empty() && own_tasks().empty());
+  if (forces || sparse || perplexity() || attention())
     p.field("policies",
             "eval.policies: '{}' has spec, whose answers come out of rounds after the question: "
             "set eval.scores [generated] and eval.protocols [dense], without the tasks perplexity "
@@ -146,23 +160,41 @@ void Settings::check_corrected(const NamedPolicy& policy, recipe::Problems& p) c
 
 std::vector<Task> Settings::questions() const {
   std::vector<Task> list;
-  for (const std::string& name : tasks)
-    if (const auto task = find_task(name)) list.push_back(*task);
+  for (const TaskName& name : tasks)
+    if (const auto task = find_task(name.value)) list.push_back(*task);
   return list;
 }
 
 std::vector<AnswerSet> Settings::answer_sets() const {
   std::vector<AnswerSet> list;
-  for (const std::string& name : tasks)
-    for (const AnswerSet set : sets_named(name)) list.push_back(set);
+  for (const TaskName& name : tasks)
+    for (const AnswerSet set : sets_named(name.value)) list.push_back(set);
   return list;
 }
 
-bool Settings::perplexity() const { return std::ranges::find(tasks, kPerplexity) != tasks.end(); }
+std::vector<TaskName> Settings::own_tasks() const {
+  std::vector<TaskName> list;
+  std::ranges::copy_if(tasks, std::back_inserter(list), &TaskName::is_file);
+  return list;
+}
 
-bool Settings::attention() const { return std::ranges::find(tasks, kAttention) != tasks.end(); }
+std::vector<Score> Settings::prose_scores() const {
+  std::vector<Score> list;
+  for (const ProseScore score : scores) list.push_back(static_cast<Score>(score));
+  return list;
+}
 
-bool Settings::calibrates() const { return std::ranges::find(tasks, kChannels) != tasks.end(); }
+bool Settings::perplexity() const {
+  return std::ranges::find(tasks, kPerplexity, &TaskName::value) != tasks.end();
+}
+
+bool Settings::attention() const {
+  return std::ranges::find(tasks, kAttention, &TaskName::value) != tasks.end();
+}
+
+bool Settings::calibrates() const {
+  return std::ranges::find(tasks, kChannels, &TaskName::value) != tasks.end();
+}
 
 std::vector<NamedPolicy> Settings::all_policies() const {
   std::vector<NamedPolicy> list = {{std::string(kFull), {}}};
@@ -177,4 +209,6 @@ template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
     std::vector<tandem::eval::Protocol>&);
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
-    std::vector<tandem::eval::Score>&);
+    std::vector<tandem::eval::ProseScore>&);
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::vector<tandem::eval::TaskName>&);

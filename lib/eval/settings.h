@@ -7,6 +7,7 @@
 
 #include "eval/answer_sets.h"
 #include "eval/corrected.h"
+#include "eval/own_tasks.h"
 #include "eval/tasks.h"
 #include "recipe/sections.h"
 
@@ -41,8 +42,16 @@ constexpr std::array<std::string_view, 2> enum_names(Protocol) { return {"dense"
 enum class Score : uint8_t {
   forced,     // every answer token is the most likely one after the true text before it
   generated,  // greedy decoding writes the answer's text
+  // The right choice has the highest log-probability:
+  acc,       // in sum
+  acc_norm,  // over the bytes of its text
 };
-constexpr std::array<std::string_view, 2> enum_names(Score) { return {"forced", "generated"}; }
+constexpr std::array<std::string_view, 4> enum_names(Score) {
+  return {"forced", "generated", "acc", "acc_norm"};
+}
+/// Scores of questions about long prose.
+enum class ProseScore : uint8_t { forced, generated };
+constexpr std::array<std::string_view, 2> enum_names(ProseScore) { return {"forced", "generated"}; }
 
 /// Section `channels`: where the task of that name leaves thresholds for sparse.kind
 /// cats_threshold.
@@ -59,15 +68,16 @@ struct ChannelsTask {
 
 /// Section `eval`.
 struct Settings {
-  std::vector<std::string> tasks;
+  std::vector<TaskName> tasks;
   std::vector<recipe::TokenCount> lengths = {{4096}};
   int cases = 100;
   int rows = 64;
   int scored = 0;
   std::filesystem::path haystack;
   std::vector<Protocol> protocols = {Protocol::dense, Protocol::sparse};
-  std::vector<Score> scores = {Score::forced};
+  std::vector<ProseScore> scores = {ProseScore::forced};
   ChannelsTask channels;
+  OwnSettings own;
   SetsSettings sets;
   std::vector<NamedPolicy> policies;
 
@@ -77,12 +87,14 @@ struct Settings {
       "list of needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, channels; "
       "commonsense "
       "(boolq, piqa, siqa, hellaswag, winogrande, arc_e, arc_c, obqa), arithmetic (multiarith, "
-      "gsm8k, addsub, aqua, singleeq, svamp, mawps): sets of eval.sets, or some of them by name");
+      "gsm8k, addsub, aqua, singleeq, svamp, mawps): sets of eval.sets, or some of them by name; "
+      "FILE.jsonl: your own questions, lines of {prompt, answer} and perhaps choices");
     v("lengths", lengths, recipe::at_least(1).unit("tokens"),
-      "prompt plus answer; not for perplexity and attention, which use run.context, nor for sets");
+      "prompt plus answer; not for perplexity and attention, which use run.context, nor for sets "
+      "and files");
     v("cases", cases, recipe::at_least(1),
-      "cases a task and length; questions a set, drawn by run.seed, all where it has no more; most "
-      "windows of attention, and of perplexity with scored");
+      "cases a task and length; questions a set or file, drawn by run.seed, all where it has no "
+      "more; most windows of attention, and of perplexity with scored");
     v("rows", rows, recipe::at_least(1).unit("tokens"),
       "attention: last tokens of each window that are compared, after a dense prefill");
     v("scored", scored, recipe::at_least(0).unit("tokens"),
@@ -94,7 +106,8 @@ struct Settings {
       "prefilled");
     v("scores", scores,
       "forced: argmax after the true text; generated: greedy text; not for sets, whose answers are "
-      "generated");
+      "generated, nor for files: generated, or with choices acc and acc_norm");
+    v("own", own, "text answers to the questions of files");
     v("channels", channels, "task channels: thresholds of FFN channels over the text of data");
     v("sets", sets, "sets of LLM-Adapters: where they lie, how questions become prompts");
     v("policies", policies, "list of {name: NAME, kind: ..., ...} judged against full attention");
@@ -105,6 +118,10 @@ struct Settings {
   std::vector<Task> questions() const;
   /// Those that are sets, groups taken apart.
   std::vector<AnswerSet> answer_sets() const;
+  /// Tasks that are files.
+  std::vector<TaskName> own_tasks() const;
+  /// `scores`, as outcomes name them.
+  std::vector<Score> prose_scores() const;
   bool perplexity() const;
   bool attention() const;
   bool calibrates() const;
@@ -112,6 +129,7 @@ struct Settings {
   std::vector<NamedPolicy> all_policies() const;
 
  private:
+  void check_tasks(recipe::Problems& p) const;
   void check_corrected(const NamedPolicy& policy, recipe::Problems& p) const;
 };
 

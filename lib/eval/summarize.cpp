@@ -98,7 +98,7 @@ void add_rows(std::vector<TaskRow> tasks, ScoreRow mean, std::vector<ScoreRow>& 
     counts.push_back(task.counts());
     own.push_back(task.finish());
   }
-  if (!mean.task.empty()) own.push_back(mean_row(std::move(mean), own, counts));
+  if (!mean.task.empty() && own.size() > 1) own.push_back(mean_row(std::move(mean), own, counts));
   if (own.front().policy != 0) {
     const auto intervals = bootstrap_ratios(counts);
     for (size_t i = 0; i < own.size(); ++i) own[i].ratio_interval = intervals[i];
@@ -106,19 +106,21 @@ void add_rows(std::vector<TaskRow> tasks, ScoreRow mean, std::vector<ScoreRow>& 
   rows.insert(rows.end(), own.begin(), own.end());
 }
 
-const Outcome* find_outcome(const CaseRecord& record, const ScoreRow& of, int policy) {
-  for (const Outcome& o : record.outcomes)
+const Outcome* find_outcome(const std::vector<Outcome>& outcomes, const ScoreRow& of, int policy) {
+  for (const Outcome& o : outcomes)
     if (o.policy == policy && o.protocol == of.protocol && o.score == of.score) return &o;
   return nullptr;
 }
 
-TaskRow count_cases(std::span<const CaseRecord> records, Task task, const ScoreRow& empty) {
+/// Counts the records that `is_counted` takes.
+TaskRow count_outcomes(const auto& records, const std::string& task, const ScoreRow& empty,
+                       const auto& is_counted) {
   TaskRow counted(empty);
-  counted.row().task = enum_names(task)[static_cast<size_t>(task)];
-  for (const CaseRecord& record : records) {
-    if (record.task != task || record.length != empty.length) continue;
-    const Outcome* own = find_outcome(record, empty, empty.policy);
-    const Outcome* full = find_outcome(record, empty, 0);
+  counted.row().task = task;
+  for (const auto& record : records) {
+    if (!is_counted(record)) continue;
+    const Outcome* own = find_outcome(record.outcomes, empty, empty.policy);
+    const Outcome* full = find_outcome(record.outcomes, empty, 0);
     if (own != nullptr && full != nullptr) counted.add(*own, full->correct);
   }
   return counted;
@@ -149,19 +151,42 @@ std::vector<ScoreRow> summarize(const Settings& settings, std::span<const CaseRe
   std::vector<ScoreRow> rows;
   const auto add = [&](ScoreRow empty) {
     std::vector<TaskRow> counted;
-    for (const Task task : tasks) counted.push_back(count_cases(records, task, empty));
+    for (const Task task : tasks)
+      counted.push_back(
+          count_outcomes(records, recipe::yaml_text(task), empty, [&](const CaseRecord& record) {
+            return record.task == task && record.length == empty.length;
+          }));
     if (tasks.size() > 1) empty.task = "mean";
     add_rows(std::move(counted), std::move(empty), rows);
   };
   for (const recipe::TokenCount length : settings.lengths)
     for (const Protocol protocol : settings.protocols)
-      for (const Score score : settings.scores)
+      for (const Score score : settings.prose_scores())
         for (int policy = 0; policy < n_policies; ++policy)
           add({.length = length.value,
                .task = {},
                .protocol = protocol,
                .score = score,
                .policy = policy});
+  return rows;
+}
+
+std::vector<ScoreRow> summarize_own(const Settings& settings, std::span<const OwnRecord> records) {
+  const int n_policies = static_cast<int>(settings.policies.size()) + 1;
+  std::vector<ScoreRow> rows;
+  for (const Protocol protocol : settings.protocols)
+    for (const Score score : {Score::generated, Score::acc, Score::acc_norm})
+      for (int policy = 0; policy < n_policies; ++policy) {
+        ScoreRow row{.task = {}, .protocol = protocol, .score = score, .policy = policy};
+        row.own = true;
+        std::vector<TaskRow> counted;
+        for (const TaskName& task : settings.own_tasks())
+          counted.push_back(count_outcomes(records, task.shown(), row, [&](const OwnRecord& r) {
+            return r.task == task.shown();
+          }));
+        row.task = "mean";
+        add_rows(std::move(counted), std::move(row), rows);
+      }
   return rows;
 }
 

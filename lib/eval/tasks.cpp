@@ -12,12 +12,6 @@
 namespace tandem::eval {
 namespace {
 
-/// Ids of a piece of a longer text. Tokenizers that put a space before a text put that one.
-Ids encode_piece(const text::Tokenizer& tokenizer, std::string_view text) {
-  if (tokenizer.drops_leading_space() && text.starts_with(' ')) text.remove_prefix(1);
-  return tokenizer.encode(text, {.add_bos = false, .parse_special = false});
-}
-
 /// Ids of what a file holds; errors name the file.
 Ids encode_named(const text::Tokenizer& tokenizer, std::string_view text,
                  const std::filesystem::path& path) {
@@ -65,6 +59,11 @@ Ids insert_needles(PhiloxStream& rng, const Ids& prose, const std::vector<size_t
 }
 
 }  // namespace
+
+Ids encode_piece(const text::Tokenizer& tokenizer, std::string_view text) {
+  if (tokenizer.drops_leading_space() && text.starts_with(' ')) text.remove_prefix(1);
+  return tokenizer.encode(text, {.add_bos = false, .parse_special = false});
+}
 
 Ids encode_file(const text::Tokenizer& tokenizer, const std::filesystem::path& path) {
   return encode_named(tokenizer, io::read_text_file(path), path);
@@ -133,7 +132,7 @@ Case CaseGenerator::make(Task task, size_t length, uint32_t index) const {
                       "{} of {} tokens has no room: needles, question and answer take {}", name,
                       length, used)
         .hint(fmt::format("{} or more tokens are needed", used + kMinProse));
-  if (c.question.size() + c.answer.size() > kMaxTailTokens)
+  if (c.question.size() + c.answer.size() > size_t{kMaxTailTokens})
     throw input_error("tokenizer",
                       "question and answer of {} take {} tokens, at most {} are planned", name,
                       c.question.size() + c.answer.size(), kMaxTailTokens);

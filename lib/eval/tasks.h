@@ -27,6 +27,10 @@ constexpr std::array<std::string_view, 7> enum_names(Task) {
   return {"needle1", "needle8", "kv", "vt", "cwe", "fwe", "qa"};
 }
 
+/// Ids of a piece of a longer text, without what the tokenizer puts in front. Tokenizers that put a
+/// space before a text put that of a piece that begins with one.
+Ids encode_piece(const text::Tokenizer& tokenizer, std::string_view text);
+
 /// Ids of a text file, without what the tokenizer puts in front.
 /// errors   kind input: unreadable, not UTF-8; names the file
 Ids encode_file(const text::Tokenizer& tokenizer, const std::filesystem::path& path);
@@ -64,7 +68,7 @@ class Haystack {
 };
 
 /// Most tokens of question and answer together; engines plan for it.
-inline constexpr size_t kMaxTailTokens = 512;
+inline constexpr int kMaxTailTokens = 512;
 
 /// Makes cases; each is a pure function of (seed, task, length, index), tokenizer and haystack.
 class CaseGenerator {

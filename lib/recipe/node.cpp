@@ -2,11 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <utility>
 
 #include "io/quote.h"
 
 namespace tandem::recipe {
+namespace {
+
+/// The item of a list at a number from 0, or null.
+const Node* item_at(const Node& list, std::string_view number) {
+  size_t i = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), i);
+  const bool is_there =
+      error == std::errc() && end == number.data() + number.size() && i < list.items.size();
+  return is_there ? &list.items[i] : nullptr;
+}
+
+}  // namespace
 
 std::string Origin::text() const {
   if (!name) return {};
@@ -25,7 +38,8 @@ const Node* Node::find_path(std::string_view dotted) const {
   const Node* node = this;
   while (node != nullptr && !dotted.empty()) {
     const size_t dot = dotted.find('.');
-    node = node->find(dotted.substr(0, dot));
+    const std::string_view part = dotted.substr(0, dot);
+    node = node->kind == Kind::list ? item_at(*node, part) : node->find(part);
     dotted = dot == std::string_view::npos ? std::string_view{} : dotted.substr(dot + 1);
   }
   return node;

@@ -63,6 +63,9 @@ std::string Problems::place(std::string_view key) const {
   if (!dotted.empty() && !key.empty()) dotted += '.';
   dotted += key;
   const Node* node = tree_.find_path(dotted);
+  // One value that stands for a list of one has no items.
+  if (node == nullptr && dotted.ends_with(".0"))
+    node = tree_.find_path(dotted.substr(0, dotted.size() - 2));
   const std::string where = node != nullptr ? node->origin.text() : std::string{};
   return where.empty() ? dotted : where;
 }

@@ -47,6 +47,7 @@ PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
         .hint("use --device cpu, or leave the task attention out");
   check_offload(recipe_.model.offload, config_, sizer_.device());
   read_sets();
+  read_own();
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
         .hint("name the log of the earlier run with -o");
@@ -69,18 +70,19 @@ void PigEval::open_log() {
   const bool exists = cx_.resume() && std::filesystem::exists(path);
   if (exists) log_ = eval::read_log(path, *point_.record, recipe_.eval, names_);
   check_answers();
+  check_own();
   if (!log_.channels) check_thresholds_file();
   if (path.empty()) return;
   if (cx_.group() && cx_.resume())  // before rank 0 changes it
-    cx_.group()->require_equal("output.path", fmt::format("{} bytes of {} cases", log_.whole_bytes,
-                                                          log_.cases.size() + log_.answers.size()));
+    cx_.group()->require_equal(
+        "output.path", fmt::format("{} bytes of {} cases", log_.whole_bytes, log_.n_judged()));
   if (log_.n_repeated > 0)
     cx_.note(fmt::format("{} line{} of {} repeat{} an earlier one: it counts once", log_.n_repeated,
                          log_.n_repeated > 1 ? "s" : "", path.string(),
                          log_.n_repeated > 1 ? "" : "s"));
   if (exists && cx_.place().rank == 0) std::filesystem::resize_file(path, log_.whole_bytes);
   if (log_.whole_bytes > 0) {
-    cx_.note(fmt::format("resuming after {} cases", log_.cases.size() + log_.answers.size()));
+    cx_.note(fmt::format("resuming after {} cases", log_.n_judged()));
   } else {
     // Of a run that was killed before the header was whole, an empty file is left.
     const auto mode = exists ? cli::FileMode::append : cli::FileMode::create;
@@ -140,6 +142,7 @@ int PigEval::print_from(cli::Context& cx, const std::filesystem::path& file) {
 void PigEval::judge() {
   try {
     run_questions();
+    if (!cli::is_interrupted()) run_own();
     if (!cli::is_interrupted()) run_sets();
     if (recipe_.eval.perplexity() && !cli::is_interrupted()) run_text();
     if (recipe_.eval.attention() && !cli::is_interrupted()) run_attention();
@@ -204,11 +207,12 @@ void PigEval::run_questions() {
   if (missing.empty()) return;
 
   const decode::ModelFiles files = sizer_.open_model();
-  const eval::CaseGenerator generator(tokenizer_of(files), s.haystack,
-                                      static_cast<uint64_t>(recipe_.run.seed));
+  if (!cx_.dry_run()) tokenizer_of(files);  // refused before the weights are loaded
   const int group = group_size(files, s.cases, [&](int n) { return question_spec(n); });
   const auto engines = load(question_spec(group), group);
   if (!engines) return;
+  const eval::CaseGenerator generator(tokenizer_of(files), s.haystack,
+                                      static_cast<uint64_t>(recipe_.run.seed));
   cli::Progress progress(cx_.terminal, "cases", static_cast<double>(missing.size()), "cases");
   for (size_t begin = 0, end = 0; begin < missing.size(); begin = end) {
     if (cli::is_interrupted()) return;
@@ -220,7 +224,7 @@ void PigEval::run_questions() {
                                      static_cast<uint32_t>(std::get<2>(missing[end]))));
     }
     auto outcomes =
-        eval::run_cases(engines->panel(), cases, {s.protocols, s.scores, corrections()});
+        eval::run_cases(engines->panel(), cases, {s.protocols, s.prose_scores(), corrections()});
     for (size_t i = 0; i < cases.size(); ++i) {
       log_.cases.push_back({task, length, std::get<2>(missing[begin + i]), std::move(outcomes[i])});
       if (file_) file_->write(eval::case_line(log_.cases.back(), names_));

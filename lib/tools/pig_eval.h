@@ -8,6 +8,7 @@
 #include "cli/context.h"
 #include "eval/case_log.h"
 #include "eval/gate_quantiles.h"
+#include "eval/own_tasks.h"
 #include "model/config.h"
 #include "tools/engines/policy_engines.h"
 
@@ -50,11 +51,12 @@ class PigEval {
  public:
   using Recipe = EvalRecipe;
 
-  /// errors   kind input: no such model, a set that cannot be read or asked in its context; kind
+  /// errors   kind input: no such model, a set or file that cannot be read or asked in its context; kind
   ///          recipe: lengths beyond its context
   PigEval(cli::Context& cx, const cli::Point<Recipe>& point);
 
-  /// A plan of the questions, then one of the sets, of the perplexity, of the attention.
+  /// A plan of the questions, then one of each file, of the sets, of the perplexity, of the
+  /// attention.
   /// errors   kind memory, after a plan is out: it does not fit
   int print_plan();
   /// An interruption drops the cases in flight and prints those judged before.
@@ -97,6 +99,11 @@ class PigEval {
   void run_sets();
   void ask(const eval::Panel& panel, eval::AnswerSet set,
            std::span<const eval::Question> questions);
+  // Files of questions: pig_eval_own.cpp.
+  void read_own();
+  /// errors   kind input: the log has answers to other questions
+  void check_own() const;
+  void run_own();
   void run_text();
   void run_attention();
   /// Thresholds of channels: none where the work stops before the end, or with --dry-run.
@@ -115,6 +122,7 @@ class PigEval {
   std::vector<std::string> names_;
   model::ModelConfig config_;
   std::vector<AskedSet> sets_;  // while they are asked, what the log lacks
+  std::vector<eval::OwnTask> own_;
   eval::CaseLog log_;
   std::unique_ptr<cli::ResultFile> file_;  // null without output.path
 };

@@ -208,6 +208,19 @@ class Plots(unittest.TestCase):
         text = self.error(4, "quality", RECORDS / "eval-full-4096-builtin.jsonl")  # of a version that counted no reads
         self.assertIn("is a log of 500 cases of pig-eval", text)
         self.assertIn("--resume --format jsonl", text)
+        own = [{**line, "record": line["case"] + 1, "task": "mine"} for line in lines[4:7]]
+        for line in own:
+            del line["case"], line["length"]
+            for figures in (line["correct"], line["reads"]):
+                for by_protocol in figures.values():
+                    by_protocol["dense"]["acc"] = by_protocol["dense"].pop("forced")
+        path = self.write("own.jsonl", [lines[0], *own])
+        figure = self.figure("quality", path)
+        self.assertEqual(figure.get_suptitle(), "own questions, dense question,\nacc, 3 cases a task")
+        both = self.write("both.jsonl", [*lines, *own])
+        figure = self.figure("quality", both, "--length", "own", "--score", "acc")
+        self.assertEqual([ax.get_title() for ax in figure.axes], ["mine"])
+        self.assertIn("expected one of 512, own, found nothing", self.error(2, "quality", both))
         del lines[1]["task"]
         self.assertIn("a line that lacks 'task'", self.error(4, "quality", self.write("bad.jsonl", lines)))
 

@@ -126,7 +126,7 @@ TEST_SUITE("eval/corrected") {
     Settings settings;
     settings.tasks = {"needle1"};
     settings.protocols = {Protocol::dense};
-    settings.scores = {Score::generated};
+    settings.scores = {ProseScore::generated};
     settings.policies = {drafts(.5, SparseKind::cats, 15, VerifyChoice::floor_or_argmax)};
     const CaseLog log = read_log(folder.write("log.jsonl", text), recipe, settings, names);
     REQUIRE(log.cases.size() == 2);

@@ -80,7 +80,7 @@ TEST_SUITE("eval/settings") {
         "r.yaml:1:15: unknown task 'neddle' in eval.tasks; the tasks are needle1, needle8, kv, vt, "
         "cwe, fwe, qa, perplexity, attention, channels, commonsense, arithmetic, boolq, piqa, "
         "siqa, hellaswag, winogrande, arc_e, arc_c, obqa, multiarith, gsm8k, addsub, aqua, "
-        "singleeq, svamp, mawps");
+        "singleeq, svamp, mawps, or files of questions: NAME.jsonl");
     CHECK(problems("eval: {tasks: []}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt, vt]}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], lengths: [100, 100]}").find("eval.") != std::string::npos);
@@ -96,12 +96,41 @@ TEST_SUITE("eval/settings") {
                    "alpha<0.8}}]}")
               .find("eval.policies: 'r' chooses again by what rounds accept, and there are none: "
                     "set retrieval.rebuild never, or a number of tokens") != std::string::npos);
-    CHECK(problems("eval: {tasks: [vt], policies: [{name: full}]}").find("eval.") !=
-          std::string::npos);
+    CHECK(problems("eval:\n  tasks: [vt]\n  policies:\n    - {name: near, kind: streaming}\n"
+                   "    - {name: full, kind: hybrid}\n") ==
+          "r.yaml:5:7: eval.policies: 'full' is full attention, which is always judged");
+    CHECK(problems("eval: {tasks: [vt], policies: {name: full}}").starts_with("r.yaml:1:31: "));
     CHECK(problems("eval: {tasks: [channels]}").find("eval.channels.path: name the file") !=
           std::string::npos);
     CHECK(problems("eval: {tasks: [channels], channels: {path: t.json}}").empty());
     CHECK(problems("eval: {}") == "r.yaml:1:7: eval.tasks is not set");
+  }
+
+  TEST_CASE("files of questions are tasks, by the folder of the recipe") {
+    const Settings s = read("eval: {tasks: [vt, mine.jsonl, sub/../other, ./here]}");
+    const auto own = s.own_tasks();
+    REQUIRE(own.size() == 3);
+    CHECK(own[0].value == "mine.jsonl");
+    CHECK(own[0].shown() == "mine");
+    CHECK(own[1].value == "./other");
+    CHECK(own[2].shown() == "here");
+    CHECK(s.questions() == std::vector{eval::Task::vt});
+    const auto read_in = [](const std::string& folder) {
+      Recipe r;
+      recipe::Field fields = recipe::fields_of(r);
+      recipe::read_fields(fields, recipe::parse_yaml("eval: {tasks: [vt, mine.jsonl, /a/b.jsonl]}",
+                                                     {.name = nullptr, .folder = folder}));
+      return r.eval.tasks;
+    };
+    CHECK(read_in("f") == std::vector<eval::TaskName>{"vt", "f/mine.jsonl", "/a/b.jsonl"});
+    CHECK(problems("eval: {tasks: [a/mine.jsonl, b/mine.jsonl]}").find("names a task twice") !=
+          std::string::npos);
+    CHECK(problems("eval: {tasks: [vt.jsonl]}")
+              .find("eval.tasks: vt.jsonl has the name of a built-in task: rename the file") !=
+          std::string::npos);
+    CHECK(problems("eval: {tasks: [mine.jsonl], policies: [{name: c, sparse: {kind: griffin}, "
+                   "spec: {gamma: 7, verify: match}}]}")
+              .find("eval.protocols [dense]") != std::string::npos);
   }
 
   TEST_CASE("sets are asked one by one or by group, and their folder is needed") {

@@ -22,6 +22,11 @@ TEST_SUITE("recipe/yaml") {
     CHECK(list.items[1].find("c")->origin.text() == "a.yaml:4:9");
     CHECK(list.items[1].find("c")->quoted);
     CHECK(tree.find_path("b.c") == nullptr);
+    CHECK(tree.find_path("b.1.c")->scalar == "y");
+    for (const char* none : {"b.2", "b.-1", "b.1x"}) {
+      CAPTURE(none);
+      CHECK(tree.find_path(none) == nullptr);
+    }
     CHECK(parse("").kind == Node::Kind::null);
     CHECK(parse("# only a comment\n").kind == Node::Kind::null);
   }

@@ -1,5 +1,6 @@
 #include "tools/results/eval_results.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "bench/record.h"
@@ -36,8 +37,8 @@ recipe::Node node_of(const io::Json& json, const recipe::Origin& origin) {
     node.kind = Kind::list;
     for (const io::Json& item : json) node.items.push_back(node_of(item, origin));
   } else if (!json.is_null()) {
-    node = json.is_string() ? recipe::scalar_node(json.get<std::string>(), origin, true)
-                            : recipe::scalar_node(json.dump(), origin);
+    // Without quotes, as words in place of numbers are: never, none.
+    node = recipe::scalar_node(json.is_string() ? json.get<std::string>() : json.dump(), origin);
   }
   return node;
 }
@@ -99,13 +100,15 @@ std::string tables_of(const EvalResults& r, const std::vector<eval::ScoreRow>& r
 
 /// Tasks that the model cannot do compare nothing.
 void warn_if_useless(cli::Context& cx, const std::vector<eval::ScoreRow>& rows) {
-  int n = 0;
+  std::map<std::pair<int64_t, std::string>, int> questions;  // by length and task
   double right = 0;
   for (const eval::ScoreRow& row : rows) {
     if (row.policy != 0 || row.is_mean) continue;
-    n += row.n_cases;
-    right += row.mean * row.n_cases;
+    questions[{row.length, row.task}] = row.n_cases;
+    right += row.mean;
   }
+  int n = 0;
+  for (const auto& [subject, cases] : questions) n += cases;
   if (n > 0 && right == 0)
     cx.warn(
         fmt::format("full attention answers 0 of {} questions: these tasks say nothing about "
@@ -157,8 +160,9 @@ bench::RecordView quality_view() {
 
 void EvalResults::print(cli::Context& cx) const {
   auto rows = eval::summarize(settings, log.cases);
-  const auto of_sets = eval::summarize_answers(settings, log.answers);
-  rows.insert(rows.end(), of_sets.begin(), of_sets.end());
+  for (const auto& more :
+       {eval::summarize_own(settings, log.own), eval::summarize_answers(settings, log.answers)})
+    rows.insert(rows.end(), more.begin(), more.end());
   cx.out.write(cx.format() == "text" || cx.format() == "md"
                    ? tables_of(*this, rows, bench::table_format(cx.format()))
                    : bench::render_records(records_of(*this, rows, cx.info.name), cx.format()));
