@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <cwchar>
 #include <string_view>
@@ -57,6 +58,7 @@ class LineEditor final : public cli::LineReader {
     std::fputs(kMarkPastes, out_);
     int n = 0;
     const char* text = ::el_gets(edit_, &n);
+    if (cli::interrupted() == SIGINT) std::fputs("\n", out_);
     std::fputs(kLeavePastes, out_);
     std::fflush(out_);
     if (text == nullptr || n <= 0 || cli::interrupted() != 0) return std::nullopt;
@@ -98,9 +100,8 @@ class LineEditor final : public cli::LineReader {
     const std::wstring text =
         typed_.substr(kPaste.size(), typed_.size() - kPaste.size() - kPasteEnd.size());
     typed_.clear();
-    for (size_t i = 0; i < text.size(); ++i) {
-      const wchar_t c = text[i];
-      if (c == L'\r' || (c == L'\n' && (i == 0 || text[i - 1] != L'\r')))
+    for (const wchar_t c : text) {
+      if (c == L'\r' || c == L'\n')
         typed_ += kLineEnd;
       else if (c == L'\t')
         typed_ += {kQuote, c};

@@ -17,16 +17,21 @@ bool agreed = false;
 void on_signal(int signal) {
   // The limit on CPU time comes again each second: it leaves the step as long as it may have.
   if (received == SIGXCPU && signal == SIGXCPU) return;
-  const bool of_answer = signal == SIGINT && ends_answer != 0;
-  if (of_answer && received != 0) return;
+  constexpr const char* kClear = "\r\033[J";
+  const auto write = [](const char* text) {
+    // A handler may only call such functions as write; its failure changes nothing.
+    [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
+  };
+  if (signal == SIGINT && ends_answer != 0) {
+    if (received == 0) received = signal;
+    if (line_shown != 0) write(kClear);
+    return;
+  }
   if (received != 0) ::_exit(128 + signal);
   received = signal;
-  constexpr const char* kClear = "\r\033[J";
-  constexpr const char* kNotice = "interrupted, finishing step; press again to abort\n";
-  // A handler may only call such functions as write; its failure changes nothing.
   has_answered = 1;
-  for (const char* text : {line_shown != 0 ? kClear : "\n", of_answer ? "" : kNotice})
-    [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
+  write(line_shown != 0 ? kClear : "\n");
+  write("interrupted, finishing step; press again to abort\n");
 }
 
 void handle(int signal, void (*handler)(int), int flags) {

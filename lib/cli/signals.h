@@ -16,8 +16,8 @@ bool answered();
 
 /// The signal that asked for an end, or 0. Loops poll it between steps.
 int interrupted();
-/// While on, SIGINT ends an answer and not the run: it sets the flag as often as it comes, starts a
-/// new line and says nothing else.
+/// While on, SIGINT ends an answer and not the run: it sets the flag, as often as it comes, and
+/// only clears a progress line.
 void sigint_ends_answer(bool on);
 /// Clears the flag if SIGINT has set it; true if it had.
 bool take_sigint();

@@ -1,7 +1,5 @@
 #include "tools/chat/chat_loop.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -132,8 +130,7 @@ void ChatLoop::answer(const std::string& message) {
   const decode::Turn turn = conversation_.ask(message, how_, events);
   progress.reset();
   if (!turn.finish) {
-    // A terminal has got its line end from the signal handler.
-    if (::isatty(STDOUT_FILENO) == 0) cx_.out.line("");
+    cx_.out.line("");
     if (!cli::take_sigint()) throw Error(ErrorKind::interrupted, "", "interrupted");
     cx_.note(conversation_.messages().size() > n_before
                  ? "stopped"
