@@ -368,7 +368,7 @@ def fault_of(command, scratch, limit):
 
 
 def tools():
-    return sorted(path.stem for path in (ROOT / "apps").glob("*.cpp"))
+    return sorted(path.stem for path in (ROOT / "apps").glob("*-*.cpp"))
 
 
 def pages(args):

@@ -50,7 +50,7 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
   place_adapters();
   bounds.batch = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   size(bounds);
-  // Without run.context a chat has the model's, or a half, a fourth ... of it that fits.
+  // Without run.context, a chat halves the model's context until the plan fits.
   constexpr int64_t kLeastContext = 1024;
   while (is_chat() && recipe_.run.context == 0 && bounds.context >= 2 * kLeastContext &&
          !sizer_.limits().fits(plan_)) {
@@ -81,7 +81,7 @@ void PigGenerate::size(SequenceBounds bounds) {
   SequenceRoom room = room_for(prompts_, bounds);
   if (is_chat()) {
     constexpr size_t kTokenBytes = 64;  // of a token's text and ids, each several times
-    constexpr int kTurns = 64;          // differ in their numbers of rows
+    constexpr int kTurns = 64;          // whose prefills differ in their number of rows
     room.texts = static_cast<size_t>(room.longest) * kTokenBytes;
     room.prompts = kTurns;
   }

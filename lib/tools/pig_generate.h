@@ -52,9 +52,9 @@ class PigGenerate {
   int run();
 
  private:
-  /// Whether turns are read from the terminal.
+  /// Returns true if turns are read from the terminal.
   bool is_chat() const { return source_.chat && source_.empty(); }
-  /// errors   kind usage, recipe: settings that a chat does not take
+  /// errors   kind usage: settings that a chat does not take
   void check_chat() const;
   /// Sizes the engine and plans its memory.
   void size(SequenceBounds bounds);

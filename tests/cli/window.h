@@ -1,5 +1,6 @@
 #pragma once
 #include <doctest/doctest.h>
+#include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -80,7 +81,9 @@ struct Session {
   int status = 0;
 };
 
-/// Runs a program in a window until it ends.
+constexpr int kSilentMs = 60'000;
+
+/// Runs a program in a window until it ends; one that writes nothing for kSilentMs is killed.
 inline Session run_in_window(size_t columns, const std::string& name,
                              const std::vector<std::string>& flags, std::vector<Act> acts = {}) {
   Session session{Screen(columns)};
@@ -106,7 +109,11 @@ inline Session run_in_window(size_t columns, const std::string& name,
   }
   std::array<char, 4096> chunk;
   size_t seen = 0;  // by earlier acts
-  for (ssize_t n = 0; (n = ::read(terminal, chunk.data(), chunk.size())) > 0;) {
+  for (;;) {
+    pollfd output{.fd = terminal, .events = POLLIN, .revents = 0};
+    if (::poll(&output, 1, kSilentMs) == 0) ::kill(child, SIGKILL);
+    const ssize_t n = ::read(terminal, chunk.data(), chunk.size());
+    if (n <= 0) break;
     const std::string_view bytes(chunk.data(), static_cast<size_t>(n));
     session.bytes += bytes;
     session.screen.show(bytes);

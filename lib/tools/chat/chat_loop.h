@@ -18,15 +18,14 @@ class ChatLoop {
   ChatLoop(cli::Context& cx, decode::Conversation& conversation, const decode::GenerateSpec& how,
            std::string system, std::string date);
 
-  /// Until the end of the input.
-  /// errors   kind interrupted: a signal other than SIGINT; those of Conversation::ask that no message can cause
+  /// Runs until the end of the input.
+  /// errors   kind interrupted: a signal other than SIGINT; kinds memory, device, numeric
   void run();
 
  private:
   /// A line, and those that continue it; none at the end of the input.
   std::optional<std::string> read();
   void obey(const std::string& line);
-  void restart(const char* note);
   void save(const std::string& path);
   void answer(const std::string& message);
   void report(const decode::Turn& turn);
