@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cwchar>
 #include <string_view>
+#include <utility>
 
 #include "cli/signals.h"
 #include "io/quote.h"
@@ -55,7 +56,7 @@ class LineEditor final : public cli::LineReader {
     prompt_ = prompt;
     typed_.clear();
     ::el_resize(edit_);
-    std::fputs(kMarkPastes, out_);
+    marks_pastes_ = false;
     int n = 0;
     const char* text = ::el_gets(edit_, &n);
     if (cli::interrupted() == SIGINT) std::fputs("\n", out_);
@@ -82,6 +83,11 @@ class LineEditor final : public cli::LineReader {
 
   /// 1 with a character, 0 at the end of the input or after timeout_ms, -1 once interrupted.
   int next(wchar_t& c) {
+    // libedit has set the terminal's mode by now, before its first read.
+    if (!std::exchange(marks_pastes_, true)) {
+      std::fputs(kMarkPastes, out_);
+      std::fflush(out_);
+    }
     if (typed_.empty())
       if (const int n = type(); n <= 0) return n;
     c = typed_.front();
@@ -134,6 +140,7 @@ class LineEditor final : public cli::LineReader {
   HistEvent event_{};
   std::string prompt_;
   std::wstring typed_;  // characters that libedit has not taken yet
+  bool marks_pastes_ = false;
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ using Words = std::vector<std::string>;
 
 namespace {
 
-// Written before each prompt: the terminal shall mark pasted text.
+// Follows each prompt: the terminal shall mark pasted text.
 const std::string kPrompt = "\033[?2004h";
 constexpr const char* kCtrlD = "\x04";
 
