@@ -1,5 +1,6 @@
 // pig-generate: reads prompts or a document and writes text, one or many sequences at once.
 #include "cli/main_wrapper.h"
+#include "line_editor.h"
 #include "tools/pig_generate.h"
 #include "tools/prompts/prompt_flags.h"
 
@@ -20,7 +21,8 @@ const cli::ToolInfo kInfo{
                  "pig-generate -r pig/llama3-8b-96k -m synthetic:llama-3.1-8b --dry-run"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",
-    .formats = {"text", "jsonl", "results"}};
+    .formats = {"text", "jsonl", "results"},
+    .line_reader = line_editor};
 
 }  // namespace
 

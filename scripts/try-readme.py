@@ -102,6 +102,7 @@ RULES = [
     (r"^scripts/gpu-bundle|gpu-check ", Skip("needs a build with CUDA, and a GPU")),
     (r"^srun |^#!/bin/bash|^sbatch ", Skip("needs Slurm")),
     (r"^parallel ", Needs("parallel")),
+    (r" --chat --system ", Skip("reads turns from a terminal: the tests of `cli/chat` do")),
     (r"-r RECIPE ", Replace("RECIPE", "pig/tiny-16m", "a recipe that is here", whole=True)),
     (r"scripts/plot\.py ", Needs("matplotlib")),
     (r"^build/bin/pig-generate -m tiny-16m -r pig/hybrid-tiny-16m ", WholeDocument()),
@@ -367,7 +368,7 @@ def fault_of(command, scratch, limit):
 
 
 def tools():
-    return sorted(path.stem for path in (ROOT / "apps").glob("*.cpp"))
+    return sorted(path.stem for path in (ROOT / "apps").glob("*-*.cpp"))
 
 
 def pages(args):

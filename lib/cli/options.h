@@ -1,10 +1,12 @@
 #pragma once
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/line_reader.h"
 #include "cli/terminal.h"
 #include "recipe/fields.h"
 
@@ -49,6 +51,8 @@ struct ToolInfo {
   bool prints_records = false;                  // --from; set by run_tool
   bool keeps_folder = false;                    // output.path is a folder, which the tool looks at
   bool checks_output = false;                   // output.path may be a file or a folder: it looks
+  /// Reads what a user types at the terminal; null = the tool reads nothing there.
+  std::unique_ptr<LineReader> (*line_reader)(const std::string& tool) = nullptr;
 };
 
 /// The uniform flags that make sense for this tool, then its own.

@@ -9,7 +9,7 @@
 namespace tandem::cli {
 namespace {
 
-volatile std::sig_atomic_t received = 0, line_shown = 0, has_answered = 0;
+volatile std::sig_atomic_t received = 0, line_shown = 0, has_answered = 0, ends_answer = 0;
 
 std::function<bool()> agreement;  // of several ranks
 bool agreed = false;
@@ -17,14 +17,21 @@ bool agreed = false;
 void on_signal(int signal) {
   // The limit on CPU time comes again each second: it leaves the step as long as it may have.
   if (received == SIGXCPU && signal == SIGXCPU) return;
+  constexpr const char* kClear = "\r\033[J";
+  const auto write = [](const char* text) {
+    // A handler may only call such functions as write; its failure changes nothing.
+    [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
+  };
+  if (signal == SIGINT && ends_answer != 0) {
+    if (received == 0) received = signal;
+    if (line_shown != 0) write(kClear);
+    return;
+  }
   if (received != 0) ::_exit(128 + signal);
   received = signal;
-  constexpr const char* kClear = "\r\033[J";
-  constexpr const char* kNotice = "interrupted, finishing step; press again to abort\n";
-  // A handler may only call such functions as write; its failure changes nothing.
   has_answered = 1;
-  for (const char* text : {line_shown != 0 ? kClear : "\n", kNotice})
-    [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
+  write(line_shown != 0 ? kClear : "\n");
+  write("interrupted, finishing step; press again to abort\n");
 }
 
 void handle(int signal, void (*handler)(int), int flags) {
@@ -58,6 +65,14 @@ bool answered() {
 }
 
 int interrupted() { return received; }
+
+void sigint_ends_answer(bool on) { ends_answer = on; }
+
+bool take_sigint() {
+  if (received != SIGINT) return false;
+  received = 0;
+  return true;
+}
 
 bool is_interrupted() { return agreement ? agreed : received != 0; }
 

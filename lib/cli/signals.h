@@ -16,6 +16,11 @@ bool answered();
 
 /// The signal that asked for an end, or 0. Loops poll it between steps.
 int interrupted();
+/// While on, SIGINT ends an answer and not the run: it sets the flag, as often as it comes, and
+/// only clears a progress line.
+void sigint_ends_answer(bool on);
+/// Clears the flag if SIGINT has set it; true if it had.
+bool take_sigint();
 /// Whether there was one. Of several ranks, whether they have agreed that there was one anywhere.
 bool is_interrupted();
 

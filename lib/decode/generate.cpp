@@ -19,6 +19,7 @@ namespace {
 struct Active {
   int seq = 0;
   int slot = 0;
+  bool stays = false;           // the slot is the caller's
   std::vector<int32_t> tokens;  // prompt and generated, as far as known
   size_t prompt = 0;
   int in_flight = 0;  // tokens that are being drawn
@@ -141,11 +142,13 @@ bool Generator::has_adapter() {
 
 void Generator::start() {
   const Request& r = next();
-  const int slot = r.prefix_slot >= 0 ? engine_.cache().fork(r.prefix_slot, decoder_.readers())
-                                      : engine_.cache().create(decoder_.readers());
+  const int slot = r.own_slot >= 0      ? r.own_slot
+                   : r.prefix_slot >= 0 ? engine_.cache().fork(r.prefix_slot, decoder_.readers())
+                                        : engine_.cache().create(decoder_.readers());
   if (engine_.spec().adapters != AdapterUse::none) engine_.use_adapter(slot, r.adapter);
   active_.push_back({.seq = static_cast<int>(order_[next_]),
                      .slot = slot,
+                     .stays = r.own_slot >= 0,
                      .tokens = {},
                      .prompt = 0,
                      .in_flight = 0,
@@ -306,7 +309,7 @@ void Generator::tell() {
 
 void Generator::release(const Active& a) {
   decoder_.forget(a.slot);
-  engine_.cache().release(a.slot);
+  if (!a.stays) engine_.cache().release(a.slot);
 }
 
 void Generator::retire() {

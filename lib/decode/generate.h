@@ -13,7 +13,8 @@ namespace tandem::decode {
 /// One sequence to generate: an optional prefix that lives in the cache already, and new tokens.
 struct Request {
   int prefix_slot = -1;                  // shared, not consumed; -1 = none
-  std::span<const int32_t> prefix = {};  // its tokens
+  int own_slot = -1;                     // goes on in this slot, which stays; -1 = in a new one
+  std::span<const int32_t> prefix = {};  // tokens of either
   std::vector<int32_t> tokens;           // after the prefix; may be empty only with a prefix
   int adapter = -1;                      // of the engine's named ones; negative: none
 };

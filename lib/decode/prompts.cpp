@@ -37,9 +37,7 @@ struct Reader {
   std::string date = {};                                 // that a chat has
 
   const text::ChatTemplate& chat() {
-    if (!chat_template)
-      chat_template =
-          text::load_chat_template(files.folder, tokenizer_of(files), chat_settings(chat_how));
+    if (!chat_template) chat_template = chat_template_of(files, chat_how);
     return *chat_template;
   }
 };
@@ -292,6 +290,10 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
                source.ids->string()));
   set.date = reader.date;
   return set;
+}
+
+text::ChatTemplate chat_template_of(const ModelFiles& files, const recipe::Chat& how) {
+  return text::load_chat_template(files.folder, tokenizer_of(files), chat_settings(how));
 }
 
 std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::string& where) {

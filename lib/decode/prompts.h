@@ -10,6 +10,7 @@
 
 #include "decode/model_files.h"
 #include "io/json_fwd.h"
+#include "text/chat_template.h"
 
 namespace tandem::decode {
 
@@ -69,6 +70,10 @@ std::string fingerprint_of(const PromptSet& prompts);
 ///          256 KiB that has more tokens than there is room for; as text::ChatTemplate
 PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues,
                        const PromptRoom& room = {});
+
+/// The template that chats of a run are written in.
+/// errors   kind input: no tokenizer; as text::load_chat_template and chat_settings
+text::ChatTemplate chat_template_of(const ModelFiles& files, const recipe::Chat& how);
 
 /// A JSON array of token ids in [0, vocab).
 /// errors   kind input at `where`

@@ -87,7 +87,7 @@ jinja::Value objects(const OrderedJson& object, const char* key, const std::stri
 
 }  // namespace
 
-Chat::Chat(std::initializer_list<ChatMessage> turns) : learned(turns.size()) {
+Chat::Chat(std::span<const ChatMessage> turns) : learned(turns.size()) {
   for (const ChatMessage& turn : turns) {
     jinja::Dict message;
     message.set("role", turn.role);

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,8 @@ struct ChatMessage {
 /// The input of a chat template.
 struct Chat {
   Chat() = default;
-  Chat(std::initializer_list<ChatMessage> turns);
+  Chat(std::initializer_list<ChatMessage> turns) : Chat(std::span(turns.begin(), turns.size())) {}
+  explicit Chat(std::span<const ChatMessage> turns);
 
   jinja::Values messages;  // dicts with "role", and usually "content"
   jinja::Value tools = jinja::None{}, documents = jinja::None{};

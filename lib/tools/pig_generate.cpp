@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "cli/plan_text.h"
+#include "decode/chat_settings.h"
 #include "kv/policies/token_index.h"
 #include "model/context.h"
 #include "recipe/fields_of.h"
+#include "tools/chat/chat_loop.h"
 #include "tools/engines/load_engine.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/generate_output.h"
@@ -26,10 +28,14 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
                         .model_context = files_.config.max_context,
                         .saved = static_cast<int64_t>(n_saved()),
                         .max_tokens = recipe_.sampling.max_tokens};
-  if (!source_.empty())
+  if (is_chat()) {
+    check_chat();
+    template_ = decode::chat_template_of(files_, recipe_.chat);
+  } else if (!source_.empty()) {
     prompts_ = decode::read_prompts(source_, files_, saved_.has_value(), bounds.prompt_room());
-  else if (saved_)
+  } else if (saved_) {
     prompts_.sequences.emplace_back();  // the state itself is the prompt
+  }
   if (saved_ && !saved_->chat_date.empty()) {
     if (!prompts_.date.empty() && prompts_.date != saved_->chat_date)
       throw recipe_error("chat.date", "is {}, but the saved state was written on {}", prompts_.date,
@@ -43,7 +49,42 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
         .hint("save the state of one prompt, or of a document with --questions");
   place_adapters();
   bounds.batch = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
+  size(bounds);
+  // Without run.context, a chat halves the model's context until the plan fits.
+  constexpr int64_t kLeastContext = 1024;
+  while (is_chat() && recipe_.run.context == 0 && bounds.context >= 2 * kLeastContext &&
+         !sizer_.limits().fits(plan_)) {
+    bounds.context /= 2;
+    size(bounds);
+  }
+}
+
+void PigGenerate::check_chat() const {
+  constexpr const char* kBatch = "give messages with --prompts, or leave it out";
+  if (saved_)
+    throw usage_error("--chat", "cannot continue a saved state: the template begins a new chat");
+  if (!recipe_.output.state.empty())
+    throw usage_error("output.state", "a chat saves no state").hint(kBatch);
+  if (!recipe_.output.path.empty())
+    throw usage_error("output.path", "a chat writes to the terminal")
+        .hint("/save FILE writes the conversation");
+  if (cx_.format() != "text") throw usage_error("--format", "a chat writes text").hint(kBatch);
+  if (!files_.adapters.empty())
+    throw usage_error("model.adapters", "a chat cannot name an adapter")
+        .hint("leave its name out: it is merged into the weights then");
+  if (cx_.group()) throw usage_error("--chat", "a chat runs in one process").hint(kBatch);
+  if (recipe_.sampling.max_tokens == 0)
+    throw usage_error("sampling.max_tokens", "is 0, which leaves a chat without answers");
+}
+
+void PigGenerate::size(SequenceBounds bounds) {
   SequenceRoom room = room_for(prompts_, bounds);
+  if (is_chat()) {
+    constexpr size_t kTokenBytes = 64;  // of a token's text and ids, each several times
+    constexpr int kTurns = 64;          // whose prefills differ in their number of rows
+    room.texts = static_cast<size_t>(room.longest) * kTokenBytes;
+    room.prompts = kTurns;
+  }
   room.prefix = room.prefix || !recipe_.output.state.empty();
   spec_ = sizer_.spec(room);
   spec_.adapters = adapters_;
@@ -132,8 +173,25 @@ int PigGenerate::print_plan() {
   return 0;
 }
 
+int PigGenerate::run_chat() {
+  admit_plan(cx_, plan_, sizer_.limits());
+  if (recipe_.run.context == 0 && spec_.max_tokens < files_.config.max_context)
+    cx_.note(fmt::format("context  {} tokens have room in memory; the model was made for {}",
+                         spec_.max_tokens, files_.config.max_context));
+  const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
+  const auto decoder = decode::plain_decoder(*engine);
+  decode::Conversation conversation(*engine, *decoder, std::move(*template_));
+  ChatLoop(cx_, conversation, how_, source_.system.value_or(""),
+           decode::chat_settings(recipe_.chat).date)
+      .run();
+  cx_.verbose(fmt::format("memory   peak {}, planned {}", format_bytes(peak_resident_bytes()),
+                          format_bytes(plan_.peak({}))));
+  return 0;
+}
+
 int PigGenerate::run() {
   note_sampling(cx_, recipe_.sampling, files_);
+  if (is_chat()) return run_chat();
   admit_plan(cx_, plan_, sizer_.limits());
   const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
   const double load_s = load_.seconds();

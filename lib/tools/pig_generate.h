@@ -52,6 +52,13 @@ class PigGenerate {
   int run();
 
  private:
+  /// Returns true if turns are read from the terminal.
+  bool is_chat() const { return source_.chat && source_.empty(); }
+  /// errors   kind usage: settings that a chat does not take
+  void check_chat() const;
+  /// Sizes the engine and plans its memory.
+  void size(SequenceBounds bounds);
+  int run_chat();
   size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
   /// What named adapters become, of which all prompts may name the same one: it is merged then.
   void place_adapters();
@@ -67,6 +74,7 @@ class PigGenerate {
   decode::ModelFiles files_;
   recipe::Sampling sampling_;  // settled
   std::optional<decode::SavedState> saved_;
+  std::optional<text::ChatTemplate> template_;  // of a chat
   decode::PromptSet prompts_;
   decode::AdapterUse adapters_ = decode::AdapterUse::none;
   decode::EngineSpec spec_;

@@ -6,6 +6,9 @@ find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
 include(TandemLibraries)
 
+# pig-generate links it; the library does not.
+tandem_find_library(tandem_libedit libedit-dev histedit.h edit)
+
 # Headers alone, included as <eigen3/Eigen/...>; users of the library need none of them.
 find_path(tandem_eigen_INCLUDE eigen3/Eigen/Core)
 mark_as_advanced(tandem_eigen_INCLUDE)

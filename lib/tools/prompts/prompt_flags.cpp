@@ -49,7 +49,8 @@ std::vector<cli::Flag> prompt_flags() {
                "chooses one; --format results repeats \"id\""},
       {.names = "--chat",
        .value = "",
-       .text = "write the prompt as a user message in the chat template"},
+       .text = "write the prompt as a user message in the chat template; without a prompt, "
+               "pig-generate chats on the terminal"},
       {.names = "--system", .value = "TEXT", .text = "system message of --chat"},
       {.names = "-n,--max-tokens",
        .value = "N",
@@ -105,7 +106,14 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
         .hint("add --chat, or give {\"messages\"} with --prompts");
   for (const auto& p : {s.document, s.ids, s.questions, s.prompts})
     if (p == "-") require_piped_stdin();
-  if (s.empty() && !has_other_text && !cx.dry_run())
+  const bool converses = s.chat && cx.info.line_reader != nullptr;
+  const auto is_terminal = [](int fd) { return ::isatty(fd) == 1; };
+  if (s.empty() && converses && !cx.dry_run() &&
+      !(is_terminal(STDIN_FILENO) && is_terminal(STDERR_FILENO)))
+    throw usage_error("--chat", "chats on a terminal, but standard {} is none",
+                      is_terminal(STDIN_FILENO) ? "error" : "input")
+        .hint("give the message with -p TEXT or -f -, or several turns with --prompts FILE");
+  if (s.empty() && !has_other_text && !converses && !cx.dry_run())
     throw usage_error("prompt", "nothing to continue")
         .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
   return s;
