@@ -42,12 +42,14 @@ void PlainMeter::measure(std::span<const decode::DrawSeq> seqs) {
     plain_s_ += seconds;
     ++n_steps_;
   };
-  // Caches hold what rounds read: the first step does not count, unless it is so long that this
+  // Caches hold what rounds read: the first steps do not count, unless they are so long that this
   // hardly matters.
-  if (const double first = rounds_.time_plain_step(seqs); first >= kLongStep_s)
+  if (const double first = rounds_.time_plain_step(seqs); first >= kLongStep_s) {
     add(first);
-  else
+  } else {
+    (void)rounds_.time_plain_step(seqs);
     for (int i = 0; i < kSteps; ++i) add(rounds_.time_plain_step(seqs));
+  }
   next_burst_ = ++n_bursts_ < kMostBursts ? kSparser * next_burst_ : kNever;
   is_steady_ = false;
   spent_s_ += watch.seconds();
