@@ -8,6 +8,15 @@ namespace {
 
 using namespace tandem;
 
+std::vector<cli::Flag> flags() {
+  std::vector<cli::Flag> all = tools::prompt_flags();
+  all.push_back({.names = "--fastest",
+                 .value = "",
+                 .text = "try plain decoding and several drafts on the prompt, use the fastest",
+                 .key = "spec.fastest"});
+  return all;
+}
+
 const cli::ToolInfo kInfo{
     .name = "sequoia-generate",
     .purpose = "Generate text of a model faster, with trees of tokens that a small model proposes",
@@ -19,8 +28,9 @@ const cli::ToolInfo kInfo{
                  "\"The lamp\"",
                  "sequoia-generate -m tiny-16m -s spec.draft=self -s draft.cache.kind=streaming -p "
                  "\"The lamp\"",
+                 "sequoia-generate -m tiny-16m --fastest -p \"tick tock tick tock\" -n 60",
                  "sequoia-generate -r sequoia/tiny-16m --dry-run"},
-    .flags = tools::prompt_flags(),
+    .flags = flags(),
     .positional = "prompt",
     .formats = {"text", "jsonl", "results"}};
 

@@ -12,6 +12,9 @@ std::string quote(std::string_view text, size_t limit = 80);
 /// invalid UTF-8 as escapes, `\n` or `\x1b`.
 std::string escape_controls(std::string_view text);
 
+/// Text as one word of a shell's command line, in single quotes where it needs them.
+std::string shell_word(const std::string& text);
+
 /// Returns `text` with every `from` replaced by `to`; `from` is not empty.
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
 

@@ -245,6 +245,7 @@ Step Cache::lay_out(const StepSpec& spec) {
   step.phase = spec.phase;
   step.reading = reading_of(spec);
   step.drafted = !spec.trees.empty();
+  step.probe = spec.probe;
   step.ahead = spec.ahead;
   step.micro_batch = spec.micro_batch;
   step.rows_before = spec.rows_before;
@@ -291,7 +292,8 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
   // is counted where it does.
   const bool chooses = policy(0).selector() != nullptr;
   for (const Step& step : steps)
-    for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
+    for (int layer = 0;
+         step.phase == Phase::extend && !step.probe && layer < spec_.geometry.n_layers; ++layer)
       if (!chooses || !asks_host(layer, step)) count_dense(layer, step);
 }
 

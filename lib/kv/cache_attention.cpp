@@ -36,7 +36,8 @@ void Cache::attend_begin(int layer, const Step& step, const Tensor& out, const T
     plan.add({.window = spec_.geometry.window(layer)});
   // Recorded work asks for lists that may come to be.
   if (asks_host(layer, step)) plan.selector = policy.selector();
-  KeyUsage& usage = usage_[static_cast<size_t>(step.reading.keys)];
+  KeyUsage not_counted;
+  KeyUsage& usage = step.probe ? not_counted : usage_[static_cast<size_t>(step.reading.keys)];
   const bool scores = leaves_scores(step);
   pending_[static_cast<size_t>(step.micro_batch)] = attend_parts({.layer = layer,
                                                                   .step = step,
@@ -51,7 +52,7 @@ void Cache::attend_begin(int layer, const Step& step, const Tensor& out, const T
     for (int i = 0; i < n_policies(); ++i)
       if (asks_scores(step, i)) policies_[static_cast<size_t>(i)]->on_scores(step);
   }
-  if (device_step_ || step.phase != Phase::extend) return;
+  if (device_step_ || step.phase != Phase::extend || step.probe) return;
   if (plan.selector == nullptr) return count_dense(layer, step);
   count_fixed(step, plan.bounds(), usage);
 }
@@ -172,8 +173,8 @@ void Cache::serve_layer(int layer, const Step& step) {
   const Geometry& g = spec_.geometry;
   HostAttention& host = host_of(step);
   const KeySelector* const chosen = policy(step.reading.keys).selector();
-  KeyUsage& usage = usage_[static_cast<size_t>(step.reading.keys)];
   KeyUsage of_gpu;  // is counted as the GPU's
+  KeyUsage& usage = step.probe ? of_gpu : usage_[static_cast<size_t>(step.reading.keys)];
   const auto attend = [&](const HostAttention::Request& r) {
     const int64_t rows = step.padded_rows(), used = step.n_rows, heads = g.n_heads;
     const Tensor q(const_cast<void*>(r.q), g.dtype, {rows, heads, g.head_dim});
@@ -227,7 +228,7 @@ void Cache::attend_streamed(const Attention& a) {
                   .key_hi = a.plan.sources[0].key_hi,
                   .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim))},
                  workspace_, exec_.stream());
-  if (a.step.phase == Phase::extend)
+  if (a.step.phase == Phase::extend && !a.step.probe)
     for (const auto& p : policies_) p->on_pass(a.layer, a.step, keys);
   stream_->release(a.layer);
 }
@@ -272,7 +273,7 @@ int Cache::attend_lists(const Attention& a, int first_part) {
 
 bool Cache::leaves_scores(const Step& step) const {
   const auto reading = static_cast<size_t>(step.reading.keys);
-  if (!scores_ || step.phase != Phase::extend ||
+  if (!scores_ || step.phase != Phase::extend || step.probe ||
       spec_.policies[reading].kind != recipe::CacheKind::full || !ops::leaves_scores(step.arrays) ||
       (device_step_ && !ops::takes_lists(step.arrays, workspace_)))
     return false;

@@ -64,6 +64,8 @@ struct StepSpec {
   /// Tokens that work under way may still add to each sequence before this step runs, at most; that
   /// work, or catch_up after it (kernels/page/catch_up.h), then moves the step's rows on.
   int ahead = 0;
+  /// For its time alone: its rows are not kept, policies learn nothing of it, nothing is counted.
+  bool probe = false;
 };
 
 /// One forward pass over a ragged batch, as attention sees it. See README.md beside this file.
@@ -77,6 +79,7 @@ struct Step {
   int micro_batch = 0;               // StepSpec's
   int rows_before = 0;               // StepSpec's
   bool drafted = false;              // rows are those of trees or drafted chains
+  bool probe = false;                // StepSpec's
   std::vector<int32_t> slot;         // [B]
   std::vector<int32_t> row_begin;    // [B + 1]
   std::vector<int32_t> base;         // [B] committed tokens before the step

@@ -20,13 +20,18 @@ constexpr int kMostGamma = 128;  // whose time --dry-run predicts
 
 SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
-      recipe_(point.recipe),
+      asked_(point.recipe),
+      recipe_(asked_.spec.fastest ? with_all_drafts(asked_) : asked_),
       pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx, recipe_.cache,
             recipe_.draft2),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   if (!source.empty())
     prompts_ = decode::read_prompts(source, pair_.target(), false, {.context = pair_.context()});
+  if (recipe_.spec.fastest && prompts_.sequences.size() > 1)
+    throw usage_error("--fastest", "tries drafts on one prompt, found {}",
+                      prompts_.sequences.size())
+        .hint("run it with one of them, and all with the flags that it prints");
   require_same(cx, prompts_);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   tree_ = given_tree(recipe_);
@@ -43,14 +48,32 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
     room.longest += kTimingTokens;
     room.total += int64_t{room.sequences()} * kTimingTokens;
   }
-  if (chooses_kind())
+  if (recipe_.spec.fastest) {
+    room.prefix = true;  // the beginning that all ways go on from
+    ways_ = ways_to_try(asked_, room_.longest);
+    size_for(pair_, room, room_of_all_drafts(recipe_), recipe_.spec);
+  } else if (chooses_kind()) {
     size_for_kinds(pair_, room, recipe_);
-  else
+  } else {
     size_for(pair_, room, room_of(recipe_, tree_, batch_, measures()), recipe_.spec);
+  }
+  if (!recipe_.spec.force) refuse_full_draft(recipe_, pair_);
+}
+
+int SequoiaGenerate::print_fastest_plan() {
+  std::string lines;
+  auto ways = nlohmann::ordered_json::array();
+  for (const TriedWay& way : ways_) {
+    if (!way.why_not.empty()) continue;
+    lines += fmt::format("{}{}\n", lines.empty() ? "tries    " : "         ", way.name());
+    ways.push_back(way.name());
+  }
+  return pair_.print_plan(cx_, lines, {{"tries", ways}});
 }
 
 int SequoiaGenerate::print_plan() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
+  if (recipe_.spec.fastest) return print_fastest_plan();
   if (chooses_kind())
     return pair_.print_plan(cx_, "rounds   of the kind that is fastest, chosen each time\n",
                             {{"rounds", "auto"}});
@@ -128,14 +151,21 @@ int SequoiaGenerate::run() {
         fmt::format("speculation would lose here: {:.3f} ms a token predicted, {:.3f} ms without; "
                     "the text is generated plainly (spec.force=true speculates)",
                     plan.predicted->cost.ms_per_token, plan.plain_ms));
+  const TriedWay* fastest = nullptr;
+  if (recipe_.spec.fastest) {
+    fastest = &try_ways(cx_, engines, prompts_.sequences.front(), how, ways_);
+    cx_.note(tried_text(ways_, *fastest));
+  }
   GenerateOutput output(cx_, recipe_.output.path, prompts_, target, pair_.plan());
   std::unique_ptr<speculate::Rounds> rounds;
   std::unique_ptr<decode::Decoder> plain;
   const speculate::ChoosingDrafter* chooser = nullptr;
   speculate::RoundOptions options{
       .on_round = [&](const speculate::RoundEvent& e) { output.on_round(e); }};
-  if (declined) {
+  if (declined || (fastest != nullptr && fastest->is_plain())) {
     plain = decode::plain_decoder(target);
+  } else if (fastest != nullptr) {
+    rounds = rounds_of(*fastest, engines, std::move(options));
   } else if (kinds) {
     const KindPlan kind_plan = kinds->plan(cx_, engines);
     cx_.note(kind_plan.text());
@@ -150,14 +180,26 @@ int SequoiaGenerate::run() {
     prefix.tokens = std::span(prompts_.sequences.front()).first(prompts_.shared);
   prefix.index = is_indexed_once(pair_.cache(), prefix.tokens.size()) ||
                  is_indexed_once(pair_.self_cache(), prefix.tokens.size());
-  const PromptsReport report = generate_prompts(cx_, target, declined ? *plain : *rounds, prompts_,
-                                                prefix, how, output.events());
+  std::optional<PlainMeter> meter;
+  if (rounds) meter.emplace(*rounds);
+  PromptsReport report =
+      generate_prompts(cx_, target, meter ? static_cast<decode::Decoder&>(*meter) : *plain,
+                       prompts_, prefix, how, output.events());
+  if (meter) report.decode_s -= meter->seconds_spent();
   const nlohmann::ordered_json predicted = chooser != nullptr ? kinds_json(*chooser) : plan.json();
+  nlohmann::ordered_json tried;
+  if (fastest != nullptr)
+    tried = {{"tried", tried_json(ways_, *fastest)}, {"repeat", command_to_repeat(cx_, *fastest)}};
   output.finish(report, load_s, recipe_.run.seed, sampling_,
-                {.rounds = declined ? nullptr : &rounds->stats(),
-                 .within = declined ? nullptr : rounds->stats_within(),
+                {.rounds = rounds ? &rounds->stats() : nullptr,
+                 .within = rounds ? rounds->stats_within() : nullptr,
                  .predicted = predicted.is_null() ? nullptr : &predicted,
-                 .declined = declined});
+                 .fastest = tried.is_null() ? nullptr : &tried,
+                 .reads_channels = fastest == nullptr || fastest->recipe.draft.sparse.any(),
+                 .declined = declined,
+                 .plain = meter ? meter->result() : std::nullopt,
+                 .remedy = remedy_of_loss(recipe_)});
+  if (fastest != nullptr) cx_.note("repeat with: " + tried["repeat"].get<std::string>());
   return 0;
 }
 

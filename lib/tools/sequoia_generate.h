@@ -1,5 +1,6 @@
 #pragma once
 #include "base/clock.h"
+#include "tools/speculation/fastest.h"
 #include "tools/speculation/tree_plan.h"
 
 namespace tandem::tools {
@@ -31,9 +32,11 @@ class SequoiaGenerate {
   /// Loads the models, the draft only if its trees pay as far as times are known, and settles how
   /// to speculate.
   ModelPair::Engines load(const decode::SamplerSpec& sampler, TreePlan& plan);
+  int print_fastest_plan();
 
   cli::Context& cx_;
-  const SequoiaRecipe& recipe_;
+  const SequoiaRecipe& asked_;
+  SequoiaRecipe recipe_;  // with all drafts that spec.fastest tries
   Stopwatch load_;
   ModelPair pair_;
   recipe::Sampling sampling_;  // settled
@@ -42,6 +45,7 @@ class SequoiaGenerate {
   SequenceRoom room_;                            // of the texts
   std::optional<speculate::TokenTree> tree_;     // unless it is chosen when the models are loaded
   std::optional<speculate::TreeRounds> rounds_;  // of tree.replay
+  std::vector<TriedWay> ways_;                   // of spec.fastest
 };
 
 }  // namespace tandem::tools

@@ -36,6 +36,8 @@ void SpecCheckRecipe::check(recipe::Problems& p) const {
   SequoiaRecipe::check(p);
   if (spec.draft == DraftKind::automatic)
     p.field("spec.draft", "spec.draft: name the kind to check; auto chooses by times");
+  if (spec.fastest)
+    p.field("spec.fastest", "spec.fastest: name the draft to check; fastest chooses by times");
   if (tree.path.automatic)
     p.field("tree.path", "tree.path: name the tree to check; auto is chosen by sequoia-generate");
   if (spec.width > 1)

@@ -48,6 +48,8 @@ class Drafter {
   virtual void read(std::span<const decode::DrawSeq> /*seqs*/) {}
   /// The sequence of this slot has ended.
   virtual void forget(int /*slot*/) {}
+  /// Time passes that belongs to no round.
+  virtual void pause() {}
 
   /// All rounds will be this one, which outlives its work; once, before the first.
   virtual void join(Round& /*round*/) {}

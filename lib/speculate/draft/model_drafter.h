@@ -45,6 +45,7 @@ class ModelDrafter final : public Drafter {
     if (chooser_) chooser_->forget(slot);
   }
 
+  void pause() override { is_steady_ = false; }
   void join(Round& round) override { sequences_.join(round.is_within()); }
   void abandon() override {
     flights_.clear();

@@ -30,6 +30,11 @@ class Rounds : public decode::Decoder {
   virtual const RoundStats& stats() const = 0;
   /// Of the rounds within them; null where there are none.
   virtual const RoundStats* stats_within() const = 0;
+  /// Seconds of a plain step of these sequences, rank 0's: the target scores their last tokens and
+  /// draws the next, which are dropped. Texts, drafts and counts are as if it had not been. Where
+  /// the host attends keys for a GPU, plain decoding may be faster: it overlaps halves of a batch.
+  /// in_flight() must be 0.
+  virtual double time_plain_step(std::span<const decode::DrawSeq> seqs) = 0;
 };
 
 struct RoundOptions {

@@ -135,11 +135,24 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
   flight.results = round_.results();
   flights_.push_back(std::move(flight));  // in part, if launching fails
   verifier_.lay_out(round_, flights_.back().slots);
-  launch();
+  launch(true);
   if (exec_.on_gpu()) flights_.back().done->record(*exec_.queue);
   bytes_read_ +=
       static_cast<double>(target_.weight_bytes()) + verifier_.reader().kv_bytes() - kv_before;
   if (exec_.on_gpu()) stats_.host_s += watch.seconds();
+}
+
+double Speculation::time_plain_step(std::span<const DrawSeq> seqs) {
+  TANDEM_CHECK(flights_.empty(), "{} rounds are under way", in_flight());
+  drafter_->pause();
+  round_.begin(seqs, {}, sampler_, plain_, target_.places(static_cast<int>(seqs.size()), 1));
+  std::vector<int32_t> slots;
+  for (const DrawSeq& s : seqs) slots.push_back(s.slot);
+  verifier_.lay_out(round_, slots, true);
+  launch(false);
+  if (exec_.on_gpu()) exec_.queue->wait();
+  const double seconds = round_.results().seconds(RoundResults::begun, RoundResults::verified);
+  return exec_.comm != nullptr ? exec_.comm->of_rank0(seconds) : seconds;
 }
 
 bool Speculation::limit_round() {
@@ -159,7 +172,7 @@ bool Speculation::limit_round() {
   return may_change;
 }
 
-void Speculation::launch() {
+void Speculation::launch(bool drafts) {
   struct Piece {
     bool is_recordable;
     std::function<void()> work;
@@ -167,19 +180,19 @@ void Speculation::launch() {
   const auto draft = [&] {
     round_.send();
     round_.mark(Round::begun);
-    drafter_->draft(round_);
+    if (drafts) drafter_->draft(round_);
     round_.mark(Round::drafted);
   };
   const auto score = [&] { verifier_.score(round_); };
   const auto finish = [&] {
     round_.mark(Round::scored);
     verifier_.verify(round_);
-    drafter_->keep(round_);
+    if (drafts) drafter_->keep(round_);
     round_.mark(Round::verified);
     round_.fetch();
   };
   const std::array<Piece, 3> pieces = {
-      Piece{drafter_->is_recordable(), draft},
+      Piece{!drafts || drafter_->is_recordable(), draft},
       // A graph ends with all its work, copies of weights for
       // the next round too: those go on meanwhile.
       Piece{target_.is_recordable(verifier_.reader().reading), score}, Piece{true, finish}};

@@ -48,6 +48,7 @@ class Speculation final : public Rounds {
   AcceptBy accept_by() const override { return verifier_.rule(); }
   const RoundStats& stats() const override { return stats_; }
   const RoundStats* stats_within() const override { return drafter_->stats_within(); }
+  double time_plain_step(std::span<const decode::DrawSeq> seqs) override;
 
  private:
   /// A draw, or a round under way.
@@ -71,7 +72,8 @@ class Speculation final : public Rounds {
   /// result   whether a sequence may get there in it
   bool limit_round();
   /// Puts the round that is laid out on the queue.
-  void launch();
+  /// drafts   false: nothing proposes, nor learns of the round
+  void launch(bool drafts);
   std::vector<std::vector<decode::Drawn>> finish_round(const Flight& flight);
 
   decode::Engine& target_;
@@ -83,7 +85,8 @@ class Speculation final : public Rounds {
   decode::SamplerSpec sampler_;
   Round round_;
   RoundStats stats_;
-  double bytes_read_ = 0;  // by the target
+  TokenTree plain_ = chain_tree(1);  // of time_plain_step
+  double bytes_read_ = 0;            // by the target
   /// By places, shape and piece of the work; for the sampler's settings but for the seed.
   std::map<std::tuple<int, const TokenTree*, size_t>, std::unique_ptr<cuda::Graph>> graphs_;
   std::deque<Flight> flights_;  // oldest first

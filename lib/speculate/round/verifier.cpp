@@ -13,7 +13,7 @@ bool is_light(decode::Engine& target) {
   return target.queue() != nullptr && static_cast<double>(target.weight_bytes()) < kLightTarget;
 }
 
-void Verifier::lay_out(Round& round, std::span<const int32_t> slots) {
+void Verifier::lay_out(Round& round, std::span<const int32_t> slots, bool is_probe) {
   const TokenTree& tree = round.tree();
   const int64_t n_rows = rows_of(round), group = group_rows(round);
   target().choose_products(n_rows, std::min(n_rows, group));
@@ -29,7 +29,8 @@ void Verifier::lay_out(Round& round, std::span<const int32_t> slots) {
                                     .reading = reader_.reading,
                                     .outbox = &round.outbox(),
                                     .places = round.places(),
-                                    .ahead = round.most_pending()});
+                                    .ahead = round.most_pending(),
+                                    .probe = is_probe});
     step_tree_ = &tree;
   }
   round.follow({&step_, 1});

@@ -24,7 +24,8 @@ class Verifier {
 
   /// Lays out the forward of a round that has begun, of the target's sequences in these slots. It
   /// is laid out again as long as sequences and shape are the same.
-  void lay_out(Round& round, std::span<const int32_t> slots);
+  /// is_probe   as kv::StepSpec's, always the same for one tree
+  void lay_out(Round& round, std::span<const int32_t> slots, bool is_probe = false);
   const kv::Step& step() const { return step_; }
 
   // Work; graphs may record it:

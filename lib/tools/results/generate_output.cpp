@@ -273,9 +273,17 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   }
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0) {
     j["spec"] = rounds_json(*rounds);
-    if (engine_.channels() != nullptr) j["spec"]["channels"] = channels_json(engine_, 1, *rounds);
+    if (engine_.channels() != nullptr && speculation.reads_channels)
+      j["spec"]["channels"] = channels_json(engine_, 1, *rounds);
     if (speculation.within != nullptr) j["spec"]["within"] = rounds_json(*speculation.within);
+    if (const auto& plain = speculation.plain)
+      j["spec"].update({{"ms_per_token", plain->round_ms},
+                        {"plain_ms_per_token", plain->plain_ms},
+                        {"plain_steps", plain->steps},
+                        {"plain_batch", plain->batch},
+                        {"speedup", plain->speedup()}});
   }
+  if (speculation.fastest != nullptr) j["spec"]["fastest"] = *speculation.fastest;
   if (speculation.declined) j["spec"]["declined"] = true;
   if (speculation.predicted != nullptr) j["spec"]["predicted"] = *speculation.predicted;
   Json& sequences = j["sequences"] = Json::array();
@@ -308,6 +316,10 @@ void GenerateOutput::finish(const PromptsReport& r, double load_s, int64_t seed,
   if (cx_.terminal.verbosity() >= 0 && (!r.ended || r.new_tokens > 0))
     note_summary(j, r, load_s, seed, speculation);
   if (const std::string line = context_line(r.max_context); !line.empty()) cx_.note(line);
+  constexpr double kLoss = 0.95;  // clocks vary that much
+  if (const auto& plain = speculation.plain; plain && plain->speedup() < kLoss)
+    cx_.warn(fmt::format("speculation was {:.2f}x as fast as plain decoding: {}", plain->speedup(),
+                         speculation.remedy));
   if (r.ended) throw *r.ended;
 }
 
@@ -380,6 +392,12 @@ void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double 
         "comes of it",
         within->rounds, within->tokens_per_round(), within->rule, within->draft_s, within->target_s,
         within->verify_s, within->share_of_tested(), speculation.rounds->share_of_tested());
+  if (const auto& plain = speculation.plain)
+    text += fmt::format(
+        "\nplain    {:.3g} ms a token{}, measured over {} plain step{}; speculation was {:.2f}x as "
+        "fast",
+        plain->plain_ms, plain->batch > 1 ? fmt::format(" of {} texts", plain->batch) : "",
+        plain->steps, plain->steps == 1 ? "" : "s", plain->speedup());
   if (j.contains("attention") && j["attention"].contains("selected_keys_frac"))
     text += fmt::format(
         "\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "

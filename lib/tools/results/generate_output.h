@@ -15,6 +15,7 @@
 #include "recipe/sections.h"
 #include "speculate/round/speculation.h"
 #include "tools/prompts/generate_prompts.h"
+#include "tools/speculation/plain_meter.h"
 
 namespace tandem::tools {
 
@@ -23,7 +24,11 @@ struct SpeculationReport {
   const speculate::RoundStats* rounds = nullptr;      // null where there was none
   const speculate::RoundStats* within = nullptr;      // of rounds within these
   const nlohmann::ordered_json* predicted = nullptr;  // what a plan expected; null without one
-  bool declined = false;                              // since the plan predicted a loss
+  const nlohmann::ordered_json* fastest = nullptr;    // what spec.fastest tried; null without
+  bool reads_channels = true;  // of an engine with FFN policies, whether drafts read by them
+  bool declined = false;       // since the plan predicted a loss
+  std::optional<PlainMeter::Result> plain = {};  // none where the run was too short
+  std::string remedy = {};                       // where that was faster
 };
 
 /// Shows the generated tokens: as text (one sequence streams, several come out whole and in order),

@@ -40,15 +40,15 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
     : run_(run),
       cache_(cache),
       self_cache_(draft.cache),
-      draft_cache_(proposer == Proposer::nested          ? draft2.cache
-                   : proposer == Proposer::nested_lookup ? recipe::Cache{}
-                                                         : draft.cache),
+      draft_cache_(proposer == Proposer::nested || proposer == Proposer::any ? draft2.cache
+                   : proposer == Proposer::nested_lookup                     ? recipe::Cache{}
+                                                                             : draft.cache),
       self_sparse_(draft.sparse),
       proposer_(proposer),
       sizer_(model, run, {cache, draft.cache, draft_cache_}, cx),
       target_(sizer_.open_model()) {
   check_reads_trees("cache.kind", "", cache);
-  if (self_sparse_.any() && proposer != Proposer::target)
+  if (self_sparse_.any() && proposer != Proposer::target && proposer != Proposer::any)
     throw recipe_error("draft.sparse.kind", "is {}, which is for a model that drafts for itself",
                        recipe::yaml_text(self_sparse_.kind))
         .hint("set spec.draft=self, or leave draft.sparse out");
@@ -56,8 +56,10 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
   check_reads_trees("draft.cache.kind", "", draft.cache);
   if (proposer == Proposer::target || proposer == Proposer::nested_lookup) return;
   const bool is_nested = proposer == Proposer::nested;
+  if (proposer == Proposer::any && draft2.path.value.empty()) return;
   check_reads_trees(is_nested ? "draft2.cache.kind" : "draft.cache.kind", "", draft_cache_);
-  const recipe::ModelName& small = is_nested ? draft2.path : draft.path;
+  const recipe::ModelName& small =
+      is_nested || proposer == Proposer::any ? draft2.path : draft.path;
   draft_ = sizer_.open_draft(small.value);
   speculate::check_vocabularies(target_, *draft_);
 }
@@ -66,6 +68,8 @@ kv::Reading ModelPair::self_reading() const {
   const auto reads_all = [](const recipe::Cache& c) {
     return c.kind == recipe::CacheKind::full && !c.is_hosted();
   };
+  if (proposer_ == Proposer::any)
+    return {.keys = reads_all(self_cache_) ? 0 : 1, .channels = self_sparse_.any() ? 1 : 0};
   const bool same_keys = self_sparse_.any() && reads_all(cache_) && reads_all(self_cache_);
   return {.keys = same_keys ? 0 : 1, .channels = self_sparse_.any() ? 1 : 0};
 }
@@ -89,7 +93,7 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
                      const std::function<void(MemoryPlan&)>& add, int draft_copies) {
   // A draft or a measurement may read a whole text again; several go in more forwards.
   room.to_read = std::max(room.to_read, room.longest);
-  const bool alone = proposer_ == Proposer::target;
+  const bool alone = proposer_ == Proposer::target || proposer_ == Proposer::any;
   target_spec_ = sizer_.spec(room, alone ? target.with(draft) : target, cache_);
   target_spec_.caches = {cache_};
   if (reads_twice()) {
@@ -123,6 +127,7 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   const cli::MemoryLimits limits = sizer_.limits();
   const std::string draft = draft_                          ? draft_->name
                             : proposer_ == Proposer::target ? "self"
+                            : proposer_ == Proposer::any    ? "self, ngram"
                                                             : "ngram";
   nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
   std::string cache;

@@ -70,6 +70,7 @@ enum class Proposer : uint8_t {
   target,         // which then reads its text a second way
   nested,         // draft2.path in rounds within, which the target verifies by that second reading
   nested_lookup,  // prompt lookup in such rounds
+  any,            // each of them alone: draft2.path, if named, the target by each second reading
 };
 
 /// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
@@ -142,7 +143,9 @@ class ModelPair {
   bool nests() const {
     return proposer_ == Proposer::nested || proposer_ == Proposer::nested_lookup;
   }
-  bool reads_twice() const { return proposer_ == Proposer::target || nests(); }
+  bool reads_twice() const {
+    return proposer_ == Proposer::target || proposer_ == Proposer::any || nests();
+  }
   /// How the target reads as a draft: other keys, some of the channels, or both.
   kv::Reading self_reading() const;
 

@@ -1,7 +1,9 @@
 #include "tools/speculation/proposals.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
+#include "model/weight_table.h"
 #include "recipe/fields_of.h"
 #include "speculate/draft/lookup_index.h"
 #include "speculate/tree/tree_file.h"
@@ -13,7 +15,8 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
   if (spec.draft == DraftKind::none)
     p.field("spec.draft",
             "spec.draft: none drafts nothing; choose model, self or ngram, or take pig-generate");
-  if (spec.draft == DraftKind::model && draft.path.value.empty()) {
+  if (spec.fastest) check_fastest(p);
+  if (spec.draft == DraftKind::model && draft.path.value.empty() && !spec.fastest) {
     draft.require(p);
     p.hint(
         "three ways: -s draft.path=SMALL_MODEL; -s spec.draft=ngram, which needs no second model; "
@@ -148,11 +151,33 @@ void SequoiaRecipe::check_beams(recipe::Problems& p) const {
         spec.width, spec.gamma.values.front(), nodes, kv::kMaxTreeRows);
 }
 
+void SequoiaRecipe::check_fastest(recipe::Problems& p) const {
+  SequoiaRecipe own = *this, defaults;
+  own.spec.fastest = false;
+  own.draft.path = {};
+  own.tree.path = {};
+  const recipe::Field fields = recipe::fields_of(own), other = recipe::fields_of(defaults);
+  const std::vector<recipe::Key> keys = recipe::keys_of(fields), values = recipe::keys_of(other);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const std::string section = keys[i].name.substr(0, keys[i].name.find('.'));
+    if (section != "spec" && section != "draft" && section != "draft2" && section != "tree")
+      continue;
+    if (keys[i].field->value->yaml() != values[i].field->value->yaml())
+      p.field(keys[i].name, "{0}: spec.fastest chooses how to speculate; leave {0} out",
+              keys[i].name);
+  }
+  if (tree.path.automatic || (!tree.path.empty() && draft.path.value.empty()))
+    p.field("tree.path",
+            "tree.path: spec.fastest tries a given tree of draft.path; name a file and a "
+            "draft.path, or leave tree.path out");
+}
+
 int most_nodes(const DraftTreeSection& tree, int batch) {
   return std::max(2, tree.max_nodes / batch);
 }
 
 Proposer proposer_of(const SpecSection& spec) {
+  if (spec.fastest) return Proposer::any;
   switch (spec.draft) {
     case DraftKind::model:
       return Proposer::other_model;
@@ -205,6 +230,41 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
       .hint(fmt::format("lower {}, raise run.context, or shorten the prompt", key));
 }
 
+void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
+  constexpr const char* kForce = "spec.force=true runs it all the same";
+  const DraftKind draft = recipe.spec.draft;
+  const recipe::Cache& cache = recipe.draft.cache;
+  const auto json = [](recipe::Cache c) { return recipe::to_json(recipe::fields_of(c)); };
+  const bool is_self = draft == DraftKind::self;
+  const bool reads_all = cache.kind == recipe::CacheKind::full || json(cache) == json(recipe.cache);
+  if ((is_self || draft == DraftKind::nested) && !recipe.draft.sparse.any() && reads_all)
+    throw recipe_error("draft.cache.kind",
+                       "is {}, so the draft reads as much as the target, and cannot be faster",
+                       recipe::yaml_text(cache.kind))
+        .hint(fmt::format("let it read less: -s draft.cache.kind=snapkv{}; {}",
+                          is_self ? ", or -s draft.sparse.kind=cats" : "", kForce));
+  if (draft != DraftKind::model && (draft != DraftKind::nested || recipe.spec.looks_up_within()))
+    return;
+  if (&pair.draft() == &pair.target()) return;  // none is given to spec.fastest
+  const int64_t small = model::n_params(pair.draft().config),
+                large = model::n_params(pair.target().config);
+  if (small < large) return;
+  throw recipe_error(draft == DraftKind::nested ? "draft2.path" : "draft.path",
+                     "{} has {:.3g} parameters, {} has {:.3g}: a draft that reads as much as the "
+                     "target cannot be faster",
+                     pair.draft().name, static_cast<double>(small), pair.target().name,
+                     static_cast<double>(large))
+      .hint(fmt::format("name a smaller model; {}", kForce));
+}
+
+std::string remedy_of_loss(const SequoiaRecipe& recipe) {
+  const SpecSection& spec = recipe.spec;
+  const bool may_choose = (spec.draft == DraftKind::model || spec.draft == DraftKind::self) &&
+                          spec.width == 1 && recipe.tree.path.empty() && !spec.gamma.automatic();
+  return fmt::format("{}try another draft, or use pig-generate",
+                     may_choose ? "set spec.gamma=auto, " : "");
+}
+
 void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree,
               const SpecSection& spec) {
   const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
@@ -218,7 +278,7 @@ void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRo
   const int64_t texts = room.prefix ? room.longest * batch : room.total;
   pair.size(room, speculate::target_needs(tree, batch, vocab), speculate::draft_needs(tree, batch),
             [&](MemoryPlan& plan) {
-              if (spec.draft == DraftKind::ngram)
+              if (spec.draft == DraftKind::ngram || spec.fastest)
                 plan.add("texts/indexes of n-grams",
                          static_cast<size_t>(texts) * speculate::LookupIndex::kTokenBytes);
               speculate::plan_rounds(tree, pair.target_spec(), pair.target().config,

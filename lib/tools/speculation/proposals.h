@@ -24,7 +24,7 @@ struct SpecSection {
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
                           verify_within = speculate::VerifyChoice::automatic;
   speculate::FloorKeys floors;
-  bool force = false;
+  bool force = false, fastest = false;
 
   template <class V>
   void fields(V& v) {
@@ -65,7 +65,12 @@ struct SpecSection {
       "enough for how sure the target is");
     floors.fields(v);
     v("verify_within", verify_within, "nested: the same for the rounds within, none that is lossy");
-    v("force", force, "speculate although tree.accept or tree.replay and the times predict a loss");
+    v("force", force,
+      "speculate although tree.accept or tree.replay and the times predict a loss, or the draft "
+      "reads as much as the target");
+    v("fastest", fastest,
+      "plain decoding, prompt lookup, self-drafts and draft.path are tried on the prompt for some "
+      "seconds, and the fastest writes the text");
   }
   /// Of rounds within rounds.
   speculate::NestedShape nested() const {
@@ -142,6 +147,7 @@ struct SequoiaRecipe : PairRecipe {
  private:
   void check_within(recipe::Problems& p) const;
   void check_beams(recipe::Problems& p) const;
+  void check_fastest(recipe::Problems& p) const;
 };
 
 /// Who proposes, as the recipe wants it.
@@ -166,6 +172,13 @@ speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
 /// Refuses a chain of spec.gamma that is longer than what the context holds after a prompt.
 /// errors   kind recipe
 void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts);
+
+/// Refuses a draft that reads as much as the target, and so cannot be faster.
+/// errors   kind recipe
+void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair);
+
+/// What to change where speculation is slower than plain decoding.
+std::string remedy_of_loss(const SequoiaRecipe& recipe);
 
 /// Gives both engines room for rounds with such trees, and plans them.
 void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree,

@@ -12,6 +12,7 @@
 #include "cli/plan_text.h"
 #include "io/atomic_file.h"
 #include "io/claimed_files.h"
+#include "io/quote.h"
 #include "ranks/device_comm.h"
 #include "recipe/scalar.h"
 #include "tensor/driver_memory.h"
@@ -35,16 +36,6 @@ std::string fingerprint_of(const train::TrainedSet& set) {
     bytes.append(reinterpret_cast<const char*>(m.index.data()), m.index.size() * sizeof(int32_t));
   });
   return sha256_hex(bytes).substr(0, 16);
-}
-
-/// A word of a command line for a shell.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=+,@%~";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
 }
 
 constexpr const char* kModel = "model";
@@ -297,17 +288,17 @@ void TrainingRun::export_trained(std::span<const float> values) const {
 }
 
 std::string TrainingRun::next_lines() const {
-  const std::string base = shell_word(recipe_.model.path.value);
+  const std::string base = io::shell_word(recipe_.model.path.value);
   std::string folder = recipe_.output.path.string();
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   std::string text;
   if (!files_.synthetic())
-    text +=
-        fmt::format("next     pig-generate -m {} -p PROMPT\n", shell_word(file(kModel).string()));
+    text += fmt::format("next     pig-generate -m {} -p PROMPT\n",
+                        io::shell_word(file(kModel).string()));
   if (recipe_.train.method == train::Method::s2ft)
     text += fmt::format("next     s2ft-adapter -m {} --adapter {} --to peft -o {}\n", base,
-                        shell_word(folder + (folder.find('=') < folder.size() ? "=1" : "")),
-                        shell_word(folder + "-peft"));
+                        io::shell_word(folder + (folder.find('=') < folder.size() ? "=1" : "")),
+                        io::shell_word(folder + "-peft"));
   return text;
 }
 
