@@ -445,7 +445,7 @@ def self_test(args):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     faults = [  # old, new, which command, what is reported
         ("", "", "^sequoia-generate .*-n 40$", ""),
-        ('-p "Once upon a time" -n 40\n', '-p "Once upon a time" --tokens 40\n', "^sequoia-generate .*--tokens",
+        ('"Once upon a time" -n 40\n', '"Once upon a time" --tokens 40\n', "^sequoia-generate .*--tokens",
          "expected exit status 0, found 2"),
         ("sequoia/tiny-16m -p", "sequoia/tiny-61m -p", "^sequoia-generate .*tiny-61m", "expected exit status 0, found 3"),
         ("<!-- no commands -->", "", "^lib/cli", "expected exit status 0, found 126"),

@@ -169,12 +169,14 @@ std::string zsh_script(const Tables& tables) {
   for (const Completed& flag : tables.flags) {
     const std::vector<std::string> names = names_of(flag);
     std::string text = flag.text;
-    for (const char* special : {"[", "]", ":"}) text = io::replace_all(text, special, "");
+    for (const char* special : {"[", "]", ":"})
+      text = io::replace_all(text, special, std::string("\\") + special);
     std::string action =
         flag.words.empty() ? "_files" : fmt::format("({})", fmt::join(flag.words, " "));
     if (names.back() == "--set" || names.back() == "--sweep") action = "@NAME@_set";
-    if (names.back() == "--recipe") action = "@NAME@_named recipes";
-    if (names.back() == "--model") action = "@NAME@_named models";
+    // After a space, _arguments does not put options before the word.
+    if (names.back() == "--recipe") action = " @NAME@_named recipes";
+    if (names.back() == "--model") action = " @NAME@_named models";
     const std::string value =
         flag.value.empty() || flag.value[0] == '['
             ? ""

@@ -11,24 +11,6 @@ namespace {
 constexpr size_t kGap = 2, kWidestName = 28;
 constexpr size_t kNarrowest = 20, kWidest = 100;  // longer lines are hard to read
 
-/// Appends words at `column`, breaking lines before `width`; the first line starts at `used`.
-void append_wrapped(std::string& out, size_t width, size_t used, size_t column,
-                    std::string_view text) {
-  while (!text.empty()) {
-    const std::string_view word = text.substr(0, text.find(' '));
-    text.remove_prefix(std::min(text.size(), word.size() + 1));
-    const size_t gap = used > column ? 1 : column - used;
-    if (used > column && used + gap + word.size() > width) {
-      out.append("\n").append(column, ' ').append(word);
-      used = column + word.size();
-    } else {
-      out.append(gap, ' ').append(word);
-      used += gap + word.size();
-    }
-  }
-  out += '\n';
-}
-
 std::string spelling(const Flag& flag) {
   const bool short_form = !flag.names.starts_with("--");
   std::string text = short_form ? "  " : "      ";
@@ -134,6 +116,23 @@ std::vector<recipe::Key> keys_of(const ToolInfo& info, const recipe::Field& sche
 }
 
 }  // namespace
+
+void append_wrapped(std::string& out, size_t width, size_t used, size_t column,
+                    std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    const size_t gap = used > column ? 1 : column - used;
+    if (used > column && used + gap + word.size() > width) {
+      out.append("\n").append(column, ' ').append(word);
+      used = column + word.size();
+    } else {
+      out.append(gap, ' ').append(word);
+      used += gap + word.size();
+    }
+  }
+  out += '\n';
+}
 
 std::string help_text(const ToolInfo& info, size_t columns) {
   const size_t width = text_width(columns);

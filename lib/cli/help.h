@@ -5,6 +5,10 @@
 
 namespace tandem::cli {
 
+/// Appends words at `column`, breaking lines before `width`; the first line starts at `used`.
+void append_wrapped(std::string& out, size_t width, size_t used, size_t column,
+                    std::string_view text);
+
 // Lines fit `columns`, but for a single word that does not.
 
 /// The full help of a tool.

@@ -37,6 +37,7 @@ class Terminal {
   /// -1 quiet, 0 normal, 1 verbose, 2 debug.
   void set_verbosity(int level) { verbosity_ = level; }
   int verbosity() const { return verbosity_; }
+  bool is_tty() const { return is_tty_; }
 
   // Names of files may hold any bytes; messages are lines of printable text (io::escape_controls).
 

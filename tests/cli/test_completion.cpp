@@ -79,6 +79,14 @@ TEST_SUITE("cli/completion") {
     }
   }
 
+  TEST_CASE("zsh gets names from a call, and texts with colons and brackets whole") {
+    const std::string script = ask("pig-generate", {"--completion", "zsh"}).out;
+    // Without the space zsh puts options before the word.
+    CHECK(has(script, ":PATH: _pig_generate_named models'"));
+    CHECK(has(script, ":FILE: _pig_generate_named recipes'"));
+    CHECK(has(script, "synthetic\\:NAME"));
+  }
+
   TEST_CASE("an unknown shell") {
     const Outcome run = ask("pig-generate", {"--completion", "tcsh"});
     check_refused(run, 2, "--completion: expected one of bash, zsh, fish, found 'tcsh'\n");

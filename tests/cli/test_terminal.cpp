@@ -75,6 +75,26 @@ TEST_SUITE("cli/terminal") {
                                    "    first tokens that are always read", ""});
   }
 
+  TEST_CASE("a summary wraps to the window between words, and is whole off a terminal") {
+    const std::vector<std::string> call = {"-m", "tiny-2m", "-t",       "1",  "--temp",
+                                           "0",  "-p",      "The lamp", "-n", "4"};
+    const std::string continued(9, ' ');
+    for (const size_t columns : {40, 60}) {
+      CAPTURE(columns);
+      const std::vector<std::string> lines =
+          run_in_window(columns, "pig-generate", call).screen.lines();
+      CHECK(widest(lines) <= columns);
+      std::string text;
+      for (const std::string& line : lines)
+        text += line.starts_with(continued) ? " " + line.substr(continued.size()) : "\n" + line;
+      CAPTURE(text);
+      CHECK(std::ranges::any_of(lines, [&](const auto& l) { return l.starts_with(continued); }));
+      for (const char* part : {"\ndevice   cpu", "\nprefill  ", " read a token, ", ", planned "})
+        CHECK(has(text, part));
+    }
+    CHECK_FALSE(has(run_process(program("pig-generate"), {.arguments = call}).err, continued));
+  }
+
   TEST_CASE("Ctrl-C in the middle of text: a new line, what was done, then the message") {
     const Session run = run_in_window(80, "pig-generate",
                                       {"-m", "tiny-2m", "-t", "1", "-p", "The lamp", "-n", "16000"},

@@ -108,4 +108,19 @@ TEST_SUITE("train/range_test") {
     CHECK(error_text([&] { (void)rig.test(); }).find("the loss of the first batches is ") !=
           std::string::npos);
   }
+
+  TEST_CASE("data on which every rate diverges end the test in an error, the values put back") {
+    Rig rig;
+    const std::vector<float> start = rig.trainer->values();
+    std::vector<float> diverged = start;
+    std::ranges::fill(diverged, std::numeric_limits<float>::infinity());
+    int measured = 0;  // both losses of the start
+    const std::string error = error_text([&] {
+      (void)train::test_range(*rig.trainer, rig.steps, [&] {
+        if (++measured > 2) rig.trainer->set_values(diverged);
+      });
+    });
+    CHECK(error.find("3 steps diverge at every rate from 1e-06 to 0.001") != std::string::npos);
+    CHECK(rig.trainer->values() == start);
+  }
 }

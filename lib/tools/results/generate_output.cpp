@@ -1,6 +1,7 @@
 #include "tools/results/generate_output.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "base/parallel.h"
 #include "bench/gpu_hardware.h"
 #include "bench/hosted_report.h"
+#include "cli/help.h"
 #include "io/jsonl.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
@@ -163,6 +165,21 @@ std::string percents(const std::vector<double>& shares) {
   for (size_t i = 0; i < std::min(kMost, shares.size()); ++i)
     text += fmt::format("{}{:.0f}", i > 0 ? ", " : "", 100 * shares[i]);
   return text + (shares.size() > kMost ? ", ... %" : " %");
+}
+
+/// The lines of a summary, a label of kLabel columns and what it says, broken to fit `columns`.
+std::string wrapped(std::string_view text, size_t columns) {
+  constexpr size_t kLabel = 9;
+  std::string out;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const size_t label = std::min(kLabel, line.size());
+    out += line.substr(0, label);
+    cli::append_wrapped(out, columns, label, kLabel, line.substr(label));
+  }
+  out.pop_back();  // the last newline
+  return out;
 }
 
 Json rounds_json(const speculate::RoundStats& r) {
@@ -414,7 +431,7 @@ void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double 
                       bytes(j, "planned_peak_bytes"));
   if (j.contains("planned_gpu_bytes"))
     text += fmt::format(" on the host, {} on the GPU", bytes(j, "planned_gpu_bytes"));
-  cx_.note(text);
+  cx_.note(cx_.terminal.is_tty() ? wrapped(text, cli::window_columns(STDERR_FILENO)) : text);
 }
 
 }  // namespace tandem::tools
