@@ -447,7 +447,7 @@ def self_test(args):
         ("", "", "^sequoia-generate .*-n 40$", ""),
         ('"Once upon a time" -n 40\n', '"Once upon a time" --tokens 40\n', "^sequoia-generate .*--tokens",
          "expected exit status 0, found 2"),
-        ("sequoia/tiny-16m -p", "sequoia/tiny-61m -p", "^sequoia-generate .*tiny-61m", "expected exit status 0, found 3"),
+        ('sequoia/tiny-16m "Once', 'sequoia/tiny-61m "Once', "^sequoia-generate .*tiny-61m", "expected exit status 0, found 3"),
         ("<!-- no commands -->", "", "^lib/cli", "expected exit status 0, found 126"),
         ("## Words", "<!-- printed by: echo one -->\n\n    two\n\n## Words", "^echo", "expected\ntwo\nfound\none"),
         ("## Words", "    sleep 60\n\n## Words", "^sleep", "took longer than 2 s"),
