@@ -57,7 +57,7 @@ def kind_of(line):
         return f"{phase} records of {line.get('tool')}".lstrip(), plots_of(line)
     if "event" in line:
         return "events of a generation", []
-    if "step" in line and ("loss" in line or "val_loss" in line):
+    if "step" in line and any(key in line for key in ("loss", "val_loss", "range_test")):
         return "metrics of a run of s2ft-train", ["loss"]
     keys = ", ".join(list(line)[:4])
     return f"objects of another program (keys {keys}{', ...' if len(line) > 4 else ''})", []

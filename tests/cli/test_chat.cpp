@@ -126,6 +126,15 @@ TEST_SUITE("cli/chat") {
     }
   }
 
+  TEST_CASE("/quit and /exit end a chat") {
+    for (const char* word : {"/quit", "/exit"}) {
+      const Session run = Place().chat({{.after = kPrompt, .type = std::string(word) + "\n"}});
+      CAPTURE(run.bytes);
+      CHECK(run.status == 0);
+      CHECK_FALSE(has(run.bytes, "is not a command"));
+    }
+  }
+
   TEST_CASE("/reset, /system, --system, /help and a wrong command") {
     const Place place;
     const Session run = place.chat(

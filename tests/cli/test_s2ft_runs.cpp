@@ -388,8 +388,18 @@ TEST_SUITE("cli/s2ft-train runs") {
         CHECK(next.status == 0);
       }
       CHECK(n == (std::string_view(method) == "s2ft" ? 2 : 1));
+      // The prompt is that of the first record, as the template writes it.
+      CHECK(has(run.out, "model/prompt.txt"));
+      CHECK(file_text(runs.folder / name / "model/prompt.txt").ends_with("\n"));
     }
     CHECK(std::filesystem::exists(runs.folder / "a run's s2ft-peft/adapter_config.json"));
+  }
+
+  TEST_CASE("a loss that rises is warned about") {
+    const Runs runs({"data.template=plain", "train.steps=6"});
+    const std::string says = "warning: the loss rose from ";
+    CHECK(has(runs.train("high", {"-s", "train.optimizer.lr=1e6"}).err, says));
+    CHECK_FALSE(has(runs.train("low", {"-s", "train.optimizer.lr=1e-4"}).err, says));
   }
 
   TEST_CASE("train.log: tensorboard writes an event file a process, of steps and validations") {

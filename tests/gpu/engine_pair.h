@@ -1,10 +1,23 @@
 #pragma once
 #include "generate_runs.h"
+#include "tensor/cuda.h"
 
 /// One engine on the CPU and one like it on the first GPU.
 namespace tandem::test {
 
 inline constexpr Device kGpu{Device::Kind::cuda, 0};
+
+/// Whether `body` leaves as much of the card free as there was before. Other processes change that,
+/// too, so one try of five is enough.
+template <class Body>
+bool takes_nothing(const Body& body) {
+  for (int i = 0; i < 5; ++i) {
+    const size_t before = cuda::device_info(0).free_bytes;
+    body();
+    if (cuda::device_info(0).free_bytes >= before) return true;
+  }
+  return false;
+}
 
 /// Largest difference of f32 logits that the project allows; sums of the same terms in another
 /// order stay two orders of magnitude below it, products in TF32 do not.

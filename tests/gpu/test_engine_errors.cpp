@@ -30,18 +30,6 @@ size_t buffers_of(const MemoryPlan& plan) {
   return plan.peak(kGpu) - plan.group_bytes("process", kGpu);
 }
 
-/// Whether `body` leaves as much of the card free as there was before. Other processes change that,
-/// too, so one try of five is enough.
-template <class Body>
-bool takes_nothing(const Body& body) {
-  for (int i = 0; i < 5; ++i) {
-    const size_t before = cuda::device_info(0).free_bytes;
-    body();
-    if (cuda::device_info(0).free_bytes >= before) return true;
-  }
-  return false;
-}
-
 decode::ModelFiles files() { return decode::open_model(tiny_model("tiny-2m").string(), 0); }
 
 }  // namespace

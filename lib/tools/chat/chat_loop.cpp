@@ -13,6 +13,7 @@ constexpr const char* kCommands =
     "/reset        begin a new conversation with the same system message\n"
     "/system TEXT  begin a new conversation with this system message; without TEXT, with none\n"
     "/save FILE    write the conversation as a line for --prompts\n"
+    "/quit         end the chat, as Ctrl-D does\n"
     "/help         show this list\n"
     "A line that ends with \\ goes on in the next one. A message may begin with a blank and then "
     "/.\n"
@@ -45,6 +46,7 @@ void ChatLoop::run() {
                        how_.max_context));
   while (const auto line = read()) {
     if (line->find_first_not_of(" \t\n") == std::string::npos) continue;
+    if (*line == "/quit" || *line == "/exit") return;
     try {
       if (line->starts_with('/'))
         obey(*line);
@@ -89,7 +91,8 @@ void ChatLoop::obey(const std::string& line) {
   if (command != "/system" && (command != "/reset" || !rest.empty()))
     throw usage_error(io::quote(line), "is not a command")
         .hint(
-            "/reset, /system TEXT, /save FILE, /help; a message may begin with a blank and then /");
+            "/reset, /system TEXT, /save FILE, /quit, /help; a message may begin with a blank and "
+            "then /");
   conversation_.restart(system_);
   cx_.note(fmt::format("new conversation{}", system_.empty() ? "" : " with the system message"));
 }

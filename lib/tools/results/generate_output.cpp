@@ -415,6 +415,8 @@ void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double 
         "fast",
         plain->plain_ms, plain->batch > 1 ? fmt::format(" of {} texts", plain->batch) : "",
         plain->steps, plain->steps == 1 ? "" : "s", plain->speedup());
+  else if (speculation.rounds != nullptr && speculation.rounds->rounds > 0)
+    text += "\nplain    not measured: too few rounds";
   if (j.contains("attention") && j["attention"].contains("selected_keys_frac"))
     text += fmt::format(
         "\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "

@@ -1,13 +1,30 @@
 #include "tools/speculation/plain_meter.h"
 
+#include <algorithm>
+
 namespace tandem::tools {
 
+double steady_ms_a_token(std::span<const TimedRound> rounds) {
+  constexpr float kOutlier = 4;
+  std::vector<float> sorted;
+  for (const TimedRound& r : rounds) sorted.push_back(r.seconds);
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::ranges::nth_element(sorted, middle);
+  double seconds = 0, tokens = 0;
+  for (const TimedRound& r : rounds)
+    if (r.seconds <= kOutlier * *middle) {
+      seconds += r.seconds;
+      tokens += r.tokens;
+    }
+  return 1e3 * seconds / tokens;
+}
+
 std::optional<PlainMeter::Result> PlainMeter::result() const {
-  if (n_steps_ == 0 || round_tokens_ == 0) return {};
+  if (n_steps_ == 0 || timed_.empty()) return {};
   return Result{.batch = static_cast<int>(batch_),
                 .steps = n_steps_,
                 .plain_ms = 1e3 * plain_s_ / (n_steps_ * static_cast<double>(batch_)),
-                .round_ms = 1e3 * round_s_ / static_cast<double>(round_tokens_)};
+                .round_ms = steady_ms_a_token(timed_)};
 }
 
 void PlainMeter::start(const decode::SamplerSpec& spec) {
@@ -62,8 +79,9 @@ std::vector<std::vector<decode::Drawn>> PlainMeter::collect() {
   if (counts) {
     ++n_rounds_;
     if (is_steady_) {
-      round_s_ += since_last_.seconds();
-      for (const auto& tokens : drawn) round_tokens_ += static_cast<int64_t>(tokens.size());
+      int n = 0;
+      for (const auto& tokens : drawn) n += static_cast<int>(tokens.size());
+      timed_.push_back({static_cast<float>(since_last_.seconds()), n});
     }
   }
   is_steady_ = counts;

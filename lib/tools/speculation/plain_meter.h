@@ -2,11 +2,22 @@
 #include <deque>
 #include <limits>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "base/clock.h"
 #include "speculate/round/rounds.h"
 
 namespace tandem::tools {
+
+struct TimedRound {
+  float seconds = 0;
+  int tokens = 0;
+};
+
+/// Milliseconds a token. Rounds that took over four times the median are left out: a GPU records
+/// its graphs in them, or other programs held the machine.
+double steady_ms_a_token(std::span<const TimedRound> rounds);
 
 /// Rounds, and among them a few plain steps of the same sequences for comparison, whose tokens are
 /// dropped. They come in bursts, each after three times as many rounds as the one before: contexts
@@ -41,7 +52,7 @@ class PlainMeter final : public decode::Decoder {
   double bytes_read() const override { return rounds_.bytes_read(); }
 
  private:
-  static constexpr int64_t kFewestRounds = 8, kNever = std::numeric_limits<int64_t>::max();
+  static constexpr int64_t kFewestRounds = 4, kNever = std::numeric_limits<int64_t>::max();
 
   bool is_due() const { return n_rounds_ >= next_burst_; }
   void measure(std::span<const decode::DrawSeq> seqs);
@@ -53,8 +64,8 @@ class PlainMeter final : public decode::Decoder {
   int64_t next_burst_ = kFewestRounds;
   bool is_steady_ = false;  // nothing but rounds of this batch came after the last
   Stopwatch since_last_;    // round
-  double round_s_ = 0, plain_s_ = 0, spent_s_ = 0;
-  int64_t round_tokens_ = 0;
+  std::vector<TimedRound> timed_;
+  double plain_s_ = 0, spent_s_ = 0;
   int n_bursts_ = 0, n_steps_ = 0;
 };
 

@@ -89,6 +89,10 @@ void RunReport::finish(const train::RunProgress& at) {
     if (val_loss_) text += fmt::format(", validation {:.4f}", *val_loss_);
   }
   cx_.out.line(text);
+  constexpr double kRise = 1.2;  // batches differ by less
+  if (n > 0 && !(last_loss_ <= kRise * first_loss_))
+    cx_.warn(fmt::format("the loss rose from {:.4f} to {:.4f}: set a lower train.optimizer.lr",
+                         first_loss_, last_loss_));
   if (at.best.found())
     cx_.out.line(fmt::format("best     step {}, validation {:.4f}: its weights are the result",
                              at.best.step, at.best.loss));

@@ -39,6 +39,7 @@ std::string fingerprint_of(const train::TrainedSet& set) {
 }
 
 constexpr const char* kModel = "model";
+constexpr const char* kPrompt = "prompt.txt";  // in kModel
 constexpr const char* kAdapter = "adapter";
 
 }  // namespace
@@ -285,6 +286,22 @@ void TrainingRun::export_trained(std::span<const float> values) const {
   }
   train::export_model(file(kModel), files_.folder, files_.config, *calibration().source(), set_,
                       values, spec_.dtype);
+  if (const std::string prompt = first_prompt(); !prompt.empty()) {
+    io::AtomicFile out(file(kModel) / kPrompt);
+    out.write(prompt);
+    out.commit();
+  }
+}
+
+std::string TrainingRun::first_prompt() const {
+  if (!files_.tokenizer || data_.train.empty()) return {};
+  const text::Tokenizer& tokenizer = *files_.tokenizer;
+  const train::SampleView sample = data_.data[data_.train.front()];
+  std::span<const int32_t> ids = sample.ids.first(static_cast<size_t>(sample.supervised[0].begin));
+  if (!ids.empty() && tokenizer.bos_id() == ids.front()) ids = ids.subspan(1);
+  std::string text = tokenizer.decode(ids);
+  const std::vector<int32_t> again = tokenizer.encode(text, {.add_bos = false});
+  return std::ranges::equal(again, ids) ? text : std::string();
 }
 
 std::string TrainingRun::next_lines() const {
@@ -292,9 +309,12 @@ std::string TrainingRun::next_lines() const {
   std::string folder = recipe_.output.path.string();
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   std::string text;
-  if (!files_.synthetic())
-    text += fmt::format("next     pig-generate -m {} -p PROMPT\n",
-                        io::shell_word(file(kModel).string()));
+  if (!files_.synthetic()) {
+    const std::filesystem::path prompt = file(kModel) / kPrompt;
+    text += fmt::format(
+        "next     pig-generate -m {} {}\n", io::shell_word(file(kModel).string()),
+        std::filesystem::exists(prompt) ? "-f " + io::shell_word(prompt.string()) : "-p PROMPT");
+  }
   if (recipe_.train.method == train::Method::s2ft)
     text += fmt::format("next     s2ft-adapter -m {} --adapter {} --to peft -o {}\n", base,
                         io::shell_word(folder + (folder.find('=') < folder.size() ? "=1" : "")),

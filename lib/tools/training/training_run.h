@@ -96,6 +96,9 @@ class TrainingRun {
   std::vector<train::MicroBatch> batches(int64_t step);
   train::LossSum validate(train::Trainer& trainer) const;
   void export_trained(std::span<const float> values) const;
+  /// The text of the first training record up to its answer; empty where it has none, or holds
+  /// control tokens of a chat.
+  std::string first_prompt() const;
 
   cli::Context& cx_;
   const cli::PointName& point_;
