@@ -1,23 +1,31 @@
 #include "cli/listing.h"
 
-#include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
+#include "cli/help.h"
 #include "cli/search_path.h"
+#include "cli/terminal.h"
 #include "model/config.h"
 #include "recipe/load.h"
 
 namespace tandem::cli {
 namespace {
 
-/// Names in one column, texts in the next.
+/// Names in one column, texts in the next; a terminal's lines fit its window.
 std::string columns(const std::vector<std::pair<std::string, std::string>>& lines) {
   size_t width = 0;
   for (const auto& [name, text] : lines) width = std::max(width, name.size());
+  const size_t window = ::isatty(STDOUT_FILENO) == 1 ? window_columns(STDOUT_FILENO)
+                                                     : std::numeric_limits<size_t>::max();
   std::string all;
-  for (const auto& [name, text] : lines) all += fmt::format("{:<{}}  {}\n", name, width, text);
+  for (const auto& [name, text] : lines) {
+    all += name;
+    append_wrapped(all, window, name.size(), width + 2, text);
+  }
   return all;
 }
 

@@ -104,6 +104,9 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
     context.end_plans();
     out.flush();  // it may fail, and that ends all ranks
     if (context.group()) context.group()->finish();
+    // Benchmarks and evaluations end with the results that they have.
+    if (interrupted() != 0 && context.place().rank == 0)
+      terminal.error(Error(ErrorKind::interrupted, "", "interrupted"));
     return status;
   } catch (const Error& e) {
     leave(context, e);

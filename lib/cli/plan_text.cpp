@@ -142,6 +142,15 @@ std::string verdict(size_t peak, size_t limit_bytes) {
   return peak <= here ? "fits here too" : fmt::format("more than the {} here", format_bytes(here));
 }
 
+std::string params_text(const decode::ModelFiles& files) {
+  const auto params = [](const model::ModelConfig& c) {
+    const auto n = static_cast<double>(model::n_params(c));
+    return n < 1e9 ? fmt::format("{:.3g} M", n * 1e-6) : fmt::format("{:.3g} B", n * 1e-9);
+  };
+  const std::string all = params(files.whole_config()) + " params";
+  return files.shard.whole() ? all : fmt::format("{}, {} on this rank", all, params(files.config));
+}
+
 }  // namespace
 
 std::string gpu_line(const MemoryLimits& limits) {
@@ -252,9 +261,8 @@ std::string plan_text(const PlanView& v) {
   const model::ModelConfig& c = v.files.config;
   const DType dtype = v.spec.compute;
   std::string text =
-      fmt::format("model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
-                  model::arch_name(c.arch), static_cast<double>(model::n_params(c)),
-                  dtype_name(dtype), c.max_context);
+      fmt::format("model    {}  {}  {}  {} weights  context {} tokens\n", v.files.name,
+                  model::arch_name(c.arch), params_text(v.files), dtype_name(dtype), c.max_context);
   text += gpu_line(v.limits);
   // Another machine's host is not this one.
   if (v.limits.host != MemoryLimits::kUnknown)

@@ -79,7 +79,7 @@ std::vector<std::string> keys_like(const Field& root, std::string_view word, boo
 /// Required fields of a tree.
 enum class Completeness : uint8_t {
   whole,    // all are written
-  partial,  // some may be missing; cross-field rules are then not checked
+  partial,  // some may be missing, or all: cross-field rules are then not checked
 };
 
 /// Fills the fields from a tree and checks everything: unknown keys, types, limits, cross-field

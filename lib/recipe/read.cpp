@@ -277,7 +277,9 @@ void read_fields(Field& root, const Node& tree, const Folders& models, Completen
   Reading reading{root, models, problems, completeness};
   read_section(root, "", &tree, reading);
   // Cross-field rules may assume that every field is in range.
-  if (problems.empty() && !reading.lacks) run_checks(root, "", problems);
+  const bool is_template =
+      completeness == Completeness::partial && (reading.lacks || tree.entries.empty());
+  if (problems.empty() && !is_template) run_checks(root, "", problems);
   problems.raise();
 }
 

@@ -69,6 +69,7 @@ TEST_SUITE("cli/completion") {
         CHECK(has(script.out, "run.seed"));
         CHECK_FALSE(has(script.out, "@"));
       }
+      CHECK(has(ask(tool, {"--print-recipe"}).out, "\nrun:\n"));
       const Outcome page = ask(tool, {"--man"});
       CHECK(page.status == 0);
       CHECK(page.out.starts_with(".TH "));

@@ -158,6 +158,7 @@ TEST_SUITE("cli/eval_sets") {
         sets, {"--task", "gsm8k", "-s", "eval.cases=60", "-s", "run.batch=1", "-o", log.string()},
         launch);
     CHECK(run.status == 130);
+    CHECK(run.err.ends_with("pig-eval: error: interrupted\n"));
     CHECK(has(run.out, "gsm8k"));
     CHECK(file_text(log).back() == '\n');
     CHECK(json_lines(file_text(log)).size() < 61);

@@ -173,6 +173,7 @@ TEST_SUITE("cli/pig_bench") {
       const Outcome run = pig_bench(bench, {.signal = SIGINT, .signal_at_cpu = 2});
       CHECK(run.status == 130);
       CHECK(run.err.find("interrupted, finishing step") != std::string::npos);
+      CHECK(run.err.ends_with("pig-bench: error: interrupted\n"));
       CHECK(run.cpu_seconds < 20);  // of five minutes
       CHECK(folder.n_files() == 0);
     }

@@ -314,6 +314,7 @@ TEST_SUITE("cli/pig_generate") {
     for (const auto& [flags, bytes] :
          {std::pair{std::vector<std::string>{"-f", file}, text},
           {{"-f", "-"}, text},
+          {{"-p", "-"}, text},
           {{"-f", document, "--questions", file}, std::string("Who?\nWhere?\n")},
           {{"--prompts", file}, std::string("{\"prompt\": \"Once\"}\n{\"ids\": [3, 4]}")},
           {{"--prompt-ids", file}, std::string("[20, 21, 22]")},
@@ -331,6 +332,9 @@ TEST_SUITE("cli/pig_generate") {
         CHECK(contains(run.err, "iconv -f UTF-16 -t UTF-8"));
       }
     }
+    CHECK(events({"-p", "-"}, text) == events({"-p", text}, ""));
+    CHECK(contains(pig_generate({"-f", file, "-p", "-"}).err,
+                   "--prompt: is -, standard input, but follows the document of --file\n"));
     folder.write("file", text + mark + text);  // a mark elsewhere is text
     CHECK(events({"-f", file}, "") != events({"-p", text + text}, ""));
   }

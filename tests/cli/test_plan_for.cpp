@@ -176,6 +176,7 @@ TEST_SUITE("cli/plan_for") {
     const Outcome two = plan({"--device", "cuda:0,1"}, "tiny-16m");
     CHECK(two.status == 0);
     CHECK(has(two.out, "ranks    0, 1: 3 query heads, 1 KV head, 512 FFN channels"));
+    CHECK(has(two.out, " M on this rank  "));
     CHECK(has(two.out, "memory   cuda:0"));
     const Outcome odd = plan({"--device", "cuda:0,1"}, "tiny-2m");
     CHECK(odd.status == 3);

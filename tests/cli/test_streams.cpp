@@ -200,7 +200,9 @@ TEST_SUITE("cli/streams") {
         probe_model({"--poll"}, {.signal = SIGINT, .signal_after = "waiting"});
     CHECK(interrupt.status == 130);
     CHECK(interrupt.seconds < 2);
-    CHECK(interrupt.err == "waiting\n\ninterrupted, finishing step; press again to abort\n");
+    CHECK(interrupt.err ==
+          "waiting\n\ninterrupted, finishing step; press again to abort\n"
+          "cli-probe: error: interrupted\n");
     CHECK(interrupt.out == "line 0 seed 0 stop []\n");
     const Outcome terminate =
         probe_model({"--poll"}, {.signal = SIGTERM, .signal_after = "waiting"});

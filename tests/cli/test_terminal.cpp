@@ -50,8 +50,9 @@ TEST_SUITE("cli/terminal") {
                                            {.after = "/100", .columns = 60},
                                            {.after = "ETA", .columns = 15},
                                            {.after = "waiting  ", .type = kCtrlC}});
-    CHECK(resized.screen.lines() ==
-          std::vector<std::string>{"line 0 seed 0 stop []", "waiting", kFinishing, ""});
+    CHECK(resized.screen.lines() == std::vector<std::string>{"line 0 seed 0 stop []", "waiting",
+                                                             kFinishing,
+                                                             "cli-probe: error: interrupted", ""});
   }
 
   TEST_CASE("help and the keys of recipes wrap to the window") {
@@ -67,7 +68,8 @@ TEST_SUITE("cli/terminal") {
     }
     CHECK(widest(run_in_window(200, "cli_probe", {"--help"}).screen.lines()) <= 100);
     for (const char* tool : {"pig-generate", "sequoia-generate", "s2ft-train", "magicdec-bench"})
-      CHECK(widest(run_in_window(80, tool, {"--help-recipe"}).screen.lines()) <= 80);
+      for (const char* flag : {"--help-recipe", "--list-recipes"})
+        CHECK(widest(run_in_window(80, tool, {flag}).screen.lines()) <= 80);
     CHECK(run_in_window(80, "cli_probe", {"--help-recipe=cache"}).screen.lines() ==
           std::vector<std::string>{"cache.kind  full | streaming, default full",
                                    "    which keys attention reads",

@@ -35,7 +35,7 @@ std::vector<cli::Flag> prompt_flags() {
   return {
       {.names = "-p,--prompt",
        .value = "TEXT",
-       .text = "the prompt, also without -p; follows the document of -f"},
+       .text = "the prompt, also without -p, - = standard input; follows the document of -f"},
       {.names = "-f,--file",
        .value = "FILE",
        .text = "a document to read first, - = standard input"},
@@ -91,6 +91,13 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
     return v ? std::optional<std::filesystem::path>(*v) : std::nullopt;
   };
   s.document = path("file");
+  if (s.text == "-") {
+    if (s.document)
+      throw usage_error("--prompt", "is -, standard input, but follows the document of --file")
+          .hint("give the text itself, or the document as -f - and the text as -p TEXT");
+    s.document = "-";
+    s.text.reset();
+  }
   s.ids = path("prompt-ids");
   s.questions = path("questions");
   s.prompts = path("prompts");
