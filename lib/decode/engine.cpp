@@ -14,8 +14,8 @@ namespace tandem::decode {
 namespace {
 
 /// Code and tables that come into memory when the first tokens use them, after the plan: pages of
-/// the program, of oneDNN and of libm, and what oneDNN writes for the first eight numbers of rows.
-constexpr size_t kLaterCode = size_t{256} << 10;
+/// the program and of libm. Files bring 600 to 950 KiB, buffers less than they are planned with.
+constexpr size_t kLaterCode = size_t{512} << 10;
 
 /// Shapes of a model's weights: query, key and value, output, gate and up, down, head.
 constexpr size_t kProductShapes = 5;

@@ -13,14 +13,17 @@ namespace {
 constexpr size_t kPrimitiveBytes = size_t{80} << 10;
 /// AMX generates more kernels for one product.
 constexpr size_t kAmxPrimitiveBytes = size_t{104} << 10;
+/// Pages of oneDNN's own code that its first products bring into memory.
+constexpr size_t kLibraryBytes = size_t{512} << 10;
 
 }  // namespace
 
 size_t product_code_bytes(DType dtype, Device device, size_t shapes, int row_counts) {
   const Isa isa = isa_in_use();
   if (device.kind != Device::Kind::cpu || dtype != DType::bf16 || isa < Isa::avx512_bf16) return 0;
-  return shapes * std::min(static_cast<size_t>(row_counts), onednn::kMaxPrimitives) *
-         (isa >= Isa::amx ? kAmxPrimitiveBytes : kPrimitiveBytes);
+  return kLibraryBytes + shapes *
+                             std::min(static_cast<size_t>(row_counts), onednn::kMaxPrimitives) *
+                             (isa >= Isa::amx ? kAmxPrimitiveBytes : kPrimitiveBytes);
 }
 
 }  // namespace tandem::ops

@@ -98,8 +98,7 @@ class HybridPolicy final : public SparsePolicy {
     codes_.scan(query.slot, ord, query.kv_head, {s.queries, lists.size()}, s.scores,
                 static_cast<int64_t>(score_stride()));
     // Once for all heads of a group: they then sample the same keys where they can.
-    if (spec_.tail == HybridTail::sampled)
-      ops::draw_exponentials({.draws = s.draws, .key = draw_key(query)}, {0, n});
+    if (samples()) ops::draw_exponentials({.draws = s.draws, .key = draw_key(query)}, {0, n});
     const int n_rows = codes_.means(query.slot, ord, query.kv_head, s.rows);
     const double of_runs = (n + kMeanKeys - 1) / kMeanKeys * static_cast<double>(d) * sizeof(bf16);
     for (KeyList& list : lists) {
@@ -181,11 +180,12 @@ class HybridPolicy final : public SparsePolicy {
   double expected_exact(int n) const {
     return std::min<double>(n, std::max<double>(spec_.kLeastExact, spec_.exact * n));
   }
-  double expected_sampled(int n) const {
-    return spec_.tail == HybridTail::sampled ? spec_.sample * n : 0;
-  }
+  double expected_sampled(int n) const { return samples() ? spec_.sample * n : 0; }
   /// Ids of one head: the exact ones, the sampled ones, and what selections may write past either.
-  size_t id_room() const { return 2 * static_cast<size_t>(bounds().max_tokens) + 64; }
+  size_t id_room() const {
+    return (samples() ? 2 : 1) * static_cast<size_t>(bounds().max_tokens) + 64;
+  }
+  bool samples() const { return spec_.tail == HybridTail::sampled; }
   size_t score_stride() const { return static_cast<size_t>(codes_.score_room()); }
   size_t runs() const { return score_stride() / kMeanKeys + 1; }
 
@@ -212,8 +212,8 @@ class HybridPolicy final : public SparsePolicy {
       select = cutter.take<float>(room);
       refined = cutter.take<float>((p.shares_sets() ? group : 1) * p.score_stride() + 16);
       ranks = cutter.take<float>(p.shares_sets() ? room : 0);
-      draws = cutter.take<float>(room);
-      bias = cutter.take<float>(group * p.id_room());
+      draws = cutter.take<float>(p.samples() ? room : 0);
+      bias = cutter.take<float>(p.samples() ? group * p.id_room() : 0);
       masses = cutter.take<float>(group * p.runs());
       candidates = cutter.take<int32_t>(room);
       ids = cutter.take<int32_t>(group * p.id_room());
