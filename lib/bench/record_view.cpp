@@ -38,7 +38,8 @@ const FlatField kFields[] = {
     {"tok_s",
      false,
      {"/throughput/decode_tok_s", "/throughput/prefill_tok_s", "/predicted/decode_tok_s"}},
-    {"tok_s_sd", false, {}},  // by main_timing, as the rest of this block
+    {"tok_s_p50", false, {}},  // by main_timing, as the rest of this block
+    {"tok_s_sd", false, {}},
     {"ms_mean", false, {}},
     {"ms_sd", false, {}},
     {"ms_p50", false, {}},
@@ -97,13 +98,15 @@ bool times_tokens(const Json& record) {
 
 Json timing_field(const Json& record, std::string_view name) {
   const Json& t = main_timing(record);
-  if (name == "tok_s_sd") {
-    if (!times_tokens(record) || t.is_null() || t["mean"] <= 0) return {};
+  if (name == "tok_s_sd" || name == "tok_s_p50") {
+    if (!times_tokens(record) || t.is_null() || t["mean"] <= 0 || t["p50"] <= 0) return {};
     const Json& speed =
         at(record, cell(at(record, "/workload/phase")) == "decode" ? "/throughput/decode_tok_s"
                                                                    : "/throughput/prefill_tok_s");
     if (!speed.is_number()) return {};
-    return speed.get<double>() * t["stddev"].get<double>() / t["mean"].get<double>();
+    const double mean = t["mean"];
+    return speed.get<double>() *
+           (name == "tok_s_sd" ? t["stddev"].get<double>() / mean : mean / t["p50"].get<double>());
   }
   constexpr std::array kNames = {std::pair{"ms_mean", "/mean"}, std::pair{"ms_sd", "/stddev"},
                                  std::pair{"ms_p50", "/p50"}, std::pair{"ms_p99", "/p99"},

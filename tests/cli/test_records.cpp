@@ -127,6 +127,8 @@ TEST_SUITE("cli/records") {
     CHECK(number("tok_s") == doctest::Approx(tok_s));
     CHECK(number("tok_s_sd") ==
           doctest::Approx(tok_s * step["stddev"].get<double>() / step["mean"].get<double>()));
+    CHECK(number("tok_s_p50") ==
+          doctest::Approx(tok_s * step["mean"].get<double>() / step["p50"].get<double>()));
     CHECK(number("ms_p50") == doctest::Approx(step["p50"].get<double>()));
     CHECK(number("context") == r["workload"]["context_tokens"]);
     CHECK(cell_of(bench, 1, "cache.kind") == r["recipe"]["effective"]["cache"]["kind"]);
