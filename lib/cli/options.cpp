@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "cli/completion.h"
@@ -56,13 +57,23 @@ std::string meant_by(const std::string& name, const std::string& value, const To
       text += (i > 0 ? " or " : "") + setting(keys[i]);
     return text;
   };
+  std::vector<std::string> names;
+  for (const Flag& flag : flags)
+    for (std::string& long_name : long_names(flag)) names.push_back(std::move(long_name));
+  // What other programs call it.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kElsewhere = {
+      {{"max-new-tokens", "max-tokens"},
+       {"n-predict", "max-tokens"},
+       {"learning-rate", "lr"},
+       {"interactive", "chat"},
+       {"conversation", "chat"}}};
+  for (const auto& [elsewhere, here] : kElsewhere)
+    if (name == elsewhere && std::ranges::find(names, here) != names.end())
+      return fmt::format("it is --{} here", here);
   const std::vector<std::string> named = recipe::keys_like(schema, name);
   if (named.size() == 1) return fmt::format("it is the key {}: {}", named[0], settings(named));
   if (!named.empty())
     return fmt::format("it may be the key {}: {}", fmt::join(named, " or "), settings(named));
-  std::vector<std::string> names;
-  for (const Flag& flag : flags)
-    for (std::string& long_name : long_names(flag)) names.push_back(std::move(long_name));
   if (const auto near = recipe::nearest(name, {names.begin(), names.end()}); !near.empty())
     return fmt::format("did you mean '--{}'?", near);
   if (const auto near = recipe::keys_like(schema, name, true); !near.empty())

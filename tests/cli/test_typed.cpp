@@ -42,6 +42,10 @@ TEST_SUITE("cli/typed") {
                "--max-tokens\n");
     check_hint("pig-generate", {"--top-a", "0.7"},
                "--top-a: unknown flag\n  hint: did you mean '--top-k'?\n");
+    check_hint("pig-generate", {"--max-new-tokens", "8"},
+               "--max-new-tokens: unknown flag\n  hint: it is --max-tokens here\n");
+    check_hint("s2ft-train", {"--learning-rate=1e-3"},
+               "--learning-rate: unknown flag\n  hint: it is --lr here\n");
     check_hint("pig-generate", {"--contxt", "4Ki"},
                "--contxt: unknown flag\n  hint: did you mean -s run.context=4Ki?\n");
     for (const char* flag : {"--halp-me", "--n", "--t", "--zzzz", "-y"})
