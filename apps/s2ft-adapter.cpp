@@ -56,7 +56,7 @@ const cli::ToolInfo kInfo{
                .value = "",
                .text = "take adapters of another model, if their shapes fit",
                .key = "adapter.force"}},
-    .formats = {"text", "json"},
+    .formats = {"text", "md", "csv", "json", "jsonl"},
     .checks_output = true};
 
 }  // namespace

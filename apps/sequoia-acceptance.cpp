@@ -21,7 +21,7 @@ const cli::ToolInfo kInfo{
                  "sequoia-tree-search --accept accept.json -s tree.sizes=[16] -o tree.json"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",
-    .formats = {"json"}};
+    .formats = {"json", "jsonl", "text", "md", "csv"}};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "bench/record_view.h"
 #include "cli/terminal.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
@@ -78,6 +79,9 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
   if (writes_folder() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite", "a model's or an adapter's folder is never replaced")
         .hint("remove it first, or name another with -o");
+  if (writes_folder() && (cx_.format() == "md" || cx_.format() == "csv"))
+    throw usage_error("--format", "--to {} prints no table, but text, json or jsonl",
+                      recipe::yaml_text(recipe_.adapter.to));
   check_apart(recipe_, opened_);
   for (const std::string& path : repeated(opened_))
     cx_.warn(fmt::format("{} is in the list more than once: its change is added each time", path));
@@ -210,7 +214,7 @@ int S2ftAdapter::write_folder() {
   }
   folder.commit();
   const std::string what = to_model ? "model" : "adapter", path = recipe_.output.path.string();
-  if (cx_.format() == "json") {
+  if (cx_.format().starts_with("json")) {
     nlohmann::ordered_json json = {{what, path}};
     json.update(form.json);
     json["verified"] = settings.verify;
@@ -224,15 +228,20 @@ int S2ftAdapter::write_folder() {
 int S2ftAdapter::write_ranks() {
   cli::ResultFile file(recipe_.output.path, cx_.file_mode(), cx_.out);
   ReadProgress line(cx_, "factors", model::n_params(opened_.base.config));
-  const WrittenForm form = describe_ranks(opened_, recipe_.adapter.ranks, std::ref(line));
-  file.write(cx_.format() == "json" ? form.json.dump() + "\n" : form.text);
+  const WrittenForm form = describe_ranks(opened_, recipe_.adapter.ranks,
+                                          bench::table_format(cx_.format()), std::ref(line));
+  file.write(cx_.format().starts_with("json") ? form.json.dump() + "\n"
+             : cx_.format() == "csv"          ? bench::csv_of(form.json["ranks"])
+                                              : form.text);
   file.commit();
   return 0;
 }
 
 int S2ftAdapter::write_summary() {
   cli::ResultFile file(recipe_.output.path, cx_.file_mode(), cx_.out);
-  const bool several = opened_.adapters.size() > 1, as_json = cx_.format() == "json";
+  const bool several = opened_.adapters.size() > 1, as_csv = cx_.format() == "csv",
+             as_json = as_csv || cx_.format().starts_with("json");
+  const io::TableFormat format = bench::table_format(cx_.format());
   ReadProgress line(cx_, "read", changed_weights(opened_));
   nlohmann::ordered_json json = {{"adapters", nlohmann::ordered_json::array()}};
   std::string text;
@@ -243,23 +252,35 @@ int S2ftAdapter::write_summary() {
     if (as_json)
       json["adapters"].push_back(summary.json(opened_.paths[i]));
     else
-      text += summary.text(opened_.paths[i]) + (several ? "\n" : "");
+      text += summary.text(opened_.paths[i], format) + (several ? "\n" : "");
   }
   if (several) {
     const auto overlaps = model::find_overlaps(opened_.adapters, opened_.base.config);
     if (as_json)
       json["overlaps"] = overlaps_json(overlaps);
     else
-      text += overlaps_text(overlaps);
+      text += overlaps_text(overlaps, format);
   }
   if (recipe_.adapter.verify) {
-    text += checks_ + verify(*opened_.merged());
+    text += (format == io::TableFormat::markdown ? "\n" : "") + checks_ + verify(*opened_.merged());
     json["verified"] = true;
   }
+  if (as_csv) {
+    std::vector<bench::Json> rows;
+    for (const auto& adapter : json["adapters"])
+      for (const auto& matrix : adapter["matrices"]) {
+        rows.push_back({{"adapter", adapter["adapter"]}});
+        rows.back().update(matrix);
+      }
+    text = bench::csv_of(rows);
+    if (json.contains("overlaps") && !json["overlaps"].empty())
+      text += "\n" + bench::csv_of(json["overlaps"]);
+  }
   // A name that is not UTF-8 is no reason to fail.
-  file.write(as_json ? json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-                           "\n"
-                     : text);
+  file.write(as_json && !as_csv
+                 ? json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                       "\n"
+                 : text);
   file.commit();
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "bench/record_view.h"
 #include "cli/output.h"
 #include "recipe/fields_of.h"
 #include "speculate/measure/acceptance_meter.h"
@@ -300,20 +301,14 @@ speculate::RecordedRun SequoiaAcceptance::recorded_run(const ModelPair::Engines&
 Json SequoiaAcceptance::vector_of(const Rows& rows, const std::string& method) const {
   Json p = Json::array(), error = Json::array(), residual = Json::array(), samples = Json::array();
   for (const Row& row : rows) {
-    std::vector<double> means = row.mean, errors = row.error;
-    double all = std::accumulate(means.begin(), means.end(), 0.0);
-    // Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
-    if (all > 1) {
-      for (size_t k = 0; k < means.size(); ++k) means[k] /= all, errors[k] /= all;
-      all = 1;
-    }
+    const double all = std::accumulate(row.mean.begin(), row.mean.end(), 0.0);
     cx_.note(
         fmt::format("{}{} positions; the first child is accepted in {:.1f} % (+- {:.1f}), one of "
                     "{} in {:.1f} %",
                     rows.size() > 1 ? fmt::format("depth {}: ", p.size()) : "", row.samples,
-                    100 * means[0], 100 * errors[0], means.size(), 100 * all));
-    p.push_back(means);
-    error.push_back(errors);
+                    100 * row.mean[0], 100 * row.error[0], row.mean.size(), 100 * all));
+    p.push_back(row.mean);
+    error.push_back(row.error);
     residual.push_back(std::max(0.0, 1 - all));
     samples.push_back(row.samples);
   }
@@ -332,6 +327,17 @@ Json SequoiaAcceptance::vector_of(const Rows& rows, const std::string& method) c
   if (tree_) vector["tree"] = of_tree({.rows = p, .method = method, .file = {}, .sha256 = {}});
   if (rules_) vector["rules"] = json_of(*rules_);
   return vector;
+}
+
+io::Table SequoiaAcceptance::table_of(const Rows& rows) {
+  io::Table table({{"depth"}, {"child"}, {"accepted"}, {"stderr"}, {"positions"}});
+  for (size_t depth = 0; depth < rows.size(); ++depth)
+    for (size_t k = 0; k < rows[depth].mean.size(); ++k)
+      table.add_row({rows.size() > 1 ? std::to_string(depth) : "", std::to_string(k + 1),
+                     fmt::format("{:.6f}", rows[depth].mean[k]),
+                     fmt::format("{:.6f}", rows[depth].error[k]),
+                     std::to_string(rows[depth].samples)});
+  return table;
 }
 
 Json SequoiaAcceptance::of_tree(const speculate::AcceptanceVector& measured) const {
@@ -368,10 +374,18 @@ int SequoiaAcceptance::run() {
   names_ = {pair_.target().name, pair_.draft().name};
   const ModelPair::Engines engines = pair_.load(cx_);
   const ops::VerifyRule rule = verify_rule(recipe_, how.sampler.rule);
-  const Rows rows = tree_                       ? measure_tree(engines, rule, how)
-                    : recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
-                                                : measure_positions(engines, rule, how);
-  result.write(vector_of(rows, method_of(recipe_.accept.rule, rule)).dump() + "\n");
+  Rows rows = tree_                       ? measure_tree(engines, rule, how)
+              : recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
+                                          : measure_positions(engines, rule, how);
+  // Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
+  for (Row& row : rows)
+    if (const double all = std::accumulate(row.mean.begin(), row.mean.end(), 0.0); all > 1)
+      for (std::vector<double>* list : {&row.mean, &row.error})
+        for (double& x : *list) x /= all;
+  const Json vector = vector_of(rows, method_of(recipe_.accept.rule, rule));
+  result.write(cx_.format().starts_with("json")
+                   ? vector.dump() + "\n"
+                   : table_of(rows).render(bench::table_format(cx_.format())));
   if (rules_) note_rules();
   result.commit();
   if (recorder_) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "decode/generate.h"
+#include "io/table.h"
 #include "ops/verification.h"
 #include "speculate/measure/chance_sums.h"
 #include "speculate/measure/rule_meter.h"
@@ -65,7 +66,7 @@ class SequoiaAcceptance {
   SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point);
 
   int print_plan();
-  /// Writes the vector as acceptance-vector/1.
+  /// Writes the vector as acceptance-vector/1, or as a table.
   int run();
 
  private:
@@ -100,6 +101,8 @@ class SequoiaAcceptance {
 
   /// The result, acceptance-vector/1.
   nlohmann::ordered_json vector_of(const Rows& rows, const std::string& method) const;
+  /// The result for --format text, md and csv: a row for each child.
+  static io::Table table_of(const Rows& rows);
   /// Its part about the tree whose rounds wrote the texts.
   nlohmann::ordered_json of_tree(const speculate::AcceptanceVector& measured) const;
   /// Says what the rules made of the same trees.

@@ -210,6 +210,10 @@ TEST_SUITE("cli/s2ft-adapter") {
     CHECK(json["adapters"][0]["weight"] == 1);
     CHECK(json["adapters"][1]["weight"] == 0.7);
     REQUIRE(json["overlaps"].size() > 0);
+    const std::string csv = with({"--format", "csv"}).out;
+    CHECK(csv.starts_with("adapter,matrix,matrices,change_norm,base_norm,units\n" + r.run));
+    CHECK(has(csv, "\n\nadapters,matrix,units\n\"[0,1]\","));
+    CHECK(has(with({"--format", "md"}).out, "\n\n| matrix | matrices | units "));
     CHECK(json["overlaps"][0]["adapters"] == Json{0, 1});
     const Outcome table = with({});
     CHECK(table.out.find("both change  units") != std::string::npos);
@@ -323,6 +327,14 @@ TEST_SUITE("cli/s2ft-adapter") {
       CHECK(of["values"] == summary["adapters"][0]["values"]);
     }
     CHECK(json["ranks"][0]["error"] > json["ranks"][2]["error"]);
+    const std::string csv = with({"--ranks", "1,8,3,64", "--format", "csv"}).out;
+    CHECK(csv.starts_with(
+        fmt::format("rank,error,values\n1,{:.9g},", json["ranks"][0]["error"].get<double>())));
+    CHECK(std::ranges::count(csv, '\n') == 5);
+    CHECK(has(with({"--ranks", "8", "--format", "md"}).out, "\n\n| rank | lost of the change |"));
+    CHECK(Json::parse(with({"--ranks", "1,8,3,64", "--format", "jsonl"}).out) == json);
+    check_refused(with({"--to", "lora", "-o", r.at("no"), "--format", "csv"}), 2,
+                  "--format: --to lora prints no table, but text, json or jsonl\n");
     for (const char* bad : {"0", "8,", "8,x", ",", "1.5"}) {
       CAPTURE(bad);
       CHECK(with({"--ranks", bad}).status == 3);

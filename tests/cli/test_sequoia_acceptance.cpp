@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/probe.h"
@@ -41,6 +44,20 @@ TEST_SUITE("cli/sequoia-acceptance") {
     }
     CHECK(sum == doctest::Approx(1));
     CHECK(v["p"][0].get<double>() > 0.2);
+
+    const auto in_form = [&](const char* form) {
+      std::vector<std::string> all = flags;
+      all.insert(all.end(), {"--format", form});
+      return acceptance(all).out;
+    };
+    const std::string csv = in_form("csv");
+    CHECK(
+        csv.starts_with(fmt::format("depth,child,accepted,stderr,positions\n,1,{:.6f},{:.6f},60\n",
+                                    v["p"][0].get<double>(), v["stderr"][0].get<double>())));
+    CHECK(std::ranges::count(csv, '\n') == 5);
+    CHECK(in_form("md").starts_with("| depth | child | accepted |"));
+    CHECK(in_form("text").starts_with("depth  child  accepted"));
+    CHECK(in_form("jsonl") == run.out);
 
     std::vector<std::string> to_file = flags;
     to_file.insert(to_file.end(), {"-o", path});

@@ -232,7 +232,7 @@ void check_kinds(const OpenedAdapters& opened) {
 }  // namespace
 
 WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ranks,
-                           const WeightProgress& progress) {
+                           io::TableFormat format, const WeightProgress& progress) {
   check_kinds(opened);
   std::vector<Squares> squares(ranks.size());
   std::vector<int64_t> values(ranks.size());  // of the factors
@@ -259,8 +259,8 @@ WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ra
                    fmt::format("{}", values[i])});
     form.json["ranks"].push_back({{"rank", ranks[i]}, {"error", error}, {"values", values[i]}});
   }
-  form.text =
-      fmt::format("exact    at rank {}\n{}", exact_rank, table.render(io::TableFormat::text));
+  form.text = fmt::format("exact    at rank {}\n{}{}", exact_rank,
+                          format == io::TableFormat::markdown ? "\n" : "", table.render(format));
   return form;
 }
 

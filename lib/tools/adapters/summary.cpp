@@ -103,7 +103,7 @@ AdapterSummary summarise(const model::WeightedAdapter& given, const model::Model
   return s;
 }
 
-std::string AdapterSummary::text(const std::string& path) const {
+std::string AdapterSummary::text(const std::string& path, io::TableFormat format) const {
   std::string text = fmt::format("adapter  {}  {}", path, info.format);
   if (!info.base.name.empty())
     text += fmt::format(", {} steps\nbase     {}  fingerprint {}", info.steps,
@@ -126,7 +126,7 @@ std::string AdapterSummary::text(const std::string& path) const {
                    counts_text(c.ranks).empty() ? unit_name(c.weight) : "factors",
                    fmt::format("{:.4g}", c.change),
                    fmt::format("{:.3g} %", percent(c.change, c.base)), in_each(c)});
-  return text + table.render(io::TableFormat::text);
+  return text + (format == io::TableFormat::markdown ? "\n" : "") + table.render(format);
 }
 
 nlohmann::ordered_json AdapterSummary::json(const std::string& path) const {
@@ -180,7 +180,7 @@ int sum(const std::vector<int>& counts) { return std::accumulate(counts.begin(),
 
 }  // namespace
 
-std::string overlaps_text(std::span<const model::Overlap> overlaps) {
+std::string overlaps_text(std::span<const model::Overlap> overlaps, io::TableFormat format) {
   if (overlaps.empty()) return "overlaps none: no two change the same head or channel\n";
   using io::Align;
   io::Table table({{"adapters", Align::left},
@@ -191,7 +191,7 @@ std::string overlaps_text(std::span<const model::Overlap> overlaps) {
   for (const OverlapRow& r : rows_of(overlaps))
     table.add_row({fmt::format("{} and {}", r.first + 1, r.second + 1), matrix_name(r.weight),
                    fmt::format("{}", sum(r.units)), unit_name(r.weight), counts_text(r.units)});
-  return table.render(io::TableFormat::text);
+  return table.render(format);
 }
 
 nlohmann::ordered_json overlaps_json(std::span<const model::Overlap> overlaps) {

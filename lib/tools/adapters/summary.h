@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "io/table.h"
 #include "model/adapters/adapter_features.h"
 #include "tools/adapters/progress.h"
 
@@ -30,7 +31,7 @@ struct AdapterSummary {
   std::vector<MatrixChange> changes = {};
   std::vector<std::string> others = {};  // weights that PEFT's adapter changes in other ways
 
-  std::string text(const std::string& path) const;
+  std::string text(const std::string& path, io::TableFormat format) const;
   nlohmann::ordered_json json(const std::string& path) const;
 };
 
@@ -43,7 +44,7 @@ AdapterSummary summarise(const model::WeightedAdapter& given, const model::Model
 
 /// A table of the units that two adapters of a list both change; adapters count from 1, in JSON
 /// from 0.
-std::string overlaps_text(std::span<const model::Overlap> overlaps);
+std::string overlaps_text(std::span<const model::Overlap> overlaps, io::TableFormat format);
 nlohmann::ordered_json overlaps_json(std::span<const model::Overlap> overlaps);
 
 }  // namespace tandem::tools

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "io/table.h"
 #include "tools/adapters/opened.h"
 #include "tools/adapters/progress.h"
 
@@ -32,6 +33,6 @@ WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAda
 /// A table of ranks: what the best factors of each lose of the list's change, and their size.
 /// errors   kind input: as write_lora_form
 WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ranks,
-                           const WeightProgress& progress);
+                           io::TableFormat format, const WeightProgress& progress);
 
 }  // namespace tandem::tools
