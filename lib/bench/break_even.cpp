@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <tuple>
 
 namespace tandem::bench {
@@ -29,6 +30,30 @@ std::string sentence(const Lead& lead, const std::string& full) {
 }
 
 }  // namespace
+
+std::vector<DecodeTime> decode_times(const std::vector<Json>& records) {
+  std::vector<DecodeTime> times;
+  Json first;
+  for (const Json& r : records) {
+    const Json &batch = at(r, "/workload/batch"), &context = at(r, "/workload/context_tokens"),
+               &ms = at(r, "/timing/decode_step/p50");
+    const Json& named = at(r, "/workload/method");
+    const std::string method =
+        cell(named.is_null() ? at(r, "/recipe/effective/cache/kind") : named);
+    if (!batch.is_number() || !context.is_number() || !ms.is_number() || method.empty()) continue;
+    const Json place = {at(r, "/workload/device"), at(r, "/host/threads_used")};
+    if (times.empty()) first = place;
+    if (place != first) return {};
+    times.push_back({.model = cell(at(r, "/model/name")),
+                     .batch = batch,
+                     .method = method,
+                     .full = method.starts_with("full"),
+                     .hosted = method.find(" host") != std::string::npos,
+                     .context = context,
+                     .ms = ms});
+  }
+  return times;
+}
 
 std::vector<std::string> break_even(std::span<const DecodeTime> times) {
   // Full attention: by model, batch, place and context the best.

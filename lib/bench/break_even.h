@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/record_view.h"
+
 namespace tandem::bench {
 
 /// Median time of one decode step, as a sweep measured it.
@@ -15,6 +17,9 @@ struct DecodeTime {
   int context = 0;      // tokens
   double ms = 0;
 };
+
+/// Decode steps among records of pig-bench; none if devices or thread counts differ.
+std::vector<DecodeTime> decode_times(const std::vector<Json>& records);
 
 /// For each model, batch and method that does not read all keys: one sentence that says from which
 /// context on it was faster than full attention at the same batch, and another that sets keys in

@@ -1,5 +1,6 @@
 #include "bench/model_report.h"
 
+#include "bench/break_even.h"
 #include "bench/hosted_report.h"
 #include "bench/onednn_gemm.h"
 #include "model/weight_table.h"
@@ -257,7 +258,8 @@ RecordView model_view() {
                       {"% of GEMM"},
                       {"peak GiB"},
                       {"note", Align::left}},
-          .row = model_row};
+          .row = model_row,
+          .notes = [](const auto& records) { return break_even(decode_times(records)); }};
 }
 
 std::vector<std::string> model_row(const Json& r) {

@@ -17,6 +17,8 @@ struct RecordView {
   std::function<bool(const Json& record)> takes;  // true: a record is of this kind
   std::vector<io::Table::Column> columns;
   std::function<std::vector<std::string>(const Json& record)> row;
+  /// Sentences that compare the records, for standard error.
+  std::function<std::vector<std::string>(const std::vector<Json>& records)> notes = {};
 };
 
 /// The value at a JSON pointer, null where the record has none.

@@ -51,7 +51,7 @@ size_t whole_lines(std::string_view text, const std::string& where, std::string_
   if (torn.starts_with(begins) || begins.starts_with(torn)) return whole;
   throw input_error(where, "ends without a line break in {}, which is no beginning of a record",
                     quote(torn, 40))
-      .hint("--resume continues a file of an earlier run: name that, or a new one, with -o");
+      .hint("runs write one JSON object a line, to the file that -o names");
 }
 
 }  // namespace tandem::io

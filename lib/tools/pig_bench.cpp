@@ -2,7 +2,6 @@
 
 #include "base/clock.h"
 #include "base/parallel.h"
-#include "bench/break_even.h"
 #include "bench/gpu_hardware.h"
 #include "bench/hosted_report.h"
 #include "bench/model_report.h"
@@ -66,10 +65,9 @@ SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRec
 class BenchPoint {
  public:
   /// Sets the thread count, and measures the machine's limits where they are not known.
-  BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point, BenchResults& results,
-             std::vector<bench::DecodeTime>& decode_times);
+  BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point, BenchResults& results);
 
-  /// Measures a phase and adds its record and row; a decode's time also to `decode_times`.
+  /// Measures a phase and adds its record.
   /// errors   kind input (no such model), recipe, memory, numeric, interrupted
   void run(bench::ModelPhase phase);
 
@@ -82,7 +80,6 @@ class BenchPoint {
   cli::Context& cx_;
   const cli::Point<BenchRecipe>& point_;
   BenchResults& results_;
-  std::vector<bench::DecodeTime>& decode_times_;
   EngineSizer sizer_;
   bench::Ceilings ceilings_;
   SizedPhase sized_;  // the engine's, where there is one
@@ -92,11 +89,10 @@ class BenchPoint {
 };
 
 BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
-                       BenchResults& results, std::vector<bench::DecodeTime>& decode_times)
+                       BenchResults& results)
     : cx_(cx),
       point_(point),
       results_(results),
-      decode_times_(decode_times),
       sizer_(point.recipe.model, point.recipe.run, {point.recipe.cache}, cx) {
   cx.use_threads(point.recipe.run.threads);
   if (sizer_.device().kind == Device::Kind::cuda) {
@@ -174,14 +170,6 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
   if (!ceilings_.doubt.empty()) record.warn(bench::doubt_text(ceilings_));
   results_.add(record);
   peak_is_own_ = reset_peak_resident();
-  if (result.phase == ModelPhase::decode)
-    decode_times_.push_back({.model = identity.name,
-                             .batch = c.batch,
-                             .method = bench::method_name(c.cache),
-                             .full = c.cache.kind == recipe::CacheKind::full,
-                             .hosted = c.cache.is_hosted(),
-                             .context = c.context,
-                             .ms = bench::median(result.samples.ms)});
 }
 
 /// Adds a row or prints a line.
@@ -287,14 +275,12 @@ int PigBench::run() {
       run_point(point, results, progress);
     }
   }
-  const int status = results.finish();
-  for (const std::string& line : bench::break_even(decode_times_)) cx_.note(line);
-  return status;
+  return results.finish();
 }
 
 void PigBench::run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,
                          cli::Progress& progress) {
-  BenchPoint run(cx_, point, results, decode_times_);
+  BenchPoint run(cx_, point, results);
   for (const ModelPhase phase : point.recipe.bench.phases) {
     if (cli::is_interrupted()) return;
     progress.update(n_done_++);

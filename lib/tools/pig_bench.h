@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <vector>
 
-#include "bench/break_even.h"
 #include "bench/model_bench.h"
 #include "cli/context.h"
 #include "tools/results/bench_results.h"
@@ -58,7 +57,6 @@ class PigBench {
   cli::Context& cx_;
   const std::vector<cli::Point<Recipe>>& points_;
   double n_done_ = 0;  // phases, those of earlier runs included
-  std::vector<bench::DecodeTime> decode_times_;
 };
 
 }  // namespace tandem::tools

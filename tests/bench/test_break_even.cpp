@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "bench/break_even.h"
 
 using namespace tandem::bench;
@@ -62,5 +64,23 @@ TEST_SUITE("bench/break_even") {
     CHECK(lines[2] ==
           "m, batch 1: lsh host overtakes full attention to keys in host memory at about 1250 "
           "tokens (slower at 1000, faster at 2000)");
+  }
+
+  TEST_CASE("decode steps of records are compared on one device with one number of threads") {
+    const auto record = [](const char* method, int threads) {
+      return Json{{"host", {{"threads_used", threads}}},
+                  {"model", {{"name", "m"}}},
+                  {"workload", {{"batch", 2}, {"context_tokens", 100}, {"method", method}}},
+                  {"timing", {{"decode_step", {{"p50", 3.5}}}}}};
+    };
+    const auto times = decode_times({record("full host", 1), record("quest 16 0.05", 1)});
+    REQUIRE(times.size() == 2);
+    CHECK(times[0].full);
+    CHECK(times[0].hosted);
+    CHECK_FALSE(times[1].full);
+    CHECK(times[1].batch == 2);
+    CHECK(times[1].context == 100);
+    CHECK(times[1].ms == 3.5);
+    CHECK(decode_times({record("full", 1), record("quest 16 0.05", 2)}).empty());
   }
 }

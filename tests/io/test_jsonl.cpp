@@ -25,6 +25,6 @@ TEST_SUITE("io/jsonl") {
                               "{\"schema\":1}\nnotes", "{\"schema\":1}\n\t"})
       CHECK(refused(other).starts_with("log: ends without a line break"));
     CHECK(test::hint_text([&] { whole("notes"); }) ==
-          "--resume continues a file of an earlier run: name that, or a new one, with -o");
+          "runs write one JSON object a line, to the file that -o names");
   }
 }

@@ -63,6 +63,13 @@ size_t for_each_record(const std::filesystem::path& path, const std::string& tex
   return whole;
 }
 
+void print_notes(cli::Context& cx, const std::vector<Json>& records,
+                 const std::vector<bench::RecordView>& views) {
+  for (const bench::RecordView& view : views)
+    for (const std::string& line : view.notes ? view.notes(records) : std::vector<std::string>())
+      cx.note(line);
+}
+
 }  // namespace
 
 bench::Record named(bench::Record record, const cli::PointName& point) {
@@ -152,11 +159,11 @@ void BenchResults::add_failure(bench::Record record, const Error& error) {
 
 int BenchResults::finish() {
   if (file_) file_->commit();
-  if (cx_.format() != "jsonl" || !path_.empty()) {  // else they went there at once
-    std::vector<Json> records;
-    for (const std::string& line : lines_) records.push_back(Json::parse(line));
+  std::vector<Json> records;
+  for (const std::string& line : lines_) records.push_back(Json::parse(line));
+  if (cx_.format() != "jsonl" || !path_.empty())  // else they went there at once
     cx_.out.write(bench::render_records(records, views_, cx_.format()));
-  }
+  print_notes(cx_, records, views_);
   constexpr int kPartial = 8;
   if (failure_ == 0) return 0;
   return n_ok_ > 0 || !done_.empty() ? kPartial : failure_;
@@ -175,19 +182,29 @@ int print_records_of(cli::Context& cx, const std::filesystem::path& path,
                        bench::cell(at(r, "/workload/kernel")),
                        bench::cell(at(r, "/workload/shape")));
   };
-  const size_t whole = for_each_record(path, text, cx.info.name, views, [&](const Json& record) {
-    if (at(record, "/status") == "ok") measured.insert(name_of(record));
-    records.push_back(record);
-  });
+  constexpr const char* kWritten = "--from prints what a run wrote with -o or --format jsonl";
+  size_t whole = 0;
+  try {
+    whole = for_each_record(path, text, cx.info.name, views, [&](const Json& record) {
+      if (at(record, "/status") == "ok") measured.insert(name_of(record));
+      records.push_back(record);
+    });
+  } catch (Error& e) {
+    if (!e.hint_text().empty()) throw;
+    throw std::move(e).hint(kWritten);
+  }
   std::erase_if(records, [&](const Json& record) {
     return at(record, "/status") != "ok" && measured.contains(name_of(record));
   });
   if (records.empty())
-    throw input_error(path.string(), "holds no records")
-        .hint("-o names the file that a run writes");
+    throw input_error(
+        path.string(), "{}",
+        whole < text.size() ? "holds one record, which is cut off" : "holds no records")
+        .hint(kWritten);
   if (whole < text.size())
     cx.warn(fmt::format("{}: the last line is cut off and left out", path.string()));
   cx.out.write(bench::render_records(records, views, cx.format()));
+  print_notes(cx, records, views);
   return 0;
 }
 
