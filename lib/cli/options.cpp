@@ -208,10 +208,9 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
     if (info.sweeps)
       flags.push_back({"--shard", "I/N", "of a sweep the points I, I+N, ..., counted from 1"});
     sugar("-m,--model", "PATH", "model folder, known name, or synthetic:NAME", "model.path");
-    if (info.keeps_folder)
-      sugar("-o,--output", "FOLDER", "folder that the run is kept in", "output.path");
-    else
-      sugar("-o,--output", "PATH", "result file, - = stdout", "output.path");
+    if (const recipe::Field* output = recipe::find_field(schema, "output.path"))
+      flags.push_back({"-o,--output", info.keeps_folder ? "FOLDER" : "PATH",
+                       std::string(output->text), "output.path"});
   }
   flags.push_back({"--overwrite", "",
                    info.keeps_folder ? "begin again in a folder that holds a run"

@@ -4,19 +4,20 @@
 #include "bench/kernel_bench.h"
 #include "cli/context.h"
 #include "recipe/sections.h"
+#include "tools/results/bench_results.h"
 
 namespace tandem::tools {
 
 struct KernelBenchRecipe {
   recipe::Run run;
   bench::KernelShapes bench;
-  recipe::Output output;
+  BenchOutput output;
 
   template <class V>
   void fields(V& v) {
     v("run", run, "device and threads");
     v("bench", bench, "kernels and their shapes");
-    v("output", output, "where the result goes");
+    v("output", output, "where records go");
   }
 };
 

@@ -21,7 +21,7 @@ struct CaseLogFile {
   template <class V>
   void fields(V& v) {
     v("path", path,
-      "log of judged cases, one JSON line each; what --resume continues; empty = none");
+      "log of judged cases, which --resume continues, one JSON line each; empty = none");
   }
 };
 

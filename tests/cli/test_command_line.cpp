@@ -65,6 +65,9 @@ TEST_SUITE("cli/command_line") {
       CAPTURE(tool);
       CHECK(widest_line(help) <= 80);
       CHECK(widest_line(run_process(program(tool), {}).err) <= 80);  // short help
+      const bool keeps_records = has(tool, "bench") || has(tool, "magicdec");
+      CHECK(has(help, "-o, --output PATH           file of records") == keeps_records);
+      CHECK(has(help, "-o, --output PATH           log of judged cases") == has(tool, "eval"));
       std::istringstream keys(run_process(program(tool), {.arguments = {"--help-recipe"}}).out);
       for (std::string line; std::getline(keys, line);) CHECK(std::ranges::count(line, '\t') == 4);
       const size_t begin = help.find("examples:\n"), end = help.find("\n\n", begin);

@@ -98,7 +98,7 @@ struct AdapterOutput {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, "the summary's file, - or empty = stdout; else the folder, a new one");
+    v("path", path, "the summary's file, - or empty = stdout; with adapter.to, the new folder");
     v("dtype", dtype, "of a model's matrices; auto = bf16 if the base's are, else f32");
   }
 };
