@@ -42,9 +42,11 @@ void KernelShapes::check(recipe::Problems& p) const {
   if (head_dim % 2 != 0) p.field("head_dim", "expected an even number, found {}", head_dim);
   const auto names = kernel_families();
   for (const std::string& family : families)
-    if (std::find(names.begin(), names.end(), family) == names.end())
+    if (std::find(names.begin(), names.end(), family) == names.end()) {
       p.field("families", "unknown kernel family '{}'; there are {}", family,
               fmt::join(names, ", "));
+      p.hint(recipe::did_you_mean(family, names));
+    }
 }
 
 DType KernelShapes::act() const {

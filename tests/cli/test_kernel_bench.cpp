@@ -51,6 +51,8 @@ TEST_SUITE("cli/kernel-bench") {
     const Outcome none = plan("[decode, decod]");
     CHECK(none.status == 3);
     CHECK(none.err.find("no kernel case 'decod'") != std::string::npos);
+    check_refused(run_process(program("kernel-bench"), {.arguments = {"--family", "nrom"}}), 3,
+                  "\n  hint: did you mean 'norm'?\n");
   }
 
   TEST_CASE("--limits measures again, keeps what was measured on a quiet machine, and says so") {
