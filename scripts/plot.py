@@ -4,10 +4,11 @@
     plot.py xy FILE... --x FIELD --y FIELD [--by FIELD,...] [-o out.svg]
     plot.py PLOT FILE... [-o out.svg]
 
-FILE holds records of the benchmarks or of pig-eval (-o, or --format jsonl), or the log of cases that
-pig-eval -o writes; for the plot loss it is the folder of a run of s2ft-train. The ending of OUT chooses
-the format: svg, pdf, png. If several runs repeat a point, the last one is drawn. Legends have the names
-that recipes give to policies and drafts; speed takes them from records of pig-eval among the files.
+FILE holds records of the benchmarks or of pig-eval (-o, or --format jsonl; for the plot xy --format flat
+too), or the log of cases that pig-eval -o writes; for the plot loss it is the folder of a run of
+s2ft-train. The ending of OUT chooses the format: svg, pdf, png. If several runs repeat a point, the last
+one is drawn. Legends have the names that recipes give to policies and drafts; speed takes them from
+records of pig-eval among the files.
 Needs matplotlib: python3 -m pip install matplotlib
 """
 import argparse

@@ -4,6 +4,7 @@
 import contextlib
 import io
 import json
+import re
 import sys
 import tempfile
 import unittest
@@ -18,6 +19,8 @@ except ImportError:
     sys.exit(77)
 import plot
 import plot_common
+import plot_fields
+import plot_flat
 
 # Answers in a log that pig-eval wrote to -o, and what it printed: (policy, task, right, low, high).
 POLICIES = [("quest 5%", "quest"), ("window", "streaming")]
@@ -251,8 +254,43 @@ class Plots(unittest.TestCase):
         self.assertEqual(legend_of(figure), ["full", "lsh", "hybrid"])
         full = [r for r in read(path.name) if r["recipe"]["effective"]["cache"]["kind"] == "full"]
         self.assertEqual(sorted(lines_of(ax)[0].get_ydata()), sorted(r["throughput"]["decode_tok_s"] for r in full))
-        self.assertEqual(self.figure(path, "--x", "batch", "--y", "throughput.decode_tok_s").axes[0].get_xlabel(),
-                         "workload.batch")  # without the plot's name
+        figure = self.figure(path, "--x", "workload.batch", "--y", "throughput.decode_tok_s")
+        self.assertEqual(figure.axes[0].get_xlabel(), "workload.batch")  # without the plot's name
+
+    def test_xy_takes_the_names_of_csv_and_flat(self):
+        record = {**self.bench()[0], "steady": True, "quality": {"ppl": {"mean": 2.5}, "list": [1]}}
+        record["timing"] = {"prefill": {"mean": 9.0}, "decode_step": {"mean": 4.0, "p50": 2.0, "stddev": 1.0, "n": 7}}
+        record["recipe"]["effective"]["run"] = {"device": "cpu", "context": 0}
+        del record["workload"]["context_tokens"]
+        short = plot_flat.short_fields(plot_fields.fields_of(record))
+        self.assertEqual(short, {
+            "model": "m", "device": "cpu", "phase": "decode", "method": "quest", "batch": 1, "tok_s": 1e3,
+            "tok_s_p50": 2e3, "tok_s_sd": 250, "ms_mean": 4, "ms_p50": 2, "ms_sd": 1, "samples": 7, "steady": True,
+            "ppl_mean": 2.5})
+        path = RECORDS / "sparse-speed-2-cores.jsonl"
+        flat = self.write("flat.jsonl", [{"tool": "pig-bench", "status": "ok", **plot_flat.short_fields(
+            plot_fields.fields_of(record))} for record in read(path.name)])
+        figures = [self.figure("xy", name, "--x=context", "--y=tok_s_p50", "--by=method") for name in (path, flat)]
+        lines = [[(*line.get_xdata(), *line.get_ydata()) for line in lines_of(f.axes[0])] for f in figures]
+        self.assertEqual(lines[0], lines[1])
+        self.assertEqual(legend_of(figures[0]), legend_of(figures[1]))
+        self.assertEqual(figures[0].axes[0].get_ylabel(), "tok_s_p50")
+        self.assertIn(f"holds {len(read(path.name))} flat records of pig-bench\n  hint: plot.py xy",
+                      self.error(4, "speed", flat))
+
+    def test_names_of_csv_and_flat_are_those_of_the_tools(self):
+        source = (ROOT / "lib/bench/record_view.cpp").read_text()
+        table = re.findall(r'^    \{"(\w+)",\s*(true|false),\s*\{([^}]*)\}\},', source, re.M)
+        self.assertGreater(len(table), 40)
+        self.assertEqual(plot_flat.FIELDS, {
+            name: " ".join(path.replace("/", ".") for path in re.findall(r'"/([^"]*)"', at)) for name, _, at in table})
+        self.assertEqual(plot_flat.TEXTS, tuple(name for name, is_text, _ in table if is_text == "true"))
+        self.assertEqual(plot_flat.TIMES, dict(re.findall(r'std::pair\{"(\w+)", "/(\w+)"\}', source)))
+        timings = re.search(r"const char\* name : \{([^}]*)\}\)\s*if \(const Json& timing", source)[1]
+        self.assertEqual(plot_flat.TIMINGS, tuple(re.findall(r"\w+", timings)))
+        readme = (ROOT / "recipes/README.md").read_text().split("Fields of `csv` and `flat`")[1].split("\n\n")[1]
+        documented = [name for row in readme.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+        self.assertEqual(sorted(documented), sorted(["tool", "point", "status", "error", *plot_flat.FIELDS]))
 
     def test_xy_draws_the_median_and_the_range(self):
         path = self.write("b.jsonl", [r for ms in (1, 2, 10) for r in self.bench(ms=ms)])
@@ -268,7 +306,13 @@ class Plots(unittest.TestCase):
         text = self.error(2, "xy", path, "--x", "batch", "--y", "decode_toks")
         self.assertIn("found 'decode_toks'\n  hint: did you mean throughput.decode_tok_s", text)
         self.assertIn("--fields", text)
-        self.assertIn("found workload.phase = decode", self.error(2, "xy", path, "--x", "batch", "--y", "phase"))
+        for name, near in (("contxt", "context"), ("bacth", "batch"), ("tok_S", "tok_s"),
+                           ("timing.decode_step.p55", "timing.decode_step.p50")):
+            self.assertIn(f"did you mean {near}", self.error(2, "xy", path, "--x", name, "--y", "tok_s"))
+        for name in ("nofield", "mi", "tok"):  # near to none
+            self.assertIn(f"found '{name}'\n  hint: plot.py xy {path} --fields lists all fields\n",
+                          self.error(2, "xy", path, "--x", name, "--y", "tok_s"))
+        self.assertIn("found phase = decode", self.error(2, "xy", path, "--x", "batch", "--y", "phase"))
         self.assertIn("quest.ratio", self.error(2, "xy", self.write("c.jsonl", self.bench(topk={"ratio": 0.1})),
                                                 "--x", "batch", "--y", "ratio"))
         self.assertIn("expected --x FIELD and --y FIELD", self.error(2, "xy", path))
@@ -276,7 +320,7 @@ class Plots(unittest.TestCase):
                       self.error(2, "xy", path, "--x", "kind", "--y", "p50", "--log", "x"))
         self.figure("xy", path, self.write("c.jsonl", [{**self.bench()[0], "throughput": {}}]), "--x", "batch",
                     "--y", "decode_tok_s")
-        self.assertIn("1 of 3 records lack workload.batch or throughput.decode_tok_s", self.stderr)
+        self.assertIn("1 of 3 records lack batch or throughput.decode_tok_s", self.stderr)
 
     def test_xy_lists_all_fields(self):
         out = io.StringIO()
@@ -285,6 +329,7 @@ class Plots(unittest.TestCase):
         lines = [line.split() for line in out.getvalue().splitlines()]
         self.assertIn(["workload.context_tokens", "1024", "(2", "values)"], lines)
         self.assertIn(["recipe.effective.cache.quest.ratio", "0.05"], lines)
+        self.assertIn(["tok_s", "1000.0"], lines)
 
 
 if __name__ == "__main__":
