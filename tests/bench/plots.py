@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -191,10 +192,24 @@ class Plots(unittest.TestCase):
                 plot_common.save(figure, str(path))
         self.assertEqual(out.getvalue(), "".join(f"wrote {path}\n" for path in files))
         self.assertEqual(*(path.read_text() for path in files))
-        for path, status in (("a.txt", 2), (str(self.folder / "none/a.svg"), 4)):
-            with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as end:
-                plot_common.save(figure, path)
-            self.assertEqual(end.exception.code, status)
+        with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as end:
+            plot_common.save(figure, str(self.folder / "none/a.svg"))
+        self.assertEqual(end.exception.code, 4)
+
+    def test_needs_matplotlib_only_to_draw(self):
+        for package in ("matplotlib", "numpy"):
+            (self.folder / f"{package}.py").write_text(f"raise ModuleNotFoundError('{package}')")
+        bench = self.write("b.jsonl", self.bench())
+        for argv, status, text in ((["--help"], 0, "any field against any other"),
+                                   (["sped", "none"], 2, "invalid choice"),
+                                   (["speed", bench, "-o", "a.txt"], 2, "ends in .svg, .pdf or .png, found 'a.txt'"),
+                                   (["xy", bench, "--x=batsh", "--y=tok_s"], 2, "did you mean batch"),
+                                   (["xy", bench, "--fields"], 0, "cache.quest.ratio"),
+                                   (["speed", bench], 1, "matplotlib: expected the package, found none")):
+            run = subprocess.run([sys.executable, ROOT / "scripts/plot.py", *argv], capture_output=True, text=True,
+                                 env={"PYTHONPATH": str(self.folder)})
+            self.assertEqual(run.returncode, status, run.stderr)
+            self.assertIn(text, run.stdout + run.stderr)
 
     def test_a_log_of_cases_gives_what_the_tool_prints(self):
         lines = self.log()
