@@ -110,10 +110,17 @@ def bars_of(points):
 
 def dodge(artists, points):
     """Moves artists sideways by points of the page; their data stay at the true x."""
-    from matplotlib.transforms import ScaledTranslation
     for artist in artists:
-        shift = ScaledTranslation(points / 72, 0, artist.get_figure().dpi_scale_trans)
+        shift = plt.matplotlib.transforms.ScaledTranslation(points / 72, 0, artist.get_figure().dpi_scale_trans)
         artist.set_transform(artist.get_transform() + shift)
+
+
+def dodge_by(artists, factor):
+    """Moves artists of an axis logarithmic to base 2 sideways by a factor of x; their data stay at the true x."""
+    shift = plt.matplotlib.transforms.Affine2D().translate(math.log2(factor), 0)
+    for artist in artists:
+        ax = artist.axes
+        artist.set_transform(ax.transScale + shift + ax.transLimits + ax.transAxes)
 
 
 def label_point(ax, xy, text, **style):
@@ -133,16 +140,26 @@ def common_area(a, b):
     return max(0, width) * max(0, height)
 
 
-def obstacles(line, scale):
-    """Boxes around the markers of a line, and small ones along it; `scale` pixels are a point."""
-    from matplotlib.transforms import Bbox
-    places = line.get_transform().transform(line.get_xydata())
-    half = line.get_markersize() * scale / 2 if line.get_marker() not in ("None", None, "") else 0
-    boxes = [Bbox.from_extents(x - half, y - half, x + half, y + half) for x, y in places] if half else []
-    for (x0, y0), (x1, y1) in zip(places, places[1:]) if line.get_linestyle() != "None" else []:
+def boxes_along(places):
+    """Small boxes along a line on the page."""
+    for (x0, y0), (x1, y1) in zip(places, places[1:]):
         n = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
         at = ((x0 + (x1 - x0) * i / n, y0 + (y1 - y0) * i / n) for i in range(n))
-        boxes += [Bbox.from_extents(x - 1, y - 1, x + 1, y + 1) for x, y in at]
+        yield from (plt.matplotlib.transforms.Bbox.from_extents(x - 1, y - 1, x + 1, y + 1) for x, y in at)
+
+
+def obstacles(ax, scale):
+    """Boxes around the markers of an axes, and small ones along its lines and bars; `scale` pixels are a point."""
+    boxes = []
+    for line in ax.lines:
+        places = line.get_transform().transform(line.get_xydata())
+        half = line.get_markersize() * scale / 2
+        boxes += [plt.matplotlib.transforms.Bbox.from_extents(x - half, y - half, x + half, y + half)
+                  for x, y in places if line.get_marker() not in ("None", None, "")]
+        boxes += boxes_along(places) if line.get_linestyle() != "None" else []
+    for bars in (c for c in ax.collections if hasattr(c, "get_segments")):
+        for segment in bars.get_segments():
+            boxes += boxes_along(bars.get_transform().transform(segment))
     return boxes
 
 
@@ -151,7 +168,7 @@ def place_labels(figure):
     figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
     for ax in (ax for ax in figure.axes if hasattr(ax, "labels_to_place")):
-        taken = [box for line in ax.lines for box in obstacles(line, figure.dpi / 72)]
+        taken = obstacles(ax, figure.dpi / 72)
         for label in ax.labels_to_place:
             def put(choice):
                 distance, (dx, dy, ha, va) = choice
