@@ -42,6 +42,13 @@ def lines_of(ax):
     return [line for line in ax.lines if line.get_marker() not in ("None", "", "_", None)]
 
 
+def ticks_of(ax):
+    """The labels of the y axis that are seen."""
+    low, high = ax.get_ylim()
+    return [label.get_text() for label, y in zip(ax.get_yticklabels(), ax.get_yticks())
+            if low <= y <= high and label.get_text()]
+
+
 def legend_of(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
@@ -255,15 +262,31 @@ class Plots(unittest.TestCase):
         self.assertEqual(handles, drawn)
         self.assertNotIn("cats_threshold", legend_of(figure))
         figure.draw_without_rendering()
-        prose = figure.axes[1]
-        ticks = [t.get_text() for t, y in zip(prose.get_yticklabels(), prose.get_yticks())
-                 if prose.get_ylim()[0] <= y <= prose.get_ylim()[1]]
-        self.assertEqual(ticks, ["1", "2", "5", "10", "20"])
+        self.assertEqual(ticks_of(figure.axes[1]), ["1", "2", "5", "10", "20"])
+        self.assertIn("k = 4, 8, 16", figure.axes[2].get_ylabel())
         renderer = figure.canvas.get_renderer()
         boxes = [label.get_window_extent(renderer) for label in figure.axes[2].texts]
         self.assertEqual(len(boxes), 12)
         for i, box in enumerate(boxes):
             self.assertFalse(any(box.overlaps(other) for other in boxes[:i]))
+
+    def test_channels_keeps_the_legend_apart_and_two_ticks_or_more(self):
+        rounds = read("cpu-sirius-keep.jsonl")
+        for name, aal in (("far", None), ("narrow", 15.0), ("near", 15.9), ("one", 16.0)):
+            for i, channels in enumerate(r["spec"]["channels"] for r in rounds if "channels" in r.get("spec", {})):
+                channels["aal"] = channels["aal"] if aal is None else aal + (i % 2) * (16 - aal)
+            figure = self.figure("channels", self.write(f"{name}.jsonl", rounds))
+            figure.draw_without_rendering()
+            legend, renderer = figure.legends[0].get_window_extent(), figure.canvas.get_renderer()
+            self.assertTrue(legend.x1 <= figure.bbox.x1 and legend.y0 >= 0, legend)
+            for box in [figure._supxlabel.get_window_extent(), *(ax.get_tightbbox(renderer) for ax in figure.axes)]:
+                self.assertFalse(legend.overlaps(box))
+            self.assertGreaterEqual(len(ticks_of(figure.axes[0])), 2, name)
+
+    def test_places_has_two_ticks_or_more(self):
+        figure = self.figure("places", self.write("b.jsonl", self.bench(ms=12.0) + self.bench(ms=14.0, place="host")))
+        figure.draw_without_rendering()
+        self.assertGreaterEqual(len(ticks_of(figure.axes[0])), 2)
 
     def test_xy_takes_any_field(self):
         path = RECORDS / "sparse-speed-2-cores.jsonl"
