@@ -128,7 +128,8 @@ def plot_channels(args):
     if not panels:
         fail(args.command, "expected policies or drafts that read some of the FFN's channels, found none",
              "policies of pig-eval and drafts of magicdec-bench take the key sparse")
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels) + 1.6, 4.2), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels) + 1.6, 4.2), squeeze=False,
+                                layout="constrained")
     for ax, (draw, points, label) in zip(axes[0], panels):
         draw(ax, points)
         if label:

@@ -125,7 +125,8 @@ def draw_speedups(ax, ways, styles, across, along):
     """A line a draft and value of `along`, over `across`; the number at a marker is gamma."""
     lines = sorted({getattr(w, along) for w in ways})
     low, high = ax.get_xlim()
-    most = max(1, len(styles) - 1) / 2
+    middle = (len(styles) - 1) / 2
+    most = max(middle, 0.5)
     step = min(APART ** (1 / most), (high / low) ** (1 / 60))  # between drafts, some 4 points of the page or less
     for (name, other), group in grouped(ways, "draft", along).items():
         group.sort(key=lambda w: getattr(w, across))
@@ -135,7 +136,7 @@ def draw_speedups(ax, ways, styles, across, along):
             [p[0] for p in points], [p[1] for p in points], yerr=bars_of(points), linewidth=1.1,
             linestyle=LINES[lines.index(other) % len(LINES)], markeredgecolor="white", markeredgewidth=0.6,
             markersize=8.5 - at / most + (styles[name]["marker"] in "^v"), zorder=2 + at / 100, **BARS, **styles[name])
-        dodge_by([data, *caps, *bars], step ** (at - most))
+        dodge_by([data, *caps, *bars], step ** (at - middle))
         for way, point in zip(group, points):
             texts = [] if way.is_tree else [str(way.depth)]
             texts += [UNITS[along].format(other)] if len(group) == 1 and len(lines) > 1 else []
