@@ -101,8 +101,8 @@ struct DraftTreeSection {
     using recipe::optional_input;
     v("path", path, optional_input(),
       "tree of draft tokens (sequoia-tree/1, or a map as JSON); auto = the best one here for "
-      "accept or replay; without both, for the acceptance of up to 64 tokens that are generated "
-      "after the first prompt to measure it; empty = a chain of spec.gamma");
+      "accept or replay; without both, acceptance is measured on up to 64 tokens after the first "
+      "prompt, which is read once more; empty = a chain of spec.gamma");
     v("accept", accept, optional_input(),
       "acceptance vector: what a tree is chosen by, or whether one pays; empty = measured if "
       "path is auto, else not used");

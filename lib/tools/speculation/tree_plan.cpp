@@ -114,9 +114,13 @@ MeasuredAcceptance measure_acceptance(cli::Context& cx, const SequoiaRecipe& rec
                   }});
   how.sampler.seed = ~how.sampler.seed;  // seeds of recipes are not negative
   how.max_tokens = std::min(how.max_tokens, kMostTokens);
-  cli::Progress progress(cx.terminal, "measure acceptance", how.max_tokens, "tok");
+  const auto all = static_cast<double>(prompt.size()) + how.max_tokens;
+  cli::Progress progress(cx.terminal, "measure acceptance", all, "tok");
   double done = 0;
   decode::GenerateEvents events;
+  events.on_prefill = [&](int64_t read, int64_t) {
+    progress.update(done = static_cast<double>(read));
+  };
   events.on_token = [&](const decode::TokenEvent&) { progress.update(++done); };
   events.interrupted = cli::agree_interrupted;
   const decode::Request request{.tokens = {prompt.begin(), prompt.end()}};
