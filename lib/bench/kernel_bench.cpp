@@ -32,6 +32,7 @@ KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
 Record kernel_record(const KernelCase& c, const Ceilings& ceilings) {
   Record record("kernel-bench", &ceilings);
   record.group("workload") = {{"family", c.family},
+                              {"device", "cpu"},
                               {"kernel", c.name},
                               {"shape", c.shape},
                               {"dtype", dtype_name(c.dtype)},
@@ -97,7 +98,7 @@ std::vector<std::string> kernel_row(const Json& r) {
 
 Record limits_record(const Ceilings& c) {
   Record record("kernel-bench", &c);
-  record.group("workload") = {{"family", "limits"}};
+  record.group("workload") = {{"family", "limits"}, {"device", "cpu"}};
   record.group("limits") = {{"mem_read_gbps", c.mem_read_gbps},
                             {"mem_rows_gbps", c.mem_rows_gbps},
                             {"code_gscores", c.code_gscores},

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "bench/roofline.h"
 
@@ -20,19 +21,22 @@ struct FlatField {
 };
 
 // Documented in recipes/README.md, in this order.
-const FlatField kFields[] = {
+const FlatField kSubject[] = {
     {"model", true, {"/model/name", "/recipe/effective/model/path"}},
     {"device", true, {"/workload/device", "/recipe/effective/run/device"}},
     {"threads", false, {"/host/threads_used"}},
+    {"context",
+     false,
+     {"/workload/context_tokens", "/workload/prompt_tokens", "/recipe/effective/run/context"}},
+};
+// Of benchmarks.
+const FlatField kMeasured[] = {
     {"phase", true, {"/workload/phase"}},
     {"kernel", true, {"/workload/kernel"}},
     {"shape", true, {"/workload/shape"}},
     {"method", true, {"/workload/method", "/recipe/effective/cache/kind"}},
     {"draft", true, {"/workload/draft/name"}},
     {"batch", false, {"/workload/batch", "/recipe/effective/run/batch"}},
-    {"context",
-     false,
-     {"/workload/context_tokens", "/workload/prompt_tokens", "/recipe/effective/run/context"}},
     {"temperature", false, {"/workload/temperature"}},
     {"gamma", false, {"/spec/mean_gamma", "/spec/gamma"}},
     {"tok_s",
@@ -78,6 +82,24 @@ const FlatField kFields[] = {
     {"gemm_f32_gflop_s", false, {"/limits/gemm_f32_gflops"}},
     {"gemm_bf16_gflop_s", false, {"/limits/gemm_bf16_gflops"}},
 };
+// Group `quality` of pig-eval; a column's name has '_' for '/'.
+constexpr const char* kQuality[] = {
+    // answers
+    "task", "policy", "kind", "sparse", "reference", "group", "protocol", "score", "length",
+    "n_cases", "correct", "ci95_low", "ci95_high", "difference", "difference_stderr",
+    "difference_ci95_low", "difference_ci95_high", "ratio", "ratio_ci95_low", "ratio_ci95_high",
+    "falls_behind", "n_no_answer", "n_at_limit", "reads/selected", "reads/fixed", "reads/bytes",
+    "spec/gamma", "spec/verify", "spec/lossy", "spec/aal", "spec/k", "spec/density", "spec/apu",
+    "spec/rollback", "spec/rounds",
+    // perplexity
+    "n_tokens", "nll/mean", "nll/stderr", "ppl/mean", "ppl/stderr", "nll_difference/mean",
+    "nll_difference/stderr", "kl_mean", "kl_stderr", "kl_p99", "top1_agree",
+    // attention
+    "n_queries", "error/mean", "error/stderr", "lse_error/mean", "lse_error/stderr",
+    "ranking_loss/mean", "ranking_loss/stderr", "visible", "selected", "exact", "fixed",
+    "index_bytes", "key_bytes",
+    // channels
+    "keep"};
 
 std::string pointer_of(std::string key) {
   std::ranges::replace(key, '.', '/');
@@ -88,6 +110,11 @@ bool is_in_list(std::string_view pointer) {
   for (size_t i = 0; i + 1 < pointer.size(); ++i)
     if (pointer[i] == '/' && pointer[i + 1] >= '0' && pointer[i + 1] <= '9') return true;
   return false;
+}
+
+/// The last name of a path, as the model's record has it.
+std::string name_of_folder(const std::filesystem::path& path) {
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 /// Tokens a second of the same samples as main_timing: their deviation follows.
@@ -116,47 +143,24 @@ Json timing_field(const Json& record, std::string_view name) {
   return {};
 }
 
-/// Numbers, booleans and texts of an object, under names joined by '_'.
-void flatten(const Json& object, const std::string& prefix,
-             std::vector<std::pair<std::string, Json>>& out) {
-  for (const auto& [key, value] : object.items()) {
-    if (value.is_object())
-      flatten(value, prefix + key + "_", out);
-    else if (value.is_primitive() && !value.is_null())
-      out.emplace_back(prefix + key, value);
+/// The value of a field, null if the record does not say; `auto` in a recipe says nothing.
+Json value_of(const FlatField& field, const Json& record) {
+  if (field.at.empty()) return timing_field(record, field.name);
+  for (const std::string_view pointer : field.at) {
+    const Json& found = at(record, std::string(pointer));
+    if (field.is_text ? !found.is_string() : !found.is_number() && !found.is_boolean()) continue;
+    if (pointer.starts_with("/recipe/") && (found == 0 || found == "auto")) continue;
+    return field.name == std::string_view("model") ? Json(name_of_folder(found)) : found;
   }
+  return {};
 }
 
-/// One number or text; a truth is 1 or 0.
+/// One number or text; a truth is 1 or 0; empty for null.
 std::string csv_cell(const Json& value) {
+  if (value.is_null()) return "";
   if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
   if (value.is_number_float()) return fmt::format("{:.9g}", value.get<double>());
   return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-/// Without the columns that no record has.
-std::string csv_of(const std::vector<Json>& records) {
-  const std::vector<std::string> swept = swept_keys(records);
-  std::vector<io::Table::Column> columns;
-  std::vector<std::map<std::string, std::string>> rows;
-  for (const Json& record : records) {
-    auto& row = rows.emplace_back();
-    for (const auto& [name, value] : flat_fields(record, swept)) {
-      if (std::ranges::find(columns, name, &io::Table::Column::title) == columns.end())
-        columns.push_back({name});
-      if (!value.is_null()) row[name] = csv_cell(value);
-    }
-  }
-  std::erase_if(columns, [&](const io::Table::Column& column) {
-    return std::ranges::none_of(rows, [&](const auto& row) { return row.contains(column.title); });
-  });
-  io::Table table(columns);
-  for (auto& row : rows) {
-    std::vector<std::string> cells;
-    for (const io::Table::Column& column : columns) cells.push_back(row[column.title]);
-    table.add_row(std::move(cells));
-  }
-  return table.render(io::TableFormat::csv);
 }
 
 std::string line_of(const Json& value) {
@@ -194,29 +198,28 @@ const Json& main_timing(const Json& record) {
   return at(record, "/timing/none");
 }
 
-std::vector<std::pair<std::string, Json>> flat_fields(const Json& record,
-                                                      const std::vector<std::string>& swept) {
-  std::vector<std::pair<std::string, Json>> out = {
-      {"tool", at(record, "/tool")},
-      {"point", at(record, "/point")},
-      {"status", at(record, "/status")},
-      {"error", failure_of(record).empty() ? Json() : Json(failure_of(record))}};
+Json flat_fields(const Json& record, const std::vector<std::string>& swept) {
+  Json out = {{"tool", at(record, "/tool")},
+              {"point", at(record, "/point")},
+              {"status", at(record, "/status")},
+              {"error", failure_of(record).empty() ? Json() : Json(failure_of(record))}};
+  const auto add = [&](std::span<const FlatField> fields) {
+    for (const FlatField& field : fields) out[field.name] = value_of(field, record);
+  };
+  add(kSubject);
+  if (at(record, "/tool") == "pig-eval") {
+    for (std::string name : kQuality) {
+      const Json& value = at(record, "/quality/" + name);
+      std::ranges::replace(name, '/', '_');
+      out[name] = value;
+    }
+  } else {
+    add(kMeasured);
+  }
   for (const std::string& key : swept) {
     const Json& value = at(record, "/recipe/effective" + pointer_of(key));
-    out.emplace_back(key, value.is_structured() ? Json(line_of(value)) : value);
+    out[key] = value.is_structured() ? Json(line_of(value)) : value;
   }
-  for (const FlatField& field : kFields) {
-    Json value = field.at.empty() ? timing_field(record, field.name) : Json();
-    for (const char* pointer : field.at) {
-      const Json& found = at(record, pointer);
-      if (field.is_text ? !found.is_string() : !found.is_number() && !found.is_boolean()) continue;
-      if (std::string_view(pointer).starts_with("/recipe/") && found == 0) continue;  // automatic
-      value = found;
-      break;
-    }
-    out.emplace_back(field.name, std::move(value));
-  }
-  if (const Json& quality = at(record, "/quality"); quality.is_object()) flatten(quality, "", out);
   return out;
 }
 
@@ -242,19 +245,32 @@ std::vector<std::string> swept_keys(const std::vector<Json>& records) {
   return keys;
 }
 
+std::string csv_of(const std::vector<Json>& rows) {
+  std::vector<io::Table::Column> columns;
+  for (const Json& row : rows)
+    for (const auto& [name, value] : row.items())
+      if (std::ranges::find(columns, name, &io::Table::Column::title) == columns.end())
+        columns.push_back({name});
+  io::Table table(columns);
+  for (const Json& row : rows) {
+    std::vector<std::string> cells;
+    for (const auto& [title, align] : columns) cells.push_back(csv_cell(row.value(title, Json())));
+    table.add_row(std::move(cells));
+  }
+  return rows.empty() ? "" : table.render(io::TableFormat::csv);
+}
+
 std::string render_records(const std::vector<Json>& records, const std::string& format) {
-  if (format == "csv") return records.empty() ? "" : csv_of(records);
   std::string text;
-  const std::vector<std::string> swept = swept_keys(records);
-  for (const Json& record : records) {
-    if (format != "flat") {
-      text += (format == "json" && !text.empty() ? ",\n" : "") + line_of(record);
-    } else {
-      Json flat = Json::object();
-      for (const auto& [name, value] : flat_fields(record, swept))
-        if (!value.is_null()) flat[name] = value;
-      text += line_of(flat);
-    }
+  std::vector<Json> rows = records;
+  if (const auto swept = swept_keys(records); format == "csv" || format == "flat")
+    for (Json& row : rows) row = flat_fields(row, swept);
+  if (format == "csv") return csv_of(rows);
+  for (Json& row : rows) {
+    if (format == "flat")
+      for (auto it = row.begin(); it != row.end();)
+        it = it->is_null() ? row.erase(it) : std::next(it);
+    text += (format == "json" && !text.empty() ? ",\n" : "") + line_of(row);
     if (format != "json") text += "\n";
   }
   return format == "json" ? "[\n" + text + (text.empty() ? "]\n" : "\n]\n") : text;

@@ -3,7 +3,6 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "io/table.h"
@@ -31,11 +30,13 @@ std::string read_share_cell(const Json& roofline);
 /// timing.<phase> of what the record is about; null without one.
 const Json& main_timing(const Json& record);
 
-/// Names and values of the fields that csv and flat show: those of the table in recipes/README.md,
-/// the swept keys, and all of `quality`. Numbers, booleans and texts only.
+/// The fields that csv and flat show: those of the table in recipes/README.md that the record's
+/// tool may have, null where this record has none, then the swept keys. Numbers, booleans and
+/// texts.
 /// swept  recipe keys to show, by their dotted names
-std::vector<std::pair<std::string, Json>> flat_fields(const Json& record,
-                                                      const std::vector<std::string>& swept);
+Json flat_fields(const Json& record, const std::vector<std::string>& swept);
+/// A table of such objects; the columns are their keys, in the order of the first that has each.
+std::string csv_of(const std::vector<Json>& rows);
 /// Recipe keys that the records' sweeps set; of records that do not say, those whose values differ.
 std::vector<std::string> swept_keys(const std::vector<Json>& records);
 

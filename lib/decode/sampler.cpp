@@ -29,7 +29,7 @@ size_t row_bytes(const SamplerBounds& b, bool on_gpu) {
   return on_gpu ? cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs, 1) : 0;
 }
 
-/// What a draw gives, one array behind the other.
+/// Results of a draw, one array after the other.
 struct Results {
   int32_t* tokens;
   float *logprobs, *lse;

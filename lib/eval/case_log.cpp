@@ -236,8 +236,8 @@ void check_header(const Json& header, const Json& recipe, const std::string& whe
 
 }  // namespace
 
-std::string header_line(const Json& recipe) {
-  return io::jsonl_line({{"schema", kSchema}, {"recipe", recipe}});
+std::string header_line(const Json& recipe, const std::string& device) {
+  return io::jsonl_line({{"schema", kSchema}, {"recipe", recipe}, {"run_device", device}});
 }
 
 namespace {
@@ -329,6 +329,7 @@ CaseLog read_log(const std::filesystem::path& path, const Json& recipe, const Se
   const auto take = [&](const Json& line, const std::string& where) {
     if (!header_seen) {
       check_header(line, recipe, where);
+      log.device = io::find_string(line, "run_device", where).value_or("");
       header_seen = true;
       return;
     }

@@ -40,6 +40,7 @@ struct CaseLog {
   std::optional<std::vector<TextQuality>> text;  // of the perplexity task
   std::optional<std::vector<AttentionQuality>> attention;
   std::optional<MeasuredThresholds> channels;
+  std::string device;      // of the run that began it; empty in logs of older versions
   size_t whole_bytes = 0;  // up to a line that a crash tore; 0: not even the header is whole
   int n_repeated = 0;      // lines that are there twice, and count once
 
@@ -48,7 +49,8 @@ struct CaseLog {
 
 // A log is a JSON Lines file: a header with the recipe, then a line for every case as it is judged,
 // so that an interrupted run loses one case at most. `names` are those of the policies.
-std::string header_line(const io::Json& recipe);
+/// device   that the run computes on
+std::string header_line(const io::Json& recipe, const std::string& device = {});
 std::string case_line(const CaseRecord& record, const std::vector<std::string>& names);
 /// Texts and log-probabilities are for readers of the log; read_log leaves them.
 std::string own_line(const OwnRecord& record, const std::vector<std::string>& names);

@@ -69,6 +69,7 @@ void PigEval::open_log() {
   const auto& path = recipe_.output.path;
   const bool exists = cx_.resume() && std::filesystem::exists(path);
   if (exists) log_ = eval::read_log(path, *point_.record, recipe_.eval, names_);
+  if (log_.whole_bytes == 0) log_.device = sizer_.device().name();
   check_answers();
   check_own();
   if (!log_.channels) check_thresholds_file();
@@ -87,7 +88,7 @@ void PigEval::open_log() {
     // Of a run that was killed before the header was whole, an empty file is left.
     const auto mode = exists ? cli::FileMode::append : cli::FileMode::create;
     cli::ResultFile fresh(path, cx_.resume() ? mode : cx_.file_mode(), cx_.out);
-    fresh.write(eval::header_line(*point_.record));
+    fresh.write(eval::header_line(*point_.record, log_.device));
     fresh.commit();
   }
   file_ = std::make_unique<cli::ResultFile>(path, cli::FileMode::append, cx_.out);

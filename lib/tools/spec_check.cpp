@@ -266,19 +266,6 @@ std::string SpecCheck::text(io::TableFormat format) const {
   return text + "\n" + places.render(format);
 }
 
-std::string SpecCheck::csv() const {
-  std::vector<Json> rows;
-  for (const Verdict& v : verdicts_) {
-    Json& row = rows.emplace_back()["quality"];
-    row = {{"check", v.check},
-           {"temperature", v.temperature},
-           {"texts", v.texts},
-           {"passed", v.passed}};
-    row.update(v.details);
-  }
-  return bench::render_records(rows, "csv");
-}
-
 Json SpecCheck::json(const speculate::RoundStats& rounds) const {
   Json checks = Json::array(), places = Json::array();
   for (const Verdict& v : verdicts_) {
@@ -316,7 +303,7 @@ void SpecCheck::write(const speculate::RoundStats& rounds) {
   if (cx_.format() == "text" || cx_.format() == "md") {
     result.write(text(bench::table_format(cx_.format())));
   } else if (cx_.format() == "csv") {
-    result.write(csv());
+    result.write(bench::csv_of(json(rounds)["checks"].get<std::vector<Json>>()));
   } else if (cx_.format() == "json") {
     result.write(json(rounds).dump() + "\n");
   } else {

@@ -86,8 +86,6 @@ class SpecCheck {
                          size_t n_temperatures);
   void write(const speculate::RoundStats& rounds);
   std::string text(io::TableFormat format) const;
-  /// A row a check: its figures, one a column.
-  std::string csv() const;
   nlohmann::ordered_json json(const speculate::RoundStats& rounds) const;
 
   cli::Context& cx_;

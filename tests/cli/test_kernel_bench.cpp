@@ -29,6 +29,7 @@ TEST_SUITE("cli/kernel-bench") {
     REQUIRE(run.status == 0);
     CHECK(run.out.starts_with("tool,point,status,"));
     CHECK(has(run.out, ",kernel,shape,"));
+    CHECK(has(run.out, ",cpu,1,"));  // device, threads
     std::istringstream lines(file_text(path));
     int n = 0;
     for (std::string line; std::getline(lines, line); ++n)

@@ -59,7 +59,7 @@ TEST_SUITE("cli/magicdec-bench") {
                                         "run.context=8Ki,32Ki", "--format", "csv"});
     CHECK(run.status == 0);
     CHECK(std::ranges::count(run.out, '\n') == 1 + 2 * 2 * 4);
-    CHECK(has(run.out, ",run.batch,run.context,"));
+    CHECK(has(run.out, ",run.batch,run.context\n"));
     CHECK(has(run.out, ",alpha,"));
     CHECK(has(run.out, ",0.89,"));
     const Outcome text =

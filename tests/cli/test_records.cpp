@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <charconv>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -88,7 +90,9 @@ TEST_SUITE("cli/records") {
         {"kernel-bench", "kernels-sparse.jsonl"},
         {"pig-eval", "gpu-h200-sparse-quality.jsonl"},
         {"pig-eval", "attention-error-tiny-16m.jsonl"},
-        {"pig-eval", "prose-kl-codes.jsonl"}};
+        {"pig-eval", "prose-kl-codes.jsonl"},
+        {"pig-eval", "cpu-sirius-tasks.jsonl"}};
+    std::map<bool, std::vector<std::string>> headers;  // of pig-eval, of the benchmarks
     for (const auto& [tool, name] : files) {
       CAPTURE(name);
       const std::vector<Json> records = json_lines(file_text(record_file(name)));
@@ -105,6 +109,13 @@ TEST_SUITE("cli/records") {
           const auto lines = csv_lines(run.out);
           CHECK(lines.size() == records.size() + 1);
           check_numbers(lines);
+          // The same for all files of a tool, but for the swept keys, which come last.
+          const auto is_swept = [](const std::string& title) { return has(title, "."); };
+          const std::vector<std::string> fixed(lines[0].begin(),
+                                               std::ranges::find_if(lines[0], is_swept));
+          CHECK(std::all_of(lines[0].begin() + std::ssize(fixed), lines[0].end(), is_swept));
+          const auto& [first, is_new] = headers.try_emplace(tool == "pig-eval", fixed);
+          CHECK(fixed == first->second);
         }
         if (form != "flat") continue;
         const auto flat = json_lines(run.out);
@@ -112,6 +123,14 @@ TEST_SUITE("cli/records") {
         for (size_t i = 0; i < flat.size(); ++i) {
           CHECK(flat[i].at("tool") == records[i].at("tool"));
           for (const auto& [key, value] : flat[i].items()) CHECK(value.is_primitive());
+          if (!records[i].contains("quality")) continue;
+          const Json quality = records[i]["quality"].flatten();
+          for (const auto& [key, value] : quality.items()) {
+            std::string field = key.substr(1);
+            std::ranges::replace(field, '/', '_');
+            CAPTURE(field);
+            CHECK(flat[i].value(field, Json()) == value);
+          }
         }
       }
     }
@@ -131,6 +150,7 @@ TEST_SUITE("cli/records") {
           doctest::Approx(tok_s * step["mean"].get<double>() / step["p50"].get<double>()));
     CHECK(number("ms_p50") == doctest::Approx(step["p50"].get<double>()));
     CHECK(number("context") == r["workload"]["context_tokens"]);
+    CHECK(cell_of(bench, 1, "device").empty());  // auto: the record does not say which it was
     CHECK(cell_of(bench, 1, "cache.kind") == r["recipe"]["effective"]["cache"]["kind"]);
 
     const auto rounds =
@@ -194,6 +214,8 @@ TEST_SUITE("cli/records") {
     const auto lines = csv_lines(print("pig-eval", log, "csv").out);
     check_numbers(lines);
     CHECK(lines.size() == 7);  // five tasks, their mean, the head
+    CHECK(lines[0][0] == "tool");
+    CHECK(cell_of(lines, 1, "model") == "tiny-16m");
     const TemporaryFolder folder;
     const std::string text = file_text(log);
     const std::string torn = folder.write("torn.jsonl", text.substr(0, text.size() - 9)).string();
@@ -215,7 +237,11 @@ TEST_SUITE("cli/records") {
     CHECK(has(useless.err, "full attention answers 0 of 4 questions: these tasks say nothing"));
     const Outcome useful = eval("kv");
     CHECK_FALSE(has(useful.err, "say nothing"));
-    check_numbers(csv_lines(useful.out));
+    const auto lines = csv_lines(useful.out);
+    check_numbers(lines);
+    CHECK(cell_of(lines, 1, "model") == "tiny-2m");
+    CHECK(cell_of(lines, 1, "device") == "cpu");
+    CHECK(cell_of(lines, 1, "point").size() == 12);
   }
 
   TEST_CASE("files that are not the tool's are named, a line cut off is left out") {

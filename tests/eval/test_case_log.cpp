@@ -81,8 +81,9 @@ TEST_SUITE("eval/case_log") {
                                     .index_bytes = 32,
                                     .key_bytes = 64};
     const TemporaryLog file(
-        header_line(recipe("a", 3)) + case_line(record(Task::vt, 0, true, false), kNames) +
-        text_line({full, near}, kNames) + attention_line({{}, compared}, kNames) +
+        header_line(recipe("a", 3), "cuda:1") +
+        case_line(record(Task::vt, 0, true, false), kNames) + text_line({full, near}, kNames) +
+        attention_line({{}, compared}, kNames) +
         answer_line({.set = AnswerSet::boolq,
                      .record = 5,
                      .answer = "true",
@@ -90,6 +91,7 @@ TEST_SUITE("eval/case_log") {
                     kNames) +
         case_line(record(Task::kv, 2, true, true), kNames));
     const CaseLog log = file.read(recipe("a", 3));
+    CHECK(log.device == "cuda:1");
     REQUIRE(log.cases.size() == 2);
     CHECK(log.cases[0].task == Task::vt);
     CHECK(log.cases[1].index == 2);

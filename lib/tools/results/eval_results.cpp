@@ -66,7 +66,9 @@ std::vector<Json> records_of(const EvalResults& r, const std::vector<eval::Score
   std::vector<Json> records;
   for (const io::Json& group : groups) {
     bench::Record record(tool);
+    record.group("point") = r.recipe.at("sha256").get<std::string>().substr(0, 12);
     record.group("recipe") = r.recipe;
+    if (!r.log.device.empty()) record.group("workload")["device"] = r.log.device;
     record.group("quality") = group;
     if (cli::is_interrupted()) record.group("status") = "partial";
     records.push_back(record.json());
