@@ -26,6 +26,8 @@ const cli::ToolInfo kInfo{
                  "-s sampling.temperature=0.6 --format jsonl",
                  "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=tree.json -p "
                  "\"The lamp\"",
+                 "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=auto -p "
+                 "\"The lamp\"",
                  "sequoia-generate -m tiny-16m -s spec.draft=self -s draft.cache.kind=streaming -p "
                  "\"The lamp\"",
                  "sequoia-generate -m tiny-16m --fastest -p \"tick tock tick tock\" -n 60",

@@ -4,14 +4,16 @@
     plot.py xy FILE... --x FIELD --y FIELD [--by FIELD,...] [-o out.svg]
     plot.py PLOT FILE... [-o out.svg]
 
-FILE holds records of the benchmarks or of pig-eval (-o, or --format jsonl), or the log of cases that
-pig-eval -o writes; for the plot loss it is the folder of a run of s2ft-train. The ending of OUT chooses
-the format: svg, pdf, png. If several runs repeat a point, the last one is drawn. Legends have the names
-that recipes give to policies and drafts; speed takes them from records of pig-eval among the files.
+FILE holds records of the benchmarks or of pig-eval (-o, or --format jsonl; for the plot xy --format flat
+too), or the log of cases that pig-eval -o writes; for the plot loss it is the folder of a run of
+s2ft-train. The ending of OUT chooses the format: svg, pdf, png. If several runs repeat a point, the last
+one is drawn. Legends have the names that recipes give to policies and drafts; speed takes them from
+records of pig-eval among the files.
 Needs matplotlib: python3 -m pip install matplotlib
 """
 import argparse
 import os
+import signal
 import sys
 
 import plot_adapters
@@ -21,7 +23,7 @@ import plot_loss
 import plot_nested
 import plot_policies
 import plot_rounds
-from plot_common import plt, save
+from plot_common import save
 from plot_records import USAGE, fail, holds, read_lines
 
 MODULES = (plot_fields, plot_policies, plot_rounds, plot_nested, plot_channels, plot_adapters, plot_loss)
@@ -32,6 +34,12 @@ class Parser(argparse.ArgumentParser):
         fail("command line", message, f"{self.prog} --help", USAGE)
 
 
+def picture(path):
+    if os.path.splitext(path)[1] not in (".svg", ".pdf", ".png"):
+        raise argparse.ArgumentTypeError(f"expected a name that ends in .svg, .pdf or .png, found '{path}'")
+    return path
+
+
 def parsed(argv):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="PLOT")
@@ -39,7 +47,7 @@ def parsed(argv):
     def add(name, draw, text, expects, files="FILE"):
         command = commands.add_parser(name, help=text, description=f"Draws {text}. Takes {expects}.")
         command.add_argument("files", nargs="+", metavar=files)
-        command.add_argument("-o", "--output", default=f"{name}.svg", metavar="OUT",
+        command.add_argument("-o", "--output", default=f"{name}.svg", metavar="OUT", type=picture,
                              help="the picture: .svg, .pdf or .png (default: %(default)s)")
         command.set_defaults(draw=draw, expects=expects)
         return command
@@ -58,7 +66,6 @@ def parsed(argv):
 def figure_of(argv):
     """The figure of a command line, and the file that it goes to."""
     args = parsed(argv)
-    plt.rcParams.update({"font.size": 9, "savefig.dpi": 130, "svg.hashsalt": "plot"})
     try:
         return args.draw(args), args.output
     except KeyError as e:
@@ -67,6 +74,7 @@ def figure_of(argv):
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader such as head may leave
     figure, path = figure_of(sys.argv[1:])
     if figure:
         save(figure, path)

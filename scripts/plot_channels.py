@@ -104,9 +104,9 @@ def draw_rounds(ax, records):
         ax.plot(x, y, linewidth=1, markersize=5, **STYLES[kind])
         label_point(ax, (x[-1], y[-1]), f"{keep:g}", color=STYLES[kind]["color"])
     ax.axvline(1, color="#000000", linewidth=0.8)
-    ax.set_yscale("log", base=2)
-    ax.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
-    ax.set_ylabel("tokens a round (AAL) of k = 4, 8, 16")
+    channels = [c for rounds in by_draft.values() for c in rounds]
+    log_axis(ax.yaxis, [c["aal"] for c in channels])
+    ax.set_ylabel(f"tokens a round (AAL) of k = {', '.join(f'{k:g}' for k in sorted({c['k'] for c in channels}))}")
     ax.set_title("rounds after prose; numbers: share of channels kept", fontsize=9)
 
 
@@ -128,7 +128,8 @@ def plot_channels(args):
     if not panels:
         fail(args.command, "expected policies or drafts that read some of the FFN's channels, found none",
              "policies of pig-eval and drafts of magicdec-bench take the key sparse")
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 4.4), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels) + 1.6, 4.2), squeeze=False,
+                                layout="constrained")
     for ax, (draw, points, label) in zip(axes[0], panels):
         draw(ax, points)
         if label:
@@ -136,7 +137,7 @@ def plot_channels(args):
         ax.margins(0.1)
         grid(ax)
     drawn = {kind_drawn(line) for ax in axes[0] for line in ax.lines}
-    legend_outside(figure, "lower center", ncol=len(STYLES), fontsize=8, handles=[
+    legend_outside(figure, "right center", fontsize=8, handles=[
         handle(style, kind, linestyle="none") for kind, style in STYLES.items() if kind in drawn])
     models = dict.fromkeys(os.path.basename(r.get("model", {}).get("name") or r["recipe"]["effective"]["model"]["path"])
                            for r in records)

@@ -1,18 +1,27 @@
 """Styles, axes, labels and titles that the plots of plot.py share."""
 import math
 import os
-import sys
 
-from plot_records import USAGE, fail
+from plot_records import fail
 
-try:
-    import matplotlib
-except ImportError:
-    sys.exit("plot.py: needs matplotlib: apt-get install python3-matplotlib, or PyPI's matplotlib")
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-from matplotlib.transforms import Bbox, ScaledTranslation
+
+class Pyplot:
+    """matplotlib.pyplot, imported with its first use: help, checks of arguments and --fields do without it."""
+
+    def __getattr__(self, name):
+        try:
+            import matplotlib
+        except ImportError:
+            fail("matplotlib", "expected the package, found none",
+                 "python3 -m pip install matplotlib, or apt-get install python3-matplotlib", status=1)
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+        pyplot.rcParams.update({"font.size": 9, "savefig.dpi": 130, "svg.hashsalt": "plot"})
+        self.__dict__.update(vars(pyplot))
+        return getattr(pyplot, name)
+
+
+plt = Pyplot()
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart. Series differ in marker and line too.
 BLUE, RED, GREEN, PINK, ORANGE, SKY, GREY, BLACK = (
@@ -38,7 +47,7 @@ def legend_outside(figure, where, **how):
     """The legend next to the axes or, with where = "lower center", below them. Debian 12's matplotlib, 3.6,
     has no such place of its own."""
     how = dict(frameon=False, handlelength=3.2, **how)
-    if tuple(map(int, matplotlib.__version__.split(".")[:2])) >= (3, 7):
+    if tuple(map(int, plt.matplotlib.__version__.split(".")[:2])) >= (3, 7):
         figure.legend(loc=f"outside {where}", **how)
         return
     loc, at = {"right upper": ("upper left", (1, 1)), "right center": ("center left", (1, 0.5)),
@@ -75,8 +84,8 @@ def binary_axis(axis, values, label=tokens_label):
         if not shown or shown[-1] >= apart * tick:
             shown.append(tick)
     axis.set_ticks(shown)
-    axis.set_major_formatter(FuncFormatter(label))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(plt.FuncFormatter(label))
+    axis.set_minor_formatter(plt.NullFormatter())
 
 
 def log_axis(axis, values):
@@ -84,10 +93,10 @@ def log_axis(axis, values):
     set_scale(axis, "log")
     decades = math.log10(max(values) / min(values))
     subs = (1, 2, 5) if decades < 3.5 else (1,)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=12) if decades > 0.8
+    axis.set_major_locator(plt.LogLocator(subs=subs, numticks=12) if decades > 0.8
                            else plt.MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(number_label))
-    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(plt.FuncFormatter(number_label))
+    axis.set_minor_locator(plt.NullLocator())
 
 
 def grid(ax):
@@ -102,8 +111,16 @@ def bars_of(points):
 def dodge(artists, points):
     """Moves artists sideways by points of the page; their data stay at the true x."""
     for artist in artists:
-        shift = ScaledTranslation(points / 72, 0, artist.get_figure().dpi_scale_trans)
+        shift = plt.matplotlib.transforms.ScaledTranslation(points / 72, 0, artist.get_figure().dpi_scale_trans)
         artist.set_transform(artist.get_transform() + shift)
+
+
+def dodge_by(artists, factor):
+    """Moves artists of an axis logarithmic to base 2 sideways by a factor of x; their data stay at the true x."""
+    shift = plt.matplotlib.transforms.Affine2D().translate(math.log2(factor), 0)
+    for artist in artists:
+        ax = artist.axes
+        artist.set_transform(ax.transScale + shift + ax.transLimits + ax.transAxes)
 
 
 def label_point(ax, xy, text, **style):
@@ -123,15 +140,26 @@ def common_area(a, b):
     return max(0, width) * max(0, height)
 
 
-def obstacles(line, scale):
-    """Boxes around the markers of a line, and small ones along it; `scale` pixels are a point."""
-    places = line.get_transform().transform(line.get_xydata())
-    half = line.get_markersize() * scale / 2 if line.get_marker() not in ("None", None, "") else 0
-    boxes = [Bbox.from_extents(x - half, y - half, x + half, y + half) for x, y in places] if half else []
-    for (x0, y0), (x1, y1) in zip(places, places[1:]) if line.get_linestyle() != "None" else []:
+def boxes_along(places):
+    """Small boxes along a line on the page."""
+    for (x0, y0), (x1, y1) in zip(places, places[1:]):
         n = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
         at = ((x0 + (x1 - x0) * i / n, y0 + (y1 - y0) * i / n) for i in range(n))
-        boxes += [Bbox.from_extents(x - 1, y - 1, x + 1, y + 1) for x, y in at]
+        yield from (plt.matplotlib.transforms.Bbox.from_extents(x - 1, y - 1, x + 1, y + 1) for x, y in at)
+
+
+def obstacles(ax, scale):
+    """Boxes around the markers of an axes, and small ones along its lines and bars; `scale` pixels are a point."""
+    boxes = []
+    for line in ax.lines:
+        places = line.get_transform().transform(line.get_xydata())
+        half = line.get_markersize() * scale / 2
+        boxes += [plt.matplotlib.transforms.Bbox.from_extents(x - half, y - half, x + half, y + half)
+                  for x, y in places if line.get_marker() not in ("None", None, "")]
+        boxes += boxes_along(places) if line.get_linestyle() != "None" else []
+    for bars in (c for c in ax.collections if hasattr(c, "get_segments")):
+        for segment in bars.get_segments():
+            boxes += boxes_along(bars.get_transform().transform(segment))
     return boxes
 
 
@@ -140,7 +168,7 @@ def place_labels(figure):
     figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
     for ax in (ax for ax in figure.axes if hasattr(ax, "labels_to_place")):
-        taken = [box for line in ax.lines for box in obstacles(line, figure.dpi / 72)]
+        taken = obstacles(ax, figure.dpi / 72)
         for label in ax.labels_to_place:
             def put(choice):
                 distance, (dx, dy, ha, va) = choice
@@ -167,9 +195,6 @@ def title(figure, text, facts, records, notes=()):
 def save(figure, path):
     place_labels(figure)
     ending = os.path.splitext(path)[1][1:]
-    formats = figure.canvas.get_supported_filetypes()
-    if ending not in formats:
-        fail("--output", f"expected a name that ends in .svg, .pdf or .png, found '{path}'", status=USAGE)
     try:  # no date: equal records give equal files
         figure.savefig(path, metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending))
     except OSError as e:

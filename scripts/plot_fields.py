@@ -1,9 +1,9 @@
 """Plot of any two fields of records."""
-import difflib
 import json
 import statistics
 
 from plot_common import BARS, POINT, bars_of, dodge, grid, legend_outside, log_axis, plt, series_style, title
+from plot_flat import short_fields
 from plot_records import USAGE, fail, note, read_records
 
 
@@ -13,6 +13,12 @@ def fields_of(value, path=""):
         return {path: value}
     return {name: leaf for key, inner in value.items()
             for name, leaf in fields_of(inner, f"{path}.{key}" if path else key).items()}
+
+
+def named_fields(record):
+    """The values of a record by dotted path and by short name. A path wins over an equal name."""
+    fields = fields_of(record)
+    return {**short_fields(fields), **fields}
 
 
 def is_number(value):
@@ -41,9 +47,29 @@ def print_fields(records):
         print(f"{path:{width}}  {short(values[0])}" + (f"  ({n} values)" if n > 1 else ""))
 
 
+def is_near(a, b, edits):
+    """True if so many insertions, deletions, substitutions and swaps of neighbours turn a into b, or fewer."""
+    while a and b and a[0] == b[0]:
+        a, b = a[1:], b[1:]
+    if not (edits and a and b):
+        return len(a) + len(b) <= edits
+    return (is_near(a[1:], b, edits - 1) or is_near(a, b[1:], edits - 1) or is_near(a[1:], b[1:], edits - 1)
+            or a[:2] == b[1::-1] and is_near(a[2:], b[2:], edits - 1))
+
+
+def near_fields(name, paths):
+    """The fields whose path, or last part of it, `name` misspells; of equal last parts the first."""
+    names = {end: path for path in reversed(paths) for end in (path.split(".")[-1], path)}
+    for edits in (1, 2)[:(len(name) > 2) + (len(name) > 5)]:  # more turn a short word into most others
+        near = [names[end] for end in names if is_near(name, end, edits)]
+        if near:
+            return list(dict.fromkeys(near))[:5]
+    return []
+
+
 def resolve(flag, name, records, files):
-    """The path of a field by its name: the whole path or an end of it that no other has. The settings of a recipe
-    come after what a record says itself."""
+    """The path of a field by its name: a short name, the whole path, or an end of it that no other has. The settings
+    of a recipe come after what a record says itself."""
     fields = all_fields(records)
     paths = sorted(fields, key=lambda path: len(set(map(str, fields[path]))) < 2)  # those that vary come first
     ends = [path for path in paths if path == name or path.endswith("." + name)]
@@ -54,9 +80,7 @@ def resolve(flag, name, records, files):
     if ends:
         fail(flag, f"expected one field, found '{name}' at the end of {', '.join(ends[:6])}",
              f"{flag} {ends[0]}; {every}", USAGE)
-    names = {end: path for path in reversed(paths) for end in (path.split(".")[-1], path)}
-    near = [names[end] for end in difflib.get_close_matches(name, names, n=5, cutoff=0.5)]
-    near = ", ".join(dict.fromkeys(near))
+    near = ", ".join(near_fields(name, paths))
     fail(flag, f"expected a field of the records, found '{name}'",
          (f"did you mean {near}? " if near else "") + every, USAGE)
 
@@ -66,8 +90,8 @@ def part_text(path, value):
 
 
 def plot_xy(args):
-    whole = read_records(args, lambda record: True)
-    records = [fields_of(record) for record in whole]
+    whole = read_records(args, every=True)
+    records = [named_fields(record) for record in whole]
     if args.fields:
         return print_fields(records)
     if not args.x or not args.y:
@@ -128,9 +152,10 @@ def plot_xy(args):
 
 def add_commands(add):
     command = add("xy", plot_xy, "any field against any other, a line for each value of a third",
-                  "records of a tool, or a log of cases of pig-eval")
-    command.add_argument("--x", metavar="FIELD", help="field of the x axis: a dotted path such as "
-                         "throughput.decode_tok_s, or its end where that is unambiguous")
+                  "records of a tool, complete or of --format flat, or a log of cases of pig-eval")
+    command.add_argument("--x", metavar="FIELD", help="field of the x axis: a name of --format csv and flat "
+                         "such as tok_s, a dotted path such as throughput.decode_tok_s, or its end where that is "
+                         "unambiguous")
     command.add_argument("--y", metavar="FIELD", help="field of the y axis, a number")
     command.add_argument("--by", metavar="FIELD,...", help="fields whose values make the lines")
     command.add_argument("--log", choices=["x", "y", "xy"], default="", help="logarithmic axes")

@@ -2,8 +2,6 @@
 import argparse
 import os
 
-import numpy
-
 from plot_common import grid, log_axis, plt, series_style
 from plot_records import fail, holds, kind_of, read_lines
 
@@ -39,6 +37,7 @@ class Run:
 def smoothed(points, span):
     """A mean over `span` neighbouring steps that follows a trend without a lag. The window is symmetric, at first
     narrower; towards the end it is longer, and a line fitted to it gives the value."""
+    import numpy  # comes with matplotlib
     reach, last, line = int(span / 2), len(points) - 1, []
     for i, (step, _) in enumerate(points):
         after = min(reach, last - i)

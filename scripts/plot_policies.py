@@ -1,6 +1,6 @@
 """Plots of cache policies: quality of pig-eval, speed of pig-bench."""
 from plot_common import (BARS, BLACK, BLUE, GREEN, GREY, LINES, ORANGE, PINK, RED, SKY, bars_of, binary_axis,
-                         grid, handle, legend_outside, number_label, plt)
+                         grid, handle, legend_outside, log_axis, plt)
 from plot_records import chosen, latest, read_lines, read_records, results_of
 
 MEAN = "mean"
@@ -241,8 +241,7 @@ def plot_places(args):
         fill = {} if place == "device" else dict(markerfacecolor="white")
         ax.plot(*zip(*sorted(lines[name])), label=text, markersize=5, linewidth=1.1, **STYLES.get(kind, OTHER), **fill)
     binary_axis(ax.xaxis, [p.context for p in points])
-    ax.set_yscale("log", base=2)
-    ax.yaxis.set_major_formatter(number_label)
+    log_axis(ax.yaxis, [rate for line in lines.values() for _, rate in line])
     ax.set_xlabel("context (tokens)")
     ax.set_ylabel("decode, tokens a second")
     ax.set_title("\n".join(text.removeprefix("synthetic:") for text in panels.values()), fontsize=10)

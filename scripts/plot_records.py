@@ -55,6 +55,8 @@ def kind_of(line):
         phase = line.get("workload", {}).get("phase", "").split(" ")[0]
         phase = phase or line.get("quality", {}).get("task", "")
         return f"{phase} records of {line.get('tool')}".lstrip(), plots_of(line)
+    if is_flat(line):
+        return f"flat records of {line['tool']}", []
     if "event" in line:
         return "events of a generation", []
     if "step" in line and any(key in line for key in ("loss", "val_loss", "range_test")):
@@ -81,7 +83,7 @@ def holds(path, lines):
     if plots:
         others = f" (or {', '.join(plots[1:])})" if plots[1:] else ""
         return text, f"plot.py {plots[0]} {path} -o {plots[0]}.svg{others}" + (f"; {more}" if more else "")
-    if any(isinstance(line, dict) and line.get("schema") == "tandem.result/1" for line in lines):
+    if any(isinstance(line, dict) and (line.get("schema") == "tandem.result/1" or is_flat(line)) for line in lines):
         return text, f"plot.py xy {path} --fields lists the fields that plot.py xy can draw"
     return text, more or "plot.py draws records of the benchmarks and of pig-eval, and runs of s2ft-train"
 
@@ -138,6 +140,12 @@ def is_log(lines):
     return bool(lines) and isinstance(lines[0], dict) and lines[0].get("schema") == "tandem.eval/1"
 
 
+def is_flat(line):
+    """True for a line of --format flat."""
+    return (isinstance(line, dict) and "schema" not in line and isinstance(line.get("tool"), str) and "status" in line
+            and not any(isinstance(value, (dict, list)) for value in line.values()))
+
+
 def records_of_log(path, lines):
     """The records that pig-eval makes of a log of cases, without ratios to full attention."""
     try:
@@ -189,21 +197,22 @@ def judged(lines):
             for q in found]
 
 
-def results_of(path, lines):
-    """The records of a file that hold a result, those of a log of cases made here."""
+def results_of(path, lines, flat=False):
+    """The records of a file that hold a result, with `flat` those of --format flat too; those of a log of cases are
+    made here."""
     if is_log(lines):
         return records_of_log(path, lines)
-    return [line for line in lines if isinstance(line, dict) and line.get("schema") == "tandem.result/1"
-            and line.get("status") in ("ok", "partial")]
+    return [line for line in lines if isinstance(line, dict) and line.get("status") in ("ok", "partial")
+            and (line.get("schema") == "tandem.result/1" or flat and is_flat(line))]
 
 
-def read_records(args, fits=None):
-    """The records of all files that the plot draws. A file without any is an error if no other has one."""
-    fits = fits or (lambda record: args.command in plots_of(record))
+def read_records(args, every=False):
+    """The records of all files that the plot draws, or with `every` all, flat ones too. A file without any is an error
+    if no other has one."""
     records, others = [], []
     for path in args.files:
         lines = read_lines(path)
-        own = [record for record in results_of(path, lines) if fits(record)]
+        own = [record for record in results_of(path, lines, every) if every or args.command in plots_of(record)]
         records += own
         if not own:
             others.append(holds(path, lines))

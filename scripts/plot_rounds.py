@@ -1,14 +1,14 @@
 """Plots of magicdec-bench and sequoia-bench: what speculation gains, and what it is made of."""
 from collections import defaultdict
 
-from plot_common import (BARS, BLACK, LINES, bars_of, dodge, grid, handle, label_point, legend_outside, log_axis,
+from plot_common import (BARS, BLACK, LINES, bars_of, dodge_by, grid, handle, label_point, legend_outside, log_axis,
                          number_label, plt, series_style, title)
 from plot_drafts import plot_budgets
 from plot_records import chosen, fail, latest, note, point_of, read_records
 
 PLAIN = dict(color=BLACK, marker="*")
 SIMULATED = "acceptance simulated: accepted tokens were drawn by a given probability"
-APART = 4  # points of the page between the markers of drafts at one x
+APART = 1.05  # largest factor between x and where a marker stands
 
 
 class Way:
@@ -122,24 +122,26 @@ UNITS = {"batch": "batch {}", "context": "{} tokens"}
 
 
 def draw_speedups(ax, ways, styles, across, along):
-    """A line a draft and value of `along`, over `across`; the number in a marker is gamma."""
+    """A line a draft and value of `along`, over `across`; the number at a marker is gamma."""
     lines = sorted({getattr(w, along) for w in ways})
+    low, high = ax.get_xlim()
+    middle = (len(styles) - 1) / 2
+    most = max(middle, 0.5)
+    step = min(APART ** (1 / most), (high / low) ** (1 / 60))  # between drafts, some 4 points of the page or less
     for (name, other), group in grouped(ways, "draft", along).items():
         group.sort(key=lambda w: getattr(w, across))
-        style, marker = LINES[lines.index(other) % len(LINES)], styles[name]["marker"]
+        at = list(styles).index(name)
         points = [(getattr(w, across), *w.interval()) for w in group]
         data, caps, bars = ax.errorbar(
-            [p[0] for p in points], [p[1] for p in points], yerr=bars_of(points), linestyle=style, linewidth=1.1,
-            markersize=12.5 if marker in "^v" else 10.5, markeredgecolor="white", **BARS, **styles[name])
-        sideways = APART * (list(styles).index(name) - (len(styles) - 1) / 2)
-        dodge([data, *caps, *bars], sideways)
-        for way, (x, y, *_) in zip(group, points):
-            if not way.is_tree:  # in the middle of the marker's area
-                ax.annotate(str(way.depth), (x, y), xytext=(sideways, {"^": -1.3, "v": 1.3}.get(marker, 0)),
-                            textcoords="offset points", ha="center", va="center", fontsize=6.5, color="white",
-                            fontweight="bold")
-        if len(group) == 1 and len(lines) > 1:
-            label_point(ax, points[0][:2], UNITS[along].format(other), color=styles[name]["color"])
+            [p[0] for p in points], [p[1] for p in points], yerr=bars_of(points), linewidth=1.1,
+            linestyle=LINES[lines.index(other) % len(LINES)], markeredgecolor="white", markeredgewidth=0.6,
+            markersize=8.5 - at / most + (styles[name]["marker"] in "^v"), zorder=2 + at / 100, **BARS, **styles[name])
+        dodge_by([data, *caps, *bars], step ** (at - middle))
+        for way, point in zip(group, points):
+            texts = [] if way.is_tree else [str(way.depth)]
+            texts += [UNITS[along].format(other)] if len(group) == 1 and len(lines) > 1 else []
+            if texts:
+                label_point(ax, point[:2], ", ".join(texts), color=styles[name]["color"], xycoords=data.get_transform())
     ax.axhline(1, color="black", linewidth=0.8)
     grid(ax)
     return [handle(dict(color="#444444", linestyle=LINES[i % len(LINES)]), UNITS[along].format(v))
@@ -163,14 +165,14 @@ def plot_speedup(args):
                                 squeeze=False, layout="constrained")
     handles = draft_handles(ways, styles)
     for ax, (across, along), side in zip(axes[0], panels, ("left: ", "right: ")):
+        value_axis(ax, [getattr(w, across) for w in best],
+                   {"batch": "batch (sequences)", "context": "context (tokens)"}[across])
         for line in draw_speedups(ax, best, styles, across, along):
             line.set_label((side if len(panels) > 1 else "") + line.get_label())
             handles.append(line)
-        value_axis(ax, [getattr(w, across) for w in best],
-                   {"batch": "batch (sequences)", "context": "context (tokens)"}[across])
     axes[0][0].set_ylim(0, 1.08 * max(1, *(end for w in best for end in w.interval())))
     axes[0][0].set_ylabel("speed-up over plain decoding\n"
-                          "(95 % interval; in the marker: best $\\gamma$)")
+                          "(95 % interval; numbers: best $\\gamma$)")
     return finish(figure, ways, handles, "Speed-up while the whole batch decodes")
 
 

@@ -187,7 +187,9 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
   if (is_set("print-recipe")) {
     out.write(fmt::format("kind: {}\nversion: {}\n", info.kind, recipe::kSchemaVersion));
     out.write(recipe::dump_sweep(axes_));
-    out.write(recipe::dump_yaml(fields, &tree));
+    out.write(recipe::dump_yaml(
+        fields, &tree,
+        value("print-recipe") == "diff" ? recipe::Shown::written : recipe::Shown::all));
     throw EarlyExit{0};
   }
   if (recipe::find_field(fields, "run.world_size") != nullptr) meet(fields);

@@ -234,7 +234,8 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
   if (info.schema != nullptr) {
     flags.push_back({"--dry-run", "", "print the plan (memory, steps), compute nothing"});
     flags.push_back({"--check", "", "check recipe and paths, print nothing on success"});
-    flags.push_back({"--print-recipe", "", "print the effective recipe with origins"});
+    flags.push_back({"--print-recipe", "[=diff]",
+                     "print the effective recipe with origins, or only the keys that are set"});
     if (recipe::find_field(schema, "model.path") != nullptr)
       flags.push_back({"--list-models", "", "list the models that -m knows by name"});
     flags.push_back({"--list-recipes", "", "list the recipes that -r knows by name"});
@@ -265,6 +266,9 @@ bool Options::is_set(const std::string& long_name) const {
 
 namespace {
 
+/// A word may follow after =, as in --print-recipe=diff.
+bool takes_word(const Flag& flag) { return flag.value.starts_with("[="); }
+
 /// What a flag gives its key.
 std::string key_value(const Flag& flag, const std::string& value) {
   if (!flag.value.empty()) return value;
@@ -282,7 +286,7 @@ Options parse_options(const ToolInfo& info, const std::vector<std::string>& argu
   for (const Flag& flag : flags) {
     const bool negatable = flag.value.empty() && !flag.long_name().starts_with("no-");
     CLI::Option* option =
-        flag.value.empty()
+        flag.value.empty() || takes_word(flag)
             ? app.add_flag(flag.names + (negatable ? ",!--no-" + flag.long_name() : ""))
             : app.add_option(flag.names)->expected(1)->allow_extra_args(false);
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -314,6 +318,9 @@ Options parse_options(const ToolInfo& info, const std::vector<std::string>& argu
     if (flag.value.empty() && value != "true" && value != "false")
       throw usage_error("--" + name, "takes no value, found '{}'", value)
           .hint("leave it out to have it off; =true and =false work, too");
+    if (takes_word(flag) && value != "true" && flag.value != "[=" + value + "]")
+      throw usage_error("--" + name, "expected no value or '{}', found '{}'",
+                        std::string_view(flag.value).substr(2, flag.value.size() - 3), value);
     options.values[name].push_back(value);
     if (name == "recipe") options.recipes.push_back(value);
     if (name == "sweep") options.sweeps.push_back(value);

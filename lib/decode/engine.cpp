@@ -228,7 +228,8 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   // whose host memory a plan for one that is not here knows nothing.
   if (!spec.plan_for) ops::warm_up_linear(spec.compute, spec.device);
   MemoryPlan plan;
-  plan.add(kProgramItem, resident_bytes() + kLaterCode);
+  plan.add(kProgramItem,
+           resident_bytes() + kLaterCode + ops::product_library_bytes(spec.compute, spec.device));
   plan.add("process/code of products",
            ops::product_code_bytes(spec.compute, spec.device, kProductShapes, spec.row_counts));
   model::Llama::plan(files.config, model_options(spec), plan);

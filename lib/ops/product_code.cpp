@@ -16,14 +16,21 @@ constexpr size_t kAmxPrimitiveBytes = size_t{104} << 10;
 /// Pages of oneDNN's own code that its first products bring into memory.
 constexpr size_t kLibraryBytes = size_t{512} << 10;
 
+bool by_onednn(DType dtype, Device device) {
+  return device.kind == Device::Kind::cpu && dtype == DType::bf16 &&
+         isa_in_use() >= Isa::avx512_bf16;
+}
+
 }  // namespace
 
 size_t product_code_bytes(DType dtype, Device device, size_t shapes, int row_counts) {
-  const Isa isa = isa_in_use();
-  if (device.kind != Device::Kind::cpu || dtype != DType::bf16 || isa < Isa::avx512_bf16) return 0;
-  return kLibraryBytes + shapes *
-                             std::min(static_cast<size_t>(row_counts), onednn::kMaxPrimitives) *
-                             (isa >= Isa::amx ? kAmxPrimitiveBytes : kPrimitiveBytes);
+  if (!by_onednn(dtype, device)) return 0;
+  return shapes * std::min(static_cast<size_t>(row_counts), onednn::kMaxPrimitives) *
+         (isa_in_use() >= Isa::amx ? kAmxPrimitiveBytes : kPrimitiveBytes);
+}
+
+size_t product_library_bytes(DType dtype, Device device) {
+  return by_onednn(dtype, device) ? kLibraryBytes : 0;
 }
 
 }  // namespace tandem::ops

@@ -14,4 +14,7 @@ namespace tandem::ops {
 /// row_counts  different numbers of rows that each is multiplied with
 size_t product_code_bytes(DType dtype, Device device, size_t shapes, int row_counts);
 
+/// Bytes of oneDNN's own code that its first products bring into a process's memory.
+size_t product_library_bytes(DType dtype, Device device);
+
 }  // namespace tandem::ops

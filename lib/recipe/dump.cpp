@@ -11,18 +11,21 @@ struct Line {
   std::string text, comment;
 };
 
-void dump_section(const Field& section, const Node* node, bool with_origin, size_t depth,
-                  std::vector<Line>& lines) {
+void dump_section(const Field& section, const Node* node, bool with_origin, Shown shown,
+                  size_t depth, std::vector<Line>& lines) {
   for (const Field& field : section.fields) {
     const Node* value = node != nullptr ? node->find(field.name) : nullptr;
     std::string text = std::string(2 * depth, ' ').append(field.name).append(":");
     if (field.is_section()) {
       lines.push_back({text, ""});
-      dump_section(field, value, with_origin, depth + 1, lines);
+      const size_t n = lines.size();
+      dump_section(field, value, with_origin, shown, depth + 1, lines);
+      if (shown == Shown::written && lines.size() == n) lines.pop_back();
       continue;
     }
     const bool written = value != nullptr && value->kind != Node::Kind::null;
     const bool lacks = with_origin && !written && field.limits.required;
+    if (shown == Shown::written && !written && !lacks) continue;
     const std::string origin = written ? value->origin.text() : lacks ? "required" : "default";
     lines.push_back(
         {lacks ? text : text + " " + field.value->yaml(), with_origin ? "# " + origin : ""});
@@ -68,9 +71,9 @@ std::string flow_text(const Field& section) {
   return "{" + text + "}";
 }
 
-std::string dump_yaml(const Field& root, const Node* tree) {
+std::string dump_yaml(const Field& root, const Node* tree, Shown shown) {
   std::vector<Line> lines;
-  dump_section(root, tree, tree != nullptr, 0, lines);
+  dump_section(root, tree, tree != nullptr, shown, 0, lines);
   size_t width = 0;
   for (const Line& line : lines)
     if (!line.comment.empty()) width = std::max(width, line.text.size());

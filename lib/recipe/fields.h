@@ -97,8 +97,11 @@ std::vector<std::string> model_names(const Folders& models);
 /// errors   kind input
 void check_inputs(const Field& root, const Node& tree, const Folders& models = {});
 
+/// written  keys that the tree sets, and required ones that it lacks
+enum class Shown { all, written };
+
 /// The values as YAML text; with `tree` each line ends with a comment that names its origin.
-std::string dump_yaml(const Field& root, const Node* tree);
+std::string dump_yaml(const Field& root, const Node* tree, Shown shown = Shown::all);
 
 /// The values on one line: "{key: value, section: {key: value}}".
 std::string flow_text(const Field& section);

@@ -101,17 +101,18 @@ int SequoiaGenerate::print_plan() {
       {{"tree", {{"most_nodes", most}}}});
 }
 
-ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, TreePlan& plan) {
+ModelPair::Engines SequoiaGenerate::load(const decode::GenerateSpec& how, TreePlan& plan) {
   if (tree_) plan.tree = *tree_;
   if (!chooses()) return pair_.load(cx_);
   const DraftTreeSection& section = recipe_.tree;
   const int context = static_cast<int>(room_.longest);
-  const bench::RoundTimesSpec timed = timed_rounds(section, sampler, batch_, context);
+  const bench::RoundTimesSpec timed = timed_rounds(section, how.sampler, batch_, context);
   const KeptTimes kept(pair_, timed);
-  const std::optional<speculate::TimingTable> known =
+  std::optional<speculate::TimingTable> times =
       section.timing.empty() ? kept.read(cx_) : speculate::read_timing(section.timing);
-  if (known) {
-    plan = plan_tree(cx_, section, {rounds_, recipe_.spec.verify}, tree_, *known, timed, context);
+  TreeEvidence evidence{rounds_, recipe_.spec.verify};
+  if (times && !section.measures_acceptance()) {
+    plan = plan_tree(cx_, section, evidence, tree_, *times, timed, context);
     if (declines(plan)) {
       pair_.leave_draft();
       pair_.size(room_,
@@ -120,12 +121,16 @@ ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, Tre
     return pair_.load(cx_);
   }
   ModelPair::Engines engines = pair_.load(cx_);
-  const Stopwatch watch;
-  const speculate::TimingTable times =
-      measure_times(cx_, *engines.target, engines.drafter(), timed);
-  cx_.note(fmt::format("timed rounds in {:.1f} s", watch.seconds()));
-  kept.write(cx_, times);
-  plan = plan_tree(cx_, section, {rounds_, recipe_.spec.verify}, tree_, times, timed, context);
+  if (!times) {
+    const Stopwatch watch;
+    times = measure_times(cx_, *engines.target, engines.drafter(), timed);
+    cx_.note(fmt::format("timed rounds in {:.1f} s", watch.seconds()));
+    kept.write(cx_, *times);
+  }
+  if (section.measures_acceptance())
+    evidence.measured =
+        measure_acceptance(cx_, recipe_, engines, prompts_.sequences.front(), how, batch_);
+  plan = plan_tree(cx_, section, evidence, tree_, *times, timed, context);
   return engines;
 }
 
@@ -138,7 +143,7 @@ int SequoiaGenerate::run() {
   std::optional<KindPlanner> kinds;
   if (chooses_kind())
     kinds.emplace(pair_, recipe_, how.sampler, batch_, static_cast<int>(room_.longest));
-  const ModelPair::Engines engines = load(how.sampler, plan);
+  const ModelPair::Engines engines = load(how, plan);
   decode::Engine& target = *engines.target;
   const bool declined = declines(plan);
   if (cx_.group() && !kinds)

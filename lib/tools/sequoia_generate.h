@@ -24,14 +24,11 @@ class SequoiaGenerate {
   bool measures() const { return chooses_kind() || (chooses() && recipe_.tree.timing.empty()); }
   bool chooses_kind() const { return recipe_.spec.draft == DraftKind::automatic; }
   /// Whether measured times decide how to speculate, if at all.
-  bool chooses() const {
-    return pair_.has_draft() && !chooses_kind() &&
-           !(recipe_.tree.accept.empty() && recipe_.tree.replay.empty());
-  }
+  bool chooses() const { return pair_.has_draft() && !chooses_kind() && recipe_.tree.predicts(); }
   bool declines(const TreePlan& plan) const { return !plan.pays() && !recipe_.spec.force; }
   /// Loads the models, the draft only if its trees pay as far as times are known, and settles how
   /// to speculate.
-  ModelPair::Engines load(const decode::SamplerSpec& sampler, TreePlan& plan);
+  ModelPair::Engines load(const decode::GenerateSpec& how, TreePlan& plan);
   int print_fastest_plan();
 
   cli::Context& cx_;

@@ -57,4 +57,12 @@ TEST_SUITE("base/cpu_features") {
     REQUIRE(onednn != nullptr);
     if (isa_in_use() == Isa::avx2) CHECK(onednn == std::string("AVX2"));
   }
+
+  TEST_CASE("without TANDEM_ISA oneDNN keeps no limit of a parent") {
+    const char* name = std::getenv("TANDEM_ISA");
+    if (name != nullptr && *name != '\0') return;
+    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
+    lower_isa_by_environment();
+    CHECK(std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr);
+  }
 }

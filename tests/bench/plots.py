@@ -4,6 +4,9 @@
 import contextlib
 import io
 import json
+import math
+import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -18,6 +21,8 @@ except ImportError:
     sys.exit(77)
 import plot
 import plot_common
+import plot_fields
+import plot_flat
 
 # Answers in a log that pig-eval wrote to -o, and what it printed: (policy, task, right, low, high).
 POLICIES = [("quest 5%", "quest"), ("window", "streaming")]
@@ -35,6 +40,13 @@ def read(name):
 def lines_of(ax):
     """The lines of an axes that have markers; caps of bars are none."""
     return [line for line in ax.lines if line.get_marker() not in ("None", "", "_", None)]
+
+
+def ticks_of(ax):
+    """The labels of the y axis that are seen."""
+    low, high = ax.get_ylim()
+    return [label.get_text() for label, y in zip(ax.get_yticklabels(), ax.get_yticks())
+            if low <= y <= high and label.get_text()]
 
 
 def legend_of(figure):
@@ -114,13 +126,22 @@ class Plots(unittest.TestCase):
         places = set()
         for line in lines_of(ax):
             self.assertLessEqual(set(line.get_xdata()), batches)
-            true = ax.transData.transform(line.get_xydata())[:, 0]
-            shifts = (line.get_transform().transform(line.get_xydata())[:, 0] - true) * 72 / figure.dpi
-            self.assertAlmostEqual(shifts.min(), shifts.max(), 6)
-            self.assertLess(abs(shifts[0]), 15)
-            places.add(round(shifts[0], 3))
+            shown = ax.transData.inverted().transform(line.get_transform().transform(line.get_xydata()))
+            for x, at in zip(line.get_xdata(), shown[:, 0]):
+                self.assertLess(max(x / at, at / x), 1.0501)  # a reader takes it for x
+            places.add(round(shown[0, 0] / line.get_xdata()[0], 3))
+        gammas = [label.get_text() for label in ax.texts]
+        self.assertEqual(len(gammas), sum(len(line.get_xdata()) for line in lines_of(ax)))
+        for label in ax.texts:  # beside its marker
+            at = label.xycoords.transform(label.xy)
+            self.assertLess(math.dist(at, label.get_transform().transform(label.get_position())), 20 * figure.dpi / 72)
         self.assertGreater(len(places), 2)  # drafts stand next to each other
         self.assert_bars_inside(figure)
+        figure = self.figure("speedup", self.write("one.jsonl", [r for r in records if r["workload"].get(
+            "draft", {"name": "verified-512"})["name"] == "verified-512"]))
+        line, = lines_of(figure.axes[0])  # one draft is not moved
+        at, true = (t.transform(line.get_xydata())[:, 0] for t in (line.get_transform(), figure.axes[0].transData))
+        self.assertAlmostEqual(abs(at - true).max(), 0, 6)
 
     def test_other_plots_keep_bars_inside_and_true_x(self):
         for argv, values in ((("quality", RECORDS / "sparse-quality-4096.jsonl", "--protocol", "dense"), None),
@@ -188,10 +209,24 @@ class Plots(unittest.TestCase):
                 plot_common.save(figure, str(path))
         self.assertEqual(out.getvalue(), "".join(f"wrote {path}\n" for path in files))
         self.assertEqual(*(path.read_text() for path in files))
-        for path, status in (("a.txt", 2), (str(self.folder / "none/a.svg"), 4)):
-            with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as end:
-                plot_common.save(figure, path)
-            self.assertEqual(end.exception.code, status)
+        with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as end:
+            plot_common.save(figure, str(self.folder / "none/a.svg"))
+        self.assertEqual(end.exception.code, 4)
+
+    def test_needs_matplotlib_only_to_draw(self):
+        for package in ("matplotlib", "numpy"):
+            (self.folder / f"{package}.py").write_text(f"raise ModuleNotFoundError('{package}')")
+        bench = self.write("b.jsonl", self.bench())
+        for argv, status, text in ((["--help"], 0, "any field against any other"),
+                                   (["sped", "none"], 2, "invalid choice"),
+                                   (["speed", bench, "-o", "a.txt"], 2, "ends in .svg, .pdf or .png, found 'a.txt'"),
+                                   (["xy", bench, "--x=batsh", "--y=tok_s"], 2, "did you mean batch"),
+                                   (["xy", bench, "--fields"], 0, "cache.quest.ratio"),
+                                   (["speed", bench], 1, "matplotlib: expected the package, found none")):
+            run = subprocess.run([sys.executable, ROOT / "scripts/plot.py", *argv], capture_output=True, text=True,
+                                 env={"PYTHONPATH": str(self.folder)})
+            self.assertEqual(run.returncode, status, run.stderr)
+            self.assertIn(text, run.stdout + run.stderr)
 
     def test_a_log_of_cases_gives_what_the_tool_prints(self):
         lines = self.log()
@@ -216,7 +251,7 @@ class Plots(unittest.TestCase):
                     by_protocol["dense"]["acc"] = by_protocol["dense"].pop("forced")
         path = self.write("own.jsonl", [lines[0], *own])
         figure = self.figure("quality", path)
-        self.assertEqual(figure.get_suptitle(), "own questions, dense question,\nacc, 3 cases a task")
+        self.assertEqual(figure._suptitle.get_text(), "own questions, dense question,\nacc, 3 cases a task")
         both = self.write("both.jsonl", [*lines, *own])
         figure = self.figure("quality", both, "--length", "own", "--score", "acc")
         self.assertEqual([ax.get_title() for ax in figure.axes], ["mine"])
@@ -232,15 +267,32 @@ class Plots(unittest.TestCase):
         self.assertEqual(handles, drawn)
         self.assertNotIn("cats_threshold", legend_of(figure))
         figure.draw_without_rendering()
-        prose = figure.axes[1]
-        ticks = [t.get_text() for t, y in zip(prose.get_yticklabels(), prose.get_yticks())
-                 if prose.get_ylim()[0] <= y <= prose.get_ylim()[1]]
-        self.assertEqual(ticks, ["1", "2", "5", "10", "20"])
+        self.assertEqual(ticks_of(figure.axes[1]), ["1", "2", "5", "10", "20"])
+        self.assertIn("k = 4, 8, 16", figure.axes[2].get_ylabel())
         renderer = figure.canvas.get_renderer()
         boxes = [label.get_window_extent(renderer) for label in figure.axes[2].texts]
         self.assertEqual(len(boxes), 12)
         for i, box in enumerate(boxes):
             self.assertFalse(any(box.overlaps(other) for other in boxes[:i]))
+
+    def test_channels_keeps_the_legend_apart_and_two_ticks_or_more(self):
+        rounds = read("cpu-sirius-keep.jsonl")
+        for name, aal in (("far", None), ("narrow", 15.0), ("near", 15.9), ("one", 16.0)):
+            for i, channels in enumerate(r["spec"]["channels"] for r in rounds if "channels" in r.get("spec", {})):
+                channels["aal"] = channels["aal"] if aal is None else aal + (i % 2) * (16 - aal)
+            figure = self.figure("channels", self.write(f"{name}.jsonl", rounds))
+            figure.draw_without_rendering()
+            legend, renderer = figure.legends[0].get_window_extent(), figure.canvas.get_renderer()
+            if plot_common.plt.rcParams["savefig.bbox"] != "tight":  # else the picture grows around it
+                self.assertTrue(legend.x1 <= figure.bbox.x1 and legend.y0 >= 0, legend)
+            for box in [figure._supxlabel.get_window_extent(), *(ax.get_tightbbox(renderer) for ax in figure.axes)]:
+                self.assertFalse(legend.overlaps(box))
+            self.assertGreaterEqual(len(ticks_of(figure.axes[0])), 2, name)
+
+    def test_places_has_two_ticks_or_more(self):
+        figure = self.figure("places", self.write("b.jsonl", self.bench(ms=12.0) + self.bench(ms=14.0, place="host")))
+        figure.draw_without_rendering()
+        self.assertGreaterEqual(len(ticks_of(figure.axes[0])), 2)
 
     def test_xy_takes_any_field(self):
         path = RECORDS / "sparse-speed-2-cores.jsonl"
@@ -251,8 +303,43 @@ class Plots(unittest.TestCase):
         self.assertEqual(legend_of(figure), ["full", "lsh", "hybrid"])
         full = [r for r in read(path.name) if r["recipe"]["effective"]["cache"]["kind"] == "full"]
         self.assertEqual(sorted(lines_of(ax)[0].get_ydata()), sorted(r["throughput"]["decode_tok_s"] for r in full))
-        self.assertEqual(self.figure(path, "--x", "batch", "--y", "throughput.decode_tok_s").axes[0].get_xlabel(),
-                         "workload.batch")  # without the plot's name
+        figure = self.figure(path, "--x", "workload.batch", "--y", "throughput.decode_tok_s")
+        self.assertEqual(figure.axes[0].get_xlabel(), "workload.batch")  # without the plot's name
+
+    def test_xy_takes_the_names_of_csv_and_flat(self):
+        record = {**self.bench()[0], "steady": True, "quality": {"ppl": {"mean": 2.5}, "list": [1]}}
+        record["timing"] = {"prefill": {"mean": 9.0}, "decode_step": {"mean": 4.0, "p50": 2.0, "stddev": 1.0, "n": 7}}
+        record["recipe"]["effective"]["run"] = {"device": "cpu", "context": 0}
+        del record["workload"]["context_tokens"]
+        short = plot_flat.short_fields(plot_fields.fields_of(record))
+        self.assertEqual(short, {
+            "model": "m", "device": "cpu", "phase": "decode", "method": "quest", "batch": 1, "tok_s": 1e3,
+            "tok_s_p50": 2e3, "tok_s_sd": 250, "ms_mean": 4, "ms_p50": 2, "ms_sd": 1, "samples": 7, "steady": True,
+            "ppl_mean": 2.5})
+        path = RECORDS / "sparse-speed-2-cores.jsonl"
+        flat = self.write("flat.jsonl", [{"tool": "pig-bench", "status": "ok", **plot_flat.short_fields(
+            plot_fields.fields_of(record))} for record in read(path.name)])
+        figures = [self.figure("xy", name, "--x=context", "--y=tok_s_p50", "--by=method") for name in (path, flat)]
+        lines = [[(*line.get_xdata(), *line.get_ydata()) for line in lines_of(f.axes[0])] for f in figures]
+        self.assertEqual(lines[0], lines[1])
+        self.assertEqual(legend_of(figures[0]), legend_of(figures[1]))
+        self.assertEqual(figures[0].axes[0].get_ylabel(), "tok_s_p50")
+        self.assertIn(f"holds {len(read(path.name))} flat records of pig-bench\n  hint: plot.py xy",
+                      self.error(4, "speed", flat))
+
+    def test_names_of_csv_and_flat_are_those_of_the_tools(self):
+        source = (ROOT / "lib/bench/record_view.cpp").read_text()
+        table = re.findall(r'^    \{"(\w+)",\s*(true|false),\s*\{([^}]*)\}\},', source, re.M)
+        self.assertGreater(len(table), 40)
+        self.assertEqual(plot_flat.FIELDS, {
+            name: " ".join(path.replace("/", ".") for path in re.findall(r'"/([^"]*)"', at)) for name, _, at in table})
+        self.assertEqual(plot_flat.TEXTS, tuple(name for name, is_text, _ in table if is_text == "true"))
+        self.assertEqual(plot_flat.TIMES, dict(re.findall(r'std::pair\{"(\w+)", "/(\w+)"\}', source)))
+        timings = re.search(r"const char\* name : \{([^}]*)\}\)\s*if \(const Json& timing", source)[1]
+        self.assertEqual(plot_flat.TIMINGS, tuple(re.findall(r"\w+", timings)))
+        readme = (ROOT / "recipes/README.md").read_text().split("Fields of `csv` and `flat`")[1].split("\n\n")[1]
+        documented = [name for row in readme.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+        self.assertEqual(sorted(documented), sorted(["tool", "point", "status", "error", *plot_flat.FIELDS]))
 
     def test_xy_draws_the_median_and_the_range(self):
         path = self.write("b.jsonl", [r for ms in (1, 2, 10) for r in self.bench(ms=ms)])
@@ -268,7 +355,13 @@ class Plots(unittest.TestCase):
         text = self.error(2, "xy", path, "--x", "batch", "--y", "decode_toks")
         self.assertIn("found 'decode_toks'\n  hint: did you mean throughput.decode_tok_s", text)
         self.assertIn("--fields", text)
-        self.assertIn("found workload.phase = decode", self.error(2, "xy", path, "--x", "batch", "--y", "phase"))
+        for name, near in (("contxt", "context"), ("bacth", "batch"), ("tok_S", "tok_s"),
+                           ("timing.decode_step.p55", "timing.decode_step.p50")):
+            self.assertIn(f"did you mean {near}", self.error(2, "xy", path, "--x", name, "--y", "tok_s"))
+        for name in ("nofield", "mi", "tok"):  # near to none
+            self.assertIn(f"found '{name}'\n  hint: plot.py xy {path} --fields lists all fields\n",
+                          self.error(2, "xy", path, "--x", name, "--y", "tok_s"))
+        self.assertIn("found phase = decode", self.error(2, "xy", path, "--x", "batch", "--y", "phase"))
         self.assertIn("quest.ratio", self.error(2, "xy", self.write("c.jsonl", self.bench(topk={"ratio": 0.1})),
                                                 "--x", "batch", "--y", "ratio"))
         self.assertIn("expected --x FIELD and --y FIELD", self.error(2, "xy", path))
@@ -276,7 +369,7 @@ class Plots(unittest.TestCase):
                       self.error(2, "xy", path, "--x", "kind", "--y", "p50", "--log", "x"))
         self.figure("xy", path, self.write("c.jsonl", [{**self.bench()[0], "throughput": {}}]), "--x", "batch",
                     "--y", "decode_tok_s")
-        self.assertIn("1 of 3 records lack workload.batch or throughput.decode_tok_s", self.stderr)
+        self.assertIn("1 of 3 records lack batch or throughput.decode_tok_s", self.stderr)
 
     def test_xy_lists_all_fields(self):
         out = io.StringIO()
@@ -285,6 +378,7 @@ class Plots(unittest.TestCase):
         lines = [line.split() for line in out.getvalue().splitlines()]
         self.assertIn(["workload.context_tokens", "1024", "(2", "values)"], lines)
         self.assertIn(["recipe.effective.cache.quest.ratio", "0.05"], lines)
+        self.assertIn(["tok_s", "1000.0"], lines)
 
 
 if __name__ == "__main__":

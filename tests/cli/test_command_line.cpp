@@ -184,6 +184,13 @@ TEST_SUITE("cli/command_line") {
     const Outcome unfilled = probe({"-r", "-"}, {.input = empty.out});
     CHECK(unfilled.status == 3);
     CHECK(has(unfilled.err, "model.path is not set\n"));
+    const Outcome diff = probe({"--print-recipe=diff", "-s", "run.batch=2"});
+    CHECK(has(diff.out, "\n  batch: 2"));
+    CHECK(has(diff.out, "\n  path:  "));  // required
+    CHECK(!has(diff.out, "# default"));
+    const Outcome wrong = probe({"--print-recipe=dif"});
+    CHECK(wrong.status == 2);
+    CHECK(has(wrong.err, "--print-recipe: expected no value or 'diff', found 'dif'"));
     CHECK(probe({"--print-recipe", "-s", "run.batch=0"}).status == 3);
   }
 

@@ -1,9 +1,13 @@
 #include <doctest/doctest.h>
+#include <fmt/ranges.h>
 
+#include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "cli/probe.h"
 #include "source_dir.h"
@@ -238,9 +242,73 @@ TEST_SUITE("cli/sequoia-generate") {
       CHECK(insists.err.find("draft weights") != std::string::npos);
       CHECK(json_lines(insists.out).back()["spec"]["rounds"].get<int>() > 0);
     }
-    const Outcome no_vector = sequoia_generate({"-p", "a", "-s", "tree.path=auto"});
-    CHECK(no_vector.status == 3);
-    CHECK(no_vector.err.find("tree.accept: name the vector") != std::string::npos);
+  }
+
+  TEST_CASE("tree.path auto without a vector measures acceptance on the prompt") {
+    const TemporaryFolder folder;
+    const auto write = [&](const char* name, const Json& json) {
+      return "=" + folder.write(name, json.dump()).string();
+    };
+    const Json target = {{"tokens", {1, 64}}, {"ms", {10, 11}}};
+    const Json draft = {{"tokens", {1}}, {"ms", {0.1}}};
+    const Json bucket = {{"context", 4096}, {"target", target}, {"draft", draft}};
+    const std::string timing = write("timing.json", {{"format", "sequoia-timing/1"},
+                                                     {"skip_deepest", true},
+                                                     {"buckets", Json::array({bucket})}});
+    std::vector<int> children(17, 0);
+    children[0] = 16;
+    const std::string star =
+        write("star.json", {{"format", "sequoia-tree/1"}, {"branch_counts", children}});
+    const std::vector<std::string> text = {"-m", "tiny-16m",         "--device", "cpu",
+                                           "-p", "Once upon a time", "-n",       "64",
+                                           "-s", "model.compute=f32"};
+    const auto run = [&](const std::string& tool, std::vector<std::string> more) {
+      more.insert(more.begin(), text.begin(), text.end());
+      if (tool != "pig-generate") more.insert(more.end(), {"-s", "draft.path=tiny-2m"});
+      return run_process(program(tool), {.arguments = std::move(more)});
+    };
+    const auto spec_of = [&](std::vector<std::string> more) {
+      more.insert(more.end(), {"--format", "jsonl"});
+      return json_lines(run("sequoia-generate", std::move(more)).out).back()["spec"];
+    };
+    const std::vector<std::string> flags = {"-s", "tree.path=auto", "-s", "tree.timing" + timing};
+
+    const Outcome chosen = run("sequoia-generate", flags);
+    CHECK(chosen.status == 0);
+    CHECK(chosen.out == run("pig-generate", {}).out);
+    const Json spec = spec_of(flags), measured = spec["predicted"]["acceptance"];
+    CHECK(spec["nodes"] == spec["predicted"]["nodes"]);
+    CHECK(spec["rounds"].get<int>() > 0);
+    const auto p = measured["p"].get<std::vector<double>>();
+    CHECK(chosen.err.find(fmt::format("tree     acceptance measured over {} rounds in ",
+                                      measured["rounds"].get<int>())) != std::string::npos);
+    CHECK(chosen.err.find(fmt::format(" s: {:.2f}\n", fmt::join(p, " "))) != std::string::npos);
+    CHECK(chosen.err.find(fmt::format("tree     {} nodes on ", spec["nodes"].get<int>())) !=
+          std::string::npos);
+    CHECK(p.front() > std::accumulate(p.begin() + 1, p.end(), 0.0));
+
+    // Rounds of such a tree accept as often in the same greedy text. Drawn texts are others: the
+    // chosen tree must not depend on the random numbers that draw the run's.
+    const auto count_both = [&](std::vector<std::string> more) {
+      more.insert(more.end(), flags.begin(), flags.end());
+      const Json counted = spec_of(more)["predicted"]["acceptance"];
+      more.insert(more.end(), {"-s", "tree.path" + star});
+      const Json given = spec_of(more);
+      const int rounds = counted["rounds"], given_rounds = given["rounds"];
+      const auto rates = counted["p"].get<std::vector<double>>();
+      const double accepted = std::accumulate(rates.begin(), rates.end(), 0.0) * (rounds + 1);
+      return std::array{std::pair(rounds, static_cast<int>(std::lround(accepted))),
+                        std::pair(given_rounds, given["accepted"].get<int>())};
+    };
+    const auto greedy = count_both({});
+    CHECK(greedy[0] == greedy[1]);
+    bool is_same = true;
+    for (const char* seed : {"1", "2", "3"}) {
+      const auto drawn =
+          count_both({"-s", "sampling.temperature=1", "-s", std::string("run.seed=") + seed});
+      is_same = is_same && drawn[0] == drawn[1];
+    }
+    CHECK_FALSE(is_same);
   }
 
   TEST_CASE("times are measured once, and kept for these models and this machine") {

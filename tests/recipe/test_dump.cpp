@@ -54,6 +54,11 @@ TEST_SUITE("recipe/dump") {
                          "  path: \"synthetic:x\"  # a.yaml:1:15\n"
                          "  compute: bf16        # default\n"));
     CHECK(text.find("\n  seed: 4              # --set #1\n") != std::string::npos);
+    CHECK(dump_yaml(fields, &tree, Shown::written) ==
+          "model:\n"
+          "  path: \"synthetic:x\"  # a.yaml:1:15\n"
+          "run:\n"
+          "  seed: 4              # --set #1\n");
   }
 
   TEST_CASE("records hold resolved numbers and nothing for what is unset") {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace tandem::speculate {
 struct RoundEvent {
   int seq = 0;
   int drafted = 0, accepted = 0;
-  int offered = 0;  // of the drafted ones, those of a longest path
+  int offered = 0;                     // of the drafted ones, those of a longest path
+  std::span<const int32_t> path = {};  // accepted nodes, valid while on_round runs
 };
 
 /// What rounds have done so far, over all sequences.

@@ -241,7 +241,7 @@ std::vector<std::vector<Drawn>> Speculation::finish_round(const Flight& flight) 
     tokens_a_round_ += (kept.back() - tokens_a_round_) / 32;
     const int drafted = results.n_drafted(b);
     const int offered = std::min(drafted, results.tree().levels() - 1);
-    const RoundEvent event{flight.seqs[b], drafted, kept.back() - 1, offered};
+    const RoundEvent event{flight.seqs[b], drafted, kept.back() - 1, offered, results.path(b)};
     stats_.add(event);
     if (options_.on_round) options_.on_round(event);
     target_.cache().report_round(flight.slots[b], event.accepted, offered);

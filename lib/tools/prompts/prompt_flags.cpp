@@ -122,9 +122,10 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
         .hint("give the message with -p TEXT or -f -, or several turns with --prompts FILE");
   if (s.empty() && !has_other_text && !converses && !cx.dry_run())
     throw usage_error("prompt", "nothing to continue")
-        .hint(
-            "give -p TEXT, -f FILE (- = standard input), --prompt-ids FILE, --questions FILE or "
-            "--prompts FILE");
+        .hint(s.chat
+                  ? "give the message with -p TEXT; pig-generate --chat takes turns from a terminal"
+                  : "give -p TEXT, -f FILE (- = standard input), --prompt-ids FILE, "
+                    "--questions FILE or --prompts FILE");
   return s;
 }
 

@@ -247,7 +247,7 @@ nlohmann::ordered_json tried_json(const std::vector<TriedWay>& ways, const Tried
 
 std::string command_to_repeat(const cli::Context& cx, const TriedWay& way) {
   std::vector<std::string> words = {way.is_plain() ? "pig-generate" : cx.info.name, "-m",
-                                    way.recipe.model.path.value};
+                                    cx.value("model").value_or(way.recipe.model.path.value)};
   for (const auto& [flag, name] : {std::pair{"file", "-f"},
                                    {"prompt", "-p"},
                                    {"prompt-ids", "--prompt-ids"},

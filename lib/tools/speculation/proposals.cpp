@@ -56,10 +56,6 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
         "spec.verify",
         "spec.verify: block verifies chains; set -s tree.path= for a chain of spec.gamma, without "
         "tree.replay, or choose traversal");
-  if (draws && tree.path.automatic && tree.accept.empty() && tree.replay.empty())
-    p.field("tree.accept",
-            "tree.accept: name the vector to choose a tree by, or with tree.replay recorded "
-            "rounds; sequoia-acceptance makes both");
   if (draws && spec.gamma.automatic() && !tree.path.empty())
     p.field("spec.gamma",
             "spec.gamma: auto chooses how long chains are, but tree.path names a tree; set "

@@ -101,9 +101,11 @@ struct DraftTreeSection {
     using recipe::optional_input;
     v("path", path, optional_input(),
       "tree of draft tokens (sequoia-tree/1, or a map as JSON); auto = the best one here for "
-      "accept or replay; empty = a chain of spec.gamma");
+      "accept or replay; without both, acceptance is measured on up to 64 tokens after the first "
+      "prompt, which is read once more; empty = a chain of spec.gamma");
     v("accept", accept, optional_input(),
-      "acceptance vector: what a tree is chosen by, or whether one pays; empty = not asked");
+      "acceptance vector: what a tree is chosen by, or whether one pays; empty = measured if "
+      "path is auto, else not used");
     v("replay", replay, optional_input(),
       "recorded rounds (tree-rounds/1) in place of accept: the tree is searched for spec.verify");
     v("timing", timing, optional_input(),
@@ -113,6 +115,10 @@ struct DraftTreeSection {
       "of a tree chosen here, all sequences of a step together");
     v("max_levels", max_levels, recipe::at_least(2), "of it, the root's counts; null = any number");
   }
+  /// Whether a run predicts what trees yield.
+  bool predicts() const { return path.automatic || !accept.empty() || !replay.empty(); }
+  /// Whether it measures acceptance for that.
+  bool measures_acceptance() const { return predicts() && accept.empty() && replay.empty(); }
 };
 
 /// What tools read that speculate: the kind `generate` of recipes.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <filesystem>
 
+#include "base/clock.h"
 #include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "base/sha256.h"
@@ -97,14 +98,58 @@ void KeptTimes::write(cli::Context& cx, const speculate::TimingTable& table) con
     cx.verbose(fmt::format("kept as {}", file_.string()));
 }
 
+MeasuredAcceptance measure_acceptance(cli::Context& cx, const SequoiaRecipe& recipe,
+                                      const ModelPair::Engines& engines,
+                                      std::span<const int32_t> prompt, decode::GenerateSpec how,
+                                      int batch) {
+  constexpr int kMostTokens = 64, kMostChildren = 16;
+  const int width = std::min(kMostChildren, most_nodes(recipe.tree, batch) - 1);
+  std::vector<int> n_children(static_cast<size_t>(width) + 1, 0);
+  n_children[0] = width;
+  std::vector<int64_t> accepted(static_cast<size_t>(width), 0);
+  const auto rounds =
+      make_rounds(recipe, engines, speculate::tree_of_children(n_children, "tree.path"),
+                  {.on_round = [&](const speculate::RoundEvent& e) {
+                    if (e.accepted > 0) ++accepted[static_cast<size_t>(e.path.front() - 1)];
+                  }});
+  how.sampler.seed = ~how.sampler.seed;  // seeds of recipes are not negative
+  how.max_tokens = std::min(how.max_tokens, kMostTokens);
+  const auto all = static_cast<double>(prompt.size()) + how.max_tokens;
+  cli::Progress progress(cx.terminal, "measure acceptance", all, "tok");
+  double done = 0;
+  decode::GenerateEvents events;
+  events.on_prefill = [&](int64_t read, int64_t) {
+    progress.update(done = static_cast<double>(read));
+  };
+  events.on_token = [&](const decode::TokenEvent&) { progress.update(++done); };
+  events.interrupted = cli::agree_interrupted;
+  const decode::Request request{.tokens = {prompt.begin(), prompt.end()}};
+  const Stopwatch watch;
+  decode::generate(*engines.target, *rounds, {&request, 1}, how, events);
+  MeasuredAcceptance measured{.rounds = rounds->stats().rounds, .seconds = watch.seconds()};
+  while (accepted.size() > 1 && accepted.back() == 0) accepted.pop_back();
+  std::vector<double>& row = measured.vector.rows.emplace_back();
+  // One round more, without an acceptance: a few rounds must not predict chains without an end.
+  for (const int64_t n : accepted)
+    row.push_back(static_cast<double>(n) / static_cast<double>(measured.rounds + 1));
+  cx.note(fmt::format("tree     acceptance measured over {} rounds in {:.2f} s: {:.2f}",
+                      measured.rounds, measured.seconds, fmt::join(row, " ")));
+  return measured;
+}
+
 Json TreePlan::json() const {
   if (!predicted) return {};
-  return {{"nodes", predicted->size},
-          {"levels", predicted->levels},
-          {"expected_tokens", predicted->expected},
-          {"ms_per_token", predicted->cost.ms_per_token},
-          {"plain_ms_per_token", plain_ms},
-          {"speedup", plain_ms / predicted->cost.ms_per_token}};
+  Json j = {{"nodes", predicted->size},
+            {"levels", predicted->levels},
+            {"expected_tokens", predicted->expected},
+            {"ms_per_token", predicted->cost.ms_per_token},
+            {"plain_ms_per_token", plain_ms},
+            {"speedup", plain_ms / predicted->cost.ms_per_token}};
+  if (measured)
+    j["acceptance"] = {{"p", measured->vector.rows.front()},
+                       {"rounds", measured->rounds},
+                       {"seconds", measured->seconds}};
+  return j;
 }
 
 std::optional<speculate::TreeRounds> recorded_rounds(const DraftTreeSection& section,
@@ -137,9 +182,10 @@ struct Pricing {
 void plan_by_vector(cli::Context& cx, const DraftTreeSection& section,
                     const std::optional<speculate::TokenTree>& given, const Pricing& pricing,
                     bool is_greedy, TreePlan& plan) {
-  const speculate::AcceptanceVector vector = speculate::read_acceptance(section.accept);
+  const speculate::AcceptanceVector vector =
+      plan.measured ? plan.measured->vector : speculate::read_acceptance(section.accept);
   const char* method = is_greedy ? "topk-greedy" : "sequoia";
-  if (vector.method != method)
+  if (!plan.measured && vector.method != method)
     cx.warn(fmt::format("{}: measured for '{}', these rounds verify by '{}'",
                         section.accept.string(), vector.method, method));
   if (given) {
@@ -190,6 +236,7 @@ TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const Tree
                    int context) {
   TreePlan plan;
   if (given) plan.tree = *given;
+  plan.measured = evidence.measured;
   const int nodes = timed.largest_tree;
   Pricing pricing{.bucket = section.timing.empty() ? times.buckets.front()
                                                    : times.bucket(context, "tree.timing"),

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "bench/round_times.h"
+#include "decode/generate.h"
 #include "speculate/tree/shape_search.h"
 #include "speculate/tree/tree_choice.h"
 #include "tools/speculation/proposals.h"
@@ -41,12 +42,30 @@ class KeptTimes {
 /// Tokens that measure_times needs beyond the longest text.
 inline constexpr int kTimingTokens = bench::kTimedTokens;
 
+/// Acceptance by rank of the child, measured on a prompt.
+struct MeasuredAcceptance {
+  speculate::AcceptanceVector vector = {};
+  int64_t rounds = 0;
+  double seconds = 0;
+};
+
+/// Generates the beginning of a text by rounds of one level of children, and counts the accepted
+/// ones. The random numbers are not the run's: the chosen tree is independent of those that draw
+/// the text, whose distribution thus stays the target's.
+/// how      of the whole text
+/// errors   kind interrupted, memory, numeric
+MeasuredAcceptance measure_acceptance(cli::Context& cx, const SequoiaRecipe& recipe,
+                                      const ModelPair::Engines& engines,
+                                      std::span<const int32_t> prompt, decode::GenerateSpec how,
+                                      int batch);
+
 /// How a run speculates.
 struct TreePlan {
   speculate::TokenTree tree;
-  /// What a token costs with the tree, where tree.accept or tree.replay and times tell.
+  /// What a token costs with the tree, where acceptance or tree.replay and times tell.
   std::optional<speculate::PricedTree> predicted;
   double plain_ms = 0;  // and without
+  std::optional<MeasuredAcceptance> measured;
 
   bool pays() const { return !predicted || predicted->cost.ms_per_token < plain_ms; }
   /// For the record's group `spec`; null without a prediction.
@@ -60,10 +79,12 @@ std::optional<speculate::TreeRounds> recorded_rounds(const DraftTreeSection& sec
                                                      const ModelPair& pair,
                                                      const ops::SampleRule& sampling);
 
-/// What a tree's tokens a round are predicted by: tree.accept, or recorded rounds.
+/// What a tree's tokens a round are predicted by: recorded rounds, measured acceptance, or without
+/// both tree.accept.
 struct TreeEvidence {
   const std::optional<speculate::TreeRounds>& rounds;
   speculate::VerifyChoice verify;
+  std::optional<MeasuredAcceptance> measured = {};
 };
 
 /// Chooses the tree for this machine, or asks whether the given one pays.
