@@ -1,4 +1,5 @@
 """Short names of fields: those of --format csv and flat."""
+import os
 
 TEXTS = ("model", "device", "phase", "kernel", "shape", "method", "draft")
 # Name -> paths in a record, of which the first found counts. The test plots compares them with record_view.cpp.
@@ -6,13 +7,13 @@ FIELDS = {
     "model": "model.name recipe.effective.model.path",
     "device": "workload.device recipe.effective.run.device",
     "threads": "host.threads_used",
+    "context": "workload.context_tokens workload.prompt_tokens recipe.effective.run.context",
     "phase": "workload.phase",
     "kernel": "workload.kernel",
     "shape": "workload.shape",
     "method": "workload.method recipe.effective.cache.kind",
     "draft": "workload.draft.name",
     "batch": "workload.batch recipe.effective.run.batch",
-    "context": "workload.context_tokens workload.prompt_tokens recipe.effective.run.context",
     "temperature": "workload.temperature",
     "gamma": "spec.mean_gamma spec.gamma",
     "tok_s": "throughput.decode_tok_s throughput.prefill_tok_s predicted.decode_tok_s",
@@ -56,6 +57,7 @@ FIELDS = {
     "gemm_f32_gflop_s": "limits.gemm_f32_gflops",
     "gemm_bf16_gflop_s": "limits.gemm_bf16_gflops",
 }
+OF_ALL = ("model", "device", "threads", "context")  # pig-eval adds its group quality, benchmarks the other fields
 TIMINGS = ("decode_step", "round", "step", "switch", "prefill", "load")  # the first that a record has
 TIMES = {"ms_mean": "mean", "ms_sd": "stddev", "ms_p50": "p50", "ms_p99": "p99", "samples": "n"}
 
@@ -75,13 +77,13 @@ def timing_fields(fields):
 def short_fields(fields):
     """The values of a record under their short names; `fields` has them by dotted path."""
     timed, found = timing_fields(fields), {}
-    for name, paths in FIELDS.items():
+    for name in OF_ALL if fields.get("tool") == "pig-eval" else FIELDS:
         kinds = str if name in TEXTS else (int, float)
-        values = [fields.get(path) for path in paths.split()
-                  if not path.startswith("recipe.") or fields.get(path) != 0]  # 0: automatic
+        values = [fields.get(path) for path in FIELDS[name].split()
+                  if not path.startswith("recipe.") or fields.get(path) not in (0, "auto")]
         value = next((v for v in values if isinstance(v, kinds)), timed.get(name))
         if value is not None:
-            found[name] = value
+            found[name] = os.path.basename(value.rstrip("/")) if name == "model" else value
     quality = {path.removeprefix("quality.").replace(".", "_"): value for path, value in fields.items()
                if path.startswith("quality.") and isinstance(value, (str, int, float))}
     return {**found, **quality}

@@ -60,7 +60,7 @@ void lower_isa(Isa isa) {
 void lower_isa_by_environment() {
   const char* name = std::getenv("TANDEM_ISA");
   if (name != nullptr && *name != '\0') return lower_isa(isa_by_name(name, isa_detected()));
-  // A parent at a lower ISA hands its limit on, under which oneDNN multiplies bf16 100x slower.
+  // A parent at a lower ISA hands on its limit, under which oneDNN multiplies bf16 by scalar code.
   unsetenv("ONEDNN_MAX_CPU_ISA");
 }
 

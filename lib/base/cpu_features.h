@@ -15,7 +15,7 @@ Isa isa_in_use();
 /// kernel runs.
 void lower_isa(Isa isa);
 /// Lowers the ISA to the one that the variable TANDEM_ISA names; unset or empty means
-/// isa_detected().
+/// isa_detected(). oneDNN's limit follows, in place of ONEDNN_MAX_CPU_ISA.
 /// errors   as isa_by_name
 void lower_isa_by_environment();
 /// The ISA that TANDEM_ISA names ("scalar", "avx2", "avx512", "avx512_bf16", "amx"), on a CPU that

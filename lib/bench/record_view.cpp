@@ -29,7 +29,7 @@ const FlatField kSubject[] = {
      false,
      {"/workload/context_tokens", "/workload/prompt_tokens", "/recipe/effective/run/context"}},
 };
-// Of benchmarks.
+// Records of benchmarks have these, too.
 const FlatField kMeasured[] = {
     {"phase", true, {"/workload/phase"}},
     {"kernel", true, {"/workload/kernel"}},
@@ -262,15 +262,20 @@ std::string csv_of(const std::vector<Json>& rows) {
 
 std::string render_records(const std::vector<Json>& records, const std::string& format) {
   std::string text;
-  std::vector<Json> rows = records;
-  if (const auto swept = swept_keys(records); format == "csv" || format == "flat")
-    for (Json& row : rows) row = flat_fields(row, swept);
-  if (format == "csv") return csv_of(rows);
-  for (Json& row : rows) {
-    if (format == "flat")
+  if (format == "csv" || format == "flat") {
+    std::vector<Json> rows;
+    for (const auto swept = swept_keys(records); const Json& record : records)
+      rows.push_back(flat_fields(record, swept));
+    if (format == "csv") return csv_of(rows);
+    for (Json& row : rows) {
       for (auto it = row.begin(); it != row.end();)
         it = it->is_null() ? row.erase(it) : std::next(it);
-    text += (format == "json" && !text.empty() ? ",\n" : "") + line_of(row);
+      text += line_of(row) + "\n";
+    }
+    return text;
+  }
+  for (const Json& record : records) {
+    text += (format == "json" && !text.empty() ? ",\n" : "") + line_of(record);
     if (format != "json") text += "\n";
   }
   return format == "json" ? "[\n" + text + (text.empty() ? "]\n" : "\n]\n") : text;

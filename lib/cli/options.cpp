@@ -60,7 +60,7 @@ std::string meant_by(const std::string& name, const std::string& value, const To
   std::vector<std::string> names;
   for (const Flag& flag : flags)
     for (std::string& long_name : long_names(flag)) names.push_back(std::move(long_name));
-  // What other programs call it.
+  // Other programs call these flags by the first name.
   constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kElsewhere = {
       {{"max-new-tokens", "max-tokens"},
        {"n-predict", "max-tokens"},

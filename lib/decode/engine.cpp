@@ -13,8 +13,9 @@
 namespace tandem::decode {
 namespace {
 
-/// Code and tables that come into memory when the first tokens use them, after the plan: pages of
-/// the program and of libm. Files bring 600 to 950 KiB, buffers less than they are planned with.
+/// Code and tables that the first tokens bring into memory after the plan: pages of the program and
+/// of libm. They take 600 to 950 KiB, of which buffers that are not used whole leave room for a
+/// part.
 constexpr size_t kLaterCode = size_t{512} << 10;
 
 /// Shapes of a model's weights: query, key and value, output, gate and up, down, head.

@@ -97,7 +97,8 @@ std::vector<std::string> model_names(const Folders& models);
 /// errors   kind input
 void check_inputs(const Field& root, const Node& tree, const Folders& models = {});
 
-/// written  keys that the tree sets, and required ones that it lacks
+/// Selects the keys that dump_yaml prints: all, or those that the tree sets and the required ones
+/// that it lacks.
 enum class Shown { all, written };
 
 /// The values as YAML text; with `tree` each line ends with a comment that names its origin.

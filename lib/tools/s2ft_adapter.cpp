@@ -240,7 +240,7 @@ int S2ftAdapter::write_ranks() {
 int S2ftAdapter::write_summary() {
   cli::ResultFile file(recipe_.output.path, cx_.file_mode(), cx_.out);
   const bool several = opened_.adapters.size() > 1, as_csv = cx_.format() == "csv",
-             as_json = as_csv || cx_.format().starts_with("json");
+             as_text = !as_csv && !cx_.format().starts_with("json");
   const io::TableFormat format = bench::table_format(cx_.format());
   ReadProgress line(cx_, "read", changed_weights(opened_));
   nlohmann::ordered_json json = {{"adapters", nlohmann::ordered_json::array()}};
@@ -249,17 +249,17 @@ int S2ftAdapter::write_summary() {
     const AdapterSummary summary =
         summarise(opened_.adapters[i], opened_.base.config, *opened_.base.source,
                   *opened_.merged_with({opened_.adapters[i]}), std::ref(line));
-    if (as_json)
-      json["adapters"].push_back(summary.json(opened_.paths[i]));
-    else
+    if (as_text)
       text += summary.text(opened_.paths[i], format) + (several ? "\n" : "");
+    else
+      json["adapters"].push_back(summary.json(opened_.paths[i]));
   }
   if (several) {
     const auto overlaps = model::find_overlaps(opened_.adapters, opened_.base.config);
-    if (as_json)
-      json["overlaps"] = overlaps_json(overlaps);
-    else
+    if (as_text)
       text += overlaps_text(overlaps, format);
+    else
+      json["overlaps"] = overlaps_json(overlaps);
   }
   if (recipe_.adapter.verify) {
     text += (format == io::TableFormat::markdown ? "\n" : "") + checks_ + verify(*opened_.merged());
@@ -277,10 +277,10 @@ int S2ftAdapter::write_summary() {
       text += "\n" + bench::csv_of(json["overlaps"]);
   }
   // A name that is not UTF-8 is no reason to fail.
-  file.write(as_json && !as_csv
-                 ? json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-                       "\n"
-                 : text);
+  file.write(as_text || as_csv
+                 ? text
+                 : json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                       "\n");
   file.commit();
   return 0;
 }

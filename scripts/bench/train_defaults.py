@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What S2FT learns at its defaults: tiny-16m, four made-up tasks of 400 short records, 120 steps each.
+"""Measures what S2FT learns at its defaults: tiny-16m, four made-up tasks of 400 short records, 120 steps each.
 
     scripts/bench/train_defaults.py FOLDER [--bin build/bin] > RECORDS
 
 Trains by `s2ft-train -m tiny-16m --data TASK.jsonl -o FOLDER/TASK`, with the length of the run as its only
-setting, and prints one JSON line a task: the rate that the range test chose, and the mean loss of the last ten
-steps. Exit status 1 where that is above .05. Minutes on two cores.
+setting, and prints one JSON line a task: the version of the tool, the rate that the range test chose, and the
+mean training loss of the last ten steps. Exit status 1 where that is above .05. Minutes on two cores.
 """
 import argparse
 import json
@@ -47,7 +47,8 @@ def train(task, options):
                     f"train.steps={STEPS}"], check=True, stdout=subprocess.DEVNULL)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
-    return {"task": task.__name__, "records": 400, "steps": STEPS,
+    version = subprocess.run([options.bin / "s2ft-train", "--version"], capture_output=True, text=True, check=True)
+    return {"version": version.stdout.strip(), "task": task.__name__, "records": 400, "steps": STEPS,
             "range_test": next(line["range_test"] for line in lines if "range_test" in line),
             "first_loss": losses[0], "last_loss": statistics.mean(losses[-10:])}
 

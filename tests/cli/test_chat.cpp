@@ -259,6 +259,10 @@ TEST_SUITE("cli/chat") {
     refused({"--dry-run", "-s", "output.state=" + place.path("s")},
             "output.state: a chat saves no state\n");
     refused({"--dry-run", "-n", "0"}, "sampling.max_tokens: is 0");
+    check_refused(
+        run_process(program("sirius-generate"), {.arguments = {"-m", "tiny-2m", "--chat"}}), 2,
+        "prompt: nothing to continue\n  hint: give the message with -p TEXT; pig-generate "
+        "--chat takes turns from a terminal\n");
   }
 
   TEST_CASE("without run.context a chat has as much of the model's context as fits") {

@@ -188,6 +188,10 @@ TEST_SUITE("cli/command_line") {
     CHECK(has(diff.out, "\n  batch: 2"));
     CHECK(has(diff.out, "\n  path:  "));  // required
     CHECK(!has(diff.out, "# default"));
+    const Outcome set = probe({"-m", "tiny-2m", "-s", "run.batch=2", "--print-recipe=diff"});
+    const Outcome whole = probe({"-m", "tiny-2m", "-s", "run.batch=2", "--print-recipe"});
+    CHECK(without_origins(probe({"-r", "-", "--print-recipe"}, {.input = set.out}).out) ==
+          without_origins(whole.out));
     const Outcome wrong = probe({"--print-recipe=dif"});
     CHECK(wrong.status == 2);
     CHECK(has(wrong.err, "--print-recipe: expected no value or 'diff', found 'dif'"));

@@ -196,6 +196,7 @@ TEST_SUITE("cli/does-it-pay") {
     const size_t at = run.err.find(label);
     REQUIRE(at != std::string::npos);
     const std::string command = run.err.substr(at + label.size());
+    CHECK(has(command, "-generate -m tiny-16m "));  // the model as typed
     CHECK(has(command, " -p 'It'\\''s tick tock tick tock tick tock tick' "));
     CHECK(command.find('\n') == command.size() - 1);  // the last line
     const std::string bin = std::filesystem::path(program("sequoia-generate")).parent_path();

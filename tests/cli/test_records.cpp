@@ -115,7 +115,7 @@ TEST_SUITE("cli/records") {
           const auto lines = csv_lines(run.out);
           CHECK(lines.size() == records.size() + 1);
           check_numbers(lines);
-          // The same for all files of a tool, but for the swept keys, which come last.
+          // All files of a tool have these columns; swept keys come last.
           const auto is_swept = [](const std::string& title) { return has(title, "."); };
           const std::vector<std::string> fixed(lines[0].begin(),
                                                std::ranges::find_if(lines[0], is_swept));

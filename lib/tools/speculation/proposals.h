@@ -115,10 +115,10 @@ struct DraftTreeSection {
       "of a tree chosen here, all sequences of a step together");
     v("max_levels", max_levels, recipe::at_least(2), "of it, the root's counts; null = any number");
   }
-  /// Whether a run predicts what trees yield.
+  /// True if a run predicts the tokens a round of its tree.
   bool predicts() const { return path.automatic || !accept.empty() || !replay.empty(); }
-  /// Whether it measures acceptance for that.
-  bool measures_acceptance() const { return predicts() && accept.empty() && replay.empty(); }
+  /// True if it first measures acceptance.
+  bool measures_acceptance() const { return path.automatic && accept.empty() && replay.empty(); }
 };
 
 /// What tools read that speculate: the kind `generate` of recipes.

@@ -42,7 +42,7 @@ class KeptTimes {
 /// Tokens that measure_times needs beyond the longest text.
 inline constexpr int kTimingTokens = bench::kTimedTokens;
 
-/// Acceptance by rank of the child, measured on a prompt.
+/// Holds the acceptance by rank of the child that a prompt gave.
 struct MeasuredAcceptance {
   speculate::AcceptanceVector vector = {};
   int64_t rounds = 0;
@@ -62,7 +62,8 @@ MeasuredAcceptance measure_acceptance(cli::Context& cx, const SequoiaRecipe& rec
 /// How a run speculates.
 struct TreePlan {
   speculate::TokenTree tree;
-  /// What a token costs with the tree, where acceptance or tree.replay and times tell.
+  /// The tree with the cost of a token; null without times, or without acceptance and recorded
+  /// rounds.
   std::optional<speculate::PricedTree> predicted;
   double plain_ms = 0;  // and without
   std::optional<MeasuredAcceptance> measured;
@@ -79,8 +80,8 @@ std::optional<speculate::TreeRounds> recorded_rounds(const DraftTreeSection& sec
                                                      const ModelPair& pair,
                                                      const ops::SampleRule& sampling);
 
-/// What a tree's tokens a round are predicted by: recorded rounds, measured acceptance, or without
-/// both tree.accept.
+/// Predicts the tokens a round of a tree: by recorded rounds, else by measured acceptance, else by
+/// the vector of tree.accept.
 struct TreeEvidence {
   const std::optional<speculate::TreeRounds>& rounds;
   speculate::VerifyChoice verify;
