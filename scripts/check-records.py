@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks tests/records: each line of a .jsonl file is one JSON object, and no value names a folder of the
+"""Checks records: each line of a .jsonl file is one JSON object, and no value names a folder of the
 machine that measured (an absolute path): it would reproduce nowhere else. Prints one line a finding; exit
 status 1 if there is any."""
 
@@ -42,7 +42,7 @@ def findings(line):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    records = Path(__file__).resolve().parents[1] / "tests/records"
+    records = Path(__file__).resolve().parents[1] / "records"
     parser.add_argument("folder", nargs="?", type=Path, default=records)
     folder = parser.parse_args().folder
     if not folder.is_dir():

@@ -2,8 +2,8 @@
 """Draws the figure of README.md: answers that are right against the keys that attention reads, from
 the records of pig-eval, as SVG for light and dark pages. Needs nothing but Python.
 
-    scripts/quality-figure.py tests/records/sparse-quality-4096.jsonl \
-        tests/records/sparse-quality-codes-4096.jsonl -o tests/records/quality-against-keys.svg
+    scripts/quality-figure.py records/sparse-quality-4096.jsonl \
+        records/sparse-quality-codes-4096.jsonl -o records/quality-against-keys.svg
 """
 
 import argparse

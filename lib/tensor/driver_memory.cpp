@@ -8,17 +8,17 @@ namespace tandem {
 namespace {
 
 /// An H200 at the end of runs had 535 to 545 MiB in use above their buffers
-/// (tests/records/gpu-h200-sparse.jsonl).
+/// (records/gpu-h200-sparse.jsonl).
 constexpr size_t kOfRecord = size_t{548} << 20;
 /// Of it, what comes after a run is planned.
 constexpr size_t kToCome = size_t{64} << 20;
 /// An entry of 8 bytes for each 4 KiB: 92 MiB more than those with 45 GiB, 22 with 11
-/// (tests/records/gpu-h200-across-ways.jsonl).
+/// (records/gpu-h200-across-ways.jsonl).
 constexpr size_t kPinnedAByte = 4096 / 8;
 
 /// Kernels of tandem and cuBLASLt, and the driver's records of them, take host memory after a run
 /// is planned: 76 to 82 MiB after one prompt on an H100 or H200, 86 to 105 after 200 prompts, most
-/// with a draft model (tests/records/gpu-h200-peaks.jsonl). kHostOfRecord is what a process holds
+/// with a draft model (records/gpu-h200-peaks.jsonl). kHostOfRecord is what a process holds
 /// by then, less the program.
 constexpr size_t kHostToCome = size_t{92} << 20, kHostOfRecord = size_t{325} << 20;
 

@@ -16,7 +16,7 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDS = ROOT / "tests/records"
+RECORDS = ROOT / "records"
 BIN = Path(os.environ.get("TANDEM_BIN", ROOT / "build/bin"))
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -45,7 +45,7 @@ HostedRun llama_8b(CacheKind kind, int batch = 1) {
   return run;
 }
 
-/// An H200 and 16 cores of its host in the run of tests/records/gpu-h200-across-ways.jsonl.
+/// An H200 and 16 cores of its host in the run of records/gpu-h200-across-ways.jsonl.
 HostedRates recorded_rates(double dram = 116.5, double dram_rows = 106) {
   HostedRates r = assumed_rates(*find_gpu_card("h200"));
   r.gpu_gbps = 4520;
@@ -154,7 +154,7 @@ TEST_SUITE("bench/hosted_plan") {
       double cpu_share, ms;
       HostedRates rates = recorded_rates();
     };
-    // tests/records/README.md, "Keys in host memory", the hybrid at 2.5 % of the keys.
+    // records/README.md, "Keys in host memory", the hybrid at 2.5 % of the keys.
     using enum Attend;
     const auto device = IndexPlace::device;
     const Measured all[] = {{both, device, 98304, 1, .626, 17.1},

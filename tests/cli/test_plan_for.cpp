@@ -344,7 +344,7 @@ TEST_SUITE("cli/plan_for") {
   TEST_CASE("the plans that an H200 recorded are those for one that is not here") {
     int compared = 0;
     for (const Json& record :
-         json_lines(file_text(test::source_dir() / "tests/records/gpu-h200.jsonl"))) {
+         json_lines(file_text(test::source_dir() / "records/gpu-h200.jsonl"))) {
       if (record["tool"] != "pig-bench" || !record["memory"].contains("cuda:0")) continue;
       const Json &recipe = record["recipe"]["effective"], &was = record["memory"]["cuda:0"];
       std::vector<std::string> flags = {

@@ -26,7 +26,7 @@ const std::set<std::string> kTextColumns = {
     "cache.kind", "cache.place", "data.path", "model.path"};
 
 std::string record_file(const std::string& name) {
-  return (tandem::test::source_dir() / "tests/records" / name).string();
+  return (tandem::test::source_dir() / "records" / name).string();
 }
 
 Outcome print(const std::string& tool, const std::string& file, const std::string& form) {
