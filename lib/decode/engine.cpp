@@ -255,7 +255,7 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   }
   size_t pinned = kv::Cache::pinned_bytes(cache, plan);  // of a run on a GPU
   for (const char* group : {"weights", "embedding"}) pinned += plan.group_bytes(group, {});
-  plan_driver(spec.device, !spec.plan_for, pinned, plan);
+  plan_driver(spec.device, spec.compute, !spec.plan_for, pinned, plan);
   return plan;
 }
 

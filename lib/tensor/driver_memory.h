@@ -25,10 +25,11 @@ size_t driver_bytes(Device device, bool is_here);
 /// Plans them, the page tables through which the GPU sees pinned host memory, and what
 /// plan_host_driver does.
 /// pinned   bytes of that
-void plan_driver(Device device, bool is_here, size_t pinned, MemoryPlan& plan);
+void plan_driver(Device device, DType compute, bool is_here, size_t pinned, MemoryPlan& plan);
 
 /// Plans the memory of the host that a GPU's driver and libraries take beyond what the process
 /// holds already; nothing on the CPU.
-void plan_host_driver(Device device, bool is_here, MemoryPlan& plan);
+/// compute  the dtype of products, whose kernels a first run loads to time them
+void plan_host_driver(Device device, DType compute, bool is_here, MemoryPlan& plan);
 
 }  // namespace tandem

@@ -48,18 +48,18 @@ TEST_SUITE("tensor/memory_plan") {
   TEST_CASE("what a GPU holds without buffers is planned as a record of another has it") {
     constexpr Device kGpu{Device::Kind::cuda, 0};
     MemoryPlan plan;
-    plan_driver({}, /*is_here=*/true, size_t{1} << 30, plan);
+    plan_driver({}, DType::bf16, /*is_here=*/true, size_t{1} << 30, plan);
     CHECK(plan.items().empty());
     CHECK(driver_bytes({}, true) == 0);
     CHECK(driver_bytes(kGpu, false) == size_t{548} << 20);
-    plan_driver(kGpu, /*is_here=*/false, size_t{45} << 30, plan);
+    plan_driver(kGpu, DType::bf16, /*is_here=*/false, size_t{45} << 30, plan);
     CHECK(plan.peak(kGpu) == size_t{548 + 90} << 20);
     CHECK(plan.parts(kGpu) == "process 638.0 MiB");
     // Of a GPU that is here, the process holds the driver's share of the host's memory already.
-    CHECK(plan.parts({}) == "process 325.0 MiB, gpu 92.0 MiB");
+    CHECK(plan.parts({}) == "process 325.0 MiB, gpu 108.0 MiB");
     MemoryPlan here;
-    plan_host_driver(kGpu, /*is_here=*/true, here);
-    CHECK(here.parts({}) == "gpu 92.0 MiB");
+    plan_host_driver(kGpu, DType::f32, /*is_here=*/true, here);
+    CHECK(here.parts({}) == "gpu 172.0 MiB");
   }
 
   TEST_CASE("too little memory names the groups and a remedy") {

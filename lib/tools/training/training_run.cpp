@@ -83,7 +83,7 @@ MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
   MemoryPlan plan = train::Trainer::plan(spec, set_);
   plan.add("process/program and data", program_bytes_);
   plan.add(kDriverItem, driver_bytes_, spec_.device);
-  plan_host_driver(spec_.device, !place_.plan_for, plan);
+  plan_host_driver(spec_.device, spec_.dtype, !place_.plan_for, plan);
   if (recipe_.train.optimizer.finds_lr(recipe_.train.method))
     plan.add("process/values before the range test",
              static_cast<size_t>(set_.size) * sizeof(float));
