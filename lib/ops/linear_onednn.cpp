@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "kernels/linear/decode_linear.h"
 #include "ops/onednn.h"
@@ -33,8 +34,9 @@ using onednn::engine;
 using onednn::kMaxPrimitives;
 using onednn::row_major;
 
-// Rows of a tile at least, which share one read of its weights from memory.
-constexpr int kLeastRows = 32;
+/// The fewest rows of a tile, which share one read of its weights. AMX multiplies so fast that a
+/// second read costs more than the copies of narrow tiles.
+int least_rows() { return isa_in_use() >= Isa::amx ? 256 : 32; }
 // Panels of a tile where rows are too few to be divided among all threads.
 constexpr int kMostPanels = 8;
 
@@ -60,7 +62,7 @@ struct Tiles {
   Tiles(int64_t n_rows, int64_t n_out, int threads) : rows(n_rows), out(n_out) {
     constexpr int kTileRows = 16;  // of AMX
     const int panels = divided(out, kPairPanel);
-    const int parts = static_cast<int>(std::clamp<int64_t>(rows / kLeastRows, 1, threads));
+    const int parts = static_cast<int>(std::clamp<int64_t>(rows / least_rows(), 1, threads));
     rows_each = int64_t{divided(divided(rows, parts), kTileRows)} * kTileRows;
     down = divided(rows, rows_each);
     const int panels_each =
@@ -121,7 +123,8 @@ size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
                    describe(spec, tiles.tile(0, DType::f32, true)).scratchpad_desc().get_size());
   }
   // Row counts below may be cut by panels.
-  const size_t copy = size_t{2 * kLeastRows} * kMostPanels * kPairPanel * sizeof(float);
+  const auto most_rows = static_cast<size_t>(std::min<int64_t>(max_rows, 2 * least_rows()));
+  const size_t copy = most_rows * kMostPanels * kPairPanel * sizeof(float);
   if (max_rows > kDecodeRows && max_threads() > 1) bytes = std::max(bytes, copy + 4096);
   return aligned(bytes) * static_cast<size_t>(max_threads());
 }
