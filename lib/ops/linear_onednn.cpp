@@ -52,8 +52,9 @@ dnnl::matmul::primitive_desc describe(const PackedWeights::Spec& spec, const Til
   return {dnnl::matmul::desc(x, w, row_major(1, t.out, DType::f32), y), attr, engine()};
 }
 
-/// Cuts a product of many rows into a tile a thread: by rows where these are enough for all
-/// threads, else by panels, too. More tiles would read the weights more often.
+/// Cuts a product of many rows into one tile per thread by rows, since more tiles would read the
+/// weights more often. Where rows are too few, it also cuts by panels, two tiles per thread, so
+/// that a thread that is done early takes another.
 struct Tiles {
   int64_t rows, out;            // of all
   int64_t rows_each, out_each;  // of a tile, but for the last of a row or column
@@ -66,7 +67,7 @@ struct Tiles {
     rows_each = int64_t{divided(divided(rows, parts), kTileRows)} * kTileRows;
     down = divided(rows, rows_each);
     const int panels_each =
-        parts == threads ? panels : std::clamp(panels * down / threads, 1, kMostPanels);
+        parts == threads ? panels : std::clamp(panels * down / (2 * threads), 1, kMostPanels);
     out_each = int64_t{panels_each} * kPairPanel;
     across = divided(panels, panels_each);
   }
