@@ -84,7 +84,7 @@ def conditions_of(text):
 def evaluate(expression, record, columns):
     """A field's value, or a number if the expression has more than one term."""
     total, sign = None, 1
-    for term in re.split(r"\s([+-])\s", expression):
+    for term in re.split(r"\s([+-])\s(?![^\[]*\])", expression):
         if term in "+-":
             sign = 1 if term == "+" else -1
             continue
@@ -136,10 +136,11 @@ def table(arguments):
     for line in filter(str.strip, lines):
         command, _, rest = line.strip().partition(" ")
         rest, _, conditions = rest.partition(" if ")
-        label, _, template = (part.strip() for part in rest.partition(":"))
+        label, _, template = (part.strip() for part in f"{rest} ".partition(": "))
         if command == "where":
             where += conditions_of(rest)
         elif command in ("row", "rows"):
+            label = rest.strip().removesuffix(":") if command == "row" else label
             rows.append((command, label, template, conditions_of(conditions)))
         elif command == "column":
             columns.append((label, template, conditions_of(conditions)))
