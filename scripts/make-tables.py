@@ -11,16 +11,17 @@ differs from its records.
     column gain: {[ms a token] / decode_step.p50:.2f} if kv=sparse
     -->
 
-where   records that count; conditions are joined by &, values by |, and FIELD=- holds where the field is missing, FIELD!=VALUE where it
-        has another value
+where   the records that count; & joins conditions, | values. FIELD=- holds where the field is missing,
+        FIELD!=VALUE where it has another value
 rows    one row for each text that the template gives
 row     one row with this label, of the records that meet the conditions
 column  a cell for each row: text with {EXPRESSION:FORMAT}, from the one record of the row that meets the conditions
 
 A field is a dotted path (numbers index lists); the prefixes workload, quality, timing, throughput, spec, bench, memory
-and recipe.effective may be left out; A|B is the first of two fields that the record has. `file` is the record's file without its ending, `line` its line from 1 on. An expression is
-fields, numbers and [columns] of the same row, joined by *, /, + and -. A function
-before an expression takes all records of the cell, and all items of lists: mean, median, min, max, sum, count, first or last."""
+and recipe.effective may be left out. A|B is the first of two fields that the record has. `file` is the name of the
+record's file without its ending, `line` its line from 1 on. An expression is fields, numbers and [columns] of the same
+row, joined by *, /, + and -. A function before it takes all records of the cell, and all items of lists: mean, median,
+min, max, sum, count, first or last."""
 import argparse
 import itertools
 import json
@@ -213,7 +214,8 @@ def main():
         if new != text and not options.check:
             page.write_text(new, encoding="utf-8")
     print(*faults, sep="\n", end="\n" if faults else "")
-    print(f"{n_tables} tables, {len(faults)} findings" + (": run scripts/make-tables.py" if faults and options.check else ""))
+    hint = ": run scripts/make-tables.py" if faults and options.check else ""
+    print(f"{n_tables} tables, {len(faults)} findings{hint}")
     return 1 if faults else 0
 
 
