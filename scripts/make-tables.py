@@ -35,7 +35,7 @@ RECORDS = ROOT / "records"
 PREFIXES = ["", "workload.", "quality.", "timing.", "throughput.", "spec.", "bench.", "memory.", "recipe.effective."]
 FUNCTIONS = {"mean": statistics.mean, "median": statistics.median, "min": min, "max": max, "sum": sum, "count": len,
              "first": lambda values: values[0], "last": lambda values: values[-1]}
-TABLE = re.compile(r"(<!-- table:(.*?)-->\n)(.*?)(<!-- end -->)", re.S)
+TABLE = re.compile(r"(^<!-- table:(.*?)-->\n)(.*?)(^<!-- end -->)", re.S | re.M)
 FACTOR = re.compile(r"\[([^\]]+)\]|([^\s*/]+)|([*/])")
 
 
@@ -206,7 +206,7 @@ def main():
     for page in options.pages or default:
         text = page.read_text(encoding="utf-8")
         n_tables += len(TABLE.findall(text))
-        if text.count("<!-- table:") != len(TABLE.findall(text)):
+        if len(re.findall("^<!-- table:", text, re.M)) != len(TABLE.findall(text)):
             faults.append(f"{page}: expected '<!-- end -->' after each table, found fewer")
         shown = page.resolve().relative_to(ROOT) if page.resolve().is_relative_to(ROOT) else page
         new, differences, unmade = rewritten(shown, text)
