@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
-# Name -> script and arguments, those that pages name as the figure's command.
+# Name -> script and arguments, as pages name the command of the figure.
 FIGURES = {
     "quality-against-keys.svg": ["quality-figure.py", "records/sparse-quality-4096.jsonl",
                                  "records/sparse-quality-codes-4096.jsonl"],
