@@ -2,7 +2,7 @@
 from plot_common import BLACK, BLUE, ORANGE, RED, SKY, plt
 from plot_records import latest, read_records
 
-USES = {"alone": "its adapter alone", "mix": "mixed in a batch", "switch": "switched", "fused at 1": "fused, weight 1",
+USES = {"alone": "its adapter only", "mix": "mixed in a batch", "switch": "switched", "fused at 1": "fused, weight 1",
         "fused at 0.7": "fused, weight 0.7", "fused at 0.5": "fused, weight 0.5"}
 COLORS = [BLACK, BLUE, SKY, RED, ORANGE, "#F0E442"]
 HATCHES = ["", "", "//", "", "\\\\", ".."]

@@ -1,4 +1,4 @@
-"""Plot of magicdec-acceptance: how often drafts are accepted, by what they read."""
+"""Plot of magicdec-acceptance: acceptance of drafts by KV budget."""
 from collections import defaultdict
 
 from plot_common import BARS, POINT, bars_of, binary_axis, grid, handle, legend_outside, plt, series_style, title

@@ -1,4 +1,4 @@
-"""Plots of rounds within rounds: what shapes and sizes gain, and acceptance along the output."""
+"""Plots of hierarchical speculation: gains by shape and size, and acceptance along the output."""
 from collections import defaultdict
 
 import plot_rounds
@@ -67,7 +67,7 @@ def plot_nested(args):
     found = [(kind_of(w), settings_of(w), w) for w in ways]
     kinds = list(dict.fromkeys(kind for kind, _, _ in found))
     if not any("within" in kind for kind in kinds):
-        fail(args.command, "expected rounds within rounds, found rounds with one draft",
+        fail(args.command, "expected hierarchical speculation, found rounds with one draft",
              "plot.py speedup draws these")
     styles = {kind: series_style(i) for i, kind in enumerate(kinds)}
     panels = [name for name in LABELS
@@ -100,8 +100,8 @@ def plot_nested(args):
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel("speed-up over plain decoding, the best of\nwhat else was measured")
     handles = [handle(styles[kind], kind) for kind in kinds]
-    where = ", keys in host memory" if place == "host" else ""
-    return plot_rounds.finish(figure, ways, handles, "Rounds within rounds" + where)
+    where = ", KV cache in host memory" if place == "host" else ""
+    return plot_rounds.finish(figure, ways, handles, "Hierarchical speculation" + where)
 
 
 def plot_output(args):
@@ -131,7 +131,7 @@ def plot_output(args):
 
 def add_commands(add):
     rounds = "measured rounds of magicdec-bench or sequoia-bench"
-    nested = add("nested", plot_nested, "speed-up of rounds within rounds by context, budget, chunk and gamma2", rounds)
+    nested = add("nested", plot_nested, "speed-up of hierarchical speculation by context, budget, chunk and gamma2", rounds)
     nested.add_argument("--model", help="the model, if the records have several")
     nested.add_argument("--batch", type=int, help="the batch, if the records have several")
     nested.add_argument("--place", choices=["device", "host"], help="where the KV cache lies")

@@ -97,7 +97,7 @@ def plot_quality(args):
     for i, ax in enumerate(panels):
         ax.set_visible(i < len(tasks))
         ax.tick_params(axis="x", labelrotation=35, labelsize=8, labelbottom=i + columns >= len(tasks))
-    figure.supxlabel("keys, values and index that a decode step reads", fontsize=10)
+    figure.supxlabel("KV cache and index that a decode step reads", fontsize=10)
     figure.supylabel("right answers (95 % interval)", fontsize=10)
     cases = sorted({q["n_cases"] for q in quality if q["task"] != MEAN or tasks == [MEAN]})
     texts = "own questions" if picks["length"] == OWN else f"{picks['length']} tokens"
@@ -219,9 +219,9 @@ def place_text(point):
         "lsh": f"MagicPIG (lsh), {own.get('tables')} tables of {own.get('bits')} bits",
         "hybrid": f"hybrid, {100 * own.get('exact', 0):g} % of the keys",
     }
-    reads = {"cpu": "the CPU reads them", "gpu": "the GPU reads them", "both": "CPU and GPU read them"}
+    attend = {"cpu": "the CPU", "gpu": "the GPU", "both": "CPU and GPU"}
     hosted = point.record.get("hosted")
-    place = f"keys in host memory, {reads[hosted['attend']]}" if hosted else "keys on the GPU"
+    place = f"KV cache in host memory, attention on {attend[hosted['attend']]}" if hosted else "KV cache on the GPU"
     text = policy_text(cache)
     return cache.get("place", "device"), kind, f"{name.replace(text, policies.get(kind, text))}; {place}"
 
@@ -244,7 +244,8 @@ def plot_places(args):
     log_axis(ax.yaxis, [rate for line in lines.values() for _, rate in line])
     ax.set_xlabel("context (tokens)")
     ax.set_ylabel("decode, tokens a second")
-    ax.set_title("\n".join(text.removeprefix("synthetic:") for text in panels.values()), fontsize=10)
+    drawn = [text.replace("synthetic:", "") + (", random weights" if "synthetic:" in text else "") for text in panels.values()]
+    ax.set_title("\n".join(drawn), fontsize=10)
     grid(ax)
     legend_outside(figure, "lower center")
     return figure

@@ -1,4 +1,4 @@
-"""Plots of magicdec-bench and sequoia-bench: what speculation gains, and what it is made of."""
+"""Plots of magicdec-bench and sequoia-bench: gains of speculation and the parts of a round."""
 from collections import defaultdict
 
 from plot_common import (BARS, BLACK, LINES, bars_of, dodge_by, grid, handle, label_point, legend_outside, log_axis,
@@ -173,7 +173,7 @@ def plot_speedup(args):
     axes[0][0].set_ylim(0, 1.08 * max(1, *(end for w in best for end in w.interval())))
     axes[0][0].set_ylabel("speed-up over plain decoding\n"
                           "(95 % interval; numbers: best $\\gamma$)")
-    return finish(figure, ways, handles, "Speed-up while the whole batch decodes")
+    return finish(figure, ways, handles, "Speed-up while the full batch decodes")
 
 
 def plot_pareto(args):
@@ -207,7 +207,7 @@ def plot_pareto(args):
         axis.set_major_formatter(number_label)
         if is_wide:
             log_axis(axis, values)
-    ax.set_xlabel("latency: time per token of a sequence while the whole batch decodes (ms)")
+    ax.set_xlabel("latency: time per token of a sequence while the full batch decodes (ms)")
     ax.set_ylabel("throughput of the batch (tokens/s)")
     ax.grid(which="both", alpha=0.2, linewidth=0.5)
     handles = [handle(PLAIN, "plain decoding", linestyle="none"), *draft_handles(ways, styles)]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the figure of README.md: answers that are right against the keys that attention reads, from
-the records of pig-eval, as SVG for light and dark pages. Needs nothing but Python.
+"""Draws the figure of README.md: the share of right answers against the share of the KV cache that attention reads,
+from records of pig-eval, as SVG for light and dark pages. Needs only Python.
 
     scripts/quality-figure.py records/sparse-quality-4096.jsonl \
-        records/sparse-quality-codes-4096.jsonl -o records/quality-against-keys.svg
+        records/sparse-quality-codes-4096.jsonl -o docs/img/quality-against-keys.svg
 """
 
 import argparse
@@ -75,8 +75,8 @@ def text(x, y, words, anchor="start", style=""):
 
 
 def read(paths):
-    """Shares of right answers over TASKS, question prefilled densely, by policy, with Wilson intervals of
-    95 %; and the length of the texts. What a later file says of a policy counts."""
+    """Shares of right answers over TASKS by policy, question prefilled densely, with Wilson intervals of
+    95 %; and the length of the texts. If two files have a policy, the later one counts."""
     means, length = {}, 0
     for path in paths:
         answers = {}
@@ -115,7 +115,7 @@ def style():
 def draw(means, length):
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
              f'width="{WIDTH}" height="{HEIGHT}" role="img">',
-             "<title>Right answers against keys read</title>", f"<style>{style()}</style>",
+             "<title>Right answers against the share of the KV cache read</title>", f"<style>{style()}</style>",
              f'<rect class="page" width="{WIDTH}" height="{HEIGHT}"/>',
              text(LEFT, 26, f"Questions about a text of {length:,} tokens: right answers, "
                             "mean of five tasks", style="title")]
@@ -128,7 +128,7 @@ def draw(means, length):
         parts += [f'<path class="grid" d="M{at:.1f} {TOP}V{bottom:.1f}"/>',
                   text(at, bottom + 18, f"{x:g} %", "middle")]
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14,
-                      "keys that a query head reads, share of the sequence (logarithmic)",
+                      "share of the KV cache that a query head reads (logarithmic)",
                       "middle"))
     for policy, (series, label, end, dx, dy, anchor) in POINTS.items():
         q = means[policy]
@@ -149,7 +149,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="+",
-                        help="JSONL of pig-eval, as pig/eval-sparse-tiny-16m")
+                        help="JSONL files of pig-eval, as from pig/eval-sparse-tiny-16m")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.svg")
     options = parser.parse_args()
     options.output.write_text(draw(*read(options.records)), encoding="utf-8")

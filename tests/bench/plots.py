@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests scripts/plot.py on the committed records and on small files made here. Without matplotlib
-it compares names alone, and exits with 77 if they are right."""
+it compares only names, and exits with 77 if they are right."""
 
 import contextlib
 import importlib.util
@@ -65,8 +65,10 @@ class Names(unittest.TestCase):
         self.assertEqual(plot_flat.TIMES, dict(re.findall(r'std::pair\{"(\w+)", "/(\w+)"\}', source)))
         timings = re.search(r"const char\* name : \{([^}]*)\}\)\s*if \(const Json& timing", source)[1]
         self.assertEqual(plot_flat.TIMINGS, tuple(re.findall(r"\w+", timings)))
-        readme = (ROOT / "recipes/README.md").read_text().split("Fields of `csv` and `flat`")[1].split("\n\n")[1]
-        documented = [name for row in readme.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+        pages = [ROOT / "recipes/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+        tables = re.findall(r"(?:^\|.*\n)+", "\n\n".join(page.read_text() for page in pages), re.M)
+        table = next(table for table in tables if re.search(r"^\| [^|]*`tok_s_p50`", table, re.M))
+        documented = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
         self.assertEqual(sorted(documented), sorted(["tool", "point", "status", "error", *plot_flat.FIELDS]))
 
     def test_values_of_csv_and_flat_are_those_of_the_tools(self):
@@ -166,7 +168,7 @@ class Plots(unittest.TestCase):
             places.add(round(shown[0, 0] / line.get_xdata()[0], 3))
         gammas = [label.get_text() for label in ax.texts]
         self.assertEqual(len(gammas), sum(len(line.get_xdata()) for line in lines_of(ax)))
-        for label in ax.texts:  # beside its marker
+        for label in ax.texts:  # next to its marker
             at = label.xycoords.transform(label.xy)
             self.assertLess(math.dist(at, label.get_transform().transform(label.get_position())), 20 * figure.dpi / 72)
         self.assertGreater(len(places), 2)  # drafts stand next to each other
