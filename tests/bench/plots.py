@@ -65,7 +65,7 @@ class Names(unittest.TestCase):
         self.assertEqual(plot_flat.TIMES, dict(re.findall(r'std::pair\{"(\w+)", "/(\w+)"\}', source)))
         timings = re.search(r"const char\* name : \{([^}]*)\}\)\s*if \(const Json& timing", source)[1]
         self.assertEqual(plot_flat.TIMINGS, tuple(re.findall(r"\w+", timings)))
-        readme = (ROOT / "recipes/README.md").read_text().split("Fields of `csv` and `flat`")[1].split("\n\n")[1]
+        readme = (ROOT / "docs/reference.md").read_text().split("Fields of `csv` and `flat`")[1].split("\n\n")[1]
         documented = [name for row in readme.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
         self.assertEqual(sorted(documented), sorted(["tool", "point", "status", "error", *plot_flat.FIELDS]))
 
