@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the sheets "The life of ..." of lib/README.md against the sources.
+"""Checks the sheets "The life of ..." of docs/notes/call-paths.md against the sources.
 
     scripts/check-sheets.py [PAGE]
 
@@ -66,7 +66,7 @@ def check_row(left, right, all_sources):
 
 
 def main():
-    page = Path(sys.argv[1] if len(sys.argv) > 1 else LIB / "README.md").read_text()
+    page = Path(sys.argv[1] if len(sys.argv) > 1 else LIB.parent / "docs/notes/call-paths.md").read_text()
     all_sources = "".join(p.read_text() for p in sorted(LIB.rglob("*")) if p.suffix in (".h", ".cpp"))
     tables = tables_of(page)
     if len(tables) != 4:

@@ -20,7 +20,7 @@ struct FlatField {
   std::vector<const char*> at;  // the first that a record has
 };
 
-// Documented in recipes/README.md, in this order.
+// Documented in docs/reference.md, in this order.
 const FlatField kSubject[] = {
     {"model", true, {"/model/name", "/recipe/effective/model/path"}},
     {"device", true, {"/workload/device", "/recipe/effective/run/device"}},

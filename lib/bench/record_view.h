@@ -32,7 +32,7 @@ std::string read_share_cell(const Json& roofline);
 /// timing.<phase> of what the record is about; null without one.
 const Json& main_timing(const Json& record);
 
-/// The fields that csv and flat show: those of the table in recipes/README.md that the record's
+/// The fields that csv and flat show: those of the table in docs/reference.md that the record's
 /// tool may have, null where this record has none, then the swept keys. Numbers, booleans and
 /// texts.
 /// swept  recipe keys to show, by their dotted names

@@ -181,7 +181,7 @@ TEST_SUITE("cli/typed") {
     CHECK(
         has(run_tool("sirius-generate", {"--list-recipes"}).out,
             "\nsirius/tiny-16m             The embedded 16M-parameter model drafts for itself with "
-            "half of its FFN channels, "));
+            "half of its FFN neurons, "));
     const TemporaryFolder folder;
     std::ofstream(folder / "own.yaml") << "# Mine. And more.\nkind: generate\nbase: pig/tiny-16m\n";
     CHECK(has(run_tool("pig-generate", {"--list-recipes"},
