@@ -162,7 +162,14 @@ SETS = """for set in boolq:true piqa:solution1 social_i_qa:answer1 hellaswag:end
 PREPARE = {
     "docs/guide/evaluation.md": [SETS, STATION_LOG, f"{TRAIN} -o run"],
     "docs/guide/speculation.md": [PROMPTS],
+    "docs/gpu.md": ["cp recipes/sequoia/tree-8.json tree.json"],
     "docs/parallel.md": [STATION_LOG],
+    "recipes/README.md": [
+        SETS,
+        STATION_LOG,
+        "cp station-log/train.jsonl train.jsonl && rm -r station-log",
+        "head -1 train.jsonl > math_10k.json && cp math_10k.json commonsense_170k.json",
+    ],
     "pig-eval": [SETS],
     "s2ft-train": [
         STATION_LOG,
