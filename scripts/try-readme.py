@@ -130,9 +130,11 @@ RULES = [
     (r"^triforce-generate .*spec\.draft=auto", Add(DRY, "times rounds for minutes, once on a machine")),
     (r"^sequoia-tree-search --measure", Add(DRY, "times rounds for minutes")),
     (r"^(build/bin/)?s2ft-train (?!.*(--dry-run|--show-samples|val_size))", Add(ONE_STEP, "trains for minutes")),
+    (r"^s2ft-train .*val_size=200", Replace("=200", "=20", "200 samples take seconds")),
     (r"^s2ft-train .*val_size=", Add(STEP, "trains for minutes")),
     (r"^s2ft-train .*my-model/s2ft ", Add("-s train.optimizer.lr=1e-3", "tries learning rates")),
-    (r"--prompts \S+ -n 80", Replace("-n 80", "-n 2", "200 answers of 80 tokens take a minute")),
+    (r"station-log\.py make ", Add("--train 300 --heldout 10", "thousands of records take minutes")),
+    (r"--prompts \S+ -n 80", Replace("-n 80", "-n 2", "answers of 80 tokens take a minute")),
     (r"^scripts/many-tasks\.py ", Skip("trains for minutes")),
     (r"Qwen3-8B .*chat\.thinking", Add("-s chat.template=recipes/demo/chat.jinja", "a template with reasoning", whole=True)),
     (r"--show-samples 100 ", Replace("100", "2", "a stand-in of few records", whole=True)),
@@ -148,7 +150,7 @@ PAGE_PREPARE = [
     f"ln -s {DOCUMENT} FILE",
     "mkdir build-cuda-release && ln -s ../build/bin build-cuda-release/bin",
 ]
-STATION_LOG = "python3 scripts/station-log.py make station-log"
+STATION_LOG = "python3 scripts/station-log.py make station-log --train 300 --heldout 10"
 TRAIN = f"s2ft-train -r s2ft/tiny-16m --data station-log/train.jsonl {ONE_STEP}"
 PROMPTS = """printf '{"prompt": "%s"}\\n' 'Once upon a time' 'The lamp' 'The sea' > prompts.jsonl"""
 # A question of each set.
@@ -168,7 +170,7 @@ PREPARE = {
         SETS,
         STATION_LOG,
         "cp station-log/train.jsonl train.jsonl && rm -r station-log",
-        "head -1 train.jsonl > math_10k.json && cp math_10k.json commonsense_170k.json",
+        "head -200 train.jsonl > math_10k.json && cp math_10k.json commonsense_170k.json",
     ],
     "pig-eval": [SETS],
     "s2ft-train": [
