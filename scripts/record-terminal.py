@@ -47,10 +47,10 @@ def printed(command, tools):
 
 
 def on_screen(output):
-    """The lines that stay on the screen: a carriage return overwrites a line, ESC [ K clears it."""
+    """The lines that stay on the screen: a carriage return overwrites a line, ESC [ J and ESC [ K clear it."""
     lines = []
     for line in output.replace("\r\n", "\n").split("\n"):
-        kept = re.split(r"\r|\x1b\[2?K", line)[-1]
+        kept = re.split(r"\r|\x1b\[2?[JK]", line)[-1]
         lines.append(kept.rstrip())
     return "\n".join(lines).strip("\n")
 

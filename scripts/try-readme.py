@@ -413,7 +413,7 @@ def tools():
 def pages(args):
     """(page, its commands) of the pages, or of the one that is named, and of every tool's help text."""
     paths = [args.page] if args.page else sorted({path for pattern in PAGES for path in ROOT.glob(pattern)},
-                                                 key=lambda path: (path.name != "README.md", path))
+                                                 key=lambda path: (path != ROOT / "README.md", path))
     for path in paths:
         inside = path.absolute().is_relative_to(ROOT)
         name = str(path.absolute().relative_to(ROOT)) if inside else path.name
@@ -492,7 +492,8 @@ def try_all(args):
             n["FAILED"] += 1
             print(f"FAILED          no command needs the rule {RULES[index][0]!r}")
     tried = f"{n['ok']} ok, {n['changed']} of them with a change" if not args.list else f"{n['listed']} listed"
-    print(f"{tried}; {n['repeated']} repeated; {n['skipped']} skipped; {n['FAILED']} failed; {time.monotonic() - began:.0f} s")
+    print(f"{tried}; {n['repeated']} repeated; {n['skipped']} skipped; {n['FAILED']} failed; "
+          f"{time.monotonic() - began:.0f} s")
     return 1 if n["FAILED"] else 0
 
 
@@ -521,7 +522,8 @@ def self_test(args):
                 raise SystemExit(f"self-test: README.md no longer has {old!r}")
             page.write_text(text.replace(old, new), encoding="utf-8")
             limit = "2" if "sleep" in only else str(args.limit)
-            run = subprocess.run([sys.executable, __file__, "--bin", args.bin, "--limit", limit, "--only", only, page], capture_output=True, text=True)
+            run = subprocess.run([sys.executable, __file__, "--bin", args.bin, "--limit", limit, "--only", only, page],
+                                 capture_output=True, text=True)
             output = run.stdout + run.stderr
             plain = re.sub(r"^ {17}", "", output, flags=re.M)
             right = said in plain and run.returncode == (1 if said else 0)
