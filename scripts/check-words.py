@@ -45,6 +45,7 @@ class Text(NamedTuple):
     path: Path
     line: int
     body: str
+    is_sentence: bool = True  # not a heading or a row of a table
 
 
 def prose(body):
@@ -66,20 +67,24 @@ LABEL = re.compile(r"\s?\w[\w, ]{0,20}?\s{2,}(?=\S)")  # "errors   kind usage" i
 
 
 def paragraphs(path, number, lines, is_page=False):
-    """Yields the paragraphs and list items of a page or a comment. Skips headings, tables and code."""
+    """Yields the paragraphs and list items of a page or a comment, headings and rows of tables."""
     block, begin, fenced, in_list = [], number, False, False
     for number, line in enumerate([*lines, ""], number):
         fence = is_page and line.lstrip().startswith("```")
         fenced ^= fence
         item = ITEM.match(line)
         indented = is_page and line.startswith("    ") and not block and not in_list
-        skipped = fence or fenced or indented or line.lstrip().startswith(("|", "#"))
-        if block and (skipped or item or not line.strip() or (not is_page and LABEL.match(line))):
+        is_code = fence or fenced or indented
+        is_row = not is_code and line.lstrip().startswith(("|", "#"))
+        skipped = is_code or is_row or not line.strip()
+        if block and (skipped or item or (not is_page and LABEL.match(line))):
             yield Text(path, begin, "\n".join(block))
             block = []
+        if is_row:
+            yield Text(path, number, line, is_sentence=False)
         if line.strip():
             in_list = bool(item) or (in_list and line.startswith(" "))
-        if skipped or not line.strip():
+        if skipped:
             continue
         if not block:
             begin = number
@@ -185,6 +190,10 @@ def faults(kind, text):
     """Yields rule, line and sentence; for the rule 'length' the number of words of each sentence."""
     begins = True
     for line, sentence in sentences(text):
+        for _ in ALONE.finditer(sentence):
+            yield "S7", line, sentence
+        if not text.is_sentence:
+            continue
         n_words = sum(bool(re.search(r"\w", word)) for word in sentence.split())
         yield "length", line, n_words
         if CLAUSE.match(sentence):
@@ -195,8 +204,6 @@ def faults(kind, text):
             yield "S3", line, sentence
         if n_words > MOST_WORDS:
             yield "S6", line, f"({n_words} words) {sentence}"
-        for _ in ALONE.finditer(sentence):
-            yield "S7", line, sentence
         begins = False
 
 
