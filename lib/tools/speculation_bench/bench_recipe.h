@@ -65,8 +65,8 @@ struct ComparisonSection {
     v("drafts", drafts, recipe::Limits{.required = true},
       "drafts to compare with plain decoding, a list of {name: NAME, kind: ..., ...}");
     v("predict", predict,
-      "calculation of times and speed-ups: no, beside (next to measured ones, with timed "
-      "forwards over trees), or only");
+      "calculation of times and speed-ups: no, only, or next to measured ones (the default), "
+      "which also times forwards over trees");
     v("budget", budget, at_least(1).unit("tokens"),
       "KV budget of every sparse draft, for sweeps. null = each draft's budget");
     v("speedup", speedup, recipe::above(0),

@@ -103,8 +103,8 @@ struct BatchSettings {
     v("overlong", overlong, "treatment of instructions and chats longer than max_tokens");
     v("batch", batch, between(1, 1 << 20).unit("samples"), "samples per optimizer step");
     v("batching", batching,
-      "batching of samples into micro-batches: varlen (in order, without padding), pack (best "
-      "fit, without padding), or pad (padded to the longest)");
+      "batching of samples into micro-batches: varlen (in order, without padding), pack (filled "
+      "as full as possible, without padding), or pad (padded to the longest)");
     v("micro_tokens", micro_tokens, between(2, 1 << 24).unit("tokens"),
       "largest number of tokens in a micro-batch, including padding. Affects memory, not the "
       "result");
