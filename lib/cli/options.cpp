@@ -229,7 +229,7 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
   flags.push_back({"--format", "FORM", forms, "", info.formats.front()});
   if (std::ranges::find(info.formats, "json") != info.formats.end())
     flags.push_back({"--json", "", "short for --format json"});
-  sugar("--seed", "N", "seed of the random number generator", "run.seed");
+  sugar("--seed", "N", "random seed", "run.seed");
   sugar("-t,--threads", "N", "number of CPU threads, 0 = all physical cores", "run.threads");
   sugar("--device", "DEVICE", "device: auto, cpu, cuda or cuda:N", "run.device");
   if (info.schema != nullptr) {

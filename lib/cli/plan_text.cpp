@@ -159,8 +159,8 @@ std::string gpu_line(const MemoryLimits& limits) {
   std::string text = fmt::format("device   {}  {}  {} available", limits.gpu.name(),
                                  gpu_name(limits), format_bytes(limits.gpu_bytes));
   if (const auto& card = limits.plan_for)
-    text += fmt::format(" (run.plan_for{}, not this machine)",
-                        card->name.empty() ? " names a card" : fmt::format(": {}", card->name));
+    text += fmt::format(" (not this machine, run.plan_for{})",
+                        card->name.empty() ? " can name a card" : fmt::format(": {}", card->name));
   return text + '\n';
 }
 

@@ -201,7 +201,7 @@ std::string Savings::text(int n_layers) const {
     if (parts.attention > 0) text += fmt::format(", attention of {}", parts.attention);
     all.push_back(text + " in host memory");
   } else if (n_streamed > 0) {
-    all.push_back(fmt::format("{} of {} layers in host memory", n_streamed, n_layers));
+    all.push_back(fmt::format("{} of {} layers offloaded to host memory", n_streamed, n_layers));
   }
   if (resident_layers > 0)
     all.push_back(fmt::format("KV cache of {} layers on the GPU", resident_layers));

@@ -91,7 +91,7 @@ struct Run {
     v("device", device, "device: cpu, cuda or cuda:N[,M..]. auto = cuda:0 if usable, else cpu");
     v("threads", threads, between(0, 1024),
       "number of CPU threads, 0 = physical cores available to the process");
-    v("seed", seed, at_least(0), "seed of the random number generator");
+    v("seed", seed, at_least(0), "random seed");
     v("context", context, at_least(0).unit("tokens"),
       "maximum sequence length, 0 = the model's limit");
     v("prefill_chunk", prefill_chunk, between(1, 1 << 20).unit("tokens"),

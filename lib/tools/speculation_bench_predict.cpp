@@ -177,7 +177,7 @@ int SpeculationBench::run_predictions() {
     }
   });
   cx_.note(
-      "calculated, not measured: alpha is as given or a published value. min alpha: "
+      "calculated: nothing was measured, and alpha is as given or a published value. min alpha: "
       "smallest acceptance rate with a speed-up of bench.speedup. critical context: "
       "smallest context with that speed-up");
   return results.finish();

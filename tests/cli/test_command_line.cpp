@@ -86,7 +86,7 @@ TEST_SUITE("cli/command_line") {
     const Outcome run = probe({});
     CHECK(run.status == 2);
     CHECK(run.out.empty());
-    CHECK(run.err.find("cli-probe --help shows everything\n") != std::string::npos);
+    CHECK(run.err.find("cli-probe --help shows all flags\n") != std::string::npos);
   }
 
   TEST_CASE("version") {

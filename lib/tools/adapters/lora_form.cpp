@@ -163,8 +163,11 @@ std::string verify_export(const std::filesystem::path& folder, const OpenedAdapt
 WrittenForm describe(const Export& made, const model::ModelConfig& config) {
   using io::Align;
   WrittenForm form;
-  io::Table table(
-      {{"matrix", Align::left}, {"matrices"}, {"norm of change"}, {"lost"}, {"rank", Align::left}});
+  io::Table table({{"matrix", Align::left},
+                   {"matrices"},
+                   {"norm of change"},
+                   {"relative loss"},
+                   {"rank", Align::left}});
   auto kinds = nlohmann::ordered_json::array();
   for (const Weight weight : model::adapter_weights()) {
     Squares sum;
@@ -247,7 +250,7 @@ WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ra
       values[i] += static_cast<int64_t>(exact.a.size() + exact.b.size()) / exact.rank * rank;
     }
   });
-  io::Table table({{"rank"}, {"lost"}, {"values"}});
+  io::Table table({{"rank"}, {"relative loss"}, {"values"}});
   WrittenForm form{.text = {}, .json = {{"exact_rank", exact_rank}, {"ranks", Json::array()}}};
   for (size_t i = 0; i < ranks.size(); ++i) {
     const double error = squares[i].error();
