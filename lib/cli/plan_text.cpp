@@ -188,7 +188,7 @@ std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
   text += fmt::format("\noffload  {}{} layers in host memory, {} copied to {} in every {}",
                       streamed.divided ? "parts of " : "", streamed.layers,
                       format_bytes(streamed.bytes), limits.gpu.name(),
-                      streamed.divided ? "check" : "forward");
+                      streamed.divided ? "verification" : "forward");
   if (const auto& card = limits.plan_for; card && card->link_gbps > 0)
     text += fmt::format(", at least {} at {:g} GB/s", duration(copy_seconds(streamed.bytes, *card)),
                         card->link_gbps);

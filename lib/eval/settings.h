@@ -83,11 +83,11 @@ struct Settings {
   template <class V>
   void fields(V& v) {
     v("tasks", tasks, recipe::Limits{.required = true},
-      "tasks to run: needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention or channels. "
-      "Question sets of eval.sets: commonsense (boolq, piqa, siqa, hellaswag, winogrande, arc_e, "
-      "arc_c, obqa), arithmetic (multiarith, gsm8k, addsub, aqua, singleeq, svamp, mawps), or "
-      "one set by name. FILE.jsonl = your own questions, lines of {prompt, answer} and "
-      "optionally choices");
+      "tasks to run: needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, channels, "
+      "commonsense, arithmetic, or one question set by name. commonsense = boolq, piqa, siqa, "
+      "hellaswag, winogrande, arc_e, arc_c and obqa, from eval.sets. arithmetic = multiarith, "
+      "gsm8k, addsub, aqua, singleeq, svamp and mawps, from eval.sets. FILE.jsonl = your own "
+      "questions, lines of {prompt, answer} and optionally choices");
     v("lengths", lengths, recipe::at_least(1).unit("tokens"),
       "lengths of prompt plus answer. Perplexity and attention use run.context instead. Not used "
       "for question sets and files");

@@ -121,8 +121,8 @@ struct Hybrid {
       "approximation of the remaining tokens: means of values by estimated weight, means "
       "corrected by a sample (sampled), or none");
     v("budget", budget,
-      "size of the KV budget: share (fixed shares), mass (exact tokens up to a share of the "
-      "estimated attention), or error (samples up to an error of the softmax denominator)");
+      "size of the KV budget: share (fixed shares), mass (exact tokens up to an attention mass) "
+      "or error (samples up to an error of the softmax denominator)");
     v("group", group,
       "owner of the set of exact tokens: each query head, or all query heads of a KV head "
       "(shared)");
@@ -215,8 +215,8 @@ struct Retrieval {
     v("force_recent", force_recent, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
       "most recent tokens that are read regardless of score, part of budget");
     v("rebuild", rebuild,
-      "time of a new selection: never (only when the budget is full), every N tokens, or "
-      "alpha<T. alpha<T selects when acceptance falls below T, only in draft.cache with "
+      "time of a new selection: never (only when the budget is full), N (every N tokens), or "
+      "alpha<T (when acceptance falls below T). alpha<T is supported only in draft.cache with "
       "spec.draft: self");
   }
   void check(Problems& p) const;

@@ -28,8 +28,8 @@ struct Sparse {
   void fields(V& v) {
     v("kind", kind,
       "selection of FFN neurons: griffin (most active over the prompt), magnitude (largest "
-      "weights), cats (largest gates of each step) or cats_threshold (gates above thresholds "
-      "from a file). none = all neurons");
+      "weights), cats (largest gates of each step) or cats_threshold (gates above thresholds). "
+      "none = all neurons");
     v("keep", keep, above(0).up_to(1),
       "share of FFN neurons to compute. Not used by cats_threshold");
     v("refresh", refresh, between(0, 1),

@@ -74,7 +74,7 @@ std::string tree_svg(const TokenTree& tree, const AcceptanceVector& acceptance) 
       "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
       "<text x=\"{2:.0f}\" y=\"20\" font-size=\"13\" fill=\"#333333\">{3} nodes, {4} levels, "
       "{5:.4g} "
-      "tokens a round</text>\n<g stroke=\"#9aa5b1\" fill=\"none\">\n",
+      "tokens per step</text>\n<g stroke=\"#9aa5b1\" fill=\"none\">\n",
       width, height, kMargin / 2, tree.size(), tree.levels(), expected_tokens(tree, acceptance));
   for (size_t v = 1; v < scores.size(); ++v) {
     const auto parent = static_cast<size_t>(tree.parent[v]);

@@ -104,8 +104,8 @@ struct DraftTreeSection {
     using recipe::optional_input;
     v("path", path, optional_input(),
       "token tree (sequoia-tree/1, or a map as JSON). auto = the fastest on this machine for "
-      "accept or replay, or for acceptance measured on up to 64 tokens after a second prefill "
-      "of the first prompt. Empty = a linear draft of spec.gamma");
+      "accept or replay. Without both, acceptance is measured on up to 64 tokens, after a "
+      "second prefill of the first prompt. Empty = a linear draft of spec.gamma");
     v("accept", accept, optional_input(),
       "acceptance vector for the choice of a tree, or for the prediction whether one pays. "
       "Empty = measured if path is auto, else unused");

@@ -69,7 +69,7 @@ train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
       if (!found) found = info;
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::input) throw;
-      warn(fmt::format("{}; left out, an older checkpoint is looked for", e.what()));
+      warn(fmt::format("{}. Trying an older checkpoint", e.what()));
     }
   }
   std::ranges::reverse(kept_);

@@ -163,7 +163,7 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted) throw;
     save();
-    cx_.note(fmt::format("stopped after step {} of {}: --resume goes on", at.done, n_steps_));
+    cx_.note(fmt::format("stopped after step {} of {} (to continue: --resume)", at.done, n_steps_));
     throw;
   }
 }

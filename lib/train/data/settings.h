@@ -70,8 +70,8 @@ struct DataSettings {
       "records always use the chat template");
     v("own", own, "prompt texts of template: own");
     v("mask", mask,
-      "tokens that count in the loss: answers only (completion_only), or all. Text records "
-      "always count all tokens");
+      "tokens that count in the loss: completion_only (answers) or all. Text records always "
+      "count all tokens");
   }
   void check(recipe::Problems& p) const;
 };
