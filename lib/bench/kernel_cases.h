@@ -44,7 +44,7 @@ struct KernelShapes {
     v("head_dim", head_dim, at_least(2).up_to(512), "dimension of a head, an even number");
     v("vocab", vocab, at_least(1).up_to(1 << 22), "vocabulary size");
     v("min_time", min_time, at_least(0),
-      "least measured time of a case, which also takes at least 10 runs");
+      "minimum measured time of a case, which also takes at least 10 runs");
   }
   void check(recipe::Problems& p) const;
 

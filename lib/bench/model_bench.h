@@ -73,10 +73,10 @@ struct ModelBench {
     v("new_tokens", new_tokens, at_least(1).up_to(1 << 20).unit("tokens"),
       "tokens to decode after run.context before decoding restarts from there");
     v("random_kv", random_kv, "random keys and values in place of a prefilled prompt, for decode");
-    v("min_runs", min_runs, at_least(1).up_to(10000), "least number of measured runs");
-    v("min_time", min_time, at_least(0), "least measured time");
+    v("min_runs", min_runs, at_least(1).up_to(10000), "minimum number of measured runs");
+    v("min_time", min_time, at_least(0), "minimum measured time");
     v("max_time", max_time, at_least(0),
-      "longest measured time if samples are not steady, 0 = 5 times bench.min_time");
+      "maximum measured time if samples are not steady, 0 = 5 times bench.min_time");
   }
   void check(recipe::Problems& p) const;
   bool has(ModelPhase phase) const;

@@ -110,7 +110,7 @@ struct Hybrid {
   void fields(V& v) {
     v("bits", bits, at_least(1).up_to(3), "bits per dimension of a key's code");
     v("refine", refine, between(0, 1),
-      "approximate share of tokens, best by the first bit, whose remaining code bits are read");
+      "approximate share of tokens, best by their first bits, whose remaining bits are read");
     v("exact", exact, between(0, 1),
       "share of tokens that are read exactly, best estimate first. An upper bound with budget: "
       "mass");

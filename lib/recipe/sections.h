@@ -97,8 +97,8 @@ struct Run {
     v("prefill_chunk", prefill_chunk, between(1, 1 << 20).unit("tokens"),
       "prompt tokens per prefill forward");
     v("prefill_order", prefill_order,
-      "order of prefill: chunk by chunk, or layer by layer (layers), which loads offloaded "
-      "weights once per prompt");
+      "order of prefill: chunks, or layers (layer-wise prefill), which copies offloaded weights "
+      "once per prompt");
     v("batch", batch, at_least(0).unit("sequences"),
       "number of sequences that run together, 0 = one per prompt up to 32");
     v("host_memory_limit", host_memory_limit, at_least(0),

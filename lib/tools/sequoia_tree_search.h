@@ -57,9 +57,9 @@ struct TreeSection {
     v("sizes", sizes, recipe::between(1, kMostNodes).unit("nodes"),
       "tree sizes, including the root. Empty = sizes of the timing table, up to 4096");
     v("max_levels", max_levels, recipe::at_least(1),
-      "largest number of levels, including the root's, null = no limit");
+      "maximum number of levels, including the root's, null = no limit");
     v("max_branch", max_branch, recipe::at_least(1),
-      "largest number of children per node, null = the vector's length");
+      "maximum number of children per node, null = the vector's length");
     v("algorithm", algorithm,
       "search algorithm: greedy or dp (dynamic programming). auto = greedy where it is provably "
       "optimal, else dp");

@@ -15,7 +15,7 @@ struct FloorKeys {
       "smallest probability of an accepted token, above 1 = none is accepted. Only with verify: "
       "floor, floor_or_argmax or typical");
     v("delta", delta, recipe::above(0),
-      "factor of e^-entropy, an upper bound of floor. Only with verify: typical");
+      "upper bound of floor as a multiple of e^-entropy. Only with verify: typical");
     v("score_temperature", score_temperature, recipe::above(0),
       "softmax temperature for the probability that is compared with floor");
   }

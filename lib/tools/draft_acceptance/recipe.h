@@ -35,7 +35,7 @@ struct ChainLength {
     v("gamma2", gamma2, recipe::between(1, 64).unit("tokens"),
       "tokens from inner steps at which no further inner step starts, only for nested drafts");
     v("rounds", rounds, recipe::between(1, 64),
-      "largest number of inner steps per speculation step, only for nested drafts");
+      "maximum number of inner steps per speculation step, only for nested drafts");
   }
   speculate::NestedShape nested() const { return {.rounds = rounds, .enough = gamma2}; }
 };

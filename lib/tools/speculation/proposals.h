@@ -51,7 +51,7 @@ struct SpecSection {
       "tokens from inner steps at which no further inner step starts. Only with draft: nested "
       "or auto");
     v("rounds", rounds, recipe::between(1, 64),
-      "largest number of inner steps per speculation step, null = two thirds of gamma2. Only "
+      "maximum number of inner steps per speculation step, null = two thirds of gamma2. Only "
       "with draft: nested or auto");
     v("alpha1", alpha1, recipe::above(0).up_to(1),
       "initial estimate of the acceptance rate of draft2.path's tokens, only with draft: auto");
@@ -116,9 +116,9 @@ struct DraftTreeSection {
       "timing table for the choice of a tree (sequoia-timing/1), empty = measured once and kept "
       "in the cache folder");
     v("max_nodes", max_nodes, recipe::between(2, kv::kMaxTreeRows).unit("nodes"),
-      "largest number of tree nodes in a step, over all sequences, for an automatic tree");
+      "maximum number of tree nodes in a step, over all sequences, for an automatic tree");
     v("max_levels", max_levels, recipe::at_least(2),
-      "largest number of levels of an automatic tree, including the root's, null = no limit");
+      "maximum number of levels of an automatic tree, including the root's, null = no limit");
   }
   /// True if a run predicts the tokens a round of its tree.
   bool predicts() const { return path.automatic || !accept.empty() || !replay.empty(); }

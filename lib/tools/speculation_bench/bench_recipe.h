@@ -33,7 +33,8 @@ struct ChainSection {
   void fields(V& v) {
     v("gamma", gamma,
       "draft tokens per speculation step, or a list such as [2, 4, auto]. An upper bound for "
-      "ngram. auto = the fastest number at each step by measured times and acceptance, also 0");
+      "ngram. auto = the fastest number at each step by measured times and acceptance, possibly "
+      "0");
     v("most_gamma", most_gamma, recipe::between(1, 256), "largest gamma that auto may choose");
     v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
       "draft tokens per inner step, or a list, only for nested drafts without a tree");
@@ -41,7 +42,7 @@ struct ChainSection {
       "tokens from inner steps at which no further inner step starts, or a list, only for "
       "nested drafts");
     v("rounds", rounds, recipe::between(1, 64),
-      "largest number of inner steps per speculation step, or a list, only for nested drafts");
+      "maximum number of inner steps per speculation step, or a list, only for nested drafts");
     v("verify", verify, "acceptance rule, auto = as in sequoia-generate");
     floors.fields(v);
     v("verify_within", verify_within, "acceptance rule of inner steps, only for nested drafts");

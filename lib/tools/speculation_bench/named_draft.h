@@ -44,7 +44,7 @@ struct NamedDraft {
     v("sinks", sinks, at_least(0).unit("tokens"),
       "attention sinks: first tokens, part of the budget");
     v("window", window, at_least(1).unit("tokens"),
-      "least number of most recent tokens, part of the budget");
+      "minimum number of most recent tokens, part of the budget");
     v("refresh", refresh, at_least(0).unit("tokens"),
       "new tokens after which tokens are selected again, 0 = never. Only with keys: snapkv or "
       "retrieval");

@@ -22,9 +22,9 @@ struct TreeGrid {
   void fields(V& v) {
     v("sizes", sizes, recipe::between(2, kv::kMaxTreeRows).unit("nodes"),
       "tree sizes, including the root");
-    v("levels", levels, recipe::at_least(2), "largest numbers of levels, including the root's");
+    v("levels", levels, recipe::at_least(2), "maximum numbers of levels, including the root's");
     v("max_branch", max_branch, recipe::at_least(1),
-      "largest number of children per node, null = the vector's length");
+      "maximum number of children per node, null = the vector's length");
   }
 };
 

@@ -106,10 +106,10 @@ struct BatchSettings {
       "batching of samples into micro-batches: varlen (in order, without padding), pack (filled "
       "as full as possible, without padding), or pad (padded to the longest)");
     v("micro_tokens", micro_tokens, between(2, 1 << 24).unit("tokens"),
-      "largest number of tokens in a micro-batch, including padding. Affects memory, not the "
+      "maximum number of tokens in a micro-batch, including padding. Affects memory, not the "
       "result");
     v("micro_batch", micro_batch, recipe::at_least(1).unit("samples"),
-      "largest number of samples in a micro-batch. null = as many as fit in micro_tokens, up to "
+      "maximum number of samples in a micro-batch. null = as many as fit in micro_tokens, up to "
       "batch");
     v("drop_last", drop_last, "omission of the last step of an epoch if it is not full");
   }
