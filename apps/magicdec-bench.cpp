@@ -9,8 +9,8 @@ using namespace tandem;
 const cli::ToolInfo kInfo{
     .name = "magicdec-bench",
     .purpose =
-        "Compare drafts with plain decoding over batch size and context length, measured "
-        "or calculated",
+        "Compare drafts with plain decoding over batch size and context length, measured or "
+        "calculated",
     .kind = "bench",
     .examples =
         {"magicdec-bench -r magicdec/tiny-16m",

@@ -9,8 +9,7 @@ using namespace tandem;
 const cli::ToolInfo kInfo{
     .name = "pig-bench",
     .purpose =
-        "Measure prefill and decode speed over attention policy, batch size and context "
-        "length",
+        "Measure prefill and decode speed over attention policy, batch size and context length",
     .kind = "bench",
     .examples =
         {"pig-bench -m tiny-16m --phase decode --sweep run.batch=1,4 --format md",

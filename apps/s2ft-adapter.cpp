@@ -29,8 +29,8 @@ const cli::ToolInfo kInfo{
                .key = "adapter.tuned"},
               {.names = "--to",
                .value = "FORM",
-               .text = "form of the result: summary, s2ft (slices), lora or peft (a PEFT "
-                       "folder), or model (merged into the base)",
+               .text = "form of the result: summary, s2ft (slices), lora or peft (a PEFT folder), "
+                       "or model (merged into the base)",
                .key = "adapter.to"},
               {.names = "--rank",
                .value = "K",

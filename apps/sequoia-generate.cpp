@@ -19,9 +19,7 @@ std::vector<cli::Flag> flags() {
 
 const cli::ToolInfo kInfo{
     .name = "sequoia-generate",
-    .purpose =
-        "Generate text with speculative decoding: token trees, prompt lookup or "
-        "self-drafts",
+    .purpose = "Generate text with speculative decoding: token trees, prompt lookup or self-drafts",
     .kind = "generate",
     .examples = {"sequoia-generate -r sequoia/tiny-16m -p \"Once upon a time\" -n 40",
                  "sequoia-generate -r sequoia/tiny-16m -f recipes/demo/lighthouse-logbook.txt "

@@ -9,7 +9,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "sequoia-tree-search",
-    .purpose = "Search the best token trees, and the best tree size for a machine",
+    .purpose = "Search for the best token trees, and for the best tree size on a machine",
     .kind = "tree-search",
     .examples =
         {"sequoia-tree-search -r sequoia/trees-reference",

@@ -57,8 +57,8 @@ std::string place_line(const HostedPlan& p, const MemoryPlan& memory, Device gpu
     return format_bytes(bytes_of(memory, device, prefix));
   };
   return fmt::format(
-      "kv       {} layers offloaded to host memory{}: {} of KV, {} of index\n         on {}: {} "
-      "of resident KV, {}, {} of index\n",
+      "kv       {} layers offloaded to host memory{}: {} of KV, {} of index\n         on {}: {} of "
+      "resident KV, {}, {} of index\n",
       p.chosen().traffic.hosted_layers, p.chosen().cache.is_eight_bit() ? " in int8" : "",
       text({}, "kv/host"), text({}, "index/"), gpu.name(), text(gpu, "kv/near"),
       p.chosen().cache.streams_keys() ? text(gpu, "kv/ring") + " of staging ring"
@@ -78,8 +78,8 @@ std::string time_line(const HostedPlan& p) {
   if (t.turn_ms > 0) text += fmt::format(", synchronization {:.1f}", t.turn_ms);
   return text + fmt::format(
                     "\nrates    GPU memory {:.0f} GB/s, link {:.3g} GB/s ({})\n         host "
-                    "memory {:.3g} GB/s, rows of 256 bytes {:.3g} GB/s, {:.3g} G scores/s from "
-                    "key codes ({})\n",
+                    "memory {:.3g} GB/s, rows of 256 bytes {:.3g} GB/s, {:.3g} G scores/s from key "
+                    "codes ({})\n",
                     r.gpu_gbps, r.link_gbps, r.gpu_source, r.dram_gbps, r.dram_rows_gbps,
                     r.code_gscores, r.host_source);
 }
@@ -108,8 +108,8 @@ std::string hosted_lines(const HostedPlan& plan, const MemoryPlan& memory, Devic
   const kv::StepTraffic& t = plan.chosen().traffic;
   return place_line(plan, memory, gpu) + "attend   " + hosted_choice(plan) + '\n' +
          fmt::format(
-             "bytes    per token: {} of GPU memory, {} of host memory by the CPU, {} over the "
-             "link ({:.2f} % of the offloaded KV, summed over query heads)\n",
+             "bytes    per token: {} of GPU memory, {} of host memory by the CPU, {} over the link "
+             "({:.2f} % of the offloaded KV, summed over query heads)\n",
              gigabytes(plan.gpu_bytes() / plan.batch), gigabytes(t.cpu() / plan.batch),
              gigabytes(plan.link_bytes() / plan.batch), 100 * t.share()) +
          time_line(plan);

@@ -44,8 +44,8 @@ struct AdapterBench {
     v("n", n, recipe::between(0, 1024),
       "number of adapters, assigned to the sequences of a batch in turn, 0 = none");
     v("kind", kind,
-      "form of the adapters: s2ft (slices of o, up and down) or lora (factors of q, k, v, up "
-      "and down)");
+      "form of the adapters: s2ft (slices of o, up and down) or lora (factors of q, k, v, up and "
+      "down)");
     v("o", o, recipe::between(0, 1), "share of the heads of o in an s2ft adapter");
     v("up", up, recipe::between(0, 1), "share of the channels of up in an s2ft adapter");
     v("down", down, recipe::between(0, 1), "share of the channels of down in an s2ft adapter");

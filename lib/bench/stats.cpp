@@ -64,8 +64,8 @@ std::vector<std::string> sample_warnings(const std::string& name, std::span<cons
                     name, n_far, s.n));
   if (s.stddev > kNoisy * s.mean)
     warnings.push_back(
-        fmt::format("{}: standard deviation is {:.1f} % of the mean, perhaps because of other "
-                    "work on the machine",
+        fmt::format("{}: standard deviation is {:.1f} % of the mean, perhaps because of other work "
+                    "on the machine",
                     name, 100 * s.stddev / s.mean));
   return warnings;
 }

@@ -196,8 +196,8 @@ std::vector<std::string> thread_warnings() {
                       asked, default_threads()));
     else if (n > usable_cores())
       warnings.push_back(
-          fmt::format("OMP_NUM_THREADS={}: this process may use {} core{}, so {} thread{} used. "
-                      "-t sets more",
+          fmt::format("OMP_NUM_THREADS={}: this process may use {} core{}, so {} thread{} used. -t "
+                      "sets more",
                       n, usable_cores(), usable_cores() == 1 ? "" : "s", default_threads(),
                       default_threads() == 1 ? " is" : "s are"));
   }

@@ -152,9 +152,9 @@ std::string help_text(const ToolInfo& info, size_t columns) {
   text += "\ncommon flags:\n" + flag_table(common_flags(info), schema, width);
   text += "\nexit status:\n";
   append_wrapped(text, width, 0, kGap,
-                 "0 success, 1 internal error, 2 command line, 3 recipe, 4 input or output "
-                 "file, 5 memory, 6 device, 7 failed check of results, 8 part of a sweep "
-                 "failed, 128 + N ended by signal N (130, 143)");
+                 "0 success, 1 internal error, 2 command line, 3 recipe, 4 input or output file, 5 "
+                 "memory, 6 device, 7 failed numeric check, 8 part of a sweep failed, 128 + N "
+                 "ended by signal N (130, 143)");
   text += "\nfiles and environment:\n";
   append_wrapped(
       text, width, 0, kGap,

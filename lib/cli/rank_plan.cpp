@@ -67,10 +67,9 @@ std::string RankPlan::lines() const {
                     k.shard.channels.n, k.shard.vocabulary.n, format_bytes(k.peak),
                     device.kind == Device::Kind::cpu ? "the CPU" : "its GPU");
   if (text.empty()) return text;
-  text += fmt::format(
-      "         {} all-reduces and the logits: {} per step between each pair of "
-      "ranks",
-      sums, format_bytes(static_cast<size_t>(bytes)));
+  text +=
+      fmt::format("         {} all-reduces and the logits: {} per step between each pair of ranks",
+                  sums, format_bytes(static_cast<size_t>(bytes)));
   if (seconds > 0) text += fmt::format(", {:.2f} ms", 1e3 * seconds);
   return text + '\n';
 }

@@ -21,8 +21,8 @@ struct OwnPrompt {
   void fields(V& v) {
     v("prompt", prompt, "text before the answer, with {instruction} and optionally {eos}");
     v("prompt_with_input", prompt_with_input,
-      "text before the answer for questions with an input, with {instruction} and {input}. Empty "
-      "= prompt, with instruction, blank line and input as {instruction}");
+      "text before the answer for questions with an input, with {instruction} and {input}. Empty = "
+      "prompt, with instruction, blank line and input as {instruction}");
   }
 };
 
@@ -37,8 +37,8 @@ struct SetsSettings {
     v("path", path, recipe::optional_input(),
       "folder of the LLM-Adapters question sets: boolq/test.json, AddSub/test.json, ...");
     v("template", template_name,
-      "prompt template, one of those of data.template in s2ft-train. The default is the "
-      "evaluation template of the S2FT program");
+      "prompt template, one of those of data.template in s2ft-train. The default is the evaluation "
+      "template of the S2FT program");
     v("own", own, "prompt texts of template: own");
   }
   void check(recipe::Problems& p) const;

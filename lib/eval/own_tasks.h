@@ -47,8 +47,8 @@ struct OwnSettings {
     v("match", match,
       "place of an accepted answer in the text: start (at its beginning) or contains (anywhere)");
     v("max_tokens", max_tokens, recipe::at_least(0).unit("tokens"),
-      "longest answer. 0 = 8 more than the file's longest accepted answer, or 64 more with "
-      "match: contains");
+      "longest answer. 0 = 8 more than the file's longest accepted answer, or 64 more with match: "
+      "contains");
   }
 };
 

@@ -151,8 +151,8 @@ std::string score_tables(std::span<const ScoreRow> rows, const std::vector<std::
     begin = end;
   }
   text +=
-      "selected: tokens read by content, per query head and sparse layer. fixed: sinks, recent "
-      "and generated tokens. MiB/step: KV and index, all layers.\n";
+      "selected: tokens read by content, per query head and sparse layer. fixed: sinks, recent and "
+      "generated tokens. MiB/step: KV and index, all layers.\n";
   if (std::ranges::any_of(rows, [](const ScoreRow& row) { return row.answers.has_value(); }))
     text +=
         "no answer: texts without a recognizable answer, counted as wrong. at limit: texts that "

@@ -92,8 +92,8 @@ struct Settings {
       "lengths of prompt plus answer. Perplexity and attention use run.context instead. Not used "
       "for question sets and files");
     v("cases", cases, recipe::at_least(1),
-      "cases per task and length, or questions per set or file, drawn by run.seed. Upper limit "
-      "on windows of attention, and of perplexity with scored");
+      "cases per task and length, or questions per set or file, drawn by run.seed. Upper limit on "
+      "windows of attention, and of perplexity with scored");
     v("rows", rows, recipe::at_least(1).unit("tokens"),
       "tokens at the end of each window that task attention compares, after a dense prefill");
     v("scored", scored, recipe::at_least(0).unit("tokens"),
@@ -105,8 +105,8 @@ struct Settings {
       "protocols: dense prefills the question with full attention, sparse reads it through the "
       "policy. Not used for question sets, which are prefilled densely");
     v("scores", scores,
-      "scores: forced (argmax after the reference text) or generated (greedy text). Question "
-      "sets use generated. Files use generated, or acc and acc_norm with choices");
+      "scores: forced (argmax after the reference text) or generated (greedy text). Question sets "
+      "use generated. Files use generated, or acc and acc_norm with choices");
     v("own", own, "text answers to questions from files");
     v("channels", channels, "thresholds of FFN neurons over the text of data, for task channels");
     v("sets", sets, "question sets of LLM-Adapters: folder and prompt template");

@@ -118,11 +118,11 @@ struct Hybrid {
       "share of the remaining tokens to sample. Only with tail: sampled. An upper bound with "
       "budget: error");
     v("tail", tail,
-      "approximation of the remaining tokens: means of values by estimated weight, means "
-      "corrected by a sample (sampled), or none");
+      "approximation of the remaining tokens: means of values by estimated weight, means corrected "
+      "by a sample (sampled), or none");
     v("budget", budget,
-      "size of the KV budget: share (fixed shares), mass (exact tokens up to an attention mass) "
-      "or error (samples up to an error of the softmax denominator)");
+      "size of the KV budget: share (fixed shares), mass (exact tokens up to an attention mass) or "
+      "error (samples up to an error of the softmax denominator)");
     v("group", group,
       "owner of the set of exact tokens: each query head, or all query heads of a KV head "
       "(shared)");
@@ -303,14 +303,14 @@ struct Cache {
     v("kind", kind, "attention policy: the tokens of the KV cache that attention reads");
     v("place", place, "memory of the KV cache: device, or host (offloaded, for long contexts)");
     v("attend", attend,
-      "processor of attention over offloaded KV: cpu, gpu (rows are copied over the link) or "
-      "both. auto = by measured speed for hybrid, cpu for lsh and full. Only with place: host");
+      "processor of attention over offloaded KV: cpu, gpu (rows are copied over the link) or both. "
+      "auto = by measured speed for hybrid, cpu for lsh and full. Only with place: host");
     v("index", index,
-      "place of the index that selects tokens: device, or host (the CPU selects and attends). "
-      "auto = device for hybrid, host for lsh. Only with place: host");
+      "place of the index that selects tokens: device, or host (the CPU selects and attends). auto "
+      "= device for hybrid, host for lsh. Only with place: host");
     v("cpu_share", cpu_share, between(0, 1),
-      "share of the selected tokens that the CPU attends, 0 = by measured speed. Only with "
-      "attend: both");
+      "share of the selected tokens that the CPU attends, 0 = by measured speed. Only with attend: "
+      "both");
     v("resident_layers", resident_layers,
       "layers whose KV cache stays on the GPU. auto = all that fit. Only with place: host and "
       "kind: full");

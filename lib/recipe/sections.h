@@ -140,8 +140,8 @@ struct RankedRun : Run {
     v("world_size", world_size, between(1, 1024),
       "number of processes, null = from mpirun, srun or torchrun");
     v("rendezvous", rendezvous,
-      "meeting point of the processes: host:port of rank 0, or a file that all can access. Empty "
-      "= from the launcher");
+      "meeting point of the processes: host:port of rank 0, or a file that all can access. Empty = "
+      "from the launcher");
     v("timeout", timeout, between(1, 86'400).unit("s"),
       "longest wait for a rank that does not start or respond");
   }
@@ -155,8 +155,8 @@ struct ServingRun : RankedRun {
     RankedRun::fields(v);
     v("adapters", adapters,
       "application of named adapters: mix (per sequence, next to the weights) or switch (merged "
-      "one at a time, prompts grouped by adapter). auto = mix, or switch for DoRA. An adapter "
-      "that all prompts name is merged at load time");
+      "one at a time, prompts grouped by adapter). auto = mix, or switch for DoRA. An adapter that "
+      "all prompts name is merged at load time");
   }
 };
 

@@ -33,14 +33,14 @@ struct Sparse {
     v("keep", keep, above(0).up_to(1),
       "share of FFN neurons to compute. Not used by cats_threshold");
     v("refresh", refresh, between(0, 1),
-      "weight of the latest verification's tokens in the activity statistics, after which "
-      "neurons are selected again. 0 = never. Only with kind: griffin");
+      "weight of the latest verification's tokens in the activity statistics, after which neurons "
+      "are selected again. 0 = never. Only with kind: griffin");
     v("weigh", weigh,
-      "weighting of gates by the root mean square of up over the prompt and the norm of down, "
-      "only for cats");
+      "weighting of gates by the root mean square of up over the prompt and the norm of down, only "
+      "for cats");
     v("thresholds", thresholds, optional_input(),
-      "file with one threshold per layer, as written by pig-eval's task channels. Only with "
-      "kind: cats_threshold");
+      "file with one threshold per layer, as written by pig-eval's task channels. Only with kind: "
+      "cats_threshold");
   }
   void check(Problems& p) const;
 };

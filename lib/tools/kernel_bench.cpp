@@ -93,8 +93,7 @@ KernelBench::KernelBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>
 int KernelBench::print_plan() {
   if (cx_.is_set("limits")) {
     cx_.out.line(
-        "measures this machine's limits: about one second per thread count, about 150 "
-        "MiB");
+        "measures this machine's limits: about one second per thread count, about 150 MiB");
     return 0;
   }
   io::Table table({{"kernel", io::Align::left}, {"shape", io::Align::left}, {"memory"}});

@@ -124,8 +124,7 @@ void PigGenerate::place_adapters() {
   const bool one = !of.empty() && std::ranges::all_of(of, [&](int a) { return a == of[0]; });
   if (one && of[0] < 0)
     cx_.warn(
-        "no prompt selects a named adapter. To select one, add \"adapter\" to a line of "
-        "--prompts");
+        "no prompt selects a named adapter. To select one, add \"adapter\" to a line of --prompts");
   if (one && of[0] >= 0 && recipe_.run.adapters == recipe::AdapterUse::automatic) {
     decode::merge_named(files_, static_cast<size_t>(of[0]));
     of.clear();

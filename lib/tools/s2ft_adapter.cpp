@@ -177,9 +177,7 @@ std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
                         found.inside, dtype_name(dtype_));
   if (found.summed > 0)
     text += fmt::format(
-        "verified sums      {} weights equal the base's plus the weighted "
-        "changes\n",
-        found.summed);
+        "verified sums      {} weights equal the base's plus the weighted changes\n", found.summed);
   if (found.whole > 0)
     text += fmt::format(
         "verified matrices  {} weights of changed matrices are finite and equal after merging "

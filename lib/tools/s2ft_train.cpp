@@ -75,8 +75,8 @@ void S2ftTrain::warn() const {
         n));
   if (const int64_t n = data_.data.counts().answer_cut; n > 0)
     cx_.warn(
-        fmt::format("{} records are left out because their answers begin beyond "
-                    "train.max_tokens, {}",
+        fmt::format("{} records are left out because their answers begin beyond train.max_tokens, "
+                    "{}",
                     n, recipe_.train.batches.max_tokens.value));
   if (const int64_t n = data_.data.counts().truncated; n > 0)
     cx_.warn(fmt::format("{} samples are cut to train.max_tokens, {}", n,

@@ -303,8 +303,8 @@ Json SequoiaAcceptance::vector_of(const Rows& rows, const std::string& method) c
   for (const Row& row : rows) {
     const double all = std::accumulate(row.mean.begin(), row.mean.end(), 0.0);
     cx_.note(
-        fmt::format("{}{} positions: first child accepted {:.1f} % (+- {:.1f}), any of {} "
-                    "accepted {:.1f} %",
+        fmt::format("{}{} positions: first child accepted {:.1f} % (+- {:.1f}), any of {} accepted "
+                    "{:.1f} %",
                     rows.size() > 1 ? fmt::format("depth {}: ", p.size()) : "", row.samples,
                     100 * row.mean[0], 100 * row.error[0], row.mean.size(), 100 * all));
     p.push_back(row.mean);

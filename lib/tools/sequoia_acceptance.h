@@ -32,17 +32,17 @@ struct AcceptanceSection {
     v("width", width, recipe::between(1, 1024),
       "number of children per node whose acceptance is measured");
     v("depths", depths, recipe::between(1, 64),
-      "number of rows, one per count of accepted tokens before the node. Steps end after the "
-      "last. 1 = one row for all nodes");
+      "number of rows, one per count of accepted tokens before the node. Steps end after the last. "
+      "1 = one row for all nodes");
     v("tree", tree, recipe::optional_input(),
       "tree whose speculation steps give the rows by depth, empty = no fixed tree");
     v("record", record,
-      "output file for the speculation steps of accept.tree (tree-rounds/1), empty = none. "
-      "Input of sequoia-tree-search --replay, which searches its subtrees");
+      "output file for the speculation steps of accept.tree (tree-rounds/1), empty = none. Input "
+      "of sequoia-tree-search --replay, which searches its subtrees");
     v("rule", rule,
-      "acceptance rule: sequoia (sampled children, residual sampling) or topk (the draft's "
-      "best, accepted if the target samples them). block and traversal count sampled children "
-      "in speculation steps of accept.tree");
+      "acceptance rule: sequoia (sampled children, residual sampling) or topk (the draft's best, "
+      "accepted if the target samples them). block and traversal count sampled children in "
+      "speculation steps of accept.tree");
   }
 };
 

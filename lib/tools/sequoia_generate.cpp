@@ -84,10 +84,9 @@ int SequoiaGenerate::print_plan() {
     if (recipe_.spec.draft == DraftKind::nested) {
       const speculate::NestedShape shape = recipe_.spec.nested();
       const int most = shape.most(tree_->levels());
-      lines += fmt::format(
-          "inner    {} steps per speculation step, drafts of {} tokens, at most "
-          "{}\n",
-          shape.rounds, std::min(shape.enough, most), most);
+      lines +=
+          fmt::format("inner    {} steps per speculation step, drafts of {} tokens, at most {}\n",
+                      shape.rounds, std::min(shape.enough, most), most);
       facts["nested"] = {{"rounds", shape.rounds}, {"enough", shape.enough}, {"most", most}};
     }
     const int gamma = recipe_.chooses_gamma() ? 0 : tree_->levels() - 1;

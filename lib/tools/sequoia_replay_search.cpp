@@ -108,8 +108,8 @@ std::optional<speculate::SubShape> ReplaySearch::start_of(int size) const {
 
 void ReplaySearch::print_plan() {
   cx_.out.write(fmt::format(
-      "steps    {} recorded, {} nodes on {} levels, {} with {} at temperature {:.6g}\ntrees    "
-      "{} sizes up to {} nodes, up to {} levels, for {}\n",
+      "steps    {} recorded, {} nodes on {} levels, {} with {} at temperature {:.6g}\ntrees    {} "
+      "sizes up to {} nodes, up to {} levels, for {}\n",
       rounds_.size(), rounds_.tree.size(), rounds_.tree.levels(), rounds_.run.target,
       rounds_.run.draft, rounds_.run.sampling.temperature, sizes_.size(), sizes_.back(),
       std::min(bounds_.max_levels, rounds_.tree.levels()), recipe::yaml_text(recipe_.replay.rule)));
@@ -130,8 +130,7 @@ void ReplaySearch::run() {
     const double ms = chosen.choice.best.cost.ms_per_token;
     if (ms >= chosen.plain_ms)
       cx_.note(
-          fmt::format("speculation does not pay: {:.4g} ms per token at best, {:.4g} ms "
-                      "without",
+          fmt::format("speculation does not pay: {:.4g} ms per token at best, {:.4g} ms without",
                       ms, chosen.plain_ms));
   }
   if (cx_.format() == "jsonl") return print_record();

@@ -20,8 +20,8 @@ struct AcceptSection {
     v("path", path, recipe::optional_input(),
       "acceptance vector (acceptance-vector/1) or a bare array");
     v("layout", layout,
-      "layout of a bare array: padded begins with 0, residual ends with the share of no "
-      "accepted child");
+      "layout of a bare array: padded begins with 0, residual ends with the share of no accepted "
+      "child");
   }
 };
 
@@ -39,8 +39,8 @@ struct ReplaySection {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(),
-      "recorded speculation steps of a large tree (tree-rounds/1) to search for the best "
-      "subtrees, starting from accept.path. Empty = search by accept.path only");
+      "recorded speculation steps of a large tree (tree-rounds/1) to search for the best subtrees, "
+      "starting from accept.path. Empty = search by accept.path only");
     v("rule", rule, "acceptance rule that the trees are optimized for");
   }
 };
@@ -94,8 +94,7 @@ struct TimingSection {
     v("overhead_ms", overhead_ms, at_least(0),
       "remaining time of a speculation step, null = from the file, or 0");
     v("skip_deepest", skip_deepest,
-      "no draft forward on the deepest level, as in an engine that skips it. Also set by the "
-      "file");
+      "no draft forward on the deepest level, as in an engine that skips it. Also set by the file");
     v("measure", measure,
       "timing of speculation steps of model.path with draft.path, in place of a search");
     v("contexts", contexts, at_least(1).unit("tokens"), "context lengths for the timing");
@@ -113,8 +112,8 @@ struct TreeOutput {
   template <class V>
   void fields(V& v) {
     v("path", path,
-      "file of the chosen tree (sequoia-tree/1), or of the timing table if one is measured. "
-      "Empty = none");
+      "file of the chosen tree (sequoia-tree/1), or of the timing table if one is measured. Empty "
+      "= none");
     v("svg", svg, "SVG file with a drawing of the tree, empty = none");
     v("dot", dot, "Graphviz file of the tree, empty = none");
   }

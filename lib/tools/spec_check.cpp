@@ -129,8 +129,8 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
   if (!differences_.empty() && !rows_are_pure_ && recipe_.cache.kind != recipe::CacheKind::full)
     cx_.note(fmt::format(
         "batched rows round differently from single rows, so {} may select other tokens. These "
-        "differences need not come from speculation. To decide, use -s model.compute=f32 "
-        "--device cpu",
+        "differences need not come from speculation. To decide, use -s model.compute=f32 --device "
+        "cpu",
         recipe::yaml_text(recipe_.cache.kind)));
   const double gap = exact_ ? 0 : recipe_.eval.gap;
   verdicts_.push_back({.check = "greedy texts equal the target's",

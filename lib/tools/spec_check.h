@@ -24,8 +24,8 @@ struct LosslessSection {
     v("n_prompts", n_prompts, between(1, 100000),
       "number of built-in prompts, used if no prompt is given");
     v("temperatures", temperatures, recipe::above(0),
-      "softmax temperatures of sampled texts. Empty = sampling.temperature, or 0.6 and 1 if "
-      "that is 0");
+      "softmax temperatures of sampled texts. Empty = sampling.temperature, or 0.6 and 1 if that "
+      "is 0");
     v("texts", texts, between(100, 10000000),
       "number of sampled texts per temperature, with and without speculation, over all prompts. "
       "Each prompt gets at least 40, so surplus prompts are left out");

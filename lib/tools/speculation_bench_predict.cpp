@@ -178,8 +178,8 @@ int SpeculationBench::run_predictions() {
   });
   cx_.note(
       "calculated: nothing was measured, and alpha is as given or a published value. min alpha: "
-      "smallest acceptance rate with a speed-up of bench.speedup. critical context: "
-      "smallest context with that speed-up");
+      "smallest acceptance rate with a speed-up of bench.speedup. critical context: smallest "
+      "context with that speed-up");
   return results.finish();
 }
 

@@ -182,8 +182,8 @@ struct ScheduleSettings {
     v("warmup_steps", warmup_steps, recipe::at_least(0).unit("steps"),
       "warm-up steps, null = 3 % of the run, at most 100");
     v("warmup_from_zero", warmup_from_zero,
-      "rate 0 in the first step, as in Hugging Face's schedules. false = the first fraction of "
-      "the warm-up");
+      "rate 0 in the first step, as in Hugging Face's schedules. false = the first fraction of the "
+      "warm-up");
     v("min_lr_ratio", min_lr_ratio, recipe::between(0, 1), "final learning rate as a share of lr");
   }
   int64_t warmup_of(int64_t steps) const;
@@ -218,8 +218,8 @@ struct TrainSettings {
   void fields(V& v) {
     using recipe::at_least;
     v("method", method,
-      "training method: s2ft (selected heads and channels), lora or dora (low-rank factors), "
-      "full (all weights), or spft (random single weights)");
+      "training method: s2ft (selected heads and channels), lora or dora (low-rank factors), full "
+      "(all weights), or spft (random single weights)");
     v("steps", steps, at_least(1).unit("steps"), "number of optimizer steps, null = by epochs");
     v("epochs", epochs, at_least(1), "passes over the data, null = 3, or by steps");
     batches.fields(v);
@@ -229,8 +229,8 @@ struct TrainSettings {
     v("optimizer", optimizer, "AdamW");
     v("schedule", schedule, "learning rate schedule");
     v("recompute", recompute,
-      "activation recomputation: 0 (none), 1 (norms and gate), 2 (also gate and up "
-      "projections), or 3 (entire layers). auto = the lowest level that fits");
+      "activation recomputation: 0 (none), 1 (norms and gate), 2 (also gate and up projections), "
+      "or 3 (entire layers). auto = the lowest level that fits");
     v("save_every", save_every, at_least(1).unit("steps"),
       "steps between checkpoints, null = a tenth of the run");
     v("keep", keep, at_least(1), "number of latest checkpoints to keep, in addition to the best");

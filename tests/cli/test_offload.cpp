@@ -134,23 +134,19 @@ TEST_SUITE("cli/offload") {
       CHECK(text(offload, 18 * kGiB - 1) == "embedding in host memory");
       CHECK(text(offload, 16 * kGiB) == "embedding in host memory");
       CHECK(text(offload, 16 * kGiB - 1) ==
-            "embedding in host memory, layer-wise prefill in 2 "
-            "passes");
-      CHECK(text(offload, 14 * kGiB) ==
-            "embedding in host memory, layer-wise prefill in 3 "
-            "passes");
+            "embedding in host memory, layer-wise prefill in 2 passes");
+      CHECK(text(offload, 14 * kGiB) == "embedding in host memory, layer-wise prefill in 3 passes");
       CHECK(text(offload, 13 * kGiB + kGiB / 2) ==
-            "embedding in host memory, layer-wise "
-            "prefill in 6 passes");
+            "embedding in host memory, layer-wise prefill in 6 passes");
     }
     // Nothing helps but layers.
     CHECK(text(kNone, 12 * kGiB) == "embedding in host memory, layer-wise prefill in 8 passes");
     CHECK(text(kAuto, 12 * kGiB) ==
-          "embedding in host memory, layer-wise prefill in 8 passes, 4 of 10 layers offloaded "
-          "to host memory");
+          "embedding in host memory, layer-wise prefill in 8 passes, 4 of 10 layers offloaded to "
+          "host memory");
     CHECK(text({7}, 10 * kGiB) ==
-          "embedding in host memory, layer-wise prefill in 2 passes, 7 of 10 layers offloaded "
-          "to host memory");
+          "embedding in host memory, layer-wise prefill in 2 passes, 7 of 10 layers offloaded to "
+          "host memory");
   }
 
   TEST_CASE("keys stay on the GPU in as many layers as there is room for, once the rest fits") {
@@ -165,8 +161,8 @@ TEST_SUITE("cli/offload") {
     CHECK(text({0}, 20 * kGiB - 1) == "KV staging ring of 1 7/8 layers");
     CHECK(text({0}, 19 * kGiB) == "embedding in host memory, KV cache of 1 layers on the GPU");
     CHECK(text(kAuto, 12 * kGiB) ==
-          "embedding in host memory, layer-wise prefill in 8 passes, 5 of 10 layers offloaded "
-          "to host memory, KV staging ring of 1 5/8 layers");
+          "embedding in host memory, layer-wise prefill in 8 passes, 5 of 10 layers offloaded to "
+          "host memory, KV staging ring of 1 5/8 layers");
     CHECK(savings({0}, 28 * kGiB, 100 * kGiB, plan_with_keys).resident_layers == 0);
   }
 

@@ -38,8 +38,8 @@ TEST_SUITE("cli/plan_for") {
     CHECK(run.status == 0);
     CHECK(run.err == "");
     CHECK(has(run.out,
-              "\ndevice   cuda:0  any GPU  22.00 GiB available (not this machine, "
-              "run.plan_for can name a card)\n"));
+              "\ndevice   cuda:0  any GPU  22.00 GiB available (not this machine, run.plan_for can "
+              "name a card)\n"));
     CHECK(has(run.out, "\nmemory   cuda:0  process "));
     CHECK(has(run.out, "  fits\n"));
     CHECK(has(run.out, " layers in host memory, "));
@@ -50,8 +50,8 @@ TEST_SUITE("cli/plan_for") {
         {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s", "run.plan_for=rtx-4090"});
     CHECK(named.status == 0);
     CHECK(has(named.out,
-              "\ndevice   cuda:0  NVIDIA GeForce RTX 4090  22.00 GiB available (not this "
-              "machine, run.plan_for: rtx-4090)\n"));
+              "\ndevice   cuda:0  NVIDIA GeForce RTX 4090  22.00 GiB available (not this machine, "
+              "run.plan_for: rtx-4090)\n"));
     CHECK(has(named.out, " s at 31.5 GB/s\n"));
   }
 

@@ -201,8 +201,8 @@ TEST_SUITE("cli/streams") {
     CHECK(interrupt.status == 130);
     CHECK(interrupt.seconds < 2);
     CHECK(interrupt.err ==
-          "waiting\n\ninterrupted, finishing the current step (press again to abort)\n"
-          "cli-probe: error: interrupted\n");
+          "waiting\n\ninterrupted, finishing the current step (press again to abort)\ncli-probe: "
+          "error: interrupted\n");
     CHECK(interrupt.out == "line 0 seed 0 stop []\n");
     const Outcome terminate =
         probe_model({"--poll"}, {.signal = SIGTERM, .signal_after = "waiting"});

@@ -75,11 +75,11 @@ struct AdapterSettings {
       "adapters to add up in this order, each times its weight: {path: run, weight: 0.5}, or "
       "run=0.5");
     v("tuned", tuned, recipe::optional_input(),
-      "tuned model in place of adapters. Its rows and columns that differ from the base become "
-      "the adapter");
+      "tuned model in place of adapters. Its rows and columns that differ from the base become the "
+      "adapter");
     v("to", to,
-      "form of the result: summary (description only), s2ft (one adapter of slices), lora or "
-      "peft (a PEFT folder), or model (base with merged adapters)");
+      "form of the result: summary (description only), s2ft (one adapter of slices), lora or peft "
+      "(a PEFT folder), or model (base with merged adapters)");
     v("rank", rank, recipe::between(0, 65536),
       "largest rank of a matrix's factors, 0 = the exact rank. Only with to: lora");
     v("ranks", ranks, recipe::between(1, 65536),

@@ -10,12 +10,14 @@ namespace tandem::tools {
 namespace {
 
 constexpr const char* kCommands =
-    "/reset        start a new conversation with the same system message\n/system TEXT  start a "
-    "new conversation with this system message (no TEXT = none)\n/save FILE    save the "
-    "conversation as a line for --prompts\n/quit         end the chat (also "
-    "Ctrl-D)\n/help         show this list\nA line that ends with \\ continues on the next one. "
-    "A message that begins with / needs a space before it.\nCtrl-C stops an answer, Ctrl-D ends "
-    "the chat.";
+    "/reset        start a new conversation with the same system message\n"
+    "/system TEXT  start a new conversation with this system message (no TEXT = none)\n"
+    "/save FILE    save the conversation as a line for --prompts\n"
+    "/quit         end the chat (also Ctrl-D)\n"
+    "/help         show this list\n"
+    "A line that ends with \\ continues on the next one. A message that begins with / needs a "
+    "space before it.\n"
+    "Ctrl-C stops an answer, Ctrl-D ends the chat.";
 
 /// While it lives, SIGINT ends an answer only.
 struct SigintScope {
@@ -40,10 +42,8 @@ ChatLoop::ChatLoop(cli::Context& cx, decode::Conversation& conversation,
 
 void ChatLoop::run() {
   const SigintScope scope;
-  cx_.note(
-      fmt::format("chat     context of {} tokens (/help lists commands, Ctrl-D ends the "
-                  "chat)",
-                  how_.max_context));
+  cx_.note(fmt::format("chat     context of {} tokens (/help lists commands, Ctrl-D ends the chat)",
+                       how_.max_context));
   while (const auto line = read()) {
     if (line->find_first_not_of(" \t\n") == std::string::npos) continue;
     if (*line == "/quit" || *line == "/exit") return;
@@ -151,15 +151,13 @@ void ChatLoop::report(const decode::Turn& turn) {
     cx_.note(fmt::format("stopped at {} tokens (to allow more: -n N)", how_.max_tokens));
   if (turn.finish == decode::Finish::context)
     cx_.note(
-        fmt::format("stopped at the context limit ({} tokens). /reset starts a new "
-                    "conversation",
+        fmt::format("stopped at the context limit ({} tokens). /reset starts a new conversation",
                     how_.max_context));
   std::string rate;
   if (r.tokens_decoded > 0 && r.decode_s > 0)
     rate = fmt::format("  {:.1f} tok/s", static_cast<double>(r.tokens_decoded) / r.decode_s);
   cx_.verbose(
-      fmt::format("turn     {} tokens reused, {} dropped, {} prefilled in {:.2f} s, {} "
-                  "generated{}",
+      fmt::format("turn     {} tokens reused, {} dropped, {} prefilled in {:.2f} s, {} generated{}",
                   turn.kept, turn.dropped, r.prompt_tokens, r.prefill_s, r.new_tokens, rate));
 }
 

@@ -54,11 +54,11 @@ struct AcceptanceBench {
   void fields(V& v) {
     using recipe::at_least;
     v("drafts", drafts, recipe::Limits{.required = true},
-      "drafts to measure, a list of {name: NAME, kind: ..., ...}. Supported are nested drafts, "
-      "and linear drafts of kind self or model");
+      "drafts to measure, a list of {name: NAME, kind: ..., ...}. Supported are nested drafts, and "
+      "linear drafts of kind self or model");
     v("budgets", budgets, at_least(1).unit("tokens"),
-      "KV budgets to measure each sparse draft at, also within nested drafts, empty = the "
-      "draft's budget");
+      "KV budgets to measure each sparse draft at, also within nested drafts, empty = the draft's "
+      "budget");
     v("temperatures", temperatures, at_least(0),
       "softmax temperatures of target and draft, 0 = greedy");
     v("prompts", prompts,

@@ -42,8 +42,7 @@ std::vector<cli::Flag> prompt_flags() {
       {.names = "--prompt-ids", .value = "FILE", .text = "prompt as a JSON array of token ids"},
       {.names = "--questions",
        .value = "FILE",
-       .text = "questions about the document, one per "
-               "line"},
+       .text = "questions about the document, one per line"},
       {.names = "--prompts",
        .value = "FILE",
        .text = "JSONL batch of {\"prompt\"}, {\"ids\"} or {\"messages\", \"tools\"}, optionally "

@@ -21,8 +21,8 @@ using bench::Json;
 constexpr const char* kAttentionNote =
     "Means per query head and token, in layers without full attention. Errors: relative to full "
     "attention over the same KV cache.\nranking loss: softmax mass that the exactly read tokens "
-    "miss against as many best ones. selected, exact, fixed: shares of tokens. KiB: read per "
-    "query head and token.\n";
+    "miss against as many best ones. selected, exact, fixed: shares of tokens. KiB: read per query "
+    "head and token.\n";
 
 /// A recipe section as records have it.
 recipe::Node node_of(const io::Json& json, const recipe::Origin& origin) {

@@ -356,8 +356,7 @@ void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double 
     text += fmt::format("  {:.0f} tok/s", number(j, "prefill_tok_s"));
   if (j.contains("decode_tok_s"))
     text += fmt::format(
-        "\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read per token, {:.1f} "
-        "GB/s",
+        "\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read per token, {:.1f} GB/s",
         r.tokens_decoded, r.decode_s, number(j, "decode_tok_s"), bytes(j, "bytes_per_token"),
         number(j, "read_gbps"));
   if (j.contains("frac_of_mem_read"))
@@ -389,8 +388,8 @@ void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double 
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     text += fmt::format(
         "\nspec     {} steps, {:.2f} tokens per step by {}{}, draft {:.2f} s, target {:.2f} s, "
-        "verify {:.2f} s\n         accepted at position 1, 2, ...: {} (tokens per step include "
-        "one from the target)",
+        "verify {:.2f} s\n         accepted at position 1, 2, ...: {} (tokens per step include one "
+        "from the target)",
         rounds->rounds, rounds->tokens_per_round(), rounds->rule, rounds->lossy ? " (lossy)" : "",
         rounds->draft_s, rounds->target_s, rounds->verify_s, percents(rounds->rate_by_position()));
   if (j.contains("spec") && j["spec"].contains("channels")) {
@@ -406,15 +405,15 @@ void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double 
   if (const auto* within = speculation.within; within != nullptr && within->rounds > 0)
     text += fmt::format(
         "\ninner    {} steps, {:.2f} tokens per step by {}, draft {:.2f} s, target {:.2f} s, "
-        "verify {:.2f} s\n         accepted: {:.1f} % of tested tokens in inner steps, {:.1f} % "
-        "of their output by the full model",
+        "verify {:.2f} s\n         accepted: {:.1f} % of tested tokens in inner steps, {:.1f} % of "
+        "their output by the full model",
         within->rounds, within->tokens_per_round(), within->rule, within->draft_s, within->target_s,
         within->verify_s, 100 * within->share_of_tested(),
         100 * speculation.rounds->share_of_tested());
   if (const auto& plain = speculation.plain)
     text += fmt::format(
-        "\nplain    {:.3g} ms per token{}, measured over {} plain step{} (speculation was "
-        "{:.2f}x as fast)",
+        "\nplain    {:.3g} ms per token{}, measured over {} plain step{} (speculation was {:.2f}x "
+        "as fast)",
         plain->plain_ms, plain->batch > 1 ? fmt::format(" for {} sequences", plain->batch) : "",
         plain->steps, plain->steps == 1 ? "" : "s", plain->speedup());
   else if (speculation.rounds != nullptr && speculation.rounds->rounds > 0)

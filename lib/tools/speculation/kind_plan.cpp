@@ -146,10 +146,9 @@ KindPlan KindPlanner::plan(cli::Context& cx, const ModelPair::Engines& engines) 
 
 std::string KindPlan::text() const {
   const RoundKind best = choices.best().kind;
-  std::string text = fmt::format(
-      "kinds    at acceptance {:.2f} in inner steps and {:.2f} in "
-      "outer steps",
-      outlook.alpha1, outlook.alpha2);
+  std::string text =
+      fmt::format("kinds    at acceptance {:.2f} in inner steps and {:.2f} in outer steps",
+                  outlook.alpha1, outlook.alpha2);
   for (const std::optional<RoundChoice>& c : choices.best_of)
     if (c)
       text += fmt::format("\n         {} {:<10} {:.3f} ms per token, {:.2f}x plain decoding{}",

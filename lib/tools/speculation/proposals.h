@@ -29,51 +29,51 @@ struct SpecSection {
   template <class V>
   void fields(V& v) {
     v("draft", draft,
-      "source of draft tokens: model (draft.path), ngram (prompt lookup), self (model.path "
-      "under draft.cache), or nested (hierarchical speculation). In nested, draft2.path or "
-      "prompt lookup drafts for model.path under draft.cache. auto = the fastest of self, "
-      "nested, draft2.path and no draft at each step, by measured times and recent acceptance");
+      "source of draft tokens: model (draft.path), ngram (prompt lookup), self (model.path under "
+      "draft.cache), or nested (hierarchical speculation). In nested, draft2.path or prompt lookup "
+      "drafts for model.path under draft.cache. auto = the fastest of self, nested, draft2.path "
+      "and no draft at each step, by measured times and recent acceptance");
     v("within", within,
-      "source of draft tokens in inner steps: model (draft2.path) or ngram (prompt lookup). "
-      "Only with draft: nested or auto");
+      "source of draft tokens in inner steps: model (draft2.path) or ngram (prompt lookup). Only "
+      "with draft: nested or auto");
     v("gamma", gamma,
-      "draft tokens per speculation step without a tree, an upper bound for ngram. auto = up to "
-      "16 (128 with model.offload and draft.sparse), or no draft, by measured times and "
-      "acceptance. Sampled text then depends on timing");
+      "draft tokens per speculation step without a tree, an upper bound for ngram. auto = up to 16 "
+      "(128 with model.offload and draft.sparse), or no draft, by measured times and acceptance. "
+      "Sampled text then depends on timing");
     v("width", width, recipe::between(1, kMaxBeams).unit("beams"),
-      "beams kept per level in beam search over the draft, ranked by softmax at "
-      "score_temperature. The longest accepted beam is kept, 1 = a linear draft. Only with "
-      "sampling.temperature: 0 and draft: model or self");
+      "beams kept per level in beam search over the draft, ranked by softmax at score_temperature. "
+      "The longest accepted beam is kept, 1 = a linear draft. Only with sampling.temperature: 0 "
+      "and draft: model or self");
     v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
       "draft tokens per inner step without a tree, an upper bound for ngram. Only with draft: "
       "nested or auto");
     v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
-      "tokens from inner steps at which no further inner step starts. Only with draft: nested "
-      "or auto");
+      "tokens from inner steps at which no further inner step starts. Only with draft: nested or "
+      "auto");
     v("rounds", rounds, recipe::between(1, 64),
-      "maximum number of inner steps per speculation step, null = two thirds of gamma2. Only "
-      "with draft: nested or auto");
+      "maximum number of inner steps per speculation step, null = two thirds of gamma2. Only with "
+      "draft: nested or auto");
     v("alpha1", alpha1, recipe::above(0).up_to(1),
       "initial estimate of the acceptance rate of draft2.path's tokens, only with draft: auto");
     v("alpha2", alpha2, recipe::above(0).up_to(1),
-      "initial estimate of the acceptance rate of the target's tokens under draft.cache, only "
-      "with draft: auto");
+      "initial estimate of the acceptance rate of the target's tokens under draft.cache, only with "
+      "draft: auto");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "longest n-gram to match");
     v("verify", verify,
-      "acceptance rule. Lossless rules: match (plain sampling with the same seed), sequoia "
-      "(node by node), block (linear drafts) and traversal (paths of a tree). Lossy rules: "
-      "floor (likely enough), floor_or_argmax (also the most likely) and typical (floor scaled "
-      "by entropy). auto = match for ngram, block for linear drafts, traversal for trees, or "
-      "sequoia where those cost more than they gain");
+      "acceptance rule. Lossless rules: match (plain sampling with the same seed), sequoia (node "
+      "by node), block (linear drafts) and traversal (paths of a tree). Lossy rules: floor (likely "
+      "enough), floor_or_argmax (also the most likely) and typical (floor scaled by entropy). auto "
+      "= match for ngram, block for linear drafts, traversal for trees, or sequoia where those "
+      "cost more than they gain");
     floors.fields(v);
     v("verify_within", verify_within,
       "acceptance rule of inner steps, lossless rules only. Only with draft: nested or auto");
     v("force", force,
-      "speculation even if tree.accept or tree.replay predicts a slowdown, or the draft costs "
-      "as much as the target");
+      "speculation even if tree.accept or tree.replay predicts a slowdown, or the draft costs as "
+      "much as the target");
     v("fastest", fastest,
-      "trial of plain decoding, prompt lookup, self-drafts and draft.path on the prompt for "
-      "some seconds. The fastest generates the text");
+      "trial of plain decoding, prompt lookup, self-drafts and draft.path on the prompt for some "
+      "seconds. The fastest generates the text");
   }
   /// Of rounds within rounds.
   speculate::NestedShape nested() const {
@@ -104,17 +104,17 @@ struct DraftTreeSection {
     using recipe::optional_input;
     v("path", path, optional_input(),
       "token tree (sequoia-tree/1, or a map as JSON). auto = the fastest on this machine for "
-      "accept or replay. Without both, acceptance is measured on up to 64 tokens, after a "
-      "second prefill of the first prompt. Empty = a linear draft of spec.gamma");
+      "accept or replay. Without both, acceptance is measured on up to 64 tokens, after a second "
+      "prefill of the first prompt. Empty = a linear draft of spec.gamma");
     v("accept", accept, optional_input(),
-      "acceptance vector for the choice of a tree, or for the prediction whether one pays. "
-      "Empty = measured if path is auto, else unused");
+      "acceptance vector for the choice of a tree, or for the prediction whether one pays. Empty = "
+      "measured if path is auto, else unused");
     v("replay", replay, optional_input(),
       "recorded speculation steps (tree-rounds/1) in place of accept, for a tree search under "
       "spec.verify");
     v("timing", timing, optional_input(),
-      "timing table for the choice of a tree (sequoia-timing/1), empty = measured once and kept "
-      "in the cache folder");
+      "timing table for the choice of a tree (sequoia-timing/1), empty = measured once and kept in "
+      "the cache folder");
     v("max_nodes", max_nodes, recipe::between(2, kv::kMaxTreeRows).unit("nodes"),
       "maximum number of tree nodes in a step, over all sequences, for an automatic tree");
     v("max_levels", max_levels, recipe::at_least(2),

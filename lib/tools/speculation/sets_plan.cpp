@@ -55,9 +55,9 @@ std::optional<SetsPlan> plan_sets(const ModelPair& pair, double alpha, int most,
 std::string SetsPlan::lines(const decode::Savings& savings,
                             const model::ModelConfig& config) const {
   return fmt::format(
-      "weights  {}\nlink     {:.2f} GB per verification, {:.2f} GB per draft step, at {:.1f} "
-      "GB/s ({})\n         plain step {:.2f} ms, draft step {:.2f} ms\npredicted at acceptance "
-      "{:.3g}, from bytes only: best {}{}\n",
+      "weights  {}\nlink     {:.2f} GB per verification, {:.2f} GB per draft step, at {:.1f} GB/s "
+      "({})\n         plain step {:.2f} ms, draft step {:.2f} ms\npredicted at acceptance {:.3g}, "
+      "from bytes only: best {}{}\n",
       savings.text(config.n_layers), all.streamed / kGiga, set.streamed / kGiga, rates.link_gbps,
       rates.gpu_source, times.plain_s / kMilli, times.draft_s / kMilli, alpha, choice_text(best),
       at ? ", as set " + choice_text(*at) : "");

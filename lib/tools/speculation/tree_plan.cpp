@@ -253,8 +253,8 @@ TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const Tree
   if (given) return plan;
   const speculate::PricedTree& best = *plan.predicted;
   cx.note(
-      fmt::format("tree     {} nodes on {} levels ({}), expected {:.2f} tokens per step and "
-                  "{:.3f} ms per token, {:.3f} without",
+      fmt::format("tree     {} nodes on {} levels ({}), expected {:.2f} tokens per step and {:.3f} "
+                  "ms per token, {:.3f} without",
                   best.size, best.levels, fmt::join(plan.tree.widths(), " "), best.expected,
                   best.cost.ms_per_token, plan.plain_ms));
   return plan;

@@ -33,14 +33,13 @@ struct ChainSection {
   void fields(V& v) {
     v("gamma", gamma,
       "draft tokens per speculation step, or a list such as [2, 4, auto]. An upper bound for "
-      "ngram. auto = the fastest number at each step by measured times and acceptance, possibly "
-      "0");
+      "ngram. auto = the fastest number at each step by measured times and acceptance, possibly 0");
     v("most_gamma", most_gamma, recipe::between(1, 256), "largest gamma that auto may choose");
     v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
       "draft tokens per inner step, or a list, only for nested drafts without a tree");
     v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
-      "tokens from inner steps at which no further inner step starts, or a list, only for "
-      "nested drafts");
+      "tokens from inner steps at which no further inner step starts, or a list, only for nested "
+      "drafts");
     v("rounds", rounds, recipe::between(1, 64),
       "maximum number of inner steps per speculation step, or a list, only for nested drafts");
     v("verify", verify, "acceptance rule, auto = as in sequoia-generate");
@@ -66,8 +65,8 @@ struct ComparisonSection {
     v("drafts", drafts, recipe::Limits{.required = true},
       "drafts to compare with plain decoding, a list of {name: NAME, kind: ..., ...}");
     v("predict", predict,
-      "calculation of times and speed-ups: no, only, or next to measured ones (the default), "
-      "which also times forwards over trees");
+      "calculation of times and speed-ups: no, only, or next to measured ones (the default), which "
+      "also times forwards over trees");
     v("budget", budget, at_least(1).unit("tokens"),
       "KV budget of every sparse draft, for sweeps. null = each draft's budget");
     v("speedup", speedup, recipe::above(0),
@@ -79,8 +78,8 @@ struct ComparisonSection {
     v("random_kv", random_kv,
       "random keys and values in place of a prefill of the prompts, which saves its time");
     v("simulate", simulate,
-      "simulated acceptance, drawn by each draft's alpha, or by accept.path for trees. null = "
-      "only for random weights");
+      "simulated acceptance, drawn by each draft's alpha, or by accept.path for trees. null = only "
+      "for random weights");
     v("hardware", hardware, "machine of the calculation");
   }
   void check(recipe::Problems& p) const;

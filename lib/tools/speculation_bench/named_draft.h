@@ -35,8 +35,8 @@ struct NamedDraft {
     using recipe::at_least;
     v("name", name, recipe::Limits{.required = true}, "name of the draft in tables");
     v("kind", kind,
-      "source of draft tokens: self (model.path under keys), model (path), ngram (prompt "
-      "lookup), nested (small drafts for self), or none (plain decoding)");
+      "source of draft tokens: self (model.path under keys), model (path), ngram (prompt lookup), "
+      "nested (small drafts for self), or none (plain decoding)");
     v("path", path, "draft model, only with kind: model");
     v("keys", keys, "attention policy of a draft step, only with kind: self or model");
     v("budget", budget, at_least(1).unit("tokens"),

@@ -89,14 +89,14 @@ void RunCheckpoints::check_found(train::CheckpointInfo& found, int64_t newest,
                      file(at.done).string()));
   if (found.place != identity_.place)
     warn(
-        fmt::format("the run moved from {} to {}: sums are rounded differently, so its values "
-                    "will differ in their last bits",
+        fmt::format("the run moved from {} to {}: sums are rounded differently, so its values will "
+                    "differ in their last bits",
                     found.place, identity_.place));
   const auto is_best = [&](const Kept& k) { return k.step == at.best.step; };
   if (at.best.found() && std::ranges::none_of(kept_, is_best)) {
     warn(
-        fmt::format("{}, the checkpoint of the best validation so far, is missing or damaged. "
-                    "The best is now chosen among later checkpoints",
+        fmt::format("{}, the checkpoint of the best validation so far, is missing or damaged. The "
+                    "best is now chosen among later checkpoints",
                     file(at.best.step).string()));
     at.best = {.last = at.best.last};
   }

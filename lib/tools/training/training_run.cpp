@@ -358,8 +358,8 @@ int TrainingRun::run() {
   if (cx_.group()) cx_.group()->require_equal("checkpoint", std::to_string(at.done));
   if (const size_t n = parts_of(epoch(0), 0).size(); n < static_cast<size_t>(cx_.place().size))
     cx_.warn(
-        fmt::format("train.micro_tokens: the first step has {} micro-batch{} for {} ranks, so "
-                    "some ranks wait. Lower it, or raise train.batch",
+        fmt::format("train.micro_tokens: the first step has {} micro-batch{} for {} ranks, so some "
+                    "ranks wait. Lower it, or raise train.batch",
                     n, n == 1 ? "" : "es", cx_.place().size));
   if (at.done > 0) cx_.note(fmt::format("resuming after step {} of {}", at.done, n_steps_));
   const RunSize whole = size();

@@ -106,8 +106,8 @@ void TrainingRun::find_rate(train::Trainer& trainer, train::RunProgress& at, Met
                          at.rate, test.start, test.steps, tried));
     if (!test.learns)
       cx_.warn(
-          fmt::format("train.optimizer.lr: no tested rate lowers the loss of the first batches, "
-                      "so {} is a guess",
+          fmt::format("train.optimizer.lr: no tested rate lowers the loss of the first batches, so "
+                      "{} is a guess",
                       at.rate));
   } else if (at.rate == 0) {
     at.rate = train::RangeTest::kSafeRate;  // the default when this run began

@@ -37,8 +37,8 @@ struct OwnTemplate {
   void fields(V& v) {
     v("prompt", prompt, "text before the answer, with {instruction} and optionally {eos}");
     v("prompt_with_input", prompt_with_input,
-      "text before the answer for records with an input, with {instruction} and {input}. Empty "
-      "= prompt, with instruction, blank line and input as {instruction}");
+      "text before the answer for records with an input, with {instruction} and {input}. Empty = "
+      "prompt, with instruction, blank line and input as {instruction}");
     v("answer", answer, "supervised text, with {output} and {eos}");
   }
 };
@@ -65,13 +65,13 @@ struct DataSettings {
     v("val_size", val_size, recipe::at_least(1).unit("samples"),
       "number of samples held out from path for validation, drawn by run.seed, null = none");
     v("template", template_name,
-      "prompt template: alpaca, the S2FT program's for training or evaluation, plain "
-      "(instruction, line break, output), chat (the chat template), or own (data.own). Chat "
-      "records always use the chat template");
+      "prompt template: alpaca, the S2FT program's for training or evaluation, plain (instruction, "
+      "line break, output), chat (the chat template), or own (data.own). Chat records always use "
+      "the chat template");
     v("own", own, "prompt texts of template: own");
     v("mask", mask,
-      "tokens that count in the loss: completion_only (answers) or all. Text records always "
-      "count all tokens");
+      "tokens that count in the loss: completion_only (answers) or all. Text records always count "
+      "all tokens");
   }
   void check(recipe::Problems& p) const;
 };
@@ -103,8 +103,8 @@ struct BatchSettings {
     v("overlong", overlong, "treatment of instructions and chats longer than max_tokens");
     v("batch", batch, between(1, 1 << 20).unit("samples"), "samples per optimizer step");
     v("batching", batching,
-      "batching of samples into micro-batches: varlen (in order, without padding), pack (filled "
-      "as full as possible, without padding), or pad (padded to the longest)");
+      "batching of samples into micro-batches: varlen (in order, without padding), pack (filled as "
+      "full as possible, without padding), or pad (padded to the longest)");
     v("micro_tokens", micro_tokens, between(2, 1 << 24).unit("tokens"),
       "maximum number of tokens in a micro-batch, including padding. Affects memory, not the "
       "result");
