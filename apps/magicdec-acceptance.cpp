@@ -9,7 +9,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "magicdec-acceptance",
-    .purpose = "Measure how often drafts are accepted, by draft, budget, temperature and text",
+    .purpose = "Measure acceptance rates of drafts by KV budget, temperature and text",
     .kind = "draft-acceptance",
     .examples =
         {"magicdec-acceptance -r magicdec/acceptance-tiny-16m",

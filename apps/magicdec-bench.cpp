@@ -8,7 +8,9 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "magicdec-bench",
-    .purpose = "Say whether speculation pays at a batch and context, with which draft, by how much",
+    .purpose =
+        "Compare drafts with plain decoding over batch size and context length, measured or "
+        "calculated",
     .kind = "bench",
     .examples =
         {"magicdec-bench -r magicdec/tiny-16m",
@@ -20,7 +22,7 @@ const cli::ToolInfo kInfo{
          "magicdec-bench -r magicdec/llama3-8b --predict -s bench.hardware.card=h100"},
     .flags = {{.names = "--predict",
                .value = "",
-               .text = "calculate times and gains, measure nothing: no GPU, no weights",
+               .text = "calculate times and speed-ups only, without a GPU or weights",
                .key = "bench.predict",
                .on = "only",
                .off = "no"}},

@@ -8,7 +8,8 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "pig-bench",
-    .purpose = "Measure prefill and decode speed over cache policy, batch and context",
+    .purpose =
+        "Measure prefill and decode speed over attention policy, batch size and context length",
     .kind = "bench",
     .examples =
         {"pig-bench -m tiny-16m --phase decode --sweep run.batch=1,4 --format md",
@@ -18,7 +19,7 @@ const cli::ToolInfo kInfo{
          "pig-bench -m synthetic:llama-3.2-1b --phase linear --sweep run.prefill_chunk=512,2048"},
     .flags = {{.names = "--phase",
                .value = "NAME",
-               .text = "prefill, decode, linear, attention or load; repeatable",
+               .text = "phase to measure: prefill, decode, linear, attention or load, repeatable",
                .key = "bench.phases"}},
     .formats = cli::kRecordFormats,
     .sweeps = true,

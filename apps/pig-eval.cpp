@@ -10,8 +10,8 @@ using namespace tandem;
 const cli::ToolInfo kInfo{
     .name = "pig-eval",
     .purpose =
-        "Judge cache policies against full attention: long-context questions, perplexity, KL, "
-        "attention errors, commonsense and arithmetic sets, your own questions",
+        "Compare attention policies with full attention on long-context tasks, perplexity, KL "
+        "divergence, attention errors, question sets and your own questions",
     .kind = "eval",
     .examples =
         {"pig-eval -r pig/eval-tasks-tiny-16m -o cases.jsonl",
@@ -23,25 +23,25 @@ const cli::ToolInfo kInfo{
          "pig-eval -r pig/eval-attention-tiny-16m --data recipes/demo/lighthouse-logbook.txt "
          "--format jsonl",
          "pig-eval -r s2ft/eval-sets-tiny-16m --sets LLM-Adapters/dataset -o answers.jsonl"},
-    .flags =
-        {{.names = "--task",
-          .value = "NAME",
-          .text = "needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, commonsense, "
-                  "arithmetic or a set of these, such as boolq; or FILE.jsonl, your own questions: "
-                  "lines of {\"prompt\", \"answer\"} and perhaps \"choices\"; repeatable",
-          .key = "eval.tasks"},
-         {.names = "--haystack",
-          .value = "FILE",
-          .text = "text to hide needles in",
-          .key = "eval.haystack"},
-         {.names = "--sets",
-          .value = "FOLDER",
-          .text = "sets of LLM-Adapters",
-          .key = "eval.sets.path"},
-         {.names = "--data",
-          .value = "FILE",
-          .text = "text of perplexity and attention",
-          .key = "data.path"}},
+    .flags = {{.names = "--task",
+               .value = "NAME",
+               .text = "task: needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, "
+                       "commonsense, arithmetic or one of their sets, such as boolq. FILE.jsonl = "
+                       "your own questions, lines of {\"prompt\", \"answer\"} and optionally "
+                       "\"choices\". Repeatable",
+               .key = "eval.tasks"},
+              {.names = "--haystack",
+               .value = "FILE",
+               .text = "text to hide needles in",
+               .key = "eval.haystack"},
+              {.names = "--sets",
+               .value = "FOLDER",
+               .text = "folder of the LLM-Adapters question sets",
+               .key = "eval.sets.path"},
+              {.names = "--data",
+               .value = "FILE",
+               .text = "text for perplexity and attention",
+               .key = "data.path"}},
     .formats = cli::kRecordFormats,
     .resumes = true};
 

@@ -10,7 +10,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "pig-generate",
-    .purpose = "Generate text with a Llama-family model, from a prompt or a long document",
+    .purpose = "Generate text from a prompt or a long document",
     .kind = "generate",
     .examples = {"pig-generate -m tiny-16m -p \"Once upon a time\" -n 40",
                  "pig-generate -m tiny-16m -p \"Why is the sky blue?\" --chat",

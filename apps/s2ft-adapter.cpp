@@ -9,9 +9,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "s2ft-adapter",
-    .purpose =
-        "Say what adapters change, add them up, take one out of a tuned model, and write "
-        "them as slices, as LoRA or merged",
+    .purpose = "Summarize, add, extract, convert and merge adapters",
     .kind = "adapter",
     .examples = {"s2ft-adapter -m tiny-16m --adapter run --verify",
                  "s2ft-adapter -m tiny-16m --adapter run --to model -o merged --verify",
@@ -21,28 +19,30 @@ const cli::ToolInfo kInfo{
                  "s2ft-adapter -m tiny-16m --tuned merged --to s2ft -o taken"},
     .flags = {{.names = "--adapter",
                .value = "FOLDER[=WEIGHT]",
-               .text = "a run of s2ft-train, its adapter, or a folder of PEFT; repeatable",
+               .text = "run folder of s2ft-train, its adapter/ folder, or a PEFT folder, "
+                       "repeatable",
                .key = "adapter.adapters"},
               {.names = "--tuned",
                .value = "FOLDER",
-               .text = "in their place: a model whose changed rows and columns are the adapter",
+               .text = "tuned model in place of adapters, whose changed rows and columns become "
+                       "the adapter",
                .key = "adapter.tuned"},
               {.names = "--to",
                .value = "FORM",
-               .text = "summary; s2ft: slices; lora or peft: a folder of PEFT; model: merged into "
-                       "the base",
+               .text = "form of the result: summary, s2ft (slices), lora or peft (a PEFT folder), "
+                       "or model (merged into the base)",
                .key = "adapter.to"},
               {.names = "--rank",
                .value = "K",
-               .text = "to lora: the best factors of that rank; 0 = exact ones",
+               .text = "rank of the factors for --to lora, 0 = the exact rank",
                .key = "adapter.rank"},
               {.names = "--ranks",
                .value = "K,K,...",
-               .text = "print what factors of each rank would lose",
+               .text = "print the loss of factors of each rank",
                .key = "adapter.ranks"},
               {.names = "--max-error",
                .value = "E",
-               .text = "to lora: refuse a rank that loses more, relative; 0 = none is too much",
+               .text = "largest accepted relative loss for --to lora",
                .key = "adapter.max_error"},
               {.names = "--exclusive",
                .value = "",
@@ -50,11 +50,11 @@ const cli::ToolInfo kInfo{
                .key = "adapter.exclusive"},
               {.names = "--verify",
                .value = "",
-               .text = "read the result back, compare every weight",
+               .text = "read the result back and compare every weight",
                .key = "adapter.verify"},
               {.names = "--force",
                .value = "",
-               .text = "take adapters of another model, if their shapes fit",
+               .text = "accept adapters of another model if their shapes fit",
                .key = "adapter.force"}},
     .formats = {"text", "md", "csv", "json", "jsonl"},
     .checks_output = true};

@@ -8,9 +8,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "s2ft-train",
-    .purpose =
-        "Fine-tune a model: selected heads and channels (S2FT), low-rank factors (LoRA, DoRA), "
-        "single weights, or all of them",
+    .purpose = "Fine-tune a model with S2FT, LoRA, DoRA, SpFT or full training",
     .kind = "train",
     .examples = {"s2ft-train -r s2ft/tiny-16m --data train.jsonl -o run",
                  "s2ft-train -m tiny-16m --data recipes/demo/lighthouse-logbook.txt --dry-run",
@@ -20,26 +18,25 @@ const cli::ToolInfo kInfo{
     .flags =
         {{.names = "--data",
           .value = "FILE",
-          .text = "JSON array or JSON lines of records, or a plain text",
+          .text = "JSON array or JSON lines of records, or a plain text file",
           .key = "data.path"},
-         {.names = "--method",
-          .value = "NAME",
-          .text = "the training method",
-          .key = "train.method"},
+         {.names = "--method", .value = "NAME", .text = "training method", .key = "train.method"},
          {.names = "--lr", .value = "RATE", .text = "learning rate", .key = "train.optimizer.lr"},
-         {.names = "--epochs", .value = "N", .text = "passes over the data", .key = "train.epochs"},
+         {.names = "--epochs",
+          .value = "N",
+          .text = "number of passes over the data",
+          .key = "train.epochs"},
          {.names = "--lora-rank",
           .value = "K",
-          .text = "rank of LoRA's and DoRA's factors",
+          .text = "rank of the factors of LoRA and DoRA",
           .key = "train.lora.rank"},
          {.names = "--show-samples",
           .value = "N",
-          .text = "show the first N samples as they are trained on: text, ids, the "
-                  "supervised parts",
+          .text = "show the first N training samples (text, ids and supervised parts) and exit",
           .fallback = "none"},
          {.names = "--resume",
           .value = "",
-          .text = "go on with the run in the folder, from its last checkpoint"}},
+          .text = "continue the run in the folder from its last checkpoint"}},
     .formats = {"text", "json", "jsonl"},
     .keeps_folder = true};
 

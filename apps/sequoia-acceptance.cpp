@@ -10,8 +10,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "sequoia-acceptance",
-    .purpose =
-        "Measure how often a model accepts the first, second, ... token that a small one proposes",
+    .purpose = "Measure the acceptance rate of each child in a token tree (acceptance vector)",
     .kind = "acceptance",
     .examples = {"sequoia-acceptance -r sequoia/acceptance-tiny-16m -p \"Once upon a time\" "
                  "-o accept.json",

@@ -8,8 +8,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "sequoia-bench",
-    .purpose =
-        "Measure rounds of speculation over sizes and levels of trees, against plain decoding",
+    .purpose = "Compare token trees of several sizes and depths with plain decoding",
     .kind = "bench",
     .examples = {"sequoia-bench -r sequoia/bench-tiny-16m",
                  "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda -o out.jsonl",

@@ -12,14 +12,14 @@ std::vector<cli::Flag> flags() {
   std::vector<cli::Flag> all = tools::prompt_flags();
   all.push_back({.names = "--fastest",
                  .value = "",
-                 .text = "try plain decoding and several drafts on the prompt, use the fastest",
+                 .text = "try plain decoding and several drafts on the prompt and use the fastest",
                  .key = "spec.fastest"});
   return all;
 }
 
 const cli::ToolInfo kInfo{
     .name = "sequoia-generate",
-    .purpose = "Generate text of a model faster, with trees of tokens that a small model proposes",
+    .purpose = "Generate text with speculative decoding: token trees, prompt lookup or self-drafts",
     .kind = "generate",
     .examples = {"sequoia-generate -r sequoia/tiny-16m -p \"Once upon a time\" -n 40",
                  "sequoia-generate -r sequoia/tiny-16m -f recipes/demo/lighthouse-logbook.txt "

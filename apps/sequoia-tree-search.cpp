@@ -9,8 +9,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "sequoia-tree-search",
-    .purpose =
-        "Find the trees of draft tokens that yield most, and the size that pays on a machine",
+    .purpose = "Search for the best token trees, and for the best tree size on a machine",
     .kind = "tree-search",
     .examples =
         {"sequoia-tree-search -r sequoia/trees-reference",
@@ -21,23 +20,28 @@ const cli::ToolInfo kInfo{
          "sequoia-tree-search --replay rounds.bin -s tree.sizes=[16] -o replayed.json",
          "sequoia-tree-search --accept accept.json -s tree.sizes=[8,64] -s tree.max_levels=6 "
          "--json"},
-    .flags =
-        {{.names = "--measure",
-          .value = "",
-          .text = "time rounds of -m with draft.path here, write the timing table",
-          .key = "timing.measure"},
-         {.names = "--accept",
-          .value = "FILE",
-          .text = "acceptance vector, as sequoia-acceptance writes it",
-          .key = "accept.path"},
-         {.names = "--replay",
-          .value = "FILE",
-          .text = "rounds that sequoia-acceptance recorded (accept.record); search the shapes that "
-                  "are best for traversal",
-          .key = "replay.path"},
-         {.names = "--timing", .value = "FILE", .text = "timing table", .key = "timing.path"},
-         {.names = "--svg", .value = "FILE", .text = "draw the tree", .key = "output.svg"},
-         {.names = "--dot", .value = "FILE", .text = "the tree for Graphviz", .key = "output.dot"}},
+    .flags = {{.names = "--measure",
+               .value = "",
+               .text = "time speculation steps of -m with draft.path and write the timing table",
+               .key = "timing.measure"},
+              {.names = "--accept",
+               .value = "FILE",
+               .text = "acceptance vector, as written by sequoia-acceptance",
+               .key = "accept.path"},
+              {.names = "--replay",
+               .value = "FILE",
+               .text = "speculation steps recorded by sequoia-acceptance (accept.record), for a "
+                       "search of trees for traversal",
+               .key = "replay.path"},
+              {.names = "--timing", .value = "FILE", .text = "timing table", .key = "timing.path"},
+              {.names = "--svg",
+               .value = "FILE",
+               .text = "SVG file with a drawing of the tree",
+               .key = "output.svg"},
+              {.names = "--dot",
+               .value = "FILE",
+               .text = "Graphviz file of the tree",
+               .key = "output.dot"}},
     .formats = {"text", "json", "md", "csv", "jsonl"},
     .sweeps = true};
 

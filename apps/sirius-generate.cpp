@@ -10,7 +10,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "sirius-generate",
-    .purpose = "Generate text of a model that drafts for itself with some of its FFN channels",
+    .purpose = "Generate text with a self-draft that computes only some FFN neurons",
     .kind = "generate",
     .examples = {"sirius-generate -r sirius/tiny-16m -p \"The lamp was\" -n 60",
                  "sirius-generate -r sirius/tiny-16m -f recipes/demo/lighthouse-logbook.txt "

@@ -10,8 +10,7 @@ using namespace tandem;
 const cli::ToolInfo kInfo{
     .name = "spec-check",
     .purpose =
-        "Check that speculation writes what the model alone would write: greedy texts and "
-        "distributions",
+        "Check that speculative decoding is lossless, by greedy texts and output distributions",
     .kind = "generate",
     .examples =
         {"spec-check -r sequoia/tiny-16m -s model.compute=f32",

@@ -10,7 +10,7 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "triforce-generate",
-    .purpose = "Generate text after long prompts faster, with rounds within rounds",
+    .purpose = "Generate text after long prompts with hierarchical speculation (TriForce)",
     .kind = "generate",
     .examples = {"triforce-generate -r triforce/tiny-16m -f recipes/demo/lighthouse-logbook.txt "
                  "--questions recipes/demo/questions.txt --stop $'\\n'",

@@ -406,7 +406,7 @@ def main():
     parser.add_argument("old", type=Path, metavar="OLD_BIN_DIR")
     parser.add_argument("new", type=Path, metavar="NEW_BIN_DIR")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="of the tools; 0 = physical cores")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads of the tools, 0 = physical cores")
     parser.add_argument("--out", type=Path, metavar="FILE.jsonl",
                         help="write a record a text and a run")
     options = parser.parse_args()

@@ -75,7 +75,7 @@ std::vector<std::string> break_even(std::span<const DecodeTime> times) {
     const auto& [model, batch, method, hosted] = key;
     lines.push_back(fmt::format(
         "{}, batch {}: {} {}", model, batch, method,
-        sentence(lead, hosted ? "full attention to keys in host memory" : "full attention")));
+        sentence(lead, hosted ? "full attention over offloaded KV" : "full attention")));
   }
   return lines;
 }

@@ -221,8 +221,8 @@ struct NamedRate {
 };
 constexpr NamedRate kRates[] = {
     {"mem_read_gbps", &Ceilings::mem_read_gbps, "GB/s of memory reads"},
-    {"mem_rows_gbps", &Ceilings::mem_rows_gbps, "GB/s of rows here and there"},
-    {"code_gscores", &Ceilings::code_gscores, "G scores/s by codes"},
+    {"mem_rows_gbps", &Ceilings::mem_rows_gbps, "GB/s of scattered rows"},
+    {"code_gscores", &Ceilings::code_gscores, "G scores/s from key codes"},
     {"f32_gflops", &Ceilings::f32_gflops, "GFLOP/s of f32 multiply-adds"},
     {"gemm_f32_gflops", &Ceilings::gemm_f32_gflops, "GFLOP/s of oneDNN's f32 products"},
     {"gemm_bf16_gflops", &Ceilings::gemm_bf16_gflops, "GFLOP/s of oneDNN's bf16 products"}};
@@ -292,7 +292,7 @@ void raise(Ceilings& c, const SeenRates& seen) {
 }  // namespace
 
 std::string busy_text(const Ceilings& c) {
-  if (c.waited > kMostSpread) return "threads waited for cores that others held";
+  if (c.waited > kMostSpread) return "threads waited for cores in use by other processes";
   return c.spread > kMostSpread ? "repeats differ by more than 10 %" : "";
 }
 
@@ -305,7 +305,7 @@ bool is_beaten(const Ceilings& c, const SeenRates& seen) {
 std::string doubt_text(const Ceilings& c) {
   if (c.doubt.empty()) return {};
   return fmt::format(
-      "the limits of this machine are not kept: {}; kernel-bench --limits measures them again",
+      "the limits of this machine are not saved: {}. kernel-bench --limits measures them again",
       c.doubt);
 }
 

@@ -27,14 +27,14 @@ std::string other_way(const HostedOption& o, const HostedOption& chosen) {
   if (has_index(o) && o.cache.index != chosen.cache.index)
     text += fmt::format(" (index in {})", index_place(o));
   text += fmt::format(" {:.1f}", o.time.step_ms);
-  return o.fits ? text : text + ", which does not fit";
+  return o.fits ? text : text + " (does not fit)";
 }
 
 std::string who(const HostedOption& o) {
   std::string text = recipe::yaml_text(o.cache.attend);
   if (o.cache.attend == Attend::both)
-    text += fmt::format(": the CPU {:.0f} %, the GPU {:.0f} % over the link",
-                        100 * o.cache.cpu_share, 100 * (1 - o.cache.cpu_share));
+    text += fmt::format(" (CPU {:.0f} %, GPU {:.0f} % over the link)", 100 * o.cache.cpu_share,
+                        100 * (1 - o.cache.cpu_share));
   if (has_index(o)) text += fmt::format(", index in {}", index_place(o));
   return text;
 }
@@ -57,12 +57,12 @@ std::string place_line(const HostedPlan& p, const MemoryPlan& memory, Device gpu
     return format_bytes(bytes_of(memory, device, prefix));
   };
   return fmt::format(
-      "keys     {} layers in host memory{}: {} of keys and values, {} of index; on {} {} of near "
-      "ones, {}, {} of index\n",
-      p.chosen().traffic.hosted_layers, p.chosen().cache.is_eight_bit() ? ", in eight bits" : "",
+      "kv       {} layers offloaded to host memory{}: {} of KV, {} of index\n         on {}: {} of "
+      "resident KV, {}, {} of index\n",
+      p.chosen().traffic.hosted_layers, p.chosen().cache.is_eight_bit() ? " in int8" : "",
       text({}, "kv/host"), text({}, "index/"), gpu.name(), text(gpu, "kv/near"),
-      p.chosen().cache.streams_keys() ? text(gpu, "kv/ring") + " of a ring for layers"
-                                      : text(gpu, "kv/prompt") + " of a prompt's layer",
+      p.chosen().cache.streams_keys() ? text(gpu, "kv/ring") + " of staging ring"
+                                      : text(gpu, "kv/prompt") + " of prefill staging",
       text(gpu, "index/"));
 }
 
@@ -70,15 +70,16 @@ std::string time_line(const HostedPlan& p) {
   const HostedTime& t = p.chosen().time;
   const HostedRates& r = p.rates;
   std::string text = fmt::format(
-      "step     {:.1f} ms, {:.3g} tokens/s: {} sequence{} at {} tokens: GPU {:.1f} ms", t.step_ms,
+      "step     {:.1f} ms, {:.3g} tokens/s, {} sequence{} at {} tokens: GPU {:.1f} ms", t.step_ms,
       1e3 * p.batch / t.step_ms, p.batch, p.batch == 1 ? "" : "s", p.length, t.gpu_ms);
   if (t.cpu_ms > 0) text += fmt::format(", CPU {:.1f}", t.cpu_ms);
   if (t.link_ms > 0) text += fmt::format(", link {:.1f}", t.link_ms);
-  if (t.copy_ms > 0) text += fmt::format(", copies ahead {:.1f}", t.copy_ms);
-  if (t.turn_ms > 0) text += fmt::format(", turns {:.1f}", t.turn_ms);
+  if (t.copy_ms > 0) text += fmt::format(", prefetch {:.1f}", t.copy_ms);
+  if (t.turn_ms > 0) text += fmt::format(", synchronization {:.1f}", t.turn_ms);
   return text + fmt::format(
-                    "\nrates    GPU memory {:.0f} GB/s, link {:.3g} ({}); host memory {:.3g}, "
-                    "rows of 256 bytes {:.3g}, {:.3g} G scores/s by codes ({})\n",
+                    "\nrates    GPU memory {:.0f} GB/s, link {:.3g} GB/s ({})\n         host "
+                    "memory {:.3g} GB/s, rows of 256 bytes {:.3g} GB/s, {:.3g} G scores/s from key "
+                    "codes ({})\n",
                     r.gpu_gbps, r.link_gbps, r.gpu_source, r.dram_gbps, r.dram_rows_gbps,
                     r.code_gscores, r.host_source);
 }
@@ -96,9 +97,10 @@ Json option_json(const HostedOption& o) {
 
 std::string hosted_choice(const HostedPlan& plan) {
   const HostedOption& o = plan.chosen();
-  std::string text = fmt::format("{}; {:.1f} ms a step", who(o), o.time.step_ms);
-  if (plan.options.size() == 1) return text + ", the only way that the recipe leaves";
-  for (size_t i = 1; i < plan.options.size(); ++i) text += ", " + other_way(plan.options[i], o);
+  std::string text = fmt::format("{}, {:.1f} ms per step", who(o), o.time.step_ms);
+  if (plan.options.size() == 1) return text + ", the only option in this recipe";
+  for (size_t i = 1; i < plan.options.size(); ++i)
+    text += (i == 1 ? ", others: " : ", ") + other_way(plan.options[i], o);
   return text;
 }
 
@@ -106,8 +108,8 @@ std::string hosted_lines(const HostedPlan& plan, const MemoryPlan& memory, Devic
   const kv::StepTraffic& t = plan.chosen().traffic;
   return place_line(plan, memory, gpu) + "attend   " + hosted_choice(plan) + '\n' +
          fmt::format(
-             "bytes    a token: {} of GPU memory, {} of host memory by the CPU, {} over "
-             "the link; {:.2f} % of the keys there, query heads added up\n",
+             "bytes    per token: {} of GPU memory, {} of host memory by the CPU, {} over the link "
+             "({:.2f} % of the offloaded KV, summed over query heads)\n",
              gigabytes(plan.gpu_bytes() / plan.batch), gigabytes(t.cpu() / plan.batch),
              gigabytes(plan.link_bytes() / plan.batch), 100 * t.share()) +
          time_line(plan);

@@ -25,22 +25,26 @@ struct KernelShapes {
   void fields(V& v) {
     using recipe::at_least;
     constexpr double kMost = 1 << 20;  // products of two stay far inside int64
-    v("families", families, "kernel families to run; empty = all");
-    v("cases", cases, "names of the families' cases to run, such as decode; empty = all");
-    v("compute", compute, "number type of activations and weights");
-    v("rows", rows, at_least(1).up_to(1 << 16).unit("tokens"), "rows of a step, one case each");
-    v("context", context, at_least(1).up_to(kMost).unit("tokens"), "keys that attention reads");
-    v("dim", dim, at_least(1).up_to(kMost), "model width");
-    v("ffn_dim", ffn_dim, at_least(1).up_to(kMost), "FFN width");
-    v("keep", keep, at_least(0).up_to(1), "share of the FFN's channels that family ffn lists");
+    v("families", families, "kernel families to run, empty = all");
+    v("cases", cases, "names of the cases to run, such as decode, empty = all");
+    v("compute", compute, "data type of activations and weights");
+    v("rows", rows, at_least(1).up_to(1 << 16).unit("tokens"),
+      "numbers of rows in a step, one case each");
+    v("context", context, at_least(1).up_to(kMost).unit("tokens"), "context length for attention");
+    v("dim", dim, at_least(1).up_to(kMost), "hidden size of the model");
+    v("ffn_dim", ffn_dim, at_least(1).up_to(kMost), "intermediate size of the FFN");
+    v("keep", keep, at_least(0).up_to(1),
+      "share of FFN neurons that a sparse FFN computes, for family ffn");
     v("slices", slices, at_least(1).up_to(kMost),
-      "rows or columns of a [dim, dim] matrix that an adapter of family adapter changes");
-    v("rank", rank, at_least(1).up_to(4096), "of its low-rank factors");
-    v("n_heads", n_heads, at_least(1).up_to(1024), "query heads, a multiple of n_kv_heads");
-    v("n_kv_heads", n_kv_heads, at_least(1).up_to(1024), "KV heads");
-    v("head_dim", head_dim, at_least(2).up_to(512), "width of a head, even");
-    v("vocab", vocab, at_least(1).up_to(1 << 22), "vocabulary");
-    v("min_time", min_time, at_least(0), "measured time of a case, and at least 10 runs");
+      "rows or columns of a [dim, dim] matrix that an adapter changes, for family adapter");
+    v("rank", rank, at_least(1).up_to(4096), "rank of a low-rank adapter, for family adapter");
+    v("n_heads", n_heads, at_least(1).up_to(1024),
+      "number of query heads, a multiple of n_kv_heads");
+    v("n_kv_heads", n_kv_heads, at_least(1).up_to(1024), "number of KV heads");
+    v("head_dim", head_dim, at_least(2).up_to(512), "dimension of a head, an even number");
+    v("vocab", vocab, at_least(1).up_to(1 << 22), "vocabulary size");
+    v("min_time", min_time, at_least(0),
+      "minimum measured time of a case, which also takes at least 10 runs");
   }
   void check(recipe::Problems& p) const;
 

@@ -41,12 +41,15 @@ struct AdapterBench {
 
   template <class V>
   void fields(V& v) {
-    v("n", n, recipe::between(0, 1024), "that the sequences of a batch have in turn; 0 = none");
-    v("kind", kind, "s2ft: slices of weights; lora: factors of q, k, v, up and down");
-    v("o", o, recipe::between(0, 1), "of s2ft, the share of heads of o");
-    v("up", up, recipe::between(0, 1), "of s2ft, the share of channels of up");
-    v("down", down, recipe::between(0, 1), "of s2ft, the share of channels of down");
-    v("rank", rank, recipe::between(1, 4096), "of lora");
+    v("n", n, recipe::between(0, 1024),
+      "number of adapters, assigned to the sequences of a batch in turn, 0 = none");
+    v("kind", kind,
+      "form of the adapters: s2ft (slices of o, up and down) or lora (factors of q, k, v, up and "
+      "down)");
+    v("o", o, recipe::between(0, 1), "share of the heads of o in an s2ft adapter");
+    v("up", up, recipe::between(0, 1), "share of the channels of up in an s2ft adapter");
+    v("down", down, recipe::between(0, 1), "share of the channels of down in an s2ft adapter");
+    v("rank", rank, recipe::between(1, 4096), "rank of a lora adapter");
   }
   /// `8 s2ft`; empty without any.
   std::string text() const;
@@ -65,15 +68,15 @@ struct ModelBench {
   template <class V>
   void fields(V& v) {
     using recipe::at_least;
-    v("adapters", adapters, "synthetic adapters that sequences have");
-    v("phases", phases, "what to measure; each gives a record");
+    v("adapters", adapters, "synthetic adapters of the sequences");
+    v("phases", phases, "phases to measure, one record each");
     v("new_tokens", new_tokens, at_least(1).up_to(1 << 20).unit("tokens"),
-      "decode goes this far beyond run.context, then starts over");
-    v("random_kv", random_kv, "decode over random keys and values instead of a prefilled prompt");
-    v("min_runs", min_runs, at_least(1).up_to(10000), "measured runs, at least");
-    v("min_time", min_time, at_least(0), "measured time, at least");
+      "tokens to decode after run.context before decoding restarts from there");
+    v("random_kv", random_kv, "random keys and values in place of a prefilled prompt, for decode");
+    v("min_runs", min_runs, at_least(1).up_to(10000), "minimum number of measured runs");
+    v("min_time", min_time, at_least(0), "minimum measured time");
     v("max_time", max_time, at_least(0),
-      "measured time of samples that are not steady, at most; 0 = 5 times bench.min_time");
+      "maximum measured time if samples are not steady, 0 = 5 times bench.min_time");
   }
   void check(recipe::Problems& p) const;
   bool has(ModelPhase phase) const;

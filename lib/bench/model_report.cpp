@@ -88,16 +88,16 @@ std::string subject(const Json& r, const std::string& phase) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (at(r, "/attention/selected_keys_frac").is_number())
-    add(fmt::format("reads {} % + {} % of the keys",
+    add(fmt::format("reads {} % + {} % of the context",
                     percent(number("/attention/selected_keys_frac")),
                     percent(number("/attention/fixed_keys_frac"))));
   if (at(r, "/workload/kv") == "random") add("random KV");
   if (const double gbps = number("/roofline/achieved_copy_in_gbps"); gbps > 0)
-    add(fmt::format("{:g} layers streamed: {:.1f} GB/s, {} % of {:.1f}",
+    add(fmt::format("{:g} layers offloaded: {:.1f} GB/s, {} % of {:.1f}",
                     number("/workload/layers_streamed"), gbps,
                     percent(number("/roofline/frac_of_copy_in")), std::max(copy_in, gbps)));
   if (at(r, "/hosted/measured_over_predicted").is_number())
-    add(fmt::format("predicted {:.4g} ms, {:.2f} of it", number("/hosted/step_ms"),
+    add(fmt::format("predicted {:.4g} ms, measured {:.2f} of it", number("/hosted/step_ms"),
                     number("/hosted/measured_over_predicted")));
   if (!at(r, "/baseline").is_object()) return text;
   return fmt::format("{:.1f} % of {} ({:.1f} to {:.1f})", 100 * number("/baseline/ratio"),

@@ -54,8 +54,8 @@ std::vector<std::string> sample_warnings(const std::string& name, std::span<cons
   const auto n_far = std::count_if(samples.begin() + 1, samples.end(), is_far);
   if (is_far(samples[0]))
     warnings.push_back(
-        fmt::format("{}: the first sample ({:.4g}) is far from the median ({:.4g}); "
-                    "warm up longer",
+        fmt::format("{}: the first sample ({:.4g}) is far from the median ({:.4g}). Use a longer "
+                    "warm-up",
                     name, samples[0], s.p50));
   if (n_far > 0)
     warnings.push_back(
@@ -64,8 +64,8 @@ std::vector<std::string> sample_warnings(const std::string& name, std::span<cons
                     name, n_far, s.n));
   if (s.stddev > kNoisy * s.mean)
     warnings.push_back(
-        fmt::format("{}: standard deviation is {:.1f} % of the mean; is the machine "
-                    "busy?",
+        fmt::format("{}: standard deviation is {:.1f} % of the mean, perhaps because of other work "
+                    "on the machine",
                     name, 100 * s.stddev / s.mean));
   return warnings;
 }

@@ -198,8 +198,8 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
     use_threads(n);
     if (n > cores)
       warn(fmt::format(
-          "run.threads: {} threads take turns on {} usable core{}, so that most wait for "
-          "one that is not running; set run.threads {} or less, or 0 for all cores",
+          "run.threads: {} threads share {} usable core{}, so most of them wait. Set run.threads "
+          "to {} or less, or to 0 for all cores",
           n, cores, cores == 1 ? "" : "s", cores));
   }
   if (const auto* device = recipe::find_field(fields, "run.device");
@@ -304,8 +304,8 @@ void Context::claim_outputs(const recipe::Field& fields) {
                                        .interrupted = is_interrupted}));
     if (const std::string& why = locks_.back()->why_open();
         !why.empty() && std::filesystem::exists(status))
-      warn(fmt::format("{}: other programs are not kept from writing there: {}", path->string(),
-                       why));
+      warn(fmt::format("{}: other programs may write to this file at the same time: {}",
+                       path->string(), why));
     return path;
   };
   if (const auto path = claim("output.path"); path && !info.keeps_folder && !info.checks_output)

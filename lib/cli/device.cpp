@@ -191,13 +191,13 @@ std::vector<std::string> thread_warnings() {
     int n = 0;
     std::from_chars(asked.data(), asked.data() + asked.size(), n);
     if (n < 1)
-      warnings.push_back(fmt::format(
-          "OMP_NUM_THREADS: expected a number of threads, found '{}'; {} threads are used", asked,
-          default_threads()));
+      warnings.push_back(
+          fmt::format("OMP_NUM_THREADS: expected a number of threads, found '{}'. Using {} threads",
+                      asked, default_threads()));
     else if (n > usable_cores())
       warnings.push_back(
-          fmt::format("OMP_NUM_THREADS={}: this process may use {} core{}, so {} thread{} used; "
-                      "-t sets more",
+          fmt::format("OMP_NUM_THREADS={}: this process may use {} core{}, so {} thread{} used. -t "
+                      "sets more",
                       n, usable_cores(), usable_cores() == 1 ? "" : "s", default_threads(),
                       default_threads() == 1 ? " is" : "s are"));
   }
@@ -205,13 +205,12 @@ std::vector<std::string> thread_warnings() {
       !policy.empty() && strcasecmp(policy.data(), "active") != 0 &&
       strcasecmp(policy.data(), "passive") != 0)
     warnings.push_back(fmt::format(
-        "OMP_WAIT_POLICY: expected active or passive, found '{}'; it is ignored", policy));
+        "OMP_WAIT_POLICY: expected active or passive, found '{}'. The value is ignored", policy));
   for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"})
     if (const std::string_view v = value(name); !v.empty() && v != "false" && v != "FALSE")
       warnings.push_back(
-          fmt::format("{}: OpenMP binds this process to {} core{} for it, and tandem's threads "
-                      "with it; unset it, "
-                      "and choose cores with taskset",
+          fmt::format("{}: OpenMP binds this process and its threads to {} core{}. Unset it and "
+                      "choose cores with taskset",
                       name, core_cpus().size(), core_cpus().size() == 1 ? "" : "s"));
   return warnings;
 }

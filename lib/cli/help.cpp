@@ -152,18 +152,18 @@ std::string help_text(const ToolInfo& info, size_t columns) {
   text += "\ncommon flags:\n" + flag_table(common_flags(info), schema, width);
   text += "\nexit status:\n";
   append_wrapped(text, width, 0, kGap,
-                 "0 done, 1 bug, 2 command line, 3 recipe, 4 input or output file, 5 memory, "
-                 "6 device, 7 wrong numbers, 8 part of a sweep failed, 128 + N ended by signal N "
-                 "(130, 143)");
+                 "0 success, 1 internal error, 2 command line, 3 recipe, 4 input or output file, 5 "
+                 "memory, 6 device, 7 failed numeric check, 8 part of a sweep failed, 128 + N "
+                 "ended by signal N (130, 143)");
   text += "\nfiles and environment:\n";
   append_wrapped(
       text, width, 0, kGap,
-      "recipes are searched here, in TANDEM_RECIPE_PATH and in the installed recipes; models named "
-      "without a slash here, in TANDEM_MODEL_DIR and in the recipes' models folder. This machine's "
-      "limits are measured once and kept in TANDEM_CACHE_DIR, or in tandem/ of XDG_CACHE_HOME, or "
-      "in ~/.cache/tandem; kernel-bench --limits measures them again. TANDEM_LOG (quiet, normal, "
-      "verbose, debug), TANDEM_ISA (scalar, avx2, avx512, avx512_bf16, amx), TANDEM_GPU_ISA "
-      "(portable, hopper) and NO_COLOR work.");
+      "Recipes: current directory, then TANDEM_RECIPE_PATH, then the installed recipes. Models "
+      "without a slash in the name: current directory, then TANDEM_MODEL_DIR, then the models "
+      "folder of the recipes. Measured limits of this machine: TANDEM_CACHE_DIR, else "
+      "XDG_CACHE_HOME/tandem, else ~/.cache/tandem. kernel-bench --limits measures them again. "
+      "Other variables: TANDEM_LOG (quiet, normal, verbose, debug), TANDEM_ISA (scalar, avx2, "
+      "avx512, avx512_bf16, amx), TANDEM_GPU_ISA (portable, hopper) and NO_COLOR.");
   return text;
 }
 
@@ -175,7 +175,7 @@ std::string short_help_text(const ToolInfo& info, size_t columns) {
   flags.resize(std::min(flags.size(), kFlags));
   std::string text;
   append_wrapped(text, width, 0, 0, fmt::format("{}: {}", info.name, info.purpose));
-  return text + fmt::format("\n{}\n{}\n{} --help shows everything\n",
+  return text + fmt::format("\n{}\n{}\n{} --help shows all flags\n",
                             examples(info, kExamples, width), flag_table(flags, schema, width),
                             info.name);
 }

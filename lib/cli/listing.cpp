@@ -67,7 +67,7 @@ std::string model_list() {
         break;
       }
   for (const std::string& name : model::synthetic_names())
-    lines.emplace_back("synthetic:" + name, "a shape, with random weights");
+    lines.emplace_back("synthetic:" + name, "model shape with random weights");
   return columns(lines);
 }
 

@@ -183,7 +183,7 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
   constexpr double kLongRunSeconds = 10;  // by then early warnings have scrolled away
   if (clock.seconds() > kLongRunSeconds) terminal.repeat_warnings();
   if (const std::string why = io::why_not_kept(); !why.empty())
-    terminal.warn("measurements of this machine are not kept: " + why);
+    terminal.warn("measurements of this machine are not saved: " + why);
   // However the body handled an interruption, callers learn of it by the conventional status.
   agree_by({});
   return interrupted() != 0 ? 128 + interrupted() : status;

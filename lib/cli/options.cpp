@@ -200,56 +200,58 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
   };
   if (info.schema != nullptr) {
     flags.push_back(
-        {"-r,--recipe", "FILE", "recipe file or installed name, - = stdin; repeatable"});
-    flags.push_back({"-s,--set", "KEY=VALUE", "set one recipe key, YAML syntax; repeatable"});
+        {"-r,--recipe", "FILE", "recipe file or installed name, - = standard input, repeatable"});
+    flags.push_back({"-s,--set", "KEY=VALUE", "value of a recipe key in YAML syntax, repeatable"});
     if (info.sweeps)
-      flags.push_back(
-          {"--sweep", "KEY=LIST", "run all values: 1,2,4 or 1-8 or 0-64+16 or 1-256*2"});
+      flags.push_back({"--sweep", "KEY=LIST",
+                       "values of a key to run in turn: 1,2,4 or 1-8 or 0-64+16 or 1-256*2"});
     if (info.sweeps)
-      flags.push_back({"--shard", "I/N", "of a sweep the points I, I+N, ..., counted from 1"});
+      flags.push_back({"--shard", "I/N", "points I, I+N, ... of a sweep, counted from 1"});
     sugar("-m,--model", "PATH", "model folder, known name, or synthetic:NAME", "model.path");
     if (const recipe::Field* output = recipe::find_field(schema, "output.path"))
       flags.push_back({"-o,--output", info.keeps_folder ? "FOLDER" : "PATH",
                        std::string(output->text), "output.path"});
   }
   flags.push_back({"--overwrite", "",
-                   info.keeps_folder ? "begin again in a folder that holds a run"
+                   info.keeps_folder ? "start again in a folder that contains a run"
                                      : "replace an existing output file"});
   if (recipe::find_field(schema, "output.path") != nullptr)
-    flags.push_back({"--wait", "", "wait while another program writes the output, then begin"});
+    flags.push_back({"--wait", "", "wait until no other program writes to the output, then start"});
   if (info.appends) flags.push_back({"--append", "", "add records to an existing output file"});
-  if (info.resumes) flags.push_back({"--resume", "", "continue what the output file holds"});
+  if (info.resumes) flags.push_back({"--resume", "", "continue the run in the output file"});
   if (info.prints_records)
-    flags.push_back({"--from", "FILE", "print the records in FILE by --format, measure nothing"});
-  std::string forms = fmt::format("form of the result: {}", fmt::join(info.formats, ", "));
+    flags.push_back(
+        {"--from", "FILE", "print the records in FILE in --format, without a measurement"});
+  std::string forms = fmt::format("output format: {}", fmt::join(info.formats, ", "));
   if (info.formats.back() == "flat")
-    forms += "; recipes/README.md lists the fields of csv and flat";
-  if (info.formats.back() == "results") forms += " (a JSON line a prompt)";
+    forms += ". recipes/README.md lists the fields of csv and flat";
+  if (info.formats.back() == "results") forms += " (one JSON line per prompt)";
   flags.push_back({"--format", "FORM", forms, "", info.formats.front()});
   if (std::ranges::find(info.formats, "json") != info.formats.end())
-    flags.push_back({"--json", "", "the same as --format json"});
-  sugar("--seed", "N", "seed of every random draw", "run.seed");
-  sugar("-t,--threads", "N", "CPU threads, 0 = physical cores", "run.threads");
-  sugar("--device", "DEVICE", "auto, cpu, cuda or cuda:N", "run.device");
+    flags.push_back({"--json", "", "short for --format json"});
+  sugar("--seed", "N", "random seed", "run.seed");
+  sugar("-t,--threads", "N", "number of CPU threads, 0 = all physical cores", "run.threads");
+  sugar("--device", "DEVICE", "device: auto, cpu, cuda or cuda:N", "run.device");
   if (info.schema != nullptr) {
-    flags.push_back({"--dry-run", "", "print the plan (memory, steps), compute nothing"});
-    flags.push_back({"--check", "", "check recipe and paths, print nothing on success"});
+    flags.push_back({"--dry-run", "", "print the plan (memory, steps) and exit"});
+    flags.push_back({"--check", "", "check the recipe and paths, then exit"});
     flags.push_back({"--print-recipe", "[=diff]",
-                     "print the effective recipe with origins, or only the keys that are set"});
+                     "print the effective recipe with origins (diff = only the keys that are "
+                     "set)"});
     if (recipe::find_field(schema, "model.path") != nullptr)
-      flags.push_back({"--list-models", "", "list the models that -m knows by name"});
-    flags.push_back({"--list-recipes", "", "list the recipes that -r knows by name"});
-    flags.push_back(
-        {"--help-recipe", "[=SECTION]", "list all recipe keys, or a section's; --format json"});
+      flags.push_back({"--list-models", "", "list the model names that -m accepts"});
+    flags.push_back({"--list-recipes", "", "list the recipe names that -r accepts"});
+    flags.push_back({"--help-recipe", "[=SECTION]",
+                     "list all recipe keys, or those of a section, also with --format json"});
   }
-  flags.push_back({"-v,--verbose", "", "more on stderr; twice = debug"});
-  flags.push_back({"-q,--quiet", "", "errors only on stderr"});
-  flags.push_back({"--color", "WHEN", "auto, always or never", "", "auto"});
+  flags.push_back({"-v,--verbose", "", "more messages on standard error, twice = debug"});
+  flags.push_back({"-q,--quiet", "", "only errors on standard error"});
+  flags.push_back({"--color", "WHEN", "colored output: auto, always or never", "", "auto"});
   flags.push_back({"--no-progress", "", "no progress line"});
-  flags.push_back({"-h,--help", "", "this text; --help=SECTION is --help-recipe=SECTION"});
+  flags.push_back({"-h,--help", "", "print this help (--help=SECTION = --help-recipe=SECTION)"});
   flags.push_back({"--completion", "SHELL", "print the completion script of bash, zsh or fish"});
-  flags.push_back({"--man", "", "print the manual page, in roff"});
-  flags.push_back({"-V,--version", "", "version; with -v the environment report"});
+  flags.push_back({"--man", "", "print the manual page in roff format"});
+  flags.push_back({"-V,--version", "", "print the version, with -v also the environment"});
   return flags;
 }
 

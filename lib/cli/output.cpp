@@ -75,7 +75,7 @@ int open_special(const fs::path& path, Output& out) {
     if (fd >= 0) ::fcntl(fd, F_SETFL, 0);  // writes wait
     if (fd >= 0 || errno != ENXIO || !fs::is_fifo(path)) return fd;
     if (!std::exchange(noted, true))
-      out.note(fmt::format("{}: waiting for a program that reads this pipe", path.string()));
+      out.note(fmt::format("{}: waiting for a reader of this pipe", path.string()));
     poll([] { return interrupted() != 0; });
     std::this_thread::sleep_for(kPause);
   }

@@ -85,11 +85,11 @@ std::optional<Floors> floors(const PlanView& v, const Cost& cost) {
   if (const auto& card = v.limits.plan_for; card && card->read_gbps > 0) {
     Floors f{.prefill_s = cost.prefill_flops / (card->bf16_tflops * 1e12),
              .decode_s = bytes / (card->read_gbps * 1e9),
-             .bound = fmt::format("GPU memory, {:g} GB/s by the data sheet", card->read_gbps)};
+             .bound = fmt::format("GPU memory, {:g} GB/s (data sheet)", card->read_gbps)};
     const double copy_s = copy_seconds(streamed_by(v.plan, v.limits).bytes, *card);
     if (copy_s <= f.decode_s) return f;
     f.decode_s = copy_s;
-    f.bound = fmt::format("the link to host memory, {:g} GB/s", card->link_gbps);
+    f.bound = fmt::format("link to host memory, {:g} GB/s", card->link_gbps);
     return f;
   }
   if (v.limits.on_gpu()) return {};
@@ -123,8 +123,8 @@ std::string time_line(const PlanView& v) {
         "tokens (bound: {})\n",
         v.prompt_tokens, duration(f->prefill_s), duration(f->decode_s), v.context_tokens, f->bound);
   return fmt::format(
-      "time     prefill of {} tokens {:.3g} TFLOP   decode reads {} a step at {} "
-      "tokens (rates unknown until {})\n",
+      "time     prefill of {} tokens {:.3g} TFLOP   decode reads {} per step at {} tokens (rates "
+      "unknown until {})\n",
       v.prompt_tokens, cost.prefill_flops * 1e-12,
       format_bytes(static_cast<size_t>(cost.weight_bytes + cost.kv_bytes)), v.context_tokens,
       v.limits.plan_for ? "run.plan_for names a card" : "a run has measured this machine");
@@ -139,7 +139,8 @@ std::string gpu_name(const MemoryLimits& limits) {
 std::string verdict(size_t peak, size_t limit_bytes) {
   if (limit_bytes != MemoryLimits::kUnknown) return peak <= limit_bytes ? "fits" : "does not fit";
   const size_t here = available_host_bytes() + resident_bytes();
-  return peak <= here ? "fits here too" : fmt::format("more than the {} here", format_bytes(here));
+  return peak <= here ? "fits on this machine too"
+                      : fmt::format("more than the {} of this machine", format_bytes(here));
 }
 
 std::string params_text(const decode::ModelFiles& files) {
@@ -158,15 +159,15 @@ std::string gpu_line(const MemoryLimits& limits) {
   std::string text = fmt::format("device   {}  {}  {} available", limits.gpu.name(),
                                  gpu_name(limits), format_bytes(limits.gpu_bytes));
   if (const auto& card = limits.plan_for)
-    text += fmt::format("; planned for, not this machine's (run.plan_for{})",
-                        card->name.empty() ? " names a card" : fmt::format(": {}", card->name));
+    text += fmt::format(" (not this machine, run.plan_for{})",
+                        card->name.empty() ? " can name a card" : fmt::format(": {}", card->name));
   return text + '\n';
 }
 
 std::string planned_device(const MemoryLimits& limits) {
   if (!limits.plan_for) return limits.gpu.name();
   const std::string_view name = limits.plan_for->name;
-  return fmt::format("{}, not this machine's", name.empty() ? limits.plan_for->title : name);
+  return fmt::format("{}, not this machine", name.empty() ? limits.plan_for->title : name);
 }
 
 std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
@@ -187,7 +188,7 @@ std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
   text += fmt::format("\noffload  {}{} layers in host memory, {} copied to {} in every {}",
                       streamed.divided ? "parts of " : "", streamed.layers,
                       format_bytes(streamed.bytes), limits.gpu.name(),
-                      streamed.divided ? "check" : "forward");
+                      streamed.divided ? "verification" : "forward");
   if (const auto& card = limits.plan_for; card && card->link_gbps > 0)
     text += fmt::format(", at least {} at {:g} GB/s", duration(copy_seconds(streamed.bytes, *card)),
                         card->link_gbps);
@@ -235,7 +236,7 @@ std::string adapter_lines(const PlanView& v) {
   const bool mixed = v.spec.adapters == decode::AdapterUse::mix;
   text += fmt::format(
       "adapters {}, {}\n", v.files.adapters.size(),
-      mixed ? "next to the weights, each prompt its own" : "one at a time in the weights");
+      mixed ? "next to the weights, one per prompt" : "merged into the weights one at a time");
   for (const PlanItem& item : v.plan.items())
     if (std::string_view(item.name).starts_with(kAdapterItems))
       text += fmt::format("         {}  {}\n", item.name.substr(kAdapterItems.size()),
@@ -278,7 +279,7 @@ std::string plan_text(const PlanView& v) {
     text += fmt::format("to fit   {}\n", all);
   text += time_line(v);
   for (const HostedEngine& e : v.hosted_engines)
-    text += fmt::format("engine   {}, for which:\n{}", e.name,
+    text += fmt::format("engine   {}:\n{}", e.name,
                         bench::hosted_lines(e.hosted, e.plan, v.limits.gpu));
   if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
   return text;

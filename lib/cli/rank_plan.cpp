@@ -61,14 +61,15 @@ std::string RankPlan::lines() const {
   std::string text;
   for (const Kind& k : kinds)
     text +=
-        fmt::format("{}   {}: {}, {}, {} FFN channels, {} rows of the vocabulary; peak {} on {}\n",
+        fmt::format("{}   {}: {}, {}, {} FFN channels, {} rows of the vocabulary, peak {} on {}\n",
                     text.empty() ? "ranks " : "      ", fmt::join(k.ranks, ", "),
                     counted(k.shard.heads.n, "query head"), counted(k.shard.kv_heads.n, "KV head"),
                     k.shard.channels.n, k.shard.vocabulary.n, format_bytes(k.peak),
                     device.kind == Device::Kind::cpu ? "the CPU" : "its GPU");
   if (text.empty()) return text;
-  text += fmt::format("         {} sums and the logits: {} from each rank to each other a step",
-                      sums, format_bytes(static_cast<size_t>(bytes)));
+  text +=
+      fmt::format("         {} all-reduces and the logits: {} per step between each pair of ranks",
+                  sums, format_bytes(static_cast<size_t>(bytes)));
   if (seconds > 0) text += fmt::format(", {:.2f} ms", 1e3 * seconds);
   return text + '\n';
 }

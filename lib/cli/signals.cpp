@@ -31,7 +31,7 @@ void on_signal(int signal) {
   received = signal;
   has_answered = 1;
   write(line_shown != 0 ? kClear : "\n");
-  write("interrupted, finishing step; press again to abort\n");
+  write("interrupted, finishing the current step (press again to abort)\n");
 }
 
 void handle(int signal, void (*handler)(int), int flags) {

@@ -191,20 +191,22 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
 std::string Savings::text(int n_layers) const {
   std::vector<std::string> all;
   if (host_embedding) all.emplace_back("embedding in host memory");
-  if (prompt_passes > 1) all.push_back(fmt::format("prompts in {} passes", prompt_passes));
+  if (prompt_passes > 1)
+    all.push_back(fmt::format("layer-wise prefill in {} passes", prompt_passes));
   if (set_channels > 0) {
     const model::StreamedParts parts =
         model::streamed_parts(n_layers, {.n_streamed = n_streamed, .set_channels = set_channels});
-    std::string text = fmt::format("FFN channels beyond {} of {} layers", set_channels, parts.rest);
+    std::string text = fmt::format("FFN neurons beyond {} in {} layers", set_channels, parts.rest);
     if (parts.ffn > 0) text += fmt::format(", all of {}", parts.ffn);
     if (parts.attention > 0) text += fmt::format(", attention of {}", parts.attention);
     all.push_back(text + " in host memory");
   } else if (n_streamed > 0) {
-    all.push_back(fmt::format("{} of {} layers in host memory", n_streamed, n_layers));
+    all.push_back(fmt::format("{} of {} layers offloaded to host memory", n_streamed, n_layers));
   }
-  if (resident_layers > 0) all.push_back(fmt::format("keys of {} layers here", resident_layers));
+  if (resident_layers > 0)
+    all.push_back(fmt::format("KV cache of {} layers on the GPU", resident_layers));
   if (ring_eighths < kWholeRing)
-    all.push_back(fmt::format("keys pass through the room of 1 {}/8 layers", ring_eighths));
+    all.push_back(fmt::format("KV staging ring of 1 {}/8 layers", ring_eighths));
   return fmt::format("{}", fmt::join(all, ", "));
 }
 

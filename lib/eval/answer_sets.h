@@ -19,10 +19,10 @@ struct OwnPrompt {
 
   template <class V>
   void fields(V& v) {
-    v("prompt", prompt, "text before the answer, with {instruction} and perhaps {eos}");
+    v("prompt", prompt, "text before the answer, with {instruction} and optionally {eos}");
     v("prompt_with_input", prompt_with_input,
-      "the same for questions with an input, with {input} too; empty = instruction, blank line and "
-      "input in place of {instruction}");
+      "text before the answer for questions with an input, with {instruction} and {input}. Empty = "
+      "prompt, with instruction, blank line and input as {instruction}");
   }
 };
 
@@ -35,11 +35,11 @@ struct SetsSettings {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(),
-      "folder of the sets of LLM-Adapters: boolq/test.json, AddSub/test.json, ...");
+      "folder of the LLM-Adapters question sets: boolq/test.json, AddSub/test.json, ...");
     v("template", template_name,
-      "how questions become prompts, as data.template of training; the default is how the S2FT "
-      "program evaluates");
-    v("own", own, "template own");
+      "prompt template, one of those of data.template in s2ft-train. The default is the evaluation "
+      "template of the S2FT program");
+    v("own", own, "prompt texts of template: own");
   }
   void check(recipe::Problems& p) const;
 };

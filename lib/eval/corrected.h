@@ -20,11 +20,10 @@ struct Correction {
   template <class V>
   void fields(V& v) {
     v("gamma", gamma, recipe::between(0, 256).unit("tokens"),
-      "that the policy drafts before a forward of the whole model corrects them; 0 = nothing does");
+      "tokens that the policy drafts before the full model corrects them, 0 = no correction");
     v("verify", verify,
-      "which drafted tokens stay: match, those of the whole model; floor, floor_or_argmax, "
-      "typical: "
-      "lossy, those that are likely enough");
+      "acceptance rule: match keeps the full model's own tokens. The lossy rules floor, "
+      "floor_or_argmax and typical keep tokens that are likely enough");
     floors.fields(v);
   }
   bool any() const { return gamma > 0; }

@@ -45,10 +45,9 @@ struct OwnSettings {
   template <class V>
   void fields(V& v) {
     v("match", match,
-      "start: the text begins with an accepted answer; contains: one stands anywhere in it");
+      "place of an accepted answer in the text: start (at its beginning) or contains (anywhere)");
     v("max_tokens", max_tokens, recipe::at_least(0).unit("tokens"),
-      "limit of an answer; 0 = 8 more than the longest accepted answer of the file, or 64 more "
-      "with "
+      "longest answer. 0 = 8 more than the file's longest accepted answer, or 64 more with match: "
       "contains");
   }
 };

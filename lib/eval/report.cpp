@@ -32,14 +32,14 @@ std::string heading(std::span<const ScoreRow> rows) {
   const std::string cases =
       fewest == most ? fmt::format("{}", most) : fmt::format("{} to {}", fewest, most);
   if (const auto group = rows[0].group)
-    return fmt::format("{}, greedy answers of {} tokens at most, {} cases a task", name_of(*group),
+    return fmt::format("{}, greedy answers up to {} tokens, {} cases per task", name_of(*group),
                        facts_of(sets_of(*group).front()).max_tokens, cases);
   const std::string protocol = recipe::yaml_text(rows[0].protocol);
   if (rows[0].score == Score::acc || rows[0].score == Score::acc_norm)
     return fmt::format(
-        "own questions, {} question, {}, choices by log-probability{}, {} cases a task", protocol,
-        recipe::yaml_text(rows[0].score), rows[0].score == Score::acc ? "" : " a byte", cases);
-  return fmt::format("{}, {} question, {} answers, {} cases a task",
+        "own questions, {} question, {}, choices by log-probability{}, {} cases per task", protocol,
+        recipe::yaml_text(rows[0].score), rows[0].score == Score::acc ? "" : " per byte", cases);
+  return fmt::format("{}, {} question, {} answers, {} cases per task",
                      rows[0].own ? "own questions" : fmt::format("{} tokens", rows[0].length),
                      protocol, recipe::yaml_text(rows[0].score), cases);
 }
@@ -113,13 +113,13 @@ std::vector<std::string> policy_cells(std::span<const ScoreRow> rows, const std:
 
 io::Table score_table(std::span<const ScoreRow> rows, const std::vector<std::string>& names) {
   std::vector<io::Table::Column> columns = {
-      {"policy", io::Align::left}, {"keys"}, {"fixed"}, {"MiB a step"}};
+      {"policy", io::Align::left}, {"selected"}, {"fixed"}, {"MiB/step"}};
   // Full attention comes first and has every task.
   std::vector<std::string> tasks;
   for (const ScoreRow& row : rows)
     if (row.policy == rows[0].policy) tasks.push_back(row.task);
   for (const std::string& task : tasks) columns.push_back({task});
-  for (const char* title : {"95 % interval", "against full", "of full's", "95 % interval"})
+  for (const char* title : {"95 % interval", "vs full", "% of full", "95 % interval"})
     columns.push_back({title});
   const Extras extras{
       .answers = std::ranges::any_of(rows, [](const auto& row) { return row.answers.has_value(); }),
@@ -151,17 +151,17 @@ std::string score_tables(std::span<const ScoreRow> rows, const std::vector<std::
     begin = end;
   }
   text +=
-      "keys: chosen by content, a query head and sparse layer; fixed: sinks, recent and generated; "
-      "MiB a step: keys, values, index, all layers.\n";
+      "selected: tokens read by content, per query head and sparse layer. fixed: sinks, recent and "
+      "generated tokens. MiB/step: KV and index, all layers.\n";
   if (std::ranges::any_of(rows, [](const ScoreRow& row) { return row.answers.has_value(); }))
     text +=
-        "no answer: texts in which nothing looks like one, which count as wrong; at limit: texts "
-        "that the model did not end.\n";
+        "no answer: texts without a recognizable answer, counted as wrong. at limit: texts that "
+        "reached the token limit.\n";
   if (std::ranges::any_of(rows, [](const ScoreRow& row) { return row.rounds.has_value(); }))
     text +=
-        "AAL: tokens a round, of k that it could give; APU: parameters used a token, over the "
-        "model's; rollback: tokens given up by a round that gave up any; lossy: rounds may keep "
-        "tokens that the whole model would not have drawn.\n";
+        "AAL: tokens per speculation step, out of k. APU: parameters used per token, relative to "
+        "the model's. rollback: tokens discarded per step that discards any. lossy: may keep "
+        "tokens that the full model would not have sampled.\n";
   if (std::ranges::any_of(rows, &ScoreRow::falls_behind))
     text += fmt::format("*: below {:.0f} % of full attention's, paired, 95 % confidence.\n",
                         100 * kKeepsUp);
@@ -173,10 +173,10 @@ io::Table text_table(std::span<const TextQuality> text, const std::vector<std::s
                    {"tokens"},
                    {"nats/token"},
                    {"perplexity"},
-                   {"against full"},
+                   {"vs full"},
                    {"KL mean"},
                    {"KL p99"},
-                   {"same top 1"}});
+                   {"top-1 agreement"}});
   for (size_t i = 0; i < text.size(); ++i) {
     const TextQuality& q = text[i];
     std::vector<std::string> cells = {names[i], fmt::format("{}", q.n_tokens),
@@ -199,7 +199,7 @@ io::Table attention_table(std::span<const AttentionQuality> attention,
                    {"output error"},
                    {"lse error"},
                    {"ranking loss"},
-                   {"keys"},
+                   {"selected"},
                    {"exact"},
                    {"fixed"},
                    {"index KiB"},

@@ -23,11 +23,10 @@ struct NamedPolicy {
 
   template <class V>
   void fields(V& v) {
-    v("name", name, recipe::Limits{.required = true}, "what tables call it");
+    v("name", name, recipe::Limits{.required = true}, "name of the policy in tables");
     cache.fields(v);
-    v("sparse", sparse, "which FFN channels rows read that are judged");
-    v("spec", spec,
-      "rounds in which the whole model corrects what it drafts; for answers that are generated");
+    v("sparse", sparse, "FFN neurons that the evaluated tokens compute");
+    v("spec", spec, "correction of drafted tokens by the full model, only for generated answers");
   }
   void check(recipe::Problems& p) const { cache.check(p); }
 };
@@ -61,8 +60,8 @@ struct ChannelsTask {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, "file of a threshold a layer, of format ffn-thresholds/1");
-    v("keep", keep, recipe::above(0).up_to(1), "share of silu(g) that reaches it");
+    v("path", path, "output file with one threshold per layer (ffn-thresholds/1)");
+    v("keep", keep, recipe::above(0).up_to(1), "share of silu(g) values at or above the threshold");
   }
 };
 
@@ -84,33 +83,35 @@ struct Settings {
   template <class V>
   void fields(V& v) {
     v("tasks", tasks, recipe::Limits{.required = true},
-      "list of needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, channels; "
-      "commonsense "
-      "(boolq, piqa, siqa, hellaswag, winogrande, arc_e, arc_c, obqa), arithmetic (multiarith, "
-      "gsm8k, addsub, aqua, singleeq, svamp, mawps): sets of eval.sets, or some of them by name; "
-      "FILE.jsonl: your own questions, lines of {prompt, answer} and perhaps choices");
+      "tasks to run: needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention, channels, "
+      "commonsense, arithmetic, or one question set by name. commonsense = boolq, piqa, siqa, "
+      "hellaswag, winogrande, arc_e, arc_c and obqa, from eval.sets. arithmetic = multiarith, "
+      "gsm8k, addsub, aqua, singleeq, svamp and mawps, from eval.sets. FILE.jsonl = your own "
+      "questions, lines of {prompt, answer} and optionally choices");
     v("lengths", lengths, recipe::at_least(1).unit("tokens"),
-      "prompt plus answer; not for perplexity and attention, which use run.context, nor for sets "
-      "and files");
+      "lengths of prompt plus answer. Perplexity and attention use run.context instead. Not used "
+      "for question sets and files");
     v("cases", cases, recipe::at_least(1),
-      "cases a task and length; questions a set or file, drawn by run.seed, all where it has no "
-      "more; most windows of attention, and of perplexity with scored");
+      "cases per task and length, or questions per set or file, drawn by run.seed. Upper limit on "
+      "windows of attention, and of perplexity with scored");
     v("rows", rows, recipe::at_least(1).unit("tokens"),
-      "attention: last tokens of each window that are compared, after a dense prefill");
+      "tokens at the end of each window that task attention compares, after a dense prefill");
     v("scored", scored, recipe::at_least(0).unit("tokens"),
-      "perplexity: last tokens of each window that are scored, after a dense prefill that all "
-      "policies share; 0 = all tokens, each policy reading the whole window");
-    v("haystack", haystack, recipe::optional_input(), "text to hide needles in; empty = generated");
+      "tokens at the end of each window that task perplexity scores, after one dense prefill for "
+      "all policies. 0 = all tokens, with the prefill under each policy");
+    v("haystack", haystack, recipe::optional_input(),
+      "text to hide needles in, empty = generated text");
     v("protocols", protocols,
-      "dense: question prefilled; sparse: question through the policy; not for sets, which are "
-      "prefilled");
+      "protocols: dense prefills the question with full attention, sparse reads it through the "
+      "policy. Not used for question sets, which are prefilled densely");
     v("scores", scores,
-      "forced: argmax after the true text; generated: greedy text; not for sets, whose answers are "
-      "generated, nor for files: generated, or with choices acc and acc_norm");
-    v("own", own, "text answers to the questions of files");
-    v("channels", channels, "task channels: thresholds of FFN channels over the text of data");
-    v("sets", sets, "sets of LLM-Adapters: where they lie, how questions become prompts");
-    v("policies", policies, "list of {name: NAME, kind: ..., ...} judged against full attention");
+      "scores: forced (argmax after the reference text) or generated (greedy text). Question sets "
+      "use generated. Files use generated, or acc and acc_norm with choices");
+    v("own", own, "text answers to questions from files");
+    v("channels", channels, "thresholds of FFN neurons over the text of data, for task channels");
+    v("sets", sets, "question sets of LLM-Adapters: folder and prompt template");
+    v("policies", policies,
+      "attention policies to compare with full attention, a list of {name: NAME, kind: ..., ...}");
   }
   void check(recipe::Problems& p) const;
 

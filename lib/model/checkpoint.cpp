@@ -127,8 +127,8 @@ std::string settle_head(ModelConfig& config, const Checkpoint& checkpoint) {
     return {};
   config.tied_embeddings = false;
   return fmt::format(
-      "{}: config.json ties the head to the embedding, but '{}' has other values: the head is used "
-      "as it is stored; set tie_word_embeddings to false in config.json",
+      "{}: config.json ties the LM head to the embedding, but '{}' has other values, so the stored "
+      "head is used. Set tie_word_embeddings to false in config.json",
       checkpoint.where(), head);
 }
 

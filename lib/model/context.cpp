@@ -24,7 +24,7 @@ std::string context_note(const ModelConfig& config) {
   if (config.max_context == config.stated_context) return {};
   const ops::RopeScaling& s = config.rope.scaling;
   const bool yarn = s.kind == RopeScalingKind::yarn;
-  return fmt::format("context  {} = {} x {} by {}; max_position_embeddings of {} is {}",
+  return fmt::format("context  {} = {} x {} by {} (max_position_embeddings of {}: {})",
                      config.max_context, s.factor,
                      yarn ? s.original_context : config.stated_context,
                      yarn ? "YaRN" : "linear scaling", config.name, config.stated_context);

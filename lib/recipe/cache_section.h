@@ -42,11 +42,13 @@ struct Lsh {
 
   template <class V>
   void fields(V& v) {
-    v("bits", bits, at_least(1).up_to(16), "sign bits of a table's code");
-    v("tables", tables, at_least(1).up_to(4096), "hash tables of a KV head");
-    v("min_hits", min_hits, at_least(1).up_to(255), "tables that must agree for a key to be read");
-    v("seed", seed, at_least(0), "seed of the projections");
-    v("u_floor", u_floor, between(0, 1), "added to inclusion probabilities before the logarithm");
+    v("bits", bits, at_least(1).up_to(16), "bits of a hash code");
+    v("tables", tables, at_least(1).up_to(4096), "number of hash tables per KV head");
+    v("min_hits", min_hits, at_least(1).up_to(255),
+      "tables with a matching hash that a token needs to be read");
+    v("seed", seed, at_least(0), "seed of the random projections");
+    v("u_floor", u_floor, between(0, 1),
+      "constant added to inclusion probabilities before the logarithm");
   }
   void check(Problems& p) const;
 };
@@ -57,8 +59,8 @@ struct Quest {
 
   template <class V>
   void fields(V& v) {
-    v("page", page, at_least(1).up_to(64).unit("tokens"), "tokens of a page, a divisor of 64");
-    v("ratio", ratio, above(0).up_to(1), "share of the text whose pages are read");
+    v("page", page, at_least(1).up_to(64).unit("tokens"), "page size, a divisor of 64");
+    v("ratio", ratio, above(0).up_to(1), "KV budget as a share of the context");
   }
   void check(Problems& p) const;
 };
@@ -70,7 +72,7 @@ struct TopK {
   template <class V>
   void fields(V& v) {
     v("ratio", ratio, above(0).up_to(1),
-      "keys kept (topk) or drawn (oracle_sampling), as a share of the text");
+      "tokens that topk keeps or oracle_sampling draws, as a share of the context");
   }
 };
 
@@ -106,25 +108,29 @@ struct Hybrid {
 
   template <class V>
   void fields(V& v) {
-    v("bits", bits, at_least(1).up_to(3), "bits a dimension of a key's code");
+    v("bits", bits, at_least(1).up_to(3), "bits per dimension of a key's code");
     v("refine", refine, between(0, 1),
-      "about the share of keys whose other bits are read, the best by the first bits");
+      "approximate share of tokens, best by their first bits, whose remaining bits are read");
     v("exact", exact, between(0, 1),
-      "share of keys that are read exactly, best estimate first: all of it, or with budget mass at "
-      "most");
+      "share of tokens that are read exactly, best estimate first. An upper bound with budget: "
+      "mass");
     v("sample", sample, between(0, 1),
-      "tail sampled: share of keys sampled from the rest; with budget error at most");
+      "share of the remaining tokens to sample. Only with tail: sampled. An upper bound with "
+      "budget: error");
     v("tail", tail,
-      "what stands for the rest: means of values by estimated weight, those corrected by a sample, "
-      "nothing");
+      "approximation of the remaining tokens: means of values by estimated weight, means corrected "
+      "by a sample (sampled), or none");
     v("budget", budget,
-      "keys read: fixed shares; exact ones up to a share of the estimated mass; samples up to an "
-      "error of the weights' sum");
+      "size of the KV budget: share (fixed shares), mass (exact tokens up to an attention mass) or "
+      "error (samples up to an error of the softmax denominator)");
     v("group", group,
-      "exact keys: a set for each query head, or one set shared by the heads of a KV head");
-    v("mass", mass, above(0).up_to(1), "budget mass: share of the estimated attention");
+      "owner of the set of exact tokens: each query head, or all query heads of a KV head "
+      "(shared)");
+    v("mass", mass, above(0).up_to(1),
+      "share of the estimated attention mass that exact tokens cover, only with budget: mass");
     v("error", error, above(0).up_to(1),
-      "budget error: largest relative error of the sum of weights, in 95 of 100 cases");
+      "largest relative error of the softmax denominator in 95 of 100 cases, only with budget: "
+      "error");
   }
   void check(Problems& p) const;
 };
@@ -143,15 +149,16 @@ struct SnapKv {
   template <class V>
   void fields(V& v) {
     v("budget", budget, at_least(1).up_to(kMostCacheTokens).unit("tokens"),
-      "tokens of a prompt that a KV head keeps: sinks, the best of the others, the window; a GPU "
-      "holds copies of all but the window");
+      "prompt tokens that a KV head keeps: sinks, the best-scoring others and the window. A GPU "
+      "holds copies of all except the window");
     v("window", window, at_least(1).up_to(1024).unit("tokens"),
-      "last tokens of a prompt, whose queries choose");
+      "observation window: tokens at the end of the prompt whose queries select");
     v("pool", pool, at_least(1).up_to(63).unit("tokens"),
-      "odd number of neighbouring tokens whose scores are averaged");
-    v("scale", scale, "scores of the choice divided by sqrt(head_dim); off = MagicDec's program");
+      "width of the average pooling over scores, an odd number");
+    v("scale", scale,
+      "scaling of the selection scores by 1 / sqrt(head_dim), off = as in MagicDec's program");
     v("refresh", refresh,
-      "generated tokens after which the last accepted queries choose again, or never");
+      "generated tokens after which the latest accepted queries select again, or never");
   }
   void check(Problems& p) const;
 };
@@ -165,10 +172,10 @@ struct Verified {
   template <class V>
   void fields(V& v) {
     v("budget", budget, at_least(kLeastBudget).up_to(kMostCacheTokens).unit("tokens"),
-      "tokens that a KV head keeps, half of them the last ones; those since the verification are "
-      "read in addition");
+      "tokens that a KV head keeps, half of them the most recent. Tokens since the last "
+      "verification are read in addition");
     v("window", window, at_least(1).up_to(128).unit("tokens"),
-      "last tokens of a prompt, whose queries choose until something was verified");
+      "tokens at the end of the prompt whose queries select until the first verification");
   }
 };
 
@@ -197,19 +204,20 @@ struct Retrieval {
   template <class V>
   void fields(V& v) {
     v("budget", budget, at_least(2).up_to(kMostCacheTokens).unit("tokens"),
-      "tokens that a KV head reads: the chosen chunks, the first among them, and tokens generated "
-      "since");
-    v("chunk", chunk, at_least(1).up_to(64).unit("tokens"),
-      "tokens that are chosen as one, a divisor of 64");
+      "tokens that a KV head reads: the selected chunks (always including the first) and the "
+      "tokens generated since");
+    v("chunk", chunk, at_least(1).up_to(64).unit("tokens"), "chunk size, a divisor of 64");
     v("group", group,
-      "score of a chunk, from those of a KV head's query heads: their sum, or the largest");
-    v("query", query, "queries that choose: the last token's, or the sum of the last 32");
+      "combination of a chunk's scores over the query heads of a KV head: sum or max");
+    v("query", query,
+      "queries that select chunks: last (of the last token) or window (sum over the last 32 "
+      "tokens)");
     v("force_recent", force_recent, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
-      "of the budget: last tokens that are read regardless of their scores");
+      "most recent tokens that are read regardless of score, part of budget");
     v("rebuild", rebuild,
-      "when the last query chooses again: never, before the budget is used up; after as many "
-      "tokens; or, of draft.cache with spec.draft self, alpha<T: when fewer drafted tokens are "
-      "accepted");
+      "time of a new selection: never (only when the budget is full), N (every N tokens), or "
+      "alpha<T (when acceptance falls below T). alpha<T is supported only in draft.cache with "
+      "spec.draft: self");
   }
   void check(Problems& p) const;
 };
@@ -292,42 +300,47 @@ struct Cache {
 
   template <class V>
   void fields(V& v) {
-    v("kind", kind, "which keys attention reads");
-    v("place", place, "where a GPU's keys and values lie: host for those of long texts");
+    v("kind", kind, "attention policy: the tokens of the KV cache that attention reads");
+    v("place", place, "memory of the KV cache: device, or host (offloaded, for long contexts)");
     v("attend", attend,
-      "place host: who attends keys there. cpu; gpu, fetching them over the link; both, each a "
-      "share; auto: by measured rates for kind hybrid, cpu for lsh and full");
+      "processor of attention over offloaded KV: cpu, gpu (rows are copied over the link) or both. "
+      "auto = by measured speed for hybrid, cpu for lsh and full. Only with place: host");
     v("index", index,
-      "place host: where the index lies that chooses keys: device, in GPU memory; host, where the "
-      "CPU chooses and attends; auto: device for kind hybrid, host for lsh");
+      "place of the index that selects tokens: device, or host (the CPU selects and attends). auto "
+      "= device for hybrid, host for lsh. Only with place: host");
     v("cpu_share", cpu_share, between(0, 1),
-      "attend both: share of a list's keys that the CPU attends; 0 = by measured rates");
+      "share of the selected tokens that the CPU attends, 0 = by measured speed. Only with attend: "
+      "both");
     v("resident_layers", resident_layers,
-      "place host, kind full: layers whose keys stay on the GPU all the same; auto: as many as "
-      "fit");
+      "layers whose KV cache stays on the GPU. auto = all that fit. Only with place: host and "
+      "kind: full");
     v("host_dtype", host_dtype,
-      "place host: numbers of keys and values there. bf16, where the model computes in it; int8, "
-      "with a scale a row: half the bytes, which the CPU attends; auto: the model's own");
+      "data type of offloaded KV: bf16 (needs a bf16 model) or int8 (scale per row, half the "
+      "bytes, attended by the CPU). auto = the model's. Only with place: host");
     v("sinks", sinks, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
-      "first tokens that are always read");
+      "attention sinks: first tokens, which are always read");
     v("recent", recent, at_least(1).up_to(kMostCacheTokens).unit("tokens"),
-      "last tokens that are always read");
-    v("reposition", reposition, "streaming: count positions within the cache, not in the text");
+      "most recent tokens, which are always read");
+    v("reposition", reposition,
+      "positions counted within the cache instead of the text, only with kind: streaming");
     v("prefill", prefill,
-      "streaming: how a prompt is read. dense: every key; windowed: as the text after it, so that "
-      "the window bounds memory and, without sinks or with reposition, the lengths that draft.path "
-      "must be trained for");
+      "prefill attention: dense, or windowed (only with kind: streaming), which bounds memory by "
+      "the window. Without sinks or with reposition, windowed also bounds the context that "
+      "draft.path must be trained for");
     v("dense_layers", dense_layers, at_least(0),
-      "layers that read every key under any kind (not for full and streaming; snapkv, verified "
-      "and retrieval only if set)");
-    v("lsh", lsh, "kind lsh: hash tables; its seed is also that of kind hybrid");
-    v("quest", quest, "kind quest: page summaries");
-    v("topk", topk, "kinds topk and oracle_sampling: exact scores of all keys");
-    v("hybrid", hybrid, "kind hybrid: codes rank keys, means of values stand for the rest");
-    v("snapkv", snapkv, "kind snapkv: the last queries of the prompt choose, once for all rows");
+      "layers with full attention under any policy. Not used by full and streaming. Used by "
+      "snapkv, verified and retrieval only if set");
+    v("lsh", lsh, "hash tables of kind: lsh. The seed also applies to kind: hybrid");
+    v("quest", quest, "page summaries of kind: quest");
+    v("topk", topk, "exact scoring of all tokens, for kind: topk and oracle_sampling");
+    v("hybrid", hybrid,
+      "key codes that rank tokens, with value means for the remaining ones, for kind: hybrid");
+    v("snapkv", snapkv,
+      "selection by the last queries of the prompt, once for the text, for kind: snapkv");
     v("verified", verified,
-      "kind verified, of draft.cache with spec.draft self: each verification chooses");
-    v("retrieval", retrieval, "kind retrieval: the last query chooses chunks by their mean keys");
+      "selection by each verification, for kind: verified. Only in draft.cache with spec.draft: "
+      "self");
+    v("retrieval", retrieval, "selection of chunks by their mean keys, for kind: retrieval");
   }
   void check(Problems& p) const;
 

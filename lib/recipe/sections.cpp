@@ -32,9 +32,8 @@ bool is_cuda_list(std::string_view device) {
 
 std::string_view Run::plan_for_text() {
   static const std::string text =
-      "GPU that --dry-run plans for, also where this machine has another: " + gpu_names() +
-      "; null = this machine's, or where a GPU is asked for and there is none, one of "
-      "gpu_memory_limit or of 80 GiB";
+      "GPU model for the plan of --dry-run, in place of this machine's: " + gpu_names() +
+      ". null = this machine's GPU, or without one, a GPU with gpu_memory_limit or 80 GiB";
   return text;
 }
 

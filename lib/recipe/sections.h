@@ -34,13 +34,12 @@ struct Adapter {
 
   template <class V>
   void fields(V& v) {
-    v("name", name,
-      "what prompts call it: it stays apart from the weights; empty = merged into them");
+    v("name", name, "name by which prompts select the adapter, empty = merged into the weights");
     v("path", path, required_input(),
-      "a run of s2ft-train, its folder adapter/, or a LoRA or DoRA folder of PEFT");
+      "run folder of s2ft-train, its adapter/ folder, or a LoRA or DoRA folder of PEFT");
     v("weight", weight, between(-kMostWeight, kMostWeight),
-      "how much of its change is added; 1 = all of it");
-    v("force", force, "take it where the run trained another model, if its shapes fit");
+      "scale of the adapter's change, 1 = unscaled");
+    v("force", force, "use of an adapter that was trained on another model, if its shapes fit");
   }
 };
 
@@ -54,20 +53,21 @@ struct Model {
   template <class V>
   void fields(V& v) {
     v("path", path, required_input(),
-      "Hugging Face model folder, name of a known model, or synthetic:NAME");
-    v("compute", compute, "number type of weights and activations");
+      "Hugging Face model folder, name of a known model, or synthetic:NAME (random weights)");
+    v("compute", compute, "data type of weights and activations");
     v("offload", offload,
-      "layers whose weights a GPU's run copies from host memory in every forward; auto = what does "
-      "not fit");
-    v("state", state, optional_input(), "saved prefill state to continue from; empty = none");
+      "weight offloading: layers whose weights are copied from host memory to the GPU in every "
+      "forward. auto = the layers that do not fit");
+    v("state", state, optional_input(), "saved prefill state to continue from, empty = none");
     v("adapters", adapters, adapters_text());
   }
   void check(Problems& p) const;
 
  protected:
   static constexpr std::string_view adapters_text() {
-    return "adapters {path, weight, name, force}: without a name merged into the weights when they "
-           "are loaded, in this order; with one for the prompts that name it";
+    return "adapters {path, weight, name, force}. Adapters without a name are merged into the "
+           "weights at load time, in this order. Named adapters apply to the prompts that name "
+           "them";
   }
 };
 
@@ -88,23 +88,23 @@ struct Run {
 
   template <class V>
   void fields(V& v) {
-    v("device", device, "auto, cpu, cuda or cuda:N[,M..]; auto = cuda:0 if usable, else cpu");
+    v("device", device, "device: cpu, cuda or cuda:N[,M..]. auto = cuda:0 if usable, else cpu");
     v("threads", threads, between(0, 1024),
-      "CPU threads; 0 = physical cores that the process may use");
-    v("seed", seed, at_least(0), "seed of every random draw");
-    v("context", context, at_least(0).unit("tokens"), "longest sequence; 0 = the model's limit");
+      "number of CPU threads, 0 = physical cores available to the process");
+    v("seed", seed, at_least(0), "random seed");
+    v("context", context, at_least(0).unit("tokens"),
+      "maximum sequence length, 0 = the model's limit");
     v("prefill_chunk", prefill_chunk, between(1, 1 << 20).unit("tokens"),
-      "prompt tokens a forward");
+      "prompt tokens per prefill forward");
     v("prefill_order", prefill_order,
-      "chunks: all layers of a chunk, then the next; layers: all chunks of a layer, then the next, "
-      "which brings streamed weights once a prompt");
+      "order of prefill: chunks, or layers (layer-wise prefill), which copies offloaded weights "
+      "once per prompt");
     v("batch", batch, at_least(0).unit("sequences"),
-      "sequences that run together; 0 = the prompts given, at most 32");
+      "number of sequences that run together, 0 = one per prompt up to 32");
     v("host_memory_limit", host_memory_limit, at_least(0),
-      "refuse plans beyond it; null = free memory");
+      "limit of host memory for the plan, null = free memory");
     v("gpu_memory_limit", gpu_memory_limit, at_least(0),
-      "refuse plans beyond it, of all that the process holds there, the driver's share included; "
-      "null = free memory");
+      "limit of GPU memory for the plan, including the driver's share. null = free memory");
     v("plan_for", plan_for, plan_for_text());
   }
   void check(Problems& p) const;
@@ -136,14 +136,14 @@ struct RankedRun : Run {
   template <class V>
   void rank_fields(V& v) {
     v("rank", rank, at_least(0),
-      "which of the processes this is that share the model, from 0 on; null = as mpirun, srun or "
-      "torchrun say, or alone");
-    v("world_size", world_size, between(1, 1024), "how many there are; null = as run.rank");
+      "index of this process, from 0. null = from mpirun, srun or torchrun, or a single process");
+    v("world_size", world_size, between(1, 1024),
+      "number of processes, null = from mpirun, srun or torchrun");
     v("rendezvous", rendezvous,
-      "where they meet: host:port, at which rank 0 listens, or a file that all see; empty = as the "
-      "launcher says");
+      "meeting point of the processes: host:port of rank 0, or a file that all can access. Empty = "
+      "from the launcher");
     v("timeout", timeout, between(1, 86'400).unit("s"),
-      "how long ranks wait for one that does not come, or is silent");
+      "longest wait for a rank that does not start or respond");
   }
 };
 
@@ -154,10 +154,9 @@ struct ServingRun : RankedRun {
   void fields(V& v) {
     RankedRun::fields(v);
     v("adapters", adapters,
-      "named adapters. mix: next to the weights, each sequence of a batch its own; switch: one at "
-      "a "
-      "time in the weights, prompts go adapter by adapter; auto: mix, and switch where one is of "
-      "DoRA; merged when loaded where all prompts name the same one");
+      "application of named adapters: mix (per sequence, next to the weights) or switch (merged "
+      "one at a time, prompts grouped by adapter). auto = mix, or switch for DoRA. An adapter that "
+      "all prompts name is merged at load time");
   }
 };
 
@@ -179,20 +178,22 @@ struct Sampling {
   template <class V>
   void fields(V& v) {
     v("from", from,
-      "source of the next five keys where they are null; recipe: greedy, the others off; model: "
-      "the model's generation_config.json");
-    v("temperature", temperature, at_least(0), "softmax temperature; 0 = greedy");
-    v("top_k", top_k, at_least(0), "number of most likely tokens to sample from; 0 = all");
+      "source of the next five settings where they are null: recipe (greedy, all filters off) or "
+      "model (generation_config.json of the model)");
+    v("temperature", temperature, at_least(0), "softmax temperature, 0 = greedy");
+    v("top_k", top_k, at_least(0), "number of most likely tokens to sample from, 0 = all");
     v("top_p", top_p, above(0).up_to(1),
-      "sample from the smallest set of tokens with this total probability; 1 = all");
+      "total probability of the smallest set of tokens to sample from, 1 = all");
     v("min_p", min_p, between(0, 1),
-      "smallest probability of a token, as a share of the largest; 0 = off");
+      "smallest probability of a sampled token, as a share of the largest, 0 = off");
     v("repetition_penalty", repetition_penalty, between(0.01, 100),
-      "divisor of positive logits, and factor of negative ones, of earlier tokens; 1 = off");
-    v("max_tokens", max_tokens, at_least(0).unit("tokens"), "new tokens of a sequence, at most");
-    v("stop", stop, "texts that end a sequence and are not shown; special tokens count as text");
+      "divisor of positive logits and factor of negative logits of earlier tokens, 1 = off");
+    v("max_tokens", max_tokens, at_least(0).unit("tokens"),
+      "maximum number of new tokens per sequence");
+    v("stop", stop,
+      "texts that end a sequence and are not shown. Special tokens are matched by their text");
     v("stop_ids", stop_ids, at_least(0),
-      "token ids that end a sequence and are not shown, in addition to the model's own");
+      "token ids that end a sequence and are not shown, in addition to the model's");
   }
   void check(Problems& p) const;
   /// True if any key says how tokens are drawn.
@@ -209,17 +210,16 @@ struct Chat {
   template <class V>
   void fields(V& v) {
     v("template", template_path,
-      "Jinja file, or name of one of the model's chat templates; empty = its default");
-    v("thinking", thinking,
-      "switch for reasoning before the answer; null = the default of the chat template");
+      "Jinja file or name of one of the model's chat templates, empty = the default template");
+    v("thinking", thinking, "reasoning before the answer, null = default of the chat template");
     v("tools", tools, optional_input(),
-      "JSON array of tools, for chats that list none; empty = none");
+      "JSON array of tools, for chats that list none, empty = none");
     v("documents", documents, optional_input(),
-      "JSON array of documents to answer from, for chats that list none; empty = none");
+      "JSON array of documents to answer from, for chats that list none, empty = none");
     v("date", date,
-      "date that the chat template writes as today, YYYY-MM-DD; null = today for --chat without a "
-      "recipe, else 2024-07-26");
-    v("variables", variables, "more variables of the chat template: {name: value}");
+      "current date for the chat template, YYYY-MM-DD. null = today for --chat without a recipe, "
+      "else 2024-07-26");
+    v("variables", variables, "further variables of the chat template: {name: value}");
   }
   void check(Problems& p) const;
 };
@@ -231,9 +231,9 @@ struct Output {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, "result file; empty or - = standard output");
-    v("state", state, "save the prefill state here; empty = do not");
-    v("top_logprobs", top_logprobs, between(0, 100), "alternatives listed with each token event");
+    v("path", path, "result file, empty or - = standard output");
+    v("state", state, "file to save the prefill state in, empty = none");
+    v("top_logprobs", top_logprobs, between(0, 100), "number of alternatives in each token event");
   }
 };
 
@@ -243,7 +243,8 @@ struct Data {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, optional_input(), "text, or JSON array of token ids; empty = built-in text");
+    v("path", path, optional_input(),
+      "text file or JSON array of token ids, empty = built-in text");
   }
 };
 

@@ -27,18 +27,20 @@ struct Sparse {
   template <class V>
   void fields(V& v) {
     v("kind", kind,
-      "which FFN channels are read. none: all; griffin: those that the prompt used most; "
-      "magnitude: those of the largest weights; cats: those of the largest gates of each step; "
-      "cats_threshold: of all gates beyond the numbers of a file");
+      "selection of FFN neurons: griffin (most active over the prompt), magnitude (largest "
+      "weights), cats (largest gates of each step) or cats_threshold (gates above thresholds). "
+      "none = all neurons");
     v("keep", keep, above(0).up_to(1),
-      "share of the channels that are read; not of cats_threshold, whose file decides");
+      "share of FFN neurons to compute. Not used by cats_threshold");
     v("refresh", refresh, between(0, 1),
-      "griffin: weight of the newest check's rows in what the prompt taught, after which channels "
-      "are chosen again; 0 = never");
+      "weight of the latest verification's tokens in the activity statistics, after which neurons "
+      "are selected again. 0 = never. Only with kind: griffin");
     v("weigh", weigh,
-      "cats: gates times the root mean square of up over the prompt, and the norm of down");
+      "weighting of gates by the root mean square of up over the prompt and the norm of down, only "
+      "for cats");
     v("thresholds", thresholds, optional_input(),
-      "cats_threshold: file of a threshold a layer, which pig-eval's task channels writes");
+      "file with one threshold per layer, as written by pig-eval's task channels. Only with kind: "
+      "cats_threshold");
   }
   void check(Problems& p) const;
 };

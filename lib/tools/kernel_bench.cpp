@@ -92,7 +92,8 @@ KernelBench::KernelBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>
 
 int KernelBench::print_plan() {
   if (cx_.is_set("limits")) {
-    cx_.out.line("measures this machine's limits: about a second a thread count, some 150 MiB");
+    cx_.out.line(
+        "measures this machine's limits: about one second per thread count, about 150 MiB");
     return 0;
   }
   io::Table table({{"kernel", io::Align::left}, {"shape", io::Align::left}, {"memory"}});

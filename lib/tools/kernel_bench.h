@@ -17,7 +17,7 @@ struct KernelBenchRecipe {
   void fields(V& v) {
     v("run", run, "device and threads");
     v("bench", bench, "kernels and their shapes");
-    v("output", output, "where records go");
+    v("output", output, "file of records");
   }
 };
 

@@ -162,11 +162,11 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
   bench::add_memory(record, sized_.plan, peak, c.device);
   if (const std::string text = bench::steadiness(result.samples.ms).text(); !text.empty())
     cx_.warn(fmt::format(
-        "{} {} of {} at {} tokens is {}; other work on these cores? measure again when there is "
-        "none, or raise bench.max_time",
+        "{} {} of {} at {} tokens is {}. Measure again without other work on these cores, or raise "
+        "bench.max_time",
         bench::method_name(c.cache), bench::phase_name(result.phase), identity.name, c.context,
         text));
-  if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
+  if (!peak_is_own_) record.warn("memory.cpu.peak covers the process over all points so far");
   if (!ceilings_.doubt.empty()) record.warn(bench::doubt_text(ceilings_));
   results_.add(record);
   peak_is_own_ = reset_peak_resident();

@@ -21,11 +21,11 @@ struct BenchRecipe {
   }
   template <class V>
   void fields(V& v) {
-    v("model", model, "the model");
+    v("model", model, "model");
     v("run", run, "device, threads, seed, sizes");
-    v("cache", cache, "what attention reads");
-    v("bench", bench, "the phases to measure, and how long");
-    v("output", output, "where records go");
+    v("cache", cache, "KV cache and attention policy");
+    v("bench", bench, "phases to measure and their duration");
+    v("output", output, "file of records");
   }
   void check(recipe::Problems& p) const {
     if (!model.state.empty()) p.field("model.state", "pig-bench continues no saved state");

@@ -78,8 +78,8 @@ void PigEval::open_log() {
     cx_.group()->require_equal(
         "output.path", fmt::format("{} bytes of {} cases", log_.whole_bytes, log_.n_judged()));
   if (log_.n_repeated > 0)
-    cx_.note(fmt::format("{} line{} of {} repeat{} an earlier one: it counts once", log_.n_repeated,
-                         log_.n_repeated > 1 ? "s" : "", path.string(),
+    cx_.note(fmt::format("{} line{} of {} repeat{} an earlier one, which counts once",
+                         log_.n_repeated, log_.n_repeated > 1 ? "s" : "", path.string(),
                          log_.n_repeated > 1 ? "" : "s"));
   if (exists && cx_.place().rank == 0) std::filesystem::resize_file(path, log_.whole_bytes);
   if (log_.whole_bytes > 0) {

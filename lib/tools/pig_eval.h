@@ -21,7 +21,7 @@ struct CaseLogFile {
   template <class V>
   void fields(V& v) {
     v("path", path,
-      "log of judged cases, which --resume continues, one JSON line each; empty = none");
+      "log of judged cases, one JSON line each, which --resume continues, empty = none");
   }
 };
 
@@ -34,11 +34,11 @@ struct EvalRecipe {
 
   template <class V>
   void fields(V& v) {
-    v("model", model, "the model");
+    v("model", model, "model");
     v("run", run, "device, threads, seed, sizes");
     v("data", data, "text of perplexity and attention");
     v("eval", eval, "tasks, protocols, sets and policies");
-    v("output", output, "where cases are logged");
+    v("output", output, "log of cases");
   }
   void check(recipe::Problems& p) const {
     if (!model.state.empty()) p.field("model.state", "pig-eval continues no saved state");

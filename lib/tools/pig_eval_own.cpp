@@ -44,7 +44,7 @@ void PigEval::read_own() {
           .hint(
               "raise run.context, shorten the prompts, or choose a model that reads longer texts");
     if (task.n_lines > task.questions.size())
-      cx_.note(fmt::format("{}: {} of {} questions, drawn by run.seed; -s eval.cases={} asks all",
+      cx_.note(fmt::format("{}: {} of {} questions, drawn by run.seed (all: -s eval.cases={})",
                            name.value, task.questions.size(), task.n_lines, task.n_lines));
   }
 }

@@ -123,7 +123,8 @@ void PigGenerate::place_adapters() {
   of.resize(prompts_.sequences.size(), -1);
   const bool one = !of.empty() && std::ranges::all_of(of, [&](int a) { return a == of[0]; });
   if (one && of[0] < 0)
-    cx_.warn("no prompt names an adapter: lines of --prompts do, by a key \"adapter\"");
+    cx_.warn(
+        "no prompt selects a named adapter. To select one, add \"adapter\" to a line of --prompts");
   if (one && of[0] >= 0 && recipe_.run.adapters == recipe::AdapterUse::automatic) {
     decode::merge_named(files_, static_cast<size_t>(of[0]));
     of.clear();
@@ -176,7 +177,7 @@ int PigGenerate::print_plan() {
 int PigGenerate::run_chat() {
   admit_plan(cx_, plan_, sizer_.limits());
   if (recipe_.run.context == 0 && spec_.max_tokens < files_.config.max_context)
-    cx_.note(fmt::format("context  {} tokens have room in memory; the model was made for {}",
+    cx_.note(fmt::format("context  {} tokens fit in memory, the model supports {}",
                          spec_.max_tokens, files_.config.max_context));
   const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
   const auto decoder = decode::plain_decoder(*engine);

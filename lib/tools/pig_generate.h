@@ -23,12 +23,12 @@ struct GenerateRecipe {
 
   template <class V>
   void fields(V& v) {
-    v("model", model, "the model");
+    v("model", model, "model");
     v("run", run, "device, threads, seed, sizes");
-    v("sampling", sampling, "how tokens are drawn and when text ends");
-    v("chat", chat, "how prompts are written in the chat template");
-    v("cache", cache, "what attention reads");
-    v("output", output, "where results go");
+    v("sampling", sampling, "sampling and stop conditions");
+    v("chat", chat, "chat template");
+    v("cache", cache, "KV cache and attention policy");
+    v("output", output, "file of results");
   }
   void check(recipe::Problems& p) const {
     if (output.state == "-") p.field("output.state", "output.state: a state is a file, not -");

@@ -84,7 +84,7 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
                       recipe::yaml_text(recipe_.adapter.to));
   check_apart(recipe_, opened_);
   for (const std::string& path : repeated(opened_))
-    cx_.warn(fmt::format("{} is in the list more than once: its change is added each time", path));
+    cx_.warn(fmt::format("{} is listed more than once, so its change is added each time", path));
   const decode::ModelFiles& base = opened_.base;
   for (size_t i = 0; i < opened_.adapters.size(); ++i)
     if (!fits_base(opened_.adapters[i])) {
@@ -151,7 +151,7 @@ int S2ftAdapter::run() {
       const MergeCheck found =
           check_merged(*base.source, *decode::open_model(tuned, opened_.seed).source, *base.source,
                        opened_.adapters, base.config, DType::f32, std::ref(line));
-      checks_ = fmt::format("verified tuned     its {} weights are the adapter's, {} the base's\n",
+      checks_ = fmt::format("verified tuned     {} weights equal the adapter's, {} the base's\n",
                             found.inside, found.outside);
     }
   }
@@ -166,21 +166,22 @@ std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
                                         base.config, dtype_, std::ref(line));
   std::string text;
   if (std::ranges::all_of(opened_.adapters, [&](const auto& given) { return fits_base(given); }))
-    text = fmt::format("verified base      fingerprint {} is that of {}\n", base.fingerprint,
-                       base.name);
+    text =
+        fmt::format("verified base      fingerprint {} matches {}\n", base.fingerprint, base.name);
   text += fmt::format(
-      "verified adapter   indices in range, ascending, of whole heads; shapes; all values finite\n"
-      "verified outside   {} weights have the base's bytes in {}\n",
+      "verified adapter   indices (in range, ascending, entire heads), shapes, finite "
+      "values\nverified outside   {} weights equal the base's bit for bit in {}\n",
       found.outside, dtype_name(dtype_));
   if (found.inside > 0)
-    text += fmt::format("verified inside    {} weights are the adapter's values in {}\n",
+    text += fmt::format("verified inside    {} weights equal the adapter's values in {}\n",
                         found.inside, dtype_name(dtype_));
   if (found.summed > 0)
-    text += fmt::format("verified sums      {} weights are the base's and the weighted changes\n",
-                        found.summed);
+    text += fmt::format(
+        "verified sums      {} weights equal the base's plus the weighted changes\n", found.summed);
   if (found.whole > 0)
     text += fmt::format(
-        "verified matrices  {} weights of changed matrices are finite, merged again the same\n",
+        "verified matrices  {} weights of changed matrices are finite and equal after merging "
+        "again\n",
         found.whole);
   return text;
 }

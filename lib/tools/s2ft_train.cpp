@@ -66,13 +66,18 @@ void S2ftTrain::warn() const {
   report_opening(cx_.terminal, files_);
   if (const int64_t n = data_.data.counts().endless; n > 0)
     cx_.warn(fmt::format(
-        "{} answers do not end with a control token: generation would not know where to stop", n));
+        "{} answers do not end with a control token, so generation would not learn where to stop",
+        n));
   if (const int64_t n = data_.data.counts().doubled; n > 0)
     cx_.warn(fmt::format(
-        "{} samples begin with BOS twice: their text has it, and something puts it in front", n));
+        "{} samples begin with two BOS tokens: one in their text, one added by the tokenizer or "
+        "the template",
+        n));
   if (const int64_t n = data_.data.counts().answer_cut; n > 0)
-    cx_.warn(fmt::format("{} records are left out: their answers begin beyond train.max_tokens, {}",
-                         n, recipe_.train.batches.max_tokens.value));
+    cx_.warn(
+        fmt::format("{} records are left out because their answers begin beyond train.max_tokens, "
+                    "{}",
+                    n, recipe_.train.batches.max_tokens.value));
   if (const int64_t n = data_.data.counts().truncated; n > 0)
     cx_.warn(fmt::format("{} samples are cut to train.max_tokens, {}", n,
                          recipe_.train.batches.max_tokens.value));

@@ -170,7 +170,7 @@ int SequoiaAcceptance::print_plan() {
   if (!tree_) return pair_.print_plan(cx_, "", Json::object());
   return pair_.print_plan(
       cx_,
-      fmt::format("tree     {} nodes on {} levels: rounds of it write the texts\n", tree_->size(),
+      fmt::format("tree     {} nodes on {} levels, used to generate the texts\n", tree_->size(),
                   tree_->levels()),
       {{"tree", tree_facts(*tree_)}});
 }
@@ -303,8 +303,8 @@ Json SequoiaAcceptance::vector_of(const Rows& rows, const std::string& method) c
   for (const Row& row : rows) {
     const double all = std::accumulate(row.mean.begin(), row.mean.end(), 0.0);
     cx_.note(
-        fmt::format("{}{} positions; the first child is accepted in {:.1f} % (+- {:.1f}), one of "
-                    "{} in {:.1f} %",
+        fmt::format("{}{} positions: first child accepted {:.1f} % (+- {:.1f}), any of {} accepted "
+                    "{:.1f} %",
                     rows.size() > 1 ? fmt::format("depth {}: ", p.size()) : "", row.samples,
                     100 * row.mean[0], 100 * row.error[0], row.mean.size(), 100 * all));
     p.push_back(row.mean);
@@ -342,12 +342,12 @@ io::Table SequoiaAcceptance::table_of(const Rows& rows) {
 
 Json SequoiaAcceptance::of_tree(const speculate::AcceptanceVector& measured) const {
   const double predicted = speculate::expected_tokens(*tree_, measured);
-  cx_.note(fmt::format("the tree gave {:.3f} tokens a round, {:.3f} by these rows",
+  cx_.note(fmt::format("the tree gave {:.3f} tokens per step, {:.3f} predicted from these rows",
                        tokens_per_round_, predicted));
   if (lost_ > 0)
     cx_.note(
-        fmt::format("{} accepted tokens were not drawn again here, where sums of another "
-                    "order round otherwise; nodes below them are not counted",
+        fmt::format("{} accepted tokens were not sampled again, because sums in another order "
+                    "round differently. Nodes below them are not counted",
                     lost_));
   return {{"nodes", tree_->size()},
           {"levels", tree_->levels()},
@@ -360,8 +360,8 @@ void SequoiaAcceptance::note_rules() const {
   const speculate::RuleTokens &base = rules_->rules().front(), &other = rules_->rules().back();
   const speculate::Difference gain = rules_->gain(rules_->rules().size() - 1);
   cx_.note(fmt::format(
-      "the same trees: {:.3f} tokens a round by {}, {:.3f} by {}: {:+.1f} % (+- "
-      "{:.1f}); the last token counts, as everywhere",
+      "on the same trees: {:.3f} tokens per step by {}, {:.3f} by {}, {:+.1f} % (+- {:.1f}), "
+      "including the target's token",
       base.tokens_per_round(), speculate::rule_name(base.rule), other.tokens_per_round(),
       speculate::rule_name(other.rule), 100 * gain.relative, 100 * gain.half_width));
 }
@@ -390,8 +390,9 @@ int SequoiaAcceptance::run() {
   result.commit();
   if (recorder_) {
     speculate::write_tree_rounds(recipe_.accept.record, recorder_->rounds(), cx_.existing());
-    cx_.note(fmt::format("recorded {} rounds of {} nodes in {}", recorder_->rounds().size(),
-                         tree_->size(), recipe_.accept.record.string()));
+    cx_.note(fmt::format("recorded {} speculation steps of {} nodes in {}",
+                         recorder_->rounds().size(), tree_->size(),
+                         recipe_.accept.record.string()));
   }
   cx_.out.flush();
   return 0;

@@ -29,19 +29,20 @@ struct AcceptanceSection {
 
   template <class V>
   void fields(V& v) {
-    v("width", width, recipe::between(1, 1024), "children of a node whose chances are measured");
+    v("width", width, recipe::between(1, 1024),
+      "number of children per node whose acceptance is measured");
     v("depths", depths, recipe::between(1, 64),
-      "rows by accepted tokens before the node, of rounds that end after the last; 1 = one for "
-      "all "
-      "nodes");
+      "number of rows, one per count of accepted tokens before the node. Steps end after the last. "
+      "1 = one row for all nodes");
     v("tree", tree, recipe::optional_input(),
-      "rows by depth as rounds of this very tree find them; empty = of no certain tree");
+      "tree whose speculation steps give the rows by depth, empty = no fixed tree");
     v("record", record,
-      "where rounds of accept.tree go (tree-rounds/1), by which sequoia-tree-search --replay "
-      "searches its parts; empty = none");
+      "output file for the speculation steps of accept.tree (tree-rounds/1), empty = none. Input "
+      "of sequoia-tree-search --replay, which searches its subtrees");
     v("rule", rule,
-      "sequoia: children drawn, kept by residuals; topk: the draft's best, kept if the target "
-      "draws them; block, traversal: drawn ones, counted in rounds of accept.tree");
+      "acceptance rule: sequoia (sampled children, residual sampling) or topk (the draft's best, "
+      "accepted if the target samples them). block and traversal count sampled children in "
+      "speculation steps of accept.tree");
   }
 };
 
@@ -51,7 +52,7 @@ struct AcceptanceRecipe : PairRecipe {
   template <class V>
   void fields(V& v) {
     PairRecipe::fields(v);
-    v("accept", accept, "what to measure");
+    v("accept", accept, "acceptance measurement");
   }
   void check(recipe::Problems& p) const;
 };

@@ -75,7 +75,7 @@ int SequoiaGenerate::print_plan() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
   if (recipe_.spec.fastest) return print_fastest_plan();
   if (chooses_kind())
-    return pair_.print_plan(cx_, "rounds   of the kind that is fastest, chosen each time\n",
+    return pair_.print_plan(cx_, "spec     fastest kind of draft at each step\n",
                             {{"rounds", "auto"}});
   if (tree_) {
     std::string lines =
@@ -84,8 +84,9 @@ int SequoiaGenerate::print_plan() {
     if (recipe_.spec.draft == DraftKind::nested) {
       const speculate::NestedShape shape = recipe_.spec.nested();
       const int most = shape.most(tree_->levels());
-      lines += fmt::format("rounds   {} within each, chains of {} tokens, {} at most\n",
-                           shape.rounds, std::min(shape.enough, most), most);
+      lines +=
+          fmt::format("inner    {} steps per speculation step, drafts of {} tokens, at most {}\n",
+                      shape.rounds, std::min(shape.enough, most), most);
       facts["nested"] = {{"rounds", shape.rounds}, {"enough", shape.enough}, {"most", most}};
     }
     const int gamma = recipe_.chooses_gamma() ? 0 : tree_->levels() - 1;
@@ -97,7 +98,7 @@ int SequoiaGenerate::print_plan() {
   }
   const int most = most_nodes(recipe_.tree, batch_);
   return pair_.print_plan(
-      cx_, fmt::format("tree     chosen when the models are loaded, up to {} nodes\n", most),
+      cx_, fmt::format("tree     chosen after the models are loaded, up to {} nodes\n", most),
       {{"tree", {{"most_nodes", most}}}});
 }
 
@@ -124,7 +125,7 @@ ModelPair::Engines SequoiaGenerate::load(const decode::GenerateSpec& how, TreePl
   if (!times) {
     const Stopwatch watch;
     times = measure_times(cx_, *engines.target, engines.drafter(), timed);
-    cx_.note(fmt::format("timed rounds in {:.1f} s", watch.seconds()));
+    cx_.note(fmt::format("timed speculation steps in {:.1f} s", watch.seconds()));
     kept.write(cx_, *times);
   }
   if (section.measures_acceptance())
@@ -153,8 +154,8 @@ int SequoiaGenerate::run() {
   const double load_s = load_.seconds();
   if (declined)
     cx_.note(
-        fmt::format("speculation would lose here: {:.3f} ms a token predicted, {:.3f} ms without; "
-                    "the text is generated plainly (spec.force=true speculates)",
+        fmt::format("speculation would be slower: {:.3f} ms per token predicted, {:.3f} ms "
+                    "without. Using plain decoding (override: spec.force=true)",
                     plan.predicted->cost.ms_per_token, plan.plain_ms));
   const TriedWay* fastest = nullptr;
   if (recipe_.spec.fastest) {

@@ -108,8 +108,8 @@ std::optional<speculate::SubShape> ReplaySearch::start_of(int size) const {
 
 void ReplaySearch::print_plan() {
   cx_.out.write(fmt::format(
-      "rounds   {} of {} nodes on {} levels, {} with {} at temperature {:.6g}\n"
-      "trees    {} sizes up to {} nodes, up to {} levels, for {}\n",
+      "steps    {} recorded, {} nodes on {} levels, {} with {} at temperature {:.6g}\ntrees    {} "
+      "sizes up to {} nodes, up to {} levels, for {}\n",
       rounds_.size(), rounds_.tree.size(), rounds_.tree.levels(), rounds_.run.target,
       rounds_.run.draft, rounds_.run.sampling.temperature, sizes_.size(), sizes_.back(),
       std::min(bounds_.max_levels, rounds_.tree.levels()), recipe::yaml_text(recipe_.replay.rule)));
@@ -129,8 +129,9 @@ void ReplaySearch::run() {
         search_.choose(sizes_, bounds_, bucket, timing_.overhead_ms, timing_.skip_deepest);
     const double ms = chosen.choice.best.cost.ms_per_token;
     if (ms >= chosen.plain_ms)
-      cx_.note(fmt::format("speculation does not pay: {:.4g} ms a token at best, {:.4g} ms without",
-                           ms, chosen.plain_ms));
+      cx_.note(
+          fmt::format("speculation does not pay: {:.4g} ms per token at best, {:.4g} ms without",
+                      ms, chosen.plain_ms));
   }
   if (cx_.format() == "jsonl") return print_record();
   write_files();
@@ -201,7 +202,7 @@ void ReplaySearch::print_tables() {
                      {"searched tree"},
                      {"gain"},
                      {"levels"},
-                     {"nodes of each level", Align::left}});
+                     {"nodes per level", Align::left}});
     for (const speculate::FoundShape& f : found_) {
       const speculate::TokenTree tree = tree_of(f.best);
       trees.add_row({fmt::format("{}", f.size), fmt::format("{:.4f}", f.start_tokens.mean),
@@ -211,17 +212,17 @@ void ReplaySearch::print_tables() {
     }
     cx_.out.write(trees.render(format));
     cx_.note(fmt::format(
-        "tokens a round by {}, of the third of the texts that was held out from climbing",
+        "tokens per step by {}, on the third of the texts that was held out to estimate the gain",
         recipe::yaml_text(recipe_.replay.rule)));
   }
   if (chosen_.empty()) return;
   io::Table choices({{"context"},
                      {"size"},
                      {"levels"},
-                     {"tokens a round"},
+                     {"tokens/step"},
                      {"ms/token"},
                      {"speedup"},
-                     {"nodes of each level", Align::left}});
+                     {"nodes per level", Align::left}});
   for (const Chosen& c : chosen_) {
     const speculate::PricedTree& best = c.choice.best;
     choices.add_row({c.context > 0 ? fmt::format("{}", c.context) : "",

@@ -130,9 +130,8 @@ void TreeSearch::print_plan() {
   const size_t branch = max_branch();
   const auto n = static_cast<size_t>(max_size());
   cx_.out.write(fmt::format(
-      "vector   {} entries, {} depth rows, method {}, from {}\n"
-      "trees    {} sizes up to {} nodes, up to {} levels, up to {} children\n"
-      "memory   up to {} for the dynamic programme\n",
+      "vector   {} entries, {} depth rows, method {}, from {}\ntrees    {} sizes up to {} nodes, "
+      "up to {} levels, up to {} children\nmemory   up to {} for dynamic programming\n",
       branch, acceptance_.rows.size(), acceptance_.method.empty() ? "unknown" : acceptance_.method,
       acceptance_.file, sizes_.size(), n, max_levels_, branch,
       format_bytes(n * (std::min(branch, n) + 1) * static_cast<size_t>(max_levels_) *
@@ -175,7 +174,7 @@ void TreeSearch::run() {
     chosen.tree = table_->tree(best.size, best.levels);
     if (chosen.choice.speedup() <= 1)
       cx_.note(
-          fmt::format("speculation does not pay{}: {:.4g} ms a token at best, {:.4g} ms without",
+          fmt::format("speculation does not pay{}: {:.4g} ms per token at best, {:.4g} ms without",
                       bucket.context > 0 ? fmt::format(" at {} tokens", bucket.context) : "",
                       best.cost.ms_per_token, chosen.choice.plain_ms));
   }

@@ -18,9 +18,10 @@ struct AcceptSection {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(),
-      "acceptance vector (acceptance-vector/1), or a bare array");
+      "acceptance vector (acceptance-vector/1) or a bare array");
     v("layout", layout,
-      "of a bare array: padded begins with 0, residual ends with no child's share");
+      "layout of a bare array: padded begins with 0, residual ends with the share of no accepted "
+      "child");
   }
 };
 
@@ -38,9 +39,9 @@ struct ReplaySection {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(),
-      "recorded rounds of a large tree (tree-rounds/1), of which the best parts are searched; "
-      "accept.path then says where from; empty = search by accept.path alone");
-    v("rule", rule, "rule of verification that the trees are for");
+      "recorded speculation steps of a large tree (tree-rounds/1) to search for the best subtrees, "
+      "starting from accept.path. Empty = search by accept.path only");
+    v("rule", rule, "acceptance rule that the trees are optimized for");
   }
 };
 
@@ -54,12 +55,14 @@ struct TreeSection {
   template <class V>
   void fields(V& v) {
     v("sizes", sizes, recipe::between(1, kMostNodes).unit("nodes"),
-      "sizes, the root counts; empty = those of the timing table, up to 4096");
+      "tree sizes, including the root. Empty = sizes of the timing table, up to 4096");
     v("max_levels", max_levels, recipe::at_least(1),
-      "levels, the root's counts; null = any number");
+      "maximum number of levels, including the root's, null = no limit");
     v("max_branch", max_branch, recipe::at_least(1),
-      "children of a node; null = the vector's length");
-    v("algorithm", algorithm, "auto = greedy where provably optimal, else the dynamic programme");
+      "maximum number of children per node, null = the vector's length");
+    v("algorithm", algorithm,
+      "search algorithm: greedy or dp (dynamic programming). auto = greedy where it is provably "
+      "optimal, else dp");
   }
 };
 
@@ -78,20 +81,23 @@ struct TimingSection {
   void fields(V& v) {
     using recipe::at_least;
     v("path", path, recipe::optional_input(),
-      "timing table (sequoia-timing/1); empty = the lists below");
+      "timing table (sequoia-timing/1), empty = the lists below");
     v("context", context, at_least(0).unit("tokens"),
-      "length of text to choose for; 0 = each of the table's");
-    v("sizes", sizes, at_least(1).unit("tokens"), "tokens of a target forward, rising from 1");
-    v("target_ms", target_ms, at_least(0), "time of a target forward of each size");
+      "context length to choose for, 0 = each length in the table");
+    v("sizes", sizes, at_least(1).unit("tokens"),
+      "token counts of a target forward, in increasing order from 1");
+    v("target_ms", target_ms, at_least(0), "time of a target forward for each size");
     v("draft_widths", draft_widths, at_least(1).unit("tokens"),
-      "tokens of a draft forward; may be left out for one time");
+      "token counts of a draft forward, optional if draft_ms is a single time");
     v("draft_ms", draft_ms, at_least(0),
-      "time of a draft forward of each width, one for all widths");
-    v("overhead_ms", overhead_ms, at_least(0), "the rest of a round; null = the file's, or 0");
+      "time of a draft forward for each width, or one time for all widths");
+    v("overhead_ms", overhead_ms, at_least(0),
+      "remaining time of a speculation step, null = from the file, or 0");
     v("skip_deepest", skip_deepest,
-      "the engine leaves out the draft call on the deepest level; also if the file says so");
-    v("measure", measure, "time rounds of model.path with draft.path instead of searching");
-    v("contexts", contexts, at_least(1).unit("tokens"), "lengths of text to time them at");
+      "no draft forward on the deepest level, as in an engine that skips it. Also set by the file");
+    v("measure", measure,
+      "timing of speculation steps of model.path with draft.path, in place of a search");
+    v("contexts", contexts, at_least(1).unit("tokens"), "context lengths for the timing");
   }
   void check(recipe::Problems& p) const;
   bool given() const { return !path.empty() || !sizes.empty(); }
@@ -106,10 +112,10 @@ struct TreeOutput {
   template <class V>
   void fields(V& v) {
     v("path", path,
-      "the tree (sequoia-tree/1): the chosen one, or that of the only size; the timing table where "
-      "one is measured; empty = none");
-    v("svg", svg, "a drawing of that tree; empty = none");
-    v("dot", dot, "that tree for Graphviz; empty = none");
+      "file of the chosen tree (sequoia-tree/1), or of the timing table if one is measured. Empty "
+      "= none");
+    v("svg", svg, "SVG file with a drawing of the tree, empty = none");
+    v("dot", dot, "Graphviz file of the tree, empty = none");
   }
   bool any() const { return !path.empty() || !svg.empty() || !dot.empty(); }
 };
@@ -119,9 +125,9 @@ struct TimedModel : recipe::Model {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(),
-      "with timing.measure: the model whose text it is; with replay.path: the model that must have "
-      "been recorded");
-    v("compute", compute, "number type of weights and activations");
+      "target model: the model to time with timing.measure, or the model that replay.path must "
+      "have recorded");
+    v("compute", compute, "data type of weights and activations");
     v("adapters", adapters, adapters_text());
   }
 };
@@ -140,14 +146,14 @@ struct TreeSearchRecipe {
   template <class V>
   void fields(V& v) {
     v("accept", accept, "acceptance by child position");
-    v("replay", replay, "recorded rounds to search by");
-    v("tree", tree, "sizes and bounds of trees");
-    v("timing", timing, "times of the target and the draft, to choose a size by");
-    v("model", model, "the model that is timed");
-    v("draft", draft, "the model that proposes, timed with it");
-    v("run", run, "device, threads, seed, sizes of timed rounds");
-    v("sampling", sampling, "how the timed rounds draw tokens");
-    v("output", output, "where the tree goes");
+    v("replay", replay, "recorded speculation steps for the search");
+    v("tree", tree, "sizes and limits of trees");
+    v("timing", timing, "forward times of target and draft, for the choice of a size");
+    v("model", model, "target model to time");
+    v("draft", draft, "draft model to time");
+    v("run", run, "device, threads, seed and sizes of the timed speculation steps");
+    v("sampling", sampling, "sampling in the timed speculation steps");
+    v("output", output, "file of the tree");
   }
   void check(recipe::Problems& p) const;
 };

@@ -74,10 +74,10 @@ void TreeSearch::print_json() {
 void TreeSearch::print_tables() {
   const io::TableFormat format = bench::table_format(cx_.format());
   io::Table trees({{"size"},
-                   {"tokens a round"},
+                   {"tokens/step"},
                    {"levels"},
                    {"algorithm", Align::left},
-                   {"nodes of each level", Align::left}});
+                   {"nodes per level", Align::left}});
   for (const Found& f : found_)
     trees.add_row({fmt::format("{}", f.size),
                    f.expected                       ? fmt::format("{:.6f}", *f.expected)
@@ -92,7 +92,7 @@ void TreeSearch::print_tables() {
         {{c.context > 0 ? fmt::format("at {} tokens", c.context) : "choice", Align::left},
          {"size"},
          {"levels"},
-         {"tokens a round"},
+         {"tokens/step"},
          {"target ms"},
          {"draft ms"},
          {"ms/token"},
@@ -100,11 +100,12 @@ void TreeSearch::print_tables() {
     priced.add_row(priced_row("best", choice.best, choice.plain_ms));
     if (choice.runner_up)
       priced.add_row(priced_row("runner-up", *choice.runner_up, choice.plain_ms));
-    if (choice.chain) priced.add_row(priced_row("best chain", *choice.chain, choice.plain_ms));
+    if (choice.chain)
+      priced.add_row(priced_row("best linear draft", *choice.chain, choice.plain_ms));
     priced.add_row({"no speculation", "1", "1", "1.0000", fmt::format("{:.3f}", choice.plain_ms),
                     "", fmt::format("{:.4f}", choice.plain_ms), "1.000"});
     io::Table changes(
-        {{"if the times were", Align::left}, {"size"}, {"levels"}, {"% lost by keeping the best"}});
+        {{"if times were", Align::left}, {"size"}, {"levels"}, {"% lost with the best tree"}});
     for (const speculate::Sensitivity& s : choice.sensitivity)
       changes.add_row({s.change, fmt::format("{}", s.size), fmt::format("{}", s.levels),
                        fmt::format("{:.2f}", 100 * s.loss)});

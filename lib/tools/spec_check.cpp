@@ -128,11 +128,12 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
   differences_ = c.differences;
   if (!differences_.empty() && !rows_are_pure_ && recipe_.cache.kind != recipe::CacheKind::full)
     cx_.note(fmt::format(
-        "rows of rounds round otherwise than single rows, and {} may then choose other keys: these "
-        "differences need not come from speculation; -s model.compute=f32 --device cpu decides",
+        "batched rows round differently from single rows, so {} may select other tokens. These "
+        "differences need not come from speculation. To decide, use -s model.compute=f32 --device "
+        "cpu",
         recipe::yaml_text(recipe_.cache.kind)));
   const double gap = exact_ ? 0 : recipe_.eval.gap;
-  verdicts_.push_back({.check = "greedy texts are the target's",
+  verdicts_.push_back({.check = "greedy texts equal the target's",
                        .texts = n,
                        .found = fmt::format("{} of {} texts equal, {} tokens, largest gap {:.3g}",
                                             c.texts_equal, c.texts, c.tokens, c.max_gap),
@@ -149,11 +150,11 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
       c.tokens > 0 ? 1 - static_cast<double>(c.differences.size()) / static_cast<double>(c.tokens)
                    : 1;
   verdicts_.push_back(
-      {.check = "the rule loses nothing",
+      {.check = "acceptance rule is lossless",
        .texts = n,
        .found = fmt::format("{} is lossy: {:.2f} % of greedy tokens are the target's",
                             speculation.stats().rule, 100 * agreement),
-       .limit = "a rule without a floor",
+       .limit = "a lossless rule",
        .passed = false,
        .details = {{"agreement", agreement}}});
 }
@@ -164,7 +165,7 @@ void SpecCheck::check_matched(decode::Engine& target, speculate::Rounds& specula
     cli::Progress line(cx_.terminal, "match", static_cast<double>(2 * n), "texts");
     const int equal = eval::count_equal(target, speculation, prompts_.sequences,
                                         how(t, recipe_.sampling.max_tokens), shown(line));
-    verdicts_.push_back({.check = "sampled texts are the target's",
+    verdicts_.push_back({.check = "sampled texts equal the target's",
                          .temperature = t,
                          .texts = n,
                          .found = fmt::format("{} of {} texts equal", equal, n),
@@ -236,10 +237,10 @@ int SpecCheck::run() {
   if (speculation->accept_by() == AcceptBy::match) check_matched(target, *speculation);
   check_distributions(target, *speculation);
   const speculate::RoundStats& rounds = speculation->stats();
-  cx_.note(fmt::format("{} rounds, {} of {} drafted tokens accepted", rounds.rounds,
+  cx_.note(fmt::format("{} speculation steps, {} of {} draft tokens accepted", rounds.rounds,
                        rounds.accepted, rounds.drafted));
   if (rounds.accepted == 0)
-    cx_.warn("no drafted token was accepted: this checks little more than plain sampling");
+    cx_.warn("no draft token was accepted, so this run checks little more than plain sampling");
   write(rounds);
   const bool passed = std::ranges::all_of(verdicts_, &Verdict::passed);
   return passed ? 0 : exit_status(ErrorKind::numeric);

@@ -21,17 +21,20 @@ struct LosslessSection {
   template <class V>
   void fields(V& v) {
     using recipe::between;
-    v("n_prompts", n_prompts, between(1, 100000), "built-in prompts, where none is given");
+    v("n_prompts", n_prompts, between(1, 100000),
+      "number of built-in prompts, used if no prompt is given");
     v("temperatures", temperatures, recipe::above(0),
-      "of sampled texts; empty = sampling.temperature, or 0.6 and 1 where that is 0");
+      "softmax temperatures of sampled texts. Empty = sampling.temperature, or 0.6 and 1 if that "
+      "is 0");
     v("texts", texts, between(100, 10000000),
-      "sampled texts of each of both at a temperature, shared among the prompts, 40 each at "
-      "least: of more prompts the first");
-    v("text_tokens", text_tokens, between(2, 64).unit("tokens"), "of a sampled text");
+      "number of sampled texts per temperature, with and without speculation, over all prompts. "
+      "Each prompt gets at least 40, so surplus prompts are left out");
+    v("text_tokens", text_tokens, between(2, 64).unit("tokens"), "length of a sampled text");
     v("significance", significance, recipe::above(0).up_to(1),
-      "chance that a lossless run fails the tests of sampled texts, all together, at most");
+      "largest probability that a lossless run fails any of the tests of sampled texts");
     v("gap", gap, recipe::at_least(0),
-      "logits that close may swap places by rounding; nothing may in f32");
+      "largest difference between logits whose order may change by rounding. Not used in f32, "
+      "where no order may change");
   }
   std::vector<double> temperatures_of(const recipe::Sampling& sampling) const;
   /// How many of `n_given` prompts sampled texts continue.
@@ -45,7 +48,7 @@ struct SpecCheckRecipe : SequoiaRecipe {
   template <class V>
   void fields(V& v) {
     SequoiaRecipe::fields(v);
-    v("eval", eval, "what to compare");
+    v("eval", eval, "texts to compare");
   }
   void check(recipe::Problems& p) const;
 };

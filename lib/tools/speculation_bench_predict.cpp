@@ -105,7 +105,7 @@ bench::Record record_of(const cli::Context& cx, const Case& c, const Prediction&
   }
   record.group("predicted") = prediction_json(p, c.spec.work.batch);
   record.group("spec") = {{"gamma", p.choice.gamma}, {"speedup_predicted", p.choice.speedup}};
-  record.warn("predicted: nothing was measured, and alpha is an assumption");
+  record.warn("calculated: nothing was measured, and alpha is an assumption");
   return record;
 }
 
@@ -133,8 +133,8 @@ int SpeculationBench::plan_predictions() {
                    {"context"},
                    {"batch"},
                    {"draft", io::Align::left},
-                   {"memory of a GPU"},
-                   {"most sequences"},
+                   {"memory per GPU"},
+                   {"max sequences"},
                    {"verdict", io::Align::left}});
   int status = 0;
   for_each_draft(points_, [&](const Point& point, const NamedDraft& draft, int gamma) {
@@ -176,7 +176,10 @@ int SpeculationBench::run_predictions() {
       results.add_failure(record_of(cx_, point, draft, gamma), e);
     }
   });
-  cx_.note("predicted: nothing was measured, and alpha is as given or a published prior");
+  cx_.note(
+      "calculated: nothing was measured, and alpha is as given or a published value. min alpha: "
+      "smallest acceptance rate with a speed-up of bench.speedup. critical context: smallest "
+      "context with that speed-up");
   return results.finish();
 }
 

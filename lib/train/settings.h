@@ -37,13 +37,13 @@ struct Ratios {
   template <class V>
   void fields(V& visit) {
     const auto share = recipe::between(0, 1);
-    visit("o", o, share, "query heads whose columns of the output projection are trained");
-    visit("d", d, share, "FFN channels whose columns of the down projection are trained");
-    visit("v", v, share, "KV heads whose rows of the value projection are trained");
-    visit("u", u, share, "FFN channels whose rows of the up projection are trained");
-    visit("g", g, share, "FFN channels whose rows of the gate projection are trained");
-    visit("q", q, share, "query heads whose rows of the query projection are trained");
-    visit("k", k, share, "KV heads whose rows of the key projection are trained");
+    visit("o", o, share, "share of query heads whose columns of the output projection are trained");
+    visit("d", d, share, "share of FFN channels whose columns of the down projection are trained");
+    visit("v", v, share, "share of KV heads whose rows of the value projection are trained");
+    visit("u", u, share, "share of FFN channels whose rows of the up projection are trained");
+    visit("g", g, share, "share of FFN channels whose rows of the gate projection are trained");
+    visit("q", q, share, "share of query heads whose rows of the query projection are trained");
+    visit("k", k, share, "share of KV heads whose rows of the key projection are trained");
   }
   PerMatrix<double> by_matrix() const { return {q, k, v, o, g, u, d}; }
 };
@@ -61,16 +61,16 @@ struct Selection {
   template <class V>
   void fields(V& v) {
     v("strategy", strategy,
-      "what heads and channels are chosen by: at random, or norms of their weights, activations, "
-      "both, gradients");
-    v("side", side, "whether the smallest or the largest norms are chosen; not for random");
-    v("scope", scope, "the share of each layer, or of all layers together");
-    v("ratios", ratios, "shares that are trained");
-    v("layers", layers, "layers that are trained");
+      "selection of heads and channels: random, or by norms of weights, activations, both, or "
+      "gradients");
+    v("side", side,
+      "side of the norms that is selected, smallest or largest. Not used by strategy: random");
+    v("scope", scope, "scope of the shares: each layer, or all layers together");
+    v("ratios", ratios, "shares to train");
+    v("layers", layers, "layers to train");
     v("calibration", calibration, recipe::above(0).up_to(1),
-      "share of the training samples that activations and gradients are taken from");
-    v("exclude", exclude,
-      "folders of adapters or their runs, whose heads and channels are left out");
+      "share of the training samples for activation and gradient norms");
+    v("exclude", exclude, "adapter or run folders whose heads and channels are not selected");
   }
 };
 
@@ -83,11 +83,11 @@ struct LoraSettings {
 
   template <class V>
   void fields(V& v) {
-    v("rank", rank, recipe::between(1, 4096), "of the two factors");
-    v("alpha", alpha, recipe::above(0), "their product is scaled by alpha / rank");
-    v("dropout", dropout, recipe::between(0, 0.99), "share of the inputs of A set to 0");
-    v("targets", targets, "list of q, k, v, o, gate, up, down");
-    v("rslora", rslora, "scale by alpha / sqrt(rank)");
+    v("rank", rank, recipe::between(1, 4096), "rank of the two factors");
+    v("alpha", alpha, recipe::above(0), "scale of the factors' product: alpha / rank");
+    v("dropout", dropout, recipe::between(0, 0.99), "dropout of the inputs of A");
+    v("targets", targets, "matrices to adapt, a list of q, k, v, o, gate, up and down");
+    v("rslora", rslora, "rank-stabilized scale, alpha / sqrt(rank)");
   }
 };
 
@@ -97,7 +97,8 @@ struct SpftSettings {
 
   template <class V>
   void fields(V& v) {
-    v("ratio", ratio, recipe::above(0).up_to(1), "share of each matrix that is trained, at random");
+    v("ratio", ratio, recipe::above(0).up_to(1),
+      "share of each matrix to train, selected at random");
   }
 };
 
@@ -130,18 +131,20 @@ struct OptimizerSettings {
   void fields(V& v) {
     using recipe::at_least;
     v("lr", lr,
-      "highest learning rate; auto = chosen by a range test on the first batches; null = auto, for "
-      "method full 2e-5");
-    v("betas", betas, between_zero_and_one(), "decay of the two moments");
-    v("eps", eps, recipe::above(0), "added to the root of the second moment");
-    v("weight_decay", weight_decay, at_least(0), "per step, times the learning rate");
+      "peak learning rate. auto = a range test on the first batches. null = auto, or 2e-5 for "
+      "method: full");
+    v("betas", betas, between_zero_and_one(), "decay rates of the two moments");
+    v("eps", eps, recipe::above(0), "constant added to the root of the second moment");
+    v("weight_decay", weight_decay, at_least(0),
+      "weight decay per step, multiplied by the learning rate");
     v("weight_decay_target", weight_decay_target,
-      "delta = trained weights decay to the base model's; weight = to 0");
-    v("clip", clip, at_least(0), "largest norm of all gradients together; 0 = no limit");
+      "target of weight decay: the base model's weights (delta) or 0 (weight)");
+    v("clip", clip, at_least(0), "largest global gradient norm, 0 = no clipping");
     v("states", states,
-      "of trained weights and moments; bf16, for method full alone, halves memory");
+      "data type of trained weights and moments. bf16 halves memory, only with method: full");
     v("stochastic_rounding", stochastic_rounding,
-      "of bf16 states; null = true. Without it small steps are lost to rounding");
+      "stochastic rounding of bf16 states, null = true. Without it, small updates are lost to "
+      "rounding");
   }
   void check(recipe::Problems& p) const;
   /// Whether bf16 would not round the decay of the second moment away for ever: its neighbours are
@@ -175,12 +178,13 @@ struct ScheduleSettings {
 
   template <class V>
   void fields(V& v) {
-    v("kind", kind, "how it falls after the warm-up");
+    v("kind", kind, "decay of the learning rate after the warm-up");
     v("warmup_steps", warmup_steps, recipe::at_least(0).unit("steps"),
-      "in which it rises; null = 3 % of the run, at most 100");
+      "warm-up steps, null = 3 % of the run, at most 100");
     v("warmup_from_zero", warmup_from_zero,
-      "the first step has rate 0, as in Hugging Face's schedules; false = one part of the way up");
-    v("min_lr_ratio", min_lr_ratio, recipe::between(0, 1), "where it ends, as a share of lr");
+      "rate 0 in the first step, as in Hugging Face's schedules. false = the first fraction of the "
+      "warm-up");
+    v("min_lr_ratio", min_lr_ratio, recipe::between(0, 1), "final learning rate as a share of lr");
   }
   int64_t warmup_of(int64_t steps) const;
 };
@@ -214,23 +218,24 @@ struct TrainSettings {
   void fields(V& v) {
     using recipe::at_least;
     v("method", method,
-      "s2ft = selected heads and channels are trained; lora, dora = low-rank factors; full = all "
-      "weights; spft = single weights, at random");
-    v("steps", steps, at_least(1).unit("steps"), "optimizer steps; null = those of epochs");
-    v("epochs", epochs, at_least(1), "passes over the data; null = 3, or as steps say");
+      "training method: s2ft (selected heads and channels), lora or dora (low-rank factors), full "
+      "(all weights), or spft (random single weights)");
+    v("steps", steps, at_least(1).unit("steps"), "number of optimizer steps, null = by epochs");
+    v("epochs", epochs, at_least(1), "passes over the data, null = 3, or by steps");
     batches.fields(v);
-    v("select", select, "method s2ft: heads and channels");
-    v("lora", lora, "methods lora and dora");
-    v("spft", spft, "method spft");
+    v("select", select, "selection of heads and channels, for method: s2ft");
+    v("lora", lora, "low-rank factors, for method: lora and dora");
+    v("spft", spft, "random single weights, for method: spft");
     v("optimizer", optimizer, "AdamW");
-    v("schedule", schedule, "learning rate over the run");
+    v("schedule", schedule, "learning rate schedule");
     v("recompute", recompute,
-      "0 = keep all activations; 1 = compute norms and the gate again; 2 = gate and up too; 3 "
-      "= whole layers; auto = the least that fits");
+      "activation recomputation: 0 (none), 1 (norms and gate), 2 (also gate and up projections), "
+      "or 3 (entire layers). auto = the lowest level that fits");
     v("save_every", save_every, at_least(1).unit("steps"),
-      "between checkpoints; null = a tenth of the run");
-    v("keep", keep, at_least(1), "last checkpoints that are kept, in addition to the best");
-    v("log", log, "jsonl = metrics.jsonl only; tensorboard = event files of TensorBoard too");
+      "steps between checkpoints, null = a tenth of the run");
+    v("keep", keep, at_least(1), "number of latest checkpoints to keep, in addition to the best");
+    v("log", log,
+      "metrics log: jsonl (metrics.jsonl only), or tensorboard (also TensorBoard event files)");
   }
   void check(recipe::Problems& p) const;
   /// Whether `states: bf16` is allowed, and not chosen.
@@ -253,10 +258,10 @@ struct EvalSettings {
   template <class V>
   void fields(V& v) {
     v("every", every, recipe::at_least(1).unit("steps"),
-      "between validations; null = a tenth of the run");
+      "steps between validations, null = a tenth of the run");
     v("from", from, recipe::between(0, 1), "share of the run before the first validation");
     v("patience", patience, recipe::at_least(0),
-      "validations in a row without a better loss after which the run ends; 0 = never");
+      "early stopping: validations in a row without a better loss, 0 = never");
   }
 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times decode and prefill on a quiet machine and beside busy processes, at default threads and at one
+"""Times decode and prefill on a quiet machine and next to busy processes, at default threads and at one
 thread in turn. busy.sh starts it, with the peers that it has installed."""
 import argparse
 import collections
@@ -271,7 +271,7 @@ def names(known):
 
 def main():
     parser = argparse.ArgumentParser(
-        prog="busy.sh", description="Times decode and prefill on a quiet machine and beside busy processes, at "
+        prog="busy.sh", description="Times decode and prefill on a quiet machine and next to busy processes, at "
         "default threads and at one thread in turn.",
         epilog="Exit status: 0, 1 a program failed, 2 command line, 4 a file is missing or exists.")
     parser.add_argument("--shapes", type=names(PROMPT), metavar="LIST",

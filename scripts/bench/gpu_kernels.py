@@ -109,8 +109,8 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("-s", "--set", action="append", default=[], help="a setting of pig-bench: cache.kind=hybrid")
     parser.add_argument("--pig-bench", default="build/bin/pig-bench")
-    parser.add_argument("--read-tbps", type=float, default=4.52, help="what reads reach, for shares of it")
-    parser.add_argument("--tflops", type=float, default=790, help="what bf16 products reach, for shares of it")
+    parser.add_argument("--read-tbps", type=float, default=4.52, help="memory bandwidth that shares refer to")
+    parser.add_argument("--tflops", type=float, default=790, help="rate of bf16 matrix products that shares refer to")
     parser.add_argument("--format", choices=["jsonl", "md"], default="jsonl")
     args = parser.parse_args()
 

@@ -104,7 +104,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--shape", choices=SHAPES, default="llama-2-7b")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--threads", type=int, help="of the CPU")
+    parser.add_argument("--threads", type=int, help="number of CPU threads")
     parser.add_argument("--method", nargs="*", default=["lora"],
                         help="lora, full, with -f32, -compile or -liger behind it")
     parser.add_argument("--batch", type=int, default=2)

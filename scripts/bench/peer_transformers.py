@@ -25,10 +25,10 @@ def main():
     parser.add_argument("--load", metavar="FOLDER", help="times loading this checkpoint, and goes on with it")
     parser.add_argument("--save", metavar="FOLDER", help="writes the model there")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
+    parser.add_argument("--threads", type=int, default=2, help="number of CPU threads")
     parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048])
     parser.add_argument("--context", type=int, nargs="*", default=[512])
-    parser.add_argument("--batch", type=int, default=1, help="of decode")
+    parser.add_argument("--batch", type=int, default=1, help="number of sequences in decode")
     parser.add_argument("--static", action="store_true",
                         help="decode also with a static cache and torch.compile")
     parser.add_argument("--decode-steps", type=int, default=16)

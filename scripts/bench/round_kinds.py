@@ -87,7 +87,7 @@ def main():
         measured[name] = 1e3 / r["throughput"]["decode_tok_s_user"]
     taken = {k: predicted[k]["rounds_taken"] for k in measured}
     choice, best = max(taken, key=taken.get), min(measured, key=measured.get)
-    print("| kind | predicted, ms a token | measured | off by | rounds of auto |")
+    print("| kind | predicted, ms/token | measured | error | steps of auto |")
     print("|---|---:|---:|---:|---:|")
     for kind, ms in measured.items():
         at = predicted[kind]["ms_per_token"]

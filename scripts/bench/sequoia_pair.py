@@ -72,9 +72,9 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0, 0.6, 1])
-    parser.add_argument("--nodes", type=int, default=17, help="of every tree; 1 + a square")
+    parser.add_argument("--nodes", type=int, default=17, help="nodes of every tree, 1 + a square")
     parser.add_argument("--batch", type=int, default=1, help="texts that are written together")
-    parser.add_argument("--tokens", type=int, default=128, help="of a text")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens of a text")
     parser.add_argument("--format", choices=["jsonl", "md"], default="jsonl")
     args = parser.parse_args()
     k = round((args.nodes - 1) ** 0.5)
@@ -83,7 +83,7 @@ def main():
     chain = [1] * (args.nodes - 1) + [0]
     side_by_side = [k] + [1] * (k * (k - 1)) + [0] * k
     if args.format == "md":
-        print("| temperature | way | tokens a round | predicted | by depth | tok/s | beside plain |")
+        print("| temperature | draft | tokens/step | predicted | by depth | tok/s | vs plain |")
         print("|---:|---|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

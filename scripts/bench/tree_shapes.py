@@ -127,7 +127,7 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 16, 64])
     parser.add_argument("--alone", type=int, nargs="*", default=[16])
     parser.add_argument("--longest-chain", type=int, default=8)
-    parser.add_argument("--nodes", type=int, default=256, help="of the recorded tree")
+    parser.add_argument("--nodes", type=int, default=256, help="nodes of the recorded tree")
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()

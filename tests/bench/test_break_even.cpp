@@ -62,8 +62,8 @@ TEST_SUITE("bench/break_even") {
     CHECK(lines[1] == "m, batch 1: lsh host is not faster than full attention up to 1000 tokens");
     // 2 ms slower at 1000, 6 faster at 2000.
     CHECK(lines[2] ==
-          "m, batch 1: lsh host overtakes full attention to keys in host memory at about 1250 "
-          "tokens (slower at 1000, faster at 2000)");
+          "m, batch 1: lsh host overtakes full attention over offloaded KV at about 1250 tokens "
+          "(slower at 1000, faster at 2000)");
   }
 
   TEST_CASE("decode steps of records are compared on one device with one number of threads") {

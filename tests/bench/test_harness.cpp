@@ -235,7 +235,7 @@ TEST_SUITE("bench/hardware") {
     CHECK((c.gemm_bf16_gflops > 0) == (isa_in_use() >= Isa::avx512_bf16));
     if (std::filesystem::exists("/proc/self/schedstat")) {
       CHECK(c.waited > 0.2);
-      CHECK(busy_text(c) == "threads waited for cores that others held");
+      CHECK(busy_text(c) == "threads waited for cores in use by other processes");
     }
   }
 
@@ -271,8 +271,8 @@ TEST_SUITE("bench/hardware") {
       m.next.*sign = 0.11;
       const Ceilings c = m.cached(1);
       CHECK(c.f32_gflops == 100);
-      CHECK(doubt_text(c) == "the limits of this machine are not kept: " + busy_text(m.next) +
-                                 "; kernel-bench --limits measures them again");
+      CHECK(doubt_text(c) == "the limits of this machine are not saved: " + busy_text(m.next) +
+                                 ". kernel-bench --limits measures them again");
       CHECK(!known_ceilings(1, m.file));
     }
     m.next.spread = m.next.waited = 0.1;

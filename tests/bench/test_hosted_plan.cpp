@@ -240,7 +240,7 @@ TEST_SUITE("bench/hosted_plan") {
     CHECK(plan.chosen().cache.index == IndexPlace::host);
     CHECK(plan.chosen().fits);
     CHECK(plan.options[1].time.step_ms < plan.chosen().time.step_ms);
-    CHECK(hosted_choice(plan).find("which does not fit") != std::string::npos);
+    CHECK(hosted_choice(plan).find(" (does not fit)") != std::string::npos);
     const HostedPlan none = plan_hosted(llama_8b(CacheKind::hybrid), rates(),
                                         [](const recipe::Cache&) -> HostedRoom { return {false}; });
     CHECK_FALSE(none.chosen().fits);
@@ -257,8 +257,8 @@ TEST_SUITE("bench/hosted_plan") {
     forced.cache.attend = Attend::gpu;
     const HostedPlan gpu = plan_hosted(forced, rates(), enough);
     REQUIRE(gpu.options.size() == 1);
-    CHECK(hosted_choice(gpu).find("gpu, index in GPU memory; ") == 0);
-    CHECK(hosted_choice(gpu).find("the only way that the recipe leaves") != std::string::npos);
+    CHECK(hosted_choice(gpu).find("gpu, index in GPU memory, ") == 0);
+    CHECK(hosted_choice(gpu).find("the only option in this recipe") != std::string::npos);
     forced = llama_8b(CacheKind::full);
     forced.cache.attend = Attend::both;
     CHECK_THROWS_WITH_AS(plan_hosted(forced, rates(), enough),
@@ -291,9 +291,8 @@ TEST_SUITE("bench/hosted_plan") {
   TEST_CASE("what a plan says") {
     const HostedPlan plan = plan_hosted(llama_8b(CacheKind::hybrid), rates(50, 2.24), enough);
     const std::string choice = hosted_choice(plan);
-    CHECK(choice.find("both: the CPU 53 %, the GPU 47 % over the link, index in GPU memory; ") ==
-          0);
-    CHECK(choice.find(" ms a step, cpu ") != std::string::npos);
+    CHECK(choice.find("both (CPU 53 %, GPU 47 % over the link), index in GPU memory, ") == 0);
+    CHECK(choice.find(" ms per step, others: cpu ") != std::string::npos);
     CHECK(choice.find("cpu (index in host memory) ") != std::string::npos);
     constexpr Device kGpu{Device::Kind::cuda, 0};
     MemoryPlan memory;
@@ -302,16 +301,17 @@ TEST_SUITE("bench/hosted_plan") {
     memory.add("kv/near.k", size_t{1} << 20, kGpu);
     memory.add("index/hybrid.codes", size_t{1} << 30, kGpu);
     const std::string text = hosted_lines(plan, memory, kGpu);
-    CHECK(text.find("keys     30 layers in host memory: 12.00 GiB of keys and values, 0 B of "
-                    "index; on cuda:0 1.0 MiB of near ones, 0 B of a prompt's layer, 1.00 GiB of "
-                    "index\nattend   both: ") == 0);
+    CHECK(text.find("kv       30 layers offloaded to host memory: 12.00 GiB of KV, 0 B of "
+                    "index\n         on cuda:0: 1.0 MiB of resident KV, 0 B of prefill staging, "
+                    "1.00 GiB of index\nattend   both (") == 0);
     // 2.3 % of the keys and the sinks, for 32 heads in 30 layers, are 1.112 GB: 53.0 % of these.
     CHECK(text.find(
-              "\nbytes    a token: 16.4 GB of GPU memory, 589 MB of host memory by the CPU, ") !=
+              "\nbytes    per token: 16.4 GB of GPU memory, 589 MB of host memory by the CPU, ") !=
           std::string::npos);
     CHECK(text.find("\nstep     ") != std::string::npos);
-    CHECK(text.find("\nrates    GPU memory 4200 GB/s, link 55.8 (measured); host memory 104, rows "
-                    "of 256 bytes 75, 2.24 G scores/s by codes (measured)\n") != std::string::npos);
+    CHECK(text.find("\nrates    GPU memory 4200 GB/s, link 55.8 GB/s (measured)\n         host "
+                    "memory 104 GB/s, rows of 256 bytes 75 GB/s, 2.24 G scores/s from key codes "
+                    "(measured)\n") != std::string::npos);
     const nlohmann::ordered_json j = hosted_json(plan);
     CHECK(j["attend"] == "both");
     CHECK(j["index"] == "device");

@@ -76,8 +76,8 @@ std::vector<Counts> counts_of(const std::string& bytes) {
   for (size_t at = 0; (at = bytes.find("turn     ", at)) != std::string::npos; ++at) {
     Counts c;
     CHECK(std::sscanf(bytes.c_str() + at,
-                      "turn %d tokens kept, %d dropped, %d read in %*f s, %d written", &c.kept,
-                      &c.dropped, &c.read, &c.written) == 4);
+                      "turn %d tokens reused, %d dropped, %d prefilled in %*f s, %d generated",
+                      &c.kept, &c.dropped, &c.read, &c.written) == 4);
     all.push_back(c);
   }
   return all;
@@ -236,9 +236,10 @@ TEST_SUITE("cli/chat") {
     const Json messages = place.saved("c");
     REQUIRE(messages.size() == 4);
     CHECK(messages[2]["content"] == "Ho");
-    CHECK(has(run.bytes, "stopped at 12 tokens; -n N allows more"));
+    CHECK(has(run.bytes, "stopped at 12 tokens (to allow more: -n N)"));
     const Session full = place.chat({"Hi"}, {"-n", "1000", "-s", "run.context=40"});
-    CHECK(has(full.bytes, "stopped at the context (40 tokens); /reset begins a new conversation"));
+    CHECK(has(full.bytes,
+              "stopped at the context limit (40 tokens). /reset starts a new conversation"));
   }
 
   TEST_CASE("without a terminal, and with what a chat does not take, an error says what to do") {
@@ -282,6 +283,6 @@ TEST_SUITE("cli/chat") {
     CHECK(has(half.out, "prefill of 8192 tokens "));
     CHECK(plan({"-s", limit, "-s", "run.context=16384"}).status == 5);
     const Session run = place.chat({"Hi"}, {"-s", limit});
-    CHECK(has(run.bytes, "context  8192 tokens have room in memory; the model was made for 16384"));
+    CHECK(has(run.bytes, "context  8192 tokens fit in memory, the model supports 16384"));
   }
 }

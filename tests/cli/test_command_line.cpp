@@ -42,7 +42,7 @@ TEST_SUITE("cli/command_line") {
     for (const char* part :
          {"cli-probe: exercises the command line\n\nusage: cli-probe [flags]\n\nexamples:\n",
           "  -n, --lines N    lines to print [default 1]\n",
-          "      --seed N                seed of every random draw [run.seed; default 0]\n",
+          "      --seed N                random seed [run.seed; default 0]\n",
           "  -m, --model PATH            model folder, known name, or synthetic:NAME\n"
           "                              [model.path; required]\n",
           "  cache   what attention reads\n", "exit status:\n", "files and environment:\n",
@@ -86,7 +86,7 @@ TEST_SUITE("cli/command_line") {
     const Outcome run = probe({});
     CHECK(run.status == 2);
     CHECK(run.out.empty());
-    CHECK(run.err.find("cli-probe --help shows everything\n") != std::string::npos);
+    CHECK(run.err.find("cli-probe --help shows all flags\n") != std::string::npos);
   }
 
   TEST_CASE("version") {

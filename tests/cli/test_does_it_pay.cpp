@@ -58,7 +58,7 @@ TEST_SUITE("cli/does-it-pay") {
       CHECK(run.status == 0);
       CHECK(run.out == plain.out);
       CHECK(has(run.err, "\nplain    "));
-      CHECK(has(run.err, " ms a token, measured over "));
+      CHECK(has(run.err, " ms per token, measured over "));
       CHECK(speedup_in(run.err) > 0);
       const Json spec =
           json_lines(generate(way.tool, {way.how, kExact, text, {"--format", "jsonl"}}).out)
@@ -91,14 +91,14 @@ TEST_SUITE("cli/does-it-pay") {
     CHECK(ids(run) == ids(generate("pig-generate", {{"-m", "tiny-16m"}, kExact, text})));
     const Json spec = json_lines(run.out).back()["spec"];
     CHECK(spec["plain_batch"] == 3);
-    CHECK(has(run.err, " ms a token of 3 texts, measured over "));
+    CHECK(has(run.err, " ms per token for 3 sequences, measured over "));
   }
 
   TEST_CASE("a run of few rounds says that it measured nothing") {
     const Words how = {"-m", "tiny-16m", "-s", "spec.draft=ngram", "-p", "The keeper", "-n", "4"};
     const Outcome run = generate("sequoia-generate", {how, kExact});
     CHECK(run.status == 0);
-    CHECK(has(run.err, "\nplain    not measured: too few rounds\n"));
+    CHECK(has(run.err, "\nplain    not measured: too few speculation steps\n"));
     const Json spec =
         json_lines(generate("sequoia-generate", {how, kExact, {"--format", "jsonl"}}).out)
             .back()["spec"];
@@ -190,8 +190,8 @@ TEST_SUITE("cli/does-it-pay") {
                             "draft.sparse.kind=cats spec.draft=self spec.gamma=4"})
       CHECK(has(run.err, way));
     CHECK(has(run.err,
-              "not tried                    draft.cache.kind=snapkv spec.draft=self spec.gamma=4: "
-              "it holds 1024 tokens of a text of "));
+              "not tried                      draft.cache.kind=snapkv spec.draft=self "
+              "spec.gamma=4: KV budget of 1024 tokens is too large for a context of "));
     const std::string label = "repeat with: ";
     const size_t at = run.err.find(label);
     REQUIRE(at != std::string::npos);

@@ -159,7 +159,7 @@ TEST_SUITE("cli/errors") {
           {"OMP_WAIT_POLICY", "PASSIVE", ""},
           {"OMP_WAIT_POLICY", "lazy", "OMP_WAIT_POLICY: expected active or passive, found 'lazy'"},
           {"OMP_PROC_BIND", "false", ""},
-          {"OMP_PLACES", "cores", "OMP_PLACES: OpenMP binds this process to "}}) {
+          {"OMP_PLACES", "cores", "OMP_PLACES: OpenMP binds this process and its threads to "}}) {
       const Outcome run = probe_model({}, {.variables = {{g.name, g.value}}});
       CAPTURE(run.err);
       CHECK(run.status == 0);

@@ -78,9 +78,10 @@ TEST_SUITE("cli/eval_own") {
     CAPTURE(whole.err);
     REQUIRE(whole.status == 0);
     CHECK(whole.out.starts_with(
-        "own questions, dense question, generated answers, 6 cases a task\n"));
+        "own questions, dense question, generated answers, 6 cases per task\n"));
     CHECK(has(whole.out,
-              "own questions, sparse question, acc, choices by log-probability, 3 cases a task\n"));
+              "own questions, sparse question, acc, choices by log-probability, 3 cases per "
+              "task\n"));
     CHECK(has(whole.out, "acc_norm, choices by log-probability a byte, 3 cases"));
     const std::string text = file_text(log);
     const auto lines = json_lines(text);
@@ -159,7 +160,7 @@ TEST_SUITE("cli/eval_own") {
     CAPTURE(more.err);
     CHECK(more.status == 0);
     CHECK(has(more.err, "resuming after 2 cases"));
-    CHECK(has(more.out, "3 cases a task"));
+    CHECK(has(more.out, "3 cases per task"));
     CHECK(file_text(log).starts_with(before));
   }
 
@@ -168,8 +169,8 @@ TEST_SUITE("cli/eval_own") {
     const std::string facts = files.facts(5, 5);
     const Outcome some = eval({"--task", facts, "-s", "eval.cases=3"});
     CHECK(some.status == 0);
-    CHECK(has(some.out, "3 cases a task"));
-    CHECK(has(some.err, "3 of 5 questions, drawn by run.seed; -s eval.cases=5 asks all"));
+    CHECK(has(some.out, "3 cases per task"));
+    CHECK(has(some.err, "3 of 5 questions, drawn by run.seed (all: -s eval.cases=5)"));
     json later = fact(0);
     later["question"] = "\n\nQuestion: What is the special magic value for amber-anchor?\nAnswer:";
     const std::string file = files.write("later.jsonl", {later});
@@ -199,7 +200,7 @@ TEST_SUITE("cli/eval_own") {
       more.insert(more.begin(), {"-r", recipe, "--device", "cpu"});
       return run_process(program("pig-eval"), {.arguments = std::move(more)});
     };
-    CHECK(has(run({}).out, "2 cases a task"));
+    CHECK(has(run({}).out, "2 cases per task"));
     CHECK(has(run({"--dry-run"}).out, "memory "));
     CHECK(has(eval({"-m", "synthetic:llama-3.2-1b", "--task", "needle1", "--dry-run"}).out,
               "memory "));
@@ -267,7 +268,7 @@ TEST_SUITE("cli/eval_own") {
     const Files files;
     const Outcome run = eval({"--task", files.facts(2, 0)});
     CHECK(run.status == 0);
-    CHECK(has(run.err, "full attention answers 0 of 2 questions: these tasks say nothing"));
+    CHECK(has(run.err, "full attention answers 0 of 2 questions, so these tasks cannot"));
   }
 
   TEST_CASE("answers of some FFN channels are corrected to those of the model") {

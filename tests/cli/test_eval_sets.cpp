@@ -71,8 +71,7 @@ TEST_SUITE("cli/eval_sets") {
     const Outcome whole = with({});
     CAPTURE(whole.err);
     REQUIRE(whole.status == 0);
-    CHECK(whole.out.find("arithmetic, greedy answers of 256 tokens at most, 4 cases a task\n") ==
-          0);
+    CHECK(whole.out.find("arithmetic, greedy answers up to 256 tokens, 4 cases per task\n") == 0);
     const std::string text = file_text(log);
     const auto lines = json_lines(text);
     REQUIRE(lines.size() == 1 + 4);

@@ -38,17 +38,19 @@ TEST_SUITE("cli/hosted_plan") {
     const Outcome run = plan("lsh");
     CHECK(run.status == 0);
     CHECK(run.err == "");
-    CHECK(has(
-        run.out,
-        "\nkeys     30 layers in host memory: 11.25 GiB of keys and values, 6.89 GiB of index; "));
-    CHECK(has(run.out, "\nattend   cpu, index in host memory; "));
-    CHECK(has(run.out, "\nbytes    a token: "));
+    CHECK(
+        has(run.out,
+            "\nkv       30 layers offloaded to host memory: 11.25 GiB of KV, 6.89 GiB of index\n"));
+    CHECK(has(run.out, "\nattend   cpu, index in host memory, "));
+    CHECK(has(run.out, "\nbytes    per token: "));
     CHECK(has(run.out, " of host memory by the CPU, "));
     CHECK(has(run.out, "\nstep     "));
-    CHECK(has(run.out, " tokens/s: 1 sequence at 98"));
-    CHECK(has(run.out,
-              "\nrates    GPU memory 3350 GB/s, link 63 (data sheet of h100, assumed); host memory "
-              "104, rows of 256 bytes 74.9, 2.24 G scores/s by codes (assumed)\n"));
+    CHECK(has(run.out, " tokens/s, 1 sequence at 98"));
+    CHECK(
+        has(run.out,
+            "\nrates    GPU memory 3350 GB/s, link 63 GB/s (data sheet of h100, assumed)\n         "
+            "host memory 104 GB/s, rows of 256 bytes 74.9 GB/s, 2.24 G scores/s from key codes "
+            "(assumed)\n"));
     CHECK_FALSE(has(run.out, "rates unknown"));
     const Json j = json_of(plan("lsh", {"--format", "jsonl"}));
     const Json& hosted = j["hosted"];
@@ -58,7 +60,7 @@ TEST_SUITE("cli/hosted_plan") {
     CHECK(hosted["batch"] == 1);
     CHECK(hosted["ways"].size() == 1);
     // Where the GPU makes tables of prompts.
-    CHECK(has(run.out, " of a prompt's layer, 32.8 MiB of index\n"));
+    CHECK(has(run.out, " of prefill staging, 32.8 MiB of index\n"));
     CHECK(j["memory"]["cuda:0"]["index"].get<double>() <= 40 * 0x1p20);
     CHECK(hosted["key_bytes"].get<double>() == Approx(12.1e9).epsilon(0.02));
     // A token reads the weights; 1.8 % of the keys for each query head, and tables and norms.
@@ -74,10 +76,9 @@ TEST_SUITE("cli/hosted_plan") {
   TEST_CASE("eight bits: half the bytes, for the CPU alone") {
     const Outcome run = plan("lsh", {"-s", "cache.host_dtype=int8"});
     CHECK(run.status == 0);
-    CHECK(
-        has(run.out,
-            "\nkeys     30 layers in host memory, in eight bits: 5.80 GiB of keys and values, 6.89 "
-            "GiB of index; "));
+    CHECK(has(run.out,
+              "\nkv       30 layers offloaded to host memory in int8: 5.80 GiB of KV, 6.89 GiB of "
+              "index\n"));
     const Json wide = json_of(plan("hybrid", {"--format", "jsonl", "-s", "cache.attend=cpu"}));
     const Json j = json_of(plan("hybrid", {"--format", "jsonl", "-s", "cache.host_dtype=int8"}));
     CHECK(j["hosted"]["host_dtype"] == "int8");
@@ -115,9 +116,11 @@ TEST_SUITE("cli/hosted_plan") {
       CHECK(way["step_ms"] >= h200["hosted"]["step_ms"]);
     }
     const std::string text = plan("hybrid", {"-s", "run.plan_for=h200"}).out;
-    CHECK(has(text, "\nattend   both: the CPU "));
-    CHECK(has(text, " % over the link, index in GPU memory; "));
-    CHECK(has(text, "\nrates    GPU memory 4800 GB/s, link 63 (data sheet of h200); host memory "));
+    CHECK(has(text, "\nattend   both (CPU "));
+    CHECK(has(text, " % over the link), index in GPU memory, "));
+    CHECK(has(text,
+              "\nrates    GPU memory 4800 GB/s, link 63 GB/s (data sheet of h200)\n         host "
+              "memory "));
   }
 
   TEST_CASE("what a run does without so that its index has room on the GPU, before it has none") {
@@ -144,7 +147,7 @@ TEST_SUITE("cli/hosted_plan") {
     CHECK(smaller["prompt_passes"] == 3);
     const std::string text =
         plan("hybrid", {"-s", fmt::format("run.gpu_memory_limit={}MiB", needed - 1900)}).out;
-    CHECK(has(text, "\nto fit   embedding in host memory, prompts in 3 passes\n"));
+    CHECK(has(text, "\nto fit   embedding in host memory, layer-wise prefill in 3 passes\n"));
     // Weights, dense layers, one layer of the prompt and an eighth of the stream fit; codes do not.
     const Json narrow = attend(fmt::format("{}MiB", needed - 3000).c_str());
     CHECK(narrow["hosted"]["attend"] == "cpu");
@@ -172,8 +175,8 @@ TEST_SUITE("cli/hosted_plan") {
     CHECK(index["hosted"]["ways"].size() == 1);
     CHECK(index["hosted"]["dram_bytes_step"].get<double>() > 1e9);
     const std::string forced = plan("hybrid", {"-s", "cache.attend=gpu"}).out;
-    CHECK(has(forced, "\nattend   gpu, index in GPU memory; "));
-    CHECK(has(forced, " a step, the only way that the recipe leaves\n"));
+    CHECK(has(forced, "\nattend   gpu, index in GPU memory, "));
+    CHECK(has(forced, " per step, the only option in this recipe\n"));
   }
 
   TEST_CASE("host memory that does not suffice is told, with what helps") {
@@ -238,6 +241,6 @@ TEST_SUITE("cli/hosted_plan") {
     CHECK(four["step_ms"].get<double>() < 4 * one["step_ms"].get<double>());
     CHECK(four["tokens_s"].get<double>() > one["tokens_s"].get<double>());
     std::vector<std::string> table(sweep.begin(), sweep.end() - 2);
-    CHECK(has(run_without_gpu("pig-bench", table).out, "fits, attend both: the CPU "));
+    CHECK(has(run_without_gpu("pig-bench", table).out, "fits, attend both (CPU "));
   }
 }

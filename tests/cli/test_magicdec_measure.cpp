@@ -122,7 +122,7 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     }
     // A draft that reads all keys agrees with itself.
     CHECK(records.at("rounds all gamma 3")["spec"]["alpha"] == 1);
-    CHECK(run.err.find("tokens a round: the accepted ones and one more of the target") !=
+    CHECK(run.err.find("tokens/step: accepted draft tokens plus one from the target") !=
           std::string::npos);
   }
 

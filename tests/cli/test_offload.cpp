@@ -133,32 +133,36 @@ TEST_SUITE("cli/offload") {
       CHECK(text(offload, 18 * kGiB) == "");
       CHECK(text(offload, 18 * kGiB - 1) == "embedding in host memory");
       CHECK(text(offload, 16 * kGiB) == "embedding in host memory");
-      CHECK(text(offload, 16 * kGiB - 1) == "embedding in host memory, prompts in 2 passes");
-      CHECK(text(offload, 14 * kGiB) == "embedding in host memory, prompts in 3 passes");
-      CHECK(text(offload, 13 * kGiB + kGiB / 2) == "embedding in host memory, prompts in 6 passes");
+      CHECK(text(offload, 16 * kGiB - 1) ==
+            "embedding in host memory, layer-wise prefill in 2 passes");
+      CHECK(text(offload, 14 * kGiB) == "embedding in host memory, layer-wise prefill in 3 passes");
+      CHECK(text(offload, 13 * kGiB + kGiB / 2) ==
+            "embedding in host memory, layer-wise prefill in 6 passes");
     }
     // Nothing helps but layers.
-    CHECK(text(kNone, 12 * kGiB) == "embedding in host memory, prompts in 8 passes");
+    CHECK(text(kNone, 12 * kGiB) == "embedding in host memory, layer-wise prefill in 8 passes");
     CHECK(text(kAuto, 12 * kGiB) ==
-          "embedding in host memory, prompts in 8 passes, 4 of 10 layers in host memory");
+          "embedding in host memory, layer-wise prefill in 8 passes, 4 of 10 layers offloaded to "
+          "host memory");
     CHECK(text({7}, 10 * kGiB) ==
-          "embedding in host memory, prompts in 2 passes, 7 of 10 layers in host memory");
+          "embedding in host memory, layer-wise prefill in 2 passes, 7 of 10 layers offloaded to "
+          "host memory");
   }
 
   TEST_CASE("keys stay on the GPU in as many layers as there is room for, once the rest fits") {
     const auto text = [](recipe::Offload offload, size_t limit) {
       return savings(offload, limit, 100 * kGiB, plan_with_keys, 10).text(10);
     };
-    CHECK(text({0}, 28 * kGiB) == "keys of 10 layers here");
+    CHECK(text({0}, 28 * kGiB) == "KV cache of 10 layers on the GPU");
     CHECK(text({0}, 28 * kGiB - 1) ==
-          "keys of 8 layers here, keys pass through the room of 1 7/8 layers");
-    CHECK(text({0}, 23 * kGiB) == "keys of 3 layers here");
+          "KV cache of 8 layers on the GPU, KV staging ring of 1 7/8 layers");
+    CHECK(text({0}, 23 * kGiB) == "KV cache of 3 layers on the GPU");
     CHECK(text({0}, 20 * kGiB) == "");
-    CHECK(text({0}, 20 * kGiB - 1) == "keys pass through the room of 1 7/8 layers");
-    CHECK(text({0}, 19 * kGiB) == "embedding in host memory, keys of 1 layers here");
+    CHECK(text({0}, 20 * kGiB - 1) == "KV staging ring of 1 7/8 layers");
+    CHECK(text({0}, 19 * kGiB) == "embedding in host memory, KV cache of 1 layers on the GPU");
     CHECK(text(kAuto, 12 * kGiB) ==
-          "embedding in host memory, prompts in 8 passes, 5 of 10 layers in host memory, "
-          "keys pass through the room of 1 5/8 layers");
+          "embedding in host memory, layer-wise prefill in 8 passes, 5 of 10 layers offloaded to "
+          "host memory, KV staging ring of 1 5/8 layers");
     CHECK(savings({0}, 28 * kGiB, 100 * kGiB, plan_with_keys).resident_layers == 0);
   }
 

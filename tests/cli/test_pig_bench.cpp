@@ -172,7 +172,7 @@ TEST_SUITE("cli/pig_bench") {
     for (int i = 0; i < 2; ++i) {  // the first run leaves nothing that the second would refuse
       const Outcome run = pig_bench(bench, {.signal = SIGINT, .signal_at_cpu = 2});
       CHECK(run.status == 130);
-      CHECK(run.err.find("interrupted, finishing step") != std::string::npos);
+      CHECK(run.err.find("interrupted, finishing the current step") != std::string::npos);
       CHECK(run.err.ends_with("pig-bench: error: interrupted\n"));
       CHECK(run.cpu_seconds < 20);  // of five minutes
       CHECK(folder.n_files() == 0);

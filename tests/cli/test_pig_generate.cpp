@@ -119,7 +119,7 @@ TEST_SUITE("cli/pig_generate") {
           {.arguments = flags, .variables = {{"TANDEM_CACHE_DIR", folder.path().string()}}});
       CHECK(run.status == 0);
       const Json last = json_lines(run.out).back();
-      CHECK(contains(run.err, " that memory gives") == last.contains("frac_of_mem_read"));
+      CHECK(contains(run.err, " % of the memory's ") == last.contains("frac_of_mem_read"));
       said = run.err;
       return last;
     };
@@ -135,7 +135,7 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(summary({"-v", "-t", "1", "-m", "tiny-2m"})["mem_read_gbps"] == 1e6);
     write_limits(folder / "ceilings.json", 1e-3);
     CHECK(summary(tiny)["from_cache"] == true);
-    CHECK(contains(said, " GB/s, from a cache\n"));
+    CHECK(contains(said, " GB/s (from cache)\n"));
   }
 
   TEST_CASE("without a folder to keep a measurement in, a run says so, once, and goes on") {
@@ -149,16 +149,16 @@ TEST_SUITE("cli/pig_generate") {
       return run.err;
     };
     const std::string warning =
-        "pig-generate: warning: measurements of this machine are not kept: none of "
+        "pig-generate: warning: measurements of this machine are not saved: none of "
         "TANDEM_CACHE_DIR, XDG_CACHE_HOME and HOME names a folder\n";
     // What was measured on a busy machine is not kept anyway, and says that instead.
-    const std::string busy = "pig-generate: warning: the limits of this machine are not kept: ";
+    const std::string busy = "pig-generate: warning: the limits of this machine are not saved: ";
     const std::string said = stderr_of({"-v"});
     CHECK(contains(said, warning) != contains(said, busy));
     CHECK(said.find(warning) == said.rfind(warning));
     CHECK(!contains(stderr_of({}), "warning"));  // nothing was measured
     const std::string there = stderr_of({"-v"}, "/proc/none");
-    CHECK(contains(there, "warning: measurements of this machine are not kept: /proc/none: ") !=
+    CHECK(contains(there, "warning: measurements of this machine are not saved: /proc/none: ") !=
           contains(there, busy));
   }
 
@@ -371,8 +371,8 @@ TEST_SUITE("cli/pig_generate") {
       return pig_generate(flags).err;
     };
     const std::string note =
-        "generation_config.json suggests temperature 0.6, top_p 0.9; -s sampling.from=model takes "
-        "these values\n";
+        "generation_config.json suggests temperature 0.6, top_p 0.9. To use these values: -s "
+        "sampling.from=model\n";
     CHECK(contains(noted("tiny-2m", {}), note));
     CHECK(contains(noted("tiny-2m", {"-s", "sampling.from=model"}),
                    "sampling temperature 0.6, top_p 0.9\n"));
@@ -533,7 +533,7 @@ TEST_SUITE("cli/pig_generate") {
             .string();
     CHECK(ids({"-r", recipe, "--chat", "-p", "Hi"}) == plain(of("Hi on 26 Jul 2024  ")));
     const Outcome today = pig_generate(with(chat, {"-n", "0"}));
-    CHECK(today.err.find("chat.date: the chat template writes 20") != std::string::npos);
+    CHECK(today.err.find("chat.date: the chat template uses 20") != std::string::npos);
     CHECK(today.err.find("2024-07-26") == std::string::npos);
     check_error(with(chat, {"-s", "chat.date=tomorrow"}), 3,
                 "--set #2: chat.date: expected a date such as 2026-03-31, found 'tomorrow'\n");
@@ -622,7 +622,7 @@ TEST_SUITE("cli/pig_generate") {
         {"-m", model, "-p", "Once", "-n", "0", "-s", "output.state=" + (folder / "s").string()});
     CHECK(saved.status == 0);
     // The context is longer than config.json states; a note says so once.
-    const std::string note = "context  256 = 4 x 64 by YaRN; max_position_embeddings of m is 64";
+    const std::string note = "context  256 = 4 x 64 by YaRN (max_position_embeddings of m: 64)";
     const size_t first = saved.err.find(note);
     CHECK(first != std::string::npos);
     CHECK(saved.err.find(note, first + 1) == std::string::npos);
@@ -717,7 +717,7 @@ TEST_SUITE("cli/pig_generate") {
     const std::string batch =
         folder.write("p.jsonl", "{\"ids\": [1, 2, 3]}\n{\"ids\": [2]}\n").string();
     CHECK(pig_generate({"--prompts", batch, "-s", "run.context=44", "-n", "42"})
-              .err.ends_with("\n1 of 2 texts stopped at run.context (44 tokens)\n"));
+              .err.ends_with("\n1 of 2 sequences stopped at run.context (44 tokens)\n"));
     CHECK_FALSE(contains(pig_generate({"--prompt-ids", longer, "-n", "4"}).err, "stopped at"));
   }
 
@@ -761,7 +761,7 @@ TEST_SUITE("cli/pig_generate") {
         {"-m", "tiny-16m", "-n", "16000", "--prompts", batch, "-o", (folder / "out").string()},
         {.signal = SIGINT, .signal_at_cpu = 0.5});
     CHECK(run.status == 130);
-    CHECK(contains(run.err, "interrupted, finishing step"));
+    CHECK(contains(run.err, "interrupted, finishing the current step"));
     CHECK(run.cpu_seconds < 2);
     CHECK(folder.n_files() == 1);
   }

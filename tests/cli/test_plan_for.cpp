@@ -38,8 +38,8 @@ TEST_SUITE("cli/plan_for") {
     CHECK(run.status == 0);
     CHECK(run.err == "");
     CHECK(has(run.out,
-              "\ndevice   cuda:0  any GPU  22.00 GiB available; planned for, not this "
-              "machine's (run.plan_for names a card)\n"));
+              "\ndevice   cuda:0  any GPU  22.00 GiB available (not this machine, run.plan_for can "
+              "name a card)\n"));
     CHECK(has(run.out, "\nmemory   cuda:0  process "));
     CHECK(has(run.out, "  fits\n"));
     CHECK(has(run.out, " layers in host memory, "));
@@ -50,8 +50,8 @@ TEST_SUITE("cli/plan_for") {
         {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s", "run.plan_for=rtx-4090"});
     CHECK(named.status == 0);
     CHECK(has(named.out,
-              "\ndevice   cuda:0  NVIDIA GeForce RTX 4090  22.00 GiB available; planned for, "
-              "not this machine's (run.plan_for: rtx-4090)\n"));
+              "\ndevice   cuda:0  NVIDIA GeForce RTX 4090  22.00 GiB available (not this machine, "
+              "run.plan_for: rtx-4090)\n"));
     CHECK(has(named.out, " s at 31.5 GB/s\n"));
   }
 
@@ -94,7 +94,7 @@ TEST_SUITE("cli/plan_for") {
       flags.push_back("--dry-run");
       const Outcome planned = run_without_gpu(program(tool), flags);
       CHECK(planned.status == 0);
-      CHECK(has(planned.out, "\ncache    hybrid, keys of long texts in host memory\n"));
+      CHECK(has(planned.out, "\ncache    hybrid, offloaded to host memory for long contexts\n"));
       CHECK(has(planned.out, "\ndevice   cuda:0  any GPU"));
       flags.insert(flags.end(), {"-s", "draft.path=", "-s", "spec.draft=self"});
       const Outcome self = run_without_gpu(program(tool), flags);
@@ -108,7 +108,8 @@ TEST_SUITE("cli/plan_for") {
       const Outcome chunks = run_without_gpu(program(tool), flags);
       CHECK(chunks.status == 0);
       CHECK(has(chunks.out,
-                "\ncache    full, keys of long texts in host memory\ndraft    self, retrieval\n"));
+                "\ncache    full, offloaded to host memory for long contexts\ndraft    self, "
+                "retrieval\n"));
       flags.insert(flags.end(), {"-s", "cache.resident_layers=100"});
       const Outcome beyond = run_without_gpu(program(tool), flags);
       CHECK(beyond.status == 3);
@@ -151,7 +152,7 @@ TEST_SUITE("cli/plan_for") {
   }
 
   TEST_CASE("what asks for a GPU, and what does not") {
-    const std::string planned = "planned for, not this machine's";
+    const std::string planned = "(not this machine, run.plan_for";
     for (const std::vector<std::string>& flags : {std::vector<std::string>{"--device", "cuda"},
                                                   {"--device", "cuda:1"},
                                                   {"-s", "model.offload=auto"},
@@ -288,7 +289,7 @@ TEST_SUITE("cli/plan_for") {
     CHECK(j["decode_ms_at_least"].get<double>() == doctest::Approx(bytes / 1008e6));
     CHECK(j["prefill_ms_at_least"].get<double>() ==
           doctest::Approx(j["prefill_tflop"].get<double>() / 165.2 * 1e3));
-    CHECK(j["bound"] == "GPU memory, 1008 GB/s by the data sheet");
+    CHECK(j["bound"] == "GPU memory, 1008 GB/s (data sheet)");
     const Json streamed = Json::parse(
         plan({"-s", "run.plan_for=rtx-4080", "-s", "model.offload=20", "--format", "jsonl"}).out);
     CHECK(streamed["layers_streamed"] == 20);
@@ -324,7 +325,7 @@ TEST_SUITE("cli/plan_for") {
           with(c.flags, {"--dry-run", "--device", "cuda", "-s", "run.plan_for=l20"});
       const Outcome text = run_without_gpu(c.tool, dry);
       CHECK(text.status == 0);
-      CHECK(has(text.out, "not this machine's"));
+      CHECK(has(text.out, "not this machine"));
       CHECK(has(text.out, "l20"));
       const std::string form = has(c.tool, "acceptance") ? "json" : "jsonl";
       const Outcome lines = run_without_gpu(c.tool, with(dry, {"--format", form}));
@@ -409,8 +410,8 @@ TEST_SUITE("cli/plan_for") {
         {"-m", "synthetic:llama-3.1-8b", "--dry-run", "--phase", "decode", "-s", "run.context=16Ki",
          "--sweep", "run.plan_for=rtx-4080,rtx-4090", "--format", "csv"});
     CHECK(run.status == 5);
-    CHECK(has(run.out, "\"rtx-4080, not this machine's\""));
-    CHECK(has(run.out, "\"rtx-4090, not this machine's\""));
+    CHECK(has(run.out, "\"rtx-4080, not this machine\""));
+    CHECK(has(run.out, "\"rtx-4090, not this machine\""));
     CHECK(has(run.out, ",15.04 GiB,\"does not fit, embedding in host memory\"\n"));
     CHECK(has(run.out, ",23.04 GiB,fits\n"));
   }

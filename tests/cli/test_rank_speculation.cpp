@@ -62,7 +62,7 @@ TEST_SUITE("cli/rank_speculation") {
       CAPTURE(all[0].err);
       CHECK(all[0].status == 0);
       CHECK(all[1].status == 0);
-      CHECK(has(all[0].out, "greedy texts are the target's"));
+      CHECK(has(all[0].out, "greedy texts equal the target's"));
       CHECK_FALSE(has(all[0].out, "FAIL"));
       CHECK(all[1].out.empty());
     }

@@ -175,7 +175,7 @@ TEST_SUITE("cli/rank_training") {
     const auto resumed = run_ranks(2, training(data, folder / "killed", with(many, {"--resume"})),
                                    {.tool = "s2ft-train"});
     CHECK(resumed[0].status == 0);
-    CHECK(has(resumed[0].err, "goes on after step "));
+    CHECK(has(resumed[0].err, "resuming after step "));
     CHECK(file_text(last("killed")) == file_text(last("whole")));
   }
 }

@@ -103,7 +103,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     CAPTURE(merged.err);
     REQUIRE(merged.status == 0);
     CHECK(merged.out.find("verified outside ") != std::string::npos);
-    CHECK(merged.out.find(fmt::format("verified inside    {} weights are the adapter's values",
+    CHECK(merged.out.find(fmt::format("verified inside    {} weights equal the adapter's values",
                                       values)) != std::string::npos);
     CHECK(merged.out.find("\nmodel    " + r.at("merged") + "\n") != std::string::npos);
     // The run's own model, file by file, but for the prompt of its data.
@@ -216,7 +216,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     CHECK(has(with({"--format", "md"}).out, "\n\n| matrix | matrices | units "));
     CHECK(json["overlaps"][0]["adapters"] == Json{0, 1});
     const Outcome table = with({});
-    CHECK(table.out.find("both change  units") != std::string::npos);
+    CHECK(table.out.find("shared  units") != std::string::npos);
     CHECK(table.out.find("verified sums ") != std::string::npos);
     const Outcome exclusive = with({"-s", "adapter.exclusive=true"});
     CHECK(exclusive.status == 4);
@@ -331,7 +331,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     CHECK(csv.starts_with(
         fmt::format("rank,error,values\n1,{:.9g},", json["ranks"][0]["error"].get<double>())));
     CHECK(std::ranges::count(csv, '\n') == 5);
-    CHECK(has(with({"--ranks", "8", "--format", "md"}).out, "\n\n| rank | lost of the change |"));
+    CHECK(has(with({"--ranks", "8", "--format", "md"}).out, "\n\n| rank | relative loss |"));
     CHECK(Json::parse(with({"--ranks", "1,8,3,64", "--format", "jsonl"}).out) == json);
     check_refused(with({"--to", "lora", "-o", r.at("no"), "--format", "csv"}), 2,
                   "--format: --to lora prints no table, but text, json or jsonl\n");

@@ -221,7 +221,7 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(resumed.out.find(first_loss("whole")) != std::string::npos);
     CHECK(resumed.err.find("s2ft-train: warning: " + runs.file("torn", kept.back()).string() +
                            ": truncated") != std::string::npos);
-    CHECK(resumed.err.find("left out, an older checkpoint is looked for\n") != std::string::npos);
+    CHECK(resumed.err.find(". Trying an older checkpoint\n") != std::string::npos);
     runs.check_equal("whole", "torn");
 
     for (const int step : {18, 21, 24})
@@ -310,7 +310,7 @@ TEST_SUITE("cli/s2ft-train runs") {
     const std::vector<Json> lines = runs.metrics("whole");
     const Json test = lines[0]["range_test"];
     const double rate = test["lr"];
-    CHECK(has(whole.err, fmt::format("\nlr       {} by a range test  loss ", rate)));
+    CHECK(has(whole.err, fmt::format("\nlr       {} from a range test  loss ", rate)));
     CHECK(lines[0]["step"] == 0);
     REQUIRE(test["tried"].size() >= 2);
     CHECK(std::ranges::any_of(test["tried"], [&](const Json& t) { return t["lr"] == rate; }));
@@ -352,7 +352,7 @@ TEST_SUITE("cli/s2ft-train runs") {
 
   TEST_CASE("a share of less than a unit a layer is noted, and what would give each layer one") {
     const Runs runs({"data.template=plain", "train.steps=1", "train.optimizer.lr=1e-3"});
-    const std::string says = " layers train none; ";
+    const std::string says = " layers train none. A ratio of ";
     const std::vector<std::string> few = {"-s", "train.select.ratios={o: 0.1, d: 0.1}"};
     const Outcome run = runs.train("few", few);
     CAPTURE(run.err);

@@ -44,9 +44,9 @@ TEST_SUITE("cli/s2ft-train") {
     const std::string data = write_data(folder);
     const Outcome run = s2ft_train(plain(data, {"--dry-run", "-s", "train.batch=2"}));
     CHECK(run.status == 0);
-    CHECK(run.out.find("data     " + data + "  4 records, 3 samples  3 trained on, 0 for") == 0);
-    CHECK(run.out.find("records  1 without an answer left out\n") != std::string::npos);
-    CHECK(run.out.find("steps    2 an epoch of 2 samples each  6 in all\n") != std::string::npos);
+    CHECK(run.out.find("data     " + data + "  4 records, 3 samples  3 for training, 0 for") == 0);
+    CHECK(run.out.find("records  1 left out (no answer)\n") != std::string::npos);
+    CHECK(run.out.find("steps    2 per epoch, 2 samples each  6 in total\n") != std::string::npos);
     const Json plan =
         Json::parse(s2ft_train(plain(data, {"--dry-run", "--json", "-s", "train.batch=2", "-s",
                                             "train.batching=pad", "-s", "data.val_size=1"}))
@@ -267,8 +267,8 @@ TEST_SUITE("cli/s2ft-train") {
                     "-o", (folder / "run").string(), "--no-progress"});
     CAPTURE(run.err);
     CHECK(run.status == 7);
-    CHECK(run.err.find("warning: step 2 is left out: loss ") != std::string::npos);
-    CHECK(run.err.find("; its records: " + data + ":") != std::string::npos);
+    CHECK(run.err.find("warning: step 2 is skipped: loss ") != std::string::npos);
+    CHECK(run.err.find(", records " + data + ":") != std::string::npos);
     CHECK(run.err.find("error: step 4: 3 steps in a row had no finite loss or gradient\n  hint: "
                        "lower train.optimizer.lr") != std::string::npos);
     const auto lines = json_lines(file_text(folder / "run" / "metrics.jsonl"));

@@ -168,7 +168,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
     const std::string one = (folder / "one").string(), two = (folder / "two").string();
     const Outcome run = record(one);
     CHECK(run.status == 0);
-    CHECK(run.err.find("rounds of 8 nodes in " + one) != std::string::npos);
+    CHECK(run.err.find("speculation steps of 8 nodes in " + one) != std::string::npos);
     CHECK(record(two).status == 0);
     CHECK(tandem::io::read_file(one) == tandem::io::read_file(two));
     const Outcome again = record(one);
@@ -243,7 +243,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
     };
     const Outcome text = generate({});
     CHECK(text.status == 0);
-    CHECK(text.err.find("tokens a round expected") != std::string::npos);
+    CHECK(text.err.find(" tokens per step and ") != std::string::npos);
     for (const auto& [flag, says] :
          {std::pair{"sampling.temperature=1", "was recorded at temperature 0.6"},
           std::pair{"draft.path=tiny-16m", "was recorded with the draft"},

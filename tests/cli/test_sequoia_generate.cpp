@@ -35,8 +35,8 @@ TEST_SUITE("cli/sequoia-generate") {
     const Outcome run = sequoia_generate(flags);
     CHECK(run.status == 0);
     CHECK(run.out == plain.out);
-    CHECK(run.err.find("tokens each by traversal; drafting") != std::string::npos);
-    CHECK(run.err.find("(tokens: the accepted ones and one more; ") != std::string::npos);
+    CHECK(run.err.find("tokens per step by traversal, draft") != std::string::npos);
+    CHECK(run.err.find(" (tokens per step include one from the target)") != std::string::npos);
 
     std::vector<std::string> json_flags = flags;
     json_flags.insert(json_flags.end(), {"--format", "jsonl"});
@@ -231,7 +231,7 @@ TEST_SUITE("cli/sequoia-generate") {
           "-s", "tree.path=" + path, "-s", "tree.timing=" + dear, "--format", "jsonl", "-v"};
       const Outcome declined = run(flags);
       CHECK(declined.err.find("draft weights") == std::string::npos);  // not loaded at all
-      CHECK(declined.err.find("speculation would lose here") != std::string::npos);
+      CHECK(declined.err.find("speculation would be slower") != std::string::npos);
       const std::vector<Json> events = json_lines(declined.out);
       CHECK(events.back()["spec"]["declined"] == true);
       CHECK(events.back()["spec"]["predicted"]["speedup"].get<double>() < 1);
@@ -280,7 +280,7 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(spec["nodes"] == spec["predicted"]["nodes"]);
     CHECK(spec["rounds"].get<int>() > 0);
     const auto p = measured["p"].get<std::vector<double>>();
-    CHECK(chosen.err.find(fmt::format("tree     acceptance measured over {} rounds in ",
+    CHECK(chosen.err.find(fmt::format("tree     acceptance measured over {} speculation steps in ",
                                       measured["rounds"].get<int>())) != std::string::npos);
     CHECK(chosen.err.find(fmt::format(" s: {:.2f}\n", fmt::join(p, " "))) != std::string::npos);
     CHECK(chosen.err.find(fmt::format("tree     {} nodes on ", spec["nodes"].get<int>())) !=
@@ -325,9 +325,9 @@ TEST_SUITE("cli/sequoia-generate") {
         .variables = {{"TANDEM_CACHE_DIR", cache.path().string()}}};
     const Outcome first = run_process(program("sequoia-generate"), launch);
     CHECK(first.status == 0);
-    CHECK(first.err.find("timed rounds in") != std::string::npos);
+    CHECK(first.err.find("timed speculation steps in") != std::string::npos);
     const Outcome second = run_process(program("sequoia-generate"), launch);
-    CHECK(second.err.find("timed rounds in") == std::string::npos);
+    CHECK(second.err.find("timed speculation steps in") == std::string::npos);
     CHECK(second.out == first.out);
 
     // A given tree is priced by times of larger ones.
@@ -337,7 +337,7 @@ TEST_SUITE("cli/sequoia-generate") {
     given.variables = {{"TANDEM_CACHE_DIR", empty.path().string()}};
     const Outcome chain = run_process(program("sequoia-generate"), given);
     CHECK(chain.status == 0);
-    CHECK(chain.err.find("timed rounds in") != std::string::npos);
+    CHECK(chain.err.find("timed speculation steps in") != std::string::npos);
 
     // Kept times that speak against it: only the target is loaded.
     fs::path kept;
@@ -353,8 +353,8 @@ TEST_SUITE("cli/sequoia-generate") {
     slow.arguments.push_back("-v");
     const Outcome declined = run_process(program("sequoia-generate"), slow);
     CHECK(declined.status == 0);
-    CHECK(declined.err.find("times of rounds from") != std::string::npos);
-    CHECK(declined.err.find("speculation would lose here") != std::string::npos);
+    CHECK(declined.err.find("speculation step times from") != std::string::npos);
+    CHECK(declined.err.find("speculation would be slower") != std::string::npos);
     CHECK(declined.err.find("draft weights") == std::string::npos);
   }
 

@@ -139,7 +139,7 @@ TEST_SUITE("cli/sequoia-tree-search") {
         dot};
     const Outcome run = tree_search(arguments);
     CHECK(run.status == 0);
-    CHECK(run.out.starts_with("size  tokens a round"));
+    CHECK(run.out.starts_with("size  tokens/step"));
     const Json tree = Json::parse(file_text(path));
     CHECK(tree["format"] == "sequoia-tree/1");
     CHECK(tree["size"] == 64);
@@ -252,7 +252,7 @@ TEST_SUITE("cli/sequoia-tree-search") {
     CHECK(tree_search({"-r", "sequoia/trees-reference", "--format", "md"})
               .out.starts_with("| size "));
     CHECK(tree_search({"-r", "sequoia/trees-reference", "--format", "csv"})
-              .out.starts_with("size,tokens a round,"));
+              .out.starts_with("size,tokens/step,"));
   }
 
   TEST_CASE("--measure writes a timing table that a search reads") {

@@ -30,7 +30,7 @@ TEST_SUITE("cli/sirius-generate") {
     CAPTURE(got.err);
     CHECK(got.status == 0);
     CHECK(got.out == want.out);
-    CHECK(has(got.err, "\nchannels cats: drafts read 50.0 % of the FFN's"));
+    CHECK(has(got.err, "\nneurons  cats: drafts compute 50.0 % of the FFN,"));
     sparse.insert(sparse.end(), {"--format", "jsonl"});
     const Json channels = json_lines(sirius_generate(sparse).out).back()["spec"]["channels"];
     CHECK(channels["policy"] == "cats");

@@ -119,7 +119,7 @@ TEST_SUITE("cli/streams") {
     const std::string pipe = (folder / "pipe").string();
     CHECK(run_shell("mkfifo " + pipe).status == 0);
     const Outcome ended =
-        probe_model({"-o", pipe}, {.signal = SIGTERM, .signal_after = "waiting for a program"});
+        probe_model({"-o", pipe}, {.signal = SIGTERM, .signal_after = "waiting for a reader"});
     CHECK(ended.status == 143);
     CHECK(ended.seconds < 2);
     CHECK(run_shell(program("cli_probe") + " -m tiny-2m -q -o " + pipe + " & cat " + pipe).out ==
@@ -201,8 +201,8 @@ TEST_SUITE("cli/streams") {
     CHECK(interrupt.status == 130);
     CHECK(interrupt.seconds < 2);
     CHECK(interrupt.err ==
-          "waiting\n\ninterrupted, finishing step; press again to abort\n"
-          "cli-probe: error: interrupted\n");
+          "waiting\n\ninterrupted, finishing the current step (press again to abort)\ncli-probe: "
+          "error: interrupted\n");
     CHECK(interrupt.out == "line 0 seed 0 stop []\n");
     const Outcome terminate =
         probe_model({"--poll"}, {.signal = SIGTERM, .signal_after = "waiting"});

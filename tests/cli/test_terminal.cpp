@@ -13,7 +13,7 @@ size_t widest(const std::vector<std::string>& lines) {
   return std::ranges::max(lines, {}, &std::string::size).size();
 }
 
-const std::string kFinishing = "interrupted, finishing step; press again to abort";
+const std::string kFinishing = "interrupted, finishing the current step (press again to abort)";
 
 }  // namespace
 
@@ -91,7 +91,7 @@ TEST_SUITE("cli/terminal") {
         text += line.starts_with(continued) ? " " + line.substr(continued.size()) : "\n" + line;
       CAPTURE(text);
       CHECK(std::ranges::any_of(lines, [&](const auto& l) { return l.starts_with(continued); }));
-      for (const char* part : {"\ndevice   cpu", "\nprefill  ", " read a token, ", ", planned "})
+      for (const char* part : {"\ndevice   cpu", "\nprefill  ", " read per token, ", ", planned "})
         CHECK(has(text, part));
     }
     CHECK_FALSE(has(run_process(program("pig-generate"), {.arguments = call}).err, continued));

@@ -102,10 +102,10 @@ TEST_SUITE("cli/triforce-generate") {
     CHECK(run.status == 0);
     CHECK(has(run.out, "  fits\n"));
     CHECK_FALSE(has(run.out, "does not fit"));
-    CHECK(has(run.out, "\nrounds   4 within each, chains of 6 tokens, 7 at most\n"));
+    CHECK(has(run.out, "\ninner    4 steps per speculation step, drafts of 6 tokens, at most 7\n"));
     CHECK(has(run.out,
-              "\ndraft    synthetic:llama-68m, streaming in rounds that the target verifies under "
-              "retrieval\n"));
+              "\ndraft    synthetic:llama-68m, streaming in inner steps, verified by the target "
+              "under retrieval\n"));
     const Json plan = Json::parse(
         triforce_generate({"-p", "a", "-s", "spec.gamma1=3", "--dry-run", "--format", "jsonl"})
             .out);

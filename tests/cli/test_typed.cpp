@@ -208,7 +208,7 @@ TEST_SUITE("cli/typed") {
     CAPTURE(sirius.err);
     CAPTURE(triforce.err);
     CHECK(sirius.out == plain);
-    CHECK(has(sirius.err, "\nchannels cats: drafts read 50.0 % of the FFN's"));
+    CHECK(has(sirius.err, "\nneurons  cats: drafts compute 50.0 % of the FFN,"));
     CHECK(triforce.out == plain);
     CHECK(triforce.status == 0);
     const auto recipe = [&](const std::string& tool, const std::vector<std::string>& more) {

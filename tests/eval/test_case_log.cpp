@@ -285,7 +285,7 @@ TEST_SUITE("eval/report") {
     }
     const std::string text =
         score_tables(summarize(s, records), kNames, tandem::io::TableFormat::text);
-    CHECK(text.find("4096 tokens, dense question, forced answers, 20 cases a task") == 0);
+    CHECK(text.find("4096 tokens, dense question, forced answers, 20 cases per task") == 0);
     CHECK(text.find("0.70*") != std::string::npos);
     CHECK(text.find("0.90*") == std::string::npos);
     CHECK(text.find("0.90") != std::string::npos);
@@ -344,8 +344,8 @@ TEST_SUITE("eval/report") {
     CHECK(!json.contains("protocol"));
 
     const std::string text = score_tables(rows, kNames, tandem::io::TableFormat::text);
-    CHECK(text.find("commonsense, greedy answers of 32 tokens at most, 1 cases a task\n") == 0);
-    CHECK(text.find("arithmetic, greedy answers of 256 tokens at most, 1 to 2 cases a task\n") !=
+    CHECK(text.find("commonsense, greedy answers up to 32 tokens, 1 cases per task\n") == 0);
+    CHECK(text.find("arithmetic, greedy answers up to 256 tokens, 1 to 2 cases per task\n") !=
           std::string::npos);
     CHECK(text.find("0.929") != std::string::npos);
     CHECK(text.find("12.5 %") != std::string::npos);  // 1 of 8 without an answer

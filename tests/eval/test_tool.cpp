@@ -64,10 +64,10 @@ TEST_SUITE("eval/tool") {
     CHECK(o.out.find("far kv") != std::string::npos);
     CHECK(o.out.find("far weights") != std::string::npos);
     // Of its engine: who attends, and what lies where.
-    const size_t engine = o.out.find("engine   far, for which:\nkeys     ");
+    const size_t engine = o.out.find("engine   far:\nkv       ");
     REQUIRE(engine != std::string::npos);
     CHECK(o.out.find("attend   ", engine) != std::string::npos);
-    CHECK(o.out.find(" 0 B of keys", engine) == std::string::npos);
+    CHECK(o.out.find(" 0 B of KV", engine) == std::string::npos);
     CHECK(run({"-r", "pig/eval-across-tiny-16m", "--dry-run", "-s", "run.plan_for=h200"}).status ==
           0);
     const Outcome on_cpu = run(with(hosted, {"--device", "cpu"}));

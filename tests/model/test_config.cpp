@@ -217,8 +217,7 @@ TEST_SUITE("model/config") {
 
     ModelConfig c = parse(with(minimal(), yarn(4, 256)));
     c.name = "m";
-    CHECK(context_note(c) ==
-          "context  1024 = 4 x 256 by YaRN; max_position_embeddings of m is 256");
+    CHECK(context_note(c) == "context  1024 = 4 x 256 by YaRN (max_position_embeddings of m: 256)");
     CHECK(context_note(parse(with(minimal(), yarn(2, 128)))).empty());
     CHECK(context_note(parse(minimal())).empty());
     recipe::Run run;

@@ -107,8 +107,7 @@ lengths: [4096, 4Ki]
     const Field schema = schema_of<Run>();
     const Field* field = find_field(schema, "plan_for");
     REQUIRE(field != nullptr);
-    CHECK(std::string(field->text)
-              .find("plans for, also where this machine has another: " + gpu_names()) !=
+    CHECK(std::string(field->text).find("in place of this machine's: " + gpu_names()) !=
           std::string::npos);
   }
 
@@ -117,10 +116,9 @@ lengths: [4096, 4Ki]
     CHECK(s.model.compute == Compute::bf16);
     CHECK(s.run.batch == 1);
     CHECK(failure("model: null").find("duplicate") != std::string::npos);
-    CHECK(
-        message([] { read("model: {path: null}"); }) ==
-        "a.yaml:1:8: model.path is not set | Hugging Face model folder, name of a known model, or "
-        "synthetic:NAME; set it in a recipe or with --set model.path=VALUE");
+    CHECK(message([] { read("model: {path: null}"); }) ==
+          "a.yaml:1:8: model.path is not set | Hugging Face model folder, name of a known model, "
+          "or synthetic:NAME (random weights); set it in a recipe or with --set model.path=VALUE");
   }
 
   TEST_CASE("each mistake has its text") {
@@ -244,8 +242,8 @@ lengths: [4096, 4Ki]
       return message([&] { read_fields(fields, parse(fmt::format("device: \"{}\"", name))); });
     };
     CHECK(device("gpu").find(
-              "a.yaml:1:9: run.device: expected auto, cpu, cuda or cuda:N[,M..], found 'gpu'") ==
-          0);
+              "a.yaml:1:9: run.device: expected auto, cpu, cuda or cuda:N[,M..], found "
+              "'gpu'") == 0);
     for (const char* good : {"auto", "cpu", "cuda", "cuda:0", "cuda:0,1"})
       CHECK(device(good) == "none");
     for (const char* bad : {"cuda:", "cuda0", "cuda:0,", "cuda:x", ""})

@@ -95,7 +95,7 @@ TEST_SUITE("tools/run_checkpoints") {
     CHECK(rig.warnings[0].find("step-000020.safetensors: is of step 8, not") != std::string::npos);
     CHECK(rig.warnings[1].find("step-000016.safetensors") != std::string::npos);
     CHECK(rig.warnings[2].find("step-000012.safetensors: truncated") != std::string::npos);
-    CHECK(rig.warnings[3].find("step-000008.safetensors is whole: the run goes on") !=
+    CHECK(rig.warnings[3].find("step-000008.safetensors is intact: the run resumes") !=
           std::string::npos);
     for (const std::string& text : rig.warnings) CHECK(text.find('\n') == std::string::npos);
     CHECK(rig.files().size() == 6);  // the part is gone
@@ -118,7 +118,7 @@ TEST_SUITE("tools/run_checkpoints") {
     REQUIRE(rig.warnings.size() == 2);
     CHECK(rig.warnings[0].find("step-000012.safetensors: is damaged: the checksum of second is ") !=
           std::string::npos);
-    CHECK(rig.warnings[1].find("step-000008.safetensors is whole") != std::string::npos);
+    CHECK(rig.warnings[1].find("step-000008.safetensors is intact") != std::string::npos);
 
     flip(4);
     tools::RunCheckpoints moved(rig.folder.path(), {kRun.settings, "cpu b"}, 3);
@@ -127,7 +127,7 @@ TEST_SUITE("tools/run_checkpoints") {
         moved.resume(*rig.trainer, [&](const std::string& text) { rig.warnings.push_back(text); });
     CHECK(at == train::RunProgress{.done = 8, .best = {.last = 8}});
     REQUIRE(rig.warnings.size() == 5);
-    CHECK(rig.warnings[3].find("the run was on cpu a, now it is on cpu b: sums are") == 0);
+    CHECK(rig.warnings[3].find("the run moved from cpu a to cpu b: sums are") == 0);
     CHECK(rig.warnings[4].find("step-000004.safetensors, of the best validation so far, is") !=
           std::string::npos);
   }

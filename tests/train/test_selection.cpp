@@ -254,9 +254,9 @@ TEST_SUITE("train/frontier") {
         train::frontier_of(train::slices_of(train::select_random(s, c), c), c);
     CHECK(f.first() == 0);
     CHECK(train::describe(f) ==
-          "layer 0: back to wo; keeps attention's output, middle, gate and up\n"
-          "layers 1-31: back to the input; keeps input, q, k, v, lse, attention's output, middle, "
-          "gate and up\n");
+          "layer 0: backward to wo, keeps attention's output, middle, gate and up\nlayers 1-31: "
+          "backward to the input, keeps input, q, k, v, lse, attention's output, middle, gate and "
+          "up\n");
   }
 
   TEST_CASE("layers below the first trained one run as for inference") {
@@ -266,9 +266,8 @@ TEST_SUITE("train/frontier") {
     const train::TrainedSet set = train::slices_of(train::select_random(s, c), c);
     CHECK(set.trainable().from == 16);
     CHECK(train::describe(train::frontier_of(set, c)) ==
-          "layers 0-15: as for inference\n"
-          "layer 16: back to w_down; keeps gate and up\n"
-          "layers 17-31: back to the input; keeps input, q, k, v, lse, attention's output, middle, "
+          "layers 0-15: inference only\nlayer 16: backward to w_down, keeps gate and up\nlayers "
+          "17-31: backward to the input, keeps input, q, k, v, lse, attention's output, middle, "
           "gate and up\n");
   }
 
@@ -277,20 +276,19 @@ TEST_SUITE("train/frontier") {
     train::SelectionSpec s;
     s.ratio[at(Matrix::down)] = 0.1;
     const train::TrainedSet set = train::slices_of(train::select_random(s, c), c);
-    CHECK(train::describe(train::frontier_of(set, c, train::Recomputation::ffn)) ==
-          "layer 0: back to w_down; keeps gate and up\n"
-          "layers 1-2: back to the input; keeps input, q, k, v, lse, attention's output, middle; "
-          "again gate and up\n");
+    CHECK(
+        train::describe(train::frontier_of(set, c, train::Recomputation::ffn)) ==
+        "layer 0: backward to w_down, keeps gate and up\nlayers 1-2: backward to the input, keeps "
+        "input, q, k, v, lse, attention's output, middle, recomputes gate and up\n");
     // Of listed columns of the gate's output nothing more is kept; of whole inputs all.
     CHECK(train::describe(train::frontier_of(set, c, train::Recomputation::none)) ==
           train::describe(train::frontier_of(set, c, train::Recomputation::light)));
     CHECK(train::describe(train::frontier_of(train::full_set(c), c, train::Recomputation::none)) ==
-          "layers 0-2: back to the input; keeps input, its norm, q, k, v, lse, attention's output, "
-          "middle, its norm, gate and up, the gate's output\n");
+          "layers 0-2: backward to the input, keeps input, its norm, q, k, v, lse, attention's "
+          "output, middle, its norm, gate and up, the gate's output\n");
     CHECK(train::describe(train::frontier_of(set, c, train::Recomputation::layer)) ==
-          "layer 0: back to w_down; keeps gate and up\n"
-          "layers 1-2: back to the input; keeps input, k, v; "
-          "again q, lse, attention's output, middle, gate and up\n");
+          "layer 0: backward to w_down, keeps gate and up\nlayers 1-2: backward to the input, "
+          "keeps input, k, v, recomputes q, lse, attention's output, middle, gate and up\n");
   }
 
   TEST_CASE("up stops before the norm, v before the input, and everything goes to the bottom") {
@@ -302,12 +300,12 @@ TEST_SUITE("train/frontier") {
       return train::describe(
           train::frontier_of(train::slices_of(train::select_random(s, c), c), c));
     };
-    CHECK(text(Matrix::up) == "layer 0: back to gate and up; keeps middle, gate and up\n");
+    CHECK(text(Matrix::up) == "layer 0: backward to gate and up, keeps middle, gate and up\n");
     CHECK(text(Matrix::v) ==
-          "layer 0: back to q, k and v; keeps input, qkv, q, k, v, lse, attention's output, "
+          "layer 0: backward to q, k and v, keeps input, qkv, q, k, v, lse, attention's output, "
           "middle, gate and up\n");
     CHECK(train::describe(train::frontier_of(train::full_set(c), c)) ==
-          "layer 0: back to the input; keeps input, qkv, q, k, v, lse, attention's output, middle, "
-          "gate and up\n");
+          "layer 0: backward to the input, keeps input, qkv, q, k, v, lse, attention's output, "
+          "middle, gate and up\n");
   }
 }

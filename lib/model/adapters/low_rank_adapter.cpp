@@ -122,9 +122,9 @@ void LowRankAdapter::add_factors(const LowRankConfig& said, const ModelConfig& c
   if (without.empty()) return;
   if (without.size() == said.modules.size())
     throw unfit(file_.where(), "has no factors of {}, nor of any other target", without.front());
-  warnings_.push_back(fmt::format(
-      "{}: has no factors of {}{}, which stay as they are", file_.where(), without.front(),
-      without.size() == 1 ? "" : fmt::format(" and {} more", without.size() - 1)));
+  warnings_.push_back(
+      fmt::format("{}: no factors for {}{}, which stay unchanged", file_.where(), without.front(),
+                  without.size() == 1 ? "" : fmt::format(" and {} more", without.size() - 1)));
 }
 
 bool LowRankAdapter::has_factors(Place place, const LowRankConfig& said) const {

@@ -12,11 +12,12 @@ struct FloorKeys {
   template <class V>
   void fields(V& v) {
     v("floor", floor, recipe::at_least(0),
-      "verify floor, floor_or_argmax, typical: probability that passes; above 1 none does");
+      "smallest probability of an accepted token, above 1 = none is accepted. Only with verify: "
+      "floor, floor_or_argmax or typical");
     v("delta", delta, recipe::above(0),
-      "verify typical: the floor is at most this times e^-entropy");
+      "upper bound of floor as a multiple of e^-entropy. Only with verify: typical");
     v("score_temperature", score_temperature, recipe::above(0),
-      "verify floor, floor_or_argmax, typical: of the softmax that probabilities are of");
+      "softmax temperature for the probability that is compared with floor");
   }
   bool operator==(const FloorKeys&) const = default;
   FloorRule rule() const {

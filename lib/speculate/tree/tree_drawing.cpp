@@ -69,12 +69,9 @@ std::string tree_svg(const TokenTree& tree, const AcceptanceVector& acceptance) 
   const auto y = [&](size_t v) { return kCaptionHeight + kMargin + level_height * tree.depth[v]; };
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 "
-      "0 "
-      "{0:.0f} {1:.0f}\" font-family=\"sans-serif\">\n"
-      "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-      "<text x=\"{2:.0f}\" y=\"20\" font-size=\"13\" fill=\"#333333\">{3} nodes, {4} levels, "
-      "{5:.4g} "
-      "tokens a round</text>\n<g stroke=\"#9aa5b1\" fill=\"none\">\n",
+      "0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\">\n<rect width=\"100%\" height=\"100%\" "
+      "fill=\"#ffffff\"/>\n<text x=\"{2:.0f}\" y=\"20\" font-size=\"13\" fill=\"#333333\">{3} "
+      "nodes, {4} levels, {5:.4g} tokens per step</text>\n<g stroke=\"#9aa5b1\" fill=\"none\">\n",
       width, height, kMargin / 2, tree.size(), tree.levels(), expected_tokens(tree, acceptance));
   for (size_t v = 1; v < scores.size(); ++v) {
     const auto parent = static_cast<size_t>(tree.parent[v]);

@@ -23,8 +23,8 @@ struct BaseModel : recipe::Model {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::required_input(),
-      "the model that the adapters were trained on: a folder, name of a known model, or "
-      "synthetic:NAME");
+      "base model of the adapters: folder, name of a known model, or synthetic:NAME (random "
+      "weights)");
   }
 };
 
@@ -33,8 +33,8 @@ struct AdapterRun : recipe::Run {
   template <class V>
   void fields(V& v) {
     v("threads", threads, recipe::between(0, 1024),
-      "CPU threads; 0 = physical cores that the process may use");
-    v("seed", seed, recipe::at_least(0), "of a synthetic model's weights");
+      "number of CPU threads, 0 = physical cores available to the process");
+    v("seed", seed, recipe::at_least(0), "seed of a synthetic model's weights");
   }
 };
 
@@ -47,10 +47,10 @@ struct GivenAdapter {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::required_input(),
-      "folder of a run of s2ft-train, or of its adapter; a LoRA or DoRA folder of PEFT");
+      "run folder of s2ft-train, its adapter/ folder, or a LoRA or DoRA folder of PEFT");
     v("weight", weight,
       recipe::between(-recipe::Adapter::kMostWeight, recipe::Adapter::kMostWeight),
-      "how much of its change is added; 1 = all of it");
+      "scale of the adapter's change, 1 = unscaled");
   }
 };
 
@@ -72,22 +72,23 @@ struct AdapterSettings {
   template <class V>
   void fields(V& v) {
     v("adapters", adapters,
-      "added up in this order, each times its weight: {path: run, weight: 0.5}, or run=0.5");
+      "adapters to add up in this order, each times its weight: {path: run, weight: 0.5}, or "
+      "run=0.5");
     v("tuned", tuned, recipe::optional_input(),
-      "in place of adapters: a tuned model, whose rows and columns that differ from the base are "
-      "the adapter");
+      "tuned model in place of adapters. Its rows and columns that differ from the base become the "
+      "adapter");
     v("to", to,
-      "summary = say what they are; s2ft = one adapter of slices; lora, peft = a folder of PEFT; "
-      "model = the base with them in its weights");
+      "form of the result: summary (description only), s2ft (one adapter of slices), lora or peft "
+      "(a PEFT folder), or model (base with merged adapters)");
     v("rank", rank, recipe::between(0, 65536),
-      "to lora: the most that a matrix's factors have; 0 = as many as are exact");
+      "largest rank of a matrix's factors, 0 = the exact rank. Only with to: lora");
     v("ranks", ranks, recipe::between(1, 65536),
-      "list of ranks: print the share of the change that the factors of each would lose");
+      "ranks for a table of the share of the change that factors of each rank would lose");
     v("max_error", max_error, recipe::between(0, 1),
-      "to lora: refuse a rank that loses more of the change, as a share of its Frobenius norm");
-    v("exclusive", exclusive, "refuse adapters that change the same head or channel");
-    v("verify", verify, "read the result back, and compare it weight by weight");
-    v("force", force, "take adapters of another model, if their shapes fit");
+      "largest accepted loss of the change, as a share of its Frobenius norm. Only with to: lora");
+    v("exclusive", exclusive, "refusal of adapters that change the same head or channel");
+    v("verify", verify, "comparison of the written result with the computed one, weight by weight");
+    v("force", force, "use of adapters that were trained on another model, if their shapes fit");
   }
 };
 
@@ -98,8 +99,10 @@ struct AdapterOutput {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, "the summary's file, - or empty = stdout; with adapter.to, the new folder");
-    v("dtype", dtype, "of a model's matrices; auto = bf16 if the base's are, else f32");
+    v("path", path,
+      "file of the summary, empty or - = standard output. With adapter.to, the new folder");
+    v("dtype", dtype,
+      "data type of a merged model's matrices. auto = bf16 if the base is in bf16, else f32");
   }
 };
 
@@ -111,10 +114,10 @@ struct AdapterRecipe {
 
   template <class V>
   void fields(V& v) {
-    v("model", model, "the base model");
+    v("model", model, "base model");
     v("run", run, "threads, seed");
-    v("adapter", adapter, "the adapters, and what to do with them");
-    v("output", output, "the summary, the adapter or the model");
+    v("adapter", adapter, "adapters and their conversion");
+    v("output", output, "place of the summary, adapter or model");
   }
   void check(recipe::Problems& p) const;
 };

@@ -155,9 +155,8 @@ std::string verify_export(const std::filesystem::path& folder, const OpenedAdapt
             .hint("a file has changed since it was read, or is damaged: write the folder again");
       add_read(progress, weights_of(weight, config));
     }
-  return fmt::format(
-      "verified factors   read back, merged in f32: {:.3g} of the change is not theirs\n",
-      all.error());
+  return fmt::format("verified factors   read back and merged in f32, relative error {:.3g}\n",
+                     all.error());
 }
 
 /// What the folder holds, by kind of matrix.
@@ -166,8 +165,8 @@ WrittenForm describe(const Export& made, const model::ModelConfig& config) {
   WrittenForm form;
   io::Table table({{"matrix", Align::left},
                    {"matrices"},
-                   {"norm of the change"},
-                   {"lost of it"},
+                   {"norm of change"},
+                   {"relative loss"},
                    {"rank", Align::left}});
   auto kinds = nlohmann::ordered_json::array();
   for (const Weight weight : model::adapter_weights()) {
@@ -193,7 +192,7 @@ WrittenForm describe(const Export& made, const model::ModelConfig& config) {
   form.text = fmt::format("factors  of {} matrices, rank {} at most; {}\n{}", made.factors.size(),
                           made.rank,
                           error > 0 ? fmt::format("{:.3g} % of the change is lost", 100 * error)
-                                    : std::string("exact but for rounding to f32"),
+                                    : std::string("exact up to rounding to f32"),
                           table.render(io::TableFormat::text));
   form.json = {{"rank", made.rank}, {"error", error}, {"matrices", std::move(kinds)}};
   return form;
@@ -251,7 +250,7 @@ WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ra
       values[i] += static_cast<int64_t>(exact.a.size() + exact.b.size()) / exact.rank * rank;
     }
   });
-  io::Table table({{"rank"}, {"lost of the change"}, {"values"}});
+  io::Table table({{"rank"}, {"relative loss"}, {"values"}});
   WrittenForm form{.text = {}, .json = {{"exact_rank", exact_rank}, {"ranks", Json::array()}}};
   for (size_t i = 0; i < ranks.size(); ++i) {
     const double error = squares[i].error();

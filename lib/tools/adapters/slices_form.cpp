@@ -72,8 +72,8 @@ WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedA
   const MergeCheck found = check_merged(*opened.base.source, *merged, *merged, {&written, 1},
                                         config, DType::f32, progress);
   form.text += fmt::format(
-      "verified slices    read back, its {} values are those of the adapters merged, bit for bit\n"
-      "verified outside   {} weights of these merged have the base's bytes\n",
+      "verified slices    read back, {} values equal the merged adapters bit for bit\nverified "
+      "outside   {} other weights equal the base's bit for bit\n",
       found.inside, found.outside);
   return form;
 }

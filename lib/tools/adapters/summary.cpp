@@ -109,7 +109,7 @@ std::string AdapterSummary::text(const std::string& path, io::TableFormat format
     text += fmt::format(", {} steps\nbase     {}  fingerprint {}", info.steps,
                         io::quote(info.base.name), info.base.fingerprint);
   if (weight != 1) text += fmt::format("\nweight   {}", weight);
-  text += fmt::format("\nvalues   {}, as many as {:.3g} % of {} weights\n", n_values,
+  text += fmt::format("\nvalues   {}, {:.3g} % of {} weights\n", n_values,
                       percent(static_cast<double>(n_values), static_cast<double>(n_weights)),
                       n_weights);
   if (!selection.is_null()) text += fmt::format("chosen   {}\n", settings_text(selection));
@@ -118,8 +118,8 @@ std::string AdapterSummary::text(const std::string& path, io::TableFormat format
   io::Table table({{"matrix", Align::left},
                    {"matrices"},
                    {"units", Align::left},
-                   {"norm of the change"},
-                   {"of the weights"},
+                   {"norm of change"},
+                   {"share of weights"},
                    {"in each", Align::left}});
   for (const MatrixChange& c : changes)
     table.add_row({matrix_name(c.weight), fmt::format("{}", c.n_matrices),
@@ -181,11 +181,11 @@ int sum(const std::vector<int>& counts) { return std::accumulate(counts.begin(),
 }  // namespace
 
 std::string overlaps_text(std::span<const model::Overlap> overlaps, io::TableFormat format) {
-  if (overlaps.empty()) return "overlaps none: no two change the same head or channel\n";
+  if (overlaps.empty()) return "overlaps none\n";
   using io::Align;
   io::Table table({{"adapters", Align::left},
                    {"matrix", Align::left},
-                   {"both change"},
+                   {"shared"},
                    {"units", Align::left},
                    {"in each", Align::left}});
   for (const OverlapRow& r : rows_of(overlaps))

@@ -10,13 +10,13 @@ namespace tandem::tools {
 namespace {
 
 constexpr const char* kCommands =
-    "/reset        begin a new conversation with the same system message\n"
-    "/system TEXT  begin a new conversation with this system message; without TEXT, with none\n"
-    "/save FILE    write the conversation as a line for --prompts\n"
-    "/quit         end the chat, as Ctrl-D does\n"
+    "/reset        start a new conversation with the same system message\n"
+    "/system TEXT  start a new conversation with this system message (no TEXT = none)\n"
+    "/save FILE    save the conversation as a line for --prompts\n"
+    "/quit         end the chat (also Ctrl-D)\n"
     "/help         show this list\n"
-    "A line that ends with \\ goes on in the next one. A message may begin with a blank and then "
-    "/.\n"
+    "A line that ends with \\ continues on the next one. A message that begins with / needs a "
+    "space before it.\n"
     "Ctrl-C stops an answer, Ctrl-D ends the chat.";
 
 /// While it lives, SIGINT ends an answer only.
@@ -42,7 +42,7 @@ ChatLoop::ChatLoop(cli::Context& cx, decode::Conversation& conversation,
 
 void ChatLoop::run() {
   const SigintScope scope;
-  cx_.note(fmt::format("chat     context of {} tokens; /help lists commands, Ctrl-D ends the chat",
+  cx_.note(fmt::format("chat     context of {} tokens (/help lists commands, Ctrl-D ends the chat)",
                        how_.max_context));
   while (const auto line = read()) {
     if (line->find_first_not_of(" \t\n") == std::string::npos) continue;
@@ -137,7 +137,7 @@ void ChatLoop::answer(const std::string& message) {
     if (!cli::take_sigint()) throw Error(ErrorKind::interrupted, "", "interrupted");
     cx_.note(conversation_.messages().size() > n_before
                  ? "stopped"
-                 : "stopped before the answer: the message is dropped");
+                 : "stopped before the answer, the message is dropped");
   }
   report(turn);
 }
@@ -145,18 +145,20 @@ void ChatLoop::answer(const std::string& message) {
 void ChatLoop::report(const decode::Turn& turn) {
   const decode::GenerateReport& r = turn.report;
   if (turn.has_date)
-    cx_.terminal.note_once(fmt::format("chat.date: the chat template writes {} as today", date_));
+    cx_.terminal.note_once(
+        fmt::format("chat.date: the chat template uses {} as the current date", date_));
   if (turn.finish == decode::Finish::length)
-    cx_.note(fmt::format("stopped at {} tokens; -n N allows more", how_.max_tokens));
+    cx_.note(fmt::format("stopped at {} tokens (to allow more: -n N)", how_.max_tokens));
   if (turn.finish == decode::Finish::context)
-    cx_.note(fmt::format("stopped at the context ({} tokens); /reset begins a new conversation",
-                         how_.max_context));
+    cx_.note(
+        fmt::format("stopped at the context limit ({} tokens). /reset starts a new conversation",
+                    how_.max_context));
   std::string rate;
   if (r.tokens_decoded > 0 && r.decode_s > 0)
     rate = fmt::format("  {:.1f} tok/s", static_cast<double>(r.tokens_decoded) / r.decode_s);
-  cx_.verbose(fmt::format("turn     {} tokens kept, {} dropped, {} read in {:.2f} s, {} written{}",
-                          turn.kept, turn.dropped, r.prompt_tokens, r.prefill_s, r.new_tokens,
-                          rate));
+  cx_.verbose(
+      fmt::format("turn     {} tokens reused, {} dropped, {} prefilled in {:.2f} s, {} generated{}",
+                  turn.kept, turn.dropped, r.prompt_tokens, r.prefill_s, r.new_tokens, rate));
 }
 
 }  // namespace tandem::tools

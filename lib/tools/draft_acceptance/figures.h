@@ -13,15 +13,14 @@ namespace tandem::tools {
 
 /// What the figures mean, for people.
 inline constexpr std::string_view kAcceptanceWords =
-    "tested: on given texts, the mean over all positions of sum min(p, q) of the target's and the "
-    "draft's distributions, at temperature 0 the share of positions with the same best token "
-    "(`answer`: where a document's answer stands); drafted: the same along the draft's own tokens "
-    "in rounds, each position with its chance of being tested; within: of the small model's "
-    "tokens in the rounds within; tokens a round: the accepted ones "
-    "and one more of the target (vLLM's mean acceptance length); rate by position: share of rounds "
-    "that accept as many drafted tokens (vLLM's acceptance rate by position); acc/drafted: "
-    "accepted over drafted tokens (llama.cpp's acceptance rate); chains that a text's end cuts "
-    "count for nested drafts alone";
+    "tested: on given texts, the mean over positions of sum min(p, q) of the target's and the "
+    "draft's distributions (at temperature 0, the share of equal best tokens). answer: the same at "
+    "the positions of a document's answer. drafted: in speculation steps, along the draft's own "
+    "tokens, weighted by the probability that a position is tested. inner: for the small model's "
+    "tokens in inner steps. tokens/step: accepted draft tokens plus one from the target (vLLM's "
+    "mean acceptance length). rate by position: share of steps that accept at least that many "
+    "draft tokens (vLLM's acceptance rate by position). acc/drafted: accepted over drafted tokens "
+    "(llama.cpp's acceptance rate). Drafts cut by the end of a text count only for nested drafts";
 
 /// Parts of a continuation that acceptance is reported by.
 inline constexpr int kContinuationParts = 8;

@@ -101,8 +101,8 @@ bench::RecordView acceptance_view() {
                       {"tested"},
                       {"answer"},
                       {"drafted"},
-                      {"within"},
-                      {"tokens a round"},
+                      {"inner"},
+                      {"tokens/step"},
                       {"acc/drafted"},
                       {"rate by position"}},
           .row = acceptance_row};

@@ -29,11 +29,13 @@ struct ChainLength {
 
   template <class V>
   void fields(V& v) {
-    v("gamma", gamma, recipe::between(1, 16), "drafted tokens of a round");
-    v("gamma1", gamma1, recipe::between(1, 16), "nested drafts: those of a round within");
+    v("gamma", gamma, recipe::between(1, 16), "draft tokens per speculation step");
+    v("gamma1", gamma1, recipe::between(1, 16),
+      "draft tokens per inner step, only for nested drafts");
     v("gamma2", gamma2, recipe::between(1, 64).unit("tokens"),
-      "nested drafts: tokens with which no round within lengthens a chain");
-    v("rounds", rounds, recipe::between(1, 64), "nested drafts: rounds within a round");
+      "tokens from inner steps at which no further inner step starts, only for nested drafts");
+    v("rounds", rounds, recipe::between(1, 64),
+      "maximum number of inner steps per speculation step, only for nested drafts");
   }
   speculate::NestedShape nested() const { return {.rounds = rounds, .enough = gamma2}; }
 };
@@ -52,20 +54,22 @@ struct AcceptanceBench {
   void fields(V& v) {
     using recipe::at_least;
     v("drafts", drafts, recipe::Limits{.required = true},
-      "list of {name: NAME, kind: ..., ...}; self or model, chains of spec.gamma, or nested");
+      "drafts to measure, a list of {name: NAME, kind: ..., ...}. Supported are nested drafts, and "
+      "linear drafts of kind self or model");
     v("budgets", budgets, at_least(1).unit("tokens"),
-      "each draft that reads a part, and each nested one of such, is measured under each of them; "
-      "empty = under its own");
-    v("temperatures", temperatures, at_least(0), "of target and draft; 0 = greedy");
+      "KV budgets to measure each sparse draft at, also within nested drafts, empty = the draft's "
+      "budget");
+    v("temperatures", temperatures, at_least(0),
+      "softmax temperatures of target and draft, 0 = greedy");
     v("prompts", prompts,
-      "prose: windows of data.path, continued as the text goes on; else documents of a task with "
-      "their question, continued by the answer and what the target writes after it");
+      "prompts: prose (windows of data.path, continued by the text itself) or a task. A task's "
+      "documents and question are continued by the answer and the target's text");
     v("haystack", haystack, recipe::optional_input(),
-      "text of the documents around needles; empty = generated");
+      "text to hide needles in, empty = generated text");
     v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"),
-      "of each prompt's continuation");
-    v("batches", batches, recipe::between(1, 10000), "of run.batch prompts");
-    v("rounds", rounds, "measure along real rounds too, not on given texts alone");
+      "length of each prompt's continuation");
+    v("batches", batches, recipe::between(1, 10000), "number of batches of run.batch prompts");
+    v("rounds", rounds, "measurement in real speculation steps, in addition to given texts");
   }
   void check(recipe::Problems& p) const;
   /// Each draft under each of its budgets; a name says which, where budgets are listed.
@@ -87,12 +91,12 @@ struct DraftAcceptanceRecipe {
   }
   template <class V>
   void fields(V& v) {
-    v("model", model, "the model whose text it is");
-    v("spec", spec, "drafted tokens of a round");
-    v("bench", bench, "the drafts, and what they are measured on");
+    v("model", model, "target model");
+    v("spec", spec, "draft tokens per speculation step");
+    v("bench", bench, "drafts and prompts of the measurement");
     v("data", data, "text whose windows are the prompts");
-    v("run", run, "device, threads, seed; batch: prompts together; context: tokens of each");
-    v("output", output, "where records go");
+    v("run", run, "device, threads, seed, batch size and context length");
+    v("output", output, "file of records");
   }
   void check(recipe::Problems& p) const;
 };

@@ -32,9 +32,8 @@ std::unique_ptr<decode::Engine> load_engine(cli::Context& cx, decode::ModelFiles
 void warn_unpinned(cli::Context& cx, const decode::Engine& engine) {
   if (const std::string why = engine.cache().why_unpinned(); !why.empty())
     cx.warn(fmt::format(
-        "cache.place: keys in host memory, or their index, are not pinned ({}), so that "
-        "copies between them and the GPU are staged and slower; allow the process to lock as much "
-        "memory (ulimit -l, the limits of a container)",
+        "cache.place: offloaded KV or its index is not pinned ({}), so copies to and from the GPU "
+        "are staged and slower. Raise the limit on locked memory (ulimit -l, or the container's)",
         why));
 }
 

@@ -35,34 +35,34 @@ std::vector<cli::Flag> prompt_flags() {
   return {
       {.names = "-p,--prompt",
        .value = "TEXT",
-       .text = "the prompt, also without -p, - = standard input; follows the document of -f"},
+       .text = "prompt, also as an argument, - = standard input, appended to the document of -f"},
       {.names = "-f,--file",
        .value = "FILE",
-       .text = "a document to read first, - = standard input"},
-      {.names = "--prompt-ids",
+       .text = "document before the prompt, - = standard input"},
+      {.names = "--prompt-ids", .value = "FILE", .text = "prompt as a JSON array of token ids"},
+      {.names = "--questions",
        .value = "FILE",
-       .text = "JSON array of token ids, used without changes"},
-      {.names = "--questions", .value = "FILE", .text = "one question a line about the document"},
+       .text = "questions about the document, one per line"},
       {.names = "--prompts",
        .value = "FILE",
-       .text = "JSONL batch: {\"prompt\"}, {\"ids\"} or {\"messages\", \"tools\"}; \"adapter\" "
-               "chooses one; --format results repeats \"id\""},
+       .text = "JSONL batch of {\"prompt\"}, {\"ids\"} or {\"messages\", \"tools\"}, optionally "
+               "with \"adapter\" (a name) and \"id\" (copied by --format results)"},
       {.names = "--chat",
        .value = "",
-       .text = "write the prompt as a user message in the chat template; without a prompt, "
-               "pig-generate chats on the terminal"},
-      {.names = "--system", .value = "TEXT", .text = "system message of --chat"},
+       .text = "put the prompt into the chat template as a user message. Without a prompt, "
+               "pig-generate starts a chat on the terminal"},
+      {.names = "--system", .value = "TEXT", .text = "system message for --chat"},
       {.names = "-n,--max-tokens",
        .value = "N",
-       .text = "new tokens of a sequence, at most",
+       .text = "maximum number of new tokens per sequence",
        .key = "sampling.max_tokens"},
       {.names = "--stop",
        .value = "TEXT",
-       .text = "text, or special token, that ends a sequence; repeatable",
+       .text = "text or special token that ends a sequence, repeatable",
        .key = "sampling.stop"},
       {.names = "--stop-id",
        .value = "N",
-       .text = "token id that ends a sequence; repeatable",
+       .text = "token id that ends a sequence, repeatable",
        .key = "sampling.stop_ids"},
       {.names = "--temperature,--temp",
        .value = "T",
@@ -70,15 +70,15 @@ std::vector<cli::Flag> prompt_flags() {
        .key = "sampling.temperature"},
       {.names = "--top-k",
        .value = "K",
-       .text = "sample from the K most likely tokens, 0 = all",
+       .text = "number of most likely tokens to sample from, 0 = all",
        .key = "sampling.top_k"},
       {.names = "--top-p",
        .value = "P",
-       .text = "sample from the smallest set with this probability, 1 = all",
+       .text = "total probability of the smallest set of tokens to sample from, 1 = all",
        .key = "sampling.top_p"},
       {.names = "--min-p",
        .value = "P",
-       .text = "smallest probability, as a share of the largest, 0 = off",
+       .text = "smallest probability of a sampled token, as a share of the largest, 0 = off",
        .key = "sampling.min_p"}};
 }
 
@@ -131,7 +131,7 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
 
 void require_same(cli::Context& cx, const decode::PromptSet& prompts) {
   if (!prompts.date.empty())
-    cx.note(fmt::format("chat.date: the chat template writes {} as today", prompts.date));
+    cx.note(fmt::format("chat.date: the chat template uses {} as the current date", prompts.date));
   if (cx.group()) cx.group()->require_equal("prompts", decode::fingerprint_of(prompts));
 }
 
@@ -166,7 +166,7 @@ void note_sampling(cli::Context& cx, const recipe::Sampling& sampling,
   if (sampling.from == recipe::SamplingFrom::model) {
     const std::string text = text_of(settled_sampling(cx, sampling, model));
     cx.note(fmt::format("sampling {}",
-                        text.empty() ? "is greedy: there is no generation_config.json" : text));
+                        text.empty() ? "is greedy, without a generation_config.json" : text));
     return;
   }
   if (sampling.is_set()) return;
@@ -178,7 +178,8 @@ void note_sampling(cli::Context& cx, const recipe::Sampling& sampling,
   }
   if (suggested.temperature.value_or(0) > 0 || suggested.repetition_penalty)
     cx.note(
-        fmt::format("generation_config.json suggests {}; -s sampling.from=model takes these values",
+        fmt::format("generation_config.json suggests {}. To use these values: -s "
+                    "sampling.from=model",
                     text_of(suggested)));
 }
 

@@ -202,7 +202,7 @@ int print_records_of(cli::Context& cx, const std::filesystem::path& path,
         whole < text.size() ? "holds one record, which is cut off" : "holds no records")
         .hint(kWritten);
   if (whole < text.size())
-    cx.warn(fmt::format("{}: the last line is cut off and left out", path.string()));
+    cx.warn(fmt::format("{}: the last line is incomplete and was skipped", path.string()));
   cx.out.write(bench::render_records(records, views, cx.format()));
   print_notes(cx, records, views);
   return 0;

@@ -23,7 +23,7 @@ struct BenchOutput {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, "file of records, one JSON line each; empty or - = none");
+    v("path", path, "file of records, one JSON line each, empty or - = none");
   }
 };
 

@@ -19,10 +19,10 @@ using bench::cell;
 using bench::Json;
 
 constexpr const char* kAttentionNote =
-    "Of a query head and row, in layers that the policy does not read in full: errors against full "
-    "attention over the same keys;\nranking loss: softmax mass of the best keys that as many "
-    "exactly "
-    "read ones miss; keys chosen, of them exact, fixed ones; KiB read.\n";
+    "Means per query head and token, in layers without full attention. Errors: relative to full "
+    "attention over the same KV cache.\nranking loss: softmax mass that the exactly read tokens "
+    "miss against as many best ones. selected, exact, fixed: shares of tokens. KiB: read per query "
+    "head and token.\n";
 
 /// A recipe section as records have it.
 recipe::Node node_of(const io::Json& json, const recipe::Origin& origin) {
@@ -93,8 +93,7 @@ std::string tables_of(const EvalResults& r, const std::vector<eval::ScoreRow>& r
     add(eval::attention_table(*r.log.attention, names).render(format) + kAttentionNote);
   if (r.log.channels)
     text += fmt::format(
-        "thresholds of {} layers, which {:.2f} % of silu(g) reached over {} "
-        "tokens, in {}\n",
+        "thresholds of {} layers, reached by {:.2f} % of silu(g) over {} tokens, in {}\n",
         r.log.channels->thresholds.values.size(), 100 * r.log.channels->thresholds.keep,
         r.log.channels->n_tokens, r.settings.channels.path.string());
   return text;
@@ -113,8 +112,8 @@ void warn_if_useless(cli::Context& cx, const std::vector<eval::ScoreRow>& rows) 
   for (const auto& [subject, cases] : questions) n += cases;
   if (n > 0 && right == 0)
     cx.warn(
-        fmt::format("full attention answers 0 of {} questions: these tasks say nothing about "
-                    "policies with this model; try --task perplexity or --task attention",
+        fmt::format("full attention answers 0 of {} questions, so these tasks cannot compare "
+                    "policies with this model. Try --task perplexity or --task attention",
                     n));
 }
 
@@ -187,7 +186,7 @@ int print_eval_of(cli::Context& cx, const std::filesystem::path& path) {
   const auto policies = settings.all_policies();
   const eval::CaseLog log = eval::read_log(path, recipe, settings, names_of(policies));
   if (log.whole_bytes < text.size())
-    cx.warn(fmt::format("{}: the last line is cut off and left out", path.string()));
+    cx.warn(fmt::format("{}: the last line is incomplete and was skipped", path.string()));
   EvalResults{settings, policies, log, recipe}.print(cx);
   return 0;
 }

@@ -315,7 +315,7 @@ std::string GenerateOutput::context_line(int max_context) const {
   if (n == 0) return {};
   return fmt::format(
       "{}stopped at {} ({} tokens)",
-      several_ ? fmt::format("{} of {} texts ", n, prompts_.sequences.size()) : "",
+      several_ ? fmt::format("{} of {} sequences ", n, prompts_.sequences.size()) : "",
       max_context == engine_.config().max_context ? "the model's context" : "run.context",
       max_context);
 }
@@ -355,21 +355,21 @@ void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double 
   if (j.contains("prefill_tok_s"))
     text += fmt::format("  {:.0f} tok/s", number(j, "prefill_tok_s"));
   if (j.contains("decode_tok_s"))
-    text +=
-        fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s",
-                    r.tokens_decoded, r.decode_s, number(j, "decode_tok_s"),
-                    bytes(j, "bytes_per_token"), number(j, "read_gbps"));
+    text += fmt::format(
+        "\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read per token, {:.1f} GB/s",
+        r.tokens_decoded, r.decode_s, number(j, "decode_tok_s"), bytes(j, "bytes_per_token"),
+        number(j, "read_gbps"));
   if (j.contains("frac_of_mem_read"))
-    text += fmt::format(", {:.0f} % of the {:.1f} GB/s that memory gives",
+    text += fmt::format(" ({:.0f} % of the memory's {:.1f} GB/s)",
                         100 * number(j, "frac_of_mem_read"), number(j, "mem_read_gbps"));
-  if (j.contains("from_cache")) text += ", from a cache";
+  if (j.contains("from_cache")) text += " (from cache)";
   if (j.contains("offload")) {
     const Json& o = j["offload"];
-    text += fmt::format("\noffload  {} of {} layers, {} copied to the GPU a step",
+    text += fmt::format("\noffload  {} of {} layers, {} copied to the GPU per step",
                         o["layers"].get<int>(), o["of"].get<int>(), bytes(o, "bytes_per_step"));
     if (o.contains("gbps")) text += fmt::format(", {:.1f} GB/s", number(o, "gbps"));
     if (o.contains("frac_of_copy_in"))
-      text += fmt::format(", {:.0f} % of the {:.1f} GB/s of the link",
+      text += fmt::format(" ({:.0f} % of the link's {:.1f} GB/s)",
                           100 * number(o, "frac_of_copy_in"), number(o, "copy_in_gbps"));
   }
   if (j.contains("adapters")) {
@@ -384,50 +384,51 @@ void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double 
                   : std::string("next to the weights");
   }
   if (hosted_ != nullptr)
-    text += fmt::format("\nattend   {} predicted", bench::hosted_choice(*hosted_));
+    text += fmt::format("\nattend   predicted: {}", bench::hosted_choice(*hosted_));
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     text += fmt::format(
-        "\nrounds   {}, {:.2f} tokens each by {}{}; drafting {:.2f} s, target {:.2f} s, verifying "
-        "{:.2f} s\n         (tokens: the accepted ones and one more; {} of rounds accepted the "
-        "1st, "
-        "2nd, ...)",
+        "\nspec     {} steps, {:.2f} tokens per step by {}{}, draft {:.2f} s, target {:.2f} s, "
+        "verify {:.2f} s\n         accepted at position 1, 2, ...: {} (tokens per step include one "
+        "from the target)",
         rounds->rounds, rounds->tokens_per_round(), rounds->rule, rounds->lossy ? " (lossy)" : "",
         rounds->draft_s, rounds->target_s, rounds->verify_s, percents(rounds->rate_by_position()));
   if (j.contains("spec") && j["spec"].contains("channels")) {
     const Json& c = j["spec"]["channels"];
     text += fmt::format(
-        "\nchannels {}: drafts read {:.1f} % of the FFN's and {:.1f} % of all parameters; AAL "
-        "{:.2f} of {:.4g}, APU {:.3f},\n         {:.2f} tokens a rollback",
+        "\nneurons  {}: drafts compute {:.1f} % of the FFN, with {:.1f} % of all "
+        "parameters\n         tokens per step (AAL) {:.2f} of {:.4g}, parameters used per token "
+        "(APU) {:.3f}, tokens per rollback {:.2f}",
         c["policy"].get<std::string>(), 100 * number(c, "channels_read"),
         100 * number(c, "density"), number(c, "aal"), number(c, "k"), number(c, "apu"),
         number(c, "rollback"));
   }
   if (const auto* within = speculation.within; within != nullptr && within->rounds > 0)
     text += fmt::format(
-        "\nwithin   {} rounds, {:.2f} tokens each by {}; drafting {:.2f} s, target {:.2f} s, "
-        "verifying {:.2f} s\n         acceptance of tested tokens: {:.3f} within, {:.3f} of what "
-        "comes of it",
+        "\ninner    {} steps, {:.2f} tokens per step by {}, draft {:.2f} s, target {:.2f} s, "
+        "verify {:.2f} s\n         accepted: {:.1f} % of tested tokens in inner steps, {:.1f} % of "
+        "their output by the full model",
         within->rounds, within->tokens_per_round(), within->rule, within->draft_s, within->target_s,
-        within->verify_s, within->share_of_tested(), speculation.rounds->share_of_tested());
+        within->verify_s, 100 * within->share_of_tested(),
+        100 * speculation.rounds->share_of_tested());
   if (const auto& plain = speculation.plain)
     text += fmt::format(
-        "\nplain    {:.3g} ms a token{}, measured over {} plain step{}; speculation was {:.2f}x as "
-        "fast",
-        plain->plain_ms, plain->batch > 1 ? fmt::format(" of {} texts", plain->batch) : "",
+        "\nplain    {:.3g} ms per token{}, measured over {} plain step{} (speculation was {:.2f}x "
+        "as fast)",
+        plain->plain_ms, plain->batch > 1 ? fmt::format(" for {} sequences", plain->batch) : "",
         plain->steps, plain->steps == 1 ? "" : "s", plain->speedup());
   else if (speculation.rounds != nullptr && speculation.rounds->rounds > 0)
-    text += "\nplain    not measured: too few rounds";
+    text += "\nplain    not measured: too few speculation steps";
   if (j.contains("attention") && j["attention"].contains("selected_keys_frac"))
     text += fmt::format(
-        "\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "
+        "\npolicy   {}: each query head read {:.1f} % of the context by content and {:.1f} % as "
         "sinks, recent and new tokens",
         j["attention"]["policy"].get<std::string>(),
         100 * number(j["attention"], "selected_keys_frac"),
         100 * number(j["attention"], "fixed_keys_frac"));
   if (j.contains("attention") && j["attention"].contains("weights_error_bound"))
     text += fmt::format(
-        "\n         sums of attention weights are known to {:.1f} %, in 95 of 100 cases, mean over "
-        "heads and steps",
+        "\n         softmax denominators are within {:.1f} % in 95 of 100 cases (mean over heads "
+        "and steps)",
         100 * number(j["attention"], "weights_error_bound"));
   text += fmt::format("\nmemory   peak {}, planned {}", bytes(j, "peak_bytes"),
                       bytes(j, "planned_peak_bytes"));

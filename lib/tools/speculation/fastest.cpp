@@ -159,7 +159,8 @@ std::vector<TriedWay> ways_to_try(const SequoiaRecipe& asked, int64_t longest) {
     add(DraftKind::self, draft,
         longest >= kLeastTimesBudget * budget
             ? ""
-            : fmt::format("it holds {} tokens of a text of {}", budget, longest));
+            : fmt::format("KV budget of {} tokens is too large for a context of {}", budget,
+                          longest));
   }
   if (may_drop_channels(asked)) {
     DraftSection draft;
@@ -225,9 +226,9 @@ std::string tried_text(const std::vector<TriedWay>& ways, const TriedWay& best) 
   for (const TriedWay& way : ways) {
     if (&way != &ways.front()) text += "\n         ";
     text += &way == &best ? "* " : "  ";
-    text += way.ms ? fmt::format("{:8.3f} ms a token, {:5.2f}x  ", *way.ms,
+    text += way.ms ? fmt::format("{:8.3f} ms per token, {:5.2f}x  ", *way.ms,
                                  plain.value_or(*way.ms) / *way.ms)
-                   : fmt::format("{:29}", "not tried");
+                   : fmt::format("{:31}", "not tried");
     text += way.name() + (way.why_not.empty() ? "" : ": " + way.why_not);
   }
   return text;

@@ -58,7 +58,7 @@ std::string shape_text(const RoundChoice& c) {
   const auto tree = [&](const char* what) {
     const int most = *std::ranges::max_element(c.tree.n_children);
     return most > 1 ? fmt::format("{} tree {}x{}", what, c.tree.size(), c.tree.levels())
-                    : fmt::format("{} chain {}", what, c.tree.levels() - 1);
+                    : fmt::format("{} linear {}", what, c.tree.levels() - 1);
   };
   switch (c.kind) {
     case RoundKind::plain:
@@ -68,7 +68,7 @@ std::string shape_text(const RoundChoice& c) {
     case RoundKind::retrieval:
       return tree("self");
     case RoundKind::nested:
-      return fmt::format("{}, {} rounds, gamma2 {}", tree("draft2"), c.rounds, c.enough);
+      return fmt::format("{}, {} inner steps, gamma2 {}", tree("draft2"), c.rounds, c.enough);
   }
   return "";
 }
@@ -146,14 +146,15 @@ KindPlan KindPlanner::plan(cli::Context& cx, const ModelPair::Engines& engines) 
 
 std::string KindPlan::text() const {
   const RoundKind best = choices.best().kind;
-  std::string text = fmt::format("kinds    at acceptance {:.2f} within and {:.2f} around",
-                                 outlook.alpha1, outlook.alpha2);
+  std::string text =
+      fmt::format("kinds    at acceptance {:.2f} in inner steps and {:.2f} in outer steps",
+                  outlook.alpha1, outlook.alpha2);
   for (const std::optional<RoundChoice>& c : choices.best_of)
     if (c)
-      text += fmt::format(
-          "\n         {} {:<10} {:.3f} ms a token, {:.2f} of a plain step's speed{}",
-          c->kind == best ? '*' : ' ', enum_names(c->kind)[static_cast<size_t>(c->kind)],
-          c->token_ms, c->speedup, c->kind == RoundKind::plain ? "" : "; " + shape_text(*c));
+      text += fmt::format("\n         {} {:<10} {:.3f} ms per token, {:.2f}x plain decoding{}",
+                          c->kind == best ? '*' : ' ',
+                          enum_names(c->kind)[static_cast<size_t>(c->kind)], c->token_ms,
+                          c->speedup, c->kind == RoundKind::plain ? "" : ", " + shape_text(*c));
   return text;
 }
 

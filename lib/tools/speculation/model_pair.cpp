@@ -134,7 +134,7 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   if (cache_.kind != recipe::CacheKind::full || cache_.is_hosted()) {
     j["cache"] = recipe::yaml_text(cache_.kind);
     cache = fmt::format("cache    {}{}\n", recipe::yaml_text(cache_.kind),
-                        cache_.is_hosted() ? ", keys of long texts in host memory" : "");
+                        cache_.is_hosted() ? ", offloaded to host memory for long contexts" : "");
     if (cache_.is_hosted()) j["cache_place"] = recipe::yaml_text(cache_.place);
   }
   const bool reads_all = !has_draft() || draft_cache_.kind == recipe::CacheKind::full;
@@ -142,12 +142,12 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   std::string sparse;
   if (self_sparse_.any()) {
     j["draft_sparse"] = recipe::yaml_text(self_sparse_.kind);
-    sparse = fmt::format(", {} channels", recipe::yaml_text(self_sparse_.kind));
+    sparse = fmt::format(", {} neurons", recipe::yaml_text(self_sparse_.kind));
   }
   std::string within;
   if (nests()) {
     j["within"] = recipe::yaml_text(self_cache_.kind);
-    within = fmt::format(" in rounds that the target verifies under {}",
+    within = fmt::format(" in inner steps, verified by the target under {}",
                          recipe::yaml_text(self_cache_.kind));
   }
   j.update(facts);

@@ -19,10 +19,9 @@ struct DraftSection {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, recipe::optional_input(),
-      "model that proposes tokens, with the tokenizer of model.path");
-    v("cache", cache, "what it reads of the text");
-    v("sparse", sparse, "spec.draft self: which FFN channels it reads");
+    v("path", path, recipe::optional_input(), "draft model, with the tokenizer of model.path");
+    v("cache", cache, "KV cache and attention policy of the draft");
+    v("sparse", sparse, "FFN neurons that the draft computes, only with spec.draft: self");
   }
   void check(recipe::Problems& p) const;
   /// For tools and settings that need one.
@@ -43,12 +42,12 @@ struct PairRecipe {
 
   template <class V>
   void fields(V& v) {
-    v("model", model, "the model whose text it is");
-    v("draft", draft, "the model that proposes");
+    v("model", model, "target model");
+    v("draft", draft, "draft model");
     v("run", run, "device, threads, seed, sizes");
-    v("sampling", sampling, "how tokens are drawn and when text ends");
-    v("chat", chat, "how prompts are written in the chat template");
-    v("output", output, "where results go");
+    v("sampling", sampling, "sampling and stop conditions");
+    v("chat", chat, "chat template");
+    v("output", output, "file of results");
   }
 };
 

@@ -29,48 +29,51 @@ struct SpecSection {
   template <class V>
   void fields(V& v) {
     v("draft", draft,
-      "model: draft.path; self: model.path itself, which reads as draft.cache says; nested: "
-      "draft2.path or an ngram, in rounds within a round that model.path verifies as draft.cache "
-      "says; auto: of self, nested, draft2.path alone and nothing each round the fastest, by times "
-      "that are measured and acceptance of late; ngram: what followed the last words before");
+      "source of draft tokens: model (draft.path), ngram (prompt lookup), self (model.path under "
+      "draft.cache), or nested (hierarchical speculation). In nested, draft2.path or prompt lookup "
+      "drafts for model.path under draft.cache. auto = the fastest of self, nested, draft2.path "
+      "and no draft at each step, by measured times and recent acceptance");
     v("within", within,
-      "nested: what proposes in rounds within, model: draft2.path, or ngram: what followed the "
-      "last words before");
+      "source of draft tokens in inner steps: model (draft2.path) or ngram (prompt lookup). Only "
+      "with draft: nested or auto");
     v("gamma", gamma,
-      "drafted tokens of a chain where tree.path is empty; of an ngram's, at most. auto = each "
-      "round chooses up to 16 (128 with model.offload and draft.sparse) by times and acceptance so "
-      "far, a plain step where nothing is faster; drawn texts then depend on times");
+      "draft tokens per speculation step without a tree, an upper bound for ngram. auto = up to 16 "
+      "(128 with model.offload and draft.sparse), or no draft, by measured times and acceptance. "
+      "Sampled text then depends on timing");
     v("width", width, recipe::between(1, kMaxBeams).unit("beams"),
-      "model, self: of a round, each of spec.gamma tokens. Of the likeliest tokens after every "
-      "beam "
-      "those of the likeliest texts go on, in the softmax over score_temperature; the longest that "
-      "passes is kept. 1 = a chain. Beams are not drawn: at sampling.temperature 0 alone");
+      "beams kept per level in beam search over the draft, ranked by softmax at score_temperature. "
+      "The longest accepted beam is kept, 1 = a linear draft. Only with sampling.temperature: 0 "
+      "and draft: model or self");
     v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
-      "nested: drafted tokens of a round within, where tree.path is empty; of an ngram at most");
+      "draft tokens per inner step without a tree, an upper bound for ngram. Only with draft: "
+      "nested or auto");
     v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
-      "nested: tokens of a chain, with which no other round within lengthens it");
+      "tokens from inner steps at which no further inner step starts. Only with draft: nested or "
+      "auto");
     v("rounds", rounds, recipe::between(1, 64),
-      "nested: rounds within a round; null = two thirds of gamma2");
+      "maximum number of inner steps per speculation step, null = two thirds of gamma2. Only with "
+      "draft: nested or auto");
     v("alpha1", alpha1, recipe::above(0).up_to(1),
-      "auto: acceptance of draft2.path's tokens, to begin with");
+      "initial estimate of the acceptance rate of draft2.path's tokens, only with draft: auto");
     v("alpha2", alpha2, recipe::above(0).up_to(1),
-      "auto: acceptance of tokens of the target as draft.cache has it, to begin with");
-    v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
+      "initial estimate of the acceptance rate of the target's tokens under draft.cache, only with "
+      "draft: auto");
+    v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "longest n-gram to match");
     v("verify", verify,
-      "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of "
-      "a tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, "
-      "block for a chain, traversal for a tree; sequoia where these cost more than they win. "
-      "floor: lossy, those that are likely enough; floor_or_argmax: or the likeliest; typical: "
-      "likely "
-      "enough for how sure the target is");
+      "acceptance rule. Lossless rules: match (plain sampling with the same seed), sequoia (node "
+      "by node), block (linear drafts) and traversal (paths of a tree). Lossy rules: floor (likely "
+      "enough), floor_or_argmax (also the most likely) and typical (floor scaled by entropy). auto "
+      "= match for ngram, block for linear drafts, traversal for trees, or sequoia where those "
+      "cost more than they gain");
     floors.fields(v);
-    v("verify_within", verify_within, "nested: the same for the rounds within, none that is lossy");
+    v("verify_within", verify_within,
+      "acceptance rule of inner steps, lossless rules only. Only with draft: nested or auto");
     v("force", force,
-      "speculate although tree.accept or tree.replay and the times predict a loss, or the draft "
-      "reads as much as the target");
+      "speculation even if tree.accept or tree.replay predicts a slowdown, or the draft costs as "
+      "much as the target");
     v("fastest", fastest,
-      "plain decoding, prompt lookup, self-drafts and draft.path are tried on the prompt for some "
-      "seconds, and the fastest writes the text");
+      "trial of plain decoding, prompt lookup, self-drafts and draft.path on the prompt for some "
+      "seconds. The fastest generates the text");
   }
   /// Of rounds within rounds.
   speculate::NestedShape nested() const {
@@ -100,20 +103,22 @@ struct DraftTreeSection {
   void fields(V& v) {
     using recipe::optional_input;
     v("path", path, optional_input(),
-      "tree of draft tokens (sequoia-tree/1, or a map as JSON); auto = the best one here for "
-      "accept or replay; without both, acceptance is measured on up to 64 tokens after the first "
-      "prompt, which is read once more; empty = a chain of spec.gamma");
+      "token tree (sequoia-tree/1, or a map as JSON). auto = the fastest on this machine for "
+      "accept or replay. Without both, acceptance is measured on up to 64 tokens, after a second "
+      "prefill of the first prompt. Empty = a linear draft of spec.gamma");
     v("accept", accept, optional_input(),
-      "acceptance vector: what a tree is chosen by, or whether one pays; empty = measured if "
-      "path is auto, else not used");
+      "acceptance vector for the choice of a tree, or for the prediction whether one pays. Empty = "
+      "measured if path is auto, else unused");
     v("replay", replay, optional_input(),
-      "recorded rounds (tree-rounds/1) in place of accept: the tree is searched for spec.verify");
+      "recorded speculation steps (tree-rounds/1) in place of accept, for a tree search under "
+      "spec.verify");
     v("timing", timing, optional_input(),
-      "timing table for that (sequoia-timing/1); empty = measured once and kept in the cache "
-      "folder");
+      "timing table for the choice of a tree (sequoia-timing/1), empty = measured once and kept in "
+      "the cache folder");
     v("max_nodes", max_nodes, recipe::between(2, kv::kMaxTreeRows).unit("nodes"),
-      "of a tree chosen here, all sequences of a step together");
-    v("max_levels", max_levels, recipe::at_least(2), "of it, the root's counts; null = any number");
+      "maximum number of tree nodes in a step, over all sequences, for an automatic tree");
+    v("max_levels", max_levels, recipe::at_least(2),
+      "maximum number of levels of an automatic tree, including the root's, null = no limit");
   }
   /// True if a run predicts the tokens a round of its tree.
   bool predicts() const { return path.automatic || !accept.empty() || !replay.empty(); }
@@ -131,11 +136,11 @@ struct SequoiaRecipe : PairRecipe {
   template <class V>
   void fields(V& v) {
     PairRecipe::fields(v);
-    v("cache", cache, "what the target reads of the text; its text without drafts is the same");
+    v("cache", cache, "KV cache and attention policy of the target, with or without drafts");
     v("draft2", draft2,
-      "spec.draft nested: the small model that proposes in rounds within, unless an ngram does");
-    v("spec", spec, "what proposes tokens");
-    v("tree", tree, "the shape of the proposals");
+      "draft model of inner steps, only with spec.draft: nested or auto and spec.within: model");
+    v("spec", spec, "drafting and verification");
+    v("tree", tree, "shape of the token tree");
   }
   void check(recipe::Problems& p) const;
   /// Whether each round chooses how long its chains are.

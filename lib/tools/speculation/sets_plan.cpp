@@ -23,7 +23,7 @@ nlohmann::ordered_json choice_json(const speculate::GammaChoice& c) {
 }
 
 std::string choice_text(const speculate::GammaChoice& c) {
-  return fmt::format("gamma {}, {:.2f} ms a token, {:.1f}x a plain step", c.gamma,
+  return fmt::format("gamma {}, {:.2f} ms per token, {:.1f}x plain decoding", c.gamma,
                      c.token_s / kMilli, c.speedup);
 }
 
@@ -55,13 +55,12 @@ std::optional<SetsPlan> plan_sets(const ModelPair& pair, double alpha, int most,
 std::string SetsPlan::lines(const decode::Savings& savings,
                             const model::ModelConfig& config) const {
   return fmt::format(
-      "weights  {}\n"
-      "link     {:.2f} GB in a check, {:.2f} GB in a draft, at {:.1f} GB/s ({}); a plain step "
-      "{:.2f} ms, a draft {:.2f} ms\n"
-      "predicted at acceptance {:.3g}, by bytes alone: best {}{}\n",
+      "weights  {}\nlink     {:.2f} GB per verification, {:.2f} GB per draft step, at {:.1f} GB/s "
+      "({})\n         plain step {:.2f} ms, draft step {:.2f} ms\npredicted at acceptance {:.3g}, "
+      "from bytes only: best {}{}\n",
       savings.text(config.n_layers), all.streamed / kGiga, set.streamed / kGiga, rates.link_gbps,
       rates.gpu_source, times.plain_s / kMilli, times.draft_s / kMilli, alpha, choice_text(best),
-      at ? "; asked for " + choice_text(*at) : "");
+      at ? ", as set " + choice_text(*at) : "");
 }
 
 nlohmann::ordered_json SetsPlan::json() const {

@@ -32,7 +32,7 @@ bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::S
 
 speculate::TimingTable measure_times(cli::Context& cx, speculate::Reader target,
                                      speculate::Reader draft, const bench::RoundTimesSpec& spec) {
-  cli::Progress progress(cx.terminal, "time rounds", 1, "");
+  cli::Progress progress(cx.terminal, "time speculation steps", 1, "");
   const speculate::TimingTable table = bench::measure_rounds(
       target, draft, spec, [&](double share) { return progress.go_on(share); });
   if (!cx.group()) return table;
@@ -86,7 +86,7 @@ KeptTimes::KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec,
 
 std::optional<speculate::TimingTable> KeptTimes::read(cli::Context& cx) const {
   const bool is_here = cx.place().rank == 0 && std::filesystem::exists(file_);
-  if (is_here) cx.verbose(fmt::format("times of rounds from {}", file_.string()));
+  if (is_here) cx.verbose(fmt::format("speculation step times from {}", file_.string()));
   if (!cx.group()) return is_here ? std::optional(speculate::read_timing(file_)) : std::nullopt;
   const std::string text = cx.group()->agree_text(is_here ? io::read_file(file_) : std::string());
   return text.empty() ? std::nullopt : std::optional(speculate::parse_timing(text, file_.string()));
@@ -95,7 +95,7 @@ std::optional<speculate::TimingTable> KeptTimes::read(cli::Context& cx) const {
 void KeptTimes::write(cli::Context& cx, const speculate::TimingTable& table) const {
   if (cx.place().rank > 0) return;
   if (io::keep(file_, speculate::timing_json(table, about_)))
-    cx.verbose(fmt::format("kept as {}", file_.string()));
+    cx.verbose(fmt::format("saved as {}", file_.string()));
 }
 
 MeasuredAcceptance measure_acceptance(cli::Context& cx, const SequoiaRecipe& recipe,
@@ -132,7 +132,7 @@ MeasuredAcceptance measure_acceptance(cli::Context& cx, const SequoiaRecipe& rec
   // One round more, without an acceptance: a few rounds must not predict chains without an end.
   for (const int64_t n : accepted)
     row.push_back(static_cast<double>(n) / static_cast<double>(measured.rounds + 1));
-  cx.note(fmt::format("tree     acceptance measured over {} rounds in {:.2f} s: {:.2f}",
+  cx.note(fmt::format("tree     acceptance measured over {} speculation steps in {:.2f} s: {:.2f}",
                       measured.rounds, measured.seconds, fmt::join(row, " ")));
   return measured;
 }
@@ -186,7 +186,7 @@ void plan_by_vector(cli::Context& cx, const DraftTreeSection& section,
       plan.measured ? plan.measured->vector : speculate::read_acceptance(section.accept);
   const char* method = is_greedy ? "topk-greedy" : "sequoia";
   if (!plan.measured && vector.method != method)
-    cx.warn(fmt::format("{}: measured for '{}', these rounds verify by '{}'",
+    cx.warn(fmt::format("{}: measured for '{}', but this run verifies by '{}'",
                         section.accept.string(), vector.method, method));
   if (given) {
     plan.predicted = speculate::price_tree(*given, vector, pricing.bucket, pricing.overhead_ms,
@@ -253,8 +253,8 @@ TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const Tree
   if (given) return plan;
   const speculate::PricedTree& best = *plan.predicted;
   cx.note(
-      fmt::format("tree     {} nodes on {} levels ({}), {:.2f} tokens a round expected, {:.3f} ms "
-                  "a token against {:.3f} without",
+      fmt::format("tree     {} nodes on {} levels ({}), expected {:.2f} tokens per step and {:.3f} "
+                  "ms per token, {:.3f} without",
                   best.size, best.levels, fmt::join(plan.tree.widths(), " "), best.expected,
                   best.cost.ms_per_token, plan.plain_ms));
   return plan;

@@ -32,17 +32,19 @@ struct ChainSection {
   template <class V>
   void fields(V& v) {
     v("gamma", gamma,
-      "drafted tokens of a round, or a list such as [2, 4, auto]; auto = as many as pay, 0 where "
-      "none do: each round chooses by times and acceptance so far; an ngram's at most");
-    v("most_gamma", most_gamma, recipe::between(1, 256), "that auto chooses");
+      "draft tokens per speculation step, or a list such as [2, 4, auto]. An upper bound for "
+      "ngram. auto = the fastest number at each step by measured times and acceptance, possibly 0");
+    v("most_gamma", most_gamma, recipe::between(1, 256), "largest gamma that auto may choose");
     v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
-      "nested drafts without a tree: drafted tokens of a round within, or a list");
+      "draft tokens per inner step, or a list, only for nested drafts without a tree");
     v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
-      "nested drafts: tokens with which no round within lengthens a chain, or a list");
-    v("rounds", rounds, recipe::between(1, 64), "nested drafts: rounds within a round, or a list");
-    v("verify", verify, "the rule that accepts drafted tokens; auto as sequoia-generate");
+      "tokens from inner steps at which no further inner step starts, or a list, only for nested "
+      "drafts");
+    v("rounds", rounds, recipe::between(1, 64),
+      "maximum number of inner steps per speculation step, or a list, only for nested drafts");
+    v("verify", verify, "acceptance rule, auto = as in sequoia-generate");
     floors.fields(v);
-    v("verify_within", verify_within, "nested drafts: the rule of the rounds within");
+    v("verify_within", verify_within, "acceptance rule of inner steps, only for nested drafts");
   }
 };
 
@@ -61,24 +63,24 @@ struct ComparisonSection {
   void fields(V& v) {
     using recipe::at_least;
     v("drafts", drafts, recipe::Limits{.required = true},
-      "list of {name: NAME, kind: ..., ...} compared with plain decoding");
+      "drafts to compare with plain decoding, a list of {name: NAME, kind: ..., ...}");
     v("predict", predict,
-      "whether times and gains are calculated: no, next to measured ones (forwards over trees are "
-      "timed for it), or nothing else");
+      "calculation of times and speed-ups: no, only, or next to measured ones (the default), which "
+      "also times forwards over trees");
     v("budget", budget, at_least(1).unit("tokens"),
-      "in place of that of every draft that reads a part; for sweeps; null = their own");
+      "KV budget of every sparse draft, for sweeps. null = each draft's budget");
     v("speedup", speedup, recipe::above(0),
-      "wanted: for the least acceptance and the critical context");
-    v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"), "of a sequence");
-    v("batches", batches, recipe::between(1, 10000), "of prompts that are measured");
-    v("warm_ups", warm_ups, recipe::between(0, 100), "runs of each way that are not counted");
+      "target speed-up for the smallest useful acceptance rate and the critical context");
+    v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"),
+      "new tokens per sequence");
+    v("batches", batches, recipe::between(1, 10000), "number of measured batches of prompts");
+    v("warm_ups", warm_ups, recipe::between(0, 100), "number of warm-up runs of each draft");
     v("random_kv", random_kv,
-      "random keys and values in place of the prompts': no time for their prefill");
+      "random keys and values in place of a prefill of the prompts, which saves its time");
     v("simulate", simulate,
-      "draw accepted tokens by each draft's alpha, of trees by accept.path; null = for a model "
-      "with "
-      "random weights");
-    v("hardware", hardware, "the machine that is predicted for");
+      "simulated acceptance, drawn by each draft's alpha, or by accept.path for trees. null = only "
+      "for random weights");
+    v("hardware", hardware, "machine of the calculation");
   }
   void check(recipe::Problems& p) const;
   /// The drafts under the budget that a sweep sets.
@@ -103,16 +105,16 @@ struct SpeculationBenchRecipe {
   }
   template <class V>
   void fields(V& v) {
-    v("model", model, "the model whose text it is");
-    v("cache", cache, "what it reads of the text, with and without drafts");
-    v("spec", spec, "drafted tokens of a round");
-    v("bench", bench, "the drafts to compare, and the machine to predict for");
+    v("model", model, "target model");
+    v("cache", cache, "KV cache and attention policy of the target, with or without drafts");
+    v("spec", spec, "drafting and verification");
+    v("bench", bench, "drafts to compare and the machine of the calculation");
     v("data", data, "text whose windows are the prompts");
-    v("run", run, "device, threads, seed, batch; context: tokens of each sequence");
-    v("sampling", sampling, "how tokens are drawn");
-    v("accept", accept, "the acceptance vector that trees are the best for");
-    v("tree", tree, "sizes and levels of the trees of drafts with tree: auto");
-    v("output", output, "where records go");
+    v("run", run, "device, threads, seed, batch size and context length");
+    v("sampling", sampling, "sampling");
+    v("accept", accept, "acceptance vector that trees are optimized for");
+    v("tree", tree, "sizes and levels of trees for drafts with tree: auto");
+    v("output", output, "file of records");
   }
   void check(recipe::Problems& p) const;
   /// The most drafted tokens that rounds may choose.

@@ -22,18 +22,20 @@ struct HardwareSection {
   void fields(V& v) {
     using recipe::above;
     using recipe::at_least;
-    v("card", card, "GPU whose data sheet gives the rates that are null");
-    v("read_gbps", read_gbps, above(0).unit("GB/s"), "peak rate of its memory");
-    v("bf16_tflops", bf16_tflops, above(0).unit("TFLOP/s"), "peak rate of dense products");
-    v("read_share", read_share, above(0).up_to(1), "of read_gbps that forwards reach");
-    v("compute_share", compute_share, above(0).up_to(1), "of bf16_tflops that forwards reach");
-    v("gpus", gpus, at_least(1).up_to(1024), "that share every layer (tensor parallel)");
-    v("link_gbps", link_gbps, at_least(0).unit("GB/s"), "between them; 0 = not counted");
-    v("reduction", reduction, at_least(0), "latency of a sum over them, two a layer");
-    v("forward", forward, at_least(0), "fixed part of every forward: launches, planning");
-    v("round", round, at_least(0), "fixed part of every round: drawing, verification, host");
-    v("memory", memory, at_least(0), "of one GPU; null = the card's");
-    v("memory_share", memory_share, above(0).up_to(1), "of it that a run may use");
+    v("card", card, "GPU whose data sheet replaces null rates");
+    v("read_gbps", read_gbps, above(0).unit("GB/s"), "peak memory bandwidth");
+    v("bf16_tflops", bf16_tflops, above(0).unit("TFLOP/s"), "peak rate of dense matrix products");
+    v("read_share", read_share, above(0).up_to(1), "share of read_gbps that forwards reach");
+    v("compute_share", compute_share, above(0).up_to(1),
+      "share of bf16_tflops that forwards reach");
+    v("gpus", gpus, at_least(1).up_to(1024), "number of GPUs in tensor parallelism");
+    v("link_gbps", link_gbps, at_least(0).unit("GB/s"), "bandwidth between GPUs, 0 = not counted");
+    v("reduction", reduction, at_least(0), "latency of an all-reduce, two per layer");
+    v("forward", forward, at_least(0), "fixed time of every forward: launches and planning");
+    v("round", round, at_least(0),
+      "fixed time of every speculation step: sampling, verification and host work");
+    v("memory", memory, at_least(0), "memory of one GPU, null = the card's");
+    v("memory_share", memory_share, above(0).up_to(1), "share of GPU memory that a run may use");
   }
 
   /// Whether the card or the numbers give both rates.

@@ -254,7 +254,7 @@ std::vector<std::string> predicted_row(const Json& r) {
                                          : number("/least_alpha", "{:.3f}"),
        is_self ? or_never("/critical_context_tokens") : "",
        drafts ? or_never("/pays_from_tokens") : "",
-       most.is_number() && most < at(work, "/batch") ? cell(most) + " (too few)" : cell(most)});
+       most.is_number() && most < at(work, "/batch") ? cell(most) + " (below batch)" : cell(most)});
   return cells;
 }
 
@@ -263,11 +263,11 @@ std::vector<std::string> predicted_row(const Json& r) {
 bench::RecordView measured_view() {
   return {.tools = {"magicdec-bench", "sequoia-bench"},
           .takes = [](const Json& r) { return !is_prediction(r); },
-          .columns = {{"context"},    {"batch"},      {"T"},           {"draft", io::Align::left},
-                      {"gamma"},      {"alpha"},      {"acc/drafted"}, {"tokens a round"},
-                      {"draft ms"},   {"target ms"},  {"verify ms"},   {"rest ms"},
-                      {"round ms"},   {"tok/s"},      {"speed-up"},    {"95 %"},
-                      {"to the end"}, {"end to end"}, {"pays from"},   {"predicted"}},
+          .columns = {{"context"},  {"batch"},     {"T"},           {"draft", io::Align::left},
+                      {"gamma"},    {"alpha"},     {"acc/drafted"}, {"tokens/step"},
+                      {"draft ms"}, {"target ms"}, {"verify ms"},   {"rest ms"},
+                      {"step ms"},  {"tok/s"},     {"speed-up"},    {"95 % CI"},
+                      {"to last"},  {"total"},     {"pays from"},   {"predicted"}},
           .row = measured_row};
 }
 
@@ -282,14 +282,14 @@ bench::RecordView predicted_view() {
                       {"draft ms"},
                       {"verify ms"},
                       {"gamma"},
-                      {"tokens a round"},
+                      {"tokens/step"},
                       {"predicted speed-up"},
                       {"tok/s"},
-                      {"ms a token"},
-                      {"least alpha"},
+                      {"ms/token"},
+                      {"min alpha"},
                       {"critical context"},
                       {"pays from"},
-                      {"most sequences"}},
+                      {"max sequences"}},
           .row = predicted_row};
 }
 

@@ -35,9 +35,10 @@ Gain gain_of(const WayRuns& plain, const WayRuns& way, const std::vector<double>
 
 /// What the figures of rounds mean, for people.
 inline constexpr std::string_view kRoundWords =
-    "tokens a round: the accepted ones and one more of the target (vLLM's mean acceptance length); "
-    "alpha: accepted over tested tokens, where a round tests no token after one that is refused; "
-    "acc/drafted: accepted over drafted tokens (llama.cpp's acceptance rate)";
+    "tokens/step: accepted draft tokens plus one from the target (vLLM's mean acceptance length). "
+    "alpha: accepted over tested tokens, where no token after a rejected one is tested. "
+    "acc/drafted: accepted over drafted tokens (llama.cpp's acceptance rate). speed-up: while all "
+    "sequences run. to last: until the last sequence ends. total: with the prefill";
 
 /// What records say of the counts of rounds, for group `spec`.
 bench::Json counts_json(const speculate::RoundStats& rounds);

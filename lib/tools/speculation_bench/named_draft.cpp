@@ -184,7 +184,7 @@ AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
   if (draft.alpha) return {*draft.alpha, "given"};
   if (draft.kind == DraftKind::self && !draft.policy && !draft.sparse.any()) {
     if (speculate::keys_read(draft.choice(), context) >= context)
-      return {1, "prior: the draft reads all that the target reads"};
+      return {1, "prior: the draft reads as much as the target"};
     if (const Prior* p = nearest_prior(draft, context))
       return {p->alpha,
               fmt::format("prior: Llama-3.1-8B, PG-19, {:.0f} tokens (MagicDec)", p->context)};

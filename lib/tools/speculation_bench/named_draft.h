@@ -33,37 +33,44 @@ struct NamedDraft {
   template <class V>
   void fields(V& v) {
     using recipe::at_least;
-    v("name", name, recipe::Limits{.required = true}, "what tables call it");
+    v("name", name, recipe::Limits{.required = true}, "name of the draft in tables");
     v("kind", kind,
-      "self: model.path under keys; model: path; nested: rounds within a round, in which small "
-      "proposes and self verifies; ngram: prompt lookup; none: plain decoding");
-    v("path", path, "kind model: the model that proposes");
-    v("keys", keys, "what a draft step of self or model reads");
-    v("budget", budget, at_least(1).unit("tokens"), "read of each sequence, unless keys is full");
-    v("sinks", sinks, at_least(0).unit("tokens"), "of the budget: the first tokens");
-    v("window", window, at_least(1).unit("tokens"), "of the budget: the last tokens, at least");
+      "source of draft tokens: self (model.path under keys), model (path), ngram (prompt lookup), "
+      "nested (small drafts for self), or none (plain decoding)");
+    v("path", path, "draft model, only with kind: model");
+    v("keys", keys, "attention policy of a draft step, only with kind: self or model");
+    v("budget", budget, at_least(1).unit("tokens"),
+      "KV budget per sequence, not used with keys: full");
+    v("sinks", sinks, at_least(0).unit("tokens"),
+      "attention sinks: first tokens, part of the budget");
+    v("window", window, at_least(1).unit("tokens"),
+      "minimum number of most recent tokens, part of the budget");
     v("refresh", refresh, at_least(0).unit("tokens"),
-      "keys snapkv and retrieval: chosen again after as many new tokens; 0 = never");
-    v("scale", scale, "keys snapkv: scores of the choice divided by sqrt(head_dim), or not");
-    v("page", page, at_least(1).unit("tokens"), "keys quest and retrieval: chosen as one");
+      "new tokens after which tokens are selected again, 0 = never. Only with keys: snapkv or "
+      "retrieval");
+    v("scale", scale,
+      "scaling of the selection scores by 1 / sqrt(head_dim), only with keys: snapkv");
+    v("page", page, at_least(1).unit("tokens"),
+      "page or chunk size, only with keys: quest or retrieval");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"),
-      "kind ngram: tokens that must agree, at most");
+      "longest n-gram to match, only with kind: ngram");
     v("alpha", alpha, recipe::above(0).up_to(1),
-      "probability that a drafted token is accepted, for predictions and bench.simulate; null = a "
-      "published prior");
+      "acceptance rate of draft tokens, for calculations and bench.simulate. null = a published "
+      "value");
     v("timing", timing, recipe::optional_input(),
-      "times of this target and draft (sequoia-timing/1); empty = by the roofline");
+      "timing table of this target and draft (sequoia-timing/1), empty = roofline estimates");
     v("tree", tree, recipe::optional_input(),
-      "what it proposes: a tree (sequoia-tree/1); auto = the best trees of accept.path for "
-      "tree.sizes "
-      "and tree.levels; empty = chains of spec.gamma");
+      "token tree (sequoia-tree/1). auto = the best trees of accept.path for tree.sizes and "
+      "tree.levels. Empty = linear drafts of spec.gamma");
     v("cache", policy,
-      "what a draft step reads, in place of keys and its sizes: {kind: hybrid, ...}, any policy "
-      "that "
-      "reads trees; null = as keys says");
-    v("sparse", sparse, "kind self: which FFN channels a draft step reads");
-    v("self", self, "kind nested: name of the draft of kind self as which rounds within verify");
-    v("small", small, "kind nested: name of the draft of kind model or ngram that proposes there");
+      "attention policy in place of keys and its sizes: {kind: hybrid, ...}. Policies without "
+      "token trees are not supported. null = as in keys");
+    v("sparse", sparse, "FFN neurons that a draft step computes, only with kind: self");
+    v("self", self,
+      "name of the draft of kind self that verifies in inner steps, only with kind: nested");
+    v("small", small,
+      "name of the draft of kind model or ngram that drafts in inner steps, only with kind: "
+      "nested");
   }
 
   bool proposes_by_model() const { return kind == DraftKind::self || kind == DraftKind::model; }

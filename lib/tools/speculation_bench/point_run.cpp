@@ -20,8 +20,7 @@ using bench::Json;
 
 const char kPlain[] = "plain";
 constexpr std::string_view kSimulatedWords =
-    "accepted tokens are simulated: drawn by alpha or an acceptance vector, not found by "
-    "verification";
+    "accepted tokens are simulated: drawn by alpha or an acceptance vector, not by verification";
 
 BenchSizes sizes_of(const SpeculationBenchRecipe& r) {
   return {.batch = r.run.batch,
@@ -75,9 +74,8 @@ std::string verdict(const SpeculationBenchRecipe& r, const PointRuns& runs) {
   const std::string interval =
       most.interval ? fmt::format(" ({:.2f} to {:.2f})", most.interval->low, most.interval->high)
                     : "";
-  return where +
-         fmt::format("{} decodes {:.2f} times as fast{}, and pays from token {} of the output",
-                     best->way.name(), most.speedup, interval, *most.pays_from);
+  return where + fmt::format("{} decodes {:.2f} times as fast{} and pays off from output token {}",
+                             best->way.name(), most.speedup, interval, *most.pays_from);
 }
 
 }  // namespace
@@ -261,7 +259,7 @@ void PointRun::report(BenchResults& results, const PointRuns& runs, const WayRun
     record.group("spec")["channels"] =
         channels_json(engines_.target(), engines_.drafter(draft).reading.channels, *way.stats);
   bench::add_memory(record, engines_.plan(), peak_resident_bytes(), engines_.device());
-  if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
+  if (!peak_is_own_) record.warn("memory.cpu.peak covers the process over all points so far");
   if (way.way.simulated) record.warn(std::string(kSimulatedWords));
   if (r.bench.predict != PredictMode::no) add_prediction(record, runs, way);
   results.add(record);

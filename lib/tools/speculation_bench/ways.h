@@ -20,10 +20,11 @@ struct TreeGrid {
 
   template <class V>
   void fields(V& v) {
-    v("sizes", sizes, recipe::between(2, kv::kMaxTreeRows).unit("nodes"), "the root counts");
-    v("levels", levels, recipe::at_least(2), "at most, the root's counts");
+    v("sizes", sizes, recipe::between(2, kv::kMaxTreeRows).unit("nodes"),
+      "tree sizes, including the root");
+    v("levels", levels, recipe::at_least(2), "maximum numbers of levels, including the root's");
     v("max_branch", max_branch, recipe::at_least(1),
-      "children of a node; null = the vector's length");
+      "maximum number of children per node, null = the vector's length");
   }
 };
 

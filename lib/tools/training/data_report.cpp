@@ -19,9 +19,9 @@ std::string lost_line(const char* which, const train::DatasetCounts& c) {
   const auto add = [&](int64_t n, const char* why) {
     if (n > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", n, why);
   };
-  add(c.unsupervised, "without an answer left out");
-  add(c.answer_cut, "left out, whose answers begin beyond train.max_tokens");
-  add(c.too_long, "too long left out");
+  add(c.unsupervised, "left out (no answer)");
+  add(c.answer_cut, "left out (answer begins beyond train.max_tokens)");
+  add(c.too_long, "left out (too long)");
   add(c.truncated, "cut to train.max_tokens");
   return text.empty() ? text : fmt::format("records  {}{}\n", which, text);
 }
@@ -49,19 +49,19 @@ double DataReport::padding() const { return 1 - share(epoch.rows, epoch.padded_r
 
 std::string DataReport::text(const std::string& path) const {
   std::string text =
-      fmt::format("data     {}  {} records, {} samples  {} trained on, {} for validation\n", path,
+      fmt::format("data     {}  {} records, {} samples  {} for training, {} for validation\n", path,
                   counts.records, counts.samples, n_train, n_val);
   text += lost_line("", counts) + lost_line("validation: ", val_counts);
   text += fmt::format(
-      "tokens   {} an epoch, {} supervised ({:.1f} %)  {:.1f} a sample, {} the longest\n",
+      "tokens   {} per epoch, {} supervised ({:.1f} %)  {:.1f} per sample, longest {}\n",
       epoch.rows, epoch.supervised, 100 * share(epoch.supervised, epoch.rows),
       share(epoch.rows, epoch.samples), longest);
   text += fmt::format(
-      "batches  {}  {} micro-batches an epoch, at most {} tokens  padding {:.1f} %, {:.1f} % of {} "
-      "tokens filled\n",
+      "batches  {}  {} micro-batches per epoch, at most {} tokens  padding {:.1f} %, {:.1f} % of "
+      "{} tokens filled\n",
       recipe::yaml_text(batches.batching), epoch.micro_batches, epoch.most_rows, 100 * padding(),
       100 * fill(), batches.micro_tokens.value);
-  text += fmt::format("steps    {} an epoch of {} samples each  {} in all\n", epoch.steps,
+  text += fmt::format("steps    {} per epoch, {} samples each  {} in total\n", epoch.steps,
                       batches.batch, steps);
   return text;
 }

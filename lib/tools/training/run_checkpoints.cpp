@@ -69,7 +69,7 @@ train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
       if (!found) found = info;
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::input) throw;
-      warn(fmt::format("{}; left out, an older checkpoint is looked for", e.what()));
+      warn(fmt::format("{}. Trying an older checkpoint", e.what()));
     }
   }
   std::ranges::reverse(kept_);
@@ -85,18 +85,18 @@ void RunCheckpoints::check_found(train::CheckpointInfo& found, int64_t newest,
                                  const std::function<void(const std::string&)>& warn) const {
   train::RunProgress& at = found.progress;
   if (at.done < newest)
-    warn(fmt::format("{} is whole: the run goes on from it, and does the steps after it again",
+    warn(fmt::format("{} is intact: the run resumes from it and repeats the later steps",
                      file(at.done).string()));
   if (found.place != identity_.place)
     warn(
-        fmt::format("the run was on {}, now it is on {}: sums are rounded otherwise, so its bits "
-                    "will differ from those of a run that stays",
+        fmt::format("the run moved from {} to {}: sums are rounded differently, so its values will "
+                    "differ in their last bits",
                     found.place, identity_.place));
   const auto is_best = [&](const Kept& k) { return k.step == at.best.step; };
   if (at.best.found() && std::ranges::none_of(kept_, is_best)) {
     warn(
-        fmt::format("{}, of the best validation so far, is missing or damaged: the best is looked "
-                    "for among those to come",
+        fmt::format("{}, the checkpoint of the best validation so far, is missing or damaged. The "
+                    "best is now chosen among later checkpoints",
                     file(at.best.step).string()));
     at.best = {.last = at.best.last};
   }

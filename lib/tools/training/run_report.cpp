@@ -67,8 +67,8 @@ std::string RunReport::rate_line() const {
   if (size_.rate.of_cpu)
     bench::raise_ceilings(max_threads(), {.gflops = reached * 1e-9, .dtype = *size_.rate.of_cpu});
   return fmt::format(
-      "rate     {:.1f} GFLOP/s, {:.0f} % of the {} {:.0f} of products; counted as steps of all "
-      "weights {:.1f} GFLOP/s",
+      "rate     {:.1f} GFLOP/s, {:.0f} % of the {} {:.0f} for matrix products ({:.1f} if counted "
+      "as full training)",
       reached * 1e-9, 100 * reached / rate, size_.rate.source, rate * 1e-9,
       work_.of_full_step() / seconds_ * 1e-9);
 }
@@ -80,12 +80,12 @@ void RunReport::finish(const train::RunProgress& at) {
     text += fmt::format(" of {}: {} validations in a row without a better loss", size_.n_steps,
                         at.best.worse);
   if (n == 0) {
-    text += ", all of them before";
+    text += ", all in earlier runs";
   } else {
     const double s = clock_.seconds();
-    if (begun_ > 0) text += fmt::format(", {} of them now", n);
-    text += fmt::format(", {} tokens in {:.1f} s ({:.0f} a second)  loss {:.4f} to {:.4f}", tokens_,
-                        s, static_cast<double>(tokens_) / s, first_loss_, last_loss_);
+    if (begun_ > 0) text += fmt::format(", {} in this run", n);
+    text += fmt::format(", {} tokens in {:.1f} s ({:.0f} tok/s)  loss {:.4f} to {:.4f}", tokens_, s,
+                        static_cast<double>(tokens_) / s, first_loss_, last_loss_);
     if (val_loss_) text += fmt::format(", validation {:.4f}", *val_loss_);
   }
   cx_.out.line(text);
@@ -94,7 +94,7 @@ void RunReport::finish(const train::RunProgress& at) {
     cx_.warn(fmt::format("the loss rose from {:.4f} to {:.4f}: set a lower train.optimizer.lr",
                          first_loss_, last_loss_));
   if (at.best.found())
-    cx_.out.line(fmt::format("best     step {}, validation {:.4f}: its weights are the result",
+    cx_.out.line(fmt::format("best     step {}, validation {:.4f} (the result has its weights)",
                              at.best.step, at.best.loss));
   if (const std::string line = rate_line(); !line.empty()) cx_.out.line(line);
 }

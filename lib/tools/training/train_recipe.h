@@ -11,8 +11,8 @@ struct TrainModel : recipe::Model {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::required_input(),
-      "Hugging Face model folder, name of a known model, or synthetic:NAME");
-    v("compute", compute, "number type of activations, and of weights that are not trained");
+      "Hugging Face model folder, name of a known model, or synthetic:NAME (random weights)");
+    v("compute", compute, "data type of activations and of frozen weights");
   }
 };
 
@@ -20,10 +20,11 @@ struct TrainModel : recipe::Model {
 struct TrainRun : recipe::RankedRun {
   template <class V>
   void fields(V& v) {
-    v("device", device, "auto, cpu, cuda or cuda:N; auto = cuda:0 if usable, else cpu");
+    v("device", device, "device: cpu, cuda or cuda:N. auto = cuda:0 if usable, else cpu");
     v("threads", threads, recipe::between(0, 1024),
-      "CPU threads; 0 = physical cores that the process may use");
-    v("seed", seed, recipe::at_least(0), "of the order of samples, the selection, every draw");
+      "number of CPU threads, 0 = physical cores available to the process");
+    v("seed", seed, recipe::at_least(0),
+      "seed of the sample order, the selection and every random draw");
     v("host_memory_limit", host_memory_limit, recipe::at_least(0),
       "refuse plans beyond it; null = free memory");
     v("gpu_memory_limit", gpu_memory_limit, recipe::at_least(0),
@@ -39,7 +40,7 @@ struct RunFolder {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, "folder of the run: checkpoints, metrics, the adapter");
+    v("path", path, "run folder with checkpoints, metrics and the adapter");
   }
 };
 
@@ -54,13 +55,13 @@ struct TrainRecipe {
 
   template <class V>
   void fields(V& v) {
-    v("model", model, "the model that is trained");
+    v("model", model, "model to train");
     v("run", run, "device, threads, seed");
-    v("data", data, "the records, and how they become text");
-    v("chat", chat, "how the chat template writes chats");
-    v("train", train, "method, steps, batches, optimizer");
+    v("data", data, "training records and their templates");
+    v("chat", chat, "chat template");
+    v("train", train, "method, steps, batches and optimizer");
     v("eval", eval, "validation");
-    v("output", output, "where the run is kept");
+    v("output", output, "run folder");
   }
   void check(recipe::Problems& p) const;
 };

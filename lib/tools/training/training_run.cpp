@@ -197,12 +197,12 @@ double TrainingRun::traffic_seconds() const {
 std::string TrainingRun::ranks_line() const {
   if (spec_.n_ranks == 1) return {};
   std::string text = fmt::format(
-      "ranks    {}, each with the model, micro-batches in turn and the moments of {} values; {} "
-      "from each a step",
+      "ranks    {}, each with the full model, a share of the micro-batches and the moments of {} "
+      "values, {} sent by each per step",
       spec_.n_ranks, train::Trainer::own_values(spec_, set_),
       format_bytes(static_cast<size_t>(bytes_a_step())));
   if (const double s = traffic_seconds(); s > 0)
-    text += fmt::format(", {:.3g} ms of the link", 1e3 * s);
+    text += fmt::format(", {:.3g} ms on the link", 1e3 * s);
   return text + "\n";
 }
 
@@ -281,7 +281,7 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
 
 void TrainingRun::export_trained(std::span<const float> values) const {
   if (files_.synthetic()) {
-    cx_.note("a synthetic model has no folder: no model is written");
+    cx_.note("no model is written, because a synthetic model has no folder");
     return;
   }
   train::export_model(file(kModel), files_.folder, files_.config, *calibration().source(), set_,
@@ -358,10 +358,10 @@ int TrainingRun::run() {
   if (cx_.group()) cx_.group()->require_equal("checkpoint", std::to_string(at.done));
   if (const size_t n = parts_of(epoch(0), 0).size(); n < static_cast<size_t>(cx_.place().size))
     cx_.warn(
-        fmt::format("train.micro_tokens: the first step has {} micro-batch{} for {} ranks: "
-                    "others wait; lower it, or raise train.batch",
+        fmt::format("train.micro_tokens: the first step has {} micro-batch{} for {} ranks, so some "
+                    "ranks wait. Lower it, or raise train.batch",
                     n, n == 1 ? "" : "es", cx_.place().size));
-  if (at.done > 0) cx_.note(fmt::format("goes on after step {} of {}", at.done, n_steps_));
+  if (at.done > 0) cx_.note(fmt::format("resuming after step {} of {}", at.done, n_steps_));
   const RunSize whole = size();
   cx_.note(values_line());
   cx_.note(whole.text(at.done));

@@ -66,7 +66,7 @@ std::string TrainingRun::records_of(int64_t step) const {
 }
 
 void TrainingRun::report_skipped(int64_t step, const train::StepResult& r, int in_a_row) const {
-  cx_.warn(fmt::format("step {} is left out: loss {}, gradient norm {}; its records: {}", step,
+  cx_.warn(fmt::format("step {} is skipped: loss {}, gradient norm {}, records {}", step,
                        r.loss.mean(), r.gradient_norm, records_of(step - 1)));
   if (in_a_row >= kMostSkipped)
     throw Error::make(ErrorKind::numeric, fmt::format("step {}", step),
@@ -102,12 +102,12 @@ void TrainingRun::find_rate(train::Trainer& trainer, train::RunProgress& at, Met
     std::string tried;
     for (const train::TriedRate& t : test.tried)
       tried += fmt::format("{}{} {:.4f}", tried.empty() ? "" : ", ", t.rate, t.loss);
-    cx_.note(fmt::format("lr       {} by a range test  loss {:.4f}, after {} steps at {}", at.rate,
-                         test.start, test.steps, tried));
+    cx_.note(fmt::format("lr       {} from a range test  loss {:.4f}, after {} steps at {}",
+                         at.rate, test.start, test.steps, tried));
     if (!test.learns)
       cx_.warn(
-          fmt::format("train.optimizer.lr: none of the rates that were tried lowers the loss "
-                      "of the first batches: {} is a guess",
+          fmt::format("train.optimizer.lr: no tested rate lowers the loss of the first batches, so "
+                      "{} is a guess",
                       at.rate));
   } else if (at.rate == 0) {
     at.rate = train::RangeTest::kSafeRate;  // the default when this run began
@@ -163,7 +163,7 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted) throw;
     save();
-    cx_.note(fmt::format("stopped after step {} of {}: --resume goes on", at.done, n_steps_));
+    cx_.note(fmt::format("stopped after step {} of {} (to continue: --resume)", at.done, n_steps_));
     throw;
   }
 }

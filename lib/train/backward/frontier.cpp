@@ -8,12 +8,12 @@ namespace tandem::train {
 namespace {
 
 const char* reach(const LayerFrontier& f) {
-  if (!f.output) return "as for inference";
-  if (!f.gate_up) return "back to w_down";
-  if (!f.middle) return "back to gate and up";
-  if (!f.attention) return "back to wo";
-  if (!f.input) return "back to q, k and v";
-  return "back to the input";
+  if (!f.output) return "inference only";
+  if (!f.gate_up) return "backward to w_down";
+  if (!f.middle) return "backward to gate and up";
+  if (!f.attention) return "backward to wo";
+  if (!f.input) return "backward to q, k and v";
+  return "backward to the input";
 }
 
 std::string list_of(const LayerFrontier& f, bool kept) {
@@ -37,14 +37,14 @@ std::string list_of(const LayerFrontier& f, bool kept) {
   add(f.reads_gate_up(), f.again != Again::none, "gate and up");
   add(f.keeps_ffn, false, "the gate's output");
   add(f.reads_factors, false, "inputs of B");
-  add(f.reads_added, false, "what o and down add");
+  add(f.reads_added, false, "outputs of o and down");
   return list;
 }
 
 std::string text_of(const LayerFrontier& f) {
   std::string text = reach(f);
-  if (f.output) text += "; keeps " + list_of(f, true);
-  if (f.again != LayerFrontier::Again::none) text += "; again " + list_of(f, false);
+  if (f.output) text += ", keeps " + list_of(f, true);
+  if (f.again != LayerFrontier::Again::none) text += ", recomputes " + list_of(f, false);
   return text;
 }
 

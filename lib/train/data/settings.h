@@ -35,11 +35,11 @@ struct OwnTemplate {
 
   template <class V>
   void fields(V& v) {
-    v("prompt", prompt, "text before the answer, with {instruction} and perhaps {eos}");
+    v("prompt", prompt, "text before the answer, with {instruction} and optionally {eos}");
     v("prompt_with_input", prompt_with_input,
-      "text before the answer for records with an input, with {instruction} and {input}; empty = "
+      "text before the answer for records with an input, with {instruction} and {input}. Empty = "
       "prompt, with instruction, blank line and input as {instruction}");
-    v("answer", answer, "the supervised text, with {output} and {eos}");
+    v("answer", answer, "supervised text, with {output} and {eos}");
   }
 };
 
@@ -55,22 +55,23 @@ struct DataSettings {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::required_input(),
-      "JSON array or JSON lines of records, or a plain text");
+      "JSON array or JSON lines of records, or a plain text file");
     v("form", form,
-      "records: instructions (instruction, input, output; prompt, completion), chat (messages, "
-      "conversations), text, tokens (ids, supervised); auto = by the keys of each record, text if "
-      "the file is not JSON");
+      "record format: instructions (instruction, input, output or prompt, completion), chat "
+      "(messages, conversations), text, or tokens (ids, supervised). auto = by the keys of each "
+      "record, or text if the file is not JSON");
     v("val_path", val_path, recipe::optional_input(),
-      "validation data, read like path; empty = none, or val_size");
+      "validation data in the format of path, empty = none, or val_size");
     v("val_size", val_size, recipe::at_least(1).unit("samples"),
-      "samples drawn from path for validation, by run.seed, and not trained on; null = none");
+      "number of samples held out from path for validation, drawn by run.seed, null = none");
     v("template", template_name,
-      "text of an instruction: alpaca; the S2FT program's for training or evaluation; plain = "
-      "instruction, line break, output; chat = the chat template; own = data.own. Records of form "
-      "chat always use the chat template");
-    v("own", own, "texts of template own");
+      "prompt template: alpaca, the S2FT program's for training or evaluation, plain (instruction, "
+      "line break, output), chat (the chat template), or own (data.own). Chat records always use "
+      "the chat template");
+    v("own", own, "prompt texts of template: own");
     v("mask", mask,
-      "tokens that the loss counts: answers only, or all; texts are always counted whole");
+      "tokens that count in the loss: completion_only (answers) or all. Text records always count "
+      "all tokens");
   }
   void check(recipe::Problems& p) const;
 };
@@ -98,17 +99,19 @@ struct BatchSettings {
   void fields(V& v) {
     using recipe::between;
     v("max_tokens", max_tokens, between(2, 1 << 24).unit("tokens"),
-      "of a sample; text is cut into pieces of that length");
-    v("overlong", overlong, "instructions and chats of more than max_tokens");
-    v("batch", batch, between(1, 1 << 20).unit("samples"), "of an optimizer step");
+      "largest sample length. Text is split into samples of this length");
+    v("overlong", overlong, "treatment of instructions and chats longer than max_tokens");
+    v("batch", batch, between(1, 1 << 20).unit("samples"), "samples per optimizer step");
     v("batching", batching,
-      "micro-batches of a step: varlen = its samples in turn, without padding; pack = the same, "
-      "filled as full as possible; pad = padded to the longest, as other programs do");
+      "batching of samples into micro-batches: varlen (in order, without padding), pack (filled as "
+      "full as possible, without padding), or pad (padded to the longest)");
     v("micro_tokens", micro_tokens, between(2, 1 << 24).unit("tokens"),
-      "of a micro-batch at most, padding included; decides memory, not the result");
+      "maximum number of tokens in a micro-batch, including padding. Affects memory, not the "
+      "result");
     v("micro_batch", micro_batch, recipe::at_least(1).unit("samples"),
-      "of a micro-batch at most; null = as many as micro_tokens holds, up to batch");
-    v("drop_last", drop_last, "leave out the last step of an epoch if it is not full");
+      "maximum number of samples in a micro-batch. null = as many as fit in micro_tokens, up to "
+      "batch");
+    v("drop_last", drop_last, "omission of the last step of an epoch if it is not full");
   }
   void check(recipe::Problems& p) const;
   /// Of a micro-batch, at most.

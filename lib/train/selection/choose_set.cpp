@@ -73,8 +73,8 @@ std::string uneven_text(const Selection& selection, const model::ModelConfig& co
     const auto empty = std::ranges::count(counts, 0);
     if (ratios[m] == 0 || empty == 0) continue;
     text += fmt::format(
-        "uneven   train.select.ratios.{}: {} of {} units is less than one a layer, so {} of {} "
-        "layers train none; {} gives each layer one\n",
+        "uneven   train.select.ratios.{}: {} of {} units is less than one per layer, so {} of {} "
+        "layers train none. A ratio of {} gives each layer one\n",
         ratio_name(matrix), ratios[m], units, empty, n_layers, std::ceil(1000.0 / units) / 1000);
   }
   return text;
