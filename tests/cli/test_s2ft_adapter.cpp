@@ -161,7 +161,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     refused({"-m", "tiny-2m"}, 3, "adapter.adapters: names none");
     refused(with({"--to", "model"}), 3, "output.path: names no folder");
     refused(with({"--to", "gguf"}), 3, "adapter.to");
-    refused(with({"--to", "model", "-o", r.at("train.jsonl")}), 2, "is there already");
+    refused(with({"--to", "model", "-o", r.at("train.jsonl")}), 2, "already exists");
     refused(with({"-o", r.at("train.jsonl")}), 2, "exists");
     // Nothing that is read is written over.
     for (const char* file : {"run/adapter/s2ft_config.json", "run/adapter/new.txt"})
@@ -190,7 +190,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     std::string bytes = tandem::io::read_file(tensors);
     std::ranges::fill(bytes.end() - 3000, bytes.end() - 2000, '\xff');
     r.folder.write("run/adapter/s2ft_adapter.safetensors", bytes);
-    refused(with({"--verify"}), 4, "is damaged: the checksum of its bytes ");
+    refused(with({"--verify"}), 4, "is damaged: bytes ");
   }
 
   TEST_CASE("several adapters: overlaps, one adapter of slices, factors, a model; verified") {

@@ -335,7 +335,7 @@ TEST_SUITE("model/adapter") {
     bytes = io::read_file(cut / "a/s2ft_adapter.safetensors");
     bytes.back() = static_cast<char>(bytes.back() ^ 1);
     cut.write("a/s2ft_adapter.safetensors", bytes);
-    expect(cut, "' is damaged: the checksum of its bytes ");
+    expect(cut, "' is damaged: bytes ");
     const auto tensors = cut / "a/s2ft_adapter.safetensors";
     std::filesystem::resize_file(tensors, std::filesystem::file_size(tensors) - 1);
     CHECK(test::input_error_text([&] {
