@@ -28,8 +28,8 @@ Error error_of(int code, const std::string& what, const char* last) {
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorHardwareStackError:
       return Error::make(ErrorKind::device, "cuda",
-                         "{}: {} ({}): this process can no longer use the GPU; last operation: {}",
-                         what, cudaGetErrorString(error), cudaGetErrorName(error), last)
+                         "{}: {} ({}): the GPU is lost for this process; last operation: {}", what,
+                         cudaGetErrorString(error), cudaGetErrorName(error), last)
           .hint(
               "run again; if that fails, check nvidia-smi and the Xid lines of dmesg, then reset "
               "the GPU or use another with --device cuda:N");

@@ -33,8 +33,7 @@ TEST_SUITE("tensor/cuda_error") {
       const Error e = cuda::error_of(code, "work on the GPU failed", "await");
       CHECK(e.kind() == ErrorKind::device);
       CHECK(exit_status(e.kind()) == 6);
-      CHECK(e.message().ends_with(
-          "): this process can no longer use the GPU; last operation: await"));
+      CHECK(e.message().ends_with("): the GPU is lost for this process; last operation: await"));
       CHECK(e.hint_text().find("nvidia-smi and the Xid lines of dmesg") != std::string::npos);
       CHECK(e.hint_text().find("--device cuda:N") != std::string::npos);
     }
