@@ -32,7 +32,7 @@ AtomicFolder::AtomicFolder(std::filesystem::path path) : path_(std::move(path).l
   if (std::filesystem::exists(std::filesystem::symlink_status(path_))) throw taken(path_);
   std::string name = path_.string() + ".tmp-XXXXXX";
   if (::mkdtemp(name.data()) == nullptr)
-    throw input_error(path_.string(), "cannot be created: {}", std::strerror(errno))
+    throw input_error(path_.string(), "cannot create the folder: {}", std::strerror(errno))
         .hint("its parent folder must exist and be writable");
   temporary_ = name;
   ::chmod(name.c_str(), usual_mode());

@@ -45,7 +45,7 @@ TEST_SUITE("io/atomic_folder") {
             std::string::npos);
     CHECK(test::error_text([&] {
             AtomicFolder made(folder / "none/a");
-          }).find("cannot be created: ") != std::string::npos);
+          }).find("cannot create the folder: ") != std::string::npos);
     {
       AtomicFolder late(folder / "late");
       std::filesystem::create_directory(folder / "late");
