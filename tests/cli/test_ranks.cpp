@@ -30,8 +30,8 @@ TEST_SUITE("cli/ranks") {
   TEST_CASE("a number of ranks that does not divide the heads is refused with those that do") {
     const auto all = run_ranks(4, kText);
     CHECK(all[0].status == 3);
-    CHECK(has(all[0].err, "run.world_size: is 4, which does not divide 6 query heads of 2 KV"));
-    CHECK(has(all[0].err, "tiny-16m can be divided among 1, 2, 3, 6 ranks"));
+    CHECK(has(all[0].err, "run.world_size: is 4, which does not divide 6 query heads and 2 KV"));
+    CHECK(has(all[0].err, "tiny-16m can be sharded over 1, 2, 3, 6 ranks"));
     for (size_t r = 1; r < all.size(); ++r) CHECK(all[r].status == 3);
   }
 
