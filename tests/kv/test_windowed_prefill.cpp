@@ -151,8 +151,8 @@ TEST_SUITE("kv/windowed-prefill") {
                          Error);
     CHECK_THROWS_WITH_AS(
         (void)make_engine(small_model("llama-3.1"), {.caches = {{}, windowed(4, 64)}}),
-        "cache.prefill: is windowed, but 2 readings share the keys of a prompt, which are those of "
-        "one that reads it densely",
+        "cache.prefill: is windowed, but 2 policies share the KV cache of the prompt, which must "
+        "be dense",
         Error);
   }
 }
