@@ -65,7 +65,7 @@ TEST_SUITE("cli/ranks") {
       CHECK(other.status == 6);
       CHECK(clock.seconds() < 12);
       CHECK(has(other.err, fmt::format("rank {} (", victim)));
-      CHECK(has(other.err, "has ended without a word"));
+      CHECK(has(other.err, "exited without an error message"));
     }
   }
 
@@ -100,7 +100,7 @@ TEST_SUITE("cli/ranks") {
                   "status=$?; kill -KILL $other; exit $status)");
     CHECK(run.status == 6);
     CHECK(has(run.err, "rank 1 ("));
-    CHECK(has(run.err, "has been silent for 2 s"));
+    CHECK(has(run.err, "did not respond for 2 s"));
     CHECK(run.seconds < 15);
   }
 
@@ -110,7 +110,7 @@ TEST_SUITE("cli/ranks") {
         {.arguments = with(kText, {"-s", "run.rank=1", "-s", "run.world_size=2", "-s",
                                    "run.rendezvous=127.0.0.1:29711", "-s", "run.timeout=1"})});
     CHECK(run.status == 6);
-    CHECK(has(run.err, "run.rendezvous: 127.0.0.1:29711: after 1 s rank 0 is not there"));
+    CHECK(has(run.err, "run.rendezvous: 127.0.0.1:29711: after 1 s rank 0 is not reachable"));
     CHECK(run.seconds < 5);
   }
 
