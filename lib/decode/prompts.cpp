@@ -272,8 +272,7 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
     throw usage_error("prompt", "expected one source of prompts, found several")
         .hint("use one of -p, -f, -f with -p, -f with --questions, --prompt-ids, --prompts");
   if (source.chat && continues)
-    throw usage_error("--chat",
-                      "cannot continue a saved state: the template begins a new chat");
+    throw usage_error("--chat", "cannot continue a saved state: the template begins a new chat");
   Reader reader{files, room, source.chat_how, source.system};
   PromptSet set;
   if (source.questions)

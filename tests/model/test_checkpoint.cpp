@@ -121,9 +121,10 @@ TEST_SUITE("model/checkpoint") {
     t.shapes["model.layers.1.mlp.up_proj.weight"] = {8, 6};
     t.shapes["model.layers.0.self_attn.k_proj.bias"] = {4};
     CHECK(t.check_error(c) ==
-          "3 tensors are not as config.json requires them:\n  lm_head.weight: missing, expected "
-          "shape [10,8]\n  model.layers.1.mlp.up_proj.weight: expected shape [6,8], found [8,6]\n  "
-          "model.layers.0.self_attn.k_proj.bias: unexpected bias, not announced by config.json");
+          "3 tensors are not as config.json requires them:\n"
+          "  lm_head.weight: missing, expected shape [10,8]\n"
+          "  model.layers.1.mlp.up_proj.weight: expected shape [6,8], found [8,6]\n"
+          "  model.layers.0.self_attn.k_proj.bias: unexpected bias, not announced by config.json");
   }
 
   TEST_CASE("norms of heads: missing, of another width, and where none belong") {
@@ -134,17 +135,20 @@ TEST_SUITE("model/checkpoint") {
     t.shapes.erase("model.layers.0.self_attn.q_norm.weight");
     t.shapes["model.layers.1.self_attn.k_norm.weight"] = {8};  // one norm over all heads
     CHECK(t.check_error(c) ==
-          "2 tensors are not as config.json requires them:\n  "
-          "model.layers.0.self_attn.q_norm.weight: missing, expected shape [4]\n  "
-          "model.layers.1.self_attn.k_norm.weight: expected shape [4], found [8]");
+          "2 tensors are not as config.json requires them:\n"
+          "  model.layers.0.self_attn.q_norm.weight: missing, expected shape [4]\n"
+          "  model.layers.1.self_attn.k_norm.weight: expected shape [4], found [8]");
     const Tensors normed(c);
     CHECK(normed.check_error(small_config()) ==
-          "4 tensors are not as config.json requires them:\n  "
-          "model.layers.0.self_attn.q_norm.weight: unexpected head norm, not announced by "
-          "config.json\n  model.layers.1.self_attn.q_norm.weight: unexpected head norm, not "
-          "announced by config.json\n  model.layers.0.self_attn.k_norm.weight: unexpected head "
-          "norm, not announced by config.json\n  model.layers.1.self_attn.k_norm.weight: "
-          "unexpected head norm, not announced by config.json");
+          "4 tensors are not as config.json requires them:\n"
+          "  model.layers.0.self_attn.q_norm.weight: unexpected head norm, not announced by "
+          "config.json\n"
+          "  model.layers.1.self_attn.q_norm.weight: unexpected head norm, not announced by "
+          "config.json\n"
+          "  model.layers.0.self_attn.k_norm.weight: unexpected head norm, not announced by "
+          "config.json\n"
+          "  model.layers.1.self_attn.k_norm.weight: unexpected head norm, not announced by "
+          "config.json");
   }
 
   TEST_CASE("names without \"model.\" in front, as the base class is saved") {
@@ -164,9 +168,9 @@ TEST_SUITE("model/checkpoint") {
     t.shapes["layers.1.self_attn.q_proj.bias"] = {8};
     t.shapes.erase("layers.0.mlp.up_proj.weight");
     CHECK(t.check_error(c) ==
-          "2 tensors are not as config.json requires them:\n  model.layers.0.mlp.up_proj.weight: "
-          "missing, expected shape [6,8]\n  model.layers.1.self_attn.q_proj.bias: unexpected bias, "
-          "not announced by config.json");
+          "2 tensors are not as config.json requires them:\n"
+          "  model.layers.0.mlp.up_proj.weight: missing, expected shape [6,8]\n"
+          "  model.layers.1.self_attn.q_proj.bias: unexpected bias, not announced by config.json");
     t.shapes["layers.0.self_attn.q_proj.qweight"] = {1};
     CHECK(t.check_error(c).starts_with("the weights are quantised"));
   }

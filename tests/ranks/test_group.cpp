@@ -258,7 +258,7 @@ TEST_SUITE("ranks/group") {
     CHECK(!std::filesystem::exists(file));
   }
 
-  TEST_CASE("unlike sizes, and a rank that has the same rank as") {
+  TEST_CASE("unlike sizes, and a rank that is there twice") {
     const TemporaryFolder folder;
     const std::string file = (folder / "meet").string();
     const auto start = [&](int rank, int size, std::string& text) {

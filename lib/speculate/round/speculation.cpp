@@ -249,7 +249,7 @@ std::vector<std::vector<Drawn>> Speculation::finish_round(const Flight& flight) 
   if (options_.on_verified) {
     const int64_t n_rows = int64_t{round_.places()} * round_.tree().size();
     const Tensor logits = verifier_.logits(round_, 0);
-    TANDEM_CHECK(logits.rows() == n_rows, "{} rows of logits do not match the {} found", n_rows,
+    TANDEM_CHECK(logits.rows() == n_rows, "expected {} rows of logits, found {}", n_rows,
                  logits.rows());
     options_.on_verified(round_, logits);
   }
