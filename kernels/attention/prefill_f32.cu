@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void prefill_f32(const AttentionParams& p, const AttentionRows& rows, cudaStream_t stream) {
-  static_assert(kMostHeadDim <= kThreads, "a column is a thread's");
+  static_assert(kMostHeadDim <= kThreads, "each thread owns one column");
   const size_t bytes = Memory::bytes(p.head_dim);
   const TileOrder order = tile_order(p, rows, kQueries);
   (void)cudaFuncSetAttribute(prefill_f32_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -11,7 +11,7 @@ namespace tandem::tails {
 
 inline constexpr int kThreads = 1024, kWarps = kThreads / cuda::kWarp;
 inline constexpr int kRunWords = kMeanKeys / cuda::kWarp;  // of a bit a key
-static_assert(kScaleScores == kThreads, "each thread has one of them");
+static_assert(kScaleScores == kThreads, "each thread owns one score");
 
 using cuda::lane_of;
 using cuda::warp_of;

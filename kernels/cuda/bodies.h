@@ -19,7 +19,7 @@ class Bodies<R(Args...)> {
   using Body = R (*)(Args...);
 
   consteval Bodies(Body of_any, Body of_hopper = nullptr) : portable_(of_any), hopper_(of_hopper) {
-    if (of_any == nullptr) throw "an operation without a portable body";
+    if (of_any == nullptr) throw "an operation needs a portable body";
   }
   consteval Bodies(ByLibrary elsewhere, Body of_hopper)
       : library_(elsewhere.name), hopper_(of_hopper) {}

@@ -40,7 +40,7 @@ int attribute(cudaDeviceAttr which, int device) {
 /// Of the device in use.
 Gpu ask(int device) {
   cudaFuncAttributes loaded{};
-  check(probe_loaded_code(loaded), "the GPU runs no code of this program");
+  check(probe_loaded_code(loaded), "the GPU cannot run this program's code");
   const bool hopper = loaded.maxThreadsPerBlock == kHopperProbeThreads;
   Gpu g{.isa = wanted.value_or(hopper ? GpuIsa::hopper : GpuIsa::portable),
         .from_ptx = loaded.binaryVersion != loaded.ptxVersion,
@@ -50,7 +50,8 @@ Gpu ask(int device) {
         .l2_bytes = attribute(cudaDevAttrL2CacheSize, device)};
   if (g.isa == GpuIsa::hopper && !hopper)
     throw Error::make(ErrorKind::device, "TANDEM_GPU_ISA",
-                      "'hopper' asked for, cuda:{} runs this program's portable code", device)
+                      "'hopper' is not available: cuda:{} runs this program's portable code",
+                      device)
         .hint("unset TANDEM_GPU_ISA");
   if (wanted == GpuIsa::portable) {
     g.block_shared_bytes = std::min(g.block_shared_bytes, kLeastBlockShared);

@@ -34,8 +34,7 @@ CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape) {
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS)
     throw Error::make(ErrorKind::device, "cuda",
-                      "a tensor of rank {} ({} x {}, box {} x {}) cannot be described "
-                      "to the copy engine: error {}",
+                      "cannot create a tensor map of rank {} ({} x {}, box {} x {}): error {}",
                       shape.rank, shape.size[0], shape.size[1], shape.box[0], shape.box[1],
                       static_cast<int>(code));
   return map;

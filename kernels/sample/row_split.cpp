@@ -27,8 +27,8 @@ RowSplit split_for_cluster(int vocab, int n_rows, int words) {
   for (;; parts *= 2) {
     const RowSplit split = in_parts(vocab, parts);
     if (split.part_size() * words <= kMostPartWords) return split;
-    TANDEM_CHECK(parts < kMostClusterParts, "a vocabulary of {} with {} words a token", vocab,
-                 words);
+    TANDEM_CHECK(parts < kMostClusterParts, "a vocabulary of {} with {} words a token is too large",
+                 vocab, words);
   }
 }
 
@@ -54,10 +54,10 @@ size_t row_room(const Gpu& gpu) {
 }
 
 RowSplit split_row(const Gpu& gpu, int vocab, int n_rows, int words) {
-  TANDEM_CHECK(vocab >= 1 && vocab <= kMaxVocabCuda, "a vocabulary of {}", vocab);
+  TANDEM_CHECK(vocab >= 1 && vocab <= kMaxVocabCuda, "a vocabulary of {} is not supported on a GPU",
+               vocab);
   if (gpu.isa == GpuIsa::hopper) return split_for_cluster(vocab, n_rows, words);
-  TANDEM_CHECK(n_rows <= kMostRows, "{} rows of logits, whose blocks meet in memory for {}", n_rows,
-               kMostRows);
+  TANDEM_CHECK(n_rows <= kMostRows, "{} rows of logits exceed the limit of {}", n_rows, kMostRows);
   return split_for_meeting(gpu, vocab, n_rows, words);
 }
 
@@ -87,7 +87,8 @@ RowGroups split_among_groups(const Gpu& gpu, int vocab, int n_trees, size_t own_
     const RowSplit split = split_row(gpu, vocab, std::max(multiprocessors / 4, 1), kWords);
     return {split, std::max(multiprocessors / split.parts, 1)};
   }
-  TANDEM_CHECK(vocab >= 1 && vocab <= kMaxVocabCuda, "a vocabulary of {}", vocab);
+  TANDEM_CHECK(vocab >= 1 && vocab <= kMaxVocabCuda, "a vocabulary of {} is not supported on a GPU",
+               vocab);
   // Two blocks a multiprocessor, if 16 blocks then have room for a row.
   constexpr size_t kHalf = 112u * 1024;
   int parts = 1;
@@ -98,7 +99,7 @@ RowGroups split_among_groups(const Gpu& gpu, int vocab, int n_trees, size_t own_
          split.part_bytes() * kWords + mark_bytes(split) + own_bytes > kHalf)
     split = in_parts(vocab, parts *= 2);
   TANDEM_CHECK(split.part_size() * kWords <= kMostPartWords,
-               "a vocabulary of {} with {} words a token", vocab, kWords);
+               "a vocabulary of {} with {} words a token is too large", vocab, kWords);
   return {split, std::max(2 * gpu.multiprocessors / parts, 1)};
 }
 
@@ -107,7 +108,7 @@ void place_row(RowSplit& split, const Gpu& gpu, size_t data_bytes, void* memory)
   split.data_bytes = static_cast<int64_t>(data_bytes);
   split.in_memory = data_bytes > row_room(gpu);
   TANDEM_CHECK(memory != nullptr || (split.parts == 1 && !split.in_memory),
-               "rows of {} logits without a workspace", split.vocab);
+               "rows of {} logits need a workspace", split.vocab);
 }
 
 size_t row_memory_bytes(const Gpu& gpu, int vocab, int max_rows, int words) {
@@ -123,7 +124,8 @@ size_t row_memory_bytes(const Gpu& gpu, int vocab, int max_rows, int words) {
 }
 
 void check_top_n(int n, int vocab) {
-  TANDEM_CHECK(n >= 1 && n <= kMaxTopNCuda && n <= vocab, "the {} most likely of {}", n, vocab);
+  TANDEM_CHECK(n >= 1 && n <= kMaxTopNCuda && n <= vocab,
+               "the top {} of a vocabulary of {} are not supported", n, vocab);
 }
 
 }  // namespace tandem::cuda

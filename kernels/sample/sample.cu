@@ -47,7 +47,7 @@ constexpr int kBestBlocks = 4;
 #else
 constexpr int kBestBlocks = 3;
 static_assert(kBestBlocks * cuda::kRowThreads <= 1536,
-              "threads of a multiprocessor of sm_86, 89, 120");
+              "a multiprocessor of sm_86, sm_89 and sm_120 has 1536 threads");
 #endif
 
 /// Rows whose largest logit is all that is wanted: they are read and not kept.

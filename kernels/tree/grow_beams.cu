@@ -13,8 +13,8 @@ using cuda::lane_of;
 using cuda::warp_of;
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-static_assert(kWarps == kMaxBeams, "a warp for each row of a sequence");
-static_assert(kMostBeamParts <= kWarp, "a warp reads what all parts of a row found");
+static_assert(kWarps == kMaxBeams, "each row of a sequence needs one warp");
+static_assert(kMostBeamParts <= kWarp, "one warp reads the results of all parts of a row");
 
 /// Of a token, the likelier the larger, of equals the lower the larger. 0: none.
 using Key = unsigned long long;

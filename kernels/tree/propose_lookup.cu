@@ -10,7 +10,7 @@ constexpr int kEach = 8;  // places a thread asks for at once
 
 __device__ uint64_t block_max(uint64_t x) {
   constexpr int kWarps = kThreads / cuda::kWarp;
-  static_assert(kWarps == cuda::kWarp, "a warp reduces what the warps found");
+  static_assert(kWarps == cuda::kWarp, "one warp reduces the results of all warps");
   __shared__ unsigned long long parts[kWarps];
   const auto warp_max = [](unsigned long long y) {
     for (int step = cuda::kWarp / 2; step > 0; step /= 2) {

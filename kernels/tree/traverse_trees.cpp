@@ -20,7 +20,7 @@ size_t bytes_before_nodes(const Gpu& gpu, int vocab) {
 }  // namespace
 
 int64_t nodes_begin(const Gpu& gpu, const VerifyTreesParams& p) {
-  TANDEM_CHECK(p.workspace != nullptr, "{} sequences to verify without a workspace", p.n_seqs);
+  TANDEM_CHECK(p.workspace != nullptr, "verifying {} sequences needs a workspace", p.n_seqs);
   return static_cast<int64_t>(bytes_before_nodes(gpu, p.vocab));
 }
 

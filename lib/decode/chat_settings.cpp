@@ -20,9 +20,9 @@ text::ChatSettings chat_settings(const recipe::Chat& chat) {
       constexpr std::string_view kOwn[] = {"messages", "tools", "documents",
                                            "add_generation_prompt"};
       if (std::ranges::find(kOwn, name) != std::end(kOwn))
-        throw recipe_error("chat.variables", "'{}' is what the chat itself gives the template",
+        throw recipe_error("chat.variables", "'{}' is set by the chat and cannot be a variable",
                            name)
-            .hint("tools and documents come from chat.tools and chat.documents, or from the chat");
+            .hint("set tools and documents with chat.tools and chat.documents, or in the chat");
       settings.variables.emplace_back(name, text::jinja::from_json(value));
     }
   } catch (const text::jinja::Failure& e) {

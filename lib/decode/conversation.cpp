@@ -24,7 +24,7 @@ Turn Conversation::ask(const std::string& message, const GenerateSpec& how,
   const text::RenderedChat rendered = template_.prompt(text::Chat(messages), "the conversation");
   std::vector<int32_t> ids = engine_.tokenizer()->encode(rendered.text, {.add_bos = false});
   if (how.max_context > 0 && std::ssize(ids) >= how.max_context)
-    throw input_error("chat", "with this turn it has {} tokens, the context holds {}", ids.size(),
+    throw input_error("chat", "has {} tokens with this turn, the context holds {}", ids.size(),
                       how.max_context)
         .hint("begin a new conversation (/reset), or raise run.context");
   Turn turn{.has_date = rendered.has_date};

@@ -83,29 +83,28 @@ void check_sparse(const EngineSpec& s) {
   const auto cuts = [](const recipe::Cache& c) { return kv::needs_of(c).reads_prompts; };
   if (std::ranges::any_of(s.sparse, learns) && std::ranges::any_of(s.caches, cuts))
     throw recipe_error("cache.prefill",
-                       "is windowed, under which the FFN channels that a prompt uses are not known")
+                       "is windowed, which does not measure the FFN neurons that a prompt uses")
         .hint(
-            "set cache.prefill dense, or a sparse.kind that learns nothing from prompts: "
+            "set cache.prefill to dense, or choose a sparse.kind that needs no prompt statistics: "
             "magnitude, cats without weigh, or cats_threshold");
   const bool divides = s.savings.set_channels > 0;
   if (divides && by_layers(s))
     throw recipe_error("model.offload",
-                       "divides FFN channels among the GPU and host memory, but prompts are read "
-                       "layer by layer, which holds all parts of a layer at once")
-        .hint("set run.prefill_order chunks and cache.place device, or leave draft.sparse out");
+                       "splits FFN neurons between GPU and host memory: layer-wise prefill, which "
+                       "needs all of a layer on the GPU, is not supported")
+        .hint("set run.prefill_order to chunks and cache.place to device, or remove draft.sparse");
   if (s.savings.n_streamed > 0 && std::ranges::any_of(s.sparse, [](const recipe::Sparse& p) {
         return ffn::needs_of(p).after_gate || ffn::needs_of(p).checks;
       }))
     throw recipe_error("model.offload",
-                       "keeps layers in host memory, which are copied ahead of a step, before a "
-                       "sparse.kind that chooses within steps, or a sparse.refresh, knows what it "
-                       "reads of them")
-        .hint("set sparse.kind griffin without refresh, or model.offload none");
+                       "copies layers from host memory before a step: a sparse.kind that chooses "
+                       "neurons within steps, or sparse.refresh, is not supported")
+        .hint("set sparse.kind to griffin without refresh, or model.offload to none");
   if (s.savings.n_streamed > 0 && std::ranges::any_of(s.sparse, &ffn::reads_weights))
     throw recipe_error("model.offload",
-                       "keeps layers in host memory, whose FFN weights sparse.kind magnitude and "
-                       "sparse.weigh would have to read")
-        .hint("set model.offload none, or another sparse.kind");
+                       "keeps layers in host memory: sparse.kind magnitude and sparse.weigh, which "
+                       "read all FFN weights, are not supported")
+        .hint("set model.offload to none, or choose another sparse.kind");
 }
 
 model::ServedAdapters::Spec served_spec(const EngineSpec& s, const ModelFiles& files) {
@@ -129,17 +128,18 @@ void check_adapters(const EngineSpec& s, const ModelFiles& files) {
   const std::string& name = files.adapters.front().name;
   if (s.adapters == AdapterUse::none)
     throw recipe_error("model.adapters",
-                       "'{}' has a name, but nothing here has prompts that could name it", name)
-        .hint("leave the name out: the adapter is merged into the weights then");
+                       "'{}' has a name, but this tool has no prompts that can select an adapter",
+                       name)
+        .hint("omit the adapter's name to merge it into the weights");
   if (!s.sparse.empty())
     throw recipe_error("model.adapters",
-                       "'{}' stays apart from the weights, of which sparse reads a part", name)
-        .hint("leave the name out: the adapter is merged into the weights then");
+                       "'{}' is a named adapter, which is not supported with sparse", name)
+        .hint("omit the adapter's name to merge it into the weights");
   if (s.adapters == AdapterUse::switched && s.savings.n_streamed > 0)
-    throw recipe_error("run.adapters",
-                       "switch writes into weights on the GPU, but model.offload keeps layers in "
-                       "host memory")
-        .hint("set run.adapters mix, or model.offload none");
+    throw recipe_error(
+        "run.adapters",
+        "switch writes to weights on the GPU, but model.offload keeps layers in host memory")
+        .hint("set run.adapters to mix, or model.offload to none");
 }
 
 /// Of a sum over ranks, at most.
@@ -223,8 +223,8 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   const auto cuts = [](const auto& c) { return kv::needs_of(c).reads_prompts; };
   if (spec.prefill_order == recipe::PrefillOrder::layers && std::ranges::any_of(spec.caches, cuts))
     throw recipe_error("run.prefill_order",
-                       "is layers, but cache.prefill windowed gives keys back as a prompt is read")
-        .hint("set run.prefill_order chunks, or cache.prefill dense");
+                       "is layers, but cache.prefill windowed evicts keys during prefill")
+        .hint("set run.prefill_order to chunks, or cache.prefill to dense");
   check_sparse(spec);
   check_adapters(spec, files);
   // The program's own lines below count what that loads: on a GPU the driver and cuBLASLt, of
@@ -293,13 +293,13 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
   if (spec_.adapters == AdapterUse::switched)
     switch_ = std::make_unique<model::AdapterSwitch>(switch_spec(spec_, files_), model_.source(),
                                                      model_.weights(), arena_, exec_);
-  TANDEM_CHECK(!spec_.plan_for, "an engine on a GPU that is only planned for");
+  TANDEM_CHECK(!spec_.plan_for, "an engine cannot run on a GPU that is only planned for");
 }
 
 void Engine::use_adapter(int slot, int adapter) {
   if (served_) return served_->assign(slot, adapter);
-  TANDEM_CHECK(adapter == switched_adapter(), "adapter {}, but {} is in the weights", adapter,
-               switched_adapter());
+  TANDEM_CHECK(adapter == switched_adapter(), "adapter {} was requested, but {} is in the weights",
+               adapter, switched_adapter());
 }
 
 size_t Engine::adapter_bytes(int adapter) const {
@@ -307,7 +307,7 @@ size_t Engine::adapter_bytes(int adapter) const {
 }
 
 void Engine::switch_adapter(int adapter) {
-  TANDEM_CHECK(switch_ != nullptr, "adapters are not switched");
+  TANDEM_CHECK(switch_ != nullptr, "this engine does not switch adapters");
   switch_->to(adapter);
 }
 
@@ -424,7 +424,8 @@ Tensor Engine::logits(std::span<const int32_t> rows) { return logits(0, rows); }
 
 Tensor Engine::logits(int64_t first, std::span<const int32_t> rows) {
   const auto n = static_cast<int64_t>(rows.size());
-  TANDEM_CHECK(first + n <= logits_.rows(), "{} logit rows, at most {}", first + n, logits_.rows());
+  TANDEM_CHECK(first + n <= logits_.rows(), "{} logit rows exceed the limit of {}", first + n,
+               logits_.rows());
   const Tensor out = logits_.slice(first, n);
   if (exec_.on_gpu()) exec_.queue->copy_in(rows_, rows.data(), rows.size_bytes());
   model_.logits(out, exec_.on_gpu() ? rows_ : rows.data());
@@ -450,7 +451,8 @@ void Engine::choose_products(int64_t rows, int64_t logit_rows) {
 
 Tensor Engine::on_host(const Tensor& t) {
   if (!exec_.on_gpu() || t.device() != exec_.device()) return t;
-  TANDEM_CHECK(t.dtype() == DType::f32 && t.rank() == 2, "a tensor of {}", dtype_name(t.dtype()));
+  TANDEM_CHECK(t.dtype() == DType::f32 && t.rank() == 2, "expected a matrix of f32, found {}",
+               dtype_name(t.dtype()));
   host_.resize(static_cast<size_t>(t.elements()));
   queue_->copy_out(host_.data(), t.raw(), t.bytes());
   queue_->wait();

@@ -26,7 +26,7 @@ Engine::Chunk Engine::take_chunk(std::span<const SeqTokens> sequences, Cursor& a
     if (n > 0) chunk.last_rows.push_back(static_cast<int32_t>(chunk.rows) - 1);
   }
   TANDEM_CHECK(chunk.last_rows.size() == chunk.finished.size(),
-               "a sequence without tokens was prefilled");
+               "cannot prefill a sequence without tokens");
   return chunk;
 }
 
@@ -61,7 +61,7 @@ size_t Engine::rows_of_pass(std::span<const SeqTokens> sequences, const Cursor& 
   int pages = cache_.prompt_pages();
   for (size_t i = at.next; i < sequences.size() && !cache_.is_cut(sequences[i].slot); ++i) {
     const size_t left = sequences[i].tokens.size() - offset, n = std::min(left, room);
-    TANDEM_CHECK(left > 0, "a sequence without tokens was prefilled");
+    TANDEM_CHECK(left > 0, "cannot prefill a sequence without tokens");
     const int end = cache_.length(sequences[i].slot) + static_cast<int>(n);
     const int needed = (end + kPageTokens - 1) / kPageTokens;
     if (i > at.next && (rows + left > room || needed > pages)) break;

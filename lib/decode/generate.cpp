@@ -159,7 +159,7 @@ void Generator::start() {
   a.tokens.assign(r.prefix.begin(), r.prefix.end());
   a.tokens.insert(a.tokens.end(), r.tokens.begin(), r.tokens.end());
   a.prompt = a.tokens.size();
-  TANDEM_CHECK(a.prompt > 0, "request {} is empty", a.seq);
+  TANDEM_CHECK(a.prompt > 0, "request {} has no tokens", a.seq);
   // Nothing new after a prefix: its last token runs again, for the logits.
   if (r.tokens.empty()) engine_.cache().truncate(a.slot, static_cast<int>(a.prompt) - 1);
 }
@@ -367,7 +367,7 @@ void generate(Engine& engine, Decoder& decoder, std::span<const Request> request
     }
   const int room = engine.spec().max_seqs - prefixes;
   const int max_active = spec.max_active > 0 ? std::min(spec.max_active, room) : room;
-  TANDEM_CHECK(max_active > 0 || requests.empty(), "no sequences left next to {} prefixes",
+  TANDEM_CHECK(max_active > 0 || requests.empty(), "{} prefixes leave no room for sequences",
                prefixes);
   Generator(engine, decoder, requests, spec, events, report).run(max_active);
 }

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kSynthetic = "synthetic:";
 constexpr const char* kDamagedModel =
-    "is the file damaged? download or copy it again, or choose another model";
+    "if the file is damaged, download or copy it again, or choose another model";
 
 /// FNV-1a, 64 bits: told apart, not protected.
 class Fingerprint {
@@ -140,7 +140,7 @@ ModelFiles read_model(const std::string& path, uint64_t seed) {
     if (m.tokenizer && m.tokenizer->learned_size() > m.config.vocab_size)
       throw input_error(path, "the tokenizer has {} tokens, the model only {}",
                         m.tokenizer->learned_size(), m.config.vocab_size)
-          .hint("tokenizer and weights come from different models");
+          .hint("take the tokenizer and the weights from the same model");
     if (m.tokenizer) m.tokenizer->limit_ids(m.config.vocab_size);
     model::Checkpoint checkpoint = model::Checkpoint::open(m.folder);
     if (std::string warning = model::settle_head(m.config, checkpoint); !warning.empty())
@@ -222,11 +222,10 @@ void check_apart(const recipe::Adapter& given, const model::AnyAdapter& adapter)
   const auto* low = std::get_if<model::LowRankAdapter>(&adapter);
   if (low == nullptr || low->others().empty()) return;
   const std::vector<std::string> others = low->others();
-  throw input_error(given.path.string(), "changes {}{}, which only a merged adapter can",
+  throw input_error(given.path.string(), "changes {}{}, which only a merged adapter can do",
                     others.front(),
                     others.size() == 1 ? "" : fmt::format(" and {} more", others.size() - 1))
-      .hint(fmt::format("leave out the name '{}': the adapter is merged into the weights then",
-                        given.name));
+      .hint(fmt::format("omit the name '{}' to merge the adapter into the weights", given.name));
 }
 
 }  // namespace

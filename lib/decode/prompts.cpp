@@ -20,7 +20,7 @@ using Ids = std::vector<int32_t>;
 
 const text::Tokenizer& tokenizer_of(const ModelFiles& files) {
   if (files.tokenizer) return *files.tokenizer;
-  throw input_error(files.name, "has no tokenizer, so it cannot read text")
+  throw input_error(files.name, "has no tokenizer: text prompts are not supported")
       .hint("give token ids with --prompt-ids, or {\"ids\": [...]} lines with --prompts");
 }
 
@@ -53,11 +53,10 @@ Ids encode(const Reader& reader, std::string_view text, bool add_bos, const std:
     const int64_t least = room.saved + static_cast<int64_t>(limited.at_least);
     const int64_t counted = room.saved + std::ssize(limited.ids);
     const std::string rest =
-        least > counted ? fmt::format(", the rest needs {} more", least - counted) : "";
-    throw input_error("prompt",
-                      "has at least {} tokens: {} counted in the first {} of its {} bytes{}; the "
-                      "context holds {}",
-                      least, counted, limited.bytes, text.size(), rest, room.context)
+        least > counted ? fmt::format(", at least {} after them", least - counted) : "";
+    throw input_error(
+        "prompt", "has at least {} tokens ({} in the first {} of {} bytes{}); the context holds {}",
+        least, counted, limited.bytes, text.size(), rest, room.context)
         .hint(room.remedy(least));
   } catch (Error& e) {
     e.add_context("in " + where);
@@ -141,10 +140,9 @@ void check_keys(const io::OrderedJson& line, const std::string& where) {
     if ((key == "tools" || key == "documents") && line.contains("messages")) continue;
     const std::string near = recipe::did_you_mean(key, all);
     throw input_error(where, "unknown key {}", io::quote(key))
-        .hint(near.empty()
-                  ? fmt::format("a line has one of the keys {}; id and adapter may be added",
-                                fmt::join(known, ", "))
-                  : near);
+        .hint(near.empty() ? fmt::format("use one of the keys {}, and optionally id and adapter",
+                                         fmt::join(known, ", "))
+                           : near);
   }
   std::vector<std::string> keys;
   for (const auto& [key, value] : line.items())
@@ -156,7 +154,7 @@ void check_keys(const io::OrderedJson& line, const std::string& where) {
 
 PromptSet read_questions(const PromptSource& source, Reader& reader, bool continues) {
   if (!source.document && !continues)
-    throw usage_error("--questions", "needs a document to ask about")
+    throw usage_error("--questions", "needs a document for the questions")
         .hint("give it with -f FILE, or model.state from an earlier run");
   const std::string document =
       source.document ? io::read_text_file(*source.document) : std::string();
@@ -182,7 +180,7 @@ std::string id_of(const io::OrderedJson& line, const std::string& where) {
   if (!line.is_object() || !line.contains(kIdKey)) return {};
   const io::OrderedJson& id = line[kIdKey];
   if (!id.is_string() && !id.is_number())
-    throw input_error(where, "expected a text or a number as id, found {}",
+    throw input_error(where, "key 'id': expected a string or a number, found {}",
                       io::describe(io::Json(id)));
   return id.dump();
 }
@@ -204,11 +202,10 @@ int adapter_of(const io::OrderedJson& line, const ModelFiles& files, const std::
   const auto it = std::ranges::find(known, *name);
   if (it != known.end()) return static_cast<int>(it - known.begin());
   const std::string near = recipe::did_you_mean(*name, known);
-  throw input_error(where, "names adapter {}, which is not among those of model.adapters",
-                    io::quote(*name))
+  throw input_error(where, "names adapter {}, which model.adapters does not list", io::quote(*name))
       .hint(!near.empty()   ? near
-            : known.empty() ? "list it there with a name: {name: ..., path: ...}"
-                            : fmt::format("they are {}", fmt::join(known, ", ")));
+            : known.empty() ? "add it to model.adapters with a name: {name: ..., path: ...}"
+                            : fmt::format("known adapters: {}", fmt::join(known, ", ")));
 }
 
 /// The prompt of one line, whose adapter has been read.
@@ -264,7 +261,7 @@ const char* PromptRoom::remedy(int64_t n_tokens) const {
   return n_tokens > model_context
              ? "shorten the prompt, use a model with a longer context, or raise "
                "max_position_embeddings in config.json if the model was trained for more"
-             : "raise run.context, or leave it out";
+             : "raise run.context, or omit it";
 }
 
 PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues,
@@ -272,8 +269,8 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
   const int kinds = (source.text ? 1 : 0) + (source.ids ? 1 : 0) + (source.questions ? 1 : 0) +
                     (source.prompts ? 1 : 0);
   if (kinds > 1 || (source.document && (source.ids || source.prompts)))
-    throw usage_error("prompt", "more than one source of prompts")
-        .hint("one of -p, -f, -f with -p, -f with --questions, --prompt-ids, --prompts");
+    throw usage_error("prompt", "expected one source of prompts, found several")
+        .hint("use one of -p, -f, -f with -p, -f with --questions, --prompt-ids, --prompts");
   if (source.chat && continues)
     throw usage_error("--chat", "cannot continue a saved state: the template begins a new chat");
   Reader reader{files, room, source.chat_how, source.system};

@@ -81,18 +81,18 @@ Sampler::Sampler(const SamplerBounds& bounds, Arena& arena, const Exec& exec)
 
 void Sampler::start(const SamplerSpec& spec) {
   if (exec_.on_gpu() && spec.top_logprobs > kMaxTopNCuda)
-    throw recipe_error("output.top_logprobs", "{} alternatives, a GPU reports at most {}",
+    throw recipe_error("output.top_logprobs", "is {}, but a GPU reports at most {} alternatives",
                        spec.top_logprobs, kMaxTopNCuda)
         .hint("lower it, or use --device cpu");
-  TANDEM_CHECK(spec.top_logprobs <= max_top_n(exec_.on_gpu()), "{} alternatives",
+  TANDEM_CHECK(spec.top_logprobs <= max_top_n(exec_.on_gpu()), "{} alternatives exceed the limit",
                spec.top_logprobs);
   spec_ = spec;
   flying_.clear();
 }
 
 void Sampler::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
-  TANDEM_CHECK(logits.rows() == static_cast<int64_t>(seqs.size()), "{} rows for {} sequences",
-               logits.rows(), seqs.size());
+  TANDEM_CHECK(logits.rows() == static_cast<int64_t>(seqs.size()),
+               "found {} rows of logits for {} sequences", logits.rows(), seqs.size());
   const int n = static_cast<int>(seqs.size());
   open();
   send(seqs, n);
@@ -102,8 +102,8 @@ void Sampler::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
 
 void Sampler::send(std::span<const DrawSeq> seqs, int places) {
   const size_t n = static_cast<size_t>(places);
-  TANDEM_CHECK(seqs.size() <= n && places <= bounds_.max_seqs, "{} sequences, {} places",
-               seqs.size(), places);
+  TANDEM_CHECK(seqs.size() <= n && places <= bounds_.max_seqs,
+               "{} sequences do not fit {} batch slots", seqs.size(), places);
   const auto uniform = outbox_->take<double>(n);
   const auto slot = outbox_->take<int32_t>(n);
   const auto seen_begin = outbox_->take<int32_t>(n + 1);
@@ -167,7 +167,7 @@ void Sampler::launch(const Tensor& logits) {
 }
 
 void Sampler::finish(int n) {
-  TANDEM_CHECK(exec_.on_gpu() || flying_.empty(), "a draw before the last was collected");
+  TANDEM_CHECK(exec_.on_gpu() || flying_.empty(), "cannot draw before the last draw is collected");
   flying_.push_back({courier_.fetch(Results::bytes(bounds_.max_seqs, n_top())), n});
 }
 

@@ -12,7 +12,7 @@
 namespace tandem::decode {
 
 SavedState open_state(const std::filesystem::path& path, const ModelFiles& files, DType dtype) {
-  return with_remedy("is the file damaged? copy it again, or save the state again",
+  return with_remedy("if the file is damaged, copy it again, or save the state again",
                      [&] { return parse_state(io::Safetensors::open(path), files, dtype); });
 }
 
@@ -49,23 +49,23 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
   if (meta("format") != kStateFormat)
     throw input_error(where, "is not a saved state (format {}, expected '{}')",
                       io::quote(meta("format")), kStateFormat)
-        .hint("model.state takes a file that output.state wrote");
+        .hint("set model.state to a file that output.state wrote");
   if (const std::vector<std::string> changed =
           model::changed_settings(model::settings_of(files.whole_config()), meta("settings"));
       !changed.empty())
     throw input_error(where, "was saved with another model ({}): {}", io::quote(meta("model")),
                       io::escape_controls(fmt::format("{}", fmt::join(changed, ", "))))
-        .hint("set these keys of config.json as they were, or save the state again");
+        .hint("restore these keys of config.json, or save the state again");
   if (meta("fingerprint") != files.fingerprint)
     throw input_error(where, "was saved with another model ({})", io::quote(meta("model")))
-        .hint("use the model that wrote the state, with the same weights (or seed, if synthetic)");
+        .hint("use the model that saved the state, with the same weights (or seed, if synthetic)");
   if (meta("compute") != dtype_name(dtype))
-    throw input_error(where, "holds {} keys and values, this run computes in {}",
+    throw input_error(where, "holds a KV cache of {}, this run computes in {}",
                       io::quote(meta("compute")), dtype_name(dtype))
-        .hint("set model.compute to what the state holds");
+        .hint("set model.compute to the type of the state");
   const io::TensorView tokens = file.tensor(kTokensName);
   if (tokens.dtype != DType::i32 || tokens.shape.size() != 1 || tokens.shape[0] == 0)
-    throw input_error(where, "tensor 'tokens' must be a non-empty list of I32, found {}",
+    throw input_error(where, "tensor 'tokens': expected a non-empty list of I32, found {}",
                       io::shape_text(tokens.shape));
   const std::string chat_date = meta("chat_date");
   SavedState state{.file = std::move(file),
@@ -114,9 +114,8 @@ void fill_queries(const SavedState& state, const model::Shard& shard, kv::QueryR
   const int64_t held = first == nullptr ? 0 : state.file.tensor(*first).shape[0];
   if (held < required)
     throw input_error(state.file.where(),
-                      "holds the last {} queries, cache.kind of this run chooses by {}", held,
-                      required)
-        .hint("save the state with the cache section of this run, or choose another cache.kind");
+                      "holds the last {} queries, cache.kind of this run needs {}", held, required)
+        .hint("save the state again with this run's cache section, or choose another cache.kind");
   const int wanted = static_cast<int>(std::min<int64_t>({n, ring.spec().window, held}));
   if (wanted == 0) return;
   const size_t row = ring.spec().row_bytes();  // of the heads that are here
@@ -169,7 +168,7 @@ void fill(const SavedState& state, const model::Shard& shard, kv::Cache& cache, 
   if (const int token = cache.missing_token(slot, n); token >= 0)
     throw input_error(state.file.where(), "lacks token {}, which cache.kind {} of this run needs",
                       token, cache.policy_of(slot).name())
-        .hint("use the cache section of the run that saved the state, or smaller sinks and recent");
+        .hint("use the cache section of the run that saved the state, or lower sinks and recent");
   if (cache.queries() != nullptr) fill_queries(state, shard, *cache.queries(), slot);
   cache.adopt_prompt(slot);
 }
@@ -180,9 +179,10 @@ int restore_state(const SavedState& state, Engine& engine, kv::Readers readers) 
   for (const recipe::Sparse& sparse : engine.spec().sparse)
     if (ffn::needs_of(sparse).prompts)
       throw input_error(state.file.where(),
-                        "has no statistic of FFN channels, which sparse.kind {} takes from prompts",
+                        "has no FFN neuron statistics, which sparse.kind {} needs",
                         recipe::yaml_text(sparse.kind))
-          .hint("read the prompt again, or choose sparse.kind magnitude, cats or cats_threshold");
+          .hint(
+              "prefill the prompt again, or choose sparse.kind magnitude, cats or cats_threshold");
   const int slot = engine.cache().create(readers);
   try {
     fill(state, engine.files().shard, engine.cache(), slot);

@@ -115,7 +115,7 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
                 const std::string& chat_date) {
   kv::Cache& cache = engine.cache();
   cache.store_hosted(slot);
-  TANDEM_CHECK(std::ssize(tokens) == cache.length(slot), "{} tokens, {} in the cache",
+  TANDEM_CHECK(std::ssize(tokens) == cache.length(slot), "found {} tokens, but {} in the cache",
                tokens.size(), cache.length(slot));
   Contents contents(engine, slot, tokens);
   const kv::Geometry& g = cache.geometry();

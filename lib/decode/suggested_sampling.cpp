@@ -18,7 +18,7 @@ recipe::Sampling parse_suggested_sampling(std::string_view text, const std::stri
     if (value && !limits.admit(*value))
       throw input_error(where, "key '{}': {} is out of range, expected {}", key, *value,
                         limits.text())
-          .hint("correct the file, or leave sampling.from=model out");
+          .hint("correct the file, or omit sampling.from=model");
     return value;
   };
   s.temperature = number("temperature");

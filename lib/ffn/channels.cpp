@@ -101,7 +101,8 @@ ops::ChannelList Channels::select(int layer, const kv::Step& step, const Tensor&
 }
 
 void Channels::unite(const kv::Step& step, const Selection& of_slots) {
-  TANDEM_CHECK(step.micro_batch == 0, "lists of micro-batch {}", step.micro_batch);
+  TANDEM_CHECK(step.micro_batch == 0, "neuron lists are not supported for micro-batch {}",
+               step.micro_batch);
   const Shape& s = spec_.shape;
   ops::unite_channels({.ids = united_,
                        .n = n_united_,
@@ -121,7 +122,8 @@ void Channels::unite(const kv::Step& step, const Selection& of_slots) {
 
 const int32_t* Channels::list_of(int reading, int layer, const kv::Step& step) {
   const Selection chosen = policies_[static_cast<size_t>(reading) - 1]->select(layer, step, {});
-  TANDEM_CHECK(chosen.kind == Selection::Kind::sequences, "lists of {}", policy(reading).name());
+  TANDEM_CHECK(chosen.kind == Selection::Kind::sequences,
+               "policy {} does not choose neurons for each sequence", policy(reading).name());
   return chosen.list.ids + step.slot.front() * chosen.id_stride;
 }
 

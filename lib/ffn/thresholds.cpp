@@ -32,7 +32,7 @@ Thresholds parse_thresholds(std::string_view text, const std::string& where) {
   for (const io::Json& value : values) {
     const auto x = value.is_number() ? static_cast<float>(value.get<double>()) : -1.0f;
     if (!(x >= 0 && std::isfinite(x)))
-      throw input_error(where, "thresholds[{}]: expected a number from 0 on, found {}",
+      throw input_error(where, "thresholds[{}]: expected a number of at least 0, found {}",
                         t.values.size(), io::describe(value));
     t.values.push_back(x);
   }
@@ -53,10 +53,10 @@ Thresholds read_thresholds(const std::filesystem::path& path, const Bounds& boun
   const std::string where = path.string();
   Thresholds t = parse_thresholds(io::read_file(path, kMostBytes), where);
   if (!bounds.fingerprint.empty() && t.fingerprint != bounds.fingerprint)
-    throw input_error(where, "has thresholds of another model, {}", io::quote(t.model))
-        .hint("measure them on model.path with pig-eval's task channels");
+    throw input_error(where, "was measured on another model, {}", io::quote(t.model))
+        .hint("measure thresholds of model.path with pig-eval, task channels");
   if (std::ssize(t.values) != bounds.shape.n_layers)
-    throw input_error(where, "has thresholds of {} layers, the model has {}", t.values.size(),
+    throw input_error(where, "has thresholds for {} layers, the model has {}", t.values.size(),
                       bounds.shape.n_layers);
   return t;
 }

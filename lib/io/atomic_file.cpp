@@ -106,10 +106,9 @@ Error creation_error(const std::filesystem::path& path, const std::filesystem::p
   const long longest = ::pathconf(folder.c_str(), _PC_NAME_MAX);
   const size_t added = kUnfinished.size() + kSuffixDigits;
   if (error_number == ENAMETOOLONG && longest > 0)
-    return std::move(error).hint(
-        fmt::format("choose a name of at most {} bytes: while the file is written, {} more are "
-                    "added to it",
-                    static_cast<size_t>(longest) - added, added));
+    return std::move(error).hint(fmt::format(
+        "choose a name of at most {} bytes: the temporary file's name is {} bytes longer",
+        static_cast<size_t>(longest) - added, added));
   return std::move(error).hint(
       fmt::format("the folder '{}' must exist and be writable", folder.string()));
 }
@@ -121,8 +120,8 @@ AtomicFile::AtomicFile(const std::filesystem::path& path, Existing existing)
   std::error_code failed;
   const std::filesystem::file_status status = std::filesystem::status(path, failed);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
-    throw input_error(path.string(), "is no regular file, so no file can take its place")
-        .hint("name a file, or one that is not there yet");
+    throw input_error(path.string(), "is not a regular file and cannot be replaced")
+        .hint("give the name of a regular file or of a new one");
   target_ = link_target(path);
   remove_abandoned(target_);
   fd_ = create_temporary(target_, temporary_);
@@ -157,8 +156,9 @@ void AtomicFile::write(std::string_view text) {
 }
 
 void AtomicFile::rewrite(size_t begin, std::string_view text) {
-  TANDEM_CHECK(begin + text.size() <= written_, "{} bytes from {} on, {} written", text.size(),
-               begin, written_);
+  TANDEM_CHECK(begin + text.size() <= written_,
+               "cannot rewrite {} bytes from {}: only {} are written", text.size(), begin,
+               written_);
   put(begin, std::as_bytes(std::span(text.data(), text.size())));
 }
 
@@ -195,21 +195,20 @@ void AtomicFile::keep_aside() const {
     fail("cannot rename the finished file", failed);
   }
   sync_folder(folder_of(target_));
-  throw input_error(path_.string(),
-                    "a file of this name has appeared since the run began and is left as it is; "
-                    "the result is in '{}'",
-                    aside.string())
-      .hint("rename one of them; with --overwrite the result would take the name");
+  throw input_error(
+      path_.string(),
+      "this file appeared during the run and was not overwritten: the result is in '{}'",
+      aside.string())
+      .hint("rename one of the two files, or use --overwrite next time");
 }
 
 void AtomicFile::fail(const char* action, int error_number) const {
   Error error = input_error(path_.string(), "{} after {} bytes: {}", action, written_,
                             std::strerror(error_number));
   const bool is_full = error_number == ENOSPC || error_number == EDQUOT;
-  throw std::move(error).hint(is_full
-                                  ? "free some disk space or write to another disk; nothing was "
-                                    "left under the final name"
-                                  : "nothing was left under the final name");
+  throw std::move(error).hint(
+      is_full ? "free some disk space or write to another disk; no partial file was left"
+              : "no partial file was left");
 }
 
 void remove_unfinished(const std::filesystem::path& folder) {

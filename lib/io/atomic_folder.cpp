@@ -14,8 +14,8 @@ namespace tandem::io {
 namespace {
 
 Error taken(const std::filesystem::path& path) {
-  return usage_error(path.string(), "is there already")
-      .hint("name a folder that is not there, or remove that one first");
+  return usage_error(path.string(), "already exists")
+      .hint("give the name of a new folder, or remove this one first");
 }
 
 /// What the folder's files would have if they were made by others.
@@ -32,8 +32,8 @@ AtomicFolder::AtomicFolder(std::filesystem::path path) : path_(std::move(path).l
   if (std::filesystem::exists(std::filesystem::symlink_status(path_))) throw taken(path_);
   std::string name = path_.string() + ".tmp-XXXXXX";
   if (::mkdtemp(name.data()) == nullptr)
-    throw input_error(path_.string(), "cannot be created: {}", std::strerror(errno))
-        .hint("the folder that it is to be in must exist and be writable");
+    throw input_error(path_.string(), "cannot create the folder: {}", std::strerror(errno))
+        .hint("its parent folder must exist and be writable");
   temporary_ = name;
   ::chmod(name.c_str(), usual_mode());
 }
@@ -49,7 +49,8 @@ void AtomicFolder::commit() {
     if (errno == EEXIST) throw taken(path_);
     std::error_code code;
     std::filesystem::rename(temporary_, path_, code);
-    if (code) throw input_error(path_.string(), "cannot be renamed to: {}", code.message());
+    if (code)
+      throw input_error(path_.string(), "cannot rename the finished folder: {}", code.message());
   }
   temporary_.clear();
 }

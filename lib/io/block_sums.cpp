@@ -58,9 +58,8 @@ std::string BlockSums::text() const {
 BlockSums BlockSums::parse(std::string_view text, std::span<const size_t> tensor_bytes,
                            const std::string& where) {
   const auto damaged = [&] {
-    return input_error(where, "key '{}' of its metadata does not hold the checksums of its data",
-                       kKey)
-        .hint("a disk or a copy has changed the file: copy it again, or write it again");
+    return input_error(where, "metadata key '{}' does not hold the checksums of the data", kKey)
+        .hint("the file was changed on disk or while copied: copy it again, or write it again");
   };
   const size_t colon = text.find(':');
   size_t block = 0, n_blocks = 0;

@@ -54,7 +54,7 @@ void add(std::vector<NamedFile>& all, NamedFile file) {
 [[noreturn]] void refuse(const std::string& output, const std::string& input) {
   const std::string alias = input == output ? "" : fmt::format(" as {}", input);
   throw usage_error(output, "this run would write the file that it reads{}", alias)
-      .hint("choose another name for the output");
+      .hint("choose another output name");
 }
 
 }  // namespace

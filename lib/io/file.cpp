@@ -76,7 +76,7 @@ std::string read_all(const std::filesystem::path& path, const Descriptor& file,
     text.resize(used + static_cast<size_t>(n));
     if (n == 0) return text;
     if (text.size() > limit_bytes)
-      throw input_error(path.string(), "larger than the {} bytes that this kind of file may have",
+      throw input_error(path.string(), "is larger than {} bytes, the limit for this kind of file",
                         limit_bytes);
   }
 }
@@ -89,7 +89,7 @@ std::filesystem::path link_target(const std::filesystem::path& path) {
   std::filesystem::path target = path;
   for (int i = 0; std::filesystem::is_symlink(std::filesystem::symlink_status(target, failed));
        ++i) {
-    if (i == kMostLinks) throw input_error(path.string(), "is a link that leads nowhere");
+    if (i == kMostLinks) throw input_error(path.string(), "is a symbolic link in a loop");
     target = target.parent_path() / std::filesystem::read_symlink(target);
   }
   return target;
@@ -147,7 +147,7 @@ void MappedFile::drop_pages() const {
 void MappedFile::read(std::span<const std::byte> range, void* out) const {
   if (range.empty()) return;
   TANDEM_CHECK(range.data() >= data_ && range.data() + range.size() <= data_ + size_,
-               "{} bytes that are not all within {}", range.size(), path_);
+               "{} bytes are not all within {}", range.size(), path_);
   size_t done = 0;
   while (done < range.size()) {
     const ssize_t n = ::pread(fd_, static_cast<char*>(out) + done, range.size() - done,
@@ -155,9 +155,9 @@ void MappedFile::read(std::span<const std::byte> range, void* out) const {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw input_error(path_, "cannot read: {}", std::strerror(errno));
     if (n == 0)
-      throw input_error(path_, "has become shorter: byte {} of {} is missing",
+      throw input_error(path_, "was truncated during the run: byte {} of {} is missing",
                         range.data() - data_ + done, size_)
-          .hint("leave the file as it is while a run uses it");
+          .hint("do not change the file while a run reads it");
     done += static_cast<size_t>(n);
   }
 }

@@ -60,7 +60,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool key(std::string& name) override {
     auto [it, is_new] = open_.back()->get_ref<Json::object_t&>().try_emplace(name);
     if (!is_new && !options_.allow_duplicate_keys)
-      throw error_at(key_start(), fmt::format("the key {} is given twice", quote(name)))
+      throw error_at(key_start(), fmt::format("key {} appears twice", quote(name)))
           .hint("remove one of the two");
     member_ = &it->second;
     return true;

@@ -49,9 +49,9 @@ size_t whole_lines(std::string_view text, const std::string& where, std::string_
   const std::string_view torn = text.substr(whole);
   if (text.find_first_not_of(" \t\r\n") < whole) begins = "{\"";  // the first line is another
   if (torn.starts_with(begins) || begins.starts_with(torn)) return whole;
-  throw input_error(where, "ends without a line break in {}, which is no beginning of a record",
+  throw input_error(where, "the last line, {}, has no line break and does not begin a record",
                     quote(torn, 40))
-      .hint("runs write one JSON object a line, to the file that -o names");
+      .hint("give -o a new file, or one that an earlier run wrote (one JSON object a line)");
 }
 
 }  // namespace tandem::io

@@ -55,40 +55,39 @@ std::optional<size_t> tensor_bytes(const Shape& shape, int bits) {
 /// Files that are often found under the name of a weight file.
 Error no_safetensors(std::string_view text, const std::string& where, Error error) {
   if (text.starts_with("version https://git-lfs"))
-    return input_error(where, "is a Git LFS pointer, not the weights themselves")
+    return input_error(where, "is a Git LFS pointer, expected safetensors weights")
         .hint("fetch the weights with 'git lfs pull'");
   if (text.starts_with("GGUF"))
     return input_error(where, "is a GGUF file, expected safetensors")
         .hint("use the model's original Hugging Face folder");
   if (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02"))
     return input_error(where, "is a PyTorch pickle file, expected safetensors")
-        .hint("convert it with safetensors.torch.save_file, or take the model's safetensors files");
+        .hint("convert it with safetensors.torch.save_file, or use the model's safetensors files");
   return error;
 }
 
 size_t header_bytes(std::string_view text, const std::string& where) {
   if (text.size() < kLengthBytes)
-    throw no_safetensors(text, where,
-                         input_error(where,
-                                     "truncated: expected at least {} bytes of header length, "
-                                     "found a file of {} bytes",
-                                     kLengthBytes, text.size())
-                             .hint("fetch the file again"));
+    throw no_safetensors(
+        text, where,
+        input_error(
+            where,
+            "truncated: expected at least {} bytes for the header length, found a file of {} bytes",
+            kLengthBytes, text.size())
+            .hint("fetch the file again"));
   uint64_t n = 0;
   std::memcpy(&n, text.data(), kLengthBytes);
   if (n > kLargestHeader)
-    throw no_safetensors(text, where,
-                         input_error(where,
-                                     "header length is {} bytes, the format allows {}: not a "
-                                     "safetensors file",
-                                     n, kLargestHeader));
+    throw no_safetensors(
+        text, where,
+        input_error(where, "is not a safetensors file: the header length is {} bytes, the limit {}",
+                    n, kLargestHeader));
   if (n > text.size() - kLengthBytes)
-    throw no_safetensors(text, where,
-                         input_error(where,
-                                     "truncated: the header should end at byte {}, the file "
-                                     "has {} bytes",
-                                     n + kLengthBytes, text.size())
-                             .hint("fetch the file again"));
+    throw no_safetensors(
+        text, where,
+        input_error(where, "truncated: the header ends at byte {}, the file has {} bytes",
+                    n + kLengthBytes, text.size())
+            .hint("fetch the file again"));
   return n;
 }
 
@@ -116,7 +115,7 @@ TensorEntry parse_entry(const std::string& name, const Json& value, const std::s
   if (info == nullptr) return entry;  // a type of the future: its size is not ours to judge
   const std::optional<size_t> expected = tensor_bytes(entry.shape, info->bits);
   if (!expected)
-    throw input_error(where, "shape {} of {} has no size in whole bytes below 2^61",
+    throw input_error(where, "shape {} of {} needs 2^61 bytes or more, or a fraction of a byte",
                       shape_text(entry.shape), entry.dtype);
   if (*expected != entry.end - entry.begin)
     throw input_error(where, "shape {} of {} needs {} bytes, data_offsets span {}",
@@ -236,7 +235,8 @@ void Safetensors::drop_pages() const {
 
 void Safetensors::read(const TensorView& tensor, size_t begin, std::span<std::byte> out) const {
   TANDEM_CHECK(begin <= tensor.bytes.size() && out.size() <= tensor.bytes.size() - begin,
-               "bytes {} to {} of a tensor of {}", begin, begin + out.size(), tensor.bytes.size());
+               "bytes {} to {} exceed a tensor of {} bytes", begin, begin + out.size(),
+               tensor.bytes.size());
   const std::span<const std::byte> range = tensor.bytes.subspan(begin, out.size());
   if (file_)
     file_->read(range, out.data());
@@ -248,7 +248,7 @@ void Safetensors::read(const TensorView& tensor, size_t begin, std::span<std::by
 void Safetensors::check_blocks(const TensorView& tensor, size_t begin,
                                std::span<const std::byte> read) const {
   const auto it = by_name_.find(tensor.name);
-  TANDEM_CHECK(it != by_name_.end(), "tensor '{}' is of another file", tensor.name);
+  TANDEM_CHECK(it != by_name_.end(), "tensor '{}' belongs to another file", tensor.name);
   const size_t block = sums_->block_bytes, all = tensor.bytes.size(), end = begin + read.size();
   for (size_t i = (begin + block - 1) / block; i * block < end; ++i) {
     const size_t from = i * block, to = std::min(from + block, all);
@@ -256,11 +256,10 @@ void Safetensors::check_blocks(const TensorView& tensor, size_t begin,
     const uint32_t found = crc32(read.subspan(from - begin, to - from)),
                    wanted = sums_->crcs[sums_->first[it->second] + i];
     if (found != wanted)
-      throw input_error(where_,
-                        "tensor {} is damaged: the checksum of its bytes {} to {} is {:08x}, it "
-                        "was {:08x}",
-                        quote(tensor.name), from, to - 1, found, wanted)
-          .hint("a disk or a copy has changed the file: copy it again, or write it again");
+      throw input_error(
+          where_, "tensor {} is damaged: bytes {} to {} have checksum {:08x}, expected {:08x}",
+          quote(tensor.name), from, to - 1, found, wanted)
+          .hint("the file was changed on disk or while copied: copy it again, or write it again");
   }
 }
 

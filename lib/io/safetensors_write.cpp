@@ -68,7 +68,7 @@ std::vector<const TensorView*> in_order(std::span<const TensorView> tensors) {
   std::vector<const TensorView*> order;
   for (const TensorView& tensor : tensors) {
     TANDEM_CHECK(names.insert(tensor.name).second, "tensor '{}' written twice", tensor.name);
-    TANDEM_CHECK(tensor.name != "__metadata__", "'{}' is reserved", tensor.name);
+    TANDEM_CHECK(tensor.name != "__metadata__", "tensor name '{}' is reserved", tensor.name);
     order.push_back(&tensor);
   }
   std::ranges::stable_sort(order, [](const TensorView* a, const TensorView* b) {
@@ -121,8 +121,8 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   const std::string header = header_text(order, all);
   const uint64_t n_header = header.size();
   if (n_header > kLargestHeader)
-    throw input_error(path.string(), "needs a header of {} bytes, readers take at most {}",
-                      n_header, kLargestHeader)
+    throw input_error(path.string(), "needs a header of {} bytes, the format allows {}", n_header,
+                      kLargestHeader)
         .hint("write fewer tensors, or less metadata, into one file");
   AtomicFile file(path, existing);
   file.write(std::as_bytes(std::span(&n_header, 1)));
@@ -130,8 +130,8 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   for (size_t t = 0; t < order.size(); ++t) {
     size_t written = 0;
     write(static_cast<size_t>(order[t] - tensors.data()), [&](std::span<const std::byte> bytes) {
-      TANDEM_CHECK(bytes.size() <= bytes_of(*order[t]) - written, "tensor '{}' has more bytes",
-                   order[t]->name);
+      TANDEM_CHECK(bytes.size() <= bytes_of(*order[t]) - written,
+                   "tensor '{}' has more bytes than its shape", order[t]->name);
       if (sums) sums->add(t, written, bytes);
       file.write(bytes);
       written += bytes.size();

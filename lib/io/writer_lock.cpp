@@ -60,7 +60,7 @@ WriterLock::WriterLock(const fs::path& target, const Waiting& waiting)
     const std::string who = holder();
     if (!waiting.waits)
       throw input_error(target.string(), "is being written by {}", who)
-          .hint("--wait begins when that has ended; or choose another name");
+          .hint("add --wait to start after it, or choose another output name");
     if (!noted && waiting.note) waiting.note(who);
     noted = true;
     poll(waiting.interrupted);
@@ -170,10 +170,9 @@ std::string WriterLock::holder() const {
 
 void WriterLock::refuse() const {
   throw input_error(path_.string(),
-                    "a file of this name would keep other programs from writing {}, "
-                    "but there is one that is no such lock",
+                    "is needed as the lock file of {}, but was not written by tandem",
                     target_.string())
-      .hint("choose another name for the output, or move that file away");
+      .hint("choose another output name, or move this file away");
 }
 
 }  // namespace tandem::io

@@ -31,15 +31,16 @@ int32_t first_fixed(const AttendPlan& plan, int b) {
 }  // namespace
 
 void Cache::observe(AttentionObserver* observer) {
-  TANDEM_CHECK(!exec_.on_gpu(), "attention is observed on the CPU");
+  TANDEM_CHECK(!exec_.on_gpu(), "observing attention is not supported on a GPU");
   observer_ = observer;
 }
 
 KeyUsage Cache::attend_as(Reading reading, int layer, const Step& step, const Tensor& q,
                           const AttendAs& to) {
-  TANDEM_CHECK(observer_ != nullptr && step.phase == Phase::extend, "a step without an observer");
+  TANDEM_CHECK(observer_ != nullptr && step.phase == Phase::extend,
+               "no observer is set, or the step is not an extend step");
   for (const int slot : step.slot)
-    TANDEM_CHECK(readers_of(slot).has(reading.keys), "slot {} has no reader {}", slot,
+    TANDEM_CHECK(readers_of(slot).has(reading.keys), "slot {} has no attention policy {}", slot,
                  reading.keys);
   AttendPlan plan;
   Policy& policy = *policies_[static_cast<size_t>(reading.keys)];

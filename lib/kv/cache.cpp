@@ -88,7 +88,7 @@ int Cache::fork(int slot, Readers readers) {
   if (const int token = missing_token(copy, length(copy)); token >= 0) {
     if (hosted_) hosted_->release(copy);
     store_.release(copy);
-    throw input_error("kv cache", "the {} policy needs token {}, which the {} policy gave back",
+    throw input_error("kv cache", "the {} policy needs token {}, which the {} policy evicted",
                       policy(readers.front()).name(), token, policy_of(slot).name());
   }
   if (queries_) queries_->fork(slot, copy);
@@ -132,7 +132,7 @@ void Cache::uncommit(int slot, int n) { go_back(slot, n, /*frees_pages=*/false);
 
 void Cache::go_back(int slot, int n, bool frees_pages) {
   if (const int token = missing_token(slot, n); token >= 0)
-    throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back",
+    throw input_error("kv cache", "cannot roll back to {} tokens: the {} policy evicted token {}",
                       n, policy_of(slot).name(), token);
   if (stream_) stream_->forget();
   if (hosted_) hosted_->store(slot);
@@ -174,10 +174,10 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
                         int ahead) {
   const Step& last = steps.back();
   TANDEM_CHECK(last.phase == Phase::extend && static_cast<int>(slots.size()) == last.n_seqs,
-               "{} sequences for a step of {}", slots.size(), last.n_seqs);
+               "found {} sequences for a step of {}", slots.size(), last.n_seqs);
   for (size_t b = 0; b < slots.size(); ++b) {
-    TANDEM_CHECK(readers_of(slots[b]).has(last.reading.keys), "slot {} has no reader {}", slots[b],
-                 last.reading.keys);
+    TANDEM_CHECK(readers_of(slots[b]).has(last.reading.keys), "slot {} has no attention policy {}",
+                 slots[b], last.reading.keys);
     const int n_rows = last.tentative_of(static_cast<int>(b)) + last.rows_of(static_cast<int>(b));
     reserve(slots[b], store_.length(slots[b]) + n_rows + ahead, Phase::extend);
   }
@@ -225,22 +225,22 @@ Reading Cache::reading_of(const StepSpec& spec) const {
   if (spec.rows.empty()) return {};
   const Readers readers = readers_of(spec.rows[0].slot);
   TANDEM_CHECK(spec.reading || readers.count() == 1 || spec.phase == Phase::prefill,
-               "a step of sequences with {} readers names none", readers.count());
+               "the step must name one of its sequences' {} attention policies", readers.count());
   const auto usual = static_cast<size_t>(readers.front());
   Reading reading = spec.reading.value_or(
       Reading{.keys = readers.front(),
               .channels = usual < spec_.channels.size() ? spec_.channels[usual] : 0});
   if (spec.phase == Phase::prefill) reading.channels = 0;
   for (const SeqRows& r : spec.rows)
-    TANDEM_CHECK(readers_of(r.slot).has(reading.keys), "slot {} has no reader {}", r.slot,
+    TANDEM_CHECK(readers_of(r.slot).has(reading.keys), "slot {} has no attention policy {}", r.slot,
                  reading.keys);
   return reading;
 }
 
 Step Cache::lay_out(const StepSpec& spec) {
   const std::span<const SeqRows> rows = spec.rows;
-  TANDEM_CHECK(spec.trees.empty() || spec.trees.size() == rows.size(), "{} trees",
-               spec.trees.size());
+  TANDEM_CHECK(spec.trees.empty() || spec.trees.size() == rows.size(),
+               "unexpected number of trees: {}", spec.trees.size());
   Step step;
   step.phase = spec.phase;
   step.reading = reading_of(spec);
@@ -257,7 +257,7 @@ Step Cache::lay_out(const StepSpec& spec) {
       std::count_if(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); }));
   const bool windowed = policy(step.reading.keys).needs().reads_prompts;
   TANDEM_CHECK(spec.phase == Phase::extend || windowed || n_cut == 0 || n_cut == rows.size(),
-               "a prefill of {} cut sequences among {}", n_cut, rows.size());
+               "a prefill mixes {} evicted sequences with others, {} in all", n_cut, rows.size());
   if (windowed || n_cut > 0) step.phase = Phase::extend;
   if (!std::ranges::all_of(spec.trees, &Tree::is_chain))
     for (const SeqRows& r : rows) step.mask_words = std::max(step.mask_words, (r.n_rows + 63) / 64);
@@ -265,11 +265,12 @@ Step Cache::lay_out(const StepSpec& spec) {
     add_rows(step, rows[b], step.is_tree() ? &spec.trees[b] : nullptr);
   step.places = std::max(step.n_seqs, exec_.on_gpu() ? spec.places : 0);
   TANDEM_CHECK(step.padded_rows() <= spec_.max_rows && step.places <= spec_.max_seqs,
-               "{} rows of {} sequences, planned for {} of {}", step.padded_rows(), step.places,
-               spec_.max_rows, spec_.max_seqs);
+               "{} rows in {} batch slots exceed the planned {} in {}", step.padded_rows(),
+               step.places, spec_.max_rows, spec_.max_seqs);
   for (int b = 1; step.places > step.n_seqs && b < step.n_seqs; ++b)
-    TANDEM_CHECK(step.rows_of(b) == step.rows_of(0), "{} rows of a sequence, {} of another",
-                 step.rows_of(b), step.rows_of(0));
+    TANDEM_CHECK(step.rows_of(b) == step.rows_of(0),
+                 "padded sequences have different numbers of rows: {} and {}", step.rows_of(b),
+                 step.rows_of(0));
   lay_out_tables(step.phase, step.slot);
   return step;
 }
@@ -361,7 +362,7 @@ void Cache::commit(const Step& step) {
 void Cache::commit(const Step& step, std::span<const int> kept) {
   for (int b = 0; b < step.n_seqs; ++b) {
     const int n = kept[static_cast<size_t>(b)], n_rows = step.tentative_of(b) + step.rows_of(b);
-    TANDEM_CHECK(n >= 0 && n <= n_rows, "kept {} of {} rows", n, n_rows);
+    TANDEM_CHECK(n >= 0 && n <= n_rows, "cannot accept {} of {} rows", n, n_rows);
   }
   if (step.phase == Phase::extend) return keep(step.slot, kept);
   for (size_t b = 0; b < step.slot.size(); ++b) {

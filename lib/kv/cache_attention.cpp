@@ -26,7 +26,8 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
 
 void Cache::attend_begin(int layer, const Step& step, const Tensor& out, const Tensor& q,
                          float* lse) {
-  TANDEM_CHECK(lse == nullptr || step.phase == Phase::prefill, "lse of a step that policies serve");
+  TANDEM_CHECK(lse == nullptr || step.phase == Phase::prefill,
+               "log-sum-exp is only supported in prefill steps");
   if (queries_) queries_->write(layer, step, q);
   AttendPlan plan;
   Policy& policy = *policies_[static_cast<size_t>(step.reading.keys)];
@@ -123,7 +124,8 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
   }
   const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
   TANDEM_CHECK(step.rows_before + rows <= static_cast<int64_t>(partial_rows(spec_)),
-               "{} rows in parts, planned for {}", step.rows_before + rows, partial_rows(spec_));
+               "{} rows of partial results exceed the planned {}", step.rows_before + rows,
+               partial_rows(spec_));
   // What the host needs goes first, so that it works while this goes on.
   if (asks && plan.lists.ids == nullptr) host_of(step).ask(q);
   int n_parts = plan.n;

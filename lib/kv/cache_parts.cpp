@@ -112,22 +112,23 @@ void check_host_dtype(const recipe::Cache& c, DType compute) {
   if (c.host_dtype == recipe::HostDtype::bf16 && compute != DType::bf16)
     throw recipe_error("cache.host_dtype", "is bf16, but this model computes in {}",
                        dtype_name(compute))
-        .hint(
-            "leave it auto, for keys in host memory as they are, or set int8, or run.compute bf16");
+        .hint("set it to auto (the type of the model) or int8, or set model.compute to bf16");
 }
 
 std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
   if (!std::ranges::any_of(s.policies, on_host)) return {};
   if (!on_host(s.policies[0]) ||
       (s.policies.size() > 1 && s.policies[0].kind != recipe::CacheKind::full))
-    throw recipe_error("cache.place", "is host, but {} policies share the keys", s.policies.size())
+    throw recipe_error("cache.place",
+                       "is host, which is not supported with {} policies over one KV cache",
+                       s.policies.size())
         .hint(
-            "leave it device, give the draft a separate model: draft.path, or let it read chunks "
-            "of a target of kind full: draft.cache.kind retrieval");
+            "set it to device, set draft.path to a separate model, or use cache.kind full with "
+            "draft.cache.kind retrieval");
   const auto policy = make_policy(s.policies[0], bounds_of(s, 0));
   if (policy->most_ranged() == 0)
-    throw recipe_error("cache.place", "is host, which {} has no use for", policy->name())
-        .hint("choose kind lsh, hybrid or full, or leave it device");
+    throw recipe_error("cache.place", "is host, which is not supported by kind {}", policy->name())
+        .hint("choose kind lsh, hybrid or full, or set it to device");
   // All layers may be dense ones.
   if (policy->hosted_layers().empty()) return {};
   check_host_dtype(s.policies[0], s.geometry.dtype);
@@ -137,10 +138,12 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
     reader_tokens.push_back(
         on_host(s.policies[i]) ? 0 : make_policy(s.policies[i], bounds_of(s, i))->most_ranged());
     if (reader_tokens.back() == 0)
-      throw recipe_error("draft.cache.kind",
-                         "is {}, which reads no keys that the target has in host memory",
-                         recipe::yaml_text(s.policies[i].kind))
-          .hint("choose retrieval, set cache.place device, or name a separate model: draft.path");
+      throw recipe_error(
+          "draft.cache.kind",
+          "is {}, which does not support a KV cache that the target keeps in host memory",
+          recipe::yaml_text(s.policies[i].kind))
+          .hint(
+              "choose retrieval, set cache.place to device, or set draft.path to a separate model");
   }
   return HostedKeys::Spec{.layers = policy->hosted_layers(),
                           .whole = store_spec(s),
@@ -276,37 +279,36 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
            device);
   if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);
   if (spec.policies.size() > size_t{Readers::kMaxPolicies})
-    throw recipe_error("cache", "{} policies over one prompt, at most {}", spec.policies.size(),
-                       Readers::kMaxPolicies)
-        .hint("divide them among several runs");
+    throw recipe_error("cache", "found {} policies over one prompt, expected at most {}",
+                       spec.policies.size(), Readers::kMaxPolicies)
+        .hint("split them over several runs");
   const auto is_full = [](const auto& c) { return c.kind == recipe::CacheKind::full; };
   if (wants_scores(spec) && !std::ranges::any_of(spec.policies, is_full))
     throw recipe_error("cache.kind",
-                       "is {}, which is for drafts alone: its keys are chosen by passes of another "
-                       "reading of the same cache, one of all keys",
+                       "is {}, which is only supported for drafts: its keys are chosen while the "
+                       "target reads the full KV cache",
                        recipe::yaml_text(recipe::CacheKind::verified))
-        .hint(fmt::format("choose {}, or let the model draft for itself: spec.draft self with "
-                          "draft.cache.kind {}",
-                          kinds_where([](const Needs& n) { return !n.scores; }),
-                          recipe::yaml_text(recipe::CacheKind::verified)));
+        .hint(fmt::format(
+            "choose {}, or use self-speculation: spec.draft self with draft.cache.kind {}",
+            kinds_where([](const Needs& n) { return !n.scores; }),
+            recipe::yaml_text(recipe::CacheKind::verified)));
   if (!std::ranges::any_of(spec.policies, is_full))
     for (const recipe::Cache& c : spec.policies)
       if (needs_of(c).rounds)
-        throw recipe_error("cache.retrieval.rebuild",
-                           "is {}, but no rounds of another reading of the same cache, one of all "
-                           "keys, say how much is accepted",
-                           recipe::yaml_text(c.retrieval.rebuild))
+        throw recipe_error(
+            "cache.retrieval.rebuild",
+            "is {}, which needs the acceptance rate of a target that reads the full KV cache",
+            recipe::yaml_text(c.retrieval.rebuild))
             .hint(
-                "set never or a number of tokens, or let the model draft for itself: spec.draft "
-                "self with draft.cache.kind retrieval");
+                "set never or a number of tokens, or use self-speculation: spec.draft self with "
+                "draft.cache.kind retrieval");
   const auto reads_prompts = [](const auto& c) { return needs_of(c).reads_prompts; };
   if (spec.policies.size() > 1 && std::ranges::any_of(spec.policies, reads_prompts))
     throw recipe_error(
         "cache.prefill",
-        "is windowed, but {} readings share the keys of a prompt, which are those of "
-        "one that reads it densely",
+        "is windowed, but {} policies share the KV cache of the prompt, which must be dense",
         spec.policies.size())
-        .hint("leave it dense, or give the draft a separate model: draft.path");
+        .hint("set it to dense, or set draft.path to a separate model");
   if (!ring_spec(spec).empty()) QueryRing::plan(ring_spec(spec), plan);
   if (wants_scores(spec)) ScoreStore::plan(score_spec(spec), plan);
   for (size_t i = 0; i < spec.policies.size(); ++i)

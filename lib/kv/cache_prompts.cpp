@@ -16,8 +16,7 @@ std::vector<Step> Cache::begin_prompts(std::span<const std::vector<SeqRows>> row
   try {
     for (const std::vector<SeqRows>& of_step : rows) {
       steps.push_back(begin({.phase = Phase::prefill, .rows = of_step}));
-      TANDEM_CHECK(steps.back().phase == Phase::prefill,
-                   "a step of prompts that reads by a policy");
+      TANDEM_CHECK(steps.back().phase == Phase::prefill, "prefill steps must read all keys");
       for (const SeqRows& r : of_step) {
         lengths.emplace_back(r.slot, store_.length(r.slot));
         store_.set_length(r.slot, store_.length(r.slot) + r.n_rows);

@@ -29,7 +29,8 @@ void fill_queries(QueryRing& queries, int slot, int n, uint64_t seed) {
 }  // namespace
 
 void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
-  TANDEM_CHECK(cache.length(slot) == 0, "random tokens after {} others", cache.length(slot));
+  TANDEM_CHECK(cache.length(slot) == 0, "cannot fill a sequence that has {} tokens",
+               cache.length(slot));
   PagedStore& store = cache.store();
   store.reserve(slot, n);
   const int n_pages = static_cast<int>(store.pages(slot).size());

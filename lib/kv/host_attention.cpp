@@ -61,8 +61,8 @@ HostAttention::HostAttention(const Spec& spec, Arena& arena, const Exec& exec)
 
 QueryLists HostAttention::hand_over(const QueryLists& lists, Range rows, double share) {
   TANDEM_CHECK(lists.stride == spec_.list_keys && lists.heads == spec_.list_heads,
-               "lists of {} keys and {} heads, planned for {} and {}", lists.stride, lists.heads,
-               spec_.list_keys, spec_.list_heads);
+               "lists of {} keys and {} heads differ from the planned {} and {}", lists.stride,
+               lists.heads, spec_.list_keys, spec_.list_heads);
   const int a_row = spec_.geometry.n_heads / spec_.list_heads;
   const int64_t first = int64_t{rows.begin} * a_row;
   ops::hand_over_lists({.host_ids = ids_ + first * spec_.list_keys,
@@ -80,7 +80,8 @@ QueryLists HostAttention::hand_over(const QueryLists& lists, Range rows, double 
 }
 
 void HostAttention::ask(const Tensor& q) {
-  TANDEM_CHECK(q.rows() <= spec_.max_rows, "{} rows, planned for {}", q.rows(), spec_.max_rows);
+  TANDEM_CHECK(q.rows() <= spec_.max_rows, "{} rows exceed the planned {}", q.rows(),
+               spec_.max_rows);
   const MailboxPart parts[] = {{const_cast<void*>(places_.q), q.raw(), q.bytes()}};
   mailbox_.post(parts);
 }

@@ -86,12 +86,11 @@ HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const 
   if (spec.gpu_reads && !why_unpinned().empty())
     throw Error::make(
         ErrorKind::memory, "cache.place",
-        "is host, and the GPU is to read keys there, which takes {} of pinned memory, "
-        "but the system refused: {}",
+        "is host and needs {} of pinned memory for the GPU to read, which the system refused: {}",
         format_bytes(2 * bytes + scale_bytes), why_unpinned())
         .hint(
-            "allow a process to lock as much (ulimit -l, the limits of a container), or set "
-            "cache.attend cpu and cache.index host, which do without");
+            "raise the limit of locked memory (ulimit -l, container limits), or set cache.attend "
+            "cpu and cache.index host, which need none");
 }
 
 const std::string& HostedKeys::why_unpinned() const {
@@ -102,15 +101,15 @@ const std::string& HostedKeys::why_unpinned() const {
 
 void HostedKeys::acquire(int slot) {
   const int near = near_.acquire(), prompt = prompt_.acquire();
-  TANDEM_CHECK(near == slot && prompt == slot, "slots {} and {} on the device, {} of the others",
-               near, prompt, slot);
+  TANDEM_CHECK(near == slot && prompt == slot,
+               "slots differ: {} and {} on the device, {} on the host", near, prompt, slot);
   at(slot) = {};
 }
 
 void HostedKeys::fork(int from, int to) {
   const int near = near_.fork(from), prompt = prompt_.acquire();
-  TANDEM_CHECK(near == to && prompt == to, "slots {} and {} on the device, {} of the others", near,
-               prompt, to);
+  TANDEM_CHECK(near == to && prompt == to, "slots differ: {} and {} on the device, {} on the host",
+               near, prompt, to);
   at(to) = at(from);
 }
 
@@ -144,7 +143,8 @@ void HostedKeys::hold_split(int slot, int begin) {
     if (all) return;
     hold_far(slot);
   }
-  TANDEM_CHECK(at(slot).far == length, "{} of {} tokens in host memory", at(slot).far, length);
+  TANDEM_CHECK(at(slot).far == length, "only {} of {} tokens are in host memory", at(slot).far,
+               length);
   near_.adopt(slot, length, begin);
   near_.copy_from(far_, slot, begin, length);
   at(slot).split = true;

@@ -89,8 +89,8 @@ const PagedStore& KeyStream::acquire(int layer, const Step& step) {
   const PagedStore& far = keys_.far();
   std::ranges::fill(wanted_, uint8_t{0});
   for (size_t b = 0; b < step.slot.size(); ++b) {
-    TANDEM_CHECK(step.near_begin[b] % kPageTokens == 0, "near keys begin at token {}",
-                 step.near_begin[b]);
+    TANDEM_CHECK(step.near_begin[b] % kPageTokens == 0,
+                 "resident keys begin at token {}, which is no page boundary", step.near_begin[b]);
     for (int i = 0; i < step.near_begin[b] / kPageTokens; ++i)
       wanted_[static_cast<size_t>(far.page(step.slot[b], i))] = 1;
   }

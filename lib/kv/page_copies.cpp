@@ -85,7 +85,7 @@ bool on_gpu(const PageRun& run) { return run.pages.spec().device.kind == Device:
 
 void copy_pages(const PageRun& to, const PageRun& from, int n, cuda::Queue* queue) {
   const bool narrows = to.pages.spec().eight_bit, widens = from.pages.spec().eight_bit;
-  TANDEM_CHECK(!(narrows && widens), "a copy between stores of eight bits");
+  TANDEM_CHECK(!(narrows && widens), "copies between two 8-bit stores are not supported");
   if (!narrows && !widens) {
     for (const bool values : {false, true})
       copy_bytes(rows_of(to, values, n), rows_of(from, values, n), queue);

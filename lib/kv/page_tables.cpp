@@ -15,7 +15,7 @@ void PageTables::lay_out(const PagedStore& store, std::span<const int32_t> slots
   changes_.clear();
   for (const int32_t slot : slots) {
     const auto i = static_cast<size_t>(slot);
-    TANDEM_CHECK(i < rows_.size(), "slot {} of {}", slot, rows_.size());
+    TANDEM_CHECK(i < rows_.size(), "slot {} is out of range for {} slots", slot, rows_.size());
     const uint64_t version = store.table_version(slot);
     if (rows_[i].store == &store && rows_[i].version == version) continue;
     update(cells_ + i * static_cast<size_t>(max_pages_), rows_[i], store.pages(slot));

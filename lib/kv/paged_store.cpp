@@ -51,7 +51,8 @@ PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec)
 
 PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedStore& of)
     : PagedStore(spec, exec, of.sequences_, Pages(pages_spec(spec), spec.prefix, arena)) {
-  TANDEM_CHECK(spec.n_pages == of.spec_.n_pages, "{} pages, {} of the same sequences", spec.n_pages,
+  TANDEM_CHECK(spec.n_pages == of.spec_.n_pages,
+               "found {} pages, expected {} as in the other store of these sequences", spec.n_pages,
                of.spec_.n_pages);
   if (moves_bytes(spec) > 0) moves_ = static_cast<int32_t*>(arena.take(moves_name(spec)));
   if (!spec.one_layer) of.others_.push_back(this);
@@ -60,8 +61,8 @@ PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedSt
 PagedStore::PagedStore(const Spec& spec, const Exec& exec, PagedStore& of, const PagedStore& in,
                        int32_t first)
     : PagedStore(spec, exec, of.sequences_, Pages(pages_spec(spec), in.pages_, first)) {
-  TANDEM_CHECK(spec.one_layer && moves_bytes(spec) == 0, "{} in the memory of {}", spec.prefix,
-               in.spec_.prefix);
+  TANDEM_CHECK(spec.one_layer && moves_bytes(spec) == 0, "{} cannot share the memory of {}",
+               spec.prefix, in.spec_.prefix);
 }
 
 PagedStore::PagedStore(const Spec& spec, const Exec& exec, std::shared_ptr<Sequences> sequences,
@@ -113,7 +114,8 @@ void PagedStore::copy_from(const PagedStore& from, int slot, int begin, int end)
 
 void PagedStore::move_paths(const AcceptedPaths& p, const ops::StepArrays& step) {
   const int n_moves = p.n_seqs * p.max_depth;
-  TANDEM_CHECK(n_moves <= spec_.max_moves, "{} moves, planned for {}", n_moves, spec_.max_moves);
+  TANDEM_CHECK(n_moves <= spec_.max_moves, "{} moves exceed the planned {}", n_moves,
+               spec_.max_moves);
   ops::path_moves({.from_token = moves_,
                    .to_token = moves_ + n_moves,
                    .path = p.path,

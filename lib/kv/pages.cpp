@@ -60,8 +60,8 @@ Pages::Pages(const Spec& spec, const std::string& prefix, Arena& arena)
       // All layers of the model may have their keys elsewhere.
       k_(spec.n_layers > 0 ? static_cast<char*>(arena.take(prefix + "/k")) : nullptr),
       v_(spec.n_layers > 0 ? static_cast<char*>(arena.take(prefix + "/v")) : nullptr) {
-  TANDEM_CHECK(!spec.eight_bit || spec.device.kind == Device::Kind::cpu, "eight bits on {}",
-               spec.device.name());
+  TANDEM_CHECK(!spec.eight_bit || spec.device.kind == Device::Kind::cpu,
+               "8-bit pages are not supported on {}", spec.device.name());
   if (spec.eight_bit && spec.n_layers > 0)
     scales_ = static_cast<float*>(arena.take(prefix + "/scales"));
   if (is_staged(spec)) staging_ = static_cast<char*>(arena.take(prefix + "/staging"));
@@ -74,7 +74,8 @@ Pages::Pages(const Spec& spec, const Pages& in, int32_t first)
   TANDEM_CHECK(!spec.eight_bit && spec.n_layers == 1 &&
                    spec.page_bytes() == in.spec_.page_bytes() && first >= 0 &&
                    first + spec.n_pages <= in.spec_.n_pages,
-               "{} pages from {} in the memory of {}", spec.n_pages, first, in.spec_.n_pages);
+               "{} pages from page {} do not fit the memory of {} pages", spec.n_pages, first,
+               in.spec_.n_pages);
 }
 
 Tensor Pages::pool(char* base, int i) const {
@@ -123,7 +124,7 @@ PagePools Pages::pools() const {
 }
 
 void copy_bytes(const Tensor& to, const Tensor& from, cuda::Queue* queue) {
-  TANDEM_CHECK(to.bytes() == from.bytes(), "{} bytes for {}", from.bytes(), to.bytes());
+  TANDEM_CHECK(to.bytes() == from.bytes(), "cannot copy {} bytes to {}", from.bytes(), to.bytes());
   const bool to_gpu = to.device().kind == Device::Kind::cuda,
              from_gpu = from.device().kind == Device::Kind::cuda;
   if (to_gpu && from_gpu)

@@ -43,7 +43,8 @@ std::byte* QueryRing::place(int slot, int layer, int token) const {
 
 const std::byte* QueryRing::row(int slot, int layer, int token) const {
   TANDEM_CHECK(token >= at(slot).begin && token < at(slot).end,
-               "query of token {}, held are {} to {}", token, at(slot).begin, at(slot).end);
+               "the query of token {} is not in the ring, which holds {} to {}", token,
+               at(slot).begin, at(slot).end);
   return fetched_ == nullptr ? place(slot, layer, token)
                              : fetched_ + ring_offset(rings(), 0, layer, token);
 }
@@ -67,7 +68,7 @@ void QueryRing::expect(const Step& step) {
     const auto i = static_cast<size_t>(b);
     const int before = step.tentative_of(b);
     TANDEM_CHECK(!step.drafted || before + step.rows_of(b) <= spec_.max_draft_rows,
-                 "{} drafted rows of a sequence, planned for {}", before + step.rows_of(b),
+                 "{} draft rows of a sequence exceed the planned {}", before + step.rows_of(b),
                  spec_.max_draft_rows);
     hold(step.slot[i], step.base[i] + before, step.rows_of(b) + step.ahead);
   }

@@ -34,7 +34,8 @@ ReadKeys::ReadKeys(const Spec& spec, Arena& arena) : spec_(spec) {
 size_t ReadKeys::words() const { return words_of(spec_); }
 
 void ReadKeys::clear(int n_seqs) {
-  TANDEM_CHECK(n_seqs <= spec_.max_seqs, "{} sequences, planned for {}", n_seqs, spec_.max_seqs);
+  TANDEM_CHECK(n_seqs <= spec_.max_seqs, "{} sequences exceed the planned {}", n_seqs,
+               spec_.max_seqs);
   std::memset(static_cast<void*>(bits_), 0, bytes_of(spec_, n_seqs));
 }
 

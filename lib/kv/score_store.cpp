@@ -32,8 +32,8 @@ ScoreStore::ScoreStore(const Spec& spec, Arena& arena, const Exec& exec)
       row_lse_(static_cast<float*>(arena.take(kRowLse))) {}
 
 KeyScores ScoreStore::request(int layer, const Step& step) const {
-  TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows leave scores, planned for {}", step.n_rows,
-               spec_.max_rows);
+  TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows of scores exceed the planned {}",
+               step.n_rows, spec_.max_rows);
   return {.at = const_cast<f16*>(scores(0, layer, 0)),
           .lse = lse(0, layer),
           .row_stride = spec_.row_stride(),

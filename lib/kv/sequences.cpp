@@ -18,7 +18,7 @@ Sequences::Sequences(const Spec& spec)
 
 Sequences::Slot& Sequences::at(int slot) {
   TANDEM_CHECK(slot >= 0 && slot < spec_.max_slots && slots_[static_cast<size_t>(slot)].used,
-               "slot {}", slot);
+               "slot {} is not in use", slot);
   return slots_[static_cast<size_t>(slot)];
 }
 
@@ -55,7 +55,7 @@ int Sequences::fork(int slot) {
 
 void Sequences::share(int from, int to) {
   Slot& s = at(to);
-  TANDEM_CHECK(s.pages.empty(), "slot {} has {} pages", to, s.pages.size());
+  TANDEM_CHECK(s.pages.empty(), "slot {} has {} pages, expected none", to, s.pages.size());
   s = at(from);
   for (const int32_t page : s.pages)
     if (page >= 0) ++refs_[static_cast<size_t>(page)];
@@ -80,7 +80,8 @@ void Sequences::unref(int32_t page) {
 void Sequences::reserve(int slot, int n, const CopyPage& copy) {
   Slot& s = at(slot);
   const int needed = (n + kPageTokens - 1) / kPageTokens;
-  TANDEM_CHECK(needed <= spec_.max_pages, "{} pages of at most {}", needed, spec_.max_pages);
+  TANDEM_CHECK(needed <= spec_.max_pages, "{} pages exceed the limit of {}", needed,
+               spec_.max_pages);
   const int held = std::min(needed, static_cast<int>(s.pages.size()));
   for (int i = s.length / kPageTokens; i < held; ++i) {
     int32_t& page = s.pages[static_cast<size_t>(i)];
@@ -100,8 +101,9 @@ void Sequences::reserve(int slot, int n, const CopyPage& copy) {
 
 void Sequences::adopt(int slot, int n, int begin) {
   Slot& s = at(slot);
-  TANDEM_CHECK(s.pages.empty() && begin >= 0 && begin <= n, "{} pages, {} tokens from {} on",
-               s.pages.size(), n, begin);
+  TANDEM_CHECK(s.pages.empty() && begin >= 0 && begin <= n,
+               "slot has {} pages, or a range of {} tokens cannot begin at {}", s.pages.size(), n,
+               begin);
   const int all = (n + kPageTokens - 1) / kPageTokens, gone = std::min(begin / kPageTokens, all);
   s.pages.assign(static_cast<size_t>(gone), -1);
   s.n_given_back = gone;
@@ -119,7 +121,7 @@ void Sequences::adopt(int slot, int n, int begin) {
 
 void Sequences::truncate(int slot, int n) {
   Slot& s = at(slot);
-  TANDEM_CHECK(n >= 0 && n <= s.length, "truncation of {} tokens to {}", s.length, n);
+  TANDEM_CHECK(n >= 0 && n <= s.length, "cannot truncate {} tokens to {}", s.length, n);
   const auto keep = static_cast<size_t>((n + kPageTokens - 1) / kPageTokens);
   while (s.pages.size() > keep) {
     if (s.pages.back() < 0) --s.n_given_back;

@@ -39,13 +39,14 @@ int places_for(int n, int rows_each, int most) {
 void add_tree(Step& step, int first_row, const Tree& tree) {
   const auto words = static_cast<size_t>(step.mask_words);
   const int n = step.n_rows - first_row;
-  TANDEM_CHECK(static_cast<int>(tree.parent.size()) == n, "{} tree nodes for {} rows",
+  TANDEM_CHECK(static_cast<int>(tree.parent.size()) == n, "found {} tree nodes for {} rows",
                tree.parent.size(), n);
   step.tree_mask.resize(static_cast<size_t>(step.n_rows) * words);
   const int base = step.base.back();
   for (int i = 0; i < n; ++i) {
     const int parent = tree.parent[static_cast<size_t>(i)];
-    TANDEM_CHECK(parent >= -1 && parent < i, "tree node {} has parent {}", i, parent);
+    TANDEM_CHECK(parent >= -1 && parent < i, "tree node {} has parent {}, expected an earlier node",
+                 i, parent);
     uint64_t* mask = &step.tree_mask[static_cast<size_t>(first_row + i) * words];
     int32_t& pos = step.pos[static_cast<size_t>(first_row + i)];
     pos = base;
@@ -94,7 +95,7 @@ StepRows rows_of(const Step& step) {
 
 std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<int>> level_ends) {
   TANDEM_CHECK(level_ends.size() == static_cast<size_t>(whole.n_seqs) && whole.n_seqs > 0,
-               "levels of {} sequences for {}", level_ends.size(), whole.n_seqs);
+               "found levels of {} sequences, expected {}", level_ends.size(), whole.n_seqs);
   std::vector<Step> levels(level_ends[0].size());
   const auto words = static_cast<size_t>(whole.mask_words);
   const auto append = [](auto& to, const auto& from, size_t begin, size_t end) {
@@ -119,10 +120,10 @@ std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<in
       const std::vector<int>& ends = level_ends[b];
       TANDEM_CHECK(
           ends.size() == levels.size() && ends.back() == whole.rows_of(static_cast<int>(b)),
-          "{} levels of {} rows", ends.size(), whole.rows_of(static_cast<int>(b)));
+          "{} levels do not cover {} rows", ends.size(), whole.rows_of(static_cast<int>(b)));
       const int before = l == 0 ? 0 : ends[l - 1];
-      TANDEM_CHECK(ends[l] > before, "level {} ends at row {}, the one before at {}", l, ends[l],
-                   before);
+      TANDEM_CHECK(ends[l] > before, "level {} ends at row {}, but the previous level at {}", l,
+                   ends[l], before);
       if (l > 0) level.tentative.push_back(before);
       const auto begin = static_cast<size_t>(whole.row_begin[b] + before),
                  end = static_cast<size_t>(whole.row_begin[b] + ends[l]);

@@ -92,7 +92,7 @@ void add_whole(const LayerKeys& k, const recipe::Cache& cache, const Geometry& g
 }  // namespace
 
 StepTraffic step_traffic(const recipe::Cache& cache, const Geometry& g, int length, int batch) {
-  TANDEM_CHECK(cache.is_hosted(), "traffic of keys that are not in host memory");
+  TANDEM_CHECK(cache.is_hosted(), "traffic is only calculated for a KV cache in host memory");
   const auto policy = make_policy(cache, {.geometry = g, .max_tokens = length, .hosted = true});
   const auto* sparse = dynamic_cast<const SparsePolicy*>(policy.get());
   const std::vector<int> hosted = policy->hosted_layers();

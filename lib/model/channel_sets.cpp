@@ -20,16 +20,18 @@ size_t most_swaps(int n_channels, int n_set) {
 
 ChannelPlaces::ChannelPlaces(int n_channels, int n_set)
     : n_set_(n_set), channel_(static_cast<size_t>(n_channels)) {
-  TANDEM_CHECK(0 < n_set && n_set <= n_channels, "a set of {} of {} channels", n_set, n_channels);
+  TANDEM_CHECK(0 < n_set && n_set <= n_channels, "{} hot neurons are out of range for {} neurons",
+               n_set, n_channels);
   std::iota(channel_.begin(), channel_.end(), 0);
 }
 
 std::vector<ChannelPlaces::Swap> ChannelPlaces::exchange(std::span<const int32_t> wanted) {
-  TANDEM_CHECK(std::ssize(wanted) == n_set_, "{} channels for a set of {}", wanted.size(), n_set_);
+  TANDEM_CHECK(std::ssize(wanted) == n_set_, "found {} neurons, expected {} hot ones",
+               wanted.size(), n_set_);
   std::vector<bool> is_wanted(channel_.size());
   for (const int32_t c : wanted) {
     TANDEM_CHECK(c >= 0 && c < std::ssize(channel_) && !is_wanted[static_cast<size_t>(c)],
-                 "channel {} of {}", c, channel_.size());
+                 "neuron {} is listed twice or out of range for {} neurons", c, channel_.size());
     is_wanted[static_cast<size_t>(c)] = true;
   }
   // As many leave the set as come: both in the order of their places.
@@ -70,7 +72,7 @@ ChannelSets::ChannelSets(const ModelConfig& c, const WeightPlaces& places, Arena
 }
 
 void ChannelSets::bring(Weights& weights, std::span<const int32_t* const> lists) {
-  TANDEM_CHECK(lists.size() == places_.size(), "lists of {} layers", lists.size());
+  TANDEM_CHECK(lists.size() == places_.size(), "unexpected number of layers: {}", lists.size());
   const auto n = static_cast<size_t>(n_set_);
   std::vector<int32_t> wanted(lists.size() * n);
   for (size_t l = 0; l < lists.size(); ++l)

@@ -37,7 +37,7 @@ std::vector<std::string> shard_names(const ShardIndex& index, const std::filesys
   if (!missing.empty())
     throw input_error(where, "{} of {} shard files missing:{}", missing.size(), distinct.size(),
                       listed(missing))
-        .hint("fetch the missing files into the same folder");
+        .hint("download the missing files into the same folder");
   return {distinct.begin(), distinct.end()};
 }
 
@@ -79,8 +79,8 @@ std::vector<std::string> unexpected_weights(const ModelConfig& config,
     const bool norm = weight == Weight::q_norm || weight == Weight::k_norm;
     for (int layer = 0; layer < config.n_layers; ++layer)
       if (const std::string name = checkpoint_name(weight, layer); checkpoint.contains(name))
-        found.push_back(fmt::format("{}: a {} that config.json does not announce", name,
-                                    norm ? "norm of heads" : "bias"));
+        found.push_back(fmt::format("{}: unexpected {}, not announced by config.json", name,
+                                    norm ? "head norm" : "bias"));
   }
   return found;
 }
@@ -143,10 +143,10 @@ std::map<std::string, std::string> parse_shard_index(std::string_view text,
     if (!is_plain)
       throw input_error(where, "weight_map {}: shard {} is not a plain file name",
                         io::quote(tensor), io::quote(shard))
-          .hint("shards must lie in the model folder itself");
+          .hint("put the shards into the model folder");
     index[tensor] = shard;
   }
-  if (index.empty()) throw input_error(where, "weight_map names no tensor");
+  if (index.empty()) throw input_error(where, "weight_map is empty, expected tensor names");
   return index;
 }
 
@@ -165,10 +165,10 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
   const std::filesystem::path index_path = folder / "model.safetensors.index.json";
   if (!std::filesystem::exists(index_path)) {
     refuse_foreign_weights(folder);
-    throw input_error(folder.string(),
-                      "neither model.safetensors nor model.safetensors.index.json "
-                      "is there")
-        .hint("fetch the model's safetensors files into this folder");
+    throw input_error(
+        folder.string(),
+        "model.safetensors and model.safetensors.index.json are missing, expected one of them")
+        .hint("download the model's safetensors files into this folder");
   }
   checkpoint.where_ = index_path.string();
   const ShardIndex index =
@@ -182,8 +182,10 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
     const size_t i = number[shard];
     if (checkpoint.shards_[i].find(tensor) == nullptr)
       throw input_error(checkpoint.shards_[i].where(),
-                        "tensor {} is missing; the index names this file for it", io::quote(tensor))
-          .hint("fetch the file and model.safetensors.index.json again, from the same revision");
+                        "tensor {} is missing, but the index places it in this file",
+                        io::quote(tensor))
+          .hint(
+              "download this file and model.safetensors.index.json again, from the same revision");
     checkpoint.shard_of_[tensor] = i;
   }
   return checkpoint;
@@ -225,7 +227,7 @@ io::TensorView Checkpoint::weight(Weight weight, int layer) const {
 
 void Checkpoint::read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const {
   const auto it = shard_of_.find(tensor.name);
-  TANDEM_CHECK(it != shard_of_.end(), "tensor '{}' is not of {}", tensor.name, where_);
+  TANDEM_CHECK(it != shard_of_.end(), "tensor '{}' does not belong to {}", tensor.name, where_);
   shards_[it->second].read(tensor, begin, out);
 }
 
@@ -247,11 +249,10 @@ void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
   for (std::string& problem : unexpected_weights(config, checkpoint))
     problems.push_back(std::move(problem));
   if (problems.empty()) return;
-  throw input_error(checkpoint.where(), "{} tensor{} not as config.json needs {}:{}",
+  throw input_error(checkpoint.where(), "{} tensor{} not as config.json requires {}:{}",
                     problems.size(), problems.size() == 1 ? " is" : "s are",
                     problems.size() == 1 ? "it" : "them", listed(problems))
-      .hint(wrong_type ? kWeightTypes
-                       : "config.json and the weights must come from the same model");
+      .hint(wrong_type ? kWeightTypes : "take config.json and the weights from the same model");
 }
 
 }  // namespace tandem::model

@@ -53,7 +53,8 @@ Arch parse_arch(const Json& j, const std::string& where) {
   const std::string found = by_name ? io::as_string((*names)[0], "key 'architectures'", where)
                                     : io::find_string(j, "model_type", where).value_or("");
   if (found.empty())
-    throw input_error(where, "keys 'architectures' and 'model_type' are missing: no model known")
+    throw input_error(
+        where, "keys 'architectures' and 'model_type' are missing: the architecture is unknown")
         .hint("give the config.json of a model folder");
   for (const ArchInfo& info : kArchs)
     if (found == (by_name ? info.name : info.model_type)) return info.arch;
@@ -75,7 +76,7 @@ void refuse_unsupported(const Json& j, const std::string& where) {
   const std::string act = io::find_string(j, "hidden_act", where).value_or("silu");
   if (act != "silu" && act != "swish")  // two names of one function
     throw input_error(where, "key 'hidden_act': expected 'silu', found {}", io::quote(act))
-        .hint("other activations are not supported: choose another model");
+        .hint("choose another model: other activations are not supported");
 }
 
 int get_size(const Json& j, const char* key, const std::string& where, int64_t max) {
@@ -88,17 +89,19 @@ int parse_head_dim(const Json& j, const std::string& where, const ModelConfig& c
   const auto given = io::find_int(j, "head_dim", where, 2, most);
   const bool is_default = !given && c.arch == Arch::qwen3;
   if (is_default && kQwen3HeadDim > most)
-    throw input_error(where, "there is no 'head_dim', and 'num_attention_heads' {} of {} exceed {}",
+    throw input_error(where,
+                      "key 'head_dim' is missing, and 'num_attention_heads' {} times {} exceeds {}",
                       c.n_heads, kQwen3HeadDim, kMaxDim);
   if (!given && !is_default && c.dim % c.n_heads != 0)
     throw input_error(where,
-                      "'hidden_size' {} is not a multiple of 'num_attention_heads' {} and "
-                      "there is no 'head_dim'",
+                      "key 'head_dim' is missing, and 'hidden_size' {} is not a multiple of "
+                      "'num_attention_heads' {}",
                       c.dim, c.n_heads);
   const int head_dim =
       static_cast<int>(given.value_or(is_default ? kQwen3HeadDim : c.dim / c.n_heads));
   if (head_dim % 2 != 0)
-    throw input_error(where, "head dimension {} is odd; rotary embedding turns pairs", head_dim);
+    throw input_error(where, "head dimension {} is odd, expected an even number for RoPE",
+                      head_dim);
   return head_dim;
 }
 

@@ -103,14 +103,15 @@ void refuse_partial(const Json& j, const std::string& where) {
   if (io::find_double(j, "partial_rotary_factor", where).value_or(1.0) != 1.0)
     throw input_error(where, "key 'partial_rotary_factor': only 1.0 is supported, found {}",
                       io::describe(j["partial_rotary_factor"]))
-        .hint("choose a model whose RoPE turns whole heads");
+        .hint("choose a model with RoPE over all dimensions of a head");
 }
 
 /// Some models of transformers 5 have a section for each kind of layer.
 void refuse_nested(const Json& j, const std::string& where) {
   for (const auto& [key, value] : j.items())
     if (value.is_object())
-      throw input_error(where, "RoPE parameters by kind of layer ({}) are not supported",
+      throw input_error(where,
+                        "different RoPE parameters for kinds of layers ({}) are not supported",
                         io::quote(key))
           .hint("choose a model with the same RoPE in all layers");
 }

@@ -12,8 +12,8 @@ int context_of(const recipe::Run& run, const ModelConfig& config, int64_t n_deco
   const int64_t context = asked ? run.context.value : limit;
   if (context >= 1 && context <= limit) return static_cast<int>(context);
   const std::string decoded =
-      n_decoded > 0 ? fmt::format(" and {} decoded ones", n_decoded) : std::string();
-  throw recipe_error("run.context", "{} tokens{}, but {} was made for {}",
+      n_decoded > 0 ? fmt::format(" plus {} decoded tokens", n_decoded) : std::string();
+  throw recipe_error("run.context", "is {} tokens{}, but {} supports {}",
                      std::max<int64_t>(context, 0), decoded, config.name, config.max_context)
       .hint(fmt::format("lower run.context{}, choose a model with a longer context, or raise "
                         "max_position_embeddings in config.json if the model was trained for more",
@@ -33,7 +33,7 @@ std::string context_note(const ModelConfig& config) {
 bool reads_any_length(const ModelConfig& config, const recipe::Cache& cache, const char* where) {
   const std::optional<int64_t> reach = cache.reach();
   if (reach && config.trained && *reach > config.max_context)
-    throw recipe_error(where, "sinks and recent are {} tokens, but {} was made for {}", *reach,
+    throw recipe_error(where, "sinks and recent are {} tokens, but {} supports {}", *reach,
                        config.name, config.max_context)
         .hint("lower recent");
   return reach.has_value();

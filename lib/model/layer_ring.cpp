@@ -8,8 +8,8 @@
 namespace tandem::model {
 
 std::vector<int> streamed_layers(int n_layers, int n_streamed) {
-  TANDEM_CHECK(n_streamed >= 0 && n_streamed <= n_layers, "{} of {} layers streamed", n_streamed,
-               n_layers);
+  TANDEM_CHECK(n_streamed >= 0 && n_streamed <= n_layers, "cannot offload {} of {} layers",
+               n_streamed, n_layers);
   return spread_layers(n_layers, n_streamed);
 }
 
@@ -19,7 +19,7 @@ LayerRing::LayerRing(std::vector<int> all, std::vector<int> set)
     : all_(std::move(all)),
       set_(std::move(set)),
       n_buffers_(ring_buffers(static_cast<int>(all_.size()))) {
-  TANDEM_CHECK(!all_.empty(), "a ring without blocks");
+  TANDEM_CHECK(!all_.empty(), "the ring has no blocks");
   restart(ReadKind::all);
 }
 

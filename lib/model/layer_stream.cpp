@@ -74,7 +74,7 @@ int LayerStream::find(int layer, LayerPart part) const {
 
 void LayerStream::load(const std::function<LayerWeights(std::byte* memory)>& fill) {
   const size_t i = blocks_.size();
-  TANDEM_CHECK(i < parts_.size(), "{} parts loaded already", i);
+  TANDEM_CHECK(i < parts_.size(), "all {} parts are loaded already", i);
   const Part& part = parts_[i];
   auto* host = static_cast<std::byte*>(arena_.take(part.name()));
   const Block& block = blocks_.emplace_back(host, part.bytes);
@@ -88,7 +88,7 @@ void LayerStream::load(const std::function<LayerWeights(std::byte* memory)>& fil
 }
 
 void LayerStream::start() {
-  TANDEM_CHECK(blocks_.size() == parts_.size(), "{} of {} parts loaded", blocks_.size(),
+  TANDEM_CHECK(blocks_.size() == parts_.size(), "only {} of {} parts are loaded", blocks_.size(),
                parts_.size());
   ring_.restart(ReadKind::all);
   fill_buffers();
@@ -116,7 +116,7 @@ void LayerStream::begin_forward(cuda::Queue& compute, ReadKind kind) {
 
 const LayerWeights& LayerStream::acquire(cuda::Queue& compute, int layer, LayerPart part) {
   const Part& next = parts_[static_cast<size_t>(ring_.block())];
-  TANDEM_CHECK(next.layer == layer && next.part == part, "{} comes next", next.name());
+  TANDEM_CHECK(next.layer == layer && next.part == part, "expected {} next", next.name());
   Buffer& buffer = buffers_[static_cast<size_t>(ring_.buffer())];
   compute.follow(buffer.copied);
   return buffer.weights[static_cast<size_t>(part)];
@@ -131,7 +131,7 @@ void LayerStream::release(cuda::Queue& compute) {
 
 LayerWeights LayerStream::on_host(int layer, LayerPart part) const {
   const int block = find(layer, part);
-  TANDEM_CHECK(block >= 0, "layer {} is not on the host", layer);
+  TANDEM_CHECK(block >= 0, "layer {} is not in host memory", layer);
   return moved(in_buffer(0, part),
                blocks_[static_cast<size_t>(block)].host - buffers_.front().data);
 }

@@ -85,7 +85,8 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       head_in_(arena.take("activations/head_in")),
       workspace_(static_cast<std::byte*>(arena.take("workspace/linear")),
                  arena.plan().find("workspace/linear")->bytes) {
-  TANDEM_CHECK(o.n_ranks == (exec.comm != nullptr ? exec.comm->size() : 1), "{} ranks", o.n_ranks);
+  TANDEM_CHECK(o.n_ranks == (exec.comm != nullptr ? exec.comm->size() : 1),
+               "unexpected number of ranks: {}", o.n_ranks);
   if (o.n_ranks > 1) logit_parts_ = static_cast<float*>(arena.take(kLogitParts));
   if (exec.on_gpu()) ids_ = static_cast<int32_t*>(arena.take(kIdsName));
   if (o.places().divides()) sets_ = std::make_unique<ChannelSets>(c, o.places(), arena, exec);
@@ -94,7 +95,8 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
 void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache,
                     std::span<const LayerActivations> kept) {
   TANDEM_CHECK(static_cast<int>(tokens.size()) == step.n_rows && step.n_rows <= options_.max_rows,
-               "{} tokens, {} rows, at most {}", tokens.size(), step.n_rows, options_.max_rows);
+               "{} tokens do not fit {} rows, or exceed {}", tokens.size(), step.n_rows,
+               options_.max_rows);
   if (exec_.on_gpu()) {
     if (!tokens.empty()) exec_.queue->copy_in(ids_, tokens.data(), tokens.size_bytes());
     return forward_ids(ids_, step, cache, kept);
@@ -107,7 +109,8 @@ void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv:
   part_begin_ = {0};
   for (const kv::Step& step : steps) part_begin_.push_back(part_begin_.back() + step.arrays.n_rows);
   TANDEM_CHECK(!weights_.stream && !sets_ && part_begin_.back() <= options_.max_rows,
-               "{} rows side by side, at most {}", part_begin_.back(), options_.max_rows);
+               "{} rows of micro-batches exceed {}, or weights are offloaded", part_begin_.back(),
+               options_.max_rows);
   for (size_t i = 0; i < steps.size(); ++i) {
     run_turn(i);
     enter(steps[i]);
@@ -135,9 +138,9 @@ void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cac
                         std::span<const LayerActivations> kept) {
   TANDEM_CHECK(step.reading.channels == 0 || (channels_ != nullptr && kept.empty() &&
                                               step.reading.channels <= channels_->n_policies()),
-               "no reading {} of channels", step.reading.channels);
+               "FFN policy {} is unknown or cannot keep activations", step.reading.channels);
   TANDEM_CHECK(kept.empty() || static_cast<int>(kept.size()) == config_.n_layers,
-               "activations of {} layers kept, of {}", kept.size(), config_.n_layers);
+               "found activations of {} layers, expected {}", kept.size(), config_.n_layers);
   n_rows_ = step.arrays.n_rows;
   residual_ = own_residual_;
   first_row_ = 0;
@@ -185,18 +188,18 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
                               const std::function<void(int layers)>& on_layer) {
   part_begin_ = {0};
   for (const kv::Step& step : steps) {
-    TANDEM_CHECK(step.n_rows <= options_.max_rows, "{} rows, at most {}", step.n_rows,
+    TANDEM_CHECK(step.n_rows <= options_.max_rows, "{} rows exceed the limit of {}", step.n_rows,
                  options_.max_rows);
     part_begin_.push_back(part_begin_.back() + step.n_rows);
   }
   TANDEM_CHECK(tokens.size() == steps.size() && part_begin_.back() <= options_.max_prompt_rows,
-               "{} rows of {} steps, at most {}", part_begin_.back(), steps.size(),
-               options_.max_prompt_rows);
+               "{} rows in {} steps do not match the tokens or exceed {}", part_begin_.back(),
+               steps.size(), options_.max_prompt_rows);
   for (size_t i = 0; i < steps.size(); ++i) {
     turn_to(i);
     embed_tokens(tokens[i]);
   }
-  TANDEM_CHECK(!sets_, "prompts by layers where channels are divided");
+  TANDEM_CHECK(!sets_, "layer-wise prefill is not supported with hot and cold neurons");
   begin_forward(ReadKind::all);
   const auto attend = [&](int layer, size_t i, const LayerWeights& w) {
     turn_to(i);
@@ -424,15 +427,15 @@ void Llama::logits(const Tensor& out, const int32_t* rows) {
 }
 
 void Llama::logits_from(const Tensor& out, int64_t first) {
-  TANDEM_CHECK(first + out.rows() <= n_rows_, "logits of rows {} to {} of {}", first,
+  TANDEM_CHECK(first + out.rows() <= n_rows_, "logits of rows {} to {} exceed {} rows", first,
                first + out.rows(), n_rows_);
   const Tensor all(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   logits_of(out, all.slice(first, out.rows()), nullptr);
 }
 
 void Llama::logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows) {
-  TANDEM_CHECK(out.rows() <= options_.max_logit_rows, "{} rows of logits, at most {}", out.rows(),
-               options_.max_logit_rows);
+  TANDEM_CHECK(out.rows() <= options_.max_logit_rows, "{} rows of logits exceed the limit of {}",
+               out.rows(), options_.max_logit_rows);
   const Tensor normed = act(head_in_, out.rows(), config_.dim);
   ops::rms_norm_of(normed, residual, rows, weights_.out_norm, static_cast<float>(config_.rms_eps),
                    exec_.stream());

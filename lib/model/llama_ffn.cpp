@@ -9,7 +9,7 @@ namespace tandem::model {
 
 ReadKind Llama::read_kind(const kv::Step& step) {
   if (!sets_ || !ffn::Channels::reads_lists(step)) return ReadKind::all;
-  TANDEM_CHECK(step.n_seqs == 1, "{} sequences read one set of channels", step.n_seqs);
+  TANDEM_CHECK(step.n_seqs == 1, "{} sequences cannot share one set of hot neurons", step.n_seqs);
   const int64_t version = channels_->version(step.slot.front());
   if (version != set_version_) {
     std::vector<const int32_t*> lists;
@@ -92,7 +92,7 @@ void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
 }
 
 void Llama::divided_ffn(int layer, const kv::Step& step) {
-  TANDEM_CHECK(side_ == nullptr, "adapters where channels are divided");
+  TANDEM_CHECK(side_ == nullptr, "adapters are not supported with hot and cold neurons");
   const bool reads_all = !ffn::Channels::reads_lists(step);
   const bool observed = reads_all && channels_ != nullptr && channels_->observes(step);
   const LayerActivations shared = shared_activations();

@@ -37,7 +37,9 @@ void require_model_folder(const std::filesystem::path& folder) {
   if (std::filesystem::is_directory(folder, ignored)) return;
   if (!std::filesystem::exists(folder, ignored))
     throw input_error(folder.string(), "no such model folder")
-        .hint("give a Hugging Face folder (config.json, tokenizer, safetensors) or synthetic:NAME");
+        .hint(
+            "give a Hugging Face folder (config.json, tokenizer, safetensors files) or "
+            "synthetic:NAME");
   if (folder.extension() == ".gguf") throw refuse_gguf(folder);
   if (is_pickle(folder)) throw refuse_pickle(folder);
   throw input_error(folder.string(), "is a file, expected a model folder")

@@ -93,9 +93,9 @@ std::vector<std::string> changed_settings(const std::vector<Setting>& settings,
   for (const Setting& s : settings) {
     const auto it = values.find(s.key);
     if (it != values.end() && it->second != s.value)
-      changed.push_back(fmt::format("'{}' was {}, is {}", s.key, it->second, s.value));
+      changed.push_back(fmt::format("'{}' was {}, now {}", s.key, it->second, s.value));
     if (it == values.end() && !s.usual)
-      changed.push_back(fmt::format("'{}' was not recorded, is {}", s.key, s.value));
+      changed.push_back(fmt::format("'{}' was not recorded, now {}", s.key, s.value));
   }
   return changed;
 }

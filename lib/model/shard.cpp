@@ -161,15 +161,15 @@ bool divides(const ModelConfig& c, int n_ranks) {
 }
 
 Shard shard_of(const ModelConfig& c, int rank, int n_ranks) {
-  TANDEM_CHECK(rank >= 0 && rank < n_ranks, "rank {} of {}", rank, n_ranks);
+  TANDEM_CHECK(rank >= 0 && rank < n_ranks, "rank {} is out of range for {} ranks", rank, n_ranks);
   if (!divides(c, n_ranks)) {
     std::vector<int> numbers;
     for (int n = 1; n <= c.n_heads; ++n)
       if (divides(c, n)) numbers.push_back(n);
     throw recipe_error("run.world_size",
-                       "is {}, which does not divide {} query heads of {} KV heads evenly", n_ranks,
-                       c.n_heads, c.n_kv_heads)
-        .hint(fmt::format("{} can be divided among {} ranks", c.name, fmt::join(numbers, ", ")));
+                       "is {}, which does not divide {} query heads and {} KV heads evenly",
+                       n_ranks, c.n_heads, c.n_kv_heads)
+        .hint(fmt::format("{} can be sharded over {} ranks", c.name, fmt::join(numbers, ", ")));
   }
   Shard s{.rank = rank, .n_ranks = n_ranks};
   s.heads = part_of(c.n_heads, rank, n_ranks);

@@ -107,7 +107,7 @@ ModelConfig synthetic_config(const std::string& name_or_path) {
   }
   const std::vector<std::string> names = synthetic_names();
   const std::string near = recipe::did_you_mean(name_or_path, {names.begin(), names.end()});
-  throw input_error("synthetic:" + name_or_path, "{} is neither a known shape nor a file",
+  throw input_error("synthetic:" + name_or_path, "{} is not a known shape or file",
                     io::quote(name_or_path))
       .hint(fmt::format("{}{}known shapes: {}; or give the path of a config.json", near,
                         near.empty() ? "" : "  ", fmt::join(names, ", ")));

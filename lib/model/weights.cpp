@@ -256,7 +256,8 @@ std::vector<float> all_norms(const ModelConfig& c, const WeightSource& source) {
   const auto append = [&](Weight weight, int layer) {
     const std::vector<float> values = source.vector(weight, layer);
     const auto expected = static_cast<size_t>(weight_shape(weight, c).front());
-    TANDEM_CHECK(values.size() == expected, "{} norm weights of {}", values.size(), expected);
+    TANDEM_CHECK(values.size() == expected, "found {} norm weights, expected {}", values.size(),
+                 expected);
     all.insert(all.end(), values.begin(), values.end());
   };
   for (int layer = 0; layer < c.n_layers; ++layer)
@@ -286,13 +287,12 @@ PinnedPages load_host_embedding(const ModelConfig& c, DType dtype, const WeightS
   PinnedPages pinned(memory, static_cast<size_t>(c.head_rows()) * row_bytes, 0);
   if (!pinned.refusal().empty())
     throw Error::make(ErrorKind::memory, kHostEmbedding,
-                      "is to be read by the GPU, which takes {} of pinned memory, but the system "
-                      "refused: {}",
+                      "needs {} of pinned memory for the GPU to read, which the system refused: {}",
                       format_bytes(static_cast<size_t>(c.head_rows()) * row_bytes),
                       pinned.refusal())
         .hint(
-            "allow a process to lock as much (ulimit -l, the limits of a container), or raise "
-            "run.gpu_memory_limit, so that it lies on the GPU");
+            "raise the limit of locked memory (ulimit -l, container limits), or raise "
+            "run.gpu_memory_limit to keep it on the GPU");
   for (int64_t begin = 0; begin < c.head_rows(); begin += kRows) {
     const int64_t end = std::min<int64_t>(begin + kRows, c.head_rows());
     watch.add((end - begin) * c.dim);

@@ -18,8 +18,8 @@ int n_groups(const RowGroups& groups, Stream stream) {
 
 void check_types(const char* what, const Tensor& y, const Tensor& x) {
   TANDEM_CHECK(y.rows() == x.rows() && (y.dtype() == DType::f32 || y.dtype() == x.dtype()),
-               "{}: {} [{}, {}] of {} [{}, {}]", what, dtype_name(y.dtype()), y.rows(),
-               y.row_size(), dtype_name(x.dtype()), x.rows(), x.row_size());
+               "{}: output {} [{}, {}] does not fit input {} [{}, {}]", what, dtype_name(y.dtype()),
+               y.rows(), y.row_size(), dtype_name(x.dtype()), x.rows(), x.row_size());
 }
 
 }  // namespace
@@ -67,7 +67,8 @@ void grouped_sums(const Tensor& y, const Tensor& x, const AdapterPart* parts, in
                   int most, std::span<const GroupedTarget> targets, const RowGroups& groups,
                   Stream stream) {
   check_types("grouped_sums", y, x);
-  TANDEM_CHECK(targets.size() <= kGroupedTargets, "{} targets", targets.size());
+  TANDEM_CHECK(targets.size() <= kGroupedTargets, "grouped_sums: {} targets are too many",
+               targets.size());
   if (targets.empty() || most == 0 || groups.most == 0) return;
   GroupedSumsParams p{.y = y.raw(),
                       .x = x.raw(),
@@ -88,8 +89,8 @@ void grouped_sums(const Tensor& y, const Tensor& x, const AdapterPart* parts, in
 
 void add_columns(const Tensor& y, const Tensor& in, const int32_t* index, Stream stream) {
   TANDEM_CHECK(y.rows() == in.rows() && in.dtype() == DType::f32 && in.row_size() <= y.row_size(),
-               "columns [{}, {}] added to [{}, {}]", in.rows(), in.row_size(), y.rows(),
-               y.row_size());
+               "add_columns: input [{}, {}] does not fit output [{}, {}]", in.rows(), in.row_size(),
+               y.rows(), y.row_size());
   kAddColumns.run({.y = y.raw(),
                    .in = in.as<float>(),
                    .index = index,
@@ -102,7 +103,8 @@ void add_columns(const Tensor& y, const Tensor& in, const int32_t* index, Stream
 
 SliceWrite slice_of(const PackedWeights& w, bool columns, const void* values, const int32_t* index,
                     int n) {
-  TANDEM_CHECK(w.device().kind == Device::Kind::cuda, "[{}, {}]: not a GPU's", w.out(), w.in());
+  TANDEM_CHECK(w.device().kind == Device::Kind::cuda, "weights [{}, {}] are not on a GPU", w.out(),
+               w.in());
   SliceWrite s{.weights = const_cast<void*>(w.input_rows()),
                .values = values,
                .index = index,
@@ -111,7 +113,8 @@ SliceWrite slice_of(const PackedWeights& w, bool columns, const void* values, co
                .width = static_cast<int32_t>(w.out()),
                .columns = false};
   if (w.input_rows() != nullptr) {
-    TANDEM_CHECK(columns, "[{}, {}]: rows of weights by input", w.out(), w.in());
+    TANDEM_CHECK(columns, "weights [{}, {}] are stored by input: writing rows is not supported",
+                 w.out(), w.in());
     return s;
   }
   s.weights = w.device_rows();
@@ -130,7 +133,8 @@ void write_slices(const SliceWrite* slices, int n, DType type, Stream stream) {
 void merge_low_rank(const MergeLowRank& what, Stream stream) {
   PackedWeights& w = what.weights;
   const bool by_input = w.input_rows() != nullptr;
-  TANDEM_CHECK(!by_input || (what.first == 0 && what.rows == w.out()), "rows of weights by input");
+  TANDEM_CHECK(!by_input || (what.first == 0 && what.rows == w.out()),
+               "weights stored by input: merging some of the rows is not supported");
   void* const all = by_input ? const_cast<void*>(w.input_rows()) : w.device_rows();
   const size_t at = static_cast<size_t>(what.first * w.in()) * dtype_bytes(w.dtype());
   cuda_table().merge_low_rank({.weights = static_cast<std::byte*>(all) + at,

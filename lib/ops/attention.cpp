@@ -39,7 +39,7 @@ AttentionBounds few_rows_bounds(AttentionBounds b) {
 void check_head_dim(int head_dim) {
   if (head_dim > kMostHeadDim || head_dim % 2 != 0)
     throw Error::make(ErrorKind::device, "head_dim",
-                      "attention on a GPU takes even ones up to {}, this model has {}",
+                      "attention on a GPU needs an even number up to {}, this model has {}",
                       kMostHeadDim, head_dim)
         .hint("run the model with --device cpu");
 }
@@ -104,19 +104,22 @@ void mean_lse(const MeanLseParams& p, Stream stream) {
 void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stream stream) {
   TANDEM_CHECK(
       a.k.size(2) == kPageTokens && a.k.size(3) == a.q.size(2) && a.q.size(1) % a.k.size(1) == 0,
-      "attention of {} heads on {} of [{}, {}]", a.q.size(1), a.k.size(1), a.k.size(2),
-      a.k.size(3));
+      "attention: {} query heads do not fit {} KV heads with pages [{}, {}]", a.q.size(1),
+      a.k.size(1), a.k.size(2), a.k.size(3));
   TANDEM_CHECK(
       !a.lists.bounds_keys() || (takes_lists(a.step, workspace) && kPageTokens % a.lists.run == 0),
-      "lists of runs of {} for {} rows a sequence", a.lists.run, a.step.max_rows_a_seq);
-  TANDEM_CHECK(a.scores.at == nullptr || (leaves_scores(a.step) && a.window == 0 && a.key_lo == 0 &&
-                                          a.seq_key_lo == nullptr && !a.lists.bounds_keys()),
-               "scores of keys that not every row sees, or of {} rows a sequence",
-               a.step.max_rows_a_seq);
+      "attention: key lists with runs of {} do not fit {} rows a sequence", a.lists.run,
+      a.step.max_rows_a_seq);
+  TANDEM_CHECK(
+      a.scores.at == nullptr || (leaves_scores(a.step) && a.window == 0 && a.key_lo == 0 &&
+                                 a.seq_key_lo == nullptr && !a.lists.bounds_keys()),
+      "attention: scores are not supported for this mask, window or lists with {} rows a sequence",
+      a.step.max_rows_a_seq);
   TANDEM_CHECK(a.scores.at == nullptr || a.q.device().kind == Device::Kind::cpu ||
                    takes_lists(a.step, workspace),
-               "scores of a step of {} rows a sequence, more than planned", a.step.max_rows_a_seq);
-  TANDEM_CHECK(a.k.dtype() == a.q.dtype() && a.v.dtype() == a.q.dtype(), "attention mixes dtypes");
+               "attention: scores were not planned for {} rows a sequence", a.step.max_rows_a_seq);
+  TANDEM_CHECK(a.k.dtype() == a.q.dtype() && a.v.dtype() == a.q.dtype(),
+               "attention: dtypes of queries, keys and values differ");
   AttentionParams p{};
   p.out = a.out.raw();
   p.lse = a.lse;
@@ -153,7 +156,7 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
 void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream,
                   float* merged_lse) {
   constexpr size_t kMaxParts = kMaxMergeParts;
-  TANDEM_CHECK(n <= kMaxMergeParts, "{} partial results", n);
+  TANDEM_CHECK(n <= kMaxMergeParts, "cannot merge {} partial results: too many", n);
   const int64_t cells = out.rows() * out.size(1);
   std::array<const void*, kMaxParts> parts{};
   std::array<const float*, kMaxParts> part_lse{};

@@ -59,8 +59,8 @@ void rms_norm_backward(const RmsNormBackwardArgs& a, Stream stream) {
   TANDEM_CHECK(a.dx.dtype() == DType::f32 && a.dx.row_size() == a.dy.row_size() &&
                    a.x.row_size() == a.dy.row_size() && a.x.rows() == a.dx.rows() &&
                    (a.rows != nullptr || a.dy.rows() == a.x.rows()),
-               "rms_norm_backward of [{}, {}] to [{}, {}]", a.dy.rows(), a.dy.row_size(),
-               a.dx.rows(), a.dx.row_size());
+               "rms_norm_backward: dy [{}, {}] does not fit dx [{}, {}]", a.dy.rows(),
+               a.dy.row_size(), a.dx.rows(), a.dx.row_size());
   const RmsNormBackwardParams p{.dx = a.dx.as<float>(),
                                 .dy = a.dy.raw(),
                                 .x = a.x.raw(),
@@ -76,7 +76,8 @@ void rms_norm_backward(const RmsNormBackwardArgs& a, Stream stream) {
 }
 
 void norm_weight_gradient(float* dweight, const RmsNormBackwardArgs& a, Stream stream) {
-  TANDEM_CHECK(a.inverse != nullptr, "a norm's gradient without its scales");
+  TANDEM_CHECK(a.inverse != nullptr,
+               "norm_weight_gradient needs the inverse norms of the forward pass");
   add_columns({.sums = dweight,
                .dy = a.dy.raw(),
                .n_rows = as_int(a.dy.rows()),
@@ -104,10 +105,11 @@ void silu_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_
   check_stream("silu_mul_backward", gate_up, stream);
   TANDEM_CHECK(da.empty() || (da.dtype() == gate_up.dtype() && da.rows() == gate_up.rows() &&
                               2 * da.row_size() == gate_up.row_size()),
-               "silu_mul_backward of [{}, {}]", gate_up.rows(), gate_up.row_size());
+               "silu_mul_backward: da does not fit gate_up [{}, {}]", gate_up.rows(),
+               gate_up.row_size());
   TANDEM_CHECK(a_columns.empty() ||
                    (a_columns.dtype() == gate_up.dtype() && a_columns.rows() == gate_up.rows()),
-               "columns of another dtype or number of rows than gate_up");
+               "silu_mul_backward: a_columns differs from gate_up in dtype or rows");
   const SiluMulBackwardParams p{.gate_up = gate_up.raw(),
                                 .da = da.raw(),
                                 .a_columns = a_columns.raw(),
@@ -124,7 +126,7 @@ void rope_backward(const RopeBackwardArgs& a, Stream stream) {
   const int64_t heads = a.n_heads + 2 * int64_t{a.n_kv_heads};
   TANDEM_CHECK(a.norms.q == nullptr ||
                    (a.qkv.dtype() == a.dqkv.dtype() && a.qkv.elements() == a.dqkv.elements()),
-               "rope_backward with norms, without the projection");
+               "rope_backward with norms needs the projected qkv");
   const RopeBackwardParams p{.dqkv = a.dqkv.raw(),
                              .cos_table = a.rope.cos(),
                              .sin_table = a.rope.sin(),
@@ -156,9 +158,9 @@ void attention_backward(const AttentionBackwardArgs& a, std::span<std::byte> wor
   const DType act = a.q.dtype();
   TANDEM_CHECK(a.dqkv.dtype() == act && a.dout.dtype() == act && a.out.dtype() == act &&
                    a.k.dtype() == act && a.v.dtype() == act,
-               "attention_backward mixes dtypes");
+               "attention_backward: dtypes of the operands differ");
   TANDEM_CHECK(a.step.tree_mask == nullptr && a.step.tentative == nullptr,
-               "attention_backward of a tree");
+               "attention_backward does not support token trees");
   const AttentionBackwardParams p{.dqkv = a.dqkv.raw(),
                                   .dout = a.dout.raw(),
                                   .out = a.out.raw(),
@@ -181,7 +183,7 @@ void attention_backward(const AttentionBackwardArgs& a, std::span<std::byte> wor
   const size_t needed =
       attention_backward_workspace_bytes(on_gpu ? a.step.n_rows : a.step.max_rows_a_seq, p.n_heads,
                                          p.n_kv_heads, p.head_dim, act, a.q.device());
-  TANDEM_CHECK(workspace.size() >= needed, "attention_backward with {} bytes of {}",
+  TANDEM_CHECK(workspace.size() >= needed, "attention_backward: workspace has {} bytes, needs {}",
                workspace.size(), needed);
   if (!on_gpu) return attention_backward_cpu(p, workspace.data());
   cuda_table().attention_backward(p,
@@ -196,7 +198,8 @@ void cross_entropy(const CrossEntropyArgs& a, Stream stream) {
   check_stream("cross_entropy", a.logits, stream);
   TANDEM_CHECK(a.logits.dtype() == DType::f32 &&
                    (a.dlogits.empty() || a.dlogits.elements() == a.logits.elements()),
-               "cross_entropy of [{}, {}]", a.logits.rows(), a.logits.row_size());
+               "cross_entropy: logits [{}, {}] are not f32 or dlogits do not fit", a.logits.rows(),
+               a.logits.row_size());
   const CrossEntropyParams p{.logits = a.logits.as<float>(),
                              .dlogits = a.dlogits.raw(),
                              .loss = a.loss,
@@ -213,7 +216,8 @@ void embedding_gradient(const Tensor& dtable, const Tensor& dx, const TokenRows&
   const int n = by_token.n_tokens;
   TANDEM_CHECK(dx.row_size() == dtable.row_size() &&
                    static_cast<int64_t>(by_token.lists.size()) == 2 * n + 1 + dx.rows(),
-               "embedding_gradient of [{}, {}]", dx.rows(), dx.row_size());
+               "embedding_gradient: dx [{}, {}] does not fit the table or the token lists",
+               dx.rows(), dx.row_size());
   check_stream("embedding_gradient", dx, stream);
   const EmbedBackwardParams p{.dtable = dtable.as<float>(),
                               .dx = dx.as<float>(),
@@ -231,8 +235,8 @@ void embedding_gradient(const Tensor& dtable, const Tensor& dx, const TokenRows&
 
 void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns, Stream stream) {
   check_stream("gather_columns", in, stream);
-  TANDEM_CHECK(out.dtype() == in.dtype() && out.rows() == in.rows(), "columns of [{}, {}]",
-               in.rows(), in.row_size());
+  TANDEM_CHECK(out.dtype() == in.dtype() && out.rows() == in.rows(),
+               "gather_columns: output does not fit input [{}, {}]", in.rows(), in.row_size());
   const GatherColumnsParams p{.out = out.raw(),
                               .in = in.raw(),
                               .columns = columns,
@@ -277,7 +281,7 @@ void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale,
   const size_t n = a.weights.size();
   TANDEM_CHECK(a.first.size() == n && a.second.size() == n && a.gradient.size() == n &&
                    (a.base.empty() || a.base.size() == n) && t > 0,
-               "AdamW of {} weights, step {}", n, t);
+               "AdamW: sizes differ from {} weights, or step {} is below 1", n, t);
   const AdamWParams p{.weights = a.weights.data(),
                       .first = a.first.data(),
                       .second = a.second.data(),
@@ -293,7 +297,7 @@ void adamw_narrow(const AdamWNarrowArgs& a, const AdamW& by, int64_t t, float gr
   const size_t n = a.gradient.size();
   TANDEM_CHECK(a.first.size() == n && a.second.size() == n &&
                    (a.base.empty() || a.base.size() == n) && t > 0,
-               "AdamW of {} weights, step {}", n, t);
+               "AdamW: sizes differ from {} weights, or step {} is below 1", n, t);
   const AdamWNarrowParams p{.weights = a.weights,
                             .first = a.first.data(),
                             .second = a.second.data(),

@@ -25,7 +25,7 @@ void norms(const ChannelNormsParams& p, Stream stream) {
 void choose(const Operation<ChooseChannelsParams>& how, const ChooseChannels& what, float threshold,
             Stream stream) {
   TANDEM_CHECK(stream.handle == nullptr || what.n_channels <= kMaxChosenFrom,
-               "a choice from {} channels", what.n_channels);
+               "choosing among {} neurons exceeds the GPU's limit", what.n_channels);
   how.run({.ids = what.ids,
            .n = what.n,
            .scores = what.scores,
@@ -44,7 +44,7 @@ void choose(const Operation<ChooseChannelsParams>& how, const ChooseChannels& wh
 
 void add_squares(const AddSquares& what, const StepArrays& step, int n_channels, Stream stream) {
   const Tensor& x = what.x;
-  TANDEM_CHECK(what.first + n_channels <= x.row_size(), "channels {} to {} of rows of {}",
+  TANDEM_CHECK(what.first + n_channels <= x.row_size(), "neurons {} to {} exceed rows of {}",
                what.first, what.first + n_channels, x.row_size());
   check_stream("add_squares", x, stream);
   const auto element = static_cast<int64_t>(dtype_bytes(x.dtype())), stride = x.row_size();
@@ -125,8 +125,8 @@ void score_channels(const ScoreChannels& what, const StepArrays& step, Stream st
 }
 
 void choose_channels(const ChooseChannels& what, Stream stream) {
-  TANDEM_CHECK(what.keep > 0 && what.keep <= what.n_channels, "{} of {} channels", what.keep,
-               what.n_channels);
+  TANDEM_CHECK(what.keep > 0 && what.keep <= what.n_channels, "cannot keep {} of {} neurons",
+               what.keep, what.n_channels);
   choose(kChoose, what, 0, stream);
 }
 

@@ -24,8 +24,9 @@ int64_t row_bytes(const PackedWeights& w) {
 void check_gate_up(const Tensor& y, const Tensor& x, const PackedWeights& w, int64_t places) {
   TANDEM_CHECK(x.dtype() == w.dtype() && x.row_size() == w.in() && x.rows() <= kListedRows &&
                    y.dtype() == w.dtype() && y.rows() == x.rows() && y.row_size() >= places,
-               "{} [{}, {}] of {} [{}, {}], {} channels", dtype_name(y.dtype()), y.rows(),
-               y.row_size(), dtype_name(x.dtype()), x.rows(), x.row_size(), places);
+               "gate_up: output {} [{}, {}] does not fit input {} [{}, {}] and {} neurons",
+               dtype_name(y.dtype()), y.rows(), y.row_size(), dtype_name(x.dtype()), x.rows(),
+               x.row_size(), places);
 }
 
 GateUpChannelsParams gate_up_params(const Tensor& y, const Tensor& x, const PackedWeights& w,
@@ -76,8 +77,8 @@ void up_channels(const Tensor& y, const Tensor& gate, const Tensor& x, const Pac
   check_gate_up(y, x, w, list.most);
   TANDEM_CHECK(
       gate.dtype() == w.dtype() && gate.rows() == x.rows() && gate.row_size() == channels_of(w),
-      "gates {} [{}, {}] of {} channels", dtype_name(gate.dtype()), gate.rows(), gate.row_size(),
-      channels_of(w));
+      "gates {} [{}, {}] do not fit {} neurons", dtype_name(gate.dtype()), gate.rows(),
+      gate.row_size(), channels_of(w));
   GateUpChannelsParams p = gate_up_params(y, x, w, ChannelOutput::up);
   p.gate = gate.raw();
   run_listed(p, list, row_bytes(w), stream);
@@ -87,8 +88,8 @@ void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                    const ChannelList& list, Stream stream) {
   TANDEM_CHECK(out.dtype() == DType::f32 && out.row_size() == w.out() && out.rows() == y.rows() &&
                    y.dtype() == w.dtype() && y.row_size() >= list.most && y.rows() <= kListedRows,
-               "output [{}, {}] of rows [{}, {}]", out.rows(), out.row_size(), y.rows(),
-               y.row_size());
+               "down: output [{}, {}] does not fit rows [{}, {}]", out.rows(), out.row_size(),
+               y.rows(), y.row_size());
   const DownChannelsParams p{.out = out.as<float>(),
                              .y = y.raw(),
                              .w = w.input_rows(),
@@ -101,7 +102,7 @@ void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                              .n_channels = static_cast<int>(w.in()),
                              .most = list.most,
                              .type = w.dtype()};
-  TANDEM_CHECK(p.w != nullptr, "[{}, {}]: not by input", w.out(), w.in());
+  TANDEM_CHECK(p.w != nullptr, "down: weights [{}, {}] are not stored by input", w.out(), w.in());
   const int blocks = (p.width + kDownColumns - 1) / kDownColumns;
   const int64_t column_bytes = kDownColumns * static_cast<int64_t>(dtype_bytes(w.dtype()));
   const int n = stream.handle == nullptr && list.n != nullptr ? *list.n : list.most;
@@ -114,7 +115,8 @@ ChannelMatrices matrices_of(const PackedWeights& gate_up, const PackedWeights& d
   const CudaLinear& upper = *gate_up.state().cuda;
   TANDEM_CHECK(
       gate_up.out() == 2 * down.in() && gate_up.in() == down.out() && down.input_rows() != nullptr,
-      "[{}, {}] and [{}, {}]", gate_up.out(), gate_up.in(), down.out(), down.in());
+      "gate_up [{}, {}] does not fit down [{}, {}] stored by input", gate_up.out(), gate_up.in(),
+      down.out(), down.in());
   return {.gate_up = linear_cuda::rows(upper),
           .down = linear_cuda::rows(*down.state().cuda),
           .bias = linear_cuda::bias(upper),
@@ -132,7 +134,8 @@ void exchange_channels(const ExchangeChannels& what, Stream stream) {
                                  .width = static_cast<int>(what.set_down.out()),
                                  .type = what.set_down.dtype()};
   TANDEM_CHECK(what.rest_down.out() == p.width && what.rest_down.dtype() == p.type,
-               "channels of {} and {} numbers", p.width, what.rest_down.out());
+               "sizes of hot and cold neurons differ: {} and {} numbers", p.width,
+               what.rest_down.out());
   cuda_table().exchange_channels(p, stream);
   cuda::launched("exchange_channels", stream);
 }
@@ -140,7 +143,8 @@ void exchange_channels(const ExchangeChannels& what, Stream stream) {
 void scatter_columns(const Tensor& out, const Tensor& in, const int32_t* columns, Stream stream) {
   TANDEM_CHECK(
       out.rows() == in.rows() && out.dtype() == in.dtype() && in.row_size() <= out.row_size(),
-      "columns of [{}, {}] into [{}, {}]", in.rows(), in.row_size(), out.rows(), out.row_size());
+      "scatter_columns: input [{}, {}] does not fit output [{}, {}]", in.rows(), in.row_size(),
+      out.rows(), out.row_size());
   cuda_table().scatter_columns({.out = out.raw(),
                                 .in = in.raw(),
                                 .columns = columns,

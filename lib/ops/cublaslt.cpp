@@ -38,9 +38,10 @@ struct Library {
 /// errors   kind device: not to be found
 const Library& library() {
   static const Library loaded = [] {
-    const SharedLibrary file("cuBLASLt", TANDEM_CUBLASLT(CUBLAS_VER_MAJOR),
-                             "a GPU's products need it: install the CUDA toolkit, or nvidia-cublas "
-                             "(PyPI), of that version, and put its folder on LD_LIBRARY_PATH");
+    const SharedLibrary file(
+        "cuBLASLt", TANDEM_CUBLASLT(CUBLAS_VER_MAJOR),
+        "matrix products on a GPU need it: install that version of the CUDA toolkit or of "
+        "nvidia-cublas (PyPI), and add its folder to LD_LIBRARY_PATH");
     return Library{.version = file["cublasLtGetVersion"],
                    .status_text = file["cublasLtGetStatusString"],
                    .create = file["cublasLtCreate"],
@@ -72,7 +73,7 @@ cublasLtHandle_t handle(int device) {
   if (const auto it = handles.find(device); it != handles.end()) return it->second;
   cuda::use_device(device);
   cublasLtHandle_t h = nullptr;
-  check(library().create(&h), "cannot start");
+  check(library().create(&h), "cannot initialise the library");
   return handles[device] = h;
 }
 
@@ -86,7 +87,7 @@ struct Description {
 
   Description(const Product& p, const void* bias) {
     check(library().init_operation(&operation, sizeof operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-          "no product");
+          "cannot describe the product");
     if (p.b_transposed) set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (p.a_transposed) set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_T);
     if (p.bias) {
@@ -98,7 +99,7 @@ struct Description {
                            int64_t stride) {
       check(library().init_matrix(&to, sizeof to, type_of(type), static_cast<uint64_t>(cols),
                                   static_cast<uint64_t>(rows), stride),
-            "no operand");
+            "cannot describe an operand");
     };
     matrix(a, p.type, p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k, p.a_stride);
     matrix(b, p.type, p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.b_stride);
@@ -106,7 +107,8 @@ struct Description {
   }
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
-    check(library().set_operation(&operation, attribute, &value, sizeof value), "no attribute");
+    check(library().set_operation(&operation, attribute, &value, sizeof value),
+          "cannot set an attribute of the product");
   }
 };
 
@@ -114,7 +116,8 @@ struct Preference {
   cublasLtMatmulPreferenceOpaque_t opaque{};
 
   Preference(const Product& p, size_t workspace_bytes) {
-    check(library().init_preference(&opaque, sizeof opaque), "no preference");
+    check(library().init_preference(&opaque, sizeof opaque),
+          "cannot set the preferences of the search");
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace_bytes});
     // Not in place and not in y's type: both round the parts' sums to bf16.
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -126,7 +129,8 @@ struct Preference {
   }
   template <class T>
   void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-    check(library().set_preference(&opaque, attribute, &value, sizeof value), "no preference");
+    check(library().set_preference(&opaque, attribute, &value, sizeof value),
+          "cannot set the preferences of the search");
   }
 };
 
@@ -160,7 +164,7 @@ std::vector<LinearChoice::Algorithm> candidates(int device, const Product& produ
   const cublasStatus_t status =
       library().algorithms_of(handle(device), &d.operation, &d.b, &d.a, &d.c, &d.c,
                               &preference.opaque, most, found.data(), &n);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "no algorithm");
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cannot search for an algorithm");
   std::vector<LinearChoice::Algorithm> algorithms;
   for (int i = 0; i < n; ++i)
     if (const auto& f = found[static_cast<size_t>(i)]; f.state == CUBLAS_STATUS_SUCCESS)
@@ -186,7 +190,7 @@ void run(int device, const Product& product, const LinearChoice::Algorithm& algo
   check(library().multiply(handle(device), &d.operation, &alpha, o.b, &d.b, o.a, &d.a, &beta, o.c,
                            &d.c, o.c, &d.c, &algo, o.workspace, o.workspace_bytes,
                            static_cast<cudaStream_t>(stream.handle)),
-        "a product was refused");
+        "cannot run the product");
 }
 
 }  // namespace tandem::ops::cublaslt

@@ -16,22 +16,24 @@ template <class Params>
 void run_rows(const Operation<Params>& operation, const Params& params, const Tensor& row,
               Stream stream) {
   const bool on_gpu = row.device().kind == Device::Kind::cuda;
-  TANDEM_CHECK(on_gpu == (stream.handle != nullptr), "{} on {} without its stream", operation.name,
-               row.device().name());
+  TANDEM_CHECK(on_gpu == (stream.handle != nullptr), "{}: the tensor is on {}, the stream is not",
+               operation.name, row.device().name());
   operation.run(params, params.n_rows, row.row_size() * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace
 
 void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, Stream stream) {
-  TANDEM_CHECK(out.rows() == x.rows(), "rms_norm of {} rows, to {}", x.rows(), out.rows());
+  TANDEM_CHECK(out.rows() == x.rows(), "rms_norm: input has {} rows, output {}", x.rows(),
+               out.rows());
   rms_norm_of(out, x, nullptr, weight, eps, stream);
 }
 
 void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const float* weight,
                  float eps, Stream stream) {
-  TANDEM_CHECK(x.dtype() == DType::f32 && out.row_size() == x.row_size(), "rms_norm of [{}, {}]",
-               x.rows(), x.row_size());
+  TANDEM_CHECK(x.dtype() == DType::f32 && out.row_size() == x.row_size(),
+               "rms_norm: input [{}, {}] is not f32 or does not fit the output", x.rows(),
+               x.row_size());
   const RmsNormParams p{.out = out.raw(),
                         .x = x.as<float>(),
                         .weight = weight,
@@ -47,7 +49,8 @@ void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const 
 void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream) {
   TANDEM_CHECK(out.dtype() == gate_up.dtype() && out.rows() == gate_up.rows() &&
                    2 * out.row_size() == gate_up.row_size(),
-               "silu_mul of [{}, {}]", gate_up.rows(), gate_up.row_size());
+               "silu_mul: output does not fit gate_up [{}, {}]", gate_up.rows(),
+               gate_up.row_size());
   const SiluMulParams p{.out = out.raw(),
                         .gate_up = gate_up.raw(),
                         .n_rows = as_int(out.rows()),
@@ -61,11 +64,13 @@ void rope_kv(const RopeKvArgs& a, Stream stream) {
   const int64_t d = q.size(2), n_kv = a.k_pool.size(1);
   TANDEM_CHECK(qkv.row_size() == (q.size(1) + 2 * n_kv) * d && a.k_pool.size(3) == d &&
                    a.k_pool.size(2) == kPageTokens,
-               "rope_kv of [{}, {}]", qkv.rows(), qkv.row_size());
+               "rope_kv: qkv [{}, {}] does not fit the queries or KV pages", qkv.rows(),
+               qkv.row_size());
   TANDEM_CHECK(q.dtype() == qkv.dtype() && a.k_pool.dtype() == qkv.dtype() &&
                    a.v_pool.dtype() == qkv.dtype(),
-               "rope_kv mixes dtypes");
-  TANDEM_CHECK((a.norms.q == nullptr) == (a.norms.k == nullptr), "rope_kv with one norm of two");
+               "rope_kv: dtypes of queries, keys and values differ");
+  TANDEM_CHECK((a.norms.q == nullptr) == (a.norms.k == nullptr),
+               "rope_kv needs both norms or none");
   const RopeKvParams p{.q = q.raw(),
                        .k_pool = a.k_pool.raw(),
                        .v_pool = a.v_pool.raw(),
@@ -88,7 +93,8 @@ void rope_kv(const RopeKvArgs& a, Stream stream) {
 
 void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream,
                const VocabularyPart& part) {
-  TANDEM_CHECK(out.row_size() == table.row_size(), "embedding of width {}", table.row_size());
+  TANDEM_CHECK(out.row_size() == table.row_size(),
+               "embedding: output width differs from the table's {}", table.row_size());
   cuda_table().embed({.out = out.as<float>(),
                       .table = table.raw(),
                       .ids = ids,

@@ -14,29 +14,31 @@ constexpr int64_t kExactRows = 16;
 
 void check_operands(const Tensor& y, const Tensor& x, const PackedWeights::Spec& spec,
                     bool accumulate) {
-  TANDEM_CHECK(x.dtype() == spec.dtype && x.row_size() == spec.in, "{}: input {} [{}, {}]",
-               spec.name, dtype_name(x.dtype()), x.rows(), x.row_size());
-  TANDEM_CHECK(y.rows() == x.rows() && y.row_size() == spec.out, "{}: output [{}, {}]", spec.name,
-               y.rows(), y.row_size());
-  TANDEM_CHECK(y.dtype() == DType::f32 || y.dtype() == DType::bf16, "{}: output {}", spec.name,
-               dtype_name(y.dtype()));
-  TANDEM_CHECK(!accumulate || y.dtype() == DType::f32, "{}: accumulation needs f32", spec.name);
+  TANDEM_CHECK(x.dtype() == spec.dtype && x.row_size() == spec.in,
+               "{}: unexpected input {} [{}, {}]", spec.name, dtype_name(x.dtype()), x.rows(),
+               x.row_size());
+  TANDEM_CHECK(y.rows() == x.rows() && y.row_size() == spec.out, "{}: unexpected output [{}, {}]",
+               spec.name, y.rows(), y.row_size());
+  TANDEM_CHECK(y.dtype() == DType::f32 || y.dtype() == DType::bf16,
+               "{}: unexpected output dtype {}", spec.name, dtype_name(y.dtype()));
+  TANDEM_CHECK(!accumulate || y.dtype() == DType::f32, "{}: accumulation needs an f32 output",
+               spec.name);
 }
 
 void check_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
                   const PackedWeights::Spec& spec) {
   check_operands(gate_up, x, spec, false);
   TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * 2 == spec.out && y.dtype() == gate_up.dtype(),
-               "{}: gated output {} [{}, {}]", spec.name, dtype_name(y.dtype()), y.rows(),
-               y.row_size());
+               "{}: unexpected gated output {} [{}, {}]", spec.name, dtype_name(y.dtype()),
+               y.rows(), y.row_size());
 }
 
 void check_source(const PackedWeights::Spec& spec, std::span<const float> bias,
                   const Staging& staging) {
-  TANDEM_CHECK(bias.size() == (spec.bias ? static_cast<size_t>(spec.out) : 0), "{} biases",
-               bias.size());
-  TANDEM_CHECK(on_gpu(spec.device) == (staging.ring() != nullptr), "{}: staging of another device",
-               spec.name);
+  TANDEM_CHECK(bias.size() == (spec.bias ? static_cast<size_t>(spec.out) : 0),
+               "unexpected number of biases: {}", bias.size());
+  TANDEM_CHECK(on_gpu(spec.device) == (staging.ring() != nullptr),
+               "{}: the staging buffer belongs to another device", spec.name);
 }
 
 std::vector<CudaLinear*> on_device(std::span<const PackedWeights* const> all) {
@@ -77,7 +79,8 @@ void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
 void PackedWeights::load(const Spec& spec, void* memory, const RowSource& rows,
                          std::span<const float> bias, Staging& staging,
                          const DeviceRowSource& device_rows) {
-  TANDEM_CHECK(on_gpu(spec.device), "{}: memory of a GPU for weights of the CPU", spec.name);
+  TANDEM_CHECK(on_gpu(spec.device), "{}: weights are on the CPU, but GPU memory was given",
+               spec.name);
   check_source(spec, bias, staging);
   state_ = std::make_shared<State>(State{.spec = spec, .cpu = nullptr, .cuda = nullptr});
   state_->cuda = linear_cuda::load(spec, static_cast<std::byte*>(memory), rows, bias,
@@ -87,7 +90,8 @@ void PackedWeights::load(const Spec& spec, void* memory, const RowSource& rows,
 size_t PackedWeights::device_bytes(const Spec& spec) { return linear_cuda::bytes(spec); }
 
 PackedWeights PackedWeights::moved(ptrdiff_t bytes) const {
-  TANDEM_CHECK(state_->cuda != nullptr, "{}: weights of the CPU stay", state_->spec.name);
+  TANDEM_CHECK(state_->cuda != nullptr, "{}: weights on the CPU cannot be moved",
+               state_->spec.name);
   PackedWeights to;
   to.state_ = std::make_shared<State>(State{.spec = state_->spec, .cpu = nullptr, .cuda = nullptr});
   to.state_->cuda = linear_cuda::moved(*state_->cuda, bytes);
@@ -165,11 +169,12 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
   const bool add = accumulate == Accumulate::yes;
   TANDEM_CHECK(can_fuse(w, x.rows(), fusion), "{}: {} rows cannot be fused", s.name, x.rows());
   TANDEM_CHECK(x.dtype() == (fusion.norm_weight ? DType::f32 : s.dtype) && x.row_size() == s.in,
-               "{}: input {} [{}, {}]", s.name, dtype_name(x.dtype()), x.rows(), x.row_size());
+               "{}: unexpected input {} [{}, {}]", s.name, dtype_name(x.dtype()), x.rows(),
+               x.row_size());
   TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * (fusion.swiglu ? 2 : 1) == s.out,
-               "{}: output [{}, {}]", s.name, y.rows(), y.row_size());
-  TANDEM_CHECK(!add || (y.dtype() == DType::f32 && !fusion.swiglu), "{}: accumulation needs f32",
-               s.name);
+               "{}: unexpected output [{}, {}]", s.name, y.rows(), y.row_size());
+  TANDEM_CHECK(!add || (y.dtype() == DType::f32 && !fusion.swiglu),
+               "{}: accumulation needs an f32 output", s.name);
   linear_cuda::run_fused(y, x, fusion, *w.state().cuda, add, stream);
 }
 

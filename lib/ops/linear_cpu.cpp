@@ -159,7 +159,7 @@ void* input_rows(const CpuLinear& w) { return w.by_input; }
 float* bias(const CpuLinear& w) { return w.bias; }
 
 void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end)>& changed) {
-  TANDEM_CHECK(w.by_input == nullptr, "{}: by input, to be changed", w.spec.name);
+  TANDEM_CHECK(w.by_input == nullptr, "{}: weights stored by input cannot be changed", w.spec.name);
   for (int64_t begin = 0; begin < w.spec.out; begin += kPackRows) {
     const int64_t n = std::min(kPackRows, w.spec.out - begin);
     if (changed(begin, begin + n))

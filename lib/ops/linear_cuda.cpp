@@ -200,10 +200,12 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
   if (!spec.by_input && device_rows && device_rows(0, spec.out, w->weights, ring.queue.stream()))
     return w;
 
-  TANDEM_CHECK(spec.source_in == 0 || spec.by_input, "{}: part of the rows", spec.name);
+  TANDEM_CHECK(spec.source_in == 0 || spec.by_input,
+               "{}: columns of the source need weights stored by input", spec.name);
   const size_t row = static_cast<size_t>(spec.row_numbers()) * dtype_bytes(spec.dtype);
   const auto step = static_cast<int64_t>(ring.slot_bytes / row);
-  TANDEM_CHECK(step > 0, "{}: staging of {} bytes for rows of {}", spec.name, ring.slot_bytes, row);
+  TANDEM_CHECK(step > 0, "{}: staging of {} bytes cannot hold a row of {}", spec.name,
+               ring.slot_bytes, row);
   for (int64_t begin = 0; begin < spec.out; begin += step) {
     const int64_t end = std::min(spec.out, begin + step);
     Staging::Ring::Slot& slot = ring.free_slot();
@@ -233,8 +235,8 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
 }
 
 void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream stream) {
-  TANDEM_CHECK(at.workspace.size() >= kWorkspaceBytes, "{}: workspace of {} bytes", w.spec.name,
-               at.workspace.size());
+  TANDEM_CHECK(at.workspace.size() >= kWorkspaceBytes, "{}: workspace of {} bytes is too small",
+               w.spec.name, at.workspace.size());
   const LinearProduct p = product_of(at.y, at.x, w, accumulate, swiglu);
   run_choice(choose(w, p), p, at, w, stream);
 }

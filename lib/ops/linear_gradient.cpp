@@ -18,7 +18,7 @@ namespace {
 std::byte* rows_of(const PackedWeights& w) {
   const PackedWeights::State& s = w.state();
   void* rows = s.cpu ? linear_cpu::rows(*s.cpu) : nullptr;
-  TANDEM_CHECK(rows != nullptr, "{}: not trainable", s.spec.name);
+  TANDEM_CHECK(rows != nullptr, "{}: weights are not trainable", s.spec.name);
   return static_cast<std::byte*>(rows);
 }
 
@@ -28,8 +28,8 @@ void check_values(size_t values, const PackedWeights& w, WeightPart part, size_t
                                                    : 1;
   const int64_t expected =
       part == WeightPart::all ? w.out() * w.in() : static_cast<int64_t>(n) * each;
-  TANDEM_CHECK(static_cast<int64_t>(values) == expected, "{}: {} values of {}", w.state().spec.name,
-               values, expected);
+  TANDEM_CHECK(static_cast<int64_t>(values) == expected, "{}: found {} values, expected {}",
+               w.state().spec.name, values, expected);
 }
 
 bool on_gpu(const PackedWeights& w) { return w.device().kind == Device::Kind::cuda; }
@@ -135,10 +135,10 @@ void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeigh
   const bool add = accumulate == Accumulate::yes;
   TANDEM_CHECK(dy.dtype() == spec.dtype && dy.row_size() == spec.out && dx.rows() == dy.rows() &&
                    dx.row_size() == spec.in,
-               "{}: gradients [{}, {}] of [{}, {}]", spec.name, dx.rows(), dx.row_size(), dy.rows(),
-               dy.row_size());
+               "{}: dx [{}, {}] does not fit dy [{}, {}]", spec.name, dx.rows(), dx.row_size(),
+               dy.rows(), dy.row_size());
   TANDEM_CHECK(dx.dtype() == DType::f32 || (dx.dtype() == spec.dtype && !add),
-               "{}: input gradient {}", spec.name, dtype_name(dx.dtype()));
+               "{}: unexpected dx of dtype {}", spec.name, dtype_name(dx.dtype()));
   if (dy.rows() == 0) return;
   matmul(input_product(dx, dy, w, add), workspace, stream);
 }
@@ -148,8 +148,8 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
   TANDEM_CHECK(dw.dtype() == DType::f32 && dw.rows() == dy.row_size() &&
                    dw.row_size() == x.row_size() && dy.rows() == x.rows() &&
                    dy.dtype() == x.dtype(),
-               "weight gradient [{}, {}] of [{}, {}] and [{}, {}]", dw.rows(), dw.row_size(),
-               dy.rows(), dy.row_size(), x.rows(), x.row_size());
+               "weight gradient [{}, {}] does not fit dy [{}, {}] and x [{}, {}]", dw.rows(),
+               dw.row_size(), dy.rows(), dy.row_size(), x.rows(), x.row_size());
   if (x.rows() == 0 || dw.elements() == 0) return;
   matmul(weight_product(dw, dy, x, accumulate == Accumulate::yes), workspace, stream);
 }
@@ -166,7 +166,7 @@ void tune_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 
 const void* trainable_rows(const PackedWeights& w) {
   if (!on_gpu(w)) return rows_of(w);
-  TANDEM_CHECK(w.device_rows() != nullptr, "{}: by input", w.state().spec.name);
+  TANDEM_CHECK(w.device_rows() != nullptr, "{}: weights are stored by input", w.state().spec.name);
   return w.device_rows();
 }
 

@@ -172,8 +172,8 @@ LinearChoice default_choice(const LinearProduct& p, int device) {
   const auto theirs = library_candidates(p, device, 1);
   if (theirs.empty())
     throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
-                      "cuBLASLt {} has no product of {} rows, [{}, {}] {}", cublaslt::version(),
-                      p.rows, p.out, p.in, dtype_name(p.dtype));
+                      "cuBLASLt {} has no algorithm for {} rows and weights [{}, {}] in {}",
+                      cublaslt::version(), p.rows, p.out, p.in, dtype_name(p.dtype));
   return theirs.front();
 }
 
@@ -213,8 +213,8 @@ void run_skinny(int stages, const LinearProduct& p, const Operands& at, const Cu
 void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& at,
                 const CudaLinear& w, Stream stream) {
   const bool ours = c.kernel != LinearChoice::Kernel::library;
-  TANDEM_CHECK(!ours || reinterpret_cast<uintptr_t>(at.x.raw()) % 16 == 0, "{}: unaligned input",
-               w.spec.name);
+  TANDEM_CHECK(!ours || reinterpret_cast<uintptr_t>(at.x.raw()) % 16 == 0,
+               "{}: the input is not aligned to 16 bytes", w.spec.name);
   switch (c.kernel) {
     case LinearChoice::Kernel::skinny:
       return run_skinny(c.stages, p, at, w, {}, stream);

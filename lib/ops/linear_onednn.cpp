@@ -143,8 +143,9 @@ void run(const Tensor& y, const Tensor& x, OneDnnLinear& s, bool accumulate,
       products.push_back(&s.primitive(tiles.tile(i, y.dtype(), accumulate)));
   }
   const size_t each = workspace.size() / static_cast<size_t>(threads) / 64 * 64;
-  TANDEM_CHECK(aligned(tiles.copy_bytes()) <= each, "{}: workspace of {} bytes for {} threads",
-               s.spec.name, workspace.size(), threads);
+  TANDEM_CHECK(aligned(tiles.copy_bytes()) <= each,
+               "{}: workspace of {} bytes is too small for {} threads", s.spec.name,
+               workspace.size(), threads);
   const auto at = [](const Tensor& t, int64_t element) {
     return static_cast<std::byte*>(t.raw()) + static_cast<size_t>(element) * dtype_bytes(t.dtype());
   };

@@ -31,7 +31,8 @@ void clear(float* at, int64_t n, Stream stream) {
 void join_columns(const Tensor& out, const Tensor& parts, Stream stream) {
   const int64_t rows = out.rows(), width = out.row_size(), each = parts.size(2);
   TANDEM_CHECK(parts.size(1) == rows && parts.rows() * each >= width && parts.rank() == 3,
-               "{} parts of [{}, {}] for [{}, {}]", parts.rows(), parts.size(1), each, rows, width);
+               "{} parts of [{}, {}] do not fit output [{}, {}]", parts.rows(), parts.size(1), each,
+               rows, width);
   for (int64_t i = 0; i < parts.rows() && i * each < width; ++i) {
     const auto bytes = static_cast<size_t>(std::min(each, width - i * each)) * sizeof(float);
     float* const to = out.as<float>() + i * each;

@@ -40,13 +40,14 @@ void squares_of_rows(float* out, const Tensor& weights, bool root, Stream stream
 Dropout::Dropout(double share)
     : threshold_(static_cast<uint32_t>(std::lround(share * kLevels))),
       scale_(static_cast<float>(kLevels / (kLevels - static_cast<double>(threshold_)))) {
-  TANDEM_CHECK(share >= 0 && threshold_ < kLevels, "dropout of {}", share);
+  TANDEM_CHECK(share >= 0 && threshold_ < kLevels, "unexpected dropout share {}", share);
 }
 
 void Dropout::apply(const Tensor& out, const Tensor& in, const DropoutDraw& draw, bool add,
                     Stream stream) const {
   check_stream("dropout", out, stream);
-  TANDEM_CHECK(same_shape(out, in), "dropout of [{}, {}]", in.rows(), in.row_size());
+  TANDEM_CHECK(same_shape(out, in), "dropout: output does not fit input [{}, {}]", in.rows(),
+               in.row_size());
   const DropoutParams p{.out = out.raw(),
                         .in = in.raw(),
                         .n_rows = as_int(in.rows()),
@@ -67,8 +68,8 @@ void magnitude_scale(const MagnitudeScaleArgs& a, Stream stream) {
                    (a.in.dtype() == DType::f32 || a.in.dtype() == a.out.dtype()) &&
                    a.first + a.n <= a.in.row_size() &&
                    (a.sum.empty() || a.sum.elements() == a.out.elements()),
-               "magnitudes of columns {} to {} of [{}, {}]", a.first, a.first + a.n, a.in.rows(),
-               a.in.row_size());
+               "magnitude_scale: output or columns {} to {} do not fit input [{}, {}]", a.first,
+               a.first + a.n, a.in.rows(), a.in.row_size());
   const MagnitudeScaleParams p{.out = a.out.raw(),
                                .in = a.in.raw(),
                                .n_rows = as_int(a.in.rows()),
@@ -85,8 +86,9 @@ void magnitude_scale(const MagnitudeScaleArgs& a, Stream stream) {
 
 void magnitude_gradient(const MagnitudeGradientArgs& a, Stream stream) {
   check_stream("magnitude_gradient", a.y, stream);
-  TANDEM_CHECK(same_shape(a.dy, a.y) && a.first + a.n <= a.y.row_size(), "magnitudes of [{}, {}]",
-               a.y.rows(), a.y.row_size());
+  TANDEM_CHECK(same_shape(a.dy, a.y) && a.first + a.n <= a.y.row_size(),
+               "magnitude_gradient: dy or columns do not fit y [{}, {}]", a.y.rows(),
+               a.y.row_size());
   const MagnitudeGradientParams p{.sums = a.sums,
                                   .dy = a.dy.raw(),
                                   .y = a.y.raw(),

@@ -30,7 +30,8 @@ Mailbox::Mailbox(const std::string& name, Arena& arena, const Exec& exec)
       state_(static_cast<MailboxState*>(arena.take(state_of(name)))) {}
 
 void Mailbox::put(const Work& work, const char* name, std::span<const MailboxPart> parts) const {
-  TANDEM_CHECK(parts.size() <= size_t{kMailboxParts}, "{} parts of a note", parts.size());
+  TANDEM_CHECK(parts.size() <= size_t{kMailboxParts}, "a message of {} parts is too long",
+               parts.size());
   MailboxParams p{};
   std::ranges::copy(parts, p.parts);
   p.n_parts = static_cast<int>(parts.size());
@@ -58,7 +59,8 @@ void Mailbox::receive(const Interrupted& interrupted) {
     if (spins % kSpins != 0) continue;
     poll(interrupted);
     // Throws if the work has failed. Done without a note would be a note too few.
-    TANDEM_CHECK(!exec_.queue->idle() || is_there(), "note {} was not posted", next);
+    TANDEM_CHECK(!exec_.queue->idle() || is_there(), "the GPU ended without posting message {}",
+                 next);
   }
   received_ = next;
 }

@@ -100,7 +100,7 @@ class Workspace {
 
   MatrixView wide(const MatrixView& m) {
     const std::span<std::byte> mine = take(static_cast<size_t>(m.rows * m.cols) * sizeof(float));
-    TANDEM_CHECK(!mine.empty(), "too little workspace for [{}, {}]", m.rows, m.cols);
+    TANDEM_CHECK(!mine.empty(), "matmul: the workspace is too small for [{}, {}]", m.rows, m.cols);
     return {mine.data(), DType::f32, m.rows, m.cols};
   }
   /// Empty if there is too little.
@@ -200,9 +200,10 @@ void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream strea
   const Layout a = layout_of(args.a, args.a_transposed), b = layout_of(args.b, args.b_transposed);
   TANDEM_CHECK(
       args.c.rows == a.rows && args.c.cols == b.cols && a.cols == b.rows && a.type == b.type,
-      "a product [{}, {}] of [{}, {}] and [{}, {}]", args.c.rows, args.c.cols, a.rows, a.cols,
-      b.rows, b.cols);
-  TANDEM_CHECK(args.scale == 1 || !args.accumulate, "a product scaled by {} and added", args.scale);
+      "matmul: output [{}, {}] does not fit operands [{}, {}] and [{}, {}]", args.c.rows,
+      args.c.cols, a.rows, a.cols, b.rows, b.cols);
+  TANDEM_CHECK(args.scale == 1 || !args.accumulate,
+               "matmul: accumulation with scale {} is not supported", args.scale);
   if (args.c.rows == 0 || args.c.cols == 0) return;
   if (stream.handle != nullptr) return matmul_cuda::run(args, workspace, stream);
   Workspace left(workspace);

@@ -61,8 +61,8 @@ LinearChoice::Algorithm find(const Product& p, int device) {
   const auto best = cublaslt::candidates(device, p, kWorkspaceBytes, 1);
   if (best.empty())
     throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
-                      "cuBLASLt {} has no product {}", cublaslt::version(), in_words(p))
-        .hint("of low-rank factors choose a rank that is a multiple of 8, or add --device cpu");
+                      "cuBLASLt {} has no algorithm for {}", cublaslt::version(), in_words(p))
+        .hint("for LoRA, choose a rank that is a multiple of 8, or use --device cpu");
   return best.front();
 }
 
@@ -96,7 +96,8 @@ void run_by(const LinearChoice::Algorithm& algorithm, const Product& p, const Ma
 }  // namespace
 
 void run(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream) {
-  TANDEM_CHECK(workspace.size() >= kWorkspaceBytes, "workspace of {} bytes", workspace.size());
+  TANDEM_CHECK(workspace.size() >= kWorkspaceBytes, "matmul: workspace of {} bytes is too small",
+               workspace.size());
   const Product p = product_of(args);
   run_by(choose(p, args.c.device.index), p, args, workspace, stream);
   cuda::launched("matmul", stream);

@@ -16,7 +16,7 @@ inline int vocab_of(const Tensor& logits) { return as_int(logits.row_size()); }
 /// Tensors in a GPU's memory need its stream, others none.
 inline void check_stream(const char* name, const Tensor& t, Stream stream) {
   TANDEM_CHECK((t.device().kind == Device::Kind::cuda) == (stream.handle != nullptr),
-               "{} on {} without its stream", name, t.device().name());
+               "{}: the tensor is on {}, the stream is not", name, t.device().name());
 }
 
 /// An operation on n independent items that has a body for each device.

@@ -24,7 +24,8 @@ void peer_gather(const PeerLinks& links, float* all, int64_t n, Stream stream) {
 }
 
 void add_parts(const PartLinks& links, const Tensor& x, Stream stream) {
-  TANDEM_CHECK(x.elements() % 8 == 0, "a sum of {} numbers", x.elements());
+  TANDEM_CHECK(x.elements() % 8 == 0, "add_parts: {} numbers are not a multiple of 8",
+               x.elements());
   cuda_table().add_parts({.links = links, .x = x.as<float>(), .n = x.elements()}, stream);
   cuda::launched("add_parts", stream);
 }

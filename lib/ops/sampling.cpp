@@ -41,7 +41,9 @@ void check_valid(std::span<const int32_t> tokens) {
   for (size_t r = 0; r < tokens.size(); ++r)
     if (tokens[r] == kInvalidToken)
       throw Error::make(ErrorKind::numeric, "logits", "row {} holds NaN or infinity", r)
-          .hint("the checkpoint may be damaged, or its values overflow: try model.compute: f32");
+          .hint(
+              "set model.compute to f32 in case values overflow; if that fails, the checkpoint may "
+              "be damaged");
 }
 
 LogitStats logit_stats(const Tensor& logits) {

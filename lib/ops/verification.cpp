@@ -26,7 +26,7 @@ struct Names {
     const auto own_stage = static_cast<uint32_t>(r.stage);
     if (sequence.empty()) seed = own_seed, stage = own_stage;
     TANDEM_CHECK(seed == own_seed && stage == own_stage && stage < kMaxStages,
-                 "seeds {} and {}, stages {} and {} in one batch", seed, own_seed, stage,
+                 "a batch mixes seeds {} and {}, or stages {} and {}", seed, own_seed, stage,
                  own_stage);
     sequence.push_back(r.sequence);
     position.push_back(r.position);
@@ -53,7 +53,7 @@ struct Histories {
 void check_rule(const VerifyRule& rule) {
   TANDEM_CHECK(
       !weighs_draws(rule.accept_by) || rule.draft.temperature > 0 || rule.target.temperature == 0,
-      "children of temperature 0 are not drawn: verify them by match");
+      "a draft at temperature 0 draws no children: verify by match");
 }
 
 /// Trees of all sequences one after the other, as the kernel reads them.
@@ -78,26 +78,27 @@ struct TreeArrays {
 void check_tree(const DraftTree& t, const VerifyRule& rule, int64_t target_rows, int64_t draft_rows,
                 int vocab) {
   const size_t n = t.tokens.size();
-  TANDEM_CHECK(n > 0, "a tree without its root");
+  TANDEM_CHECK(n > 0, "the tree has no root");
   TANDEM_CHECK(t.first_child.size() == n && t.n_children.size() == n && t.target_row.size() == n,
-               "arrays of {}, {} and {} entries for {} nodes", t.first_child.size(),
+               "tree arrays have {}, {} and {} entries for {} nodes", t.first_child.size(),
                t.n_children.size(), t.target_row.size(), n);
   const bool by_residual = weighs_draws(rule.accept_by);
   TANDEM_CHECK(t.draft_row.size() == (by_residual ? n : 0), "{} draft rows for {} nodes",
                t.draft_row.size(), n);
   for (size_t i = 0; i < n; ++i) {
     const int b = t.n_children[i];
-    TANDEM_CHECK(b >= 0 && b <= vocab, "node {} has {} children of {} tokens", i, b, vocab);
-    TANDEM_CHECK(
-        b == 0 ||
-            (t.first_child[i] > static_cast<int>(i) && t.first_child[i] + b <= static_cast<int>(n)),
-        "children {} to {} of node {} of {}", t.first_child[i], t.first_child[i] + b - 1, i, n);
-    TANDEM_CHECK(i == 0 || (t.tokens[i] >= 0 && t.tokens[i] < vocab), "token {} of {}", t.tokens[i],
+    TANDEM_CHECK(b >= 0 && b <= vocab, "node {} has {} children for a vocabulary of {}", i, b,
                  vocab);
-    TANDEM_CHECK(t.target_row[i] >= 0 && t.target_row[i] < target_rows, "target row {} of {}",
-                 t.target_row[i], target_rows);
+    TANDEM_CHECK(b == 0 || (t.first_child[i] > static_cast<int>(i) &&
+                            t.first_child[i] + b <= static_cast<int>(n)),
+                 "children {} to {} of node {} are out of range for {} nodes", t.first_child[i],
+                 t.first_child[i] + b - 1, i, n);
+    TANDEM_CHECK(i == 0 || (t.tokens[i] >= 0 && t.tokens[i] < vocab),
+                 "token {} is outside the vocabulary of {}", t.tokens[i], vocab);
+    TANDEM_CHECK(t.target_row[i] >= 0 && t.target_row[i] < target_rows,
+                 "target row {} is out of range for {} rows", t.target_row[i], target_rows);
     TANDEM_CHECK(!by_residual || b == 0 || (t.draft_row[i] >= 0 && t.draft_row[i] < draft_rows),
-                 "draft row {} of {}", t.draft_row[i], draft_rows);
+                 "draft row {} is out of range for {} rows", t.draft_row[i], draft_rows);
   }
 }
 
@@ -109,15 +110,16 @@ std::vector<int32_t> draw_children(const Tensor& logits, const SampleRule& rule,
   const auto n = static_cast<size_t>(logits.rows());
   const int vocab = vocab_of(logits);
   TANDEM_CHECK(parents.size() == n, "{} parents for {} rows", parents.size(), n);
-  TANDEM_CHECK(!rule.needs_seen() || seen.size() == n, "{} histories", seen.size());
+  TANDEM_CHECK(!rule.needs_seen() || seen.size() == n, "unexpected number of histories: {}",
+               seen.size());
   const Histories histories(seen, rule.needs_seen(), n);
   Names names;
   std::vector<ParentRow> rows;
   int n_tokens = 0;
   for (const ParentNode& p : parents) {
-    TANDEM_CHECK(p.n_children >= 0 && p.n_children <= vocab, "{} children of {} tokens",
-                 p.n_children, vocab);
-    TANDEM_CHECK(p.node >= 0 && p.node < 1 << 16, "node {}", p.node);
+    TANDEM_CHECK(p.n_children >= 0 && p.n_children <= vocab,
+                 "{} children do not fit a vocabulary of {}", p.n_children, vocab);
+    TANDEM_CHECK(p.node >= 0 && p.node < 1 << 16, "node {} is out of range", p.node);
     names.add(p.round);
     rows.push_back({.seq = static_cast<int32_t>(rows.size()),
                     .node = p.node,
@@ -147,7 +149,7 @@ std::vector<Verified> verify_trees(const Tensor& target_logits, const Tensor& dr
   const int vocab = vocab_of(target_logits);
   check_rule(rule);
   TANDEM_CHECK(!by_residual || draft_logits.empty() || vocab_of(draft_logits) == vocab,
-               "vocabularies of {} and {}", vocab, vocab_of(draft_logits));
+               "vocabularies of target and draft differ: {} and {}", vocab, vocab_of(draft_logits));
   TreeArrays in;
   for (const DraftTree& t : trees) {
     check_tree(t, rule, target_logits.rows(), draft_logits.rows(), vocab);
@@ -202,13 +204,14 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
   const bool by_residual = weighs_draws(rule.accept_by);
   const int vocab = vocab_of(target_logits);
   check_rule(rule);
-  TANDEM_CHECK(n_children <= vocab, "{} children of {} tokens", n_children, vocab);
+  TANDEM_CHECK(n_children <= vocab, "{} children do not fit a vocabulary of {}", n_children, vocab);
   TANDEM_CHECK(children.size() == n * width, "{} children for {} rows", children.size(), n);
   TANDEM_CHECK(!by_residual ||
                    (draft_logits.rows() == target_logits.rows() && vocab_of(draft_logits) == vocab),
-               "draft logits [{}, {}]", draft_logits.rows(), vocab_of(draft_logits));
+               "draft logits [{}, {}] do not fit the target's", draft_logits.rows(),
+               vocab_of(draft_logits));
   const bool needs_seen = rule.target.needs_seen() || rule.draft.needs_seen();
-  TANDEM_CHECK(!needs_seen || seen.size() == n, "{} histories", seen.size());
+  TANDEM_CHECK(!needs_seen || seen.size() == n, "unexpected number of histories: {}", seen.size());
   const Histories histories(seen, needs_seen, n);
   std::vector<int32_t> child_begin{0};
   for (size_t r = 0; r < n; ++r) child_begin.push_back(child_begin.back() + n_children);
@@ -242,7 +245,8 @@ void draw_children(const DrawChildrenParams& p, Stream stream) {
 
 void grow_beams(const GrowBeamsParams& p, Stream stream) {
   TANDEM_CHECK(p.width >= 1 && p.width <= kMaxBeams && p.width <= p.vocab,
-               "{} beams, at most {} and no more than {} tokens", p.width, kMaxBeams, p.vocab);
+               "{} beams exceed the limit of {} or the vocabulary of {}", p.width, kMaxBeams,
+               p.vocab);
   kGrowBeams.run(p, p.n_seqs, int64_t{p.width} * p.vocab * int64_t{sizeof(float)}, stream);
 }
 

@@ -46,9 +46,11 @@ DeviceComm::DeviceComm(std::shared_ptr<Group> group, int device)
       if (std::strcmp(gpus[a].data(), gpus[b].data()) == 0) {
         shared = true;
         if (!may_share())
-          throw Error::make(ErrorKind::device, "run.device", "rank {} and rank {} have one GPU, {}",
-                            b, a, gpus[a].data())
-              .hint("give each rank a GPU: --device cuda:0 and --device cuda:1, or leave it auto");
+          throw Error::make(ErrorKind::device, "run.device", "ranks {} and {} share one GPU, {}", b,
+                            a, gpus[a].data())
+              .hint(
+                  "give each rank its own GPU (--device cuda:0, --device cuda:1), or use --device "
+                  "auto");
       }
   if (!shared) {
     Nccl::Id id{};

@@ -20,7 +20,7 @@ constexpr const char* kWhere = "a rank's message";
 Json json_of(const Address& a) { return {{"host", a.host}, {"port", a.port}}; }
 
 Address address_of(const Json& j) {
-  if (!j.is_object()) throw input_error(kWhere, "an address is {}", io::describe(j));
+  if (!j.is_object()) throw input_error(kWhere, "expected an address, found {}", io::describe(j));
   return {io::get_string(j, "host", kWhere),
           static_cast<uint16_t>(io::get_int(j, "port", kWhere, 0, UINT16_MAX))};
 }
@@ -119,7 +119,7 @@ std::optional<Welcome> parse_welcome(const std::string& body, int size) {
     for (const Json& host : io::get_array(j, "hosts", kWhere))
       w.hosts.push_back(io::as_string(host, "host", kWhere));
     if (std::ssize(w.rings) != size || std::ssize(w.hosts) != size)
-      throw input_error(kWhere, "{} ranks, expected {}", w.rings.size(), size);
+      throw input_error(kWhere, "found {} ranks, expected {}", w.rings.size(), size);
     return w;
   });
 }

@@ -38,7 +38,7 @@ Group::Group(const Place& place, const Facts& facts, Events events)
 
 Group::~Group() {
   if (watcher_.joinable() && !finished_)
-    leave(Error::make(ErrorKind::device, "ranks", "rank {} has ended", rank()));
+    leave(Error::make(ErrorKind::device, "ranks", "rank {} exited", rank()));
   stop();
 }
 
@@ -62,13 +62,13 @@ void Group::watch() {
     for (size_t i = 0; i < peers_.size(); ++i) {
       Peer& p = peers_[i];
       if (all[i].revents != 0 && !read(p) && !p.done && !failure_ && !leaving_)
-        fail(Error::make(ErrorKind::device, "ranks", "{} has ended without a word", p.name)
-                 .hint("its own output may say why; start all ranks again"));
+        fail(Error::make(ErrorKind::device, "ranks", "{} exited without an error message", p.name)
+                 .hint("see the output of that rank, and start all ranks again"));
       if (!p.done && !failure_ && now() - p.last_word > place_.timeout_s)
-        fail(Error::make(ErrorKind::device, "ranks", "{} has been silent for {:.0f} s", p.name,
+        fail(Error::make(ErrorKind::device, "ranks", "{} did not respond for {:.0f} s", p.name,
                          place_.timeout_s)
-                 .hint("it has stopped, or the network has: start all ranks again; run.timeout "
-                       "says how long to wait"));
+                 .hint("the rank or the network has failed: start all ranks again, or raise "
+                       "run.timeout"));
     }
     if (now() - beat > std::min(kBeatSeconds, place_.timeout_s / 4)) {
       beat = now();
@@ -111,7 +111,7 @@ void Group::take(Peer& peer, FrameType type, const std::string& body) {
   if (type != FrameType::end || failure_) return;
   const std::optional<Error> error = parse_end(body);
   by_rank0_ = rank() > 0;
-  if (!error) return fail(Error::make(ErrorKind::device, "ranks", "{} has ended", peer.name));
+  if (!error) return fail(Error::make(ErrorKind::device, "ranks", "{} exited", peer.name));
   // Ranks that learn of it from rank 0 leave the report to it.
   const std::string where = fmt::format("{}{}{}", rank() > 0 ? "rank 0" : peer.name,
                                         error->where().empty() ? "" : ": ", error->where());
@@ -134,7 +134,7 @@ void Group::throw_failure() {
   std::unique_lock lock(mutex_);
   const auto wait = std::chrono::duration<double>(kReasonSeconds);
   if (!changed_.wait_for(lock, wait, [&] { return failure_.has_value(); }))
-    fail(Error(ErrorKind::device, "ranks", "the link to another rank has failed")
+    fail(Error(ErrorKind::device, "ranks", "the connection to another rank failed")
              .hint("start all ranks again"));
   leaving_ = true;  // noticed
   if (by_rank0_) throw Ended{exit_status(failure_->kind())};
@@ -330,7 +330,7 @@ void Group::require_equal(const std::string& name, const std::string& value) {
   for (int r = 1; r < size(); ++r)
     if (text(r) != text(0))
       throw input_error(name, "is {} on rank {}, {} on rank 0", text(r), r, text(0))
-          .hint("all ranks read the same files: give each the same ones");
+          .hint("give all ranks the same files");
 }
 
 }  // namespace tandem::ranks

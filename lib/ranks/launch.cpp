@@ -18,7 +18,9 @@ int number_of(const Environment& environment, const char* name) {
   const auto [last, code] = std::from_chars(text, end, n);
   if (code != std::errc{} || last != end || n < 0)
     throw recipe_error(name, "expected a number, found '{}'", text)
-        .hint("the launcher sets it: start without one, and set run.rank and run.world_size");
+        .hint(
+            "the launcher sets this variable: start without a launcher, and set run.rank and "
+            "run.world_size");
   return n;
 }
 
@@ -74,10 +76,11 @@ void refuse_uncounted(const Environment& environment) {
   for (const Launcher& l : kLaunchers)
     if (std::strcmp(l.name, "srun") == 0 && environment(l.rank) != nullptr &&
         number_of(environment, l.rank) > 0)
-      throw recipe_error(l.rank, "is {}, but {} is not set, so that this process would run alone",
+      throw recipe_error(l.rank,
+                         "is {}, but {} is not set: this process would run as the only rank",
                          environment(l.rank), l.size)
-          .hint(fmt::format("start the ranks by srun, set run.rank and run.world_size, or unset {}",
-                            l.rank));
+          .hint(fmt::format(
+              "start the ranks with srun, set run.rank and run.world_size, or unset {}", l.rank));
 }
 
 }  // namespace
@@ -100,9 +103,9 @@ Place find_place(const Asked& asked, const Environment& environment) {
   const bool is_half = asked.rank.has_value() != asked.world_size.has_value() && l == nullptr;
   if (is_half && (asked.meets || asked.rank))
     throw recipe_error(asked.rank ? "run.world_size" : "run.rank",
-                       "is not set, but {} is, and no launcher's variables say",
+                       "is not set, but {} is, and no launcher has set it",
                        asked.rank ? "run.rank" : "run.world_size")
-        .hint("set both, or neither, or start the ranks by mpirun, srun or torchrun");
+        .hint("set both or neither, or start the ranks with mpirun, srun or torchrun");
   if (l != nullptr) {
     p.launcher = l->name;
     p.rank = number_of(environment, l->rank);
@@ -113,18 +116,17 @@ Place find_place(const Asked& asked, const Environment& environment) {
   if (l != nullptr && environment(l->local_rank) != nullptr)
     p.local_rank = number_of(environment, l->local_rank);
   if (p.size < 1 || p.rank >= p.size)
-    throw recipe_error("run.rank", "is {}, expected 0 to {}: there are {} ranks", p.rank,
-                       p.size - 1, p.size);
+    throw recipe_error("run.rank", "is {}, expected 0 to {} for {} ranks", p.rank, p.size - 1,
+                       p.size);
   if (p.size > kMostRanks)
-    throw recipe_error("run.world_size", "is {}, at most {} ranks can work on one model", p.size,
-                       kMostRanks);
+    throw recipe_error("run.world_size", "is {}, expected at most {} ranks", p.size, kMostRanks);
   if (p.alone() || !p.rendezvous.empty() || !asked.meets) return p;
   if (l != nullptr) p.rendezvous = rendezvous_of(*l, environment);
   if (p.rendezvous.empty())
-    throw recipe_error("run.rendezvous", "is not set, and {}",
-                       l != nullptr ? std::string(l->name) + " names no place where ranks meet"
-                                    : "ranks must meet somewhere")
-        .hint("name a host:port where rank 0 listens, or a file that all ranks see");
+    throw recipe_error(
+        "run.rendezvous", "is not set, and {}",
+        l != nullptr ? std::string(l->name) + " does not set it" : "several ranks need it")
+        .hint("set it to host:port, where rank 0 listens, or to a file that all ranks can access");
   return p;
 }
 

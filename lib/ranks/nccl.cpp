@@ -28,9 +28,8 @@ const Library& library() {
   static const Library loaded = [] {
     const SharedLibrary file(
         "NCCL", "libnccl.so.2",
-        "several GPUs need version 2.18 or newer: install libnccl2 (Debian, "
-        "NVIDIA's repository) or nvidia-nccl-cu13 (PyPI), and put its folder on "
-        "LD_LIBRARY_PATH");
+        "several GPUs need version 2.18 or newer: install libnccl2 (Debian, NVIDIA's repository) "
+        "or nvidia-nccl-cu13 (PyPI), and add its folder to LD_LIBRARY_PATH");
     return Library{.get_version = file["ncclGetVersion"],
                    .get_id = file["ncclGetUniqueId"],
                    .init_rank = file["ncclCommInitRank"],
@@ -45,37 +44,38 @@ const Library& library() {
 void check(Code code, const char* what) {
   if (code == 0) return;
   throw Error::make(ErrorKind::device, "NCCL", "{}: {}", what, library().error_text(code))
-      .hint("NCCL_DEBUG=INFO makes it say more");
+      .hint("run again with NCCL_DEBUG=INFO for details");
 }
 
 }  // namespace
 
 Nccl::Id Nccl::new_id() {
   Id id{};
-  check(library().get_id(&id), "cannot begin");
+  check(library().get_id(&id), "cannot create an id for the ranks");
   return id;
 }
 
 std::string Nccl::version() {
   int v = 0;
-  check(library().get_version(&v), "its version");
+  check(library().get_version(&v), "cannot query the version");
   return fmt::format("{}.{}.{}", v / 10'000, v / 100 % 100, v % 100);
 }
 
 Nccl::Nccl(const Id& id, int rank, int n_ranks) : rank_(rank) {
-  check(library().init_rank(&comm_, n_ranks, id, rank), "ranks cannot be linked");
+  check(library().init_rank(&comm_, n_ranks, id, rank), "cannot connect the ranks");
 }
 
 Nccl::~Nccl() { (void)library().destroy(comm_); }
 
 void Nccl::sum(float* x, int64_t n, Stream stream) {
   check(library().all_reduce(x, x, static_cast<size_t>(n), kFloat32, kSum, comm_, stream.handle),
-        "sum of ranks");
+        "the all-reduce failed");
 }
 
 void Nccl::gather(void* all, size_t bytes, Stream stream) {
   const auto* const own = static_cast<const std::byte*>(all) + static_cast<size_t>(rank_) * bytes;
-  check(library().all_gather(own, all, bytes, kUint8, comm_, stream.handle), "parts of ranks");
+  check(library().all_gather(own, all, bytes, kUint8, comm_, stream.handle),
+        "the all-gather failed");
 }
 
 }  // namespace tandem::ranks

@@ -62,8 +62,7 @@ Error too_few(const Place& place, const std::string& who) {
   return Error::make(ErrorKind::device, "run.rendezvous", "{}: after {:.0f} s {}", place.rendezvous,
                      place.timeout_s, who)
       .hint(
-          "start all ranks with the same rendezvous and world size; run.timeout says how long to "
-          "wait");
+          "start all ranks with the same run.rendezvous and run.world_size, or raise run.timeout");
 }
 
 }  // namespace
@@ -121,8 +120,8 @@ void Group::receive_ranks(const Facts& facts) {
       for (int r = 1; r < size(); ++r)
         if (!sockets[static_cast<size_t>(r)].is_open())
           absent += fmt::format("{}{}", absent.empty() ? "" : ", ", r);
-      refuse(too_few(place_, fmt::format("{} of {} ranks are here; missing: {}", size() - missing,
-                                         size(), absent)),
+      refuse(too_few(place_, fmt::format("{} of {} ranks are connected; missing: {}",
+                                         size() - missing, size(), absent)),
              false);
     }
     Socket s = door.accept(0.1);
@@ -140,15 +139,15 @@ void Group::receive_ranks(const Facts& facts) {
       refuse(final, true);
     };
     if (hello->size != size())
-      turn_away(
-          recipe_error("run.world_size", "is {} on {}, {} on rank 0", hello->size, who, size()));
+      turn_away(recipe_error("run.world_size", "is {} on {}, but {} on rank 0", hello->size, who,
+                             size()));
     if (r == 0 || sockets[r].is_open())
-      turn_away(recipe_error("run.rank", "{} is there twice, also as {}", who,
+      turn_away(recipe_error("run.rank", "{} has the same rank as {}", who,
                              name_of(hello->rank, hellos[r].host, hellos[r].process))
-                    .hint("give each process another rank, from 0 on"));
+                    .hint("give each process its own rank, from 0"));
     if (const std::string unlike = difference(facts, hello->facts, hello->rank); !unlike.empty())
       turn_away(recipe_error("ranks", "{}", unlike)
-                    .hint("all ranks run the same program with the same recipe and flags"));
+                    .hint("start all ranks with the same program, recipe and flags"));
     hellos[r] = *hello;
     sockets[r] = std::move(s);
     --missing;
@@ -179,7 +178,8 @@ void Group::visit_rank0(const Facts& facts) {
   while (!answer) {
     poll(events_.interrupted);
     if (clock.seconds() > place_.timeout_s)
-      throw too_few(place_, rank0.is_open() ? "not all ranks are here" : "rank 0 is not there");
+      throw too_few(place_,
+                    rank0.is_open() ? "some ranks are not connected" : "rank 0 is not reachable");
     const std::optional<Address> at = given ? given : read_address(place_.rendezvous);
     if (at && !rank0.is_open()) rank0 = Socket::connect_to(*at, 1);
     if (!rank0.is_open()) {
@@ -198,7 +198,7 @@ void Group::visit_rank0(const Facts& facts) {
     std::byte first{};
     while (true) {
       poll(events_.interrupted);
-      if (clock.seconds() > place_.timeout_s) throw too_few(place_, "not all ranks are here");
+      if (clock.seconds() > place_.timeout_s) throw too_few(place_, "some ranks are not connected");
       const ssize_t n = ::recv(rank0.fd(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
       if (n > 0) answer = receive(rank0, kStrangerSeconds);
       if (n >= 0) break;
@@ -212,8 +212,8 @@ void Group::visit_rank0(const Facts& facts) {
   }
   const auto welcome = parse_welcome(answer->body, size());
   if (!welcome)
-    throw Error::make(ErrorKind::device, "run.rendezvous", "{}: what answers is no rank 0",
-                      place_.rendezvous);
+    throw Error::make(ErrorKind::device, "run.rendezvous",
+                      "{}: another program answers, expected rank 0", place_.rendezvous);
   peers_.push_back({.rank = 0,
                     .name = fmt::format("rank 0 ({})", welcome->hosts[0]),
                     .socket = std::move(rank0),
@@ -236,8 +236,7 @@ void Group::link_ring(const Welcome& welcome, const Socket& listener) {
   const Error failed =
       Error::make(ErrorKind::device, "ranks", "rank {} and rank {} cannot reach each other", rank(),
                   after)
-          .hint(
-              "ranks other than 0 choose free ports, which a firewall between them must let pass");
+          .hint("open the firewall between the ranks: ranks other than 0 listen on free ports");
   next_ = Socket::connect_to(welcome.rings[static_cast<size_t>(after)], left());
   const std::string own = words(rank());
   if (!next_.is_open() || !next_.send(bytes_of(own), left())) throw failed;

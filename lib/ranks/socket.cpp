@@ -35,7 +35,7 @@ Found look_up(const Address& address, int flags) {
   if (const int code = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found); code != 0)
     throw Error::make(ErrorKind::device, "run.rendezvous", "{}: {}", address.text(),
                       ::gai_strerror(code))
-        .hint("name a host that all ranks reach, as host:port, or a file that all of them see");
+        .hint("give host:port that all ranks can reach, or a file that all ranks can access");
   return {found, &::freeaddrinfo};
 }
 
@@ -116,8 +116,8 @@ Socket Socket::listen_at(const Address& address) {
   throw Error::make(ErrorKind::device, "run.rendezvous", "cannot listen at {}: {}", address.text(),
                     std::strerror(code))
       .hint(code == EADDRINUSE
-                ? "another program listens there, perhaps a run of yours: choose another port"
-                : "rank 0 listens there, so that it must be an address of its machine");
+                ? "another program, perhaps another run, uses this port: choose another"
+                : "give an address of the machine of rank 0, which listens there");
 }
 
 Socket Socket::connect_to(const Address& address, double seconds) {

@@ -57,7 +57,7 @@ void Courier::send() {
 }
 
 int Courier::fetch(size_t bytes) {
-  TANDEM_CHECK(bytes <= spec_.out_bytes, "{} bytes of results, planned for {}", bytes,
+  TANDEM_CHECK(bytes <= spec_.out_bytes, "{} bytes of results exceed the planned {}", bytes,
                spec_.out_bytes);
   const size_t turn = next_out_;
   next_out_ = (next_out_ + 1) % turns_.size();

@@ -129,8 +129,8 @@ void use_gpu_isa(GpuIsa isa) {
   }
   if (!found)
     throw Error::make(
-        ErrorKind::device, "TANDEM_GPU_ISA", "'hopper' asked for: {}",
-        device_count() == 0 ? why_none() : "no GPU of this machine is of compute capability 9.0")
+        ErrorKind::device, "TANDEM_GPU_ISA", "'hopper' is not available: {}",
+        device_count() == 0 ? why_none() : "no GPU of this machine has compute capability 9.0")
         .hint("unset TANDEM_GPU_ISA");
   set_gpu_isa(isa);
 }
@@ -147,9 +147,8 @@ void* allocate(int device, size_t bytes) {
                       "cannot allocate {}: {} of {} are free", format_bytes(bytes),
                       format_bytes(free_bytes), format_bytes(total_bytes))
         .hint(
-            "if the plan fitted, another process has taken memory since (nvidia-smi lists them): "
-            "wait for "
-            "it, use another GPU with --device cuda:N, or lower run.context or run.batch");
+            "another process may have taken the memory (see nvidia-smi): wait for it, use another "
+            "GPU with --device cuda:N, or lower run.context or run.batch");
   }
   check(code, "cannot allocate device memory");
   check(cudaMemset(p, 0, bytes), "cannot clear device memory");
@@ -230,12 +229,12 @@ Queue::~Queue() { (void)cudaStreamDestroy(as_stream(stream())); }
 
 void Queue::copy_in(void* device, const void* host, size_t bytes) {
   check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, as_stream(stream())),
-        "copy to the GPU");
+        "cannot copy to the GPU");
 }
 
 void Queue::copy_out(void* host, const void* device, size_t bytes) {
   check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, as_stream(stream())),
-        "copy from the GPU");
+        "cannot copy from the GPU");
 }
 
 void Queue::copy_rows_out(void* host, const void* device, size_t stride, size_t row_bytes,
@@ -243,12 +242,12 @@ void Queue::copy_rows_out(void* host, const void* device, size_t stride, size_t 
   if (row_bytes == stride) return copy_out(host, device, n_rows * stride);
   check(cudaMemcpy2DAsync(host, stride, device, stride, row_bytes, n_rows, cudaMemcpyDeviceToHost,
                           as_stream(stream())),
-        "copy of rows from the GPU");
+        "cannot copy rows from the GPU");
 }
 
 void Queue::copy_within(void* to, const void* from, size_t bytes) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, as_stream(stream())),
-        "copy within the GPU");
+        "cannot copy within GPU memory");
 }
 
 void Queue::follow(const Event& event) {
@@ -266,14 +265,14 @@ bool Queue::idle() const {
 }
 
 void clear(void* device, size_t bytes, Stream stream) {
-  check(cudaMemsetAsync(device, 0, bytes, as_stream(stream)), "zeroing on the GPU");
+  check(cudaMemsetAsync(device, 0, bytes, as_stream(stream)), "cannot clear GPU memory");
 }
 
 void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t bytes,
                int64_t rows, Stream stream) {
   check(cudaMemcpy2DAsync(to, to_stride, from, from_stride, bytes, static_cast<size_t>(rows),
                           cudaMemcpyDeviceToDevice, as_stream(stream)),
-        "copying on the GPU");
+        "cannot copy rows on the GPU");
 }
 
 void wait(Stream stream) { check_work(cudaStreamSynchronize(as_stream(stream))); }
@@ -311,7 +310,7 @@ float Event::ms_since(const Event& start) const {
 
 Graph::Graph(Queue& queue, const std::function<void()>& work) {
   const cudaStream_t stream = as_stream(queue.stream());
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cannot record a graph");
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cannot capture a graph");
   cudaGraph_t graph = nullptr;
   queue.recording_ = true;
   try {
@@ -324,7 +323,7 @@ Graph::Graph(Queue& queue, const std::function<void()>& work) {
     (void)cudaGetLastError();
     throw;
   }
-  check(cudaStreamEndCapture(stream, &graph), "cannot record a graph");
+  check(cudaStreamEndCapture(stream, &graph), "cannot capture a graph");
   cudaGraphExec_t exec = nullptr;
   const cudaError_t code = cudaGraphInstantiate(&exec, graph, 0);
   (void)cudaGraphGetNodes(graph, nullptr, &nodes_);
@@ -342,12 +341,12 @@ void Graph::launch(Queue& queue) const {
 
 void launched(const char* operation, Stream stream) {
   last_operation = operation;
-  check(cudaPeekAtLastError(), "an operation was refused");
+  check(cudaPeekAtLastError(), "cannot launch an operation");
   if (!waits_after_each()) return;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(as_stream(stream), &status), "cannot query a stream");
   if (status == cudaStreamCaptureStatusNone)
-    check(cudaStreamSynchronize(as_stream(stream)), "an operation failed");
+    check(cudaStreamSynchronize(as_stream(stream)), "an operation on the GPU failed");
 }
 
 }  // namespace tandem::cuda

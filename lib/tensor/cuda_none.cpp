@@ -18,7 +18,7 @@ GpuFacts facts_of(int) { fail(); }
 DeviceInfo device_info(int) { fail(); }
 void use_gpu_isa(GpuIsa isa) {
   if (isa == GpuIsa::portable) return;  // no GPU, no body
-  throw Error(ErrorKind::device, "TANDEM_GPU_ISA", "'hopper' asked for: " + why_none())
+  throw Error(ErrorKind::device, "TANDEM_GPU_ISA", "'hopper' is not available: " + why_none())
       .hint("unset TANDEM_GPU_ISA");
 }
 void* allocate(int, size_t) { fail(); }

@@ -58,8 +58,8 @@ std::string why_driver_unfit(int toolkit, int driver) {
   if (driver == 0) return "there is no NVIDIA driver";
   if (driver / 1000 >= toolkit / 1000) return "";
   return fmt::format(
-      "the NVIDIA driver knows CUDA {} at most, this build of tandem needs {}.0: "
-      "update the driver",
+      "the NVIDIA driver supports CUDA {} at most, this build of tandem needs {}.0: update the "
+      "driver",
       cuda_version_text(driver), toolkit / 1000);
 }
 
@@ -70,24 +70,23 @@ std::optional<Error> why_unfit(const GpuCode& code, const GpuFacts& gpu) {
   };
   if (own < kLeastCapability)
     return error(capability_text(gpu) +
-                 " is older than tandem's code for GPUs, which needs 8.0 "
-                 "(Ampere) or later")
+                 " is not supported: tandem needs compute capability 8.0 (Ampere) or later")
         .hint("use --device cpu, or a newer GPU with --device cuda:N");
   if (const std::string why = why_driver_unfit(code.toolkit, gpu.driver); !why.empty())
-    return error(why).hint("nvidia-smi shows the driver; without a newer one, use --device cpu");
+    return error(why).hint(
+        "nvidia-smi shows the driver's version; use --device cpu if it cannot be updated");
   if (std::ranges::any_of(code.machine, [&](const std::string& arch) { return runs(gpu, arch); }))
     return std::nullopt;
   if (code.ptx.empty() || own < capability_of(code.ptx))
-    return error(fmt::format("this build of tandem has no code for {}: it holds {}",
+    return error(fmt::format("this build of tandem has no code for {}, only {}",
                              capability_text(gpu), code_text(code)))
         .hint(rebuild_hint(gpu) + ", or use --device cpu");
   // PTX is newer than the driver if the toolkit is: of one major version machine code alone runs.
   if (gpu.driver < code.toolkit)
-    return error(
-               fmt::format("the NVIDIA driver knows CUDA {} at most and cannot compile the PTX of "
-                           "this build, which is of CUDA {}, for {}",
-                           cuda_version_text(gpu.driver), cuda_version_text(code.toolkit),
-                           capability_text(gpu)))
+    return error(fmt::format("the NVIDIA driver supports CUDA {} at most and cannot compile this "
+                             "build's PTX of CUDA {} for {}",
+                             cuda_version_text(gpu.driver), cuda_version_text(code.toolkit),
+                             capability_text(gpu)))
         .hint("update the driver, or " + rebuild_hint(gpu));
   return std::nullopt;
 }

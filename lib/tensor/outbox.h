@@ -33,7 +33,7 @@ class Outbox {
 
   Part take(size_t bytes) {
     taken_ += aligned(bytes);
-    TANDEM_CHECK(taken_ <= bytes_, "{} bytes to send, planned for {}", taken_, bytes_);
+    TANDEM_CHECK(taken_ <= bytes_, "{} bytes to send exceed the planned {}", taken_, bytes_);
     return all();
   }
   /// Room for n values.

@@ -35,7 +35,7 @@ bool PinnedPages::pin(std::byte* data, size_t bytes, size_t piece) {
   try {
     if (std::min(piece, bytes) > pin_limit())
       throw Error(ErrorKind::device, "cuda",
-                  "cannot pin host memory: ranges beyond TANDEM_PIN_LIMIT are refused");
+                  "cannot pin host memory: the range is larger than TANDEM_PIN_LIMIT");
     for (size_t at = 0; at < bytes; at += piece)
       ranges_.push_back(
           std::make_unique<cuda::PinnedRange>(data + at, std::min(piece, bytes - at)));

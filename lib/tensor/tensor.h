@@ -26,7 +26,7 @@ class Tensor {
   Tensor() = default;
   Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape, Device device = {})
       : data_(data), dtype_(dtype), rank_(static_cast<int>(shape.size())), device_(device) {
-    TANDEM_CHECK(rank_ <= kMaxRank, "rank {}", rank_);
+    TANDEM_CHECK(rank_ <= kMaxRank, "tensors of rank {} are not supported", rank_);
     int i = 0;
     for (const int64_t n : shape) shape_[static_cast<size_t>(i++)] = n;
   }
@@ -49,15 +49,15 @@ class Tensor {
   void* raw() const { return data_; }
   template <class T>
   T* as() const {
-    TANDEM_DCHECK(sizeof(T) == dtype_bytes(dtype_), "viewed as another type than {}",
+    TANDEM_DCHECK(sizeof(T) == dtype_bytes(dtype_), "a tensor of {} is viewed as another type",
                   dtype_name(dtype_));
     return static_cast<T*>(data_);
   }
 
   /// Rows [begin, begin + n) of the first dimension.
   Tensor slice(int64_t begin, int64_t n) const {
-    TANDEM_DCHECK(begin >= 0 && n >= 0 && begin + n <= rows(), "rows [{}, {}) of {}", begin,
-                  begin + n, rows());
+    TANDEM_DCHECK(begin >= 0 && n >= 0 && begin + n <= rows(),
+                  "rows [{}, {}) exceed the {} rows of the tensor", begin, begin + n, rows());
     Tensor t = *this;
     t.data_ =
         static_cast<char*>(data_) + static_cast<size_t>(begin * row_size()) * dtype_bytes(dtype_);

@@ -95,7 +95,7 @@ TEST_SUITE("bench/model_bench") {
     CHECK(case_of(files, both, run_of(limit - 8)).max_tokens() == limit);
     CHECK(case_of(files, both, run_of(5, 0)).batch == 1);
     CHECK_THROWS_WITH_AS(case_of(files, both, run_of(limit - 7)),
-                         doctest::Contains("tokens and 8 decoded ones, but "), Error);
+                         doctest::Contains("tokens plus 8 decoded tokens, but "), Error);
     CHECK_THROWS_AS(case_of(files, both, run_of(4, 1 << 20)), Error);
   }
 

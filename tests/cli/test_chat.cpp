@@ -230,9 +230,10 @@ TEST_SUITE("cli/chat") {
         place.chat({"Hi", text, "Ho", "/save " + place.path("c")}, {"-v", "-s", "run.context=80"});
     CAPTURE(run.bytes);
     CHECK(run.status == 0);
-    CHECK(has(run.bytes, "error: chat: with this turn it has "));
+    CHECK(has(run.bytes, "error: chat: has "));
     CHECK(has(run.bytes,
-              " tokens, the context holds 80\r\n  hint: begin a new conversation (/reset)"));
+              " tokens with this turn, the context holds 80\r\n  hint: begin a new conversation "
+              "(/reset)"));
     const Json messages = place.saved("c");
     REQUIRE(messages.size() == 4);
     CHECK(messages[2]["content"] == "Ho");

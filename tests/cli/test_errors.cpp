@@ -132,7 +132,7 @@ TEST_SUITE("cli/errors") {
     const Outcome none = probe_model(
         {}, {.variables = {{"TANDEM_GPU_ISA", "hopper"}, {"CUDA_VISIBLE_DEVICES", ""}}});
     CHECK(none.status == 6);
-    CHECK(none.err.find("cli-probe: error: TANDEM_GPU_ISA: 'hopper' asked for: ") == 0);
+    CHECK(none.err.find("cli-probe: error: TANDEM_GPU_ISA: 'hopper' is not available: ") == 0);
     CHECK(none.err.find("  hint: unset TANDEM_GPU_ISA\n") != std::string::npos);
   }
 

@@ -104,8 +104,9 @@ TEST_SUITE("cli/named_adapters") {
     c.folder.write("number.jsonl", "{\"prompt\": \"a\", \"adapter\": 1}\n");
     const Outcome wrong = c.run("wrong.jsonl");
     CHECK(wrong.status == 4);
-    CHECK(wrong.err.find("wrong.jsonl:1: names adapter 't', which is not among those of "
-                         "model.adapters\n  hint: ") != std::string::npos);
+    CHECK(wrong.err.find(
+              "wrong.jsonl:1: names adapter 't', which model.adapters does not list\n  hint: ") !=
+          std::string::npos);
     CHECK(c.run("number.jsonl").status == 4);
     const auto with = [&](const std::string& list) {
       Case other;
@@ -126,6 +127,6 @@ TEST_SUITE("cli/named_adapters") {
         program("pig-bench"), {.arguments = {"-m", "tiny-2m", "-s", "model.adapters=" + c.list,
                                              "--device", "cpu", "-s", "run.context=16"}});
     CHECK(bench.status != 0);
-    CHECK(bench.err.find("has a name, but nothing here has prompts") != std::string::npos);
+    CHECK(bench.err.find("has a name, but this tool has no prompts") != std::string::npos);
   }
 }

@@ -107,9 +107,9 @@ TEST_SUITE("cli/peft_adapters") {
         generate({"-m", "tiny-2m", "-s",
                   fmt::format("model.adapters=[{{name: a, path: {}}}]", peft.path())});
     CHECK(named.status == 4);
-    CHECK(named.err.find("changes model.embed_tokens.weight, which only a merged adapter can") !=
+    CHECK(named.err.find("changes model.embed_tokens.weight, which only a merged adapter can do") !=
           std::string::npos);
-    CHECK(named.err.find("leave out the name 'a'") != std::string::npos);
+    CHECK(named.err.find("omit the name 'a'") != std::string::npos);
     for (const char* form : {"lora", "s2ft"}) {
       const Outcome other =
           adapter_tool(peft, {"--to", form, "-o", (peft.folder / "other").string()});

@@ -88,7 +88,7 @@ TEST_SUITE("cli/pig_bench") {
     CHECK(all[0]["status"] == "failed");
     CHECK(all[0]["error"]["kind"] == "recipe");
     CHECK(all[1]["status"] == "ok");
-    CHECK(run.err.find("run.context: 1048576 tokens and 4 decoded ones, but ") !=
+    CHECK(run.err.find("run.context: is 1048576 tokens plus 4 decoded tokens, but ") !=
           std::string::npos);
     const Outcome alone = pig_bench({"-m", "tiny-2m", "-s", "run.context=1Mi"});
     CHECK(alone.status == 3);
@@ -128,7 +128,7 @@ TEST_SUITE("cli/pig_bench") {
     const auto path = folder.write("notes", notes);
     const Outcome run = pig_bench({"-m", "tiny-2m", "-o", path.string(), "--resume"});
     CHECK(run.status == 4);
-    CHECK(run.err.find("no beginning of a record") != std::string::npos);
+    CHECK(run.err.find("does not begin a record") != std::string::npos);
     CHECK(file_text(path) == notes);
   }
 

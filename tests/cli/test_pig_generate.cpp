@@ -472,7 +472,7 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(one[0]["text"].get<std::string>() + "\n" == pig_generate({"-p", "Hello", "-n", "3"}).out);
     folder.write("p.jsonl", "{\"id\": [1], \"prompt\": \"x\"}\n");
     check_error({"--prompts", path}, 4,
-                path + ":1: expected a text or a number as id, found an array of 1 item\n");
+                path + ":1: key 'id': expected a string or a number, found an array of 1 item\n");
   }
 
   TEST_CASE("lines of --prompts that are wrong are named, fit for a terminal") {
@@ -484,8 +484,8 @@ TEST_SUITE("cli/pig_generate") {
     };
     check("{\"promt\": \"x\"}", "unknown key 'promt'\n  hint: did you mean 'prompt'?\n");
     check("{\"x\\u001b[2J\": 1}",
-          "unknown key 'x?[2J'\n  hint: a line has one of the keys prompt, ids, messages; id and "
-          "adapter may be added\n");
+          "unknown key 'x?[2J'\n  hint: use one of the keys prompt, ids, messages, and optionally "
+          "id and adapter\n");
     check("{\"prompt\": \"x\", \"ids\": [1]}",
           "expected one of the keys prompt, ids, messages, found prompt and ids\n");
     check("{}", "expected one of the keys prompt, ids, messages, found none\n");
@@ -655,7 +655,7 @@ TEST_SUITE("cli/pig_generate") {
     for (const char* name : {"pipe", "sub"}) {
       const Outcome special = save(name, {"--overwrite"});
       CHECK(special.status == 4);
-      CHECK(contains(special.err, "is no regular file"));
+      CHECK(contains(special.err, "is not a regular file"));
     }
     CHECK(fs::is_fifo(folder / "pipe"));
     CHECK(save("pipe").status == 4);
@@ -697,16 +697,15 @@ TEST_SUITE("cli/pig_generate") {
     const std::string longer =
         folder.write("l.json", Json(std::vector<int>(40, 9)).dump()).string();
     check_error({"-p", "x", "-s", "run.context=20000"}, 3,
-                "run.context: 20000 tokens, but tiny-2m was made for 16384\n");
+                "run.context: is 20000 tokens, but tiny-2m supports 16384\n");
     check_error({"-p", "x", "-n", "2147483647", "-s", "run.context=5000000000"}, 3,
                 "run.context: ");
     check_error({"--prompt-ids", longer, "-s", "run.context=39"}, 4,
                 "prompt: has 40 tokens, the context holds 39\n  hint: raise run.context");
     const std::string blank = folder.write("blank.txt", std::string(10'000'000, ' ')).string();
-    check_error(
-        {"-f", blank}, 4,
-        "prompt: has at least 312501 tokens: 1 counted in the first 0 of its 10000000 bytes, "
-        "the rest needs 312500 more; the context holds 16384");
+    check_error({"-f", blank}, 4,
+                "prompt: has at least 312501 tokens (1 in the first 0 of 10000000 bytes, at least "
+                "312500 after them); the context holds 16384");
     const Outcome full = pig_generate(
         {"--prompt-ids", longer, "-s", "run.context=44", "-n", "100", "--format", "jsonl"});
     const auto all = json_lines(full.out);
@@ -725,7 +724,8 @@ TEST_SUITE("cli/pig_generate") {
     const TemporaryFolder folder;
     check_error({"-m", "tiny-3m", "-p", "x"}, 4, "--model: model 'tiny-3m' not found\n");
     check_error({"-n", "3"}, 2, "prompt: nothing to continue\n");
-    check_error({"-p", "x", "--prompt-ids", "y"}, 2, "prompt: more than one source of prompts\n");
+    check_error({"-p", "x", "--prompt-ids", "y"}, 2,
+                "prompt: expected one source of prompts, found several\n");
     check_error({"-p", "x", "--tokens", "3"}, 2, "--tokens: unknown flag\n");
     check_error({"-p", "x", "-n", "many"}, 3,
                 "--max-tokens: sampling.max_tokens: expected an integer");

@@ -100,9 +100,9 @@ TEST_SUITE("cli/plan_for") {
       const Outcome self = run_without_gpu(program(tool), flags);
       CHECK(self.status == 3);
       CHECK(has(self.err,
-                "cache.place: is host, but 2 policies share the keys\n  hint: leave it device, "
-                "give the draft a separate model: draft.path, or let it read chunks of a target of "
-                "kind full: draft.cache.kind retrieval\n"));
+                "cache.place: is host, which is not supported with 2 policies over one KV cache\n  "
+                "hint: set it to device, set draft.path to a separate model, or use cache.kind "
+                "full with draft.cache.kind retrieval\n"));
       flags.insert(flags.end(), {"-s", "cache.kind=full", "-s", "cache.attend=gpu", "-s",
                                  "draft.cache.kind=retrieval"});
       const Outcome chunks = run_without_gpu(program(tool), flags);
@@ -393,11 +393,10 @@ TEST_SUITE("cli/plan_for") {
       const Outcome far = plan_hybrid("3000000", group);
       CHECK(far.status == 6);
       CHECK(far.out == "");
-      CHECK(
-          has(far.err, fmt::format("hybrid chooses among up to {} indexed tokens of a sequence on "
-                                   "this GPU, which has 232448 bytes of shared memory a block",
-                                   most)));
-      CHECK(has(far.err, "\n  hint: set a shorter run.context, or use --device cpu\n"));
+      CHECK(has(far.err, fmt::format("hybrid supports up to {} indexed tokens a sequence on this "
+                                     "GPU (232448 bytes of shared memory a block)",
+                                     most)));
+      CHECK(has(far.err, "\n  hint: lower run.context, or use --device cpu\n"));
       // Sinks and the last tokens are not indexed.
       CHECK(plan_hybrid(fmt::format("{}", most + 68), group).status != 6);
       CHECK(plan_hybrid(fmt::format("{}", most + 69), group).status == 6);

@@ -170,7 +170,7 @@ TEST_SUITE("cli/rank_training") {
              },
          .tool = "s2ft-train"});
     CHECK(killed[0].status == 6);
-    CHECK(has(killed[0].err, "has ended without a word"));
+    CHECK(has(killed[0].err, "exited without an error message"));
     CHECK_FALSE(std::filesystem::exists(last("killed")));
     const auto resumed = run_ranks(2, training(data, folder / "killed", with(many, {"--resume"})),
                                    {.tool = "s2ft-train"});

@@ -30,8 +30,8 @@ TEST_SUITE("cli/ranks") {
   TEST_CASE("a number of ranks that does not divide the heads is refused with those that do") {
     const auto all = run_ranks(4, kText);
     CHECK(all[0].status == 3);
-    CHECK(has(all[0].err, "run.world_size: is 4, which does not divide 6 query heads of 2 KV"));
-    CHECK(has(all[0].err, "tiny-16m can be divided among 1, 2, 3, 6 ranks"));
+    CHECK(has(all[0].err, "run.world_size: is 4, which does not divide 6 query heads and 2 KV"));
+    CHECK(has(all[0].err, "tiny-16m can be sharded over 1, 2, 3, 6 ranks"));
     for (size_t r = 1; r < all.size(); ++r) CHECK(all[r].status == 3);
   }
 
@@ -65,7 +65,7 @@ TEST_SUITE("cli/ranks") {
       CHECK(other.status == 6);
       CHECK(clock.seconds() < 12);
       CHECK(has(other.err, fmt::format("rank {} (", victim)));
-      CHECK(has(other.err, "has ended without a word"));
+      CHECK(has(other.err, "exited without an error message"));
     }
   }
 
@@ -100,7 +100,7 @@ TEST_SUITE("cli/ranks") {
                   "status=$?; kill -KILL $other; exit $status)");
     CHECK(run.status == 6);
     CHECK(has(run.err, "rank 1 ("));
-    CHECK(has(run.err, "has been silent for 2 s"));
+    CHECK(has(run.err, "did not respond for 2 s"));
     CHECK(run.seconds < 15);
   }
 
@@ -110,7 +110,7 @@ TEST_SUITE("cli/ranks") {
         {.arguments = with(kText, {"-s", "run.rank=1", "-s", "run.world_size=2", "-s",
                                    "run.rendezvous=127.0.0.1:29711", "-s", "run.timeout=1"})});
     CHECK(run.status == 6);
-    CHECK(has(run.err, "run.rendezvous: 127.0.0.1:29711: after 1 s rank 0 is not there"));
+    CHECK(has(run.err, "run.rendezvous: 127.0.0.1:29711: after 1 s rank 0 is not reachable"));
     CHECK(run.seconds < 5);
   }
 

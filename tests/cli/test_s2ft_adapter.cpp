@@ -128,7 +128,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     const std::vector<std::string> other = {"-m", r.at("other"), "--adapter", r.run, "--verify"};
     const Outcome refused = s2ft_adapter(other);
     CHECK(refused.status == 4);
-    CHECK(refused.err.find("--force of s2ft-adapter") != std::string::npos);
+    CHECK(refused.err.find("s2ft-adapter --force") != std::string::npos);
     auto more = other;
     more.push_back("--force");
     const Outcome forced = s2ft_adapter(more);
@@ -161,7 +161,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     refused({"-m", "tiny-2m"}, 3, "adapter.adapters: names none");
     refused(with({"--to", "model"}), 3, "output.path: names no folder");
     refused(with({"--to", "gguf"}), 3, "adapter.to");
-    refused(with({"--to", "model", "-o", r.at("train.jsonl")}), 2, "is there already");
+    refused(with({"--to", "model", "-o", r.at("train.jsonl")}), 2, "already exists");
     refused(with({"-o", r.at("train.jsonl")}), 2, "exists");
     // Nothing that is read is written over.
     for (const char* file : {"run/adapter/s2ft_config.json", "run/adapter/new.txt"})
@@ -170,7 +170,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     refused(with({"--to", "lora", "--rank", "1000", "-o", r.at("merged")}), 4,
             "no matrix that changes has a rank above ");
     refused(with({"--to", "model", "-o", r.run, "--overwrite"}), 2, "is never replaced");
-    refused(with({"--to", "model", "-o", r.at("none/merged")}), 4, "cannot be created");
+    refused(with({"--to", "model", "-o", r.at("none/merged")}), 4, "cannot create the folder");
     refused(
         {"-m", "synthetic:llama-3.2-1b", "--adapter", r.run, "--to", "model", "-o", r.at("merged")},
         3, "a synthetic model has no folder");
@@ -190,7 +190,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     std::string bytes = tandem::io::read_file(tensors);
     std::ranges::fill(bytes.end() - 3000, bytes.end() - 2000, '\xff');
     r.folder.write("run/adapter/s2ft_adapter.safetensors", bytes);
-    refused(with({"--verify"}), 4, "is damaged: the checksum of its bytes ");
+    refused(with({"--verify"}), 4, "is damaged: bytes ");
   }
 
   TEST_CASE("several adapters: overlaps, one adapter of slices, factors, a model; verified") {

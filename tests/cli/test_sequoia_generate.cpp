@@ -457,8 +457,9 @@ TEST_SUITE("cli/sequoia-generate") {
                   3,
                   "spec.draft: none drafts nothing; choose model, self or ngram, or take "
                   "pig-generate"},
-             Case{
-                 {"-s", "spec.verify=block"}, 3, "spec.verify: is block, which verifies chains; a"},
+             Case{{"-s", "spec.verify=block"},
+                  3,
+                  "spec.verify: is block, which only supports linear"},
              Case{
                  {"-s", "spec.verify=block", "-s", "tree.path=auto", "-s", "tree.accept=" + vector},
                  3,
@@ -472,7 +473,7 @@ TEST_SUITE("cli/sequoia-generate") {
                   "draft.cache.kind: is topk, which reads no trees of drafted tokens"},
              Case{{"-s", "draft.cache.kind=verified"},
                   3,
-                  "cache.kind: is verified, which is for drafts alone: its keys are chosen by"},
+                  "cache.kind: is verified, which is only supported for drafts: its keys"},
              Case{{"-s", "draft.cache.kind=snapkv", "-s", "draft.cache.prefill=windowed"},
                   3,
                   "cache.prefill: windowed is for kind streaming, snapkv reads all keys"},

@@ -91,7 +91,7 @@ TEST_SUITE("cli/sirius-generate") {
              Case{{"-s", "draft.sparse.keep=.nan"}, 3, "draft.sparse.keep"},
              Case{{"-s", "draft.sparse.keep=0.0001"},
                   3,
-                  "sparse.keep: is 0.0001, which leaves none of the "},
+                  "sparse.keep: is 0.0001 and keeps none of a layer's "},
              Case{{"-s", "draft.sparse.kind=none-such"}, 3, "draft.sparse.kind"},
              Case{{"-s", "draft.sparse.refresh=0.5"},
                   3,

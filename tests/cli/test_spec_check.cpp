@@ -96,7 +96,8 @@ TEST_SUITE("cli/spec-check") {
     refused("spec.floor=.nan", "spec.floor");
     refused("spec.score_temperature=0", "spec.score_temperature: 0 is out of range");
     refused("spec.width=2", "spec.width: texts are sampled here, and 2 beams are not drawn");
-    refused("spec.verify_within=floor", "spec.verify_within: floor accepts tokens that the rounds");
+    refused("spec.verify_within=floor",
+            "spec.verify_within: floor is not supported, because outer steps");
   }
 
   TEST_CASE("a target that drafts for itself under a window: chains and trees, batches") {

@@ -93,7 +93,7 @@ TEST_SUITE("cli/streams") {
     for (const char* how : {"--overwrite", "--append"}) {
       const Outcome run = probe_model({"-r", recipe, "-o", link, how});
       check_refused(run, 2, link + ": this run would write the file that it reads as " + recipe);
-      CHECK(has(run.err, "hint: choose another name for the output\n"));
+      CHECK(has(run.err, "hint: choose another output name\n"));
       CHECK(file_text(recipe) == "run: {seed: 3}\n");
     }
   }
@@ -107,7 +107,7 @@ TEST_SUITE("cli/streams") {
     };
     const Launch launch{.signal = SIGINT, .signal_after = "waiting", .signal_when = appears};
     const Outcome run = probe_model({"--poll", "-o", path}, launch);
-    CHECK(has(run.err, path + ": a file of this name has appeared since the run began"));
+    CHECK(has(run.err, path + ": this file appeared during the run and was not overwritten"));
     CHECK(file_text(path) == "precious");
     CHECK(file_text(path + ".kept-1") == "line 0 seed 0 stop []\n");
     CHECK(probe_model({"--poll", "-o", path, "--overwrite"}, launch).status == 130);

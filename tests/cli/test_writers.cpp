@@ -43,7 +43,7 @@ TEST_SUITE("cli/writers") {
     const Outcome second = run_process(program("pig-bench"), bench(path, {"--resume"}));
     CHECK(second.status == 4);
     CHECK(second.err.find("out.jsonl: is being written by process ") != std::string::npos);
-    CHECK(second.err.find("hint: --wait begins when that has ended") != std::string::npos);
+    CHECK(second.err.find("hint: add --wait to start after it") != std::string::npos);
     const Outcome third = run_process(
         program("pig-bench"), bench(path, {"-s", "bench.min_time=1s", "--resume", "--wait"}));
     runs.join();

@@ -167,7 +167,7 @@ TEST_SUITE("decode/adapters") {
     spec.adapters = AdapterUse::mix;
     CHECK(error_text([&] {
             Engine::plan(decode::open_model(m, 0), spec);
-          }).find("scales the products") != std::string::npos);
+          }).find("also scales the base") != std::string::npos);
     spec.adapters = AdapterUse::switched;
     Engine engine(decode::open_model(m, 0), spec);
     const Ids ids = random_ids(engine, 30, 9);

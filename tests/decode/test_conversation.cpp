@@ -218,8 +218,8 @@ TEST_SUITE("decode/conversation") {
     std::string text;
     for (int i = 0; i < 300; ++i) text += " lamp " + std::to_string(i);
     const std::string refused = input_error_text([&] { talk.ask(text); });
-    CHECK(refused.starts_with("chat: with this turn it has "));
-    CHECK(refused.ends_with(" tokens, the context holds 512"));
+    CHECK(refused.starts_with("chat: has "));
+    CHECK(refused.ends_with(" tokens with this turn, the context holds 512"));
     CHECK(talk.chat.messages().size() == 2);
     const Turn turn = talk.ask(kMessages[1]);
     CHECK(turn.kept > 10);

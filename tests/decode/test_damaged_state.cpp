@@ -96,7 +96,7 @@ TEST_SUITE("decode/damaged_state") {
     CHECK(error_after([](Parts& p) { p.metadata["fingerprint"] = "00"; }) ==
           "was saved with another model ('small')");
     CHECK(error_after([](Parts& p) { p.metadata["compute"] = "bf16"; }) ==
-          "holds 'bf16' keys and values, this run computes in f32");
+          "holds a KV cache of 'bf16', this run computes in f32");
     CHECK(error_after([](Parts& p) { p.dtype = DType::bf16; }) ==
           "tensor 'k.0.0' is bf16 [1,64,2], expected f32 [1,64,2]");
     CHECK(error_after([](Parts& p) {
@@ -109,7 +109,7 @@ TEST_SUITE("decode/damaged_state") {
     CHECK(error_after([](Parts& p) { p.has_tokens = false; }).find("'tokens'") !=
           std::string::npos);
     CHECK(error_after([](Parts& p) { p.tokens.clear(); }) ==
-          "tensor 'tokens' must be a non-empty list of I32, found [0]");
+          "tensor 'tokens': expected a non-empty list of I32, found [0]");
     CHECK(error_after([](Parts& p) { p.pages.erase("v.0.1"); }) == "tensor 'v.0.1' is missing");
     CHECK(error_after([](Parts& p) { p.pages.erase("k.0.1"); }) == "tensor 'k.0.1' is missing");
     CHECK(error_after([](Parts& p) {
@@ -139,7 +139,7 @@ TEST_SUITE("decode/damaged_state") {
       CAPTURE(key);
       const std::string text = input_error_text([&] { open_yarn({{key, value}}); });
       CHECK(text.find("was saved with another model ('synthetic:./yarn.json'): '" + key +
-                      "' was not recorded, is ") != std::string::npos);
+                      "' was not recorded, now ") != std::string::npos);
     }
     CHECK(input_error_text([&] {
             open_yarn({{"factor", 8.0}});
@@ -157,8 +157,8 @@ TEST_SUITE("decode/damaged_state") {
     other.rope.scaling.attention_factor = 2;
     parts.metadata["settings"] = model::settings_text(model::settings_of(other));
     CHECK(error_of(parts) ==
-          "was saved with another model ('small'): 'rope_theta' was 500000, is 10000, "
-          "'attention_factor' was 2, is 1");
+          "was saved with another model ('small'): 'rope_theta' was 500000, now 10000, "
+          "'attention_factor' was 2, now 1");
   }
 
   TEST_CASE("a file that ends early, at any byte") {
@@ -182,7 +182,7 @@ TEST_SUITE("decode/damaged_state") {
             decode::open_state(folder / "state", other, DType::f32);
           }).find("was saved with another model ('llama-3.1')") != std::string::npos);
     CHECK(hint_text([&] { decode::open_state(folder / "state", engine->files(), DType::bf16); }) ==
-          "set model.compute to what the state holds");
+          "set model.compute to the type of the state");
     CHECK(input_error_text([&] {
             decode::open_state(small_model("llama-2") / "model.safetensors", other, DType::f32);
           }).find("is not a saved state") != std::string::npos);

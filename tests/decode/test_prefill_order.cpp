@@ -206,9 +206,9 @@ TEST_SUITE("decode/prefill_order") {
           size_t{1024} * static_cast<size_t>(files.config.dim) * sizeof(float));
     spec.caches = {streaming(0, 100)};
     spec.caches[0].prefill = recipe::Prefill::windowed;
-    CHECK_THROWS_WITH_AS(decode::Engine::plan(files, spec),
-                         "run.prefill_order: is layers, but cache.prefill windowed gives keys back "
-                         "as a prompt is read",
-                         Error);
+    CHECK_THROWS_WITH_AS(
+        decode::Engine::plan(files, spec),
+        "run.prefill_order: is layers, but cache.prefill windowed evicts keys during prefill",
+        Error);
   }
 }

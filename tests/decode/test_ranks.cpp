@@ -131,10 +131,10 @@ TEST_SUITE("decode/ranks") {
       CHECK(tokens >= c.vocab_size);
     }
     CHECK(error_text([&] { model::shard_of(c, 0, 4); }) ==
-          "run.world_size: is 4, which does not divide 6 query heads of 2 KV heads evenly");
+          "run.world_size: is 4, which does not divide 6 query heads and 2 KV heads evenly");
     CHECK(hint_text([&] {
             model::shard_of(c, 0, 4);
-          }).find("can be divided among 1, 2, 3, 6 ranks") != std::string::npos);
+          }).find("can be sharded over 1, 2, 3, 6 ranks") != std::string::npos);
   }
 
   TEST_CASE("a row's squares are divided by their sum over all ranks' channels") {

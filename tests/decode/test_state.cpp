@@ -153,7 +153,7 @@ TEST_SUITE("decode/state") {
           decode::restore_state(reopen(folder / "spoilt", *engine), *engine,
                                 engine->cache().all_readers());
         });
-        CHECK(text.find(" is damaged: the checksum of its bytes ") != std::string::npos);
+        CHECK(text.find(" is damaged: bytes ") != std::string::npos);
       }
       // Of versions that wrote none.
       const size_t key = whole.find("crc32.blocks");
@@ -177,7 +177,7 @@ TEST_SUITE("decode/state") {
     std::filesystem::resize_file(folder / "state", 0);
     const int pages = engine->cache().store().free_pages();
     const std::string text = input_error_text([&] { decode::restore_state(state, *engine, 0); });
-    CHECK(text.starts_with((folder / "state").string() + ": has become shorter: byte "));
+    CHECK(text.starts_with((folder / "state").string() + ": was truncated during the run: byte "));
     CHECK(text.ends_with(" of " + std::to_string(size) + " is missing"));
     CHECK(engine->cache().store().free_pages() == pages);
   }

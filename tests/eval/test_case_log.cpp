@@ -190,7 +190,7 @@ TEST_SUITE("eval/case_log of killed runs and of hands") {
       CHECK(log.whole_bytes == 0);
       CHECK(log.cases.empty());
     }
-    CHECK(failure("my only notes", r, ErrorKind::input).find("no beginning of a record") !=
+    CHECK(failure("my only notes", r, ErrorKind::input).find("does not begin a record") !=
           std::string::npos);
   }
 

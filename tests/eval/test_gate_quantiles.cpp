@@ -120,7 +120,7 @@ TEST_SUITE("eval/gate_quantiles") {
       CHECK(channels.share_read(1, read) == doctest::Approx(m.thresholds.keep));
       CHECK_THROWS_WITH_AS(
           make_engine("tiny-16m", text_engine_spec({full(), policy}, dtype, kContext, 50, 128)),
-          doctest::Contains("has thresholds of another model"), Error);
+          doctest::Contains("was measured on another model"), Error);
     }
   }
 

@@ -197,7 +197,7 @@ TEST_SUITE("eval/tool") {
     check({"--task", "neddle"}, 3,
           "the tasks are needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention");
     check({"--task", "vt", "-s", "eval.lengths=[32768]"}, 3, "the context of tiny-2m is 16384");
-    check({"--task", "vt", "-s", "run.context=1Mi"}, 3, "was made for 16384");
+    check({"--task", "vt", "-s", "run.context=1Mi"}, 3, "supports 16384");
     check({"--task", "vt", "-s", "eval.lengths=[2000]", "--haystack",
            (source_dir() / "recipes/demo/questions.txt").string()},
           4, "is too short");

@@ -175,7 +175,7 @@ TEST_SUITE("ffn/policies") {
     recipe::Sparse s = sparse(recipe::SparseKind::griffin, 0.005);
     const ffn::Bounds bounds{.shape = {.n_layers = 1, .dim = 8, .ffn_dim = 172}};
     CHECK(error_text([&] { (void)ffn::make_policy(s, bounds); }) ==
-          "sparse.keep: is 0.005, which leaves none of the 172 FFN channels of a layer");
+          "sparse.keep: is 0.005 and keeps none of a layer's 172 FFN neurons");
     CHECK(hint_text([&] { (void)ffn::make_policy(s, bounds); }) == "set at least 0.00581");
   }
 }

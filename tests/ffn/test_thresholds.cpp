@@ -27,9 +27,9 @@ TEST_SUITE("ffn/thresholds") {
       });
     };
     CHECK(error("[0.5, -1]") ==
-          "t.json: thresholds[1]: expected a number from 0 on, found the number -1");
+          "t.json: thresholds[1]: expected a number of at least 0, found the number -1");
     CHECK(error("[\"NaN\"]") ==
-          "t.json: thresholds[0]: expected a number from 0 on, found the string 'NaN'");
+          "t.json: thresholds[0]: expected a number of at least 0, found the string 'NaN'");
     CHECK(error("[1e300]").starts_with("t.json: thresholds[0]: expected a number from 0 on"));
     CHECK(error("[]") == "t.json: thresholds: expected 1 to 4096 numbers, found 0");
     const std::string text =

@@ -71,7 +71,8 @@ TEST_SUITE("gpu/decode/pinning") {
     const PinLimit limit(0);
     const auto load = [] { (void)engine_of(recipe::CacheKind::hybrid, Attend::gpu); };
     CHECK(kind_of(load) == ErrorKind::memory);
-    CHECK(error_text(load).find("of pinned memory, but the system refused") != std::string::npos);
+    CHECK(error_text(load).find("of pinned memory for the GPU to read, which the system refused") !=
+          std::string::npos);
     CHECK(hint_text(load).find("set cache.attend cpu and cache.index host") != std::string::npos);
   }
 

@@ -103,8 +103,7 @@ TEST_SUITE("io/atomic_file") {
       folder.write("a.txt", "precious");
       CHECK(test::input_error_text([&] { file.commit(); }) ==
             (folder / "a.txt").string() +
-                ": a file of this name has appeared since the run began and is left as it is; the "
-                "result is in '" +
+                ": this file appeared during the run and was not overwritten: the result is in '" +
                 (folder / aside).string() + "'");
       CHECK(io::read_file(folder / "a.txt") == "precious");
       CHECK(io::read_file(folder / aside) == "result");
@@ -121,9 +120,9 @@ TEST_SUITE("io/atomic_file") {
     const auto creates = [&](size_t n) { AtomicFile file(folder / std::string(n, 'x')); };
     const size_t longest = static_cast<size_t>(::pathconf(folder.path().c_str(), _PC_NAME_MAX));
     CHECK(test::hint_text([&] { creates(longest - 20); }) ==
-          fmt::format("choose a name of at most {} bytes: while the file is written, 21 more are "
-                      "added to it",
-                      longest - 21));
+          fmt::format(
+              "choose a name of at most {} bytes: the temporary file's name is 21 bytes longer",
+              longest - 21));
     CHECK(test::error_text([&] { creates(longest - 21); }) == "nothing thrown");
   }
 
@@ -145,7 +144,7 @@ TEST_SUITE("io/atomic_file") {
     CHECK(io::read_file(folder / "sub/new.txt") == "new");
     std::filesystem::create_symlink("loop", folder / "loop");
     CHECK(test::input_error_text([&] { AtomicFile file(folder / "loop"); }) ==
-          (folder / "loop").string() + ": is a link that leads nowhere");
+          (folder / "loop").string() + ": is a symbolic link in a loop");
   }
 
   TEST_CASE("what is no regular file is never replaced") {
@@ -155,7 +154,7 @@ TEST_SUITE("io/atomic_file") {
     std::filesystem::create_symlink("pipe", folder / "link");
     for (const char* name : {"pipe", "sub", "link"})
       CHECK(test::input_error_text([&] { AtomicFile file(folder / name); }) ==
-            (folder / name).string() + ": is no regular file, so no file can take its place");
+            (folder / name).string() + ": is not a regular file and cannot be replaced");
     CHECK(std::filesystem::is_fifo(folder / "pipe"));
     CHECK(folder.n_files() == 3);
   }

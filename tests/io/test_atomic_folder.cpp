@@ -41,15 +41,15 @@ TEST_SUITE("io/atomic_folder") {
     folder.write("file", "old");
     std::filesystem::create_directory(folder / "taken");
     for (const char* name : {"file", "taken", "taken/"})
-      CHECK(test::error_text([&] { AtomicFolder made(folder / name); }).find("is there already") !=
+      CHECK(test::error_text([&] { AtomicFolder made(folder / name); }).find("already exists") !=
             std::string::npos);
     CHECK(test::error_text([&] {
             AtomicFolder made(folder / "none/a");
-          }).find("cannot be created: ") != std::string::npos);
+          }).find("cannot create the folder: ") != std::string::npos);
     {
       AtomicFolder late(folder / "late");
       std::filesystem::create_directory(folder / "late");
-      CHECK(test::error_text([&] { late.commit(); }).find("is there already") != std::string::npos);
+      CHECK(test::error_text([&] { late.commit(); }).find("already exists") != std::string::npos);
     }
     CHECK(folder.n_files() == 3);
   }

@@ -19,7 +19,7 @@ std::string refusal(const Action& action) {
     action();
   } catch (const Error& e) {
     CHECK(e.kind() == ErrorKind::usage);
-    CHECK(e.hint_text() == "choose another name for the output");
+    CHECK(e.hint_text() == "choose another output name");
     return e.what();
   }
   return "";

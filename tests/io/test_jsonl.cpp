@@ -20,11 +20,11 @@ TEST_SUITE("io/jsonl") {
       return test::input_error_text([&] { whole(text); });
     };
     CHECK(refused("my only notes") ==
-          "log: ends without a line break in 'my only notes', which is no beginning of a record");
+          "log: the last line, 'my only notes', has no line break and does not begin a record");
     for (const char* other : {"{\"name\":", "\xff\xfe", " {\"schema\":1}", "\n{\"name\": \"x\"}",
                               "{\"schema\":1}\nnotes", "{\"schema\":1}\n\t"})
       CHECK(refused(other).starts_with("log: ends without a line break"));
     CHECK(test::hint_text([&] { whole("notes"); }) ==
-          "runs write one JSON object a line, to the file that -o names");
+          "give -o a new file, or one that an earlier run wrote (one JSON object a line)");
   }
 }

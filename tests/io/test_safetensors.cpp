@@ -73,21 +73,21 @@ TEST_SUITE("io/safetensors") {
 
   TEST_CASE("a header length that lies") {
     CHECK(error_of("") ==
-          "m.safetensors: truncated: expected at least 8 bytes of header length, found a file of 0 "
-          "bytes");
+          "m.safetensors: truncated: expected at least 8 bytes for the header length, found a file "
+          "of 0 bytes");
     CHECK(error_of("1234567") ==
-          "m.safetensors: truncated: expected at least 8 bytes of header length, found a file of 7 "
-          "bytes");
+          "m.safetensors: truncated: expected at least 8 bytes for the header length, found a file "
+          "of 7 bytes");
     std::string image = safetensors_image("{}", "");
     image[0] = 3;
     CHECK(error_of(image) ==
-          "m.safetensors: truncated: the header should end at byte 11, the file has 10 bytes");
+          "m.safetensors: truncated: the header ends at byte 11, the file has 10 bytes");
     image[0] = 1;
     CHECK(error_of(image).starts_with("m.safetensors (header):1:2: malformed JSON"));
     std::memcpy(image.data(), "\x01\xE1\xF5\x05\0\0\0\0", 8);  // 100,000,001
     CHECK(error_of(image) ==
-          "m.safetensors: header length is 100000001 bytes, the format allows 100000000: not a "
-          "safetensors file");
+          "m.safetensors: is not a safetensors file: the header length is 100000001 bytes, the "
+          "limit 100000000");
     std::memset(image.data(), 0xFF, 8);
     CHECK(
         error_of(image).starts_with("m.safetensors: header length is 18446744073709551615 bytes"));
@@ -95,7 +95,7 @@ TEST_SUITE("io/safetensors") {
 
   TEST_CASE("other formats under this name are told apart") {
     CHECK(error_of("version https://git-lfs.github.com/spec/v1\noid sha256:0") ==
-          "m.safetensors: is a Git LFS pointer, not the weights themselves");
+          "m.safetensors: is a Git LFS pointer, expected safetensors weights");
     CHECK(error_of(std::string("GGUF\3\0\0\0\0\0\0\0", 12)) ==
           "m.safetensors: is a GGUF file, expected safetensors");
     CHECK(error_of("PK\x03\x04 archive/data.pkl") ==
@@ -126,7 +126,7 @@ TEST_SUITE("io/safetensors") {
           "m.safetensors: key '__metadata__': expected an object, found the number 3");
     CHECK(header_error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                        R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
-                       1) == "m.safetensors (header):1:54: the key 'a' is given twice");
+                       1) == "m.safetensors (header):1:54: key 'a' appears twice");
   }
 
   TEST_CASE("a shape that does not match the bytes") {
@@ -134,11 +134,11 @@ TEST_SUITE("io/safetensors") {
           "m.safetensors: tensor 'a': shape [2,3] of F32 needs 24 bytes, data_offsets span 20");
     CHECK(header_error(
               R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0) ==
-          "m.safetensors: tensor 'a': shape [4294967296,4294967296] of F32 has no size in whole "
-          "bytes "
-          "below 2^61");
+          "m.safetensors: tensor 'a': shape [4294967296,4294967296] of F32 needs 2^61 bytes or "
+          "more, or a fraction of a byte");
     CHECK(header_error(R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2) ==
-          "m.safetensors: tensor 'a': shape [3] of F4 has no size in whole bytes below 2^61");
+          "m.safetensors: tensor 'a': shape [3] of F4 needs 2^61 bytes or more, or a fraction of a "
+          "byte");
   }
 
   TEST_CASE("a layout that lies") {
@@ -213,10 +213,10 @@ TEST_SUITE("io/safetensors") {
     CHECK(read(0, 5'000, out.data()) == "nothing thrown");
     CHECK(out == std::string(5'000, 'f') + std::string(1'000, 0));
     CHECK(read(4'000, 2'000, out.data()) ==
-          path.string() + ": has become shorter: byte 5000 of 10000 is missing");
+          path.string() + ": was truncated during the run: byte 5000 of 10000 is missing");
     CHECK(read(9'999, 1, out.data()) ==
-          path.string() + ": has become shorter: byte 9999 of 10000 is missing");
+          path.string() + ": was truncated during the run: byte 9999 of 10000 is missing");
     CHECK(test::hint_text([&] { file.read(file.bytes().last(1), out.data()); }) ==
-          "leave the file as it is while a run uses it");
+          "do not change the file while a run reads it");
   }
 }

@@ -74,13 +74,12 @@ TEST_SUITE("io/safetensors_write") {
     const std::string whole = image;
     image[image.size() - 100 + 97] ^= 4;  // u is last, f before it
     folder.write("s.safetensors", image);
-    const std::string damaged = path.string() +
-                                ": tensor 'u' is damaged: the checksum of its bytes "
-                                "96 to 99 is ";
+    const std::string damaged =
+        path.string() + ": tensor 'u' is damaged: bytes 96 to 99 have checksum ";
     CHECK(test::input_error_text([&] { read("u", 0, 100); }).starts_with(damaged));
     CHECK(test::input_error_text([&] { read("u", 90, 10); }).starts_with(damaged));
     CHECK(test::hint_text([&] { read("u", 96, 4); }) ==
-          "a disk or a copy has changed the file: copy it again, or write it again");
+          "the file was changed on disk or while copied: copy it again, or write it again");
     CHECK(read("u", 16, 80).size() == 80);  // other blocks are read alone
     CHECK(read("f", 0, 12).size() == 12);
     // Of the checksums themselves a flipped bit is found, too, or they are none that are known.
@@ -97,8 +96,7 @@ TEST_SUITE("io/safetensors_write") {
       CAPTURE(block);
       CHECK(test::input_error_text([&] { read("f", 0, 12); }) ==
             path.string() +
-                ": key 'crc32.blocks' of its metadata does not hold the checksums of its "
-                "data");
+                ": metadata key 'crc32.blocks' does not hold the checksums of the data");
     }
   }
 

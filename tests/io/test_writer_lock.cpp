@@ -88,9 +88,8 @@ TEST_SUITE("io/writer_lock") {
   TEST_CASE("a file that is no lock is neither written nor removed") {
     const TemporaryFolder folder;
     const fs::path target = folder / "package", lock = folder / "package.lock";
-    const std::string says = lock.string() +
-                             ": a file of this name would keep other programs from writing " +
-                             target.string() + ", but there is one that is no such lock";
+    const std::string says = lock.string() + ": is needed as the lock file of " + target.string() +
+                             ", but was not written by tandem";
     for (const char* text : {"{}", "process of elimination\n", "process 1 on a since Z\nmore\n"}) {
       folder.write("package.lock", text);
       CHECK(refusal(target) == says);

@@ -346,7 +346,7 @@ TEST_SUITE("kv/hosted_full") {
                          .max_rows = 16,
                          .policies = {more}},
                         plan),
-        "cache.resident_layers: is 4, but 3 layers of this model have keys that host memory is for",
+        "cache.resident_layers: is 4, but only 3 layers of this model can keep keys in host memory",
         Error);
   }
 
@@ -364,14 +364,15 @@ TEST_SUITE("kv/hosted_full") {
       }
     }
     MemoryPlan plan;
-    CHECK_THROWS_WITH_AS(
-        kv::Cache::plan({.geometry = shape_of(DType::f32, 100, 0).geometry,
-                         .max_tokens = 256,
-                         .total_tokens = 256,
-                         .max_rows = 16,
-                         .policies = {full(Attend::cpu)}},
-                        plan),
-        "cache.place: is host, but all layers of this model read a window of 100 tokens", Error);
+    CHECK_THROWS_WITH_AS(kv::Cache::plan({.geometry = shape_of(DType::f32, 100, 0).geometry,
+                                          .max_tokens = 256,
+                                          .total_tokens = 256,
+                                          .max_rows = 16,
+                                          .policies = {full(Attend::cpu)}},
+                                         plan),
+                         "cache.place: is host, which is not supported: all layers of this model "
+                         "use a sliding window of 100 tokens",
+                         Error);
   }
 
   TEST_CASE("memory: texts in host memory, a layer for prompts, and two for a ring") {

@@ -404,7 +404,7 @@ TEST_SUITE("kv/hosted_keys") {
                          .max_rows = 16,
                          .policies = {cache, recipe::Cache{}}},
                         plan),
-        "cache.place: is host, but 2 policies share the keys", Error);
+        "cache.place: is host, which is not supported with 2 policies over one KV cache", Error);
     for (const CacheKind kind : {CacheKind::topk, CacheKind::streaming}) {
       recipe::Cache other = sparse_cache(kind);
       other.place = CachePlace::host;
@@ -416,7 +416,8 @@ TEST_SUITE("kv/hosted_keys") {
                .max_rows = 16,
                .policies = {other}},
               plan),
-          ("cache.place: is host, which " + recipe::yaml_text(kind) + " has no use for").c_str(),
+          ("cache.place: is host, which is not supported by kind " + recipe::yaml_text(kind))
+              .c_str(),
           Error);
     }
   }

@@ -480,16 +480,17 @@ TEST_SUITE("kv/hosted_readers") {
     const Cache host = full(CachePlace::host, Attend::gpu);
     for (const recipe::CacheKind kind :
          {recipe::CacheKind::full, recipe::CacheKind::streaming, recipe::CacheKind::snapkv})
-      CHECK_THROWS_WITH_AS(plan_of({host, sparse_cache(kind)}),
-                           ("draft.cache.kind: is " + recipe::yaml_text(kind) +
-                            ", which reads no keys that the target has in host memory")
-                               .c_str(),
-                           Error);
+      CHECK_THROWS_WITH_AS(
+          plan_of({host, sparse_cache(kind)}),
+          ("draft.cache.kind: is " + recipe::yaml_text(kind) +
+           ", which does not support a KV cache that the target keeps in host memory")
+              .c_str(),
+          Error);
     Cache dense = retrieval(64, 8);
     dense.dense_layers = {1};
     CHECK_THROWS_WITH_AS(plan_of({host, dense}),
-                         "cache.dense_layers: layer 1 is to read all keys in every draft, but "
-                         "these are in host memory",
+                         "cache.dense_layers: layer 1 reads all keys in every draft step, but they "
+                         "are in host memory",
                          Error);
     CHECK_THROWS_AS(plan_of({retrieval(64, 8), host}), Error);
   }

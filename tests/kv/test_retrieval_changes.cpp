@@ -197,8 +197,8 @@ TEST_SUITE("kv/retrieval_changes") {
       return error_text([&] { const PolicyRig rig({}, policies, kCone); });
     };
     CHECK(problem({cache}) ==
-          "cache.retrieval.rebuild: is alpha<0.8, but no rounds of another reading of the same "
-          "cache, one of all keys, say how much is accepted");
+          "cache.retrieval.rebuild: is alpha<0.8, which needs the acceptance rate of a target that "
+          "reads the full KV cache");
     CHECK(problem({Cache{}, cache}) == "nothing thrown");
   }
 

@@ -526,10 +526,10 @@ TEST_SUITE("kv/snapkv") {
       return input_error_text([&] { (void)decode::restore_state(state, *second, 0); });
     };
     CHECK(restored({}, snap(), 230)
-              .find("holds the last 0 queries, cache.kind of this run "
-                    "chooses by 16") != std::string::npos);
+              .find("holds the last 0 queries, cache.kind of this run needs 16") !=
+          std::string::npos);
     CHECK(restored(snap(60, 8), snap(60, 16), 230)
-              .find("holds the last 8 queries, cache.kind of this run chooses by 16") !=
+              .find("holds the last 8 queries, cache.kind of this run needs 16") !=
           std::string::npos);
     CHECK(restored(snap(60, 16), snap(60, 8), 230) == "nothing thrown");
     CHECK(restored(snap(60, 16), snap(60, 16), 9) == "nothing thrown");

@@ -175,7 +175,7 @@ TEST_SUITE("kv/sparse_memory") {
       CHECK(planning_error(cache) == "none");
       cache.dense_layers = {0, 32};
       CHECK(planning_error(cache) ==
-            "3 cache.dense_layers: layer 32, but the model has layers 0 to 31");
+            "3 cache.dense_layers: names layer 32, but the model has layers 0 to 31");
       cache.dense_layers = {31};
       CHECK(planning_error(cache) == "none");
     }

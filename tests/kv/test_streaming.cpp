@@ -142,7 +142,7 @@ TEST_SUITE("kv/streaming") {
         FAIL("nothing thrown");
       } catch (const Error& e) {
         CHECK(std::string(e.what()) ==
-              "kv cache: the full policy needs token 64, which the streaming policy gave back");
+              "kv cache: the full policy needs token 64, which the streaming policy evicted");
         CHECK(e.kind() == ErrorKind::input);
       }
     }
@@ -215,6 +215,7 @@ TEST_SUITE("kv/streaming") {
   TEST_CASE("more policies than a sequence can have readers are refused when memory is planned") {
     const std::vector<recipe::Cache> many(65, recipe::Cache{});
     const auto plan = [&] { return make_engine(small_model("llama-3.1"), {.caches = many}); };
-    CHECK_THROWS_WITH_AS(plan(), "cache: 65 policies over one prompt, at most 64", Error);
+    CHECK_THROWS_WITH_AS(plan(), "cache: found 65 policies over one prompt, expected at most 64",
+                         Error);
   }
 }

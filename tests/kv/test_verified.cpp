@@ -360,10 +360,9 @@ TEST_SUITE("kv/verified") {
   TEST_CASE("without a reading of all keys it is refused, with a remedy") {
     for (const std::vector<Cache>& policies :
          {std::vector<Cache>{verified()}, {streaming(4, 64), verified()}})
-      CHECK_THROWS_WITH_AS(
-          (void)make_engine(tiny_model("tiny-2m"), {.caches = policies}),
-          "cache.kind: is verified, which is for drafts alone: its keys are chosen by passes of "
-          "another reading of the same cache, one of all keys",
-          Error);
+      CHECK_THROWS_WITH_AS((void)make_engine(tiny_model("tiny-2m"), {.caches = policies}),
+                           "cache.kind: is verified, which is only supported for drafts: its keys "
+                           "are chosen while the target reads the full KV cache",
+                           Error);
   }
 }

@@ -147,13 +147,12 @@ TEST_SUITE("kv/windowed-prefill") {
     CHECK_FALSE(reads(streaming(4, 64, true)));
     CHECK_FALSE(reads({}));
     CHECK_THROWS_WITH_AS((void)reads(windowed(4, 509, true)),
-                         "draft.cache: sinks and recent are 513 tokens, but llama-3.1 was made for "
-                         "512",
+                         "draft.cache: sinks and recent are 513 tokens, but llama-3.1 supports 512",
                          Error);
     CHECK_THROWS_WITH_AS(
         (void)make_engine(small_model("llama-3.1"), {.caches = {{}, windowed(4, 64)}}),
-        "cache.prefill: is windowed, but 2 readings share the keys of a prompt, which are those of "
-        "one that reads it densely",
+        "cache.prefill: is windowed, but 2 policies share the KV cache of the prompt, which must "
+        "be dense",
         Error);
   }
 }

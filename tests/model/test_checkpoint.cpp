@@ -113,7 +113,7 @@ TEST_SUITE("model/checkpoint") {
     CHECK(t.check_error(c) == "nothing thrown");
     t.shapes.erase("lm_head.weight");
     CHECK(t.check_error(c) ==
-          "1 tensor is not as config.json needs it:\n  lm_head.weight: missing, expected shape "
+          "1 tensor is not as config.json requires it:\n  lm_head.weight: missing, expected shape "
           "[10,8]");
     ModelConfig tied = c;
     tied.tied_embeddings = true;
@@ -121,10 +121,10 @@ TEST_SUITE("model/checkpoint") {
     t.shapes["model.layers.1.mlp.up_proj.weight"] = {8, 6};
     t.shapes["model.layers.0.self_attn.k_proj.bias"] = {4};
     CHECK(t.check_error(c) ==
-          "3 tensors are not as config.json needs them:\n"
+          "3 tensors are not as config.json requires them:\n"
           "  lm_head.weight: missing, expected shape [10,8]\n"
           "  model.layers.1.mlp.up_proj.weight: expected shape [6,8], found [8,6]\n"
-          "  model.layers.0.self_attn.k_proj.bias: a bias that config.json does not announce");
+          "  model.layers.0.self_attn.k_proj.bias: unexpected bias, not announced by config.json");
   }
 
   TEST_CASE("norms of heads: missing, of another width, and where none belong") {
@@ -135,20 +135,20 @@ TEST_SUITE("model/checkpoint") {
     t.shapes.erase("model.layers.0.self_attn.q_norm.weight");
     t.shapes["model.layers.1.self_attn.k_norm.weight"] = {8};  // one norm over all heads
     CHECK(t.check_error(c) ==
-          "2 tensors are not as config.json needs them:\n"
+          "2 tensors are not as config.json requires them:\n"
           "  model.layers.0.self_attn.q_norm.weight: missing, expected shape [4]\n"
           "  model.layers.1.self_attn.k_norm.weight: expected shape [4], found [8]");
     const Tensors normed(c);
     CHECK(normed.check_error(small_config()) ==
-          "4 tensors are not as config.json needs them:\n"
-          "  model.layers.0.self_attn.q_norm.weight: a norm of heads that config.json does not "
-          "announce\n"
-          "  model.layers.1.self_attn.q_norm.weight: a norm of heads that config.json does not "
-          "announce\n"
-          "  model.layers.0.self_attn.k_norm.weight: a norm of heads that config.json does not "
-          "announce\n"
-          "  model.layers.1.self_attn.k_norm.weight: a norm of heads that config.json does not "
-          "announce");
+          "4 tensors are not as config.json requires them:\n"
+          "  model.layers.0.self_attn.q_norm.weight: unexpected head norm, not announced by "
+          "config.json\n"
+          "  model.layers.1.self_attn.q_norm.weight: unexpected head norm, not announced by "
+          "config.json\n"
+          "  model.layers.0.self_attn.k_norm.weight: unexpected head norm, not announced by "
+          "config.json\n"
+          "  model.layers.1.self_attn.k_norm.weight: unexpected head norm, not announced by "
+          "config.json");
   }
 
   TEST_CASE("names without \"model.\" in front, as the base class is saved") {
@@ -168,9 +168,9 @@ TEST_SUITE("model/checkpoint") {
     t.shapes["layers.1.self_attn.q_proj.bias"] = {8};
     t.shapes.erase("layers.0.mlp.up_proj.weight");
     CHECK(t.check_error(c) ==
-          "2 tensors are not as config.json needs them:\n"
+          "2 tensors are not as config.json requires them:\n"
           "  model.layers.0.mlp.up_proj.weight: missing, expected shape [6,8]\n"
-          "  model.layers.1.self_attn.q_proj.bias: a bias that config.json does not announce");
+          "  model.layers.1.self_attn.q_proj.bias: unexpected bias, not announced by config.json");
     t.shapes["layers.0.self_attn.q_proj.qweight"] = {1};
     CHECK(t.check_error(c).starts_with("the weights are quantised"));
   }
@@ -180,7 +180,7 @@ TEST_SUITE("model/checkpoint") {
     Tensors t(c);
     t.shapes.erase("model.embed_tokens.weight");
     CHECK(t.check_error(c) ==
-          "1 tensor is not as config.json needs it:\n  model.embed_tokens.weight: missing, "
+          "1 tensor is not as config.json requires it:\n  model.embed_tokens.weight: missing, "
           "expected shape [10,8]");
     c.tied_embeddings = true;
     CHECK(t.check_error(c) == "nothing thrown");
@@ -196,7 +196,7 @@ TEST_SUITE("model/checkpoint") {
     CHECK(row == std::vector<float>(8, 3.0f));
     t.shapes.erase("lm_head.weight");
     CHECK(t.check_error(c) ==
-          "1 tensor is not as config.json needs it:\n  model.embed_tokens.weight: missing, "
+          "1 tensor is not as config.json requires it:\n  model.embed_tokens.weight: missing, "
           "expected shape [10,8]");
   }
 
@@ -238,7 +238,7 @@ TEST_SUITE("model/checkpoint") {
     const Tensors t(c);
     c.n_layers = 5;  // three layers of nine weights are missing
     const std::string text = t.check_error(c);
-    CHECK(text.starts_with("27 tensors are not as config.json needs them:\n"));
+    CHECK(text.starts_with("27 tensors are not as config.json requires them:\n"));
     CHECK(text.ends_with("\n  and 7 more"));
     CHECK(std::ranges::count(text, '\n') == 21);
   }
@@ -291,7 +291,7 @@ TEST_SUITE("model/checkpoint") {
     write_index();
     CHECK(open_error(folder.path()) ==
           (folder / "one.safetensors").string() +
-              ": tensor 'ghost' is missing; the index names this file for it");
+              ": tensor 'ghost' is missing, but the index places it in this file");
     map["ghost"] = "three.safetensors";
     write_index();
     CHECK(open_error(folder.path()) ==
@@ -303,7 +303,8 @@ TEST_SUITE("model/checkpoint") {
         parse_shard_index(R"({"metadata":{"total_size":1},"weight_map":{"a":"s"}})", "").at("a") ==
         "s");
     CHECK(index_error("{}") == "i.json: key 'weight_map' is missing, expected an object");
-    CHECK(index_error(R"({"weight_map":{}})") == "i.json: weight_map names no tensor");
+    CHECK(index_error(R"({"weight_map":{}})") ==
+          "i.json: weight_map is empty, expected tensor names");
     CHECK(index_error(R"({"weight_map":{"a":1}})") ==
           "i.json: weight_map 'a': expected a string, found the number 1");
     for (const char* shard : {"../x", "/etc/passwd", "..", ".", "", "a\\\\b", "sub/x"})
@@ -316,8 +317,9 @@ TEST_SUITE("model/checkpoint") {
   TEST_CASE("folders with other formats") {
     const test::TemporaryFolder folder;
     const std::string path = folder.path().string();
-    CHECK(open_error(folder.path()) ==
-          path + ": neither model.safetensors nor model.safetensors.index.json is there");
+    CHECK(open_error(folder.path()) == path +
+                                           ": model.safetensors and model.safetensors.index.json "
+                                           "are missing, expected one of them");
     folder.write("pytorch_model-00002.bin", "PK");
     folder.write("pytorch_model-00001.bin", "PK");
     CHECK(open_error(folder.path()) == path +

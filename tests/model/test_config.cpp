@@ -249,8 +249,8 @@ TEST_SUITE("model/config") {
       CHECK(hint.find("damaged") == std::string::npos);
     }
     CHECK(llama_error({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}}) ==
-          "config.json: rope_parameters: RoPE parameters by kind of layer ('full_attention') are "
-          "not supported");
+          "config.json: rope_parameters: different RoPE parameters for kinds of layers "
+          "('full_attention') are not supported");
     CHECK_NOTHROW(parse(with(minimal(), {{"hidden_act", "swish"}})));  // another name of silu
   }
 
@@ -328,10 +328,10 @@ TEST_SUITE("model/config") {
     CHECK(parse(j).q_dim() == 8 * 128);
     CHECK(parse(with(j, {{"head_dim", nullptr}, {"hidden_size", 60}})).head_dim == 128);
     CHECK(error_of(with(j, {{"num_attention_heads", 16384}})) ==
-          "config.json: there is no 'head_dim', and 'num_attention_heads' 16384 of 128 exceed "
-          "1048576");
+          "config.json: key 'head_dim' is missing, and 'num_attention_heads' 16384 times 128 "
+          "exceeds 1048576");
     CHECK(error_of(with(j, {{"head_dim", 7}})) ==
-          "config.json: head dimension 7 is odd; rotary embedding turns pairs");
+          "config.json: head dimension 7 is odd, expected an even number for RoPE");
   }
 
   TEST_CASE("other models and features are refused by name") {
@@ -353,7 +353,8 @@ TEST_SUITE("model/config") {
     CHECK(error_of({{"model_type", "gpt2"}}) ==
           "config.json: architecture 'gpt2' is not supported");
     CHECK(error_of(Json::object()) ==
-          "config.json: keys 'architectures' and 'model_type' are missing: no model known");
+          "config.json: keys 'architectures' and 'model_type' are missing: the architecture is "
+          "unknown");
     CHECK(error_of(Json::array()) == "config.json: expected an object, found an array of 0 items");
     CHECK(llama_error({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}) ==
           "config.json: the weights are quantised (quant_method 'gptq'), which is not supported");
@@ -385,10 +386,10 @@ TEST_SUITE("model/config") {
           "config.json: key 'num_key_value_heads': expected an integer from 1 to 8, found the "
           "number 16");
     CHECK(llama_error({{"hidden_size", 60}}) ==
-          "config.json: 'hidden_size' 60 is not a multiple of 'num_attention_heads' 8 and there is "
-          "no 'head_dim'");
+          "config.json: key 'head_dim' is missing, and 'hidden_size' 60 is not a multiple of "
+          "'num_attention_heads' 8");
     CHECK(llama_error({{"head_dim", 7}}) ==
-          "config.json: head dimension 7 is odd; rotary embedding turns pairs");
+          "config.json: head dimension 7 is odd, expected an even number for RoPE");
     CHECK(llama_error({{"rms_norm_eps", -1e-5}}) ==
           "config.json: key 'rms_norm_eps': expected a number from 0 to 1, found -1e-05");
     CHECK(llama_error({{"eos_token_id", -2}}) ==
@@ -517,7 +518,7 @@ TEST_SUITE("model/synthetic_config") {
 
   TEST_CASE("an unknown name lists the known ones") {
     CHECK(input_error_text([] { synthetic_config("llama-9b"); }) ==
-          "synthetic:llama-9b: 'llama-9b' is neither a known shape nor a file");
+          "synthetic:llama-9b: 'llama-9b' is not a known shape or file");
     CHECK(test::hint_text([] { synthetic_config("llama-9b"); }) ==
           "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, codellama-34b, llama-3.1-8b, "
           "llama-3.1-70b, "

@@ -308,7 +308,7 @@ TEST_SUITE("model/low_rank_adapter") {
 
   TEST_CASE("settings that change numbers otherwise are refused by name, with what to do") {
     const auto refuses = [](const std::string& members, const char* message,
-                            const char* hint = "merge it") {
+                            const char* hint = "merge the adapter") {
       const auto parse = [&] { parsed(members); };
       const std::string text = test::input_error_text(parse);
       CAPTURE(text);
@@ -357,7 +357,7 @@ TEST_SUITE("model/low_rank_adapter") {
     fresh();
     std::filesystem::rename(folder / "a/adapter_model.safetensors", folder / "a/adapter_model.bin");
     CHECK(LowRankAdapter::is_at(folder / "a"));
-    expect(folder / "a", "is pickled", "safe_serialization=True");
+    expect(folder / "a", "is a pickle file", "safe_serialization=True");
     fresh();
     std::filesystem::remove(folder / "a/adapter_config.json");
     expect(folder / "a", "adapter_config.json: is missing", "save_pretrained");

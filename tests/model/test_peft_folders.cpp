@@ -341,6 +341,6 @@ TEST_SUITE("model/peft_folders") {
     Folder none;
     none.tensors.clear();
     none.add(kHead + "weight", {10, 8});
-    check_refused(none, "", "has no factors of model.layers.0.self_attn.q_proj", "PEFT");
+    check_refused(none, "", "has no LoRA factors for model.layers.0.self_attn.q_proj", "PEFT");
   }
 }

@@ -126,14 +126,14 @@ TEST_SUITE("model/settings") {
     const Json other = with(base, scaling({{"attention_factor", 2.0}, {"beta_slow", 4}}));
     const std::string recorded = settings_text(settings_of(parse(base)));
     CHECK(changed_settings(settings_of(parse(other)), recorded) ==
-          std::vector<std::string>{"'beta_slow' was 1, is 4",
-                                   "'attention_factor' was 1.138629436111989, is 2"});
+          std::vector<std::string>{"'beta_slow' was 1, now 4",
+                                   "'attention_factor' was 1.138629436111989, now 2"});
     CHECK(changed_settings(settings_of(parse(other)), "") ==
-          std::vector<std::string>{"'beta_slow' was not recorded, is 4",
-                                   "'attention_factor' was not recorded, is 2"});
+          std::vector<std::string>{"'beta_slow' was not recorded, now 4",
+                                   "'attention_factor' was not recorded, now 2"});
     CHECK(changed_settings(settings_of(parse(base)), "").empty());
     CHECK(changed_settings(settings_of(parse(base)), "a line\n=\nfactor=4\n\n").empty());
     CHECK(changed_settings(settings_of(parse(base)), "factor=3") ==
-          std::vector<std::string>{"'factor' was 3, is 4"});
+          std::vector<std::string>{"'factor' was 3, now 4"});
   }
 }

@@ -94,7 +94,7 @@ TEST_SUITE("model/weight_source") {
     std::vector<float> out(333);
     const std::string text =
         test::input_error_text([&] { source->embed(std::vector<int32_t>{0}, out.data()); });
-    CHECK(text.starts_with(path.string() + ": has become shorter: byte "));
+    CHECK(text.starts_with(path.string() + ": was truncated during the run: byte "));
     CHECK(text.ends_with(" of " + std::to_string(size) + " is missing"));
   }
 
@@ -134,6 +134,6 @@ TEST_SUITE("model/weight_source") {
     for (const DType dtype : {DType::f32, DType::bf16})
       CHECK(test::input_error_text([&] {
               source->rows(Weight::tok_emb, 0, 0, 300, dtype, out.data());
-            }).starts_with(path.string() + ": has become shorter: byte "));
+            }).starts_with(path.string() + ": was truncated during the run: byte "));
   }
 }

@@ -35,7 +35,7 @@ TEST_SUITE("ops/attention") {
       } catch (const Error& e) {
         CHECK(e.kind() == ErrorKind::device);
         CHECK(e.what() ==
-              "head_dim: attention on a GPU takes even ones up to 256, this model has " +
+              "head_dim: attention on a GPU needs an even number up to 256, this model has " +
                   std::to_string(d));
         CHECK(e.hint_text() == "run the model with --device cpu");
       }

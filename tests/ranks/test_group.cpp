@@ -100,12 +100,12 @@ TEST_SUITE("ranks/group") {
     std::atomic<int> began = 0;
     const auto results = run_ranks({.size = 3, .facts = facts}, [&](Group&) { ++began; });
     CHECK(began == 0);
-    CHECK(results[0].text == "ranks: run.seed is 2 on rank 2, 1 on rank 0");
+    CHECK(results[0].text == "ranks: run.seed is 2 on rank 2, but 1 on rank 0");
     CHECK(results[0].kind == ErrorKind::recipe);
     CHECK(results[1].text == "ended 3");
     CHECK(results[2].text == "ended 3");
     CHECK(ranks::difference({{"a", "1"}}, {{"a", "1"}, {"b", "2"}}, 1) ==
-          "b is 2 on rank 1, not set on rank 0");
+          "b is 2 on rank 1, but not set on rank 0");
     CHECK(ranks::difference({{"a", "1"}}, {{"a", "1"}}, 1) == "");
   }
 
@@ -115,7 +115,7 @@ TEST_SUITE("ranks/group") {
       g.require_equal("prompt", g.rank() == 1 ? "b" : "a");
       g.agree(0);
     });
-    CHECK(results[0].text == "prompt: is b on rank 1, a on rank 0");
+    CHECK(results[0].text == "prompt: is b on rank 1, but a on rank 0");
     CHECK(results[0].kind == ErrorKind::input);
     CHECK(results[1].text == "ended 4");
     CHECK(results[2].text == "ended 4");
@@ -186,10 +186,10 @@ TEST_SUITE("ranks/group") {
       });
     };
     CHECK(alone(0, 2, "127.0.0.1:29701") ==
-          "run.rendezvous: 127.0.0.1:29701: after 0 s 1 of 2 ranks are here; missing: 1");
+          "run.rendezvous: 127.0.0.1:29701: after 0 s 1 of 2 ranks are connected; missing: 1");
     CHECK(alone(1, 2, "127.0.0.1:29701") ==
-          "run.rendezvous: 127.0.0.1:29701: after 0 s rank 0 is not there");
-    CHECK(alone(1, 2, (folder / "f").string()).ends_with("rank 0 is not there"));
+          "run.rendezvous: 127.0.0.1:29701: after 0 s rank 0 is not reachable");
+    CHECK(alone(1, 2, (folder / "f").string()).ends_with("rank 0 is not reachable"));
     CHECK(alone(0, 2, "no.such.host.invalid:29701").starts_with("run.rendezvous: no.such.host"));
     CHECK(alone(0, 2, "192.0.2.1:29701").starts_with("run.rendezvous: cannot listen at 192.0.2.1"));
     const ranks::Socket taken = ranks::Socket::listen_at({"127.0.0.1", 29702});
@@ -283,7 +283,7 @@ TEST_SUITE("ranks/group") {
     first = start(0, 3, a), second = start(1, 3, b);
     std::thread third = start(1, 3, c);
     for (std::thread* t : {&first, &second, &third}) t->join();
-    CHECK(a.find("is there twice") != std::string::npos);
+    CHECK(a.find("has the same rank as") != std::string::npos);
     CHECK(b == "ended 3");
     CHECK(c == "ended 3");
   }

@@ -35,16 +35,16 @@ TEST_SUITE("ranks/launch") {
     CHECK(p.launcher == "");
     CHECK(place_of({.rank = 0, .world_size = 1}, {}).alone());
     CHECK(error_text([] { place_of({.rank = 1}, {}); }) ==
-          "run.world_size: is not set, but run.rank is, and no launcher's variables say");
+          "run.world_size: is not set, but run.rank is, and no launcher has set it");
     CHECK(error_text([] { place_of({.world_size = 2}, {}); }).starts_with("run.rank: is not set"));
     const Place planned = place_of({.world_size = 2, .meets = false}, {});
     CHECK(planned.rank == 0);
     CHECK(planned.size == 2);
     CHECK(planned.rendezvous == "");
     CHECK(error_text([] { place_of({.rank = 3, .world_size = 3, .rendezvous = "x:1"}, {}); }) ==
-          "run.rank: is 3, expected 0 to 2: there are 3 ranks");
+          "run.rank: is 3, expected 0 to 2 for 3 ranks");
     CHECK(error_text([] { place_of({.rank = 0, .world_size = 2}, {}); }) ==
-          "run.rendezvous: is not set, and ranks must meet somewhere");
+          "run.rendezvous: is not set, and several ranks need it");
   }
 
   TEST_CASE("mpirun, srun, torchrun; what the recipe says comes first") {
@@ -64,7 +64,7 @@ TEST_SUITE("ranks/launch") {
     Variables two_machines = mpi;
     two_machines["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
     CHECK(error_text([&] { place_of({}, two_machines); }) ==
-          "run.rendezvous: is not set, and mpirun names no place where ranks meet");
+          "run.rendezvous: is not set, and mpirun does not set it");
 
     const Variables slurm = {{"SLURM_PROCID", "5"},       {"SLURM_STEP_NUM_TASKS", "8"},
                              {"SLURM_LOCALID", "1"},      {"SLURM_STEP_NODELIST", "gpu[07-08]"},
@@ -95,10 +95,10 @@ TEST_SUITE("ranks/launch") {
     CHECK(place_of({}, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}}).alone());  // a batch script
     const Variables second = {{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "2"}};
     CHECK(error_text([&] { place_of({}, second); }) ==
-          "SLURM_PROCID: is 5, but SLURM_STEP_NUM_TASKS is not set, so that this process would run "
-          "alone");
+          "SLURM_PROCID: is 5, but SLURM_STEP_NUM_TASKS is not set: this process would run as the "
+          "only rank");
     CHECK(hint_text([&] { place_of({}, second); }) ==
-          "start the ranks by srun, set run.rank and run.world_size, or unset SLURM_PROCID");
+          "start the ranks with srun, set run.rank and run.world_size, or unset SLURM_PROCID");
     CHECK(place_of({.rank = 0, .world_size = 1}, second).alone());
   }
 

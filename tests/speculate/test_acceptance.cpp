@@ -56,20 +56,18 @@ TEST_SUITE("speculate/acceptance") {
     CHECK(parse("[0, 0.5, 0.25]", VectorLayout::padded).rows == test::Rows{{.5, .25}});
     CHECK(parse("[0, 0.5, 0.25, 0.25]", VectorLayout::padded_residual).rows ==
           test::Rows{{.5, .25}});
-    CHECK(error_of("[0, 0.5]") ==
-          "a.json: an array does not say whether it holds padding or a residual");
-    CHECK(hint_text([] { parse("[0, 0.5]"); }).find("accept.layout=plain, padded") !=
+    CHECK(error_of("[0, 0.5]") == "a.json: is an array without a layout");
+    CHECK(hint_text([] { parse("[0, 0.5]"); }).find("accept.layout to plain, padded") !=
           std::string::npos);
     CHECK(error_of("[0.5, 0.25]", VectorLayout::padded) ==
-          "a.json: layout padded begins with 0, found 0.5");
+          "a.json: layout padded must begin with 0, found 0.5");
     CHECK(error_of("[0, 0.5, 0.25]", VectorLayout::padded_residual) ==
-          "a.json: layout padded_residual ends with the residual, so that all entries sum to 1, "
-          "found "
-          "0.75");
+          "a.json: layout padded_residual ends with the residual and must sum to 1, found 0.75");
     CHECK(error_of("[0, 1]", VectorLayout::padded_residual) ==
-          "a.json: layout padded_residual has 2 entries beside the probabilities, found 2 in all");
+          "a.json: layout padded_residual needs 2 entries in addition to the probabilities, found "
+          "2 in total");
     CHECK(error_of(file(R"("p": [0.5])"), VectorLayout::plain) ==
-          "a.json: accept.layout is for bare arrays, and this is an object");
+          "a.json: is an object, but accept.layout is only for plain arrays");
   }
 
   TEST_CASE("numbers that are no acceptance vector") {
@@ -85,7 +83,8 @@ TEST_SUITE("speculate/acceptance") {
     CHECK(error_of(file(R"("p": [0.5, 0.4, 0.2])")) == "a.json: p sums to 1.1, expected at most 1");
     CHECK(error_of(file(R"("rows": [[0.5], []])")) ==
           "a.json: rows[1] is empty, expected the acceptance probability of each child");
-    CHECK(error_of(file(R"("rows": [])")) == "a.json: rows is empty, expected one list a depth");
+    CHECK(error_of(file(R"("rows": [])")) ==
+          "a.json: rows is empty, expected one list for each depth");
     CHECK(error_of(file(R"("rows": [0.5])")) ==
           "a.json: rows[0]: expected an array of probabilities, found the number 0.5");
     CHECK(parse(file(R"("p": [0.5, 0.5])")).rows[0].size() == 2);  // sum 1 is legal

@@ -273,7 +273,7 @@ TEST_SUITE("speculate/beam-rounds") {
     const auto rounds = beam_rounds(*pair.engine, draft, {.width = 2, .gamma = 3});
     const std::string drawn = error_text(
         [&] { (void)generate(*pair.engine, pair.requests(), rules(4, 0.8f), rounds.get()); });
-    CHECK(drawn.find("sampling.temperature: is 0.8, where beams propose") != std::string::npos);
+    CHECK(drawn.find("sampling.temperature: is 0.8, but beam drafts need") != std::string::npos);
     for (const VerifyChoice verify : {VerifyChoice::sequoia, VerifyChoice::traversal}) {
       const std::string weighed = error_text([&] {
         (void)beam_rounds(*pair.engine, draft, {.width = 2, .gamma = 3}, {.verify = verify});

@@ -79,7 +79,7 @@ TEST_SUITE("speculate/draft_meters") {
     q[4] = NAN;
     CHECK_THROWS_WITH_AS(
         (void)RowDistributions(rows_of(p, 2), temperatures).overlaps(rows_of(q, 2)),
-        "logits of the target or of a draft are not numbers", Error);
+        "logits of the target or a draft hold NaN", Error);
   }
 
   TEST_CASE("f32: drafts that read the whole text agree everywhere") {

@@ -83,10 +83,12 @@ TEST_SUITE("speculate/plan/affine") {
     const AffineTime one_context = fit_affine(points({{8, 1000}, {16, 1000}}));
     CHECK(one_context.at(12, 1000) == near(truth.at(12, 1000)));
     CHECK(fit_affine(points({{8, 1000}})).at(8, 1000) == near(truth.at(8, 1000)));
-    CHECK_THROWS_WITH_AS(fit_affine({}), "fit of times: there are no times", Error);
+    CHECK_THROWS_WITH_AS(fit_affine({}), "fit of times: found no times, expected at least three",
+                         Error);
     CHECK_THROWS_WITH_AS(
         fit_affine(points({{8, 1000}, {16, 2000}})),
-        "fit of times: the batches and contexts do not separate the parts of a forward", Error);
+        "fit of times: the measured batches and contexts are too few or too similar for a fit",
+        Error);
   }
 }
 
@@ -201,9 +203,10 @@ TEST_SUITE("speculate/plan/measured") {
   TEST_CASE("too few points, and points that do not say where they are") {
     const MeasuredTimes two(table_of({{1, 1000}, {16, 9000}}), "t");
     CHECK_THROWS_WITH_AS(two.at({4, 1000}, 1),
-                         "t: no times at batch 4, 1000 tokens, nor enough others for a fit", Error);
-    CHECK_THROWS_WITH_AS(MeasuredTimes(table_of({{1, 0}}), "t"),
-                         "t: buckets[0] has no context, expected the tokens it was timed at",
+                         "t: has no times at batch 4 and 1000 tokens, and too few others for a fit",
                          Error);
+    CHECK_THROWS_WITH_AS(
+        MeasuredTimes(table_of({{1, 0}}), "t"),
+        "t: buckets[0] has no context, expected the number of tokens at which it was timed", Error);
   }
 }

@@ -75,7 +75,7 @@ TEST_SUITE("speculate/self-draft") {
     topk.kind = recipe::CacheKind::topk;
     const auto engine = make_engine(tiny_model("tiny-2m"), {.caches = {{}, topk}});
     CHECK_THROWS_WITH_AS((void)model_rounds(*engine, {*engine, {.keys = 1}}, tree_of({2, 0, 0})),
-                         "cache.kind: is topk, which cannot read the trees of rounds, in tiny-2m",
+                         "cache.kind: is topk, which does not support token trees, in tiny-2m",
                          Error);
   }
 }

@@ -99,7 +99,7 @@ TEST_SUITE("speculate/sparse-rounds") {
     for (const CacheKind kind : {CacheKind::topk, CacheKind::oracle_sampling}) {
       const auto sparse_one = engine_of("tiny-2m", sparse(kind));
       const std::string says = "cache.kind: is " + recipe::yaml_text(kind) +
-                               ", which cannot read the trees of rounds, in tiny-2m";
+                               ", which does not support token trees, in tiny-2m";
       const auto tree = tree_of({2, 0, 0});
       CHECK_THROWS_WITH_AS((void)speculate::model_rounds(*sparse_one, *dense, tree), says.c_str(),
                            Error);

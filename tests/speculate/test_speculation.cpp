@@ -161,7 +161,7 @@ TEST_SUITE("speculate/speculation") {
     decode::GenerateSpec spec = rules(4);
     spec.sampler.top_logprobs = 3;
     CHECK_THROWS_WITH_AS(test::generate(*pair.target, pair.requests(1), spec, rounds.get()),
-                         "output.top_logprobs: is 3, but speculation reports no alternatives",
+                         "output.top_logprobs: is 3, which speculative decoding does not support",
                          Error);
   }
 }

@@ -100,10 +100,10 @@ TEST_SUITE("speculate/token tree") {
 
   TEST_CASE("lists that are no tree") {
     CHECK(input_error_text([] { tree_of({}); }) ==
-          "t.json: a tree has at least its root, found no node");
+          "t.json: expected at least a root, found no nodes");
     CHECK(input_error_text([] {
             tree_of({1, 0, 0});
-          }) == "t.json: node 2 of 3 is nobody's child: nodes 0 to 1 have 1 children");
+          }) == "t.json: node 2 of 3 has no parent: nodes 0 to 1 have 1 children");
     CHECK(input_error_text([] {
             tree_of({2, -1, 0});
           }) == "t.json: node 1 has -1 children, expected 0 or more");

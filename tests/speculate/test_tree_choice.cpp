@@ -146,24 +146,23 @@ TEST_SUITE("speculate/timing") {
     CHECK(timing_error("") == "t.json: expected at least one bucket, found none");
     CHECK(timing_error(bucket(R"({"tokens": [2, 4], "ms": [1, 2]})", one)) ==
           "t.json: buckets[0].target begins at 2 tokens, expected 1");
-    CHECK(
-        timing_error(bucket(R"({"tokens": [1, 1], "ms": [1, 2]})", one)) ==
-        "t.json: buckets[0].target: token count 1 after 1, expected them to rise from at least 1");
+    CHECK(timing_error(bucket(R"({"tokens": [1, 1], "ms": [1, 2]})", one)) ==
+          "t.json: buckets[0].target: token count 1 follows 1, expected ascending counts from 1");
     CHECK(timing_error(bucket(one, R"({"tokens": [1], "ms": [-1]})")) ==
           "t.json: buckets[0].draft: -1 ms for 1 tokens, expected a time from 0 to 1e9");
-    CHECK(
-        timing_error(bucket(one, R"({"tokens": [1, 2], "ms": [1]})")) ==
-        "t.json: buckets[0].draft: 2 token counts and 1 times, expected as many, and at least one");
+    CHECK(timing_error(bucket(one, R"({"tokens": [1, 2], "ms": [1]})")) ==
+          "t.json: buckets[0].draft: found 2 token counts and 1 times, expected equal numbers of "
+          "at least 1");
     CHECK(timing_error(bucket(one, one) + "," + bucket(one, one)) ==
-          "t.json: buckets[1].context is 0 after 0, expected contexts to rise");
+          "t.json: buckets[1].context is 0 after 0, expected ascending contexts");
     const auto of_batch = [&](int batch, int context) {
       return fmt::format(R"({{"batch": {}, "context": {}, "target": {}, "draft": {}}})", batch,
                          context, one, one);
     };
     CHECK(timing_error(of_batch(2, 100) + "," + of_batch(1, 200)) ==
-          "t.json: buckets[1].batch is 1 after 2, expected batches to rise");
+          "t.json: buckets[1].batch is 1 after 2, expected ascending batches");
     CHECK(timing_error(of_batch(2, 100) + "," + of_batch(2, 100)) ==
-          "t.json: buckets[1].context is 100 after 100, expected contexts to rise");
+          "t.json: buckets[1].context is 100 after 100, expected ascending contexts");
     CHECK(timing_error("3") == "t.json: buckets[0]: expected an object, found the number 3");
     CHECK(input_error_text([] { parse_timing("[]", "t.json"); }) ==
           "t.json: expected an object of format 'sequoia-timing/1', found an array of 0 items");

@@ -120,13 +120,14 @@ TEST_SUITE("speculate/tree file") {
       json[key] = value;
       return error_of(json);
     };
-    CHECK(with("size", 9) == "t.json: size is 9, but the shape gives 8");
-    CHECK(with("levels", 3) == "t.json: levels is 3, but the shape gives 4");
-    CHECK(with("widths", Ints{1, 3, 4}) == "t.json: widths has 3 entries, but the shape gives 4");
+    CHECK(with("size", 9) == "t.json: size is 9, but the tree shape needs 8");
+    CHECK(with("levels", 3) == "t.json: levels is 3, but the tree shape needs 4");
+    CHECK(with("widths", Ints{1, 3, 4}) ==
+          "t.json: widths has 3 entries, but the tree shape needs 4");
     CHECK(with("parents", Ints{-1, 0, 0, 0, 1, 1, 2, 5}) ==
-          "t.json: parents[6] is 2, but the shape gives 3");
+          "t.json: parents[6] is 2, but the tree shape needs 3");
     CHECK(with("child_positions", Ints{0, 1, 2, 3, 1, 2, 1, 2}) ==
-          "t.json: child_positions[7] is 2, but the shape gives 1");
+          "t.json: child_positions[7] is 2, but the tree shape needs 1");
     CHECK(with("algorithm", "magic") == "t.json: algorithm: expected greedy or dp, found 'magic'");
     CHECK(with("branch_counts", Ints{2, 0}) ==
           "t.json: node 0 has 2 children, but only 1 of 2 nodes are left");
@@ -146,18 +147,18 @@ TEST_SUITE("speculate/tree file") {
       json[key] = value;
       return error_of(json);
     };
-    CHECK(with("size", 7) == "t.json: size is 7, but the shape gives 8");
+    CHECK(with("size", 7) == "t.json: size is 7, but the tree shape needs 8");
     CHECK(with("depth", Ints{0, 1, 1, 1, 2, 2, 2, 2}) ==
-          "t.json: depth[7] is 2, but the shape gives 3");
+          "t.json: depth[7] is 2, but the tree shape needs 3");
     io::Json swapped = growmap();
     swapped["Successors"][0] = Ints{1, 3, 2};
-    CHECK(error_of(swapped) == "t.json: Successors[0][1] is 3, but the shape gives 2");
+    CHECK(error_of(swapped) == "t.json: Successors[0][1] is 3, but the tree shape needs 2");
     swapped = growmap();
     swapped["roots"][1] = Ints{1, 3, 2};
-    CHECK(error_of(swapped) == "t.json: roots[1] names node 3 where 2 was expected");
+    CHECK(error_of(swapped) == "t.json: roots[1] names node 3, expected 2");
     swapped = growmap();
     swapped["mask"][5][4] = 1;
-    CHECK(error_of(swapped) == "t.json: mask[5][4] is 1, but the shape gives 0");
+    CHECK(error_of(swapped) == "t.json: mask[5][4] is 1, but the tree shape needs 0");
     swapped = growmap();
     swapped["mask"].erase(7);
     CHECK(error_of(swapped) ==

@@ -30,9 +30,10 @@ TEST_SUITE("speculate/verify_choice") {
     CHECK(rule_for(VerifyChoice::traversal, true, chain, true) == AcceptBy::traversal);
     CHECK(rule_for(VerifyChoice::block, true, chain, true) == AcceptBy::block);
     CHECK(rule_for(VerifyChoice::match, false, chain, false) == AcceptBy::match);
-    CHECK_THROWS_WITH_AS(
-        (void)rule_for(VerifyChoice::block, true, tree, false),
-        "spec.verify: is block, which verifies chains; a node of this tree has 3 children", Error);
+    CHECK_THROWS_WITH_AS((void)rule_for(VerifyChoice::block, true, tree, false),
+                         "spec.verify: is block, which only supports linear drafts; a node of this "
+                         "tree has 3 children",
+                         Error);
     for (const VerifyChoice choice :
          {VerifyChoice::sequoia, VerifyChoice::block, VerifyChoice::traversal})
       CHECK_THROWS_AS((void)rule_for(choice, false, chain, false), Error);

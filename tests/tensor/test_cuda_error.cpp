@@ -10,8 +10,8 @@ TEST_SUITE("tensor/cuda_error") {
     const Error e = cuda::error_of(cudaErrorDevicesUnavailable, "cannot use cuda:1", "none");
     CHECK(e.kind() == ErrorKind::device);
     CHECK(std::string(e.what()) ==
-          "cuda: cannot use cuda:1: another process has the GPU to itself, or its compute mode is "
-          "prohibited (cudaErrorDevicesUnavailable)");
+          "cuda: cannot use cuda:1: another process uses the GPU exclusively, or its compute mode "
+          "is prohibited (cudaErrorDevicesUnavailable)");
     CHECK(e.hint_text().find("nvidia-smi -q -d COMPUTE") != std::string::npos);
     CHECK(e.hint_text().find("--device cuda:N") != std::string::npos);
   }
@@ -33,8 +33,8 @@ TEST_SUITE("tensor/cuda_error") {
       const Error e = cuda::error_of(code, "work on the GPU failed", "await");
       CHECK(e.kind() == ErrorKind::device);
       CHECK(exit_status(e.kind()) == 6);
-      CHECK(e.message().ends_with("): the GPU is lost to this process; last operation: await"));
-      CHECK(e.hint_text().find("nvidia-smi and the kernel's log") != std::string::npos);
+      CHECK(e.message().ends_with("): the GPU is lost for this process; last operation: await"));
+      CHECK(e.hint_text().find("nvidia-smi and the Xid lines of dmesg") != std::string::npos);
       CHECK(e.hint_text().find("--device cuda:N") != std::string::npos);
     }
   }

@@ -35,15 +35,16 @@ TEST_SUITE("tensor/gpu_code") {
 
   TEST_CASE("an older GPU") {
     CHECK(told(kDefault, gpu(7, 5)) ==
-          "Card (compute capability 7.5) is older than tandem's code for GPUs, which needs 8.0 "
+          "Card (compute capability 7.5) is not supported: tandem needs compute capability 8.0 "
           "(Ampere) or later | use --device cpu, or a newer GPU with --device cuda:N");
     CHECK(told(kDefault, gpu(6, 1, 12020)).find("(compute capability 6.1)") != std::string::npos);
   }
 
   TEST_CASE("a driver older than the toolkit's generation") {
-    CHECK(told(kDefault, gpu(9, 0, 12080)) ==
-          "the NVIDIA driver knows CUDA 12.8 at most, this build of tandem needs 13.0: update the "
-          "driver | nvidia-smi shows the driver; without a newer one, use --device cpu");
+    CHECK(
+        told(kDefault, gpu(9, 0, 12080)) ==
+        "the NVIDIA driver supports CUDA 12.8 at most, this build of tandem needs 13.0: update the "
+        "driver | nvidia-smi shows the driver's version; use --device cpu if it cannot be updated");
     CHECK(cuda::why_driver_unfit(13000, 0) == "there is no NVIDIA driver");
     CHECK(cuda::why_driver_unfit(13010, 13000) == "");
   }
@@ -54,19 +55,19 @@ TEST_SUITE("tensor/gpu_code") {
     CHECK(told(newer, gpu(8, 6)) == "");
     CHECK(told(newer, gpu(8, 9)) == "");  // of the generation of 8.6
     CHECK(told(newer, gpu(8, 0)) ==
-          "the NVIDIA driver knows CUDA 13.0 at most and cannot compile the PTX of this build, "
-          "which is of CUDA 13.2, for Card (compute capability 8.0) | update the driver, or build "
-          "with cmake -DTANDEM_CUDA_ARCHS=80");
+          "the NVIDIA driver supports CUDA 13.0 at most and cannot compile this build's PTX of "
+          "CUDA 13.2 for Card (compute capability 8.0) | update the driver, or build with cmake "
+          "-DTANDEM_CUDA_ARCHS=80");
     CHECK(told(newer, gpu(12, 0)).find("-DTANDEM_CUDA_ARCHS=120") != std::string::npos);
   }
 
   TEST_CASE("a build without code for the card") {
     const GpuCode hopper_only{.machine = {"90a"}, .ptx = "", .toolkit = 13000};
     CHECK(told(hopper_only, gpu(9, 0)) == "");
-    CHECK(told(hopper_only, gpu(10, 0)) ==
-          "this build of tandem has no code for Card (compute capability 10.0): it holds CUDA "
-          "13.0: machine code for sm_90a | build with cmake -DTANDEM_CUDA_ARCHS=100, or use "
-          "--device cpu");
+    CHECK(
+        told(hopper_only, gpu(10, 0)) ==
+        "this build of tandem has no code for Card (compute capability 10.0), only CUDA 13.0: "
+        "machine code for sm_90a | build with cmake -DTANDEM_CUDA_ARCHS=100, or use --device cpu");
     const GpuCode later{.machine = {"89"}, .ptx = "89", .toolkit = 13000};
     CHECK(told(later, gpu(8, 6)).find("no code for Card") != std::string::npos);
     CHECK(told(later, gpu(9, 0)) == "");

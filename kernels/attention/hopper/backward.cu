@@ -69,7 +69,7 @@ void launch(const AttentionBackwardParams& p, const AttentionBackwardLaunch& l, 
                              pool_map(p.k_pool, kDim), pool_map(p.v_pool, kDim)};
   const auto kernel = backward_kernel<kDim>;
   constexpr int kBytes = sizeof(BackwardMemory<kDim>);
-  static_assert(kBytes <= 227 * 1024, "a block may have no more");
+  static_assert(kBytes <= 227 * 1024, "a block has at most 227 KiB of shared memory");
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const auto all = static_cast<unsigned>(cuda::gpu().multiprocessors);
   cuda::launch(kernel, std::min(work.pieces(p), all), Shape::kThreads, kBytes, 1, stream, maps, p,

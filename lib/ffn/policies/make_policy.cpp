@@ -27,7 +27,7 @@ int n_left(double keep, int ffn_dim) { return ffn_dim - static_cast<int>((1 - ke
 std::unique_ptr<Policy> make_policy(const recipe::Sparse& sparse, const Bounds& bounds) {
   const int ffn_dim = bounds.shape.ffn_dim;
   if (n_kept(sparse.keep, ffn_dim) == 0)
-    throw recipe_error("sparse.keep", "is {}, which leaves none of the {} FFN channels of a layer",
+    throw recipe_error("sparse.keep", "is {} and keeps none of a layer's {} FFN neurons",
                        sparse.keep.value, ffn_dim)
         .hint(fmt::format("set at least {:.3g}", 1.0 / ffn_dim));
   switch (sparse.kind) {
@@ -41,7 +41,7 @@ std::unique_ptr<Policy> make_policy(const recipe::Sparse& sparse, const Bounds& 
     case recipe::SparseKind::cats_threshold:
       return make_cats(sparse, bounds);
   }
-  TANDEM_CHECK(false, "FFN policy {}", static_cast<int>(sparse.kind));
+  TANDEM_CHECK(false, "unknown FFN policy {}", static_cast<int>(sparse.kind));
   return nullptr;
 }
 
@@ -58,7 +58,7 @@ Needs needs_of(const recipe::Sparse& sparse) {
     case recipe::SparseKind::cats_threshold:
       return {.after_gate = true, .by_step = true};
   }
-  TANDEM_CHECK(false, "FFN policy {}", static_cast<int>(sparse.kind));
+  TANDEM_CHECK(false, "unknown FFN policy {}", static_cast<int>(sparse.kind));
   return {};
 }
 

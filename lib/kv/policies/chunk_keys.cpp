@@ -199,8 +199,8 @@ void ChunkKeys::write_means(const TokenIndex::Work& work, const PagedStore& stor
 void ChunkKeys::choose(const TokenIndex::Work& work, const Queries& queries, int n,
                        const PagedStore& store) {
   const Choice c{work.slot, queries, work.length / rule_.chunk, n, work.ordinals};
-  TANDEM_CHECK(n >= 1 && n <= c.n_chunks && n <= capacity(), "{} of {} chunks, {} at most", n,
-               c.n_chunks, capacity());
+  TANDEM_CHECK(n >= 1 && n <= c.n_chunks && n <= capacity(),
+               "cannot choose {} of {} chunks, the limit is {}", n, c.n_chunks, capacity());
   if (!keeps_means()) return choose_passing(c, store);
   if (!work.pieces.empty()) write_means(work, store);
   if (on_gpu()) return choose_on_gpu(c);

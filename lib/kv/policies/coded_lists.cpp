@@ -86,10 +86,10 @@ void CodedLists::check_room() const {
   }
   const int most = std::max(first_too_many - 1, 0);
   throw Error::make(ErrorKind::device, "cache.kind",
-                    "hybrid chooses among up to {} indexed tokens of a sequence on this GPU, which "
-                    "has {} bytes of shared memory a block, found room for {}",
+                    "hybrid supports up to {} indexed tokens a sequence on this GPU ({} bytes of "
+                    "shared memory a block), found {}",
                     most, has, max_keys_)
-      .hint("set a shorter run.context, or use --device cpu");
+      .hint("lower run.context, or use --device cpu");
 }
 
 double CodedLists::most_wanted(int n) const {

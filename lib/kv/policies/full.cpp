@@ -31,13 +31,15 @@ class Full final : public Policy {
     const int n = static_cast<int>(whole.size());
     if (n == 0)
       throw recipe_error("cache.place",
-                         "is host, but all layers of this model read a window of {} tokens",
+                         "is host, which is not supported: all layers of this model use a sliding "
+                         "window of {} tokens",
                          geometry_.sliding_window)
-          .hint("leave it device: a window's keys take little memory");
+          .hint("set it to device: the keys of a window need little memory");
     if (cache.n_resident() > n)
-      throw recipe_error("cache.resident_layers", "is {}, but {} layers of this model have keys {}",
-                         cache.n_resident(), n, "that host memory is for")
-          .hint("auto keeps on the GPU what fits");
+      throw recipe_error("cache.resident_layers",
+                         "is {}, but only {} layers of this model can keep keys in host memory",
+                         cache.n_resident(), n)
+          .hint("set it to auto to keep as many layers on the GPU as fit");
     for (const int i : spread_layers(n, n - cache.n_resident()))
       is_far_[static_cast<size_t>(whole[static_cast<size_t>(i)])] = 1;
   }

@@ -250,16 +250,18 @@ class HybridPolicy final : public SparsePolicy {
   /// What a GPU can't share yet.
   void check_sharing() const {
     if (spec_.tail == HybridTail::sampled || spec_.budget != HybridBudget::share)
-      throw Error::make(ErrorKind::device, "cache.hybrid.group",
-                        "shared runs on a GPU with tail means or none and budget share, found tail "
-                        "{} and budget {}",
-                        recipe::yaml_text(spec_.tail), recipe::yaml_text(spec_.budget))
-          .hint("set cache.hybrid.group head, or tail means and budget share, or use --device cpu");
+      throw Error::make(
+          ErrorKind::device, "cache.hybrid.group",
+          "shared needs tail means or none and budget share on a GPU, found tail {} and budget {}",
+          recipe::yaml_text(spec_.tail), recipe::yaml_text(spec_.budget))
+          .hint(
+              "set cache.hybrid.group to head, set tail means and budget share, or use --device "
+              "cpu");
     if (geometry().group() > kMostSharing)
       throw Error::make(ErrorKind::device, "cache.hybrid.group",
-                        "shared runs for up to {} query heads a KV head on a GPU, the model has {}",
+                        "shared supports up to {} query heads a KV head on a GPU, the model has {}",
                         kMostSharing, geometry().group())
-          .hint("set cache.hybrid.group head, or use --device cpu");
+          .hint("set cache.hybrid.group to head, or use --device cpu");
   }
 
   recipe::Hybrid spec_;

@@ -122,7 +122,7 @@ void KeyHasher::set_center(int slot, int ordinal, const Keys& keys, int begin, i
 void KeyHasher::add(int slot, int ordinal, const Keys& keys, const TokenIndex::Piece& piece,
                     Range heads, const Place& to) {
   const bool fresh = piece.offset == 0;
-  TANDEM_CHECK(fresh || appends_, "{} tokens of a new block", piece.offset);
+  TANDEM_CHECK(fresh || appends_, "cannot append to a block from token {}", piece.offset);
   const int64_t n_offsets = int64_t{spec_.tables} * ((int64_t{1} << spec_.bits) + 1);
   const int at_a_time = fresh ? piece.n : append_tokens();
   for (int begin = 0; begin < piece.n; begin += at_a_time) {

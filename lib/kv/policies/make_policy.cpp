@@ -30,7 +30,7 @@ std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bo
     case recipe::CacheKind::retrieval:
       return make_retrieval(cache, bounds);
   }
-  TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
+  TANDEM_CHECK(false, "unknown cache kind {}", static_cast<int>(cache.kind));
   return nullptr;
 }
 
@@ -64,7 +64,7 @@ Needs needs_of(const recipe::Cache& cache) {
               .queries = cache.retrieval.n_queries() + 1,
               .rounds = cache.retrieval.rebuild.by_acceptance()};
   }
-  TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
+  TANDEM_CHECK(false, "unknown cache kind {}", static_cast<int>(cache.kind));
   return {};
 }
 

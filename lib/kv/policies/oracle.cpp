@@ -35,7 +35,7 @@ class OraclePolicy final : public SelectingPolicy {
 
   void select(int layer, const Step& step, const Tensor& q, AttendPlan& plan) override {
     if (ordinal(layer) < 0) return plan.add({.window = geometry().window(layer)});
-    TANDEM_CHECK(step.tree_mask.empty(), "{} does not verify trees", name());
+    TANDEM_CHECK(step.tree_mask.empty(), "{} does not support token trees", name());
     if (!bounds().on_gpu()) {
       plan.selector = this;
       return;

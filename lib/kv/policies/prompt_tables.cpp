@@ -77,8 +77,9 @@ const std::string& PromptTables::why_unpinned() const {
 
 void PromptTables::index_tokens(const TokenIndex::Work& work, int layer, const PagedStore& store) {
   const int slot = work.slot, ordinal = work.ordinals.begin, heads = geometry_.n_kv_heads;
-  TANDEM_CHECK(work.fresh && work.ordinals.end == ordinal + 1, "{} layers of an index, fresh: {}",
-               work.ordinals.end - ordinal, work.fresh);
+  TANDEM_CHECK(work.fresh && work.ordinals.end == ordinal + 1,
+               "expected one layer of a new index, found {}, new: {}", work.ordinals.end - ordinal,
+               work.fresh);
   const std::vector<int32_t>& pages = store.pages(slot);
   exec_.queue->copy_in(pages_, pages.data(),
                        std::min(pages.size(), max_pages(index_)) * sizeof(int32_t));

@@ -38,16 +38,15 @@ class RetrievalPolicy final : public SelectingPolicy {
         keys_({.budget = budget_, .chunk = spec_.chunk, .group = spec_.group}, layers(), bounds),
         slots_(static_cast<size_t>(bounds.max_seqs)),
         shown_(slots_.size()) {
-    TANDEM_CHECK(budget_ >= 2 * spec_.chunk + spec_.force_recent, "a budget of {}, chunks of {}",
-                 budget_, spec_.chunk);
+    TANDEM_CHECK(budget_ >= 2 * spec_.chunk + spec_.force_recent,
+                 "budget {} is too small for chunks of {}", budget_, spec_.chunk);
     if (!is_over_host()) return;
     for (const int layer : bounds.far_layers)
       if (ordinal(layer) < 0)
-        throw recipe_error("cache.dense_layers",
-                           "layer {} is to read all keys in every draft, but these are in host "
-                           "memory",
-                           layer)
-            .hint("leave dense_layers out of draft.cache, or set cache.place device");
+        throw recipe_error(
+            "cache.dense_layers",
+            "layer {} reads all keys in every draft step, but they are in host memory", layer)
+            .hint("remove dense_layers from draft.cache, or set cache.place to device");
     copies_.emplace(keys_, spec_.chunk, bounds);
     by_layers_.resize(slots_.size());
   }
@@ -100,7 +99,8 @@ class RetrievalPolicy final : public SelectingPolicy {
       at(slot).waits = n;
       return;
     }
-    TANDEM_CHECK(by.now.chosen_at == n, "chosen at {} of {} tokens", by.now.chosen_at, n);
+    TANDEM_CHECK(by.now.chosen_at == n, "chunks were chosen at {} tokens, expected {}",
+                 by.now.chosen_at, n);
     finish(slot, by, store);
   }
   void on_round(int slot, int accepted, int offered) override {

@@ -32,8 +32,8 @@ class SnapKvPolicy final : public SelectingPolicy {
                .lists = bounds.on_gpu() ? VotedKeys::Lists::passed_on : VotedKeys::Lists::kept},
               layers(), bounds),
         slots_(static_cast<size_t>(bounds.max_seqs)) {
-    TANDEM_CHECK(budget_ > spec_.window + sinks_, "a budget of {}, {} fixed", budget_,
-                 spec_.window + sinks_);
+    TANDEM_CHECK(budget_ > spec_.window + sinks_, "budget {} must exceed the {} fixed tokens",
+                 budget_, spec_.window + sinks_);
     if (bounds.on_gpu()) copies_.emplace(keys_.n_chosen(), layers(), bounds);
   }
 

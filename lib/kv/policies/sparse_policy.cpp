@@ -21,7 +21,7 @@ std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& g) {
   if (!none && dense != recipe::Cache::default_dense_layers())
     for (const int layer : dense)
       if (layer >= g.n_layers)
-        throw recipe_error("cache.dense_layers", "layer {}, but the model has layers 0 to {}",
+        throw recipe_error("cache.dense_layers", "names layer {}, but the model has layers 0 to {}",
                            layer, g.n_layers - 1)
             .hint("list layers of this model, or [] for none");
   std::vector<int> layers;

@@ -25,7 +25,8 @@ class VerifiedPolicy final : public SelectingPolicy {
         budget_(static_cast<int>(cache.verified.budget)),
         keys_({.budget = budget_, .window = window_}, layers(), bounds),
         slots_(static_cast<size_t>(bounds.max_seqs)) {
-    TANDEM_CHECK(recent() >= window_, "a budget of {} with a window of {}", budget_, window_);
+    TANDEM_CHECK(recent() >= window_, "budget {} is too small for a window of {}", budget_,
+                 window_);
   }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {

@@ -152,8 +152,8 @@ void VotedKeys::choose_list(const Choice& c, int ordinal, int kv_head, const Pag
 
 void VotedKeys::choose_scored(const Step& step, int recent) {
   const int n_best = rule_.budget - recent, heads = geometry().n_kv_heads;
-  TANDEM_CHECK(recent >= rule_.window && n_best > 0, "{} recent tokens, a window of {}", recent,
-               rule_.window);
+  TANDEM_CHECK(recent >= rule_.window && n_best > 0,
+               "{} recent tokens do not fit the budget or a window of {}", recent, rule_.window);
   const int n_lists = static_cast<int>(layers_.size()) * heads;
   if (n_chosen() == 0 || n_lists == 0) return;
   if (on_gpu())

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr size_t kReadBytes = 4 * io::kChecksumBlock;
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
-constexpr const char* kDamagedHint = "the file is damaged: copy it again, or write it by a new run";
+constexpr const char* kDamagedHint = "the file is damaged: copy it again, or train it again";
 
 /// Error of a file whose contents are not what an adapter has.
 template <class... Args>
@@ -45,25 +45,25 @@ void check_metadata(const Metadata& metadata, const std::string& where, const Ad
                     OtherBase other) {
   const auto value = [&](const char* key) { return value_of(metadata, key); };
   if (value(kAdapterFormatKey) != kAdapterFormat)
-    throw input_error(where, "is no adapter of s2ft: its format is {}, expected '{}'",
+    throw input_error(where, "is not an s2ft adapter: its format is {}, expected '{}'",
                       io::quote(value(kAdapterFormatKey)), kAdapterFormat)
-        .hint("name a run of s2ft-train, its folder adapter/, or a LoRA or DoRA folder of PEFT");
+        .hint("give an s2ft-train run, its folder adapter/, or a LoRA or DoRA folder from PEFT");
   if (value(kAdapterVersionKey) != kAdapterVersion)
-    throw input_error(where, "has version {} of the format, this build reads version {}",
+    throw input_error(where, "has format version {}, this build reads version {}",
                       io::quote(value(kAdapterVersionKey)), kAdapterVersion)
         .hint("update tandem");
   if (value(kAdapterModeKey) != kAdapterMode)
-    throw input_error(where, "has values of mode {}, this build reads mode '{}'",
+    throw input_error(where, "stores values in mode {}, this build reads mode '{}'",
                       io::quote(value(kAdapterModeKey)), kAdapterMode)
-        .hint("write the new weights themselves, not their differences");
+        .hint("store the new weights, not their differences");
   if (const std::string found = value(kAdapterFingerprintKey);
       found != base.fingerprint && other == OtherBase::refused)
     throw input_error(where, "was trained on model {} (fingerprint {}), the model is {} ({})",
                       io::quote(value(kAdapterBaseKey)), io::quote(found), io::quote(base.name),
                       io::quote(base.fingerprint))
         .hint(
-            "set model.path to the model that the run trained, with the same files; force: true in "
-            "model.adapters, or --force of s2ft-adapter, takes it as it is");
+            "set model.path to the model that was trained, or skip this check with force: true in "
+            "model.adapters or s2ft-adapter --force");
 }
 
 /// The two files must be of one adapter.
@@ -85,7 +85,7 @@ void check_config(const fs::path& path, const Metadata& metadata) {
     io::Json wanted = io::Json::parse(noted->second, nullptr, false);
     if (wanted.is_discarded()) wanted = noted->second;
     if (!config.contains(key) || config[key] != wanted)
-      throw damaged(where, "'{}' is {}, which {} does not say", key, found, kAdapterTensorFile);
+      throw damaged(where, "'{}' is {}, which differs from {}", key, found, kAdapterTensorFile);
   }
 }
 
@@ -98,12 +98,13 @@ void check_index(const std::vector<int32_t>& index, int64_t features, int unit,
     if (at < 0 || at >= features)
       throw damaged(where, "{} names feature {}, expected 0 to {}", name, at, features - 1);
     if (i > 0 && at <= index[i - 1])
-      throw damaged(where, "{} names feature {} after {}, expected them once and ascending", name,
-                    at, index[i - 1]);
+      throw damaged(where,
+                    "{} names feature {} after {}, expected ascending features without repeats",
+                    name, at, index[i - 1]);
     const size_t within = i % static_cast<size_t>(unit);
     const bool whole = within == 0 ? at % unit == 0 : at == index[i - 1] + 1;
     if (!whole || (within + 1 < static_cast<size_t>(unit) && i + 1 == index.size()))
-      throw damaged(where, "{} has a part of head {}, expected all its {} features", name,
+      throw damaged(where, "{} has only a part of head {}, expected all {} features", name,
                     index[i - within] / unit, unit);
   }
 }
@@ -146,11 +147,11 @@ Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const A
                       OtherBase other) {
   if (!fs::is_directory(folder))
     throw input_error(folder.string(), "no such adapter folder")
-        .hint("name folder adapter/ of a run of s2ft-train");
+        .hint("give the folder adapter/ of an s2ft-train run");
   for (const char* file : {kAdapterConfigFile, kAdapterTensorFile})
     if (!fs::exists(folder / file))
       throw input_error((folder / file).string(), "is missing")
-          .hint("name folder adapter/ of a run of s2ft-train; a run writes it when it ends");
+          .hint("give the folder adapter/ of a finished s2ft-train run");
   Adapter adapter(io::Safetensors::open(folder / kAdapterTensorFile), config, base, other);
   adapter.check_any();
   check_config(folder / kAdapterConfigFile, adapter.file_.metadata());
@@ -197,9 +198,9 @@ Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterB
         throw input_error(where, "'{}' is {} {}, expected F32 or BF16 {}", value_name,
                           io::quote(value->dtype), io::shape_text(value->shape),
                           io::shape_text(expected))
-            .hint(value->shape != expected ? "it belongs to a model of another shape: name its "
-                                             "base; or the file is damaged"
-                                           : kDamagedHint);
+            .hint(value->shape != expected
+                      ? "set model.path to the adapter's base model; if it is, the file is damaged"
+                      : kDamagedHint);
       slice.values = file_.tensor(*value);
       check_values(slice.values);
       slices_.emplace(std::pair(weight, layer), std::move(slice));
@@ -207,13 +208,13 @@ Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterB
     }
   for (const io::TensorEntry& entry : file_.entries())
     if (!known.contains(entry.name))
-      throw damaged(where, "tensor {} is of no matrix that an adapter changes in {}",
+      throw damaged(where, "tensor {} belongs to no matrix of {} that an adapter can change",
                     io::quote(entry.name), io::quote(base.name));
 }
 
 std::vector<int32_t> Adapter::read_index(const io::TensorEntry& entry) const {
   if (entry.dtype != "I32" || entry.shape.size() != 1)
-    throw damaged(file_.where(), "'{}' is {} {}, expected I32 of one dimension", entry.name,
+    throw damaged(file_.where(), "'{}' is {} {}, expected one-dimensional I32", entry.name,
                   io::quote(entry.dtype), io::shape_text(entry.shape));
   std::vector<int32_t> index(static_cast<size_t>(entry.shape[0]));
   file_.read(file_.tensor(entry), 0, std::as_writable_bytes(std::span(index)));

@@ -123,7 +123,7 @@ PackedRows packed_rows(Weight weight, const ModelConfig& config) {
       first += rows;
     }
   }
-  TANDEM_CHECK(false, "weight {} is of no layer's matrix", static_cast<int>(weight));
+  TANDEM_CHECK(false, "weight {} is not a layer matrix", static_cast<int>(weight));
   return {};
 }
 
@@ -132,9 +132,12 @@ std::vector<PartShape> part_shapes(const NamedAdapter& named, const ModelConfig&
   const auto* slices = std::get_if<Adapter>(named.adapter.get());
   const auto* factors = std::get_if<LowRankAdapter>(named.adapter.get());
   if (factors != nullptr && factors->scales_rows())
-    throw recipe_error("model.adapters",
-                       "'{}' is of DoRA, which scales the products of the base too", named.name)
-        .hint("set run.adapters switch, or leave its name out: it is merged then");
+    throw recipe_error(
+        "model.adapters",
+        "'{}' is a DoRA adapter, which also scales the base: run.adapters mix does not support it",
+        named.name)
+        .hint(
+            "set run.adapters to switch, or omit the adapter's name to merge it into the weights");
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (int i = 0; i < kLayerMatrices; ++i)
       slices != nullptr ? add_slice_shapes(*slices, config, layer, matrix_of(i), shapes)

@@ -68,10 +68,11 @@ Adapter shard_slices(const Adapter& adapter, const std::string& name, const Mode
 LowRankAdapter shard_factors(const LowRankAdapter& adapter, const std::string& name,
                              const ModelConfig& whole, const Shard& shard) {
   if (adapter.scales_rows())
-    throw recipe_error("model.adapters",
-                       "'{}' is of DoRA, which measures whole rows, of which each rank has a part",
-                       name)
-        .hint("leave its name out: it is merged into the weights then");
+    throw recipe_error(
+        "model.adapters",
+        "'{}' is a DoRA adapter: named DoRA adapters are not supported with tensor parallelism",
+        name)
+        .hint("omit the adapter's name to merge it into the weights");
   std::deque<std::vector<float>> numbers;
   std::vector<io::TensorView> tensors;
   nlohmann::json ranks = nlohmann::json::object(), alphas = nlohmann::json::object();

@@ -98,9 +98,9 @@ void check(const AdapterSwitch::Spec& spec) {
   for (const NamedAdapter& named : spec.adapters)
     if (const auto* a = std::get_if<LowRankAdapter>(named.adapter.get());
         a != nullptr && a->scales_rows() && named.weight != 1)
-      throw recipe_error("model.adapters", "'{}' is of DoRA, and its weight is {}, expected 1",
+      throw recipe_error("model.adapters", "'{}' is a DoRA adapter with weight {}, expected 1",
                          named.name, named.weight)
-          .hint("leave its name out: a merged adapter may have any weight");
+          .hint("omit the adapter's name to merge it: a merged adapter may have any weight");
 }
 
 /// What DoRA multiplies each row of W + gamma B A by.
@@ -330,7 +330,8 @@ void AdapterSwitch::restore_matrices(size_t adapter) {
 }
 
 void AdapterSwitch::to(int adapter) {
-  TANDEM_CHECK(adapter < std::ssize(adapters_), "adapter {} of {}", adapter, adapters_.size());
+  TANDEM_CHECK(adapter < std::ssize(adapters_), "adapter {} is out of range for {} adapters",
+               adapter, adapters_.size());
   if (adapter == current_ && whole_) return;
   if (exec_.on_gpu()) exec_.queue->wait();
   whole_ = false;

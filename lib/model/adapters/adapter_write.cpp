@@ -18,8 +18,8 @@ constexpr const char* kKinds = R"({"q_proj":"out","k_proj":"out","v_proj":"out",
 void add_slice(const AdapterSlice& slice, std::vector<io::TensorView>& tensors) {
   const auto n = static_cast<int64_t>(slice.index.size());
   const auto other = static_cast<int64_t>(slice.values.size()) / n;
-  TANDEM_CHECK(other * n == static_cast<int64_t>(slice.values.size()), "{} values of {} features",
-               slice.values.size(), n);
+  TANDEM_CHECK(other * n == static_cast<int64_t>(slice.values.size()),
+               "{} values do not divide evenly among {} features", slice.values.size(), n);
   const std::string prefix = adapter_prefix(slice.weight, slice.layer);
   tensors.push_back(
       {prefix + "index", DType::i32, {n}, std::as_bytes(std::span<const int32_t>(slice.index))});
@@ -57,7 +57,7 @@ void write_adapter(const std::filesystem::path& folder, const AdapterInfo& info,
                    std::span<const AdapterSlice> slices) {
   std::error_code code;
   std::filesystem::create_directories(folder, code);
-  if (code) throw input_error(folder.string(), "cannot be created: {}", code.message());
+  if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   const std::map<std::string, std::string> metadata = metadata_of(info);
   Json config = metadata;
   for (const char* key : {kAdapterSelectionKey, kAdapterKindKey})
@@ -66,7 +66,7 @@ void write_adapter(const std::filesystem::path& folder, const AdapterInfo& info,
   // replaced, and the new one is there when they are.
   std::filesystem::remove(folder / kAdapterConfigFile, code);
   if (code)
-    throw input_error((folder / kAdapterConfigFile).string(), "cannot be replaced: {}",
+    throw input_error((folder / kAdapterConfigFile).string(), "cannot replace the file: {}",
                       code.message());
   io::write_safetensors(folder / kAdapterTensorFile, tensors_of(slices), metadata,
                         io::kChecksumBlock);

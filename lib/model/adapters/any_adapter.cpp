@@ -10,8 +10,9 @@ AnyAdapter open_adapter(const std::filesystem::path& path, const ModelConfig& co
   if (LowRankAdapter::is_at(folder))
     return with_remedy("copy the folder again, or save the adapter again with PEFT",
                        [&] { return LowRankAdapter::open(folder, config); });
-  return with_remedy("is the file damaged? download or copy it again, or train it again",
-                     [&] { return Adapter::open(folder, config, base, other); });
+  return with_remedy(
+      "if the file is damaged, download or copy it again, or train the adapter again",
+      [&] { return Adapter::open(folder, config, base, other); });
 }
 
 const io::Safetensors& file_of(const AnyAdapter& adapter) {

@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kPiece = int64_t{1} << 20;
 
 constexpr const char* kHint =
-    "an adapter holds new values of heads of q, k, v and o, and of channels of gate, up and down: "
-    "use the tuned model as it is";
+    "an adapter can only change heads of q, k, v and o and channels of gate, up and down: use the "
+    "tuned model instead";
 
 using Progress = std::function<void(int64_t)>;
 
@@ -25,7 +25,7 @@ void check_constants(const ComparedModel& base, const ComparedModel& tuned) {
   const auto check = [&](const char* what, double of_base, double of_tuned) {
     if (of_base != of_tuned)
       throw input_error(tuned.where, "has {} {}, {} has {}", what, of_tuned, base.where, of_base)
-          .hint("name the model that was tuned with -m");
+          .hint("set -m to the base model of the tuned one");
   };
   check("architecture number", static_cast<double>(b.arch), static_cast<double>(t.arch));
   check("hidden_size", b.dim, t.dim);
@@ -43,7 +43,7 @@ void check_constants(const ComparedModel& base, const ComparedModel& tuned) {
 
 Error other_weight(const ComparedModel& base, const ComparedModel& tuned, Weight weight, int layer,
                    int64_t row, int64_t column) {
-  return input_error(tuned.where, "{} differs from that of {} at [{}, {}]",
+  return input_error(tuned.where, "{} differs from {} at [{}, {}]",
                      checkpoint_name(weight, std::max(layer, 0)), base.where, row, column)
       .hint(kHint);
 }
@@ -58,9 +58,8 @@ void check_vector(const ComparedModel& base, const ComparedModel& tuned, Weight 
 }
 
 constexpr const char* kWhole =
-    "this is full fine-tuning, merged factors, or a checkpoint whose heads or channels are in "
-    "another "
-    "order: use the tuned model as it is, or where s2ft-train wrote it, its folder adapter/";
+    "full fine-tuning, merged LoRA and reordered heads or channels cannot be extracted: use the "
+    "tuned model, or the folder adapter/ of the s2ft-train run";
 
 /// Of the matrices of all layers that adapters can change.
 int64_t layer_numbers(const ModelConfig& config) {
@@ -108,13 +107,13 @@ std::vector<int32_t> changed(const ComparedModel& base, const ComparedModel& tun
                if (!std::isfinite(after[c]))
                  throw input_error(tuned.where, "{} is {} at [{}, {}], expected a finite number",
                                    checkpoint_name(weight, layer), after[c], row, c)
-                     .hint("the training that wrote it has diverged: tune the base model again");
+                     .hint("training diverged: tune the base model again");
                differs[static_cast<size_t>((columns ? c : row) / unit)] = true;
              }
            });
   // Of heads a run may well train all: a model has few.
   if (unit == 1 && std::ranges::count(differs, true) == units)
-    throw input_error(tuned.where, "all {} {} of {} differ from those of {}", units,
+    throw input_error(tuned.where, "all {} {} of {} differ from {}", units,
                       columns ? "columns" : "rows", checkpoint_name(weight, layer), base.where)
         .hint(kWhole);
   std::vector<int32_t> index;
@@ -146,8 +145,7 @@ std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const Compared
     const io::Shape shape = weight_shape(weight, config);
     left -= std::ssize(index) * shape[takes_columns(weight) ? 0 : 1];
     if (left < 0)
-      throw input_error(tuned.where,
-                        "more than half of the weights of layers differ from those of {}",
+      throw input_error(tuned.where, "more than half of the layer weights differ from {}",
                         base.where)
           .hint(kWhole);
     std::vector<float> values = feature_values(tuned.source, weight, layer, index, config);
@@ -157,9 +155,9 @@ std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const Compared
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (const Weight w : layer_weights(config)) compare(w, layer);
   if (slices.empty())
-    throw input_error(tuned.where, "has every weight of {}: there is no change to extract",
+    throw input_error(tuned.where, "has the same weights as {}: there is no change to extract",
                       base.where)
-        .hint("name the model that was tuned, and its base with -m");
+        .hint("give the tuned model, and its base model with -m");
   return slices;
 }
 

@@ -58,13 +58,13 @@ bool LowRankAdapter::is_at(const fs::path& folder) {
 LowRankAdapter LowRankAdapter::open(const fs::path& folder, const ModelConfig& config) {
   if (!fs::exists(folder / kPeftTensorFile) && fs::exists(folder / kPeftPickleFile))
     throw input_error((folder / kPeftPickleFile).string(),
-                      "is pickled, and reading it could run any program; expected {}",
+                      "is a pickle file, which could run code when read; expected {}",
                       kPeftTensorFile)
         .hint("load it with PEFT and save it again with save_pretrained(safe_serialization=True)");
   for (const char* file : {kPeftConfigFile, kPeftTensorFile})
     if (!fs::exists(folder / file))
       throw input_error((folder / file).string(), "is missing")
-          .hint("name the folder that PEFT's save_pretrained, or a run of s2ft-train, has written");
+          .hint("give a folder from PEFT's save_pretrained or from an s2ft-train run");
   return {io::Safetensors::open(folder / kPeftTensorFile), (folder / kPeftConfigFile).string(),
           io::read_regular_file(folder / kPeftConfigFile, kMaxConfigBytes), config};
 }
@@ -121,7 +121,8 @@ void LowRankAdapter::add_factors(const LowRankConfig& said, const ModelConfig& c
   }
   if (without.empty()) return;
   if (without.size() == said.modules.size())
-    throw unfit(file_.where(), "has no factors of {}, nor of any other target", without.front());
+    throw unfit(file_.where(), "has no LoRA factors for {} or any other target module",
+                without.front());
   warnings_.push_back(
       fmt::format("{}: no factors for {}{}, which stay unchanged", file_.where(), without.front(),
                   without.size() == 1 ? "" : fmt::format(" and {} more", without.size() - 1)));
@@ -147,7 +148,7 @@ void LowRankAdapter::add_bias(Place place, const LowRankConfig& said, const Mode
       return;
     }
   throw unfit(file_.where(), "'lora_bias' adds a bias to {}, which has none in this model", path)
-      .hint("train the adapter without lora_bias: biases cannot be merged into this model");
+      .hint("train the adapter without lora_bias: this model has no biases to merge into");
 }
 
 void LowRankAdapter::add_replacement(Weight weight, int layer, const LowRankConfig& said,
@@ -170,8 +171,8 @@ void LowRankAdapter::add_replacement(Weight weight, int layer, const LowRankConf
       entry->shape[1] == shape[1] && entry->shape[0] != shape[0])
     throw unfit(file_.where(), "'{}' has {} rows, the model has {}", name, entry->shape[0],
                 shape[0])
-        .hint(fmt::format("the vocabulary was resized for training: resize the base model "
-                          "(resize_token_embeddings({})), save it, and set model.path to it",
+        .hint(fmt::format("training resized the vocabulary: resize the base model with "
+                          "resize_token_embeddings({}), save it, and set model.path to it",
                           entry->shape[0]));
   changes_[{weight, layer}].replaced = tensor(name, shape);
 }
@@ -314,7 +315,7 @@ void LowRankAdapter::check_values(const io::TensorView& t) const {
     if (bad != piece.end())
       throw unfit(file_.where(), "value {} of '{}' is {}, expected a finite number",
                   first + (bad - piece.begin()), t.name, *bad)
-          .hint("training has diverged: use an earlier checkpoint of the adapter");
+          .hint("training diverged: use an earlier checkpoint of the adapter");
   }
 }
 

@@ -65,7 +65,7 @@ void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankIn
                             std::span<const LowRankDelta> deltas) {
   std::error_code code;
   std::filesystem::create_directories(folder, code);
-  if (code) throw input_error(folder.string(), "cannot be created: {}", code.message());
+  if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   std::vector<io::TensorView> tensors;
   for (const LowRankDelta& d : deltas) {
     const std::string path = module_path(d.weight, d.layer);
@@ -82,7 +82,7 @@ void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankIn
   // replaced, and the new one is there when they are.
   const std::filesystem::path config = folder / kPeftConfigFile;
   std::filesystem::remove(config, code);
-  if (code) throw input_error(config.string(), "cannot be replaced: {}", code.message());
+  if (code) throw input_error(config.string(), "cannot replace the file: {}", code.message());
   io::write_safetensors(folder / kPeftTensorFile, tensors, {{"format", "pt"}}, io::kChecksumBlock);
   io::AtomicFile file(config);
   file.write(config_text(info, deltas));

@@ -21,7 +21,8 @@ namespace tandem::model {
 namespace {
 
 constexpr const char* kMergeHint =
-    "merge it into its model with PEFT (merge_and_unload), and set model.path to the result";
+    "merge the adapter into its model with PEFT (merge_and_unload), and set model.path to the "
+    "result";
 /// PEFT's, where a file does not say.
 constexpr int64_t kDefaultRank = 8;
 constexpr double kDefaultAlpha = 8;
@@ -188,10 +189,12 @@ void check_init(const io::Json& config, const std::string& where) {
   std::ranges::transform(init, init.begin(), [](unsigned char c) { return std::tolower(c); });
   for (const char* other : kBaseInits)
     if (init.starts_with(other))
-      throw refused(where, "'init_lora_weights' is {}: PEFT changes the base's weights too",
-                    io::quote(said))
+      throw refused(
+          where,
+          "'init_lora_weights' is {}, with which PEFT also changes the base weights: not supported",
+          io::quote(said))
           .hint(
-              "save it again as plain LoRA with PEFT: save_pretrained(..., "
+              "convert it to plain LoRA with PEFT: save_pretrained(..., "
               "path_initial_model_for_weight_conversion=...)");
   if (std::ranges::find(kFactorInits, init) == kFactorInits.end())
     throw refused(where, "'init_lora_weights' is {}, which is not supported", io::quote(said));
@@ -209,7 +212,7 @@ void check_settings(const io::Json& config, const std::string& where) {
   if (!is_string(config, "target_modules")) return;
   for (const char* key : {"layers_to_transform", "layers_pattern"})
     if (const auto it = config.find(key); it != config.end() && !is_empty(*it))
-      throw refused(where, "'{}' is {}, but 'target_modules' is an expression", key,
+      throw refused(where, "'{}' is {}, but 'target_modules' is a regular expression", key,
                     io::describe(*it))
           .hint("remove one of the two keys, as PEFT requires");
 }
@@ -218,7 +221,7 @@ std::vector<int32_t> token_ids(const io::Json& list, const std::string& where,
                                const ModelConfig& config) {
   const char* const key = "trainable_token_indices";
   if (!list.is_array())
-    throw refused(where, "'{}' has {}, expected an array of token ids", key, io::describe(list));
+    throw refused(where, "'{}' holds {}, expected an array of token ids", key, io::describe(list));
   std::vector<int32_t> ids;
   for (const io::Json& id : list)
     ids.push_back(static_cast<int32_t>(
@@ -295,7 +298,7 @@ LowRankConfig parse_low_rank_config(std::string_view text, const std::string& wh
                     r, kMostRank);
     const auto gamma = static_cast<float>(scaled / (rslora ? std::sqrt(r) : r));
     if (!std::isfinite(gamma))
-      throw refused(where, "'lora_alpha' of {} is {}, expected a number that f32 holds",
+      throw refused(where, "'lora_alpha' of {} is {}, expected a number in the range of f32",
                     io::quote(module), scaled);
     found.modules[{weight, std::max(layer, 0)}] = {static_cast<int64_t>(r), gamma};
   };
@@ -311,7 +314,7 @@ LowRankConfig parse_low_rank_config(std::string_view text, const std::string& wh
     found.warnings.push_back(fmt::format(
         "{}: 'target_modules' names {}, which this model does not have", where, quoted(unmatched)));
   if (found.magnitudes && found.modules.contains({Weight::tok_emb, 0}))
-    throw refused(where, "'use_dora' with a target of 'embed_tokens' is not supported");
+    throw refused(where, "'use_dora' for target 'embed_tokens' is not supported");
   return found;
 }
 

@@ -43,7 +43,7 @@ Factors exact_factors(const WeightSource& base, const WeightSource& sliced,
   for (const WeightedAdapter& given : adapters)
     if (const auto* low = std::get_if<LowRankAdapter>(&given.adapter);
         low != nullptr && given.weight != 0 && low->holds(weight, layer)) {
-      TANDEM_CHECK(!low->scales_rows(), "DoRA has no factors of its change");
+      TANDEM_CHECK(!low->scales_rows(), "the change of a DoRA adapter has no factors");
       products.push_back(&given);
       f.rank += low->rank(weight, layer);
     }

@@ -147,7 +147,8 @@ void ServedAdapters::load(int adapter, const WeightSource& base, std::byte* memo
 }
 
 void ServedAdapters::assign(int slot, int adapter) {
-  TANDEM_CHECK(adapter < std::ssize(adapters_), "adapter {} of {}", adapter, adapters_.size());
+  TANDEM_CHECK(adapter < std::ssize(adapters_), "adapter {} is out of range for {} adapters",
+               adapter, adapters_.size());
   int32_t& at = slots_[static_cast<size_t>(slot)];
   if (at == adapter) return;
   at = adapter;
@@ -162,8 +163,8 @@ size_t ServedAdapters::bytes(int adapter) const {
 }
 
 void ServedAdapters::enter(const kv::Step& step) {
-  TANDEM_CHECK(step.arrays.n_rows <= spec_.max_rows, "{} rows, at most {}", step.arrays.n_rows,
-               spec_.max_rows);
+  TANDEM_CHECK(step.arrays.n_rows <= spec_.max_rows, "{} rows exceed the limit of {}",
+               step.arrays.n_rows, spec_.max_rows);
   groups_ = ops::group_rows(arrays_, of_slot_, static_cast<int>(adapters_.size()), kMostGrouped,
                             step.arrays, exec_.stream());
   settled_ = false;

@@ -70,7 +70,8 @@ const std::vector<kv::Step>& DraftSequences::begin(Round& round) {
     const int slot = slot_of(seqs[b]), length = static_cast<int>(seqs[b].tokens.size());
     if (length - cache().length(slot) < least) cache().uncommit(slot, length - least);
     const int chain = length - cache().length(slot);
-    TANDEM_CHECK(chain >= 1 && chain <= max_unread(), "{} unread tokens of {}", chain, length);
+    TANDEM_CHECK(chain >= 1 && chain <= max_unread(), "{} unread tokens of {} are out of range",
+                 chain, length);
     is_as_before = is_as_before && unread_[b] == chain;
     round_slots_[b] = slot;
     unread_[b] = chain;

@@ -47,7 +47,7 @@ std::vector<int> gammas_up_to(int most) {
 
 GammaChooser::GammaChooser(std::vector<int> gammas) : gammas_(std::move(gammas)) {
   TANDEM_CHECK(!gammas_.empty() && gammas_.front() > 0 && std::ranges::is_sorted(gammas_),
-               "{} numbers of drafted tokens", gammas_.size());
+               "{} values of gamma must be positive and ascending", gammas_.size());
   gammas_.insert(gammas_.begin(), 0);
 }
 
@@ -74,7 +74,8 @@ std::vector<double> GammaChooser::expected(const Times& times) const {
   std::vector<size_t> known;
   for (size_t i = 0; i < gammas_.size(); ++i)
     if (times.of[i].rounds > 0) known.push_back(i);
-  TANDEM_CHECK(known.size() >= 2, "times of {} numbers", known.size());
+  TANDEM_CHECK(known.size() >= 2, "times of {} values of gamma are too few, expected 2",
+               known.size());
   std::vector<double> seconds;
   for (size_t i = 0; i < gammas_.size(); ++i) {
     // The line through the neighbours that are known, or through the last two.

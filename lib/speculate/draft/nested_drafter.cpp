@@ -17,12 +17,13 @@ NestedDrafter::NestedDrafter(Reader middle, std::unique_ptr<Drafter> within, Nes
       chain_(chain_tree(1 + shape.most(within_->largest().levels()))),
       root_(chain_tree(1)),
       stats_(within_->name(), std::string(rule_name(verifier_.rule())), within_->room()) {
-  TANDEM_CHECK(!is_lossy(options_.verify), "rounds within verify by {}",
+  TANDEM_CHECK(!is_lossy(options_.verify),
+               "inner steps do not support the lossy acceptance rule {}",
                rule_name(verifier_.rule()));
   TANDEM_CHECK(shape.rounds >= 1 && shape.rounds < static_cast<int>(kMaxStages) &&
                    shape.enough >= 1 && within_->rounds_within() == 0,
-               "{} rounds until there are {} tokens, {} within them", shape.rounds, shape.enough,
-               within_->rounds_within());
+               "unexpected limits of inner steps: {} steps, {} tokens, {} nested steps",
+               shape.rounds, shape.enough, within_->rounds_within());
 }
 
 NestedDrafter::~NestedDrafter() = default;

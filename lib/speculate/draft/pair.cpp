@@ -9,14 +9,14 @@ namespace tandem::speculate {
 namespace {
 
 constexpr const char* kHint =
-    "take a draft model that was trained with the tokenizer of the target";
+    "choose a draft model that was trained with the tokenizer of the target";
 
 /// Rows from `n` on must mean nothing.
 void check_padding(const decode::ModelFiles& model, int n, const decode::ModelFiles& other) {
   for (int32_t id = n; id < model.config.vocab_size; ++id)
     if (!model.tokenizer->token_bytes(id).empty())
-      throw input_error("draft.path", "token {} of {} is none of {}, which has {}", id, model.name,
-                        other.name, n)
+      throw input_error("draft.path", "token {} of {} does not exist in {}, which has {} tokens",
+                        id, model.name, other.name, n)
           .hint(kHint);
 }
 
@@ -32,8 +32,8 @@ void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFil
   if (!told) return;
   for (int32_t id = 0; id < n; ++id)
     if (target.tokenizer->token_bytes(id) != draft.tokenizer->token_bytes(id))
-      throw input_error("draft.path", "token {} of {} is another one than that of {}", id,
-                        draft.name, target.name)
+      throw input_error("draft.path", "token {} of {} differs from the token of {}", id, draft.name,
+                        target.name)
           .hint(kHint);
   check_padding(target, n, draft);
   check_padding(draft, n, target);

@@ -8,11 +8,13 @@ namespace tandem::speculate {
 AcceptanceMeter::AcceptanceMeter(decode::Engine& target, decode::Engine& draft,
                                  const ops::VerifyRule& rule, int width)
     : logits_(target, draft), rule_(rule), width_(width), sums_(width) {
-  TANDEM_CHECK(width > 0 && width <= target.config().vocab_size, "{} children", width);
+  TANDEM_CHECK(width > 0 && width <= target.config().vocab_size, "{} children are out of range",
+               width);
 }
 
 void AcceptanceMeter::add(int seq, int64_t seed, std::span<const int32_t> text, int first) {
-  TANDEM_CHECK(first > 0 && static_cast<size_t>(first) <= text.size(), "position {}", first);
+  TANDEM_CHECK(first > 0 && static_cast<size_t>(first) <= text.size(),
+               "position {} is out of range", first);
   logits_.read(text, first - 1, [&](int row, const Tensor& target, const Tensor& draft) {
     std::vector<ops::ParentNode> parents;
     std::vector<std::span<const int32_t>> seen;

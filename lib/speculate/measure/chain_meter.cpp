@@ -9,7 +9,7 @@
 namespace tandem::speculate {
 
 void ChainMeter::add(const Round& round, const Tensor& logits) {
-  TANDEM_CHECK(logits.device().kind == Device::Kind::cpu, "logits of a GPU");
+  TANDEM_CHECK(logits.device().kind == Device::Kind::cpu, "expected logits on the CPU");
   const VerifyTreesParams p = round.verification(logits, AcceptBy::sequoia);
   const auto vocab = static_cast<size_t>(p.vocab);
   // What a node's child is accepted with, regardless of the draw, and if it is the one that was

@@ -46,8 +46,8 @@ ForcedMeter::ForcedMeter(Reader target, std::vector<Reader> drafts,
       temperatures_(std::move(temperatures)),
       gamma_(gamma),
       logits_(drafts_.size() + 1) {
-  TANDEM_CHECK(!is_other_model() || drafts_.size() == 1, "{} drafts, one of another model",
-               drafts_.size());
+  TANDEM_CHECK(!is_other_model() || drafts_.size() == 1,
+               "found {} drafts, expected one if it is another model", drafts_.size());
 }
 
 ForcedMeter::Rows ForcedMeter::rows_at(int begin, int gamma, std::span<const ForcedText> texts) {
@@ -97,7 +97,8 @@ ForcedMeter::Overlaps ForcedMeter::read(std::span<const int> slots,
   int longest = 0;
   for (const ForcedText& text : texts) {
     const int n = static_cast<int>(text.tokens.size()) - text.first;
-    TANDEM_CHECK(text.first >= 1 && n >= 0, "position {} of {}", text.first, text.tokens.size());
+    TANDEM_CHECK(text.first >= 1 && n >= 0, "position {} is out of range for {} tokens", text.first,
+                 text.tokens.size());
     longest = std::max(longest, n);
     of_texts.emplace_back(static_cast<size_t>(n));
   }

@@ -18,8 +18,8 @@ std::span<const float> row_of(const Tensor& logits, size_t row) {
 void check_meaning(const Tensor& logits) {
   const std::span<const float> all(logits.as<float>(), static_cast<size_t>(logits.elements()));
   if (std::ranges::any_of(all, [](float x) { return std::isnan(x); }))
-    throw Error(ErrorKind::numeric, "", "logits of the target or of a draft are not numbers")
-        .hint("check the weights, or compute in f32");
+    throw Error(ErrorKind::numeric, "", "logits of the target or a draft hold NaN")
+        .hint("check the weights, or set model.compute to f32");
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ Tensor read_rows(decode::Engine& engine, int slot, std::span<const int32_t> toke
 }  // namespace
 
 void PairLogits::read(std::span<const int32_t> text, int first_row, const Visit& visit) {
-  TANDEM_CHECK(first_row >= 0 && static_cast<size_t>(first_row) < text.size(), "row {}", first_row);
+  TANDEM_CHECK(first_row >= 0 && static_cast<size_t>(first_row) < text.size(),
+               "row {} is out of range", first_row);
   const Sequence target(target_.cache()), draft(draft_.cache());
   const int draft_vocab = draft_.config().vocab_size;
   if (const auto prompt = text.first(static_cast<size_t>(first_row)); !prompt.empty()) {

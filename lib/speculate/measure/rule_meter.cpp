@@ -39,12 +39,12 @@ class Paths {
 }  // namespace
 
 RuleMeter::RuleMeter(std::span<const AcceptBy> rules) {
-  TANDEM_CHECK(!rules.empty(), "no rule to measure");
+  TANDEM_CHECK(!rules.empty(), "no acceptance rules were given");
   for (const AcceptBy rule : rules) rules_.push_back({.rule = rule, .children = {}, .reached = {}});
 }
 
 void RuleMeter::add(const Round& round, const Tensor& logits) {
-  TANDEM_CHECK(logits.device().kind == Device::Kind::cpu, "logits of a GPU");
+  TANDEM_CHECK(logits.device().kind == Device::Kind::cpu, "expected logits on the CPU");
   const TokenTree& tree = round.tree();
   const auto levels = static_cast<size_t>(tree.levels()) - 1;
   const auto widest = static_cast<size_t>(std::ranges::max(tree.n_children));

@@ -24,7 +24,8 @@ TreeMeter::TreeMeter(decode::Engine& target, decode::Engine& draft, const ops::V
       tree_(std::move(tree)),
       width_(width),
       rows_(static_cast<size_t>(tree_.levels() - 1), ChanceSums(width)) {
-  TANDEM_CHECK(std::ranges::max(tree_.n_children) <= width, "{} children", width);
+  TANDEM_CHECK(std::ranges::max(tree_.n_children) <= width, "a node has more than {} children",
+               width);
 }
 
 void TreeMeter::add(int seq, int64_t seed, std::span<const int32_t> text, int first,
@@ -49,7 +50,7 @@ void TreeMeter::add(int seq, int64_t seed, std::span<const int32_t> text, int fi
       const bool counts = walk.node >= 0 && tree_.n_children[i] > 0;
       depths.push_back(counts ? tree_.depth[i] : -1);
 
-      TANDEM_CHECK(!walk.accepted.empty(), "a text of more tokens than its rounds gave");
+      TANDEM_CHECK(!walk.accepted.empty(), "the text has more tokens than its steps accepted");
       if (row - walk.root == walk.accepted.front()) {  // its next token is the round's last
         walk = {.accepted = walk.accepted.subspan(1), .root = row + 1};
       } else if (walk.node >= 0) {

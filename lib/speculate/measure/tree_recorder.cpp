@@ -7,7 +7,7 @@
 namespace tandem::speculate {
 
 void TreeRecorder::add(const Round& round, const Tensor& logits) {
-  TANDEM_CHECK(logits.device().kind == Device::Kind::cpu, "logits of a GPU");
+  TANDEM_CHECK(logits.device().kind == Device::Kind::cpu, "expected logits on the CPU");
   const VerifyTreesParams params = round.verification(logits, AcceptBy::traversal);
   for (size_t b = 0; b < round.n_seqs(); ++b) {
     const RefDistributions tree(params, static_cast<int>(b));

@@ -33,8 +33,8 @@ class NormalEquations {
       // Columns are scaled to at most 1: a dependent one has only rounding left.
       if (std::abs(rows_[i][i]) < 1e-9)
         throw Error(ErrorKind::numeric, "fit of times",
-                    "the batches and contexts do not separate the parts of a forward")
-            .hint("measure at two batches and two contexts, three points at least");
+                    "the measured batches and contexts are too few or too similar for a fit")
+            .hint("measure at least three points, with two batches and two contexts");
       for (size_t r = 0; r < n_; ++r)
         if (r != i) eliminate(r, i);
     }
@@ -84,7 +84,8 @@ Columns columns_of(std::span<const TimePoint> points) {
 }  // namespace
 
 AffineTime fit_affine(std::span<const TimePoint> points) {
-  if (points.empty()) throw Error(ErrorKind::numeric, "fit of times", "there are no times");
+  if (points.empty())
+    throw Error(ErrorKind::numeric, "fit of times", "found no times, expected at least three");
   const Columns columns = columns_of(points);
   NormalEquations equations(columns.parts.size());
   for (const TimePoint& p : points) {

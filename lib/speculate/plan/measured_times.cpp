@@ -39,8 +39,9 @@ MeasuredTimes::MeasuredTimes(TimingTable table, std::string where)
   check_timing(table_, where_);
   for (size_t i = 0; i < table_.buckets.size(); ++i)
     if (table_.buckets[i].context == 0)
-      throw input_error(where_, "buckets[{}] has no context, expected the tokens it was timed at",
-                        i);
+      throw input_error(
+          where_, "buckets[{}] has no context, expected the number of tokens at which it was timed",
+          i);
 }
 
 template <class Ms>
@@ -53,9 +54,10 @@ double MeasuredTimes::seconds(const Workload& work, const Ms& ms) const {
     // A fit to noise may fall below 0 far from the points.
     return std::max(0.0, fit_affine(points).at(work.batch, work.context));
   } catch (const Error&) {
-    throw input_error(where_, "no times at batch {}, {:.0f} tokens, nor enough others for a fit",
+    throw input_error(where_,
+                      "has no times at batch {} and {:.0f} tokens, and too few others for a fit",
                       work.batch, work.context)
-        .hint("measure at two batches and two contexts, three points at least");
+        .hint("measure at least three points, with two batches and two contexts");
   }
 }
 

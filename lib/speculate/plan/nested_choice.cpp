@@ -24,7 +24,7 @@ class Chooser {
     add_drafts(RoundKind::small, options.small, times_.inner.draft);
     add_drafts(RoundKind::retrieval, options.retrieval, times_.outer.draft);
     TANDEM_CHECK(options.inside.trees.empty() || !options.retrieval.acceptance.rows.empty(),
-                 "nested rounds without an acceptance of their outer ones");
+                 "nested speculation needs the acceptance of its outer steps");
     for (const TokenTree& tree : options.inside.trees)
       for (const int enough : options.enough) add_nested(tree, enough, options);
     return std::move(choices_);

@@ -27,8 +27,9 @@ TokenDistribution round_tokens(const TokenTree& tree, const AcceptanceVector& ac
 }
 
 std::vector<TentativeChain> grow_chains(const TokenDistribution& inner, int enough, int n_rounds) {
-  TANDEM_CHECK(enough > 0 && n_rounds > 0 && inner.size() > 1, "enough {} after {} rounds of {}",
-               enough, n_rounds, inner.size());
+  TANDEM_CHECK(enough > 0 && n_rounds > 0 && inner.size() > 1,
+               "unexpected limits: {} tokens, {} inner steps, {} probabilities", enough, n_rounds,
+               inner.size());
   const size_t levels = inner.size() - 1, wanted = static_cast<size_t>(enough);
   std::vector<TentativeChain> growth;
   TentativeChain chain{.tokens = {1}};
@@ -64,7 +65,7 @@ std::vector<double> tokens_by_length(int longest, const AcceptanceVector& accept
 }
 
 double nested_tokens(const TentativeChain& chain, std::span<const double> by_length) {
-  TANDEM_CHECK(by_length.size() >= chain.tokens.size(), "tokens of {} lengths for {}",
+  TANDEM_CHECK(by_length.size() >= chain.tokens.size(), "found tokens for {} lengths, expected {}",
                by_length.size(), chain.tokens.size());
   return std::inner_product(chain.tokens.begin(), chain.tokens.end(), by_length.begin(), 0.0);
 }

@@ -8,7 +8,8 @@
 namespace tandem::speculate {
 
 double RoundTimes::round_s(int gamma) const {
-  TANDEM_CHECK(gamma >= 0 && gamma <= most_gamma(), "gamma %d of %d", gamma, most_gamma());
+  TANDEM_CHECK(gamma >= 0 && gamma <= most_gamma(), "gamma {} is out of range, the largest is {}",
+               gamma, most_gamma());
   if (gamma == 0) return plain_s;
   return gamma * draft_s + verify_s[static_cast<size_t>(gamma) - 1] + host_s;
 }

@@ -30,8 +30,8 @@ struct FloorKeys {
 inline void check_rule_within(VerifyChoice verify_within, recipe::Problems& p) {
   if (is_lossy(verify_within))
     p.field("spec.verify_within",
-            "spec.verify_within: {} accepts tokens that the rounds around must know the "
-            "probability of; choose auto",
+            "spec.verify_within: {} is not supported, because outer steps need the probabilities "
+            "of inner tokens; choose auto",
             recipe::yaml_text(verify_within));
 }
 

@@ -114,7 +114,8 @@ void Round::plan(const Bounds& b, Device device, MemoryPlan& plan) {
 
 Round::Round(const Bounds& b, Arena& arena, const Exec& exec, Round* around)
     : bounds_(b), exec_(exec), around_(around), seen_courier_(seen_spec(b), arena, exec) {
-  TANDEM_CHECK(is_within() == (b.chain_around > 0), "a chain of {} nodes around", b.chain_around);
+  TANDEM_CHECK(is_within() == (b.chain_around > 0), "unexpected outer chain of {} nodes",
+               b.chain_around);
   if (is_within())
     results_ = static_cast<std::byte*>(arena.take(b.name + "/results"));
   else

@@ -17,8 +17,8 @@ BeamMasks Round::masks_of(const kv::Step& step, int first_node) const {
 void Round::grow_beams(int level, float temperature) {
   const auto last = static_cast<size_t>(tree_->levels()) - 1, next = static_cast<size_t>(level) + 1;
   const int width = tree_->level_begin[next + 1] - tree_->level_begin[next];
-  TANDEM_CHECK(width <= bounds_.beams && masks_.size() == last + 1, "{} beams, {} forwards", width,
-               masks_.size());
+  TANDEM_CHECK(width <= bounds_.beams && masks_.size() == last + 1,
+               "unexpected {} beams after {} forward passes", width, masks_.size());
   ops::grow_beams({.tokens = tokens_.device,
                    .parent = parent_.device,
                    .first_child = first_child_.device,

@@ -30,7 +30,8 @@ void Round::lay_out(std::span<const int> prior) {
   const auto n = static_cast<size_t>(places_), nodes = n * static_cast<size_t>(tree_->size());
   TANDEM_CHECK(
       seqs_.size() <= n && places_ <= bounds_.max_seqs && tree_->size() <= bounds_.tree.nodes,
-      "{} sequences, {} places, {} nodes", seqs_.size(), places_, tree_->size());
+      "{} sequences, {} batch slots or {} nodes exceed the plan", seqs_.size(), places_,
+      tree_->size());
   is_forced_ = grows_ = false;
   turn_ = n_steps_ = n_unread_ = 0;
   unread_ = {};
@@ -155,8 +156,8 @@ void Round::lay_out_levels() {
 }
 
 void Round::follow(std::span<const kv::Step> steps) {
-  TANDEM_CHECK(n_steps_ + static_cast<int>(steps.size()) <= tree_->levels(), "{} forwards",
-               steps.size());
+  TANDEM_CHECK(n_steps_ + static_cast<int>(steps.size()) <= tree_->levels(),
+               "{} forward passes exceed the levels of the tree", steps.size());
   for (const kv::Step& step : steps) {
     // Each of the first sees a level, the last all nodes.
     const bool is_level = n_steps_ + 1 < tree_->levels();

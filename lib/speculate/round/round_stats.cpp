@@ -52,9 +52,9 @@ RoundStats RoundStats::since(const RoundStats& earlier) const {
 
 void check_sampler(const decode::SamplerSpec& spec) {
   if (spec.top_logprobs > 0)
-    throw recipe_error("output.top_logprobs", "is {}, but speculation reports no alternatives",
+    throw recipe_error("output.top_logprobs", "is {}, which speculative decoding does not support",
                        spec.top_logprobs)
-        .hint("leave it 0, or take pig-generate");
+        .hint("set it to 0, or use pig-generate");
 }
 
 }  // namespace tandem::speculate

@@ -18,7 +18,7 @@ void check_reads_trees(const Reader& reader) {
   const decode::EngineSpec& spec = reader.engine->spec();
   const recipe::Cache& cache = spec.caches[static_cast<size_t>(reader.reading.keys)];
   if (!kv::needs_of(cache).reads_trees)
-    throw recipe_error("cache.kind", "is {}, which cannot read the trees of rounds, in {}",
+    throw recipe_error("cache.kind", "is {}, which does not support token trees, in {}",
                        recipe::yaml_text(cache.kind), reader.engine->files().name)
         .hint(fmt::format("choose {}, or generate without speculation",
                           kv::kinds_where([](const kv::Needs& n) { return n.reads_trees; })));
@@ -66,9 +66,9 @@ namespace {
 
 void check_pair(const Reader& target, const Reader& draft) {
   TANDEM_CHECK(draft.engine->queue() == target.engine->queue(),
-               "the engines work on queues of their own");
+               "target and draft must share a queue");
   TANDEM_CHECK(draft.engine->spec().max_seqs >= target.engine->spec().max_seqs,
-               "{} sequences of the draft, {} of the target", draft.engine->spec().max_seqs,
+               "the draft supports {} sequences, the target {}", draft.engine->spec().max_seqs,
                target.engine->spec().max_seqs);
 }
 
@@ -76,7 +76,8 @@ std::unique_ptr<Rounds> nested_rounds_by(Reader target, Reader middle,
                                          std::unique_ptr<Drafter> drafter, const NestedShape& shape,
                                          WithinOptions within, RoundOptions options) {
   const TokenTree& tree = drafter->largest();
-  TANDEM_CHECK(middle.engine == target.engine && tree.levels() > 1, "a tree of {} levels",
+  TANDEM_CHECK(middle.engine == target.engine && tree.levels() > 1,
+               "the inner draft must use the target's engine and a tree, found {} levels",
                tree.levels());
   check_reads(middle, tree);
   return drafted_rounds(
@@ -107,7 +108,7 @@ std::unique_ptr<Rounds> chain_rounds(Reader target, Reader draft, int most, Roun
 
 std::unique_ptr<Rounds> beam_rounds(Reader target, Reader draft, const Beams& beams,
                                     RoundOptions options) {
-  TANDEM_CHECK(!options.simulate, "accepted tokens of beams are not simulated");
+  TANDEM_CHECK(!options.simulate, "simulated acceptance is not supported with beams");
   auto drafter = std::make_unique<ModelDrafter>(draft, target, beams);
   check_reads(draft, drafter->largest());
   return rounds_by(target, draft, std::move(drafter), std::move(options));
@@ -125,7 +126,7 @@ std::unique_ptr<Rounds> nested_rounds(Reader target, Reader middle, Reader draft
 std::unique_ptr<Rounds> nested_lookup_rounds(Reader target, Reader middle, int longest, int length,
                                              const NestedShape& shape, WithinOptions within,
                                              RoundOptions options) {
-  TANDEM_CHECK(!within.simulate, "accepted tokens of a lookup are not simulated");
+  TANDEM_CHECK(!within.simulate, "simulated acceptance is not supported with prompt lookup");
   return nested_rounds_by(target, middle, std::make_unique<DeviceLookupDrafter>(longest, length),
                           shape, std::move(within), std::move(options));
 }

@@ -54,9 +54,9 @@ void Speculation::abandon() noexcept {
 void Speculation::start(const decode::SamplerSpec& spec) {
   check_sampler(spec);
   if (drafter_->beams() > 0 && spec.rule.temperature > 0)
-    throw recipe_error("sampling.temperature", "is {}, where beams propose, which are not drawn",
+    throw recipe_error("sampling.temperature", "is {}, but beam drafts need temperature 0",
                        spec.rule.temperature)
-        .hint("choose sampling.temperature=0, or spec.width=1 for chains that are drawn");
+        .hint("choose sampling.temperature=0, or spec.width=1 for sampled linear drafts");
   abandon();  // rounds of a run that was interrupted
   round_.restart();
   tokens_a_round_ = 1;
@@ -111,7 +111,7 @@ std::vector<int> Speculation::prior(std::span<const DrawSeq> seqs) const {
 }
 
 void Speculation::step(std::span<const DrawSeq> seqs) {
-  TANDEM_CHECK(in_flight() < depth(), "{} rounds are under way", in_flight());
+  TANDEM_CHECK(in_flight() < depth(), "{} steps are in flight already", in_flight());
   const Stopwatch watch;
   const TokenTree& tree = drafter_->shape(seqs);
   const int n = static_cast<int>(seqs.size()), nodes = tree.size();
@@ -143,7 +143,7 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
 }
 
 double Speculation::time_plain_step(std::span<const DrawSeq> seqs) {
-  TANDEM_CHECK(flights_.empty(), "{} rounds are under way", in_flight());
+  TANDEM_CHECK(flights_.empty(), "{} steps are in flight already", in_flight());
   drafter_->pause();
   round_.begin(seqs, {}, sampler_, plain_, target_.places(static_cast<int>(seqs.size()), 1));
   std::vector<int32_t> slots;
@@ -217,7 +217,7 @@ void Speculation::launch(bool drafts) {
 }
 
 std::vector<std::vector<Drawn>> Speculation::collect() {
-  TANDEM_CHECK(!flights_.empty(), "nothing is in flight");
+  TANDEM_CHECK(!flights_.empty(), "no step is in flight");
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
   return flight.is_round() ? finish_round(flight) : std::move(flight.drawn);
@@ -249,7 +249,7 @@ std::vector<std::vector<Drawn>> Speculation::finish_round(const Flight& flight) 
   if (options_.on_verified) {
     const int64_t n_rows = int64_t{round_.places()} * round_.tree().size();
     const Tensor logits = verifier_.logits(round_, 0);
-    TANDEM_CHECK(logits.rows() == n_rows, "{} rows of logits in groups of {}", n_rows,
+    TANDEM_CHECK(logits.rows() == n_rows, "expected {} rows of logits, found {}", n_rows,
                  logits.rows());
     options_.on_verified(round_, logits);
   }

@@ -38,9 +38,8 @@ AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree, bool i
   const int widest = std::ranges::max(tree.n_children);
   if (!draws) {
     if (choice == VerifyChoice::automatic || choice == VerifyChoice::match) return AcceptBy::match;
-    throw refuse(
-        "which weighs tokens by the distribution they were drawn from; these are not drawn",
-        "choose spec.verify=match, or auto");
+    throw refuse("which needs sampled draft tokens; this draft does not sample",
+                 "choose spec.verify=match, or auto");
   }
   switch (choice) {
     case VerifyChoice::automatic:
@@ -55,8 +54,10 @@ AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree, bool i
     case VerifyChoice::block:
       if (widest > 1)
         throw refuse(
-            fmt::format("which verifies chains; a node of this tree has {} children", widest),
-            "choose spec.verify=traversal, or auto; -s tree.path= -s spec.gamma=N drafts a chain");
+            fmt::format("which only supports linear drafts; a node of this tree has {} children",
+                        widest),
+            "choose spec.verify=traversal or auto, or a linear draft: -s tree.path= -s "
+            "spec.gamma=N");
       return AcceptBy::block;
     default:
       return AcceptBy::traversal;

@@ -42,14 +42,13 @@ void check_row(const std::vector<double>& row, const std::string& name, const st
   for (size_t k = 0; k < row.size(); ++k)
     if (!(row[k] >= 0 && row[k] <= 1))
       throw input_error(where, "{}[{}] is {}, expected a probability from 0 to 1", name, k, row[k])
-          .hint(
-              "entry k is how often the k-th child was the accepted one, as a share of all rounds");
+          .hint("entry k is the share of all steps that accept the k-th child");
   const double sum = std::accumulate(row.begin(), row.end(), 0.0);
   if (sum > 1 + kSumTolerance)
     throw input_error(where, "{} sums to {:.9g}, expected at most 1", name, sum)
         .hint(
-            "at most one child is accepted a round: the entries are shares of all rounds, not "
-            "conditional on earlier rejections, and a residual entry is not among them");
+            "give shares of all steps, not conditional on earlier rejections, and no residual: at "
+            "most one child is accepted a step");
 }
 
 /// Takes what is not a probability of a child off a bare array.
@@ -59,16 +58,16 @@ std::vector<double> without_padding(std::vector<double> p, VectorLayout layout,
   const size_t extra = layout == VectorLayout::padded ? 1 : 2;
   const std::string name = recipe::yaml_text(layout);
   if (p.size() <= extra)
-    throw input_error(where, "layout {} has {} entries beside the probabilities, found {} in all",
-                      name, extra, p.size());
+    throw input_error(
+        where, "layout {} needs {} entries in addition to the probabilities, found {} in total",
+        name, extra, p.size());
   if (p.front() != 0)
-    throw input_error(where, "layout {} begins with 0, found {}", name, p.front())
+    throw input_error(where, "layout {} must begin with 0, found {}", name, p.front())
         .hint("choose layout plain if the first entry is the first child's probability");
   if (const double sum = std::accumulate(p.begin(), p.end(), 0.0);
       layout == VectorLayout::padded_residual && std::abs(sum - 1) > kResidualTolerance)
-    throw input_error(
-        where, "layout {} ends with the residual, so that all entries sum to 1, found {:.6g}", name,
-        sum)
+    throw input_error(where, "layout {} ends with the residual and must sum to 1, found {:.6g}",
+                      name, sum)
         .hint("choose layout padded if the file ends with the last child's probability");
   p.erase(p.begin());
   if (layout == VectorLayout::padded_residual) p.pop_back();
@@ -87,7 +86,7 @@ AcceptanceVector from_object(const io::Json& json, const std::string& where) {
     check_row(v.rows.back(), name, where);
   };
   if (const io::Json* rows = io::find_array(json, "rows", where)) {
-    if (rows->empty()) throw input_error(where, "rows is empty, expected one list a depth");
+    if (rows->empty()) throw input_error(where, "rows is empty, expected one list for each depth");
     for (const io::Json& row : *rows) add_row(row, fmt::format("rows[{}]", v.rows.size()));
   } else {
     add_row(io::get_array(json, "p", where), "p");
@@ -118,17 +117,16 @@ AcceptanceVector parse_acceptance(std::string_view text, const std::string& wher
   AcceptanceVector v;
   if (json.is_array()) {
     if (!layout)
-      throw input_error(where, "an array does not say whether it holds padding or a residual")
+      throw input_error(where, "is an array without a layout")
           .hint(
-              "name its layout: -s accept.layout=plain, padded (0 first) or padded_residual (0 "
-              "first, "
+              "set -s accept.layout to plain, padded (0 first) or padded_residual (0 first, "
               "residual last)");
     v.rows = {without_padding(numbers_of(json, "p", where), *layout, where)};
     check_row(v.rows[0], "p", where);
   } else if (json.is_object()) {
     if (layout)
-      throw input_error(where, "accept.layout is for bare arrays, and this is an object")
-          .hint("leave accept.layout out");
+      throw input_error(where, "is an object, but accept.layout is only for plain arrays")
+          .hint("remove accept.layout");
     v = from_object(json, where);
   } else {
     throw input_error(where, "expected an object of format '{}', found {}", kAcceptanceFormat,

@@ -25,9 +25,10 @@ TreeRounds part_of(const TreeRounds& rounds, bool held_out, const std::string& w
   for (const int32_t text : std::set(rounds.text.begin(), rounds.text.end()))
     place.emplace(text, place.size());
   if (place.size() < 3)
-    throw input_error(where, "has rounds of {} texts, expected 3 at least: some are held out",
+    throw input_error(where,
+                      "has steps of {} texts, expected at least 3, because some are held out",
                       place.size())
-        .hint("record rounds of several prompts: sequoia-acceptance --prompts FILE");
+        .hint("record steps of several prompts: sequoia-acceptance --prompts FILE");
   return rounds.of_texts([&](int32_t text) { return is_held_out(place.at(text)) == held_out; });
 }
 
@@ -210,8 +211,8 @@ ShapeSearch::Choice ShapeSearch::choose(std::span<const int> sizes, const Bounds
     });
   }
   if (grown.empty())
-    throw recipe_error("tree.sizes", "no recorded tree of any of these sizes fits the bounds")
-        .hint("raise the bounds, or ask for other sizes");
+    throw recipe_error("tree.sizes", "no recorded tree of these sizes fits the limits")
+        .hint("raise the limits, or choose other sizes");
   std::ranges::stable_sort(grown, cheaper, &Choice::best);
   constexpr size_t kClimbed = 3;
   Choice best = grown.front();

@@ -20,11 +20,12 @@ constexpr double kMostMs = 1e9;  // eleven days; sums and continuations stay fin
 
 void check_curve(const TimeCurve& curve, const std::string& name, const std::string& where) {
   if (curve.tokens.empty() || curve.tokens.size() != curve.ms.size())
-    throw input_error(where, "{}: {} token counts and {} times, expected as many, and at least one",
-                      name, curve.tokens.size(), curve.ms.size());
+    throw input_error(
+        where, "{}: found {} token counts and {} times, expected equal numbers of at least 1", name,
+        curve.tokens.size(), curve.ms.size());
   for (size_t i = 0; i < curve.tokens.size(); ++i) {
     if (curve.tokens[i] <= (i == 0 ? 0 : curve.tokens[i - 1]))
-      throw input_error(where, "{}: token count {} after {}, expected them to rise from at least 1",
+      throw input_error(where, "{}: token count {} follows {}, expected ascending counts from 1",
                         name, curve.tokens[i], i == 0 ? 0 : curve.tokens[i - 1]);
     if (!(curve.ms[i] >= 0 && curve.ms[i] <= kMostMs))
       throw input_error(where, "{}: {} ms for {} tokens, expected a time from 0 to 1e9", name,
@@ -64,7 +65,7 @@ const TimeBucket& TimingTable::bucket(int context, const std::string& where) con
   if (buckets.front().batch != buckets.back().batch)
     throw recipe_error(where, "the timing table has batches from {} to {}, expected one",
                        buckets.front().batch, buckets.back().batch)
-        .hint("name a file with the times of the batch that runs");
+        .hint("give a file with times of the batch of this run");
   const auto found =
       std::ranges::find_if(buckets, [&](const TimeBucket& b) { return b.context >= context; });
   std::vector<int> contexts;
@@ -72,7 +73,7 @@ const TimeBucket& TimingTable::bucket(int context, const std::string& where) con
   if (context == 0 || found == buckets.end())
     throw recipe_error(where, "expected a context of up to {} tokens, found {}", contexts.back(),
                        context == 0 ? "none" : fmt::format("{}", context))
-        .hint(fmt::format("the timing table has times for contexts of {} tokens",
+        .hint(fmt::format("choose one of the measured contexts: {} tokens",
                           fmt::join(contexts, ", ")));
   return *found;
 }
@@ -88,16 +89,16 @@ void check_timing(const TimingTable& table, const std::string& where) {
     if (b.target.tokens.front() != 1)
       throw input_error(where, "buckets[{}].target begins at {} tokens, expected 1", i,
                         b.target.tokens.front())
-          .hint("the time of one token is what speculation is compared with");
+          .hint("measure the time of one token, the baseline of speculation");
     if (b.batch < 1)
-      throw input_error(where, "buckets[{}].batch is {}, expected 1 at least", i, b.batch);
+      throw input_error(where, "buckets[{}].batch is {}, expected at least 1", i, b.batch);
     if (i == 0) continue;
     const TimeBucket& before = table.buckets[i - 1];
     if (b.batch < before.batch)
-      throw input_error(where, "buckets[{}].batch is {} after {}, expected batches to rise", i,
+      throw input_error(where, "buckets[{}].batch is {} after {}, expected ascending batches", i,
                         b.batch, before.batch);
     if (b.batch == before.batch && b.context <= before.context)
-      throw input_error(where, "buckets[{}].context is {} after {}, expected contexts to rise", i,
+      throw input_error(where, "buckets[{}].context is {} after {}, expected ascending contexts", i,
                         b.context, before.context);
   }
 }

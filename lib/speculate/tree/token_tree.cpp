@@ -15,7 +15,7 @@ std::vector<int> TokenTree::widths() const {
 }
 
 TokenTree tree_of_children(std::span<const int> n_children, const std::string& where) {
-  if (n_children.empty()) throw input_error(where, "a tree has at least its root, found no node");
+  if (n_children.empty()) throw input_error(where, "expected at least a root, found no nodes");
   TokenTree t;
   t.n_children.assign(n_children.begin(), n_children.end());
   t.parent = {-1};
@@ -24,7 +24,7 @@ TokenTree tree_of_children(std::span<const int> n_children, const std::string& w
   const size_t size = n_children.size();
   for (size_t v = 0; v < size; ++v) {
     if (v >= t.parent.size())
-      throw input_error(where, "node {} of {} is nobody's child: nodes 0 to {} have {} children", v,
+      throw input_error(where, "node {} of {} has no parent: nodes 0 to {} have {} children", v,
                         size, v - 1, v - 1)
           .hint("list the number of children of every node, level by level");
     if (n_children[v] < 0)
@@ -32,7 +32,7 @@ TokenTree tree_of_children(std::span<const int> n_children, const std::string& w
     if (static_cast<size_t>(n_children[v]) > size - t.parent.size())
       throw input_error(where, "node {} has {} children, but only {} of {} nodes are left", v,
                         n_children[v], size - t.parent.size(), size)
-          .hint("the numbers of children add up to the number of nodes less one");
+          .hint("the numbers of children must add up to the number of nodes minus 1");
     t.first_child.push_back(static_cast<int>(t.parent.size()));
     for (int k = 0; k < n_children[v]; ++k) {
       t.parent.push_back(static_cast<int>(v));
@@ -51,7 +51,7 @@ TokenTree tree_of_parents(std::span<const int> parents) {
   std::vector<std::vector<size_t>> children(parents.size());
   for (size_t v = 1; v < parents.size(); ++v) {
     TANDEM_CHECK(parents[v] >= 0 && static_cast<size_t>(parents[v]) < v,
-                 "node {} stands before its parent {}", v, parents[v]);
+                 "node {} comes before its parent {}", v, parents[v]);
     children[static_cast<size_t>(parents[v])].push_back(v);
   }
   std::vector<size_t> order = {0};

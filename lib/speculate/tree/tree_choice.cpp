@@ -126,7 +126,7 @@ TreeChoice choose_tree(const TreeTable& table, const AcceptanceVector& acceptanc
   if (best.empty())
     throw recipe_error("tree.sizes", "no tree of {} nodes fits {} levels", fmt::join(sizes, ", "),
                        max_levels)
-        .hint("raise tree.max_levels or tree.max_branch, or ask for smaller trees");
+        .hint("raise tree.max_levels or tree.max_branch, or lower tree.sizes");
   TreeChoice choice;
   choice.best = best[0];
   choice.plain_ms = times.target.at(1);

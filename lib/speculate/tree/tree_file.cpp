@@ -26,8 +26,7 @@ std::vector<int> ints_of(const io::Json& list, const std::string& name, const st
 
 TokenTree tree_of(const std::vector<int>& n_children, const std::string& where) {
   if (n_children.size() > kMostNodes)
-    throw input_error(where, "a tree of {} nodes, expected at most {}", n_children.size(),
-                      kMostNodes);
+    throw input_error(where, "has {} nodes, expected at most {}", n_children.size(), kMostNodes);
   return tree_of_children(n_children, where);
 }
 
@@ -35,19 +34,19 @@ TokenTree tree_of(const std::vector<int>& n_children, const std::string& where) 
 void check_same(const std::vector<int>& found, const std::vector<int>& expected,
                 const std::string& name, const std::string& where) {
   if (found.size() != expected.size())
-    throw input_error(where, "{} has {} entries, but the shape gives {}", name, found.size(),
+    throw input_error(where, "{} has {} entries, but the tree shape needs {}", name, found.size(),
                       expected.size());
   for (size_t i = 0; i < found.size(); ++i)
     if (found[i] != expected[i])
-      throw input_error(where, "{}[{}] is {}, but the shape gives {}", name, i, found[i],
+      throw input_error(where, "{}[{}] is {}, but the tree shape needs {}", name, i, found[i],
                         expected[i])
-          .hint("nodes are numbered level by level, the children of a node side by side");
+          .hint("number the nodes level by level, with the children of a node together");
 }
 
 void check_same(std::optional<int64_t> found, int expected, const std::string& name,
                 const std::string& where) {
   if (found && *found != expected)
-    throw input_error(where, "{} is {}, but the shape gives {}", name, *found, expected);
+    throw input_error(where, "{} is {}, but the tree shape needs {}", name, *found, expected);
 }
 
 std::vector<int> child_positions(const TokenTree& tree) {
@@ -127,8 +126,8 @@ TreeFile from_growmap(const io::Json& json, const std::string& where) {
     roots = ints_of(levels[l], fmt::format("roots[{}]", l), where);
     for (const int root : roots)
       if (root != static_cast<int>(v++))
-        throw input_error(where, "roots[{}] names node {} where {} was expected", l, root, v - 1)
-            .hint("only maps whose nodes are numbered level by level can be read");
+        throw input_error(where, "roots[{}] names node {}, expected {}", l, root, v - 1)
+            .hint("number the nodes level by level: other orders are not supported");
     check_same(static_cast<int64_t>(v), tree.level_begin[l + 1], fmt::format("end of roots[{}]", l),
                where);
   }

@@ -65,8 +65,8 @@ std::optional<SubShape> shape_in(const TokenTree& recorded, const TokenTree& tre
 
 TreeReplay::TreeReplay(TreeRounds rounds, AcceptBy rule)
     : rounds_(std::move(rounds)), rule_(rule), path_(rounds_.take) {
-  TANDEM_CHECK(rule != AcceptBy::match, "a rule that does not weigh draws");
-  TANDEM_CHECK(rounds_.size() > 0, "no rounds to replay");
+  TANDEM_CHECK(rule != AcceptBy::match, "replay does not support the acceptance rule match");
+  TANDEM_CHECK(rounds_.size() > 0, "found no steps to replay");
   for (size_t v = 1; v < path_.size(); ++v) {
     const std::vector<double>& above = path_[static_cast<size_t>(tree().parent[v])];
     for (size_t r = 0; r < above.size(); ++r) path_[v][r] *= above[r];

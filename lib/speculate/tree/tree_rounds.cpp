@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kRoundsFormat = "tree-rounds/1";
 constexpr const char* kMakeOne =
-    "sequoia-acceptance with accept.tree and accept.record writes such files";
+    "record a file with sequoia-acceptance, accept.tree and accept.record";
 
 /// The arrays by name.
 template <class Rounds, class Visit>
@@ -153,11 +153,12 @@ void write_tree_rounds(const std::filesystem::path& path, const TreeRounds& roun
 TreeRounds parse_tree_rounds(const io::Safetensors& file) {
   const auto format = file.metadata().find("format");
   if (format == file.metadata().end() || format->second != kRoundsFormat)
-    throw input_error(file.where(), "is no record of rounds (expected format '{}')", kRoundsFormat)
+    throw input_error(file.where(), "is not a record of steps (expected format '{}')",
+                      kRoundsFormat)
         .hint(kMakeOne);
   const std::vector<int32_t> counts = values_of<int32_t>(file, "branch_counts", DType::i32, {-1});
   if (counts.size() < 2 || counts.size() > kv::kMaxTreeRows)
-    throw input_error(file.where(), "a tree of {} nodes, expected 2 to {}", counts.size(),
+    throw input_error(file.where(), "has a tree of {} nodes, expected 2 to {}", counts.size(),
                       kv::kMaxTreeRows);
   TreeRounds rounds = empty_rounds(tree_of_children(counts, file.where()), run_of(file));
   rounds.text = values_of<int32_t>(file, "text", DType::i32, {-1});
@@ -168,9 +169,9 @@ TreeRounds parse_tree_rounds(const io::Safetensors& file) {
                          {static_cast<int64_t>(counts.size()), static_cast<int64_t>(n_rounds)});
     for (size_t i = 0; i < flat.size(); ++i)
       if (!(flat[i] >= 0 && flat[i] <= 1))
-        throw input_error(file.where(), "{} of node {} in round {} is {}, expected 0 to 1", name,
+        throw input_error(file.where(), "{} of node {} in step {} is {}, expected 0 to 1", name,
                           i / n_rounds, i % n_rounds, flat[i])
-            .hint("the file is damaged; record the rounds again");
+            .hint("the file is damaged: record the steps again");
     for (size_t v = 0; v < array.size(); ++v)
       array[v].assign(flat.begin() + static_cast<ptrdiff_t>(v * n_rounds),
                       flat.begin() + static_cast<ptrdiff_t>((v + 1) * n_rounds));
@@ -192,7 +193,7 @@ TreeRounds read_tree_rounds(const std::filesystem::path& path) {
 void check_same_run(const RecordedRun& recorded, const RecordedRun& run, const std::string& where) {
   const auto refuse = [&](const std::string& what) {
     return input_error(where, "{}", what)
-        .hint("record rounds of this run: sequoia-acceptance with accept.tree and accept.record");
+        .hint("record steps of this run: sequoia-acceptance with accept.tree and accept.record");
   };
   const auto check_model = [&](const char* what, const std::string& found_name,
                                const std::string& found, const std::string& name,
@@ -200,7 +201,7 @@ void check_same_run(const RecordedRun& recorded, const RecordedRun& run, const s
     if (!wanted.empty() && found != wanted)
       throw refuse(fmt::format("was recorded with the {} {}, this run has {}{}", what,
                                io::quote(found_name), io::quote(name),
-                               name == found_name ? " of other weights or settings" : ""));
+                               name == found_name ? " with other weights or settings" : ""));
   };
   check_model("model", recorded.target, recorded.target_fingerprint, run.target,
               run.target_fingerprint);

@@ -89,8 +89,8 @@ std::optional<double> TreeTable::expected(int size, int levels) const {
 }
 
 TokenTree TreeTable::tree(int size, int levels) const {
-  TANDEM_CHECK(expected(size, levels).has_value(), "no tree of {} nodes on {} levels", size,
-               levels);
+  TANDEM_CHECK(expected(size, levels).has_value(),
+               "the table has no tree of {} nodes with {} levels", size, levels);
   return std::visit(
       [&](const auto& trees) { return trees.tree(size, std::min(levels, trees.levels())); },
       trees_);
