@@ -10,7 +10,7 @@
 namespace tandem::bench {
 namespace {
 
-// Of an H200, its link of PCIe 5 with 16 lanes, and 16 cores of its host (records/README.md,
+// Of an H200, its link of PCIe 5 with 16 lanes, and 16 cores of its host (records/host-kv.md,
 // "Keys in host memory"); tests/bench/test_hosted_plan.cpp compares the times that they give with
 // measured ones.
 constexpr double kLinkRowShare = 0.9;   // 30.4 ms a step where the GPU attends

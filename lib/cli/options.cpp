@@ -224,7 +224,7 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
         {"--from", "FILE", "print the records in FILE in --format, without a measurement"});
   std::string forms = fmt::format("output format: {}", fmt::join(info.formats, ", "));
   if (info.formats.back() == "flat")
-    forms += ". recipes/README.md lists the fields of csv and flat";
+    forms += ". docs/reference.md lists the fields of csv and flat";
   if (info.formats.back() == "results") forms += " (one JSON line per prompt)";
   flags.push_back({"--format", "FORM", forms, "", info.formats.front()});
   if (std::ranges::find(info.formats, "json") != info.formats.end())
