@@ -154,7 +154,7 @@ TEST_SUITE("bench/hosted_plan") {
       double cpu_share, ms;
       HostedRates rates = recorded_rates();
     };
-    // records/host-kv.md, "Keys in host memory", the hybrid at 2.5 % of the keys.
+    // records/host-kv.md: the hybrid at 2.5 % of the keys.
     using enum Attend;
     const auto device = IndexPlace::device;
     const Measured all[] = {{both, device, 98304, 1, .626, 17.1},
