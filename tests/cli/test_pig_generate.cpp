@@ -290,7 +290,8 @@ TEST_SUITE("cli/pig_generate") {
     const std::string ids = folder.write("ids.json", "[3]").string();
     check_error({"-m", random, "--prompt-ids", ids, "--stop", "x"}, 3,
                 "sampling.stop: " + random + " has no tokenizer, so it writes no text\n");
-    check_error({"-p", "x", "--stop", ""}, 3, "--stop: sampling.stop: a text that ends");
+    check_error({"-p", "x", "--stop", ""}, 3,
+                "--stop: sampling.stop: expected a text, found an empty one");
   }
 
   TEST_CASE("files that begin with a byte order mark read as without it; UTF-16 is refused") {

@@ -133,8 +133,9 @@ TEST_SUITE("cli/sequoia-bench") {
     fails({"-s", "bench.predict=only", "-s", "bench.hardware.card=h200"}, 3,
           "'tiny-2m' proposes trees, which are predicted by measured times");
     // Keys of before drafts had names.
-    fails({"-s", "draft.path=tiny-2m"}, 3, "unknown key 'draft'\n  hint: it is bench.drafts now");
-    fails({"-s", "bench.texts=1"}, 3, "hint: it is bench.batches now");
+    fails({"-s", "draft.path=tiny-2m"}, 3,
+          "unknown key 'draft'\n  hint: it was renamed to bench.drafts");
+    fails({"-s", "bench.texts=1"}, 3, "hint: it was renamed to bench.batches");
     fails({"-s", "bench.predict=false"}, 3, "expected one of no, beside, only, found 'false'");
   }
 

@@ -475,7 +475,7 @@ TEST_SUITE("cli/sequoia-generate") {
                   "cache.kind: is verified, which is for drafts alone: its keys are chosen by"},
              Case{{"-s", "draft.cache.kind=snapkv", "-s", "draft.cache.prefill=windowed"},
                   3,
-                  "cache.prefill: windowed is for kind streaming, snapkv reads all keys"},
+                  "cache.prefill: windowed needs kind streaming, found snapkv"},
              Case{{"-s", "tree.path=", "-s", "run.context=64", "-s", "spec.gamma=70"},
                   3,
                   "spec.gamma: is 70 tokens, "},

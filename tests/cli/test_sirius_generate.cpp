@@ -95,14 +95,13 @@ TEST_SUITE("cli/sirius-generate") {
              Case{{"-s", "draft.sparse.kind=none-such"}, 3, "draft.sparse.kind"},
              Case{{"-s", "draft.sparse.refresh=0.5"},
                   3,
-                  "sparse.refresh: is for kind griffin, which keeps what a prompt taught, found "
-                  "cats"},
+                  "sparse.refresh: needs kind griffin, found cats"},
              Case{{"-s", "draft.sparse.kind=griffin"},
                   3,
-                  "sparse.weigh: is for kind cats, found griffin"},
+                  "sparse.weigh: needs kind cats, found griffin"},
              Case{{"-s", "draft.sparse={kind: cats_threshold, weigh: false}"},
                   3,
-                  "sparse.thresholds: name the file of kind cats_threshold"},
+                  "sparse.thresholds: kind cats_threshold needs a file"},
              Case{
                  {"-s", "draft.sparse={kind: cats_threshold, weigh: false, thresholds: none.json}"},
                  4,
