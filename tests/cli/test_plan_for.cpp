@@ -68,9 +68,8 @@ TEST_SUITE("cli/plan_for") {
     CHECK(run.status == 6);
     CHECK(run.out == "");
     CHECK(has(run.err,
-              "cache.place: is host, for runs on a GPU, but this one is on the CPU, where all keys "
-              "are\n  hint: leave it device, choose a GPU with --device cuda, or plan for one with "
-              "--dry-run\n"));
+              "cache.place: is host, which needs a GPU, but this run is on the CPU\n  hint: leave "
+              "it device, choose a GPU with --device cuda, or plan for one with --dry-run\n"));
     const Outcome rounds = run_without_gpu(
         program("sequoia-generate"), {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s",
                                       "draft.cache.place=host", "-s", "draft.cache.kind=lsh"});
@@ -90,7 +89,7 @@ TEST_SUITE("cli/plan_for") {
       const Outcome run = run_without_gpu(program(tool), flags);
       CHECK(run.status == 6);
       CHECK(run.out == "");
-      CHECK(has(run.err, "cache.place: is host, for runs on a GPU, but this one is on the CPU"));
+      CHECK(has(run.err, "cache.place: is host, which needs a GPU, but this run is on the CPU"));
       flags.push_back("--dry-run");
       const Outcome planned = run_without_gpu(program(tool), flags);
       CHECK(planned.status == 0);

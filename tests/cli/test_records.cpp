@@ -278,7 +278,9 @@ TEST_SUITE("cli/records") {
     }
     check_refused(print("pig-bench", (folder / "absent").string(), "text"), 4, "absent");
     check_refused(run_process(program("pig-bench"), {.arguments = {"--from", decode, "-m", "x"}}),
-                  2, "--from: prints records and measures nothing\n");
+                  2,
+                  "--from: prints the records of a file and takes no recipe, setting, sweep, "
+                  "--resume or --dry-run\n");
     check_refused(print("pig-bench", decode, "yaml"), 2,
                   "--format: expected one of text, md, csv, json, jsonl, flat, found 'yaml'\n");
 
