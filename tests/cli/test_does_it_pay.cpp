@@ -275,7 +275,7 @@ TEST_SUITE("cli/does-it-pay") {
       std::string says;
     };
     for (const Case& c :
-         {Case{{}, 2, "prompt: nothing to continue"},
+         {Case{{}, 2, "prompt: expected a prompt, found none"},
           Case{{"--prompts", two}, 2, "--fastest: tries drafts on one prompt, found 2"},
           Case{{"-p", "a", "-s", "spec.draft=ngram"},
                3,

@@ -140,8 +140,8 @@ TEST_SUITE("cli/eval_own") {
     // A question that is not the one of the log; another recipe.
     files.facts(6, 3);
     const Outcome changed = with({"--resume"});
-    check_refused(changed, 4, "facts.jsonl: record 4: is not the question that ");
-    CHECK(has(changed.err, "hint: the file has changed since"));
+    check_refused(changed, 4, "facts.jsonl: record 4: differs from the question that ");
+    CHECK(has(changed.err, "hint: the file was changed later"));
     check_refused(with({"--resume", "-s", "eval.own.match=contains"}), 3,
                   "these keys differ: eval.own.match");
     CHECK(file_text(log) == text);
@@ -204,7 +204,7 @@ TEST_SUITE("cli/eval_own") {
     CHECK(has(eval({"-m", "synthetic:llama-3.2-1b", "--task", "needle1", "--dry-run"}).out,
               "memory "));
     check_refused(eval({"-m", "synthetic:llama-3.2-1b", "--task", "needle1"}), 4,
-                  "the model has no tokenizer, which questions need");
+                  "questions need a tokenizer, but the model has none");
     files.folder.write(
         "r.yaml",
         "kind: eval\nversion: 1\nmodel: {path: tiny-16m}\neval:\n  tasks: [facts.jsonl]\n"
@@ -236,14 +236,14 @@ TEST_SUITE("cli/eval_own") {
             "a number from 0 to 2");
     const std::string file = files.facts(3, 3);
     check_refused(eval({"--task", file, "-s", "run.context=64"}), 4,
-                  "tokens with its answer, but the context of tiny-16m is 64; 3 of the 3 questions "
-                  "do not fit\n  hint: raise run.context");
+                  "tokens with its answer, but the context of tiny-16m is 64; 3 of 3 questions do "
+                  "not fit\n  hint: raise run.context");
     const std::string which = files.write("which.jsonl", {choice(0, 0)});
     check_refused(
         eval({"--task", which, "-s", "eval.protocols=[dense]", "-s",
               "eval.policies=[{name: c, sparse: {kind: griffin}, spec: {gamma: 4, verify: "
               "match}}]"}),
-        3, "eval.policies: 'c' has spec, but ");
+        3, "eval.policies: 'c' has spec, which does not support choices, but ");
   }
 
   TEST_CASE("a text ends with the model's own token, which is no part of it") {

@@ -118,7 +118,7 @@ TEST_SUITE("cli/eval_sets") {
     sets.numbers("AddSub", 4, 2);
     const Outcome other = with({"--resume", "-s", "run.batch=1"});
     CHECK(other.status == 4);
-    CHECK(has(other.err, "AddSub/test.json: record 3: is not the question that "));
+    CHECK(has(other.err, "AddSub/test.json: record 3: differs from the question that "));
   }
 
   TEST_CASE("a group has a score of its own; eval.cases draws from each set") {
@@ -182,8 +182,8 @@ TEST_SUITE("cli/eval_sets") {
     refused({"--task", "boolq"}, "holds no questions");
     sets.numbers("AddSub", 3, 3);
     refused({"--task", "addsub", "-s", "run.context=260"},
-            "for its answer, but the context of tiny-16m is 260; 3 of the 3 questions of addsub do "
-            "not fit");
+            "for its answer, but the context of tiny-16m is 260; 3 of 3 questions of addsub do not "
+            "fit");
     // The template is the model's, which has none.
     sets.numbers("AddSub", 1, 1);
     check_refused(

@@ -283,13 +283,15 @@ TEST_SUITE("cli/pig_generate") {
     check_error({"-p", "x", "--stop-id", "-1"}, 3,
                 "--stop-id: sampling.stop_ids: -1 is out of range");
     check_error({"-p", "x", "--stop-id", "end"}, 3, "--stop-id: sampling.stop_ids: expected");
-    check_error({"-p", "x", "--stop-id", "8192"}, 3,
-                "sampling.stop_ids: 8192 is no token of the model, whose ids end at 8191");
-    check_error({"-p", "x", "--stop-id", "8192", "--dry-run"}, 3, "sampling.stop_ids: 8192 is no");
+    check_error(
+        {"-p", "x", "--stop-id", "8192"}, 3,
+        "sampling.stop_ids: expected a token id of the model, found 8192; its ids end at 8191");
+    check_error({"-p", "x", "--stop-id", "8192", "--dry-run"}, 3,
+                "sampling.stop_ids: expected a token id of the model, found 8192");
     const std::string random = "synthetic:" + recipe_models() + "/tiny-2m/config.json";
     const std::string ids = folder.write("ids.json", "[3]").string();
     check_error({"-m", random, "--prompt-ids", ids, "--stop", "x"}, 3,
-                "sampling.stop: " + random + " has no tokenizer, so it writes no text\n");
+                "sampling.stop: stop texts need a tokenizer, but " + random + " has none\n");
     check_error({"-p", "x", "--stop", ""}, 3,
                 "--stop: sampling.stop: expected a text, found an empty one");
   }
@@ -334,8 +336,9 @@ TEST_SUITE("cli/pig_generate") {
       }
     }
     CHECK(events({"-p", "-"}, text) == events({"-p", text}, ""));
-    CHECK(contains(pig_generate({"-f", file, "-p", "-"}).err,
-                   "--prompt: is -, standard input, but follows the document of --file\n"));
+    CHECK(
+        contains(pig_generate({"-f", file, "-p", "-"}).err,
+                 "--prompt: is - (standard input), which cannot follow the document of --file\n"));
     folder.write("file", text + mark + text);  // a mark elsewhere is text
     CHECK(events({"-f", file}, "") != events({"-p", text + text}, ""));
   }
@@ -567,14 +570,14 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(pig_generate(with(again, {"-p", "x"})).err.find("writes 2031-02-03") !=
           std::string::npos);
     check_error(with(again, {"--prompts", lines}), 3,
-                "chat.date: is 2024-07-26, but the saved state was written on 2031-02-03\n"
-                "  hint: set chat.date to the state's date, or save the state again\n");
+                "chat.date: is 2024-07-26, but the saved state has the date 2031-02-03\n  hint: "
+                "set chat.date to the state's date, or save the state again\n");
   }
 
   TEST_CASE("chat.thinking asks for a chat, and for a template that knows thinking") {
     check_error({"-p", "Hi", "-s", "chat.thinking=false"}, 3,
-                "chat.thinking: no prompt is written in the chat template\n"
-                "  hint: add --chat, or give {\"messages\"} with --prompts\n");
+                "chat.thinking: needs a chat, but no prompt uses the chat template\n  hint: add "
+                "--chat, or put {\"messages\"} in lines of --prompts\n");
     for (const std::string thinking : {"false", "true"})
       check_error({"-p", "Hi", "--chat", "-s", "chat.thinking=" + thinking}, 3,
                   "chat.thinking: the chat template reads neither enable_thinking nor thinking: it "
@@ -671,11 +674,12 @@ TEST_SUITE("cli/pig_generate") {
 
     const std::string state = "output.state=" + (folder / "new").string();
     check_error({"-p", "x", "-s", "output.state='-'"}, 3,
-                "--set #1: output.state: a state is a file");
+                "--set #1: output.state: expected a file, found -");
     check_error({"-p", "x", "-s", state, "-o", (folder / "new").string()}, 3,
                 "--set #1: output.state: ");
     const std::string two = folder.write("p.jsonl", "{\"ids\": [1]}\n{\"ids\": [2]}\n").string();
-    check_error({"--prompts", two, "-s", state}, 2, "output.state: the prompts share no beginning");
+    check_error({"--prompts", two, "-s", state}, 2,
+                "output.state: expected prompts with a shared beginning");
     CHECK(save("new", {"--dry-run"}).status == 0);
     CHECK(!fs::exists(folder / "new"));
   }
@@ -702,7 +706,7 @@ TEST_SUITE("cli/pig_generate") {
     check_error({"-p", "x", "-n", "2147483647", "-s", "run.context=5000000000"}, 3,
                 "run.context: ");
     check_error({"--prompt-ids", longer, "-s", "run.context=39"}, 4,
-                "prompt: has 40 tokens, the context holds 39\n  hint: raise run.context");
+                "prompt: has 40 tokens, but the context holds only 39\n  hint: raise run.context");
     const std::string blank = folder.write("blank.txt", std::string(10'000'000, ' ')).string();
     check_error(
         {"-f", blank}, 4,
@@ -725,7 +729,7 @@ TEST_SUITE("cli/pig_generate") {
   TEST_CASE("each kind of mistake has its status") {
     const TemporaryFolder folder;
     check_error({"-m", "tiny-3m", "-p", "x"}, 4, "--model: model 'tiny-3m' not found\n");
-    check_error({"-n", "3"}, 2, "prompt: nothing to continue\n");
+    check_error({"-n", "3"}, 2, "prompt: expected a prompt, found none\n");
     check_error({"-p", "x", "--prompt-ids", "y"}, 2, "prompt: more than one source of prompts\n");
     check_error({"-p", "x", "--tokens", "3"}, 2, "--tokens: unknown flag\n");
     check_error({"-p", "x", "-n", "many"}, 3,

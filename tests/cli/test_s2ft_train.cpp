@@ -136,7 +136,7 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "data.val_size=3"})).status == 3);
     const Outcome empty = s2ft_train(plain(folder.write("e.jsonl", "").string(), {"--dry-run"}));
     CHECK(empty.status == 4);
-    CHECK(empty.err.find("e.jsonl: holds no records") != std::string::npos);
+    CHECK(empty.err.find("e.jsonl: expected records, found none") != std::string::npos);
     for (const char* ratio : {"1.5", "-0.1", ".nan", ".inf"}) {
       CAPTURE(ratio);
       const Outcome bad = s2ft_train(

@@ -273,7 +273,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
     };
     const std::string tree = (tandem::test::source_dir() / "recipes/sequoia/tree-8.json").string();
     for (const Case& c :
-         {Case{{}, 2, "nothing to continue"},
+         {Case{{}, 2, "expected a prompt, found none"},
           Case{{"-p", "a", "-n", "1"}, 3, "the target must write 2 tokens at least"},
           Case{{"-p", "a", "-s", "accept.width=0"}, 3, "accept.width"},
           Case{{"-p", "a", "-s", "accept.tree=" + tree, "-s", "accept.width=1"},

@@ -443,7 +443,7 @@ TEST_SUITE("cli/sequoia-generate") {
     const std::string vector =
         (tandem::test::source_dir() / "recipes/sequoia/accept-reference.json").string();
     for (const Case& c : {
-             Case{{}, 2, "nothing to continue"},
+             Case{{}, 2, "expected a prompt, found none"},
              Case{{"-s", "draft.path=synthetic:llama-68m"},
                   4,
                   "draft.path: synthetic:llama-68m has 32000 tokens, tiny-16m has 8192"},
@@ -451,7 +451,7 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{{"-s", "tree.path=missing.json"}, 4, "missing.json"},
              Case{{"-s", "output.top_logprobs=2"}, 3, "speculation reports no alternatives"},
              Case{{"-s", "sampling.max_tokens=0"}, 3, "nothing to speculate on"},
-             Case{{"-s", "output.state=s"}, 3, "states are saved by pig-generate"},
+             Case{{"-s", "output.state=s"}, 3, "is supported only by pig-generate"},
              Case{{"-s", "spec.draft=self"}, 3, "draft.path: spec.draft is self"},
              Case{{"-s", "spec.draft=none"},
                   3,

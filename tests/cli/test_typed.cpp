@@ -144,10 +144,10 @@ TEST_SUITE("cli/typed") {
     CHECK(ids({"--chat", "--system", "Be brief", "-p", "Hi"}) == want);
     CHECK(ids({"--chat", "-p", "Hi"}) != want);
     check_refused(chat({"--system", "Be brief", "-p", "Hi"}), 2,
-                  "--system: is a message of a chat from the command line\n"
-                  "  hint: add --chat, with -p, -f or --questions\n");
+                  "--system: needs a chat whose message is on the command line\n  hint: add --chat "
+                  "and -p, -f or --questions\n");
     check_refused(chat({"--system", "a", "--chat", "--prompts", "b"}), 2,
-                  "  hint: write it as a message of role system in each line\n");
+                  "  hint: in each line, write a message with role system\n");
   }
 
   TEST_CASE("nearest names of models, recipes, tasks, shapes and values") {

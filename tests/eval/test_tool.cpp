@@ -207,8 +207,8 @@ TEST_SUITE("eval/tool") {
     const std::string named = "text: byte 3 (0xE9) is not UTF-8 (in " + latin + ")";
     check({"--task", "vt", "-s", "eval.lengths=[300]", "--haystack", latin}, 4, named);
     check({"--task", "perplexity", "--data", latin}, 4, named);
-    check({"--task", "vt", "--resume"}, 2, "continues a log");
-    check({"--task", "vt", "-s", "model.state=/dev/null"}, 3, "continues no saved state");
+    check({"--task", "vt", "--resume"}, 2, "needs the log to continue");
+    check({"--task", "vt", "-s", "model.state=/dev/null"}, 3, "does not support saved states");
     check({}, 3, "eval.tasks is not set");
   }
 

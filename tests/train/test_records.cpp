@@ -129,8 +129,8 @@ TEST_SUITE("train/records") {
   }
 
   TEST_CASE("what is no record says where and what to do") {
-    CHECK(input_error_text([] { parse(""); }) == "d.json: holds no records");
-    CHECK(input_error_text([] { parse("[]"); }) == "d.json: holds no records");
+    CHECK(input_error_text([] { parse(""); }) == "d.json: expected records, found none");
+    CHECK(input_error_text([] { parse("[]"); }) == "d.json: expected records, found none");
     CHECK(input_error_text([] { parse("[1]"); }) ==
           "d.json: record 1: expected a record, which is an object, found the number 1");
     const auto unknown = [] { parse("\n{\"id\": 3, \"equation\": \"x=1\"}"); };
