@@ -170,7 +170,7 @@ TEST_SUITE("cli/s2ft-adapter") {
             "expected a new folder, found an input adapter");
     refused(with({"--to", "lora", "--rank", "1000", "-o", r.at("merged")}), 4,
             "no changed matrix has a rank above ");
-    refused(with({"--to", "model", "-o", r.run, "--overwrite"}), 2, "is never replaced");
+    refused(with({"--to", "model", "-o", r.run, "--overwrite"}), 2, "is not supported");
     refused(with({"--to", "model", "-o", r.at("none/merged")}), 4, "cannot be created");
     refused(
         {"-m", "synthetic:llama-3.2-1b", "--adapter", r.run, "--to", "model", "-o", r.at("merged")},
@@ -335,7 +335,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     CHECK(has(with({"--ranks", "8", "--format", "md"}).out, "\n\n| rank | lost of the change |"));
     CHECK(Json::parse(with({"--ranks", "1,8,3,64", "--format", "jsonl"}).out) == json);
     check_refused(with({"--to", "lora", "-o", r.at("no"), "--format", "csv"}), 2,
-                  "--format: --to lora prints no table, but text, json or jsonl\n");
+                  "--format: expected text, json or jsonl with --to lora, which prints no table\n");
     for (const char* bad : {"0", "8,", "8,x", ",", "1.5"}) {
       CAPTURE(bad);
       CHECK(with({"--ranks", bad}).status == 3);

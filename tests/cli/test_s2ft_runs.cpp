@@ -228,7 +228,8 @@ TEST_SUITE("cli/s2ft-train runs") {
       std::filesystem::resize_file(runs.file("torn", step_file(step)), 1000);
     const Outcome none = runs.train("torn", {"--resume"});
     CHECK(none.status == 4);
-    CHECK(none.err.find("none of its 3 checkpoints can be read\n  hint: --overwrite") !=
+    CHECK(none.err.find(
+              "all of its 3 checkpoints are unreadable\n  hint: begin again with --overwrite") !=
           std::string::npos);
     CHECK(runs.train("torn").status == 2);
     CHECK(runs.train("torn", {"--overwrite"}).status == 0);

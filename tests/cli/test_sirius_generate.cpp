@@ -108,28 +108,29 @@ TEST_SUITE("cli/sirius-generate") {
                  "none.json"},
              Case{{"-s", "spec.draft=ngram"},
                   3,
-                  "draft.sparse.kind: is cats, which is for a model that drafts for itself"},
+                  "draft.sparse.kind: is cats, which needs a self-draft"},
              Case{
                  {"-s", "spec.width=9"}, 3, "spec.width: 9 is out of range, expected 1 .. 8 beams"},
              Case{{"-s", "spec.width=4", "-s", "sampling.temperature=0.5"},
                   3,
-                  "spec.width: 4 beams are not drawn, and sampling.temperature is 0.5; choose "
-                  "sampling.temperature=0"},
+                  "spec.width: 4 beams do not support sampling, but sampling.temperature is 0.5; "
+                  "set sampling.temperature=0"},
              Case{{"-s", "spec.width=4", "-s", "spec.verify=block"},
                   3,
-                  "spec.verify: block weighs tokens by how they were drawn, and beams are not"},
+                  "spec.verify: block needs sampled draft tokens, but beams do not sample"},
              Case{{"-s", "spec.width=4", "-s", "tree.path=a.json"},
                   3,
-                  "tree.path: spec.width says what the tree is: 4 beams of spec.gamma"},
+                  "tree.path: spec.width defines the tree, 4 beams of spec.gamma"},
              Case{{"-s", "spec.width=4", "-s", "spec.gamma=auto"},
                   3,
-                  "spec.gamma: auto chooses how long chains are, and spec.width asks for 4 beams"},
+                  "spec.gamma: auto does not support spec.width 4"},
              Case{{"-s", "spec.width=8", "-s", "spec.gamma=128"},
                   3,
-                  "spec.width: 8 beams of 128 tokens are 1025 nodes with the root, at most 1024"},
+                  "spec.width: 8 beams of 128 tokens make 1025 nodes with the root, but at most "
+                  "1024"},
              Case{{"-s", "draft.cache={kind: topk}"},
                   3,
-                  "draft.cache.kind: is topk, which reads no trees of drafted tokens"},
+                  "draft.cache.kind: is topk, which does not support trees of draft tokens"},
          }) {
       CAPTURE(c.says);
       std::vector<std::string> flags = c.flags;

@@ -227,7 +227,7 @@ TEST_SUITE("cli/typed") {
     CHECK(has(recipe("triforce-generate", {"-s", "draft2.path=tiny-2m"}), "\n  within: model "));
     for (const char* tool : {"sequoia-generate", "spec-check"})
       check_refused(run(tool, {}), 3,
-                    "draft.path: name the model that proposes tokens\n"
-                    "  hint: three ways: -s draft.path=SMALL_MODEL; -s spec.draft=ngram, ");
+                    "draft.path: expected the draft model, found none\n  hint: set -s "
+                    "draft.path=SMALL_MODEL; without a second model, set -s spec.draft=ngram, ");
   }
 }

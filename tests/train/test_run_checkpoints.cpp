@@ -141,7 +141,7 @@ TEST_SUITE("tools/run_checkpoints") {
     std::filesystem::resize_file(run.file(4), 10);
     auto again = rig.checkpoints(3);
     CHECK(input_error_text([&] { rig.resume(again); }) ==
-          rig.folder.path().string() + ": none of its 1 checkpoints can be read");
+          rig.folder.path().string() + ": all of its 1 checkpoints are unreadable");
     CHECK(rig.files().size() == 1);
     CHECK(input_error_text([&] {
             again.load_best(*rig.trainer, {.last = 8, .step = 8, .loss = 1});

@@ -113,9 +113,9 @@ TEST_SUITE("train/settings") {
     says("train: {micro_tokens: 1024}",
          "train.micro_tokens: 1024 tokens do not hold a sample of train.max_tokens, 2048");
 
-    says("eval: {patience: 2}", "eval.patience: there is no validation data");
+    says("eval: {patience: 2}", "eval.patience: needs validation data");
     says("eval: {every: 2}", "set data.val_size or data.val_path");
-    says("output: {path: '-'}", "a run is kept in a folder");
+    says("output: {path: '-'}", "expected a folder for the run");
   }
 
   TEST_CASE("data: two kinds of validation, templates") {
