@@ -258,7 +258,7 @@ TEST_SUITE("cli/chat") {
     refused({"--dry-run", "--format", "jsonl"}, "--format: expected text for a chat\n");
     refused({"--dry-run", "-s", "output.state=" + place.path("s")},
             "output.state: saving the state of a chat is not supported\n");
-    refused({"--dry-run", "-n", "0"}, "sampling.max_tokens: is 0");
+    refused({"--dry-run", "-n", "0"}, "sampling.max_tokens: expected at least 1");
     check_refused(
         run_process(program("sirius-generate"), {.arguments = {"-m", "tiny-2m", "--chat"}}), 2,
         "prompt: expected a prompt, found none\n  hint: give the message with -p TEXT, or chat on "

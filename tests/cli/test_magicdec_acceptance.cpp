@@ -227,11 +227,11 @@ TEST_SUITE("cli/magicdec-acceptance") {
                "raise bench.new_tokens"},
           Case{{"-s", "spec.gamma=20"}, 3, "spec.gamma: 20 is out of range, expected 1 .. 16", ""},
           Case{{"-s", "bench.temperatures=[]"}, 3, "expected at least one", ""},
-          Case{{"-s", "run.context=20000"}, 3, "tiny-16m takes 16384", "lower run.context"},
+          Case{{"-s", "run.context=20000"}, 3, "tiny-16m supports only 16384", "lower run.context"},
           Case{{"-s", "bench.prompts=kv", "-s", "run.context=100"},
                4,
-               "has no room",
-               "are needed"}}) {
+               "is too short",
+               "set at least"}}) {
       CAPTURE(c.says);
       const Outcome run = acceptance(c.arguments);
       CHECK(run.status == c.status);

@@ -266,7 +266,7 @@ TEST_SUITE("cli/s2ft-train runs") {
     CAPTURE(failed.err);
     CHECK(failed.status == 4);
     CHECK(failed.err.find(": cannot write after ") != std::string::npos);
-    CHECK(failed.err.find("is whole)\n") != std::string::npos);
+    CHECK(failed.err.find("is intact)\n") != std::string::npos);
     CHECK(runs.bytes("full", step_file(3)) == checkpoint);
     for (const std::string& name : runs.files("full"))
       CHECK(name.find(".tmp-") == std::string::npos);

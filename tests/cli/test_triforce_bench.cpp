@@ -122,7 +122,7 @@ TEST_SUITE("cli/magicdec-bench/nested") {
                       by_text = "{name: n, kind: nested, self: retrieval, small: text}";
     refused(drafts(self + ", " + text +
                    ", {name: n, kind: nested, self: retrieval, small: text, tree: some.json}"),
-            "bench.drafts: 'n' has a tree, but 'text' finds chains in the text");
+            "bench.drafts: 'n' has a tree, but 'text' is prompt lookup");
     std::vector<std::string> drawn = drafts(self + ", " + text + ", " + by_text);
     drawn.insert(drawn.end(), {"-s", "spec.verify_within=block"});
     refused(drawn,
