@@ -93,7 +93,7 @@ TEST_SUITE("cli/s2ft-train") {
     const Outcome text =
         s2ft_train({"-m", "synthetic:llama-3.2-1b", "--data", write_data(folder), "--dry-run"});
     CHECK(text.status == 4);
-    CHECK(text.err.find("train.jsonl:1: text, but the model has no tokenizer\n") !=
+    CHECK(text.err.find("train.jsonl:1: text needs a tokenizer, but the model has none\n") !=
           std::string::npos);
   }
 

@@ -137,7 +137,7 @@ TEST_SUITE("cli/sequoia-generate") {
     std::vector<std::string> windowed = dense;
     windowed.insert(windowed.end(),
                     {"-s", "draft.cache.reposition=true", "-s", "draft.cache.prefill=windowed"});
-    CHECK(sequoia_generate(dense).err.find("the context holds 512") != std::string::npos);
+    CHECK(sequoia_generate(dense).err.find("the context holds only 512") != std::string::npos);
     const Outcome run = sequoia_generate(windowed);
     CHECK(run.status == 0);
     CHECK(run.out == run_process(program("pig-generate"), {.arguments = plain}).out);

@@ -155,7 +155,7 @@ TEST_SUITE("eval/settings") {
           std::string::npos);
     CHECK(asked("own: {prompt: 'Q: {instruction}'}")
               .find("eval.sets.own needs eval.sets.template own") != std::string::npos);
-    CHECK(asked("template: own, own: {prompt: '{question}'}").find("stands for nothing") !=
+    CHECK(asked("template: own, own: {prompt: '{question}'}").find("unknown field") !=
           std::string::npos);
     CHECK(asked("template: alpacca").find("alpaca") != std::string::npos);
     // Their answers are generated, whatever is set for questions about prose.

@@ -218,7 +218,7 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
       sink(bytes);
       written += bytes.size();
       if (progress && !progress(static_cast<double>(written) / static_cast<double>(total)))
-        throw Error(ErrorKind::interrupted, folder.string(), "the model is not written");
+        throw Error(ErrorKind::interrupted, folder.string(), "the model was not written");
     };
     if (t.shape.size() == 1) return put(trained_vector(weight, layer, source, config, set, values));
     const int64_t rows = t.shape[0], cols = t.shape[1], each = std::max<int64_t>(1, kPiece / cols);
