@@ -497,8 +497,8 @@ TEST_SUITE("cli/pig_generate") {
     check("{\"ids\": []}", "the list is empty\n");
     check(
         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"\\u001b]0;x\\u0007\"}]}]}",
-        "a content part of type '?]0;x?' is not supported\n");
-    check("{\"messages\": []}", "key 'messages': the list is empty\n");
+        "a content part of type '?]0;x?' is not supported, only text\n");
+    check("{\"messages\": []}", "key 'messages': expected at least one message, found none\n");
     check("{\"messages\": [{\"role\": \"user\", \"content\": 1}]}",
           "key 'content' of a message: expected text or a list of parts, found the number 1\n");
   }
@@ -545,7 +545,7 @@ TEST_SUITE("cli/pig_generate") {
     jinja("{{ raise_exception('Only one turn, please') }}");
     check_error(chat, 3,
                 file +
-                    ":1:19: the chat template refuses the chat: Only one turn, please (for the "
+                    ":1:19: the chat template rejects the chat: Only one turn, please (for the "
                     "chat in --chat)\n");
     jinja("{{ messages | frobnicate }}");
     check_error(chat, 4, file + ":1:15: chat template: no filter is named 'frobnicate'\n");
@@ -579,11 +579,10 @@ TEST_SUITE("cli/pig_generate") {
                 "chat.thinking: needs a chat, but no prompt uses the chat template\n  hint: add "
                 "--chat, or put {\"messages\"} in lines of --prompts\n");
     for (const std::string thinking : {"false", "true"})
-      check_error({"-p", "Hi", "--chat", "-s", "chat.thinking=" + thinking}, 3,
-                  "chat.thinking: the chat template reads neither enable_thinking nor thinking: it "
-                  "always or never reasons\n"
-                  "  hint: leave chat.thinking out, or set the template's own variable in "
-                  "chat.variables\n");
+      check_error(
+          {"-p", "Hi", "--chat", "-s", "chat.thinking=" + thinking}, 3,
+          "chat.thinking: the chat template does not read enable_thinking or thinking\n  hint: "
+          "leave chat.thinking out, or set the template's variable in chat.variables\n");
   }
 
   TEST_CASE("a saved state continues with the same text") {
