@@ -77,8 +77,8 @@ Device choose_of(const recipe::Run& run, int n, const ranks::Place& place) {
   TANDEM_CHECK(n > 0, "expected a GPU for device {}", wanted);  // Context::begin refuses that
   const int index = gpu_index(wanted == "auto" ? kCuda : wanted, place);
   if (index >= n)
-    throw Error::make(ErrorKind::device, "run.device", "{}: there {} {} GPU{} here, cuda:0{}",
-                      wanted, n == 1 ? "is" : "are", n, n == 1 ? "" : "s",
+    throw Error::make(ErrorKind::device, "run.device",
+                      "{}: this machine has only {} GPU{}, cuda:0{}", wanted, n, n == 1 ? "" : "s",
                       n == 1 ? "" : fmt::format(" to cuda:{}", n - 1));
   return {Device::Kind::cuda, index};
 }

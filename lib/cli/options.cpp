@@ -120,7 +120,7 @@ void refuse_repeats(const ToolInfo& info, const Options& options) {
       continue;
     throw usage_error("--" + flag.long_name(), "given more than once: {} and {}",
                       io::quote(given->second[0]), io::quote(given->second[1]))
-        .hint(flag.long_name() == "prompt" ? "give one; --prompts FILE takes several"
+        .hint(flag.long_name() == "prompt" ? "give only one, or several prompts with --prompts FILE"
                                            : "give it once");
   }
 }

@@ -178,8 +178,8 @@ void Cache::check(Problems& p) const {
   if (place == CachePlace::host && kind == CacheKind::lsh &&
       (attend == Attend::both || (attend == Attend::cpu && index == IndexPlace::device)))
     p.field("attend",
-            "cache.attend: kind lsh attends on the device that holds its tables, found {} with "
-            "index {}: set attend cpu and index host, or attend gpu, or kind hybrid",
+            "cache.attend: kind lsh attends where its tables are, found {} with index {}: set "
+            "attend cpu and index host, attend gpu, or kind hybrid",
             yaml_text(attend), yaml_text(index));
   if (place == CachePlace::host && kind == CacheKind::hybrid && index != IndexPlace::host &&
       (attend == Attend::cpu || attend == Attend::both) && hybrid.tail == HybridTail::sampled)

@@ -105,8 +105,8 @@ TEST_SUITE("cli/typed") {
     CHECK(generate({"--", "Once upon"}).out == text);
     CHECK(generate({"--", "--once"}).out == generate({"--prompt=--once"}).out);
     check_refused(generate({"-p", "hi", "there"}), 2,
-                  "--prompt: given more than once: 'hi' and 'there'\n"
-                  "  hint: give one; --prompts FILE takes several\n");
+                  "--prompt: given more than once: 'hi' and 'there'\n  hint: give only one, or "
+                  "several prompts with --prompts FILE\n");
     check_refused(generate({"-p", "hi", "-p", "there"}), 2,
                   "--prompt: given more than once: 'hi' and 'there'\n");
     check_refused(generate({"-f", "a", "-f", "b"}), 2,

@@ -133,8 +133,8 @@ TEST_SUITE("recipe/cache_section") {
          "cache.attend: both needs an index in GPU memory, found cache.index host: set index "
          "device, or attend cpu"},
         {"kind: lsh, place: host, attend: both",
-         "cache.attend: kind lsh attends on the device that holds its tables, found both with "
-         "index auto: set attend cpu and index host, or attend gpu, or kind hybrid"},
+         "cache.attend: kind lsh attends where its tables are, found both with index auto: set "
+         "attend cpu and index host, attend gpu, or kind hybrid"},
         {"kind: lsh, host_dtype: int8",
          "cache.host_dtype: int8 needs cache.place host, found device: set place host, or leave it "
          "auto"},
