@@ -182,8 +182,7 @@ TEST_SUITE("cli/eval_sets") {
     refused({"--task", "boolq"}, "expected questions, found none");
     sets.numbers("AddSub", 3, 3);
     refused({"--task", "addsub", "-s", "run.context=260"},
-            "for its answer, but the context of tiny-16m is 260; 3 of 3 questions of addsub do not "
-            "fit");
+            ", but the context of tiny-16m is 260; 3 of 3 questions of addsub do not fit");
     // The template is the model's, which has none.
     sets.numbers("AddSub", 1, 1);
     check_refused(
