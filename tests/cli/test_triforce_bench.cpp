@@ -131,7 +131,7 @@ TEST_SUITE("cli/magicdec-bench/nested") {
     refused(drafts("{name: a, kind: auto}"),
             "bench.drafts: 'a' is of kind auto, which only triforce-generate supports");
     refused({"-s", "bench.predict=only", "-s", "bench.hardware.card=h200"},
-            "bench.drafts: 'nested' is nested, which bench.predict does not support; leave one of "
-            "them out");
+            "bench.drafts: 'nested' is nested, which bench.predict=only does not support; leave "
+            "one of them out");
   }
 }

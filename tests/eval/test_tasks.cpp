@@ -257,9 +257,8 @@ TEST_SUITE("eval/tasks") {
     CHECK(failure([] {
             generator(0).make(Task::needle8, 100, 0);
           }).find("needle8 of 100 tokens is too short") != std::string::npos);
-    CHECK(failure([] {
-            generator(0, demo()).make(Task::needle1, 16000, 0);
-          }).find("are needed") != std::string::npos);
+    CHECK(failure([] { generator(0, demo()).make(Task::needle1, 16000, 0); }).find("are needed") !=
+          std::string::npos);
     const tandem::test::TemporaryFolder folder;
     std::string text;
     for (int i = 0; i < 2000; ++i) text += "word and word ";

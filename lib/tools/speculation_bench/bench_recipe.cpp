@@ -28,8 +28,8 @@ void ComparisonSection::check(recipe::Problems& p) const {
   for (const NamedDraft& d : drafts)
     if (predict == PredictMode::only && d.kind == DraftKind::nested)
       p.field("drafts",
-              "bench.drafts: '{}' is nested, which bench.predict does not support; leave one of "
-              "them out",
+              "bench.drafts: '{}' is nested, which bench.predict=only does not support; leave one "
+              "of them out",
               d.name);
 }
 
