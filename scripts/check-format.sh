@@ -21,15 +21,15 @@ clang_format_14() {
 }
 
 program=$(clang_format_14) || { scripts/install-deps.sh clang-format-14 >&2 && program=$(clang_format_14); } || {
-  echo "check-format.sh: error: clang-format 14 is missing, so the format is not checked" >&2
+  echo "check-format.sh: error: clang-format 14 is missing; the format was not checked" >&2
   echo "  hint: install Debian 12's clang-format-14, or LLVM 14's clang-format as clang-format-14" >&2
   exit 6
 }
 mapfile -d '' files < <(find apps kernels lib tests -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inl' \) -print0)
 printf '%s\0' "${files[@]}" | xargs -0 -n 50 -P "$(n_jobs)" "$program" "${mend[@]}" || {
-  echo "check-format.sh: error: some of ${#files[@]} sources are not as $program writes them" >&2
-  echo "  hint: scripts/check-format.sh --mend" >&2
+  echo "check-format.sh: error: some of ${#files[@]} sources differ from the format of $program" >&2
+  echo "  hint: run scripts/check-format.sh --mend" >&2
   exit 1
 }
 say "format: ${#files[@]} sources are as $program writes them"

@@ -262,10 +262,10 @@ def main():
     parser.add_argument("folders", nargs="+", type=pathlib.Path, metavar="FOLDER")
     args = parser.parse_args()
     if not (args.tools / "pig-generate").exists():
-        parser.error(f"{args.tools} has no pig-generate: build it, or give its folder by --tools")
+        parser.error(f"{args.tools} has no pig-generate: build it, or name its folder with --tools")
     missing = [str(folder) for folder in args.folders if not (folder / "config.json").exists()]
     if missing:
-        parser.error(f"not a model folder, it has no config.json: {', '.join(missing)}")
+        parser.error(f"expected a model folder with config.json, found none: {', '.join(missing)}")
     require_packages()
     columns = ["texts", "chats", "logprobs", "greedy"]
     width = max(len(str(folder)) for folder in args.folders)

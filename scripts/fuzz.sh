@@ -20,8 +20,8 @@ clang=()
 has_clang || clang=(clang libclang-rt-14-dev libomp-dev)  # clang 14 is Debian 12's
 scripts/install-deps.sh "${clang[@]}"
 has_clang || {
-  echo "fuzz.sh: error: clang++ with libFuzzer and OpenMP is missing" >&2
-  echo "  hint: install libclang-rt-N-dev and libomp-N-dev, N as in clang++ --version" >&2
+  echo "fuzz.sh: error: expected clang++ with libFuzzer and OpenMP, found none" >&2
+  echo "  hint: install libclang-rt-N-dev and libomp-N-dev for the N of clang++ --version" >&2
   exit 6
 }
 

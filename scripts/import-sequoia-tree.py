@@ -50,7 +50,7 @@ class Reader(pickle.Unpickler):
             return collections.OrderedDict
         if module == "torch" and name in STORAGES:
             return STORAGES[name]
-        raise Malformed(f"holds a {module}.{name}, expected lists, numbers and tensors")
+        raise Malformed(f"expected lists, numbers and tensors, found a {module}.{name}")
 
     def persistent_load(self, saved):
         _, code, key, _device, _count = saved
@@ -66,16 +66,16 @@ def load(path):
         with zipfile.ZipFile(path) as archive:
             inside = [n for n in archive.namelist() if n.endswith("/data.pkl") or n == "data.pkl"]
             if len(inside) != 1:
-                raise Malformed("holds no data.pkl, expected a file written by torch.save")
+                raise Malformed("expected a file written by torch.save, found no data.pkl in it")
             return Reader(archive, inside[0][:-len("data.pkl")]).load()
     except zipfile.BadZipFile:
-        raise Malformed("is no zip archive, expected a file written by torch.save of torch 1.6 or later")
+        raise Malformed("expected a file written by torch.save of torch 1.6 or later, found no zip archive")
 
 
 def expect(found, wanted, what):
     if found != wanted:
-        raise Malformed(f"{what} differs from what `branches` says: only maps whose nodes are numbered level "
-                        "by level, the children of a node side by side, can be imported")
+        raise Malformed(f"{what} differs from `branches`: expected a map whose nodes are numbered level by level, "
+                        "with adjacent children")
 
 
 def tree_of(growmap):
@@ -88,7 +88,7 @@ def tree_of(growmap):
     parents, positions, depth = [-1], [0], [0]
     for v, n in enumerate(counts):
         if v >= len(parents):
-            raise Malformed(f"node {v} is nobody's child")
+            raise Malformed(f"node {v} has no parent")
         parents += [v] * n
         positions += range(1, n + 1)
         depth += [depth[v] + 1] * n
@@ -115,14 +115,14 @@ def tree_of(growmap):
 def vector_of(numbers, layout, method):
     """acceptance-vector/1 of a reference tensor."""
     if not numbers or isinstance(numbers[0], list):
-        raise Malformed("the tensor is not one row of probabilities")
+        raise Malformed("expected one row of probabilities, found another tensor")
     if numbers[0] != 0:
-        raise Malformed(f"layout {layout} begins with 0, found {numbers[0]}")
+        raise Malformed(f"expected 0 as the first entry of layout {layout}, found {numbers[0]}")
     out = {"format": "acceptance-vector/1", "method": method}
     if layout == "padded_residual":
         if not math.isclose(sum(numbers), 1, abs_tol=1e-3):
-            raise Malformed(f"layout {layout} ends with the residual, so that all entries sum to 1, found "
-                            f"{sum(numbers):.6g}: --layout padded?")
+            raise Malformed(f"expected entries of layout {layout} to sum to 1 with the residual, found "
+                            f"{sum(numbers):.6g}: is it --layout padded?")
         return {**out, "p": numbers[1:-1], "residual": numbers[-1]}
     return {**out, "p": numbers[1:]}
 
@@ -139,13 +139,13 @@ def main():
     parser.add_argument("--overwrite", action="store_true")
     args = parser.parse_args()
     if args.output.exists() and not args.overwrite:
-        parser.error(f"{args.output} exists already: --overwrite replaces it")
+        parser.error(f"{args.output} already exists: replace it with --overwrite")
     try:
         content = load(args.file)
         if isinstance(content, dict):
             result = tree_of(content)
         elif args.layout is None:
-            parser.error(f"{args.file} holds a vector: --layout says whether its last entry is the residual")
+            parser.error(f"{args.file} holds a vector: set --layout to say whether its last entry is the residual")
         else:
             result = vector_of(content, args.layout, args.method)
     except (Malformed, OSError, pickle.UnpicklingError) as problem:

@@ -16,7 +16,7 @@ fail() {
 }
 
 command -v apt-get > /dev/null ||
-  fail "this system has no apt-get: tandem is built and tested on Debian 12" \
+  fail "expected apt-get, found none: tandem is built and tested on Debian 12" \
     "install the equivalents of these Debian packages, then run cmake --preset cpu-release: ${packages[*]}"
 
 missing=()
@@ -32,7 +32,7 @@ fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo > /dev/null ||
-    fail "packages are missing, and this is neither root nor is sudo installed" \
+    fail "packages are missing, and installing them needs root or sudo" \
       "as root: apt-get install ${missing[*]}"
   as_root=(sudo)
 fi
@@ -41,4 +41,4 @@ echo "== packages: installing ${missing[*]}"
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq "$@"; }
 apt update
 apt install -y --no-install-recommends "${missing[@]}" > /dev/null ||
-  fail "apt-get could not install: ${missing[*]}" "see its messages above; the packages are those of Debian 12"
+  fail "apt-get could not install: ${missing[*]}" "see its messages above; the packages are from Debian 12"

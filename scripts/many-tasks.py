@@ -132,7 +132,7 @@ def main():
     if options.output:
         options.output.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
     if apart:
-        sys.exit(f"many-tasks.py: {apart} texts of mixed or switched runs are not those of their adapter alone")
+        sys.exit(f"many-tasks.py: {apart} texts of mixed or switched runs differ from the text with only their adapter")
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def score(options):
     for i, expected in enumerate(tasks):
         judge(options.heldout[i].parent.name, expected, [texts.get(k * len(tasks) + i, "") for k in range(len(expected))])
     if missing > 0:
-        sys.exit(f"station-log.py: {missing} answers are missing in {options.events}")
+        sys.exit(f"station-log.py: {options.events} lacks {missing} answers")
 
 
 def counted(expected, answers):

@@ -20,7 +20,7 @@ SharedLibrary::SharedLibrary(std::string name, std::string file, std::string rem
 SharedLibrary::Function SharedLibrary::operator[](const char* symbol) const {
   void* const found = ::dlsym(handle_, symbol);
   if (found == nullptr)
-    throw Error::make(ErrorKind::device, name_, "{} has no {}", file_, symbol).hint(remedy_);
+    throw Error::make(ErrorKind::device, name_, "{} has no symbol {}", file_, symbol).hint(remedy_);
   return {found};
 }
 

@@ -146,10 +146,10 @@ HostedPlan plan_hosted(const HostedRun& run, const HostedRates& rates,
   if (plan.options.empty())
     throw recipe_error(
         "cache.attend",
-        "is {} with cache.index {}, which keys of kind {} in host memory cannot have",
+        "is {} with cache.index {}, which is not supported for kind {} with an offloaded KV cache",
         recipe::yaml_text(run.cache.attend), recipe::yaml_text(run.cache.index),
         recipe::yaml_text(run.cache.kind))
-        .hint("leave both auto");
+        .hint("set both to auto");
   std::ranges::stable_sort(plan.options, [](const HostedOption& a, const HostedOption& b) {
     return a.fits != b.fits ? a.fits : a.time.step_ms < b.time.step_ms;
   });

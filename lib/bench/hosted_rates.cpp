@@ -54,10 +54,9 @@ HostedRates measured_rates(Device gpu) {
   const Ceilings host = cached_ceilings(max_threads());
   if (of_gpu.mem_read_gbps <= 0 || of_gpu.copy_in_gbps <= 0)
     throw Error(ErrorKind::memory, gpu.name(),
-                "has no room to measure its rates, which a plan of keys in host memory goes by: "
-                "expected 1 GiB free")
+                "expected 1 GiB free to measure its rates for an offloaded KV cache, found less")
         .hint(
-            "wait for the processes that hold it (nvidia-smi lists them), or use another GPU with "
+            "wait until other processes free it (nvidia-smi lists them), or use another GPU with "
             "--device cuda:N");
   HostedRates rates = of_record();
   rates.gpu_gbps = of_gpu.mem_read_gbps;

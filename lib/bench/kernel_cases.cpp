@@ -37,13 +37,13 @@ void KernelShapes::check(recipe::Problems& p) const {
   if (n_heads % n_kv_heads != 0)
     p.field("n_heads", "expected a multiple of n_kv_heads = {}, found {}", n_kv_heads, n_heads);
   if (slices > dim || rank > dim)
-    p.field(slices > dim ? "slices" : "rank", "bench: adapters change at most dim = {} features",
+    p.field(slices > dim ? "slices" : "rank", "bench: expected at most dim = {} changed features",
             dim);
   if (head_dim % 2 != 0) p.field("head_dim", "expected an even number, found {}", head_dim);
   const auto names = kernel_families();
   for (const std::string& family : families)
     if (std::find(names.begin(), names.end(), family) == names.end()) {
-      p.field("families", "unknown kernel family '{}'; there are {}", family,
+      p.field("families", "unknown kernel family '{}', expected one of {}", family,
               fmt::join(names, ", "));
       p.hint(recipe::did_you_mean(family, names));
     }

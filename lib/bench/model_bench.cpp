@@ -72,19 +72,21 @@ bool ModelBench::has(ModelPhase phase) const {
 }
 
 void ModelBench::check(recipe::Problems& p) const {
-  if (phases.empty()) p.field("phases", "bench.phases: expected at least one phase");
+  if (phases.empty()) p.field("phases", "bench.phases: expected at least one phase, found none");
   for (size_t i = 0; i < phases.size(); ++i)
     if (std::find(phases.begin(), phases.begin() + static_cast<long>(i), phases[i]) !=
         phases.begin() + static_cast<long>(i))
       p.field("phases", "bench.phases: '{}' is listed twice", phase_name(phases[i]));
   if (has(ModelPhase::switching) && adapters.n < 2)
-    p.field("adapters.n", "bench.adapters.n: a switch needs 2 adapters, found {}", adapters.n);
+    p.field("adapters.n", "bench.adapters.n: a switch needs at least 2 adapters, found {}",
+            adapters.n);
   if (adapters.n > 0 && adapters.kind == AdapterKind::s2ft &&
       adapters.o + adapters.up + adapters.down == 0)
-    p.field("adapters.down", "bench.adapters: of s2ft, one of o, up and down must be above 0");
+    p.field("adapters.down",
+            "bench.adapters: expected one of o, up and down above 0 for kind s2ft");
   if (random_kv && !has(ModelPhase::decode))
     p.field("random_kv",
-            "bench.random_kv: only decode reads the cache, and it is not among the phases");
+            "bench.random_kv: needs the phase decode, which bench.phases lacks: add it");
 }
 
 std::string AdapterBench::text() const {
@@ -134,13 +136,14 @@ ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const reci
   const int context =
       model::context_of(run, config, bench.has(ModelPhase::decode) ? bench.new_tokens.value : 0);
   if (run.batch > kMaxBatch)
-    throw recipe_error("run.batch", "{} sequences, at most {} are supported", run.batch, kMaxBatch);
+    throw recipe_error("run.batch", "is {} sequences, but at most {} are supported", run.batch,
+                       kMaxBatch);
   if (device.kind == Device::Kind::cuda &&
       (bench.has(ModelPhase::linear) || bench.has(ModelPhase::attention)))
     throw recipe_error("bench.phases",
-                       "linear and attention are measured on the CPU alone, not on {}",
+                       "linear and attention are supported only on the CPU, found {}",
                        device.name())
-        .hint("use --device cpu, or the phases prefill and decode");
+        .hint("use --device cpu, or only the phases prefill and decode");
   ModelCase c{.bench = bench, .cache = cache};
   c.dtype = compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
   c.device = device;

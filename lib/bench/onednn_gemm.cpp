@@ -39,7 +39,7 @@ struct OneDnnGemm::State {
 
 OneDnnGemm::OneDnnGemm(int64_t rows, int64_t out, int64_t in, DType dtype)
     : state_(std::make_unique<State>()) {
-  TANDEM_CHECK(arithmetic(dtype) == dtype, "oneDNN GEMM in {}", dtype_name(dtype));
+  TANDEM_CHECK(arithmetic(dtype) == dtype, "this CPU has no oneDNN GEMM in {}", dtype_name(dtype));
   const ops::onednn::Threads all(max_threads());
   State& s = *state_;
   s.flops = 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);

@@ -21,7 +21,7 @@ Summary summarize(std::span<const double> samples) {
   const std::vector<double> sorted = sorted_copy(samples);
   Summary s;
   s.n = sorted.size();
-  TANDEM_CHECK(s.n > 0, "no samples");
+  TANDEM_CHECK(s.n > 0, "expected at least one sample");
   for (const double x : sorted) s.mean += x;
   s.mean /= static_cast<double>(s.n);
   for (const double x : sorted) s.stddev += (x - s.mean) * (x - s.mean);
@@ -89,7 +89,8 @@ Steadiness steadiness(std::span<const double> samples) {
 }
 
 Interval bootstrap_median_interval(std::span<const double> values, int resamples, uint64_t seed) {
-  TANDEM_CHECK(!values.empty() && resamples > 0, "{} values", values.size());
+  TANDEM_CHECK(!values.empty() && resamples > 0, "expected values and resamples, found {} values",
+               values.size());
   PhiloxStream stream(seed);
   std::vector<double> draw(values.size()), medians;
   medians.reserve(static_cast<size_t>(resamples));

@@ -30,7 +30,7 @@ void StepLog::step(std::span<const decode::DrawSeq> seqs) {
 std::vector<std::vector<decode::Drawn>> StepLog::collect() {
   std::vector<std::vector<decode::Drawn>> drawn = decoder_.collect();
   const double now = clock_.seconds();
-  TANDEM_CHECK(!flying_.empty(), "collected a step that was not launched");
+  TANDEM_CHECK(!flying_.empty(), "expected a launched step to collect");
   const Flight flight = std::move(flying_.front());
   flying_.pop_front();
   Step step{.seconds = now - last_s_};

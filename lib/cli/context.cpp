@@ -85,8 +85,10 @@ std::optional<std::filesystem::path> Context::records_to_print() const {
   const bool chooses = !options_.recipes.empty() || !options_.settings.empty() ||
                        !options_.sweeps.empty() || is_set("resume") || dry_run();
   if (chooses)
-    throw usage_error("--from", "prints records and measures nothing")
-        .hint("leave out all other flags but --format; redirect the output with >");
+    throw usage_error(
+        "--from",
+        "prints the records of a file and takes no recipe, setting, sweep, --resume or --dry-run")
+        .hint("leave out all flags except --format, and redirect the output with >");
   return *path;
 }
 
@@ -130,8 +132,8 @@ void Context::build_tree() {
   for (const recipe::SweepAxis& axis : axes_)
     if (axis.key.starts_with("output."))
       throw recipe_error(axis.values.front().origin.text(),
-                         "{} cannot be swept: all points of a sweep have one output", axis.key)
-          .hint("the records name their points; or run the tool once for each output");
+                         "{} cannot be swept: all points of a sweep share one output", axis.key)
+          .hint("each record names its point; for separate files, run the tool once for each");
   if (!info.sweeps && !axes_.empty())
     throw recipe_error("sweep", "{} runs one point, not a sweep", info.name)
         .hint("remove the sweep section, or use a tool that sweeps");
@@ -157,7 +159,7 @@ std::vector<recipe::SweepPoint> Context::sweep_points() const {
   for (size_t i = options_.shard; i < all.size(); i += options_.shards)
     own.push_back(std::move(all[i]));
   if (own.empty())
-    throw usage_error("--shard", "part {} of {} is empty, the sweep has {} points",
+    throw usage_error("--shard", "part {} of {} is empty: the sweep has only {} points",
                       options_.shard + 1, options_.shards, all.size());
   return own;
 }

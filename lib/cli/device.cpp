@@ -43,8 +43,9 @@ int gpu_index(std::string_view device, const ranks::Place& place) {
         .hint("name one, such as cuda:0");
   const auto local = static_cast<size_t>(place.local_rank);
   if (local >= all.size())
-    throw Error::make(ErrorKind::device, "run.device", "{}: {} GPUs for rank {} of this machine",
-                      device, all.size(), place.local_rank)
+    throw Error::make(ErrorKind::device, "run.device",
+                      "{}: names {} GPUs, none of them for rank {} of this machine", device,
+                      all.size(), place.local_rank)
         .hint("name a GPU for each rank, or leave it auto");
   return all[local];
 }
@@ -73,11 +74,11 @@ Device choose_of(const recipe::Run& run, int n, const ranks::Place& place) {
     if (cuda::device_count() > 0 && cuda::why_unfit(cuda::built_code(), cuda::facts_of(0)))
       return {};
   }
-  TANDEM_CHECK(n > 0, "{} without a GPU", wanted);  // Context::begin refuses that
+  TANDEM_CHECK(n > 0, "expected a GPU for device {}", wanted);  // Context::begin refuses that
   const int index = gpu_index(wanted == "auto" ? kCuda : wanted, place);
   if (index >= n)
-    throw Error::make(ErrorKind::device, "run.device", "{}: there {} {} GPU{} here, cuda:0{}",
-                      wanted, n == 1 ? "is" : "are", n, n == 1 ? "" : "s",
+    throw Error::make(ErrorKind::device, "run.device",
+                      "{}: this machine has only {} GPU{}, cuda:0{}", wanted, n, n == 1 ? "" : "s",
                       n == 1 ? "" : fmt::format(" to cuda:{}", n - 1));
   return {Device::Kind::cuda, index};
 }
@@ -99,7 +100,7 @@ Placement choose_placement(const recipe::Run& run, const recipe::Offload& offloa
     const Device device = choose_device(run, place);
     if (hosted && device.kind != Device::Kind::cuda)
       throw Error(ErrorKind::device, "cache.place",
-                  "is host, for runs on a GPU, but this one is on the CPU, where all keys are")
+                  "is host, which needs a GPU, but this run is on the CPU")
           .hint("leave it device, choose a GPU with --device cuda, or plan for one with --dry-run");
     return {device};
   }
@@ -152,8 +153,8 @@ void MemoryLimits::check(const MemoryPlan& plan) const {
     throw Error::make(ErrorKind::memory, Device{}.name(), "needs {} ({}), {} available",
                       format_bytes(needed), plan.parts({}), format_bytes(host))
         .hint(plan.find("index/lsh.tables") != nullptr
-                  ? "choose cache.kind hybrid, whose index is a sixth of the tables and may lie on "
-                    "the GPU, lower run.context or run.batch, or raise run.host_memory_limit"
+                  ? "choose cache.kind hybrid, whose index is a sixth of the size, lower "
+                    "run.context or run.batch, or raise run.host_memory_limit"
                   : "lower run.context or run.batch, or raise run.host_memory_limit");
   plan.check_fits({}, host);
   if (!on_gpu()) return;
@@ -162,13 +163,12 @@ void MemoryLimits::check(const MemoryPlan& plan) const {
   const bool others_hold_it =
       !gpu_limited && needed > gpu_free && buffers + kMostDriverBytes <= gpu_total;
   if (!others_hold_it) return plan.check_fits(gpu, gpu_bytes);
-  throw Error::make(ErrorKind::memory, gpu.name(),
-                    "needs {} ({}), {} of {} are free: other processes hold the rest",
-                    format_bytes(needed), plan.parts(gpu), format_bytes(gpu_free),
-                    format_bytes(gpu_total))
+  throw Error::make(
+      ErrorKind::memory, gpu.name(), "needs {} ({}), but other processes leave only {} of {} free",
+      format_bytes(needed), plan.parts(gpu), format_bytes(gpu_free), format_bytes(gpu_total))
       .hint(
-          "wait for them (nvidia-smi lists them), use another GPU with --device cuda:N, or lower "
-          "run.context or run.batch");
+          "wait until they end (nvidia-smi lists them), use another GPU with --device cuda:N, or "
+          "lower run.context or run.batch");
 }
 
 bool MemoryLimits::fits(const MemoryPlan& plan) const {

@@ -50,7 +50,7 @@ std::string recipe_help(const ToolInfo& info, const std::vector<std::string>& ar
   }
   if (form == "json") return recipe_help_json(info, section);
   if (!form.empty() && form != "text")
-    throw usage_error("--format", "--help-recipe prints text or json, found '{}'", form);
+    throw usage_error("--format", "expected text or json with --help-recipe, found '{}'", form);
   return ::isatty(STDOUT_FILENO) == 1
              ? recipe_help_text(info, section, window_columns(STDOUT_FILENO))
              : recipe_help_lines(info, section);

@@ -104,7 +104,7 @@ void take_positional(const std::vector<std::string>& words, const ToolInfo& info
   if (words.empty()) return;
   if (info.positional.empty() || words.size() > 1)
     throw usage_error("'" + words[info.positional.empty() ? 0 : 1] + "'", "unexpected argument")
-        .hint("values belong to flags; quote text with spaces");
+        .hint("a value follows its flag; put text with spaces in quotes");
   if (words.front() == "-")
     throw usage_error("'-'", "unexpected argument").hint("-f - reads standard input");
   options.values[info.positional].push_back(words.front());
@@ -120,7 +120,7 @@ void refuse_repeats(const ToolInfo& info, const Options& options) {
       continue;
     throw usage_error("--" + flag.long_name(), "given more than once: {} and {}",
                       io::quote(given->second[0]), io::quote(given->second[1]))
-        .hint(flag.long_name() == "prompt" ? "give one; --prompts FILE takes several"
+        .hint(flag.long_name() == "prompt" ? "give only one, or several prompts with --prompts FILE"
                                            : "give it once");
   }
 }
@@ -162,7 +162,8 @@ void interpret(Options& options, const ToolInfo& info) {
   options.format = one_of(options, "format", info.formats);
   if (options.is_set("json")) {
     if (std::ranges::find(info.formats, "json") == info.formats.end())
-      throw usage_error("--json", "this tool writes {}", fmt::join(info.formats, ", "));
+      throw usage_error("--json", "expected a tool that writes json; this one writes {}",
+                        fmt::join(info.formats, ", "));
     options.format = "json";
   }
   one_of(options, "completion", shell_names());
@@ -319,7 +320,7 @@ Options parse_options(const ToolInfo& info, const std::vector<std::string>& argu
     const std::string value = option->results().at(seen[option]++);
     if (flag.value.empty() && value != "true" && value != "false")
       throw usage_error("--" + name, "takes no value, found '{}'", value)
-          .hint("leave it out to have it off; =true and =false work, too");
+          .hint("leave it out to switch it off, or write =true or =false");
     if (takes_word(flag) && value != "true" && flag.value != "[=" + value + "]")
       throw usage_error("--" + name, "expected no value or '{}', found '{}'",
                         std::string_view(flag.value).substr(2, flag.value.size() - 3), value);

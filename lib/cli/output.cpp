@@ -25,8 +25,8 @@ constexpr double kFlushSeconds = 0.05;
 constexpr size_t kFlushBytes = size_t{1} << 16;
 
 Error write_error(const std::string& name, const char* action, int code) {
-  const char* remedy = "choose a file in a folder that exists and that you may write to";
-  if (code == EBADF) remedy = "it is closed: leave it open, or name a file with -o";
+  const char* remedy = "choose a file in an existing folder with write permission";
+  if (code == EBADF) remedy = "standard output is closed: leave it open, or name a file with -o";
   if (code == EFBIG) remedy = "raise the limit on the size of files (ulimit -f)";
   if (code == ENOSPC || code == EDQUOT) remedy = "free some disk space, or write to another disk";
   return input_error(name, "cannot {}: {}", action, std::strerror(code)).hint(remedy);
@@ -145,12 +145,12 @@ void claim_result(const fs::path& path, FileMode mode) {
   std::error_code failed;
   const fs::file_status status = fs::status(path, failed);
   if (fs::is_directory(status))
-    throw usage_error(path.string(), "is a folder, expected a file name");
+    throw usage_error(path.string(), "expected a file name, found a folder");
   io::claim_output(path);
   if (mode != FileMode::create || !fs::is_regular_file(status)) return;
   throw usage_error(path.string(), "the output file exists already")
       .hint(is_standard_output(path) ? "-o - writes to standard output"
-                                     : "--overwrite replaces it; or choose another name");
+                                     : "replace it with --overwrite, or choose another name");
 }
 
 void check_new_file(const fs::path& path, FileMode mode) {

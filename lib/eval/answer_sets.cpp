@@ -27,8 +27,7 @@ std::string answer_of(const io::Json& object, AnswerSet set, const std::string& 
 
 SetRecord parse_record(const io::Json& object, AnswerSet set, const std::string& where) {
   if (!object.is_object())
-    throw input_error(where, "expected a question, which is an object, found {}",
-                      io::describe(object));
+    throw input_error(where, "expected a question as an object, found {}", io::describe(object));
   SetRecord record;
   record.question.instruction = io::get_string(object, "instruction", where);
   record.question.input = io::find_string(object, "input", where).value_or("");
@@ -42,13 +41,12 @@ void SetsSettings::check(recipe::Problems& p) const {
   const bool written = !own.prompt.empty() || !own.prompt_with_input.empty();
   if (template_name != train::TemplateName::own) {
     if (written)
-      p.field("own",
-              "eval.sets.own is set, but eval.sets.template is {}: set eval.sets.template: own",
+      p.field("own", "eval.sets.own needs eval.sets.template own, found {}: set it",
               recipe::yaml_text(template_name));
     return;
   }
   if (own.prompt.empty())
-    p.field("own.prompt", "eval.sets.own.prompt is not set, which eval.sets.template own needs");
+    p.field("own.prompt", "eval.sets.template own needs eval.sets.own.prompt, which is not set");
   for (const auto& [key, text] :
        {std::pair("prompt", &own.prompt), std::pair("prompt_with_input", &own.prompt_with_input)})
     if (const std::string problem = train::template_problem(*text); !problem.empty())
@@ -72,7 +70,7 @@ std::vector<SetRecord> parse_set(std::string_view bytes, AnswerSet set, const st
     const auto number = static_cast<int64_t>(records.size()) + 1;
     records.push_back(parse_record(object, set, record_name(where, number)));
   }
-  if (records.empty()) throw input_error(where, "holds no questions");
+  if (records.empty()) throw input_error(where, "expected questions, found none");
   return records;
 }
 
@@ -105,10 +103,10 @@ std::vector<Question> read_questions(const SetsSettings& settings, AnswerSet set
                                      const train::SampleEncoder& encoder, uint64_t seed, int n) {
   const std::filesystem::path file = set_file(settings.path, set);
   if (!std::filesystem::exists(file))
-    throw input_error(file.string(), "there is no such file, which task {} is about", name_of(set))
+    throw input_error(file.string(), "the file does not exist, but task {} needs it", name_of(set))
         .hint(
-            "the sets are those of LLM-Adapters, https://github.com/AGI-Edgerunners/LLM-Adapters: "
-            "set eval.sets.path (--sets) to its folder dataset, or leave the task out");
+            "set eval.sets.path (--sets) to the folder dataset of "
+            "https://github.com/AGI-Edgerunners/LLM-Adapters, or leave the task out");
   std::vector<SetRecord> records = parse_set(io::read_file(file), set, file.string());
   std::vector<Question> questions;
   for (const int64_t i : draw_records(static_cast<int64_t>(records.size()), set, seed, n)) {

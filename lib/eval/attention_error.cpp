@@ -59,7 +59,7 @@ void AttentionMeter::begin_part() {
 }
 
 void AttentionMeter::attended(kv::Cache& cache, int layer, const kv::Step& step, const Tensor& q) {
-  TANDEM_CHECK(!sums_[0].error.empty(), "a part has to begin first");
+  TANDEM_CHECK(!sums_[0].error.empty(), "expected a part to begin first");
   const auto cells = static_cast<size_t>(q.rows() * q.size(1));
   for (auto* list : {&full_lse_, &lse_}) list->resize(cells);
   for (auto* list : {&full_o_, &o_}) list->resize(cells * static_cast<size_t>(q.size(2)));

@@ -112,7 +112,7 @@ std::vector<Outcome> read_outcomes(const Json& json, const std::vector<std::stri
       return o.policy == policy && o.protocol == protocol && o.score == score;
     });
     if (found == outcomes.end())
-      throw input_error(where, "figures of something that was not judged");
+      throw input_error(where, "expected only outcomes that this run judges, found another");
     return *found;
   };
   if (json.contains("rounds"))
@@ -128,7 +128,7 @@ std::vector<Outcome> read_outcomes(const Json& json, const std::vector<std::stri
   return outcomes;
 }
 
-constexpr const char* kJudgeAgain = "remove the line, and --resume judges the missing cases";
+constexpr const char* kJudgeAgain = "remove the line: --resume judges the missing cases";
 
 /// Every policy's answer is there.
 /// name   of the case
@@ -142,8 +142,8 @@ void check_judged(const std::vector<Outcome>& outcomes, const std::string& name,
               return o.policy == static_cast<int>(policy) && o.protocol == protocol &&
                      o.score == score;
             }))
-          throw input_error(where, "{} has no answer of policy '{}', protocol {}, score {}", name,
-                            names[policy], name_of(protocol), name_of(score))
+          throw input_error(where, "{} lacks an answer for policy '{}', protocol {}, score {}",
+                            name, names[policy], name_of(protocol), name_of(score))
               .hint(kJudgeAgain);
 }
 
@@ -180,7 +180,7 @@ void check_case(const CaseRecord& record, const Settings& settings,
       std::ranges::find(tasks, record.task) != tasks.end() && record.index < settings.cases &&
       std::ranges::find(settings.lengths, record.length, &recipe::TokenCount::value) !=
           settings.lengths.end();
-  if (!is_asked) throw input_error(where, "{} is none of the recipe's", name).hint(kJudgeAgain);
+  if (!is_asked) throw input_error(where, "{} is not in the recipe", name).hint(kJudgeAgain);
   check_judged(record.outcomes, name, settings.protocols, settings.prose_scores(), names, where);
 }
 
@@ -195,8 +195,8 @@ class Subjects {
       if (const auto it = line.find(key); it != line.end()) subject += it->dump() + " ";
     const auto [first, is_new] = first_.try_emplace(std::move(subject), line, where);
     if (!is_new && first->second.first != line)
-      throw input_error(where, "differs from {}, which is about the same", first->second.second)
-          .hint("remove one of the two lines, or both: --resume judges the missing cases");
+      throw input_error(where, "contradicts {}, which is for the same case", first->second.second)
+          .hint("remove one line or both: --resume judges the missing cases");
     return is_new;
   }
 
@@ -224,12 +224,12 @@ std::vector<std::string> differing_keys(const Json& a, const Json& b) {
 void check_header(const Json& header, const Json& recipe, const std::string& where) {
   const auto schema = header.find("schema");
   if (schema == header.end() || *schema != kSchema)
-    throw input_error(where, "not a log of pig-eval")
-        .hint("--resume continues a file that an earlier run with -o wrote");
+    throw input_error(where, "expected a log of pig-eval")
+        .hint("with --resume, name a file that an earlier run wrote with -o");
   const Json& theirs = io::get_object(header, "recipe", where);
   if (io::get_string(theirs, "sha256", where) == recipe.at("sha256").get<std::string>()) return;
   const auto keys = differing_keys(io::get_object(theirs, "effective", where), recipe["effective"]);
-  throw recipe_error(where, "was written with another recipe; these keys differ: {}",
+  throw recipe_error(where, "was written with another recipe; keys that differ: {}",
                      fmt::join(keys, ", "))
       .hint("resume with the same recipe, or choose another output file");
 }

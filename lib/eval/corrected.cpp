@@ -45,7 +45,7 @@ Corrected::Corrected(decode::Engine& engine, int cache, const Correction& by)
       rounds_(speculate::model_rounds(engine, {engine, {.keys = cache, .channels = channels_}},
                                       speculate::chain_tree(by.gamma + 1),
                                       {.verify = by.verify, .floor = by.floors.rule()})) {
-  TANDEM_CHECK(channels_ > 0, "cache {} reads all channels", cache);
+  TANDEM_CHECK(channels_ > 0, "expected sparse FFN channels in cache {}, found all", cache);
 }
 
 Ids Corrected::write(const decode::Request& request, decode::GenerateSpec how) {

@@ -32,7 +32,7 @@ class Histogram {
   void add(float gate) {
     const float silu = std::abs(gate / (1 + std::exp(-gate)));
     if (!std::isfinite(silu))
-      throw Error(ErrorKind::numeric, "channels", "the model's gates have values without meaning");
+      throw Error(ErrorKind::numeric, "channels", "the model's gates have non-finite values");
     ++bins_[std::bit_cast<uint32_t>(silu) >> kDropped];
     ++n_;
   }

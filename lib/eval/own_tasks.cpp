@@ -87,9 +87,12 @@ std::vector<std::string> accepted_answers(const OrderedJson& answer, const std::
         return plain_text(text).empty();
       });
   if (has_none)
-    throw input_error(where, "expected a text, a number or a list of them as answer, found {}",
+    throw input_error(where,
+                      "expected an answer that is a text, a number or a list of both, found {}",
                       io::describe(io::Json(answer)))
-        .hint("give the text that is right, or all that are: [\"Oslo\", \"the city of Oslo\"]");
+        .hint(
+            "give the correct text, or a list of all correct texts: [\"Oslo\", \"the city of "
+            "Oslo\"]");
   return accepted;
 }
 
@@ -117,9 +120,9 @@ size_t right_choice(const OrderedJson& answer, const std::vector<std::string>& c
   const auto found = std::ranges::find(choices, answer_text(answer));
   if (found != choices.end()) return static_cast<size_t>(found - choices.begin());
   if (answer.is_number_unsigned() && answer < choices.size()) return answer.get<size_t>();
-  throw input_error(where, "the answer is {}, which is none of the {} choices",
+  throw input_error(where, "the answer is {}, which is not one of the {} choices",
                     io::describe(io::Json(answer)), choices.size())
-      .hint(fmt::format("give the text of the right choice, or its index, a number from 0 to {}",
+      .hint(fmt::format("give the text of the correct choice, or its index from 0 to {}",
                         choices.size() - 1));
 }
 
@@ -140,13 +143,13 @@ class LineReader {
 
   OwnQuestion read(const OrderedJson& line, const std::string& where) const {
     if (!line.is_object())
-      throw input_error(where, "expected a question, which is an object, found {}",
+      throw input_error(where, "expected a question as an object, found {}",
                         io::describe(io::Json(line)))
           .hint("write {\"prompt\": \"...\", \"answer\": \"...\"}");
     check_spelling(line, where);
     if (!line.contains("answer"))
-      throw input_error(where, "the key answer is missing")
-          .hint("add the text that is right, or a list of all that are");
+      throw input_error(where, "the key 'answer' is missing")
+          .hint("add the correct text, or a list of all correct texts");
     OwnQuestion q;
     q.where = where;
     if (line.contains("id")) q.id = line["id"].dump();
@@ -176,8 +179,8 @@ class LineReader {
     std::string question;
     if (line.contains("question")) {
       if (line.contains("messages"))
-        throw input_error(q.where, "question goes with prompt or ids, not with messages")
-            .hint("put its text into the last message");
+        throw input_error(q.where, "expected prompt or ids next to question, found messages")
+            .hint("put the question into the last message");
       question = io::get_string(io::Json(line), "question", q.where);
       if (line.contains("choices")) separator = take_separator(question);
       if (question.empty()) throw input_error(q.where, "the question is empty");
@@ -190,7 +193,7 @@ class LineReader {
     q.prompt = decode::parse_prompt(prompt, files_, q.where);
     if (!q.question.empty()) return;
     if (q.prompt.size() < 2)
-      throw input_error(q.where, "the prompt has one token, expected at least two")
+      throw input_error(q.where, "expected a prompt of at least two tokens, found one")
           .hint("write a longer prompt");
     // Its last token is what protocol sparse has the policy read.
     q.question = {q.prompt.back()};
@@ -257,8 +260,8 @@ std::string OwnQuestion::fingerprint() const {
 OwnTask read_own_task(const OwnSettings& settings, const TaskName& name,
                       const decode::ModelFiles& files, uint64_t seed, int n) {
   if (!std::filesystem::exists(name.value))
-    throw input_error(name.value, "there is no such file, which eval.tasks names")
-        .hint("a task with a slash, or one that ends in .jsonl, is a file of questions");
+    throw input_error(name.value, "the file does not exist, but eval.tasks names it")
+        .hint("a task whose name has a slash or ends in .jsonl is a file of questions");
   const LineReader reader(files);
   std::vector<OwnQuestion> all;
   io::for_each_ordered_jsonl(
@@ -267,14 +270,14 @@ OwnTask read_own_task(const OwnSettings& settings, const TaskName& name,
         all.push_back(reader.read(line, where));
         all.back().record = static_cast<int64_t>(all.size());
         if (all.back().choices.empty() != all.front().choices.empty())
-          throw input_error(where, "has {}choices, but {} has {}",
+          throw input_error(where, "the question has {}choices, but {} has {}",
                             all.back().choices.empty() ? "no " : "", all.front().where,
                             all.front().choices.empty() ? "none" : "some")
-              .hint("a file holds questions of one kind: move the others to a second file");
+              .hint("keep questions of one kind in a file: move the other kind to a second file");
       });
   if (all.empty())
-    throw input_error(name.value, "holds no questions")
-        .hint("write one a line: {\"prompt\": \"...\", \"answer\": \"...\"}");
+    throw input_error(name.value, "expected questions, found none")
+        .hint("write one question a line: {\"prompt\": \"...\", \"answer\": \"...\"}");
   OwnTask task{.name = name, .questions = {}, .n_lines = all.size()};
   if (all.front().choices.empty() && settings.max_tokens > 0) {
     task.max_tokens = settings.max_tokens;

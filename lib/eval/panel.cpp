@@ -13,10 +13,10 @@ Panel::Panel(decode::Engine& engine)
 }
 
 Panel::Panel(std::vector<Member> members) : members_(std::move(members)) {
-  TANDEM_CHECK(!members_.empty(), "no engine");
+  TANDEM_CHECK(!members_.empty(), "expected at least one engine");
   for (const Member& member : members_)
     TANDEM_CHECK(member.policies.size() == member.engine->spec().caches.size(),
-                 "an engine of other policies");
+                 "an engine differs from its member in the number of policies");
 }
 
 int Panel::n_policies() const {

@@ -30,8 +30,9 @@ Ids json_ids(const std::filesystem::path& path, const decode::ModelFiles& files)
 const text::Tokenizer& tokenizer_for(const std::filesystem::path& path,
                                      const decode::ModelFiles& files) {
   if (files.tokenizer == nullptr)
-    throw input_error(files.name, "the model has no tokenizer for the text {}", path.string())
-        .hint("name a .json file with an array of token ids in data.path");
+    throw input_error(files.name, "the text {} needs a tokenizer, but the model has none",
+                      path.string())
+        .hint("set data.path to a .json file with an array of token ids");
   return *files.tokenizer;
 }
 
@@ -206,7 +207,7 @@ std::vector<Window> load_windows(const std::filesystem::path& path, const decode
     }
   }
   if (windows.empty())
-    throw input_error(path.string(), "holds {} tokens, at least 2 are needed", n_ids);
+    throw input_error(path.string(), "expected at least 2 tokens, found {}", n_ids);
   return windows;
 }
 
@@ -218,7 +219,7 @@ std::vector<Window> longer_windows(std::vector<Window> windows, int n, int most,
     if (windows[i].ids.size() > static_cast<size_t>(n)) order.emplace_back(in_document, i);
   }
   if (order.empty())
-    throw recipe_error(key, "no window of the text has more than {} tokens", n)
+    throw recipe_error(key, "expected a window of more than {} tokens, found only shorter ones", n)
         .hint(fmt::format("lower {}, or give a longer text", key));
   std::ranges::sort(order);
   order.resize(std::min(order.size(), static_cast<size_t>(most)));

@@ -231,7 +231,7 @@ string_view fill(PhiloxStream& rng, char slot, const Person& person, const Perso
     default:
       break;
   }
-  TANDEM_CHECK(false, "slot {} of a sentence", slot);
+  TANDEM_CHECK(false, "unknown slot {} in a sentence", slot);
   return {};
 }
 

@@ -149,7 +149,8 @@ struct Group {
 std::vector<std::vector<Outcome>> run_cases(const Panel& panel, std::span<const Case> cases,
                                             const CaseSpec& spec) {
   for (const Case& c : cases)
-    TANDEM_CHECK(!c.haystack.empty() && !c.question.empty() && !c.answer.empty(), "an empty case");
+    TANDEM_CHECK(!c.haystack.empty() && !c.question.empty() && !c.answer.empty(),
+                 "expected a case with haystack, question and answer");
   std::vector<std::vector<Outcome>> outcomes(cases.size());
   for (const Panel::Member& member : panel.members()) {
     Group group(member, cases, spec);

@@ -7,7 +7,8 @@
 namespace tandem::eval {
 
 Range wilson_interval(int successes, int n) {
-  TANDEM_CHECK(n > 0 && successes >= 0 && successes <= n, "{} of {}", successes, n);
+  TANDEM_CHECK(n > 0 && successes >= 0 && successes <= n,
+               "expected 0 to n successes of n > 0 cases, found {} of {}", successes, n);
   constexpr double kZ = 1.959963984540054;  // 97.5 % quantile of the normal distribution
   const double p = static_cast<double>(successes) / n;
   const double scale = 1 + kZ * kZ / n;

@@ -53,7 +53,7 @@ void Settings::check_tasks(recipe::Problems& p) const {
                              name_of(SetGroup::arithmetic)});
   for (const std::string_view name : enum_names(AnswerSet{})) known.push_back(name);
   if (tasks.empty())
-    p.field("tasks", "eval.tasks is empty; choose from {}", fmt::join(known, ", "));
+    p.field("tasks", "eval.tasks: expected at least one of {}, found none", fmt::join(known, ", "));
   std::vector<std::string> names;
   for (const TaskName& task : tasks) {
     const std::string name = task.shown();
@@ -62,7 +62,7 @@ void Settings::check_tasks(recipe::Problems& p) const {
     if (!task.is_file() && !is_known) {
       p.field(
           "tasks",
-          "unknown task '{}' in eval.tasks; the tasks are {}, or files of questions: NAME.jsonl",
+          "eval.tasks: unknown task '{}'; expected one of {}, or a file of questions NAME.jsonl",
           name, fmt::join(known, ", "));
       p.hint(recipe::did_you_mean(name, known));
     } else if (task.is_file() && (is_known || name == "mean")) {
@@ -71,90 +71,96 @@ void Settings::check_tasks(recipe::Problems& p) const {
     }
   }
   if (has_repeats(names) || has_repeats(answer_sets()))
-    p.field("tasks", "eval.tasks names a task twice");
+    p.field("tasks", "eval.tasks: expected each task once, found one twice");
 }
 
 void Settings::check(recipe::Problems& p) const {
   check_tasks(p);
-  if (lengths.empty() && !questions().empty()) p.field("lengths", "eval.lengths is empty");
-  if (protocols.empty()) p.field("protocols", "eval.protocols is empty; choose from dense, sparse");
-  if (scores.empty()) p.field("scores", "eval.scores is empty; choose from forced, generated");
+  if (lengths.empty() && !questions().empty())
+    p.field("lengths", "eval.lengths: expected at least one length, found none");
+  if (protocols.empty())
+    p.field("protocols", "eval.protocols: expected dense, sparse or both, found none");
+  if (scores.empty())
+    p.field("scores", "eval.scores: expected forced, generated or both, found none");
   std::vector<int64_t> counts;
   for (const recipe::TokenCount length : lengths) counts.push_back(length.value);
   const auto names = names_of(policies);
-  if (has_repeats(counts)) p.field("lengths", "eval.lengths names a length twice");
-  if (has_repeats(protocols)) p.field("protocols", "eval.protocols names a protocol twice");
-  if (has_repeats(scores)) p.field("scores", "eval.scores names a score twice");
-  if (has_repeats(names)) p.field("policies", "eval.policies uses a name twice");
+  if (has_repeats(counts))
+    p.field("lengths", "eval.lengths: expected each length once, found one twice");
+  if (has_repeats(protocols))
+    p.field("protocols", "eval.protocols: expected each protocol once, found one twice");
+  if (has_repeats(scores))
+    p.field("scores", "eval.scores: expected each score once, found one twice");
+  if (has_repeats(names))
+    p.field("policies", "eval.policies: expected each name once, found one twice");
   if (const auto full = std::ranges::find(names, kFull); full != names.end()) {
     p.field(fmt::format("policies.{}", full - names.begin()),
-            "eval.policies: '{}' is full attention, which is always judged", kFull);
+            "eval.policies: '{}' is the name of full attention, which is always judged", kFull);
     p.hint("leave it out, or rename it if it is another policy");
   }
   if (calibrates() && channels.path.empty())
-    p.field("channels", "eval.channels.path: name the file that the task channels writes");
+    p.field("channels", "eval.channels.path: the task channels needs a file to write; set it");
   if (!answer_sets().empty() && sets.path.empty())
     p.field("sets.path",
-            "eval.sets.path is not set: name the folder with the sets of LLM-Adapters "
-            "(boolq/test.json, AddSub/test.json, ...), which task {} is about",
+            "eval.sets.path: expected the folder of LLM-Adapters' sets (boolq/test.json, "
+            "AddSub/test.json, ...) for task {}",
             name_of(answer_sets().front()));
   if (attention() && policies.empty())
-    p.field("policies", "eval.policies is empty: attention compares policies to full attention");
+    p.field("policies",
+            "eval.policies: the task attention needs at least one policy to compare with full "
+            "attention");
   for (const NamedPolicy& policy : policies) {
     const bool learns = policy.sparse.kind == recipe::SparseKind::griffin || policy.sparse.weigh;
     if (learns && perplexity() && scored == 0)
       p.field("scored",
-              "eval.scored: '{}' learns its channels from a prompt, and perplexity without scored "
-              "has none: set eval.scored, the last tokens of each window that are judged",
+              "eval.scored: '{}' chooses its channels by a prompt, which perplexity has only with "
+              "scored tokens: set eval.scored",
               policy.name);
     if (policy.spec.any())
       check_corrected(policy, p);
     else if (policy.spec != Correction{})
       p.field("policies",
-              "eval.policies: '{}' has spec without gamma, so nothing corrects it: set gamma, the "
-              "tokens that are drafted before each forward of the whole model, or leave spec out",
+              "eval.policies: '{}' has spec without gamma, so the full model never corrects it: "
+              "set gamma, the tokens to draft before each correction",
               policy.name);
     if (policy.sparse.any() && attention())
       p.field("policies",
-              "eval.policies: '{}' has some FFN channels, of which attention knows nothing: leave "
-              "its sparse out, or the task attention",
+              "eval.policies: '{}' has sparse, which the task attention does not support: leave "
+              "one of them out",
               policy.name);
   }
   for (const NamedPolicy& policy : policies)
     if (policy.cache.kind == recipe::CacheKind::verified)
       p.field("policies",
-              "eval.policies: '{}' is of kind verified, which is for drafts alone: measure it with "
+              "eval.policies: '{}' is of kind verified, which is only for drafts: measure it with "
               "spec.draft self",
               policy.name);
     else if (policy.cache.kind == recipe::CacheKind::retrieval &&
              policy.cache.retrieval.rebuild.by_acceptance())
       p.field("policies",
-              "eval.policies: '{}' chooses again by what rounds accept, and there are none: set "
+              "eval.policies: '{}' rebuilds by acceptance, which needs speculation: set "
               "retrieval.rebuild never, or a number of tokens",
               policy.name);
 }
 
 void Settings::check_corrected(const NamedPolicy& policy, recipe::Problems& p) const {
   if (!policy.sparse.any() || policy.cache.is_hosted())
-    p.field(
-        "policies",
-        "eval.policies: '{}' has spec, which corrects drafts by some FFN channels of keys where "
-        "the model runs: give it sparse, leave out place host",
-        policy.name);
+    p.field("policies",
+            "eval.policies: '{}' has spec, which needs sparse and a KV cache on the model's "
+            "device: set sparse, leave out place host",
+            policy.name);
   if (speculate::weighs_draws(policy.spec.verify))
-    p.field(
-        "policies",
-        "eval.policies: '{}' verifies by {}, which weighs draws, and answers are greedy: choose "
-        "match, floor, floor_or_argmax or typical",
-        policy.name, recipe::yaml_text(policy.spec.verify));
+    p.field("policies",
+            "eval.policies: '{}' verifies by {}, which needs sampling, but answers are greedy: set "
+            "match, floor, floor_or_argmax or typical",
+            policy.name, recipe::yaml_text(policy.spec.verify));
   const bool forces = !questions().empty() && scores != std::vector{ProseScore::generated};
   const bool sparse =
       protocols != std::vector{Protocol::dense} && !(questions().empty() && own_tasks().empty());
   if (forces || sparse || perplexity() || attention())
     p.field("policies",
-            "eval.policies: '{}' has spec, whose answers come out of rounds after the question: "
-            "set eval.scores [generated] and eval.protocols [dense], without the tasks perplexity "
-            "and attention",
+            "eval.policies: '{}' has spec, which needs eval.scores [generated] and eval.protocols "
+            "[dense], without the tasks perplexity and attention: set these",
             policy.name);
 }
 

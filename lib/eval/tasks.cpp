@@ -102,7 +102,7 @@ Ids Haystack::cut(PhiloxStream& rng, size_t n) const {
     }
   }
   if (ids_.size() < n)
-    throw input_error(where_, "haystack of {} tokens is too short: {} are needed", ids_.size(), n)
+    throw input_error(where_, "the haystack has {} tokens, but {} are needed", ids_.size(), n)
         .hint("use a longer text, lower eval.lengths, or leave eval.haystack empty");
   const size_t begin = rng.below(static_cast<uint32_t>(ids_.size() - n + 1));
   return {ids_.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -129,21 +129,23 @@ Case CaseGenerator::make(Task task, size_t length, uint32_t index) const {
   const std::string_view name = enum_names(task)[static_cast<size_t>(task)];
   if (used + kMinProse > length)
     throw input_error("eval.lengths",
-                      "{} of {} tokens has no room: needles, question and answer take {}", name,
+                      "{} of {} tokens is too short: needles, question and answer need {}", name,
                       length, used)
-        .hint(fmt::format("{} or more tokens are needed", used + kMinProse));
+        .hint(fmt::format("set at least {} tokens", used + kMinProse));
   if (c.question.size() + c.answer.size() > size_t{kMaxTailTokens})
     throw input_error("tokenizer",
-                      "question and answer of {} take {} tokens, at most {} are planned", name,
+                      "the question and answer of {} have {} tokens, expected at most {}", name,
                       c.question.size() + c.answer.size(), kMaxTailTokens);
   // Files have tables and lists: where a cut holds no sentence, another may.
   Ids prose;
   std::vector<size_t> places;
   for (int cuts = 0; places.empty(); ++cuts) {
     if (cuts == kMaxCuts)
-      throw input_error("eval.haystack", "no full stop in any of {} cuts of {} tokens", kMaxCuts,
-                        length - used)
-          .hint("needles stand after full stops: use text of whole sentences, or greater lengths");
+      throw input_error("eval.haystack",
+                        "expected a full stop in one of {} pieces of {} tokens, found none",
+                        kMaxCuts, length - used)
+          .hint(
+              "needles are inserted after full stops: use a text of sentences, or greater lengths");
     prose = haystack_.cut(rng, length - used);
     places = sentence_ends(tokenizer_, prose);
   }

@@ -100,19 +100,20 @@ Node load_base(const Node& base, std::string_view kind, Chain& chain) {
     if (named.empty())
       throw recipe_error(where, "base '{}' not found (chain: {})", base.scalar,
                          chain_text(chain, path))
-          .hint("a base is a path relative to the file that names it, or a name as -r takes it");
+          .hint("give a path relative to the file that names it, or a recipe's name as for -r");
     path = named;
   }
   for (const fs::path& file : chain.files)
     if (same_file(file, path))
-      throw recipe_error(where, "base: cycle (chain: {})", chain_text(chain, path));
+      throw recipe_error(where, "base: the files form a cycle (chain: {})",
+                         chain_text(chain, path));
   if (chain.files.size() == kMaxChain)
-    throw recipe_error(where, "base: more than {} files deep (chain: {})", kMaxChain,
+    throw recipe_error(where, "base: the chain has more than {} files (chain: {})", kMaxChain,
                        chain_text(chain, path));
   if (chain.n_read == kMaxFiles)
-    throw recipe_error(where, "base: more than {} files are read for one recipe (chain: {})",
-                       kMaxFiles, chain_text(chain, path))
-        .hint("a list of bases reads each of them as often as it is named: name each once");
+    throw recipe_error(where, "base: one recipe reads more than {} files (chain: {})", kMaxFiles,
+                       chain_text(chain, path))
+        .hint("a base is read again each time a recipe names it: name each once");
   return load_chain(path, kind, chain);
 }
 

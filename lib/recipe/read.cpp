@@ -22,7 +22,7 @@ struct GoneKey {
   std::string_view key, sibling, reason;
 };
 constexpr GoneKey kGone[] = {
-    {"trust", "refine", "samples are drawn by estimated weight itself now, as trust: 1 did"}};
+    {"trust", "refine", "samples are now always drawn by estimated weight, as with trust: 1"}};
 
 Error unknown_key(const Field& root, const Field& section, const std::string& section_name,
                   const Node::Entry& entry) {
@@ -38,7 +38,7 @@ Error unknown_key(const Field& root, const Field& section, const std::string& se
   if (!near.empty()) near += "  ";
   for (const auto& [old, now] : kRenamed)
     if (entry.key == old && find_field(section, now) != nullptr)
-      near = fmt::format("it is {} now  ", joined_key(section_name, now));
+      near = fmt::format("it was renamed to {}  ", joined_key(section_name, now));
   for (const GoneKey& gone : kGone)
     if (entry.key == gone.key && find_field(section, gone.sibling) != nullptr)
       near = fmt::format("{}: leave it out  ", gone.reason);
@@ -108,7 +108,7 @@ void read_section(Field& section, const std::string& name, const Node* node, Rea
       problems.add(recipe_error(where.empty() ? "recipe" : where, "{} is not set", key)
                        // All sections are nested: a field outside is that of a list's item.
                        .hint(name.empty()
-                                 ? fmt::format("every item has it: {}", field.text)
+                                 ? fmt::format("every item needs it: {}", field.text)
                                  : fmt::format("{}; set it in a recipe or with --set {}=VALUE",
                                                field.text, key)));
     }
@@ -163,8 +163,9 @@ std::string model_hint(const std::string& key, const std::string& spelled,
                        const std::filesystem::path& folder, const Folders& models) {
   if (is_hub_name(spelled, folder)) {
     const std::string name = spelled.substr(spelled.find('/') + 1);
-    return fmt::format("tandem downloads nothing: hf download {} --local-dir {}, then {}", spelled,
-                       name, key == "model.path" ? "-m " + name : "-s " + key + "=" + name);
+    return fmt::format(
+        "tandem does not download models: run hf download {} --local-dir {}, then {}", spelled,
+        name, key == "model.path" ? "-m " + name : "-s " + key + "=" + name);
   }
   if (spelled.find('/') != std::string::npos) return "check the path in " + key;
   std::string looked = "looked in the working directory";

@@ -22,7 +22,8 @@ std::string read_scalar(const Node& node, Rebuild& out) {
   if (!is_text || !node.scalar.starts_with(kAlpha) ||
       !parse_units(std::string_view(node.scalar).substr(kAlpha.size()), alpha).empty() ||
       !(alpha > 0 && alpha < 1))
-    return "expected never, a number of tokens from 1 on, or such as alpha<0.8, found " +
+    return "expected never, a number of tokens of at least 1, or a bound such as alpha<0.8, "
+           "found " +
            node.described();
   out = {.alpha = alpha};
   return {};

@@ -11,7 +11,7 @@ std::string read_scalar(const Node& node, Refresh& out) {
   }
   int tokens = 0;
   if (!read_scalar(node, tokens).empty() || tokens < 1)
-    return "expected never or a number of tokens from 1 on, found " + node.described();
+    return "expected never or a number of tokens of at least 1, found " + node.described();
   out.tokens = tokens;
   return {};
 }

@@ -64,19 +64,19 @@ void Sampling::check(Problems& p) const {
     std::string_view rest = text;
     while (const size_t n = io::utf8_length(rest)) rest.remove_prefix(n);
     if (text.empty())
-      p.field("stop", "sampling.stop: a text that ends a sequence is empty: leave it out");
+      p.field("stop", "sampling.stop: expected a text, found an empty one: leave it out");
     else if (!rest.empty())
       p.field("stop",
-              "sampling.stop: {} has byte 0x{:02x}, which is not UTF-8, so that no text of a model "
-              "holds it: write it as UTF-8 text",
+              "sampling.stop: {} has byte 0x{:02x}, which is not UTF-8, so it never matches: write "
+              "it as UTF-8 text",
               io::quote(text), static_cast<unsigned char>(rest[0]));
   }
 }
 
 void Lsh::check(Problems& p) const {
   if (min_hits > tables)
-    p.field("min_hits", "cache.lsh.min_hits: {} tables must agree, but there are {}", min_hits,
-            tables);
+    p.field("min_hits", "cache.lsh.min_hits: {} tables must agree, but cache.lsh.tables is {}",
+            min_hits, tables);
 }
 
 void Quest::check(Problems& p) const {
@@ -85,10 +85,9 @@ void Quest::check(Problems& p) const {
 
 void Hybrid::check(Problems& p) const {
   if (tail == HybridTail::sampled && sample <= 0)
-    p.field("sample", "cache.hybrid.sample: tail sampled needs a share above 0");
+    p.field("sample", "cache.hybrid.sample: tail sampled needs a share above 0, found 0");
   if (budget == HybridBudget::error && tail != HybridTail::sampled)
-    p.field("budget",
-            "cache.hybrid.budget: error is measured on samples, found tail {}: set tail sampled",
+    p.field("budget", "cache.hybrid.budget: error needs tail sampled, found {}: set tail sampled",
             yaml_text(tail));
 }
 
@@ -108,90 +107,90 @@ namespace {
 void check_host_dtype(const Cache& c, Problems& p) {
   if (!c.is_hosted() && c.host_dtype != HostDtype::automatic)
     p.field("host_dtype",
-            "cache.host_dtype: {} is for keys in host memory: set cache.place host, or leave it "
-            "auto",
+            "cache.host_dtype: {} needs cache.place host, found device: set place host, or leave "
+            "it auto",
             yaml_text(c.host_dtype));
   if (!c.is_eight_bit()) return;
   if (c.kind == CacheKind::full)
     p.field("host_dtype",
-            "cache.host_dtype: int8 is for lists of keys, and kind full reads all: leave it auto, "
-            "or choose kind lsh or hybrid");
+            "cache.host_dtype: int8 needs a sparse kind, found full: leave it auto, or choose kind "
+            "lsh or hybrid");
   else if (c.attend == Attend::gpu || c.attend == Attend::both)
     p.field("host_dtype",
-            "cache.host_dtype: int8 is attended by the CPU alone, found attend {}: set attend cpu, "
+            "cache.host_dtype: int8 needs attention on the CPU, found attend {}: set attend cpu, "
             "or leave host_dtype auto",
             yaml_text(c.attend));
   else if (c.kind == CacheKind::lsh && c.attend == Attend::automatic &&
            c.index == IndexPlace::device)
     p.field("host_dtype",
-            "cache.host_dtype: int8 is attended by the CPU alone, but kind lsh is attended where "
-            "its tables lie, found index device: set index host, or leave host_dtype auto");
+            "cache.host_dtype: int8 with kind lsh needs its tables in host memory, found index "
+            "device: set index host, or leave host_dtype auto");
 }
 
 }  // namespace
 
 void Cache::check(Problems& p) const {
   if (prefill == Prefill::windowed && kind != CacheKind::streaming)
-    p.field(
-        "prefill",
-        "cache.prefill: windowed is for kind streaming, {} reads all keys of a prompt: leave it "
-        "dense, or choose kind streaming",
-        yaml_text(kind));
+    p.field("prefill",
+            "cache.prefill: windowed needs kind streaming, found {}: leave it dense, or choose "
+            "kind streaming",
+            yaml_text(kind));
   if (place == CachePlace::host && kind != CacheKind::lsh && kind != CacheKind::hybrid &&
       kind != CacheKind::full)
     p.field("place",
-            "cache.place: host is for kinds lsh and hybrid, which read few of the keys, and for "
-            "full, found {}: leave it device, or choose one of them",
+            "cache.place: host needs kind lsh, hybrid or full, found {}: leave it device, or "
+            "change the kind",
             yaml_text(kind));
   if (place == CachePlace::host && kind == CacheKind::full) {
     if (attend == Attend::both)
       p.field("attend",
-              "cache.attend: both divides lists of chosen keys, and kind full reads all: set cpu, "
-              "or gpu, or kind hybrid");
+              "cache.attend: both needs a sparse kind, found full: set attend cpu or gpu, or kind "
+              "hybrid");
     if (index != IndexPlace::automatic)
       p.field("index",
-              "cache.index: {} is for kinds that choose keys, and kind full reads all: leave it "
-              "auto, or choose kind lsh or hybrid",
+              "cache.index: {} needs a kind with an index, found full: leave it auto, or choose "
+              "kind lsh or hybrid",
               yaml_text(index));
   }
   if (resident_layers.any() && (place == CachePlace::device || kind != CacheKind::full))
     p.field("resident_layers",
-            "cache.resident_layers: {} is for cache.place host with kind full, whose keys are "
-            "elsewhere in all layers: leave it none, or set both",
+            "cache.resident_layers: {} needs cache.place host and cache.kind full: set both, or "
+            "leave it none",
             yaml_text(resident_layers));
   if (place == CachePlace::device && attend != Attend::automatic)
-    p.field("attend",
-            "cache.attend: {} is for keys in host memory: set cache.place host, or leave it auto",
-            yaml_text(attend));
+    p.field(
+        "attend",
+        "cache.attend: {} needs cache.place host, found device: set place host, or leave it auto",
+        yaml_text(attend));
   if (place == CachePlace::device && index != IndexPlace::automatic)
-    p.field("index",
-            "cache.index: {} is for keys in host memory: set cache.place host, or leave it auto",
-            yaml_text(index));
+    p.field(
+        "index",
+        "cache.index: {} needs cache.place host, found device: set place host, or leave it auto",
+        yaml_text(index));
   check_host_dtype(*this, p);
   if (index == IndexPlace::host && kind != CacheKind::full &&
       (attend == Attend::gpu || attend == Attend::both))
-    p.field(
-        "attend",
-        "cache.attend: {} needs lists that a GPU chose, but cache.index is host: set it device, "
-        "or attend cpu",
-        yaml_text(attend));
+    p.field("attend",
+            "cache.attend: {} needs an index in GPU memory, found cache.index host: set index "
+            "device, or attend cpu",
+            yaml_text(attend));
   if (place == CachePlace::host && kind == CacheKind::lsh &&
       (attend == Attend::both || (attend == Attend::cpu && index == IndexPlace::device)))
     p.field("attend",
-            "cache.attend: kind lsh is attended where its tables lie, found {} with index {}: set "
-            "attend cpu and index host, or attend gpu, or kind hybrid",
+            "cache.attend: kind lsh attends where its tables are, found {} with index {}: set "
+            "attend cpu and index host, attend gpu, or kind hybrid",
             yaml_text(attend), yaml_text(index));
   if (place == CachePlace::host && kind == CacheKind::hybrid && index != IndexPlace::host &&
       (attend == Attend::cpu || attend == Attend::both) && hybrid.tail == HybridTail::sampled)
     p.field("attend",
-            "cache.attend: {} divides lists that a GPU chose, whose samples cannot be: set "
+            "cache.attend: {} does not support tail sampled with an index in GPU memory: set "
             "cache.hybrid.tail means, attend gpu, or cache.index host",
             yaml_text(attend));
   if (kind == CacheKind::retrieval) {
     const int64_t least = 2 * retrieval.chunk + retrieval.force_recent;
     if (retrieval.budget < least)
       p.field("retrieval.budget",
-              "cache.retrieval.budget: {} tokens are less than two chunks of {} and {} recent "
+              "cache.retrieval.budget: {} tokens do not hold two chunks of {} and {} recent "
               "tokens: set at least {}, or smaller chunks",
               retrieval.budget.value, retrieval.chunk, retrieval.force_recent.value, least);
   }
@@ -199,8 +198,8 @@ void Cache::check(Problems& p) const {
   const int64_t fixed = snapkv.window + sinks;
   if (snapkv.budget <= fixed)
     p.field("snapkv.budget",
-            "cache.snapkv.budget: {} tokens leave none to choose after the window of {} and {} "
-            "sinks: set at least {}, or a smaller window",
+            "cache.snapkv.budget: {} tokens hold only the window of {} and {} sinks: set at least "
+            "{}, or a smaller window",
             snapkv.budget.value, snapkv.window, sinks.value, fixed + 1);
 }
 

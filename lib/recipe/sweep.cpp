@@ -33,11 +33,13 @@ bool append_range(const Node& item, std::vector<Node>& values) {
   if (!first || !last) return false;
   const bool factor = op < text.size() && text[op] == '*';
   const auto step = op < text.size() ? count_of(text.substr(op + 1)) : std::optional<int64_t>(1);
-  if (*first > *last) throw recipe_error(item.origin.text(), "range '{}' runs backwards", text);
+  if (*first > *last)
+    throw recipe_error(item.origin.text(), "range '{}' ends before it begins", text);
   if (!step || *step < (factor ? 2 : 1) || (factor && *first == 0))
     throw recipe_error(item.origin.text(), "range '{}' never ends", text)
         .hint(
-            "A-B+STEP needs a step of at least 1; A-B*FACTOR a factor of at least 2 and A above 0");
+            "A-B+STEP needs a step of at least 1; A-B*FACTOR needs a factor of at least 2, and A "
+            "above 0");
   // Counts are below 2^53, so neither step can overflow before the comparison.
   for (int64_t x = *first; x <= *last;) {
     if (values.size() == kMaxValues)
@@ -89,8 +91,8 @@ void refuse_empty_values(const std::string& text, const Origin& origin) {
   for (const char c : text + ',') {
     const bool ends = quote == 0 && depth == 0 && c == ',';
     if (ends && !has_value)
-      throw recipe_error(origin.text(), "an empty value in the list '{}'", text)
-          .hint("separate values by one comma each");
+      throw recipe_error(origin.text(), "the list '{}' has an empty value", text)
+          .hint("put one comma between two values");
     has_value = !ends && (has_value || c != ' ');
     if (quote != 0 ? c == quote : c == '"' || c == '\'') quote = quote != 0 ? 0 : c;
     if (quote == 0) depth += (c == '[' || c == '{') - (c == ']' || c == '}');
@@ -186,7 +188,7 @@ std::vector<SweepPoint> sweep_points(const std::vector<SweepAxis>& axes) {
   std::vector<SweepPoint> points = {{}};
   for (const SweepAxis& axis : axes) {
     if (points.size() * axis.values.size() > kMaxPoints)
-      throw recipe_error("sweep", "more than {} points", kMaxPoints)
+      throw recipe_error("sweep", "has more than {} points", kMaxPoints)
           .hint("sweep fewer keys or values");
     std::vector<SweepPoint> longer;
     for (const SweepPoint& point : points)

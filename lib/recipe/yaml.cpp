@@ -83,7 +83,7 @@ class TreeBuilder : public YAML::EventHandler {
         throw recipe_error(at(mark).text(), "duplicate key {}", io::quote(key))
             .hint("first set at " + entry.origin.text());
     if (open_.back()->entries.size() == kMaxKeys)
-      throw recipe_error(at(mark).text(), "more than {} keys in one map", kMaxKeys);
+      throw recipe_error(at(mark).text(), "a map has more than {} keys", kMaxKeys);
     open_.back()->entries.push_back({key, at(mark), {}});
     key_pending_ = true;
     return true;
@@ -94,7 +94,7 @@ class TreeBuilder : public YAML::EventHandler {
     reject_tag(mark, tag);
     reject_anchor(mark, anchor);
     if (expecting_key())
-      throw recipe_error(at(mark).text(), "expected a plain word as key")
+      throw recipe_error(at(mark).text(), "expected a plain word as a key")
           .hint("is a bracket, brace or quote left open?");
     Node* node = &root_;
     if (!open_.empty() && open_.back()->kind == Node::Kind::map) {
@@ -172,8 +172,8 @@ Node parse_yaml(const std::string& text, const Origin& origin) {
       // What follows is a second document, or only its empty shell ("...").
       TreeBuilder second(origin);
       if (parser.HandleNextDocument(second))
-        throw recipe_error(second.take().origin.text(), "several YAML documents in one recipe")
-            .hint("keep one document; combine files with base: or several -r");
+        throw recipe_error(second.take().origin.text(), "expected one YAML document, found several")
+            .hint("keep one document, or combine files with base: or several -r");
     }
   } catch (const YAML::ParserException& e) {
     refuse_tab(text, e.mark.is_null() ? 0 : e.mark.line + 1, origin);

@@ -181,9 +181,8 @@ class BpeTokenizer final : public Tokenizer {
   /// Hugging Face leaves such units out where no unknown token is set; here nothing vanishes.
   void push_unknown(const std::string& unit, std::vector<int32_t>& word) const {
     if (unk_ == kNoId)
-      throw input_error("text", "the tokenizer has no token for {}, and none for unknown input",
-                        unit)
-          .hint("take it out of the text, or use a tokenizer whose vocabulary covers all bytes");
+      throw input_error("text", "the tokenizer has no token for {}, and no unknown token", unit)
+          .hint("remove it from the text, or use a tokenizer whose vocabulary covers all bytes");
     if (!fuse_unk_ || word.empty() || word.back() != unk_) word.push_back(unk_);
   }
 
@@ -256,7 +255,7 @@ size_t table_size(const BpeSpec& spec, const std::string& where) {
   for (const AddedToken& token : spec.added) max_id = std::max(max_id, token.id);
   const size_t n_pieces = spec.vocab.size() + spec.added.size();
   constexpr size_t kSlack = size_t{1} << 16;
-  if (n_pieces == 0) throw input_error(where, "the vocabulary is empty");
+  if (n_pieces == 0) throw input_error(where, "expected a vocabulary with tokens, found none");
   if (static_cast<size_t>(max_id) > 2 * n_pieces + kSlack)
     throw input_error(where, "the largest id is {}, but there are only {} tokens", max_id,
                       n_pieces);
@@ -303,9 +302,9 @@ std::vector<Merge> resolve_merges(const BpeSpec& spec, const IdOfPiece& id_of_pi
       const auto found = id_of_piece.find(piece);
       if (found != id_of_piece.end()) return found->second;
       throw input_error(
-          where, "merge {} ({} with {}) needs the piece {}, which the vocabulary lacks",
+          where, "merge {} ({} with {}) needs the piece {}, which is not in the vocabulary",
           merges.size(), io::quote(rule.first), io::quote(rule.second), io::quote(piece))
-          .hint("vocabulary and merges do not belong together; copy both from one checkpoint");
+          .hint("the vocabulary and the merges do not match; copy both from one checkpoint");
     };
     joined.assign(rule.first).append(rule.second);
     merges.push_back({id(rule.first), id(rule.second), id(joined)});

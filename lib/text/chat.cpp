@@ -27,12 +27,12 @@ void check_content(const OrderedJson& message, const std::string& where) {
     const bool object = part.is_object();
     const auto type = object ? part.find("type") : part.end();
     if (object && type != part.end() && type->is_string() && *type != "text")
-      throw input_error(where, "a content part of type {} is not supported",
+      throw input_error(where, "a content part of type {} is not supported, only text",
                         io::quote(type->get<std::string>()))
-          .hint("tandem reads text: leave out images, audio and video");
+          .hint("remove images, audio and video");
     if (!part.is_string() && (!object || !part.contains("text") || !part["text"].is_string()))
       throw input_error(where,
-                        "a content part: expected {{\"type\": \"text\", \"text\": ...}}, found {}",
+                        "expected a content part {{\"type\": \"text\", \"text\": ...}}, found {}",
                         described(part));
   }
 }
@@ -56,7 +56,8 @@ jinja::Value message_of(const OrderedJson& message, const std::string& where) {
   if (!message.is_object())
     throw input_error(where, "expected a message, found {}", described(message));
   const auto role = message.find("role");
-  if (role == message.end()) throw input_error(where, "a message without key 'role'");
+  if (role == message.end())
+    throw input_error(where, "expected the key 'role' in a message, found none");
   if (!role->is_string())
     throw input_error(where, "key 'role' of a message: expected text, found {}", described(*role));
   check_content(message, where);
@@ -101,7 +102,8 @@ Chat parse_chat(const OrderedJson& object, const std::string& where) {
   if (messages == object.end() || !messages->is_array())
     throw input_error(where, "key 'messages': expected a list of messages, found {}",
                       messages == object.end() ? "nothing" : described(*messages));
-  if (messages->empty()) throw input_error(where, "key 'messages': the list is empty");
+  if (messages->empty())
+    throw input_error(where, "key 'messages': expected at least one message, found none");
   Chat chat;
   try {
     for (const OrderedJson& message : *messages) {

@@ -83,10 +83,9 @@ std::pair<Source, std::optional<Source>> chosen(const fs::path& folder,
   const bool chooses = !settings.choice.empty();
   if (found.empty() && !chooses)
     throw input_error(folder.empty() ? "chat" : folder.string(),
-                      "the model has no chat template: no chat_template.jinja, and no "
+                      "the model has no chat template, neither chat_template.jinja nor "
                       "'chat_template' in tokenizer_config.json")
-        .hint(
-            "give one with chat.template=FILE, or write the whole prompt yourself without --chat");
+        .hint("set chat.template=FILE, or write the full prompt yourself without --chat");
   const std::string name = chooses ? settings.choice.filename().string()
                            : !settings.tools.empty() && found.contains("tool_use") ? "tool_use"
                                                                                    : "default";
@@ -96,10 +95,11 @@ std::pair<Source, std::optional<Source>> chosen(const fs::path& folder,
   std::vector<std::string> names;
   for (const auto& entry : found) names.push_back(entry.first);
   throw recipe_error("chat.template", "{} {}", io::quote(chooses ? settings.choice.string() : name),
-                     chooses ? "is neither a file nor a template of the model"
-                             : "is not among the model's templates, so one must be chosen")
-      .hint(names.empty() ? "the model has no chat template of its own"
-                          : fmt::format("the model has: {}", fmt::join(names, ", ")));
+                     chooses ? "is neither a file nor one of the model's templates"
+                             : "is not one of the model's templates; choose one")
+      .hint(names.empty()
+                ? "the model has no chat templates"
+                : fmt::format("the model has these templates: {}", fmt::join(names, ", ")));
 }
 
 /// Adds the tokens that an object names: by keys such as bos_token, or by all.

@@ -43,20 +43,18 @@ size_t common_length(std::string_view a, std::string_view b) {
 
 Error not_found(size_t message, const std::string& where) {
   return input_error(where,
-                     "the chat template writes the turns before message {} in another way "
-                     "than in its prompt, so that the answer cannot be found",
+                     "the chat template changes the turns before message {} when the answer "
+                     "follows, so the answer cannot be located",
                      message + 1)
-      .hint("mark answers by {% generation %} in a template of your own: chat.template=FILE");
+      .hint("set chat.template=FILE to a template that marks answers with {% generation %}");
 }
 
 /// The variable by which templates switch reasoning on and off.
 std::string_view thinking_variable(const jinja::Template& t) {
   for (const char* name : {"enable_thinking", "thinking"})
     if (t.reads(name)) return name;
-  throw recipe_error("chat.thinking",
-                     "the chat template reads neither enable_thinking nor thinking: it always or "
-                     "never reasons")
-      .hint("leave chat.thinking out, or set the template's own variable in chat.variables");
+  throw recipe_error("chat.thinking", "the chat template does not read enable_thinking or thinking")
+      .hint("leave chat.thinking out, or set the template's variable in chat.variables");
 }
 
 }  // namespace
@@ -115,7 +113,7 @@ RenderedChat ChatTemplate::rendered(const Chat& chat, bool open, const std::stri
   for (jinja::Value& message : plain.messages) {
     if (parts_of(message) == nullptr) continue;
     if (parts_of(message)->items.size() != 1)
-      throw input_error(where, "content has {} parts, and the chat template takes plain text",
+      throw input_error(where, "content has {} parts, but the chat template expects one text",
                         parts_of(message)->items.size())
           .hint("write the content as one text");
     message = with_plain_content(message);
@@ -208,14 +206,14 @@ RenderedChat ChatTemplate::sample(const Chat& chat, const std::string& where) co
     if (has_role(chat.messages[i], "assistant"))
       assistant.push_back(i);
     else if (mark(i).value_or(false))
-      throw input_error(where, "message {} is marked to be learned, but its role is not assistant",
+      throw input_error(where, "message {} is marked for training, but its role is not assistant",
                         i + 1);
   const std::vector<TextSpan> tagged = std::exchange(whole.answers, {});
   const bool all = std::ranges::all_of(assistant, learned);
   if (!tagged.empty() && !all && tagged.size() != assistant.size())
     throw input_error(where,
-                      "the chat template writes {} generation spans for {} answers, of which some "
-                      "are not to be learned",
+                      "the chat template writes {} generation spans for {} answers, expected one "
+                      "for each, since some answers are not trained",
                       tagged.size(), assistant.size());
   if (!tagged.empty()) {
     for (size_t k = 0; k < tagged.size(); ++k)

@@ -26,8 +26,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_fol
                                        model_folder.string());
   throw input_error(
       model_folder.string(),
-      "no tokenizer found: neither tokenizer.json, nor tokenizer.model, nor vocab.json "
-      "with merges.txt")
+      "expected tokenizer.json, tokenizer.model, or vocab.json with merges.txt, found none")
       .hint("copy them from the checkpoint, or pass ids with --prompt-ids");
 }
 

@@ -50,7 +50,8 @@ void append_normalized(std::string_view text, utf8proc_option_t options,
   for (size_t i = 0; i < text.size(); i += utf8_length(text[i])) {
     const auto c = static_cast<utf8proc_int32_t>(first_char(text.substr(i, 4)));
     const auto n = utf8proc_decompose_char(c, parts, kLongest, options, nullptr);
-    TANDEM_CHECK(n >= 0 && n <= kLongest, "decomposition of U+{:04X} has length {}", c, n);
+    TANDEM_CHECK(n >= 0 && n <= kLongest, "the decomposition of U+{:04X} has an invalid length, {}",
+                 c, n);
     chars.insert(chars.end(), parts, parts + n);
   }
   order_marks(chars);
@@ -68,9 +69,9 @@ size_t most_bytes(std::string_view text) { return 4096 + 64 * text.size(); }
 void check_growth(size_t bytes, std::string_view original) {
   if (bytes > most_bytes(original))
     throw input_error("the tokenizer's normalizer",
-                      "makes more than {} bytes of a text of {} bytes", most_bytes(original),
+                      "expands a text to more than {} bytes from {} bytes", most_bytes(original),
                       original.size())
-        .hint("tokenizer.json is damaged or hostile: take the model's own");
+        .hint("tokenizer.json is damaged or hostile: download the model's file again");
 }
 
 /// `original` is what the first step got.

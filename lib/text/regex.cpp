@@ -92,7 +92,7 @@ Regex::Regex(std::string_view pattern, const std::string& where) : where_(where)
   code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(exact.data()), exact.size(),
                         PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, nullptr);
   if (code_ == nullptr)
-    throw input_error(where_, "pattern {} does not compile: {} (near its byte {})",
+    throw input_error(where_, "the pattern {} does not compile: {} (near its byte {})",
                       io::quote(pattern, 200), pcre2_message(code), offset);
   // Without JIT (a kernel that forbids writable code pages) PCRE2 interprets: slower, same matches.
   pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
@@ -112,7 +112,7 @@ bool Regex::find(std::string_view subject, size_t start, RegexScratch& scratch,
   if (n < 0)
     throw input_error(where_, "the pattern failed at byte {} of a text part of {} bytes: {}", start,
                       subject.size(), pcre2_message(n))
-        .hint("the pattern backtracks too much on this text; simplify it or pass ids instead");
+        .hint("the pattern backtracks too much on this text; simplify it, or pass ids");
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(scratch.match_);
   match = {ends[0], ends[1]};
   return true;

@@ -146,11 +146,12 @@ class ModelCopy {
       if (part.tag == tag_of(3, kBytes) && !read(part.bytes, [&](auto& f) { set_normalizer(f); }))
         refuse("its normalizer is damaged");
     });
-    if (!is_whole) refuse("it is not a whole protocol buffer");
+    if (!is_whole) refuse("its protocol buffer is incomplete");
     if (!charsmap_.empty() && !is_sound_character_map(charsmap_))
       refuse("its character map is damaged");
     if (longest_prefix_chain(user_defined_) > kMostNested)
-      refuse(fmt::format("over {} of its user-defined symbols begin one another", kMostNested));
+      refuse(fmt::format("more than {} of its user-defined symbols are prefixes of each other",
+                         kMostNested));
   }
 
   bool in_windows() const {
@@ -210,7 +211,7 @@ class ModelCopy {
     if (text.size() > kLongestPiece)
       refuse_piece(fmt::format("has {} bytes, more than {}", text.size(), kLongestPiece));
     if (find_invalid_utf8(text) != std::string_view::npos) refuse_piece("is not UTF-8");
-    if (text.find('\0') != std::string_view::npos) refuse_piece("holds a zero byte");
+    if (text.find('\0') != std::string_view::npos) refuse_piece("has a zero byte");
     if (!std::isfinite(score)) refuse_piece(fmt::format("has the score {}", score));
     if (type < kNormal || type > kLastType) refuse_piece(fmt::format("is of type {}", type));
     if (type == kUserDefined) user_defined_.push_back(text);

@@ -21,9 +21,9 @@ std::vector<AddedToken> raw_text_tokens(std::vector<AddedToken> tokens) {
 
 void require_text(std::string_view utf8) {
   if (utf8.size() >= kTextLimit)
-    throw input_error("text", "{} bytes to tokenise at once, at most {} are possible", utf8.size(),
-                      kTextLimit - 1)
-        .hint("cut the text into documents");
+    throw input_error("text", "has {} bytes to tokenise at once, but at most {} are supported",
+                      utf8.size(), kTextLimit - 1)
+        .hint("split the text into documents");
   require_utf8(utf8, "text");
 }
 
@@ -41,8 +41,8 @@ Tokenizer::Tokenizer(TokenizerParts parts)
   id_of_bytes_.reserve(bytes_.size());
   std::vector<bool> added(bytes_.size());
   for (const AddedToken& token : parts.added) {
-    TANDEM_CHECK(token.id >= 0 && token.id < vocab_size(), "added token {} of {}", token.id,
-                 vocab_size());
+    TANDEM_CHECK(token.id >= 0 && token.id < vocab_size(),
+                 "the added token {} is not within the vocabulary of {}", token.id, vocab_size());
     added[static_cast<size_t>(token.id)] = true;
     id_of_bytes_.emplace(bytes_[static_cast<size_t>(token.id)], token.id);
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
@@ -101,9 +101,9 @@ void Tokenizer::require_known(std::span<const int32_t> ids, const std::string& w
   if (id_limit_ == vocab_size()) return;
   const auto it = std::ranges::find_if(ids, [&](int32_t id) { return id >= id_limit_; });
   if (it != ids.end())
-    throw input_error(where, "token {} has id {}, but the model's embedding has {} rows",
+    throw input_error(where, "the token {} has id {}, but the model's embedding has {} rows",
                       io::quote(token_bytes(*it)), *it, id_limit_)
-        .hint("leave the token out of the text, or resize the model's embedding for it");
+        .hint("remove the token from the text, or resize the model's embedding");
 }
 
 bool Tokenizer::encode_piece(std::string_view piece, Place& place, const EncodeOptions& options,

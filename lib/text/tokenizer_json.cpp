@@ -55,8 +55,8 @@ class Reader {
   [[noreturn]] void unsupported(const std::string& what) const {
     throw input_error(where_, "{} is not supported", what)
         .hint(
-            "put the checkpoint's tokenizer.model in place of tokenizer.json if it has one, or "
-            "tokenise elsewhere and pass ids with --prompt-ids");
+            "use the checkpoint's tokenizer.model instead of tokenizer.json, or tokenise elsewhere "
+            "and pass ids with --prompt-ids");
   }
 
   void read_steps(const Json& root) {
@@ -101,7 +101,7 @@ class Reader {
         spec_.merges.emplace_back(io::as_string(rule[0], "a piece of a merge", where_),
                                   io::as_string(rule[1], "a piece of a merge", where_));
       else
-        throw input_error(where_, "a merge has to be two pieces, found {}", io::describe(rule));
+        throw input_error(where_, "expected a merge of two pieces, found {}", io::describe(rule));
     }
   }
 
@@ -162,7 +162,8 @@ class Reader {
     const auto regex = io::find_string(pattern, "Regex", where_);
     const auto text = io::find_string(pattern, "String", where_);
     if (!regex && !text)
-      throw input_error(where_, "the 'pattern' of a Split has neither 'Regex' nor 'String'");
+      throw input_error(where_,
+                        "expected 'Regex' or 'String' in the 'pattern' of a Split, found neither");
     const std::string behavior = io::find_string(step, "behavior", where_).value_or("");
     const bool invert = io::find_bool(step, "invert", where_).value_or(false);
     if (behavior != "Isolated" && behavior != "Removed")
@@ -225,9 +226,7 @@ class Reader {
           io::get_string(io::get_object(item, "SpecialToken", where_), "id", where_);
       const auto token = std::ranges::find(spec_.added, content, &AddedToken::content);
       if (token == spec_.added.end())
-        throw input_error(where_,
-                          "the template names the token {}, which is not among the added "
-                          "tokens",
+        throw input_error(where_, "the template names the token {}, which is not an added token",
                           io::quote(content));
       spec_.prefix.push_back(token->id);
     }

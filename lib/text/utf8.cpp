@@ -74,7 +74,7 @@ void require_utf8(std::string_view bytes, const std::string& what) {
   const size_t at = find_invalid_utf8(bytes);
   if (at == std::string_view::npos) return;
   throw input_error(what, "byte {} (0x{:02X}) is not UTF-8", at, static_cast<uint8_t>(bytes[at]))
-      .hint("convert the text first, e.g. iconv -f LATIN1 -t UTF-8 FILE");
+      .hint("convert the text, for example with iconv -f LATIN1 -t UTF-8 FILE");
 }
 
 char32_t first_char(std::string_view text) {

@@ -11,16 +11,17 @@ namespace tandem::text {
 namespace {
 
 [[noreturn]] void refuse_class(const TokenizerConfig& config, const std::string& where) {
-  std::string found = "neither tokenizer_config.json nor config.json names the tokenizer";
+  std::string found = "tokenizer_config.json and config.json name none";
   if (!config.tokenizer_class.empty())
-    found = fmt::format("the class '{}' is not known for these files", config.tokenizer_class);
+    found = fmt::format("the class '{}' is not supported with vocab.json and merges.txt",
+                        config.tokenizer_class);
   else if (!config.model_type.empty())
-    found = fmt::format("the model type '{}' is not known for these files", config.model_type);
-  throw input_error(where, "does not say how to cut text into words: {}", found)
+    found = fmt::format("the model type '{}' is not supported with vocab.json and merges.txt",
+                        config.model_type);
+  throw input_error(where, "expected a known tokenizer class: {}", found)
       .hint(
-          "with vocab.json + merges.txt, tokenizer_config.json has to hold "
-          "{\"tokenizer_class\": \"GPT2Tokenizer\"} or \"Qwen2Tokenizer\"; other models need their "
-          "tokenizer.json");
+          "in tokenizer_config.json, set {\"tokenizer_class\": \"GPT2Tokenizer\"} or "
+          "\"Qwen2Tokenizer\"; other models need tokenizer.json");
 }
 
 std::vector<std::pair<std::string, int32_t>> read_vocab(std::string_view json,
@@ -78,8 +79,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_vocab_merges(std::string_view vocab_js
   resolve_bos_eos(spec, completed);
   if (config.add_bos_token.value_or(false)) {
     if (!spec.bos)
-      throw input_error(where,
-                        "'add_bos_token' is true, but there is no BOS token in the vocabulary");
+      throw input_error(where, "'add_bos_token' is true, but the vocabulary has no BOS token");
     spec.prefix = {*spec.bos};
   }
   return make_bpe_tokenizer(std::move(spec), where);

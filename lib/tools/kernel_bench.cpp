@@ -28,7 +28,7 @@ bench::KernelCases chosen_cases(const bench::KernelShapes& shapes) {
   };
   for (const std::string& name : shapes.cases)
     if (std::ranges::none_of(all, is_named(name)))
-      throw recipe_error("bench.cases", "no kernel case '{}' in the families", name)
+      throw recipe_error("bench.cases", "no kernel family has a case '{}'", name)
           .hint("kernel-bench --dry-run lists them");
   std::erase_if(all, [&](const bench::KernelCase& c) {
     return std::ranges::find(shapes.cases, c.name) == shapes.cases.end();
@@ -78,15 +78,16 @@ KernelBench::KernelBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>
     : cx_(cx), points_(points) {
   for (const auto& point : points)
     if (point.recipe.run.device.starts_with("cuda"))
-      throw Error(ErrorKind::device, "run.device", "kernel-bench measures the kernels of the CPU")
+      throw Error(ErrorKind::device, "run.device",
+                  "expected cpu: kernel-bench measures only kernels of the CPU")
           .hint(
-              "use --device cpu; bench_gpu_attention and its kin of the GPU bundle measure a "
-              "GPU's");
+              "use --device cpu; for a GPU, run bench_gpu_attention and the other benchmarks of "
+              "the GPU bundle");
   const auto chooses = [](const auto& point) {
     return !point.recipe.bench.families.empty() || !point.recipe.bench.cases.empty();
   };
   if (cx.is_set("all") && std::ranges::any_of(points, chooses))
-    throw usage_error("--all", "a recipe or another flag names the kernels to measure")
+    throw usage_error("--all", "cannot be combined with a recipe or flag that names kernels")
         .hint("leave out --all, or bench.families and bench.cases");
 }
 

@@ -28,7 +28,8 @@ struct BenchRecipe {
     v("output", output, "file of records");
   }
   void check(recipe::Problems& p) const {
-    if (!model.state.empty()) p.field("model.state", "pig-bench continues no saved state");
+    if (!model.state.empty())
+      p.field("model.state", "pig-bench does not support saved states; leave it out");
   }
 };
 

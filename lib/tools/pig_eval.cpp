@@ -43,13 +43,14 @@ PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
   for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
   check_context();
   if (recipe_.eval.attention() && sizer_.device().kind == Device::Kind::cuda)
-    throw Error::make(ErrorKind::device, "eval.tasks", "attention is compared on the CPU only")
+    throw Error::make(ErrorKind::device, "eval.tasks",
+                      "the task attention is supported only on the CPU")
         .hint("use --device cpu, or leave the task attention out");
   check_offload(recipe_.model.offload, config_, sizer_.device());
   read_sets();
   read_own();
   if (cx.resume() && recipe_.output.path.empty())
-    throw usage_error("--resume", "continues a log, but output.path is not set")
+    throw usage_error("--resume", "needs the log to continue, but output.path is not set")
         .hint("name the log of the earlier run with -o");
 }
 
@@ -58,9 +59,9 @@ void PigEval::check_context() const {
   if (recipe_.eval.questions().empty()) return;
   for (const recipe::TokenCount length : recipe_.eval.lengths)
     if (length > context)
-      throw recipe_error("eval.lengths", "{} tokens, but the context of {} is {}", length.value,
-                         config_.name, context)
-          .hint("lower eval.lengths (prompt and answer together), or choose another model");
+      throw recipe_error("eval.lengths", "is {} tokens, but the context of {} is only {}",
+                         length.value, config_.name, context)
+          .hint("lower eval.lengths, which count prompt and answer, or choose another model");
 }
 
 int PigEval::text_context() const { return model::context_of(recipe_.run, config_); }
@@ -192,7 +193,7 @@ std::vector<eval::Correction> PigEval::corrections() const {
 
 const text::Tokenizer& PigEval::tokenizer_of(const decode::ModelFiles& files) const {
   if (files.tokenizer != nullptr) return *files.tokenizer;
-  throw input_error(files.name, "the model has no tokenizer, which questions need");
+  throw input_error(files.name, "questions need a tokenizer, but the model has none");
 }
 
 void PigEval::run_questions() {

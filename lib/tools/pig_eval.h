@@ -41,8 +41,10 @@ struct EvalRecipe {
     v("output", output, "log of cases");
   }
   void check(recipe::Problems& p) const {
-    if (!model.state.empty()) p.field("model.state", "pig-eval continues no saved state");
-    if (output.path == "-") p.field("output.path", "output.path: a log of cases is a file, not -");
+    if (!model.state.empty())
+      p.field("model.state", "pig-eval does not support saved states; leave it out");
+    if (output.path == "-")
+      p.field("output.path", "output.path: expected a file for the log of cases, found -");
   }
 };
 

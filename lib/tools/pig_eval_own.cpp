@@ -27,9 +27,9 @@ void PigEval::read_own() {
       for (const eval::NamedPolicy& policy : policies_)
         if (policy.spec.any())
           throw recipe_error("eval.policies",
-                             "'{}' has spec, but {} has choices, which nothing drafts", policy.name,
-                             name.value)
-              .hint("leave spec out, or ask questions without choices");
+                             "'{}' has spec, which does not support choices, but {} has choices",
+                             policy.name, name.value)
+              .hint("leave spec out, or use questions without choices");
     const int context = text_context();
     const auto longest = std::ranges::max_element(
         task.questions, {}, [&](const auto& q) { return asked_tokens(task, q); });
@@ -37,8 +37,8 @@ void PigEval::read_own() {
         task.questions, [&](const auto& q) { return asked_tokens(task, q) > context; });
     if (n_long > 0)
       throw input_error(longest->where,
-                        "{} tokens with its answer, but the context of {} is {}; {} of the {} "
-                        "questions do not fit",
+                        "the question has {} tokens with its answer, but the context of {} is {}; "
+                        "{} of {} questions do not fit",
                         asked_tokens(task, *longest), config_.name, context, n_long,
                         task.questions.size())
           .hint(
@@ -58,8 +58,9 @@ void PigEval::check_own() const {
     if (question != task->questions.end() && question->fingerprint() == judged.fingerprint)
       continue;
     throw input_error(fmt::format("{}: record {}", task->name.value, judged.record),
-                      "is not the question that {} has an answer to", recipe_.output.path.string())
-        .hint("the file has changed since: take the file of then, or begin another log");
+                      "differs from the question that {} has an answer to",
+                      recipe_.output.path.string())
+        .hint("the file was changed later: restore the earlier file, or begin a new log");
   }
 }
 

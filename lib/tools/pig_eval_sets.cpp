@@ -41,8 +41,8 @@ void PigEval::check_lengths(const AskedSet& asked) const {
   if (longest == nullptr) return;
   const auto file = eval::set_file(recipe_.eval.sets.path, asked.set);
   throw input_error(eval::record_name(file, longest->record),
-                    "a prompt of {} tokens and {} for its answer, but the context of {} is {}; {} "
-                    "of the {} questions of {} do not fit",
+                    "the prompt has {} tokens and its answer {}, but the context of {} is {}; {} "
+                    "of {} questions of {} do not fit",
                     longest->prompt.size(), eval::facts_of(asked.set).max_tokens, config_.name,
                     context, n_long, asked.questions.size(), eval::name_of(asked.set))
       .hint("raise run.context, choose a model that reads longer texts, or leave the task out");
@@ -57,8 +57,9 @@ void PigEval::check_answers() const {
     if (question != asked->questions.end() && question->answer == answered.answer) continue;
     const auto file = eval::set_file(recipe_.eval.sets.path, answered.set);
     throw input_error(eval::record_name(file, answered.record),
-                      "is not the question that {} has an answer to", recipe_.output.path.string())
-        .hint("the set has changed since: take the file of then, or begin another log");
+                      "differs from the question that {} has an answer to",
+                      recipe_.output.path.string())
+        .hint("the set was changed later: restore the earlier file, or begin a new log");
   }
 }
 

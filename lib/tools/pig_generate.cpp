@@ -38,15 +38,16 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
   }
   if (saved_ && !saved_->chat_date.empty()) {
     if (!prompts_.date.empty() && prompts_.date != saved_->chat_date)
-      throw recipe_error("chat.date", "is {}, but the saved state was written on {}", prompts_.date,
+      throw recipe_error("chat.date", "is {}, but the saved state has the date {}", prompts_.date,
                          saved_->chat_date)
           .hint("set chat.date to the state's date, or save the state again");
     prompts_.date = saved_->chat_date;
   }
   require_same(cx, prompts_);
   if (!recipe_.output.state.empty() && prompts_.sequences.size() > 1 && prompts_.shared == 0)
-    throw usage_error("output.state", "the prompts share no beginning that could be saved")
-        .hint("save the state of one prompt, or of a document with --questions");
+    throw usage_error("output.state",
+                      "expected prompts with a shared beginning to save, found none")
+        .hint("save the state of one prompt, or of a document given with --questions");
   place_adapters();
   bounds.batch = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   size(bounds);
@@ -62,19 +63,22 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
 void PigGenerate::check_chat() const {
   constexpr const char* kBatch = "give messages with --prompts, or leave it out";
   if (saved_)
-    throw usage_error("--chat", "cannot continue a saved state: the template begins a new chat");
+    throw usage_error("--chat",
+                      "cannot be combined with a saved state: the template begins a new chat");
   if (!recipe_.output.state.empty())
-    throw usage_error("output.state", "a chat saves no state").hint(kBatch);
+    throw usage_error("output.state", "saving the state of a chat is not supported").hint(kBatch);
   if (!recipe_.output.path.empty())
-    throw usage_error("output.path", "a chat writes to the terminal")
-        .hint("/save FILE writes the conversation");
-  if (cx_.format() != "text") throw usage_error("--format", "a chat writes text").hint(kBatch);
+    throw usage_error("output.path", "is not supported for a chat, which writes to the terminal")
+        .hint("leave it out; /save FILE writes the conversation");
+  if (cx_.format() != "text")
+    throw usage_error("--format", "expected text for a chat").hint(kBatch);
   if (!files_.adapters.empty())
-    throw usage_error("model.adapters", "a chat cannot name an adapter")
-        .hint("leave its name out: it is merged into the weights then");
-  if (cx_.group()) throw usage_error("--chat", "a chat runs in one process").hint(kBatch);
+    throw usage_error("model.adapters", "named adapters are not supported for a chat")
+        .hint("leave the name out to merge the adapter into the weights");
+  if (cx_.group())
+    throw usage_error("--chat", "a chat on several ranks is not supported").hint(kBatch);
   if (recipe_.sampling.max_tokens == 0)
-    throw usage_error("sampling.max_tokens", "is 0, which leaves a chat without answers");
+    throw usage_error("sampling.max_tokens", "expected at least 1 for a chat, found 0");
 }
 
 void PigGenerate::size(SequenceBounds bounds) {
@@ -109,15 +113,16 @@ void PigGenerate::place_adapters() {
   using decode::AdapterUse;
   if (files_.adapters.empty()) {
     if (recipe_.run.adapters != recipe::AdapterUse::automatic)
-      throw recipe_error("run.adapters", "is {}, but no adapter of model.adapters has a name",
+      throw recipe_error("run.adapters",
+                         "is {}, which needs a named adapter, but model.adapters has none",
                          recipe::yaml_text(recipe_.run.adapters))
-          .hint("give one a name, which lines of --prompts then name");
+          .hint("give an adapter a name, and use that name in lines of --prompts");
     return;
   }
   if (saved_ || !recipe_.output.state.empty())
-    throw usage_error("model.adapters", "named adapters read no saved state, and leave none")
+    throw usage_error("model.adapters", "named adapters do not support saved states")
         .hint(
-            "leave the name out: the adapter is merged into the weights then, and a state tied to "
+            "leave the name out to merge the adapter into the weights; the state then belongs to "
             "both");
   std::vector<int>& of = prompts_.adapters;
   of.resize(prompts_.sequences.size(), -1);

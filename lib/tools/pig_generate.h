@@ -31,9 +31,9 @@ struct GenerateRecipe {
     v("output", output, "file of results");
   }
   void check(recipe::Problems& p) const {
-    if (output.state == "-") p.field("output.state", "output.state: a state is a file, not -");
+    if (output.state == "-") p.field("output.state", "output.state: expected a file, found -");
     if (!output.state.empty() && output.state == output.path)
-      p.field("output.state", "output.state: output.path names the same file");
+      p.field("output.state", "output.state: expected another file than output.path");
   }
 };
 

@@ -77,10 +77,12 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
       dtype_(dtype_of(opened_.base, recipe_.output.dtype)) {
   report_opening(cx_.terminal, opened_.base);
   if (writes_folder() && cx_.is_set("overwrite"))
-    throw usage_error("--overwrite", "a model's or an adapter's folder is never replaced")
-        .hint("remove it first, or name another with -o");
+    throw usage_error("--overwrite",
+                      "replacing the folder of a model or an adapter is not supported")
+        .hint("remove the folder first, or name another with -o");
   if (writes_folder() && (cx_.format() == "md" || cx_.format() == "csv"))
-    throw usage_error("--format", "--to {} prints no table, but text, json or jsonl",
+    throw usage_error("--format",
+                      "expected text, json or jsonl with --to {}, which prints no table",
                       recipe::yaml_text(recipe_.adapter.to));
   check_apart(recipe_, opened_);
   for (const std::string& path : repeated(opened_))

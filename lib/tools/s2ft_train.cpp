@@ -22,11 +22,11 @@ int64_t shown_samples(const cli::Context& cx) {
   if (!text) return 0;
   int64_t n = 0;
   if (!recipe::parse_units(*text, n).empty() || n < 1)
-    throw usage_error("--show-samples", "expected a number of samples from 1 on, found '{}'",
+    throw usage_error("--show-samples", "expected a number of samples of at least 1, found '{}'",
                       *text);
   if (cx.dry_run())
     throw usage_error("--show-samples", "cannot be combined with --dry-run")
-        .hint("each of them reads the data and trains nothing");
+        .hint("use only one of them: each reads the data and does not train");
   return n;
 }
 
@@ -42,7 +42,8 @@ S2ftTrain::S2ftTrain(cli::Context& cx, const cli::Point<Recipe>& point)
   const int context = files_.config.max_context;
   for (const train::Dataset* data : {&data_.data, &data_.val_data})
     if (data->longest_rows() > context)
-      throw recipe_error("train.max_tokens", "a sample has {} tokens, but the context of {} is {}",
+      throw recipe_error("train.max_tokens",
+                         "a sample has {} tokens, but the context of {} is only {}",
                          data->longest_rows(), files_.name, context)
           .hint(fmt::format("set train.max_tokens: {}", context));
   warn();

@@ -94,25 +94,31 @@ Json json_of(const speculate::RuleMeter& meter) {
 void AcceptanceRecipe::check(recipe::Problems& p) const {
   draft.require(p);
   if (draft.cache.kind != recipe::CacheKind::full)
-    p.field(
-        "draft.cache.kind",
-        "draft.cache.kind: acceptance is measured of drafts that read all keys; leave it full, or "
-        "measure others with magicdec-acceptance");
+    p.field("draft.cache.kind",
+            "draft.cache.kind: expected full; measure drafts with a sparse KV cache with "
+            "magicdec-acceptance");
   refuse_states(model, output, p);
   if (output.top_logprobs > 0)
-    p.field("output.top_logprobs", "output.top_logprobs: a vector lists no tokens");
+    p.field("output.top_logprobs",
+            "output.top_logprobs: is not supported, since the output is an acceptance vector; "
+            "leave it out");
   if (sampling.max_tokens < 2)
-    p.field("sampling.max_tokens", "sampling.max_tokens: the target must write 2 tokens at least");
+    p.field("sampling.max_tokens", "sampling.max_tokens: expected at least 2 tokens of the target");
   if (!accept.tree.empty() && accept.depths > 1)
-    p.field("accept.depths", "accept.depths: a tree has its own; leave one of both out");
+    p.field("accept.depths",
+            "accept.depths: cannot be combined with accept.tree, which has its own depth; leave "
+            "one out");
   if (!accept.tree.empty() && accept.rule == AcceptRule::topk &&
       sampling.temperature.value_or(0) > 0)
-    p.field("accept.rule", "accept.rule: rounds of a tree draw its children; leave topk out");
+    p.field(
+        "accept.rule",
+        "accept.rule: topk does not support accept.tree at a temperature above 0; leave topk out");
   if (accept.tree.empty() && !accept.record.empty())
-    p.field("accept.record", "accept.record: rounds of a tree are recorded; name accept.tree");
+    p.field("accept.record",
+            "accept.record: needs accept.tree, whose speculation steps it records; set it");
   if (accept.tree.empty() && is_by_sequences(accept.rule))
     p.field("accept.rule",
-            "accept.rule: block and traversal accept whole paths of a tree; name accept.tree");
+            "accept.rule: block and traversal need accept.tree, whose paths they accept; set it");
 }
 
 SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
@@ -123,12 +129,13 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
   constexpr int kLeastNew = 2;
   if (!recipe_.accept.tree.empty() && recipe_.accept.rule == AcceptRule::topk &&
       sampling_.temperature.value_or(0) > 0)
-    throw recipe_error("accept.rule", "rounds of a tree draw its children").hint("leave topk out");
+    throw recipe_error("accept.rule", "topk does not support accept.tree at a temperature above 0")
+        .hint("leave topk out");
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   const int vocab = pair_.target().config.vocab_size;
   if (recipe_.accept.width > vocab)
-    throw recipe_error("accept.width", "is {}, the vocabulary has {} tokens", recipe_.accept.width,
-                       vocab);
+    throw recipe_error("accept.width", "is {}, but the vocabulary has only {} tokens",
+                       recipe_.accept.width, vocab);
   if (!source.empty())
     prompts_ = decode::read_prompts(source, pair_.target(), false,
                                     {.context = pair_.context(), .least_new = kLeastNew});
@@ -137,11 +144,12 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
   tree_ = read_accept_tree(recipe_.accept);
   if (tree_) (void)speculate::rule_for(verify_choice(recipe_.accept.rule), true, *tree_, false);
   if (is_by_sequences(recipe_.accept.rule) && pair_.device().kind == Device::Kind::cuda)
-    throw recipe_error("accept.rule", "is {}, which is counted on the CPU",
+    throw recipe_error("accept.rule", "is {}, which is supported only on the CPU",
                        enum_names(recipe_.accept.rule)[static_cast<size_t>(recipe_.accept.rule)])
         .hint("add --device cpu");
   if (!recipe_.accept.record.empty() && pair_.device().kind == Device::Kind::cuda)
-    throw recipe_error("accept.record", "rounds are recorded on the CPU").hint("add --device cpu");
+    throw recipe_error("accept.record", "recording is supported only on the CPU")
+        .hint("add --device cpu");
   if (!recipe_.accept.record.empty() && !cx.dry_run())
     cli::check_new_file(recipe_.accept.record, cx.file_mode());
   const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};

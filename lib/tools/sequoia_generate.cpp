@@ -29,9 +29,9 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
   if (!source.empty())
     prompts_ = decode::read_prompts(source, pair_.target(), false, {.context = pair_.context()});
   if (recipe_.spec.fastest && prompts_.sequences.size() > 1)
-    throw usage_error("--fastest", "tries drafts on one prompt, found {}",
+    throw usage_error("--fastest", "expected one prompt to try drafts on, found {}",
                       prompts_.sequences.size())
-        .hint("run it with one of them, and all with the flags that it prints");
+        .hint("run it with one prompt; then run all prompts with the flags that it prints");
   require_same(cx, prompts_);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   tree_ = given_tree(recipe_);

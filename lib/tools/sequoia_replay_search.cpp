@@ -52,8 +52,9 @@ ReplaySearch::ReplaySearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>&
       sizes_(recipe_.tree.sizes) {
   check_run();
   if (cx.format() == "jsonl" && recipe_.tree.sizes.empty())
-    throw recipe_error("tree.sizes", "is empty, and a record is of one size")
-        .hint("name sizes, or take --format json for the choice by times");
+    throw recipe_error("tree.sizes",
+                       "expected at least one size, since each jsonl record has one, found none")
+        .hint("set sizes, or use --format json to choose one by times");
   bounds_ = {recipe_.tree.max_levels.value_or(rounds_.tree.levels()),
              recipe_.tree.max_branch.value_or(rounds_.tree.size())};
   if (!recipe_.accept.path.empty())
@@ -62,18 +63,20 @@ ReplaySearch::ReplaySearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>&
   buckets_ = timing_.buckets;
   if (context > 0 && recipe_.timing.given()) buckets_ = {timing_.bucket(context, "timing.context")};
   if (buckets_.size() > 1 && recipe_.output.any())
-    throw recipe_error("output", "a file holds one tree, found {} contexts in the timing table",
-                       buckets_.size())
-        .hint("name the length of text with -s timing.context=N");
+    throw recipe_error(
+        "output",
+        "expected one context in the timing table, found {}; an output file holds one tree",
+        buckets_.size())
+        .hint("choose a context with -s timing.context=N");
   const int largest = search_.largest(bounds_);
   if (sizes_.empty()) sizes_ = timed_sizes(buckets_, largest);
   std::ranges::sort(sizes_);
   sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
   if (sizes_.empty() || sizes_.front() < 2 || sizes_.back() > largest)
-    throw recipe_error("tree.sizes", "expected 2 to {} nodes, what {} recorded within the bounds{}",
-                       largest, where_,
-                       sizes_.empty() ? "" : fmt::format(", found {}", fmt::join(sizes_, ", ")))
-        .hint("ask for smaller trees, or record rounds of a larger accept.tree");
+    throw recipe_error(
+        "tree.sizes", "expected 2 to {} nodes, the range that {} recorded within the bounds{}",
+        largest, where_, sizes_.empty() ? "" : fmt::format(", found {}", fmt::join(sizes_, ", ")))
+        .hint("set smaller sizes, or record a larger accept.tree");
 }
 
 void ReplaySearch::check_run() const {
@@ -101,9 +104,9 @@ std::optional<speculate::SubShape> ReplaySearch::start_of(int size) const {
                                    recipe_.tree.algorithm, cli::is_interrupted);
   if (table.expected(size, levels))
     if (auto shape = speculate::shape_in(rounds_.tree, table.tree(size, levels))) return shape;
-  throw input_error(where_, "lacks nodes of the tree of {} nodes that {} favours", size,
+  throw input_error(where_, "lacks nodes of the tree of {} nodes that {} prefers", size,
                     recipe_.accept.path.string())
-      .hint("record rounds of a larger accept.tree, or leave --accept out");
+      .hint("record a larger accept.tree, or leave --accept out");
 }
 
 void ReplaySearch::print_plan() {

@@ -33,15 +33,16 @@ std::vector<int> measured_sizes(const std::vector<speculate::TimeBucket>& bucket
 
 void TimingSection::check(recipe::Problems& p) const {
   if (!path.empty() && (!sizes.empty() || !target_ms.empty() || !draft_ms.empty()))
-    p.field("path",
-            "timing.path: the times are in the file and in the recipe, expected one of them");
+    p.field("path", "timing.path: expected times in the file or in the recipe, found both");
   if (target_ms.size() != sizes.size())
-    p.field("target_ms", "timing.target_ms: {} times for {} sizes, expected one for each",
+    p.field("target_ms",
+            "timing.target_ms: expected one time for each size, found {} times for {} sizes",
             target_ms.size(), sizes.size());
   if (!sizes.empty() && draft_ms.empty())
     p.field("draft_ms", "timing.draft_ms: expected the time of a draft forward, found none");
   if (draft_widths.empty() ? draft_ms.size() > 1 : draft_widths.size() != draft_ms.size())
-    p.field("draft_ms", "timing.draft_ms: {} times for {} widths, expected one for each",
+    p.field("draft_ms",
+            "timing.draft_ms: expected one time for each width, found {} times for {} widths",
             draft_ms.size(), draft_widths.size());
 }
 
@@ -64,31 +65,34 @@ speculate::TimingTable TimingSection::table() const {
 void TreeSearchRecipe::check(recipe::Problems& p) const {
   refuse_model_sampling(sampling, p);
   if (timing.measure) {
-    if (model.path.value.empty()) p.field("model.path", "model.path: name the model to time");
+    if (model.path.value.empty())
+      p.field("model.path", "model.path: expected the model to time, found none");
     draft.require(p);
     if (timing.given())
-      p.field("timing.measure", "timing.measure: the times are given, expected either");
+      p.field("timing.measure",
+              "timing.measure: cannot be combined with given times; leave one of them out");
     if (!replay.path.empty())
-      p.field("replay.path", "replay.path: times do not depend on it; leave it out");
+      p.field("replay.path", "replay.path: has no effect on measured times; leave it out");
     return;
   }
   if (accept.path.empty() && replay.path.empty())
-    p.field("accept.path",
-            "accept.path: name an acceptance vector; sequoia-acceptance measures them");
+    p.field(
+        "accept.path",
+        "accept.path: expected an acceptance vector, found none; sequoia-acceptance measures one");
   if (!replay.path.empty() && !(output.svg.empty() && output.dot.empty()))
     p.field("output",
-            "output: drawings show an acceptance vector; leave --svg, --dot or --replay "
-            "out");
+            "output: drawings need an acceptance vector, which --replay does not have; leave "
+            "--svg, --dot or --replay out");
   if (tree.sizes.empty() && !timing.given())
     p.field("tree.sizes",
             "tree.sizes: expected sizes such as [64, 128], or a timing table to choose by");
   if (output.any() && tree.sizes.size() != 1 && !timing.given())
     p.field("tree.sizes",
-            "tree.sizes: a file holds one tree, found {} sizes and no timing table to choose "
-            "by",
+            "tree.sizes: expected one size or a timing table to choose by, found {} sizes; an "
+            "output file holds one tree",
             tree.sizes.size());
   if (timing.skip_deepest && !timing.given())
-    p.field("timing.skip_deepest", "timing.skip_deepest: there is no timing table");
+    p.field("timing.skip_deepest", "timing.skip_deepest: needs a timing table, found none");
 }
 
 TreeSearch::TreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point)
@@ -107,14 +111,16 @@ TreeSearch::TreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& poi
   if (sizes_.empty()) sizes_ = measured_sizes(buckets_);
   for (const speculate::TimeBucket& b : buckets_)
     if (max_size() > b.target.tokens.back())
-      throw recipe_error("tree.sizes", "{} nodes, but the times of the target end at {} tokens",
+      throw recipe_error("tree.sizes", "has {} nodes, but the target's times end at {} tokens",
                          max_size(), b.target.tokens.back())
-          .hint("ask for smaller trees, or measure more");
+          .hint("set smaller sizes, or measure larger trees");
   max_levels_ = std::min(recipe_.tree.max_levels.value_or(max_size()), max_size());
   if (buckets_.size() > 1 && recipe_.output.any())
-    throw recipe_error("output", "a file holds one tree, found {} contexts in the timing table",
-                       buckets_.size())
-        .hint("name the length of text with -s timing.context=N");
+    throw recipe_error(
+        "output",
+        "expected one context in the timing table, found {}; an output file holds one tree",
+        buckets_.size())
+        .hint("choose a context with -s timing.context=N");
   if (cx.dry_run()) return;
   for (const auto& path : {recipe_.output.svg, recipe_.output.dot})
     if (!path.empty()) cli::check_new_file(path, cx.file_mode());
@@ -199,9 +205,9 @@ speculate::TreeFile TreeSearch::tree_to_write() const {
     file.tree = *found_.front().tree;
   } else {
     throw recipe_error("tree.sizes",
-                       "there is no tree of {} nodes on {} levels with up to {} children a node",
+                       "no tree has {} nodes on {} levels with at most {} children a node",
                        found_.front().size, max_levels_, acceptance_.row(0).size())
-        .hint("raise tree.max_levels or tree.max_branch, or ask for a smaller tree");
+        .hint("raise tree.max_levels or tree.max_branch, or set a smaller size");
   }
   file.expected_tokens = speculate::expected_tokens(file.tree, acceptance_);
   return file;

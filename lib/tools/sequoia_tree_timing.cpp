@@ -17,7 +17,7 @@ int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
   constexpr int kLargest = 128;
   spec.largest_tree = recipe.tree.sizes.empty() ? kLargest : std::ranges::max(recipe.tree.sizes);
   if (spec.largest_tree > kv::kMaxTreeRows)
-    throw recipe_error("tree.sizes", "is {}, a step takes trees of at most {} nodes",
+    throw recipe_error("tree.sizes", "is {}, but at most {} nodes a step are supported",
                        spec.largest_tree, kv::kMaxTreeRows);
   spec.batch = std::max(1, recipe.run.batch);
   for (const recipe::TokenCount& n : recipe.timing.contexts)
@@ -26,8 +26,9 @@ int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
   spec.contexts.erase(std::unique(spec.contexts.begin(), spec.contexts.end()), spec.contexts.end());
   const int longest = spec.contexts.back();
   if (longest > pair.context())
-    throw recipe_error("timing.contexts", "is {}, texts of both models have at most {} tokens",
-                       longest, pair.context());
+    throw recipe_error("timing.contexts",
+                       "is {}, but the context of both models is at most {} tokens", longest,
+                       pair.context());
   const SequenceRoom room{.batch = spec.batch,
                           .prefix = true,
                           .longest = longest + kTimingTokens,

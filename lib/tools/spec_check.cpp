@@ -35,14 +35,18 @@ size_t LosslessSection::prompts_sampled(size_t n_given) const {
 void SpecCheckRecipe::check(recipe::Problems& p) const {
   SequoiaRecipe::check(p);
   if (spec.draft == DraftKind::automatic)
-    p.field("spec.draft", "spec.draft: name the kind to check; auto chooses by times");
+    p.field("spec.draft",
+            "spec.draft: expected the kind to check, found auto, which chooses by times");
   if (spec.fastest)
-    p.field("spec.fastest", "spec.fastest: name the draft to check; fastest chooses by times");
+    p.field("spec.fastest",
+            "spec.fastest: expected one draft to check; fastest chooses by times, so leave it out");
   if (tree.path.automatic)
-    p.field("tree.path", "tree.path: name the tree to check; auto is chosen by sequoia-generate");
+    p.field(
+        "tree.path",
+        "tree.path: expected the tree to check, found auto, which only sequoia-generate supports");
   if (spec.width > 1)
     p.field("spec.width",
-            "spec.width: texts are sampled here, and {} beams are not drawn; choose spec.width=1",
+            "spec.width: texts are sampled, which {} beams do not support; set spec.width=1",
             spec.width);
 }
 

@@ -37,12 +37,14 @@ struct Case {
 Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
   const SpeculationBenchRecipe& r = point.recipe;
   if (!draft.tree.empty())
-    throw recipe_error("bench.drafts", "'{}' proposes trees, which are predicted by measured times",
+    throw recipe_error("bench.drafts",
+                       "'{}' proposes trees, which need measured times for a prediction",
                        draft.name)
-        .hint("measure them, or price trees with sequoia-tree-search and a timing table");
+        .hint("measure them, or use sequoia-tree-search with a timing table");
   if (draft.policy)
-    throw recipe_error("bench.drafts", "the roofline knows keys, '{}' has cache", draft.name)
-        .hint("name its keys and budget, or measure it");
+    throw recipe_error("bench.drafts", "'{}' has cache, which the roofline does not support",
+                       draft.name)
+        .hint("set keys and budget instead, or measure it");
   Case c{.point = point,
          .draft = draft,
          .config = decode::open_config(r.model.path),
@@ -51,7 +53,8 @@ Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
   c.target = speculate::costs_of(c.config, dtype_of(r));
   const int64_t longest = r.run.context.value + r.bench.new_tokens;
   if (c.config.trained && longest > c.config.max_context)
-    throw recipe_error("run.context", "{} tokens and {} new ones, the model takes {}",
+    throw recipe_error("run.context",
+                       "is {} tokens with {} new tokens, but the model supports only {}",
                        r.run.context.value, r.bench.new_tokens, c.config.max_context)
         .hint("lower run.context");
   c.spec = {.work = {r.run.batch, static_cast<double>(r.run.context.value)},

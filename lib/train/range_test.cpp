@@ -76,8 +76,8 @@ RangeTest test_range(Trainer& trainer, std::span<const std::vector<MicroBatch>> 
                  .tried = {}};
   if (!std::isfinite(test.start))
     throw Error::make(ErrorKind::numeric, "train.optimizer.lr",
-                      "auto: the loss of the first batches is {}", test.start)
-        .hint("look at their records with --show-samples, or set train.optimizer.lr");
+                      "auto: expected a finite loss of the first batches, found {}", test.start)
+        .hint("inspect their records with --show-samples, or set train.optimizer.lr");
   std::vector<TriedRate>& tried = test.tried;
   const auto loss_of = [&](size_t i) { return trials.loss_after(kRates[i]); };
   const auto lowest_is_best = [&] {
@@ -95,9 +95,9 @@ RangeTest test_range(Trainer& trainer, std::span<const std::vector<MicroBatch>> 
   const auto best = std::ranges::min_element(tried, {}, &TriedRate::loss);
   if (!std::isfinite(best->loss))
     throw Error::make(ErrorKind::numeric, "train.optimizer.lr",
-                      "auto: {} steps diverge at every rate from {} to {}", test.steps,
+                      "auto: {} steps diverge at each rate from {} to {}", test.steps,
                       tried.front().rate, tried.back().rate)
-        .hint("look at the first records with --show-samples, or set train.optimizer.lr");
+        .hint("inspect the first records with --show-samples, or set train.optimizer.lr");
   test.learns = best->loss < test.start;
   test.rate = test.learns ? choose_rate(tried) : std::min(best->rate, RangeTest::kSafeRate);
   return test;

@@ -30,10 +30,10 @@ nlohmann::json json_of(LearningRate rate) {
 
 void OptimizerSettings::check(recipe::Problems& p) const {
   if (betas.size() != 2 || betas[0] >= 1 || betas[1] >= 1)
-    p.field("betas", "train.optimizer.betas: expected two numbers below 1 such as [0.9, 0.95]");
+    p.field("betas", "train.optimizer.betas: expected two numbers below 1, such as [0.9, 0.95]");
   if (stochastic_rounding.value_or(false) && states != StateType::bf16)
     p.field("stochastic_rounding",
-            "train.optimizer.stochastic_rounding: f32 states are not rounded: set states: bf16, or "
+            "train.optimizer.stochastic_rounding: needs states bf16, found f32: set states, or "
             "leave it out");
 }
 
@@ -45,36 +45,37 @@ int64_t ScheduleSettings::warmup_of(int64_t steps) const {
 void TrainSettings::check(recipe::Problems& p) const {
   batches.check(p);
   if (steps && epochs)
-    p.field("epochs", "train.epochs: {} epochs, but train.steps is {}: set one of the two to null",
+    p.field("epochs", "train.epochs: is {}, but train.steps is {}: set one of them to null",
             *epochs, *steps);
   if (steps && schedule.warmup_steps && *schedule.warmup_steps >= *steps)
-    p.field("schedule.warmup_steps",
-            "train.schedule.warmup_steps: {} of {} steps, so lr would never be reached",
-            *schedule.warmup_steps, *steps);
+    p.field(
+        "schedule.warmup_steps",
+        "train.schedule.warmup_steps: is {} of {} steps, so training never reaches lr: lower it",
+        *schedule.warmup_steps, *steps);
   if (optimizer.states == StateType::bf16 && optimizer.betas.size() == 2 &&
       !optimizer.allows_narrow_states())
     p.field("optimizer.betas",
-            "train.optimizer.betas: with states: bf16 the second is at most {}, or bf16 rounds its "
-            "decay away; choose that, or states: f32",
+            "train.optimizer.betas: states bf16 supports a second beta of at most {}, since bf16 "
+            "rounds away a slower decay; lower it, or set states f32",
             OptimizerSettings::kMostNarrowBeta);
   if (optimizer.states == StateType::bf16 && method != Method::full)
     p.field("optimizer.states",
-            "train.optimizer.states: bf16 is for method full; {} trains few weights and keeps them "
-            "in f32",
+            "train.optimizer.states: bf16 needs method full, found {}: set states f32, or change "
+            "the method",
             recipe::yaml_text(method));
   const auto shares = select.ratios.by_matrix();
   if (method == Method::s2ft && std::ranges::all_of(shares, [](double x) { return x == 0; }))
-    p.field("select.ratios", "train.select.ratios: all are 0, so nothing would be trained");
+    p.field("select.ratios", "train.select.ratios: expected one above 0, found only 0");
   if (method != Method::s2ft && !select.exclude.empty())
-    p.field("select.exclude", "train.select.exclude: method {} selects no heads and channels",
+    p.field("select.exclude", "train.select.exclude: needs method s2ft, found {}: leave it out",
             recipe::yaml_text(method));
   const bool is_lora = method == Method::lora || method == Method::dora;
   auto targets = lora.targets;
   std::ranges::sort(targets);
   if (is_lora && targets.empty())
-    p.field("lora.targets", "train.lora.targets is empty, so nothing would be trained");
+    p.field("lora.targets", "train.lora.targets: expected at least one layer, found none");
   if (std::ranges::adjacent_find(targets) != targets.end())
-    p.field("lora.targets", "train.lora.targets names a layer twice");
+    p.field("lora.targets", "train.lora.targets: expected each layer once, found one twice");
 }
 
 }  // namespace tandem::train

@@ -125,7 +125,7 @@ TrainedSet full_set(const model::ModelConfig& config) {
 
 TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_t seed) {
   if (!(share > 0 && share <= 1))
-    throw recipe_error("train.spft.ratio", "is {}, expected a number in (0, 1]", share);
+    throw recipe_error("train.spft.ratio", "expected a number in (0, 1], found {}", share);
   TrainedSet set;
   set.layers.resize(at(config.n_layers));
   uint32_t matrix = 0;
@@ -146,7 +146,8 @@ TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_
     scatter(l.w_down, config.ffn_dim, {config.dim});
   }
   lay_out(set, config);
-  if (set.size == 0) throw recipe_error("train.spft.ratio", "{} of no matrix is a weight", share);
+  if (set.size == 0)
+    throw recipe_error("train.spft.ratio", "is {}, which selects no weight of any matrix", share);
   return set;
 }
 

@@ -130,9 +130,10 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
              .narrow_second = take<bf16>(arena_, kSecond, spec.narrow_states)} {
   if (spec_.narrow_states)
     each_matrix(set_, [](const TrainedMatrix& m) {
-      TANDEM_CHECK(!m.listed(), "narrow states of a part of a matrix");
+      TANDEM_CHECK(!m.listed(), "bf16 states of a part of a matrix are not supported");
     });
-  TANDEM_CHECK(spec_.n_ranks == (spec_.comm ? spec_.comm->size() : 1), "{} ranks", spec_.n_ranks);
+  TANDEM_CHECK(spec_.n_ranks == (spec_.comm ? spec_.comm->size() : 1),
+               "the communicator does not have {} ranks", spec_.n_ranks);
   if (spec_.comm)
     sum_ = std::make_unique<GradientSum>(spec_.comm, gradient_buckets(set_, spec_.summed_at_once),
                                          queue_.get());
@@ -180,7 +181,8 @@ std::vector<float> Trainer::values() const { return copy_of(placed_values()); }
 
 void Trainer::set_values(std::span<const float> values) {
   const std::span<float> to = spec_.narrow_states ? gradient_ : state_.values;
-  TANDEM_CHECK(values.size() == to.size(), "{} values for {}", values.size(), to.size());
+  TANDEM_CHECK(values.size() == to.size(), "found {} values, expected {}", values.size(),
+               to.size());
   replace(to.data(), values.data(), values.size_bytes());
   write_values(model_.weights(), set_, backward_.indices(), to, exec_.stream());
   if (!spec_.narrow_states) backward_.publish(to);
@@ -323,7 +325,7 @@ void Trainer::step_in_place(const ops::AdamW& by, float gradient_scale) {
 }
 
 void Trainer::publish() {
-  TANDEM_CHECK(!spec_.narrow_states, "weights that are stepped themselves have no other values");
+  TANDEM_CHECK(!spec_.narrow_states, "bf16 states have no separate values to publish");
   write_values(model_.weights(), set_, backward_.indices(), state_.values, exec_.stream());
   backward_.publish(state_.values);
 }

@@ -47,7 +47,7 @@ def main():
     parser.add_argument("files", nargs="+", metavar="FILE")
     records = [r for r in read(parser.parse_args().files) if "drafted" in r["acceptance"]]
     if not records:
-        sys.exit("no acceptance in rounds among the records")
+        sys.exit("acceptance_table.py: error: expected records of acceptance in speculation steps, found none")
     temperatures = sorted({r["workload"]["temperature"] for r in records})
     rows = {}
     for r in records:

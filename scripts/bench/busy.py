@@ -297,7 +297,7 @@ def main():
         if getattr(args, name) is None:
             setattr(args, name, default)
     if args.repeats < 1 or args.seconds <= 0:
-        parser.error("--repeats and --seconds: expected more than 0")
+        parser.error("--repeats and --seconds: expected numbers above 0")
     if args.source:
         try:
             records = [json.loads(line) for line in open(args.source)]

@@ -26,7 +26,7 @@ if [ -z "${no_peers:-}" ] && [ -z "$TANDEM_PEERS" ]; then
     if ! { python3 -m venv "$TANDEM_PEERS" && "$TANDEM_PEERS/bin/pip" install --no-binary llama-cpp-python \
       "${packages[@]}"; } > "$TANDEM_PEERS/install.log" 2>&1; then
       tail -n 5 "$TANDEM_PEERS/install.log" >&2
-      echo "busy.sh: error: cannot install the peers; --no-peers measures tandem only" >&2
+      echo "busy.sh: error: cannot install the peers; measure only tandem with --no-peers" >&2
       exit 1
     fi
     echo "${packages[*]}" > "$TANDEM_PEERS/installed"

@@ -10,9 +10,9 @@ set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 for bin in "$here/../bin" "$here/../../build/bin"; do [ ! -x "$bin/pig-bench" ] || break; done
-[ -x "$bin/pig-bench" ] || { echo "cpu.sh: error: no pig-bench; scripts/quickstart.sh builds it" >&2; exit 2; }
+[ -x "$bin/pig-bench" ] || { echo "cpu.sh: error: pig-bench is missing; build it with scripts/quickstart.sh" >&2; exit 2; }
 out=$1 cores=${2:-0,1}
-[ ! -e "$out" ] || { echo "cpu.sh: error: $out exists" >&2; exit 4; }
+[ ! -e "$out" ] || { echo "cpu.sh: error: $out already exists" >&2; exit 4; }
 TANDEM_CACHE_DIR=$(mktemp -d)  # rates kept from another run are not this one's
 export TANDEM_CACHE_DIR
 trap 'rm -r "$TANDEM_CACHE_DIR"' EXIT

@@ -126,7 +126,7 @@ def main():
         params.load_mode = getattr(lib, "LLAMA_LOAD_MODE_" + args.load.upper())
         model = lib.llama_model_load_from_file(path.encode(), params)
     if not model:
-        raise SystemExit("llama.cpp could not load the model; --verbose shows why")
+        raise SystemExit("llama.cpp cannot load the model; run with --verbose for the reason")
 
     weight_bytes = lib.llama_model_size(model)
     longest = max(args.prefill + [c + WARMUP_STEPS + max(64, args.decode_steps) for c in args.context])
@@ -141,7 +141,7 @@ def main():
             params.flash_attn_type = flash
             self.handle = lib.llama_init_from_model(model, params)
             if not self.handle:
-                raise SystemExit("llama.cpp could not make a context; --verbose shows why")
+                raise SystemExit("llama.cpp cannot create a context; run with --verbose for the reason")
 
         def forget_from(self, position):
             lib.llama_memory_seq_rm(lib.llama_get_memory(self.handle), 0, position, -1)

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=build/bin
 for tool in text_ids pig-generate; do
-  [ -x $bin/$tool ] || { echo "tokenize-long.sh: error: no $bin/$tool; ninja -C build $tool builds it" >&2; exit 2; }
+  [ -x $bin/$tool ] || { echo "tokenize-long.sh: error: $bin/$tool is missing; build it with ninja -C build $tool" >&2; exit 2; }
 done
 [ $# -gt 0 ] || set -- recipes/models/tiny-16m
 work=$(mktemp -d)

@@ -64,7 +64,7 @@ def main():
     parser.add_argument("-s", dest="settings", action="append", default=[])
     args = parser.parse_args()
     if args.model and not args.data:
-        parser.error("--model needs --data: random tokens are those of the shapes")
+        parser.error("--model needs --data, since random tokens exist only for the built-in shapes")
 
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -106,7 +106,7 @@ def main():
         done.set()
         steps = steps[2:]
         if not steps:
-            sys.exit("train_step.py: error: nothing is left of fewer than 4 steps")
+            sys.exit("train_step.py: error: expected at least 4 steps, found fewer")
         seconds = statistics.median(step["seconds"] for step in steps)
         line = {"tool": "s2ft-train", "shape": args.model or args.shape, "batch": args.batch, "tokens": args.tokens,
                 "settings": args.settings, "data": args.data.name if args.data else "random",

@@ -154,7 +154,7 @@ class Records:
     def best_rate(self, task, method):
         swept = [row for row in self.rows if (row["kind"], row["task"], row["method"]) == ("sweep", task, method)]
         if not swept:
-            sys.exit(f"{self.path}: no sweep of {method} on {task}: run train_study.py sweep first")
+            sys.exit(f"{self.path}: expected a sweep of {method} on {task}, found none: run train_study.py sweep first")
         return min(swept, key=lambda row: row["validation_loss"])["lr"]
 
 

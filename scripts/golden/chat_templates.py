@@ -167,7 +167,7 @@ def main():
             path.write_bytes(new)
         print(f"{path}: {len(new)} bytes", file=sys.stderr)
     if stale:
-        raise SystemExit(f"{', '.join(stale)}: not what a new run writes; run without --check to write it")
+        raise SystemExit(f"{', '.join(stale)}: differs from a new run; run without --check to write it")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ def load(folder, attention):
         folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True)
     unused = {kind: names for kind, names in info.items() if names}
     if unused:
-        raise SystemExit(f"{folder}: transformers did not load the checkpoint cleanly: {unused}")
+        raise SystemExit(f"{folder}: transformers did not load all weights of the checkpoint: {unused}")
     return model.eval()
 
 

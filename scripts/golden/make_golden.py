@@ -55,7 +55,7 @@ def manifest(data, seed):
         if facts["bytes"] > FILE_LIMIT:
             raise SystemExit(f"{name} has {facts['bytes']} bytes, the limit is {FILE_LIMIT}")
     if sum(facts["bytes"] for facts in files.values()) > TOTAL_LIMIT:
-        raise SystemExit(f"the golden data exceed {TOTAL_LIMIT} bytes altogether")
+        raise SystemExit(f"the golden data exceed {TOTAL_LIMIT} bytes in total")
     return {
         "generator": "scripts/golden/make_golden.py",
         "arguments": {"seed": seed},

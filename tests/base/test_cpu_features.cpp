@@ -27,8 +27,8 @@ TEST_SUITE("base/cpu_features") {
         } catch (const Error& e) {
           CHECK(e.kind() == ErrorKind::device);
           CHECK(e.what() == "TANDEM_ISA: '" + std::string(isa_name(isa)) +
-                                "' asked for, this CPU (" + cpu_model_name() + ") has " +
-                                isa_name(best));
+                                "' is not supported by this CPU (" + cpu_model_name() +
+                                "), which has " + isa_name(best));
           CHECK(e.hint_text() == "unset TANDEM_ISA or lower it");
         }
       }

@@ -14,7 +14,8 @@ TEST_SUITE("base/shared_library") {
     int (*const absolute)(int) = libc["abs"];
     CHECK(absolute(-3) == 3);
     const auto missing_function = [&] { (void)libc["no_such_thing"]; };
-    CHECK(test::error_text(missing_function) == "the C library: libc.so.6 has no no_such_thing");
+    CHECK(test::error_text(missing_function) ==
+          "the C library: libc.so.6 has no symbol no_such_thing");
     CHECK(test::kind_of(missing_function) == ErrorKind::device);
     CHECK(test::hint_text(missing_function) == "install it");
     const auto missing_file = [] { SharedLibrary("Nothing", "libnothing.so.7", "write it"); };

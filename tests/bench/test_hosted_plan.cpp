@@ -262,8 +262,8 @@ TEST_SUITE("bench/hosted_plan") {
     forced = llama_8b(CacheKind::full);
     forced.cache.attend = Attend::both;
     CHECK_THROWS_WITH_AS(plan_hosted(forced, rates(), enough),
-                         "cache.attend: is both with cache.index auto, which keys of kind full in "
-                         "host memory cannot have",
+                         "cache.attend: is both with cache.index auto, which is not supported for "
+                         "kind full with an offloaded KV cache",
                          Error);
     // Weights that a way has to stream are part of its time.
     const HostedPlan streamed =

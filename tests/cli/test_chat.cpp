@@ -131,7 +131,7 @@ TEST_SUITE("cli/chat") {
       const Session run = Place().chat({{.after = kPrompt, .type = std::string(word) + "\n"}});
       CAPTURE(run.bytes);
       CHECK(run.status == 0);
-      CHECK_FALSE(has(run.bytes, "is not a command"));
+      CHECK_FALSE(has(run.bytes, "expected a command"));
     }
   }
 
@@ -162,9 +162,9 @@ TEST_SUITE("cli/chat") {
     CHECK(has(run.bytes, "new conversation with the system message\r\n"));
     CHECK(has(run.bytes, "new conversation\r\n"));
     CHECK(has(run.bytes, "b: the file exists already\r\n  hint: name another one"));
-    CHECK(has(run.bytes, "error: '/rest': is not a command\r\n  hint: /reset, /system TEXT, "));
+    CHECK(has(run.bytes, "error: '/rest': expected a command\r\n  hint: /reset, /system TEXT, "));
     CHECK(has(run.bytes, "\r\n/save FILE    write the conversation"));
-    CHECK(has(run.bytes, "error: /save: needs the name of a file"));
+    CHECK(has(run.bytes, "error: /save: expected the name of a file"));
     CHECK(!std::filesystem::exists(place.folder / "none/x"));
   }
 
@@ -251,20 +251,20 @@ TEST_SUITE("cli/chat") {
                                  .input = "Hi\n"}),
                     2, "pig-generate: error: " + says);
     };
-    refused(
-        {},
-        "--chat: chats on a terminal, but standard input is none\n"
-        "  hint: give the message with -p TEXT or -f -, or several turns with --prompts FILE\n");
+    refused({},
+            "--chat: expected a terminal to chat on, but standard input is not a terminal\n  hint: "
+            "give one message with -p TEXT or -f -, or several turns with --prompts FILE\n");
     refused({"-p", "a", "b"}, "--prompt: given more than once: 'a' and 'b'");
-    refused({"--dry-run", "-o", place.path("o")}, "output.path: a chat writes to the terminal\n");
-    refused({"--dry-run", "--format", "jsonl"}, "--format: a chat writes text\n");
+    refused({"--dry-run", "-o", place.path("o")},
+            "output.path: is not supported for a chat, which writes to the terminal\n");
+    refused({"--dry-run", "--format", "jsonl"}, "--format: expected text for a chat\n");
     refused({"--dry-run", "-s", "output.state=" + place.path("s")},
-            "output.state: a chat saves no state\n");
-    refused({"--dry-run", "-n", "0"}, "sampling.max_tokens: is 0");
+            "output.state: saving the state of a chat is not supported\n");
+    refused({"--dry-run", "-n", "0"}, "sampling.max_tokens: expected at least 1");
     check_refused(
         run_process(program("sirius-generate"), {.arguments = {"-m", "tiny-2m", "--chat"}}), 2,
-        "prompt: nothing to continue\n  hint: give the message with -p TEXT; pig-generate "
-        "--chat takes turns from a terminal\n");
+        "prompt: expected a prompt, found none\n  hint: give the message with -p TEXT, or chat on "
+        "a terminal with pig-generate --chat\n");
   }
 
   TEST_CASE("without run.context a chat has as much of the model's context as fits") {

@@ -125,7 +125,7 @@ TEST_SUITE("cli/command_line") {
     CHECK(model[0]["required"] == true);
     CHECK_FALSE(model[0].contains("default"));
     check_refused(probe({"--help-recipe", "--format", "csv"}), 2,
-                  "--format: --help-recipe prints text or json, found 'csv'");
+                  "--format: expected text or json with --help-recipe, found 'csv'");
     for (const char* flag : {"--help-recipe=cash", "--help=cash"}) {
       const Outcome wrong = probe({flag});
       CHECK(wrong.status == 2);
@@ -224,7 +224,7 @@ TEST_SUITE("cli/command_line") {
     check_refused(probe_model({"-s", "run.seed=[1,x]"}), 3,
                   "--set #1: run.seed: expected an integer, found 'x'\n");
     check_refused(probe_model({"-s", "output.path=[a,b]"}), 3,
-                  "output.path cannot be swept: all points of a sweep have one output\n");
+                  "output.path cannot be swept: all points of a sweep share one output\n");
     // A tool that runs one point takes one value.
     check_refused(run_process(program("pig-generate"),
                               {.arguments = {"-m", "tiny-2m", "-p", "a", "-s", "run.seed=[1,2]"}}),
@@ -245,7 +245,7 @@ TEST_SUITE("cli/command_line") {
     }
     const Outcome none = shard("6/6");
     CHECK(none.status == 2);
-    CHECK(none.err.find("--shard: part 6 of 6 is empty, the sweep has 5 points") !=
+    CHECK(none.err.find("--shard: part 6 of 6 is empty: the sweep has only 5 points") !=
           std::string::npos);
   }
 }

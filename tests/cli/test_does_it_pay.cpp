@@ -135,12 +135,12 @@ TEST_SUITE("cli/does-it-pay") {
       std::string says;
     };
     const std::string by_keys =
-        "draft.cache.kind: is full, so the draft reads as much as the target, and cannot be "
-        "faster\n  hint: let it read less: -s draft.cache.kind=snapkv";
+        "draft.cache.kind: is full, so the draft reads as much as the target and cannot be "
+        "faster\n  hint: reduce it with -s draft.cache.kind=snapkv";
     for (const Case& c :
          {Case{"sequoia-generate",
                {"-m", "tiny-16m", "-s", "spec.draft=self"},
-               by_keys + ", or -s draft.sparse.kind=cats; spec.force=true runs it all the same\n"},
+               by_keys + ", or -s draft.sparse.kind=cats; spec.force=true runs it anyway\n"},
           Case{"sequoia-generate",
                {"-m", "tiny-16m", "-s", "spec.draft=self", "-s", "spec.gamma=auto"},
                by_keys},
@@ -163,8 +163,8 @@ TEST_SUITE("cli/does-it-pay") {
                "draft.path: tiny-16m has "},
           Case{"sequoia-generate",
                {"-m", "tiny-2m", "-s", "draft.path=tiny-16m"},
-               "a draft that reads as much as the target cannot be faster\n  hint: name a smaller "
-               "model; spec.force=true runs it all the same\n"}}) {
+               "but a draft as large as the target cannot be faster\n  hint: name a smaller model; "
+               "spec.force=true runs it anyway\n"}}) {
       CAPTURE(fmt::format("{} {}", c.tool, fmt::join(c.how, " ")));
       const Words prompt = {"-p", "The lamp", "-n", "8", "--device", "cpu"};
       check_refused(generate(c.tool, {c.how, prompt}), 3, c.says);
@@ -275,21 +275,21 @@ TEST_SUITE("cli/does-it-pay") {
       std::string says;
     };
     for (const Case& c :
-         {Case{{}, 2, "prompt: nothing to continue"},
-          Case{{"--prompts", two}, 2, "--fastest: tries drafts on one prompt, found 2"},
+         {Case{{}, 2, "prompt: expected a prompt, found none"},
+          Case{{"--prompts", two}, 2, "--fastest: expected one prompt to try drafts on, found 2"},
           Case{{"-p", "a", "-s", "spec.draft=ngram"},
                3,
-               "spec.draft: spec.fastest chooses how to speculate; leave spec.draft out"},
+               "spec.draft: spec.fastest chooses it; leave spec.draft out"},
           Case{{"-p", "a", "-s", "spec.gamma=3"}, 3, "leave spec.gamma out"},
           Case{{"-p", "a", "-s", "spec.verify=floor"}, 3, "leave spec.verify out"},
           Case{{"-p", "a", "-s", "draft.cache.kind=snapkv"}, 3, "leave draft.cache.kind out"},
           Case{{"-p", "a", "-s", "tree.path=t.json"},
                3,
-               "tree.path: spec.fastest tries a given tree"},
+               "tree.path: spec.fastest needs a file and a draft.path"},
           Case{{"-p", "a", "-s", "draft.path=tiny-16m"}, 3, "draft.path: tiny-16m has "}})
       check_refused(generate("sequoia-generate", {{"-m", "tiny-16m", "--fastest"}, c.how}),
                     c.status, c.says);
     check_refused(generate("spec-check", {{"-m", "tiny-16m", "-s", "spec.fastest=true"}, prompt}),
-                  3, "spec.fastest: name the draft to check");
+                  3, "spec.fastest: expected one draft to check");
   }
 }

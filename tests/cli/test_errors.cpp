@@ -27,7 +27,8 @@ TEST_SUITE("cli/errors") {
         {{"--thread", "3"}, 2, "--thread: unknown flag\n  hint: did you mean '--threads'?\n"},
         {{"word"},
          2,
-         "'word': unexpected argument\n  hint: values belong to flags; quote text with spaces\n"},
+         "'word': unexpected argument\n  hint: a value follows its flag; put text with spaces in "
+         "quotes\n"},
         {{"--seed"}, 2, "--seed: needs a value\n  hint: --help shows the form of each flag\n"},
         {{"--format", "xml"}, 2, "--format: expected one of text, jsonl, found 'xml'\n"},
         {{"--color", "blue"}, 2, "--color: expected one of auto, always, never, found 'blue'\n"},
@@ -36,16 +37,16 @@ TEST_SUITE("cli/errors") {
          "--set #1: expected KEY=VALUE, found 'seed'\n  hint: for example --set run.seed=1\n"},
         {{"--overwrite=no"},
          2,
-         "--overwrite: takes no value, found 'no'\n"
-         "  hint: leave it out to have it off; =true and =false work, too\n"},
+         "--overwrite: takes no value, found 'no'\n  hint: leave it out to switch it off, or write "
+         "=true or =false\n"},
         {{"--wait=3"},
          2,
-         "--wait: takes no value, found '3'\n"
-         "  hint: leave it out to have it off; =true and =false work, too\n"},
+         "--wait: takes no value, found '3'\n  hint: leave it out to switch it off, or write =true "
+         "or =false\n"},
         {{"--sweep", "output.path=a,b"},
          3,
-         "--sweep #1: output.path cannot be swept: all points of a sweep have one output\n"
-         "  hint: the records name their points; or run the tool once for each output\n"},
+         "--sweep #1: output.path cannot be swept: all points of a sweep share one output\n  hint: "
+         "each record names its point; for separate files, run the tool once for each\n"},
         {{"--overwrite", "--append"},
          2,
          "--overwrite: cannot be combined with --append or --resume\n"},
@@ -63,7 +64,7 @@ TEST_SUITE("cli/errors") {
          "  hint: kind is: which keys attention reads\n"
          "cli-probe: error: --set #2: run.batch: 0 is out of range, expected >= 1 sequences\n"
          "  hint: batch is: sequences that run together\n"},
-        {{"--sweep", "run.seed=8-1"}, 3, "--sweep #1: range '8-1' runs backwards\n"},
+        {{"--sweep", "run.seed=8-1"}, 3, "--sweep #1: range '8-1' ends before it begins\n"},
         {{"-s", "model.state=none.bin"},
          4,
          "--set #1: file 'none.bin' not found\n  hint: check the path in model.state\n"},
@@ -114,8 +115,8 @@ TEST_SUITE("cli/errors") {
     const Outcome hub = probe({"-m", "meta-llama/Llama-3.1-8B"});
     CHECK(hub.status == 4);
     CHECK(hub.err ==
-          "cli-probe: error: --model: model 'meta-llama/Llama-3.1-8B' not found\n"
-          "  hint: tandem downloads nothing: hf download meta-llama/Llama-3.1-8B --local-dir "
+          "cli-probe: error: --model: model 'meta-llama/Llama-3.1-8B' not found\n  hint: tandem "
+          "does not download models: run hf download meta-llama/Llama-3.1-8B --local-dir "
           "Llama-3.1-8B, then -m Llama-3.1-8B\n");
     CHECK(has(probe({"-m", "./no/model"}).err, "  hint: check the path in model.path\n"));
     CHECK(probe({"-r", "no/such"}).status == 3);
@@ -207,8 +208,8 @@ TEST_SUITE("cli/errors") {
     if (isa_detected() == Isa::amx) return;  // there is none; test_base asks a lesser CPU for more
     const Launch more = {.arguments = {"--no-run"}, .variables = {{"TANDEM_ISA", "amx"}}};
     const std::string text = fmt::format(
-        "error: TANDEM_ISA: 'amx' asked for, this CPU ({}) has {}\n"
-        "  hint: unset TANDEM_ISA or lower it\n",
+        "error: TANDEM_ISA: 'amx' is not supported by this CPU ({}), which has {}\n  hint: unset "
+        "TANDEM_ISA or lower it\n",
         cpu_model_name(), isa_name(isa_detected()));
     const Outcome tool = probe_model({}, more), program = run_process("/proc/self/exe", more);
     CHECK(tool.status == 6);

@@ -141,10 +141,10 @@ TEST_SUITE("cli/eval_own") {
     // A question that is not the one of the log; another recipe.
     files.facts(6, 3);
     const Outcome changed = with({"--resume"});
-    check_refused(changed, 4, "facts.jsonl: record 4: is not the question that ");
-    CHECK(has(changed.err, "hint: the file has changed since"));
+    check_refused(changed, 4, "facts.jsonl: record 4: differs from the question that ");
+    CHECK(has(changed.err, "hint: the file was changed later"));
     check_refused(with({"--resume", "-s", "eval.own.match=contains"}), 3,
-                  "these keys differ: eval.own.match");
+                  "keys that differ: eval.own.match");
     CHECK(file_text(log) == text);
   }
 
@@ -205,14 +205,14 @@ TEST_SUITE("cli/eval_own") {
     CHECK(has(eval({"-m", "synthetic:llama-3.2-1b", "--task", "needle1", "--dry-run"}).out,
               "memory "));
     check_refused(eval({"-m", "synthetic:llama-3.2-1b", "--task", "needle1"}), 4,
-                  "the model has no tokenizer, which questions need");
+                  "questions need a tokenizer, but the model has none");
     files.folder.write(
         "r.yaml",
         "kind: eval\nversion: 1\nmodel: {path: tiny-16m}\neval:\n  tasks: [facts.jsonl]\n"
         "  policies:\n    - {name: near, kind: streaming}\n    - {name: full}\n");
     check_refused(run({}), 3,
-                  "r.yaml:8:7: eval.policies: 'full' is full attention, which is always judged\n"
-                  "  hint: leave it out");
+                  "r.yaml:8:7: eval.policies: 'full' is the name of full attention, which is "
+                  "always judged\n  hint: leave it out");
   }
 
   TEST_CASE("what is wrong with a file is said before anything runs") {
@@ -221,30 +221,30 @@ TEST_SUITE("cli/eval_own") {
       const std::string file = files.folder.write("mine.jsonl", text).string();
       check_refused(eval({"--task", file}), 4, says);
     };
-    check_refused(
-        eval({"--task", "none.jsonl"}), 4,
-        "none.jsonl: there is no such file, which eval.tasks names\n  hint: a task with a "
-        "slash, or one that ends in .jsonl, is a file of questions\n");
+    check_refused(eval({"--task", "none.jsonl"}), 4,
+                  "none.jsonl: the file does not exist, but eval.tasks names it\n  hint: a task "
+                  "whose name has a slash or ends in .jsonl is a file of questions\n");
     check_refused(eval({"--task", "mine"}), 3, "unknown task 'mine'");
-    refused("", "mine.jsonl: holds no questions\n  hint: write one a line: {\"prompt\"");
+    refused("",
+            "mine.jsonl: expected questions, found none\n  hint: write one question a line: "
+            "{\"prompt\"");
     refused("{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\": \"a\"}\n",
-            "mine.jsonl:2: the key answer is missing\n  hint: add the text that is right");
+            "mine.jsonl:2: the key 'answer' is missing\n  hint: add the correct text");
     refused("{\"prompt\": \"a\", \"answer\": \"b\"\n", "mine.jsonl:1:");
     refused("{\"prompt\": \"\xE9\", \"answer\": \"b\"}\n", "UTF-8");
     refused(choice(0, 3).dump(),
-            "mine.jsonl:1: the answer is the number 3, which is none of the 3 "
-            "choices\n  hint: give the text of the right choice, or its index, "
-            "a number from 0 to 2");
+            "mine.jsonl:1: the answer is the number 3, which is not one of the 3 choices\n  hint: "
+            "give the text of the correct choice, or its index from 0 to 2");
     const std::string file = files.facts(3, 3);
     check_refused(eval({"--task", file, "-s", "run.context=64"}), 4,
-                  "tokens with its answer, but the context of tiny-16m is 64; 3 of the 3 questions "
-                  "do not fit\n  hint: raise run.context");
+                  "tokens with its answer, but the context of tiny-16m is 64; 3 of 3 questions do "
+                  "not fit\n  hint: raise run.context");
     const std::string which = files.write("which.jsonl", {choice(0, 0)});
     check_refused(
         eval({"--task", which, "-s", "eval.protocols=[dense]", "-s",
               "eval.policies=[{name: c, sparse: {kind: griffin}, spec: {gamma: 4, verify: "
               "match}}]"}),
-        3, "eval.policies: 'c' has spec, but ");
+        3, "eval.policies: 'c' has spec, which does not support choices, but ");
   }
 
   TEST_CASE("a text ends with the model's own token, which is no part of it") {

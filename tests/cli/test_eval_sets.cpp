@@ -117,7 +117,7 @@ TEST_SUITE("cli/eval_sets") {
     sets.numbers("AddSub", 4, 2);
     const Outcome other = with({"--resume", "-s", "run.batch=1"});
     CHECK(other.status == 4);
-    CHECK(has(other.err, "AddSub/test.json: record 3: is not the question that "));
+    CHECK(has(other.err, "AddSub/test.json: record 3: differs from the question that "));
   }
 
   TEST_CASE("a group has a score of its own; eval.cases draws from each set") {
@@ -169,8 +169,8 @@ TEST_SUITE("cli/eval_sets") {
       check_refused(eval(sets, arguments), 4, says);
     };
     refused({"--task", "hellaswag"},
-            "hellaswag/test.json: there is no such file, which task "
-            "hellaswag is about\n  hint: the sets are those of LLM-Adapters");
+            "hellaswag/test.json: the file does not exist, but task hellaswag needs it\n  hint: "
+            "set eval.sets.path");
     sets.write("boolq", "[{\"instruction\": \"a\",\n  \"answer\": true,]");
     refused({"--task", "boolq"}, "boolq/test.json:2:");
     sets.write("boolq", json::array({question("a", "true"), {{"instruction", "b"}}}).dump());
@@ -178,15 +178,14 @@ TEST_SUITE("cli/eval_sets") {
     sets.write("boolq", json::array({question("a", "maybe")}).dump());
     refused({"--task", "boolq"}, "record 1: the answer is 'maybe': expected one of true, false");
     sets.write("boolq", "[]");
-    refused({"--task", "boolq"}, "holds no questions");
+    refused({"--task", "boolq"}, "expected questions, found none");
     sets.numbers("AddSub", 3, 3);
     refused({"--task", "addsub", "-s", "run.context=260"},
-            "for its answer, but the context of tiny-16m is 260; 3 of the 3 questions of addsub do "
-            "not fit");
+            ", but the context of tiny-16m is 260; 3 of 3 questions of addsub do not fit");
     // The template is the model's, which has none.
     sets.numbers("AddSub", 1, 1);
     check_refused(
         run_process(program("pig-eval"), {.arguments = {"-m", "tiny-16m", "--task", "addsub"}}), 3,
-        "eval.sets.path is not set");
+        "eval.sets.path: expected the folder");
   }
 }

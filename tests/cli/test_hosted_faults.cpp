@@ -60,7 +60,7 @@ TEST_SUITE("cli/hosted_faults") {
           .arguments = {"-r", "pig/" + recipe, "-s", "cache.place=host", "-p", "The first"}};
       launch.variables["CUDA_VISIBLE_DEVICES"] = "";
       const Outcome run = run_process(program("pig-generate"), launch);
-      check_fault(run, 6, "cache.place: is host, for runs on a GPU", "--dry-run");
+      check_fault(run, 6, "cache.place: is host, which needs a GPU", "--dry-run");
       CHECK(run.out == "");
     }
   }

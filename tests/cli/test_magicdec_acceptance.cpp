@@ -119,8 +119,7 @@ TEST_SUITE("cli/magicdec-acceptance") {
          "tiny-2m, keys: full}, {name: both, kind: nested, self: chunks, small: small}]",
          "-s", "bench.rounds=false"});
     CHECK(refused.status == 3);
-    CHECK(refused.err.find("'both' is nested, which is measured along rounds") !=
-          std::string::npos);
+    CHECK(refused.err.find("'both' is nested, which needs bench.rounds=true") != std::string::npos);
   }
 
   TEST_CASE("f32: a budget beyond the text accepts everything") {
@@ -212,8 +211,8 @@ TEST_SUITE("cli/magicdec-acceptance") {
     for (const Case& c :
          {Case{{"-s", "bench.drafts=[{name: n, kind: ngram}]"},
                3,
-               "'n' is of kind ngram, and no model draws its tokens",
-               "choose kind self, model or nested"},
+               "'n' is of kind ngram, expected self",
+               "expected self, model or nested"},
           Case{{"-s", "bench.drafts=[{name: s, budget: 36}]"},
                3,
                "expected more than its 4 sinks",
@@ -227,12 +226,12 @@ TEST_SUITE("cli/magicdec-acceptance") {
                "spec.gamma: is 16 tokens",
                "raise bench.new_tokens"},
           Case{{"-s", "spec.gamma=20"}, 3, "spec.gamma: 20 is out of range, expected 1 .. 16", ""},
-          Case{{"-s", "bench.temperatures=[]"}, 3, "name one at least", ""},
-          Case{{"-s", "run.context=20000"}, 3, "tiny-16m takes 16384", "lower run.context"},
+          Case{{"-s", "bench.temperatures=[]"}, 3, "expected at least one", ""},
+          Case{{"-s", "run.context=20000"}, 3, "tiny-16m supports only 16384", "lower run.context"},
           Case{{"-s", "bench.prompts=kv", "-s", "run.context=100"},
                4,
-               "has no room",
-               "are needed"}}) {
+               "is too short",
+               "set at least"}}) {
       CAPTURE(c.says);
       const Outcome run = acceptance(c.arguments);
       CHECK(run.status == c.status);

@@ -161,27 +161,27 @@ TEST_SUITE("cli/magicdec-bench") {
                                       "bench.drafts=[" + list + "]"};
     };
     fails(drafts("{name: a, budget: 36}"), 3,
-          "bench.drafts: 'a' has a budget of 36 tokens, expected more than its 4 sinks and its "
-          "window of 32");
+          "bench.drafts: 'a' has a budget of 36 tokens, expected more than its 4 sinks and window "
+          "of 32");
     fails({"--predict", "--sweep", "bench.budget=512,20"}, 3, "has a budget of 20 tokens");
     fails(drafts("{name: a, kind: selfish}"), 3,
           "kind: expected one of model, ngram, self, nested, auto, none, found 'selfish'");
     fails(drafts("{name: a, alpha: 1.5}"), 3, "alpha: 1.5 is out of range, expected 0 < x <= 1");
     fails(drafts("{name: a, alpha: 0}"), 3, "alpha: 0 is out of range, expected 0 < x <= 1");
     fails(drafts("{name: a}, {name: a}"), 3, "bench.drafts uses the name 'a' twice");
-    fails(drafts("{name: a, kind: model}"), 3, "'a' is of kind model; name its folder as path");
+    fails(drafts("{name: a, kind: model}"), 3, "'a' is of kind model, which needs path");
     fails(drafts("{name: a, kind: ngram}"), 3,
-          "bench.drafts: no acceptance is known for 'a' at 32000 tokens\n"
-          "  hint: give it: {name: a, alpha: 0.8, ...}\n");
+          "bench.drafts: the acceptance rate of 'a' at 32000 tokens is not known\n  hint: set it: "
+          "{name: a, alpha: 0.8, ...}\n");
     fails(drafts("{name: a, kind: model, path: none-such, alpha: .5}"), 4, "no such model folder");
     fails(drafts("7"), 3, "expected drafts such as {name: s512, kind: self, keys: streaming}");
     fails({"--predict", "-s", "spec.gamma=0"}, 3,
           "spec.gamma: expected auto or numbers of at least 1, found '0'");
     fails({"--predict", "-s", "run.context=0"}, 3,
-          "run.context: expected the tokens of a sequence, found 0");
+          "run.context: expected at least 1 token, found 0");
     fails({"--predict", "-s", "bench.hardware.card=h300"}, 3,
           "no GPU of the table is called 'h300'");
     fails({"--predict", "-s", "bench.hardware={card: null, read_gbps: 1000}"}, 3,
-          "bench.hardware: name a card (h200, a100-80, ...), or give read_gbps and bf16_tflops");
+          "bench.hardware: expected a GPU (h200, a100-80, ...), or read_gbps and bf16_tflops");
   }
 }

@@ -39,10 +39,9 @@ TEST_SUITE("cli/memory_limits") {
     CHECK(limits.fits(plan_of(3 * kGiB)));
     CHECK_FALSE(limits.fits(plan_of(4 * kGiB)));
     CHECK(refusal(limits, plan_of(3 * kGiB)) == "");
-    CHECK(
-        refusal(limits, plan_of(16 * kGiB)) ==
-        "cuda:0: needs 16.00 GiB (weights 15.00 GiB, kv 1.00 GiB), 3.00 GiB of 80.00 GiB are free: "
-        "other processes hold the rest");
+    CHECK(refusal(limits, plan_of(16 * kGiB)) ==
+          "cuda:0: needs 16.00 GiB (weights 15.00 GiB, kv 1.00 GiB), but other processes leave "
+          "only 3.00 GiB of 80.00 GiB free");
     // More than the card has, whoever holds it.
     CHECK(refusal(limits, plan_of(80 * kGiB)) ==
           "cuda:0: needs 80.00 GiB (weights 79.00 GiB, kv 1.00 GiB), 3.00 GiB available");

@@ -120,8 +120,8 @@ TEST_SUITE("cli/offload") {
     CHECK(chosen({0}, kGiB, kGiB) == 0);
     CHECK(chosen({7}, 100 * kGiB, 100 * kGiB) == 7);
     CHECK(chosen({10}, kGiB, kGiB) == 10);
-    CHECK_THROWS_WITH_AS(chosen({11}, kGiB, kGiB), "model.offload: is 11 layers, the model has 10",
-                         Error);
+    CHECK_THROWS_WITH_AS(chosen({11}, kGiB, kGiB),
+                         "model.offload: is 11 layers, but the model has only 10", Error);
   }
 
   TEST_CASE("what costs least is saved first: the embedding, passes of prompts, layers") {
@@ -182,8 +182,7 @@ TEST_SUITE("cli/offload") {
         launch.arguments.insert(launch.arguments.end(), {"-s", "eval.tasks=[perplexity]"});
       const Outcome run = run_process(program(name), launch);
       CHECK(run.status == 3);
-      const std::string text =
-          "is auto, but the run is on the CPU, whose weights are all in host memory";
+      const std::string text = "is auto, which needs a GPU, but this run is on the CPU";
       CHECK((run.err + run.out).find(text) != std::string::npos);
     }
   }

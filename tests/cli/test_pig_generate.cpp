@@ -283,14 +283,17 @@ TEST_SUITE("cli/pig_generate") {
     check_error({"-p", "x", "--stop-id", "-1"}, 3,
                 "--stop-id: sampling.stop_ids: -1 is out of range");
     check_error({"-p", "x", "--stop-id", "end"}, 3, "--stop-id: sampling.stop_ids: expected");
-    check_error({"-p", "x", "--stop-id", "8192"}, 3,
-                "sampling.stop_ids: 8192 is no token of the model, whose ids end at 8191");
-    check_error({"-p", "x", "--stop-id", "8192", "--dry-run"}, 3, "sampling.stop_ids: 8192 is no");
+    check_error(
+        {"-p", "x", "--stop-id", "8192"}, 3,
+        "sampling.stop_ids: expected a token id of the model, found 8192; its ids end at 8191");
+    check_error({"-p", "x", "--stop-id", "8192", "--dry-run"}, 3,
+                "sampling.stop_ids: expected a token id of the model, found 8192");
     const std::string random = "synthetic:" + recipe_models() + "/tiny-2m/config.json";
     const std::string ids = folder.write("ids.json", "[3]").string();
     check_error({"-m", random, "--prompt-ids", ids, "--stop", "x"}, 3,
-                "sampling.stop: " + random + " has no tokenizer, so it writes no text\n");
-    check_error({"-p", "x", "--stop", ""}, 3, "--stop: sampling.stop: a text that ends");
+                "sampling.stop: stop texts need a tokenizer, but " + random + " has none\n");
+    check_error({"-p", "x", "--stop", ""}, 3,
+                "--stop: sampling.stop: expected a text, found an empty one");
   }
 
   TEST_CASE("files that begin with a byte order mark read as without it; UTF-16 is refused") {
@@ -333,8 +336,9 @@ TEST_SUITE("cli/pig_generate") {
       }
     }
     CHECK(events({"-p", "-"}, text) == events({"-p", text}, ""));
-    CHECK(contains(pig_generate({"-f", file, "-p", "-"}).err,
-                   "--prompt: is -, standard input, but follows the document of --file\n"));
+    CHECK(
+        contains(pig_generate({"-f", file, "-p", "-"}).err,
+                 "--prompt: is - (standard input), which cannot follow the document of --file\n"));
     folder.write("file", text + mark + text);  // a mark elsewhere is text
     CHECK(events({"-f", file}, "") != events({"-p", text + text}, ""));
   }
@@ -493,8 +497,8 @@ TEST_SUITE("cli/pig_generate") {
     check("{\"ids\": []}", "the list is empty\n");
     check(
         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"\\u001b]0;x\\u0007\"}]}]}",
-        "a content part of type '?]0;x?' is not supported\n");
-    check("{\"messages\": []}", "key 'messages': the list is empty\n");
+        "a content part of type '?]0;x?' is not supported, only text\n");
+    check("{\"messages\": []}", "key 'messages': expected at least one message, found none\n");
     check("{\"messages\": [{\"role\": \"user\", \"content\": 1}]}",
           "key 'content' of a message: expected text or a list of parts, found the number 1\n");
   }
@@ -541,7 +545,7 @@ TEST_SUITE("cli/pig_generate") {
     jinja("{{ raise_exception('Only one turn, please') }}");
     check_error(chat, 3,
                 file +
-                    ":1:19: the chat template refuses the chat: Only one turn, please (for the "
+                    ":1:19: the chat template rejects the chat: Only one turn, please (for the "
                     "chat in --chat)\n");
     jinja("{{ messages | frobnicate }}");
     check_error(chat, 4, file + ":1:15: chat template: no filter is named 'frobnicate'\n");
@@ -566,20 +570,19 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(pig_generate(with(again, {"-p", "x"})).err.find("writes 2031-02-03") !=
           std::string::npos);
     check_error(with(again, {"--prompts", lines}), 3,
-                "chat.date: is 2024-07-26, but the saved state was written on 2031-02-03\n"
-                "  hint: set chat.date to the state's date, or save the state again\n");
+                "chat.date: is 2024-07-26, but the saved state has the date 2031-02-03\n  hint: "
+                "set chat.date to the state's date, or save the state again\n");
   }
 
   TEST_CASE("chat.thinking asks for a chat, and for a template that knows thinking") {
     check_error({"-p", "Hi", "-s", "chat.thinking=false"}, 3,
-                "chat.thinking: no prompt is written in the chat template\n"
-                "  hint: add --chat, or give {\"messages\"} with --prompts\n");
+                "chat.thinking: needs a chat, but no prompt uses the chat template\n  hint: add "
+                "--chat, or put {\"messages\"} in lines of --prompts\n");
     for (const std::string thinking : {"false", "true"})
-      check_error({"-p", "Hi", "--chat", "-s", "chat.thinking=" + thinking}, 3,
-                  "chat.thinking: the chat template reads neither enable_thinking nor thinking: it "
-                  "always or never reasons\n"
-                  "  hint: leave chat.thinking out, or set the template's own variable in "
-                  "chat.variables\n");
+      check_error(
+          {"-p", "Hi", "--chat", "-s", "chat.thinking=" + thinking}, 3,
+          "chat.thinking: the chat template does not read enable_thinking or thinking\n  hint: "
+          "leave chat.thinking out, or set the template's variable in chat.variables\n");
   }
 
   TEST_CASE("a saved state continues with the same text") {
@@ -670,11 +673,12 @@ TEST_SUITE("cli/pig_generate") {
 
     const std::string state = "output.state=" + (folder / "new").string();
     check_error({"-p", "x", "-s", "output.state='-'"}, 3,
-                "--set #1: output.state: a state is a file");
+                "--set #1: output.state: expected a file, found -");
     check_error({"-p", "x", "-s", state, "-o", (folder / "new").string()}, 3,
                 "--set #1: output.state: ");
     const std::string two = folder.write("p.jsonl", "{\"ids\": [1]}\n{\"ids\": [2]}\n").string();
-    check_error({"--prompts", two, "-s", state}, 2, "output.state: the prompts share no beginning");
+    check_error({"--prompts", two, "-s", state}, 2,
+                "output.state: expected prompts with a shared beginning");
     CHECK(save("new", {"--dry-run"}).status == 0);
     CHECK(!fs::exists(folder / "new"));
   }
@@ -701,7 +705,7 @@ TEST_SUITE("cli/pig_generate") {
     check_error({"-p", "x", "-n", "2147483647", "-s", "run.context=5000000000"}, 3,
                 "run.context: ");
     check_error({"--prompt-ids", longer, "-s", "run.context=39"}, 4,
-                "prompt: has 40 tokens, the context holds 39\n  hint: raise run.context");
+                "prompt: has 40 tokens, but the context holds only 39\n  hint: raise run.context");
     const std::string blank = folder.write("blank.txt", std::string(10'000'000, ' ')).string();
     check_error({"-f", blank}, 4,
                 "prompt: has at least 312501 tokens (1 in the first 0 of 10000000 bytes, at least "
@@ -723,7 +727,7 @@ TEST_SUITE("cli/pig_generate") {
   TEST_CASE("each kind of mistake has its status") {
     const TemporaryFolder folder;
     check_error({"-m", "tiny-3m", "-p", "x"}, 4, "--model: model 'tiny-3m' not found\n");
-    check_error({"-n", "3"}, 2, "prompt: nothing to continue\n");
+    check_error({"-n", "3"}, 2, "prompt: expected a prompt, found none\n");
     check_error({"-p", "x", "--prompt-ids", "y"}, 2,
                 "prompt: expected one source of prompts, found several\n");
     check_error({"-p", "x", "--tokens", "3"}, 2, "--tokens: unknown flag\n");

@@ -68,17 +68,15 @@ TEST_SUITE("cli/plan_for") {
     CHECK(run.status == 6);
     CHECK(run.out == "");
     CHECK(has(run.err,
-              "cache.place: is host, for runs on a GPU, but this one is on the CPU, where all keys "
-              "are\n  hint: leave it device, choose a GPU with --device cuda, or plan for one with "
-              "--dry-run\n"));
+              "cache.place: is host, which needs a GPU, but this run is on the CPU\n  hint: leave "
+              "it device, choose a GPU with --device cuda, or plan for one with --dry-run\n"));
     const Outcome rounds = run_without_gpu(
         program("sequoia-generate"), {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s",
                                       "draft.cache.place=host", "-s", "draft.cache.kind=lsh"});
     CHECK(rounds.status == 3);
-    CHECK(
-        has(rounds.err,
-            "draft.cache.place: is host, but the keys of drafts stay on the device: leave it out; "
-            "cache.place is that of the target's keys\n"));
+    CHECK(has(rounds.err,
+              "draft.cache.place: host is not supported, only the target's KV cache can be "
+              "offloaded (cache.place): leave it out\n"));
   }
 
   TEST_CASE("speculation over keys in host memory is planned for a GPU, and needs one") {
@@ -90,7 +88,7 @@ TEST_SUITE("cli/plan_for") {
       const Outcome run = run_without_gpu(program(tool), flags);
       CHECK(run.status == 6);
       CHECK(run.out == "");
-      CHECK(has(run.err, "cache.place: is host, for runs on a GPU, but this one is on the CPU"));
+      CHECK(has(run.err, "cache.place: is host, which needs a GPU, but this run is on the CPU"));
       flags.push_back("--dry-run");
       const Outcome planned = run_without_gpu(program(tool), flags);
       CHECK(planned.status == 0);
@@ -129,8 +127,8 @@ TEST_SUITE("cli/plan_for") {
     const Outcome of_draft = run_without_gpu(program("magicdec-bench"), bench);
     CHECK(of_draft.status == 3);
     CHECK(has(of_draft.err,
-              "bench.drafts: 'small' has cache.place host, but the keys of drafts stay on the "
-              "device; leave it out"));
+              "bench.drafts: 'small' has cache.place host, which is not supported for drafts; "
+              "leave it out"));
   }
 
   TEST_CASE("without --dry-run a GPU that is not there is the error it was") {

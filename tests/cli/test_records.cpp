@@ -253,22 +253,22 @@ TEST_SUITE("cli/records") {
   TEST_CASE("files that are not the tool's are named, a line cut off is left out") {
     const std::string decode = record_file("cpu-2-cores.jsonl");
     check_refused(print("magicdec-bench", decode, "csv"), 4,
-                  "cpu-2-cores.jsonl:1: holds a record of pig-bench (decode), expected records of "
-                  "magicdec-bench\n  hint: pig-bench --from " +
-                      decode + " prints its table\n");
+                  "cpu-2-cores.jsonl:1: expected records of magicdec-bench, found one of pig-bench "
+                  "(decode)\n  hint: print it with pig-bench --from " +
+                      decode + "\n");
     check_refused(print("pig-bench", record_file("eval-full-4096-builtin.jsonl"), "csv"), 4,
-                  "holds a record of pig-eval, expected records of pig-bench\n");
+                  "expected records of pig-bench, found one of pig-eval\n");
     check_refused(print("pig-bench", record_file("cpu-train-peer.jsonl"), "text"), 4,
-                  ":1: holds a record of s2ft-train, expected records of pig-bench\n");
+                  ":1: expected records of pig-bench, found one of s2ft-train\n");
     check_refused(print("pig-bench", record_file("host-dtype-tiny-16m.jsonl"), "text"), 4,
-                  "expected a record of pig-bench, found a line without the key 'tool'\n");
+                  "expected a record of pig-bench, found one without the key 'tool'\n");
     const TemporaryFolder folder;
     check_refused(print("pig-bench", folder.write("none", "").string(), "text"), 4,
-                  "holds no records");
-    const std::string wrote = "\n  hint: --from prints what a run wrote with -o or --format jsonl";
+                  "expected records, found none");
+    const std::string wrote = "\n  hint: name a file that a run wrote with -o or --format jsonl";
     const std::string first = file_text(decode).substr(0, 300);
     check_refused(print("pig-bench", folder.write("cut.jsonl", first).string(), "text"), 4,
-                  "cut.jsonl: holds one record, which is cut off" + wrote);
+                  "cut.jsonl: expected full records, found only one that is cut off" + wrote);
     for (const char* tool : {"pig-bench", "pig-eval"}) {
       const Outcome other =
           print(tool, folder.write("config.json", "{\n  \"a\": 1\n}\n").string(), "text");
@@ -278,7 +278,9 @@ TEST_SUITE("cli/records") {
     }
     check_refused(print("pig-bench", (folder / "absent").string(), "text"), 4, "absent");
     check_refused(run_process(program("pig-bench"), {.arguments = {"--from", decode, "-m", "x"}}),
-                  2, "--from: prints records and measures nothing\n");
+                  2,
+                  "--from: prints the records of a file and takes no recipe, setting, sweep, "
+                  "--resume or --dry-run\n");
     check_refused(print("pig-bench", decode, "yaml"), 2,
                   "--format: expected one of text, md, csv, json, jsonl, flat, found 'yaml'\n");
 

@@ -158,22 +158,23 @@ TEST_SUITE("cli/s2ft-adapter") {
     };
     refused({"-m", "tiny-16m", "--adapter", r.run}, 4, "was trained on model 'tiny-2m'");
     refused({"-m", "tiny-2m", "--adapter", r.at("train.jsonl")}, 4, "no such adapter folder");
-    refused({"-m", "tiny-2m"}, 3, "adapter.adapters: names none");
-    refused(with({"--to", "model"}), 3, "output.path: names no folder");
+    refused({"-m", "tiny-2m"}, 3, "adapter.adapters: is empty");
+    refused(with({"--to", "model"}), 3, "output.path: expected a folder");
     refused(with({"--to", "gguf"}), 3, "adapter.to");
     refused(with({"--to", "model", "-o", r.at("train.jsonl")}), 2, "already exists");
     refused(with({"-o", r.at("train.jsonl")}), 2, "exists");
     // Nothing that is read is written over.
     for (const char* file : {"run/adapter/s2ft_config.json", "run/adapter/new.txt"})
-      refused(with({"-o", r.at(file), "--overwrite"}), 2, "which is read");
-    refused(with({"--to", "s2ft", "-o", r.run}), 2, "is an adapter that is read");
+      refused(with({"-o", r.at(file), "--overwrite"}), 2, "expected a folder outside the inputs");
+    refused(with({"--to", "s2ft", "-o", r.run}), 2,
+            "expected a new folder, found an input adapter");
     refused(with({"--to", "lora", "--rank", "1000", "-o", r.at("merged")}), 4,
-            "no matrix that changes has a rank above ");
-    refused(with({"--to", "model", "-o", r.run, "--overwrite"}), 2, "is never replaced");
+            "no changed matrix has a rank above ");
+    refused(with({"--to", "model", "-o", r.run, "--overwrite"}), 2, "is not supported");
     refused(with({"--to", "model", "-o", r.at("none/merged")}), 4, "cannot create the folder");
     refused(
         {"-m", "synthetic:llama-3.2-1b", "--adapter", r.run, "--to", "model", "-o", r.at("merged")},
-        3, "a synthetic model has no folder");
+        3, "found a synthetic model");
     CHECK(s2ft_adapter(with({"--to", "model", "-o", r.at("merged"), "--dry-run"})).status == 0);
     CHECK(r.folder.n_files() == 2);  // the records and the run
 
@@ -294,7 +295,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     CHECK(take(r.at("merged"), {"--adapter", r.run}).status == 3);
     CHECK(take(r.at("none"), {}).status == 4);
     CHECK(take(r.at("merged"), {"--to", "s2ft", "-o", r.at("merged/inner")})
-              .err.find("which is read") != std::string::npos);
+              .err.find("expected a folder outside the inputs") != std::string::npos);
     CHECK(take(r.at("merged"), {"--to", "s2ft", "-o", r.run}).status == 2);
   }
 
@@ -334,7 +335,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     CHECK(has(with({"--ranks", "8", "--format", "md"}).out, "\n\n| rank | relative loss |"));
     CHECK(Json::parse(with({"--ranks", "1,8,3,64", "--format", "jsonl"}).out) == json);
     check_refused(with({"--to", "lora", "-o", r.at("no"), "--format", "csv"}), 2,
-                  "--format: --to lora prints no table, but text, json or jsonl\n");
+                  "--format: expected text, json or jsonl with --to lora, which prints no table\n");
     for (const char* bad : {"0", "8,", "8,x", ",", "1.5"}) {
       CAPTURE(bad);
       CHECK(with({"--ranks", bad}).status == 3);
@@ -367,9 +368,11 @@ TEST_SUITE("cli/s2ft-adapter") {
       all.insert(all.end(), more.begin(), more.end());
       return s2ft_adapter(all);
     };
-    CHECK(with({"--rank", "4"}).err.find("adapter.rank: is of factors") != std::string::npos);
+    CHECK(with({"--rank", "4"}).err.find("adapter.rank: needs adapter.to lora") !=
+          std::string::npos);
     CHECK(with({"--to", "lora", "-s", "adapter.max_error=0.1", "-o", r.at("x")}).status == 3);
-    CHECK(with({"--to", "lora"}).err.find("names no folder for the adapter") != std::string::npos);
+    CHECK(with({"--to", "lora"}).err.find("expected a folder for the adapter") !=
+          std::string::npos);
     const Outcome zero =
         s2ft_adapter({"-m", "tiny-2m", "--adapter", r.run + "=0", "--to", "lora", "-o", r.at("x")});
     CHECK(zero.status == 4);

@@ -93,7 +93,7 @@ TEST_SUITE("cli/s2ft-train") {
     const Outcome text =
         s2ft_train({"-m", "synthetic:llama-3.2-1b", "--data", write_data(folder), "--dry-run"});
     CHECK(text.status == 4);
-    CHECK(text.err.find("train.jsonl:1: text, but the model has no tokenizer\n") !=
+    CHECK(text.err.find("train.jsonl:1: text needs a tokenizer, but the model has none\n") !=
           std::string::npos);
   }
 
@@ -113,7 +113,7 @@ TEST_SUITE("cli/s2ft-train") {
   TEST_CASE("what is wrong with data or flags, by status") {
     const TemporaryFolder folder;
     const std::string data = write_data(folder);
-    CHECK(s2ft_train(plain(data, {})).err.find("output.path: names no folder") !=
+    CHECK(s2ft_train(plain(data, {})).err.find("output.path: expected a folder") !=
           std::string::npos);
     const auto refused = [&](const std::string& setting, const std::string& text) {
       const Outcome run = s2ft_train(plain(data, {"-o", (folder / "run").string(), "-s", setting}));
@@ -136,7 +136,7 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "data.val_size=3"})).status == 3);
     const Outcome empty = s2ft_train(plain(folder.write("e.jsonl", "").string(), {"--dry-run"}));
     CHECK(empty.status == 4);
-    CHECK(empty.err.find("e.jsonl: holds no records") != std::string::npos);
+    CHECK(empty.err.find("e.jsonl: expected records, found none") != std::string::npos);
     for (const char* ratio : {"1.5", "-0.1", ".nan", ".inf"}) {
       CAPTURE(ratio);
       const Outcome bad = s2ft_train(
@@ -189,7 +189,7 @@ TEST_SUITE("cli/s2ft-train") {
     const std::string model = bytes("whole", "model/model.safetensors");
     const Outcome again = s2ft_train(arguments("whole", {}));
     CHECK(again.status == 2);
-    CHECK(again.err.find("holds a run already") != std::string::npos);
+    CHECK(again.err.find("already holds a run") != std::string::npos);
     CHECK(s2ft_train(arguments("whole", {"--resume", "-s", "run.seed=1"}))
               .err.find("run.seed (now 1, then 0)") != std::string::npos);
     CHECK(bytes("whole", "model/model.safetensors") == model);
@@ -242,7 +242,7 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(!std::filesystem::exists(folder / "own/metrics.jsonl"));
     std::filesystem::create_directories(folder / "other/model");
     for (const std::vector<std::string>& how : {{}, std::vector<std::string>{"--overwrite"}})
-      refused(train("tiny-2m", data, "other", how), "other/model is not of a run that is kept in ");
+      refused(train("tiny-2m", data, "other", how), "other/model exists, but ");
 
     CHECK(train("tiny-2m", data, "run").status == 0);
     std::ofstream(folder / "run/model/old.json") << "{}";
@@ -269,7 +269,7 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(run.status == 7);
     CHECK(run.err.find("warning: step 2 is skipped: loss ") != std::string::npos);
     CHECK(run.err.find(", records " + data + ":") != std::string::npos);
-    CHECK(run.err.find("error: step 4: 3 steps in a row had no finite loss or gradient\n  hint: "
+    CHECK(run.err.find("error: step 4: 3 steps in a row had a non-finite loss or gradient\n  hint: "
                        "lower train.optimizer.lr") != std::string::npos);
     const auto lines = json_lines(file_text(folder / "run" / "metrics.jsonl"));
     REQUIRE(lines.size() == 4);
@@ -330,7 +330,7 @@ TEST_SUITE("cli/s2ft-train") {
         "-s", level(3), "-s", "train.max_tokens=100", "-s", "train.micro_tokens=100"};
     mended({"-s", level(3), "-s", limit(1.02 * peak(least))}, "train.micro_tokens: 1");
     const std::string none = run({"-s", limit(0x1p20)}).err;
-    CHECK(none.find("hint: no size of samples or micro-batches makes") != std::string::npos);
+    CHECK(none.find("hint: it does not fit at any sample or micro-batch") != std::string::npos);
     CHECK(none.find("run.host_memory_limit") != std::string::npos);
     // All weights: states are most of it, and may be halved; other methods keep them in f32.
     auto tight = least;

@@ -210,7 +210,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
     for (const Case& c :
          {Case{{"-s", "tree.sizes=[9]"}, 3, "tree.sizes: expected 2 to 8 nodes"},
           Case{{"-s", "tree.sizes=[5]", "--replay", accept}, 4, "tree-8.json"},
-          Case{{"-s", "tree.sizes=[5]", "--svg", "a.svg"}, 3, "drawings show an acceptance vector"},
+          Case{{"-s", "tree.sizes=[5]", "--svg", "a.svg"}, 3, "drawings need an acceptance vector"},
           Case{{"-s", "tree.sizes=[5]", "-s", "model.path=tiny-16m"},
                4,
                "was recorded at temperature 0.6, this run samples at 0"},
@@ -247,7 +247,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
     for (const auto& [flag, says] :
          {std::pair{"sampling.temperature=1", "was recorded at temperature 0.6"},
           std::pair{"draft.path=tiny-16m", "was recorded with the draft"},
-          std::pair{"spec.verify=match", "rules that weigh draws"}}) {
+          std::pair{"spec.verify=match", "needs an acceptance rule for sampled tokens"}}) {
       CAPTURE(says);
       const Outcome refused = generate({"-s", flag});
       CHECK(refused.status != 0);
@@ -273,20 +273,22 @@ TEST_SUITE("cli/sequoia-acceptance") {
     };
     const std::string tree = (tandem::test::source_dir() / "recipes/sequoia/tree-8.json").string();
     for (const Case& c :
-         {Case{{}, 2, "nothing to continue"},
-          Case{{"-p", "a", "-n", "1"}, 3, "the target must write 2 tokens at least"},
+         {Case{{}, 2, "expected a prompt, found none"},
+          Case{{"-p", "a", "-n", "1"}, 3, "expected at least 2 tokens of the target"},
           Case{{"-p", "a", "-s", "accept.width=0"}, 3, "accept.width"},
           Case{{"-p", "a", "-s", "accept.tree=" + tree, "-s", "accept.width=1"},
                3,
                "accept.width: is 1, but a node of"},
           Case{{"-p", "a", "-s", "accept.tree=" + tree, "-s", "accept.depths=2"},
                3,
-               "accept.depths: a tree has its own"},
+               "accept.depths: cannot be combined with accept.tree"},
           Case{{"-p", "a", "-s", "accept.tree=" + tree, "-s", "accept.rule=topk"},
                3,
-               "rounds of a tree draw its children"},
-          Case{{"-p", "a", "-s", "accept.record=r"}, 3, "rounds of a tree are recorded"},
-          Case{{"-p", "a", "-s", "draft.cache.kind=streaming"}, 3, "drafts that read all keys"},
+               "topk does not support accept.tree at a temperature above 0"},
+          Case{{"-p", "a", "-s", "accept.record=r"}, 3, "accept.record: needs accept.tree"},
+          Case{{"-p", "a", "-s", "draft.cache.kind=streaming"},
+               3,
+               "draft.cache.kind: expected full"},
           Case{{"-p", "a", "-s", "draft.path=synthetic:llama-68m"}, 4, "has 32000 tokens"}}) {
       CAPTURE(c.says);
       const Outcome run = acceptance(c.flags);

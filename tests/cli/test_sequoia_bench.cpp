@@ -109,7 +109,7 @@ TEST_SUITE("cli/sequoia-bench") {
                        "tree.max_branch=2", "-s", "bench.predict=no", "--format", "jsonl"});
     CHECK(run.status == 0);
     CHECK(trees_of(run).size() == 1);
-    CHECK(run.err.find("no tree of 64 nodes has at most 3 levels") != std::string::npos);
+    CHECK(run.err.find("no tree of 64 nodes on at most 3 levels") != std::string::npos);
   }
 
   TEST_CASE("bad settings say what is wrong") {
@@ -120,21 +120,22 @@ TEST_SUITE("cli/sequoia-bench") {
       CHECK(run.err.find(text) != std::string::npos);
     };
     fails({"-s", "accept.path=\"\""}, 3,
-          "accept.path: name the acceptance vector that the trees of 'tiny-2m' are the best for");
+          "accept.path: expected an acceptance vector to choose the trees of 'tiny-2m' by");
     fails({"-s", "bench.drafts=[{name: p, kind: model, tree: auto}]"}, 3,
-          "'p' is of kind model; name its folder as path");
+          "'p' is of kind model, which needs path");
     fails({"-s", "bench.drafts=[{name: l, kind: ngram, tree: auto}]"}, 3,
-          "'l' has a tree, which a model proposes; leave it out, or choose kind model or self");
+          "'l' has a tree, which needs kind model or self; change the kind, or leave tree out");
     fails({"-s", "bench.drafts=[{name: p, kind: model, path: tiny-2m, tree: none-such.json}]"}, 8,
           "none-such.json");
     fails({"-s", "tree.sizes=[1024]", "-s", "run.batch=5", "-s", "bench.predict=no"}, 8,
-          "tree.sizes: 1024 nodes for each of 5 sequences, a step takes 4096 rows");
+          "tree.sizes: 1024 nodes for each of 5 sequences exceed the 4096 rows of a step");
     fails({"-s", "run.context=100000"}, 3, "run.context: ");
     fails({"-s", "bench.predict=only", "-s", "bench.hardware.card=h200"}, 3,
-          "'tiny-2m' proposes trees, which are predicted by measured times");
+          "'tiny-2m' proposes trees, which need measured times for a prediction");
     // Keys of before drafts had names.
-    fails({"-s", "draft.path=tiny-2m"}, 3, "unknown key 'draft'\n  hint: it is bench.drafts now");
-    fails({"-s", "bench.texts=1"}, 3, "hint: it is bench.batches now");
+    fails({"-s", "draft.path=tiny-2m"}, 3,
+          "unknown key 'draft'\n  hint: it was renamed to bench.drafts");
+    fails({"-s", "bench.texts=1"}, 3, "hint: it was renamed to bench.batches");
     fails({"-s", "bench.predict=false"}, 3, "expected one of no, beside, only, found 'false'");
   }
 

@@ -106,7 +106,8 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(run.out == run_process(program("pig-generate"), {.arguments = flags}).out);
     const Outcome without = run_process(program("sequoia-generate"), {.arguments = flags});
     CHECK(without.status == 3);
-    CHECK(without.err.find("draft.path: name the model that proposes tokens") != std::string::npos);
+    CHECK(without.err.find("draft.path: expected the draft model, found none") !=
+          std::string::npos);
   }
 
   TEST_CASE("a draft that reads its prompt under a window goes beyond what it was made for") {
@@ -136,7 +137,7 @@ TEST_SUITE("cli/sequoia-generate") {
     std::vector<std::string> windowed = dense;
     windowed.insert(windowed.end(),
                     {"-s", "draft.cache.reposition=true", "-s", "draft.cache.prefill=windowed"});
-    CHECK(sequoia_generate(dense).err.find("the context holds 512") != std::string::npos);
+    CHECK(sequoia_generate(dense).err.find("the context holds only 512") != std::string::npos);
     const Outcome run = sequoia_generate(windowed);
     CHECK(run.status == 0);
     CHECK(run.out == run_process(program("pig-generate"), {.arguments = plain}).out);
@@ -443,19 +444,19 @@ TEST_SUITE("cli/sequoia-generate") {
     const std::string vector =
         (tandem::test::source_dir() / "recipes/sequoia/accept-reference.json").string();
     for (const Case& c : {
-             Case{{}, 2, "nothing to continue"},
+             Case{{}, 2, "expected a prompt, found none"},
              Case{{"-s", "draft.path=synthetic:llama-68m"},
                   4,
                   "draft.path: synthetic:llama-68m has 32000 tokens, tiny-16m has 8192"},
              Case{{"-s", "tree.path=" + no_tree}, 4, "tree.json"},
              Case{{"-s", "tree.path=missing.json"}, 4, "missing.json"},
-             Case{{"-s", "output.top_logprobs=2"}, 3, "speculation reports no alternatives"},
-             Case{{"-s", "sampling.max_tokens=0"}, 3, "nothing to speculate on"},
-             Case{{"-s", "output.state=s"}, 3, "states are saved by pig-generate"},
+             Case{{"-s", "output.top_logprobs=2"}, 3, "is not supported with speculation"},
+             Case{{"-s", "sampling.max_tokens=0"}, 3, "expected at least 1, found 0"},
+             Case{{"-s", "output.state=s"}, 3, "is supported only by pig-generate"},
              Case{{"-s", "spec.draft=self"}, 3, "draft.path: spec.draft is self"},
              Case{{"-s", "spec.draft=none"},
                   3,
-                  "spec.draft: none drafts nothing; choose model, self or ngram, or take "
+                  "spec.draft: expected a draft, found none; set model, self or ngram, or use "
                   "pig-generate"},
              Case{{"-s", "spec.verify=block"},
                   3,
@@ -463,20 +464,20 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{
                  {"-s", "spec.verify=block", "-s", "tree.path=auto", "-s", "tree.accept=" + vector},
                  3,
-                 "spec.verify: block verifies chains"},
+                 "spec.verify: block needs a linear draft"},
              Case{{"-s", "spec.draft=ngram", "-s", "spec.verify=traversal"},
                   3,
-                  "spec.verify: prompt lookup proposes tokens that are not"},
+                  "spec.verify: this rule needs sampled draft tokens"},
              Case{{"-s", "spec.verify=best"}, 3, "spec.verify"},
              Case{{"-s", "draft.cache.kind=topk"},
                   3,
-                  "draft.cache.kind: is topk, which reads no trees of drafted tokens"},
+                  "draft.cache.kind: is topk, which does not support trees of draft tokens"},
              Case{{"-s", "draft.cache.kind=verified"},
                   3,
                   "cache.kind: is verified, which is only supported for drafts: its keys"},
              Case{{"-s", "draft.cache.kind=snapkv", "-s", "draft.cache.prefill=windowed"},
                   3,
-                  "cache.prefill: windowed is for kind streaming, snapkv reads all keys"},
+                  "cache.prefill: windowed needs kind streaming, found snapkv"},
              Case{{"-s", "tree.path=", "-s", "run.context=64", "-s", "spec.gamma=70"},
                   3,
                   "spec.gamma: is 70 tokens, "},
@@ -488,13 +489,13 @@ TEST_SUITE("cli/sequoia-generate") {
                   "spec.gamma: expected one number or auto"},
              Case{{"-s", "tree.path=", "-s", "spec.gamma=auto", "-s", "tree.accept=" + vector},
                   3,
-                  "spec.gamma: auto finds out by itself whether chains pay"},
+                  "spec.gamma: auto does not use tree.accept or tree.replay"},
              Case{{"-s", "spec.gamma=auto"},
                   3,
-                  "spec.gamma: auto chooses how long chains are, but tree.path names a tree"},
+                  "spec.gamma: auto needs a linear draft, but tree.path names a tree"},
              Case{{"-s", "tree.path=", "-s", "spec.gamma=300"},
                   3,
-                  "spec.gamma: 300 is out of range, expected 1 .. 256 tokens, or auto"},
+                  "spec.gamma: 300 is out of range, expected 1 .. 256 tokens or auto"},
          }) {
       CAPTURE(c.says);
       std::vector<std::string> flags = c.flags;

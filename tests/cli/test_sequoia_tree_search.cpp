@@ -160,11 +160,11 @@ TEST_SUITE("cli/sequoia-tree-search") {
     const Outcome two = tree_search({"-r", "sequoia/trees-reference", "-s", "tree.sizes=[8, 9]",
                                      "-o", (folder / "no").string()});
     CHECK(two.status == 3);
-    CHECK(two.err.find("a file holds one tree, found 2 sizes") != std::string::npos);
+    CHECK(two.err.find("a timing table to choose by, found 2 sizes") != std::string::npos);
     const Outcome none = tree_search({"-r", "sequoia/trees-reference", "-s", "tree.sizes=[64]",
                                       "-s", "tree.max_levels=2", "-o", (folder / "no").string()});
     CHECK(none.status == 3);
-    CHECK(none.err.find("there is no tree of 64 nodes on 2 levels with up to 32 children a node") !=
+    CHECK(none.err.find("no tree has 64 nodes on 2 levels with at most 32 children a node") !=
           std::string::npos);
     CHECK(folder.n_files() == 3);
   }
@@ -229,7 +229,7 @@ TEST_SUITE("cli/sequoia-tree-search") {
         tree_search({"-r", "sequoia/trees-reference", "-s", "tree.sizes=[100]", "--sweep",
                      "tree.max_levels=2,4", "-o", (folder / "tree.json").string()});
     CHECK(partial.status == 8);
-    CHECK(partial.err.find("there is no tree of 100 nodes on 2 levels") != std::string::npos);
+    CHECK(partial.err.find("no tree has 100 nodes on 2 levels") != std::string::npos);
     CHECK(folder.n_files() == 1);
   }
 
@@ -293,8 +293,9 @@ TEST_SUITE("cli/sequoia-tree-search") {
           std::string::npos);
     const Outcome alone = tree_search({"--measure"});
     CHECK(alone.status == 3);
-    CHECK(alone.err.find("model.path: name the model to time") != std::string::npos);
-    CHECK(alone.err.find("draft.path: name the model that proposes") != std::string::npos);
+    CHECK(alone.err.find("model.path: expected the model to time, found none") !=
+          std::string::npos);
+    CHECK(alone.err.find("draft.path: expected the draft model") != std::string::npos);
   }
 
   TEST_CASE("a problem names its key once") {

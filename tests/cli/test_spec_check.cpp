@@ -95,7 +95,7 @@ TEST_SUITE("cli/spec-check") {
     refused("spec.floor=-0.1", "spec.floor: -0.1 is out of range");
     refused("spec.floor=.nan", "spec.floor");
     refused("spec.score_temperature=0", "spec.score_temperature: 0 is out of range");
-    refused("spec.width=2", "spec.width: texts are sampled here, and 2 beams are not drawn");
+    refused("spec.width=2", "spec.width: texts are sampled, which 2 beams do not support");
     refused("spec.verify_within=floor",
             "spec.verify_within: floor is not supported, because outer steps");
   }
@@ -141,8 +141,8 @@ TEST_SUITE("cli/spec-check") {
     }
     const Outcome unfit = spec_check({"-r", "sequoia/tiny-16m", "-s", "cache.kind=topk"});
     CHECK(unfit.status == 3);
-    CHECK(unfit.err.find("cache.kind: is topk, which reads no trees of drafted tokens\n  hint: "
-                         "choose full,") != std::string::npos);
+    CHECK(unfit.err.find("cache.kind: is topk, which does not support trees of draft tokens\n  "
+                         "hint: choose full,") != std::string::npos);
   }
 
   TEST_CASE("as JSON, at the recipe's own temperature") {
@@ -232,6 +232,6 @@ TEST_SUITE("cli/spec-check") {
           std::string::npos);
     const Outcome automatic = spec_check({"-r", "sequoia/tiny-16m", "-s", "tree.path=auto"});
     CHECK(automatic.status == 3);
-    CHECK(automatic.err.find("name the tree to check") != std::string::npos);
+    CHECK(automatic.err.find("expected the tree to check") != std::string::npos);
   }
 }

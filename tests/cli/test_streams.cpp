@@ -40,8 +40,8 @@ TEST_SUITE("cli/streams") {
     const Outcome refused = probe_model({"-o", path, "--seed", "1"});
     CHECK(refused.status == 2);
     CHECK(refused.err == "cli-probe: error: " + path +
-                             ": the output file exists already\n"
-                             "  hint: --overwrite replaces it; or choose another name\n");
+                             ": the output file exists already\n  hint: replace it with "
+                             "--overwrite, or choose another name\n");
     CHECK(file_text(path) == line);
     CHECK(probe_model({"-o", path, "--overwrite", "-n", "2"}).status == 0);
     CHECK(file_text(path).size() == 2 * line.size());
@@ -75,8 +75,8 @@ TEST_SUITE("cli/streams") {
     const std::string said = (folder / "said").string(), out = (folder / "out").string();
     CHECK(run_shell(call + " >&- 2>" + said).status == 4);
     CHECK(file_text(said) ==
-          "cli-probe: error: standard output: cannot write: Bad file descriptor\n"
-          "  hint: it is closed: leave it open, or name a file with -o\n");
+          "cli-probe: error: standard output: cannot write: Bad file descriptor\n  hint: standard "
+          "output is closed: leave it open, or name a file with -o\n");
     CHECK(run_shell(call + " -r - <&- 2>" + said).status == 3);
     CHECK(has(file_text(said), "<stdin>: cannot read: Bad file descriptor"));
     CHECK(run_shell(call + " -t 5000 -o " + out + " <&- >&- 2>&-").status ==
@@ -144,7 +144,7 @@ TEST_SUITE("cli/streams") {
               "hint: -o - writes to standard output\n"));
     for (const char* how : {"--overwrite", "--append"})
       check_refused(probe_model({"-o", folder.path().string(), how}), 2,
-                    "is a folder, expected a file name");
+                    "expected a file name, found a folder");
   }
 
   TEST_CASE("a limit on the size of files is an error like a full disk") {

@@ -114,23 +114,24 @@ TEST_SUITE("cli/magicdec-bench/nested") {
       return std::vector<std::string>{"-s", "bench.drafts=[" + list + "]"};
     };
     refused(drafts(self + ", {name: n, kind: nested, self: retrieval, small: tiny}"),
-            "bench.drafts: 'n' is nested: name one of kind model or ngram as small, found 'tiny'");
+            "bench.drafts: 'n' is nested: expected a draft of kind model or ngram as small, found "
+            "'tiny'");
     refused(drafts(small + ", {name: n, kind: nested, self: small, small: small}"),
-            "bench.drafts: 'n' is nested: name one of kind self as self, found 'small'");
+            "bench.drafts: 'n' is nested: expected a draft of kind self as self, found 'small'");
     const std::string text = "{name: text, kind: ngram}",
                       by_text = "{name: n, kind: nested, self: retrieval, small: text}";
     refused(drafts(self + ", " + text +
                    ", {name: n, kind: nested, self: retrieval, small: text, tree: some.json}"),
-            "bench.drafts: 'n' has a tree, but 'text' finds chains in the text");
+            "bench.drafts: 'n' has a tree, but 'text' is prompt lookup");
     std::vector<std::string> drawn = drafts(self + ", " + text + ", " + by_text);
     drawn.insert(drawn.end(), {"-s", "spec.verify_within=block"});
     refused(drawn,
-            "spec.verify_within: is block, but the tokens of 'text' are found in the text, not "
-            "drawn; choose match or auto");
+            "spec.verify_within: block needs sampled draft tokens, but 'text' is prompt lookup; "
+            "set match or auto");
     refused(drafts("{name: a, kind: auto}"),
-            "bench.drafts: 'a' is of kind auto, which triforce-generate has");
+            "bench.drafts: 'a' is of kind auto, which only triforce-generate supports");
     refused({"-s", "bench.predict=only", "-s", "bench.hardware.card=h200"},
-            "bench.drafts: 'nested' is nested, which is measured, not calculated; leave it or "
-            "bench.predict out");
+            "bench.drafts: 'nested' is nested, which bench.predict=only does not support; leave "
+            "one of them out");
   }
 }

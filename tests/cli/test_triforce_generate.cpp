@@ -123,59 +123,58 @@ TEST_SUITE("cli/triforce-generate") {
     for (const Case& c : {
              Case{{"-s", "draft2.path="},
                   3,
-                  "draft2.path: is the small model of spec.draft nested and auto; name both or "
+                  "draft2.path: is the small model for spec.draft nested or auto; set both or "
                   "neither"},
              Case{{"-s", "draft2.path=none-such"}, 4, "none-such"},
              Case{{"-s", "spec.within=ngram"},
                   3,
-                  "draft2.path: spec.within is ngram, which no model drafts; leave draft2.path "
-                  "out, or choose spec.within=model"},
+                  "draft2.path: spec.within is ngram, which needs no small model; leave "
+                  "draft2.path out, or set spec.within=model"},
              Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s", "spec.draft=auto"},
                   3,
-                  "spec.within: auto chooses between kinds of model drafts; choose "
-                  "spec.within=model, or spec.draft=nested"},
+                  "spec.within: spec.draft auto needs a model; set spec.within=model, or "
+                  "spec.draft=nested"},
              Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s", "spec.draft=self"},
                   3,
-                  "spec.within: is of rounds within rounds; choose spec.draft=nested"},
+                  "spec.within: needs hierarchical speculation; set spec.draft=nested"},
              Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s", "tree.path=some.json"},
                   3,
-                  "tree.path: spec.within is ngram, which proposes chains of spec.gamma1 at most"},
+                  "tree.path: spec.within is ngram, which does not propose trees"},
              Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s",
                    "spec.verify_within=sequoia"},
                   3,
-                  "spec.verify_within: prompt lookup proposes tokens that are not drawn; choose "
-                  "match or auto"},
+                  "spec.verify_within: this rule needs sampled draft tokens, but prompt lookup "
+                  "does not sample; set match or auto"},
              Case{{"-s", "spec.within=none"}, 3, "spec.within"},
              Case{{"-s", "draft2.path=synthetic:llama-68m"},
                   4,
                   "synthetic:llama-68m has 32000 tokens, tiny-16m has 8192"},
              Case{{"-s", "draft.path=tiny-2m"},
                   3,
-                  "draft.path: spec.draft is nested, where the small model is draft2.path; leave "
-                  "draft.path out"},
+                  "draft.path: spec.draft is nested, which takes its small model from draft2.path; "
+                  "leave draft.path out"},
              Case{{"-s", "draft.cache.retrieval={budget: 12, chunk: 8}"},
                   3,
-                  "cache.retrieval.budget: 12 tokens are less than two chunks of 8"},
+                  "cache.retrieval.budget: 12 tokens do not hold two chunks of 8"},
              Case{{"-s", "draft.cache.retrieval.chunk=7"},
                   3,
                   "cache.retrieval.chunk: expected a divisor of 64, found 7"},
              Case{{"-s", "draft.cache.retrieval={budget: 512, chunk: 128}"},
                   3,
                   "cache.retrieval.chunk"},
-             Case{{"-s", "draft.cache.place=host"},
-                  3,
-                  "draft.cache.place: is host, but the keys of drafts stay on the device: leave it "
-                  "out"},
+             Case{{"-s", "draft.cache.place=host"}, 3, "draft.cache.place: host is not supported"},
              Case{{"-s", "cache.place=host"},
                   6,
-                  "cache.place: is host, for runs on a GPU, but this one is on"},
+                  "cache.place: is host, which needs a GPU, but this run is on"},
              Case{{"-s", "run.context=64", "-s", "spec.gamma2=70"},
                   3,
                   "spec.gamma2: is 70 tokens, "},
              Case{{"-s", "spec.gamma2=300"}, 3, "spec.gamma2: 300 is out of range"},
              Case{{"-s", "spec.rounds=0"}, 3, "spec.rounds: 0 is out of range"},
              Case{{"-s", "run.context=1Mi"}, 3, "run.context"},
-             Case{{"-s", "tree.path=auto"}, 3, "tree.path: names the tree of rounds within"},
+             Case{{"-s", "tree.path=auto"},
+                  3,
+                  "tree.path: auto needs spec.draft model or self, found nested"},
              Case{{"-s", "tree.path=missing.json"}, 4, "missing.json"},
          }) {
       std::vector<std::string> flags = c.flags;
@@ -185,7 +184,7 @@ TEST_SUITE("cli/triforce-generate") {
     check_refused(
         run_process(program("spec-check"), {.arguments = {"-r", "triforce/tiny-16m", "--device",
                                                           "cpu", "-s", "spec.draft=auto"}}),
-        3, "spec.draft: name the kind to check; auto chooses by times");
+        3, "spec.draft: expected the kind to check, found auto, which chooses by times");
   }
 
   TEST_CASE("Ctrl-C in a long run ends it within 2 s, and no file is half-written") {

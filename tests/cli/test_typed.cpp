@@ -105,8 +105,8 @@ TEST_SUITE("cli/typed") {
     CHECK(generate({"--", "Once upon"}).out == text);
     CHECK(generate({"--", "--once"}).out == generate({"--prompt=--once"}).out);
     check_refused(generate({"-p", "hi", "there"}), 2,
-                  "--prompt: given more than once: 'hi' and 'there'\n"
-                  "  hint: give one; --prompts FILE takes several\n");
+                  "--prompt: given more than once: 'hi' and 'there'\n  hint: give only one, or "
+                  "several prompts with --prompts FILE\n");
     check_refused(generate({"-p", "hi", "-p", "there"}), 2,
                   "--prompt: given more than once: 'hi' and 'there'\n");
     check_refused(generate({"-f", "a", "-f", "b"}), 2,
@@ -144,10 +144,10 @@ TEST_SUITE("cli/typed") {
     CHECK(ids({"--chat", "--system", "Be brief", "-p", "Hi"}) == want);
     CHECK(ids({"--chat", "-p", "Hi"}) != want);
     check_refused(chat({"--system", "Be brief", "-p", "Hi"}), 2,
-                  "--system: is a message of a chat from the command line\n"
-                  "  hint: add --chat, with -p, -f or --questions\n");
+                  "--system: needs a chat whose message is on the command line\n  hint: add --chat "
+                  "and -p, -f or --questions\n");
     check_refused(chat({"--system", "a", "--chat", "--prompts", "b"}), 2,
-                  "  hint: write it as a message of role system in each line\n");
+                  "  hint: in each line, write a message with role system\n");
   }
 
   TEST_CASE("nearest names of models, recipes, tasks, shapes and values") {
@@ -227,7 +227,7 @@ TEST_SUITE("cli/typed") {
     CHECK(has(recipe("triforce-generate", {"-s", "draft2.path=tiny-2m"}), "\n  within: model "));
     for (const char* tool : {"sequoia-generate", "spec-check"})
       check_refused(run(tool, {}), 3,
-                    "draft.path: name the model that proposes tokens\n"
-                    "  hint: three ways: -s draft.path=SMALL_MODEL; -s spec.draft=ngram, ");
+                    "draft.path: expected the draft model, found none\n  hint: set -s "
+                    "draft.path=SMALL_MODEL; without a second model, set -s spec.draft=ngram, ");
   }
 }

@@ -121,7 +121,7 @@ TEST_SUITE("decode/model_files") {
     for (const bool bos : {true, false})
       CHECK(input_error_text([&] {
               files.tokenizer->encode("Once<pad> upon", {.add_bos = bos});
-            }) == "text: token '<pad>' has id 8192, but the model's embedding has 8192 rows");
+            }) == "text: the token '<pad>' has id 8192, but the model's embedding has 8192 rows");
     CHECK(input_error_text([&] {
             files.tokenizer->encode_within("x<|im_end|>", 100);
           }).find("'<|im_end|>' has id 8193") != std::string::npos);

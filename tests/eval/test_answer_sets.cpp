@@ -54,7 +54,7 @@ TEST_SUITE("eval/answer_sets") {
   }
 
   TEST_CASE("mistakes are reported with their place") {
-    CHECK(failure("[]").find("s.json: holds no questions") != std::string::npos);
+    CHECK(failure("[]").find("s.json: expected questions, found none") != std::string::npos);
     CHECK(failure("{}").find("s.json: expected an array of questions, found an") !=
           std::string::npos);
     CHECK(failure("[{\"instruction\": \"a\",\n \"answer\" \"true\"}]").find("s.json:2:") !=
@@ -67,7 +67,7 @@ TEST_SUITE("eval/answer_sets") {
       CHECK(text.find("s.json: record 2: ") != std::string::npos);
       CHECK(text.find(says) != std::string::npos);
     };
-    second("7", "expected a question, which is an object");
+    second("7", "expected a question as an object");
     second(R"({"answer": "true"})", "instruction");
     second(R"({"instruction": 5, "answer": "true"})", "instruction");
     second(R"({"instruction": "b"})", "answer");
@@ -129,7 +129,7 @@ TEST_SUITE("eval/answer_sets") {
     const test::TemporaryFolder folder;
     const std::string text =
         test::error_text([&] { questions(in(folder.path()), AnswerSet::hellaswag, 0, 1); });
-    CHECK(text.find((folder / "hellaswag/test.json").string() + ": there is no such file") !=
+    CHECK(text.find((folder / "hellaswag/test.json").string() + ": the file does not exist") !=
           std::string::npos);
     CHECK(text.find("task hellaswag") != std::string::npos);
   }

@@ -150,7 +150,7 @@ TEST_SUITE("eval/case_log") {
   TEST_CASE("another recipe is refused by the keys that differ") {
     const std::string message =
         failure(header_line(recipe("a", 3)), recipe("b", 4), ErrorKind::recipe);
-    CHECK(message.find("these keys differ: eval.cases") != std::string::npos);
+    CHECK(message.find("keys that differ: eval.cases") != std::string::npos);
     CHECK(message.find("threads") == std::string::npos);
     CHECK(message.find("output") == std::string::npos);
   }
@@ -206,18 +206,18 @@ TEST_SUITE("eval/case_log of killed runs and of hands") {
       const std::string text = failure(start + case_line(last, kNames), r, ErrorKind::input);
       return text.substr(std::min(text.size(), text.find(".jsonl:") + 7));
     };
-    CHECK(refused(record(Task::vt, 0, true, true)).starts_with("3: differs from "));
+    CHECK(refused(record(Task::vt, 0, true, true)).starts_with("3: contradicts "));
     CHECK(refused(record(Task::vt, 3, true, true)) ==
-          "3: case 3 of vt at 4096 tokens is none of the recipe's");
+          "3: case 3 of vt at 4096 tokens is not in the recipe");
     CHECK(refused(record(Task::cwe, 1, true, true)) ==
-          "3: case 1 of cwe at 4096 tokens is none of the recipe's");
+          "3: case 1 of cwe at 4096 tokens is not in the recipe");
     CaseRecord part = record(Task::vt, 1, true, true);
     part.length = 8192;
-    CHECK(refused(part) == "3: case 1 of vt at 8192 tokens is none of the recipe's");
+    CHECK(refused(part) == "3: case 1 of vt at 8192 tokens is not in the recipe");
     part.length = 4096;
     part.outcomes.pop_back();
     CHECK(refused(part) ==
-          "3: case 1 of vt at 4096 tokens has no answer of policy 'near', protocol dense, score "
+          "3: case 1 of vt at 4096 tokens lacks an answer for policy 'near', protocol dense, score "
           "forced");
     const AnswerRecord answer{.set = AnswerSet::boolq,
                               .record = 5,
@@ -228,7 +228,7 @@ TEST_SUITE("eval/case_log of killed runs and of hands") {
     const std::string line = answer_line(answer, kNames);
     CHECK(TemporaryLog(start + line + line).read(r).answers.size() == 1);
     CHECK(failure(start + line + answer_line(other, kNames), r, ErrorKind::input)
-              .find(":4: differs from ") != std::string::npos);
+              .find(":4: contradicts ") != std::string::npos);
   }
 }
 

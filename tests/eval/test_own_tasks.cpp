@@ -184,25 +184,25 @@ TEST_SUITE("eval/own_tasks") {
     const auto second = [&](const std::string& line, const std::string& says) {
       file.refuses(good + line + "\n" + good, ":2", says);
     };
-    file.refuses("", "", "holds no questions");
-    file.refuses(" \n\r\n", "", "holds no questions");
+    file.refuses("", "", "expected questions, found none");
+    file.refuses(" \n\r\n", "", "expected questions, found none");
     file.refuses(std::string("\xFF\xFE{\0\"\0", 6), "", "is UTF-16 text, expected UTF-8");
     file.refuses(good + "{\"prompt\": \"a\xFF\", \"answer\": \"b\"}\n", ":2:14", "UTF-8");
     file.refuses(good + "{\"prompt\": \"a\",\n\"answer\": \"b\"}\n", ":2:16", "malformed JSON");
-    second("[1]", "expected a question, which is an object, found an array");
-    second(R"({"prompt": "a"})", "the key answer is missing");
+    second("[1]", "expected a question as an object, found an array");
+    second(R"({"prompt": "a"})", "the key 'answer' is missing");
     second(R"({"answer": "b"})", "expected one of the keys prompt, ids, messages, found none");
     second(R"({"prompt": "a", "ids": [1, 2], "answer": "b"})", "found prompt and ids");
     second(R"({"prompt": "", "answer": "b"})", "the prompt is empty");
     second(R"({"prompt": 5, "answer": "b"})", "prompt");
-    second(R"({"ids": [1], "answer": "b"})", "the prompt has one token");
+    second(R"({"ids": [1], "answer": "b"})", "expected a prompt of at least two tokens");
     second(R"({"ids": [1, 99999999], "answer": "b"})", "token id 1");
     second(R"({"prompt": "a", "question": "", "answer": "b"})", "the question is empty");
     second(R"({"messages": [{"role": "user", "content": "a"}], "question": "q", "answer": "b"})",
-           "question goes with prompt or ids, not with messages");
+           "expected prompt or ids next to question, found messages");
     for (const char* answer : {"null", "true", "\" \"", "[]", "[\"b\", {}]", "{\"text\": \"b\"}"})
       second(fmt::format(R"({{"prompt": "a", "answer": {}}})", answer),
-             "expected a text, a number or a list of them as answer, found");
+             "expected an answer that is a text, a number or a list of both, found");
     const auto choices = [&](const std::string& list, const std::string& answer,
                              const std::string& says) {
       const std::string line = R"({"prompt": "a", "choices": )";
@@ -215,10 +215,10 @@ TEST_SUITE("eval/own_tasks") {
     choices("[\"x\", \"\"]", "0", "expected a text as choice 1, found the string");
     choices("[\"x\", \"y\", \"x\"]", "0", "choices 0 and 2 are the same: 'x'");
     choices("[\"x\", \"y\"]", "\"z\"",
-            "the answer is the string 'z', which is none of the 2 choices");
-    choices("[\"x\", \"y\"]", "2", "the answer is the number 2, which is none of the 2 choices");
-    choices("[\"x\", \"y\"]", "-1", "which is none of the 2 choices");
-    choices("[\"x\", \"y\"]", "[\"x\"]", "which is none of the 2 choices");
+            "the answer is the string 'z', which is not one of the 2 choices");
+    choices("[\"x\", \"y\"]", "2", "the answer is the number 2, which is not one of the 2 choices");
+    choices("[\"x\", \"y\"]", "-1", "which is not one of the 2 choices");
+    choices("[\"x\", \"y\"]", "[\"x\"]", "which is not one of the 2 choices");
     second(R"({"prompt": "a", "choices": ["x", "y"], "answer": 0})",
            "has choices, but " + (file.folder / "mine.jsonl").string() + ":1 has none");
     second(R"({"prompt": "a", "choises": ["x", "y"], "answer": "x"})", "unknown key 'choises'");
@@ -229,6 +229,6 @@ TEST_SUITE("eval/own_tasks") {
     CHECK(test::error_text([&] {
             read_own_task({}, "none.jsonl", tandem::decode::open_model(model_path("tiny-2m"), 0), 0,
                           1);
-          }) == "none.jsonl: there is no such file, which eval.tasks names");
+          }) == "none.jsonl: the file does not exist, but eval.tasks names it");
   }
 }

@@ -75,12 +75,11 @@ TEST_SUITE("eval/settings") {
   }
 
   TEST_CASE("tasks, names and lists are checked") {
-    CHECK(
-        problems("eval: {tasks: [vt, neddle]}") ==
-        "r.yaml:1:15: unknown task 'neddle' in eval.tasks; the tasks are needle1, needle8, kv, vt, "
-        "cwe, fwe, qa, perplexity, attention, channels, commonsense, arithmetic, boolq, piqa, "
-        "siqa, hellaswag, winogrande, arc_e, arc_c, obqa, multiarith, gsm8k, addsub, aqua, "
-        "singleeq, svamp, mawps, or files of questions: NAME.jsonl");
+    CHECK(problems("eval: {tasks: [vt, neddle]}") ==
+          "r.yaml:1:15: eval.tasks: unknown task 'neddle'; expected one of needle1, needle8, kv, "
+          "vt, cwe, fwe, qa, perplexity, attention, channels, commonsense, arithmetic, boolq, "
+          "piqa, siqa, hellaswag, winogrande, arc_e, arc_c, obqa, multiarith, gsm8k, addsub, aqua, "
+          "singleeq, svamp, mawps, or a file of questions NAME.jsonl");
     CHECK(problems("eval: {tasks: []}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt, vt]}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], lengths: [100, 100]}").find("eval.") != std::string::npos);
@@ -90,18 +89,19 @@ TEST_SUITE("eval/settings") {
     CHECK(problems("eval: {tasks: [vt], policies: [{name: a}, {name: a}]}").find("eval.") !=
           std::string::npos);
     CHECK(problems("eval: {tasks: [vt], policies: [{name: v, kind: verified}]}")
-              .find("eval.policies: 'v' is of kind verified, which is for drafts alone: measure it "
+              .find("eval.policies: 'v' is of kind verified, which is only for drafts: measure it "
                     "with spec.draft self") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], policies: [{name: r, kind: retrieval, retrieval: {rebuild: "
                    "alpha<0.8}}]}")
-              .find("eval.policies: 'r' chooses again by what rounds accept, and there are none: "
-                    "set retrieval.rebuild never, or a number of tokens") != std::string::npos);
-    CHECK(problems("eval:\n  tasks: [vt]\n  policies:\n    - {name: near, kind: streaming}\n"
-                   "    - {name: full, kind: hybrid}\n") ==
-          "r.yaml:5:7: eval.policies: 'full' is full attention, which is always judged");
+              .find("eval.policies: 'r' rebuilds by acceptance, which needs speculation: set "
+                    "retrieval.rebuild never, or a number of tokens") != std::string::npos);
+    CHECK(
+        problems("eval:\n  tasks: [vt]\n  policies:\n    - {name: near, kind: streaming}\n"
+                 "    - {name: full, kind: hybrid}\n") ==
+        "r.yaml:5:7: eval.policies: 'full' is the name of full attention, which is always judged");
     CHECK(problems("eval: {tasks: [vt], policies: {name: full}}").starts_with("r.yaml:1:31: "));
-    CHECK(problems("eval: {tasks: [channels]}").find("eval.channels.path: name the file") !=
-          std::string::npos);
+    CHECK(problems("eval: {tasks: [channels]}")
+              .find("eval.channels.path: the task channels needs a file") != std::string::npos);
     CHECK(problems("eval: {tasks: [channels], channels: {path: t.json}}").empty());
     CHECK(problems("eval: {}") == "r.yaml:1:7: eval.tasks is not set");
   }
@@ -123,7 +123,7 @@ TEST_SUITE("eval/settings") {
       return r.eval.tasks;
     };
     CHECK(read_in("f") == std::vector<eval::TaskName>{"vt", "f/mine.jsonl", "/a/b.jsonl"});
-    CHECK(problems("eval: {tasks: [a/mine.jsonl, b/mine.jsonl]}").find("names a task twice") !=
+    CHECK(problems("eval: {tasks: [a/mine.jsonl, b/mine.jsonl]}").find("expected each task once") !=
           std::string::npos);
     CHECK(problems("eval: {tasks: [vt.jsonl]}")
               .find("eval.tasks: vt.jsonl has the name of a built-in task: rename the file") !=
@@ -143,18 +143,19 @@ TEST_SUITE("eval/settings") {
     CHECK(sets[7] == eval::AnswerSet::mawps);
     CHECK(s.sets.template_name == train::TemplateName::s2ft_eval);
     CHECK(problems("eval: {tasks: [obqa]}")
-              .find("eval.sets.path is not set: name the folder with the sets of LLM-Adapters") !=
+              .find("eval.sets.path: expected the folder of LLM-Adapters' sets") !=
           std::string::npos);
     CHECK(problems("eval: {tasks: [boolq, commonsense], sets: {path: d}}")
-              .find("names a task twice") != std::string::npos);
+              .find("expected each task once") != std::string::npos);
     const auto asked = [](const std::string& how) {
       return problems("eval: {tasks: [boolq], sets: {path: d, " + how + "}}");
     };
     CHECK(asked("template: own, own: {prompt: 'Q: {instruction}'}").empty());
-    CHECK(asked("template: own").find("eval.sets.own.prompt is not set") != std::string::npos);
-    CHECK(asked("own: {prompt: 'Q: {instruction}'}").find("set eval.sets.template: own") !=
+    CHECK(asked("template: own").find("eval.sets.template own needs eval.sets.own.prompt") !=
           std::string::npos);
-    CHECK(asked("template: own, own: {prompt: '{question}'}").find("stands for nothing") !=
+    CHECK(asked("own: {prompt: 'Q: {instruction}'}")
+              .find("eval.sets.own needs eval.sets.template own") != std::string::npos);
+    CHECK(asked("template: own, own: {prompt: '{question}'}").find("unknown field") !=
           std::string::npos);
     CHECK(asked("template: alpacca").find("alpaca") != std::string::npos);
     // Their answers are generated, whatever is set for questions about prose.
@@ -173,15 +174,16 @@ TEST_SUITE("eval/settings") {
     for (const char* other :
          {"scores: [forced], protocols: [dense]", "scores: [generated], protocols: [sparse]",
           "scores: [generated]", "protocols: [dense]"})
-      CHECK(corrected(good, other).find("'c' has spec, whose answers come out of rounds") !=
+      CHECK(corrected(good, other).find("'c' has spec, which needs eval.scores [generated]") !=
             std::string::npos);
-    CHECK(corrected("spec: {gamma: 7}", alone).find("give it sparse") != std::string::npos);
+    CHECK(corrected("spec: {gamma: 7}", alone)
+              .find("needs sparse and a KV cache on the model's device") != std::string::npos);
     CHECK(corrected("sparse: {kind: griffin}, spec: {gamma: 7, verify: block}", alone)
-              .find("weighs draws, and answers are greedy") != std::string::npos);
+              .find("needs sampling, but answers are greedy") != std::string::npos);
     CHECK(corrected("sparse: {kind: griffin}, spec: {gamma: -1}", alone).find("gamma") !=
           std::string::npos);
     CHECK(corrected("sparse: {kind: griffin}, spec: {verify: match}", alone)
-              .find("'c' has spec without gamma, so nothing corrects it: set gamma") !=
+              .find("'c' has spec without gamma, so the full model never corrects it: set gamma") !=
           std::string::npos);
   }
 

@@ -92,7 +92,7 @@ TEST_SUITE("eval/tool") {
     CHECK(log.text() == text);
     const Outcome other = run(with(arguments, {"--resume", "-s", "eval.cases=3"}));
     CHECK(other.status == 3);
-    CHECK(other.err.find("these keys differ: eval.cases") != std::string::npos);
+    CHECK(other.err.find("keys that differ: eval.cases") != std::string::npos);
   }
 
   TEST_CASE("groups of cases give the log of single ones") {
@@ -195,20 +195,21 @@ TEST_SUITE("eval/tool") {
       CHECK(o.err.find(text) != std::string::npos);
     };
     check({"--task", "neddle"}, 3,
-          "the tasks are needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention");
-    check({"--task", "vt", "-s", "eval.lengths=[32768]"}, 3, "the context of tiny-2m is 16384");
+          "expected one of needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention");
+    check({"--task", "vt", "-s", "eval.lengths=[32768]"}, 3,
+          "the context of tiny-2m is only 16384");
     check({"--task", "vt", "-s", "run.context=1Mi"}, 3, "supports 16384");
     check({"--task", "vt", "-s", "eval.lengths=[2000]", "--haystack",
            (source_dir() / "recipes/demo/questions.txt").string()},
-          4, "is too short");
-    check({"--task", "vt", "-s", "eval.lengths=[50]"}, 4, "has no room");
+          4, "are needed");
+    check({"--task", "vt", "-s", "eval.lengths=[50]"}, 4, "is too short");
     const tandem::test::TemporaryFolder folder;
     const std::string latin = folder.write("latin.txt", "caf\xE9").string();
     const std::string named = "text: byte 3 (0xE9) is not UTF-8 (in " + latin + ")";
     check({"--task", "vt", "-s", "eval.lengths=[300]", "--haystack", latin}, 4, named);
     check({"--task", "perplexity", "--data", latin}, 4, named);
-    check({"--task", "vt", "--resume"}, 2, "continues a log");
-    check({"--task", "vt", "-s", "model.state=/dev/null"}, 3, "continues no saved state");
+    check({"--task", "vt", "--resume"}, 2, "needs the log to continue");
+    check({"--task", "vt", "-s", "model.state=/dev/null"}, 3, "does not support saved states");
     check({}, 3, "eval.tasks is not set");
   }
 

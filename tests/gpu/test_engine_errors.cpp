@@ -78,7 +78,7 @@ TEST_SUITE("gpu/decode/errors") {
       CHECK(planned.kind() == ErrorKind::memory);
       CHECK(planned.where() == "cuda:0");
       CHECK(planned.message() ==
-            fmt::format("needs {} ({}), {} of {} are free: other processes hold the rest",
+            fmt::format("needs {} ({}), but other processes leave only {} of {} free",
                         format_bytes(needed), plan.parts(kGpu), format_bytes(limits.gpu_free),
                         format_bytes(limits.gpu_total)));
       CHECK(planned.hint_text().find("nvidia-smi") != std::string::npos);

@@ -42,7 +42,7 @@ TEST_SUITE("recipe/cache_section") {
         {"lsh: {min_hits: 0}", "cache.lsh.min_hits: 0 is out of range, expected 1 .. 255"},
         {"lsh: {min_hits: 256}", "cache.lsh.min_hits: 256 is out of range, expected 1 .. 255"},
         {"lsh: {tables: 3, min_hits: 4}",
-         "cache.lsh.min_hits: 4 tables must agree, but there are 3"},
+         "cache.lsh.min_hits: 4 tables must agree, but cache.lsh.tables is 3"},
         {"lsh: {seed: -1}", "cache.lsh.seed: -1 is out of range, expected >= 0"},
         {"lsh: {u_floor: -0.1}", "cache.lsh.u_floor: -0.1 is out of range, expected 0 .. 1"},
         {"topk: {ratio: 0}", "cache.topk.ratio: 0 is out of range, expected 0 < x <= 1"},
@@ -57,7 +57,7 @@ TEST_SUITE("recipe/cache_section") {
         {"hybrid: {refine: 2}", "cache.hybrid.refine: 2 is out of range, expected 0 .. 1"},
         {"hybrid: {exact: 1.1}", "cache.hybrid.exact: 1.1 is out of range, expected 0 .. 1"},
         {"hybrid: {sample: 0, tail: sampled}",
-         "cache.hybrid.sample: tail sampled needs a share above 0"},
+         "cache.hybrid.sample: tail sampled needs a share above 0, found 0"},
         {"hybrid: {tail: weighted}",
          "cache.hybrid.tail: expected one of means, sampled, none, found 'weighted'"},
         {"hybrid: {group: kv}", "cache.hybrid.group: expected one of head, shared, found 'kv'"},
@@ -65,18 +65,18 @@ TEST_SUITE("recipe/cache_section") {
         {"hybrid: {budget: mass, mass: 0}",
          "cache.hybrid.mass: 0 is out of range, expected 0 < x <= 1"},
         {"hybrid: {budget: error}",
-         "cache.hybrid.budget: error is measured on samples, found tail means: set tail sampled"},
+         "cache.hybrid.budget: error needs tail sampled, found means: set tail sampled"},
         {"snapkv: {pool: 4}", "cache.snapkv.pool: expected an odd number, found 4: try 5"},
         {"snapkv: {window: 0}",
          "cache.snapkv.window: 0 is out of range, expected 1 .. 1024 tokens"},
         {"snapkv: {refresh: 0}",
-         "cache.snapkv.refresh: expected never or a number of tokens from 1 on, found '0'"},
+         "cache.snapkv.refresh: expected never or a number of tokens of at least 1, found '0'"},
         {"snapkv: {refresh: often}",
-         "cache.snapkv.refresh: expected never or a number of tokens from 1 on, found 'often'"},
+         "cache.snapkv.refresh: expected never or a number of tokens of at least 1, found 'often'"},
         {"snapkv: {scale: true}", "cache.snapkv.scale: expected"},
         {"kind: snapkv, snapkv: {budget: 36}",
-         "cache.snapkv.budget: 36 tokens leave none to choose after the window of 32 and 4 sinks: "
-         "set at least 37, or a smaller window"},
+         "cache.snapkv.budget: 36 tokens hold only the window of 32 and 4 sinks: set at least 37, "
+         "or a smaller window"},
         {"verified: {budget: 255}", "cache.verified.budget: 255 is out of range, expected 256 .. "},
         {"verified: {window: 129}",
          "cache.verified.window: 129 is out of range, expected 1 .. 128 tokens"},
@@ -85,10 +85,10 @@ TEST_SUITE("recipe/cache_section") {
          "cache.retrieval.chunk: 128 is out of range, expected 1 .. 64 tokens"},
         {"retrieval: {budget: 1}", "cache.retrieval.budget: 1 is out of range, expected 2 .. "},
         {"kind: retrieval, retrieval: {budget: 15}",
-         "cache.retrieval.budget: 15 tokens are less than two chunks of 8 and 0 recent tokens: set "
+         "cache.retrieval.budget: 15 tokens do not hold two chunks of 8 and 0 recent tokens: set "
          "at least 16, or smaller chunks"},
         {"kind: retrieval, retrieval: {budget: 100, chunk: 32, force_recent: 64}",
-         "cache.retrieval.budget: 100 tokens are less than two chunks of 32 and 64 recent tokens: "
+         "cache.retrieval.budget: 100 tokens do not hold two chunks of 32 and 64 recent tokens: "
          "set at least 128, or smaller chunks"},
         {"retrieval: {group: mean}",
          "cache.retrieval.group: expected one of sum, max, found 'mean'"},
@@ -96,62 +96,64 @@ TEST_SUITE("recipe/cache_section") {
          "cache.retrieval.query: expected one of last, window, found 'first'"},
         {"retrieval: {force_recent: -1}", "cache.retrieval.force_recent: -1 is out of range"},
         {"retrieval: {rebuild: 0}",
-         "cache.retrieval.rebuild: expected never, a number of tokens from 1 on, or such as "
-         "alpha<0.8, found '0'"},
+         "cache.retrieval.rebuild: expected never, a number of tokens of at least 1, or a bound "
+         "such as alpha<0.8, found '0'"},
         {"retrieval: {rebuild: alpha<1.5}",
-         "cache.retrieval.rebuild: expected never, a number of tokens from 1 on, or such as "
-         "alpha<0.8, found 'alpha<1.5'"},
+         "cache.retrieval.rebuild: expected never, a number of tokens of at least 1, or a bound "
+         "such as alpha<0.8, found 'alpha<1.5'"},
         {"retrieval: {rebuild: alpha<}",
-         "cache.retrieval.rebuild: expected never, a number of tokens from 1 on, or such as "
-         "alpha<0.8, found 'alpha<'"},
+         "cache.retrieval.rebuild: expected never, a number of tokens of at least 1, or a bound "
+         "such as alpha<0.8, found 'alpha<'"},
         {"kind: retrieval, place: host",
-         "cache.place: host is for kinds lsh and hybrid, which read few of the keys, and for full, "
-         "found retrieval: leave it device, or choose one of them"},
+         "cache.place: host needs kind lsh, hybrid or full, found retrieval: leave it device, or "
+         "change the kind"},
         {"kind: snapkv, prefill: windowed",
-         "cache.prefill: windowed is for kind streaming, snapkv reads all keys of a prompt: leave "
-         "it dense, or choose kind streaming"},
+         "cache.prefill: windowed needs kind streaming, found snapkv: leave it dense, or choose "
+         "kind streaming"},
         {"kind: quest, place: host",
-         "cache.place: host is for kinds lsh and hybrid, which read few of the keys, and for full, "
-         "found quest: leave it device, or choose one of them"},
+         "cache.place: host needs kind lsh, hybrid or full, found quest: leave it device, or "
+         "change the kind"},
         {"kind: full, place: host, attend: both",
-         "cache.attend: both divides lists of chosen keys, and kind full reads all: set cpu, or "
-         "gpu, or kind hybrid"},
+         "cache.attend: both needs a sparse kind, found full: set attend cpu or gpu, or kind "
+         "hybrid"},
         {"kind: full, place: host, index: host, attend: gpu",
-         "cache.index: host is for kinds that choose keys, and kind full reads all: leave it auto, "
-         "or choose kind lsh or hybrid"},
+         "cache.index: host needs a kind with an index, found full: leave it auto, or choose kind "
+         "lsh or hybrid"},
         {"kind: full, attend: gpu",
-         "cache.attend: gpu is for keys in host memory: set cache.place host, or leave it auto"},
+         "cache.attend: gpu needs cache.place host, found device: set place host, or leave it "
+         "auto"},
         {"place: disk", "cache.place: expected one of device, host, found 'disk'"},
         {"kind: hybrid, attend: cpu",
-         "cache.attend: cpu is for keys in host memory: set cache.place host, or leave it auto"},
+         "cache.attend: cpu needs cache.place host, found device: set place host, or leave it "
+         "auto"},
         {"kind: hybrid, index: device",
-         "cache.index: device is for keys in host memory: set cache.place host, or leave it auto"},
+         "cache.index: device needs cache.place host, found device: set place host, or leave it "
+         "auto"},
         {"kind: hybrid, place: host, index: host, attend: both",
-         "cache.attend: both needs lists that a GPU chose, but cache.index is host: set it device, "
-         "or attend cpu"},
+         "cache.attend: both needs an index in GPU memory, found cache.index host: set index "
+         "device, or attend cpu"},
         {"kind: lsh, place: host, attend: both",
-         "cache.attend: kind lsh is attended where its tables lie, found both with index auto: set "
-         "attend cpu and index host, or attend gpu, or kind hybrid"},
+         "cache.attend: kind lsh attends where its tables are, found both with index auto: set "
+         "attend cpu and index host, attend gpu, or kind hybrid"},
         {"kind: lsh, host_dtype: int8",
-         "cache.host_dtype: int8 is for keys in host memory: set cache.place host, or leave it "
+         "cache.host_dtype: int8 needs cache.place host, found device: set place host, or leave it "
          "auto"},
         {"kind: lsh, host_dtype: int4",
          "cache.host_dtype: expected one of auto, bf16, int8, found 'int4'"},
         {"kind: full, place: host, host_dtype: int8",
-         "cache.host_dtype: int8 is for lists of keys, and kind full reads all: leave it auto, or "
-         "choose kind lsh or hybrid"},
+         "cache.host_dtype: int8 needs a sparse kind, found full: leave it auto, or choose kind "
+         "lsh or hybrid"},
         {"kind: hybrid, place: host, attend: both, host_dtype: int8",
-         "cache.host_dtype: int8 is attended by the CPU alone, found attend both: set attend cpu, "
-         "or leave host_dtype auto"},
+         "cache.host_dtype: int8 needs attention on the CPU, found attend both: set attend cpu, or "
+         "leave host_dtype auto"},
         {"kind: lsh, place: host, index: device, host_dtype: int8",
-         "cache.host_dtype: int8 is attended by the CPU alone, but kind lsh is attended where its "
-         "tables lie, found index device: set index host, or leave host_dtype auto"},
+         "cache.host_dtype: int8 with kind lsh needs its tables in host memory, found index "
+         "device: set index host, or leave host_dtype auto"},
         {"resident_layers: 3",
-         "cache.resident_layers: 3 is for cache.place host with kind full, whose keys are "
-         "elsewhere "
-         "in all layers: leave it none, or set both"},
+         "cache.resident_layers: 3 needs cache.place host and cache.kind full: set both, or leave "
+         "it none"},
         {"kind: lsh, place: host, resident_layers: auto",
-         "cache.resident_layers: auto is for cache.place host with kind full"},
+         "cache.resident_layers: auto needs cache.place host and cache.kind full"},
         {"place: host, resident_layers: -1",
          "cache.resident_layers: expected none, auto or a number of layers, found '-1'"},
         {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},

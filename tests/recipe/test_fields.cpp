@@ -219,9 +219,8 @@ lengths: [4096, 4Ki]
     CHECK(refused("stop: [\"\\n\", Ende, caf\u00e9]\nrepetition_penalty: 1.3\n") == "none");
     CHECK(refused("repetition_penalty: 1e-38\n")
               .find("1e-38 is out of range, expected 0.01 .. 100") != std::string::npos);
-    CHECK(
-        refused("stop: [Ende, '']\n").find("a text that ends a sequence is empty: leave it out") !=
-        std::string::npos);
+    CHECK(refused("stop: [Ende, '']\n").find("expected a text, found an empty one: leave it out") !=
+          std::string::npos);
     Sampling sampling;
     Field root = fields_of(sampling);
     Node tree;

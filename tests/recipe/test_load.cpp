@@ -38,17 +38,18 @@ TEST_SUITE("recipe/load") {
     const std::string a = f.write("a.yaml", "base: b.yaml\n"),
                       b = f.write("b.yaml", "base: a.yaml\n");
     CHECK(message([&] { load_recipe(a, "k"); }) ==
-          fmt::format("{0}:1:7: base: cycle (chain: {1} -> {0} -> {1}) | ", b, a));
+          fmt::format("{0}:1:7: base: the files form a cycle (chain: {1} -> {0} -> {1}) | ", b, a));
     const std::string c = f.write("c.yaml", "base: none.yaml\n").string();
     CHECK(message([&] { load_recipe(c, "k"); }) ==
-          fmt::format("{0}:1:7: base 'none.yaml' not found (chain: {0} -> {1}) | a base is a path "
-                      "relative to the file that names it, or a name as -r takes it",
+          fmt::format("{0}:1:7: base 'none.yaml' not found (chain: {0} -> {1}) | give a path "
+                      "relative to the file that names it, or a recipe's name as for -r",
                       c, (f / "none.yaml").string()));
     f.write("d9.yaml", "");
     for (int i = 0; i < 9; ++i)
       f.write(fmt::format("d{}.yaml", i), fmt::format("base: d{}.yaml\n", i + 1));
-    CHECK(message([&] { load_recipe(f / "d0.yaml", "k"); }).find("base: more than 8 files deep") !=
-          std::string::npos);
+    CHECK(message([&] {
+            load_recipe(f / "d0.yaml", "k");
+          }).find("base: the chain has more than 8 files") != std::string::npos);
     CHECK(message([&] { load_recipe(f / "d2.yaml", "k"); }) == "none");  // eight files
     const std::string e = f.write("e.yaml", "base: {x: 1}\n").string();
     CHECK(message([&] { load_recipe(e, "k"); }) ==
@@ -82,12 +83,9 @@ TEST_SUITE("recipe/load") {
     }
     f.write("l7.yaml", "");
     const std::string text = message([&] { load_recipe(f / "l0.yaml", "k"); });
-    CHECK(text.find("base: more than 256 files are read for one recipe (chain: ") !=
-          std::string::npos);
+    CHECK(text.find("base: one recipe reads more than 256 files (chain: ") != std::string::npos);
     CHECK(text.find((f / "l0.yaml").string() + " -> ") != std::string::npos);
-    CHECK(
-        text.ends_with(" | a list of bases reads each of them as often as it is named: name each "
-                       "once"));
+    CHECK(text.ends_with(" | a base is read again each time a recipe names it: name each once"));
     CHECK(message([&] { load_recipe(f / "l6.yaml", "k"); }) == "none");
   }
 

@@ -40,16 +40,16 @@ TEST_SUITE("recipe/sweep") {
         failure("a") ==
         "--sweep #1: expected KEY=LIST, found 'a' | for example --sweep run.batch=1,2,4 or --sweep "
         "run.batch=1-256*2");
-    CHECK(failure("a=8-1") == "--sweep #1: range '8-1' runs backwards | ");
+    CHECK(failure("a=8-1") == "--sweep #1: range '8-1' ends before it begins | ");
     CHECK(failure("a=1-8+0").find("range '1-8+0' never ends") != std::string::npos);
     CHECK(failure("a=1-8*1").find("never ends") != std::string::npos);
     CHECK(failure("a=0-8*2").find("never ends") != std::string::npos);
     CHECK(failure("a=1-1Mi") == "--sweep #1: range '1-1Mi' has more than 10000 values | ");
     CHECK(failure("a=") == "--sweep #1: sweep of 'a' has no values | ");
     for (const char* list : {"1,,2", "1,2,", ",1", "1, ,2"})
-      CHECK(failure(std::string("a=") + list) == "--sweep #1: an empty value in the list '" +
-                                                     std::string(list) +
-                                                     "' | separate values by one comma each");
+      CHECK(failure(std::string("a=") + list) ==
+            "--sweep #1: the list '" + std::string(list) +
+                "' has an empty value | put one comma between two values");
     CHECK(values("a=\",,\",'x, ,y',[1,2],null") == ",, x, ,y  ");
     CHECK(failure("a=1,2,1") ==
           "--sweep #1: sweep of 'a' has the value 1 twice | name each value once");
@@ -57,7 +57,7 @@ TEST_SUITE("recipe/sweep") {
     std::vector<SweepAxis> axes;
     for (const char* key : {"a", "b"}) add_sweep(axes, std::string(key) + "=1-1000", "--sweep #1");
     CHECK(message([&] { sweep_points(axes); }) ==
-          "sweep: more than 100000 points | sweep fewer keys or values");
+          "sweep: has more than 100000 points | sweep fewer keys or values");
   }
 
   TEST_CASE("the section is a cross product, last key fastest, and reads back from its dump") {

@@ -131,7 +131,7 @@ class Import(unittest.TestCase):
         save(self.file, {"size": 3})
         self.assertIn("lacks Successors, branches", self.run_script().stderr)
         save(self.file, collections.Counter())  # a class that no tree needs
-        self.assertIn("holds a collections.Counter", self.run_script().stderr)
+        self.assertIn("found a collections.Counter", self.run_script().stderr)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ TEST_SUITE("text/chat_template") {
                    "{% endfor %}"),
               {{"user", "a"}, {"assistant", "b"}});
     });
-    CHECK(lost.message().find("the answer cannot be found") != std::string::npos);
+    CHECK(lost.message().find("the answer cannot be located") != std::string::npos);
     CHECK(lost.hint_text().find("{% generation %}") != std::string::npos);
   }
 
@@ -192,7 +192,7 @@ TEST_SUITE("text/chat_template") {
     CHECK(refused(R"({"role": "assistant", "content": "a", "train": "no"})") ==
           "key 'train' of a message: expected true or false, found the string 'no'");
     CHECK(refused(R"({"role": "user", "content": "a", "train": true})") ==
-          "message 1 is marked to be learned, but its role is not assistant");
+          "message 1 is marked for training, but its role is not assistant");
   }
 
   TEST_CASE("content as parts: as the template takes it, else one part as plain text") {
@@ -211,9 +211,9 @@ TEST_SUITE("text/chat_template") {
     CHECK(prompt(kChatml, kOne) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     CHECK(prompt("{{ messages[0]['content'] }}", kOne) == "Hi");
     CHECK(error_of([&] { prompt(kChatml, kTwo); }).message() ==
-          "content has 2 parts, and the chat template takes plain text");
+          "content has 2 parts, but the chat template expects one text");
     CHECK(error_of([&] { prompt(kParts, R"([{"type": "image"}])"); }).message() ==
-          "a content part of type 'image' is not supported");
+          "a content part of type 'image' is not supported, only text");
     CHECK(error_of([&] { prompt(kParts, "7"); }).message() ==
           "key 'content' of a message: expected text or a list of parts, found the number 7");
     const Chat turns = parsed(
@@ -269,9 +269,11 @@ TEST_SUITE("text/chat_template") {
     const auto message = [](const char* text) { return error_of([&] { parsed(text); }).message(); };
     CHECK(message(R"({"messages": {"role": "user"}})") ==
           "key 'messages': expected a list of messages, found an object");
-    CHECK(message(R"({"messages": []})") == "key 'messages': the list is empty");
+    CHECK(message(R"({"messages": []})") ==
+          "key 'messages': expected at least one message, found none");
     CHECK(message(R"({"messages": ["Hi"]})") == "expected a message, found the string 'Hi'");
-    CHECK(message(R"({"messages": [{"content": "Hi"}]})") == "a message without key 'role'");
+    CHECK(message(R"({"messages": [{"content": "Hi"}]})") ==
+          "expected the key 'role' in a message, found none");
     CHECK(message(R"({"messages": [{"role": 1}]})") ==
           "key 'role' of a message: expected text, found the number 1");
   }
@@ -335,9 +337,9 @@ TEST_SUITE("text/chat_template") {
               .text == "d");
     const Error unknown = error_of([&] { text({.choice = "rga"}); });
     CHECK(unknown.where() == "chat.template");
-    CHECK(unknown.hint_text() == "the model has: default, rag, tool_use");
+    CHECK(unknown.hint_text() == "the model has these templates: default, rag, tool_use");
     config(json{{"rag", "d"}});
-    CHECK(error_of([&] { text(); }).message().find("one must be chosen") != std::string::npos);
+    CHECK(error_of([&] { text(); }).message().find("choose one") != std::string::npos);
     config(7);
     CHECK(error_of([&] { text(); }).message().find("found the number 7") != std::string::npos);
     // transformers reads a template file as it is: line breaks become \n, a mark stays.

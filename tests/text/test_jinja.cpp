@@ -118,7 +118,7 @@ TEST_SUITE("text/jinja") {
     CHECK(message_of("{{ 'a' | urlize }}") ==
           "t:1:10: chat template: filter 'urlize' is not supported");
     CHECK(message_of("{% include 'x' %}") ==
-          "t:1:4: chat template: tag 'include' is not supported here");
+          "t:1:4: chat template: the tag 'include' is not supported here");
     CHECK(message_of("{{ 'a'.encode() }}") ==
           "t:1:7: chat template: method 'encode' of str is not supported");
     CHECK(message_of("ab{{ no_such.name }}") == "t:1:13: chat template: 'no_such' is undefined");
@@ -134,7 +134,7 @@ TEST_SUITE("text/jinja") {
     const Error error = error_of([] { rendered("\n{{ raise_exception('No system here') }}"); });
     CHECK(error.kind() == ErrorKind::recipe);
     CHECK(std::string(error.what()) ==
-          "t:2:19: the chat template refuses the chat: No system here");
+          "t:2:19: the chat template rejects the chat: No system here");
   }
 
   TEST_CASE("time, depth and memory are bounded") {

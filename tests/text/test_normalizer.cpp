@@ -54,9 +54,10 @@ TEST_SUITE("text/normalizer") {
           [&] { apply_steps(std::vector<NormalizerStep>(n, thousand), text); });
     };
     CHECK(grown(2, "a") ==
-          "the tokenizer's normalizer: makes more than 4160 bytes of a text of 1 bytes");
-    CHECK(grown(6, "a").find("makes more than") != std::string::npos);
-    CHECK(grown(1, std::string(100, 'a')).find("makes more than 10496 bytes") != std::string::npos);
+          "the tokenizer's normalizer: expands a text to more than 4160 bytes from 1 bytes");
+    CHECK(grown(6, "a").find("expands a text to more than") != std::string::npos);
+    CHECK(grown(1, std::string(100, 'a')).find("expands a text to more than 10496 bytes") !=
+          std::string::npos);
     // What alphabets need: three bytes for a space, the longest decomposition.
     const NormalizerStep mark{NormalizerStep::Kind::replace, {}, " ", "\u2581"};
     CHECK(apply_steps({mark}, std::string(100'000, ' ')).size() == 300'000);

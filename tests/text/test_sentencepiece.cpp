@@ -292,7 +292,7 @@ TEST_SUITE("text/sentencepiece") {
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     const auto of = [](const Piece& piece) { return refusal({{"a", -1, kNormal}, piece}); };
     CHECK(of({"b", -1, kNormal}).empty());
-    CHECK(says(of({"\0x"s, -1, kNormal}), "piece 4, '?x', holds a zero byte"));
+    CHECK(says(of({"\0x"s, -1, kNormal}), "piece 4, '?x', has a zero byte"));
     CHECK(says(of({"", -1, kNormal}), "piece 4, '', is empty"));
     CHECK(says(of({"\xA9", -1, kControl}), "piece 4, '?', is not UTF-8"));
     CHECK(says(of({"b", kNan, kNormal}), "piece 4, 'b', has the score nan"));
@@ -310,7 +310,7 @@ TEST_SUITE("text/sentencepiece") {
       return refusal(pieces);
     };
     CHECK(symbols(64).empty());
-    CHECK(says(symbols(65), "over 64 of its user-defined symbols"));
+    CHECK(says(symbols(65), "more than 64 of its user-defined symbols"));
   }
 
   TEST_CASE("messages quote what a model says") {
@@ -341,7 +341,7 @@ TEST_SUITE("text/sentencepiece") {
     CHECK(check(checked) == checked);
     CHECK(check(without_dummy_prefix(model)) == check(small_model(false)));
     for (const std::string& bad : {"\x08"s, "\x03"s, "\x0A\x7F"s, "\x00\x01"s})
-      CHECK(says(refusal(model + bad), "not a whole protocol buffer"));
+      CHECK(says(refusal(model + bad), "protocol buffer is incomplete"));
     CHECK(says(refusal(model + "\x1A\x01\x7F"), "its normalizer is damaged"));
     CHECK(says(refusal(std::string(70 << 20, 'x')), "more than 67108864"));
   }

@@ -88,7 +88,7 @@ TEST_SUITE("train/checkpoint") {
     CHECK(load("none", *trainer, kRun).kind() == ErrorKind::input);
     const Error later = error_of([&] { train::load_checkpoint(folder / "c", *trainer, kRun, 2); });
     CHECK(later.kind() == ErrorKind::input);
-    CHECK(later.message().find("is of step 1, not of step 2") != std::string::npos);
+    CHECK(later.message().find("holds step 1, expected step 2") != std::string::npos);
     const auto all = make_trainer("llama-2", spec, train::full_set(spec.config));
     CHECK(load("c", *all, kRun).message().find("expected") != std::string::npos);
     std::filesystem::resize_file(folder / "c", std::filesystem::file_size(folder / "c") / 2);

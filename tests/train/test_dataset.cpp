@@ -87,7 +87,7 @@ TEST_SUITE("train/dataset") {
     std::vector<Record> named = records;
     named[1].where = "d.json:5";
     CHECK(input_error_text([&] { encoded(named, plain(), at_most(limit, Overlong::error)); }) ==
-          fmt::format("d.json:5: {} tokens, more than train.max_tokens, {}", all[1].ids.size(),
+          fmt::format("d.json:5: has {} tokens, but train.max_tokens is {}", all[1].ids.size(),
                       limit));
   }
 
@@ -114,10 +114,9 @@ TEST_SUITE("train/dataset") {
     CHECK(two.val == std::vector<int32_t>{0});
     CHECK(tiny_tokenizer().decode(supervised_ids(two.validation()[0])) == "b<|end_of_text|>");
     settings.path = folder.write("empty.json", R"([{"prompt": "x", "output": ""}])");
-    CHECK(
-        input_error_text([&] { load_training_data(settings, {}, encoder, 3); })
-            .ends_with("empty.json: none of 1 records can be learned: 1 have no answer, 0 are too "
-                       "long, the answers of 0 begin beyond train.max_tokens"));
+    CHECK(input_error_text([&] { load_training_data(settings, {}, encoder, 3); })
+              .ends_with("empty.json: none of 1 records can be learned: 1 lack an answer, 0 are "
+                         "too long, 0 have an answer that begins beyond train.max_tokens"));
   }
 
   TEST_CASE("a text is cut into pieces that lose nothing, each with BOS") {
@@ -202,11 +201,11 @@ TEST_SUITE("train/dataset") {
     CHECK(data.counts().unsupervised == 1);
     CHECK(data.counts().endless == 0);
     CHECK(input_error_text([&] { Dataset(records, SampleEncoder({}, nullptr, {}, 8), {}); }) ==
-          "d:1: token id 8, but the model has 8 tokens");
+          "d:1: has the token id 8, but the model has 8 tokens");
     CHECK(input_error_text([] {
             const std::vector<Record> text = {instruction("a", "b")};
             Dataset(text, SampleEncoder({}, nullptr, {}, 8), {});
-          }) == "r: text, but the model has no tokenizer");
+          }) == "r: text needs a tokenizer, but the model has none");
   }
 
   TEST_CASE("a fingerprint changes with a token and with a mask") {

@@ -92,7 +92,7 @@ TEST_SUITE("tools/merge_check") {
             CAPTURE(text);
             CHECK(text.find(fmt::format("{}: [{}, {}] of the merged model is ",
                                         model::checkpoint_name(weight, layer), row, col)) == 0);
-            CHECK(text.find(inside ? "the adapter's value" : "the base's, outside") !=
+            CHECK(text.find(inside ? "the adapter's value" : "the base's value outside") !=
                   std::string::npos);
           }
         }

@@ -104,7 +104,7 @@ TEST_SUITE("train/prompt_template") {
     CHECK(marked(instruction("Add.", "3", "1 2"), settings) == "1 2 Add. " + kEnd + "[[ 3!]]");
     CHECK(template_problem("{\"a\": {input}, {A}} {}").empty());
     CHECK(template_problem("Q {intput}") ==
-          "'{intput}' stands for nothing; there are {instruction}, {input}, {output}, {eos}");
+          "unknown field '{intput}'; expected one of {instruction}, {input}, {output}, {eos}");
   }
 
   TEST_CASE("chats: the model's template writes them, and every answer is learned") {

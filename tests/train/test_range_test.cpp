@@ -105,8 +105,9 @@ TEST_SUITE("train/range_test") {
     std::vector<float> values = rig.trainer->values();
     std::ranges::fill(values, std::numeric_limits<float>::infinity());
     rig.trainer->set_values(values);
-    CHECK(error_text([&] { (void)rig.test(); }).find("the loss of the first batches is ") !=
-          std::string::npos);
+    CHECK(error_text([&] {
+            (void)rig.test();
+          }).find("expected a finite loss of the first batches, found ") != std::string::npos);
   }
 
   TEST_CASE("data on which every rate diverges end the test in an error, the values put back") {
@@ -120,7 +121,7 @@ TEST_SUITE("train/range_test") {
         if (++measured > 2) rig.trainer->set_values(diverged);
       });
     });
-    CHECK(error.find("3 steps diverge at every rate from 1e-06 to 0.001") != std::string::npos);
+    CHECK(error.find("3 steps diverge at each rate from 1e-06 to 0.001") != std::string::npos);
     CHECK(rig.trainer->values() == start);
   }
 }

@@ -88,7 +88,7 @@ TEST_SUITE("train/records") {
     CHECK(all.supervised[0].begin == 1);
     CHECK(all.supervised[0].end == 3);
     for (const auto& [line, error] : std::vector<std::pair<const char*, const char*>>{
-             {R"({"ids": [3]})", "d.json:1: 1 token ids, at least 2 are needed"},
+             {R"({"ids": [3]})", "d.json:1: expected at least 2 token ids, found 1"},
              {R"({"ids": [3, -1]})",
               "d.json:1: token id: expected an integer from 0 to 2147483647, found the number -1"},
              {R"({"ids": [3, 1], "supervised": [[0, 1]]})",
@@ -129,18 +129,18 @@ TEST_SUITE("train/records") {
   }
 
   TEST_CASE("what is no record says where and what to do") {
-    CHECK(input_error_text([] { parse(""); }) == "d.json: holds no records");
-    CHECK(input_error_text([] { parse("[]"); }) == "d.json: holds no records");
+    CHECK(input_error_text([] { parse(""); }) == "d.json: expected records, found none");
+    CHECK(input_error_text([] { parse("[]"); }) == "d.json: expected records, found none");
     CHECK(input_error_text([] { parse("[1]"); }) ==
-          "d.json: record 1: expected a record, which is an object, found the number 1");
+          "d.json: record 1: expected a record as an object, found the number 1");
     const auto unknown = [] { parse("\n{\"id\": 3, \"equation\": \"x=1\"}"); };
     CHECK(input_error_text(unknown) ==
-          "d.json:2: no record of a known form: found the keys 'equation', 'id'");
+          "d.json:2: expected a record of a known form, found the keys 'equation', 'id'");
     CHECK(hint_text(unknown) ==
-          "a record has instruction and output, messages, conversations, text, or ids");
+          "a record needs instruction and output, messages, conversations, text or ids");
     CHECK(input_error_text([] { parse(R"([{"prompt": "Q", "Output": "A"}])"); }) ==
-          "d.json: record 1: no answer: none of the keys output, completion, response, "
-          "chosen, answer, Rationale, rationale, solution");
+          "d.json: record 1: expected one of the answer keys output, completion, response, chosen, "
+          "answer, Rationale, rationale, solution, found none");
     CHECK(input_error_text([] { parse(R"([{"prompt": "Q", "output": 3}])"); }) ==
           "d.json: record 1: key 'output': expected a string, found the number 3");
     CHECK(input_error_text([] {
@@ -149,7 +149,7 @@ TEST_SUITE("train/records") {
     CHECK(input_error_text([] { parse("{\"text\": \"a\"}", RecordForm::chat); }) ==
           "d.json:1: expected a record of form chat, found text");
     CHECK(input_error_text([] { parse("some text", RecordForm::instructions); }) ==
-          "d.json: expected JSON, an array of records or one a line");
+          "d.json: expected JSON: an array of records, or one record a line");
   }
 
   TEST_CASE("chats as other programs write them") {
@@ -194,6 +194,6 @@ TEST_SUITE("train/records") {
         input_error_text([] { parse(R"({"conversations": "a"})"); }).starts_with("d.json:1: key"));
     CHECK(input_error_text([] {
             parse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": "b"})");
-          }) == "d.json:1: the prompt is a list of messages, but its answer is not");
+          }) == "d.json:1: expected the answer as a list of messages, like its prompt");
   }
 }

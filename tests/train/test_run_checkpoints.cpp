@@ -92,7 +92,8 @@ TEST_SUITE("tools/run_checkpoints") {
     auto again = rig.checkpoints(3);
     CHECK(rig.resume(again) == 8);
     REQUIRE(rig.warnings.size() == 4);
-    CHECK(rig.warnings[0].find("step-000020.safetensors: is of step 8, not") != std::string::npos);
+    CHECK(rig.warnings[0].find("step-000020.safetensors: holds step 8, expected") !=
+          std::string::npos);
     CHECK(rig.warnings[1].find("step-000016.safetensors") != std::string::npos);
     CHECK(rig.warnings[2].find("step-000012.safetensors: truncated") != std::string::npos);
     CHECK(rig.warnings[3].find("step-000008.safetensors is intact: the run resumes") !=
@@ -141,7 +142,7 @@ TEST_SUITE("tools/run_checkpoints") {
     std::filesystem::resize_file(run.file(4), 10);
     auto again = rig.checkpoints(3);
     CHECK(input_error_text([&] { rig.resume(again); }) ==
-          rig.folder.path().string() + ": none of its 1 checkpoints can be read");
+          rig.folder.path().string() + ": all of its 1 checkpoints are unreadable");
     CHECK(rig.files().size() == 1);
     CHECK(input_error_text([&] {
             again.load_best(*rig.trainer, {.last = 8, .step = 8, .loss = 1});

@@ -201,10 +201,11 @@ TEST_SUITE("train/selection") {
   TEST_CASE("what cannot be selected is refused") {
     const model::ModelConfig c = shape(2, 4, 4, 50);
     train::SelectionSpec s;
-    CHECK(refusal(s, c).find("select no unit of 2 layers") != std::string::npos);
+    CHECK(refusal(s, c).find("select no unit in 2 layers") != std::string::npos);
     s.ratio[at(Matrix::o)] = 0.124;
-    CHECK(refusal(s, c).find("select no unit of 2 layers") != std::string::npos);
-    CHECK(hint_text([&] { train::select_random(s, c); }) == "one unit of one layer is o: 0.12");
+    CHECK(refusal(s, c).find("select no unit in 2 layers") != std::string::npos);
+    CHECK(hint_text([&] { train::select_random(s, c); }) ==
+          "ratios for one unit of one layer: o: 0.12");
     s.ratio[at(Matrix::o)] = 0.125;  // one head of eight: of the first or the second layer
     CHECK(count(train::select_random(s, c), Matrix::o) == 1);
     s.ratio[at(Matrix::down)] = 0.5;
@@ -212,7 +213,7 @@ TEST_SUITE("train/selection") {
     CHECK(refusal(s, c).find("train.select.ratios.o") != std::string::npos);
     s.ratio[at(Matrix::o)] = 0;
     s.last_layer = 2;
-    CHECK(refusal(s, c).find("the model has 0-1") != std::string::npos);
+    CHECK(refusal(s, c).find("the model has layers 0-1") != std::string::npos);
   }
 }
 

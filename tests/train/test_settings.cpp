@@ -96,26 +96,28 @@ TEST_SUITE("train/settings") {
 
   TEST_CASE("settings that contradict each other") {
     says("train: {steps: 5, epochs: 2}",
-         "train.epochs: 2 epochs, but train.steps is 5: set one of the two");
+         "train.epochs: is 2, but train.steps is 5: set one of them");
     says("train: {steps: 5, schedule: {warmup_steps: 5}}",
-         "train.schedule.warmup_steps: 5 of 5 steps, so lr would never be reached");
-    says("train: {optimizer: {states: bf16}}", "bf16 is for method full; s2ft trains few weights");
-    says("train: {optimizer: {stochastic_rounding: true}}", "f32 states are not rounded");
+         "train.schedule.warmup_steps: is 5 of 5 steps, so training never reaches lr: lower it");
+    says("train: {optimizer: {states: bf16}}", "bf16 needs method full, found s2ft");
+    says("train: {optimizer: {stochastic_rounding: true}}", "needs states bf16, found f32");
     CHECK(problems("train: {optimizer: {stochastic_rounding: false}}") == "none");
     says("train: {optimizer: {betas: [0.9]}}", "expected two numbers below 1");
     says("train: {optimizer: {betas: [0.9, 1]}}", "expected two numbers below 1");
-    says("train: {select: {ratios: {o: 0, d: 0}}}", "all are 0, so nothing would be trained");
+    says("train: {select: {ratios: {o: 0, d: 0}}}", "expected one above 0, found only 0");
     CHECK(problems("train: {method: lora, select: {ratios: {o: 0, d: 0}}}") == "none");
     says("train: {method: full, select: {exclude: [run]}}",
-         "train.select.exclude: method full selects no heads and channels");
-    says("train: {method: dora, lora: {targets: []}}", "train.lora.targets is empty");
-    says("train: {lora: {targets: [q, q]}}", "train.lora.targets names a layer twice");
+         "train.select.exclude: needs method s2ft, found full: leave it out");
+    says("train: {method: dora, lora: {targets: []}}",
+         "train.lora.targets: expected at least one layer");
+    says("train: {lora: {targets: [q, q]}}",
+         "train.lora.targets: expected each layer once, found one twice");
     says("train: {micro_tokens: 1024}",
-         "train.micro_tokens: 1024 tokens do not hold a sample of train.max_tokens, 2048");
+         "train.micro_tokens: 1024 is less than train.max_tokens, 2048");
 
-    says("eval: {patience: 2}", "eval.patience: there is no validation data");
+    says("eval: {patience: 2}", "eval.patience: needs validation data");
     says("eval: {every: 2}", "set data.val_size or data.val_path");
-    says("output: {path: '-'}", "a run is kept in a folder");
+    says("output: {path: '-'}", "expected a folder for the run");
   }
 
   TEST_CASE("data: two kinds of validation, templates") {
@@ -132,16 +134,17 @@ TEST_SUITE("train/settings") {
       return std::string("none");
     };
     CHECK(data("val_path: v").find("none") == 0);
-    CHECK(data("val_path: v, val_size: 3").find("set one of the two") != std::string::npos);
-    CHECK(data("own: {prompt: '{instruction}'}").find("set data.template: own") !=
+    CHECK(data("val_path: v, val_size: 3").find("set only one of them") != std::string::npos);
+    CHECK(data("own: {prompt: '{instruction}'}").find("data.own needs data.template own") !=
           std::string::npos);
-    CHECK(data("template: own").find("data.own.prompt is not set") != std::string::npos);
+    CHECK(data("template: own").find("data.template own needs data.own.prompt") !=
+          std::string::npos);
     CHECK(data("template: own, own: {prompt: '{instruction}'}") == "none");
     CHECK(data("template: own, own: {prompt: '{question}'}")
-              .find("data.own.prompt: '{question}' stands for nothing; there are {instruction}") !=
+              .find("data.own.prompt: unknown field '{question}'; expected one of {instruction}") !=
           std::string::npos);
     CHECK(data("template: own, own: {prompt: 'Q', answer: A}")
-              .find("data.own.answer: {output} is missing") != std::string::npos);
+              .find("data.own.answer: expected {output} in the text") != std::string::npos);
   }
 
   TEST_CASE("unknown keys name the nearest, ranges are checked") {

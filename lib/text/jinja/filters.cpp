@@ -278,7 +278,7 @@ Value int_filter(Interpreter&, Arguments& a) {
   constexpr double kLargest = 9.2e18;
   if (real && std::isfinite(*real) && std::abs(*real) < kLargest)
     return static_cast<int64_t>(*real);
-  if (real && std::isfinite(*real)) throw Failure("int: a number beyond 64 bits");
+  if (real && std::isfinite(*real)) throw Failure("int: expected a number within 64 bits");
   return a.get(1, "default", 0);
 }
 
@@ -295,7 +295,7 @@ Value round_filter(Interpreter&, Arguments& a) {
   const int64_t precision = a.integer(1, "precision", 0);
   double x = 0;
   if (!input(a).number(x)) throw Failure("round: a number is required, not " + type_of(input(a)));
-  if (std::abs(precision) > 300) throw Failure("round: a precision beyond 300 digits");
+  if (std::abs(precision) > 300) throw Failure("round: expected a precision of at most 300 digits");
   const double scale = std::pow(10.0, static_cast<double>(precision));
   if (method == "ceil" || method == "floor")
     return (method == "ceil" ? std::ceil(x * scale) : std::floor(x * scale)) / scale;
@@ -402,7 +402,8 @@ Value truncate_filter(Interpreter&, Arguments& a) {
                     end = a.has(3, "end") ? a.text(3, "end") : "...";
   const int64_t most = a.integer(1, "length", 255), leeway = a.integer(4, "leeway", 5);
   const auto mark = static_cast<int64_t>(n_characters(end));
-  if (most < mark || leeway < 0) throw Failure("truncate: the length does not hold the end mark");
+  if (most < mark || leeway < 0)
+    throw Failure("truncate: the length is less than that of the end mark");
   if (static_cast<int64_t>(n_characters(text)) <= most + leeway) return text;
   std::string cut = substring(text, 0, static_cast<size_t>(most - mark));
   if (!a.flag(2, "killwords", false)) cut = cut.substr(0, cut.rfind(' '));

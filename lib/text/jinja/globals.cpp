@@ -95,8 +95,8 @@ struct Namespace final : Object {
   }
   bool assign(const std::string& name, Value value) override {
     if (name.starts_with('_'))
-      throw Failure("a namespace cannot hold '" + name +
-                    "': names with an underscore in front are refused");
+      throw Failure("a namespace does not support '" + name +
+                    "': expected a name without a leading underscore");
     values.set(name, std::move(value));
     return true;
   }
@@ -170,7 +170,7 @@ Value strftime_now(Interpreter& interpreter, Arguments& a) {
   std::tm day{};
   const std::string date(interpreter.date());
   if (::strptime(date.c_str(), "%Y-%m-%d", &day) == nullptr)
-    throw Failure("the date '" + date + "' is not of the form YYYY-MM-DD");
+    throw Failure("expected a date of the form YYYY-MM-DD, found '" + date + "'");
   day.tm_isdst = 0;
   interpreter.used_date = true;
   require_fits(format.size() * 64);

@@ -345,7 +345,7 @@ Value Interpreter::call_function(const Statement& s, Scope& around, bool caller,
   Values more;
   for (size_t i = n; i < arguments.positional.size(); ++i) more.push_back(arguments.positional[i]);
   if (!more.empty() && !signature.uses_varargs)
-    throw Failure(fmt::format("{} takes not more than {} argument(s)", label, n));
+    throw Failure(fmt::format("{} takes at most {} argument(s)", label, n));
   inner.scope.set("varargs", Value(std::move(more), Sequence::Form::tuple));
   Dict rest;
   for (size_t i = 0; i < used.size(); ++i) {

@@ -129,7 +129,7 @@ class Lexer {
 
   void read_comment(size_t begin) {
     const size_t end = source_.find("#}", at_);
-    if (end == std::string::npos) fail(begin, "a comment without its end, '#}'");
+    if (end == std::string::npos) fail(begin, "expected '#}' at the end of a comment, found none");
     const char c = end > at_ ? source_[end - 1] : '\0';
     at_ = end + 2;
     end_tag(c == '-' || c == '+' ? c : '\0');
@@ -164,7 +164,7 @@ class Lexer {
       return true;
     }
     if (text_begin == source_.size()) return true;  // which Jinja allows
-    fail(begin, "{% raw %} without {% endraw %}");
+    fail(begin, "expected {% endraw %} after {% raw %}, found none");
   }
 
   void read_tag(size_t begin, bool block) {
@@ -173,7 +173,8 @@ class Lexer {
     std::string open;  // brackets that are open
     while (true) {
       skip_space();
-      if (at_ >= source_.size()) fail(begin, fmt::format("a tag without its end, '{}'", close));
+      if (at_ >= source_.size())
+        fail(begin, fmt::format("expected '{}' at the end of a tag, found none", close));
       const char s = source_[at_];
       const bool has_sign = (s == '-' || (s == '+' && block)) &&
                             std::string_view(source_).substr(at_ + 1).starts_with(close);
@@ -248,7 +249,7 @@ class Lexer {
     double value = 0;
     int64_t whole = 0;
     if (!real && base == 10 && digits[0] == '0' && digits.find_first_not_of('0') != digits.npos)
-      fail(begin, "an integer with a zero in front");
+      fail(begin, "expected an integer without a leading zero");
     if (real)
       value = std::strtod(digits.c_str(), nullptr);
     else if (const auto [stop, error] = std::from_chars(first, last, whole, base);
@@ -263,7 +264,7 @@ class Lexer {
     uint32_t code = 0;
     const char* first = source_.data() + i;
     if (i + n > source_.size() || std::from_chars(first, first + n, code, 16).ptr != first + n)
-      fail(begin, fmt::format("a string with an escape that has not {} hexadecimal digits", n));
+      fail(begin, fmt::format("expected {} hexadecimal digits in an escape of a string", n));
     i += n;
     return code;
   }
@@ -287,7 +288,7 @@ class Lexer {
       } else if (e == 'x' || e == 'u' || e == 'U') {
         const uint32_t code = read_code(begin, i, e == 'x' ? 2 : e == 'u' ? 4 : 8);
         if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
-          fail(begin, "a string with an escape that is no character");
+          fail(begin, "expected a character's code in an escape of a string");
         append_utf8(out, code);
       } else if (e >= '0' && e <= '7') {
         uint32_t code = static_cast<uint32_t>(e - '0');
@@ -295,12 +296,12 @@ class Lexer {
           code = code * 8 + static_cast<uint32_t>(source_[i++] - '0');
         append_utf8(out, code);
       } else if (e == 'N') {
-        fail(begin, "a string with an escape \\N, which is not supported");
+        fail(begin, "the escape \\N in a string is not supported");
       } else {
         out.append({'\\', e});
       }
     }
-    if (i >= source_.size()) fail(begin, "a string without its end");
+    if (i >= source_.size()) fail(begin, "expected a quote at the end of a string, found none");
     add(TokenKind::string, std::move(out));
     at_ = i + 1;
   }

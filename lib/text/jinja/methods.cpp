@@ -394,7 +394,7 @@ std::string printed(const std::string& directive, T number) {
 std::string digits_at(std::string_view text, size_t& i) {
   const size_t begin = i;
   while (i < text.size() && text[i] >= '0' && text[i] <= '9') ++i;
-  if (i - begin > 5) throw Failure("a format with a width of more than 99999");
+  if (i - begin > 5) throw Failure("expected a format with a width of at most 99999");
   return std::string(text.substr(begin, i - begin));
 }
 

@@ -341,7 +341,7 @@ class Parser {
         next_ += 2;
         a.named.emplace_back(std::move(name), parse_expression());
       } else {
-        if (!a.named.empty() || a.rest) fail("a positional argument after a named one");
+        if (!a.named.empty() || a.rest) fail("expected no positional argument after a named one");
         a.positional.push_back(parse_expression());
       }
     }
@@ -470,7 +470,7 @@ class Parser {
       if (loops_ == 0) throw SyntaxError(at, fmt::format("'{}' outside a loop", name));
       return made(name == "break" ? Statement::Kind::breaks : Statement::Kind::continues);
     }
-    throw SyntaxError(at, fmt::format("tag '{}' is not supported here", name));
+    throw SyntaxError(at, fmt::format("the tag '{}' is not supported here", name));
   }
 
   /// Filters of a block, whose first has no input yet.
@@ -502,7 +502,8 @@ class Parser {
 
   Statement parse_loop(Position at) {
     Statement s{.kind = Statement::Kind::loop, .at = at, .target = parse_target({"in"})};
-    if (s.target->text == "loop") throw SyntaxError(at, "'loop' cannot be the variable of a loop");
+    if (s.target->text == "loop")
+      throw SyntaxError(at, "'loop' is not supported as a loop variable");
     if (!skip_name("in")) unexpected("'in'");
     s.value = parse_tuple(false, {"recursive"});
     if (skip_name("if")) s.test = parse_expression();
@@ -535,11 +536,11 @@ class Parser {
       if (!signature.names.empty()) expect_op(",");
       if (is_op(")")) break;
       signature.names.push_back(expect_name("the name of a parameter"));
-      if (signature.names.back() == "caller") fail("'caller' cannot be a parameter");
+      if (signature.names.back() == "caller") fail("'caller' is not supported as a parameter");
       if (skip_op("="))
         signature.defaults.push_back(parse_expression());
       else if (!signature.defaults.empty())
-        fail("a parameter without default after one with");
+        fail("expected a default for a parameter after one with a default");
     }
     ++next_;
   }

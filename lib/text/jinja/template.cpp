@@ -16,7 +16,7 @@ std::string place(const std::string& where, Position at) {
 }
 
 constexpr const char* kRemedy =
-    "give another template with chat.template=FILE, or write the whole prompt yourself";
+    "set another template with chat.template=FILE, or write the full prompt yourself";
 
 /// A message, which may quote any part of a chat, fit for a terminal.
 std::string shown(const Failure& e) {
@@ -54,8 +54,8 @@ Rendered Template::render(const std::vector<std::pair<std::string, Value>>& vari
     interpreter.run(tree_->parsed.block);
   } catch (const Raised& e) {
     throw recipe_error(place(where_, interpreter.position()),
-                       "the chat template refuses the chat: {}", shown(e))
-        .hint("change the chat as the message asks");
+                       "the chat template rejects the chat: {}", shown(e))
+        .hint("change the chat as the message says");
   } catch (const Failure& e) {
     throw input_error(place(where_, interpreter.position()), "chat template: {}", shown(e))
         .hint(kRemedy);

@@ -565,7 +565,7 @@ namespace {
       fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", op, type_of(a), type_of(b)));
 }
 
-[[noreturn]] void too_large() { throw Failure("an integer beyond 64 bits"); }
+[[noreturn]] void too_large() { throw Failure("expected an integer within 64 bits"); }
 
 Value integer_power(int64_t base, int64_t exponent) {
   int64_t result = 1;

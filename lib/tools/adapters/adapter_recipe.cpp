@@ -33,28 +33,31 @@ void AdapterRecipe::check(recipe::Problems& p) const {
   const AdapterForm to = adapter.to;
   if (adapter.adapters.empty() && adapter.tuned.value.empty())
     p.field("adapter.adapters",
-            "adapter.adapters: names none: add --adapter FOLDER, or --tuned FOLDER");
+            "adapter.adapters: is empty: add --adapter FOLDER, or --tuned FOLDER");
   for (const GivenAdapter& given : adapter.adapters)
     if (given.path.empty())
-      p.field("adapter.adapters", "adapter.adapters: a path is empty: name a folder");
+      p.field("adapter.adapters",
+              "adapter.adapters: expected the path of a folder, found an empty one");
   if (!adapter.adapters.empty() && !adapter.tuned.value.empty())
-    p.field("adapter.tuned", "adapter.tuned: stands in place of adapters: name one or the other");
+    p.field("adapter.tuned",
+            "adapter.tuned: cannot be combined with adapter.adapters: set only one of them");
   if (to != AdapterForm::summary && (output.path.empty() || output.path == "-"))
-    p.field("output.path", "output.path: names no folder for the {}: add -o FOLDER",
+    p.field("output.path", "output.path: expected a folder for the {}: add -o FOLDER",
             to == AdapterForm::model ? "model" : "adapter");
   if (to == AdapterForm::model && model.path.value.starts_with("synthetic:"))
-    p.field("adapter.to", "adapter.to: a synthetic model has no folder, so none can be written");
+    p.field("adapter.to", "adapter.to: model needs a base in a folder, found a synthetic model");
   if (!adapter.ranks.empty() && to != AdapterForm::summary)
-    p.field("adapter.ranks", "adapter.ranks: prints a table and writes no folder: leave out --to");
+    p.field(
+        "adapter.ranks",
+        "adapter.ranks: needs adapter.to summary, since it only prints a table: leave out --to");
   if (!adapter.to_lora() && adapter.rank != 0)
-    p.field("adapter.rank", "adapter.rank: is of factors: add --to lora");
+    p.field("adapter.rank", "adapter.rank: needs adapter.to lora: add --to lora");
   if (adapter.rank == 0 && adapter.max_error != 1)
-    p.field("adapter.max_error",
-            "adapter.max_error: only a rank loses some of the change: add --to lora --rank K");
+    p.field("adapter.max_error", "adapter.max_error: needs adapter.rank: add --to lora --rank K");
   if (to != AdapterForm::model && !(to == AdapterForm::summary && adapter.verify) &&
       output.dtype != MatrixType::automatic)
     p.field("output.dtype",
-            "output.dtype: is of a merged model: add --to model, or verify a summary");
+            "output.dtype: needs a merged model: add --to model, or verify a summary");
 }
 
 }  // namespace tandem::tools

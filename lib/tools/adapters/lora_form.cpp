@@ -63,7 +63,7 @@ void each_exact(const OpenedAdapters& opened, const WeightProgress& progress, co
       if (exact.rank > 0) {
         if (!model::is_finite(exact))
           throw Error::make(ErrorKind::numeric, model::checkpoint_name(weight, layer),
-                            "its weighted change is beyond f32")
+                            "its weighted change overflows f32")
               .hint("give a smaller weight: --adapter FOLDER=WEIGHT");
         any = true;
         visit(std::move(exact));
@@ -148,11 +148,11 @@ std::string verify_export(const std::filesystem::path& folder, const OpenedAdapt
       const double norm = std::sqrt(sums.change),
                    most = loss * norm + kRounding * (norm + std::sqrt(sums.base));
       if (!(std::sqrt(sums.rest) <= most))
-        throw Error::make(ErrorKind::numeric, model::checkpoint_name(weight, layer),
-                          "the factors that were written differ from its change by {:.3g} of its "
-                          "norm, expected {:.3g}",
-                          std::sqrt(sums.rest) / norm, loss)
-            .hint("a file has changed since it was read, or is damaged: write the folder again");
+        throw Error::make(
+            ErrorKind::numeric, model::checkpoint_name(weight, layer),
+            "the written factors differ from its change by {:.3g} of its norm, expected {:.3g}",
+            std::sqrt(sums.rest) / norm, loss)
+            .hint("a file was changed after it was read, or is damaged: write the folder again");
       add_read(progress, weights_of(weight, config));
     }
   return fmt::format("verified factors   read back and merged in f32, relative error {:.3g}\n",
@@ -208,7 +208,7 @@ void check_rank(const OpenedAdapters& opened, int rank) {
         if (given.weight != 0 && model::holds(given.adapter, w, layer))
           most = std::max(most, std::ranges::min(model::weight_shape(w, config)));
   if (most > 0 && rank > most)
-    throw input_error("adapter.rank", "is {}, but no matrix that changes has a rank above {}", rank,
+    throw input_error("adapter.rank", "is {}, but no changed matrix has a rank above {}", rank,
                       most)
         .hint("lower --rank, or leave it out for exact factors");
 }
@@ -219,12 +219,12 @@ void check_kinds(const OpenedAdapters& opened) {
     const auto* low = std::get_if<model::LowRankAdapter>(&opened.adapters[i].adapter);
     if (low == nullptr) continue;
     if (low->scales_rows())
-      throw input_error(opened.paths[i], "is of DoRA, whose change is no product of factors")
-          .hint("add --to model, which merges it; alone it is a folder of PEFT already");
+      throw input_error(opened.paths[i], "writing a DoRA adapter as LoRA factors is not supported")
+          .hint("merge it with --to model; the adapter itself is already a PEFT folder");
     if (const std::vector<std::string> others = low->others(); !others.empty())
-      throw input_error(opened.paths[i], "changes {}, expected factors of layers only",
+      throw input_error(opened.paths[i], "expected factors of layers only, but it also changes {}",
                         others.front())
-          .hint("add --to model, which merges it; alone it is a folder of PEFT already");
+          .hint("merge it with --to model; the adapter itself is already a PEFT folder");
   }
 }
 
@@ -270,8 +270,8 @@ WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAda
   const Export made = make_export(opened, settings.rank, progress);
   if (const double error = made.all().error(); error > settings.max_error)
     throw Error::make(ErrorKind::numeric, "adapter.max_error",
-                      "factors of rank {} lose {:.3g} of the change, more than {}", settings.rank,
-                      error, settings.max_error)
+                      "factors of rank {} lose {:.3g} of the change, expected at most {}",
+                      settings.rank, error, settings.max_error)
         .hint("raise --rank, or leave it out for exact factors");
   const model::ModelConfig& config = opened.base.config;
   model::write_low_rank_adapter(folder,

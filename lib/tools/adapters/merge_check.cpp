@@ -18,9 +18,9 @@ template <class T>
 Error differs(Weight weight, int layer, int64_t row, int64_t col, T found, T wanted,
               const char* whose) {
   return Error::make(ErrorKind::numeric, model::checkpoint_name(weight, std::max(layer, 0)),
-                     "[{}, {}] of the merged model is {}, {} is {}", row, col, to_float(found),
+                     "[{}, {}] of the merged model is {}, but {} is {}", row, col, to_float(found),
                      whose, to_float(wanted))
-      .hint("a file has changed since it was read, or is damaged: merge again from its sources");
+      .hint("a file was changed after it was read, or is damaged: merge again from its sources");
 }
 
 template <class T>
@@ -100,9 +100,9 @@ class MatrixCheck {
   void check(int64_t r, int64_t c, T before, float exact, T after, MergeCheck& found) const {
     if (factors_) {
       if (!std::isfinite(to_float(after)))
-        throw differs(weight_, layer_, r, c, after, before, "that of another merge, a finite one,");
+        throw differs(weight_, layer_, r, c, after, before, "another merge's finite value");
       if (!same(after, before))
-        throw differs(weight_, layer_, r, c, after, before, "that of another merge");
+        throw differs(weight_, layer_, r, c, after, before, "another merge's value");
       ++found.whole;
       return;
     }
@@ -122,7 +122,8 @@ class MatrixCheck {
     }
     if (n == 0) {
       if (!same(after, before))
-        throw differs(weight_, layer_, r, c, after, before, "the base's, outside the adapters,");
+        throw differs(weight_, layer_, r, c, after, before,
+                      "the base's value outside the adapters");
       ++found.outside;
     } else if (n == 1 && replaced) {
       if (const T wanted = rounded(value, T{}); !same(after, wanted))
@@ -162,7 +163,7 @@ MergeCheck check_merged(const model::WeightSource& base, const model::WeightSour
       for (size_t i = 0; i < before.size(); ++i)
         if (!same(before[i], after[i]))
           throw differs(weight, layer, 0, static_cast<int64_t>(i), after[i], before[i],
-                        changed ? "that of another merge" : "the base's");
+                        changed ? "another merge's value" : "the base's value");
       (changed ? found.whole : found.outside) += shape[0];
       add_read(progress, shape[0]);
     } else if (dtype == DType::f32) {

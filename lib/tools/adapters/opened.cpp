@@ -66,14 +66,14 @@ void check_exclusive(const OpenedAdapters& opened, std::span<const model::Overla
   if (overlaps.empty()) return;
   const model::Overlap& o = overlaps.front();
   const int unit = model::features_per_unit(o.weight, opened.base.config);
-  throw input_error(opened.paths[o.second],
-                    "changes {} of the {} of {} that {} changes too, the first of {} such matrices",
-                    o.units, unit > 1 ? "heads" : "channels",
-                    model::checkpoint_name(o.weight, o.layer), opened.paths[o.first],
-                    overlaps.size())
+  throw input_error(
+      opened.paths[o.second],
+      "changes {} of the {} of {} that {} also changes, the first of {} shared matrices", o.units,
+      unit > 1 ? "heads" : "channels", model::checkpoint_name(o.weight, o.layer),
+      opened.paths[o.first], overlaps.size())
       .hint(
-          "train the second with train.select.exclude=[the first], or add them up as they are "
-          "without adapter.exclusive");
+          "train the second with train.select.exclude=[the first], or leave out adapter.exclusive "
+          "to add them up");
 }
 
 void add_extracted(OpenedAdapters& opened, const std::string& tuned,
@@ -101,13 +101,14 @@ void check_apart(const AdapterRecipe& recipe, const OpenedAdapters& opened) {
   for (const GivenAdapter& given : recipe.adapter.adapters) {
     std::error_code code;  // a run's folder may get new files, but it is no output itself
     if (fs::equivalent(output, given.path, code))
-      throw usage_error(output.string(), "is an adapter that is read")
+      throw usage_error(output.string(), "expected a new folder, found an input adapter")
           .hint("name a new folder with -o");
   }
   for (const fs::path& input : inputs)
     if (is_within(output, input))
-      throw usage_error(output.string(), "is within {}, which is read", input.string())
-          .hint("name a folder outside the base model and the adapters with -o");
+      throw usage_error(output.string(),
+                        "expected a folder outside the inputs, found one inside {}", input.string())
+          .hint("with -o, name a folder outside the base model and the adapters");
 }
 
 }  // namespace tandem::tools

@@ -46,8 +46,8 @@ WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedA
   for (size_t i = 0; i < opened.adapters.size(); ++i)
     if (!std::holds_alternative<model::Adapter>(opened.adapters[i].adapter))
       throw input_error(opened.paths[i],
-                        "is of LoRA or DoRA, which changes whole matrices: it has no slices")
-          .hint("add --to lora, which takes slices and LoRA, or --to model, which takes all");
+                        "expected slices, found LoRA or DoRA, which changes full matrices")
+          .hint("add --to lora for slices and LoRA, or --to model for all kinds of adapter");
   const model::ModelConfig& config = opened.base.config;
   const auto merged = opened.merged();
   const std::vector<model::OwnedSlice> slices =
@@ -58,7 +58,7 @@ WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedA
   for (const model::OwnedSlice& s : slices)
     if (!std::ranges::all_of(s.values, [](float x) { return std::isfinite(x); }))
       throw Error::make(ErrorKind::numeric, model::checkpoint_name(s.weight, s.layer),
-                        "its weighted change is beyond f32")
+                        "its weighted change overflows f32")
           .hint("give a smaller weight: --adapter FOLDER=WEIGHT");
   model::write_adapter(folder, info_of(opened), model::slice_views(slices));
   int64_t values = 0;

@@ -89,17 +89,18 @@ void ChatLoop::obey(const std::string& line) {
   if (command == "/save") return save(rest);
   if (command == "/system") system_ = rest;
   if (command != "/system" && (command != "/reset" || !rest.empty()))
-    throw usage_error(io::quote(line), "is not a command")
+    throw usage_error(io::quote(line), "expected a command")
         .hint(
-            "/reset, /system TEXT, /save FILE, /quit, /help; a message may begin with a blank and "
-            "then /");
+            "/reset, /system TEXT, /save FILE, /quit and /help are commands; put a blank before a "
+            "message that begins with /");
   conversation_.restart(system_);
   cx_.note(fmt::format("new conversation{}", system_.empty() ? "" : " with the system message"));
 }
 
 void ChatLoop::save(const std::string& path) {
-  if (path.empty()) throw usage_error("/save", "needs the name of a file");
-  if (conversation_.messages().empty()) throw usage_error("/save", "there are no messages yet");
+  if (path.empty()) throw usage_error("/save", "expected the name of a file");
+  if (conversation_.messages().empty())
+    throw usage_error("/save", "expected messages to save, found none yet");
   if (cx_.file_mode() == cli::FileMode::create && std::filesystem::exists(path))
     throw usage_error(path, "the file exists already")
         .hint("name another one, or start the chat with --overwrite");

@@ -113,7 +113,8 @@ AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point)
       point_(point),
       engines_(point.recipe.model, recipe::Cache{}, point.recipe.run, sizes_of(point.recipe), cx) {
   if (engines_.device().kind == Device::Kind::cuda)
-    throw recipe_error("run.device", "is {}; distributions are compared on the CPU",
+    throw recipe_error("run.device",
+                       "expected cpu, found {}: distributions are compared only on the CPU",
                        engines_.device().name())
         .hint("add --device cpu");
 }

@@ -39,34 +39,36 @@ void AcceptanceBench::check(recipe::Problems& p) const {
   for (const NamedDraft& d : drafts) {
     if (!d.proposes_by_model() && d.kind != DraftKind::nested)
       p.field("drafts",
-              "bench.drafts: '{}' is of kind {}, and no model draws its tokens; choose kind self, "
-              "model or nested, or measure it with magicdec-bench",
+              "bench.drafts: '{}' is of kind {}, expected self, model or nested; measure other "
+              "kinds with magicdec-bench",
               d.name, recipe::yaml_text(d.kind));
     if (d.kind == DraftKind::nested && !rounds)
       p.field("drafts",
-              "bench.drafts: '{}' is nested, which is measured along rounds; leave it out, or set "
-              "bench.rounds=true",
+              "bench.drafts: '{}' is nested, which needs bench.rounds=true; set it, or leave the "
+              "draft out",
               d.name);
     if (!d.tree.empty())
       p.field("drafts",
-              "bench.drafts: '{}' proposes a tree, chains are measured here; leave tree out, or "
+              "bench.drafts: '{}' proposes a tree, expected a linear draft; leave tree out, or "
               "measure it with sequoia-acceptance",
               d.name);
   }
-  if (temperatures.empty()) p.field("temperatures", "bench.temperatures: name one at least");
+  if (temperatures.empty())
+    p.field("temperatures", "bench.temperatures: expected at least one, found none");
 }
 
 void DraftAcceptanceRecipe::check(recipe::Problems& p) const {
   if (run.context.value < 2)
-    p.field("run.context", "run.context: expected prompts of 2 tokens or more, found {}",
+    p.field("run.context", "run.context: expected prompts of at least 2 tokens, found {}",
             run.context.value);
-  if (run.batch < 1) p.field("run.batch", "run.batch: expected a number of prompts, found 0");
+  if (run.batch < 1) p.field("run.batch", "run.batch: expected at least 1 prompt, found 0");
   if (spec.gamma >= bench.new_tokens)
     p.field("spec.gamma",
-            "spec.gamma: is {} tokens, but a prompt gets only {} new ones; lower it, or raise "
+            "spec.gamma: is {} tokens, but a prompt gets only {} new tokens; lower it, or raise "
             "bench.new_tokens",
             spec.gamma, bench.new_tokens);
-  if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
+  if (!model.state.empty())
+    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
 }
 
 }  // namespace tandem::tools

@@ -27,8 +27,8 @@ MeasuredTexts windows(const DraftAcceptanceRecipe& r, const decode::ModelFiles& 
 
 MeasuredTexts documents(const DraftAcceptanceRecipe& r, const decode::ModelFiles& files) {
   if (files.tokenizer == nullptr)
-    throw input_error(files.name, "the model has no tokenizer, which documents need")
-        .hint("choose -s bench.prompts=prose");
+    throw input_error(files.name, "documents need a tokenizer, but the model has none")
+        .hint("set -s bench.prompts=prose");
   const eval::CaseGenerator generator(*files.tokenizer, r.bench.haystack,
                                       static_cast<uint64_t>(r.run.seed));
   MeasuredTexts texts{

@@ -26,9 +26,9 @@ void choose_as_rank0(ranks::Group& group, bench::HostedPlan& plan) {
     return o.cache.attend == chosen.attend && o.cache.index == chosen.index;
   });
   if (same == plan.options.end())
-    throw recipe_error("cache.attend", "rank 0 chooses {}, which this rank's heads do not allow",
+    throw recipe_error("cache.attend", "rank 0 chooses {}, which does not fit this rank's heads",
                        recipe::yaml_text(chosen.attend))
-        .hint("name cache.attend in the recipe");
+        .hint("set cache.attend in the recipe");
   std::rotate(plan.options.begin(), same, same + 1);
   plan.options.front().cache.cpu_share = chosen.cpu_share;
 }

@@ -52,7 +52,7 @@ SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bo
   for (const auto& ids : prompts.sequences) {
     const int64_t n = bounds.saved + static_cast<int64_t>(ids.size());
     if (n + bounds.least_new > bounds.context)
-      throw input_error("prompt", "has {} tokens, the context holds {}", n, bounds.context)
+      throw input_error("prompt", "has {} tokens, but the context holds only {}", n, bounds.context)
           .hint(bounds.prompt_room().remedy(n));
     lengths.push_back(std::min(bounds.context, n + bounds.max_tokens));
     own.push_back(std::max<int64_t>(1, n - shared));  // of nothing new, the last token again
@@ -97,14 +97,13 @@ void check_offload(const recipe::Offload& offload, const model::ModelConfig& con
                    Device device) {
   if (!offload.any()) return;
   if (device.kind != Device::Kind::cuda)
-    throw recipe_error("model.offload",
-                       "is {}, but the run is on the CPU, whose weights are all in host memory",
+    throw recipe_error("model.offload", "is {}, which needs a GPU, but this run is on the CPU",
                        recipe::yaml_text(offload))
         .hint("leave it none, or choose a GPU with --device cuda");
   if (offload.layers > config.n_layers)
-    throw recipe_error("model.offload", "is {} layers, the model has {}", offload.layers,
+    throw recipe_error("model.offload", "is {} layers, but the model has only {}", offload.layers,
                        config.n_layers)
-        .hint("auto keeps on the GPU what fits");
+        .hint("set auto to keep on the GPU as many layers as fit");
 }
 
 decode::Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,

@@ -11,7 +11,7 @@ std::filesystem::path data_text(const recipe::Data& data) {
     if (const auto path = folder / "demo/lighthouse-logbook.txt"; std::filesystem::exists(path))
       return path;
   throw input_error("data.path", "the built-in text is not installed")
-      .hint("name a text: -s data.path=FILE");
+      .hint("name a text with -s data.path=FILE");
 }
 
 }  // namespace tandem::tools

@@ -93,8 +93,11 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
   s.document = path("file");
   if (s.text == "-") {
     if (s.document)
-      throw usage_error("--prompt", "is -, standard input, but follows the document of --file")
-          .hint("give the text itself, or the document as -f - and the text as -p TEXT");
+      throw usage_error("--prompt",
+                        "is - (standard input), which cannot follow the document of --file")
+          .hint(
+              "give the text with -p TEXT; only the document can be read from standard input, with "
+              "-f -");
     s.document = "-";
     s.text.reset();
   }
@@ -105,25 +108,25 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
   s.system = cx.value("system");
   s.chat_how = chat;
   if (s.system && (!s.chat || s.prompts || s.ids))
-    throw usage_error("--system", "is a message of a chat from the command line")
-        .hint(s.prompts ? "write it as a message of role system in each line"
-                        : "add --chat, with -p, -f or --questions");
+    throw usage_error("--system", "needs a chat whose message is on the command line")
+        .hint(s.prompts ? "in each line, write a message with role system"
+                        : "add --chat and -p, -f or --questions");
   if (chat.thinking && !s.empty() && !s.chat && !s.prompts)
-    throw recipe_error("chat.thinking", "no prompt is written in the chat template")
-        .hint("add --chat, or give {\"messages\"} with --prompts");
+    throw recipe_error("chat.thinking", "needs a chat, but no prompt uses the chat template")
+        .hint("add --chat, or put {\"messages\"} in lines of --prompts");
   for (const auto& p : {s.document, s.ids, s.questions, s.prompts})
     if (p == "-") require_piped_stdin();
   const bool converses = s.chat && cx.info.line_reader != nullptr;
   const auto is_terminal = [](int fd) { return ::isatty(fd) == 1; };
   if (s.empty() && converses && !cx.dry_run() &&
       !(is_terminal(STDIN_FILENO) && is_terminal(STDERR_FILENO)))
-    throw usage_error("--chat", "chats on a terminal, but standard {} is none",
+    throw usage_error("--chat", "expected a terminal to chat on, but standard {} is not a terminal",
                       is_terminal(STDIN_FILENO) ? "error" : "input")
-        .hint("give the message with -p TEXT or -f -, or several turns with --prompts FILE");
+        .hint("give one message with -p TEXT or -f -, or several turns with --prompts FILE");
   if (s.empty() && !has_other_text && !converses && !cx.dry_run())
-    throw usage_error("prompt", "nothing to continue")
+    throw usage_error("prompt", "expected a prompt, found none")
         .hint(s.chat
-                  ? "give the message with -p TEXT; pig-generate --chat takes turns from a terminal"
+                  ? "give the message with -p TEXT, or chat on a terminal with pig-generate --chat"
                   : "give -p TEXT, -f FILE (- = standard input), --prompt-ids FILE, "
                     "--questions FILE or --prompts FILE");
   return s;
@@ -136,16 +139,17 @@ void require_same(cli::Context& cx, const decode::PromptSet& prompts) {
 }
 
 void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p) {
-  if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
+  if (!model.state.empty())
+    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
   if (!output.state.empty())
-    p.field("output.state", "output.state: states are saved by pig-generate");
+    p.field("output.state", "output.state: is supported only by pig-generate; leave it out");
 }
 
 recipe::Sampling settled_sampling(const cli::Context& cx, const recipe::Sampling& sampling,
                                   const decode::ModelFiles& model) {
   if (!sampling.stop.empty() && !model.tokenizer)
-    throw recipe_error("sampling.stop", "{} has no tokenizer, so it writes no text", model.name)
-        .hint("end sequences at token ids: --stop-id N");
+    throw recipe_error("sampling.stop", "stop texts need a tokenizer, but {} has none", model.name)
+        .hint("end sequences at token ids with --stop-id N");
   recipe::Sampling s = sampling;
   if (s.from == recipe::SamplingFrom::recipe) return s;
   const recipe::Sampling suggested = decode::suggested_sampling(model.folder);
@@ -194,8 +198,9 @@ nlohmann::ordered_json sampling_json(const recipe::Sampling& s) {
 
 void refuse_model_sampling(const recipe::Sampling& sampling, recipe::Problems& p) {
   if (sampling.from == recipe::SamplingFrom::model)
-    p.field("sampling.from",
-            "sampling.from: this tool does not read generation_config.json; set the values");
+    p.field(
+        "sampling.from",
+        "sampling.from: this tool does not read generation_config.json; set the values yourself");
 }
 
 decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int top_logprobs,
@@ -215,8 +220,9 @@ decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int 
   g.stop_ids.assign(config.eos_ids.begin(), config.eos_ids.end());
   for (const int id : s.stop_ids) {
     if (id >= config.vocab_size)
-      throw recipe_error("sampling.stop_ids", "{} is no token of the model, whose ids end at {}",
-                         id, config.vocab_size - 1);
+      throw recipe_error("sampling.stop_ids",
+                         "expected a token id of the model, found {}; its ids end at {}", id,
+                         config.vocab_size - 1);
     g.stop_ids.push_back(id);
   }
   g.stops = s.stop;

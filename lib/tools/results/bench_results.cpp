@@ -34,14 +34,13 @@ Error wrong_tool(const Json& r, const std::string& where, const std::string& fil
   std::string tool = bench::cell(at(r, "/tool"));
   if (at(r, "/schema") == "tandem.eval/1") tool = "pig-eval";  // a log of cases
   if (tool.empty())
-    return input_error(where, "expected a record of {}, found a line without the key 'tool'",
-                       reader);
+    return input_error(where, "expected a record of {}, found one without the key 'tool'", reader);
   const std::string phase = bench::cell(at(r, "/workload/phase"));
-  Error error = input_error(where, "holds a record of {}{}, expected records of {}", tool,
+  Error error = input_error(where, "expected records of {2}, found one of {0}{1}", tool,
                             phase.empty() ? "" : " (" + phase + ")", reader);
   return std::ranges::find(kReaders, tool) == kReaders.end()
              ? error
-             : std::move(error).hint(fmt::format("{} --from {} prints its table", tool, file));
+             : std::move(error).hint(fmt::format("print it with {} --from {}", tool, file));
 }
 
 /// Calls `take(record)` for every whole line. Returns their bytes.
@@ -98,7 +97,8 @@ BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path,
     : cx_(cx), views_(std::move(views)) {
   if (path.empty() || path == "-") {
     if (cx.resume())
-      throw usage_error("--resume", "continues a file of records, but output.path is not set")
+      throw usage_error("--resume",
+                        "needs the file of records to continue, but output.path is not set")
           .hint("name the file of the earlier run with -o");
     if (cx.format() == "jsonl")
       file_ = std::make_unique<cli::ResultFile>(path, cx.file_mode(), cx.out);
@@ -182,7 +182,7 @@ int print_records_of(cli::Context& cx, const std::filesystem::path& path,
                        bench::cell(at(r, "/workload/kernel")),
                        bench::cell(at(r, "/workload/shape")));
   };
-  constexpr const char* kWritten = "--from prints what a run wrote with -o or --format jsonl";
+  constexpr const char* kWritten = "name a file that a run wrote with -o or --format jsonl";
   size_t whole = 0;
   try {
     whole = for_each_record(path, text, cx.info.name, views, [&](const Json& record) {
@@ -197,9 +197,9 @@ int print_records_of(cli::Context& cx, const std::filesystem::path& path,
     return at(record, "/status") != "ok" && measured.contains(name_of(record));
   });
   if (records.empty())
-    throw input_error(
-        path.string(), "{}",
-        whole < text.size() ? "holds one record, which is cut off" : "holds no records")
+    throw input_error(path.string(), "{}",
+                      whole < text.size() ? "expected full records, found only one that is cut off"
+                                          : "expected records, found none")
         .hint(kWritten);
   if (whole < text.size())
     cx.warn(fmt::format("{}: the last line is incomplete and was skipped", path.string()));

@@ -22,7 +22,7 @@ void check_reads_trees(const char* where, const std::string& what, const recipe:
                        bool chains_alone) {
   const auto suits = [&](const kv::Needs& n) { return n.reads_trees || chains_alone; };
   if (suits(kv::needs_of(cache))) return;
-  throw recipe_error(where, "{}is {}, which reads no trees of drafted tokens", what,
+  throw recipe_error(where, "{}is {}, which does not support trees of draft tokens", what,
                      recipe::yaml_text(cache.kind))
       .hint(fmt::format("choose {}", kv::kinds_where(suits)));
 }
@@ -30,8 +30,8 @@ void check_reads_trees(const char* where, const std::string& what, const recipe:
 void DraftSection::check(recipe::Problems& p) const {
   if (cache.is_hosted())
     p.field("cache.place",
-            "draft.cache.place: is host, but the keys of drafts stay on the device: leave it out; "
-            "cache.place is that of the target's keys");
+            "draft.cache.place: host is not supported, only the target's KV cache can be offloaded "
+            "(cache.place): leave it out");
 }
 
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
@@ -49,9 +49,9 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
       target_(sizer_.open_model()) {
   check_reads_trees("cache.kind", "", cache);
   if (self_sparse_.any() && proposer != Proposer::target && proposer != Proposer::any)
-    throw recipe_error("draft.sparse.kind", "is {}, which is for a model that drafts for itself",
+    throw recipe_error("draft.sparse.kind", "is {}, which needs a self-draft",
                        recipe::yaml_text(self_sparse_.kind))
-        .hint("set spec.draft=self, or leave draft.sparse out");
+        .hint("set spec.draft=self, or leave out draft.sparse");
   if (!has_draft()) return;
   check_reads_trees("draft.cache.kind", "", draft.cache);
   if (proposer == Proposer::target || proposer == Proposer::nested_lookup) return;
@@ -115,11 +115,11 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
   plan_ = sizer_.save_memory(target_.config, plan_with,
                              ffn::set_channels(target_spec_.sparse, target_.config.ffn_dim));
   if (target_spec_.savings.set_channels > 0 && room.batch > draft_copies)
-    throw recipe_error("run.batch",
-                       "is {}, but with model.offload the GPU holds the FFN channels of one "
-                       "sequence's drafts",
-                       room.batch / draft_copies)
-        .hint("set run.batch=1, or model.offload none on a GPU with more memory");
+    throw recipe_error(
+        "run.batch",
+        "is {}, but model.offload supports the draft FFN channels of only one sequence",
+        room.batch / draft_copies)
+        .hint("set run.batch=1, or model.offload=none on a GPU with more memory");
 }
 
 int ModelPair::print_plan(cli::Context& cx, const std::string& lines,

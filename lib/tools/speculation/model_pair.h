@@ -27,7 +27,7 @@ struct DraftSection {
   /// For tools and settings that need one.
   void require(recipe::Problems& p) const {
     if (path.value.empty())
-      p.field("draft.path", "draft.path: name the model that proposes tokens");
+      p.field("draft.path", "draft.path: expected the draft model, found none");
   }
 };
 

@@ -13,138 +13,137 @@ namespace tandem::tools {
 
 void SequoiaRecipe::check(recipe::Problems& p) const {
   if (spec.draft == DraftKind::none)
-    p.field("spec.draft",
-            "spec.draft: none drafts nothing; choose model, self or ngram, or take pig-generate");
+    p.field(
+        "spec.draft",
+        "spec.draft: expected a draft, found none; set model, self or ngram, or use pig-generate");
   if (spec.fastest) check_fastest(p);
   if (spec.draft == DraftKind::model && draft.path.value.empty() && !spec.fastest) {
     draft.require(p);
     p.hint(
-        "three ways: -s draft.path=SMALL_MODEL; -s spec.draft=ngram, which needs no second model; "
-        "-s spec.draft=self -s draft.cache.kind=snapkv, the model with part of its KV cache");
+        "set -s draft.path=SMALL_MODEL; without a second model, set -s spec.draft=ngram, or -s "
+        "spec.draft=self -s draft.cache.kind=snapkv");
   }
   const bool is_nested = spec.nests();
   check_within(p);
   check_beams(p);
   if (is_nested && tree.path.automatic)
     p.field("tree.path",
-            "tree.path: names the tree of rounds within where spec.draft is nested, or is left out "
-            "for chains of spec.gamma1; auto is for model and self");
+            "tree.path: auto needs spec.draft model or self, found nested; name a tree for the "
+            "inner steps, or leave it out");
   constexpr int kMostGamma = 256;
   if (spec.gamma.values.size() + (spec.gamma.has_auto ? 1 : 0) > 1)
-    p.field("spec.gamma",
-            "spec.gamma: expected one number or auto; magicdec-bench compares several");
+    p.field(
+        "spec.gamma",
+        "spec.gamma: expected one number or auto, found several; magicdec-bench compares several");
   else if (!spec.gamma.automatic() && spec.gamma.values.front() > kMostGamma)
-    p.field("spec.gamma", "spec.gamma: {} is out of range, expected 1 .. {} tokens, or auto",
+    p.field("spec.gamma", "spec.gamma: {} is out of range, expected 1 .. {} tokens or auto",
             spec.gamma.values.front(), kMostGamma);
   if (spec.draft == DraftKind::self && !draft.path.value.empty())
     p.field("draft.path",
-            "draft.path: spec.draft is self, so that model.path proposes; leave draft.path out, or "
-            "choose spec.draft=model");
+            "draft.path: spec.draft is self, which drafts with model.path; leave draft.path out, "
+            "or set spec.draft=model");
   if (is_nested && !draft.path.value.empty())
     p.field("draft.path",
-            "draft.path: spec.draft is {}, where the small model is draft2.path; leave "
+            "draft.path: spec.draft is {}, which takes its small model from draft2.path; leave "
             "draft.path out",
             recipe::yaml_text(spec.draft));
   speculate::check_rule_within(spec.verify_within, p);
   const bool draws = spec.draft != DraftKind::ngram;
   if (!draws && speculate::weighs_draws(spec.verify))
     p.field("spec.verify",
-            "spec.verify: prompt lookup proposes tokens that are not drawn; choose match, auto or "
-            "a rule with a floor");
+            "spec.verify: this rule needs sampled draft tokens, but prompt lookup does not sample; "
+            "set match, auto or a rule with a floor");
   if (draws && spec.verify == speculate::VerifyChoice::block && tree.path.automatic)
-    p.field(
-        "spec.verify",
-        "spec.verify: block verifies chains; set -s tree.path= for a chain of spec.gamma, without "
-        "tree.replay, or choose traversal");
+    p.field("spec.verify",
+            "spec.verify: block needs a linear draft; set tree.path to empty and leave tree.replay "
+            "out, or set traversal");
   if (draws && spec.gamma.automatic() && !tree.path.empty())
     p.field("spec.gamma",
-            "spec.gamma: auto chooses how long chains are, but tree.path names a tree; set "
-            "-s tree.path= for chains, or leave spec.gamma out");
+            "spec.gamma: auto needs a linear draft, but tree.path names a tree; set tree.path to "
+            "empty, or leave spec.gamma out");
   if (chooses_gamma() && !(tree.accept.empty() && tree.replay.empty()))
     p.field("spec.gamma",
-            "spec.gamma: auto finds out by itself whether chains pay; leave tree.accept and "
-            "tree.replay out, or choose tree.path=auto");
+            "spec.gamma: auto does not use tree.accept or tree.replay; leave both out, or set "
+            "tree.path=auto");
   if (!tree.accept.empty() && !tree.replay.empty())
     p.field("tree.replay",
-            "tree.replay: tree.accept says how trees do, too; leave one of both out");
+            "tree.replay: cannot be combined with tree.accept; leave one of them out");
   if (!tree.replay.empty() && !draws)
-    p.field("tree.replay", "tree.replay: prompt lookup has no tree; leave tree.replay out");
+    p.field("tree.replay",
+            "tree.replay: prompt lookup does not propose trees; leave tree.replay out");
   else if (!tree.replay.empty() &&
            (spec.verify == speculate::VerifyChoice::match || speculate::is_lossy(spec.verify)))
     p.field("tree.replay",
-            "tree.replay: rounds are recorded for rules that weigh draws; choose another "
-            "spec.verify than match, or leave tree.replay out");
+            "tree.replay: needs an acceptance rule for sampled tokens, found match or a lossy "
+            "rule; set spec.verify=auto, or leave tree.replay out");
   refuse_states(model, output, p);
   if (output.top_logprobs > 0)
-    p.field("output.top_logprobs", "output.top_logprobs: speculation reports no alternatives");
+    p.field("output.top_logprobs",
+            "output.top_logprobs: is not supported with speculation; leave it out");
   if (sampling.max_tokens == 0)
-    p.field("sampling.max_tokens",
-            "sampling.max_tokens: nothing to speculate on; pig-generate reads prompts alone");
+    p.field(
+        "sampling.max_tokens",
+        "sampling.max_tokens: expected at least 1, found 0; pig-generate can only prefill prompts");
 }
 
 void SequoiaRecipe::check_within(recipe::Problems& p) const {
   if (!spec.nests() && spec.within != WithinKind::model)
     p.field("spec.within",
-            "spec.within: is of rounds within rounds; choose spec.draft=nested, or "
-            "spec.draft=ngram for prompt lookup alone");
+            "spec.within: needs hierarchical speculation; set spec.draft=nested, or "
+            "spec.draft=ngram for prompt lookup only");
   if (spec.within == WithinKind::model && spec.nests() == draft2.path.value.empty())
     p.field("draft2.path",
-            "draft2.path: is the small model of spec.draft nested and auto; name both or neither");
+            "draft2.path: is the small model for spec.draft nested or auto; set both or neither");
   if (spec.within == WithinKind::model) return;
   if (!draft2.path.value.empty())
     p.field("draft2.path",
-            "draft2.path: spec.within is ngram, which no model drafts; leave draft2.path out, or "
-            "choose spec.within=model");
+            "draft2.path: spec.within is ngram, which needs no small model; leave draft2.path out, "
+            "or set spec.within=model");
   if (spec.draft == DraftKind::automatic)
-    p.field("spec.within",
-            "spec.within: auto chooses between kinds of model drafts; choose spec.within=model, or "
-            "spec.draft=nested");
+    p.field(
+        "spec.within",
+        "spec.within: spec.draft auto needs a model; set spec.within=model, or spec.draft=nested");
   if (!tree.path.empty() || !tree.accept.empty() || !tree.replay.empty())
     p.field("tree.path",
-            "tree.path: spec.within is ngram, which proposes chains of spec.gamma1 at most; leave "
-            "tree.path, tree.accept and tree.replay out");
+            "tree.path: spec.within is ngram, which does not propose trees; leave tree.path, "
+            "tree.accept and tree.replay out");
   if (speculate::weighs_draws(spec.verify_within))
     p.field("spec.verify_within",
-            "spec.verify_within: prompt lookup proposes tokens that are not drawn; choose match or "
-            "auto");
+            "spec.verify_within: this rule needs sampled draft tokens, but prompt lookup does not "
+            "sample; set match or auto");
 }
 
 void SequoiaRecipe::check_beams(recipe::Problems& p) const {
   if (spec.width == 1) return;
   if (spec.draft != DraftKind::model && spec.draft != DraftKind::self)
-    p.field(
-        "spec.width",
-        "spec.width: beams are those of a model, and spec.draft is {}; choose self or model, or "
-        "spec.width=1",
-        recipe::yaml_text(spec.draft));
+    p.field("spec.width",
+            "spec.width: beams need spec.draft self or model, found {}; set one of them, or "
+            "spec.width=1",
+            recipe::yaml_text(spec.draft));
   if (const double t = sampling.temperature.value_or(0); t > 0)
     p.field("spec.width",
-            "spec.width: {} beams are not drawn, and sampling.temperature is {}; choose "
-            "sampling.temperature=0, or spec.width=1 for chains that are drawn",
+            "spec.width: {} beams do not support sampling, but sampling.temperature is {}; set "
+            "sampling.temperature=0 or spec.width=1",
             spec.width, t);
   if (speculate::weighs_draws(spec.verify))
-    p.field(
-        "spec.verify",
-        "spec.verify: {} weighs tokens by how they were drawn, and beams are not; choose match, "
-        "auto or a rule with a floor, or spec.width=1",
-        recipe::yaml_text(spec.verify));
+    p.field("spec.verify",
+            "spec.verify: {} needs sampled draft tokens, but beams do not sample; set match, auto, "
+            "a rule with a floor, or spec.width=1",
+            recipe::yaml_text(spec.verify));
   if (!tree.path.empty() || !tree.accept.empty() || !tree.replay.empty())
     p.field("tree.path",
-            "tree.path: spec.width says what the tree is: {} beams of spec.gamma; leave tree.path, "
-            "tree.accept and tree.replay out, or choose spec.width=1",
+            "tree.path: spec.width defines the tree, {} beams of spec.gamma; leave tree.path, "
+            "tree.accept and tree.replay out, or set spec.width=1",
             spec.width);
   if (spec.gamma.automatic())
-    p.field(
-        "spec.gamma",
-        "spec.gamma: auto chooses how long chains are, and spec.width asks for {} beams; name a "
-        "number, or choose spec.width=1",
-        spec.width);
+    p.field("spec.gamma",
+            "spec.gamma: auto does not support spec.width {}; set a number, or spec.width=1",
+            spec.width);
   else if (const int nodes = 1 + spec.width * spec.gamma.values.front(); nodes > kv::kMaxTreeRows)
-    p.field(
-        "spec.width",
-        "spec.width: {} beams of {} tokens are {} nodes with the root, at most {} are supported; "
-        "lower spec.width or spec.gamma",
-        spec.width, spec.gamma.values.front(), nodes, kv::kMaxTreeRows);
+    p.field("spec.width",
+            "spec.width: {} beams of {} tokens make {} nodes with the root, but at most {} are "
+            "supported; lower spec.width or spec.gamma",
+            spec.width, spec.gamma.values.front(), nodes, kv::kMaxTreeRows);
 }
 
 void SequoiaRecipe::check_fastest(recipe::Problems& p) const {
@@ -159,13 +158,12 @@ void SequoiaRecipe::check_fastest(recipe::Problems& p) const {
     if (section != "spec" && section != "draft" && section != "draft2" && section != "tree")
       continue;
     if (keys[i].field->value->yaml() != values[i].field->value->yaml())
-      p.field(keys[i].name, "{0}: spec.fastest chooses how to speculate; leave {0} out",
-              keys[i].name);
+      p.field(keys[i].name, "{0}: spec.fastest chooses it; leave {0} out", keys[i].name);
   }
   if (tree.path.automatic || (!tree.path.empty() && draft.path.value.empty()))
     p.field("tree.path",
-            "tree.path: spec.fastest tries a given tree of draft.path; name a file and a "
-            "draft.path, or leave tree.path out");
+            "tree.path: spec.fastest needs a file and a draft.path for its tree; set both, or "
+            "leave tree.path out");
 }
 
 int most_nodes(const DraftTreeSection& tree, int batch) {
@@ -196,7 +194,7 @@ std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
   if (recipe.tree.path.automatic) return {};
   speculate::TokenTree tree = speculate::read_tree(recipe.tree.path.path).tree;
   if (tree.size() > kv::kMaxTreeRows)
-    throw input_error(recipe.tree.path.path.string(), "has {} nodes, at most {} are supported",
+    throw input_error(recipe.tree.path.path.string(), "has {} nodes, but at most {} are supported",
                       tree.size(), kv::kMaxTreeRows);
   const SpecSection& spec = recipe.spec;
   const auto rule = spec.nests() ? spec.verify_within : spec.verify;
@@ -221,13 +219,13 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
   const int gamma = is_nested ? recipe.spec.gamma2 : recipe.most_gamma();
   if (is_nested ? gamma < room : !is_chain || recipe.spec.gamma.automatic() || gamma < room) return;
   const std::string key = is_nested ? "spec.gamma2" : "spec.gamma";
-  throw recipe_error(key, "is {} tokens, {} are left of a context of {} after the prompt", gamma,
+  throw recipe_error(key, "is {} tokens, but the prompt leaves only {} of a context of {}", gamma,
                      room, context)
       .hint(fmt::format("lower {}, raise run.context, or shorten the prompt", key));
 }
 
 void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
-  constexpr const char* kForce = "spec.force=true runs it all the same";
+  constexpr const char* kForce = "spec.force=true runs it anyway";
   const DraftKind draft = recipe.spec.draft;
   const recipe::Cache& cache = recipe.draft.cache;
   const auto json = [](recipe::Cache c) { return recipe::to_json(recipe::fields_of(c)); };
@@ -235,9 +233,9 @@ void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
   const bool reads_all = cache.kind == recipe::CacheKind::full || json(cache) == json(recipe.cache);
   if ((is_self || draft == DraftKind::nested) && !recipe.draft.sparse.any() && reads_all)
     throw recipe_error("draft.cache.kind",
-                       "is {}, so the draft reads as much as the target, and cannot be faster",
+                       "is {}, so the draft reads as much as the target and cannot be faster",
                        recipe::yaml_text(cache.kind))
-        .hint(fmt::format("let it read less: -s draft.cache.kind=snapkv{}; {}",
+        .hint(fmt::format("reduce it with -s draft.cache.kind=snapkv{}; {}",
                           is_self ? ", or -s draft.sparse.kind=cats" : "", kForce));
   if (draft != DraftKind::model && (draft != DraftKind::nested || recipe.spec.looks_up_within()))
     return;
@@ -246,7 +244,7 @@ void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
                 large = model::n_params(pair.target().config);
   if (small < large) return;
   throw recipe_error(draft == DraftKind::nested ? "draft2.path" : "draft.path",
-                     "{} has {:.3g} parameters, {} has {:.3g}: a draft that reads as much as the "
+                     "{} has {:.3g} parameters and {} has {:.3g}, but a draft as large as the "
                      "target cannot be faster",
                      pair.draft().name, static_cast<double>(small), pair.target().name,
                      static_cast<double>(large))

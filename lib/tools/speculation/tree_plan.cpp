@@ -213,8 +213,8 @@ void plan_by_replay(const DraftTreeSection& section, const TreeEvidence& evidenc
   if (given) {
     const auto shape = speculate::shape_in(recorded, *given);
     if (!shape)
-      throw input_error(where, "lacks nodes of the tree to be used")
-          .hint("record rounds of a larger accept.tree, or leave tree.replay out");
+      throw input_error(where, "lacks nodes of the chosen tree")
+          .hint("record a larger accept.tree, or leave tree.replay out");
     plan.predicted = speculate::price_tree(*given, search.all().tokens(*shape), pricing.bucket,
                                            pricing.overhead_ms, pricing.skip_deepest);
     return;

@@ -17,8 +17,8 @@ namespace {
 void check_context(const decode::ModelFiles& files, const BenchSizes& sizes, const char* where) {
   const int64_t longest = int64_t{sizes.context} + sizes.new_tokens;
   if (files.config.trained && longest > files.config.max_context)
-    throw recipe_error(where, "{} tokens and {} new ones, {} takes {}", sizes.context,
-                       sizes.new_tokens, files.name, files.config.max_context)
+    throw recipe_error(where, "is {} tokens with {} new tokens, but {} supports only {}",
+                       sizes.context, sizes.new_tokens, files.name, files.config.max_context)
         .hint("lower run.context");
 }
 
@@ -36,13 +36,15 @@ BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Cache& cach
 void BenchEngines::check(const Way& way, const recipe::Cache& cache) const {
   const int nodes = way.tree.size();
   if (int64_t{nodes} * sizes_.batch > kv::kMaxDraftedRows && way.is_chain())
-    throw recipe_error("spec.gamma",
-                       "{} tokens and the last for each of {} sequences, a step takes {} rows",
-                       way.gamma(), sizes_.batch, kv::kMaxDraftedRows)
+    throw recipe_error(
+        "spec.gamma",
+        "{} draft tokens and 1 more for each of {} sequences exceed the {} rows of a step",
+        way.gamma(), sizes_.batch, kv::kMaxDraftedRows)
         .hint("lower spec.gamma or run.batch");
   if (int64_t{nodes} * sizes_.batch > kv::kMaxDraftedRows)
-    throw recipe_error("tree.sizes", "{} nodes for each of {} sequences, a step takes {} rows",
-                       nodes, sizes_.batch, kv::kMaxDraftedRows)
+    throw recipe_error("tree.sizes",
+                       "{} nodes for each of {} sequences exceed the {} rows of a step", nodes,
+                       sizes_.batch, kv::kMaxDraftedRows)
         .hint("lower tree.sizes or run.batch");
   check_reads_trees("bench.drafts", fmt::format("the policy of '{}' ", way.draft.name), cache,
                     way.is_chain());
@@ -173,11 +175,11 @@ void BenchEngines::size() {
       target_.files.config, [&](const decode::Savings& s) { return plan_all(s); },
       ffn::set_channels(target_.sparse, target_.files.config.ffn_dim));
   if (target_.spec.savings.set_channels > 0 && sizes_.batch > 1)
-    throw recipe_error("run.batch",
-                       "is {}, but with model.offload the GPU holds the FFN channels of one "
-                       "sequence's drafts",
-                       sizes_.batch)
-        .hint("set run.batch=1, or model.offload none on a GPU with more memory");
+    throw recipe_error(
+        "run.batch",
+        "is {}, but model.offload supports the draft FFN channels of only one sequence",
+        sizes_.batch)
+        .hint("set run.batch=1, or model.offload=none on a GPU with more memory");
 }
 
 cli::RankPlan BenchEngines::rank_plan() const {

@@ -29,7 +29,7 @@ Windows text_windows(const eval::TextIds& text, const PromptNeeds& needs, const 
   const auto context = static_cast<size_t>(needs.context);
   const size_t taken = context - std::min(text.prefix.size(), context - 1);
   if (text.ids.size() < taken)
-    throw input_error(file, "holds {} tokens, a prompt of run.context takes {}", text.ids.size(),
+    throw input_error(file, "has {} tokens, but a prompt of run.context needs {}", text.ids.size(),
                       taken)
         .hint("name a longer text with -s data.path=FILE, or lower run.context");
   const auto n = static_cast<size_t>(needs.batch) * static_cast<size_t>(needs.batches);

@@ -23,30 +23,31 @@ std::vector<NamedDraft> ComparisonSection::budgeted() const {
 void ComparisonSection::check(recipe::Problems& p) const {
   if (predict == PredictMode::only && !hardware.complete())
     p.field("hardware",
-            "bench.hardware: name a card (h200, a100-80, ...), or give read_gbps and bf16_tflops");
+            "bench.hardware: expected a GPU (h200, a100-80, ...), or read_gbps and bf16_tflops");
   check_drafts(budgeted(), p);
   for (const NamedDraft& d : drafts)
     if (predict == PredictMode::only && d.kind == DraftKind::nested)
       p.field("drafts",
-              "bench.drafts: '{}' is nested, which is measured, not calculated; leave it or "
-              "bench.predict out",
+              "bench.drafts: '{}' is nested, which bench.predict=only does not support; leave one "
+              "of them out",
               d.name);
 }
 
 void SpeculationBenchRecipe::check(recipe::Problems& p) const {
   refuse_model_sampling(sampling, p);
   if (run.context.value < 1)
-    p.field("run.context", "run.context: expected the tokens of a sequence, found 0");
-  if (run.batch < 1) p.field("run.batch", "run.batch: expected a number of sequences, found 0");
+    p.field("run.context", "run.context: expected at least 1 token, found 0");
+  if (run.batch < 1) p.field("run.batch", "run.batch: expected at least 1 sequence, found 0");
   if (bench.predict != PredictMode::only)
     check_measurement(p);
   else if (cache.kind != recipe::CacheKind::full)
     p.field("cache.kind",
-            "cache.kind: is {}, but bench.predict only calculates for targets that read all keys; "
-            "leave it full, or measure: leave bench.predict out",
+            "cache.kind: is {}, but bench.predict=only needs full; leave it full, or leave "
+            "bench.predict out to measure",
             recipe::yaml_text(cache.kind));
   check_trees(p);
-  if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
+  if (!model.state.empty())
+    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
 }
 
 void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
@@ -55,11 +56,10 @@ void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
   if (draft == bench.drafts.end()) return;
   if (accept.path.empty())
     p.field("accept.path",
-            "accept.path: name the acceptance vector that the trees of '{}' are the "
-            "best for",
+            "accept.path: expected an acceptance vector to choose the trees of '{}' by",
             draft->name);
-  if (tree.sizes.empty()) p.field("tree.sizes", "tree.sizes: name one at least");
-  if (tree.levels.empty()) p.field("tree.levels", "tree.levels: name one at least");
+  if (tree.sizes.empty()) p.field("tree.sizes", "tree.sizes: expected at least one, found none");
+  if (tree.levels.empty()) p.field("tree.levels", "tree.levels: expected at least one, found none");
 }
 
 void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
@@ -70,17 +70,17 @@ void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
           return small.name == d.small && small.kind == DraftKind::ngram;
         }))
       p.field("spec.verify_within",
-              "spec.verify_within: is {}, but the tokens of '{}' are found in the text, not drawn; "
-              "choose match or auto",
+              "spec.verify_within: {} needs sampled draft tokens, but '{}' is prompt lookup; set "
+              "match or auto",
               recipe::yaml_text(spec.verify_within), d.small);
   for (const int gamma : spec.gamma.values)
     if (gamma >= bench.new_tokens)
       p.field("spec.gamma",
-              "spec.gamma: is {} tokens, but a sequence gets only {} new ones; lower it, or raise "
-              "bench.new_tokens",
+              "spec.gamma: is {} tokens, but a sequence gets only {} new tokens; lower it, or "
+              "raise bench.new_tokens",
               gamma, bench.new_tokens);
   if (run.context.value < 2)
-    p.field("run.context", "run.context: expected prompts of 2 tokens or more, found {}",
+    p.field("run.context", "run.context: expected prompts of at least 2 tokens, found {}",
             run.context.value);
 }
 

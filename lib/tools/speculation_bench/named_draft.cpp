@@ -105,54 +105,57 @@ void check_nested(const NamedDraft& nested, const std::vector<NamedDraft>& draft
         drafts, [&](const NamedDraft& d) { return d.name == name && d.kind == kind; });
   };
   if (!is_there(nested.self, DraftKind::self))
-    p.field("drafts", "bench.drafts: '{}' is nested: name one of kind self as self, found '{}'",
+    p.field("drafts",
+            "bench.drafts: '{}' is nested: expected a draft of kind self as self, found '{}'",
             nested.name, nested.self);
   const bool looks_up = is_there(nested.small, DraftKind::ngram);
   if (!looks_up && !is_there(nested.small, DraftKind::model))
     p.field("drafts",
-            "bench.drafts: '{}' is nested: name one of kind model or ngram as small, found '{}'",
+            "bench.drafts: '{}' is nested: expected a draft of kind model or ngram as small, found "
+            "'{}'",
             nested.name, nested.small);
   if (looks_up && !nested.tree.empty())
     p.field("drafts",
-            "bench.drafts: '{}' has a tree, but '{}' finds chains in the text; leave it out, or "
-            "name one of kind model as small",
+            "bench.drafts: '{}' has a tree, but '{}' is prompt lookup; leave tree out, or name a "
+            "draft of kind model as small",
             nested.name, nested.small);
 }
 
 }  // namespace
 
 void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
-  if (drafts.empty()) p.field("drafts", "bench.drafts is empty; name one at least");
+  if (drafts.empty()) p.field("drafts", "bench.drafts: expected at least one, found none");
   std::set<std::string> names;
   for (const NamedDraft& d : drafts) {
     if (!names.insert(d.name).second)
       p.field("drafts", "bench.drafts uses the name '{}' twice", d.name);
     if (d.kind == DraftKind::model && d.path.value.empty())
-      p.field("drafts", "bench.drafts: '{}' is of kind model; name its folder as path", d.name);
+      p.field("drafts",
+              "bench.drafts: '{}' is of kind model, which needs path; set it to the model's folder",
+              d.name);
     if (d.policy && d.policy->is_hosted())
       p.field("drafts",
-              "bench.drafts: '{}' has cache.place host, but the keys of drafts stay on the device; "
-              "leave it out",
+              "bench.drafts: '{}' has cache.place host, which is not supported for drafts; leave "
+              "it out",
               d.name);
     if (d.bounded() && d.budget.value <= d.sinks.value + d.window.value)
       p.field("drafts",
               "bench.drafts: '{}' has a budget of {} tokens, expected more than its {} sinks and "
-              "its window of {}",
+              "window of {}",
               d.name, d.budget.value, d.sinks.value, d.window.value);
     if (d.sparse.any() && d.kind != DraftKind::self)
-      p.field("drafts",
-              "bench.drafts: '{}' has some FFN channels, which is for kind self; leave sparse out",
+      p.field("drafts", "bench.drafts: '{}' has sparse, which needs kind self; leave sparse out",
               d.name);
     if (d.kind == DraftKind::nested) check_nested(d, drafts, p);
     if (d.kind == DraftKind::automatic)
       p.field("drafts",
-              "bench.drafts: '{}' is of kind auto, which triforce-generate has; list the kinds to "
-              "compare",
+              "bench.drafts: '{}' is of kind auto, which only triforce-generate supports; list the "
+              "kinds to compare",
               d.name);
     if (!d.tree.empty() && !d.proposes_by_model() && d.kind != DraftKind::nested)
       p.field("drafts",
-              "bench.drafts: '{}' has a tree, which a model proposes; leave it out, or "
-              "choose kind model or self",
+              "bench.drafts: '{}' has a tree, which needs kind model or self; change the kind, or "
+              "leave tree out",
               d.name);
   }
 }
@@ -189,9 +192,9 @@ AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
       return {p->alpha,
               fmt::format("prior: Llama-3.1-8B, PG-19, {:.0f} tokens (MagicDec)", p->context)};
   }
-  throw recipe_error("bench.drafts", "no acceptance is known for '{}' at {:.0f} tokens", draft.name,
-                     context)
-      .hint("give it: {name: " + draft.name + ", alpha: 0.8, ...}");
+  throw recipe_error("bench.drafts", "the acceptance rate of '{}' at {:.0f} tokens is not known",
+                     draft.name, context)
+      .hint("set it: {name: " + draft.name + ", alpha: 0.8, ...}");
 }
 
 }  // namespace tandem::tools

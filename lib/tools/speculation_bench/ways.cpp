@@ -55,8 +55,8 @@ std::vector<speculate::TokenTree> trees_of(const NamedDraft& draft, const TreeGr
   for (const int size : grid.sizes)
     for (const int levels : grid.levels) {
       if (!table.expected(size, levels)) {
-        note(fmt::format("no tree of {} nodes has at most {} levels under this vector", size,
-                         levels));
+        note(fmt::format("this acceptance vector has no tree of {} nodes on at most {} levels",
+                         size, levels));
         continue;
       }
       speculate::TokenTree tree = table.tree(size, levels);
@@ -72,9 +72,10 @@ std::optional<speculate::AcceptanceVector> known_acceptance(const NamedDraft& dr
     return speculate::read_acceptance(accept.path, accept.layout);
   if (!simulates) return std::nullopt;
   if (draft.kind == DraftKind::ngram)
-    throw recipe_error("bench.simulate", "'{}' finds its tokens in the text, which is simulated",
+    throw recipe_error("bench.simulate",
+                       "'{}' is prompt lookup, which needs a real text, but the text is simulated",
                        draft.name)
-        .hint("leave it out, or measure a model with weights");
+        .hint("leave the draft out, or measure a model with weights");
   speculate::AcceptanceVector vector;
   vector.rows = {{assumed_alpha(draft, context).value}};
   vector.method = "simulated";

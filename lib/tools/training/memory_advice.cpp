@@ -69,8 +69,8 @@ std::string memory_advice(const TrainerSpec& spec, int64_t longest, int64_t max_
     return fmt::format("it fits with {}{}, which cuts samples", with, sizes(tokens));
   const bool on_gpu = spec.device.kind == Device::Kind::cuda;
   return fmt::format(
-      "no size of samples or micro-batches makes it fit: train fewer values, choose a smaller "
-      "model, or give it more memory (run.{}_memory_limit)",
+      "it does not fit at any sample or micro-batch size: train fewer values, choose a smaller "
+      "model, or raise run.{}_memory_limit",
       on_gpu ? "gpu" : "host");
 }
 

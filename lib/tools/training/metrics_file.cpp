@@ -36,7 +36,7 @@ Kept kept_lines(const std::filesystem::path& path, int64_t done) {
     const auto line = nlohmann::json::parse(text.substr(at, end - at), nullptr, false);
     if (!line.is_object() || !line.contains(kStep) || !line[kStep].is_number_integer())
       throw input_error(fmt::format("{}:{}", path.string(), number),
-                        "is no line of a step, as s2ft-train writes them")
+                        "expected a step's line as s2ft-train writes it, found another")
           .hint("move the file away, or name another output.path");
     if (done > 0 && line[kStep].get<int64_t>() <= done) {
       kept.lines += text.substr(at, end + 1 - at);

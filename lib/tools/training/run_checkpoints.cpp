@@ -74,8 +74,8 @@ train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
   }
   std::ranges::reverse(kept_);
   if (!found && !steps.empty())
-    throw input_error(folder_.string(), "none of its {} checkpoints can be read", steps.size())
-        .hint("--overwrite begins again");
+    throw input_error(folder_.string(), "all of its {} checkpoints are unreadable", steps.size())
+        .hint("begin again with --overwrite");
   if (!found) return {};
   check_found(*found, steps.front(), warn);
   return found->progress;
@@ -107,7 +107,7 @@ void RunCheckpoints::save(train::Trainer& trainer, const train::RunProgress& pro
     train::save_checkpoint(file(progress.done), trainer, progress, identity_);
   } catch (Error& e) {
     if (!kept_.empty())
-      e.add_context(fmt::format("the checkpoint of step {} is whole", kept_.back().step));
+      e.add_context(fmt::format("the checkpoint of step {} is intact", kept_.back().step));
     throw;
   }
   if (!trainer.writes()) return;

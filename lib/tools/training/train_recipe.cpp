@@ -6,11 +6,11 @@ namespace tandem::tools {
 
 void TrainRecipe::check(recipe::Problems& p) const {
   if (output.path == "-")
-    p.field("output.path", "output.path: a run is kept in a folder, not on standard output");
+    p.field("output.path", "output.path: expected a folder for the run, found standard output");
   const bool validates = data.val_size.has_value() || !data.val_path.empty();
   if (validates) return;
   const auto needs_data = [&](const char* key) {
-    p.field(key, "{}: there is no validation data: set data.val_size or data.val_path", key);
+    p.field(key, "{}: needs validation data, found none: set data.val_size or data.val_path", key);
   };
   if (eval.every) needs_data("eval.every");
   if (eval.patience > 0) needs_data("eval.patience");

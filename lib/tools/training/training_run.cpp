@@ -246,7 +246,8 @@ RunCheckpoints TrainingRun::checkpoints() const {
 
 void TrainingRun::check_folder() const {
   if (recipe_.output.path.empty())
-    throw recipe_error("output.path", "names no folder to keep the run in").hint("add -o FOLDER");
+    throw recipe_error("output.path", "expected a folder for the run, found none")
+        .hint("add -o FOLDER");
   const bool resumes = cx_.is_set("resume"), begins_again = cx_.is_set("overwrite");
   if (resumes && begins_again)
     throw usage_error("--resume", "cannot be combined with --overwrite, which begins again");
@@ -257,20 +258,21 @@ void TrainingRun::check_folder() const {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(file(folder), code))
       io::claim_output(entry.path());
     if (!holds_run && std::filesystem::exists(file(folder)))
-      throw usage_error("output.path", "{} is not of a run that is kept in {}",
-                        file(folder).string(), recipe_.output.path.string())
-          .hint("name another folder: this run would write files among those");
+      throw usage_error("output.path", "{} exists, but {} holds no run", file(folder).string(),
+                        recipe_.output.path.string())
+          .hint("name another folder: this run would mix its files with the existing ones");
   }
   if (resumes || begins_again) return;
   if (holds_run)
-    throw usage_error("output.path", "{} holds a run already", recipe_.output.path.string())
-        .hint("add --resume to go on with it, --overwrite to begin again, or name another folder");
+    throw usage_error("output.path", "{} already holds a run", recipe_.output.path.string())
+        .hint("continue it with --resume, begin again with --overwrite, or name another folder");
 }
 
 void TrainingRun::open_folder(RunCheckpoints& kept) const {
   std::error_code code;
   std::filesystem::create_directories(recipe_.output.path, code);
-  if (code) throw input_error(recipe_.output.path.string(), "cannot be made: {}", code.message());
+  if (code)
+    throw input_error(recipe_.output.path.string(), "cannot create the folder: {}", code.message());
   for (const char* folder : {kModel, kAdapter}) io::remove_unfinished(file(folder));
   if (!cx_.is_set("overwrite")) return;
   kept.remove_all();

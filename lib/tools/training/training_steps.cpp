@@ -70,8 +70,8 @@ void TrainingRun::report_skipped(int64_t step, const train::StepResult& r, int i
                        r.loss.mean(), r.gradient_norm, records_of(step - 1)));
   if (in_a_row >= kMostSkipped)
     throw Error::make(ErrorKind::numeric, fmt::format("step {}", step),
-                      "{} steps in a row had no finite loss or gradient", in_a_row)
-        .hint("lower train.optimizer.lr, or look at these records with --show-samples");
+                      "{} steps in a row had a non-finite loss or gradient", in_a_row)
+        .hint("lower train.optimizer.lr, or inspect the records with --show-samples");
 }
 
 void TrainingRun::check_ranks(const train::Trainer& trainer, int64_t step) const {

@@ -77,7 +77,8 @@ double Backward::run(const MicroBatch& batch, float scale, std::span<float> grad
   TANDEM_CHECK(n_rows_ <= spec_.max_rows && batch.targets.size() == batch.tokens.size() &&
                    !batch.document_begin.empty() && batch.document_begin.front() == 0 &&
                    batch.document_begin.back() == n_rows_,
-               "a micro-batch of {} rows, at most {}", n_rows_, spec_.max_rows);
+               "expected a valid micro-batch, found {} rows; at most {} are supported", n_rows_,
+               spec_.max_rows);
   std::vector<int32_t> rows, targets;  // supervised
   for (size_t r = 0; r < batch.targets.size(); ++r) {
     if (batch.targets[r] < 0) continue;

@@ -52,7 +52,7 @@ std::array<Moment, 2> moments_of(Trainer::State& s) {
 constexpr const char* kValues = "values";
 
 Error not_ours(const std::filesystem::path& path, const std::string& why) {
-  return input_error(path.string(), "is no checkpoint of s2ft-train: {}", why)
+  return input_error(path.string(), "expected a checkpoint of s2ft-train: {}", why)
       .hint("choose another output.path, or remove the file to begin again");
 }
 
@@ -111,15 +111,16 @@ std::string text_of(const Metadata& metadata, const std::string& key) {
 void check_sum(const std::filesystem::path& path, const Metadata& metadata, const std::string& key,
                const char* of, const std::string& found) {
   if (const std::string wanted = text_of(metadata, key); found != wanted)
-    throw input_error(path.string(), "is damaged: the checksum of {} is {}, it was {}", of, found,
+    throw input_error(path.string(), "is damaged: the checksum of {} is {}, expected {}", of, found,
                       wanted)
-        .hint("the disk or a copy has changed it; --resume takes an older one that is whole");
+        .hint(
+            "the file was changed on disk or by a copy; --resume uses an older, intact checkpoint");
 }
 
 /// Every byte of the file is as it was written.
 void check_whole(const std::filesystem::path& path, const io::Safetensors& file) {
   const Metadata& metadata = file.metadata();
-  check_sum(path, metadata, kChecksumKey, "its description", checksum(metadata));
+  check_sum(path, metadata, kChecksumKey, "the metadata", checksum(metadata));
   for (const io::TensorEntry& entry : file.entries())
     check_sum(path, metadata, kChecksum + entry.name, entry.name.c_str(),
               checksum(file.tensor(entry).bytes));
@@ -160,7 +161,7 @@ CheckpointInfo checked_info(const std::filesystem::path& path, const io::Safeten
   CheckpointInfo info{progress_of(file.metadata(), path), text_of(file.metadata(), kPlaceKey)};
   check_whole(path, file);
   if (step && info.progress.done != *step)
-    throw input_error(path.string(), "is of step {}, not of step {}, which it is named after",
+    throw input_error(path.string(), "holds step {}, expected step {} by its name",
                       info.progress.done, *step);
   return info;
 }
@@ -175,8 +176,8 @@ void check_identity(const Metadata& found, const RunIdentity& wanted,
                              it == found.end() ? "unknown" : it->second);
   }
   if (differing.empty()) return;
-  throw usage_error("--resume", "{} is of another run: {}", path.string(), differing)
-      .hint("give the values of then, or another output.path");
+  throw usage_error("--resume", "{} belongs to another run: {}", path.string(), differing)
+      .hint("set the earlier values, or another output.path");
 }
 
 }  // namespace
@@ -235,8 +236,8 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& train
     const io::TensorView t = file.tensor(name);
     if (t.dtype != dtype || t.bytes.size() != bytes)
       throw not_ours(path,
-                     fmt::format("'{}' has {} bytes of {}, expected {} of {}", name, t.bytes.size(),
-                                 dtype_name(t.dtype), bytes, dtype_name(dtype)));
+                     fmt::format("'{}' has {} bytes of {}, expected {} bytes of {}", name,
+                                 t.bytes.size(), dtype_name(t.dtype), bytes, dtype_name(dtype)));
     return t.bytes;
   };
   const auto n = static_cast<size_t>(trainer.set().size);

@@ -57,7 +57,7 @@ Dataset::Encoded Dataset::encode(const Record& record, const SampleEncoder& enco
   if (encoded.unsupervised) return encoded;
   if (sample.ids.size() > max_tokens) {
     if (batches.overlong == Overlong::error)
-      throw input_error(record.where, "{} tokens, more than train.max_tokens, {}",
+      throw input_error(record.where, "has {} tokens, but train.max_tokens is {}",
                         sample.ids.size(), max_tokens)
           .hint("raise train.max_tokens, or set train.overlong to truncate_right or drop");
     encoded.too_long = batches.overlong == Overlong::drop;

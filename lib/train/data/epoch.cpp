@@ -86,8 +86,9 @@ std::vector<int32_t> shuffled(int32_t n, uint64_t seed, int64_t epoch) {
 std::pair<std::vector<int32_t>, std::vector<int32_t>> split_validation(int32_t n, int64_t n_val,
                                                                        uint64_t seed) {
   if (n_val >= n)
-    throw recipe_error("data.val_size", "{} samples of {}: none is left to train on", n_val, n)
-        .hint("lower data.val_size, or name a file in data.val_path");
+    throw recipe_error("data.val_size", "takes {} samples of {}, which leaves none for training",
+                       n_val, n)
+        .hint("lower data.val_size, or set data.val_path to a file");
   const auto order = permutation(n, seed, kSplitStream);
   const auto middle = order.begin() + n_val;
   std::vector<int32_t> val(order.begin(), middle), train(middle, order.end());

@@ -91,7 +91,7 @@ std::string template_problem(std::string_view text) {
   for (size_t at = 0; (at = text.find('{', at)) != std::string_view::npos; ++at)
     if (const auto name = braced_name(text.substr(at));
         name && std::ranges::find(kFields, *name) == kFields.end())
-      return fmt::format("{} stands for nothing; there are {{{}}}",
+      return fmt::format("unknown field {}; expected one of {{{}}}",
                          io::quote(text.substr(at, name->size() + 2), 40),
                          fmt::join(kFields, "}, {"));
   return {};

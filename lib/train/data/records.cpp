@@ -21,7 +21,7 @@ constexpr const char* kAnswers[] = {"output", "completion", "response",  "chosen
 constexpr int64_t kLargestId = (int64_t{1} << 31) - 1;
 
 constexpr const char* kForms =
-    "a record has instruction and output, messages, conversations, text, or ids";
+    "a record needs instruction and output, messages, conversations, text or ids";
 
 /// The first of these keys that is there, and not null.
 const char* first_key(const io::Json& object, std::span<const char* const> keys) {
@@ -50,7 +50,7 @@ Error no_form(const io::Json& object, const std::string& where) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(io::quote(key, 40));
   if (keys.size() > 6) keys.resize(6);
-  return input_error(where, "no record of a known form: found {}",
+  return input_error(where, "expected a record of a known form, found {}",
                      keys.empty() ? "no keys" : fmt::format("the keys {}", fmt::join(keys, ", ")))
       .hint(kForms);
 }
@@ -65,7 +65,8 @@ Instruction parse_instruction(const io::Json& object, const std::string& where) 
     std::swap(record.instruction, record.input);
   const char* answer = first_key(object, kAnswers);
   if (answer == nullptr)
-    throw input_error(where, "no answer: none of the keys {}", fmt::join(kAnswers, ", "))
+    throw input_error(where, "expected one of the answer keys {}, found none",
+                      fmt::join(kAnswers, ", "))
         .hint(kForms);
   record.output = io::get_string(object, answer, where);
   return record;
@@ -81,7 +82,7 @@ Sample parse_tokens(const io::Json& object, const std::string& where) {
   for (const io::Json& id : io::get_array(object, "ids", where))
     sample.ids.push_back(token_number(id, "token id", where, 0, kLargestId));
   const auto n = static_cast<int64_t>(sample.ids.size());
-  if (n < 2) throw input_error(where, "{} token ids, at least 2 are needed", n);
+  if (n < 2) throw input_error(where, "expected at least 2 token ids, found {}", n);
   const io::Json* spans = io::find_array(object, "supervised", where);
   if (spans == nullptr) {
     sample.supervised = {{1, static_cast<int32_t>(n)}};
@@ -109,7 +110,7 @@ std::string role_of(const std::string& from, const std::string& where) {
   for (const auto& [name, role] : kRoles)
     if (name == from) return std::string(role);
   throw input_error(where, "conversations: unknown speaker {}", io::quote(from))
-      .hint("known are human, user, gpt, assistant, model, system, tool and observation");
+      .hint("use human, user, gpt, assistant, model, system, tool or observation");
 }
 
 /// {"conversations": [{"from", "value"}]} as messages; turns with role and content stay.
@@ -144,7 +145,7 @@ Chat parse_chat_record(const io::OrderedJson& object, const std::string& where) 
     chat["messages"] = object["prompt"];
     asked = object["prompt"].size();
     if (!answer.is_array())
-      throw input_error(where, "the prompt is a list of messages, but its answer is not");
+      throw input_error(where, "expected the answer as a list of messages, like its prompt");
     for (const io::OrderedJson& message : answer) chat["messages"].push_back(message);
   }
   if (const auto tools = chat.find("tools"); tools != chat.end() && tools->is_string())
@@ -157,14 +158,13 @@ Chat parse_chat_record(const io::OrderedJson& object, const std::string& where) 
 Record parse_record(const io::OrderedJson& ordered, RecordForm form, const std::string& where) {
   const io::Json object(ordered);
   if (!object.is_object())
-    throw input_error(where, "expected a record, which is an object, found {}",
-                      io::describe(object));
+    throw input_error(where, "expected a record as an object, found {}", io::describe(object));
   const RecordForm found = form_of(object);
   if (found == RecordForm::automatic) throw no_form(object, where);
   if (form != RecordForm::automatic && form != found) {
     const auto name = [](RecordForm f) { return enum_names(f)[static_cast<size_t>(f)]; };
     throw input_error(where, "expected a record of form {}, found {}", name(form), name(found))
-        .hint("data.form: auto goes by the keys of each record");
+        .hint("data.form: auto chooses the form by the keys of each record");
   }
   if (found == RecordForm::chat) return {parse_chat_record(ordered, where), where};
   if (found == RecordForm::text)
@@ -203,11 +203,11 @@ std::vector<Record> parse_records(std::string_view bytes, RecordForm form,
                                });
   } else if (first != '\0') {
     if (form != RecordForm::automatic && form != RecordForm::text)
-      throw input_error(where, "expected JSON, an array of records or one a line")
+      throw input_error(where, "expected JSON: an array of records, or one record a line")
           .hint("data.form: text reads the file as one text");
     records.push_back({Document{.text = std::string(bytes)}, where});
   }
-  if (records.empty()) throw input_error(where, "holds no records");
+  if (records.empty()) throw input_error(where, "expected records, found none");
   return records;
 }
 

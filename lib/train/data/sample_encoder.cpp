@@ -52,9 +52,9 @@ const std::vector<int32_t>& SampleEncoder::prefix() const {
 template <class Encoded>
 auto SampleEncoder::at(const std::string& where, const Encoded& encoded) const {
   if (writer_ == nullptr)
-    throw input_error(where, "text, but the model has no tokenizer")
+    throw input_error(where, "text needs a tokenizer, but the model has none")
         .hint(
-            "give it tokens, {\"ids\": [...], \"supervised\": [[begin, end]]} a line, or a model "
+            "give token ids, {\"ids\": [...], \"supervised\": [[begin, end]]} a line, or a model "
             "with a tokenizer");
   try {
     return encoded(*writer_);
@@ -89,7 +89,8 @@ Sample SampleEncoder::checked(const Record& record) const {
   Sample sample = std::get<Sample>(record.content);
   for (const int32_t id : sample.ids)
     if (id >= vocab_size_)
-      throw input_error(record.where, "token id {}, but the model has {} tokens", id, vocab_size_)
+      throw input_error(record.where, "has the token id {}, but the model has {} tokens", id,
+                        vocab_size_)
           .hint("the ids come from another model's tokenizer");
   if (mask_ == Mask::all && sample.ids.size() > 1)
     sample.supervised = {{1, static_cast<int32_t>(sample.ids.size())}};

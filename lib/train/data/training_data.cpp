@@ -23,12 +23,11 @@ TrainingData load_training_data(const DataSettings& settings, const BatchSetting
   const auto load = [&](const std::filesystem::path& path) {
     Dataset data(read_records(path, settings.form), encoder, batches, progress);
     if (const DatasetCounts& c = data.counts(); c.samples == 0)
-      throw input_error(
-          path.string(),
-          "none of {} records can be learned: {} have no answer, {} are too long, the "
-          "answers of {} begin beyond train.max_tokens",
-          c.records, c.unsupervised, c.too_long, c.answer_cut)
-          .hint("look at the keys of the records, or raise train.max_tokens");
+      throw input_error(path.string(),
+                        "none of {} records can be learned: {} lack an answer, {} are too long, {} "
+                        "have an answer that begins beyond train.max_tokens",
+                        c.records, c.unsupervised, c.too_long, c.answer_cut)
+          .hint("check the keys of the records, or raise train.max_tokens");
     return data;
   };
   TrainingData all{.data = load(settings.path), .val_data = {}, .train = {}, .val = {}};

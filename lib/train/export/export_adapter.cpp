@@ -27,7 +27,8 @@ struct PackedWeight {
 void add_rows(std::vector<AdapterSlice>& slices, int layer, const TrainedMatrix& m,
               std::initializer_list<PackedWeight> packed, std::span<const float> values) {
   if (!m.trained()) return;
-  TANDEM_CHECK(m.part == Part::rows && !m.bias, "layer {}: not rows alone are trained", layer);
+  TANDEM_CHECK(m.part == Part::rows && !m.bias, "layer {}: expected only rows to be trained",
+               layer);
   int64_t first = 0;
   for (const auto& [weight, rows] : packed) {
     const auto begin = std::ranges::lower_bound(m.index, first);
@@ -48,7 +49,7 @@ void add_rows(std::vector<AdapterSlice>& slices, int layer, const TrainedMatrix&
 void add_columns(std::vector<AdapterSlice>& slices, int layer, const TrainedMatrix& m,
                  Weight weight, std::span<const float> values) {
   if (!m.trained()) return;
-  TANDEM_CHECK(m.part == Part::columns && !m.bias, "layer {}: not columns alone are trained",
+  TANDEM_CHECK(m.part == Part::columns && !m.bias, "layer {}: expected only columns to be trained",
                layer);
   slices.push_back({weight, layer, m.index, values_of(values, m.offset, m.size())});
 }

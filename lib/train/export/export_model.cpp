@@ -179,7 +179,7 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
                   const std::function<bool(double share)>& progress) {
   std::error_code code;
   std::filesystem::create_directories(folder, code);
-  if (code) throw input_error(folder.string(), "cannot be created: {}", code.message());
+  if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   copy_others(base, folder);
   if (!config.tied_embeddings) untie(folder / "config.json");
   struct Stored {
@@ -218,7 +218,7 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
       sink(bytes);
       written += bytes.size();
       if (progress && !progress(static_cast<double>(written) / static_cast<double>(total)))
-        throw Error(ErrorKind::interrupted, folder.string(), "the model is not written");
+        throw Error(ErrorKind::interrupted, folder.string(), "the model was not written");
     };
     if (t.shape.size() == 1) return put(trained_vector(weight, layer, source, config, set, values));
     const int64_t rows = t.shape[0], cols = t.shape[1], each = std::max<int64_t>(1, kPiece / cols);

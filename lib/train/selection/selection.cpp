@@ -60,8 +60,8 @@ struct Layers {
   Layers(const SelectionSpec& s, const model::ModelConfig& c)
       : first(s.first_layer), n((s.last_layer < 0 ? c.n_layers : s.last_layer + 1) - first) {
     if (first < 0 || n <= 0 || first + n > c.n_layers)
-      throw recipe_error("train.select.layers", "are {}-{}, the model has 0-{}", s.first_layer,
-                         s.last_layer, c.n_layers - 1);
+      throw recipe_error("train.select.layers", "are {}-{}, but the model has layers 0-{}",
+                         s.first_layer, s.last_layer, c.n_layers - 1);
   }
 };
 
@@ -72,7 +72,7 @@ void check(const SelectionSpec& spec, const model::ModelConfig& config, const La
     const double ratio = spec.ratio[s];
     if (!(ratio >= 0 && ratio <= 1))
       throw recipe_error(std::string("train.select.ratios.") + kMatrixNames[s],
-                         "is {}, expected 0 to 1", ratio);
+                         "expected 0 to 1, found {}", ratio);
     const int units = n_units(static_cast<Matrix>(s), config);
     const std::vector<int> counts = counts_per_layer(ratio, units, layers.n);
     total += std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -81,8 +81,8 @@ void check(const SelectionSpec& spec, const model::ModelConfig& config, const La
                            1.0 / units / layers.n);
   }
   if (total == 0)
-    throw recipe_error("train.select.ratios", "select no unit of {} layers", layers.n)
-        .hint(least.empty() ? "set one above 0" : "one unit of one layer is " + least);
+    throw recipe_error("train.select.ratios", "select no unit in {} layers", layers.n)
+        .hint(least.empty() ? "set one above 0" : "ratios for one unit of one layer: " + least);
 }
 
 /// The units of `n` layers from `first` on that are not excluded, as layer * units + unit with
@@ -114,12 +114,12 @@ std::vector<LayerUnits> choose(const SelectionSpec& spec, const model::ModelConf
       std::vector<int32_t> from = candidates(spec, m, units, first, n_layers);
       if (count > static_cast<int>(from.size()))
         throw recipe_error(
-            "train.select.exclude", "leaves {} units of {} in {}, {} are selected", from.size(),
-            kMatrixNames[m],
+            "train.select.exclude", "leaves {} units of {} in {}, but {} must be selected",
+            from.size(), kMatrixNames[m],
             n_layers == 1 ? fmt::format("layer {}", first) : fmt::format("{} layers", n_layers),
             count)
             .hint(n_layers == 1 ? "lower the ratio, exclude fewer adapters, or set "
-                                  "train.select.scope: global, to take them from other layers"
+                                  "train.select.scope=global to select in other layers"
                                 : "lower the ratio, or exclude fewer adapters");
       order(matrix, first, from);
       for (const int32_t i : std::span(from).first(static_cast<size_t>(count)))
@@ -185,8 +185,8 @@ std::vector<LayerUnits> select_by_score(const SelectionSpec& spec, const model::
                                         const Scores& scores, bool largest) {
   return choose(spec, config, [&](Matrix matrix, int layer, std::vector<int32_t>& from) {
     const std::vector<std::vector<double>>& of = scores[at(matrix)];
-    TANDEM_CHECK(of.size() == static_cast<size_t>(config.n_layers), "scores of {} layers",
-                 of.size());
+    TANDEM_CHECK(of.size() == static_cast<size_t>(config.n_layers),
+                 "expected scores of all layers, found {}", of.size());
     const int units = n_units(matrix, config);
     const auto score = [&](int32_t i) {
       return of[static_cast<size_t>(layer + i / units)][static_cast<size_t>(i % units)];
