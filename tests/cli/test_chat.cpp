@@ -163,7 +163,7 @@ TEST_SUITE("cli/chat") {
     CHECK(has(run.bytes, "new conversation\r\n"));
     CHECK(has(run.bytes, "b: the file exists already\r\n  hint: name another one"));
     CHECK(has(run.bytes, "error: '/rest': expected a command\r\n  hint: /reset, /system TEXT, "));
-    CHECK(has(run.bytes, "\r\n/save FILE    write the conversation"));
+    CHECK(has(run.bytes, "\r\n/save FILE    save the conversation"));
     CHECK(has(run.bytes, "error: /save: expected the name of a file"));
     CHECK(!std::filesystem::exists(place.folder / "none/x"));
   }

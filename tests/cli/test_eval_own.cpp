@@ -82,7 +82,7 @@ TEST_SUITE("cli/eval_own") {
     CHECK(has(whole.out,
               "own questions, sparse question, acc, choices by log-probability, 3 cases per "
               "task\n"));
-    CHECK(has(whole.out, "acc_norm, choices by log-probability a byte, 3 cases"));
+    CHECK(has(whole.out, "acc_norm, choices by log-probability per byte, 3 cases per task"));
     const std::string text = file_text(log);
     const auto lines = json_lines(text);
     REQUIRE(lines.size() == 1 + 6 + 3);

@@ -567,7 +567,7 @@ TEST_SUITE("cli/pig_generate") {
                                     "output.state=" + state}))
                 .status == 0);
     const Words again = with(how, {"-s", "model.state=" + state});
-    CHECK(pig_generate(with(again, {"-p", "x"})).err.find("writes 2031-02-03") !=
+    CHECK(pig_generate(with(again, {"-p", "x"})).err.find("uses 2031-02-03 as the current date") !=
           std::string::npos);
     check_error(with(again, {"--prompts", lines}), 3,
                 "chat.date: is 2024-07-26, but the saved state has the date 2031-02-03\n  hint: "

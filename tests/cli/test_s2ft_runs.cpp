@@ -129,8 +129,9 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(validations.back()["best_val_loss"] == (*best)["val_loss"]);
     CHECK(whole.out.find(fmt::format("trained  {} steps of 60: 4 validations in a row", last)) ==
           0);
-    CHECK(whole.out.find(fmt::format("\nbest     step {}, validation {:.4f}: its weights", step,
-                                     (*best)["val_loss"].get<double>())) != std::string::npos);
+    CHECK(whole.out.find(
+              fmt::format("\nbest     step {}, validation {:.4f} (the result has its weights)",
+                          step, (*best)["val_loss"].get<double>())) != std::string::npos);
     // The last two, and the best.
     CHECK(runs.files("whole").size() == 5);
     CHECK(runs.files("whole").contains(step_file(step)));
@@ -147,7 +148,7 @@ TEST_SUITE("cli/s2ft-train runs") {
     std::filesystem::remove_all(runs.file("killed", "model"));
     const Outcome over = runs.train("killed", {"--resume"});
     CHECK(over.out.find(fmt::format("trained  {} steps of 60: 4 validations", last)) == 0);
-    CHECK(over.out.find("all of them before\n") != std::string::npos);
+    CHECK(over.out.find("all in earlier runs\n") != std::string::npos);
     runs.check_equal("whole", "killed");
 
     // A step of rate 0 from the model validates it.

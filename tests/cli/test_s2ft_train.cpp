@@ -343,7 +343,7 @@ TEST_SUITE("cli/s2ft-train") {
     const std::string on_gpu =
         run({"-s", "run.plan_for=h100", "--device", "cuda", "-s", "run.gpu_memory_limit=1MiB"}).err;
     CAPTURE(on_gpu);
-    CHECK(on_gpu.find("run.gpu_memory_limit)") != std::string::npos);
+    CHECK(on_gpu.find("raise run.gpu_memory_limit") != std::string::npos);
   }
 
   TEST_CASE("answers without an end, BOS twice and samples that are cut are warned of") {
@@ -361,7 +361,7 @@ TEST_SUITE("cli/s2ft-train") {
                                          "\"output\": \"b\"}\n")
                                   .string();
     CHECK(s2ft_train(plain(twice, {"--dry-run"}))
-              .err.find("warning: 1 samples begin with BOS twice") != std::string::npos);
+              .err.find("warning: 1 samples begin with two BOS tokens") != std::string::npos);
     const Outcome cut = s2ft_train(plain(data, {"--dry-run", "-s", "train.max_tokens=7"}));
     CHECK(cut.err.find("cut to train.max_tokens, 7") != std::string::npos);
   }

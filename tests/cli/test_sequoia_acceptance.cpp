@@ -193,7 +193,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
     CHECK(file["replay"]["rule"] == "traversal");
     CHECK(file["replay"]["file"] == "one");
     CHECK(search({"-s", "tree.sizes=[3,5]"}).out.find("searched tree") != std::string::npos);
-    CHECK(search({"--dry-run", "-s", "tree.sizes=[3,5]"}).out.find("of 8 nodes on 6 levels") !=
+    CHECK(search({"--dry-run", "-s", "tree.sizes=[3,5]"}).out.find("8 nodes on 6 levels") !=
           std::string::npos);
     const Json timed = Json::parse(search({"--json", "-s", "timing.sizes=[1,8]", "-s",
                                            "timing.target_ms=[9,10]", "-s", "timing.draft_ms=[1]"})

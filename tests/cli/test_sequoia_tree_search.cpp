@@ -101,7 +101,7 @@ TEST_SUITE("cli/sequoia-tree-search") {
     CHECK(choice["speculate"] == true);
     CHECK(choice["sensitivity"].size() == 4);
     const Outcome text = tree_search({"-r", "sequoia/choice-reference"});
-    CHECK(text.out.find("best               4       4          2.2914") != std::string::npos);
+    CHECK(text.out.find("best                  4       4       2.2914") != std::string::npos);
     const Outcome slow =
         tree_search({"-r", "sequoia/choice-reference", "-s", "timing.draft_ms=[20]"});
     CHECK(slow.status == 0);

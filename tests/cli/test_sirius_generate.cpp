@@ -69,7 +69,7 @@ TEST_SUITE("cli/sirius-generate") {
   TEST_CASE("--dry-run tells how the draft reads, and where its lists lie") {
     const Outcome run = sirius_generate({"-p", "a", "--dry-run"});
     CHECK(run.status == 0);
-    CHECK(has(run.out, "\ndraft    self, cats channels\n"));
+    CHECK(has(run.out, "\ndraft    self, cats neurons\n"));
     const Json plan =
         Json::parse(sirius_generate({"-p", "a", "--dry-run", "--format", "jsonl", "-s",
                                      "draft.sparse={kind: griffin, weigh: false}"})
