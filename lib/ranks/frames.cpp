@@ -149,7 +149,7 @@ std::string difference(const Facts& rank0, const Facts& other, int rank) {
     const std::string here = value_of(rank0, name), there = value_of(other, name);
     const auto a = rank0.find(name), b = other.find(name);
     if (a == rank0.end() || b == other.end() || a->second != b->second)
-      return fmt::format("{} is {} on rank {}, {} on rank 0", printable(name, 80), there, rank,
+      return fmt::format("{} is {} on rank {}, but {} on rank 0", printable(name, 80), there, rank,
                          here);
   }
   return {};

@@ -329,7 +329,7 @@ void Group::require_equal(const std::string& name, const std::string& value) {
   };
   for (int r = 1; r < size(); ++r)
     if (text(r) != text(0))
-      throw input_error(name, "is {} on rank {}, {} on rank 0", text(r), r, text(0))
+      throw input_error(name, "is {} on rank {}, but {} on rank 0", text(r), r, text(0))
           .hint("give all ranks the same files");
 }
 

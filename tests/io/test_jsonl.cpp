@@ -23,7 +23,7 @@ TEST_SUITE("io/jsonl") {
           "log: the last line, 'my only notes', has no line break and does not begin a record");
     for (const char* other : {"{\"name\":", "\xff\xfe", " {\"schema\":1}", "\n{\"name\": \"x\"}",
                               "{\"schema\":1}\nnotes", "{\"schema\":1}\n\t"})
-      CHECK(refused(other).starts_with("log: ends without a line break"));
+      CHECK(refused(other).starts_with("log: the last line, "));
     CHECK(test::hint_text([&] { whole("notes"); }) ==
           "give -o a new file, or one that an earlier run wrote (one JSON object a line)");
   }

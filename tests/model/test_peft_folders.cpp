@@ -331,7 +331,7 @@ TEST_SUITE("model/peft_folders") {
     const auto warnings = f.open("", R"(, "v_proj")").warnings();
     REQUIRE(warnings.size() == 1);
     CHECK(
-        warnings[0].find("no factors of model.layers.0.self_attn.v_proj and 1 more, which stay") !=
+        warnings[0].find("no factors for model.layers.0.self_attn.v_proj and 1 more, which stay") !=
         std::string::npos);
     CHECK_FALSE(f.open("", R"(, "v_proj")").holds(Weight::wv, 0));
     CHECK(f.open("", R"(, "lm_head")").warnings().size() == 1);

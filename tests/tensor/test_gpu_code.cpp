@@ -72,7 +72,7 @@ TEST_SUITE("tensor/gpu_code") {
     CHECK(told(later, gpu(8, 6)).find("no code for Card") != std::string::npos);
     CHECK(told(later, gpu(9, 0)) == "");
     CHECK(told({.machine = {}, .ptx = "", .toolkit = 13000}, gpu(9, 0))
-              .find("it holds CUDA 13.0: no code | build with cmake -DTANDEM_CUDA_ARCHS=90a") !=
+              .find("only CUDA 13.0: no code | build with cmake -DTANDEM_CUDA_ARCHS=90a") !=
           std::string::npos);
   }
 

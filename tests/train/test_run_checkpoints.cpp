@@ -129,7 +129,8 @@ TEST_SUITE("tools/run_checkpoints") {
     CHECK(at == train::RunProgress{.done = 8, .best = {.last = 8}});
     REQUIRE(rig.warnings.size() == 5);
     CHECK(rig.warnings[3].find("the run moved from cpu a to cpu b: sums are") == 0);
-    CHECK(rig.warnings[4].find("step-000004.safetensors, of the best validation so far, is") !=
+    CHECK(rig.warnings[4].find(
+              "step-000004.safetensors, the checkpoint of the best validation so far, is") !=
           std::string::npos);
   }
 
