@@ -148,8 +148,9 @@ TEST_SUITE("cli/memory") {
         CAPTURE(peak);
         CAPTURE(planned);
         CHECK(peak <= 1.02 * planned);
-        // As many products are planned as may be kept, and the longest prompts at once.
-        CHECK(planned <= 1.18 * peak);
+        // As many products are planned as may be kept, and the longest prompts at once. On a busy
+        // machine fewer threads run, whose memory stays untouched.
+        if (threads == "1") CHECK(planned <= 1.18 * peak);
       }
   }
 

@@ -650,7 +650,8 @@ TEST_SUITE("cli/pig_generate") {
     folder.write("old", "old");
     const Outcome refused = save("old");
     CHECK(refused.status == 2);
-    CHECK(contains(refused.err, "old: the output file exists already\n  hint: --overwrite "));
+    CHECK(contains(refused.err,
+                   "old: the output file exists already\n  hint: replace it with --overwrite"));
     CHECK(file_text(folder / "old") == "old");
 
     REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
