@@ -194,28 +194,27 @@ def measure_shape(shape, args, models, write):
             others = cores_in_use()
             if others > MOST_OTHERS:
                 print(f"busy.sh: warning: other programs use {others:.1f} cores", file=sys.stderr)
-            rates = collections.defaultdict(list)
             with BusyProcesses(n, nice):
                 for repeat in range(args.repeats):
+                    rates = {}
                     turn = [(c, t) for c in contenders for t in (None, 1)]
                     for contender, wanted in turn if repeat % 2 == 0 else reversed(turn):
-                        limits = limits_in_turn(contender, load, wanted)
-                        for phase, rate in contender.measure(wanted, limits).items():
-                            rates[contender, phase, wanted].append(rate)
-            for contender in contenders:
-                for phase in PHASES:
-                    for wanted in (None, 1):
-                        measured = rates[contender, phase, wanted]
-                        write({"tool": "busy.sh", "time_utc": f"{datetime.datetime.now(datetime.timezone.utc):%FT%TZ}",
-                               **machine, "other_cores": round(others, 2), "load": load, "busy_processes": n,
-                               "nice": nice, "program": contender.name, "version": contender.version,
-                               "shape": shape, "dtype": "bf16", "phase": phase, "tokens": PROMPT[shape],
-                               "threads": threads if wanted is None else wanted,
-                               "threads_setting": "default" if wanted is None else "1",
-                               **({"step_bytes": step_bytes} if phase == "decode" else {}),
-                               **({"read_gbps_in_turn": contender.reads} if limits_in_turn(contender, load, wanted) else {}),
-                               "tok_s": [round(mean, 3) for mean, _ in measured],
-                               "tok_s_p50": [round(p50, 3) for _, p50 in measured]})
+                        rates[contender, wanted] = contender.measure(wanted, limits_in_turn(contender, load, wanted))
+                    # Each turn is written at once: a run that is stopped keeps those before.
+                    for contender, wanted in turn:
+                        for phase in PHASES:
+                            mean, p50 = rates[contender, wanted][phase]
+                            write({"tool": "busy.sh",
+                                   "time_utc": f"{datetime.datetime.now(datetime.timezone.utc):%FT%TZ}",
+                                   **machine, "other_cores": round(others, 2), "load": load, "busy_processes": n,
+                                   "nice": nice, "program": contender.name, "version": contender.version,
+                                   "shape": shape, "dtype": "bf16", "phase": phase, "tokens": PROMPT[shape],
+                                   "threads": threads if wanted is None else wanted,
+                                   "threads_setting": "default" if wanted is None else "1",
+                                   **({"step_bytes": step_bytes} if phase == "decode" else {}),
+                                   **({"read_gbps_in_turn": contender.reads[-1:]}
+                                      if limits_in_turn(contender, load, wanted) else {}),
+                                   "tok_s": [round(mean, 3)], "tok_s_p50": [round(p50, 3)]})
     finally:
         for peer in peers:
             peer.close()
@@ -288,7 +287,8 @@ def main():
     parser.add_argument("--seconds", type=float, help="measured time of a phase in a turn [default 1]")
     parser.add_argument("--quick", action="store_true",
                         help="defaults: --shapes tiny-16m,smollm2-135m --loads quiet,1 --repeats 3 --seconds 0.4")
-    parser.add_argument("-o", "--output", metavar="FILE", help="records, one a program, phase, load and thread count")
+    parser.add_argument("-o", "--output", metavar="FILE",
+                        help="records, one per program, phase, load, thread count and turn")
     parser.add_argument("--append", action="store_true", help="add to FILE")
     parser.add_argument("--from", dest="source", metavar="FILE", help="print the table of these records only")
     args = parser.parse_args()
