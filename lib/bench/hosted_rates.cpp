@@ -10,9 +10,8 @@
 namespace tandem::bench {
 namespace {
 
-// Of an H200, its link of PCIe 5 with 16 lanes, and 16 cores of its host (records/host-kv.md);
-// tests/bench/test_hosted_plan.cpp compares the times that they give with
-// measured ones.
+// An H200, its link of PCIe 5 with 16 lanes and 16 cores of its host have these rates
+// (records/host-kv.md). tests/bench/test_hosted_plan.cpp compares predicted with measured times.
 constexpr double kLinkRowShare = 0.9;   // 30.4 ms a step where the GPU attends
 constexpr double kGpuIndexShare = 0.3;  // a scan and a refinement of 168 MB take 118 us
 constexpr double kDramShared = 0.5;     // the CPU's part of lists while the link brings the other

@@ -17,11 +17,11 @@ constexpr size_t kToCome = size_t{64} << 20;
 constexpr size_t kPinnedAByte = 4096 / 8;
 
 /// Kernels of tandem and cuBLASLt, and the driver's records of them, take host memory after a run
-/// is planned: 76 to 82 MiB after one prompt on an H100 or H200, 86 to 105 after 200 prompts, most
+/// is planned: 76 to 82 MiB after one prompt on an H100 or H200, 95 to 105 after 200 prompts, most
 /// with a draft model (records/gpu-h200-peaks.jsonl). kHostOfRecord is what a process holds
 /// by then, less the program.
 constexpr size_t kHostToCome = size_t{108} << 20, kHostOfRecord = size_t{325} << 20;
-/// A first run in f32 loads 43 to 59 MiB more, to time kernels of cuBLASLt; one in bf16 has loaded
+/// A first run in f32 times kernels of cuBLASLt, whose code takes 59 MiB. A run in bf16 has loaded
 /// them before it is planned.
 constexpr size_t kF32Kernels = size_t{64} << 20;
 

@@ -130,7 +130,8 @@ TEST_SUITE("cli/memory") {
     // Products in f32 are our own; those in bf16, where the CPU has them, oneDNN's.
     std::vector<Way> ways = {{"", "text", "1"}, {"", "jsonl", "2"}};
     if (tandem::isa_detected() > tandem::Isa::avx2) ways.push_back({"avx2", "jsonl", "1"});
-    for (const auto& [tool, how] : tools)
+    for (const auto& [tool, how] : tools) {
+      double of_one = 0;  // planned for one thread
       for (const auto& [isa, format, threads] : ways) {
         CAPTURE(fmt::format("{} {}", tool, fmt::join(how, " ")));
         CAPTURE(isa);
@@ -148,10 +149,12 @@ TEST_SUITE("cli/memory") {
         CAPTURE(peak);
         CAPTURE(planned);
         CHECK(peak <= 1.02 * planned);
-        // As many products are planned as may be kept, and the longest prompts at once. On a busy
-        // machine fewer threads run, whose memory stays untouched.
-        if (threads == "1") CHECK(planned <= 1.18 * peak);
+        // As many products are planned as may be kept, and the longest prompts at once. Two threads
+        // of a busy machine may touch no more memory than one.
+        if (threads == "1") of_one = planned;
+        CHECK(of_one <= 1.18 * peak);
       }
+    }
   }
 
   TEST_CASE("on a GPU the host's peak, driver and libraries included, is near the plan too") {
