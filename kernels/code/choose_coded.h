@@ -67,6 +67,7 @@ struct ChooseCodedParams {
   int max_blocks, begin;
   const void* q;  // [rows, n_heads, d] of dtype
   DType dtype;
+  float scale;                      // multiplies scores
   const int32_t *slot, *row_begin;  // as in AttendListsParams
   int n_seqs, n_heads, n_kv_heads;
   int first_row, n_rows;  // the rows whose lists are chosen

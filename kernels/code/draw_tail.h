@@ -18,6 +18,7 @@ struct TailErrorParams {
   const void* k_pool = nullptr;          // [n_pages, n_kv_heads, 64, d] of dtype
   const int32_t* page_table = nullptr;   // [slots, max_pages]
   int max_pages = 0, d = 0;
+  double scale = 0;          // multiplies scores
   DType dtype = DType::f32;  // f32 or bf16; d <= 256
 };
 inline constexpr double kErrorUnit = 1.0 / (1 << 24);

@@ -40,7 +40,7 @@ class TailJudge {
         center_(double{p.by_error.origin[list]} - double{threshold_}),
         exact_(p.by_error.exact_mass[list]),
         mass_(mass_below(keys, threshold_, threshold_)),
-        scale_(1.0 / sqrt(static_cast<double>(p.by_error.d))),
+        scale_(p.by_error.scale),
         d_(p.by_error.d),
         first_(p.begin),
         n_kv_heads_(p.n_kv_heads),

@@ -57,14 +57,13 @@ __device__ void make_query(const ChooseCodedParams& p, const CodedList& list, in
   }
   total = __reduce_add_sync(cuda::kAllLanes, total);
   if (lane != 0) return;
-  const float weight = 1.0f / sqrtf(static_cast<float>(d));
   const CodeGains gains =
-      code_gains(step, share, weight, {frame[2 * d], frame[2 * d + 1]}, codes.bits);
+      code_gains(step, share, p.scale, {frame[2 * d], frame[2 * d + 1]}, codes.bits);
   s.queries[i] = {.sign_gain = gains.sign,
                   .gain = gains.all,
                   .axis_gain = gains.axis,
                   .total = static_cast<float>(total),
-                  .center = center * weight,
+                  .center = center * p.scale,
                   .floor = -INFINITY};
 }
 

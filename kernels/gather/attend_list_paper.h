@@ -15,6 +15,7 @@ struct AttendListPaperParams {
   const int32_t* ids;  // [n_ids], readable up to the next multiple of 16, with tokens there too
   int n_ids;
   int d;             // a multiple of 32
+  float scale;       // multiplies scores
   float q_norm;      // |q|
   int bits, tables;  // K and L; at least two tables must agree
   float* scores;     // scratch [n_ids rounded up to 16]

@@ -29,7 +29,6 @@ void query_key(const AttendListPaperParams& p) {
 
 /// Importance weights, key by key through the functions of the C library.
 void transform(const AttendListPaperParams& p) {
-  const float scale = 1.0f / sqrtf(static_cast<float>(p.d));
   const auto bits = static_cast<float>(p.bits), tables = static_cast<float>(p.tables);
   for (int i = 0; i < p.n_ids; ++i) {
     const float dot = p.scores[i];
@@ -37,7 +36,7 @@ void transform(const AttendListPaperParams& p) {
     const float agree = powf(1.0f - angle / static_cast<float>(M_PI), bits);
     const float differ = 1.0f - agree;
     const float u = 1.0f - powf(differ, tables - 1.0f) * (tables * agree + differ);
-    p.scores[i] = dot * scale - logf(u + kEpsilon);
+    p.scores[i] = dot * p.scale - logf(u + kEpsilon);
   }
 }
 

@@ -157,6 +157,7 @@ struct ListData {
            .ids = list_of(at).data(),
            .n_ids = n_of(at),
            .d = s.d,
+           .scale = 1 / std::sqrt(static_cast<float>(s.d)),
            .q_norm = q_norm,
            .bits = kBits,
            .tables = kTables,

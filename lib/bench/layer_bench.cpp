@@ -140,7 +140,7 @@ PhaseResult bench_attention(const ModelCase& c, const model::ModelConfig& config
   Arena arena(attention_plan(c, config));
   const kv::Cache::Spec spec = cache_spec(c, config);
   const ops::RopeTable rope({}, 1, config.head_dim, arena);
-  kv::Cache cache(spec, arena, rope);
+  kv::Cache cache(spec, arena, {&rope, 1});
   const auto buffer = [&](const char* name) {
     return Tensor(arena.take(name), c.dtype, {spec.max_rows, config.n_heads, config.head_dim});
   };
@@ -166,7 +166,8 @@ PhaseResult bench_attention(const ModelCase& c, const model::ModelConfig& config
         cache.release(slot);
       },
       c.rules());
-  r.work.flops = model::attention_flops(config, model::prefill_pairs(c.context, config.window(0)));
+  r.work.flops = model::attention_flops(
+      config, model::prefill_pairs(c.context, config.layer(0).attention.window));
   return r;
 }
 

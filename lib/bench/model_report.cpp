@@ -133,7 +133,7 @@ ModelIdentity identify(const decode::ModelFiles& files, DType dtype) {
   const int64_t params = model::n_params(files.config);
   return {files.name,
           {{"name", files.name},
-           {"arch", model::arch_name(files.config.arch)},
+           {"arch", files.config.architecture},
            {"params", params},
            {"weight_bytes", params * static_cast<int64_t>(dtype_bytes(dtype))},
            {"dtype", dtype_name(dtype)},

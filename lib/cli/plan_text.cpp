@@ -263,7 +263,7 @@ std::string plan_text(const PlanView& v) {
   const DType dtype = v.spec.compute;
   std::string text =
       fmt::format("model    {}  {}  {}  {} weights  context {} tokens\n", v.files.name,
-                  model::arch_name(c.arch), params_text(v.files), dtype_name(dtype), c.max_context);
+                  c.architecture, params_text(v.files), dtype_name(dtype), c.max_context);
   text += gpu_line(v.limits);
   // Another machine's host is not this one.
   if (v.limits.host != MemoryLimits::kUnknown)

@@ -271,7 +271,7 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
       exec_{queue_.get(), spec.comm.get()},
       arena_(plan(files_, spec_)),
       model_(files_.config, model_options(spec_), std::move(files_.source), arena_, on_load, exec_),
-      cache_(cache_spec(spec_, files_.config), arena_, model_.rope(), exec_),
+      cache_(cache_spec(spec_, files_.config), arena_, model_.ropes(), exec_),
       sampler_(sampler_bounds(spec_, files_.config), arena_, exec_),
       logits_(arena_.take(kLogits), DType::f32,
               {model_.options().max_logit_rows, files_.config.vocab_size}, exec_.device()) {

@@ -36,11 +36,12 @@ class Fingerprint {
 };
 
 void add_shape(Fingerprint& f, const model::ModelConfig& c) {
-  f.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {}", model::arch_name(c.arch), c.dim, c.n_layers,
-                    c.n_heads, c.n_kv_heads, c.head_dim, c.ffn_dim, c.vocab_size, c.rms_eps,
-                    c.sliding_window, c.sliding_window_from));
-  const ops::RopeScaling& s = c.rope.scaling;
-  f.add(fmt::format("{} {} {} {} {} {}", c.rope.theta, static_cast<int>(s.kind), s.factor,
+  const auto [window, window_from] = c.sliding();
+  f.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {}", c.architecture, c.dim, c.n_layers,
+                    c.n_heads, c.n_kv_heads, c.head_dim, c.ffn_dim, c.vocab_size, c.rms_eps, window,
+                    window_from));
+  const ops::RopeScaling& s = c.ropes.front().scaling;
+  f.add(fmt::format("{} {} {} {} {} {}", c.ropes.front().theta, static_cast<int>(s.kind), s.factor,
                     s.low_freq_factor, s.high_freq_factor, s.original_context));
 }
 
@@ -204,7 +205,7 @@ model::AnyAdapter open_adapter(const std::filesystem::path& path, bool force, Mo
 }
 
 void untie(ModelFiles& base) {
-  base.config.tied_embeddings = false;
+  base.config.head.tied = false;
   base.source = model::untied_source(std::move(base.source));
 }
 

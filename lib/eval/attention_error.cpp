@@ -84,7 +84,7 @@ void AttentionMeter::score_keys(const kv::Cache& cache, int layer, const kv::Ste
                                 const Tensor& q) {
   const kv::Geometry& g = cache.geometry();
   const auto d = static_cast<size_t>(g.head_dim), group = static_cast<size_t>(g.group());
-  const float scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim));
+  const float scale = g.scale(layer).f32();
   stride_ = static_cast<size_t>(*std::ranges::max_element(step.pos)) + 1;
   scores_.resize(static_cast<size_t>(step.n_rows * g.n_heads) * stride_);
   std::vector<int> seq_of_row;

@@ -16,12 +16,13 @@ namespace tandem::kv {
 
 using namespace parts;
 
-Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const Exec& exec)
+Cache::Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> ropes,
+             const Exec& exec)
     : spec_(spec),
       exec_(exec),
       store_(whole_spec(spec), arena, exec),
       tables_(static_cast<int32_t*>(arena.take(kTables)), spec.max_seqs, store_.spec().max_pages),
-      rope_(rope),
+      ropes_(ropes),
       readers_(static_cast<size_t>(spec.max_seqs)),
       workspace_(ops::attention_workspace(spec.device, attention_bounds(spec),
                                           arena.take("workspace/attention"))),

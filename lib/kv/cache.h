@@ -59,7 +59,8 @@ class Cache {
   static size_t pinned_bytes(const Spec& spec, const MemoryPlan& plan);
 
   /// exec     the device of the spec
-  Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const Exec& exec = {});
+  Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> ropes,
+        const Exec& exec = {});
 
   /// A new, empty sequence and who reads it.
   int create(Readers readers = {});
@@ -337,7 +338,7 @@ class Cache {
   PageTables tables_;
   std::unique_ptr<HostedKeys> hosted_;       // where keys are in host memory
   std::unique_ptr<PageTables> near_tables_;  // of its near keys
-  const ops::RopeTable& rope_;
+  std::span<const ops::RopeTable> ropes_;
   std::unique_ptr<QueryRing> queries_;
   std::unique_ptr<ScoreStore> scores_;  // when a policy needs them
   std::vector<std::unique_ptr<Policy>> policies_;

@@ -97,7 +97,7 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
                           .k = keys.k,
                           .v = keys.v,
                           .step = keys.step,
-                          .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim)),
+                          .scale = spec_.geometry.scale(layer).f32(),
                           // The layer ahead read the same arrays, and between two layers only the
                           // rows of the step are written: pages are copied and tokens moved between
                           // steps.
@@ -136,7 +136,8 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
     args.q = q;
     if (source.q_position_max >= 0) {
       args.q = Tensor(q_shifted_, q.dtype(), {rows, heads, d}, q.device());
-      ops::rotate_q(args.q, q, rope_, args.step.pos, source.q_position_max, exec_.stream());
+      ops::rotate_q(args.q, q, ropes_[static_cast<size_t>(spec_.geometry.at(layer).rope)],
+                    args.step.pos, source.q_position_max, exec_.stream());
     }
     args.out = Tensor(part_o(step, rows, i), DType::f32, {rows, heads, d}, q.device());
     args.lse = part_lse(step, rows, i);
@@ -215,6 +216,7 @@ void Cache::attend_far(int layer, const Step& step, const Tensor& q, float* o, f
                 .far = hosted_->far(),
                 .tables = tables_,
                 .q = q,
+                .scale = spec_.geometry.scale(layer).f32(),
                 .o = o,
                 .lse = lse});
 }
@@ -228,7 +230,7 @@ void Cache::attend_streamed(const Attention& a) {
                   .v = keys.v(a.layer),
                   .step = a.step.arrays,
                   .key_hi = a.plan.sources[0].key_hi,
-                  .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim))},
+                  .scale = spec_.geometry.scale(a.layer).f32()},
                  workspace_, exec_.stream());
   if (a.step.phase == Phase::extend && !a.step.probe)
     for (const auto& p : policies_) p->on_pass(a.layer, a.step, keys);
@@ -264,7 +266,7 @@ int Cache::attend_lists(const Attention& a, int first_part) {
                        .n_kv_heads = g.n_kv_heads,
                        .d = g.head_dim,
                        .dtype = g.dtype,
-                       .scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim)),
+                       .scale = g.scale(a.layer).f32(),
                        .rows = rows,
                        .lists = lists,
                        .tails = a.plan.tails},

@@ -43,7 +43,7 @@ void FarRange::attend(const Call& call) {
                   .v = call.far.v(call.layer),
                   .step = arrays,
                   .key_hi = std::numeric_limits<int32_t>::max(),
-                  .scale = 1.0f / std::sqrt(static_cast<float>(d))},
+                  .scale = call.scale},
                  workspace_);
 }
 

@@ -26,6 +26,7 @@ class FarRange {
     const PagedStore& far;     // has the tokens before near_begin
     const PageTables& tables;  // its pages, as they were when the step was laid out, or more
     Tensor q;                  // [R, Hq, d] on the host
+    float scale;               // multiplies scores
     float* o;                  // [R, Hq, d]
     float* lse;                // [R, Hq] natural log; of rows without far keys -inf
   };

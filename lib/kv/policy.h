@@ -17,6 +17,7 @@
 #include "kv/query_ring.h"
 #include "kv/score_store.h"
 #include "kv/step.h"
+#include "ops/score_scale.h"
 #include "recipe/sections.h"
 #include "tensor/arena.h"
 #include "tensor/exec.h"
@@ -36,22 +37,38 @@ struct Retention {
   }
 };
 
+/// What attention needs to know of one layer.
+struct LayerAttention {
+  int window = 0;  // the model's own, in tokens; 0 = none
+  int rope = 0;    // index of a table of ops::RopeTables
+  ops::ScoreScale scale;
+};
+
 /// What attention needs to know of a model.
 struct Geometry {
   int n_layers = 0;
   int n_heads = 0;
   int n_kv_heads = 0;
   int head_dim = 0;
-  int sliding_window = 0;       // the model's own, in tokens; 0 = none
-  int sliding_window_from = 0;  // first layer that has it
   DType dtype = DType::bf16;
+  // [n_layers], or empty: no windows, one rotation, and scores over sqrt(head_dim).
+  std::vector<LayerAttention> layers = {};
 
-  int window(int layer) const { return layer >= sliding_window_from ? sliding_window : 0; }
+  LayerAttention at(int layer) const {
+    return layers.empty() ? LayerAttention{.scale = {.of = static_cast<double>(head_dim)}}
+                          : layers[static_cast<size_t>(layer)];
+  }
+  int window(int layer) const { return at(layer).window; }
+  ops::ScoreScale scale(int layer) const { return at(layer).scale; }
   /// What full attention may need. A page stands for all layers: it can go only when every layer's
   /// window has passed it.
   Retention dense_retention() const {
-    if (sliding_window == 0 || sliding_window_from > 0) return {};
-    return {.recent = sliding_window};
+    Retention retention{.recent = 0};
+    for (int layer = 0; layer < n_layers; ++layer) {
+      if (window(layer) == 0) return {};
+      retention = retention.with({.recent = window(layer)});
+    }
+    return retention;
   }
   int group() const { return n_heads / n_kv_heads; }
   /// Bytes of one token's key and value in a layer.

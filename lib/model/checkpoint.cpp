@@ -55,7 +55,7 @@ Weight stored_as(Weight weight, const Checkpoint& checkpoint) {
 /// wrong_type   set where it is the type
 std::string problem_of(Weight weight, int layer, const ModelConfig& config,
                        const Checkpoint& checkpoint, bool& wrong_type) {
-  if (config.tied_embeddings) weight = stored_as(weight, checkpoint);
+  if (config.head.tied) weight = stored_as(weight, checkpoint);
   const std::string name = checkpoint_name(weight, layer);
   const io::TensorEntry* entry = checkpoint.find(name);
   const io::Shape expected = weight_shape(weight, config);
@@ -122,10 +122,10 @@ bool is_weight_type(std::string_view dtype) {
 std::string settle_head(ModelConfig& config, const Checkpoint& checkpoint) {
   const std::string embedding = checkpoint_name(Weight::tok_emb),
                     head = checkpoint_name(Weight::lm_head);
-  if (!config.tied_embeddings || !checkpoint.contains(embedding) || !checkpoint.contains(head) ||
+  if (!config.head.tied || !checkpoint.contains(embedding) || !checkpoint.contains(head) ||
       same_values(checkpoint, checkpoint.tensor(embedding), checkpoint.tensor(head)))
     return {};
-  config.tied_embeddings = false;
+  config.head.tied = false;
   return fmt::format(
       "{}: config.json ties the LM head to the embedding, but '{}' has other values, so the stored "
       "head is used. Set tie_word_embeddings to false in config.json",

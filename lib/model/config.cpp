@@ -1,13 +1,13 @@
 #include "model/config.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/remedy.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/quote.h"
 #include "model/config_rope.h"
+#include "model/families/family.h"
 #include "model/model_folder.h"
 
 namespace tandem::model {
@@ -19,26 +19,9 @@ using io::Json;
 // two sizes and a layer count below 2^63: vocab * dim * layers <= 2^24 * 2^20 * 2^12 = 2^56.
 constexpr int64_t kMaxDim = 1 << 20;  // dim, ffn_dim, n_heads * head_dim
 constexpr int64_t kMaxHeads = 1 << 14;
-constexpr int64_t kMaxLayers = 1 << 12;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr const char* kWrongValue = "correct the file, or take it from the original model folder";
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
-// What transformers takes where the config.json of a Qwen3 gives none, for every size.
-constexpr int kQwen3HeadDim = 128;
-
-struct ArchInfo {
-  Arch arch;
-  const char* name;        // config.json "architectures"
-  const char* model_type;  // config.json "model_type"
-  int max_context;         // what transformers takes where max_position_embeddings is absent
-};
-
-constexpr std::array kArchs = {
-    ArchInfo{Arch::llama, "LlamaForCausalLM", "llama", 2048},
-    ArchInfo{Arch::mistral, "MistralForCausalLM", "mistral", 131072},
-    ArchInfo{Arch::qwen2, "Qwen2ForCausalLM", "qwen2", 32768},
-    ArchInfo{Arch::qwen3, "Qwen3ForCausalLM", "qwen3", 32768},
-};
 
 /// By the name of an architecture or its model_type: Qwen3MoeForCausalLM, qwen2_moe, mixtral.
 bool is_mixture(std::string_view name) {
@@ -47,7 +30,7 @@ bool is_mixture(std::string_view name) {
   return false;
 }
 
-Arch parse_arch(const Json& j, const std::string& where) {
+const Family& parse_family(const Json& j, const std::string& where) {
   const Json* names = io::find_array(j, "architectures", where);
   const bool by_name = names != nullptr && !names->empty();
   const std::string found = by_name ? io::as_string((*names)[0], "key 'architectures'", where)
@@ -56,13 +39,15 @@ Arch parse_arch(const Json& j, const std::string& where) {
     throw input_error(
         where, "keys 'architectures' and 'model_type' are missing: the architecture is unknown")
         .hint("give the config.json of a model folder");
-  for (const ArchInfo& info : kArchs)
-    if (found == (by_name ? info.name : info.model_type)) return info.arch;
+  std::vector<std::string> known;
+  for (const Family* family : families()) {
+    if (found == (by_name ? family->architecture : family->model_type)) return *family;
+    known.push_back(std::string(family->architecture));
+    if (!family->members.empty()) known.back() += fmt::format(" ({})", family->members);
+  }
   throw input_error(where, "architecture {} {} not supported", io::quote(found),
                     is_mixture(found) ? "is a mixture of experts (MoE), which is" : "is")
-      .hint(
-          "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
-          "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
+      .hint(fmt::format("supported: {}", fmt::join(known, ", ")));
 }
 
 /// Features that would change the result and that the forward does not have.
@@ -83,37 +68,34 @@ int get_size(const Json& j, const char* key, const std::string& where, int64_t m
   return static_cast<int>(io::get_int(j, key, where, 1, max));
 }
 
-/// Of the configuration the architecture, dim and n_heads are known.
-int parse_head_dim(const Json& j, const std::string& where, const ModelConfig& c) {
+int parse_head_dim(const Json& j, const std::string& where, const ModelConfig& c, int usual) {
   const int64_t most = kMaxDim / c.n_heads;
   const auto given = io::find_int(j, "head_dim", where, 2, most);
-  const bool is_default = !given && c.arch == Arch::qwen3;
-  if (is_default && kQwen3HeadDim > most)
+  if (!given && usual > most)
     throw input_error(where,
                       "key 'head_dim' is missing, and 'num_attention_heads' {} times {} exceeds {}",
-                      c.n_heads, kQwen3HeadDim, kMaxDim);
-  if (!given && !is_default && c.dim % c.n_heads != 0)
+                      c.n_heads, usual, kMaxDim);
+  if (!given && usual == 0 && c.dim % c.n_heads != 0)
     throw input_error(where,
                       "key 'head_dim' is missing, and 'hidden_size' {} is not a multiple of "
                       "'num_attention_heads' {}",
                       c.dim, c.n_heads);
-  const int head_dim =
-      static_cast<int>(given.value_or(is_default ? kQwen3HeadDim : c.dim / c.n_heads));
+  const int head_dim = static_cast<int>(given.value_or(usual > 0 ? usual : c.dim / c.n_heads));
   if (head_dim % 2 != 0)
     throw input_error(where, "head dimension {} is odd, expected an even number for RoPE",
                       head_dim);
   return head_dim;
 }
 
-void parse_sizes(const Json& j, const std::string& where, ModelConfig& c) {
+void parse_sizes(const Json& j, const std::string& where, const Family& family, ModelConfig& c) {
   c.dim = get_size(j, "hidden_size", where, kMaxDim);
   c.n_layers = get_size(j, "num_hidden_layers", where, kMaxLayers);
   c.n_heads = get_size(j, "num_attention_heads", where, kMaxHeads);
   c.ffn_dim = get_size(j, "intermediate_size", where, kMaxDim);
   c.vocab_size = get_size(j, "vocab_size", where, kMaxVocab);
-  c.stated_context = static_cast<int>(
-      io::find_int(j, "max_position_embeddings", where, 1, kMaxContext)
-          .value_or(std::ranges::find(kArchs, c.arch, &ArchInfo::arch)->max_context));
+  c.stated_context =
+      static_cast<int>(io::find_int(j, "max_position_embeddings", where, 1, kMaxContext)
+                           .value_or(family.max_context));
   c.n_kv_heads = static_cast<int>(
       io::find_int(j, "num_key_value_heads", where, 1, c.n_heads).value_or(c.n_heads));
   if (c.n_heads % c.n_kv_heads != 0)
@@ -121,7 +103,7 @@ void parse_sizes(const Json& j, const std::string& where, ModelConfig& c) {
                       "'num_attention_heads' {} is not a multiple of 'num_key_value_heads' {}",
                       c.n_heads, c.n_kv_heads);
 
-  c.head_dim = parse_head_dim(j, where, c);
+  c.head_dim = parse_head_dim(j, where, c, family.head_dim);
 
   c.rms_eps = io::find_double(j, "rms_norm_eps", where).value_or(1e-6);
   if (c.rms_eps < 0.0 || c.rms_eps > 1.0)
@@ -129,71 +111,10 @@ void parse_sizes(const Json& j, const std::string& where, ModelConfig& c) {
                       c.rms_eps);
 }
 
-/// Which biases exist is partly a matter of the architecture, not of the file.
-void parse_biases(const Json& j, const std::string& where, ModelConfig& c) {
-  switch (c.arch) {
-    case Arch::llama:
-      c.qkv_bias = c.o_bias = io::find_bool(j, "attention_bias", where).value_or(false);
-      c.mlp_bias = io::find_bool(j, "mlp_bias", where).value_or(false);
-      break;
-    case Arch::qwen3:
-      c.qkv_bias = c.o_bias = io::find_bool(j, "attention_bias", where).value_or(false);
-      break;
-    case Arch::mistral:
-      break;
-    case Arch::qwen2:
-      c.qkv_bias = true;
-      break;
-  }
-  c.tied_embeddings = io::find_bool(j, "tie_word_embeddings", where).value_or(false);
-}
-
-/// The new spelling lists the kind of every layer; we hold "full up to a layer, then sliding".
-void parse_layer_types(const Json& types, const std::string& where, ModelConfig& c) {
-  if (types.size() != static_cast<size_t>(c.n_layers))
-    throw input_error(where, "key 'layer_types': expected {} items, found {}", c.n_layers,
-                      types.size());
-  c.sliding_window_from = c.n_layers;
-  for (int layer = 0; layer < c.n_layers; ++layer) {
-    const std::string& type =
-        io::as_string(types[static_cast<size_t>(layer)], "key 'layer_types'", where);
-    const bool slides = type == "sliding_attention";
-    if (!slides && type != "full_attention")
-      throw input_error(where,
-                        "key 'layer_types': expected 'full_attention' or 'sliding_attention', "
-                        "found {}",
-                        io::quote(type));
-    if (slides) c.sliding_window_from = std::min(c.sliding_window_from, layer);
-    if (!slides && c.sliding_window_from < layer)
-      throw input_error(where,
-                        "key 'layer_types': full attention in layer {} after sliding attention "
-                        "in layer {} is not supported",
-                        layer, c.sliding_window_from);
-  }
-}
-
-void parse_window(const Json& j, const std::string& where, ModelConfig& c) {
-  if (c.arch == Arch::llama) return;  // has none, even if the file says so
-  const bool is_qwen = c.arch == Arch::qwen2 || c.arch == Arch::qwen3;
-  if (is_qwen && !io::find_bool(j, "use_sliding_window", where).value_or(false)) return;
-  // An absent key means 4096 to transformers in all of them, null means none.
-  c.sliding_window =
-      static_cast<int>(j.contains("sliding_window")
-                           ? io::find_int(j, "sliding_window", where, 1, kMaxContext).value_or(0)
-                           : 4096);
-  if (c.sliding_window == 0) return;
-  if (const Json* types = io::find_array(j, "layer_types", where))
-    parse_layer_types(*types, where, c);
-  else if (is_qwen)  // 28 is the default of transformers
-    c.sliding_window_from = static_cast<int>(std::min<int64_t>(
-        c.n_layers, io::find_int(j, "max_window_layers", where, 0, kMaxLayers).value_or(28)));
-  if (c.sliding_window_from >= c.n_layers) c.sliding_window = c.sliding_window_from = 0;
-}
-
 /// The context as vLLM derives it: linear scaling extends what the file states, YaRN its original
 /// context. Published files of YaRN state either length, hence the longer one.
 int scaled_context(const ModelConfig& c) {
-  const RopeScaling& s = c.rope.scaling;
+  const RopeScaling& s = c.ropes.front().scaling;
   const bool yarn = s.kind == RopeScalingKind::yarn;
   if (!yarn && s.kind != RopeScalingKind::linear) return c.stated_context;
   const double scaled = s.factor * (yarn ? s.original_context : c.stated_context);
@@ -239,13 +160,13 @@ DType parse_dtype(const Json& j, const std::string& where) {
 ModelConfig read_config(const Json& j, const std::string& where) {
   if (!j.is_object()) throw input_error(where, "expected an object, found {}", io::describe(j));
   ModelConfig c;
-  c.arch = parse_arch(j, where);
+  const Family& family = parse_family(j, where);
+  c.architecture = family.architecture;
   refuse_unsupported(j, where);
-  parse_sizes(j, where, c);
-  parse_biases(j, where, c);
-  c.qk_norm = c.arch == Arch::qwen3;
-  parse_window(j, where, c);
-  c.rope = parse_rope(j, where, c.stated_context);
+  parse_sizes(j, where, family, c);
+  family.read_layers(j, where, c);
+  c.head.tied = io::find_bool(j, "tie_word_embeddings", where).value_or(false);
+  c.ropes = {parse_rope(j, where, c.stated_context)};
   c.max_context = scaled_context(c);
   const std::vector<int> bos = parse_ids(j, "bos_token_id", where, c.vocab_size);
   if (!bos.empty()) c.bos_id = bos.front();
@@ -256,7 +177,24 @@ ModelConfig read_config(const Json& j, const std::string& where) {
 
 }  // namespace
 
-const char* arch_name(Arch arch) { return std::ranges::find(kArchs, arch, &ArchInfo::arch)->name; }
+void ModelConfig::slide(int window, int from) {
+  if (from >= n_layers) return;
+  LayerSpec sliding = kinds.front();
+  sliding.attention.window = window;
+  if (from == 0) {
+    kinds.front() = sliding;
+    return;
+  }
+  kinds.push_back(sliding);
+  kind_of.assign(static_cast<size_t>(n_layers), 0);
+  std::fill(kind_of.begin() + from, kind_of.end(), uint8_t{1});
+}
+
+ModelConfig::Sliding ModelConfig::sliding() const {
+  for (int i = 0; i < n_layers; ++i)
+    if (const int window = layer(i).attention.window; window > 0) return {window, i};
+  return {};
+}
 
 ModelConfig parse_config(std::string_view text, const std::string& where) {
   const Json j = io::parse_json(text, where);

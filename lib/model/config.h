@@ -7,52 +7,43 @@
 #include <vector>
 
 #include "base/types.h"
+#include "model/spec/layer_spec.h"
 #include "ops/rope_table.h"
 
 namespace tandem::model {
-
-/// The supported members of the Llama family; all run through one forward.
-enum class Arch : uint8_t { llama, mistral, qwen2, qwen3 };
-
-/// As Hugging Face spells it: "LlamaForCausalLM".
-const char* arch_name(Arch arch);
 
 using ops::RopeScaling;
 using ops::RopeScalingKind;
 
 /// Tokens of the longest context that is accepted, well above any published model's.
 inline constexpr int64_t kMaxContext = 1 << 30;
+inline constexpr int64_t kMaxLayers = 1 << 12;
 
 /// Shape and constants of a model, from its config.json. Every count is positive and bounded so
 /// that products of any three fit in int64_t; n_heads is a multiple of n_kv_heads; head_dim is
 /// even.
 struct ModelConfig {
-  std::string name;  // folder or synthetic name, for people
-  Arch arch = Arch::llama;
-  int dim = 0;         // D
-  int n_layers = 0;    // L
-  int n_heads = 0;     // Hq
-  int n_kv_heads = 0;  // Hkv
-  int head_dim = 0;    // d; dim need not be n_heads * head_dim
-  int ffn_dim = 0;     // F
-  int vocab_size = 0;  // V
+  std::string name;          // folder or synthetic name, for people
+  std::string architecture;  // as Hugging Face spells it: "LlamaForCausalLM"
+  int dim = 0;               // D
+  int n_layers = 0;          // L
+  int n_heads = 0;           // Hq
+  int n_kv_heads = 0;        // Hkv
+  int head_dim = 0;          // d; dim need not be n_heads * head_dim
+  int ffn_dim = 0;           // F
+  int vocab_size = 0;        // V
   // Of the rows of embedding and head, those that this rank holds, padded; 0 rows: all.
   int vocab_first = 0, vocab_rows = 0;
   bool layers_divided = false;  // heads and channels are a rank's, and sums those of all ranks
   double rms_eps = 1e-6;
-  ops::RopeSpec rope;
-  int max_context = 0;     // tokens
+  std::vector<ops::RopeSpec> ropes = std::vector<ops::RopeSpec>(1);  // by AttentionSpec::rope
+  int max_context = 0;                                               // tokens
   int stated_context = 0;  // max_position_embeddings; RoPE scaling may extend it to max_context
   bool trained = true;     // false: random weights, for which no context is too long
-  // A token attends to the last `sliding_window` positions, its own included; 0 = to all. Only
-  // layers from `sliding_window_from` on slide (max_window_layers of Qwen; 0 for Mistral).
-  int sliding_window = 0;
-  int sliding_window_from = 0;
-  bool qkv_bias = false;  // bq, bk, bv
-  bool o_bias = false;    // bo
-  bool mlp_bias = false;  // b_gate, b_up, b_down
-  bool qk_norm = false;   // q_norm, k_norm: each head of q and k is normalised before it is rotated
-  bool tied_embeddings = false;
+  std::vector<LayerSpec> kinds = std::vector<LayerSpec>(1);  // the distinct layers
+  std::vector<uint8_t> kind_of;  // [n_layers] indices of kinds; empty: all of the first
+  EmbeddingSpec embedding;
+  HeadSpec head;
   std::optional<int> bos_id;
   std::vector<int> eos_ids;  // end-of-text ids; generation stops at any
   DType dtype = DType::f32;  // what the checkpoint says it holds: f32, bf16 or f16
@@ -61,8 +52,21 @@ struct ModelConfig {
   int head_rows() const { return vocab_rows > 0 ? vocab_rows : vocab_size; }
   int q_dim() const { return n_heads * head_dim; }
   int kv_dim() const { return n_kv_heads * head_dim; }
-  /// Window of one layer, 0 = none.
-  int window(int layer) const { return layer >= sliding_window_from ? sliding_window : 0; }
+  const LayerSpec& layer(int i) const {
+    return kinds[kind_of.empty() ? 0 : kind_of[static_cast<size_t>(i)]];
+  }
+  /// Which weights a layer has, equal in all layers: biases and norms.
+  bool qkv_bias() const { return kinds.front().attention.qkv_bias; }
+  bool o_bias() const { return kinds.front().attention.o_bias; }
+  bool mlp_bias() const { return kinds.front().ffn.bias; }
+  bool qk_norm() const { return kinds.front().attention.qk_norm != QkNorm::none; }
+  /// Layers from `from` on attend to the last `window` positions; 0: no layer does.
+  void slide(int window, int from);
+  /// What slide() was told; {0, 0} where no layer slides.
+  struct Sliding {
+    int window = 0, from = 0;
+  };
+  Sliding sliding() const;
 };
 
 /// config.json in the spelling of transformers before 5 (rope_theta, rope_scaling, torch_dtype) or

@@ -22,7 +22,7 @@ int context_of(const recipe::Run& run, const ModelConfig& config, int64_t n_deco
 
 std::string context_note(const ModelConfig& config) {
   if (config.max_context == config.stated_context) return {};
-  const ops::RopeScaling& s = config.rope.scaling;
+  const ops::RopeScaling& s = config.ropes.front().scaling;
   const bool yarn = s.kind == RopeScalingKind::yarn;
   return fmt::format("context  {} = {} x {} by {} (max_position_embeddings of {}: {})",
                      config.max_context, s.factor,

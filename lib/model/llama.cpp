@@ -38,7 +38,8 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
   const bool on_gpu = o.device.kind == Device::Kind::cuda;
   Weights::plan(c, o.dtype, plan, o.places());
   if (o.places().divides()) ChannelSets::plan(c, o.places(), plan);
-  ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device);
+  for (size_t id = 0; id < c.ropes.size(); ++id)
+    ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device, static_cast<int>(id));
   plan.add("activations/residual", rows * dim * sizeof(float), o.device);
   if (o.max_prompt_rows > 0)
     plan.add(kPromptResidual, static_cast<size_t>(o.max_prompt_rows) * dim * sizeof(float),
@@ -59,13 +60,20 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
 }
 
 kv::Geometry geometry_of(const ModelConfig& c, DType dtype) {
-  return {.n_layers = c.n_layers,
-          .n_heads = c.n_heads,
-          .n_kv_heads = c.n_kv_heads,
-          .head_dim = c.head_dim,
-          .sliding_window = c.sliding_window,
-          .sliding_window_from = c.sliding_window_from,
-          .dtype = dtype};
+  kv::Geometry g{.n_layers = c.n_layers,
+                 .n_heads = c.n_heads,
+                 .n_kv_heads = c.n_kv_heads,
+                 .head_dim = c.head_dim,
+                 .dtype = dtype};
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    const AttentionSpec& a = c.layer(layer).attention;
+    const bool usual = a.scale == ops::ScoreScale{};
+    g.layers.push_back(
+        {.window = a.window,
+         .rope = a.rope,
+         .scale = usual ? ops::ScoreScale{.of = static_cast<double>(c.head_dim)} : a.scale});
+  }
+  return g;
 }
 
 Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSource> source,
@@ -74,7 +82,6 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       options_(o),
       source_(std::move(source)),
       weights_(Weights::load(c, o.dtype, *source_, arena, {o.interrupted, on_load}, o.places())),
-      rope_(c.rope, o.max_position, c.head_dim, arena, exec),
       exec_(exec),
       own_residual_(static_cast<float*>(arena.take("activations/residual"))),
       prompt_residual_(o.max_prompt_rows > 0 ? static_cast<float*>(arena.take(kPromptResidual))
@@ -87,6 +94,9 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
                  arena.plan().find("workspace/linear")->bytes) {
   TANDEM_CHECK(o.n_ranks == (exec.comm != nullptr ? exec.comm->size() : 1),
                "unexpected number of ranks: {}", o.n_ranks);
+  for (const ops::RopeSpec& rope : c.ropes)
+    ropes_.emplace_back(rope, o.max_position, c.head_dim, arena, exec,
+                        static_cast<int>(ropes_.size()));
   if (o.n_ranks > 1) logit_parts_ = static_cast<float*>(arena.take(kLogitParts));
   if (exec.on_gpu()) ids_ = static_cast<int32_t*>(arena.take(kIdsName));
   if (o.places().divides()) sets_ = std::make_unique<ChannelSets>(c, o.places(), arena, exec);
@@ -409,7 +419,7 @@ void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::
                 .k_pool = keys.k,
                 .v_pool = keys.v,
                 .qkv = qkv,
-                .rope = rope_,
+                .rope = ropes_[static_cast<size_t>(config_.layer(layer).attention.rope)],
                 .step = keys.step,
                 .norms = heads_normed},
                exec_.stream());

@@ -119,7 +119,8 @@ class Llama {
   }
   /// Of the last logits, their normalised rows: [n, dim].
   Tensor head_in(int64_t n) const { return act(head_in_, n, config_.dim); }
-  const ops::RopeTable& rope() const { return rope_; }
+  /// By AttentionSpec::rope.
+  std::span<const ops::RopeTable> ropes() const { return ropes_; }
 
  private:
   void embed_tokens(std::span<const int32_t> tokens);
@@ -198,7 +199,7 @@ class Llama {
   Options options_;
   std::unique_ptr<WeightSource> source_;
   Weights weights_;
-  ops::RopeTable rope_;
+  std::vector<ops::RopeTable> ropes_;
   Exec exec_;
   SideProducts* side_ = nullptr;
   ffn::Channels* channels_ = nullptr;

@@ -38,11 +38,11 @@ std::map<std::string, std::string, std::less<>> parse_settings(std::string_view 
 std::vector<Setting> settings_of(const ModelConfig& config) {
   // The bindings name every member, so that a new one does not compile until it is added here, or
   // left out because it changes no logit: names, lengths, token ids, and how ranks share the model.
-  const auto& [name, arch, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size,
-               vocab_first, vocab_rows, layers_divided, rms_eps, rope, max_context, stated_context,
-               trained, sliding_window, sliding_window_from, qkv_bias, o_bias, mlp_bias, qk_norm,
-               tied_embeddings, bos_id, eos_ids, dtype] = config;
-  const auto& [theta, scaling] = rope;
+  const auto& [name, architecture, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim,
+               vocab_size, vocab_first, vocab_rows, layers_divided, rms_eps, ropes, max_context,
+               stated_context, trained, kinds, kind_of, embedding, head, bos_id, eos_ids, dtype] =
+      config;
+  const auto& [theta, scaling] = ropes.front();
   const auto& [kind, factor, low_freq_factor, high_freq_factor, original_context, beta_fast,
                beta_slow, attention_factor, whole_dims] = scaling;
   const double usual_attention =
@@ -51,7 +51,7 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   const auto add = [&](const char* key, const auto& value, bool usual = true) {
     all.push_back({key, fmt::format("{}", value), usual});
   };
-  add("architectures", arch_name(arch));
+  add("architectures", architecture);
   add("hidden_size", dim);
   add("num_hidden_layers", n_layers);
   add("num_attention_heads", n_heads);
@@ -60,13 +60,14 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   add("intermediate_size", ffn_dim);
   add("vocab_size", vocab_size);
   add("rms_norm_eps", rms_eps);
-  add("sliding_window", sliding_window);
-  add("max_window_layers", sliding_window_from);
-  add("attention_bias", qkv_bias);
-  add("attention_bias of o_proj", o_bias);
-  add("mlp_bias", mlp_bias);
-  add("q_norm and k_norm", qk_norm);
-  add("tie_word_embeddings", tied_embeddings);
+  const auto [window, window_from] = config.sliding();
+  add("sliding_window", window);
+  add("max_window_layers", window_from);
+  add("attention_bias", config.qkv_bias());
+  add("attention_bias of o_proj", config.o_bias());
+  add("mlp_bias", config.mlp_bias());
+  add("q_norm and k_norm", config.qk_norm());
+  add("tie_word_embeddings", head.tied);
   add("rope_theta", theta);
   add("rope_type", kind_name(kind));
   add("factor", factor);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/quote.h"
 #include "model/config.h"
 #include "recipe/problems.h"
@@ -17,7 +18,7 @@ struct NamedShape {
   double rms_eps, rope_theta, rope_factor;  // factor 0 = no RoPE scaling, else llama3's, or yarn's
   bool tied;
   int bos_id, eos_id;
-  Arch arch = Arch::llama;
+  const char* architecture = "LlamaForCausalLM";
   RopeScalingKind scaling = RopeScalingKind::llama3;
 };
 
@@ -25,7 +26,7 @@ struct NamedShape {
 constexpr NamedShape qwen3(const char* name, int dim, int n_layers, int n_heads, int ffn_dim,
                            bool tied) {
   return {name,  dim,  n_layers, n_heads, 8,    128,    ffn_dim, 151936,
-          40960, 1e-6, 1e6,      0,       tied, 151643, 151645,  Arch::qwen3};
+          40960, 1e-6, 1e6,      0,       tied, 151643, 151645,  "Qwen3ForCausalLM"};
 }
 
 // The published shapes, from the models' own config.json files.
@@ -33,7 +34,7 @@ constexpr std::array kShapes = {
     // name, dim, L, Hq, Hkv, d, ffn, vocab, context, eps, theta, scale, tied, bos, eos
     NamedShape{"llama-2-7b", 4096, 32, 32, 32, 128, 11008, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
     NamedShape{"llama-2-7b-128k", 4096, 32, 32, 32, 128, 11008, 32000, 131072, 1e-5, 1e4, 32, false,
-               1, 2, Arch::llama, RopeScalingKind::yarn},
+               1, 2, "LlamaForCausalLM", RopeScalingKind::yarn},
     NamedShape{"llama-2-13b", 5120, 40, 40, 40, 128, 13824, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
     NamedShape{"codellama-34b", 8192, 48, 64, 8, 128, 22016, 32000, 16384, 1e-5, 1e6, 0, false, 1,
                2},
@@ -54,31 +55,30 @@ constexpr std::array kShapes = {
 };
 
 ModelConfig expand(const NamedShape& shape) {
-  ModelConfig c;
+  io::Json j = {{"architectures", {shape.architecture}},
+                {"hidden_size", shape.dim},
+                {"num_hidden_layers", shape.n_layers},
+                {"num_attention_heads", shape.n_heads},
+                {"num_key_value_heads", shape.n_kv_heads},
+                {"head_dim", shape.head_dim},
+                {"intermediate_size", shape.ffn_dim},
+                {"vocab_size", shape.vocab_size},
+                {"max_position_embeddings", shape.max_context},
+                {"rms_norm_eps", shape.rms_eps},
+                {"rope_theta", shape.rope_theta},
+                {"tie_word_embeddings", shape.tied},
+                {"bos_token_id", shape.bos_id},
+                {"eos_token_id", shape.eos_id},
+                {"torch_dtype", "bfloat16"}};
+  const bool yarn = shape.scaling == RopeScalingKind::yarn;
+  if (shape.rope_factor > 0)
+    j["rope_scaling"] = {{"rope_type", yarn ? "yarn" : "llama3"},
+                         {"factor", shape.rope_factor},
+                         {"low_freq_factor", 1.0},
+                         {"high_freq_factor", 4.0},
+                         {"original_max_position_embeddings", yarn ? 4096 : 8192}};
+  ModelConfig c = parse_config(j.dump(), shape.name);
   c.name = shape.name;
-  c.arch = shape.arch;
-  c.qk_norm = shape.arch == Arch::qwen3;
-  c.dim = shape.dim;
-  c.n_layers = shape.n_layers;
-  c.n_heads = shape.n_heads;
-  c.n_kv_heads = shape.n_kv_heads;
-  c.head_dim = shape.head_dim;
-  c.ffn_dim = shape.ffn_dim;
-  c.vocab_size = shape.vocab_size;
-  c.max_context = c.stated_context = shape.max_context;
-  c.rms_eps = shape.rms_eps;
-  c.rope.theta = shape.rope_theta;
-  if (shape.rope_factor > 0 && shape.scaling == RopeScalingKind::llama3)
-    c.rope.scaling = {RopeScalingKind::llama3, shape.rope_factor, 1.0, 4.0, 8192};
-  if (shape.rope_factor > 0 && shape.scaling == RopeScalingKind::yarn)
-    c.rope.scaling = {.kind = RopeScalingKind::yarn,
-                      .factor = shape.rope_factor,
-                      .original_context = 4096,
-                      .attention_factor = ops::yarn_attention_factor(shape.rope_factor)};
-  c.tied_embeddings = shape.tied;
-  c.bos_id = shape.bos_id;
-  c.eos_ids = {shape.eos_id};
-  c.dtype = DType::bf16;
   c.trained = false;
   return c;
 }

@@ -106,18 +106,18 @@ bool has_weight(Weight weight, const ModelConfig& config) {
     case Weight::bq:
     case Weight::bk:
     case Weight::bv:
-      return config.qkv_bias;
+      return config.qkv_bias();
     case Weight::bo:
-      return config.o_bias;
+      return config.o_bias();
     case Weight::b_gate:
     case Weight::b_up:
     case Weight::b_down:
-      return config.mlp_bias;
+      return config.mlp_bias();
     case Weight::lm_head:
-      return !config.tied_embeddings;
+      return !config.head.tied;
     case Weight::q_norm:
     case Weight::k_norm:
-      return config.qk_norm;
+      return config.qk_norm();
     default:
       return true;
   }

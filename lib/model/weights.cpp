@@ -55,24 +55,24 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, P
   const ChannelRange channels = channels_in(c, places, kind);
   switch (kind) {
     case ProductKind::qkv:
-      p.spec = {prefix + "qkv", c.q_dim() + 2 * int64_t{c.kv_dim()}, c.dim, c.qkv_bias, dtype};
+      p.spec = {prefix + "qkv", c.q_dim() + 2 * int64_t{c.kv_dim()}, c.dim, c.qkv_bias(), dtype};
       p.parts = {{Weight::wq, Weight::bq, c.q_dim()},
                  {Weight::wk, Weight::bk, c.kv_dim()},
                  {Weight::wv, Weight::bv, c.kv_dim()}};
       break;
     case ProductKind::wo:
-      p.spec = {prefix + "wo", c.dim, c.q_dim(), c.o_bias, dtype};
+      p.spec = {prefix + "wo", c.dim, c.q_dim(), c.o_bias(), dtype};
       p.parts = {{Weight::wo, Weight::bo, c.dim}};
       break;
     case ProductKind::gate_up:
     case ProductKind::rest_gate_up:
       p.spec = {prefix + (kind == ProductKind::gate_up ? "gate_up" : "rest_gate_up"),
-                2 * channels.n, c.dim, c.mlp_bias, dtype};
+                2 * channels.n, c.dim, c.mlp_bias(), dtype};
       p.parts = {{Weight::w_gate, Weight::b_gate, channels.n, channels.first},
                  {Weight::w_up, Weight::b_up, channels.n, channels.first}};
       break;
     case ProductKind::w_down:
-      p.spec = {prefix + "w_down", c.dim, channels.n, c.mlp_bias, dtype};
+      p.spec = {prefix + "w_down", c.dim, channels.n, c.mlp_bias(), dtype};
       p.parts = {{Weight::w_down, Weight::b_down, c.dim}};
       break;
     case ProductKind::rest_down:  // the bias is added once
@@ -84,7 +84,7 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, P
       p.parts = {{Weight::tok_emb, Weight::tok_emb, c.head_rows()}};
       break;
     case ProductKind::lm_head: {
-      const Weight head = c.tied_embeddings ? Weight::tok_emb : Weight::lm_head;
+      const Weight head = c.head.tied ? Weight::tok_emb : Weight::lm_head;
       p.spec = {"weights/lm_head", c.head_rows(), c.dim, false, dtype};
       p.parts = {{head, head, c.head_rows()}};
       break;
@@ -107,14 +107,14 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, P
 }
 
 bool has_host_embedding(const ModelConfig& c, const WeightPlaces& places) {
-  return places.device.kind == Device::Kind::cuda && places.host_embedding && !c.tied_embeddings;
+  return places.device.kind == Device::Kind::cuda && places.host_embedding && !c.head.tied;
 }
 
 /// On a GPU, or where they are trainable, embedding rows come from memory: those of the head where
 /// they are tied.
 bool has_own_embedding(const ModelConfig& c, const WeightPlaces& places) {
-  return (places.device.kind == Device::Kind::cuda || places.trainable.embedding) &&
-         !c.tied_embeddings && !has_host_embedding(c, places);
+  return (places.device.kind == Device::Kind::cuda || places.trainable.embedding) && !c.head.tied &&
+         !has_host_embedding(c, places);
 }
 
 constexpr const char* kHostEmbedding = "embedding/rows";
@@ -246,7 +246,7 @@ bool holds(const std::vector<LayerStream::Part>& parts, int layer, LayerPart par
 }
 
 size_t norm_elements(const ModelConfig& c) {
-  const int64_t of_heads = c.qk_norm ? 2 * int64_t{c.head_dim} : 0;
+  const int64_t of_heads = c.qk_norm() ? 2 * int64_t{c.head_dim} : 0;
   return static_cast<size_t>(c.n_layers * (2 * int64_t{c.dim} + of_heads) + c.dim);
 }
 
@@ -271,7 +271,7 @@ std::vector<float> all_norms(const ModelConfig& c, const WeightSource& source) {
 LayerNorms next_norms(const ModelConfig& c, const float*& at) {
   const auto take = [&](int n) { return std::exchange(at, at + n); };
   LayerNorms norms{.attn = take(c.dim), .ffn = take(c.dim)};
-  if (c.qk_norm) {
+  if (c.qk_norm()) {
     norms.q = take(c.head_dim);
     norms.k = take(c.head_dim);
   }

@@ -12,14 +12,13 @@ double layer_flops(const ModelConfig& c) {
 }
 
 double step_params(const ModelConfig& c) {
-  return static_cast<double>(n_params(c)) -
-         (c.tied_embeddings ? 0.0 : double(c.head_rows()) * c.dim);
+  return static_cast<double>(n_params(c)) - (c.head.tied ? 0.0 : double(c.head_rows()) * c.dim);
 }
 
 double param_density(const ModelConfig& c, double channels, bool all_gates) {
   const double dim = c.dim;
   const double attention = dim * (2.0 * c.q_dim() + 2.0 * c.kv_dim());
-  const double ends = (c.tied_embeddings ? 1 : 2) * dim * c.head_rows();
+  const double ends = (c.head.tied ? 1 : 2) * dim * c.head_rows();
   const auto params = [&](double share) {
     const double matrices = all_gates ? 1 + 2 * share : 3 * share;
     return c.n_layers * (attention + dim * c.ffn_dim * matrices) + ends;
@@ -39,7 +38,8 @@ double prefill_pairs(int64_t context, int window) {
 
 double prefill_pairs(const ModelConfig& c, int64_t context) {
   double pairs = 0;
-  for (int layer = 0; layer < c.n_layers; ++layer) pairs += prefill_pairs(context, c.window(layer));
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    pairs += prefill_pairs(context, c.layer(layer).attention.window);
   return pairs;
 }
 

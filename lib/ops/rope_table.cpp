@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string>
 
 #include "base/parallel.h"
 
@@ -12,6 +13,9 @@ namespace {
 constexpr const char* kCosName = "weights/rope_cos";
 constexpr const char* kStagingName = "load/rope";
 constexpr const char* kSinName = "weights/rope_sin";
+
+/// The first table of a model has the plain name.
+std::string name_of(const char* name, int id) { return id == 0 ? name : name + std::to_string(id); }
 
 size_t table_bytes(int max_position, int head_dim) {
   return static_cast<size_t>(max_position) * static_cast<size_t>(head_dim / 2) * sizeof(float);
@@ -87,21 +91,22 @@ std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim) 
   return frequencies;
 }
 
-void RopeTable::plan(int max_position, int head_dim, MemoryPlan& plan, Device device) {
-  plan.add(kCosName, table_bytes(max_position, head_dim), device);
-  plan.add(kSinName, table_bytes(max_position, head_dim), device);
+void RopeTable::plan(int max_position, int head_dim, MemoryPlan& plan, Device device, int id) {
+  plan.add(name_of(kCosName, id), table_bytes(max_position, head_dim), device);
+  plan.add(name_of(kSinName, id), table_bytes(max_position, head_dim), device);
   if (device.kind == Device::Kind::cuda)
-    plan.add(kStagingName, 2 * table_bytes(max_position, head_dim), {}, Lifetime::load);
+    plan.add(name_of(kStagingName, id), 2 * table_bytes(max_position, head_dim), {},
+             Lifetime::load);
 }
 
 RopeTable::RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena,
-                     const Exec& exec)
-    : cos_(static_cast<float*>(arena.take(kCosName))),
-      sin_(static_cast<float*>(arena.take(kSinName))),
+                     const Exec& exec, int id)
+    : cos_(static_cast<float*>(arena.take(name_of(kCosName, id)))),
+      sin_(static_cast<float*>(arena.take(name_of(kSinName, id)))),
       scale_(static_cast<float>(spec.scaling.attention_factor)) {
   float *cos = cos_, *sin = sin_;
   if (exec.on_gpu()) {
-    cos = static_cast<float*>(arena.take(kStagingName));
+    cos = static_cast<float*>(arena.take(name_of(kStagingName, id)));
     sin = cos + table_bytes(max_position, head_dim) / sizeof(float);
   }
   const std::vector<float> frequencies = rope_inverse_frequencies(spec, head_dim);

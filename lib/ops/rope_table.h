@@ -43,11 +43,13 @@ double yarn_attention_factor(double factor);
 /// function of that angle correctly rounded; times the attention factor of YaRN.
 class RopeTable {
  public:
-  static void plan(int max_position, int head_dim, MemoryPlan& plan, Device device = {});
+  /// id       of the table among those of a model
+  static void plan(int max_position, int head_dim, MemoryPlan& plan, Device device = {},
+                   int id = 0);
   /// Takes the planned memory and fills it, on all threads of the CPU.
   /// exec     the device of the plan
   RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena,
-            const Exec& exec = {});
+            const Exec& exec = {}, int id = 0);
 
   const float* cos() const { return cos_; }  // [max_position, head_dim / 2]
   const float* sin() const { return sin_; }  // [max_position, head_dim / 2]

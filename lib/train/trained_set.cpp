@@ -24,10 +24,10 @@ struct LayerShapes {
   Shape qkv, wo, gate_up, w_down;
 
   explicit LayerShapes(const model::ModelConfig& c)
-      : qkv{c.q_dim() + 2 * int64_t{c.kv_dim()}, c.dim, c.qkv_bias},
-        wo{c.dim, c.q_dim(), c.o_bias},
-        gate_up{2 * int64_t{c.ffn_dim}, c.dim, c.mlp_bias},
-        w_down{c.dim, c.ffn_dim, c.mlp_bias} {}
+      : qkv{c.q_dim() + 2 * int64_t{c.kv_dim()}, c.dim, c.qkv_bias()},
+        wo{c.dim, c.q_dim(), c.o_bias()},
+        gate_up{2 * int64_t{c.ffn_dim}, c.dim, c.mlp_bias()},
+        w_down{c.dim, c.ffn_dim, c.mlp_bias()} {}
 };
 
 void place(TrainedMatrix& m, const Shape& shape, int rank, int64_t& end) {
@@ -98,11 +98,11 @@ void lay_out(TrainedSet& set, const model::ModelConfig& config) {
     place(l.w_down, shapes.w_down, rank, end);
   }
   place(set.lm_head, table, rank, end);
-  if (config.tied_embeddings && set.embedding.trained())
+  if (config.head.tied && set.embedding.trained())
     set.embedding = set.lm_head;
   else
     place(set.embedding, table, rank, end);
-  const int64_t of_heads = config.qk_norm ? 2 * int64_t{config.head_dim} : 0;
+  const int64_t of_heads = config.qk_norm() ? 2 * int64_t{config.head_dim} : 0;
   set.norms_offset = end;
   set.norms_size =
       set.norms ? config.n_layers * (2 * int64_t{config.dim} + of_heads) + config.dim : 0;

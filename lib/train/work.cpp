@@ -89,7 +89,7 @@ Work work_of(const TrainedSet& set, const Frontier& frontier, const model::Model
       double pairs = 0;
       for (size_t i = 0; i + 1 < b.document_begin.size(); ++i)
         pairs += model::prefill_pairs(b.document_begin[i + 1] - b.document_begin[i],
-                                      config.window(layer));
+                                      config.layer(layer).attention.window);
       const auto at = static_cast<size_t>(layer);
       all += layer_work(set.layers[at], frontier.layers[at], config, set.low_rank.rank, rows,
                         model::attention_flops(config, pairs));

@@ -184,7 +184,8 @@ TEST_SUITE("bench/model_bench") {
     const PhaseResult attention = bench_attention(c, files.config, {});
     CHECK(attention.samples.ms.size() == 3);
     CHECK(attention.work.flops ==
-          attention_flops(files.config, model::prefill_pairs(150, files.config.window(0))));
+          attention_flops(files.config,
+                          model::prefill_pairs(150, files.config.layer(0).attention.window)));
   }
 
   TEST_CASE("loading: every run opens the folder and packs all weights again") {

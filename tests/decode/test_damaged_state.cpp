@@ -153,8 +153,8 @@ TEST_SUITE("decode/damaged_state") {
     const std::string image = parts.image();
     CHECK_NOTHROW(parse(image));
     model::ModelConfig other = config;
-    other.rope.theta = 5e5;
-    other.rope.scaling.attention_factor = 2;
+    other.ropes[0].theta = 5e5;
+    other.ropes[0].scaling.attention_factor = 2;
     parts.metadata["settings"] = model::settings_text(model::settings_of(other));
     CHECK(error_of(parts) ==
           "was saved with another model ('small'): 'rope_theta' was 500000, now 10000, "

@@ -55,7 +55,7 @@ TEST_SUITE("decode/memory") {
                                .total_tokens = spec.total_tokens,
                                .max_rows = spec.prefill_chunk,
                                .policies = spec.caches},
-                              arena, llama.rope());
+                              arena, llama.ropes());
         const decode::Sampler sampler({.max_seqs = spec.max_seqs,
                                        .max_tokens = spec.max_tokens,
                                        .vocab = files.config.vocab_size},

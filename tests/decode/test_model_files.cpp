@@ -94,7 +94,7 @@ TEST_SUITE("decode/model_files") {
     const TemporaryFolder folder;
     std::filesystem::copy(small_model(name), folder / "m");
     const decode::ModelFiles tied = decode::open_model((folder / "m").string(), 0);
-    CHECK(tied.config.tied_embeddings);
+    CHECK(tied.config.head.tied);
     CHECK(tied.warnings.empty());
     const auto& c = tied.config;
     const std::string shape = fmt::format("[{},{}]", c.vocab_size, c.dim);
@@ -102,7 +102,7 @@ TEST_SUITE("decode/model_files") {
     folder.write("m/model.safetensors", with_tensor(io::read_file(folder / "m/model.safetensors"),
                                                     "lm_head.weight", "BF16", shape, bytes));
     const decode::ModelFiles files = decode::open_model((folder / "m").string(), 0);
-    CHECK_FALSE(files.config.tied_embeddings);
+    CHECK_FALSE(files.config.head.tied);
     REQUIRE(files.warnings.size() == 1);
     CHECK(files.warnings[0].find("'lm_head.weight' has other values") != std::string::npos);
     CHECK(files.fingerprint != tied.fingerprint);

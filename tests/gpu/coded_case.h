@@ -353,6 +353,7 @@ inline Choice choose(const Case& c) {
                      .begin = kSinks,
                      .q = c.q.raw(),
                      .dtype = c.x.dtype,
+                     .scale = 1 / std::sqrt(static_cast<float>(c.x.d)),
                      .slot = c.slot.as<int32_t>(),
                      .row_begin = c.begins.as<int32_t>(),
                      .n_seqs = static_cast<int>(c.x.indexed.size()),

@@ -327,6 +327,7 @@ void check_error(DType dtype, int d, double aim, double most) {
                                       .page_table = pages.as<int32_t>(),
                                       .max_pages = keys.n_pages,
                                       .d = d,
+                                      .scale = 1 / std::sqrt(double{d}),
                                       .dtype = dtype});
   const std::vector<float> errors = error.vector<float>();
   recipe::Hybrid spec;

@@ -9,19 +9,18 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-const model::ModelConfig kConfig{.name = "small",
-                                 .dim = 64,
-                                 .n_layers = 2,
-                                 .n_heads = 4,
-                                 .n_kv_heads = 2,
-                                 .head_dim = 16,
-                                 .ffn_dim = 96,
-                                 .vocab_size = 200,
-                                 .rope = {},
-                                 .qkv_bias = true,
-                                 .qk_norm = true,
-                                 .bos_id = {},
-                                 .eos_ids = {}};
+const model::ModelConfig kConfig{
+    .name = "small",
+    .dim = 64,
+    .n_layers = 2,
+    .n_heads = 4,
+    .n_kv_heads = 2,
+    .head_dim = 16,
+    .ffn_dim = 96,
+    .vocab_size = 200,
+    .kinds = {{.attention = {.qk_norm = model::QkNorm::head, .qkv_bias = true}}},
+    .bos_id = {},
+    .eos_ids = {}};
 
 /// A source of numbers that name their matrix, layer, row and column; on the GPU, if asked to.
 class CountingSource final : public model::WeightSource {

@@ -299,6 +299,7 @@ TEST_SUITE("kernels/attend_list") {
                                    .ids = ids.data(),
                                    .n_ids = 333,
                                    .d = 128,
+                                   .scale = 1 / std::sqrt(128.0f),
                                    .q_norm = static_cast<float>(std::sqrt(q_norm)),
                                    .bits = 10,
                                    .tables = 150,

@@ -40,6 +40,15 @@ inline TokenData cone_data(int d, float sharpness = 1.0f) {
   };
 }
 
+/// Layers from `from` on have a window.
+inline kv::Geometry with_window(kv::Geometry g, int window, int from) {
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    g.layers.push_back(g.at(g.n_layers));
+    g.layers.back().window = layer >= from ? window : 0;
+  }
+  return g;
+}
+
 class PolicyRig {
  public:
   struct Shape {
@@ -72,7 +81,7 @@ class PolicyRig {
         data_(std::move(data)),
         arena_(plan_of(spec_)),
         rope_({}, shape.max_tokens, shape.geometry.head_dim, arena_),
-        cache(spec_, arena_, rope_) {}
+        cache(spec_, arena_, {&rope_, 1}) {}
 
   /// Writes a prompt's keys and values in calls of `chunk` tokens.
   void prefill(int slot, std::span<const int32_t> ids, size_t chunk = 0) {

@@ -22,13 +22,9 @@ recipe::Cache full(Attend attend, CachePlace place = CachePlace::host) {
 }
 
 PolicyRig::Shape shape_of(DType dtype = DType::f32, int window = 0, int window_from = 0) {
-  return {.geometry = {.n_layers = 3,
-                       .n_heads = 6,
-                       .n_kv_heads = 2,
-                       .head_dim = 32,
-                       .sliding_window = window,
-                       .sliding_window_from = window_from,
-                       .dtype = dtype},
+  return {.geometry = with_window(
+              {.n_layers = 3, .n_heads = 6, .n_kv_heads = 2, .head_dim = 32, .dtype = dtype},
+              window, window_from),
           .max_seqs = 3,
           .max_tokens = 4096,
           .max_rows = 512};

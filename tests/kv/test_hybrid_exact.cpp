@@ -79,8 +79,8 @@ struct CodedPrompt {
       rotated.emplace_back(codes.dims());
       sums.emplace_back(4 * codes.dims());
       q8.emplace_back(codes.dims());
-      queries.push_back(
-          codes.query(frame, q, rotated.back().data(), sums.back().data(), q8.back().data()));
+      queries.push_back(codes.query(frame, q, {.of = kDim}, rotated.back().data(),
+                                    sums.back().data(), q8.back().data()));
     }
     codes.scan(slot, 0, 0, queries, scores.data(), stride);
   }

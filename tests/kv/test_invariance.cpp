@@ -150,7 +150,7 @@ TEST_SUITE("kv/invariance") {
 
   TEST_CASE("a sliding window gives pages back and keeps those that rows still see") {
     const auto engine = make_engine(small_model("mistral-window"), {.max_seqs = 1});
-    const int window = engine->config().sliding_window;
+    const int window = engine->config().layer(0).attention.window;
     REQUIRE(window == 32);
     kv::Cache& cache = engine->cache();
     const int pages = cache.store().free_pages();

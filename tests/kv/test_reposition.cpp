@@ -21,7 +21,7 @@ struct Layer {
       : tokens(n),
         arena(plan(spec(reposition))),
         rope(kRope, 512, kDim, arena),
-        cache(spec(reposition), arena, rope) {
+        cache(spec(reposition), arena, {&rope, 1}) {
     PhiloxStream draw(3);
     for (int i = 0; i < n * kQkv; ++i) qkv.push_back(static_cast<float>(draw.uniform() * 4 - 2));
   }

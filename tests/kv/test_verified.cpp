@@ -305,8 +305,7 @@ TEST_SUITE("kv/verified") {
   TEST_CASE(
       "layers with a window of the model's own, and dense ones, are read as the target does") {
     PolicyRig::Shape shape;
-    shape.geometry.sliding_window = 100;
-    shape.geometry.sliding_window_from = 1;
+    shape.geometry = with_window(shape.geometry, 100, 1);
     Rig windowed(shape);
     const int slot = windowed.sequence(tokens(0, 600));
     windowed.round(slot, tokens(5000, 4), 2);

@@ -79,7 +79,8 @@ TEST_SUITE("model/weight_table") {
     CHECK(weight_shape(Weight::w_down, c) == io::Shape{8, 6});
     CHECK(layer_weights(c).size() == 9);
     CHECK(global_weights(c).size() == 3);
-    c.tied_embeddings = c.qkv_bias = c.o_bias = c.mlp_bias = true;
+    c.head.tied = c.kinds[0].attention.qkv_bias = c.kinds[0].attention.o_bias =
+        c.kinds[0].ffn.bias = true;
     CHECK(layer_weights(c).size() == 16);
     CHECK(global_weights(c).size() == 2);
     CHECK(n_params(c) ==
@@ -87,7 +88,7 @@ TEST_SUITE("model/weight_table") {
     CHECK(checkpoint_name(Weight::q_norm, 1) == "model.layers.1.self_attn.q_norm.weight");
     CHECK(checkpoint_name(Weight::k_norm, 1) == "model.layers.1.self_attn.k_norm.weight");
     CHECK(weight_shape(Weight::k_norm, c) == io::Shape{4});
-    c.qk_norm = true;
+    c.kinds[0].attention.qk_norm = QkNorm::head;
     CHECK(layer_weights(c).size() == 18);
   }
 }
@@ -116,7 +117,7 @@ TEST_SUITE("model/checkpoint") {
           "1 tensor is not as config.json requires it:\n  lm_head.weight: missing, expected shape "
           "[10,8]");
     ModelConfig tied = c;
-    tied.tied_embeddings = true;
+    tied.head.tied = true;
     CHECK(t.check_error(tied) == "nothing thrown");
     t.shapes["model.layers.1.mlp.up_proj.weight"] = {8, 6};
     t.shapes["model.layers.0.self_attn.k_proj.bias"] = {4};
@@ -129,7 +130,7 @@ TEST_SUITE("model/checkpoint") {
 
   TEST_CASE("norms of heads: missing, of another width, and where none belong") {
     ModelConfig c = small_config();
-    c.qk_norm = true;
+    c.kinds[0].attention.qk_norm = QkNorm::head;
     Tensors t(c);
     CHECK(t.check_error(c) == "nothing thrown");
     t.shapes.erase("model.layers.0.self_attn.q_norm.weight");
@@ -182,7 +183,7 @@ TEST_SUITE("model/checkpoint") {
     CHECK(t.check_error(c) ==
           "1 tensor is not as config.json requires it:\n  model.embed_tokens.weight: missing, "
           "expected shape [10,8]");
-    c.tied_embeddings = true;
+    c.head.tied = true;
     CHECK(t.check_error(c) == "nothing thrown");
     const test::TemporaryFolder folder;
     std::ranges::fill(t.zeros, 3.0f);
@@ -202,7 +203,7 @@ TEST_SUITE("model/checkpoint") {
 
   TEST_CASE("a head that config.json ties is used as stored where it differs from the embedding") {
     ModelConfig c = small_config();
-    c.tied_embeddings = true;
+    c.head.tied = true;
     const test::TemporaryFolder folder;
     const auto settle = [&](DType type, int64_t cols, const auto& head) {
       const std::vector<float> embedding(80, 1.0f);
@@ -212,7 +213,7 @@ TEST_SUITE("model/checkpoint") {
       io::write_safetensors(folder / "model.safetensors", tensors);
       ModelConfig settled = c;
       const std::string warning = settle_head(settled, Checkpoint::open(folder.path()));
-      CHECK(settled.tied_embeddings == warning.empty());
+      CHECK(settled.head.tied == warning.empty());
       return warning;
     };
     constexpr uint16_t kOne = 0x3f80;  // in bf16
@@ -227,10 +228,10 @@ TEST_SUITE("model/checkpoint") {
     }
     CHECK(settle(DType::f32, 4, std::vector<float>(40, 1.0f)) != "");
     CHECK(settle(DType::bf16, 8, std::vector<uint16_t>(80, kOne + 1)) != "");
-    c.tied_embeddings = false;
+    c.head.tied = false;
     ModelConfig untied = c;
     CHECK(settle_head(untied, Checkpoint::open(folder.path())) == "");
-    CHECK_FALSE(untied.tied_embeddings);
+    CHECK_FALSE(untied.head.tied);
   }
 
   TEST_CASE("a long list of problems is cut") {

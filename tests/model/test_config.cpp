@@ -39,22 +39,22 @@ std::string llama_error(const Json& changes) { return error_of(with(minimal(), c
 TEST_SUITE("model/config") {
   TEST_CASE("what may be left out, and what it then is") {
     const ModelConfig c = parse(minimal());
-    CHECK(c.arch == Arch::llama);
+    CHECK(c.architecture == "LlamaForCausalLM");
     CHECK(c.n_kv_heads == 8);
     CHECK(c.head_dim == 8);
     CHECK(c.group_size() == 1);
     CHECK(c.rms_eps == 1e-6);
-    CHECK(c.rope.theta == 10000.0);
-    CHECK(c.rope.scaling == RopeScaling{});
-    CHECK_FALSE(c.tied_embeddings);
+    CHECK(c.ropes[0].theta == 10000.0);
+    CHECK(c.ropes[0].scaling == RopeScaling{});
+    CHECK_FALSE(c.head.tied);
     CHECK_FALSE(c.bos_id);
     CHECK(c.eos_ids.empty());
     CHECK(c.dtype == DType::f32);
-    CHECK(c.window(3) == 0);
+    CHECK(c.layer(3).attention.window == 0);
     Json j = minimal();
     j.erase("architectures");
     j["model_type"] = "mistral";
-    CHECK(parse(j).arch == Arch::mistral);
+    CHECK(parse(j).architecture == "MistralForCausalLM");
   }
 
   TEST_CASE("Llama in both spellings is one configuration") {
@@ -76,8 +76,8 @@ TEST_SUITE("model/config") {
          {"rope_parameters", with(scaling, {{"rope_type", "llama3"}, {"rope_theta", 500000.0}})}});
     for (const Json& j : {old_form, new_form, with(old_form, new_form)}) {
       const ModelConfig c = parse(j);
-      CHECK(c.rope.theta == 500000.0);
-      CHECK(c.rope.scaling == RopeScaling{RopeScalingKind::llama3, 8.0, 1.0, 4.0, 8192});
+      CHECK(c.ropes[0].theta == 500000.0);
+      CHECK(c.ropes[0].scaling == RopeScaling{RopeScalingKind::llama3, 8.0, 1.0, 4.0, 8192});
       CHECK(c.dtype == DType::bf16);
       CHECK(c.n_kv_heads == 2);
       CHECK(c.group_size() == 4);
@@ -85,27 +85,29 @@ TEST_SUITE("model/config") {
       CHECK(c.kv_dim() == 32);
       CHECK(c.bos_id == 5);
       CHECK(c.eos_ids == std::vector<int>{1, 2});
-      CHECK(c.tied_embeddings);
-      CHECK((c.qkv_bias && c.o_bias && c.mlp_bias));
+      CHECK(c.head.tied);
+      CHECK((c.qkv_bias() && c.o_bias() && c.mlp_bias()));
     }
   }
 
   TEST_CASE("RoPE scaling kinds") {
     const RopeScaling linear{RopeScalingKind::linear, 4.0, 1.0, 4.0, 8192};
     CHECK(parse(with(minimal(), {{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}))
-              .rope.scaling == linear);
+              .ropes[0]
+              .scaling == linear);
     CHECK(
         parse(with(minimal(), {{"rope_parameters",
                                 {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e4}}}}))
-            .rope.scaling == linear);
-    CHECK(parse(with(minimal(), {{"rope_scaling", nullptr}})).rope.scaling == RopeScaling{});
+            .ropes[0]
+            .scaling == linear);
+    CHECK(parse(with(minimal(), {{"rope_scaling", nullptr}})).ropes[0].scaling == RopeScaling{});
     // As folders of Yarn-Llama-2 have it.
     const Json yarn = {{"factor", 32.0},
                        {"original_max_position_embeddings", 4096},
                        {"type", "yarn"},
                        {"finetuned", true}};
-    const RopeScaling of_yarn = parse(with(minimal(), {{"rope_scaling", yarn}})).rope.scaling;
-    CHECK(of_yarn == synthetic_config("llama-2-7b-128k").rope.scaling);
+    const RopeScaling of_yarn = parse(with(minimal(), {{"rope_scaling", yarn}})).ropes[0].scaling;
+    CHECK(of_yarn == synthetic_config("llama-2-7b-128k").ropes[0].scaling);
     CHECK(of_yarn.attention_factor == doctest::Approx(1.3465735902799727).epsilon(1e-15));
     CHECK((of_yarn.beta_fast == 32 && of_yarn.beta_slow == 1 && of_yarn.whole_dims));
     const RopeScaling given =
@@ -114,16 +116,20 @@ TEST_SUITE("model/config") {
                                                             {"mscale", 2.0},
                                                             {"mscale_all_dim", 1.0},
                                                             {"truncate", false}})}}))
-            .rope.scaling;
+            .ropes[0]
+            .scaling;
     CHECK((given.beta_fast == 16 && given.beta_slow == 2 && !given.whole_dims));
     CHECK(given.attention_factor == doctest::Approx(1.6931471805599454 / 1.3465735902799727));
     CHECK(parse(with(minimal(), {{"rope_scaling", with(yarn, {{"attention_factor", 1.5}})}}))
-              .rope.scaling.attention_factor == 1.5);
+              .ropes[0]
+              .scaling.attention_factor == 1.5);
     CHECK(llama_error({{"rope_scaling", with(yarn, {{"beta_slow", 40}})}}) ==
           "config.json: rope_scaling: 'beta_fast' 32 must exceed 'beta_slow' 40");
-    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope.theta == 7.0);
-    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_type", "default"}}}})).rope.theta ==
-          1e4);
+    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_theta", 7.0}}}})).ropes[0].theta ==
+          7.0);
+    CHECK(
+        parse(with(minimal(), {{"rope_parameters", {{"rope_type", "default"}}}})).ropes[0].theta ==
+        1e4);
     for (const char* type : {"dynamic", "longrope", "su"})
       CHECK(llama_error({{"rope_scaling", {{"type", type}, {"factor", 4}}}}) ==
             std::string("config.json: rope_scaling: RoPE type '") + type + "' is not supported");
@@ -156,7 +162,7 @@ TEST_SUITE("model/config") {
 
   TEST_CASE("YaRN's absent keys have the values that transformers gives them") {
     const auto scaling = [](const Json& section, const Json& others = Json::object()) {
-      return parse(with(with(minimal(), {{"rope_scaling", section}}), others)).rope.scaling;
+      return parse(with(with(minimal(), {{"rope_scaling", section}}), others)).ropes[0].scaling;
     };
     const Json yarn = {{"rope_type", "yarn"}, {"factor", 2.0}};
     const Json original = {{"original_max_position_embeddings", 64}};
@@ -170,15 +176,16 @@ TEST_SUITE("model/config") {
     CHECK(scaling(with(with(yarn, original), {{"factor", nullptr}})).factor == 4.0);
     CHECK(scaling(with(yarn, {{"truncate", true}})).whole_dims);
     CHECK_FALSE(scaling(with(yarn, {{"truncate", nullptr}})).whole_dims);
-    CHECK(parse(with(minimal(), {{"rope_parameters", yarn}})).rope.scaling.original_context == 256);
+    CHECK(parse(with(minimal(), {{"rope_parameters", yarn}})).ropes[0].scaling.original_context ==
+          256);
     CHECK(scaling({{"rope_type", "llama3"},
                    {"factor", 8.0},
                    {"low_freq_factor", 1.0},
                    {"high_freq_factor", 4.0}})
               .original_context == 256);
-    CHECK(
-        parse(with(minimal(), {{"rope_scaling", with(yarn, {{"rope_theta", 5e5}})}})).rope.theta ==
-        5e5);
+    CHECK(parse(with(minimal(), {{"rope_scaling", with(yarn, {{"rope_theta", 5e5}})}}))
+              .ropes[0]
+              .theta == 5e5);
     CHECK(llama_error({{"rope_theta", 1e4}, {"rope_scaling", with(yarn, {{"rope_theta", 5e5}})}}) ==
           "config.json: 'rope_theta' 10000 contradicts 500000 in 'rope_scaling'");
     CHECK(llama_error({{"rope_scaling", {{"rope_type", "yarn"}}}}) ==
@@ -256,35 +263,36 @@ TEST_SUITE("model/config") {
 
   TEST_CASE("Mistral's window") {
     const Json base = with(minimal("MistralForCausalLM"), {{"num_key_value_heads", 2}});
-    CHECK(parse(with(base, {{"sliding_window", 128}})).window(0) == 128);
-    CHECK(parse(with(base, {{"sliding_window", nullptr}})).window(0) == 0);
-    CHECK(parse(base).window(3) == 4096);
-    CHECK_FALSE(parse(base).qkv_bias);
+    CHECK(parse(with(base, {{"sliding_window", 128}})).layer(0).attention.window == 128);
+    CHECK(parse(with(base, {{"sliding_window", nullptr}})).layer(0).attention.window == 0);
+    CHECK(parse(base).layer(3).attention.window == 4096);
+    CHECK_FALSE(parse(base).qkv_bias());
     CHECK(parse(with(base, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
                             {"dtype", "float16"}}))
               .dtype == DType::f16);
     CHECK(error_of(with(base, {{"sliding_window", 0}})) ==
           "config.json: key 'sliding_window': expected an integer from 1 to 1073741824, found the "
           "number 0");
-    CHECK(parse(with(minimal(), {{"sliding_window", 128}})).window(0) == 0);  // Llama has none
+    CHECK(parse(with(minimal(), {{"sliding_window", 128}})).layer(0).attention.window ==
+          0);  // Llama has none
   }
 
   TEST_CASE("Qwen2: biases, and a window only if it is switched on") {
     const Json base =
         with(minimal("Qwen2ForCausalLM"), {{"num_key_value_heads", 2}, {"sliding_window", 32}});
     const Json on = with(base, {{"use_sliding_window", true}, {"max_window_layers", 3}});
-    CHECK(parse(base).qkv_bias);
-    CHECK_FALSE(parse(base).o_bias);
-    CHECK(parse(base).window(3) == 0);
-    CHECK(parse(with(on, {{"use_sliding_window", false}})).window(3) == 0);
-    CHECK(parse(on).window(2) == 0);
-    CHECK(parse(on).window(3) == 32);
-    CHECK(parse(with(on, {{"max_window_layers", 4}})).sliding_window == 0);
+    CHECK(parse(base).qkv_bias());
+    CHECK_FALSE(parse(base).o_bias());
+    CHECK(parse(base).layer(3).attention.window == 0);
+    CHECK(parse(with(on, {{"use_sliding_window", false}})).layer(3).attention.window == 0);
+    CHECK(parse(on).layer(2).attention.window == 0);
+    CHECK(parse(on).layer(3).attention.window == 32);
+    CHECK(parse(with(on, {{"max_window_layers", 4}})).sliding().window == 0);
     const char *full = "full_attention", *sliding = "sliding_attention";
     const ModelConfig c = parse(with(on, {{"layer_types", {full, sliding, sliding, sliding}}}));
-    CHECK(c.window(0) == 0);
-    CHECK(c.window(1) == 32);
-    CHECK(parse(with(on, {{"layer_types", {full, full, full, full}}})).sliding_window == 0);
+    CHECK(c.layer(0).attention.window == 0);
+    CHECK(c.layer(1).attention.window == 32);
+    CHECK(parse(with(on, {{"layer_types", {full, full, full, full}}})).sliding().window == 0);
     CHECK(error_of(with(on, {{"layer_types", {sliding, full, sliding, full}}})) ==
           "config.json: key 'layer_types': full attention in layer 1 after sliding attention in "
           "layer 0 is not supported");
@@ -302,24 +310,24 @@ TEST_SUITE("model/config") {
                                                          {"use_sliding_window", false},
                                                          {"max_window_layers", 3}});
     const ModelConfig c = parse(base);
-    CHECK(c.arch == Arch::qwen3);
-    CHECK(c.qk_norm);
+    CHECK(c.architecture == "Qwen3ForCausalLM");
+    CHECK(c.qk_norm());
     CHECK(c.head_dim == 16);
-    CHECK_FALSE((c.qkv_bias || c.o_bias || c.mlp_bias));
-    CHECK(c.window(3) == 0);
+    CHECK_FALSE((c.qkv_bias() || c.o_bias() || c.mlp_bias()));
+    CHECK(c.layer(3).attention.window == 0);
     const ModelConfig biased =
         parse(with(base, {{"attention_bias", true}, {"use_sliding_window", true}}));
-    CHECK((biased.qkv_bias && biased.o_bias));
-    CHECK_FALSE(biased.mlp_bias);
-    CHECK(biased.window(2) == 0);
-    CHECK(biased.window(3) == 32);
-    CHECK_FALSE(parse(minimal()).qk_norm);
-    CHECK_FALSE(parse(minimal("Qwen2ForCausalLM")).qk_norm);
+    CHECK((biased.qkv_bias() && biased.o_bias()));
+    CHECK_FALSE(biased.mlp_bias());
+    CHECK(biased.layer(2).attention.window == 0);
+    CHECK(biased.layer(3).attention.window == 32);
+    CHECK_FALSE(parse(minimal()).qk_norm());
+    CHECK_FALSE(parse(minimal("Qwen2ForCausalLM")).qk_norm());
     CHECK(error_of(with(base, {{"rope_scaling", {{"rope_type", "su"}, {"factor", 4}}}})) ==
           "config.json: rope_scaling: RoPE type 'su' is not supported");
     Json by_type = base;
     by_type.erase("architectures");
-    CHECK(parse(with(by_type, {{"model_type", "qwen3"}})).qk_norm);
+    CHECK(parse(with(by_type, {{"model_type", "qwen3"}})).qk_norm());
   }
 
   TEST_CASE("Qwen3 without head_dim has heads of 128, whatever hidden_size is") {
@@ -445,9 +453,9 @@ TEST_SUITE("model/config") {
     CHECK(big.n_heads == 6);
     CHECK(big.n_kv_heads == 2);
     CHECK(big.head_dim == 64);
-    CHECK(big.rope.theta == 500000.0);
+    CHECK(big.ropes[0].theta == 500000.0);
     CHECK(big.max_context == 16384);
-    CHECK(big.tied_embeddings);
+    CHECK(big.head.tied);
     CHECK(big.bos_id == 0);
     CHECK(big.eos_ids == std::vector<int>{1, 4});
     CHECK(big.dtype == DType::bf16);
@@ -464,7 +472,7 @@ TEST_SUITE("model/config") {
     const ModelConfig c = load_config(model);
     CHECK(c.head_dim == 8);
     CHECK(c.n_kv_heads == 4);
-    CHECK(c.tied_embeddings);
+    CHECK(c.head.tied);
     CHECK(c.dtype == DType::f32);
   }
 }
@@ -481,7 +489,7 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(n_params(synthetic_config("smollm2-135m")) == 134515008);
     const ModelConfig c = synthetic_config("llama-3.2-1b");
     CHECK(c.head_dim == 64);
-    CHECK(c.rope.scaling == RopeScaling{RopeScalingKind::llama3, 32.0, 1.0, 4.0, 8192});
+    CHECK(c.ropes[0].scaling == RopeScaling{RopeScalingKind::llama3, 32.0, 1.0, 4.0, 8192});
     CHECK(n_params(synthetic_config("qwen3-0.6b")) == 596049920);
     CHECK(n_params(synthetic_config("qwen3-1.7b")) == 1720574976);
     CHECK(n_params(synthetic_config("qwen3-4b")) == 4022468096);
@@ -489,12 +497,12 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(n_params(synthetic_config("qwen3-14b")) == 14768307200);
     CHECK(n_params(synthetic_config("qwen3-32b")) == 32762123264);
     const ModelConfig q = synthetic_config("qwen3-8b");
-    CHECK(q.arch == Arch::qwen3);
-    CHECK(q.qk_norm);
+    CHECK(q.architecture == "Qwen3ForCausalLM");
+    CHECK(q.qk_norm());
     CHECK(q.head_dim == 128);
-    CHECK(q.rope.theta == 1e6);
-    CHECK_FALSE(q.tied_embeddings);
-    CHECK(synthetic_config("qwen3-4b").tied_embeddings);
+    CHECK(q.ropes[0].theta == 1e6);
+    CHECK_FALSE(q.head.tied);
+    CHECK(synthetic_config("qwen3-4b").head.tied);
     CHECK(synthetic_names().size() == 15);
   }
 

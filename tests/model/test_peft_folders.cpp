@@ -23,8 +23,8 @@ ModelConfig config(bool tied = false, bool biases = false) {
   c.ffn_dim = 6;
   c.vocab_size = 10;
   c.max_context = 16;
-  c.tied_embeddings = tied;
-  c.qkv_bias = biases;
+  c.head.tied = tied;
+  c.kinds[0].attention.qkv_bias = biases;
   return c;
 }
 

@@ -24,7 +24,7 @@ ModelConfig config_of(int dim, int vocab) {
   c.ffn_dim = 2;
   c.vocab_size = vocab;
   c.max_context = 16;
-  c.tied_embeddings = true;
+  c.head.tied = true;
   return c;
 }
 

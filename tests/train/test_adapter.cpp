@@ -150,7 +150,7 @@ TEST_SUITE("train/adapter") {
     train::export_model(folder / "out", base.folder, base.config, *base.source, {}, {}, DType::f32);
     const decode::ModelFiles out = decode::open_model((folder / "out").string(), 0);
     CHECK(out.warnings.empty());
-    CHECK_FALSE(out.config.tied_embeddings);
+    CHECK_FALSE(out.config.head.tied);
     CHECK(logits(decode::open_model((folder / "out").string(), 0), DType::f32) ==
           logits(decode::open_model(path, 0), DType::f32));
   }

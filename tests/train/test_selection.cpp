@@ -294,7 +294,7 @@ TEST_SUITE("train/frontier") {
 
   TEST_CASE("up stops before the norm, v before the input, and everything goes to the bottom") {
     model::ModelConfig c = shape(1, 4, 4, 50);
-    c.qk_norm = true;
+    c.kinds[0].attention.qk_norm = QkNorm::head;
     const auto text = [&](Matrix m) {
       train::SelectionSpec s;
       s.ratio[at(m)] = 1;

@@ -127,7 +127,7 @@ inline std::vector<NamedPart> parts_and_norms(const train::TrainedSet& set,
     const std::string layer = "layers." + std::to_string(i) + ".";
     add(layer + "attn_norm", c.dim);
     add(layer + "ffn_norm", c.dim);
-    if (!c.qk_norm) continue;
+    if (!c.qk_norm()) continue;
     add(layer + "q_norm", c.head_dim);
     add(layer + "k_norm", c.head_dim);
   }

@@ -141,6 +141,7 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                       .begin = begin_,
                       .q = q.raw(),
                       .dtype = g.dtype,
+                      .scale = g.scale(layer).f32(),
                       .slot = step.arrays.slot,
                       .row_begin = step.arrays.row_begin,
                       .n_seqs = step.arrays.n_seqs,
@@ -187,6 +188,7 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                                      .page_table = step.arrays.page_table,
                                      .max_pages = step.arrays.max_pages,
                                      .d = g.head_dim,
+                                     .scale = g.scale(layer).f64(),
                                      .dtype = g.dtype}};
   plan.make_lists = [p, sample, layer, samples = samples(), stream = exec_.stream()](
                         Range rows, const PagedStore& store) mutable {

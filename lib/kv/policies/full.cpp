@@ -33,7 +33,7 @@ class Full final : public Policy {
       throw recipe_error("cache.place",
                          "is host, which is not supported: all layers of this model use a sliding "
                          "window of {} tokens",
-                         geometry_.sliding_window)
+                         geometry_.window(0))
           .hint("set it to device: the keys of a window need little memory");
     if (cache.n_resident() > n)
       throw recipe_error("cache.resident_layers",

@@ -92,8 +92,9 @@ class HybridPolicy final : public SparsePolicy {
     if (most_exact(n) == n) return read_all(s.ids, n, lists);
     const CodeFrame frame = codes_.frame(query.slot, ord, query.kv_head);
     query.read_q(0, {s.q, lists.size() * d});
+    const ops::ScoreScale scale = geometry().scale(query.layer);
     for (size_t h = 0; h < lists.size(); ++h)
-      s.queries[h] = codes_.query(frame, {s.q + h * d, d}, s.rotated,
+      s.queries[h] = codes_.query(frame, {s.q + h * d, d}, scale, s.rotated,
                                   s.sums + h * 4 * codes_.dims(), s.q8 + h * codes_.dims());
     codes_.scan(query.slot, ord, query.kv_head, {s.queries, lists.size()}, s.scores,
                 static_cast<int64_t>(score_stride()));
@@ -136,10 +137,11 @@ class HybridPolicy final : public SparsePolicy {
                 .head = static_cast<int>(h),
                 .scores = {s.scores + h * score_stride(), static_cast<size_t>(n)},
                 .threshold = s.exact[h].threshold,
-                .origin = center / std::sqrt(static_cast<float>(d)),
+                .origin = center / scale.root(),
                 .first_id = index().begin(),
                 .rows = {s.rows, static_cast<size_t>(n_rows)},
                 .exact_mass = s.exact[h].mass,
+                .scale = scale.f64(),
                 .draws = s.draws,
                 .masses = s.masses + h * runs(),
                 .ids = s.ids + h * id_room() + s.exact[h].n,

@@ -55,7 +55,6 @@ Sample judge(const HybridTailParams& p, int n, KeyList& list) {
       static_cast<double>(n) * static_cast<double>(d * dtype_bytes(p.query.keys.dtype()));
   std::vector<float> q(d), key(d);
   p.query.read_q(static_cast<size_t>(p.head), q);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(d));
   Sample sample{.n = n};
   double square = 0, fourth = 0, drawn = 0;
   float log_scale = -std::numeric_limits<float>::infinity();
@@ -63,7 +62,7 @@ Sample judge(const HybridTailParams& p, int n, KeyList& list) {
   for (int i = 0; i < n; ++i) {
     p.query.keys.read(p.ids[i], key.data());
     const float score = std::min(p.scores[static_cast<size_t>(p.ids[i] - p.first_id)], p.threshold);
-    const double off = std::exp(scale * dot_of(q, key) - p.origin - score) - 1;  // w / h - 1
+    const double off = std::exp(p.scale * dot_of(q, key) - p.origin - score) - 1;  // w / h - 1
     drawn += std::exp(double{score} - p.threshold);
     sample.correction += off * std::exp(double{score} - p.threshold + p.bias[i]);
     square += off * off;

@@ -21,6 +21,7 @@ struct HybridTailParams {
   int first_id;                    // token of scores[0]
   std::span<const MeanRows> rows;  // of the indexed keys
   double exact_mass;   // estimated weights of the exact keys, relative to exp(threshold)
+  double scale;        // multiplies scores
   const float* draws;  // tail sampled: [n] of ops::draw_exponentials
   float* masses;       // out [runs]
   int32_t* ids;        // room for [n + 16]

@@ -240,14 +240,13 @@ void KeyCodes::average(const TokenIndex::Piece& piece, const KeyRows& values, si
   }
 }
 
-CodeQuery KeyCodes::query(const CodeFrame& frame, std::span<const float> q, float* rotated,
-                          uint8_t* sums, int8_t* q8) const {
+CodeQuery KeyCodes::query(const CodeFrame& frame, std::span<const float> q, ops::ScoreScale scale,
+                          float* rotated, uint8_t* sums, int8_t* q8) const {
   const float share = dot_of(q, {frame.axis, q.size()});
   for (size_t c = 0; c < q.size(); ++c) rotated[c] = q[c] - share * frame.axis[c];
   std::fill(rotated + q.size(), rotated + dims(), 0.0f);
   ops::rotate_rows({.rows = rotated, .signs = signs_.data(), .dims = dims_}, {0, 1});
-  const float weight = 1.0f / std::sqrt(static_cast<float>(q.size()));
-  return code_query(rotated, share, weight, frame.units, dims_, bits_, sums, q8);
+  return code_query(rotated, share, scale.f32(), frame.units, dims_, bits_, sums, q8);
 }
 
 int64_t KeyCodes::score_room() const {

@@ -36,8 +36,8 @@ class KeyCodes {
   }
   /// A query [head_dim] f32 as scans read it, for scores q . (key - center) / sqrt(head_dim).
   /// rotated  scratch [dims]; sums [4 dims] and q8 [dims] hold what the result points to
-  CodeQuery query(const CodeFrame& frame, std::span<const float> q, float* rotated, uint8_t* sums,
-                  int8_t* q8) const;
+  CodeQuery query(const CodeFrame& frame, std::span<const float> q, ops::ScoreScale scale,
+                  float* rotated, uint8_t* sums, int8_t* q8) const;
   /// Scores by signs of all indexed tokens of a slot, token index().begin() + i at [i] of each
   /// query's row; rows hold whole groups of kCodeKeys.
   void scan(int slot, int ordinal, int kv_head, std::span<const CodeQuery> queries, float* scores,

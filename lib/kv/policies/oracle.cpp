@@ -162,7 +162,7 @@ class OraclePolicy final : public SelectingPolicy {
                      .d = g.head_dim,
                      .dtype = g.dtype,
                      .max_tokens = bounds().max_tokens,
-                     .scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim)),
+                     .scale = g.scale(layer).f32(),
                      .ratio = ratio_},
                     stream);
     if (samples_)
@@ -198,7 +198,7 @@ class OraclePolicy final : public SelectingPolicy {
   size_t id_room() const { return static_cast<size_t>(bounds().max_tokens) + 16; }
 
   void score_all(const KeyQuery& query, int n, std::span<const float> q, const Scratch& s) const {
-    const float scale = 1.0f / std::sqrt(static_cast<float>(q.size()));
+    const float scale = geometry().scale(query.layer).f32();
     for (int t = 0; t < n; ++t) {
       query.keys.read(t, s.key);
       s.scores[t] = scale * dot_of(q, {s.key, q.size()});

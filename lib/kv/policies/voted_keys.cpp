@@ -70,8 +70,8 @@ void VotedKeys::read_queries(const QueryRing& queries) {
   if (kept_) kept_->run_on(queries.exec());
 }
 
-float VotedKeys::scale() const {
-  return rule_.scaled ? 1.0f / std::sqrt(static_cast<float>(geometry().head_dim)) : 1.0f;
+float VotedKeys::scale(int layer) const {
+  return rule_.scaled ? geometry().scale(layer).f32() : 1.0f;
 }
 
 size_t VotedKeys::passed_ids() const {
@@ -120,7 +120,7 @@ void VotedKeys::choose_list(const Choice& c, int ordinal, int kv_head, const Pag
                .kv_head = kv_head,
                .first = c.first_query,
                .end = c.n,
-               .scale = scale()},
+               .scale = scale(layer)},
               *queries_, store, geometry(), s.window);
   if (scores_ != nullptr) {
     const int32_t slot = c.slot, rows[] = {0, c.n - c.first_query};
@@ -225,7 +225,7 @@ void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store, const Ta
                     .n_kv_heads = g.n_kv_heads,
                     .d = g.head_dim,
                     .dtype = g.dtype,
-                    .scale = scale(),
+                    .scale = scale(layer),
                     .scratch = s.kernel,
                     .lse = scores_ == nullptr ? nullptr : s.lse},
                    exec.stream());

@@ -66,7 +66,7 @@ class VotedKeys {
 
   bool on_gpu() const { return bounds_.on_gpu(); }
   const Geometry& geometry() const { return bounds_.geometry; }
-  float scale() const;
+  float scale(int layer) const;
   bool passes_on() const { return rule_.lists == Lists::passed_on; }
   size_t passed_ids() const;  // of the lists that are passed on at a time
   size_t scratch_bytes() const;

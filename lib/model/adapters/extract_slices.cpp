@@ -22,12 +22,12 @@ bool same(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 void check_constants(const ComparedModel& base, const ComparedModel& tuned) {
   const ModelConfig &b = base.config, &t = tuned.config;
-  const auto check = [&](const char* what, double of_base, double of_tuned) {
+  const auto check = [&](const char* what, const auto& of_base, const auto& of_tuned) {
     if (of_base != of_tuned)
       throw input_error(tuned.where, "has {} {}, {} has {}", what, of_tuned, base.where, of_base)
           .hint("set -m to the base model of the tuned one");
   };
-  check("architecture number", static_cast<double>(b.arch), static_cast<double>(t.arch));
+  check("architecture", b.architecture, t.architecture);
   check("hidden_size", b.dim, t.dim);
   check("num_hidden_layers", b.n_layers, t.n_layers);
   check("num_attention_heads", b.n_heads, t.n_heads);
@@ -36,9 +36,10 @@ void check_constants(const ComparedModel& base, const ComparedModel& tuned) {
   check("intermediate_size", b.ffn_dim, t.ffn_dim);
   check("vocab_size", b.vocab_size, t.vocab_size);
   check("rms_norm_eps", b.rms_eps, t.rms_eps);
-  check("rope_theta", b.rope.theta, t.rope.theta);
-  check("tie_word_embeddings", b.tied_embeddings, t.tied_embeddings);
-  check("number of biases", b.qkv_bias + b.o_bias + b.mlp_bias, t.qkv_bias + t.o_bias + t.mlp_bias);
+  check("rope_theta", b.ropes.front().theta, t.ropes.front().theta);
+  check("tie_word_embeddings", b.head.tied, t.head.tied);
+  check("number of biases", b.qkv_bias() + b.o_bias() + b.mlp_bias(),
+        t.qkv_bias() + t.o_bias() + t.mlp_bias());
 }
 
 Error other_weight(const ComparedModel& base, const ComparedModel& tuned, Weight weight, int layer,

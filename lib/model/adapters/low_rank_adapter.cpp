@@ -43,7 +43,7 @@ int64_t count(const io::TensorView& t) {
 /// The weights that a file can replace. PEFT names the head also in a model that ties it.
 void each_weight(const ModelConfig& config, const auto& visit) {
   for (const Weight weight : global_weights(config)) visit(weight, 0);
-  if (config.tied_embeddings) visit(Weight::lm_head, 0);
+  if (config.head.tied) visit(Weight::lm_head, 0);
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (const Weight weight : layer_weights(config)) visit(weight, layer);
 }
@@ -77,7 +77,7 @@ LowRankAdapter LowRankAdapter::parse(io::Safetensors file, std::string_view conf
 
 LowRankAdapter::LowRankAdapter(io::Safetensors file, const std::string& where,
                                std::string_view config_text, const ModelConfig& config)
-    : file_(std::move(file)), tied_(config.tied_embeddings) {
+    : file_(std::move(file)), tied_(config.head.tied) {
   const LowRankConfig said = parse_low_rank_config(config_text, where, config);
   scales_rows_ = said.magnitudes;
   warnings_ = said.warnings;

@@ -247,8 +247,7 @@ std::map<Weight, std::vector<int32_t>> read_tokens(const io::Json& config, const
     tokens[*weight] = token_ids(list, where, model);
   }
   // A tied head takes the embedding's tokens where both have the same ones.
-  if (model.tied_embeddings && tokens.size() == 2 &&
-      tokens[Weight::lm_head] == tokens[Weight::tok_emb])
+  if (model.head.tied && tokens.size() == 2 && tokens[Weight::lm_head] == tokens[Weight::tok_emb])
     tokens.erase(Weight::lm_head);
   return tokens;
 }
@@ -283,7 +282,7 @@ LowRankConfig parse_low_rank_config(std::string_view text, const std::string& wh
   found.saved = strings(json, "modules_to_save", where);
   found.tokens = read_tokens(json, where, config);
   found.keeps_tie =
-      config.tied_embeddings && io::find_bool(json, "ensure_weight_tying", where).value_or(false);
+      config.head.tied && io::find_bool(json, "ensure_weight_tying", where).value_or(false);
   text::RegexScratch scratch;
   std::vector<std::string> modules;
   const auto add = [&](Weight weight, int layer) {

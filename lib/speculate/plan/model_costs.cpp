@@ -26,8 +26,11 @@ ModelCosts costs_of(const model::ModelConfig& c, DType dtype) {
   costs.n_kv_heads = c.n_kv_heads;
   costs.head_dim = c.head_dim;
   costs.dim = c.dim;
-  costs.window = c.sliding_window;
-  for (int layer = 0; layer < c.n_layers; ++layer) costs.n_sliding += c.window(layer) > 0 ? 1 : 0;
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    const int window = c.layer(layer).attention.window;
+    costs.window = std::max(costs.window, window);
+    costs.n_sliding += window > 0 ? 1 : 0;
+  }
   return costs;
 }
 

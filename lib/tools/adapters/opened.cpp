@@ -25,7 +25,7 @@ bool is_within(const fs::path& path, const fs::path& folder) {
 std::unique_ptr<model::WeightSource> OpenedAdapters::merged_with(
     std::vector<model::WeightedAdapter> which) const {
   decode::ModelFiles again = decode::open_model(base_path, seed);
-  if (again.config.tied_embeddings && !base.config.tied_embeddings) decode::untie(again);
+  if (again.config.head.tied && !base.config.head.tied) decode::untie(again);
   return model::fused_source(std::move(again.source), std::move(which), base.config);
 }
 

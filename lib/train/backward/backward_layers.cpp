@@ -62,6 +62,7 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   const LayerFrontier& f = frontier_.layers[i];
   const TrainedLayer& t = set_.layers[i];
   const model::ModelConfig& c = spec_.config;
+  const kv::LayerAttention attention = cache_.geometry().at(index);
   const model::LayerWeights& w = model_.weights().layers[i];
   const Tensor dy = through_factors(index, model::LayerMatrix::wo, narrow_stream());
   Tensor attended = act(kept.attended, c.q_dim());
@@ -88,16 +89,16 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
                            .k = cache_.k(index),
                            .v = cache_.v(index),
                            .step = step.arrays,
-                           .window = c.window(index),
-                           .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim))},
+                           .window = attention.window,
+                           .scale = attention.scale.f32()},
                           buffers_.workspace, stream());
-  const bool head_norms = set_.norms && c.qk_norm;
+  const bool head_norms = set_.norms && c.qk_norm();
   ops::rope_backward({.dqkv = dqkv,
-                      .rope = model_.rope(),
+                      .rope = model_.ropes()[static_cast<size_t>(attention.rope)],
                       .pos = step.arrays.pos,
                       .n_heads = c.n_heads,
                       .n_kv_heads = c.n_kv_heads,
-                      .qkv = c.qk_norm ? act(kept.qkv, qkv_dim) : Tensor{},
+                      .qkv = c.qk_norm() ? act(kept.qkv, qkv_dim) : Tensor{},
                       .norms = {w.norms.q, w.norms.k, static_cast<float>(c.rms_eps)},
                       .dnorms = head_norms ? buffers_.dnorms : nullptr},
                      stream());

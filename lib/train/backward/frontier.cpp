@@ -71,7 +71,7 @@ Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
     f.reads_attended = f.attention || t.wo.trained();
     f.reads_input = f.input || t.qkv.trained();
     const bool of_magnitude = set.low_rank.magnitude && t.qkv.trained();
-    f.reads_qkv = f.attention && (config.qk_norm || of_magnitude);
+    f.reads_qkv = f.attention && (config.qk_norm() || of_magnitude);
     f.reads_factors = set.low_rank.rank > 0 && f.output;
     f.reads_added = set.low_rank.magnitude && (t.wo.trained() || t.w_down.trained());
     if (recompute == Recomputation::none) {

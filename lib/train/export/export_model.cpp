@@ -32,7 +32,7 @@ struct Place {
 Place place_of(Weight weight, int layer, const TrainedSet& set, const model::ModelConfig& c) {
   if (weight == Weight::lm_head) return {&set.lm_head};
   // A tied head's values are the embedding's, under its name.
-  if (weight == Weight::tok_emb) return {c.tied_embeddings ? &set.lm_head : &set.embedding};
+  if (weight == Weight::tok_emb) return {c.head.tied ? &set.lm_head : &set.embedding};
   if (!model::is_per_layer(weight) || set.layers.empty()) return {};
   const TrainedLayer& l = set.layers[static_cast<size_t>(layer)];
   switch (weight) {
@@ -94,7 +94,8 @@ void put_matrix(std::span<float> out, int64_t rows, int64_t cols, const Place& p
 /// Norms lie one after the other, as model::Weights has them: by layer attn, ffn, q, k; then the
 /// last.
 int64_t norm_offset(Weight weight, int layer, const model::ModelConfig& c) {
-  const int64_t heads = c.qk_norm ? 2 * int64_t{c.head_dim} : 0, each = 2 * int64_t{c.dim} + heads;
+  const int64_t heads = c.qk_norm() ? 2 * int64_t{c.head_dim} : 0,
+                each = 2 * int64_t{c.dim} + heads;
   if (weight == Weight::out_norm) return c.n_layers * each;
   const int64_t first = layer * each;
   if (weight == Weight::attn_norm) return first;
@@ -181,7 +182,7 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
   std::filesystem::create_directories(folder, code);
   if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   copy_others(base, folder);
-  if (!config.tied_embeddings) untie(folder / "config.json");
+  if (!config.head.tied) untie(folder / "config.json");
   struct Stored {
     Weight weight;
     int layer;

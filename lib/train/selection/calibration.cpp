@@ -80,7 +80,7 @@ Calibration::Calibration(const TrainerSpec& spec, std::unique_ptr<model::WeightS
       exec_{queue_.get()},
       arena_(plan_of(spec)),
       model_(spec.config, spec.model_options({.from = 0}), std::move(source), arena_, {}, exec_),
-      cache_(spec.cache(), arena_, model_.rope(), exec_) {}
+      cache_(spec.cache(), arena_, model_.ropes(), exec_) {}
 
 Calibration::HostTensor Calibration::on_host(const Tensor& t) const {
   if (!exec_.on_gpu()) return {{}, t};

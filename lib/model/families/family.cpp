@@ -1,0 +1,54 @@
+#include "model/families/family.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "io/json.h"
+#include "io/quote.h"
+
+namespace tandem::model {
+namespace {
+
+/// The first layer that slides, of a list of the types of all layers; n_layers if none does.
+int first_sliding(const io::Json& types, const std::string& where, int n_layers) {
+  if (types.size() != static_cast<size_t>(n_layers))
+    throw input_error(where, "key 'layer_types': expected {} items, found {}", n_layers,
+                      types.size());
+  int from = n_layers;
+  for (int layer = 0; layer < n_layers; ++layer) {
+    const std::string& type =
+        io::as_string(types[static_cast<size_t>(layer)], "key 'layer_types'", where);
+    const bool slides = type == "sliding_attention";
+    if (!slides && type != "full_attention")
+      throw input_error(where,
+                        "key 'layer_types': expected 'full_attention' or 'sliding_attention', "
+                        "found {}",
+                        io::quote(type));
+    if (slides) from = std::min(from, layer);
+    if (!slides && from < layer)
+      throw input_error(where,
+                        "key 'layer_types': full attention in layer {} after sliding attention "
+                        "in layer {} is not supported",
+                        layer, from);
+  }
+  return from;
+}
+
+}  // namespace
+
+std::span<const Family* const> families() {
+  static constexpr std::array kAll = {&kLlama, &kMistral, &kQwen2, &kQwen3};
+  return kAll;
+}
+
+void read_window(const io::Json& j, const std::string& where, int from, ModelConfig& c) {
+  const auto window = j.contains("sliding_window")
+                          ? io::find_int(j, "sliding_window", where, 1, kMaxContext).value_or(0)
+                          : 4096;
+  if (window == 0) return;
+  if (const io::Json* types = io::find_array(j, "layer_types", where))
+    from = first_sliding(*types, where, c.n_layers);
+  c.slide(static_cast<int>(window), from);
+}
+
+}  // namespace tandem::model

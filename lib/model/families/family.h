@@ -1,0 +1,34 @@
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "io/json_fwd.h"
+#include "model/config.h"
+
+namespace tandem::model {
+
+/// One family of models: how its config.json reads, and what it leaves out.
+struct Family {
+  std::string_view architecture;  // key "architectures", and a ModelConfig's
+  std::string_view model_type;    // key "model_type"
+  std::string_view members;       // for people: "Llama 2, 3, 3.1, 3.2"
+  // What transformers takes where a key is absent.
+  int max_context = 0;  // max_position_embeddings
+  int head_dim = 0;     // head_dim; 0: hidden_size / num_attention_heads
+  /// Fills kinds and kind_of of a configuration that has its sizes.
+  /// errors   kind input at `where`: a key of a wrong type or value
+  void (*read_layers)(const io::Json&, const std::string& where, ModelConfig&);
+};
+
+extern const Family kLlama, kMistral, kQwen2, kQwen3;
+
+/// All families, in the order in which messages list them.
+std::span<const Family* const> families();
+
+/// Sets the window of layers by key `layer_types`, or else from layer `from` on. A window is that
+/// of key `sliding_window`: 4096 where it is absent, as in transformers, and none where it is null.
+/// errors   kind input at `where`: another type of layer, named with those known
+void read_window(const io::Json&, const std::string& where, int from, ModelConfig&);
+
+}  // namespace tandem::model

@@ -1,0 +1,19 @@
+#include "io/json.h"
+#include "model/families/family.h"
+
+namespace tandem::model {
+
+const Family kLlama = {
+    .architecture = "LlamaForCausalLM",
+    .model_type = "llama",
+    .members = "Llama 2, 3, 3.1, 3.2",
+    .max_context = 2048,
+    // A window is ignored, as in transformers.
+    .read_layers = [](const io::Json& j, const std::string& where, ModelConfig& c) {
+      LayerSpec& layer = c.kinds.front();
+      layer.attention.qkv_bias = layer.attention.o_bias =
+          io::find_bool(j, "attention_bias", where).value_or(false);
+      layer.ffn.bias = io::find_bool(j, "mlp_bias", where).value_or(false);
+    }};
+
+}  // namespace tandem::model

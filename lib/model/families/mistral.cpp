@@ -1,0 +1,12 @@
+#include "model/families/family.h"
+
+namespace tandem::model {
+
+const Family kMistral = {.architecture = "MistralForCausalLM",
+                         .model_type = "mistral",
+                         .members = {},
+                         .max_context = 131072,
+                         .read_layers = [](const io::Json& j, const std::string& where,
+                                           ModelConfig& c) { read_window(j, where, 0, c); }};
+
+}  // namespace tandem::model
