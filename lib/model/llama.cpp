@@ -340,41 +340,37 @@ void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const floa
   if (side != nullptr) side->add(layer, of, y, normed, {});
 }
 
-void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
-                                 const ops::PackedWeights& w) {
-  SideProducts* const side = side_of(layer, of);
-  // All ranks add in one way, whichever have something of an adapter in this matrix.
-  if (side_ == nullptr && add_in_parts(of, x, w)) return;
+Llama::StreamTarget Llama::stream_target(LayerMatrix of, int64_t rows, bool in_parts) const {
+  const bool divided = config_.layers_divided;
+  if (divided && in_parts && options_.dtype == DType::bf16)
+    if (const Tensor parts = exec_.comm->parts(of == LayerMatrix::wo ? 0 : 1, rows, config_.dim);
+        !parts.empty())
+      return {parts, ops::Accumulate::no};
+  return {{residual_, DType::f32, {rows, config_.dim}, options_.device},
+          divided && exec_.comm->rank() > 0 ? ops::Accumulate::no : ops::Accumulate::yes};
+}
+
+void Llama::into_stream(int layer, LayerMatrix of, const Tensor& x, const StreamProduct& product) {
+  const bool whole = !x.empty();
+  SideProducts* const side = whole ? side_of(layer, of) : nullptr;
   const Tensor apart = side == nullptr ? Tensor{} : side->apart(layer, of, n_rows_);
-  if (apart.empty()) {
-    ops::linear(residual(), x, w, into_residual(), workspace_, exec_.stream());
-  } else {
-    if (has_part_alone()) clear_residual();
-    ops::linear(apart, x, w, ops::Accumulate::no, workspace_, exec_.stream());
-  }
-  if (side != nullptr)
-    side->add(layer, of, apart.empty() ? residual() : apart, x,
-              apart.empty() ? Tensor{} : residual());
-  sum_residual();
+  // All ranks add in one way, whichever have something of an adapter in this matrix.
+  const auto [y, accumulate] = stream_target(of, n_rows_, whole && side_ == nullptr);
+  const bool is_apart = !apart.empty();
+  if (is_apart && accumulate == ops::Accumulate::no)
+    ops::clear(residual_, y.elements(), exec_.stream());
+  product(is_apart ? apart : y, is_apart ? ops::Accumulate::no : accumulate);
+  if (side != nullptr) side->add(layer, of, is_apart ? apart : y, x, is_apart ? y : Tensor{});
+  if (y.raw() != residual_)
+    exec_.comm->add_parts(residual(), y, exec_.stream());
+  else if (config_.layers_divided)
+    exec_.comm->sum(y, exec_.stream());
 }
 
-Tensor Llama::parts_of(LayerMatrix of, int64_t rows) const {
-  if (!config_.layers_divided || options_.dtype != DType::bf16) return {};
-  return exec_.comm->parts(of == LayerMatrix::wo ? 0 : 1, rows, config_.dim);
-}
-
-bool Llama::add_in_parts(LayerMatrix of, const Tensor& x, const ops::PackedWeights& w) {
-  const Tensor parts = parts_of(of, n_rows_);
-  if (parts.empty()) return false;
-  ops::linear(parts, x, w, ops::Accumulate::no, workspace_, exec_.stream());
-  exec_.comm->add_parts(residual(), parts, exec_.stream());
-  return true;
-}
-
-void Llama::clear_residual() { ops::clear(residual_, n_rows_ * config_.dim, exec_.stream()); }
-
-void Llama::sum_residual() {
-  if (config_.layers_divided) exec_.comm->sum(residual(), exec_.stream());
+void Llama::into_stream(int layer, LayerMatrix of, const Tensor& x, const ops::PackedWeights& w) {
+  into_stream(layer, of, x, [&](const Tensor& y, ops::Accumulate accumulate) {
+    ops::linear(y, x, w, accumulate, workspace_, exec_.stream());
+  });
 }
 
 Tensor Llama::heads_at(void* place) const {
@@ -429,7 +425,7 @@ void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::
 void Llama::add_attended(int layer, const LayerWeights& w, const LayerActivations& to) {
   poll(options_.interrupted);
   void* const attended = to.attended ? to.attended : shared_activations().attended;
-  linear_into_residual(layer, LayerMatrix::wo, act(attended, n_rows_, config_.q_dim()), w.wo);
+  into_stream(layer, LayerMatrix::wo, act(attended, n_rows_, config_.q_dim()), w.wo);
 }
 
 void Llama::logits(const Tensor& out, const int32_t* rows) {

@@ -161,21 +161,22 @@ class Llama {
   /// y = norm(x) W^T, in one pass where that pays.
   void normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
                      const ops::PackedWeights& w, void* kept = nullptr);
-  /// The residual stream += x W^T.
-  void linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
-                            const ops::PackedWeights& w);
-  // Each rank computes a part of what enters the residual stream, which all have: that of rank 0
-  // goes with its part into the sum, the others' parts take its place meanwhile.
-  bool has_part_alone() const { return config_.layers_divided && exec_.comm->rank() > 0; }
-  ops::Accumulate into_residual() const {
-    return has_part_alone() ? ops::Accumulate::no : ops::Accumulate::yes;
-  }
-  /// The residual stream += the ranks' products, by parts that they read from each other; false,
-  /// and nothing done, where sums go otherwise.
-  bool add_in_parts(LayerMatrix of, const Tensor& x, const ops::PackedWeights& w);
-  Tensor parts_of(LayerMatrix of, int64_t rows) const;
-  void clear_residual();
-  void sum_residual();
+  /// Computes a product that enters the residual stream into y, or adds it there.
+  using StreamProduct = std::function<void(const Tensor& y, ops::Accumulate)>;
+  /// The residual stream += a product and what adapters add to it, summed over the ranks.
+  /// x        the product's input; empty: a product of some neurons, which adapters do not see and
+  ///          ranks sum in f32
+  void into_stream(int layer, LayerMatrix of, const Tensor& x, const StreamProduct& product);
+  /// The stream += x W^T.
+  void into_stream(int layer, LayerMatrix of, const Tensor& x, const ops::PackedWeights& w);
+  struct StreamTarget {
+    Tensor y;
+    ops::Accumulate accumulate;
+  };
+  /// A product is computed in the stream, or with `in_parts` in bf16 where ranks read each other's.
+  /// All ranks have the stream: rank 0 adds its part to it, the others' parts replace it until the
+  /// sum.
+  StreamTarget stream_target(LayerMatrix of, int64_t rows, bool in_parts = true) const;
   /// Where a layer writes that is given no places.
   LayerActivations shared_activations() const;
   /// Copies the residual stream, in the compute type, unless `to` is null.
@@ -185,9 +186,6 @@ class Llama {
   void logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows);
   /// The products of an FFN's channels, all or a part of them, for some rows.
   void choose_ffn_products(int64_t rows, Weights::Matrix gate_up, Weights::Matrix down);
-  /// Of a product that enters the residual stream.
-  void choose_sum(LayerMatrix of, const Tensor& x,
-                  std::span<const ops::PackedWeights* const> same_shape);
   void choose_one(const Tensor& y, const Tensor& x,
                   std::span<const ops::PackedWeights* const> same_shape, ops::Accumulate accumulate,
                   const ops::LinearNeighbours& around = {});

@@ -4,6 +4,7 @@
 #include "model/llama.h"
 #include "ops/channels.h"
 #include "ops/elementwise.h"
+#include "ops/loading.h"
 
 namespace tandem::model {
 
@@ -48,9 +49,10 @@ bool Llama::listed_ffn(int layer, const LayerWeights& w, const kv::Step& step) {
   else
     ops::swiglu_channels(ffn, normed, w.gate_up, list, stream);
   poll(options_.interrupted);
-  if (has_part_alone()) clear_residual();
-  ops::down_channels(residual(), ffn, w.w_down, list, stream);
-  sum_residual();
+  into_stream(layer, LayerMatrix::w_down, {}, [&](const Tensor& y, ops::Accumulate accumulate) {
+    if (accumulate == ops::Accumulate::no) ops::clear(y.as<float>(), y.elements(), stream);
+    ops::down_channels(y, ffn, w.w_down, list, stream);
+  });
   return true;
 }
 
@@ -88,7 +90,7 @@ void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
   if (observed)
     channels_->observe(layer, step, {.product = ffn, .gate_up = keeps_halves ? gate_up : Tensor{}});
   poll(options_.interrupted);
-  linear_into_residual(layer, LayerMatrix::w_down, ffn, w.w_down);
+  into_stream(layer, LayerMatrix::w_down, ffn, w.w_down);
 }
 
 void Llama::divided_ffn(int layer, const kv::Step& step) {
@@ -107,23 +109,25 @@ void Llama::divided_ffn(int layer, const kv::Step& step) {
   const ops::LinearFusion fusion{.norm_weight = norms(layer).ffn, .norm_eps = eps, .swiglu = true};
 
   poll(options_.interrupted);
-  with_part(layer, LayerPart::ffn, [&](const LayerWeights& w) {
-    if (!reads_all && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
-      ops::linear_fused(of_set, residual(), fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
-    } else {
-      ops::rms_norm(normed, residual(), norms(layer).ffn, eps, exec_.stream());
-      ops::linear_swiglu(of_set, act(gate_up.raw(), n_rows_, 2 * n_set), normed, w.gate_up,
+  into_stream(layer, LayerMatrix::w_down, {}, [&](const Tensor& y, ops::Accumulate accumulate) {
+    with_part(layer, LayerPart::ffn, [&](const LayerWeights& w) {
+      if (!reads_all && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
+        ops::linear_fused(of_set, residual(), fusion, w.gate_up, ops::Accumulate::no,
+                          exec_.stream());
+      } else {
+        ops::rms_norm(normed, residual(), norms(layer).ffn, eps, exec_.stream());
+        ops::linear_swiglu(of_set, act(gate_up.raw(), n_rows_, 2 * n_set), normed, w.gate_up,
+                           workspace_, exec_.stream());
+      }
+      ops::linear(y, of_set, w.w_down, accumulate, workspace_, exec_.stream());
+    });
+    if (!reads_all) return;
+    with_part(layer, LayerPart::rest, [&](const LayerWeights& w) {
+      ops::linear_swiglu(of_rest, act(gate_up.raw(), n_rows_, 2 * n_rest), normed, w.rest_gate_up,
                          workspace_, exec_.stream());
-    }
-    ops::linear(residual(), of_set, w.w_down, into_residual(), workspace_, exec_.stream());
+      ops::linear(y, of_rest, w.rest_down, ops::Accumulate::yes, workspace_, exec_.stream());
+    });
   });
-  if (!reads_all) return sum_residual();
-  with_part(layer, LayerPart::rest, [&](const LayerWeights& w) {
-    ops::linear_swiglu(of_rest, act(gate_up.raw(), n_rows_, 2 * n_rest), normed, w.rest_gate_up,
-                       workspace_, exec_.stream());
-    ops::linear(residual(), of_rest, w.rest_down, ops::Accumulate::yes, workspace_, exec_.stream());
-  });
-  sum_residual();
   if (!observed) return;
   // Statistics know channels by their numbers.
   const int32_t* const channels = sets_->channels(layer);

@@ -35,21 +35,12 @@ void Llama::choose_products(int64_t wanted) {
   fill_random(x);
   choose_one(act(block_, rows, qkv_dim), normed, weights_.on_device(&LayerWeights::qkv),
              ops::Accumulate::no, {.before = norm});
-  choose_sum(LayerMatrix::wo, act(block_, rows, config_.q_dim()),
-             weights_.on_device(&LayerWeights::wo));
+  const StreamTarget sum = stream_target(LayerMatrix::wo, rows);
+  choose_one(sum.y, act(block_, rows, config_.q_dim()), weights_.on_device(&LayerWeights::wo),
+             sum.accumulate);
   choose_ffn_products(rows, &LayerWeights::gate_up, &LayerWeights::w_down);
   if (sets_) choose_ffn_products(rows, &LayerWeights::rest_gate_up, &LayerWeights::rest_down);
   chosen_.insert(rows);
-}
-
-void Llama::choose_sum(LayerMatrix of, const Tensor& x,
-                       std::span<const ops::PackedWeights* const> same_shape) {
-  const Tensor parts = parts_of(of, x.rows());
-  if (parts.empty())
-    choose_one({residual_, DType::f32, {x.rows(), config_.dim}, options_.device}, x, same_shape,
-               into_residual());
-  else
-    choose_one(parts, x, same_shape, ops::Accumulate::no);
 }
 
 void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weights::Matrix down_of) {
@@ -66,10 +57,11 @@ void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weight
     ops::rms_norm(normed, x, norms(static_cast<int>(i % weights_.layers.size())).ffn,
                   static_cast<float>(config_.rms_eps), stream);
   };
+  const StreamTarget sum = stream_target(LayerMatrix::w_down, rows);
   const auto down = [&](size_t i, Stream stream) {
-    ops::linear(x, ffn, *lowers[i], into_residual(), workspace_, stream);
+    ops::linear(sum.y, ffn, *lowers[i], sum.accumulate, workspace_, stream);
   };
-  choose_sum(LayerMatrix::w_down, ffn, lowers);
+  choose_one(sum.y, ffn, lowers, sum.accumulate);
   if (options_.trainable.any())  // gate and up are kept then
     choose_one(gate_up, normed, uppers, ops::Accumulate::no, {.before = norm});
   poll(options_.interrupted);

@@ -74,6 +74,8 @@ class Backward {
   const int32_t* placed(std::span<const int32_t> list, int32_t* place) const;
   /// From the gradient of a layer's product that of x W^T: another with low-rank factors alone.
   Tensor through_factors(int layer, model::LayerMatrix of, const Tensor& dy, const Tensor& y = {});
+  /// The same for a product that enters the residual stream, from the gradient of the stream.
+  Tensor through_stream(int layer, model::LayerMatrix of);
   /// dx = dy W, and through the factors of the same product.
   void input_gradient(const Tensor& dx, const Tensor& dy, const ops::PackedWeights& w);
   /// The trained part of the gradient of y = x W^T + b.
@@ -86,8 +88,6 @@ class Backward {
                              const void* kept);
   /// The output of a residual stream's norm: as it was kept, or computed again.
   Tensor normed(const float* norm, const void* residual, void* kept);
-  /// The gradient of the residual stream in the compute type.
-  Tensor narrow_stream();
   /// Adds the gradient of the norm's weight and the stream's.
   void norm_backward(ops::RmsNormBackwardArgs args);
 

@@ -34,7 +34,7 @@ void Backward::ffn(int index, const model::LayerActivations& kept) {
   const LayerFrontier& f = frontier_.layers[i];
   const TrainedLayer& t = set_.layers[i];
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = through_factors(index, model::LayerMatrix::w_down, narrow_stream());
+  const Tensor dy = through_stream(index, model::LayerMatrix::w_down);
   const Tensor gate_up = act(kept.gate_up, 2 * int64_t{spec_.config.ffn_dim});
   Tensor da, columns;
   if (f.gate_up) {
@@ -64,7 +64,7 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   const model::ModelConfig& c = spec_.config;
   const kv::LayerAttention attention = cache_.geometry().at(index);
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = through_factors(index, model::LayerMatrix::wo, narrow_stream());
+  const Tensor dy = through_stream(index, model::LayerMatrix::wo);
   Tensor attended = act(kept.attended, c.q_dim());
   if (t.wo.part == Part::columns) {
     const Tensor all = attended;
@@ -173,12 +173,12 @@ Tensor Backward::normed(const float* norm, const void* residual, void* kept) {
   return normed;
 }
 
-Tensor Backward::narrow_stream() {
+Tensor Backward::through_stream(int layer, model::LayerMatrix of) {
   const Tensor narrow = act(buffers_.dstream_act, spec_.config.dim);
   if (spec_.dtype != DType::f32)
     ops::convert(narrow.raw(), spec_.dtype, buffers_.dstream, DType::f32, narrow.elements(),
                  stream());
-  return narrow;
+  return through_factors(layer, of, narrow);
 }
 
 }  // namespace tandem::train
