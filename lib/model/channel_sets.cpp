@@ -124,7 +124,7 @@ void ChannelSets::exchange(Weights& weights,
                                      static_cast<int>(swaps[l].size())};
     ops::exchange_channels(what, exec_.stream());
     exchanged_.bytes +=
-        std::ssize(swaps[l]) * 3 * dim_ * static_cast<int64_t>(dtype_bytes(what.set_down.dtype()));
+        std::ssize(swaps[l]) * 3 * static_cast<int64_t>(what.set_gate_up.row_bytes());
   }
 }
 

@@ -14,7 +14,7 @@ constexpr int64_t kExactRows = 16;
 
 void check_operands(const Tensor& y, const Tensor& x, const PackedWeights::Spec& spec,
                     bool accumulate) {
-  TANDEM_CHECK(x.dtype() == spec.dtype && x.row_size() == spec.in,
+  TANDEM_CHECK(x.dtype() == spec.input && x.row_size() == spec.in,
                "{}: unexpected input {} [{}, {}]", spec.name, dtype_name(x.dtype()), x.rows(),
                x.row_size());
   TANDEM_CHECK(y.rows() == x.rows() && y.row_size() == spec.out, "{}: unexpected output [{}, {}]",
@@ -110,13 +110,11 @@ float* PackedWeights::bias() const {
 }
 int64_t PackedWeights::out() const { return state_->spec.out; }
 int64_t PackedWeights::in() const { return state_->spec.in; }
-DType PackedWeights::dtype() const { return state_->spec.dtype; }
+DType PackedWeights::dtype() const { return numbers_of(state_->spec.stored); }
 Device PackedWeights::device() const { return state_->spec.device; }
 
-size_t PackedWeights::bytes() const {
-  if (state_->cpu) return linear_cpu::bytes(*state_->cpu);
-  return static_cast<size_t>(out() * in()) * dtype_bytes(dtype());
-}
+size_t PackedWeights::row_bytes() const { return tandem::row_bytes(state_->spec.stored, in()); }
+size_t PackedWeights::bytes() const { return matrix_bytes(state_->spec.stored, out(), in()); }
 
 Staging::Staging(Device device, void* memory, size_t bytes)
     : memory_(memory),
@@ -168,7 +166,7 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
   const PackedWeights::Spec& s = w.state().spec;
   const bool add = accumulate == Accumulate::yes;
   TANDEM_CHECK(can_fuse(w, x.rows(), fusion), "{}: {} rows cannot be fused", s.name, x.rows());
-  TANDEM_CHECK(x.dtype() == (fusion.norm_weight ? DType::f32 : s.dtype) && x.row_size() == s.in,
+  TANDEM_CHECK(x.dtype() == (fusion.norm_weight ? DType::f32 : s.input) && x.row_size() == s.in,
                "{}: unexpected input {} [{}, {}]", s.name, dtype_name(x.dtype()), x.rows(),
                x.row_size());
   TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * (fusion.swiglu ? 2 : 1) == s.out,

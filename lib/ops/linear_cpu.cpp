@@ -29,21 +29,21 @@ bool by_pairs(DType dtype) { return dtype == DType::bf16 && isa_in_use() >= Isa:
 const PackedLinearKernel& kernel() { return *cpu_table().packed_linear; }
 
 size_t weight_bytes(const PackedWeights::Spec& spec) {
-  if (by_pairs(spec.dtype))
+  if (by_pairs(spec.input))
     return static_cast<size_t>((spec.out + kPairPanel - 1) / kPairPanel *
                                pair_panel_bytes(spec.in));
-  return packed_weights_bytes(kernel(), spec.out, spec.in, spec.dtype);
+  return packed_weights_bytes(kernel(), spec.out, spec.in, spec.input);
 }
 
 size_t row_bytes(const PackedWeights::Spec& spec) {
-  return static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
+  return tandem::row_bytes(spec.stored, spec.in);
 }
 
 /// Packs rows [begin, begin + n) into their panels; begin is a multiple of the panel's outputs, and
 /// so is n but at the matrix's end.
 void pack(const PackedWeights::Spec& spec, void* panels, int64_t begin, int64_t n,
           const void* rows) {
-  if (by_pairs(spec.dtype)) {
+  if (by_pairs(spec.input)) {
     const PackPairsParams p{
         .panels = static_cast<bf16*>(panels) +
                   begin / kPairPanel * (pair_panel_bytes(spec.in) / int64_t{sizeof(bf16)}),
@@ -60,7 +60,7 @@ void pack(const PackedWeights::Spec& spec, void* panels, int64_t begin, int64_t 
       .rows = rows,
       .n_rows = static_cast<int>(n),
       .in = static_cast<int>(spec.in),
-      .type = spec.dtype};
+      .type = spec.input};
   parallel_for(static_cast<int>((n + outputs - 1) / outputs), [&](int panel) {
     kernel().pack_weights(p, {panel, panel + 1});
   });
@@ -116,8 +116,6 @@ void plan(const PackedWeights::Spec& spec, MemoryPlan& plan) {
   if (spec.bias) plan.add(spec.name + ".bias", static_cast<size_t>(spec.out) * sizeof(float));
 }
 
-size_t bytes(const CpuLinear& w) { return weight_bytes(w.spec); }
-
 size_t staging_bytes(const PackedWeights::Spec& spec) {
   return static_cast<size_t>(std::min(kPackRows, spec.out)) * row_bytes(spec);
 }
@@ -138,13 +136,13 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
   const auto staged = [&](int64_t begin, int64_t end, void* to) {
     rows(begin, end, to);
     if (s.by_input != nullptr)
-      (spec.dtype == DType::bf16 ? transpose<bf16> : transpose<float>)(spec, begin, end, to,
+      (spec.input == DType::bf16 ? transpose<bf16> : transpose<float>)(spec, begin, end, to,
                                                                        s.by_input);
     if (s.rows != nullptr)
       std::memcpy(s.rows + static_cast<size_t>(begin) * row_bytes(spec), to,
                   static_cast<size_t>(end - begin) * row_bytes(spec));
   };
-  if (by_pairs(spec.dtype))
+  if (by_pairs(spec.input))
     s.onednn = linear_onednn::make(spec, static_cast<bf16*>(s.weights), s.bias);
   for (int64_t begin = 0; begin < spec.out; begin += kPackRows) {
     const int64_t n = std::min(kPackRows, spec.out - begin);
@@ -168,8 +166,8 @@ void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end
 }
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
-  if (by_pairs(spec.dtype)) return linear_onednn::workspace_bytes(spec, max_rows);
-  return packed_linear_workspace_bytes(kernel(), max_rows, spec.in, spec.dtype, max_threads());
+  if (by_pairs(spec.input)) return linear_onednn::workspace_bytes(spec, max_rows);
+  return packed_linear_workspace_bytes(kernel(), max_rows, spec.in, spec.input, max_threads());
 }
 
 void run(const Tensor& y, const Tensor& x, CpuLinear& s, bool accumulate,
@@ -193,7 +191,7 @@ void run(const Tensor& y, const Tensor& x, CpuLinear& s, bool accumulate,
                              .rows = static_cast<int>(x.rows()),
                              .out = static_cast<int>(s.spec.out),
                              .in = static_cast<int>(s.spec.in),
-                             .type = s.spec.dtype,
+                             .type = s.spec.input,
                              .y_type = y.dtype(),
                              .accumulate = accumulate};
   packed_linear_with(kernel(), p, workspace.data(), max_threads());
@@ -204,7 +202,7 @@ bool warm_up(DType dtype) {
   if (!done.insert({dtype, max_threads()}).second) return false;
   constexpr int64_t kSize = 64;
   const PackedWeights::Spec spec{
-      .name = "weights/warm_up", .out = kSize, .in = kSize, .dtype = dtype};
+      .name = "weights/warm_up", .out = kSize, .in = kSize, .stored = dtype};
   const size_t operand = static_cast<size_t>(kSize * kSize) * sizeof(float);
   MemoryPlan plan;
   PackedWeights::plan(spec, plan);

@@ -105,7 +105,8 @@ LinearProduct product_of(const Tensor& y, const Tensor& x, const CudaLinear& w, 
   return {.rows = x.rows(),
           .out = w.spec.out,
           .in = w.spec.in,
-          .dtype = w.spec.dtype,
+          .stored = w.spec.stored,
+          .input = w.spec.input,
           .by_input = w.spec.by_input,
           .y_type = y.dtype(),
           .bias = w.spec.bias,
@@ -118,9 +119,10 @@ LinearProduct fused_product(const CudaLinear& w, int64_t rows, bool swiglu) {
   return {.rows = rows,
           .out = w.spec.out,
           .in = w.spec.in,
-          .dtype = w.spec.dtype,
+          .stored = w.spec.stored,
+          .input = w.spec.input,
           .by_input = w.spec.by_input,
-          .y_type = w.spec.dtype,
+          .y_type = w.spec.input,
           .bias = w.spec.bias,
           .swiglu = swiglu};
 }
@@ -202,7 +204,7 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
 
   TANDEM_CHECK(spec.source_in == 0 || spec.by_input,
                "{}: columns of the source need weights stored by input", spec.name);
-  const size_t row = static_cast<size_t>(spec.row_numbers()) * dtype_bytes(spec.dtype);
+  const size_t row = row_bytes(spec.stored, spec.row_numbers());
   const auto step = static_cast<int64_t>(ring.slot_bytes / row);
   TANDEM_CHECK(step > 0, "{}: staging of {} bytes cannot hold a row of {}", spec.name,
                ring.slot_bytes, row);
@@ -214,16 +216,15 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
         spec.by_input && device_rows && device_rows(begin, end, slot.data, ring.queue.stream());
     if (!on_device) rows(begin, end, slot.data);
     if (spec.by_input) {
-      cuda_table().transpose_rows(
-          {.to = w->weights,
-           .from = slot.data + static_cast<size_t>(spec.first_in) * dtype_bytes(spec.dtype),
-           .from_stride = spec.row_numbers(),
-           .height = spec.out,
-           .width = spec.in,
-           .first = begin,
-           .n_rows = end - begin,
-           .type = spec.dtype},
-          ring.queue.stream());
+      cuda_table().transpose_rows({.to = w->weights,
+                                   .from = slot.data + row_bytes(spec.stored, spec.first_in),
+                                   .from_stride = spec.row_numbers(),
+                                   .height = spec.out,
+                                   .width = spec.in,
+                                   .first = begin,
+                                   .n_rows = end - begin,
+                                   .type = numbers_of(spec.stored)},
+                                  ring.queue.stream());
       cuda::launched("transpose_rows", ring.queue.stream());
       ring.sent(slot);
       continue;

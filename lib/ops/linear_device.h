@@ -23,7 +23,6 @@ size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);
 std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
                                 const PackedWeights::RowSource& rows, std::span<const float> bias,
                                 void* staging);
-size_t bytes(const CpuLinear& w);
 void run(const Tensor& y, const Tensor& x, CpuLinear& w, bool accumulate,
          std::span<std::byte> workspace);
 bool warm_up(DType dtype);

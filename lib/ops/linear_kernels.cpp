@@ -22,7 +22,7 @@ bool channels_fit(const LinearProduct& p) {
 }
 
 bool skinny_fits(const LinearProduct& p, int stages, bool norm = false) {
-  return !p.by_input && p.dtype == DType::bf16 && p.rows <= kSkinnyRows &&
+  return !p.by_input && p.input == DType::bf16 && p.rows <= kSkinnyRows &&
          cuda_table().skinny_linear_fits(
              {static_cast<int>(p.rows), static_cast<int>(p.in), stages, norm});
 }
@@ -38,7 +38,7 @@ TiledLinearParams tiled_params(const LinearProduct& p, const LinearTiling& tilin
 }
 
 bool tiled_fits(const LinearProduct& p, const LinearTiling& tiling) {
-  return !p.by_input && p.dtype == DType::bf16 && p.rows <= kTiledRows &&
+  return !p.by_input && p.input == DType::bf16 && p.rows <= kTiledRows &&
          cuda_table().tiled_linear_fits(tiled_params(p, tiling));
 }
 
@@ -73,7 +73,7 @@ std::vector<LinearChoice> tiled_candidates(const LinearProduct& p, int device) {
 
 /// y [rows, out] = x [rows, in] W^T; buffers are aligned well.
 cublaslt::Product library_product(const LinearProduct& p) {
-  const uint32_t of_in = cublaslt::alignment(p.in, p.dtype);
+  const uint32_t of_in = cublaslt::alignment(p.in, p.input);
   const int64_t of_weights = p.by_input ? p.out : p.in;
   return {.m = p.rows,
           .n = p.out,
@@ -82,12 +82,12 @@ cublaslt::Product library_product(const LinearProduct& p) {
           .b_stride = of_weights,
           .c_stride = p.out,
           .b_transposed = !p.by_input,
-          .type = p.dtype,
+          .type = p.input,
           .c_type = p.y_type,
           .accumulate = p.accumulate,
           .bias = p.bias,
           .a_alignment = of_in,
-          .b_alignment = cublaslt::alignment(of_weights, p.dtype),
+          .b_alignment = cublaslt::alignment(of_weights, p.input),
           .c_alignment = cublaslt::alignment(p.out, p.y_type)};
 }
 
@@ -121,7 +121,7 @@ void run_channels(const LinearProduct& p, const Operands& at, const CudaLinear& 
                               .width = static_cast<int>(p.out),
                               .n_channels = static_cast<int>(p.in),
                               .most = static_cast<int>(p.in),
-                              .type = p.dtype},
+                              .type = p.input},
                              stream);
   cuda::launched("down_channels", stream);
 }
@@ -173,7 +173,7 @@ LinearChoice default_choice(const LinearProduct& p, int device) {
   if (theirs.empty())
     throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
                       "cuBLASLt {} has no algorithm for {} rows and weights [{}, {}] in {}",
-                      cublaslt::version(), p.rows, p.out, p.in, dtype_name(p.dtype));
+                      cublaslt::version(), p.rows, p.out, p.in, format_name(p.stored));
   return theirs.front();
 }
 
@@ -259,7 +259,7 @@ double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at
                std::span<CudaLinear* const> alike, const LinearNeighbours& around,
                cuda::Queue& queue) {
   return measure(
-      p.rows, p.out, p.in, p.dtype,
+      p.rows, p.out, p.in, p.input,
       [&](size_t i) {
         const size_t k = i % alike.size();
         if (around.before) around.before(k, queue.stream());

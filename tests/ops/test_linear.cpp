@@ -61,7 +61,7 @@ struct Layer {
     if (add) y = *add;
     std::vector<bf16> xb;
     Tensor xt(const_cast<float*>(x.data()), DType::f32, {rows, spec.in});
-    if (spec.dtype == DType::bf16) {
+    if (spec.input == DType::bf16) {
       for (int64_t i = 0; i < rows * spec.in; ++i) xb.push_back(to_bf16(x[static_cast<size_t>(i)]));
       xt = Tensor(xb.data(), DType::bf16, {rows, spec.in});
     }
