@@ -61,7 +61,6 @@ ChannelSets::ChannelSets(const ModelConfig& c, const WeightPlaces& places, Arena
     : exec_(exec),
       n_channels_(c.ffn_dim),
       n_set_(places.set_channels),
-      dim_(c.dim),
       places_(static_cast<size_t>(c.n_layers), ChannelPlaces(n_channels_, n_set_)),
       channels_(static_cast<int32_t*>(arena.take(kChannels))),
       swaps_(static_cast<int32_t*>(arena.take(kSwaps))) {

@@ -1,6 +1,7 @@
 #include "ops/linear.h"
 
 #include "base/check.h"
+#include "base/cpu_features.h"
 #include "ops/elementwise.h"
 #include "ops/linear_device.h"
 
@@ -49,6 +50,15 @@ std::vector<CudaLinear*> on_device(std::span<const PackedWeights* const> all) {
 }
 
 }  // namespace
+
+void check_taken(const PackedWeights::Spec& spec, bool taken) {
+  if (taken) return;
+  const std::string isa = on_gpu(spec.device) ? "" : fmt::format(" ({})", isa_name(isa_in_use()));
+  throw Error::make(ErrorKind::device, spec.device.name() + isa,
+                    "no product multiplies {} weights by {} inputs, as {} needs",
+                    format_name(spec.stored), dtype_name(spec.input), spec.name)
+      .hint("store the weights in bf16 or f32, whichever their inputs are");
+}
 
 void PackedWeights::plan(const Spec& spec, MemoryPlan& plan) {
   if (on_gpu(spec.device))
@@ -132,11 +142,11 @@ void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate
   const bool add = accumulate == Accumulate::yes;
   check_operands(y, x, s.spec, add);
   if (x.rows() == 0) return;
+  const Operands at{.y = y, .x = x, .gate_up = {}, .workspace = workspace};
   if (s.cuda)
-    linear_cuda::run({.y = y, .x = x, .gate_up = {}, .workspace = workspace}, *s.cuda, add, false,
-                     stream);
+    linear_cuda::run(at, *s.cuda, add, false, stream);
   else
-    linear_cpu::run(y, x, *s.cpu, add, workspace);
+    linear_cpu::run(at, *s.cpu, add);
 }
 
 void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, const PackedWeights& w,
@@ -147,7 +157,7 @@ void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, cons
   if (s.cuda)
     return linear_cuda::run({.y = y, .x = x, .gate_up = gate_up, .workspace = workspace}, *s.cuda,
                             false, true, stream);
-  linear_cpu::run(gate_up, x, *s.cpu, false, workspace);
+  linear_cpu::run({.y = gate_up, .x = x, .gate_up = {}, .workspace = workspace}, *s.cpu, false);
   silu_mul(y, gate_up, stream);
 }
 
