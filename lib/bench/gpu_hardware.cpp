@@ -62,7 +62,7 @@ double gemm_gflops(cuda::Queue& queue) {
   constexpr int64_t kSize = 8192;
   const Device device{Device::Kind::cuda, queue.device()};
   const ops::PackedWeights::Spec spec{
-      .name = "weights/probe", .out = kSize, .in = kSize, .dtype = DType::bf16, .device = device};
+      .name = "weights/probe", .out = kSize, .in = kSize, .stored = DType::bf16, .device = device};
   const size_t operand = static_cast<size_t>(kSize * kSize) * sizeof(bf16);
   MemoryPlan plan;
   ops::PackedWeights::plan(spec, plan);

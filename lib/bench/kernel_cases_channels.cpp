@@ -33,7 +33,7 @@ Matrices make_matrices(const ops::PackedWeights::Spec& spec, int copies) {
     m->packed.load(
         spec, *m->arena,
         [&](int64_t begin, int64_t end, void* to) {
-          ops::fill_random(to, spec.dtype,
+          ops::fill_random(to, spec.input,
                            {.tensor = static_cast<uint32_t>(id),
                             .first = begin * spec.in,
                             .n = (end - begin) * spec.in,
@@ -72,7 +72,7 @@ PreparedCase prepare_gate_up(const KernelShapes& s, int rows, ChannelOutput outp
   const Matrices all = make_matrices({.name = "weights/bench",
                                       .out = 2 * int64_t{s.ffn_dim},
                                       .in = s.dim,
-                                      .dtype = dtype,
+                                      .stored = dtype,
                                       .trainable = true},
                                      copies);
   const auto x = OwnedTensor::random(dtype, {rows, s.dim}, 1000);
@@ -114,7 +114,7 @@ PreparedCase prepare_down(const KernelShapes& s, int rows, const std::shared_ptr
                           int copies) {
   const DType dtype = s.act();
   const Matrices all = make_matrices(
-      {.name = "weights/bench", .out = s.dim, .in = s.ffn_dim, .dtype = dtype, .by_input = true},
+      {.name = "weights/bench", .out = s.dim, .in = s.ffn_dim, .stored = dtype, .by_input = true},
       copies);
   const auto y = OwnedTensor::random(dtype, {rows, list->n}, 1000);
   const OwnedTensor out(DType::f32, {rows, s.dim}), want(DType::f32, {rows, s.dim});

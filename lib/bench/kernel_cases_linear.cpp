@@ -19,7 +19,7 @@ struct Layer {
 };
 
 ops::PackedWeights::Spec spec_of(int out, int in, DType dtype) {
-  return {.name = "weights/bench", .out = out, .in = in, .bias = false, .dtype = dtype};
+  return {.name = "weights/bench", .out = out, .in = in, .bias = false, .stored = dtype};
 }
 
 /// Weights of layer `id` are random tensor `id`.
@@ -33,7 +33,7 @@ std::shared_ptr<Layer> make_layer(const ops::PackedWeights::Spec& spec, uint32_t
   layer->packed.load(
       spec, *layer->arena,
       [&](int64_t begin, int64_t end, void* to) {
-        ops::fill_random(to, spec.dtype,
+        ops::fill_random(to, spec.input,
                          {.tensor = id, .first = begin * spec.in, .n = (end - begin) * spec.in});
       },
       {}, staging);
@@ -45,8 +45,8 @@ std::string check_layer(const OwnedTensor& y, const OwnedTensor& x,
                         const ops::PackedWeights::Spec& spec, uint32_t id) {
   const int64_t rows = x.view().rows();
   for (int64_t o = 0; o < spec.out; o += 1 + spec.out / 7) {
-    const OwnedTensor w(spec.dtype, {spec.in});
-    ops::fill_random(w.raw(), spec.dtype, {.tensor = id, .first = o * spec.in, .n = spec.in});
+    const OwnedTensor w(spec.input, {spec.in});
+    ops::fill_random(w.raw(), spec.input, {.tensor = id, .first = o * spec.in, .n = spec.in});
     for (int64_t r = 0; r < rows; r += 1 + rows / 5) {
       double sum = 0, norm = 0;
       for (int64_t i = 0; i < spec.in; ++i) {
@@ -58,7 +58,7 @@ std::string check_layer(const OwnedTensor& y, const OwnedTensor& x,
       // sqrt(norm); six of that, then the rounding of the result.
       const double tolerance =
           6 * spacing(DType::f32) * std::sqrt(norm * static_cast<double>(spec.in)) +
-          spacing(spec.dtype) * std::abs(sum);
+          spacing(spec.input) * std::abs(sum);
       const double got = y.get(r * spec.out + o);
       if (!(std::abs(got - sum) <= tolerance))
         return fmt::format("row {}, output {} is {}, the reference gives {}", r, o, got, sum);
@@ -107,8 +107,7 @@ KernelCases linear_cases(const KernelShapes& s) {
   for (const int64_t n : s.rows)
     for (const Shape& shape : shapes) {
       const int rows = static_cast<int>(n);
-      const auto weights =
-          static_cast<size_t>(shape.out) * static_cast<size_t>(shape.in) * dtype_bytes(dtype);
+      const size_t weights = matrix_bytes(dtype, shape.out, shape.in);
       const int copies = rows < kComputeBoundRows ? rotating_copies(weights) : 1;
       // oneDNN's weights, twice while they are packed.
       const size_t alone = weights / dtype_bytes(dtype) * 2 *

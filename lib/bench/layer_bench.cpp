@@ -14,7 +14,7 @@ namespace tandem::bench {
 namespace {
 
 ops::PackedWeights::Spec spec_of(const model::ProductShape& p, DType dtype) {
-  return {.name = std::string("weights/") + p.name, .out = p.out, .in = p.in, .dtype = dtype};
+  return {.name = std::string("weights/") + p.name, .out = p.out, .in = p.in, .stored = dtype};
 }
 
 DType output_of(const model::ProductShape& p, const ModelCase& c) {

@@ -61,7 +61,6 @@ ChannelSets::ChannelSets(const ModelConfig& c, const WeightPlaces& places, Arena
     : exec_(exec),
       n_channels_(c.ffn_dim),
       n_set_(places.set_channels),
-      dim_(c.dim),
       places_(static_cast<size_t>(c.n_layers), ChannelPlaces(n_channels_, n_set_)),
       channels_(static_cast<int32_t*>(arena.take(kChannels))),
       swaps_(static_cast<int32_t*>(arena.take(kSwaps))) {
@@ -124,7 +123,7 @@ void ChannelSets::exchange(Weights& weights,
                                      static_cast<int>(swaps[l].size())};
     ops::exchange_channels(what, exec_.stream());
     exchanged_.bytes +=
-        std::ssize(swaps[l]) * 3 * dim_ * static_cast<int64_t>(dtype_bytes(what.set_down.dtype()));
+        std::ssize(swaps[l]) * 3 * static_cast<int64_t>(what.set_gate_up.row_bytes());
   }
 }
 

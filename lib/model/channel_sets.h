@@ -55,7 +55,7 @@ class ChannelSets {
   void exchange(Weights& weights, std::span<const std::vector<ChannelPlaces::Swap>> swaps);
 
   Exec exec_;
-  int n_channels_, n_set_, dim_;
+  int n_channels_, n_set_;
   std::vector<ChannelPlaces> places_;  // by layer
   int32_t* channels_;                  // [n_layers, n_channels]
   int32_t* swaps_;                     // [n_layers, min(n_set, n_channels - n_set), 2]

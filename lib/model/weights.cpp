@@ -148,7 +148,7 @@ LayerPart part_of(Weights::Matrix matrix) {
 /// Rows [begin, end) of the stacked matrix, part by part: write(part, its rows, where they go)
 /// until one is false.
 bool stacked_rows(const Product& p, int64_t begin, int64_t end, void* out, const auto& write) {
-  const size_t row_bytes = static_cast<size_t>(p.spec.row_numbers()) * dtype_bytes(p.spec.dtype);
+  const size_t row_bytes = tandem::row_bytes(p.spec.stored, p.spec.row_numbers());
   int64_t first = 0;
   for (const Product::Part& part : p.parts) {
     const int64_t lo = std::max(begin, first), hi = std::min(end, first + part.rows);
@@ -187,18 +187,19 @@ PackedWeights load_product(const Product& p, const WeightSource& source, auto&& 
       const auto begin = values.begin() + part.first;
       bias.insert(bias.end(), begin, begin + part.rows);
     }
+  const DType numbers = numbers_of(p.spec.stored);
   PackedWeights packed;
   const auto rows = [&](int64_t begin, int64_t end, void* out) {
     watch.add((end - begin) * p.spec.in);
     stacked_rows(p, begin, end, out, [&](Weight weight, int64_t lo, int64_t hi, void* to) {
-      source.rows(weight, p.layer, lo, hi, p.spec.dtype, to);
+      source.rows(weight, p.layer, lo, hi, numbers, to);
       return true;
     });
   };
   const auto device_rows = [&](int64_t begin, int64_t end, void* device, Stream stream) {
     const bool written =
         stacked_rows(p, begin, end, device, [&](Weight weight, int64_t lo, int64_t hi, void* to) {
-          return source.rows_on_device(weight, p.layer, lo, hi, p.spec.dtype, to, stream);
+          return source.rows_on_device(weight, p.layer, lo, hi, numbers, to, stream);
         });
     if (written) watch.add((end - begin) * p.spec.in);
     return written;
@@ -283,7 +284,7 @@ LayerNorms next_norms(const ModelConfig& c, const float*& at) {
 PinnedPages load_host_embedding(const ModelConfig& c, DType dtype, const WeightSource& source,
                                 void* memory, LoadWatch& watch) {
   constexpr int64_t kRows = 4096;
-  const size_t row_bytes = static_cast<size_t>(c.dim) * dtype_bytes(dtype);
+  const size_t row_bytes = tandem::row_bytes(dtype, c.dim);
   PinnedPages pinned(memory, static_cast<size_t>(c.head_rows()) * row_bytes, 0);
   if (!pinned.refusal().empty())
     throw Error::make(ErrorKind::memory, kHostEmbedding,
@@ -329,8 +330,7 @@ ForwardBytes forward_bytes(const ModelConfig& config, DType dtype, const WeightP
   };
   const double attention = bytes(LayerPart::attention), ffn = bytes(LayerPart::ffn),
                rest = kind == ReadKind::all ? bytes(LayerPart::rest) : 0;
-  const double head = static_cast<double>(config.head_rows()) * config.dim *
-                      static_cast<double>(dtype_bytes(dtype));
+  const auto head = static_cast<double>(matrix_bytes(dtype, config.head_rows(), config.dim));
   return {config.n_layers * (attention + ffn + rest) + head,
           n.attention * attention + n.ffn * ffn + n.rest * rest};
 }
@@ -353,8 +353,7 @@ void Weights::plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
   if (has_own_embedding(config, places))
     add(product(config, dtype, places, ProductKind::embedding, 0));
   if (has_host_embedding(config, places))
-    plan.add(kHostEmbedding, static_cast<size_t>(config.head_rows()) *
-                                 static_cast<size_t>(config.dim) * dtype_bytes(dtype));
+    plan.add(kHostEmbedding, matrix_bytes(dtype, config.head_rows(), config.dim));
   plan.add("weights/norms", norm_elements(config) * sizeof(float), device);
   plan.add("load/staging", staging, {}, Lifetime::load);
 }

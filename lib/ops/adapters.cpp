@@ -136,7 +136,7 @@ void merge_low_rank(const MergeLowRank& what, Stream stream) {
   TANDEM_CHECK(!by_input || (what.first == 0 && what.rows == w.out()),
                "weights stored by input: merging some of the rows is not supported");
   void* const all = by_input ? const_cast<void*>(w.input_rows()) : w.device_rows();
-  const size_t at = static_cast<size_t>(what.first * w.in()) * dtype_bytes(w.dtype());
+  const size_t at = static_cast<size_t>(what.first) * w.row_bytes();
   cuda_table().merge_low_rank({.weights = static_cast<std::byte*>(all) + at,
                                .base = static_cast<const std::byte*>(what.base) + at,
                                .a = what.a,

@@ -17,9 +17,7 @@ constexpr Operation kDown{"down_channels", &CpuTable::down_channels, &CudaTable:
 
 int64_t channels_of(const PackedWeights& gate_up) { return gate_up.out() / 2; }
 
-int64_t row_bytes(const PackedWeights& w) {
-  return w.in() * static_cast<int64_t>(dtype_bytes(w.dtype()));
-}
+int64_t row_bytes(const PackedWeights& w) { return static_cast<int64_t>(w.row_bytes()); }
 
 void check_gate_up(const Tensor& y, const Tensor& x, const PackedWeights& w, int64_t places) {
   TANDEM_CHECK(x.dtype() == w.dtype() && x.row_size() == w.in() && x.rows() <= kListedRows &&

@@ -1,6 +1,7 @@
 #include "ops/linear.h"
 
 #include "base/check.h"
+#include "base/cpu_features.h"
 #include "ops/elementwise.h"
 #include "ops/linear_device.h"
 
@@ -14,7 +15,7 @@ constexpr int64_t kExactRows = 16;
 
 void check_operands(const Tensor& y, const Tensor& x, const PackedWeights::Spec& spec,
                     bool accumulate) {
-  TANDEM_CHECK(x.dtype() == spec.dtype && x.row_size() == spec.in,
+  TANDEM_CHECK(x.dtype() == spec.input && x.row_size() == spec.in,
                "{}: unexpected input {} [{}, {}]", spec.name, dtype_name(x.dtype()), x.rows(),
                x.row_size());
   TANDEM_CHECK(y.rows() == x.rows() && y.row_size() == spec.out, "{}: unexpected output [{}, {}]",
@@ -49,6 +50,15 @@ std::vector<CudaLinear*> on_device(std::span<const PackedWeights* const> all) {
 }
 
 }  // namespace
+
+void check_taken(const PackedWeights::Spec& spec, bool taken) {
+  if (taken) return;
+  const std::string isa = on_gpu(spec.device) ? "" : fmt::format(" ({})", isa_name(isa_in_use()));
+  throw Error::make(ErrorKind::device, spec.device.name() + isa,
+                    "no product multiplies {} weights by {} inputs, as {} needs",
+                    format_name(spec.stored), dtype_name(spec.input), spec.name)
+      .hint("store the weights in bf16 or f32, whichever their inputs are");
+}
 
 void PackedWeights::plan(const Spec& spec, MemoryPlan& plan) {
   if (on_gpu(spec.device))
@@ -110,13 +120,11 @@ float* PackedWeights::bias() const {
 }
 int64_t PackedWeights::out() const { return state_->spec.out; }
 int64_t PackedWeights::in() const { return state_->spec.in; }
-DType PackedWeights::dtype() const { return state_->spec.dtype; }
+DType PackedWeights::dtype() const { return numbers_of(state_->spec.stored); }
 Device PackedWeights::device() const { return state_->spec.device; }
 
-size_t PackedWeights::bytes() const {
-  if (state_->cpu) return linear_cpu::bytes(*state_->cpu);
-  return static_cast<size_t>(out() * in()) * dtype_bytes(dtype());
-}
+size_t PackedWeights::row_bytes() const { return tandem::row_bytes(state_->spec.stored, in()); }
+size_t PackedWeights::bytes() const { return matrix_bytes(state_->spec.stored, out(), in()); }
 
 Staging::Staging(Device device, void* memory, size_t bytes)
     : memory_(memory),
@@ -134,11 +142,11 @@ void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate
   const bool add = accumulate == Accumulate::yes;
   check_operands(y, x, s.spec, add);
   if (x.rows() == 0) return;
+  const Operands at{.y = y, .x = x, .gate_up = {}, .workspace = workspace};
   if (s.cuda)
-    linear_cuda::run({.y = y, .x = x, .gate_up = {}, .workspace = workspace}, *s.cuda, add, false,
-                     stream);
+    linear_cuda::run(at, *s.cuda, add, false, stream);
   else
-    linear_cpu::run(y, x, *s.cpu, add, workspace);
+    linear_cpu::run(at, *s.cpu, add);
 }
 
 void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, const PackedWeights& w,
@@ -149,7 +157,7 @@ void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, cons
   if (s.cuda)
     return linear_cuda::run({.y = y, .x = x, .gate_up = gate_up, .workspace = workspace}, *s.cuda,
                             false, true, stream);
-  linear_cpu::run(gate_up, x, *s.cpu, false, workspace);
+  linear_cpu::run({.y = gate_up, .x = x, .gate_up = {}, .workspace = workspace}, *s.cpu, false);
   silu_mul(y, gate_up, stream);
 }
 
@@ -168,7 +176,7 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
   const PackedWeights::Spec& s = w.state().spec;
   const bool add = accumulate == Accumulate::yes;
   TANDEM_CHECK(can_fuse(w, x.rows(), fusion), "{}: {} rows cannot be fused", s.name, x.rows());
-  TANDEM_CHECK(x.dtype() == (fusion.norm_weight ? DType::f32 : s.dtype) && x.row_size() == s.in,
+  TANDEM_CHECK(x.dtype() == (fusion.norm_weight ? DType::f32 : s.input) && x.row_size() == s.in,
                "{}: unexpected input {} [{}, {}]", s.name, dtype_name(x.dtype()), x.rows(),
                x.row_size());
   TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * (fusion.swiglu ? 2 : 1) == s.out,

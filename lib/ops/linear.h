@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/weight_format.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
@@ -24,7 +25,8 @@ class PackedWeights {
     int64_t out = 0;   // N
     int64_t in = 0;    // K
     bool bias = false;
-    DType dtype = DType::bf16;  // of weights and inputs; f32 or bf16
+    WeightFormat stored = DType::bf16;
+    DType input = widens_to(stored);  // f32 or bf16
     Device device = {};
     /// On the CPU the rows are kept as well as the packed ones: input gradients read them, and they
     /// can be rewritten (linear_gradient.h).
@@ -39,7 +41,7 @@ class PackedWeights {
 
     int64_t row_numbers() const { return source_in > 0 ? source_in : in; }
   };
-  /// Writes rows [begin, end) of the [out, in] matrix, in the spec's dtype, to `staging`; of
+  /// Writes rows [begin, end) of the [out, in] matrix, as the spec stores them, to `staging`; of
   /// source_in numbers where it says so.
   using RowSource = std::function<void(int64_t begin, int64_t end, void* staging)>;
   /// The same by work on the stream, to the GPU's memory; false: it cannot, and has done nothing.
@@ -77,9 +79,11 @@ class PackedWeights {
   float* bias() const;
   int64_t out() const;
   int64_t in() const;
+  /// Of weights that are plain numbers.
   DType dtype() const;
   Device device() const;
-  /// Bytes read when a forward touches the whole matrix once.
+  /// Bytes read when a forward touches one row, or the whole matrix, once.
+  size_t row_bytes() const;
   size_t bytes() const;
   /// Scratch that `linear` needs for at most `max_rows` rows, on the weights' device.
   static size_t workspace_bytes(const Spec& spec, int64_t max_rows);
@@ -120,7 +124,7 @@ class Staging {
 enum class Accumulate : bool { no, yes };
 
 /// y = x W^T + b, or y += x W^T + b.
-/// shapes   x [rows, in] in the weights' dtype; y [rows, out] bf16 or f32, f32 if accumulating
+/// shapes   x [rows, in] of the weights' input type; y [rows, out] bf16 or f32, f32 if accumulating
 /// numerics f32 accumulation. On the CPU, but for bf16 weights where it multiplies bf16, each row's
 ///          result is bit-identical whatever the other rows, their number and the threads. On a GPU
 ///          f32 products are true f32, a row's result depends on the number of rows but on no other
@@ -174,7 +178,7 @@ struct LinearNeighbours {
 /// that later runs do the same and give the same bits. Up to 16 rows a choice is for that very
 /// number, beyond for all up to the next power of two. Without it `linear` takes what is best as a
 /// rule. Not while a graph is recorded; y is overwritten. Does nothing on the CPU.
-/// alike    weights of one shape, dtype and device, in turn: together larger than the GPU's cache,
+/// alike    weights of one shape, format and device, in turn: together larger than the GPU's cache,
 ///          so that none is found there
 /// around   measured with the product, as far as they are given
 /// cost     where nothing is kept, some milliseconds up to half a second

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/weight_format.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 
@@ -14,8 +15,9 @@ namespace tandem::ops {
 /// A product whose kernel is chosen by measurement.
 struct LinearProduct {
   int64_t rows = 0, out = 0, in = 0;
-  DType dtype = DType::bf16;  // of weights and inputs
-  bool by_input = false;      // the weights are [in, out]
+  WeightFormat stored = DType::bf16;
+  DType input = widens_to(stored);
+  bool by_input = false;  // the weights are [in, out]
   DType y_type = DType::f32;
   bool bias = false;
   bool accumulate = false;

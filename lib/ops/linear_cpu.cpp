@@ -1,7 +1,8 @@
-// Dense layers on the CPU: our own product on weights in panels, or oneDNN's of many rows.
+// Dense layers on the CPU: how their weights lie, and which products run on them.
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <set>
 
 #include "base/check.h"
@@ -13,7 +14,42 @@
 #include "ops/linear_onednn.h"
 
 namespace tandem::ops {
+namespace linear_cpu {
+
+using Spec = PackedWeights::Spec;
+
+/// Panels that hold a matrix; the last one is filled up with zeros.
+struct Layout {
+  int (*panel_outputs)();
+  size_t (*bytes)(const Spec&, int64_t out);
+  void (*pack)(const Spec&, void* panels, const void* rows, int64_t n_rows, Range);
+};
+
+/// A product that reads such panels.
+struct Body {
+  TakesFormat* takes;
+  Isa isa;  // the weakest that has it
+  const Layout* layout;
+  int64_t most_rows;
+  size_t (*workspace)(const Spec&, int64_t max_rows);
+  void (*run)(const Operands&, CpuLinear&, bool accumulate);
+};
+
+}  // namespace linear_cpu
+
+struct CpuLinear {
+  PackedWeights::Spec spec;
+  std::vector<const linear_cpu::Body*> bodies;
+  void* weights = nullptr;
+  float* bias = nullptr;
+  std::shared_ptr<OneDnnLinear> onednn;  // once it has run
+  std::byte* rows = nullptr;             // [out, in], of trainable weights
+  std::byte* by_input = nullptr;         // [in, out], of weights by input
+};
+
 namespace {
+
+using linear_cpu::Body, linear_cpu::Layout, linear_cpu::Spec;
 
 // Weight rows that one packing step stages, a multiple of every kernel's panel.
 constexpr int64_t kPackRows = 256;
@@ -21,53 +57,20 @@ constexpr int64_t kPackRows = 256;
 // Below this many multiply-adds sharing a product costs more than it saves.
 constexpr int64_t kAloneWork = 1 << 16;
 
-/// Where the CPU multiplies bf16, its weights lie in panels of pairs: decode_linear reads them for
-/// few rows, oneDNN for many. All other arithmetic is in f32, where our own product is as fast
-/// and gives a row the same bits in any company.
-bool by_pairs(DType dtype) { return dtype == DType::bf16 && isa_in_use() >= Isa::avx512_bf16; }
-
 const PackedLinearKernel& kernel() { return *cpu_table().packed_linear; }
 
-size_t weight_bytes(const PackedWeights::Spec& spec) {
-  if (by_pairs(spec.dtype))
-    return static_cast<size_t>((spec.out + kPairPanel - 1) / kPairPanel *
-                               pair_panel_bytes(spec.in));
-  return packed_weights_bytes(kernel(), spec.out, spec.in, spec.dtype);
-}
+size_t no_workspace(const Spec&, int64_t) { return 0; }
 
-size_t row_bytes(const PackedWeights::Spec& spec) {
-  return static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
-}
-
-/// Packs rows [begin, begin + n) into their panels; begin is a multiple of the panel's outputs, and
-/// so is n but at the matrix's end.
-void pack(const PackedWeights::Spec& spec, void* panels, int64_t begin, int64_t n,
-          const void* rows) {
-  if (by_pairs(spec.dtype)) {
-    const PackPairsParams p{
-        .panels = static_cast<bf16*>(panels) +
-                  begin / kPairPanel * (pair_panel_bytes(spec.in) / int64_t{sizeof(bf16)}),
-        .rows = static_cast<const bf16*>(rows),
-        .n_rows = static_cast<int>(n),
-        .in = static_cast<int>(spec.in)};
-    return parallel_for(static_cast<int>((n + kPairPanel - 1) / kPairPanel), [&](int panel) {
-      pack_pairs(p, {panel, panel + 1});
-    });
-  }
-  const int outputs = kernel().panel_outputs;
-  const PackWeightsParams p{
-      .panels = static_cast<std::byte*>(panels) + static_cast<size_t>(begin) * row_bytes(spec),
-      .rows = rows,
-      .n_rows = static_cast<int>(n),
-      .in = static_cast<int>(spec.in),
-      .type = spec.dtype};
-  parallel_for(static_cast<int>((n + outputs - 1) / outputs), [&](int panel) {
-    kernel().pack_weights(p, {panel, panel + 1});
-  });
-}
-
-/// y (+)= x w^T + bias of few rows, on weights in panels of pairs.
-void decode(const DecodeLinearParams& p) {
+void run_decode(const Operands& at, CpuLinear& w, bool accumulate) {
+  const DecodeLinearParams p{.y = at.y.raw(),
+                             .x = static_cast<const bf16*>(at.x.raw()),
+                             .w = static_cast<const bf16*>(w.weights),
+                             .bias = w.bias,
+                             .rows = static_cast<int>(at.x.rows()),
+                             .out = static_cast<int>(w.spec.out),
+                             .in = static_cast<int>(w.spec.in),
+                             .y_type = at.y.dtype(),
+                             .accumulate = accumulate};
   // Items of a task: few, so that threads end together, and eight at most.
   constexpr int kTasksPerThread = 4, kMostItems = 8;
   const int threads = int64_t{p.rows} * p.in * p.out < kAloneWork ? 1 : max_threads();
@@ -75,6 +78,82 @@ void decode(const DecodeLinearParams& p) {
   const int each = std::clamp(items / (kTasksPerThread * threads), 1, kMostItems);
   parallel_for((items + each - 1) / each, threads, [&](int task) {
     cpu_table().decode_linear(p, {task * each, std::min((task + 1) * each, items)});
+  });
+}
+
+void run_onednn(const Operands& at, CpuLinear& w, bool accumulate) {
+  if (!w.onednn) w.onednn = linear_onednn::make(w.spec, static_cast<bf16*>(w.weights), w.bias);
+  linear_onednn::run(at.y, at.x, *w.onednn, accumulate, at.workspace);
+}
+
+size_t panels_workspace(const Spec& spec, int64_t max_rows) {
+  return packed_linear_workspace_bytes(kernel(), max_rows, spec.in, spec.input, max_threads());
+}
+
+void run_panels(const Operands& at, CpuLinear& w, bool accumulate) {
+  const PackedLinearParams p{.y = at.y.raw(),
+                             .x = at.x.raw(),
+                             .w = w.weights,
+                             .bias = w.bias,
+                             .rows = static_cast<int>(at.x.rows()),
+                             .out = static_cast<int>(w.spec.out),
+                             .in = static_cast<int>(w.spec.in),
+                             .type = w.spec.input,
+                             .y_type = at.y.dtype(),
+                             .accumulate = accumulate};
+  packed_linear_with(kernel(), p, at.workspace.data(), max_threads());
+}
+
+constexpr Layout kPairs{
+    [] { return kPairPanel; },
+    [](const Spec& s, int64_t out) {
+      return static_cast<size_t>((out + kPairPanel - 1) / kPairPanel * pair_panel_bytes(s.in));
+    },
+    [](const Spec& s, void* panels, const void* rows, int64_t n, Range range) {
+      pack_pairs({static_cast<bf16*>(panels), static_cast<const bf16*>(rows), static_cast<int>(n),
+                  static_cast<int>(s.in)},
+                 range);
+    }};
+constexpr Layout kPanels{
+    [] { return kernel().panel_outputs; },
+    [](const Spec& s, int64_t out) { return packed_weights_bytes(kernel(), out, s.in, s.input); },
+    [](const Spec& s, void* panels, const void* rows, int64_t n, Range range) {
+      kernel().pack_weights({panels, rows, static_cast<int>(n), static_cast<int>(s.in), s.input},
+                            range);
+    }};
+
+constexpr TakesFormat *kBf16 = takes_numbers<DType::bf16>, *kF32 = takes_numbers<DType::f32>;
+constexpr int64_t kAnyRows = std::numeric_limits<int64_t>::max();
+
+/// The first body that takes a format on this CPU decides on the layout; the first of that layout
+/// whose most_rows suffice runs. CPUs that do not multiply bf16 compute in f32, where our own
+/// product is as fast as oneDNN's and gives a row the same bits in any company.
+constexpr Body kBodies[] = {
+    {kBf16, Isa::avx512_bf16, &kPairs, kDecodeRows, no_workspace, run_decode},
+    {kBf16, Isa::avx512_bf16, &kPairs, kAnyRows, linear_onednn::workspace_bytes, run_onednn},
+    {kBf16, Isa::scalar, &kPanels, kAnyRows, panels_workspace, run_panels},
+    {kF32, Isa::scalar, &kPanels, kAnyRows, panels_workspace, run_panels}};
+
+std::vector<const Body*> bodies_of(const Spec& spec) {
+  std::vector<const Body*> found;
+  for (const Body& b : kBodies)
+    if (isa_in_use() >= b.isa && b.takes(spec.stored, spec.input) &&
+        (found.empty() || found.front()->layout == b.layout))
+      found.push_back(&b);
+  check_taken(spec, !found.empty());
+  return found;
+}
+
+size_t rows_bytes(const Spec& spec, int64_t n) { return matrix_bytes(spec.stored, n, spec.in); }
+
+/// Packs rows [begin, begin + n) into their panels; begin is a multiple of the panel's outputs, and
+/// so is n but at the matrix's end.
+void pack(const CpuLinear& w, int64_t begin, int64_t n, const void* rows) {
+  const Layout& layout = *w.bodies.front()->layout;
+  std::byte* const panels = static_cast<std::byte*>(w.weights) + layout.bytes(w.spec, begin);
+  const int outputs = layout.panel_outputs();
+  parallel_for(static_cast<int>((n + outputs - 1) / outputs), [&](int panel) {
+    layout.pack(w.spec, panels, rows, n, {panel, panel + 1});
   });
 }
 
@@ -98,28 +177,17 @@ void transpose(const PackedWeights::Spec& spec, int64_t begin, int64_t end, cons
 
 }  // namespace
 
-struct CpuLinear {
-  PackedWeights::Spec spec;
-  void* weights = nullptr;
-  float* bias = nullptr;
-  std::shared_ptr<OneDnnLinear> onednn;  // of weights in panels of pairs
-  std::byte* rows = nullptr;             // [out, in], of trainable weights
-  std::byte* by_input = nullptr;         // [in, out], of weights by input
-};
-
 namespace linear_cpu {
 
 void plan(const PackedWeights::Spec& spec, MemoryPlan& plan) {
-  plan.add(spec.name, weight_bytes(spec));
-  if (spec.trainable) plan.add(rows_name(spec), static_cast<size_t>(spec.out) * row_bytes(spec));
-  if (spec.by_input) plan.add(inputs_name(spec), static_cast<size_t>(spec.out) * row_bytes(spec));
+  plan.add(spec.name, bodies_of(spec).front()->layout->bytes(spec, spec.out));
+  if (spec.trainable) plan.add(rows_name(spec), rows_bytes(spec, spec.out));
+  if (spec.by_input) plan.add(inputs_name(spec), rows_bytes(spec, spec.out));
   if (spec.bias) plan.add(spec.name + ".bias", static_cast<size_t>(spec.out) * sizeof(float));
 }
 
-size_t bytes(const CpuLinear& w) { return weight_bytes(w.spec); }
-
 size_t staging_bytes(const PackedWeights::Spec& spec) {
-  return static_cast<size_t>(std::min(kPackRows, spec.out)) * row_bytes(spec);
+  return rows_bytes(spec, std::min(kPackRows, spec.out));
 }
 
 std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
@@ -128,6 +196,7 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
   auto loaded = std::make_shared<CpuLinear>();
   CpuLinear& s = *loaded;
   s.spec = spec;
+  s.bodies = bodies_of(spec);
   s.weights = arena.take(spec.name);
   if (spec.bias) {
     s.bias = static_cast<float*>(arena.take(spec.name + ".bias"));
@@ -138,18 +207,16 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
   const auto staged = [&](int64_t begin, int64_t end, void* to) {
     rows(begin, end, to);
     if (s.by_input != nullptr)
-      (spec.dtype == DType::bf16 ? transpose<bf16> : transpose<float>)(spec, begin, end, to,
-                                                                       s.by_input);
+      (row_bytes(spec.stored, 1) == sizeof(bf16) ? transpose<bf16> : transpose<float>)(spec, begin,
+                                                                                       end, to,
+                                                                                       s.by_input);
     if (s.rows != nullptr)
-      std::memcpy(s.rows + static_cast<size_t>(begin) * row_bytes(spec), to,
-                  static_cast<size_t>(end - begin) * row_bytes(spec));
+      std::memcpy(s.rows + rows_bytes(spec, begin), to, rows_bytes(spec, end - begin));
   };
-  if (by_pairs(spec.dtype))
-    s.onednn = linear_onednn::make(spec, static_cast<bf16*>(s.weights), s.bias);
   for (int64_t begin = 0; begin < spec.out; begin += kPackRows) {
     const int64_t n = std::min(kPackRows, spec.out - begin);
     staged(begin, begin + n, staging);
-    pack(spec, s.weights, begin, n, staging);
+    pack(s, begin, n, staging);
   }
   return loaded;
 }
@@ -162,41 +229,19 @@ void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end
   TANDEM_CHECK(w.by_input == nullptr, "{}: weights stored by input cannot be changed", w.spec.name);
   for (int64_t begin = 0; begin < w.spec.out; begin += kPackRows) {
     const int64_t n = std::min(kPackRows, w.spec.out - begin);
-    if (changed(begin, begin + n))
-      pack(w.spec, w.weights, begin, n, w.rows + static_cast<size_t>(begin) * row_bytes(w.spec));
+    if (changed(begin, begin + n)) pack(w, begin, n, w.rows + rows_bytes(w.spec, begin));
   }
 }
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
-  if (by_pairs(spec.dtype)) return linear_onednn::workspace_bytes(spec, max_rows);
-  return packed_linear_workspace_bytes(kernel(), max_rows, spec.in, spec.dtype, max_threads());
+  size_t bytes = 0;
+  for (const Body* b : bodies_of(spec)) bytes = std::max(bytes, b->workspace(spec, max_rows));
+  return bytes;
 }
 
-void run(const Tensor& y, const Tensor& x, CpuLinear& s, bool accumulate,
-         std::span<std::byte> workspace) {
-  if (s.onednn && x.rows() > kDecodeRows)
-    return linear_onednn::run(y, x, *s.onednn, accumulate, workspace);
-  if (s.onednn)
-    return decode({.y = y.raw(),
-                   .x = static_cast<const bf16*>(x.raw()),
-                   .w = static_cast<const bf16*>(s.weights),
-                   .bias = s.bias,
-                   .rows = static_cast<int>(x.rows()),
-                   .out = static_cast<int>(s.spec.out),
-                   .in = static_cast<int>(s.spec.in),
-                   .y_type = y.dtype(),
-                   .accumulate = accumulate});
-  const PackedLinearParams p{.y = y.raw(),
-                             .x = x.raw(),
-                             .w = s.weights,
-                             .bias = s.bias,
-                             .rows = static_cast<int>(x.rows()),
-                             .out = static_cast<int>(s.spec.out),
-                             .in = static_cast<int>(s.spec.in),
-                             .type = s.spec.dtype,
-                             .y_type = y.dtype(),
-                             .accumulate = accumulate};
-  packed_linear_with(kernel(), p, workspace.data(), max_threads());
+void run(const Operands& at, CpuLinear& w, bool accumulate) {
+  const auto fits = [&](const Body* b) { return at.x.rows() <= b->most_rows; };
+  (*std::ranges::find_if(w.bodies, fits))->run(at, w, accumulate);
 }
 
 bool warm_up(DType dtype) {
@@ -204,7 +249,7 @@ bool warm_up(DType dtype) {
   if (!done.insert({dtype, max_threads()}).second) return false;
   constexpr int64_t kSize = 64;
   const PackedWeights::Spec spec{
-      .name = "weights/warm_up", .out = kSize, .in = kSize, .dtype = dtype};
+      .name = "weights/warm_up", .out = kSize, .in = kSize, .stored = dtype};
   const size_t operand = static_cast<size_t>(kSize * kSize) * sizeof(float);
   MemoryPlan plan;
   PackedWeights::plan(spec, plan);

@@ -100,14 +100,15 @@ Choices& choices() {
   return c;
 }
 
-LinearProduct product_of(const Tensor& y, const Tensor& x, const CudaLinear& w, bool accumulate,
+LinearProduct product_of(const CudaLinear& w, int64_t rows, DType y_type, bool accumulate,
                          bool swiglu) {
-  return {.rows = x.rows(),
+  return {.rows = rows,
           .out = w.spec.out,
           .in = w.spec.in,
-          .dtype = w.spec.dtype,
+          .stored = w.spec.stored,
+          .input = w.spec.input,
           .by_input = w.spec.by_input,
-          .y_type = y.dtype(),
+          .y_type = y_type,
           .bias = w.spec.bias,
           .accumulate = accumulate,
           .swiglu = swiglu};
@@ -115,14 +116,7 @@ LinearProduct product_of(const Tensor& y, const Tensor& x, const CudaLinear& w, 
 
 /// Of an operation fused with what comes before or after it; its outputs are activations.
 LinearProduct fused_product(const CudaLinear& w, int64_t rows, bool swiglu) {
-  return {.rows = rows,
-          .out = w.spec.out,
-          .in = w.spec.in,
-          .dtype = w.spec.dtype,
-          .by_input = w.spec.by_input,
-          .y_type = w.spec.dtype,
-          .bias = w.spec.bias,
-          .swiglu = swiglu};
+  return product_of(w, rows, w.spec.input, false, swiglu);
 }
 
 LinearChoice choose(CudaLinear& w, const LinearProduct& p) {
@@ -202,7 +196,7 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
 
   TANDEM_CHECK(spec.source_in == 0 || spec.by_input,
                "{}: columns of the source need weights stored by input", spec.name);
-  const size_t row = static_cast<size_t>(spec.row_numbers()) * dtype_bytes(spec.dtype);
+  const size_t row = row_bytes(spec.stored, spec.row_numbers());
   const auto step = static_cast<int64_t>(ring.slot_bytes / row);
   TANDEM_CHECK(step > 0, "{}: staging of {} bytes cannot hold a row of {}", spec.name,
                ring.slot_bytes, row);
@@ -214,16 +208,15 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
         spec.by_input && device_rows && device_rows(begin, end, slot.data, ring.queue.stream());
     if (!on_device) rows(begin, end, slot.data);
     if (spec.by_input) {
-      cuda_table().transpose_rows(
-          {.to = w->weights,
-           .from = slot.data + static_cast<size_t>(spec.first_in) * dtype_bytes(spec.dtype),
-           .from_stride = spec.row_numbers(),
-           .height = spec.out,
-           .width = spec.in,
-           .first = begin,
-           .n_rows = end - begin,
-           .type = spec.dtype},
-          ring.queue.stream());
+      cuda_table().transpose_rows({.to = w->weights,
+                                   .from = slot.data + row_bytes(spec.stored, spec.first_in),
+                                   .from_stride = spec.row_numbers(),
+                                   .height = spec.out,
+                                   .width = spec.in,
+                                   .first = begin,
+                                   .n_rows = end - begin,
+                                   .type = numbers_of(spec.stored)},
+                                  ring.queue.stream());
       cuda::launched("transpose_rows", ring.queue.stream());
       ring.sent(slot);
       continue;
@@ -237,7 +230,7 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
 void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream stream) {
   TANDEM_CHECK(at.workspace.size() >= kWorkspaceBytes, "{}: workspace of {} bytes is too small",
                w.spec.name, at.workspace.size());
-  const LinearProduct p = product_of(at.y, at.x, w, accumulate, swiglu);
+  const LinearProduct p = product_of(w, at.x.rows(), at.y.dtype(), accumulate, swiglu);
   run_choice(choose(w, p), p, at, w, stream);
 }
 
@@ -260,7 +253,7 @@ bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu) {
 
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream) {
-  const LinearProduct p = product_of(y, x, w, accumulate, fusion.swiglu);
+  const LinearProduct p = product_of(w, x.rows(), y.dtype(), accumulate, fusion.swiglu);
   const LinearChoice chosen = choose(w, p);
   const int stages = chosen.kernel == LinearChoice::Kernel::skinny
                          ? chosen.stages
@@ -271,7 +264,7 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
 void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
           const LinearNeighbours& around, Stream stream) {
   const int device = alike[0]->spec.device.index;
-  const LinearProduct p = product_of(at.y, at.x, *alike[0], accumulate, swiglu);
+  const LinearProduct p = product_of(*alike[0], at.x.rows(), at.y.dtype(), accumulate, swiglu);
   Choices& all = choices();
   {
     const std::scoped_lock lock(all.mutex);

@@ -15,6 +15,23 @@ struct PackedWeights::State {
   std::shared_ptr<CudaLinear> cuda;
 };
 
+/// What a product reads and writes, where the weights are.
+struct Operands {
+  Tensor y, x;
+  Tensor gate_up;  // of swiglu: scratch [rows, out] in y's dtype
+  std::span<std::byte> workspace;
+};
+
+/// Says that a product multiplies weights so stored by inputs of that type.
+using TakesFormat = bool(const WeightFormat& stored, DType input);
+template <DType T>
+bool takes_numbers(const WeightFormat& stored, DType input) {
+  return stored == T && input == T;
+}
+
+/// errors   kind device where no product takes the format
+void check_taken(const PackedWeights::Spec& spec, bool taken);
+
 namespace linear_cpu {
 
 void plan(const PackedWeights::Spec& spec, MemoryPlan& plan);
@@ -23,9 +40,7 @@ size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);
 std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
                                 const PackedWeights::RowSource& rows, std::span<const float> bias,
                                 void* staging);
-size_t bytes(const CpuLinear& w);
-void run(const Tensor& y, const Tensor& x, CpuLinear& w, bool accumulate,
-         std::span<std::byte> workspace);
+void run(const Operands& at, CpuLinear& w, bool accumulate);
 bool warm_up(DType dtype);
 /// [out, in] of trainable weights, which pack_rows packs again; null of others.
 void* rows(const CpuLinear& w);
@@ -39,13 +54,6 @@ void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end
 
 namespace linear_cuda {
 
-/// In device memory.
-struct Operands {
-  Tensor y, x;
-  Tensor gate_up;  // of swiglu: scratch [rows, out] in y's dtype
-  std::span<std::byte> workspace;
-};
-
 /// Where the parts of a layer's device memory begin.
 struct Places {
   size_t bias, rounded_bias, end;
@@ -57,7 +65,8 @@ inline constexpr size_t kStagingSlots = 3;
 /// What cuBLASLt's own guide gives Hopper GPUs.
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
-// Of these three, builds without CUDA have the same code: a plan needs no GPU.
+// Of these four, builds without CUDA have the same code: a plan needs no GPU.
+TakesFormat takes_any;
 size_t bytes(const PackedWeights::Spec& spec);
 size_t staging_bytes(const PackedWeights::Spec& spec);
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);

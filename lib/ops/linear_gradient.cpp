@@ -67,7 +67,7 @@ void each_element(const PackedWeights& w, std::span<const int32_t> elements, con
 }
 
 void write_rows(PackedWeights& w, std::span<const int32_t> rows, const float* values) {
-  const size_t bytes = static_cast<size_t>(w.in()) * dtype_bytes(w.dtype());
+  const size_t bytes = w.row_bytes();
   for (size_t i = 0; i < rows.size(); ++i)
     convert(rows_of(w) + static_cast<size_t>(rows[i]) * bytes, w.dtype(),
             values + static_cast<int64_t>(i) * w.in(), DType::f32, w.in());
@@ -120,7 +120,7 @@ MatmulArgs weight_product(const Tensor& dw, const Tensor& dy, const Tensor& x, b
 }  // namespace
 
 size_t input_gradient_workspace_bytes(const PackedWeights::Spec& spec, int64_t rows) {
-  return matmul_workspace_bytes(spec.dtype, rows * (spec.out + spec.in) + spec.out * spec.in,
+  return matmul_workspace_bytes(spec.input, rows * (spec.out + spec.in) + spec.out * spec.in,
                                 spec.device);
 }
 
@@ -133,11 +133,11 @@ void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeigh
                            Accumulate accumulate, std::span<std::byte> workspace, Stream stream) {
   const PackedWeights::Spec& spec = w.state().spec;
   const bool add = accumulate == Accumulate::yes;
-  TANDEM_CHECK(dy.dtype() == spec.dtype && dy.row_size() == spec.out && dx.rows() == dy.rows() &&
+  TANDEM_CHECK(dy.dtype() == spec.input && dy.row_size() == spec.out && dx.rows() == dy.rows() &&
                    dx.row_size() == spec.in,
                "{}: dx [{}, {}] does not fit dy [{}, {}]", spec.name, dx.rows(), dx.row_size(),
                dy.rows(), dy.row_size());
-  TANDEM_CHECK(dx.dtype() == DType::f32 || (dx.dtype() == spec.dtype && !add),
+  TANDEM_CHECK(dx.dtype() == DType::f32 || (dx.dtype() == spec.input && !add),
                "{}: unexpected dx of dtype {}", spec.name, dtype_name(dx.dtype()));
   if (dy.rows() == 0) return;
   matmul(input_product(dx, dy, w, add), workspace, stream);
@@ -177,7 +177,7 @@ void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,
     cuda_table().read_weight_part(part_params(w, part, out.data(), index), stream);
     return cuda::launched("read_weight_part", stream);
   }
-  const size_t bytes = static_cast<size_t>(w.in()) * dtype_bytes(w.dtype());
+  const size_t bytes = w.row_bytes();
   if (part == WeightPart::all)
     convert(out.data(), DType::f32, rows_of(w), w.dtype(), w.out() * w.in());
   else if (part == WeightPart::rows)

@@ -10,7 +10,7 @@
 namespace tandem::ops {
 
 /// Input gradient of y = x W^T + b: dx = dy W, or dx += dy W.
-/// shapes   dy [rows, out] in the weights' dtype; dx [rows, in] of that dtype or f32, f32 if
+/// shapes   dy [rows, out] of the weights' input type; dx [rows, in] of that type or f32, f32 if
 ///          accumulating; the weights are trainable
 /// numerics f32 accumulation, one rounding to dx
 /// cost     reads the rows of the weights once; where the CPU does not multiply bf16, widens them

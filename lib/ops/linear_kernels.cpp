@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/cuda_table.h"
@@ -13,18 +14,38 @@
 namespace tandem::ops::linear_cuda {
 namespace {
 
-constexpr int kLibraryCandidates = 12, kTiledCandidates = 10;
 // To be raised when a kernel changes so that other choices may be the fastest.
 constexpr int kSkinnyRevision = 1, kTiledRevision = 2;
 
-bool channels_fit(const LinearProduct& p) {
-  return p.by_input && p.rows <= kListedRows && p.accumulate && p.y_type == DType::f32;
-}
+/// A kernel that products run on.
+struct CudaBody {
+  LinearChoice::Kernel kernel;
+  TakesFormat* takes;
+  int64_t most_rows;
+  int64_t best_up_to;  // rows up to which it is the best as a rule
+  std::vector<LinearChoice> (*choices)(const LinearProduct&, int device, int most);
+  bool (*fits)(const LinearChoice&, const LinearProduct&, int device);
+  void (*run)(const LinearChoice&, const LinearProduct&, const Operands&, const CudaLinear&,
+              Stream);
+
+  bool serves(const LinearProduct& p) const {
+    return takes(p.stored, p.input) && p.rows <= most_rows;
+  }
+};
+const CudaBody& body_of(LinearChoice::Kernel kernel);
 
 bool skinny_fits(const LinearProduct& p, int stages, bool norm = false) {
-  return !p.by_input && p.dtype == DType::bf16 && p.rows <= kSkinnyRows &&
-         cuda_table().skinny_linear_fits(
-             {static_cast<int>(p.rows), static_cast<int>(p.in), stages, norm});
+  return !p.by_input && cuda_table().skinny_linear_fits(
+                            {static_cast<int>(p.rows), static_cast<int>(p.in), stages, norm});
+}
+
+bool channels_fit(const LinearChoice&, const LinearProduct& p, int) {
+  return p.by_input && p.accumulate && p.y_type == DType::f32;
+}
+
+std::vector<LinearChoice> channels_choices(const LinearProduct& p, int device, int) {
+  const LinearChoice all{.kernel = LinearChoice::Kernel::channels};
+  return std::vector<LinearChoice>(channels_fit(all, p, device) ? 1 : 0, all);
 }
 
 TiledLinearParams tiled_params(const LinearProduct& p, const LinearTiling& tiling) {
@@ -37,9 +58,8 @@ TiledLinearParams tiled_params(const LinearProduct& p, const LinearTiling& tilin
           .tiling = tiling};
 }
 
-bool tiled_fits(const LinearProduct& p, const LinearTiling& tiling) {
-  return !p.by_input && p.dtype == DType::bf16 && p.rows <= kTiledRows &&
-         cuda_table().tiled_linear_fits(tiled_params(p, tiling));
+bool tiled_fits(const LinearChoice& c, const LinearProduct& p, int) {
+  return !p.by_input && cuda_table().tiled_linear_fits(tiled_params(p, c.tiling));
 }
 
 /// How well a tiling suits a device, as measured on an H200: what counts is that all
@@ -55,25 +75,29 @@ double suitability(const LinearProduct& p, const LinearTiling& t, int multiproce
   return static_cast<double>(blocks) / static_cast<double>(turns * room) - kPerPart * t.parts;
 }
 
-std::vector<LinearChoice> tiled_candidates(const LinearProduct& p, int device) {
+std::vector<LinearChoice> tiled_choices(const LinearProduct& p, int device, int) {
+  constexpr size_t kMost = 10;
+  if (p.rows <= kSkinnyUpTo) return {};
   const int multiprocessors = cuda::device_info(device).multiprocessors;
-  std::vector<std::pair<double, LinearTiling>> found;
+  std::vector<std::pair<double, LinearChoice>> found;
   for (const int groups : {1, 2, 3, 4})
     for (const int parts : {1, 2, 3, 4, 6, 8})
-      for (const int blocks : {1, 2, 3})
-        if (const LinearTiling t{groups, parts, blocks}; tiled_fits(p, t))
-          found.emplace_back(suitability(p, t, multiprocessors), t);
+      for (const int blocks : {1, 2, 3}) {
+        const LinearChoice c{.kernel = LinearChoice::Kernel::tiled,
+                             .tiling = {groups, parts, blocks}};
+        if (tiled_fits(c, p, device))
+          found.emplace_back(suitability(p, c.tiling, multiprocessors), c);
+      }
   std::ranges::stable_sort(found, std::greater{}, [](const auto& f) { return f.first; });
   std::vector<LinearChoice> best;
-  for (const auto& [suits, tiling] : found)
-    if (best.size() < kTiledCandidates)
-      best.push_back({.kernel = LinearChoice::Kernel::tiled, .tiling = tiling});
+  for (const auto& [suits, choice] : found)
+    if (best.size() < kMost) best.push_back(choice);
   return best;
 }
 
 /// y [rows, out] = x [rows, in] W^T; buffers are aligned well.
 cublaslt::Product library_product(const LinearProduct& p) {
-  const uint32_t of_in = cublaslt::alignment(p.in, p.dtype);
+  const uint32_t of_in = cublaslt::alignment(p.in, p.input);
   const int64_t of_weights = p.by_input ? p.out : p.in;
   return {.m = p.rows,
           .n = p.out,
@@ -82,20 +106,24 @@ cublaslt::Product library_product(const LinearProduct& p) {
           .b_stride = of_weights,
           .c_stride = p.out,
           .b_transposed = !p.by_input,
-          .type = p.dtype,
+          .type = p.input,
           .c_type = p.y_type,
           .accumulate = p.accumulate,
           .bias = p.bias,
           .a_alignment = of_in,
-          .b_alignment = cublaslt::alignment(of_weights, p.dtype),
+          .b_alignment = cublaslt::alignment(of_weights, p.input),
           .c_alignment = cublaslt::alignment(p.out, p.y_type)};
 }
 
-std::vector<LinearChoice> library_candidates(const LinearProduct& p, int device, int most) {
+std::vector<LinearChoice> library_choices(const LinearProduct& p, int device, int most) {
   std::vector<LinearChoice> found;
   for (const auto& a : cublaslt::candidates(device, library_product(p), kWorkspaceBytes, most))
     found.push_back({.algorithm = a});
   return found;
+}
+
+bool library_fits(const LinearChoice& c, const LinearProduct& p, int device) {
+  return cublaslt::can_run(device, library_product(p), c.algorithm, kWorkspaceBytes);
 }
 
 void run_tiled(const LinearChoice& c, const LinearProduct& p, const Operands& at,
@@ -106,10 +134,12 @@ void run_tiled(const LinearChoice& c, const LinearProduct& p, const Operands& at
   params.w = reinterpret_cast<const bf16*>(w.weights);
   params.bias = w.bias;
   cuda_table().tiled_linear(params, stream);
+  cuda::launched("tiled_linear", stream);
 }
 
 /// y += x W^T + b by input.
-void run_channels(const LinearProduct& p, const Operands& at, const CudaLinear& w, Stream stream) {
+void run_channels(const LinearChoice&, const LinearProduct& p, const Operands& at,
+                  const CudaLinear& w, Stream stream) {
   cuda_table().down_channels({.out = at.y.as<float>(),
                               .y = at.x.raw(),
                               .w = w.weights,
@@ -121,7 +151,7 @@ void run_channels(const LinearProduct& p, const Operands& at, const CudaLinear& 
                               .width = static_cast<int>(p.out),
                               .n_channels = static_cast<int>(p.in),
                               .most = static_cast<int>(p.in),
-                              .type = p.dtype},
+                              .type = numbers_of(p.stored)},
                              stream);
   cuda::launched("down_channels", stream);
 }
@@ -142,6 +172,26 @@ void run_library(const LinearChoice& c, const LinearProduct& p, const Operands& 
   if (p.swiglu) silu_mul(at.y, at.gate_up, stream);
 }
 
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+using Kernel = LinearChoice::Kernel;
+
+/// In the order in which they are preferred as a rule, and measured.
+constexpr CudaBody kBodies[] = {
+    {Kernel::skinny, takes_numbers<DType::bf16>, kSkinnyRows, kSkinnyUpTo,
+     [](const LinearProduct& p, int, int) { return skinny_candidates(p); },
+     [](const LinearChoice& c, const LinearProduct& p, int) { return skinny_fits(p, c.stages); },
+     [](const LinearChoice& c, const LinearProduct& p, const Operands& at, const CudaLinear& w,
+        Stream stream) { run_skinny(c.stages, p, at, w, {}, stream); }},
+    {Kernel::channels, takes_any, kListedRows, kSkinnyUpTo, channels_choices, channels_fit,
+     run_channels},
+    {Kernel::tiled, takes_numbers<DType::bf16>, kTiledRows, 0, tiled_choices, tiled_fits,
+     run_tiled},
+    {Kernel::library, takes_any, kAll, kAll, library_choices, library_fits, run_library}};
+
+const CudaBody& body_of(Kernel kernel) {
+  return *std::ranges::find(kBodies, kernel, &CudaBody::kernel);
+}
+
 }  // namespace
 
 std::string kernel_versions() {
@@ -151,44 +201,33 @@ std::string kernel_versions() {
 
 std::vector<LinearChoice> skinny_candidates(const LinearProduct& p, bool norm) {
   std::vector<LinearChoice> found;
+  if (!body_of(Kernel::skinny).serves(p)) return found;
   for (const int stages : {8, 6, 5, 4, 3})
     if (found.size() < 2 && skinny_fits(p, stages, norm))
-      found.push_back({.kernel = LinearChoice::Kernel::skinny, .stages = stages});
+      found.push_back({.kernel = Kernel::skinny, .stages = stages});
   return found;
 }
 
 std::vector<LinearChoice> candidates(const LinearProduct& p, int device) {
-  std::vector<LinearChoice> all = skinny_candidates(p);
-  if (channels_fit(p)) all.push_back({.kernel = LinearChoice::Kernel::channels});
-  if (p.rows > kSkinnyUpTo) std::ranges::copy(tiled_candidates(p, device), std::back_inserter(all));
-  std::ranges::copy(library_candidates(p, device, kLibraryCandidates), std::back_inserter(all));
+  constexpr int kMost = 12;
+  std::vector<LinearChoice> all;
+  for (const CudaBody& b : kBodies)
+    if (b.serves(p)) std::ranges::copy(b.choices(p, device, kMost), std::back_inserter(all));
   return all;
 }
 
 LinearChoice default_choice(const LinearProduct& p, int device) {
-  const auto ours = skinny_candidates(p);
-  if (!ours.empty() && p.rows <= kSkinnyUpTo) return ours.front();
-  if (channels_fit(p) && p.rows <= kSkinnyUpTo) return {.kernel = LinearChoice::Kernel::channels};
-  const auto theirs = library_candidates(p, device, 1);
-  if (theirs.empty())
-    throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
-                      "cuBLASLt {} has no algorithm for {} rows and weights [{}, {}] in {}",
-                      cublaslt::version(), p.rows, p.out, p.in, dtype_name(p.dtype));
-  return theirs.front();
+  for (const CudaBody& b : kBodies)
+    if (b.serves(p) && p.rows <= b.best_up_to)
+      if (const auto found = b.choices(p, device, 1); !found.empty()) return found.front();
+  throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
+                    "cuBLASLt {} has no algorithm for {} rows and weights [{}, {}] in {}",
+                    cublaslt::version(), p.rows, p.out, p.in, format_name(p.stored));
 }
 
 bool usable(const LinearChoice& c, const LinearProduct& p, int device) {
-  switch (c.kernel) {
-    case LinearChoice::Kernel::skinny:
-      return skinny_fits(p, c.stages);
-    case LinearChoice::Kernel::tiled:
-      return tiled_fits(p, c.tiling);
-    case LinearChoice::Kernel::channels:
-      return channels_fit(p);
-    case LinearChoice::Kernel::library:
-      break;
-  }
-  return cublaslt::can_run(device, library_product(p), c.algorithm, kWorkspaceBytes);
+  const CudaBody& body = body_of(c.kernel);
+  return body.serves(p) && body.fits(c, p, device);
 }
 
 void run_skinny(int stages, const LinearProduct& p, const Operands& at, const CudaLinear& w,
@@ -212,32 +251,20 @@ void run_skinny(int stages, const LinearProduct& p, const Operands& at, const Cu
 
 void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& at,
                 const CudaLinear& w, Stream stream) {
-  const bool ours = c.kernel != LinearChoice::Kernel::library;
-  TANDEM_CHECK(!ours || reinterpret_cast<uintptr_t>(at.x.raw()) % 16 == 0,
+  TANDEM_CHECK(c.kernel == Kernel::library || reinterpret_cast<uintptr_t>(at.x.raw()) % 16 == 0,
                "{}: the input is not aligned to 16 bytes", w.spec.name);
-  switch (c.kernel) {
-    case LinearChoice::Kernel::skinny:
-      return run_skinny(c.stages, p, at, w, {}, stream);
-    case LinearChoice::Kernel::tiled:
-      run_tiled(c, p, at, w, stream);
-      return cuda::launched("tiled_linear", stream);
-    case LinearChoice::Kernel::channels:
-      return run_channels(p, at, w, stream);
-    case LinearChoice::Kernel::library:
-      return run_library(c, p, at, w, stream);
-  }
+  body_of(c.kernel).run(c, p, at, w, stream);
 }
 
-double measure(int64_t rows, int64_t out, int64_t in, DType dtype,
-               const std::function<void(size_t i)>& run, cuda::Queue& queue) {
+double measure(size_t weight_bytes, double flops, const std::function<void(size_t i)>& run,
+               cuda::Queue& queue) {
   // Enough products for half a millisecond at the rates of an H200; the median of five.
   constexpr double kSpan = 500, kBytesPerMicrosecond = 4e6, kFlopsPerMicrosecond = 6e8,
                    kOverhead = 2;
   constexpr int kRepeats = 5;
-  const double weights = static_cast<double>(out * in);
   const double expected =
-      kOverhead + std::max(weights * static_cast<double>(dtype_bytes(dtype)) / kBytesPerMicrosecond,
-                           2 * weights * static_cast<double>(rows) / kFlopsPerMicrosecond);
+      kOverhead + std::max(static_cast<double>(weight_bytes) / kBytesPerMicrosecond,
+                           flops / kFlopsPerMicrosecond);
   const int n = static_cast<int>(std::clamp(kSpan / expected, 2.0, 32.0));
   const cuda::Graph graph(queue, [&] {
     for (size_t i = 0; i < static_cast<size_t>(n); ++i) run(i);
@@ -259,7 +286,7 @@ double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at
                std::span<CudaLinear* const> alike, const LinearNeighbours& around,
                cuda::Queue& queue) {
   return measure(
-      p.rows, p.out, p.in, p.dtype,
+      matrix_bytes(p.stored, p.out, p.in), 2.0 * static_cast<double>(p.rows * p.out * p.in),
       [&](size_t i) {
         const size_t k = i % alike.size();
         if (around.before) around.before(k, queue.stream());

@@ -58,8 +58,8 @@ double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at
                std::span<CudaLinear* const> alike, const LinearNeighbours& around,
                cuda::Queue& queue);
 /// The same of run(i), which puts a product of about that size on the queue.
-double measure(int64_t rows, int64_t out, int64_t in, DType dtype,
-               const std::function<void(size_t i)>& run, cuda::Queue& queue);
+double measure(size_t weight_bytes, double flops, const std::function<void(size_t i)>& run,
+               cuda::Queue& queue);
 
 /// The choice that was measured on a GPU and kept, of any product, by words that name it.
 std::optional<LinearChoice> kept_choice(const std::string& words, int device);

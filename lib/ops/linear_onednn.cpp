@@ -43,8 +43,8 @@ constexpr int kMostPanels = 8;
 int divided(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
 dnnl::matmul::primitive_desc describe(const PackedWeights::Spec& spec, const Tile& t) {
-  const memory::desc x = row_major(t.rows, spec.in, spec.dtype),
-                     w({spec.in, t.out}, onednn::type_of(spec.dtype),
+  const memory::desc x = row_major(t.rows, spec.in, spec.input),
+                     w({spec.in, t.out}, onednn::type_of(spec.input),
                        memory::format_tag::BA16a64b2a),
                      y = row_major(t.rows, t.out, t.y_type);
   const dnnl::primitive_attr attr = onednn::attributes(t.accumulate);

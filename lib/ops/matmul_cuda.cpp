@@ -114,7 +114,7 @@ void tune(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream)
   for (const auto& algorithm : cublaslt::candidates(device, p, kWorkspaceBytes, kCandidates)) {
     LinearChoice c{.algorithm = algorithm};
     c.microseconds = linear_cuda::measure(
-        p.m, p.n, p.k, p.type,
+        matrix_bytes(p.type, p.n, p.k), 2.0 * static_cast<double>(p.m * p.n * p.k),
         [&](size_t) { run_by(algorithm, p, args, workspace, queue.stream()); }, queue);
     if (c.microseconds < best.microseconds) best = c;
   }

@@ -120,7 +120,7 @@ struct ByInput {
              .out = out,
              .in = in,
              .bias = true,
-             .dtype = dtype,
+             .stored = dtype,
              .device = kGpu,
              .by_input = true},
         w(dtype, static_cast<size_t>(out * in)) {
@@ -227,7 +227,7 @@ TEST_SUITE("gpu/channels") {
   TEST_CASE("weights by input: [in, out], on which products of any number of rows run") {
     constexpr int64_t kOut = 328, kIn = 712;
     const size_t bytes =
-        ops::PackedWeights::workspace_bytes({"", 1, 1, false, DType::bf16, kGpu}, 64);
+        ops::PackedWeights::workspace_bytes({"", 1, 1, false, DType::bf16, DType::bf16, kGpu}, 64);
     const DeviceBuffer workspace(bytes);
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const bool device_rows : {false, true}) {

@@ -39,7 +39,8 @@ struct Layer {
   ops::PackedWeights packed;
 
   Layer(int64_t out, int64_t in, DType dtype, bool with_bias, uint32_t id = 1)
-      : spec{"weights/w", out, in, with_bias, dtype, kGpu}, w(random_values(dtype, out * in, id)) {
+      : spec{"weights/w", out, in, with_bias, dtype, dtype, kGpu},
+        w(random_values(dtype, out * in, id)) {
     cache_folder();
     if (with_bias) {
       Buffer<float> b(static_cast<size_t>(out));
@@ -67,7 +68,7 @@ struct Layer {
 /// Scratch of every product here.
 std::span<std::byte> workspace() {
   static const size_t bytes =
-      ops::PackedWeights::workspace_bytes({"", 1, 1, false, DType::bf16, kGpu}, 4096);
+      ops::PackedWeights::workspace_bytes({"", 1, 1, false, DType::bf16, DType::bf16, kGpu}, 4096);
   static auto* p = static_cast<std::byte*>(cuda::allocate(0, bytes));
   return {p, bytes};
 }
@@ -339,8 +340,8 @@ TEST_SUITE("gpu/ops/linear") {
     // 3 buffers of 32 MiB: the second matrix begins while the first is on its way.
     constexpr int64_t kOut = 20000, kIn = 4096;
     const std::array<ops::PackedWeights::Spec, 2> specs = {
-        ops::PackedWeights::Spec{"weights/a", kOut, kIn, false, DType::bf16, kGpu},
-        {"weights/b", 1000, kIn, false, DType::bf16, kGpu}};
+        ops::PackedWeights::Spec{"weights/a", kOut, kIn, false, DType::bf16, DType::bf16, kGpu},
+        {"weights/b", 1000, kIn, false, DType::bf16, DType::bf16, kGpu}};
     MemoryPlan plan;
     for (const auto& s : specs) ops::PackedWeights::plan(s, plan);
     plan.add("load/staging", ops::PackedWeights::staging_bytes(specs[0]), {}, Lifetime::load);
@@ -380,7 +381,7 @@ TEST_SUITE("gpu/ops/linear") {
   }
 
   TEST_CASE("rows that the source writes on the GPU are taken from there") {
-    const ops::PackedWeights::Spec spec{"weights/w", 4, 8, false, DType::f32, kGpu};
+    const ops::PackedWeights::Spec spec{"weights/w", 4, 8, false, DType::f32, DType::f32, kGpu};
     MemoryPlan plan;
     ops::PackedWeights::plan(spec, plan);
     plan.add("load/staging", ops::PackedWeights::staging_bytes(spec), {}, Lifetime::load);

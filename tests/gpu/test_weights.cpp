@@ -76,8 +76,8 @@ std::vector<float> column(const ops::PackedWeights& w, int64_t col) {
   std::vector<float> x(static_cast<size_t>(w.in()), 0.0f);
   x[static_cast<size_t>(col)] = 1;
   const DeviceBuffer dx(x), dy(static_cast<size_t>(w.out()) * sizeof(float));
-  const size_t bytes =
-      ops::PackedWeights::workspace_bytes({"", w.out(), w.in(), false, DType::f32, kGpu}, 1);
+  const size_t bytes = ops::PackedWeights::workspace_bytes(
+      {"", w.out(), w.in(), false, DType::f32, DType::f32, kGpu}, 1);
   const DeviceBuffer scratch(bytes);
   ops::linear({dy.raw(), DType::f32, {1, w.out()}, kGpu}, {dx.raw(), DType::f32, {1, w.in()}, kGpu},
               w, ops::Accumulate::no, {scratch.as<std::byte>(), bytes}, queue().stream());

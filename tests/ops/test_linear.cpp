@@ -61,7 +61,7 @@ struct Layer {
     if (add) y = *add;
     std::vector<bf16> xb;
     Tensor xt(const_cast<float*>(x.data()), DType::f32, {rows, spec.in});
-    if (spec.dtype == DType::bf16) {
+    if (spec.input == DType::bf16) {
       for (int64_t i = 0; i < rows * spec.in; ++i) xb.push_back(to_bf16(x[static_cast<size_t>(i)]));
       xt = Tensor(xb.data(), DType::bf16, {rows, spec.in});
     }
@@ -116,6 +116,39 @@ TEST_SUITE("ops/linear") {
             CHECK(max_error(layer, x, z, rows, &start) <= tolerance);
           }
         }
+    }
+  }
+
+  TEST_CASE("a format that no product multiplies is named with the machine and the remedy") {
+    const auto refusal = [](const WeightFormat& stored, DType input, Device device) -> std::string {
+      MemoryPlan plan;
+      try {
+        ops::PackedWeights::plan({"weights/w", 64, 64, false, stored, input, device}, plan);
+      } catch (const Error& e) {
+        CHECK(e.kind() == ErrorKind::device);
+        return std::string(e.what()) + " | " + e.hint_text();
+      }
+      return {};
+    };
+    const WeightFormat groups(Code::i4, 64, ScaleType::f16, Zero::integer);
+    const Device gpu{Device::Kind::cuda, 1};
+    const std::string remedy = " | store the weights in bf16 or f32, whichever their inputs are";
+    const std::string cpu = std::string("cpu (") + isa_name(isa_in_use()) + ")";
+    CHECK(refusal(groups, DType::bf16, {}) ==
+          cpu +
+              ": no product multiplies i4 g64 f16 integer weights by bf16 inputs, as weights/w "
+              "needs" +
+              remedy);
+    CHECK(refusal(DType::f16, DType::f32, {}) ==
+          cpu + ": no product multiplies f16 weights by f32 inputs, as weights/w needs" + remedy);
+    CHECK(refusal(groups, DType::bf16, gpu) ==
+          "cuda:1: no product multiplies i4 g64 f16 integer weights by bf16 inputs, as weights/w "
+          "needs" +
+              remedy);
+    for (const Device& device : {Device{}, gpu}) {
+      CHECK(!refusal(DType::bf16, DType::f32, device).empty());
+      CHECK(!refusal(DType::f32, DType::bf16, device).empty());
+      for (const DType t : {DType::bf16, DType::f32}) CHECK(refusal(t, t, device).empty());
     }
   }
 

@@ -83,7 +83,7 @@ TEST_SUITE("ops/linear_choices") {
     CHECK(!found([](LinearProduct& p) { p.rows = 64; }));
     CHECK(!found([](LinearProduct& p) { p.out = 65; }));
     CHECK(!found([](LinearProduct& p) { p.in = 33; }));
-    CHECK(!found([](LinearProduct& p) { p.dtype = DType::f32; }));
+    CHECK(!found([](LinearProduct& p) { p.stored = DType::f32; }));
     CHECK(!found([](LinearProduct& p) { p.y_type = DType::bf16; }));
     CHECK(!found([](LinearProduct& p) { p.bias = true; }));
     CHECK(!found([](LinearProduct& p) { p.accumulate = false; }));

@@ -45,7 +45,7 @@ struct Layer {
 
   Layer(Matrix& w, bool trainable = true) {
     spec = {
-        .name = "weights/w", .out = w.rows, .in = w.cols, .dtype = w.type, .trainable = trainable};
+        .name = "weights/w", .out = w.rows, .in = w.cols, .stored = w.type, .trainable = trainable};
     MemoryPlan plan;
     ops::PackedWeights::plan(spec, plan);
     arena = std::make_unique<Arena>(plan);

@@ -80,7 +80,7 @@ size_t matrix_bytes(LayerMatrix of, const AdapterSwitch::Spec& spec) {
   size_t bytes = 0;
   for (const Weight w : stacked_weights(of)) {
     const io::Shape shape = weight_shape(w, spec.config);
-    bytes += static_cast<size_t>(shape[0] * shape[1]) * dtype_bytes(spec.dtype);
+    bytes += tandem::matrix_bytes(spec.dtype, shape[0], shape[1]);
   }
   return aligned_part(bytes);
 }
@@ -250,8 +250,7 @@ void AdapterSwitch::copy_matrices(Arena& arena) {
     const auto of = static_cast<LayerMatrix>(i % kLayerMatrices);
     const ops::PackedWeights& w = matrix(static_cast<int>(i / kLayerMatrices), of);
     const void* const rows = w.input_rows() != nullptr ? w.input_rows() : w.device_rows();
-    exec_.queue->copy_within(memory, rows,
-                             static_cast<size_t>(w.out() * w.in()) * dtype_bytes(w.dtype()));
+    exec_.queue->copy_within(memory, rows, w.bytes());
     copies_[i] = std::exchange(memory, memory + matrix_bytes(of, spec_));
   }
 }
@@ -319,13 +318,12 @@ void AdapterSwitch::restore_matrices(size_t adapter) {
   for (const Factors& f : factors_[adapter]) {
     const PackedRows rows = packed_rows(f.weight, spec_.config);
     const ops::PackedWeights& w = matrix(f.layer, rows.of);
-    const size_t at = static_cast<size_t>(rows.first * w.in()) * dtype_bytes(w.dtype());
+    const size_t at = static_cast<size_t>(rows.first) * w.row_bytes();
     const auto* const from =
         copies_[static_cast<size_t>(f.layer * kLayerMatrices) + static_cast<size_t>(rows.of)];
     auto* const to = static_cast<std::byte*>(
         w.input_rows() != nullptr ? const_cast<void*>(w.input_rows()) : w.device_rows());
-    exec_.queue->copy_within(to + at, from + at,
-                             static_cast<size_t>(rows.rows * w.in()) * dtype_bytes(w.dtype()));
+    exec_.queue->copy_within(to + at, from + at, static_cast<size_t>(rows.rows) * w.row_bytes());
   }
 }
 

@@ -109,7 +109,7 @@ size_t workspace_bytes(const BackwardSpec& spec, const TrainedSet& set) {
     bytes = std::max(
         {bytes,
          ops::input_gradient_workspace_bytes(
-             {.name = {}, .out = out, .in = in, .dtype = spec.dtype, .device = spec.device}, rows),
+             {.name = {}, .out = out, .in = in, .stored = spec.dtype, .device = spec.device}, rows),
          ops::weight_gradient_workspace_bytes(out, in, spec.dtype, rows, spec.device)});
   };
   add(s.qkv_dim, s.dim, s.rows);

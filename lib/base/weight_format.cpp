@@ -1,0 +1,67 @@
+#include "base/weight_format.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+struct CodeInfo {
+  std::string_view name;
+  int bits;
+  DType widens_to;
+};
+
+// By Code; the plain numbers come first, in their own types.
+constexpr std::array kCodes = {CodeInfo{"f32", 32, DType::f32}, CodeInfo{"bf16", 16, DType::bf16},
+                               CodeInfo{"f16", 16, DType::f16}, CodeInfo{"i4", 4, DType::bf16}};
+constexpr std::array<std::string_view, 3> kScales = {"", " f16", " bf16"},
+                                          kZeros = {"", " integer", " minimum"};
+
+const CodeInfo& info(const WeightFormat& f) { return kCodes[static_cast<size_t>(f.code)]; }
+
+Code code_of(DType numbers) {
+  const auto row = std::ranges::find(kCodes, numbers, &CodeInfo::widens_to);
+  TANDEM_CHECK(row != kCodes.end(), "weights cannot be numbers of type {}",
+               static_cast<int>(numbers));
+  return static_cast<Code>(row - kCodes.begin());
+}
+
+int64_t bytes_per_group(const WeightFormat& f) {
+  constexpr int kScale = 2, kInteger = 1;
+  if (f.scale == ScaleType::none) return 0;
+  return kScale + (f.zero == Zero::none ? 0 : f.zero == Zero::minimum ? kScale : kInteger);
+}
+
+}  // namespace
+
+WeightFormat::WeightFormat(DType numbers) : code(code_of(numbers)) {}
+
+std::string format_name(const WeightFormat& f) {
+  std::string name(info(f).name);
+  if (f.group > 0) name += fmt::format(" g{}", f.group);
+  name += kScales[static_cast<size_t>(f.scale)];
+  return name += kZeros[static_cast<size_t>(f.zero)];
+}
+
+DType numbers_of(const WeightFormat& f) {
+  TANDEM_CHECK(f == WeightFormat(info(f).widens_to), "weights in {} are not plain numbers",
+               format_name(f));
+  return info(f).widens_to;
+}
+
+DType widens_to(const WeightFormat& f) { return info(f).widens_to; }
+
+size_t row_bytes(const WeightFormat& f, int64_t in) {
+  const int64_t group = f.group > 0 ? f.group : in, n = group > 0 ? (in + group - 1) / group : 0;
+  return static_cast<size_t>((n * group * info(f).bits + 7) / 8 + n * bytes_per_group(f));
+}
+
+size_t matrix_bytes(const WeightFormat& f, int64_t out, int64_t in) {
+  return static_cast<size_t>(out) * row_bytes(f, in);
+}
+
+}  // namespace tandem

@@ -1,0 +1,44 @@
+#include <doctest/doctest.h>
+
+#include "base/convert.h"
+#include "base/error.h"
+#include "base/weight_format.h"
+
+using namespace tandem;
+
+namespace {
+
+constexpr DType kNumbers[] = {DType::f32, DType::bf16, DType::f16};
+
+// A double of formats that no product multiplies yet.
+const WeightFormat kGroups(Code::i4, 64, ScaleType::f16, Zero::integer);
+
+}  // namespace
+
+TEST_SUITE("base/weight_format") {
+  TEST_CASE("numbers are formats named as they are, in their bytes") {
+    for (const DType t : kNumbers) {
+      const WeightFormat f = t;
+      CHECK(format_name(f) == dtype_name(t));
+      CHECK(numbers_of(f) == t);
+      CHECK(widens_to(f) == t);
+      CHECK(row_bytes(f, 33) == 33 * dtype_bytes(t));
+      CHECK(matrix_bytes(f, 7, 33) == 7 * 33 * dtype_bytes(t));
+      for (const DType other : kNumbers) CHECK((f == other) == (t == other));
+    }
+    CHECK_THROWS_AS(WeightFormat(DType::i32), Error);
+  }
+
+  TEST_CASE("codes in groups take their bits, a scale and a zero a group, in whole groups") {
+    CHECK(format_name(kGroups) == "i4 g64 f16 integer");
+    CHECK(widens_to(kGroups) == DType::bf16);
+    CHECK_THROWS_AS(numbers_of(kGroups), Error);
+    CHECK(row_bytes(kGroups, 128) == 2 * (32 + 3));
+    CHECK(row_bytes(kGroups, 129) == 3 * (32 + 3));
+    CHECK(matrix_bytes(kGroups, 5, 128) == 5 * 2 * (32 + 3));
+    CHECK(row_bytes({Code::i4, 32, ScaleType::bf16, Zero::none}, 64) == 2 * (16 + 2));
+    CHECK(row_bytes({Code::i4, 32, ScaleType::f16, Zero::minimum}, 64) == 2 * (16 + 4));
+    CHECK(row_bytes({Code::i4, 0, ScaleType::f16, Zero::none}, 100) == 50 + 2);
+    CHECK(kGroups != WeightFormat(Code::i4, 128, ScaleType::f16, Zero::integer));
+  }
+}
