@@ -62,7 +62,7 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
   if (meta("compute") != dtype_name(dtype))
     throw input_error(where, "holds a KV cache of {}, this run computes in {}",
                       io::quote(meta("compute")), dtype_name(dtype))
-        .hint("set model.compute to the type of the state");
+        .hint("set cache.dtype and model.compute to the type of the state");
   const io::TensorView tokens = file.tensor(kTokensName);
   if (tokens.dtype != DType::i32 || tokens.shape.size() != 1 || tokens.shape[0] == 0)
     throw input_error(where, "tensor 'tokens': expected a non-empty list of I32, found {}",

@@ -108,6 +108,18 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .block_shared_bytes = s.block_shared_bytes};
 }
 
+void check_dtype(const recipe::Cache& c, DType compute) {
+  using recipe::NumberType;
+  const DType asked = c.dtype == NumberType::automatic ? compute
+                      : c.dtype == NumberType::f32     ? DType::f32
+                                                       : DType::bf16;
+  if (asked != compute)
+    throw recipe_error("cache.dtype",
+                       "is {}, but attention reads only keys of the queries' type, {}",
+                       dtype_name(asked), dtype_name(compute))
+        .hint(fmt::format("leave it auto, or set model.compute to {}", dtype_name(asked)));
+}
+
 void check_host_dtype(const recipe::Cache& c, DType compute) {
   if (c.host_dtype == recipe::HostDtype::bf16 && compute != DType::bf16)
     throw recipe_error("cache.host_dtype", "is bf16, but this model computes in {}",
@@ -267,6 +279,7 @@ using namespace parts;
 void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   const Geometry& g = spec.geometry;
   const Device device = spec.device;
+  for (const recipe::Cache& policy : spec.policies) check_dtype(policy, g.dtype);
   const size_t tables = PageTables::bytes(spec.max_seqs, store_spec(spec).max_pages);
   PagedStore::plan(whole_spec(spec), plan);
   plan.add(kTables, tables);

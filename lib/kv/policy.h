@@ -37,7 +37,7 @@ struct Retention {
   }
 };
 
-/// What attention needs to know of one layer.
+/// Window, RoPE and score scale of one layer.
 struct LayerAttention {
   int window = 0;  // the model's own, in tokens; 0 = none
   int rope = 0;    // index of a table of ops::RopeTables

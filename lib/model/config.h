@@ -62,7 +62,7 @@ struct ModelConfig {
   bool qk_norm() const { return kinds.front().attention.qk_norm != QkNorm::none; }
   /// Layers from `from` on attend to the last `window` positions; 0: no layer does.
   void slide(int window, int from);
-  /// What slide() set; {0, 0} where no layer slides.
+  /// Window of the sliding layers and the first of them; {0, 0}: none slides.
   struct Sliding {
     int window = 0, from = 0;
   };

@@ -244,6 +244,10 @@ constexpr std::array<std::string_view, 3> enum_names(IndexPlace) {
   return {"auto", "device", "host"};
 }
 
+/// A type of numbers; auto: that of model.compute.
+enum class NumberType : uint8_t { automatic, bf16, f32 };
+constexpr std::array<std::string_view, 3> enum_names(NumberType) { return {"auto", "bf16", "f32"}; }
+
 /// In which numbers keys and values lie in host memory: the model's own, or whole numbers of eight
 /// bits with a scale a row.
 enum class HostDtype : uint8_t { automatic, bf16, int8 };
@@ -260,6 +264,7 @@ struct Cache {
   IndexPlace index = IndexPlace::automatic;
   double cpu_share = 0;
   Offload resident_layers;
+  NumberType dtype = NumberType::automatic;
   HostDtype host_dtype = HostDtype::automatic;
   TokenCount sinks{4};
   TokenCount recent{64};
@@ -314,6 +319,7 @@ struct Cache {
     v("resident_layers", resident_layers,
       "layers whose KV cache stays on the GPU. auto = all that fit. Only with place: host and "
       "kind: full");
+    v("dtype", dtype, "data type of the KV cache, so far that of model.compute. auto = the same");
     v("host_dtype", host_dtype,
       "data type of offloaded KV: bf16 (needs a bf16 model) or int8 (scale per row, half the "
       "bytes, attended by the CPU). auto = the model's. Only with place: host");

@@ -38,6 +38,12 @@ std::string_view Run::plan_for_text() {
 }
 
 void Model::check(Problems& p) const {
+  if (weights != NumberType::automatic && yaml_text(weights) != yaml_text(compute))
+    p.field(
+        "weights",
+        "model.weights: no product multiplies {} weights by {} inputs: set model.compute to {}, "
+        "or leave weights auto",
+        yaml_text(weights), yaml_text(compute), yaml_text(weights));
   for (size_t i = 0; i < adapters.size(); ++i)
     for (size_t k = 0; k < i; ++k)
       if (!adapters[i].name.empty() && adapters[i].name == adapters[k].name)

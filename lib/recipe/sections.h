@@ -46,6 +46,7 @@ struct Adapter {
 struct Model {
   ModelName path;
   Compute compute = Compute::bf16;
+  NumberType weights = NumberType::automatic;
   Offload offload;
   std::filesystem::path state;
   std::vector<Adapter> adapters;
@@ -54,7 +55,9 @@ struct Model {
   void fields(V& v) {
     v("path", path, required_input(),
       "Hugging Face model folder, name of a known model, or synthetic:NAME (random weights)");
-    v("compute", compute, "data type of weights and activations");
+    v("compute", compute, "data type of activations");
+    v("weights", weights,
+      "data type of the weights in memory, so far that of compute. auto = the same");
     v("offload", offload,
       "weight offloading: layers whose weights are copied from host memory to the GPU in every "
       "forward. auto = the layers that do not fit");

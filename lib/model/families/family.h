@@ -13,7 +13,7 @@ struct Family {
   std::string_view architecture;  // key "architectures", and a ModelConfig's
   std::string_view model_type;    // key "model_type"
   std::string_view members;       // for people: "Llama 2, 3, 3.1, 3.2"
-  // What transformers takes where a key is absent.
+  // Defaults of transformers for keys that a file leaves out:
   int max_context = 0;  // max_position_embeddings
   int head_dim = 0;     // head_dim; 0: hidden_size / num_attention_heads
   /// Fills kinds and kind_of of a configuration that has its sizes.
