@@ -165,6 +165,9 @@ ModelConfig read_config(const Json& j, const std::string& where) {
   refuse_unsupported(j, where);
   parse_sizes(j, where, family, c);
   family.read_layers(j, where, c);
+  if (const std::string_view part = first_unserved(c); !part.empty())
+    throw input_error(where, "this model has {}, which no code here computes", part)
+        .hint("choose another model");
   c.head.tied = io::find_bool(j, "tie_word_embeddings", where).value_or(false);
   c.ropes = {parse_rope(j, where, c.stated_context)};
   c.max_context = scaled_context(c);

@@ -4,6 +4,7 @@
 #include "io/json.h"
 #include "model/config.h"
 #include "model/context.h"
+#include "model/families/family.h"
 #include "model/weight_table.h"
 #include "source_dir.h"
 #include "temporary_folder.h"
@@ -37,6 +38,35 @@ std::string llama_error(const Json& changes) { return error_of(with(minimal(), c
 }  // namespace
 
 TEST_SUITE("model/config") {
+  TEST_CASE("parts of layers that no code serves are named") {
+    using Change = void (*)(ModelConfig&);
+    const std::pair<std::string_view, Change> cases[] = {
+        {"", [](ModelConfig&) {}},
+        {"attention sinks", [](ModelConfig& c) { c.kinds[0].attention.sink = true; }},
+        {"norms of whole rows of q and k",
+         [](ModelConfig& c) { c.kinds[0].attention.qk_norm = QkNorm::row; }},
+        {"mixtures of experts",
+         [](ModelConfig& c) { c.kinds[0].ffn.kind = FfnSpec::Kind::experts; }},
+        {"clamped gates", [](ModelConfig& c) { c.kinds[0].ffn.clamp = 7; }},
+        {"norms after attention and FFN", [](ModelConfig& c) { c.kinds[0].norms.post = true; }},
+        {"norms with 1 + weight", [](ModelConfig& c) { c.kinds[0].norms.unit_offset = true; }},
+        {"a factor of the residual stream", [](ModelConfig& c) { c.kinds[0].residual = .5f; }},
+        {"layers with different biases or norms",
+         [](ModelConfig& c) {
+           c.slide(8, 1);
+           c.kinds[1].ffn.bias = true;
+         }},
+        {"a factor of the embedding", [](ModelConfig& c) { c.embedding.scale = 2; }},
+        {"a factor of logits", [](ModelConfig& c) { c.head.scale = 2; }},
+        {"capped logits", [](ModelConfig& c) { c.head.softcap = 30; }},
+    };
+    for (const auto& [part, change] : cases) {
+      ModelConfig c = parse(minimal());
+      change(c);
+      CHECK(first_unserved(c) == part);
+    }
+  }
+
   TEST_CASE("what may be left out, and what it then is") {
     const ModelConfig c = parse(minimal());
     CHECK(c.architecture == "LlamaForCausalLM");

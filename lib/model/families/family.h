@@ -26,6 +26,10 @@ extern const Family kLlama, kMistral, kQwen2, kQwen3;
 /// All families, in the order in which messages list them.
 std::span<const Family* const> families();
 
+/// What a configuration has that no code serves, the first of all: "attention sinks"; empty: all is
+/// served.
+std::string_view first_unserved(const ModelConfig& config);
+
 /// Sets the window of layers by key `layer_types`, or else from layer `from` on. A window is that
 /// of key `sliding_window`: 4096 where it is absent, as in transformers, and none where it is null.
 /// errors   kind input at `where`: another type of layer, named with those known
