@@ -4,6 +4,7 @@
 #include "bench/hosted_report.h"
 #include "bench/onednn_gemm.h"
 #include "model/weight_table.h"
+#include "model/work.h"
 #include "tensor/cuda.h"
 #include "tensor/gpu_isa.h"
 
@@ -130,12 +131,11 @@ std::string speed_cell(const Json& r, const std::string& phase) {
 }  // namespace
 
 ModelIdentity identify(const decode::ModelFiles& files, DType dtype) {
-  const int64_t params = model::n_params(files.config);
   return {files.name,
           {{"name", files.name},
            {"arch", files.config.architecture},
-           {"params", params},
-           {"weight_bytes", params * static_cast<int64_t>(dtype_bytes(dtype))},
+           {"params", model::n_params(files.config)},
+           {"weight_bytes", model::weight_bytes(files.config, dtype)},
            {"dtype", dtype_name(dtype)},
            {"fingerprint", files.fingerprint}}};
 }

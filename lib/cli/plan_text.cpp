@@ -33,7 +33,7 @@ Cost cost_of(const PlanView& v) {
   const DType dtype = v.spec.compute;
   Cost cost;
   const double matrices = model::step_params(c);
-  cost.weight_bytes = matrices * static_cast<double>(dtype_bytes(dtype));
+  cost.weight_bytes = model::step_bytes(c, dtype);
   const kv::Geometry g = model::geometry_of(c, dtype);
   const auto policy = kv::make_policy(
       v.spec.caches.front(), {.geometry = g, .max_tokens = static_cast<int>(v.context_tokens)});

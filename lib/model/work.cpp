@@ -11,8 +11,27 @@ double layer_flops(const ModelConfig& c) {
   return 2.0 * c.n_layers * weights;
 }
 
+int64_t weight_bytes(const ModelConfig& c, const WeightFormat& stored) {
+  const auto sum = [&](const std::vector<Weight>& weights) {
+    size_t bytes = 0;
+    for (const Weight weight : weights) {
+      const io::Shape s = weight_shape(weight, c);
+      bytes += s.size() == 1 ? matrix_bytes(widens_to(stored), 1, s[0])
+                             : matrix_bytes(stored, s[0], s[1]);
+    }
+    return static_cast<int64_t>(bytes);
+  };
+  return sum(global_weights(c)) + c.n_layers * sum(layer_weights(c));
+}
+
 double step_params(const ModelConfig& c) {
   return static_cast<double>(n_params(c)) - (c.head.tied ? 0.0 : double(c.head_rows()) * c.dim);
+}
+
+double step_bytes(const ModelConfig& c, const WeightFormat& stored) {
+  const size_t embedding = matrix_bytes(stored, c.head_rows(), c.dim);
+  return static_cast<double>(weight_bytes(c, stored)) -
+         (c.tied_embeddings ? 0.0 : static_cast<double>(embedding));
 }
 
 double param_density(const ModelConfig& c, double channels, bool all_gates) {

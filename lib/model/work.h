@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdint>
 
+#include "base/weight_format.h"
 #include "model/config.h"
 
 namespace tandem::model {
@@ -23,9 +24,12 @@ inline std::array<ProductShape, 4> layer_products(const ModelConfig& c) {
 
 /// Operations (a multiply-add is two) that dense layers do for one token, the head not included.
 double layer_flops(const ModelConfig& c);
-/// Parameters that every step reads: all but the embedding's, of which it reads a row a token,
-/// where the head has separate ones.
+/// Bytes of all weights: matrices as `stored`, norms and biases as numbers.
+int64_t weight_bytes(const ModelConfig& c, const WeightFormat& stored);
+/// Parameters that every step reads, and their bytes: all but the embedding's, of which it reads a
+/// row a token, where the head has separate ones.
 double step_params(const ModelConfig& c);
+double step_bytes(const ModelConfig& c, const WeightFormat& stored);
 /// Parameters, embedding and head among them, that a step uses which reads a share of the FFN's
 /// channels, and with `all_gates` every row of gate; over those of the whole model. Norms and
 /// biases are left out; a tied embedding counts once.

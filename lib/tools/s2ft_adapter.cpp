@@ -10,6 +10,7 @@
 #include "cli/terminal.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
+#include "model/work.h"
 #include "recipe/scalar.h"
 #include "tools/adapters/merge_check.h"
 #include "tools/adapters/summary.h"
@@ -137,7 +138,7 @@ int S2ftAdapter::print_plan() {
   if (recipe_.adapter.to == AdapterForm::model)
     cx_.out.line(fmt::format("{}\nmodel    {}  about {} bytes", model_line(),
                              recipe_.output.path.string(),
-                             static_cast<size_t>(weights) * dtype_bytes(dtype_)));
+                             model::weight_bytes(opened_.base.config, dtype_)));
   else if (writes_folder())
     cx_.out.line(fmt::format("{:8} {}", form, recipe_.output.path.string()));
   return 0;

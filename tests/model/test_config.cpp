@@ -6,6 +6,7 @@
 #include "model/context.h"
 #include "model/families/family.h"
 #include "model/weight_table.h"
+#include "model/work.h"
 #include "source_dir.h"
 #include "temporary_folder.h"
 
@@ -534,6 +535,24 @@ TEST_SUITE("model/synthetic_config") {
     CHECK_FALSE(q.head.tied);
     CHECK(synthetic_config("qwen3-4b").head.tied);
     CHECK(synthetic_names().size() == 15);
+  }
+
+  TEST_CASE("bytes of weights are those of the matrices' format, and of numbers for norms") {
+    const WeightFormat groups(Code::i4, 64, ScaleType::f16, Zero::integer);
+    for (const char* name : {"llama-2-7b", "llama-3.2-1b", "qwen3-4b"}) {
+      CAPTURE(name);
+      const ModelConfig c = synthetic_config(name);
+      for (const auto& [type, bytes] : {std::pair{DType::bf16, 2}, {DType::f32, 4}}) {
+        CHECK(weight_bytes(c, type) == n_params(c) * bytes);
+        CHECK(step_bytes(c, type) == step_params(c) * bytes);
+      }
+      const int64_t ends = int64_t{c.vocab_size} * c.dim,
+                    matrices = static_cast<int64_t>(layer_flops(c)) / 2 +
+                               (c.tied_embeddings ? ends : 2 * ends),
+                    all = matrices / 64 * (32 + 3) + (n_params(c) - matrices) * 2;
+      CHECK(weight_bytes(c, groups) == all);
+      CHECK(step_bytes(c, groups) == double(all - (c.tied_embeddings ? 0 : ends / 64 * (32 + 3))));
+    }
   }
 
   TEST_CASE("a config.json or its folder serves as well") {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/convert.h"
-#include "model/weight_table.h"
 #include "model/work.h"
 
 namespace tandem::speculate {
@@ -18,8 +17,10 @@ ModelCosts costs_of(const model::ModelConfig& c, DType dtype) {
   ModelCosts costs;
   costs.element_bytes = static_cast<int>(dtype_bytes(dtype));
   costs.product_flops = model::layer_flops(c) + model::head_flops(c);
-  costs.product_bytes = costs.element_bytes * costs.product_flops / 2;
-  costs.memory_bytes = costs.element_bytes * static_cast<double>(model::n_params(c));
+  for (const model::ProductShape& p : model::layer_products(c))
+    costs.product_bytes += c.n_layers * static_cast<double>(matrix_bytes(dtype, p.out, p.in));
+  costs.product_bytes += static_cast<double>(matrix_bytes(dtype, c.head_rows(), c.dim));
+  costs.memory_bytes = static_cast<double>(model::weight_bytes(c, dtype));
   costs.kv_bytes = 2.0 * c.n_layers * c.kv_dim() * costs.element_bytes;
   costs.key_flops = model::attention_flops(c, c.n_layers);
   costs.n_layers = c.n_layers;

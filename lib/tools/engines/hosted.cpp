@@ -58,13 +58,13 @@ std::optional<bench::HostedPlan> decide_hosted(
     }
   };
   const DType dtype = sizer.compute();
-  bench::HostedPlan plan = bench::plan_hosted(
-      {.cache = cache,
-       .geometry = model::geometry_of(files.config, dtype),
-       .length = length,
-       .batch = batch,
-       .weight_bytes = model::step_params(files.config) * static_cast<double>(dtype_bytes(dtype))},
-      rates, room_of);
+  bench::HostedPlan plan =
+      bench::plan_hosted({.cache = cache,
+                          .geometry = model::geometry_of(files.config, dtype),
+                          .length = length,
+                          .batch = batch,
+                          .weight_bytes = model::step_bytes(files.config, dtype)},
+                         rates, room_of);
   if (sizer.group()) choose_as_rank0(*sizer.group(), plan);
   return plan;
 }
