@@ -242,7 +242,7 @@ void Llama::enter(const kv::Step& step) {
   if (side_ != nullptr) side_->enter(step);
 }
 
-SideProducts* Llama::side_of(int layer, LayerMatrix of) const {
+SideProducts* Llama::side_of(int layer, Role of) const {
   return side_ != nullptr && side_->changes(layer, of) ? side_ : nullptr;
 }
 
@@ -309,14 +309,14 @@ void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const L
   if (!from_middle) attention_block(layer, w, step, cache, to);
   poll(options_.interrupted);
   if (!from_middle) keep_residual(to.residual_mid);
-  normed_linear(layer, LayerMatrix::gate_up, gate_up_at(to.gate_up), norms(layer).ffn, w.gate_up);
+  normed_linear(layer, Role::gate_up, gate_up_at(to.gate_up), norms(layer).ffn, w[Role::gate_up]);
 }
 
 Tensor Llama::gate_up_at(void* place) const {
   return act(place, n_rows_, 2 * int64_t{config_.ffn_dim});
 }
 
-void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
+void Llama::normed_linear(int layer, Role of, const Tensor& y, const float* norm,
                           const ops::PackedWeights& w, void* kept) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const auto eps = static_cast<float>(config_.rms_eps);
@@ -330,8 +330,7 @@ void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const floa
   if (side != nullptr) side->add(layer, of, y, normed, {});
 }
 
-void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
-                                 const ops::PackedWeights& w) {
+void Llama::linear_into_residual(int layer, Role of, const Tensor& x, const ops::PackedWeights& w) {
   SideProducts* const side = side_of(layer, of);
   // All ranks add in one way, whichever have something of an adapter in this matrix.
   if (side_ == nullptr && add_in_parts(of, x, w)) return;
@@ -348,12 +347,12 @@ void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
   sum_residual();
 }
 
-Tensor Llama::parts_of(LayerMatrix of, int64_t rows) const {
+Tensor Llama::parts_of(Role of, int64_t rows) const {
   if (!config_.layers_divided || options_.dtype != DType::bf16) return {};
-  return exec_.comm->parts(of == LayerMatrix::wo ? 0 : 1, rows, config_.dim);
+  return exec_.comm->parts(of == Role::o ? 0 : 1, rows, config_.dim);
 }
 
-bool Llama::add_in_parts(LayerMatrix of, const Tensor& x, const ops::PackedWeights& w) {
+bool Llama::add_in_parts(Role of, const Tensor& x, const ops::PackedWeights& w) {
   const Tensor parts = parts_of(of, n_rows_);
   if (parts.empty()) return false;
   ops::linear(parts, x, w, ops::Accumulate::no, workspace_, exec_.stream());
@@ -401,7 +400,7 @@ void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::
 
   poll(options_.interrupted);
   keep_residual(to.residual_in);
-  normed_linear(layer, LayerMatrix::qkv, qkv, norms(layer).attn, w.qkv, to.normed_in);
+  normed_linear(layer, Role::qkv, qkv, norms(layer).attn, w[Role::qkv], to.normed_in);
   const ops::HeadNorms heads_normed{norms(layer).q, norms(layer).k,
                                     static_cast<float>(config_.rms_eps)};
   const kv::Cache::LayerKeys keys = cache.keys(layer, step);
@@ -419,7 +418,7 @@ void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::
 void Llama::add_attended(int layer, const LayerWeights& w, const LayerActivations& to) {
   poll(options_.interrupted);
   void* const attended = to.attended ? to.attended : shared_activations().attended;
-  linear_into_residual(layer, LayerMatrix::wo, act(attended, n_rows_, config_.q_dim()), w.wo);
+  linear_into_residual(layer, Role::o, act(attended, n_rows_, config_.q_dim()), w[Role::o]);
 }
 
 void Llama::logits(const Tensor& out, const int32_t* rows) {

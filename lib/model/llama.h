@@ -127,7 +127,7 @@ class Llama {
   /// Rows of this step follow.
   void enter(const kv::Step& step);
   /// What changes products of a matrix, or null.
-  SideProducts* side_of(int layer, LayerMatrix of) const;
+  SideProducts* side_of(int layer, Role of) const;
   /// A forward begins that is not one of several steps side by side.
   void begin_forward(ReadKind kind);
   /// Calls run(a part of a layer's weights), when they have arrived if they are streamed.
@@ -158,11 +158,10 @@ class Llama {
   Tensor heads_at(void* place) const;
   Tensor gate_up_at(void* place) const;
   /// y = norm(x) W^T, in one pass where that pays.
-  void normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
+  void normed_linear(int layer, Role of, const Tensor& y, const float* norm,
                      const ops::PackedWeights& w, void* kept = nullptr);
   /// The residual stream += x W^T.
-  void linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
-                            const ops::PackedWeights& w);
+  void linear_into_residual(int layer, Role of, const Tensor& x, const ops::PackedWeights& w);
   // Each rank computes a part of what enters the residual stream, which all have: that of rank 0
   // goes with its part into the sum, the others' parts take its place meanwhile.
   bool has_part_alone() const { return config_.layers_divided && exec_.comm->rank() > 0; }
@@ -171,8 +170,8 @@ class Llama {
   }
   /// The residual stream += the ranks' products, by parts that they read from each other; false,
   /// and nothing done, where sums go otherwise.
-  bool add_in_parts(LayerMatrix of, const Tensor& x, const ops::PackedWeights& w);
-  Tensor parts_of(LayerMatrix of, int64_t rows) const;
+  bool add_in_parts(Role of, const Tensor& x, const ops::PackedWeights& w);
+  Tensor parts_of(Role of, int64_t rows) const;
   void clear_residual();
   void sum_residual();
   /// Where a layer writes that is given no places.
@@ -183,10 +182,9 @@ class Llama {
   void fill_random(const Tensor& t);
   void logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows);
   /// The products of an FFN's channels, all or a part of them, for some rows.
-  void choose_ffn_products(int64_t rows, Weights::Matrix gate_up, Weights::Matrix down);
+  void choose_ffn_products(int64_t rows, Role gate_up, Role down);
   /// Of a product that enters the residual stream.
-  void choose_sum(LayerMatrix of, const Tensor& x,
-                  std::span<const ops::PackedWeights* const> same_shape);
+  void choose_sum(Role of, const Tensor& x, std::span<const ops::PackedWeights* const> same_shape);
   void choose_one(const Tensor& y, const Tensor& x,
                   std::span<const ops::PackedWeights* const> same_shape, ops::Accumulate accumulate,
                   const ops::LinearNeighbours& around = {});

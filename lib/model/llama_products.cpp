@@ -33,16 +33,15 @@ void Llama::choose_products(int64_t wanted) {
                   static_cast<float>(config_.rms_eps), stream);
   };
   fill_random(x);
-  choose_one(act(block_, rows, qkv_dim), normed, weights_.on_device(&LayerWeights::qkv),
-             ops::Accumulate::no, {.before = norm});
-  choose_sum(LayerMatrix::wo, act(block_, rows, config_.q_dim()),
-             weights_.on_device(&LayerWeights::wo));
-  choose_ffn_products(rows, &LayerWeights::gate_up, &LayerWeights::w_down);
-  if (sets_) choose_ffn_products(rows, &LayerWeights::rest_gate_up, &LayerWeights::rest_down);
+  choose_one(act(block_, rows, qkv_dim), normed, weights_.on_device(Role::qkv), ops::Accumulate::no,
+             {.before = norm});
+  choose_sum(Role::o, act(block_, rows, config_.q_dim()), weights_.on_device(Role::o));
+  choose_ffn_products(rows, Role::gate_up, Role::down);
+  if (sets_) choose_ffn_products(rows, Role::rest_gate_up, Role::rest_down);
   chosen_.insert(rows);
 }
 
-void Llama::choose_sum(LayerMatrix of, const Tensor& x,
+void Llama::choose_sum(Role of, const Tensor& x,
                        std::span<const ops::PackedWeights* const> same_shape) {
   const Tensor parts = parts_of(of, x.rows());
   if (parts.empty())
@@ -52,7 +51,7 @@ void Llama::choose_sum(LayerMatrix of, const Tensor& x,
     choose_one(parts, x, same_shape, ops::Accumulate::no);
 }
 
-void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weights::Matrix down_of) {
+void Llama::choose_ffn_products(int64_t rows, Role gate_up_of, Role down_of) {
   const std::vector<const ops::PackedWeights*> uppers = weights_.on_device(gate_up_of);
   const std::vector<const ops::PackedWeights*> lowers = weights_.on_device(down_of);
   const int64_t n_channels = lowers.front()->in();
@@ -69,7 +68,7 @@ void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weight
   const auto down = [&](size_t i, Stream stream) {
     ops::linear(x, ffn, *lowers[i], into_residual(), workspace_, stream);
   };
-  choose_sum(LayerMatrix::w_down, ffn, lowers);
+  choose_sum(Role::down, ffn, lowers);
   if (options_.trainable.any())  // gate and up are kept then
     choose_one(gate_up, normed, uppers, ops::Accumulate::no, {.before = norm});
   poll(options_.interrupted);

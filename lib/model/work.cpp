@@ -1,13 +1,15 @@
 #include "model/work.h"
 
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 
 namespace tandem::model {
 
 double layer_flops(const ModelConfig& c) {
   double weights = 0;
-  for (const ProductShape& p : layer_products(c))
-    weights += static_cast<double>(p.out) * static_cast<double>(p.in);
+  for (const Role role : kLayerStacks) {
+    const io::Shape shape = shape_of(role, c);
+    weights += static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
+  }
   return 2.0 * c.n_layers * weights;
 }
 

@@ -4,7 +4,7 @@
 #include "io/json.h"
 #include "model/config.h"
 #include "model/context.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 #include "source_dir.h"
 #include "temporary_folder.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/convert.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 #include "model/work.h"
 
 namespace tandem::speculate {
