@@ -16,7 +16,7 @@ namespace tandem::test {
 struct SliceCase {
   uint64_t seed = 1;
   double share = 0.1;  // of the features of each weight, at least one
-  std::vector<model::Weight> weights = {model::Weight::wo, model::Weight::w_down};
+  std::vector<model::Role> weights = {model::Role::o, model::Role::down};
   float change = 0.05f;  // uniform, at most, of each number
   int first = 0;         // features from there on are chosen among, to keep adapters disjoint
   int stride = 1;        // every how many of them
@@ -31,10 +31,10 @@ inline std::filesystem::path write_slices(const std::filesystem::path& folder,
   std::vector<model::AdapterSlice> slices;
   values.reserve(c.weights.size() * static_cast<size_t>(files.config.n_layers));
   for (int layer = 0; layer < files.config.n_layers; ++layer)
-    for (const model::Weight w : c.weights) {
-      const io::Shape shape = model::weight_shape(w, files.config);
-      const bool columns = model::takes_columns(w);
-      const int unit = model::features_per_unit(w, files.config);
+    for (const model::Role w : c.weights) {
+      const io::Shape shape = model::shape_of(w, files.config);
+      const bool columns = model::ends_in_stream(w);
+      const int unit = model::unit_features(w, files.config);
       const auto units = static_cast<int>(shape[columns ? 1 : 0] / unit);
       std::vector<int32_t> index;
       for (int u = c.first; u < units; u += c.stride) {
@@ -42,7 +42,7 @@ inline std::filesystem::path write_slices(const std::filesystem::path& folder,
         for (int i = 0; i < unit; ++i) index.push_back(u * unit + i);
       }
       std::vector<float> all(static_cast<size_t>(shape[0] * shape[1]));
-      files.source->rows(w, layer, 0, shape[0], DType::f32, all.data());
+      files.source->rows({w, layer}, 0, shape[0], DType::f32, all.data());
       std::vector<float>& v = values.emplace_back();
       const auto changed = [&](int64_t row, int64_t column) {
         v.push_back(all[static_cast<size_t>(row * shape[1] + column)] +
@@ -54,7 +54,7 @@ inline std::filesystem::path write_slices(const std::filesystem::path& folder,
       else
         for (const int32_t i : index)
           for (int64_t k = 0; k < shape[1]; ++k) changed(i, k);
-      slices.push_back({w, layer, std::move(index), v});
+      slices.push_back({{w, layer}, std::move(index), v});
     }
   model::write_adapter(
       folder, {.base = {files.name, files.fingerprint}, .selection = R"({"strategy":"test"})"},
@@ -65,8 +65,8 @@ inline std::filesystem::path write_slices(const std::filesystem::path& folder,
 struct FactorCase {
   uint64_t seed = 1;
   int rank = 4;
-  std::vector<model::Weight> weights = {model::Weight::wq, model::Weight::wv, model::Weight::w_up,
-                                        model::Weight::w_down};
+  std::vector<model::Role> weights = {model::Role::q, model::Role::v, model::Role::up,
+                                      model::Role::down};
   float scale = 0.1f;
   bool dora = false;
 };
@@ -87,9 +87,9 @@ inline std::filesystem::path write_factors(const std::filesystem::path& folder,
     return std::span<const float>(v);
   };
   for (int layer = 0; layer < files.config.n_layers; ++layer)
-    for (const model::Weight w : c.weights) {
-      const io::Shape shape = model::weight_shape(w, files.config);
-      model::LowRankDelta d{.weight = w, .layer = layer, .rank = c.rank, .gamma = 2};
+    for (const model::Role w : c.weights) {
+      const io::Shape shape = model::shape_of(w, files.config);
+      model::LowRankDelta d{.id = {w, layer}, .rank = c.rank, .gamma = 2};
       d.a = numbers(c.rank * shape[1], 0, c.scale);
       d.b = numbers(c.rank * shape[0], 0, c.scale);
       if (c.dora) d.magnitude = numbers(shape[0], 1, 0.5f);

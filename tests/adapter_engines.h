@@ -18,13 +18,11 @@ struct Adapters {
   std::vector<std::filesystem::path> paths;
 
   Adapters() {
-    using model::Weight;
+    using model::Role;
     paths.push_back(write_slices(folder / "columns", model, {.seed = 1}));
     paths.push_back(write_slices(
         folder / "rows", model,
-        {.seed = 2,
-         .share = 0.3,
-         .weights = {Weight::wq, Weight::wk, Weight::wv, Weight::w_gate, Weight::w_up}}));
+        {.seed = 2, .share = 0.3, .weights = {Role::q, Role::k, Role::v, Role::gate, Role::up}}));
     paths.push_back(write_factors(folder / "factors", model, {.seed = 3}));
   }
   recipe::Model section(bool named, size_t only = 99) const {

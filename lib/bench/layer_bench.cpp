@@ -13,17 +13,25 @@
 namespace tandem::bench {
 namespace {
 
-ops::PackedWeights::Spec spec_of(const model::ProductShape& p, DType dtype) {
-  return {.name = std::string("weights/") + p.name, .out = p.out, .in = p.in, .stored = dtype};
+using model::Role;
+
+ops::PackedWeights::Spec spec_of(Role role, DType dtype, const model::ModelConfig& config) {
+  const io::Shape shape = model::shape_of(role, config);
+  return {.name = std::string("weights/") + model::info(role).planned,
+          .out = shape[0],
+          .in = shape[1],
+          .stored = dtype};
 }
 
-DType output_of(const model::ProductShape& p, const ModelCase& c) {
-  return p.adds ? DType::f32 : c.dtype;
+DType output_of(Role role, const ModelCase& c) {
+  return model::ends_in_stream(role) ? DType::f32 : c.dtype;
 }
 
-/// x and y of each product, named by it.
-std::string x_name(const model::ProductShape& p) { return std::string("activations/x ") + p.name; }
-std::string y_name(const model::ProductShape& p) { return std::string("activations/y ") + p.name; }
+/// Buffers of each product: x, y and what it stages.
+std::string buffer_name(const char* of, Role role) {
+  return of + std::string(model::info(role).planned);
+}
+constexpr const char *kX = "activations/x ", *kY = "activations/y ", *kStaging = "staging/";
 
 Tensor taken(Arena& arena, const std::string& name, DType dtype, int64_t rows, int64_t cols) {
   return {arena.take(name), dtype, {rows, cols}};
@@ -37,12 +45,12 @@ struct Product {
   Tensor x, y;
   ops::Accumulate accumulate;
 
-  Product(const model::ProductShape& p, uint32_t id, const ModelCase& c, Arena& arena)
-      : x(taken(arena, x_name(p), c.dtype, c.chunk, p.in)),
-        y(taken(arena, y_name(p), output_of(p, c), c.chunk, p.out)),
-        accumulate(p.adds ? ops::Accumulate::yes : ops::Accumulate::no) {
-    const auto spec = spec_of(p, c.dtype);
-    const std::string name = "staging/" + std::string(p.name);
+  Product(Role role, const ops::PackedWeights::Spec& spec, uint32_t id, const ModelCase& c,
+          Arena& arena)
+      : x(taken(arena, buffer_name(kX, role), c.dtype, c.chunk, spec.in)),
+        y(taken(arena, buffer_name(kY, role), output_of(role, c), c.chunk, spec.out)),
+        accumulate(model::ends_in_stream(role) ? ops::Accumulate::yes : ops::Accumulate::no) {
+    const std::string name = buffer_name(kStaging, role);
     ops::Staging staging({}, arena.take(name), arena.plan().find(name)->bytes);
     weights.load(
         spec, arena,
@@ -50,8 +58,8 @@ struct Product {
           ops::fill_random(to, c.dtype,
                            {.seed = c.seed,
                             .tensor = id,
-                            .first = begin * p.in,
-                            .n = (end - begin) * p.in,
+                            .first = begin * spec.in,
+                            .n = (end - begin) * spec.in,
                             .stddev = kWeightDeviation});
         },
         {}, staging);
@@ -79,14 +87,14 @@ MemoryPlan linear_plan(const ModelCase& c, const model::ModelConfig& config) {
   plan.add("process/program and tokenizer", resident_bytes());
   size_t workspace = 0, alone = 0;
   const auto rows = static_cast<size_t>(c.chunk);
-  for (const model::ProductShape& p : model::layer_products(config)) {
-    const auto spec = spec_of(p, c.dtype);
-    const auto in = static_cast<size_t>(p.in), out = static_cast<size_t>(p.out);
+  for (const Role role : model::kLayerStacks) {
+    const auto spec = spec_of(role, c.dtype, config);
+    const auto in = static_cast<size_t>(spec.in), out = static_cast<size_t>(spec.out);
     ops::PackedWeights::plan(spec, plan);
-    plan.add("staging/" + std::string(p.name), ops::PackedWeights::staging_bytes(spec), {},
+    plan.add(buffer_name(kStaging, role), ops::PackedWeights::staging_bytes(spec), {},
              Lifetime::load);
-    plan.add(x_name(p), rows * in * dtype_bytes(c.dtype));
-    plan.add(y_name(p), rows * out * dtype_bytes(output_of(p, c)));
+    plan.add(buffer_name(kX, role), rows * in * dtype_bytes(c.dtype));
+    plan.add(buffer_name(kY, role), rows * out * dtype_bytes(output_of(role, c)));
     workspace = std::max(workspace, ops::PackedWeights::workspace_bytes(spec, c.chunk));
     // oneDNN's own weights, twice while they are packed, and its input and output.
     alone += (rows * (in + out) + 2 * in * out) * dtype_bytes(OneDnnGemm::arithmetic(c.dtype));
@@ -105,9 +113,10 @@ PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
   std::vector<Product> products;
   std::vector<OneDnnGemm> alone;
   PhaseResult r{.phase = ModelPhase::linear};
-  for (const model::ProductShape& p : model::layer_products(config)) {
-    products.emplace_back(p, static_cast<uint32_t>(products.size()), c, arena);
-    alone.emplace_back(c.chunk, p.out, p.in, OneDnnGemm::arithmetic(c.dtype));
+  for (const Role role : model::kLayerStacks) {
+    const auto spec = spec_of(role, c.dtype, config);
+    products.emplace_back(role, spec, static_cast<uint32_t>(products.size()), c, arena);
+    alone.emplace_back(c.chunk, spec.out, spec.in, OneDnnGemm::arithmetic(c.dtype));
     r.work.flops += alone.back().flops();
   }
   const auto ours = [&] {

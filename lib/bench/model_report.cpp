@@ -3,7 +3,7 @@
 #include "bench/break_even.h"
 #include "bench/hosted_report.h"
 #include "bench/onednn_gemm.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 #include "model/work.h"
 #include "tensor/cuda.h"
 #include "tensor/gpu_isa.h"

@@ -83,8 +83,9 @@ void add_adapter(Fingerprint& f, const model::WeightedAdapter& given,
   const auto* factors = std::get_if<model::LowRankAdapter>(&given.adapter);
   if (factors != nullptr)
     for (int layer = 0; layer < config.n_layers; ++layer)
-      for (const model::Weight weight : model::adapter_weights())
-        if (factors->holds(weight, layer)) f.add(fmt::format("{}", factors->gamma(weight, layer)));
+      for (const model::Role weight : model::kLayerRoles)
+        if (factors->holds({weight, layer}))
+          f.add(fmt::format("{}", factors->gamma({weight, layer})));
   if (factors != nullptr)
     for (const std::string& fact : factors->facts()) f.add(fact);
 }

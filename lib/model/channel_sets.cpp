@@ -98,10 +98,6 @@ void ChannelSets::bring(Weights& weights, std::span<const int32_t* const> lists)
 void ChannelSets::exchange(Weights& weights,
                            std::span<const std::vector<ChannelPlaces::Swap>> swaps) {
   const size_t room = most_swaps(n_channels_, n_set_) * 2;
-  const auto pick = [](const ops::PackedWeights& far,
-                       const ops::PackedWeights& here) -> const ops::PackedWeights& {
-    return far.empty() ? here : far;
-  };
   LayerStream* const stream = weights.stream.get();
   for (size_t l = 0; l < swaps.size(); ++l) {
     const int layer = static_cast<int>(l);
@@ -110,15 +106,17 @@ void ChannelSets::exchange(Weights& weights,
                                                              : LayerWeights{};
     };
     const LayerWeights set = far(LayerPart::ffn), rest = far(LayerPart::rest);
-    const LayerWeights& here = weights.layers[l];
+    const auto pick = [&](const LayerWeights& on_host, Role role) -> const ops::PackedWeights& {
+      return on_host[role].empty() ? weights.layers[l][role] : on_host[role];
+    };
     int32_t* const at = swaps_ + l * room;
     exec_.queue->copy_in(at, swaps[l].data(), swaps[l].size() * sizeof(ChannelPlaces::Swap));
     exec_.queue->copy_in(channels_ + int64_t{layer} * n_channels_, places_[l].channels().data(),
                          places_[l].channels().size_bytes());
-    const ops::ExchangeChannels what{pick(set.gate_up, here.gate_up),
-                                     pick(set.w_down, here.w_down),
-                                     pick(rest.rest_gate_up, here.rest_gate_up),
-                                     pick(rest.rest_down, here.rest_down),
+    const ops::ExchangeChannels what{pick(set, Role::gate_up),
+                                     pick(set, Role::down),
+                                     pick(rest, Role::rest_gate_up),
+                                     pick(rest, Role::rest_down),
                                      at,
                                      static_cast<int>(swaps[l].size())};
     ops::exchange_channels(what, exec_.stream());

@@ -45,20 +45,20 @@ constexpr const char* kWeightTypes =
     "use the original checkpoint in bf16, f16 or f32; quantised weights are not supported";
 
 /// The weight that a checkpoint stores for this one.
-Weight stored_as(Weight weight, const Checkpoint& checkpoint) {
-  const auto stores = [&](Weight w) { return checkpoint.contains(checkpoint_name(w)); };
-  const bool by_head = weight == Weight::tok_emb && !stores(weight) && stores(Weight::lm_head);
-  return by_head ? Weight::lm_head : weight;
+Role stored_as(Role role, const Checkpoint& checkpoint) {
+  const auto stores = [&](Role r) { return checkpoint.contains(canonical_name({r})); };
+  const bool by_head = role == Role::embedding && !stores(role) && stores(Role::head);
+  return by_head ? Role::head : role;
 }
 
 /// The problem with one weight; empty if there is none.
 /// wrong_type   set where it is the type
-std::string problem_of(Weight weight, int layer, const ModelConfig& config,
-                       const Checkpoint& checkpoint, bool& wrong_type) {
-  if (config.head.tied) weight = stored_as(weight, checkpoint);
-  const std::string name = checkpoint_name(weight, layer);
+std::string problem_of(MatrixId id, const ModelConfig& config, const Checkpoint& checkpoint,
+                       bool& wrong_type) {
+  if (config.head.tied) id.role = stored_as(id.role, checkpoint);
+  const std::string name = canonical_name(id);
   const io::TensorEntry* entry = checkpoint.find(name);
-  const io::Shape expected = weight_shape(weight, config);
+  const io::Shape expected = shape_of(id.role, config);
   if (entry == nullptr)
     return fmt::format("{}: missing, expected shape {}", name, io::shape_text(expected));
   if (entry->shape != expected)
@@ -73,15 +73,12 @@ std::string problem_of(Weight weight, int layer, const ModelConfig& config,
 std::vector<std::string> unexpected_weights(const ModelConfig& config,
                                             const Checkpoint& checkpoint) {
   std::vector<std::string> found;
-  for (const Weight weight : {Weight::bq, Weight::bk, Weight::bv, Weight::bo, Weight::b_gate,
-                              Weight::b_up, Weight::b_down, Weight::q_norm, Weight::k_norm}) {
-    if (has_weight(weight, config)) continue;
-    const bool norm = weight == Weight::q_norm || weight == Weight::k_norm;
-    for (int layer = 0; layer < config.n_layers; ++layer)
-      if (const std::string name = checkpoint_name(weight, layer); checkpoint.contains(name))
+  for (const Role role : all_roles())
+    for (int layer = 0; layer < config.n_layers && in_layers(role); ++layer)
+      if (const std::string name = canonical_name({role, layer});
+          !present(role, config) && checkpoint.contains(name))
         found.push_back(fmt::format("{}: unexpected {}, not announced by config.json", name,
-                                    norm ? "head norm" : "bias"));
-  }
+                                    is_norm(role) ? "head norm" : "bias"));
   return found;
 }
 
@@ -120,8 +117,8 @@ bool is_weight_type(std::string_view dtype) {
 }
 
 std::string settle_head(ModelConfig& config, const Checkpoint& checkpoint) {
-  const std::string embedding = checkpoint_name(Weight::tok_emb),
-                    head = checkpoint_name(Weight::lm_head);
+  const std::string embedding = canonical_name({Role::embedding}),
+                    head = canonical_name({Role::head});
   if (!config.head.tied || !checkpoint.contains(embedding) || !checkpoint.contains(head) ||
       same_values(checkpoint, checkpoint.tensor(embedding), checkpoint.tensor(head)))
     return {};
@@ -221,8 +218,8 @@ io::TensorView Checkpoint::tensor(std::string_view name) const {
   return shard.tensor(entry);
 }
 
-io::TensorView Checkpoint::weight(Weight weight, int layer) const {
-  return tensor(checkpoint_name(stored_as(weight, *this), layer));
+io::TensorView Checkpoint::weight(MatrixId id) const {
+  return tensor(canonical_name({stored_as(id.role, *this), id.layer}));
 }
 
 void Checkpoint::read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const {
@@ -239,13 +236,10 @@ void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
         .hint("use the original checkpoint in bf16, f16 or f32");
   std::vector<std::string> problems;
   bool wrong_type = false;
-  const auto check = [&](Weight weight, int layer) {
-    std::string problem = problem_of(weight, layer, config, checkpoint, wrong_type);
+  for (const MatrixId& id : all_matrices(config)) {
+    std::string problem = problem_of(id, config, checkpoint, wrong_type);
     if (!problem.empty()) problems.push_back(std::move(problem));
-  };
-  for (const Weight weight : global_weights(config)) check(weight, 0);
-  for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight weight : layer_weights(config)) check(weight, layer);
+  }
   for (std::string& problem : unexpected_weights(config, checkpoint))
     problems.push_back(std::move(problem));
   if (problems.empty()) return;

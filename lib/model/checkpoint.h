@@ -8,7 +8,7 @@
 
 #include "io/safetensors.h"
 #include "model/config.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 
 namespace tandem::model {
 
@@ -39,7 +39,7 @@ class Checkpoint {
   /// errors   kind input: no such tensor; any other dtype
   io::TensorView tensor(std::string_view name) const;
   /// The head stands in for a missing embedding: a tied model may store either.
-  io::TensorView weight(Weight weight, int layer = 0) const;
+  io::TensorView weight(MatrixId id) const;
   /// Copies bytes of a tensor, from byte `begin` of it on, past the mapping.
   /// errors  kind input: a file that has become shorter, or cannot be read
   void read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const;

@@ -30,10 +30,8 @@ std::vector<int> blocks_of(std::span<const LayerStream::Part> parts, ReadKind ki
 
 LayerWeights moved(const LayerWeights& w, ptrdiff_t by) {
   LayerWeights to;
-  for (const auto matrix :
-       {&LayerWeights::qkv, &LayerWeights::wo, &LayerWeights::gate_up, &LayerWeights::w_down,
-        &LayerWeights::rest_gate_up, &LayerWeights::rest_down})
-    if (!(w.*matrix).empty()) to.*matrix = (w.*matrix).moved(by);
+  for (const Role role : kPackedRoles)
+    if (!w[role].empty()) to[role] = w[role].moved(by);
   return to;
 }
 

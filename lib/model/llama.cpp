@@ -252,7 +252,7 @@ void Llama::enter(const kv::Step& step) {
   if (side_ != nullptr) side_->enter(step);
 }
 
-SideProducts* Llama::side_of(int layer, LayerMatrix of) const {
+SideProducts* Llama::side_of(int layer, Role of) const {
   return side_ != nullptr && side_->changes(layer, of) ? side_ : nullptr;
 }
 
@@ -319,14 +319,14 @@ void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const L
   if (!from_middle) attention_block(layer, w, step, cache, to);
   poll(options_.interrupted);
   if (!from_middle) keep_residual(to.residual_mid);
-  normed_linear(layer, LayerMatrix::gate_up, gate_up_at(to.gate_up), norms(layer).ffn, w.gate_up);
+  normed_linear(layer, Role::gate_up, gate_up_at(to.gate_up), norms(layer).ffn, w[Role::gate_up]);
 }
 
 Tensor Llama::gate_up_at(void* place) const {
   return act(place, n_rows_, 2 * int64_t{config_.ffn_dim});
 }
 
-void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
+void Llama::normed_linear(int layer, Role of, const Tensor& y, const float* norm,
                           const ops::PackedWeights& w, void* kept) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const auto eps = static_cast<float>(config_.rms_eps);
@@ -340,17 +340,17 @@ void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const floa
   if (side != nullptr) side->add(layer, of, y, normed, {});
 }
 
-Llama::StreamTarget Llama::stream_target(LayerMatrix of, int64_t rows, bool in_parts) const {
+Llama::StreamTarget Llama::stream_target(Role of, int64_t rows, bool in_parts) const {
   const bool divided = config_.layers_divided;
   if (divided && in_parts && options_.dtype == DType::bf16)
-    if (const Tensor parts = exec_.comm->parts(of == LayerMatrix::wo ? 0 : 1, rows, config_.dim);
+    if (const Tensor parts = exec_.comm->parts(of == Role::o ? 0 : 1, rows, config_.dim);
         !parts.empty())
       return {parts, ops::Accumulate::no};
   return {{residual_, DType::f32, {rows, config_.dim}, options_.device},
           divided && exec_.comm->rank() > 0 ? ops::Accumulate::no : ops::Accumulate::yes};
 }
 
-void Llama::into_stream(int layer, LayerMatrix of, const Tensor& x, const StreamProduct& product) {
+void Llama::into_stream(int layer, Role of, const Tensor& x, const StreamProduct& product) {
   const bool whole = !x.empty();
   SideProducts* const side = whole ? side_of(layer, of) : nullptr;
   const Tensor apart = side == nullptr ? Tensor{} : side->apart(layer, of, n_rows_);
@@ -367,7 +367,7 @@ void Llama::into_stream(int layer, LayerMatrix of, const Tensor& x, const Stream
     exec_.comm->sum(y, exec_.stream());
 }
 
-void Llama::into_stream(int layer, LayerMatrix of, const Tensor& x, const ops::PackedWeights& w) {
+void Llama::into_stream(int layer, Role of, const Tensor& x, const ops::PackedWeights& w) {
   into_stream(layer, of, x, [&](const Tensor& y, ops::Accumulate accumulate) {
     ops::linear(y, x, w, accumulate, workspace_, exec_.stream());
   });
@@ -407,7 +407,7 @@ void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::
 
   poll(options_.interrupted);
   keep_residual(to.residual_in);
-  normed_linear(layer, LayerMatrix::qkv, qkv, norms(layer).attn, w.qkv, to.normed_in);
+  normed_linear(layer, Role::qkv, qkv, norms(layer).attn, w[Role::qkv], to.normed_in);
   const ops::HeadNorms heads_normed{norms(layer).q, norms(layer).k,
                                     static_cast<float>(config_.rms_eps)};
   const kv::Cache::LayerKeys keys = cache.keys(layer, step);
@@ -425,7 +425,7 @@ void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::
 void Llama::add_attended(int layer, const LayerWeights& w, const LayerActivations& to) {
   poll(options_.interrupted);
   void* const attended = to.attended ? to.attended : shared_activations().attended;
-  into_stream(layer, LayerMatrix::wo, act(attended, n_rows_, config_.q_dim()), w.wo);
+  into_stream(layer, Role::o, act(attended, n_rows_, config_.q_dim()), w[Role::o]);
 }
 
 void Llama::logits(const Tensor& out, const int32_t* rows) {

@@ -128,7 +128,7 @@ class Llama {
   /// Rows of this step follow.
   void enter(const kv::Step& step);
   /// What changes products of a matrix, or null.
-  SideProducts* side_of(int layer, LayerMatrix of) const;
+  SideProducts* side_of(int layer, Role of) const;
   /// A forward begins that is not one of several steps side by side.
   void begin_forward(ReadKind kind);
   /// Calls run(a part of a layer's weights), when they have arrived if they are streamed.
@@ -159,16 +159,16 @@ class Llama {
   Tensor heads_at(void* place) const;
   Tensor gate_up_at(void* place) const;
   /// y = norm(x) W^T, in one pass where that pays.
-  void normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
+  void normed_linear(int layer, Role of, const Tensor& y, const float* norm,
                      const ops::PackedWeights& w, void* kept = nullptr);
   /// Computes a product that enters the residual stream into y, or adds it there.
   using StreamProduct = std::function<void(const Tensor& y, ops::Accumulate)>;
   /// The residual stream += a product and what adapters add to it, summed over the ranks.
   /// x        the product's input; empty: a product of some neurons, which adapters do not see and
   ///          ranks sum in f32
-  void into_stream(int layer, LayerMatrix of, const Tensor& x, const StreamProduct& product);
+  void into_stream(int layer, Role of, const Tensor& x, const StreamProduct& product);
   /// The stream += x W^T.
-  void into_stream(int layer, LayerMatrix of, const Tensor& x, const ops::PackedWeights& w);
+  void into_stream(int layer, Role of, const Tensor& x, const ops::PackedWeights& w);
   struct StreamTarget {
     Tensor y;
     ops::Accumulate accumulate;
@@ -176,7 +176,7 @@ class Llama {
   /// A product is computed in the stream, or with `in_parts` in bf16 where ranks read each other's.
   /// All ranks have the stream: rank 0 adds its part to it, the others' parts replace it until the
   /// sum.
-  StreamTarget stream_target(LayerMatrix of, int64_t rows, bool in_parts = true) const;
+  StreamTarget stream_target(Role of, int64_t rows, bool in_parts = true) const;
   /// Where a layer writes that is given no places.
   LayerActivations shared_activations() const;
   /// Copies the residual stream, in the compute type, unless `to` is null.
@@ -185,7 +185,7 @@ class Llama {
   void fill_random(const Tensor& t);
   void logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows);
   /// The products of an FFN's channels, all or a part of them, for some rows.
-  void choose_ffn_products(int64_t rows, Weights::Matrix gate_up, Weights::Matrix down);
+  void choose_ffn_products(int64_t rows, Role gate_up, Role down);
   void choose_one(const Tensor& y, const Tensor& x,
                   std::span<const ops::PackedWeights* const> same_shape, ops::Accumulate accumulate,
                   const ops::LinearNeighbours& around = {});

@@ -27,7 +27,7 @@ void Llama::read_by(ffn::Channels& channels) {
   if (weights_.stream || sets_) return;
   for (int layer = 0; layer < config_.n_layers; ++layer) {
     const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-    channels.read_weights(layer, {w.gate_up, w.w_down});
+    channels.read_weights(layer, {w[Role::gate_up], w[Role::down]});
   }
 }
 
@@ -42,16 +42,16 @@ bool Llama::listed_ffn(int layer, const LayerWeights& w, const kv::Step& step) {
 
   poll(options_.interrupted);
   ops::rms_norm(normed, residual(), norms(layer).ffn, static_cast<float>(config_.rms_eps), stream);
-  if (after_gate) ops::gates(gate, normed, w.gate_up, stream);
+  if (after_gate) ops::gates(gate, normed, w[Role::gate_up], stream);
   const ops::ChannelList list = channels_->select(layer, step, after_gate ? gate : Tensor{});
   if (after_gate)
-    ops::up_channels(ffn, gate, normed, w.gate_up, list, stream);
+    ops::up_channels(ffn, gate, normed, w[Role::gate_up], list, stream);
   else
-    ops::swiglu_channels(ffn, normed, w.gate_up, list, stream);
+    ops::swiglu_channels(ffn, normed, w[Role::gate_up], list, stream);
   poll(options_.interrupted);
-  into_stream(layer, LayerMatrix::w_down, {}, [&](const Tensor& y, ops::Accumulate accumulate) {
+  into_stream(layer, Role::down, {}, [&](const Tensor& y, ops::Accumulate accumulate) {
     if (accumulate == ops::Accumulate::no) ops::clear(y.as<float>(), y.elements(), stream);
-    ops::down_channels(y, ffn, w.w_down, list, stream);
+    ops::down_channels(y, ffn, w[Role::down], list, stream);
   });
   return true;
 }
@@ -71,26 +71,27 @@ void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
   keep_residual(to.residual_mid);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = norms(layer).ffn, .norm_eps = eps, .swiglu = true};
-  if (side_of(layer, LayerMatrix::gate_up) != nullptr) {
-    normed_linear(layer, LayerMatrix::gate_up, gate_up, norms(layer).ffn, w.gate_up, to.normed_mid);
+  if (side_of(layer, Role::gate_up) != nullptr) {
+    normed_linear(layer, Role::gate_up, gate_up, norms(layer).ffn, w[Role::gate_up], to.normed_mid);
     ops::silu_mul(ffn, gate_up, exec_.stream());
-  } else if (!keeps_halves && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
-    ops::linear_fused(ffn, x, fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
+  } else if (!keeps_halves && ops::fusion_pays(w[Role::gate_up], n_rows_, fusion)) {
+    ops::linear_fused(ffn, x, fusion, w[Role::gate_up], ops::Accumulate::no, exec_.stream());
   } else {
     void* const place = to.normed_mid != nullptr ? to.normed_mid : normed_;
     const Tensor normed = act(place, n_rows_, config_.dim);
     ops::rms_norm(normed, x, norms(layer).ffn, eps, exec_.stream());
     if (!keeps_halves) {
-      ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
+      ops::linear_swiglu(ffn, gate_up, normed, w[Role::gate_up], workspace_, exec_.stream());
     } else {  // which need not leave the gate
-      ops::linear(gate_up, normed, w.gate_up, ops::Accumulate::no, workspace_, exec_.stream());
+      ops::linear(gate_up, normed, w[Role::gate_up], ops::Accumulate::no, workspace_,
+                  exec_.stream());
       ops::silu_mul(ffn, gate_up, exec_.stream());
     }
   }
   if (observed)
     channels_->observe(layer, step, {.product = ffn, .gate_up = keeps_halves ? gate_up : Tensor{}});
   poll(options_.interrupted);
-  into_stream(layer, LayerMatrix::w_down, ffn, w.w_down);
+  into_stream(layer, Role::down, ffn, w[Role::down]);
 }
 
 void Llama::divided_ffn(int layer, const kv::Step& step) {
@@ -109,23 +110,23 @@ void Llama::divided_ffn(int layer, const kv::Step& step) {
   const ops::LinearFusion fusion{.norm_weight = norms(layer).ffn, .norm_eps = eps, .swiglu = true};
 
   poll(options_.interrupted);
-  into_stream(layer, LayerMatrix::w_down, {}, [&](const Tensor& y, ops::Accumulate accumulate) {
+  into_stream(layer, Role::down, {}, [&](const Tensor& y, ops::Accumulate accumulate) {
     with_part(layer, LayerPart::ffn, [&](const LayerWeights& w) {
-      if (!reads_all && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
-        ops::linear_fused(of_set, residual(), fusion, w.gate_up, ops::Accumulate::no,
+      if (!reads_all && ops::fusion_pays(w[Role::gate_up], n_rows_, fusion)) {
+        ops::linear_fused(of_set, residual(), fusion, w[Role::gate_up], ops::Accumulate::no,
                           exec_.stream());
       } else {
         ops::rms_norm(normed, residual(), norms(layer).ffn, eps, exec_.stream());
-        ops::linear_swiglu(of_set, act(gate_up.raw(), n_rows_, 2 * n_set), normed, w.gate_up,
+        ops::linear_swiglu(of_set, act(gate_up.raw(), n_rows_, 2 * n_set), normed, w[Role::gate_up],
                            workspace_, exec_.stream());
       }
-      ops::linear(y, of_set, w.w_down, accumulate, workspace_, exec_.stream());
+      ops::linear(y, of_set, w[Role::down], accumulate, workspace_, exec_.stream());
     });
     if (!reads_all) return;
     with_part(layer, LayerPart::rest, [&](const LayerWeights& w) {
-      ops::linear_swiglu(of_rest, act(gate_up.raw(), n_rows_, 2 * n_rest), normed, w.rest_gate_up,
-                         workspace_, exec_.stream());
-      ops::linear(y, of_rest, w.rest_down, ops::Accumulate::yes, workspace_, exec_.stream());
+      ops::linear_swiglu(of_rest, act(gate_up.raw(), n_rows_, 2 * n_rest), normed,
+                         w[Role::rest_gate_up], workspace_, exec_.stream());
+      ops::linear(y, of_rest, w[Role::rest_down], ops::Accumulate::yes, workspace_, exec_.stream());
     });
   });
   if (!observed) return;

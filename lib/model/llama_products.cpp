@@ -33,17 +33,17 @@ void Llama::choose_products(int64_t wanted) {
                   static_cast<float>(config_.rms_eps), stream);
   };
   fill_random(x);
-  choose_one(act(block_, rows, qkv_dim), normed, weights_.on_device(&LayerWeights::qkv),
-             ops::Accumulate::no, {.before = norm});
-  const StreamTarget sum = stream_target(LayerMatrix::wo, rows);
-  choose_one(sum.y, act(block_, rows, config_.q_dim()), weights_.on_device(&LayerWeights::wo),
+  choose_one(act(block_, rows, qkv_dim), normed, weights_.on_device(Role::qkv), ops::Accumulate::no,
+             {.before = norm});
+  const StreamTarget sum = stream_target(Role::o, rows);
+  choose_one(sum.y, act(block_, rows, config_.q_dim()), weights_.on_device(Role::o),
              sum.accumulate);
-  choose_ffn_products(rows, &LayerWeights::gate_up, &LayerWeights::w_down);
-  if (sets_) choose_ffn_products(rows, &LayerWeights::rest_gate_up, &LayerWeights::rest_down);
+  choose_ffn_products(rows, Role::gate_up, Role::down);
+  if (sets_) choose_ffn_products(rows, Role::rest_gate_up, Role::rest_down);
   chosen_.insert(rows);
 }
 
-void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weights::Matrix down_of) {
+void Llama::choose_ffn_products(int64_t rows, Role gate_up_of, Role down_of) {
   const std::vector<const ops::PackedWeights*> uppers = weights_.on_device(gate_up_of);
   const std::vector<const ops::PackedWeights*> lowers = weights_.on_device(down_of);
   const int64_t n_channels = lowers.front()->in();
@@ -57,7 +57,7 @@ void Llama::choose_ffn_products(int64_t rows, Weights::Matrix gate_up_of, Weight
     ops::rms_norm(normed, x, norms(static_cast<int>(i % weights_.layers.size())).ffn,
                   static_cast<float>(config_.rms_eps), stream);
   };
-  const StreamTarget sum = stream_target(LayerMatrix::w_down, rows);
+  const StreamTarget sum = stream_target(Role::down, rows);
   const auto down = [&](size_t i, Stream stream) {
     ops::linear(sum.y, ffn, *lowers[i], sum.accumulate, workspace_, stream);
   };

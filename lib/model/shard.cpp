@@ -40,13 +40,6 @@ bool has_even_groups(const ModelConfig& c, int n_ranks) {
   }();
 }
 
-enum class Cut : uint8_t { none, rows, columns, first_rank };
-
-struct Cuts {
-  Cut how = Cut::none;
-  int64_t first = 0, n = 0;  // rows or columns
-};
-
 Shard::Part vocabulary_of(const ModelConfig& c, int rank, int n_ranks) {
   const int n = divide_up(divide_up(c.vocab_size, n_ranks), kVocabularyBlock) * kVocabularyBlock;
   return {rank * n, n};
@@ -60,35 +53,32 @@ class ShardSource final : public WeightSource {
       base_.reset(new ShardSource(whole, shard, before));
   }
 
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    const Cuts cuts = cuts_of(weight);
-    if (cuts.how == Cut::columns) return columns(weight, layer, cuts, begin, end, dtype, out);
-    const io::Shape shape = weight_shape(weight, whole_);
-    const int64_t lo = cuts.first + begin, hi = cuts.first + end;
+  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    const Shard::Part own = own_features(id.role, whole_, shard_);
+    if (info(id.role).cut == Cut::columns) return columns(id, own, begin, end, dtype, out);
+    const io::Shape shape = shape_of(id.role, whole_);
+    const int64_t lo = own.first + begin, hi = own.first + end;
     const int64_t last = std::clamp(shape[0], lo, hi);  // the vocabulary's last part is padded
     const size_t row_bytes = static_cast<size_t>(shape[1]) * dtype_bytes(dtype);
-    if (lo < last) source_->rows(weight, layer, lo, last, dtype, out);
+    if (lo < last) source_->rows(id, lo, last, dtype, out);
     std::memset(static_cast<std::byte*>(out) + static_cast<size_t>(last - lo) * row_bytes, 0,
                 static_cast<size_t>(hi - last) * row_bytes);
   }
 
-  bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                      void* device, Stream stream) const override {
-    const Cuts cuts = cuts_of(weight);
-    return cuts.how != Cut::columns && cuts.first + end <= weight_shape(weight, whole_)[0] &&
-           source_->rows_on_device(weight, layer, cuts.first + begin, cuts.first + end, dtype,
-                                   device, stream);
+  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
+                      Stream stream) const override {
+    const Shard::Part own = own_features(id.role, whole_, shard_);
+    return info(id.role).cut != Cut::columns && own.first + end <= shape_of(id.role, whole_)[0] &&
+           source_->rows_on_device(id, own.first + begin, own.first + end, dtype, device, stream);
   }
 
-  std::vector<float> vector(Weight weight, int layer) const override {
-    std::vector<float> all = source_->vector(weight, layer);
-    const Cuts cuts = cuts_of(weight);
-    if (cuts.how == Cut::first_rank && shard_.divides_layers() && shard_.rank > 0)
+  std::vector<float> vector(MatrixId id) const override {
+    std::vector<float> all = source_->vector(id);
+    if (info(id.role).cut == Cut::first_rank && shard_.divides_layers() && shard_.rank > 0)
       std::ranges::fill(all, 0.0f);
-    if (cuts.how != Cut::rows) return all;
-    const auto begin = all.begin() + cuts.first;
-    return {begin, begin + cuts.n};
+    if (info(id.role).cut != Cut::rows) return all;
+    const Shard::Part own = own_features(id.role, whole_, shard_);
+    return {all.begin() + own.first, all.begin() + own.first + own.n};
   }
 
   void embed(std::span<const int32_t> ids, float* out) const override { source_->embed(ids, out); }
@@ -98,51 +88,18 @@ class ShardSource final : public WeightSource {
   ShardSource(const ModelConfig& whole, const Shard& shard, const WeightSource& source)
       : whole_(whole), shard_(shard), source_(&source) {}
 
-  Cuts cuts_of(Weight weight) const {
-    const auto of = [&](Cut how, const Shard::Part& part, int unit) {
-      return Cuts{how, int64_t{part.first} * unit, int64_t{part.n} * unit};
-    };
-    switch (weight) {
-      case Weight::wq:
-      case Weight::bq:
-        return of(Cut::rows, shard_.heads, whole_.head_dim);
-      case Weight::wk:
-      case Weight::wv:
-      case Weight::bk:
-      case Weight::bv:
-        return of(Cut::rows, shard_.kv_heads, whole_.head_dim);
-      case Weight::wo:
-        return of(Cut::columns, shard_.heads, whole_.head_dim);
-      case Weight::w_gate:
-      case Weight::w_up:
-      case Weight::b_gate:
-      case Weight::b_up:
-        return of(Cut::rows, shard_.channels, 1);
-      case Weight::w_down:
-        return of(Cut::columns, shard_.channels, 1);
-      case Weight::tok_emb:
-      case Weight::lm_head:
-        return of(Cut::rows, shard_.vocabulary, 1);
-      case Weight::bo:
-      case Weight::b_down:
-        return {Cut::first_rank};
-      default:
-        return {};
-    }
-  }
-
-  void columns(Weight weight, int layer, const Cuts& cuts, int64_t begin, int64_t end, DType dtype,
+  void columns(MatrixId id, const Shard::Part& own, int64_t begin, int64_t end, DType dtype,
                void* out) const {
-    const int64_t in = weight_shape(weight, whole_)[1];
+    const int64_t in = shape_of(id.role, whole_)[1];
     const int64_t most = std::max<int64_t>(1, kPieceNumbers / in);
-    const size_t number = dtype_bytes(dtype), bytes = static_cast<size_t>(cuts.n) * number;
+    const size_t number = dtype_bytes(dtype), bytes = static_cast<size_t>(own.n) * number;
     std::vector<std::byte> piece(static_cast<size_t>(std::min(most, end - begin) * in) * number);
     auto* to = static_cast<std::byte*>(out);
     for (int64_t first = begin; first < end; first += most) {
       const int64_t last = std::min(end, first + most);
-      source_->rows(weight, layer, first, last, dtype, piece.data());
+      source_->rows(id, first, last, dtype, piece.data());
       for (int64_t r = 0; r < last - first; ++r, to += bytes)
-        std::memcpy(to, piece.data() + static_cast<size_t>(r * in + cuts.first) * number, bytes);
+        std::memcpy(to, piece.data() + static_cast<size_t>(r * in + own.first) * number, bytes);
     }
   }
 
@@ -154,6 +111,26 @@ class ShardSource final : public WeightSource {
 };
 
 }  // namespace
+
+Shard::Part own_features(Role role, const ModelConfig& whole, const Shard& shard) {
+  const int unit = unit_features(role, whole);
+  const auto of = [&](const Shard::Part& part) {
+    return Shard::Part{part.first * unit, part.n * unit};
+  };
+  switch (info(role).unit) {
+    case Unit::query_head:
+      return of(shard.heads);
+    case Unit::kv_head:
+      return of(shard.kv_heads);
+    case Unit::neuron:
+      return of(shard.channels);
+    case Unit::vocabulary:
+      return of(shard.vocabulary);
+    case Unit::none:
+      break;
+  }
+  return {};
+}
 
 bool divides(const ModelConfig& c, int n_ranks) {
   return n_ranks >= 1 && c.n_heads % n_ranks == 0 && has_even_groups(c, n_ranks) &&

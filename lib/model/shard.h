@@ -36,6 +36,9 @@ Shard draft_shard_of(const ModelConfig& whole, int rank, int n_ranks);
 /// Whether shard_of takes this number of ranks.
 bool divides(const ModelConfig& whole, int n_ranks);
 
+/// Rows or columns of a role that the rank holds; none if the role is not divided.
+Shard::Part own_features(Role role, const ModelConfig& whole, const Shard& shard);
+
 /// The shape of what the rank holds.
 ModelConfig config_of(const ModelConfig& whole, const Shard& shard);
 

@@ -21,16 +21,15 @@ class SideProducts {
   virtual void enter(const kv::Step& /*step*/) {}
   /// Whether it changes products of a matrix: if not, none of the calls below comes, and what may
   /// be fused with the product is.
-  virtual bool changes(int /*layer*/, LayerMatrix /*of*/) const { return true; }
+  virtual bool changes(int /*layer*/, Role /*of*/) const { return true; }
   /// Where the product of a matrix that ends in the residual stream goes first, if add() must see
   /// it apart; empty: straight into the stream.
   /// shapes   [rows, dim] f32
-  virtual Tensor apart(int layer, LayerMatrix of, int64_t rows) = 0;
-  /// Changes y, which is x W^T + b; or where wo or w_down were not apart, has had that added.
+  virtual Tensor apart(int layer, Role of, int64_t rows) = 0;
+  /// Changes y, which is x W^T + b; or where o or down were not apart, has had that added.
   /// shapes   x [rows, in] in the compute type, y [rows, out]
   /// sum      [rows, out] f32 that y must be added to, if it was apart, or empty
-  virtual void add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x,
-                   const Tensor& sum) = 0;
+  virtual void add(int layer, Role of, const Tensor& y, const Tensor& x, const Tensor& sum) = 0;
 };
 
 }  // namespace tandem::model

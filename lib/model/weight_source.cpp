@@ -18,21 +18,16 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 /// A thread reads no less at a time: a system call costs little compared with it.
 constexpr size_t kLeastRead = size_t{256} << 10;
 
-int64_t matrix_cols(Weight weight, const ModelConfig& config) {
-  return weight_shape(weight, config).back();
-}
-
 class CheckpointSource final : public WeightSource {
  public:
   CheckpointSource(const ModelConfig& config, Checkpoint checkpoint)
       : config_(config), checkpoint_(std::move(checkpoint)) {
     check_checkpoint(config_, checkpoint_);
-    embedding_ = checkpoint_.weight(Weight::tok_emb);
+    embedding_ = checkpoint_.weight({Role::embedding});
   }
 
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    const io::TensorView t = checkpoint_.weight(weight, layer);
+  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    const io::TensorView t = checkpoint_.weight(id);
     const int64_t cols = t.shape.back();
     const auto piece = static_cast<int64_t>(kLeastRead / dtype_bytes(t.dtype));
     const int64_t first = begin * cols, n = (end - begin) * cols;
@@ -51,8 +46,8 @@ class CheckpointSource final : public WeightSource {
     if (failure) std::rethrow_exception(failure);
   }
 
-  std::vector<float> vector(Weight weight, int layer) const override {
-    const io::TensorView t = checkpoint_.weight(weight, layer);
+  std::vector<float> vector(MatrixId id) const override {
+    const io::TensorView t = checkpoint_.weight(id);
     std::vector<float> values(static_cast<size_t>(t.shape.front()));
     numbers(t, 0, t.shape.front(), DType::f32, values.data());
     return values;
@@ -102,50 +97,46 @@ class SyntheticSource final : public WeightSource {
  public:
   SyntheticSource(const ModelConfig& config, uint64_t seed) : config_(config), seed_(seed) {}
 
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    ops::fill_random(out, dtype, part(weight, layer, begin, end));
+  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    ops::fill_random(out, dtype, part(id, begin, end));
   }
 
-  bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                      void* device, Stream stream) const override {
-    ops::fill_random(device, dtype, part(weight, layer, begin, end), stream);
+  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
+                      Stream stream) const override {
+    ops::fill_random(device, dtype, part(id, begin, end), stream);
     return true;
   }
 
-  std::vector<float> vector(Weight weight, int /*layer*/) const override {
-    const bool norm = weight == Weight::attn_norm || weight == Weight::ffn_norm ||
-                      weight == Weight::out_norm || weight == Weight::q_norm ||
-                      weight == Weight::k_norm;
-    return std::vector<float>(static_cast<size_t>(weight_shape(weight, config_).front()),
-                              norm ? 1.0f : 0.0f);
+  std::vector<float> vector(MatrixId id) const override {
+    return std::vector<float>(static_cast<size_t>(shape_of(id.role, config_).front()),
+                              is_norm(id.role) ? 1.0f : 0.0f);
   }
 
   void embed(std::span<const int32_t> ids, float* out) const override {
     for (size_t i = 0; i < ids.size(); ++i)
       ops::fill_random(out + i * static_cast<size_t>(config_.dim), DType::f32,
-                       part(Weight::tok_emb, 0, ids[i], int64_t{ids[i]} + 1));
+                       part({Role::embedding}, ids[i], int64_t{ids[i]} + 1));
   }
 
  private:
   /// Rows [begin, end) of a matrix.
-  ops::RandomPart part(Weight weight, int layer, int64_t begin, int64_t end) const {
-    const int64_t cols = matrix_cols(weight, config_);
+  ops::RandomPart part(MatrixId id, int64_t begin, int64_t end) const {
+    const int64_t cols = shape_of(id.role, config_).back();
     return {.seed = seed_,
-            .tensor = tensor_id(weight, layer),
+            .tensor = tensor_id(id),
             .first = begin * cols,
             .n = (end - begin) * cols,
-            .stddev = stddev(weight)};
+            .stddev = stddev(id.role)};
   }
-  static uint32_t tensor_id(Weight weight, int layer) {
-    constexpr uint32_t kKinds = 32;
-    static_assert(static_cast<uint32_t>(Weight::k_norm) < kKinds);
-    return static_cast<uint32_t>(layer) * kKinds + static_cast<uint32_t>(weight);
+  static uint32_t tensor_id(MatrixId id) {
+    constexpr uint32_t kRandomIds = 32;
+    return static_cast<uint32_t>(id.layer) * kRandomIds +
+           static_cast<uint32_t>(info(id.role).random_id);
   }
 
-  float stddev(Weight weight) const {
-    const bool into_residual = weight == Weight::wo || weight == Weight::w_down;
-    return into_residual ? 0.02f / std::sqrt(2.0f * static_cast<float>(config_.n_layers)) : 0.02f;
+  float stddev(Role weight) const {
+    return ends_in_stream(weight) ? 0.02f / std::sqrt(2.0f * static_cast<float>(config_.n_layers))
+                                  : 0.02f;
   }
 
   ModelConfig config_;

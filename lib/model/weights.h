@@ -13,7 +13,7 @@
 #include "model/config.h"
 #include "model/layer_stream.h"
 #include "model/layer_weights.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
 #include "tensor/pinned_pages.h"
@@ -25,16 +25,15 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
   /// Writes rows [begin, end) of a matrix in `dtype` (f32 or bf16).
-  virtual void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                    void* out) const = 0;
+  virtual void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const = 0;
   /// The same as work on the stream, to the memory of its GPU; false, and nothing done, where
   /// values come only from the host.
-  virtual bool rows_on_device(Weight /*weight*/, int /*layer*/, int64_t /*begin*/, int64_t /*end*/,
-                              DType /*dtype*/, void* /*device*/, Stream /*stream*/) const {
+  virtual bool rows_on_device(MatrixId /*id*/, int64_t /*begin*/, int64_t /*end*/, DType /*dtype*/,
+                              void* /*device*/, Stream /*stream*/) const {
     return false;
   }
   /// A whole vector in f32 (norms, biases).
-  virtual std::vector<float> vector(Weight weight, int layer) const = 0;
+  virtual std::vector<float> vector(MatrixId id) const = 0;
   /// Embedding rows of `ids` (each in [0, vocab)) into out [ids, dim].
   virtual void embed(std::span<const int32_t> ids, float* out) const = 0;
   /// The same weights before adapters were merged into them.
@@ -46,7 +45,7 @@ class WeightSource {
 /// a file that has changed or cannot be read.
 /// errors   kind input from check_checkpoint
 std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint);
-/// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for wo and w_down,
+/// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for o and down,
 /// as GPT-2 does, so that activations stay of one size at any depth); norms are 1, biases 0.
 std::unique_ptr<WeightSource> synthetic_source(const ModelConfig& config, uint64_t seed);
 
@@ -98,7 +97,7 @@ ForwardBytes forward_bytes(const ModelConfig& config, DType dtype, const WeightP
 struct Weights {
   std::vector<LayerWeights> layers;     // parts that are resident, and all norms
   std::unique_ptr<LayerStream> stream;  // null: all are
-  std::span<float> norms;               // all, layer by layer as in LayerNorms, then out_norm
+  std::span<float> norms;               // all, as norm_offset places them
   const float* out_norm = nullptr;      // [dim]
   ops::PackedWeights lm_head;           // [vocab, dim]; tied heads pack the embedding
   ops::PackedWeights own_embedding;     // [vocab, dim], on a GPU or trainable, if not tied
@@ -119,8 +118,7 @@ struct Weights {
   }
 
   /// The same matrix of all layers where it is in separate GPU memory, then in that of the ring.
-  using Matrix = ops::PackedWeights LayerWeights::*;
-  std::vector<const ops::PackedWeights*> on_device(Matrix matrix) const;
+  std::vector<const ops::PackedWeights*> on_device(Role role) const;
 
   static void plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
                    const WeightPlaces& places = {});
@@ -137,7 +135,7 @@ struct Weights {
   size_t down_bytes() const;
 
  private:
-  size_t bytes_of(std::initializer_list<Matrix> matrices) const;
+  size_t bytes_of(std::initializer_list<Role> roles) const;
 };
 
 }  // namespace tandem::model

@@ -1,27 +1,29 @@
 #include "model/work.h"
 
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 
 namespace tandem::model {
 
 double layer_flops(const ModelConfig& c) {
   double weights = 0;
-  for (const ProductShape& p : layer_products(c))
-    weights += static_cast<double>(p.out) * static_cast<double>(p.in);
+  for (const Role role : kLayerStacks) {
+    const io::Shape shape = shape_of(role, c);
+    weights += static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
+  }
   return 2.0 * c.n_layers * weights;
 }
 
 int64_t weight_bytes(const ModelConfig& c, const WeightFormat& stored) {
-  const auto sum = [&](const std::vector<Weight>& weights) {
+  const auto sum = [&](const std::vector<Role>& roles) {
     size_t bytes = 0;
-    for (const Weight weight : weights) {
-      const io::Shape s = weight_shape(weight, c);
+    for (const Role role : roles) {
+      const io::Shape s = shape_of(role, c);
       bytes += s.size() == 1 ? matrix_bytes(widens_to(stored), 1, s[0])
                              : matrix_bytes(stored, s[0], s[1]);
     }
     return static_cast<int64_t>(bytes);
   };
-  return sum(global_weights(c)) + c.n_layers * sum(layer_weights(c));
+  return sum(outer_roles(c)) + c.n_layers * sum(layer_roles(c));
 }
 
 double step_params(const ModelConfig& c) {
@@ -31,7 +33,7 @@ double step_params(const ModelConfig& c) {
 double step_bytes(const ModelConfig& c, const WeightFormat& stored) {
   const size_t embedding = matrix_bytes(stored, c.head_rows(), c.dim);
   return static_cast<double>(weight_bytes(c, stored)) -
-         (c.tied_embeddings ? 0.0 : static_cast<double>(embedding));
+         (c.head.tied ? 0.0 : static_cast<double>(embedding));
 }
 
 double param_density(const ModelConfig& c, double channels, bool all_gates) {

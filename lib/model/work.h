@@ -1,26 +1,10 @@
 #pragma once
-#include <array>
 #include <cstdint>
 
 #include "base/weight_format.h"
 #include "model/config.h"
 
 namespace tandem::model {
-
-/// A dense product of a layer: y [rows, out] = x [rows, in] W^T.
-struct ProductShape {
-  const char* name;
-  int64_t out, in;
-  bool adds;  // to the f32 residual stream, instead of writing activations
-};
-
-/// The products of one layer as the forward runs them.
-inline std::array<ProductShape, 4> layer_products(const ModelConfig& c) {
-  return {{{"qkv", int64_t{c.q_dim()} + 2 * int64_t{c.kv_dim()}, c.dim, false},
-           {"wo", c.dim, c.q_dim(), true},
-           {"gate_up", 2 * int64_t{c.ffn_dim}, c.dim, false},
-           {"w_down", c.dim, c.ffn_dim, true}}};
-}
 
 /// Operations (a multiply-add is two) that dense layers do for one token, the head not included.
 double layer_flops(const ModelConfig& c);

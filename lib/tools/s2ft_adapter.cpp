@@ -41,19 +41,14 @@ DType dtype_of(const decode::ModelFiles& files, MatrixType asked) {
   if (asked != MatrixType::automatic) return asked == MatrixType::f32 ? DType::f32 : DType::bf16;
   if (files.synthetic()) return DType::bf16;
   const auto checkpoint = model::Checkpoint::open(files.folder);
-  const auto is_bf16 = [&](model::Weight weight, int layer) {
+  const auto is_bf16 = [&](model::MatrixId id) {
     // Adapters may have untied a head that the folder does not hold.
-    if (weight == model::Weight::lm_head &&
-        checkpoint.find(model::checkpoint_name(weight)) == nullptr)
-      weight = model::Weight::tok_emb;
-    return model::weight_shape(weight, files.config).size() == 1 ||
-           checkpoint.weight(weight, layer).dtype == DType::bf16;
+    if (id.role == model::Role::head && checkpoint.find(model::canonical_name(id)) == nullptr)
+      id.role = model::Role::embedding;
+    return model::shape_of(id.role, files.config).size() == 1 ||
+           checkpoint.weight(id).dtype == DType::bf16;
   };
-  bool all = true;
-  for (const model::Weight w : model::global_weights(files.config)) all = all && is_bf16(w, 0);
-  for (int layer = 0; layer < files.config.n_layers; ++layer)
-    for (const model::Weight w : model::layer_weights(files.config)) all = all && is_bf16(w, layer);
-  return all ? DType::bf16 : DType::f32;
+  return std::ranges::all_of(model::all_matrices(files.config), is_bf16) ? DType::bf16 : DType::f32;
 }
 
 int64_t changed_weights(const OpenedAdapters& opened) {
@@ -61,9 +56,9 @@ int64_t changed_weights(const OpenedAdapters& opened) {
   const model::ModelConfig& config = opened.base.config;
   for (const model::WeightedAdapter& given : opened.adapters)
     for (int layer = 0; layer < config.n_layers; ++layer)
-      for (const model::Weight w : model::adapter_weights())
-        if (model::holds(given.adapter, w, layer)) {
-          const io::Shape shape = model::weight_shape(w, config);
+      for (const model::Role w : model::kLayerRoles)
+        if (model::holds(given.adapter, {w, layer})) {
+          const io::Shape shape = model::shape_of(w, config);
           n += shape[0] * shape[1];
         }
   return n;

@@ -16,7 +16,7 @@ std::vector<GradientBucket> gradient_buckets(const TrainedSet& set, int64_t leas
   add(n_layers, head, rest);
   int64_t end = head;
   for (int i = n_layers; i-- > 0;) {
-    const int64_t begin = set.layers[static_cast<size_t>(i)].qkv.offset;
+    const int64_t begin = set.layers[static_cast<size_t>(i)][Role::qkv].offset;
     if (i > 0 && end - begin < least) continue;
     add(i, begin, end);
     end = begin;

@@ -7,6 +7,19 @@
 #include "recipe/fields_of.h"
 #include "recipe/value_of.h"
 
+namespace tandem::model {
+
+std::string read_scalar(const recipe::Node& node, Role& out) {
+  std::array<std::string_view, kLayerRoles.size()> words;
+  std::ranges::transform(kLayerRoles, words.begin(), word_of);
+  size_t index = 0;
+  std::string problem = recipe::read_enum(node, words.data(), words.size(), index);
+  if (problem.empty()) out = kLayerRoles[index];
+  return problem;
+}
+
+}  // namespace tandem::model
+
 namespace tandem::train {
 
 std::string read_scalar(const recipe::Node& node, LearningRate& out) {
@@ -63,7 +76,7 @@ void TrainSettings::check(recipe::Problems& p) const {
             "train.optimizer.states: bf16 needs method full, found {}: set states f32, or change "
             "the method",
             recipe::yaml_text(method));
-  const auto shares = select.ratios.by_matrix();
+  const auto shares = select.ratios.by_role();
   if (method == Method::s2ft && std::ranges::all_of(shares, [](double x) { return x == 0; }))
     p.field("select.ratios", "train.select.ratios: expected one above 0, found only 0");
   if (method != Method::s2ft && !select.exclude.empty())
@@ -81,6 +94,6 @@ void TrainSettings::check(recipe::Problems& p) const {
 }  // namespace tandem::train
 
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
-    std::vector<tandem::train::Matrix>&);
+    std::vector<tandem::model::Role>&);
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
     std::optional<tandem::train::LearningRate>&);

@@ -8,12 +8,21 @@
 #include <string_view>
 #include <vector>
 
+#include "model/spec/roles.h"
 #include "recipe/fields.h"
 #include "recipe/layer_range.h"
 #include "train/data/settings.h"
-#include "train/matrix.h"
+
+namespace tandem::model {
+// Matrices of a layer are read and written by their words.
+std::string read_scalar(const recipe::Node& node, Role& out);
+inline std::string yaml_text(Role role) { return word_of(role); }
+inline std::string type_name(Role) { return "q|k|v|o|gate|up|down"; }
+}  // namespace tandem::model
 
 namespace tandem::train {
+
+using model::Role;
 
 enum class Method : uint8_t { s2ft, lora, dora, full, spft };
 constexpr std::array<std::string_view, 5> enum_names(Method) {
@@ -45,7 +54,7 @@ struct Ratios {
     visit("q", q, share, "share of query heads whose rows of the query projection are trained");
     visit("k", k, share, "share of KV heads whose rows of the key projection are trained");
   }
-  PerMatrix<double> by_matrix() const { return {q, k, v, o, g, u, d}; }
+  model::PerMatrix<double> by_role() const { return {q, k, v, o, g, u, d}; }
 };
 
 /// Section `train.select`: the slices of s2ft.
@@ -78,7 +87,7 @@ struct Selection {
 struct LoraSettings {
   int rank = 32;
   double alpha = 64, dropout = 0;
-  std::vector<Matrix> targets = {Matrix::q, Matrix::k, Matrix::v, Matrix::up, Matrix::down};
+  std::vector<Role> targets = {Role::q, Role::k, Role::v, Role::up, Role::down};
   bool rslora = false;
 
   template <class V>

@@ -15,34 +15,21 @@ namespace {
 
 using Part = TrainedMatrix::Part;
 
-struct Shape {
-  int64_t out, in;
-  bool bias;
-};
-
-struct LayerShapes {
-  Shape qkv, wo, gate_up, w_down;
-
-  explicit LayerShapes(const model::ModelConfig& c)
-      : qkv{c.q_dim() + 2 * int64_t{c.kv_dim()}, c.dim, c.qkv_bias()},
-        wo{c.dim, c.q_dim(), c.o_bias()},
-        gate_up{2 * int64_t{c.ffn_dim}, c.dim, c.mlp_bias()},
-        w_down{c.dim, c.ffn_dim, c.mlp_bias()} {}
-};
-
-void place(TrainedMatrix& m, const Shape& shape, int rank, int64_t& end) {
-  if (m.part == Part::low_rank) return lay_out_factors(m, shape.in, rank, end);
+void place(TrainedMatrix& m, Role role, const model::ModelConfig& config, int rank, int64_t& end) {
+  const io::Shape shape = model::shape_of(role, config);
+  const int64_t out = shape[0], in = shape[1];
+  if (m.part == Part::low_rank) return lay_out_factors(m, in, rank, end);
   if (m.part == Part::all) {
-    m.index.resize(static_cast<size_t>(shape.out));
+    m.index.resize(static_cast<size_t>(out));
     std::iota(m.index.begin(), m.index.end(), 0);
   }
   const auto n = static_cast<int64_t>(m.index.size());
-  m.rows = m.part == Part::columns ? shape.out : n;
-  m.cols = m.part == Part::columns ? n : m.part == Part::elements ? 1 : shape.in;
+  m.rows = m.part == Part::columns ? out : n;
+  m.cols = m.part == Part::columns ? n : m.part == Part::elements ? 1 : in;
   m.offset = end;
   end += m.size();
-  m.bias = m.bias && shape.bias;
-  m.bias_size = m.bias ? shape.out : 0;
+  m.bias = m.bias && model::has_bias(role, config);
+  m.bias_size = m.bias ? out : 0;
   m.bias_offset = end;
   end += m.bias_size;
 }
@@ -76,9 +63,8 @@ TrainedMatrix whole() { return {.part = Part::all, .bias = true}; }
 
 int TrainedSet::first_layer() const {
   if (embedding.trained() || norms) return 0;
-  const auto first = std::ranges::find_if(layers, [](const TrainedLayer& l) {
-    return l.qkv.any() || l.wo.any() || l.gate_up.any() || l.w_down.any();
-  });
+  const auto first = std::ranges::find_if(
+      layers, [](const auto& l) { return std::ranges::any_of(l, &TrainedMatrix::any); });
   return static_cast<int>(first - layers.begin());
 }
 
@@ -87,25 +73,17 @@ model::Trainable TrainedSet::trainable() const {
 }
 
 void lay_out(TrainedSet& set, const model::ModelConfig& config) {
-  const LayerShapes shapes(config);
-  const Shape table{config.vocab_size, config.dim, false};
   const int rank = set.low_rank.rank;
   int64_t end = 0;
-  for (TrainedLayer& l : set.layers) {
-    place(l.qkv, shapes.qkv, rank, end);
-    place(l.wo, shapes.wo, rank, end);
-    place(l.gate_up, shapes.gate_up, rank, end);
-    place(l.w_down, shapes.w_down, rank, end);
-  }
-  place(set.lm_head, table, rank, end);
+  for (auto& l : set.layers)
+    for (const Role role : model::kLayerStacks) place(l[role], role, config, rank, end);
+  place(set.lm_head, Role::head, config, rank, end);
   if (config.head.tied && set.embedding.trained())
     set.embedding = set.lm_head;
   else
-    place(set.embedding, table, rank, end);
-  const int64_t of_heads = config.qk_norm() ? 2 * int64_t{config.head_dim} : 0;
+    place(set.embedding, Role::embedding, config, rank, end);
   set.norms_offset = end;
-  set.norms_size =
-      set.norms ? config.n_layers * (2 * int64_t{config.dim} + of_heads) + config.dim : 0;
+  set.norms_size = set.norms ? model::norm_elements(config) : 0;
   set.size = end + set.norms_size;
   set.index_size = 0;
   each_matrix(set, [&](TrainedMatrix& m) {
@@ -129,22 +107,16 @@ TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_
   TrainedSet set;
   set.layers.resize(at(config.n_layers));
   uint32_t matrix = 0;
-  const auto scatter = [&](TrainedMatrix& m, int64_t in, std::initializer_list<int64_t> parts) {
-    int64_t first = 0;
-    for (const int64_t rows : parts) {
+  for (auto& l : set.layers)
+    for (const Role role : model::kLayerRoles) {
+      TrainedMatrix& m = l[model::info(role).stack];
+      const io::Shape shape = model::shape_of(role, config);
+      const int64_t elements = shape[0] * shape[1];
       PhiloxStream stream(seed, matrix++);
-      const auto n = static_cast<int64_t>(share * static_cast<double>(rows * in));
-      draw(m.index, stream, first, rows * in, n);
-      first += rows * in;
+      const auto n = static_cast<int64_t>(share * static_cast<double>(elements));
+      draw(m.index, stream, model::first_row(role, config) * shape[1], elements, n);
+      if (!m.index.empty()) m.part = Part::elements;
     }
-    if (!m.index.empty()) m.part = Part::elements;
-  };
-  for (TrainedLayer& l : set.layers) {
-    scatter(l.qkv, config.dim, {config.q_dim(), config.kv_dim(), config.kv_dim()});
-    scatter(l.wo, config.q_dim(), {config.dim});
-    scatter(l.gate_up, config.dim, {config.ffn_dim, config.ffn_dim});
-    scatter(l.w_down, config.ffn_dim, {config.dim});
-  }
   lay_out(set, config);
   if (set.size == 0)
     throw recipe_error("train.spft.ratio", "is {}, which selects no weight of any matrix", share);

@@ -5,13 +5,14 @@
 
 #include "model/config.h"
 #include "model/weights.h"
-#include "train/matrix.h"
 
 namespace tandem::train {
 
+using model::Role;
+
 /// Factors that are trained next to some rows of a packed matrix: W + gamma B A.
 struct LowRankFactors {
-  Matrix matrix = Matrix::q;
+  Role role = Role::q;
   int layer = 0;
   int64_t first_row = 0, rows = 0;  // of the packed matrix
   int64_t a = 0, b = 0;             // offsets of A [rank, in] and B [rows, rank]
@@ -41,11 +42,6 @@ struct TrainedMatrix {
   int64_t size() const { return rows * cols; }
 };
 
-/// By packed matrices: rows of wq, wk and wv are rows of qkv, those of w_gate and w_up of gate_up.
-struct TrainedLayer {
-  TrainedMatrix qkv, wo, gate_up, w_down;
-};
-
 /// Settings that all low-rank factors of a set share.
 struct LowRankShape {
   int rank = 0;            // 0: there are none
@@ -58,7 +54,7 @@ struct LowRankShape {
 /// All trained values of a model, one after another in flat buffers: weights, their moments, the
 /// gradient, which several ranks would sum at once.
 struct TrainedSet {
-  std::vector<TrainedLayer> layers;
+  std::vector<model::PerStack<TrainedMatrix>> layers;
   TrainedMatrix lm_head;
   /// Where heads are tied, its values are those of the head.
   TrainedMatrix embedding;
@@ -89,7 +85,7 @@ TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_
 template <class Set, class Visit>
 void each_matrix(Set& set, const Visit& visit) {
   for (auto& l : set.layers)
-    for (auto* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down}) visit(*m);
+    for (auto& m : l) visit(m);
   visit(set.lm_head);
   visit(set.embedding);
 }
@@ -97,14 +93,8 @@ void each_matrix(Set& set, const Visit& visit) {
 /// Calls visit(trained matrix, its weights) for all that a model has.
 template <class Weights, class Visit>
 void each_weight(const TrainedSet& set, Weights& weights, const Visit& visit) {
-  for (size_t i = 0; i < set.layers.size(); ++i) {
-    const TrainedLayer& t = set.layers[i];
-    auto& w = weights.layers[i];
-    visit(t.qkv, w.qkv);
-    visit(t.wo, w.wo);
-    visit(t.gate_up, w.gate_up);
-    visit(t.w_down, w.w_down);
-  }
+  for (size_t i = 0; i < set.layers.size(); ++i)
+    for (const Role role : model::kLayerStacks) visit(set.layers[i][role], weights.layers[i][role]);
   visit(set.lm_head, weights.lm_head);
   if (!weights.own_embedding.empty()) visit(set.embedding, weights.own_embedding);
 }

@@ -7,65 +7,46 @@
 namespace tandem::train {
 namespace {
 
-double operations(const model::ProductShape& p) {
-  return 2.0 * static_cast<double>(p.out) * static_cast<double>(p.in);
+double operations(const io::Shape& shape) {
+  return 2.0 * static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
 }
 
 /// A weight's gradient, a row of its input. Of single weights the whole matrix has one, and they
 /// are picked from it.
-double gradient_operations(const TrainedMatrix& m, const model::ProductShape& p) {
+double gradient_operations(const TrainedMatrix& m, const io::Shape& shape) {
   if (m.part == TrainedMatrix::Part::low_rank) return 0;  // of its factors
-  return m.part == TrainedMatrix::Part::elements ? operations(p)
+  return m.part == TrainedMatrix::Part::elements ? operations(shape)
                                                  : 2.0 * static_cast<double>(m.size());
 }
 
-/// A multiplication with each low-rank factor, a row.
-double factor_operations(const TrainedMatrix& m, int rank, const model::ProductShape& p) {
-  double operations = 0;
-  for (const LowRankFactors& f : m.factors)
-    operations += 2.0 * rank * static_cast<double>(f.rows + p.in);
-  return operations;
-}
-
 /// A layer's products, a row, and its share of a forward's attention.
-Work layer_work(const TrainedLayer& t, const LayerFrontier& f, const model::ModelConfig& c,
-                int rank, double rows, double attention) {
-  const auto [qkv, wo, gate_up, w_down] = model::layer_products(c);
-  Work w{.forward =
-             rows * (operations(qkv) + operations(wo) + operations(gate_up) + operations(w_down)) +
-             attention};
-  const auto passes = [&](bool on, const model::ProductShape& p) {
-    if (on) w.input_gradients += rows * operations(p);
-  };
-  passes(f.gate_up, w_down);
-  passes(f.middle, gate_up);
-  passes(f.attention, wo);
-  passes(f.input, qkv);
+Work layer_work(const model::PerStack<TrainedMatrix>& t, const LayerFrontier& f,
+                const model::ModelConfig& c, int rank, double rows, double attention) {
+  const bool layer = f.again == LayerFrontier::Again::layer;
+  const bool of_ffn = f.again != LayerFrontier::Again::none;
+  const model::PerStack<bool> passes = {f.input, f.attention, f.middle, f.gate_up},
+                              again = {layer, layer, of_ffn, false};
+  Work w{.forward = attention};
+  for (const Role role : model::kLayerStacks) {
+    const io::Shape shape = model::shape_of(role, c);
+    const double product = rows * operations(shape);
+    w.forward += product;
+    if (passes[role]) w.input_gradients += product;
+    if (again[role]) w.again += product;
+    w.weight_gradients += rows * gradient_operations(t[role], shape);
+    for (const LowRankFactors& part : t[role].factors) {
+      const auto by_rank = [&](int64_t n) { return rows * 2.0 * rank * static_cast<double>(n); };
+      w.factors += (again[role] ? 2 : 1) * by_rank(part.rows + shape[1]);
+      w.weight_gradients += by_rank(part.rows + shape[1]);
+      // Through B, for the gradient of A; through A as far as anything below is trained.
+      w.input_gradients += by_rank(part.rows + (passes[role] ? shape[1] : 0));
+    }
+  }
   if (f.attention) {
     w.input_gradients += 2 * attention;  // of q, k, v and the probabilities
     w.again += attention / 2;            // the scores
   }
-  w.weight_gradients =
-      rows * (gradient_operations(t.qkv, qkv) + gradient_operations(t.wo, wo) +
-              gradient_operations(t.gate_up, gate_up) + gradient_operations(t.w_down, w_down));
-  const auto factors = [&](const TrainedMatrix& m, const model::ProductShape& p, bool passes_on,
-                           bool again) {
-    const double operations = rows * factor_operations(m, rank, p);
-    w.factors += again ? 2 * operations : operations;
-    w.weight_gradients += operations;
-    // Through B, for the gradient of A; through A as far as anything below is trained.
-    for (const LowRankFactors& part : m.factors)
-      w.input_gradients +=
-          rows * 2.0 * rank * static_cast<double>(part.rows + (passes_on ? p.in : 0));
-  };
-  const bool layer = f.again == LayerFrontier::Again::layer;
-  const bool of_ffn = f.again != LayerFrontier::Again::none;
-  factors(t.qkv, qkv, f.input, layer);
-  factors(t.wo, wo, f.attention, layer);
-  factors(t.gate_up, gate_up, f.middle, of_ffn);
-  factors(t.w_down, w_down, f.gate_up, false);
-  if (of_ffn) w.again += rows * operations(gate_up);
-  if (layer) w.again += rows * (operations(qkv) + operations(wo)) + attention;
+  if (layer) w.again += attention;
   return w;
 }
 

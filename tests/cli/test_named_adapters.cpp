@@ -9,7 +9,7 @@
 #include "source_dir.h"
 
 using namespace tandem::testing;
-using tandem::model::Weight;
+using tandem::model::Role;
 
 namespace {
 

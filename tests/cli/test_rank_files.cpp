@@ -62,10 +62,10 @@ TEST_SUITE("cli/rank_files") {
   TEST_CASE("adapters with names: mixed, switched, and merged where all name one") {
     const TemporaryFolder folder;
     const auto model = tandem::test::source_dir() / "recipes/models/tiny-16m";
-    using tandem::model::Weight;
+    using tandem::model::Role;
     const auto slices = tandem::test::write_slices(
         folder / "slices", model,
-        {.seed = 1, .weights = {Weight::wq, Weight::wk, Weight::wo, Weight::w_up, Weight::w_down}});
+        {.seed = 1, .weights = {Role::q, Role::k, Role::o, Role::up, Role::down}});
     const auto factors = tandem::test::write_factors(folder / "factors", model, {.seed = 2});
     const std::string list =
         fmt::format("model.adapters=[{{name: s, path: {}}}, {{name: f, path: {}}}]",

@@ -107,8 +107,8 @@ TEST_SUITE("decode/model_files") {
     CHECK(files.warnings[0].find("'lm_head.weight' has other values") != std::string::npos);
     CHECK(files.fingerprint != tied.fingerprint);
     std::vector<float> row(static_cast<size_t>(c.dim)), embedding(row);
-    files.source->rows(model::Weight::lm_head, 0, 3, 4, DType::f32, row.data());
-    files.source->rows(model::Weight::tok_emb, 0, 3, 4, DType::f32, embedding.data());
+    files.source->rows({model::Role::head}, 3, 4, DType::f32, row.data());
+    files.source->rows({model::Role::embedding}, 3, 4, DType::f32, embedding.data());
     CHECK(row != embedding);
   }
 

@@ -9,35 +9,66 @@
 #include "decode/model_files.h"
 #include "engine_runs.h"
 #include "model/settings.h"
+#include "pinned.h"
 
 using namespace tandem;
 using namespace tandem::test;
 
 namespace {
 
-std::string hash_of(std::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return fmt::format("{:016x}", hash);
-}
-
 /// The first rows of every matrix of a model with random weights of seed 7, by checkpoint names.
 std::string random_rows(const model::ModelConfig& config) {
   const auto source = model::synthetic_source(config, 7);
   std::string all;
-  const auto add = [&](model::Weight weight, int layer) {
-    const io::Shape shape = model::weight_shape(weight, config);
+  const auto add = [&](model::MatrixId id) {
+    const io::Shape shape = model::shape_of(id.role, config);
     if (shape.size() != 2) return;
     std::vector<float> rows(static_cast<size_t>(2 * shape[1]));
-    source->rows(weight, layer, 0, 2, DType::f32, rows.data());
-    all += model::checkpoint_name(weight, layer);
+    source->rows(id, 0, 2, DType::f32, rows.data());
+    all += model::canonical_name(id);
     all.append(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float));
   };
-  for (const model::Weight weight : model::global_weights(config)) add(weight, 0);
+  for (const model::Role weight : model::outer_roles(config)) add({weight, 0});
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const model::Weight weight : model::layer_weights(config)) add(weight, layer);
+    for (const model::Role weight : model::layer_roles(config)) add({weight, layer});
   return hash_of(all);
 }
+
+/// Names, sizes and order of buffers: on the CPU, on a GPU with layers in host memory and with
+/// divided channels.
+std::string plans(const decode::ModelFiles& files) {
+  std::string text = text_of(decode::Engine::plan(files, engine_spec({})));
+  for (const model::WeightPlaces& places :
+       {model::WeightPlaces{
+            .device = {Device::Kind::cuda, 0}, .n_streamed = 1, .host_embedding = true},
+        model::WeightPlaces{.device = {Device::Kind::cuda, 0},
+        .n_streamed = 3,
+        .by_channel = true,
+        .set_channels = 16}}) {
+    MemoryPlan plan;
+    model::Weights::plan(files.config, DType::bf16, plan, places);
+    text += text_of(plan);
+  }
+  return hash_of(text);
+}
+
+/// Rank 0 of two, which notes what room it asks for.
+class NotedParts final : public Comm {
+ public:
+  std::vector<int> sets;
+
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  void sum(const Tensor& /*x*/, Stream /*stream*/) override {}
+  Tensor parts(int set, int64_t /*rows*/, int64_t /*width*/) override {
+    sets.push_back(set);
+    return {};
+  }
+  double sum_of(double mine) override { return mine; }
+  double of_rank0(double mine) override { return mine; }
+  void gather(void* /*all*/, size_t /*part_bytes*/, Stream /*stream*/) override {}
+  void gather_on_host(std::byte* /*all*/, size_t /*part_bytes*/) override {}
+};
 
 }  // namespace
 
@@ -64,5 +95,29 @@ TEST_SUITE("decode/pinned") {
       CHECK(hash_of(model::settings_text(model::settings_of(files.config))) == expected.settings);
       CHECK(random_rows(files.config) == expected.random);
     }
+  }
+
+  TEST_CASE("names, sizes and order of buffers stay as they are") {
+    const std::map<std::string, std::string> pinned = {{"llama-odd", "e8dce380708c6103"},
+                                                       {"qwen2-untied-sharded", "67e7a929c1e888e5"},
+                                                       {"qwen3-odd", "8138f026340a0af6"}};
+    for (const auto& [name, expected] : pinned) {
+      CAPTURE(name);
+      CHECK(plans(decode::open_model(small_model(name).string(), 0)) == expected);
+    }
+  }
+
+  TEST_CASE("o and down take turns in room for sums over ranks") {
+    decode::ModelFiles files = decode::open_model(small_model("llama-3.1").string(), 0);
+    decode::take_shard(files, 0, 2);
+    decode::EngineSpec spec = engine_spec({.compute = DType::bf16});
+    const auto comm = std::make_shared<NotedParts>();
+    spec.n_ranks = 2;
+    spec.comm = comm;
+    decode::Engine engine(std::move(files), spec);
+    comm->sets.clear();
+    prefill(engine, engine.cache().create(), random_ids(engine, 5, 3), 5);
+    for (size_t i = 0; i < comm->sets.size(); ++i) CHECK(comm->sets[i] == static_cast<int>(i % 2));
+    CHECK(comm->sets.size() == 2 * static_cast<size_t>(engine.config().n_layers));
   }
 }

@@ -17,8 +17,8 @@ using namespace tandem;
 /// Calls merge(weight, its elements, rows) for every matrix; what it leaves must be finite.
 template <class Merge>
 void merge_all(const Merge& merge) {
-  for (const model::Weight weight : model::adapter_weights()) {
-    const io::Shape shape = model::weight_shape(weight, fuzz::state_model().config);
+  for (const model::Role weight : model::kLayerRoles) {
+    const io::Shape shape = model::shape_of(weight, fuzz::state_model().config);
     std::vector<float> rows(static_cast<size_t>(shape[0] * shape[1]));
     merge(weight, shape, rows);
   }
@@ -31,14 +31,14 @@ void check_finite(const std::vector<float>& rows) {
 
 /// The weights of the model, or with adapters, in f32.
 std::vector<float> weights(const std::vector<model::WeightedAdapter>& adapters,
-                           model::Weight weight) {
+                           model::Role weight) {
   const model::ModelConfig& config = fuzz::state_model().config;
-  const io::Shape shape = model::weight_shape(weight, config);
+  const io::Shape shape = model::shape_of(weight, config);
   std::vector<float> rows(static_cast<size_t>(shape[0] * shape[1]));
   const auto source = model::fused_source(model::synthetic_source(config, 1), adapters, config);
-  source->rows(weight, 0, 0, shape[0], DType::f32, rows.data());
+  source->rows({weight, 0}, 0, shape[0], DType::f32, rows.data());
   std::vector<bf16> narrow(rows.size());
-  source->rows(weight, 0, 0, shape[0], DType::bf16, narrow.data());
+  source->rows({weight, 0}, 0, shape[0], DType::bf16, narrow.data());
   return rows;
 }
 
@@ -46,20 +46,20 @@ std::vector<float> weights(const std::vector<model::WeightedAdapter>& adapters,
 /// elements that it does not hold have the base's bits.
 void read_list(const model::AnyAdapter& adapter) {
   const auto* const slices = std::get_if<model::Adapter>(&adapter);
-  for (const model::Weight weight : model::adapter_weights()) {
+  for (const model::Role weight : model::kLayerRoles) {
     const std::vector<float> base = weights({}, weight), one = weights({{adapter}}, weight),
                              sum = weights({{adapter}, {adapter, 0.5f}}, weight);
     if (slices == nullptr) continue;
     std::vector<float> replaced = base;
     const auto columns =
-        static_cast<size_t>(model::weight_shape(weight, fuzz::state_model().config)[1]);
-    slices->replace(weight, 0, 0, static_cast<int64_t>(base.size() / columns), DType::f32,
+        static_cast<size_t>(model::shape_of(weight, fuzz::state_model().config)[1]);
+    slices->replace({weight, 0}, 0, static_cast<int64_t>(base.size() / columns), DType::f32,
                     replaced.data());
     if (std::memcmp(one.data(), replaced.data(), one.size() * sizeof(float)) != 0)
       throw std::logic_error("one adapter's values are not those of the list");
-    const auto index = slices->index(weight, 0);
+    const auto index = slices->index({weight, 0});
     for (size_t i = 0; i < base.size(); ++i) {
-      const size_t feature = model::takes_columns(weight) ? i % columns : i / columns;
+      const size_t feature = model::ends_in_stream(weight) ? i % columns : i / columns;
       float want = base[i];
       if (std::ranges::binary_search(index, static_cast<int32_t>(feature))) {
         want += replaced[i] - base[i];
@@ -74,7 +74,7 @@ void read_list(const model::AnyAdapter& adapter) {
 void shorten(const model::LowRankAdapter& adapter) {
   const decode::ModelFiles& files = fuzz::state_model();
   const model::WeightedAdapter given{adapter, 0.5f};
-  for (const model::Weight weight : model::adapter_weights()) {
+  for (const model::Role weight : model::kLayerRoles) {
     const auto exact =
         model::exact_factors(*files.source, *files.source, {&given, 1}, weight, 0, files.config);
     if (exact.rank == 0 || !model::is_finite(exact)) continue;
@@ -96,11 +96,11 @@ void read_peft(std::span<const uint8_t> input) {
   const auto adapter =
       model::LowRankAdapter::parse(io::Safetensors::parse(std::as_bytes(std::span(copy)), "fuzz"),
                                    text, fuzz::state_model().config);
-  merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
-    adapter.merge(weight, 0, 0, shape[0], rows);  // products of finite numbers may overflow
+  merge_all([&](model::Role weight, const io::Shape& shape, std::vector<float>& rows) {
+    adapter.merge({weight, 0}, 0, shape[0], rows);  // products of finite numbers may overflow
   });
   read_list(adapter);
-  for (const model::Weight weight : {model::Weight::tok_emb, model::Weight::lm_head})
+  for (const model::Role weight : {model::Role::embedding, model::Role::head})
     weights({{adapter}, {adapter, 0.5f}}, weight);
   if (!adapter.scales_rows() && adapter.others().empty()) shorten(adapter);
 }
@@ -115,12 +115,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         model::Adapter::parse(io::Safetensors::parse(std::as_bytes(std::span(data, size)), "fuzz"),
                               files.config, {files.name, files.fingerprint});
     static_cast<void>(adapter.info());
-    merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
-      adapter.replace(weight, 0, 0, shape[0], DType::f32, rows.data());
+    merge_all([&](model::Role weight, const io::Shape& shape, std::vector<float>& rows) {
+      adapter.replace({weight, 0}, 0, shape[0], DType::f32, rows.data());
       check_finite(rows);
-      const auto n = static_cast<int64_t>(adapter.index(weight, 0).size());
-      const int64_t other = shape[model::takes_columns(weight) ? 0 : 1];
-      if (static_cast<int64_t>(adapter.values(weight, 0).size()) != n * other)
+      const auto n = static_cast<int64_t>(adapter.index({weight, 0}).size());
+      const int64_t other = shape[model::ends_in_stream(weight) ? 0 : 1];
+      if (static_cast<int64_t>(adapter.values({weight, 0}).size()) != n * other)
         throw std::logic_error("values that are not those of the index");
     });
     read_list(adapter);

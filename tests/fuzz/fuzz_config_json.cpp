@@ -1,6 +1,6 @@
 #include "decode/suggested_sampling.h"
 #include "model/config.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

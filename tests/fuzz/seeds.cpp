@@ -267,7 +267,7 @@ Seeds state() {
 /// An adapter of PEFT, as fuzz_adapter reads it: factors of q, with magnitudes or not.
 std::string low_rank_adapter(bool dora) {
   const std::vector<float> values = {0.5f, -1, 2, 0.25f};
-  const model::LowRankDelta delta{.weight = model::Weight::wq,
+  const model::LowRankDelta delta{.weight = model::Role::q,
                                   .rank = 2,
                                   .a = values,
                                   .b = values,
@@ -275,7 +275,7 @@ std::string low_rank_adapter(bool dora) {
   const test::TemporaryFolder folder;
   model::write_low_rank_adapter(
       folder.path(),
-      {.base = "base", .rank = 2, .alpha = 4, .dora = dora, .targets = {model::Weight::wq}},
+      {.base = "base", .rank = 2, .alpha = 4, .dora = dora, .targets = {model::Role::q}},
       {&delta, 1});
   return io::read_file(folder / "adapter_config.json") + std::string(1, '\0') +
          io::read_file(folder / "adapter_model.safetensors");
@@ -286,8 +286,8 @@ std::string low_rank_patterns() {
   const std::vector<float> values = {0.5f, -1, 2, 0.25f};
   const std::span<const float> half = std::span(values).first(2);
   const std::vector<model::LowRankDelta> deltas = {
-      {.weight = model::Weight::wq, .rank = 2, .a = values, .b = values},
-      {.weight = model::Weight::w_down, .rank = 1, .a = half, .b = half}};
+      {.id = {model::Role::q}, .rank = 2, .a = values, .b = values},
+      {.id = {model::Role::down}, .rank = 1, .a = half, .b = half}};
   const test::TemporaryFolder folder;
   model::write_low_rank_adapter(folder.path(), {.base = "base", .rank = 2, .alpha = 2}, deltas);
   return io::read_file(folder / "adapter_config.json") + std::string(1, '\0') +
@@ -318,8 +318,7 @@ Seeds adapter() {
   const decode::ModelFiles& files = state_model();
   const std::vector<float> values = {0.5f, -1, 2, 0.25f};
   const std::vector<model::AdapterSlice> slices = {
-      {model::Weight::wq, 0, {0, 1}, values},
-      {model::Weight::w_down, 0, {1}, std::span(values).first(2)}};
+      {model::Role::q, 0, {0, 1}, values}, {model::Role::down, 0, {1}, std::span(values).first(2)}};
   const test::TemporaryFolder folder;
   model::write_adapter(
       folder.path(),

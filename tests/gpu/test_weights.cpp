@@ -27,33 +27,32 @@ class CountingSource final : public model::WeightSource {
  public:
   explicit CountingSource(bool on_device) : on_device_(on_device) {}
 
-  static float value(model::Weight weight, int layer, int64_t row, int64_t col) {
-    return static_cast<float>(static_cast<int>(weight) * 8 + layer * 4 + row % 4) +
+  static float value(model::MatrixId id, int64_t row, int64_t col) {
+    return static_cast<float>(static_cast<int>(id.role) * 8 + id.layer * 4 + row % 4) +
            static_cast<float>(col) / 128;
   }
-  void rows(model::Weight weight, int layer, int64_t begin, int64_t end, DType,
-            void* out) const override {
+  void rows(model::MatrixId id, int64_t begin, int64_t end, DType, void* out) const override {
     auto* to = static_cast<float*>(out);
-    const int64_t cols = weight == model::Weight::w_down ? kConfig.ffn_dim : kConfig.dim;
+    const int64_t cols = id.role == model::Role::down ? kConfig.ffn_dim : kConfig.dim;
     for (int64_t r = begin; r < end; ++r)
-      for (int64_t c = 0; c < cols; ++c) *to++ = value(weight, layer, r, c);
+      for (int64_t c = 0; c < cols; ++c) *to++ = value(id, r, c);
     asked_host += 1;
   }
-  bool rows_on_device(model::Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                      void* device, Stream) const override {
+  bool rows_on_device(model::MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
+                      Stream) const override {
     if (!on_device_) return false;
-    const int64_t cols = weight == model::Weight::w_down ? kConfig.ffn_dim : kConfig.dim;
+    const int64_t cols = id.role == model::Role::down ? kConfig.ffn_dim : kConfig.dim;
     std::vector<float> host(static_cast<size_t>((end - begin) * cols));
-    rows(weight, layer, begin, end, dtype, host.data());
+    rows(id, begin, end, dtype, host.data());
     asked_host -= 1;
     queue().copy_in(device, host.data(), host.size() * sizeof(float));
     queue().wait();
     return true;
   }
-  std::vector<float> vector(model::Weight weight, int layer) const override {
-    const int64_t n = model::weight_shape(weight, kConfig).front();
+  std::vector<float> vector(model::MatrixId id) const override {
+    const int64_t n = model::shape_of(id.role, kConfig).front();
     std::vector<float> v;
-    for (int64_t i = 0; i < n; ++i) v.push_back(value(weight, layer, i, 0));
+    for (int64_t i = 0; i < n; ++i) v.push_back(value(id, i, 0));
     return v;
   }
   void embed(std::span<const int32_t>, float*) const override {}
@@ -89,7 +88,7 @@ std::vector<float> column(const ops::PackedWeights& w, int64_t col) {
 TEST_SUITE("gpu/model/weights") {
   TEST_CASE(
       "every matrix, bias and norm of a model arrives, from the host or from a GPU's source") {
-    using model::Weight;
+    using model::Role;
     struct Case {
       bool on_device;
       int n_streamed, set_channels;
@@ -116,22 +115,22 @@ TEST_SUITE("gpu/model/weights") {
       Arena arena(plan);
       const model::Weights w = model::Weights::load(kConfig, DType::f32, source, arena, {}, places);
       CHECK((source.asked_host > 0) == !on_device);
-      const auto append = [&](std::vector<float>& to, Weight weight, int layer, int64_t first,
-                              int64_t rows, int64_t col, Weight bias) {
-        const auto b = bias != weight ? source.vector(bias, layer) : std::vector<float>{};
+      const auto append = [&](std::vector<float>& to, model::MatrixId id, int64_t first,
+                              int64_t rows, int64_t col, Role bias) {
+        const auto b = bias != id.role ? source.vector({bias, id.layer}) : std::vector<float>{};
         for (int64_t r = first; r < first + rows; ++r)
-          to.push_back(CountingSource::value(weight, layer, r, col) +
+          to.push_back(CountingSource::value(id, r, col) +
                        (b.empty() ? 0.0f : b[static_cast<size_t>(r)]));
       };
       const auto check_attention = [&](const model::LayerWeights& l, int layer) {
         for (const int64_t col : {0, 5, 63}) {
           std::vector<float> qkv, wo;
-          append(qkv, Weight::wq, layer, 0, 64, col, Weight::bq);
-          append(qkv, Weight::wk, layer, 0, 32, col, Weight::bk);
-          append(qkv, Weight::wv, layer, 0, 32, col, Weight::bv);
-          append(wo, Weight::wo, layer, 0, 64, col, Weight::wo);
-          CHECK(column(l.qkv, col) == qkv);
-          CHECK(column(l.wo, col) == wo);
+          append(qkv, {Role::q, layer}, 0, 64, col, Role::q_bias);
+          append(qkv, {Role::k, layer}, 0, 32, col, Role::k_bias);
+          append(qkv, {Role::v, layer}, 0, 32, col, Role::v_bias);
+          append(wo, {Role::o, layer}, 0, 64, col, Role::o);
+          CHECK(column(l[model::Role::qkv], col) == qkv);
+          CHECK(column(l[model::Role::o], col) == wo);
         }
       };
       const auto check_channels = [&](const ops::PackedWeights& upper,
@@ -140,22 +139,22 @@ TEST_SUITE("gpu/model/weights") {
         REQUIRE(lower.in() == n);
         for (const int64_t col : {0, 5, 63}) {
           std::vector<float> gate_up;
-          append(gate_up, Weight::w_gate, layer, first, n, col, Weight::w_gate);
-          append(gate_up, Weight::w_up, layer, first, n, col, Weight::w_up);
+          append(gate_up, {Role::gate, layer}, first, n, col, Role::gate);
+          append(gate_up, {Role::up, layer}, first, n, col, Role::up);
           CHECK(column(upper, col) == gate_up);
         }
         for (const int64_t col : {int64_t{0}, n / 2, n - 1}) {
           std::vector<float> down;
-          append(down, Weight::w_down, layer, 0, 64, first + col, Weight::w_down);
+          append(down, {Role::down, layer}, 0, 64, first + col, Role::down);
           CHECK(column(lower, col) == down);
         }
       };
       for (int layer = 0; layer < 2; ++layer) {
         const model::LayerWeights& here = w.layers[static_cast<size_t>(layer)];
-        CHECK(on_host(here.norms.attn, 64) == source.vector(Weight::attn_norm, layer));
-        CHECK(on_host(here.norms.ffn, 64) == source.vector(Weight::ffn_norm, layer));
-        CHECK(on_host(here.norms.q, 16) == source.vector(Weight::q_norm, layer));
-        CHECK(on_host(here.norms.k, 16) == source.vector(Weight::k_norm, layer));
+        CHECK(on_host(here.norms.attn, 64) == source.vector({Role::attn_pre, layer}));
+        CHECK(on_host(here.norms.ffn, 64) == source.vector({Role::ffn_pre, layer}));
+        CHECK(on_host(here.norms.q, 16) == source.vector({Role::q_norm, layer}));
+        CHECK(on_host(here.norms.k, 16) == source.vector({Role::k_norm, layer}));
         for (const model::LayerPart part : model::kLayerParts) {
           if (part == model::LayerPart::rest && set == 0) continue;
           const bool streamed = w.stream && w.stream->holds(layer, part);
@@ -165,19 +164,23 @@ TEST_SUITE("gpu/model/weights") {
               check_attention(l, layer);
               break;
             case model::LayerPart::ffn:
-              check_channels(l.gate_up, l.w_down, layer, 0, set > 0 ? set : 96);
+              check_channels(l[model::Role::gate_up], l[model::Role::down], layer, 0,
+                             set > 0 ? set : 96);
               break;
             case model::LayerPart::rest:
-              check_channels(l.rest_gate_up, l.rest_down, layer, set, 96 - set);
+              check_channels(l[model::Role::rest_gate_up], l[model::Role::rest_down], layer, set,
+                             96 - set);
+              break;
+            case model::LayerPart::outside:
               break;
           }
           if (streamed) w.stream->release(queue());
         }
       }
-      CHECK(on_host(w.out_norm, 64) == source.vector(Weight::out_norm, 0));
+      CHECK(on_host(w.out_norm, 64) == source.vector({Role::out_norm, 0}));
       std::vector<float> head;
       for (int64_t r = 0; r < 200; ++r)
-        head.push_back(CountingSource::value(Weight::lm_head, 0, r, 7));
+        head.push_back(CountingSource::value({Role::head, 0}, r, 7));
       CHECK(column(w.lm_head, 7) == head);
     }
   }
@@ -206,7 +209,7 @@ TEST_SUITE("gpu/model/weights") {
         std::vector<float> want;
         for (const int32_t id : ids)
           for (int64_t c = 0; c < kDim; ++c)
-            want.push_back(CountingSource::value(model::Weight::tok_emb, 0, id, c));
+            want.push_back(CountingSource::value({model::Role::embedding, 0}, id, c));
         CHECK(out.vector<float>() == want);
       }
   }

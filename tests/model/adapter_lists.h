@@ -38,7 +38,7 @@ inline std::vector<float> random_values(int64_t n, uint64_t seed) {
 }
 
 struct Part {
-  Weight weight;
+  Role weight;
   int layer;
   std::vector<int32_t> index;
 };
@@ -50,11 +50,11 @@ inline Adapter slices(const std::filesystem::path& folder, const std::vector<Par
   std::vector<AdapterSlice> all;
   values.reserve(parts.size());
   for (const Part& p : parts) {
-    const io::Shape shape = weight_shape(p.weight, config());
+    const io::Shape shape = shape_of(p.weight, config());
     const auto n = static_cast<int64_t>(p.index.size());
     values.push_back(
-        random_values(n * shape[takes_columns(p.weight) ? 0 : 1], seed + values.size()));
-    all.push_back({p.weight, p.layer, p.index, values.back()});
+        random_values(n * shape[ends_in_stream(p.weight) ? 0 : 1], seed + values.size()));
+    all.push_back({{p.weight, p.layer}, p.index, values.back()});
   }
   write_adapter(folder, {.base = kBase, .selection = "{}"}, all);
   return Adapter::open(folder, config(), kBase);
@@ -63,7 +63,7 @@ inline Adapter slices(const std::filesystem::path& folder, const std::vector<Par
 /// Factors of rank 2 of up and down in layer 0.
 inline LowRankAdapter factors(const std::filesystem::path& folder, bool dora, uint64_t seed) {
   LowRankInfo info{.base = "base", .rank = 2, .alpha = 3, .dora = dora};
-  info.targets = {Weight::w_up, Weight::w_down};
+  info.targets = {Role::up, Role::down};
   std::vector<std::vector<float>> values;
   values.reserve(16);
   std::vector<LowRankDelta> deltas;
@@ -71,9 +71,9 @@ inline LowRankAdapter factors(const std::filesystem::path& folder, bool dora, ui
     return values.emplace_back(random_values(n, seed + values.size()));
   };
   for (int layer = 0; layer < 2; ++layer)
-    for (const Weight w : info.targets) {
-      const io::Shape shape = weight_shape(w, config());
-      LowRankDelta d{.weight = w, .layer = layer, .rank = 2};
+    for (const Role w : info.targets) {
+      const io::Shape shape = shape_of(w, config());
+      LowRankDelta d{.id = {w, layer}, .rank = 2};
       d.a = draw(2 * shape[1]);
       d.b = draw(2 * shape[0]);
       if (dora) d.magnitude = draw(shape[0]);
@@ -92,17 +92,17 @@ List list(Adapters... adapters) {
   return all;
 }
 
-inline std::vector<std::byte> bytes_of(const WeightSource& source, Weight weight, int layer,
-                                       DType dtype, int64_t begin = 0, int64_t end = -1) {
-  const io::Shape shape = weight_shape(weight, config());
+inline std::vector<std::byte> bytes_of(const WeightSource& source, MatrixId id, DType dtype,
+                                       int64_t begin = 0, int64_t end = -1) {
+  const io::Shape shape = shape_of(id.role, config());
   if (end < 0) end = shape[0];
   std::vector<std::byte> bytes(static_cast<size_t>((end - begin) * shape[1]) * dtype_bytes(dtype));
-  source.rows(weight, layer, begin, end, dtype, bytes.data());
+  source.rows(id, begin, end, dtype, bytes.data());
   return bytes;
 }
 
-inline std::vector<float> floats_of(const WeightSource& source, Weight weight, int layer) {
-  const std::vector<std::byte> bytes = bytes_of(source, weight, layer, DType::f32);
+inline std::vector<float> floats_of(const WeightSource& source, MatrixId id) {
+  const std::vector<std::byte> bytes = bytes_of(source, id, DType::f32);
   std::vector<float> values(bytes.size() / sizeof(float));
   std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
@@ -113,16 +113,16 @@ inline std::unique_ptr<WeightSource> fused(List adapters) {
   return fused_source(base(), std::move(adapters), config());
 }
 
-inline const std::vector<Part> kA = {{Weight::w_up, 0, {0, 5, 257}},
-                                     {Weight::w_down, 0, {1, 2, 299}},
-                                     {Weight::wq, 1, {4, 5, 6, 7}},
-                                     {Weight::wo, 0, {0, 1, 2, 3}}};
+inline const std::vector<Part> kA = {{Role::up, 0, {0, 5, 257}},
+                                     {Role::down, 0, {1, 2, 299}},
+                                     {Role::q, 1, {4, 5, 6, 7}},
+                                     {Role::o, 0, {0, 1, 2, 3}}};
 /// Shares no element with A.
-inline const std::vector<Part> kB = {{Weight::w_up, 0, {1, 256}},
-                                     {Weight::w_down, 0, {0}},
-                                     {Weight::w_gate, 1, {17}},
-                                     {Weight::wq, 1, {8, 9, 10, 11}}};
+inline const std::vector<Part> kB = {{Role::up, 0, {1, 256}},
+                                     {Role::down, 0, {0}},
+                                     {Role::gate, 1, {17}},
+                                     {Role::q, 1, {8, 9, 10, 11}}};
 /// Shares some with A.
-inline const std::vector<Part> kC = {{Weight::w_up, 0, {5, 6, 257}}, {Weight::w_down, 0, {2, 3}}};
+inline const std::vector<Part> kC = {{Role::up, 0, {5, 6, 257}}, {Role::down, 0, {2, 3}}};
 
 }  // namespace tandem::test

@@ -42,11 +42,11 @@ struct Slices {
   std::vector<std::vector<float>> values;
   std::vector<AdapterSlice> slices;
 
-  void add(Weight weight, int layer, std::vector<int32_t> index, int64_t other) {
+  void add(MatrixId id, std::vector<int32_t> index, int64_t other) {
     std::vector<float>& v = values.emplace_back(index.size() * static_cast<size_t>(other));
     for (size_t i = 0; i < v.size(); ++i)
       v[i] = 1 + static_cast<float>(i) + 0.1f * static_cast<float>(values.size());
-    slices.push_back({weight, layer, std::move(index), v});
+    slices.push_back({id, std::move(index), v});
   }
 };
 
@@ -54,10 +54,10 @@ struct Slices {
 Slices some_slices() {
   Slices s;
   s.values.reserve(8);
-  s.add(Weight::w_up, 0, {0, 5}, 12);
-  s.add(Weight::w_down, 1, {1, 2, 4}, 12);
-  s.add(Weight::wq, 1, {4, 5, 6, 7}, 12);
-  s.add(Weight::wo, 0, {0, 1, 2, 3}, 12);
+  s.add({Role::up, 0}, {0, 5}, 12);
+  s.add({Role::down, 1}, {1, 2, 4}, 12);
+  s.add({Role::q, 1}, {4, 5, 6, 7}, 12);
+  s.add({Role::o, 0}, {0, 1, 2, 3}, 12);
   return s;
 }
 
@@ -119,11 +119,11 @@ std::unique_ptr<WeightSource> adapted(const std::filesystem::path& folder) {
   return fused_source(synthetic_source(config(), 1), std::move(one), config());
 }
 
-std::vector<float> rows_of(const WeightSource& source, Weight weight, int layer, int64_t begin,
-                           int64_t end, DType dtype) {
-  const auto n = static_cast<size_t>((end - begin) * weight_shape(weight, config())[1]);
+std::vector<float> rows_of(const WeightSource& source, MatrixId id, int64_t begin, int64_t end,
+                           DType dtype) {
+  const auto n = static_cast<size_t>((end - begin) * shape_of(id.role, config())[1]);
   std::vector<std::byte> bytes(n * dtype_bytes(dtype));
-  source.rows(weight, layer, begin, end, dtype, bytes.data());
+  source.rows(id, begin, end, dtype, bytes.data());
   std::vector<float> values(n);
   for (size_t i = 0; i < n; ++i)
     values[i] = dtype == DType::f32 ? reinterpret_cast<const float*>(bytes.data())[i]
@@ -145,14 +145,14 @@ TEST_SUITE("model/adapter") {
       const auto base = synthetic_source(config(), 1), both = adapted(folder.path());
       for (const DType dtype : {DType::f32, DType::bf16})
         for (int layer = 0; layer < 2; ++layer)
-          for (const Weight weight : adapter_weights()) {
-            const io::Shape shape = weight_shape(weight, config());
-            std::vector<float> expected = rows_of(*base, weight, layer, 0, shape[0], dtype);
+          for (const Role weight : kLayerRoles) {
+            const io::Shape shape = shape_of(weight, config());
+            std::vector<float> expected = rows_of(*base, {weight, layer}, 0, shape[0], dtype);
             for (const AdapterSlice& s : slices.slices) {
-              if (s.weight != weight || s.layer != layer) continue;
+              if (s.id != MatrixId{weight, layer}) continue;
               const auto n = static_cast<int64_t>(s.index.size());
               for (int64_t i = 0; i < static_cast<int64_t>(s.values.size()); ++i) {
-                const bool columns = takes_columns(weight);
+                const bool columns = ends_in_stream(weight);
                 const int64_t row = columns ? i / n : s.index[static_cast<size_t>(i / shape[1])];
                 const int64_t col = columns ? s.index[static_cast<size_t>(i % n)] : i % shape[1];
                 const float x = s.values[static_cast<size_t>(i)];
@@ -163,12 +163,12 @@ TEST_SUITE("model/adapter") {
             for (int64_t begin = 0; begin < shape[0]; ++begin)
               for (int64_t end = begin + 1; end <= shape[0]; ++end) {
                 const auto row = [&](int64_t r) { return expected.begin() + r * shape[1]; };
-                REQUIRE(rows_of(*both, weight, layer, begin, end, dtype) ==
+                REQUIRE(rows_of(*both, {weight, layer}, begin, end, dtype) ==
                         std::vector<float>(row(begin), row(end)));
               }
           }
-      for (const Weight norm : {Weight::attn_norm, Weight::ffn_norm})
-        CHECK(both->vector(norm, 1) == base->vector(norm, 1));
+      for (const Role norm : {Role::attn_pre, Role::ffn_pre})
+        CHECK(both->vector({norm, 1}) == base->vector({norm, 1}));
       std::vector<float> a(12), b(12);
       base->embed(std::vector{7}, a.data());
       both->embed(std::vector{7}, b.data());
@@ -183,12 +183,12 @@ TEST_SUITE("model/adapter") {
     std::vector<int32_t> index(1201);
     std::iota(index.begin(), index.end(), 0);
     Slices slices;
-    slices.add(Weight::w_down, 0, index, 301);  // 1.4 MB
+    slices.add({Role::down, 0}, index, 301);  // 1.4 MB
     const TemporaryFolder folder;
     write_adapter(folder.path(), {.base = kBase, .selection = "{}"}, slices.slices);
     const Adapter adapter = Adapter::open(folder.path(), c, kBase);
     std::vector<float> rows(slices.values[0].size());
-    adapter.replace(Weight::w_down, 0, 0, 301, DType::f32, rows.data());
+    adapter.replace({Role::down, 0}, 0, 301, DType::f32, rows.data());
     CHECK(rows == slices.values[0]);
   }
 
@@ -196,11 +196,11 @@ TEST_SUITE("model/adapter") {
     const TemporaryFolder folder;
     write(folder / "a");
     Slices slices;
-    slices.add(Weight::w_up, 1, {3}, 12);
+    slices.add({Role::up, 1}, {3}, 12);
     write_adapter(folder / "a", {.base = kBase, .selection = "{}", .steps = 9}, slices.slices);
     const Adapter adapter = Adapter::open(folder / "a", config(), kBase);
-    CHECK(adapter.holds(Weight::w_up, 1));
-    CHECK_FALSE(adapter.holds(Weight::w_up, 0));
+    CHECK(adapter.holds({Role::up, 1}));
+    CHECK_FALSE(adapter.holds({Role::up, 0}));
     CHECK(adapter.file().metadata().at("trained_steps") == "9");
   }
 

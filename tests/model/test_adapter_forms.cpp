@@ -30,8 +30,8 @@ std::vector<Factors> factors_of(const List& adapters, int64_t most = 0) {
   const auto before = base(), sliced = fused(slices_of(adapters));
   std::vector<Factors> all;
   for (int layer = 0; layer < config().n_layers; ++layer)
-    for (const Weight w : adapter_weights()) {
-      Factors f = exact_factors(*before, *sliced, adapters, w, layer, config());
+    for (const Role w : kLayerRoles) {
+      Factors f = exact_factors(*before, *sliced, adapters, {w, layer}, config());
       if (f.rank == 0) continue;
       all.push_back(shorten_factors(std::move(f), most == 0 ? 1 << 20 : most).factors);
     }
@@ -50,8 +50,8 @@ LowRankAdapter written(const std::filesystem::path& folder, const std::vector<Fa
 double distance(const WeightSource& a, const WeightSource& b) {
   double most = 0;
   for (int layer = 0; layer < config().n_layers; ++layer)
-    for (const Weight w : adapter_weights()) {
-      const auto x = floats_of(a, w, layer), y = floats_of(b, w, layer);
+    for (const Role w : kLayerRoles) {
+      const auto x = floats_of(a, {w, layer}), y = floats_of(b, {w, layer});
       for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::abs(double{x[i]} - y[i]));
     }
   return most;
@@ -94,24 +94,23 @@ std::vector<double> singular_values(std::vector<double> m, int64_t rows, int64_t
 /// A model that has all weights of the base but one.
 class WithOne final : public WeightSource {
  public:
-  WithOne(Weight weight, int64_t at, float value) : weight_(weight), at_(at), value_(value) {}
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    base_->rows(weight, layer, begin, end, dtype, out);
-    const int64_t cols = weight_shape(weight, config())[1];
-    if (weight == weight_ && layer <= 0 && at_ >= begin * cols && at_ < end * cols)
+  WithOne(Role weight, int64_t at, float value) : weight_(weight), at_(at), value_(value) {}
+  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    base_->rows(id, begin, end, dtype, out);
+    const int64_t cols = shape_of(id.role, config())[1];
+    if (id.role == weight_ && id.layer <= 0 && at_ >= begin * cols && at_ < end * cols)
       static_cast<float*>(out)[at_ - begin * cols] = value_;
   }
-  std::vector<float> vector(Weight weight, int layer) const override {
-    std::vector<float> v = base_->vector(weight, layer);
-    if (weight == weight_ && layer <= 0) v[static_cast<size_t>(at_)] = value_;
+  std::vector<float> vector(MatrixId id) const override {
+    std::vector<float> v = base_->vector(id);
+    if (id.role == weight_ && id.layer <= 0) v[static_cast<size_t>(at_)] = value_;
     return v;
   }
   void embed(std::span<const int32_t>, float*) const override {}
 
  private:
   std::unique_ptr<WeightSource> base_ = tandem::test::base();
-  Weight weight_;
+  Role weight_;
   int64_t at_;
   float value_;
 };
@@ -119,21 +118,18 @@ class WithOne final : public WeightSource {
 /// The base, with every number of one kind of matrix changed.
 class WithAll final : public WeightSource {
  public:
-  explicit WithAll(Weight weight) : weight_(weight) {}
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    base_->rows(weight, layer, begin, end, dtype, out);
-    const int64_t n = (end - begin) * (weight == weight_ ? weight_shape(weight, config())[1] : 0);
+  explicit WithAll(Role weight) : weight_(weight) {}
+  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    base_->rows(id, begin, end, dtype, out);
+    const int64_t n = (end - begin) * (id.role == weight_ ? shape_of(id.role, config())[1] : 0);
     for (int64_t i = 0; i < n; ++i) static_cast<float*>(out)[i] += 1;
   }
-  std::vector<float> vector(Weight weight, int layer) const override {
-    return base_->vector(weight, layer);
-  }
+  std::vector<float> vector(MatrixId id) const override { return base_->vector(id); }
   void embed(std::span<const int32_t>, float*) const override {}
 
  private:
   std::unique_ptr<WeightSource> base_ = tandem::test::base();
-  Weight weight_;
+  Role weight_;
 };
 
 }  // namespace
@@ -149,10 +145,10 @@ TEST_SUITE("model/adapter_forms") {
     write_adapter(folder / "one", {.base = kBase, .selection = "{}"}, slice_views(parts));
     const auto one = Adapter::open(folder / "one", config(), kBase);
     CHECK(distance(*fused(list(WeightedAdapter{one})), *merged) == 0);
-    CHECK(one.index(Weight::w_up, 0).size() == 6);
-    CHECK(one.index(Weight::w_down, 0).size() == 5);
+    CHECK(one.index({Role::up, 0}).size() == 6);
+    CHECK(one.index({Role::down, 0}).size() == 5);
     // Where one at weight 1 has it, its own values.
-    const auto own = a.values(Weight::wo, 0), found = one.values(Weight::wo, 0);
+    const auto own = a.values({Role::o, 0}), found = one.values({Role::o, 0});
     CHECK(found == own);
     CHECK(fused_slices(*base(), list(WeightedAdapter{a, 0}), config()).empty());
   }
@@ -168,11 +164,12 @@ TEST_SUITE("model/adapter_forms") {
       const auto again = fused(list(WeightedAdapter{read})), merged = fused(all);
       CHECK(distance(*again, *merged) < 3e-7);
       for (int layer = 0; layer < config().n_layers; ++layer)
-        for (const Weight w : adapter_weights()) {
-          const bool changes = std::ranges::any_of(
-              all, [&](const WeightedAdapter& x) { return holds(x.adapter, w, layer); });
-          CHECK(read.holds(w, layer) == changes);
-          if (changes) CHECK(read.gamma(w, layer) == 1);
+        for (const Role w : kLayerRoles) {
+          const bool changes = std::ranges::any_of(all, [&](const WeightedAdapter& x) {
+            return holds(x.adapter, {w, layer});
+          });
+          CHECK(read.holds({w, layer}) == changes);
+          if (changes) CHECK(read.gamma({w, layer}) == 1);
         }
     }
     const auto json = nlohmann::json::parse(io::read_file(folder / "out" / "adapter_config.json"));
@@ -189,10 +186,10 @@ TEST_SUITE("model/adapter_forms") {
     const auto l = factors(folder / "l", false, 40);
     const List all = list(WeightedAdapter{a, 0.7f}, WeightedAdapter{l, 2});
     const auto before = base(), sliced = fused(slices_of(all)), merged = fused(all);
-    for (const Weight w : {Weight::w_up, Weight::w_down, Weight::wq, Weight::wo}) {
-      const int layer = w == Weight::wq ? 1 : 0;
-      const io::Shape shape = weight_shape(w, config());
-      const auto old = floats_of(*before, w, layer), now = floats_of(*merged, w, layer);
+    for (const Role w : {Role::up, Role::down, Role::q, Role::o}) {
+      const int layer = w == Role::q ? 1 : 0;
+      const io::Shape shape = shape_of(w, config());
+      const auto old = floats_of(*before, {w, layer}), now = floats_of(*merged, {w, layer});
       const bool tall = shape[0] >= shape[1];
       std::vector<double> change(old.size());
       for (size_t i = 0; i < old.size(); ++i) {
@@ -203,10 +200,10 @@ TEST_SUITE("model/adapter_forms") {
       const auto values =
           singular_values(change, std::max(shape[0], shape[1]), std::min(shape[0], shape[1]));
       for (const int64_t rank : {1, 3}) {
-        CAPTURE(checkpoint_name(w, layer));
+        CAPTURE(canonical_name({w, layer}));
         CAPTURE(rank);
         const auto s =
-            shorten_factors(exact_factors(*before, *sliced, all, w, layer, config()), rank);
+            shorten_factors(exact_factors(*before, *sliced, all, {w, layer}, config()), rank);
         double lost = 0, whole = 0;
         for (size_t i = 0; i < values.size(); ++i) {
           whole += values[i] * values[i];
@@ -230,7 +227,7 @@ TEST_SUITE("model/adapter_forms") {
         CHECK(std::sqrt(rest) == doctest::Approx(std::sqrt(lost)).epsilon(1e-5));
       }
       const auto whole =
-          shorten_factors(exact_factors(*before, *sliced, all, w, layer, config()), 400);
+          shorten_factors(exact_factors(*before, *sliced, all, {w, layer}, config()), 400);
       CHECK(whole.lost == 0);
     }
   }
@@ -246,29 +243,28 @@ TEST_SUITE("model/adapter_forms") {
     CHECK(n == n_params(c));
     REQUIRE(found.size() == kA.size());
     for (const OwnedSlice& s : found) {
-      const auto index = a.index(s.weight, s.layer);
+      const auto index = a.index(s.id);
       CHECK(std::ranges::equal(s.index, index));
-      CHECK(s.values == a.values(s.weight, s.layer));
+      CHECK(s.values == a.values(s.id));
     }
     const auto refused = [&](const WeightSource& source) {
       return input_error_text([&] { extract_slices({c, *before, "base"}, {c, source, "tuned"}); });
     };
     CHECK(refused(*before).find("has the same weights as base") != std::string::npos);
-    CHECK(refused(WithOne(Weight::tok_emb, 17, 3)).find("model.embed_tokens.weight differs") !=
+    CHECK(refused(WithOne(Role::embedding, 17, 3)).find("model.embed_tokens.weight differs") !=
           std::string::npos);
-    CHECK(refused(WithOne(Weight::ffn_norm, 3, 3)).find("post_attention_layernorm") !=
+    CHECK(refused(WithOne(Role::ffn_pre, 3, 3)).find("post_attention_layernorm") !=
           std::string::npos);
-    CHECK(refused(WithOne(Weight::w_up, 3, INFINITY)).find("is inf at [0, 3]") !=
-          std::string::npos);
+    CHECK(refused(WithOne(Role::up, 3, INFINITY)).find("is inf at [0, 3]") != std::string::npos);
     // One element makes its whole head.
-    const auto one = extract_slices({c, *before, "base"}, {c, WithOne(Weight::wq, 4 * 12, 3), "t"});
+    const auto one = extract_slices({c, *before, "base"}, {c, WithOne(Role::q, 4 * 12, 3), "t"});
     REQUIRE(one.size() == 1);
     CHECK(one[0].index == std::vector<int32_t>{4, 5, 6, 7});
     // The only KV head.
-    const auto single = extract_slices({c, *before, "b"}, {c, WithOne(Weight::wk, 12, 3), "t"});
+    const auto single = extract_slices({c, *before, "b"}, {c, WithOne(Role::k, 12, 3), "t"});
     CHECK(single[0].index.size() == 4);
     // All heads of a layer, as a run may train them; but not most weights of all layers.
-    const auto heads = extract_slices({c, *before, "b"}, {c, WithAll(Weight::wo), "t"});
+    const auto heads = extract_slices({c, *before, "b"}, {c, WithAll(Role::o), "t"});
     REQUIRE(std::ssize(heads) == c.n_layers);
     CHECK(std::ssize(heads[0].index) == c.q_dim());
     const auto other = synthetic_source(c, kSeed + 1);
@@ -294,16 +290,16 @@ TEST_SUITE("model/adapter_forms") {
     const auto found = find_overlaps(
         list(WeightedAdapter{b}, WeightedAdapter{a}, WeightedAdapter{c}, WeightedAdapter{l}),
         config());
-    const auto units = [&](size_t first, size_t second, Weight w) {
+    const auto units = [&](size_t first, size_t second, Role w) {
       int n = 0;
       for (const Overlap& o : found)
-        if (o.first == first && o.second == second && o.weight == w) n += o.units;
+        if (o.first == first && o.second == second && o.id.role == w) n += o.units;
       return n;
     };
-    CHECK(units(0, 1, Weight::w_up) == 0);
-    CHECK(units(1, 2, Weight::w_up) == 2);
-    CHECK(units(1, 2, Weight::w_down) == 1);
-    CHECK(units(1, 3, Weight::w_up) == 3);
-    CHECK(units(1, 3, Weight::wq) == 0);
+    CHECK(units(0, 1, Role::up) == 0);
+    CHECK(units(1, 2, Role::up) == 2);
+    CHECK(units(1, 2, Role::down) == 1);
+    CHECK(units(1, 3, Role::up) == 3);
+    CHECK(units(1, 3, Role::q) == 0);
   }
 }

@@ -35,10 +35,9 @@ struct Tensors {
   std::vector<float> zeros = std::vector<float>(1024);
 
   explicit Tensors(const ModelConfig& c) {
-    for (const Weight w : global_weights(c)) shapes[checkpoint_name(w)] = weight_shape(w, c);
+    for (const Role w : outer_roles(c)) shapes[canonical_name({w})] = shape_of(w, c);
     for (int layer = 0; layer < c.n_layers; ++layer)
-      for (const Weight w : layer_weights(c))
-        shapes[checkpoint_name(w, layer)] = weight_shape(w, c);
+      for (const Role w : layer_roles(c)) shapes[canonical_name({w, layer})] = shape_of(w, c);
   }
   void write(const std::filesystem::path& path) const {
     std::vector<io::TensorView> views;
@@ -69,27 +68,48 @@ std::string index_error(std::string_view text) {
 
 }  // namespace
 
-TEST_SUITE("model/weight_table") {
+TEST_SUITE("model/roles") {
   TEST_CASE("names in checkpoints and shapes") {
     ModelConfig c = small_config();
-    CHECK(checkpoint_name(Weight::wq, 3) == "model.layers.3.self_attn.q_proj.weight");
-    CHECK(checkpoint_name(Weight::ffn_norm, 0) == "model.layers.0.post_attention_layernorm.weight");
-    CHECK(checkpoint_name(Weight::out_norm) == "model.norm.weight");
-    CHECK(weight_shape(Weight::wk, c) == io::Shape{4, 8});
-    CHECK(weight_shape(Weight::w_down, c) == io::Shape{8, 6});
-    CHECK(layer_weights(c).size() == 9);
-    CHECK(global_weights(c).size() == 3);
+    CHECK(canonical_name({Role::q, 3}) == "model.layers.3.self_attn.q_proj.weight");
+    CHECK(canonical_name({Role::ffn_pre, 0}) == "model.layers.0.post_attention_layernorm.weight");
+    CHECK(canonical_name({Role::out_norm}) == "model.norm.weight");
+    CHECK(shape_of(Role::k, c) == io::Shape{4, 8});
+    CHECK(shape_of(Role::down, c) == io::Shape{8, 6});
+    CHECK(layer_roles(c).size() == 9);
+    CHECK(outer_roles(c).size() == 3);
     c.head.tied = c.kinds[0].attention.qkv_bias = c.kinds[0].attention.o_bias =
         c.kinds[0].ffn.bias = true;
-    CHECK(layer_weights(c).size() == 16);
-    CHECK(global_weights(c).size() == 2);
+    CHECK(layer_roles(c).size() == 16);
+    CHECK(outer_roles(c).size() == 2);
     CHECK(n_params(c) ==
           10 * 8 + 8 + 2 * (2 * 8 + 2 * 64 + 2 * 32 + 3 * 48 + 8 + 4 + 4 + 8 + 6 + 6 + 8));
-    CHECK(checkpoint_name(Weight::q_norm, 1) == "model.layers.1.self_attn.q_norm.weight");
-    CHECK(checkpoint_name(Weight::k_norm, 1) == "model.layers.1.self_attn.k_norm.weight");
-    CHECK(weight_shape(Weight::k_norm, c) == io::Shape{4});
+    CHECK(canonical_name({Role::q_norm, 1}) == "model.layers.1.self_attn.q_norm.weight");
+    CHECK(canonical_name({Role::k_norm, 1}) == "model.layers.1.self_attn.k_norm.weight");
+    CHECK(shape_of(Role::k_norm, c) == io::Shape{4});
     c.kinds[0].attention.qk_norm = QkNorm::head;
-    CHECK(layer_weights(c).size() == 18);
+    CHECK(layer_roles(c).size() == 18);
+  }
+
+  TEST_CASE("stacks, biases and units") {
+    ModelConfig c = small_config();
+    const auto rows_of = [&](Role stack) {
+      std::vector<int64_t> rows;
+      for (const Role role : members(stack)) rows.push_back(first_row(role, c));
+      return rows;
+    };
+    CHECK(rows_of(Role::qkv) == std::vector<int64_t>{0, c.q_dim(), c.q_dim() + c.kv_dim()});
+    CHECK(rows_of(Role::o) == std::vector<int64_t>{0});
+    CHECK(rows_of(Role::rest_gate_up) == std::vector<int64_t>{0, c.ffn_dim});
+    CHECK(members(Role::rest_down).front() == Role::down);
+    CHECK(shape_of(Role::qkv, c) == io::Shape{c.q_dim() + 2 * c.kv_dim(), c.dim});
+    CHECK(bias_of(Role::v) == Role::v_bias);
+    CHECK(first_row(Role::v_bias, c) == first_row(Role::v, c));
+    CHECK(n_units(Role::o, c) == c.n_heads);
+    CHECK(n_units(Role::v, c) == c.n_kv_heads);
+    CHECK(n_units(Role::down, c) == c.ffn_dim);
+    for (const Role role : all_roles())
+      CHECK(is_norm(role) == canonical_name({role}).ends_with("norm.weight"));
   }
 }
 
@@ -100,7 +120,7 @@ TEST_SUITE("model/checkpoint") {
       const Checkpoint checkpoint = Checkpoint::open(folder);
       const ModelConfig config = load_config(folder);
       CHECK_NOTHROW(check_checkpoint(config, checkpoint));
-      const io::TensorView wq = checkpoint.weight(Weight::wq, 1);
+      const io::TensorView wq = checkpoint.weight({Role::q, 1});
       CHECK(wq.dtype == DType::bf16);
       CHECK(wq.shape == io::Shape{config.q_dim(), config.dim});
     }
@@ -193,7 +213,7 @@ TEST_SUITE("model/checkpoint") {
     const int32_t id = 9;
     source->embed({&id, 1}, row.data());
     CHECK(row == std::vector<float>(8, 3.0f));
-    source->rows(Weight::tok_emb, 0, 9, 10, DType::f32, row.data());
+    source->rows({Role::embedding, 0}, 9, 10, DType::f32, row.data());
     CHECK(row == std::vector<float>(8, 3.0f));
     t.shapes.erase("lm_head.weight");
     CHECK(t.check_error(c) ==
@@ -286,7 +306,7 @@ TEST_SUITE("model/checkpoint") {
       const Checkpoint checkpoint = Checkpoint::open(folder.path());
       CHECK(checkpoint.shards().size() == 2);
       CHECK_NOTHROW(check_checkpoint(c, checkpoint));
-      CHECK(checkpoint.weight(Weight::wo, 1).bytes.size() == 256);
+      CHECK(checkpoint.weight({Role::o, 1}).bytes.size() == 256);
     }
     map["ghost"] = "one.safetensors";
     write_index();

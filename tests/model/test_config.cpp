@@ -5,7 +5,7 @@
 #include "model/config.h"
 #include "model/context.h"
 #include "model/families/family.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 #include "model/work.h"
 #include "source_dir.h"
 #include "temporary_folder.h"
@@ -547,11 +547,11 @@ TEST_SUITE("model/synthetic_config") {
         CHECK(step_bytes(c, type) == step_params(c) * bytes);
       }
       const int64_t ends = int64_t{c.vocab_size} * c.dim,
-                    matrices = static_cast<int64_t>(layer_flops(c)) / 2 +
-                               (c.tied_embeddings ? ends : 2 * ends),
+                    matrices =
+                        static_cast<int64_t>(layer_flops(c)) / 2 + (c.head.tied ? ends : 2 * ends),
                     all = matrices / 64 * (32 + 3) + (n_params(c) - matrices) * 2;
       CHECK(weight_bytes(c, groups) == all);
-      CHECK(step_bytes(c, groups) == double(all - (c.tied_embeddings ? 0 : ends / 64 * (32 + 3))));
+      CHECK(step_bytes(c, groups) == double(all - (c.head.tied ? 0 : ends / 64 * (32 + 3))));
     }
   }
 

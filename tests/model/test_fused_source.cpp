@@ -27,19 +27,19 @@ std::vector<std::byte> as(const std::vector<float>& values, DType dtype) {
 
 /// W + sum_i weight_i (value_i - W), element by element; the value alone where only one slice at
 /// weight 1 has it.
-std::vector<float> reference(const List& adapters, Weight weight, int layer) {
-  const std::vector<float> before = floats_of(*base(), weight, layer);
-  const int64_t cols = weight_shape(weight, config())[1];
+std::vector<float> reference(const List& adapters, MatrixId id) {
+  const std::vector<float> before = floats_of(*base(), id);
+  const int64_t cols = shape_of(id.role, config())[1];
   std::vector<float> sum = before, alone(before.size());
   std::vector<int> n(before.size());
   std::vector<bool> whole(before.size(), true);
   for (const WeightedAdapter& a : adapters) {
     const auto& adapter = std::get<Adapter>(a.adapter);
-    const auto index = adapter.index(weight, layer);
-    const std::vector<float> values = adapter.values(weight, layer);
+    const auto index = adapter.index(id);
+    const std::vector<float> values = adapter.values(id);
     const auto count = static_cast<int64_t>(index.size());
     for (int64_t i = 0; i < static_cast<int64_t>(values.size()); ++i) {
-      const bool columns = takes_columns(weight);
+      const bool columns = ends_in_stream(id.role);
       const int64_t row = columns ? i / count : index[static_cast<size_t>(i / cols)];
       const int64_t col = columns ? index[static_cast<size_t>(i % count)] : i % cols;
       const auto at = static_cast<size_t>(row * cols + col);
@@ -54,12 +54,12 @@ std::vector<float> reference(const List& adapters, Weight weight, int layer) {
   return sum;
 }
 
-/// Calls check(weight, layer, dtype) for all matrices.
+/// Calls check({weight, layer}, dtype) for all matrices.
 template <class Check>
 void each_matrix(const Check& check) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (int layer = 0; layer < config().n_layers; ++layer)
-      for (const Weight weight : adapter_weights()) check(weight, layer, dtype);
+      for (const Role weight : kLayerRoles) check({weight, layer}, dtype);
 }
 
 }  // namespace
@@ -73,14 +73,14 @@ TEST_SUITE("model/fused_source") {
       const auto one = fused(list(WeightedAdapter{a}, WeightedAdapter{b, by})),
                  other = fused(list(WeightedAdapter{b, by}, WeightedAdapter{a}));
       const List both = list(WeightedAdapter{a}, WeightedAdapter{b, by});
-      each_matrix([&](Weight weight, int layer, DType dtype) {
-        const auto found = bytes_of(*one, weight, layer, dtype);
-        REQUIRE(found == bytes_of(*other, weight, layer, dtype));
-        REQUIRE(found == as(reference(both, weight, layer), dtype));
-        const int64_t n = weight_shape(weight, config())[0];
+      each_matrix([&](MatrixId id, DType dtype) {
+        const auto found = bytes_of(*one, id, dtype);
+        REQUIRE(found == bytes_of(*other, id, dtype));
+        REQUIRE(found == as(reference(both, id), dtype));
+        const int64_t n = shape_of(id.role, config())[0];
         const auto row_bytes = found.size() / static_cast<size_t>(n);
         for (int64_t begin = 0; begin < n; begin += 7) {
-          const auto part = bytes_of(*one, weight, layer, dtype, begin, std::min(n, begin + 3));
+          const auto part = bytes_of(*one, id, dtype, begin, std::min(n, begin + 3));
           REQUIRE(std::equal(
               part.begin(), part.end(),
               found.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(begin) * row_bytes)));
@@ -88,8 +88,8 @@ TEST_SUITE("model/fused_source") {
       });
     }
     // The sum would give other bits: the rule of single slices is one that counts.
-    const std::vector<float> before = floats_of(*base(), Weight::w_up, 0);
-    const std::vector<float> values = a.values(Weight::w_up, 0);
+    const std::vector<float> before = floats_of(*base(), {Role::up, 0});
+    const std::vector<float> values = a.values({Role::up, 0});
     size_t differ = 0;
     for (size_t i = 0; i < 12; ++i) differ += before[i] + (values[i] - before[i]) != values[i];
     CHECK(differ > 0);
@@ -102,19 +102,18 @@ TEST_SUITE("model/fused_source") {
       const List ac = list(WeightedAdapter{a, by}, WeightedAdapter{c, 0.7f}),
                  ca = list(WeightedAdapter{c, 0.7f}, WeightedAdapter{a, by});
       bool differ = false;
-      each_matrix([&](Weight weight, int layer, DType dtype) {
-        const auto one = bytes_of(*fused(ac), weight, layer, dtype),
-                   other = bytes_of(*fused(ca), weight, layer, dtype);
-        REQUIRE(one == as(reference(ac, weight, layer), dtype));
-        REQUIRE(other == as(reference(ca, weight, layer), dtype));
+      each_matrix([&](MatrixId id, DType dtype) {
+        const auto one = bytes_of(*fused(ac), id, dtype), other = bytes_of(*fused(ca), id, dtype);
+        REQUIRE(one == as(reference(ac, id), dtype));
+        REQUIRE(other == as(reference(ca, id), dtype));
         differ = differ || one != other;
       });
       CHECK(differ);  // in the last bit of a few
     }
     // The same twice at a half is once, but for rounding; at 1 it is twice the change.
     const List halves = list(WeightedAdapter{a, 0.5f}, WeightedAdapter{a, 0.5f});
-    const auto half = floats_of(*fused(halves), Weight::w_up, 0),
-               whole = floats_of(*fused(list(WeightedAdapter{a})), Weight::w_up, 0);
+    const auto half = floats_of(*fused(halves), {Role::up, 0}),
+               whole = floats_of(*fused(list(WeightedAdapter{a})), {Role::up, 0});
     for (size_t i = 0; i < half.size(); ++i) CHECK(std::abs(half[i] - whole[i]) < 1e-7f);
   }
 
@@ -128,29 +127,28 @@ TEST_SUITE("model/fused_source") {
       const auto mixed =
           fused(list(WeightedAdapter{l, 0.5f}, WeightedAdapter{k, -2}, WeightedAdapter{a}));
       const auto zero = fused(list(WeightedAdapter{a, 0}, WeightedAdapter{l, 0}));
-      each_matrix([&](Weight weight, int layer, DType dtype) {
-        std::vector<float> merged = floats_of(*base(), weight, layer);
+      each_matrix([&](MatrixId id, DType dtype) {
+        std::vector<float> merged = floats_of(*base(), id);
         const std::vector<float> before = merged;
-        const int64_t n = weight_shape(weight, config())[0],
-                      cols = weight_shape(weight, config())[1];
-        l.merge(weight, layer, 0, n, merged);
-        REQUIRE(bytes_of(*alone, weight, layer, dtype) == as(merged, dtype));
-        REQUIRE(bytes_of(*zero, weight, layer, dtype) == bytes_of(*base(), weight, layer, dtype));
+        const int64_t n = shape_of(id.role, config())[0], cols = shape_of(id.role, config())[1];
+        l.merge(id, 0, n, merged);
+        REQUIRE(bytes_of(*alone, id, dtype) == as(merged, dtype));
+        REQUIRE(bytes_of(*zero, id, dtype) == bytes_of(*base(), id, dtype));
         if (dtype == DType::bf16) return;
         std::vector<float> other = before;
-        k.merge(weight, layer, 0, n, other);
-        const std::vector<float> found = floats_of(*mixed, weight, layer);
-        const auto index = a.index(weight, layer);
-        const std::vector<float> sliced =
-            floats_of(*fused(list(WeightedAdapter{a})), weight, layer);
+        k.merge(id, 0, n, other);
+        const std::vector<float> found = floats_of(*mixed, id);
+        const auto index = a.index(id);
+        const std::vector<float> sliced = floats_of(*fused(list(WeightedAdapter{a})), id);
         for (size_t i = 0; i < found.size(); ++i) {
           const double want = before[i] + 0.5 * (double{merged[i]} - before[i]) -
                               2 * (double{other[i]} - before[i]) + (double{sliced[i]} - before[i]);
           const auto col = static_cast<int32_t>(static_cast<int64_t>(i) % cols),
                      row = static_cast<int32_t>(static_cast<int64_t>(i) / cols);
-          const bool inside = std::ranges::binary_search(index, takes_columns(weight) ? col : row);
+          const bool inside =
+              std::ranges::binary_search(index, ends_in_stream(id.role) ? col : row);
           REQUIRE(std::abs(found[i] - want) < 1e-6);
-          if (!inside && !l.holds(weight, layer)) REQUIRE(found[i] == before[i]);
+          if (!inside && !l.holds(id)) REQUIRE(found[i] == before[i]);
         }
       });
     }

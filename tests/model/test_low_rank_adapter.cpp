@@ -42,12 +42,12 @@ struct Factors {
 
   explicit Factors(bool dora = false) {
     info.dora = dora;
-    info.targets = {Weight::wv, Weight::w_down};
+    info.targets = {Role::v, Role::down};
     values.reserve(16);
     for (int layer = 0; layer < 2; ++layer)
-      for (const Weight weight : info.targets) {
-        const io::Shape shape = weight_shape(weight, config());
-        LowRankDelta d{.weight = weight, .layer = layer, .rank = 2, .gamma = 1.5f};
+      for (const Role weight : info.targets) {
+        const io::Shape shape = shape_of(weight, config());
+        LowRankDelta d{.id = {weight, layer}, .rank = 2, .gamma = 1.5f};
         d.a = numbers(2 * shape[1]);
         d.b = numbers(2 * shape[0]);
         if (dora) d.magnitude = numbers(shape[0]);
@@ -106,16 +106,15 @@ struct Parts {
   }
 };
 
-std::vector<float> rows(const WeightSource& source, Weight weight, int layer,
-                        DType dtype = DType::f32) {
-  const io::Shape shape = weight_shape(weight, config());
+std::vector<float> rows(const WeightSource& source, MatrixId id, DType dtype = DType::f32) {
+  const io::Shape shape = shape_of(id.role, config());
   const auto n = static_cast<size_t>(shape[0] * shape[1]);
   std::vector<float> values(n);
   if (dtype == DType::f32) {
-    source.rows(weight, layer, 0, shape[0], dtype, values.data());
+    source.rows(id, 0, shape[0], dtype, values.data());
   } else {
     std::vector<bf16> narrow(n);
-    source.rows(weight, layer, 0, shape[0], dtype, narrow.data());
+    source.rows(id, 0, shape[0], dtype, narrow.data());
     std::ranges::transform(narrow, values.begin(), [](bf16 x) { return to_float(x); });
   }
   return values;
@@ -142,9 +141,8 @@ TEST_SUITE("model/low_rank_adapter") {
       factors.write(folder / "a");
       const auto base = synthetic_source(config(), 1), source = adapted(folder / "a");
       for (const LowRankDelta& d : factors.deltas) {
-        const std::vector<float> before = rows(*base, d.weight, d.layer),
-                                 after = rows(*source, d.weight, d.layer),
-                                 narrow = rows(*source, d.weight, d.layer, DType::bf16);
+        const std::vector<float> before = rows(*base, d.id), after = rows(*source, d.id),
+                                 narrow = rows(*source, d.id, DType::bf16);
         const auto in = d.a.size() / 2;
         double worst = 0;
         for (size_t r = 0; r < d.b.size() / 2; ++r) {
@@ -163,23 +161,23 @@ TEST_SUITE("model/low_rank_adapter") {
         }
         CHECK(worst < 1e-6);
       }
-      for (const Weight other : {Weight::wq, Weight::wo, Weight::w_up, Weight::lm_head})
-        CHECK(rows(*source, other, 0) == rows(*base, other, 0));
-      CHECK(source->vector(Weight::attn_norm, 1) == base->vector(Weight::attn_norm, 1));
+      for (const Role other : {Role::q, Role::o, Role::up, Role::head})
+        CHECK(rows(*source, {other, 0}) == rows(*base, {other, 0}));
+      CHECK(source->vector({Role::attn_pre, 1}) == base->vector({Role::attn_pre, 1}));
     }
   }
 
   TEST_CASE("values may be of 16 bits") {
     const TemporaryFolder folder;
     Factors().write(folder / "a");
-    const std::vector<float> want = rows(*adapted(folder / "a"), Weight::w_down, 1);
+    const std::vector<float> want = rows(*adapted(folder / "a"), {Role::down, 1});
     const Parts parts(folder / "a");
     Parts half = parts, brain = parts;
     half.narrow<f16>(DType::f16, [](float x) { return to_f16(x); });
     brain.narrow<bf16>(DType::bf16, [](float x) { return to_bf16(x); });
     for (const Parts* p : {&half, &brain}) {  // quarters, which all three hold
       p->write(folder / "a");
-      CHECK(rows(*adapted(folder / "a"), Weight::w_down, 1) == want);
+      CHECK(rows(*adapted(folder / "a"), {Role::down, 1}) == want);
     }
   }
 
@@ -224,43 +222,43 @@ TEST_SUITE("model/low_rank_adapter") {
   }
 
   TEST_CASE("ranks, scales and targets by PEFT's rules") {
-    using Key = std::pair<Weight, int>;
+    using Key = MatrixId;
     const LowRankConfig defaults = parsed(R"("bias": "none")");
     CHECK(defaults.modules.size() == 4);  // q and v, rank 8, alpha 8
-    CHECK(defaults.modules.at(Key{Weight::wq, 1}).rank == 8);
-    CHECK(defaults.modules.at(Key{Weight::wv, 0}).gamma == 1);
+    CHECK(defaults.modules.at(Key{Role::q, 1}).rank == 8);
+    CHECK(defaults.modules.at(Key{Role::v, 0}).gamma == 1);
     CHECK_FALSE(defaults.magnitudes);
     const LowRankConfig patterns =
         parsed(R"("r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "mlp.down_proj"],
                "rank_pattern": {"layers.1.self_attn.q_proj": 2, "q_proj": 16, "down_proj": 3},
                "alpha_pattern": {"model.*down_proj": 9.0}, "use_dora": true)");
     CHECK(patterns.modules.size() == 4);
-    CHECK(patterns.modules.at(Key{Weight::wq, 1}).rank == 2);
-    CHECK(patterns.modules.at(Key{Weight::wq, 1}).gamma == 4);
-    CHECK(patterns.modules.at(Key{Weight::wq, 0}).rank == 16);
-    CHECK(patterns.modules.at(Key{Weight::w_down, 0}).rank == 3);
-    CHECK(patterns.modules.at(Key{Weight::w_down, 0}).gamma == 3);
+    CHECK(patterns.modules.at(Key{Role::q, 1}).rank == 2);
+    CHECK(patterns.modules.at(Key{Role::q, 1}).gamma == 4);
+    CHECK(patterns.modules.at(Key{Role::q, 0}).rank == 16);
+    CHECK(patterns.modules.at(Key{Role::down, 0}).rank == 3);
+    CHECK(patterns.modules.at(Key{Role::down, 0}).gamma == 3);
     CHECK(patterns.magnitudes);
     // The first that fits holds, in the file's order, not in that of names.
     CHECK(parsed(R"("rank_pattern": {"q_proj": 2, ".*": 5, "a.*": 3})")
-              .modules.at(Key{Weight::wv, 0})
+              .modules.at(Key{Role::v, 0})
               .rank == 5);
     const LowRankConfig expression = parsed(R"("r": 16, "lora_alpha": 8, "use_rslora": true,
                "target_modules": "model\\.layers\\.[01]\\.mlp\\.(up|gate)_proj")");
     CHECK(expression.modules.size() == 4);
-    CHECK(expression.modules.at(Key{Weight::w_up, 1}).gamma == 2);
+    CHECK(expression.modules.at(Key{Role::up, 1}).gamma == 2);
     CHECK(parsed(R"("target_modules": "all-linear")").modules.size() == 14);
     CHECK(
         parsed(R"("target_modules": "all-linear", "exclude_modules": ["o_proj"])").modules.size() ==
         12);
     CHECK(parsed(R"("layers_to_transform": 1)").modules.size() == 2);
-    CHECK(parsed(R"("layers_to_transform": [1])").modules.contains(Key{Weight::wq, 1}));
+    CHECK(parsed(R"("layers_to_transform": [1])").modules.contains(Key{Role::q, 1}));
   }
 
   TEST_CASE("layers_pattern names the layers that layers_to_transform counts") {
     const auto layers = [](const std::string& members) {
       std::vector<int> found;
-      for (const auto& [place, module] : parsed(members).modules) found.push_back(place.second);
+      for (const auto& [place, module] : parsed(members).modules) found.push_back(place.layer);
       return found;
     };
     const std::string q = R"("target_modules": ["q_proj"], )";

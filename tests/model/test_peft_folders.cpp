@@ -84,10 +84,10 @@ std::unique_ptr<WeightSource> merged(const Folder& folder, LowRankAdapter adapte
                       std::move(one), folder.model);
 }
 
-std::vector<float> rows(const WeightSource& source, Weight weight, const ModelConfig& c) {
-  const io::Shape shape = weight_shape(weight, c);
+std::vector<float> rows(const WeightSource& source, Role weight, const ModelConfig& c) {
+  const io::Shape shape = shape_of(weight, c);
   std::vector<float> values(static_cast<size_t>(shape[0] * shape[1]));
-  source.rows(weight, 0, 0, shape[0], DType::f32, values.data());
+  source.rows({weight, 0}, 0, shape[0], DType::f32, values.data());
   return values;
 }
 
@@ -104,7 +104,7 @@ std::vector<float> embedded(const WeightSource& source, const ModelConfig& c) {
 
 /// W + by 1.5 B A, with A and B as the file of an embedding has them.
 void check_embedding(const std::vector<float>& found, const Folder& f, float by = 1) {
-  const std::vector<float> before = rows(*base(f.model), Weight::tok_emb, f.model);
+  const std::vector<float> before = rows(*base(f.model), Role::embedding, f.model);
   const auto &a = f.of(kModel + "embed_tokens.lora_embedding_A"),
              &b = f.of(kModel + "embed_tokens.lora_embedding_B");
   for (size_t id = 0; id < 10; ++id)
@@ -133,10 +133,9 @@ TEST_SUITE("model/peft_folders") {
     f.add_embedding_factors();
     for (const float by : {1.0f, 0.5f}) {
       const auto source = merged(f, f.open("", R"(, "embed_tokens")"), by);
-      check_embedding(rows(*source, Weight::tok_emb, f.model), f, by);
+      check_embedding(rows(*source, Role::embedding, f.model), f, by);
       check_embedding(embedded(*source, f.model), f, by);
-      CHECK(rows(*source, Weight::lm_head, f.model) ==
-            rows(*base(f.model), Weight::lm_head, f.model));
+      CHECK(rows(*source, Role::head, f.model) == rows(*base(f.model), Role::head, f.model));
     }
     const LowRankAdapter adapter = f.open("", R"(, "embed_tokens")");
     CHECK(adapter.others() == std::vector<std::string>{"model.embed_tokens.weight"});
@@ -151,17 +150,17 @@ TEST_SUITE("model/peft_folders") {
       const LowRankAdapter adapter = f.open("", R"(, "lm_head")");
       CHECK(adapter.unties() == tied);
       const auto source = merged(f, adapter);
-      const std::vector<float> found = rows(*source, Weight::lm_head, f.model),
-                               before = rows(*base(f.model),
-                                             tied ? Weight::tok_emb : Weight::lm_head, f.model);
+      const std::vector<float> found = rows(*source, Role::head, f.model),
+                               before = rows(*base(f.model), tied ? Role::embedding : Role::head,
+                                             f.model);
       const auto &a = f.of(kHead + "lora_A.weight"), &b = f.of(kHead + "lora_B.weight");
       for (size_t r = 0; r < 10; ++r)
         for (size_t c = 0; c < 8; ++c)
           CHECK(found[r * 8 + c] ==
                 doctest::Approx(before[r * 8 + c] +
                                 1.5 * (double{b[2 * r]} * a[c] + double{b[2 * r + 1]} * a[8 + c])));
-      CHECK(rows(*source, Weight::tok_emb, f.model) ==
-            rows(*base(f.model), Weight::tok_emb, f.model));
+      CHECK(rows(*source, Role::embedding, f.model) ==
+            rows(*base(f.model), Role::embedding, f.model));
     }
   }
 
@@ -173,19 +172,19 @@ TEST_SUITE("model/peft_folders") {
     CHECK(apart.unties());
     CHECK_FALSE(tied.unties());
     CHECK(tied.warnings().empty());
-    check_embedding(rows(*merged(f, tied), Weight::tok_emb, f.model), f);
+    check_embedding(rows(*merged(f, tied), Role::embedding, f.model), f);
   }
 
   TEST_CASE("embeddings saved along replace those of the base") {
     Folder f;
     f.add(kModel + "embed_tokens.weight", {10, 8}).add(kHead + "weight", {10, 8});
     const auto source = merged(f, f.open());
-    CHECK(rows(*source, Weight::tok_emb, f.model) == f.of(kModel + "embed_tokens.weight"));
+    CHECK(rows(*source, Role::embedding, f.model) == f.of(kModel + "embed_tokens.weight"));
     CHECK(embedded(*source, f.model) == f.of(kModel + "embed_tokens.weight"));
-    CHECK(rows(*source, Weight::lm_head, f.model) == f.of(kHead + "weight"));
+    CHECK(rows(*source, Role::head, f.model) == f.of(kHead + "weight"));
     // Half of the change.
-    const auto half = rows(*merged(f, f.open(), 0.5f), Weight::tok_emb, f.model),
-               before = rows(*base(f.model), Weight::tok_emb, f.model);
+    const auto half = rows(*merged(f, f.open(), 0.5f), Role::embedding, f.model),
+               before = rows(*base(f.model), Role::embedding, f.model);
     for (size_t i = 0; i < half.size(); ++i)
       CHECK(half[i] == doctest::Approx((before[i] + f.of(kModel + "embed_tokens.weight")[i]) / 2));
     // In a model that ties them they are one weight.
@@ -193,19 +192,19 @@ TEST_SUITE("model/peft_folders") {
     t.add(kModel + "embed_tokens.weight", {10, 8});
     const LowRankAdapter adapter = t.open();
     CHECK_FALSE(adapter.unties());
-    CHECK(rows(*merged(t, adapter), Weight::tok_emb, t.model) ==
+    CHECK(rows(*merged(t, adapter), Role::embedding, t.model) ==
           t.of(kModel + "embed_tokens.weight"));
     Folder h(config(true));
     h.add(kHead + "weight", {10, 8});
     CHECK_FALSE(h.open().unties());
-    CHECK(rows(*merged(h, h.open()), Weight::tok_emb, h.model) == h.of(kHead + "weight"));
+    CHECK(rows(*merged(h, h.open()), Role::embedding, h.model) == h.of(kHead + "weight"));
     // The weight of a target has another name; factors are added to it.
     Folder both;
     both.add_embedding_factors().add(kModel + "embed_tokens.base_layer.weight", {10, 8});
     std::vector<float> found =
-        rows(*merged(both, both.open("", R"(, "embed_tokens")")), Weight::tok_emb, both.model);
+        rows(*merged(both, both.open("", R"(, "embed_tokens")")), Role::embedding, both.model);
     const auto& w = both.of(kModel + "embed_tokens.base_layer.weight");
-    const auto plain = rows(*base(both.model), Weight::tok_emb, both.model);
+    const auto plain = rows(*base(both.model), Role::embedding, both.model);
     for (size_t i = 0; i < found.size(); ++i) found[i] += plain[i] - w[i];
     check_embedding(found, both);
   }
@@ -214,7 +213,7 @@ TEST_SUITE("model/peft_folders") {
     for (const bool tied : {false, true}) {
       Folder f(config(tied));
       f.add(kModel + "embed_tokens.weight", {10, 8});
-      f.numbers.back() = rows(*base(f.model), Weight::tok_emb, f.model);
+      f.numbers.back() = rows(*base(f.model), Role::embedding, f.model);
       f.tensors.back().bytes = std::as_bytes(std::span(f.numbers.back()));
       LowRankAdapter adapter = f.open();
       CHECK_FALSE(adapter.others().empty());
@@ -245,9 +244,9 @@ TEST_SUITE("model/peft_folders") {
     const auto source =
         merged(f, f.open(R"("modules_to_save": ["model.norm", "layers.0.mlp.up_proj"])",
                          R"(, "layers.0.mlp.up_proj")"));
-    CHECK(source->vector(Weight::out_norm, 0) == f.of(kModel + "norm.weight"));
-    CHECK(rows(*source, Weight::w_up, f.model) == f.of(up));
-    CHECK(source->vector(Weight::attn_norm, 0) == base(f.model)->vector(Weight::attn_norm, 0));
+    CHECK(source->vector({Role::out_norm, 0}) == f.of(kModel + "norm.weight"));
+    CHECK(rows(*source, Role::up, f.model) == f.of(up));
+    CHECK(source->vector({Role::attn_pre, 0}) == base(f.model)->vector({Role::attn_pre, 0}));
     // Saved copies untie; shared replacements do not.
     Folder t(config(true));
     t.add(kModel + "embed_tokens.weight", {10, 8});
@@ -266,8 +265,8 @@ TEST_SUITE("model/peft_folders") {
       f.add(kModel + "embed_tokens." + rows_of, {3, 8});
       const LowRankAdapter adapter = f.open(R"("trainable_token_indices": [7, 0, 4])");
       CHECK_FALSE(adapter.unties());
-      const std::vector<float> found = rows(*merged(f, adapter), Weight::tok_emb, f.model),
-                               before = rows(*base(f.model), Weight::tok_emb, f.model);
+      const std::vector<float> found = rows(*merged(f, adapter), Role::embedding, f.model),
+                               before = rows(*base(f.model), Role::embedding, f.model);
       const auto& values = f.of(kModel + "embed_tokens." + rows_of);
       const std::vector<int> ids = {7, 0, 4};
       for (int id = 0; id < 10; ++id) {
@@ -292,17 +291,18 @@ TEST_SUITE("model/peft_folders") {
     Folder f(config(false, true));
     f.add(kModel + q + "base_layer.bias", {8}).add(kModel + k + "bias", {4});
     const auto source = merged(f, f.open(R"("bias": "all")"));
-    CHECK(source->vector(Weight::bq, 1) == f.of(kModel + q + "base_layer.bias"));
-    CHECK(source->vector(Weight::bk, 0) == f.of(kModel + k + "bias"));
-    CHECK(source->vector(Weight::bk, 1) == std::vector<float>(4));
+    CHECK(source->vector({Role::q_bias, 1}) == f.of(kModel + q + "base_layer.bias"));
+    CHECK(source->vector({Role::k_bias, 0}) == f.of(kModel + k + "bias"));
+    CHECK(source->vector({Role::k_bias, 1}) == std::vector<float>(4));
     Folder added(config(false, true));
     for (const char* layer : {"0", "1"})
       added.add(kModel + "layers." + layer + ".self_attn.q_proj.lora_B.bias", {8});
     std::vector<float> want = added.of(kModel + q + "lora_B.bias");
     for (float& x : want) x *= 1.5f;
-    CHECK(merged(added, added.open(R"("lora_bias": true)"))->vector(Weight::bq, 1) == want);
+    CHECK(merged(added, added.open(R"("lora_bias": true)"))->vector({Role::q_bias, 1}) == want);
     for (float& x : want) x *= 0.5f;
-    CHECK(merged(added, added.open(R"("lora_bias": true)"), 0.5f)->vector(Weight::bq, 1) == want);
+    CHECK(merged(added, added.open(R"("lora_bias": true)"), 0.5f)->vector({Role::q_bias, 1}) ==
+          want);
     check_refused(Folder(), R"("lora_bias": true)", "'lora_bias' adds a bias", "without lora_bias");
     CHECK(Folder().open(R"("bias": "lora_only")").others().empty());
   }
@@ -333,7 +333,7 @@ TEST_SUITE("model/peft_folders") {
     CHECK(
         warnings[0].find("no factors for model.layers.0.self_attn.v_proj and 1 more, which stay") !=
         std::string::npos);
-    CHECK_FALSE(f.open("", R"(, "v_proj")").holds(Weight::wv, 0));
+    CHECK_FALSE(f.open("", R"(, "v_proj")").holds({Role::v, 0}));
     CHECK(f.open("", R"(, "lm_head")").warnings().size() == 1);
     Folder part;
     part.add(kHead + "lora_A.weight", {2, 8});

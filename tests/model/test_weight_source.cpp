@@ -36,14 +36,14 @@ std::filesystem::path write_checkpoint(const test::TemporaryFolder& folder, cons
   for (size_t i = 0; i < bytes.size(); ++i)
     bytes[i] = static_cast<std::byte>((i * 2654435761u >> 26) & 0x3F);
   std::vector<io::TensorView> views;
-  const auto add = [&](Weight weight) {
-    const io::Shape shape = weight_shape(weight, c);
+  const auto add = [&](Role weight) {
+    const io::Shape shape = shape_of(weight, c);
     const int64_t n = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-    views.push_back({checkpoint_name(weight), dtype, shape,
+    views.push_back({canonical_name({weight}), dtype, shape,
                      std::span(bytes).first(static_cast<size_t>(n) * dtype_bytes(dtype))});
   };
-  for (const Weight w : global_weights(c)) add(w);
-  for (const Weight w : layer_weights(c)) add(w);
+  for (const Role w : outer_roles(c)) add(w);
+  for (const Role w : layer_roles(c)) add(w);
   const std::filesystem::path path = folder / "model.safetensors";
   io::write_safetensors(path, views);
   return path;
@@ -77,7 +77,7 @@ TEST_SUITE("model/weight_source") {
         source->embed(ids, got.data());
         CHECK(test::resident_bytes_of(path) == 0);
         const Checkpoint checkpoint = Checkpoint::open(folder.path());
-        const io::TensorView table = checkpoint.weight(Weight::tok_emb);
+        const io::TensorView table = checkpoint.weight({Role::embedding});
         ops::embed(want.data(), table.bytes.data(), table.dtype, ids, s.dim);
         CHECK(got == want);
       }
@@ -112,11 +112,11 @@ TEST_SUITE("model/weight_source") {
           const int64_t begin = 1, end = vocab - 1;
           const size_t size = static_cast<size_t>((end - begin) * dim) * dtype_bytes(wanted);
           std::vector<std::byte> got(size), want(size);
-          source->rows(Weight::tok_emb, 0, begin, end, wanted, got.data());
-          CHECK(source->vector(Weight::out_norm, 0).size() == static_cast<size_t>(dim));
+          source->rows({Role::embedding, 0}, begin, end, wanted, got.data());
+          CHECK(source->vector({Role::out_norm, 0}).size() == static_cast<size_t>(dim));
           CHECK(test::resident_bytes_of(path) == 0);
           const Checkpoint checkpoint = Checkpoint::open(folder.path());
-          const io::TensorView table = checkpoint.weight(Weight::tok_emb);
+          const io::TensorView table = checkpoint.weight({Role::embedding});
           ops::convert(want.data(), wanted,
                        table.bytes.data() + static_cast<size_t>(begin * dim) * dtype_bytes(stored),
                        stored, (end - begin) * dim);
@@ -133,7 +133,7 @@ TEST_SUITE("model/weight_source") {
     std::vector<float> out(333 * 300);
     for (const DType dtype : {DType::f32, DType::bf16})
       CHECK(test::input_error_text([&] {
-              source->rows(Weight::tok_emb, 0, 0, 300, dtype, out.data());
+              source->rows({Role::embedding, 0}, 0, 300, dtype, out.data());
             }).starts_with(path.string() + ": was truncated during the run: byte "));
   }
 }

@@ -8,9 +8,8 @@
 /// Runs of methods lora and dora.
 namespace tandem::test {
 
-inline std::vector<train::Matrix> all_matrices() {
-  using train::Matrix;
-  return {Matrix::q, Matrix::k, Matrix::v, Matrix::o, Matrix::gate, Matrix::up, Matrix::down};
+inline std::vector<model::Role> all_matrices() {
+  return {model::kLayerRoles.begin(), model::kLayerRoles.end()};
 }
 
 /// Factors of rank 4 beside every matrix.
@@ -25,20 +24,14 @@ inline train::LoraSettings small_factors() {
 /// Calls visit(name, factors, layer) for all.
 template <class Visit>
 void each_factors(const train::TrainedSet& set, const Visit& visit) {
-  int layer = 0;
-  for (const train::TrainedLayer& l : set.layers) {
-    for (const train::TrainedMatrix* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down})
-      for (const train::LowRankFactors& f : m->factors)
-        visit("layers." + std::to_string(layer) + "." +
-                  std::string(enum_names(f.matrix)[static_cast<size_t>(f.matrix)]),
-              f, layer);
-    ++layer;
-  }
+  each_matrix(set, [&](const train::TrainedMatrix& m) {
+    for (const train::LowRankFactors& f : m.factors)
+      visit(fmt::format("layers.{}.{}", f.layer, model::word_of(f.role)), f, f.layer);
+  });
 }
 
 inline int64_t columns_of(const train::LowRankFactors& f, const model::ModelConfig& c) {
-  if (f.matrix == train::Matrix::o) return c.q_dim();
-  return f.matrix == train::Matrix::down ? c.ffn_dim : c.dim;
+  return model::shape_of(f.role, c)[1];
 }
 
 /// A, B and the magnitudes of each matrix.

@@ -56,10 +56,10 @@ TEST_SUITE("train/adapter") {
         if (entry.name.ends_with(".value"))
           values += static_cast<int64_t>(adapter.file().tensor(entry).bytes.size() / sizeof(float));
       CHECK(values == set.size);
-      for (const model::Weight weight : model::adapter_weights()) {
+      for (const model::Role weight : model::kLayerRoles) {
         int layers = 0;  // of one KV head, half of the layers
         for (int layer = 0; layer < spec.config.n_layers; ++layer)
-          layers += adapter.holds(weight, layer);
+          layers += adapter.holds({weight, layer});
         CHECK(layers > 0);
       }
 

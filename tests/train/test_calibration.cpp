@@ -6,11 +6,9 @@
 
 using namespace tandem;
 using namespace tandem::test;
-using train::Matrix;
+using model::Role;
 
 namespace {
-
-size_t at(Matrix m) { return static_cast<size_t>(m); }
 
 /// A checkpoint in which channel 7 of every layer has other gates, and channel 9 other ups.
 class Altered : public model::WeightSource {
@@ -18,20 +16,17 @@ class Altered : public model::WeightSource {
   Altered(std::unique_ptr<model::WeightSource> source, const model::ModelConfig& config)
       : source_(std::move(source)), config_(config) {}
 
-  void rows(model::Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    source_->rows(weight, layer, begin, end, dtype, out);
+  void rows(model::MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    source_->rows(id, begin, end, dtype, out);
     const auto scale = [&](int64_t row, float by) {
       if (row < begin || row >= end) return;
       float* const at = static_cast<float*>(out) + (row - begin) * config_.dim;
       for (int i = 0; i < config_.dim; ++i) at[i] *= by;
     };
-    if (weight == model::Weight::w_gate) scale(7, 0);
-    if (weight == model::Weight::w_up) scale(9, 2);
+    if (id.role == model::Role::gate) scale(7, 0);
+    if (id.role == model::Role::up) scale(9, 2);
   }
-  std::vector<float> vector(model::Weight weight, int layer) const override {
-    return source_->vector(weight, layer);
-  }
+  std::vector<float> vector(model::MatrixId id) const override { return source_->vector(id); }
   void embed(std::span<const int32_t> ids, float* out) const override { source_->embed(ids, out); }
 
  private:
@@ -71,24 +66,24 @@ TEST_SUITE("train/calibration") {
           }
         return std::sqrt(sum);
       };
-      const train::TrainedLayer& l = trainer->set().layers[1];
+      const auto& l = trainer->set().layers[1];
       const int64_t d = c.head_dim;
-      const auto check = [&](Matrix matrix, size_t unit, const train::TrainedMatrix& m,
-                             bool columns, int64_t first, int64_t n) {
-        CAPTURE(at(matrix));
+      const auto check = [&](Role matrix, size_t unit, const train::TrainedMatrix& m, bool columns,
+                             int64_t first, int64_t n) {
+        CAPTURE(model::word_of(matrix));
         const double of_gradient = norm(trainer->gradient(), m, columns, first, n),
                      of_weights = norm(trainer->state().values, m, columns, first, n);
-        CHECK(gradients[at(matrix)][1][unit] == doctest::Approx(of_gradient).epsilon(1e-4));
-        CHECK(weights[at(matrix)][1][unit] == doctest::Approx(of_weights).epsilon(1e-6));
-        CHECK(both[at(matrix)][1][unit] == doctest::Approx(of_gradient * of_weights).epsilon(1e-4));
+        CHECK(gradients[matrix][1][unit] == doctest::Approx(of_gradient).epsilon(1e-4));
+        CHECK(weights[matrix][1][unit] == doctest::Approx(of_weights).epsilon(1e-6));
+        CHECK(both[matrix][1][unit] == doctest::Approx(of_gradient * of_weights).epsilon(1e-4));
       };
-      check(Matrix::q, 2, l.qkv, false, 2 * d, d);
-      check(Matrix::k, 0, l.qkv, false, c.q_dim(), d);
-      check(Matrix::v, 0, l.qkv, false, c.q_dim() + c.kv_dim(), d);
-      check(Matrix::o, 3, l.wo, true, 3 * d, d);
-      check(Matrix::gate, 5, l.gate_up, false, 5, 1);
-      check(Matrix::up, 6, l.gate_up, false, c.ffn_dim + 6, 1);
-      check(Matrix::down, 11, l.w_down, true, 11, 1);
+      check(Role::q, 2, l[Role::qkv], false, 2 * d, d);
+      check(Role::k, 0, l[Role::qkv], false, c.q_dim(), d);
+      check(Role::v, 0, l[Role::qkv], false, c.q_dim() + c.kv_dim(), d);
+      check(Role::o, 3, l[Role::o], true, 3 * d, d);
+      check(Role::gate, 5, l[Role::gate_up], false, 5, 1);
+      check(Role::up, 6, l[Role::gate_up], false, c.ffn_dim + 6, 1);
+      check(Role::down, 11, l[Role::down], true, 11, 1);
     }
   }
 
@@ -101,24 +96,23 @@ TEST_SUITE("train/calibration") {
     train::Calibration altered(spec, std::make_unique<Altered>(source_of("llama-3.1"), c));
     const train::Scores a = plain.activations(batches), b = altered.activations(batches);
     // The first layer's inputs are the same in both.
-    const auto of = [](const train::Scores& s, Matrix m, size_t unit) { return s[at(m)][0][unit]; };
-    CHECK(of(a, Matrix::gate, 7) > 0);
-    CHECK(of(b, Matrix::gate, 7) == 0);
-    CHECK(of(b, Matrix::down, 7) == 0);
-    CHECK(of(b, Matrix::up, 7) == of(a, Matrix::up, 7));
-    CHECK(of(b, Matrix::up, 9) == doctest::Approx(2 * of(a, Matrix::up, 9)).epsilon(1e-5));
-    CHECK(of(b, Matrix::down, 9) == doctest::Approx(2 * of(a, Matrix::down, 9)).epsilon(1e-5));
-    for (const Matrix m : {Matrix::q, Matrix::k, Matrix::v, Matrix::o})
-      CHECK(a[at(m)][0] == b[at(m)][0]);
+    const auto of = [](const train::Scores& s, Role m, size_t unit) { return s[m][0][unit]; };
+    CHECK(of(a, Role::gate, 7) > 0);
+    CHECK(of(b, Role::gate, 7) == 0);
+    CHECK(of(b, Role::down, 7) == 0);
+    CHECK(of(b, Role::up, 7) == of(a, Role::up, 7));
+    CHECK(of(b, Role::up, 9) == doctest::Approx(2 * of(a, Role::up, 9)).epsilon(1e-5));
+    CHECK(of(b, Role::down, 9) == doctest::Approx(2 * of(a, Role::down, 9)).epsilon(1e-5));
+    for (const Role m : {Role::q, Role::k, Role::v, Role::o}) CHECK(a[m][0] == b[m][0]);
     // Squares add up over micro-batches.
     const train::Scores first = plain.activations({batches.data(), 1}),
                         second = plain.activations({batches.data() + 1, 1});
-    for (const Matrix m : {Matrix::v, Matrix::o, Matrix::down})
+    for (const Role m : {Role::v, Role::o, Role::down})
       CHECK(of(a, m, 1) ==
             doctest::Approx(std::hypot(of(first, m, 1), of(second, m, 1))).epsilon(1e-6));
     // A-small takes the channel that is never active.
     train::SelectionSpec s;
-    s.ratio[at(Matrix::down)] = 0.01;
-    CHECK(train::select_by_score(s, c, b, false)[0][at(Matrix::down)] == std::vector<int32_t>{7});
+    s.ratio[Role::down] = 0.01;
+    CHECK(train::select_by_score(s, c, b, false)[0][Role::down] == std::vector<int32_t>{7});
   }
 }

@@ -9,7 +9,7 @@
 
 using namespace tandem;
 using namespace tandem::test;
-using train::Matrix;
+using model::Role;
 
 namespace {
 
@@ -18,9 +18,9 @@ constexpr int kSteps = 6;
 /// A trainer of a delta [out, n] or [n, in] for each layer's slice of one matrix.
 class DeltaRun {
  public:
-  DeltaRun(const char* model, const train::TrainerSpec& spec, Matrix matrix,
+  DeltaRun(const char* model, const train::TrainerSpec& spec, Role matrix,
            const std::vector<std::vector<int32_t>>& features)
-      : of_columns_(matrix == Matrix::o || matrix == Matrix::down),
+      : of_columns_(matrix == Role::o || matrix == Role::down),
         trainer_(make_trainer(model, spec, set_of(spec, matrix, features[0].size()))) {
     const std::span<float> values = trainer_->state().values;
     std::ranges::fill(values, 0.0f);
@@ -63,7 +63,7 @@ class DeltaRun {
   }
 
  private:
-  static train::TrainedSet set_of(const train::TrainerSpec& spec, Matrix matrix, size_t n) {
+  static train::TrainedSet set_of(const train::TrainerSpec& spec, Role matrix, size_t n) {
     train::LoraSettings settings;
     settings.rank = static_cast<int>(n);
     settings.alpha = static_cast<double>(n);  // so that factors are not scaled
@@ -75,12 +75,9 @@ class DeltaRun {
   void for_factors(const Visit& visit) const {
     const auto& weights = trainer_->model().weights().layers;
     for (size_t i = 0; i < weights.size(); ++i) {
-      const train::TrainedLayer& t = trainer_->set().layers[i];
-      for (const auto& [m, w] : {std::pair{&t.qkv, &weights[i].qkv},
-                                 {&t.wo, &weights[i].wo},
-                                 {&t.gate_up, &weights[i].gate_up},
-                                 {&t.w_down, &weights[i].w_down}})
-        for (const train::LowRankFactors& f : m->factors) visit(f, w->in(), i);
+      const auto& t = trainer_->set().layers[i];
+      for (const Role role : model::kLayerStacks)
+        for (const train::LowRankFactors& f : t[role].factors) visit(f, weights[i][role].in(), i);
     }
   }
 
@@ -95,11 +92,11 @@ struct Slice {
   std::vector<std::vector<int32_t>> features;
 };
 
-Slice slice_of(Matrix matrix, const model::ModelConfig& c) {
+Slice slice_of(Role matrix, const model::ModelConfig& c) {
   train::SelectionSpec spec{.seed = 8};
   spec.ratio[static_cast<size_t>(matrix)] = 0.5;
   const std::vector<train::LayerUnits> units = train::select_random(spec, c);
-  const int width = matrix == Matrix::down || matrix == Matrix::up ? 1 : c.head_dim;
+  const int width = matrix == Role::down || matrix == Role::up ? 1 : c.head_dim;
   Slice slice{.set = train::slices_of(units, c), .features = {}};
   for (const train::LayerUnits& layer : units) {
     std::vector<int32_t>& features = slice.features.emplace_back();
@@ -113,7 +110,7 @@ Slice slice_of(Matrix matrix, const model::ModelConfig& c) {
 
 TEST_SUITE("train/delta") {
   TEST_CASE("slices in place take the steps of slices next to frozen weights") {
-    for (const Matrix matrix : {Matrix::o, Matrix::down, Matrix::up, Matrix::v}) {
+    for (const Role matrix : {Role::o, Role::down, Role::up, Role::v}) {
       CAPTURE(static_cast<int>(matrix));
       train::TrainerSpec spec = trainer_spec("llama-3.1");
       spec.clip = 0;  // what picks features has a gradient too

@@ -47,10 +47,10 @@ TEST_SUITE("train/exclude") {
         excluded = train::units_of_adapters(runs, c, base);
         CHECK(excluded.n_adapters == static_cast<int>(runs.size()));
       }
-      for (const model::Weight weight : model::adapter_weights()) {
-        const io::Shape shape = model::weight_shape(weight, c);
-        const int64_t features = shape[model::takes_columns(weight) ? 1 : 0];
-        const int width = model::features_per_unit(weight, c);
+      for (const model::Role weight : model::kLayerRoles) {
+        const io::Shape shape = model::shape_of(weight, c);
+        const int64_t features = shape[model::ends_in_stream(weight) ? 1 : 0];
+        const int width = model::unit_features(weight, c);
         const auto each = static_cast<int64_t>(
             std::floor(0.25 * static_cast<double>(features / width * c.n_layers)));
         std::vector<int> times(static_cast<size_t>(features * c.n_layers));
@@ -58,7 +58,7 @@ TEST_SUITE("train/exclude") {
           const auto adapter = model::Adapter::open(run / "adapter", c, base);
           int64_t n = 0;
           for (int layer = 0; layer < c.n_layers; ++layer)
-            for (const int32_t i : adapter.index(weight, layer)) {
+            for (const int32_t i : adapter.index({weight, layer})) {
               ++times[static_cast<size_t>(layer * features + i)];
               ++n;
             }

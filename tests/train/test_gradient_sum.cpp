@@ -81,7 +81,8 @@ TEST_SUITE("train/gradient_sum") {
             random_documents({9}, vocab, 3, [](size_t) { return false; })};
         notes->sums.clear();
         // Of layer 0, which a pass comes to last.
-        notes->watched = trainer->gradient().first(static_cast<size_t>(set.layers[1].qkv.offset));
+        notes->watched =
+            trainer->gradient().first(static_cast<size_t>(set.layers[1][model::Role::qkv].offset));
         trainer->gradients(batches);
         size_t n = 0;
         for (const Notes::Sum& sum : notes->sums) {

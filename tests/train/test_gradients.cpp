@@ -80,11 +80,8 @@ TEST_SUITE("train/gradients") {
         CHECK(relative_distance(got, want) < 1e-5);
       };
       for (size_t i = 0; i < slices.layers.size(); ++i) {
-        const train::TrainedLayer &s = slices.layers[i], &w = all->set().layers[i];
-        check(s.qkv, w.qkv);
-        check(s.wo, w.wo);
-        check(s.gate_up, w.gate_up);
-        check(s.w_down, w.w_down);
+        const auto &s = slices.layers[i], &w = all->set().layers[i];
+        for (const model::Role role : model::kLayerStacks) check(s[role], w[role]);
       }
     }
   }
@@ -99,10 +96,9 @@ TEST_SUITE("train/gradients") {
       const auto all = make_trainer(model, spec, train::full_set(spec.config));
       CHECK(part->gradients({&batch, 1}).sum == all->gradients({&batch, 1}).sum);
       for (size_t i = 0; i < set.layers.size(); ++i) {
-        const train::TrainedLayer &s = set.layers[i], &w = all->set().layers[i];
-        const std::pair<const train::TrainedMatrix*, const train::TrainedMatrix*> pairs[] = {
-            {&s.qkv, &w.qkv}, {&s.wo, &w.wo}, {&s.gate_up, &w.gate_up}, {&s.w_down, &w.w_down}};
-        for (const auto& [m, whole] : pairs) {
+        const auto &s = set.layers[i], &w = all->set().layers[i];
+        for (const model::Role role : model::kLayerStacks) {
+          const train::TrainedMatrix *m = &s[role], *whole = &w[role];
           int64_t wrong = 0;
           for (size_t e = 0; e < m->index.size(); ++e) {
             const auto from = static_cast<size_t>(whole->offset + m->index[e]);

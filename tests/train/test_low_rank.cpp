@@ -58,10 +58,7 @@ std::vector<std::vector<double>> scale_as(train::Trainer& lora, train::Trainer& 
   std::vector<std::vector<double>> all;
   each_factors(dora.set(), [&](const std::string&, const train::LowRankFactors& f, int layer) {
     model::LayerWeights& l = lora.model().weights().layers[static_cast<size_t>(layer)];
-    ops::PackedWeights& w = f.matrix <= train::Matrix::v    ? l.qkv
-                            : f.matrix == train::Matrix::o  ? l.wo
-                            : f.matrix <= train::Matrix::up ? l.gate_up
-                                                            : l.w_down;
+    ops::PackedWeights& w = l[model::info(f.role).stack];
     const int64_t in = columns_of(f, c);
     const std::span<float> from = dora.state().values, to = lora.state().values;
     const train::LowRankFactors& g = of_lora[all.size()];
@@ -200,11 +197,11 @@ TEST_SUITE("train/low_rank") {
   TEST_CASE("rows of zeros have no part in it: nothing is divided by their norm") {
     const train::TrainerSpec spec = trainer_spec("llama-3.1");
     const auto trainer = make_trainer("llama-3.1", spec, set_of(spec, true));
-    ops::PackedWeights& wo = trainer->model().weights().layers[1].wo;
+    ops::PackedWeights& wo = trainer->model().weights().layers[1][model::Role::o];
     const std::vector<float> zeros(static_cast<size_t>(wo.in()));
     ops::write_part(wo, WeightPart::rows, std::vector<int32_t>{5}, zeros);
     const train::TrainerSpec again = spec;
-    const train::LowRankFactors& f = trainer->set().layers[1].wo.factors[0];
+    const train::LowRankFactors& f = trainer->set().layers[1][model::Role::o].factors[0];
     trainer->state().values[static_cast<size_t>(f.magnitude + 5)] = 0;
     trainer->publish();
     const train::MicroBatch batch = some_documents(again, 5);
@@ -347,18 +344,18 @@ TEST_SUITE("train/low_rank") {
     other.rank = 5;
     CHECK(set_of(spec, false, other).size == set_of(spec, false, base).size / 4 * 5);
     other = base;
-    other.targets = {train::Matrix::down};
+    other.targets = {model::Role::down};
     const train::TrainedSet down = set_of(spec, false, other);
     CHECK(down.size == spec.config.n_layers * 4 * (spec.config.ffn_dim + spec.config.dim));
-    CHECK(down.layers[0].w_down.factors.size() == 1);
-    CHECK_FALSE(down.layers[0].qkv.any());
+    CHECK(down.layers[0][model::Role::down].factors.size() == 1);
+    CHECK_FALSE(down.layers[0][model::Role::qkv].any());
     CHECK(set_of(spec, true, other).size == down.size + spec.config.n_layers * spec.config.dim);
   }
 
   TEST_CASE("factors of single matrices: nothing below the first is back-propagated") {
-    for (const train::Matrix only : all_matrices())
+    for (const model::Role only : all_matrices())
       for (const bool magnitude : {false, true}) {
-        CAPTURE(enum_names(only)[static_cast<size_t>(only)]);
+        CAPTURE(model::word_of(only));
         CAPTURE(magnitude);
         const train::TrainerSpec spec = trainer_spec("qwen2-tied");
         train::LoraSettings settings = small_factors();
@@ -367,7 +364,7 @@ TEST_SUITE("train/low_rank") {
         const auto one = make_trainer("qwen2-tied", spec, set_of(spec, magnitude, settings));
         const train::LayerFrontier& first = one->frontier().layers.front();
         CHECK_FALSE(first.input);
-        CHECK(first.attention == (only < train::Matrix::o));
+        CHECK(first.attention == (only < model::Role::o));
         CHECK(first.reads_factors);
         CHECK(train::describe(one->frontier()).find("inputs of B") != std::string::npos);
         // With every B at 0 the model is the base's, so that gradients do not depend on the others.
@@ -447,15 +444,15 @@ TEST_SUITE("train/export_low_rank") {
           return train::Trainer(spec, nothing, std::move(files.source)).loss({&batch, 1}).sum;
         };
         for (int layer = 0; layer < spec.config.n_layers; ++layer)
-          for (const model::Weight weight : model::adapter_weights()) {
-            const io::Shape shape = model::weight_shape(weight, spec.config);
+          for (const model::Role weight : model::kLayerRoles) {
+            const io::Shape shape = model::shape_of(weight, spec.config);
             std::vector<float> a(static_cast<size_t>(shape[0] * shape[1])), b = a;
             // Two pieces, as a loader asks for them.
             const int64_t half = shape[0] / 2;
-            adapted.source->rows(weight, layer, 0, half, DType::f32, a.data());
-            adapted.source->rows(weight, layer, half, shape[0], DType::f32,
+            adapted.source->rows({weight, layer}, 0, half, DType::f32, a.data());
+            adapted.source->rows({weight, layer}, half, shape[0], DType::f32,
                                  a.data() + half * shape[1]);
-            merged.source->rows(weight, layer, 0, shape[0], DType::f32, b.data());
+            merged.source->rows({weight, layer}, 0, shape[0], DType::f32, b.data());
             CHECK(same(a, b));
           }
         const double trained = trainer->loss({&batch, 1}).sum;

@@ -9,28 +9,26 @@
 
 using namespace tandem;
 using namespace tandem::test;
-using model::Weight;
+using model::Role;
 
 namespace {
 
 /// Weights of another source, one of them flipped in its lowest bit.
 class Spoiled final : public model::WeightSource {
  public:
-  Spoiled(std::unique_ptr<model::WeightSource> of, Weight weight, int layer, int64_t row,
-          int64_t col)
-      : of_(std::move(of)), weight_(weight), layer_(layer), row_(row), col_(col) {}
+  Spoiled(std::unique_ptr<model::WeightSource> of, model::MatrixId id, int64_t row, int64_t col)
+      : of_(std::move(of)), id_(id), row_(row), col_(col) {}
 
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    of_->rows(weight, layer, begin, end, dtype, out);
-    if (weight != weight_ || layer != layer_ || row_ < begin || row_ >= end) return;
-    const int64_t cols = model::weight_shape(weight, config)[1];
+  void rows(model::MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    of_->rows(id, begin, end, dtype, out);
+    if (id != id_ || row_ < begin || row_ >= end) return;
+    const int64_t cols = model::shape_of(id.role, config)[1];
     auto* bytes = static_cast<unsigned char*>(out);
     bytes[static_cast<size_t>((row_ - begin) * cols + col_) * dtype_bytes(dtype)] ^= 1;
   }
-  std::vector<float> vector(Weight weight, int layer) const override {
-    std::vector<float> v = of_->vector(weight, layer);
-    if (weight == weight_ && layer == layer_) v[static_cast<size_t>(col_)] += 1;
+  std::vector<float> vector(model::MatrixId id) const override {
+    std::vector<float> v = of_->vector(id);
+    if (id == id_) v[static_cast<size_t>(col_)] += 1;
     return v;
   }
   void embed(std::span<const int32_t> ids, float* out) const override { of_->embed(ids, out); }
@@ -39,8 +37,7 @@ class Spoiled final : public model::WeightSource {
 
  private:
   std::unique_ptr<model::WeightSource> of_;
-  Weight weight_;
-  int layer_;
+  model::MatrixId id_;
   int64_t row_, col_;
 };
 
@@ -72,35 +69,35 @@ TEST_SUITE("tools/merge_check") {
       CHECK(found.inside + found.outside == model::n_params(c));
       CHECK(found.whole == 0);
 
-      const auto spoiled = [&](Weight weight, int layer, int64_t row, int64_t col) {
-        Spoiled source(merged(), weight, layer, row, col);
+      const auto spoiled = [&](model::MatrixId id, int64_t row, int64_t col) {
+        Spoiled source(merged(), id, row, col);
         source.config = c;
         return error_text(
             [&] { tools::check_merged(*base.source, source, *again, one, c, dtype, {}); });
       };
-      for (const Weight weight : model::adapter_weights()) {
-        const io::Shape shape = model::weight_shape(weight, c);
-        const bool columns = model::takes_columns(weight);
+      for (const Role weight : model::kLayerRoles) {
+        const io::Shape shape = model::shape_of(weight, c);
+        const bool columns = model::ends_in_stream(weight);
         const int64_t n = shape[columns ? 1 : 0];
         for (int layer = 0; layer < c.n_layers; ++layer) {
-          const auto index = adapter.index(weight, layer);
-          CHECK(adapter.holds(weight, layer) == !index.empty());
+          const auto index = adapter.index({weight, layer});
+          CHECK(adapter.holds({weight, layer}) == !index.empty());
           for (int64_t i = 0; i < n; i += std::max<int64_t>(1, n / 4)) {
             const int64_t row = columns ? shape[0] - 1 : i, col = columns ? i : 0;
             const bool inside = std::ranges::binary_search(index, i);
-            const std::string text = spoiled(weight, layer, row, col);
+            const std::string text = spoiled({weight, layer}, row, col);
             CAPTURE(text);
             CHECK(text.find(fmt::format("{}: [{}, {}] of the merged model is ",
-                                        model::checkpoint_name(weight, layer), row, col)) == 0);
+                                        model::canonical_name({weight, layer}), row, col)) == 0);
             CHECK(text.find(inside ? "the adapter's value" : "the base's value outside") !=
                   std::string::npos);
           }
         }
       }
-      for (const Weight w : {Weight::tok_emb, Weight::lm_head, Weight::out_norm})
-        CHECK(spoiled(w, -1, 0, 1).find("the base's") != std::string::npos);
-      CHECK(spoiled(Weight::ffn_norm, 1, 0, 2).find("ffn") == std::string::npos);  // by its name
-      CHECK(spoiled(Weight::ffn_norm, 1, 0, 2)
+      for (const Role w : {Role::embedding, Role::head, Role::out_norm})
+        CHECK(spoiled({w}, 0, 1).find("the base's") != std::string::npos);
+      CHECK(spoiled({Role::ffn_pre, 1}, 0, 2).find("ffn") == std::string::npos);  // by its name
+      CHECK(spoiled({Role::ffn_pre, 1}, 0, 2)
                 .find("model.layers.1.post_attention_layernorm.weight: [0, 2]") == 0);
     }
   }

@@ -11,11 +11,9 @@
 
 using namespace tandem;
 using namespace tandem::test;
-using train::Matrix;
+using model::Role;
 
 namespace {
-
-size_t at(Matrix m) { return static_cast<size_t>(m); }
 
 using Order = std::vector<int32_t>;  // old places of the new ones
 
@@ -47,37 +45,33 @@ class Permuted : public model::WeightSource {
            std::vector<LayerOrder> orders)
       : source_(std::move(source)), config_(config), orders_(std::move(orders)) {}
 
-  void rows(model::Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    using model::Weight;
+  void rows(model::MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    using model::Role;
     REQUIRE(dtype == DType::f32);
-    if (weight == Weight::tok_emb || weight == Weight::lm_head)
-      return source_->rows(weight, layer, begin, end, dtype, out);
-    const io::Shape shape = model::weight_shape(weight, config_);
+    if (id.role == Role::embedding || id.role == Role::head)
+      return source_->rows(id, begin, end, dtype, out);
+    const io::Shape shape = model::shape_of(id.role, config_);
     const auto n_rows = static_cast<size_t>(shape[0]), n_cols = static_cast<size_t>(shape[1]);
     std::vector<float> all(n_rows * n_cols);
-    source_->rows(weight, layer, 0, static_cast<int64_t>(n_rows), dtype, all.data());
-    const LayerOrder& o = orders_[static_cast<size_t>(layer)];
-    const std::map<Weight, const Order*> of_rows = {{Weight::wq, &o.q},
-                                                    {Weight::wk, &o.kv},
-                                                    {Weight::wv, &o.kv},
-                                                    {Weight::w_gate, &o.ffn},
-                                                    {Weight::w_up, &o.ffn}};
-    const std::map<Weight, const Order*> of_columns = {{Weight::wo, &o.q},
-                                                       {Weight::w_down, &o.ffn}};
+    source_->rows(id, 0, static_cast<int64_t>(n_rows), dtype, all.data());
+    const LayerOrder& o = orders_[static_cast<size_t>(id.layer)];
+    const std::map<Role, const Order*> of_rows = {{Role::q, &o.q},
+                                                  {Role::k, &o.kv},
+                                                  {Role::v, &o.kv},
+                                                  {Role::gate, &o.ffn},
+                                                  {Role::up, &o.ffn}};
+    const std::map<Role, const Order*> of_columns = {{Role::o, &o.q}, {Role::down, &o.ffn}};
     float* to = static_cast<float*>(out);
     for (auto r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r)
       for (size_t c = 0; c < n_cols; ++c) {
-        const auto rows = of_rows.find(weight), columns = of_columns.find(weight);
+        const auto rows = of_rows.find(id.role), columns = of_columns.find(id.role);
         const size_t from_row = rows == of_rows.end() ? r : static_cast<size_t>((*rows->second)[r]);
         const size_t from_column =
             columns == of_columns.end() ? c : static_cast<size_t>((*columns->second)[c]);
         *to++ = all[from_row * n_cols + from_column];
       }
   }
-  std::vector<float> vector(model::Weight weight, int layer) const override {
-    return source_->vector(weight, layer);
-  }
+  std::vector<float> vector(model::MatrixId id) const override { return source_->vector(id); }
   void embed(std::span<const int32_t> ids, float* out) const override { source_->embed(ids, out); }
 
  private:
@@ -111,15 +105,15 @@ TEST_SUITE("train/permutation") {
     std::vector<LayerOrder> orders;
     for (int l = 0; l < c.n_layers; ++l) {
       train::LayerUnits u, first;
-      u[at(Matrix::o)] = {2, 3};
-      u[at(Matrix::v)] = {1};
-      u[at(Matrix::down)] = u[at(Matrix::up)] = {3 + l, 40, 41, 111};
-      first[at(Matrix::o)] = {0, 1};
-      first[at(Matrix::v)] = {0};
-      first[at(Matrix::down)] = first[at(Matrix::up)] = {0, 1, 2, 3};
-      orders.push_back({.q = widened(selected_first(u[at(Matrix::o)], c.n_heads), c.head_dim),
-                        .kv = widened(selected_first(u[at(Matrix::v)], c.n_kv_heads), c.head_dim),
-                        .ffn = selected_first(u[at(Matrix::down)], c.ffn_dim)});
+      u[Role::o] = {2, 3};
+      u[Role::v] = {1};
+      u[Role::down] = u[Role::up] = {3 + l, 40, 41, 111};
+      first[Role::o] = {0, 1};
+      first[Role::v] = {0};
+      first[Role::down] = first[Role::up] = {0, 1, 2, 3};
+      orders.push_back({.q = widened(selected_first(u[Role::o], c.n_heads), c.head_dim),
+                        .kv = widened(selected_first(u[Role::v], c.n_kv_heads), c.head_dim),
+                        .ffn = selected_first(u[Role::down], c.ffn_dim)});
       units.push_back(u);
       first_units.push_back(first);
     }
@@ -127,7 +121,9 @@ TEST_SUITE("train/permutation") {
     train::Trainer by_order(spec, train::slices_of(first_units, c),
                             std::make_unique<Permuted>(source_of(), c, orders));
     REQUIRE(by_index.set().size == by_order.set().size);
-    const auto rows_of_up = [&](train::Trainer& t) { return t.set().layers[0].gate_up.index; };
+    const auto rows_of_up = [&](train::Trainer& t) {
+      return t.set().layers[0][Role::gate_up].index;
+    };
     CHECK(rows_of_up(by_index) != rows_of_up(by_order));
     // The same values, in the same flat order: selected units ascend in both.
     CHECK(same(copy_of(by_index.state().values), copy_of(by_order.state().values)));

@@ -76,7 +76,7 @@ TEST_SUITE("train/settings") {
     CHECK(r.train.select.layers.first == 16);
     CHECK(!r.train.select.layers.contains(32));
     CHECK(r.train.select.ratios.d.value == 0.03);
-    CHECK(r.train.lora.targets == std::vector{Matrix::o, Matrix::down});
+    CHECK(r.train.lora.targets == std::vector{Role::o, Role::down});
     CHECK(r.train.optimizer.rounds_stochastically());
     CHECK(r.train.schedule.warmup_of(7) == 3);
   }

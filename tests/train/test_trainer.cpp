@@ -8,6 +8,7 @@
 
 using namespace tandem;
 using namespace tandem::test;
+using model::Role;
 
 namespace {
 
@@ -29,9 +30,11 @@ std::vector<double> losses(train::Trainer& trainer, int steps) {
 std::vector<std::string> matrices(train::Trainer& trainer) {
   std::vector<std::string> all;
   for (const model::LayerWeights& l : trainer.model().weights().layers)
-    for (const ops::PackedWeights* w : {&l.qkv, &l.wo, &l.gate_up, &l.w_down})
-      all.emplace_back(static_cast<const char*>(ops::trainable_rows(*w)),
-                       static_cast<size_t>(w->out() * w->in()) * dtype_bytes(w->dtype()));
+    for (const Role role : model::kLayerStacks) {
+      const ops::PackedWeights& w = l[role];
+      all.emplace_back(static_cast<const char*>(ops::trainable_rows(w)),
+                       static_cast<size_t>(w.out() * w.in()) * dtype_bytes(w.dtype()));
+    }
   return all;
 }
 
@@ -118,16 +121,15 @@ TEST_SUITE("train/trainer") {
       losses(*trainer, 3);
       const std::vector<std::string> after = matrices(*trainer);
       size_t next = 0;
-      for (const train::TrainedLayer& l : trainer->set().layers)
-        for (const train::TrainedMatrix* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down}) {
+      for (const auto& l : trainer->set().layers)
+        for (const Role role : model::kLayerStacks) {
+          const train::TrainedMatrix* m = &l[role];
           const std::string &a = before[next], &b = after[next];
           ++next;
           const bool columns = m->part == train::TrainedMatrix::Part::columns;
           const size_t bytes = dtype_bytes(dtype);
           const auto& layer = trainer->model().weights().layers[0];
-          const int64_t in = m == &l.wo       ? layer.wo.in()
-                             : m == &l.w_down ? layer.w_down.in()
-                                              : layer.qkv.in();
+          const int64_t in = layer[role].in();
           int64_t frozen_changed = 0, trained_same = 0;
           for (size_t i = 0; i < a.size(); i += bytes) {
             const auto at = static_cast<int64_t>(i / bytes);
@@ -154,8 +156,9 @@ TEST_SUITE("train/trainer") {
       CHECK(loss.back() < loss.front() - 0.1);
       const std::vector<std::string> after = matrices(*trainer);
       size_t next = 0;
-      for (const train::TrainedLayer& l : trainer->set().layers)
-        for (const train::TrainedMatrix* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down}) {
+      for (const auto& l : trainer->set().layers)
+        for (const train::TrainedMatrix& matrix : l) {
+          const train::TrainedMatrix* m = &matrix;
           const std::string &a = before[next], &b = after[next];
           ++next;
           const size_t bytes = dtype_bytes(dtype);
@@ -187,14 +190,14 @@ TEST_SUITE("train/trainer") {
   TEST_CASE("all of o and down is full training of these two, step by step") {
     const train::TrainerSpec spec = trainer_spec("llama-3.1");
     train::SelectionSpec everything;
-    everything.ratio[static_cast<size_t>(train::Matrix::o)] = 1;
-    everything.ratio[static_cast<size_t>(train::Matrix::down)] = 1;
+    everything.ratio[Role::o] = 1;
+    everything.ratio[Role::down] = 1;
     const train::TrainedSet slices =
         train::slices_of(train::select_random(everything, spec.config), spec.config);
     train::TrainedSet whole;
     for (size_t i = 0; i < slices.layers.size(); ++i) {
-      train::TrainedLayer& l = whole.layers.emplace_back();
-      l.wo.part = l.w_down.part = train::TrainedMatrix::Part::all;
+      auto& l = whole.layers.emplace_back();
+      l[Role::o].part = l[Role::down].part = train::TrainedMatrix::Part::all;
     }
     train::lay_out(whole, spec.config);
     REQUIRE(slices.size == whole.size);

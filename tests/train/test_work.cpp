@@ -46,18 +46,18 @@ TEST_SUITE("train/work") {
     const Counted light = count(set, c, train::Recomputation::light),
                   ffn = count(set, c, train::Recomputation::ffn);
     CHECK(light.work.weight_gradients == doctest::Approx(60 * 2.0 * double(set.size)));
-    const auto [qkv, wo, gate_up, w_down] = model::layer_products(c);
     CHECK(ffn.work.again - light.work.again ==
-          doctest::Approx(60 * 2.0 * c.n_layers * double(gate_up.out) * double(gate_up.in)));
+          doctest::Approx(60 * 2.0 * c.n_layers * 2 * double(c.ffn_dim) * double(c.dim)));
     CHECK(light.work.input_gradients < light.products + light.head + 2 * light.attention);
 
-    train::TrainedSet last;  // w_down of the last layer alone
+    train::TrainedSet last;  // down of the last layer alone
     last.layers.resize(static_cast<size_t>(c.n_layers));
-    last.layers.back().w_down.part = train::TrainedMatrix::Part::all;
+    last.layers.back()[model::Role::down].part = train::TrainedMatrix::Part::all;
     train::lay_out(last, c);
     const Counted one = count(last, c, train::Recomputation::light);
     CHECK(one.work.input_gradients == doctest::Approx(one.head));
-    CHECK(one.work.weight_gradients == doctest::Approx(60 * 2.0 * double(w_down.out * w_down.in)));
+    CHECK(one.work.weight_gradients ==
+          doctest::Approx(60 * 2.0 * double(c.dim) * double(c.ffn_dim)));
     CHECK(one.work.again == 0);
   }
 
@@ -65,7 +65,7 @@ TEST_SUITE("train/work") {
     const model::ModelConfig c = trainer_spec("llama-2").config;
     train::LoraSettings settings;
     settings.rank = 4;
-    settings.targets = {train::Matrix::down};
+    settings.targets = {model::Role::down};
     const train::TrainedSet set = train::low_rank_set(c, settings, false, 0);
     const Counted n = count(set, c, train::Recomputation::light);
     const double factors = 60 * 2.0 * double(set.size);
@@ -73,14 +73,11 @@ TEST_SUITE("train/work") {
     CHECK(n.work.factors == doctest::Approx(factors));
     CHECK(n.work.weight_gradients == doctest::Approx(factors));
     // All of a layer passes on but the lowest, where nothing passes through A.
-    const auto [qkv, wo, gate_up, w_down] = model::layer_products(c);
-    const double lowest = 60 * 2.0 *
-                          (double(qkv.out * qkv.in) + double(wo.out * wo.in) +
-                           double(gate_up.out * gate_up.in) + double(w_down.out * w_down.in));
+    const double lowest = 60 * model::layer_flops(c) / c.n_layers;
     CHECK(n.work.input_gradients ==
           doctest::Approx(n.products + n.head + factors - lowest - 60 * 2.0 * 4 * c.ffn_dim +
                           2 * n.attention * (c.n_layers - 1) / c.n_layers));
-    settings.targets = {train::Matrix::up};
+    settings.targets = {model::Role::up};
     const train::TrainedSet up = train::low_rank_set(c, settings, false, 0);
     CHECK(count(up, c, train::Recomputation::ffn).work.factors ==
           doctest::Approx(2 * 60 * 2.0 * double(up.size)));

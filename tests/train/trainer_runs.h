@@ -103,10 +103,8 @@ inline std::vector<NamedPart> parts_of(const train::TrainedSet& set) {
   };
   for (size_t i = 0; i < set.layers.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i) + ".";
-    add_matrix(layer + "qkv", set.layers[i].qkv);
-    add_matrix(layer + "wo", set.layers[i].wo);
-    add_matrix(layer + "gate_up", set.layers[i].gate_up);
-    add_matrix(layer + "w_down", set.layers[i].w_down);
+    for (const model::Role role : model::kLayerStacks)
+      add_matrix(layer + model::info(role).planned, set.layers[i][role]);
   }
   add_matrix("lm_head", set.lm_head);
   if (set.embedding.offset != set.lm_head.offset) add_matrix("embedding", set.embedding);

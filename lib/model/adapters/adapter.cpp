@@ -118,29 +118,9 @@ void scatter(T* row, const std::vector<int32_t>& index, const std::byte* values)
 
 }  // namespace
 
-bool takes_columns(Weight weight) { return weight == Weight::wo || weight == Weight::w_down; }
-
-int features_per_unit(Weight weight, const ModelConfig& config) {
-  switch (weight) {
-    case Weight::wq:
-    case Weight::wk:
-    case Weight::wv:
-    case Weight::wo:
-      return config.head_dim;
-    default:
-      return 1;
-  }
-}
-
 fs::path adapter_folder(const fs::path& path) {
   const fs::path within = path / kRunAdapterFolder;
   return !fs::exists(path / kAdapterConfigFile) && fs::is_directory(within) ? within : path;
-}
-
-std::span<const Weight> adapter_weights() {
-  static constexpr std::array kWeights = {Weight::wq,     Weight::wk,   Weight::wv,    Weight::wo,
-                                          Weight::w_gate, Weight::w_up, Weight::w_down};
-  return kWeights;
 }
 
 Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const AdapterBase& base,
@@ -180,18 +160,18 @@ Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterB
   check_metadata(file_.metadata(), where, base, other);
   std::set<std::string, std::less<>> known;
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight weight : adapter_weights()) {
-      const std::string prefix = adapter_prefix(weight, layer);
+    for (const Role weight : kLayerRoles) {
+      const std::string prefix = adapter_prefix({weight, layer});
       const std::string index_name = prefix + "index", value_name = prefix + "value";
       const io::TensorEntry *index = file_.find(index_name), *value = file_.find(value_name);
       if (index == nullptr && value == nullptr) continue;
       if (index == nullptr || value == nullptr)
         throw damaged(where, "'{}' is missing", index == nullptr ? index_name : value_name);
-      const io::Shape shape = weight_shape(weight, config);
+      const io::Shape shape = shape_of(weight, config);
       Slice slice{.index = read_index(*index), .values = {}, .in = shape[1]};
-      const bool columns = takes_columns(weight);
-      check_index(slice.index, shape[columns ? 1 : 0], features_per_unit(weight, config),
-                  index_name, where);
+      const bool columns = ends_in_stream(weight);
+      check_index(slice.index, shape[columns ? 1 : 0], unit_features(weight, config), index_name,
+                  where);
       const auto n = static_cast<int64_t>(slice.index.size());
       const io::Shape expected = columns ? io::Shape{shape[0], n} : io::Shape{n, shape[1]};
       if (value->shape != expected || (value->dtype != "F32" && value->dtype != "BF16"))
@@ -203,7 +183,7 @@ Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterB
                       : kDamagedHint);
       slice.values = file_.tensor(*value);
       check_values(slice.values);
-      slices_.emplace(std::pair(weight, layer), std::move(slice));
+      slices_.emplace(MatrixId{weight, layer}, std::move(slice));
       known.insert({index_name, value_name});
     }
   for (const io::TensorEntry& entry : file_.entries())
@@ -257,14 +237,14 @@ AdapterInfo Adapter::info() const {
   return info;
 }
 
-std::span<const int32_t> Adapter::index(Weight weight, int layer) const {
-  const auto it = slices_.find({weight, layer});
+std::span<const int32_t> Adapter::index(MatrixId id) const {
+  const auto it = slices_.find(id);
   if (it == slices_.end()) return {};
   return it->second.index;
 }
 
-std::vector<float> Adapter::values(Weight weight, int layer) const {
-  const auto it = slices_.find({weight, layer});
+std::vector<float> Adapter::values(MatrixId id) const {
+  const auto it = slices_.find(id);
   if (it == slices_.end()) return {};
   const io::TensorView& stored = it->second.values;
   const int64_t n = stored.shape[0] * stored.shape[1];
@@ -298,16 +278,15 @@ void Adapter::each_row(const Slice& s, bool columns, int64_t begin, int64_t end,
   }
 }
 
-void Adapter::replace(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                      void* rows) const {
-  const auto it = slices_.find({weight, layer});
+void Adapter::replace(MatrixId id, int64_t begin, int64_t end, DType dtype, void* rows) const {
+  const auto it = slices_.find(id);
   if (it == slices_.end()) return;
   const Slice& s = it->second;
   const size_t row_bytes = static_cast<size_t>(s.in) * dtype_bytes(dtype);
   auto* to = static_cast<std::byte*>(rows);
-  each_row(s, takes_columns(weight), begin, end, dtype, [&](int64_t r, const std::byte* values) {
+  each_row(s, ends_in_stream(id.role), begin, end, dtype, [&](int64_t r, const std::byte* values) {
     std::byte* const row = to + static_cast<size_t>(r - begin) * row_bytes;
-    if (!takes_columns(weight))
+    if (!ends_in_stream(id.role))
       std::memcpy(row, values, row_bytes);
     else if (dtype == DType::f32)
       scatter(reinterpret_cast<float*>(row), s.index, values);
@@ -316,10 +295,10 @@ void Adapter::replace(Weight weight, int layer, int64_t begin, int64_t end, DTyp
   });
 }
 
-void Adapter::add(Weight weight, int layer, int64_t begin, int64_t end, float by,
+void Adapter::add(MatrixId id, int64_t begin, int64_t end, float by,
                   std::span<const uint32_t> changes, std::span<const float> base,
                   std::span<float> rows) const {
-  const auto it = slices_.find({weight, layer});
+  const auto it = slices_.find(id);
   if (it == slices_.end()) return;
   const Slice& s = it->second;
   const auto put = [&](int64_t at, int32_t feature, const std::byte* from) {
@@ -331,7 +310,7 @@ void Adapter::add(Weight weight, int layer, int64_t begin, int64_t end, float by
     else
       rows[i] += by * (value - base[i]);
   };
-  const bool columns = takes_columns(weight);
+  const bool columns = ends_in_stream(id.role);
   each_row(s, columns, begin, end, DType::f32, [&](int64_t r, const std::byte* values) {
     const int64_t first = (r - begin) * s.in;
     const int64_t n = columns ? static_cast<int64_t>(s.index.size()) : s.in;

@@ -8,7 +8,7 @@
 
 #include "io/safetensors.h"
 #include "model/config.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 
 namespace tandem::model {
 
@@ -16,15 +16,6 @@ namespace tandem::model {
 // feature. s2ft_config.json says what it is; s2ft_adapter.safetensors, which says the same, has
 // for each matrix {module}.s2.index, i32 [s], ascending, and {module}.s2.value: of q, k, v, gate
 // and up rows [s, in], of o and down columns [out, s]. Of q, k, v and o all features of a head.
-
-/// Whether an adapter holds columns of the weight, not rows.
-bool takes_columns(Weight weight);
-
-/// The seven matrices that an adapter may hold parts of.
-std::span<const Weight> adapter_weights();
-
-/// Features of a matrix that are selected together: those of a head, or one.
-int features_per_unit(Weight weight, const ModelConfig& config);
 
 /// The folder of an adapter, which may be named by the run's that holds it.
 std::filesystem::path adapter_folder(const std::filesystem::path& path);
@@ -39,8 +30,7 @@ enum class OtherBase : uint8_t { refused, allowed };
 
 /// New values of a matrix, to be written.
 struct AdapterSlice {
-  Weight weight = Weight::w_down;
-  int layer = 0;
+  MatrixId id = {};
   std::vector<int32_t> index = {};  // ascending
   std::span<const float> values = {};
 };
@@ -76,22 +66,21 @@ class Adapter {
                             const AdapterBase& base);
 
   AdapterInfo info() const;
-  bool holds(Weight weight, int layer) const { return slices_.contains({weight, layer}); }
+  bool holds(MatrixId id) const { return slices_.contains(id); }
   /// The features whose values it holds, ascending: rows, of o and down columns; or none.
-  std::span<const int32_t> index(Weight weight, int layer) const;
+  std::span<const int32_t> index(MatrixId id) const;
   /// These values, as they are in the file.
   /// shapes   [features, in], of o and down [out, features]
-  std::vector<float> values(Weight weight, int layer) const;
+  std::vector<float> values(MatrixId id) const;
   /// Puts its values into rows [begin, end) of a matrix, rounded to nearest to their dtype.
   /// shapes   rows [end - begin, in], f32 or bf16
-  void replace(Weight weight, int layer, int64_t begin, int64_t end, DType dtype, void* rows) const;
+  void replace(MatrixId id, int64_t begin, int64_t end, DType dtype, void* rows) const;
   /// Adds `by` times the difference of its values and the base's to rows [begin, end); at 1 its
   /// values themselves where no other adapter changes them.
   /// shapes   changes [features of the matrix]: adapters that change each, this one among them;
   ///          base, rows [end - begin, in]
-  void add(Weight weight, int layer, int64_t begin, int64_t end, float by,
-           std::span<const uint32_t> changes, std::span<const float> base,
-           std::span<float> rows) const;
+  void add(MatrixId id, int64_t begin, int64_t end, float by, std::span<const uint32_t> changes,
+           std::span<const float> base, std::span<float> rows) const;
   /// Its tensors.
   const io::Safetensors& file() const { return file_; }
 
@@ -117,7 +106,7 @@ class Adapter {
                std::vector<std::byte>& out) const;
 
   io::Safetensors file_;
-  std::map<std::pair<Weight, int>, Slice> slices_;
+  std::map<MatrixId, Slice> slices_;
 };
 
 }  // namespace tandem::model

@@ -9,17 +9,15 @@ namespace tandem::model {
 
 /// Values of some features of a matrix in f32: its rows, of o and down its columns.
 /// shapes   index ascending; result [features, in], of o and down [out, features]
-std::vector<float> feature_values(const WeightSource& source, Weight weight, int layer,
+std::vector<float> feature_values(const WeightSource& source, MatrixId id,
                                   std::span<const int32_t> index, const ModelConfig& config);
 
 /// The features of a matrix that slices of a weight other than 0 change, ascending.
-std::vector<int32_t> sliced_features(std::span<const WeightedAdapter> adapters, Weight weight,
-                                     int layer);
+std::vector<int32_t> sliced_features(std::span<const WeightedAdapter> adapters, MatrixId id);
 
 /// New values of a matrix, with their memory.
 struct OwnedSlice {
-  Weight weight = Weight::w_down;
-  int layer = 0;
+  MatrixId id = {};
   std::vector<int32_t> index = {};  // ascending
   std::vector<float> values = {};   // as feature_values
 };
@@ -37,8 +35,7 @@ std::vector<OwnedSlice> fused_slices(const WeightSource& fused,
 /// Heads or channels of a matrix that two adapters of a list both change.
 struct Overlap {
   size_t first = 0, second = 0;  // places in the list
-  Weight weight = Weight::w_down;
-  int layer = 0;
+  MatrixId id = {};
   int units = 0;
 };
 

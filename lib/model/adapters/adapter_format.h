@@ -2,7 +2,7 @@
 #include <array>
 #include <string>
 
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 
 // What the reader and the writer of adapters share.
 namespace tandem::model {
@@ -36,8 +36,8 @@ inline constexpr std::array kAdapterNotedKeys = {kAdapterSelectionKey, kAdapterK
                                                  kAdapterDtypeKey};
 
 /// "model.layers.3.self_attn.q_proj.s2."; "index" or "value" follows.
-inline std::string adapter_prefix(Weight weight, int layer) {
-  const std::string name = checkpoint_name(weight, layer);
+inline std::string adapter_prefix(MatrixId id) {
+  const std::string name = canonical_name(id);
   return name.substr(0, name.rfind('.') + 1) + "s2.";
 }
 

@@ -1,21 +1,12 @@
 #include "model/adapters/adapter_parts.h"
 
-#include <array>
 #include <numeric>
 
-#include "base/check.h"
 #include "base/error.h"
 #include "model/adapters/adapter_features.h"
 
 namespace tandem::model {
 namespace {
-
-constexpr std::array kQkv = {Weight::wq, Weight::wk, Weight::wv};
-constexpr std::array kWo = {Weight::wo};
-constexpr std::array kGateUp = {Weight::w_gate, Weight::w_up};
-constexpr std::array kDown = {Weight::w_down};
-
-LayerMatrix matrix_of(int i) { return static_cast<LayerMatrix>(i); }
 
 PartNumbers slice_numbers(const NamedAdapter& adapter, const PartShape& shape,
                           const ModelConfig& config, const WeightSource& base) {
@@ -29,10 +20,10 @@ PartNumbers slice_numbers(const NamedAdapter& adapter, const PartShape& shape,
 }
 
 /// First ranks of a matrix's weights among its inner activations, and their number at the end.
-std::vector<int64_t> rank_begins(const LowRankAdapter& adapter, int layer, LayerMatrix of) {
+std::vector<int64_t> rank_begins(const LowRankAdapter& adapter, int layer, Role of) {
   std::vector<int64_t> begins = {0};
-  for (const Weight w : stacked_weights(of))
-    begins.push_back(begins.back() + (adapter.holds(w, layer) ? adapter.rank(w, layer) : 0));
+  for (const Role w : members(of))
+    begins.push_back(begins.back() + (adapter.holds({w, layer}) ? adapter.rank({w, layer}) : 0));
   return begins;
 }
 
@@ -45,50 +36,52 @@ PartNumbers factor_numbers(const NamedAdapter& named, const PartShape& shape) {
                             ? static_cast<int32_t>(begins[static_cast<size_t>(shape.which)])
                             : 0;
   std::iota(part.index.begin(), part.index.end(), first);
-  const std::span<const Weight> weights = stacked_weights(shape.of);
+  const std::span<const Role> weights = members(shape.of);
   if (shape.kind == PartKind::second) {
-    const Weight w = weights[static_cast<size_t>(shape.which)];
-    part.values = transposed(adapter.second_factor(w, shape.layer), shape.width, shape.n);
-    const float by = named.weight * adapter.gamma(w, shape.layer);
+    const Role w = weights[static_cast<size_t>(shape.which)];
+    part.values = transposed(adapter.second_factor({w, shape.layer}), shape.width, shape.n);
+    const float by = named.weight * adapter.gamma({w, shape.layer});
     for (float& x : part.values) x *= by;
     return part;
   }
-  for (const Weight w : weights)
-    if (adapter.holds(w, shape.layer)) {
-      const std::vector<float> a = adapter.first_factor(w, shape.layer);
+  for (const Role w : weights)
+    if (adapter.holds({w, shape.layer})) {
+      const std::vector<float> a = adapter.first_factor({w, shape.layer});
       part.values.insert(part.values.end(), a.begin(), a.end());
     }
   return part;
 }
 
-void add_slice_shapes(const Adapter& adapter, const ModelConfig& config, int layer, LayerMatrix of,
+void add_slice_shapes(const Adapter& adapter, const ModelConfig& config, int layer, Role of,
                       std::vector<PartShape>& shapes) {
   int64_t n = 0;
-  for (const Weight w : stacked_weights(of)) n += std::ssize(adapter.index(w, layer));
+  for (const Role w : members(of)) n += std::ssize(adapter.index({w, layer}));
   if (n == 0) return;
-  const io::Shape shape = weight_shape(stacked_weights(of).front(), config);
+  const io::Shape shape = shape_of(members(of).front(), config);
   shapes.push_back(
       {.layer = layer, .of = of, .n = n, .width = ends_in_stream(of) ? shape[0] : shape[1]});
 }
 
-void add_factor_shapes(const LowRankAdapter& adapter, const ModelConfig& config, int layer,
-                       LayerMatrix of, std::vector<PartShape>& shapes) {
-  const std::span<const Weight> weights = stacked_weights(of);
+void add_factor_shapes(const LowRankAdapter& adapter, const ModelConfig& config, int layer, Role of,
+                       std::vector<PartShape>& shapes) {
   const int64_t ranks = rank_begins(adapter, layer, of).back();
   if (ranks == 0) return;
   shapes.push_back({.layer = layer,
                     .of = of,
                     .kind = PartKind::first,
                     .n = ranks,
-                    .width = weight_shape(weights.front(), config)[1]});
-  for (size_t i = 0; i < weights.size(); ++i)
-    if (adapter.holds(weights[i], layer))
+                    .width = shape_of(of, config)[1]});
+  int which = 0;
+  for (const Role role : members(of)) {
+    if (adapter.holds({role, layer}))
       shapes.push_back({.layer = layer,
                         .of = of,
                         .kind = PartKind::second,
-                        .which = static_cast<int>(i),
-                        .n = adapter.rank(weights[i], layer),
-                        .width = weight_shape(weights[i], config)[0]});
+                        .which = which,
+                        .n = adapter.rank({role, layer}),
+                        .width = shape_of(role, config)[0]});
+    ++which;
+  }
 }
 
 }  // namespace
@@ -99,32 +92,6 @@ std::vector<float> transposed(std::span<const float> values, int64_t rows, int64
     for (int64_t c = 0; c < columns; ++c)
       to[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
   return to;
-}
-
-std::span<const Weight> stacked_weights(LayerMatrix of) {
-  switch (of) {
-    case LayerMatrix::qkv:
-      return kQkv;
-    case LayerMatrix::wo:
-      return kWo;
-    case LayerMatrix::gate_up:
-      return kGateUp;
-    default:
-      return kDown;
-  }
-}
-
-PackedRows packed_rows(Weight weight, const ModelConfig& config) {
-  for (int i = 0; i < kLayerMatrices; ++i) {
-    int64_t first = 0;
-    for (const Weight w : stacked_weights(matrix_of(i))) {
-      const int64_t rows = weight_shape(w, config)[0];
-      if (w == weight) return {matrix_of(i), first, rows};
-      first += rows;
-    }
-  }
-  TANDEM_CHECK(false, "weight {} is not a layer matrix", static_cast<int>(weight));
-  return {};
 }
 
 std::vector<PartShape> part_shapes(const NamedAdapter& named, const ModelConfig& config) {
@@ -139,9 +106,9 @@ std::vector<PartShape> part_shapes(const NamedAdapter& named, const ModelConfig&
         .hint(
             "set run.adapters to switch, or omit the adapter's name to merge it into the weights");
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (int i = 0; i < kLayerMatrices; ++i)
-      slices != nullptr ? add_slice_shapes(*slices, config, layer, matrix_of(i), shapes)
-                        : add_factor_shapes(*factors, config, layer, matrix_of(i), shapes);
+    for (const Role of : kLayerStacks)
+      slices != nullptr ? add_slice_shapes(*slices, config, layer, of, shapes)
+                        : add_factor_shapes(*factors, config, layer, of, shapes);
   return shapes;
 }
 
@@ -154,9 +121,9 @@ PartNumbers part_numbers(const NamedAdapter& adapter, const PartShape& shape,
 std::vector<int32_t> slice_features(const AnyAdapter& adapter, const PartShape& shape,
                                     const ModelConfig& config) {
   std::vector<int32_t> all;
-  for (const Weight w : stacked_weights(shape.of)) {
-    const auto first = static_cast<int32_t>(packed_rows(w, config).first);
-    for (const int32_t feature : std::get<Adapter>(adapter).index(w, shape.layer))
+  for (const Role w : members(shape.of)) {
+    const auto first = static_cast<int32_t>(first_row(w, config));
+    for (const int32_t feature : std::get<Adapter>(adapter).index({w, shape.layer}))
       all.push_back(first + feature);
   }
   return all;
@@ -165,9 +132,9 @@ std::vector<int32_t> slice_features(const AnyAdapter& adapter, const PartShape& 
 std::vector<float> slice_values(const AnyAdapter& adapter, const PartShape& shape) {
   const auto& slices = std::get<Adapter>(adapter);
   std::vector<float> all;
-  for (const Weight w : stacked_weights(shape.of)) {
-    if (!slices.holds(w, shape.layer)) continue;
-    std::vector<float> values = slices.values(w, shape.layer);
+  for (const Role w : members(shape.of)) {
+    if (!slices.holds({w, shape.layer})) continue;
+    std::vector<float> values = slices.values({w, shape.layer});
     if (ends_in_stream(shape.of)) values = transposed(values, shape.width, shape.n);
     all.insert(all.end(), values.begin(), values.end());
   }
@@ -178,9 +145,9 @@ std::vector<float> base_values(const AnyAdapter& adapter, const PartShape& shape
                                const ModelConfig& config, const WeightSource& base) {
   const auto& slices = std::get<Adapter>(adapter);
   std::vector<float> all;
-  for (const Weight w : stacked_weights(shape.of)) {
+  for (const Role w : members(shape.of)) {
     std::vector<float> values =
-        feature_values(base, w, shape.layer, slices.index(w, shape.layer), config);
+        feature_values(base, {w, shape.layer}, slices.index({w, shape.layer}), config);
     if (ends_in_stream(shape.of)) values = transposed(values, shape.width, shape.n);
     all.insert(all.end(), values.begin(), values.end());
   }

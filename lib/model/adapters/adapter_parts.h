@@ -9,22 +9,13 @@
 
 namespace tandem::model {
 
-// What an adapter adds to the products of a layer's packed matrices (layer_weights.h), in parts
-// that kernels read. Of slices (S2FT): rows of qkv and gate_up, or columns of wo and w_down, one
+// What an adapter adds to the products of a layer's products (kLayerStacks), in parts
+// that kernels read. Of slices (S2FT): rows of qkv and gate_up, or columns of o and down, one
 // part a matrix. Of low-rank factors: one part of all first factors, and one of every second
 // factor.
 
-/// Where a weight's rows are in the matrix that holds it.
-struct PackedRows {
-  LayerMatrix of = LayerMatrix::qkv;
-  int64_t first = 0, rows = 0;
-};
-PackedRows packed_rows(Weight weight, const ModelConfig& config);
-/// The weights that a packed matrix stacks, in order.
-std::span<const Weight> stacked_weights(LayerMatrix of);
-
 enum class PartKind : uint8_t {
-  slices,  // rows [n, in] for dots into y, or of wo and w_down columns [n, out] for sums of x
+  slices,  // rows [n, in] for dots into y, or of o and down columns [n, out] for sums of x
   first,   // all first factors, [n, in], for dots into the inner activations
   second,  // a second factor transposed, [n, out of its weight], for sums of those
 };
@@ -35,9 +26,9 @@ inline constexpr int kMatrixParts = 2 + kSecondParts;
 /// Of one adapter: a part, without its numbers.
 struct PartShape {
   int layer = 0;
-  LayerMatrix of = LayerMatrix::qkv;
+  Role of = Role::qkv;
   PartKind kind = PartKind::slices;
-  int which = 0;  // of second factors: the weight's place in the matrix
+  int which = 0;  // of second factors: the role's place in the stack
   int64_t n = 0, width = 0;
 
   /// Its place among the parts of its matrix.

@@ -12,23 +12,6 @@
 namespace tandem::model {
 namespace {
 
-/// Features of a matrix that the rank has: rows, of wo and w_down columns.
-Shard::Part own_features(Weight weight, const ModelConfig& whole, const Shard& shard) {
-  const auto of = [](const Shard::Part& part, int unit) {
-    return Shard::Part{part.first * unit, part.n * unit};
-  };
-  switch (weight) {
-    case Weight::wq:
-    case Weight::wo:
-      return of(shard.heads, whole.head_dim);
-    case Weight::wk:
-    case Weight::wv:
-      return of(shard.kv_heads, whole.head_dim);
-    default:
-      return shard.channels;
-  }
-}
-
 /// Columns [first, first + n) of each row.
 std::vector<float> columns_of(std::span<const float> rows, int64_t width, int64_t first,
                               int64_t n) {
@@ -44,20 +27,20 @@ Adapter shard_slices(const Adapter& adapter, const std::string& name, const Mode
                      const Shard& shard) {
   std::vector<OwnedSlice> own;
   for (int layer = 0; layer < whole.n_layers; ++layer)
-    for (const Weight w : adapter_weights()) {
-      const std::span<const int32_t> all = adapter.index(w, layer);
+    for (const Role w : kLayerRoles) {
+      const std::span<const int32_t> all = adapter.index({w, layer});
       const Shard::Part part = own_features(w, whole, shard);
       const auto begin = std::ranges::lower_bound(all, part.first),
                  end = std::ranges::lower_bound(all, part.first + part.n);
       if (begin == end) continue;
-      OwnedSlice slice{.weight = w, .layer = layer};
+      OwnedSlice slice{.id = {w, layer}};
       for (auto i = begin; i != end; ++i) slice.index.push_back(*i - part.first);
-      const auto values = adapter.values(w, layer);
+      const auto values = adapter.values({w, layer});
       const int64_t first = begin - all.begin(), n = end - begin;
-      const int64_t in = weight_shape(w, whole)[1];
-      slice.values = takes_columns(w) ? columns_of(values, std::ssize(all), first, n)
-                                      : std::vector<float>(values.begin() + first * in,
-                                                           values.begin() + (first + n) * in);
+      const int64_t in = shape_of(w, whole)[1];
+      slice.values = ends_in_stream(w) ? columns_of(values, std::ssize(all), first, n)
+                                       : std::vector<float>(values.begin() + first * in,
+                                                            values.begin() + (first + n) * in);
       own.push_back(std::move(slice));
     }
   const AdapterInfo info = adapter.info();
@@ -83,13 +66,14 @@ LowRankAdapter shard_factors(const LowRankAdapter& adapter, const std::string& n
         {factor_name(path, of), DType::f32, shape, std::as_bytes(std::span(numbers.back()))});
   };
   for (int layer = 0; layer < whole.n_layers; ++layer)
-    for (const Weight w : adapter_weights()) {
-      if (!adapter.holds(w, layer)) continue;
-      const int64_t rank = adapter.rank(w, layer), in = weight_shape(w, whole)[1];
+    for (const Role w : kLayerRoles) {
+      if (!adapter.holds({w, layer})) continue;
+      const int64_t rank = adapter.rank({w, layer}), in = shape_of(w, whole)[1];
       const Shard::Part part = own_features(w, whole, shard);
-      const std::string path = module_path(w, layer);
-      std::vector<float> a = adapter.first_factor(w, layer), b = adapter.second_factor(w, layer);
-      if (takes_columns(w))
+      const std::string path = module_path({w, layer});
+      std::vector<float> a = adapter.first_factor({w, layer}),
+                         b = adapter.second_factor({w, layer});
+      if (ends_in_stream(w))
         a = columns_of(a, in, part.first, part.n);
       else
         b = {b.begin() + part.first * rank, b.begin() + (part.first + part.n) * rank};
@@ -97,7 +81,7 @@ LowRankAdapter shard_factors(const LowRankAdapter& adapter, const std::string& n
       add(path, kFactorA, of_a, std::move(a));
       add(path, kFactorB, of_b, std::move(b));
       ranks[path] = rank;
-      alphas[path] = double{adapter.gamma(w, layer)} * static_cast<double>(rank);
+      alphas[path] = double{adapter.gamma({w, layer})} * static_cast<double>(rank);
     }
   std::vector<std::string> paths;
   for (const auto& [path, rank] : ranks.items()) paths.push_back(path);

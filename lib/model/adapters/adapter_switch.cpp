@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -48,16 +49,16 @@ void for_factors(const NamedAdapter& named, const ModelConfig& config, F&& visit
   const auto* adapter = std::get_if<LowRankAdapter>(named.adapter.get());
   if (adapter == nullptr) return;
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight w : adapter_weights())
-      if (adapter->holds(w, layer)) visit(*adapter, layer, w);
+    for (const Role w : kLayerRoles)
+      if (adapter->holds({w, layer})) visit(*adapter, layer, w);
 }
 
 size_t factors_bytes(const NamedAdapter& named, const AdapterSwitch::Spec& spec) {
   size_t bytes = 0;
   if (!on_gpu(spec)) return bytes;  // read when they are merged
-  for_factors(named, spec.config, [&](const LowRankAdapter& adapter, int layer, Weight w) {
-    const io::Shape shape = weight_shape(w, spec.config);
-    const auto rank = static_cast<size_t>(adapter.rank(w, layer));
+  for_factors(named, spec.config, [&](const LowRankAdapter& adapter, int layer, Role w) {
+    const io::Shape shape = shape_of(w, spec.config);
+    const auto rank = static_cast<size_t>(adapter.rank({w, layer}));
     bytes += aligned_part(rank * static_cast<size_t>(shape[1]) * sizeof(float)) +
              aligned_part(rank * static_cast<size_t>(shape[0]) * sizeof(float));
     if (adapter.scales_rows()) bytes += aligned_part(static_cast<size_t>(shape[0]) * sizeof(float));
@@ -65,24 +66,19 @@ size_t factors_bytes(const NamedAdapter& named, const AdapterSwitch::Spec& spec)
   return bytes;
 }
 
-/// Which packed matrices factors change, [layers, kLayerMatrices].
+/// Which packed matrices factors change, [layers, kLayerStacks].
 std::vector<bool> copied(const AdapterSwitch::Spec& spec) {
-  std::vector<bool> all(static_cast<size_t>(spec.config.n_layers) * kLayerMatrices);
+  std::vector<bool> all(static_cast<size_t>(spec.config.n_layers) * kLayerStacks.size());
   for (const NamedAdapter& named : spec.adapters)
-    for_factors(named, spec.config, [&](const LowRankAdapter&, int layer, Weight w) {
-      all[static_cast<size_t>(layer * kLayerMatrices) +
-          static_cast<size_t>(packed_rows(w, spec.config).of)] = true;
+    for_factors(named, spec.config, [&](const LowRankAdapter&, int layer, Role w) {
+      all[stack_index(layer, info(w).stack)] = true;
     });
   return all;
 }
 
-size_t matrix_bytes(LayerMatrix of, const AdapterSwitch::Spec& spec) {
-  size_t bytes = 0;
-  for (const Weight w : stacked_weights(of)) {
-    const io::Shape shape = weight_shape(w, spec.config);
-    bytes += tandem::matrix_bytes(spec.dtype, shape[0], shape[1]);
-  }
-  return aligned_part(bytes);
+size_t matrix_bytes(Role of, const AdapterSwitch::Spec& spec) {
+  const io::Shape shape = shape_of(of, spec.config);
+  return aligned_part(tandem::matrix_bytes(spec.dtype, shape[0], shape[1]));
 }
 
 size_t copies_bytes(const AdapterSwitch::Spec& spec) {
@@ -90,7 +86,7 @@ size_t copies_bytes(const AdapterSwitch::Spec& spec) {
   size_t bytes = 0;
   const std::vector<bool> all = copied(spec);
   for (size_t i = 0; i < all.size(); ++i)
-    if (all[i]) bytes += matrix_bytes(static_cast<LayerMatrix>(i % kLayerMatrices), spec);
+    if (all[i]) bytes += matrix_bytes(kLayerStacks[i % kLayerStacks.size()], spec);
   return bytes;
 }
 
@@ -104,20 +100,20 @@ void check(const AdapterSwitch::Spec& spec) {
 }
 
 /// What DoRA multiplies each row of W + gamma B A by.
-std::vector<float> row_scales(const LowRankAdapter& adapter, int layer, Weight w,
+std::vector<float> row_scales(const LowRankAdapter& adapter, int layer, Role w,
                               const io::Shape& shape, const WeightSource& base) {
   constexpr int64_t kRows = 256;
-  const std::vector<float> a = adapter.first_factor(w, layer), b = adapter.second_factor(w, layer);
-  std::vector<float> scales = adapter.magnitudes(w, layer), rows;
-  const int64_t in = shape[1], rank = adapter.rank(w, layer);
+  const std::vector<float> a = adapter.first_factor({w, layer}),
+                           b = adapter.second_factor({w, layer});
+  std::vector<float> scales = adapter.magnitudes({w, layer}), rows;
+  const int64_t in = shape[1], rank = adapter.rank({w, layer});
   for (int64_t begin = 0; begin < shape[0]; begin += kRows) {
     const int64_t n = std::min(kRows, shape[0] - begin);
     rows.resize(static_cast<size_t>(n * in));
-    base.rows(w, layer, begin, begin + n, DType::f32, rows.data());
-    merge_low_rank(rows, {.weight = w,
-                          .layer = layer,
+    base.rows({w, layer}, begin, begin + n, DType::f32, rows.data());
+    merge_low_rank(rows, {.id = {w, layer},
                           .rank = rank,
-                          .gamma = adapter.gamma(w, layer),
+                          .gamma = adapter.gamma({w, layer}),
                           .a = a,
                           .b = std::span(b).subspan(static_cast<size_t>(begin * rank),
                                                     static_cast<size_t>(n * rank))});
@@ -171,8 +167,8 @@ void AdapterSwitch::copy_in(void* to, const void* from, size_t bytes) {
     std::memcpy(to, from, bytes);
 }
 
-ops::PackedWeights& AdapterSwitch::matrix(int layer, LayerMatrix of) const {
-  return weights_.layers[static_cast<size_t>(layer)].matrix(of);
+ops::PackedWeights& AdapterSwitch::matrix(int layer, Role of) const {
+  return weights_.layers[static_cast<size_t>(layer)][of];
 }
 
 void AdapterSwitch::load_slices(size_t adapter, std::byte* memory) {
@@ -229,14 +225,14 @@ void AdapterSwitch::load_factors(size_t adapter, std::byte* memory) {
     copy_in(memory, values.data(), bytes);
     return reinterpret_cast<const float*>(std::exchange(memory, memory + aligned_part(bytes)));
   };
-  for_factors(named, spec_.config, [&](const LowRankAdapter& from, int layer, Weight w) {
-    Factors f{.layer = layer, .weight = w, .rank = static_cast<int>(from.rank(w, layer))};
-    f.a = put(from.first_factor(w, layer));
-    std::vector<float> b = from.second_factor(w, layer);
-    for (float& x : b) x *= named.weight * from.gamma(w, layer);
+  for_factors(named, spec_.config, [&](const LowRankAdapter& from, int layer, Role w) {
+    Factors f{.id = {w, layer}, .rank = static_cast<int>(from.rank({w, layer}))};
+    f.a = put(from.first_factor({w, layer}));
+    std::vector<float> b = from.second_factor({w, layer});
+    for (float& x : b) x *= named.weight * from.gamma({w, layer});
     f.b = put(b);
     if (from.scales_rows())
-      f.scale = put(row_scales(from, layer, w, weight_shape(w, spec_.config), base_));
+      f.scale = put(row_scales(from, layer, w, shape_of(w, spec_.config), base_));
     factors_[adapter].push_back(f);
   });
 }
@@ -247,8 +243,8 @@ void AdapterSwitch::copy_matrices(Arena& arena) {
   copies_.resize(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
     if (!all[i]) continue;
-    const auto of = static_cast<LayerMatrix>(i % kLayerMatrices);
-    const ops::PackedWeights& w = matrix(static_cast<int>(i / kLayerMatrices), of);
+    const Role of = kLayerStacks[i % kLayerStacks.size()];
+    const ops::PackedWeights& w = matrix(static_cast<int>(i / kLayerStacks.size()), of);
     const void* const rows = w.input_rows() != nullptr ? w.input_rows() : w.device_rows();
     exec_.queue->copy_within(memory, rows, w.bytes());
     copies_[i] = std::exchange(memory, memory + matrix_bytes(of, spec_));
@@ -274,39 +270,35 @@ void AdapterSwitch::write(const Slices& slices, bool fresh) {
   }
 }
 
-void AdapterSwitch::rewrite(int layer, Weight weight, const NamedAdapter* with) {
-  const io::Shape shape = weight_shape(weight, spec_.config);
-  const PackedRows rows = packed_rows(weight, spec_.config);
+void AdapterSwitch::rewrite(int layer, Role weight, const NamedAdapter* with) {
+  const io::Shape shape = shape_of(weight, spec_.config);
   std::vector<float> values(static_cast<size_t>(shape[0] * shape[1]));
-  base_.rows(weight, layer, 0, shape[0], DType::f32, values.data());
+  base_.rows({weight, layer}, 0, shape[0], DType::f32, values.data());
   if (with != nullptr)
     std::get<LowRankAdapter>(*with->adapter)
-        .merge(weight, layer, 0, shape[0], values, with->weight);
+        .merge({weight, layer}, 0, shape[0], values, with->weight);
   std::vector<int32_t> index(static_cast<size_t>(shape[0]));
-  for (size_t i = 0; i < index.size(); ++i)
-    index[i] = static_cast<int32_t>(rows.first) + static_cast<int32_t>(i);
-  ops::write_part(matrix(layer, rows.of), WeightPart::rows, index, values);
+  std::iota(index.begin(), index.end(), static_cast<int32_t>(first_row(weight, spec_.config)));
+  ops::write_part(matrix(layer, info(weight).stack), WeightPart::rows, index, values);
 }
 
 void AdapterSwitch::merge(size_t adapter) {
   const NamedAdapter& named = adapters_[adapter];
   if (!exec_.on_gpu())
-    return for_factors(named, spec_.config, [&](const LowRankAdapter&, int layer, Weight w) {
+    return for_factors(named, spec_.config, [&](const LowRankAdapter&, int layer, Role w) {
       rewrite(layer, w, &named);
     });
   for (const Factors& f : factors_[adapter]) {
-    const PackedRows rows = packed_rows(f.weight, spec_.config);
-    ops::merge_low_rank(
-        {.weights = matrix(f.layer, rows.of),
-         .base =
-             copies_[static_cast<size_t>(f.layer * kLayerMatrices) + static_cast<size_t>(rows.of)],
-         .first = rows.first,
-         .rows = rows.rows,
-         .a = f.a,
-         .b = f.b,
-         .scale = f.scale,
-         .rank = f.rank},
-        exec_.stream());
+    const Role stack = info(f.id.role).stack;
+    ops::merge_low_rank({.weights = matrix(f.id.layer, stack),
+                         .base = copies_[stack_index(f.id.layer, stack)],
+                         .first = first_row(f.id.role, spec_.config),
+                         .rows = shape_of(f.id.role, spec_.config)[0],
+                         .a = f.a,
+                         .b = f.b,
+                         .scale = f.scale,
+                         .rank = f.rank},
+                        exec_.stream());
   }
 }
 
@@ -314,16 +306,16 @@ void AdapterSwitch::restore_matrices(size_t adapter) {
   if (!exec_.on_gpu())
     return for_factors(
         adapters_[adapter], spec_.config,
-        [&](const LowRankAdapter&, int layer, Weight w) { rewrite(layer, w, nullptr); });
+        [&](const LowRankAdapter&, int layer, Role w) { rewrite(layer, w, nullptr); });
   for (const Factors& f : factors_[adapter]) {
-    const PackedRows rows = packed_rows(f.weight, spec_.config);
-    const ops::PackedWeights& w = matrix(f.layer, rows.of);
-    const size_t at = static_cast<size_t>(rows.first) * w.row_bytes();
-    const auto* const from =
-        copies_[static_cast<size_t>(f.layer * kLayerMatrices) + static_cast<size_t>(rows.of)];
+    const Role stack = info(f.id.role).stack;
+    const ops::PackedWeights& w = matrix(f.id.layer, stack);
+    const auto bytes = [&](int64_t rows) { return static_cast<size_t>(rows) * w.row_bytes(); };
+    const size_t at = bytes(first_row(f.id.role, spec_.config));
     auto* const to = static_cast<std::byte*>(
         w.input_rows() != nullptr ? const_cast<void*>(w.input_rows()) : w.device_rows());
-    exec_.queue->copy_within(to + at, from + at, static_cast<size_t>(rows.rows) * w.row_bytes());
+    exec_.queue->copy_within(to + at, copies_[stack_index(f.id.layer, stack)] + at,
+                             bytes(shape_of(f.id.role, spec_.config)[0]));
   }
 }
 
@@ -352,8 +344,8 @@ void AdapterSwitch::to(int adapter) {
 bool AdapterSwitch::writes_all_of(size_t old, size_t fresh) const {
   const auto* then = std::get_if<LowRankAdapter>(adapters_[fresh].adapter.get());
   bool all = then != nullptr;
-  for_factors(adapters_[old], spec_.config, [&](const LowRankAdapter&, int layer, Weight w) {
-    all = all && then->holds(w, layer);
+  for_factors(adapters_[old], spec_.config, [&](const LowRankAdapter&, int layer, Role w) {
+    all = all && then->holds({w, layer});
   });
   return all;
 }
@@ -363,8 +355,8 @@ size_t AdapterSwitch::bytes(int adapter) const {
   size_t numbers = 0;
   for (const PartShape& shape : slice_shapes(named, spec_.config))
     numbers += static_cast<size_t>(shape.numbers());
-  for_factors(named, spec_.config, [&](const LowRankAdapter&, int, Weight w) {
-    const io::Shape shape = weight_shape(w, spec_.config);
+  for_factors(named, spec_.config, [&](const LowRankAdapter&, int, Role w) {
+    const io::Shape shape = shape_of(w, spec_.config);
     numbers += static_cast<size_t>(shape[0] * shape[1]);
   });
   return 2 * numbers * dtype_bytes(spec_.dtype);

@@ -49,8 +49,7 @@ class AdapterSwitch {
   };
   /// A matrix that an adapter's low-rank factors change.
   struct Factors {
-    int layer = 0;
-    Weight weight = Weight::wq;
+    MatrixId id = {};
     const float *a = nullptr, *b = nullptr, *scale = nullptr;  // on a GPU
     int rank = 0;
   };
@@ -64,8 +63,8 @@ class AdapterSwitch {
   /// Puts the base's numbers back of all that factors have changed.
   void restore_matrices(size_t adapter);
   /// Rows of a weight on the CPU become those of the base, with the adapter's factors or without.
-  void rewrite(int layer, Weight weight, const NamedAdapter* with);
-  ops::PackedWeights& matrix(int layer, LayerMatrix of) const;
+  void rewrite(int layer, Role weight, const NamedAdapter* with);
+  ops::PackedWeights& matrix(int layer, Role of) const;
   void copy_in(void* to, const void* from, size_t bytes);
 
   Spec spec_;
@@ -75,7 +74,7 @@ class AdapterSwitch {
   Exec exec_;
   std::vector<Slices> slices_;                 // [adapters]
   std::vector<std::vector<Factors>> factors_;  // [adapters]
-  std::vector<const std::byte*> copies_;       // [layers, kLayerMatrices] of the base, or null
+  std::vector<const std::byte*> copies_;       // [layers, kLayerStacks] of the base, or null
   int current_ = -1;
   bool whole_ = true;  // false while a switch is under way, or where one failed
 };

@@ -20,11 +20,11 @@ void add_slice(const AdapterSlice& slice, std::vector<io::TensorView>& tensors) 
   const auto other = static_cast<int64_t>(slice.values.size()) / n;
   TANDEM_CHECK(other * n == static_cast<int64_t>(slice.values.size()),
                "{} values do not divide evenly among {} features", slice.values.size(), n);
-  const std::string prefix = adapter_prefix(slice.weight, slice.layer);
+  const std::string prefix = adapter_prefix(slice.id);
   tensors.push_back(
       {prefix + "index", DType::i32, {n}, std::as_bytes(std::span<const int32_t>(slice.index))});
   tensors.push_back({prefix + "value", DType::f32,
-                     takes_columns(slice.weight) ? io::Shape{other, n} : io::Shape{n, other},
+                     ends_in_stream(slice.id.role) ? io::Shape{other, n} : io::Shape{n, other},
                      std::as_bytes(slice.values)});
 }
 

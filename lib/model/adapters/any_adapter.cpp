@@ -19,8 +19,8 @@ const io::Safetensors& file_of(const AnyAdapter& adapter) {
   return std::visit([](const auto& a) -> const io::Safetensors& { return a.file(); }, adapter);
 }
 
-bool holds(const AnyAdapter& adapter, Weight weight, int layer) {
-  return std::visit([&](const auto& a) { return a.holds(weight, layer); }, adapter);
+bool holds(const AnyAdapter& adapter, MatrixId id) {
+  return std::visit([&](const auto& a) { return a.holds(id); }, adapter);
 }
 
 }  // namespace tandem::model

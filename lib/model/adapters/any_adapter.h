@@ -17,6 +17,6 @@ AnyAdapter open_adapter(const std::filesystem::path& path, const ModelConfig& co
 
 /// Its tensors.
 const io::Safetensors& file_of(const AnyAdapter& adapter);
-bool holds(const AnyAdapter& adapter, Weight weight, int layer);
+bool holds(const AnyAdapter& adapter, MatrixId id);
 
 }  // namespace tandem::model

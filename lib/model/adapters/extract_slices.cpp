@@ -42,19 +42,18 @@ void check_constants(const ComparedModel& base, const ComparedModel& tuned) {
         t.qkv_bias() + t.o_bias() + t.mlp_bias());
 }
 
-Error other_weight(const ComparedModel& base, const ComparedModel& tuned, Weight weight, int layer,
-                   int64_t row, int64_t column) {
-  return input_error(tuned.where, "{} differs from {} at [{}, {}]",
-                     checkpoint_name(weight, std::max(layer, 0)), base.where, row, column)
+Error other_weight(const ComparedModel& base, const ComparedModel& tuned, MatrixId id, int64_t row,
+                   int64_t column) {
+  return input_error(tuned.where, "{} differs from {} at [{}, {}]", canonical_name(id), base.where,
+                     row, column)
       .hint(kHint);
 }
 
-void check_vector(const ComparedModel& base, const ComparedModel& tuned, Weight weight, int layer,
+void check_vector(const ComparedModel& base, const ComparedModel& tuned, MatrixId id,
                   const Progress& progress) {
-  const auto a = base.source.vector(weight, layer), b = tuned.source.vector(weight, layer);
+  const auto a = base.source.vector(id), b = tuned.source.vector(id);
   for (size_t i = 0; i < a.size(); ++i)
-    if (!same(a[i], b[i]))
-      throw other_weight(base, tuned, weight, layer, 0, static_cast<int64_t>(i));
+    if (!same(a[i], b[i])) throw other_weight(base, tuned, id, 0, static_cast<int64_t>(i));
   if (progress) progress(static_cast<int64_t>(a.size()));
 }
 
@@ -65,8 +64,8 @@ constexpr const char* kWhole =
 /// Of the matrices of all layers that adapters can change.
 int64_t layer_numbers(const ModelConfig& config) {
   int64_t n = 0;
-  for (const Weight w : adapter_weights()) {
-    const io::Shape shape = weight_shape(w, config);
+  for (const Role w : kLayerRoles) {
+    const io::Shape shape = shape_of(w, config);
     n += shape[0] * shape[1];
   }
   return n * config.n_layers;
@@ -74,17 +73,17 @@ int64_t layer_numbers(const ModelConfig& config) {
 
 /// Calls visit(row, its values in the base, in the tuned model, columns).
 template <class Visit>
-void each_row(const ComparedModel& base, const ComparedModel& tuned, Weight weight, int layer,
+void each_row(const ComparedModel& base, const ComparedModel& tuned, MatrixId id,
               const Progress& progress, const Visit& visit) {
-  const io::Shape shape = weight_shape(weight, base.config);
+  const io::Shape shape = shape_of(id.role, base.config);
   const int64_t cols = shape[1], each = std::max<int64_t>(1, kPiece / cols);
   std::vector<float> before, after;
   for (int64_t begin = 0; begin < shape[0]; begin += each) {
     const int64_t end = std::min(shape[0], begin + each);
     for (std::vector<float>* piece : {&before, &after})
       piece->resize(static_cast<size_t>((end - begin) * cols));
-    base.source.rows(weight, layer, begin, end, DType::f32, before.data());
-    tuned.source.rows(weight, layer, begin, end, DType::f32, after.data());
+    base.source.rows(id, begin, end, DType::f32, before.data());
+    tuned.source.rows(id, begin, end, DType::f32, after.data());
     for (int64_t row = begin; row < end; ++row) {
       const auto at = (row - begin) * cols;
       visit(row, before.data() + at, after.data() + at, cols);
@@ -94,20 +93,20 @@ void each_row(const ComparedModel& base, const ComparedModel& tuned, Weight weig
 }
 
 /// The features that differ, all those of a unit of which one does.
-std::vector<int32_t> changed(const ComparedModel& base, const ComparedModel& tuned, Weight weight,
-                             int layer, const Progress& progress) {
-  const bool columns = takes_columns(weight);
-  const int unit = features_per_unit(weight, base.config);
-  const auto n = weight_shape(weight, base.config)[columns ? 1 : 0];
+std::vector<int32_t> changed(const ComparedModel& base, const ComparedModel& tuned, MatrixId id,
+                             const Progress& progress) {
+  const bool columns = ends_in_stream(id.role);
+  const int unit = unit_features(id.role, base.config);
+  const auto n = shape_of(id.role, base.config)[columns ? 1 : 0];
   const int64_t units = n / unit;
   std::vector<bool> differs(static_cast<size_t>(units));
-  each_row(base, tuned, weight, layer, progress,
+  each_row(base, tuned, id, progress,
            [&](int64_t row, const float* before, const float* after, int64_t cols) {
              for (int64_t c = 0; c < cols; ++c) {
                if (same(before[c], after[c])) continue;
                if (!std::isfinite(after[c]))
                  throw input_error(tuned.where, "{} is {} at [{}, {}], expected a finite number",
-                                   checkpoint_name(weight, layer), after[c], row, c)
+                                   canonical_name(id), after[c], row, c)
                      .hint("training diverged: tune the base model again");
                differs[static_cast<size_t>((columns ? c : row) / unit)] = true;
              }
@@ -115,7 +114,7 @@ std::vector<int32_t> changed(const ComparedModel& base, const ComparedModel& tun
   // Of heads a run may well train all: a model has few.
   if (unit == 1 && std::ranges::count(differs, true) == units)
     throw input_error(tuned.where, "all {} {} of {} differ from {}", units,
-                      columns ? "columns" : "rows", checkpoint_name(weight, layer), base.where)
+                      columns ? "columns" : "rows", canonical_name(id), base.where)
         .hint(kWhole);
   std::vector<int32_t> index;
   for (int64_t i = 0; i < n; ++i)
@@ -131,30 +130,27 @@ std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const Compared
   const ModelConfig& config = base.config;
   std::vector<OwnedSlice> slices;
   int64_t left = layer_numbers(config) / 2;
-  const auto compare = [&](Weight weight, int layer) {
-    if (weight_shape(weight, config).size() == 1)
-      return check_vector(base, tuned, weight, layer, progress);
-    if (std::ranges::find(adapter_weights(), weight) == adapter_weights().end())
-      return each_row(base, tuned, weight, layer, progress,
+  const auto compare = [&](MatrixId id) {
+    if (shape_of(id.role, config).size() == 1) return check_vector(base, tuned, id, progress);
+    if (std::ranges::find(kLayerRoles, id.role) == kLayerRoles.end())
+      return each_row(base, tuned, id, progress,
                       [&](int64_t row, const float* before, const float* after, int64_t cols) {
                         for (int64_t c = 0; c < cols; ++c)
                           if (!same(before[c], after[c]))
-                            throw other_weight(base, tuned, weight, layer, row, c);
+                            throw other_weight(base, tuned, id, row, c);
                       });
-    std::vector<int32_t> index = changed(base, tuned, weight, layer, progress);
+    std::vector<int32_t> index = changed(base, tuned, id, progress);
     if (index.empty()) return;
-    const io::Shape shape = weight_shape(weight, config);
-    left -= std::ssize(index) * shape[takes_columns(weight) ? 0 : 1];
+    const io::Shape shape = shape_of(id.role, config);
+    left -= std::ssize(index) * shape[ends_in_stream(id.role) ? 0 : 1];
     if (left < 0)
       throw input_error(tuned.where, "more than half of the layer weights differ from {}",
                         base.where)
           .hint(kWhole);
-    std::vector<float> values = feature_values(tuned.source, weight, layer, index, config);
-    slices.push_back({weight, layer, std::move(index), std::move(values)});
+    std::vector<float> values = feature_values(tuned.source, id, index, config);
+    slices.push_back({id, std::move(index), std::move(values)});
   };
-  for (const Weight w : global_weights(config)) compare(w, -1);
-  for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight w : layer_weights(config)) compare(w, layer);
+  for (const MatrixId& id : all_matrices(config)) compare(id);
   if (slices.empty())
     throw input_error(tuned.where, "has the same weights as {}: there is no change to extract",
                       base.where)

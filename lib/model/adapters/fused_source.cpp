@@ -19,20 +19,18 @@ class FusedSource final : public WeightSource {
               const ModelConfig& config)
       : base_(std::move(base)), adapters_(std::move(adapters)) {
     for (int layer = 0; layer < config.n_layers; ++layer)
-      for (const Weight weight : adapter_weights()) add_matrix(weight, layer, config);
-    for (const Weight weight : {Weight::tok_emb, Weight::lm_head}) add_matrix(weight, 0, config);
+      for (const Role role : kLayerRoles) add_matrix({role, layer}, config);
+    for (const Role role : {Role::embedding, Role::head}) add_matrix({role}, config);
   }
 
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    const int at = is_per_layer(weight) ? layer : 0;
-    const auto it = matrices_.find({weight, at});
-    if (it == matrices_.end()) return base_->rows(weight, layer, begin, end, dtype, out);
+  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    const auto it = matrices_.find(id);
+    if (it == matrices_.end()) return base_->rows(id, begin, end, dtype, out);
     const Matrix& m = it->second;
     if (m.only_replaced) {
-      base_->rows(weight, layer, begin, end, dtype, out);
+      base_->rows(id, begin, end, dtype, out);
       for (const WeightedAdapter* a : m.adapters)
-        std::get<Adapter>(a->adapter).replace(weight, layer, begin, end, dtype, out);
+        std::get<Adapter>(a->adapter).replace(id, begin, end, dtype, out);
       return;
     }
     std::vector<float> wide;
@@ -44,28 +42,26 @@ class FusedSource final : public WeightSource {
       if (dtype != DType::f32) wide.resize(n);
       const std::span<float> values(
           dtype == DType::f32 ? reinterpret_cast<float*>(to) : wide.data(), n);
-      base_->rows(weight, layer, first, last, DType::f32, values.data());
-      add_deltas(m, weight, at, first, last, values);
+      base_->rows(id, first, last, DType::f32, values.data());
+      add_deltas(m, id, first, last, values);
       if (dtype != DType::f32)
         ops::convert(to, dtype, wide.data(), DType::f32, static_cast<int64_t>(n));
     }
   }
 
-  bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                      void* device, Stream stream) const override {
-    return !matrices_.contains({weight, is_per_layer(weight) ? layer : 0}) &&
-           base_->rows_on_device(weight, layer, begin, end, dtype, device, stream);
+  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
+                      Stream stream) const override {
+    return !matrices_.contains(id) && base_->rows_on_device(id, begin, end, dtype, device, stream);
   }
-  std::vector<float> vector(Weight weight, int layer) const override {
-    const int at = is_per_layer(weight) ? layer : 0;
-    std::vector<float> values = base_->vector(weight, layer);
+  std::vector<float> vector(MatrixId id) const override {
+    std::vector<float> values = base_->vector(id);
     const std::vector<float> before = values;
     int n = 0;
     for (const WeightedAdapter& a : adapters_) {
       const auto* factors = std::get_if<LowRankAdapter>(&a.adapter);
-      if (factors == nullptr || a.weight == 0 || !factors->holds(weight, at)) continue;
+      if (factors == nullptr || a.weight == 0 || !factors->holds(id)) continue;
       std::vector<float> merged = before;
-      factors->merge(weight, at, merged);
+      factors->merge(id, merged);
       if (n++ == 0 && a.weight == 1)
         values = std::move(merged);
       else
@@ -75,11 +71,11 @@ class FusedSource final : public WeightSource {
   }
   void embed(std::span<const int32_t> ids, float* out) const override {
     base_->embed(ids, out);
-    const auto it = matrices_.find({Weight::tok_emb, 0});
+    const auto it = matrices_.find({Role::embedding});
     if (it == matrices_.end()) return;
     const Matrix& m = it->second;
     for (const int32_t id : ids) {
-      add_deltas(m, Weight::tok_emb, 0, id, int64_t{id} + 1,
+      add_deltas(m, {Role::embedding}, id, int64_t{id} + 1,
                  std::span(out, static_cast<size_t>(m.in)));
       out += m.in;
     }
@@ -109,22 +105,21 @@ class FusedSource final : public WeightSource {
     for (size_t i = 0; i < values.size(); ++i) values[i] += by * (merged[i] - before[i]);
   }
 
-  void add_matrix(Weight weight, int layer, const ModelConfig& config) {
+  void add_matrix(MatrixId id, const ModelConfig& config) {
     Matrix m;
-    const io::Shape shape = weight_shape(weight, config);
+    const io::Shape shape = shape_of(id.role, config);
     m.in = shape[1];
-    m.changes.resize(static_cast<size_t>(shape[takes_columns(weight) ? 1 : 0]));
+    m.changes.resize(static_cast<size_t>(shape[ends_in_stream(id.role) ? 1 : 0]));
     for (const WeightedAdapter& a : adapters_) {
-      if (a.weight == 0 || !holds(a.adapter, weight, layer)) continue;
+      if (a.weight == 0 || !holds(a.adapter, id)) continue;
       m.adapters.push_back(&a);
       if (const auto* slices = std::get_if<Adapter>(&a.adapter)) {
-        for (const int32_t i : slices->index(weight, layer)) ++m.changes[static_cast<size_t>(i)];
+        for (const int32_t i : slices->index(id)) ++m.changes[static_cast<size_t>(i)];
         m.needs_base = true;
         m.only_replaced = m.only_replaced && a.weight == 1;
       } else {
         for (uint32_t& n : m.changes) ++n;
-        m.needs_base =
-            m.needs_base || !std::get<LowRankAdapter>(a.adapter).is_product(weight, layer);
+        m.needs_base = m.needs_base || !std::get<LowRankAdapter>(a.adapter).is_product(id);
         m.only_replaced = false;
       }
     }
@@ -132,58 +127,57 @@ class FusedSource final : public WeightSource {
     m.only_replaced =
         m.only_replaced && std::ranges::all_of(m.changes, [](uint32_t n) { return n <= 1; });
     if (m.only_replaced) m.changes = {};
-    matrices_.emplace(std::pair(weight, layer), std::move(m));
+    matrices_.emplace(id, std::move(m));
   }
 
   /// shapes   rows [last - first, in] f32, those of the base
-  void add_deltas(const Matrix& m, Weight weight, int layer, int64_t first, int64_t last,
+  void add_deltas(const Matrix& m, MatrixId id, int64_t first, int64_t last,
                   std::span<float> rows) const {
     const WeightedAdapter& only = *m.adapters.front();
     if (const auto* factors = std::get_if<LowRankAdapter>(&only.adapter);
         factors != nullptr && m.adapters.size() == 1 && only.weight == 1)
-      return factors->merge(weight, layer, first, last, rows);
+      return factors->merge(id, first, last, rows);
     const std::vector<float> before =
         m.needs_base ? std::vector<float>(rows.begin(), rows.end()) : std::vector<float>();
     for (const WeightedAdapter* a : m.adapters) {
       if (const auto* slices = std::get_if<Adapter>(&a->adapter)) {
-        slices->add(weight, layer, first, last, a->weight, m.changes, before, rows);
+        slices->add(id, first, last, a->weight, m.changes, before, rows);
         continue;
       }
       const auto& factors = std::get<LowRankAdapter>(a->adapter);
-      if (factors.is_product(weight, layer)) {
-        factors.merge(weight, layer, first, last, rows, a->weight);
+      if (factors.is_product(id)) {
+        factors.merge(id, first, last, rows, a->weight);
         continue;
       }
       std::vector<float> merged = before;
-      factors.merge(weight, layer, first, last, merged);
+      factors.merge(id, first, last, merged);
       add_change(rows, a->weight, merged, before);
     }
   }
 
   std::unique_ptr<WeightSource> base_;
   std::vector<WeightedAdapter> adapters_;
-  std::map<std::pair<Weight, int>, Matrix> matrices_;
+  std::map<MatrixId, Matrix> matrices_;
 };
 
 class UntiedSource final : public WeightSource {
  public:
   explicit UntiedSource(std::unique_ptr<WeightSource> tied) : tied_(std::move(tied)) {}
 
-  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-            void* out) const override {
-    tied_->rows(own(weight), layer, begin, end, dtype, out);
+  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+    tied_->rows(own(id), begin, end, dtype, out);
   }
-  bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                      void* device, Stream stream) const override {
-    return tied_->rows_on_device(own(weight), layer, begin, end, dtype, device, stream);
+  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
+                      Stream stream) const override {
+    return tied_->rows_on_device(own(id), begin, end, dtype, device, stream);
   }
-  std::vector<float> vector(Weight weight, int layer) const override {
-    return tied_->vector(weight, layer);
-  }
+  std::vector<float> vector(MatrixId id) const override { return tied_->vector(id); }
   void embed(std::span<const int32_t> ids, float* out) const override { tied_->embed(ids, out); }
 
  private:
-  static Weight own(Weight weight) { return weight == Weight::lm_head ? Weight::tok_emb : weight; }
+  static MatrixId own(MatrixId id) {
+    return id.role == Role::head ? MatrixId{Role::embedding} : id;
+  }
 
   std::unique_ptr<WeightSource> tied_;
 };

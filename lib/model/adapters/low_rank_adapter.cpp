@@ -34,18 +34,10 @@ Error unfit(const std::string& where, fmt::format_string<Args...> text, Args&&..
       .hint(kOtherModelHint);
 }
 
-bool is_outside(Weight weight) { return weight == Weight::tok_emb || weight == Weight::lm_head; }
+bool is_outside(Role weight) { return weight == Role::embedding || weight == Role::head; }
 
 int64_t count(const io::TensorView& t) {
   return static_cast<int64_t>(t.bytes.size() / dtype_bytes(t.dtype));
-}
-
-/// The weights that a file can replace. PEFT names the head also in a model that ties it.
-void each_weight(const ModelConfig& config, const auto& visit) {
-  for (const Weight weight : global_weights(config)) visit(weight, 0);
-  if (config.head.tied) visit(Weight::lm_head, 0);
-  for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight weight : layer_weights(config)) visit(weight, layer);
 }
 
 }  // namespace
@@ -82,8 +74,9 @@ LowRankAdapter::LowRankAdapter(io::Safetensors file, const std::string& where,
   scales_rows_ = said.magnitudes;
   warnings_ = said.warnings;
   add_factors(said, config);
-  each_weight(config,
-              [&](Weight weight, int layer) { add_replacement(weight, layer, said, config); });
+  for (const MatrixId& id : all_matrices(config)) add_replacement(id, said, config);
+  // PEFT names the head also in a model that ties it.
+  if (tied_) add_replacement({Role::head}, said, config);
   add_tokens(said, config);
   if (tied_) tie(said);
   drop_unchanged();
@@ -94,18 +87,18 @@ void LowRankAdapter::add_factors(const LowRankConfig& said, const ModelConfig& c
   std::vector<std::string> without;
   for (const auto& [place, module] : said.modules) {
     if (!has_factors(place, said)) {
-      without.push_back(module_path(place.first, place.second));
+      without.push_back(module_path(place));
       continue;
     }
-    const io::Shape shape = weight_shape(place.first, config);
-    const std::string path = module_path(place.first, place.second);
+    const io::Shape shape = shape_of(place.role, config);
+    const std::string path = module_path(place);
     const auto take = [&](const char* of, const io::Shape& expected) {
       return tensor(factor_name(path, of), expected);
     };
     Change& c = changes_[place];
     c.rank = module.rank;
     c.gamma = module.gamma;
-    if (place.first == Weight::tok_emb) {
+    if (place.role == Role::embedding) {
       c.a = take(kEmbeddingB, {shape[1], module.rank});
       c.b = take(kEmbeddingA, {module.rank, shape[0]});
       const std::vector<float> columns = all(c.a);
@@ -128,9 +121,9 @@ void LowRankAdapter::add_factors(const LowRankConfig& said, const ModelConfig& c
                   without.size() == 1 ? "" : fmt::format(" and {} more", without.size() - 1)));
 }
 
-bool LowRankAdapter::has_factors(Place place, const LowRankConfig& said) const {
-  const std::string path = module_path(place.first, place.second);
-  const bool embedding = place.first == Weight::tok_emb;
+bool LowRankAdapter::has_factors(MatrixId place, const LowRankConfig& said) const {
+  const std::string path = module_path(place);
+  const bool embedding = place.role == Role::embedding;
   std::vector<const char*> names = {embedding ? kEmbeddingA : kFactorA,
                                     embedding ? kEmbeddingB : kFactorB};
   if (said.magnitudes) names.push_back(kFactorMagnitude);
@@ -138,12 +131,13 @@ bool LowRankAdapter::has_factors(Place place, const LowRankConfig& said) const {
       names, [&](const char* name) { return file_.find(factor_name(path, name)) != nullptr; });
 }
 
-void LowRankAdapter::add_bias(Place place, const LowRankConfig& said, const ModelConfig& config) {
-  const std::string path = module_path(place.first, place.second);
-  for (const Weight bias : layer_weights(config))
-    if (is_per_layer(place.first) && checkpoint_name(bias, place.second) == path + ".bias") {
-      Change& c = changes_[{bias, place.second}];
-      c.added = tensor(factor_name(path, kBiasB), weight_shape(bias, config));
+void LowRankAdapter::add_bias(MatrixId place, const LowRankConfig& said,
+                              const ModelConfig& config) {
+  const std::string path = module_path(place);
+  for (const Role bias : layer_roles(config))
+    if (in_layers(place.role) && canonical_name({bias, place.layer}) == path + ".bias") {
+      Change& c = changes_[{bias, place.layer}];
+      c.added = tensor(factor_name(path, kBiasB), shape_of(bias, config));
       c.gamma = said.modules.at(place).gamma;
       return;
     }
@@ -151,52 +145,50 @@ void LowRankAdapter::add_bias(Place place, const LowRankConfig& said, const Mode
       .hint("train the adapter without lora_bias: this model has no biases to merge into");
 }
 
-void LowRankAdapter::add_replacement(Weight weight, int layer, const LowRankConfig& said,
+void LowRankAdapter::add_replacement(MatrixId id, const LowRankConfig& said,
                                      const ModelConfig& config) {
-  const std::string path = module_path(weight, layer),
-                    suffix = checkpoint_name(weight, layer).substr(path.size() + 1);
-  const auto matrix = std::ranges::find_if(said.modules, [&](const auto& m) {
-    return module_path(m.first.first, m.first.second) == path;
-  });
+  const std::string path = module_path(id), suffix = canonical_name(id).substr(path.size() + 1);
+  const auto matrix = std::ranges::find_if(
+      said.modules, [&](const auto& m) { return module_path(m.first) == path; });
   // PEFT's name of the parameter, which lies within the module that it puts around the base's.
   const char* const within = matrix != said.modules.end() ? "base_layer."
-                             : is_outside(weight) && said.tokens.contains(weight)
+                             : is_outside(id.role) && said.tokens.contains(id.role)
                                  ? "token_adapter.base_layer."
                                  : "";
   const std::string name = factor_name(path, (within + suffix).c_str());
   const io::TensorEntry* const entry = file_.find(name);
   if (entry == nullptr && !said.saves(path)) return;
-  const io::Shape shape = weight_shape(weight, config);
-  if (entry != nullptr && is_outside(weight) && entry->shape.size() == 2 &&
+  const io::Shape shape = shape_of(id.role, config);
+  if (entry != nullptr && is_outside(id.role) && entry->shape.size() == 2 &&
       entry->shape[1] == shape[1] && entry->shape[0] != shape[0])
     throw unfit(file_.where(), "'{}' has {} rows, the model has {}", name, entry->shape[0],
                 shape[0])
         .hint(fmt::format("training resized the vocabulary: resize the base model with "
                           "resize_token_embeddings({}), save it, and set model.path to it",
                           entry->shape[0]));
-  changes_[{weight, layer}].replaced = tensor(name, shape);
+  changes_[id].replaced = tensor(name, shape);
 }
 
 void LowRankAdapter::add_tokens(const LowRankConfig& said, const ModelConfig& config) {
   for (const auto& [weight, ids] : said.tokens) {
-    const std::string name = factor_name(module_path(weight, 0), kTokenRows);
-    Change& c = changes_[{weight, 0}];
+    const std::string name = factor_name(module_path({weight}), kTokenRows);
+    Change& c = changes_[{weight}];
     if (c.rank > 0)
       throw unfit(file_.where(), "{} is in both 'trainable_token_indices' and 'target_modules'",
-                  module_path(weight, 0));
-    c.tokens = tensor(name, {std::ssize(ids), weight_shape(weight, config)[1]});
+                  module_path({weight}));
+    c.tokens = tensor(name, {std::ssize(ids), shape_of(weight, config)[1]});
     c.ids = ids;
   }
 }
 
 void LowRankAdapter::tie(const LowRankConfig& said) {
-  const Place embedding{Weight::tok_emb, 0}, head{Weight::lm_head, 0};
+  const MatrixId embedding{Role::embedding}, head{Role::head};
   Change &e = changes_[embedding], &h = changes_[head];
-  const bool embedding_saved = said.saves(module_path(Weight::tok_emb, 0)),
-             head_saved = said.saves(module_path(Weight::lm_head, 0));
+  const bool embedding_saved = said.saves(module_path({Role::embedding})),
+             head_saved = said.saves(module_path({Role::head}));
   const auto as_embedding = [&] {  // the file may hold the same numbers once more
     for (const io::TensorEntry& entry : file_.entries())
-      if (entry.name.starts_with(factor_name(module_path(Weight::lm_head, 0), "")))
+      if (entry.name.starts_with(factor_name(module_path({Role::head}), "")))
         used_.insert(entry.name);
   };
   if (said.keeps_tie && (embedding_saved || head_saved || e.rank > 0)) {
@@ -217,11 +209,11 @@ void LowRankAdapter::tie(const LowRankConfig& said) {
 }
 
 bool LowRankAdapter::unties() const {
-  const auto of = [&](Weight weight) {
-    const auto it = changes_.find({weight, 0});
+  const auto of = [&](Role weight) {
+    const auto it = changes_.find({weight});
     return it == changes_.end() ? Change{} : it->second;
   };
-  return tied_ && !of(Weight::tok_emb).same(of(Weight::lm_head));
+  return tied_ && !of(Role::embedding).same(of(Role::head));
 }
 
 void LowRankAdapter::drop_unchanged() {
@@ -242,35 +234,34 @@ void LowRankAdapter::warn_unused(const std::string& where) {
                                   unused.size() == 1 ? "" : ", ..."));
 }
 
-bool LowRankAdapter::is_product(Weight weight, int layer) const {
-  const Change& c = changes_.at({weight, layer});
+bool LowRankAdapter::is_product(MatrixId id) const {
+  const Change& c = changes_.at(id);
   return c.rank > 0 && c.replaced.shape.empty() && c.magnitude.shape.empty();
 }
 
 std::vector<std::string> LowRankAdapter::others() const {
   std::vector<std::string> names;
   for (const auto& [place, c] : changes_)
-    if (is_outside(place.first) || c.rank == 0 || !c.replaced.shape.empty())
-      names.push_back(checkpoint_name(place.first, place.second));
+    if (is_outside(place.role) || c.rank == 0 || !c.replaced.shape.empty())
+      names.push_back(canonical_name(place));
   return names;
 }
 
 void LowRankAdapter::drop_equal(const WeightSource& base) {
   for (auto& [place, c] : changes_) {
     if (c.replaced.shape.empty()) continue;
-    const Weight weight = tied_ && place.first == Weight::lm_head ? Weight::tok_emb : place.first;
-    const int layer = place.second;
+    const MatrixId id = tied_ && place.role == Role::head ? MatrixId{Role::embedding} : place;
     const int64_t n = count(c.replaced), cols = c.replaced.shape.back();
     const int64_t rows = n / cols, each = std::max<int64_t>(1, kReadAtOnce / cols);
     bool equal = true;
     if (c.replaced.shape.size() == 1) {
-      equal = base.vector(weight, layer) == all(c.replaced);
+      equal = base.vector(id) == all(c.replaced);
     } else {
       std::vector<float> piece;
       for (int64_t first = 0; equal && first < rows; first += each) {
         const int64_t last = std::min(rows, first + each);
         piece.resize(static_cast<size_t>((last - first) * cols));
-        base.rows(weight, layer, first, last, DType::f32, piece.data());
+        base.rows(id, first, last, DType::f32, piece.data());
         equal = piece == numbers(c.replaced, first * cols, (last - first) * cols);
       }
     }
@@ -282,8 +273,8 @@ void LowRankAdapter::drop_equal(const WeightSource& base) {
 std::vector<std::string> LowRankAdapter::facts() const {
   std::vector<std::string> all;
   for (const auto& [place, c] : changes_) {
-    const std::string name = checkpoint_name(place.first, place.second);
-    if (is_outside(place.first) && c.rank > 0) all.push_back(fmt::format("{} {}", name, c.gamma));
+    const std::string name = canonical_name(place);
+    if (is_outside(place.role) && c.rank > 0) all.push_back(fmt::format("{} {}", name, c.gamma));
     if (!c.added.shape.empty()) all.push_back(fmt::format("{} {}", name, c.gamma));
     if (!c.ids.empty()) all.push_back(fmt::format("{} {}", name, fmt::join(c.ids, " ")));
     if (!c.replaced.shape.empty()) all.push_back(name + " " + c.replaced.name);
@@ -334,30 +325,30 @@ std::vector<float> LowRankAdapter::all(const io::TensorView& t) const {
   return numbers(t, 0, count(t));
 }
 
-std::vector<float> LowRankAdapter::first_factor(Weight weight, int layer) const {
-  return all(changes_.at({weight, layer}).a);
+std::vector<float> LowRankAdapter::first_factor(MatrixId id) const {
+  return all(changes_.at(id).a);
 }
 
-std::vector<float> LowRankAdapter::second_factor(Weight weight, int layer) const {
-  return all(changes_.at({weight, layer}).b);
+std::vector<float> LowRankAdapter::second_factor(MatrixId id) const {
+  return all(changes_.at(id).b);
 }
 
-std::vector<float> LowRankAdapter::magnitudes(Weight weight, int layer) const {
-  return all(changes_.at({weight, layer}).magnitude);
+std::vector<float> LowRankAdapter::magnitudes(MatrixId id) const {
+  return all(changes_.at(id).magnitude);
 }
 
-void LowRankAdapter::merge(Weight weight, int layer, int64_t begin, int64_t end,
-                           std::span<float> rows, float by) const {
-  const auto it = changes_.find({weight, layer});
+void LowRankAdapter::merge(MatrixId id, int64_t begin, int64_t end, std::span<float> rows,
+                           float by) const {
+  const auto it = changes_.find(id);
   if (it == changes_.end()) return;
   const Change& c = it->second;
   const int64_t n = end - begin, in = std::ssize(rows) / n;
   if (!c.replaced.shape.empty())
     std::ranges::copy(numbers(c.replaced, begin * in, n * in), rows.begin());
   for (size_t i = 0; i < c.ids.size(); ++i)
-    if (const int32_t id = c.ids[i]; id >= begin && id < end)
+    if (const int32_t token = c.ids[i]; token >= begin && token < end)
       std::ranges::copy(numbers(c.tokens, static_cast<int64_t>(i) * in, in),
-                        rows.begin() + (id - begin) * in);
+                        rows.begin() + (token - begin) * in);
   if (c.rank == 0) return;
   std::vector<float> a, b, magnitude;
   if (c.a.name.ends_with(kEmbeddingB)) {
@@ -373,17 +364,13 @@ void LowRankAdapter::merge(Weight weight, int layer, int64_t begin, int64_t end,
     b = numbers(c.b, begin * c.rank, n * c.rank);
   }
   if (!c.magnitude.shape.empty()) magnitude = numbers(c.magnitude, begin, n);
-  merge_low_rank(rows, {.weight = weight,
-                        .layer = layer,
-                        .rank = c.rank,
-                        .gamma = by * c.gamma,
-                        .a = a,
-                        .b = b,
-                        .magnitude = magnitude});
+  merge_low_rank(
+      rows,
+      {.id = id, .rank = c.rank, .gamma = by * c.gamma, .a = a, .b = b, .magnitude = magnitude});
 }
 
-void LowRankAdapter::merge(Weight weight, int layer, std::span<float> values) const {
-  const Change& c = changes_.at({weight, layer});
+void LowRankAdapter::merge(MatrixId id, std::span<float> values) const {
+  const Change& c = changes_.at(id);
   if (!c.replaced.shape.empty()) std::ranges::copy(all(c.replaced), values.begin());
   const std::vector<float> added = all(c.added);
   for (size_t i = 0; i < added.size(); ++i) values[i] += c.gamma * added[i];

@@ -5,7 +5,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "io/safetensors.h"
@@ -27,7 +26,7 @@ struct LowRankInfo {
   int64_t rank = 0;  // of most matrices; others get a rank and an alpha by their path
   double alpha = 0, dropout = 0;
   bool rslora = false, dora = false;
-  std::vector<Weight> targets = {};  // wq to w_down, those of every layer; none: as the deltas say
+  std::vector<Role> targets = {};  // of kLayerRoles, in every layer; none: as the deltas say
 };
 
 /// Writes an adapter that PEFT loads: a reader sees all of it or, while it is written, none. The
@@ -53,11 +52,11 @@ class LowRankAdapter {
                               const ModelConfig& config);
 
   /// True if it changes the weight.
-  bool holds(Weight weight, int layer) const { return changes_.contains({weight, layer}); }
+  bool holds(MatrixId id) const { return changes_.contains(id); }
   /// Whether it is of DoRA: its rows are scaled, so that its change depends on the base's weights.
   bool scales_rows() const { return scales_rows_; }
   /// True if it changes the weight by gamma B A for every base.
-  bool is_product(Weight weight, int layer) const;
+  bool is_product(MatrixId id) const;
   /// Checkpoint names of what it changes in other ways than by factors of a layer's matrices. Only
   /// merging supports these.
   std::vector<std::string> others() const;
@@ -71,24 +70,22 @@ class LowRankAdapter {
   /// Changes that names and bytes of its tensors do not show; they tie saved states to it.
   std::vector<std::string> facts() const;
   // For a matrix that has factors:
-  int64_t rank(Weight weight, int layer) const { return changes_.at({weight, layer}).rank; }
+  int64_t rank(MatrixId id) const { return changes_.at(id).rank; }
   /// W + gamma B A.
-  float gamma(Weight weight, int layer) const { return changes_.at({weight, layer}).gamma; }
+  float gamma(MatrixId id) const { return changes_.at(id).gamma; }
   /// shapes   A [rank, in], B [out, rank]; magnitudes [out], empty without DoRA
-  std::vector<float> first_factor(Weight weight, int layer) const;
-  std::vector<float> second_factor(Weight weight, int layer) const;
-  std::vector<float> magnitudes(Weight weight, int layer) const;
+  std::vector<float> first_factor(MatrixId id) const;
+  std::vector<float> second_factor(MatrixId id) const;
+  std::vector<float> magnitudes(MatrixId id) const;
   /// Merges it into rows [begin, end) of a matrix; `by` times the change where that is a product.
   /// shapes   rows [end - begin, in] f32
-  void merge(Weight weight, int layer, int64_t begin, int64_t end, std::span<float> rows,
-             float by = 1) const;
+  void merge(MatrixId id, int64_t begin, int64_t end, std::span<float> rows, float by = 1) const;
   /// Merges it into a norm or a bias.
-  void merge(Weight weight, int layer, std::span<float> values) const;
+  void merge(MatrixId id, std::span<float> values) const;
   /// Its tensors.
   const io::Safetensors& file() const { return file_; }
 
  private:
-  using Place = std::pair<Weight, int>;
   /// What happens to a weight, in this order. A view with an empty shape stands for none.
   struct Change {
     io::TensorView replaced;   // the whole weight
@@ -109,10 +106,9 @@ class LowRankAdapter {
                  const ModelConfig& config);
   void add_factors(const LowRankConfig& said, const ModelConfig& config);
   /// True if the file has any tensor of the matrix's factors.
-  bool has_factors(Place place, const LowRankConfig& said) const;
-  void add_bias(Place place, const LowRankConfig& said, const ModelConfig& config);
-  void add_replacement(Weight weight, int layer, const LowRankConfig& said,
-                       const ModelConfig& config);
+  bool has_factors(MatrixId place, const LowRankConfig& said) const;
+  void add_bias(MatrixId place, const LowRankConfig& said, const ModelConfig& config);
+  void add_replacement(MatrixId id, const LowRankConfig& said, const ModelConfig& config);
   void add_tokens(const LowRankConfig& said, const ModelConfig& config);
   /// Gives the head of a model that ties it what it has in common with the embedding.
   void tie(const LowRankConfig& said);
@@ -128,7 +124,7 @@ class LowRankAdapter {
   io::Safetensors file_;
   bool scales_rows_ = false;
   bool tied_ = false;  // embedding and head of the model
-  std::map<Place, Change> changes_;
+  std::map<MatrixId, Change> changes_;
   std::vector<float> embedding_factor_;      // lora_embedding_B as [rank, dim]
   std::set<std::string, std::less<>> used_;  // names of tensors
   std::vector<std::string> warnings_;

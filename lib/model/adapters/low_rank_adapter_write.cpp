@@ -16,12 +16,12 @@ namespace {
 std::vector<std::string> target_names(const LowRankInfo& info,
                                       std::span<const LowRankDelta> deltas) {
   std::vector<std::string> names;
-  for (const Weight w : info.targets) {
-    const std::string path = module_path(w, 0);
+  for (const Role w : info.targets) {
+    const std::string path = module_path({w, 0});
     names.push_back(path.substr(path.rfind('.') + 1));
   }
   if (info.targets.empty())
-    for (const LowRankDelta& d : deltas) names.push_back(module_path(d.weight, d.layer));
+    for (const LowRankDelta& d : deltas) names.push_back(module_path(d.id));
   return names;
 }
 
@@ -31,7 +31,7 @@ std::string config_text(const LowRankInfo& info, std::span<const LowRankDelta> d
   for (const LowRankDelta& d : deltas)
     if (d.rank != info.rank) {
       const double share = static_cast<double>(d.rank) / static_cast<double>(info.rank);
-      const std::string path = module_path(d.weight, d.layer);
+      const std::string path = module_path(d.id);
       ranks[path] = d.rank;
       alphas[path] = info.alpha * (info.rslora ? std::sqrt(share) : share);
     }
@@ -68,7 +68,7 @@ void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankIn
   if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   std::vector<io::TensorView> tensors;
   for (const LowRankDelta& d : deltas) {
-    const std::string path = module_path(d.weight, d.layer);
+    const std::string path = module_path(d.id);
     const auto add = [&](const char* of, const io::Shape& shape, std::span<const float> values) {
       tensors.push_back({factor_name(path, of), DType::f32, shape, std::as_bytes(values)});
     };

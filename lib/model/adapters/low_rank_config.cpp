@@ -28,7 +28,7 @@ constexpr int64_t kDefaultRank = 8;
 constexpr double kDefaultAlpha = 8;
 constexpr int64_t kMostRank = 65536;
 /// Matrices outside the layers.
-constexpr std::array kOutside = {Weight::tok_emb, Weight::lm_head};
+constexpr std::array kOutside = {Role::embedding, Role::head};
 
 template <class... Args>
 Error refused(const std::string& where, fmt::format_string<Args...> text, Args&&... args) {
@@ -146,8 +146,8 @@ class Targets {
       names_.clear();
     }
   }
-  bool has(std::string_view module, Weight weight, text::RegexScratch& scratch) const {
-    if (all_linear_) return is_per_layer(weight);
+  bool has(std::string_view module, Role weight, text::RegexScratch& scratch) const {
+    if (all_linear_) return in_layers(weight);
     if (pattern_) return pattern_->fits(module, scratch);
     return std::ranges::any_of(
         names_, [&](const std::string& name) { return ends_with_name(module, name); });
@@ -229,26 +229,26 @@ std::vector<int32_t> token_ids(const io::Json& list, const std::string& where,
   return ids;
 }
 
-std::map<Weight, std::vector<int32_t>> read_tokens(const io::Json& config, const std::string& where,
-                                                   const ModelConfig& model) {
-  std::map<Weight, std::vector<int32_t>> tokens;
+std::map<Role, std::vector<int32_t>> read_tokens(const io::Json& config, const std::string& where,
+                                                 const ModelConfig& model) {
+  std::map<Role, std::vector<int32_t>> tokens;
   const auto it = config.find("trainable_token_indices");
   if (it == config.end() || it->is_null()) return tokens;
   if (!it->is_object()) {
-    tokens[Weight::tok_emb] = token_ids(*it, where, model);
+    tokens[Role::embedding] = token_ids(*it, where, model);
     return tokens;
   }
   for (const auto& [name, list] : it->items()) {
     const auto weight =
-        std::ranges::find_if(kOutside, [&](Weight w) { return module_path(w, 0).ends_with(name); });
+        std::ranges::find_if(kOutside, [&](Role w) { return module_path({w}).ends_with(name); });
     if (weight == kOutside.end())
       throw refused(where, "'trainable_token_indices' names {}, expected embed_tokens or lm_head",
                     io::quote(name));
     tokens[*weight] = token_ids(list, where, model);
   }
   // A tied head takes the embedding's tokens where both have the same ones.
-  if (model.head.tied && tokens.size() == 2 && tokens[Weight::lm_head] == tokens[Weight::tok_emb])
-    tokens.erase(Weight::lm_head);
+  if (model.head.tied && tokens.size() == 2 && tokens[Role::head] == tokens[Role::embedding])
+    tokens.erase(Role::head);
   return tokens;
 }
 
@@ -285,10 +285,12 @@ LowRankConfig parse_low_rank_config(std::string_view text, const std::string& wh
       config.head.tied && io::find_bool(json, "ensure_weight_tying", where).value_or(false);
   text::RegexScratch scratch;
   std::vector<std::string> modules;
-  const auto add = [&](Weight weight, int layer) {
-    const std::string module = modules.emplace_back(module_path(weight, std::max(layer, 0)));
-    if (!targets.has(module, weight, scratch) || excluded.has(module, weight, scratch)) return;
-    if (!targets.has_path(module) && !layers.has(module, layer, scratch)) return;
+  const auto add = [&](MatrixId id) {
+    const std::string module = modules.emplace_back(module_path(id));
+    if (!targets.has(module, id.role, scratch) || excluded.has(module, id.role, scratch)) return;
+    if (!targets.has_path(module) &&
+        !layers.has(module, in_layers(id.role) ? id.layer : -1, scratch))
+      return;
     if (found.saves(module)) return;
     const double r = ranks.of(module, scratch).value_or(static_cast<double>(rank));
     const double scaled = alphas.of(module, scratch).value_or(alpha);
@@ -299,11 +301,11 @@ LowRankConfig parse_low_rank_config(std::string_view text, const std::string& wh
     if (!std::isfinite(gamma))
       throw refused(where, "'lora_alpha' of {} is {}, expected a number in the range of f32",
                     io::quote(module), scaled);
-    found.modules[{weight, std::max(layer, 0)}] = {static_cast<int64_t>(r), gamma};
+    found.modules[id] = {static_cast<int64_t>(r), gamma};
   };
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight weight : adapter_weights()) add(weight, layer);
-  for (const Weight weight : kOutside) add(weight, -1);
+    for (const Role weight : kLayerRoles) add({weight, layer});
+  for (const Role weight : kOutside) add({weight});
   const std::vector<std::string> unmatched = targets.unmatched(modules);
   if (found.modules.empty() && json.value("target_modules", io::Json()) != "dummy-target-modules")
     throw refused(where, "'target_modules' names no matrix of this model{}",
@@ -312,7 +314,7 @@ LowRankConfig parse_low_rank_config(std::string_view text, const std::string& wh
   if (!unmatched.empty())
     found.warnings.push_back(fmt::format(
         "{}: 'target_modules' names {}, which this model does not have", where, quoted(unmatched)));
-  if (found.magnitudes && found.modules.contains({Weight::tok_emb, 0}))
+  if (found.magnitudes && found.modules.contains({Role::embedding}))
     throw refused(where, "'use_dora' for target 'embed_tokens' is not supported");
   return found;
 }

@@ -2,28 +2,26 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "model/config.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 
 namespace tandem::model {
 
 /// What adapter_config.json of PEFT says about an adapter.
 struct LowRankConfig {
-  using Place = std::pair<Weight, int>;
   struct Module {
     int64_t rank = 0;
     float gamma = 1;  // W + gamma B A
   };
   bool magnitudes = false;  // DoRA
-  /// Matrices that have factors: a layer's seven, tok_emb, lm_head.
-  std::map<Place, Module> modules;
-  std::vector<std::string> saved;                 // modules_to_save
-  std::map<Weight, std::vector<int32_t>> tokens;  // trainable tokens of tok_emb and lm_head
-  bool keeps_tie = false;                         // ensure_weight_tying, in a model that ties
-  bool biases = false;                            // lora_bias
+  /// Matrices that have factors: kLayerRoles, embedding and head.
+  std::map<MatrixId, Module> modules;
+  std::vector<std::string> saved;               // modules_to_save
+  std::map<Role, std::vector<int32_t>> tokens;  // trainable tokens of embedding and head
+  bool keeps_tie = false;                       // ensure_weight_tying, in a model that ties
+  bool biases = false;                          // lora_bias
   std::vector<std::string> warnings;
 
   /// True if modules_to_save names the module or one that contains it.

@@ -28,33 +28,33 @@ bool is_finite(const Factors& factors) {
 std::vector<LowRankDelta> factor_views(std::span<const Factors> factors) {
   std::vector<LowRankDelta> views;
   for (const Factors& f : factors)
-    views.push_back({.weight = f.weight, .layer = f.layer, .rank = f.rank, .a = f.a, .b = f.b});
+    views.push_back({.id = f.id, .rank = f.rank, .a = f.a, .b = f.b});
   return views;
 }
 
 Factors exact_factors(const WeightSource& base, const WeightSource& sliced,
-                      std::span<const WeightedAdapter> adapters, Weight weight, int layer,
+                      std::span<const WeightedAdapter> adapters, MatrixId id,
                       const ModelConfig& config) {
-  const io::Shape shape = weight_shape(weight, config);
-  const std::vector<int32_t> index = sliced_features(adapters, weight, layer);
+  const io::Shape shape = shape_of(id.role, config);
+  const std::vector<int32_t> index = sliced_features(adapters, id);
   const auto n = static_cast<int64_t>(index.size());
   std::vector<const WeightedAdapter*> products;
-  Factors f{.weight = weight, .layer = layer, .rank = n};
+  Factors f{.id = id, .rank = n};
   for (const WeightedAdapter& given : adapters)
     if (const auto* low = std::get_if<LowRankAdapter>(&given.adapter);
-        low != nullptr && given.weight != 0 && low->holds(weight, layer)) {
+        low != nullptr && given.weight != 0 && low->holds(id)) {
       TANDEM_CHECK(!low->scales_rows(), "the change of a DoRA adapter has no factors");
       products.push_back(&given);
-      f.rank += low->rank(weight, layer);
+      f.rank += low->rank(id);
     }
   if (f.rank == 0) return f;
   f.a.resize(static_cast<size_t>(f.rank * shape[1]));
   f.b.resize(static_cast<size_t>(f.rank * shape[0]));
   if (n > 0) {
-    const std::vector<float> before = feature_values(base, weight, layer, index, config);
-    std::vector<float> change = feature_values(sliced, weight, layer, index, config);
+    const std::vector<float> before = feature_values(base, id, index, config);
+    std::vector<float> change = feature_values(sliced, id, index, config);
     for (size_t i = 0; i < change.size(); ++i) change[i] -= before[i];
-    const bool columns = takes_columns(weight);
+    const bool columns = ends_in_stream(id.role);
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = index[static_cast<size_t>(i)];
       if (columns)
@@ -70,10 +70,10 @@ Factors exact_factors(const WeightSource& base, const WeightSource& sliced,
   int64_t first = n;
   for (const WeightedAdapter* given : products) {
     const auto& low = std::get<LowRankAdapter>(given->adapter);
-    std::ranges::copy(low.first_factor(weight, layer), f.a.begin() + first * shape[1]);
-    put_columns(f.b, f.rank, first, low.second_factor(weight, layer), low.rank(weight, layer),
-                given->weight * low.gamma(weight, layer));
-    first += low.rank(weight, layer);
+    std::ranges::copy(low.first_factor(id), f.a.begin() + first * shape[1]);
+    put_columns(f.b, f.rank, first, low.second_factor(id), low.rank(id),
+                given->weight * low.gamma(id));
+    first += low.rank(id);
   }
   return f;
 }

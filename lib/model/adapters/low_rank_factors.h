@@ -10,8 +10,7 @@ namespace tandem::model {
 
 /// Factors of a matrix's change, W + B A, in f32.
 struct Factors {
-  Weight weight = Weight::w_down;
-  int layer = 0;
+  MatrixId id = {};
   int64_t rank = 0;
   std::vector<float> a = {}, b = {};  // [rank, in], [out, rank]
 };
@@ -30,7 +29,7 @@ std::vector<LowRankDelta> factor_views(std::span<const Factors> factors);
 /// numerics B A is the change, rounded once an element to f32 where one adapter makes it
 /// errors   none; no adapter may be of DoRA, whose change is no product of factors
 Factors exact_factors(const WeightSource& base, const WeightSource& sliced,
-                      std::span<const WeightedAdapter> adapters, Weight weight, int layer,
+                      std::span<const WeightedAdapter> adapters, MatrixId id,
                       const ModelConfig& config);
 
 /// Factors of at most a given rank.

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 
 // Names in folders of PEFT that the reader and the writer of low-rank adapters share.
 namespace tandem::model {
@@ -13,8 +13,8 @@ inline constexpr const char* kPeftTensorFile = "adapter_model.safetensors";
 inline constexpr const char* kPeftPickleFile = "adapter_model.bin";
 
 /// "model.layers.3.self_attn.q_proj", PEFT's name of a matrix.
-inline std::string module_path(Weight weight, int layer) {
-  const std::string name = checkpoint_name(weight, layer);
+inline std::string module_path(MatrixId id) {
+  const std::string name = canonical_name(id);
   return name.substr(0, name.rfind('.'));
 }
 

@@ -1,14 +1,13 @@
 #pragma once
 #include <span>
 
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 
 namespace tandem::model {
 
 /// Low-rank factors of a matrix, in f32.
 struct LowRankDelta {
-  Weight weight = Weight::wq;
-  int layer = 0;
+  MatrixId id = {};
   int64_t rank = 0;
   float gamma = 1;                        // W + gamma B A
   std::span<const float> a = {}, b = {};  // [rank, in], [rows, rank]

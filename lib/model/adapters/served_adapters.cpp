@@ -30,7 +30,7 @@ std::string item_name(const NamedAdapter& adapter) {
 }
 
 size_t table_entries(const ServedAdapters::Spec& spec) {
-  return static_cast<size_t>(spec.config.n_layers) * kLayerMatrices * spec.adapters.size() *
+  return static_cast<size_t>(spec.config.n_layers) * kLayerStacks.size() * spec.adapters.size() *
          kMatrixParts;
 }
 
@@ -84,7 +84,7 @@ ServedAdapters::ServedAdapters(const Spec& spec, const WeightSource& base, Arena
     : spec_(spec),
       adapters_(spec.adapters.begin(), spec.adapters.end()),
       exec_(exec),
-      matrices_(static_cast<size_t>(spec.config.n_layers) * kLayerMatrices),
+      matrices_(static_cast<size_t>(spec.config.n_layers) * kLayerStacks.size()),
       of_slot_(static_cast<int32_t*>(arena.take(kSlots))),
       slots_(static_cast<size_t>(spec.max_seqs), -1) {
   spec_.adapters = adapters_;
@@ -127,8 +127,7 @@ void ServedAdapters::load(int adapter, const WeightSource& base, std::byte* memo
     copy_in(memory, converted.data(), converted.size());
     std::byte* const index = memory + aligned_part(converted.size());
     copy_in(index, part.index.data(), part.index.size() * sizeof(int32_t));
-    const auto matrix =
-        static_cast<size_t>(shape.layer * kLayerMatrices) + static_cast<size_t>(shape.of);
+    const size_t matrix = stack_index(shape.layer, shape.of);
     const size_t entry = (matrix * adapters_.size() + static_cast<size_t>(adapter)) * kMatrixParts +
                          static_cast<size_t>(shape.place());
     table[entry] = {.values = memory,
@@ -180,18 +179,18 @@ ops::RowGroups ServedAdapters::groups() {
   return groups_;
 }
 
-bool ServedAdapters::changes(int layer, LayerMatrix of) const {
+bool ServedAdapters::changes(int layer, Role of) const {
   const OfMatrix& m = of_matrix(layer, of);
   return m.most_slices > 0 || m.most_first > 0;
 }
 
-Tensor ServedAdapters::apart(int /*layer*/, LayerMatrix /*of*/, int64_t /*rows*/) { return {}; }
+Tensor ServedAdapters::apart(int /*layer*/, Role /*of*/, int64_t /*rows*/) { return {}; }
 
-void ServedAdapters::add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x,
+void ServedAdapters::add(int layer, Role of, const Tensor& y, const Tensor& x,
                          const Tensor& /*sum*/) {
   const OfMatrix& m = of_matrix(layer, of);
-  const auto matrix = static_cast<size_t>(layer * kLayerMatrices) + static_cast<size_t>(of);
-  const AdapterPart* const parts = table_ + matrix * adapters_.size() * kMatrixParts;
+  const AdapterPart* const parts =
+      table_ + stack_index(layer, of) * adapters_.size() * kMatrixParts;
   const Stream stream = exec_.stream();
   for (const LongRun& run : runs_)
     add_run(run, layer, of, y.slice(run.first, run.rows), x.slice(run.first, run.rows));
@@ -211,28 +210,27 @@ void ServedAdapters::add(int layer, LayerMatrix of, const Tensor& y, const Tenso
                     stream);
 }
 
-std::vector<ops::GroupedTarget> ServedAdapters::targets(int layer, LayerMatrix of) const {
+std::vector<ops::GroupedTarget> ServedAdapters::targets(int layer, Role of) const {
   std::vector<GroupedTarget> all;
   int32_t place = static_cast<int32_t>(PartKind::second);
   size_t which = 0;
-  for (const Weight w : stacked_weights(of)) {
-    const PackedRows rows = packed_rows(w, spec_.config);
+  for (const Role role : members(of)) {
     if (of_matrix(layer, of).second[which++])
-      all.push_back({.first = static_cast<int32_t>(rows.first),
-                     .width = static_cast<int32_t>(rows.rows),
+      all.push_back({.first = static_cast<int32_t>(first_row(role, spec_.config)),
+                     .width = static_cast<int32_t>(shape_of(role, spec_.config)[0]),
                      .part = place});
     ++place;
   }
   return all;
 }
 
-const AdapterPart& ServedAdapters::part(int layer, LayerMatrix of, int adapter, int place) const {
-  const auto matrix = static_cast<size_t>(layer * kLayerMatrices) + static_cast<size_t>(of);
-  return parts_[(matrix * adapters_.size() + static_cast<size_t>(adapter)) * kMatrixParts +
+const AdapterPart& ServedAdapters::part(int layer, Role of, int adapter, int place) const {
+  return parts_[(stack_index(layer, of) * adapters_.size() + static_cast<size_t>(adapter)) *
+                    kMatrixParts +
                 static_cast<size_t>(place)];
 }
 
-void ServedAdapters::add_run(const LongRun& run, int layer, LayerMatrix of, const Tensor& y,
+void ServedAdapters::add_run(const LongRun& run, int layer, Role of, const Tensor& y,
                              const Tensor& x) {
   using ops::MatrixView;
   const Stream stream = exec_.stream();

@@ -38,9 +38,9 @@ class ServedAdapters final : public SideProducts, public kv::SequenceListener {
   size_t bytes(int adapter) const;
 
   void enter(const kv::Step& step) override;
-  bool changes(int layer, LayerMatrix of) const override;
-  Tensor apart(int layer, LayerMatrix of, int64_t rows) override;
-  void add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, const Tensor& sum) override;
+  bool changes(int layer, Role of) const override;
+  Tensor apart(int layer, Role of, int64_t rows) override;
+  void add(int layer, Role of, const Tensor& y, const Tensor& x, const Tensor& sum) override;
 
   void on_prompt(int slot) override;
   void on_fork(int from, int to) override;
@@ -53,19 +53,17 @@ class ServedAdapters final : public SideProducts, public kv::SequenceListener {
     int most_slices = 0, most_first = 0, most_second = 0;  // n of a part
     std::array<bool, kSecondParts> second = {};
   };
-  const OfMatrix& of_matrix(int layer, LayerMatrix of) const {
-    return matrices_[static_cast<size_t>(layer * kLayerMatrices + static_cast<int>(of))];
-  }
+  const OfMatrix& of_matrix(int layer, Role of) const { return matrices_[stack_index(layer, of)]; }
   /// Rows of a sequence that are too many for groups: their products are those of matrices.
   struct LongRun {
     int64_t first = 0, rows = 0;
     int adapter = 0;
   };
-  void add_run(const LongRun& run, int layer, LayerMatrix of, const Tensor& y, const Tensor& x);
+  void add_run(const LongRun& run, int layer, Role of, const Tensor& y, const Tensor& x);
   /// Of the part of an adapter, on the host.
-  const AdapterPart& part(int layer, LayerMatrix of, int adapter, int place) const;
+  const AdapterPart& part(int layer, Role of, int adapter, int place) const;
   /// What second factors of a matrix add to, of any adapter.
-  std::vector<ops::GroupedTarget> targets(int layer, LayerMatrix of) const;
+  std::vector<ops::GroupedTarget> targets(int layer, Role of) const;
   /// Brings an adapter's numbers to `memory`, on the device, and says in `table` where they are.
   void load(int adapter, const WeightSource& base, std::byte* memory, std::span<AdapterPart> table);
   void copy_in(void* to, const void* from, size_t bytes);
@@ -75,8 +73,8 @@ class ServedAdapters final : public SideProducts, public kv::SequenceListener {
   Spec spec_;
   std::vector<NamedAdapter> adapters_;
   Exec exec_;
-  std::vector<OfMatrix> matrices_;      // [layers, kLayerMatrices]
-  std::vector<AdapterPart> parts_;      // [layers, kLayerMatrices, adapters, kMatrixParts]
+  std::vector<OfMatrix> matrices_;      // [layers, kLayerStacks]
+  std::vector<AdapterPart> parts_;      // [layers, kLayerStacks, adapters, kMatrixParts]
   const AdapterPart* table_ = nullptr;  // the same where kernels read it
   int32_t* of_slot_ = nullptr;          // [max_seqs] where kernels read it
   std::vector<int32_t> slots_;          // the same on the host

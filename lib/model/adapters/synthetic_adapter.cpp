@@ -65,17 +65,16 @@ Adapter slices(const SyntheticAdapter& shape, const ModelConfig& config, const A
   Tensors tensors(seed);
   PhiloxStream draw(seed);
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const auto& [weight, share] :
-         {std::pair(Weight::wo, shape.o), std::pair(Weight::w_up, shape.up),
-          std::pair(Weight::w_down, shape.down)}) {
-      const io::Shape all = weight_shape(weight, config);
-      const bool columns = takes_columns(weight);
+    for (const auto& [weight, share] : {std::pair(Role::o, shape.o), std::pair(Role::up, shape.up),
+                                        std::pair(Role::down, shape.down)}) {
+      const io::Shape all = shape_of(weight, config);
+      const bool columns = ends_in_stream(weight);
       const std::vector<int32_t> index =
-          some_features(all[columns ? 1 : 0], features_per_unit(weight, config), share, draw);
+          some_features(all[columns ? 1 : 0], unit_features(weight, config), share, draw);
       if (index.empty()) continue;
       const auto n = std::ssize(index);
-      tensors.add(adapter_prefix(weight, layer) + "index", index);
-      tensors.add(adapter_prefix(weight, layer) + "value",
+      tensors.add(adapter_prefix({weight, layer}) + "index", index);
+      tensors.add(adapter_prefix({weight, layer}) + "value",
                   columns ? io::Shape{all[0], n} : io::Shape{n, all[1]});
     }
   return Adapter::parse(tensors.file({{kAdapterFormatKey, kAdapterFormat},
@@ -89,15 +88,15 @@ Adapter slices(const SyntheticAdapter& shape, const ModelConfig& config, const A
 
 LowRankAdapter factors(const SyntheticAdapter& shape, const ModelConfig& config, uint64_t seed) {
   Tensors tensors(seed);
-  const std::array targets = {Weight::wq, Weight::wk, Weight::wv, Weight::w_up, Weight::w_down};
+  const std::array targets = {Role::q, Role::k, Role::v, Role::up, Role::down};
   std::vector<std::string> names;
-  for (const Weight w : targets) {
-    const std::string path = module_path(w, 0);
+  for (const Role w : targets) {
+    const std::string path = module_path({w, 0});
     names.push_back(path.substr(path.rfind('.') + 1));
     for (int layer = 0; layer < config.n_layers; ++layer) {
-      const io::Shape all = weight_shape(w, config);
-      tensors.add(factor_name(module_path(w, layer), kFactorA), {shape.rank, all[1]});
-      tensors.add(factor_name(module_path(w, layer), kFactorB), {all[0], shape.rank});
+      const io::Shape all = shape_of(w, config);
+      tensors.add(factor_name(module_path({w, layer}), kFactorA), {shape.rank, all[1]});
+      tensors.add(factor_name(module_path({w, layer}), kFactorB), {all[0], shape.rank});
     }
   }
   const nlohmann::json said = {{"peft_type", "LORA"},

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/convert.h"
+#include "model/spec/roles.h"
 #include "model/work.h"
 
 namespace tandem::speculate {
@@ -17,8 +18,11 @@ ModelCosts costs_of(const model::ModelConfig& c, DType dtype) {
   ModelCosts costs;
   costs.element_bytes = static_cast<int>(dtype_bytes(dtype));
   costs.product_flops = model::layer_flops(c) + model::head_flops(c);
-  for (const model::ProductShape& p : model::layer_products(c))
-    costs.product_bytes += c.n_layers * static_cast<double>(matrix_bytes(dtype, p.out, p.in));
+  for (const model::Role role : model::kLayerStacks) {
+    const io::Shape shape = model::shape_of(role, c);
+    costs.product_bytes +=
+        c.n_layers * static_cast<double>(matrix_bytes(dtype, shape[0], shape[1]));
+  }
   costs.product_bytes += static_cast<double>(matrix_bytes(dtype, c.head_rows(), c.dim));
   costs.memory_bytes = static_cast<double>(model::weight_bytes(c, dtype));
   costs.kv_bytes = 2.0 * c.n_layers * c.kv_dim() * costs.element_bytes;

@@ -12,7 +12,7 @@
 namespace tandem::tools {
 namespace {
 
-using model::Weight;
+using model::Role;
 using Json = nlohmann::ordered_json;
 
 /// Rounding of f32 sums, as a share of the Frobenius norm of their terms.
@@ -42,8 +42,8 @@ struct Export {
   }
 };
 
-int64_t weights_of(Weight weight, const model::ModelConfig& config) {
-  const io::Shape shape = model::weight_shape(weight, config);
+int64_t weights_of(Role weight, const model::ModelConfig& config) {
+  const io::Shape shape = model::shape_of(weight, config);
   return shape[0] * shape[1];
 }
 
@@ -57,12 +57,12 @@ void each_exact(const OpenedAdapters& opened, const WeightProgress& progress, co
   const model::ModelConfig& config = opened.base.config;
   bool any = false;
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight weight : model::adapter_weights()) {
+    for (const Role weight : model::kLayerRoles) {
       model::Factors exact = model::exact_factors(*opened.base.source, *sliced, opened.adapters,
-                                                  weight, layer, config);
+                                                  {weight, layer}, config);
       if (exact.rank > 0) {
         if (!model::is_finite(exact))
-          throw Error::make(ErrorKind::numeric, model::checkpoint_name(weight, layer),
+          throw Error::make(ErrorKind::numeric, model::canonical_name({weight, layer}),
                             "its weighted change overflows f32")
               .hint("give a smaller weight: --adapter FOLDER=WEIGHT");
         any = true;
@@ -88,10 +88,11 @@ Export make_export(const OpenedAdapters& opened, int most, const WeightProgress&
 }
 
 /// The kinds of matrices that have factors, if all of them have in every layer; else none.
-std::vector<Weight> whole_kinds(const Export& made, const model::ModelConfig& config) {
-  std::vector<Weight> kinds;
-  for (const Weight w : model::adapter_weights()) {
-    const auto n = std::ranges::count(made.factors, w, &model::Factors::weight);
+std::vector<Role> whole_kinds(const Export& made, const model::ModelConfig& config) {
+  std::vector<Role> kinds;
+  for (const Role w : model::kLayerRoles) {
+    const auto n =
+        std::ranges::count(made.factors, w, [](const model::Factors& f) { return f.id.role; });
     if (n == config.n_layers) kinds.push_back(w);
     if (n != 0 && n != config.n_layers) return {};
   }
@@ -104,8 +105,8 @@ struct Compared {
 };
 
 Compared compare(const OpenedAdapters& opened, const model::WeightSource& merged,
-                 const model::LowRankAdapter& written, Weight weight, int layer) {
-  const io::Shape shape = model::weight_shape(weight, opened.base.config);
+                 const model::LowRankAdapter& written, model::MatrixId id) {
+  const io::Shape shape = model::shape_of(id.role, opened.base.config);
   const int64_t rows = shape[0], cols = shape[1], each = std::max<int64_t>(1, kWeightPiece / cols);
   Compared sums;
   std::vector<float> before, after;
@@ -113,10 +114,10 @@ Compared compare(const OpenedAdapters& opened, const model::WeightSource& merged
     const int64_t end = std::min(rows, begin + each);
     for (std::vector<float>* piece : {&before, &after})
       piece->resize(static_cast<size_t>((end - begin) * cols));
-    opened.base.source->rows(weight, layer, begin, end, DType::f32, before.data());
-    merged.rows(weight, layer, begin, end, DType::f32, after.data());
+    opened.base.source->rows(id, begin, end, DType::f32, before.data());
+    merged.rows(id, begin, end, DType::f32, after.data());
     std::vector<float> found = before;
-    written.merge(weight, layer, begin, end, found);
+    written.merge(id, begin, end, found);
     for (size_t i = 0; i < before.size(); ++i) {
       const double change = double{after[i]} - before[i], rest = double{after[i]} - found[i];
       sums.base += double{before[i]} * before[i];
@@ -135,21 +136,20 @@ std::string verify_export(const std::filesystem::path& folder, const OpenedAdapt
   const auto merged = opened.merged();
   Squares all;
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight weight : model::adapter_weights()) {
-      const auto it = std::ranges::find_if(made.factors, [&](const model::Factors& f) {
-        return f.weight == weight && f.layer == layer;
-      });
+    for (const Role weight : model::kLayerRoles) {
+      const auto it =
+          std::ranges::find(made.factors, model::MatrixId{weight, layer}, &model::Factors::id);
       const double loss =
           it == made.factors.end()
               ? 0
               : made.squares[static_cast<size_t>(it - made.factors.begin())].error();
-      const Compared sums = compare(opened, *merged, written, weight, layer);
+      const Compared sums = compare(opened, *merged, written, {weight, layer});
       all.add({sums.change, sums.rest});
       const double norm = std::sqrt(sums.change),
                    most = loss * norm + kRounding * (norm + std::sqrt(sums.base));
       if (!(std::sqrt(sums.rest) <= most))
         throw Error::make(
-            ErrorKind::numeric, model::checkpoint_name(weight, layer),
+            ErrorKind::numeric, model::canonical_name({weight, layer}),
             "the written factors differ from its change by {:.3g} of its norm, expected {:.3g}",
             std::sqrt(sums.rest) / norm, loss)
             .hint("a file was changed after it was read, or is damaged: write the folder again");
@@ -169,21 +169,21 @@ WrittenForm describe(const Export& made, const model::ModelConfig& config) {
                    {"relative loss"},
                    {"rank", Align::left}});
   auto kinds = nlohmann::ordered_json::array();
-  for (const Weight weight : model::adapter_weights()) {
+  for (const Role weight : model::kLayerRoles) {
     Squares sum;
     std::vector<int> ranks(static_cast<size_t>(config.n_layers));
     int n = 0;
     for (size_t i = 0; i < made.factors.size(); ++i)
-      if (const model::Factors& f = made.factors[i]; f.weight == weight) {
+      if (const model::Factors& f = made.factors[i]; f.id.role == weight) {
         sum.add(made.squares[i]);
-        ranks[static_cast<size_t>(f.layer)] = static_cast<int>(f.rank);
+        ranks[static_cast<size_t>(f.id.layer)] = static_cast<int>(f.rank);
         ++n;
       }
     if (n == 0) continue;
-    table.add_row({matrix_name(weight), fmt::format("{}", n),
+    table.add_row({model::word_of(weight), fmt::format("{}", n),
                    fmt::format("{:.4g}", std::sqrt(sum.change)),
                    fmt::format("{:.3g} %", 100 * sum.error()), counts_text(ranks)});
-    kinds.push_back({{"matrix", matrix_name(weight)},
+    kinds.push_back({{"matrix", model::word_of(weight)},
                      {"ranks", ranks},
                      {"change_norm", std::sqrt(sum.change)},
                      {"error", sum.error()}});
@@ -204,9 +204,9 @@ void check_rank(const OpenedAdapters& opened, int rank) {
   int64_t most = 0;
   for (const model::WeightedAdapter& given : opened.adapters)
     for (int layer = 0; layer < config.n_layers; ++layer)
-      for (const Weight w : model::adapter_weights())
-        if (given.weight != 0 && model::holds(given.adapter, w, layer))
-          most = std::max(most, std::ranges::min(model::weight_shape(w, config)));
+      for (const Role w : model::kLayerRoles)
+        if (given.weight != 0 && model::holds(given.adapter, {w, layer}))
+          most = std::max(most, std::ranges::min(model::shape_of(w, config)));
   if (most > 0 && rank > most)
     throw input_error("adapter.rank", "is {}, but no changed matrix has a rank above {}", rank,
                       most)

@@ -11,13 +11,12 @@
 namespace tandem::tools {
 namespace {
 
-using model::Weight;
+using model::Role;
 
 /// A weight's bits, and what it is as a number.
 template <class T>
-Error differs(Weight weight, int layer, int64_t row, int64_t col, T found, T wanted,
-              const char* whose) {
-  return Error::make(ErrorKind::numeric, model::checkpoint_name(weight, std::max(layer, 0)),
+Error differs(model::MatrixId id, int64_t row, int64_t col, T found, T wanted, const char* whose) {
+  return Error::make(ErrorKind::numeric, model::canonical_name(id),
                      "[{}, {}] of the merged model is {}, but {} is {}", row, col, to_float(found),
                      whose, to_float(wanted))
       .hint("a file was changed after it was read, or is damaged: merge again from its sources");
@@ -47,26 +46,22 @@ struct Slices {
 template <class T>
 class MatrixCheck {
  public:
-  MatrixCheck(Weight weight, int layer, const io::Shape& shape,
+  MatrixCheck(model::MatrixId id, const io::Shape& shape,
               std::span<const model::WeightedAdapter> adapters)
-      : weight_(weight),
-        layer_(layer),
-        rows_(shape[0]),
-        cols_(shape[1]),
-        columns_(model::takes_columns(weight)) {
+      : id_(id), rows_(shape[0]), cols_(shape[1]), columns_(model::ends_in_stream(id.role)) {
     for (const model::WeightedAdapter& given : adapters) {
-      if (given.weight == 0 || !model::holds(given.adapter, weight, std::max(layer, 0))) continue;
+      if (given.weight == 0 || !model::holds(given.adapter, id)) continue;
       const auto* adapter = std::get_if<model::Adapter>(&given.adapter);
       if (adapter == nullptr) {
         factors_ = true;
         continue;
       }
-      const std::span<const int32_t> index = adapter->index(weight, layer);
+      const std::span<const int32_t> index = adapter->index(id);
       Slices& s = slices_.emplace_back(Slices{given.weight, std::ssize(index), {}, {}});
       s.place.assign(static_cast<size_t>(columns_ ? cols_ : rows_), -1);
       for (size_t i = 0; i < index.size(); ++i)
         s.place[static_cast<size_t>(index[i])] = static_cast<int64_t>(i);
-      s.values = adapter->values(weight, layer);
+      s.values = adapter->values(id);
     }
   }
 
@@ -82,10 +77,10 @@ class MatrixCheck {
       before.resize(n);
       after.resize(n);
       exact.resize(n);
-      base.rows(weight_, layer_, begin, end, dtype, before.data());
-      base.rows(weight_, layer_, begin, end, DType::f32, exact.data());
-      merged.rows(weight_, layer_, begin, end, dtype, after.data());
-      if (factors_) again.rows(weight_, layer_, begin, end, dtype, before.data());
+      base.rows(id_, begin, end, dtype, before.data());
+      base.rows(id_, begin, end, DType::f32, exact.data());
+      merged.rows(id_, begin, end, dtype, after.data());
+      if (factors_) again.rows(id_, begin, end, dtype, before.data());
       for (int64_t r = begin; r < end; ++r)
         for (int64_t c = 0; c < cols_; ++c) {
           const auto i = static_cast<size_t>((r - begin) * cols_ + c);
@@ -100,9 +95,8 @@ class MatrixCheck {
   void check(int64_t r, int64_t c, T before, float exact, T after, MergeCheck& found) const {
     if (factors_) {
       if (!std::isfinite(to_float(after)))
-        throw differs(weight_, layer_, r, c, after, before, "another merge's finite value");
-      if (!same(after, before))
-        throw differs(weight_, layer_, r, c, after, before, "another merge's value");
+        throw differs(id_, r, c, after, before, "another merge's finite value");
+      if (!same(after, before)) throw differs(id_, r, c, after, before, "another merge's value");
       ++found.whole;
       return;
     }
@@ -122,23 +116,21 @@ class MatrixCheck {
     }
     if (n == 0) {
       if (!same(after, before))
-        throw differs(weight_, layer_, r, c, after, before,
-                      "the base's value outside the adapters");
+        throw differs(id_, r, c, after, before, "the base's value outside the adapters");
       ++found.outside;
     } else if (n == 1 && replaced) {
       if (const T wanted = rounded(value, T{}); !same(after, wanted))
-        throw differs(weight_, layer_, r, c, after, wanted, "the adapter's value");
+        throw differs(id_, r, c, after, wanted, "the adapter's value");
       ++found.inside;
     } else {
       if (!(std::abs(to_float(after) - sum) <= rounding(T{}) * size))
-        throw differs(weight_, layer_, r, c, after, rounded(static_cast<float>(sum), T{}),
+        throw differs(id_, r, c, after, rounded(static_cast<float>(sum), T{}),
                       "the sum of the base and the weighted changes");
       ++found.summed;
     }
   }
 
-  Weight weight_;
-  int layer_;
+  model::MatrixId id_;
   int64_t rows_, cols_;
   bool columns_, factors_ = false;
   std::vector<Slices> slices_;
@@ -152,31 +144,27 @@ MergeCheck check_merged(const model::WeightSource& base, const model::WeightSour
                         const model::ModelConfig& config, DType dtype,
                         const WeightProgress& progress) {
   MergeCheck found;
-  const auto check = [&](Weight weight, int layer) {
-    const io::Shape shape = model::weight_shape(weight, config);
+  const auto check = [&](model::MatrixId id) {
+    const io::Shape shape = model::shape_of(id.role, config);
     if (shape.size() == 1) {
       const bool changed = std::ranges::any_of(adapters, [&](const model::WeightedAdapter& given) {
-        return given.weight != 0 && model::holds(given.adapter, weight, std::max(layer, 0));
+        return given.weight != 0 && model::holds(given.adapter, id);
       });
-      const std::vector<float> before = (changed ? again : base).vector(weight, layer),
-                               after = merged.vector(weight, layer);
+      const std::vector<float> before = (changed ? again : base).vector(id),
+                               after = merged.vector(id);
       for (size_t i = 0; i < before.size(); ++i)
         if (!same(before[i], after[i]))
-          throw differs(weight, layer, 0, static_cast<int64_t>(i), after[i], before[i],
+          throw differs(id, 0, static_cast<int64_t>(i), after[i], before[i],
                         changed ? "another merge's value" : "the base's value");
       (changed ? found.whole : found.outside) += shape[0];
       add_read(progress, shape[0]);
     } else if (dtype == DType::f32) {
-      MatrixCheck<float>(weight, layer, shape, adapters)
-          .run(base, merged, again, dtype, found, progress);
+      MatrixCheck<float>(id, shape, adapters).run(base, merged, again, dtype, found, progress);
     } else {
-      MatrixCheck<bf16>(weight, layer, shape, adapters)
-          .run(base, merged, again, dtype, found, progress);
+      MatrixCheck<bf16>(id, shape, adapters).run(base, merged, again, dtype, found, progress);
     }
   };
-  for (const Weight w : model::global_weights(config)) check(w, -1);
-  for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight w : model::layer_weights(config)) check(w, layer);
+  for (const model::MatrixId& id : model::all_matrices(config)) check(id);
   return found;
 }
 

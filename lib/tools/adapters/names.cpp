@@ -6,40 +6,6 @@
 
 namespace tandem::tools {
 
-using model::Weight;
-
-const char* matrix_name(Weight weight) {
-  switch (weight) {
-    case Weight::wq:
-      return "q";
-    case Weight::wk:
-      return "k";
-    case Weight::wv:
-      return "v";
-    case Weight::wo:
-      return "o";
-    case Weight::w_gate:
-      return "gate";
-    case Weight::w_up:
-      return "up";
-    default:
-      return "down";
-  }
-}
-
-const char* unit_name(Weight weight) {
-  switch (weight) {
-    case Weight::wk:
-    case Weight::wv:
-      return "KV heads";
-    case Weight::wq:
-    case Weight::wo:
-      return "heads";
-    default:
-      return "channels";
-  }
-}
-
 std::string counts_text(std::span<const int> units) {
   std::string text;
   for (size_t from = 0; from < units.size();) {

@@ -65,12 +65,12 @@ std::vector<std::string> repeated(const OpenedAdapters& opened) {
 void check_exclusive(const OpenedAdapters& opened, std::span<const model::Overlap> overlaps) {
   if (overlaps.empty()) return;
   const model::Overlap& o = overlaps.front();
-  const int unit = model::features_per_unit(o.weight, opened.base.config);
+  const int unit = model::unit_features(o.id.role, opened.base.config);
   throw input_error(
       opened.paths[o.second],
       "changes {} of the {} of {} that {} also changes, the first of {} shared matrices", o.units,
-      unit > 1 ? "heads" : "channels", model::checkpoint_name(o.weight, o.layer),
-      opened.paths[o.first], overlaps.size())
+      unit > 1 ? "heads" : "channels", model::canonical_name(o.id), opened.paths[o.first],
+      overlaps.size())
       .hint(
           "train the second with train.select.exclude=[the first], or leave out adapter.exclusive "
           "to add them up");

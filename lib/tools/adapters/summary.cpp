@@ -15,7 +15,7 @@
 namespace tandem::tools {
 namespace {
 
-using model::Weight;
+using model::Role;
 
 /// Sums of squares over a matrix: of new less old weights, and of the old.
 void add_squares(MatrixChange& c, int layer, const io::Shape& shape,
@@ -27,8 +27,8 @@ void add_squares(MatrixChange& c, int layer, const io::Shape& shape,
     const int64_t end = std::min(rows, begin + each);
     for (std::vector<float>* piece : {&before, &after})
       piece->resize(static_cast<size_t>((end - begin) * cols));
-    base.rows(c.weight, layer, begin, end, DType::f32, before.data());
-    merged.rows(c.weight, layer, begin, end, DType::f32, after.data());
+    base.rows({c.weight, layer}, begin, end, DType::f32, before.data());
+    merged.rows({c.weight, layer}, begin, end, DType::f32, after.data());
     for (size_t i = 0; i < before.size(); ++i) {
       const double old = before[i], difference = after[i] - old;
       c.change += difference * difference;
@@ -83,18 +83,19 @@ AdapterSummary summarise(const model::WeightedAdapter& given, const model::Model
     if (entry.dtype != "I32")  // an index
       s.n_values +=
           std::accumulate(entry.shape.begin(), entry.shape.end(), int64_t{1}, std::multiplies<>());
-  for (const Weight weight : model::adapter_weights()) {
+  for (const Role weight : model::kLayerRoles) {
     MatrixChange c{.weight = weight};
     for (int layer = 0; layer < config.n_layers; ++layer) {
-      const bool held = model::holds(given.adapter, weight, layer);
-      c.units.push_back(slices == nullptr ? 0
-                                          : static_cast<int>(slices->index(weight, layer).size()) /
-                                                model::features_per_unit(weight, config));
-      c.ranks.push_back(factors != nullptr && held ? static_cast<int>(factors->rank(weight, layer))
-                                                   : 0);
+      const bool held = model::holds(given.adapter, {weight, layer});
+      c.units.push_back(slices == nullptr
+                            ? 0
+                            : static_cast<int>(slices->index({weight, layer}).size()) /
+                                  model::unit_features(weight, config));
+      c.ranks.push_back(
+          factors != nullptr && held ? static_cast<int>(factors->rank({weight, layer})) : 0);
       if (!held) continue;
       ++c.n_matrices;
-      add_squares(c, layer, model::weight_shape(weight, config), base, merged, progress);
+      add_squares(c, layer, model::shape_of(weight, config), base, merged, progress);
     }
     c.change = std::sqrt(c.change);
     c.base = std::sqrt(c.base);
@@ -122,8 +123,8 @@ std::string AdapterSummary::text(const std::string& path, io::TableFormat format
                    {"share of weights"},
                    {"in each", Align::left}});
   for (const MatrixChange& c : changes)
-    table.add_row({matrix_name(c.weight), fmt::format("{}", c.n_matrices),
-                   counts_text(c.ranks).empty() ? unit_name(c.weight) : "factors",
+    table.add_row({model::word_of(c.weight), fmt::format("{}", c.n_matrices),
+                   counts_text(c.ranks).empty() ? model::unit_name(c.weight) : "factors",
                    fmt::format("{:.4g}", c.change),
                    fmt::format("{:.3g} %", percent(c.change, c.base)), in_each(c)});
   return text + (format == io::TableFormat::markdown ? "\n" : "") + table.render(format);
@@ -133,7 +134,7 @@ nlohmann::ordered_json AdapterSummary::json(const std::string& path) const {
   using Json = nlohmann::ordered_json;
   Json matrices = Json::array();
   for (const MatrixChange& c : changes) {
-    Json m = {{"matrix", matrix_name(c.weight)},
+    Json m = {{"matrix", model::word_of(c.weight)},
               {"matrices", c.n_matrices},
               {"change_norm", c.change},
               {"base_norm", c.base}};
@@ -160,7 +161,7 @@ namespace {
 /// Overlaps of two adapters in one kind of matrix, by layer.
 struct OverlapRow {
   size_t first, second;
-  Weight weight;
+  Role role;
   std::vector<int> units;  // [layers]
 };
 
@@ -168,9 +169,9 @@ std::vector<OverlapRow> rows_of(std::span<const model::Overlap> overlaps) {
   std::vector<OverlapRow> rows;
   for (const model::Overlap& o : overlaps) {
     const bool next = rows.empty() || rows.back().first != o.first ||
-                      rows.back().second != o.second || rows.back().weight != o.weight;
-    if (next) rows.push_back({o.first, o.second, o.weight, {}});
-    rows.back().units.resize(static_cast<size_t>(o.layer) + 1);
+                      rows.back().second != o.second || rows.back().role != o.id.role;
+    if (next) rows.push_back({o.first, o.second, o.id.role, {}});
+    rows.back().units.resize(static_cast<size_t>(o.id.layer) + 1);
     rows.back().units.back() = o.units;
   }
   return rows;
@@ -189,16 +190,18 @@ std::string overlaps_text(std::span<const model::Overlap> overlaps, io::TableFor
                    {"units", Align::left},
                    {"in each", Align::left}});
   for (const OverlapRow& r : rows_of(overlaps))
-    table.add_row({fmt::format("{} and {}", r.first + 1, r.second + 1), matrix_name(r.weight),
-                   fmt::format("{}", sum(r.units)), unit_name(r.weight), counts_text(r.units)});
+    table.add_row({fmt::format("{} and {}", r.first + 1, r.second + 1), model::word_of(r.role),
+                   fmt::format("{}", sum(r.units)), model::unit_name(r.role),
+                   counts_text(r.units)});
   return table.render(format);
 }
 
 nlohmann::ordered_json overlaps_json(std::span<const model::Overlap> overlaps) {
   auto json = nlohmann::ordered_json::array();
   for (const OverlapRow& r : rows_of(overlaps))
-    json.push_back(
-        {{"adapters", {r.first, r.second}}, {"matrix", matrix_name(r.weight)}, {"units", r.units}});
+    json.push_back({{"adapters", {r.first, r.second}},
+                    {"matrix", model::word_of(r.role)},
+                    {"units", r.units}});
   return json;
 }
 

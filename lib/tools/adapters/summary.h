@@ -13,7 +13,7 @@ namespace tandem::tools {
 
 /// What an adapter changes of one kind of matrix, over all layers.
 struct MatrixChange {
-  model::Weight weight = model::Weight::w_down;
+  model::Role weight = model::Role::down;
   std::vector<int> units = {};  // [layers] heads or channels; 0 where a matrix changes as a whole
   std::vector<int> ranks = {};  // [layers] of factors, else 0
   int64_t n_matrices = 0;       // that it changes

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 #include "recipe/fields_of.h"
 #include "speculate/draft/lookup_index.h"
 #include "speculate/tree/tree_file.h"

@@ -57,11 +57,11 @@ void Backward::choose_products(int64_t wanted, std::span<float> gradient) {
                                 ops::Accumulate::no, buffers_.workspace, stream());
   };
   const model::LayerWeights& w = model_.weights().layers[layer];
-  const TrainedLayer& t = set_.layers[layer];
-  product(t.w_down, w.w_down, buffers_.dstream_act, buffers_.dwide, buffers_.dwide);
-  product(t.gate_up, w.gate_up, wide, buffers_.normed, buffers_.dnormed);
-  product(t.wo, w.wo, buffers_.dstream_act, buffers_.dwide, buffers_.dwide);
-  product(t.qkv, w.qkv, buffers_.dqkv, buffers_.normed, buffers_.dnormed);
+  const auto& t = set_.layers[layer];
+  product(t[Role::down], w[Role::down], buffers_.dstream_act, buffers_.dwide, buffers_.dwide);
+  product(t[Role::gate_up], w[Role::gate_up], wide, buffers_.normed, buffers_.dnormed);
+  product(t[Role::o], w[Role::o], buffers_.dstream_act, buffers_.dwide, buffers_.dwide);
+  product(t[Role::qkv], w[Role::qkv], buffers_.dqkv, buffers_.normed, buffers_.dnormed);
 }
 
 const int32_t* Backward::placed(std::span<const int32_t> list, int32_t* place) const {

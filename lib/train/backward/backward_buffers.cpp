@@ -34,14 +34,14 @@ struct Sizes {
 /// Columns that are copied before a product, at most.
 int64_t most_listed(const TrainedSet& set, int64_t ffn_dim, bool keeps_ffn) {
   int64_t most = 0;
-  for (const TrainedLayer& l : set.layers) {
-    for (const TrainedMatrix* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down})
-      if (m->part == Part::rows || m->part == Part::columns)
-        most = std::max(most, static_cast<int64_t>(m->index.size()));
+  for (const auto& l : set.layers) {
+    for (const TrainedMatrix& m : l)
+      if (m.part == Part::rows || m.part == Part::columns)
+        most = std::max(most, static_cast<int64_t>(m.index.size()));
     // Its input is computed again for the gradient, if it is not kept.
     if (keeps_ffn) continue;
-    if (l.w_down.part == Part::all || l.w_down.part == Part::elements ||
-        l.w_down.part == Part::low_rank)
+    const Part down = l[Role::down].part;
+    if (down == Part::all || down == Part::elements || down == Part::low_rank)
       most = std::max(most, ffn_dim);
   }
   return most;
@@ -88,15 +88,11 @@ void each_activation(const Sizes& s, const Frontier& frontier,
 /// Elements of the largest matrix of which single ones are trained.
 int64_t most_dense(const Sizes& s, const TrainedSet& set) {
   int64_t most = 0;
-  const auto add = [&](const TrainedMatrix& m, int64_t elements) {
-    if (m.part == Part::elements) most = std::max(most, elements);
-  };
-  for (const TrainedLayer& l : set.layers) {
-    add(l.qkv, s.qkv_dim * s.dim);
-    add(l.wo, s.dim * s.q_dim);
-    add(l.gate_up, 2 * s.ffn_dim * s.dim);
-    add(l.w_down, s.dim * s.ffn_dim);
-  }
+  for (const auto& l : set.layers)
+    for (const Role role : model::kLayerStacks) {
+      const io::Shape shape = model::shape_of(role, s.spec.config);
+      if (l[role].part == Part::elements) most = std::max(most, shape[0] * shape[1]);
+    }
   return most;
 }
 
@@ -112,10 +108,10 @@ size_t workspace_bytes(const BackwardSpec& spec, const TrainedSet& set) {
              {.name = {}, .out = out, .in = in, .stored = spec.dtype, .device = spec.device}, rows),
          ops::weight_gradient_workspace_bytes(out, in, spec.dtype, rows, spec.device)});
   };
-  add(s.qkv_dim, s.dim, s.rows);
-  add(s.dim, s.q_dim, s.rows);
-  add(2 * s.ffn_dim, s.dim, s.rows);
-  add(s.dim, s.ffn_dim, s.rows);
+  for (const Role role : model::kLayerStacks) {
+    const io::Shape shape = model::shape_of(role, c);
+    add(shape[0], shape[1], s.rows);
+  }
   add(s.vocab, s.dim, s.head_rows);
   return set.size == 0 ? 0 : bytes;
 }

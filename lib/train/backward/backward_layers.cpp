@@ -32,50 +32,51 @@ model::LayerActivations Backward::activations(int index, const kv::Step& step) {
 void Backward::ffn(int index, const model::LayerActivations& kept) {
   const auto i = static_cast<size_t>(index);
   const LayerFrontier& f = frontier_.layers[i];
-  const TrainedLayer& t = set_.layers[i];
+  const auto& t = set_.layers[i];
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = through_stream(index, model::LayerMatrix::w_down);
+  const Tensor dy = through_stream(index, model::Role::down);
   const Tensor gate_up = act(kept.gate_up, 2 * int64_t{spec_.config.ffn_dim});
   Tensor da, columns;
   if (f.gate_up) {
     da = act(buffers_.dwide, spec_.config.ffn_dim);
-    input_gradient(da, dy, w.w_down);
+    input_gradient(da, dy, w[Role::down]);
   }
-  const bool listed = t.w_down.part == Part::columns;
+  const bool listed = t[Role::down].part == Part::columns;
   const bool kept_whole = f.keeps_ffn;
-  if (t.w_down.trained() && !kept_whole)
-    columns = act(buffers_.listed, listed ? t.w_down.cols : int64_t{spec_.config.ffn_dim});
-  if (low_rank_) low_rank_->keep_outputs(index, model::LayerMatrix::gate_up, gate_up);
-  ops::silu_mul_backward(gate_up, da, columns, listed ? indices_.of(t.w_down).data() : nullptr,
+  if (t[Role::down].trained() && !kept_whole)
+    columns = act(buffers_.listed, listed ? t[Role::down].cols : int64_t{spec_.config.ffn_dim});
+  if (low_rank_) low_rank_->keep_outputs(index, Role::gate_up, gate_up);
+  ops::silu_mul_backward(gate_up, da, columns, listed ? indices_.of(t[Role::down]).data() : nullptr,
                          stream());
-  weight_gradient(t.w_down, dy, kept_whole ? act(kept.ffn, spec_.config.ffn_dim) : columns);
+  weight_gradient(t[Role::down], dy, kept_whole ? act(kept.ffn, spec_.config.ffn_dim) : columns);
   if (!f.gate_up) return;
-  through_factors(index, model::LayerMatrix::gate_up, gate_up);  // in place
-  weight_gradient(
-      t.gate_up, gate_up,
-      t.gate_up.trained() ? normed(w.norms.ffn, kept.residual_mid, kept.normed_mid) : Tensor{});
-  if (f.middle) through_normed_linear(gate_up, w.gate_up, w.norms.ffn, kept.residual_mid);
+  through_factors(index, Role::gate_up, gate_up);  // in place
+  weight_gradient(t[Role::gate_up], gate_up,
+                  t[Role::gate_up].trained()
+                      ? normed(w.norms.ffn, kept.residual_mid, kept.normed_mid)
+                      : Tensor{});
+  if (f.middle) through_normed_linear(gate_up, w[Role::gate_up], w.norms.ffn, kept.residual_mid);
 }
 
 void Backward::attention(int index, const model::LayerActivations& kept, const kv::Step& step) {
   const auto i = static_cast<size_t>(index);
   const LayerFrontier& f = frontier_.layers[i];
-  const TrainedLayer& t = set_.layers[i];
+  const auto& t = set_.layers[i];
   const model::ModelConfig& c = spec_.config;
   const kv::LayerAttention attention = cache_.geometry().at(index);
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = through_stream(index, model::LayerMatrix::wo);
+  const Tensor dy = through_stream(index, model::Role::o);
   Tensor attended = act(kept.attended, c.q_dim());
-  if (t.wo.part == Part::columns) {
+  if (t[Role::o].part == Part::columns) {
     const Tensor all = attended;
-    attended = act(buffers_.listed, t.wo.cols);
-    ops::gather_columns(attended, all, indices_.of(t.wo).data(), stream());
+    attended = act(buffers_.listed, t[Role::o].cols);
+    ops::gather_columns(attended, all, indices_.of(t[Role::o]).data(), stream());
   }
-  weight_gradient(t.wo, dy, attended);
+  weight_gradient(t[Role::o], dy, attended);
   if (!f.attention) return;
 
   const Tensor dattended = act(buffers_.dwide, c.q_dim());
-  input_gradient(dattended, dy, w.wo);
+  input_gradient(dattended, dy, w[Role::o]);
   const auto heads = [&](void* at) {
     return Tensor(at, spec_.dtype, {n_rows_, c.n_heads, c.head_dim}, spec_.device);
   };
@@ -106,16 +107,15 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   if (head_norms)
     ops::bias_gradient(norm_gradient(w.norms.q), f32(buffers_.dnorms, 2 * int64_t{c.head_dim}),
                        stream());
-  through_factors(index, model::LayerMatrix::qkv, dqkv,
+  through_factors(index, Role::qkv, dqkv,
                   f.reads_qkv ? act(kept.qkv, qkv_dim) : Tensor{});  // in place
   weight_gradient(
-      t.qkv, dqkv,
-      t.qkv.trained() ? normed(w.norms.attn, kept.residual_in, kept.normed_in) : Tensor{});
-  if (f.input) through_normed_linear(dqkv, w.qkv, w.norms.attn, kept.residual_in);
+      t[Role::qkv], dqkv,
+      t[Role::qkv].trained() ? normed(w.norms.attn, kept.residual_in, kept.normed_in) : Tensor{});
+  if (f.input) through_normed_linear(dqkv, w[Role::qkv], w.norms.attn, kept.residual_in);
 }
 
-Tensor Backward::through_factors(int layer, model::LayerMatrix of, const Tensor& dy,
-                                 const Tensor& y) {
+Tensor Backward::through_factors(int layer, Role of, const Tensor& dy, const Tensor& y) {
   return low_rank_ ? low_rank_->back_through_b(layer, of, dy, y, gradient_) : dy;
 }
 
@@ -173,7 +173,7 @@ Tensor Backward::normed(const float* norm, const void* residual, void* kept) {
   return normed;
 }
 
-Tensor Backward::through_stream(int layer, model::LayerMatrix of) {
+Tensor Backward::through_stream(int layer, model::Role of) {
   const Tensor narrow = act(buffers_.dstream_act, spec_.config.dim);
   if (spec_.dtype != DType::f32)
     ops::convert(narrow.raw(), spec_.dtype, buffers_.dstream, DType::f32, narrow.elements(),

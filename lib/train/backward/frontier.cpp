@@ -60,24 +60,24 @@ Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
   using Again = LayerFrontier::Again;
   Frontier plan;
   bool below = set.embedding.trained();  // something is trained under the layer
-  for (const TrainedLayer& t : set.layers) {
+  for (const auto& t : set.layers) {
     LayerFrontier f;
     f.input = below || set.norms;
-    f.attention = f.input || t.qkv.any();
-    f.middle = f.attention || t.wo.any();
-    f.gate_up = f.middle || t.gate_up.any();
-    f.output = f.gate_up || t.w_down.any();
-    f.reads_middle = f.middle || t.gate_up.trained();
-    f.reads_attended = f.attention || t.wo.trained();
-    f.reads_input = f.input || t.qkv.trained();
-    const bool of_magnitude = set.low_rank.magnitude && t.qkv.trained();
+    f.attention = f.input || t[Role::qkv].any();
+    f.middle = f.attention || t[Role::o].any();
+    f.gate_up = f.middle || t[Role::gate_up].any();
+    f.output = f.gate_up || t[Role::down].any();
+    f.reads_middle = f.middle || t[Role::gate_up].trained();
+    f.reads_attended = f.attention || t[Role::o].trained();
+    f.reads_input = f.input || t[Role::qkv].trained();
+    const bool of_magnitude = set.low_rank.magnitude && t[Role::qkv].trained();
     f.reads_qkv = f.attention && (config.qk_norm() || of_magnitude);
     f.reads_factors = set.low_rank.rank > 0 && f.output;
-    f.reads_added = set.low_rank.magnitude && (t.wo.trained() || t.w_down.trained());
+    f.reads_added = set.low_rank.magnitude && (t[Role::o].trained() || t[Role::down].trained());
     if (recompute == Recomputation::none) {
-      f.keeps_normed_in = t.qkv.trained();
-      f.keeps_normed_mid = t.gate_up.trained();
-      f.keeps_ffn = t.w_down.trained() && t.w_down.part != TrainedMatrix::Part::columns;
+      f.keeps_normed_in = t[Role::qkv].trained();
+      f.keeps_normed_mid = t[Role::gate_up].trained();
+      f.keeps_ffn = t[Role::down].trained() && t[Role::down].part != TrainedMatrix::Part::columns;
     }
     if (recompute >= Recomputation::ffn && f.reads_middle) f.again = Again::gate_up;
     if (recompute == Recomputation::layer && f.input) f.again = Again::layer;

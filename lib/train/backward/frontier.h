@@ -10,9 +10,9 @@ namespace tandem::train {
 /// one before it.
 struct LayerFrontier {
   bool output = false;     // the gradient of the layer's output is used
-  bool gate_up = false;    // goes through w_down and the gate
+  bool gate_up = false;    // goes through down and the gate
   bool middle = false;     // goes through the FFN and its norm to the residual stream between
-  bool attention = false;  // goes through wo and attention to qkv
+  bool attention = false;  // goes through o and attention to qkv
   bool input = false;      // goes through the first norm to the layer's input
 
   // The activations that it reads.

@@ -11,47 +11,27 @@ namespace tandem::train {
 namespace {
 
 using model::AdapterSlice;
-using model::Weight;
 using Part = TrainedMatrix::Part;
 
 std::span<const float> values_of(std::span<const float> all, int64_t offset, int64_t n) {
   return all.subspan(static_cast<size_t>(offset), static_cast<size_t>(n));
 }
 
-/// The trained rows of a packed matrix, as those of the weights that it packs.
-struct PackedWeight {
-  Weight weight;
-  int64_t rows;
-};
-
-void add_rows(std::vector<AdapterSlice>& slices, int layer, const TrainedMatrix& m,
-              std::initializer_list<PackedWeight> packed, std::span<const float> values) {
-  if (!m.trained()) return;
-  TANDEM_CHECK(m.part == Part::rows && !m.bias, "layer {}: expected only rows to be trained",
-               layer);
-  int64_t first = 0;
-  for (const auto& [weight, rows] : packed) {
+/// The trained rows of a stack, as those of its members.
+void add_rows(std::vector<AdapterSlice>& slices, int layer, const TrainedMatrix& m, Role stack,
+              const model::ModelConfig& config, std::span<const float> values) {
+  for (const Role role : model::members(stack)) {
+    const int64_t first = model::first_row(role, config);
     const auto begin = std::ranges::lower_bound(m.index, first);
-    const auto end = std::ranges::lower_bound(m.index, first + rows);
-    if (begin != end) {
-      AdapterSlice& s = slices.emplace_back();
-      s.weight = weight;
-      s.layer = layer;
-      std::transform(begin, end, std::back_inserter(s.index),
-                     [&](int32_t row) { return static_cast<int32_t>(row - first); });
-      s.values =
-          values_of(values, m.offset + (begin - m.index.begin()) * m.cols, (end - begin) * m.cols);
-    }
-    first += rows;
+    const auto end = std::ranges::lower_bound(m.index, first + model::shape_of(role, config)[0]);
+    if (begin == end) continue;
+    AdapterSlice& s = slices.emplace_back();
+    s.id = {role, layer};
+    std::transform(begin, end, std::back_inserter(s.index),
+                   [&](int32_t row) { return static_cast<int32_t>(row - first); });
+    s.values =
+        values_of(values, m.offset + (begin - m.index.begin()) * m.cols, (end - begin) * m.cols);
   }
-}
-
-void add_columns(std::vector<AdapterSlice>& slices, int layer, const TrainedMatrix& m,
-                 Weight weight, std::span<const float> values) {
-  if (!m.trained()) return;
-  TANDEM_CHECK(m.part == Part::columns && !m.bias, "layer {}: expected only columns to be trained",
-               layer);
-  slices.push_back({weight, layer, m.index, values_of(values, m.offset, m.size())});
 }
 
 std::string selection_text(Selection selection, int64_t seed) {
@@ -66,17 +46,22 @@ std::string selection_text(Selection selection, int64_t seed) {
 void export_adapter(const std::filesystem::path& folder, const decode::ModelFiles& base,
                     const TrainSettings& settings, int64_t seed, Trainer& trainer) {
   if (settings.method != Method::s2ft) return;
-  const model::ModelConfig& c = base.config;
   const std::vector<float> values = trainer.values();
   std::vector<AdapterSlice> slices;
   int layer = 0;
-  for (const TrainedLayer& l : trainer.set().layers) {
-    add_rows(slices, layer, l.qkv,
-             {{Weight::wq, c.q_dim()}, {Weight::wk, c.kv_dim()}, {Weight::wv, c.kv_dim()}}, values);
-    add_rows(slices, layer, l.gate_up, {{Weight::w_gate, c.ffn_dim}, {Weight::w_up, c.ffn_dim}},
-             values);
-    add_columns(slices, layer, l.wo, Weight::wo, values);
-    add_columns(slices, layer, l.w_down, Weight::w_down, values);
+  for (const auto& l : trainer.set().layers) {
+    for (const Role stack :
+         {Role::qkv, Role::gate_up, Role::o, Role::down}) {  // as files have them
+      const TrainedMatrix& m = l[stack];
+      if (!m.trained()) continue;
+      const bool columns = model::ends_in_stream(stack);
+      TANDEM_CHECK(m.part == (columns ? Part::columns : Part::rows) && !m.bias,
+                   "layer {}: expected only {} to be trained", layer, columns ? "columns" : "rows");
+      if (columns)
+        slices.push_back({{stack, layer}, m.index, values_of(values, m.offset, m.size())});
+      else
+        add_rows(slices, layer, m, stack, base.config, values);
+    }
     ++layer;
   }
   model::write_adapter(folder,

@@ -11,13 +11,12 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "model/adapters/low_rank_merge.h"
-#include "model/weight_table.h"
+#include "model/spec/roles.h"
 #include "train/export/export_low_rank.h"
 
 namespace tandem::train {
 namespace {
 
-using model::Weight;
 using Part = TrainedMatrix::Part;
 
 /// Numbers of a matrix that are read at a time.
@@ -29,37 +28,13 @@ struct Place {
   int64_t first_row = 0;
 };
 
-Place place_of(Weight weight, int layer, const TrainedSet& set, const model::ModelConfig& c) {
-  if (weight == Weight::lm_head) return {&set.lm_head};
+Place place_of(model::MatrixId id, const TrainedSet& set, const model::ModelConfig& c) {
+  if (id.role == Role::head) return {&set.lm_head};
   // A tied head's values are the embedding's, under its name.
-  if (weight == Weight::tok_emb) return {c.head.tied ? &set.lm_head : &set.embedding};
-  if (!model::is_per_layer(weight) || set.layers.empty()) return {};
-  const TrainedLayer& l = set.layers[static_cast<size_t>(layer)];
-  switch (weight) {
-    case Weight::wq:
-    case Weight::bq:
-      return {&l.qkv, 0};
-    case Weight::wk:
-    case Weight::bk:
-      return {&l.qkv, c.q_dim()};
-    case Weight::wv:
-    case Weight::bv:
-      return {&l.qkv, int64_t{c.q_dim()} + c.kv_dim()};
-    case Weight::wo:
-    case Weight::bo:
-      return {&l.wo};
-    case Weight::w_gate:
-    case Weight::b_gate:
-      return {&l.gate_up, 0};
-    case Weight::w_up:
-    case Weight::b_up:
-      return {&l.gate_up, c.ffn_dim};
-    case Weight::w_down:
-    case Weight::b_down:
-      return {&l.w_down};
-    default:
-      return {};
-  }
+  if (id.role == Role::embedding) return {c.head.tied ? &set.lm_head : &set.embedding};
+  if (!model::in_layers(id.role) || model::is_norm(id.role) || set.layers.empty()) return {};
+  return {&set.layers[static_cast<size_t>(id.layer)][model::info(id.role).stack],
+          model::first_row(id.role, c)};
 }
 
 /// Puts the trained values of rows [first, first + rows) of the packed matrix into `out`.
@@ -91,33 +66,15 @@ void put_matrix(std::span<float> out, int64_t rows, int64_t cols, const Place& p
   }
 }
 
-/// Norms lie one after the other, as model::Weights has them: by layer attn, ffn, q, k; then the
-/// last.
-int64_t norm_offset(Weight weight, int layer, const model::ModelConfig& c) {
-  const int64_t heads = c.qk_norm() ? 2 * int64_t{c.head_dim} : 0,
-                each = 2 * int64_t{c.dim} + heads;
-  if (weight == Weight::out_norm) return c.n_layers * each;
-  const int64_t first = layer * each;
-  if (weight == Weight::attn_norm) return first;
-  if (weight == Weight::ffn_norm) return first + c.dim;
-  return first + 2 * int64_t{c.dim} + (weight == Weight::k_norm ? c.head_dim : 0);
-}
-
-bool is_norm(Weight w) {
-  return w == Weight::attn_norm || w == Weight::ffn_norm || w == Weight::out_norm ||
-         w == Weight::q_norm || w == Weight::k_norm;
-}
-
 /// A norm or a bias with its trained values.
-std::vector<float> trained_vector(Weight weight, int layer, const model::WeightSource& source,
+std::vector<float> trained_vector(model::MatrixId id, const model::WeightSource& source,
                                   const model::ModelConfig& c, const TrainedSet& set,
                                   std::span<const float> values) {
-  std::vector<float> v = source.vector(weight, layer);
+  std::vector<float> v = source.vector(id);
   int64_t from = -1;
-  if (is_norm(weight)) {
-    if (set.norms) from = set.norms_offset + norm_offset(weight, layer, c);
-  } else if (const Place p = place_of(weight, layer, set, c);
-             p.trained != nullptr && p.trained->bias) {
+  if (model::is_norm(id.role)) {
+    if (set.norms) from = set.norms_offset + model::norm_offset(id, c);
+  } else if (const Place p = place_of(id, set, c); p.trained != nullptr && p.trained->bias) {
     from = p.trained->bias_offset + p.first_row;
   }
   if (from >= 0) std::copy_n(values.data() + from, v.size(), v.begin());
@@ -183,19 +140,13 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
   if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   copy_others(base, folder);
   if (!config.head.tied) untie(folder / "config.json");
-  struct Stored {
-    Weight weight;
-    int layer;
-  };
-  std::vector<Stored> stored;
-  for (const Weight w : model::global_weights(config)) stored.push_back({w, -1});
-  for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight w : model::layer_weights(config)) stored.push_back({w, layer});
+  const std::vector<model::MatrixId> stored = model::all_matrices(config);
   std::vector<io::TensorView> tensors;
   const std::vector<model::LowRankDelta> deltas = low_rank_deltas(set, config, values);
-  const auto merge_deltas = [&](std::span<float> rows, const Stored& of, int64_t begin, int64_t n) {
+  const auto merge_deltas = [&](std::span<float> rows, const model::MatrixId& id, int64_t begin,
+                                int64_t n) {
     for (model::LowRankDelta d : deltas) {
-      if (d.weight != of.weight || d.layer != of.layer) continue;
+      if (d.id != id) continue;
       const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(n);
       const auto rank = static_cast<size_t>(d.rank);
       d.b = d.b.subspan(first * rank, count * rank);
@@ -204,15 +155,15 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
     }
   };
   size_t total = 0, written = 0;
-  for (const auto& [weight, layer] : stored) {
-    const io::Shape shape = model::weight_shape(weight, config);
+  for (const model::MatrixId& id : stored) {
+    const io::Shape shape = model::shape_of(id.role, config);
     // Norms and biases are f32 in a running model: a bf16 copy would be another model.
     const DType type = shape.size() == 1 ? DType::f32 : dtype;
-    tensors.push_back({model::checkpoint_name(weight, std::max(layer, 0)), type, shape, {}});
+    tensors.push_back({model::canonical_name(id), type, shape, {}});
     total += static_cast<size_t>(numbers_in(shape)) * dtype_bytes(type);
   }
   const auto write = [&](size_t i, const io::ByteSink& sink) {
-    const auto& [weight, layer] = stored[i];
+    const model::MatrixId& id = stored[i];
     const io::TensorView& t = tensors[i];
     const auto put = [&](std::span<const float> numbers) {
       const std::vector<std::byte> bytes = in_dtype(numbers, t.dtype);
@@ -221,19 +172,19 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
       if (progress && !progress(static_cast<double>(written) / static_cast<double>(total)))
         throw Error(ErrorKind::interrupted, folder.string(), "the model was not written");
     };
-    if (t.shape.size() == 1) return put(trained_vector(weight, layer, source, config, set, values));
+    if (t.shape.size() == 1) return put(trained_vector(id, source, config, set, values));
     const int64_t rows = t.shape[0], cols = t.shape[1], each = std::max<int64_t>(1, kPiece / cols);
     std::vector<float> piece;
     for (int64_t begin = 0; begin < rows; begin += each) {
       const int64_t n = std::min(each, rows - begin);
       piece.resize(static_cast<size_t>(n * cols));
-      source.rows(weight, layer, begin, begin + n, DType::f32, piece.data());
-      if (Place p = place_of(weight, layer, set, config);
+      source.rows(id, begin, begin + n, DType::f32, piece.data());
+      if (Place p = place_of(id, set, config);
           p.trained != nullptr && p.trained->part != Part::low_rank) {
         p.first_row += begin;
         put_matrix(piece, n, cols, p, values);
       }
-      merge_deltas(piece, stored[i], begin, n);
+      merge_deltas(piece, id, begin, n);
       put(piece);
     }
   };

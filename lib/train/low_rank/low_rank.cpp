@@ -9,12 +9,8 @@
 namespace tandem::train {
 namespace {
 
-using model::LayerMatrix;
 using ops::MatrixView;
 using Part = TrainedMatrix::Part;
-
-constexpr std::array kAll = {LayerMatrix::qkv, LayerMatrix::wo, LayerMatrix::gate_up,
-                             LayerMatrix::w_down};
 
 }  // namespace
 
@@ -28,7 +24,7 @@ LowRank::LowRank(const BackwardSpec& spec, const TrainedSet& set, model::Llama& 
       dropout_(set.low_rank.dropout) {
   model_.attach(this);
   for (int i = 0; set.low_rank.magnitude && i < spec.config.n_layers; ++i)
-    for (const LayerMatrix of : kAll) {
+    for (const Role of : model::kLayerStacks) {
       const At at{i, of};
       for (const LowRankFactors& f : matrix(at).factors)
         ops::row_squares(buffers(at).squares + f.first_row,
@@ -37,15 +33,15 @@ LowRank::LowRank(const BackwardSpec& spec, const TrainedSet& set, model::Llama& 
 }
 
 const TrainedMatrix& LowRank::matrix(const At& at) const {
-  return matrix_of(set_.layers[static_cast<size_t>(at.layer)], at.of);
+  return set_.layers[static_cast<size_t>(at.layer)][at.of];
 }
 
 const LowRankBuffers::OfMatrix& LowRank::buffers(const At& at) const {
-  return buffers_.layers[static_cast<size_t>(at.layer)][static_cast<size_t>(at.of)];
+  return buffers_.layers[static_cast<size_t>(at.layer)][at.of];
 }
 
 const ops::PackedWeights& LowRank::weights(const At& at) const {
-  return model_.weights().layers[static_cast<size_t>(at.layer)].matrix(at.of);
+  return model_.weights().layers[static_cast<size_t>(at.layer)][at.of];
 }
 
 Tensor LowRank::factor(int64_t offset, int64_t rows, int64_t cols) const {
@@ -65,7 +61,7 @@ void LowRank::publish(std::span<const float> values) {
     ops::convert(buffers_.copies, spec_.dtype, values.data(), DType::f32,
                  static_cast<int64_t>(values.size()), stream());
   for (int i = 0; set_.low_rank.magnitude && i < spec_.config.n_layers; ++i)
-    for (const LayerMatrix of : kAll) update_scales({i, of});
+    for (const Role of : model::kLayerStacks) update_scales({i, of});
 }
 
 void LowRank::update_scales(const At& at) {
@@ -100,7 +96,7 @@ void LowRank::begin(const MicroBatchName& name, bool drops) {
 ops::DropoutDraw LowRank::draw(const At& at) const {
   // Up to 2^16 micro-batches a step and 2^14 layers.
   const auto place = static_cast<uint32_t>(name_.batch) << 16 |
-                     static_cast<uint32_t>(at.layer) << 2 | static_cast<uint32_t>(at.of);
+                     static_cast<uint32_t>(model::stack_index(at.layer, at.of));
   return {.seed = set_.low_rank.seed, .step = static_cast<uint32_t>(name_.step), .place = place};
 }
 
@@ -111,12 +107,12 @@ Tensor LowRank::dropped(const At& at, const Tensor& x) {
   return to;
 }
 
-Tensor LowRank::apart(int layer, LayerMatrix of, int64_t rows) {
+Tensor LowRank::apart(int layer, Role of, int64_t rows) {
   if (buffers({layer, of}).added == nullptr) return {};
   return tensor(buffers_.apart, DType::f32, rows, spec_.config.dim);
 }
 
-void LowRank::add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, const Tensor& sum) {
+void LowRank::add(int layer, Role of, const Tensor& y, const Tensor& x, const Tensor& sum) {
   const At at{layer, of};
   const TrainedMatrix& m = matrix(at);
   if (m.part != Part::low_rank) return;
@@ -158,12 +154,12 @@ void LowRank::scale_outputs(const At& at, const Tensor& out, const Tensor& in, c
                          stream());
 }
 
-void LowRank::keep_outputs(int layer, LayerMatrix of, const Tensor& y) {
+void LowRank::keep_outputs(int layer, Role of, const Tensor& y) {
   if (!set_.low_rank.magnitude || matrix({layer, of}).part != Part::low_rank) return;
   ops::convert(buffers_.outputs, spec_.dtype, y.raw(), y.dtype(), y.elements(), stream());
 }
 
-Tensor LowRank::back_through_b(int layer, LayerMatrix of, const Tensor& dy, const Tensor& y,
+Tensor LowRank::back_through_b(int layer, Role of, const Tensor& dy, const Tensor& y,
                                std::span<float> gradient) {
   back_ = {layer, of};
   n_rows_ = dy.rows();
@@ -176,7 +172,7 @@ Tensor LowRank::back_through_b(int layer, LayerMatrix of, const Tensor& dy, cons
     void* const added = buffers(back_).added;
     Tensor outputs = y;
     if (added != nullptr) outputs = tensor(added, spec_.dtype, n_rows_, dy.row_size());
-    if (of == LayerMatrix::gate_up)
+    if (of == Role::gate_up)
       outputs = tensor(buffers_.outputs, spec_.dtype, n_rows_, dy.row_size());
     for (const LowRankFactors& f : m.factors)
       ops::magnitude_gradient({.sums = gradient.data() + f.magnitude,

@@ -35,16 +35,15 @@ class LowRank final : public model::SideProducts {
   /// Before a forward: drops elements of the inputs of A, or with `drops` false none.
   void begin(const MicroBatchName& name, bool drops);
 
-  Tensor apart(int layer, model::LayerMatrix of, int64_t rows) override;
-  void add(int layer, model::LayerMatrix of, const Tensor& y, const Tensor& x,
-           const Tensor& sum) override;
+  Tensor apart(int layer, Role of, int64_t rows) override;
+  void add(int layer, Role of, const Tensor& y, const Tensor& x, const Tensor& sum) override;
 
   /// DoRA: keeps the outputs that back_through_b of the same matrix reads.
-  void keep_outputs(int layer, model::LayerMatrix of, const Tensor& y);
+  void keep_outputs(int layer, Role of, const Tensor& y);
   /// Adds the gradients of B and of the magnitudes, and returns the gradient of x W^T: dy, or of
   /// DoRA its rows scaled, in dy's place unless that is the residual stream's gradient.
   /// y        DoRA of qkv: the outputs; else empty
-  Tensor back_through_b(int layer, model::LayerMatrix of, const Tensor& dy, const Tensor& y,
+  Tensor back_through_b(int layer, Role of, const Tensor& dy, const Tensor& y,
                         std::span<float> gradient);
   /// dx += the input gradient through the factors.
   void add_input_gradient(const Tensor& dx);
@@ -54,7 +53,7 @@ class LowRank final : public model::SideProducts {
  private:
   struct At {
     int layer = 0;
-    model::LayerMatrix of = model::LayerMatrix::qkv;
+    Role of = Role::qkv;
   };
   const TrainedMatrix& matrix(const At& at) const;
   const LowRankBuffers::OfMatrix& buffers(const At& at) const;

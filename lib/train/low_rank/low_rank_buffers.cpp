@@ -8,29 +8,7 @@
 namespace tandem::train {
 namespace {
 
-using model::LayerMatrix;
 using Part = TrainedMatrix::Part;
-
-constexpr std::array kAll = {LayerMatrix::qkv, LayerMatrix::wo, LayerMatrix::gate_up,
-                             LayerMatrix::w_down};
-constexpr const char* kProductNames[] = {"qkv", "wo", "gate_up", "w_down"};
-
-struct Size {
-  int64_t out, in;
-};
-
-Size size_of(LayerMatrix of, const model::ModelConfig& c) {
-  switch (of) {
-    case LayerMatrix::qkv:
-      return {c.q_dim() + 2 * int64_t{c.kv_dim()}, c.dim};
-    case LayerMatrix::wo:
-      return {c.dim, c.q_dim()};
-    case LayerMatrix::gate_up:
-      return {2 * int64_t{c.ffn_dim}, c.dim};
-    default:
-      return {c.dim, c.ffn_dim};
-  }
-}
 
 size_t f32(int64_t n) { return static_cast<size_t>(n) * sizeof(float); }
 
@@ -49,31 +27,31 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
   bool stream = false, gate_up = false;
   to.layers.resize(set.layers.size());
   for (size_t i = 0; i < set.layers.size(); ++i)
-    for (const LayerMatrix of : kAll) {
-      const TrainedMatrix& m = matrix_of(set.layers[i], of);
+    for (const Role of : model::kLayerStacks) {
+      const TrainedMatrix& m = set.layers[i][of];
       if (m.part != Part::low_rank) continue;
-      const Size size = size_of(of, c);
+      const io::Shape shape_of = model::shape_of(of, c);
+      const int64_t out = shape_of[0], in = shape_of[1];
       const auto inner = static_cast<int64_t>(m.factors.size()) * rank;
-      const std::string name =
-          "layers." + std::to_string(i) + "." + kProductNames[static_cast<size_t>(of)] + ".";
-      LowRankBuffers::OfMatrix& b = to.layers[i][static_cast<size_t>(of)];
+      const std::string name = "layers." + std::to_string(i) + "." + model::info(of).planned + ".";
+      LowRankBuffers::OfMatrix& b = to.layers[i][of];
       take(b.inner, name + "inner", act(rows * inner));
       if (shape.magnitude) {
-        take(b.squares, name + "squares", f32(size.out));
-        take(b.scale, name + "scale", f32(size.out));
+        take(b.squares, name + "squares", f32(out));
+        take(b.scale, name + "scale", f32(out));
         if (model::ends_in_stream(of)) take(b.added, name + "added", act(rows * c.dim));
       }
       most_inner = std::max(most_inner, inner);
-      most_in = std::max(most_in, size.in);
+      most_in = std::max(most_in, in);
       for (const LowRankFactors& f : m.factors) {
-        const int64_t widest = std::max(size.in, f.rows);
+        const int64_t widest = std::max(in, f.rows);
         most_rows = std::max(most_rows, f.rows);
         most_product = std::max(most_product, rows * (widest + inner) + inner * widest);
         if (shape.magnitude)  // W A^T
-          most_product = std::max(most_product, f.rows * size.in + (f.rows + size.in) * rank);
+          most_product = std::max(most_product, f.rows * in + (f.rows + in) * rank);
       }
       stream = stream || model::ends_in_stream(of);
-      gate_up = gate_up || of == LayerMatrix::gate_up;
+      gate_up = gate_up || of == Role::gate_up;
     }
   take(to.copies, "copies", spec.dtype == DType::f32 ? 0 : act(set.size));
   take(to.dinner, "dinner", act(rows * most_inner));
@@ -90,19 +68,6 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
 }
 
 }  // namespace
-
-const TrainedMatrix& matrix_of(const TrainedLayer& layer, LayerMatrix of) {
-  switch (of) {
-    case LayerMatrix::qkv:
-      return layer.qkv;
-    case LayerMatrix::wo:
-      return layer.wo;
-    case LayerMatrix::gate_up:
-      return layer.gate_up;
-    default:
-      return layer.w_down;
-  }
-}
 
 void LowRankBuffers::plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan) {
   LowRankBuffers none;

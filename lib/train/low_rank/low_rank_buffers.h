@@ -14,16 +14,16 @@ namespace tandem::train {
 struct LowRankBuffers {
   struct OfMatrix {
     void* inner = nullptr;     // [max_rows, factors rank] gamma D(x) A^T of the last forward
-    void* added = nullptr;     // [max_rows, dim] DoRA: what wo or w_down added to the stream
+    void* added = nullptr;     // [max_rows, dim] DoRA: what o or down added to the stream
     float* squares = nullptr;  // [out] f32, DoRA: of the rows of W
     float* scale = nullptr;    // [out] f32, DoRA: magnitude over norm
   };
-  std::vector<std::array<OfMatrix, model::kLayerMatrices>> layers;
+  std::vector<model::PerStack<OfMatrix>> layers;
   void* copies;   // [set.size] of the values; null of f32, which are used themselves
   void* dinner;   // [max_rows, most factors rank] gradient of `inner`
   void* dropped;  // [max_rows, most in] with dropout
   float* apart;   // [max_rows, dim] f32, DoRA: the same before it is added
-  void* scaled;   // [max_rows, dim] DoRA: gradients of wo or w_down
+  void* scaled;   // [max_rows, dim] DoRA: gradients of o or down
   void* outputs;  // [max_rows, 2 ffn_dim] DoRA: gate and up before their gradient replaces them
   float* wa;      // [most rows, rank] f32, DoRA
   float* aa;      // [rank, rank] f32, DoRA
@@ -35,8 +35,5 @@ struct LowRankBuffers {
  private:
   LowRankBuffers() = default;
 };
-
-/// A layer's matrices, by LayerMatrix.
-const TrainedMatrix& matrix_of(const TrainedLayer& layer, model::LayerMatrix of);
 
 }  // namespace tandem::train

@@ -27,28 +27,18 @@ TrainedSet low_rank_set(const model::ModelConfig& c, const LoraSettings& setting
       .dropout = settings.dropout,
       .magnitude = magnitude,
       .seed = seed};
-  int layer = 0;
-  const auto add = [&](TrainedMatrix& m, Matrix matrix, int64_t first_row, int64_t rows) {
-    if (std::ranges::find(settings.targets, matrix) == settings.targets.end()) return;
-    m.part = TrainedMatrix::Part::low_rank;
-    m.factors.push_back({.matrix = matrix,
-                         .layer = layer,
-                         .first_row = first_row,
-                         .rows = rows,
-                         .magnitude = magnitude ? 0 : -1});
-  };
-  const int64_t q = c.q_dim(), kv = c.kv_dim(), ffn = c.ffn_dim;
   set.layers.resize(at(c.n_layers));
-  for (TrainedLayer& l : set.layers) {
-    layer = static_cast<int>(&l - set.layers.data());
-    add(l.qkv, Matrix::q, 0, q);
-    add(l.qkv, Matrix::k, q, kv);
-    add(l.qkv, Matrix::v, q + kv, kv);
-    add(l.wo, Matrix::o, 0, c.dim);
-    add(l.gate_up, Matrix::gate, 0, ffn);
-    add(l.gate_up, Matrix::up, ffn, ffn);
-    add(l.w_down, Matrix::down, 0, c.dim);
-  }
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    for (const Role role : model::kLayerRoles) {
+      if (std::ranges::find(settings.targets, role) == settings.targets.end()) continue;
+      TrainedMatrix& m = set.layers[at(layer)][model::info(role).stack];
+      m.part = TrainedMatrix::Part::low_rank;
+      m.factors.push_back({.role = role,
+                           .layer = layer,
+                           .first_row = model::first_row(role, c),
+                           .rows = model::shape_of(role, c)[0],
+                           .magnitude = magnitude ? 0 : -1});
+    }
   lay_out(set, c);
   return set;
 }
@@ -76,13 +66,13 @@ void first_factors(std::span<float> values, const TrainedMatrix& m, const LowRan
                    const ops::PackedWeights& w, Stream stream) {
   const auto in = static_cast<double>(w.in());
   for (const LowRankFactors& f : m.factors) {
-    ops::fill_random(values.data() + f.a, DType::f32,
-                     {.seed = shape.seed,
-                      .tensor = kFirstTensor + static_cast<uint32_t>(f.layer * kMatrices) +
-                                static_cast<uint32_t>(f.matrix),
-                      .n = shape.rank * w.in(),
-                      .stddev = static_cast<float>(1 / std::sqrt(3 * in))},
-                     stream);
+    ops::fill_random(
+        values.data() + f.a, DType::f32,
+        {.seed = shape.seed,
+         .tensor = kFirstTensor + static_cast<uint32_t>(model::matrix_index(f.layer, f.role)),
+         .n = shape.rank * w.in(),
+         .stddev = static_cast<float>(1 / std::sqrt(3 * in))},
+        stream);
     ops::clear(values.data() + f.b, f.rows * shape.rank, stream);
     if (f.magnitude >= 0)
       ops::initial_magnitudes(values.data() + f.magnitude, rows_of(w, f.first_row, f.rows), stream);

@@ -91,14 +91,13 @@ Calibration::HostTensor Calibration::on_host(const Tensor& t) const {
   return host;
 }
 
-FeatureSquares Calibration::squares_of(const Tensor& qkv, const Tensor& wo, const Tensor& gate_up,
-                                       const Tensor& w_down) const {
-  FeatureSquares s{.qkv = row_squares(on_host(qkv).tensor),
-                   .wo = {},
-                   .gate_up = row_squares(on_host(gate_up).tensor),
-                   .w_down = {}};
-  add_column_squares(s.wo, wo);
-  add_column_squares(s.w_down, w_down);
+FeatureSquares Calibration::squares_of(const std::function<Tensor(Role)>& of) const {
+  FeatureSquares s;
+  for (const Role role : model::kLayerStacks)
+    if (model::ends_in_stream(role))
+      add_column_squares(s[role], of(role));
+    else
+      s[role] = row_squares(on_host(of(role)).tensor);
   return s;
 }
 
@@ -114,7 +113,7 @@ Scores Calibration::weights() const {
                   spec_.device);
   };
   for (const model::LayerWeights& w : model_.weights().layers)
-    squares.push_back(squares_of(rows(w.qkv), rows(w.wo), rows(w.gate_up), rows(w.w_down)));
+    squares.push_back(squares_of([&](Role role) { return rows(w[role]); }));
   return scores_of(squares, spec_.config);
 }
 
@@ -152,11 +151,11 @@ Scores Calibration::activations(std::span<const MicroBatch> batches) {
       return Tensor(place, spec_.dtype, {rows, cols}, spec_.device);
     };
     for (size_t i = 0; i < kept.size(); ++i) {
-      add_column_squares(squares[i].qkv, act(kept[i].qkv, qkv_dim));
-      add_column_squares(squares[i].wo, act(kept[i].attended, c.q_dim()));
-      add_column_squares(squares[i].gate_up, act(kept[i].gate_up, 2 * ffn));
+      add_column_squares(squares[i][Role::qkv], act(kept[i].qkv, qkv_dim));
+      add_column_squares(squares[i][Role::o], act(kept[i].attended, c.q_dim()));
+      add_column_squares(squares[i][Role::gate_up], act(kept[i].gate_up, 2 * ffn));
       ops::silu_mul(act(a, ffn), act(kept[i].gate_up, 2 * ffn), exec_.stream());
-      add_column_squares(squares[i].w_down, act(a, ffn));
+      add_column_squares(squares[i][Role::down], act(a, ffn));
     }
   }
   return scores_of(squares, c);
@@ -179,8 +178,7 @@ Scores Calibration::gradients(std::span<const MicroBatch> batches) {
     const auto of = [&](const TrainedMatrix& m) {
       return Tensor(gradient + m.offset, DType::f32, {m.rows, m.cols}, spec_.device);
     };
-    const TrainedLayer& t = set.layers[index_of(layer)];
-    squares.push_back(squares_of(of(t.qkv), of(t.wo), of(t.gate_up), of(t.w_down)));
+    squares.push_back(squares_of([&](Role role) { return of(set.layers[index_of(layer)][role]); }));
   }
   return scores_of(squares, spec_.config);
 }

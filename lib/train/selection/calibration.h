@@ -31,8 +31,7 @@ class Calibration {
     Tensor tensor;
   };
   HostTensor on_host(const Tensor& t) const;
-  FeatureSquares squares_of(const Tensor& qkv, const Tensor& wo, const Tensor& gate_up,
-                            const Tensor& w_down) const;
+  FeatureSquares squares_of(const std::function<Tensor(Role)>& of) const;
   void add_column_squares(std::vector<double>& sums, const Tensor& x) const;
 
   TrainerSpec spec_;

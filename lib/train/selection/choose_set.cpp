@@ -13,7 +13,7 @@ namespace tandem::train {
 namespace {
 
 SelectionSpec selection_of(const Selection& s, uint64_t seed) {
-  return {.ratio = s.ratios.by_matrix(),
+  return {.ratio = s.ratios.by_role(),
           .scope = s.scope == Scope::global ? SelectionSpec::Scope::global
                                             : SelectionSpec::Scope::per_layer,
           .seed = seed,
@@ -64,18 +64,17 @@ std::string uneven_text(const Selection& selection, const model::ModelConfig& co
   if (selection.scope != Scope::per_layer) return {};
   const int last = selection.layers.last < 0 ? config.n_layers - 1 : selection.layers.last;
   const int n_layers = last - selection.layers.first + 1;
-  const PerMatrix<double> ratios = selection.ratios.by_matrix();
+  const PerMatrix<double> ratios = selection.ratios.by_role();
   std::string text;
-  for (size_t m = 0; m < ratios.size(); ++m) {
-    const auto matrix = static_cast<Matrix>(m);
-    const int units = n_units(matrix, config);
-    const std::vector<int> counts = counts_per_layer(ratios[m], units, n_layers);
+  for (const Role role : model::kLayerRoles) {
+    const int units = model::n_units(role, config);
+    const std::vector<int> counts = counts_per_layer(ratios[role], units, n_layers);
     const auto empty = std::ranges::count(counts, 0);
-    if (ratios[m] == 0 || empty == 0) continue;
+    if (ratios[role] == 0 || empty == 0) continue;
     text += fmt::format(
         "uneven   train.select.ratios.{}: {} of {} units is less than one per layer, so {} of {} "
         "layers train none. A ratio of {} gives each layer one\n",
-        ratio_name(matrix), ratios[m], units, empty, n_layers, std::ceil(1000.0 / units) / 1000);
+        ratio_name(role), ratios[role], units, empty, n_layers, std::ceil(1000.0 / units) / 1000);
   }
   return text;
 }

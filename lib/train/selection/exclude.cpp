@@ -9,36 +9,13 @@
 namespace tandem::train {
 namespace {
 
-using model::Weight;
-
-Weight weight_of(Matrix matrix) {
-  switch (matrix) {
-    case Matrix::q:
-      return Weight::wq;
-    case Matrix::k:
-      return Weight::wk;
-    case Matrix::v:
-      return Weight::wv;
-    case Matrix::o:
-      return Weight::wo;
-    case Matrix::gate:
-      return Weight::w_gate;
-    case Matrix::up:
-      return Weight::w_up;
-    case Matrix::down:
-      return Weight::w_down;
-  }
-  return {};
-}
-
 void add_units(const model::Adapter& adapter, const model::ModelConfig& config,
                std::vector<LayerUnits>& units) {
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (size_t m = 0; m < kMatrices; ++m) {
-      const Weight weight = weight_of(static_cast<Matrix>(m));
-      const int width = model::features_per_unit(weight, config);
-      std::vector<int32_t>& all = units[static_cast<size_t>(layer)][m];
-      for (const int32_t feature : adapter.index(weight, layer))
+    for (const Role role : model::kLayerRoles) {
+      const int width = model::unit_features(role, config);
+      std::vector<int32_t>& all = units[static_cast<size_t>(layer)][role];
+      for (const int32_t feature : adapter.index({role, layer}))
         if (feature % width == 0) all.push_back(feature / width);
     }
 }
@@ -64,12 +41,10 @@ Excluded units_of_adapters(std::span<const std::filesystem::path> folders,
 
 std::string Excluded::text() const {
   std::string text;
-  for (size_t m = 0; m < kMatrices; ++m) {
+  for (const Role role : model::kLayerRoles) {
     size_t n = 0;
-    for (const LayerUnits& layer : units) n += layer[m].size();
-    if (n > 0)
-      text +=
-          fmt::format("{}{} {}", text.empty() ? "" : ", ", ratio_name(static_cast<Matrix>(m)), n);
+    for (const LayerUnits& layer : units) n += layer[role].size();
+    if (n > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", ratio_name(role), n);
   }
   return text;
 }

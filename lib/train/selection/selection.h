@@ -1,13 +1,14 @@
 #pragma once
-#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "train/matrix.h"
 #include "train/trained_set.h"
 
 namespace tandem::train {
+
+using model::PerMatrix;
 
 /// Selected units of a layer, ascending: heads of q and o, KV heads of k and v, FFN channels of up,
 /// gate and down. Rows of a unit are trained, of o and down its columns.
@@ -17,7 +18,7 @@ using LayerUnits = PerMatrix<std::vector<int32_t>>;
 struct SelectionSpec {
   enum class Scope : uint8_t { per_layer, global };
 
-  PerMatrix<double> ratio = {};  // of the units, 0 to 1, by Matrix
+  PerMatrix<double> ratio = {};  // of the units, 0 to 1
   Scope scope = Scope::per_layer;
   uint64_t seed = 0;
   int first_layer = 0, last_layer = -1;   // of those that may be trained; -1 = the model's last
@@ -25,10 +26,7 @@ struct SelectionSpec {
 };
 
 /// The matrix's key in section `train.select.ratios`.
-const char* ratio_name(Matrix matrix);
-
-/// Units of a matrix in a layer.
-int n_units(Matrix matrix, const model::ModelConfig& config);
+std::string_view ratio_name(Role role);
 
 /// How many of each layer's units are taken: floor(ratio units) in each, and the rest up to
 /// floor(ratio units layers) spread evenly.
@@ -38,7 +36,7 @@ std::vector<int> counts_per_layer(double ratio, int units, int layers);
 /// errors   kind recipe: no ratio gives a unit, one is out of range, or too few units are left
 std::vector<LayerUnits> select_random(const SelectionSpec& spec, const model::ModelConfig& config);
 
-/// Scores of units: [layers][units], by Matrix.
+/// Scores of units: [layers][units].
 using Scores = PerMatrix<std::vector<std::vector<double>>>;
 
 /// S2FT-W, A, S and G: the units with the smallest scores, or the largest; the lower unit of
@@ -47,11 +45,9 @@ using Scores = PerMatrix<std::vector<std::vector<double>>>;
 std::vector<LayerUnits> select_by_score(const SelectionSpec& spec, const model::ModelConfig& config,
                                         const Scores& scores, bool largest);
 
-/// Sums of squares by feature of a layer's packed matrices: rows of qkv and gate_up, columns of wo
-/// and w_down. Of weights, of their gradients, or of the activations there.
-struct FeatureSquares {
-  std::vector<double> qkv, wo, gate_up, w_down;
-};
+/// Sums of squares by feature of a layer's products: rows of qkv and gate_up, columns of o and
+/// down. Of weights, of their gradients, or of the activations there.
+using FeatureSquares = model::PerStack<std::vector<double>>;
 
 /// Roots of the sums over the features of each unit.
 /// shapes   squares [layers]
