@@ -76,7 +76,7 @@ void shorten(const model::LowRankAdapter& adapter) {
   const model::WeightedAdapter given{adapter, 0.5f};
   for (const model::Role weight : model::kLayerRoles) {
     const auto exact =
-        model::exact_factors(*files.source, *files.source, {&given, 1}, weight, 0, files.config);
+        model::exact_factors(*files.source, *files.source, {&given, 1}, {weight}, files.config);
     if (exact.rank == 0 || !model::is_finite(exact)) continue;
     const auto shorter = model::shorten_factors(exact, 1);
     if (shorter.factors.rank != 1 || !std::isfinite(shorter.lost) ||

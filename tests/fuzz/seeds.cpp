@@ -267,7 +267,7 @@ Seeds state() {
 /// An adapter of PEFT, as fuzz_adapter reads it: factors of q, with magnitudes or not.
 std::string low_rank_adapter(bool dora) {
   const std::vector<float> values = {0.5f, -1, 2, 0.25f};
-  const model::LowRankDelta delta{.weight = model::Role::q,
+  const model::LowRankDelta delta{.id = {model::Role::q},
                                   .rank = 2,
                                   .a = values,
                                   .b = values,
@@ -318,7 +318,7 @@ Seeds adapter() {
   const decode::ModelFiles& files = state_model();
   const std::vector<float> values = {0.5f, -1, 2, 0.25f};
   const std::vector<model::AdapterSlice> slices = {
-      {model::Role::q, 0, {0, 1}, values}, {model::Role::down, 0, {1}, std::span(values).first(2)}};
+      {{model::Role::q}, {0, 1}, values}, {{model::Role::down}, {1}, std::span(values).first(2)}};
   const test::TemporaryFolder folder;
   model::write_adapter(
       folder.path(),

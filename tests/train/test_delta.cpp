@@ -94,13 +94,13 @@ struct Slice {
 
 Slice slice_of(Role matrix, const model::ModelConfig& c) {
   train::SelectionSpec spec{.seed = 8};
-  spec.ratio[static_cast<size_t>(matrix)] = 0.5;
+  spec.ratio[matrix] = 0.5;
   const std::vector<train::LayerUnits> units = train::select_random(spec, c);
   const int width = matrix == Role::down || matrix == Role::up ? 1 : c.head_dim;
   Slice slice{.set = train::slices_of(units, c), .features = {}};
   for (const train::LayerUnits& layer : units) {
     std::vector<int32_t>& features = slice.features.emplace_back();
-    for (const int32_t unit : layer[static_cast<size_t>(matrix)])
+    for (const int32_t unit : layer[matrix])
       for (int i = 0; i < width; ++i) features.push_back(unit * width + i);
   }
   return slice;
@@ -111,7 +111,7 @@ Slice slice_of(Role matrix, const model::ModelConfig& c) {
 TEST_SUITE("train/delta") {
   TEST_CASE("slices in place take the steps of slices next to frozen weights") {
     for (const Role matrix : {Role::o, Role::down, Role::up, Role::v}) {
-      CAPTURE(static_cast<int>(matrix));
+      CAPTURE(model::word_of(matrix));
       train::TrainerSpec spec = trainer_spec("llama-3.1");
       spec.clip = 0;  // what picks features has a gradient too
       const Slice slice = slice_of(matrix, spec.config);

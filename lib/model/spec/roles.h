@@ -57,7 +57,7 @@ enum class Extent : uint8_t { one, dim, q, kv, ffn, head, vocabulary, stack };
 struct MatrixId {
   Role role = Role::q;
   int layer = 0;    // 0 outside the layers
-  int expert = -1;  // of a layer with several FFNs; -1: it has one
+  int expert = -1;  // an FFN of several in a layer; -1: the layer has one
 
   auto operator<=>(const MatrixId&) const = default;
 };
@@ -68,7 +68,7 @@ struct RoleInfo {
   const char* planned;      // its product in plans
   std::string_view tensor;  // canonical name, after "model.layers.N." if in a layer; stacks: empty
   Extent out, in;
-  Role stack;        // its product; itself if it has one of its own
+  Role stack;        // the product that multiplies it, maybe itself
   LayerPart part;    // outside: of no layer
   bool into_stream;  // its product is added to the residual stream
   Cut cut;
@@ -90,7 +90,7 @@ inline constexpr std::array kLayerStacks = {Role::qkv, Role::o, Role::gate_up, R
 inline constexpr std::array kPackedRoles = {
     Role::qkv, Role::o, Role::gate_up, Role::down, Role::rest_gate_up, Role::rest_down};
 
-/// Place in one of these.
+/// Place of a role in one of these, which has it.
 template <size_t n>
 constexpr size_t place_in(const std::array<Role, n>& roles, Role role) {
   size_t i = 0;
@@ -103,7 +103,7 @@ constexpr size_t stack_index(int layer, Role stack) {
   return static_cast<size_t>(layer) * kLayerStacks.size() + place_in(kLayerStacks, stack);
 }
 
-/// The same of its matrices, [layers, kLayerRoles].
+/// Place of a layer's matrix among those of all layers, [layers, kLayerRoles].
 constexpr size_t matrix_index(int layer, Role role) {
   return static_cast<size_t>(layer) * kLayerRoles.size() + place_in(kLayerRoles, role);
 }

@@ -185,9 +185,9 @@ Scores Calibration::gradients(std::span<const MicroBatch> batches) {
 
 Scores products(const Scores& a, const Scores& b) {
   Scores all = a;
-  for (size_t m = 0; m < all.size(); ++m)
-    for (size_t l = 0; l < all[m].size(); ++l)
-      for (size_t u = 0; u < all[m][l].size(); ++u) all[m][l][u] *= b[m][l][u];
+  for (const Role role : model::kLayerRoles)
+    for (size_t l = 0; l < all[role].size(); ++l)
+      for (size_t u = 0; u < all[role][l].size(); ++u) all[role][l][u] *= b[role][l][u];
   return all;
 }
 
