@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "kernels/ffn/gate.h"
 #include "ops/rope_table.h"
 
 namespace tandem::model {
@@ -48,6 +49,7 @@ struct ModelConfig {
   // layers from `sliding_window_from` on slide (max_window_layers of Qwen; 0 for Mistral).
   int sliding_window = 0;
   int sliding_window_from = 0;
+  Gate gate = Gate::silu;
   bool qkv_bias = false;  // bq, bk, bv
   bool o_bias = false;    // bo
   bool mlp_bias = false;  // b_gate, b_up, b_down

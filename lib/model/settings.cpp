@@ -40,8 +40,8 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   // left out because it changes no logit: names, lengths, token ids, and how ranks share the model.
   const auto& [name, arch, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size,
                vocab_first, vocab_rows, layers_divided, rms_eps, rope, max_context, stated_context,
-               trained, sliding_window, sliding_window_from, qkv_bias, o_bias, mlp_bias, qk_norm,
-               tied_embeddings, bos_id, eos_ids, dtype] = config;
+               trained, sliding_window, sliding_window_from, gate, qkv_bias, o_bias, mlp_bias,
+               qk_norm, tied_embeddings, bos_id, eos_ids, dtype] = config;
   const auto& [theta, scaling] = rope;
   const auto& [kind, factor, low_freq_factor, high_freq_factor, original_context, beta_fast,
                beta_slow, attention_factor, whole_dims] = scaling;
@@ -65,6 +65,7 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   add("attention_bias", qkv_bias);
   add("attention_bias of o_proj", o_bias);
   add("mlp_bias", mlp_bias);
+  if (gate != Gate::silu) add("hidden_act", "gelu_pytorch_tanh", false);
   add("q_norm and k_norm", qk_norm);
   add("tie_word_embeddings", tied_embeddings);
   add("rope_theta", theta);

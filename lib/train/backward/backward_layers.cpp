@@ -46,8 +46,8 @@ void Backward::ffn(int index, const model::LayerActivations& kept) {
   if (t.w_down.trained() && !kept_whole)
     columns = act(buffers_.listed, listed ? t.w_down.cols : int64_t{spec_.config.ffn_dim});
   if (low_rank_) low_rank_->keep_outputs(index, model::LayerMatrix::gate_up, gate_up);
-  ops::silu_mul_backward(gate_up, da, columns, listed ? indices_.of(t.w_down).data() : nullptr,
-                         stream());
+  ops::gate_mul_backward(gate_up, da, columns, listed ? indices_.of(t.w_down).data() : nullptr,
+                         spec_.config.gate, stream());
   weight_gradient(t.w_down, dy, kept_whole ? act(kept.ffn, spec_.config.ffn_dim) : columns);
   if (!f.gate_up) return;
   through_factors(index, model::LayerMatrix::gate_up, gate_up);  // in place

@@ -155,7 +155,7 @@ Scores Calibration::activations(std::span<const MicroBatch> batches) {
       add_column_squares(squares[i].qkv, act(kept[i].qkv, qkv_dim));
       add_column_squares(squares[i].wo, act(kept[i].attended, c.q_dim()));
       add_column_squares(squares[i].gate_up, act(kept[i].gate_up, 2 * ffn));
-      ops::silu_mul(act(a, ffn), act(kept[i].gate_up, 2 * ffn), exec_.stream());
+      ops::gate_mul(act(a, ffn), act(kept[i].gate_up, 2 * ffn), c.gate, exec_.stream());
       add_column_squares(squares[i].w_down, act(a, ffn));
     }
   }
