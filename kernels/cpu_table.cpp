@@ -22,7 +22,7 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK_BF16(rms_norm);
   TANDEM_PICK_BF16(rope_kv);
   TANDEM_PICK_BF16(rotate_q);
-  TANDEM_PICK_BF16(silu_mul);
+  TANDEM_PICK_BF16(gate_mul);
   TANDEM_PICK(embed);
   TANDEM_PICK(convert);
   TANDEM_PICK(fill_random);
@@ -70,7 +70,7 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(rms_norm_backward);
   TANDEM_PICK(column_sums);
   TANDEM_PICK_BF16(rope_backward);
-  TANDEM_PICK_BF16(silu_mul_backward);
+  TANDEM_PICK_BF16(gate_mul_backward);
   TANDEM_PICK(attention_backward);
   TANDEM_PICK_BF16(cross_entropy);
   t.gather_columns = gather_columns_cpu;

@@ -20,8 +20,8 @@
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
-#include "kernels/ffn/silu_mul.h"
-#include "kernels/ffn/silu_mul_backward.h"
+#include "kernels/ffn/gate_mul.h"
+#include "kernels/ffn/gate_mul_backward.h"
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/gather/key_votes.h"
@@ -62,7 +62,7 @@ struct CpuTable {
   RmsNormFn* rms_norm;
   RopeKvFn* rope_kv;
   RotateQFn* rotate_q;
-  SiluMulFn* silu_mul;
+  GateMulFn* gate_mul;
   EmbedFn* embed;
   ConvertFn* convert;
   FillRandomFn* fill_random;
@@ -110,7 +110,7 @@ struct CpuTable {
   RmsNormBackwardFn* rms_norm_backward;
   ColumnSumsFn* column_sums;
   RopeBackwardFn* rope_backward;
-  SiluMulBackwardFn* silu_mul_backward;
+  GateMulBackwardFn* gate_mul_backward;
   AttentionBackwardFn* attention_backward;
   CrossEntropyFn* cross_entropy;
   GatherColumnsFn* gather_columns;

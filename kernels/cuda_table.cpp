@@ -3,7 +3,7 @@
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
-#include "kernels/ffn/silu_mul.h"
+#include "kernels/ffn/gate_mul.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope.h"
@@ -26,7 +26,7 @@ bool never_fits(const TiledLinearParams&) { return false; }
 // in programmatic launches (launch.cuh), and nothing else would make it faster there.
 constexpr CudaTable kTable{
     .rms_norm = {rms_norm_cuda},
-    .silu_mul = {silu_mul_cuda},
+    .gate_mul = {gate_mul_cuda},
     .rope_kv = {rope_kv_cuda},
     .rotate_q = {rotate_q_cuda},
     .skinny_linear = {portable::skinny_linear_cuda, TANDEM_HOPPER(skinny_linear_cuda)},
@@ -97,7 +97,7 @@ constexpr CudaTable kTable{
     .verify_trees = {portable::verify_trees_cuda, TANDEM_HOPPER(verify_trees_cuda)},
     .rms_norm_backward = {rms_norm_backward_cuda},
     .column_sums = {column_sums_cuda},
-    .silu_mul_backward = {silu_mul_backward_cuda},
+    .gate_mul_backward = {gate_mul_backward_cuda},
     .rope_backward = {rope_backward_cuda},
     .cross_entropy = {cross_entropy_cuda},
     .embed_backward = {embed_backward_cuda},

@@ -27,8 +27,8 @@
 #include "kernels/embed/embed.h"
 #include "kernels/embed/embed_backward.h"
 #include "kernels/embed/fill_random.h"
-#include "kernels/ffn/silu_mul.h"
-#include "kernels/ffn/silu_mul_backward.h"
+#include "kernels/ffn/gate_mul.h"
+#include "kernels/ffn/gate_mul_backward.h"
 #include "kernels/gather/attend_lists.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
@@ -71,7 +71,7 @@ namespace tandem {
 /// memory; a call puts its work on the stream and returns.
 struct CudaTable {
   cuda::Bodies<void(const RmsNormParams&, Stream)> rms_norm;
-  cuda::Bodies<void(const SiluMulParams&, Stream)> silu_mul;
+  cuda::Bodies<void(const GateMulParams&, Stream)> gate_mul;
   cuda::Bodies<void(const RopeKvParams&, Stream)> rope_kv;
   cuda::Bodies<void(const RotateQParams&, Stream)> rotate_q;
   cuda::Bodies<void(const SkinnyLinearParams&, Stream)> skinny_linear;
@@ -140,7 +140,7 @@ struct CudaTable {
   cuda::Bodies<VerifyTreesCudaFn> verify_trees;
   cuda::Bodies<void(const RmsNormBackwardParams&, Stream)> rms_norm_backward;
   cuda::Bodies<void(const ColumnSumsParams&, Stream)> column_sums;
-  cuda::Bodies<void(const SiluMulBackwardParams&, Stream)> silu_mul_backward;
+  cuda::Bodies<void(const GateMulBackwardParams&, Stream)> gate_mul_backward;
   cuda::Bodies<void(const RopeBackwardParams&, Stream)> rope_backward;
   cuda::Bodies<void(const CrossEntropyParams&, Stream)> cross_entropy;
   cuda::Bodies<void(const EmbedBackwardParams&, Stream)> embed_backward;
@@ -179,7 +179,7 @@ struct CudaTable {
   template <class F>
   void each(F&& f) const {
     f("rms_norm", rms_norm);
-    f("silu_mul", silu_mul);
+    f("gate_mul", gate_mul);
     f("rope_kv", rope_kv);
     f("rotate_q", rotate_q);
     f("skinny_linear", skinny_linear);
@@ -247,7 +247,7 @@ struct CudaTable {
     f("verify_trees", verify_trees);
     f("rms_norm_backward", rms_norm_backward);
     f("column_sums", column_sums);
-    f("silu_mul_backward", silu_mul_backward);
+    f("gate_mul_backward", gate_mul_backward);
     f("rope_backward", rope_backward);
     f("cross_entropy", cross_entropy);
     f("embed_backward", embed_backward);

@@ -2,6 +2,7 @@
 // Contract of products of listed channels of an FFN. No STL: included by sources compiled with
 // per-ISA flags.
 #include "base/types.h"
+#include "kernels/ffn/gate.h"
 
 namespace tandem {
 
@@ -10,9 +11,9 @@ inline constexpr int kListedRows = 16;
 
 /// What gate_up_channels makes of a channel's gate g and up u.
 enum class ChannelOutput : uint8_t {
-  silu_gate,  // silu(g): reads no row of up
-  swiglu,     // silu(g) * u
-  up,         // gate * u: reads no row of gate
+  gate,   // g s (gate.h): reads no row of up
+  gated,  // g s u
+  up,     // gates * u: reads no row of gate
 };
 
 struct GateUpChannelsParams {
@@ -20,7 +21,7 @@ struct GateUpChannelsParams {
   const void* x;       // [rows, in] of type
   const void* w;       // [2 n_channels, in] of type: the gates' rows, then the ups'
   const float* bias;   // [2 n_channels], or null
-  const void* gate;    // [rows, n_channels] of type, silu(g); of ChannelOutput::up alone
+  const void* gates;   // [rows, n_channels] of type, g s; of ChannelOutput::up alone
   const int32_t* ids;  // [n], below n_channels; null: all channels in order
   const int32_t* n;    // [1]; null with ids
   int64_t y_stride;
@@ -28,6 +29,7 @@ struct GateUpChannelsParams {
   int most;    // n at most; n_channels without a list
   DType type;  // bf16 or f32
   ChannelOutput output;
+  Gate gate;
   // ids and n were written before a kernel that waits for all ahead of it before it lets others
   // begin: a GPU may read them and W before the kernel directly ahead has ended.
   bool settled = false;

@@ -1,7 +1,7 @@
 #include "kernels/channels/channel_products.h"
 
 #include "kernels/channels/channel_steps.h"
-#include "kernels/ffn/silu.h"
+#include "kernels/ffn/gate_vec.h"
 
 // Each weight is loaded once into registers and multiplied by a few rows of x, whose sums stand
 // there too; more rows go over the same weights again, which are then in the first cache. Rows of a
@@ -87,13 +87,13 @@ void finish(const GateUpChannelsParams& p, int i, const float* gate, const float
   alignas(64) float factors[kListedRows] = {}, results[kListedRows];
   if (p.output == ChannelOutput::up)
     for (int r = 0; r < p.rows; ++r)
-      factors[r] = simd::to_f32(static_cast<const T*>(p.gate)[int64_t{r} * p.n_channels + id]);
+      factors[r] = simd::to_f32(static_cast<const T*>(p.gates)[int64_t{r} * p.n_channels + id]);
   else
     for (int r = 0; r < p.rows; r += kW)
-      simd::store(factors + r, silu(simd::load(gate + r) + simd::set1(gate_bias)));
+      simd::store(factors + r, gate_value(p.gate, simd::load(gate + r) + simd::set1(gate_bias)));
   for (int r = 0; r < p.rows; r += kW) {
     const Vec factor = simd::load(factors + r);
-    simd::store(results + r, p.output == ChannelOutput::silu_gate
+    simd::store(results + r, p.output == ChannelOutput::gate
                                  ? factor
                                  : factor * (simd::load(up + r) + simd::set1(up_bias)));
   }
@@ -221,7 +221,7 @@ void run_down(const DownChannelsParams& p, Range blocks) {
 }  // namespace
 
 void TANDEM_ISA_FN(gate_up_channels)(const GateUpChannelsParams& p, Range places) {
-  const bool both = p.output == ChannelOutput::swiglu;
+  const bool both = p.output == ChannelOutput::gated;
   if (p.type == DType::bf16)
     both ? run_places<2, bf16>(p, places) : run_places<1, bf16>(p, places);
   else

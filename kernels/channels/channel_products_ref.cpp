@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/channels/channel_products.h"
+#include "kernels/ffn/gate_ref.h"
 #include "kernels/reference.h"
 
 namespace tandem {
@@ -15,8 +15,6 @@ double product(const GateUpChannelsParams& p, int64_t r, int64_t row) {
   return sum;
 }
 
-double silu(double x) { return x / (1 + std::exp(-x)); }
-
 }  // namespace
 
 void gate_up_channels_ref(const GateUpChannelsParams& p, Range places) {
@@ -24,10 +22,10 @@ void gate_up_channels_ref(const GateUpChannelsParams& p, Range places) {
     const int64_t id = p.ids != nullptr ? p.ids[i] : i, up = p.n_channels + id;
     for (int64_t r = 0; r < p.rows; ++r) {
       const double factor = p.output == ChannelOutput::up
-                                ? element(p.gate, p.type, r * p.n_channels + id)
-                                : silu(product(p, r, id));
+                                ? element(p.gates, p.type, r * p.n_channels + id)
+                                : gate_value(p.gate, product(p, r, id));
       put(p.y, p.type, r * p.y_stride + i,
-          p.output == ChannelOutput::silu_gate ? factor : factor * product(p, r, up));
+          p.output == ChannelOutput::gate ? factor : factor * product(p, r, up));
     }
   }
 }

@@ -1,12 +1,12 @@
 #include <algorithm>
 
 #include "kernels/channels/channel_products.h"
-#include "kernels/ffn/silu.cuh"
+#include "kernels/ffn/gate.cuh"
 #include "kernels/linear/skinny_linear.cuh"
 
 // Rows of x times listed rows of gate and up: as skinny_linear (see skinny_linear.cuh), whose tiles
-// here are of rows that a list names. A tile of swiglu is 8 channels, their gates and their ups,
-// else it is 16 channels; the rest of the last turn is divided among all blocks.
+// here are of rows that a list names. A tile of ChannelOutput::gated is 8 channels, their gates and
+// their ups, else it is 16 channels; the rest of the last turn is divided among all blocks.
 
 namespace tandem {
 namespace {
@@ -27,7 +27,7 @@ struct Listed {
 
   __device__ explicit Listed(const GateUpChannelsParams& params)
       : p(params), n(params.n != nullptr ? *params.n : params.n_channels) {}
-  __device__ bool both() const { return p.output == ChannelOutput::swiglu; }
+  __device__ bool both() const { return p.output == ChannelOutput::gated; }
   __device__ int channels() const { return both() ? 8 : skinny::kTileRows; }
   /// Tiles that have all their channels: as many for each block.
   __device__ int whole_tiles() const {
@@ -142,9 +142,9 @@ __device__ void finish(const Listed& list, int tile, const float* parts, int lan
     float value = 0;
     if (p.output == ChannelOutput::up)
       value =
-          sum * cuda::to_float(static_cast<const bf16x*>(p.gate)[int64_t{n} * p.n_channels + id]);
+          sum * cuda::to_float(static_cast<const bf16x*>(p.gates)[int64_t{n} * p.n_channels + id]);
     else
-      value = cuda::silu<bf16x>(sum) * (both ? up : 1.0f);
+      value = cuda::gate_value<bf16x>(p.gate, sum) * (both ? up : 1.0f);
     static_cast<bf16x*>(p.y)[n * p.y_stride + place] = __float2bfloat16_rn(value);
   }
 }
@@ -261,8 +261,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     for (int first = 0; first < p.rows; first += kPlainRows) {
       float gate[kPlainRows] = {}, up[kPlainRows] = {};
       if (p.output != ChannelOutput::up) products<T>(p, id, first, gate);
-      if (p.output != ChannelOutput::silu_gate)
-        products<T>(p, int64_t{p.n_channels} + id, first, up);
+      if (p.output != ChannelOutput::gate) products<T>(p, int64_t{p.n_channels} + id, first, up);
       if (cuda::lane_of() != 0) continue;
 #pragma unroll
       for (int r = 0; r < kPlainRows; ++r) {
@@ -270,10 +269,10 @@ __global__ void __launch_bounds__(kPlainThreads)
         if (n >= p.rows) break;
         const float factor =
             p.output == ChannelOutput::up
-                ? cuda::to_float(static_cast<const T*>(p.gate)[n * p.n_channels + id])
-                : cuda::silu<T>(gate[r]);
+                ? cuda::to_float(static_cast<const T*>(p.gates)[n * p.n_channels + id])
+                : cuda::gate_value<T>(p.gate, gate[r]);
         static_cast<T*>(p.y)[n * p.y_stride + i] =
-            cuda::from_float<T>(p.output == ChannelOutput::silu_gate ? factor : factor * up[r]);
+            cuda::from_float<T>(p.output == ChannelOutput::gate ? factor : factor * up[r]);
       }
     }
   }
@@ -306,7 +305,7 @@ void gate_up_channels_cuda(const GateUpChannelsParams& p, Stream stream) {
     const bool copies = bytes_of(stages) + p.rows * skinny::pitch_of(p.in) * 2 <= least;
     const auto kernel = p.rows > 8 ? kernel_of<2>(stages) : kernel_of<1>(stages);
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const int channels = p.output == ChannelOutput::swiglu ? 8 : skinny::kTileRows;
+    const int channels = p.output == ChannelOutput::gated ? 8 : skinny::kTileRows;
     const int tiles = (p.most + channels - 1) / channels;
     return cuda::launch(kernel, static_cast<unsigned>(std::min(tiles, gpu.multiprocessors)),
                         skinny::kThreads, static_cast<size_t>(bytes), 1, stream, p, copies);

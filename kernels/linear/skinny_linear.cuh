@@ -11,6 +11,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/ffn/gate.cuh"
 #include "kernels/linear/skinny_linear.h"
 
 namespace tandem::skinny {
@@ -33,7 +34,7 @@ constexpr int kNormKept = 4;
 __host__ __device__ constexpr int padded(int in) { return (in + kChunk - 1) / kChunk * kChunk; }
 __host__ __device__ constexpr int pitch_of(int in) { return padded(in) + kPitchPad; }
 __host__ __device__ constexpr int tiles_of(const SkinnyLinearParams& p) {
-  return p.swiglu ? (p.out / 2 + 7) / 8 : (p.out + kTileRows - 1) / kTileRows;
+  return p.gated ? (p.out / 2 + 7) / 8 : (p.out + kTileRows - 1) / kTileRows;
 }
 /// Sums of a tile, one set a warp, two sets so that one is read while the next is written.
 __host__ __device__ constexpr int part_floats(int rows) { return kTileRows * rows; }
@@ -66,8 +67,8 @@ struct Loader {
   __device__ void issue(int stage) {
     if (tile < tiles && steps > 0) {
       if (step == 0) {
-        low = row(p.swiglu ? tile * 8 + g : tile * kTileRows + g);
-        high = row(p.swiglu ? p.out / 2 + tile * 8 + g : tile * kTileRows + g + 8);
+        low = row(p.gated ? tile * 8 + g : tile * kTileRows + g);
+        high = row(p.gated ? p.out / 2 + tile * 8 + g : tile * kTileRows + g + 8);
       }
       const unsigned slot = ring + stage * kStageBytes;
 #pragma unroll
@@ -131,13 +132,12 @@ __device__ inline void load_normalised(const SkinnyLinearParams& p, bf16x* x, in
 
 /// Writes y for row n of x and output o: what was computed, and what it is added to.
 __device__ inline void store(const SkinnyLinearParams& p, int n, int o, float value, float before) {
-  const int64_t at = static_cast<int64_t>(n) * (p.swiglu ? p.out / 2 : p.out) + o;
+  const int64_t at = static_cast<int64_t>(n) * (p.gated ? p.out / 2 : p.out) + o;
   if (p.y_type == DType::bf16)
     static_cast<bf16x*>(p.y)[at] = __float2bfloat16_rn(value);
   else
     static_cast<float*>(p.y)[at] = value + before;
 }
-__device__ inline float gated(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
 
 /// What one warp does with a finished tile. Lane and i stand for weight row m = lane % 16 of the
 /// tile and row 2 i + lane / 16 of x.
@@ -149,9 +149,9 @@ struct Finish {
   float before[kEach] = {};
 
   __device__ int row_of(int i) const { return 2 * i + lane / kTileRows; }
-  /// The output of this lane in a tile; with swiglu of its second half what the first gates.
+  /// The output of this lane in a tile; with `gated` of its second half what the first gates.
   __device__ int output_of(int tile) const {
-    if (!p.swiglu) return tile * kTileRows + m;
+    if (!p.gated) return tile * kTileRows + m;
     return tile * 8 + m % 8 + (m >= 8 ? p.out / 2 : 0);
   }
   /// Reads what the tile is to be added to, early.
@@ -165,7 +165,7 @@ struct Finish {
   }
   __device__ void end(int tile, const float* parts) {
     const int each = part_floats(p.rows), o = output_of(tile);
-    const bool real = p.swiglu ? tile * 8 + m % 8 < p.out / 2 : o < p.out;
+    const bool real = p.gated ? tile * 8 + m % 8 < p.out / 2 : o < p.out;
     const float b = real && p.bias != nullptr ? p.bias[o] : 0.0f;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -175,9 +175,9 @@ struct Finish {
       if (mine)
         for (int w = 0; w < kWarps; ++w) sum += parts[w * each + i * 32 + lane];
       sum += b;
-      const float up = p.swiglu ? __shfl_down_sync(cuda::kAllLanes, sum, 8) : 0;
-      if (!mine || (p.swiglu && m >= 8)) continue;
-      store(p, row_of(i), o, p.swiglu ? gated(sum, up) : sum, before[i]);
+      const float up = p.gated ? __shfl_down_sync(cuda::kAllLanes, sum, 8) : 0;
+      if (!mine || (p.gated && m >= 8)) continue;
+      store(p, row_of(i), o, p.gated ? cuda::gated(p.gate, sum, up) : sum, before[i]);
     }
   }
 };

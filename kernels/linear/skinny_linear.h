@@ -1,6 +1,7 @@
 #pragma once
 // Contract of skinny_linear, a dense layer on few rows. No STL.
 #include "base/types.h"
+#include "kernels/ffn/gate.h"
 
 namespace tandem {
 
@@ -8,7 +9,7 @@ namespace tandem {
 inline constexpr int kSkinnyRows = 16;
 
 struct SkinnyLinearParams {
-  void* y;                   // [rows, out] of y_type; with swiglu [rows, out / 2]
+  void* y;                   // [rows, out] of y_type; with `gated` [rows, out / 2]
   const void* x;             // [rows, in] bf16; with norm_weight f32
   const bf16* w;             // [out, in], 16-byte aligned like x
   const float* bias;         // [out], or null
@@ -17,8 +18,9 @@ struct SkinnyLinearParams {
   int rows, out, in;
   DType y_type;     // bf16 or f32
   bool accumulate;  // y += instead of y =; f32
-  bool swiglu;      // the first half of the outputs are gates, the second what they gate
-  int stages;       // loads in flight: of 16 KiB of weights each, per block; changes no result
+  bool gated;       // the first half of the outputs are gates, the second what they gate
+  Gate gate;
+  int stages;  // loads in flight: of 16 KiB of weights each, per block; changes no result
 };
 
 /// The shape that decides whether skinny_linear can run a product.
@@ -29,9 +31,9 @@ struct SkinnyLinearShape {
 };
 
 /// y = x W^T + b for at most 16 rows of x; with norm_weight x is first normalised (rms_norm.h),
-/// with swiglu y = silu(gates) * rest. Bound by reading W, which every block may begin before the
-/// kernel ahead of it in the stream has ended: neither W nor norm_weight may be written by work
-/// still on the stream.
+/// with `gated` y = g s rest of gates g (gate.h). Bound by reading W, which every block may begin
+/// before the kernel ahead of it in the stream has ended: neither W nor norm_weight may be written
+/// by work still on the stream.
 /// numerics f32 accumulation on tensor cores, in an order that `in` alone fixes: the same bits on
 ///          every run and in both bodies, and for a row with any other rows, however many
 /// cost     reads W once, and x once an SM

@@ -24,7 +24,7 @@ constexpr std::array kFamilies = {
     Family{"embed", embed_cases},     Family{"norm", norm_cases},
     Family{"linear", linear_cases},   Family{"ffn", ffn_cases},
     Family{"rope", rope_cases},       Family{"attention", attention_cases},
-    Family{"silu", silu_cases},       Family{"sample", sample_cases},
+    Family{"gate", gate_cases},       Family{"sample", sample_cases},
     Family{"loading", loading_cases}, Family{"lsh", lsh_cases},
     Family{"code", code_cases},       Family{"attend", attend_cases},
     Family{"tree", tree_cases},       Family{"backward", backward_cases},

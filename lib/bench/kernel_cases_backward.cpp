@@ -7,7 +7,7 @@
 #include "bench/kernel_data.h"
 #include "kernels/attention/attention_backward.h"
 #include "kernels/attention/attention_cpu.h"
-#include "kernels/ffn/silu_mul_backward.h"
+#include "kernels/ffn/gate_mul_backward.h"
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/norm/rms_norm_backward.h"
 #include "kernels/optim/optim.h"
@@ -56,7 +56,7 @@ PreparedCase prepare_norm(int n_rows, int dim, DType act) {
 }
 
 /// Runs put the gates and ups back that they overwrite.
-PreparedCase prepare_silu(int n_rows, int width, DType act) {
+PreparedCase prepare_gate(int n_rows, int width, DType act) {
   const auto gate_up = OwnedTensor::random(act, {n_rows, 2 * width}, 0, 3.0f);
   const auto da = OwnedTensor::random(act, {n_rows, width}, 1);
   const OwnedTensor got(act, {n_rows, 2 * width}), want(act, {n_rows, 2 * width});
@@ -66,19 +66,20 @@ PreparedCase prepare_silu(int n_rows, int width, DType act) {
                   const Tensor part = gate_up.view().slice(begin, end - begin);
                   std::memcpy(got.view().slice(begin, end - begin).raw(), part.raw(), part.bytes());
                 });
-                ops::silu_mul_backward(got, da, {}, nullptr);
+                ops::gate_mul_backward(got, da, {}, nullptr, Gate::silu);
               },
           .mismatch =
               [=] {
                 std::memcpy(want.raw(), gate_up.raw(), gate_up.view().bytes());
-                silu_mul_backward_ref({.gate_up = want.raw(),
+                gate_mul_backward_ref({.gate_up = want.raw(),
                                        .da = da.raw(),
                                        .a_columns = nullptr,
                                        .columns = nullptr,
                                        .n_rows = n_rows,
                                        .ffn_dim = width,
                                        .n_columns = 0,
-                                       .act = act},
+                                       .act = act,
+                                       .gate = Gate::silu},
                                       {0, n_rows});
                 return find_mismatch(got, want, spacing(act), 12 * spacing(DType::f32) * 12);
               }};
@@ -256,8 +257,8 @@ KernelCases backward_cases(const KernelShapes& s) {
     const double vocab = n * static_cast<double>(s.vocab);
     add("rms_norm_backward", fmt::format("{} x {}", n, s.dim), dim * (2 * act + 8), 0,
         [=] { return prepare_norm(n, s.dim, s.act()); });
-    add("silu_mul_backward, after a copy", fmt::format("{} x 2 x {}", n, s.ffn_dim), 9 * ffn * act,
-        0, [=] { return prepare_silu(n, s.ffn_dim, s.act()); });
+    add("gate_mul_backward, after a copy", fmt::format("{} x 2 x {}", n, s.ffn_dim), 9 * ffn * act,
+        0, [=] { return prepare_gate(n, s.ffn_dim, s.act()); });
     add("cross_entropy", fmt::format("{} x {}", n, s.vocab), vocab * (4 + act), 0,
         [=] { return prepare_loss(n, s.vocab, s.act()); });
   }

@@ -85,7 +85,7 @@ PreparedCase prepare_gate_up(const KernelShapes& s, int rows, ChannelOutput outp
     if (output == ChannelOutput::up)
       ops::up_channels(y, gate, x, w, list->view());
     else
-      ops::swiglu_channels(y, x, w, list->view());
+      ops::gated_channels(y, x, w, Gate::silu, list->view());
     *turn = (*turn + 1) % all.size();
   };
   prepared.mismatch = [=] {
@@ -94,7 +94,7 @@ PreparedCase prepare_gate_up(const KernelShapes& s, int rows, ChannelOutput outp
                           .x = x.raw(),
                           .w = ops::trainable_rows(all[last]->packed),
                           .bias = nullptr,
-                          .gate = gate.raw(),
+                          .gates = gate.raw(),
                           .ids = list->ids.data(),
                           .n = &list->n,
                           .y_stride = list->n,
@@ -103,7 +103,8 @@ PreparedCase prepare_gate_up(const KernelShapes& s, int rows, ChannelOutput outp
                           .n_channels = s.ffn_dim,
                           .most = list->n,
                           .type = dtype,
-                          .output = output},
+                          .output = output,
+                          .gate = Gate::silu},
                          {0, list->n});
     return find_mismatch(y, want, relative(dtype), kAbsolute);
   };
@@ -178,9 +179,9 @@ KernelCases ffn_cases(const KernelShapes& s) {
            .rotates = copies > 1,
            .prepare = [=] { return prepare(rows, copies); }});
     };
-    for (const ChannelOutput output : {ChannelOutput::swiglu, ChannelOutput::up}) {
-      const bool both = output == ChannelOutput::swiglu;
-      add(both ? "swiglu_channels" : "up_channels", both ? 2 : 1, 2,
+    for (const ChannelOutput output : {ChannelOutput::gated, ChannelOutput::up}) {
+      const bool both = output == ChannelOutput::gated;
+      add(both ? "gated_channels" : "up_channels", both ? 2 : 1, 2,
           [=](int n, int copies) { return prepare_gate_up(s, n, output, list, copies); });
     }
     add("down_channels", 1, 1, [=](int n, int copies) { return prepare_down(s, n, list, copies); });

@@ -1,11 +1,11 @@
-// embed, norm, rope, silu: a few operations an element, so what they reach is a share of the read
+// embed, norm, rope, gate: a few operations an element, so what they reach is a share of the read
 // rate.
 #include <cmath>
 #include <numeric>
 
 #include "bench/kernel_data.h"
 #include "kernels/embed/embed.h"
-#include "kernels/ffn/silu_mul.h"
+#include "kernels/ffn/gate_mul.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope.h"
 #include "ops/elementwise.h"
@@ -75,17 +75,18 @@ PreparedCase prepare_norm(int n_rows, int dim, DType act) {
               }};
 }
 
-PreparedCase prepare_silu(int n_rows, int width, DType act) {
+PreparedCase prepare_gate(int n_rows, int width, DType act) {
   const auto gate_up = OwnedTensor::random(act, {n_rows, 2 * width}, 0, 3.0f);
   const OwnedTensor got(act, {n_rows, width}), want(act, {n_rows, width});
-  return {.run = [=] { ops::silu_mul(got, gate_up); },
+  return {.run = [=] { ops::gate_mul(got, gate_up, Gate::silu); },
           .mismatch =
               [=] {
-                silu_mul_ref({.out = want.raw(),
+                gate_mul_ref({.out = want.raw(),
                               .gate_up = gate_up.raw(),
                               .n_rows = n_rows,
                               .ffn_dim = width,
-                              .act = act},
+                              .act = act,
+                              .gate = Gate::silu},
                              {0, n_rows});
                 return find_mismatch(got, want, spacing(act) + 4 * spacing(DType::f32), 0x1p-126);
               }};
@@ -186,15 +187,15 @@ KernelCases norm_cases(const KernelShapes& s) {
   return cases;
 }
 
-KernelCases silu_cases(const KernelShapes& s) {
+KernelCases gate_cases(const KernelShapes& s) {
   KernelCases cases;
   const auto act_bytes = static_cast<double>(dtype_bytes(s.act()));
   for (const int64_t rows : s.rows) {
     const int n = static_cast<int>(rows);
     cases.push_back(
-        row_case("silu", "silu_mul",
+        row_case("gate", "gate_mul",
                  {n, fmt::format("2 x {}", s.ffn_dim), s.act(), 3.0 * s.ffn_dim * act_bytes, 0},
-                 [=] { return prepare_silu(n, s.ffn_dim, s.act()); }));
+                 [=] { return prepare_gate(n, s.ffn_dim, s.act()); }));
   }
   return cases;
 }

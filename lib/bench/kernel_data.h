@@ -15,7 +15,7 @@ KernelCases linear_cases(const KernelShapes& s);
 KernelCases ffn_cases(const KernelShapes& s);
 KernelCases rope_cases(const KernelShapes& s);
 KernelCases attention_cases(const KernelShapes& s);
-KernelCases silu_cases(const KernelShapes& s);
+KernelCases gate_cases(const KernelShapes& s);
 KernelCases lsh_cases(const KernelShapes& s);
 KernelCases code_cases(const KernelShapes& s);
 KernelCases attend_cases(const KernelShapes& s);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "eval/slots.h"
+#include "kernels/ffn/gate_ref.h"
 #include "ops/loading.h"
 
 namespace tandem::eval {
@@ -29,11 +30,11 @@ class Histogram {
  public:
   explicit Histogram(int64_t* bins) : bins_(bins) {}
 
-  void add(float gate) {
-    const float silu = std::abs(gate / (1 + std::exp(-gate)));
-    if (!std::isfinite(silu))
+  void add(float activation) {
+    const float size = std::abs(activation);
+    if (!std::isfinite(size))
       throw Error(ErrorKind::numeric, "channels", "the model's gates have non-finite values");
-    ++bins_[std::bit_cast<uint32_t>(silu) >> kDropped];
+    ++bins_[std::bit_cast<uint32_t>(size) >> kDropped];
     ++n_;
   }
   /// The lower edge of the bin with which, from above, a share `keep` is reached.
@@ -117,7 +118,8 @@ MeasuredThresholds measure_thresholds(decode::Engine& engine, std::span<const Wi
         const Tensor host = engine.on_host(f32);
         for (int64_t r = 0; r < n_rows; ++r)
           for (int64_t j = 0; j < c.ffn_dim; ++j)
-            histograms[layer].add(host.as<float>()[r * width + j]);
+            histograms[layer].add(gate_value(c.layer(static_cast<int>(layer)).ffn.gate,
+                                             host.as<float>()[r * width + j]));
       }
       measured.n_tokens += n_rows;
       if (!progress(measured.n_tokens)) return measured;

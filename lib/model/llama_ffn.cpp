@@ -42,12 +42,12 @@ bool Llama::listed_ffn(int layer, const LayerWeights& w, const kv::Step& step) {
 
   poll(options_.interrupted);
   ops::rms_norm(normed, residual(), norms(layer).ffn, static_cast<float>(config_.rms_eps), stream);
-  if (after_gate) ops::gates(gate, normed, w[Role::gate_up], stream);
+  if (after_gate) ops::gates(gate, normed, w[Role::gate_up], config_.layer(layer).ffn.gate, stream);
   const ops::ChannelList list = channels_->select(layer, step, after_gate ? gate : Tensor{});
   if (after_gate)
     ops::up_channels(ffn, gate, normed, w[Role::gate_up], list, stream);
   else
-    ops::swiglu_channels(ffn, normed, w[Role::gate_up], list, stream);
+    ops::gated_channels(ffn, normed, w[Role::gate_up], config_.layer(layer).ffn.gate, list, stream);
   poll(options_.interrupted);
   into_stream(layer, Role::down, {}, [&](const Tensor& y, ops::Accumulate accumulate) {
     if (accumulate == ops::Accumulate::no) ops::clear(y.as<float>(), y.elements(), stream);
@@ -70,10 +70,11 @@ void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
   poll(options_.interrupted);
   keep_residual(to.residual_mid);
   const auto eps = static_cast<float>(config_.rms_eps);
-  const ops::LinearFusion fusion{.norm_weight = norms(layer).ffn, .norm_eps = eps, .swiglu = true};
+  const ops::LinearFusion fusion{
+      .norm_weight = norms(layer).ffn, .norm_eps = eps, .gate = config_.layer(layer).ffn.gate};
   if (side_of(layer, Role::gate_up) != nullptr) {
     normed_linear(layer, Role::gate_up, gate_up, norms(layer).ffn, w[Role::gate_up], to.normed_mid);
-    ops::silu_mul(ffn, gate_up, exec_.stream());
+    ops::gate_mul(ffn, gate_up, config_.layer(layer).ffn.gate, exec_.stream());
   } else if (!keeps_halves && ops::fusion_pays(w[Role::gate_up], n_rows_, fusion)) {
     ops::linear_fused(ffn, x, fusion, w[Role::gate_up], ops::Accumulate::no, exec_.stream());
   } else {
@@ -81,11 +82,12 @@ void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
     const Tensor normed = act(place, n_rows_, config_.dim);
     ops::rms_norm(normed, x, norms(layer).ffn, eps, exec_.stream());
     if (!keeps_halves) {
-      ops::linear_swiglu(ffn, gate_up, normed, w[Role::gate_up], workspace_, exec_.stream());
+      ops::linear_gated(ffn, gate_up, normed, w[Role::gate_up], config_.layer(layer).ffn.gate,
+                        workspace_, exec_.stream());
     } else {  // which need not leave the gate
       ops::linear(gate_up, normed, w[Role::gate_up], ops::Accumulate::no, workspace_,
                   exec_.stream());
-      ops::silu_mul(ffn, gate_up, exec_.stream());
+      ops::gate_mul(ffn, gate_up, config_.layer(layer).ffn.gate, exec_.stream());
     }
   }
   if (observed)
@@ -107,7 +109,8 @@ void Llama::divided_ffn(int layer, const kv::Step& step) {
   const size_t aligned = (of_set.bytes() + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
   const Tensor of_rest = act(static_cast<char*>(shared.ffn) + aligned, n_rows_, n_rest);
   const auto eps = static_cast<float>(config_.rms_eps);
-  const ops::LinearFusion fusion{.norm_weight = norms(layer).ffn, .norm_eps = eps, .swiglu = true};
+  const ops::LinearFusion fusion{
+      .norm_weight = norms(layer).ffn, .norm_eps = eps, .gate = config_.layer(layer).ffn.gate};
 
   poll(options_.interrupted);
   into_stream(layer, Role::down, {}, [&](const Tensor& y, ops::Accumulate accumulate) {
@@ -117,15 +120,16 @@ void Llama::divided_ffn(int layer, const kv::Step& step) {
                           exec_.stream());
       } else {
         ops::rms_norm(normed, residual(), norms(layer).ffn, eps, exec_.stream());
-        ops::linear_swiglu(of_set, act(gate_up.raw(), n_rows_, 2 * n_set), normed, w[Role::gate_up],
-                           workspace_, exec_.stream());
+        ops::linear_gated(of_set, act(gate_up.raw(), n_rows_, 2 * n_set), normed, w[Role::gate_up],
+                          config_.layer(layer).ffn.gate, workspace_, exec_.stream());
       }
       ops::linear(y, of_set, w[Role::down], accumulate, workspace_, exec_.stream());
     });
     if (!reads_all) return;
     with_part(layer, LayerPart::rest, [&](const LayerWeights& w) {
-      ops::linear_swiglu(of_rest, act(gate_up.raw(), n_rows_, 2 * n_rest), normed,
-                         w[Role::rest_gate_up], workspace_, exec_.stream());
+      ops::linear_gated(of_rest, act(gate_up.raw(), n_rows_, 2 * n_rest), normed,
+                        w[Role::rest_gate_up], config_.layer(layer).ffn.gate, workspace_,
+                        exec_.stream());
       ops::linear(y, of_rest, w[Role::rest_down], ops::Accumulate::yes, workspace_, exec_.stream());
     });
   });

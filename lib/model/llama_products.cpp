@@ -66,8 +66,8 @@ void Llama::choose_ffn_products(int64_t rows, Role gate_up_of, Role down_of) {
     choose_one(gate_up, normed, uppers, ops::Accumulate::no, {.before = norm});
   poll(options_.interrupted);
   fill_random(x);  // sums have grown
-  ops::tune_swiglu(ffn, gate_up, normed, uppers, {.before = norm, .after = down}, workspace_,
-                   exec_.stream());
+  ops::tune_gated(ffn, gate_up, normed, uppers, config_.kinds.front().ffn.gate,
+                  {.before = norm, .after = down}, workspace_, exec_.stream());
 }
 
 void Llama::choose_logit_products(int64_t wanted, const Tensor& scratch) {

@@ -14,8 +14,8 @@ namespace {
 constexpr Operation kRmsNormBackward{"rms_norm_backward", &CpuTable::rms_norm_backward,
                                      &CudaTable::rms_norm_backward};
 constexpr Operation kColumnSums{"column_sums", &CpuTable::column_sums, &CudaTable::column_sums};
-constexpr Operation kSiluMulBackward{"silu_mul_backward", &CpuTable::silu_mul_backward,
-                                     &CudaTable::silu_mul_backward};
+constexpr Operation kGateMulBackward{"gate_mul_backward", &CpuTable::gate_mul_backward,
+                                     &CudaTable::gate_mul_backward};
 constexpr Operation kRopeBackward{"rope_backward", &CpuTable::rope_backward,
                                   &CudaTable::rope_backward};
 constexpr Operation kCrossEntropy{"cross_entropy", &CpuTable::cross_entropy,
@@ -100,25 +100,26 @@ void bias_gradient(float* dbias, const Tensor& dy, Stream stream) {
               stream);
 }
 
-void silu_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_columns,
-                       const int32_t* columns, Stream stream) {
-  check_stream("silu_mul_backward", gate_up, stream);
+void gate_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_columns,
+                       const int32_t* columns, Gate gate, Stream stream) {
+  check_stream("gate_mul_backward", gate_up, stream);
   TANDEM_CHECK(da.empty() || (da.dtype() == gate_up.dtype() && da.rows() == gate_up.rows() &&
                               2 * da.row_size() == gate_up.row_size()),
-               "silu_mul_backward: da does not fit gate_up [{}, {}]", gate_up.rows(),
+               "gate_mul_backward: da does not fit gate_up [{}, {}]", gate_up.rows(),
                gate_up.row_size());
   TANDEM_CHECK(a_columns.empty() ||
                    (a_columns.dtype() == gate_up.dtype() && a_columns.rows() == gate_up.rows()),
-               "silu_mul_backward: a_columns differs from gate_up in dtype or rows");
-  const SiluMulBackwardParams p{.gate_up = gate_up.raw(),
+               "gate_mul_backward: a_columns differs from gate_up in dtype or rows");
+  const GateMulBackwardParams p{.gate_up = gate_up.raw(),
                                 .da = da.raw(),
                                 .a_columns = a_columns.raw(),
                                 .columns = columns,
                                 .n_rows = as_int(gate_up.rows()),
                                 .ffn_dim = as_int(gate_up.row_size() / 2),
                                 .n_columns = a_columns.empty() ? 0 : as_int(a_columns.row_size()),
-                                .act = gate_up.dtype()};
-  kSiluMulBackward.run(p, p.n_rows, row_bytes(gate_up), stream);
+                                .act = gate_up.dtype(),
+                                .gate = gate};
+  kGateMulBackward.run(p, p.n_rows, row_bytes(gate_up), stream);
 }
 
 void rope_backward(const RopeBackwardArgs& a, Stream stream) {

@@ -32,8 +32,8 @@ void bias_gradient(float* dbias, const Tensor& dy, Stream stream = {});
 /// Overwrites gate_up with its gradient, after copying listed columns of a to a_columns.
 /// shapes   gate_up [rows, 2 F]; da [rows, F], or empty: gate_up stays; a_columns [rows, n], or
 ///          empty; columns [n], null: the first n
-void silu_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_columns,
-                       const int32_t* columns, Stream stream = {});
+void gate_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_columns,
+                       const int32_t* columns, Gate gate, Stream stream = {});
 
 struct RopeBackwardArgs {
   Tensor dqkv;  // [rows, (Hq + 2 Hkv) d] gradients of the turned heads; gets the projection's

@@ -28,12 +28,12 @@ void check_gate_up(const Tensor& y, const Tensor& x, const PackedWeights& w, int
 }
 
 GateUpChannelsParams gate_up_params(const Tensor& y, const Tensor& x, const PackedWeights& w,
-                                    ChannelOutput output) {
+                                    ChannelOutput output, Gate gate = {}) {
   return {.y = y.raw(),
           .x = x.raw(),
           .w = trainable_rows(w),
           .bias = w.bias(),
-          .gate = nullptr,
+          .gates = nullptr,
           .ids = nullptr,
           .n = nullptr,
           .y_stride = y.row_size(),
@@ -42,7 +42,8 @@ GateUpChannelsParams gate_up_params(const Tensor& y, const Tensor& x, const Pack
           .n_channels = static_cast<int>(channels_of(w)),
           .most = 0,
           .type = w.dtype(),
-          .output = output};
+          .output = output,
+          .gate = gate};
 }
 
 void run_listed(GateUpChannelsParams p, const ChannelList& list, int64_t channel_bytes,
@@ -57,28 +58,28 @@ void run_listed(GateUpChannelsParams p, const ChannelList& list, int64_t channel
 
 }  // namespace
 
-void gates(const Tensor& y, const Tensor& x, const PackedWeights& w, Stream stream) {
+void gates(const Tensor& y, const Tensor& x, const PackedWeights& w, Gate gate, Stream stream) {
   check_gate_up(y, x, w, channels_of(w));
-  GateUpChannelsParams p = gate_up_params(y, x, w, ChannelOutput::silu_gate);
+  GateUpChannelsParams p = gate_up_params(y, x, w, ChannelOutput::gate, gate);
   p.most = p.n_channels;
   kGateUp.run(p, p.n_channels, row_bytes(w), stream);
 }
 
-void swiglu_channels(const Tensor& y, const Tensor& x, const PackedWeights& w,
-                     const ChannelList& list, Stream stream) {
+void gated_channels(const Tensor& y, const Tensor& x, const PackedWeights& w, Gate gate,
+                    const ChannelList& list, Stream stream) {
   check_gate_up(y, x, w, list.most);
-  run_listed(gate_up_params(y, x, w, ChannelOutput::swiglu), list, 2 * row_bytes(w), stream);
+  run_listed(gate_up_params(y, x, w, ChannelOutput::gated, gate), list, 2 * row_bytes(w), stream);
 }
 
-void up_channels(const Tensor& y, const Tensor& gate, const Tensor& x, const PackedWeights& w,
+void up_channels(const Tensor& y, const Tensor& gates, const Tensor& x, const PackedWeights& w,
                  const ChannelList& list, Stream stream) {
   check_gate_up(y, x, w, list.most);
   TANDEM_CHECK(
-      gate.dtype() == w.dtype() && gate.rows() == x.rows() && gate.row_size() == channels_of(w),
-      "gates {} [{}, {}] do not fit {} neurons", dtype_name(gate.dtype()), gate.rows(),
-      gate.row_size(), channels_of(w));
+      gates.dtype() == w.dtype() && gates.rows() == x.rows() && gates.row_size() == channels_of(w),
+      "gates {} [{}, {}] do not fit {} neurons", dtype_name(gates.dtype()), gates.rows(),
+      gates.row_size(), channels_of(w));
   GateUpChannelsParams p = gate_up_params(y, x, w, ChannelOutput::up);
-  p.gate = gate.raw();
+  p.gates = gates.raw();
   run_listed(p, list, row_bytes(w), stream);
 }
 

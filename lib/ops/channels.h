@@ -32,21 +32,22 @@ struct ChannelList {
 // once for all of them, and no row's bits depend on the others. Numerics: channel_products.h. The
 // weights of gate and up are trainable on the CPU.
 
-/// y = silu(x W_gate^T), of all channels.
+/// y = the activations of the gates x W_gate^T, of all channels.
 /// shapes   y [rows, F], x [rows, D], both in the weights' dtype; w [2 F, D]
-void gates(const Tensor& y, const Tensor& x, const PackedWeights& w, Stream stream = {});
-/// y[:, i] = silu(g) * u of channel ids[i]; places beyond the list keep their bits.
+void gates(const Tensor& y, const Tensor& x, const PackedWeights& w, Gate gate, Stream stream = {});
+/// y[:, i] = the activation of g, times u, of channel ids[i]; places beyond the list keep their
+/// bits.
 /// shapes   as gates; y [rows, most]
-void swiglu_channels(const Tensor& y, const Tensor& x, const PackedWeights& w,
-                     const ChannelList& list, Stream stream = {});
-/// The same where silu(g) of all channels is known.
-/// shapes   gate [rows, F]
-void up_channels(const Tensor& y, const Tensor& gate, const Tensor& x, const PackedWeights& w,
+void gated_channels(const Tensor& y, const Tensor& x, const PackedWeights& w, Gate gate,
+                    const ChannelList& list, Stream stream = {});
+/// Computes the same where the activations of all channels are known.
+/// shapes   gates [rows, F]
+void up_channels(const Tensor& y, const Tensor& gates, const Tensor& x, const PackedWeights& w,
                  const ChannelList& list, Stream stream = {});
 /// out += y W_down^T + b over listed channels.
 /// shapes   out [rows, D] f32, y [rows, most], w [D, F] by input
 /// stream   on a GPU weights and list may be read before the work directly ahead has ended: the list
-///          is one that swiglu_channels or up_channels, directly ahead, has read, or no kernel that
+///          is one that gated_channels or up_channels, directly ahead, has read, or no kernel that
 ///          is still on the stream writes it
 void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                    const ChannelList& list, Stream stream = {});

@@ -7,7 +7,7 @@ namespace tandem::ops {
 namespace {
 
 constexpr Operation kRmsNorm{"rms_norm", &CpuTable::rms_norm, &CudaTable::rms_norm};
-constexpr Operation kSiluMul{"silu_mul", &CpuTable::silu_mul, &CudaTable::silu_mul};
+constexpr Operation kGateMul{"gate_mul", &CpuTable::gate_mul, &CudaTable::gate_mul};
 constexpr Operation kRopeKv{"rope_kv", &CpuTable::rope_kv, &CudaTable::rope_kv};
 constexpr Operation kRotateQ{"rotate_q", &CpuTable::rotate_q, &CudaTable::rotate_q};
 
@@ -46,17 +46,18 @@ void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const 
   run_rows(kRmsNorm, p, x, stream);
 }
 
-void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream) {
+void gate_mul(const Tensor& out, const Tensor& gate_up, Gate gate, Stream stream) {
   TANDEM_CHECK(out.dtype() == gate_up.dtype() && out.rows() == gate_up.rows() &&
                    2 * out.row_size() == gate_up.row_size(),
-               "silu_mul: output does not fit gate_up [{}, {}]", gate_up.rows(),
+               "gate_mul: output does not fit gate_up [{}, {}]", gate_up.rows(),
                gate_up.row_size());
-  const SiluMulParams p{.out = out.raw(),
+  const GateMulParams p{.out = out.raw(),
                         .gate_up = gate_up.raw(),
                         .n_rows = as_int(out.rows()),
                         .ffn_dim = as_int(out.row_size()),
-                        .act = out.dtype()};
-  run_rows(kSiluMul, p, gate_up, stream);
+                        .act = out.dtype(),
+                        .gate = gate};
+  run_rows(kGateMul, p, gate_up, stream);
 }
 
 void rope_kv(const RopeKvArgs& a, Stream stream) {

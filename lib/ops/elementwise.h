@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/ffn/gate.h"
 #include "ops/rope_table.h"
 #include "ops/step_arrays.h"
 #include "tensor/tensor.h"
@@ -16,9 +17,9 @@ void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps
 void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const float* weight,
                  float eps, Stream stream = {});
 
-/// out = silu(gate) * up.
+/// out = the activation of the gate, times up.
 /// shapes   out [rows, F] act; gate_up [rows, 2 F] act
-void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream = {});
+void gate_mul(const Tensor& out, const Tensor& gate_up, Gate gate, Stream stream = {});
 
 /// Of a table whose rows several ranks divide: the id of its first row here, and all ids.
 struct VocabularyPart {

@@ -26,8 +26,8 @@ void check_operands(const Tensor& y, const Tensor& x, const PackedWeights::Spec&
                spec.name);
 }
 
-void check_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
-                  const PackedWeights::Spec& spec) {
+void check_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x,
+                 const PackedWeights::Spec& spec) {
   check_operands(gate_up, x, spec, false);
   TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * 2 == spec.out && y.dtype() == gate_up.dtype(),
                "{}: unexpected gated output {} [{}, {}]", spec.name, dtype_name(y.dtype()),
@@ -144,21 +144,21 @@ void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate
   if (x.rows() == 0) return;
   const Operands at{.y = y, .x = x, .gate_up = {}, .workspace = workspace};
   if (s.cuda)
-    linear_cuda::run(at, *s.cuda, add, false, stream);
+    linear_cuda::run(at, *s.cuda, add, {}, stream);
   else
     linear_cpu::run(at, *s.cpu, add);
 }
 
-void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, const PackedWeights& w,
-                   std::span<std::byte> workspace, Stream stream) {
+void linear_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x, const PackedWeights& w,
+                  Gate gate, std::span<std::byte> workspace, Stream stream) {
   PackedWeights::State& s = w.state();
-  check_swiglu(y, gate_up, x, s.spec);
+  check_gated(y, gate_up, x, s.spec);
   if (x.rows() == 0) return;
   if (s.cuda)
     return linear_cuda::run({.y = y, .x = x, .gate_up = gate_up, .workspace = workspace}, *s.cuda,
-                            false, true, stream);
+                            false, gate, stream);
   linear_cpu::run({.y = gate_up, .x = x, .gate_up = {}, .workspace = workspace}, *s.cpu, false);
-  silu_mul(y, gate_up, stream);
+  gate_mul(y, gate_up, gate, stream);
 }
 
 bool can_fuse(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) {
@@ -168,7 +168,7 @@ bool can_fuse(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) 
 
 bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) {
   return w.state().cuda && linear_cuda::fusion_pays(*w.state().cuda, rows,
-                                                    fusion.norm_weight != nullptr, fusion.swiglu);
+                                                    fusion.norm_weight != nullptr, fusion.gate);
 }
 
 void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
@@ -179,9 +179,9 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
   TANDEM_CHECK(x.dtype() == (fusion.norm_weight ? DType::f32 : s.input) && x.row_size() == s.in,
                "{}: unexpected input {} [{}, {}]", s.name, dtype_name(x.dtype()), x.rows(),
                x.row_size());
-  TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * (fusion.swiglu ? 2 : 1) == s.out,
+  TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * (fusion.gate ? 2 : 1) == s.out,
                "{}: unexpected output [{}, {}]", s.name, y.rows(), y.row_size());
-  TANDEM_CHECK(!add || (y.dtype() == DType::f32 && !fusion.swiglu),
+  TANDEM_CHECK(!add || (y.dtype() == DType::f32 && !fusion.gate),
                "{}: accumulation needs an f32 output", s.name);
   linear_cuda::run_fused(y, x, fusion, *w.state().cuda, add, stream);
 }
@@ -193,18 +193,18 @@ void tune_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights
   for (const PackedWeights* w : alike) check_operands(y, x, w->state().spec, add);
   const std::vector<CudaLinear*> weights = on_device(alike);
   if (!weights.empty() && x.rows() > 0)
-    linear_cuda::tune({.y = y, .x = x, .gate_up = {}, .workspace = workspace}, weights, add, false,
+    linear_cuda::tune({.y = y, .x = x, .gate_up = {}, .workspace = workspace}, weights, add, {},
                       around, stream);
 }
 
-void tune_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
-                 std::span<const PackedWeights* const> alike, const LinearNeighbours& around,
-                 std::span<std::byte> workspace, Stream stream) {
-  for (const PackedWeights* w : alike) check_swiglu(y, gate_up, x, w->state().spec);
+void tune_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x,
+                std::span<const PackedWeights* const> alike, Gate gate,
+                const LinearNeighbours& around, std::span<std::byte> workspace, Stream stream) {
+  for (const PackedWeights* w : alike) check_gated(y, gate_up, x, w->state().spec);
   const std::vector<CudaLinear*> weights = on_device(alike);
   if (!weights.empty() && x.rows() > 0)
     linear_cuda::tune({.y = y, .x = x, .gate_up = gate_up, .workspace = workspace}, weights, false,
-                      true, around, stream);
+                      gate, around, stream);
 }
 
 void forget_linear_choices() { linear_cuda::forget_choices(); }

@@ -2,11 +2,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/weight_format.h"
+#include "kernels/ffn/gate.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
@@ -138,30 +140,31 @@ enum class Accumulate : bool { no, yes };
 void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate accumulate,
             std::span<std::byte> workspace, Stream stream);
 
-/// y = silu(g) * u, where x W^T + b = [g | u]: the first and the second half of the outputs.
+/// y = the activation of g, times u, where x W^T + b = [g | u]: the first and the second half of
+/// the outputs.
 /// shapes   x as in linear; gate_up [rows, out] and y [rows, out / 2] of one dtype; gate_up is
 ///          scratch
-/// numerics as linear and silu_mul after it, but that a kernel of a GPU which does both at once
+/// numerics as linear and gate_mul after it, but that a kernel of a GPU which does both at once
 ///          rounds nothing between
-void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, const PackedWeights& w,
-                   std::span<std::byte> workspace, Stream stream);
+void linear_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x, const PackedWeights& w,
+                  Gate gate, std::span<std::byte> workspace, Stream stream);
 
 /// Operations that a product of few rows on a GPU can fuse without another pass over memory.
 struct LinearFusion {
   const float* norm_weight = nullptr;  // [in]: x is f32, and its rms_norm is multiplied
   float norm_eps = 0;
-  bool swiglu = false;  // y [rows, out / 2] = silu(first half of the outputs) * second half
+  std::optional<Gate> gate = {};  // y [rows, out / 2]: as linear_gated
 };
 
 /// Whether linear_fused has a kernel for products of `rows` rows with these weights.
 bool can_fuse(const PackedWeights& w, int64_t rows, const LinearFusion& fusion);
-/// Whether that is also the faster way, by what tune_linear or tune_swiglu has measured.
+/// Whether that is also the faster way, by what tune_linear or tune_gated has measured.
 bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusion);
 
 /// linear with a fusion; only where can_fuse. Nothing is rounded between the fused operations but
 /// the normalised input, to bf16. Runs as was chosen for the product without the norm, if that was
 /// this kernel.
-/// shapes   as linear, but for what the fusion says; swiglu does not accumulate
+/// shapes   as linear, but for what the fusion says; gated products do not accumulate
 /// stream   as linear; nor may the work ahead write norm_weight
 void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
                   const PackedWeights& w, Accumulate accumulate, Stream stream);
@@ -185,10 +188,10 @@ struct LinearNeighbours {
 void tune_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
                  Accumulate accumulate, const LinearNeighbours& around,
                  std::span<std::byte> workspace, Stream stream);
-/// The same for linear_swiglu.
-void tune_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
-                 std::span<const PackedWeights* const> alike, const LinearNeighbours& around,
-                 std::span<std::byte> workspace, Stream stream);
+/// The same for linear_gated.
+void tune_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x,
+                std::span<const PackedWeights* const> alike, Gate gate,
+                const LinearNeighbours& around, std::span<std::byte> workspace, Stream stream);
 
 /// Forgets the choices held in memory; the kept ones are read again when next needed.
 void forget_linear_choices();

@@ -18,7 +18,10 @@ constexpr size_t kMaxFileBytes = size_t{16} << 20;
 std::string in_words(const LinearProduct& p) {
   return fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}{}{}", format_name(p.stored),
                      rows_bucket(p.rows), p.out, p.in, dtype_name(p.y_type), p.bias, p.accumulate,
-                     p.swiglu ? " swiglu" : "", p.by_input ? " by_input" : "");
+                     !p.gate                 ? ""
+                     : *p.gate == Gate::silu ? " swiglu"
+                                             : " geglu",
+                     p.by_input ? " by_input" : "");
 }
 
 std::string to_hex(const LinearChoice::Algorithm& a) {

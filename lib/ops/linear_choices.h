@@ -21,7 +21,7 @@ struct LinearProduct {
   DType y_type = DType::f32;
   bool bias = false;
   bool accumulate = false;
-  bool swiglu = false;  // y is silu(first half of the outputs) * second half
+  std::optional<Gate> gate = {};  // as linear_gated
 };
 
 /// How such a product runs.

@@ -101,7 +101,7 @@ Choices& choices() {
 }
 
 LinearProduct product_of(const CudaLinear& w, int64_t rows, DType y_type, bool accumulate,
-                         bool swiglu) {
+                         std::optional<Gate> gate) {
   return {.rows = rows,
           .out = w.spec.out,
           .in = w.spec.in,
@@ -111,12 +111,12 @@ LinearProduct product_of(const CudaLinear& w, int64_t rows, DType y_type, bool a
           .y_type = y_type,
           .bias = w.spec.bias,
           .accumulate = accumulate,
-          .swiglu = swiglu};
+          .gate = gate};
 }
 
 /// Of an operation fused with what comes before or after it; its outputs are activations.
-LinearProduct fused_product(const CudaLinear& w, int64_t rows, bool swiglu) {
-  return product_of(w, rows, w.spec.input, false, swiglu);
+LinearProduct fused_product(const CudaLinear& w, int64_t rows, std::optional<Gate> gate) {
+  return product_of(w, rows, w.spec.input, false, gate);
 }
 
 LinearChoice choose(CudaLinear& w, const LinearProduct& p) {
@@ -125,7 +125,7 @@ LinearChoice choose(CudaLinear& w, const LinearProduct& p) {
   const uint64_t generation = all.generation;
   if (w.memo_of != generation || w.memo.size() >= kMaxMemo) w.memo.clear();
   w.memo_of = generation;
-  const CudaLinear::Key key{p.rows, p.y_type, p.accumulate, p.swiglu};
+  const CudaLinear::Key key{p.rows, p.y_type, p.accumulate, p.gate};
   if (const auto it = w.memo.find(key); it != w.memo.end()) return it->second;
   const int device = w.spec.device.index;
   const std::scoped_lock lock(all.mutex);
@@ -227,10 +227,11 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
   return w;
 }
 
-void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream stream) {
+void run(const Operands& at, CudaLinear& w, bool accumulate, std::optional<Gate> gate,
+         Stream stream) {
   TANDEM_CHECK(at.workspace.size() >= kWorkspaceBytes, "{}: workspace of {} bytes is too small",
                w.spec.name, at.workspace.size());
-  const LinearProduct p = product_of(w, at.x.rows(), at.y.dtype(), accumulate, swiglu);
+  const LinearProduct p = product_of(w, at.x.rows(), at.y.dtype(), accumulate, gate);
   run_choice(choose(w, p), p, at, w, stream);
 }
 
@@ -242,18 +243,18 @@ void* rounded_bias(const CudaLinear& w) { return w.rounded_bias; }
 
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm) {
   return rows > 0 && rows <= kSkinnyRows &&
-         !skinny_candidates(fused_product(w, rows, false), norm).empty();
+         !skinny_candidates(fused_product(w, rows, {}), norm).empty();
 }
 
-bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu) {
+bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, std::optional<Gate> gate) {
   return can_fuse(w, rows, norm) && (!norm || rows * w.spec.in <= kNormedUpTo) &&
          (rows <= kSkinnyUpTo ||
-          choose(w, fused_product(w, rows, swiglu)).kernel == LinearChoice::Kernel::skinny);
+          choose(w, fused_product(w, rows, gate)).kernel == LinearChoice::Kernel::skinny);
 }
 
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream) {
-  const LinearProduct p = product_of(w, x.rows(), y.dtype(), accumulate, fusion.swiglu);
+  const LinearProduct p = product_of(w, x.rows(), y.dtype(), accumulate, fusion.gate);
   const LinearChoice chosen = choose(w, p);
   const int stages = chosen.kernel == LinearChoice::Kernel::skinny
                          ? chosen.stages
@@ -261,10 +262,10 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
   run_skinny(stages, p, {.y = y, .x = x, .gate_up = {}, .workspace = {}}, w, fusion, stream);
 }
 
-void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
-          const LinearNeighbours& around, Stream stream) {
+void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate,
+          std::optional<Gate> gate, const LinearNeighbours& around, Stream stream) {
   const int device = alike[0]->spec.device.index;
-  const LinearProduct p = product_of(*alike[0], at.x.rows(), at.y.dtype(), accumulate, swiglu);
+  const LinearProduct p = product_of(*alike[0], at.x.rows(), at.y.dtype(), accumulate, gate);
   Choices& all = choices();
   {
     const std::scoped_lock lock(all.mutex);

@@ -18,7 +18,7 @@ struct PackedWeights::State {
 /// What a product reads and writes, where the weights are.
 struct Operands {
   Tensor y, x;
-  Tensor gate_up;  // of swiglu: scratch [rows, out] in y's dtype
+  Tensor gate_up;  // with a gate: scratch [rows, out] in y's dtype
   std::span<std::byte> workspace;
 };
 
@@ -78,17 +78,18 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
                                  Staging::Ring& ring,
                                  const PackedWeights::DeviceRowSource& device_rows);
 std::shared_ptr<CudaLinear> moved(const CudaLinear& w, ptrdiff_t bytes);
-void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream stream);
+void run(const Operands& at, CudaLinear& w, bool accumulate, std::optional<Gate> gate,
+         Stream stream);
 /// [out, in]; of weights by input [in, out].
 void* rows(const CudaLinear& w);
 float* bias(const CudaLinear& w);
 void* rounded_bias(const CudaLinear& w);
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm);
-bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu);
+bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, std::optional<Gate> gate);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream);
-void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
-          const LinearNeighbours& around, Stream stream);
+void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate,
+          std::optional<Gate> gate, const LinearNeighbours& around, Stream stream);
 void forget_choices();
 bool warm_up(DType dtype, int device);
 

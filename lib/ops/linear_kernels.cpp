@@ -54,7 +54,8 @@ TiledLinearParams tiled_params(const LinearProduct& p, const LinearTiling& tilin
           .in = static_cast<int>(p.in),
           .y_type = p.y_type,
           .accumulate = p.accumulate,
-          .swiglu = p.swiglu,
+          .gated = p.gate.has_value(),
+          .gate = p.gate.value_or(Gate::silu),
           .tiling = tiling};
 }
 
@@ -158,7 +159,7 @@ void run_channels(const LinearChoice&, const LinearProduct& p, const Operands& a
 
 void run_library(const LinearChoice& c, const LinearProduct& p, const Operands& at,
                  const CudaLinear& w, Stream stream) {
-  const Tensor& y = p.swiglu ? at.gate_up : at.y;
+  const Tensor& y = p.gate ? at.gate_up : at.y;
   const void* bias = p.y_type == DType::bf16 ? static_cast<const void*>(w.rounded_bias) : w.bias;
   cublaslt::run(w.spec.device.index, library_product(p), c.algorithm,
                 {.c = y.raw(),
@@ -169,7 +170,7 @@ void run_library(const LinearChoice& c, const LinearProduct& p, const Operands& 
                  .workspace_bytes = kWorkspaceBytes},
                 stream);
   cuda::launched("linear", stream);
-  if (p.swiglu) silu_mul(at.y, at.gate_up, stream);
+  if (p.gate) gate_mul(at.y, at.gate_up, *p.gate, stream);
 }
 
 constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
@@ -243,7 +244,8 @@ void run_skinny(int stages, const LinearProduct& p, const Operands& at, const Cu
                               .in = static_cast<int>(p.in),
                               .y_type = p.y_type,
                               .accumulate = p.accumulate,
-                              .swiglu = p.swiglu,
+                              .gated = p.gate.has_value(),
+                              .gate = p.gate.value_or(Gate::silu),
                               .stages = stages},
                              stream);
   cuda::launched("skinny_linear", stream);

@@ -15,7 +15,8 @@
 namespace tandem::ops {
 
 struct CudaLinear {
-  using Key = std::tuple<int64_t, DType, bool, bool>;  // rows, output dtype, accumulate, swiglu
+  // Rows, output dtype, accumulate, gate.
+  using Key = std::tuple<int64_t, DType, bool, std::optional<Gate>>;
 
   PackedWeights::Spec spec;
   std::byte* weights = nullptr;  // [out, in]
@@ -50,7 +51,7 @@ bool usable(const LinearChoice& c, const LinearProduct& p, int device);
 
 void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& at,
                 const CudaLinear& w, Stream stream);
-/// With p.swiglu that is fused; with fusion.norm_weight x is f32, and normalised first.
+/// With p.gate that is fused; with fusion.norm_weight x is f32, and normalised first.
 void run_skinny(int stages, const LinearProduct& p, const Operands& at, const CudaLinear& w,
                 const LinearFusion& fusion, Stream stream);
 /// Microseconds of one product and its neighbours among many, each with the next of the weights.

@@ -47,12 +47,12 @@ void time_setting(cuda::Queue& queue, const Setting& s) {
   put(queue, out, std::vector<float>(rows * dim));
 
   const auto gates = [&](int layer, ChannelOutput output) {
-    const bool all = output == ChannelOutput::silu_gate;
+    const bool all = output == ChannelOutput::gate;
     cuda_table().gate_up_channels({.y = y.at,
                                    .x = x.at,
                                    .w = gate_up[static_cast<size_t>(layer)]->at,
                                    .bias = nullptr,
-                                   .gate = gate.at,
+                                   .gates = gate.at,
                                    .ids = all ? nullptr : static_cast<const int32_t*>(ids.at),
                                    .n = all ? nullptr : static_cast<const int32_t*>(n.at),
                                    .y_stride = s.channels,
@@ -62,7 +62,8 @@ void time_setting(cuda::Queue& queue, const Setting& s) {
                                    .most = s.channels,
                                    .type = DType::bf16,
                                    .output = output,
-                                   .settled = output == ChannelOutput::swiglu},
+                                   .gate = Gate::silu,
+                                   .settled = output == ChannelOutput::gated},
                                   queue.stream());
     cuda::launched("gate_up_channels", queue.stream());
   };
@@ -92,17 +93,17 @@ void time_setting(cuda::Queue& queue, const Setting& s) {
         weight_rows * static_cast<double>(dim) * 2 / us * 1e-6);
   };
   const auto listed = static_cast<double>(list.size());
-  report("swiglu_channels", 2 * listed, [&](int l) { gates(l, ChannelOutput::swiglu); });
+  report("gated_channels", 2 * listed, [&](int l) { gates(l, ChannelOutput::gated); });
   report("up_channels", listed, [&](int l) { gates(l, ChannelOutput::up); });
-  report("gates", s.channels, [&](int l) { gates(l, ChannelOutput::silu_gate); });
+  report("gates", s.channels, [&](int l) { gates(l, ChannelOutput::gate); });
   report("down_channels", listed, [&](int l) { downs(l, false); });
   report("down, all channels", s.channels, [&](int l) { downs(l, true); });
-  report("swiglu_channels, down_channels", 3 * listed, [&](int l) {
-    gates(l, ChannelOutput::swiglu);
+  report("gated_channels, down_channels", 3 * listed, [&](int l) {
+    gates(l, ChannelOutput::gated);
     downs(l, false);
   });
   report("gates, up_channels, down_channels", s.channels + 2 * listed, [&](int l) {
-    gates(l, ChannelOutput::silu_gate);
+    gates(l, ChannelOutput::gate);
     gates(l, ChannelOutput::up);
     downs(l, false);
   });

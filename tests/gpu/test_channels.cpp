@@ -16,14 +16,14 @@ constexpr float kUnwritten = 77;
 /// A case's matrices and list on the GPU, and runs of some of its rows.
 struct DeviceCase {
   ChannelCase& c;
-  DeviceBuffer gate_up, down, x, gate, products, gate_up_bias, down_bias, ids, n;
+  DeviceBuffer gate_up, down, x, known, products, gate_up_bias, down_bias, ids, n;
 
   explicit DeviceCase(ChannelCase& of)
       : c(of),
         gate_up(on_device(of.gate_up)),
         down(on_device(of.down)),
         x(on_device(of.x)),
-        gate(on_device(of.gate)),
+        known(on_device(of.known)),
         products(on_device(of.products)),
         gate_up_bias(on_device(of.gate_up_bias)),
         down_bias(on_device(of.down_bias)),
@@ -40,7 +40,7 @@ struct DeviceCase {
     p.x = at(x, each * c.dim());
     p.w = gate_up.raw();
     if (p.bias != nullptr) p.bias = gate_up_bias.as<float>();
-    if (p.gate != nullptr) p.gate = at(gate, each * c.channels());
+    if (p.gates != nullptr) p.gates = at(known, each * c.channels());
     if (p.ids != nullptr) p.ids = ids.as<int32_t>();
     if (p.n != nullptr) p.n = n.as<int32_t>();
     p.settled = rows == 1;
@@ -189,7 +189,7 @@ TEST_SUITE("gpu/channels") {
         out(c.rows() * c.dim() * sizeof(float));
     // The products of the list are the inputs of down, as in a model.
     const cuda::Graph graph(queue(), [&] {
-      cuda_table().gate_up_channels(d.gates(y, ChannelOutput::swiglu, 0, c.shape.rows),
+      cuda_table().gate_up_channels(d.gates(y, ChannelOutput::gated, 0, c.shape.rows),
                                     queue().stream());
       DownChannelsParams p = d.downs(out.as<float>(), 0, c.shape.rows);
       p.y = y.raw();
@@ -208,13 +208,13 @@ TEST_SUITE("gpu/channels") {
       read_back(y, products);
       read_back(out, got);
       ActBuffer want_products(c.type, products.size());
-      gate_up_channels_ref(c.gates(want_products, ChannelOutput::swiglu), {0, c.n});
+      gate_up_channels_ref(c.gates(want_products, ChannelOutput::gated), {0, c.n});
       for (size_t r = 0; r < c.rows(); ++r)
         for (size_t i = 0; i < n; ++i) {
           const size_t at = r * c.channels() + i;
           const double want = want_products.get(at);
           REQUIRE(std::abs(products.get(at) - want) <=
-                  c.gate_tolerance(ChannelOutput::swiglu, at, want));
+                  c.gate_tolerance(ChannelOutput::gated, at, want));
         }
       c.products = products;
       ActBuffer want(DType::f32, got.size());

@@ -107,25 +107,27 @@ TEST_SUITE("gpu/kernels/rms_norm") {
   }
 }
 
-TEST_SUITE("gpu/kernels/silu_mul") {
+TEST_SUITE("gpu/kernels/gate_mul") {
   TEST_CASE("agrees with the reference") {
     for (const DType act : kActs)
       for (const int width : kWidths)
-        for (const size_t offset : {0u, 1u, 3u}) {
-          CAPTURE(dtype_name(act));
-          CAPTURE(width);
-          CAPTURE(offset);
-          SiluMulCase c(act, width, offset);
-          ActBuffer got(act, c.want.size(), offset);
-          SiluMulParams p = c.params(got);
-          const DeviceBuffer out = on_device(got), gate_up = on_device(c.gate_up);
-          p.out = out.raw();
-          p.gate_up = gate_up.raw();
-          cuda_table().silu_mul(p, queue().stream());
-          launched("silu_mul");
-          read_back(out, got);
-          c.require_close(got);
-        }
+        for (const size_t offset : {0u, 1u, 3u})
+          for (const Gate gate : kGates) {
+            CAPTURE(dtype_name(act));
+            CAPTURE(width);
+            CAPTURE(offset);
+            CAPTURE(static_cast<int>(gate));
+            GateMulCase c(act, width, offset, gate);
+            ActBuffer got(act, c.want.size(), offset);
+            GateMulParams p = c.params(got);
+            const DeviceBuffer out = on_device(got), gate_up = on_device(c.gate_up);
+            p.out = out.raw();
+            p.gate_up = gate_up.raw();
+            cuda_table().gate_mul(p, queue().stream());
+            launched("gate_mul");
+            read_back(out, got);
+            c.require_close(got);
+          }
   }
 
   TEST_CASE("saturated gates") {
@@ -138,16 +140,17 @@ TEST_SUITE("gpu/kernels/silu_mul") {
         gate_up.set(i, gates[i]);
         gate_up.set(kN + i, 2.0f);
       }
-      SiluMulParams p{.out = want.data(),
+      GateMulParams p{.out = want.data(),
                       .gate_up = gate_up.data(),
                       .n_rows = 1,
                       .ffn_dim = static_cast<int>(kN),
-                      .act = act};
-      silu_mul_ref(p, {0, 1});
+                      .act = act,
+                      .gate = Gate::silu};
+      gate_mul_ref(p, {0, 1});
       const DeviceBuffer out = on_device(got), device_gate_up = on_device(gate_up);
       p.out = out.raw();
       p.gate_up = device_gate_up.raw();
-      cuda_table().silu_mul(p, queue().stream());
+      cuda_table().gate_mul(p, queue().stream());
       read_back(out, got);
       CHECK(got.get(0) == 0.0f);
       CHECK(got.get(1) == 0.0f);
@@ -155,7 +158,7 @@ TEST_SUITE("gpu/kernels/silu_mul") {
       CHECK(got.get(8) == 400.0f);
       for (size_t i = 2; i < kN; ++i) {
         CAPTURE(gates[i]);
-        CHECK(std::abs(double{got.get(i)} - want.get(i)) <= silu_tolerance(act, want.get(i)));
+        CHECK(std::abs(double{got.get(i)} - want.get(i)) <= gate_mul_tolerance(act, want.get(i)));
       }
     }
   }
@@ -166,16 +169,17 @@ TEST_SUITE("gpu/kernels/silu_mul") {
     PhiloxStream stream(5);
     fill(gate_up, stream, 5.0f);
     ActBuffer want(DType::bf16, size_t{kRows} * kWidth), got(DType::bf16, size_t{kRows} * kWidth);
-    SiluMulParams p{.out = want.data(),
+    GateMulParams p{.out = want.data(),
                     .gate_up = gate_up.data(),
                     .n_rows = kRows,
                     .ffn_dim = kWidth,
-                    .act = DType::bf16};
-    silu_mul_ref(p, {0, kRows});
+                    .act = DType::bf16,
+                    .gate = Gate::silu};
+    gate_mul_ref(p, {0, kRows});
     const DeviceBuffer in = on_device(gate_up), out = on_device(got);
     p.out = out.raw();
     p.gate_up = in.raw();
-    require_same_in_graph(out, [&] { cuda_table().silu_mul(p, queue().stream()); });
+    require_same_in_graph(out, [&] { cuda_table().gate_mul(p, queue().stream()); });
     read_back(out, got);
     REQUIRE_CLOSE(got, want,
                   ([&](size_t i) { return 0x1.01p-7 * std::abs(double{want.get(i)}) + kTiny; }));
@@ -385,11 +389,12 @@ TEST_SUITE("gpu/kernels/order") {
                                .act = DType::f32},
                               queue().stream());
         done();
-        cuda_table().silu_mul({.out = gated.raw(),
+        cuda_table().gate_mul({.out = gated.raw(),
                                .gate_up = normal.raw(),
                                .n_rows = kRows,
                                .ffn_dim = kDim / 2,
-                               .act = DType::f32},
+                               .act = DType::f32,
+                               .gate = Gate::silu},
                               queue().stream());
         done();
         cuda_table().rms_norm({.out = last.raw(),

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "gpu/device_buffer.h"
+#include "kernels/elementwise_case.h"
 #include "kernels/norm/rms_norm.h"
 #include "ops/linear.h"
 #include "temporary_folder.h"
@@ -240,22 +241,23 @@ TEST_SUITE("gpu/ops/linear") {
   }
 
   TEST_CASE("fused with the norm before it and the gate behind it, it is what they give apart") {
+    constexpr std::optional<Gate> kFusedGates[] = {{}, Gate::silu, Gate::gelu_tanh};
     for (const auto& [out, in] :
          {std::pair<int64_t, int64_t>{640, 384}, {250, 48}, {6, 8}, {64, 14336}})
       for (const bool norm : {false, true})
-        for (const bool swiglu : {false, true})
+        for (const std::optional<Gate> gate : kFusedGates)
           for (const bool bias : {false, true})
             for (const int64_t rows : {1, 2, 5, 8, 11, 16}) {
               CAPTURE(out);
               CAPTURE(in);
               CAPTURE(norm);
-              CAPTURE(swiglu);
+              CAPTURE(gate ? static_cast<int>(*gate) : -1);
               CAPTURE(bias);
               CAPTURE(rows);
               const Layer layer(out, in, DType::bf16, bias);
               const float marker =
                   0;  // in place of norm weights, where only their being there counts
-              if (!ops::can_fuse(layer.packed, rows, {norm ? &marker : nullptr, 1e-5f, swiglu})) {
+              if (!ops::can_fuse(layer.packed, rows, {norm ? &marker : nullptr, 1e-5f, gate})) {
                 // x alone is larger than the shared memory of a block.
                 CHECK(rows * in * 2 > cuda::gpu().block_shared_bytes - 64 * 1024);
                 continue;
@@ -274,11 +276,11 @@ TEST_SUITE("gpu/ops/linear") {
                               .act = DType::bf16},
                              {0, static_cast<int>(rows)});
               }
-              const int64_t width = swiglu ? out / 2 : out;
+              const int64_t width = gate ? out / 2 : out;
               const DeviceBuffer dx = on_device(x), dw = on_device(weight);
               const DeviceBuffer dy(static_cast<size_t>(rows * width) * sizeof(float));
               ops::linear_fused(tensor(dy, DType::f32, rows, width), tensor(dx, x.type, rows, in),
-                                {norm ? dw.as<float>() : nullptr, 1e-5f, swiglu}, layer.packed,
+                                {norm ? dw.as<float>() : nullptr, 1e-5f, gate}, layer.packed,
                                 ops::Accumulate::no, queue().stream());
               ActBuffer got(DType::f32, static_cast<size_t>(rows * width)), want = got;
               read_back(dy, got);
@@ -304,14 +306,12 @@ TEST_SUITE("gpu/ops/linear") {
                   const auto [sum, error] = product(o);
                   want.set(at, static_cast<float>(sum));
                   bound[at] = error;
-                  if (!swiglu) continue;
+                  if (!gate) continue;
                   const auto [up, up_error] = product(o + width);
-                  // |silu'| <= 1.1, and the exponential is good to 2^-20 of |gate| + 1.
-                  const double silu = sum / (1 + std::exp(-sum));
-                  want.set(at, static_cast<float>(silu * up));
-                  bound[at] = 1.1 * error * (std::abs(up) + up_error) +
-                              (std::abs(silu) + 1.1 * error) * up_error +
-                              0x1p-20 * (1 + std::abs(sum)) * std::abs(sum * up) + 0x1p-126;
+                  const auto [factor, factor_error] = gate_of_sum(*gate, sum, error);
+                  want.set(at, static_cast<float>(factor * up));
+                  bound[at] = factor_error * (std::abs(up) + up_error) +
+                              std::abs(factor) * up_error + 0x1p-126;
                 }
               REQUIRE_CLOSE(got, want, [&](size_t i) { return bound[i]; });
             }

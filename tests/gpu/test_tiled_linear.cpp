@@ -3,6 +3,7 @@
 
 #include "gpu/device_buffer.h"
 #include "kernels/cuda_table.h"
+#include "kernels/elementwise_case.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -55,7 +56,7 @@ struct Case {
 
 /// y of the kernel; what lay there before is what it adds to, or NaN.
 ActBuffer run(Case& c, TiledLinearParams p) {
-  const int width = p.swiglu ? c.out / 2 : c.out;
+  const int width = p.gated ? c.out / 2 : c.out;
   ActBuffer y(p.y_type, static_cast<size_t>(c.rows) * static_cast<size_t>(width));
   for (size_t i = 0; i < y.size(); ++i) y.set(i, p.accumulate ? 2.0f : NAN);
   const DeviceBuffer dx = on_device(c.x), dw = on_device(c.w), db = on_device(c.b),
@@ -74,17 +75,15 @@ ActBuffer run(Case& c, TiledLinearParams p) {
 void require_correct(const Case& c, const TiledLinearParams& p, ActBuffer& y) {
   ActBuffer want(DType::f32, y.size());
   std::vector<double> bound(y.size());
-  const auto out = static_cast<size_t>(c.out), width = p.swiglu ? out / 2 : out;
+  const auto out = static_cast<size_t>(c.out), width = p.gated ? out / 2 : out;
   for (size_t i = 0; i < y.size(); ++i) {
     const size_t at = i / width * out + i % width;
     double value = c.sum[at] + (p.accumulate ? 2.0 : 0.0), error = c.error[at];
-    if (p.swiglu) {
-      // |silu'| <= 1.1, and the exponential is good to 2^-20 of |gate| + 1.
-      const double gate = c.sum[at], up = c.sum[at + width], silu = gate / (1 + std::exp(-gate));
-      value = silu * up;
-      error = 1.1 * error * (std::abs(up) + c.error[at + width]) +
-              (std::abs(silu) + 1.1 * error) * c.error[at + width] +
-              0x1p-20 * (1 + std::abs(gate)) * std::abs(gate * up) + 0x1p-126;
+    if (p.gated) {
+      const double up = c.sum[at + width], up_error = c.error[at + width];
+      const auto [factor, factor_error] = gate_of_sum(p.gate, c.sum[at], error);
+      value = factor * up;
+      error = factor_error * (std::abs(up) + up_error) + std::abs(factor) * up_error + 0x1p-126;
     }
     if (p.accumulate) error += spacing(DType::f32) * (std::abs(value) + 2.0);
     if (p.y_type == DType::bf16) error += spacing(DType::bf16) * std::abs(value);
@@ -128,19 +127,20 @@ TEST_SUITE("gpu/tiled_linear") {
       for (const auto& [out, in] : {std::pair{200, 1032}, {768, 64}, {64, 4096}}) {
         Case c(rows, out, in, rows % 2 == 1);
         for (const LinearTiling& tiling : all_tilings())
-          for (const bool swiglu : {false, true}) {
+          for (const bool gated : {false, true}) {
             TiledLinearParams p{.rows = rows,
                                 .out = out,
                                 .in = in,
                                 .y_type = tiling.parts == 2 ? DType::bf16 : DType::f32,
-                                .swiglu = swiglu,
+                                .gated = gated,
+                                .gate = tiling.blocks == 2 ? Gate::gelu_tanh : Gate::silu,
                                 .tiling = tiling};
-            p.accumulate = !swiglu && p.y_type == DType::f32 && tiling.groups == 2;
+            p.accumulate = !gated && p.y_type == DType::f32 && tiling.groups == 2;
             if (!cuda_table().tiled_linear_fits(p)) continue;
             CAPTURE(rows);
             CAPTURE(out);
             CAPTURE(in);
-            CAPTURE(swiglu);
+            CAPTURE(gated);
             CAPTURE(tiling.groups);
             CAPTURE(tiling.parts);
             CAPTURE(tiling.blocks);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/channels/channel_products.h"
+#include "kernels/elementwise_case.h"
 #include "kernels/reference.h"
 #include "kernels/variants.h"
 
@@ -20,11 +21,12 @@ struct ChannelCase {
   ChannelShape shape;
   DType type;
   bool bias;
-  ActBuffer gate_up, down, x, gate, products;  // [2 F, D], [F, D], [rows, D], [rows, F] twice
+  ActBuffer gate_up, down, x, known, products;  // [2 F, D], [F, D], [rows, D], [rows, F] twice
   Buffer<float> gate_up_bias, down_bias, before;
   std::vector<int32_t> ids;
   bool listed;
   int32_t n = 0;
+  Gate gate;
 
   ChannelCase(ChannelShape s, DType t, ListKind kind, bool with_bias, uint64_t seed)
       : shape(s),
@@ -33,14 +35,15 @@ struct ChannelCase {
         gate_up(t, 2 * channels() * dim()),
         down(t, channels() * dim()),
         x(t, rows() * dim()),
-        gate(t, rows() * channels()),
+        known(t, rows() * channels()),
         products(t, rows() * channels()),
         gate_up_bias(2 * channels()),
         down_bias(dim()),
         before(rows() * dim()),
-        listed(kind != ListKind::none) {
+        listed(kind != ListKind::none),
+        gate(seed % 3 == 0 ? Gate::gelu_tanh : Gate::silu) {
     PhiloxStream stream(seed);
-    for (ActBuffer* b : {&gate_up, &down, &x, &gate, &products}) fill(*b, stream, 1.0f);
+    for (ActBuffer* b : {&gate_up, &down, &x, &known, &products}) fill(*b, stream, 1.0f);
     for (Buffer<float>* b : {&gate_up_bias, &down_bias, &before}) fill(*b, stream, 1.0f);
     for (int j = 0; j < s.channels; ++j)
       if (kind == ListKind::full || kind == ListKind::none ||
@@ -63,7 +66,7 @@ struct ChannelCase {
             .x = at(x, dim()),
             .w = gate_up.data(),
             .bias = bias ? gate_up_bias.data() : nullptr,
-            .gate = output == ChannelOutput::up ? at(gate, channels()) : nullptr,
+            .gates = output == ChannelOutput::up ? at(known, channels()) : nullptr,
             .ids = listed ? ids.data() : nullptr,
             .n = listed ? &n : nullptr,
             .y_stride = shape.channels,
@@ -72,7 +75,8 @@ struct ChannelCase {
             .n_channels = shape.channels,
             .most = shape.channels,
             .type = type,
-            .output = output};
+            .output = output,
+            .gate = gate};
   }
   DownChannelsParams downs(float* out, int first = 0, int n_rows = -1) {
     return {.out = out,
@@ -113,16 +117,18 @@ struct ChannelCase {
     Product g{}, u{};
     double factor = 0, of_factor = 0;  // the exact value, and its error
     if (output == ChannelOutput::up) {
-      factor = gate.get(r * channels() + id);
+      factor = known.get(r * channels() + id);
     } else {
       g = product(r, id);
-      factor = g.value / (1 + std::exp(-g.value));
-      of_factor = 1.1 * share * g.size + 8 * spacing(DType::f32) * std::abs(factor) +
+      factor = plain_gate(gate, g.value);
+      of_factor = (gate == Gate::silu ? 1.1 : 1.13) * share * g.size +
+                  8 * spacing(DType::f32) * std::abs(factor) +
                   // The GPU's quick exponential, of bf16 results.
-                  (type == DType::bf16 ? 0x1p-18 * std::abs(factor) : 0);
+                  (type == DType::bf16 ? 0x1p-18 * std::abs(factor) : 0) +
+                  gate_argument_error(gate, g.value, factor);
     }
     const double rounding = spacing(type) * std::abs(want) + 1e-37;
-    if (output == ChannelOutput::silu_gate) return of_factor + rounding;
+    if (output == ChannelOutput::gate) return of_factor + rounding;
     u = product(r, channels() + id);
     const double of_up = share * u.size;
     return of_factor * std::abs(u.value) + of_up * std::abs(factor) + of_factor * of_up + rounding +
@@ -145,7 +151,7 @@ inline bool same_row(ActBuffer& a, int i, ActBuffer& b, int k, size_t width) {
                      static_cast<char*>(b.data()) + static_cast<size_t>(k) * bytes, bytes) == 0;
 }
 
-inline constexpr ChannelOutput kChannelOutputs[] = {ChannelOutput::silu_gate, ChannelOutput::swiglu,
+inline constexpr ChannelOutput kChannelOutputs[] = {ChannelOutput::gate, ChannelOutput::gated,
                                                     ChannelOutput::up};
 
 }  // namespace tandem::test

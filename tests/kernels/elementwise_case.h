@@ -1,5 +1,5 @@
 #pragma once
-// Shared by the tests of rms_norm and silu_mul on CPU and GPU.
+// Shared by the tests of rms_norm and gate_mul on CPU and GPU.
 #include <cmath>
 
 #include "kernels/variants.h"
@@ -62,36 +62,72 @@ struct RmsNormCase {
   }
 };
 
-/// exp is within one spacing, its argument exact; sum, quotient, product.
-inline double silu_tolerance(DType act, float want) {
-  return (spacing(act) + 4 * spacing(DType::f32)) * std::abs(double{want}) + kTiny;
+inline constexpr Gate kGates[] = {Gate::silu, Gate::gelu_tanh};
+
+/// The gate as transformers writes it, in double.
+inline double plain_gate(Gate gate, double g) {
+  if (gate == Gate::silu) return g / (1 + std::exp(-g));
+  return 0.5 * g * (1 + std::tanh(std::sqrt(2 / 3.141592653589793) * (g + 0.044715 * g * g * g)));
+}
+
+/// The error that the rounded argument of exp leaves in a result: gelu_tanh's errs by two spacings,
+/// and where exp overflows the result may be 0 instead of 1e-35.
+inline double gate_argument_error(Gate gate, double g, double want) {
+  if (gate == Gate::silu) return 0;  // the argument is g
+  const double z = std::sqrt(8 / 3.141592653589793) * (g + 0.044715 * g * g * g);
+  return 2 * spacing(DType::f32) * std::abs(z * want) + (z < -88 ? 1e-35 : 0);
+}
+
+/// The gate of a sum that errs by `error`, with a quick exponential, and what that errs by.
+struct GateOfSum {
+  double value, error;
+};
+inline GateOfSum gate_of_sum(Gate gate, double sum, double error) {
+  const double value = plain_gate(gate, sum);
+  // Slopes of silu reach 1.1, those of gelu_tanh 1.13; the exponential is good to 2^-20 of |z| + 1.
+  return {value, (gate == Gate::silu ? 1.1 : 1.13) * error +
+                     0x1p-20 * (1 + std::abs(sum)) * std::abs(sum) +
+                     4 * gate_argument_error(gate, sum, value)};
+}
+
+/// exp is within one spacing; sum, quotient, product.
+inline double gate_mul_tolerance(DType act, float want, Gate gate = Gate::silu, double g = 0) {
+  return (spacing(act) + 4 * spacing(DType::f32)) * std::abs(double{want}) + kTiny +
+         gate_argument_error(gate, g, want);
 }
 
 /// Two rows and their reference.
-struct SiluMulCase {
+struct GateMulCase {
   static constexpr int kRows = 2;
   DType act;
   int width;
+  Gate gate;
   ActBuffer gate_up, want;
 
-  SiluMulCase(DType t, int n, size_t offset)
+  GateMulCase(DType t, int n, size_t offset, Gate of = Gate::silu)
       : act(t),
         width(n),
+        gate(of),
         gate_up(t, static_cast<size_t>(2 * kRows * n), offset),
         want(t, static_cast<size_t>(kRows * n)) {
     PhiloxStream stream(3, static_cast<uint32_t>(n));
     fill(gate_up, stream, 20.0f);
-    silu_mul_ref(params(want), {0, kRows});
+    gate_mul_ref(params(want), {0, kRows});
   }
-  SiluMulParams params(ActBuffer& out) {
+  GateMulParams params(ActBuffer& out) {
     return {.out = out.data(),
             .gate_up = gate_up.data(),
             .n_rows = kRows,
             .ffn_dim = width,
-            .act = act};
+            .act = act,
+            .gate = gate};
+  }
+  double tolerance(size_t i) {
+    const auto n = static_cast<size_t>(width);
+    return gate_mul_tolerance(act, want.get(i), gate, gate_up.get(i / n * 2 * n + i % n));
   }
   void require_close(ActBuffer& got) {
-    REQUIRE_CLOSE(got, want, ([&](size_t i) { return silu_tolerance(act, want.get(i)); }));
+    REQUIRE_CLOSE(got, want, ([&](size_t i) { return tolerance(i); }));
   }
 };
 

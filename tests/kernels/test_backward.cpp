@@ -171,104 +171,113 @@ TEST_SUITE("kernels/column_sums") {
   }
 }
 
-TEST_SUITE("kernels/silu_mul_backward") {
+TEST_SUITE("kernels/gate_mul_backward") {
   TEST_CASE("the reference agrees with differences in double") {
     constexpr int kWidth = 9;
-    SiluMulCase c(DType::f32, kWidth, 0);
-    for (size_t i = 0; i < c.gate_up.size(); ++i) c.gate_up.set(i, c.gate_up.get(i) * 0.2f);
-    ActBuffer da(DType::f32, 2 * kWidth), got = c.gate_up;
-    PhiloxStream stream(12);
-    fill(da, stream, 1.0f);
-    const Numbers want = differences(
-        [&](const Numbers& x) {
-          double sum = 0;
-          for (size_t i = 0; i < 2 * kWidth; ++i) {
-            const size_t gate = i / kWidth * 2 * kWidth + i % kWidth;
-            sum += double{da.get(i)} * x[gate] / (1 + std::exp(-x[gate])) * x[gate + kWidth];
-          }
-          return sum;
-        },
-        numbers(c.gate_up));
-    silu_mul_backward_ref({.gate_up = got.data(),
-                           .da = da.data(),
-                           .a_columns = nullptr,
-                           .columns = nullptr,
-                           .n_rows = 2,
-                           .ffn_dim = kWidth,
-                           .n_columns = 0,
-                           .act = DType::f32},
-                          {0, 2});
-    for (size_t i = 0; i < got.size(); ++i)
-      CHECK(std::abs(double{got.get(i)} - want[i]) <= kDifferenceTolerance);
+    for (const Gate gate : kGates) {
+      CAPTURE(static_cast<int>(gate));
+      GateMulCase c(DType::f32, kWidth, 0);
+      for (size_t i = 0; i < c.gate_up.size(); ++i) c.gate_up.set(i, c.gate_up.get(i) * 0.2f);
+      ActBuffer da(DType::f32, 2 * kWidth), got = c.gate_up;
+      PhiloxStream stream(12);
+      fill(da, stream, 1.0f);
+      const Numbers want = differences(
+          [&](const Numbers& x) {
+            double sum = 0;
+            for (size_t i = 0; i < 2 * kWidth; ++i) {
+              const size_t at = i / kWidth * 2 * kWidth + i % kWidth;
+              sum += double{da.get(i)} * plain_gate(gate, x[at]) * x[at + kWidth];
+            }
+            return sum;
+          },
+          numbers(c.gate_up));
+      gate_mul_backward_ref({.gate_up = got.data(),
+                             .da = da.data(),
+                             .a_columns = nullptr,
+                             .columns = nullptr,
+                             .n_rows = 2,
+                             .ffn_dim = kWidth,
+                             .n_columns = 0,
+                             .act = DType::f32,
+                             .gate = gate},
+                            {0, 2});
+      for (size_t i = 0; i < got.size(); ++i)
+        CHECK(std::abs(double{got.get(i)} - want[i]) <= kDifferenceTolerance);
+    }
   }
 
-  TEST_CASE("every variant agrees with the reference; columns of a have the bits of silu_mul") {
+  TEST_CASE("every variant agrees with the reference; columns of a have the bits of gate_mul") {
     over_grid(kWidths, [](Isa isa, DType act, int width, size_t offset) {
-      SiluMulCase c(act, width, offset);
-      const auto n = static_cast<size_t>(width);
-      ActBuffer da(act, 2 * n, offset), a(act, 2 * n);
-      PhiloxStream stream(13);
-      fill(da, stream, 1.0f);
-      SiluMulParams forward = c.params(a);
-      cpu_table(isa).silu_mul(forward, {0, 2});
-      std::vector<int32_t> columns;
-      for (int i = width % 2; i < width; i += 2) columns.push_back(i);
-      for (const bool whole : {false, true}) {
-        const size_t n_columns = whole ? n : columns.size();
-        if (n_columns == 0) continue;
-        ActBuffer got = c.gate_up, want = c.gate_up, gathered(act, 2 * n_columns, offset);
-        SiluMulBackwardParams p{.gate_up = got.data(),
-                                .da = da.data(),
-                                .a_columns = gathered.data(),
-                                .columns = whole ? nullptr : columns.data(),
-                                .n_rows = 2,
-                                .ffn_dim = width,
-                                .n_columns = static_cast<int>(n_columns),
-                                .act = act};
-        cpu_table(isa).silu_mul_backward(p, {0, 2});
-        p.gate_up = want.data();
-        p.a_columns = nullptr;
-        silu_mul_backward_ref(p, {0, 2});
-        // Slopes reach 1.1 |up|, ups are at most 20; 12 operations.
-        REQUIRE_CLOSE(got, want, ([&](size_t i) {
-                        return spacing(act) * std::abs(double{want.get(i)}) + 12 * kF32 * 22 +
-                               kTiny;
-                      }));
-        for (size_t i = 0; i < gathered.size(); ++i) {
-          const size_t r = i / n_columns, at = i % n_columns;
-          const size_t column = whole ? at : static_cast<size_t>(columns[at]);
-          REQUIRE(gathered.get(i) == a.get(r * n + column));
+      for (const Gate gate : kGates)
+        for (const bool whole : {false, true}) {
+          CAPTURE(static_cast<int>(gate));
+          GateMulCase c(act, width, offset, gate);
+          const auto n = static_cast<size_t>(width);
+          ActBuffer da(act, 2 * n, offset), a(act, 2 * n);
+          PhiloxStream stream(13);
+          fill(da, stream, 1.0f);
+          cpu_table(isa).gate_mul(c.params(a), {0, 2});
+          std::vector<int32_t> columns;
+          for (int i = width % 2; i < width; i += 2) columns.push_back(i);
+          const size_t n_columns = whole ? n : columns.size();
+          if (n_columns == 0) continue;
+          ActBuffer got = c.gate_up, want = c.gate_up, gathered(act, 2 * n_columns, offset);
+          GateMulBackwardParams p{.gate_up = got.data(),
+                                  .da = da.data(),
+                                  .a_columns = gathered.data(),
+                                  .columns = whole ? nullptr : columns.data(),
+                                  .n_rows = 2,
+                                  .ffn_dim = width,
+                                  .n_columns = static_cast<int>(n_columns),
+                                  .act = act,
+                                  .gate = gate};
+          cpu_table(isa).gate_mul_backward(p, {0, 2});
+          p.gate_up = want.data();
+          p.a_columns = nullptr;
+          gate_mul_backward_ref(p, {0, 2});
+          // Slopes reach 1.1 |up|, ups are at most 20; 12 operations.
+          REQUIRE_CLOSE(got, want, ([&](size_t i) {
+                          return spacing(act) * std::abs(double{want.get(i)}) + 12 * kF32 * 22 +
+                                 kTiny;
+                        }));
+          for (size_t i = 0; i < gathered.size(); ++i) {
+            const size_t r = i / n_columns, at = i % n_columns;
+            const size_t column = whole ? at : static_cast<size_t>(columns[at]);
+            REQUIRE(gathered.get(i) == a.get(r * n + column));
+          }
         }
-      }
     });
   }
 
   TEST_CASE("without da columns are gathered and nothing else changes; gates may saturate") {
-    for (const Isa isa : usable_isas()) {
-      CAPTURE(isa_name(isa));
-      Buffer<float> gate_up(6), a(2);
-      const float in[6] = {-200.0f, 0.0f, 200.0f, 2.0f, 2.0f, 2.0f};
-      std::copy(in, in + 6, gate_up.data());
-      const int32_t columns[] = {0, 2};
-      SiluMulBackwardParams p{.gate_up = gate_up.data(),
-                              .da = nullptr,
-                              .a_columns = a.data(),
-                              .columns = columns,
-                              .n_rows = 1,
-                              .ffn_dim = 3,
-                              .n_columns = 2,
-                              .act = DType::f32};
-      cpu_table(isa).silu_mul_backward(p, {0, 1});
-      CHECK(a[0] == 0.0f);
-      CHECK(a[1] == 400.0f);
-      CHECK(std::equal(in, in + 6, gate_up.data()));
-      const float da[] = {1.0f, 1.0f, 1.0f};
-      p.da = da;
-      p.a_columns = nullptr;
-      cpu_table(isa).silu_mul_backward(p, {0, 1});
-      const float want[6] = {0.0f, 1.0f, 2.0f, 0.0f, 0.0f, 200.0f};
-      for (size_t i = 0; i < 6; ++i) CHECK(gate_up[i] == want[i]);
-    }
+    for (const Isa isa : usable_isas())
+      for (const Gate gate : kGates) {
+        CAPTURE(isa_name(isa));
+        CAPTURE(static_cast<int>(gate));
+        Buffer<float> gate_up(6), a(2);
+        const float in[6] = {-200.0f, 0.0f, 200.0f, 2.0f, 2.0f, 2.0f};
+        std::copy(in, in + 6, gate_up.data());
+        const int32_t columns[] = {0, 2};
+        GateMulBackwardParams p{.gate_up = gate_up.data(),
+                                .da = nullptr,
+                                .a_columns = a.data(),
+                                .columns = columns,
+                                .n_rows = 1,
+                                .ffn_dim = 3,
+                                .n_columns = 2,
+                                .act = DType::f32,
+                                .gate = gate};
+        cpu_table(isa).gate_mul_backward(p, {0, 1});
+        CHECK(a[0] == 0.0f);
+        CHECK(a[1] == 400.0f);
+        CHECK(std::equal(in, in + 6, gate_up.data()));
+        const float da[] = {1.0f, 1.0f, 1.0f};
+        p.da = da;
+        p.a_columns = nullptr;
+        cpu_table(isa).gate_mul_backward(p, {0, 1});
+        const float want[6] = {0.0f, 1.0f, 2.0f, 0.0f, 0.0f, 200.0f};
+        for (size_t i = 0; i < 6; ++i) CHECK(gate_up[i] == want[i]);
+      }
   }
 }
 

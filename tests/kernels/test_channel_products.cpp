@@ -95,7 +95,7 @@ TEST_SUITE("kernels/channel_products") {
                            .x = x,
                            .w = w,
                            .bias = nullptr,
-                           .gate = nullptr,
+                           .gates = nullptr,
                            .ids = ids,
                            .n = &n,
                            .y_stride = 2,
@@ -104,7 +104,12 @@ TEST_SUITE("kernels/channel_products") {
                            .n_channels = 2,
                            .most = 2,
                            .type = DType::f32,
-                           .output = ChannelOutput::swiglu};
+                           .output = ChannelOutput::gated,
+                           .gate = Gate::gelu_tanh};
+    gate_up_channels_ref(p, {0, 2});
+    CHECK(y[0] == doctest::Approx(3 * 0.8411919906));
+    CHECK(y[1] == doctest::Approx(-1.954597694));
+    p.gate = Gate::silu;
     gate_up_channels_ref(p, {0, 2});
     CHECK(y[0] == doctest::Approx(3 * 0.7310585786));
     CHECK(y[1] == doctest::Approx(-2 * 0.8807970780));

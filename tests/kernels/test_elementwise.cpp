@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "kernels/elementwise_case.h"
+#include "kernels/ffn/gate_ref.h"
 #include "kernels/rope_case.h"
 #include "kernels/variants.h"
 
@@ -54,39 +55,57 @@ TEST_SUITE("kernels/rms_norm") {
   }
 }
 
-TEST_SUITE("kernels/silu_mul") {
+TEST_SUITE("kernels/gate_mul") {
   TEST_CASE("every variant agrees with the reference") {
     for (const Isa isa : usable_isas())
       for (const DType act : kActs)
         for (const int width : kWidths)
-          for (const size_t offset : {0u, 1u, 3u}) {
-            CAPTURE(isa_name(isa));
-            CAPTURE(dtype_name(act));
-            CAPTURE(width);
-            CAPTURE(offset);
-            SiluMulCase c(act, width, offset);
-            ActBuffer got(act, c.want.size(), offset);
-            cpu_table(isa).silu_mul(c.params(got), {0, c.kRows});
-            c.require_close(got);
-          }
+          for (const size_t offset : {0u, 1u, 3u})
+            for (const Gate gate : kGates) {
+              CAPTURE(isa_name(isa));
+              CAPTURE(dtype_name(act));
+              CAPTURE(width);
+              CAPTURE(offset);
+              CAPTURE(static_cast<int>(gate));
+              GateMulCase c(act, width, offset, gate);
+              ActBuffer got(act, c.want.size(), offset);
+              cpu_table(isa).gate_mul(c.params(got), {0, c.kRows});
+              c.require_close(got);
+            }
+  }
+
+  TEST_CASE("the reference agrees with transformers' formula, in figures and in double") {
+    const std::pair<float, double> known[] = {
+        {-3.0f, -0.0036373920817729943}, {-1.0f, -0.15880800939172324}, {0.0f, 0.0},
+        {0.5f, 0.34571400982514394},     {1.0f, 0.8411919906082768},    {4.0f, 3.9999297540518075}};
+    for (const auto& [g, want] : known)
+      CHECK(std::abs(gate_value(Gate::gelu_tanh, double{g}) - want) <= 1e-15);
+    for (const Gate gate : kGates)
+      for (int i = -2000; i <= 2000; ++i) {
+        const double g = i * 0.01;
+        REQUIRE(std::abs(gate_value(gate, g) - plain_gate(gate, g)) <= 1e-14);
+      }
   }
 
   TEST_CASE("saturated gates") {
-    for (const Isa isa : usable_isas()) {
-      CAPTURE(isa_name(isa));
-      Buffer<float> gate_up(6), out(3);
-      const float in[6] = {-200.0f, 0.0f, 200.0f, 2.0f, 2.0f, 2.0f};
-      std::copy(in, in + 6, gate_up.data());
-      cpu_table(isa).silu_mul({.out = out.data(),
-                               .gate_up = gate_up.data(),
-                               .n_rows = 1,
-                               .ffn_dim = 3,
-                               .act = DType::f32},
-                              {0, 1});
-      CHECK(out[0] == 0.0f);
-      CHECK(out[1] == 0.0f);
-      CHECK(out[2] == 400.0f);
-    }
+    for (const Isa isa : usable_isas())
+      for (const Gate gate : kGates) {
+        CAPTURE(isa_name(isa));
+        CAPTURE(static_cast<int>(gate));
+        Buffer<float> gate_up(6), out(3);
+        const float in[6] = {-200.0f, 0.0f, 200.0f, 2.0f, 2.0f, 2.0f};
+        std::copy(in, in + 6, gate_up.data());
+        cpu_table(isa).gate_mul({.out = out.data(),
+                                 .gate_up = gate_up.data(),
+                                 .n_rows = 1,
+                                 .ffn_dim = 3,
+                                 .act = DType::f32,
+                                 .gate = gate},
+                                {0, 1});
+        CHECK(out[0] == 0.0f);
+        CHECK(out[1] == 0.0f);
+        CHECK(out[2] == 400.0f);
+      }
   }
 }
 

@@ -7,6 +7,7 @@
 #include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "kernels/ffn/gate_ref.h"
 #include "ops/linear.h"
 #include "worst.h"
 
@@ -152,9 +153,11 @@ TEST_SUITE("ops/linear") {
     }
   }
 
-  TEST_CASE("linear_swiglu gives silu of the first half of the outputs times the second") {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      CAPTURE(dtype_name(dtype));
+  TEST_CASE("linear_gated gives the gate of the first half of the outputs times the second") {
+    for (const int i : {0, 1, 2, 3}) {
+      const DType dtype = i / 2 == 0 ? DType::f32 : DType::bf16;
+      const Gate kind = i % 2 == 0 ? Gate::silu : Gate::gelu_tanh;
+      CAPTURE(i);
       constexpr int64_t kRows = 5, kOut = 64, kIn = 48;
       Layer layer(kOut, kIn, dtype, true);
       const std::vector<float> x = random_values(kRows * kIn, 3, true);
@@ -165,9 +168,9 @@ TEST_SUITE("ops/linear") {
       std::vector<std::byte> workspace(ops::PackedWeights::workspace_bytes(layer.spec, kRows));
       void* in =
           dtype == DType::bf16 ? static_cast<void*>(xb.data()) : const_cast<float*>(x.data());
-      ops::linear_swiglu(Tensor(y.data(), dtype, {kRows, kOut / 2}),
-                         Tensor(scratch.data(), dtype, {kRows, kOut}),
-                         Tensor(in, dtype, {kRows, kIn}), layer.packed, workspace, {});
+      ops::linear_gated(Tensor(y.data(), dtype, {kRows, kOut / 2}),
+                        Tensor(scratch.data(), dtype, {kRows, kOut}),
+                        Tensor(in, dtype, {kRows, kIn}), layer.packed, kind, workspace, {});
       // Products, then the result, are rounded to bf16 there.
       const double tolerance = dtype == DType::bf16 ? 0x1p-5 : 1e-5;
       for (int64_t r = 0; r < kRows; ++r)
@@ -177,7 +180,7 @@ TEST_SUITE("ops/linear") {
           const auto at = static_cast<size_t>(r * kOut / 2 + o);
           const double got =
               dtype == DType::bf16 ? to_float(reinterpret_cast<bf16*>(y.data())[at]) : y[at];
-          CHECK(std::abs(got - gate / (1 + std::exp(-gate)) * up) <=
+          CHECK(std::abs(got - gate_value(kind, gate) * up) <=
                 tolerance * (0.1 + std::abs(gate * up)));
         }
     }

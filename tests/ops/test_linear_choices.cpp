@@ -14,7 +14,7 @@ using namespace tandem::ops;
 namespace {
 
 const LinearProduct kOneRow{.rows = 1, .out = 64, .in = 32};
-const LinearProduct kGated{.rows = 20, .out = 64, .in = 32, .swiglu = true};
+const LinearProduct kGated{.rows = 20, .out = 64, .in = 32, .gate = Gate::silu};
 const LinearProduct kManyRows{.rows = 100, .out = 64, .in = 32, .accumulate = true};
 
 using Kernel = LinearChoice::Kernel;
@@ -87,7 +87,12 @@ TEST_SUITE("ops/linear_choices") {
     CHECK(!found([](LinearProduct& p) { p.y_type = DType::bf16; }));
     CHECK(!found([](LinearProduct& p) { p.bias = true; }));
     CHECK(!found([](LinearProduct& p) { p.accumulate = false; }));
-    CHECK(!found([](LinearProduct& p) { p.swiglu = true; }));
+    CHECK(!found([](LinearProduct& p) { p.gate = Gate::silu; }));
+    choices.keep(kGated, tiled_choice());
+    CHECK(choices.find(kGated));
+    LinearProduct other_gate = kGated;
+    other_gate.gate = Gate::gelu_tanh;
+    CHECK(!choices.find(other_gate));
   }
 
   TEST_CASE("other machines' choices stay in the file and are not taken") {

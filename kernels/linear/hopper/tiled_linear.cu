@@ -32,7 +32,7 @@ template <int kGroups, int kRows>
 void launch(const TiledLinearParams& p, Stream stream) {
   using Shape = tiled::Tile<kGroups, kRows>;
   const CUtensorMap w =
-      cuda::swizzled_map(p.w, p.out, p.in, p.swiglu ? Shape::kOut / 2 : Shape::kOut);
+      cuda::swizzled_map(p.w, p.out, p.in, p.gated ? Shape::kOut / 2 : Shape::kOut);
   const CUtensorMap x = cuda::swizzled_map(p.x, p.rows, p.in, kRows);
   const auto kernel = tiled::tiled_linear<kGroups, kRows>;
   const Shared shared = shared_of(kGroups, kRows, p.tiling.blocks);

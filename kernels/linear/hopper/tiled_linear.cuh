@@ -14,6 +14,7 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/ffn/gate.cuh"
 #include "kernels/linear/tiled_linear.h"
 
 namespace tandem::tiled {
@@ -74,8 +75,7 @@ template <class Shape>
 __device__ void copy_weights(unsigned char* stage, const CUtensorMap& map, cuda::Barrier& full,
                              const TiledLinearParams& p, int tile, int chunk, uint64_t policy) {
   full.arrive_expecting(Shape::kStageBytes);
-  if (!p.swiglu)
-    return cuda::tma_load(stage, map, full, chunk * kChunk, tile * Shape::kOut, policy);
+  if (!p.gated) return cuda::tma_load(stage, map, full, chunk * kChunk, tile * Shape::kOut, policy);
   // Gates and what they gate, one after the other.
   constexpr int kHalf = Shape::kOut / 2;
   for (int half = 0; half < 2; ++half)
@@ -148,7 +148,6 @@ __device__ void multiply(const Ring& ring, const Part& part) {
 __device__ inline void add(float4& to, const float4& v) {
   to.x += v.x, to.y += v.y, to.z += v.z, to.w += v.w;
 }
-__device__ inline float gated(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
 
 /// Four neighbouring sums of this block, with those of the others that have parts of its tile.
 __device__ inline float4 total(const float* mine, int parts) {
@@ -166,24 +165,25 @@ template <class Shape>
 __device__ void store(const float* sums, const TiledLinearParams& p, const Part& part) {
   constexpr int kEach = 4;  // outputs of a thread
   const int parts = p.tiling.parts;
-  const int width = p.swiglu ? p.out / 2 : p.out;
-  const int tile_width = p.swiglu ? Shape::kOut / 2 : Shape::kOut;
+  const int width = p.gated ? p.out / 2 : p.out;
+  const int tile_width = p.gated ? Shape::kOut / 2 : Shape::kOut;
   const int threads_a_row = tile_width / kEach, thread = static_cast<int>(threadIdx.x);
   const int column = thread % threads_a_row * kEach, o = part.tile * tile_width + column;
   if (o >= width) return;
   const auto bias = [&](int at) {
     return p.bias == nullptr ? float4{0, 0, 0, 0} : *reinterpret_cast<const float4*>(p.bias + at);
   };
-  const float4 b = bias(o), b_up = p.swiglu ? bias(width + o) : float4{0, 0, 0, 0};
+  const float4 b = bias(o), b_up = p.gated ? bias(width + o) : float4{0, 0, 0, 0};
   for (int row = thread / threads_a_row * parts + part.number; row < p.rows;
        row += Shape::kThreads / threads_a_row * parts) {
     const float* at_row = sums + row * Shape::kPitch + column;
     float4 v = total(at_row, parts);
     add(v, b);
-    if (p.swiglu) {
+    if (p.gated) {
       float4 up = total(at_row + tile_width, parts);
       add(up, b_up);
-      v = {gated(v.x, up.x), gated(v.y, up.y), gated(v.z, up.z), gated(v.w, up.w)};
+      v = {cuda::gated(p.gate, v.x, up.x), cuda::gated(p.gate, v.y, up.y),
+           cuda::gated(p.gate, v.z, up.z), cuda::gated(p.gate, v.w, up.w)};
     }
     const int64_t at = static_cast<int64_t>(row) * width + o;
     if (p.y_type == DType::bf16) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/ffn/gate.h"
 #include "ops/score_scale.h"
 
 namespace tandem::model {
@@ -20,6 +21,7 @@ struct AttentionSpec {
 
 struct FfnSpec {
   enum class Kind : uint8_t { dense, experts } kind = Kind::dense;
+  Gate gate = Gate::silu;
   bool bias = false;  // gate, up and down have one
   float clamp = 0;    // bound of gate and up before the activation; 0: none
   bool operator==(const FfnSpec&) const = default;

@@ -46,8 +46,8 @@ void Backward::ffn(int index, const model::LayerActivations& kept) {
   if (t[Role::down].trained() && !kept_whole)
     columns = act(buffers_.listed, listed ? t[Role::down].cols : int64_t{spec_.config.ffn_dim});
   if (low_rank_) low_rank_->keep_outputs(index, Role::gate_up, gate_up);
-  ops::silu_mul_backward(gate_up, da, columns, listed ? indices_.of(t[Role::down]).data() : nullptr,
-                         stream());
+  ops::gate_mul_backward(gate_up, da, columns, listed ? indices_.of(t[Role::down]).data() : nullptr,
+                         spec_.config.layer(index).ffn.gate, stream());
   weight_gradient(t[Role::down], dy, kept_whole ? act(kept.ffn, spec_.config.ffn_dim) : columns);
   if (!f.gate_up) return;
   through_factors(index, Role::gate_up, gate_up);  // in place

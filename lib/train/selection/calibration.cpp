@@ -154,7 +154,8 @@ Scores Calibration::activations(std::span<const MicroBatch> batches) {
       add_column_squares(squares[i][Role::qkv], act(kept[i].qkv, qkv_dim));
       add_column_squares(squares[i][Role::o], act(kept[i].attended, c.q_dim()));
       add_column_squares(squares[i][Role::gate_up], act(kept[i].gate_up, 2 * ffn));
-      ops::silu_mul(act(a, ffn), act(kept[i].gate_up, 2 * ffn), exec_.stream());
+      ops::gate_mul(act(a, ffn), act(kept[i].gate_up, 2 * ffn),
+                    c.layer(static_cast<int>(i)).ffn.gate, exec_.stream());
       add_column_squares(squares[i][Role::down], act(a, ffn));
     }
   }

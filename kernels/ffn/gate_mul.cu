@@ -1,7 +1,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
-#include "kernels/ffn/silu.cuh"
-#include "kernels/ffn/silu_mul.h"
+#include "kernels/ffn/gate.cuh"
+#include "kernels/ffn/gate_mul.h"
 
 namespace tandem {
 namespace {
@@ -10,8 +10,8 @@ constexpr int kThreads = 256;
 constexpr unsigned kMaxGridRows = 65535;
 
 /// kEach elements a thread and access; blocks along y share the rows.
-template <class T, int kEach>
-__global__ void __launch_bounds__(kThreads) silu_mul_rows(const SiluMulParams p) {
+template <Gate kGate, class T, int kEach>
+__global__ void __launch_bounds__(kThreads) gate_mul_rows(const GateMulParams p) {
   using V = cuda::Vector<T, kEach>;
   cuda::start_after_previous();
   const int n = p.ffn_dim / kEach, i = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x;
@@ -22,15 +22,15 @@ __global__ void __launch_bounds__(kThreads) silu_mul_rows(const SiluMulParams p)
     V out;
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
-      out.at[e] =
-          cuda::from_float<T>(cuda::silu<T>(cuda::to_float(gate.at[e])) * cuda::to_float(up.at[e]));
+      out.at[e] = cuda::from_float<T>(cuda::gate_value<T>(kGate, cuda::to_float(gate.at[e])) *
+                                      cuda::to_float(up.at[e]));
     static_cast<V*>(p.out)[r * n + i] = out;
   }
 }
 
 }  // namespace
 
-void silu_mul_cuda(const SiluMulParams& p, Stream stream) {
+void gate_mul_cuda(const GateMulParams& p, Stream stream) {
   if (p.n_rows == 0 || p.ffn_dim == 0) return;
   cuda::with_act(p.act, [&](auto* act) {
     using T = std::remove_pointer_t<decltype(act)>;
@@ -39,7 +39,10 @@ void silu_mul_cuda(const SiluMulParams& p, Stream stream) {
     const unsigned blocks = cuda::blocks_for(p.ffn_dim / (packed ? kEach : 1), kThreads);
     const unsigned rows = static_cast<unsigned>(p.n_rows);
     const dim3 grid(blocks, rows < kMaxGridRows ? rows : kMaxGridRows);
-    cuda::launch(packed ? silu_mul_rows<T, kEach> : silu_mul_rows<T, 1>, grid, kThreads, stream, p);
+    cuda::with_gate(p.gate, [&](auto gate) {
+      cuda::launch(packed ? gate_mul_rows<gate, T, kEach> : gate_mul_rows<gate, T, 1>, grid,
+                   kThreads, stream, p);
+    });
   });
 }
 
