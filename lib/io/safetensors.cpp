@@ -233,6 +233,17 @@ void Safetensors::drop_pages() const {
   if (file_) file_->drop_pages();
 }
 
+TensorView rows_of(const TensorView& t, int64_t first, int64_t n) {
+  TANDEM_CHECK(first >= 0 && n >= 0 && first + n <= t.shape.front(),
+               "rows {} to {} exceed a tensor of {}", first, first + n, t.shape.front());
+  TensorView rows = t;
+  const size_t row_bytes = t.bytes.size() / static_cast<size_t>(t.shape.front());
+  rows.shape.front() = n;
+  rows.bytes =
+      t.bytes.subspan(static_cast<size_t>(first) * row_bytes, static_cast<size_t>(n) * row_bytes);
+  return rows;
+}
+
 void Safetensors::read(const TensorView& tensor, size_t begin, std::span<std::byte> out) const {
   TANDEM_CHECK(begin <= tensor.bytes.size() && out.size() <= tensor.bytes.size() - begin,
                "bytes {} to {} exceed a tensor of {} bytes", begin, begin + out.size(),
@@ -249,7 +260,10 @@ void Safetensors::check_blocks(const TensorView& tensor, size_t begin,
                                std::span<const std::byte> read) const {
   const auto it = by_name_.find(tensor.name);
   TANDEM_CHECK(it != by_name_.end(), "tensor '{}' belongs to another file", tensor.name);
-  const size_t block = sums_->block_bytes, all = tensor.bytes.size(), end = begin + read.size();
+  // A view may be a part of its tensor.
+  const TensorEntry& entry = entries_[it->second];
+  begin += static_cast<size_t>(tensor.bytes.data() - data_.data()) - entry.begin;
+  const size_t block = sums_->block_bytes, all = entry.end - entry.begin, end = begin + read.size();
   for (size_t i = (begin + block - 1) / block; i * block < end; ++i) {
     const size_t from = i * block, to = std::min(from + block, all);
     if (to > end) return;

@@ -31,6 +31,9 @@ struct TensorView {
   std::span<const std::byte> bytes;
 };
 
+/// Rows [first, first + n) of a matrix or vector, under its name.
+TensorView rows_of(const TensorView& tensor, int64_t first, int64_t n);
+
 /// One line of a safetensors header, checked against the file.
 struct TensorEntry {
   std::string name;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "io/json.h"
 #include "io/quote.h"
+#include "model/families/family.h"
 #include "model/model_folder.h"
 #include "ops/loading.h"
 
@@ -56,9 +57,8 @@ Role stored_as(Role role, const Checkpoint& checkpoint) {
 std::string problem_of(MatrixId id, const ModelConfig& config, const Checkpoint& checkpoint,
                        bool& wrong_type) {
   if (config.head.tied) id.role = stored_as(id.role, checkpoint);
-  const std::string name = canonical_name(id);
+  const auto [name, first, expected] = stored_part(id, config);
   const io::TensorEntry* entry = checkpoint.find(name);
-  const io::Shape expected = shape_of(id.role, config);
   if (entry == nullptr)
     return fmt::format("{}: missing, expected shape {}", name, io::shape_text(expected));
   if (entry->shape != expected)
@@ -218,8 +218,10 @@ io::TensorView Checkpoint::tensor(std::string_view name) const {
   return shard.tensor(entry);
 }
 
-io::TensorView Checkpoint::weight(MatrixId id) const {
-  return tensor(canonical_name({stored_as(id.role, *this), id.layer}));
+io::TensorView Checkpoint::weight(MatrixId id, const ModelConfig& config) const {
+  id.role = stored_as(id.role, *this);
+  const StoredPart part = stored_part(id, config);
+  return io::rows_of(tensor(part.tensor), part.first, shape_of(id.role, config).front());
 }
 
 void Checkpoint::read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const {
@@ -238,7 +240,9 @@ void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
   bool wrong_type = false;
   for (const MatrixId& id : all_matrices(config)) {
     std::string problem = problem_of(id, config, checkpoint, wrong_type);
-    if (!problem.empty()) problems.push_back(std::move(problem));
+    // Matrices of a fused tensor share theirs.
+    if (!problem.empty() && (problems.empty() || problems.back() != problem))
+      problems.push_back(std::move(problem));
   }
   for (std::string& problem : unexpected_weights(config, checkpoint))
     problems.push_back(std::move(problem));

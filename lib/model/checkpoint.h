@@ -39,7 +39,7 @@ class Checkpoint {
   /// errors   kind input: no such tensor; any other dtype
   io::TensorView tensor(std::string_view name) const;
   /// The head stands in for a missing embedding: a tied model may store either.
-  io::TensorView weight(MatrixId id) const;
+  io::TensorView weight(MatrixId id, const ModelConfig& config) const;
   /// Copies bytes of a tensor, from byte `begin` of it on, past the mapping.
   /// errors  kind input: a file that has become shorter, or cannot be read
   void read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const;

@@ -46,6 +46,8 @@ constexpr std::array kShapes = {
                128000, 128001},
     NamedShape{"llama-68m", 768, 2, 12, 12, 64, 3072, 32000, 2048, 1e-6, 1e4, 0, false, 0, 2},
     NamedShape{"smollm2-135m", 576, 30, 9, 3, 64, 1536, 49152, 8192, 1e-5, 1e5, 0, true, 0, 0},
+    NamedShape{"phi-4", 5120, 40, 40, 10, 128, 17920, 100352, 16384, 1e-5, 250000, 0, false, 100257,
+               100265, "Phi3ForCausalLM"},
     qwen3("qwen3-0.6b", 1024, 28, 16, 3072, true),
     qwen3("qwen3-1.7b", 2048, 28, 16, 6144, true),
     qwen3("qwen3-4b", 2560, 36, 32, 9728, true),

@@ -23,11 +23,11 @@ class CheckpointSource final : public WeightSource {
   CheckpointSource(const ModelConfig& config, Checkpoint checkpoint)
       : config_(config), checkpoint_(std::move(checkpoint)) {
     check_checkpoint(config_, checkpoint_);
-    embedding_ = checkpoint_.weight({Role::embedding});
+    embedding_ = checkpoint_.weight({Role::embedding}, config_);
   }
 
   void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
-    const io::TensorView t = checkpoint_.weight(id);
+    const io::TensorView t = checkpoint_.weight(id, config_);
     const int64_t cols = t.shape.back();
     const auto piece = static_cast<int64_t>(kLeastRead / dtype_bytes(t.dtype));
     const int64_t first = begin * cols, n = (end - begin) * cols;
@@ -47,7 +47,7 @@ class CheckpointSource final : public WeightSource {
   }
 
   std::vector<float> vector(MatrixId id) const override {
-    const io::TensorView t = checkpoint_.weight(id);
+    const io::TensorView t = checkpoint_.weight(id, config_);
     std::vector<float> values(static_cast<size_t>(t.shape.front()));
     numbers(t, 0, t.shape.front(), DType::f32, values.data());
     return values;

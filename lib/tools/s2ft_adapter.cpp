@@ -46,7 +46,7 @@ DType dtype_of(const decode::ModelFiles& files, MatrixType asked) {
     if (id.role == model::Role::head && checkpoint.find(model::canonical_name(id)) == nullptr)
       id.role = model::Role::embedding;
     return model::shape_of(id.role, files.config).size() == 1 ||
-           checkpoint.weight(id).dtype == DType::bf16;
+           checkpoint.weight(id, files.config).dtype == DType::bf16;
   };
   return std::ranges::all_of(model::all_matrices(files.config), is_bf16) ? DType::bf16 : DType::f32;
 }

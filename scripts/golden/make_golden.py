@@ -41,8 +41,9 @@ def write_json(path, content):
         path.write_text("{" + ",\n".join(parts) + "}\n")
 
 
-def manifest(data, seed):
-    """Provenance and a SHA-256 of every generated file and of every file read."""
+def manifest(data, seed, only):
+    """Provenance and a SHA-256 of every generated file and of every file read. Models that were written
+    on their own have their own versions."""
     def entry(path):
         return {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
@@ -56,12 +57,15 @@ def manifest(data, seed):
             raise SystemExit(f"{name} has {facts['bytes']} bytes, the limit is {FILE_LIMIT}")
     if sum(facts["bytes"] for facts in files.values()) > TOTAL_LIMIT:
         raise SystemExit(f"the golden data exceed {TOTAL_LIMIT} bytes in total")
+    versions = {"python": platform.python_version()} | {
+        name: metadata.version(name) for name in LIBRARIES}
+    old = json.loads((data / "golden" / "manifest.json").read_text()) if only else {}
     return {
         "generator": "scripts/golden/make_golden.py",
         "arguments": {"seed": seed},
-        "versions": {"python": platform.python_version()}
-                    | {name: metadata.version(name) for name in LIBRARIES},
-        "inputs": {str(p.relative_to(ROOT)): entry(p) for p in read},
+        "versions": old.get("versions", versions),
+        "versions_of": old.get("versions_of", {}) | dict.fromkeys(only or [], versions),
+        "inputs": old.get("inputs", {str(p.relative_to(ROOT)): entry(p) for p in read}),
         "files": files,
     }
 
@@ -86,7 +90,7 @@ def main():
         for name, content in tiny_models.build(recipes / "models", recipes / "demo").items():
             write_json(golden / "tiny" / name, content)
     path = args.data / "golden" / "manifest.json"
-    path.write_text(json.dumps(manifest(args.data, args.seed), indent=1) + "\n")
+    path.write_text(json.dumps(manifest(args.data, args.seed, args.only), indent=1) + "\n")
     print(f"{path}: {len(json.loads(path.read_text())['files'])} files", file=sys.stderr)
 
 

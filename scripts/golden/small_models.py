@@ -11,9 +11,9 @@ import forward
 LENGTHS = [1, 5, 40, 150]
 N_GREEDY = 24
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-LLAMA, MISTRAL, QWEN2, QWEN3 = (
+LLAMA, MISTRAL, QWEN2, QWEN3, PHI3 = (
     {"architectures": [a + "ForCausalLM"], "model_type": a.lower(), "hidden_act": "silu"}
-    for a in ("Llama", "Mistral", "Qwen2", "Qwen3"))
+    for a in ("Llama", "Mistral", "Qwen2", "Qwen3", "Phi3"))
 # Its bands meet the wavelengths of a small head within 150 tokens: kept, blended and stretched.
 LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                   "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
@@ -76,7 +76,25 @@ MODELS = {
         "rms_norm_eps": 1e-5, "attention_bias": True, "sliding_window": 32,
         "use_sliding_window": True, "max_window_layers": 1, "tie_word_embeddings": False,
         "dtype": "float16", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
+    # Phi-4 14B: q, k, v in one tensor, and gate, up; no long RoPE.
+    "phi4": ("bf16", 1, PHI3 | shape(80, 3, 5, 1, 104, 384) | {
+        "rms_norm_eps": 1e-5, "rope_theta": 250000, "rope_scaling": None, "attention_bias": False,
+        "sliding_window": None, "original_max_position_embeddings": 512, "pad_token_id": 2,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16"}),
 }
+FUSED = {"self_attn.qkv_proj.weight": [f"self_attn.{m}_proj.weight" for m in "qkv"],
+         "mlp.gate_up_proj.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"]}
+
+
+def fused(tensors):
+    """The same weights as Phi-3 stores them."""
+    out = dict(tensors)
+    for name in tensors:
+        for whole, parts in FUSED.items():
+            if name.endswith(parts[0]):
+                prefix = name.removesuffix(parts[0])
+                out[prefix + whole] = np.concatenate([out.pop(prefix + part) for part in parts])
+    return out
 
 
 def weights(config, seed):
@@ -115,7 +133,7 @@ def weights(config, seed):
         out[mlp + "gate_proj.weight"] = matrix(ffn, dim, 1.5)
         out[mlp + "up_proj.weight"] = matrix(ffn, dim, 1.0)
         out[mlp + "down_proj.weight"] = matrix(dim, ffn, 1.0)
-    return out
+    return fused(out) if config["model_type"] == "phi3" else out
 
 
 def save(folder, config, tensors, dtype, n_shards):

@@ -105,7 +105,7 @@ TEST_SUITE("gpu/decode/offload") {
   // all 1.
   TEST_CASE("a streamed layer of Qwen3 has its own norms, of heads too") {
     for (const DType compute : {DType::f32, DType::bf16})
-      for (const std::string model : {"qwen3-tied", "qwen3-odd"}) {
+      for (const std::string model : {"phi4", "qwen3-tied", "qwen3-odd"}) {
         CAPTURE(model);
         Setup setup{.compute = compute, .chunk = 150, .device = kGpu};
         const auto resident = make_engine(small_model(model), setup);

@@ -9,10 +9,19 @@ using decode::SeqTokens;
 
 namespace {
 
-const std::string kModels[] = {"llama-2",        "llama-3.1",  "llama-3.2-tied",
-                               "llama-linear",   "llama-odd",  "mistral-plain",
-                               "mistral-window", "qwen2-tied", "qwen2-untied-sharded",
-                               "qwen3-tied",     "qwen3-odd",  "qwen3-untied-sharded"};
+const std::string kModels[] = {"llama-2",
+                               "llama-3.1",
+                               "llama-3.2-tied",
+                               "llama-linear",
+                               "llama-odd",
+                               "mistral-plain",
+                               "mistral-window",
+                               "phi4",
+                               "qwen2-tied",
+                               "qwen2-untied-sharded",
+                               "qwen3-tied",
+                               "qwen3-odd",
+                               "qwen3-untied-sharded"};
 
 }  // namespace
 

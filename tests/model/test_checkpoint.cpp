@@ -114,13 +114,34 @@ TEST_SUITE("model/roles") {
 }
 
 TEST_SUITE("model/checkpoint") {
+  TEST_CASE("matrices of a fused tensor are its rows; another shape is named once a tensor") {
+    const auto folder = test::source_dir() / "tests/data/models/phi4";
+    const Checkpoint checkpoint = Checkpoint::open(folder);
+    ModelConfig c = load_config(folder);
+    CHECK_NOTHROW(check_checkpoint(c, checkpoint));
+    const io::TensorView all = checkpoint.tensor("model.layers.1.self_attn.qkv_proj.weight");
+    size_t at = 0;
+    for (const Role role : {Role::q, Role::k, Role::v}) {
+      const io::TensorView part = checkpoint.weight({role, 1}, c);
+      CHECK(part.shape == shape_of(role, c));
+      CHECK(part.bytes.data() == all.bytes.data() + at);
+      at += part.bytes.size();
+    }
+    CHECK(at == all.bytes.size());
+    c.n_kv_heads = 5;
+    const std::string text = test::input_error_text([&] { check_checkpoint(c, checkpoint); });
+    CHECK(text.find("3 tensors are not as config.json requires them") != std::string::npos);
+    CHECK(text.find("model.layers.2.self_attn.qkv_proj.weight: expected shape [240, 80], found "
+                    "[112, 80]") != std::string::npos);
+  }
+
   TEST_CASE("the embedded models hold what their configurations need") {
     for (const char* name : {"tiny-16m", "tiny-2m"}) {
       const auto folder = test::source_dir() / "recipes/models" / name;
       const Checkpoint checkpoint = Checkpoint::open(folder);
       const ModelConfig config = load_config(folder);
       CHECK_NOTHROW(check_checkpoint(config, checkpoint));
-      const io::TensorView wq = checkpoint.weight({Role::q, 1});
+      const io::TensorView wq = checkpoint.weight({Role::q, 1}, config);
       CHECK(wq.dtype == DType::bf16);
       CHECK(wq.shape == io::Shape{config.q_dim(), config.dim});
     }
@@ -306,7 +327,7 @@ TEST_SUITE("model/checkpoint") {
       const Checkpoint checkpoint = Checkpoint::open(folder.path());
       CHECK(checkpoint.shards().size() == 2);
       CHECK_NOTHROW(check_checkpoint(c, checkpoint));
-      CHECK(checkpoint.weight({Role::o, 1}).bytes.size() == 256);
+      CHECK(checkpoint.weight({Role::o, 1}, c).bytes.size() == 256);
     }
     map["ghost"] = "one.safetensors";
     write_index();

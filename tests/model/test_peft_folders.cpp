@@ -7,6 +7,7 @@
 #include "error_text.h"
 #include "io/safetensors.h"
 #include "model/adapters/fused_source.h"
+#include "temporary_folder.h"
 
 using namespace tandem;
 using namespace tandem::model;
@@ -128,6 +129,56 @@ void check_refused(const Folder& f, const std::string& members, const char* mess
 }  // namespace
 
 TEST_SUITE("model/peft_folders") {
+  TEST_CASE("a module of a fused tensor changes each of its matrices, and is written as one") {
+    ModelConfig c = config();
+    c.architecture = "Phi3ForCausalLM";
+    Folder f(c);
+    f.tensors.clear();
+    f.add_factors(Folder::module("layers.0.self_attn.qkv_proj"), {16, 8});
+    const LowRankAdapter adapter = f.open("", R"(, "qkv_proj")");
+    const auto source = merged(f, adapter);
+    const auto &a = f.tensors[0], &b = f.tensors[1];
+    const auto number = [](const io::TensorView& t, size_t i) {
+      float x = 0;
+      std::memcpy(&x, t.bytes.data() + i * sizeof x, sizeof x);
+      return double{x};
+    };
+    for (const Role role : {Role::q, Role::k, Role::v}) {
+      const std::vector<float> found = rows(*source, role, c), before = rows(*base(c), role, c);
+      for (size_t i = 0; i < found.size(); ++i) {
+        const size_t row = i / 8 + static_cast<size_t>(first_row(role, c)), in = i % 8;
+        const double change =
+            number(b, 2 * row) * number(a, in) + number(b, 2 * row + 1) * number(a, 8 + in);
+        CHECK(found[i] == doctest::Approx(before[i] + 1.5 * change).epsilon(1e-6));
+      }
+    }
+    // The change of q and v alone, by separate factors and by those of the whole tensor.
+    std::vector<LowRankDelta> deltas;
+    for (const Role role : {Role::q, Role::v})
+      deltas.push_back({.id = {role, 0},
+                        .rank = 2,
+                        .gamma = 1.5f,
+                        .a = f.numbers[0],
+                        .b = std::span(f.numbers[1]).first(role == Role::q ? 16 : 8)});
+    const test::TemporaryFolder folder;
+    write_low_rank_adapter(folder.path(), {.base = "base", .rank = 2, .alpha = 3}, deltas, c);
+    const LowRankAdapter written = LowRankAdapter::open(folder.path(), c);
+    CHECK(written.rank({Role::k, 0}) == 4);
+    for (const LowRankDelta& d : deltas) {
+      std::vector<float> wanted = rows(*base(c), d.id.role, c), found = wanted;
+      merge_low_rank(wanted, d);
+      written.merge(d.id, 0, shape_of(d.id.role, c)[0], found);
+      CHECK(found == wanted);
+    }
+    const std::vector<float> k = rows(*base(c), Role::k, c);
+    std::vector<float> same = k;
+    written.merge({Role::k, 0}, 0, 4, same);
+    CHECK(same == k);
+    f.tensors[1].shape = {8, 4};
+    check_refused(f, "", "lora_B.weight' is \"F32\" [8, 4], expected F32, BF16 or F16 [16, 2]",
+                  "base", R"(, "qkv_proj")");
+  }
+
   TEST_CASE("factors of the embedding change its rows, wherever these are read") {
     Folder f;
     f.add_embedding_factors();

@@ -77,7 +77,7 @@ TEST_SUITE("model/weight_source") {
         source->embed(ids, got.data());
         CHECK(test::resident_bytes_of(path) == 0);
         const Checkpoint checkpoint = Checkpoint::open(folder.path());
-        const io::TensorView table = checkpoint.weight({Role::embedding});
+        const io::TensorView table = checkpoint.weight({Role::embedding}, c);
         ops::embed(want.data(), table.bytes.data(), table.dtype, ids, s.dim);
         CHECK(got == want);
       }
@@ -116,7 +116,7 @@ TEST_SUITE("model/weight_source") {
           CHECK(source->vector({Role::out_norm, 0}).size() == static_cast<size_t>(dim));
           CHECK(test::resident_bytes_of(path) == 0);
           const Checkpoint checkpoint = Checkpoint::open(folder.path());
-          const io::TensorView table = checkpoint.weight({Role::embedding});
+          const io::TensorView table = checkpoint.weight({Role::embedding}, c);
           ops::convert(want.data(), wanted,
                        table.bytes.data() + static_cast<size_t>(begin * dim) * dtype_bytes(stored),
                        stored, (end - begin) * dim);

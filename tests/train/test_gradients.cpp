@@ -87,7 +87,7 @@ TEST_SUITE("train/gradients") {
   }
 
   TEST_CASE("of single weights are those of the whole matrices, bit for bit") {
-    for (const char* model : {"llama-3.1", "qwen2-untied-sharded", "qwen3-odd"}) {
+    for (const char* model : {"llama-3.1", "phi4", "qwen2-untied-sharded", "qwen3-odd"}) {
       CAPTURE(model);
       const train::TrainerSpec spec = trainer_spec(model);
       const train::TrainedSet set = train::scattered_set(spec.config, 0.1, 3);

@@ -87,14 +87,16 @@ void LowRankAdapter::add_factors(const LowRankConfig& said, const ModelConfig& c
   std::vector<std::string> without;
   for (const auto& [place, module] : said.modules) {
     if (!has_factors(place, said)) {
-      without.push_back(module_path(place));
+      without.push_back(module.path);
       continue;
     }
     const io::Shape shape = shape_of(place.role, config);
-    const std::string path = module_path(place);
+    const bool fused = module.path != module_path(place);
+    const StoredPart part = fused ? stored_part(place, config) : StoredPart{.shape = shape};
     const auto take = [&](const char* of, const io::Shape& expected) {
-      return tensor(factor_name(path, of), expected);
+      return tensor(factor_name(module.path, of), expected);
     };
+    const auto rows = [&](const io::TensorView& t) { return io::rows_of(t, part.first, shape[0]); };
     Change& c = changes_[place];
     c.rank = module.rank;
     c.gamma = module.gamma;
@@ -108,8 +110,8 @@ void LowRankAdapter::add_factors(const LowRankConfig& said, const ModelConfig& c
       continue;
     }
     c.a = take(kFactorA, {module.rank, shape[1]});
-    c.b = take(kFactorB, {shape[0], module.rank});
-    if (said.magnitudes) c.magnitude = take(kFactorMagnitude, {shape[0]});
+    c.b = rows(take(kFactorB, {part.shape[0], module.rank}));
+    if (said.magnitudes) c.magnitude = rows(take(kFactorMagnitude, {part.shape[0]}));
     if (said.biases) add_bias(place, said, config);
   }
   if (without.empty()) return;
@@ -122,7 +124,7 @@ void LowRankAdapter::add_factors(const LowRankConfig& said, const ModelConfig& c
 }
 
 bool LowRankAdapter::has_factors(MatrixId place, const LowRankConfig& said) const {
-  const std::string path = module_path(place);
+  const std::string& path = said.modules.at(place).path;
   const bool embedding = place.role == Role::embedding;
   std::vector<const char*> names = {embedding ? kEmbeddingA : kFactorA,
                                     embedding ? kEmbeddingB : kFactorB};
@@ -133,7 +135,7 @@ bool LowRankAdapter::has_factors(MatrixId place, const LowRankConfig& said) cons
 
 void LowRankAdapter::add_bias(MatrixId place, const LowRankConfig& said,
                               const ModelConfig& config) {
-  const std::string path = module_path(place);
+  const std::string& path = said.modules.at(place).path;
   for (const Role bias : layer_roles(config))
     if (in_layers(place.role) && canonical_name({bias, place.layer}) == path + ".bias") {
       Change& c = changes_[{bias, place.layer}];
@@ -147,9 +149,10 @@ void LowRankAdapter::add_bias(MatrixId place, const LowRankConfig& said,
 
 void LowRankAdapter::add_replacement(MatrixId id, const LowRankConfig& said,
                                      const ModelConfig& config) {
-  const std::string path = module_path(id), suffix = canonical_name(id).substr(path.size() + 1);
-  const auto matrix = std::ranges::find_if(
-      said.modules, [&](const auto& m) { return module_path(m.first) == path; });
+  const StoredPart part = stored_part(id, config);
+  const std::string path = stored_module(id, config), suffix = part.tensor.substr(path.size() + 1);
+  const auto matrix =
+      std::ranges::find_if(said.modules, [&](const auto& m) { return m.second.path == path; });
   // PEFT's name of the parameter, which lies within the module that it puts around the base's.
   const char* const within = matrix != said.modules.end() ? "base_layer."
                              : is_outside(id.role) && said.tokens.contains(id.role)
@@ -166,7 +169,7 @@ void LowRankAdapter::add_replacement(MatrixId id, const LowRankConfig& said,
         .hint(fmt::format("training resized the vocabulary: resize the base model with "
                           "resize_token_embeddings({}), save it, and set model.path to it",
                           entry->shape[0]));
-  changes_[id].replaced = tensor(name, shape);
+  changes_[id].replaced = io::rows_of(tensor(name, part.shape), part.first, shape[0]);
 }
 
 void LowRankAdapter::add_tokens(const LowRankConfig& said, const ModelConfig& config) {

@@ -30,10 +30,11 @@ struct LowRankInfo {
 };
 
 /// Writes an adapter that PEFT loads: a reader sees all of it or, while it is written, none. The
-/// gamma of every matrix is that of rank and alpha.
+/// gamma of every matrix is that of rank and alpha. Matrices that the model's family stores in one
+/// tensor become one module, whose rank is the sum of theirs.
 /// errors   kind input: cannot create, no space left
 void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankInfo& info,
-                            std::span<const LowRankDelta> deltas);
+                            std::span<const LowRankDelta> deltas, const ModelConfig& config = {});
 
 class WeightSource;
 struct LowRankConfig;

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cmath>
+#include <deque>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -11,27 +14,83 @@
 namespace tandem::model {
 namespace {
 
-/// Names of the matrices that have factors: of the kinds given, or each of the deltas' by its path,
-/// so that PEFT gives no other matrix factors.
-std::vector<std::string> target_names(const LowRankInfo& info,
-                                      std::span<const LowRankDelta> deltas) {
+/// What PEFT calls a module: a matrix, or several that the model's family stores in one tensor.
+struct Module {
+  std::string path;
+  LowRankDelta delta;
+  std::vector<float> a = {}, b = {}, magnitude = {};  // its numbers, of several matrices
+};
+
+/// A of the matrices one below the other, and B along a diagonal of blocks, so that their product
+/// has each matrix's change in its rows.
+Module joined(const std::string& path, std::span<const LowRankDelta> parts,
+              const ModelConfig& config) {
+  Module m{.path = path, .delta = {.id = parts.front().id, .gamma = parts.front().gamma}};
+  const auto out = static_cast<size_t>(stored_part(m.delta.id, config).shape[0]);
+  for (const LowRankDelta& d : parts) {
+    TANDEM_CHECK(d.gamma == m.delta.gamma, "{}: factors of gamma {} and {}", path, d.gamma,
+                 m.delta.gamma);
+    m.delta.rank += d.rank;
+    m.a.insert(m.a.end(), d.a.begin(), d.a.end());
+    m.magnitude.insert(m.magnitude.end(), d.magnitude.begin(), d.magnitude.end());
+  }
+  if (!m.magnitude.empty() && m.magnitude.size() != out)
+    throw input_error(path, "has DoRA magnitudes of {} rows, expected {}", m.magnitude.size(), out)
+        .hint("train all matrices of this tensor, or none");
+  const auto rank = static_cast<size_t>(m.delta.rank);
+  m.b.resize(out * rank);
+  size_t column = 0;
+  for (const LowRankDelta& d : parts) {
+    const auto of = static_cast<size_t>(d.rank);
+    auto row = static_cast<size_t>(stored_part(d.id, config).first);
+    for (size_t i = 0; i < d.b.size(); i += of, ++row)
+      std::copy_n(d.b.begin() + static_cast<ptrdiff_t>(i), of,
+                  m.b.begin() + static_cast<ptrdiff_t>(row * rank + column));
+    column += of;
+  }
+  m.delta.a = m.a;
+  m.delta.b = m.b;
+  m.delta.magnitude = m.magnitude;
+  return m;
+}
+
+/// In the order of the first matrix of each.
+std::deque<Module> modules_of(std::span<const LowRankDelta> deltas, const ModelConfig& config) {
+  std::deque<Module> modules;
+  std::map<std::string, std::vector<LowRankDelta>> fused;
+  for (const LowRankDelta& d : deltas) {
+    const std::string path = stored_module(d.id, config);
+    std::vector<LowRankDelta>& parts = fused[path];
+    if (parts.empty()) modules.push_back({.path = path, .delta = d});
+    parts.push_back(d);
+  }
+  for (Module& m : modules)
+    if (m.path != module_path(m.delta.id)) m = joined(m.path, fused[m.path], config);
+  return modules;
+}
+
+/// Names of the modules that have factors: of the kinds given, or each by its path, so that PEFT
+/// gives no other module factors.
+std::vector<std::string> target_names(const LowRankInfo& info, const std::deque<Module>& modules,
+                                      const ModelConfig& config) {
   std::vector<std::string> names;
   for (const Role w : info.targets) {
-    const std::string path = module_path({w, 0});
-    names.push_back(path.substr(path.rfind('.') + 1));
+    const std::string path = stored_module({w, 0}, config);
+    const std::string name = path.substr(path.rfind('.') + 1);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   if (info.targets.empty())
-    for (const LowRankDelta& d : deltas) names.push_back(module_path(d.id));
+    for (const Module& m : modules) names.push_back(m.path);
   return names;
 }
 
-std::string config_text(const LowRankInfo& info, std::span<const LowRankDelta> deltas) {
+std::string config_text(const LowRankInfo& info, const std::deque<Module>& modules,
+                        const ModelConfig& model) {
   // Of other ranks than most, with the same gamma.
   nlohmann::json ranks = nlohmann::json::object(), alphas = nlohmann::json::object();
-  for (const LowRankDelta& d : deltas)
+  for (const auto& [path, d, a, b, magnitude] : modules)
     if (d.rank != info.rank) {
       const double share = static_cast<double>(d.rank) / static_cast<double>(info.rank);
-      const std::string path = module_path(d.id);
       ranks[path] = d.rank;
       alphas[path] = info.alpha * (info.rslora ? std::sqrt(share) : share);
     }
@@ -52,7 +111,7 @@ std::string config_text(const LowRankInfo& info, std::span<const LowRankDelta> d
                                  {"r", info.rank},
                                  {"rank_pattern", ranks},
                                  {"revision", nullptr},
-                                 {"target_modules", target_names(info, deltas)},
+                                 {"target_modules", target_names(info, modules, model)},
                                  {"task_type", "CAUSAL_LM"},
                                  {"use_dora", info.dora},
                                  {"use_rslora", info.rslora}};
@@ -62,15 +121,16 @@ std::string config_text(const LowRankInfo& info, std::span<const LowRankDelta> d
 }  // namespace
 
 void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankInfo& info,
-                            std::span<const LowRankDelta> deltas) {
+                            std::span<const LowRankDelta> deltas, const ModelConfig& model) {
+  const std::deque<Module> modules = modules_of(deltas, model);
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   std::vector<io::TensorView> tensors;
-  for (const LowRankDelta& d : deltas) {
-    const std::string path = module_path(d.id);
+  for (const Module& m : modules) {
+    const LowRankDelta& d = m.delta;
     const auto add = [&](const char* of, const io::Shape& shape, std::span<const float> values) {
-      tensors.push_back({factor_name(path, of), DType::f32, shape, std::as_bytes(values)});
+      tensors.push_back({factor_name(m.path, of), DType::f32, shape, std::as_bytes(values)});
     };
     const auto in = static_cast<int64_t>(d.a.size()) / d.rank;
     const auto out = static_cast<int64_t>(d.b.size()) / d.rank;
@@ -85,7 +145,7 @@ void write_low_rank_adapter(const std::filesystem::path& folder, const LowRankIn
   if (code) throw input_error(config.string(), "cannot replace the file: {}", code.message());
   io::write_safetensors(folder / kPeftTensorFile, tensors, {{"format", "pt"}}, io::kChecksumBlock);
   io::AtomicFile file(config);
-  file.write(config_text(info, deltas));
+  file.write(config_text(info, modules, model));
   file.commit();
 }
 

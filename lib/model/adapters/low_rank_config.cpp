@@ -285,8 +285,8 @@ LowRankConfig parse_low_rank_config(std::string_view text, const std::string& wh
       config.head.tied && io::find_bool(json, "ensure_weight_tying", where).value_or(false);
   text::RegexScratch scratch;
   std::vector<std::string> modules;
-  const auto add = [&](MatrixId id) {
-    const std::string module = modules.emplace_back(module_path(id));
+  const auto add = [&](MatrixId id, const std::string& module) {
+    modules.push_back(module);
     if (!targets.has(module, id.role, scratch) || excluded.has(module, id.role, scratch)) return;
     if (!targets.has_path(module) &&
         !layers.has(module, in_layers(id.role) ? id.layer : -1, scratch))
@@ -301,11 +301,15 @@ LowRankConfig parse_low_rank_config(std::string_view text, const std::string& wh
     if (!std::isfinite(gamma))
       throw refused(where, "'lora_alpha' of {} is {}, expected a number in the range of f32",
                     io::quote(module), scaled);
-    found.modules[id] = {static_cast<int64_t>(r), gamma};
+    found.modules.insert({id, {static_cast<int64_t>(r), gamma, module}});
   };
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Role weight : kLayerRoles) add({weight, layer});
-  for (const Role weight : kOutside) add({weight});
+    for (const Role weight : kLayerRoles) {
+      const MatrixId id{weight, layer};
+      add(id, stored_module(id, config));
+      if (stored_module(id, config) != module_path(id)) add(id, module_path(id));
+    }
+  for (const Role weight : kOutside) add({weight}, module_path({weight}));
   const std::vector<std::string> unmatched = targets.unmatched(modules);
   if (found.modules.empty() && json.value("target_modules", io::Json()) != "dummy-target-modules")
     throw refused(where, "'target_modules' names no matrix of this model{}",

@@ -13,7 +13,8 @@ namespace tandem::model {
 struct LowRankConfig {
   struct Module {
     int64_t rank = 0;
-    float gamma = 1;  // W + gamma B A
+    float gamma = 1;   // W + gamma B A
+    std::string path;  // PEFT's name, perhaps that of a tensor with several matrices
   };
   bool magnitudes = false;  // DoRA
   /// Matrices that have factors: kLayerRoles, embedding and head.

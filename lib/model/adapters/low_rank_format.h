@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/spec/roles.h"
+#include "model/families/family.h"
 
 // Names in folders of PEFT that the reader and the writer of low-rank adapters share.
 namespace tandem::model {
@@ -15,6 +15,12 @@ inline constexpr const char* kPeftPickleFile = "adapter_model.bin";
 /// "model.layers.3.self_attn.q_proj", PEFT's name of a matrix.
 inline std::string module_path(MatrixId id) {
   const std::string name = canonical_name(id);
+  return name.substr(0, name.rfind('.'));
+}
+
+/// The same of a matrix as its family stores it: "model.layers.3.self_attn.qkv_proj".
+inline std::string stored_module(MatrixId id, const ModelConfig& config) {
+  const std::string name = stored_part(id, config).tensor;
   return name.substr(0, name.rfind('.'));
 }
 

@@ -37,7 +37,7 @@ int first_sliding(const io::Json& types, const std::string& where, int n_layers)
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll = {&kLlama, &kMistral, &kQwen2, &kQwen3};
+  static constexpr std::array kAll = {&kLlama, &kMistral, &kPhi3, &kQwen2, &kQwen3};
   return kAll;
 }
 
@@ -59,6 +59,17 @@ std::string_view first_unserved(const ModelConfig& c) {
   if (c.embedding.scale != 1) return "a factor of the embedding";
   if (c.head.scale != 1) return "a factor of logits";
   return c.head.softcap != 0 ? "capped logits" : "";
+}
+
+StoredPart stored_part(MatrixId id, const ModelConfig& c) {
+  for (const Family* family : families()) {
+    if (family->architecture != c.architecture || is_bias(id.role)) continue;
+    for (const FusedTensor& f : family->fused)
+      if (info(id.role).stack == f.stack)
+        return {fmt::format("model.layers.{}.{}", id.layer, f.tensor), first_row(id.role, c),
+                shape_of(f.stack, c)};
+  }
+  return {canonical_name(id), 0, shape_of(id.role, c)};
 }
 
 void read_window(const io::Json& j, const std::string& where, int from, ModelConfig& c) {

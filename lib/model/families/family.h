@@ -4,9 +4,15 @@
 #include <string_view>
 
 #include "io/json_fwd.h"
-#include "model/config.h"
+#include "model/spec/roles.h"
 
 namespace tandem::model {
+
+/// A tensor of a checkpoint that holds the matrices of a stack, one below the other.
+struct FusedTensor {
+  Role stack;
+  std::string_view tensor;  // after "model.layers.N."
+};
 
 /// One family of models: how its config.json reads, and what it leaves out.
 struct Family {
@@ -19,12 +25,21 @@ struct Family {
   /// Fills kinds and kind_of of a configuration that has its sizes.
   /// errors   kind input at `where`: a key of a wrong type or value
   void (*read_layers)(const io::Json&, const std::string& where, ModelConfig&);
+  std::span<const FusedTensor> fused = {};
 };
 
-extern const Family kLlama, kMistral, kQwen2, kQwen3;
+extern const Family kLlama, kMistral, kPhi3, kQwen2, kQwen3;
 
 /// All families, in the order in which messages list them.
 std::span<const Family* const> families();
+
+/// A tensor of a checkpoint and the first of its rows that are a matrix.
+struct StoredPart {
+  std::string tensor;
+  int64_t first = 0;
+  io::Shape shape;  // of the whole tensor
+};
+StoredPart stored_part(MatrixId id, const ModelConfig& config);
 
 /// What a configuration has that no code serves, the first of all: "attention sinks"; empty: all is
 /// served.

@@ -279,7 +279,7 @@ WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAda
                                  .rank = made.rank,
                                  .alpha = static_cast<double>(made.rank),
                                  .targets = whole_kinds(made, config)},
-                                model::factor_views(made.factors));
+                                model::factor_views(made.factors), config);
   WrittenForm form = describe(made, config);
   if (settings.verify) form.text += verify_export(folder, opened, made, progress);
   return form;

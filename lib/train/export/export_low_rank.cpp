@@ -39,7 +39,7 @@ void export_low_rank(const std::filesystem::path& folder, const std::string& bas
                           .dora = settings.method == Method::dora};
   info.targets = s.targets;
   std::ranges::sort(info.targets);
-  model::write_low_rank_adapter(folder, info, low_rank_deltas(set, config, values));
+  model::write_low_rank_adapter(folder, info, low_rank_deltas(set, config, values), config);
 }
 
 }  // namespace tandem::train

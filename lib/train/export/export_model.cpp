@@ -11,7 +11,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "model/adapters/low_rank_merge.h"
-#include "model/spec/roles.h"
+#include "model/families/family.h"
 #include "train/export/export_low_rank.h"
 
 namespace tandem::train {
@@ -140,8 +140,8 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
   if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   copy_others(base, folder);
   if (!config.head.tied) untie(folder / "config.json");
-  const std::vector<model::MatrixId> stored = model::all_matrices(config);
   std::vector<io::TensorView> tensors;
+  std::vector<std::vector<model::MatrixId>> stored;  // the matrices of each, from its first row on
   const std::vector<model::LowRankDelta> deltas = low_rank_deltas(set, config, values);
   const auto merge_deltas = [&](std::span<float> rows, const model::MatrixId& id, int64_t begin,
                                 int64_t n) {
@@ -155,15 +155,19 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
     }
   };
   size_t total = 0, written = 0;
-  for (const model::MatrixId& id : stored) {
-    const io::Shape shape = model::shape_of(id.role, config);
+  for (const model::MatrixId& id : model::all_matrices(config)) {
+    const auto [name, first, shape] = model::stored_part(id, config);
+    if (first > 0) {
+      stored.back().push_back(id);
+      continue;
+    }
     // Norms and biases are f32 in a running model: a bf16 copy would be another model.
     const DType type = shape.size() == 1 ? DType::f32 : dtype;
-    tensors.push_back({model::canonical_name(id), type, shape, {}});
+    tensors.push_back({name, type, shape, {}});
+    stored.push_back({id});
     total += static_cast<size_t>(numbers_in(shape)) * dtype_bytes(type);
   }
   const auto write = [&](size_t i, const io::ByteSink& sink) {
-    const model::MatrixId& id = stored[i];
     const io::TensorView& t = tensors[i];
     const auto put = [&](std::span<const float> numbers) {
       const std::vector<std::byte> bytes = in_dtype(numbers, t.dtype);
@@ -172,20 +176,24 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
       if (progress && !progress(static_cast<double>(written) / static_cast<double>(total)))
         throw Error(ErrorKind::interrupted, folder.string(), "the model was not written");
     };
-    if (t.shape.size() == 1) return put(trained_vector(id, source, config, set, values));
-    const int64_t rows = t.shape[0], cols = t.shape[1], each = std::max<int64_t>(1, kPiece / cols);
+    if (t.shape.size() == 1)
+      return put(trained_vector(stored[i].front(), source, config, set, values));
+    const int64_t cols = t.shape[1], each = std::max<int64_t>(1, kPiece / cols);
     std::vector<float> piece;
-    for (int64_t begin = 0; begin < rows; begin += each) {
-      const int64_t n = std::min(each, rows - begin);
-      piece.resize(static_cast<size_t>(n * cols));
-      source.rows(id, begin, begin + n, DType::f32, piece.data());
-      if (Place p = place_of(id, set, config);
-          p.trained != nullptr && p.trained->part != Part::low_rank) {
-        p.first_row += begin;
-        put_matrix(piece, n, cols, p, values);
+    for (const model::MatrixId& id : stored[i]) {
+      const int64_t rows = model::shape_of(id.role, config)[0];
+      for (int64_t begin = 0; begin < rows; begin += each) {
+        const int64_t n = std::min(each, rows - begin);
+        piece.resize(static_cast<size_t>(n * cols));
+        source.rows(id, begin, begin + n, DType::f32, piece.data());
+        if (Place p = place_of(id, set, config);
+            p.trained != nullptr && p.trained->part != Part::low_rank) {
+          p.first_row += begin;
+          put_matrix(piece, n, cols, p, values);
+        }
+        merge_deltas(piece, id, begin, n);
+        put(piece);
       }
-      merge_deltas(piece, id, begin, n);
-      put(piece);
     }
   };
   // Reference programs refuse files without it.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
+#include "model/families/family.h"
 #include "ops/linear_gradient.h"
 #include "ops/loading.h"
 #include "ops/low_rank.h"
@@ -15,10 +17,26 @@ constexpr uint32_t kFirstTensor = 0x80000000u;
 
 size_t at(int64_t offset) { return static_cast<size_t>(offset); }
 
+/// PEFT has one list of magnitudes for the rows of a tensor, which may be those of several
+/// matrices.
+/// errors   kind recipe: a target's tensor holds a matrix that is no target
+void check_magnitudes(const model::ModelConfig& c, const LoraSettings& settings) {
+  const auto tensor = [&](Role role) { return model::stored_part({role}, c).tensor; };
+  for (const Role target : settings.targets)
+    for (const Role other : model::kLayerRoles)
+      if (tensor(other) == tensor(target) &&
+          std::ranges::find(settings.targets, other) == settings.targets.end())
+        throw recipe_error("train.lora.targets",
+                           "has {} without {}, which DoRA needs, too: this model stores both in {}",
+                           model::word_of(target), model::word_of(other), tensor(target))
+            .hint(fmt::format("add {}, or set train.method to lora", model::word_of(other)));
+}
+
 }  // namespace
 
 TrainedSet low_rank_set(const model::ModelConfig& c, const LoraSettings& settings, bool magnitude,
                         uint64_t seed) {
+  if (magnitude) check_magnitudes(c, settings);
   const double rank = settings.rank;
   TrainedSet set;
   set.low_rank = {
