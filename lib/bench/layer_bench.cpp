@@ -6,8 +6,8 @@
 
 #include "bench/onednn_gemm.h"
 #include "kv/fill_random.h"
-#include "model/llama.h"
-#include "model/work.h"
+#include "model/forward/transformer.h"
+#include "model/spec/work.h"
 #include "ops/loading.h"
 
 namespace tandem::bench {

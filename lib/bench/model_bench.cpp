@@ -13,8 +13,8 @@
 #include "kv/fill_random.h"
 #include "kv/policies/token_index.h"
 #include "model/adapters/synthetic_adapter.h"
-#include "model/context.h"
-#include "model/work.h"
+#include "model/spec/context.h"
+#include "model/spec/work.h"
 
 namespace tandem::bench {
 namespace {

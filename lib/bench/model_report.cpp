@@ -4,7 +4,7 @@
 #include "bench/hosted_report.h"
 #include "bench/onednn_gemm.h"
 #include "model/spec/roles.h"
-#include "model/work.h"
+#include "model/spec/work.h"
 #include "tensor/cuda.h"
 #include "tensor/gpu_isa.h"
 

@@ -9,7 +9,7 @@
 #include "cli/help.h"
 #include "cli/search_path.h"
 #include "cli/terminal.h"
-#include "model/config.h"
+#include "model/spec/config.h"
 #include "recipe/load.h"
 
 namespace tandem::cli {

@@ -10,7 +10,7 @@
 #include "bench/hardware.h"
 #include "bench/hosted_report.h"
 #include "cli/rank_plan.h"
-#include "model/work.h"
+#include "model/spec/work.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "model/shard.h"
+#include "model/weights/shard.h"
 
 namespace tandem::cli {
 namespace {

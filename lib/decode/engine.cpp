@@ -50,7 +50,7 @@ model::Trainable trainable_of(const EngineSpec& s) {
   return {.from = 0};
 }
 
-model::Llama::Options model_options(const EngineSpec& s) {
+model::Transformer::Options model_options(const EngineSpec& s) {
   return {.dtype = s.compute,
           .max_rows = max_rows(s),
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs),
@@ -235,7 +235,7 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
            resident_bytes() + kLaterCode + ops::product_library_bytes(spec.compute, spec.device));
   plan.add("process/code of products",
            ops::product_code_bytes(spec.compute, spec.device, kProductShapes, spec.row_counts));
-  model::Llama::plan(files.config, model_options(spec), plan);
+  model::Transformer::plan(files.config, model_options(spec), plan);
   const auto rows = static_cast<size_t>(model_options(spec).max_logit_rows);
   plan.add(kLogits, rows * static_cast<size_t>(files.config.vocab_size) * sizeof(float),
            spec.device);

@@ -17,7 +17,7 @@
 #include "kv/cache.h"
 #include "model/adapters/adapter_switch.h"
 #include "model/adapters/served_adapters.h"
-#include "model/llama.h"
+#include "model/forward/transformer.h"
 #include "recipe/sections.h"
 #include "tensor/arena.h"
 
@@ -162,7 +162,7 @@ class Engine {
   }
   /// Sequences that a step has room for, with that many rows and rows of logits each.
   int room_for_places(int rows_each, int logit_rows_each) const;
-  /// Chooses the products of a forward and of its logits before either runs (model::Llama).
+  /// Chooses the products of a forward and of its logits before either runs (model::Transformer).
   void choose_products(int64_t rows, int64_t logit_rows);
   /// A tensor's values on the host, valid until the next call; waits for a GPU's work so far.
   Tensor on_host(const Tensor& t);
@@ -205,8 +205,8 @@ class Engine {
   /// Its FFN policies; null without.
   const ffn::Channels* channels() const { return channels_.get(); }
   const kv::Cache& cache() const { return cache_; }
-  model::Llama& model() { return model_; }
-  const model::Llama& model() const { return model_; }
+  model::Transformer& model() { return model_; }
+  const model::Transformer& model() const { return model_; }
 
  private:
   /// One forward, committed; the caller may ask for the logits of `logit_rows` of it afterwards.
@@ -247,7 +247,7 @@ class Engine {
   std::shared_ptr<cuda::Queue> queue_;  // on a GPU; goes last
   Exec exec_;
   Arena arena_;
-  model::Llama model_;
+  model::Transformer model_;
   kv::Cache cache_;
   std::unique_ptr<ffn::Channels> channels_;        // null without FFN policies
   std::unique_ptr<model::ServedAdapters> served_;  // null unless adapters are mixed

@@ -11,9 +11,9 @@
 #include "io/safetensors.h"
 #include "model/adapters/adapter_shard.h"
 #include "model/adapters/fused_source.h"
-#include "model/checkpoint.h"
-#include "model/context.h"
-#include "model/settings.h"
+#include "model/spec/context.h"
+#include "model/spec/settings.h"
+#include "model/weights/checkpoint.h"
 
 namespace tandem::decode {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "model/adapters/fused_source.h"
 #include "model/adapters/named_adapter.h"
-#include "model/config.h"
-#include "model/shard.h"
-#include "model/weights.h"
+#include "model/spec/config.h"
+#include "model/weights/shard.h"
+#include "model/weights/weights.h"
 #include "recipe/sections.h"
 #include "text/tokenizer.h"
 

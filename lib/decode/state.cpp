@@ -7,7 +7,7 @@
 #include "base/remedy.h"
 #include "decode/state_parts.h"
 #include "io/quote.h"
-#include "model/settings.h"
+#include "model/spec/settings.h"
 
 namespace tandem::decode {
 

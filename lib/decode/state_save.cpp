@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "decode/state.h"
 #include "decode/state_parts.h"
-#include "model/settings.h"
+#include "model/spec/settings.h"
 
 namespace tandem::decode {
 namespace {

@@ -1,7 +1,7 @@
 #include "eval/corrected.h"
 
 #include "base/check.h"
-#include "model/work.h"
+#include "model/spec/work.h"
 #include "speculate/plan/chain_tokens.h"
 #include "speculate/tree/token_tree.h"
 

@@ -7,7 +7,7 @@
 #include "base/parallel.h"
 #include "cli/plan_text.h"
 #include "io/file.h"
-#include "model/context.h"
+#include "model/spec/context.h"
 #include "recipe/fields_of.h"
 #include "tools/engines/load_engine.h"
 #include "tools/prompts/data_text.h"

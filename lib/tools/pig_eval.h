@@ -9,7 +9,7 @@
 #include "eval/case_log.h"
 #include "eval/gate_quantiles.h"
 #include "eval/own_tasks.h"
-#include "model/config.h"
+#include "model/spec/config.h"
 #include "tools/engines/policy_engines.h"
 
 namespace tandem::tools {

@@ -5,7 +5,7 @@
 #include "cli/plan_text.h"
 #include "decode/chat_settings.h"
 #include "kv/policies/token_index.h"
-#include "model/context.h"
+#include "model/spec/context.h"
 #include "recipe/fields_of.h"
 #include "tools/chat/chat_loop.h"
 #include "tools/engines/load_engine.h"

@@ -10,7 +10,7 @@
 #include "cli/terminal.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
-#include "model/work.h"
+#include "model/spec/work.h"
 #include "recipe/scalar.h"
 #include "tools/adapters/merge_check.h"
 #include "tools/adapters/summary.h"

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
-#include "model/weights.h"
+#include "model/spec/config.h"
+#include "model/weights/weights.h"
 
 namespace tandem::train {
 

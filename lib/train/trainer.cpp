@@ -37,7 +37,7 @@ std::span<T> take(Arena& arena, const char* name, bool wanted = true) {
 
 }  // namespace
 
-model::Llama::Options TrainerSpec::model_options(const model::Trainable& trainable) const {
+model::Transformer::Options TrainerSpec::model_options(const model::Trainable& trainable) const {
   return {.dtype = dtype,
           .max_rows = max_rows,
           .max_logit_rows = std::min(head_rows, max_rows),
@@ -71,7 +71,7 @@ int64_t n_supervised(std::span<const MicroBatch> batches) {
 
 MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   MemoryPlan plan;
-  model::Llama::plan(spec.config, spec.model_options(set.trainable()), plan);
+  model::Transformer::plan(spec.config, spec.model_options(set.trainable()), plan);
   kv::Cache::plan(spec.cache(), plan);
   Backward::plan(spec.backward(), set, plan);
   const size_t bytes = static_cast<size_t>(set.size) * sizeof(float);

@@ -41,7 +41,7 @@ struct TrainerSpec {
   BackwardSpec backward() const {
     return {config, dtype, max_rows, head_rows, recompute, interrupted, device};
   }
-  model::Llama::Options model_options(const model::Trainable& trainable) const;
+  model::Transformer::Options model_options(const model::Trainable& trainable) const;
   /// A micro-batch is a prefill of sequences that are never committed.
   kv::Cache::Spec cache() const;
   /// Whether each rank has the moments of some of the values, which it steps.
@@ -145,7 +145,7 @@ class Trainer {
   const TrainedSet& set() const { return set_; }
   const Frontier& frontier() const { return backward_.frontier(); }
   const TrainerSpec& spec() const { return spec_; }
-  model::Llama& model() { return model_; }
+  model::Transformer& model() { return model_; }
 
  private:
   LossSum run(std::span<const MicroBatch> batches, std::span<float> gradient);
@@ -163,7 +163,7 @@ class Trainer {
   std::unique_ptr<cuda::Queue> queue_;  // null on the CPU
   Exec exec_;
   Arena arena_;
-  model::Llama model_;
+  model::Transformer model_;
   kv::Cache cache_;
   Backward backward_;
   std::unique_ptr<GradientSum> sum_;  // null: one rank

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/work.h"
+#include "model/spec/work.h"
 
 namespace tandem::train {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 #include <span>
 
-#include "model/config.h"
+#include "model/spec/config.h"
 #include "train/backward/frontier.h"
 #include "train/backward/micro_batch.h"
 

@@ -7,7 +7,7 @@
 #include "bench/model_report.h"
 #include "engine_runs.h"
 #include "kv/fill_random.h"
-#include "model/work.h"
+#include "model/spec/work.h"
 
 using namespace tandem;
 using namespace tandem::bench;

@@ -748,25 +748,6 @@ TEST_SUITE("cli/pig_generate") {
     check_error({"-p", ""}, 4, "-p: the prompt is empty\n");
   }
 
-  TEST_CASE("weights and KV cache have the type of model.compute; others are refused") {
-    const auto run = [](const std::vector<std::string>& settings) {
-      Words words = {"-p", "Once", "-n", "4", "--dry-run"};
-      for (const std::string& setting : settings) words.insert(words.end(), {"-s", setting});
-      return pig_generate(words);
-    };
-    const std::string note = "dtype    f32 for weights and KV cache, too";
-    CHECK(has(run({"model.compute=f32"}).err, note));
-    const Outcome stated = run({"model.compute=f32", "model.weights=f32", "cache.dtype=f32"});
-    CHECK(stated.status == 0);
-    CHECK_FALSE(has(stated.err, note));
-    CHECK_FALSE(has(run({}).err, note));
-    const Outcome weights = run({"model.weights=f32"}), keys = run({"cache.dtype=f32"});
-    CHECK(weights.status == 3);
-    CHECK(has(weights.err, "model.weights: no product multiplies f32 weights by bf16 inputs"));
-    CHECK(keys.status == 3);
-    CHECK(has(keys.err, "cache.dtype: is f32, but attention reads only keys of the queries' type"));
-  }
-
   TEST_CASE("a reader that leaves ends it quietly") {
     const Outcome run =
         run_shell(program("pig-generate") +

@@ -32,6 +32,26 @@ Outcome plan(std::vector<std::string> arguments,
 }  // namespace
 
 TEST_SUITE("cli/plan_for") {
+  TEST_CASE("weights and KV cache have the type of model.compute; others are refused") {
+    const auto run = [](const std::vector<std::string>& settings) {
+      std::vector<std::string> arguments = {"-p", "Once", "-n", "4"};
+      for (const std::string& setting : settings)
+        arguments.insert(arguments.end(), {"-s", setting});
+      return plan(std::move(arguments), "tiny-2m");
+    };
+    const std::string note = "dtype    f32 for weights and KV cache, too";
+    CHECK(has(run({"model.compute=f32"}).err, note));
+    const Outcome stated = run({"model.compute=f32", "model.weights=f32", "cache.dtype=f32"});
+    CHECK(stated.status == 0);
+    CHECK_FALSE(has(stated.err, note));
+    CHECK_FALSE(has(run({}).err, note));
+    const Outcome weights = run({"model.weights=f32"}), keys = run({"cache.dtype=f32"});
+    CHECK(weights.status == 3);
+    CHECK(has(weights.err, "model.weights: no product multiplies f32 weights by bf16 inputs"));
+    CHECK(keys.status == 3);
+    CHECK(has(keys.err, "cache.dtype: is f32, but attention reads only keys of the queries' type"));
+  }
+
   TEST_CASE("the recipe of a 70B model on 22 GiB of a GPU is planned where there is no GPU") {
     const Outcome run = run_without_gpu(program("sequoia-generate"),
                                         {"-r", "sequoia/llama3-70b-offload", "--dry-run"});

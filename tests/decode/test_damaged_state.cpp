@@ -8,7 +8,7 @@
 #include "generate_runs.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "model/settings.h"
+#include "model/spec/settings.h"
 #include "mutator.h"
 #include "safetensors_text.h"
 #include "temporary_folder.h"

@@ -43,19 +43,19 @@ TEST_SUITE("decode/memory") {
         decode::ModelFiles files = decode::open_model(small_model(name).string(), 0);
         Arena arena(decode::Engine::plan(files, spec));
         // The parts of an engine, over an arena that can be asked.
-        const model::Llama llama(files.config,
-                                 {.dtype = spec.compute,
-                                  .max_rows = spec.prefill_chunk,
-                                  .max_logit_rows = spec.max_logit_rows,
-                                  .max_position = spec.max_tokens},
-                                 std::move(files.source), arena);
+        const model::Transformer transformer(files.config,
+                                             {.dtype = spec.compute,
+                                              .max_rows = spec.prefill_chunk,
+                                              .max_logit_rows = spec.max_logit_rows,
+                                              .max_position = spec.max_tokens},
+                                             std::move(files.source), arena);
         const kv::Cache cache({.geometry = model::geometry_of(files.config, spec.compute),
                                .max_seqs = spec.max_seqs,
                                .max_tokens = spec.max_tokens,
                                .total_tokens = spec.total_tokens,
                                .max_rows = spec.prefill_chunk,
                                .policies = spec.caches},
-                              arena, llama.ropes());
+                              arena, transformer.ropes());
         const decode::Sampler sampler({.max_seqs = spec.max_seqs,
                                        .max_tokens = spec.max_tokens,
                                        .vocab = files.config.vocab_size},

@@ -8,7 +8,7 @@
 
 #include "decode/model_files.h"
 #include "engine_runs.h"
-#include "model/settings.h"
+#include "model/spec/settings.h"
 #include "pinned.h"
 
 using namespace tandem;

@@ -7,7 +7,7 @@
 #include "error_text.h"
 #include "ffn/policy_rig.h"
 #include "kernels/cpu_table.h"
-#include "model/work.h"
+#include "model/spec/work.h"
 #include "speculate/plan/chain_tokens.h"
 #include "temporary_folder.h"
 

@@ -1,5 +1,5 @@
 #include "decode/suggested_sampling.h"
-#include "model/config.h"
+#include "model/spec/config.h"
 #include "model/spec/roles.h"
 #include "target.h"
 

@@ -1,4 +1,4 @@
-#include "model/checkpoint.h"
+#include "model/weights/checkpoint.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,5 +1,5 @@
 #include "gpu/device_buffer.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "ops/elementwise.h"
 
 using namespace tandem;

@@ -3,7 +3,7 @@
 
 #include "error_text.h"
 #include "io/file.h"
-#include "model/context.h"
+#include "model/spec/context.h"
 #include "rounds_testing.h"
 #include "temporary_folder.h"
 

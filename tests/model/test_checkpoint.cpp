@@ -4,8 +4,8 @@
 
 #include "error_text.h"
 #include "io/json.h"
-#include "model/checkpoint.h"
-#include "model/weights.h"
+#include "model/weights/checkpoint.h"
+#include "model/weights/weights.h"
 #include "mutator.h"
 #include "source_dir.h"
 #include "temporary_folder.h"

@@ -2,11 +2,11 @@
 
 #include "error_text.h"
 #include "io/json.h"
-#include "model/config.h"
-#include "model/context.h"
 #include "model/families/family.h"
+#include "model/spec/config.h"
+#include "model/spec/context.h"
 #include "model/spec/roles.h"
-#include "model/work.h"
+#include "model/spec/work.h"
 #include "source_dir.h"
 #include "temporary_folder.h"
 

@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include "base/rng.h"
-#include "model/channel_sets.h"
-#include "model/layer_ring.h"
-#include "model/layer_stream.h"
+#include "model/weights/channel_sets.h"
+#include "model/weights/layer_ring.h"
+#include "model/weights/layer_stream.h"
 
 using namespace tandem;
 using namespace tandem::model;

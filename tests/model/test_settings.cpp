@@ -4,7 +4,7 @@
 #include <set>
 
 #include "io/json.h"
-#include "model/settings.h"
+#include "model/spec/settings.h"
 
 using namespace tandem;
 using namespace tandem::model;

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "error_text.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "ops/loading.h"
 #include "resident_file.h"
 #include "temporary_folder.h"

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "model/work.h"
+#include "model/spec/work.h"
 #include "train/low_rank/low_rank_set.h"
 #include "train/trainer_runs.h"
 #include "train/work.h"

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "model/adapters/named_adapter.h"
-#include "model/side_products.h"
-#include "model/weights.h"
+#include "model/forward/side_products.h"
+#include "model/weights/weights.h"
 
 namespace tandem::model {
 

@@ -1,6 +1,6 @@
 #pragma once
 #include "model/adapters/named_adapter.h"
-#include "model/shard.h"
+#include "model/weights/shard.h"
 
 namespace tandem::model {
 

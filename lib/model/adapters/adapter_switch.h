@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/adapters/adapter_parts.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "ops/adapters.h"
 #include "tensor/arena.h"
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "model/adapters/any_adapter.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 namespace tandem::model {
 

@@ -12,7 +12,7 @@
 #include "model/adapters/adapter.h"
 #include "model/adapters/low_rank_config.h"
 #include "model/adapters/low_rank_format.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "ops/loading.h"
 
 namespace tandem::model {

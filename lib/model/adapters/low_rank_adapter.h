@@ -9,7 +9,7 @@
 
 #include "io/safetensors.h"
 #include "model/adapters/low_rank_merge.h"
-#include "model/config.h"
+#include "model/spec/config.h"
 
 namespace tandem::model {
 

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/config.h"
+#include "model/spec/config.h"
 #include "model/spec/roles.h"
 
 namespace tandem::model {

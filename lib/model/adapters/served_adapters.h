@@ -6,7 +6,7 @@
 
 #include "kv/sequence_listener.h"
 #include "model/adapters/adapter_parts.h"
-#include "model/side_products.h"
+#include "model/forward/side_products.h"
 #include "ops/adapters.h"
 #include "tensor/arena.h"
 

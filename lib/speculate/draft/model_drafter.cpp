@@ -103,7 +103,7 @@ void ModelDrafter::prepare(Round& round) {
 }
 
 void ModelDrafter::draft(Round& round) {
-  model::Llama& model = draft_.engine->model();
+  model::Transformer& model = draft_.engine->model();
   const int vocab = draft_.engine->config().vocab_size;
   for (int level = 0; level < n_levels_run(); ++level) {
     const bool is_first = level == 0;

@@ -4,7 +4,7 @@
 
 #include "base/convert.h"
 #include "model/spec/roles.h"
-#include "model/work.h"
+#include "model/spec/work.h"
 
 namespace tandem::speculate {
 

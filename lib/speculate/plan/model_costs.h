@@ -1,6 +1,6 @@
 #pragma once
 #include "base/types.h"
-#include "model/config.h"
+#include "model/spec/config.h"
 
 namespace tandem::speculate {
 

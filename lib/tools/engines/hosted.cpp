@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "model/context.h"
-#include "model/work.h"
+#include "model/spec/context.h"
+#include "model/spec/work.h"
 #include "ranks/group.h"
 #include "recipe/scalar.h"
 

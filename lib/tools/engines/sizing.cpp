@@ -7,7 +7,7 @@
 #include <array>
 #include <numeric>
 
-#include "model/llama.h"
+#include "model/forward/transformer.h"
 #include "tensor/driver_memory.h"
 
 namespace tandem::tools {

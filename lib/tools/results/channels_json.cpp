@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/work.h"
+#include "model/spec/work.h"
 #include "speculate/plan/chain_tokens.h"
 
 namespace tandem::tools {

@@ -6,7 +6,7 @@
 #include "cli/plan_text.h"
 #include "cli/rank_plan.h"
 #include "kv/policy.h"
-#include "model/context.h"
+#include "model/spec/context.h"
 #include "recipe/scalar.h"
 #include "speculate/draft/pair.h"
 #include "tools/engines/load_engine.h"

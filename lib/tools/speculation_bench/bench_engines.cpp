@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "bench/round_times.h"
-#include "model/context.h"
+#include "model/spec/context.h"
 #include "speculate/draft/pair.h"
 #include "tools/engines/load_engine.h"
 #include "tools/speculation/model_pair.h"

@@ -16,7 +16,7 @@ using Part = TrainedMatrix::Part;
 
 }  // namespace
 
-Backward::Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model,
+Backward::Backward(const BackwardSpec& spec, const TrainedSet& set, model::Transformer& model,
                    kv::Cache& cache, Arena& arena, const Exec& exec)
     : spec_(spec),
       set_(set),

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kv/cache.h"
-#include "model/llama.h"
+#include "model/forward/transformer.h"
 #include "ops/backward.h"
 #include "tensor/arena.h"
 #include "train/backward/backward_buffers.h"
@@ -26,8 +26,8 @@ class Backward {
     if (set.low_rank.rank > 0) LowRank::plan(spec, set, plan);
   }
   /// All must outlive this. The model's run, on the spec's device.
-  Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, kv::Cache& cache,
-           Arena& arena, const Exec& exec = {});
+  Backward(const BackwardSpec& spec, const TrainedSet& set, model::Transformer& model,
+           kv::Cache& cache, Arena& arena, const Exec& exec = {});
 
   /// Chooses on a GPU how the products of micro-batches of about as many rows run. The contents
   /// of `gradient` are lost; empty: products of weights are not among them.
@@ -108,7 +108,7 @@ class Backward {
   BackwardSpec spec_;
   const TrainedSet& set_;
   Frontier frontier_;
-  model::Llama& model_;
+  model::Transformer& model_;
   kv::Cache& cache_;
   Exec exec_;
   BackwardBuffers buffers_;

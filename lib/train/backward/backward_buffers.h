@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/interrupt.h"
-#include "model/activations.h"
-#include "model/config.h"
+#include "model/forward/activations.h"
+#include "model/spec/config.h"
 #include "tensor/arena.h"
 #include "train/backward/frontier.h"
 

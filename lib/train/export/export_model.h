@@ -3,7 +3,7 @@
 #include <functional>
 #include <span>
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "train/trained_set.h"
 
 namespace tandem::train {

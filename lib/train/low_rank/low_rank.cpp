@@ -14,8 +14,8 @@ using Part = TrainedMatrix::Part;
 
 }  // namespace
 
-LowRank::LowRank(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, Arena& arena,
-                 const Exec& exec)
+LowRank::LowRank(const BackwardSpec& spec, const TrainedSet& set, model::Transformer& model,
+                 Arena& arena, const Exec& exec)
     : spec_(spec),
       set_(set),
       model_(model),

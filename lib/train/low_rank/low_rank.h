@@ -1,7 +1,7 @@
 #pragma once
 #include <span>
 
-#include "model/llama.h"
+#include "model/forward/transformer.h"
 #include "ops/low_rank.h"
 #include "ops/matmul.h"
 #include "tensor/exec.h"
@@ -23,7 +23,7 @@ class LowRank final : public model::SideProducts {
     LowRankBuffers::plan(spec, set, plan);
   }
   /// All must outlive this. Attaches it to the model until the end.
-  LowRank(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, Arena& arena,
+  LowRank(const BackwardSpec& spec, const TrainedSet& set, model::Transformer& model, Arena& arena,
           const Exec& exec = {});
   ~LowRank() override { model_.attach(nullptr); }
   LowRank(const LowRank&) = delete;
@@ -80,7 +80,7 @@ class LowRank final : public model::SideProducts {
 
   BackwardSpec spec_;
   const TrainedSet& set_;
-  model::Llama& model_;
+  model::Transformer& model_;
   Exec exec_;
   LowRankBuffers buffers_;
   ops::Dropout dropout_;

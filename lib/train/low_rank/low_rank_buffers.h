@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "model/side_products.h"
+#include "model/forward/side_products.h"
 #include "tensor/arena.h"
 #include "train/backward/backward_buffers.h"
 

@@ -63,7 +63,7 @@ TrainedSet matrices_of(const model::ModelConfig& config, int layer) {
 
 MemoryPlan plan_of(const TrainerSpec& spec) {
   MemoryPlan plan;
-  model::Llama::plan(spec.config, spec.model_options({.from = 0}), plan);
+  model::Transformer::plan(spec.config, spec.model_options({.from = 0}), plan);
   kv::Cache::plan(spec.cache(), plan);
   return plan;
 }

@@ -38,7 +38,7 @@ class Calibration {
   std::unique_ptr<cuda::Queue> queue_;  // null on the CPU
   Exec exec_;
   Arena arena_;
-  model::Llama model_;
+  model::Transformer model_;
   kv::Cache cache_;
 };
 

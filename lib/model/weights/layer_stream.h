@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/layer_ring.h"
-#include "model/layer_weights.h"
+#include "model/weights/layer_ring.h"
+#include "model/weights/layer_weights.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 

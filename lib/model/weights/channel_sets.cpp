@@ -1,4 +1,4 @@
-#include "model/channel_sets.h"
+#include "model/weights/channel_sets.h"
 
 #include <algorithm>
 #include <numeric>

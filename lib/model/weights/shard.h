@@ -2,7 +2,7 @@
 #include <memory>
 #include <string>
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 namespace tandem::model {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "model/layer_weights.h"
+#include "model/weights/layer_weights.h"
 #include "tensor/tensor.h"
 
 namespace tandem::kv {
@@ -11,8 +11,8 @@ struct Step;
 namespace tandem::model {
 
 /// Additions to the products of a layer's matrices: adapters that are trained, or served apart from
-/// the weights. Attached to a model (Llama::attach), it is called after each dense product; for a
-/// model without one that is a comparison with null.
+/// the weights. Attached to a model (Transformer::attach), it is called after each dense product;
+/// for a model without one that is a comparison with null.
 class SideProducts {
  public:
   virtual ~SideProducts() = default;

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/interrupt.h"
-#include "model/checkpoint.h"
-#include "model/config.h"
-#include "model/layer_stream.h"
-#include "model/layer_weights.h"
+#include "model/spec/config.h"
 #include "model/spec/roles.h"
+#include "model/weights/checkpoint.h"
+#include "model/weights/layer_stream.h"
+#include "model/weights/layer_weights.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
 #include "tensor/pinned_pages.h"

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "ops/loading.h"
 
 namespace tandem::model {

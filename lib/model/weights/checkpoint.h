@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/safetensors.h"
-#include "model/config.h"
+#include "model/spec/config.h"
 #include "model/spec/roles.h"
 
 namespace tandem::model {

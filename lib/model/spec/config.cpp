@@ -1,4 +1,4 @@
-#include "model/config.h"
+#include "model/spec/config.h"
 
 #include <algorithm>
 
@@ -6,9 +6,9 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/quote.h"
-#include "model/config_rope.h"
 #include "model/families/family.h"
-#include "model/model_folder.h"
+#include "model/spec/config_rope.h"
+#include "model/weights/model_folder.h"
 
 namespace tandem::model {
 namespace {

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/config.h"
+#include "model/spec/config.h"
 
 namespace tandem::model {
 

@@ -1,4 +1,4 @@
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "model/checkpoint.h"
+#include "model/weights/checkpoint.h"
 
 #include <algorithm>
 #include <set>
@@ -8,7 +8,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "model/families/family.h"
-#include "model/model_folder.h"
+#include "model/weights/model_folder.h"
 #include "ops/loading.h"
 
 namespace tandem::model {

@@ -1,14 +1,14 @@
 // The FFN of a layer: of all channels, of listed ones, or of channels that are divided in a set and
 // the rest.
 #include "base/check.h"
-#include "model/llama.h"
+#include "model/forward/transformer.h"
 #include "ops/channels.h"
 #include "ops/elementwise.h"
 #include "ops/loading.h"
 
 namespace tandem::model {
 
-ReadKind Llama::read_kind(const kv::Step& step) {
+ReadKind Transformer::read_kind(const kv::Step& step) {
   if (!sets_ || !ffn::Channels::reads_lists(step)) return ReadKind::all;
   TANDEM_CHECK(step.n_seqs == 1, "{} sequences cannot share one set of hot neurons", step.n_seqs);
   const int64_t version = channels_->version(step.slot.front());
@@ -22,7 +22,7 @@ ReadKind Llama::read_kind(const kv::Step& step) {
   return ReadKind::set;
 }
 
-void Llama::read_by(ffn::Channels& channels) {
+void Transformer::read_by(ffn::Channels& channels) {
   channels_ = &channels;
   if (weights_.stream || sets_) return;
   for (int layer = 0; layer < config_.n_layers; ++layer) {
@@ -31,7 +31,7 @@ void Llama::read_by(ffn::Channels& channels) {
   }
 }
 
-bool Llama::listed_ffn(int layer, const LayerWeights& w, const kv::Step& step) {
+bool Transformer::listed_ffn(int layer, const LayerWeights& w, const kv::Step& step) {
   if (channels_ == nullptr || !ffn::Channels::reads_lists(step)) return false;
   const LayerActivations shared = shared_activations();
   const Stream stream = exec_.stream();
@@ -56,8 +56,8 @@ bool Llama::listed_ffn(int layer, const LayerWeights& w, const kv::Step& step) {
   return true;
 }
 
-void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
-                      const LayerActivations& to) {
+void Transformer::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
+                            const LayerActivations& to) {
   if (listed_ffn(layer, w, step)) return;
   const bool observed = channels_ != nullptr && channels_->observes(step);
   const bool keeps_halves =
@@ -96,7 +96,7 @@ void Llama::ffn_block(int layer, const LayerWeights& w, const kv::Step& step,
   into_stream(layer, Role::down, ffn, w[Role::down]);
 }
 
-void Llama::divided_ffn(int layer, const kv::Step& step) {
+void Transformer::divided_ffn(int layer, const kv::Step& step) {
   TANDEM_CHECK(side_ == nullptr, "adapters are not supported with hot and cold neurons");
   const bool reads_all = !ffn::Channels::reads_lists(step);
   const bool observed = reads_all && channels_ != nullptr && channels_->observes(step);

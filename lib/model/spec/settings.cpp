@@ -1,4 +1,4 @@
-#include "model/settings.h"
+#include "model/spec/settings.h"
 
 #include <fmt/format.h>
 

@@ -1,26 +1,26 @@
 // Which kernels the products of a model run on, chosen before they first run.
 #include <algorithm>
 
-#include "model/llama.h"
+#include "model/forward/transformer.h"
 #include "ops/elementwise.h"
 #include "ops/linear_choices.h"
 #include "ops/loading.h"
 
 namespace tandem::model {
 
-void Llama::fill_random(const Tensor& t) {
+void Transformer::fill_random(const Tensor& t) {
   ops::fill_random(t.raw(), t.dtype(), {.n = t.elements()}, exec_.stream());
 }
 
-void Llama::choose_one(const Tensor& y, const Tensor& x,
-                       std::span<const ops::PackedWeights* const> same_shape,
-                       ops::Accumulate accumulate, const ops::LinearNeighbours& around) {
+void Transformer::choose_one(const Tensor& y, const Tensor& x,
+                             std::span<const ops::PackedWeights* const> same_shape,
+                             ops::Accumulate accumulate, const ops::LinearNeighbours& around) {
   poll(options_.interrupted);
   fill_random(x);
   ops::tune_linear(y, x, same_shape, accumulate, around, workspace_, exec_.stream());
 }
 
-void Llama::choose_products(int64_t wanted) {
+void Transformer::choose_products(int64_t wanted) {
   // As many as a choice is for.
   const int64_t rows = std::min<int64_t>(ops::rows_bucket(wanted), options_.max_rows);
   if (!exec_.on_gpu() || rows == 0 || chosen_.contains(rows)) return;
@@ -43,7 +43,7 @@ void Llama::choose_products(int64_t wanted) {
   chosen_.insert(rows);
 }
 
-void Llama::choose_ffn_products(int64_t rows, Role gate_up_of, Role down_of) {
+void Transformer::choose_ffn_products(int64_t rows, Role gate_up_of, Role down_of) {
   const std::vector<const ops::PackedWeights*> uppers = weights_.on_device(gate_up_of);
   const std::vector<const ops::PackedWeights*> lowers = weights_.on_device(down_of);
   const int64_t n_channels = lowers.front()->in();
@@ -70,7 +70,7 @@ void Llama::choose_ffn_products(int64_t rows, Role gate_up_of, Role down_of) {
                   {.before = norm, .after = down}, workspace_, exec_.stream());
 }
 
-void Llama::choose_logit_products(int64_t wanted, const Tensor& scratch) {
+void Transformer::choose_logit_products(int64_t wanted, const Tensor& scratch) {
   const int64_t rows =
       std::min<int64_t>({ops::rows_bucket(wanted), options_.max_logit_rows, scratch.rows()});
   if (!exec_.on_gpu() || rows == 0 || chosen_logits_.contains(rows)) return;

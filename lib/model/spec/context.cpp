@@ -1,4 +1,4 @@
-#include "model/context.h"
+#include "model/spec/context.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "model/config_rope.h"
+#include "model/spec/config_rope.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "model/layer_stream.h"
+#include "model/weights/layer_stream.h"
 
 #include <fmt/format.h>
 

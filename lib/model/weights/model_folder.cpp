@@ -1,4 +1,4 @@
-#include "model/model_folder.h"
+#include "model/weights/model_folder.h"
 
 #include <algorithm>
 #include <string_view>

@@ -7,11 +7,11 @@
 
 #include "ffn/channels.h"
 #include "kv/cache.h"
-#include "model/activations.h"
-#include "model/channel_sets.h"
-#include "model/config.h"
-#include "model/side_products.h"
-#include "model/weights.h"
+#include "model/forward/activations.h"
+#include "model/forward/side_products.h"
+#include "model/spec/config.h"
+#include "model/weights/channel_sets.h"
+#include "model/weights/weights.h"
 #include "ops/rope_table.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
@@ -21,9 +21,9 @@ namespace tandem::model {
 /// The shape of the cache of a model whose activations have `dtype`.
 kv::Geometry geometry_of(const ModelConfig& config, DType dtype);
 
-/// A Llama-family decoder: Llama 2/3/3.1/3.2, Mistral, Qwen2, Qwen3. Does not know the text of
-/// tokens, and leaves attention to the cache.
-class Llama {
+/// A decoder of the layers that a ModelConfig lists. It does not know the text of tokens, and
+/// leaves attention to the cache.
+class Transformer {
  public:
   /// Of activations of an FFN's set and of its rest, which lie in one buffer.
   static constexpr size_t kPartAlignment = 256;
@@ -49,8 +49,9 @@ class Llama {
 
   static void plan(const ModelConfig& config, const Options& options, MemoryPlan& plan);
   /// exec     the device of the options
-  Llama(const ModelConfig& config, const Options& options, std::unique_ptr<WeightSource> source,
-        Arena& arena, const std::function<void(double share)>& on_load = {}, const Exec& exec = {});
+  Transformer(const ModelConfig& config, const Options& options,
+              std::unique_ptr<WeightSource> source, Arena& arena,
+              const std::function<void(double share)>& on_load = {}, const Exec& exec = {});
 
   /// Runs all layers over the rows of a step; their K and V go into the cache.
   /// shapes   tokens [step.n_rows], each in [0, vocab_size)

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "io/json_fwd.h"
-#include "model/config.h"
+#include "model/spec/config.h"
 
 namespace tandem::model {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/channels/channel_places.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "tensor/exec.h"
 
 namespace tandem::model {

@@ -1,4 +1,4 @@
-#include "model/llama.h"
+#include "model/forward/transformer.h"
 
 #include <algorithm>
 
@@ -32,7 +32,7 @@ size_t block_row_bytes(const ModelConfig& c, DType dtype) {
 
 }  // namespace
 
-void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
+void Transformer::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
   const auto rows = static_cast<size_t>(o.max_rows), head = static_cast<size_t>(o.max_logit_rows);
   const auto dim = static_cast<size_t>(c.dim);
   const bool on_gpu = o.device.kind == Device::Kind::cuda;
@@ -76,8 +76,9 @@ kv::Geometry geometry_of(const ModelConfig& c, DType dtype) {
   return g;
 }
 
-Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSource> source,
-             Arena& arena, const std::function<void(double share)>& on_load, const Exec& exec)
+Transformer::Transformer(const ModelConfig& c, const Options& o,
+                         std::unique_ptr<WeightSource> source, Arena& arena,
+                         const std::function<void(double share)>& on_load, const Exec& exec)
     : config_(c),
       options_(o),
       source_(std::move(source)),
@@ -102,8 +103,8 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
   if (o.places().divides()) sets_ = std::make_unique<ChannelSets>(c, o.places(), arena, exec);
 }
 
-void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache,
-                    std::span<const LayerActivations> kept) {
+void Transformer::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache,
+                          std::span<const LayerActivations> kept) {
   TANDEM_CHECK(static_cast<int>(tokens.size()) == step.n_rows && step.n_rows <= options_.max_rows,
                "{} tokens do not fit {} rows, or exceed {}", tokens.size(), step.n_rows,
                options_.max_rows);
@@ -114,7 +115,8 @@ void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::C
   forward_ids(tokens.data(), step, cache, kept);
 }
 
-void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv::Cache& cache) {
+void Transformer::forward_ids(const int32_t* ids, std::span<const kv::Step> steps,
+                              kv::Cache& cache) {
   if (steps.size() == 1) return forward_ids(ids, steps[0], cache);
   part_begin_ = {0};
   for (const kv::Step& step : steps) part_begin_.push_back(part_begin_.back() + step.arrays.n_rows);
@@ -144,8 +146,8 @@ void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv:
   first_row_ = 0;
 }
 
-void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
-                        std::span<const LayerActivations> kept) {
+void Transformer::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
+                              std::span<const LayerActivations> kept) {
   TANDEM_CHECK(step.reading.channels == 0 || (channels_ != nullptr && kept.empty() &&
                                               step.reading.channels <= channels_->n_policies()),
                "FFN policy {} is unknown or cannot keep activations", step.reading.channels);
@@ -160,7 +162,7 @@ void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cac
   run_layers(step, cache, kept);
 }
 
-void Llama::embed(const int32_t* ids) {
+void Transformer::embed(const int32_t* ids) {
   const std::span<const int32_t> all(ids, static_cast<size_t>(n_rows_));
   const ops::PackedWeights& table = weights_.embedding();
   if (exec_.on_gpu()) {
@@ -175,27 +177,27 @@ void Llama::embed(const int32_t* ids) {
   }
 }
 
-void Llama::embed_tokens(std::span<const int32_t> tokens) {
+void Transformer::embed_tokens(std::span<const int32_t> tokens) {
   if (!exec_.on_gpu()) return embed(tokens.data());
   exec_.queue->copy_in(ids_, tokens.data(), tokens.size_bytes());
   embed(ids_);
 }
 
-void Llama::turn_to(size_t i) {
+void Transformer::turn_to(size_t i) {
   residual_ = prompt_residual_ + part_begin_[i] * config_.dim;
   n_rows_ = part_begin_[i + 1] - part_begin_[i];
   first_row_ = 0;
 }
 
-void Llama::run_turn(size_t i) {
+void Transformer::run_turn(size_t i) {
   residual_ = own_residual_ + part_begin_[i] * config_.dim;
   n_rows_ = part_begin_[i + 1] - part_begin_[i];
   first_row_ = part_begin_[i];
 }
 
-void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
-                              std::span<kv::Step> steps, kv::Cache& cache,
-                              const std::function<void(int layers)>& on_layer) {
+void Transformer::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
+                                    std::span<kv::Step> steps, kv::Cache& cache,
+                                    const std::function<void(int layers)>& on_layer) {
   part_begin_ = {0};
   for (const kv::Step& step : steps) {
     TANDEM_CHECK(step.n_rows <= options_.max_rows, "{} rows exceed the limit of {}", step.n_rows,
@@ -248,26 +250,26 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
   }
 }
 
-void Llama::enter(const kv::Step& step) {
+void Transformer::enter(const kv::Step& step) {
   if (side_ != nullptr) side_->enter(step);
 }
 
-SideProducts* Llama::side_of(int layer, Role of) const {
+SideProducts* Transformer::side_of(int layer, Role of) const {
   return side_ != nullptr && side_->changes(layer, of) ? side_ : nullptr;
 }
 
-void Llama::begin_forward(ReadKind kind) {
+void Transformer::begin_forward(ReadKind kind) {
   if (weights_.stream) weights_.stream->begin_forward(*exec_.queue, kind);
 }
 
-bool Llama::streams(int layer) const {
+bool Transformer::streams(int layer) const {
   return weights_.stream && std::ranges::any_of(kLayerParts, [&](LayerPart part) {
            return weights_.stream->holds(layer, part);
          });
 }
 
-void Llama::with_part(int layer, LayerPart part,
-                      const std::function<void(const LayerWeights&)>& run) {
+void Transformer::with_part(int layer, LayerPart part,
+                            const std::function<void(const LayerWeights&)>& run) {
   LayerStream* stream = weights_.stream.get();
   if (stream == nullptr || !stream->holds(layer, part))
     return run(weights_.layers[static_cast<size_t>(layer)]);
@@ -275,8 +277,8 @@ void Llama::with_part(int layer, LayerPart part,
   stream->release(*exec_.queue);
 }
 
-void Llama::run_layers(const kv::Step& step, kv::Cache& cache,
-                       std::span<const LayerActivations> kept) {
+void Transformer::run_layers(const kv::Step& step, kv::Cache& cache,
+                             std::span<const LayerActivations> kept) {
   begin_forward(read_kind(step));
   for (int layer = 0; layer < config_.n_layers; ++layer) {
     const LayerActivations to =
@@ -291,7 +293,7 @@ void Llama::run_layers(const kv::Step& step, kv::Cache& cache,
   }
 }
 
-LayerActivations Llama::shared_activations() const {
+LayerActivations Transformer::shared_activations() const {
   const auto bytes = [&](int64_t cols) {
     return static_cast<size_t>(n_rows_ * cols) * dtype_bytes(options_.dtype);
   };
@@ -306,13 +308,13 @@ LayerActivations Llama::shared_activations() const {
           .ffn = block + bytes(2 * int64_t{config_.ffn_dim})};
 }
 
-void Llama::keep_residual(void* to) {
+void Transformer::keep_residual(void* to) {
   if (to == nullptr) return;
   ops::convert(to, options_.dtype, residual_, DType::f32, n_rows_ * config_.dim, exec_.stream());
 }
 
-void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const LayerActivations& to,
-                      bool from_middle) {
+void Transformer::run_again(int layer, const kv::Step& step, kv::Cache& cache,
+                            const LayerActivations& to, bool from_middle) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   ops::convert(residual_, DType::f32, from_middle ? to.residual_mid : to.residual_in,
                options_.dtype, n_rows_ * config_.dim, exec_.stream());
@@ -322,12 +324,12 @@ void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const L
   normed_linear(layer, Role::gate_up, gate_up_at(to.gate_up), norms(layer).ffn, w[Role::gate_up]);
 }
 
-Tensor Llama::gate_up_at(void* place) const {
+Tensor Transformer::gate_up_at(void* place) const {
   return act(place, n_rows_, 2 * int64_t{config_.ffn_dim});
 }
 
-void Llama::normed_linear(int layer, Role of, const Tensor& y, const float* norm,
-                          const ops::PackedWeights& w, void* kept) {
+void Transformer::normed_linear(int layer, Role of, const Tensor& y, const float* norm,
+                                const ops::PackedWeights& w, void* kept) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = norm, .norm_eps = eps};
@@ -340,7 +342,7 @@ void Llama::normed_linear(int layer, Role of, const Tensor& y, const float* norm
   if (side != nullptr) side->add(layer, of, y, normed, {});
 }
 
-Llama::StreamTarget Llama::stream_target(Role of, int64_t rows, bool in_parts) const {
+Transformer::StreamTarget Transformer::stream_target(Role of, int64_t rows, bool in_parts) const {
   const bool divided = config_.layers_divided;
   if (divided && in_parts && options_.dtype == DType::bf16)
     if (const Tensor parts = exec_.comm->parts(of == Role::o ? 0 : 1, rows, config_.dim);
@@ -350,7 +352,7 @@ Llama::StreamTarget Llama::stream_target(Role of, int64_t rows, bool in_parts) c
           divided && exec_.comm->rank() > 0 ? ops::Accumulate::no : ops::Accumulate::yes};
 }
 
-void Llama::into_stream(int layer, Role of, const Tensor& x, const StreamProduct& product) {
+void Transformer::into_stream(int layer, Role of, const Tensor& x, const StreamProduct& product) {
   const bool whole = !x.empty();
   SideProducts* const side = whole ? side_of(layer, of) : nullptr;
   const Tensor apart = side == nullptr ? Tensor{} : side->apart(layer, of, n_rows_);
@@ -367,18 +369,18 @@ void Llama::into_stream(int layer, Role of, const Tensor& x, const StreamProduct
     exec_.comm->sum(y, exec_.stream());
 }
 
-void Llama::into_stream(int layer, Role of, const Tensor& x, const ops::PackedWeights& w) {
+void Transformer::into_stream(int layer, Role of, const Tensor& x, const ops::PackedWeights& w) {
   into_stream(layer, of, x, [&](const Tensor& y, ops::Accumulate accumulate) {
     ops::linear(y, x, w, accumulate, workspace_, exec_.stream());
   });
 }
 
-Tensor Llama::heads_at(void* place) const {
+Tensor Transformer::heads_at(void* place) const {
   return {place, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim}, options_.device};
 }
 
-void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& step,
-                            kv::Cache& cache, const LayerActivations& to) {
+void Transformer::attention_block(int layer, const LayerWeights& w, const kv::Step& step,
+                                  kv::Cache& cache, const LayerActivations& to) {
   const LayerActivations shared = shared_activations();
   project(layer, w, step, cache, to);
   cache.attend(layer, step, heads_at(to.attended ? to.attended : shared.attended),
@@ -386,21 +388,21 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
   add_attended(layer, w, to);
 }
 
-void Llama::attention_begin(int layer, const LayerWeights& w, const kv::Step& step,
-                            kv::Cache& cache) {
+void Transformer::attention_begin(int layer, const LayerWeights& w, const kv::Step& step,
+                                  kv::Cache& cache) {
   const LayerActivations shared = shared_activations();
   project(layer, w, step, cache, {});
   cache.attend_begin(layer, step, heads_at(shared.attended), heads_at(shared.q));
 }
 
-void Llama::attention_end(int layer, const LayerWeights& w, const kv::Step& step,
-                          kv::Cache& cache) {
+void Transformer::attention_end(int layer, const LayerWeights& w, const kv::Step& step,
+                                kv::Cache& cache) {
   cache.attend_end(layer, step, heads_at(shared_activations().attended));
   add_attended(layer, w, {});
 }
 
-void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
-                    const LayerActivations& to) {
+void Transformer::project(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
+                          const LayerActivations& to) {
   const int64_t qkv_dim = config_.q_dim() + 2 * int64_t{config_.kv_dim()};
   const LayerActivations shared = shared_activations();
   const Tensor qkv = act(to.qkv ? to.qkv : shared.qkv, n_rows_, qkv_dim);
@@ -422,24 +424,24 @@ void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::
   poll(options_.interrupted);
 }
 
-void Llama::add_attended(int layer, const LayerWeights& w, const LayerActivations& to) {
+void Transformer::add_attended(int layer, const LayerWeights& w, const LayerActivations& to) {
   poll(options_.interrupted);
   void* const attended = to.attended ? to.attended : shared_activations().attended;
   into_stream(layer, Role::o, act(attended, n_rows_, config_.q_dim()), w[Role::o]);
 }
 
-void Llama::logits(const Tensor& out, const int32_t* rows) {
+void Transformer::logits(const Tensor& out, const int32_t* rows) {
   logits_of(out, {residual_, DType::f32, {n_rows_, config_.dim}, options_.device}, rows);
 }
 
-void Llama::logits_from(const Tensor& out, int64_t first) {
+void Transformer::logits_from(const Tensor& out, int64_t first) {
   TANDEM_CHECK(first + out.rows() <= n_rows_, "logits of rows {} to {} exceed {} rows", first,
                first + out.rows(), n_rows_);
   const Tensor all(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   logits_of(out, all.slice(first, out.rows()), nullptr);
 }
 
-void Llama::logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows) {
+void Transformer::logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows) {
   TANDEM_CHECK(out.rows() <= options_.max_logit_rows, "{} rows of logits exceed the limit of {}",
                out.rows(), options_.max_logit_rows);
   const Tensor normed = act(head_in_, out.rows(), config_.dim);

@@ -1,4 +1,4 @@
-#include "model/shard.h"
+#include "model/weights/shard.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "model/layer_ring.h"
+#include "model/weights/layer_ring.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "model/work.h"
+#include "model/spec/work.h"
 
 #include "model/spec/roles.h"
 

@@ -6,7 +6,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/quote.h"
-#include "model/config.h"
+#include "model/spec/config.h"
 #include "recipe/problems.h"
 
 namespace tandem::model {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "model/config.h"
+#include "model/spec/config.h"
 #include "recipe/sections.h"
 
 namespace tandem::model {

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "base/weight_format.h"
-#include "model/config.h"
+#include "model/spec/config.h"
 
 namespace tandem::model {
 
