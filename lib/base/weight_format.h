@@ -10,8 +10,8 @@ namespace tandem {
 /// Codes of single weights, a row each of the table in weight_format.cpp.
 enum class Code : uint8_t { f32, bf16, f16, i4 };
 enum class ScaleType : uint8_t { none, f16, bf16 };
-/// A group's number that belongs to its scale: an integer of 8 bits, subtracted from the codes, or
-/// a minimum of the scale's type, added to the scaled codes.
+/// A group's offset: an integer of 8 bits is subtracted from the codes; a minimum of the scale's
+/// type is added to the scaled codes.
 enum class Zero : uint8_t { none, integer, minimum };
 
 /// How the weights of a matrix [out, in] are written as numbers, or as codes with scales. Where the

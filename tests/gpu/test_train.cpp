@@ -223,10 +223,10 @@ TEST_SUITE("gpu/train") {
       const auto source = [&] { return decode::open_model(small_model(model).string(), 0).source; };
       train::Calibration cpu(spec, source()), gpu(on_gpu(spec), source());
       const auto check = [](const train::Scores& got, const train::Scores& want) {
-        for (size_t m = 0; m < want.size(); ++m)
-          for (size_t l = 0; l < want[m].size(); ++l)
-            for (size_t u = 0; u < want[m][l].size(); ++u)
-              REQUIRE(got[m][l][u] == doctest::Approx(want[m][l][u]).epsilon(1e-4));
+        for (const model::Role role : model::kLayerRoles)
+          for (size_t l = 0; l < want[role].size(); ++l)
+            for (size_t u = 0; u < want[role][l].size(); ++u)
+              REQUIRE(got[role][l][u] == doctest::Approx(want[role][l][u]).epsilon(1e-4));
       };
       check(gpu.weights(), cpu.weights());
       check(gpu.activations(batches), cpu.activations(batches));

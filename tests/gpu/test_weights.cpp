@@ -9,18 +9,20 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-const model::ModelConfig kConfig{
-    .name = "small",
-    .dim = 64,
-    .n_layers = 2,
-    .n_heads = 4,
-    .n_kv_heads = 2,
-    .head_dim = 16,
-    .ffn_dim = 96,
-    .vocab_size = 200,
-    .kinds = {{.attention = {.qk_norm = model::QkNorm::head, .qkv_bias = true}}},
-    .bos_id = {},
-    .eos_ids = {}};
+const model::ModelConfig kConfig = [] {
+  model::ModelConfig c;
+  c.name = "small";
+  c.dim = 64;
+  c.n_layers = 2;
+  c.n_heads = 4;
+  c.n_kv_heads = 2;
+  c.head_dim = 16;
+  c.ffn_dim = 96;
+  c.vocab_size = 200;
+  c.kinds[0].attention.qkv_bias = true;
+  c.kinds[0].attention.qk_norm = model::QkNorm::head;
+  return c;
+}();
 
 /// A source of numbers that name their matrix, layer, row and column; on the GPU, if asked to.
 class CountingSource final : public model::WeightSource {

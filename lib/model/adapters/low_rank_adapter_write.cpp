@@ -21,8 +21,8 @@ struct Module {
   std::vector<float> a = {}, b = {}, magnitude = {};  // its numbers, of several matrices
 };
 
-/// A of the matrices one below the other, and B along a diagonal of blocks, so that their product
-/// has each matrix's change in its rows.
+/// Stacks A of the matrices and puts B along a diagonal of blocks: the product has each matrix's
+/// change in its rows.
 Module joined(const std::string& path, std::span<const LowRankDelta> parts,
               const ModelConfig& config) {
   Module m{.path = path, .delta = {.id = parts.front().id, .gamma = parts.front().gamma}};

@@ -111,9 +111,9 @@ constexpr size_t matrix_index(int layer, Role role) {
 /// One value for each of some roles.
 template <class T, const auto& kOf>
 struct ByRole : std::array<T, kOf.size()> {
-  using std::array<T, kOf.size()>::operator[];
-  T& operator[](Role role) { return (*this)[place_in(kOf, role)]; }
-  const T& operator[](Role role) const { return (*this)[place_in(kOf, role)]; }
+  using Values = std::array<T, kOf.size()>;
+  T& operator[](Role role) { return Values::operator[](place_in(kOf, role)); }
+  const T& operator[](Role role) const { return Values::operator[](place_in(kOf, role)); }
 };
 template <class T>
 using PerMatrix = ByRole<T, kLayerRoles>;
