@@ -290,6 +290,7 @@ struct Keys {
                   .first_id = kSinks,
                   .rows = {},
                   .exact_mass = c.exact_mass[at(list)],
+                  .scale = 1 / std::sqrt(static_cast<double>(d)),
                   .draws = draws.data(),
                   .masses = masses.data(),
                   .ids = to.ids.data(),
@@ -327,7 +328,7 @@ void check_error(DType dtype, int d, double aim, double most) {
                                       .page_table = pages.as<int32_t>(),
                                       .max_pages = keys.n_pages,
                                       .d = d,
-                                      .scale = 1 / std::sqrt(double{d}),
+                                      .scale = 1 / std::sqrt(static_cast<double>(d)),
                                       .dtype = dtype});
   const std::vector<float> errors = error.vector<float>();
   recipe::Hybrid spec;

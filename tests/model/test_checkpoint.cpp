@@ -131,8 +131,8 @@ TEST_SUITE("model/checkpoint") {
     c.n_kv_heads = 5;
     const std::string text = test::input_error_text([&] { check_checkpoint(c, checkpoint); });
     CHECK(text.find("3 tensors are not as config.json requires them") != std::string::npos);
-    CHECK(text.find("model.layers.2.self_attn.qkv_proj.weight: expected shape [240, 80], found "
-                    "[112, 80]") != std::string::npos);
+    CHECK(text.find("model.layers.2.self_attn.qkv_proj.weight: expected shape [240,80], found "
+                    "[112,80]") != std::string::npos);
   }
 
   TEST_CASE("the embedded models hold what their configurations need") {

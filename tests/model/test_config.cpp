@@ -374,7 +374,7 @@ TEST_SUITE("model/config") {
   }
 
   TEST_CASE("other models and features are refused by name") {
-    for (const char* name : {"Qwen3NextForCausalLM", "Gemma2ForCausalLM", "Phi3ForCausalLM",
+    for (const char* name : {"Qwen3NextForCausalLM", "Gemma2ForCausalLM", "PhiForCausalLM",
                              "LlamaForSequenceClassification"})
       CHECK(error_of(minimal(name)) ==
             std::string("config.json: architecture '") + name + "' is not supported");
@@ -384,7 +384,8 @@ TEST_SUITE("model/config") {
                 "' is a mixture of experts (MoE), which is not supported");
     CHECK(
         test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
-        "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM "
+        "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Phi3ForCausalLM "
+          "(Phi-4, Phi-3 with 4K tokens), Qwen2ForCausalLM "
         "(Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
     CHECK(error_of({{"model_type", "qwen3_moe"}}) ==
           "config.json: architecture 'qwen3_moe' is a mixture of experts (MoE), which is not "
@@ -521,6 +522,7 @@ TEST_SUITE("model/synthetic_config") {
     const ModelConfig c = synthetic_config("llama-3.2-1b");
     CHECK(c.head_dim == 64);
     CHECK(c.ropes[0].scaling == RopeScaling{RopeScalingKind::llama3, 32.0, 1.0, 4.0, 8192});
+    CHECK(n_params(synthetic_config("phi-4")) == 14659507200);
     CHECK(n_params(synthetic_config("qwen3-0.6b")) == 596049920);
     CHECK(n_params(synthetic_config("qwen3-1.7b")) == 1720574976);
     CHECK(n_params(synthetic_config("qwen3-4b")) == 4022468096);
@@ -534,7 +536,7 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(q.ropes[0].theta == 1e6);
     CHECK_FALSE(q.head.tied);
     CHECK(synthetic_config("qwen3-4b").head.tied);
-    CHECK(synthetic_names().size() == 15);
+    CHECK(synthetic_names().size() == 16);
   }
 
   TEST_CASE("bytes of weights are those of the matrices' format, and of numbers for norms") {
@@ -580,7 +582,7 @@ TEST_SUITE("model/synthetic_config") {
           "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, codellama-34b, llama-3.1-8b, "
           "llama-3.1-70b, "
           "llama-3.2-1b, "
-          "llama-68m, smollm2-135m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, "
+          "llama-68m, smollm2-135m, phi-4, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, "
           "qwen3-32b; or give the "
           "path of a config.json");
   }
