@@ -262,8 +262,9 @@ std::string plan_text(const PlanView& v) {
   const model::ModelConfig& c = v.files.config;
   const DType dtype = v.spec.compute;
   std::string text =
-      fmt::format("model    {}  {}  {}  {} weights  context {} tokens\n", v.files.name,
-                  c.architecture, params_text(v.files), dtype_name(dtype), c.max_context);
+      fmt::format("model    {}  {}  {}  {} weights{}  context {} tokens\n", v.files.name,
+                  c.architecture, params_text(v.files), dtype_name(dtype),
+                  dtype == DType::f32 ? " and KV cache" : "", c.max_context);
   text += gpu_line(v.limits);
   // Another machine's host is not this one.
   if (v.limits.host != MemoryLimits::kUnknown)

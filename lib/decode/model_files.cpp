@@ -251,8 +251,6 @@ ModelFiles open_model(const recipe::Model& model, uint64_t seed) {
   }
   if (unties(merged)) untie(m);
   merge(m, std::move(merged));
-  if (model.compute == recipe::Compute::f32 && model.weights == recipe::NumberType::automatic)
-    m.notes.emplace_back("dtype    f32 for weights and KV cache, too (model.weights, cache.dtype)");
   return m;
 }
 

@@ -39,12 +39,10 @@ TEST_SUITE("cli/plan_for") {
         arguments.insert(arguments.end(), {"-s", setting});
       return plan(std::move(arguments), "tiny-2m");
     };
-    const std::string note = "dtype    f32 for weights and KV cache, too";
-    CHECK(has(run({"model.compute=f32"}).err, note));
-    const Outcome stated = run({"model.compute=f32", "model.weights=f32", "cache.dtype=f32"});
-    CHECK(stated.status == 0);
-    CHECK_FALSE(has(stated.err, note));
-    CHECK_FALSE(has(run({}).err, note));
+    const std::string all = "  f32 weights and KV cache  ";
+    CHECK(has(run({"model.compute=f32"}).out, all));
+    CHECK(has(run({"model.compute=f32", "model.weights=f32", "cache.dtype=f32"}).out, all));
+    CHECK(has(run({}).out, "  bf16 weights  "));
     const Outcome weights = run({"model.weights=f32"}), keys = run({"cache.dtype=f32"});
     CHECK(weights.status == 3);
     CHECK(has(weights.err, "model.weights: no product multiplies f32 weights by bf16 inputs"));

@@ -182,7 +182,7 @@ TEST_SUITE("decode/damaged_state") {
             decode::open_state(folder / "state", other, DType::f32);
           }).find("was saved with another model ('llama-3.1')") != std::string::npos);
     CHECK(hint_text([&] { decode::open_state(folder / "state", engine->files(), DType::bf16); }) ==
-          "set model.compute to the type of the state");
+          "set cache.dtype and model.compute to the type of the state");
     CHECK(input_error_text([&] {
             decode::open_state(small_model("llama-2") / "model.safetensors", other, DType::f32);
           }).find("is not a saved state") != std::string::npos);

@@ -42,10 +42,9 @@ inline TokenData cone_data(int d, float sharpness = 1.0f) {
 
 /// Layers from `from` on have a window.
 inline kv::Geometry with_window(kv::Geometry g, int window, int from) {
-  for (int layer = 0; layer < g.n_layers; ++layer) {
-    g.layers.push_back(g.at(g.n_layers));
-    g.layers.back().window = layer >= from ? window : 0;
-  }
+  g.layers.assign(static_cast<size_t>(g.n_layers), g.at(0));
+  for (int layer = from; layer < g.n_layers; ++layer)
+    g.layers[static_cast<size_t>(layer)].window = window;
   return g;
 }
 

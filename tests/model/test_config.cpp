@@ -382,11 +382,10 @@ TEST_SUITE("model/config") {
       CHECK(error_of(minimal(name)) ==
             std::string("config.json: architecture '") + name +
                 "' is a mixture of experts (MoE), which is not supported");
-    CHECK(
-        test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
-        "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Phi3ForCausalLM "
+    CHECK(test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
+          "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Phi3ForCausalLM "
           "(Phi-4, Phi-3 with 4K tokens), Qwen2ForCausalLM "
-        "(Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
+          "(Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
     CHECK(error_of({{"model_type", "qwen3_moe"}}) ==
           "config.json: architecture 'qwen3_moe' is a mixture of experts (MoE), which is not "
           "supported");

@@ -175,8 +175,8 @@ TEST_SUITE("model/peft_folders") {
     written.merge({Role::k, 0}, 0, 4, same);
     CHECK(same == k);
     f.tensors[1].shape = {8, 4};
-    check_refused(f, "", "lora_B.weight' is 'F32' [8,4], expected F32, BF16 or F16 [16,2]",
-                  "base", R"(, "qkv_proj")");
+    check_refused(f, "", "lora_B.weight' is 'F32' [8,4], expected F32, BF16 or F16 [16,2]", "base",
+                  R"(, "qkv_proj")");
   }
 
   TEST_CASE("factors of the embedding change its rows, wherever these are read") {

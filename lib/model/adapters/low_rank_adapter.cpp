@@ -92,7 +92,8 @@ void LowRankAdapter::add_factors(const LowRankConfig& said, const ModelConfig& c
     }
     const io::Shape shape = shape_of(place.role, config);
     const bool fused = module.path != module_path(place);
-    const StoredPart part = fused ? stored_part(place, config) : StoredPart{.tensor = {}, .first = 0, .shape = shape};
+    const StoredPart part =
+        fused ? stored_part(place, config) : StoredPart{.tensor = {}, .first = 0, .shape = shape};
     const auto take = [&](const char* of, const io::Shape& expected) {
       return tensor(factor_name(module.path, of), expected);
     };
