@@ -42,6 +42,7 @@ inline TokenData cone_data(int d, float sharpness = 1.0f) {
 
 /// Layers from `from` on have a window.
 inline kv::Geometry with_window(kv::Geometry g, int window, int from) {
+  if (window == 0) return g;
   g.layers.assign(static_cast<size_t>(g.n_layers), g.at(0));
   for (int layer = from; layer < g.n_layers; ++layer)
     g.layers[static_cast<size_t>(layer)].window = window;
