@@ -58,8 +58,8 @@ BF16, F32 = {"model.compute": "bf16"}, {"model.compute": "f32"}
 
 # Not compared: what depends on the clock, on the process and on the build, and names of models,
 # which hold folders.
-UNCOMPARED = {"t_ms", "speedup", "frac_of_mem_read", "peak_bytes", "planned_peak_bytes", "model", "draft",
-              "version"}
+UNCOMPARED = {"t_ms", "speedup", "frac_of_mem_read", "peak_bytes", "planned_peak_bytes", "model",
+              "draft", "version"}
 UNCOMPARED_ENDINGS = ("_s", "_ms", "_gbps", "ms_per_token")
 
 
