@@ -29,7 +29,7 @@ using GateMulBackwardFn = void(const GateMulBackwardParams&, Range rows);
 GateMulBackwardFn gate_mul_backward_ref, gate_mul_backward_scalar, gate_mul_backward_avx2,
     gate_mul_backward_avx512, gate_mul_backward_avx512_bf16;
 
-/// The same on a GPU, all rows, with pointers into device memory.
+/// Runs all rows on a GPU, with pointers into device memory.
 void gate_mul_backward_cuda(const GateMulBackwardParams&, Stream);
 
 }  // namespace tandem

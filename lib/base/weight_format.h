@@ -14,8 +14,8 @@ enum class ScaleType : uint8_t { none, f16, bf16 };
 /// type is added to the scaled codes.
 enum class Zero : uint8_t { none, integer, minimum };
 
-/// How the weights of a matrix [out, in] are written as numbers, or as codes with scales. Where the
-/// parts lie in memory is the matter of a layout.
+/// Encoding of the weights of a matrix [out, in]: plain numbers, or codes with scales. A layout
+/// says where the parts lie in memory.
 struct WeightFormat {
   Code code = Code::bf16;
   int16_t group = 0;  // inputs that share a scale; 0: all of a row
@@ -36,7 +36,7 @@ DType numbers_of(const WeightFormat& format);
 DType widens_to(const WeightFormat& format);
 /// Bytes of a row of `in` weights with its scales and zeros, in whole groups.
 size_t row_bytes(const WeightFormat& format, int64_t in);
-/// The same of [out, in], without padding of a layout.
+/// Returns the bytes of [out, in] rows, without a layout's padding.
 size_t matrix_bytes(const WeightFormat& format, int64_t out, int64_t in);
 
 }  // namespace tandem

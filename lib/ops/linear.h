@@ -81,7 +81,7 @@ class PackedWeights {
   float* bias() const;
   int64_t out() const;
   int64_t in() const;
-  /// Of weights that are plain numbers.
+  /// Type of weights that are plain numbers.
   DType dtype() const;
   Device device() const;
   /// Bytes read when a forward touches one row, or the whole matrix, once.
@@ -188,7 +188,7 @@ struct LinearNeighbours {
 void tune_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
                  Accumulate accumulate, const LinearNeighbours& around,
                  std::span<std::byte> workspace, Stream stream);
-/// The same for linear_gated.
+/// tune_linear for linear_gated.
 void tune_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x,
                 std::span<const PackedWeights* const> alike, Gate gate,
                 const LinearNeighbours& around, std::span<std::byte> workspace, Stream stream);

@@ -15,7 +15,7 @@ struct PackedWeights::State {
   std::shared_ptr<CudaLinear> cuda;
 };
 
-/// What a product reads and writes, where the weights are.
+/// Operands of a product, in the memory of the weights.
 struct Operands {
   Tensor y, x;
   Tensor gate_up;  // with a gate: scratch [rows, out] in y's dtype
@@ -65,7 +65,7 @@ inline constexpr size_t kStagingSlots = 3;
 /// What cuBLASLt's own guide gives Hopper GPUs.
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
-// Of these four, builds without CUDA have the same code: a plan needs no GPU.
+// Builds without CUDA have the same code for these four: a plan needs no GPU.
 TakesFormat takes_any;
 size_t bytes(const PackedWeights::Spec& spec);
 size_t staging_bytes(const PackedWeights::Spec& spec);

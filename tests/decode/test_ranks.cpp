@@ -88,9 +88,7 @@ void check(const std::string& name, int size, const Setup& s = {}) {
 TEST_SUITE("decode/ranks") {
   TEST_CASE("every architecture, any number of ranks that divides it") {
     int pairs = 0;
-    for (const char* name : {"llama-2", "llama-3.1", "llama-3.2-tied", "llama-linear", "llama-odd",
-                             "mistral-plain", "mistral-window", "phi4", "qwen2-tied",
-                             "qwen2-untied-sharded", "qwen3-odd", "qwen3-tied"}) {
+    for (const std::string& name : test::small_models()) {
       const model::ModelConfig config = decode::open_config(folder_of(name).string());
       for (const int size : {2, 3, 4, 5, 7})
         if (model::divides(config, size)) {

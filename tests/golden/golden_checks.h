@@ -18,16 +18,8 @@ inline constexpr int kMaxTokens = 12288;
 inline constexpr size_t kShortTokens = 1500;
 enum class Texts : uint8_t { shorter, longer };
 
-inline std::vector<std::string> small_models() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(source_dir() / "tests/data/models"))
-    names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 inline void check_small_models(tandem::Device device) {
-  const auto names = small_models();
+  const auto names = tandem::test::small_models();
   CHECK(names.size() >= 12);
   for (const std::string& name : names) {
     CAPTURE(name);

@@ -7,27 +7,23 @@ using namespace tandem;
 using namespace tandem::test;
 using decode::SeqTokens;
 
-namespace {
-
-const std::string kModels[] = {"llama-2",
-                               "llama-3.1",
-                               "llama-3.2-tied",
-                               "llama-linear",
-                               "llama-odd",
-                               "mistral-plain",
-                               "mistral-window",
-                               "phi4",
-                               "qwen2-tied",
-                               "qwen2-untied-sharded",
-                               "qwen3-tied",
-                               "qwen3-odd",
-                               "qwen3-untied-sharded"};
-
-}  // namespace
-
 TEST_SUITE("kv/invariance") {
+  TEST_CASE("a layer is rotated by its own table") {
+    const auto logits = [](std::vector<double> thetas, int rope) {
+      decode::ModelFiles files = decode::open_model(small_model("llama-3.1").string(), 0);
+      files.config.ropes.clear();
+      for (const double theta : thetas) files.config.ropes.push_back({.theta = theta});
+      files.config.kinds[0].attention.rope = rope;
+      decode::Engine engine(std::move(files), engine_spec({}));
+      return run_alone(engine, random_ids(engine, 40, 1), random_ids(engine, 4, 2));
+    };
+    const std::vector<Row> want = logits({5e5}, 0);
+    CHECK(logits({1e4, 5e5}, 1) == want);
+    CHECK(logits({1e4, 5e5}, 0) != want);
+  }
+
   TEST_CASE("f32: chunks of a prefill do not show in any logit, of any architecture") {
-    for (const std::string& name : kModels) {
+    for (const std::string& name : small_models()) {
       CAPTURE(name);
       const auto engine = make_engine(small_model(name));
       const Ids ids = random_ids(*engine, 300, 1), after = random_ids(*engine, 4, 2);

@@ -108,6 +108,34 @@ std::vector<Row> decoded(const Cache& cache, const Ids& prompt, const Ids& after
 }  // namespace
 
 TEST_SUITE("kv/sparse_policies") {
+  TEST_CASE("a layer's scale of scores reaches every choice: as queries that are as much longer") {
+    std::vector<Named> kinds = sparse_kinds();
+    kinds.push_back({"full", {}});
+    kinds.push_back({"snapkv", snapkv(48, 8)});
+    for (const Named& kind : kinds) {
+      CAPTURE(kind.name);
+      PolicyRig::Shape shape;
+      shape.geometry.head_dim = 64;  // its root is exact
+      PolicyRig::Shape scaled = shape;
+      scaled.geometry.layers = {{.scale = {.of = 64}}, {.scale = {.times = 0.25}}};
+      const TokenData data = cone_data(64);
+      PolicyRig longer(shape, {kind.cache},
+                       [&](Part part, int32_t token, int layer, int head, float* out) {
+                         data(part, token, layer, head, out);
+                         if (part != Part::q || layer != 1) return;
+                         for (int c = 0; c < 64; ++c) out[c] *= 2;
+                       });
+      PolicyRig usual(shape, {kind.cache}, data), times(scaled, {kind.cache}, data);
+      const auto run = [](PolicyRig& rig) {
+        const int slot = rig.sequence(tokens(0, 500));
+        return rig.extend_each(slot, tokens(5000, 4));
+      };
+      const std::vector<Row> got = run(times);
+      CHECK(got == run(longer));
+      CHECK(got != run(usual));
+    }
+  }
+
   TEST_CASE("a budget of everything is full attention") {
     const Ids prompt = tokens(0, 700), after = tokens(5000, 5);
     const std::vector<Row> want = decoded({}, prompt, after);

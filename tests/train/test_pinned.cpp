@@ -17,7 +17,7 @@ using namespace tandem::test;
 
 namespace {
 
-/// Where each method keeps its values in the flat buffers, and which it trains.
+/// Places of each method's values in the flat buffers, and the values that it trains.
 std::string flat_buffers(const std::vector<train::TrainedSet>& sets) {
   std::string text;
   for (const train::TrainedSet& set : sets) {

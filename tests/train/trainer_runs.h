@@ -15,21 +15,6 @@
 /// Short training runs of small models with random numbers, on random tokens.
 namespace tandem::test {
 
-/// Every architecture and its oddities.
-inline constexpr const char* kArchitectures[] = {"llama-2",
-                                                 "llama-3.1",
-                                                 "llama-3.2-tied",
-                                                 "llama-linear",
-                                                 "llama-odd",
-                                                 "mistral-plain",
-                                                 "mistral-window",
-                                                 "phi4",
-                                                 "qwen2-tied",
-                                                 "qwen2-untied-sharded",
-                                                 "qwen3-odd",
-                                                 "qwen3-tied",
-                                                 "qwen3-untied-sharded"};
-
 inline train::TrainerSpec trainer_spec(const std::filesystem::path& folder, DType dtype) {
   return {.config = decode::open_config(folder.string()),
           .dtype = dtype,

@@ -9,10 +9,9 @@
 
 namespace tandem::model {
 
-// What an adapter adds to the products of a layer's products (kLayerStacks), in parts
-// that kernels read. Of slices (S2FT): rows of qkv and gate_up, or columns of o and down, one
-// part a matrix. Of low-rank factors: one part of all first factors, and one of every second
-// factor.
+// Parts that an adapter adds to a layer's products (kLayerStacks), as kernels read them. Of slices
+// (S2FT): rows of qkv and gate_up, or columns of o and down, one part a matrix. Of low-rank
+// factors: one part of all first factors, and one of every second factor.
 
 enum class PartKind : uint8_t {
   slices,  // rows [n, in] for dots into y, or of o and down columns [n, out] for sums of x

@@ -14,7 +14,7 @@
 namespace tandem::model {
 namespace {
 
-/// What PEFT calls a module: a matrix, or several that the model's family stores in one tensor.
+/// A module of PEFT: a matrix, or several that the model's family stores in one tensor.
 struct Module {
   std::string path;
   LowRankDelta delta;

@@ -18,7 +18,7 @@ inline std::string module_path(MatrixId id) {
   return name.substr(0, name.rfind('.'));
 }
 
-/// The same of a matrix as its family stores it: "model.layers.3.self_attn.qkv_proj".
+/// Returns PEFT's name of the tensor that holds a matrix: "model.layers.3.self_attn.qkv_proj".
 inline std::string stored_module(MatrixId id, const ModelConfig& config) {
   const std::string name = stored_part(id, config).tensor;
   return name.substr(0, name.rfind('.'));

@@ -39,10 +39,11 @@ struct StoredPart {
   int64_t first = 0;
   io::Shape shape;  // of the whole tensor
 };
+/// Returns where a matrix is stored: whole under its canonical name, or in a fused tensor.
 StoredPart stored_part(MatrixId id, const ModelConfig& config);
 
-/// What a configuration has that no code serves, the first of all: "attention sinks"; empty: all is
-/// served.
+/// Names the first part of a configuration that no code computes, as "attention sinks"; empty if
+/// all are computed.
 std::string_view first_unserved(const ModelConfig& config);
 
 /// Sets the window of layers by key `layer_types`, or else from layer `from` on. A window is that

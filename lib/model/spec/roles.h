@@ -11,8 +11,8 @@
 
 namespace tandem::model {
 
-/// What a matrix or a vector does in a model: those of checkpoints, then the stacks that products
-/// multiply.
+/// Roles of matrices and vectors in a model: first the roles of checkpoints, then the stacks that
+/// products multiply.
 enum class Role : uint8_t {
   embedding,
   attn_pre,  // norm before attention
@@ -139,7 +139,7 @@ inline bool present(Role role, const ModelConfig& config) { return info(role).pr
 /// The roles of the model outside its layers, and those of each layer, in table order.
 std::vector<Role> outer_roles(const ModelConfig& config);
 std::vector<Role> layer_roles(const ModelConfig& config);
-/// Those outside the layers, then layer by layer.
+/// Lists the matrices outside the layers, then those of each layer.
 std::vector<MatrixId> all_matrices(const ModelConfig& config);
 
 /// The matrices that a product stacks, in order.

@@ -74,7 +74,7 @@ class Backward {
   const int32_t* placed(std::span<const int32_t> list, int32_t* place) const;
   /// From the gradient of a layer's product that of x W^T: another with low-rank factors alone.
   Tensor through_factors(int layer, model::Role of, const Tensor& dy, const Tensor& y = {});
-  /// The same for a product that enters the residual stream, from the gradient of the stream.
+  /// Gradient of a product that enters the residual stream, from the gradient of the stream.
   Tensor through_stream(int layer, model::Role of);
   /// dx = dy W, and through the factors of the same product.
   void input_gradient(const Tensor& dx, const Tensor& dy, const ops::PackedWeights& w);
