@@ -23,16 +23,16 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec&, std::byte*,
   fail();
 }
 std::shared_ptr<CudaLinear> moved(const CudaLinear&, ptrdiff_t) { fail(); }
-void run(const Operands&, CudaLinear&, bool, bool, Stream) { fail(); }
-void tune(const Operands&, std::span<CudaLinear* const>, bool, bool, const LinearNeighbours&,
-          Stream) {
+void run(const Operands&, CudaLinear&, bool, std::optional<Gate>, Stream) { fail(); }
+void tune(const Operands&, std::span<CudaLinear* const>, bool, std::optional<Gate>,
+          const LinearNeighbours&, Stream) {
   fail();
 }
 void* rows(const CudaLinear&) { return nullptr; }
 float* bias(const CudaLinear&) { return nullptr; }
 void* rounded_bias(const CudaLinear&) { return nullptr; }
 bool can_fuse(const CudaLinear&, int64_t, bool) { return false; }
-bool fusion_pays(CudaLinear&, int64_t, bool, bool) { return false; }
+bool fusion_pays(CudaLinear&, int64_t, bool, std::optional<Gate>) { return false; }
 void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool, Stream) {
   fail();
 }
