@@ -40,7 +40,7 @@ struct Retention {
 /// Window, RoPE and score scale of one layer.
 struct LayerAttention {
   int window = 0;  // the model's own, in tokens; 0 = none
-  int rope = 0;    // index of a table of ops::RopeTables
+  int rope = 0;    // index of the model's RoPE tables
   ops::ScoreScale scale;
 };
 
