@@ -12,12 +12,21 @@ std::filesystem::path source_dir() {
   return elsewhere != nullptr ? elsewhere : TANDEM_SOURCE_DIR;
 }
 
-std::vector<std::string> small_models() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(source_dir() / "tests/data/models"))
-    names.push_back(entry.path().filename().string());
-  std::ranges::sort(names);
-  return names;
+const std::vector<const char*>& small_models() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> found;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(source_dir() / "tests/data/models"))
+      found.push_back(entry.path().filename().string());
+    std::ranges::sort(found);
+    return found;
+  }();
+  static const std::vector<const char*> all = [] {
+    std::vector<const char*> c_names;
+    for (const std::string& name : names) c_names.push_back(name.c_str());
+    return c_names;
+  }();
+  return all;
 }
 
 std::filesystem::path build_dir() { return TANDEM_BINARY_DIR; }

@@ -9,7 +9,7 @@ namespace tandem::test {
 /// environment on another machine.
 std::filesystem::path source_dir();
 /// Names of the model folders in tests/data/models, sorted: every architecture and its oddities.
-std::vector<std::string> small_models();
+const std::vector<const char*>& small_models();
 /// The build folder that the tests and the tools lie in.
 std::filesystem::path build_dir();
 /// Path of a built program, such as "pig-generate".

@@ -88,7 +88,7 @@ void check(const std::string& name, int size, const Setup& s = {}) {
 TEST_SUITE("decode/ranks") {
   TEST_CASE("every architecture, any number of ranks that divides it") {
     int pairs = 0;
-    for (const std::string& name : test::small_models()) {
+    for (const char* name : test::small_models()) {
       const model::ModelConfig config = decode::open_config(folder_of(name).string());
       for (const int size : {2, 3, 4, 5, 7})
         if (model::divides(config, size)) {

@@ -19,9 +19,9 @@ inline constexpr size_t kShortTokens = 1500;
 enum class Texts : uint8_t { shorter, longer };
 
 inline void check_small_models(tandem::Device device) {
-  const auto names = tandem::test::small_models();
+  const auto& names = tandem::test::small_models();
   CHECK(names.size() >= 12);
-  for (const std::string& name : names) {
+  for (const std::string name : names) {
     CAPTURE(name);
     const auto engine = make_engine(source_dir() / "tests/data/models" / name, tandem::DType::f32,
                                     256, 1, 512, {}, device);

@@ -75,7 +75,7 @@ void check_like_the_cpu(const char* model, const train::TrainerSpec& spec,
 
 TEST_SUITE("gpu/train") {
   TEST_CASE("f32: gradients of every weight of every architecture are the CPU's") {
-    for (const std::string& model : small_models()) {
+    for (const char* model : small_models()) {
       CAPTURE(model);
       const train::TrainerSpec spec = trainer_spec(model);
       check_like_the_cpu(model, spec, train::full_set(spec.config));
@@ -130,7 +130,7 @@ TEST_SUITE("gpu/train") {
   }
 
   TEST_CASE("bf16: gradients point where those of f32 do") {
-    for (const std::string& model : small_models()) {
+    for (const char* model : small_models()) {
       CAPTURE(model);
       const train::TrainerSpec wide = trainer_spec(model),
                                narrow = trainer_spec(model, DType::bf16);

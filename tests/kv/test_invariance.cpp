@@ -23,7 +23,7 @@ TEST_SUITE("kv/invariance") {
   }
 
   TEST_CASE("f32: chunks of a prefill do not show in any logit, of any architecture") {
-    for (const std::string& name : small_models()) {
+    for (const char* name : small_models()) {
       CAPTURE(name);
       const auto engine = make_engine(small_model(name));
       const Ids ids = random_ids(*engine, 300, 1), after = random_ids(*engine, 4, 2);

@@ -34,7 +34,7 @@ std::vector<Row> logits(decode::ModelFiles files, DType compute) {
 
 TEST_SUITE("train/adapter") {
   TEST_CASE("base and adapter give the merged model's logits, for every architecture") {
-    for (const std::string& name : small_models()) {
+    for (const char* name : small_models()) {
       CAPTURE(name);
       const TemporaryFolder folder;
       const train::TrainerSpec spec = trainer_spec(name);

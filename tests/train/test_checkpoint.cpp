@@ -169,7 +169,7 @@ TEST_SUITE("train/checkpoint") {
         CHECK(again.loss({&batch, 1}).sum == trainer->loss({&batch, 1}).sum);
       }
     };
-    for (const std::string& name : small_models()) check(small_model(name), DType::f32);
+    for (const char* name : small_models()) check(small_model(name), DType::f32);
     check(tiny_model("tiny-2m"), DType::bf16);  // its own weights are bf16, so none is rounded
   }
 }

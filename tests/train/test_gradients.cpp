@@ -45,14 +45,14 @@ void check_gradients(const char* model, const train::TrainedSet& set) {
 
 TEST_SUITE("train/gradients") {
   TEST_CASE("of every weight of every architecture agree with differences") {
-    for (const std::string& model : small_models()) {
+    for (const char* model : small_models()) {
       CAPTURE(model);
       check_gradients(model, train::full_set(trainer_spec(model).config));
     }
   }
 
   TEST_CASE("of slices are those of the whole matrices") {
-    for (const std::string& model : small_models()) {
+    for (const char* model : small_models()) {
       CAPTURE(model);
       const train::TrainerSpec spec = trainer_spec(model);
       const train::TrainedSet slices =
@@ -226,7 +226,7 @@ TEST_SUITE("train/gradients") {
 
 TEST_SUITE("train/loss") {
   TEST_CASE("before the first step is the NLL that evaluation measures of the same text") {
-    for (const std::string& model : small_models()) {
+    for (const char* model : small_models()) {
       CAPTURE(model);
       const train::TrainerSpec spec = trainer_spec(model);
       const train::TrainedSet set =

@@ -94,7 +94,7 @@ std::vector<std::vector<double>> scale_as(train::Trainer& lora, train::Trainer& 
 
 TEST_SUITE("train/low_rank") {
   TEST_CASE("gradients of LoRA agree with differences, for every architecture") {
-    for (const std::string& model : small_models()) {
+    for (const char* model : small_models()) {
       CAPTURE(model);
       const train::TrainerSpec spec = trainer_spec(model);
       const auto trainer = make_trainer(model, spec, set_of(spec, false));
@@ -127,7 +127,7 @@ TEST_SUITE("train/low_rank") {
   }
 
   TEST_CASE("gradients of DoRA: magnitudes by differences, factors as LoRA's of scaled weights") {
-    for (const std::string& model : small_models()) {
+    for (const char* model : small_models()) {
       CAPTURE(model);
       const train::TrainerSpec spec = trainer_spec(model);
       const auto dora = make_trainer(model, spec, set_of(spec, true));
@@ -171,7 +171,7 @@ TEST_SUITE("train/low_rank") {
   }
 
   TEST_CASE("before the first step the model is the base, bit for bit, dropout or not") {
-    for (const std::string& model : small_models())
+    for (const char* model : small_models())
       for (const DType dtype : {DType::f32, DType::bf16}) {
         CAPTURE(model);
         CAPTURE(dtype_name(dtype));
@@ -413,7 +413,7 @@ TEST_SUITE("train/low_rank") {
 
 TEST_SUITE("train/export_low_rank") {
   TEST_CASE("base and adapter give the merged model's weights, and the trainer's loss") {
-    for (const std::string& name : small_models())
+    for (const char* name : small_models())
       for (const bool magnitude : {false, true}) {
         CAPTURE(name);
         CAPTURE(magnitude);
