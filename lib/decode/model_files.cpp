@@ -9,7 +9,6 @@
 
 #include "base/remedy.h"
 #include "io/safetensors.h"
-#include "model/adapters/adapter_shard.h"
 #include "model/adapters/fused_source.h"
 #include "model/spec/context.h"
 #include "model/spec/settings.h"

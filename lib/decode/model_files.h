@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "model/adapters/fused_source.h"
-#include "model/adapters/named_adapter.h"
 #include "model/spec/config.h"
 #include "model/weights/shard.h"
 #include "model/weights/weights.h"

@@ -10,9 +10,9 @@
 #include "cli/terminal.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
+#include "model/adapters/merge_check.h"
 #include "model/spec/work.h"
 #include "recipe/scalar.h"
-#include "tools/adapters/merge_check.h"
 #include "tools/adapters/summary.h"
 #include "tools/adapters/written_form.h"
 #include "tools/engines/sizing.h"
@@ -146,9 +146,9 @@ int S2ftAdapter::run() {
     ReadProgress line(cx_, "compare", passes * model::n_params(base.config));
     add_extracted(opened_, tuned, std::ref(line));
     if (recipe_.adapter.verify) {
-      const MergeCheck found =
-          check_merged(*base.source, *decode::open_model(tuned, opened_.seed).source, *base.source,
-                       opened_.adapters, base.config, DType::f32, std::ref(line));
+      const model::MergeCheck found = model::check_merged(
+          *base.source, *decode::open_model(tuned, opened_.seed).source, *base.source,
+          opened_.adapters, base.config, DType::f32, std::ref(line));
       checks_ = fmt::format("verified tuned     {} weights equal the adapter's, {} the base's\n",
                             found.inside, found.outside);
     }
@@ -160,8 +160,9 @@ int S2ftAdapter::run() {
 std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
   const decode::ModelFiles& base = opened_.base;
   ReadProgress line(cx_, "verify", model::n_params(base.config));
-  const MergeCheck found = check_merged(*base.source, merged, *opened_.merged(), opened_.adapters,
-                                        base.config, dtype_, std::ref(line));
+  const model::MergeCheck found =
+      model::check_merged(*base.source, merged, *opened_.merged(), opened_.adapters, base.config,
+                          dtype_, std::ref(line));
   std::string text;
   if (std::ranges::all_of(opened_.adapters, [&](const auto& given) { return fits_base(given); }))
     text =

@@ -2,8 +2,8 @@
 
 #include "error_text.h"
 #include "model/adapters/fused_source.h"
+#include "model/adapters/merge_check.h"
 #include "temporary_folder.h"
-#include "tools/adapters/merge_check.h"
 #include "train/export/export_adapter.h"
 #include "train/trainer_runs.h"
 
@@ -63,8 +63,8 @@ TEST_SUITE("tools/merge_check") {
     };
     const auto again = merged();
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const tools::MergeCheck found =
-          tools::check_merged(*base.source, *merged(), *again, one, c, dtype, {});
+      const model::MergeCheck found =
+          model::check_merged(*base.source, *merged(), *again, one, c, dtype, {});
       CHECK(found.inside == set.size);
       CHECK(found.inside + found.outside == model::n_params(c));
       CHECK(found.whole == 0);
@@ -73,7 +73,7 @@ TEST_SUITE("tools/merge_check") {
         Spoiled source(merged(), id, row, col);
         source.config = c;
         return error_text(
-            [&] { tools::check_merged(*base.source, source, *again, one, c, dtype, {}); });
+            [&] { model::check_merged(*base.source, source, *again, one, c, dtype, {}); });
       };
       for (const Role weight : model::kLayerRoles) {
         const io::Shape shape = model::shape_of(weight, c);

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "model/adapters/named_adapter.h"
+#include "model/adapters/any_adapter.h"
 #include "model/forward/side_products.h"
 #include "model/weights/weights.h"
 

@@ -1,4 +1,4 @@
-#include "model/adapters/adapter_shard.h"
+#include "model/weights/shard.h"
 
 #include <algorithm>
 #include <deque>

@@ -9,14 +9,9 @@
 namespace tandem::model {
 namespace {
 
-/// Values of a matrix that are read at a time.
-constexpr int64_t kPiece = int64_t{1} << 20;
-
 constexpr const char* kHint =
     "an adapter can only change heads of q, k, v and o and channels of gate, up and down: use the "
     "tuned model instead";
-
-using Progress = std::function<void(int64_t)>;
 
 bool same(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
@@ -50,11 +45,11 @@ Error other_weight(const ComparedModel& base, const ComparedModel& tuned, Matrix
 }
 
 void check_vector(const ComparedModel& base, const ComparedModel& tuned, MatrixId id,
-                  const Progress& progress) {
+                  const WeightProgress& progress) {
   const auto a = base.source.vector(id), b = tuned.source.vector(id);
   for (size_t i = 0; i < a.size(); ++i)
     if (!same(a[i], b[i])) throw other_weight(base, tuned, id, 0, static_cast<int64_t>(i));
-  if (progress) progress(static_cast<int64_t>(a.size()));
+  add_read(progress, std::ssize(a));
 }
 
 constexpr const char* kWhole =
@@ -74,27 +69,19 @@ int64_t layer_numbers(const ModelConfig& config) {
 /// Calls visit(row, its values in the base, in the tuned model, columns).
 template <class Visit>
 void each_row(const ComparedModel& base, const ComparedModel& tuned, MatrixId id,
-              const Progress& progress, const Visit& visit) {
+              const WeightProgress& progress, const Visit& visit) {
   const io::Shape shape = shape_of(id.role, base.config);
-  const int64_t cols = shape[1], each = std::max<int64_t>(1, kPiece / cols);
-  std::vector<float> before, after;
-  for (int64_t begin = 0; begin < shape[0]; begin += each) {
-    const int64_t end = std::min(shape[0], begin + each);
-    for (std::vector<float>* piece : {&before, &after})
-      piece->resize(static_cast<size_t>((end - begin) * cols));
-    base.source.rows(id, begin, end, DType::f32, before.data());
-    tuned.source.rows(id, begin, end, DType::f32, after.data());
-    for (int64_t row = begin; row < end; ++row) {
-      const auto at = (row - begin) * cols;
-      visit(row, before.data() + at, after.data() + at, cols);
-    }
-    if (progress) progress((end - begin) * cols);
-  }
+  const int64_t cols = shape[1];
+  each_piece(base.source, tuned.source, id, shape, progress,
+             [&](int64_t first, std::span<const float> before, std::span<const float> after) {
+               for (int64_t at = 0; at < std::ssize(before); at += cols)
+                 visit(first + at / cols, before.data() + at, after.data() + at, cols);
+             });
 }
 
 /// The features that differ, all those of a unit of which one does.
 std::vector<int32_t> changed(const ComparedModel& base, const ComparedModel& tuned, MatrixId id,
-                             const Progress& progress) {
+                             const WeightProgress& progress) {
   const bool columns = ends_in_stream(id.role);
   const int unit = unit_features(id.role, base.config);
   const auto n = shape_of(id.role, base.config)[columns ? 1 : 0];
@@ -125,7 +112,7 @@ std::vector<int32_t> changed(const ComparedModel& base, const ComparedModel& tun
 }  // namespace
 
 std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const ComparedModel& tuned,
-                                       const Progress& progress) {
+                                       const WeightProgress& progress) {
   check_constants(base, tuned);
   const ModelConfig& config = base.config;
   std::vector<OwnedSlice> slices;

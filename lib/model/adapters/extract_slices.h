@@ -1,8 +1,8 @@
 #pragma once
-#include <functional>
 #include <string>
 
 #include "model/adapters/adapter_features.h"
+#include "model/adapters/each_piece.h"
 
 namespace tandem::model {
 
@@ -15,11 +15,10 @@ struct ComparedModel {
 
 /// The rows and columns of a tuned model that differ from its base in any bit, of q, k, v and o
 /// whole heads, with the tuned model's values.
-/// progress gets the weights that have been compared since the last call; may throw
-/// errors   kind input: other shapes or constants; any other weight differs; all channels of a matrix
+/// errors   kind interrupted; kind input: other shapes or constants; any other weight differs; all channels of a matrix
 ///          differ, or more than half of the weights of layers, as by full fine-tuning or in a
 ///          permuted checkpoint; a value that is not finite; nothing differs
 std::vector<OwnedSlice> extract_slices(const ComparedModel& base, const ComparedModel& tuned,
-                                       const std::function<void(int64_t n)>& progress = {});
+                                       const WeightProgress& progress = {});
 
 }  // namespace tandem::model

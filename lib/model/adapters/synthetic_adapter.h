@@ -1,5 +1,5 @@
 #pragma once
-#include "model/adapters/named_adapter.h"
+#include "model/adapters/any_adapter.h"
 
 namespace tandem::model {
 

@@ -49,7 +49,8 @@ int64_t weights_of(Role weight, const model::ModelConfig& config) {
 
 /// Calls visit(exact factors) for each matrix that changes.
 template <class Visit>
-void each_exact(const OpenedAdapters& opened, const WeightProgress& progress, const Visit& visit) {
+void each_exact(const OpenedAdapters& opened, const model::WeightProgress& progress,
+                const Visit& visit) {
   std::vector<model::WeightedAdapter> slices;
   for (const model::WeightedAdapter& given : opened.adapters)
     if (std::holds_alternative<model::Adapter>(given.adapter)) slices.push_back(given);
@@ -68,14 +69,14 @@ void each_exact(const OpenedAdapters& opened, const WeightProgress& progress, co
         any = true;
         visit(std::move(exact));
       }
-      add_read(progress, weights_of(weight, config));
+      model::add_read(progress, weights_of(weight, config));
     }
   if (!any)
     throw input_error(opened.paths.front(), "changes nothing: every weight is 0")
         .hint("give a weight other than 0: --adapter FOLDER=WEIGHT");
 }
 
-Export make_export(const OpenedAdapters& opened, int most, const WeightProgress& progress) {
+Export make_export(const OpenedAdapters& opened, int most, const model::WeightProgress& progress) {
   Export made;
   each_exact(opened, progress, [&](model::Factors exact) {
     const int64_t rank = most == 0 ? exact.rank : std::min<int64_t>(most, exact.rank);
@@ -107,30 +108,24 @@ struct Compared {
 Compared compare(const OpenedAdapters& opened, const model::WeightSource& merged,
                  const model::LowRankAdapter& written, model::MatrixId id) {
   const io::Shape shape = model::shape_of(id.role, opened.base.config);
-  const int64_t rows = shape[0], cols = shape[1], each = std::max<int64_t>(1, kWeightPiece / cols);
   Compared sums;
-  std::vector<float> before, after;
-  for (int64_t begin = 0; begin < rows; begin += each) {
-    const int64_t end = std::min(rows, begin + each);
-    for (std::vector<float>* piece : {&before, &after})
-      piece->resize(static_cast<size_t>((end - begin) * cols));
-    opened.base.source->rows(id, begin, end, DType::f32, before.data());
-    merged.rows(id, begin, end, DType::f32, after.data());
-    std::vector<float> found = before;
-    written.merge(id, begin, end, found);
+  const auto add = [&](int64_t first, std::span<const float> before, std::span<const float> after) {
+    std::vector<float> found(before.begin(), before.end());
+    written.merge(id, first, first + std::ssize(before) / shape[1], found);
     for (size_t i = 0; i < before.size(); ++i) {
       const double change = double{after[i]} - before[i], rest = double{after[i]} - found[i];
       sums.base += double{before[i]} * before[i];
       sums.change += change * change;
       sums.rest += rest * rest;
     }
-  }
+  };
+  model::each_piece(*opened.base.source, merged, id, shape, {}, add);
   return sums;
 }
 
 /// Reads the folder back, and compares what it makes of each matrix with the adapters merged.
 std::string verify_export(const std::filesystem::path& folder, const OpenedAdapters& opened,
-                          const Export& made, const WeightProgress& progress) {
+                          const Export& made, const model::WeightProgress& progress) {
   const model::ModelConfig& config = opened.base.config;
   const auto written = model::LowRankAdapter::open(folder, config);
   const auto merged = opened.merged();
@@ -153,7 +148,7 @@ std::string verify_export(const std::filesystem::path& folder, const OpenedAdapt
             "the written factors differ from its change by {:.3g} of its norm, expected {:.3g}",
             std::sqrt(sums.rest) / norm, loss)
             .hint("a file was changed after it was read, or is damaged: write the folder again");
-      add_read(progress, weights_of(weight, config));
+      model::add_read(progress, weights_of(weight, config));
     }
   return fmt::format("verified factors   read back and merged in f32, relative error {:.3g}\n",
                      all.error());
@@ -231,7 +226,7 @@ void check_kinds(const OpenedAdapters& opened) {
 }  // namespace
 
 WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ranks,
-                           io::TableFormat format, const WeightProgress& progress) {
+                           io::TableFormat format, const model::WeightProgress& progress) {
   check_kinds(opened);
   std::vector<Squares> squares(ranks.size());
   std::vector<int64_t> values(ranks.size());  // of the factors
@@ -264,7 +259,8 @@ WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ra
 }
 
 WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
-                            const AdapterSettings& settings, const WeightProgress& progress) {
+                            const AdapterSettings& settings,
+                            const model::WeightProgress& progress) {
   check_kinds(opened);
   check_rank(opened, settings.rank);
   const Export made = make_export(opened, settings.rank, progress);

@@ -77,11 +77,10 @@ void check_exclusive(const OpenedAdapters& opened, std::span<const model::Overla
 }
 
 void add_extracted(OpenedAdapters& opened, const std::string& tuned,
-                   const WeightProgress& progress) {
+                   const model::WeightProgress& progress) {
   const decode::ModelFiles &base = opened.base, files = decode::open_model(tuned, opened.seed);
   const std::vector<model::OwnedSlice> slices = model::extract_slices(
-      {base.config, *base.source, base.name}, {files.config, *files.source, tuned},
-      [&](int64_t n) { add_read(progress, n); });
+      {base.config, *base.source, base.name}, {files.config, *files.source, tuned}, progress);
   const model::AdapterBase of{base.name, base.fingerprint};
   const nlohmann::json selection = {{"strategy", "extracted"}, {"tuned", files.fingerprint}};
   auto tensors =

@@ -7,8 +7,8 @@
 
 #include "decode/model_files.h"
 #include "model/adapters/adapter_features.h"
+#include "model/adapters/each_piece.h"
 #include "tools/adapters/adapter_recipe.h"
-#include "tools/adapters/progress.h"
 
 namespace tandem::tools {
 
@@ -39,7 +39,7 @@ void check_exclusive(const OpenedAdapters& opened, std::span<const model::Overla
 /// Takes what a tuned model changes of the base as the one adapter.
 /// errors   kind input, as model::extract_slices
 void add_extracted(OpenedAdapters& opened, const std::string& tuned,
-                   const WeightProgress& progress);
+                   const model::WeightProgress& progress);
 
 /// errors   kind usage: the output is one of the inputs, or within a base, a tuned model or an
 ///          adapter

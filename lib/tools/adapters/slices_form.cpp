@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "io/json.h"
-#include "tools/adapters/merge_check.h"
+#include "model/adapters/merge_check.h"
 #include "tools/adapters/names.h"
 #include "tools/adapters/written_form.h"
 
@@ -42,7 +42,7 @@ model::AdapterInfo info_of(const OpenedAdapters& opened) {
 }  // namespace
 
 WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedAdapters& opened,
-                              bool verify, const WeightProgress& progress) {
+                              bool verify, const model::WeightProgress& progress) {
   for (size_t i = 0; i < opened.adapters.size(); ++i)
     if (!std::holds_alternative<model::Adapter>(opened.adapters[i].adapter))
       throw input_error(opened.paths[i],
@@ -69,8 +69,8 @@ WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedA
   if (!verify) return form;
   const model::WeightedAdapter written{model::Adapter::open(
       folder, config, {opened.base.name, opened.base.fingerprint}, model::OtherBase::refused)};
-  const MergeCheck found = check_merged(*opened.base.source, *merged, *merged, {&written, 1},
-                                        config, DType::f32, progress);
+  const model::MergeCheck found = model::check_merged(*opened.base.source, *merged, *merged,
+                                                      {&written, 1}, config, DType::f32, progress);
   form.text += fmt::format(
       "verified slices    read back, {} values equal the merged adapters bit for bit\nverified "
       "outside   {} other weights equal the base's bit for bit\n",

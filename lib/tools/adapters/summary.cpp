@@ -20,22 +20,15 @@ using model::Role;
 /// Sums of squares over a matrix: of new less old weights, and of the old.
 void add_squares(MatrixChange& c, int layer, const io::Shape& shape,
                  const model::WeightSource& base, const model::WeightSource& merged,
-                 const WeightProgress& progress) {
-  const int64_t rows = shape[0], cols = shape[1], each = std::max<int64_t>(1, kWeightPiece / cols);
-  std::vector<float> before, after;
-  for (int64_t begin = 0; begin < rows; begin += each) {
-    const int64_t end = std::min(rows, begin + each);
-    for (std::vector<float>* piece : {&before, &after})
-      piece->resize(static_cast<size_t>((end - begin) * cols));
-    base.rows({c.weight, layer}, begin, end, DType::f32, before.data());
-    merged.rows({c.weight, layer}, begin, end, DType::f32, after.data());
-    for (size_t i = 0; i < before.size(); ++i) {
-      const double old = before[i], difference = after[i] - old;
-      c.change += difference * difference;
-      c.base += old * old;
-    }
-    add_read(progress, (end - begin) * cols);
-  }
+                 const model::WeightProgress& progress) {
+  model::each_piece(base, merged, {c.weight, layer}, shape, progress,
+                    [&](int64_t, std::span<const float> before, std::span<const float> after) {
+                      for (size_t i = 0; i < before.size(); ++i) {
+                        const double old = before[i], difference = after[i] - old;
+                        c.change += difference * difference;
+                        c.base += old * old;
+                      }
+                    });
 }
 
 std::string in_each(const MatrixChange& c) {
@@ -67,7 +60,7 @@ std::string settings_text(const nlohmann::json& settings, const std::string& sec
 
 AdapterSummary summarise(const model::WeightedAdapter& given, const model::ModelConfig& config,
                          const model::WeightSource& base, const model::WeightSource& merged,
-                         const WeightProgress& progress) {
+                         const model::WeightProgress& progress) {
   AdapterSummary s{.weight = given.weight, .n_weights = model::n_params(config)};
   const auto* slices = std::get_if<model::Adapter>(&given.adapter);
   const auto* factors = std::get_if<model::LowRankAdapter>(&given.adapter);

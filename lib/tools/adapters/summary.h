@@ -7,7 +7,7 @@
 
 #include "io/table.h"
 #include "model/adapters/adapter_features.h"
-#include "tools/adapters/progress.h"
+#include "model/adapters/each_piece.h"
 
 namespace tandem::tools {
 
@@ -40,7 +40,7 @@ struct AdapterSummary {
 /// errors   kind input (the sources, a selection that is no JSON), interrupted
 AdapterSummary summarise(const model::WeightedAdapter& given, const model::ModelConfig& config,
                          const model::WeightSource& base, const model::WeightSource& merged,
-                         const WeightProgress& progress);
+                         const model::WeightProgress& progress);
 
 /// A table of the units that two adapters of a list both change; adapters count from 1, in JSON
 /// from 0.

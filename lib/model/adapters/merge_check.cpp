@@ -1,4 +1,4 @@
-#include "tools/adapters/merge_check.h"
+#include "model/adapters/merge_check.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,15 +8,13 @@
 
 #include "base/convert.h"
 
-namespace tandem::tools {
+namespace tandem::model {
 namespace {
-
-using model::Role;
 
 /// A weight's bits, and what it is as a number.
 template <class T>
-Error differs(model::MatrixId id, int64_t row, int64_t col, T found, T wanted, const char* whose) {
-  return Error::make(ErrorKind::numeric, model::canonical_name(id),
+Error differs(MatrixId id, int64_t row, int64_t col, T found, T wanted, const char* whose) {
+  return Error::make(ErrorKind::numeric, canonical_name(id),
                      "[{}, {}] of the merged model is {}, but {} is {}", row, col, to_float(found),
                      whose, to_float(wanted))
       .hint("a file was changed after it was read, or is damaged: merge again from its sources");
@@ -46,12 +44,11 @@ struct Slices {
 template <class T>
 class MatrixCheck {
  public:
-  MatrixCheck(model::MatrixId id, const io::Shape& shape,
-              std::span<const model::WeightedAdapter> adapters)
-      : id_(id), rows_(shape[0]), cols_(shape[1]), columns_(model::ends_in_stream(id.role)) {
-    for (const model::WeightedAdapter& given : adapters) {
-      if (given.weight == 0 || !model::holds(given.adapter, id)) continue;
-      const auto* adapter = std::get_if<model::Adapter>(&given.adapter);
+  MatrixCheck(MatrixId id, const io::Shape& shape, std::span<const WeightedAdapter> adapters)
+      : id_(id), rows_(shape[0]), cols_(shape[1]), columns_(ends_in_stream(id.role)) {
+    for (const WeightedAdapter& given : adapters) {
+      if (given.weight == 0 || !holds(given.adapter, id)) continue;
+      const auto* adapter = std::get_if<Adapter>(&given.adapter);
       if (adapter == nullptr) {
         factors_ = true;
         continue;
@@ -65,9 +62,8 @@ class MatrixCheck {
     }
   }
 
-  void run(const model::WeightSource& base, const model::WeightSource& merged,
-           const model::WeightSource& again, DType dtype, MergeCheck& found,
-           const WeightProgress& progress) {
+  void run(const WeightSource& base, const WeightSource& merged, const WeightSource& again,
+           DType dtype, MergeCheck& found, const WeightProgress& progress) {
     const int64_t each = std::max<int64_t>(1, kWeightPiece / cols_);
     std::vector<T> before, after;
     std::vector<float> exact;
@@ -130,7 +126,7 @@ class MatrixCheck {
     }
   }
 
-  model::MatrixId id_;
+  MatrixId id_;
   int64_t rows_, cols_;
   bool columns_, factors_ = false;
   std::vector<Slices> slices_;
@@ -138,17 +134,15 @@ class MatrixCheck {
 
 }  // namespace
 
-MergeCheck check_merged(const model::WeightSource& base, const model::WeightSource& merged,
-                        const model::WeightSource& again,
-                        std::span<const model::WeightedAdapter> adapters,
-                        const model::ModelConfig& config, DType dtype,
-                        const WeightProgress& progress) {
+MergeCheck check_merged(const WeightSource& base, const WeightSource& merged,
+                        const WeightSource& again, std::span<const WeightedAdapter> adapters,
+                        const ModelConfig& config, DType dtype, const WeightProgress& progress) {
   MergeCheck found;
-  const auto check = [&](model::MatrixId id) {
-    const io::Shape shape = model::shape_of(id.role, config);
+  const auto check = [&](MatrixId id) {
+    const io::Shape shape = shape_of(id.role, config);
     if (shape.size() == 1) {
-      const bool changed = std::ranges::any_of(adapters, [&](const model::WeightedAdapter& given) {
-        return given.weight != 0 && model::holds(given.adapter, id);
+      const bool changed = std::ranges::any_of(adapters, [&](const WeightedAdapter& given) {
+        return given.weight != 0 && holds(given.adapter, id);
       });
       const std::vector<float> before = (changed ? again : base).vector(id),
                                after = merged.vector(id);
@@ -164,8 +158,8 @@ MergeCheck check_merged(const model::WeightSource& base, const model::WeightSour
       MatrixCheck<bf16>(id, shape, adapters).run(base, merged, again, dtype, found, progress);
     }
   };
-  for (const model::MatrixId& id : model::all_matrices(config)) check(id);
+  for (const MatrixId& id : all_matrices(config)) check(id);
   return found;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::model

@@ -2,10 +2,10 @@
 #include <cstdint>
 #include <span>
 
+#include "model/adapters/each_piece.h"
 #include "model/adapters/fused_source.h"
-#include "tools/adapters/progress.h"
 
-namespace tandem::tools {
+namespace tandem::model {
 
 /// Weights of a merged model that have been compared.
 struct MergeCheck {
@@ -20,10 +20,8 @@ struct MergeCheck {
 /// dtype    of its matrices
 /// errors   kind numeric: the first that differs, with its place; kind input (the sources),
 ///          interrupted
-MergeCheck check_merged(const model::WeightSource& base, const model::WeightSource& merged,
-                        const model::WeightSource& again,
-                        std::span<const model::WeightedAdapter> adapters,
-                        const model::ModelConfig& config, DType dtype,
-                        const WeightProgress& progress);
+MergeCheck check_merged(const WeightSource& base, const WeightSource& merged,
+                        const WeightSource& again, std::span<const WeightedAdapter> adapters,
+                        const ModelConfig& config, DType dtype, const WeightProgress& progress);
 
-}  // namespace tandem::tools
+}  // namespace tandem::model
