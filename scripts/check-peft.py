@@ -17,6 +17,7 @@ JSON line a folder. Needs torch, transformers, peft, safetensors. Exit status: 0
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,15 +29,33 @@ import peer_peft_load as peer  # noqa: E402
 MOST = 1e-5
 
 
+def stored_names(arguments, base):
+    """Arguments of LoraConfig with names of modules as a base holds them: Phi has qkv_proj and gate_up_proj."""
+    if not any(name.endswith("qkv_proj") for name, _ in base.named_modules()):
+        return arguments
+
+    def stored(value):
+        if isinstance(value, dict):
+            return {stored(key): stored(of) for key, of in value.items()}
+        if isinstance(value, list):
+            return list(dict.fromkeys(map(stored, value)))
+        return re.sub(r"\b[qkv]_proj", "qkv_proj", re.sub(r"\bup_proj", "gate_up_proj", value)) \
+            if isinstance(value, str) else value
+
+    return stored(arguments)
+
+
 def write_by_peft(base_path, folder):
     import peft
     import torch
 
     torch.manual_seed(1)
-    config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=["q_proj", "down_proj"], init_lora_weights=False,
-                             rank_pattern={"layers.1.mlp.down_proj": 2, "q_proj": 3}, alpha_pattern={"q_proj": 9},
-                             task_type="CAUSAL_LM")
-    peft.get_peft_model(peer.load_base(base_path), config).save_pretrained(folder)
+    base = peer.load_base(base_path)
+    names = {"target_modules": ["q_proj", "down_proj"], "alpha_pattern": {"q_proj": 9},
+             "rank_pattern": {"layers.1.mlp.down_proj": 2, "q_proj": 3}}
+    config = peft.LoraConfig(r=4, lora_alpha=6, init_lora_weights=False, task_type="CAUSAL_LM",
+                             **stored_names(names, base))
+    peft.get_peft_model(base, config).save_pretrained(folder)
 
 
 Q = ["q_proj"]
@@ -44,7 +63,7 @@ Q = ["q_proj"]
 KINDS = {
     "names that the model lacks": {"target_modules": ["q_proj", "W_pack", "query_key_value"]},
     "all-linear": {"target_modules": "all-linear"},
-    "an expression": {"target_modules": r".*\.(?:q|down)_proj"},
+    "an expression": {"target_modules": r".*\.(?:q_proj|down_proj)"},
     "some layers": {"target_modules": Q, "layers_to_transform": [1], "layers_pattern": "layers"},
     "a list of layer patterns": {"target_modules": Q, "layers_to_transform": 0, "layers_pattern": ["h", "layers"]},
     "excluded": {"target_modules": ["q_proj", "v_proj"], "exclude_modules": r".*\.1\..*q_proj"},
@@ -87,7 +106,8 @@ def write_kind(base_path, arguments, folder):
     arguments = dict(arguments)
     along = arguments.pop("saved along", False)
     model = peer.load_base(base_path)
-    model = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=6, task_type="CAUSAL_LM", **arguments))
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=6, task_type="CAUSAL_LM",
+                                                       **stored_names(arguments, model)))
     with torch.no_grad():
         for name, values in model.named_parameters():
             if values.requires_grad or along and ("embed_tokens" in name or "lm_head" in name):
