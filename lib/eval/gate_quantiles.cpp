@@ -15,7 +15,7 @@ namespace {
 
 // Of a forward, whose gates of all layers are held.
 constexpr int kRows = 64;
-// Bins of |silu(g)|: its exponent and the first bits of its mantissa.
+// Bins of |act(g)|: its exponent and the first bits of its mantissa.
 constexpr int kMantissaBits = 10, kDropped = 23 - kMantissaBits, kBins = 1 << (8 + kMantissaBits);
 
 constexpr const char *kGates = "calibration/gates", *kWide = "calibration/gates in f32",

@@ -61,7 +61,8 @@ struct ChannelsTask {
   template <class V>
   void fields(V& v) {
     v("path", path, "output file with one threshold per layer (ffn-thresholds/1)");
-    v("keep", keep, recipe::above(0).up_to(1), "share of silu(g) values at or above the threshold");
+    v("keep", keep, recipe::above(0).up_to(1),
+      "share of activated gates at or above the threshold");
   }
 };
 

@@ -39,7 +39,7 @@ class Channels final : public kv::SequenceListener {
     return step.reading.channels > 0 && step.phase == kv::Phase::extend &&
            step.arrays.n_rows <= kMaxRows;
   }
-  /// Whether the policy of such a step selects by silu(g).
+  /// Returns true if the policy of such a step selects by act(g).
   bool comes_after_gate(const kv::Step& step) const {
     return policy(step.reading.channels).needs().after_gate;
   }

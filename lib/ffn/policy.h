@@ -42,7 +42,7 @@ struct LayerWeights {
 
 /// Rows of a step that read all channels.
 struct Observed {
-  Tensor product = {};  // [rows, F] silu(g) * u
+  Tensor product = {};  // [rows, F] act(g) * u
   Tensor gate_up = {};  // [rows, 2 F] g | u; empty where no policy asks
 };
 
@@ -64,7 +64,7 @@ struct Needs {
   bool prompts = false;     // observes rows of prompts
   bool checks = false;      // and of extend steps that read all channels
   bool gate_up = false;     // of both halves too
-  bool after_gate = false;  // selects by silu(g)
+  bool after_gate = false;  // selects by act(g), the activated gate
   bool lists = false;       // lists are the sequences' own
   bool by_step = false;     // rows of a step share a list that they would not have one by one
 };
@@ -91,7 +91,7 @@ class Policy {
   /// A prompt ends: all its rows were observed in all layers.
   virtual void on_prompt(int /*slot*/) {}
   /// Which channels the rows of an extend step read.
-  /// gate     [rows, F] silu(g) where needs().after_gate, else empty
+  /// gate     [rows, F] act(g) where needs().after_gate, else empty
   virtual Selection select(int layer, const kv::Step&, const Tensor& gate) = 0;
   /// Sequences come and go: `to` becomes a copy of `from`; `slot` ends; `slot` is cut to n tokens.
   virtual void on_fork(int /*from*/, int /*to*/) {}

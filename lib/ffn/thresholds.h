@@ -8,7 +8,7 @@
 
 namespace tandem::ffn {
 
-/// What silu(g) has to reach in each layer, of one model: a file of format ffn-thresholds/1.
+/// The least |act(g)| of a neuron that is kept, by layer of one model: a file of ffn-thresholds/1.
 struct Thresholds {
   std::string model, fingerprint;  // its name; of its configuration and weight headers
   double keep = 0;                 // share of gates that reached them where they were measured

@@ -45,7 +45,7 @@ void read_sparsely(decode::Engine& engine) {
   }
 }
 
-/// |silu(g)| of every token, layer by layer.
+/// |act(g)| of every token, layer by layer.
 std::vector<std::vector<float>> all_gates() {
   decode::EngineSpec spec = gates_engine_spec(DType::f32, kContext);
   const auto engine = make_engine("tiny-2m", spec);

@@ -39,7 +39,7 @@ TEST_SUITE("eval/tool of channels") {
     const Measurement m;
     const Outcome o = run(m.arguments);
     REQUIRE(o.status == 0);
-    CHECK(o.out.find(" % of silu(g) over ") != std::string::npos);
+    CHECK(o.out.find(" % of activated gates over ") != std::string::npos);
     const std::string file = m.file();
     const auto t = tandem::ffn::parse_thresholds(file, "t.json");
     CHECK(t.keep == doctest::Approx(.3).epsilon(.002));

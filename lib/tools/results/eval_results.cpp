@@ -93,7 +93,7 @@ std::string tables_of(const EvalResults& r, const std::vector<eval::ScoreRow>& r
     add(eval::attention_table(*r.log.attention, names).render(format) + kAttentionNote);
   if (r.log.channels)
     text += fmt::format(
-        "thresholds of {} layers, reached by {:.2f} % of silu(g) over {} tokens, in {}\n",
+        "thresholds of {} layers, reached by {:.2f} % of activated gates over {} tokens, in {}\n",
         r.log.channels->thresholds.values.size(), 100 * r.log.channels->thresholds.keep,
         r.log.channels->n_tokens, r.settings.channels.path.string());
   return text;
