@@ -14,7 +14,8 @@ void PreTokenizer::add_split(std::string_view pattern, Keep keep, const std::str
 }
 
 bool PreTokenizer::keeps_all() const {
-  return std::ranges::all_of(steps_, [](const Step& s) { return s.keep == Keep::both; });
+  return std::ranges::none_of(
+      steps_, [](const Step& s) { return s.keep == Keep::matches || s.keep == Keep::gaps; });
 }
 
 size_t PreTokenizer::after(std::string_view text, Regex::Match match) {

@@ -13,13 +13,14 @@ namespace tandem::text {
 /// else by Regex.
 class PreTokenizer {
  public:
-  /// What a pattern does: every match and every gap between matches is a word, or only one of them.
-  enum class Keep { both, matches, gaps };
+  /// The words that a pattern makes: matches and the gaps between them, or only one of the two.
+  /// A match ends the word before it (with_previous) or begins the word after it (with_next).
+  enum class Keep { both, matches, gaps, with_previous, with_next };
 
   /// errors   kind input at `where`: the pattern does not compile
   void add_split(std::string_view pattern, Keep keep, const std::string& where);
   bool empty() const { return steps_.empty(); }
-  /// Whether every byte of a text is in a word.
+  /// Returns true if every byte of a text is in a word.
   bool keeps_all() const;
 
   /// Calls `on_word` for each word in order, until it returns false; words are not empty and lie
@@ -49,9 +50,12 @@ class PreTokenizer {
     size_t done = 0, start = 0;
     Regex::Match match{};
     while (start <= text.size() && find(step, text, start, scratch, match)) {
-      if (step.keep != Keep::matches && !hand_on(done, match.begin)) return false;
-      if (step.keep != Keep::gaps && !hand_on(match.begin, match.end)) return false;
-      done = match.end;
+      const bool joined = step.keep == Keep::with_previous;
+      if (joined && !hand_on(done, match.end)) return false;
+      if (!joined && step.keep != Keep::matches && !hand_on(done, match.begin)) return false;
+      const bool alone = step.keep == Keep::both || step.keep == Keep::matches;
+      if (alone && !hand_on(match.begin, match.end)) return false;
+      done = step.keep == Keep::with_next ? match.begin : match.end;
       start = after(text, match);
     }
     return step.keep == Keep::matches || hand_on(done, text.size());

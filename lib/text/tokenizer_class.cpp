@@ -14,6 +14,8 @@ TokenizerClass class_of(const TokenizerConfig& config, bool byte_level) {
   if (name == "CodeLlamaTokenizer") return code_llama;
   if (name == "GPT2Tokenizer" || (name.empty() && config.model_type == "gpt2")) return gpt2;
   if (name == "Qwen2Tokenizer" || (name.empty() && config.model_type == "qwen3")) return qwen2;
+  if (name == "GemmaTokenizer" || (name.empty() && config.model_type.starts_with("gemma")))
+    return gemma;
   return from_file;
 }
 
@@ -23,19 +25,25 @@ bool is_byte_level(TokenizerClass tokenizer_class) {
 
 TokenizerConfig with_class_tokens(TokenizerConfig config, TokenizerClass tokenizer_class) {
   if (tokenizer_class == TokenizerClass::from_file) return config;
+  using enum TokenizerClass;
   const bool byte_level = is_byte_level(tokenizer_class);
   std::vector<std::string> named;
   const auto complete = [&](std::optional<std::string>& token, const char* name) {
     if (!token) token = name;
     named.push_back(*token);
   };
-  if (tokenizer_class != TokenizerClass::qwen2)
-    complete(config.bos_token, byte_level ? "<|endoftext|>" : "<s>");
-  complete(config.eos_token, byte_level ? "<|endoftext|>" : "</s>");
-  complete(config.unk_token, byte_level ? "<|endoftext|>" : "<unk>");
-  if (tokenizer_class == TokenizerClass::qwen2) complete(config.pad_token, "<|endoftext|>");
+  const char* const end = "<|endoftext|>";
+  if (tokenizer_class != qwen2)
+    complete(config.bos_token, byte_level ? end : tokenizer_class == gemma ? "<bos>" : "<s>");
+  complete(config.eos_token, byte_level ? end : tokenizer_class == gemma ? "<eos>" : "</s>");
+  complete(config.unk_token, byte_level ? end : "<unk>");
+  if (tokenizer_class == qwen2) complete(config.pad_token, end);
+  if (tokenizer_class == gemma) {
+    complete(config.pad_token, "<pad>");
+    complete(config.mask_token, "<mask>");
+  }
   config.special_tokens.insert(config.special_tokens.begin(), named.begin(), named.end());
-  if (tokenizer_class == TokenizerClass::code_llama)
+  if (tokenizer_class == code_llama)
     for (const char* name : {"PRE", "MID", "SUF", "EOT"})
       config.special_tokens.push_back(std::string("\u2581<") + name + ">");
   return config;
@@ -46,10 +54,11 @@ void apply_class(BpeSpec& spec, TokenizerClass tokenizer_class, const TokenizerC
   using enum TokenizerClass;
   if (tokenizer_class == from_file) return;
   const bool byte_level = is_byte_level(tokenizer_class);
-  const bool prefixes = config.add_prefix_space.value_or(!byte_level);
+  const bool prefixes = tokenizer_class != gemma && config.add_prefix_space.value_or(!byte_level);
   spec.alphabet = byte_level ? BpeAlphabet::bytes : BpeAlphabet::characters;
   spec.byte_fallback = spec.fuse_unk = !byte_level;
-  spec.unk_token = tokenizer_class == code_llama ? config.unk_token.value_or("") : "";
+  const bool unknown = tokenizer_class == code_llama || tokenizer_class == gemma;
+  spec.unk_token = unknown ? config.unk_token.value_or("") : "";
   spec.ignore_merges = false;
   spec.normalizer.clear();
   spec.pre_tokenizer = {};

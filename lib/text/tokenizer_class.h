@@ -9,7 +9,7 @@ namespace tandem::text {
 
 /// Classes of transformers 5 that take only vocabulary, merges and post-processor from the files
 /// and build all else from flags; `from_file` follows the files.
-enum class TokenizerClass : uint8_t { from_file, llama, code_llama, gpt2, qwen2 };
+enum class TokenizerClass : uint8_t { from_file, llama, code_llama, gpt2, qwen2, gemma };
 
 /// The class that AutoTokenizer chooses for a model folder.
 /// byte_level  tokenizer.json has a ByteLevel step

@@ -41,6 +41,7 @@ void merge_special_names(TokenizerConfig& config, const Json& object, const std:
     if (name == "eos_token" && !config.eos_token) config.eos_token = content;
     if (name == "unk_token" && !config.unk_token) config.unk_token = content;
     if (name == "pad_token" && !config.pad_token) config.pad_token = content;
+    if (name == "mask_token" && !config.mask_token) config.mask_token = content;
     config.special_tokens.push_back(content);
   }
   if (const Json* extra = io::find_array(object, "additional_special_tokens", where))

@@ -14,7 +14,7 @@ namespace tandem::text {
 struct TokenizerConfig {
   std::string tokenizer_class;  // without a final "Fast"; config.json may name it, too
   std::string model_type;       // from config.json
-  std::optional<std::string> bos_token, eos_token, unk_token, pad_token;
+  std::optional<std::string> bos_token, eos_token, unk_token, pad_token, mask_token;
   std::vector<std::string> special_tokens;  // all that are named to be special
   std::optional<bool> add_bos_token, add_prefix_space, legacy, split_special_tokens;
   std::vector<AddedToken> added;

@@ -166,9 +166,13 @@ class Reader {
                         "expected 'Regex' or 'String' in the 'pattern' of a Split, found neither");
     const std::string behavior = io::find_string(step, "behavior", where_).value_or("");
     const bool invert = io::find_bool(step, "invert", where_).value_or(false);
-    if (behavior != "Isolated" && behavior != "Removed")
-      unsupported(fmt::format("the Split behavior {}", io::quote(behavior)));
+    const bool previous = behavior == "MergedWithPrevious", next = behavior == "MergedWithNext";
+    if (behavior != "Isolated" && behavior != "Removed" && (invert || (!previous && !next)))
+      unsupported(fmt::format("the Split behavior {}{}", io::quote(behavior),
+                              invert ? " with 'invert'" : ""));
     const auto keep = behavior == "Isolated" ? PreTokenizer::Keep::both
+                      : previous             ? PreTokenizer::Keep::with_previous
+                      : next                 ? PreTokenizer::Keep::with_next
                       : invert               ? PreTokenizer::Keep::matches
                                              : PreTokenizer::Keep::gaps;
     add_split(regex ? *regex : literal_regex(*text), keep);

@@ -88,6 +88,22 @@ def legacy_json(file):
     return file | {"pre_tokenizer": None, "normalizer": {"type": "Sequence", "normalizers": steps}}
 
 
+def gemma_json(file):
+    """As Gemma's: spaces become marks, without one in front; the cut at spaces then finds none but in added tokens."""
+    return file | {"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": MARK},
+                   "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                                     "invert": False},
+                   "decoder": {"type": "Sequence", "decoders": [
+                       {"type": "Replace", "pattern": {"String": MARK}, "content": " "}, {"type": "ByteFallback"},
+                       {"type": "Fuse"}]}}
+
+
+def cut_json(file, behavior):
+    """Words cut at marks that stay with the word before them or after them."""
+    cut = {"type": "Split", "pattern": {"String": MARK}, "behavior": behavior, "invert": False}
+    return gemma_json(file) | {"pre_tokenizer": cut}
+
+
 def byte_json():
     """A byte-level tokenizer.json that cuts words as Llama 3 does and follows no class."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
@@ -157,6 +173,11 @@ def cases(files):
     for tokenizer in files:
         name = {"vocab": "GPT2Tokenizer", "bytes": None}.get(tokenizer, "LlamaTokenizer")
         yield from ((tokenizer, "llama", name, f | {"split_special_tokens": True}) for f in flags(["add_bos_token"]))
+    for tokenizer in ("gemma", "characters"):
+        yield from ((tokenizer, "gemma3_text", name, f) for name in ("GemmaTokenizer", "GemmaTokenizerFast")
+                    for f in flags(prefix))
+    yield from ((tokenizer, "gemma3_text", name, {}) for tokenizer in ("gemma", "with_previous", "with_next")
+                for name in ("PreTrainedTokenizerFast", None))
     # Special tokens that the files lack get the ids after the last one.
     for tokenizer in files:
         missing = {"pad_token": "<pad>"}
@@ -176,7 +197,9 @@ def tokenizer_files():
     pieces = sentencepiece_pieces()
     characters, level = character_json(pieces), byte_json()
     return {"sp": {"pieces": pieces, "add_dummy_prefix": True}, "sp_plain": {"pieces": pieces, "add_dummy_prefix": False},
-            "characters": characters, "legacy": legacy_json(characters), "bytes": level,
+            "characters": characters, "legacy": legacy_json(characters), "gemma": gemma_json(characters),
+            "with_previous": cut_json(characters, "MergedWithPrevious"),
+            "with_next": cut_json(characters, "MergedWithNext"), "bytes": level,
             "vocab": {"vocab": level["model"]["vocab"], "merges": level["model"]["merges"]}}
 
 

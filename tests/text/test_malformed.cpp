@@ -110,8 +110,8 @@ TEST_SUITE("text/malformed") {
     refused("/pre_tokenizer", nullptr, "ByteLevel");
     refused("/post_processor", {{"type", "RobertaProcessing"}}, "RobertaProcessing");
     refused("/pre_tokenizer",
-            {{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "MergedWithNext"}},
-            "MergedWithNext");
+            {{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Contiguous"}},
+            "Contiguous");
     json deep = {{"type", "Digits"}};
     for (int i = 0; i < 20; ++i)
       deep = {{"type", "Sequence"}, {"pretokenizers", json::array({deep})}};

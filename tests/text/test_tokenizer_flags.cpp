@@ -64,10 +64,10 @@ TEST_SUITE("text/tokenizer_flags") {
   }
   TEST_CASE("a long text: the same ids as in parts, and counting stops in time") {
     const json data = golden();
-    for (const char* name : {"sp", "bytes"}) {
-      const json config = {
-          {"tokenizer_class", name[0] == 's' ? "LlamaTokenizer" : "Qwen2Tokenizer"},
-          {"add_prefix_space", true}};
+    for (const auto& [name, class_name] : {std::pair{"sp", "LlamaTokenizer"},
+                                           {"bytes", "Qwen2Tokenizer"},
+                                           {"gemma", "GemmaTokenizer"}}) {
+      const json config = {{"tokenizer_class", class_name}, {"add_prefix_space", true}};
       const auto t = load(data["tokenizers"][name], config, "llama");
       const Ids one = t->encode("hello", {.add_bos = false});
       for (const size_t n : {10, 50'000}) {
