@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+
 #include "base/cpu_features.h"
 #include "kernels/adapter/add_columns.h"
 #include "kernels/adapter/dropout.h"
@@ -55,91 +57,112 @@
 
 namespace tandem {
 
+/// The variant for an ISA from those there are, weakest first.
+template <class Variant, size_t kCount>
+Variant* variant_for(Isa isa, Variant* const (&variants)[kCount]) {
+  return variants[std::min(static_cast<size_t>(isa), kCount - 1)];
+}
+
+// An entry: of three variants, of one more that multiplies bf16, and the same for every ISA.
+#define TANDEM_VARIANTS(op) \
+  decltype(&op##_scalar) op = variant_for(isa, {&op##_scalar, &op##_avx2, &op##_avx512})
+#define TANDEM_VARIANTS_BF16(op) \
+  decltype(&op##_scalar) op =    \
+      variant_for(isa, {&op##_scalar, &op##_avx2, &op##_avx512, &op##_avx512_bf16})
+#define TANDEM_SAME(op) decltype(&op##_cpu) op = &op##_cpu
+
 /// The CPU variant of every operation, chosen for one ISA. An entry without a variant for that ISA
 /// holds the one of the next weaker; operations that only copy have one for all.
 struct CpuTable {
   Isa isa;
-  RmsNormFn* rms_norm;
-  RopeKvFn* rope_kv;
-  RotateQFn* rotate_q;
-  GateMulFn* gate_mul;
-  EmbedFn* embed;
-  ConvertFn* convert;
-  FillRandomFn* fill_random;
-  LogitStatsFn* logit_stats;
-  TopNFn* top_n;
-  SampleFn* sample;
-  DrawChildrenFn* draw_children;
-  GrowBeamsFn* grow_beams;
-  VerifyTreesFn* verify_trees;
-  AcceptChancesFn* accept_chances;
-  SignProjectFn* sign_project;
-  HashProbeFn* hash_probe;
-  AttendListFn* attend_list;
-  KeyVotesFn* key_votes;
-  RotateRowsFn* rotate_rows;
-  CodeScanFn* code_scan;
-  CodeRefineFn* code_refine;
-  TailMassesFn* tail_masses;
-  AddMeansFn* add_means;
-  ChunkMeansFn* chunk_means;
-  ChunkScoresFn* chunk_scores;
-  SelectTopFn* select_top;
-  SelectReachedFn* select_reached;
-  DrawExponentialsFn* draw_exponentials;
-  SampleTailFn* sample_tail;
-  ReadProbeFn* read_probe;
-  FmaProbeFn* fma_probe;
-  NarrowRowsFn* narrow_rows;
-  WidenEightBitRowsFn* widen_eight_bit_rows;
-  CopyKeysFn* copy_keys;
-  CopyPageFn* copy_page;
-  MoveTokensFn* move_tokens;
-  PathMovesFn* path_moves;
-  SetPagesFn* set_pages;
-  LeaveEndsFn* leave_ends;
-  CatchUpFn* catch_up;
-  AppendRoundFn* append_round;
-  ProposeLookupFn* propose_lookup;
-  WriteQueriesFn* write_queries;
-  MeanLseFn* mean_lse;
-  MoveQueriesFn* move_queries;
-  SlotIdsFn* load_slot_ids;
-  SlotIdsFn* store_slot_ids;
-  WidenRowsFn* widen_rows;
-  RmsNormBackwardFn* rms_norm_backward;
-  ColumnSumsFn* column_sums;
-  RopeBackwardFn* rope_backward;
-  GateMulBackwardFn* gate_mul_backward;
-  AttentionBackwardFn* attention_backward;
-  CrossEntropyFn* cross_entropy;
-  GatherColumnsFn* gather_columns;
-  UniteChannelsFn* unite_channels;
-  GateUpChannelsFn* gate_up_channels;
-  DownChannelsFn* down_channels;
-  SquareScalesFn* square_scales;
-  AddSquaresFn* add_squares;
-  ChannelNormsFn* channel_norms;
-  ScoreChannelsFn* score_channels;
-  ChooseChannelsFn* choose_channels;
-  ChooseChannelsFn* channels_above;
-  AdamWNarrowFn* adamw_narrow;
-  SquareSumFn* square_sum;
-  AdamWFn* adamw;
-  DropoutFn* dropout;
-  AddColumnsFn* add_columns;
-  GroupRowsFn* group_rows;
-  GroupedDotsFn* grouped_dots;
-  GroupedSumsFn* grouped_sums;
-  MagnitudeScaleFn* magnitude_scale;
-  MagnitudeGradientFn* magnitude_gradient;
-  RowSquaresFn* row_squares;
-  WeightNormsFn* weight_norms;
-  const AttentionKernel* attention_f32;
-  const AttentionKernel* attention_bf16;
-  const PackedLinearKernel* packed_linear;
-  DecodeLinearFn* decode_linear;  // null where the CPU does not multiply bf16
+  TANDEM_VARIANTS_BF16(rms_norm);
+  TANDEM_VARIANTS_BF16(rope_kv);
+  TANDEM_VARIANTS_BF16(rotate_q);
+  TANDEM_VARIANTS_BF16(gate_mul);
+  TANDEM_VARIANTS(embed);
+  TANDEM_VARIANTS(convert);
+  TANDEM_VARIANTS(fill_random);
+  TANDEM_VARIANTS(logit_stats);
+  TANDEM_VARIANTS(top_n);
+  TANDEM_VARIANTS(sample);
+  TANDEM_VARIANTS(draw_children);
+  TANDEM_VARIANTS(grow_beams);
+  TANDEM_VARIANTS(verify_trees);
+  TANDEM_VARIANTS(accept_chances);
+  TANDEM_VARIANTS(sign_project);
+  TANDEM_VARIANTS(hash_probe);
+  TANDEM_VARIANTS_BF16(attend_list);
+  TANDEM_VARIANTS(key_votes);
+  TANDEM_VARIANTS(rotate_rows);
+  TANDEM_VARIANTS(code_scan);
+  TANDEM_VARIANTS(code_refine);
+  TANDEM_VARIANTS(tail_masses);
+  TANDEM_VARIANTS(add_means);
+  TANDEM_VARIANTS(chunk_means);
+  TANDEM_VARIANTS(chunk_scores);
+  TANDEM_VARIANTS(select_top);
+  TANDEM_VARIANTS(select_reached);
+  TANDEM_VARIANTS(draw_exponentials);
+  TANDEM_VARIANTS(sample_tail);
+  TANDEM_VARIANTS(read_probe);
+  TANDEM_VARIANTS(fma_probe);
+  TANDEM_VARIANTS(narrow_rows);
+  TANDEM_VARIANTS(widen_eight_bit_rows);
+  TANDEM_SAME(copy_keys);
+  TANDEM_SAME(copy_page);
+  TANDEM_SAME(move_tokens);
+  TANDEM_SAME(path_moves);
+  TANDEM_SAME(set_pages);
+  TANDEM_SAME(leave_ends);
+  TANDEM_SAME(catch_up);
+  TANDEM_SAME(append_round);
+  TANDEM_SAME(propose_lookup);
+  TANDEM_SAME(write_queries);
+  TANDEM_SAME(mean_lse);
+  TANDEM_SAME(move_queries);
+  TANDEM_SAME(load_slot_ids);
+  TANDEM_SAME(store_slot_ids);
+  TANDEM_SAME(widen_rows);
+  TANDEM_VARIANTS(rms_norm_backward);
+  TANDEM_VARIANTS(column_sums);
+  TANDEM_VARIANTS_BF16(rope_backward);
+  TANDEM_VARIANTS_BF16(gate_mul_backward);
+  TANDEM_VARIANTS(attention_backward);
+  TANDEM_VARIANTS_BF16(cross_entropy);
+  TANDEM_SAME(gather_columns);
+  TANDEM_SAME(unite_channels);
+  TANDEM_VARIANTS_BF16(gate_up_channels);
+  TANDEM_VARIANTS_BF16(down_channels);
+  TANDEM_VARIANTS(square_scales);
+  TANDEM_VARIANTS(add_squares);
+  TANDEM_SAME(channel_norms);
+  TANDEM_VARIANTS(score_channels);
+  TANDEM_VARIANTS(choose_channels);
+  TANDEM_VARIANTS(channels_above);
+  TANDEM_SAME(adamw_narrow);
+  TANDEM_VARIANTS(square_sum);
+  TANDEM_VARIANTS(adamw);
+  TANDEM_VARIANTS_BF16(dropout);
+  TANDEM_SAME(add_columns);
+  TANDEM_SAME(group_rows);
+  TANDEM_VARIANTS_BF16(grouped_dots);
+  TANDEM_VARIANTS_BF16(grouped_sums);
+  TANDEM_VARIANTS_BF16(magnitude_scale);
+  TANDEM_VARIANTS(magnitude_gradient);
+  TANDEM_SAME(row_squares);
+  TANDEM_SAME(weight_norms);
+  TANDEM_VARIANTS(attention_f32);
+  const AttentionKernel* attention_bf16 =
+      variant_for(isa, {&attention_bf16_scalar, &attention_bf16_avx2, &attention_bf16_avx512,
+                        &attention_bf16_avx512_bf16, &attention_bf16_amx});
+  TANDEM_VARIANTS(packed_linear);
+  // null where the CPU does not multiply bf16
+  DecodeLinearFn* decode_linear = isa >= Isa::avx512_bf16 ? decode_linear_avx512_bf16 : nullptr;
 };
+
+#undef TANDEM_VARIANTS
+#undef TANDEM_VARIANTS_BF16
+#undef TANDEM_SAME
 
 /// Table of one ISA; `isa` must not exceed isa_detected().
 const CpuTable& cpu_table(Isa isa);
