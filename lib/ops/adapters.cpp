@@ -6,10 +6,10 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kGroupRowsOf{"group_rows", &CpuTable::group_rows, &CudaTable::group_rows};
-constexpr Operation kAddColumns{"add_columns", &CpuTable::add_columns, &CudaTable::add_columns};
-constexpr Operation kDots{"grouped_dots", &CpuTable::grouped_dots, &CudaTable::grouped_dots};
-constexpr Operation kSums{"grouped_sums", &CpuTable::grouped_sums, &CudaTable::grouped_sums};
+constexpr Operation kGroupRowsOf = TANDEM_OPERATION(group_rows);
+constexpr Operation kAddColumns = TANDEM_OPERATION(add_columns);
+constexpr Operation kDots = TANDEM_OPERATION(grouped_dots);
+constexpr Operation kSums = TANDEM_OPERATION(grouped_sums);
 
 /// Groups that blocks of work on the CPU are counted for.
 int n_groups(const RowGroups& groups, Stream stream) {

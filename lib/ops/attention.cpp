@@ -97,7 +97,7 @@ bool leaves_scores(const StepArrays& step) {
 }
 
 void mean_lse(const MeanLseParams& p, Stream stream) {
-  constexpr Operation kMeanLse{"mean_lse", &CpuTable::mean_lse, &CudaTable::mean_lse};
+  constexpr Operation kMeanLse = TANDEM_OPERATION(mean_lse);
   kMeanLse.run(p, p.n_seqs, int64_t{p.n_layers} * p.n_heads * int64_t{sizeof(double)}, stream);
 }
 

@@ -11,20 +11,15 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kRmsNormBackward{"rms_norm_backward", &CpuTable::rms_norm_backward,
-                                     &CudaTable::rms_norm_backward};
-constexpr Operation kColumnSums{"column_sums", &CpuTable::column_sums, &CudaTable::column_sums};
-constexpr Operation kGateMulBackward{"gate_mul_backward", &CpuTable::gate_mul_backward,
-                                     &CudaTable::gate_mul_backward};
-constexpr Operation kRopeBackward{"rope_backward", &CpuTable::rope_backward,
-                                  &CudaTable::rope_backward};
-constexpr Operation kCrossEntropy{"cross_entropy", &CpuTable::cross_entropy,
-                                  &CudaTable::cross_entropy};
-constexpr Operation kGatherColumns{"gather_columns", &CpuTable::gather_columns,
-                                   &CudaTable::gather_columns};
-constexpr Operation kSquareSum{"square_sum", &CpuTable::square_sum, &CudaTable::square_sum};
-constexpr Operation kAdamW{"adamw", &CpuTable::adamw, &CudaTable::adamw};
-constexpr Operation kAdamWNarrow{"adamw_narrow", &CpuTable::adamw_narrow, &CudaTable::adamw_narrow};
+constexpr Operation kRmsNormBackward = TANDEM_OPERATION(rms_norm_backward);
+constexpr Operation kColumnSums = TANDEM_OPERATION(column_sums);
+constexpr Operation kGateMulBackward = TANDEM_OPERATION(gate_mul_backward);
+constexpr Operation kRopeBackward = TANDEM_OPERATION(rope_backward);
+constexpr Operation kCrossEntropy = TANDEM_OPERATION(cross_entropy);
+constexpr Operation kGatherColumns = TANDEM_OPERATION(gather_columns);
+constexpr Operation kSquareSum = TANDEM_OPERATION(square_sum);
+constexpr Operation kAdamW = TANDEM_OPERATION(adamw);
+constexpr Operation kAdamWNarrow = TANDEM_OPERATION(adamw_narrow);
 
 /// 1 / (1 - beta^t).
 float unbias(float beta, int64_t t) {

@@ -9,13 +9,12 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kScales{"square_scales", &CpuTable::square_scales, &CudaTable::square_scales};
-constexpr Operation kAdd{"add_squares", &CpuTable::add_squares, &CudaTable::add_squares};
-constexpr Operation kNorms{"channel_norms", &CpuTable::channel_norms, &CudaTable::channel_norms};
-constexpr Operation kScore{"score_channels", &CpuTable::score_channels, &CudaTable::score_channels};
-constexpr Operation kChoose{"choose_channels", &CpuTable::choose_channels,
-                            &CudaTable::choose_channels};
-constexpr Operation kAbove{"channels_above", &CpuTable::channels_above, &CudaTable::channels_above};
+constexpr Operation kScales = TANDEM_OPERATION(square_scales);
+constexpr Operation kAdd = TANDEM_OPERATION(add_squares);
+constexpr Operation kNorms = TANDEM_OPERATION(channel_norms);
+constexpr Operation kScore = TANDEM_OPERATION(score_channels);
+constexpr Operation kChoose = TANDEM_OPERATION(choose_channels);
+constexpr Operation kAbove = TANDEM_OPERATION(channels_above);
 
 void norms(const ChannelNormsParams& p, Stream stream) {
   const int64_t bytes = int64_t{p.n_parts} * p.width * static_cast<int64_t>(dtype_bytes(p.type));

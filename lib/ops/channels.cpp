@@ -10,10 +10,9 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kUnite{"unite_channels", &CpuTable::unite_channels, &CudaTable::unite_channels};
-constexpr Operation kGateUp{"gate_up_channels", &CpuTable::gate_up_channels,
-                            &CudaTable::gate_up_channels};
-constexpr Operation kDown{"down_channels", &CpuTable::down_channels, &CudaTable::down_channels};
+constexpr Operation kUnite = TANDEM_OPERATION(unite_channels);
+constexpr Operation kGateUp = TANDEM_OPERATION(gate_up_channels);
+constexpr Operation kDown = TANDEM_OPERATION(down_channels);
 
 int64_t channels_of(const PackedWeights& gate_up) { return gate_up.out() / 2; }
 

@@ -6,10 +6,10 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kRmsNorm{"rms_norm", &CpuTable::rms_norm, &CudaTable::rms_norm};
-constexpr Operation kGateMul{"gate_mul", &CpuTable::gate_mul, &CudaTable::gate_mul};
-constexpr Operation kRopeKv{"rope_kv", &CpuTable::rope_kv, &CudaTable::rope_kv};
-constexpr Operation kRotateQ{"rotate_q", &CpuTable::rotate_q, &CudaTable::rotate_q};
+constexpr Operation kRmsNorm = TANDEM_OPERATION(rms_norm);
+constexpr Operation kGateMul = TANDEM_OPERATION(gate_mul);
+constexpr Operation kRopeKv = TANDEM_OPERATION(rope_kv);
+constexpr Operation kRotateQ = TANDEM_OPERATION(rotate_q);
 
 /// Runs an operation on the rows of its parameters, each of about as many numbers as one of `row`.
 template <class Params>

@@ -10,9 +10,9 @@ namespace {
 
 int blocks_of(int64_t n, int block) { return static_cast<int>((n + block - 1) / block); }
 
-constexpr Operation kConvert{"convert", &CpuTable::convert, &CudaTable::convert};
-constexpr Operation kEmbed{"embed", &CpuTable::embed, &CudaTable::embed};
-constexpr Operation kFillRandom{"fill_random", &CpuTable::fill_random, &CudaTable::fill_random};
+constexpr Operation kConvert = TANDEM_OPERATION(convert);
+constexpr Operation kEmbed = TANDEM_OPERATION(embed);
+constexpr Operation kFillRandom = TANDEM_OPERATION(fill_random);
 
 }  // namespace
 

@@ -10,13 +10,11 @@ namespace {
 
 constexpr uint32_t kLevels = 65536;  // of a draw of 16 bits
 
-constexpr Operation kDropout{"dropout", &CpuTable::dropout, &CudaTable::dropout};
-constexpr Operation kMagnitudeScale{"magnitude_scale", &CpuTable::magnitude_scale,
-                                    &CudaTable::magnitude_scale};
-constexpr Operation kMagnitudeGradient{"magnitude_gradient", &CpuTable::magnitude_gradient,
-                                       &CudaTable::magnitude_gradient};
-constexpr Operation kRowSquares{"row_squares", &CpuTable::row_squares, &CudaTable::row_squares};
-constexpr Operation kWeightNorms{"weight_norms", &CpuTable::weight_norms, &CudaTable::weight_norms};
+constexpr Operation kDropout = TANDEM_OPERATION(dropout);
+constexpr Operation kMagnitudeScale = TANDEM_OPERATION(magnitude_scale);
+constexpr Operation kMagnitudeGradient = TANDEM_OPERATION(magnitude_gradient);
+constexpr Operation kRowSquares = TANDEM_OPERATION(row_squares);
+constexpr Operation kWeightNorms = TANDEM_OPERATION(weight_norms);
 
 int64_t row_bytes(const Tensor& t) { return t.row_size() * int64_t{sizeof(float)}; }
 

@@ -49,4 +49,8 @@ template <class Params>
 Operation(const char*, void (*CpuTable::*)(const Params&, Range),
           cuda::Bodies<void(const Params&, Stream)> CudaTable::*) -> Operation<Params>;
 
+/// The operation of this name in both tables.
+#define TANDEM_OPERATION(op) \
+  Operation { #op, &CpuTable::op, &CudaTable::op }
+
 }  // namespace tandem::ops

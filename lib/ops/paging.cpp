@@ -5,18 +5,16 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kNarrowRows{"narrow_rows", &CpuTable::narrow_rows, &CudaTable::narrow_rows};
-constexpr Operation kWidenEightBitRows{"widen_eight_bit_rows", &CpuTable::widen_eight_bit_rows,
-                                       &CudaTable::widen_eight_bit_rows};
-constexpr Operation kCopyPage{"copy_page", &CpuTable::copy_page, &CudaTable::copy_page};
-constexpr Operation kMoveTokens{"move_tokens", &CpuTable::move_tokens, &CudaTable::move_tokens};
-constexpr Operation kPathMoves{"path_moves", &CpuTable::path_moves, &CudaTable::path_moves};
-constexpr Operation kSetPages{"set_pages", &CpuTable::set_pages, &CudaTable::set_pages};
-constexpr Operation kLeaveEnds{"leave_ends", &CpuTable::leave_ends, &CudaTable::leave_ends};
-constexpr Operation kCatchUp{"catch_up", &CpuTable::catch_up, &CudaTable::catch_up};
-constexpr Operation kWriteQueries{"write_queries", &CpuTable::write_queries,
-                                  &CudaTable::write_queries};
-constexpr Operation kMoveQueries{"move_queries", &CpuTable::move_queries, &CudaTable::move_queries};
+constexpr Operation kNarrowRows = TANDEM_OPERATION(narrow_rows);
+constexpr Operation kWidenEightBitRows = TANDEM_OPERATION(widen_eight_bit_rows);
+constexpr Operation kCopyPage = TANDEM_OPERATION(copy_page);
+constexpr Operation kMoveTokens = TANDEM_OPERATION(move_tokens);
+constexpr Operation kPathMoves = TANDEM_OPERATION(path_moves);
+constexpr Operation kSetPages = TANDEM_OPERATION(set_pages);
+constexpr Operation kLeaveEnds = TANDEM_OPERATION(leave_ends);
+constexpr Operation kCatchUp = TANDEM_OPERATION(catch_up);
+constexpr Operation kWriteQueries = TANDEM_OPERATION(write_queries);
+constexpr Operation kMoveQueries = TANDEM_OPERATION(move_queries);
 
 /// Bytes of a token in one layer's pool of K or V.
 int64_t token_bytes(const PagePools& pools) { return int64_t{pools.n_kv_heads} * pools.row_bytes; }

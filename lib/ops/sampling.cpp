@@ -7,7 +7,7 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kWidenRows{"widen_rows", &CpuTable::widen_rows, &CudaTable::widen_rows};
+constexpr Operation kWidenRows = TANDEM_OPERATION(widen_rows);
 
 template <class Params>
 void run_rows(void (*kernel)(const Params&, Range), const Params& p) {

@@ -5,7 +5,7 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kCopyKeys{"copy_keys", &CpuTable::copy_keys, &CudaTable::copy_keys};
+constexpr Operation kCopyKeys = TANDEM_OPERATION(copy_keys);
 
 }  // namespace
 

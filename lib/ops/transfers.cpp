@@ -9,10 +9,8 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kLoadSlotIds{"load_slot_ids", &CpuTable::load_slot_ids,
-                                 &CudaTable::load_slot_ids};
-constexpr Operation kStoreSlotIds{"store_slot_ids", &CpuTable::store_slot_ids,
-                                  &CudaTable::store_slot_ids};
+constexpr Operation kLoadSlotIds = TANDEM_OPERATION(load_slot_ids);
+constexpr Operation kStoreSlotIds = TANDEM_OPERATION(store_slot_ids);
 
 }  // namespace
 

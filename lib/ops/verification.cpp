@@ -10,10 +10,9 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kAppendRound{"append_round", &CpuTable::append_round, &CudaTable::append_round};
-constexpr Operation kGrowBeams{"grow_beams", &CpuTable::grow_beams, &CudaTable::grow_beams};
-constexpr Operation kProposeLookup{"propose_lookup", &CpuTable::propose_lookup,
-                                   &CudaTable::propose_lookup};
+constexpr Operation kAppendRound = TANDEM_OPERATION(append_round);
+constexpr Operation kGrowBeams = TANDEM_OPERATION(grow_beams);
+constexpr Operation kProposeLookup = TANDEM_OPERATION(propose_lookup);
 
 /// Names of rounds as kernels read them: of one seed and stage.
 struct Names {
