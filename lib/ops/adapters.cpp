@@ -125,9 +125,8 @@ SliceWrite slice_of(const PackedWeights& w, bool columns, const void* values, co
 }
 
 void write_slices(const SliceWrite* slices, int n, DType type, Stream stream) {
-  cuda_table().write_slices(
-      {.slices = slices, .n = n, .number_bytes = static_cast<int>(dtype_bytes(type))}, stream);
-  cuda::launched("write_slices", stream);
+  launch(TANDEM_KERNEL(write_slices),
+         {.slices = slices, .n = n, .number_bytes = static_cast<int>(dtype_bytes(type))}, stream);
 }
 
 void merge_low_rank(const MergeLowRank& what, Stream stream) {
@@ -137,18 +136,18 @@ void merge_low_rank(const MergeLowRank& what, Stream stream) {
                "weights stored by input: merging some of the rows is not supported");
   void* const all = by_input ? const_cast<void*>(w.input_rows()) : w.device_rows();
   const size_t at = static_cast<size_t>(what.first) * w.row_bytes();
-  cuda_table().merge_low_rank({.weights = static_cast<std::byte*>(all) + at,
-                               .base = static_cast<const std::byte*>(what.base) + at,
-                               .a = what.a,
-                               .b = what.b,
-                               .scale = what.scale,
-                               .rows = what.rows,
-                               .in = w.in(),
-                               .rank = what.rank,
-                               .by_input = by_input,
-                               .type = w.dtype()},
-                              stream);
-  cuda::launched("merge_low_rank", stream);
+  launch(TANDEM_KERNEL(merge_low_rank),
+         {.weights = static_cast<std::byte*>(all) + at,
+          .base = static_cast<const std::byte*>(what.base) + at,
+          .a = what.a,
+          .b = what.b,
+          .scale = what.scale,
+          .rows = what.rows,
+          .in = w.in(),
+          .rank = what.rank,
+          .by_input = by_input,
+          .type = w.dtype()},
+         stream);
 }
 
 }  // namespace tandem::ops

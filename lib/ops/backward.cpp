@@ -223,8 +223,7 @@ void embedding_gradient(const Tensor& dtable, const Tensor& dx, const TokenRows&
                               .n_ids = n,
                               .dim = as_int(dx.row_size())};
   if (stream.handle != nullptr) {
-    cuda_table().embed_backward(p, stream);
-    return cuda::launched("embed_backward", stream);
+    return launch(TANDEM_KERNEL(embed_backward), p, stream);
   }
   parallel_ranges(n, 16, [&](int begin, int end) { embed_backward_cpu(p, {begin, end}); });
 }
@@ -250,12 +249,12 @@ void add_elements(std::span<float> sums, const Tensor& matrix, const int32_t* in
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += matrix.as<float>()[index[i]];
     return;
   }
-  cuda_table().add_elements({.sums = sums.data(),
-                             .matrix = matrix.as<float>(),
-                             .index = index,
-                             .n = static_cast<int64_t>(sums.size())},
-                            stream);
-  cuda::launched("add_elements", stream);
+  launch(TANDEM_KERNEL(add_elements),
+         {.sums = sums.data(),
+          .matrix = matrix.as<float>(),
+          .index = index,
+          .n = static_cast<int64_t>(sums.size())},
+         stream);
 }
 
 int64_t square_sum_parts(size_t n) { return blocks_of(n); }

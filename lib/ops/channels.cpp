@@ -134,8 +134,7 @@ void exchange_channels(const ExchangeChannels& what, Stream stream) {
   TANDEM_CHECK(what.rest_down.out() == p.width && what.rest_down.dtype() == p.type,
                "sizes of hot and cold neurons differ: {} and {} numbers", p.width,
                what.rest_down.out());
-  cuda_table().exchange_channels(p, stream);
-  cuda::launched("exchange_channels", stream);
+  launch(TANDEM_KERNEL(exchange_channels), p, stream);
 }
 
 void scatter_columns(const Tensor& out, const Tensor& in, const int32_t* columns, Stream stream) {
@@ -143,15 +142,15 @@ void scatter_columns(const Tensor& out, const Tensor& in, const int32_t* columns
       out.rows() == in.rows() && out.dtype() == in.dtype() && in.row_size() <= out.row_size(),
       "scatter_columns: input [{}, {}] does not fit output [{}, {}]", in.rows(), in.row_size(),
       out.rows(), out.row_size());
-  cuda_table().scatter_columns({.out = out.raw(),
-                                .in = in.raw(),
-                                .columns = columns,
-                                .n_rows = static_cast<int>(in.rows()),
-                                .width = static_cast<int>(out.row_size()),
-                                .n_columns = static_cast<int>(in.row_size()),
-                                .act = in.dtype()},
-                               stream);
-  cuda::launched("scatter_columns", stream);
+  launch(TANDEM_KERNEL(scatter_columns),
+         {.out = out.raw(),
+          .in = in.raw(),
+          .columns = columns,
+          .n_rows = static_cast<int>(in.rows()),
+          .width = static_cast<int>(out.row_size()),
+          .n_columns = static_cast<int>(in.row_size()),
+          .act = in.dtype()},
+         stream);
 }
 
 void unite_channels(const UniteChannelsParams& params, Stream stream) {

@@ -96,17 +96,17 @@ void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Strea
                const VocabularyPart& part) {
   TANDEM_CHECK(out.row_size() == table.row_size(),
                "embedding: output width differs from the table's {}", table.row_size());
-  cuda_table().embed({.out = out.as<float>(),
-                      .table = table.raw(),
-                      .ids = ids,
-                      .n_rows = as_int(out.rows()),
-                      .dim = as_int(out.row_size()),
-                      .from = table.dtype(),
-                      .vocab = as_int(table.rows()),
-                      .first = part.first,
-                      .whole = part.whole},
-                     stream);
-  cuda::launched("embed", stream);
+  launch(TANDEM_KERNEL(embed),
+         {.out = out.as<float>(),
+          .table = table.raw(),
+          .ids = ids,
+          .n_rows = as_int(out.rows()),
+          .dim = as_int(out.row_size()),
+          .from = table.dtype(),
+          .vocab = as_int(table.rows()),
+          .first = part.first,
+          .whole = part.whole},
+         stream);
 }
 
 void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope, const int32_t* pos,

@@ -9,10 +9,10 @@
 
 #include "base/check.h"
 #include "io/cache_dir.h"
-#include "kernels/cuda_table.h"
 #include "ops/cublaslt.h"
 #include "ops/linear_device.h"
 #include "ops/linear_kernels.h"
+#include "ops/operation.h"
 #include "tensor/gpu_isa.h"
 
 namespace tandem::ops {
@@ -208,16 +208,16 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
         spec.by_input && device_rows && device_rows(begin, end, slot.data, ring.queue.stream());
     if (!on_device) rows(begin, end, slot.data);
     if (spec.by_input) {
-      cuda_table().transpose_rows({.to = w->weights,
-                                   .from = slot.data + row_bytes(spec.stored, spec.first_in),
-                                   .from_stride = spec.row_numbers(),
-                                   .height = spec.out,
-                                   .width = spec.in,
-                                   .first = begin,
-                                   .n_rows = end - begin,
-                                   .type = numbers_of(spec.stored)},
-                                  ring.queue.stream());
-      cuda::launched("transpose_rows", ring.queue.stream());
+      launch(TANDEM_KERNEL(transpose_rows),
+             {.to = w->weights,
+              .from = slot.data + row_bytes(spec.stored, spec.first_in),
+              .from_stride = spec.row_numbers(),
+              .height = spec.out,
+              .width = spec.in,
+              .first = begin,
+              .n_rows = end - begin,
+              .type = numbers_of(spec.stored)},
+             ring.queue.stream());
       ring.sent(slot);
       continue;
     }

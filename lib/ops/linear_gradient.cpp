@@ -5,10 +5,10 @@
 #include "base/check.h"
 #include "base/convert.h"
 #include "base/parallel.h"
-#include "kernels/cuda_table.h"
 #include "ops/linear_device.h"
 #include "ops/loading.h"
 #include "ops/matmul.h"
+#include "ops/operation.h"
 #include "tensor/cuda.h"
 
 namespace tandem::ops {
@@ -174,8 +174,7 @@ void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,
                std::span<const int32_t> index, Stream stream) {
   check_values(out.size(), w, part, index.size());
   if (on_gpu(w)) {
-    cuda_table().read_weight_part(part_params(w, part, out.data(), index), stream);
-    return cuda::launched("read_weight_part", stream);
+    return launch(TANDEM_KERNEL(read_weight_part), part_params(w, part, out.data(), index), stream);
   }
   const size_t bytes = w.row_bytes();
   if (part == WeightPart::all)
@@ -195,8 +194,8 @@ void write_part(PackedWeights& w, WeightPart part, std::span<const int32_t> inde
   check_values(values.size(), w, part, index.size());
   if (values.empty()) return;
   if (on_gpu(w)) {
-    cuda_table().write_weight_part(part_params(w, part, values.data(), index), stream);
-    return cuda::launched("write_weight_part", stream);
+    return launch(TANDEM_KERNEL(write_weight_part), part_params(w, part, values.data(), index),
+                  stream);
   }
   if (part == WeightPart::rows) return write_rows(w, index, values.data());
   if (part == WeightPart::all)

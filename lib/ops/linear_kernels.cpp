@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "base/check.h"
-#include "kernels/cuda_table.h"
 #include "ops/cublaslt.h"
 #include "ops/elementwise.h"
+#include "ops/operation.h"
 
 namespace tandem::ops::linear_cuda {
 namespace {
@@ -134,27 +134,26 @@ void run_tiled(const LinearChoice& c, const LinearProduct& p, const Operands& at
   params.x = at.x.as<bf16>();
   params.w = reinterpret_cast<const bf16*>(w.weights);
   params.bias = w.bias;
-  cuda_table().tiled_linear(params, stream);
-  cuda::launched("tiled_linear", stream);
+  launch(TANDEM_KERNEL(tiled_linear), params, stream);
 }
 
 /// y += x W^T + b by input.
 void run_channels(const LinearChoice&, const LinearProduct& p, const Operands& at,
                   const CudaLinear& w, Stream stream) {
-  cuda_table().down_channels({.out = at.y.as<float>(),
-                              .y = at.x.raw(),
-                              .w = w.weights,
-                              .bias = w.bias,
-                              .ids = nullptr,
-                              .n = nullptr,
-                              .y_stride = p.in,
-                              .rows = static_cast<int>(p.rows),
-                              .width = static_cast<int>(p.out),
-                              .n_channels = static_cast<int>(p.in),
-                              .most = static_cast<int>(p.in),
-                              .type = numbers_of(p.stored)},
-                             stream);
-  cuda::launched("down_channels", stream);
+  launch(TANDEM_KERNEL(down_channels),
+         {.out = at.y.as<float>(),
+          .y = at.x.raw(),
+          .w = w.weights,
+          .bias = w.bias,
+          .ids = nullptr,
+          .n = nullptr,
+          .y_stride = p.in,
+          .rows = static_cast<int>(p.rows),
+          .width = static_cast<int>(p.out),
+          .n_channels = static_cast<int>(p.in),
+          .most = static_cast<int>(p.in),
+          .type = numbers_of(p.stored)},
+         stream);
 }
 
 void run_library(const LinearChoice& c, const LinearProduct& p, const Operands& at,
@@ -233,22 +232,22 @@ bool usable(const LinearChoice& c, const LinearProduct& p, int device) {
 
 void run_skinny(int stages, const LinearProduct& p, const Operands& at, const CudaLinear& w,
                 const LinearFusion& fusion, Stream stream) {
-  cuda_table().skinny_linear({.y = at.y.raw(),
-                              .x = at.x.raw(),
-                              .w = reinterpret_cast<const bf16*>(w.weights),
-                              .bias = w.bias,
-                              .norm_weight = fusion.norm_weight,
-                              .norm_eps = fusion.norm_eps,
-                              .rows = static_cast<int>(p.rows),
-                              .out = static_cast<int>(p.out),
-                              .in = static_cast<int>(p.in),
-                              .y_type = p.y_type,
-                              .accumulate = p.accumulate,
-                              .gated = p.gate.has_value(),
-                              .gate = p.gate.value_or(Gate::silu),
-                              .stages = stages},
-                             stream);
-  cuda::launched("skinny_linear", stream);
+  launch(TANDEM_KERNEL(skinny_linear),
+         {.y = at.y.raw(),
+          .x = at.x.raw(),
+          .w = reinterpret_cast<const bf16*>(w.weights),
+          .bias = w.bias,
+          .norm_weight = fusion.norm_weight,
+          .norm_eps = fusion.norm_eps,
+          .rows = static_cast<int>(p.rows),
+          .out = static_cast<int>(p.out),
+          .in = static_cast<int>(p.in),
+          .y_type = p.y_type,
+          .accumulate = p.accumulate,
+          .gated = p.gate.has_value(),
+          .gate = p.gate.value_or(Gate::silu),
+          .stages = stages},
+         stream);
 }
 
 void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& at,

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <type_traits>
 
 #include "base/check.h"
 #include "base/parallel.h"
@@ -19,6 +20,17 @@ inline void check_stream(const char* name, const Tensor& t, Stream stream) {
                "{}: the tensor is on {}, the stream is not", name, t.device().name());
 }
 
+/// The name of an operation and its bodies on GPUs, for launch.
+#define TANDEM_KERNEL(op) #op, &CudaTable::op
+
+/// Puts an operation of a GPU on its stream.
+template <class Params>
+void launch(const char* name, cuda::Bodies<void(Params, Stream)> CudaTable::*bodies,
+            std::type_identity_t<Params> params, Stream stream) {
+  (cuda_table().*bodies)(params, stream);
+  cuda::launched(name, stream);
+}
+
 /// An operation on n independent items that has a body for each device.
 template <class Params>
 struct Operation {
@@ -30,8 +42,7 @@ struct Operation {
   /// item_bytes   that one item moves, roughly
   void run(const Params& p, int n_items, int64_t item_bytes, Stream stream) const {
     if (stream.handle == nullptr) return run_on_cpu(p, n_items, item_bytes);
-    (cuda_table().*gpu)(p, stream);
-    cuda::launched(name, stream);
+    launch(name, gpu, p, stream);
   }
 
  private:

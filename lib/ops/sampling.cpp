@@ -66,14 +66,12 @@ void sample(const SampleParams& p, Stream stream) {
     if (p.lse != nullptr || p.logprobs != nullptr) write_logprobs(p);
     return;
   }
-  cuda_table().sample(p, stream);
-  cuda::launched("sample", stream);
+  launch(TANDEM_KERNEL(sample), p, stream);
 }
 
 void top_n(const TopNParams& p, Stream stream) {
   if (stream.handle == nullptr) return run_rows(cpu_table().top_n, p);
-  cuda_table().top_n(p, stream);
-  cuda::launched("top_n", stream);
+  launch(TANDEM_KERNEL(top_n), p, stream);
 }
 
 void widen_rows(const WidenRowsParams& p, Stream stream) {

@@ -28,96 +28,72 @@ void attend_list(const AttendListParams& p) { cpu_table().attend_list(p); }
 void key_votes(const KeyVotesParams& p) { cpu_table().key_votes(p); }
 
 void hand_over_lists(const HandOverListsParams& p, Stream stream) {
-  cuda_table().hand_over_lists(p, stream);
-  cuda::launched("hand_over_lists", stream);
+  launch(TANDEM_KERNEL(hand_over_lists), p, stream);
 }
 
 void attend_lists(const AttendListsParams& p, Stream stream) {
-  cuda_table().attend_lists(p, stream);
-  cuda::launched("attend_lists", stream);
+  launch(TANDEM_KERNEL(attend_lists), p, stream);
 }
 void code_frames(const CodeFramesParams& p, Stream stream) {
-  cuda_table().code_frames(p, stream);
-  cuda::launched("code_frames", stream);
+  launch(TANDEM_KERNEL(code_frames), p, stream);
 }
 void code_keys(const CodeKeysParams& p, Stream stream) {
-  cuda_table().code_keys(p, stream);
-  cuda::launched("code_keys", stream);
+  launch(TANDEM_KERNEL(code_keys), p, stream);
 }
 void choose_coded(const ChooseCodedParams& p, Stream stream) {
-  cuda_table().choose_coded(p, stream);
-  cuda::launched("choose_coded", stream);
+  launch(TANDEM_KERNEL(choose_coded), p, stream);
 }
 void draw_tail(const DrawTailParams& p, Stream stream) {
-  cuda_table().draw_tail(p, stream);
-  cuda::launched("draw_tail", stream);
+  launch(TANDEM_KERNEL(draw_tail), p, stream);
 }
 void key_votes(const KeyVotesCudaParams& p, Stream stream) {
-  cuda_table().key_votes(p, stream);
-  cuda::launched("key_votes", stream);
+  launch(TANDEM_KERNEL(key_votes), p, stream);
 }
 void choose_keys(const ChooseKeysParams& p, Stream stream) {
-  cuda_table().choose_keys(p, stream);
-  cuda::launched("choose_keys", stream);
+  launch(TANDEM_KERNEL(choose_keys), p, stream);
 }
 void copy_keys(const CopyKeysParams& p, Stream stream) {
   kCopyKeys.run(p, p.n_kv_heads, int64_t{2} * p.n * p.row_bytes, stream);
 }
 void choose_scored(const ChooseScoredParams& p, Stream stream) {
-  cuda_table().choose_scored(p, stream);
-  cuda::launched("choose_scored", stream);
+  launch(TANDEM_KERNEL(choose_scored), p, stream);
 }
 void score_keys(const ScoreKeysParams& p, Stream stream) {
-  cuda_table().score_keys(p, stream);
-  cuda::launched("score_keys", stream);
+  launch(TANDEM_KERNEL(score_keys), p, stream);
 }
 void draw_keys(const DrawKeysParams& p, Stream stream) {
-  cuda_table().draw_keys(p, stream);
-  cuda::launched("draw_keys", stream);
+  launch(TANDEM_KERNEL(draw_keys), p, stream);
 }
 void page_bounds(const PageBoundsParams& p, Stream stream) {
-  cuda_table().page_bounds(p, stream);
-  cuda::launched("page_bounds", stream);
+  launch(TANDEM_KERNEL(page_bounds), p, stream);
 }
 void score_pages(const ScorePagesParams& p, Stream stream) {
-  cuda_table().score_pages(p, stream);
-  cuda::launched("score_pages", stream);
+  launch(TANDEM_KERNEL(score_pages), p, stream);
 }
 void chunk_means(const ChunkMeansCudaParams& p, Stream stream) {
-  cuda_table().chunk_means(p, stream);
-  cuda::launched("chunk_means", stream);
+  launch(TANDEM_KERNEL(chunk_means), p, stream);
 }
 void chunk_scores(const ChunkScoresCudaParams& p, Stream stream) {
-  cuda_table().chunk_scores(p, stream);
-  cuda::launched("chunk_scores", stream);
+  launch(TANDEM_KERNEL(chunk_scores), p, stream);
 }
 void choose_chunks(const ChooseChunksParams& p, Stream stream) {
-  cuda_table().choose_chunks(p, stream);
-  cuda::launched("choose_chunks", stream);
+  launch(TANDEM_KERNEL(choose_chunks), p, stream);
 }
 void mean_keys(const MeanKeysParams& p, Stream stream) {
-  cuda_table().mean_keys(p, stream);
-  cuda::launched("mean_keys", stream);
+  launch(TANDEM_KERNEL(mean_keys), p, stream);
 }
 void hash_keys(const HashKeysParams& p, Stream stream) {
-  cuda_table().hash_keys(p, stream);
-  cuda::launched("hash_keys", stream);
+  launch(TANDEM_KERNEL(hash_keys), p, stream);
 }
 void hash_append(const HashAppendCudaParams& p, Stream stream) {
-  cuda_table().hash_append(p, stream);
-  cuda::launched("hash_append", stream);
+  launch(TANDEM_KERNEL(hash_append), p, stream);
 }
 void hash_queries(const HashQueriesParams& p, Stream stream) {
-  cuda_table().hash_queries(p, stream);
-  cuda::launched("hash_queries", stream);
+  launch(TANDEM_KERNEL(hash_queries), p, stream);
 }
-void collide(const CollideParams& p, Stream stream) {
-  cuda_table().collide(p, stream);
-  cuda::launched("collide", stream);
-}
+void collide(const CollideParams& p, Stream stream) { launch(TANDEM_KERNEL(collide), p, stream); }
 void select_top(const SelectTopCudaParams& p, Stream stream) {
-  cuda_table().select_top(p, stream);
-  cuda::launched("select_top", stream);
+  launch(TANDEM_KERNEL(select_top), p, stream);
 }
 
 }  // namespace tandem::ops

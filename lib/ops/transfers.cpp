@@ -30,8 +30,7 @@ void host_copy(const HostCopyParams& p, Stream stream) {
                    static_cast<const std::byte*>(p.from) + turn * p.from_step, p.bytes);
     return;
   }
-  cuda_table().host_copy(p, stream);
-  cuda::launched("host_copy", stream);
+  launch(TANDEM_KERNEL(host_copy), p, stream);
 }
 
 void read_clock(uint64_t* ns, Stream stream) {
@@ -40,8 +39,7 @@ void read_clock(uint64_t* ns, Stream stream) {
     *ns = static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
     return;
   }
-  cuda_table().read_clock(ns, stream);
-  cuda::launched("read_clock", stream);
+  launch(TANDEM_KERNEL(read_clock), ns, stream);
 }
 
 }  // namespace tandem::ops

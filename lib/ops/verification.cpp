@@ -238,8 +238,7 @@ void draw_children(const DrawChildrenParams& p, Stream stream) {
   if (stream.handle == nullptr)
     return run_with_workspace(cpu_table().draw_children, p, p.n_rows,
                               draw_children_workspace_bytes(p.vocab));
-  cuda_table().draw_children(p, stream);
-  cuda::launched("draw_children", stream);
+  launch(TANDEM_KERNEL(draw_children), p, stream);
 }
 
 void grow_beams(const GrowBeamsParams& p, Stream stream) {
@@ -256,8 +255,7 @@ void verify_trees(const VerifyTreesParams& p, Stream stream) {
   if (stream.handle == nullptr)
     return run_with_workspace(cpu_table().verify_trees, p, p.n_seqs,
                               verify_workspace_bytes(p.vocab, most_nodes(p.node_begin, p.n_seqs)));
-  cuda_table().verify_trees(p, stream);
-  cuda::launched("verify_trees", stream);
+  launch(TANDEM_KERNEL(verify_trees), p, stream);
 }
 
 void append_round(const AppendRoundParams& p, Stream stream) {
