@@ -22,38 +22,28 @@ namespace {
 /// ones. Loaded when first asked: to map it takes longer, and more memory, than all else that a
 /// tool does to start, and without a GPU it is of no use.
 struct Library {
-  decltype(&cublasLtGetVersion) version;
-  decltype(&cublasLtGetStatusString) status_text;
-  decltype(&cublasLtCreate) create;
-  decltype(&cublasLtMatmulDescInit_internal) init_operation;
-  decltype(&cublasLtMatmulDescSetAttribute) set_operation;
-  decltype(&cublasLtMatrixLayoutInit_internal) init_matrix;
-  decltype(&cublasLtMatmulPreferenceInit_internal) init_preference;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) algorithms_of;
-  decltype(&cublasLtMatmulAlgoCheck) check_algorithm;
-  decltype(&cublasLtMatmul) multiply;
+  SharedLibrary file{
+      "cuBLASLt", TANDEM_CUBLASLT(CUBLAS_VER_MAJOR),
+      "matrix products on a GPU need it: install that version of the CUDA toolkit or of "
+      "nvidia-cublas (PyPI), and add its folder to LD_LIBRARY_PATH"};
+#define TANDEM_FUNCTION(name, symbol) decltype(&symbol) name = file[#symbol]
+  TANDEM_FUNCTION(version, cublasLtGetVersion);
+  TANDEM_FUNCTION(status_text, cublasLtGetStatusString);
+  TANDEM_FUNCTION(create, cublasLtCreate);
+  TANDEM_FUNCTION(init_operation, cublasLtMatmulDescInit_internal);
+  TANDEM_FUNCTION(set_operation, cublasLtMatmulDescSetAttribute);
+  TANDEM_FUNCTION(init_matrix, cublasLtMatrixLayoutInit_internal);
+  TANDEM_FUNCTION(init_preference, cublasLtMatmulPreferenceInit_internal);
+  TANDEM_FUNCTION(set_preference, cublasLtMatmulPreferenceSetAttribute);
+  TANDEM_FUNCTION(algorithms_of, cublasLtMatmulAlgoGetHeuristic);
+  TANDEM_FUNCTION(check_algorithm, cublasLtMatmulAlgoCheck);
+  TANDEM_FUNCTION(multiply, cublasLtMatmul);
+#undef TANDEM_FUNCTION
 };
 
 /// errors   kind device: not to be found
 const Library& library() {
-  static const Library loaded = [] {
-    const SharedLibrary file(
-        "cuBLASLt", TANDEM_CUBLASLT(CUBLAS_VER_MAJOR),
-        "matrix products on a GPU need it: install that version of the CUDA toolkit or of "
-        "nvidia-cublas (PyPI), and add its folder to LD_LIBRARY_PATH");
-    return Library{.version = file["cublasLtGetVersion"],
-                   .status_text = file["cublasLtGetStatusString"],
-                   .create = file["cublasLtCreate"],
-                   .init_operation = file["cublasLtMatmulDescInit_internal"],
-                   .set_operation = file["cublasLtMatmulDescSetAttribute"],
-                   .init_matrix = file["cublasLtMatrixLayoutInit_internal"],
-                   .init_preference = file["cublasLtMatmulPreferenceInit_internal"],
-                   .set_preference = file["cublasLtMatmulPreferenceSetAttribute"],
-                   .algorithms_of = file["cublasLtMatmulAlgoGetHeuristic"],
-                   .check_algorithm = file["cublasLtMatmulAlgoCheck"],
-                   .multiply = file["cublasLtMatmul"]};
-  }();
+  static const Library loaded;
   return loaded;
 }
 

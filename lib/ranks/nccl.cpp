@@ -13,31 +13,24 @@ using Code = int;
 constexpr int kUint8 = 1, kFloat32 = 7, kSum = 0;
 
 struct Library {
-  Code (*get_version)(int* version);
-  Code (*get_id)(Nccl::Id* id);
-  Code (*init_rank)(void** comm, int n_ranks, Nccl::Id id, int rank);
-  Code (*destroy)(void* comm);
+  SharedLibrary file{
+      "NCCL", "libnccl.so.2",
+      "several GPUs need version 2.18 or newer: install libnccl2 (Debian, NVIDIA's repository) "
+      "or nvidia-nccl-cu13 (PyPI), and add its folder to LD_LIBRARY_PATH"};
+  Code (*get_version)(int* version) = file["ncclGetVersion"];
+  Code (*get_id)(Nccl::Id* id) = file["ncclGetUniqueId"];
+  Code (*init_rank)(void** comm, int n_ranks, Nccl::Id id, int rank) = file["ncclCommInitRank"];
+  Code (*destroy)(void* comm) = file["ncclCommDestroy"];
   Code (*all_reduce)(const void* from, void* to, size_t n, int type, int op, void* comm,
-                     void* stream);
-  Code (*all_gather)(const void* from, void* to, size_t n, int type, void* comm, void* stream);
-  const char* (*error_text)(Code code);
+                     void* stream) = file["ncclAllReduce"];
+  Code (*all_gather)(const void* from, void* to, size_t n, int type, void* comm,
+                     void* stream) = file["ncclAllGather"];
+  const char* (*error_text)(Code code) = file["ncclGetErrorString"];
 };
 
 /// errors   kind device: not to be found
 const Library& library() {
-  static const Library loaded = [] {
-    const SharedLibrary file(
-        "NCCL", "libnccl.so.2",
-        "several GPUs need version 2.18 or newer: install libnccl2 (Debian, NVIDIA's repository) "
-        "or nvidia-nccl-cu13 (PyPI), and add its folder to LD_LIBRARY_PATH");
-    return Library{.get_version = file["ncclGetVersion"],
-                   .get_id = file["ncclGetUniqueId"],
-                   .init_rank = file["ncclCommInitRank"],
-                   .destroy = file["ncclCommDestroy"],
-                   .all_reduce = file["ncclAllReduce"],
-                   .all_gather = file["ncclAllGather"],
-                   .error_text = file["ncclGetErrorString"]};
-  }();
+  static const Library loaded;
   return loaded;
 }
 
