@@ -58,117 +58,60 @@ __device__ inline void wgmma_fresh(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(d[i]));
 }
 
-// Operands of inline assembly cannot be listed by a loop.
+// clang-format off
+// Operands of inline assembly cannot be listed by a loop: registers of D by name, and as operands.
+#define TANDEM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TANDEM_NAMES_16 TANDEM_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TANDEM_NAMES_32 \
+  TANDEM_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define TANDEM_NAMES_48 \
+  TANDEM_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, " \
+  "%40, %41, %42, %43, %44, %45, %46, %47"
+#define TANDEM_NAMES_64 \
+  TANDEM_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, " \
+  "%56, %57, %58, %59, %60, %61, %62, %63"
 #define TANDEM_EIGHT(d, i)                                                                  \
   "+f"(d[(i) + 0]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), \
       "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
+#define TANDEM_SUMS_8(d) TANDEM_EIGHT(d, 0)
+#define TANDEM_SUMS_16(d) TANDEM_SUMS_8(d), TANDEM_EIGHT(d, 8)
+#define TANDEM_SUMS_32(d) TANDEM_SUMS_16(d), TANDEM_EIGHT(d, 16), TANDEM_EIGHT(d, 24)
+#define TANDEM_SUMS_48(d) TANDEM_SUMS_32(d), TANDEM_EIGHT(d, 32), TANDEM_EIGHT(d, 40)
+#define TANDEM_SUMS_64(d) TANDEM_SUMS_48(d), TANDEM_EIGHT(d, 48), TANDEM_EIGHT(d, 56)
 
-// clang-format off
-/// D[64, 16] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
-__device__ inline void wgmma_ss(float (&d)[8], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7"
-      "}, %8, %9, p, 1, 1, 0, 0;\n}"
-      : TANDEM_EIGHT(d, 0)
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
+/// D[64, n] (+)= A B with B given as [N, K], n / 2 sums a thread; `add` false: the old D is not
+/// read. The last arguments are the numbers of the operands after the sums.
+#define TANDEM_WGMMA_SS(n, sums, at_a, at_b, at_add)                                         \
+  __device__ inline void wgmma_ss(float (&d)[sums], uint64_t a, uint64_t b, bool add) {      \
+    asm volatile(                                                                            \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %" #at_add ", 0;\n"                                \
+        "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" TANDEM_NAMES_##sums     \
+        "}, %" #at_a ", %" #at_b ", p, 1, 1, 0, 0;\n}"                                       \
+        : TANDEM_SUMS_##sums(d)                                                              \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                       \
+  }
+TANDEM_WGMMA_SS(16, 8, 8, 9, 10)
+TANDEM_WGMMA_SS(32, 16, 16, 17, 18)
+TANDEM_WGMMA_SS(64, 32, 32, 33, 34)
+TANDEM_WGMMA_SS(96, 48, 48, 49, 50)
+TANDEM_WGMMA_SS(128, 64, 64, 65, 66)
 
-/// D[64, 32] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
-__device__ inline void wgmma_ss(float (&d)[16], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, "
-      "%8, %9, %10, %11, %12, %13, %14, %15"
-      "}, %16, %17, p, 1, 1, 0, 0;\n}"
-      : TANDEM_EIGHT(d, 0), TANDEM_EIGHT(d, 8)
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
-
-/// D[64, 64] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
-__device__ inline void wgmma_ss(float (&d)[32], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, "
-      "%8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p, 1, 1, 0, 0;\n}"
-      : TANDEM_EIGHT(d, 0), TANDEM_EIGHT(d, 8), TANDEM_EIGHT(d, 16), TANDEM_EIGHT(d, 24)
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
-
-/// D[64, 96] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
-__device__ inline void wgmma_ss(float (&d)[48], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, "
-      "%8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47"
-      "}, %48, %49, p, 1, 1, 0, 0;\n}"
-      : TANDEM_EIGHT(d, 0), TANDEM_EIGHT(d, 8), TANDEM_EIGHT(d, 16), TANDEM_EIGHT(d, 24),
-        TANDEM_EIGHT(d, 32), TANDEM_EIGHT(d, 40)
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
-
-/// D[64, 128] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
-__device__ inline void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, "
-      "%8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, p, 1, 1, 0, 0;\n}"
-      : TANDEM_EIGHT(d, 0), TANDEM_EIGHT(d, 8), TANDEM_EIGHT(d, 16), TANDEM_EIGHT(d, 24),
-        TANDEM_EIGHT(d, 32), TANDEM_EIGHT(d, 40), TANDEM_EIGHT(d, 48), TANDEM_EIGHT(d, 56)
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
-
-/// D[64, 128] += A B with A in registers and B given as [K, N].
-__device__ inline void wgmma_rs(float (&d)[64], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, "
-      "%8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-      : TANDEM_EIGHT(d, 0), TANDEM_EIGHT(d, 8), TANDEM_EIGHT(d, 16), TANDEM_EIGHT(d, 24),
-        TANDEM_EIGHT(d, 32), TANDEM_EIGHT(d, 40), TANDEM_EIGHT(d, 48), TANDEM_EIGHT(d, 56)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-/// D[64, 64] += A B with A in registers and B given as [K, N].
-__device__ inline void wgmma_rs(float (&d)[32], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, "
-      "%8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-      : TANDEM_EIGHT(d, 0), TANDEM_EIGHT(d, 8), TANDEM_EIGHT(d, 16), TANDEM_EIGHT(d, 24)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
+/// D[64, n] += A B with A in registers, whose operands are named, and B given as [K, N].
+#define TANDEM_WGMMA_RS(n, sums, names_a, at_b)                                              \
+  __device__ inline void wgmma_rs(float (&d)[sums], const uint32_t* a, uint64_t b) {         \
+    asm volatile(                                                                            \
+        "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" TANDEM_NAMES_##sums     \
+        "}, {" names_a "}, %" #at_b ", 1, 1, 1, 1;"                                          \
+        : TANDEM_SUMS_##sums(d)                                                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                               \
+  }
+TANDEM_WGMMA_RS(64, 32, "%32, %33, %34, %35", 36)
+TANDEM_WGMMA_RS(128, 64, "%64, %65, %66, %67", 68)
 // clang-format on
+
+#undef TANDEM_WGMMA_SS
+#undef TANDEM_WGMMA_RS
 #undef TANDEM_EIGHT
 
 }  // namespace tandem::cuda
