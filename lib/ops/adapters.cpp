@@ -6,11 +6,6 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kGroupRowsOf = TANDEM_OPERATION(group_rows);
-constexpr Operation kAddColumns = TANDEM_OPERATION(add_columns);
-constexpr Operation kDots = TANDEM_OPERATION(grouped_dots);
-constexpr Operation kSums = TANDEM_OPERATION(grouped_sums);
-
 /// Groups that blocks of work on the CPU are counted for.
 int n_groups(const RowGroups& groups, Stream stream) {
   return stream.handle == nullptr ? *groups.n : groups.most;
@@ -27,19 +22,20 @@ void check_types(const char* what, const Tensor& y, const Tensor& x) {
 RowGroups group_rows(const GroupArrays& to, const int32_t* of_slot, int n_adapters, int max_rows,
                      const StepArrays& step, Stream stream) {
   const int most = most_groups(step.n_rows, n_adapters);
-  kGroupRowsOf.run({.adapter = to.adapter,
-                    .rows = to.rows,
-                    .n = to.n,
-                    .of_row = to.of_row,
-                    .of_slot = of_slot,
-                    .slot = step.slot,
-                    .row_begin = step.row_begin,
-                    .n_seqs = step.n_seqs,
-                    .n_rows = step.n_rows,
-                    .n_adapters = n_adapters,
-                    .most = most,
-                    .max_rows = max_rows},
-                   1, 1, stream);
+  TANDEM_OPERATION(group_rows)
+      .run({.adapter = to.adapter,
+            .rows = to.rows,
+            .n = to.n,
+            .of_row = to.of_row,
+            .of_slot = of_slot,
+            .slot = step.slot,
+            .row_begin = step.row_begin,
+            .n_seqs = step.n_seqs,
+            .n_rows = step.n_rows,
+            .n_adapters = n_adapters,
+            .most = most,
+            .max_rows = max_rows},
+           1, 1, stream);
   return {.adapter = to.adapter, .rows = to.rows, .n = to.n, .most = most};
 }
 
@@ -59,8 +55,9 @@ void grouped_dots(const Tensor& y, const Tensor& x, const AdapterPart* parts, in
                             .y_type = y.dtype(),
                             .add = accumulate == Accumulate::yes};
   const int blocks = (most + kDotParts - 1) / kDotParts;
-  kDots.run(p, n_groups(groups, stream) * blocks,
-            kDotParts * p.in * static_cast<int64_t>(dtype_bytes(p.type)), stream);
+  TANDEM_OPERATION(grouped_dots)
+      .run(p, n_groups(groups, stream) * blocks,
+           kDotParts * p.in * static_cast<int64_t>(dtype_bytes(p.type)), stream);
 }
 
 void grouped_sums(const Tensor& y, const Tensor& x, const AdapterPart* parts, int part_stride,
@@ -83,22 +80,24 @@ void grouped_sums(const Tensor& y, const Tensor& x, const AdapterPart* parts, in
                       .type = x.dtype(),
                       .y_type = y.dtype()};
   std::ranges::copy(targets, p.targets);
-  kSums.run(p, n_groups(groups, stream) * sum_blocks(p),
-            most * kSumColumns * static_cast<int64_t>(dtype_bytes(p.type)), stream);
+  TANDEM_OPERATION(grouped_sums)
+      .run(p, n_groups(groups, stream) * sum_blocks(p),
+           most * kSumColumns * static_cast<int64_t>(dtype_bytes(p.type)), stream);
 }
 
 void add_columns(const Tensor& y, const Tensor& in, const int32_t* index, Stream stream) {
   TANDEM_CHECK(y.rows() == in.rows() && in.dtype() == DType::f32 && in.row_size() <= y.row_size(),
                "add_columns: input [{}, {}] does not fit output [{}, {}]", in.rows(), in.row_size(),
                y.rows(), y.row_size());
-  kAddColumns.run({.y = y.raw(),
-                   .in = in.as<float>(),
-                   .index = index,
-                   .stride = y.row_size(),
-                   .n_rows = static_cast<int>(y.rows()),
-                   .n = static_cast<int>(in.row_size()),
-                   .type = y.dtype()},
-                  static_cast<int>(y.rows()), in.row_size() * 8, stream);
+  TANDEM_OPERATION(add_columns)
+      .run({.y = y.raw(),
+            .in = in.as<float>(),
+            .index = index,
+            .stride = y.row_size(),
+            .n_rows = static_cast<int>(y.rows()),
+            .n = static_cast<int>(in.row_size()),
+            .type = y.dtype()},
+           static_cast<int>(y.rows()), in.row_size() * 8, stream);
 }
 
 SliceWrite slice_of(const PackedWeights& w, bool columns, const void* values, const int32_t* index,

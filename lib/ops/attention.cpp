@@ -97,8 +97,8 @@ bool leaves_scores(const StepArrays& step) {
 }
 
 void mean_lse(const MeanLseParams& p, Stream stream) {
-  constexpr Operation kMeanLse = TANDEM_OPERATION(mean_lse);
-  kMeanLse.run(p, p.n_seqs, int64_t{p.n_layers} * p.n_heads * int64_t{sizeof(double)}, stream);
+  TANDEM_OPERATION(mean_lse).run(p, p.n_seqs,
+                                 int64_t{p.n_layers} * p.n_heads * int64_t{sizeof(double)}, stream);
 }
 
 void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stream stream) {

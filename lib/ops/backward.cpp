@@ -11,16 +11,6 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kRmsNormBackward = TANDEM_OPERATION(rms_norm_backward);
-constexpr Operation kColumnSums = TANDEM_OPERATION(column_sums);
-constexpr Operation kGateMulBackward = TANDEM_OPERATION(gate_mul_backward);
-constexpr Operation kRopeBackward = TANDEM_OPERATION(rope_backward);
-constexpr Operation kCrossEntropy = TANDEM_OPERATION(cross_entropy);
-constexpr Operation kGatherColumns = TANDEM_OPERATION(gather_columns);
-constexpr Operation kSquareSum = TANDEM_OPERATION(square_sum);
-constexpr Operation kAdamW = TANDEM_OPERATION(adamw);
-constexpr Operation kAdamWNarrow = TANDEM_OPERATION(adamw_narrow);
-
 /// 1 / (1 - beta^t).
 float unbias(float beta, int64_t t) {
   return 1 / static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
@@ -44,7 +34,7 @@ int blocks_of(size_t n) {
 }
 
 void add_columns(const ColumnSumsParams& p, Stream stream) {
-  kColumnSums.run(p, p.dim, p.n_rows * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(column_sums).run(p, p.dim, p.n_rows * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace
@@ -67,7 +57,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& a, Stream stream) {
                                 .x_type = a.x.dtype(),
                                 .rows = a.rows,
                                 .inverse = a.inverse};
-  kRmsNormBackward.run(p, p.n_rows, row_bytes(a.dy), stream);
+  TANDEM_OPERATION(rms_norm_backward).run(p, p.n_rows, row_bytes(a.dy), stream);
 }
 
 void norm_weight_gradient(float* dweight, const RmsNormBackwardArgs& a, Stream stream) {
@@ -114,7 +104,7 @@ void gate_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_
                                 .n_columns = a_columns.empty() ? 0 : as_int(a_columns.row_size()),
                                 .act = gate_up.dtype(),
                                 .gate = gate};
-  kGateMulBackward.run(p, p.n_rows, row_bytes(gate_up), stream);
+  TANDEM_OPERATION(gate_mul_backward).run(p, p.n_rows, row_bytes(gate_up), stream);
 }
 
 void rope_backward(const RopeBackwardArgs& a, Stream stream) {
@@ -137,7 +127,7 @@ void rope_backward(const RopeBackwardArgs& a, Stream stream) {
                              .k_norm = a.norms.k,
                              .norm_eps = a.norms.eps,
                              .dnorms = a.dnorms};
-  kRopeBackward.run(p, p.n_rows, row_bytes(a.dqkv), stream);
+  TANDEM_OPERATION(rope_backward).run(p, p.n_rows, row_bytes(a.dqkv), stream);
 }
 
 size_t attention_backward_workspace_bytes(int max_rows, int n_heads, int n_kv_heads, int head_dim,
@@ -204,7 +194,7 @@ void cross_entropy(const CrossEntropyArgs& a, Stream stream) {
                              .n_rows = as_int(a.logits.rows()),
                              .vocab = as_int(a.logits.row_size()),
                              .act = a.dlogits.empty() ? DType::f32 : a.dlogits.dtype()};
-  kCrossEntropy.run(p, p.n_rows, row_bytes(a.logits), stream);
+  TANDEM_OPERATION(cross_entropy).run(p, p.n_rows, row_bytes(a.logits), stream);
 }
 
 void embedding_gradient(const Tensor& dtable, const Tensor& dx, const TokenRows& by_token,
@@ -239,7 +229,7 @@ void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns,
                               .width = as_int(in.row_size()),
                               .n_columns = as_int(out.row_size()),
                               .act = in.dtype()};
-  kGatherColumns.run(p, p.n_rows, row_bytes(out), stream);
+  TANDEM_OPERATION(gather_columns).run(p, p.n_rows, row_bytes(out), stream);
 }
 
 void add_elements(std::span<float> sums, const Tensor& matrix, const int32_t* index,
@@ -263,8 +253,9 @@ double square_sum(std::span<const float> x, double* sums, cuda::Queue* queue) {
   std::vector<double> parts(static_cast<size_t>(blocks_of(x.size())));
   const bool on_gpu = queue != nullptr;
   const SquareSumParams p{on_gpu ? sums : parts.data(), x.data(), static_cast<int64_t>(x.size())};
-  kSquareSum.run(p, blocks_of(x.size()), kOptimBlock * int64_t{sizeof(float)},
-                 on_gpu ? queue->stream() : Stream{});
+  TANDEM_OPERATION(square_sum)
+      .run(p, blocks_of(x.size()), kOptimBlock * int64_t{sizeof(float)},
+           on_gpu ? queue->stream() : Stream{});
   if (on_gpu) {
     queue->copy_out(parts.data(), sums, parts.size() * sizeof(double));
     queue->wait();
@@ -284,7 +275,7 @@ void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale,
                       .n = static_cast<int64_t>(n),
                       .by = step_of(by, t, gradient_scale),
                       .base = a.base.empty() ? nullptr : a.base.data()};
-  kAdamW.run(p, blocks_of(n), 7 * kOptimBlock * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(adamw).run(p, blocks_of(n), 7 * kOptimBlock * int64_t{sizeof(float)}, stream);
 }
 
 void adamw_narrow(const AdamWNarrowArgs& a, const AdamW& by, int64_t t, float gradient_scale,
@@ -305,7 +296,8 @@ void adamw_narrow(const AdamWNarrowArgs& a, const AdamW& by, int64_t t, float gr
                             .step = static_cast<uint32_t>(t),
                             .first_element = a.first_element,
                             .base = a.base.empty() ? nullptr : a.base.data()};
-  kAdamWNarrow.run(p, blocks_of(n), 4 * kOptimBlock * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(adamw_narrow)
+      .run(p, blocks_of(n), 4 * kOptimBlock * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace tandem::ops

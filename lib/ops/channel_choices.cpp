@@ -9,16 +9,9 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kScales = TANDEM_OPERATION(square_scales);
-constexpr Operation kAdd = TANDEM_OPERATION(add_squares);
-constexpr Operation kNorms = TANDEM_OPERATION(channel_norms);
-constexpr Operation kScore = TANDEM_OPERATION(score_channels);
-constexpr Operation kChoose = TANDEM_OPERATION(choose_channels);
-constexpr Operation kAbove = TANDEM_OPERATION(channels_above);
-
 void norms(const ChannelNormsParams& p, Stream stream) {
   const int64_t bytes = int64_t{p.n_parts} * p.width * static_cast<int64_t>(dtype_bytes(p.type));
-  kNorms.run(p, p.n_channels, bytes, stream);
+  TANDEM_OPERATION(channel_norms).run(p, p.n_channels, bytes, stream);
 }
 
 void choose(const Operation<ChooseChannelsParams>& how, const ChooseChannels& what, float threshold,
@@ -53,17 +46,19 @@ void add_squares(const AddSquares& what, const StepArrays& step, int n_channels,
   for (int first = 0; first < n_rows; first += at_once) {
     const int n = std::min(at_once, n_rows - first);
     if (what.scales != nullptr)
-      kScales.run({.scale = what.scales,
-                   .x = channels + first * stride * element,
-                   .row_stride = stride,
-                   .n_rows = n,
-                   .n_channels = n_channels,
-                   .x_type = x.dtype(),
-                   .sums = what.comm != nullptr},
-                  n, n_channels * element, stream);
+      TANDEM_OPERATION(square_scales)
+          .run({.scale = what.scales,
+                .x = channels + first * stride * element,
+                .row_stride = stride,
+                .n_rows = n,
+                .n_channels = n_channels,
+                .x_type = x.dtype(),
+                .sums = what.comm != nullptr},
+               n, n_channels * element, stream);
     if (what.scales != nullptr && what.comm != nullptr)
       what.comm->sum({what.scales, DType::f32, {n}, x.device()}, stream);
-    kAdd.run({.to = what.to,
+    TANDEM_OPERATION(add_squares)
+        .run({.to = what.to,
               .x = channels,
               .scale = what.scales,
               .row_stride = stride,
@@ -110,27 +105,28 @@ void channel_norms_down(float* out, const PackedWeights& w, Stream stream) {
 void score_channels(const ScoreChannels& what, const StepArrays& step, Stream stream) {
   check_stream("score_channels", what.gate, stream);
   const int64_t element = static_cast<int64_t>(dtype_bytes(what.gate.dtype()));
-  kScore.run({.scores = what.scores,
-              .gate = what.gate.raw(),
-              .weights = what.weights,
-              .norms = what.norms,
-              .slot = step.slot,
-              .row_begin = step.row_begin,
-              .n_seqs = step.n_seqs,
-              .n_channels = static_cast<int>(what.gate.row_size()),
-              .largest = what.largest,
-              .type = what.gate.dtype()},
-             static_cast<int>(what.gate.row_size()), what.gate.rows() * element, stream);
+  TANDEM_OPERATION(score_channels)
+      .run({.scores = what.scores,
+            .gate = what.gate.raw(),
+            .weights = what.weights,
+            .norms = what.norms,
+            .slot = step.slot,
+            .row_begin = step.row_begin,
+            .n_seqs = step.n_seqs,
+            .n_channels = static_cast<int>(what.gate.row_size()),
+            .largest = what.largest,
+            .type = what.gate.dtype()},
+           static_cast<int>(what.gate.row_size()), what.gate.rows() * element, stream);
 }
 
 void choose_channels(const ChooseChannels& what, Stream stream) {
   TANDEM_CHECK(what.keep > 0 && what.keep <= what.n_channels, "cannot keep {} of {} neurons",
                what.keep, what.n_channels);
-  choose(kChoose, what, 0, stream);
+  choose(TANDEM_OPERATION(choose_channels), what, 0, stream);
 }
 
 void channels_above(const ChooseChannels& what, float threshold, Stream stream) {
-  choose(kAbove, what, threshold, stream);
+  choose(TANDEM_OPERATION(channels_above), what, threshold, stream);
 }
 
 }  // namespace tandem::ops

@@ -10,9 +10,7 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kUnite = TANDEM_OPERATION(unite_channels);
 constexpr Operation kGateUp = TANDEM_OPERATION(gate_up_channels);
-constexpr Operation kDown = TANDEM_OPERATION(down_channels);
 
 int64_t channels_of(const PackedWeights& gate_up) { return gate_up.out() / 2; }
 
@@ -104,7 +102,7 @@ void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
   const int blocks = (p.width + kDownColumns - 1) / kDownColumns;
   const int64_t column_bytes = kDownColumns * static_cast<int64_t>(dtype_bytes(w.dtype()));
   const int n = stream.handle == nullptr && list.n != nullptr ? *list.n : list.most;
-  kDown.run(p, blocks, n * column_bytes, stream);
+  TANDEM_OPERATION(down_channels).run(p, blocks, n * column_bytes, stream);
 }
 
 namespace {
@@ -154,7 +152,8 @@ void scatter_columns(const Tensor& out, const Tensor& in, const int32_t* columns
 }
 
 void unite_channels(const UniteChannelsParams& params, Stream stream) {
-  kUnite.run(params, params.n_lists, int64_t{params.n_channels} * int64_t{sizeof(int32_t)}, stream);
+  TANDEM_OPERATION(unite_channels)
+      .run(params, params.n_lists, int64_t{params.n_channels} * int64_t{sizeof(int32_t)}, stream);
 }
 
 }  // namespace tandem::ops

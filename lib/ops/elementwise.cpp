@@ -6,11 +6,6 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kRmsNorm = TANDEM_OPERATION(rms_norm);
-constexpr Operation kGateMul = TANDEM_OPERATION(gate_mul);
-constexpr Operation kRopeKv = TANDEM_OPERATION(rope_kv);
-constexpr Operation kRotateQ = TANDEM_OPERATION(rotate_q);
-
 /// Runs an operation on the rows of its parameters, each of about as many numbers as one of `row`.
 template <class Params>
 void run_rows(const Operation<Params>& operation, const Params& params, const Tensor& row,
@@ -43,7 +38,7 @@ void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const 
                         .act = out.dtype(),
                         .rows = rows,
                         .n_x = as_int(x.rows())};
-  run_rows(kRmsNorm, p, x, stream);
+  run_rows(TANDEM_OPERATION(rms_norm), p, x, stream);
 }
 
 void gate_mul(const Tensor& out, const Tensor& gate_up, Gate gate, Stream stream) {
@@ -57,7 +52,7 @@ void gate_mul(const Tensor& out, const Tensor& gate_up, Gate gate, Stream stream
                         .ffn_dim = as_int(out.row_size()),
                         .act = out.dtype(),
                         .gate = gate};
-  run_rows(kGateMul, p, gate_up, stream);
+  run_rows(TANDEM_OPERATION(gate_mul), p, gate_up, stream);
 }
 
 void rope_kv(const RopeKvArgs& a, Stream stream) {
@@ -89,7 +84,7 @@ void rope_kv(const RopeKvArgs& a, Stream stream) {
                        .q_norm = a.norms.q,
                        .k_norm = a.norms.k,
                        .norm_eps = a.norms.eps};
-  run_rows(kRopeKv, p, qkv, stream);
+  run_rows(TANDEM_OPERATION(rope_kv), p, qkv, stream);
 }
 
 void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream,
@@ -122,7 +117,7 @@ void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope, const i
                         .head_dim = as_int(q.size(2)),
                         .act = q.dtype(),
                         .scale = 1 / rope.scale()};
-  run_rows(kRotateQ, p, q, stream);
+  run_rows(TANDEM_OPERATION(rotate_q), p, q, stream);
 }
 
 }  // namespace tandem::ops

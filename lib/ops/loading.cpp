@@ -10,15 +10,12 @@ namespace {
 
 int blocks_of(int64_t n, int block) { return static_cast<int>((n + block - 1) / block); }
 
-constexpr Operation kConvert = TANDEM_OPERATION(convert);
-constexpr Operation kEmbed = TANDEM_OPERATION(embed);
-constexpr Operation kFillRandom = TANDEM_OPERATION(fill_random);
-
 }  // namespace
 
 void convert(void* out, DType to, const void* in, DType from, int64_t n, Stream stream) {
   const ConvertParams p{.out = out, .in = in, .n = n, .from = from, .to = to};
-  kConvert.run(p, blocks_of(n, kConvertBlock), kConvertBlock * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(convert).run(p, blocks_of(n, kConvertBlock),
+                                kConvertBlock * int64_t{sizeof(float)}, stream);
 }
 
 void clear(float* at, int64_t n, Stream stream) {
@@ -53,7 +50,7 @@ void embed(float* out, const void* table, DType from, std::span<const int32_t> i
                       .n_rows = static_cast<int>(ids.size()),
                       .dim = static_cast<int>(dim),
                       .from = from};
-  kEmbed.run(p, p.n_rows, dim * int64_t{sizeof(float)}, {});
+  TANDEM_OPERATION(embed).run(p, p.n_rows, dim * int64_t{sizeof(float)}, {});
 }
 
 void fill_random(void* out, DType to, const RandomPart& part, Stream stream) {
@@ -64,7 +61,8 @@ void fill_random(void* out, DType to, const RandomPart& part, Stream stream) {
                            .count = part.n,
                            .stddev = part.stddev,
                            .to = to};
-  kFillRandom.run(p, blocks_of(part.n, kFillBlock), kFillBlock * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(fill_random)
+      .run(p, blocks_of(part.n, kFillBlock), kFillBlock * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace tandem::ops

@@ -10,12 +10,6 @@ namespace {
 
 constexpr uint32_t kLevels = 65536;  // of a draw of 16 bits
 
-constexpr Operation kDropout = TANDEM_OPERATION(dropout);
-constexpr Operation kMagnitudeScale = TANDEM_OPERATION(magnitude_scale);
-constexpr Operation kMagnitudeGradient = TANDEM_OPERATION(magnitude_gradient);
-constexpr Operation kRowSquares = TANDEM_OPERATION(row_squares);
-constexpr Operation kWeightNorms = TANDEM_OPERATION(weight_norms);
-
 int64_t row_bytes(const Tensor& t) { return t.row_size() * int64_t{sizeof(float)}; }
 
 bool same_shape(const Tensor& a, const Tensor& b) {
@@ -30,7 +24,7 @@ void squares_of_rows(float* out, const Tensor& weights, bool root, Stream stream
                            .in = as_int(weights.row_size()),
                            .act = weights.dtype(),
                            .root = root};
-  kRowSquares.run(p, p.rows, row_bytes(weights), stream);
+  TANDEM_OPERATION(row_squares).run(p, p.rows, row_bytes(weights), stream);
 }
 
 }  // namespace
@@ -57,7 +51,7 @@ void Dropout::apply(const Tensor& out, const Tensor& in, const DropoutDraw& draw
                         .seed = draw.seed,
                         .step = draw.step,
                         .place = draw.place};
-  kDropout.run(p, p.n_rows, row_bytes(in), stream);
+  TANDEM_OPERATION(dropout).run(p, p.n_rows, row_bytes(in), stream);
 }
 
 void magnitude_scale(const MagnitudeScaleArgs& a, Stream stream) {
@@ -79,7 +73,7 @@ void magnitude_scale(const MagnitudeScaleArgs& a, Stream stream) {
                                .sum = a.sum.empty() ? nullptr : a.sum.as<float>(),
                                .act = a.out.dtype(),
                                .in_type = a.in.dtype()};
-  kMagnitudeScale.run(p, p.n_rows, a.n * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(magnitude_scale).run(p, p.n_rows, a.n * int64_t{sizeof(float)}, stream);
 }
 
 void magnitude_gradient(const MagnitudeGradientArgs& a, Stream stream) {
@@ -97,7 +91,7 @@ void magnitude_gradient(const MagnitudeGradientArgs& a, Stream stream) {
                                   .n = as_int(a.n),
                                   .bias = a.bias,
                                   .act = a.y.dtype()};
-  kMagnitudeGradient.run(p, p.n, p.n_rows * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(magnitude_gradient).run(p, p.n, p.n_rows * int64_t{sizeof(float)}, stream);
 }
 
 void row_squares(float* squares, const Tensor& weights, Stream stream) {
@@ -116,7 +110,7 @@ void weight_norms(const WeightNormsArgs& a, Stream stream) {
                             .rows = as_int(a.b.rows()),
                             .rank = as_int(a.b.row_size()),
                             .act = a.b.dtype()};
-  kWeightNorms.run(p, p.rows, a.b.row_size() * row_bytes(a.b), stream);
+  TANDEM_OPERATION(weight_norms).run(p, p.rows, a.b.row_size() * row_bytes(a.b), stream);
 }
 
 void initial_magnitudes(float* magnitude, const Tensor& weights, Stream stream) {

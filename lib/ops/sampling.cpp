@@ -7,8 +7,6 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kWidenRows = TANDEM_OPERATION(widen_rows);
-
 template <class Params>
 void run_rows(void (*kernel)(const Params&, Range), const Params& p) {
   run_with_workspace(kernel, p, p.n_rows, sample_workspace_bytes(p.vocab));
@@ -75,7 +73,7 @@ void top_n(const TopNParams& p, Stream stream) {
 }
 
 void widen_rows(const WidenRowsParams& p, Stream stream) {
-  kWidenRows.run(p, p.n_rows, p.to * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(widen_rows).run(p, p.n_rows, p.to * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace tandem::ops

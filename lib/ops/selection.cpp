@@ -3,11 +3,6 @@
 #include "ops/operation.h"
 
 namespace tandem::ops {
-namespace {
-
-constexpr Operation kCopyKeys = TANDEM_OPERATION(copy_keys);
-
-}  // namespace
 
 void sign_project(const SignProjectParams& p, Range rows) { cpu_table().sign_project(p, rows); }
 int hash_probe(const HashProbeParams& p) { return cpu_table().hash_probe(p); }
@@ -53,7 +48,7 @@ void choose_keys(const ChooseKeysParams& p, Stream stream) {
   launch(TANDEM_KERNEL(choose_keys), p, stream);
 }
 void copy_keys(const CopyKeysParams& p, Stream stream) {
-  kCopyKeys.run(p, p.n_kv_heads, int64_t{2} * p.n * p.row_bytes, stream);
+  TANDEM_OPERATION(copy_keys).run(p, p.n_kv_heads, int64_t{2} * p.n * p.row_bytes, stream);
 }
 void choose_scored(const ChooseScoredParams& p, Stream stream) {
   launch(TANDEM_KERNEL(choose_scored), p, stream);

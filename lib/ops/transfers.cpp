@@ -7,19 +7,13 @@
 #include "ops/operation.h"
 
 namespace tandem::ops {
-namespace {
-
-constexpr Operation kLoadSlotIds = TANDEM_OPERATION(load_slot_ids);
-constexpr Operation kStoreSlotIds = TANDEM_OPERATION(store_slot_ids);
-
-}  // namespace
 
 void load_slot_ids(const SlotIdsParams& p, Stream stream) {
-  kLoadSlotIds.run(p, p.n, sizeof(int32_t), stream);
+  TANDEM_OPERATION(load_slot_ids).run(p, p.n, sizeof(int32_t), stream);
 }
 
 void store_slot_ids(const SlotIdsParams& p, Stream stream) {
-  kStoreSlotIds.run(p, p.n, sizeof(int32_t), stream);
+  TANDEM_OPERATION(store_slot_ids).run(p, p.n, sizeof(int32_t), stream);
 }
 
 void host_copy(const HostCopyParams& p, Stream stream) {

@@ -10,10 +10,6 @@
 namespace tandem::ops {
 namespace {
 
-constexpr Operation kAppendRound = TANDEM_OPERATION(append_round);
-constexpr Operation kGrowBeams = TANDEM_OPERATION(grow_beams);
-constexpr Operation kProposeLookup = TANDEM_OPERATION(propose_lookup);
-
 /// Names of rounds as kernels read them: of one seed and stage.
 struct Names {
   uint64_t seed = 0;
@@ -245,7 +241,8 @@ void grow_beams(const GrowBeamsParams& p, Stream stream) {
   TANDEM_CHECK(p.width >= 1 && p.width <= kMaxBeams && p.width <= p.vocab,
                "{} beams exceed the limit of {} or the vocabulary of {}", p.width, kMaxBeams,
                p.vocab);
-  kGrowBeams.run(p, p.n_seqs, int64_t{p.width} * p.vocab * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(grow_beams)
+      .run(p, p.n_seqs, int64_t{p.width} * p.vocab * int64_t{sizeof(float)}, stream);
 }
 
 void verify_trees(const VerifyTreesParams& p, Stream stream) {
@@ -259,12 +256,13 @@ void verify_trees(const VerifyTreesParams& p, Stream stream) {
 }
 
 void append_round(const AppendRoundParams& p, Stream stream) {
-  kAppendRound.run(p, p.n_seqs, int64_t{p.max_kept} * p.vocab * int64_t{sizeof(float)}, stream);
+  TANDEM_OPERATION(append_round)
+      .run(p, p.n_seqs, int64_t{p.max_kept} * p.vocab * int64_t{sizeof(float)}, stream);
 }
 
 void propose_lookup(const ProposeLookupParams& p, Stream stream) {
   constexpr int64_t kTextBytes = 65536;  // of a text that is long enough for rounds within
-  kProposeLookup.run(p, p.n_seqs, kTextBytes, stream);
+  TANDEM_OPERATION(propose_lookup).run(p, p.n_seqs, kTextBytes, stream);
 }
 
 }  // namespace tandem::ops
