@@ -1,7 +1,5 @@
 #include "kernels/page/catch_up.h"
 
-#include <algorithm>
-
 #include "kernels/page/newest_after.h"
 
 namespace tandem {
@@ -20,27 +18,10 @@ void catch_up_cpu(const CatchUpParams& p, Range seqs) {
     const int from = p.prior[seq];
     if (from < 0) continue;
     const int32_t kept = p.ends.kept[from];
-    const int32_t* const newest = p.ends.newest + int64_t{from} * kNewestTokens;
-    p.tokens[int64_t{seq} * p.n_nodes] = newest[kNewestTokens - 1];
-    std::copy_n(newest, kNewestTokens, p.newest + int64_t{seq} * kNewestTokens);
-    p.position[seq] += kept;
-    for (int i = 0; p.unread != nullptr && i < p.n_unread; ++i) {
-      const int32_t id = newest[kNewestTokens - p.n_unread + i];
-      p.unread[seq * p.n_unread + i] = id < p.n_known_ids ? id : 0;
-    }
+    move_text_on(p, seq, from, kept);
     for (int s = 0; s < p.n_steps; ++s) {
-      const StepRows& step = p.steps[s];
-      const int64_t table = int64_t{step.slot[seq]} * step.max_pages;
-      step.base[seq] += kept;
-      const int first = step.base[seq] + (step.tentative == nullptr ? 0 : step.tentative[seq]);
-      for (int i = 0; i < step.rows_each; ++i) {
-        const int row = seq * step.rows_each + i;
-        step.pos[row] += kept;
-        const int64_t page = table + (first + i) / kPageTokens;
-        step.row_page[row] = step.page_table[page];
-        if (step.near_page != nullptr) step.near_page[row] = step.near_table[page];
-        step.row_in_page[row] = (first + i) % kPageTokens;
-      }
+      p.steps[s].base[seq] += kept;
+      move_rows_on(p.steps[s], seq, kept, p.steps[s].base[seq], 0, 1);
     }
   }
 }

@@ -18,17 +18,6 @@ __global__ void __launch_bounds__(kThreads) leave_ends(const LeaveEndsParams p) 
     p.ends.newest[seq * kNewestTokens + i] = newest_after(p, seq, i);
 }
 
-__device__ void move_tokens_on(const CatchUpParams& p, int seq, int from, int kept) {
-  const int32_t* const newest = p.ends.newest + int64_t{from} * kNewestTokens;
-  p.tokens[int64_t{seq} * p.n_nodes] = newest[kNewestTokens - 1];
-  for (int i = 0; i < kNewestTokens; ++i) p.newest[seq * kNewestTokens + i] = newest[i];
-  p.position[seq] += kept;
-  for (int i = 0; p.unread != nullptr && i < p.n_unread; ++i) {
-    const int32_t id = newest[kNewestTokens - p.n_unread + i];
-    p.unread[seq * p.n_unread + i] = id < p.n_known_ids ? id : 0;
-  }
-}
-
 // A warp for a sequence and a step; one more for its tokens. Releases nothing early: kernels that
 // begin ahead of the one before them may read lengths.
 __global__ void __launch_bounds__(cuda::kWarp) catch_up(const CatchUpParams p) {
@@ -39,23 +28,14 @@ __global__ void __launch_bounds__(cuda::kWarp) catch_up(const CatchUpParams p) {
   if (from < 0) return;
   const int kept = p.ends.kept[from];
   if (s == p.n_steps) {
-    if (lane == 0) move_tokens_on(p, seq, from, kept);
+    if (lane == 0) move_text_on(p, seq, from, kept);
     return;
   }
   const StepRows& step = p.steps[s];
   const int base = step.base[seq] + kept;
   __syncwarp();
   if (lane == 0) step.base[seq] = base;
-  const int64_t table = int64_t{step.slot[seq]} * step.max_pages;
-  const int first = base + (step.tentative == nullptr ? 0 : step.tentative[seq]);
-  for (int i = lane; i < step.rows_each; i += cuda::kWarp) {
-    const int row = seq * step.rows_each + i;
-    step.pos[row] += kept;
-    const int64_t page = table + (first + i) / kPageTokens;
-    step.row_page[row] = step.page_table[page];
-    if (step.near_page != nullptr) step.near_page[row] = step.near_table[page];
-    step.row_in_page[row] = (first + i) % kPageTokens;
-  }
+  move_rows_on(step, seq, kept, base, lane, cuda::kWarp);
 }
 
 }  // namespace

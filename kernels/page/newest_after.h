@@ -16,5 +16,33 @@ constexpr int32_t newest_after(const LeaveEndsParams& p, int seq, int i) {
   return p.bonus[seq] > 0 ? p.bonus[seq] : 0;
 }
 
+/// Moves the text of a sequence on by what the round before it left: `from`, and the tokens that it
+/// kept.
+constexpr void move_text_on(const CatchUpParams& p, int seq, int from, int kept) {
+  const int32_t* const newest = p.ends.newest + int64_t{from} * kNewestTokens;
+  p.tokens[int64_t{seq} * p.n_nodes] = newest[kNewestTokens - 1];
+  for (int i = 0; i < kNewestTokens; ++i) p.newest[seq * kNewestTokens + i] = newest[i];
+  p.position[seq] += kept;
+  for (int i = 0; p.unread != nullptr && i < p.n_unread; ++i) {
+    const int32_t id = newest[kNewestTokens - p.n_unread + i];
+    p.unread[seq * p.n_unread + i] = id < p.n_known_ids ? id : 0;
+  }
+}
+
+/// Moves every `apart`-th row of a sequence of a step on, from the i-th.
+/// base     tokens of the sequence before the step, moved on
+constexpr void move_rows_on(const StepRows& step, int seq, int kept, int base, int i, int apart) {
+  const int64_t table = int64_t{step.slot[seq]} * step.max_pages;
+  const int first = base + (step.tentative == nullptr ? 0 : step.tentative[seq]);
+  for (; i < step.rows_each; i += apart) {
+    const int row = seq * step.rows_each + i;
+    step.pos[row] += kept;
+    const int64_t page = table + (first + i) / kPageTokens;
+    step.row_page[row] = step.page_table[page];
+    if (step.near_page != nullptr) step.near_page[row] = step.near_table[page];
+    step.row_in_page[row] = (first + i) % kPageTokens;
+  }
+}
+
 }  // namespace
 }  // namespace tandem
