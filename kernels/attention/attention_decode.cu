@@ -52,9 +52,10 @@ TileScores tile_scores(const AttentionParams& p, const FewRowsShape& x, const Sp
 void attention_few_rows(const AttentionParams& p, const AttentionLaunch& launch, Stream stream,
                         FewRowsMma mma) {
   if (p.n_seqs == 0) return;
-  const bool plain = p.dtype != DType::bf16 || (p.head_dim != 64 && p.head_dim != 128) ||
-                     !aligned(p.q) || !aligned(p.out) || !aligned(p.k_pool) || !aligned(p.v_pool) ||
-                     !aligned(p.lists.k_pool) || !aligned(p.lists.v_pool);
+  const bool compiled = p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 256;
+  const bool plain = p.dtype != DType::bf16 || !compiled || !aligned(p.q) || !aligned(p.out) ||
+                     !aligned(p.k_pool) || !aligned(p.v_pool) || !aligned(p.lists.k_pool) ||
+                     !aligned(p.lists.v_pool);
   const FewRowsShape x{.n_seqs = p.n_seqs,
                        .n_heads = p.n_heads,
                        .n_kv_heads = p.n_kv_heads,

@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-/// A body's launch of bf16 with head_dim 64 or 128.
+/// A body's launch of bf16 with head_dim 64, 128 or 256.
 using FewRowsMma = void (*)(const FewRowsCall&, cudaStream_t);
 
 /// The call with `mma` where it takes it, else on plain multiply-adds.

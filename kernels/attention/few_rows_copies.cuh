@@ -59,15 +59,16 @@ class AsyncCopies {
   };
   static constexpr unsigned kPieces = Shape::kDim / 8, kRows = cuda::kWarp / kPieces;
   static constexpr unsigned kPart = Shape::kKeys / kWarps;  // of a warp
-  static_assert(kPart % 8 == 0);                            // places of a part begin as a unit's
+  static_assert(kPart % kRows == 0);
 
   __device__ static unsigned lane() { return threadIdx.x % cuda::kWarp; }
   /// Rows of 128 bytes: piece i of 16 bytes lies at i ^ (key % 8), as the workers read it. The keys
   /// of a lane differ by multiples of kRows, a power of two, so theirs follows by xor.
   __device__ static uint32_t place(unsigned char* unit, int part) {
-    const unsigned piece = lane() % kPieces, key = lane() / kPieces;
-    return cuda::shared_address(unit) + piece / 8 * Shape::kHalfBytes +
-           (static_cast<unsigned>(part) * kPart + key) * 128 + (piece % 8 ^ key % 8) * 16;
+    const unsigned piece = lane() % kPieces;
+    const unsigned in_unit = static_cast<unsigned>(part) * kPart + lane() / kPieces;
+    return cuda::shared_address(unit) + piece / 8 * Shape::kHalfBytes + in_unit * 128 +
+           (piece % 8 ^ in_unit % 8) * 16;
   }
   __device__ static void copy(uint32_t to, unsigned i, const Pools& pools, int64_t from,
                               bool wanted) {

@@ -1,9 +1,10 @@
 #pragma once
-// Attention of few rows in bf16 with head_dim 64 or 128. One warp brings K and V into a ring in
-// shared memory, in units of 16 KiB, by the copies of the body that includes this; the others
+// Attention of few rows in bf16 with head_dim 64, 128 or 256. One warp brings K and V into a ring
+// in shared memory, in units of 16 KiB, by the copies of the body that includes this; the others
 // multiply. A working warp takes 16 queries and every kParts-th unit: large enough to keep one warp
 // busy without waiting on its own results, and warps meet only when a chunk ends.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/attention/few_rows_loader.cuh"
 #include "kernels/attention/few_rows_scores.cuh"
@@ -153,6 +154,19 @@ void launch_few_rows_mma(const FewRowsCall& call, const typename Copies::Source&
                  source);
   else
     kernel<<<blocks, kMmaThreads<Shape, Copies>, bytes, stream>>>(call, memory, source);
+}
+
+/// Calls f with the head_dim of a call as a constant.
+template <class F>
+void with_head_dim(int head_dim, const F& f) {
+  switch (head_dim) {
+    case 64:
+      return f(std::integral_constant<int, 64>{});
+    case 128:
+      return f(std::integral_constant<int, 128>{});
+    default:
+      return f(std::integral_constant<int, 256>{});
+  }
 }
 
 /// Calls f with a null pointer to the MmaShape of a call.

@@ -7,8 +7,9 @@ namespace {
 
 template <template <class> class Scores>
 void launch(const FewRowsCall& call, cudaStream_t stream) {
-  call.params.head_dim == 64 ? launch_async_copies<64, Scores>(call, stream, false)
-                             : launch_async_copies<128, Scores>(call, stream, false);
+  with_head_dim(call.params.head_dim, [&](auto d) {
+    launch_async_copies<decltype(d)::value, Scores>(call, stream, false);
+  });
 }
 
 void mma(const FewRowsCall& call, cudaStream_t stream) {

@@ -69,6 +69,7 @@ class NoScores {
 template <class Shape>
 class Scores {
   static constexpr int kTiles = Shape::kQueryTiles, kPairs = Shape::kKeys / 2;
+  static constexpr int kSharers = 4 * cuda::kWarp / kPairs;  // lanes that hold the same four pairs
 
  public:
   /// Maxima that the warps of a unit report to the first of them, by the unit's stage.
@@ -135,8 +136,8 @@ class Scores {
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x % cuda::kWarp); }
   /// The pair of keys that this lane holds; with fewer pairs than lanes, others hold it too.
-  __device__ static int pair() { return lane() / (4 * cuda::kWarp / kPairs) * 4 + lane() % 4; }
-  __device__ static bool writes() { return kPairs == cuda::kWarp || lane() % 8 < 4; }
+  __device__ static int pair() { return lane() / kSharers * 4 + lane() % 4; }
+  __device__ static bool writes() { return lane() % kSharers < 4; }
   __device__ int tile() const { return warp_ % kTiles; }
   /// The first warp of the unit may read what this one wrote.
   __device__ void report(int stage) {

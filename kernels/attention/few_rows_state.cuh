@@ -50,7 +50,11 @@ __device__ inline void sync_workers() {
 /// A load past L1, which may hold an older call's value.
 template <class T>
 __device__ inline T load_uncached(const void* from) {
-  if constexpr (sizeof(T) == 16) {
+  if constexpr (sizeof(T) == 32) {
+    const auto* halves = static_cast<const float4*>(from);
+    const float4 x[2] = {__ldcg(halves), __ldcg(halves + 1)};
+    return reinterpret_cast<const T&>(x);
+  } else if constexpr (sizeof(T) == 16) {
     const float4 x = __ldcg(static_cast<const float4*>(from));
     return reinterpret_cast<const T&>(x);
   } else if constexpr (sizeof(T) == 8) {
@@ -124,7 +128,8 @@ template <int kThreads, int kEach>
 __device__ __forceinline__ void join_chunks(const FewRowsCall& call, const PairQueries& who,
                                             int64_t pair, int n, int thread) {
   constexpr int kWarps = kThreads / cuda::kWarp;
-  constexpr int kAhead = 16;  // loads under way, the first before their weights are known
+  // Loads under way, the first before their weights are known.
+  constexpr int kAhead = kEach > 4 ? 8 : 16;
   __shared__ float weights[kWarps][kMostChunks];  // m first
   struct alignas(kEach * 4) Piece {
     float at[kEach];

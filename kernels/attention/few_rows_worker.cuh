@@ -12,7 +12,10 @@ template <int kDim_, int kQueryTiles_>
 struct MmaShape {
   static constexpr int kDim = kDim_, kQueryTiles = kQueryTiles_;
   static constexpr int kQueries = 16 * kQueryTiles;
-  static constexpr int kParts = kQueryTiles == 4 ? 2 : 4;  // warps that take turns on the units
+  // Queries and sums of 256 columns take the registers of twice as many warps.
+  static constexpr int kMostWarps = kDim == 256 ? 4 : 8;
+  // Warps that take turns on the units.
+  static constexpr int kParts = kMostWarps / kQueryTiles < 4 ? kMostWarps / kQueryTiles : 4;
   static constexpr int kWarps = kQueryTiles * kParts;
   static constexpr int kWorkers = kWarps * cuda::kWarp;
   static constexpr int kKeys = 64 * 64 / kDim;        // of a unit

@@ -71,6 +71,12 @@ __device__ inline void wgmma_fresh(float (&d)[kCount]) {
 #define TANDEM_NAMES_64 \
   TANDEM_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, " \
   "%56, %57, %58, %59, %60, %61, %62, %63"
+#define TANDEM_NAMES_128 \
+  TANDEM_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, " \
+  "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, " \
+  "%88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, " \
+  "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, " \
+  "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define TANDEM_EIGHT(d, i)                                                                  \
   "+f"(d[(i) + 0]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), \
       "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
@@ -79,6 +85,10 @@ __device__ inline void wgmma_fresh(float (&d)[kCount]) {
 #define TANDEM_SUMS_32(d) TANDEM_SUMS_16(d), TANDEM_EIGHT(d, 16), TANDEM_EIGHT(d, 24)
 #define TANDEM_SUMS_48(d) TANDEM_SUMS_32(d), TANDEM_EIGHT(d, 32), TANDEM_EIGHT(d, 40)
 #define TANDEM_SUMS_64(d) TANDEM_SUMS_48(d), TANDEM_EIGHT(d, 48), TANDEM_EIGHT(d, 56)
+#define TANDEM_SUMS_128(d)                                                                 \
+  TANDEM_SUMS_64(d), TANDEM_EIGHT(d, 64), TANDEM_EIGHT(d, 72), TANDEM_EIGHT(d, 80),        \
+      TANDEM_EIGHT(d, 88), TANDEM_EIGHT(d, 96), TANDEM_EIGHT(d, 104), TANDEM_EIGHT(d, 112), \
+      TANDEM_EIGHT(d, 120)
 
 /// D[64, n] (+)= A B with B given as [N, K], n / 2 sums a thread; `add` false: the old D is not
 /// read. The last arguments are the numbers of the operands after the sums.
@@ -108,6 +118,7 @@ TANDEM_WGMMA_SS(128, 64, 64, 65, 66)
   }
 TANDEM_WGMMA_RS(64, 32, "%32, %33, %34, %35", 36)
 TANDEM_WGMMA_RS(128, 64, "%64, %65, %66, %67", 68)
+TANDEM_WGMMA_RS(256, 128, "%128, %129, %130, %131", 132)
 // clang-format on
 
 #undef TANDEM_WGMMA_SS

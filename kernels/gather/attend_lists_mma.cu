@@ -19,7 +19,8 @@ constexpr int kMostHeads = 8;
 /// Rows of up to kWidth_ elements.
 template <int kWidth_>
 struct MmaShape {
-  static constexpr int kWidth = kWidth_, kThreads = 128, kWarps = kThreads / cuda::kWarp;
+  static constexpr int kWidth = kWidth_, kThreads = kWidth > 128 ? 64 : 128;
+  static constexpr int kWarps = kThreads / cuda::kWarp;
   static constexpr int kTile = 16;   // rows that a warp takes at a time
   static constexpr int kStages = 2;  // tiles of a warp that are asked for or in use
   static constexpr int kSteps = kWidth / 16;
@@ -286,13 +287,13 @@ size_t shared_bytes(int split) {
 
 template <class F>
 auto with_mma_shape(int d, const F& f) {
-  return d <= 64 ? f(MmaShape<64>{}) : f(MmaShape<128>{});
+  return d <= 64 ? f(MmaShape<64>{}) : d <= 128 ? f(MmaShape<128>{}) : f(MmaShape<256>{});
 }
 
 }  // namespace
 
 bool attend_lists_mma_takes(const AttendListsParams& p) {
-  if (p.dtype != DType::bf16 || p.d > 128 || p.d % 8 != 0) return false;
+  if (p.dtype != DType::bf16 || p.d > 256 || p.d % 8 != 0) return false;
   return with_mma_shape(p.d, [&](auto shape) {
     return shared_bytes<decltype(shape)>(attend_lists_split(p.lists.most)) <=
            static_cast<size_t>(cuda::gpu().block_shared_bytes);

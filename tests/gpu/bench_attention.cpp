@@ -599,6 +599,19 @@ int main(int argc, char** argv) {
   report(queue, {"B32 8K", same(32, 8192), 1, false, 32, 8, 64});
   report(queue, {"B128 4K", same(128, 4096), 1, false, 32, 8, 64});
   report(queue, {"B32 8K tree", same(32, 8192), 5, true, 32, 8, 64});
+  for (const int d : {128, 256}) {  // equal bytes; 256 as in Gemma 3 12B
+    const int heads = 4096 / d;
+    report(queue, {"B1 32K wide", same(1, 32768), 1, false, heads, heads / 2, d});
+    report(queue, {"B32 8K wide", same(32, 8192), 1, false, heads, heads / 2, d});
+    for (const int rows : {5, 64})
+      report(queue, {"B1 32K wide tree", same(1, 32768), rows, true, heads, heads / 2, d});
+    report(queue, {"B32 8K wide tree", same(32, 8192), 5, true, heads, heads / 2, d});
+    Setting lists{"B16 2K wide lists of 32K", same(16, 32768), 1, false, heads, heads / 2, d};
+    lists.listed = 2048;
+    report(queue, lists);
+    lists.name = "B16 2K wide derived pages", lists.derived = true;
+    report(queue, lists);
+  }
   report_lists(queue);
   report_scores(queue, "B16 32K, 5 rows", 16, 32768, 5, 32, 2048);
   report_scores(queue, "B4 96K, 5 rows", 4, 98304, 5, 32, 4096);

@@ -24,6 +24,8 @@ struct Setting {
 const std::vector<Setting> kSettings = {
     {"backward-4k", {4096}},
     {"backward-2x1k-mha", {1024, 1024}, 128, 32, 32},
+    {"backward-4k-of-128", {4096}, 128, 32, 16},
+    {"backward-4k-of-256", {4096}, 256, 16, 8},
     {"backward-packed", {1700, 250, 900, 420, 600, 226}},
     {"backward-16k", {16384}},
     {"backward-4k-d64", {4096}, 64},

@@ -145,7 +145,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
   }
 
   TEST_CASE("long sequences in large and small chunks, in batches of a warp's lanes and of more") {
-    for (const int d : {128, 64})
+    for (const int d : {128, 64, 256})
       for (const bool tree : {false, true})
         for (const int n_seqs : {18, 40}) {
           AttentionSpec s{.d = d, .group = 2, .kv_heads = 8, .dtype = DType::bf16};
@@ -268,7 +268,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
 
   TEST_CASE("Hopper's body and the portable one give the same bits") {
     if (cuda::gpu().isa != cuda::GpuIsa::hopper) return;  // the reference has checked the other
-    for (const int d : {64, 128})
+    for (const int d : {64, 128, 256})
       for (const int rows : {1, 5, 30})
         for (const bool tree : {false, true}) {
           AttentionSpec s{.d = d, .group = 4, .kv_heads = 2, .dtype = DType::bf16};
@@ -297,7 +297,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
         {{9000, 5}},     {{700, 3}, {2500, 3}, {64, 3}},
         {{100, 5, 7}},   {{60, 2, 70}},
         {{9000, 5, 30}}, {{700, 3, 1}, {2500, 3, 90}, {64, 3}}};
-    for (const int d : {64, 128})
+    for (const int d : {64, 128, 256})
       for (const bool tree : {false, true})
         for (const auto& seqs : batches) {
           AttentionSpec s{.d = d, .group = 4, .kv_heads = 2, .seqs = seqs, .dtype = DType::bf16};

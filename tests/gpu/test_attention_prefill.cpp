@@ -92,7 +92,7 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
   TEST_CASE("f32 agrees with the reference") { check_portable_grid(DType::f32); }
 
   TEST_CASE("every element of many tiles, in sections of heads or side by side") {
-    for (const int d : {128, 64})
+    for (const int d : {128, 64, 256})
       for (const int max_tokens : {0, 200000})
         for (const int kind : {0, 1}) {
           AttentionSpec s{.d = d, .group = 4, .kv_heads = 3, .dtype = DType::bf16};
@@ -119,7 +119,7 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
 
   TEST_CASE("rows behind tentative ones, in trees and chains, beside sequences without any") {
     for (const DType dtype : {DType::f32, DType::bf16})
-      for (const int d : {64, 128})
+      for (const int d : {64, 128, 256})
         for (int mask = 0; mask < kMasks; ++mask) {
           AttentionSpec s{.d = d, .group = 3, .kv_heads = 2, .dtype = dtype, .seed = 7};
           s.seqs = {{0, 70}, {1023, 1}, {0, 0}, {64, 30}, {900, 17}, {63, 66}, {130, 140}};
@@ -180,7 +180,7 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
   }
 
   TEST_CASE("the same bits on every run") {
-    for (const int d : {128, 64}) {
+    for (const int d : {128, 64, 256}) {
       AttentionSpec s{.d = d, .group = 4, .kv_heads = 2, .dtype = DType::bf16};
       s.out_dtype = DType::bf16;
       s.seqs = {{1500, 300}, {0, 1111}};

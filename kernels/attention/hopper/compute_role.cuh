@@ -9,8 +9,8 @@ namespace tandem::hopper {
 inline constexpr int kTurnBarrier = 1, kGroupBarrier = 8;
 
 /// scores = Q K^T, put under way. The first step does not read the old scores.
-template <int kDim>
-__device__ void start_scores(float (&s)[64], const __nv_bfloat16 (&q)[kDim / 64][64 * 64],
+template <int kDim, int kKeys>
+__device__ void start_scores(float (&s)[kKeys / 2], const __nv_bfloat16 (&q)[kDim / 64][64 * 64],
                              const __nv_bfloat16 (&k)[kDim / 64][kKeys * 64]) {
 #pragma unroll
   for (int c = 0; c < kDim / 64; ++c) {
@@ -24,8 +24,8 @@ __device__ void start_scores(float (&s)[64], const __nv_bfloat16 (&q)[kDim / 64]
 }
 
 /// o += P V, put under way.
-template <int kDim>
-__device__ void start_values(float (&o)[kDim / 2], const uint32_t (&p)[32],
+template <int kDim, int kKeys>
+__device__ void start_values(float (&o)[kDim / 2], const uint32_t (&p)[kKeys / 4],
                              const __nv_bfloat16 (&v)[kDim / 64][kKeys * 64]) {
   const uint64_t b = cuda::wgmma_operand(cuda::shared_address(v[0]), sizeof(v[0]));
 #pragma unroll
@@ -37,7 +37,7 @@ __device__ void start_values(float (&o)[kDim / 2], const uint32_t (&p)[32],
 /// Zeros the values of slots that are not written yet, which may hold NaN: their probability is 0,
 /// but 0 * NaN is not. Every group writes the same zeros before its own reads, so none waits for
 /// another.
-template <int kDim>
+template <int kDim, int kKeys>
 __device__ void clear_unwritten(__nv_bfloat16 (&v)[kDim / 64][kKeys * 64], int written, int group) {
   for (int i = threadIdx.x % cuda::kWarpgroup; i < (kKeys - written) * 8; i += cuda::kWarpgroup)
 #pragma unroll
@@ -62,6 +62,7 @@ template <int kDim, class Out>
 __device__ void compute_tiles(TileMemory<kDim>& m, const AttentionParams& p, const Packing& pack,
                               int group) {
   using Shape = TileShape<kDim>;
+  constexpr int kKeys = Shape::kKeys;
   constexpr int kBoth = 2 * cuda::kWarpgroup;
   const int own_turn = kTurnBarrier + group;
   const int next_turn = kTurnBarrier + (group + 1) % Shape::kGroups;
@@ -79,20 +80,20 @@ __device__ void compute_tiles(TileMemory<kDim>& m, const AttentionParams& p, con
   Tile tile;
   while (walk.next(tile)) {
     const Sequence s = sequence_of(p, tile.seq);
-    const KeyTiles keys(p, s, tile.row, rows_a_tile);
+    const KeyTiles<kKeys> keys(p, s, tile.row, rows_a_tile);
     const RowsSeen seen(p, s, tile.row + (64 * group >> pack.shift), query, pack.shift);
     float o[kDim / 2];
 #pragma unroll
     for (float& x : o) x = 0;
     RowState state;
     if (keys.count > 0) {
-      float scores[64], rescale[2];
-      uint32_t probabilities[32];
+      float scores[kKeys / 2], rescale[2];
+      uint32_t probabilities[kKeys / 4];
       m.q_full[group].wait(q_parity);
       q_parity ^= 1;
       m.k_full[k_ring.stage].wait(k_ring.parity);
       cuda::wgmma_begin();
-      start_scores<kDim>(scores, m.q[group], m.k[k_ring.stage]);
+      start_scores<kDim, kKeys>(scores, m.q[group], m.k[k_ring.stage]);
       cuda::wgmma_wait<0>();
       cuda::wgmma_done(scores);
       release(m.k_empty[k_ring.stage]);
@@ -104,13 +105,13 @@ __device__ void compute_tiles(TileMemory<kDim>& m, const AttentionParams& p, con
       m.v_full[v_ring.stage].wait(v_ring.parity);
       // Only the last tile of a sequence has such slots, and it is the first of its tiles here.
       if (const int written = s.end - keys[0] * kKeys; written < kKeys)
-        clear_unwritten<kDim>(m.v[v_ring.stage], written, group);
+        clear_unwritten<kDim, kKeys>(m.v[v_ring.stage], written, group);
       for (int i = 1; i < keys.count; ++i) {
         m.k_full[k_ring.stage].wait(k_ring.parity);
         cuda::named_sync(own_turn, kBoth);
         cuda::wgmma_begin();
-        start_scores<kDim>(scores, m.q[group], m.k[k_ring.stage]);
-        start_values<kDim>(o, probabilities, m.v[v_ring.stage]);
+        start_scores<kDim, kKeys>(scores, m.q[group], m.k[k_ring.stage]);
+        start_values<kDim, kKeys>(o, probabilities, m.v[v_ring.stage]);
         cuda::named_arrive(next_turn, kBoth);
         cuda::wgmma_wait<1>();
         cuda::wgmma_done(scores);
@@ -134,7 +135,7 @@ __device__ void compute_tiles(TileMemory<kDim>& m, const AttentionParams& p, con
         for (int j = 0; j < kDim / 2; ++j) o[j] *= rescale[j % 4 / 2];
       }
       cuda::wgmma_begin();
-      start_values<kDim>(o, probabilities, m.v[v_ring.stage]);
+      start_values<kDim, kKeys>(o, probabilities, m.v[v_ring.stage]);
       cuda::wgmma_wait<0>();
       cuda::wgmma_done(o);
       release(m.v_empty[v_ring.stage]);

@@ -5,26 +5,28 @@
 
 namespace tandem::hopper {
 
-/// The two pages of a tile of keys; -1 where there is none, which the copy engine turns into zeros:
+/// The pages of a tile of keys; -1 where there is none, which the copy engine turns into zeros:
 /// rows of page -1 have negative coordinates.
-struct PagePair {
-  int at[2];
-  __device__ PagePair(const int32_t* table, int max_pages, int key_tile) {
-    for (int half = 0; half < 2; ++half) {
-      const int page = 2 * key_tile + half;
+template <int kPages>
+struct TilePages {
+  int at[kPages];
+  __device__ TilePages(const int32_t* table, int max_pages, int key_tile) {
+    for (int half = 0; half < kPages; ++half) {
+      const int page = kPages * key_tile + half;
       at[half] = page < max_pages ? __ldg(table + page) : -1;
     }
   }
 };
 
-/// Fills one stage with two pages of one head.
+/// Fills one stage with a tile's pages of one head.
 template <int kDim>
-__device__ void copy_keys(__nv_bfloat16 (*to)[kKeys * 64], const CUtensorMap& map,
-                          cuda::Barrier& full, const PagePair& pages, int kv_head, int n_kv_heads) {
+__device__ void copy_keys(__nv_bfloat16 (*to)[TileShape<kDim>::kKeys * 64], const CUtensorMap& map,
+                          cuda::Barrier& full, const TilePages<TileShape<kDim>::kPages>& pages,
+                          int kv_head, int n_kv_heads) {
   using Shape = TileShape<kDim>;
   full.arrive_expecting(Shape::kTileBytes);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < Shape::kPages; ++half) {
     const int row = (pages.at[half] * n_kv_heads + kv_head) * kPageTokens;
 #pragma unroll
     for (int c = 0; c < Shape::kColumns; ++c)
@@ -40,6 +42,7 @@ __device__ void copy_tiles(TileMemory<kDim>& m, const AttentionParams& p, const 
                            const CUtensorMap& q_map, const CUtensorMap& k_map,
                            const CUtensorMap& v_map) {
   using Shape = TileShape<kDim>;
+  using Pages = TilePages<Shape::kPages>;
   const int rows_a_tile = Shape::kQueries >> pack.shift;
   const int heads_a_kv_head = (p.n_heads / p.n_kv_heads) >> pack.shift;  // head blocks, that is
   TileWalk walk(pack, m.tiles_before, p.n_seqs, rows_a_tile);
@@ -48,14 +51,14 @@ __device__ void copy_tiles(TileMemory<kDim>& m, const AttentionParams& p, const 
   Tile tile;
   while (walk.next(tile)) {
     const Sequence s = sequence_of(p, tile.seq);
-    const KeyTiles keys(p, s, tile.row, rows_a_tile);
+    const KeyTiles<Shape::kKeys> keys(p, s, tile.row, rows_a_tile);
     if (keys.count == 0) continue;
     const int kv_head = tile.head_block / heads_a_kv_head;
-    PagePair next(s.pages, p.max_pages, keys[0]), previous = next;
+    Pages next(s.pages, p.max_pages, keys[0]), previous = next;
     for (int i = 0; i < keys.count; ++i) {
-      const PagePair pages = next;
+      const Pages pages = next;
       // Asked for a turn ahead, the page table's latency never holds up a copy.
-      if (i + 1 < keys.count) next = PagePair(s.pages, p.max_pages, keys[i + 1]);
+      if (i + 1 < keys.count) next = Pages(s.pages, p.max_pages, keys[i + 1]);
       m.k_empty[k_ring.stage].wait(k_ring.parity ^ 1);
       copy_keys<kDim>(m.k[k_ring.stage], k_map, m.k_full[k_ring.stage], pages, kv_head,
                       p.n_kv_heads);

@@ -56,10 +56,10 @@ void launch(const AttentionParams& p, const AttentionRows& rows, cudaStream_t st
   kernel<<<blocks, Shape::kThreads, kBytes, stream>>>(maps, p, pack);
 }
 
-/// Whether this body takes the call: rows that the copy engine can read.
+/// Returns true if this body takes the call: rows that the copy engine can read.
 bool supported(const AttentionParams& p) {
   const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
-  return p.dtype == DType::bf16 && (p.head_dim == 64 || p.head_dim == 128) &&
+  return p.dtype == DType::bf16 && (p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 256) &&
          p.tree_mask == nullptr && aligned(p.q) && aligned(p.k_pool) && aligned(p.v_pool) &&
          aligned(p.out);
 }
@@ -83,7 +83,9 @@ void attention_many_rows_cuda(const AttentionParams& all, const AttentionRows& r
     if (p.tentative != nullptr) p.tentative += first;
     const auto on = static_cast<cudaStream_t>(stream.handle);
     const bool half = p.out_dtype == DType::bf16;
-    if (p.head_dim == 128)
+    if (p.head_dim == 256)
+      half ? launch<256, __nv_bfloat16>(p, rows, on) : launch<256, float>(p, rows, on);
+    else if (p.head_dim == 128)
       half ? launch<128, __nv_bfloat16>(p, rows, on) : launch<128, float>(p, rows, on);
     else
       half ? launch<64, __nv_bfloat16>(p, rows, on) : launch<64, float>(p, rows, on);

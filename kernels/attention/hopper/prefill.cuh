@@ -1,5 +1,5 @@
 #pragma once
-// Prefill for Hopper: bf16 chains, d 64 or 128. The scheme is FlashAttention-3's (Shah et al.
+// Prefill for Hopper: bf16 chains, d 64, 128 or 256. The scheme is FlashAttention-3's (Shah et al.
 // 2024): copying and computing warpgroups, softmax of one tile during the matrix products of
 // another, groups in turns; the tiles of keys are pages of the KV cache and the queries of a KV
 // group share a tile.

@@ -5,7 +5,6 @@
 
 namespace tandem::hopper {
 
-inline constexpr int kKeys = 2 * kPageTokens;  // of a tile: two pages
 /// Sequences of one launch: their tile counts are kept in shared memory.
 inline constexpr int kMaxSeqs = 1024;
 
@@ -77,8 +76,9 @@ class TileWalk {
   int round_ = 0, seq_ = 0;
 };
 
-/// Tiles of keys that some row of a tile may see, from the last to the first: those of the window,
-/// then those of the sinks before it.
+/// Tiles of kKeys keys that some row of a tile may see, from the last to the first: those of the
+/// window, then those of the sinks before it.
+template <int kKeys>
 struct KeyTiles {
   int count, last, in_window, last_sink;
 

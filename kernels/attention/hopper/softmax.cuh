@@ -34,14 +34,16 @@ struct RowsSeen {
 
 /// Scores of keys that a row does not see become -inf, NaN included. `first` is the tile's first
 /// key. Tiles that all rows see are left alone; a sink's tile pays for the whole rule.
-__device__ inline void hide_keys(float (&s)[64], const RowsSeen& seen, int first) {
+template <int kCount>
+__device__ inline void hide_keys(float (&s)[kCount], const RowsSeen& seen, int first) {
+  constexpr int kKeys = 2 * kCount;
   const int column = first + 2 * static_cast<int>(threadIdx.x % 4);  // of s[0]
   if (first + kKeys > seen.all_end) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int end = seen.end[h] - column;
 #pragma unroll
-      for (int i = 0; i < 64; ++i)
+      for (int i = 0; i < kCount; ++i)
         if (i % 4 / 2 == h && i / 4 * 8 + i % 2 >= end) s[i] = -kInf;
     }
   }
@@ -51,7 +53,7 @@ __device__ inline void hide_keys(float (&s)[64], const RowsSeen& seen, int first
       const int begin = seen.begin[h] - column;
       const int sink_begin = seen.sink_begin - column, sink_end = seen.sink_end[h] - column;
 #pragma unroll
-      for (int i = 0; i < 64; ++i) {
+      for (int i = 0; i < kCount; ++i) {
         const int key = i / 4 * 8 + i % 2;
         if (i % 4 / 2 == h && key < begin && (key < sink_begin || key >= sink_end)) s[i] = -kInf;
       }
@@ -68,12 +70,14 @@ struct RowState {
   /// Turns scores into 2^(scale (s - max)) and leaves in `rescale` what sums so far are multiplied
   /// by. scale > 0. A row that has seen no key yet keeps max = -inf and gets zeros, so that leading
   /// tiles without a visible key leave no trace in its bits.
-  __device__ void step(float (&s)[64], float scale, float (&rescale)[2]) {
+  template <int kCount>
+  __device__ void step(float (&s)[kCount], float scale, float (&rescale)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float top = max[h];
 #pragma unroll
-      for (int j = 0; j < 16; ++j) top = fmaxf(top, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+      for (int j = 0; j < kCount / 4; ++j)
+        top = fmaxf(top, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
       top = fmaxf(top, __shfl_xor_sync(cuda::kAllLanes, top, 1));
       top = fmaxf(top, __shfl_xor_sync(cuda::kAllLanes, top, 2));
       const float from = top == -kInf ? 0.0f : top;
@@ -81,7 +85,7 @@ struct RowState {
       max[h] = top;
       const float shift = -from * scale;
 #pragma unroll
-      for (int j = 0; j < 16; ++j)
+      for (int j = 0; j < kCount / 4; ++j)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s[4 * j + 2 * h + e];
@@ -89,7 +93,7 @@ struct RowState {
         }
       float part = 0;
 #pragma unroll
-      for (int j = 0; j < 16; ++j) part += s[4 * j + 2 * h] + s[4 * j + 2 * h + 1];
+      for (int j = 0; j < kCount / 4; ++j) part += s[4 * j + 2 * h] + s[4 * j + 2 * h + 1];
       sum[h] = sum[h] * rescale[h] + part;
     }
   }
@@ -105,9 +109,10 @@ struct RowState {
 };
 
 /// Probabilities in pairs of bf16, in the order in which wgmma takes A from registers.
-__device__ inline void pack_probabilities(uint32_t (&a)[32], const float (&s)[64]) {
+template <int kCount>
+__device__ inline void pack_probabilities(uint32_t (&a)[kCount], const float (&s)[2 * kCount]) {
 #pragma unroll
-  for (int i = 0; i < 32; ++i) a[i] = cuda::pack_bf16(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < kCount; ++i) a[i] = cuda::pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
 }  // namespace tandem::hopper

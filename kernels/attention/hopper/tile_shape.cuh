@@ -11,17 +11,19 @@ namespace tandem::hopper {
 /// these share the tiles of keys, so that one byte read from L2 serves 64 * kGroups queries.
 template <int kDim>
 struct TileShape {
-  static_assert(kDim == 64 || kDim == 128, "a head is one or two rows of 128 bytes");
-  // Registers of a computing thread: scores 64, sums kDim / 2, probabilities 32, about 40 others.
-  // Two groups may have 232 next to the copying one's 40, three 160. The third hides more of the
-  // softmax, whose share is twice as large at d 64 as at d 128.
-  static constexpr int kGroups = kDim == 128 ? 2 : 3;
-  static constexpr int kComputeRegisters = kDim == 128 ? 232 : 160;
-  static constexpr int kCopyRegisters = kDim == 128 ? 40 : 32;
+  static_assert(kDim == 64 || kDim == 128 || kDim == 256, "a head is whole rows of 128 bytes");
+  // A tile has two pages, or one at d 256, whose sums leave registers for half as many scores.
+  static constexpr int kPages = kDim == 256 ? 1 : 2, kKeys = kPages * kPageTokens;
+  // Registers of a computing thread: scores kKeys / 2, sums kDim / 2, probabilities kKeys / 4,
+  // about 40 others. Two groups may have 232 next to the copying one's 40 or 240 next to 24, three
+  // 160. The third hides more of the softmax, whose share is twice as large at d 64 as at d 128.
+  static constexpr int kGroups = kDim == 64 ? 3 : 2;
+  static constexpr int kComputeRegisters = kDim == 64 ? 160 : kDim == 128 ? 232 : 240;
+  static constexpr int kCopyRegisters = kDim == 64 ? 32 : kDim == 128 ? 40 : 24;
   static constexpr int kThreads = (kGroups + 1) * cuda::kWarpgroup;
   static constexpr int kQueries = 64 * kGroups;
-  static constexpr int kColumns = kDim / 64;           // blocks of 64 columns, 128 bytes wide
-  static constexpr int kStages = kDim == 128 ? 2 : 4;  // tiles of K, and of V, in flight
+  static constexpr int kColumns = kDim / 64;          // blocks of 64 columns, 128 bytes wide
+  static constexpr int kStages = kDim == 64 ? 4 : 2;  // tiles of K, and of V, in flight
   static constexpr int kTileBytes = kKeys * kDim * 2;
   static constexpr int kQueryBytes = 64 * kDim * 2;  // of one group
 };
@@ -31,8 +33,8 @@ template <int kDim>
 struct alignas(1024) TileMemory {
   using Shape = TileShape<kDim>;
   __nv_bfloat16 q[Shape::kGroups][Shape::kColumns][64 * 64];
-  __nv_bfloat16 k[Shape::kStages][Shape::kColumns][kKeys * 64];
-  __nv_bfloat16 v[Shape::kStages][Shape::kColumns][kKeys * 64];
+  __nv_bfloat16 k[Shape::kStages][Shape::kColumns][Shape::kKeys * 64];
+  __nv_bfloat16 v[Shape::kStages][Shape::kColumns][Shape::kKeys * 64];
   cuda::Barrier q_full[Shape::kGroups], q_empty[Shape::kGroups];
   cuda::Barrier k_full[Shape::kStages], k_empty[Shape::kStages];
   cuda::Barrier v_full[Shape::kStages], v_empty[Shape::kStages];
