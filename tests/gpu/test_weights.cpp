@@ -33,19 +33,21 @@ class CountingSource final : public model::WeightSource {
     return static_cast<float>(static_cast<int>(id.role) * 8 + id.layer * 4 + row % 4) +
            static_cast<float>(col) / 128;
   }
-  void rows(model::MatrixId id, int64_t begin, int64_t end, DType, void* out) const override {
+  WeightFormat native(model::MatrixId /*id*/) const override { return DType::f32; }
+  void rows(model::MatrixId id, int64_t begin, int64_t end, WeightFormat,
+            void* out) const override {
     auto* to = static_cast<float*>(out);
     const int64_t cols = id.role == model::Role::down ? kConfig.ffn_dim : kConfig.dim;
     for (int64_t r = begin; r < end; ++r)
       for (int64_t c = 0; c < cols; ++c) *to++ = value(id, r, c);
     asked_host += 1;
   }
-  bool rows_on_device(model::MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
-                      Stream) const override {
+  bool rows_on_device(model::MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* device,
+                      Stream /*stream*/) const override {
     if (!on_device_) return false;
     const int64_t cols = id.role == model::Role::down ? kConfig.ffn_dim : kConfig.dim;
     std::vector<float> host(static_cast<size_t>((end - begin) * cols));
-    rows(id, begin, end, dtype, host.data());
+    rows(id, begin, end, to, host.data());
     asked_host -= 1;
     queue().copy_in(device, host.data(), host.size() * sizeof(float));
     queue().wait();

@@ -95,8 +95,9 @@ std::vector<double> singular_values(std::vector<double> m, int64_t rows, int64_t
 class WithOne final : public WeightSource {
  public:
   WithOne(Role weight, int64_t at, float value) : weight_(weight), at_(at), value_(value) {}
-  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
-    base_->rows(id, begin, end, dtype, out);
+  WeightFormat native(MatrixId id) const override { return base_->native(id); }
+  void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
+    base_->rows(id, begin, end, to, out);
     const int64_t cols = shape_of(id.role, config())[1];
     if (id.role == weight_ && id.layer <= 0 && at_ >= begin * cols && at_ < end * cols)
       static_cast<float*>(out)[at_ - begin * cols] = value_;
@@ -119,8 +120,9 @@ class WithOne final : public WeightSource {
 class WithAll final : public WeightSource {
  public:
   explicit WithAll(Role weight) : weight_(weight) {}
-  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
-    base_->rows(id, begin, end, dtype, out);
+  WeightFormat native(MatrixId id) const override { return base_->native(id); }
+  void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
+    base_->rows(id, begin, end, to, out);
     const int64_t n = (end - begin) * (id.role == weight_ ? shape_of(id.role, config())[1] : 0);
     for (int64_t i = 0; i < n; ++i) static_cast<float*>(out)[i] += 1;
   }

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "base/convert.h"
+#include "error_text.h"
+#include "group_source.h"
 #include "model/adapter_lists.h"
 
 using namespace tandem;
@@ -152,5 +154,22 @@ TEST_SUITE("model/fused_source") {
         }
       });
     }
+  }
+
+  TEST_CASE("a base in groups gives matrices without adapters as stored, and refuses to merge") {
+    const TemporaryFolder folder;
+    std::vector<WeightedAdapter> adapters;
+    adapters.push_back({slices(folder / "a", kA, 1)});
+    const auto source =
+        fused_source(std::make_unique<GroupSource>(config()), std::move(adapters), config());
+    const MatrixId plain = {Role::gate, 0}, merged = {Role::up, 0};
+    CHECK(native_rows(*source, plain, 300, 12) ==
+          native_rows(GroupSource(config()), plain, 300, 12));
+    CHECK((source->native(merged) == DType::f32));
+    std::vector<std::byte> out(size_t{300} * 35);
+    for (const WeightFormat& format : {WeightFormat(DType::bf16), GroupSource::kFormat})
+      CHECK(input_error_text([&] {
+              source->rows(merged, 0, 300, format, out.data());
+            }).find("which cannot be converted to") != std::string::npos);
   }
 }

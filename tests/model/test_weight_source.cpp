@@ -4,7 +4,8 @@
 #include <numeric>
 
 #include "error_text.h"
-#include "model/weights/weights.h"
+#include "group_source.h"
+#include "model/adapters/fused_source.h"
 #include "ops/loading.h"
 #include "resident_file.h"
 #include "temporary_folder.h"
@@ -103,12 +104,14 @@ TEST_SUITE("model/weight_source") {
     // Rows of 10 B and of 80 KB; 2.4 MB in all are read by several threads.
     for (const auto& [dim, vocab] : {std::pair{5, 3000}, std::pair{20000, 30}})
       for (const DType stored : {DType::bf16, DType::f16, DType::f32})
-        for (const DType wanted : {DType::bf16, DType::f32}) {
+        for (const DType wanted : {DType::bf16, DType::f16, DType::f32}) {
+          if (wanted == DType::f16 && stored != wanted) continue;
           CAPTURE(dim);
           const test::TemporaryFolder folder;
           const ModelConfig c = config_of(dim, vocab);
           const auto path = write_checkpoint(folder, c, stored);
           const auto source = checkpoint_source(c, Checkpoint::open(folder.path()));
+          CHECK((source->native({Role::embedding, 0}) == stored));
           const int64_t begin = 1, end = vocab - 1;
           const size_t size = static_cast<size_t>((end - begin) * dim) * dtype_bytes(wanted);
           std::vector<std::byte> got(size), want(size);
@@ -117,9 +120,12 @@ TEST_SUITE("model/weight_source") {
           CHECK(test::resident_bytes_of(path) == 0);
           const Checkpoint checkpoint = Checkpoint::open(folder.path());
           const io::TensorView table = checkpoint.weight({Role::embedding}, c);
-          ops::convert(want.data(), wanted,
-                       table.bytes.data() + static_cast<size_t>(begin * dim) * dtype_bytes(stored),
-                       stored, (end - begin) * dim);
+          const auto* const from =
+              table.bytes.data() + static_cast<size_t>(begin * dim) * dtype_bytes(stored);
+          if (wanted == stored)
+            std::memcpy(want.data(), from, size);
+          else
+            ops::convert(want.data(), wanted, from, stored, (end - begin) * dim);
           CHECK(std::memcmp(got.data(), want.data(), size) == 0);
         }
   }
@@ -135,5 +141,35 @@ TEST_SUITE("model/weight_source") {
       CHECK(test::input_error_text([&] {
               source->rows({Role::embedding, 0}, 0, 300, dtype, out.data());
             }).starts_with(path.string() + ": was truncated during the run: byte "));
+  }
+
+  TEST_CASE("weights in groups are read as they are stored, and in no format without a converter") {
+    const ModelConfig c = config_of(130, 5);  // rows of two groups and a part
+    const MatrixId down = {Role::down}, head = {Role::head}, up = {Role::up, 0};
+    const auto own = std::make_unique<test::GroupSource>(c);
+    const auto untied = untied_source(std::make_unique<test::GroupSource>(c));
+    std::vector<std::byte> want;
+    for (int64_t row = 0; row < 5; ++row)
+      for (size_t i = 0; i < 3 * (32 + 3); ++i)
+        want.push_back(test::GroupSource::stored({Role::embedding}, row, i));
+    CHECK((untied->native(head) == test::GroupSource::kFormat));
+    CHECK(test::native_rows(*untied, head, 5, c.dim) == want);
+    std::vector<std::byte> out(size_t{4} * 2 * 130);
+    const auto read = [&](const WeightSource& source, MatrixId id, const WeightFormat& format) {
+      return [&, id, format] { source.rows(id, 0, 2, format, out.data()); };
+    };
+    for (const DType to : {DType::f32, DType::bf16, DType::f16}) {
+      CHECK(test::input_error_text(read(*own, up, to)) ==
+            std::string("model.layers.0.mlp.up_proj.weight: is stored as i4 g64 f16 integer, "
+                        "which cannot be converted to ") +
+                dtype_name(to));
+      CHECK(test::hint_text(read(*own, up, to)).starts_with("use the original checkpoint in bf16"));
+    }
+    const WeightFormat other(Code::i4, 128, ScaleType::f16, Zero::none);
+    CHECK(test::input_error_text(read(*own, down, other)).ends_with(" converted to i4 g128 f16"));
+    const auto synthetic = synthetic_source(c, 1);
+    for (const WeightFormat& to : {other, WeightFormat(DType::f16)})
+      CHECK(test::input_error_text(read(*synthetic, down, to))
+                .starts_with("model.layers.0.mlp.down_proj.weight: is stored as f32, which "));
   }
 }

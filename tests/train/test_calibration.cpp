@@ -16,8 +16,10 @@ class Altered : public model::WeightSource {
   Altered(std::unique_ptr<model::WeightSource> source, const model::ModelConfig& config)
       : source_(std::move(source)), config_(config) {}
 
-  void rows(model::MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
-    source_->rows(id, begin, end, dtype, out);
+  WeightFormat native(model::MatrixId id) const override { return source_->native(id); }
+  void rows(model::MatrixId id, int64_t begin, int64_t end, WeightFormat to,
+            void* out) const override {
+    source_->rows(id, begin, end, to, out);
     const auto scale = [&](int64_t row, float by) {
       if (row < begin || row >= end) return;
       float* const at = static_cast<float*>(out) + (row - begin) * config_.dim;

@@ -19,12 +19,14 @@ class Spoiled final : public model::WeightSource {
   Spoiled(std::unique_ptr<model::WeightSource> of, model::MatrixId id, int64_t row, int64_t col)
       : of_(std::move(of)), id_(id), row_(row), col_(col) {}
 
-  void rows(model::MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
-    of_->rows(id, begin, end, dtype, out);
+  WeightFormat native(model::MatrixId id) const override { return of_->native(id); }
+  void rows(model::MatrixId id, int64_t begin, int64_t end, WeightFormat to,
+            void* out) const override {
+    of_->rows(id, begin, end, to, out);
     if (id != id_ || row_ < begin || row_ >= end) return;
     const int64_t cols = model::shape_of(id.role, config)[1];
     auto* bytes = static_cast<unsigned char*>(out);
-    bytes[static_cast<size_t>((row_ - begin) * cols + col_) * dtype_bytes(dtype)] ^= 1;
+    bytes[static_cast<size_t>((row_ - begin) * cols + col_) * row_bytes(to, 1)] ^= 1;
   }
   std::vector<float> vector(model::MatrixId id) const override {
     std::vector<float> v = of_->vector(id);

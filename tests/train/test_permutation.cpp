@@ -45,15 +45,17 @@ class Permuted : public model::WeightSource {
            std::vector<LayerOrder> orders)
       : source_(std::move(source)), config_(config), orders_(std::move(orders)) {}
 
-  void rows(model::MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+  WeightFormat native(model::MatrixId id) const override { return source_->native(id); }
+  void rows(model::MatrixId id, int64_t begin, int64_t end, WeightFormat as,
+            void* out) const override {
     using model::Role;
-    REQUIRE(dtype == DType::f32);
+    REQUIRE((as == DType::f32));
     if (id.role == Role::embedding || id.role == Role::head)
-      return source_->rows(id, begin, end, dtype, out);
+      return source_->rows(id, begin, end, as, out);
     const io::Shape shape = model::shape_of(id.role, config_);
     const auto n_rows = static_cast<size_t>(shape[0]), n_cols = static_cast<size_t>(shape[1]);
     std::vector<float> all(n_rows * n_cols);
-    source_->rows(id, 0, static_cast<int64_t>(n_rows), dtype, all.data());
+    source_->rows(id, 0, static_cast<int64_t>(n_rows), as, all.data());
     const LayerOrder& o = orders_[static_cast<size_t>(id.layer)];
     const std::map<Role, const Order*> of_rows = {{Role::q, &o.q},
                                                   {Role::k, &o.kv},

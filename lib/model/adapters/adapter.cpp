@@ -14,7 +14,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "model/adapters/adapter_format.h"
-#include "ops/loading.h"
+#include "model/weights/weight_source.h"
 
 namespace tandem::model {
 namespace {
@@ -204,27 +204,19 @@ std::vector<int32_t> Adapter::read_index(const io::TensorEntry& entry) const {
 void Adapter::check_values(const io::TensorView& values) const {
   const auto n = static_cast<int64_t>(values.bytes.size() / dtype_bytes(values.dtype));
   const auto most = static_cast<int64_t>(kReadBytes / sizeof(float));
-  std::vector<std::byte> piece;
   for (int64_t first = 0; first < n; first += most) {
-    numbers(values, first, std::min(most, n - first), DType::f32, piece);
-    for (size_t i = 0; i < piece.size(); i += sizeof(float)) {
-      float x;
-      std::memcpy(&x, piece.data() + i, sizeof x);
-      if (!std::isfinite(x))
-        throw damaged(file_.where(), "value {} of '{}' is {}, expected a finite number",
-                      first + static_cast<int64_t>(i / sizeof x), values.name, x);
-    }
+    const auto piece = stored_in(file_, values, most).values(first, std::min(n, first + most));
+    const auto bad = std::ranges::find_if(piece, [](float x) { return !std::isfinite(x); });
+    if (bad != piece.end())
+      throw damaged(file_.where(), "value {} of '{}' is {}, expected a finite number",
+                    first + (bad - piece.begin()), values.name, *bad);
   }
 }
 
 void Adapter::numbers(const io::TensorView& values, int64_t first, int64_t n, DType dtype,
                       std::vector<std::byte>& out) const {
-  const size_t size = dtype_bytes(values.dtype), count = static_cast<size_t>(n);
-  out.resize(count * dtype_bytes(dtype));
-  if (values.dtype == dtype) return file_.read(values, static_cast<size_t>(first) * size, out);
-  std::vector<std::byte> stored(count * size);
-  file_.read(values, static_cast<size_t>(first) * size, stored);
-  ops::convert(out.data(), dtype, stored.data(), values.dtype, n);
+  out.resize(static_cast<size_t>(n) * dtype_bytes(dtype));
+  stored_in(file_, values, n).read(first, first + n, dtype, out.data());
 }
 
 AdapterInfo Adapter::info() const {
@@ -248,11 +240,7 @@ std::vector<float> Adapter::values(MatrixId id) const {
   if (it == slices_.end()) return {};
   const io::TensorView& stored = it->second.values;
   const int64_t n = stored.shape[0] * stored.shape[1];
-  std::vector<std::byte> bytes;
-  numbers(stored, 0, n, DType::f32, bytes);
-  std::vector<float> all(static_cast<size_t>(n));
-  std::memcpy(all.data(), bytes.data(), bytes.size());
-  return all;
+  return stored_in(file_, stored, n).values(0, n);
 }
 
 template <class Visit>

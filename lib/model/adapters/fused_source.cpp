@@ -5,8 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "ops/loading.h"
-
 namespace tandem::model {
 namespace {
 
@@ -23,35 +21,31 @@ class FusedSource final : public WeightSource {
     for (const Role role : {Role::embedding, Role::head}) add_matrix({role}, config);
   }
 
-  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
-    const auto it = matrices_.find(id);
-    if (it == matrices_.end()) return base_->rows(id, begin, end, dtype, out);
-    const Matrix& m = it->second;
-    if (m.only_replaced) {
-      base_->rows(id, begin, end, dtype, out);
-      for (const WeightedAdapter* a : m.adapters)
-        std::get<Adapter>(a->adapter).replace(id, begin, end, dtype, out);
-      return;
-    }
-    std::vector<float> wide;
-    for (int64_t first = begin; first < end; first += kRows) {
-      const int64_t last = std::min(end, first + kRows);
-      const auto n = static_cast<size_t>((last - first) * m.in);
-      auto* const to = static_cast<std::byte*>(out) +
-                       static_cast<size_t>((first - begin) * m.in) * dtype_bytes(dtype);
-      if (dtype != DType::f32) wide.resize(n);
-      const std::span<float> values(
-          dtype == DType::f32 ? reinterpret_cast<float*>(to) : wide.data(), n);
-      base_->rows(id, first, last, DType::f32, values.data());
-      add_deltas(m, id, first, last, values);
-      if (dtype != DType::f32)
-        ops::convert(to, dtype, wide.data(), DType::f32, static_cast<int64_t>(n));
-    }
+  WeightFormat native(MatrixId id) const override {
+    return matrices_.contains(id) ? WeightFormat(DType::f32) : base_->native(id);
   }
 
-  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
+  void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
+    const auto it = matrices_.find(id);
+    if (it == matrices_.end()) return base_->rows(id, begin, end, to, out);
+    const Matrix& m = it->second;
+    if (m.only_replaced && (to == DType::f32 || to == DType::bf16)) {
+      base_->rows(id, begin, end, to, out);
+      for (const WeightedAdapter* a : m.adapters)
+        std::get<Adapter>(a->adapter).replace(id, begin, end, numbers_of(to), out);
+      return;
+    }
+    const auto merged = [&](int64_t first, int64_t last, void* at) {
+      base_->rows(id, first, last, DType::f32, at);
+      add_deltas(m, id, first, last,
+                 {static_cast<float*>(at), static_cast<size_t>((last - first) * m.in)});
+    };
+    StoredWeights{canonical_name(id), DType::f32, m.in, kRows, merged}.read(begin, end, to, out);
+  }
+
+  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* device,
                       Stream stream) const override {
-    return !matrices_.contains(id) && base_->rows_on_device(id, begin, end, dtype, device, stream);
+    return !matrices_.contains(id) && base_->rows_on_device(id, begin, end, to, device, stream);
   }
   std::vector<float> vector(MatrixId id) const override {
     std::vector<float> values = base_->vector(id);
@@ -164,12 +158,13 @@ class UntiedSource final : public WeightSource {
  public:
   explicit UntiedSource(std::unique_ptr<WeightSource> tied) : tied_(std::move(tied)) {}
 
-  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
-    tied_->rows(own(id), begin, end, dtype, out);
+  WeightFormat native(MatrixId id) const override { return tied_->native(own(id)); }
+  void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
+    tied_->rows(own(id), begin, end, to, out);
   }
-  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
+  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* device,
                       Stream stream) const override {
-    return tied_->rows_on_device(own(id), begin, end, dtype, device, stream);
+    return tied_->rows_on_device(own(id), begin, end, to, device, stream);
   }
   std::vector<float> vector(MatrixId id) const override { return tied_->vector(id); }
   void embed(std::span<const int32_t> ids, float* out) const override { tied_->embed(ids, out); }

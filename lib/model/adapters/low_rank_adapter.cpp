@@ -12,8 +12,7 @@
 #include "model/adapters/adapter.h"
 #include "model/adapters/low_rank_config.h"
 #include "model/adapters/low_rank_format.h"
-#include "model/weights/weights.h"
-#include "ops/loading.h"
+#include "model/weights/weight_source.h"
 
 namespace tandem::model {
 namespace {
@@ -257,17 +256,14 @@ void LowRankAdapter::drop_equal(const WeightSource& base) {
     const MatrixId id = tied_ && place.role == Role::head ? MatrixId{Role::embedding} : place;
     const int64_t n = count(c.replaced), cols = c.replaced.shape.back();
     const int64_t rows = n / cols, each = std::max<int64_t>(1, kReadAtOnce / cols);
-    bool equal = true;
-    if (c.replaced.shape.size() == 1) {
-      equal = base.vector(id) == all(c.replaced);
-    } else {
-      std::vector<float> piece;
-      for (int64_t first = 0; equal && first < rows; first += each) {
-        const int64_t last = std::min(rows, first + each);
-        piece.resize(static_cast<size_t>((last - first) * cols));
-        base.rows(id, first, last, DType::f32, piece.data());
-        equal = piece == numbers(c.replaced, first * cols, (last - first) * cols);
-      }
+    const bool is_vector = c.replaced.shape.size() == 1;
+    bool equal = !is_vector || base.vector(id) == all(c.replaced);
+    std::vector<float> piece;
+    for (int64_t first = 0; equal && !is_vector && first < rows; first += each) {
+      const int64_t last = std::min(rows, first + each);
+      piece.resize(static_cast<size_t>((last - first) * cols));
+      base.rows(id, first, last, DType::f32, piece.data());
+      equal = piece == numbers(c.replaced, first * cols, (last - first) * cols);
     }
     if (equal) c.replaced = {};
   }
@@ -292,8 +288,7 @@ std::vector<std::string> LowRankAdapter::facts() const {
 io::TensorView LowRankAdapter::tensor(const std::string& name, const io::Shape& shape) {
   const io::TensorEntry* const entry = file_.find(name);
   if (entry == nullptr) throw unfit(file_.where(), "'{}' is missing", name);
-  if (entry->shape != shape ||
-      (entry->dtype != "F32" && entry->dtype != "BF16" && entry->dtype != "F16"))
+  if (entry->shape != shape || !is_weight_type(entry->dtype))
     throw unfit(file_.where(), "'{}' is {} {}, expected F32, BF16 or F16 {}", name,
                 io::quote(entry->dtype), io::shape_text(entry->shape), io::shape_text(shape));
   const io::TensorView view = file_.tensor(*entry);
@@ -316,17 +311,11 @@ void LowRankAdapter::check_values(const io::TensorView& t) const {
 
 std::vector<float> LowRankAdapter::numbers(const io::TensorView& t, int64_t first,
                                            int64_t n) const {
-  const size_t size = dtype_bytes(t.dtype);
-  std::vector<float> values(static_cast<size_t>(n));
-  std::vector<std::byte> stored(values.size() * size);
-  file_.read(t, static_cast<size_t>(first) * size, stored);
-  ops::convert(values.data(), DType::f32, stored.data(), t.dtype, n);
-  return values;
+  return stored_in(file_, t, n).values(first, first + n);
 }
 
 std::vector<float> LowRankAdapter::all(const io::TensorView& t) const {
-  if (t.shape.empty()) return {};
-  return numbers(t, 0, count(t));
+  return t.shape.empty() ? std::vector<float>() : numbers(t, 0, count(t));
 }
 
 std::vector<float> LowRankAdapter::first_factor(MatrixId id) const {

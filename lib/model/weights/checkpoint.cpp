@@ -9,7 +9,7 @@
 #include "io/quote.h"
 #include "model/families/family.h"
 #include "model/weights/model_folder.h"
-#include "ops/loading.h"
+#include "model/weights/weight_source.h"
 
 namespace tandem::model {
 namespace {
@@ -42,9 +42,6 @@ std::vector<std::string> shard_names(const ShardIndex& index, const std::filesys
   return {distinct.begin(), distinct.end()};
 }
 
-constexpr const char* kWeightTypes =
-    "use the original checkpoint in bf16, f16 or f32; quantised weights are not supported";
-
 /// The weight that a checkpoint stores for this one.
 Role stored_as(Role role, const Checkpoint& checkpoint) {
   const auto stores = [&](Role r) { return checkpoint.contains(canonical_name({r})); };
@@ -69,42 +66,25 @@ std::string problem_of(MatrixId id, const ModelConfig& config, const Checkpoint&
   return fmt::format("{}: expected BF16, F16 or F32, found {}", name, entry->dtype);
 }
 
-/// Biases and norms of heads that the configuration says are not there.
-std::vector<std::string> unexpected_weights(const ModelConfig& config,
-                                            const Checkpoint& checkpoint) {
-  std::vector<std::string> found;
+/// Adds the biases and norms of heads that the configuration says are not there.
+void add_unexpected(const ModelConfig& config, const Checkpoint& checkpoint,
+                    std::vector<std::string>& found) {
   for (const Role role : all_roles())
     for (int layer = 0; layer < config.n_layers && in_layers(role); ++layer)
       if (const std::string name = canonical_name({role, layer});
           !present(role, config) && checkpoint.contains(name))
         found.push_back(fmt::format("{}: unexpected {}, not announced by config.json", name,
                                     is_norm(role) ? "head norm" : "bias"));
-  return found;
-}
-
-/// GPTQ and AWQ store packed integers under these names; config.json need not say so.
-bool looks_quantised(const Checkpoint& checkpoint) {
-  return checkpoint.contains("model.layers.0.self_attn.q_proj.qweight");
 }
 
 /// Compares numbers, since the types may differ.
 bool same_values(const Checkpoint& checkpoint, const io::TensorView& a, const io::TensorView& b) {
-  constexpr size_t kPiece = size_t{1} << 18;
+  constexpr int64_t kPiece = int64_t{1} << 18;
   if (a.shape != b.shape) return false;
-  const size_t all = a.bytes.size() / dtype_bytes(a.dtype), most = std::min(kPiece, all);
-  std::vector<std::byte> bytes;
-  std::vector<float> of_a(most), of_b(most);
-  const auto read = [&](const io::TensorView& t, size_t begin, std::span<float> out) {
-    const size_t size = dtype_bytes(t.dtype);
-    bytes.resize(out.size() * size);
-    checkpoint.read(t, begin * size, bytes);
-    ops::convert(out.data(), DType::f32, bytes.data(), t.dtype, std::ssize(out));
-  };
-  for (size_t begin = 0; begin < all; begin += kPiece) {
-    const size_t n = std::min(kPiece, all - begin);
-    read(a, begin, std::span(of_a).first(n));
-    read(b, begin, std::span(of_b).first(n));
-    if (!std::equal(of_a.begin(), of_a.begin() + static_cast<ptrdiff_t>(n), of_b.begin()))
+  const auto all = static_cast<int64_t>(a.bytes.size() / dtype_bytes(a.dtype));
+  for (int64_t begin = 0; begin < all; begin += kPiece) {
+    const int64_t end = std::min(all, begin + kPiece);
+    if (stored_in(checkpoint, a).values(begin, end) != stored_in(checkpoint, b).values(begin, end))
       return false;
   }
   return true;
@@ -214,7 +194,7 @@ io::TensorView Checkpoint::tensor(std::string_view name) const {
   if (!is_weight_type(entry.dtype))
     throw input_error(shard.where(), "tensor {} has dtype {}, expected BF16, F16 or F32",
                       io::quote(name), io::quote(entry.dtype))
-        .hint(kWeightTypes);
+        .hint(kOriginalWeights);
   return shard.tensor(entry);
 }
 
@@ -231,11 +211,11 @@ void Checkpoint::read(const io::TensorView& tensor, size_t begin, std::span<std:
 }
 
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
-  if (looks_quantised(checkpoint))
+  // GPTQ and AWQ store packed integers under such names; config.json need not say so.
+  if (checkpoint.contains("model.layers.0.self_attn.q_proj.qweight"))
     throw input_error(checkpoint.where(),
-                      "the weights are quantised (GPTQ or AWQ), which is not "
-                      "supported")
-        .hint("use the original checkpoint in bf16, f16 or f32");
+                      "the weights are quantised (GPTQ or AWQ), which is not supported")
+        .hint(kOriginalWeights);
   std::vector<std::string> problems;
   bool wrong_type = false;
   for (const MatrixId& id : all_matrices(config)) {
@@ -244,13 +224,12 @@ void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
     if (!problem.empty() && (problems.empty() || problems.back() != problem))
       problems.push_back(std::move(problem));
   }
-  for (std::string& problem : unexpected_weights(config, checkpoint))
-    problems.push_back(std::move(problem));
+  add_unexpected(config, checkpoint, problems);
   if (problems.empty()) return;
   throw input_error(checkpoint.where(), "{} tensor{} not as config.json requires {}:{}",
                     problems.size(), problems.size() == 1 ? " is" : "s are",
                     problems.size() == 1 ? "it" : "them", listed(problems))
-      .hint(wrong_type ? kWeightTypes : "take config.json and the weights from the same model");
+      .hint(wrong_type ? kOriginalWeights : "take config.json and the weights from the same model");
 }
 
 }  // namespace tandem::model

@@ -17,6 +17,9 @@ namespace tandem::model {
 std::map<std::string, std::string> parse_shard_index(std::string_view text,
                                                      const std::string& where);
 
+inline constexpr const char* kOriginalWeights =
+    "use the original checkpoint in bf16, f16 or f32; quantised weights are not supported";
+
 /// Types that weights may have: F32, BF16 and F16.
 bool is_weight_type(std::string_view dtype);
 

@@ -9,20 +9,16 @@
 namespace tandem::model {
 namespace {
 
-constexpr std::string_view kGgufHint =
-    "use the model's original Hugging Face folder with its safetensors files";
-constexpr std::string_view kPickleHint =
-    "convert it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder, "
-    "safe_serialization=True)";
-
 Error refuse_gguf(const std::filesystem::path& path) {
   return input_error(path.string(), "GGUF files are not supported, expected safetensors")
-      .hint(std::string(kGgufHint));
+      .hint("use the model's original Hugging Face folder with its safetensors files");
 }
 
 Error refuse_pickle(const std::filesystem::path& path) {
   return input_error(path.string(), "PyTorch pickle files are not supported, expected safetensors")
-      .hint(std::string(kPickleHint));
+      .hint(
+          "convert it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder, "
+          "safe_serialization=True)");
 }
 
 bool is_pickle(const std::filesystem::path& path) {

@@ -53,23 +53,24 @@ class ShardSource final : public WeightSource {
       base_.reset(new ShardSource(whole, shard, before));
   }
 
-  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+  WeightFormat native(MatrixId id) const override { return source_->native(id); }
+
+  void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
     const Shard::Part own = own_features(id.role, whole_, shard_);
-    if (info(id.role).cut == Cut::columns) return columns(id, own, begin, end, dtype, out);
+    if (info(id.role).cut == Cut::columns) return columns(id, own, begin, end, numbers_of(to), out);
     const io::Shape shape = shape_of(id.role, whole_);
     const int64_t lo = own.first + begin, hi = own.first + end;
     const int64_t last = std::clamp(shape[0], lo, hi);  // the vocabulary's last part is padded
-    const size_t row_bytes = static_cast<size_t>(shape[1]) * dtype_bytes(dtype);
-    if (lo < last) source_->rows(id, lo, last, dtype, out);
-    std::memset(static_cast<std::byte*>(out) + static_cast<size_t>(last - lo) * row_bytes, 0,
-                static_cast<size_t>(hi - last) * row_bytes);
+    if (lo < last) source_->rows(id, lo, last, to, out);
+    std::memset(static_cast<std::byte*>(out) + matrix_bytes(to, last - lo, shape[1]), 0,
+                matrix_bytes(to, hi - last, shape[1]));
   }
 
-  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
+  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* device,
                       Stream stream) const override {
     const Shard::Part own = own_features(id.role, whole_, shard_);
     return info(id.role).cut != Cut::columns && own.first + end <= shape_of(id.role, whole_)[0] &&
-           source_->rows_on_device(id, own.first + begin, own.first + end, dtype, device, stream);
+           source_->rows_on_device(id, own.first + begin, own.first + end, to, device, stream);
   }
 
   std::vector<float> vector(MatrixId id) const override {

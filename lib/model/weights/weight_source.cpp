@@ -1,12 +1,11 @@
+#include "model/weights/weight_source.h"
+
 #include <algorithm>
 #include <cmath>
-#include <exception>
-#include <mutex>
-#include <numeric>
 
-#include "base/check.h"
+#include "base/convert.h"
+#include "base/error.h"
 #include "base/parallel.h"
-#include "model/weights/weights.h"
 #include "ops/loading.h"
 
 namespace tandem::model {
@@ -18,6 +17,16 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 /// A thread reads no less at a time: a system call costs little compared with it.
 constexpr size_t kLeastRead = size_t{256} << 10;
 
+/// The type of numbers that a converter makes for a format.
+/// errors   kind input: there is no converter
+DType converted_type(const std::string& name, const WeightFormat& from, const WeightFormat& to) {
+  const bool is_read = from == widens_to(from);
+  if (is_read && (to == DType::f32 || to == DType::bf16)) return numbers_of(to);
+  throw input_error(name, "is stored as {}, which cannot be converted to {}", format_name(from),
+                    format_name(to))
+      .hint(kOriginalWeights);
+}
+
 class CheckpointSource final : public WeightSource {
  public:
   CheckpointSource(const ModelConfig& config, Checkpoint checkpoint)
@@ -26,68 +35,37 @@ class CheckpointSource final : public WeightSource {
     embedding_ = checkpoint_.weight({Role::embedding}, config_);
   }
 
-  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
+  WeightFormat native(MatrixId id) const override { return checkpoint_.weight(id, config_).dtype; }
+
+  void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
     const io::TensorView t = checkpoint_.weight(id, config_);
-    const int64_t cols = t.shape.back();
+    const StoredWeights stored = stored_in(checkpoint_, t);
+    const int64_t cols = t.shape.back(), first = begin * cols, n = (end - begin) * cols;
     const auto piece = static_cast<int64_t>(kLeastRead / dtype_bytes(t.dtype));
-    const int64_t first = begin * cols, n = (end - begin) * cols;
-    std::mutex mutex;
-    std::exception_ptr failure;
-    parallel_ranges(static_cast<int>((n + piece - 1) / piece), 1, [&](int from, int to) {
-      try {
-        const int64_t lo = from * piece, hi = std::min(n, to * piece);
-        numbers(t, first + lo, hi - lo, dtype,
-                static_cast<std::byte*>(out) + static_cast<size_t>(lo) * dtype_bytes(dtype));
-      } catch (...) {
-        const std::scoped_lock lock(mutex);
-        failure = std::current_exception();
-      }
+    parallel_ranges(static_cast<int>((n + piece - 1) / piece), 1, [&](int i, int j) {
+      const int64_t lo = i * piece, hi = std::min(n, j * piece);
+      stored.read(first + lo, first + hi, to, static_cast<std::byte*>(out) + row_bytes(to, lo));
     });
-    if (failure) std::rethrow_exception(failure);
   }
 
   std::vector<float> vector(MatrixId id) const override {
     const io::TensorView t = checkpoint_.weight(id, config_);
-    std::vector<float> values(static_cast<size_t>(t.shape.front()));
-    numbers(t, 0, t.shape.front(), DType::f32, values.data());
-    return values;
+    return stored_in(checkpoint_, t).values(0, t.shape.front());
   }
 
   void embed(std::span<const int32_t> ids, float* out) const override {
-    const auto dim = static_cast<size_t>(config_.dim);
-    const size_t row_bytes = dim * dtype_bytes(embedding_.dtype);
-    const size_t most = std::min(ids.size(), std::max<size_t>(1, kReadBytes / row_bytes));
-    std::vector<std::byte> rows(most * row_bytes);
-    std::vector<int32_t> order(most);
-    std::iota(order.begin(), order.end(), 0);
-    for (size_t first = 0; first < ids.size(); first += most) {
-      const size_t n = std::min(most, ids.size() - first);
-      for (size_t r = 0; r < n; ++r)
-        checkpoint_.read(embedding_, static_cast<size_t>(ids[first + r]) * row_bytes,
-                         std::span(rows).subspan(r * row_bytes, row_bytes));
-      ops::embed(out + first * dim, rows.data(), embedding_.dtype, std::span(order).first(n),
-                 config_.dim);
-    }
+    constexpr int kRows = 16;  // a thread reads no less
+    const StoredWeights stored = stored_in(checkpoint_, embedding_);
+    const int64_t dim = config_.dim;
+    parallel_ranges(static_cast<int>(ids.size()), kRows, [&](int from, int to) {
+      for (int i = from; i < to; ++i) {
+        const int64_t id = ids[static_cast<size_t>(i)];
+        stored.read(id * dim, (id + 1) * dim, DType::f32, out + i * dim);
+      }
+    });
   }
 
  private:
-  /// Numbers [first, first + n) of a tensor as `dtype`. Read, not copied from the mapping: that
-  /// would be slower by its page faults, keep pages resident, and crash where the file has become
-  /// shorter.
-  void numbers(const io::TensorView& t, int64_t first, int64_t n, DType dtype, void* out) const {
-    const size_t size = dtype_bytes(t.dtype);
-    auto* to = static_cast<std::byte*>(out);
-    const auto begin = static_cast<size_t>(first) * size, bytes = static_cast<size_t>(n) * size;
-    if (t.dtype == dtype) return checkpoint_.read(t, begin, std::span(to, bytes));
-    std::vector<std::byte> piece(std::min(bytes, kReadBytes));
-    for (size_t done = 0; done < bytes; done += piece.size()) {
-      const auto part = std::span(piece).first(std::min(piece.size(), bytes - done));
-      checkpoint_.read(t, begin + done, part);
-      ops::convert(to + done / size * dtype_bytes(dtype), dtype, part.data(), t.dtype,
-                   static_cast<int64_t>(part.size() / size));
-    }
-  }
-
   ModelConfig config_;
   Checkpoint checkpoint_;
   io::TensorView embedding_;
@@ -97,13 +75,16 @@ class SyntheticSource final : public WeightSource {
  public:
   SyntheticSource(const ModelConfig& config, uint64_t seed) : config_(config), seed_(seed) {}
 
-  void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const override {
-    ops::fill_random(out, dtype, part(id, begin, end));
+  WeightFormat native(MatrixId /*id*/) const override { return DType::f32; }
+
+  void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
+    rows_on_device(id, begin, end, to, out, {});
   }
 
-  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, DType dtype, void* device,
+  bool rows_on_device(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* device,
                       Stream stream) const override {
-    ops::fill_random(device, dtype, part(id, begin, end), stream);
+    const DType numbers = converted_type(canonical_name(id), native(id), to);
+    ops::fill_random(device, numbers, part(id, begin, end), stream);
     return true;
   }
 
@@ -114,29 +95,21 @@ class SyntheticSource final : public WeightSource {
 
   void embed(std::span<const int32_t> ids, float* out) const override {
     for (size_t i = 0; i < ids.size(); ++i)
-      ops::fill_random(out + i * static_cast<size_t>(config_.dim), DType::f32,
-                       part({Role::embedding}, ids[i], int64_t{ids[i]} + 1));
+      rows({Role::embedding}, ids[i], int64_t{ids[i]} + 1, DType::f32,
+           out + i * static_cast<size_t>(config_.dim));
   }
 
  private:
   /// Rows [begin, end) of a matrix.
   ops::RandomPart part(MatrixId id, int64_t begin, int64_t end) const {
+    constexpr int kRandomIds = 32;
     const int64_t cols = shape_of(id.role, config_).back();
+    const auto n_sums = 2.0f * static_cast<float>(config_.n_layers);
     return {.seed = seed_,
-            .tensor = tensor_id(id),
+            .tensor = static_cast<uint32_t>(id.layer * kRandomIds + info(id.role).random_id),
             .first = begin * cols,
             .n = (end - begin) * cols,
-            .stddev = stddev(id.role)};
-  }
-  static uint32_t tensor_id(MatrixId id) {
-    constexpr uint32_t kRandomIds = 32;
-    return static_cast<uint32_t>(id.layer) * kRandomIds +
-           static_cast<uint32_t>(info(id.role).random_id);
-  }
-
-  float stddev(Role weight) const {
-    return ends_in_stream(weight) ? 0.02f / std::sqrt(2.0f * static_cast<float>(config_.n_layers))
-                                  : 0.02f;
+            .stddev = 0.02f / (ends_in_stream(id.role) ? std::sqrt(n_sums) : 1.0f)};
   }
 
   ModelConfig config_;
@@ -144,6 +117,32 @@ class SyntheticSource final : public WeightSource {
 };
 
 }  // namespace
+
+void StoredWeights::read(int64_t begin, int64_t end, const WeightFormat& to, void* out) const {
+  const size_t row = row_bytes(format, in);
+  const int64_t piece = to == format ? end - begin : static_cast<int64_t>(kReadBytes / row);
+  const int64_t most = std::max<int64_t>(1, at_once > 0 ? at_once : piece);
+  auto* at = static_cast<std::byte*>(out);
+  std::vector<std::byte> stored;
+  for (; begin < end; begin += most) {
+    const int64_t last = std::min(end, begin + most);
+    if (to == format) {
+      fetch(begin, last, at);
+    } else {
+      const DType numbers = converted_type(name, format, to);
+      stored.resize(static_cast<size_t>(last - begin) * row);
+      fetch(begin, last, stored.data());
+      ops::convert(at, numbers, stored.data(), numbers_of(format), (last - begin) * in);
+    }
+    at += static_cast<size_t>(last - begin) * row_bytes(to, in);
+  }
+}
+
+std::vector<float> StoredWeights::values(int64_t begin, int64_t end) const {
+  std::vector<float> all(static_cast<size_t>((end - begin) * in));
+  read(begin, end, DType::f32, all.data());
+  return all;
+}
 
 std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint) {
   return std::make_unique<CheckpointSource>(config, std::move(checkpoint));

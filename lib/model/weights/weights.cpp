@@ -131,19 +131,18 @@ PackedWeights load_product(const Product& p, const WeightSource& source, auto&& 
       const auto begin = values.begin() + part.first;
       bias.insert(bias.end(), begin, begin + part.rows);
     }
-  const DType numbers = numbers_of(p.spec.stored);
   PackedWeights packed;
   const auto rows = [&](int64_t begin, int64_t end, void* out) {
     watch.add((end - begin) * p.spec.in);
     stacked_rows(p, begin, end, out, [&](Role weight, int64_t lo, int64_t hi, void* to) {
-      source.rows({weight, p.layer}, lo, hi, numbers, to);
+      source.rows({weight, p.layer}, lo, hi, p.spec.stored, to);
       return true;
     });
   };
   const auto device_rows = [&](int64_t begin, int64_t end, void* device, Stream stream) {
     const bool written =
         stacked_rows(p, begin, end, device, [&](Role weight, int64_t lo, int64_t hi, void* to) {
-          return source.rows_on_device({weight, p.layer}, lo, hi, numbers, to, stream);
+          return source.rows_on_device({weight, p.layer}, lo, hi, p.spec.stored, to, stream);
         });
     if (written) watch.add((end - begin) * p.spec.in);
     return written;

@@ -9,45 +9,14 @@
 #include <vector>
 
 #include "base/interrupt.h"
-#include "model/spec/config.h"
-#include "model/spec/roles.h"
-#include "model/weights/checkpoint.h"
 #include "model/weights/layer_stream.h"
 #include "model/weights/layer_weights.h"
+#include "model/weights/weight_source.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
 #include "tensor/pinned_pages.h"
 
 namespace tandem::model {
-
-/// Where weight values come from: a checkpoint, or a seeded generator.
-class WeightSource {
- public:
-  virtual ~WeightSource() = default;
-  /// Writes rows [begin, end) of a matrix in `dtype` (f32 or bf16).
-  virtual void rows(MatrixId id, int64_t begin, int64_t end, DType dtype, void* out) const = 0;
-  /// The same as work on the stream, to the memory of its GPU; false, and nothing done, where
-  /// values come only from the host.
-  virtual bool rows_on_device(MatrixId /*id*/, int64_t /*begin*/, int64_t /*end*/, DType /*dtype*/,
-                              void* /*device*/, Stream /*stream*/) const {
-    return false;
-  }
-  /// A whole vector in f32 (norms, biases).
-  virtual std::vector<float> vector(MatrixId id) const = 0;
-  /// Embedding rows of `ids` (each in [0, vocab)) into out [ids, dim].
-  virtual void embed(std::span<const int32_t> ids, float* out) const = 0;
-  /// The same weights before adapters were merged into them.
-  virtual const WeightSource& base() const { return *this; }
-};
-
-/// Reads the matrices of a checkpoint folder once, and embedding rows whenever a forward needs
-/// them; keeps neither a copy of the files nor their pages mapped in. Reading may throw kind input:
-/// a file that has changed or cannot be read.
-/// errors   kind input from check_checkpoint
-std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint);
-/// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for o and down,
-/// as GPT-2 does, so that activations stay of one size at any depth); norms are 1, biases 0.
-std::unique_ptr<WeightSource> synthetic_source(const ModelConfig& config, uint64_t seed);
 
 /// Callbacks of loading, made every few hundred rows of a matrix.
 struct LoadEvents {

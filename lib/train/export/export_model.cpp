@@ -1,7 +1,6 @@
 #include "train/export/export_model.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "io/json.h"
 #include "model/adapters/low_rank_merge.h"
 #include "model/families/family.h"
+#include "ops/loading.h"
 #include "train/export/export_low_rank.h"
 
 namespace tandem::train {
@@ -81,23 +81,6 @@ std::vector<float> trained_vector(model::MatrixId id, const model::WeightSource&
   return v;
 }
 
-std::vector<std::byte> in_dtype(std::span<const float> values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * dtype_bytes(dtype));
-  if (dtype == DType::f32) {
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-  } else {
-    auto* out = reinterpret_cast<bf16*>(bytes.data());
-    std::ranges::transform(values, out, [](float x) { return to_bf16(x); });
-  }
-  return bytes;
-}
-
-int64_t numbers_in(const io::Shape& shape) {
-  int64_t n = 1;
-  for (const int64_t extent : shape) n *= extent;
-  return n;
-}
-
 /// Files that hold weights, the base model's in any program's format, or a list of them.
 bool is_of_weights(const std::string& name) {
   if (name.find(".safetensors") != std::string::npos || name.ends_with(".bin.index.json"))
@@ -165,12 +148,13 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
     const DType type = shape.size() == 1 ? DType::f32 : dtype;
     tensors.push_back({name, type, shape, {}});
     stored.push_back({id});
-    total += static_cast<size_t>(numbers_in(shape)) * dtype_bytes(type);
+    total += matrix_bytes(type, shape.front(), shape.size() > 1 ? shape[1] : 1);
   }
   const auto write = [&](size_t i, const io::ByteSink& sink) {
     const io::TensorView& t = tensors[i];
     const auto put = [&](std::span<const float> numbers) {
-      const std::vector<std::byte> bytes = in_dtype(numbers, t.dtype);
+      std::vector<std::byte> bytes(numbers.size() * dtype_bytes(t.dtype));
+      ops::convert(bytes.data(), t.dtype, numbers.data(), DType::f32, std::ssize(numbers));
       sink(bytes);
       written += bytes.size();
       if (progress && !progress(static_cast<double>(written) / static_cast<double>(total)))
