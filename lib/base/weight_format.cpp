@@ -55,8 +55,12 @@ DType numbers_of(const WeightFormat& f) {
 
 DType widens_to(const WeightFormat& f) { return info(f).widens_to; }
 
+int64_t cut_unit(const WeightFormat& f, int64_t in) {
+  return f.scale == ScaleType::none ? 1 : f.group > 0 ? f.group : std::max<int64_t>(1, in);
+}
+
 size_t row_bytes(const WeightFormat& f, int64_t in) {
-  const int64_t group = f.group > 0 ? f.group : in, n = group > 0 ? (in + group - 1) / group : 0;
+  const int64_t group = cut_unit(f, in), n = (in + group - 1) / group;
   return static_cast<size_t>((n * group * info(f).bits + 7) / 8 + n * bytes_per_group(f));
 }
 

@@ -34,6 +34,8 @@ std::string format_name(const WeightFormat& format);
 DType numbers_of(const WeightFormat& format);
 /// The narrowest type of numbers that holds every value of the code.
 DType widens_to(const WeightFormat& format);
+/// Inputs that a cut of columns keeps together: those of a group; 1 of plain numbers.
+int64_t cut_unit(const WeightFormat& format, int64_t in);
 /// Bytes of a row of `in` weights with its scales and zeros, in whole groups.
 size_t row_bytes(const WeightFormat& format, int64_t in);
 /// Returns the bytes of [out, in] rows, without a layout's padding.

@@ -30,7 +30,7 @@ RankPlan rank_plan(const decode::ModelFiles& files, const decode::EngineSpec& sp
   const int n_ranks = files.shard.n_ranks;
   if (files.shard.whole()) return plan;
   for (int r = 0; r < n_ranks; ++r) {
-    const model::Shard s = model::shard_of(files.whole, r, n_ranks);
+    const model::Shard s = model::shard_of(files.whole, r, n_ranks, files.shard.channel_block);
     const auto same = std::ranges::find_if(
         plan.kinds, [&](const RankPlan::Kind& k) { return are_equal(k.shard, s); });
     if (same != plan.kinds.end()) {

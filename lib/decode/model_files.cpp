@@ -176,14 +176,17 @@ void take(ModelFiles& files, const model::Shard& shard) {
 
 void take_shard(ModelFiles& files, int rank, int n_ranks) {
   if (n_ranks == 1) return;
-  const model::Shard shard = model::shard_of(files.config, rank, n_ranks);
+  const int block = model::channel_block(files.config, *files.source);
+  const model::Shard shard = model::shard_of(files.config, rank, n_ranks, block);
   for (model::NamedAdapter& adapter : files.adapters)
     adapter = model::shard_adapter(adapter, files.config, shard);
   take(files, shard);
 }
 
 void take_draft_shard(ModelFiles& files, int rank, int n_ranks) {
-  if (n_ranks > 1) take(files, model::draft_shard_of(files.config, rank, n_ranks));
+  if (n_ranks == 1) return;
+  const int block = model::channel_block(files.config, *files.source);
+  take(files, model::draft_shard_of(files.config, rank, n_ranks, block));
 }
 
 void merge_named(ModelFiles& files, size_t adapter) {

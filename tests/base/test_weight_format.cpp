@@ -23,6 +23,7 @@ TEST_SUITE("base/weight_format") {
       CHECK(numbers_of(f) == t);
       CHECK(widens_to(f) == t);
       CHECK(row_bytes(f, 33) == 33 * dtype_bytes(t));
+      CHECK(cut_unit(f, 33) == 1);
       CHECK(matrix_bytes(f, 7, 33) == 7 * 33 * dtype_bytes(t));
       for (const DType other : kNumbers) CHECK((f == other) == (t == other));
     }
@@ -33,6 +34,8 @@ TEST_SUITE("base/weight_format") {
     CHECK(format_name(kGroups) == "i4 g64 f16 integer");
     CHECK(widens_to(kGroups) == DType::bf16);
     CHECK_THROWS_AS(numbers_of(kGroups), Error);
+    CHECK(cut_unit(kGroups, 128) == 64);
+    CHECK(cut_unit({Code::i4, 0, ScaleType::f16, Zero::none}, 100) == 100);
     CHECK(row_bytes(kGroups, 128) == 2 * (32 + 3));
     CHECK(row_bytes(kGroups, 129) == 3 * (32 + 3));
     CHECK(matrix_bytes(kGroups, 5, 128) == 5 * 2 * (32 + 3));

@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "error_text.h"
 #include "generate_runs.h"
+#include "group_source.h"
 #include "ops/channels.h"
 #include "ranks/host_comm.h"
 #include "ranks/rank_threads.h"
@@ -133,6 +134,57 @@ TEST_SUITE("decode/ranks") {
     CHECK(hint_text([&] {
             model::shard_of(c, 0, 4);
           }).find("can be sharded over 1, 2, 3, 6 ranks") != std::string::npos);
+  }
+
+  TEST_CASE("weights in groups are cut between groups, or refused by name") {
+    model::ModelConfig c = decode::open_config("synthetic:llama-3.2-1b");
+    c.dim = 128;
+    c.n_layers = 1;
+    c.n_heads = c.n_kv_heads = 4;
+    c.head_dim = 32;
+    c.ffn_dim = 200;  // three groups and a part
+    const GroupSource source(c);
+    CHECK(model::channel_block(c, source) == 64);
+    CHECK(model::channel_block(c, *model::synthetic_source(c, 0)) == model::kChannelBlock);
+    const auto part_of = [&](int rank, int n_ranks, int block) {
+      return model::shard_source(c, model::shard_of(c, rank, n_ranks, block),
+                                 std::make_unique<GroupSource>(c));
+    };
+    const model::Shard last = model::shard_of(c, 1, 2, 64);
+    CHECK(last.channels.first == 128);
+    CHECK(last.channels.n == 72);
+    for (const model::Role role : model::kLayerRoles) {
+      CAPTURE(model::word_of(role));
+      const io::Shape shape = model::shape_of(role, c);
+      const auto whole = native_rows(source, {role}, shape[0], shape[1]);
+      std::vector<std::vector<std::byte>> rows(static_cast<size_t>(shape[0]));
+      for (int rank = 0; rank < 2; ++rank) {
+        const model::Shard s = model::shard_of(c, rank, 2, 64);
+        const io::Shape own = model::shape_of(role, model::config_of(c, s));
+        const auto bytes = native_rows(*part_of(rank, 2, 64), {role}, own[0], own[1]);
+        const auto each = static_cast<ptrdiff_t>(row_bytes(GroupSource::kFormat, own[1]));
+        const bool columns = model::ends_in_stream(role);
+        const int first = columns ? 0 : model::own_features(role, c, s).first;
+        for (int64_t r = 0; r < own[0]; ++r) {
+          auto& row = rows[static_cast<size_t>(first + r)];
+          row.insert(row.end(), bytes.begin() + r * each, bytes.begin() + (r + 1) * each);
+        }
+      }
+      std::vector<std::byte> joined;
+      for (const auto& row : rows) joined.insert(joined.end(), row.begin(), row.end());
+      CHECK(joined == whole);
+    }
+    const auto refusal = [&](int n_ranks, int block, model::Role role) {
+      return
+          [&, n_ranks, block, role] { native_rows(*part_of(0, n_ranks, block), {role}, 1, 200); };
+    };
+    CHECK(error_text(refusal(4, 16, model::Role::o)) ==
+          "run.world_size: is 4, which cuts model.layers.0.self_attn.o_proj.weight (i4 g64 f16 "
+          "integer) inside a group of 64 inputs");
+    CHECK(error_text(refusal(2, 16, model::Role::down)).find("mlp.down_proj.weight") !=
+          std::string::npos);
+    CHECK(hint_text(refusal(2, 16, model::Role::down)) ==
+          "use fewer ranks, or a checkpoint in bf16, f16 or f32");
   }
 
   TEST_CASE("a row's squares are divided by their sum over all ranks' channels") {

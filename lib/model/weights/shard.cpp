@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "base/check.h"
@@ -12,7 +14,7 @@
 namespace tandem::model {
 namespace {
 
-constexpr int kChannelBlock = 16, kVocabularyBlock = 16;
+constexpr int kVocabularyBlock = 16;
 /// Numbers of a matrix whose columns are divided that are read at once: small compared with any
 /// plan.
 constexpr int64_t kPieceNumbers = int64_t{1} << 20;
@@ -28,16 +30,14 @@ Shard::Part part_of(int n, int rank, int n_ranks) {
 /// Whether the query heads of every rank read equally many of each of its KV heads.
 bool has_even_groups(const ModelConfig& c, int n_ranks) {
   const int each = c.n_heads / n_ranks, group = c.group_size();
-  return each % group == 0 || group % each == 0 || [&] {
-    for (int r = 0; r < n_ranks; ++r) {
-      const int first = r * each, last = first + each - 1;
-      const int n_kv = last / group - first / group + 1;
-      if (each % n_kv != 0) return false;
-      for (int h = first; h <= last; ++h)
-        if (h / group - first / group != (h - first) / (each / n_kv)) return false;
-    }
-    return true;
-  }();
+  for (int r = 0; r < n_ranks && each % group != 0 && group % each != 0; ++r) {
+    const int first = r * each, last = first + each - 1;
+    const int n_kv = last / group - first / group + 1;
+    if (each % n_kv != 0) return false;
+    for (int h = first; h <= last; ++h)
+      if (h / group - first / group != (h - first) / (each / n_kv)) return false;
+  }
+  return true;
 }
 
 Shard::Part vocabulary_of(const ModelConfig& c, int rank, int n_ranks) {
@@ -57,7 +57,7 @@ class ShardSource final : public WeightSource {
 
   void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
     const Shard::Part own = own_features(id.role, whole_, shard_);
-    if (info(id.role).cut == Cut::columns) return columns(id, own, begin, end, numbers_of(to), out);
+    if (info(id.role).cut == Cut::columns) return columns(id, own, begin, end, to, out);
     const io::Shape shape = shape_of(id.role, whole_);
     const int64_t lo = own.first + begin, hi = own.first + end;
     const int64_t last = std::clamp(shape[0], lo, hi);  // the vocabulary's last part is padded
@@ -89,18 +89,24 @@ class ShardSource final : public WeightSource {
   ShardSource(const ModelConfig& whole, const Shard& shard, const WeightSource& source)
       : whole_(whole), shard_(shard), source_(&source) {}
 
-  void columns(MatrixId id, const Shard::Part& own, int64_t begin, int64_t end, DType dtype,
+  /// errors   kind recipe: the rank's columns begin or end inside a group
+  void columns(MatrixId id, const Shard::Part& own, int64_t begin, int64_t end, WeightFormat format,
                void* out) const {
-    const int64_t in = shape_of(id.role, whole_)[1];
-    const int64_t most = std::max<int64_t>(1, kPieceNumbers / in);
-    const size_t number = dtype_bytes(dtype), bytes = static_cast<size_t>(own.n) * number;
-    std::vector<std::byte> piece(static_cast<size_t>(std::min(most, end - begin) * in) * number);
+    const int64_t in = shape_of(id.role, whole_)[1], own_end = own.first + own.n;
+    const int64_t most = std::max<int64_t>(1, kPieceNumbers / in), unit = cut_unit(format, in);
+    if (own.first % unit != 0 || (own_end % unit != 0 && own_end != in))
+      throw recipe_error("run.world_size", "is {}, which cuts {} ({}) inside a group of {} inputs",
+                         shard_.n_ranks, canonical_name(id), format_name(format), unit)
+          .hint("use fewer ranks, or a checkpoint in bf16, f16 or f32");
+    const size_t row = row_bytes(format, in), skipped = row_bytes(format, own.first),
+                 bytes = row_bytes(format, own.n);
+    std::vector<std::byte> piece(static_cast<size_t>(std::min(most, end - begin)) * row);
     auto* to = static_cast<std::byte*>(out);
     for (int64_t first = begin; first < end; first += most) {
       const int64_t last = std::min(end, first + most);
-      source_->rows(id, first, last, dtype, piece.data());
+      source_->rows(id, first, last, format, piece.data());
       for (int64_t r = 0; r < last - first; ++r, to += bytes)
-        std::memcpy(to, piece.data() + static_cast<size_t>(r * in + own.first) * number, bytes);
+        std::memcpy(to, piece.data() + static_cast<size_t>(r) * row + skipped, bytes);
     }
   }
 
@@ -115,53 +121,48 @@ class ShardSource final : public WeightSource {
 
 Shard::Part own_features(Role role, const ModelConfig& whole, const Shard& shard) {
   const int unit = unit_features(role, whole);
-  const auto of = [&](const Shard::Part& part) {
-    return Shard::Part{part.first * unit, part.n * unit};
-  };
-  switch (info(role).unit) {
-    case Unit::query_head:
-      return of(shard.heads);
-    case Unit::kv_head:
-      return of(shard.kv_heads);
-    case Unit::neuron:
-      return of(shard.channels);
-    case Unit::vocabulary:
-      return of(shard.vocabulary);
-    case Unit::none:
-      break;
-  }
-  return {};
+  const std::array by_unit = {Shard::Part{}, shard.heads, shard.kv_heads, shard.channels,
+                              shard.vocabulary};
+  const Shard::Part part = by_unit[static_cast<size_t>(info(role).unit)];
+  return {part.first * unit, part.n * unit};
 }
 
-bool divides(const ModelConfig& c, int n_ranks) {
+int channel_block(const ModelConfig& c, const WeightSource& source) {
+  int block = kChannelBlock;
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    block = std::lcm(block, std::max<int>(1, source.native({Role::down, layer}).group));
+  return block;
+}
+
+bool divides(const ModelConfig& c, int n_ranks, int block) {
   return n_ranks >= 1 && c.n_heads % n_ranks == 0 && has_even_groups(c, n_ranks) &&
-         divide_up(c.ffn_dim, kChannelBlock) >= n_ranks;
+         divide_up(c.ffn_dim, block) >= n_ranks;
 }
 
-Shard shard_of(const ModelConfig& c, int rank, int n_ranks) {
+Shard shard_of(const ModelConfig& c, int rank, int n_ranks, int block) {
   TANDEM_CHECK(rank >= 0 && rank < n_ranks, "rank {} is out of range for {} ranks", rank, n_ranks);
-  if (!divides(c, n_ranks)) {
+  if (!divides(c, n_ranks, block)) {
     std::vector<int> numbers;
     for (int n = 1; n <= c.n_heads; ++n)
-      if (divides(c, n)) numbers.push_back(n);
+      if (divides(c, n, block)) numbers.push_back(n);
     throw recipe_error("run.world_size",
                        "is {}, which does not divide {} query heads and {} KV heads evenly",
                        n_ranks, c.n_heads, c.n_kv_heads)
         .hint(fmt::format("{} can be sharded over {} ranks", c.name, fmt::join(numbers, ", ")));
   }
-  Shard s{.rank = rank, .n_ranks = n_ranks};
+  Shard s{.rank = rank, .n_ranks = n_ranks, .channel_block = block};
   s.heads = part_of(c.n_heads, rank, n_ranks);
   s.kv_heads.first = s.heads.first / c.group_size();
   s.kv_heads.n = (s.heads.first + s.heads.n - 1) / c.group_size() - s.kv_heads.first + 1;
-  const Shard::Part blocks = part_of(divide_up(c.ffn_dim, kChannelBlock), rank, n_ranks);
-  s.channels.first = blocks.first * kChannelBlock;
-  s.channels.n = std::min(c.ffn_dim, (blocks.first + blocks.n) * kChannelBlock) - s.channels.first;
+  const Shard::Part blocks = part_of(divide_up(c.ffn_dim, block), rank, n_ranks);
+  s.channels.first = blocks.first * block;
+  s.channels.n = std::min(c.ffn_dim, (blocks.first + blocks.n) * block) - s.channels.first;
   s.vocabulary = vocabulary_of(c, rank, n_ranks);
   return s;
 }
 
-Shard draft_shard_of(const ModelConfig& c, int rank, int n_ranks) {
-  if (divides(c, n_ranks)) return shard_of(c, rank, n_ranks);
+Shard draft_shard_of(const ModelConfig& c, int rank, int n_ranks, int block) {
+  if (divides(c, n_ranks, block)) return shard_of(c, rank, n_ranks, block);
   return {.rank = rank,
           .n_ranks = n_ranks,
           .heads = {0, c.n_heads},
