@@ -81,6 +81,13 @@ MODELS = {
         "rms_norm_eps": 1e-5, "rope_theta": 250000, "rope_scaling": None, "attention_bias": False,
         "sliding_window": None, "original_max_position_embeddings": 512, "pad_token_id": 2,
         "tie_word_embeddings": False, "torch_dtype": "bfloat16"}),
+    # Layers that see all tokens before, between and after those with a window.
+    "qwen2-layer-types": ("bf16", 1, QWEN2 | shape(40, 5, 4, 2, 72, 320) | {
+        "rms_norm_eps": 1e-6, "use_sliding_window": True, "sliding_window": 24,
+        "max_window_layers": 5, "layer_types": [
+            "full_attention", "sliding_attention", "sliding_attention", "full_attention",
+            "sliding_attention"], "tie_word_embeddings": False, "dtype": "bfloat16",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
 }
 FUSED = {"self_attn.qkv_proj.weight": [f"self_attn.{m}_proj.weight" for m in "qkv"],
          "mlp.gate_up_proj.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"]}

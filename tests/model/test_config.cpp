@@ -324,14 +324,16 @@ TEST_SUITE("model/config") {
     CHECK(c.layer(0).attention.window == 0);
     CHECK(c.layer(1).attention.window == 32);
     CHECK(parse(with(on, {{"layer_types", {full, full, full, full}}})).sliding().window == 0);
-    CHECK(error_of(with(on, {{"layer_types", {sliding, full, sliding, full}}})) ==
-          "config.json: key 'layer_types': full attention in layer 1 after sliding attention in "
-          "layer 0 is not supported");
+    const ModelConfig mixed = parse(with(on, {{"layer_types", {sliding, full, sliding, full}}}));
+    for (int layer = 0; layer < 4; ++layer)
+      CHECK(mixed.layer(layer).attention.window == (layer % 2 == 0 ? 32 : 0));
+    CHECK(parse(with(on, {{"layer_types", {sliding, sliding, sliding, sliding}}})).kinds.size() ==
+          1);
     CHECK(error_of(with(on, {{"layer_types", {full}}})) ==
-          "config.json: key 'layer_types': expected 4 items, found 1");
+          "config.json: key 'layer_types': expected 4 items, one for each layer, found 1");
     CHECK(error_of(with(on, {{"layer_types", {full, "linear_attention", full, full}}})) ==
           "config.json: key 'layer_types': expected 'full_attention' or 'sliding_attention', found "
-          "'linear_attention'");
+          "'linear_attention' for layer 1");
   }
 
   TEST_CASE("Qwen3: norms of heads, biases by a flag, and a window as Qwen2 has it") {

@@ -9,29 +9,22 @@
 namespace tandem::model {
 namespace {
 
-/// The first layer that slides, of a list of the types of all layers; n_layers if none does.
-int first_sliding(const io::Json& types, const std::string& where, int n_layers) {
+/// Reads from the types of all layers which of them slide.
+std::vector<uint8_t> sliding_layers(const io::Json& types, const std::string& where, int n_layers) {
   if (types.size() != static_cast<size_t>(n_layers))
-    throw input_error(where, "key 'layer_types': expected {} items, found {}", n_layers,
-                      types.size());
-  int from = n_layers;
-  for (int layer = 0; layer < n_layers; ++layer) {
-    const std::string& type =
-        io::as_string(types[static_cast<size_t>(layer)], "key 'layer_types'", where);
-    const bool slides = type == "sliding_attention";
-    if (!slides && type != "full_attention")
+    throw input_error(where, "key 'layer_types': expected {} items, one for each layer, found {}",
+                      n_layers, types.size());
+  std::vector<uint8_t> slides;
+  for (const io::Json& item : types) {
+    const std::string& type = io::as_string(item, "key 'layer_types'", where);
+    slides.push_back(type == "sliding_attention");
+    if (slides.back() == 0 && type != "full_attention")
       throw input_error(where,
                         "key 'layer_types': expected 'full_attention' or 'sliding_attention', "
-                        "found {}",
-                        io::quote(type));
-    if (slides) from = std::min(from, layer);
-    if (!slides && from < layer)
-      throw input_error(where,
-                        "key 'layer_types': full attention in layer {} after sliding attention "
-                        "in layer {} is not supported",
-                        layer, from);
+                        "found {} for layer {}",
+                        io::quote(type), slides.size() - 1);
   }
-  return from;
+  return slides;
 }
 
 }  // namespace
@@ -78,8 +71,9 @@ void read_window(const io::Json& j, const std::string& where, int from, ModelCon
                           : 4096;
   if (window == 0) return;
   if (const io::Json* types = io::find_array(j, "layer_types", where))
-    from = first_sliding(*types, where, c.n_layers);
-  c.slide(static_cast<int>(window), from);
+    c.slide(static_cast<int>(window), sliding_layers(*types, where, c.n_layers));
+  else
+    c.slide(static_cast<int>(window), from);
 }
 
 }  // namespace tandem::model

@@ -181,16 +181,22 @@ ModelConfig read_config(const Json& j, const std::string& where) {
 }  // namespace
 
 void ModelConfig::slide(int window, int from) {
-  if (from >= n_layers) return;
+  std::vector<uint8_t> slides(static_cast<size_t>(n_layers));
+  std::fill(slides.begin() + std::min(from, n_layers), slides.end(), uint8_t{1});
+  slide(window, std::move(slides));
+}
+
+void ModelConfig::slide(int window, std::vector<uint8_t> slides) {
+  const auto n = std::ranges::count(slides, uint8_t{1});
+  if (n == 0) return;
   LayerSpec sliding = kinds.front();
   sliding.attention.window = window;
-  if (from == 0) {
+  if (n == n_layers) {
     kinds.front() = sliding;
     return;
   }
   kinds.push_back(sliding);
-  kind_of.assign(static_cast<size_t>(n_layers), 0);
-  std::fill(kind_of.begin() + from, kind_of.end(), uint8_t{1});
+  kind_of = std::move(slides);
 }
 
 ModelConfig::Sliding ModelConfig::sliding() const {

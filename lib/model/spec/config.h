@@ -60,8 +60,11 @@ struct ModelConfig {
   bool o_bias() const { return kinds.front().attention.o_bias; }
   bool mlp_bias() const { return kinds.front().ffn.bias; }
   bool qk_norm() const { return kinds.front().attention.qk_norm != QkNorm::none; }
-  /// Layers from `from` on attend to the last `window` positions; 0: no layer does.
+  /// Layers from `from` on attend to the last `window` positions.
   void slide(int window, int from);
+  /// The same for any layers.
+  /// slides   [n_layers] 1 = the layer slides
+  void slide(int window, std::vector<uint8_t> slides);
   /// Window of the sliding layers and the first of them; {0, 0}: none slides.
   struct Sliding {
     int window = 0, from = 0;

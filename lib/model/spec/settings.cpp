@@ -1,6 +1,7 @@
 #include "model/spec/settings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -20,6 +21,15 @@ const char* kind_name(RopeScalingKind kind) {
       return "yarn";
   }
   return "";
+}
+
+/// Lists the layers that slide, if max_window_layers does not say it all; else empty.
+std::string sliding_layers_text(const ModelConfig& config) {
+  std::vector<int> layers;
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    if (config.layer(layer).attention.window > 0) layers.push_back(layer);
+  const bool to_the_end = layers.empty() || layers.front() + std::ssize(layers) == config.n_layers;
+  return to_the_end ? "" : fmt::format("sliding in {}", fmt::join(layers, ", "));
 }
 
 std::map<std::string, std::string, std::less<>> parse_settings(std::string_view text) {
@@ -63,6 +73,8 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   const auto [window, window_from] = config.sliding();
   add("sliding_window", window);
   add("max_window_layers", window_from);
+  if (const std::string types = sliding_layers_text(config); !types.empty())
+    add("layer_types", types, false);
   add("attention_bias", config.qkv_bias());
   add("attention_bias of o_proj", config.o_bias());
   add("mlp_bias", config.mlp_bias());
