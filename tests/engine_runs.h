@@ -205,7 +205,9 @@ inline std::string committed_bytes(const kv::Cache& cache, int slot) {
     for (int token = begin; token < end; ++token)
       for (int layer = 0; layer < g.n_layers; ++layer)
         for (const Tensor& pool : {cache.k(layer), cache.v(layer)}) {
-          const Tensor page = pool.slice(cache.store().page(slot, token / kPageTokens), 1);
+          const int32_t id = cache.whole_store(layer).page(slot, token / kPageTokens);
+          if (id < 0) continue;  // before the layer's window
+          const Tensor page = pool.slice(id, 1);
           for (int head = 0; head < g.n_kv_heads; ++head) {
             const char* at = static_cast<const char*>(page.raw()) +
                              static_cast<size_t>(head * kPageTokens + token % kPageTokens) * row;

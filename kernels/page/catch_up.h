@@ -35,6 +35,12 @@ using LeaveEndsFn = void(const LeaveEndsParams&, Range seqs);
 LeaveEndsFn leave_ends_cpu;
 void leave_ends_cuda(const LeaveEndsParams&, Stream);
 
+/// The rows of a step under the page ids of another store of the same tokens.
+struct OtherPages {
+  int32_t* row_page = nullptr;     // [n_seqs * rows_each] moved on, too; null: there is none
+  const int32_t* table = nullptr;  // [slots, max_pages]
+};
+
 /// The rows of one step, as many of every sequence.
 struct StepRows {
   // Moved on:
@@ -47,9 +53,7 @@ struct StepRows {
   const int32_t* slot;        // [n_seqs] row of the page table
   const int32_t* page_table;  // [slots, max_pages]
   int32_t rows_each, max_pages;
-  // Of a second store with other pages of the same tokens, where there is one; else null:
-  int32_t* near_page = nullptr;         // [n_seqs * rows_each] moved on, too
-  const int32_t* near_table = nullptr;  // [slots, max_pages]
+  OtherPages others[2] = {};
 };
 
 struct CatchUpParams {

@@ -39,7 +39,8 @@ constexpr void move_rows_on(const StepRows& step, int seq, int kept, int base, i
     step.pos[row] += kept;
     const int64_t page = table + (first + i) / kPageTokens;
     step.row_page[row] = step.page_table[page];
-    if (step.near_page != nullptr) step.near_page[row] = step.near_table[page];
+    for (const OtherPages& o : step.others)
+      if (o.row_page != nullptr) o.row_page[row] = o.table[page];
     step.row_in_page[row] = (first + i) % kPageTokens;
   }
 }

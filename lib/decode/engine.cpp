@@ -174,6 +174,7 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
           .total_tokens = s.total_tokens,
           .max_appended = s.max_appended,
           .max_rows = max_rows(s),
+          .max_prompt_rows = static_cast<int>(model_options(s).max_prompt_rows),
           .max_extend_rows = s.max_extend_rows,
           .max_draft_rows = s.max_draft_rows,
           .max_tree_rows = s.max_tree_rows,

@@ -46,9 +46,9 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     const auto it = file.metadata().find(key);
     return it == file.metadata().end() ? std::string() : it->second;
   };
-  if (meta("format") != kStateFormat)
-    throw input_error(where, "is not a saved state (format {}, expected '{}')",
-                      io::quote(meta("format")), kStateFormat)
+  if (meta("format") != kStateFormat && meta("format") != kGroupedFormat)
+    throw input_error(where, "is not a saved state (format {}, expected '{}' or '{}')",
+                      io::quote(meta("format")), kStateFormat, kGroupedFormat)
         .hint("set model.state to a file that output.state wrote");
   if (const std::vector<std::string> changed =
           model::changed_settings(model::settings_of(files.whole_config()), meta("settings"));
@@ -63,6 +63,13 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     throw input_error(where, "holds a KV cache of {}, this run computes in {}",
                       io::quote(meta("compute")), dtype_name(dtype))
         .hint("set cache.dtype and model.compute to the type of the state");
+  const std::vector<kv::PageGroup> groups =
+      kv::page_groups(model::geometry_of(files.whole_config(), dtype));
+  if (const std::string listed = kv::page_groups_text(groups);
+      meta("format") == kGroupedFormat && meta(kGroupsKey) != listed)
+    throw input_error(where, "lists page groups {}, expected {} (windows and their layers)",
+                      io::quote(meta(kGroupsKey)), io::quote(listed))
+        .hint("use the model that saved the state, or save the state again");
   const io::TensorView tokens = file.tensor(kTokensName);
   if (tokens.dtype != DType::i32 || tokens.shape.size() != 1 || tokens.shape[0] == 0)
     throw input_error(where, "tensor 'tokens': expected a non-empty list of I32, found {}",
@@ -79,12 +86,12 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
   const model::ModelConfig& c = files.whole_config();
   const io::Shape page_shape{c.n_kv_heads, kPageTokens, c.head_dim};
   const int pages = pages_of(state.tokens.size());
-  for (int page = 0; page < pages; ++page) {
+  const auto check_page = [&](int page, const std::vector<int>& layers) {
     bool present = page == pages - 1;  // policies give back pages, but never the last
-    for (int layer = 0; layer < c.n_layers; ++layer)
+    for (const int layer : layers)
       for (const char which : {'k', 'v'})
         present = present || state.file.find(page_name(which, layer, page)) != nullptr;
-    for (int layer = 0; layer < c.n_layers; ++layer)
+    for (const int layer : layers)
       for (const char which : {'k', 'v'}) {
         const io::TensorEntry* entry = state.file.find(page_name(which, layer, page));
         if (entry == nullptr && present)
@@ -97,7 +104,9 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
                             dtype_name(t.dtype), io::shape_text(t.shape), dtype_name(dtype),
                             io::shape_text(page_shape));
       }
-  }
+  };
+  for (int page = 0; page < pages; ++page)
+    for (const kv::PageGroup& group : groups) check_page(page, group.layers);
   check_queries(state, c, dtype);
   return state;
 }
@@ -139,17 +148,15 @@ void fill_queries(const SavedState& state, const model::Shard& shard, kv::QueryR
 
 /// Gives pages to a new sequence and fills them.
 void fill(const SavedState& state, const model::Shard& shard, kv::Cache& cache, int slot) {
-  kv::PagedStore& store = cache.store();
   const int n = static_cast<int>(state.tokens.size());
-  store.reserve(slot, n);
+  cache.adopt_pages(slot, n, [&](int layer, int page) {
+    return state.file.find(page_name('k', layer, page)) != nullptr;
+  });
   std::vector<std::byte> staging;  // of a page on its way to a GPU, or to eight bits
-  for (int page = 0; page < pages_of(state.tokens.size()); ++page) {
-    if (state.file.find(page_name('k', 0, page)) == nullptr) {
-      store.drop(slot, page * kPageTokens, (page + 1) * kPageTokens);
-      continue;
-    }
-    const int32_t id = store.page(slot, page);
-    for (int layer = 0; layer < cache.geometry().n_layers; ++layer)
+  for (int page = 0; page < pages_of(state.tokens.size()); ++page)
+    for (int layer = 0; layer < cache.geometry().n_layers; ++layer) {
+      const int32_t id = cache.whole_store(layer).page(slot, page);
+      if (id < 0) continue;
       for (const char which : {'k', 'v'}) {
         const io::TensorView t = state.file.tensor(page_name(which, layer, page));
         const StatePage to(cache.whole_store(layer), layer, which, id);
@@ -161,10 +168,9 @@ void fill(const SavedState& state, const model::Shard& shard, kv::Cache& cache, 
         }
         staging.resize(to.bytes());
         state.file.read(t, begin, staging);
-        to.write(staging.data(), store.exec());
+        to.write(staging.data(), cache.store().exec());
       }
-  }
-  store.set_length(slot, n);
+    }
   if (const int token = cache.missing_token(slot, n); token >= 0)
     throw input_error(state.file.where(), "lacks token {}, which cache.kind {} of this run needs",
                       token, cache.policy_of(slot).name())

@@ -12,10 +12,10 @@ namespace tandem::decode {
 /// A saved prefill: the tokens of one sequence and the K and V pages that are alive, as a
 /// safetensors file. Tensors: "tokens" [n] i32; "k.LAYER.PAGE" and "v.LAYER.PAGE" [Hkv, 64, d] as
 /// they lie in the cache (slots past the last token hold nothing of meaning); where a policy
-/// chooses by the last queries, "q.LAYER" [n, Hq, d], those of the last n tokens. Metadata names
-/// the format, the model's fingerprint and settings, the cache policy and the date of a chat, and
-/// has a checksum of each head of a page, so that any part of the ranks of a run checks what it
-/// reads.
+/// chooses by the last queries, "q.LAYER" [n, Hq, d], those of the last n tokens. Layers of a page
+/// group (kv/page_groups.h) have the same pages. Metadata names the format, several page groups,
+/// the model's fingerprint and settings, the cache policy and the date of a chat, and has a
+/// checksum of each head of a page, so that any part of the ranks of a run checks what it reads.
 struct SavedState {
   io::Safetensors file;
   std::vector<int32_t> tokens;

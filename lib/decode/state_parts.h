@@ -8,8 +8,10 @@
 
 namespace tandem::decode {
 
-/// Names of a state's file: its format, and of its tensors.
-inline constexpr const char* kStateFormat = "tandem.state/1";
+/// Names of a state's file: its format, that of a model with several page groups, which it lists,
+/// and of its tensors.
+inline constexpr const char *kStateFormat = "tandem.state/1", *kGroupedFormat = "tandem.state/2",
+                            *kGroupsKey = "page_groups";
 inline constexpr const char* kTokensName = "tokens";
 /// Of keys ('k') or values ('v') of one layer.
 std::string page_name(char which, int layer, int page);

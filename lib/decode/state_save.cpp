@@ -20,16 +20,16 @@ class Contents {
     const kv::Geometry& g = cache_.geometry();
     const model::ModelConfig& whole = engine.files().whole_config();
     add({.which = 't'}, {kTokensName, DType::i32, {std::ssize(tokens)}, {}});
-    for (int page = 0; page < pages_of(tokens.size()); ++page) {
-      const int32_t id = cache_.store().page(slot, page);
-      if (id < 0) continue;
-      for (int layer = 0; layer < g.n_layers; ++layer)
+    for (int page = 0; page < pages_of(tokens.size()); ++page)
+      for (int layer = 0; layer < g.n_layers; ++layer) {
+        const int32_t id = cache_.whole_store(layer).page(slot, page);
         for (const char which : {'k', 'v'})
-          add({which, layer, id}, {page_name(which, layer, page),
-                                   g.dtype,
-                                   {whole.n_kv_heads, kPageTokens, g.head_dim},
-                                   {}});
-    }
+          if (id >= 0)
+            add({which, layer, id}, {page_name(which, layer, page),
+                                     g.dtype,
+                                     {whole.n_kv_heads, kPageTokens, g.head_dim},
+                                     {}});
+      }
     for (int layer = 0; cache_.queries() != nullptr && layer < g.n_layers; ++layer)
       add({.which = 'q', .layer = layer},
           {queries_name(layer), g.dtype, {n_queries(), whole.n_heads, g.head_dim}, {}});
@@ -123,15 +123,18 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
     for (size_t i = 0; i < contents.tensors().size(); ++i) contents.make(i);
     return;
   }
+  const std::vector<kv::PageGroup> groups = kv::page_groups(g);
+  std::map<std::string, std::string> metadata = {
+      {"format", groups.size() > 1 ? kGroupedFormat : kStateFormat},
+      {"model", engine.files().name},
+      {"fingerprint", engine.files().fingerprint},
+      {"settings", model::settings_text(model::settings_of(engine.files().whole_config()))},
+      {"compute", dtype_name(g.dtype)},
+      {"policy", std::string(cache.policy_of(slot).name())},
+      {"chat_date", chat_date}};
+  if (groups.size() > 1) metadata[kGroupsKey] = kv::page_groups_text(groups);
   io::write_safetensors(
-      path, contents.tensors(),
-      {{"format", kStateFormat},
-       {"model", engine.files().name},
-       {"fingerprint", engine.files().fingerprint},
-       {"settings", model::settings_text(model::settings_of(engine.files().whole_config()))},
-       {"compute", dtype_name(g.dtype)},
-       {"policy", std::string(cache.policy_of(slot).name())},
-       {"chat_date", chat_date}},
+      path, contents.tensors(), metadata,
       [&](size_t i, const io::ByteSink& sink) { sink(contents.make(i)); },
       static_cast<size_t>(kPageTokens * g.head_dim) * dtype_bytes(g.dtype), existing);
 }

@@ -96,11 +96,12 @@ void AttentionMeter::score_keys(const kv::Cache& cache, int layer, const kv::Ste
     const int slot = step.slot[static_cast<size_t>(seq_of_row[row])];
     const size_t first =
         row * static_cast<size_t>(g.n_heads) + static_cast<size_t>(kv_head) * group;
-    const kv::KeyRows keys(cache.k(layer), cache.store().pages(slot).data(), kv_head);
+    const kv::KeyRows keys = cache.whole_store(layer).keys(layer, slot, kv_head);
     std::vector<float> queries(group * d), key(d);
     kv::read_vector(static_cast<const char*>(q.raw()) + first * d * dtype_bytes(q.dtype()),
                     q.dtype(), queries);
-    for (int t = 0; t <= step.pos[row]; ++t) {
+    const int visible = step.pos[row] + 1;
+    for (int t = visible - g.visible(layer, visible); t < visible; ++t) {
       keys.read(t, key.data());
       for (size_t h = 0; h < group; ++h)
         scores_[(first + h) * stride_ + static_cast<size_t>(t)] =

@@ -20,8 +20,9 @@ Cache::Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> rop
              const Exec& exec)
     : spec_(spec),
       exec_(exec),
-      store_(whole_spec(spec), arena, exec),
-      tables_(static_cast<int32_t*>(arena.take(kTables)), spec.max_seqs, store_.spec().max_pages),
+      groups_(group_specs(spec), spec.max_draft_rows, arena, exec),
+      store_(groups_.store(0)),
+      tables_(groups_.tables(0)),
       ropes_(ropes),
       readers_(static_cast<size_t>(spec.max_seqs)),
       workspace_(ops::attention_workspace(spec.device, attention_bounds(spec),
@@ -75,7 +76,7 @@ void Cache::read_hosted() {
 }
 
 int Cache::create(Readers readers) {
-  const int slot = store_.acquire();
+  const int slot = groups_.acquire();
   if (hosted_) hosted_->acquire(slot);
   readers_[static_cast<size_t>(slot)] = readers;
   if (scores_) scores_->clear(slot);
@@ -83,12 +84,12 @@ int Cache::create(Readers readers) {
 }
 
 int Cache::fork(int slot, Readers readers) {
-  const int copy = store_.fork(slot);
+  const int copy = groups_.fork(slot);
   if (hosted_) hosted_->fork(slot, copy);
   readers_[static_cast<size_t>(copy)] = readers;
   if (const int token = missing_token(copy, length(copy)); token >= 0) {
     if (hosted_) hosted_->release(copy);
-    store_.release(copy);
+    groups_.release(copy);
     throw input_error("kv cache", "the {} policy needs token {}, which the {} policy evicted",
                       policy(readers.front()).name(), token, policy_of(slot).name());
   }
@@ -112,7 +113,11 @@ void Cache::release(int slot) {
   if (listener_ != nullptr) listener_->on_release(slot);
   if (queries_) queries_->release(slot);
   if (hosted_) hosted_->release(slot);
-  store_.release(slot);
+  groups_.release(slot);
+}
+
+void Cache::adopt_pages(int slot, int n, const std::function<bool(int layer, int page)>& has) {
+  groups_.adopt(slot, n, retention(slot).with(spec_.geometry.dense_retention()), has);
 }
 
 void Cache::adopt_prompt(int slot) {
@@ -137,25 +142,17 @@ void Cache::go_back(int slot, int n, bool frees_pages) {
                       n, policy_of(slot).name(), token);
   if (stream_) stream_->forget();
   if (hosted_) hosted_->store(slot);
-  store_.set_length(slot, n);
+  groups_.set_length(slot, n);
   if (hosted_) hosted_->cut(slot);
   // Readers may need room.
   if (hosted_ && frees_pages) hosted_->free_end(slot);
   for_readers(slot, [&](Policy& p, int i) { p.on_truncate(slot, n, indexed_store(i)); });
   if (listener_ != nullptr) listener_->on_truncate(slot, n);
-  if (frees_pages) store_.truncate(slot, n);
+  if (frees_pages) groups_.truncate(slot, n);
 }
 
 int Cache::missing_token(int slot, int n) const {
-  if (store_.pages_given_back(slot) == 0) return -1;
-  const Retention needed = retention(slot);
-  const auto first_missing = [&](int begin, int end) {
-    for (int page = begin / kPageTokens; page * kPageTokens < end; ++page)
-      if (store_.page(slot, page) < 0) return std::max(begin, page * kPageTokens);
-    return -1;
-  };
-  const int sink = first_missing(0, std::min(n, needed.sinks));
-  return sink >= 0 ? sink : first_missing(n - std::min(n, needed.recent - 1), n);
+  return groups_.missing_token(slot, n, retention(slot));
 }
 
 Step Cache::begin(const StepSpec& spec) {
@@ -186,13 +183,14 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
   for (Step& step : steps)
     for (size_t b = 0; b < slots.size(); ++b)
       move_rows(step, static_cast<int>(b), slots[b], store_.length(slots[b]),
-                store_.pages(slots[b]), near_of(slots[b], step.reading));
+                store_.pages(slots[b]), groups_.further_pages(slots[b]),
+                near_of(slots[b], step.reading));
   lay_out_tables(last.phase, last.slot);
   publish(steps, outbox);
 }
 
 void Cache::reserve(int slot, int n, Phase phase) {
-  store_.reserve(slot, n);
+  groups_.reserve(slot, n);
   if (!hosted_) return;
   if (phase == Phase::prefill) return hosted_->hold_prompt(slot, n);
   hosted_->hold_split(slot, range_begin(slot));
@@ -212,11 +210,13 @@ int Cache::range_begin(int slot) const {
 }
 
 void Cache::lay_out_tables(Phase phase, std::span<const int32_t> slots) {
-  tables_.lay_out(store_, slots);
+  groups_.lay_out_tables(slots);
   if (hosted_) near_tables_->lay_out(hosted_store(phase), slots);
 }
 
 Cache::LayerKeys Cache::keys(int layer, const Step& step) const {
+  if (const size_t g = groups_.of(layer); g > 0)
+    return {groups_.store(g).k(layer), groups_.store(g).v(layer), step.groups[g - 1].arrays};
   if (!is_hosted(layer)) return {store_.k(layer), store_.v(layer), step.arrays};
   const PagedStore& store = hosted_store(step.phase);
   return {store.k(layer), store.v(layer), step.near};
@@ -251,6 +251,7 @@ Step Cache::lay_out(const StepSpec& spec) {
   step.micro_batch = spec.micro_batch;
   step.rows_before = spec.rows_before;
   step.row_begin.push_back(0);
+  step.groups.resize(groups_.size() - 1);
   for (const SeqRows& r : rows)
     reserve(r.slot, store_.length(r.slot) + r.n_rows + spec.ahead, spec.phase);
   // Tokens that a policy has already cut can only be continued through the policy.
@@ -280,16 +281,22 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
   for (const Step& step : steps)
     if (queries_) queries_->expect(step);
   if (!device_step_) {
+    const auto use = [](ops::StepArrays& arrays, const PageTables& tables) {
+      arrays.max_pages = tables.max_pages();
+      arrays.page_table = tables.cells();
+    };
     for (Step& step : steps) {
       step.point_to_host();
-      step.arrays.max_pages = tables_.max_pages();
-      step.arrays.page_table = tables_.cells();
-      step.near.max_pages = step.arrays.max_pages;
-      if (hosted_) step.near.page_table = near_tables_->cells();
+      use(step.arrays, tables_);
+      for (size_t g = 1; g < groups_.size(); ++g) use(step.groups[g - 1].arrays, groups_.tables(g));
+      if (hosted_) use(step.near, *near_tables_);
     }
     return;
   }
-  device_step_->send(steps, tables_, near_tables_.get(), outbox);
+  std::vector<const PageTables*> tables;
+  for (size_t g = 0; g < groups_.size(); ++g) tables.push_back(&groups_.tables(g));
+  if (hosted_) tables.push_back(near_tables_.get());
+  device_step_->send(steps, tables, outbox);
   // Here, not in attend: a recorded graph repeats the work of attend alone. What the host chooses
   // is counted where it does.
   const bool chooses = policy(0).selector() != nullptr;
@@ -310,12 +317,7 @@ int Cache::max_extend_rows_a_seq() const {
 }
 
 bool Cache::is_cut(int slot) const {
-  if (store_.pages_given_back(slot) == 0) return false;
-  const int length = store_.length(slot);
-  const int oldest = std::max(0, length - (spec_.geometry.dense_retention().recent - 1));
-  for (int page = oldest / kPageTokens; page * kPageTokens < length; ++page)
-    if (store_.page(slot, page) < 0) return true;
-  return false;
+  return groups_.missing_token(slot, store_.length(slot), spec_.geometry.dense_retention()) >= 0;
 }
 
 Retention Cache::retention(int slot) const {
@@ -323,13 +325,6 @@ Retention Cache::retention(int slot) const {
   for (int i = 0; i < n_policies(); ++i)
     if (readers_of(slot).has(i)) all = all.with(policy(i).retention());
   return all;
-}
-
-void Cache::evict(int slot, const Retention& needed) {
-  // The last token may run again (a saved or shared text that goes on without new tokens), so its
-  // window is the one that counts.
-  const int length = store_.length(slot);
-  store_.drop(slot, needed.sinks, std::max(needed.sinks, length - needed.recent));
 }
 
 void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
@@ -342,6 +337,8 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
     step.pos.push_back(token);
     step.row_page.push_back(store_.page(rows.slot, token / kPageTokens));
     step.row_in_page.push_back(token % kPageTokens);
+    for (size_t g = 1; g < groups_.size(); ++g)
+      step.groups[g - 1].row_page.push_back(groups_.store(g).page(rows.slot, token / kPageTokens));
     if (hosted_)
       step.near_page.push_back(hosted_store(step.phase).page(rows.slot, token / kPageTokens));
   }
@@ -368,18 +365,19 @@ void Cache::commit(const Step& step, std::span<const int> kept) {
   if (step.phase == Phase::extend) return keep(step.slot, kept);
   for (size_t b = 0; b < step.slot.size(); ++b) {
     const int slot = step.slot[b];
-    store_.set_length(slot, step.base[b] + kept[b]);
+    groups_.set_length(slot, step.base[b] + kept[b]);
     if (hosted_) hosted_->wrote_far(slot);
     const bool ends = step.last_chunk[b] != 0;
     if (ends) adopt_prompt(slot);
     // The rest of a prompt is read densely.
-    evict(slot, ends ? retention(slot) : retention(slot).with(spec_.geometry.dense_retention()));
+    groups_.evict(slot,
+                  ends ? retention(slot) : retention(slot).with(spec_.geometry.dense_retention()));
   }
 }
 
 void Cache::keep(std::span<const int32_t> slots, std::span<const int> kept) {
   for (size_t b = 0; b < slots.size(); ++b)
-    store_.set_length(slots[b], store_.length(slots[b]) + kept[b]);
+    groups_.set_length(slots[b], store_.length(slots[b]) + kept[b]);
   for (const int32_t slot : slots)
     if (hosted_) hosted_->committed(slot, static_cast<int>(spec_.policies[0].recent));
   for (int i = 0; i < n_policies(); ++i) {
@@ -389,7 +387,7 @@ void Cache::keep(std::span<const int32_t> slots, std::span<const int> kept) {
     if (!read.empty()) policies_[static_cast<size_t>(i)]->on_commit(read, indexed_store(i));
   }
   for (const int32_t slot : slots) {
-    evict(slot, retention(slot));
+    groups_.evict(slot, retention(slot));
     if (hosted_) hosted_->near().drop(slot, 0, range_begin(slot));
   }
 }

@@ -11,6 +11,7 @@
 #include "kv/hosted_keys.h"
 #include "kv/key_stream.h"
 #include "kv/list_attention.h"
+#include "kv/page_groups.h"
 #include "kv/policy.h"
 #include "kv/prompt_indexing.h"
 #include "kv/readers.h"
@@ -36,6 +37,7 @@ class Cache {
     /// Of one sequence after its prompt, or of a fork beyond what it shares; 0 = any number.
     int max_appended = 0;
     int max_rows = 0;         // rows of one step, or of all levels of one tree
+    int max_prompt_rows = 0;  // all steps of one begin_prompts; 0 = max_rows
     int max_extend_rows = 0;  // of one that policies serve; 0 = max_rows
     int max_draft_rows = 0;   // of one sequence in a step of drafted rows, and StepSpec::ahead
     int max_tree_rows = 0;    // of steps with trees that attention is to be fast for
@@ -81,6 +83,11 @@ class Cache {
   /// truncate, but the sequence keeps its pages.
   void uncommit(int slot, int n);
 
+  /// Gives an empty sequence n committed tokens; the caller writes their K and V and then calls
+  /// adopt_prompt.
+  /// has      says whether a layer gets a page; one with a window gets those that may be read
+  /// errors   kind memory
+  void adopt_pages(int slot, int n, const std::function<bool(int layer, int page)>& has);
   /// Tells the readers that the committed tokens of `slot` are a prompt whose K and V are in the
   /// store, though no prefill ended there (restored or random ones, or a beginning that forks
   /// share).
@@ -161,6 +168,8 @@ class Cache {
   /// knows paths before the host does. A commit of as many rows follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
     store_.move_paths(paths, step.arrays);
+    for (size_t g = 1; g < groups_.size(); ++g)
+      groups_.store(g).move_paths(paths, step.groups[g - 1].arrays);
     if (hosted_) hosted_->near().move_paths(paths, step.near);
     if (queries_) queries_->move_paths(paths, step);
   }
@@ -172,11 +181,11 @@ class Cache {
     const ops::StepArrays& step;
   };
   LayerKeys keys(int layer, const Step& step) const;
-  /// Whole texts under the store's page ids: in host memory those of layers whose keys are there,
-  /// of texts that were stored since their last tokens were committed. Their pools, which may be of
-  /// eight bits (kv/pages.h).
+  /// Store of full texts, without what a layer's window has evicted. It is the host's for layers
+  /// whose keys are there, of texts that were stored since their last tokens were committed. Its
+  /// pools may be of eight bits (kv/pages.h).
   const PagedStore& whole_store(int layer) const {
-    return is_hosted(layer) ? hosted_->far() : store_;
+    return is_hosted(layer) ? hosted_->far() : groups_.store(groups_.of(layer));
   }
   Tensor k(int layer) const { return whole_store(layer).k(layer); }
   Tensor v(int layer) const { return whole_store(layer).v(layer); }
@@ -222,6 +231,7 @@ class Cache {
   int n_policies() const { return static_cast<int>(policies_.size()); }
   /// All policies, for a sequence that each of them is to read.
   Readers all_readers() const { return Readers::first(n_policies()); }
+  /// The first page group's.
   const PagedStore& store() const { return store_; }
   PagedStore& store() { return store_; }
   /// The newest queries; null unless a policy needs them.
@@ -329,13 +339,12 @@ class Cache {
   Reading reading_of(const StepSpec& spec) const;
   /// Tokens of a sequence that its readers may need.
   Retention retention(int slot) const;
-  /// Releases the pages without needed tokens.
-  void evict(int slot, const Retention& needed);
 
   Spec spec_;
   Exec exec_;
-  PagedStore store_;
-  PageTables tables_;
+  PageGroups groups_;
+  PagedStore& store_;                        // the first group's
+  PageTables& tables_;                       // the same
   std::unique_ptr<HostedKeys> hosted_;       // where keys are in host memory
   std::unique_ptr<PageTables> near_tables_;  // of its near keys
   std::span<const ops::RopeTable> ropes_;

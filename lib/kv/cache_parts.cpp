@@ -7,19 +7,20 @@
 namespace tandem::kv {
 namespace parts {
 
+int page_count(int64_t tokens) {
+  return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens);
+}
+
 PagedStore::Spec store_spec(const Cache::Spec& s) {
   const Geometry& g = s.geometry;
-  const auto pages = [](int64_t tokens) {
-    return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens);
-  };
   // Every sequence may end in a page of its own and may own a copy of the page where it forked.
   return {.n_layers = g.n_layers,
           .n_kv_heads = g.n_kv_heads,
           .head_dim = g.head_dim,
           .dtype = g.dtype,
-          .n_pages = pages(s.total_tokens) + (s.max_seqs > 1 ? 2 * s.max_seqs : 0),
+          .n_pages = page_count(s.total_tokens) + (s.max_seqs > 1 ? 2 * s.max_seqs : 0),
           .max_slots = s.max_seqs,
-          .max_pages = pages(s.max_tokens),
+          .max_pages = page_count(s.max_tokens),
           .max_moves = s.max_rows,
           .device = s.device};
 }
@@ -174,15 +175,36 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
                           .cpu_reads = s.policies[0].cpu_attends()};
 }
 
-PagedStore::Spec whole_spec(const Cache::Spec& s) {
-  PagedStore::Spec spec = store_spec(s);
-  const std::optional<HostedKeys::Spec> hosted = hosted_spec(s);
-  if (!hosted) return spec;
-  spec.layers.emplace();
-  for (int layer = 0; layer < spec.n_layers; ++layer)
-    if (std::ranges::find(hosted->layers, layer) == hosted->layers.end())
-      spec.layers->push_back(layer);
-  return spec;
+/// Pages for the window of every sequence, tokens that are drafted or taken back, and new rows.
+int window_pages(const Cache::Spec& s, int window) {
+  int sinks = 0;
+  for (size_t i = 0; i < s.policies.size(); ++i)
+    sinks = std::max(sinks, make_policy(s.policies[i], bounds_of(s, i))->retention().sinks);
+  // A window begins within a page, and rows end within one.
+  const int64_t each = page_count(sinks) + page_count(window + int64_t{2} * s.max_draft_rows) + 2;
+  const PagedStore::Spec whole = store_spec(s);
+  const int64_t all = s.max_seqs * std::min<int64_t>(each, whole.max_pages) +
+                      page_count(std::max(s.max_rows, s.max_prompt_rows));
+  return static_cast<int>(std::min<int64_t>(all, whole.n_pages));
+}
+
+std::vector<PageGroups::Spec> group_specs(const Cache::Spec& s) {
+  std::vector<PageGroups::Spec> specs;
+  for (PageGroup& group : page_groups(s.geometry, s.max_tokens)) {
+    PageGroups::Spec spec{.group = group, .store = store_spec(s), .tables = kTables};
+    spec.store.layers = std::move(group.layers);
+    if (!specs.empty()) {
+      spec.store.n_pages = window_pages(s, group.window);
+      spec.store.prefix += fmt::format("/window {}", group.window);
+      spec.tables += fmt::format(" of window {}", group.window);
+    } else if (const std::optional<HostedKeys::Spec> hosted = hosted_spec(s)) {
+      std::erase_if(*spec.store.layers, [&](int layer) {
+        return std::ranges::find(hosted->layers, layer) != hosted->layers.end();
+      });
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
 }
 
 bool has_lists(const Cache::Spec& s) {
@@ -221,7 +243,8 @@ DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
   return {.max_seqs = s.max_seqs,
           .max_rows = s.max_rows,
           .max_pages = store_spec(s).max_pages,
-          .near = std::ranges::any_of(s.policies, on_host)};
+          .n_tables = static_cast<int>(page_groups(s.geometry, s.max_tokens).size()) +
+                      (std::ranges::any_of(s.policies, on_host) ? 1 : 0)};
 }
 
 bool streams_far(const Cache::Spec& s) {
@@ -281,8 +304,7 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   const Device device = spec.device;
   for (const recipe::Cache& policy : spec.policies) check_dtype(policy, g.dtype);
   const size_t tables = PageTables::bytes(spec.max_seqs, store_spec(spec).max_pages);
-  PagedStore::plan(whole_spec(spec), plan);
-  plan.add(kTables, tables);
+  PageGroups::plan(group_specs(spec), plan);
   if (const auto hosted = hosted_spec(spec)) {
     HostedKeys::plan(*hosted, plan);
     plan.add(kNearTables, tables);

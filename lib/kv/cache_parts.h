@@ -25,8 +25,8 @@ Bounds bounds_of(const Cache::Spec& s, size_t i);
 /// Of a run whose policy chooses among keys in host memory.
 /// errors   kind recipe: several policies share these
 std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s);
-/// Of the keys that are not in host memory.
-PagedStore::Spec whole_spec(const Cache::Spec& s);
+/// Page groups, without the keys in host memory.
+std::vector<PageGroups::Spec> group_specs(const Cache::Spec& s);
 /// Whether ranges of a run come with lists.
 bool has_lists(const Cache::Spec& s);
 /// scratch_bytes  of one thread's lists

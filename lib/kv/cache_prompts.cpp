@@ -9,7 +9,7 @@ std::vector<Step> Cache::begin_prompts(std::span<const std::vector<SeqRows>> row
   std::vector<std::pair<int, int>> lengths;  // of slots, as they were before each step
   const auto go_back = [&] {
     for (; !lengths.empty(); lengths.pop_back())
-      store_.set_length(lengths.back().first, lengths.back().second);
+      groups_.set_length(lengths.back().first, lengths.back().second);
   };
   if (hosted_) hosted_->begin_prompts();
   std::vector<Step> steps;
@@ -19,7 +19,7 @@ std::vector<Step> Cache::begin_prompts(std::span<const std::vector<SeqRows>> row
       TANDEM_CHECK(steps.back().phase == Phase::prefill, "prefill steps must read all keys");
       for (const SeqRows& r : of_step) {
         lengths.emplace_back(r.slot, store_.length(r.slot));
-        store_.set_length(r.slot, store_.length(r.slot) + r.n_rows);
+        groups_.set_length(r.slot, store_.length(r.slot) + r.n_rows);
       }
     }
   } catch (...) {

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kStepTables = "kv/page tables";
 
 size_t table_bytes(const DeviceStep::Bounds& b) {
-  return (b.near ? 2 : 1) * PageTables::bytes(b.max_seqs, b.max_pages);
+  return static_cast<size_t>(b.n_tables) * PageTables::bytes(b.max_seqs, b.max_pages);
 }
 
 Courier::Spec courier_spec(const DeviceStep::Bounds& b) {
@@ -24,9 +24,10 @@ Courier::Spec courier_spec(const DeviceStep::Bounds& b) {
           .own_places = true};
 }
 
-/// Of the arrays of a step, those of near keys included.
+/// Bytes of a step's arrays, with those of all page groups and of near keys.
 size_t array_bytes(size_t seqs, size_t rows, size_t mask_words) {
-  return rows * mask_words * sizeof(uint64_t) + (5 * seqs + 1 + 4 * rows) * sizeof(int32_t);
+  return rows * mask_words * sizeof(uint64_t) +
+         (5 * seqs + 1 + (3 + kMaxPageGroups) * rows) * sizeof(int32_t);
 }
 
 /// Writes n entries, those of `from` and what pads them, and goes on after them; returns where they
@@ -91,10 +92,16 @@ void DeviceStep::place(Step& step, Outbox& outbox) const {
   a.pos = put(at, step.pos, n_rows);
   a.row_page = put(at, step.row_page, n_rows, -1);
   a.row_in_page = put(at, step.row_in_page, n_rows);
+  for (size_t g = 0; g < step.groups.size(); ++g) {
+    Step::GroupRows& group = step.groups[g];
+    group.arrays = a;
+    group.arrays.page_table = table(1 + g);
+    group.arrays.row_page = put(at, group.row_page, n_rows, -1);
+  }
   if (step.near_begin.empty()) return;
   ops::StepArrays& near = step.near;
   near = a;
-  near.page_table = page_table_ + cells();
+  near.page_table = table(1 + step.groups.size());
   near.row_page = put(at, step.near_page, n_rows, -1);
   step.near_lo = put(at, step.near_begin, n_seqs);
 }
@@ -104,15 +111,13 @@ void DeviceStep::send_again(Step& step) {
   courier_.send();
 }
 
-void DeviceStep::send(std::span<Step> steps, const PageTables& tables, const PageTables* near,
+void DeviceStep::send(std::span<Step> steps, std::span<const PageTables* const> tables,
                       Outbox* outbox) {
-  std::span<const PageChange> changes = tables.changes();
-  if (near != nullptr) {
-    changes_.assign(changes.begin(), changes.end());
-    for (const PageChange& c : near->changes())
-      changes_.push_back({c.cell + static_cast<int32_t>(cells()), c.page});
-    changes = changes_;
-  }
+  changes_.clear();
+  for (size_t i = 0; i < tables.size(); ++i)
+    for (const PageChange& c : tables[i]->changes())
+      changes_.push_back({c.cell + static_cast<int32_t>(i * cells()), c.page});
+  const std::span<const PageChange> changes = changes_;
   Outbox* const own = outbox == nullptr || !changes.empty() ? &courier_.open() : nullptr;
   for (Step& step : steps) place(step, outbox != nullptr ? *outbox : *own);
   if (own == nullptr) return;

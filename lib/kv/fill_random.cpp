@@ -31,8 +31,8 @@ void fill_queries(QueryRing& queries, int slot, int n, uint64_t seed) {
 void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
   TANDEM_CHECK(cache.length(slot) == 0, "cannot fill a sequence that has {} tokens",
                cache.length(slot));
-  PagedStore& store = cache.store();
-  store.reserve(slot, n);
+  const PagedStore& store = cache.store();
+  cache.adopt_pages(slot, n, [](int, int) { return true; });
   const int n_pages = static_cast<int>(store.pages(slot).size());
   for (int layer = 0; layer < cache.geometry().n_layers; ++layer) {
     const PagedStore& whole = cache.whole_store(layer);
@@ -40,7 +40,9 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
     const bool on_gpu = pools[0].device().kind == Device::Kind::cuda;
     const DType dtype = cache.geometry().dtype;
     const auto fill = [&](int i, uint32_t half) {
-      const Tensor page = pools[half].slice(store.page(slot, i), 1);
+      const int32_t id = whole.page(slot, i);
+      if (id < 0) return;  // before the layer's window
+      const Tensor page = pools[half].slice(id, 1);
       const auto fill_rows = [&](void* rows) {
         ops::fill_random(rows, dtype,
                          {.seed = seed,
@@ -52,7 +54,7 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
       if (!whole.spec().eight_bit) return fill_rows(page.raw());
       std::vector<std::byte> rows(static_cast<size_t>(page.elements()) * dtype_bytes(dtype));
       fill_rows(rows.data());
-      write_page(whole.page_run(layer, store.page(slot, i)), half == 1, rows.data());
+      write_page(whole.page_run(layer, id), half == 1, rows.data());
     };
     const auto fill_both = [&](int i) {
       fill(i, 0);
@@ -64,7 +66,6 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
       parallel_for(n_pages, fill_both);
   }
   if (QueryRing* queries = cache.queries()) fill_queries(*queries, slot, n, seed);
-  store.set_length(slot, n);
   cache.adopt_prompt(slot);
 }
 

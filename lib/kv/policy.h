@@ -31,6 +31,10 @@ struct Retention {
   int sinks = 0;
   int recent = std::numeric_limits<int>::max();
 
+  /// Cuts it to a layer's window; 0: there is none.
+  Retention within(int window) const {
+    return {sinks, window == 0 ? recent : std::min(recent, window)};
+  }
   /// What two readers need together.
   Retention with(const Retention& other) const {
     return {std::max(sinks, other.sinks), std::max(recent, other.recent)};
@@ -60,8 +64,7 @@ struct Geometry {
   }
   int window(int layer) const { return at(layer).window; }
   ops::ScoreScale scale(int layer) const { return at(layer).scale; }
-  /// What full attention may need. A page stands for all layers: it can go only when every layer's
-  /// window has passed it.
+  /// Tokens that full attention may need in the layers that keep most of them.
   Retention dense_retention() const {
     Retention retention{.recent = 0};
     for (int layer = 0; layer < n_layers; ++layer) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "base/check.h"
 
@@ -22,6 +23,10 @@ void Step::point_to_host() {
             .tree_mask = tree_mask.empty() ? nullptr : tree_mask.data()};
   for (int b = 0; b < n_seqs; ++b)
     arrays.max_rows_a_seq = std::max(arrays.max_rows_a_seq, rows_of(b));
+  for (GroupRows& g : groups) {
+    g.arrays = arrays;
+    g.arrays.row_page = g.row_page.data();
+  }
   near = arrays;
   near.row_page = near_page.data();
   near_lo = near_begin.data();
@@ -59,7 +64,7 @@ void add_tree(Step& step, int first_row, const Tree& tree) {
 }
 
 void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages,
-               const NearRows& near) {
+               std::span<const std::span<const int32_t>> further, const NearRows& near) {
   const auto i = static_cast<size_t>(b);
   const int32_t shift = base - step.base[i];
   step.slot[i] = slot;
@@ -68,10 +73,11 @@ void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> p
   for (auto r = static_cast<size_t>(step.row_begin[i]);
        r < static_cast<size_t>(step.row_begin[i + 1]); ++r, ++token) {
     step.pos[r] += shift;
-    step.row_page[r] = pages[static_cast<size_t>(token / kPageTokens)];
+    const auto page = static_cast<size_t>(token / kPageTokens);
+    step.row_page[r] = pages[page];
     step.row_in_page[r] = token % kPageTokens;
-    if (!step.near_page.empty())
-      step.near_page[r] = near.pages[static_cast<size_t>(token / kPageTokens)];
+    for (size_t g = 0; g < step.groups.size(); ++g) step.groups[g].row_page[r] = further[g][page];
+    if (!step.near_page.empty()) step.near_page[r] = near.pages[page];
   }
   if (!step.near_begin.empty()) step.near_begin[i] = near.begin;
 }
@@ -80,17 +86,21 @@ StepRows rows_of(const Step& step) {
   const ops::StepArrays& a = step.arrays;
   // Kernels of the forward only read them; they lie in memory of the step or of an outbox.
   const auto moved = [](const int32_t* array) { return const_cast<int32_t*>(array); };
-  return {.base = moved(a.base),
-          .pos = moved(a.pos),
-          .row_page = moved(a.row_page),
-          .row_in_page = moved(a.row_in_page),
-          .tentative = a.tentative,
-          .slot = a.slot,
-          .page_table = a.page_table,
-          .rows_each = a.n_rows / a.n_seqs,
-          .max_pages = a.max_pages,
-          .near_page = step.near_page.empty() ? nullptr : moved(step.near.row_page),
-          .near_table = step.near_page.empty() ? nullptr : step.near.page_table};
+  StepRows rows{.base = moved(a.base),
+                .pos = moved(a.pos),
+                .row_page = moved(a.row_page),
+                .row_in_page = moved(a.row_in_page),
+                .tentative = a.tentative,
+                .slot = a.slot,
+                .page_table = a.page_table,
+                .rows_each = a.n_rows / a.n_seqs,
+                .max_pages = a.max_pages};
+  static_assert(std::size(StepRows{}.others) == kMaxPageGroups);  // further groups, and near
+  size_t n = 0;
+  for (const Step::GroupRows& g : step.groups)
+    rows.others[n++] = {moved(g.arrays.row_page), g.arrays.page_table};
+  if (!step.near_page.empty()) rows.others[n] = {moved(step.near.row_page), step.near.page_table};
+  return rows;
 }
 
 std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<int>> level_ends) {
@@ -114,6 +124,7 @@ std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<in
     level.base = whole.base;
     level.last_chunk = whole.last_chunk;
     level.near_begin = whole.near_begin;
+    level.groups.resize(whole.groups.size());
     level.mask_words = whole.mask_words;
     level.row_begin = {0};
     for (size_t b = 0; b < level_ends.size(); ++b) {
@@ -130,6 +141,8 @@ std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<in
       append(level.pos, whole.pos, begin, end);
       append(level.row_page, whole.row_page, begin, end);
       append(level.row_in_page, whole.row_in_page, begin, end);
+      for (size_t g = 0; g < whole.groups.size(); ++g)
+        append(level.groups[g].row_page, whole.groups[g].row_page, begin, end);
       if (!whole.near_page.empty()) append(level.near_page, whole.near_page, begin, end);
       append(level.tree_mask, whole.tree_mask, begin * words, end * words);
       level.n_rows += ends[l] - before;

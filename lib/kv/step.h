@@ -14,6 +14,9 @@ namespace tandem::kv {
 /// Rows of a tree, at most, and drafted rows of a step that is measured, all sequences together.
 inline constexpr int kMaxTreeRows = 1024, kMaxDraftedRows = 4096;
 
+/// Page groups, at most (page_groups.h): models have layers without a window and with one.
+inline constexpr int kMaxPageGroups = 2;
+
 /// What a forward reads: which policy of the cache selects keys, and which FFN channels.
 struct Reading {
   int keys = 0;
@@ -88,6 +91,12 @@ struct Step {
   std::vector<int32_t> pos;          // [R] RoPE position
   std::vector<int32_t> row_page;     // [R] page that takes the row's K and V
   std::vector<int32_t> row_in_page;  // [R] token slot inside it
+  /// The rows under the pages of a further page group.
+  struct GroupRows {
+    std::vector<int32_t> row_page;  // [R]
+    ops::StepArrays arrays = {};
+  };
+  std::vector<GroupRows> groups;
   // Where keys are in host memory, else empty:
   std::vector<int32_t> near_page;   // [R] row_page in near, or in prompt (hosted_keys.h)
   std::vector<int32_t> near_begin;  // [B] first token that ranges read there
@@ -135,9 +144,9 @@ struct NearRows {
 };
 
 /// Makes the rows of the step's sequence b those of another place: after `base` committed tokens
-/// of `slot`, whose tokens are in `pages`.
+/// of `slot`, whose tokens are in `pages`, and in further page groups in `further`.
 void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages,
-               const NearRows& near);
+               std::span<const std::span<const int32_t>> further, const NearRows& near);
 
 /// The rows of a step that was laid out, of every sequence as many, for work that moves them on.
 StepRows rows_of(const Step& step);

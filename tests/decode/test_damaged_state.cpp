@@ -90,9 +90,10 @@ TEST_SUITE("decode/damaged_state") {
 
   TEST_CASE("every kind of damage is an error of kind input that says what is wrong") {
     CHECK(error_after([](Parts& p) { p.metadata.clear(); }) ==
-          "is not a saved state (format '', expected 'tandem.state/1')");
+          "is not a saved state (format '', expected 'tandem.state/1' or 'tandem.state/2')");
     CHECK(error_after([](Parts& p) { p.metadata["format"] = "tandem.state/9"; }) ==
-          "is not a saved state (format 'tandem.state/9', expected 'tandem.state/1')");
+          "is not a saved state (format 'tandem.state/9', expected 'tandem.state/1' or "
+          "'tandem.state/2')");
     CHECK(error_after([](Parts& p) { p.metadata["fingerprint"] = "00"; }) ==
           "was saved with another model ('small')");
     CHECK(error_after([](Parts& p) { p.metadata["compute"] = "bf16"; }) ==

@@ -143,7 +143,8 @@ TEST_SUITE("decode/prefill_order") {
   }
 
   TEST_CASE("f32: a window of the model, and heads that are normed") {
-    for (const std::string model : {"mistral-window", "qwen3-tied", "llama-odd"}) {
+    for (const std::string model :
+         {"mistral-window", "qwen2-layer-types", "qwen3-tied", "llama-odd"}) {
       CAPTURE(model);
       const auto engine_of = [&](PrefillOrder order) {
         return make_engine(small_model(model), {.chunk = 50, .max_seqs = 1, .order = order});

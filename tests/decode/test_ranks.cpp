@@ -106,6 +106,7 @@ TEST_SUITE("decode/ranks") {
     for (const recipe::Cache& cache : {hybrid, streaming(4, 16), snapkv(16, 8)})
       check("llama-3.1", 2, {.caches = {cache}});
     check("llama-3.2-tied", 3, {.order = recipe::PrefillOrder::layers});
+    check("qwen2-layer-types", 2, {.caches = {snapkv(16, 8)}, .logit_rows = 2});
   }
 
   TEST_CASE("what a rank holds: every head, channel and token once, but for shared KV heads") {

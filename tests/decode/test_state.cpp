@@ -27,6 +27,8 @@ const Case kCases[] = {{"llama-3.1", {}},
                        {"llama-3.1", retrieval(40, 8)},
                        {"qwen3-tied", retrieval(48, 4)},
                        {"qwen3-tied", {}},
+                       {"qwen2-layer-types", {}},
+                       {"qwen2-layer-types", streaming(4, 16)},
                        {"mistral-window", {}}};
 
 decode::SavedState reopen(const std::filesystem::path& path, const Engine& engine) {

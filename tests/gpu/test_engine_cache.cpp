@@ -28,6 +28,8 @@ std::vector<Case> cases() {
           {small_model("llama-3.1"), streaming(0, 1)},
           {small_model("llama-3.1"), streaming(70, 3, true)},
           {small_model("mistral-window"), {}},
+          {small_model("qwen2-layer-types"), {}},
+          {small_model("qwen2-layer-types"), snapkv(60, 8)},
           {small_model("mistral-window"), streaming(4, 16)},
           {small_model("mistral-window"), streaming(4, 64, true)},
           {small_model("llama-odd"), streaming(4, 16, true)},
@@ -178,8 +180,10 @@ TEST_SUITE("gpu/decode/cache") {
   }
 
   TEST_CASE(
-      "page tables there equal the store's, whatever sequences join, leave, fork or roll back") {
-    const auto engine = make_engine(tiny_model("tiny-2m"), {.max_seqs = 5, .device = kGpu});
+      "page tables there equal the stores', whatever sequences join, leave, fork or roll back") {
+    // Layers 0 and 1 are in different page groups.
+    const auto engine = make_engine(small_model("qwen2-layer-types"),
+                                    {.max_seqs = 5, .logit_rows = 8, .device = kGpu});
     kv::Cache& cache = engine->cache();
     cuda::Queue& queue = *cache.store().exec().queue;
     PhiloxStream draw(5);
@@ -192,9 +196,10 @@ TEST_SUITE("gpu/decode/cache") {
       const int what = below(4);
       if (slots.empty() || (what == 0 && slots.size() < 5))
         slots.push_back(what == 0 && !slots.empty() ? cache.fork(slots[0], 0) : cache.create());
-      else if (what == 1)
-        cache.truncate(slots.back(), below(static_cast<size_t>(cache.length(slots.back())) + 1));
-      else if (what == 2) {
+      else if (what == 1) {
+        const int n = below(static_cast<size_t>(cache.length(slots.back())) + 1);
+        if (cache.missing_token(slots.back(), n) < 0) cache.truncate(slots.back(), n);
+      } else if (what == 2) {
         cache.release(slots.front());
         slots.erase(slots.begin());
       }
@@ -204,17 +209,18 @@ TEST_SUITE("gpu/decode/cache") {
             {slot, below(static_cast<size_t>(std::min(40, 513 - cache.length(slot)))), false});
       if (rows.empty()) continue;
       const kv::Step step = cache.begin({.rows = rows});
-      const ops::StepArrays arrays = step.arrays;
-      const auto pages = static_cast<size_t>(arrays.max_pages);
-      for (const int slot : slots) {
-        std::vector<int32_t> table(pages), want;
-        queue.copy_out(table.data(), arrays.page_table + static_cast<size_t>(slot) * pages,
-                       pages * sizeof(int32_t));
-        queue.wait();
-        for (int page = 0; page < arrays.max_pages; ++page)
-          want.push_back(cache.store().page(slot, page));
-        REQUIRE(table == want);
-      }
+      const auto pages = static_cast<size_t>(step.arrays.max_pages);
+      for (const int slot : slots)
+        for (const int layer : {0, 1}) {
+          const ops::StepArrays& arrays = cache.keys(layer, step).step;
+          std::vector<int32_t> table(pages), want;
+          queue.copy_out(table.data(), arrays.page_table + static_cast<size_t>(slot) * pages,
+                         pages * sizeof(int32_t));
+          queue.wait();
+          for (int page = 0; page < arrays.max_pages; ++page)
+            want.push_back(cache.whole_store(layer).page(slot, page));
+          REQUIRE(table == want);
+        }
       std::vector<int> kept;
       for (int b = 0; b < step.n_seqs; ++b)
         kept.push_back(below(static_cast<size_t>(step.rows_of(b)) + 1));

@@ -128,8 +128,7 @@ TEST_SUITE("gpu/kernels/page") {
                       s.tentative.empty() ? nullptr : b.tentative.as<int32_t>(), slot.as<int32_t>(),
                       table.as<int32_t>(), s.rows_each, 3});
     }
-    rows[1].near_page = near_page.as<int32_t>();
-    rows[1].near_table = near_table.as<int32_t>();
+    rows[1].others[1] = {near_page.as<int32_t>(), near_table.as<int32_t>()};
     const DeviceBuffer steps(rows);
     const CatchUpParams p{.ends = ends,
                           .prior = prior.as<int32_t>(),

@@ -21,7 +21,7 @@ kv::Step run_tentative(Engine& engine, int slot, const Ids& ids) {
 TEST_SUITE("kv/rollback") {
   TEST_CASE("f32: rows that are not kept leave no trace") {
     const std::vector<recipe::Cache> caches = {{}, streaming(4, 64)};
-    for (const std::string name : {"llama-3.1", "mistral-window"})
+    for (const std::string name : {"llama-3.1", "mistral-window", "qwen2-layer-types"})
       for (const int policy : {0, 1})
         for (const int length : {100, 128, 250}) {
           CAPTURE(name);

@@ -26,6 +26,8 @@ const Case kCases[] = {{"llama-3.1", {}, 100},
                        {"llama-odd", snapkv(40, 8), 200},
                        {"llama-3.1", retrieval(40, 8), 200},
                        {"qwen3-tied", {}, 100},
+                       {"qwen2-layer-types", {}, 200},
+                       {"qwen2-layer-types", snapkv(40, 8), 200},
                        {"qwen3-tied", streaming(4, 16, true), 200}};
 
 }  // namespace

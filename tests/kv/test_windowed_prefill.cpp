@@ -43,7 +43,8 @@ std::filesystem::path model_made_for(const TemporaryFolder& folder, int tokens) 
 
 TEST_SUITE("kv/windowed-prefill") {
   TEST_CASE("f32: a prompt in any chunks gives what its tokens one by one give under the policy") {
-    for (const std::string name : {"llama-3.1", "mistral-window", "qwen3-tied"})
+    for (const std::string name :
+         {"llama-3.1", "mistral-window", "qwen2-layer-types", "qwen3-tied"})
       for (const recipe::Cache& c :
            {windowed(4, 64), windowed(0, 30), windowed(70, 3, true), windowed(4, 64, true)}) {
         CAPTURE(name);

@@ -86,8 +86,7 @@ TEST_SUITE("ops/paging") {
                       .page_table = c.table.data(),
                       .rows_each = s.rows_each,
                       .max_pages = 3});
-    rows[1].near_page = near_page.data();
-    rows[1].near_table = near_table.data();
+    rows[1].others[1] = {near_page.data(), near_table.data()};
     ops::catch_up({.ends = ends,
                    .prior = c.prior.data(),
                    .tokens = c.next_tokens.data(),

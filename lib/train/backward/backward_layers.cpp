@@ -82,14 +82,15 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   };
   const int64_t qkv_dim = c.q_dim() + 2 * int64_t{c.kv_dim()};
   const Tensor dqkv = act(buffers_.dqkv, qkv_dim);
+  const kv::Cache::LayerKeys keys = cache_.keys(index, step);
   ops::attention_backward({.dqkv = dqkv,
                            .dout = heads(buffers_.dwide),
                            .out = heads(kept.attended),
                            .lse = kept.lse,
                            .q = heads(kept.q),
-                           .k = cache_.k(index),
-                           .v = cache_.v(index),
-                           .step = step.arrays,
+                           .k = keys.k,
+                           .v = keys.v,
+                           .step = keys.step,
                            .window = attention.window,
                            .scale = attention.scale.f32()},
                           buffers_.workspace, stream());
