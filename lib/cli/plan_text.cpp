@@ -10,6 +10,8 @@
 #include "bench/hardware.h"
 #include "bench/hosted_report.h"
 #include "cli/rank_plan.h"
+#include "kv/page_groups.h"
+#include "model/forward/transformer.h"
 #include "model/spec/work.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
@@ -244,6 +246,23 @@ std::string adapter_lines(const PlanView& v) {
   return text;
 }
 
+/// KV cache of layers with a window, which hold less than the others; 0 layers: none does.
+struct WindowedKeys {
+  size_t layers = 0, bytes = 0;
+  int window = 0;
+};
+WindowedKeys windowed_keys(const PlanView& v) {
+  WindowedKeys all;
+  const auto groups =
+      kv::page_groups(model::geometry_of(v.files.config, v.spec.compute), v.spec.max_tokens);
+  for (const kv::PageGroup& group : std::span(groups).subspan(1)) {
+    all.layers += group.layers.size();
+    all.window = std::max(all.window, group.window);
+    all.bytes += v.plan.group_bytes(fmt::format("kv/window {}", group.window));
+  }
+  return all;
+}
+
 RankPlan ranks_of(const PlanView& v) { return rank_plan(v.files, v.spec, v.sequences, v.limits); }
 
 Json adapters_json(const PlanView& v) {
@@ -273,6 +292,9 @@ std::string plan_text(const PlanView& v) {
                         isa_name(isa_in_use()), format_bytes(v.limits.host));
   text += ranks_of(v).lines();
   text += memory_lines(v.plan, v.limits) + '\n';
+  if (const WindowedKeys w = windowed_keys(v); w.layers > 0)
+    text += fmt::format("windows  {} of {} layers keep {} tokens of a sequence, {} of KV in all\n",
+                        w.layers, c.n_layers, w.window, format_bytes(w.bytes));
   text += adapter_lines(v);
   decode::Savings saved = v.spec.savings;
   saved.n_streamed = 0;  // of which a line says more
@@ -293,6 +315,8 @@ Json plan_json(const PlanView& v) {
             {"prompt_tokens", v.prompt_tokens},
             {"context_tokens", v.context_tokens}};
   j.update(memory_json(v.plan, v.limits));
+  if (const WindowedKeys w = windowed_keys(v); w.layers > 0)
+    j["windowed_kv"] = {{"layers", w.layers}, {"window", w.window}, {"bytes", w.bytes}};
   j["prompt_passes"] = v.spec.savings.prompt_passes;
   if (v.spec.adapters != decode::AdapterUse::none || !v.files.merged.empty())
     j["adapters"] = adapters_json(v);
