@@ -35,6 +35,7 @@
 #include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/norm/rms_norm_backward.h"
+#include "kernels/norm/row_norms.h"
 #include "kernels/optim/adamw_narrow.h"
 #include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
@@ -76,6 +77,8 @@ Variant* variant_for(Isa isa, Variant* const (&variants)[kCount]) {
 struct CpuTable {
   Isa isa;
   TANDEM_VARIANTS_BF16(rms_norm);
+  TANDEM_VARIANTS(qk_squares);
+  TANDEM_VARIANTS(row_norms);
   TANDEM_VARIANTS_BF16(rope_kv);
   TANDEM_VARIANTS_BF16(rotate_q);
   TANDEM_VARIANTS_BF16(gate_mul);
@@ -125,6 +128,7 @@ struct CpuTable {
   TANDEM_SAME(widen_rows);
   TANDEM_VARIANTS(rms_norm_backward);
   TANDEM_VARIANTS(column_sums);
+  TANDEM_VARIANTS(row_norms_backward);
   TANDEM_VARIANTS_BF16(rope_backward);
   TANDEM_VARIANTS_BF16(gate_mul_backward);
   TANDEM_VARIANTS(attention_backward);

@@ -43,6 +43,7 @@
 #include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/norm/rms_norm_backward.h"
+#include "kernels/norm/row_norms.h"
 #include "kernels/optim/adamw_narrow.h"
 #include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
@@ -72,6 +73,8 @@ namespace tandem {
 // clang-format off
 #define TANDEM_CUDA_OPERATIONS(ONE, TWO) \
   ONE(rms_norm) \
+  ONE(qk_squares) \
+  ONE(row_norms) \
   ONE(gate_mul) \
   ONE(rope_kv) \
   ONE(rotate_q) \
@@ -137,6 +140,7 @@ namespace tandem {
   TWO(verify_trees) \
   ONE(rms_norm_backward) \
   ONE(column_sums) \
+  ONE(row_norms_backward) \
   ONE(gate_mul_backward) \
   ONE(rope_backward) \
   ONE(cross_entropy) \

@@ -9,7 +9,7 @@ namespace {
 
 using namespace simd;
 
-constexpr int kSlices = 4;  // vectors of the output in registers
+constexpr int kTailSlices = 4;  // vectors of the output in registers
 
 /// o[c ..] = (list o + tail sum of masses times means) for `n` of n_vecs * kLanes channels.
 template <int n_vecs>
@@ -57,8 +57,8 @@ void TANDEM_ISA_FN(add_means)(const AddMeansParams& p) {
   if (!(total > 1e-3f * list && total > 0)) return;
   const Vec of_list = set1(list / total), of_tail = set1(tail / total);
   int c = 0;
-  for (; c + kSlices * Vec::kLanes <= p.d; c += kSlices * Vec::kLanes)
-    add_slice<kSlices>(p, c, of_list, of_tail);
+  for (; c + kTailSlices * Vec::kLanes <= p.d; c += kTailSlices * Vec::kLanes)
+    add_slice<kTailSlices>(p, c, of_list, of_tail);
   for (; c + Vec::kLanes <= p.d; c += Vec::kLanes) add_slice<1>(p, c, of_list, of_tail);
   for (; c < p.d; ++c) {
     float sum = 0;

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_rows(const RmsNormParams p)
     if (first + k * kThreads < n) add(kept[k]);
   for (int i = first + kKept * kThreads; i < n; i += kThreads) add(x[i]);
   const float mean = cuda::block_sum<kThreads>(sum) / static_cast<float>(p.dim);
-  const float inverse = 1.0f / sqrtf(mean + p.eps);
+  const float inverse = p.scale / sqrtf(mean + p.eps);
   const auto write = [&](int i, const In& v, const In& w) {
     Out o;
 #pragma unroll
@@ -56,6 +56,39 @@ __global__ void __launch_bounds__(kThreads) rms_norm_rows(const RmsNormParams p)
   for (int k = 0; k < kKept; ++k)
     if (const int i = first + k * kThreads; i < n) write(i, kept[k], scale[k]);
   for (int i = first + kKept * kThreads; i < n; i += kThreads) write(i, x[i], weight[i]);
+}
+
+/// One block a row, of what has no weight or is added.
+template <class T, int kEach>
+__global__ void __launch_bounds__(256) scaled_rows(const RmsNormParams p) {
+  using In = cuda::Vector<float, kEach>;
+  using Out = cuda::Vector<T, kEach>;
+  cuda::start_after_previous();
+  const int n = p.dim / kEach, first = static_cast<int>(threadIdx.x);
+  const In* weight = reinterpret_cast<const In*>(p.weight);
+  const In* x = reinterpret_cast<const In*>(p.x) + static_cast<int64_t>(blockIdx.x) * n;
+  Out* out = static_cast<Out*>(p.out) + static_cast<int64_t>(blockIdx.x) * n;
+  float scale = p.scale;
+  if (weight != nullptr) {
+    float sum = 0;
+    for (int i = first; i < n; i += 256) {
+      const In v = x[i];
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) sum = fmaf(v.at[e], v.at[e], sum);
+    }
+    scale /= sqrtf(cuda::block_sum<256>(sum) / static_cast<float>(p.dim) + p.eps);
+  }
+  for (int i = first; i < n; i += 256) {
+    const In v = x[i];
+    Out o = {};
+    if (p.adds) o = out[i];
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const float y = v.at[e] * scale * (weight != nullptr ? weight[i].at[e] : 1.0f);
+      o.at[e] = cuda::from_float<T>(p.adds ? cuda::to_float(o.at[e]) + y : y);
+    }
+    out[i] = o;
+  }
 }
 
 struct Launch {
@@ -81,7 +114,8 @@ void rms_norm_cuda(const RmsNormParams& p, Stream stream) {
   cuda::with_act(p.act, [&](auto* act) {
     using T = std::remove_pointer_t<decltype(act)>;
     const bool packed = cuda::packable<float>(p.dim, p.x, p.weight, p.out);
-    const Launch l = packed ? pick<T, 4>(p.dim / 4) : pick<T, 1>(p.dim);
+    Launch l = packed ? pick<T, 4>(p.dim / 4) : pick<T, 1>(p.dim);
+    if (p.weight == nullptr || p.adds) l = {packed ? scaled_rows<T, 4> : scaled_rows<T, 1>, 256};
     cuda::launch(l.kernel, dim3(static_cast<unsigned>(p.n_rows)), l.threads, stream, p);
   });
 }

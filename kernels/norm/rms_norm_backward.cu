@@ -52,11 +52,12 @@ __global__ void __launch_bounds__(kThreads) rms_norm_backward_rows(const RmsNorm
   const auto dim = static_cast<float>(p.dim);
   const float inverse = 1.0f / sqrtf(cuda::block_sum<kThreads>(squares) / dim + p.eps);
   const float mean = cuda::block_sum<kThreads>(products) * inverse / dim;
-  if (p.inverse != nullptr && first == 0) p.inverse[from] = inverse;
+  if (p.inverse != nullptr && first == 0) p.inverse[from] = inverse * p.scale;
+  const float scale = inverse * p.scale;
   const auto write = [&](int i, const F& of_x, const F& h) {
     F to = dx[i];
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) to.at[e] += inverse * (h.at[e] - of_x.at[e] * inverse * mean);
+    for (int e = 0; e < kEach; ++e) to.at[e] += scale * (h.at[e] - of_x.at[e] * inverse * mean);
     dx[i] = to;
   };
 #pragma unroll
@@ -68,8 +69,21 @@ __global__ void __launch_bounds__(kThreads) rms_norm_backward_rows(const RmsNorm
   }
 }
 
+/// One block a row that was not normalised.
+template <class Dy>
+__global__ void __launch_bounds__(256) add_scaled_rows(const RmsNormBackwardParams p) {
+  cuda::start_after_previous();
+  const int64_t from = blockIdx.x, row = p.rows == nullptr ? from : p.rows[from];
+  const Dy* dy = static_cast<const Dy*>(p.dy) + from * p.dim;
+  float* dx = p.dx + row * p.dim;
+  for (int i = static_cast<int>(threadIdx.x); i < p.dim; i += 256)
+    dx[i] = fmaf(cuda::to_float(dy[i]), p.scale, dx[i]);
+}
+
 template <class Dy, class X, int kEach>
 void launch_rows(const RmsNormBackwardParams& p, Stream stream) {
+  if (p.weight == nullptr)
+    return cuda::launch(add_scaled_rows<Dy>, dim3(static_cast<unsigned>(p.n_rows)), 256, stream, p);
   // The order of the sums follows from the width alone.
   const bool wide = p.dim / kEach > 1024;
   cuda::launch(wide ? rms_norm_backward_rows<Dy, X, kEach, 512, 4>

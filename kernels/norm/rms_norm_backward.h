@@ -8,16 +8,18 @@ struct RmsNormBackwardParams {
   float* dx;            // [n_rows, dim]; with `rows` [n_x, dim]: has the residual's gradient
   const void* dy;       // [n_rows, dim] of dy_type
   const void* x;        // as dx, of x_type: the input of the norm
-  const float* weight;  // [dim]
+  const float* weight;  // [dim]; null: x was not normalised, and is not read
   int n_rows, dim;
   float eps;                      // added to the mean square
   DType dy_type, x_type;          // f32 or bf16
   const int32_t* rows = nullptr;  // [n_rows], distinct: dy[r] belongs to x[rows[r]]; or null
-  float* inverse = nullptr;       // [n_rows] gets 1 / sqrt(mean(x^2) + eps); or null
+  float* inverse = nullptr;       // [n_rows] gets scale / sqrt(mean(x^2) + eps); or null
+  float scale = 1;                // rms_norm had it
 };
 
-/// Input gradient of rms_norm, added to what dx holds: with n = x * inverse and h = dy * weight,
-/// dx += inverse * (h - n * mean(h * n)), row by row.
+/// Input gradient of rms_norm, added to what dx holds: with n = x / sqrt(mean(x^2) + eps) and
+/// h = dy * weight, dx += inverse * (h - n * mean(h * n)), row by row. Without a
+/// weight dx += scale * dy.
 /// layout   rows contiguous; nothing aliases
 /// numerics f32 throughout; |out - ref| <= (10 + dim/8) eps_f32 (|dx before| + inverse (|h| + |n|
 ///          mean |h n|)). A row's result does not depend on n_rows or on the other rows

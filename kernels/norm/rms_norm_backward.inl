@@ -32,6 +32,20 @@ Sums sums_of(const X* x, const Dy* dy, const float* weight, int dim) {
   return {reduce_add(squares[0] + squares[1]), reduce_add(dots[0] + dots[1])};
 }
 
+/// Rows that were not normalised.
+template <class Dy>
+void add_scaled(const RmsNormBackwardParams& p, Range rows) {
+  const Vec scale = set1(p.scale);
+  for (int r = rows.begin; r < rows.end; ++r) {
+    const Dy* dy = static_cast<const Dy*>(p.dy) + static_cast<int64_t>(r) * p.dim;
+    float* dx = p.dx + static_cast<int64_t>(p.rows == nullptr ? r : p.rows[r]) * p.dim;
+    for (int i = 0; i < p.dim; i += Vec::kLanes) {
+      const int n = p.dim - i < Vec::kLanes ? p.dim - i : Vec::kLanes;
+      store_n(dx + i, fma(load_n(dy + i, n), scale, load_n(dx + i, n)), n);
+    }
+  }
+}
+
 template <class Dy, class X>
 void rows_backward(const RmsNormBackwardParams& p, Range rows) {
   for (int r = rows.begin; r < rows.end; ++r) {
@@ -42,8 +56,9 @@ void rows_backward(const RmsNormBackwardParams& p, Range rows) {
     const Sums sums = sums_of(x, dy, p.weight, p.dim);
     const auto dim = static_cast<float>(p.dim);
     const float inverse = 1.0f / __builtin_sqrtf(sums.squares / dim + p.eps);
-    const Vec scale = set1(inverse);
-    const Vec pull = set1(inverse * inverse * inverse * (sums.dots / dim));  // along x
+    const Vec scale = set1(inverse * p.scale);
+    // Along x.
+    const Vec pull = set1(inverse * inverse * inverse * (sums.dots / dim) * p.scale);
     int i = 0;
     for (; i + Vec::kLanes <= p.dim; i += Vec::kLanes) {
       const Vec h = load(dy + i) * load(p.weight + i);
@@ -53,14 +68,16 @@ void rows_backward(const RmsNormBackwardParams& p, Range rows) {
       const Vec h = load_n(dy + i, n) * load_n(p.weight + i, n);
       store_n(dx + i, fma(h, scale, fnma(load_n(x + i, n), pull, load_n(dx + i, n))), n);
     }
-    if (p.inverse != nullptr) p.inverse[r] = inverse;
+    if (p.inverse != nullptr) p.inverse[r] = inverse * p.scale;
   }
 }
 
 }  // namespace
 
 void TANDEM_ISA_FN(rms_norm_backward)(const RmsNormBackwardParams& p, Range rows) {
-  if (p.dy_type == DType::bf16)
+  if (p.weight == nullptr)
+    p.dy_type == DType::bf16 ? add_scaled<bf16>(p, rows) : add_scaled<float>(p, rows);
+  else if (p.dy_type == DType::bf16)
     p.x_type == DType::bf16 ? rows_backward<bf16, bf16>(p, rows)
                             : rows_backward<bf16, float>(p, rows);
   else

@@ -8,18 +8,30 @@ namespace {
 
 constexpr int kThreads = 128;
 
-/// Elements [i, i + kEach) of a head and their partners half a head further, turned.
+/// The place of a head's i-th pair: r/2 elements apart if it turns, else half of the others.
+struct Place {
+  int at, apart;
+  bool turns;
+
+  __device__ Place(int i, int turned, int all)
+      : at(i < turned ? i : i + turned),
+        apart(i < turned ? turned : all - turned),
+        turns(i < turned) {}
+};
+
+/// Elements [i, i + kEach) of a head and their partners `apart` further.
 template <class T, int kEach>
 struct Pair {
   using V = cuda::Vector<T, kEach>;
   V a, b;
 
-  __device__ static Pair load(const T* head, int half, int i) {
-    return {*reinterpret_cast<const V*>(head + i), *reinterpret_cast<const V*>(head + half + i)};
+  __device__ static Pair load(const T* head, const Place& p) {
+    return {*reinterpret_cast<const V*>(head + p.at),
+            *reinterpret_cast<const V*>(head + p.at + p.apart)};
   }
-  __device__ void store(T* head, int half, int i) const {
-    *reinterpret_cast<V*>(head + i) = a;
-    *reinterpret_cast<V*>(head + half + i) = b;
+  __device__ void store(T* head, const Place& p) const {
+    *reinterpret_cast<V*>(head + p.at) = a;
+    *reinterpret_cast<V*>(head + p.at + p.apart) = b;
   }
   __device__ float square_sum() const {
     float sum = 0;
@@ -48,6 +60,14 @@ struct Pair {
   __device__ void rotate(const float* cosine, const float* sine, float turn, int i) {
     rotate(cosine, sine, turn, i, [](float x, int, bool) { return x; });
   }
+  template <class Of>
+  __device__ void change(Of&& of) {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      a.at[e] = cuda::from_float<T>(of(cuda::to_float(a.at[e]), e, false));
+      b.at[e] = cuda::from_float<T>(of(cuda::to_float(b.at[e]), e, true));
+    }
+  }
 };
 
 /// Heads are not cut by the edges of blocks that normalise them.
@@ -71,16 +91,17 @@ __device__ float head_sum(float x, int each_head) {
 template <class T, int kEach, bool kNormed>
 __global__ void __launch_bounds__(kThreads) rope_kv_rows(const RopeKvParams p) {
   cuda::start_after_previous();
-  const int half = p.head_dim / 2, each_head = half / kEach;
+  const int half = p.head_dim / 2, each_head = half / kEach, turned = rotated_dims(p) / 2;
   const int n_heads = p.n_heads + 2 * p.n_kv_heads, n_threads = threads_used(kNormed, each_head);
   const int item = static_cast<int>(blockIdx.y) * n_threads + threadIdx.x;
   const bool idle = item >= n_heads * each_head || static_cast<int>(threadIdx.x) >= n_threads;
   if (!kNormed && idle) return;
   const int head = item / each_head, i = item % each_head * kEach;
   const int64_t r = blockIdx.x, d = p.head_dim;
+  const Place place(i, turned, half);
   Pair<T, kEach> pair = {};
   if (!idle)
-    pair = Pair<T, kEach>::load(static_cast<const T*>(p.qkv) + (r * n_heads + head) * d, half, i);
+    pair = Pair<T, kEach>::load(static_cast<const T*>(p.qkv) + (r * n_heads + head) * d, place);
   float inverse = 1;
   if (kNormed) {
     const float mean = head_sum(pair.square_sum(), each_head) / static_cast<float>(p.head_dim);
@@ -90,55 +111,59 @@ __global__ void __launch_bounds__(kThreads) rope_kv_rows(const RopeKvParams p) {
   const int64_t pos = p.pos[r], page = p.slot_page[r];
   const int kv_head = (head - p.n_heads) % p.n_kv_heads;  // of k and v heads
   const bool is_v = head >= p.n_heads + p.n_kv_heads;
-  const float *cosine = p.cos_table + pos * half, *sine = p.sin_table + pos * half;
+  const float *cosine = p.cos_table + pos * turned, *sine = p.sin_table + pos * turned;
   if (kNormed && !is_v) {
     using F = cuda::Vector<float, kEach>;
-    const float* norm = (head < p.n_heads ? p.q_norm : p.k_norm) + i;
+    const float* norm = (head < p.n_heads ? p.q_norm : p.k_norm) + place.at;
     const F low = *reinterpret_cast<const F*>(norm),
-            high = *reinterpret_cast<const F*>(norm + half);
-    pair.rotate(cosine, sine, 1.0f, i, [&](float x, int e, bool of_b) {
+            high = *reinterpret_cast<const F*>(norm + place.apart);
+    const auto normalised = [&](float x, int e, bool of_b) {
       return x * inverse * (of_b ? high.at[e] : low.at[e]);
-    });
-  } else if (!is_v) {
+    };
+    place.turns ? pair.rotate(cosine, sine, 1.0f, i, normalised) : pair.change(normalised);
+  } else if (!is_v && place.turns) {
     pair.rotate(cosine, sine, 1.0f, i);
   }
   if (head < p.n_heads)
-    pair.store(static_cast<T*>(p.q) + (r * p.n_heads + head) * d, half, i);
+    pair.store(static_cast<T*>(p.q) + (r * p.n_heads + head) * d, place);
   else if (page >= 0)
     pair.store(static_cast<T*>(is_v ? p.v_pool : p.k_pool) +
                    ((page * p.n_kv_heads + kv_head) * kPageTokens + p.slot_in_page[r]) * d,
-               half, i);
+               place);
 }
 
 template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads) rotate_q_rows(const RotateQParams p) {
   cuda::start_after_previous();
-  const int half = p.head_dim / 2, each_head = half / kEach;
+  const int half = p.head_dim / 2, each_head = half / kEach, turned = rotated_dims(p) / 2;
   const int item = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x;
   if (item >= p.n_heads * each_head) return;
   const int head = item / each_head, i = item % each_head * kEach;
   const int64_t r = blockIdx.x, at = (r * p.n_heads + head) * p.head_dim;
-  auto pair = Pair<T, kEach>::load(static_cast<const T*>(p.q) + at, half, i);
+  const Place place(i, turned, half);
+  auto pair = Pair<T, kEach>::load(static_cast<const T*>(p.q) + at, place);
   const int32_t beyond = p.pos[r] - p.max_pos;
-  const int64_t angle = int64_t{beyond > 0 ? beyond : 0} * half;
-  pair.rotate(p.cos_table + angle, p.sin_table + angle, -1.0f, i,
-              [&](float x, int, bool) { return x * p.scale; });
-  pair.store(static_cast<T*>(p.out) + at, half, i);
+  const int64_t angle = int64_t{beyond > 0 ? beyond : 0} * turned;
+  if (place.turns)
+    pair.rotate(p.cos_table + angle, p.sin_table + angle, -1.0f, i,
+                [&](float x, int, bool) { return x * p.scale; });
+  pair.store(static_cast<T*>(p.out) + at, place);
 }
 
-/// One row a block in x; the threads of the blocks in y share its heads of q and k.
+/// One row a block in x; the threads of the blocks in y share what turns of its heads of q and k.
 template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads) rope_backward_rows(const RopeBackwardParams p) {
   cuda::start_after_previous();
-  const int half = p.head_dim / 2, each_head = half / kEach;
+  const int turned = rotated_dims(p) / 2, each_head = turned / kEach;
   const int item = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x;
   if (item >= (p.n_heads + p.n_kv_heads) * each_head) return;
   const int head = item / each_head, i = item % each_head * kEach;
   const int64_t r = blockIdx.x, pos = p.pos[r];
   T* dy = static_cast<T*>(p.dqkv) + (r * (p.n_heads + 2 * p.n_kv_heads) + head) * p.head_dim;
-  auto pair = Pair<T, kEach>::load(dy, half, i);
-  pair.rotate(p.cos_table + pos * half, p.sin_table + pos * half, -1.0f, i);
-  pair.store(dy, half, i);
+  const Place place(i, turned, turned);
+  auto pair = Pair<T, kEach>::load(dy, place);
+  pair.rotate(p.cos_table + pos * turned, p.sin_table + pos * turned, -1.0f, i);
+  pair.store(dy, place);
 }
 
 /// With norms of heads: one row a block, one head after another, a thread for a pair of elements.
@@ -146,11 +171,16 @@ __global__ void __launch_bounds__(kThreads) rope_backward_rows(const RopeBackwar
 template <class T>
 __global__ void __launch_bounds__(kThreads) rope_backward_normed(const RopeBackwardParams p) {
   cuda::start_after_previous();
-  const int half = p.head_dim / 2, i = static_cast<int>(threadIdx.x);
+  const int half = p.head_dim / 2, turned = rotated_dims(p) / 2;
+  const int thread = static_cast<int>(threadIdx.x);
   const int64_t r = blockIdx.x, d = p.head_dim;
-  const bool idle = i >= half;
-  const int64_t row = r * (p.n_heads + 2 * p.n_kv_heads) * d, angle = int64_t{p.pos[r]} * half + i;
-  const float c = idle ? 0.0f : p.cos_table[angle], s = idle ? 0.0f : p.sin_table[angle];
+  const bool idle = thread >= half;
+  const Place place(thread, turned, half);
+  const int i = place.at, j = place.at + place.apart;
+  const int64_t row = r * (p.n_heads + 2 * p.n_kv_heads) * d,
+                angle = int64_t{p.pos[r]} * turned + thread;
+  const bool turns = !idle && place.turns;
+  const float c = turns ? p.cos_table[angle] : 1.0f, s = turns ? p.sin_table[angle] : 0.0f;
   const auto dim = static_cast<float>(p.head_dim);
   float of_norms[2][2] = {};  // of q and k, this thread's two elements
   for (int head = 0; head < p.n_heads + p.n_kv_heads; ++head) {
@@ -159,15 +189,15 @@ __global__ void __launch_bounds__(kThreads) rope_backward_normed(const RopeBackw
     const T* x = static_cast<const T*>(p.qkv) + row + head * d;
     float x1 = 0, x2 = 0, h1 = 0, h2 = 0, dy1 = 0, dy2 = 0;
     if (!idle) {
-      const float a = cuda::to_float(dy[i]), b = cuda::to_float(dy[half + i]);
+      const float a = cuda::to_float(dy[i]), b = cuda::to_float(dy[j]);
       // Rounded as where norms are a separate kernel.
       dy1 = cuda::to_float(cuda::from_float<T>(fmaf(b, s, a * c)));
       dy2 = cuda::to_float(cuda::from_float<T>(fmaf(-a, s, b * c)));
       const float* norm = is_k ? p.k_norm : p.q_norm;
       x1 = cuda::to_float(x[i]);
-      x2 = cuda::to_float(x[half + i]);
+      x2 = cuda::to_float(x[j]);
       h1 = dy1 * norm[i];
-      h2 = dy2 * norm[half + i];
+      h2 = dy2 * norm[j];
     }
     const float squares = cuda::block_sum<kThreads>(fmaf(x2, x2, x1 * x1));
     const float products = cuda::block_sum<kThreads>(fmaf(x2, h2, x1 * h1));
@@ -175,13 +205,13 @@ __global__ void __launch_bounds__(kThreads) rope_backward_normed(const RopeBackw
     const float inverse = 1.0f / sqrtf(squares / dim + p.norm_eps);
     const float mean = products * inverse / dim;
     dy[i] = cuda::from_float<T>(inverse * (h1 - x1 * inverse * mean));
-    dy[half + i] = cuda::from_float<T>(inverse * (h2 - x2 * inverse * mean));
+    dy[j] = cuda::from_float<T>(inverse * (h2 - x2 * inverse * mean));
     of_norms[is_k][0] = fmaf(dy1, x1 * inverse, of_norms[is_k][0]);
     of_norms[is_k][1] = fmaf(dy2, x2 * inverse, of_norms[is_k][1]);
   }
   if (p.dnorms == nullptr || idle) return;
   for (int k = 0; k < 2; ++k)
-    for (int e = 0; e < 2; ++e) p.dnorms[(2 * r + k) * d + e * half + i] = of_norms[k][e];
+    for (int e = 0; e < 2; ++e) p.dnorms[(2 * r + k) * d + (e == 0 ? i : j)] = of_norms[k][e];
 }
 
 template <class Params>
@@ -207,7 +237,8 @@ void rope_kv_cuda(const RopeKvParams& p, Stream stream) {
   cuda::with_act(p.act, [&](auto* act) {
     using T = std::remove_pointer_t<decltype(act)>;
     constexpr int kEach = 16 / sizeof(T);
-    if (cuda::packable<T>(p.head_dim / 2, p.q, p.k_pool, p.v_pool, p.qkv, p.cos_table, p.sin_table,
+    if (rotated_dims(p) / 2 % kEach == 0 &&
+        cuda::packable<T>(p.head_dim / 2, p.q, p.k_pool, p.v_pool, p.qkv, p.cos_table, p.sin_table,
                           p.q_norm, p.k_norm))
       launch_rope<T, kEach>(p, stream);
     else
@@ -220,11 +251,12 @@ void rope_backward_cuda(const RopeBackwardParams& p, Stream stream) {
   cuda::with_act(p.act, [&](auto* act) {
     using T = std::remove_pointer_t<decltype(act)>;
     constexpr int kEach = 16 / sizeof(T);
-    const int half = p.head_dim / 2, n_heads = p.n_heads + p.n_kv_heads;
+    const int half = rotated_dims(p) / 2, n_heads = p.n_heads + p.n_kv_heads;
+    if (half == 0 && p.q_norm == nullptr) return;
     if (p.q_norm != nullptr)
       cuda::launch(rope_backward_normed<T>, dim3(static_cast<unsigned>(p.n_rows)), kThreads, stream,
                    p);
-    else if (cuda::packable<T>(half, p.dqkv, p.cos_table, p.sin_table))
+    else if (p.head_dim % kEach == 0 && cuda::packable<T>(half, p.dqkv, p.cos_table, p.sin_table))
       launch_rows(rope_backward_rows<T, kEach>, n_heads, half / kEach, kThreads, p, stream);
     else
       launch_rows(rope_backward_rows<T, 1>, n_heads, half, kThreads, p, stream);
@@ -237,7 +269,8 @@ void rotate_q_cuda(const RotateQParams& p, Stream stream) {
     using T = std::remove_pointer_t<decltype(act)>;
     constexpr int kEach = 16 / sizeof(T);
     const int half = p.head_dim / 2;
-    if (cuda::packable<T>(half, p.out, p.q, p.cos_table, p.sin_table))
+    if (rotated_dims(p) / 2 % kEach == 0 &&
+        cuda::packable<T>(half, p.out, p.q, p.cos_table, p.sin_table))
       launch_rows(rotate_q_rows<T, kEach>, p.n_heads, half / kEach, kThreads, p, stream);
     else
       launch_rows(rotate_q_rows<T, 1>, p.n_heads, half, kThreads, p, stream);

@@ -12,13 +12,15 @@ using namespace simd;
 struct Plain {
   TANDEM_INLINE Vec at(Vec x, int) const { return x; }
   TANDEM_INLINE Vec at(Vec x, int, int) const { return x; }
+  TANDEM_INLINE Vec unturned(Vec x, int, int) const { return x; }
 };
 
-/// Elements times a number.
+/// Elements that turn times a number.
 struct Scaled {
   Vec scale;
   TANDEM_INLINE Vec at(Vec x, int) const { return x * scale; }
   TANDEM_INLINE Vec at(Vec x, int, int) const { return x * scale; }
+  TANDEM_INLINE Vec unturned(Vec x, int, int) const { return x; }
 };
 
 /// Elements of a normalised head: times the inverse of its root mean square and the norm's weight.
@@ -28,6 +30,7 @@ struct Normed {
 
   TANDEM_INLINE Vec at(Vec x, int i) const { return x * inverse * load(norm + i); }
   TANDEM_INLINE Vec at(Vec x, int i, int n) const { return x * inverse * load_n(norm + i, n); }
+  TANDEM_INLINE Vec unturned(Vec x, int i, int n) const { return at(x, i, n); }
 };
 
 /// Two chains hide the latency of the addition; a head has few vectors.
@@ -48,11 +51,11 @@ TANDEM_INLINE Normed normed(const T* head, const float* norm, float eps, int d) 
   return {set1(1.0f / __builtin_sqrtf(mean + eps)), norm};
 }
 
-/// Turns the pairs (i, i + half) of one head. Both of a pair are read before either is written, so
-/// out may be in.
+/// Turns the pairs (i, i + half) of one head of d elements. Both of a pair are read before either
+/// is written, so out may be in.
 template <bool kBackwards, class T, class Elements>
 TANDEM_INLINE void rotate_head(T* out, const T* in, const float* cosine, const float* sine,
-                               int half, const Elements& of) {
+                               int half, int d, const Elements& of) {
   int i = 0;
   for (; i + Vec::kLanes <= half; i += Vec::kLanes) {
     const Vec a = of.at(load(in + i), i), b = of.at(load(in + half + i), half + i);
@@ -67,11 +70,15 @@ TANDEM_INLINE void rotate_head(T* out, const T* in, const float* cosine, const f
     store_n(out + i, fnma(b, s, a * c), n);
     store_n(out + half + i, fma(a, s, b * c), n);
   }
+  for (i = 2 * half; i < d; i += Vec::kLanes) {
+    const int n = d - i < Vec::kLanes ? d - i : Vec::kLanes;
+    store_n(out + i, of.unturned(load_n(in + i, n), i, n), n);
+  }
 }
 
 template <bool kNormed, class T>
 void rope_rows(const RopeKvParams& p, Range rows) {
-  const int half = p.head_dim / 2;
+  const int half = rotated_dims(p) / 2;
   const int64_t d = p.head_dim, hq = p.n_heads, hkv = p.n_kv_heads;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* c = p.cos_table + static_cast<int64_t>(p.pos[r]) * half;
@@ -80,9 +87,10 @@ void rope_rows(const RopeKvParams& p, Range rows) {
     T* q = static_cast<T*>(p.q) + r * hq * d;
     const auto turn = [&](T* out, const T* head, [[maybe_unused]] const float* norm) {
       if constexpr (kNormed)
-        rotate_head<false>(out, head, c, s, half, normed(head, norm, p.norm_eps, p.head_dim));
+        rotate_head<false>(out, head, c, s, half, p.head_dim,
+                           normed(head, norm, p.norm_eps, p.head_dim));
       else
-        rotate_head<false>(out, head, c, s, half, Plain{});
+        rotate_head<false>(out, head, c, s, half, p.head_dim, Plain{});
     };
     for (int64_t h = 0; h < hq; ++h) turn(q + h * d, in + h * d, p.q_norm);
     int64_t slot = (p.slot_page[r] * hkv * kPageTokens + p.slot_in_page[r]) * d;
@@ -115,7 +123,7 @@ void norm_backward(T* dy, const T* x, const Normed& by, float* dnorm, int d) {
 
 template <class T>
 void backward_rows(const RopeBackwardParams& p, Range rows) {
-  const int half = p.head_dim / 2;
+  const int half = rotated_dims(p) / 2;
   const int64_t d = p.head_dim, hq = p.n_heads, hkv = p.n_kv_heads;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* c = p.cos_table + static_cast<int64_t>(p.pos[r]) * half;
@@ -125,7 +133,7 @@ void backward_rows(const RopeBackwardParams& p, Range rows) {
     for (int64_t i = 0; dnorms != nullptr && i < 2 * d; ++i) dnorms[i] = 0.0f;
     for (int64_t h = 0; h < hq + hkv; ++h) {
       T* dy = static_cast<T*>(p.dqkv) + row + h * d;
-      rotate_head<true>(dy, dy, c, s, half, Plain{});
+      rotate_head<true>(dy, dy, c, s, half, p.head_dim, Plain{});
       if (p.q_norm == nullptr) continue;
       const T* x = static_cast<const T*>(p.qkv) + row + h * d;
       const bool is_q = h < hq;
@@ -137,13 +145,14 @@ void backward_rows(const RopeBackwardParams& p, Range rows) {
 
 template <class T>
 void rotate_rows(const RotateQParams& p, Range rows) {
-  const int half = p.head_dim / 2;
+  const int half = rotated_dims(p) / 2;
   const int64_t d = p.head_dim;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const int64_t at = p.pos[r] > p.max_pos ? (p.pos[r] - p.max_pos) * int64_t{half} : 0;
     for (int64_t h = r * p.n_heads; h < (r + 1) * p.n_heads; ++h)
       rotate_head<true>(static_cast<T*>(p.out) + h * d, static_cast<const T*>(p.q) + h * d,
-                        p.cos_table + at, p.sin_table + at, half, Scaled{set1(p.scale)});
+                        p.cos_table + at, p.sin_table + at, half, p.head_dim,
+                        Scaled{set1(p.scale)});
   }
 }
 

@@ -23,12 +23,14 @@ Scale scale_of(const T* head, const float* norm, double eps, int d) {
   return {1 / std::sqrt(sum / d + eps), norm};
 }
 
-/// Turns one head; `turn` is -1 for the opposite direction.
+/// Turns the first `rotated` of the d elements of a head; `turn` is -1 for the opposite direction.
 template <class T>
-void rotate_head(T* out, const T* in, const float* cosine, const float* sine, double turn, int d,
-                 const Scale& scale = {}) {
-  for (int i = 0; i < d / 2; ++i) {
-    const int j = i + d / 2;
+void rotate_head(T* out, const T* in, const float* cosine, const float* sine, double turn,
+                 int rotated, int d, const Scale& scale = {}) {
+  for (int i = rotated; i < d; ++i)
+    out[i] = scale.norm == nullptr ? in[i] : from_double<T>(to_float(in[i]) * scale.at(i));
+  for (int i = 0; i < rotated / 2; ++i) {
+    const int j = i + rotated / 2;
     const double a = to_float(in[i]) * scale.at(i), b = to_float(in[j]) * scale.at(j);
     const double c = cosine[i], s = turn * sine[i];
     out[i] = from_double<T>(a * c - b * s);
@@ -40,16 +42,17 @@ template <class T>
 void rope_kv(const RopeKvParams& p, Range rows) {
   const int64_t d = p.head_dim, hq = p.n_heads, hkv = p.n_kv_heads;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* c = p.cos_table + p.pos[r] * (d / 2);
-    const float* s = p.sin_table + p.pos[r] * (d / 2);
+    const int turned = rotated_dims(p);
+    const float* c = p.cos_table + int64_t{p.pos[r]} * (turned / 2);
+    const float* s = p.sin_table + int64_t{p.pos[r]} * (turned / 2);
     const T* in = static_cast<const T*>(p.qkv) + r * (hq + 2 * hkv) * d;
     for (int64_t h = 0; h < hq; ++h)
-      rotate_head(static_cast<T*>(p.q) + (r * hq + h) * d, in + h * d, c, s, 1, p.head_dim,
+      rotate_head(static_cast<T*>(p.q) + (r * hq + h) * d, in + h * d, c, s, 1, turned, p.head_dim,
                   scale_of(in + h * d, p.q_norm, p.norm_eps, p.head_dim));
     for (int64_t h = 0; h < hkv; ++h) {
       const int64_t slot = ((p.slot_page[r] * hkv + h) * kPageTokens + p.slot_in_page[r]) * d;
       const T* k = in + (hq + h) * d;
-      rotate_head(static_cast<T*>(p.k_pool) + slot, k, c, s, 1, p.head_dim,
+      rotate_head(static_cast<T*>(p.k_pool) + slot, k, c, s, 1, turned, p.head_dim,
                   scale_of(k, p.k_norm, p.norm_eps, p.head_dim));
       std::memcpy(static_cast<T*>(p.v_pool) + slot, in + (hq + hkv + h) * d,
                   static_cast<size_t>(d) * sizeof(T));
@@ -81,8 +84,9 @@ void rope_backward(const RopeBackwardParams& p, Range rows) {
     if (dnorms != nullptr) std::memset(dnorms, 0, static_cast<size_t>(2 * d) * sizeof(float));
     for (int64_t h = 0; h < hq + hkv; ++h) {
       T* dy = static_cast<T*>(p.dqkv) + row + h * d;
-      rotate_head(dy, dy, p.cos_table + p.pos[r] * (d / 2), p.sin_table + p.pos[r] * (d / 2), -1,
-                  p.head_dim);
+      const int turned = rotated_dims(p);
+      const int64_t at = int64_t{p.pos[r]} * (turned / 2);
+      rotate_head(dy, dy, p.cos_table + at, p.sin_table + at, -1, turned, p.head_dim);
       if (p.q_norm == nullptr) continue;
       const T* x = static_cast<const T*>(p.qkv) + row + h * d;
       const float* norm = h < hq ? p.q_norm : p.k_norm;
@@ -96,10 +100,11 @@ template <class T>
 void rotate_q(const RotateQParams& p, Range rows) {
   const int64_t d = p.head_dim;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const int64_t at = p.pos[r] > p.max_pos ? (p.pos[r] - p.max_pos) * (d / 2) : 0;
+    const int turned = rotated_dims(p);
+    const int64_t at = p.pos[r] > p.max_pos ? (p.pos[r] - p.max_pos) * int64_t{turned / 2} : 0;
     for (int64_t h = r * p.n_heads; h < (r + 1) * p.n_heads; ++h)
       rotate_head(static_cast<T*>(p.out) + h * d, static_cast<const T*>(p.q) + h * d,
-                  p.cos_table + at, p.sin_table + at, -1, p.head_dim, {.inverse = p.scale});
+                  p.cos_table + at, p.sin_table + at, -1, turned, p.head_dim, {.inverse = p.scale});
   }
 }
 

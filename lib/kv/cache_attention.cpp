@@ -136,8 +136,8 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
     args.q = q;
     if (source.q_position_max >= 0) {
       args.q = Tensor(q_shifted_, q.dtype(), {rows, heads, d}, q.device());
-      ops::rotate_q(args.q, q, ropes_[static_cast<size_t>(spec_.geometry.at(layer).rope)],
-                    args.step.pos, source.q_position_max, exec_.stream());
+      ops::rotate_q(args.q, q, ops::rope_at(ropes_, spec_.geometry.at(layer).rope), args.step.pos,
+                    source.q_position_max, exec_.stream());
     }
     args.out = Tensor(part_o(step, rows, i), DType::f32, {rows, heads, d}, q.device());
     args.lse = part_lse(step, rows, i);

@@ -56,7 +56,8 @@ void rms_norm_backward(const RmsNormBackwardArgs& a, Stream stream) {
                                 .dy_type = a.dy.dtype(),
                                 .x_type = a.x.dtype(),
                                 .rows = a.rows,
-                                .inverse = a.inverse};
+                                .inverse = a.inverse,
+                                 .scale = a.scale};
   TANDEM_OPERATION(rms_norm_backward).run(p, p.n_rows, row_bytes(a.dy), stream);
 }
 
@@ -107,6 +108,26 @@ void gate_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_
   TANDEM_OPERATION(gate_mul_backward).run(p, p.n_rows, row_bytes(gate_up), stream);
 }
 
+void row_norms_backward(const Tensor& dqkv, const Tensor& qkv, const RowNorms& norms, float* dnorms,
+                        Stream stream) {
+  check_stream("row_norms_backward", dqkv, stream);
+  TANDEM_CHECK(qkv.dtype() == dqkv.dtype() && qkv.elements() == dqkv.elements() &&
+                   dqkv.row_size() == norms.q_dim + 2 * norms.kv_dim,
+               "row_norms_backward: the projection does not fit its gradient [{}, {}]", dqkv.rows(),
+               dqkv.row_size());
+  const RowNormsBackwardParams p{.dqkv = dqkv.raw(),
+                                 .qkv = qkv.raw(),
+                                 .q_norm = norms.q,
+                                 .k_norm = norms.k,
+                                 .dnorms = dnorms,
+                                 .n_rows = as_int(dqkv.rows()),
+                                 .q_dim = norms.q_dim,
+                                 .kv_dim = norms.kv_dim,
+                                 .eps = norms.eps,
+                                 .act = dqkv.dtype()};
+  TANDEM_OPERATION(row_norms_backward).run(p, p.n_rows, row_bytes(dqkv), stream);
+}
+
 void rope_backward(const RopeBackwardArgs& a, Stream stream) {
   check_stream("rope_backward", a.dqkv, stream);
   const int64_t heads = a.n_heads + 2 * int64_t{a.n_kv_heads};
@@ -126,7 +147,8 @@ void rope_backward(const RopeBackwardArgs& a, Stream stream) {
                              .q_norm = a.norms.q,
                              .k_norm = a.norms.k,
                              .norm_eps = a.norms.eps,
-                             .dnorms = a.dnorms};
+                             .dnorms = a.dnorms,
+                             .rotated = a.rope.dims()};
   TANDEM_OPERATION(rope_backward).run(p, p.n_rows, row_bytes(a.dqkv), stream);
 }
 

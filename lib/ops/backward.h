@@ -16,10 +16,11 @@ struct RmsNormBackwardArgs {
   Tensor dx;                      // [rows, dim] f32, with `rows` [n, dim]: added to
   Tensor dy;                      // [rows, dim] act or f32
   Tensor x;                       // as dx, f32 or act
-  const float* weight = nullptr;  // [dim]
+  const float* weight = nullptr;  // [dim]; null: x was not normalised
   float eps = 0;
   const int32_t* rows = nullptr;  // [rows of dy] distinct rows of x; null: all in order
   float* inverse = nullptr;       // [rows of dy] for norm_weight_gradient; or null
+  float scale = 1;                // the norm's NormOutput had it
 };
 void rms_norm_backward(const RmsNormBackwardArgs& args, Stream stream = {});
 
@@ -34,6 +35,12 @@ void bias_gradient(float* dbias, const Tensor& dy, Stream stream = {});
 ///          empty; columns [n], null: the first n
 void gate_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_columns,
                        const int32_t* columns, Gate gate, Stream stream = {});
+
+/// Takes the gradient of what row_norms writes to that of the projection, in place.
+/// shapes   dqkv, qkv [rows, (Hq + 2 Hkv) d] act; dnorms [rows, (Hq + Hkv) d], each row's part of
+///          the gradients of the norms, or null
+void row_norms_backward(const Tensor& dqkv, const Tensor& qkv, const RowNorms& norms, float* dnorms,
+                        Stream stream = {});
 
 struct RopeBackwardArgs {
   Tensor dqkv;  // [rows, (Hq + 2 Hkv) d] gradients of the turned heads; gets the projection's

@@ -16,19 +16,42 @@ void run_rows(const Operation<Params>& operation, const Params& params, const Te
   operation.run(params, params.n_rows, row.row_size() * int64_t{sizeof(float)}, stream);
 }
 
+RowNormsParams params_of(const Tensor& squares, const Tensor& qkv, const RowNorms& norms) {
+  TANDEM_CHECK(qkv.row_size() == norms.q_dim + 2 * norms.kv_dim && squares.rows() == qkv.rows(),
+               "row norms: {} rows of {} numbers do not fit {} + 2 x {}", qkv.rows(),
+               qkv.row_size(), norms.q_dim, norms.kv_dim);
+  return {.out = qkv.raw(),
+          .in = qkv.raw(),
+          .squares = squares.as<float>(),
+          .q_norm = norms.q,
+          .k_norm = norms.k,
+          .n_rows = as_int(qkv.rows()),
+          .q_dim = norms.q_dim,
+          .kv_dim = norms.kv_dim,
+          .first_k = norms.first_k,
+          .q_all = norms.q_all,
+          .k_all = norms.k_all,
+          .eps = norms.eps,
+          .act = qkv.dtype()};
+}
+
 }  // namespace
 
-void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, Stream stream) {
+void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, Stream stream,
+              NormOutput output) {
   TANDEM_CHECK(out.rows() == x.rows(), "rms_norm: input has {} rows, output {}", x.rows(),
                out.rows());
-  rms_norm_of(out, x, nullptr, weight, eps, stream);
+  rms_norm_of(out, x, nullptr, weight, eps, stream, output);
 }
 
 void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const float* weight,
-                 float eps, Stream stream) {
+                 float eps, Stream stream, NormOutput output) {
   TANDEM_CHECK(x.dtype() == DType::f32 && out.row_size() == x.row_size(),
                "rms_norm: input [{}, {}] is not f32 or does not fit the output", x.rows(),
                x.row_size());
+  TANDEM_CHECK((!output.adds || out.dtype() == DType::f32) &&
+                   (rows == nullptr || (weight != nullptr && !output.adds)),
+               "rms_norm: listed rows and sums are not supported together");
   const RmsNormParams p{.out = out.raw(),
                         .x = x.as<float>(),
                         .weight = weight,
@@ -37,7 +60,9 @@ void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const 
                         .eps = eps,
                         .act = out.dtype(),
                         .rows = rows,
-                        .n_x = as_int(x.rows())};
+                        .n_x = as_int(x.rows()),
+                        .scale = output.scale,
+                        .adds = output.adds};
   run_rows(TANDEM_OPERATION(rms_norm), p, x, stream);
 }
 
@@ -53,6 +78,17 @@ void gate_mul(const Tensor& out, const Tensor& gate_up, Gate gate, Stream stream
                         .act = out.dtype(),
                         .gate = gate};
   run_rows(TANDEM_OPERATION(gate_mul), p, gate_up, stream);
+}
+
+void qk_squares(const Tensor& squares, const Tensor& qkv, const RowNorms& norms, Stream stream) {
+  run_rows(TANDEM_OPERATION(qk_squares), params_of(squares, qkv, norms), qkv, stream);
+}
+
+void row_norms(const Tensor& out, const Tensor& qkv, const Tensor& squares, const RowNorms& norms,
+               Stream stream) {
+  RowNormsParams p = params_of(squares, qkv, norms);
+  p.out = out.raw();
+  run_rows(TANDEM_OPERATION(row_norms), p, qkv, stream);
 }
 
 void rope_kv(const RopeKvArgs& a, Stream stream) {
@@ -83,7 +119,8 @@ void rope_kv(const RopeKvArgs& a, Stream stream) {
                        .act = qkv.dtype(),
                        .q_norm = a.norms.q,
                        .k_norm = a.norms.k,
-                       .norm_eps = a.norms.eps};
+                       .norm_eps = a.norms.eps,
+                       .rotated = a.rope.dims()};
   run_rows(TANDEM_OPERATION(rope_kv), p, qkv, stream);
 }
 
@@ -116,7 +153,8 @@ void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope, const i
                         .n_heads = as_int(q.size(1)),
                         .head_dim = as_int(q.size(2)),
                         .act = q.dtype(),
-                        .scale = 1 / rope.scale()};
+                        .scale = 1 / rope.scale(),
+                        .rotated = rope.dims()};
   run_rows(TANDEM_OPERATION(rotate_q), p, q, stream);
 }
 

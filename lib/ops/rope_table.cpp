@@ -17,8 +17,8 @@ constexpr const char* kSinName = "weights/rope_sin";
 /// The first table of a model has the plain name.
 std::string name_of(const char* name, int id) { return id == 0 ? name : name + std::to_string(id); }
 
-size_t table_bytes(int max_position, int head_dim) {
-  return static_cast<size_t>(max_position) * static_cast<size_t>(head_dim / 2) * sizeof(float);
+size_t table_bytes(int max_position, int dims) {
+  return static_cast<size_t>(max_position) * static_cast<size_t>(dims / 2) * sizeof(float);
 }
 
 /// Long waves are stretched by the factor, short ones kept, those between blended by wavelength.
@@ -78,9 +78,10 @@ double yarn_attention_factor(double factor) { return 0.1 * std::log(factor) + 1.
 
 std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim) {
   std::vector<float> frequencies;
-  const YarnBlend yarn(spec, head_dim);
-  for (int i = 0; i < head_dim; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
+  const int dims = rotated_dims(spec, head_dim);
+  const YarnBlend yarn(spec, dims);
+  for (int i = 0; i < dims; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(dims);
     const auto wave = static_cast<float>(std::pow(spec.theta, double{exponent}));
     float f = 1.0f / wave;
     if (spec.scaling.kind == RopeScalingKind::yarn) f = yarn.frequency(i / 2, wave);
@@ -91,23 +92,28 @@ std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim) 
   return frequencies;
 }
 
-void RopeTable::plan(int max_position, int head_dim, MemoryPlan& plan, Device device, int id) {
-  plan.add(name_of(kCosName, id), table_bytes(max_position, head_dim), device);
-  plan.add(name_of(kSinName, id), table_bytes(max_position, head_dim), device);
+const RopeTable& rope_at(std::span<const RopeTable> tables, int id) {
+  static const RopeTable none;
+  return id < 0 ? none : tables[static_cast<size_t>(id)];
+}
+
+void RopeTable::plan(int max_position, int dims, MemoryPlan& plan, Device device, int id) {
+  plan.add(name_of(kCosName, id), table_bytes(max_position, dims), device);
+  plan.add(name_of(kSinName, id), table_bytes(max_position, dims), device);
   if (device.kind == Device::Kind::cuda)
-    plan.add(name_of(kStagingName, id), 2 * table_bytes(max_position, head_dim), {},
-             Lifetime::load);
+    plan.add(name_of(kStagingName, id), 2 * table_bytes(max_position, dims), {}, Lifetime::load);
 }
 
 RopeTable::RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena,
                      const Exec& exec, int id)
     : cos_(static_cast<float*>(arena.take(name_of(kCosName, id)))),
       sin_(static_cast<float*>(arena.take(name_of(kSinName, id)))),
+      dims_(rotated_dims(spec, head_dim)),
       scale_(static_cast<float>(spec.scaling.attention_factor)) {
   float *cos = cos_, *sin = sin_;
   if (exec.on_gpu()) {
     cos = static_cast<float*>(arena.take(name_of(kStagingName, id)));
-    sin = cos + table_bytes(max_position, head_dim) / sizeof(float);
+    sin = cos + table_bytes(max_position, dims_) / sizeof(float);
   }
   const std::vector<float> frequencies = rope_inverse_frequencies(spec, head_dim);
   parallel_ranges(max_position, 256, [&](int begin, int end) {
@@ -120,10 +126,10 @@ RopeTable::RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena
       }
   });
   if (!exec.on_gpu()) return;
-  exec.queue->copy_in(cos_, cos, table_bytes(max_position, head_dim));
-  exec.queue->copy_in(sin_, sin, table_bytes(max_position, head_dim));
+  exec.queue->copy_in(cos_, cos, table_bytes(max_position, dims_));
+  exec.queue->copy_in(sin_, sin, table_bytes(max_position, dims_));
   exec.queue->wait();
-  arena.give_back(kStagingName);
+  arena.give_back(name_of(kStagingName, id));
 }
 
 }  // namespace tandem::ops

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tensor/arena.h"
@@ -28,11 +29,17 @@ struct RopeScaling {
 struct RopeSpec {
   double theta = 10000.0;  // base of the frequencies
   RopeScaling scaling = {};
+  int dims = -1;  // the first dimensions of a head, which turn, even; -1: all
   bool operator==(const RopeSpec&) const = default;
 };
 
-/// Radians per position of each of the head_dim / 2 pairs, in the f32 steps of Hugging Face
-/// transformers: a table built in double would differ from it by 1e-3 rad at position 10^5.
+/// Dimensions of a head that turn.
+inline int rotated_dims(const RopeSpec& spec, int head_dim) {
+  return spec.dims < 0 ? head_dim : spec.dims;
+}
+
+/// Radians per position of each of the pairs that turn, in the f32 steps of Hugging Face
+/// transformers. A table built in double would differ from it by 1e-3 rad at position 10^5.
 /// source   transformers, modeling_rope_utils.py: default, linear, llama3, yarn
 std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim);
 
@@ -43,23 +50,30 @@ double yarn_attention_factor(double factor);
 /// function of that angle correctly rounded; times the attention factor of YaRN.
 class RopeTable {
  public:
+  /// A table by which nothing turns.
+  RopeTable() = default;
+  /// dims     rotated_dims
   /// id       of the table among those of a model
-  static void plan(int max_position, int head_dim, MemoryPlan& plan, Device device = {},
-                   int id = 0);
+  static void plan(int max_position, int dims, MemoryPlan& plan, Device device = {}, int id = 0);
   /// Takes the planned memory and fills it, on all threads of the CPU.
   /// exec     the device of the plan
   RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena,
             const Exec& exec = {}, int id = 0);
 
-  const float* cos() const { return cos_; }  // [max_position, head_dim / 2]
-  const float* sin() const { return sin_; }  // [max_position, head_dim / 2]
+  const float* cos() const { return cos_; }  // [max_position, dims / 2]
+  const float* sin() const { return sin_; }  // [max_position, dims / 2]
+  int dims() const { return dims_; }
   /// What both are multiplied by.
   float scale() const { return scale_; }
 
  private:
-  float* cos_;
-  float* sin_;
-  float scale_;
+  float* cos_ = nullptr;
+  float* sin_ = nullptr;
+  int dims_ = 0;
+  float scale_ = 1;
 };
+
+/// The table of a layer; of id -1 one by which nothing turns.
+const RopeTable& rope_at(std::span<const RopeTable> tables, int id);
 
 }  // namespace tandem::ops

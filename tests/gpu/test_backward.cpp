@@ -5,6 +5,7 @@
 #include "gpu/device_buffer.h"
 #include "kernels/elementwise_case.h"
 #include "kernels/rope_case.h"
+#include "kernels/row_norms_case.h"
 #include "ops/token_rows.h"
 
 using namespace tandem;
@@ -52,7 +53,8 @@ TEST_SUITE("gpu/kernels/backward") {
                                   .dy_type = act,
                                   .x_type = act,
                                   .rows = some ? listed.data() : nullptr,
-                                  .inverse = inverse.data()};
+                                  .inverse = inverse.data(),
+                                  .scale = some ? 0.6f : 1.0f};
           rms_norm_backward_ref(p, {0, p.n_rows});
           const DeviceBuffer dx = on_device(got), of_dy = on_device(dy), of_x = on_device(x),
                              of_weight = on_device(weight), rows(listed), scales(inverse);
@@ -73,6 +75,72 @@ TEST_SUITE("gpu/kernels/backward") {
           for (size_t r = 0; r < static_cast<size_t>(p.n_rows); ++r)
             REQUIRE(of_gpu[r] == doctest::Approx(inverse[r]).epsilon((4 + dim / 8.0) * kF32));
         }
+  }
+
+  TEST_CASE("without a weight dy is added to dx times the scale") {
+    for (const DType act : kActs) {
+      constexpr int kRows = 3, kDim = 1009;
+      ActBuffer dy = random_numbers(act, kRows * kDim, 1, 1),
+                want = random_numbers(DType::f32, kRows * kDim, 1, 4), got = want;
+      RmsNormBackwardParams p{.dx = floats(want),
+                              .dy = dy.data(),
+                              .x = dy.data(),
+                              .weight = nullptr,
+                              .n_rows = kRows,
+                              .dim = kDim,
+                              .eps = 0,
+                              .dy_type = act,
+                              .x_type = act,
+                              .scale = 0.6f};
+      rms_norm_backward_ref(p, {0, kRows});
+      const DeviceBuffer dx = on_device(got), of_dy = on_device(dy);
+      p.dx = dx.as<float>();
+      p.dy = p.x = of_dy.raw();
+      cuda_table().rms_norm_backward(p, queue().stream());
+      launched("rms_norm_backward");
+      read_back(dx, got);
+      REQUIRE_CLOSE(got, want, ([](size_t) { return 4 * kF32; }));
+    }
+  }
+
+  TEST_CASE("row_norms_backward agrees with the reference") {
+    for (const DType act : kActs)
+      for (const int head : {2, 7, 16, 130}) {
+        CAPTURE(dtype_name(act));
+        CAPTURE(head);
+        RowNormsCase c(act, head, 0);
+        ActBuffer want = random_numbers(act, c.in.size(), 1, 19), got = want;
+        std::vector<float> dnorms(static_cast<size_t>(c.kRows * (c.q + c.kv)));
+        RowNormsBackwardParams p{.dqkv = want.data(),
+                                 .qkv = c.in.data(),
+                                 .q_norm = c.q_norm.data(),
+                                 .k_norm = c.k_norm.data(),
+                                 .dnorms = dnorms.data(),
+                                 .n_rows = c.kRows,
+                                 .q_dim = c.q,
+                                 .kv_dim = c.kv,
+                                 .eps = 0.01f,
+                                 .act = act};
+        row_norms_backward_ref(p, {0, c.kRows});
+        const DeviceBuffer dqkv = on_device(got), qkv = on_device(c.in),
+                           q_norm = on_device(c.q_norm), k_norm = on_device(c.k_norm),
+                           of_norms(dnorms.size() * sizeof(float));
+        p.dqkv = dqkv.raw();
+        p.qkv = qkv.raw();
+        p.q_norm = q_norm.as<float>();
+        p.k_norm = k_norm.as<float>();
+        p.dnorms = of_norms.as<float>();
+        cuda_table().row_norms_backward(p, queue().stream());
+        launched("row_norms_backward");
+        read_back(dqkv, got);
+        const double f32 = (10 + c.q / 8.0) * kF32 * 10;
+        REQUIRE_CLOSE(got, want, ([&](size_t i) {
+                        return spacing(act) * std::abs(double{want.get(i)}) + f32;
+                      }));
+        const auto of_gpu = of_norms.vector<float>();
+        for (size_t i = 0; i < dnorms.size(); ++i)
+          REQUIRE(std::abs(double{of_gpu[i]} - double{dnorms[i]}) <= f32);
+      }
   }
 
   TEST_CASE("column_sums agree with the reference") {
@@ -213,10 +281,11 @@ TEST_SUITE("gpu/kernels/backward") {
   TEST_CASE("rope_backward agrees with the reference, with norms of heads and without") {
     for (const DType act : kActs)
       for (const int d : {2, 6, 64, 128, 256})
-        for (const bool normed : {false, true}) {
+        for (const int which : {0, 1, 2, 3, 4, 5}) {
+          const bool normed = which > 2;
           CAPTURE(dtype_name(act));
           CAPTURE(d);
-          CAPTURE(normed);
+          CAPTURE(which);
           constexpr int kRows = 3, kHeads = 5, kKvHeads = 2;
           const auto width = static_cast<size_t>(d), all = kRows * (kHeads + 2 * kKvHeads) * width;
           const size_t half = width / 2;
@@ -239,7 +308,8 @@ TEST_SUITE("gpu/kernels/backward") {
                                .n_heads = kHeads,
                                .n_kv_heads = kKvHeads,
                                .head_dim = d,
-                               .act = act};
+                               .act = act,
+                               .rotated = turned(d, which % 3)};
           if (normed) {
             p.qkv = qkv.data();
             p.q_norm = floats(q_norm);

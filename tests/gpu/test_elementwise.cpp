@@ -3,6 +3,7 @@
 #include "gpu/device_buffer.h"
 #include "kernels/elementwise_case.h"
 #include "kernels/rope_case.h"
+#include "kernels/row_norms_case.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -19,21 +20,56 @@ TEST_SUITE("gpu/kernels/rms_norm") {
   TEST_CASE("agrees with the reference") {
     for (const DType act : kActs)
       for (const int dim : {1, 7, 64, 192, 1009, 2048, 2052, 4096, 8192, 16384, 20480, 20481})
+        for (const NormForm& form : kNormForms)
+          for (const size_t offset : {0u, 1u}) {
+            if (form.adds && act == DType::bf16) continue;
+            CAPTURE(dtype_name(act));
+            CAPTURE(dim);
+            CAPTURE(form.scale);
+            CAPTURE(offset);
+            RmsNormCase c(act, dim, offset, form);
+            ActBuffer got = c.output(offset);
+            RmsNormParams p = c.params(got);
+            const DeviceBuffer out = on_device(got), x = on_device(c.x),
+                               weight = on_device(c.weight);
+            p.out = out.raw();
+            p.x = x.as<float>();
+            if (form.weighted) p.weight = weight.as<float>();
+            cuda_table().rms_norm(p, queue().stream());
+            launched("rms_norm");
+            read_back(out, got);
+            c.require_close(got);
+          }
+  }
+
+  TEST_CASE("row norms agree with the reference, in a graph too") {
+    for (const DType act : kActs)
+      for (const int head : {2, 7, 16, 130})
         for (const size_t offset : {0u, 1u}) {
           CAPTURE(dtype_name(act));
-          CAPTURE(dim);
-          CAPTURE(offset);
-          RmsNormCase c(act, dim, offset);
-          ActBuffer got(act, c.want.size(), offset);
-          RmsNormParams p = c.params(got);
-          const DeviceBuffer out = on_device(got), x = on_device(c.x), weight = on_device(c.weight);
+          CAPTURE(head);
+          RowNormsCase c(act, head, offset);
+          ActBuffer got(act, c.in.size(), offset);
+          Buffer<float> squares(2 * c.kRows);
+          RowNormsParams p = c.params(got, squares);
+          const DeviceBuffer in = on_device(c.in), out = on_device(got),
+                             sums(squares.size() * sizeof(float)), q_norm = on_device(c.q_norm),
+                             k_norm = on_device(c.k_norm);
+          p.in = in.raw();
           p.out = out.raw();
-          p.x = x.as<float>();
-          p.weight = weight.as<float>();
-          cuda_table().rms_norm(p, queue().stream());
-          launched("rms_norm");
+          p.squares = sums.as<float>();
+          p.q_norm = q_norm.as<float>();
+          p.k_norm = k_norm.as<float>();
+          require_same_in_graph(out, [&] {
+            cuda_table().qk_squares(p, queue().stream());
+            cuda_table().row_norms(p, queue().stream());
+          });
+          c.require_squares_close(sums.vector<float>().data());
           read_back(out, got);
           c.require_close(got);
+          p.out = in.raw();
+          cuda_table().row_norms(p, queue().stream());
+          CHECK(in.vector<unsigned char>() == out.vector<unsigned char>());
         }
   }
 
@@ -224,14 +260,15 @@ struct DeviceRope {
 void check_rope_kv(bool normed) {
   for (const DType act : kActs)
     for (const int d : {2, 6, 16, 34, 48, 64, 80, 128, 256})
-      for (const size_t offset : {0u, 1u}) {
+      for (const int which : {0, 1, 2, 3, 4, 5}) {
+        const size_t offset = which % 2;
         CAPTURE(dtype_name(act));
         CAPTURE(d);
-        CAPTURE(offset);
-        RopeCase c(act, 4, 6, 2, d, offset);
+        CAPTURE(which);
+        RopeCase c(act, 4, 6, 2, d, offset, turned(d, which / 2));
         c.normed = normed;
         const auto tolerance = [&](ActBuffer& want, size_t i) {
-          return normed ? normed_rope_tolerance(act, want, i, d) : rope_tolerance(act, want.get(i));
+          return normed ? normed_rope_tolerance(act, want, i, c) : rope_tolerance(act, want.get(i));
         };
         const auto n_q = static_cast<size_t>(c.n_rows * c.hq * d);
         ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset), v(act, c.pool_size(), offset);

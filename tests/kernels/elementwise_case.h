@@ -25,40 +25,61 @@ void over_grid(const Widths& widths, const Check& check) {
         }
 }
 
-/// Three rows and their reference.
+/// Options of rms_norm.
+struct NormForm {
+  float scale = 1;
+  bool weighted = true, adds = false;
+};
+inline constexpr NormForm kNormForms[] = {{},
+                                          {.scale = 0.3f},
+                                          {.scale = 1.7f, .weighted = false},
+                                          {.scale = 0.3f, .adds = true},
+                                          {.scale = 0.6f, .weighted = false, .adds = true}};
+
+/// Three rows and their reference; outputs begin as ones.
 struct RmsNormCase {
   static constexpr int kRows = 3;
   DType act;
   int dim;
+  NormForm form;
   Buffer<float> x, weight;
   ActBuffer want;
 
-  RmsNormCase(DType t, int n, size_t offset)
+  RmsNormCase(DType t, int n, size_t offset, const NormForm& f = {})
       : act(t),
         dim(n),
+        form(f),
         x(static_cast<size_t>(kRows * n), offset),
         weight(static_cast<size_t>(n), offset),
-        want(t, x.size()) {
+        want(output(0)) {
     PhiloxStream stream(1, static_cast<uint32_t>(n));
     fill(x, stream, 3.0f);
     fill(weight, stream, 2.0f);
     rms_norm_ref(params(want), {0, kRows});
   }
+  ActBuffer output(size_t offset) const {
+    ActBuffer out(act, x.size(), offset);
+    for (size_t i = 0; i < out.size(); ++i) out.set(i, 1.0f);
+    return out;
+  }
   RmsNormParams params(ActBuffer& out) {
     return {.out = out.data(),
             .x = x.data(),
-            .weight = weight.data(),
+            .weight = form.weighted ? weight.data() : nullptr,
             .n_rows = kRows,
             .dim = dim,
             .eps = 1e-5f,
-            .act = act};
+            .act = act,
+            .scale = form.scale,
+            .adds = form.adds};
   }
   /// A sum in at least four chains has dim/4 half-spacings of error, the root halves it; four more
   /// operations follow, and the result is rounded to act.
   void require_close(ActBuffer& got) {
     const double relative = spacing(act) + (dim / 16.0 + 4) * spacing(DType::f32);
-    REQUIRE_CLOSE(got, want,
-                  ([&](size_t i) { return relative * std::abs(double{want.get(i)}) + kTiny; }));
+    REQUIRE_CLOSE(got, want, ([&](size_t i) {
+                    return relative * (std::abs(double{want.get(i)}) + 2 * form.adds) + kTiny;
+                  }));
   }
 };
 

@@ -114,6 +114,32 @@ TEST_SUITE("kernels/rms_norm_backward") {
     });
   }
 
+  TEST_CASE("a scale multiplies the gradient; without a weight dy is added times the scale") {
+    over_grid(kWidths, [](Isa isa, DType act, int dim, size_t offset) {
+      NormCase c(act, dim, offset);
+      for (const bool weighted : {true, false}) {
+        ActBuffer want = c.gradient(), got = c.gradient(offset);
+        ActBuffer inverse(DType::f32, c.kRows), inverse0(DType::f32, c.kRows);
+        const auto params = [&](ActBuffer& dx, ActBuffer& scales) {
+          RmsNormBackwardParams p = c.params(dx);
+          p.scale = 0.6f;
+          p.inverse = static_cast<float*>(scales.data());
+          if (!weighted) p.weight = nullptr;
+          return p;
+        };
+        rms_norm_backward_ref(params(want, inverse0), {0, c.kRows});
+        cpu_table(isa).rms_norm_backward(params(got, inverse), {0, c.kRows});
+        const auto width = static_cast<size_t>(dim);
+        REQUIRE_CLOSE(got, want, ([&](size_t i) {
+                        return c.tolerance(weighted ? double{inverse0.get(i / width)} / 0.6 : 0);
+                      }));
+        for (size_t i = 0; i < c.size(); ++i)
+          if (!weighted)
+            CHECK(std::abs(got.get(i) - (c.start[i] + 0.6f * c.dy.get(i))) <= 4 * kF32);
+      }
+    });
+  }
+
   TEST_CASE("listed rows alone get a gradient, each the same as without a list") {
     for (const Isa isa : usable_isas()) {
       NormCase c(DType::f32, 33, 1);
@@ -298,12 +324,14 @@ RopeBackwardParams backward_params(RopeCase& c, ActBuffer& dqkv, float* dnorms =
           .q_norm = c.normed ? c.q_norm.data() : nullptr,
           .k_norm = c.normed ? c.k_norm.data() : nullptr,
           .norm_eps = c.normed ? RopeCase::kNormEps : 0.0f,
-          .dnorms = dnorms};
+          .dnorms = dnorms,
+          .rotated = c.rotated};
 }
 
 /// <dy, rope_kv(x)> for a row of two q heads, one k head and one v head, in double.
 double turned_dot(RopeCase& c, const Numbers& x, const Numbers& norms, const Numbers& dy) {
-  const auto d = static_cast<size_t>(c.d), half = d / 2;
+  const auto d = static_cast<size_t>(c.d),
+             half = static_cast<size_t>(c.rotated < 0 ? c.d : c.rotated) / 2;
   double sum = 0;
   for (size_t h = 0; h < 4; ++h) {
     double squares = RopeCase::kNormEps;
@@ -319,6 +347,7 @@ double turned_dot(RopeCase& c, const Numbers& x, const Numbers& norms, const Num
       sum += dy[h * d + i] * (at(i) * co - at(i + half) * si) +
              dy[h * d + i + half] * (at(i + half) * co + at(i) * si);
     }
+    for (size_t i = 2 * half; i < d; ++i) sum += dy[h * d + i] * at(i);
   }
   return sum;
 }
@@ -327,8 +356,9 @@ double turned_dot(RopeCase& c, const Numbers& x, const Numbers& norms, const Num
 
 TEST_SUITE("kernels/rope_backward") {
   TEST_CASE("the reference agrees with differences in double, with norms of heads and without") {
-    for (const bool normed : {false, true}) {
-      RopeCase c(DType::f32, 1, 2, 1, 6, 0);
+    for (const int which : {0, 1, 2, 3, 4, 5}) {
+      const bool normed = which > 2;
+      RopeCase c(DType::f32, 1, 2, 1, 6, 0, turned(6, which % 3));
       c.normed = normed;
       ActBuffer dqkv(DType::f32, c.qkv.size());
       PhiloxStream stream(14);
@@ -354,12 +384,13 @@ TEST_SUITE("kernels/rope_backward") {
     for (const Isa isa : usable_isas())
       for (const DType act : kActs)
         for (const int d : {2, 6, 16, 34, 48, 64, 80, 128, 256})
-          for (const bool normed : {false, true}) {
+          for (const int which : {0, 1, 2, 3, 4, 5}) {
+            const bool normed = which > 2;
             CAPTURE(isa_name(isa));
             CAPTURE(dtype_name(act));
             CAPTURE(d);
-            CAPTURE(normed);
-            RopeCase c(act, 4, 6, 2, d, 1);
+            CAPTURE(which);
+            RopeCase c(act, 4, 6, 2, d, 1, turned(d, which % 3));
             c.normed = normed;
             ActBuffer got(act, c.qkv.size(), 1);
             PhiloxStream stream(15);
