@@ -44,21 +44,20 @@ TEST_SUITE("model/config") {
     const std::pair<std::string_view, Change> cases[] = {
         {"", [](ModelConfig&) {}},
         {"attention sinks", [](ModelConfig& c) { c.kinds[0].attention.sink = true; }},
-        {"norms of whole rows of q and k",
-         [](ModelConfig& c) { c.kinds[0].attention.qk_norm = QkNorm::row; }},
         {"mixtures of experts",
          [](ModelConfig& c) { c.kinds[0].ffn.kind = FfnSpec::Kind::experts; }},
         {"clamped gates", [](ModelConfig& c) { c.kinds[0].ffn.clamp = 7; }},
-        {"norms after attention and FFN", [](ModelConfig& c) { c.kinds[0].norms.post = true; }},
         {"norms with 1 + weight", [](ModelConfig& c) { c.kinds[0].norms.unit_offset = true; }},
-        {"a factor of the residual stream", [](ModelConfig& c) { c.kinds[0].residual = .5f; }},
         {"layers with different biases or norms",
          [](ModelConfig& c) {
            c.slide(8, 1);
            c.kinds[1].ffn.bias = true;
          }},
-        {"a factor of the embedding", [](ModelConfig& c) { c.embedding.scale = 2; }},
-        {"a factor of logits", [](ModelConfig& c) { c.head.scale = 2; }},
+        {"layers with different biases or norms",
+         [](ModelConfig& c) {
+           c.slide(8, 1);
+           c.kinds[1].norms.post = true;
+         }},
         {"capped logits", [](ModelConfig& c) { c.head.softcap = 30; }},
     };
     for (const auto& [part, change] : cases) {
@@ -344,7 +343,7 @@ TEST_SUITE("model/config") {
                                                          {"max_window_layers", 3}});
     const ModelConfig c = parse(base);
     CHECK(c.architecture == "Qwen3ForCausalLM");
-    CHECK(c.qk_norm());
+    CHECK(c.qk_norm() == QkNorm::head);
     CHECK(c.head_dim == 16);
     CHECK_FALSE((c.qkv_bias() || c.o_bias() || c.mlp_bias()));
     CHECK(c.layer(3).attention.window == 0);
@@ -354,13 +353,13 @@ TEST_SUITE("model/config") {
     CHECK_FALSE(biased.mlp_bias());
     CHECK(biased.layer(2).attention.window == 0);
     CHECK(biased.layer(3).attention.window == 32);
-    CHECK_FALSE(parse(minimal()).qk_norm());
-    CHECK_FALSE(parse(minimal("Qwen2ForCausalLM")).qk_norm());
+    CHECK(parse(minimal()).qk_norm() == QkNorm::none);
+    CHECK(parse(minimal("Qwen2ForCausalLM")).qk_norm() == QkNorm::none);
     CHECK(error_of(with(base, {{"rope_scaling", {{"rope_type", "su"}, {"factor", 4}}}})) ==
           "config.json: rope_scaling: RoPE type 'su' is not supported");
     Json by_type = base;
     by_type.erase("architectures");
-    CHECK(parse(with(by_type, {{"model_type", "qwen3"}})).qk_norm());
+    CHECK(parse(with(by_type, {{"model_type", "qwen3"}})).qk_norm() == QkNorm::head);
   }
 
   TEST_CASE("Qwen3 without head_dim has heads of 128, whatever hidden_size is") {
@@ -385,9 +384,9 @@ TEST_SUITE("model/config") {
             std::string("config.json: architecture '") + name +
                 "' is a mixture of experts (MoE), which is not supported");
     CHECK(test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
-          "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Phi3ForCausalLM "
-          "(Phi-4, Phi-3 with 4K tokens), Qwen2ForCausalLM "
-          "(Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
+          "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
+          "Phi3ForCausalLM (Phi-4, Phi-3 with 4K tokens), "
+          "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
     CHECK(error_of({{"model_type", "qwen3_moe"}}) ==
           "config.json: architecture 'qwen3_moe' is a mixture of experts (MoE), which is not "
           "supported");
@@ -532,7 +531,7 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(n_params(synthetic_config("qwen3-32b")) == 32762123264);
     const ModelConfig q = synthetic_config("qwen3-8b");
     CHECK(q.architecture == "Qwen3ForCausalLM");
-    CHECK(q.qk_norm());
+    CHECK(q.qk_norm() == QkNorm::head);
     CHECK(q.head_dim == 128);
     CHECK(q.ropes[0].theta == 1e6);
     CHECK_FALSE(q.head.tied);

@@ -111,19 +111,15 @@ inline std::vector<NamedPart> parts_and_norms(const train::TrainedSet& set,
   std::vector<NamedPart> parts = parts_of(set);
   if (!set.norms) return parts;
   auto at = static_cast<size_t>(set.norms_offset);
-  const auto add = [&](const std::string& name, int n) {
-    parts.push_back({name, at, static_cast<size_t>(n)});
-    at += static_cast<size_t>(n);
+  const auto add = [&](model::MatrixId id) {
+    const auto n = static_cast<size_t>(model::shape_of(id.role, c)[0]);
+    parts.push_back({model::canonical_name(id), at, n});
+    at += n;
   };
-  for (int i = 0; i < c.n_layers; ++i) {
-    const std::string layer = "layers." + std::to_string(i) + ".";
-    add(layer + "attn_norm", c.dim);
-    add(layer + "ffn_norm", c.dim);
-    if (!c.qk_norm()) continue;
-    add(layer + "q_norm", c.head_dim);
-    add(layer + "k_norm", c.head_dim);
-  }
-  add("out_norm", c.dim);
+  for (int i = 0; i < c.n_layers; ++i)
+    for (const model::Role role : model::layer_roles(c))
+      if (model::is_norm(role)) add({role, i});
+  add({model::Role::out_norm});
   return parts;
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "model/spec/settings.h"
 
 namespace tandem::model {
 namespace {
@@ -35,6 +36,9 @@ void check_constants(const ComparedModel& base, const ComparedModel& tuned) {
   check("tie_word_embeddings", b.head.tied, t.head.tied);
   check("number of biases", b.qkv_bias() + b.o_bias() + b.mlp_bias(),
         t.qkv_bias() + t.o_bias() + t.mlp_bias());
+  for (const std::string& change : changed_settings(settings_of(t), settings_text(settings_of(b))))
+    throw input_error(tuned.where, "differs from {}: {}", base.where, change)
+        .hint("set -m to the base model of the tuned one");
 }
 
 Error other_weight(const ComparedModel& base, const ComparedModel& tuned, MatrixId id, int64_t row,

@@ -38,19 +38,15 @@ std::string_view first_unserved(const ModelConfig& c) {
   for (const LayerSpec& layer : c.kinds) {
     const LayerSpec& first = c.kinds.front();
     if (layer.attention.sink) return "attention sinks";
-    if (layer.attention.qk_norm == QkNorm::row) return "norms of whole rows of q and k";
     if (layer.ffn.kind == FfnSpec::Kind::experts) return "mixtures of experts";
     if (layer.ffn.clamp != 0) return "clamped gates";
-    if (!layer.norms.pre || layer.norms.post) return "norms after attention and FFN";
     if (layer.norms.unit_offset) return "norms with 1 + weight";
-    if (layer.residual != 1) return "a factor of the residual stream";
     if (layer.attention.qk_norm != first.attention.qk_norm ||
         layer.attention.qkv_bias != first.attention.qkv_bias ||
-        layer.attention.o_bias != first.attention.o_bias || layer.ffn.bias != first.ffn.bias)
+        layer.attention.o_bias != first.attention.o_bias || layer.ffn.bias != first.ffn.bias ||
+        layer.norms != first.norms)
       return "layers with different biases or norms";
   }
-  if (c.embedding.scale != 1) return "a factor of the embedding";
-  if (c.head.scale != 1) return "a factor of logits";
   return c.head.softcap != 0 ? "capped logits" : "";
 }
 

@@ -20,8 +20,13 @@ struct Family {
   std::string_view model_type;    // key "model_type"
   std::string_view members;       // for people: "Llama 2, 3, 3.1, 3.2"
   // Defaults of transformers for keys that a file leaves out:
-  int max_context = 0;  // max_position_embeddings
-  int head_dim = 0;     // head_dim; 0: hidden_size / num_attention_heads
+  int max_context = 0;    // max_position_embeddings
+  int head_dim = 0;       // head_dim; 0: hidden_size / num_attention_heads
+  int n_kv_heads = 0;     // num_key_value_heads; 0: num_attention_heads
+  double rms_eps = 1e-6;  // rms_norm_eps
+  double theta = 10000;   // rope_theta
+  bool tied = false;      // tie_word_embeddings
+  bool partial = false;   // partial_rotary_factor is read
   /// Fills kinds and kind_of of a configuration that has its sizes.
   /// errors   kind input at `where`: a key of a wrong type or value
   void (*read_layers)(const io::Json&, const std::string& where, ModelConfig&);

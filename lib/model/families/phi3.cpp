@@ -15,6 +15,7 @@ const Family kPhi3 = {.architecture = "Phi3ForCausalLM",
                       .model_type = "phi3",
                       .members = "Phi-4, Phi-3 with 4K tokens",
                       .max_context = 4096,
+                      .rms_eps = 1e-5,
                       .read_layers =
                           [](const io::Json& j, const std::string& where, ModelConfig& c) {
                             if (j.contains("sliding_window")) read_window(j, where, 0, c);

@@ -16,6 +16,8 @@ struct LayerActivations {
   float* lse = nullptr;          // [rows, n_heads] of attention, natural log
   void* normed_in = nullptr;     // [rows, dim] what the norms give of these two
   void* normed_mid = nullptr;    // [rows, dim]
+  void* o_out = nullptr;         // [rows, dim] attention's output, and the FFN's, before the norms
+  void* down_out = nullptr;      // [rows, dim] that follow them
 };
 
 }  // namespace tandem::model

@@ -35,7 +35,7 @@ void Transformer::choose_products(int64_t wanted) {
   fill_random(x);
   choose_one(act(block_, rows, qkv_dim), normed, weights_.on_device(Role::qkv), ops::Accumulate::no,
              {.before = norm});
-  const StreamTarget sum = stream_target(Role::o, rows);
+  const StreamTarget sum = stream_target(0, Role::o, rows);
   choose_one(sum.y, act(block_, rows, config_.q_dim()), weights_.on_device(Role::o),
              sum.accumulate);
   choose_ffn_products(rows, Role::gate_up, Role::down);
@@ -57,7 +57,7 @@ void Transformer::choose_ffn_products(int64_t rows, Role gate_up_of, Role down_o
     ops::rms_norm(normed, x, norms(static_cast<int>(i % weights_.layers.size())).ffn,
                   static_cast<float>(config_.rms_eps), stream);
   };
-  const StreamTarget sum = stream_target(Role::down, rows);
+  const StreamTarget sum = stream_target(0, Role::down, rows);
   const auto down = [&](size_t i, Stream stream) {
     ops::linear(sum.y, ffn, *lowers[i], sum.accumulate, workspace_, stream);
   };

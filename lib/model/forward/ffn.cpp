@@ -68,14 +68,14 @@ void Transformer::ffn_block(int layer, const LayerWeights& w, const kv::Step& st
   const Tensor ffn = act(to.ffn ? to.ffn : shared.ffn, n_rows_, config_.ffn_dim);
 
   poll(options_.interrupted);
-  keep_residual(to.residual_mid);
+  keep(to.residual_mid, residual_);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{
       .norm_weight = norms(layer).ffn, .norm_eps = eps, .gate = config_.layer(layer).ffn.gate};
   if (side_of(layer, Role::gate_up) != nullptr) {
     normed_linear(layer, Role::gate_up, gate_up, norms(layer).ffn, w[Role::gate_up], to.normed_mid);
     ops::gate_mul(ffn, gate_up, config_.layer(layer).ffn.gate, exec_.stream());
-  } else if (!keeps_halves && ops::fusion_pays(w[Role::gate_up], n_rows_, fusion)) {
+  } else if (!keeps_halves && fuses(w[Role::gate_up], n_rows_, fusion)) {
     ops::linear_fused(ffn, x, fusion, w[Role::gate_up], ops::Accumulate::no, exec_.stream());
   } else {
     void* const place = to.normed_mid != nullptr ? to.normed_mid : normed_;
@@ -93,7 +93,7 @@ void Transformer::ffn_block(int layer, const LayerWeights& w, const kv::Step& st
   if (observed)
     channels_->observe(layer, step, {.product = ffn, .gate_up = keeps_halves ? gate_up : Tensor{}});
   poll(options_.interrupted);
-  into_stream(layer, Role::down, ffn, w[Role::down]);
+  into_stream(layer, Role::down, ffn, w[Role::down], to.down_out);
 }
 
 void Transformer::divided_ffn(int layer, const kv::Step& step) {
@@ -115,7 +115,7 @@ void Transformer::divided_ffn(int layer, const kv::Step& step) {
   poll(options_.interrupted);
   into_stream(layer, Role::down, {}, [&](const Tensor& y, ops::Accumulate accumulate) {
     with_part(layer, LayerPart::ffn, [&](const LayerWeights& w) {
-      if (!reads_all && ops::fusion_pays(w[Role::gate_up], n_rows_, fusion)) {
+      if (!reads_all && fuses(w[Role::gate_up], n_rows_, fusion)) {
         ops::linear_fused(of_set, residual(), fusion, w[Role::gate_up], ops::Accumulate::no,
                           exec_.stream());
       } else {

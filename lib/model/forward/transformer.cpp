@@ -14,7 +14,14 @@ namespace {
 
 constexpr const char *kIdsName = "activations/ids",
                      *kPromptResidual = "activations/prompt residual",
-                     *kLogitParts = "activations/logits of ranks";
+                     *kLogitParts = "activations/logits of ranks", *kBranch = "activations/branch",
+                     *kSquares = "activations/row squares";
+
+/// True if branches go through a buffer.
+bool has_branches(const ModelConfig& c) {
+  return std::ranges::any_of(c.kinds,
+                             [](const LayerSpec& l) { return l.norms.post || l.residual != 1; });
+}
 
 /// Bytes of the two groups of activations that share memory, per row.
 size_t attention_row_bytes(const ModelConfig& c, DType dtype) {
@@ -39,8 +46,11 @@ void Transformer::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan)
   Weights::plan(c, o.dtype, plan, o.places());
   if (o.places().divides()) ChannelSets::plan(c, o.places(), plan);
   for (size_t id = 0; id < c.ropes.size(); ++id)
-    ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device, static_cast<int>(id));
+    ops::RopeTable::plan(o.max_position, ops::rotated_dims(c.ropes[id], c.head_dim), plan, o.device,
+                         static_cast<int>(id));
   plan.add("activations/residual", rows * dim * sizeof(float), o.device);
+  if (has_branches(c)) plan.add(kBranch, rows * dim * sizeof(float), o.device);
+  if (c.qk_norm() == QkNorm::row) plan.add(kSquares, rows * 2 * sizeof(float), o.device);
   if (o.max_prompt_rows > 0)
     plan.add(kPromptResidual, static_cast<size_t>(o.max_prompt_rows) * dim * sizeof(float),
              o.device);
@@ -98,6 +108,8 @@ Transformer::Transformer(const ModelConfig& c, const Options& o,
   for (const ops::RopeSpec& rope : c.ropes)
     ropes_.emplace_back(rope, o.max_position, c.head_dim, arena, exec,
                         static_cast<int>(ropes_.size()));
+  if (has_branches(c)) branch_ = static_cast<float*>(arena.take(kBranch));
+  if (c.qk_norm() == QkNorm::row) squares_ = static_cast<float*>(arena.take(kSquares));
   if (o.n_ranks > 1) logit_parts_ = static_cast<float*>(arena.take(kLogitParts));
   if (exec.on_gpu()) ids_ = static_cast<int32_t*>(arena.take(kIdsName));
   if (o.places().divides()) sets_ = std::make_unique<ChannelSets>(c, o.places(), arena, exec);
@@ -175,6 +187,8 @@ void Transformer::embed(const int32_t* ids) {
   } else {
     source_->embed(all, residual_);
   }
+  if (const float scale = config_.embedding.scale; scale != 1)
+    ops::rms_norm(residual(), residual(), nullptr, 0, exec_.stream(), {.scale = scale});
 }
 
 void Transformer::embed_tokens(std::span<const int32_t> tokens) {
@@ -308,9 +322,9 @@ LayerActivations Transformer::shared_activations() const {
           .ffn = block + bytes(2 * int64_t{config_.ffn_dim})};
 }
 
-void Transformer::keep_residual(void* to) {
+void Transformer::keep(void* to, const float* rows) {
   if (to == nullptr) return;
-  ops::convert(to, options_.dtype, residual_, DType::f32, n_rows_ * config_.dim, exec_.stream());
+  ops::convert(to, options_.dtype, rows, DType::f32, n_rows_ * config_.dim, exec_.stream());
 }
 
 void Transformer::run_again(int layer, const kv::Step& step, kv::Cache& cache,
@@ -320,7 +334,7 @@ void Transformer::run_again(int layer, const kv::Step& step, kv::Cache& cache,
                options_.dtype, n_rows_ * config_.dim, exec_.stream());
   if (!from_middle) attention_block(layer, w, step, cache, to);
   poll(options_.interrupted);
-  if (!from_middle) keep_residual(to.residual_mid);
+  if (!from_middle) keep(to.residual_mid, residual_);
   normed_linear(layer, Role::gate_up, gate_up_at(to.gate_up), norms(layer).ffn, w[Role::gate_up]);
 }
 
@@ -334,7 +348,7 @@ void Transformer::normed_linear(int layer, Role of, const Tensor& y, const float
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = norm, .norm_eps = eps};
   SideProducts* const side = side_of(layer, of);
-  if (side == nullptr && kept == nullptr && ops::fusion_pays(w, n_rows_, fusion))
+  if (side == nullptr && kept == nullptr && fuses(w, n_rows_, fusion))
     return ops::linear_fused(y, x, fusion, w, ops::Accumulate::no, exec_.stream());
   const Tensor normed = act(kept != nullptr ? kept : normed_, n_rows_, config_.dim);
   ops::rms_norm(normed, x, norm, eps, exec_.stream());
@@ -342,37 +356,53 @@ void Transformer::normed_linear(int layer, Role of, const Tensor& y, const float
   if (side != nullptr) side->add(layer, of, y, normed, {});
 }
 
-Transformer::StreamTarget Transformer::stream_target(Role of, int64_t rows, bool in_parts) const {
-  const bool divided = config_.layers_divided;
+Transformer::StreamTarget Transformer::stream_target(int layer, Role of, int64_t rows,
+                                                     bool in_parts) const {
+  const bool divided = config_.layers_divided, branch = has_branch(layer);
   if (divided && in_parts && options_.dtype == DType::bf16)
     if (const Tensor parts = exec_.comm->parts(of == Role::o ? 0 : 1, rows, config_.dim);
         !parts.empty())
       return {parts, ops::Accumulate::no};
-  return {{residual_, DType::f32, {rows, config_.dim}, options_.device},
-          divided && exec_.comm->rank() > 0 ? ops::Accumulate::no : ops::Accumulate::yes};
+  return {
+      {branch ? branch_ : residual_, DType::f32, {rows, config_.dim}, options_.device},
+      branch || (divided && exec_.comm->rank() > 0) ? ops::Accumulate::no : ops::Accumulate::yes};
 }
 
-void Transformer::into_stream(int layer, Role of, const Tensor& x, const StreamProduct& product) {
+void Transformer::into_stream(int layer, Role of, const Tensor& x, const StreamProduct& product,
+                              void* kept) {
   const bool whole = !x.empty();
   SideProducts* const side = whole ? side_of(layer, of) : nullptr;
   const Tensor apart = side == nullptr ? Tensor{} : side->apart(layer, of, n_rows_);
   // All ranks add in one way, whichever have something of an adapter in this matrix.
-  const auto [y, accumulate] = stream_target(of, n_rows_, whole && side_ == nullptr);
-  const bool is_apart = !apart.empty();
-  if (is_apart && accumulate == ops::Accumulate::no)
-    ops::clear(residual_, y.elements(), exec_.stream());
+  const auto [y, accumulate] = stream_target(layer, of, n_rows_, whole && side_ == nullptr);
+  const bool is_apart = !apart.empty(), branch = has_branch(layer);
+  const Tensor to =
+      branch ? Tensor(branch_, DType::f32, {n_rows_, config_.dim}, options_.device) : residual();
+  const bool in_parts = y.raw() != to.raw();
+  if ((is_apart && accumulate == ops::Accumulate::no) || (in_parts && branch))
+    ops::clear(to.as<float>(), to.elements(), exec_.stream());
   product(is_apart ? apart : y, is_apart ? ops::Accumulate::no : accumulate);
   if (side != nullptr) side->add(layer, of, is_apart ? apart : y, x, is_apart ? y : Tensor{});
-  if (y.raw() != residual_)
-    exec_.comm->add_parts(residual(), y, exec_.stream());
+  if (in_parts)
+    exec_.comm->add_parts(to, y, exec_.stream());
   else if (config_.layers_divided)
     exec_.comm->sum(y, exec_.stream());
+  if (!branch) return;
+  keep(kept, branch_);
+  const LayerNorms& n = norms(layer);
+  ops::rms_norm(residual(), to, of == Role::o ? n.attn_post : n.ffn_post,
+                static_cast<float>(config_.rms_eps), exec_.stream(),
+                {.scale = config_.layer(layer).residual, .adds = true});
 }
 
-void Transformer::into_stream(int layer, Role of, const Tensor& x, const ops::PackedWeights& w) {
-  into_stream(layer, of, x, [&](const Tensor& y, ops::Accumulate accumulate) {
-    ops::linear(y, x, w, accumulate, workspace_, exec_.stream());
-  });
+void Transformer::into_stream(int layer, Role of, const Tensor& x, const ops::PackedWeights& w,
+                              void* kept) {
+  into_stream(
+      layer, of, x,
+      [&](const Tensor& y, ops::Accumulate accumulate) {
+        ops::linear(y, x, w, accumulate, workspace_, exec_.stream());
+      },
+      kept);
 }
 
 Tensor Transformer::heads_at(void* place) const {
@@ -408,26 +438,48 @@ void Transformer::project(int layer, const LayerWeights& w, const kv::Step& step
   const Tensor qkv = act(to.qkv ? to.qkv : shared.qkv, n_rows_, qkv_dim);
 
   poll(options_.interrupted);
-  keep_residual(to.residual_in);
+  keep(to.residual_in, residual_);
   normed_linear(layer, Role::qkv, qkv, norms(layer).attn, w[Role::qkv], to.normed_in);
-  const ops::HeadNorms heads_normed{norms(layer).q, norms(layer).k,
-                                    static_cast<float>(config_.rms_eps)};
+  ops::HeadNorms heads_normed;
+  if (config_.qk_norm() == QkNorm::head)
+    heads_normed = {norms(layer).q, norms(layer).k, static_cast<float>(config_.rms_eps)};
   const kv::Cache::LayerKeys keys = cache.keys(layer, step);
   ops::rope_kv({.q = heads_at(to.q ? to.q : shared.q),
                 .k_pool = keys.k,
                 .v_pool = keys.v,
-                .qkv = qkv,
-                .rope = ropes_[static_cast<size_t>(config_.layer(layer).attention.rope)],
+                .qkv = with_row_norms(layer, qkv),
+                .rope = ops::rope_at(ropes_, config_.layer(layer).attention.rope),
                 .step = keys.step,
                 .norms = heads_normed},
                exec_.stream());
   poll(options_.interrupted);
 }
 
+Tensor Transformer::with_row_norms(int layer, const Tensor& qkv) {
+  if (config_.qk_norm() != QkNorm::row) return qkv;
+  const ModelConfig& c = config_;
+  const bool divided = c.layers_divided;
+  const ops::RowNorms row_norms{.q = norms(layer).q,
+                                .k = norms(layer).k,
+                                .eps = static_cast<float>(c.rms_eps),
+                                .q_dim = c.q_dim(),
+                                .kv_dim = c.kv_dim(),
+                                .q_all = (divided ? c.all_heads : c.n_heads) * c.head_dim,
+                                .k_all = (divided ? c.all_kv_heads : c.n_kv_heads) * c.head_dim,
+                                .first_k = c.repeats_kv_head ? c.head_dim : 0};
+  const Tensor squares(squares_, DType::f32, {n_rows_, 2}, options_.device);
+  ops::qk_squares(squares, qkv, row_norms, exec_.stream());
+  if (divided) exec_.comm->sum(squares, exec_.stream());
+  // A projection that is kept stays as it is.
+  const Tensor normed = act(shared_activations().qkv, n_rows_, qkv.row_size());
+  ops::row_norms(normed, qkv, squares, row_norms, exec_.stream());
+  return normed;
+}
+
 void Transformer::add_attended(int layer, const LayerWeights& w, const LayerActivations& to) {
   poll(options_.interrupted);
   void* const attended = to.attended ? to.attended : shared_activations().attended;
-  into_stream(layer, Role::o, act(attended, n_rows_, config_.q_dim()), w[Role::o]);
+  into_stream(layer, Role::o, act(attended, n_rows_, config_.q_dim()), w[Role::o], to.o_out);
 }
 
 void Transformer::logits(const Tensor& out, const int32_t* rows) {
@@ -446,7 +498,7 @@ void Transformer::logits_of(const Tensor& out, const Tensor& residual, const int
                out.rows(), options_.max_logit_rows);
   const Tensor normed = act(head_in_, out.rows(), config_.dim);
   ops::rms_norm_of(normed, residual, rows, weights_.out_norm, static_cast<float>(config_.rms_eps),
-                   exec_.stream());
+                   exec_.stream(), {.scale = config_.head.scale});
   if (exec_.comm == nullptr)
     return ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_,
                        exec_.stream());

@@ -159,29 +159,44 @@ class Transformer {
   ReadKind read_kind(const kv::Step& step);
   Tensor heads_at(void* place) const;
   Tensor gate_up_at(void* place) const;
+  /// A branch that does not enter the residual stream as its product gives it, but through a norm
+  /// or with a multiplier.
+  bool has_branch(int layer) const {
+    const LayerSpec& spec = config_.layer(layer);
+    return spec.norms.post || spec.residual != 1;
+  }
+  /// True if a norm and a product that follows it are one pass; `norm` may be null.
+  static bool fuses(const ops::PackedWeights& w, int64_t rows, const ops::LinearFusion& fusion) {
+    return fusion.norm_weight != nullptr && ops::fusion_pays(w, rows, fusion);
+  }
+  /// Queries, keys and values with norms of whole rows of q and k; the same without such norms.
+  Tensor with_row_norms(int layer, const Tensor& qkv);
   /// y = norm(x) W^T, in one pass where that pays.
   void normed_linear(int layer, Role of, const Tensor& y, const float* norm,
                      const ops::PackedWeights& w, void* kept = nullptr);
   /// Computes a product that enters the residual stream into y, or adds it there.
   using StreamProduct = std::function<void(const Tensor& y, ops::Accumulate)>;
-  /// The residual stream += a product and what adapters add to it, summed over the ranks.
+  /// The residual stream += multiplier * norm(a product and what adapters add to it, summed over
+  /// the ranks). Most layers have neither a multiplier nor a norm.
   /// x        the product's input; empty: a product of some neurons, which adapters do not see and
   ///          ranks sum in f32
-  void into_stream(int layer, Role of, const Tensor& x, const StreamProduct& product);
-  /// The stream += x W^T.
-  void into_stream(int layer, Role of, const Tensor& x, const ops::PackedWeights& w);
+  /// kept     null, or gets what the norm reads
+  void into_stream(int layer, Role of, const Tensor& x, const StreamProduct& product,
+                   void* kept = nullptr);
+  /// Does so with x W^T.
+  void into_stream(int layer, Role of, const Tensor& x, const ops::PackedWeights& w, void* kept);
   struct StreamTarget {
     Tensor y;
     ops::Accumulate accumulate;
   };
   /// A product is computed in the stream, or with `in_parts` in bf16 where ranks read each other's.
   /// All ranks have the stream: rank 0 adds its part to it, the others' parts replace it until the
-  /// sum.
-  StreamTarget stream_target(Role of, int64_t rows, bool in_parts = true) const;
+  /// sum. Branches are computed in their own buffer.
+  StreamTarget stream_target(int layer, Role of, int64_t rows, bool in_parts = true) const;
   /// Where a layer writes that is given no places.
   LayerActivations shared_activations() const;
-  /// Copies the residual stream, in the compute type, unless `to` is null.
-  void keep_residual(void* to);
+  /// Copies f32 rows of the width of the stream, in the compute type, unless `to` is null.
+  void keep(void* to, const float* rows);
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
   void logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows);
@@ -211,6 +226,8 @@ class Transformer {
   float* residual_;                  // of the last forward, in one of these
   std::vector<int64_t> part_begin_;  // rows before each of several steps, and all
   int64_t first_row_ = 0;            // of the step in hand, among those side by side
+  float* branch_ = nullptr;          // [max_rows, dim], if a layer has_branch
+  float* squares_ = nullptr;         // [max_rows, 2] of norms of whole rows
   void* normed_;                     // [max_rows, dim] act
   char* block_;                   // qkv, q, attention output; or gate_up, ffn: never alive together
   void* head_in_;                 // [max_logit_rows, dim] act

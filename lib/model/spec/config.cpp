@@ -96,8 +96,9 @@ void parse_sizes(const Json& j, const std::string& where, const Family& family, 
   c.stated_context =
       static_cast<int>(io::find_int(j, "max_position_embeddings", where, 1, kMaxContext)
                            .value_or(family.max_context));
-  c.n_kv_heads = static_cast<int>(
-      io::find_int(j, "num_key_value_heads", where, 1, c.n_heads).value_or(c.n_heads));
+  c.n_kv_heads =
+      static_cast<int>(io::find_int(j, "num_key_value_heads", where, 1, c.n_heads)
+                           .value_or(family.n_kv_heads > 0 ? family.n_kv_heads : c.n_heads));
   if (c.n_heads % c.n_kv_heads != 0)
     throw input_error(where,
                       "'num_attention_heads' {} is not a multiple of 'num_key_value_heads' {}",
@@ -105,7 +106,7 @@ void parse_sizes(const Json& j, const std::string& where, const Family& family, 
 
   c.head_dim = parse_head_dim(j, where, c, family.head_dim);
 
-  c.rms_eps = io::find_double(j, "rms_norm_eps", where).value_or(1e-6);
+  c.rms_eps = io::find_double(j, "rms_norm_eps", where).value_or(family.rms_eps);
   if (c.rms_eps < 0.0 || c.rms_eps > 1.0)
     throw input_error(where, "key 'rms_norm_eps': expected a number from 0 to 1, found {}",
                       c.rms_eps);
@@ -168,8 +169,8 @@ ModelConfig read_config(const Json& j, const std::string& where) {
   if (const std::string_view part = first_unserved(c); !part.empty())
     throw input_error(where, "this model has {}, which no code here computes", part)
         .hint("choose another model");
-  c.head.tied = io::find_bool(j, "tie_word_embeddings", where).value_or(false);
-  c.ropes = {parse_rope(j, where, c.stated_context)};
+  c.head.tied = io::find_bool(j, "tie_word_embeddings", where).value_or(family.tied);
+  c.ropes = {parse_rope(j, where, c.stated_context, family.theta)};
   c.max_context = scaled_context(c);
   const std::vector<int> bos = parse_ids(j, "bos_token_id", where, c.vocab_size);
   if (!bos.empty()) c.bos_id = bos.front();

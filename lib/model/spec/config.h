@@ -35,6 +35,8 @@ struct ModelConfig {
   // Of the rows of embedding and head, those that this rank holds, padded; 0 rows: all.
   int vocab_first = 0, vocab_rows = 0;
   bool layers_divided = false;  // heads and channels are a rank's, and sums those of all ranks
+  int all_heads = 0, all_kv_heads = 0;  // heads of all ranks, if divided
+  bool repeats_kv_head = false;         // the first KV head is another rank's too
   double rms_eps = 1e-6;
   std::vector<ops::RopeSpec> ropes = std::vector<ops::RopeSpec>(1);  // by AttentionSpec::rope
   int max_context = 0;                                               // tokens
@@ -59,8 +61,9 @@ struct ModelConfig {
   bool qkv_bias() const { return kinds.front().attention.qkv_bias; }
   bool o_bias() const { return kinds.front().attention.o_bias; }
   bool mlp_bias() const { return kinds.front().ffn.bias; }
-  bool qk_norm() const { return kinds.front().attention.qk_norm != QkNorm::none; }
-  /// Layers from `from` on attend to the last `window` positions.
+  QkNorm qk_norm() const { return kinds.front().attention.qk_norm; }
+  const NormSpec& norms() const { return kinds.front().norms; }
+  /// Layers from `from` on attend to the last `window` positions; 0: no layer does.
   void slide(int window, int from);
   /// The same for any layers.
   /// slides   [n_layers] 1 = the layer slides

@@ -123,7 +123,8 @@ std::optional<double> parse_theta(const Json& j, const std::string& where) {
 
 }  // namespace
 
-ops::RopeSpec parse_rope(const Json& config, const std::string& where, int64_t max_positions) {
+ops::RopeSpec parse_rope(const Json& config, const std::string& where, int64_t max_positions,
+                         double usual_theta) {
   const ModelContext of_model{io::find_int(config, kOriginalContext, where, 1, kMaxContext),
                               max_positions};
   refuse_partial(config, where);
@@ -146,7 +147,7 @@ ops::RopeSpec parse_rope(const Json& config, const std::string& where, int64_t m
           .hint("remove the wrong one");
     scaling = found;
   }
-  return {theta.value_or(ops::RopeSpec{}.theta), scaling.value_or(RopeScaling{})};
+  return {theta.value_or(usual_theta), scaling.value_or(RopeScaling{})};
 }
 
 }  // namespace tandem::model

@@ -11,7 +11,7 @@ enum class QkNorm : uint8_t { none, head, row };
 
 struct AttentionSpec {
   int window = 0;         // tokens that a token attends to, its own included; 0: all
-  int rope = 0;           // index of ModelConfig::ropes
+  int rope = 0;           // index of ModelConfig::ropes; -1: heads do not turn
   ops::ScoreScale scale;  // {}: that of the size of a head
   QkNorm qk_norm = QkNorm::none;
   bool qkv_bias = false, o_bias = false;

@@ -22,11 +22,14 @@ constexpr auto kRoles = [] {
   constexpr auto qkv_bias = [](Config c) { return c.qkv_bias(); };
   constexpr auto o_bias = [](Config c) { return c.o_bias(); };
   constexpr auto mlp_bias = [](Config c) { return c.mlp_bias(); };
-  constexpr auto qk_norm = [](Config c) { return c.qk_norm(); };
+  constexpr auto pre = [](Config c) { return c.norms().pre; };
+  constexpr auto post = [](Config c) { return c.norms().post; };
+  constexpr auto by_head = [](Config c) { return c.qk_norm() == QkNorm::head; };
+  constexpr auto by_row = [](Config c) { return c.qk_norm() == QkNorm::row; };
   // clang-format off
   return std::array<RoleInfo, static_cast<size_t>(Role::rest_down) + 1>{{
     {R::embedding,    "",     "embedding",    "model.embed_tokens.weight",       E::vocabulary, E::dim, R::embedding, P::outside,   no,  C::rows,       U::vocabulary, 0,  always},
-    {R::attn_pre,     "",     "",             "input_layernorm.weight",          E::dim,        E::one, R::attn_pre,  P::attention, no,  C::none,       U::none,       1,  always},
+    {R::attn_pre,     "",     "",             "input_layernorm.weight",          E::dim,        E::one, R::attn_pre,  P::attention, no,  C::none,       U::none,       1,  pre},
     {R::q,            "q",    "",             "self_attn.q_proj.weight",         E::q,          E::dim, R::qkv,       P::attention, no,  C::rows,       U::query_head, 2,  always},
     {R::k,            "k",    "",             "self_attn.k_proj.weight",         E::kv,         E::dim, R::qkv,       P::attention, no,  C::rows,       U::kv_head,    3,  always},
     {R::v,            "v",    "",             "self_attn.v_proj.weight",         E::kv,         E::dim, R::qkv,       P::attention, no,  C::rows,       U::kv_head,    4,  always},
@@ -35,7 +38,7 @@ constexpr auto kRoles = [] {
     {R::k_bias,       "",     "",             "self_attn.k_proj.bias",           E::kv,         E::one, R::qkv,       P::attention, no,  C::rows,       U::kv_head,    7,  qkv_bias},
     {R::v_bias,       "",     "",             "self_attn.v_proj.bias",           E::kv,         E::one, R::qkv,       P::attention, no,  C::rows,       U::kv_head,    8,  qkv_bias},
     {R::o_bias,       "",     "",             "self_attn.o_proj.bias",           E::dim,        E::one, R::o,         P::attention, yes, C::first_rank, U::none,       9,  o_bias},
-    {R::ffn_pre,      "",     "",             "post_attention_layernorm.weight", E::dim,        E::one, R::ffn_pre,   P::ffn,       no,  C::none,       U::none,       10, always},
+    {R::ffn_pre,      "",     "",             "post_attention_layernorm.weight", E::dim,        E::one, R::ffn_pre,   P::ffn,       no,  C::none,       U::none,       10, pre},
     {R::gate,         "gate", "",             "mlp.gate_proj.weight",            E::ffn,        E::dim, R::gate_up,   P::ffn,       no,  C::rows,       U::neuron,     11, always},
     {R::up,           "up",   "",             "mlp.up_proj.weight",              E::ffn,        E::dim, R::gate_up,   P::ffn,       no,  C::rows,       U::neuron,     12, always},
     {R::down,         "down", "w_down",       "mlp.down_proj.weight",            E::dim,        E::ffn, R::down,      P::ffn,       yes, C::columns,    U::neuron,     13, always},
@@ -44,8 +47,12 @@ constexpr auto kRoles = [] {
     {R::down_bias,    "",     "",             "mlp.down_proj.bias",              E::dim,        E::one, R::down,      P::ffn,       yes, C::first_rank, U::none,       16, mlp_bias},
     {R::out_norm,     "",     "",             "model.norm.weight",               E::dim,        E::one, R::out_norm,  P::outside,   no,  C::none,       U::none,       17, always},
     {R::head,         "",     "lm_head",      "lm_head.weight",                  E::vocabulary, E::dim, R::head,      P::outside,   no,  C::rows,       U::vocabulary, 18, untied},
-    {R::q_norm,       "",     "",             "self_attn.q_norm.weight",         E::head,       E::one, R::q_norm,    P::attention, no,  C::none,       U::none,       19, qk_norm},
-    {R::k_norm,       "",     "",             "self_attn.k_norm.weight",         E::head,       E::one, R::k_norm,    P::attention, no,  C::none,       U::none,       20, qk_norm},
+    {R::q_norm,       "",     "",             "self_attn.q_norm.weight",         E::head,       E::one, R::q_norm,    P::attention, no,  C::none,       U::none,       19, by_head},
+    {R::k_norm,       "",     "",             "self_attn.k_norm.weight",         E::head,       E::one, R::k_norm,    P::attention, no,  C::none,       U::none,       20, by_head},
+    {R::q_row_norm,   "",     "",             "self_attn.q_norm.weight",         E::q,          E::one, R::q_row_norm, P::attention, no, C::rows,       U::query_head, 19, by_row},
+    {R::k_row_norm,   "",     "",             "self_attn.k_norm.weight",         E::kv,         E::one, R::k_row_norm, P::attention, no, C::rows,       U::kv_head,    20, by_row},
+    {R::attn_post,    "",     "",             "post_attention_layernorm.weight", E::dim,        E::one, R::attn_post, P::attention, no,  C::none,       U::none,       21, post},
+    {R::ffn_post,     "",     "",             "post_feedforward_layernorm.weight", E::dim,      E::one, R::ffn_post,  P::ffn,       no,  C::none,       U::none,       22, post},
     {R::qkv,          "",     "qkv",          "",                                E::stack,      E::dim, R::qkv,       P::attention, no,  C::none,       U::none,       -1, always},
     {R::gate_up,      "",     "gate_up",      "",                                E::stack,      E::dim, R::gate_up,   P::ffn,       no,  C::none,       U::none,       -1, always},
     {R::rest_gate_up, "",     "rest_gate_up", "",                                E::stack,      E::dim, R::gate_up,   P::rest,      no,  C::none,       U::none,       -1, always},

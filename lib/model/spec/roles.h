@@ -35,6 +35,10 @@ enum class Role : uint8_t {
   head,
   q_norm,
   k_norm,
+  q_row_norm,  // norms of all heads at once
+  k_row_norm,
+  attn_post,     // norm of attention's output
+  ffn_post,      // norm of the FFN's output
   qkv,           // q, k and v
   gate_up,       // gate and up, or rows of their set
   rest_gate_up,  // rows of gate and up outside the set
@@ -129,7 +133,8 @@ bool is_norm(Role role);
 std::string canonical_name(MatrixId id);
 
 /// Row-major, outputs first: q [Hq*d, D], down [D, F], embedding and head [V, D], norms and biases
-/// one-dimensional: q_norm and k_norm [d], one for all heads.
+/// one-dimensional: q_norm and k_norm [d], one for all heads. q_row_norm is [Hq*d], k_row_norm
+/// [Hkv*d].
 io::Shape shape_of(Role role, const ModelConfig& config);
 
 /// True if a model of this configuration has it: biases and norms of heads by flag, head unless

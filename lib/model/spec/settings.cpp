@@ -32,6 +32,24 @@ std::string sliding_layers_text(const ModelConfig& config) {
   return to_the_end ? "" : fmt::format("sliding in {}", fmt::join(layers, ", "));
 }
 
+/// Calls add(key, value) for what few families have.
+void add_unusual(const ModelConfig& c, const auto& add) {
+  const LayerSpec& first = c.kinds.front();
+  std::vector<int> unturned;
+  for (int i = 0; i < c.n_layers; ++i)
+    if (c.layer(i).attention.rope < 0) unturned.push_back(i);
+  if (!unturned.empty()) add("layers without RoPE", fmt::format("{}", fmt::join(unturned, " ")));
+  if (c.ropes.front().dims >= 0) add("partial_rotary_factor", c.ropes.front().dims);
+  if (first.attention.qk_norm == QkNorm::row) add("q_norm and k_norm of rows", true);
+  if (!first.norms.pre) add("norms before attention and FFN", false);
+  if (first.norms.post) add("norms after attention and FFN", true);
+  if (first.attention.scale != ops::ScoreScale{})
+    add("attention_multiplier", first.attention.scale.f64());
+  if (first.residual != 1) add("residual_multiplier", first.residual);
+  if (c.embedding.scale != 1) add("embedding_multiplier", c.embedding.scale);
+  if (c.head.scale != 1) add("factor of logits", c.head.scale);
+}
+
 std::map<std::string, std::string, std::less<>> parse_settings(std::string_view text) {
   std::map<std::string, std::string, std::less<>> values;
   while (!text.empty()) {
@@ -49,10 +67,10 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   // The bindings name every member, so that a new one does not compile until it is added here, or
   // left out because it changes no logit: names, lengths, token ids, and how ranks share the model.
   const auto& [name, architecture, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim,
-               vocab_size, vocab_first, vocab_rows, layers_divided, rms_eps, ropes, max_context,
-               stated_context, trained, kinds, kind_of, embedding, head, bos_id, eos_ids, dtype] =
-      config;
-  const auto& [theta, scaling] = ropes.front();
+               vocab_size, vocab_first, vocab_rows, layers_divided, all_heads, all_kv_heads,
+               repeats_kv_head, rms_eps, ropes, max_context, stated_context, trained, kinds,
+               kind_of, embedding, head, bos_id, eos_ids, dtype] = config;
+  const auto& [theta, scaling, rope_dims] = ropes.front();
   const auto& [kind, factor, low_freq_factor, high_freq_factor, original_context, beta_fast,
                beta_slow, attention_factor, whole_dims] = scaling;
   const double usual_attention =
@@ -79,7 +97,7 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   add("attention_bias of o_proj", config.o_bias());
   add("mlp_bias", config.mlp_bias());
   if (kinds.front().ffn.gate != Gate::silu) add("hidden_act", "gelu_pytorch_tanh", false);
-  add("q_norm and k_norm", config.qk_norm());
+  add("q_norm and k_norm", config.qk_norm() != QkNorm::none);
   add("tie_word_embeddings", head.tied);
   add("rope_theta", theta);
   add("rope_type", kind_name(kind));
@@ -91,6 +109,7 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   add("beta_slow", beta_slow, beta_slow == RopeScaling{}.beta_slow);
   add("attention_factor", attention_factor, attention_factor == usual_attention);
   add("truncate", whole_dims, whole_dims == RopeScaling{}.whole_dims);
+  add_unusual(config, [&](const char* key, const auto& value) { add(key, value, false); });
   return all;
 }
 

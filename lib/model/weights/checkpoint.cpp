@@ -69,12 +69,19 @@ std::string problem_of(MatrixId id, const ModelConfig& config, const Checkpoint&
 /// Adds the biases and norms of heads that the configuration says are not there.
 void add_unexpected(const ModelConfig& config, const Checkpoint& checkpoint,
                     std::vector<std::string>& found) {
+  // Some norms of different roles share a name.
+  const auto expected = [&](std::string_view tensor) {
+    return std::ranges::any_of(layer_roles(config),
+                               [&](Role role) { return info(role).tensor == tensor; });
+  };
   for (const Role role : all_roles())
     for (int layer = 0; layer < config.n_layers && in_layers(role); ++layer)
       if (const std::string name = canonical_name({role, layer});
-          !present(role, config) && checkpoint.contains(name))
-        found.push_back(fmt::format("{}: unexpected {}, not announced by config.json", name,
-                                    is_norm(role) ? "head norm" : "bias"));
+          !expected(info(role).tensor) && checkpoint.contains(name)) {
+        std::string problem = fmt::format("{}: unexpected {}, not announced by config.json", name,
+                                          is_norm(role) ? "head norm" : "bias");
+        if (std::ranges::find(found, problem) == found.end()) found.push_back(std::move(problem));
+      }
 }
 
 /// Compares numbers, since the types may differ.

@@ -179,6 +179,11 @@ ModelConfig config_of(const ModelConfig& whole, const Shard& s) {
   c.n_kv_heads = s.kv_heads.n;
   c.ffn_dim = s.channels.n;
   c.layers_divided = s.divides_layers();
+  if (c.layers_divided) {
+    c.all_heads = whole.n_heads;
+    c.all_kv_heads = whole.n_kv_heads;
+    c.repeats_kv_head = s.heads.first % whole.group_size() != 0;
+  }
   c.vocab_first = s.vocabulary.first;
   c.vocab_rows = s.vocabulary.n;
   return c;

@@ -210,7 +210,13 @@ LayerNorms norms_of(const ModelConfig& c, const float* all, int layer) {
   const auto at = [&](Role role) {
     return present(role, c) ? all + norm_offset({role, layer}, c) : nullptr;
   };
-  return {at(Role::attn_pre), at(Role::ffn_pre), at(Role::q_norm), at(Role::k_norm)};
+  const bool rows = c.qk_norm() == QkNorm::row;
+  return {at(Role::attn_pre),
+          at(Role::ffn_pre),
+          at(rows ? Role::q_row_norm : Role::q_norm),
+          at(rows ? Role::k_row_norm : Role::k_norm),
+          at(Role::attn_post),
+          at(Role::ffn_post)};
 }
 
 /// Fills host memory with the rows of the embedding, pinned for kernels of a GPU.

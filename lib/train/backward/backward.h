@@ -75,7 +75,8 @@ class Backward {
   /// From the gradient of a layer's product that of x W^T: another with low-rank factors alone.
   Tensor through_factors(int layer, model::Role of, const Tensor& dy, const Tensor& y = {});
   /// Gradient of a product that enters the residual stream, from the gradient of the stream.
-  Tensor through_stream(int layer, model::Role of);
+  /// kept     the product, if a norm follows it
+  Tensor through_stream(int layer, model::Role of, void* kept);
   /// dx = dy W, and through the factors of the same product.
   void input_gradient(const Tensor& dx, const Tensor& dy, const ops::PackedWeights& w);
   /// The trained part of the gradient of y = x W^T + b.

@@ -29,6 +29,16 @@ struct Sizes {
   size_t act(int64_t n) const { return static_cast<size_t>(n) * dtype_bytes(spec.dtype); }
   static size_t f32(int64_t n) { return static_cast<size_t>(n) * sizeof(float); }
   bool narrow() const { return spec.dtype != DType::f32; }
+  /// True if the gradient of a branch is not that of the stream.
+  bool branches() const {
+    return std::ranges::any_of(spec.config.kinds, [](const model::LayerSpec& l) {
+      return l.norms.post || l.residual != 1;
+    });
+  }
+  int64_t dnorms() const {
+    return spec.config.qk_norm() == model::QkNorm::row ? q_dim + spec.config.kv_dim()
+                                                       : 2 * int64_t{spec.config.head_dim};
+  }
 };
 
 /// Columns that are copied before a product, at most.
@@ -66,6 +76,8 @@ void each_activation(const Sizes& s, const LayerFrontier& f, bool kept, const st
   add(f.attention, layer, "q", s.act(s.rows * s.q_dim), to.q);
   add(f.attention, layer, "lse", Sizes::f32(s.rows * s.spec.config.n_heads), to.lse);
   add(f.reads_attended, layer, "attended", s.act(s.rows * s.q_dim), to.attended);
+  add(f.reads_o_out, layer, "o_out", s.act(s.rows * s.dim), to.o_out);
+  add(f.reads_down_out, false, "down_out", s.act(s.rows * s.dim), to.down_out);
   add(f.reads_middle, layer, "middle", s.act(s.rows * s.dim), to.residual_mid);
   add(f.reads_gate_up(), f.again != Again::none, "gate_up", s.act(s.rows * 2 * s.ffn_dim),
       to.gate_up);
@@ -130,7 +142,7 @@ std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& s
   const size_t token_rows =
       ops::TokenRows::most_numbers(static_cast<size_t>(rows)) * sizeof(int32_t);
   return {{"gradients/stream", Sizes::f32(rows * s.dim)},
-          {"gradients/stream narrow", narrow ? s.act(rows * s.dim) : 0},
+          {"gradients/stream narrow", narrow || s.branches() ? s.act(rows * s.dim) : 0},
           {"gradients/wide", narrow ? Sizes::f32(rows * s.dim) : 0},
           {"gradients/normed", s.act(rows * s.dim)},
           {"gradients/dnormed", s.act(rows * s.dim)},
@@ -138,7 +150,7 @@ std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& s
           {"gradients/dqkv", s.act(rows * s.qkv_dim)},
           {"gradients/listed", s.act(rows * most_listed(set, s.ffn_dim, keeps_ffn))},
           {"gradients/inverse", Sizes::f32(rows)},
-          {"gradients/dnorms", Sizes::f32(rows * 2 * spec.config.head_dim)},
+          {"gradients/dnorms", Sizes::f32(rows * s.dnorms())},
           {"gradients/logits", Sizes::f32(s.head_rows * s.vocab)},
           {"gradients/dlogits", narrow ? s.act(s.head_rows * s.vocab) : 0},
           {"gradients/losses", Sizes::f32(rows)},
@@ -173,7 +185,8 @@ BackwardBuffers::BackwardBuffers(const BackwardSpec& spec, const Frontier& front
   const auto floats = [&](const char* name) { return static_cast<float*>(take(name)); };
   const bool narrow = Sizes(spec).narrow();
   dstream = floats("gradients/stream");
-  dstream_act = narrow ? take("gradients/stream narrow") : dstream;
+  dstream_act = take("gradients/stream narrow");
+  if (dstream_act == nullptr) dstream_act = dstream;
   wide = floats("gradients/wide");
   normed = take("gradients/normed");
   dnormed = take("gradients/dnormed");

@@ -28,7 +28,7 @@ struct BackwardBuffers {
   std::vector<model::LayerActivations> kept;  // by layer
   model::LayerActivations again;  // of those that are computed again, of a layer at a time
   float* dstream;                 // [max_rows, dim] gradient of the residual stream
-  void* dstream_act;              // the same in the compute type; of f32 it is dstream
+  void* dstream_act;              // the same in the compute type, or that of a branch
   float* wide;                    // [max_rows, dim] for a stream kept in another type than f32
   void* normed;                   // [max_rows, dim]
   void* dnormed;                  // [max_rows, dim]
@@ -36,7 +36,7 @@ struct BackwardBuffers {
   void* dqkv;                     // [max_rows, (n_heads + 2 n_kv_heads) head_dim]
   void* listed;                   // [max_rows, most listed columns]
   float* inverse;                 // [max_rows] scales of a norm
-  float* dnorms;                  // [max_rows, 2 head_dim]
+  float* dnorms;                  // [max_rows, 2 head_dim], or of whole rows of q and k
   float* logits;                  // [head_rows, vocab]
   void* dlogits;                  // the same in the compute type; of f32 it is logits
   float* losses;                  // [max_rows]

@@ -24,6 +24,7 @@ model::LayerActivations Backward::activations(int index, const kv::Step& step) {
     kept.lse = buffers_.again.lse;
     kept.attended = buffers_.again.attended;
     kept.residual_mid = buffers_.again.residual_mid;
+    kept.o_out = buffers_.again.o_out;
   }
   model_.run_again(index, step, cache_, kept, f.again == Again::gate_up);
   return kept;
@@ -34,7 +35,7 @@ void Backward::ffn(int index, const model::LayerActivations& kept) {
   const LayerFrontier& f = frontier_.layers[i];
   const auto& t = set_.layers[i];
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = through_stream(index, model::Role::down);
+  const Tensor dy = through_stream(index, model::Role::down, kept.down_out);
   const Tensor gate_up = act(kept.gate_up, 2 * int64_t{spec_.config.ffn_dim});
   Tensor da, columns;
   if (f.gate_up) {
@@ -65,7 +66,7 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   const model::ModelConfig& c = spec_.config;
   const kv::LayerAttention attention = cache_.geometry().at(index);
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = through_stream(index, model::Role::o);
+  const Tensor dy = through_stream(index, model::Role::o, kept.o_out);
   Tensor attended = act(kept.attended, c.q_dim());
   if (t[Role::o].part == Part::columns) {
     const Tensor all = attended;
@@ -94,20 +95,29 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
                            .window = attention.window,
                            .scale = attention.scale.f32()},
                           buffers_.workspace, stream());
-  const bool head_norms = set_.norms && c.qk_norm();
-  ops::rope_backward({.dqkv = dqkv,
-                      .rope = model_.ropes()[static_cast<size_t>(attention.rope)],
-                      .pos = step.arrays.pos,
-                      .n_heads = c.n_heads,
-                      .n_kv_heads = c.n_kv_heads,
-                      .qkv = c.qk_norm() ? act(kept.qkv, qkv_dim) : Tensor{},
-                      .norms = {w.norms.q, w.norms.k, static_cast<float>(c.rms_eps)},
-                      .dnorms = head_norms ? buffers_.dnorms : nullptr},
-                     stream());
+  const bool by_head = c.qk_norm() == model::QkNorm::head,
+             by_row = c.qk_norm() == model::QkNorm::row;
+  const auto eps = static_cast<float>(c.rms_eps);
+  float* const dnorms = set_.norms && (by_head || by_row) ? buffers_.dnorms : nullptr;
+  ops::rope_backward(
+      {.dqkv = dqkv,
+       .rope = ops::rope_at(model_.ropes(), attention.rope),
+       .pos = step.arrays.pos,
+       .n_heads = c.n_heads,
+       .n_kv_heads = c.n_kv_heads,
+       .qkv = by_head ? act(kept.qkv, qkv_dim) : Tensor{},
+       .norms = by_head ? ops::HeadNorms{w.norms.q, w.norms.k, eps} : ops::HeadNorms{},
+       .dnorms = by_head ? dnorms : nullptr},
+      stream());
+  if (by_row)
+    ops::row_norms_backward(
+        dqkv, act(kept.qkv, qkv_dim),
+        {.q = w.norms.q, .k = w.norms.k, .eps = eps, .q_dim = c.q_dim(), .kv_dim = c.kv_dim()},
+        dnorms, stream());
   // The norm of k follows that of q.
-  if (head_norms)
-    ops::bias_gradient(norm_gradient(w.norms.q), f32(buffers_.dnorms, 2 * int64_t{c.head_dim}),
-                       stream());
+  if (dnorms != nullptr)
+    ops::bias_gradient(norm_gradient(w.norms.q),
+                       f32(dnorms, by_row ? c.q_dim() + c.kv_dim() : 2 * c.head_dim), stream());
   through_factors(index, Role::qkv, dqkv,
                   f.reads_qkv ? act(kept.qkv, qkv_dim) : Tensor{});  // in place
   weight_gradient(
@@ -159,11 +169,13 @@ void Backward::norm_backward(ops::RmsNormBackwardArgs args) {
   args.eps = static_cast<float>(spec_.config.rms_eps);
   args.inverse = set_.norms ? buffers_.inverse : nullptr;
   ops::rms_norm_backward(args, stream());
-  if (set_.norms) ops::norm_weight_gradient(norm_gradient(args.weight), args, stream());
+  if (set_.norms && args.weight != nullptr)
+    ops::norm_weight_gradient(norm_gradient(args.weight), args, stream());
 }
 
 Tensor Backward::normed(const float* norm, const void* residual, void* kept) {
   if (kept != nullptr) return act(kept, spec_.config.dim);
+  if (norm == nullptr) return act(const_cast<void*>(residual), spec_.config.dim);
   const Tensor normed = act(buffers_.normed, spec_.config.dim);
   Tensor x = act(const_cast<void*>(residual), spec_.config.dim);
   if (spec_.dtype != DType::f32) {
@@ -174,11 +186,27 @@ Tensor Backward::normed(const float* norm, const void* residual, void* kept) {
   return normed;
 }
 
-Tensor Backward::through_stream(int layer, model::Role of) {
+Tensor Backward::through_stream(int layer, model::Role of, void* kept) {
   const Tensor narrow = act(buffers_.dstream_act, spec_.config.dim);
-  if (spec_.dtype != DType::f32)
+  const model::LayerSpec& spec = spec_.config.layer(layer);
+  const model::LayerNorms& norms = model_.weights().layers[static_cast<size_t>(layer)].norms;
+  if (spec.norms.post) {
+    const bool is_wide = spec_.dtype == DType::f32;
+    const Tensor wide = is_wide ? narrow : f32(buffers_.wide, spec_.config.dim);
+    ops::clear(wide.as<float>(), wide.elements(), stream());
+    norm_backward({.dx = wide,
+                   .dy = dresidual(),
+                   .x = act(kept, spec_.config.dim),
+                   .weight = of == model::Role::o ? norms.attn_post : norms.ffn_post,
+                   .scale = spec.residual});
+    if (!is_wide)
+      ops::convert(narrow.raw(), spec_.dtype, wide.raw(), DType::f32, narrow.elements(), stream());
+  } else if (spec.residual != 1) {
+    ops::rms_norm(narrow, dresidual(), nullptr, 0, stream(), {.scale = spec.residual});
+  } else if (narrow.raw() != buffers_.dstream) {
     ops::convert(narrow.raw(), spec_.dtype, buffers_.dstream, DType::f32, narrow.elements(),
                  stream());
+  }
   return through_factors(layer, of, narrow);
 }
 

@@ -32,10 +32,12 @@ std::string list_of(const LayerFrontier& f, bool kept) {
   add(f.attention, false, "k, v");
   add(f.attention, layer, "lse");
   add(f.reads_attended, layer, "attention's output");
+  add(f.reads_o_out, layer, "output of o");
   add(f.reads_middle, layer, "middle");
   add(f.keeps_normed_mid, false, "its norm");
   add(f.reads_gate_up(), f.again != Again::none, "gate and up");
   add(f.keeps_ffn, false, "the gate's output");
+  add(f.reads_down_out, false, "output of down");
   add(f.reads_factors, false, "inputs of B");
   add(f.reads_added, false, "outputs of o and down");
   return list;
@@ -71,7 +73,9 @@ Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
     f.reads_attended = f.attention || t[Role::o].trained();
     f.reads_input = f.input || t[Role::qkv].trained();
     const bool of_magnitude = set.low_rank.magnitude && t[Role::qkv].trained();
-    f.reads_qkv = f.attention && (config.qk_norm() || of_magnitude);
+    f.reads_qkv = f.attention && (config.qk_norm() != model::QkNorm::none || of_magnitude);
+    f.reads_o_out = f.middle && config.norms().post;
+    f.reads_down_out = f.output && config.norms().post;
     f.reads_factors = set.low_rank.rank > 0 && f.output;
     f.reads_added = set.low_rank.magnitude && (t[Role::o].trained() || t[Role::down].trained());
     if (recompute == Recomputation::none) {

@@ -27,6 +27,8 @@ struct LayerFrontier {
   // What the forward keeps so as not to compute it again, of trained weights' inputs.
   bool keeps_normed_in = false, keeps_normed_mid = false;  // outputs of the norms
   bool keeps_ffn = false;                                  // output of the gate
+  // Outputs of o and down, before norms that follow them.
+  bool reads_o_out = false, reads_down_out = false;
 
   /// Those that are computed again before the layer's turn, not kept by the forward.
   enum class Again : uint8_t {
