@@ -374,6 +374,24 @@ TEST_SUITE("model/config") {
           "config.json: head dimension 7 is odd, expected an even number for RoPE");
   }
 
+  TEST_CASE("Granite's four multipliers are read, 1 where the file has none") {
+    const ModelConfig plain = parse(minimal("GraniteForCausalLM"));
+    CHECK(plain.layer(0).attention.scale == ops::ScoreScale{.times = 1});
+    CHECK(plain.layer(0).residual == 1.0f);
+    CHECK(plain.embedding.scale == 1.0f);
+    CHECK(plain.head.scale == 1.0f);
+    const ModelConfig c = parse(with(minimal("GraniteForCausalLM"), {{"attention_multiplier", .25},
+                                                                     {"residual_multiplier", .22},
+                                                                     {"embedding_multiplier", 12},
+                                                                     {"logits_scaling", 8}}));
+    CHECK(c.layer(3).attention.scale.f32() == .25f);
+    CHECK(c.layer(3).residual == .22f);
+    CHECK(c.embedding.scale == 12.0f);
+    CHECK(c.head.scale == .125f);
+    CHECK(error_of(with(minimal("GraniteForCausalLM"), {{"logits_scaling", 0}})) ==
+          "config.json: key 'logits_scaling': expected a number from 1e-06 to 1e+06, found 0");
+  }
+
   TEST_CASE("other models and features are refused by name") {
     for (const char* name : {"Qwen3NextForCausalLM", "Gemma2ForCausalLM", "PhiForCausalLM",
                              "LlamaForSequenceClassification"})
@@ -384,7 +402,8 @@ TEST_SUITE("model/config") {
             std::string("config.json: architecture '") + name +
                 "' is a mixture of experts (MoE), which is not supported");
     CHECK(test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
-          "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
+          "supported: GraniteForCausalLM (the dense models of Granite 3), "
+          "LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
           "Phi3ForCausalLM (Phi-4, Phi-3 with 4K tokens), "
           "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
     CHECK(error_of({{"model_type", "qwen3_moe"}}) ==

@@ -53,6 +53,10 @@ Json qwen2() {
                         {"max_window_layers", 2}});
 }
 
+Json granite() {
+  return with(llama(), {{"architectures", {"GraniteForCausalLM"}}, {"attention_multiplier", .25}});
+}
+
 /// Keys of `now` that differ from those of `then`.
 std::vector<std::string> changed_keys(const Json& then, const Json& now) {
   std::vector<std::string> keys;
@@ -76,6 +80,10 @@ TEST_SUITE("model/settings") {
     const Change changes[] = {
         {llama(), {{"architectures", {"MistralForCausalLM"}}}, "architectures"},
         {llama(), {{"architectures", {"Qwen3ForCausalLM"}}}, "q_norm and k_norm"},
+        {granite(), {{"attention_multiplier", .5}}, "attention_multiplier"},
+        {granite(), {{"residual_multiplier", .5}}, "residual_multiplier"},
+        {granite(), {{"embedding_multiplier", 2}}, "embedding_multiplier"},
+        {granite(), {{"logits_scaling", 2}}, "factor of logits"},
         {llama(), {{"hidden_size", 128}}, "hidden_size"},
         {llama(), {{"num_hidden_layers", 3}}, "num_hidden_layers"},
         {llama(), {{"num_attention_heads", 16}}, "num_attention_heads"},
