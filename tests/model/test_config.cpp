@@ -392,6 +392,28 @@ TEST_SUITE("model/config") {
           "config.json: key 'logits_scaling': expected a number from 1e-06 to 1e+06, found 0");
   }
 
+  TEST_CASE("SmolLM3 names layers without RoPE, or leaves it to an interval") {
+    const Json smol = minimal("SmolLM3ForCausalLM");
+    const auto unturned = [](const ModelConfig& c) {
+      std::vector<int> layers;
+      for (int i = 0; i < c.n_layers; ++i)
+        if (c.layer(i).attention.rope < 0) layers.push_back(i);
+      return layers;
+    };
+    const ModelConfig c = parse(smol);
+    CHECK(unturned(c) == std::vector<int>{3});
+    CHECK(c.n_kv_heads == 4);
+    CHECK(c.head.tied);
+    CHECK(c.ropes[0].theta == 2e6);
+    CHECK(unturned(parse(with(smol, {{"no_rope_layer_interval", 2}}))) == std::vector<int>{1, 3});
+    CHECK(unturned(parse(with(smol, {{"no_rope_layers", {0, 1, 1, 0}}}))) ==
+          std::vector<int>{0, 3});
+    CHECK(error_of(with(smol, {{"no_rope_layers", {1, 1, 0}}})) ==
+          "config.json: key 'no_rope_layers': expected 4 items, found 3");
+    CHECK(error_of(with(smol, {{"use_sliding_window", true}})) ==
+          "config.json: key 'use_sliding_window': only false is supported");
+  }
+
   TEST_CASE("other models and features are refused by name") {
     for (const char* name : {"Qwen3NextForCausalLM", "Gemma2ForCausalLM", "PhiForCausalLM",
                              "LlamaForSequenceClassification"})
@@ -405,7 +427,8 @@ TEST_SUITE("model/config") {
           "supported: GraniteForCausalLM (the dense models of Granite 3), "
           "LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
           "Phi3ForCausalLM (Phi-4, Phi-3 with 4K tokens), "
-          "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
+          "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3), "
+          "SmolLM3ForCausalLM (SmolLM3)");
     CHECK(error_of({{"model_type", "qwen3_moe"}}) ==
           "config.json: architecture 'qwen3_moe' is a mixture of experts (MoE), which is not "
           "supported");

@@ -57,6 +57,8 @@ Json granite() {
   return with(llama(), {{"architectures", {"GraniteForCausalLM"}}, {"attention_multiplier", .25}});
 }
 
+Json smollm3() { return with(llama(), {{"architectures", {"SmolLM3ForCausalLM"}}}); }
+
 /// Keys of `now` that differ from those of `then`.
 std::vector<std::string> changed_keys(const Json& then, const Json& now) {
   std::vector<std::string> keys;
@@ -84,6 +86,7 @@ TEST_SUITE("model/settings") {
         {granite(), {{"residual_multiplier", .5}}, "residual_multiplier"},
         {granite(), {{"embedding_multiplier", 2}}, "embedding_multiplier"},
         {granite(), {{"logits_scaling", 2}}, "factor of logits"},
+        {smollm3(), {{"no_rope_layer_interval", 2}}, "layers without RoPE"},
         {llama(), {{"hidden_size", 128}}, "hidden_size"},
         {llama(), {{"num_hidden_layers", 3}}, "num_hidden_layers"},
         {llama(), {{"num_attention_heads", 16}}, "num_attention_heads"},

@@ -1,0 +1,46 @@
+#include "io/json.h"
+#include "model/families/family.h"
+
+namespace tandem::model {
+namespace {
+
+/// The layers that do not turn their heads: all i with no_rope_layers[i] = 0, or else every n-th.
+std::vector<bool> unturned_layers(const io::Json& j, const std::string& where, int n_layers) {
+  std::vector<bool> unturned;
+  if (const io::Json* list = io::find_array(j, "no_rope_layers", where)) {
+    if (list->size() != static_cast<size_t>(n_layers))
+      throw input_error(where, "key 'no_rope_layers': expected {} items, found {}", n_layers,
+                        list->size());
+    for (const io::Json& item : *list)
+      unturned.push_back(io::as_int(item, "key 'no_rope_layers'", where, 0, 1) == 0);
+    return unturned;
+  }
+  const int64_t every = io::find_int(j, "no_rope_layer_interval", where, 1, kMaxLayers).value_or(4);
+  for (int i = 0; i < n_layers; ++i) unturned.push_back((i + 1) % every == 0);
+  return unturned;
+}
+
+}  // namespace
+
+const Family kSmolLm3 = {
+    .architecture = "SmolLM3ForCausalLM",
+    .model_type = "smollm3",
+    .members = "SmolLM3",
+    .max_context = 32768,
+    .n_kv_heads = 4,
+    .theta = 2e6,
+    .tied = true,
+    .read_layers = [](const io::Json& j, const std::string& where, ModelConfig& c) {
+      if (io::find_bool(j, "use_sliding_window", where).value_or(false))
+        throw input_error(where, "key 'use_sliding_window': only false is supported");
+      LayerSpec& layer = c.kinds.front();
+      layer.attention.qkv_bias = layer.attention.o_bias =
+          io::find_bool(j, "attention_bias", where).value_or(false);
+      layer.ffn.bias = io::find_bool(j, "mlp_bias", where).value_or(false);
+      c.kinds.push_back(layer);
+      c.kinds.back().attention.rope = -1;
+      for (const bool unturned : unturned_layers(j, where, c.n_layers))
+        c.kind_of.push_back(unturned ? 1 : 0);
+    }};
+
+}  // namespace tandem::model
