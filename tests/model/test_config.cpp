@@ -414,6 +414,18 @@ TEST_SUITE("model/config") {
           "config.json: key 'use_sliding_window': only false is supported");
   }
 
+  TEST_CASE("OLMo 2 has norms of whole rows, and norms after attention and FFN only") {
+    const ModelConfig c = parse(minimal("Olmo2ForCausalLM"));
+    CHECK(c.qk_norm() == QkNorm::row);
+    CHECK(c.norms() == NormSpec{.pre = false, .post = true});
+    CHECK(c.rms_eps == 1e-5);
+    CHECK_FALSE(present(Role::attn_pre, c));
+    CHECK_FALSE(present(Role::q_norm, c));
+    CHECK(shape_of(Role::q_row_norm, c) == io::Shape{64});
+    CHECK(canonical_name({Role::attn_post, 1}) == "model.layers.1.post_attention_layernorm.weight");
+    CHECK(norm_elements(c) == 4 * (64 + 64 + 64 + 64) + 64);
+  }
+
   TEST_CASE("other models and features are refused by name") {
     for (const char* name : {"Qwen3NextForCausalLM", "Gemma2ForCausalLM", "PhiForCausalLM",
                              "LlamaForSequenceClassification"})
@@ -426,7 +438,7 @@ TEST_SUITE("model/config") {
     CHECK(test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
           "supported: GraniteForCausalLM (the dense models of Granite 3), "
           "LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
-          "Phi3ForCausalLM (Phi-4, Phi-3 with 4K tokens), "
+          "Olmo2ForCausalLM (OLMo 2), Phi3ForCausalLM (Phi-4, Phi-3 with 4K tokens), "
           "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3), "
           "SmolLM3ForCausalLM (SmolLM3)");
     CHECK(error_of({{"model_type", "qwen3_moe"}}) ==

@@ -30,8 +30,8 @@ std::vector<uint8_t> sliding_layers(const io::Json& types, const std::string& wh
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll = {&kGranite, &kLlama, &kMistral, &kPhi3,
-                                      &kQwen2,   &kQwen3, &kSmolLm3};
+  static constexpr std::array kAll = {&kGranite, &kLlama, &kMistral, &kOlmo2,
+                                      &kPhi3,    &kQwen2, &kQwen3,   &kSmolLm3};
   return kAll;
 }
 

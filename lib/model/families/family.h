@@ -33,7 +33,7 @@ struct Family {
   std::span<const FusedTensor> fused = {};
 };
 
-extern const Family kGranite, kLlama, kMistral, kPhi3, kQwen2, kQwen3, kSmolLm3;
+extern const Family kGranite, kLlama, kMistral, kOlmo2, kPhi3, kQwen2, kQwen3, kSmolLm3;
 
 /// All families, in the order in which messages list them.
 std::span<const Family* const> families();
