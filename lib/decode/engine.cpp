@@ -56,6 +56,7 @@ model::Transformer::Options model_options(const EngineSpec& s) {
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs),
           .max_prompt_rows = by_layers(s) ? prompt_rows(s) : 0,
           .max_position = s.max_tokens,
+          .longest = s.longest,
           .interrupted = s.interrupted,
           .device = s.device,
           .n_streamed = s.savings.n_streamed,
@@ -295,6 +296,13 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
     switch_ = std::make_unique<model::AdapterSwitch>(switch_spec(spec_, files_), model_.source(),
                                                      model_.weights(), arena_, exec_);
   TANDEM_CHECK(!spec_.plan_for, "an engine cannot run on a GPU that is only planned for");
+}
+
+std::string_view Engine::rope_factors() const {
+  const ops::RopeSpec& rope = files_.config.ropes.front();
+  if (rope.scaling.kind != ops::RopeScalingKind::longrope) return {};
+  return ops::is_long(rope, spec_.longest > 0 ? spec_.longest : spec_.max_tokens) ? "long"
+                                                                                  : "short";
 }
 
 void Engine::use_adapter(int slot, int adapter) {

@@ -66,6 +66,8 @@ struct EngineSpec {
   int max_drafted = 0;       // of them, those that caches beyond the first read; 0 = all
   int max_extended = 0;      // of them, those that are extended or decoded; 0 = all (kv/cache.h)
   int max_tokens = 0;        // of one sequence
+  int64_t longest = 0;       // prompt and answer of the longest sequence, by which longrope takes
+                             // its factors for all; 0: max_tokens
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
   int max_appended = 0;      // of one sequence after its prompt; 0 = any number (kv/cache.h)
   int max_extend_rows = 0;   // rows of one extend call, all sequences; 0 = as many as a prefill's
@@ -199,6 +201,8 @@ class Engine {
   const model::ModelConfig& config() const { return files_.config; }
   const text::Tokenizer* tokenizer() const { return files_.tokenizer.get(); }
   const ModelFiles& files() const { return files_; }
+  /// The factors of longrope that all positions have, "short" or "long"; empty without longrope.
+  std::string_view rope_factors() const;
   const EngineSpec& spec() const { return spec_; }
   const MemoryPlan& memory_plan() const { return arena_.plan(); }
   kv::Cache& cache() { return cache_; }

@@ -189,6 +189,15 @@ int restore_state(const SavedState& state, Engine& engine, kv::Readers readers) 
                         recipe::yaml_text(sparse.kind))
           .hint(
               "prefill the prompt again, or choose sparse.kind magnitude, cats or cats_threshold");
+  const auto saved = state.file.metadata().find("rope_factors");
+  const std::string factors = saved == state.file.metadata().end() ? "" : saved->second;
+  if (factors != engine.rope_factors())
+    throw input_error(state.file.where(),
+                      "holds keys with the {} RoPE factors of {}, but this run has the {} ones",
+                      io::quote(factors), engine.files().name, engine.rope_factors())
+        .hint(fmt::format("save the state in a run whose longest sequence is likewise {} {} tokens",
+                          engine.rope_factors() == "long" ? "above" : "within",
+                          engine.files().config.ropes.front().scaling.original_context));
   const int slot = engine.cache().create(readers);
   try {
     fill(state, engine.files().shard, engine.cache(), slot);

@@ -130,6 +130,7 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
       {"fingerprint", engine.files().fingerprint},
       {"settings", model::settings_text(model::settings_of(engine.files().whole_config()))},
       {"compute", dtype_name(g.dtype)},
+      {"rope_factors", std::string(engine.rope_factors())},
       {"policy", std::string(cache.policy_of(slot).name())},
       {"chat_date", chat_date}};
   if (groups.size() > 1) metadata[kGroupsKey] = kv::page_groups_text(groups);

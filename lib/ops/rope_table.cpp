@@ -76,17 +76,21 @@ class YarnBlend {
 
 double yarn_attention_factor(double factor) { return 0.1 * std::log(factor) + 1.0; }
 
-std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim) {
+std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim, int64_t longest) {
   std::vector<float> frequencies;
+  const RopeScaling& s = spec.scaling;
+  const std::vector<float>& factors = is_long(spec, longest) ? s.long_factors : s.short_factors;
   const int dims = rotated_dims(spec, head_dim);
   const YarnBlend yarn(spec, dims);
   for (int i = 0; i < dims; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(dims);
     const auto wave = static_cast<float>(std::pow(spec.theta, double{exponent}));
     float f = 1.0f / wave;
-    if (spec.scaling.kind == RopeScalingKind::yarn) f = yarn.frequency(i / 2, wave);
-    if (spec.scaling.kind == RopeScalingKind::linear) f /= static_cast<float>(spec.scaling.factor);
-    if (spec.scaling.kind == RopeScalingKind::llama3) f = stretch_llama3(spec.scaling, f);
+    if (s.kind == RopeScalingKind::yarn) f = yarn.frequency(i / 2, wave);
+    if (s.kind == RopeScalingKind::linear) f /= static_cast<float>(s.factor);
+    if (s.kind == RopeScalingKind::llama3) f = stretch_llama3(s, f);
+    if (s.kind == RopeScalingKind::longrope)
+      f = 1.0f / (factors[static_cast<size_t>(i / 2)] * wave);
     frequencies.push_back(f);
   }
   return frequencies;
@@ -105,7 +109,7 @@ void RopeTable::plan(int max_position, int dims, MemoryPlan& plan, Device device
 }
 
 RopeTable::RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena,
-                     const Exec& exec, int id)
+                     const Exec& exec, int id, int64_t longest)
     : cos_(static_cast<float*>(arena.take(name_of(kCosName, id)))),
       sin_(static_cast<float*>(arena.take(name_of(kSinName, id)))),
       dims_(rotated_dims(spec, head_dim)),
@@ -115,7 +119,8 @@ RopeTable::RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena
     cos = static_cast<float*>(arena.take(name_of(kStagingName, id)));
     sin = cos + table_bytes(max_position, dims_) / sizeof(float);
   }
-  const std::vector<float> frequencies = rope_inverse_frequencies(spec, head_dim);
+  const std::vector<float> frequencies =
+      rope_inverse_frequencies(spec, head_dim, longest > 0 ? longest : max_position);
   parallel_ranges(max_position, 256, [&](int begin, int end) {
     size_t at = static_cast<size_t>(begin) * frequencies.size();
     for (int position = begin; position < end; ++position)

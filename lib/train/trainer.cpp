@@ -42,6 +42,7 @@ model::Transformer::Options TrainerSpec::model_options(const model::Trainable& t
           .max_rows = max_rows,
           .max_logit_rows = std::min(head_rows, max_rows),
           .max_position = max_rows,
+          .longest = longest,
           .interrupted = interrupted,
           .device = device,
           .trainable = trainable};

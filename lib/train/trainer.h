@@ -18,6 +18,7 @@ struct TrainerSpec {
   DType dtype = DType::f32;  // of weights and activations; trained values have f32 copies, but for
                              // narrow_states
   int max_rows = 2048;       // of a micro-batch
+  int longest = 0;           // rows of a document, by which longrope takes its factors; 0: max_rows
   int max_documents = 256;   // of a micro-batch
   int head_rows = 512;       // supervised rows whose logits are there at once
   Schedule schedule = {};

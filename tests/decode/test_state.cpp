@@ -29,6 +29,10 @@ const Case kCases[] = {{"llama-3.1", {}},
                        {"qwen3-tied", {}},
                        {"qwen2-layer-types", {}},
                        {"qwen2-layer-types", streaming(4, 16)},
+                       {"granite", retrieval(48, 4)},
+                       {"olmo2", snapkv(50, 8)},
+                       {"smollm3", streaming(4, 40, true)},
+                       {"phi3", {}},
                        {"mistral-window", {}}};
 
 decode::SavedState reopen(const std::filesystem::path& path, const Engine& engine) {
@@ -164,6 +168,23 @@ TEST_SUITE("decode/state") {
       CHECK_NOTHROW(decode::restore_state(reopen(folder / "old", *engine), *engine,
                                           engine->cache().all_readers()));
     }
+  }
+
+  TEST_CASE("keys with the short RoPE factors are not continued with the long ones") {
+    const TemporaryFolder folder;
+    const auto within = make_engine(small_model("phi3"), {.max_tokens = 32}),
+               beyond = make_engine(small_model("phi3"), {.max_tokens = 33});
+    CHECK(within->rope_factors() == "short");
+    CHECK(beyond->rope_factors() == "long");
+    const Ids ids = random_ids(*within, 20, 7);
+    const int saved = within->cache().create();
+    prefill(*within, saved, ids);
+    decode::save_state(folder / "state", *within, saved, ids);
+    const decode::SavedState state = reopen(folder / "state", *beyond);
+    CHECK_NOTHROW(decode::restore_state(state, *within, 0));
+    CHECK(input_error_text([&] { decode::restore_state(state, *beyond, 0); }) ==
+          (folder / "state").string() +
+              ": holds keys with the 'short' RoPE factors of phi3, but this run has the long ones");
   }
 
   TEST_CASE("a state file that has become shorter since it was opened is an error of input") {

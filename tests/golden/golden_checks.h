@@ -25,12 +25,17 @@ inline void check_small_models(tandem::Device device) {
   CHECK(names.size() >= 12);
   for (const std::string name : names) {
     CAPTURE(name);
-    const auto engine = make_engine(source_dir() / "tests/data/models" / name, tandem::DType::f32,
-                                    256, 1, 512, {}, device);
+    // A case names the longest sequence if RoPE depends on it.
+    std::map<int, std::unique_ptr<Engine>> engines;
     double worst = 0, largest = 0;
     for (const auto& c : read_json(source_dir() / "tests/data/golden/small" / (name + ".json"))) {
       const Ids ids = c.at("ids");
       CAPTURE(ids.size());
+      const int context = c.value("context", 256);
+      auto& engine = engines[context];
+      if (!engine)
+        engine = make_engine(source_dir() / "tests/data/models" / name, tandem::DType::f32, context,
+                             1, 512, {}, device);
       const std::vector<int> positions = c.at("positions");
       const Scored ours = in_new_sequence(*engine, [&](int slot) {
         return score(*engine, slot, ids, positions, {static_cast<int>(ids.size())});

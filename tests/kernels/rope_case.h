@@ -75,7 +75,7 @@ inline double rope_tolerance(DType act, float want) {
   return spacing(act) * std::abs(double{want}) + 2 * spacing(DType::f32) * 4.0;
 }
 
-/// Element i of heads that were normalised first. That adds the roundings of a sum of d squares,
+/// Element i of heads that were normalised first. It adds the roundings of a sum of d squares,
 /// and four more, to both of a pair. The sum of their magnitudes is at most sqrt 2 times the length
 /// that turning keeps.
 inline double normed_rope_tolerance(DType act, ActBuffer& want, size_t i, const RopeCase& c) {

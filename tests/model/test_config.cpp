@@ -160,9 +160,13 @@ TEST_SUITE("model/config") {
     CHECK(
         parse(with(minimal(), {{"rope_parameters", {{"rope_type", "default"}}}})).ropes[0].theta ==
         1e4);
-    for (const char* type : {"dynamic", "longrope", "su"})
-      CHECK(llama_error({{"rope_scaling", {{"type", type}, {"factor", 4}}}}) ==
-            std::string("config.json: rope_scaling: RoPE type '") + type + "' is not supported");
+    CHECK(llama_error({{"rope_scaling", {{"type", "xpos"}, {"factor", 4}}}}) ==
+          "config.json: rope_scaling: RoPE type 'xpos' is not supported");
+    // Up to max_position_embeddings, which no run exceeds, dynamic scaling changes nothing.
+    const ModelConfig dynamic =
+        parse(with(minimal(), {{"rope_scaling", {{"type", "dynamic"}, {"factor", 4}}}}));
+    CHECK(dynamic.ropes[0].scaling == RopeScaling{});
+    CHECK(dynamic.max_context == 256);
     CHECK(llama_error({{"rope_scaling", {{"factor", 4}}}}) ==
           "config.json: rope_scaling: key 'rope_type' is missing, expected a string");
     CHECK(llama_error({{"rope_scaling", {{"type", "linear"}}}}) ==
@@ -273,7 +277,7 @@ TEST_SUITE("model/config") {
         {{"partial_rotary_factor", 0.5}},
         {{"rope_scaling", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}},
         {{"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}},
-        {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}},
+        {{"rope_scaling", {{"type", "xpos"}, {"factor", 2}}}},
         {{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1}}}}},
         {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
         {{"hidden_act", "gelu"}},
@@ -355,8 +359,8 @@ TEST_SUITE("model/config") {
     CHECK(biased.layer(3).attention.window == 32);
     CHECK(parse(minimal()).qk_norm() == QkNorm::none);
     CHECK(parse(minimal("Qwen2ForCausalLM")).qk_norm() == QkNorm::none);
-    CHECK(error_of(with(base, {{"rope_scaling", {{"rope_type", "su"}, {"factor", 4}}}})) ==
-          "config.json: rope_scaling: RoPE type 'su' is not supported");
+    CHECK(error_of(with(base, {{"rope_scaling", {{"rope_type", "xpos"}, {"factor", 4}}}})) ==
+          "config.json: rope_scaling: RoPE type 'xpos' is not supported");
     Json by_type = base;
     by_type.erase("architectures");
     CHECK(parse(with(by_type, {{"model_type", "qwen3"}})).qk_norm() == QkNorm::head);
@@ -426,6 +430,47 @@ TEST_SUITE("model/config") {
     CHECK(norm_elements(c) == 4 * (64 + 64 + 64 + 64) + 64);
   }
 
+  TEST_CASE("Phi-3 turns a part of each head, by short and long factors") {
+    const Json factors = {
+        {"type", "longrope"}, {"short_factor", {1, 1.5}}, {"long_factor", {2, 4}}};
+    const auto phi = [&](const Json& changes) {
+      return with(with(minimal("Phi3ForCausalLM"), {{"partial_rotary_factor", .5},
+                                                    {"original_max_position_embeddings", 64},
+                                                    {"rope_scaling", factors}}),
+                  changes);
+    };
+    const ModelConfig c = parse(phi(Json::object()));
+    CHECK(c.ropes[0].dims == 4);
+    CHECK(c.ropes[0].scaling.kind == RopeScalingKind::longrope);
+    CHECK(c.ropes[0].scaling.long_factors == std::vector<float>{2, 4});
+    CHECK(c.ropes[0].scaling.attention_factor == doctest::Approx(std::sqrt(1 + 1.0 / 3)));
+    CHECK(c.max_context == 256);
+    CHECK(ops::is_long(c.ropes[0], 65));
+    CHECK_FALSE(ops::is_long(c.ropes[0], 64));
+    for (const char* other : {"su", "yarn"}) {
+      Json renamed = factors;
+      renamed["type"] = other;
+      CHECK(parse(phi({{"rope_scaling", renamed}})).ropes == c.ropes);
+    }
+    Json given = factors;
+    given["attention_factor"] = 1.25;
+    CHECK(parse(phi({{"rope_scaling", given}})).ropes[0].scaling.attention_factor == 1.25);
+    given["long_factor"] = {2, 4, 8};
+    CHECK(
+        error_of(phi({{"rope_scaling", given}})) ==
+        "config.json: rope_scaling: key 'long_factor': expected 2 factors, one for each pair that "
+        "turns, found 3");
+    given.erase("long_factor");
+    CHECK(error_of(phi({{"rope_scaling", given}})) ==
+          "config.json: rope_scaling: key 'long_factor' is missing");
+    CHECK(error_of(phi({{"partial_rotary_factor", .4}})) ==
+          "config.json: key 'partial_rotary_factor': 0.4 of a head of 8 is no even number of "
+          "dimensions");
+    const ModelConfig plain = parse(minimal("Phi3ForCausalLM"));
+    CHECK(plain.ropes[0].dims == -1);
+    CHECK(plain.rms_eps == 1e-5);
+  }
+
   TEST_CASE("other models and features are refused by name") {
     for (const char* name : {"Qwen3NextForCausalLM", "Gemma2ForCausalLM", "PhiForCausalLM",
                              "LlamaForSequenceClassification"})
@@ -438,7 +483,7 @@ TEST_SUITE("model/config") {
     CHECK(test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
           "supported: GraniteForCausalLM (the dense models of Granite 3), "
           "LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
-          "Olmo2ForCausalLM (OLMo 2), Phi3ForCausalLM (Phi-4, Phi-3 with 4K tokens), "
+          "Olmo2ForCausalLM (OLMo 2), Phi3ForCausalLM (Phi-3, Phi-3.5, Phi-4, Phi-4-mini), "
           "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3), "
           "SmolLM3ForCausalLM (SmolLM3)");
     CHECK(error_of({{"model_type", "qwen3_moe"}}) ==

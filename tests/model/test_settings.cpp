@@ -59,6 +59,14 @@ Json granite() {
 
 Json smollm3() { return with(llama(), {{"architectures", {"SmolLM3ForCausalLM"}}}); }
 
+Json phi3() {
+  return with(llama(),
+              {{"architectures", {"Phi3ForCausalLM"}},
+               {"partial_rotary_factor", .5},
+               {"rope_scaling",
+                {{"type", "longrope"}, {"short_factor", {1, 1}}, {"long_factor", {2, 4}}}}});
+}
+
 /// Keys of `now` that differ from those of `then`.
 std::vector<std::string> changed_keys(const Json& then, const Json& now) {
   std::vector<std::string> keys;
@@ -90,6 +98,11 @@ TEST_SUITE("model/settings") {
         {llama(), {{"architectures", {"Olmo2ForCausalLM"}}}, "q_norm and k_norm of rows"},
         {llama(), {{"architectures", {"Olmo2ForCausalLM"}}}, "norms before attention and FFN"},
         {llama(), {{"architectures", {"Olmo2ForCausalLM"}}}, "norms after attention and FFN"},
+        {phi3(), scaling({{"short_factor", {1, 1.5}}}), "short_factor"},
+        {phi3(), scaling({{"long_factor", {2, 5}}}), "long_factor"},
+        {llama(),
+         {{"architectures", {"Phi3ForCausalLM"}}, {"partial_rotary_factor", .5}},
+         "dimensions of a head with RoPE"},
         {llama(), {{"hidden_size", 128}}, "hidden_size"},
         {llama(), {{"num_hidden_layers", 3}}, "num_hidden_layers"},
         {llama(), {{"num_attention_heads", 16}}, "num_attention_heads"},

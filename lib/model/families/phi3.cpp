@@ -13,9 +13,10 @@ constexpr std::array kPhi3Fused = {FusedTensor{Role::qkv, "self_attn.qkv_proj.we
 
 const Family kPhi3 = {.architecture = "Phi3ForCausalLM",
                       .model_type = "phi3",
-                      .members = "Phi-4, Phi-3 with 4K tokens",
+                      .members = "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
                       .max_context = 4096,
                       .rms_eps = 1e-5,
+                      .partial = true,
                       .read_layers =
                           [](const io::Json& j, const std::string& where, ModelConfig& c) {
                             if (j.contains("sliding_window")) read_window(j, where, 0, c);

@@ -107,7 +107,7 @@ Transformer::Transformer(const ModelConfig& c, const Options& o,
                "unexpected number of ranks: {}", o.n_ranks);
   for (const ops::RopeSpec& rope : c.ropes)
     ropes_.emplace_back(rope, o.max_position, c.head_dim, arena, exec,
-                        static_cast<int>(ropes_.size()));
+                        static_cast<int>(ropes_.size()), o.longest);
   if (has_branches(c)) branch_ = static_cast<float*>(arena.take(kBranch));
   if (c.qk_norm() == QkNorm::row) squares_ = static_cast<float*>(arena.take(kSquares));
   if (o.n_ranks > 1) logit_parts_ = static_cast<float*>(arena.take(kLogitParts));

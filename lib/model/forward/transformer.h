@@ -33,6 +33,7 @@ class Transformer {
     int max_logit_rows = 64;       // rows of one logits call
     int64_t max_prompt_rows = 0;   // of all steps of forward_by_layers; 0: it is not called
     int max_position = 0;          // RoPE positions
+    int64_t longest = 0;           // tokens of the longest sequence; 0: max_position
     Interrupted interrupted = {};  // polled before every product and attention
     Device device = {};
     int n_streamed = 0;  // as WeightPlaces', of a run on a GPU

@@ -170,7 +170,7 @@ ModelConfig read_config(const Json& j, const std::string& where) {
     throw input_error(where, "this model has {}, which no code here computes", part)
         .hint("choose another model");
   c.head.tied = io::find_bool(j, "tie_word_embeddings", where).value_or(family.tied);
-  c.ropes = {parse_rope(j, where, c.stated_context, family.theta)};
+  c.ropes = {parse_rope(j, where, {c.stated_context, family.theta, c.head_dim, family.partial})};
   c.max_context = scaled_context(c);
   const std::vector<int> bos = parse_ids(j, "bos_token_id", where, c.vocab_size);
   if (!bos.empty()) c.bos_id = bos.front();

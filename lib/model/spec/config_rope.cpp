@@ -1,6 +1,7 @@
 #include "model/spec/config_rope.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "base/error.h"
@@ -42,6 +43,7 @@ constexpr const char* kOriginalContext = "original_max_position_embeddings";
 struct ModelContext {
   std::optional<int64_t> original;  // original_max_position_embeddings
   int64_t stated = 0;               // max_position_embeddings
+  int pairs = 0;                    // pairs of dimensions that turn
 };
 
 /// transformers prefers the model's key to that of the section.
@@ -72,12 +74,50 @@ RopeScaling parse_yarn(const Json& j, const std::string& where, const ModelConte
   return s;
 }
 
+std::vector<float> get_factors(const Json& j, const char* key, const std::string& where, int n) {
+  const Json* list = io::find_array(j, key, where);
+  if (list == nullptr) throw input_error(where, "key '{}' is missing", key);
+  if (list->size() != static_cast<size_t>(n))
+    throw input_error(where,
+                      "key '{}': expected {} factors, one for each pair that turns, found {}", key,
+                      n, list->size());
+  std::vector<float> factors;
+  for (const Json& item : *list) {
+    if (!item.is_number() || item.get<double>() < 1e-6 || item.get<double>() > kMaxFactor)
+      throw input_error(where, "key '{}': expected numbers from 1e-06 to {}, found {}", key,
+                        kMaxFactor, io::describe(item));
+    factors.push_back(item.get<float>());
+  }
+  return factors;
+}
+
+RopeScaling parse_longrope(const Json& j, const std::string& where, const ModelContext& of_model) {
+  constexpr int64_t kUsualContext = 4096;
+  RopeScaling s;
+  s.kind = RopeScalingKind::longrope;
+  s.short_factors = get_factors(j, "short_factor", where, of_model.pairs);
+  s.long_factors = get_factors(j, "long_factor", where, of_model.pairs);
+  const auto own = io::find_int(j, kOriginalContext, where, 1, kMaxContext);
+  s.original_context =
+      static_cast<int>(of_model.original ? *of_model.original : own.value_or(kUsualContext));
+  s.factor = get_or(j, "factor", where, static_cast<double>(of_model.stated) / s.original_context,
+                    1e-6, kMaxFactor);
+  const double usual =
+      s.factor > 1 ? std::sqrt(1 + std::log(s.factor) / std::log(s.original_context)) : 1.0;
+  s.attention_factor = get_or(j, "attention_factor", where, usual, 1e-6, kMaxFactor);
+  return s;
+}
+
 RopeScaling parse_scaling(const Json& j, const std::string& where, const ModelContext& of_model) {
   RopeScaling scaling;
   const char* key = !j.contains("rope_type") && j.contains("type") ? "type" : "rope_type";
   if (!j.contains(key) && !j.contains("factor")) return scaling;  // as transformers reads it
   const std::string& type = io::get_string(j, key, where);
   if (type == "default") return scaling;
+  if (type == "dynamic") {  // as the default up to the stated context, which runs do not exceed
+    get_in_range(j, "factor", where, 1.0, kMaxFactor);
+    return scaling;
+  }
   if (type == "linear") {
     scaling.kind = RopeScalingKind::linear;
     scaling.factor = get_in_range(j, "factor", where, 1.0, kMaxFactor);
@@ -94,16 +134,30 @@ RopeScaling parse_scaling(const Json& j, const std::string& where, const ModelCo
                         scaling.high_freq_factor, scaling.low_freq_factor);
     return scaling;
   }
+  // Names that older files have for longrope; YaRN has no such factors.
+  if (type == "longrope" || type == "su" || (type == "yarn" && j.contains("short_factor")))
+    return parse_longrope(j, where, of_model);
   if (type == "yarn") return parse_yarn(j, where, of_model);
   throw input_error(where, "RoPE type {} is not supported", io::quote(type))
-      .hint("supported: default, linear, llama3, yarn");
+      .hint("supported: default, linear, dynamic, llama3, yarn, longrope");
 }
 
-void refuse_partial(const Json& j, const std::string& where) {
-  if (io::find_double(j, "partial_rotary_factor", where).value_or(1.0) != 1.0)
-    throw input_error(where, "key 'partial_rotary_factor': only 1.0 is supported, found {}",
-                      io::describe(j["partial_rotary_factor"]))
+constexpr const char* kPartial = "partial_rotary_factor";
+
+/// Dimensions that turn, by a section that says: of a family that reads the key.
+std::optional<int> find_rotated(const Json& j, const std::string& where,
+                                const RopeDefaults& defaults) {
+  const auto share = io::find_double(j, kPartial, where);
+  if (!share || *share == 1.0) return std::nullopt;
+  if (!defaults.partial)
+    throw input_error(where, "key '{}': only 1.0 is supported, found {}", kPartial,
+                      io::describe(j[kPartial]))
         .hint("choose a model with RoPE over all dimensions of a head");
+  const int rotated = *share > 0 && *share < 1 ? static_cast<int>(defaults.head_dim * *share) : 0;
+  if (rotated < 2 || rotated % 2 != 0)
+    throw input_error(where, "key '{}': {} of a head of {} is no even number of dimensions",
+                      kPartial, *share, defaults.head_dim);
+  return rotated;
 }
 
 /// Some models of transformers 5 have a section for each kind of layer.
@@ -123,11 +177,9 @@ std::optional<double> parse_theta(const Json& j, const std::string& where) {
 
 }  // namespace
 
-ops::RopeSpec parse_rope(const Json& config, const std::string& where, int64_t max_positions,
-                         double usual_theta) {
-  const ModelContext of_model{io::find_int(config, kOriginalContext, where, 1, kMaxContext),
-                              max_positions};
-  refuse_partial(config, where);
+ops::RopeSpec parse_rope(const Json& config, const std::string& where,
+                         const RopeDefaults& defaults) {
+  std::optional<int> rotated = find_rotated(config, where, defaults);
   std::optional<double> theta = parse_theta(config, where);
   std::optional<RopeScaling> scaling;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -135,7 +187,9 @@ ops::RopeSpec parse_rope(const Json& config, const std::string& where, int64_t m
     if (section == nullptr) continue;
     const std::string place = fmt::format("{}: {}", where, key);
     refuse_nested(*section, place);
-    refuse_partial(*section, place);
+    if (const auto own = find_rotated(*section, place, defaults)) rotated = own;
+    const ModelContext of_model{io::find_int(config, kOriginalContext, where, 1, kMaxContext),
+                                defaults.max_positions, rotated.value_or(defaults.head_dim) / 2};
     const std::optional<double> own = parse_theta(*section, place);
     if (theta && own && *theta != *own)
       throw input_error(where, "'rope_theta' {} contradicts {} in '{}'", *theta, *own, key)
@@ -147,7 +201,7 @@ ops::RopeSpec parse_rope(const Json& config, const std::string& where, int64_t m
           .hint("remove the wrong one");
     scaling = found;
   }
-  return {theta.value_or(usual_theta), scaling.value_or(RopeScaling{})};
+  return {theta.value_or(defaults.theta), scaling.value_or(RopeScaling{}), rotated.value_or(-1)};
 }
 
 }  // namespace tandem::model

@@ -19,6 +19,8 @@ const char* kind_name(RopeScalingKind kind) {
       return "llama3";
     case RopeScalingKind::yarn:
       return "yarn";
+    case RopeScalingKind::longrope:
+      return "longrope";
   }
   return "";
 }
@@ -39,7 +41,12 @@ void add_unusual(const ModelConfig& c, const auto& add) {
   for (int i = 0; i < c.n_layers; ++i)
     if (c.layer(i).attention.rope < 0) unturned.push_back(i);
   if (!unturned.empty()) add("layers without RoPE", fmt::format("{}", fmt::join(unturned, " ")));
-  if (c.ropes.front().dims >= 0) add("partial_rotary_factor", c.ropes.front().dims);
+  const ops::RopeSpec& rope = c.ropes.front();
+  if (rope.dims >= 0) add("dimensions of a head with RoPE", rope.dims);
+  if (rope.scaling.kind == RopeScalingKind::longrope) {
+    add("short_factor", fmt::format("{}", fmt::join(rope.scaling.short_factors, " ")));
+    add("long_factor", fmt::format("{}", fmt::join(rope.scaling.long_factors, " ")));
+  }
   if (first.attention.qk_norm == QkNorm::row) add("q_norm and k_norm of rows", true);
   if (!first.norms.pre) add("norms before attention and FFN", false);
   if (first.norms.post) add("norms after attention and FFN", true);
@@ -72,7 +79,7 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
                kind_of, embedding, head, bos_id, eos_ids, dtype] = config;
   const auto& [theta, scaling, rope_dims] = ropes.front();
   const auto& [kind, factor, low_freq_factor, high_freq_factor, original_context, beta_fast,
-               beta_slow, attention_factor, whole_dims] = scaling;
+               beta_slow, attention_factor, whole_dims, short_factors, long_factors] = scaling;
   const double usual_attention =
       kind == RopeScalingKind::yarn ? ops::yarn_attention_factor(factor) : 1.0;
   std::vector<Setting> all;

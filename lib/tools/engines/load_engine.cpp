@@ -25,6 +25,13 @@ std::unique_ptr<decode::Engine> load_engine(cli::Context& cx, decode::ModelFiles
   auto engine = std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress),
                                                  std::move(queue));
   *loaded = true;
+  if (const std::string_view factors = engine->rope_factors(); !factors.empty())
+    cx.note(
+        fmt::format("RoPE     {} factors for all positions: sequences of up to {} tokens, the "
+                    "original context is "
+                    "{}",
+                    factors, spec.longest > 0 ? spec.longest : spec.max_tokens,
+                    engine->files().config.ropes.front().scaling.original_context));
   warn_unpinned(cx, *engine);
   return engine;
 }

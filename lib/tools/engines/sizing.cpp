@@ -232,6 +232,7 @@ decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::R
   spec.max_tree_rows = extra.rows;
   spec.max_logit_rows = std::max(extra.logit_rows, 1);
   spec.max_tokens = static_cast<int>(room.longest) + tokens;
+  spec.longest = room.longest;
   spec.total_tokens = room.total + int64_t{room.sequences()} * tokens;
   spec.prefill_chunk =
       std::max(static_cast<int>(std::min<int64_t>(run_.prefill_chunk, room.to_read)), extra.rows);

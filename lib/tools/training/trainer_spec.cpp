@@ -50,6 +50,7 @@ train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelCon
   return {.config = config,
           .dtype = recipe.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16,
           .max_rows = static_cast<int>(rows),
+          .longest = static_cast<int>(longest),
           .max_documents = static_cast<int>(std::min(most, rows)),
           .schedule = schedule_of(t, n_steps),
           .optimizer = {.beta1 = static_cast<float>(o.betas[0]),

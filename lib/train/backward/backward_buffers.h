@@ -28,7 +28,7 @@ struct BackwardBuffers {
   std::vector<model::LayerActivations> kept;  // by layer
   model::LayerActivations again;  // of those that are computed again, of a layer at a time
   float* dstream;                 // [max_rows, dim] gradient of the residual stream
-  void* dstream_act;              // the same in the compute type, or that of a branch
+  void* dstream_act;              // narrow copy of dstream, or gradient of a branch
   float* wide;                    // [max_rows, dim] for a stream kept in another type than f32
   void* normed;                   // [max_rows, dim]
   void* dnormed;                  // [max_rows, dim]
