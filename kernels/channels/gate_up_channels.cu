@@ -144,7 +144,7 @@ __device__ void finish(const Listed& list, int tile, const float* parts, int lan
       value =
           sum * cuda::to_float(static_cast<const bf16x*>(p.gates)[int64_t{n} * p.n_channels + id]);
     else
-      value = cuda::gate_value<bf16x>(p.gate, sum) * (both ? up : 1.0f);
+      value = cuda::fused_value<bf16x>(p.gate, sum) * (both ? up : 1.0f);
     static_cast<bf16x*>(p.y)[n * p.y_stride + place] = __float2bfloat16_rn(value);
   }
 }
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kPlainThreads)
         const float factor =
             p.output == ChannelOutput::up
                 ? cuda::to_float(static_cast<const T*>(p.gates)[n * p.n_channels + id])
-                : cuda::gate_value<T>(p.gate, gate[r]);
+                : cuda::fused_value<T>(p.gate, gate[r]);
         static_cast<T*>(p.y)[n * p.y_stride + i] =
             cuda::from_float<T>(p.output == ChannelOutput::gate ? factor : factor * up[r]);
       }

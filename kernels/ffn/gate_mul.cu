@@ -39,7 +39,7 @@ void gate_mul_cuda(const GateMulParams& p, Stream stream) {
     const unsigned blocks = cuda::blocks_for(p.ffn_dim / (packed ? kEach : 1), kThreads);
     const unsigned rows = static_cast<unsigned>(p.n_rows);
     const dim3 grid(blocks, rows < kMaxGridRows ? rows : kMaxGridRows);
-    cuda::with_gate(p.gate, [&](auto gate) {
+    with_gate(p.gate, [&](auto gate) {
       cuda::launch(packed ? gate_mul_rows<gate, T, kEach> : gate_mul_rows<gate, T, 1>, grid,
                    kThreads, stream, p);
     });

@@ -16,8 +16,8 @@ struct GateMulParams {
 /// The gate of a gated FFN: out = g s up (gate.h).
 /// layout   rows contiguous; out must not alias gate_up
 /// numerics f32, one rounding to act; |out - ref| <= (eps_act + 6 eps_f32) |ref|, of gelu_tanh with
-///          2 |z| eps_f32 |ref| more; +-0 where exp(-z) overflows (z < -88.7: the true value is
-///          below 1e-36 |up|)
+///          2 |z| eps_f32 |ref| more, of gelu with 16 |z| eps_f32 |ref| + 1e-17; +-0 where exp(-z)
+///          overflows (z < -88.7: the true value is below 1e-36 |up|)
 /// cost     reads n_rows * 2 F act, writes n_rows * F act
 /// errors   none (preconditions checked by ops)
 using GateMulFn = void(const GateMulParams&, Range rows);

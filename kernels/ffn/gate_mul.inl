@@ -29,7 +29,7 @@ void gate_rows(const GateMulParams& p, Range rows) {
 }  // namespace
 
 void TANDEM_ISA_FN(gate_mul)(const GateMulParams& p, Range rows) {
-  p.gate == Gate::silu ? gate_rows<Gate::silu>(p, rows) : gate_rows<Gate::gelu_tanh>(p, rows);
+  with_gate(p.gate, [&](auto gate) { gate_rows<decltype(gate)::value>(p, rows); });
 }
 
 }  // namespace tandem

@@ -66,7 +66,7 @@ void gate_mul_backward_cuda(const GateMulBackwardParams& p, Stream stream) {
     const auto run = [&](auto* kernel, int each) {
       cuda::launch(kernel, grid_of(p.ffn_dim / each, p.n_rows), kThreads, stream, p);
     };
-    cuda::with_gate(p.gate, [&](auto gate) {
+    with_gate(p.gate, [&](auto gate) {
       if (columns && !gated)
         cuda::launch(gated_columns<gate, T>, grid_of(p.n_columns, p.n_rows), kThreads, stream, p);
       if (p.da == nullptr) return;

@@ -22,7 +22,8 @@ struct GateMulBackwardParams {
 /// layout   rows contiguous; nothing aliases
 /// numerics f32, one rounding to act; columns of a have the bits of gate_mul; |out - ref| <=
 ///          (eps_act + 12 eps_f32) |ref| + 12 eps_f32 |da up s|, of gelu_tanh with 2 |g| eps_f32
-///          |da up| more, for |g| < 2^43; saturated gates give 0 and da up
+///          |da up| more, of gelu with 40 eps_f32 |da up|, for |g| < 2^43; saturated gates give 0
+///          and da up
 /// cost     reads gate_up and da, writes gate_up
 /// errors   none (preconditions checked by ops)
 using GateMulBackwardFn = void(const GateMulBackwardParams&, Range rows);

@@ -55,8 +55,7 @@ void rows_backward(const GateMulBackwardParams& p, Range rows) {
 }  // namespace
 
 void TANDEM_ISA_FN(gate_mul_backward)(const GateMulBackwardParams& p, Range rows) {
-  p.gate == Gate::silu ? rows_backward<Gate::silu>(p, rows)
-                       : rows_backward<Gate::gelu_tanh>(p, rows);
+  with_gate(p.gate, [&](auto gate) { rows_backward<decltype(gate)::value>(p, rows); });
 }
 
 }  // namespace tandem

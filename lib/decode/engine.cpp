@@ -79,7 +79,12 @@ ffn::Channels::Spec channels_spec(const EngineSpec& s, const ModelFiles& files) 
 }
 
 /// errors   kind recipe
-void check_sparse(const EngineSpec& s) {
+void check_sparse(const EngineSpec& s, const model::ModelConfig& model) {
+  if (!s.sparse.empty() && s.device.kind == Device::Kind::cuda &&
+      !is_fused(model.kinds.front().ffn.gate))
+    throw recipe_error("sparse.kind",
+                       "is {}, but the activation of {} is not supported with it on a GPU",
+                       recipe::yaml_text(s.sparse.front().kind), model.name);
   const auto learns = [](const recipe::Sparse& p) { return ffn::needs_of(p).prompts; };
   const auto cuts = [](const recipe::Cache& c) { return kv::needs_of(c).reads_prompts; };
   if (std::ranges::any_of(s.sparse, learns) && std::ranges::any_of(s.caches, cuts))
@@ -227,7 +232,7 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
     throw recipe_error("run.prefill_order",
                        "is layers, but cache.prefill windowed evicts keys during prefill")
         .hint("set run.prefill_order to chunks, or cache.prefill to dense");
-  check_sparse(spec);
+  check_sparse(spec, files.config);
   check_adapters(spec, files);
   // The program's own lines below count what that loads: on a GPU the driver and cuBLASLt, of
   // whose host memory a plan for one that is not here knows nothing.

@@ -154,21 +154,22 @@ void linear_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x, const
   PackedWeights::State& s = w.state();
   check_gated(y, gate_up, x, s.spec);
   if (x.rows() == 0) return;
-  if (s.cuda)
+  if (s.cuda && is_fused(gate))
     return linear_cuda::run({.y = y, .x = x, .gate_up = gate_up, .workspace = workspace}, *s.cuda,
                             false, gate, stream);
-  linear_cpu::run({.y = gate_up, .x = x, .gate_up = {}, .workspace = workspace}, *s.cpu, false);
+  linear(gate_up, x, w, Accumulate::no, workspace, stream);
   gate_mul(y, gate_up, gate, stream);
 }
 
 bool can_fuse(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) {
-  return w.state().cuda &&
+  return w.state().cuda && is_fused(fusion.gate.value_or(Gate::silu)) &&
          linear_cuda::can_fuse(*w.state().cuda, rows, fusion.norm_weight != nullptr);
 }
 
 bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) {
-  return w.state().cuda && linear_cuda::fusion_pays(*w.state().cuda, rows,
-                                                    fusion.norm_weight != nullptr, fusion.gate);
+  return w.state().cuda && is_fused(fusion.gate.value_or(Gate::silu)) &&
+         linear_cuda::fusion_pays(*w.state().cuda, rows, fusion.norm_weight != nullptr,
+                                  fusion.gate);
 }
 
 void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
@@ -202,9 +203,13 @@ void tune_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x,
                 const LinearNeighbours& around, std::span<std::byte> workspace, Stream stream) {
   for (const PackedWeights* w : alike) check_gated(y, gate_up, x, w->state().spec);
   const std::vector<CudaLinear*> weights = on_device(alike);
+  const bool fused = is_fused(gate);
   if (!weights.empty() && x.rows() > 0)
-    linear_cuda::tune({.y = y, .x = x, .gate_up = gate_up, .workspace = workspace}, weights, false,
-                      gate, around, stream);
+    linear_cuda::tune({.y = fused ? y : gate_up,
+                       .x = x,
+                       .gate_up = fused ? gate_up : Tensor{},
+                       .workspace = workspace},
+                      weights, false, fused ? std::optional(gate) : std::nullopt, around, stream);
 }
 
 void forget_linear_choices() { linear_cuda::forget_choices(); }

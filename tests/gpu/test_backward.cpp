@@ -188,7 +188,7 @@ TEST_SUITE("gpu/kernels/backward") {
   TEST_CASE("gate_mul_backward agrees with the reference, and columns of a with gate_mul") {
     for (const DType act : kActs)
       for (const int width : {1, 7, 16, 127, 1009, 4096})
-        for (size_t way = 0; way < 8; ++way) {
+        for (size_t way = 0; way < 4 * std::size(kGates); ++way) {
           const size_t kind = way % 4;  // no columns; listed; all; listed without da
           CAPTURE(dtype_name(act));
           CAPTURE(width);

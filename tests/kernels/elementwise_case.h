@@ -1,5 +1,6 @@
 #pragma once
 // Shared by the tests of rms_norm and gate_mul on CPU and GPU.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/variants.h"
@@ -83,18 +84,23 @@ struct RmsNormCase {
   }
 };
 
-inline constexpr Gate kGates[] = {Gate::silu, Gate::gelu_tanh};
+inline constexpr Gate kGates[] = {Gate::silu, Gate::gelu_tanh, Gate::gelu, Gate::relu};
 
 /// The gate as transformers writes it, in double.
 inline double plain_gate(Gate gate, double g) {
   if (gate == Gate::silu) return g / (1 + std::exp(-g));
+  if (gate == Gate::gelu) return g / 2 * (1 + std::erf(g / std::sqrt(2.0)));
+  if (gate == Gate::relu) return std::max(g, 0.0);
   return 0.5 * g * (1 + std::tanh(std::sqrt(2 / 3.141592653589793) * (g + 0.044715 * g * g * g)));
 }
 
 /// The error that the rounded argument of exp leaves in a result: gelu_tanh's errs by two spacings,
-/// and where exp overflows the result may be 0 instead of 1e-35.
+/// and where exp overflows the result may be 0 instead of 1e-35. The argument of gelu is about
+/// g (1.6 + |g| / 2), and errs by 16 spacings up to |g| = 9.5.
 inline double gate_argument_error(Gate gate, double g, double want) {
-  if (gate == Gate::silu) return 0;  // the argument is g
+  if (gate == Gate::silu || gate == Gate::relu) return 0;  // the argument is g, or exact
+  if (gate == Gate::gelu)
+    return 16 * spacing(DType::f32) * std::abs(g * (1.6 + std::abs(g) / 2) * want) + 1e-17;
   const double z = std::sqrt(8 / 3.141592653589793) * (g + 0.044715 * g * g * g);
   return 2 * spacing(DType::f32) * std::abs(z * want) + (z < -88 ? 1e-35 : 0);
 }

@@ -280,7 +280,6 @@ TEST_SUITE("model/config") {
         {{"rope_scaling", {{"type", "xpos"}, {"factor", 2}}}},
         {{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1}}}}},
         {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
-        {{"hidden_act", "gelu"}},
         {{"hidden_act", "relu2"}},
         {{"vocab_size", nullptr}}};
     for (const Json& changes : unsupported) {
@@ -497,8 +496,18 @@ TEST_SUITE("model/config") {
     CHECK(error_of(Json::array()) == "config.json: expected an object, found an array of 0 items");
     CHECK(llama_error({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}) ==
           "config.json: the weights are quantised (quant_method 'gptq'), which is not supported");
-    CHECK(llama_error({{"hidden_act", "gelu"}}) ==
-          "config.json: key 'hidden_act': expected 'silu', found 'gelu'");
+    CHECK(llama_error({{"hidden_act", "quick_gelu"}}) ==
+          "config.json: key 'hidden_act': expected 'silu', 'gelu', 'gelu_pytorch_tanh', 'gelu_new' "
+          "or "
+          "'relu', found 'quick_gelu'");
+    const auto gate = [](const char* name) {
+      return parse(with(minimal(), {{"hidden_act", name}})).layer(0).ffn.gate;
+    };
+    CHECK(gate("swish") == Gate::silu);
+    CHECK(gate("gelu") == Gate::gelu);
+    CHECK(gate("gelu_new") == Gate::gelu_tanh);
+    CHECK(gate("gelu_pytorch_tanh") == Gate::gelu_tanh);
+    CHECK(gate("relu") == Gate::relu);
     CHECK(llama_error({{"partial_rotary_factor", 0.25}}) ==
           "config.json: key 'partial_rotary_factor': only 1.0 is supported, found the number 0.25");
     CHECK(llama_error({{"torch_dtype", "float8_e4m3fn"}}) ==

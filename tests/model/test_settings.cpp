@@ -103,6 +103,7 @@ TEST_SUITE("model/settings") {
         {llama(),
          {{"architectures", {"Phi3ForCausalLM"}}, {"partial_rotary_factor", .5}},
          "dimensions of a head with RoPE"},
+        {llama(), {{"hidden_act", "relu"}}, "hidden_act"},
         {llama(), {{"hidden_size", 128}}, "hidden_size"},
         {llama(), {{"num_hidden_layers", 3}}, "num_hidden_layers"},
         {llama(), {{"num_attention_heads", 16}}, "num_attention_heads"},

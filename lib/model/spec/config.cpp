@@ -58,10 +58,21 @@ void refuse_unsupported(const Json& j, const std::string& where) {
                       io::quote(method))
         .hint("use the original checkpoint in bf16, f16 or f32");
   }
+}
+
+Gate parse_gate(const Json& j, const std::string& where) {
+  constexpr std::pair<std::string_view, Gate> kNames[] = {
+      {"silu", Gate::silu},          {"swish", Gate::silu},
+      {"gelu", Gate::gelu},          {"gelu_pytorch_tanh", Gate::gelu_tanh},
+      {"gelu_new", Gate::gelu_tanh}, {"relu", Gate::relu}};
   const std::string act = io::find_string(j, "hidden_act", where).value_or("silu");
-  if (act != "silu" && act != "swish")  // two names of one function
-    throw input_error(where, "key 'hidden_act': expected 'silu', found {}", io::quote(act))
-        .hint("choose another model: other activations are not supported");
+  for (const auto& [name, gate] : kNames)
+    if (act == name) return gate;
+  throw input_error(where,
+                    "key 'hidden_act': expected 'silu', 'gelu', 'gelu_pytorch_tanh', 'gelu_new' or "
+                    "'relu', found {}",
+                    io::quote(act))
+      .hint("choose another model: other activations are not supported");
 }
 
 int get_size(const Json& j, const char* key, const std::string& where, int64_t max) {
@@ -177,6 +188,7 @@ ModelConfig read_config(const Json& j, const std::string& where) {
   c.eos_ids = parse_ids(j, "eos_token_id", where, c.vocab_size);
   c.dtype = parse_dtype(j, where);
   return c;
+  c.kinds.front().ffn.gate = parse_gate(j, where);
 }
 
 }  // namespace

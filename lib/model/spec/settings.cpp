@@ -103,7 +103,9 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   add("attention_bias", config.qkv_bias());
   add("attention_bias of o_proj", config.o_bias());
   add("mlp_bias", config.mlp_bias());
-  if (kinds.front().ffn.gate != Gate::silu) add("hidden_act", "gelu_pytorch_tanh", false);
+  constexpr const char* kGateNames[] = {"silu", "gelu_pytorch_tanh", "gelu", "relu"};
+  if (const Gate gate = kinds.front().ffn.gate; gate != Gate::silu)
+    add("hidden_act", kGateNames[static_cast<size_t>(gate)], false);
   add("q_norm and k_norm", config.qk_norm() != QkNorm::none);
   add("tie_word_embeddings", head.tied);
   add("rope_theta", theta);
