@@ -9,6 +9,7 @@
 #include "generate_runs.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "model/spec/settings.h"
 #include "safetensors_text.h"
 #include "temporary_folder.h"
 
@@ -87,6 +88,50 @@ TEST_SUITE("decode/model_files") {
     CHECK(input_error_text(as_weight).find("model.norm.weight: expected BF16, F16 or F32, found "
                                            "F8_E4M3") != std::string::npos);
     CHECK(hint_text(as_weight).find("quantised weights are not supported") != std::string::npos);
+  }
+
+  TEST_CASE("the text part of a model with others is found by its embedding, under either name") {
+    const auto plain = decode::open_model(small_model("mistral-plain").string(), 0);
+    const io::Json config =
+        io::parse_json(io::read_file(small_model("mistral-plain") / "config.json"), "config.json");
+    const std::string file = io::read_file(small_model("mistral-plain") / "model.safetensors");
+    uint64_t n = 0;
+    std::memcpy(&n, file.data(), sizeof n);
+    const io::Json header = io::parse_json(std::string_view(file).substr(sizeof n, n), "header");
+    for (const std::string prefix : {"language_model.model.", "model.language_model."}) {
+      CAPTURE(prefix);
+      io::Json renamed = io::Json::object();
+      for (const auto& [name, entry] : header.items()) {
+        const bool head = name == "lm_head.weight" && prefix.starts_with("language");
+        renamed[name.starts_with("model.") ? prefix + name.substr(6)
+                : head                     ? "language_model." + name
+                                           : name] = entry;
+      }
+      const TemporaryFolder folder;
+      std::filesystem::create_directory(folder / "m");
+      folder.write("m/config.json",
+                   io::Json{{"architectures", {"Mistral3ForConditionalGeneration"}},
+                            {"vision_config", {{"hidden_size", 8}}},
+                            {"text_config", config}}
+                       .dump());
+      folder.write("m/model.safetensors",
+                   safetensors_image(renamed.dump(), std::string_view(file).substr(sizeof n + n)));
+      folder.write("m/model.safetensors",
+                   with_tensor(io::read_file(folder / "m/model.safetensors"),
+                               "vision_tower.patch_conv.weight", "F16", "[2]", 4));
+      const auto files = decode::open_model((folder / "m").string(), 0);
+      CHECK(model::settings_text(model::settings_of(files.config)) ==
+            model::settings_text(model::settings_of(plain.config)));
+      const auto same = [&](model::MatrixId id) {
+        const auto shape = model::shape_of(id.role, plain.config);
+        if (shape.size() == 1) return files.source->vector(id) == plain.source->vector(id);
+        std::vector<float> a(static_cast<size_t>(shape[0] * shape[1])), b(a);
+        files.source->rows(id, 0, shape[0], DType::f32, a.data());
+        plain.source->rows(id, 0, shape[0], DType::f32, b.data());
+        return a == b;
+      };
+      for (const model::MatrixId& id : model::all_matrices(plain.config)) CHECK(same(id));
+    }
   }
 
   TEST_CASE("a head of its own is used although config.json ties it, with one warning") {

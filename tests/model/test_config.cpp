@@ -429,6 +429,31 @@ TEST_SUITE("model/config") {
     CHECK(norm_elements(c) == 4 * (64 + 64 + 64 + 64) + 64);
   }
 
+  TEST_CASE("Mistral 3 is its text_config, a Mistral") {
+    Json text = minimal("MistralForCausalLM");
+    text.erase("architectures");
+    text.update({{"head_dim", 16}, {"sliding_window", nullptr}, {"rope_theta", 1e9}});
+    const Json whole = {{"architectures", {"Mistral3ForConditionalGeneration"}},
+                        {"model_type", "mistral3"},
+                        {"text_config", text},
+                        {"torch_dtype", "bfloat16"},
+                        {"vision_config", {{"hidden_size", 32}}}};
+    const ModelConfig c = parse(whole);
+    CHECK(c.architecture == "MistralForCausalLM");
+    CHECK(c.q_dim() == 128);
+    CHECK(c.dim == 64);
+    CHECK(c.ropes[0].theta == 1e9);
+    CHECK(c.dtype == DType::bf16);
+    CHECK(c.layer(0).attention.window == 0);
+    Json nothing = whole;
+    nothing.erase("text_config");
+    CHECK(error_of(nothing).find("text_config") != std::string::npos);
+    text["num_key_value_heads"] = 3;
+    CHECK(error_of(with(whole, {{"text_config", text}})) ==
+          "config.json: text_config: 'num_attention_heads' 8 is not a multiple of "
+          "'num_key_value_heads' 3");
+  }
+
   TEST_CASE("Phi-3 turns a part of each head, by short and long factors") {
     const Json factors = {
         {"type", "longrope"}, {"short_factor", {1, 1.5}}, {"long_factor", {2, 4}}};
@@ -482,6 +507,7 @@ TEST_SUITE("model/config") {
     CHECK(test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
           "supported: GraniteForCausalLM (the dense models of Granite 3), "
           "LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
+          "Mistral3ForConditionalGeneration (text of Mistral Small 3.1), "
           "Olmo2ForCausalLM (OLMo 2), Phi3ForCausalLM (Phi-3, Phi-3.5, Phi-4, Phi-4-mini), "
           "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3), "
           "SmolLM3ForCausalLM (SmolLM3)");

@@ -30,7 +30,7 @@ std::vector<uint8_t> sliding_layers(const io::Json& types, const std::string& wh
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll = {&kGranite, &kLlama, &kMistral, &kOlmo2,
+  static constexpr std::array kAll = {&kGranite, &kLlama, &kMistral, &kMistral3, &kOlmo2,
                                       &kPhi3,    &kQwen2, &kQwen3,   &kSmolLm3};
   return kAll;
 }

@@ -31,9 +31,10 @@ struct Family {
   /// errors   kind input at `where`: a key of a wrong type or value
   void (*read_layers)(const io::Json&, const std::string& where, ModelConfig&);
   std::span<const FusedTensor> fused = {};
+  const Family* text = nullptr;  // the family of key "text_config"; other parts are passed over
 };
 
-extern const Family kGranite, kLlama, kMistral, kOlmo2, kPhi3, kQwen2, kQwen3, kSmolLm3;
+extern const Family kGranite, kLlama, kMistral, kMistral3, kOlmo2, kPhi3, kQwen2, kQwen3, kSmolLm3;
 
 /// All families, in the order in which messages list them.
 std::span<const Family* const> families();

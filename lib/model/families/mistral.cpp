@@ -9,4 +9,10 @@ const Family kMistral = {.architecture = "MistralForCausalLM",
                          .read_layers = [](const io::Json& j, const std::string& where,
                                            ModelConfig& c) { read_window(j, where, 0, c); }};
 
+const Family kMistral3 = {.architecture = "Mistral3ForConditionalGeneration",
+                          .model_type = "mistral3",
+                          .members = "text of Mistral Small 3.1",
+                          .read_layers = nullptr,
+                          .text = &kMistral};
+
 }  // namespace tandem::model

@@ -169,13 +169,26 @@ DType parse_dtype(const Json& j, const std::string& where) {
       .hint("use the original checkpoint in bf16, f16 or f32");
 }
 
+/// The configuration of a model's text part, with what the file says of the whole.
+Json text_config(const Json& j, const std::string& where, const Family& family) {
+  Json text = io::get_object(j, "text_config", where);
+  text["architectures"] = {family.text->architecture};
+  for (const char* key : {"tie_word_embeddings", "bos_token_id", "eos_token_id", "dtype",
+                          "torch_dtype", "quantization_config"})
+    if (!text.contains(key) && j.contains(key)) text[key] = j[key];
+  return text;
+}
+
 ModelConfig read_config(const Json& j, const std::string& where) {
   if (!j.is_object()) throw input_error(where, "expected an object, found {}", io::describe(j));
   ModelConfig c;
   const Family& family = parse_family(j, where);
+  if (family.text != nullptr)
+    return read_config(text_config(j, where, family), where + ": text_config");
   c.architecture = family.architecture;
   refuse_unsupported(j, where);
   parse_sizes(j, where, family, c);
+  c.kinds.front().ffn.gate = parse_gate(j, where);
   family.read_layers(j, where, c);
   if (const std::string_view part = first_unserved(c); !part.empty())
     throw input_error(where, "this model has {}, which no code here computes", part)
@@ -188,7 +201,6 @@ ModelConfig read_config(const Json& j, const std::string& where) {
   c.eos_ids = parse_ids(j, "eos_token_id", where, c.vocab_size);
   c.dtype = parse_dtype(j, where);
   return c;
-  c.kinds.front().ffn.gate = parse_gate(j, where);
 }
 
 }  // namespace

@@ -143,6 +143,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
     checkpoint.shards_.push_back(io::Safetensors::open(single));
     for (const io::TensorEntry& entry : checkpoint.shards_[0].entries())
       checkpoint.shard_of_[entry.name] = 0;
+    checkpoint.find_prefix();
     return checkpoint;
   }
 
@@ -172,7 +173,16 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
               "download this file and model.safetensors.index.json again, from the same revision");
     checkpoint.shard_of_[tensor] = i;
   }
+  checkpoint.find_prefix();
   return checkpoint;
+}
+
+void Checkpoint::find_prefix() {
+  constexpr std::string_view kEmbedding = "embed_tokens.weight";
+  for (const auto& [name, shard] : shard_of_)
+    if (name.ends_with("language_model." + std::string(kEmbedding)) ||
+        name.ends_with("language_model.model." + std::string(kEmbedding)))
+      prefix_ = name.substr(0, name.size() - kEmbedding.size());
 }
 
 std::vector<std::string> Checkpoint::names() const {
@@ -184,6 +194,10 @@ std::vector<std::string> Checkpoint::names() const {
 Checkpoint::Shards::const_iterator Checkpoint::at(std::string_view name) const {
   constexpr std::string_view kPrefix = "model.";
   if (const auto it = shard_of_.find(name); it != shard_of_.end()) return it;
+  if (!prefix_.empty())
+    return shard_of_.find(name.starts_with(kPrefix)
+                              ? prefix_ + std::string(name.substr(kPrefix.size()))
+                              : "language_model." + std::string(name));
   return name.starts_with(kPrefix) ? shard_of_.find(name.substr(kPrefix.size()))
                                    : shard_of_.find(std::string(kPrefix) += name);
 }

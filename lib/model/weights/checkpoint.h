@@ -27,7 +27,8 @@ bool is_weight_type(std::string_view dtype);
 /// model.safetensors.index.json names. Files are mapped, only their headers are read here.
 ///
 /// Tensors are found by name with or without "model." in front, as in transformers: folders that
-/// were saved from the base class leave it out.
+/// were saved from the base class leave it out. In folders of models with other parts, what
+/// precedes "embed_tokens.weight" takes its place.
 class Checkpoint {
  public:
   /// errors   kind input: folder, weights or shards missing (all listed); another format (GGUF,
@@ -52,10 +53,12 @@ class Checkpoint {
  private:
   using Shards = std::map<std::string, size_t, std::less<>>;
   Shards::const_iterator at(std::string_view name) const;
+  void find_prefix();
 
   std::string where_;
   std::vector<io::Safetensors> shards_;
-  Shards shard_of_;  // tensor name -> index into shards_
+  Shards shard_of_;     // tensor name -> index into shards_
+  std::string prefix_;  // precedes the text model's tensors; empty: a usual one
 };
 
 /// Unties the head if config.json ties it to the embedding, but the checkpoint has both with

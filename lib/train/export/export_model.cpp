@@ -101,6 +101,18 @@ void copy_others(const std::filesystem::path& from, const std::filesystem::path&
   }
 }
 
+/// A model whose text part was trained is written as that part.
+void take_text_part(const std::filesystem::path& path, const model::ModelConfig& config) {
+  const io::Json whole = io::parse_json(io::read_file(path), path.string());
+  const io::Json* part = io::find_object(whole, "text_config", path.string());
+  if (part == nullptr) return;
+  io::Json text = *part;
+  text["architectures"] = {config.architecture};
+  io::AtomicFile file(path);
+  file.write(text.dump(2) + "\n");
+  file.commit();
+}
+
 /// Programs that go by config.json alone would pass over a head that it calls tied.
 void untie(const std::filesystem::path& path) {
   const std::string text = io::read_file(path);
@@ -122,6 +134,7 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
   std::filesystem::create_directories(folder, code);
   if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   copy_others(base, folder);
+  take_text_part(folder / "config.json", config);
   if (!config.head.tied) untie(folder / "config.json");
   std::vector<io::TensorView> tensors;
   std::vector<std::vector<model::MatrixId>> stored;  // the matrices of each, from its first row on
