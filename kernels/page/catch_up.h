@@ -53,7 +53,7 @@ struct StepRows {
   const int32_t* slot;        // [n_seqs] row of the page table
   const int32_t* page_table;  // [slots, max_pages]
   int32_t rows_each, max_pages;
-  OtherPages others[2] = {};
+  OtherPages others[2] = {};  // those of a further page group, and of near keys
 };
 
 struct CatchUpParams {

@@ -258,8 +258,9 @@ WindowedKeys windowed_keys(const PlanView& v) {
   for (const kv::PageGroup& group : std::span(groups).subspan(1)) {
     all.layers += group.layers.size();
     all.window = std::max(all.window, group.window);
-    all.bytes += v.plan.group_bytes(fmt::format("kv/window {}", group.window));
   }
+  for (const PlanItem& item : v.plan.items())
+    if (std::string_view(item.name).starts_with("kv/window ")) all.bytes += item.bytes;
   return all;
 }
 

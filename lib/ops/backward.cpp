@@ -57,7 +57,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& a, Stream stream) {
                                 .x_type = a.x.dtype(),
                                 .rows = a.rows,
                                 .inverse = a.inverse,
-                                 .scale = a.scale};
+                                .scale = a.scale};
   TANDEM_OPERATION(rms_norm_backward).run(p, p.n_rows, row_bytes(a.dy), stream);
 }
 

@@ -50,6 +50,27 @@ TEST_SUITE("cli/plan_for") {
     CHECK(has(keys.err, "cache.dtype: is f32, but attention reads only keys of the queries' type"));
   }
 
+  TEST_CASE("a plan counts what layers with windows keep") {
+    const std::string shape =
+        "synthetic:" +
+        (test::source_dir() / "tests/data/models/qwen2-layer-types/config.json").string();
+    const auto kv = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> arguments = {"-s", "run.prefill_chunk=128", "--format", "jsonl"};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      return json_lines(plan(arguments, shape).out).at(0);
+    };
+    // Of 8,192 tokens; of a window of 24 tokens with 128 rows.
+    constexpr size_t kPage = size_t{64} * 2 * 2 * 10 * 2, kMoves = size_t{128} * 2 * 4;
+    const Json with = kv({}), f32 = kv({"-s", "model.compute=f32"});
+    CHECK(with["windowed_kv"] ==
+          Json{{"layers", 3}, {"window", 24}, {"bytes", 3 * 5 * kPage + kMoves}});
+    CHECK(with["memory"]["cpu"]["kv"] == (2 * 128 + 3 * 5) * kPage + 2 * kMoves);
+    CHECK(f32["windowed_kv"]["bytes"] == 2 * 3 * 5 * kPage + kMoves);
+    CHECK(has(plan({"-s", "run.prefill_chunk=128"}, shape).out,
+              "\nwindows  3 of 5 layers keep 24 tokens of a sequence, 76.0 KiB of KV in all\n"));
+    CHECK_FALSE(has(plan({}).out, "\nwindows "));
+  }
+
   TEST_CASE("the recipe of a 70B model on 22 GiB of a GPU is planned where there is no GPU") {
     const Outcome run = run_without_gpu(program("sequoia-generate"),
                                         {"-r", "sequoia/llama3-70b-offload", "--dry-run"});
