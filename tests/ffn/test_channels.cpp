@@ -94,18 +94,23 @@ TEST_SUITE("ffn/channels") {
     recipe::Sparse all;
     all.kind = recipe::SparseKind::griffin;
     all.keep = {1};
-    for (const auto kind :
-         {recipe::SparseKind::griffin, recipe::SparseKind::magnitude, recipe::SparseKind::cats}) {
+    for (const auto& [model, kind] :
+         std::initializer_list<std::pair<std::filesystem::path, recipe::SparseKind>>{
+             {tiny_model("tiny-2m"), recipe::SparseKind::griffin},
+             {tiny_model("tiny-2m"), recipe::SparseKind::magnitude},
+             {tiny_model("tiny-2m"), recipe::SparseKind::cats},
+             {small_model("granite"), recipe::SparseKind::griffin},
+             {small_model("olmo2"), recipe::SparseKind::cats}}) {
       all.kind = kind;
-      const auto engine = make_engine(tiny_model("tiny-2m"), {.sparse = {all}});
+      const auto engine = make_engine(model, {.sparse = {all}});
       const Ids ids = random_ids(*engine, 40, 3);
       const std::span<const int32_t> after = std::span(ids).last(8);
       const Ids prompt(ids.begin(), ids.end() - 8);
       const std::vector<Row> whole = run_alone(*engine, prompt, after);
       decode::EngineSpec spec = engine->spec();
       spec.channels = {1};
-      const auto listed = std::make_unique<decode::Engine>(
-          decode::open_model(tiny_model("tiny-2m").string(), 0), spec);
+      const auto listed =
+          std::make_unique<decode::Engine>(decode::open_model(model.string(), 0), spec);
       const std::vector<Row> by_list = run_alone(*listed, prompt, after);
       CHECK(same(whole[0], by_list[0]));
       for (size_t i = 0; i < whole.size(); ++i) CHECK(max_difference(whole[i], by_list[i]) < 2e-4);

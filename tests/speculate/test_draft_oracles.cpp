@@ -151,7 +151,12 @@ TEST_SUITE("speculate/oracles") {
   }
 
   TEST_CASE("f32: greedy texts of ragged batches are the target's, whichever keys a draft reads") {
-    const auto alone = make_engine(small_model(kModel), setup_of({{}}));
+    std::string model = kModel;
+    SUBCASE("Llama") {}
+    SUBCASE("Granite") { model = "granite"; }
+    SUBCASE("OLMo 2") { model = "olmo2"; }
+    SUBCASE("SmolLM3") { model = "smollm3"; }
+    const auto alone = make_engine(small_model(model), setup_of({{}}));
     const auto requests = ragged(*alone);
     const Generated plain = test::generate(*alone, requests, rules(30));
     const auto check = [&](decode::Engine& target, Reader draft) {
@@ -168,10 +173,10 @@ TEST_SUITE("speculate/oracles") {
     };
     for (const Named& draft : narrow()) {
       CAPTURE(draft.name);
-      const auto engine = make_engine(small_model(kModel), setup_of({{}, draft.cache}));
+      const auto engine = make_engine(small_model(model), setup_of({{}, draft.cache}));
       check(*engine, {*engine, {.keys = 1}});
       if (draft.cache.kind == CacheKind::verified) continue;  // is the target's own
-      const auto other = make_engine(small_model(kModel), setup_of({draft.cache}));
+      const auto other = make_engine(small_model(model), setup_of({draft.cache}));
       check(*alone, *other);
     }
   }

@@ -11,8 +11,9 @@ namespace {
 
 /// Compares the gradient of every part with differences, along the gradient of all its elements and
 /// of two random halves of them: a wrong part of it would add to its length and not to the slope.
-void check_gradients(const char* model, const train::TrainedSet& set) {
-  const train::TrainerSpec spec = trainer_spec(model);
+void check_gradients(const char* model, const train::TrainedSet& set, Gate gate = Gate::silu) {
+  train::TrainerSpec spec = trainer_spec(model);
+  for (model::LayerSpec& layer : spec.config.kinds) layer.ffn.gate = gate;
   const auto trainer = make_trainer(model, spec, set);
   // Documents on both sides of a page and of the window of 32, one of a single token, half of the
   // rows supervised.
@@ -49,6 +50,11 @@ TEST_SUITE("train/gradients") {
       CAPTURE(model);
       check_gradients(model, train::full_set(trainer_spec(model).config));
     }
+  }
+
+  TEST_CASE("gradients of other gates agree with differences") {
+    for (const Gate gate : {Gate::gelu_tanh, Gate::gelu})
+      check_gradients("llama-odd", train::full_set(trainer_spec("llama-odd").config), gate);
   }
 
   TEST_CASE("of slices are those of the whole matrices") {
