@@ -102,13 +102,15 @@ void copy_others(const std::filesystem::path& from, const std::filesystem::path&
 }
 
 /// A model whose text part was trained is written as that part.
-void take_text_part(const std::filesystem::path& path, const model::ModelConfig& config) {
-  const io::Json whole = io::parse_json(io::read_file(path), path.string());
-  const io::Json* part = io::find_object(whole, "text_config", path.string());
+void take_text_part(const std::filesystem::path& to, const std::filesystem::path& base,
+                    const model::ModelConfig& config) {
+  if (!std::filesystem::exists(base)) return;
+  const io::Json whole = io::parse_json(io::read_file(base), base.string());
+  const io::Json* part = io::find_object(whole, "text_config", base.string());
   if (part == nullptr) return;
   io::Json text = *part;
   text["architectures"] = {config.architecture};
-  io::AtomicFile file(path);
+  io::AtomicFile file(to);
   file.write(text.dump(2) + "\n");
   file.commit();
 }
@@ -134,7 +136,7 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
   std::filesystem::create_directories(folder, code);
   if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   copy_others(base, folder);
-  take_text_part(folder / "config.json", config);
+  take_text_part(folder / "config.json", base / "config.json", config);
   if (!config.head.tied) untie(folder / "config.json");
   std::vector<io::TensorView> tensors;
   std::vector<std::vector<model::MatrixId>> stored;  // the matrices of each, from its first row on
