@@ -139,7 +139,8 @@ TEST_SUITE("gpu/train") {
       const Gradient of_cpu = gradient_of(model, narrow, set);
       const Gradient got = gradient_of(model, on_gpu(narrow), set);
       CHECK(got.loss == doctest::Approx(want.loss).epsilon(5e-3));
-      CHECK(cosine(got.values, want.values) > 0.999);
+      // Rounding turns gradients on the CPU as far: there, 1 - cosine is 7e-5 to 1.8e-3.
+      CHECK(1 - cosine(got.values, want.values) < 1.5 * (1 - cosine(of_cpu.values, want.values)));
       for (const NamedPart& part : parts_and_norms(set, wide.config)) {
         CAPTURE(part.name);
         const auto distance = [&](const Gradient& g) {

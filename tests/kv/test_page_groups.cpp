@@ -263,9 +263,13 @@ TEST_SUITE("kv/page_groups") {
       const int a = split->cache().create(), b = one->cache().create();
       double worst = max_difference(prefill(*split, a, ids), prefill(*one, b, ids));
       const auto got = steps(*split, a, after), want = steps(*one, b, after);
-      for (size_t i = 0; i < want.size(); ++i)
+      double largest = 0;  // sums in another order differ by some bits of it
+      for (size_t i = 0; i < want.size(); ++i) {
         worst = worse(worst, max_difference(got[i], want[i]));
-      CHECK(worst <= 2e-5);
+        for (const float logit : want[i]) largest = std::max(largest, std::abs(double{logit}));
+      }
+      CAPTURE(largest);
+      CHECK(worst <= 1e-5 * largest);
       CHECK(used_pages(split->cache(), 1) == used_pages(one->cache(), 1));
     }
   }

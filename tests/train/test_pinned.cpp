@@ -83,7 +83,7 @@ TEST_SUITE("train/pinned") {
          {"01865f3e3a4ecf7c", "1c480480b2fb72d6", "ef87d3ac1a95e638", "59ddbfac47bbff4a",
           "d33e1ad91aedec67", "10a95b2bd0ac1662"}},
         {"qwen3-odd",
-         {"30cbbb5df824ec0d", "2b1e7a5a184eab2a", "e80995791ee9f943", "684d468874c00172",
+         {"fccab8903ecb17a5", "2b1e7a5a184eab2a", "e80995791ee9f943", "684d468874c00172",
           "85f36ae21d767887", "d0504e43476f6e21"}},
     };
     for (const auto& [name, expected] : pinned) {
