@@ -80,7 +80,7 @@ TEST_SUITE("gpu/decode/verified") {
                                                 {small_model("llama-3.1"), 40, 20},
                                                 {small_model("mistral-window"), 60, 5},
                                                 {small_model("llama-odd"), 100, 10},
-                                                {small_model("qwen3-odd"), 130, 32}}) {
+                                                {small_model("qwen3-tied"), 130, 32}}) {
       CAPTURE(model.string());
       const EnginePair on = make_pair_of(
           model, {.max_seqs = 3, .caches = {recipe::Cache{}, verified(budget, window)}});
