@@ -59,7 +59,7 @@ TEST_SUITE("cli/plan_for") {
       arguments.insert(arguments.end(), more.begin(), more.end());
       return json_lines(plan(arguments, shape).out).at(0);
     };
-    // Of 8,192 tokens; of a window of 24 tokens with 128 rows.
+    // Layers keep 8,192 tokens, or a window of 24 tokens and 128 rows.
     constexpr size_t kPage = size_t{64} * 2 * 2 * 10 * 2, kMoves = size_t{128} * 2 * 4;
     const Json with = kv({}), f32 = kv({"-s", "model.compute=f32"});
     CHECK(with["windowed_kv"] ==

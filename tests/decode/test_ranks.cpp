@@ -84,6 +84,25 @@ void check(const std::string& name, int size, const Setup& s = {}) {
   }
 }
 
+/// A double of weights that adapters were merged into: numbers, over a base in groups.
+class MergedSource final : public model::WeightSource {
+ public:
+  MergedSource(const model::ModelConfig& config, const model::WeightSource& base)
+      : merged_(model::synthetic_source(config, 0)), base_(base) {}
+  WeightFormat native(model::MatrixId id) const override { return merged_->native(id); }
+  void rows(model::MatrixId id, int64_t begin, int64_t end, WeightFormat to,
+            void* out) const override {
+    merged_->rows(id, begin, end, to, out);
+  }
+  std::vector<float> vector(model::MatrixId id) const override { return merged_->vector(id); }
+  void embed(std::span<const int32_t> ids, float* out) const override { merged_->embed(ids, out); }
+  const model::WeightSource& base() const override { return base_; }
+
+ private:
+  std::unique_ptr<model::WeightSource> merged_;
+  const model::WeightSource& base_;
+};
+
 }  // namespace
 
 TEST_SUITE("decode/ranks") {
@@ -132,6 +151,10 @@ TEST_SUITE("decode/ranks") {
     }
     CHECK(error_text([&] { model::shard_of(c, 0, 4); }) ==
           "run.world_size: is 4, which does not divide 6 query heads and 2 KV heads evenly");
+    CHECK(
+        error_text([&] { model::shard_of(c, 0, 6, c.ffn_dim); }) ==
+        fmt::format("run.world_size: is 6, which does not divide {0} FFN neurons in blocks of {0}",
+                    c.ffn_dim));
     CHECK(hint_text([&] {
             model::shard_of(c, 0, 4);
           }).find("can be sharded over 1, 2, 3, 6 ranks") != std::string::npos);
@@ -146,6 +169,8 @@ TEST_SUITE("decode/ranks") {
     c.ffn_dim = 200;  // three groups and a part
     const GroupSource source(c);
     CHECK(model::channel_block(c, source) == 64);
+    CHECK(model::channel_block(c, MergedSource(c, source)) ==
+          64);  // switched adapters read the base
     CHECK(model::channel_block(c, *model::synthetic_source(c, 0)) == model::kChannelBlock);
     const auto part_of = [&](int rank, int n_ranks, int block) {
       return model::shard_source(c, model::shard_of(c, rank, n_ranks, block),

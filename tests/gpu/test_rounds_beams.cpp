@@ -67,7 +67,7 @@ TEST_SUITE("gpu/rounds-beams") {
     for (const size_t n : {size_t{1}, size_t{4}}) {
       const std::vector<decode::Request> some(requests.begin(),
                                               requests.begin() + static_cast<ptrdiff_t>(n));
-      // Of four sequences at once as many rows as the engine has room for.
+      // Four sequences at once take as many rows as the engine has room for.
       const Beams beams = n == 1 ? Beams{.width = 8, .gamma = 10} : Beams{.width = 3, .gamma = 6};
       const Run r = run(*pair.engine, {*pair.engine, {.keys = 1}}, some, beams, {}, 120);
       for (size_t i = 0; i < n; ++i) CHECK(r.ids[i] == plain.ids[i]);

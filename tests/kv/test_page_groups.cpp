@@ -141,7 +141,7 @@ TEST_SUITE("kv/page_groups") {
              (kPageTokens * g.token_bytes() / 2 * layers);
     };
     CHECK(pages("kv/k", 2) == 4 * kMaxTokens / kPageTokens + 2 * 4);
-    // Of four sequences: the window and twice 8 rows, which begin and end within pages; 100 rows.
+    // Each of four sequences keeps its window and twice 8 rows, all together 100 rows more.
     CHECK(pages("kv/window 24/k", 3) == 4 * (1 + 2) + 2);
     // Layer by layer all rows of a prompt are laid out at once.
     Setup layers = narrow();

@@ -331,6 +331,11 @@ TEST_SUITE("model/config") {
       CHECK(mixed.layer(layer).attention.window == (layer % 2 == 0 ? 32 : 0));
     CHECK(parse(with(on, {{"layer_types", {sliding, sliding, sliding, sliding}}})).kinds.size() ==
           1);
+    // Families and files without windows pass over no type either.
+    for (Json off : {with(on, {{"sliding_window", nullptr}}), base, minimal()}) {
+      off["layer_types"] = {full, "chunked_attention", full, full};
+      CHECK(error_of(off).find("found 'chunked_attention' for layer 1") != std::string::npos);
+    }
     CHECK(error_of(with(on, {{"layer_types", {full}}})) ==
           "config.json: key 'layer_types': expected 4 items, one for each layer, found 1");
     CHECK(error_of(with(on, {{"layer_types", {full, "linear_attention", full, full}}})) ==

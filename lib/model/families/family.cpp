@@ -9,13 +9,15 @@
 namespace tandem::model {
 namespace {
 
-/// Reads from the types of all layers which of them slide.
-std::vector<uint8_t> sliding_layers(const io::Json& types, const std::string& where, int n_layers) {
-  if (types.size() != static_cast<size_t>(n_layers))
-    throw input_error(where, "key 'layer_types': expected {} items, one for each layer, found {}",
-                      n_layers, types.size());
+/// Reads from key `layer_types` which layers slide; empty where the file does not give it.
+std::vector<uint8_t> sliding_layers(const io::Json& j, const std::string& where, int n_layers) {
   std::vector<uint8_t> slides;
-  for (const io::Json& item : types) {
+  const io::Json* const types = io::find_array(j, "layer_types", where);
+  if (types == nullptr) return slides;
+  if (types->size() != static_cast<size_t>(n_layers))
+    throw input_error(where, "key 'layer_types': expected {} items, one for each layer, found {}",
+                      n_layers, types->size());
+  for (const io::Json& item : *types) {
     const std::string& type = io::as_string(item, "key 'layer_types'", where);
     slides.push_back(type == "sliding_attention");
     if (slides.back() == 0 && type != "full_attention")
@@ -67,10 +69,21 @@ void read_window(const io::Json& j, const std::string& where, int from, ModelCon
                           ? io::find_int(j, "sliding_window", where, 1, kMaxContext).value_or(0)
                           : 4096;
   if (window == 0) return;
-  if (const io::Json* types = io::find_array(j, "layer_types", where))
-    c.slide(static_cast<int>(window), sliding_layers(*types, where, c.n_layers));
+  if (auto slides = sliding_layers(j, where, c.n_layers); !slides.empty())
+    c.slide(static_cast<int>(window), std::move(slides));
   else
     c.slide(static_cast<int>(window), from);
+}
+
+void read_attention_bias(const io::Json& j, const std::string& where, LayerSpec& layer) {
+  layer.attention.qkv_bias = layer.attention.o_bias =
+      io::find_bool(j, "attention_bias", where).value_or(false);
+}
+
+void read_layers(const Family& family, const io::Json& j, const std::string& where,
+                 ModelConfig& c) {
+  sliding_layers(j, where, c.n_layers);  // a family may not read it, but no type is passed over
+  family.read_layers(j, where, c);
 }
 
 }  // namespace tandem::model

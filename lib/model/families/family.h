@@ -52,6 +52,14 @@ StoredPart stored_part(MatrixId id, const ModelConfig& config);
 /// all are computed.
 std::string_view first_unserved(const ModelConfig& config);
 
+/// Fills kinds and kind_of by a family.
+/// errors   kind input at `where`: a type of layer that no family has, named with those known; as
+///          Family::read_layers
+void read_layers(const Family&, const io::Json&, const std::string& where, ModelConfig&);
+
+/// Reads key `attention_bias`: biases of q, k, v and o.
+void read_attention_bias(const io::Json&, const std::string& where, LayerSpec&);
+
 /// Sets the window of layers by key `layer_types`, or else from layer `from` on. A window is that
 /// of key `sliding_window`: 4096 where it is absent, as in transformers, and none where it is null.
 /// errors   kind input at `where`: another type of layer, named with those known

@@ -22,8 +22,7 @@ const Family kGranite = {
     .max_context = 2048,
     .read_layers = [](const io::Json& j, const std::string& where, ModelConfig& c) {
       LayerSpec& layer = c.kinds.front();
-      layer.attention.qkv_bias = layer.attention.o_bias =
-          io::find_bool(j, "attention_bias", where).value_or(false);
+      read_attention_bias(j, where, layer);
       layer.ffn.bias = io::find_bool(j, "mlp_bias", where).value_or(false);
       layer.attention.scale = {.times = multiplier(j, "attention_multiplier", where)};
       layer.residual = static_cast<float>(multiplier(j, "residual_multiplier", where));

@@ -11,8 +11,7 @@ const Family kOlmo2 = {
     .rms_eps = 1e-5,
     .read_layers = [](const io::Json& j, const std::string& where, ModelConfig& c) {
       LayerSpec& layer = c.kinds.front();
-      layer.attention.qkv_bias = layer.attention.o_bias =
-          io::find_bool(j, "attention_bias", where).value_or(false);
+      read_attention_bias(j, where, layer);
       layer.attention.qk_norm = QkNorm::row;
       layer.norms = {.pre = false, .post = true};
     }};

@@ -29,10 +29,8 @@ const Family kQwen3 = {
     .max_context = 32768,
     .head_dim = 128,
     .read_layers = [](const io::Json& j, const std::string& where, ModelConfig& c) {
-      AttentionSpec& attention = c.kinds.front().attention;
-      attention.qkv_bias = attention.o_bias =
-          io::find_bool(j, "attention_bias", where).value_or(false);
-      attention.qk_norm = QkNorm::head;
+      read_attention_bias(j, where, c.kinds.front());
+      c.kinds.front().attention.qk_norm = QkNorm::head;
       read_qwen_window(j, where, c);
     }};
 

@@ -34,8 +34,7 @@ const Family kSmolLm3 = {
       if (io::find_bool(j, "use_sliding_window", where).value_or(false))
         throw input_error(where, "key 'use_sliding_window': only false is supported");
       LayerSpec& layer = c.kinds.front();
-      layer.attention.qkv_bias = layer.attention.o_bias =
-          io::find_bool(j, "attention_bias", where).value_or(false);
+      read_attention_bias(j, where, layer);
       layer.ffn.bias = io::find_bool(j, "mlp_bias", where).value_or(false);
       c.kinds.push_back(layer);
       c.kinds.back().attention.rope = -1;

@@ -17,12 +17,6 @@ constexpr const char *kIdsName = "activations/ids",
                      *kLogitParts = "activations/logits of ranks", *kBranch = "activations/branch",
                      *kSquares = "activations/row squares";
 
-/// True if branches go through a buffer.
-bool has_branches(const ModelConfig& c) {
-  return std::ranges::any_of(c.kinds,
-                             [](const LayerSpec& l) { return l.norms.post || l.residual != 1; });
-}
-
 /// Bytes of the two groups of activations that share memory, per row.
 size_t attention_row_bytes(const ModelConfig& c, DType dtype) {
   const int64_t q = c.q_dim(), kv = c.kv_dim();
@@ -49,7 +43,7 @@ void Transformer::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan)
     ops::RopeTable::plan(o.max_position, ops::rotated_dims(c.ropes[id], c.head_dim), plan, o.device,
                          static_cast<int>(id));
   plan.add("activations/residual", rows * dim * sizeof(float), o.device);
-  if (has_branches(c)) plan.add(kBranch, rows * dim * sizeof(float), o.device);
+  if (c.has_branch()) plan.add(kBranch, rows * dim * sizeof(float), o.device);
   if (c.qk_norm() == QkNorm::row) plan.add(kSquares, rows * 2 * sizeof(float), o.device);
   if (o.max_prompt_rows > 0)
     plan.add(kPromptResidual, static_cast<size_t>(o.max_prompt_rows) * dim * sizeof(float),
@@ -108,7 +102,7 @@ Transformer::Transformer(const ModelConfig& c, const Options& o,
   for (const ops::RopeSpec& rope : c.ropes)
     ropes_.emplace_back(rope, o.max_position, c.head_dim, arena, exec,
                         static_cast<int>(ropes_.size()), o.longest);
-  if (has_branches(c)) branch_ = static_cast<float*>(arena.take(kBranch));
+  if (c.has_branch()) branch_ = static_cast<float*>(arena.take(kBranch));
   if (c.qk_norm() == QkNorm::row) squares_ = static_cast<float*>(arena.take(kSquares));
   if (o.n_ranks > 1) logit_parts_ = static_cast<float*>(arena.take(kLogitParts));
   if (exec.on_gpu()) ids_ = static_cast<int32_t*>(arena.take(kIdsName));
@@ -358,7 +352,7 @@ void Transformer::normed_linear(int layer, Role of, const Tensor& y, const float
 
 Transformer::StreamTarget Transformer::stream_target(int layer, Role of, int64_t rows,
                                                      bool in_parts) const {
-  const bool divided = config_.layers_divided, branch = has_branch(layer);
+  const bool divided = config_.layers_divided, branch = config_.layer(layer).has_branch();
   if (divided && in_parts && options_.dtype == DType::bf16)
     if (const Tensor parts = exec_.comm->parts(of == Role::o ? 0 : 1, rows, config_.dim);
         !parts.empty())
@@ -375,7 +369,7 @@ void Transformer::into_stream(int layer, Role of, const Tensor& x, const StreamP
   const Tensor apart = side == nullptr ? Tensor{} : side->apart(layer, of, n_rows_);
   // All ranks add in one way, whichever have something of an adapter in this matrix.
   const auto [y, accumulate] = stream_target(layer, of, n_rows_, whole && side_ == nullptr);
-  const bool is_apart = !apart.empty(), branch = has_branch(layer);
+  const bool is_apart = !apart.empty(), branch = config_.layer(layer).has_branch();
   const Tensor to =
       branch ? Tensor(branch_, DType::f32, {n_rows_, config_.dim}, options_.device) : residual();
   const bool in_parts = y.raw() != to.raw();

@@ -160,12 +160,6 @@ class Transformer {
   ReadKind read_kind(const kv::Step& step);
   Tensor heads_at(void* place) const;
   Tensor gate_up_at(void* place) const;
-  /// A branch that does not enter the residual stream as its product gives it, but through a norm
-  /// or with a multiplier.
-  bool has_branch(int layer) const {
-    const LayerSpec& spec = config_.layer(layer);
-    return spec.norms.post || spec.residual != 1;
-  }
   /// True if a norm and a product that follows it are one pass; `norm` may be null.
   static bool fuses(const ops::PackedWeights& w, int64_t rows, const ops::LinearFusion& fusion) {
     return fusion.norm_weight != nullptr && ops::fusion_pays(w, rows, fusion);
@@ -227,7 +221,7 @@ class Transformer {
   float* residual_;                  // of the last forward, in one of these
   std::vector<int64_t> part_begin_;  // rows before each of several steps, and all
   int64_t first_row_ = 0;            // of the step in hand, among those side by side
-  float* branch_ = nullptr;          // [max_rows, dim], if a layer has_branch
+  float* branch_ = nullptr;          // [max_rows, dim], if a layer has a branch
   float* squares_ = nullptr;         // [max_rows, 2] of norms of whole rows
   void* normed_;                     // [max_rows, dim] act
   char* block_;                   // qkv, q, attention output; or gate_up, ffn: never alive together

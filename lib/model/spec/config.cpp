@@ -189,7 +189,7 @@ ModelConfig read_config(const Json& j, const std::string& where) {
   refuse_unsupported(j, where);
   parse_sizes(j, where, family, c);
   c.kinds.front().ffn.gate = parse_gate(j, where);
-  family.read_layers(j, where, c);
+  read_layers(family, j, where, c);
   if (const std::string_view part = first_unserved(c); !part.empty())
     throw input_error(where, "this model has {}, which no code here computes", part)
         .hint("choose another model");

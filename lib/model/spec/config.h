@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -63,6 +64,7 @@ struct ModelConfig {
   bool mlp_bias() const { return kinds.front().ffn.bias; }
   QkNorm qk_norm() const { return kinds.front().attention.qk_norm; }
   const NormSpec& norms() const { return kinds.front().norms; }
+  bool has_branch() const { return std::ranges::any_of(kinds, &LayerSpec::has_branch); }
   /// Layers from `from` on attend to the last `window` positions; 0: no layer does.
   void slide(int window, int from);
   /// The same for any layers.

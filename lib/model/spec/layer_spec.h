@@ -39,6 +39,8 @@ struct LayerSpec {
   FfnSpec ffn;
   NormSpec norms;
   float residual = 1;  // what a branch is multiplied by before it is added to the stream
+  /// True if products enter the stream through a norm or with a multiplier, hence through a buffer.
+  bool has_branch() const { return norms.post || residual != 1; }
   bool operator==(const LayerSpec&) const = default;
 };
 

@@ -130,7 +130,8 @@ Shard::Part own_features(Role role, const ModelConfig& whole, const Shard& shard
 int channel_block(const ModelConfig& c, const WeightSource& source) {
   int block = kChannelBlock;
   for (int layer = 0; layer < c.n_layers; ++layer)
-    block = std::lcm(block, std::max<int>(1, source.native({Role::down, layer}).group));
+    for (const WeightSource* s : {&source, &source.base()})
+      block = std::lcm(block, std::max<int>(1, s->native({Role::down, layer}).group));
   return block;
 }
 
@@ -145,9 +146,11 @@ Shard shard_of(const ModelConfig& c, int rank, int n_ranks, int block) {
     std::vector<int> numbers;
     for (int n = 1; n <= c.n_heads; ++n)
       if (divides(c, n, block)) numbers.push_back(n);
-    throw recipe_error("run.world_size",
-                       "is {}, which does not divide {} query heads and {} KV heads evenly",
-                       n_ranks, c.n_heads, c.n_kv_heads)
+    const std::string what =
+        divides(c, n_ranks, 1)
+            ? fmt::format("{} FFN neurons in blocks of {}", c.ffn_dim, block)
+            : fmt::format("{} query heads and {} KV heads evenly", c.n_heads, c.n_kv_heads);
+    throw recipe_error("run.world_size", "is {}, which does not divide {}", n_ranks, what)
         .hint(fmt::format("{} can be sharded over {} ranks", c.name, fmt::join(numbers, ", ")));
   }
   Shard s{.rank = rank, .n_ranks = n_ranks, .channel_block = block};

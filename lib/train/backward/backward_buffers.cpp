@@ -29,12 +29,6 @@ struct Sizes {
   size_t act(int64_t n) const { return static_cast<size_t>(n) * dtype_bytes(spec.dtype); }
   static size_t f32(int64_t n) { return static_cast<size_t>(n) * sizeof(float); }
   bool narrow() const { return spec.dtype != DType::f32; }
-  /// True if the gradient of a branch is not that of the stream.
-  bool branches() const {
-    return std::ranges::any_of(spec.config.kinds, [](const model::LayerSpec& l) {
-      return l.norms.post || l.residual != 1;
-    });
-  }
   int64_t dnorms() const {
     return spec.config.qk_norm() == model::QkNorm::row ? q_dim + spec.config.kv_dim()
                                                        : 2 * int64_t{spec.config.head_dim};
@@ -141,24 +135,25 @@ std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& s
   const size_t ints = static_cast<size_t>(rows) * sizeof(int32_t);
   const size_t token_rows =
       ops::TokenRows::most_numbers(static_cast<size_t>(rows)) * sizeof(int32_t);
-  return {{"gradients/stream", Sizes::f32(rows * s.dim)},
-          {"gradients/stream narrow", narrow || s.branches() ? s.act(rows * s.dim) : 0},
-          {"gradients/wide", narrow ? Sizes::f32(rows * s.dim) : 0},
-          {"gradients/normed", s.act(rows * s.dim)},
-          {"gradients/dnormed", s.act(rows * s.dim)},
-          {"gradients/dwide", s.act(rows * std::max(s.ffn_dim, s.q_dim))},
-          {"gradients/dqkv", s.act(rows * s.qkv_dim)},
-          {"gradients/listed", s.act(rows * most_listed(set, s.ffn_dim, keeps_ffn))},
-          {"gradients/inverse", Sizes::f32(rows)},
-          {"gradients/dnorms", Sizes::f32(rows * s.dnorms())},
-          {"gradients/logits", Sizes::f32(s.head_rows * s.vocab)},
-          {"gradients/dlogits", narrow ? s.act(s.head_rows * s.vocab) : 0},
-          {"gradients/losses", Sizes::f32(rows)},
-          {"gradients/supervised rows", on_gpu ? ints : 0},
-          {"gradients/targets", on_gpu ? ints : 0},
-          {"gradients/token rows", on_gpu && set.embedding.trained() ? token_rows : 0},
-          {"gradients/dense", Sizes::f32(most_dense(s, set))},
-          {"gradients/workspace", workspace_bytes(spec, set)}};
+  return {
+      {"gradients/stream", Sizes::f32(rows * s.dim)},
+      {"gradients/stream narrow", narrow || s.spec.config.has_branch() ? s.act(rows * s.dim) : 0},
+      {"gradients/wide", narrow ? Sizes::f32(rows * s.dim) : 0},
+      {"gradients/normed", s.act(rows * s.dim)},
+      {"gradients/dnormed", s.act(rows * s.dim)},
+      {"gradients/dwide", s.act(rows * std::max(s.ffn_dim, s.q_dim))},
+      {"gradients/dqkv", s.act(rows * s.qkv_dim)},
+      {"gradients/listed", s.act(rows * most_listed(set, s.ffn_dim, keeps_ffn))},
+      {"gradients/inverse", Sizes::f32(rows)},
+      {"gradients/dnorms", Sizes::f32(rows * s.dnorms())},
+      {"gradients/logits", Sizes::f32(s.head_rows * s.vocab)},
+      {"gradients/dlogits", narrow ? s.act(s.head_rows * s.vocab) : 0},
+      {"gradients/losses", Sizes::f32(rows)},
+      {"gradients/supervised rows", on_gpu ? ints : 0},
+      {"gradients/targets", on_gpu ? ints : 0},
+      {"gradients/token rows", on_gpu && set.embedding.trained() ? token_rows : 0},
+      {"gradients/dense", Sizes::f32(most_dense(s, set))},
+      {"gradients/workspace", workspace_bytes(spec, set)}};
 }
 
 }  // namespace
