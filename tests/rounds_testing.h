@@ -300,4 +300,32 @@ inline speculate::RoundStats check_look_up(const Pair& pair) {
   return rounds->stats();
 }
 
+/// True if no sequence has a page in any layer.
+inline bool all_free(const kv::Cache& cache) {
+  for (int layer = 0; layer < cache.geometry().n_layers; ++layer)
+    if (cache.whole_store(layer).free_pages() != cache.whole_store(layer).spec().n_pages)
+      return false;
+  return true;
+}
+
+/// Checks that rounds of two chains and a tree write n tokens of plain decoding's text and leave no
+/// page in use: by a draft model, and by the target under its policy 1.
+inline void check_rounds(decode::Engine& target, decode::Engine& draft, int n) {
+  std::vector<decode::Request> requests;
+  for (const int length : {3, 70, 150}) requests.push_back(request(random_ids(target, length, 9)));
+  const Generated plain = generate(target, requests, rules(n));
+  for (const speculate::TokenTree& tree :
+       {speculate::chain_tree(2), speculate::chain_tree(5), tree_of({2, 1, 1, 0, 1, 0})})
+    for (const bool itself : {false, true}) {
+      CAPTURE(tree.size());
+      CAPTURE(itself);
+      const auto rounds = itself ? speculate::model_rounds(target, {target, {.keys = 1}}, tree)
+                                 : speculate::model_rounds(target, draft, tree);
+      CHECK(generate(target, requests, rules(n), rounds.get()).ids == plain.ids);
+      CHECK(rounds->stats().accepted > 0);
+      CHECK(all_free(target.cache()));
+      CHECK(all_free(draft.cache()));
+    }
+}
+
 }  // namespace tandem::test

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) qk_squares_rows(const RowNormsParams
   if (threadIdx.x == 0) p.squares[2 * r + is_k] = sum;
 }
 
-/// As qk_squares_rows, with v as block 2.
+/// Norms q and k of a row and copies v: block (row, part), parts q, k and v.
 template <class T>
 __global__ void __launch_bounds__(kThreads) row_norms_rows(const RowNormsParams p) {
   cuda::start_after_previous();
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) row_norms_rows(const RowNormsParams 
     out[i] = cuda::from_float<T>(cuda::to_float(in[i]) * inverse * norm[i]);
 }
 
-/// As qk_squares_rows.
+/// Turns gradients of a row's q and k back: block (row, part), parts q and k.
 template <class T>
 __global__ void __launch_bounds__(kThreads) row_norms_back(const RowNormsBackwardParams p) {
   cuda::start_after_previous();

@@ -19,8 +19,9 @@ struct MeasuredThresholds {
   ffn::Thresholds thresholds;  // keep: the share of gates that reached them; no values: broken off
   int64_t n_tokens = 0;
 };
-/// In each layer the largest number that a share `keep` of all |act(g)| reaches, over all tokens
-/// of the windows: by a histogram whose bins are a thousandth wide, so as far below the quantile.
+/// Finds in each layer the largest number that a share `keep` of all |act(g)| reaches, over all
+/// tokens of the windows. Bins of a histogram are a thousandth wide; the number may be that much
+/// below the quantile.
 /// source   CATS (arXiv 2404.08763), which counts 5,000 bins of one width
 /// result   empty values when `progress` (given the windows' tokens done) returned false
 /// errors   kind memory, numeric: a gate is no number

@@ -46,7 +46,7 @@ class PageGroups {
   /// Group of a layer, whose keys may be in host memory if it is the first.
   size_t of(int layer) const { return of_layer_[static_cast<size_t>(layer)]; }
 
-  /// As Sequences', in each group.
+  /// Each does to a sequence of every group what its namesake in Sequences does.
   int acquire();
   void release(int slot);
   int fork(int slot);

@@ -60,8 +60,8 @@ struct StepSpec {
   /// On a GPU, sequences that the arrays have room for, where more than there are: work that is
   /// recorded for as many serves the step. All sequences then have as many rows. See places_for.
   int places = 0;
-  /// Of steps that go through the model side by side (Transformer::forward_ids): which, and rows of
-  /// those before it.
+  /// Steps may go through the model side by side (Transformer::forward_ids): the number of this
+  /// one, and the rows of those before it.
   int micro_batch = 0;
   int rows_before = 0;
   /// Tokens that work under way may still add to each sequence before this step runs, at most; that

@@ -21,13 +21,6 @@ std::vector<decode::Request> requests_of(const decode::Engine& engine) {
   return all;
 }
 
-bool all_free(const kv::Cache& cache) {
-  for (const int layer : {0, 1})
-    if (cache.whole_store(layer).free_pages() != cache.whole_store(layer).spec().n_pages)
-      return false;
-  return true;
-}
-
 }  // namespace
 
 TEST_SUITE("gpu/decode/groups") {
@@ -47,20 +40,7 @@ TEST_SUITE("gpu/decode/groups") {
     setup.caches = {{}};
     setup.queue = target->queue();
     const auto draft = make_engine(kMixed, setup);
-    const auto requests = requests_of(*target);
-    const Generated plain = generate(*target, requests, rules(200));
-    for (const speculate::TokenTree& tree :
-         {speculate::chain_tree(2), speculate::chain_tree(5), tree_of({2, 1, 1, 0, 1, 0})})
-      for (const bool itself : {false, true}) {
-        CAPTURE(tree.size());
-        CAPTURE(itself);
-        const auto rounds = itself ? speculate::model_rounds(*target, {*target, {.keys = 1}}, tree)
-                                   : speculate::model_rounds(*target, *draft, tree);
-        CHECK(generate(*target, requests, rules(200), rounds.get()).ids == plain.ids);
-        CHECK(rounds->stats().accepted > 0);
-        CHECK(all_free(target->cache()));
-        CHECK(all_free(draft->cache()));
-      }
+    check_rounds(*target, *draft, 200);
   }
 
   TEST_CASE("f32: keys of layers without a window in host memory: the CPU's text") {

@@ -213,7 +213,7 @@ TEST_SUITE("kv/page_groups") {
     const auto engine = make_engine(kMixed, narrow());
     kv::Cache& cache = engine->cache();
     const Ids ids = random_ids(*engine, 400, 7), after = random_ids(*engine, 70, 8);
-    // From the end of a page on, where the window's first page goes.
+    // At the end of a page the window's first page goes.
     for (const int n : {2 * kPageTokens + kWindow + 8, 300, 320 + kWindow}) {
       CAPTURE(n);
       const int slot = cache.create(), plain = cache.create();
@@ -232,22 +232,7 @@ TEST_SUITE("kv/page_groups") {
       "greedy text of rounds is the target's: chains, trees, a draft model and the model itself") {
     const auto target = make_engine(kMixed, narrow({{}, snapkv(40, 8)})),
                draft = make_engine(kMixed, narrow());
-    std::vector<decode::Request> requests;
-    for (const int n : {3, 70, 150}) requests.push_back(request(random_ids(*target, n, 9)));
-    const Generated plain = generate(*target, requests, rules(150));
-    for (const speculate::TokenTree& tree :
-         {speculate::chain_tree(2), speculate::chain_tree(5), tree_of({2, 1, 1, 0, 1, 0})})
-      for (const bool itself : {false, true}) {
-        CAPTURE(tree.size());
-        CAPTURE(itself);
-        const auto rounds = itself ? speculate::model_rounds(*target, {*target, {.keys = 1}}, tree)
-                                   : speculate::model_rounds(*target, *draft, tree);
-        const Generated g = generate(*target, requests, rules(150), rounds.get());
-        CHECK(g.ids == plain.ids);
-        CHECK(rounds->stats().accepted > 0);
-        CHECK(bytes_in_use(target->cache()) == 0);
-        CHECK(bytes_in_use(draft->cache()) == 0);
-      }
+    check_rounds(*target, *draft, 150);
   }
 
   TEST_CASE("keys in host memory are those of layers without a window") {
@@ -294,7 +279,7 @@ TEST_SUITE("kv/page_groups") {
     CHECK(tensors.find("k.0.0") != nullptr);
     CHECK(tensors.find("k.1.3") == nullptr);
     CHECK(tensors.find("v.4.4") != nullptr);
-    // As versions without page groups wrote it.
+    // Versions without page groups wrote such a file.
     std::string old = io::read_file(folder / "whole");
     old.replace(old.find("tandem.state/2"), 14, "tandem.state/1");
     folder.write("old", old);

@@ -67,7 +67,7 @@ struct ModelConfig {
   bool has_branch() const { return std::ranges::any_of(kinds, &LayerSpec::has_branch); }
   /// Layers from `from` on attend to the last `window` positions; 0: no layer does.
   void slide(int window, int from);
-  /// The same for any layers.
+  /// Any layers attend to the last `window` positions.
   /// slides   [n_layers] 1 = the layer slides
   void slide(int window, std::vector<uint8_t> slides);
   /// Window of the sliding layers and the first of them; {0, 0}: none slides.

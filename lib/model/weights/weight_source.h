@@ -14,7 +14,7 @@
 
 namespace tandem::model {
 
-/// Where weight values come from: a checkpoint, or a seeded generator.
+/// Gives the values of weights, from a checkpoint or from a seeded generator.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
@@ -24,8 +24,8 @@ class WeightSource {
   /// makes of it. A row in groups has the codes, scale and zero of one group after the other.
   /// errors   kind input: no converter makes the format; the source can no longer be read
   virtual void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const = 0;
-  /// The same as work on the stream, to the memory of its GPU; false, and nothing done, where
-  /// values come only from the host.
+  /// Puts the work of rows() on the stream, into memory of its GPU; returns false, with nothing
+  /// done, where values come only from the host.
   virtual bool rows_on_device(MatrixId /*id*/, int64_t /*begin*/, int64_t /*end*/,
                               WeightFormat /*to*/, void* /*device*/, Stream /*stream*/) const {
     return false;
@@ -34,7 +34,7 @@ class WeightSource {
   virtual std::vector<float> vector(MatrixId id) const = 0;
   /// Embedding rows of `ids` (each in [0, vocab)) into out [ids, dim].
   virtual void embed(std::span<const int32_t> ids, float* out) const = 0;
-  /// The same weights before adapters were merged into them.
+  /// Returns the weights before adapters were merged into them.
   virtual const WeightSource& base() const { return *this; }
 };
 
