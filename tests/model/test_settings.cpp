@@ -59,6 +59,8 @@ Json granite() {
 
 Json smollm3() { return with(llama(), {{"architectures", {"SmolLM3ForCausalLM"}}}); }
 
+Json gemma3() { return with(llama(), {{"architectures", {"Gemma3ForCausalLM"}}}); }
+
 Json phi3() {
   return with(llama(),
               {{"architectures", {"Phi3ForCausalLM"}},
@@ -98,6 +100,10 @@ TEST_SUITE("model/settings") {
         {llama(), {{"architectures", {"Olmo2ForCausalLM"}}}, "q_norm and k_norm of rows"},
         {llama(), {{"architectures", {"Olmo2ForCausalLM"}}}, "norms before attention and FFN"},
         {llama(), {{"architectures", {"Olmo2ForCausalLM"}}}, "norms after attention and FFN"},
+        {gemma3(), {{"rope_local_base_freq", 5000}}, "RoPE of sliding layers"},
+        {gemma3(), {{"query_pre_attn_scalar", 100}}, "attention_multiplier"},
+        {gemma3(), {{"sliding_window_pattern", 2}}, "layer_types"},
+        {llama(), {{"architectures", {"Gemma3ForCausalLM"}}}, "norms of 1 + weight"},
         {phi3(), scaling({{"short_factor", {1, 1.5}}}), "short_factor"},
         {phi3(), scaling({{"long_factor", {2, 5}}}), "long_factor"},
         {llama(),

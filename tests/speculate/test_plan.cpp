@@ -170,7 +170,7 @@ TEST_SUITE("speculate/plan/roofline") {
     model::ModelConfig c;
     c.n_layers = 4;
     c.n_heads = c.n_kv_heads = c.head_dim = c.dim = c.ffn_dim = c.vocab_size = 2;
-    c.slide(100, 1);
+    c.slide(100, c.layers_from(1));
     const ModelCosts costs = costs_of(c, DType::f32);
     CHECK(costs.keys_seen(50) == 50);
     CHECK(costs.keys_seen(500) == (500 + 3 * 100) / 4.0);

@@ -32,8 +32,9 @@ std::vector<uint8_t> sliding_layers(const io::Json& j, const std::string& where,
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll = {&kGranite, &kLlama, &kMistral, &kMistral3, &kOlmo2,
-                                      &kPhi3,    &kQwen2, &kQwen3,   &kSmolLm3};
+  static constexpr std::array kAll = {&kGemma3,  &kGemma3Whole, &kGranite, &kLlama,
+                                      &kMistral, &kMistral3,    &kOlmo2,   &kPhi3,
+                                      &kQwen2,   &kQwen3,       &kSmolLm3};
   return kAll;
 }
 
@@ -43,7 +44,6 @@ std::string_view first_unserved(const ModelConfig& c) {
     if (layer.attention.sink) return "attention sinks";
     if (layer.ffn.kind == FfnSpec::Kind::experts) return "mixtures of experts";
     if (layer.ffn.clamp != 0) return "clamped gates";
-    if (layer.norms.unit_offset) return "norms with 1 + weight";
     if (layer.attention.qk_norm != first.attention.qk_norm ||
         layer.attention.qkv_bias != first.attention.qkv_bias ||
         layer.attention.o_bias != first.attention.o_bias || layer.ffn.bias != first.ffn.bias ||
@@ -56,7 +56,7 @@ std::string_view first_unserved(const ModelConfig& c) {
 StoredPart stored_part(MatrixId id, const ModelConfig& c) {
   for (const Family* family : families()) {
     if (family->architecture != c.architecture || is_bias(id.role)) continue;
-    for (const FusedTensor& f : family->fused)
+    for (const StoredAs& f : family->stored)
       if (info(id.role).stack == f.stack)
         return {fmt::format("model.layers.{}.{}", id.layer, f.tensor), first_row(id.role, c),
                 shape_of(f.stack, c)};
@@ -64,15 +64,14 @@ StoredPart stored_part(MatrixId id, const ModelConfig& c) {
   return {canonical_name(id), 0, shape_of(id.role, c)};
 }
 
-void read_window(const io::Json& j, const std::string& where, int from, ModelConfig& c) {
+void read_window(const io::Json& j, const std::string& where, std::vector<uint8_t> slides,
+                 ModelConfig& c) {
   const auto window = j.contains("sliding_window")
                           ? io::find_int(j, "sliding_window", where, 1, kMaxContext).value_or(0)
                           : 4096;
   if (window == 0) return;
-  if (auto slides = sliding_layers(j, where, c.n_layers); !slides.empty())
-    c.slide(static_cast<int>(window), std::move(slides));
-  else
-    c.slide(static_cast<int>(window), from);
+  if (auto given = sliding_layers(j, where, c.n_layers); !given.empty()) slides = std::move(given);
+  c.slide(static_cast<int>(window), std::move(slides));
 }
 
 void read_attention_bias(const io::Json& j, const std::string& where, LayerSpec& layer) {

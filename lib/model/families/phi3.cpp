@@ -6,8 +6,8 @@
 namespace tandem::model {
 namespace {
 
-constexpr std::array kPhi3Fused = {FusedTensor{Role::qkv, "self_attn.qkv_proj.weight"},
-                                   FusedTensor{Role::gate_up, "mlp.gate_up_proj.weight"}};
+constexpr std::array kPhi3Fused = {StoredAs{Role::qkv, "self_attn.qkv_proj.weight"},
+                                   StoredAs{Role::gate_up, "mlp.gate_up_proj.weight"}};
 
 }  // namespace
 
@@ -19,8 +19,9 @@ const Family kPhi3 = {.architecture = "Phi3ForCausalLM",
                       .partial = true,
                       .read_layers =
                           [](const io::Json& j, const std::string& where, ModelConfig& c) {
-                            if (j.contains("sliding_window")) read_window(j, where, 0, c);
+                            if (j.contains("sliding_window"))
+                              read_window(j, where, c.layers_from(0), c);
                           },
-                      .fused = kPhi3Fused};
+                      .stored = kPhi3Fused};
 
 }  // namespace tandem::model

@@ -7,7 +7,7 @@ namespace {
 void read_qwen_window(const io::Json& j, const std::string& where, ModelConfig& c) {
   if (!io::find_bool(j, "use_sliding_window", where).value_or(false)) return;
   const int64_t from = io::find_int(j, "max_window_layers", where, 0, kMaxLayers).value_or(28);
-  read_window(j, where, static_cast<int>(from), c);
+  read_window(j, where, c.layers_from(static_cast<int>(from)), c);
 }
 
 }  // namespace

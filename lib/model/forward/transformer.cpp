@@ -181,7 +181,7 @@ void Transformer::embed(const int32_t* ids) {
   } else {
     source_->embed(all, residual_);
   }
-  if (const float scale = config_.embedding.scale; scale != 1)
+  if (const float scale = config_.embedding.scale_in(options_.dtype); scale != 1)
     ops::rms_norm(residual(), residual(), nullptr, 0, exec_.stream(), {.scale = scale});
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/convert.h"
 #include "base/remedy.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -60,23 +61,26 @@ void refuse_unsupported(const Json& j, const std::string& where) {
   }
 }
 
-Gate parse_gate(const Json& j, const std::string& where) {
+Gate parse_gate(const Json& j, const std::string& where, const GateKey& by) {
   constexpr std::pair<std::string_view, Gate> kNames[] = {
       {"silu", Gate::silu},          {"swish", Gate::silu},
       {"gelu", Gate::gelu},          {"gelu_pytorch_tanh", Gate::gelu_tanh},
       {"gelu_new", Gate::gelu_tanh}, {"relu", Gate::relu}};
-  const std::string act = io::find_string(j, "hidden_act", where).value_or("silu");
+  const std::string act = io::find_string(j, by.key, where).value_or(std::string(by.absent));
   for (const auto& [name, gate] : kNames)
     if (act == name) return gate;
   throw input_error(where,
-                    "key 'hidden_act': expected 'silu', 'gelu', 'gelu_pytorch_tanh', 'gelu_new' or "
-                    "'relu', found {}",
-                    io::quote(act))
+                    "key '{}': expected 'silu', 'gelu', 'gelu_pytorch_tanh', 'gelu_new' or 'relu', "
+                    "found {}",
+                    by.key, io::quote(act))
       .hint("choose another model: other activations are not supported");
 }
 
-int get_size(const Json& j, const char* key, const std::string& where, int64_t max) {
-  return static_cast<int>(io::get_int(j, key, where, 1, max));
+/// absent   for a file without the key; 0: it must have it
+int get_size(const Json& j, const char* key, const std::string& where, int64_t max,
+             int absent = 0) {
+  const bool given = absent == 0 || j.contains(key);
+  return given ? static_cast<int>(io::get_int(j, key, where, 1, max)) : absent;
 }
 
 int parse_head_dim(const Json& j, const std::string& where, const ModelConfig& c, int usual) {
@@ -101,9 +105,9 @@ int parse_head_dim(const Json& j, const std::string& where, const ModelConfig& c
 void parse_sizes(const Json& j, const std::string& where, const Family& family, ModelConfig& c) {
   c.dim = get_size(j, "hidden_size", where, kMaxDim);
   c.n_layers = get_size(j, "num_hidden_layers", where, kMaxLayers);
-  c.n_heads = get_size(j, "num_attention_heads", where, kMaxHeads);
+  c.n_heads = get_size(j, "num_attention_heads", where, kMaxHeads, family.n_heads);
   c.ffn_dim = get_size(j, "intermediate_size", where, kMaxDim);
-  c.vocab_size = get_size(j, "vocab_size", where, kMaxVocab);
+  c.vocab_size = get_size(j, "vocab_size", where, kMaxVocab, family.vocab_size);
   c.stated_context =
       static_cast<int>(io::find_int(j, "max_position_embeddings", where, 1, kMaxContext)
                            .value_or(family.max_context));
@@ -188,14 +192,15 @@ ModelConfig read_config(const Json& j, const std::string& where) {
   c.architecture = family.architecture;
   refuse_unsupported(j, where);
   parse_sizes(j, where, family, c);
-  c.kinds.front().ffn.gate = parse_gate(j, where);
+  c.kinds.front().ffn.gate = parse_gate(j, where, family.gate);
   read_layers(family, j, where, c);
   if (const std::string_view part = first_unserved(c); !part.empty())
     throw input_error(where, "this model has {}, which no code here computes", part)
         .hint("choose another model");
   c.head.tied = io::find_bool(j, "tie_word_embeddings", where).value_or(family.tied);
-  c.ropes = {parse_rope(j, where, {c.stated_context, family.theta, c.head_dim, family.partial})};
-  c.max_context = scaled_context(c);
+  c.ropes = parse_ropes(
+      j, where, {c.stated_context, family.theta, family.sliding_theta, c.head_dim, family.partial});
+  c.max_context = family.scaled_context ? c.stated_context : scaled_context(c);
   const std::vector<int> bos = parse_ids(j, "bos_token_id", where, c.vocab_size);
   if (!bos.empty()) c.bos_id = bos.front();
   c.eos_ids = parse_ids(j, "eos_token_id", where, c.vocab_size);
@@ -205,10 +210,15 @@ ModelConfig read_config(const Json& j, const std::string& where) {
 
 }  // namespace
 
-void ModelConfig::slide(int window, int from) {
-  std::vector<uint8_t> slides(static_cast<size_t>(n_layers));
-  std::fill(slides.begin() + std::min(from, n_layers), slides.end(), uint8_t{1});
-  slide(window, std::move(slides));
+float EmbeddingSpec::scale_in(DType type) const {
+  if (!rounded || type == DType::f32) return scale;
+  return type == DType::bf16 ? to_float(to_bf16(scale)) : to_float(to_f16(scale));
+}
+
+std::vector<uint8_t> ModelConfig::layers_from(int first) const {
+  std::vector<uint8_t> layers(static_cast<size_t>(n_layers));
+  std::fill(layers.begin() + std::min(first, n_layers), layers.end(), uint8_t{1});
+  return layers;
 }
 
 void ModelConfig::slide(int window, std::vector<uint8_t> slides) {

@@ -65,9 +65,9 @@ struct ModelConfig {
   QkNorm qk_norm() const { return kinds.front().attention.qk_norm; }
   const NormSpec& norms() const { return kinds.front().norms; }
   bool has_branch() const { return std::ranges::any_of(kinds, &LayerSpec::has_branch); }
-  /// Layers from `from` on attend to the last `window` positions; 0: no layer does.
-  void slide(int window, int from);
-  /// Any layers attend to the last `window` positions.
+  /// Returns [n_layers] 1 = layer `first` or one behind it.
+  std::vector<uint8_t> layers_from(int first) const;
+  /// Some layers attend to the last `window` positions.
   /// slides   [n_layers] 1 = the layer slides
   void slide(int window, std::vector<uint8_t> slides);
   /// Window of the sliding layers and the first of them; {0, 0}: none slides.

@@ -175,8 +175,6 @@ std::optional<double> parse_theta(const Json& j, const std::string& where) {
   return get_in_range(j, "rope_theta", where, 1.0, kMaxTheta);
 }
 
-}  // namespace
-
 ops::RopeSpec parse_rope(const Json& config, const std::string& where,
                          const RopeDefaults& defaults) {
   std::optional<int> rotated = find_rotated(config, where, defaults);
@@ -202,6 +200,28 @@ ops::RopeSpec parse_rope(const Json& config, const std::string& where,
     scaling = found;
   }
   return {theta.value_or(defaults.theta), scaling.value_or(RopeScaling{}), rotated.value_or(-1)};
+}
+
+}  // namespace
+
+std::vector<ops::RopeSpec> parse_ropes(const Json& config, const std::string& where,
+                                       const RopeDefaults& defaults) {
+  if (defaults.sliding_theta == 0) return {parse_rope(config, where, defaults)};
+  constexpr const char* kParameters = "rope_parameters";
+  Json full = config, sliding = Json::object();
+  if (const Json* sections = io::find_object(config, kParameters, where)) {
+    const std::string place = fmt::format("{}: {}", where, kParameters);
+    const Json* const of_full = io::find_object(*sections, "full_attention", place);
+    const Json* const of_sliding = io::find_object(*sections, "sliding_attention", place);
+    if (of_full != nullptr || of_sliding != nullptr) full.erase(kParameters);
+    if (of_full != nullptr) full[kParameters] = *of_full;
+    if (of_sliding != nullptr) sliding[kParameters] = *of_sliding;
+  }
+  if (const auto theta = io::find_double(config, "rope_local_base_freq", where))
+    sliding["rope_theta"] = *theta;
+  RopeDefaults of_sliding = defaults;
+  of_sliding.theta = defaults.sliding_theta;
+  return {parse_rope(full, where, defaults), parse_rope(sliding, where, of_sliding)};
 }
 
 }  // namespace tandem::model

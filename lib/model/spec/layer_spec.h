@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "base/types.h"
 #include "kernels/ffn/gate.h"
 #include "ops/score_scale.h"
 
@@ -46,6 +47,9 @@ struct LayerSpec {
 
 struct EmbeddingSpec {
   float scale = 1;
+  bool rounded = false;  // to the type of activations
+  /// The scale in a model that computes in that type.
+  float scale_in(DType type) const;
   bool operator==(const EmbeddingSpec&) const = default;
 };
 

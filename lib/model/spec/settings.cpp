@@ -41,7 +41,11 @@ void add_unusual(const ModelConfig& c, const auto& add) {
   for (int i = 0; i < c.n_layers; ++i)
     if (c.layer(i).attention.rope < 0) unturned.push_back(i);
   if (!unturned.empty()) add("layers without RoPE", fmt::format("{}", fmt::join(unturned, " ")));
-  const ops::RopeSpec& rope = c.ropes.front();
+  const ops::RopeSpec &rope = c.ropes.front(), &of_sliding = c.ropes.back();
+  if (c.ropes.size() > 1)
+    add("RoPE of sliding layers",
+        fmt::format("theta {}, {}, factor {}", of_sliding.theta, kind_name(of_sliding.scaling.kind),
+                    of_sliding.scaling.factor));
   if (rope.dims >= 0) add("dimensions of a head with RoPE", rope.dims);
   if (rope.scaling.kind == RopeScalingKind::longrope) {
     add("short_factor", fmt::format("{}", fmt::join(rope.scaling.short_factors, " ")));
@@ -50,6 +54,7 @@ void add_unusual(const ModelConfig& c, const auto& add) {
   if (first.attention.qk_norm == QkNorm::row) add("q_norm and k_norm of rows", true);
   if (!first.norms.pre) add("norms before attention and FFN", false);
   if (first.norms.post) add("norms after attention and FFN", true);
+  if (first.norms.unit_offset) add("norms of 1 + weight", true);
   if (first.attention.scale != ops::ScoreScale{})
     add("attention_multiplier", first.attention.scale.f64());
   if (first.residual != 1) add("residual_multiplier", first.residual);

@@ -20,6 +20,7 @@ struct NamedShape {
   int bos_id, eos_id;
   const char* architecture = "LlamaForCausalLM";
   RopeScalingKind scaling = RopeScalingKind::llama3;
+  const char* others = "{}";  // further keys, as JSON
 };
 
 /// What the sizes of Qwen3 have in common.
@@ -28,6 +29,16 @@ constexpr NamedShape qwen3(const char* name, int dim, int n_layers, int n_heads,
   return {name,  dim,  n_layers, n_heads, 8,    128,    ffn_dim, 151936,
           40960, 1e-6, 1e6,      0,       tied, 151643, 151645,  "Qwen3ForCausalLM"};
 }
+
+/// What the sizes of Gemma 3 have in common.
+constexpr NamedShape gemma3(const char* name, int dim, int n_layers, int n_heads, int n_kv_heads,
+                            int head_dim, int ffn_dim, const char* others) {
+  return {name,   dim,   n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, 262208,
+          131072, 1e-6,  1e6,      0,       true,       2,        1,       "Gemma3ForCausalLM",
+          {},     others};
+}
+constexpr const char* kGemma3Scaled =
+    R"({"sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8}})";
 
 // The published shapes, from the models' own config.json files.
 constexpr std::array kShapes = {
@@ -48,6 +59,13 @@ constexpr std::array kShapes = {
     NamedShape{"smollm2-135m", 576, 30, 9, 3, 64, 1536, 49152, 8192, 1e-5, 1e5, 0, true, 0, 0},
     NamedShape{"phi-4", 5120, 40, 40, 10, 128, 17920, 100352, 16384, 1e-5, 250000, 0, false, 100257,
                100265, "Phi3ForCausalLM"},
+    gemma3("gemma-3-1b", 1152, 26, 4, 1, 256, 6912,
+           R"({"vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512})"),
+    gemma3("gemma-3-4b", 2560, 34, 8, 4, 256, 10240, kGemma3Scaled),
+    gemma3("gemma-3-12b", 3840, 48, 16, 8, 256, 15360, kGemma3Scaled),
+    gemma3("gemma-3-27b", 5376, 62, 32, 16, 128, 21504,
+           R"({"sliding_window": 1024, "query_pre_attn_scalar": 168,
+               "rope_scaling": {"rope_type": "linear", "factor": 8}})"),
     qwen3("qwen3-0.6b", 1024, 28, 16, 3072, true),
     qwen3("qwen3-1.7b", 2048, 28, 16, 6144, true),
     qwen3("qwen3-4b", 2560, 36, 32, 9728, true),
@@ -79,6 +97,7 @@ ModelConfig expand(const NamedShape& shape) {
                          {"low_freq_factor", 1.0},
                          {"high_freq_factor", 4.0},
                          {"original_max_position_embeddings", yarn ? 4096 : 8192}};
+  j.update(io::Json::parse(shape.others));
   ModelConfig c = parse_config(j.dump(), shape.name);
   c.name = shape.name;
   c.trained = false;

@@ -90,7 +90,7 @@ class SyntheticSource final : public WeightSource {
 
   std::vector<float> vector(MatrixId id) const override {
     return std::vector<float>(static_cast<size_t>(shape_of(id.role, config_).front()),
-                              is_norm(id.role) ? 1.0f : 0.0f);
+                              is_norm(id.role) && !config_.norms().unit_offset ? 1.0f : 0.0f);
   }
 
   void embed(std::span<const int32_t> ids, float* out) const override {

@@ -75,7 +75,8 @@ StoredWeights stored_in(const auto& file, const io::TensorView& t, int64_t at_on
 /// errors   kind input from check_checkpoint
 std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint);
 /// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for o and down,
-/// as GPT-2 does, so that activations stay of one size at any depth); norms are 1, biases 0.
+/// as GPT-2 does, so that activations stay of one size at any depth); norms' factors are 1, biases
+/// 0.
 std::unique_ptr<WeightSource> synthetic_source(const ModelConfig& config, uint64_t seed);
 
 }  // namespace tandem::model

@@ -189,11 +189,13 @@ bool holds(const std::vector<LayerStream::Part>& parts, int layer, LayerPart par
       parts, [&](const LayerStream::Part& p) { return p.layer == layer && p.part == part; });
 }
 
-/// Norm weights of all layers, and the last norm's, as norm_offset places them.
+/// Factors of all layers' norms, and the last norm's, as norm_offset places them.
 std::vector<float> all_norms(const ModelConfig& c, const WeightSource& source) {
   std::vector<float> all;
   const auto append = [&](MatrixId id) {
-    const std::vector<float> values = source.vector(id);
+    std::vector<float> values = source.vector(id);
+    if (c.norms().unit_offset)
+      for (float& value : values) ++value;
     const auto expected = static_cast<size_t>(shape_of(id.role, c).front());
     TANDEM_CHECK(values.size() == expected, "found {} norm weights, expected {}", values.size(),
                  expected);

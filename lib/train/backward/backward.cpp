@@ -176,7 +176,7 @@ double Backward::sum_of_losses(int64_t n) const {
 
 void Backward::embedding(std::span<const int32_t> tokens) {
   const ops::TokenRows by_token(tokens);
-  if (const float scale = spec_.config.embedding.scale; scale != 1)
+  if (const float scale = spec_.config.embedding.scale_in(spec_.dtype); scale != 1)
     ops::rms_norm(dresidual(), dresidual(), nullptr, 0, stream(), {.scale = scale});
   ops::embedding_gradient(flat(set_.embedding.offset, set_.embedding.rows, set_.embedding.cols),
                           dresidual(), by_token, placed(by_token.lists, buffers_.token_rows),

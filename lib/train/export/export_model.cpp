@@ -77,7 +77,10 @@ std::vector<float> trained_vector(model::MatrixId id, const model::WeightSource&
   } else if (const Place p = place_of(id, set, c); p.trained != nullptr && p.trained->bias) {
     from = p.trained->bias_offset + p.first_row;
   }
-  if (from >= 0) std::copy_n(values.data() + from, v.size(), v.begin());
+  if (from < 0) return v;
+  std::copy_n(values.data() + from, v.size(), v.begin());
+  if (model::is_norm(id.role) && c.norms().unit_offset)
+    for (float& value : v) --value;
   return v;
 }
 
