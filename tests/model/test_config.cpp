@@ -36,7 +36,7 @@ std::string error_of(const Json& j) {
 
 std::string llama_error(const Json& changes) { return error_of(with(minimal(), changes)); }
 
-/// What Gemma 3 4B's file says of its text, but smaller.
+/// Gemma 3 4B's text_config, but smaller.
 Json gemma3_text() {
   return {{"architectures", {"Gemma3ForCausalLM"}},
           {"hidden_size", 3072},
@@ -317,7 +317,7 @@ TEST_SUITE("model/config") {
     CHECK(c.n_kv_heads == 4);
     CHECK(c.head_dim == 256);
     CHECK(c.vocab_size == 262208);
-    CHECK(c.max_context == 131072);  // what linear scaling reaches
+    CHECK(c.max_context == 131072);  // linear scaling is included
     CHECK(c.head.tied);
     CHECK(c.eos_ids == std::vector{1, 106});
     CHECK(c.qk_norm() == QkNorm::head);

@@ -8,8 +8,7 @@
 
 namespace tandem::model {
 
-/// A tensor of a checkpoint under a name of its own: a norm, or the matrices of a stack, one below
-/// the other.
+/// Names the tensor that holds a norm, or the matrices of a stack one below the other.
 struct StoredAs {
   Role stack;
   std::string_view tensor;  // after "model.layers.N."
@@ -28,7 +27,7 @@ struct Family {
   std::string_view members;       // for people: "Llama 2, 3, 3.1, 3.2"
   // Defaults of transformers for keys that a file leaves out:
   int max_context = 0;          // max_position_embeddings
-  bool scaled_context = false;  // which includes what RoPE scaling adds
+  bool scaled_context = false;  // true: RoPE scaling is included
   int head_dim = 0;             // head_dim; 0: hidden_size / num_attention_heads
   int n_heads = 0;              // num_attention_heads; 0: the file must give it
   int n_kv_heads = 0;           // num_key_value_heads; 0: num_attention_heads

@@ -65,7 +65,7 @@ struct ModelConfig {
   QkNorm qk_norm() const { return kinds.front().attention.qk_norm; }
   const NormSpec& norms() const { return kinds.front().norms; }
   bool has_branch() const { return std::ranges::any_of(kinds, &LayerSpec::has_branch); }
-  /// Returns [n_layers] 1 = layer `first` or one behind it.
+  /// Returns [n_layers] 1 = layer `first` or a later one.
   std::vector<uint8_t> layers_from(int first) const;
   /// Some layers attend to the last `window` positions.
   /// slides   [n_layers] 1 = the layer slides

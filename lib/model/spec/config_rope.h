@@ -11,7 +11,7 @@ namespace tandem::model {
 struct RopeDefaults {
   int64_t max_positions = 0;  // max_position_embeddings: the original context of YaRN and llama3
   double theta = 10000;
-  double sliding_theta = 0;  // of layers with a window; 0: all layers have one table
+  double sliding_theta = 0;  // for layers with a window; 0: all layers have one table
   int head_dim = 0;
   bool partial = false;  // partial_rotary_factor is read
 };

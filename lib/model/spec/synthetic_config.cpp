@@ -30,7 +30,7 @@ constexpr NamedShape qwen3(const char* name, int dim, int n_layers, int n_heads,
           40960, 1e-6, 1e6,      0,       tied, 151643, 151645,  "Qwen3ForCausalLM"};
 }
 
-/// What the sizes of Gemma 3 have in common.
+/// A size of Gemma 3.
 constexpr NamedShape gemma3(const char* name, int dim, int n_layers, int n_heads, int n_kv_heads,
                             int head_dim, int ffn_dim, const char* others) {
   return {name,   dim,   n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, 262208,

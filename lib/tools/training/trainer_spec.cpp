@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "cli/signals.h"
 #include "recipe/scalar.h"
 
@@ -46,6 +47,12 @@ train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelCon
   const int64_t most = t.batches.most_samples();
   const int64_t rows = std::max(longest, std::min(t.batches.micro_tokens.value, longest * most));
   const train::OptimizerSettings& o = t.optimizer;
+  const bool to_start = o.weight_decay_target == train::DecayTarget::delta;
+  if (!to_start && o.weight_decay > 0 && t.method == train::Method::full &&
+      config.norms().unit_offset)
+    throw recipe_error("train.optimizer.weight_decay_target",
+                       "'weight' would decay this model's norms, 1 + weight, to 0 instead of 1")
+        .hint("set it to 'delta', or train.optimizer.weight_decay to 0");
   const bool on_gpu = place.device.kind == Device::Kind::cuda;
   return {.config = config,
           .dtype = recipe.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16,
@@ -57,7 +64,7 @@ train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelCon
                         .beta2 = static_cast<float>(o.betas[1]),
                         .epsilon = static_cast<float>(o.eps),
                         .weight_decay = static_cast<float>(o.weight_decay)},
-          .decays_to_start = o.weight_decay_target == train::DecayTarget::delta,
+          .decays_to_start = to_start,
           .clip = o.clip,
           .recompute = recomputation_of(t.recompute),
           .narrow_states = o.states == train::StateType::bf16,
