@@ -249,18 +249,21 @@ std::string adapter_lines(const PlanView& v) {
 /// KV cache of layers with a window, which hold less than the others; 0 layers: none does.
 struct WindowedKeys {
   size_t layers = 0, bytes = 0;
+  double bytes_of_all = 0;  // if these layers kept all tokens
   int window = 0;
 };
 WindowedKeys windowed_keys(const PlanView& v) {
   WindowedKeys all;
-  const auto groups =
-      kv::page_groups(model::geometry_of(v.files.config, v.spec.compute), v.spec.max_tokens);
+  const kv::Geometry geometry = model::geometry_of(v.files.config, v.spec.compute);
+  const auto groups = kv::page_groups(geometry, v.spec.max_tokens);
   for (const kv::PageGroup& group : std::span(groups).subspan(1)) {
     all.layers += group.layers.size();
     all.window = std::max(all.window, group.window);
   }
   for (const PlanItem& item : v.plan.items())
     if (std::string_view(item.name).starts_with("kv/window ")) all.bytes += item.bytes;
+  all.bytes_of_all = static_cast<double>(all.layers) * static_cast<double>(v.spec.total_tokens) *
+                     geometry.token_bytes();
   return all;
 }
 
@@ -294,8 +297,9 @@ std::string plan_text(const PlanView& v) {
   text += ranks_of(v).lines();
   text += memory_lines(v.plan, v.limits) + '\n';
   if (const WindowedKeys w = windowed_keys(v); w.layers > 0)
-    text += fmt::format("windows  {} of {} layers keep {} tokens of a sequence, {} of KV in all\n",
-                        w.layers, c.n_layers, w.window, format_bytes(w.bytes));
+    text += fmt::format(
+        "windows  {} of {} layers keep {} tokens of a sequence: {} of KV instead of {}\n", w.layers,
+        c.n_layers, w.window, format_bytes(w.bytes), format_bytes(w.bytes_of_all));
   text += adapter_lines(v);
   decode::Savings saved = v.spec.savings;
   saved.n_streamed = 0;  // of which a line says more
@@ -317,7 +321,10 @@ Json plan_json(const PlanView& v) {
             {"context_tokens", v.context_tokens}};
   j.update(memory_json(v.plan, v.limits));
   if (const WindowedKeys w = windowed_keys(v); w.layers > 0)
-    j["windowed_kv"] = {{"layers", w.layers}, {"window", w.window}, {"bytes", w.bytes}};
+    j["windowed_kv"] = {{"layers", w.layers},
+                        {"window", w.window},
+                        {"bytes", w.bytes},
+                        {"bytes_without_windows", w.bytes_of_all}};
   j["prompt_passes"] = v.spec.savings.prompt_passes;
   if (v.spec.adapters != decode::AdapterUse::none || !v.files.merged.empty())
     j["adapters"] = adapters_json(v);

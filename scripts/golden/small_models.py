@@ -11,9 +11,9 @@ import forward
 LENGTHS = [1, 5, 40, 150]
 N_GREEDY = 24
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-LLAMA, MISTRAL, QWEN2, QWEN3, PHI3 = (
+LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, SMOLLM3 = (
     {"architectures": [a + "ForCausalLM"], "model_type": a.lower(), "hidden_act": "silu"}
-    for a in ("Llama", "Mistral", "Qwen2", "Qwen3", "Phi3"))
+    for a in ("Llama", "Mistral", "Qwen2", "Qwen3", "Phi3", "SmolLM3"))
 # Its bands meet the wavelengths of a small head within 150 tokens: kept, blended and stretched.
 LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                   "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
@@ -88,6 +88,11 @@ MODELS = {
             "full_attention", "sliding_attention", "sliding_attention", "full_attention",
             "sliding_attention"], "tie_word_embeddings": False, "dtype": "bfloat16",
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
+    # Layers without RoPE slide.
+    "smollm3-window": ("bf16", 1, SMOLLM3 | shape(48, 4, 6, 2, 88, 320, 8) | {
+        "rms_norm_eps": 1e-6, "rope_theta": 50000.0, "no_rope_layers": [1, 0, 1, 0],
+        "use_sliding_window": True, "sliding_window": 24, "tie_word_embeddings": True,
+        "attention_bias": False, "mlp_bias": False, "pad_token_id": 2, "torch_dtype": "bfloat16"}),
 }
 FUSED = {"self_attn.qkv_proj.weight": [f"self_attn.{m}_proj.weight" for m in "qkv"],
          "mlp.gate_up_proj.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"]}

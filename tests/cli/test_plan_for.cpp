@@ -62,12 +62,15 @@ TEST_SUITE("cli/plan_for") {
     // Layers keep 8,192 tokens, or a window of 24 tokens and 128 rows.
     constexpr size_t kPage = size_t{64} * 2 * 2 * 10 * 2, kMoves = size_t{128} * 2 * 4;
     const Json with = kv({}), f32 = kv({"-s", "model.compute=f32"});
-    CHECK(with["windowed_kv"] ==
-          Json{{"layers", 3}, {"window", 24}, {"bytes", 3 * 5 * kPage + kMoves}});
+    CHECK(with["windowed_kv"] == Json{{"layers", 3},
+                                      {"window", 24},
+                                      {"bytes", 3 * 5 * kPage + kMoves},
+                                      {"bytes_without_windows", 3.0 * 128 * kPage}});
     CHECK(with["memory"]["cpu"]["kv"] == (2 * 128 + 3 * 5) * kPage + 2 * kMoves);
     CHECK(f32["windowed_kv"]["bytes"] == 2 * 3 * 5 * kPage + kMoves);
     CHECK(has(plan({"-s", "run.prefill_chunk=128"}, shape).out,
-              "\nwindows  3 of 5 layers keep 24 tokens of a sequence, 76.0 KiB of KV in all\n"));
+              "\nwindows  3 of 5 layers keep 24 tokens of a sequence: 76.0 KiB of KV instead of "
+              "1.9 MiB\n"));
     CHECK_FALSE(has(plan({}).out, "\nwindows "));
   }
 

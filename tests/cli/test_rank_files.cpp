@@ -1,26 +1,54 @@
 // Files of runs that several ranks share: saved states, and adapters.
+#include <fstream>
+
 #include "adapter_case.h"
 #include "cli/rank_runs.h"
+#include "io/file.h"
 #include "io/json.h"
 #include "source_dir.h"
 
 using namespace tandem::testing;
 
+namespace {
+
+/// Makes a folder of tiny-16m with a window of 24 tokens in two of three layers.
+std::string with_windows(const std::filesystem::path& folder) {
+  const auto base = tandem::test::source_dir() / "recipes/models/tiny-16m";
+  std::filesystem::copy(base, folder);
+  auto config = tandem::io::parse_json(tandem::io::read_file(base / "config.json"), "config.json");
+  config["architectures"] = {"MistralForCausalLM"};
+  config["sliding_window"] = 24;
+  for (int i = 0; i < config["num_hidden_layers"]; ++i)
+    config["layer_types"].push_back(i % 3 == 1 ? "full_attention" : "sliding_attention");
+  std::ofstream(folder / "config.json") << config.dump();
+  return folder.string();
+}
+
+}  // namespace
+
 TEST_SUITE("cli/rank_files") {
   TEST_CASE("a state is written whole, and read by any number of ranks") {
     const TemporaryFolder folder;
-    for (const char* kind : {"full", "snapkv"}) {
+    struct Case {
+      std::string model, kind;
+    };
+    const auto document = tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt";
+    const auto beginning = folder.write("text", tandem::io::read_file(document).substr(0, 1500));
+    const std::string windowed = with_windows(folder / "windowed");
+    for (const auto& [model, kind] :
+         {Case{"tiny-16m", "full"}, {"tiny-16m", "snapkv"}, {windowed, "full"}}) {
+      CAPTURE(model);
       CAPTURE(kind);
-      const Words how = {"-s", fmt::format("cache.kind={}", kind)};
-      const Words next = with(how, {"-m", "tiny-16m", "-p", " It was", "-n", "12", "--device",
-                                    "cpu", "-s", "model.compute=f32", "-s", "run.threads=1", "-q"});
+      const Words how = {"-m",  model, "-s", "model.compute=f32", "-s", "run.threads=1", "--device",
+                         "cpu", "-q",  "-s", "cache.kind=" + kind};
+      const Words next = with(how, {"-p", " It was", "-n", "12"});
       const auto state = [&](int ranks) {
-        return (folder / fmt::format("{}-{}", kind, ranks)).string();
+        return (folder / fmt::format("{}-{}-{}", model == windowed, kind, ranks)).string();
       };
       std::vector<std::string> texts;
       for (const int size : {1, 2, 3}) {
-        const auto saved = run_ranks(
-            size, with(with(kText, how), {"-n", "0", "-s", "output.state=" + state(size)}));
+        const auto saved = run_ranks(size, with(how, {"-f", beginning.string(), "-n", "0", "-s",
+                                                      "output.state=" + state(size)}));
         CAPTURE(saved[0].err);
         REQUIRE(saved[0].status == 0);
       }

@@ -36,16 +36,6 @@ std::string error_of(const Json& j) {
 
 std::string llama_error(const Json& changes) { return error_of(with(minimal(), changes)); }
 
-/// Gemma 3 4B's text_config, but smaller.
-Json gemma3_text() {
-  return {{"architectures", {"Gemma3ForCausalLM"}},
-          {"hidden_size", 3072},
-          {"intermediate_size", 128},
-          {"num_hidden_layers", 8},
-          {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8}}},
-          {"sliding_window", 1024}};
-}
-
 }  // namespace
 
 TEST_SUITE("model/config") {
@@ -301,78 +291,6 @@ TEST_SUITE("model/config") {
           "config.json: rope_parameters: different RoPE parameters for kinds of layers "
           "('full_attention') are not supported");
     CHECK_NOTHROW(parse(with(minimal(), {{"hidden_act", "swish"}})));  // another name of silu
-  }
-
-  TEST_CASE("Gemma 3: what its files leave out") {
-    Json text = gemma3_text();
-    text.erase("architectures");
-    const Json whole = {{"architectures", {"Gemma3ForConditionalGeneration"}},
-                        {"text_config", text},
-                        {"eos_token_id", {1, 106}},
-                        {"torch_dtype", "bfloat16"},
-                        {"vision_config", {{"hidden_size", 32}}}};
-    const ModelConfig c = parse(whole);
-    CHECK(c.architecture == "Gemma3ForCausalLM");
-    CHECK(c.n_heads == 8);
-    CHECK(c.n_kv_heads == 4);
-    CHECK(c.head_dim == 256);
-    CHECK(c.vocab_size == 262208);
-    CHECK(c.max_context == 131072);  // linear scaling is included
-    CHECK(c.head.tied);
-    CHECK(c.eos_ids == std::vector{1, 106});
-    CHECK(c.qk_norm() == QkNorm::head);
-    CHECK(c.norms() == NormSpec{.pre = true, .post = true, .unit_offset = true});
-    CHECK(c.layer(0).ffn.gate == Gate::gelu_tanh);
-    CHECK(c.layer(0).attention.scale == ops::ScoreScale{.of = 256});
-    CHECK(c.ropes ==
-          std::vector{ops::RopeSpec{1e6, {RopeScalingKind::linear, 8}}, ops::RopeSpec{1e4, {}}});
-    for (int i = 0; i < c.n_layers; ++i) {
-      const bool full = i == 5;
-      CHECK(c.layer(i).attention.window == (full ? 0 : 1024));
-      CHECK(c.layer(i).attention.rope == (full ? 0 : 1));
-    }
-    // sqrt(3072) = 55.4256, which bf16 rounds.
-    CHECK(c.embedding.scale_in(DType::f32) == std::sqrt(3072.0f));
-    CHECK(c.embedding.scale_in(DType::bf16) == 55.5f);
-    CHECK(c.embedding.scale_in(DType::f16) == 55.4375f);
-  }
-
-  TEST_CASE("Gemma 3: spellings of patterns and of two RoPE tables") {
-    const auto slides = [](const ModelConfig& c) {
-      std::string text;
-      for (int i = 0; i < c.n_layers; ++i) text += c.layer(i).attention.window > 0 ? 's' : 'f';
-      return text;
-    };
-    const Json base = gemma3_text();
-    CHECK(slides(parse(base)) == "sssssfss");
-    CHECK(slides(parse(with(base, {{"sliding_window_pattern", 3}}))) == "ssfssfss");
-    CHECK(slides(parse(with(base, {{"_sliding_window_pattern", 4}}))) == "sssfsssf");
-    Json types = Json::array();
-    for (int i = 0; i < 8; ++i)
-      types.push_back(i % 2 == 0 ? "full_attention" : "sliding_attention");
-    CHECK(slides(parse(with(base, {{"layer_types", types}, {"sliding_window_pattern", 3}}))) ==
-          "fsfsfsfs");
-    types.erase(0);
-    CHECK(error_of(with(base, {{"layer_types", types}})) ==
-          "config.json: key 'layer_types': expected 8 items, one for each layer, found 7");
-
-    const Json sections = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8}}},
-                           {"sliding_attention", {{"rope_type", "default"}}}};
-    Json renamed = with(base, {{"rope_parameters", sections}});
-    renamed.erase("rope_scaling");
-    CHECK(parse(renamed).ropes == parse(base).ropes);
-    renamed["rope_parameters"]["sliding_attention"]["rope_theta"] = 5e4;
-    CHECK(parse(renamed).ropes[1].theta == 5e4);
-    CHECK(parse(with(base, {{"rope_local_base_freq", 5e4}})).ropes[1].theta == 5e4);
-    CHECK(parse(with(base, {{"query_pre_attn_scalar", 168.0}})).layer(0).attention.scale ==
-          ops::ScoreScale{.of = 168});
-
-    CHECK(error_of(with(base, {{"attn_logit_softcapping", 50.0}})) ==
-          "config.json: key 'attn_logit_softcapping': only null is supported");
-    CHECK(error_of(with(base, {{"use_bidirectional_attention", true}})) ==
-          "config.json: key 'use_bidirectional_attention': only false is supported");
-    CHECK(error_of(with(base, {{"query_pre_attn_scalar", 0}})) ==
-          "config.json: key 'query_pre_attn_scalar': expected a number from 1 to 1e+06, found 0");
   }
 
   TEST_CASE("Mistral's window") {

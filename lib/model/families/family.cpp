@@ -71,7 +71,7 @@ void read_window(const io::Json& j, const std::string& where, std::vector<uint8_
                           : 4096;
   if (window == 0) return;
   if (auto given = sliding_layers(j, where, c.n_layers); !given.empty()) slides = std::move(given);
-  c.slide(static_cast<int>(window), std::move(slides));
+  c.slide(static_cast<int>(window), slides);
 }
 
 void read_attention_bias(const io::Json& j, const std::string& where, LayerSpec& layer) {

@@ -4,9 +4,10 @@
 namespace tandem::model {
 namespace {
 
-/// The layers that do not turn their heads: all i with no_rope_layers[i] = 0, or else every n-th.
-std::vector<bool> unturned_layers(const io::Json& j, const std::string& where, int n_layers) {
-  std::vector<bool> unturned;
+/// Finds the layers without RoPE: all i with no_rope_layers[i] = 0, or else every n-th.
+/// returns  [n_layers] 1 = the layer has none
+std::vector<uint8_t> unturned_layers(const io::Json& j, const std::string& where, int n_layers) {
+  std::vector<uint8_t> unturned;
   if (const io::Json* list = io::find_array(j, "no_rope_layers", where)) {
     if (list->size() != static_cast<size_t>(n_layers))
       throw input_error(where, "key 'no_rope_layers': expected {} items, found {}", n_layers,
@@ -31,15 +32,17 @@ const Family kSmolLm3 = {
     .theta = 2e6,
     .tied = true,
     .read_layers = [](const io::Json& j, const std::string& where, ModelConfig& c) {
-      if (io::find_bool(j, "use_sliding_window", where).value_or(false))
-        throw input_error(where, "key 'use_sliding_window': only false is supported");
       LayerSpec& layer = c.kinds.front();
       read_attention_bias(j, where, layer);
       layer.ffn.bias = io::find_bool(j, "mlp_bias", where).value_or(false);
-      c.kinds.push_back(layer);
-      c.kinds.back().attention.rope = -1;
-      for (const bool unturned : unturned_layers(j, where, c.n_layers))
-        c.kind_of.push_back(unturned ? 1 : 0);
+      const std::vector<uint8_t> unturned = unturned_layers(j, where, c.n_layers);
+      std::vector<LayerSpec> layers(unturned.size(), layer);
+      for (size_t i = 0; i < layers.size(); ++i)
+        if (unturned[i] != 0) layers[i].attention.rope = -1;
+      c.set_layers(layers);
+      if (io::find_bool(j, "use_sliding_window", where).value_or(false) &&
+          j.contains("sliding_window"))
+        read_window(j, where, unturned, c);
     }};
 
 }  // namespace tandem::model

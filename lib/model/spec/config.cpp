@@ -221,17 +221,23 @@ std::vector<uint8_t> ModelConfig::layers_from(int first) const {
   return layers;
 }
 
-void ModelConfig::slide(int window, std::vector<uint8_t> slides) {
-  const auto n = std::ranges::count(slides, uint8_t{1});
-  if (n == 0) return;
-  LayerSpec sliding = kinds.front();
-  sliding.attention.window = window;
-  if (n == n_layers) {
-    kinds.front() = sliding;
-    return;
+void ModelConfig::slide(int window, const std::vector<uint8_t>& slides) {
+  std::vector<LayerSpec> layers;
+  for (int i = 0; i < n_layers; ++i) {
+    layers.push_back(layer(i));
+    if (slides[static_cast<size_t>(i)] != 0) layers.back().attention.window = window;
   }
-  kinds.push_back(sliding);
-  kind_of = std::move(slides);
+  set_layers(layers);
+}
+
+void ModelConfig::set_layers(const std::vector<LayerSpec>& layers) {
+  kinds.clear();
+  kind_of.clear();
+  for (const LayerSpec& spec : layers) {
+    const auto at = std::ranges::find(kinds, spec);
+    kind_of.push_back(static_cast<uint8_t>(at - kinds.begin()));
+    if (at == kinds.end()) kinds.push_back(spec);
+  }
 }
 
 ModelConfig::Sliding ModelConfig::sliding() const {

@@ -69,7 +69,10 @@ struct ModelConfig {
   std::vector<uint8_t> layers_from(int first) const;
   /// Some layers attend to the last `window` positions.
   /// slides   [n_layers] 1 = the layer slides
-  void slide(int window, std::vector<uint8_t> slides);
+  void slide(int window, const std::vector<uint8_t>& slides);
+  /// Sets kinds and kind_of.
+  /// layers   [n_layers]
+  void set_layers(const std::vector<LayerSpec>& layers);
   /// Window of the sliding layers and the first of them; {0, 0}: none slides.
   struct Sliding {
     int window = 0, from = 0;
