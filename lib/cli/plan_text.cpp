@@ -249,7 +249,7 @@ std::string adapter_lines(const PlanView& v) {
 /// KV cache of layers with a window, which hold less than the others; 0 layers: none does.
 struct WindowedKeys {
   size_t layers = 0, bytes = 0;
-  double bytes_of_all = 0;  // if these layers kept all tokens
+  size_t bytes_of_all = 0;  // if these layers kept all tokens
   int window = 0;
 };
 WindowedKeys windowed_keys(const PlanView& v) {
@@ -262,8 +262,8 @@ WindowedKeys windowed_keys(const PlanView& v) {
   }
   for (const PlanItem& item : v.plan.items())
     if (std::string_view(item.name).starts_with("kv/window ")) all.bytes += item.bytes;
-  all.bytes_of_all = static_cast<double>(all.layers) * static_cast<double>(v.spec.total_tokens) *
-                     geometry.token_bytes();
+  all.bytes_of_all = static_cast<size_t>(static_cast<double>(all.layers) * geometry.token_bytes() *
+                                         static_cast<double>(v.spec.total_tokens));
   return all;
 }
 

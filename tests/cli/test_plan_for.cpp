@@ -65,7 +65,7 @@ TEST_SUITE("cli/plan_for") {
     CHECK(with["windowed_kv"] == Json{{"layers", 3},
                                       {"window", 24},
                                       {"bytes", 3 * 5 * kPage + kMoves},
-                                      {"bytes_without_windows", 3.0 * 128 * kPage}});
+                                      {"bytes_without_windows", 3 * 128 * kPage}});
     CHECK(with["memory"]["cpu"]["kv"] == (2 * 128 + 3 * 5) * kPage + 2 * kMoves);
     CHECK(f32["windowed_kv"]["bytes"] == 2 * 3 * 5 * kPage + kMoves);
     CHECK(has(plan({"-s", "run.prefill_chunk=128"}, shape).out,
