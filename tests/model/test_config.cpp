@@ -417,8 +417,6 @@ TEST_SUITE("model/config") {
           std::vector<int>{0, 3});
     CHECK(error_of(with(smol, {{"no_rope_layers", {1, 1, 0}}})) ==
           "config.json: key 'no_rope_layers': expected 4 items, found 3");
-    CHECK(error_of(with(smol, {{"use_sliding_window", true}})) ==
-          "config.json: key 'use_sliding_window': only false is supported");
   }
 
   TEST_CASE("OLMo 2 has norms of whole rows, and norms after attention and FFN only") {
