@@ -1,0 +1,210 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "error_text.h"
+#include "gguf_bytes.h"
+#include "io/file.h"
+#include "io/gguf.h"
+#include "io/json.h"
+#include "safetensors_text.h"
+#include "source_dir.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using io::Gguf;
+using io::Json;
+using test::GgufBytes;
+
+namespace {
+
+const Json& golden() {
+  static const Json all = io::parse_json(
+      io::read_file(test::source_dir() / "tests/data/golden/gguf.json"), "gguf.json");
+  return all;
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+Gguf parse(std::string_view image) { return Gguf::parse(test::as_bytes(image), "m.gguf"); }
+
+std::string error_of(std::string_view image) {
+  return test::input_error_text([&] { parse(image); });
+}
+
+GgufBytes small() {
+  GgufBytes file;
+  file.text("general.architecture", "llama");
+  file.number("llama.block_count", 2);
+  file.tensor("a", {4, 2}, 0, std::string(32, 'x'));
+  file.tensor("b", {32}, 8, std::string(34, 'y'));
+  return file;
+}
+
+}  // namespace
+
+TEST_SUITE("io/gguf") {
+  TEST_CASE("every encoding decodes to the golden numbers, bit for bit") {
+    int n = 0;
+    for (const Json& block : golden().at("blocks")) {
+      CAPTURE(block.at("type").get<std::string>());
+      const auto type = block.at("id").get<uint32_t>();
+      const std::string bytes = from_hex(block.at("hex")),
+                        want = from_hex(block.at("values_f32_hex"));
+      if (!io::is_gguf_type(type)) continue;
+      ++n;
+      const auto of = static_cast<io::GgufType>(type);
+      const auto n_numbers = static_cast<int64_t>(want.size() / sizeof(float));
+      CHECK(io::gguf_type_name(type) == block.at("type"));
+      REQUIRE(io::gguf_bytes(of, n_numbers) == bytes.size());
+      std::vector<float> found(static_cast<size_t>(n_numbers));
+      io::decode_gguf(of, test::as_bytes(bytes).data(), n_numbers, found.data());
+      CHECK(std::memcmp(found.data(), want.data(), want.size()) == 0);
+    }
+    CHECK(n == 17);
+  }
+
+  TEST_CASE("a file of another writer: metadata and places of tensors") {
+    const Json& want = golden().at("file");
+    const std::string image = from_hex(want.at("hex"));
+    const Gguf file = parse(image);
+    CHECK(file.find_string("general.architecture") == "llama");
+    CHECK(file.find_int("llama.embedding_length", 0, 100) == 32);
+    CHECK(file.find_double("llama.rope.freq_base") == 500000.0);
+    CHECK(file.find_bool("tokenizer.ggml.add_bos_token") == true);
+    CHECK(file.strings("tokenizer.ggml.tokens") ==
+          std::vector<std::string_view>{"<unk>", "<s>", "a"});
+    CHECK(file.floats("tokenizer.ggml.scores") == std::vector{0.0f, -1.5f, -2.0f});
+    CHECK(file.ints("tokenizer.ggml.token_type") == std::vector<int64_t>{2, 3, 1});
+    CHECK_FALSE(file.find_int("llama.context_length", 0, 1));
+    REQUIRE(file.tensors().size() == want.at("tensors").size());
+    for (const Json& t : want.at("tensors")) {
+      const io::GgufTensor* found = file.find(t.at("name").get<std::string>());
+      REQUIRE(found != nullptr);
+      CHECK(found->shape == t.at("shape_outermost_first").get<io::Shape>());
+      CHECK(io::gguf_type_name(static_cast<uint32_t>(found->type)) == t.at("type"));
+      CHECK(found->begin == t.at("file_offset"));
+      CHECK(found->bytes == t.at("n_bytes"));
+    }
+    std::array<std::byte, 4> some{};
+    file.read(*file.find("output_norm.weight"), 8, some);
+    CHECK(std::memcmp(some.data(), image.data() + 616, 4) == 0);
+  }
+
+  TEST_CASE("a file that ends anywhere too early is refused") {
+    const std::string image = from_hex(golden().at("file").at("hex"));
+    for (size_t n = 0; n < image.size(); ++n) CHECK(error_of(image.substr(0, n)) != "");
+    const std::string own = small().bytes();
+    CHECK(error_of(own.substr(0, 60)).find("is a damaged GGUF file: ") != std::string::npos);
+  }
+
+  TEST_CASE("damage is named") {
+    const auto damaged = [](const std::string& what) {
+      return "m.gguf: is a damaged GGUF file: " + what;
+    };
+    CHECK(error_of("GGML") == "m.gguf: is not a GGUF file: it does not begin with 'GGUF'");
+    GgufBytes other = small();
+    other.version = 1;
+    CHECK(error_of(other.bytes()) == "m.gguf: has GGUF version 1, expected 2 or 3");
+    other.version = 0x03000000;
+    CHECK(error_of(other.bytes()) == "m.gguf: is a big-endian GGUF file, which is not supported");
+    other = small();
+    other.more_tensors = uint64_t{1} << 62;
+    CHECK(error_of(other.bytes()).starts_with(damaged("46116860184273879")));
+    other = small();
+    other.number("llama.block_count", 3);
+    CHECK(error_of(other.bytes()) == damaged("it has the key 'llama.block_count' twice"));
+    other = small();
+    other.tensor("a", {4}, 0, std::string(16, 'x'));
+    CHECK(error_of(other.bytes()) == damaged("it has tensor 'a' twice"));
+    other = small();
+    other.tensor_at("c", {4}, 0, 0);
+    CHECK(error_of(other.bytes()) == damaged("tensors 'a' and 'c' overlap"));
+    other = small();
+    other.tensor_at("c", {4}, 0, 1000 * 32);
+    CHECK(error_of(other.bytes()).find("tensor 'c' needs 16 bytes from byte ") !=
+          std::string::npos);
+    other = small();
+    other.tensor_at("c", {4}, 0, 7);
+    CHECK(error_of(other.bytes()) == damaged("tensor 'c' begins at 7, which is no multiple of 32"));
+    other = small();
+    other.tensor_at("c", {33}, 8, 0);
+    CHECK(error_of(other.bytes()) ==
+          damaged("tensor 'c' has rows of 33 numbers, which Q8_0 stores in blocks of 32"));
+    other = small();
+    other.tensor_at("c", {0}, 0, 0);
+    CHECK(error_of(other.bytes()) == damaged("tensor 'c' has a dimension of 0"));
+    other = small();
+    other.tensor_at("c", {uint64_t{1} << 62, 4}, 0, 0);
+    CHECK(error_of(other.bytes()).starts_with(damaged("tensor 'c' has a dimension of ")));
+    for (const auto& [type, name] :
+         {std::pair{23u, "IQ4_XS"}, {39u, "MXFP4"}, {9u, "Q8_1"}, {77u, "type 77"}}) {
+      other = small();
+      other.tensor_at("c", {256}, type, 0);
+      CHECK(error_of(other.bytes()) ==
+            std::string("m.gguf: tensor 'c' is stored as ") + name + ", which is not supported");
+    }
+    other = small();
+    other.number("general.alignment", 3);
+    CHECK(error_of(other.bytes()) == damaged("general.alignment is no power of two"));
+  }
+
+  TEST_CASE("values of another type are named") {
+    const Gguf file = [] {
+      GgufBytes bytes = small();
+      bytes.text("a", "b");
+      bytes.real("inf", std::numeric_limits<float>::infinity());
+      static const std::string image = bytes.bytes();
+      return parse(image);
+    }();
+    const auto error = [&](auto&& find) { return test::input_error_text(find); };
+    CHECK(error([&] { file.find_int("a", 0, 9); }) == "m.gguf: key 'a': expected an integer");
+    CHECK(error([&] { file.strings("a"); }) == "m.gguf: key 'a': expected an array");
+    CHECK(error([&] { file.find_bool("a"); }) == "m.gguf: key 'a': expected a boolean");
+    CHECK(error([&] { file.find_double("inf"); }) == "m.gguf: key 'inf': expected a finite number");
+    CHECK(error([&] { file.find_int("llama.block_count", 5, 9); }) ==
+          "m.gguf: key 'llama.block_count': expected a number from 5 to 9, found 2");
+  }
+
+  TEST_CASE("parts are read together, whichever is named") {
+    const test::TemporaryFolder folder;
+    const auto part = [](uint32_t no, uint32_t count, const char* tensor) {
+      GgufBytes file;
+      if (no == 0) file.text("general.architecture", "llama");
+      file.number("split.no", no);
+      file.number("split.count", count);
+      file.number("split.tensors.count", 2);
+      if (tensor != nullptr) file.tensor(tensor, {4}, 0, std::string(16, tensor[0]));
+      return file.bytes();
+    };
+    const auto name = [](int i) { return fmt::format("m-0000{}-of-00003.gguf", i); };
+    const std::string where = folder.path().string() + "/";
+    const auto error = [&] {
+      return test::input_error_text([&] { Gguf::open(folder / name(2)); });
+    };
+    folder.write(name(1), part(0, 3, nullptr));
+    folder.write(name(2), part(1, 3, "a"));
+    CHECK(error() == where + name(2) + ": 1 of 3 parts missing:\n  " + where + name(3));
+    folder.write(name(3), part(2, 3, "b"));
+    const Gguf file = Gguf::open(folder / name(2));
+    CHECK(file.where() == where + name(1));
+    CHECK(file.find_string("general.architecture") == "llama");
+    std::string bytes(16, ' ');
+    file.read(*file.find("b"), 0, std::as_writable_bytes(std::span(bytes)));
+    CHECK(bytes == std::string(16, 'b'));
+    folder.write(name(3), part(1, 3, "b"));
+    CHECK(error() == where + name(3) + ": split.no is 1, expected 2 by the file's name");
+    folder.write(name(3), part(2, 3, "a"));
+    CHECK(error() == where + name(3) + ": is a damaged GGUF file: it has tensor 'a' twice");
+    folder.write(name(3), part(2, 3, nullptr));
+    CHECK(error() ==
+          where + name(1) + ": its parts have 1 tensors, expected 2 by split.tensors.count");
+    folder.write(name(1), part(0, 4, nullptr));
+    CHECK(error() == where + name(1) + ": is one of 4 parts by split.count, found 3");
+  }
+}
