@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "io/json.h"
 #include "io/quote.h"
 #include "io/text_file.h"
@@ -56,7 +57,23 @@ Sources named_templates(const Json& object, const fs::path& path) {
   return found;
 }
 
+/// Templates in the metadata of a GGUF file.
+Sources gguf_templates(const fs::path& path) {
+  const io::Gguf file = io::Gguf::open(path);
+  const std::string key = "tokenizer.chat_template";
+  Sources found;
+  const auto add = [&](const std::string& name, const std::string& own_key) {
+    if (const auto text = file.find_string(own_key))
+      found[name] = {std::string(*text), fmt::format("{}: {}", path.string(), own_key)};
+  };
+  add("default", key);
+  for (const std::string_view name : file.strings(key + "s"))
+    add(std::string(name), fmt::format("{}.{}", key, name));
+  return found;
+}
+
 Sources templates_of(const fs::path& folder, const std::optional<Json>& config) {
+  if (fs::is_regular_file(folder)) return gguf_templates(folder);
   Sources found;
   // As it is: transformers keeps a byte order mark of a template, too.
   const auto add = [&](const std::string& name, const fs::path& path) {

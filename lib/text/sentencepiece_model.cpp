@@ -23,6 +23,8 @@ constexpr size_t kMostPieces = size_t{1} << 22;  // likewise
 constexpr size_t kLongestPiece = 1024;           // the library's recursion descends once a byte
 constexpr size_t kMostNested = 64;  // user-defined symbols that match at one place: its table
 
+constexpr uint64_t kBytePairs = 2;  // type of a model
+
 enum WireType : uint64_t { kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5 };
 
 constexpr uint64_t tag_of(uint64_t field, WireType type) { return field << 3 | type; }
@@ -155,7 +157,6 @@ class ModelCopy {
   }
 
   bool in_windows() const {
-    constexpr uint64_t kBytePairs = 2;
     return model_type_ == kBytePairs && byte_fallback_ && charsmap_.empty() && !removes_spaces_ &&
            escapes_spaces_ && !space_as_suffix_ && !has_unused_;
   }
@@ -259,6 +260,26 @@ CheckedSentencePieceModel checked_sentencepiece_model(std::string_view model,
   return {.bytes = copy.take_bytes(),
           .in_windows = copy.in_windows(),
           .user_defined = {copy.user_defined().begin(), copy.user_defined().end()}};
+}
+
+std::string sentencepiece_model(std::span<const SentencePiece> pieces, bool dummy_prefix) {
+  Message model, trainer, normalizer;
+  for (const SentencePiece& p : pieces) {
+    Message piece;
+    piece.text(1, p.text);
+    piece.four_bytes(2, p.score);
+    piece.number(3, p.type);
+    model.text(1, piece.bytes);
+  }
+  constexpr uint64_t kByte = 6;
+  trainer.number(3, kBytePairs);
+  trainer.number(35, std::ranges::any_of(pieces, [](auto& p) { return p.type == kByte; }));
+  normalizer.number(3, dummy_prefix);
+  normalizer.number(4, 0);
+  normalizer.number(5, 1);
+  model.text(2, trainer.bytes);
+  model.text(3, normalizer.bytes);
+  return std::move(model.bytes);
 }
 
 std::string without_dummy_prefix(std::string model) {

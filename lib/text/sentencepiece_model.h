@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +24,18 @@ struct CheckedSentencePieceModel {
 ///          points outside itself or in a circle; symbols nested deeper than the library's tables
 CheckedSentencePieceModel checked_sentencepiece_model(std::string_view model,
                                                       const std::string& where);
+
+/// A piece of a vocabulary whose types are numbered as in SentencePiece's format.
+struct SentencePiece {
+  std::string_view text;
+  float score = 0;
+  uint64_t type = 1;
+};
+
+/// Writes a serialized ModelProto of byte-pair encoding. Bytes stand in for unknown characters if
+/// there are pieces of single bytes.
+/// dummy_prefix  a space is put in front of each text
+std::string sentencepiece_model(std::span<const SentencePiece> pieces, bool dummy_prefix);
 
 /// The same model with normalizer_spec.add_dummy_prefix = false.
 std::string without_dummy_prefix(std::string model);

@@ -13,6 +13,10 @@
 #include "text/added_tokens.h"
 #include "text/id_list.h"
 
+namespace tandem::io {
+class Gguf;
+}
+
 namespace tandem::text {
 
 struct TokenizerConfig;
@@ -141,6 +145,12 @@ std::unique_ptr<Tokenizer> tokenizer_from_vocab_merges(std::string_view vocab_js
                                                        std::string_view merges,
                                                        const TokenizerConfig& config,
                                                        const std::string& where);
+/// A tokenizer from the metadata of a GGUF file.
+/// warnings  gets a line where the file does not say how it cuts text into words
+/// errors    kind input: metadata missing or malformed; a kind or a way of cutting that is not
+///           known, named with those that are
+std::unique_ptr<Tokenizer> tokenizer_from_gguf(const io::Gguf& file,
+                                               std::vector<std::string>& warnings);
 std::unique_ptr<Tokenizer> tokenizer_from_sentencepiece(std::string_view model,
                                                         const TokenizerConfig& config,
                                                         const std::string& where);
