@@ -43,7 +43,7 @@ def require_packages():
         print(f"check-transformers.py: error: {sys.executable} lacks a package: {error}\n"
               f"  hint: {install}, then run this script by VENV/bin/python", file=sys.stderr)
         sys.exit(2)
-    pins = dict(line.split("==") for line in requirements.read_text().split())
+    pins = dict(line.split("==") for line in requirements.read_text().splitlines() if "==" in line)
     for module in (torch, transformers):
         found, pinned = module.__version__.split("+")[0], pins[module.__name__]
         if found != pinned:
