@@ -208,7 +208,8 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
                        "values of a key to run in turn: 1,2,4 or 1-8 or 0-64+16 or 1-256*2"});
     if (info.sweeps)
       flags.push_back({"--shard", "I/N", "points I, I+N, ... of a sweep, counted from 1"});
-    sugar("-m,--model", "PATH", "model folder, known name, or synthetic:NAME", "model.path");
+    sugar("-m,--model", "PATH", "model folder, .gguf file, known name, or synthetic:NAME",
+          "model.path");
     if (const recipe::Field* output = recipe::find_field(schema, "output.path"))
       flags.push_back({"-o,--output", info.keeps_folder ? "FOLDER" : "PATH",
                        std::string(output->text), "output.path"});

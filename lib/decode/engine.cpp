@@ -305,7 +305,9 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
 
 std::string_view Engine::rope_factors() const {
   const ops::RopeSpec& rope = files_.config.ropes.front();
-  if (rope.scaling.kind != ops::RopeScalingKind::longrope) return {};
+  if (rope.scaling.kind != ops::RopeScalingKind::longrope ||
+      rope.scaling.short_factors == rope.scaling.long_factors)
+    return {};
   return ops::is_long(rope, spec_.longest > 0 ? spec_.longest : spec_.max_tokens) ? "long"
                                                                                   : "short";
 }

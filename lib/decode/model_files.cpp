@@ -8,8 +8,10 @@
 #include <string_view>
 
 #include "base/remedy.h"
+#include "io/gguf.h"
 #include "io/safetensors.h"
 #include "model/adapters/fused_source.h"
+#include "model/gguf/gguf_model.h"
 #include "model/spec/context.h"
 #include "model/spec/settings.h"
 #include "model/weights/checkpoint.h"
@@ -53,16 +55,21 @@ void add_settings(Fingerprint& f, const model::ModelConfig& c) {
 
 /// A few bytes from the middle of every tensor tell two fine-tunes of one shape apart without
 /// reading it all.
+/// files    reads tensors past the mapping: a plan would count its pages with the program
+/// bytes    size of the tensor
+void add_sample(Fingerprint& f, const auto& files, const auto& tensor, size_t bytes) {
+  constexpr size_t kSample = 256;
+  const size_t n = std::min(kSample, bytes), middle = (bytes - n) / 2;
+  std::array<char, kSample> sample;
+  files.read(tensor, middle, std::as_writable_bytes(std::span(sample).first(n)));
+  f.add({sample.data(), n});
+}
+
 /// files    a Checkpoint or a Safetensors
 void add_tensor(Fingerprint& f, const io::TensorEntry& entry, const auto& files) {
-  constexpr size_t kSample = 256;
   f.add(entry.name + entry.dtype + io::shape_text(entry.shape));
   const io::TensorView t = files.tensor(entry.name);
-  const size_t n = std::min(kSample, t.bytes.size()), middle = (t.bytes.size() - n) / 2;
-  std::array<char, kSample> sample;
-  // Not through the mapping: a plan would count the pages with the program.
-  files.read(t, middle, std::as_writable_bytes(std::span(sample).first(n)));
-  f.add({sample.data(), n});
+  add_sample(f, files, t, t.bytes.size());
 }
 
 /// Tensors of other types are no weights.
@@ -102,6 +109,8 @@ std::string label_of(const std::string& name, float weight) {
   return weight == 1 ? name : fmt::format("{}={}", name, weight);
 }
 
+bool is_gguf(const std::filesystem::path& path) { return path.extension() == ".gguf"; }
+
 bool has_tokenizer(const std::filesystem::path& folder) {
   for (const char* file : {"tokenizer.json", "tokenizer.model", "vocab.json"})
     if (std::filesystem::exists(folder / file)) return true;
@@ -110,45 +119,75 @@ bool has_tokenizer(const std::filesystem::path& folder) {
 
 }  // namespace
 
-model::ModelConfig open_config(const std::string& path) {
+namespace {
+
+/// errors   kind input: no path, or none that exists
+void require_model(const std::string& path) {
   if (path.empty())
     throw input_error("model.path", "is empty, expected a model folder")
         .hint("give a Hugging Face model folder with -m, or a known name such as tiny-16m");
-  if (path.starts_with(kSynthetic)) return model::synthetic_config(path.substr(kSynthetic.size()));
-  if (!std::filesystem::exists(path))
+  if (!path.starts_with(kSynthetic) && !std::filesystem::exists(path))
     throw input_error(path, "no such model folder")
         .hint(
-            "give a Hugging Face model folder, a name under recipes/models such as tiny-16m, or "
-            "synthetic:llama-3.2-1b");
+            "give a Hugging Face model folder, a .gguf file, a name under recipes/models such as "
+            "tiny-16m, or synthetic:llama-3.2-1b");
+}
+
+}  // namespace
+
+model::ModelConfig open_config(const std::string& path) {
+  require_model(path);
+  if (path.starts_with(kSynthetic)) return model::synthetic_config(path.substr(kSynthetic.size()));
+  if (is_gguf(path))
+    return with_remedy(kDamagedModel, [&] { return model::gguf_config(io::Gguf::open(path)); });
   return with_remedy(kDamagedModel, [&] { return model::load_config(path); });
 }
 
 namespace {
 
+void read_gguf(ModelFiles& m, Fingerprint& f) {
+  io::Gguf file = io::Gguf::open(m.folder);
+  m.config = model::gguf_config(file);
+  m.config.name = m.name;
+  if (file.has("tokenizer.ggml.model")) m.tokenizer = text::tokenizer_from_gguf(file, m.warnings);
+  add_shape(f, m.config);
+  for (const io::GgufTensor& t : file.tensors()) {
+    f.add(t.name + io::gguf_type_name(static_cast<uint32_t>(t.type)) + io::shape_text(t.shape));
+    add_sample(f, file, t, t.bytes);
+  }
+  m.source = model::gguf_source(m.config, std::move(file));
+}
+
+void read_folder(ModelFiles& m, Fingerprint& f) {
+  m.config = model::load_config(m.folder);
+  if (has_tokenizer(m.folder)) m.tokenizer = text::load_tokenizer(m.folder);
+  model::Checkpoint checkpoint = model::Checkpoint::open(m.folder);
+  if (std::string warning = model::settle_head(m.config, checkpoint); !warning.empty())
+    m.warnings.push_back(std::move(warning));
+  add_shape(f, m.config);
+  add_weights(f, checkpoint);
+  m.source = model::checkpoint_source(m.config, std::move(checkpoint));
+}
+
 ModelFiles read_model(const std::string& path, uint64_t seed) {
   ModelFiles m;
   Fingerprint f;
-  m.config = open_config(path);
   if (path.starts_with(kSynthetic)) {
+    m.config = open_config(path);
     m.name = path;
     m.source = model::synthetic_source(m.config, seed);
     f.add(fmt::format("synthetic {}", seed));
     add_shape(f, m.config);
   } else {
+    require_model(path);
     m.folder = path;
     m.name = m.folder.lexically_normal().filename().string();
-    if (has_tokenizer(m.folder)) m.tokenizer = text::load_tokenizer(m.folder);
+    is_gguf(m.folder) ? read_gguf(m, f) : read_folder(m, f);
     if (m.tokenizer && m.tokenizer->learned_size() > m.config.vocab_size)
       throw input_error(path, "the tokenizer has {} tokens, the model only {}",
                         m.tokenizer->learned_size(), m.config.vocab_size)
           .hint("take the tokenizer and the weights from the same model");
     if (m.tokenizer) m.tokenizer->limit_ids(m.config.vocab_size);
-    model::Checkpoint checkpoint = model::Checkpoint::open(m.folder);
-    if (std::string warning = model::settle_head(m.config, checkpoint); !warning.empty())
-      m.warnings.push_back(std::move(warning));
-    add_shape(f, m.config);
-    add_weights(f, checkpoint);
-    m.source = model::checkpoint_source(m.config, std::move(checkpoint));
   }
   add_settings(f, m.config);
   m.fingerprint = f.text();

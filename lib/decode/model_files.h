@@ -16,8 +16,8 @@ namespace tandem::decode {
 
 /// A model before anything large is read: shape, tokenizer, and where weights come from.
 struct ModelFiles {
-  std::string name;              // folder name, or "synthetic:..."
-  std::filesystem::path folder;  // empty for synthetic models
+  std::string name;              // name of the folder or file, or "synthetic:..."
+  std::filesystem::path folder;  // or GGUF file; empty for synthetic models
   model::ModelConfig config;
   // Null for synthetic models and folders that hold none: ids in, ids out.
   std::unique_ptr<text::Tokenizer> tokenizer;
@@ -36,8 +36,8 @@ struct ModelFiles {
   const model::ModelConfig& whole_config() const { return shard.whole() ? config : whole; }
 };
 
-/// Opens a model folder, or "synthetic:NAME" with NAME a built-in shape or the path of a
-/// config.json. Weights are checked against the configuration by their headers only.
+/// Opens a model folder, a GGUF file, or "synthetic:NAME" with NAME a built-in shape or the path of
+/// a config.json. Weights are checked against the configuration by their headers only.
 /// errors   kind input: anything missing, malformed or unsupported
 ModelFiles open_model(const std::string& path, uint64_t seed);
 

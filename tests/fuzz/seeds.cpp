@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "gguf_bytes.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/jsonl.h"
@@ -349,6 +350,7 @@ const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"safetensors", safetensors},
     {"adapter", adapter},
     {"config_json", config_json},
+    {"gguf", [] { return Seeds{test::tiny_gguf().bytes()}; }},
     {"shard_index", shard_index},
     {"jsonl", jsonl},
     {"ranks", ranks},

@@ -369,7 +369,7 @@ TEST_SUITE("model/checkpoint") {
                                            "supported, expected safetensors");
     folder.write("model.Q4_K_M.gguf", "GGUF");
     CHECK(open_error(folder.path()) ==
-          path + "/model.Q4_K_M.gguf: GGUF files are not supported, expected safetensors");
+          path + "/model.Q4_K_M.gguf: is a GGUF file, expected a folder with safetensors files");
     CHECK(open_error(folder / "pytorch_model-00001.bin") ==
           path +
               "/pytorch_model-00001.bin: PyTorch pickle files are not supported, expected "

@@ -606,9 +606,9 @@ TEST_SUITE("model/config") {
     CHECK(load_error(folder.path()) ==
           path + ": config.json is missing: not a Hugging Face model folder");
     CHECK(load_error(folder.write("m.gguf", "GGUF")) ==
-          path + "/m.gguf: GGUF files are not supported, expected safetensors");
+          path + "/m.gguf: is a GGUF file, expected a folder with safetensors files");
     CHECK(load_error(folder.path()) ==
-          path + "/m.gguf: GGUF files are not supported, expected safetensors");
+          path + "/m.gguf: is a GGUF file, expected a folder with safetensors files");
     CHECK(load_error(folder.write("m.txt", "")) ==
           path + "/m.txt: is a file, expected a model folder");
   }

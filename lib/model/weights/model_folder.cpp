@@ -10,8 +10,10 @@ namespace tandem::model {
 namespace {
 
 Error refuse_gguf(const std::filesystem::path& path) {
-  return input_error(path.string(), "GGUF files are not supported, expected safetensors")
-      .hint("use the model's original Hugging Face folder with its safetensors files");
+  return input_error(path.string(), "is a GGUF file, expected a folder with safetensors files")
+      .hint(
+          "give the file itself with -m to run it; to merge adapters or export a model, use the "
+          "original Hugging Face folder");
 }
 
 Error refuse_pickle(const std::filesystem::path& path) {

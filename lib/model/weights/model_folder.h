@@ -4,7 +4,7 @@
 
 namespace tandem::model {
 
-/// errors   kind input: the folder does not exist, or is a file (a GGUF file is refused by name)
+/// errors   kind input: the folder does not exist, or is a file (a GGUF file by name)
 void require_model_folder(const std::filesystem::path& folder);
 
 /// For a folder without usable weights: says which other format it holds and what to do.

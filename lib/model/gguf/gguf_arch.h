@@ -1,0 +1,29 @@
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/spec/roles.h"
+
+namespace tandem::model {
+
+/// One architecture of GGUF files, by key `general.architecture`.
+struct GgufArch {
+  std::string_view name;
+  std::string_view architecture;  // the name of the family
+  bool pairs = false;             // rows of q and k turn as neighbours, hence come in another order
+  bool fused = false;             // q, k and v are one tensor, and so are gate and up
+};
+
+std::span<const GgufArch> gguf_archs();
+const GgufArch* find_gguf_arch(std::string_view name);
+
+/// Names the tensor of a GGUF file that holds a matrix, and the first of its rows.
+struct GgufPart {
+  std::string tensor;
+  int64_t first = 0;
+  io::Shape shape;  // [rows, in], the whole tensor
+};
+GgufPart gguf_part(MatrixId id, const GgufArch& arch, const ModelConfig& config);
+
+}  // namespace tandem::model

@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/error.h"
+#include "io/json.h"
+#include "io/quote.h"
+#include "model/gguf/gguf_arch.h"
+#include "model/gguf/gguf_model.h"
+
+namespace tandem::model {
+namespace {
+
+using io::Json;
+
+constexpr int64_t kLargestValue = int64_t{1} << 31;
+
+/// Reads keys of one architecture, "llama.block_count".
+class GgufKeys {
+ public:
+  GgufKeys(const io::Gguf& file, const GgufArch& arch) : file_(file), arch_(arch) {}
+
+  std::string name(std::string_view key) const { return fmt::format("{}.{}", arch_.name, key); }
+
+  std::optional<int64_t> find_int(std::string_view key) const {
+    const std::string whole = name(key);
+    if (!file_.is_array(whole)) return file_.find_int(whole, 0, kLargestValue);
+    const std::vector<int64_t> by_layer = file_.ints(whole);
+    if (by_layer.empty() ||
+        std::ranges::any_of(by_layer, [&](int64_t n) { return n != by_layer.front(); }))
+      throw input_error(file_.where(), "key {} differs between layers, which is not supported",
+                        io::quote(whole));
+    return by_layer.front();
+  }
+  int64_t get_int(std::string_view key) const {
+    const auto found = find_int(key);
+    if (!found)
+      throw input_error(file_.where(), "key {} is missing", io::quote(name(key)))
+          .hint("convert the model again with a current llama.cpp");
+    return *found;
+  }
+  std::optional<double> find_double(std::string_view key) const {
+    return file_.find_double(name(key));
+  }
+  std::optional<std::string_view> find_string(std::string_view key) const {
+    return file_.find_string(name(key));
+  }
+
+ private:
+  const io::Gguf& file_;
+  const GgufArch& arch_;
+};
+
+/// The numbers of a small f32 tensor.
+std::vector<float> small_vector(const io::Gguf& file, std::string_view name) {
+  std::vector<float> values;
+  const io::GgufTensor* const t = file.find(name);
+  if (t == nullptr) return values;
+  if (t->type != io::GgufType::f32 || t->shape.size() != 1)
+    throw input_error(file.where(), "tensor {}: expected a vector in F32, found {}",
+                      io::quote(name), io::gguf_type_name(static_cast<uint32_t>(t->type)));
+  values.resize(static_cast<size_t>(t->shape[0]));
+  file.read(*t, 0, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+/// RoPE scaling by factors: Phi's longrope, or Llama 3's, which converters write as a tensor.
+std::optional<Json> scaling_by_factors(const io::Gguf& file, const GgufKeys& keys,
+                                       int64_t context) {
+  const std::vector<float> same = small_vector(file, "rope_freqs.weight");
+  if (!same.empty())
+    return Json{{"rope_type", "longrope"}, {"short_factor", same},
+                {"long_factor", same},     {"original_max_position_embeddings", context},
+                {"factor", 1.0},           {"attention_factor", 1.0}};
+  const std::vector<float> of_long = small_vector(file, "rope_factors_long.weight"),
+                           of_short = small_vector(file, "rope_factors_short.weight");
+  if (of_long.empty() && of_short.empty()) return std::nullopt;
+  Json j = {{"rope_type", "longrope"}, {"short_factor", of_short}, {"long_factor", of_long}};
+  j["original_max_position_embeddings"] = keys.get_int("rope.scaling.original_context_length");
+  if (const auto factor = keys.find_double("rope.scaling.attn_factor"))
+    j["attention_factor"] = *factor;
+  return j;
+}
+
+std::optional<Json> rope_scaling(const io::Gguf& file, const GgufKeys& keys, int64_t context) {
+  if (auto by_factors = scaling_by_factors(file, keys, context)) return by_factors;
+  auto factor = keys.find_double("rope.scaling.factor");
+  if (!factor) factor = keys.find_double("rope.scale_linear");
+  const std::string type(keys.find_string("rope.scaling.type").value_or("linear"));
+  if (type == "none" || factor.value_or(0) == 0 || *factor == 1) return std::nullopt;
+  if (type != "linear" && type != "yarn")
+    throw input_error(file.where(), "RoPE scaling {} is not supported", io::quote(type))
+        .hint("supported: none, linear, yarn, and factors in tensors");
+  Json j = {{"rope_type", type}, {"factor", *factor}};
+  if (type == "linear") return j;
+  if (keys.find_double("rope.scaling.yarn_log_multiplier").value_or(0) != 0)
+    throw input_error(file.where(), "key {}: only 0 is supported",
+                      io::quote(keys.name("rope.scaling.yarn_log_multiplier")));
+  j["original_max_position_embeddings"] =
+      keys.find_int("rope.scaling.original_context_length").value_or(context);
+  for (const auto& [key, ours] : {std::pair{"rope.scaling.yarn_beta_fast", "beta_fast"},
+                                  {"rope.scaling.yarn_beta_slow", "beta_slow"}})
+    if (const auto value = keys.find_double(key)) j[ours] = *value;
+  return j;
+}
+
+/// Ids that end a text: EOS, end of a turn, end of a message.
+std::vector<int64_t> end_ids(const io::Gguf& file) {
+  std::vector<int64_t> ids;
+  const auto add = [&](int64_t id) {
+    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  };
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                          "tokenizer.ggml.eom_token_id"})
+    if (const auto id = file.find_int(key, 0, kLargestValue)) add(*id);
+  constexpr std::array kEnds = {"<|eot_id|>",    "<|im_end|>",      "<|end|>",   "<end_of_turn>",
+                                "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>"};
+  const std::vector<std::string_view> tokens = file.strings("tokenizer.ggml.tokens");
+  for (size_t id = 0; id < tokens.size(); ++id)
+    if (std::ranges::find(kEnds, tokens[id]) != kEnds.end()) add(static_cast<int64_t>(id));
+  return ids;
+}
+
+const GgufArch& arch_in(const io::Gguf& file) {
+  const auto type = file.find_string("general.type").value_or("model");
+  if (type != "model")
+    throw input_error(file.where(), "holds {}, expected a model", io::quote(type))
+        .hint("give the file that holds the model's weights");
+  const auto name = file.find_string("general.architecture");
+  if (!name) throw input_error(file.where(), "key 'general.architecture' is missing");
+  if (const GgufArch* arch = find_gguf_arch(*name)) return *arch;
+  std::vector<std::string_view> known;
+  for (const GgufArch& arch : gguf_archs()) known.push_back(arch.name);
+  throw input_error(file.where(), "architecture {} is not supported in GGUF files",
+                    io::quote(*name))
+      .hint(fmt::format("supported: {}", fmt::join(known, ", ")));
+}
+
+/// Adds keys of config.json that only one architecture has.
+void add_own_keys(const io::Gguf& file, const GgufArch& arch, const GgufKeys& keys, Json& j) {
+  if (const auto window = keys.find_int("attention.sliding_window"); window.value_or(0) > 0) {
+    if (arch.name == "olmo2")
+      throw input_error(file.where(), "holds OLMo 3, which is not supported");
+    if (arch.name == "llama") j["architectures"] = {"MistralForCausalLM"};
+    j["sliding_window"] = *window;
+  }
+  if (arch.name == "granite")
+    for (const auto& [key, ours] : {std::pair{"attention.scale", "attention_multiplier"},
+                                    {"embedding_scale", "embedding_multiplier"},
+                                    {"residual_scale", "residual_multiplier"},
+                                    {"logit_scale", "logits_scaling"}})
+      if (const auto value = keys.find_double(key)) j[ours] = *value;
+  if (arch.name != "gemma3") return;
+  // Only the largest size scales scores by another number than that of a head.
+  constexpr int kLargestLayers = 62;
+  const int64_t heads = j["num_attention_heads"];
+  j["query_pre_attn_scalar"] = j["num_hidden_layers"] == kLargestLayers
+                                   ? j["hidden_size"].get<int64_t>() / std::max<int64_t>(1, heads)
+                                   : j["head_dim"].get<int64_t>();
+  if (const auto every = keys.find_int("attention.sliding_window_pattern"))
+    j["sliding_window_pattern"] = *every;
+  if (const auto theta = keys.find_double("rope.freq_base_swa")) j["rope_local_base_freq"] = *theta;
+}
+
+}  // namespace
+
+ModelConfig gguf_config(const io::Gguf& file) {
+  const GgufArch& arch = arch_in(file);
+  const GgufKeys keys(file, arch);
+  if (keys.find_int("expert_count").value_or(0) > 0)
+    throw input_error(file.where(), "holds a mixture of experts (MoE), which is not supported");
+  const io::GgufTensor* const embedding = file.find("token_embd.weight");
+  if (embedding == nullptr || embedding->shape.size() != 2)
+    throw input_error(file.where(), "tensor 'token_embd.weight' is missing or no matrix");
+  const int64_t dim = keys.get_int("embedding_length"),
+                heads = keys.get_int("attention.head_count"),
+                head_dim = keys.find_int("attention.key_length")
+                               .value_or(dim / std::max<int64_t>(1, heads)),
+                context = keys.get_int("context_length");
+  if (const auto of_values = keys.find_int("attention.value_length");
+      of_values.value_or(head_dim) != head_dim)
+    throw input_error(file.where(), "heads of keys and of values differ: {} and {}", head_dim,
+                      *of_values);
+  Json j = {{"architectures", {arch.architecture}},
+            {"hidden_size", dim},
+            {"num_hidden_layers", keys.get_int("block_count")},
+            {"num_attention_heads", heads},
+            {"num_key_value_heads", keys.find_int("attention.head_count_kv").value_or(heads)},
+            {"head_dim", head_dim},
+            {"intermediate_size", keys.get_int("feed_forward_length")},
+            {"vocab_size", embedding->shape.front()},
+            {"max_position_embeddings", context},
+            {"rope_theta", keys.find_double("rope.freq_base").value_or(10000)},
+            {"tie_word_embeddings", file.find("output.weight") == nullptr},
+            {"attention_bias", file.find("blk.0.attn_q.bias") != nullptr},
+            {"mlp_bias", file.find("blk.0.ffn_down.bias") != nullptr},
+            {"eos_token_id", end_ids(file)},
+            {"dtype", "bfloat16"}};
+  const auto eps = keys.find_double("attention.layer_norm_rms_epsilon");
+  if (!eps)
+    throw input_error(file.where(), "key {} is missing",
+                      io::quote(keys.name("attention.layer_norm_rms_epsilon")));
+  j["rms_norm_eps"] = *eps;
+  if (const auto bos = file.find_int("tokenizer.ggml.bos_token_id", 0, kLargestValue))
+    j["bos_token_id"] = *bos;
+  if (const auto turned = keys.find_int("rope.dimension_count");
+      turned.value_or(head_dim) != head_dim)
+    j["partial_rotary_factor"] = static_cast<double>(*turned) / static_cast<double>(head_dim);
+  if (auto scaling = rope_scaling(file, keys, context)) j["rope_scaling"] = *scaling;
+  add_own_keys(file, arch, keys, j);
+  ModelConfig config = parse_config(j.dump(), file.where());
+  // Converters have added the 1.
+  for (LayerSpec& kind : config.kinds) kind.norms.unit_offset = false;
+  return config;
+}
+
+}  // namespace tandem::model

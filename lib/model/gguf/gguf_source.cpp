@@ -1,0 +1,216 @@
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "io/quote.h"
+#include "model/gguf/gguf_arch.h"
+#include "model/gguf/gguf_model.h"
+
+namespace tandem::model {
+namespace {
+
+constexpr std::array kArchs = {GgufArch{"llama", "LlamaForCausalLM", true},
+                               GgufArch{"qwen2", "Qwen2ForCausalLM"},
+                               GgufArch{"qwen3", "Qwen3ForCausalLM"},
+                               GgufArch{"gemma3", "Gemma3ForCausalLM"},
+                               GgufArch{"phi3", "Phi3ForCausalLM", false, true},
+                               GgufArch{"granite", "GraniteForCausalLM", true},
+                               GgufArch{"smollm3", "SmolLM3ForCausalLM", true},
+                               GgufArch{"olmo2", "Olmo2ForCausalLM"}};
+
+struct RoleName {
+  Role role;
+  std::string_view name;  // after "blk.N."
+};
+
+constexpr std::array kOuterNames = {RoleName{Role::embedding, "token_embd.weight"},
+                                    RoleName{Role::out_norm, "output_norm.weight"},
+                                    RoleName{Role::head, "output.weight"}};
+constexpr std::array kLayerNames = {RoleName{Role::attn_pre, "attn_norm.weight"},
+                                    RoleName{Role::q, "attn_q.weight"},
+                                    RoleName{Role::k, "attn_k.weight"},
+                                    RoleName{Role::v, "attn_v.weight"},
+                                    RoleName{Role::o, "attn_output.weight"},
+                                    RoleName{Role::q_bias, "attn_q.bias"},
+                                    RoleName{Role::k_bias, "attn_k.bias"},
+                                    RoleName{Role::v_bias, "attn_v.bias"},
+                                    RoleName{Role::o_bias, "attn_output.bias"},
+                                    RoleName{Role::q_norm, "attn_q_norm.weight"},
+                                    RoleName{Role::k_norm, "attn_k_norm.weight"},
+                                    RoleName{Role::q_row_norm, "attn_q_norm.weight"},
+                                    RoleName{Role::k_row_norm, "attn_k_norm.weight"},
+                                    RoleName{Role::attn_post, "post_attention_norm.weight"},
+                                    RoleName{Role::ffn_pre, "ffn_norm.weight"},
+                                    RoleName{Role::gate, "ffn_gate.weight"},
+                                    RoleName{Role::up, "ffn_up.weight"},
+                                    RoleName{Role::down, "ffn_down.weight"},
+                                    RoleName{Role::gate_bias, "ffn_gate.bias"},
+                                    RoleName{Role::up_bias, "ffn_up.bias"},
+                                    RoleName{Role::down_bias, "ffn_down.bias"},
+                                    RoleName{Role::ffn_post, "post_ffw_norm.weight"}};
+
+std::string_view name_in(std::span<const RoleName> names, Role role) {
+  return std::ranges::find(names, role, &RoleName::role)->name;
+}
+
+class GgufSource final : public WeightSource {
+ public:
+  GgufSource(const ModelConfig& config, io::Gguf file)
+      : config_(config),
+        file_(std::move(file)),
+        arch_(*find_gguf_arch(*file_.find_string("general.architecture"))) {
+    check();
+  }
+
+  WeightFormat native(MatrixId id) const override { return format_of(tensor(id)); }
+
+  void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
+    constexpr int64_t kLeast = int64_t{1} << 16;  // numbers that a thread converts
+    const StoredWeights stored = stored_of(id);
+    const auto least = static_cast<int>(std::max<int64_t>(1, kLeast / stored.in));
+    parallel_ranges(static_cast<int>(end - begin), least, [&](int i, int j) {
+      stored.read(begin + i, begin + j, to,
+                  static_cast<std::byte*>(out) + static_cast<size_t>(i) * row_bytes(to, stored.in));
+    });
+  }
+
+  std::vector<float> vector(MatrixId id) const override {
+    const io::GgufTensor& t = tensor(id);
+    const int64_t n = shape_of(id.role, config_).front();
+    std::vector<float> stored(static_cast<size_t>(t.shape.front())), own;
+    decode(t, 0, t.shape.front(), stored.data());
+    const int64_t first = part(id).first;
+    for (int64_t row = 0; row < n; ++row)
+      own.push_back(stored[static_cast<size_t>(first + stored_row(id.role, row))]);
+    return own;
+  }
+
+  void embed(std::span<const int32_t> ids, float* out) const override {
+    constexpr int kRows = 16;  // a thread reads no less
+    const StoredWeights stored = stored_of({Role::embedding});
+    parallel_ranges(static_cast<int>(ids.size()), kRows, [&](int from, int to) {
+      for (int i = from; i < to; ++i) {
+        const int64_t id = ids[static_cast<size_t>(i)];
+        stored.read(id, id + 1, DType::f32, out + i * int64_t{config_.dim});
+      }
+    });
+  }
+
+ private:
+  GgufPart part(MatrixId id) const {
+    if (id.role == Role::head && config_.head.tied) id.role = Role::embedding;
+    return gguf_part(id, arch_, config_);
+  }
+  const io::GgufTensor& tensor(MatrixId id) const { return *file_.find(part(id).tensor); }
+
+  /// Blocks are decoded, since no product multiplies them yet.
+  static WeightFormat format_of(const io::GgufTensor& t) {
+    switch (t.type) {
+      case io::GgufType::f16:
+        return DType::f16;
+      case io::GgufType::bf16:
+        return DType::bf16;
+      default:
+        return DType::f32;
+    }
+  }
+
+  /// The row of a tensor that holds row `row` of Hugging Face's matrix.
+  int64_t stored_row(Role role, int64_t row) const {
+    const Unit unit = info(role).unit;
+    const bool turns = info(role).stack == Role::qkv && role != Role::v && role != Role::v_bias;
+    if (!arch_.pairs || !turns || (unit != Unit::query_head && unit != Unit::kv_head)) return row;
+    const int64_t d = config_.head_dim, half = d / 2, in_head = row % d;
+    return row - in_head + 2 * (in_head % half) + in_head / half;
+  }
+
+  /// Writes numbers [begin, begin + n) of a tensor as f32.
+  void decode(const io::GgufTensor& t, int64_t begin, int64_t n, float* out) const {
+    std::vector<std::byte> blocks(io::gguf_bytes(t.type, n));
+    file_.read(t, io::gguf_bytes(t.type, begin), blocks);
+    io::decode_gguf(t.type, blocks.data(), n, out);
+  }
+
+  StoredWeights stored_of(MatrixId id) const {
+    const io::GgufTensor& t = tensor(id);
+    const int64_t in = t.shape.back(), first = part(id).first;
+    const WeightFormat format = format_of(t);
+    const bool plain = io::gguf_block(t.type) == 1;
+    return {.name = t.name,
+            .format = format,
+            .in = in,
+            .fetch = [this, &t, in, first, format, plain, role = id.role](int64_t begin,
+                                                                          int64_t end, void* out) {
+              auto* to = static_cast<std::byte*>(out);
+              for (int64_t row = begin; row < end; ++row, to += row_bytes(format, in)) {
+                const int64_t at = (first + stored_row(role, row)) * in;
+                if (plain)
+                  file_.read(t, io::gguf_bytes(t.type, at), {to, row_bytes(format, in)});
+                else
+                  decode(t, at, in, reinterpret_cast<float*>(to));
+              }
+            }};
+  }
+
+  void check() const {
+    constexpr size_t kMostListed = 20;
+    std::vector<std::string> problems;
+    std::set<std::string> used;
+    for (const MatrixId& id : all_matrices(config_)) {
+      const GgufPart p = gguf_part(id, arch_, config_);
+      if (!used.insert(p.tensor).second) continue;
+      const io::GgufTensor* const t = file_.find(p.tensor);
+      if (t == nullptr)
+        problems.push_back(
+            fmt::format("{}: missing, expected shape {}", p.tensor, io::shape_text(p.shape)));
+      else if (t->shape != p.shape)
+        problems.push_back(fmt::format("{}: expected shape {}, found {}", p.tensor,
+                                       io::shape_text(p.shape), io::shape_text(t->shape)));
+    }
+    // Other tensors are passed over, but leaving these out would change the result.
+    for (const io::GgufTensor& t : file_.tensors())
+      if (!used.contains(t.name) && (t.name.ends_with(".bias") || t.name.ends_with("_norm.weight")))
+        problems.push_back(
+            fmt::format("{}: unexpected in a model of this architecture", io::quote(t.name)));
+    if (problems.empty()) return;
+    const size_t n = problems.size();
+    problems.resize(std::min(n, kMostListed));
+    throw input_error(file_.where(), "{} tensor{} not as its metadata require: {}", n,
+                      n == 1 ? " is" : "s are", fmt::join(problems, "; "))
+        .hint("fetch the file again, or convert the model again with a current llama.cpp");
+  }
+
+  ModelConfig config_;
+  io::Gguf file_;
+  const GgufArch& arch_;
+};
+
+}  // namespace
+
+std::span<const GgufArch> gguf_archs() { return kArchs; }
+
+const GgufArch* find_gguf_arch(std::string_view name) {
+  const auto* const at = std::ranges::find(kArchs, name, &GgufArch::name);
+  return at == kArchs.end() ? nullptr : at;
+}
+
+GgufPart gguf_part(MatrixId id, const GgufArch& arch, const ModelConfig& c) {
+  if (!in_layers(id.role))
+    return {std::string(name_in(kOuterNames, id.role)), 0, shape_of(id.role, c)};
+  const auto of_layer = [&](std::string_view name) {
+    return fmt::format("blk.{}.{}", id.layer, name);
+  };
+  const Role stack = info(id.role).stack;
+  if (arch.fused && !is_bias(id.role) && (stack == Role::qkv || stack == Role::gate_up))
+    return {of_layer(stack == Role::qkv ? "attn_qkv.weight" : "ffn_up.weight"),
+            first_row(id.role, c), shape_of(stack, c)};
+  return {of_layer(name_in(kLayerNames, id.role)), 0, shape_of(id.role, c)};
+}
+
+std::unique_ptr<WeightSource> gguf_source(const ModelConfig& config, io::Gguf file) {
+  return std::make_unique<GgufSource>(config, std::move(file));
+}
+
+}  // namespace tandem::model
