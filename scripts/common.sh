@@ -19,6 +19,9 @@ n_jobs() {
 
 has_nvcc() { command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
 
+# The file that get-smollm2.sh fetches; tests look for it there.
+smollm2_file() { echo "${XDG_CACHE_HOME:-$HOME/.cache}/tandem/smollm2-135m-instruct-q4_1.gguf"; }
+
 # Warnings are errors with Debian 12's compiler, g++ 12, on which the code is known to be clean.
 gcc_major() { g++ -dumpversion | cut -d. -f1; }
 warnings_are_errors() { [ "$(gcc_major)" = 12 ]; }

@@ -23,5 +23,6 @@ cuda=AUTO
 ! has_nvcc || cuda=ON
 configure -DTANDEM_CUDA=$cuda
 build all
+scripts/get-smollm2.sh > /dev/null || say "SmolLM2 cannot be fetched: its tests are skipped"
 say "testing"
 ctest --test-dir build --output-on-failure -j "$(n_jobs)" "$@"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <span>
 #include <string_view>
 
@@ -145,10 +146,27 @@ model::ModelConfig open_config(const std::string& path) {
 
 namespace {
 
+/// Says which encodings a file has, since runs use more memory than it; empty for plain numbers.
+std::string decoding_note(const io::Gguf& file) {
+  std::map<std::string, int> matrices;  // by encoding
+  bool blocks = false;
+  for (const io::GgufTensor& t : file.tensors()) {
+    if (t.shape.size() < 2) continue;
+    ++matrices[io::gguf_type_name(static_cast<uint32_t>(t.type))];
+    blocks = blocks || io::gguf_block(t.type) > 1;
+  }
+  if (!blocks) return {};
+  std::string text;
+  for (const auto& [name, n] : matrices)
+    text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", n, name);
+  return fmt::format("weights  {} matrices are decoded as they are loaded", text);
+}
+
 void read_gguf(ModelFiles& m, Fingerprint& f) {
   io::Gguf file = io::Gguf::open(m.folder);
   m.config = model::gguf_config(file);
   m.config.name = m.name;
+  if (std::string note = decoding_note(file); !note.empty()) m.notes.push_back(std::move(note));
   if (file.has("tokenizer.ggml.model")) m.tokenizer = text::tokenizer_from_gguf(file, m.warnings);
   add_shape(f, m.config);
   for (const io::GgufTensor& t : file.tensors()) {
