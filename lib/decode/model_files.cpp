@@ -110,8 +110,6 @@ std::string label_of(const std::string& name, float weight) {
   return weight == 1 ? name : fmt::format("{}={}", name, weight);
 }
 
-bool is_gguf(const std::filesystem::path& path) { return path.extension() == ".gguf"; }
-
 bool has_tokenizer(const std::filesystem::path& folder) {
   for (const char* file : {"tokenizer.json", "tokenizer.model", "vocab.json"})
     if (std::filesystem::exists(folder / file)) return true;
@@ -139,7 +137,7 @@ void require_model(const std::string& path) {
 model::ModelConfig open_config(const std::string& path) {
   require_model(path);
   if (path.starts_with(kSynthetic)) return model::synthetic_config(path.substr(kSynthetic.size()));
-  if (is_gguf(path))
+  if (path.ends_with(".gguf"))
     return with_remedy(kDamagedModel, [&] { return model::gguf_config(io::Gguf::open(path)); });
   return with_remedy(kDamagedModel, [&] { return model::load_config(path); });
 }
@@ -159,7 +157,7 @@ std::string decoding_note(const io::Gguf& file) {
   std::string text;
   for (const auto& [name, n] : matrices)
     text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", n, name);
-  return fmt::format("weights  {} matrices are decoded as they are loaded", text);
+  return fmt::format("weights  decoded as they are loaded, matrices: {}", text);
 }
 
 void read_gguf(ModelFiles& m, Fingerprint& f) {
@@ -200,7 +198,7 @@ ModelFiles read_model(const std::string& path, uint64_t seed) {
     require_model(path);
     m.folder = path;
     m.name = m.folder.lexically_normal().filename().string();
-    is_gguf(m.folder) ? read_gguf(m, f) : read_folder(m, f);
+    m.gguf() ? read_gguf(m, f) : read_folder(m, f);
     if (m.tokenizer && m.tokenizer->learned_size() > m.config.vocab_size)
       throw input_error(path, "the tokenizer has {} tokens, the model only {}",
                         m.tokenizer->learned_size(), m.config.vocab_size)

@@ -33,6 +33,7 @@ struct ModelFiles {
   std::vector<std::string> warnings = {}, notes = {};  // of reading the files, for people
 
   bool synthetic() const { return folder.empty(); }
+  bool gguf() const { return folder.extension() == ".gguf"; }
   const model::ModelConfig& whole_config() const { return shard.whole() ? config : whole; }
 };
 

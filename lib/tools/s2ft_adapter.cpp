@@ -12,6 +12,7 @@
 #include "io/quote.h"
 #include "model/adapters/merge_check.h"
 #include "model/spec/work.h"
+#include "model/weights/model_folder.h"
 #include "recipe/scalar.h"
 #include "tools/adapters/summary.h"
 #include "tools/adapters/written_form.h"
@@ -40,13 +41,9 @@ class ReadProgress {
 DType dtype_of(const decode::ModelFiles& files, MatrixType asked) {
   if (asked != MatrixType::automatic) return asked == MatrixType::f32 ? DType::f32 : DType::bf16;
   if (files.synthetic()) return DType::bf16;
-  const auto checkpoint = model::Checkpoint::open(files.folder);
   const auto is_bf16 = [&](model::MatrixId id) {
-    // Adapters may have untied a head that the folder does not hold.
-    if (id.role == model::Role::head && checkpoint.find(model::canonical_name(id)) == nullptr)
-      id.role = model::Role::embedding;
     return model::shape_of(id.role, files.config).size() == 1 ||
-           checkpoint.weight(id, files.config).dtype == DType::bf16;
+           files.source->native(id) == DType::bf16;
   };
   return std::ranges::all_of(model::all_matrices(files.config), is_bf16) ? DType::bf16 : DType::f32;
 }
@@ -187,6 +184,7 @@ std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
 
 std::string S2ftAdapter::write_model(const std::filesystem::path& folder) {
   const model::ModelConfig& config = opened_.base.config;
+  model::require_model_folder(opened_.base.folder);
   {
     cli::Progress line(cx_.terminal, "merge", 100, "%");
     train::export_model(folder, opened_.base.folder, config, *opened_.merged(), {}, {}, dtype_,

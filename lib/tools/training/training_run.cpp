@@ -13,6 +13,7 @@
 #include "io/atomic_file.h"
 #include "io/claimed_files.h"
 #include "io/quote.h"
+#include "model/weights/model_folder.h"
 #include "ranks/device_comm.h"
 #include "recipe/scalar.h"
 #include "tensor/driver_memory.h"
@@ -248,6 +249,8 @@ void TrainingRun::check_folder() const {
   if (recipe_.output.path.empty())
     throw recipe_error("output.path", "expected a folder for the run, found none")
         .hint("add -o FOLDER");
+  if (recipe_.train.method == train::Method::full && files_.gguf())
+    model::require_model_folder(files_.folder);
   const bool resumes = cx_.is_set("resume"), begins_again = cx_.is_set("overwrite");
   if (resumes && begins_again)
     throw usage_error("--resume", "cannot be combined with --overwrite, which begins again");
@@ -282,8 +285,9 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
 }
 
 void TrainingRun::export_trained(std::span<const float> values) const {
-  if (files_.synthetic()) {
-    cx_.note("no model is written, because a synthetic model has no folder");
+  if (files_.synthetic() || files_.gguf()) {
+    cx_.note(files_.gguf() ? "no model is written, because the base is a GGUF file"
+                           : "no model is written, because a synthetic model has no folder");
     return;
   }
   train::export_model(file(kModel), files_.folder, files_.config, *calibration().source(), set_,
@@ -311,7 +315,11 @@ std::string TrainingRun::next_lines() const {
   std::string folder = recipe_.output.path.string();
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   std::string text;
-  if (!files_.synthetic()) {
+  if (files_.gguf()) {
+    text += fmt::format(
+        "next     pig-generate -m {} -s {} -p PROMPT\n", base,
+        io::shell_word(fmt::format("model.adapters=[{{path: {}}}]", file(kAdapter).string())));
+  } else if (!files_.synthetic()) {
     const std::filesystem::path prompt = file(kModel) / kPrompt;
     text += fmt::format(
         "next     pig-generate -m {} {}\n", io::shell_word(file(kModel).string()),

@@ -1,0 +1,78 @@
+#include <doctest/doctest.h>
+
+#include "cli/rank_runs.h"
+#include "gguf_bytes.h"
+#include "source_dir.h"
+
+using namespace tandem::testing;
+
+namespace {
+
+Outcome run(const char* tool, const Words& words) {
+  return run_process(program(tool), {.arguments = with(words, {"--device", "cpu"})});
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_SUITE("cli/gguf") {
+  TEST_CASE("drafts and ranks of a GGUF file write its own text") {
+    const TemporaryFolder folder;
+    const std::string ids = folder.write("ids.json", "[5,17,9,40,88,3,12]").string();
+    const std::string model = tandem::test::source_dir() / "tests/data/gguf/qwen3-tied.gguf";
+    const Words words = {"-m", model, "--prompt-ids",      ids,  "-n",           "24",
+                         "-q", "-s",  "model.compute=f32", "-s", "run.threads=1"};
+    const Outcome plain = run("pig-generate", words);
+    REQUIRE(plain.status == 0);
+    CHECK(plain.out.size() > 24);
+    for (const Words& draft : {Words{"-s", "spec.draft=ngram"},
+                               {"-s", "spec.draft=model", "-s", "draft.model=" + model}}) {
+      const Outcome drafted = run("sequoia-generate", with(words, draft));
+      CAPTURE(drafted.err);
+      CHECK(drafted.out == plain.out);
+    }
+    const auto ranks = run_ranks(2, with(words, {"--device", "cpu"}));
+    CAPTURE(ranks[0].err);
+    CHECK(ranks[0].out == plain.out);
+  }
+
+  TEST_CASE("adapters train on a GGUF file and run on it; whole models are not written") {
+    const TemporaryFolder folder;
+    const std::string model = folder.write("tiny.gguf", tandem::test::tiny_gguf().bytes()).string();
+    std::string lines;
+    for (int i = 0; i < 8; ++i)
+      lines += R"({"prompt": "a a", "completion": " a a a"})"
+               "\n";
+    const std::string data = folder.write("data.jsonl", lines).string();
+    const auto train = [&](const std::string& method) {
+      return run("s2ft-train", {"-m", model, "--data", data, "-o", (folder / method).string(), "-s",
+                                "train.method=" + method, "-s", "train.steps=2", "-s",
+                                "train.batch=2", "-s", "data.val_size=2"});
+    };
+    const Outcome full = train("full");
+    CHECK(full.status == 4);
+    CHECK(has(full.err, model + ": is a GGUF file, expected a folder with safetensors files"));
+    CHECK_FALSE(std::filesystem::exists(folder / "full"));
+
+    const Outcome lora = train("lora");
+    CAPTURE(lora.err);
+    REQUIRE(lora.status == 0);
+    CHECK(has(lora.err, "no model is written, because the base is a GGUF file"));
+    CHECK_FALSE(std::filesystem::exists(folder / "lora/model"));
+    const std::string adapter = (folder / "lora/adapter").string();
+    const Outcome text =
+        run("pig-generate",
+            {"-m", model, "-s", "model.adapters=[{path: " + adapter + "}]", "-p", "a", "-n", "4"});
+    CAPTURE(text.err);
+    CHECK(text.status == 0);
+    const Outcome merged = run_process(
+        program("s2ft-adapter"), {.arguments = {"-m", model, "--adapter", adapter, "--to", "model",
+                                                "-o", (folder / "merged").string()}});
+    CHECK(merged.status == 4);
+    CHECK(has(merged.err, "is a GGUF file, expected a folder with safetensors files"));
+    CHECK_FALSE(std::filesystem::exists(folder / "merged"));
+  }
+}
