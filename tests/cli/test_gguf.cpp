@@ -28,8 +28,9 @@ TEST_SUITE("cli/gguf") {
     const Outcome plain = run("pig-generate", words);
     REQUIRE(plain.status == 0);
     CHECK(plain.out.size() > 24);
-    for (const Words& draft : {Words{"-s", "spec.draft=ngram"},
-                               {"-s", "spec.draft=model", "-s", "draft.model=" + model}}) {
+    for (const Words& draft :
+         {Words{"-s", "spec.draft=ngram"},
+          {"-s", "spec.draft=model", "-s", "draft.path=" + model, "-s", "spec.force=true"}}) {
       const Outcome drafted = run("sequoia-generate", with(words, draft));
       CAPTURE(drafted.err);
       CHECK(drafted.out == plain.out);
