@@ -116,10 +116,6 @@ bool has_tokenizer(const std::filesystem::path& folder) {
   return false;
 }
 
-}  // namespace
-
-namespace {
-
 /// errors   kind input: no path, or none that exists
 void require_model(const std::string& path) {
   if (path.empty())
@@ -137,7 +133,7 @@ void require_model(const std::string& path) {
 model::ModelConfig open_config(const std::string& path) {
   require_model(path);
   if (path.starts_with(kSynthetic)) return model::synthetic_config(path.substr(kSynthetic.size()));
-  if (path.ends_with(".gguf"))
+  if (io::is_gguf_file(path))
     return with_remedy(kDamagedModel, [&] { return model::gguf_config(io::Gguf::open(path)); });
   return with_remedy(kDamagedModel, [&] { return model::load_config(path); });
 }
@@ -198,7 +194,8 @@ ModelFiles read_model(const std::string& path, uint64_t seed) {
     require_model(path);
     m.folder = path;
     m.name = m.folder.lexically_normal().filename().string();
-    m.gguf() ? read_gguf(m, f) : read_folder(m, f);
+    m.gguf = io::is_gguf_file(m.folder);
+    m.gguf ? read_gguf(m, f) : read_folder(m, f);
     if (m.tokenizer && m.tokenizer->learned_size() > m.config.vocab_size)
       throw input_error(path, "the tokenizer has {} tokens, the model only {}",
                         m.tokenizer->learned_size(), m.config.vocab_size)

@@ -18,6 +18,7 @@ namespace tandem::decode {
 struct ModelFiles {
   std::string name;              // name of the folder or file, or "synthetic:..."
   std::filesystem::path folder;  // or GGUF file; empty for synthetic models
+  bool gguf = false;
   model::ModelConfig config;
   // Null for synthetic models and folders that hold none: ids in, ids out.
   std::unique_ptr<text::Tokenizer> tokenizer;
@@ -33,7 +34,6 @@ struct ModelFiles {
   std::vector<std::string> warnings = {}, notes = {};  // of reading the files, for people
 
   bool synthetic() const { return folder.empty(); }
-  bool gguf() const { return folder.extension() == ".gguf"; }
   const model::ModelConfig& whole_config() const { return shard.whole() ? config : whole; }
 };
 

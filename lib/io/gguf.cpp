@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -37,6 +38,7 @@ constexpr size_t kLongestKey = 65535, kLongestName = 64;
 constexpr uint32_t kMostDims = 4;
 constexpr uint64_t kMostAligned = uint64_t{1} << 20;
 constexpr const char* kFetchAgain = "fetch the file again";
+constexpr const char* kPartsAgain = "fetch the parts again, and do not rename them";
 
 template <class T>
 T load_at(std::span<const std::byte> bytes, size_t at = 0) {
@@ -78,8 +80,8 @@ std::optional<int64_t> integer_of(uint32_t type, std::span<const std::byte> b) {
 
 /// The parts of NAME-00001-of-00003.gguf; empty if the name is another.
 struct PartName {
-  std::string prefix;  // with its folder
-  int n_parts = 0;
+  std::string prefix;         // with its folder
+  int part = 0, n_parts = 0;  // part: from 1 on
   std::string path(int i) const {
     return fmt::format("{}-{:05}-of-{:05}.gguf", prefix, i + 1, n_parts);
   }
@@ -91,9 +93,10 @@ std::optional<PartName> part_name(const std::filesystem::path& path) {
   const std::string tail = name.substr(name.size() - kForm.size());
   for (size_t i = 0; i < kForm.size(); ++i)
     if (kForm[i] == '0' ? tail[i] < '0' || tail[i] > '9' : tail[i] != kForm[i]) return std::nullopt;
-  int n_parts = 0;
-  std::from_chars(tail.data() + 10, tail.data() + 15, n_parts);
-  return PartName{name.substr(0, name.size() - kForm.size()), n_parts};
+  PartName found{.prefix = name.substr(0, name.size() - kForm.size())};
+  std::from_chars(tail.data() + 1, tail.data() + 6, found.part);
+  std::from_chars(tail.data() + 10, tail.data() + 15, found.n_parts);
+  return found;
 }
 
 }  // namespace
@@ -101,8 +104,8 @@ std::optional<PartName> part_name(const std::filesystem::path& path) {
 /// Walks one part. Every length is checked against the bytes left before it is used.
 class Gguf::Parser {
  public:
-  Parser(Gguf& file, std::span<const std::byte> bytes, const std::string& where)
-      : file_(file), bytes_(bytes), where_(where) {}
+  Parser(Gguf& file, std::span<const std::byte> bytes, const std::string& where, size_t n_parts)
+      : file_(file), bytes_(bytes), where_(where), n_parts_(n_parts) {}
 
   void run() {
     if (bytes_.size() < 4 || text_of(bytes_.first(4)) != "GGUF")
@@ -129,10 +132,8 @@ class Gguf::Parser {
     const size_t alignment = alignment_of(values);
     const size_t begin = (at_ + alignment - 1) / alignment * alignment;
     place(tensors, begin, alignment);
-    if (file_.parts_.empty())
-      file_.values_ = std::move(values);
-    else
-      check_split(values);
+    if (n_parts_ > 1) check_split(values);
+    if (file_.parts_.empty()) file_.values_ = std::move(values);
     for (GgufTensor& tensor : tensors) {
       tensor.part = file_.parts_.size();
       if (!file_.by_name_.emplace(tensor.name, file_.tensors_.size()).second)
@@ -175,7 +176,8 @@ class Gguf::Parser {
     if (v.type == kList) {
       v.element = number<uint32_t>(what);
       v.count = number<uint64_t>(what);
-      if (v.element == kList) damaged(fmt::format("{} is an array of arrays", what));
+      if (v.element == kList)
+        throw input_error(where_, "key {} is an array of arrays, which is not supported", what);
     }
     const uint32_t of = v.type == kList ? v.element : v.type;
     if (of >= kMetaTypes) damaged(fmt::format("{} has the unknown type {}", what, of));
@@ -256,31 +258,43 @@ class Gguf::Parser {
                             quote(by_place[i]->name)));
   }
 
-  /// A further part says which one it is.
+  /// Checks that a part says which one it is, and of how many.
   void check_split(const std::map<std::string, Value, std::less<>>& values) const {
-    const auto it = values.find("split.no");
-    const auto no =
-        it == values.end() ? std::nullopt : integer_of(it->second.type, it->second.bytes);
-    if (no != std::optional(static_cast<int64_t>(file_.parts_.size())))
-      throw input_error(where_, "split.no is {}, expected {} by the file's name",
-                        no ? fmt::format("{}", *no) : "absent", file_.parts_.size())
-          .hint("fetch the parts again, and do not rename them");
+    for (const auto& [key, expected] :
+         {std::pair{"split.no", file_.parts_.size()}, {"split.count", n_parts_}}) {
+      const auto it = values.find(key);
+      const auto found =
+          it == values.end() ? std::nullopt : integer_of(it->second.type, it->second.bytes);
+      if (found != std::optional(static_cast<int64_t>(expected)))
+        throw input_error(where_, "{} is {}, expected {} by the file's name", key,
+                          found ? fmt::format("{}", *found) : "absent", expected)
+            .hint(kPartsAgain);
+    }
   }
 
   Gguf& file_;
   std::span<const std::byte> bytes_;
   const std::string& where_;
-  size_t at_ = 0;
+  size_t n_parts_, at_ = 0;
 };
 
-void Gguf::add_part(std::span<const std::byte> bytes, const std::string& where) {
-  Parser(*this, bytes, where).run();
+bool is_gguf_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  if (path.extension() == ".gguf") return true;
+  std::string magic(4, ' ');
+  std::ifstream(path, std::ios::binary).read(magic.data(), std::ssize(magic));
+  return magic == "GGUF";
+}
+
+void Gguf::add_part(std::span<const std::byte> bytes, const std::string& where, size_t n_parts) {
+  Parser(*this, bytes, where, n_parts).run();
 }
 
 Gguf Gguf::parse(std::span<const std::byte> bytes, const std::string& where) {
   Gguf file;
   file.where_ = where;
-  file.add_part(bytes, where);
+  file.add_part(bytes, where, 1);
   return file;
 }
 
@@ -289,22 +303,30 @@ Gguf Gguf::open(const std::filesystem::path& path) {
   file.where_ = path.string();
   std::vector<std::string> paths = {path.string()};
   if (const auto split = part_name(path)) {
+    if (split->part < 1 || split->part > split->n_parts)
+      throw input_error(file.where_, "its name says that it is part {} of {}", split->part,
+                        split->n_parts)
+          .hint(kPartsAgain);
     paths.clear();
     std::vector<std::string> missing;
     for (int i = 0; i < split->n_parts; ++i) {
       paths.push_back(split->path(i));
-      if (!std::filesystem::exists(paths.back())) missing.push_back(paths.back());
+      if (!std::filesystem::exists(paths.back()))
+        missing.push_back(std::filesystem::path(paths.back()).filename().string());
     }
-    if (paths.empty()) throw input_error(file.where_, "its name says that it is one of 0 parts");
-    if (!missing.empty())
-      throw input_error(file.where_, "{} of {} parts missing:\n  {}", missing.size(), paths.size(),
-                        fmt::join(missing, "\n  "))
+    if (const size_t n = missing.size(); n > 0) {
+      constexpr size_t kMostListed = 20;
+      missing.resize(std::min(n, kMostListed));
+      throw input_error(file.where_, "{} of {} parts missing: {}{}", n, paths.size(),
+                        fmt::join(missing, ", "),
+                        n > kMostListed ? fmt::format(" and {} more", n - kMostListed) : "")
           .hint("fetch the missing parts into the same folder");
+    }
     file.where_ = paths.front();
   }
   for (const std::string& part : paths) {
     file.files_.push_back(std::make_shared<const MappedFile>(part));
-    file.add_part(file.files_.back()->bytes(), part);
+    file.add_part(file.files_.back()->bytes(), part, paths.size());
   }
   file.check_parts();
   return file;
@@ -316,10 +338,10 @@ void Gguf::check_parts() const {
     throw input_error(where_, "is one of {} parts by split.count, found {}", n_parts, parts_.size())
         .hint("name the parts NAME-00001-of-00003.gguf and so on, in one folder");
   const auto n_tensors = find_int("split.tensors.count", 0, INT32_MAX);
-  if (n_tensors && *n_tensors != std::ssize(tensors_))
-    throw input_error(where_, "its parts have {} tensors, expected {} by split.tensors.count",
-                      tensors_.size(), *n_tensors)
-        .hint(kFetchAgain);
+  if (n_tensors ? *n_tensors != std::ssize(tensors_) : parts_.size() > 1)
+    throw input_error(where_, "its parts have {} tensors, but split.tensors.count is {}",
+                      tensors_.size(), n_tensors ? fmt::format("{}", *n_tensors) : "absent")
+        .hint(kPartsAgain);
 }
 
 const GgufTensor* Gguf::find(std::string_view name) const {
@@ -345,7 +367,7 @@ std::optional<int64_t> Gguf::find_int(std::string_view key, int64_t min, int64_t
   const Value* const v = value(key);
   if (v == nullptr) return std::nullopt;
   const auto found = integer_of(v->type, v->bytes);
-  if (!found) refuse_value(key, "an integer");
+  if (!found) refuse_value(key, "an integer of at most 63 bits");
   if (*found < min || *found > max)
     throw input_error(where_, "key {}: expected a number from {} to {}, found {}", quote(key), min,
                       max, *found)

@@ -54,6 +54,9 @@ struct GgufTensor {
   size_t begin = 0, bytes = 0;  // in that file
 };
 
+/// True for a file that is named so or begins so.
+bool is_gguf_file(const std::filesystem::path& path);
+
 /// Reader of the GGUF format, versions 2 and 3, of one file or of several parts named
 /// NAME-00001-of-00003.gguf. Counts, strings, types and offsets are checked against the size of the
 /// file before anything is handed out; metadata stay in the mapping.
@@ -101,7 +104,8 @@ class Gguf {
   const Value* value(std::string_view key) const;
   const Value* array(std::string_view key) const;
   [[noreturn]] void refuse_value(std::string_view key, const char* expected) const;
-  void add_part(std::span<const std::byte> bytes, const std::string& where);
+  /// n_parts  of the model, by the file's name
+  void add_part(std::span<const std::byte> bytes, const std::string& where, size_t n_parts);
   void check_parts() const;
 
   std::string where_;

@@ -73,7 +73,7 @@ Sources gguf_templates(const fs::path& path) {
 }
 
 Sources templates_of(const fs::path& folder, const std::optional<Json>& config) {
-  if (fs::is_regular_file(folder)) return gguf_templates(folder);
+  if (io::is_gguf_file(folder)) return gguf_templates(folder);
   Sources found;
   // As it is: transformers keeps a byte order mark of a template, too.
   const auto add = [&](const std::string& name, const fs::path& path) {
@@ -99,9 +99,11 @@ std::pair<Source, std::optional<Source>> chosen(const fs::path& folder,
   Sources found = folder.empty() ? Sources{} : templates_of(folder, config);
   const bool chooses = !settings.choice.empty();
   if (found.empty() && !chooses)
-    throw input_error(folder.empty() ? "chat" : folder.string(),
-                      "the model has no chat template, neither chat_template.jinja nor "
-                      "'chat_template' in tokenizer_config.json")
+    throw input_error(folder.empty() ? "chat" : folder.string(), "the model has no chat template{}",
+                      io::is_gguf_file(folder)
+                          ? ": key 'tokenizer.chat_template' is missing"
+                          : ", neither chat_template.jinja nor 'chat_template' in "
+                            "tokenizer_config.json")
         .hint("set chat.template=FILE, or write the full prompt yourself without --chat");
   const std::string name = chooses ? settings.choice.filename().string()
                            : !settings.tools.empty() && found.contains("tool_use") ? "tool_use"

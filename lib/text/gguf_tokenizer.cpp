@@ -12,7 +12,7 @@
 namespace tandem::text {
 namespace {
 
-enum TokenType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
+enum TokenType : int64_t { kUndefined, kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
 constexpr int64_t kMostIds = int64_t{1} << 24;
 constexpr const char* kSingleDigits = R"(\p{N})";
@@ -43,24 +43,39 @@ const std::vector<WordRule>& word_rules() {
   return rules;
 }
 
+std::string with_marks(std::string_view text) {
+  std::string marked;
+  for (const char c : text) marked += c == ' ' ? "\u2581" : std::string(1, c);
+  return marked;
+}
+
 /// The tokenizer of one file, by its keys.
 class GgufReader {
  public:
   GgufReader(const io::Gguf& file, std::vector<std::string>& warnings)
-      : file_(file),
-        warnings_(warnings),
-        tokens_(file.strings("tokenizer.ggml.tokens")),
-        types_(file.ints("tokenizer.ggml.token_type")) {
+      : file_(file), warnings_(warnings), types_(file.ints("tokenizer.ggml.token_type")) {
+    for (const std::string_view token : file.strings("tokenizer.ggml.tokens"))
+      tokens_.push_back(token.empty() ? fmt::format("[EMPTY_{}]", tokens_.size())
+                                      : std::string(token));
     if (tokens_.empty()) refuse("'tokenizer.ggml.tokens' is missing or empty");
     if (types_.empty()) types_.assign(tokens_.size(), kNormal);
     if (types_.size() != tokens_.size())
       refuse(fmt::format("'tokenizer.ggml.token_type' has {} items, expected {}", types_.size(),
                          tokens_.size()));
+    for (size_t i = 0; i < types_.size(); ++i) {
+      if (types_[i] == kUndefined) types_[i] = kNormal;
+      if (types_[i] < kNormal || types_[i] > kByte)
+        refuse(
+            fmt::format("'tokenizer.ggml.token_type': expected numbers from 0 to 6, found {} for "
+                        "token {}",
+                        types_[i], i));
+    }
   }
 
   std::unique_ptr<Tokenizer> read() {
     if (const auto json = file_.find_string("tokenizer.huggingface.json"))
-      return tokenizer_from_json(*json, config(), file_.where() + ": tokenizer.huggingface.json");
+      return tokenizer_from_json(*json, config(false),
+                                 file_.where() + ": tokenizer.huggingface.json");
     const std::string_view kind = file_.find_string("tokenizer.ggml.model").value_or("");
     if (kind == "gpt2") return byte_level();
     if (kind == "llama") return sentencepiece();
@@ -74,26 +89,27 @@ class GgufReader {
         .hint("convert the model again with a current llama.cpp");
   }
 
-  std::optional<int32_t> id(const char* name) const {
+  /// absent   the id that a missing key has
+  std::optional<int32_t> id(const char* name, std::optional<int32_t> absent = {}) const {
     const auto found = file_.find_int(fmt::format("tokenizer.ggml.{}_token_id", name), 0, kMostIds);
-    if (!found) return std::nullopt;
-    if (*found >= std::ssize(tokens_))
+    if (found && *found >= std::ssize(tokens_))
       refuse(fmt::format("the id {} of {} exceeds the {} tokens", *found, name, tokens_.size()));
-    return static_cast<int32_t>(*found);
+    return found ? std::optional(static_cast<int32_t>(*found)) : absent;
   }
 
-  /// absent   the value of add_bos_token that a missing key has
-  TokenizerConfig config(bool absent = false) const {
+  /// Special tokens as tokenizer_config.json would name them.
+  /// pieces   SentencePiece, whose ids have usual values
+  TokenizerConfig config(bool pieces) const {
     TokenizerConfig c;
-    const auto name = [&](const char* key) -> std::optional<std::string> {
-      const auto found = id(key);
-      if (!found) return std::nullopt;
-      return std::string(tokens_[static_cast<size_t>(*found)]);
+    const auto name = [&](const char* key, int32_t usual) -> std::optional<std::string> {
+      const auto found = id(key, pieces ? std::optional(usual) : std::nullopt);
+      if (!found || *found >= std::ssize(tokens_)) return std::nullopt;
+      return tokens_[static_cast<size_t>(*found)];
     };
-    c.bos_token = name("bos");
-    c.eos_token = name("eos");
-    c.unk_token = name("unknown");
-    c.add_bos_token = file_.find_bool("tokenizer.ggml.add_bos_token").value_or(absent);
+    c.bos_token = name("bos", 1);
+    c.eos_token = name("eos", 2);
+    c.unk_token = name("unknown", 0);
+    c.add_bos_token = file_.find_bool("tokenizer.ggml.add_bos_token").value_or(pieces);
     return c;
   }
 
@@ -122,9 +138,8 @@ class GgufReader {
       const auto number = static_cast<int32_t>(i);
       const bool control = types_[i] == kControl;
       if (control || types_[i] == kUserDefined)
-        spec.added.push_back(
-            {.content = std::string(tokens_[i]), .id = number, .special = control});
-      else if (!tokens_[i].empty() && types_[i] != kUnused)
+        spec.added.push_back({.content = tokens_[i], .id = number, .special = control});
+      else if (types_[i] != kUnused)
         spec.vocab.emplace_back(tokens_[i], number);
     }
     for (const std::string_view merge : file_.strings("tokenizer.ggml.merges")) {
@@ -144,8 +159,10 @@ class GgufReader {
     spec.bos = id("bos");
     spec.eos = id("eos");
     if (!spec.eos) refuse("'tokenizer.ggml.eos_token_id' is missing");
-    if (file_.find_bool("tokenizer.ggml.add_bos_token").value_or(rule.adds_bos) && spec.bos)
+    if (file_.find_bool("tokenizer.ggml.add_bos_token").value_or(rule.adds_bos)) {
+      if (!spec.bos) refuse("'tokenizer.ggml.bos_token_id' is missing, but texts begin with BOS");
       spec.prefix = {*spec.bos};
+    }
     return make_bpe_tokenizer(std::move(spec), file_.where());
   }
 
@@ -155,16 +172,32 @@ class GgufReader {
       refuse(fmt::format("'tokenizer.ggml.scores' has {} items, expected {}", scores.size(),
                          tokens_.size()));
     std::vector<SentencePiece> pieces;
-    for (size_t i = 0; i < tokens_.size(); ++i)
-      pieces.push_back({tokens_[i], scores[i], static_cast<uint64_t>(types_[i])});
+    // Converters write spaces into the user's tokens, where SentencePiece has U+2581.
+    std::vector<std::string> texts = tokens_;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (types_[i] == kUserDefined) texts[i] = with_marks(texts[i]);
+      pieces.push_back({texts[i], scores[i], static_cast<uint64_t>(types_[i])});
+    }
+    TokenizerConfig c = config(true);
+    if (file_.find_string("general.architecture") == "phi3") c.trimmed_after = phi3_trimmed();
     const bool prefix = file_.find_bool("tokenizer.ggml.add_space_prefix").value_or(true);
-    return tokenizer_from_sentencepiece(sentencepiece_model(pieces, prefix), config(true),
-                                        file_.where());
+    return tokenizer_from_sentencepiece(sentencepiece_model(pieces, prefix), c, file_.where());
+  }
+
+  /// Phi-3's control tokens take the white space after them along, which no key says.
+  /// source   llama.cpp, llama-vocab.cpp
+  std::vector<std::string> phi3_trimmed() const {
+    constexpr std::array kOthers = {"<unk>", "<s>", "<|endoftext|>"};
+    std::vector<std::string> trimmed;
+    for (size_t i = 0; i < tokens_.size(); ++i)
+      if (types_[i] == kControl && std::ranges::find(kOthers, tokens_[i]) == kOthers.end())
+        trimmed.push_back(tokens_[i]);
+    return trimmed;
   }
 
   const io::Gguf& file_;
   std::vector<std::string>& warnings_;
-  std::vector<std::string_view> tokens_;
+  std::vector<std::string> tokens_;
   std::vector<int64_t> types_;
 };
 

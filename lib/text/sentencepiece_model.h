@@ -25,11 +25,11 @@ struct CheckedSentencePieceModel {
 CheckedSentencePieceModel checked_sentencepiece_model(std::string_view model,
                                                       const std::string& where);
 
-/// A piece of a vocabulary whose types are numbered as in SentencePiece's format.
+/// A piece of a vocabulary.
 struct SentencePiece {
   std::string_view text;
   float score = 0;
-  uint64_t type = 1;
+  uint64_t type = 1;  // ModelProto.SentencePiece.Type
 };
 
 /// Writes a serialized ModelProto of byte-pair encoding. Bytes stand in for unknown characters if

@@ -197,6 +197,8 @@ void collect_tokens(TokenizerParts& parts, const sentencepiece::SentencePiecePro
     parts.bytes.push_back(bytes_of_piece(model, id));
     if (!model.IsControl(id) && !model.IsUnknown(id)) continue;
     parts.added.push_back({.content = model.IdToPiece(id), .id = id, .special = true});
+    parts.added.back().rstrip =
+        std::ranges::find(config.trimmed_after, model.IdToPiece(id)) != config.trimmed_after.end();
     known.insert(model.IdToPiece(id));
   }
   const std::unordered_set<std::string> special(config.special_tokens.begin(),

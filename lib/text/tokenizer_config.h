@@ -17,6 +17,7 @@ struct TokenizerConfig {
   std::optional<std::string> bos_token, eos_token, unk_token, pad_token, mask_token;
   std::vector<std::string> special_tokens;  // all that are named to be special
   std::optional<bool> add_bos_token, add_prefix_space, legacy, split_special_tokens;
+  std::vector<std::string> trimmed_after;  // control pieces that take the white space after them
   std::vector<AddedToken> added;
   size_t n_with_flags = 0;  // of `added`: the first ones, from added_tokens_decoder
 };

@@ -12,7 +12,6 @@
 #include "io/quote.h"
 #include "model/adapters/merge_check.h"
 #include "model/spec/work.h"
-#include "model/weights/model_folder.h"
 #include "recipe/scalar.h"
 #include "tools/adapters/summary.h"
 #include "tools/adapters/written_form.h"
@@ -184,7 +183,9 @@ std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
 
 std::string S2ftAdapter::write_model(const std::filesystem::path& folder) {
   const model::ModelConfig& config = opened_.base.config;
-  model::require_model_folder(opened_.base.folder);
+  if (opened_.base.gguf)
+    throw input_error(opened_.base.folder.string(), "is a GGUF file, into which nothing is merged")
+        .hint("merge into the original Hugging Face folder, or run adapters with model.adapters");
   {
     cli::Progress line(cx_.terminal, "merge", 100, "%");
     train::export_model(folder, opened_.base.folder, config, *opened_.merged(), {}, {}, dtype_,

@@ -4,8 +4,8 @@
     VENV/bin/pip install -r scripts/golden/requirements.txt gguf==0.19.0
     VENV/bin/python scripts/golden/smollm2.py "$(scripts/get-smollm2.sh)"
 
-Weights are dequantised from Q4_1 to float32. Texts have no digits: transformers does not cut them one by one, as
-the model's own tokenizer does, when it reads a GGUF file.
+Weights are dequantised from Q4_1 to float32. Texts have no digits: when
+transformers reads a GGUF file, it does not split digits, as the model's own tokenizer does.
 """
 
 import json

@@ -53,15 +53,19 @@ TEST_SUITE("cli/gguf") {
                                 "train.method=" + method, "-s", "train.steps=2", "-s",
                                 "train.batch=2", "-s", "data.val_size=2"});
     };
-    const Outcome full = train("full");
-    CHECK(full.status == 4);
-    CHECK(has(full.err, model + ": is a GGUF file, expected a folder with safetensors files"));
-    CHECK_FALSE(std::filesystem::exists(folder / "full"));
+    for (const char* method : {"full", "spft"}) {
+      const Outcome whole = train(method);
+      CHECK(whole.status == 3);
+      CHECK(has(whole.err, std::string("train.method: ") + method +
+                               " writes a whole model, but the base " + model + " is a GGUF file"));
+      CHECK_FALSE(std::filesystem::exists(folder / method));
+    }
 
     const Outcome lora = train("lora");
     CAPTURE(lora.err);
     REQUIRE(lora.status == 0);
     CHECK(has(lora.err, "no model is written, because the base is a GGUF file"));
+    CHECK_FALSE(has(lora.out + lora.err, "\nmodel  "));
     CHECK_FALSE(std::filesystem::exists(folder / "lora/model"));
     const std::string adapter = (folder / "lora/adapter").string();
     const Outcome text =
@@ -73,7 +77,7 @@ TEST_SUITE("cli/gguf") {
         program("s2ft-adapter"), {.arguments = {"-m", model, "--adapter", adapter, "--to", "model",
                                                 "-o", (folder / "merged").string()}});
     CHECK(merged.status == 4);
-    CHECK(has(merged.err, "is a GGUF file, expected a folder with safetensors files"));
+    CHECK(has(merged.err, "is a GGUF file, into which nothing is merged"));
     CHECK_FALSE(std::filesystem::exists(folder / "merged"));
   }
 }

@@ -163,7 +163,8 @@ TEST_SUITE("io/gguf") {
       return parse(image);
     }();
     const auto error = [&](auto&& find) { return test::input_error_text(find); };
-    CHECK(error([&] { file.find_int("a", 0, 9); }) == "m.gguf: key 'a': expected an integer");
+    CHECK(error([&] { file.find_int("a", 0, 9); }) ==
+          "m.gguf: key 'a': expected an integer of at most 63 bits");
     CHECK(error([&] { file.strings("a"); }) == "m.gguf: key 'a': expected an array");
     CHECK(error([&] { file.find_bool("a"); }) == "m.gguf: key 'a': expected a boolean");
     CHECK(error([&] { file.find_double("inf"); }) == "m.gguf: key 'inf': expected a finite number");
@@ -189,7 +190,7 @@ TEST_SUITE("io/gguf") {
     };
     folder.write(name(1), part(0, 3, nullptr));
     folder.write(name(2), part(1, 3, "a"));
-    CHECK(error() == where + name(2) + ": 1 of 3 parts missing:\n  " + where + name(3));
+    CHECK(error() == where + name(2) + ": 1 of 3 parts missing: " + name(3));
     folder.write(name(3), part(2, 3, "b"));
     const Gguf file = Gguf::open(folder / name(2));
     CHECK(file.where() == where + name(1));
@@ -202,9 +203,16 @@ TEST_SUITE("io/gguf") {
     folder.write(name(3), part(2, 3, "a"));
     CHECK(error() == where + name(3) + ": is a damaged GGUF file: it has tensor 'a' twice");
     folder.write(name(3), part(2, 3, nullptr));
-    CHECK(error() ==
-          where + name(1) + ": its parts have 1 tensors, expected 2 by split.tensors.count");
+    CHECK(error() == where + name(1) + ": its parts have 1 tensors, but split.tensors.count is 2");
     folder.write(name(1), part(0, 4, nullptr));
-    CHECK(error() == where + name(1) + ": is one of 4 parts by split.count, found 3");
+    CHECK(error() == where + name(1) + ": split.count is 4, expected 3 by the file's name");
+    folder.write(name(1), part(1, 3, nullptr));
+    CHECK(error() == where + name(1) + ": split.no is 1, expected 0 by the file's name");
+    folder.write(name(4), part(3, 3, nullptr));
+    CHECK(test::input_error_text([&] { Gguf::open(folder / name(4)); }) ==
+          where + name(4) + ": its name says that it is part 4 of 3");
+    folder.write("one.gguf", part(0, 3, "a"));
+    CHECK(test::input_error_text([&] { Gguf::open(folder / "one.gguf"); }) ==
+          where + "one.gguf: is one of 3 parts by split.count, found 1");
   }
 }

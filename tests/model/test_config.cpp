@@ -673,11 +673,12 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(q.ropes[0].theta == 1e6);
     CHECK_FALSE(q.head.tied);
     CHECK(synthetic_config("qwen3-4b").head.tied);
+    CHECK(n_params(synthetic_config("gemma-3-270m")) == 268098176);
     CHECK(n_params(synthetic_config("gemma-3-1b")) == 999885952);
     CHECK(n_params(synthetic_config("gemma-3-4b")) == 3880263168);
     CHECK(n_params(synthetic_config("gemma-3-12b")) == 11766034176);
     CHECK(n_params(synthetic_config("gemma-3-27b")) == 27009346304);
-    CHECK(synthetic_names().size() == 20);
+    CHECK(synthetic_names().size() == 21);
   }
 
   TEST_CASE("bytes of weights are those of the matrices' format, and of numbers for norms") {
@@ -723,7 +724,8 @@ TEST_SUITE("model/synthetic_config") {
           "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, codellama-34b, llama-3.1-8b, "
           "llama-3.1-70b, "
           "llama-3.2-1b, "
-          "llama-68m, smollm2-135m, phi-4, gemma-3-1b, gemma-3-4b, gemma-3-12b, gemma-3-27b, "
+          "llama-68m, smollm2-135m, phi-4, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-12b, "
+          "gemma-3-27b, "
           "qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, "
           "qwen3-32b; or give the "
           "path of a config.json");

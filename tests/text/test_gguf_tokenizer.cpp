@@ -103,6 +103,37 @@ TEST_SUITE("text/gguf") {
     CHECK(t->eos_id() == 2);
   }
 
+  /// Tokens of tiny_gguf and three more, of an architecture.
+  GgufBytes with_tokens(const char* architecture, const std::string& spaces) {
+    GgufBytes file;
+    file.text("general.architecture", architecture);
+    file.text("tokenizer.ggml.model", "llama");
+    file.texts("tokenizer.ggml.tokens",
+               {"<unk>", "<s>", "</s>", "\u2581", "a", "", spaces, "<|end|>"});
+    file.list<float>("tokenizer.ggml.scores", 6, {0, 0, 0, -2, -3, -9, 0, 0});
+    file.list<int32_t>("tokenizer.ggml.token_type", 5, {2, 3, 3, 1, 1, 0, 4, 3});
+    file.truth("tokenizer.ggml.add_space_prefix", false);
+    return file;
+  }
+
+  TEST_CASE("the user's tokens have spaces in either spelling") {
+    for (const char* spaces : {"  ", "\u2581\u2581"}) {
+      const auto t = tokenizer_of(with_tokens("gemma3", spaces));
+      CHECK(t->encode("a  a", {.add_bos = false}) == std::vector<int32_t>{4, 6, 4});
+      CHECK(t->decode(std::vector<int32_t>{4, 6, 4}) == "a  a");
+      CHECK(t->encode("a") == std::vector<int32_t>{1, 4});  // ids that a file may leave out
+      CHECK(t->eos_id() == 2);
+    }
+  }
+
+  TEST_CASE("Phi-3's control tokens take the white space after them along") {
+    const std::vector<int32_t> trimmed = {4, 7, 4}, whole = {4, 7, 3, 4};
+    CHECK(tokenizer_of(with_tokens("phi3", "  "))->encode("a<|end|> a", {.add_bos = false}) ==
+          trimmed);
+    CHECK(tokenizer_of(with_tokens("llama", "  "))->encode("a<|end|> a", {.add_bos = false}) ==
+          whole);
+  }
+
   TEST_CASE("an unknown way of cutting text is refused, and none is warned about") {
     CHECK(error_of(converted("deepseek-llm")) ==
           "m.gguf: tokenizer.ggml.pre 'deepseek-llm' is not supported");
@@ -121,5 +152,11 @@ TEST_SUITE("text/gguf") {
     file = test::tiny_gguf();
     file.number("tokenizer.ggml.unknown_token_id", 6);
     CHECK(error_of(file) == "m.gguf: the id 6 of unknown exceeds the 6 tokens");
+    file = GgufBytes();
+    file.texts("tokenizer.ggml.tokens", {"a", "b"});
+    file.list<int32_t>("tokenizer.ggml.token_type", 5, {1, -1});
+    CHECK(
+        error_of(file) ==
+        "m.gguf: 'tokenizer.ggml.token_type': expected numbers from 0 to 6, found -1 for token 1");
   }
 }

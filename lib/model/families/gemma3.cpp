@@ -15,6 +15,8 @@ void refuse_others(const io::Json& j, const std::string& where) {
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
     if (io::find_double(j, key, where))
       throw input_error(where, "key '{}': only null is supported", key);
+  if (j.contains("sliding_window") && j["sliding_window"].is_null())
+    throw input_error(where, "key 'sliding_window': expected a number of tokens, found null");
   if (io::find_bool(j, "use_bidirectional_attention", where).value_or(false))
     throw input_error(where, "key 'use_bidirectional_attention': only false is supported");
 }

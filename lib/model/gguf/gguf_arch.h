@@ -24,6 +24,9 @@ struct GgufPart {
   int64_t first = 0;
   io::Shape shape;  // [rows, in], the whole tensor
 };
+/// The row of a GGUF file that holds row `row` of Hugging Face's q or k, where heads turn in pairs.
+int64_t paired_row(int64_t row, int head_dim);
+
 GgufPart gguf_part(MatrixId id, const GgufArch& arch, const ModelConfig& config);
 
 }  // namespace tandem::model

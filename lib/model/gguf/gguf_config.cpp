@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <cmath>
 
 #include "base/error.h"
 #include "io/json.h"
@@ -13,6 +13,8 @@ namespace {
 
 using io::Json;
 
+constexpr const char* kConvertAgain = "convert the model again with a current llama.cpp";
+constexpr const char* kOtherModel = "choose another model, or its original Hugging Face folder";
 constexpr int64_t kLargestValue = int64_t{1} << 31;
 
 /// Reads keys of one architecture, "llama.block_count".
@@ -36,7 +38,7 @@ class GgufKeys {
     const auto found = find_int(key);
     if (!found)
       throw input_error(file_.where(), "key {} is missing", io::quote(name(key)))
-          .hint("convert the model again with a current llama.cpp");
+          .hint(kConvertAgain);
     return *found;
   }
   std::optional<double> find_double(std::string_view key) const {
@@ -87,15 +89,20 @@ std::optional<Json> rope_scaling(const io::Gguf& file, const GgufKeys& keys, int
   auto factor = keys.find_double("rope.scaling.factor");
   if (!factor) factor = keys.find_double("rope.scale_linear");
   const std::string type(keys.find_string("rope.scaling.type").value_or("linear"));
-  if (type == "none" || factor.value_or(0) == 0 || *factor == 1) return std::nullopt;
-  if (type != "linear" && type != "yarn")
+  if (type != "none" && type != "linear" && type != "yarn")
     throw input_error(file.where(), "RoPE scaling {} is not supported", io::quote(type))
         .hint("supported: none, linear, yarn, and factors in tensors");
+  if (type == "none" || factor.value_or(0) == 0 || *factor == 1) return std::nullopt;
   Json j = {{"rope_type", type}, {"factor", *factor}};
   if (type == "linear") return j;
-  if (keys.find_double("rope.scaling.yarn_log_multiplier").value_or(0) != 0)
-    throw input_error(file.where(), "key {}: only 0 is supported",
-                      io::quote(keys.name("rope.scaling.yarn_log_multiplier")));
+  for (const auto& [key, usual] : {std::pair{"rope.scaling.yarn_log_multiplier", 0.0},
+                                   {"rope.scaling.attn_factor", 1.0},
+                                   {"rope.scaling.yarn_attn_factor", 1.0},
+                                   {"rope.scaling.yarn_ext_factor", 1.0}})
+    if (const double found = keys.find_double(key).value_or(usual); found != usual)
+      throw input_error(file.where(), "key {}: only {} is supported, found {}",
+                        io::quote(keys.name(key)), usual, found)
+          .hint(kOtherModel);
   j["original_max_position_embeddings"] =
       keys.find_int("rope.scaling.original_context_length").value_or(context);
   for (const auto& [key, ours] : {std::pair{"rope.scaling.yarn_beta_fast", "beta_fast"},
@@ -113,6 +120,7 @@ std::vector<int64_t> end_ids(const io::Gguf& file) {
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                           "tokenizer.ggml.eom_token_id"})
     if (const auto id = file.find_int(key, 0, kLargestValue)) add(*id);
+  if (ids.empty() && file.find_string("tokenizer.ggml.model") == "llama") add(2);
   constexpr std::array kEnds = {"<|eot_id|>",    "<|im_end|>",      "<|end|>",   "<end_of_turn>",
                                 "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>"};
   const std::vector<std::string_view> tokens = file.strings("tokenizer.ggml.tokens");
@@ -127,7 +135,8 @@ const GgufArch& arch_in(const io::Gguf& file) {
     throw input_error(file.where(), "holds {}, expected a model", io::quote(type))
         .hint("give the file that holds the model's weights");
   const auto name = file.find_string("general.architecture");
-  if (!name) throw input_error(file.where(), "key 'general.architecture' is missing");
+  if (!name)
+    throw input_error(file.where(), "key 'general.architecture' is missing").hint(kConvertAgain);
   if (const GgufArch* arch = find_gguf_arch(*name)) return *arch;
   std::vector<std::string_view> known;
   for (const GgufArch& arch : gguf_archs()) known.push_back(arch.name);
@@ -140,7 +149,7 @@ const GgufArch& arch_in(const io::Gguf& file) {
 void add_own_keys(const io::Gguf& file, const GgufArch& arch, const GgufKeys& keys, Json& j) {
   if (const auto window = keys.find_int("attention.sliding_window"); window.value_or(0) > 0) {
     if (arch.name == "olmo2")
-      throw input_error(file.where(), "holds OLMo 3, which is not supported");
+      throw input_error(file.where(), "holds OLMo 3, which is not supported").hint(kOtherModel);
     if (arch.name == "llama") j["architectures"] = {"MistralForCausalLM"};
     j["sliding_window"] = *window;
   }
@@ -150,7 +159,10 @@ void add_own_keys(const io::Gguf& file, const GgufArch& arch, const GgufKeys& ke
                                     {"residual_scale", "residual_multiplier"},
                                     {"logit_scale", "logits_scaling"}})
       if (const auto value = keys.find_double(key)) j[ours] = *value;
+  if (arch.name == "granite" && !j.contains("attention_multiplier"))
+    j["attention_multiplier"] = 1 / std::sqrt(j["head_dim"].get<double>());
   if (arch.name != "gemma3") return;
+  keys.get_int("attention.sliding_window");  // has to be there
   // Only the largest size scales scores by another number than that of a head.
   constexpr int kLargestLayers = 62;
   const int64_t heads = j["num_attention_heads"];
@@ -168,10 +180,17 @@ ModelConfig gguf_config(const io::Gguf& file) {
   const GgufArch& arch = arch_in(file);
   const GgufKeys keys(file, arch);
   if (keys.find_int("expert_count").value_or(0) > 0)
-    throw input_error(file.where(), "holds a mixture of experts (MoE), which is not supported");
+    throw input_error(file.where(), "holds a mixture of experts (MoE), which is not supported")
+        .hint(kOtherModel);
   const io::GgufTensor* const embedding = file.find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
-    throw input_error(file.where(), "tensor 'token_embd.weight' is missing or no matrix");
+    throw input_error(file.where(), "tensor 'token_embd.weight' is missing or no matrix")
+        .hint(kConvertAgain);
+  const auto vocabulary = keys.find_int("vocab_size");
+  if (vocabulary && *vocabulary != embedding->shape.front())
+    throw input_error(file.where(), "key {} is {}, but 'token_embd.weight' has {} rows",
+                      io::quote(keys.name("vocab_size")), *vocabulary, embedding->shape.front())
+        .hint(kConvertAgain);
   const int64_t dim = keys.get_int("embedding_length"),
                 heads = keys.get_int("attention.head_count"),
                 head_dim = keys.find_int("attention.key_length")
@@ -180,7 +199,8 @@ ModelConfig gguf_config(const io::Gguf& file) {
   if (const auto of_values = keys.find_int("attention.value_length");
       of_values.value_or(head_dim) != head_dim)
     throw input_error(file.where(), "heads of keys and of values differ: {} and {}", head_dim,
-                      *of_values);
+                      *of_values)
+        .hint(kOtherModel);
   Json j = {{"architectures", {arch.architecture}},
             {"hidden_size", dim},
             {"num_hidden_layers", keys.get_int("block_count")},
@@ -199,13 +219,20 @@ ModelConfig gguf_config(const io::Gguf& file) {
   const auto eps = keys.find_double("attention.layer_norm_rms_epsilon");
   if (!eps)
     throw input_error(file.where(), "key {} is missing",
-                      io::quote(keys.name("attention.layer_norm_rms_epsilon")));
+                      io::quote(keys.name("attention.layer_norm_rms_epsilon")))
+        .hint(kConvertAgain);
   j["rms_norm_eps"] = *eps;
   if (const auto bos = file.find_int("tokenizer.ggml.bos_token_id", 0, kLargestValue))
     j["bos_token_id"] = *bos;
-  if (const auto turned = keys.find_int("rope.dimension_count");
-      turned.value_or(head_dim) != head_dim)
-    j["partial_rotary_factor"] = static_cast<double>(*turned) / static_cast<double>(head_dim);
+  const int64_t turned = keys.find_int("rope.dimension_count").value_or(head_dim);
+  if (turned != head_dim && arch.name != "phi3")
+    throw input_error(file.where(), "key {} is {}, but heads have {} dimensions",
+                      io::quote(keys.name("rope.dimension_count")), turned, head_dim)
+        .hint(kOtherModel);
+  // The share is cut to whole dimensions when it is read.
+  if (turned != head_dim)
+    j["partial_rotary_factor"] =
+        (static_cast<double>(turned) + 0.5) / static_cast<double>(head_dim);
   if (auto scaling = rope_scaling(file, keys, context)) j["rope_scaling"] = *scaling;
   add_own_keys(file, arch, keys, j);
   ModelConfig config = parse_config(j.dump(), file.where());

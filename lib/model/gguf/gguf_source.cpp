@@ -117,13 +117,13 @@ class GgufSource final : public WeightSource {
     }
   }
 
+  bool in_pairs(Role role) const {
+    const bool turns = info(role).stack == Role::qkv && role != Role::v && role != Role::v_bias;
+    return arch_.pairs && turns;
+  }
   /// The row of a tensor that holds row `row` of Hugging Face's matrix.
   int64_t stored_row(Role role, int64_t row) const {
-    const Unit unit = info(role).unit;
-    const bool turns = info(role).stack == Role::qkv && role != Role::v && role != Role::v_bias;
-    if (!arch_.pairs || !turns || (unit != Unit::query_head && unit != Unit::kv_head)) return row;
-    const int64_t d = config_.head_dim, half = d / 2, in_head = row % d;
-    return row - in_head + 2 * (in_head % half) + in_head / half;
+    return in_pairs(role) ? paired_row(row, config_.head_dim) : row;
   }
 
   /// Writes numbers [begin, begin + n) of a tensor as f32.
@@ -144,12 +144,14 @@ class GgufSource final : public WeightSource {
             .fetch = [this, &t, in, first, format, plain, role = id.role](int64_t begin,
                                                                           int64_t end, void* out) {
               auto* to = static_cast<std::byte*>(out);
-              for (int64_t row = begin; row < end; ++row, to += row_bytes(format, in)) {
-                const int64_t at = (first + stored_row(role, row)) * in;
+              const int64_t at_once = in_pairs(role) ? 1 : end - begin;
+              for (int64_t row = begin; row < end; row += at_once) {
+                const int64_t at = (first + stored_row(role, row)) * in, n = at_once * in;
                 if (plain)
-                  file_.read(t, io::gguf_bytes(t.type, at), {to, row_bytes(format, in)});
+                  file_.read(t, io::gguf_bytes(t.type, at), {to, row_bytes(format, n)});
                 else
-                  decode(t, at, in, reinterpret_cast<float*>(to));
+                  decode(t, at, n, reinterpret_cast<float*>(to));
+                to += row_bytes(format, n);
               }
             }};
   }
@@ -194,6 +196,11 @@ std::span<const GgufArch> gguf_archs() { return kArchs; }
 const GgufArch* find_gguf_arch(std::string_view name) {
   const auto* const at = std::ranges::find(kArchs, name, &GgufArch::name);
   return at == kArchs.end() ? nullptr : at;
+}
+
+int64_t paired_row(int64_t row, int head_dim) {
+  const int64_t half = head_dim / 2, in_head = row % head_dim;
+  return row - in_head + 2 * (in_head % half) + in_head / half;
 }
 
 GgufPart gguf_part(MatrixId id, const GgufArch& arch, const ModelConfig& c) {

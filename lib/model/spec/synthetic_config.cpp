@@ -37,6 +37,8 @@ constexpr NamedShape gemma3(const char* name, int dim, int n_layers, int n_heads
           131072, 1e-6,  1e6,      0,       true,       2,        1,       "Gemma3ForCausalLM",
           {},     others};
 }
+constexpr const char* kGemma3Small =
+    R"({"vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512})";
 constexpr const char* kGemma3Scaled =
     R"({"sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8}})";
 
@@ -59,8 +61,8 @@ constexpr std::array kShapes = {
     NamedShape{"smollm2-135m", 576, 30, 9, 3, 64, 1536, 49152, 8192, 1e-5, 1e5, 0, true, 0, 0},
     NamedShape{"phi-4", 5120, 40, 40, 10, 128, 17920, 100352, 16384, 1e-5, 250000, 0, false, 100257,
                100265, "Phi3ForCausalLM"},
-    gemma3("gemma-3-1b", 1152, 26, 4, 1, 256, 6912,
-           R"({"vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512})"),
+    gemma3("gemma-3-270m", 640, 18, 4, 1, 256, 2048, kGemma3Small),
+    gemma3("gemma-3-1b", 1152, 26, 4, 1, 256, 6912, kGemma3Small),
     gemma3("gemma-3-4b", 2560, 34, 8, 4, 256, 10240, kGemma3Scaled),
     gemma3("gemma-3-12b", 3840, 48, 16, 8, 256, 15360, kGemma3Scaled),
     gemma3("gemma-3-27b", 5376, 62, 32, 16, 128, 21504,

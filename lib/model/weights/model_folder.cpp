@@ -11,9 +11,7 @@ namespace {
 
 Error refuse_gguf(const std::filesystem::path& path) {
   return input_error(path.string(), "is a GGUF file, expected a folder with safetensors files")
-      .hint(
-          "give the file itself with -m to run it; to merge adapters or export a model, use the "
-          "original Hugging Face folder");
+      .hint("give the file itself as the model, or take the original Hugging Face folder");
 }
 
 Error refuse_pickle(const std::filesystem::path& path) {

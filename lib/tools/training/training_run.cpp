@@ -13,7 +13,6 @@
 #include "io/atomic_file.h"
 #include "io/claimed_files.h"
 #include "io/quote.h"
-#include "model/weights/model_folder.h"
 #include "ranks/device_comm.h"
 #include "recipe/scalar.h"
 #include "tensor/driver_memory.h"
@@ -249,8 +248,10 @@ void TrainingRun::check_folder() const {
   if (recipe_.output.path.empty())
     throw recipe_error("output.path", "expected a folder for the run, found none")
         .hint("add -o FOLDER");
-  if (recipe_.train.method == train::Method::full && files_.gguf())
-    model::require_model_folder(files_.folder);
+  if (files_.gguf && !writes_adapter())
+    throw recipe_error("train.method", "{} writes a whole model, but the base {} is a GGUF file",
+                       recipe::yaml_text(recipe_.train.method), files_.folder.string())
+        .hint("train by s2ft, lora or dora, or take the original Hugging Face folder as base");
   const bool resumes = cx_.is_set("resume"), begins_again = cx_.is_set("overwrite");
   if (resumes && begins_again)
     throw usage_error("--resume", "cannot be combined with --overwrite, which begins again");
@@ -284,10 +285,16 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
   EventFile::remove_all(recipe_.output.path);
 }
 
+bool TrainingRun::writes_adapter() const {
+  using enum train::Method;
+  const train::Method method = recipe_.train.method;
+  return method == s2ft || method == lora || method == dora;
+}
+
 void TrainingRun::export_trained(std::span<const float> values) const {
-  if (files_.synthetic() || files_.gguf()) {
-    cx_.note(files_.gguf() ? "no model is written, because the base is a GGUF file"
-                           : "no model is written, because a synthetic model has no folder");
+  if (!writes_model()) {
+    cx_.note(files_.gguf ? "no model is written, because the base is a GGUF file"
+                         : "no model is written, because a synthetic model has no folder");
     return;
   }
   train::export_model(file(kModel), files_.folder, files_.config, *calibration().source(), set_,
@@ -315,7 +322,7 @@ std::string TrainingRun::next_lines() const {
   std::string folder = recipe_.output.path.string();
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   std::string text;
-  if (files_.gguf()) {
+  if (files_.gguf) {
     text += fmt::format(
         "next     pig-generate -m {} -s {} -p PROMPT\n", base,
         io::shell_word(fmt::format("model.adapters=[{{path: {}}}]", file(kAdapter).string())));
@@ -392,11 +399,10 @@ int TrainingRun::run() {
                            files_.config, values);
   else
     train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
-  if (low_rank || method == train::Method::s2ft)
-    cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
+  if (writes_adapter()) cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
   trainer.reset();  // the model that is written takes its place in memory
   export_trained(values);
-  if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
+  if (writes_model()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
   cx_.out.write(next_lines());
   return 0;
 }

@@ -95,6 +95,9 @@ class TrainingRun {
   /// Micro-batches of a step of the run.
   std::vector<train::MicroBatch> batches(int64_t step);
   train::LossSum validate(train::Trainer& trainer) const;
+  bool writes_model() const { return !files_.synthetic() && !files_.gguf; }
+  /// True for methods whose result can be an adapter.
+  bool writes_adapter() const;
   void export_trained(std::span<const float> values) const;
   /// The text of the first training record up to its answer; empty where it has none, or holds
   /// control tokens of a chat.

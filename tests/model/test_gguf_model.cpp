@@ -1,0 +1,184 @@
+#include <doctest/doctest.h>
+
+#include "error_text.h"
+#include "gguf_bytes.h"
+#include "io/file.h"
+#include "io/gguf.h"
+#include "io/json.h"
+#include "model/gguf/gguf_arch.h"
+#include "model/gguf/gguf_model.h"
+#include "safetensors_text.h"
+#include "source_dir.h"
+
+using namespace tandem;
+using namespace tandem::model;
+using io::Json;
+using test::GgufBytes;
+
+namespace {
+
+const Json& golden() {
+  static const Json all = io::parse_json(
+      io::read_file(test::source_dir() / "tests/data/golden/gguf.json"), "gguf.json");
+  return all;
+}
+
+ModelConfig config_of(const GgufBytes& file) {
+  const std::string image = file.bytes();
+  return gguf_config(io::Gguf::parse(test::as_bytes(image), "m.gguf"));
+}
+
+std::string error_of(const GgufBytes& file) {
+  return test::input_error_text([&] { config_of(file); });
+}
+
+/// Keys of a small model, without tensors but for the embedding.
+GgufBytes keys(const std::string& arch, int layers = 6) {
+  GgufBytes file;
+  file.text("general.architecture", arch);
+  const auto number = [&](const char* key, uint32_t value) {
+    file.number(arch + "." + key, value);
+  };
+  number("embedding_length", 64);
+  number("feed_forward_length", 96);
+  number("attention.head_count", 4);
+  number("attention.head_count_kv", 2);
+  number("attention.key_length", 16);
+  number("block_count", static_cast<uint32_t>(layers));
+  number("context_length", 4096);
+  file.real(arch + ".attention.layer_norm_rms_epsilon", 1e-6f);
+  file.tensor("token_embd.weight", {64, 10}, 0, std::string(64 * 10 * 4, '\0'));
+  return file;
+}
+
+}  // namespace
+
+TEST_SUITE("model/gguf") {
+  TEST_CASE("rows of q and k turn in pairs, in the order of llama.cpp's converter") {
+    const Json& want = golden().at("qk_permutation");
+    const int head_dim = want.at("head_dim");
+    const std::vector<int64_t> rows = want.at("gguf_row_of_hf_row");
+    for (size_t row = 0; row < rows.size(); ++row)
+      CHECK(paired_row(static_cast<int64_t>(row), head_dim) == rows[row]);
+  }
+
+  TEST_CASE("factors of RoPE divide frequencies as Llama 3's scaling does") {
+    const Json& want = golden().at("rope_freqs");
+    const int head_dim = want.at("head_dim");
+    ops::RopeSpec by_rule{want.at("theta"),
+                          {.kind = RopeScalingKind::llama3,
+                           .factor = want.at("factor"),
+                           .low_freq_factor = want.at("low_freq_factor"),
+                           .high_freq_factor = want.at("high_freq_factor"),
+                           .original_context = want.at("original_context")}};
+    const std::vector<float> factors = want.at("factors");
+    const ops::RopeSpec by_factors{
+        want.at("theta"),
+        {.kind = RopeScalingKind::longrope, .short_factors = factors, .long_factors = factors}};
+    const auto a = ops::rope_inverse_frequencies(by_rule, head_dim),
+               b = ops::rope_inverse_frequencies(by_factors, head_dim);
+    REQUIRE(a.size() == b.size());
+    for (size_t i = 0; i < a.size(); ++i) CHECK(a[i] == doctest::Approx(b[i]).epsilon(1e-5));
+  }
+
+  TEST_CASE("keys become those of config.json") {
+    GgufBytes file = keys("llama");
+    file.real("llama.rope.freq_base", 5e5f);
+    file.text("llama.rope.scaling.type", "yarn");
+    file.real("llama.rope.scaling.factor", 4);
+    file.number("llama.rope.scaling.original_context_length", 1024);
+    file.number("tokenizer.ggml.eos_token_id", 3);
+    file.number("tokenizer.ggml.eot_token_id", 5);
+    ModelConfig c = config_of(file);
+    CHECK(c.architecture == "LlamaForCausalLM");
+    CHECK(c.n_kv_heads == 2);
+    CHECK(c.head.tied);
+    CHECK(c.ropes[0].theta == 5e5);
+    CHECK(c.ropes[0].scaling.kind == RopeScalingKind::yarn);
+    CHECK(c.ropes[0].scaling.original_context == 1024);
+    CHECK(c.eos_ids == std::vector{3, 5});
+
+    file = keys("llama");
+    file.number("llama.attention.sliding_window", 32);
+    c = config_of(file);
+    CHECK(c.architecture == "MistralForCausalLM");
+    CHECK(c.layer(0).attention.window == 32);
+
+    file = keys("gemma3", 62);
+    file.number("gemma3.attention.sliding_window", 32);
+    file.real("gemma3.rope.scaling.factor", 8);
+    c = config_of(file);
+    CHECK(c.layer(5).attention.window == 0);
+    CHECK(c.layer(6).attention.window == 32);
+    CHECK(c.layer(0).attention.scale == ops::ScoreScale{.of = 16});  // 64 / 4, of 27B
+    CHECK(c.ropes[0].scaling == RopeScaling{RopeScalingKind::linear, 8});
+    CHECK(c.ropes[1].scaling == RopeScaling{});
+    CHECK_FALSE(c.norms().unit_offset);
+
+    c = config_of(keys("granite"));
+    CHECK(c.layer(0).attention.scale.f64() == 0.25);
+    file = keys("phi3");
+    file.number("phi3.rope.dimension_count", 14);
+    CHECK(config_of(file).ropes[0].dims == 14);
+  }
+
+  TEST_CASE("what no code computes is refused, by the key's name") {
+    const auto error = [](const char* arch, const auto& change) {
+      GgufBytes file = keys(arch);
+      change(file);
+      return error_of(file);
+    };
+    CHECK(error_of(keys("gpt2")) == "m.gguf: architecture 'gpt2' is not supported in GGUF files");
+    CHECK(error("llama", [](auto& f) { f.number("llama.expert_count", 8); }) ==
+          "m.gguf: holds a mixture of experts (MoE), which is not supported");
+    CHECK(error("llama", [](auto& f) { f.text("general.type", "adapter"); }) ==
+          "m.gguf: holds 'adapter', expected a model");
+    CHECK(error("llama", [](auto& f) { f.number("llama.vocab_size", 11); }) ==
+          "m.gguf: key 'llama.vocab_size' is 11, but 'token_embd.weight' has 10 rows");
+    CHECK(error("llama", [](auto& f) { f.number("llama.rope.dimension_count", 8); }) ==
+          "m.gguf: key 'llama.rope.dimension_count' is 8, but heads have 16 dimensions");
+    CHECK(error("llama", [](auto& f) { f.number("llama.attention.value_length", 8); }) ==
+          "m.gguf: heads of keys and of values differ: 16 and 8");
+    CHECK(error("llama", [](auto& f) { f.text("llama.rope.scaling.type", "longrope"); }) ==
+          "m.gguf: RoPE scaling 'longrope' is not supported");
+    CHECK(
+        error("llama", [](auto& f) {
+          f.text("llama.rope.scaling.type", "yarn");
+          f.real("llama.rope.scaling.factor", 4);
+          f.real("llama.rope.scaling.yarn_ext_factor", 0.25f);
+        }) == "m.gguf: key 'llama.rope.scaling.yarn_ext_factor': only 1 is supported, found 0.25");
+    CHECK(error("gemma3", [](auto&) {}) ==
+          "m.gguf: key 'gemma3.attention.sliding_window' is missing");
+    CHECK(error("olmo2", [](auto& f) { f.number("olmo2.attention.sliding_window", 8); }) ==
+          "m.gguf: holds OLMo 3, which is not supported");
+    GgufBytes file;
+    file.text("general.architecture", "llama");
+    file.tensor("token_embd.weight", {64, 10}, 0, std::string(64 * 10 * 4, '\0'));
+    CHECK(error_of(file) == "m.gguf: key 'llama.embedding_length' is missing");
+    file = test::tiny_gguf();
+    file.list<uint32_t>("llama.attention.head_count_kv", 4, {1, 2});
+    CHECK(error_of(file) ==
+          "m.gguf: key 'llama.attention.head_count_kv' differs between layers, which is not "
+          "supported");
+  }
+
+  TEST_CASE("tensors that are missing, of another shape or unexpected are listed") {
+    const auto source_error = [](const GgufBytes& file) {
+      const std::string image = file.bytes();
+      return test::input_error_text([&] {
+        io::Gguf parsed = io::Gguf::parse(test::as_bytes(image), "m.gguf");
+        const ModelConfig config = gguf_config(parsed);
+        gguf_source(config, std::move(parsed));
+      });
+    };
+    GgufBytes file = test::tiny_gguf();
+    file.tensor("blk.0.attn_k_norm.weight", {4}, 0, std::string(16, 'x'));
+    CHECK(source_error(file) ==
+          "m.gguf: 1 tensor is not as its metadata require: 'blk.0.attn_k_norm.weight': unexpected "
+          "in a model of this architecture");
+    file = keys("llama", 1);
+    CHECK(source_error(file).starts_with(
+        "m.gguf: 10 tensors are not as its metadata require: blk.0.attn_norm.weight: missing, "
+        "expected shape [64]; "));
+  }
+}
