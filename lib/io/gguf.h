@@ -104,7 +104,7 @@ class Gguf {
   const Value* value(std::string_view key) const;
   const Value* array(std::string_view key) const;
   [[noreturn]] void refuse_value(std::string_view key, const char* expected) const;
-  /// n_parts  of the model, by the file's name
+  /// n_parts  counted by the name of the file
   void add_part(std::span<const std::byte> bytes, const std::string& where, size_t n_parts);
   void check_parts() const;
 

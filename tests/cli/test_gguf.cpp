@@ -57,7 +57,8 @@ TEST_SUITE("cli/gguf") {
       const Outcome whole = train(method);
       CHECK(whole.status == 3);
       CHECK(has(whole.err, std::string("train.method: ") + method +
-                               " writes a whole model, but the base " + model + " is a GGUF file"));
+                               " writes a model folder, but the base " + model +
+                               " is a GGUF file"));
       CHECK_FALSE(std::filesystem::exists(folder / method));
     }
 

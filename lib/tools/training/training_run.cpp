@@ -249,7 +249,7 @@ void TrainingRun::check_folder() const {
     throw recipe_error("output.path", "expected a folder for the run, found none")
         .hint("add -o FOLDER");
   if (files_.gguf && !writes_adapter())
-    throw recipe_error("train.method", "{} writes a whole model, but the base {} is a GGUF file",
+    throw recipe_error("train.method", "{} writes a model folder, but the base {} is a GGUF file",
                        recipe::yaml_text(recipe_.train.method), files_.folder.string())
         .hint("train by s2ft, lora or dora, or take the original Hugging Face folder as base");
   const bool resumes = cx_.is_set("resume"), begins_again = cx_.is_set("overwrite");
