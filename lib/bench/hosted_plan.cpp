@@ -9,7 +9,6 @@ namespace tandem::bench {
 namespace {
 
 using recipe::Attend;
-using recipe::CacheKind;
 using recipe::IndexPlace;
 
 /// Of bytes at GB/s.
@@ -37,28 +36,24 @@ struct Way {
 
 /// The ways of a kind that the recipe leaves open.
 std::vector<Way> ways_of(const recipe::Cache& cache) {
+  const kv::Needs needs = kv::needs_of(cache);
   std::vector<Way> ways;
-  switch (cache.kind) {
-    case CacheKind::full:  // without an index
-      ways = {{Attend::cpu, IndexPlace::automatic}, {Attend::gpu, IndexPlace::automatic}};
-      break;
-    case CacheKind::lsh:  // attended where the tables lie
-      ways = {{Attend::cpu, IndexPlace::host}, {Attend::gpu, IndexPlace::device}};
-      // Tables are for the CPU unless the recipe asks for the other.
-      if (cache.attend == Attend::automatic && cache.index == IndexPlace::automatic)
-        ways.pop_back();
-      break;
-    default:
-      ways = {{Attend::cpu, IndexPlace::host},
-              {Attend::cpu, IndexPlace::device},
-              {Attend::gpu, IndexPlace::device},
-              {Attend::both, IndexPlace::device}};
+  if (needs.reads_all) {  // without an index
+    ways = {{Attend::cpu, IndexPlace::automatic}, {Attend::gpu, IndexPlace::automatic}};
+  } else if (needs.attends_at_index) {
+    ways = {{Attend::cpu, IndexPlace::host}, {Attend::gpu, IndexPlace::device}};
+    // The index is for the CPU unless the recipe asks for the other.
+    if (cache.attend == Attend::automatic && cache.index == IndexPlace::automatic) ways.pop_back();
+  } else {
+    ways = {{Attend::cpu, IndexPlace::host},
+            {Attend::cpu, IndexPlace::device},
+            {Attend::gpu, IndexPlace::device},
+            {Attend::both, IndexPlace::device}};
   }
   std::erase_if(ways, [&](const Way& w) {
     return (cache.is_eight_bit() && w.attend != Attend::cpu) ||
            (cache.attend != Attend::automatic && cache.attend != w.attend) ||
-           (cache.kind != CacheKind::full && cache.index != IndexPlace::automatic &&
-            cache.index != w.index);
+           (!needs.reads_all && cache.index != IndexPlace::automatic && cache.index != w.index);
   });
   return ways;
 }

@@ -6,16 +6,16 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "kv/policy.h"
 #include "recipe/fields.h"
 
 namespace tandem::bench {
 namespace {
 
 using recipe::Attend;
-using recipe::CacheKind;
 using Json = nlohmann::ordered_json;
 
-bool has_index(const HostedOption& option) { return option.cache.kind != CacheKind::full; }
+bool has_index(const HostedOption& option) { return !kv::needs_of(option.cache).reads_all; }
 
 std::string index_place(const HostedOption& o) {
   return o.cache.chooses_on_cpu() ? "host memory" : "GPU memory";

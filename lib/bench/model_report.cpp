@@ -3,6 +3,7 @@
 #include "bench/break_even.h"
 #include "bench/hosted_report.h"
 #include "bench/onednn_gemm.h"
+#include "kv/policy.h"
 #include "model/spec/roles.h"
 #include "model/spec/work.h"
 #include "tensor/cuda.h"
@@ -140,49 +141,8 @@ ModelIdentity identify(const decode::ModelFiles& files, DType dtype) {
            {"fingerprint", files.fingerprint}}};
 }
 
-namespace {
-
-/// The method but for where its keys lie.
-std::string reading_name(const recipe::Cache& cache) {
-  using recipe::CacheKind;
-  const std::string name = recipe::yaml_text(cache.kind);
-  const recipe::Lsh& lsh = cache.lsh;
-  const recipe::Hybrid& hybrid = cache.hybrid;
-  switch (cache.kind) {
-    case CacheKind::full:
-      return name;
-    case CacheKind::streaming:
-      return name + fmt::format(" {}+{}{}", cache.sinks.value, cache.recent.value,
-                                cache.reposition ? " repositioned" : "");
-    case CacheKind::topk:
-    case CacheKind::oracle_sampling:
-      return name + " " + recipe::yaml_text(cache.topk.ratio);
-    case CacheKind::quest:
-      return name + fmt::format(" {} {}", cache.quest.page, recipe::yaml_text(cache.quest.ratio));
-    case CacheKind::lsh:
-      return name + fmt::format(" {}x{} {}", lsh.bits, lsh.tables, lsh.min_hits);
-    case CacheKind::hybrid:
-      return name +
-             fmt::format(" {} {} {}", hybrid.bits, recipe::yaml_text(hybrid.exact),
-                         recipe::yaml_text(hybrid.tail)) +
-             (hybrid.tail == recipe::HybridTail::sampled
-                  ? fmt::format(" {}", recipe::yaml_text(hybrid.sample))
-                  : "") +
-             (hybrid.group == recipe::HybridGroup::shared ? " shared" : "");
-    case CacheKind::snapkv:
-      return name + fmt::format(" {} of {}", cache.snapkv.budget.value, cache.snapkv.window);
-    case CacheKind::verified:
-      return name + fmt::format(" {}", cache.verified.budget.value);
-    case CacheKind::retrieval:
-      return name + fmt::format(" {} by {}", cache.retrieval.budget.value, cache.retrieval.chunk);
-  }
-  return name;
-}
-
-}  // namespace
-
 std::string method_name(const recipe::Cache& cache) {
-  std::string name = reading_name(cache);
+  std::string name = kv::needs_of(cache).name_of_settings;
   if (!cache.is_hosted()) return name;
   name += " host";
   if (cache.attend != recipe::Attend::automatic) name += " " + recipe::yaml_text(cache.attend);

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 
+#include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "recipe/value_of.h"
 
@@ -129,18 +130,19 @@ void Settings::check(recipe::Problems& p) const {
               "one of them out",
               policy.name);
   }
-  for (const NamedPolicy& policy : policies)
-    if (policy.cache.kind == recipe::CacheKind::verified)
+  for (const NamedPolicy& policy : policies) {
+    const kv::Needs needs = kv::needs_of(policy.cache);
+    if (needs.scores)
       p.field("policies",
-              "eval.policies: '{}' is of kind verified, which is only for drafts: measure it with "
+              "eval.policies: '{}' is of kind {}, which is only for drafts: measure it with "
               "spec.draft self",
-              policy.name);
-    else if (policy.cache.kind == recipe::CacheKind::retrieval &&
-             policy.cache.retrieval.rebuild.by_acceptance())
+              policy.name, needs.kind);
+    else if (needs.rounds)
       p.field("policies",
               "eval.policies: '{}' rebuilds by acceptance, which needs speculation: set "
               "retrieval.rebuild never, or a number of tokens",
               policy.name);
+  }
 }
 
 void Settings::check_corrected(const NamedPolicy& policy, recipe::Problems& p) const {

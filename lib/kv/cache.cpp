@@ -41,6 +41,7 @@ Cache::Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> rop
   if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena, exec);
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec, i)));
+    needs_.push_back(policies_.back()->needs());
     policies_.back()->allocate(arena, prefix_of(spec, i));
     policies_.back()->run_on(chooses);
     if (hosted_ && chooses_for_gpu(spec))
@@ -257,7 +258,7 @@ Step Cache::lay_out(const StepSpec& spec) {
   // Tokens that a policy has already cut can only be continued through the policy.
   const auto n_cut = static_cast<size_t>(
       std::count_if(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); }));
-  const bool windowed = policy(step.reading.keys).needs().reads_prompts;
+  const bool windowed = needs(step.reading.keys).reads_prompts;
   TANDEM_CHECK(spec.phase == Phase::extend || windowed || n_cut == 0 || n_cut == rows.size(),
                "a prefill mixes {} evicted sequences with others, {} in all", n_cut, rows.size());
   if (windowed || n_cut > 0) step.phase = Phase::extend;

@@ -228,6 +228,7 @@ class Cache {
   void give_up_prompts() noexcept;
   const Geometry& geometry() const { return spec_.geometry; }
   const Policy& policy(int i) const { return *policies_[static_cast<size_t>(i)]; }
+  const Needs& needs(int policy) const { return needs_[static_cast<size_t>(policy)]; }
   int n_policies() const { return static_cast<int>(policies_.size()); }
   /// All policies, for a sequence that each of them is to read.
   Readers all_readers() const { return Readers::first(n_policies()); }
@@ -351,6 +352,7 @@ class Cache {
   std::unique_ptr<QueryRing> queries_;
   std::unique_ptr<ScoreStore> scores_;  // when a policy needs them
   std::vector<std::unique_ptr<Policy>> policies_;
+  std::vector<Needs> needs_;      // by policy
   std::vector<Readers> readers_;  // by slot
   ops::AttentionWorkspace workspace_;
   // When plans give several partial results:

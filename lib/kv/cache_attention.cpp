@@ -276,9 +276,8 @@ int Cache::attend_lists(const Attention& a, int first_part) {
 }
 
 bool Cache::leaves_scores(const Step& step) const {
-  const auto reading = static_cast<size_t>(step.reading.keys);
   if (!scores_ || step.phase != Phase::extend || step.probe ||
-      spec_.policies[reading].kind != recipe::CacheKind::full || !ops::leaves_scores(step.arrays) ||
+      !needs(step.reading.keys).reads_all || !ops::leaves_scores(step.arrays) ||
       (device_step_ && !ops::takes_lists(step.arrays, workspace_)))
     return false;
   for (int i = 0; i < n_policies(); ++i)
@@ -287,7 +286,7 @@ bool Cache::leaves_scores(const Step& step) const {
 }
 
 bool Cache::asks_scores(const Step& step, int i) const {
-  return policy(i).needs().scores &&
+  return needs(i).scores &&
          std::ranges::all_of(step.slot, [&](int slot) { return readers_of(slot).has(i); });
 }
 

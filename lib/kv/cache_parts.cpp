@@ -130,8 +130,7 @@ void check_host_dtype(const recipe::Cache& c, DType compute) {
 
 std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
   if (!std::ranges::any_of(s.policies, on_host)) return {};
-  if (!on_host(s.policies[0]) ||
-      (s.policies.size() > 1 && s.policies[0].kind != recipe::CacheKind::full))
+  if (!on_host(s.policies[0]) || (s.policies.size() > 1 && !needs_of(s.policies[0]).reads_all))
     throw recipe_error("cache.place",
                        "is host, which is not supported with {} policies over one KV cache",
                        s.policies.size())
@@ -139,7 +138,7 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
             "set it to device, set draft.path to a separate model, or use cache.kind full with "
             "draft.cache.kind retrieval");
   const auto policy = make_policy(s.policies[0], bounds_of(s, 0));
-  if (policy->most_ranged() == 0)
+  if (!policy->needs().can_be_hosted)
     throw recipe_error("cache.place", "is host, which is not supported by kind {}", policy->name())
         .hint("choose kind lsh, hybrid or full, or set it to device");
   // All layers may be dense ones.
@@ -252,9 +251,8 @@ bool streams_far(const Cache::Spec& s) {
 }
 
 bool attends_far(const Cache::Spec& s) {
-  return std::ranges::any_of(s.policies, [](const recipe::Cache& c) {
-    return c.kind == recipe::CacheKind::full && c.cpu_attends();
-  });
+  return std::ranges::any_of(
+      s.policies, [](const recipe::Cache& c) { return needs_of(c).reads_all && c.cpu_attends(); });
 }
 
 AttentionBounds far_bounds(const Cache::Spec& s) {
@@ -317,17 +315,18 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
     throw recipe_error("cache", "found {} policies over one prompt, expected at most {}",
                        spec.policies.size(), Readers::kMaxPolicies)
         .hint("split them over several runs");
-  const auto is_full = [](const auto& c) { return c.kind == recipe::CacheKind::full; };
-  if (wants_scores(spec) && !std::ranges::any_of(spec.policies, is_full))
-    throw recipe_error("cache.kind",
-                       "is {}, which is only supported for drafts: its keys are chosen while the "
-                       "target reads the full KV cache",
-                       recipe::yaml_text(recipe::CacheKind::verified))
-        .hint(fmt::format(
-            "choose {}, or use self-speculation: spec.draft self with draft.cache.kind {}",
-            kinds_where([](const Needs& n) { return !n.scores; }),
-            recipe::yaml_text(recipe::CacheKind::verified)));
-  if (!std::ranges::any_of(spec.policies, is_full))
+  const bool any_full =
+      std::ranges::any_of(spec.policies, [](const auto& c) { return needs_of(c).reads_all; });
+  for (const recipe::Cache& c : spec.policies)
+    if (const Needs needs = needs_of(c); needs.scores && !any_full)
+      throw recipe_error("cache.kind",
+                         "is {}, which is only supported for drafts: its keys are chosen while the "
+                         "target reads the full KV cache",
+                         needs.kind)
+          .hint(fmt::format(
+              "choose {}, or use self-speculation: spec.draft self with draft.cache.kind {}",
+              kinds_where([](const Needs& n) { return !n.scores; }), needs.kind));
+  if (!any_full)
     for (const recipe::Cache& c : spec.policies)
       if (needs_of(c).rounds)
         throw recipe_error(

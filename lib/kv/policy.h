@@ -150,21 +150,27 @@ struct AttendPlan {
   }
 };
 
-/// All that a policy asks of the house.
+/// Facts about a policy, and its requests, as its settings give them.
 struct Needs {
-  bool lists = false;          // on a GPU, ranges come with lists
-  bool reads_trees = true;     // selects for rows of trees too
-  bool reads_prompts = false;  // and for those of prompts: no step is a prefill
-  bool turns_q = false;        // some sources query at other positions
-  int sources = 1;             // most of a plan, a selector's included; beyond one, results merge
-  size_t scratch_bytes = 0;    // of a selector, a thread
-  int list_keys = 0;           // on a GPU: most keys of a row's and head's list; 0: plans have none
-  int list_heads = 1;          // query heads of such a list
-  bool list_tails = false;     // and whether means stand for the rest
-  int queries = 0;             // newest ones of each sequence that its hooks read
-  bool needs_queries = true;   // a sequence without held queries cannot be read
-  bool scores = false;         // those that steps of another reading, one of all keys, leave
-  bool rounds = false;         // how many drafted tokens verification keeps, by such a reading
+  std::string kind = {};              // for messages
+  std::string name_of_settings = {};  // for reports: the kind, and settings that distinguish it
+  bool reads_all = false;             // full attention: nothing is chosen
+  bool can_be_hosted = false;         // its keys may lie in host memory
+  bool attends_at_index = false;      // and are attended where the index lies
+  int64_t shared_tokens = 0;          // prompts that share as many are indexed once up to there
+  bool lists = false;                 // on a GPU, ranges come with lists
+  bool reads_trees = true;            // selects for rows of trees too
+  bool reads_prompts = false;         // and for those of prompts: no step is a prefill
+  bool turns_q = false;               // some sources query at other positions
+  int sources = 1;            // most of a plan, a selector's included; beyond one, results merge
+  size_t scratch_bytes = 0;   // of a selector, a thread
+  int list_keys = 0;          // on a GPU: most keys of a row's and head's list; 0: plans have none
+  int list_heads = 1;         // query heads of such a list
+  bool list_tails = false;    // and whether means stand for the rest
+  int queries = 0;            // newest ones of each sequence that its hooks read
+  bool needs_queries = true;  // a sequence without held queries cannot be read
+  bool scores = false;        // those that steps of another reading, one of all keys, leave
+  bool rounds = false;        // how many drafted tokens verification keeps, by such a reading
 };
 
 /// What attention reads. Batched: every call serves all sequences of a step. README.md beside this

@@ -7,6 +7,7 @@
 
 #include "bench/record_view.h"
 #include "cli/output.h"
+#include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "speculate/measure/acceptance_meter.h"
 #include "speculate/measure/depth_meter.h"
@@ -93,7 +94,7 @@ Json json_of(const speculate::RuleMeter& meter) {
 
 void AcceptanceRecipe::check(recipe::Problems& p) const {
   draft.require(p);
-  if (draft.cache.kind != recipe::CacheKind::full)
+  if (!kv::needs_of(draft.cache).reads_all)
     p.field("draft.cache.kind",
             "draft.cache.kind: expected full; measure drafts with a sparse KV cache with "
             "magicdec-acceptance");

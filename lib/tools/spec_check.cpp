@@ -2,6 +2,7 @@
 
 #include "bench/record.h"
 #include "io/jsonl.h"
+#include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
 #include "tools/prompts/generate_prompts.h"
@@ -130,7 +131,7 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
   const eval::GreedyCheck c = eval::check_greedy(target, speculation, prompts_.sequences,
                                                  how(0, recipe_.sampling.max_tokens), shown(line));
   differences_ = c.differences;
-  if (!differences_.empty() && !rows_are_pure_ && recipe_.cache.kind != recipe::CacheKind::full)
+  if (!differences_.empty() && !rows_are_pure_ && !kv::needs_of(recipe_.cache).reads_all)
     cx_.note(fmt::format(
         "batched rows round differently from single rows, so {} may select other tokens. These "
         "differences need not come from speculation. To decide, use -s model.compute=f32 --device "

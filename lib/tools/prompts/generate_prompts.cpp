@@ -1,7 +1,7 @@
 #include "tools/prompts/generate_prompts.h"
 
 #include "base/clock.h"
-#include "kv/policies/token_index.h"
+#include "kv/policy.h"
 
 namespace tandem::tools {
 namespace {
@@ -73,9 +73,7 @@ std::vector<decode::Request> requests_after(const SharedPrefix& prefix,
 }  // namespace
 
 bool is_indexed_once(const recipe::Cache& cache, size_t n) {
-  if (cache.kind == recipe::CacheKind::retrieval)
-    return n > static_cast<size_t>(cache.retrieval.budget.value);
-  return n >= static_cast<size_t>(cache.sinks + cache.recent) + size_t{kv::TokenIndex::kRoll};
+  return n >= static_cast<size_t>(kv::needs_of(cache).shared_tokens);
 }
 
 std::vector<decode::Request> requests_of(const decode::PromptSet& prompts) {

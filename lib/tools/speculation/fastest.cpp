@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "io/quote.h"
+#include "kv/policy.h"
 
 namespace tandem::tools {
 namespace {
@@ -28,9 +29,7 @@ struct Trial {
 };
 constexpr Trial kWarmUp{8, 2, 0.2}, kMeasured{48, 8, 0.5};
 
-bool is_dense(const recipe::Cache& c) {
-  return c.kind == recipe::CacheKind::full && !c.is_hosted();
-}
+bool is_dense(const recipe::Cache& c) { return kv::needs_of(c).reads_all && !c.is_hosted(); }
 bool may_drop_keys(const SequoiaRecipe& r) { return !r.cache.is_hosted(); }
 bool may_drop_channels(const SequoiaRecipe& r) {
   return is_dense(r.cache) && !r.model.offload.any();

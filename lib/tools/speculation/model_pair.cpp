@@ -66,7 +66,7 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
 
 kv::Reading ModelPair::self_reading() const {
   const auto reads_all = [](const recipe::Cache& c) {
-    return c.kind == recipe::CacheKind::full && !c.is_hosted();
+    return kv::needs_of(c).reads_all && !c.is_hosted();
   };
   if (proposer_ == Proposer::any)
     return {.keys = reads_all(self_cache_) ? 0 : 1, .channels = self_sparse_.any() ? 1 : 0};
@@ -131,13 +131,13 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
                                                             : "ngram";
   nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
   std::string cache;
-  if (cache_.kind != recipe::CacheKind::full || cache_.is_hosted()) {
+  if (!kv::needs_of(cache_).reads_all || cache_.is_hosted()) {
     j["cache"] = recipe::yaml_text(cache_.kind);
     cache = fmt::format("cache    {}{}\n", recipe::yaml_text(cache_.kind),
                         cache_.is_hosted() ? ", offloaded to host memory for long contexts" : "");
     if (cache_.is_hosted()) j["cache_place"] = recipe::yaml_text(cache_.place);
   }
-  const bool reads_all = !has_draft() || draft_cache_.kind == recipe::CacheKind::full;
+  const bool reads_all = !has_draft() || kv::needs_of(draft_cache_).reads_all;
   if (!reads_all) j["draft_cache"] = recipe::yaml_text(draft_cache_.kind);
   std::string sparse;
   if (self_sparse_.any()) {

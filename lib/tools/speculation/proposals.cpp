@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kv/policy.h"
 #include "model/spec/roles.h"
 #include "recipe/fields_of.h"
 #include "speculate/draft/lookup_index.h"
@@ -230,7 +231,7 @@ void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
   const recipe::Cache& cache = recipe.draft.cache;
   const auto json = [](recipe::Cache c) { return recipe::to_json(recipe::fields_of(c)); };
   const bool is_self = draft == DraftKind::self;
-  const bool reads_all = cache.kind == recipe::CacheKind::full || json(cache) == json(recipe.cache);
+  const bool reads_all = kv::needs_of(cache).reads_all || json(cache) == json(recipe.cache);
   if ((is_self || draft == DraftKind::nested) && !recipe.draft.sparse.any() && reads_all)
     throw recipe_error("draft.cache.kind",
                        "is {}, so the draft reads as much as the target and cannot be faster",

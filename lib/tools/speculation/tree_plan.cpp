@@ -12,6 +12,7 @@
 #include "bench/hardware.h"
 #include "io/cache_dir.h"
 #include "io/file.h"
+#include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "tensor/cuda.h"
 
@@ -63,8 +64,7 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
       {"min_p", rule.min_p},
       {"repetition_penalty", rule.repetition_penalty}};
   if (const int n = pair.target().shard.n_ranks; n > 1) about["ranks"] = n;
-  if (cache.kind != recipe::CacheKind::full)
-    about["cache"] = recipe::to_json(recipe::fields_of(cache));
+  if (!kv::needs_of(cache).reads_all) about["cache"] = recipe::to_json(recipe::fields_of(cache));
   if (recipe::Sparse sparse = pair.self_sparse(); sparse.any())
     about["draft_sparse"] = recipe::to_json(recipe::fields_of(sparse));
   return about;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
 #include "tools/prompts/prompt_flags.h"
@@ -40,7 +41,7 @@ void SpeculationBenchRecipe::check(recipe::Problems& p) const {
   if (run.batch < 1) p.field("run.batch", "run.batch: expected at least 1 sequence, found 0");
   if (bench.predict != PredictMode::only)
     check_measurement(p);
-  else if (cache.kind != recipe::CacheKind::full)
+  else if (!kv::needs_of(cache).reads_all)
     p.field("cache.kind",
             "cache.kind: is {}, but bench.predict=only needs full; leave it full, or leave "
             "bench.predict out to measure",

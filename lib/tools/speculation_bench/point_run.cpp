@@ -5,6 +5,7 @@
 
 #include "bench/gpu_hardware.h"
 #include "bench/model_report.h"
+#include "kv/policy.h"
 #include "recipe/scalar.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/channels_json.h"
@@ -278,7 +279,7 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
   if (target.spec().device.kind == Device::Kind::cuda)
     workload["gpu"] = cuda::device_info(target.spec().device.index).name;
   if (const int n = engines_.n_ranks(); n > 1) workload["ranks"] = n;
-  if (r.cache.kind != recipe::CacheKind::full)
+  if (!kv::needs_of(r.cache).reads_all)
     workload["cache"] = {{"kind", recipe::yaml_text(r.cache.kind)},
                          {"place", recipe::yaml_text(r.cache.place)}};
   if (const model::ChannelSets* sets = target.model().sets()) {
@@ -323,7 +324,7 @@ void PointRun::add_prediction(bench::Record& record, const PointRuns& runs, cons
   std::optional<double> speedup;
   // The roofline knows targets that read all keys.
   if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.nested &&
-      !way.way.draft.policy && r.cache.kind == recipe::CacheKind::full) {
+      !way.way.draft.policy && kv::needs_of(r.cache).reads_all) {
     NamedDraft draft = way.way.draft;
     draft.alpha = way.way.acceptance ? way.way.acceptance->rows.front().front()
                                      : way.stats->share_of_tested();
