@@ -29,8 +29,7 @@ class CodedText {
         arena_(plan(threads)),
         store_(store_spec(), arena_),
         scratch_(static_cast<std::byte*>(arena_.take("scratch"))) {
-    policy_->allocate(arena_, "index");
-    policy_->run_on({});
+    policy_->set_up(arena_, "index", {});
     slot_ = store_.acquire();
     store_.reserve(slot_, kTokens);
     uint32_t tensor = 0;
@@ -43,7 +42,7 @@ class CodedText {
     for (bf16& x : q_) x = to_bf16(static_cast<float>(draw.uniform() - 0.5));
   }
 
-  int keys() const { return policy_->range_begin(slot_); }
+  int keys() const { return policy_->hosted()->range_begin(slot_); }
   /// The keys of a group of query heads, chosen by one of the threads.
   void choose(int thread, int kv_head, std::vector<kv::KeyList>& lists) const {
     lists.assign(kGroup, {});

@@ -290,7 +290,7 @@ PhaseResult EngineBench::decode() {
   const kv::KeyUsage& usage = engine_.cache().usage(0);
   double pairs = 0;
   for (int layer = 0; layer < config.n_layers; ++layer)
-    pairs += engine_.cache().policy(0).keys_read(layer, length_mean);
+    pairs += engine_.cache().policy(0).keys_read(layer, length_mean).total;
   if (usage.visible > 0)
     r.keys = KeyShares{usage.selected_share(), usage.fixed_share(),
                        usage.with_error > 0 ? usage.mean_error() : -1};

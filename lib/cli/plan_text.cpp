@@ -40,7 +40,8 @@ Cost cost_of(const PlanView& v) {
   const auto policy = kv::make_policy(
       v.spec.caches.front(), {.geometry = g, .max_tokens = static_cast<int>(v.context_tokens)});
   for (int layer = 0; layer < c.n_layers; ++layer)
-    cost.kv_bytes += g.token_bytes() * policy->keys_read(layer, v.context_tokens) * v.sequences;
+    cost.kv_bytes +=
+        g.token_bytes() * policy->keys_read(layer, v.context_tokens).total * v.sequences;
   cost.prefill_flops = 2.0 * matrices * n + 4.0 * c.n_layers * double(c.q_dim()) * v.prompt_pairs;
   return cost;
 }

@@ -173,7 +173,7 @@ void fill(const SavedState& state, const model::Shard& shard, kv::Cache& cache, 
     }
   if (const int token = cache.missing_token(slot, n); token >= 0)
     throw input_error(state.file.where(), "lacks token {}, which cache.kind {} of this run needs",
-                      token, cache.policy_of(slot).name())
+                      token, cache.kind_of(slot))
         .hint("use the cache section of the run that saved the state, or lower sinks and recent");
   if (cache.queries() != nullptr) fill_queries(state, shard, *cache.queries(), slot);
   cache.adopt_prompt(slot);

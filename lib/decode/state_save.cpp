@@ -131,7 +131,7 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
       {"settings", model::settings_text(model::settings_of(engine.files().whole_config()))},
       {"compute", dtype_name(g.dtype)},
       {"rope_factors", std::string(engine.rope_factors())},
-      {"policy", std::string(cache.policy_of(slot).name())},
+      {"policy", cache.kind_of(slot)},
       {"chat_date", chat_date}};
   if (groups.size() > 1) metadata[kGroupsKey] = kv::page_groups_text(groups);
   io::write_safetensors(

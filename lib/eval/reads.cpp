@@ -14,11 +14,11 @@ void ReadMeter::add(size_t i, int length, int n_rows) {
   for (int visible = length + 1; visible <= length + n_rows; ++visible)
     for (int layer = 0; layer < g.n_layers; ++layer) {
       count.full += g.visible(layer, visible);
-      count.keys += policy.keys_read(layer, visible);
-      const kv::Policy::HeadKeys head = policy.head_keys(layer, visible);
-      if (head.chosen == 0) continue;
-      count.chosen += head.chosen;
-      count.fixed += head.fixed;
+      const kv::KeysRead keys = policy.keys_read(layer, visible);
+      count.keys += keys.total;
+      if (keys.chosen == 0) continue;
+      count.chosen += keys.chosen;
+      count.fixed += keys.fixed;
       count.chosen_of += visible;
     }
 }

@@ -66,7 +66,7 @@ KeyUsage Cache::attend_as(Reading reading, int layer, const Step& step, const Te
     count_fixed(step, plan.bounds(), usage);
   else if (!reads_all(plan, spec_.geometry.window(layer)))
     for (const int32_t pos : step.pos) {
-      const double heads = spec_.geometry.n_heads, keys = policy.keys_read(layer, pos + 1);
+      const double heads = spec_.geometry.n_heads, keys = policy.keys_read(layer, pos + 1).total;
       usage.queries += heads;
       usage.visible += heads * (pos + 1);
       usage.fixed += heads * keys;

@@ -42,12 +42,7 @@ Cache::Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> rop
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec, i)));
     needs_.push_back(policies_.back()->needs());
-    policies_.back()->allocate(arena, prefix_of(spec, i));
-    policies_.back()->run_on(chooses);
-    if (hosted_ && chooses_for_gpu(spec))
-      policies_.back()->read_prompts_on(exec, hosted_->copies());
-    if (queries_) policies_.back()->read_queries(*queries_);
-    if (scores_) policies_.back()->read_scores(*scores_);
+    policies_.back()->set_up(arena, prefix_of(spec, i), {chooses, queries_.get(), scores_.get()});
   }
   if (hosted_) read_hosted();
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
@@ -68,10 +63,11 @@ Cache::Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> rop
 void Cache::read_hosted() {
   hosted_->read_from([this](int slot) { return range_begin(slot); });
   for (const auto& p : policies_) {
-    if (p != policies_.front()) p->read_hosted(*hosted_, static_cast<int>(indexing_.size()) - 1);
-    const auto where = p->takes_read_prompts() ? PromptIndexing::Where::in_queue
-                                               : PromptIndexing::Where::on_thread;
-    indexing_.push_back(std::make_unique<PromptIndexing>(*p, hosted_->far(), hosted_->prompt(),
+    HostedIndex& index = *p->hosted();
+    index.read_hosted(*hosted_, static_cast<int>(indexing_.size()), exec_);
+    const auto where = index.takes_read_prompts() ? PromptIndexing::Where::in_queue
+                                                  : PromptIndexing::Where::on_thread;
+    indexing_.push_back(std::make_unique<PromptIndexing>(index, hosted_->far(), hosted_->prompt(),
                                                          where, hosted_->prompt_copies()));
   }
 }
@@ -92,7 +88,7 @@ int Cache::fork(int slot, Readers readers) {
     if (hosted_) hosted_->release(copy);
     groups_.release(copy);
     throw input_error("kv cache", "the {} policy needs token {}, which the {} policy evicted",
-                      policy(readers.front()).name(), token, policy_of(slot).name());
+                      needs(readers.front()).kind, token, kind_of(slot));
   }
   if (queries_) queries_->fork(slot, copy);
   if (scores_) scores_->fork(slot, copy);
@@ -140,7 +136,7 @@ void Cache::uncommit(int slot, int n) { go_back(slot, n, /*frees_pages=*/false);
 void Cache::go_back(int slot, int n, bool frees_pages) {
   if (const int token = missing_token(slot, n); token >= 0)
     throw input_error("kv cache", "cannot roll back to {} tokens: the {} policy evicted token {}",
-                      n, policy_of(slot).name(), token);
+                      n, kind_of(slot), token);
   if (stream_) stream_->forget();
   if (hosted_) hosted_->store(slot);
   groups_.set_length(slot, n);
@@ -200,13 +196,13 @@ void Cache::reserve(int slot, int n, Phase phase) {
 
 NearRows Cache::near_of(int slot, Reading reading) const {
   if (!hosted_) return {};
-  return {hosted_->near().pages(slot), policy(reading.keys).range_begin(slot)};
+  return {hosted_->near().pages(slot), policy(reading.keys).hosted()->range_begin(slot)};
 }
 
 int Cache::range_begin(int slot) const {
   int begin = std::numeric_limits<int>::max();
   for (int i = 0; i < n_policies(); ++i)
-    if (readers_of(slot).has(i)) begin = std::min(begin, policy(i).range_begin(slot));
+    if (readers_of(slot).has(i)) begin = std::min(begin, policy(i).hosted()->range_begin(slot));
   return begin;
 }
 
@@ -310,7 +306,7 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
 std::string Cache::why_unpinned() const {
   if (!hosted_) return {};
   const std::string& of_keys = hosted_->why_unpinned();
-  return of_keys.empty() ? policies_[0]->why_unpinned() : of_keys;
+  return of_keys.empty() ? policies_[0]->hosted()->why_unpinned() : of_keys;
 }
 
 int Cache::max_extend_rows_a_seq() const {
@@ -324,7 +320,7 @@ bool Cache::is_cut(int slot) const {
 Retention Cache::retention(int slot) const {
   Retention all{.sinks = 0, .recent = 0};
   for (int i = 0; i < n_policies(); ++i)
-    if (readers_of(slot).has(i)) all = all.with(policy(i).retention());
+    if (readers_of(slot).has(i)) all = all.with(needs(i).retention);
   return all;
 }
 
@@ -344,8 +340,9 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
       step.near_page.push_back(hosted_store(step.phase).page(rows.slot, token / kPageTokens));
   }
   if (hosted_)
-    step.near_begin.push_back(
-        step.phase == Phase::extend ? policy(step.reading.keys).range_begin(rows.slot) : 0);
+    step.near_begin.push_back(step.phase == Phase::extend
+                                  ? policy(step.reading.keys).hosted()->range_begin(rows.slot)
+                                  : 0);
   step.n_rows += rows.n_rows;
   step.row_begin.push_back(step.n_rows);
   ++step.n_seqs;

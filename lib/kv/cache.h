@@ -75,6 +75,7 @@ class Cache {
   Readers readers_of(int slot) const { return readers_[static_cast<size_t>(slot)]; }
   /// The policy of a sequence with one reader.
   const Policy& policy_of(int slot) const { return policy(readers_of(slot).front()); }
+  const std::string& kind_of(int slot) const { return needs(readers_of(slot).front()).kind; }
   /// Drops committed tokens from the end.
   /// errors   kind input when `n` would need keys that the policy gave back
   void truncate(int slot, int n);

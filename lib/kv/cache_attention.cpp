@@ -233,7 +233,7 @@ void Cache::attend_streamed(const Attention& a) {
                   .scale = spec_.geometry.scale(a.layer).f32()},
                  workspace_, exec_.stream());
   if (a.step.phase == Phase::extend && !a.step.probe)
-    for (const auto& p : policies_) p->on_pass(a.layer, a.step, keys);
+    for (const auto& p : policies_) p->hosted()->on_pass(a.layer, a.step, keys);
   stream_->release(a.layer);
 }
 
@@ -295,7 +295,7 @@ void Cache::count_dense(int layer, const Step& step) {
   // What a selector's policy says of a layer is an estimate; without a selection it reads all.
   const auto keys_read = [&](int length) {
     return p.selector() != nullptr ? spec_.geometry.visible(layer, length)
-                                   : p.keys_read(layer, length);
+                                   : p.keys_read(layer, length).total;
   };
   double keys = 0;
   if (step.drafted) {

@@ -84,8 +84,9 @@ size_t q_elements(const Cache::Spec& s) {
 
 /// Layers whose keys the first policy of a run has in host memory.
 std::vector<int> far_layers(const Cache::Spec& s) {
-  return on_host(s.policies[0]) ? make_policy(s.policies[0], bounds_of(s, 0))->hosted_layers()
-                                : std::vector<int>{};
+  return on_host(s.policies[0])
+             ? make_policy(s.policies[0], bounds_of(s, 0))->hosted()->hosted_layers()
+             : std::vector<int>{};
 }
 
 int max_read(const Cache::Spec& s, size_t i) {
@@ -137,29 +138,31 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
         .hint(
             "set it to device, set draft.path to a separate model, or use cache.kind full with "
             "draft.cache.kind retrieval");
-  const auto policy = make_policy(s.policies[0], bounds_of(s, 0));
-  if (!policy->needs().can_be_hosted)
-    throw recipe_error("cache.place", "is host, which is not supported by kind {}", policy->name())
+  if (const Needs needs = needs_of(s.policies[0]); !needs.can_be_hosted)
+    throw recipe_error("cache.place", "is host, which is not supported by kind {}", needs.kind)
         .hint("choose kind lsh, hybrid or full, or set it to device");
+  const auto policy = make_policy(s.policies[0], bounds_of(s, 0));
+  const HostedIndex& index = *policy->hosted();
   // All layers may be dense ones.
-  if (policy->hosted_layers().empty()) return {};
+  if (index.hosted_layers().empty()) return {};
   check_host_dtype(s.policies[0], s.geometry.dtype);
   const int rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows;
   std::vector<int> reader_tokens;
   for (size_t i = 1; i < s.policies.size(); ++i) {
-    reader_tokens.push_back(
-        on_host(s.policies[i]) ? 0 : make_policy(s.policies[i], bounds_of(s, i))->most_ranged());
-    if (reader_tokens.back() == 0)
+    const auto reader =
+        on_host(s.policies[i]) ? nullptr : make_policy(s.policies[i], bounds_of(s, i));
+    if (!reader || !reader->hosted())
       throw recipe_error(
           "draft.cache.kind",
           "is {}, which does not support a KV cache that the target keeps in host memory",
           recipe::yaml_text(s.policies[i].kind))
           .hint(
               "choose retrieval, set cache.place to device, or set draft.path to a separate model");
+    reader_tokens.push_back(reader->hosted()->most_ranged());
   }
-  return HostedKeys::Spec{.layers = policy->hosted_layers(),
+  return HostedKeys::Spec{.layers = index.hosted_layers(),
                           .whole = store_spec(s),
-                          .near_tokens = std::min(s.max_tokens, policy->most_ranged() + rows),
+                          .near_tokens = std::min(s.max_tokens, index.most_ranged() + rows),
                           .near_slots = s.max_extended,
                           .reader_tokens = reader_tokens,
                           .reader_slots = max_read(s, 1),
@@ -168,7 +171,7 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
                           .streamed = streams_far(s),
                           .ring_eighths = s.ring_eighths,
                           .eight_bit = s.policies[0].is_eight_bit(),
-                          .index_reads_prompt = policy->takes_read_prompts(),
+                          .index_reads_prompt = index.takes_read_prompts(),
                           .gpu_reads = !s.policies[0].chooses_on_cpu() ||
                                        s.policies[0].attends() != recipe::Attend::cpu,
                           .cpu_reads = s.policies[0].cpu_attends()};
@@ -178,7 +181,7 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
 int window_pages(const Cache::Spec& s, int window) {
   int sinks = 0;
   for (size_t i = 0; i < s.policies.size(); ++i)
-    sinks = std::max(sinks, make_policy(s.policies[i], bounds_of(s, i))->retention().sinks);
+    sinks = std::max(sinks, make_policy(s.policies[i], bounds_of(s, i))->needs().retention.sinks);
   // A window begins within a page, and rows end within one.
   const int64_t each = page_count(sinks) + page_count(window + int64_t{2} * s.max_draft_rows) + 2;
   const PagedStore::Spec whole = store_spec(s);
@@ -363,9 +366,9 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
 size_t Cache::pinned_bytes(const Spec& spec, const MemoryPlan& plan) {
   size_t bytes = plan.group_bytes("kv", {});
   for (size_t i = 0; i < spec.policies.size(); ++i)
-    for (const std::string& name :
-         make_policy(spec.policies[i], bounds_of(spec, i))->pinned(prefix_of(spec, i)))
-      if (const PlanItem* item = plan.find(name)) bytes += item->bytes;
+    if (const auto policy = make_policy(spec.policies[i], bounds_of(spec, i)); policy->hosted())
+      for (const std::string& name : policy->hosted()->pinned(prefix_of(spec, i)))
+        if (const PlanItem* item = plan.find(name)) bytes += item->bytes;
   return bytes;
 }
 

@@ -7,11 +7,12 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention/attention.h"
 #include "kernels/gather/attend_lists.h"
+#include "kv/hosted_index.h"
 #include "kv/key_list.h"
 #include "kv/paged_store.h"
 #include "kv/query_ring.h"
@@ -23,8 +24,6 @@
 #include "tensor/exec.h"
 
 namespace tandem::kv {
-
-class HostedKeys;
 
 /// The first and the newest tokens of a sequence, a row's own included among the newest.
 struct Retention {
@@ -130,8 +129,8 @@ struct AttendPlan {
   std::array<KeyRange, 4> sources;
   int n = 0;
   const KeySelector* selector = nullptr;  // one more source: lists of keys
-  /// One more source: all tokens before Policy::range_begin, where keys are in host memory and the
-  /// CPU attends them (kv/far_range.h).
+  /// One more source: all tokens before HostedIndex::range_begin, where keys are in host memory and
+  /// the CPU attends them (kv/far_range.h).
   bool far = false;
   /// The same on a GPU, chosen by work of the policy's that precedes the plan's on the queue.
   QueryLists lists = {};
@@ -171,6 +170,24 @@ struct Needs {
   bool needs_queries = true;  // a sequence without held queries cannot be read
   bool scores = false;        // those that steps of another reading, one of all keys, leave
   bool rounds = false;        // how many drafted tokens verification keeps, by such a reading
+  Retention retention = {};   // tokens that rows of extend steps may need: others are evicted
+};
+
+/// A policy's device and queue, and data of the run that needs() asks for.
+struct Connections {
+  Exec exec = {};
+  const QueryRing* queries = nullptr;  // the newest queries of sequences
+  ScoreStore* scores = nullptr;        // scores that steps of all keys leave
+};
+
+/// Keys that one new token of a sequence reads in a layer; for a policy that chooses by content an
+/// estimate (usage() counts).
+struct KeysRead {
+  int total = 0;  // of a KV head
+  /// The keys that one query head is expected to choose by content, the most where a budget says
+  /// how many, and those that it reads for every query; for a GPU, which does not count. None are
+  /// chosen: all are read.
+  double chosen = 0, fixed = 0;
 };
 
 /// What attention reads. Batched: every call serves all sequences of a step. README.md beside this
@@ -178,33 +195,14 @@ struct Needs {
 class Policy {
  public:
   virtual ~Policy() = default;
-  virtual std::string_view name() const = 0;
+  virtual Needs needs() const = 0;
   /// Bytes beyond the shared store. `prefix` names this policy's buffers.
   virtual void plan(MemoryPlan&, const std::string& /*prefix*/) const {}
-  /// Takes what was planned.
-  virtual void allocate(Arena&, const std::string& /*prefix*/) {}
-  /// Where its work runs; after allocate, before all hooks below.
-  virtual void run_on(const Exec&) {}
-  /// Of a policy that the CPU runs while a GPU reads prompts: where that is, and the queue of
-  /// copies of keys to host memory, which is done when a prompt is committed or given up; after
-  /// run_on.
-  virtual void read_prompts_on(const Exec&, cuda::Queue& /*copies*/) {}
-  /// Where keys are in host memory, of its i-th further reader, from 0 on; after run_on.
-  virtual void read_hosted(HostedKeys&, int /*i*/) {}
-  /// Where the newest queries of sequences are, if needs() asks for any; before all hooks below.
-  virtual void read_queries(const QueryRing&) {}
-  /// Where steps that read all keys leave scores, if needs() asks for them; before all hooks below.
-  virtual void read_scores(ScoreStore&) {}
-  /// Of keys in host memory: a prompt of `length` tokens that ends has gone through a layer, whose
-  /// keys are in the store; the other layers follow in their order, and then on_prompt, or
-  /// on_give_up where the prompt is given up. Its tokens are not committed yet. May be called by
-  /// another thread, while nothing else is.
-  virtual void on_layer(int /*layer*/, int /*slot*/, int /*length*/, const PagedStore&) {}
-  /// What on_layer has made of the slot's prompt is dropped, and nothing made in its place.
-  virtual void on_give_up(int /*slot*/) {}
-  /// Whether on_layer takes keys where prompts are read, in the order of the queue there: from the
-  /// store of prompts, which has one layer; or else from host memory.
-  virtual bool takes_read_prompts() const { return true; }
+  /// Takes what was planned; before all hooks below.
+  virtual void set_up(Arena&, const std::string& /*prefix*/, const Connections&) {}
+  /// Its part in a KV cache in host memory; null where that cannot be, or is not.
+  virtual const HostedIndex* hosted() const { return nullptr; }
+  HostedIndex* hosted() { return const_cast<HostedIndex*>(std::as_const(*this).hosted()); }
   /// A prompt ends: K and V of all committed tokens of `slot` are in the store, none was given
   /// back. May come again for the same slot after more tokens were prefilled.
   virtual void on_prompt(int /*slot*/, const PagedStore&) {}
@@ -214,10 +212,6 @@ class Policy {
   /// that asks for them; its rows may not be committed. On a GPU work that a graph may record,
   /// which finds the numbers of tokens in the step's arrays.
   virtual void on_scores(const Step&) {}
-  /// A step of another reading, one of all keys, has attended a layer of far_layers: the store has
-  /// the keys of all tokens that its rows see, until the call ends; on a GPU, in its queue's order.
-  /// The layers come in their order.
-  virtual void on_pass(int /*layer*/, const Step&, const PagedStore&) {}
   /// A round has kept `accepted` of `offered` tokens that were drafted one after another for a
   /// slot's text, under whichever reading; on_commit follows.
   virtual void on_round(int /*slot*/, int /*accepted*/, int /*offered*/) {}
@@ -227,37 +221,15 @@ class Policy {
   virtual void on_fork(int /*from*/, int /*to*/) {}
   virtual void on_release(int /*slot*/) {}
   virtual void on_truncate(int /*slot*/, int /*n*/, const PagedStore&) {}
-  /// Where keys lie in host memory (kv/hosted_keys.h): the layers whose keys those are, the first
-  /// token of a slot that ranges of these read, and how many they read at most; of a further reader
-  /// with what it has copies of. None: it cannot be one.
-  virtual std::vector<int> hosted_layers() const { return {}; }
-  virtual int range_begin(int /*slot*/) const { return 0; }
-  virtual int most_ranged() const { return 0; }
-  /// Which tokens a row of an extend step may need: the cache evicts others.
-  virtual Retention retention() const { return {}; }
   /// The committed tokens of a slot with which what its rows read changes in other ways than with
   /// their positions: an index takes tokens in, or keys are chosen again. More than the slot has.
   /// Rows beyond it in one step would not read what they read one by one.
   virtual int next_change(int /*slot*/) const { return std::numeric_limits<int>::max(); }
-  virtual Needs needs() const = 0;
-  /// Keys that one new token of a sequence of `length` tokens reads in a layer, per KV head; for a
-  /// policy that chooses by content an estimate (usage() counts).
-  virtual int keys_read(int layer, int length) const = 0;
-  /// The keys that one query head is expected to choose by content, the most where a budget says
-  /// how many, and those that it reads for every query; for a GPU, which does not count. None are
-  /// chosen: all are read.
-  struct HeadKeys {
-    double chosen = 0, fixed = 0;
-  };
-  virtual HeadKeys head_keys(int /*layer*/, int /*length*/) const { return {}; }
+  /// Keys that the last of `length` tokens reads.
+  virtual KeysRead keys_read(int layer, int length) const = 0;
   /// What steps on a GPU leave of a usage: the errors of lists, where they are known. Waits for the
   /// queue.
   virtual KeyUsage device_usage() const { return {}; }
-  /// Names of its buffers, as plan() has them, that are pinned since a GPU copies to them.
-  virtual std::vector<std::string> pinned(const std::string& /*prefix*/) const { return {}; }
-  /// Why its memory is not pinned although a GPU copies to it, which makes copies slower; empty
-  /// where it is.
-  virtual std::string why_unpinned() const { return {}; }
   /// The policy's selector; null without.
   virtual const KeySelector* selector() const { return nullptr; }
 };

@@ -5,9 +5,9 @@
 
 namespace tandem::kv {
 
-PromptIndexing::PromptIndexing(Policy& policy, const PagedStore& far, const PagedStore& prompt,
+PromptIndexing::PromptIndexing(HostedIndex& hosted, const PagedStore& far, const PagedStore& prompt,
                                Where where, const Exec& copies)
-    : policy_(policy),
+    : index_(hosted),
       far_(far),
       prompt_(prompt),
       copies_(copies),
@@ -22,7 +22,7 @@ void PromptIndexing::layer(int layer, std::vector<Prompt> prompts) {
   if (work_.valid()) work_.get();
   begun_ = prompts;
   const auto index = [this, layer, prompts = std::move(prompts)](const PagedStore& store) {
-    for (const Prompt& p : prompts) policy_.on_layer(layer, p.slot, p.length, store);
+    for (const Prompt& p : prompts) index_.on_layer(layer, p.slot, p.length, store);
   };
   if (!on_thread_) return index(prompt_);
   if (copied_) copied_->record(*copies_.queue);
@@ -46,7 +46,7 @@ void PromptIndexing::give_up() noexcept {
   if (work_.valid()) work_.wait();
   work_ = {};
   for (const Prompt& p : begun_) try {
-      policy_.on_give_up(p.slot);
+      index_.on_give_up(p.slot);
     } catch (const std::exception&) {
       // The index is as it was before the prompt, or the run ends with the first error.
     }

@@ -3,20 +3,22 @@
 #include <memory>
 #include <vector>
 
-#include "kv/policy.h"
+#include "kv/hosted_index.h"
+#include "kv/paged_store.h"
+#include "tensor/cuda.h"
 
 namespace tandem::kv {
 
 /// The index of prompts whose keys go to host memory, made layer by layer while the forward is at
 /// the next one: in the order of the forward's queue, from the keys where prompts are read, or by a
-/// separate thread as soon as a layer's keys have arrived in host memory (Policy::on_layer).
+/// separate thread as soon as a layer's keys have arrived in host memory (HostedIndex::on_layer).
 class PromptIndexing {
  public:
   enum class Where { in_queue, on_thread };
 
-  /// policy, far, prompt  outlive this; prompt has one layer of whole texts (kv/hosted_keys.h)
+  /// hosted, far, prompt  outlive this; prompt has one layer of whole texts (kv/hosted_keys.h)
   /// copies   where keys are copied to host memory
-  PromptIndexing(Policy& policy, const PagedStore& far, const PagedStore& prompt, Where where,
+  PromptIndexing(HostedIndex& hosted, const PagedStore& far, const PagedStore& prompt, Where where,
                  const Exec& copies);
   ~PromptIndexing() { give_up(); }
   PromptIndexing(const PromptIndexing&) = delete;
@@ -41,7 +43,7 @@ class PromptIndexing {
   void give_up() noexcept;
 
  private:
-  Policy& policy_;
+  HostedIndex& index_;
   const PagedStore &far_, &prompt_;
   Exec copies_;
   bool on_thread_;

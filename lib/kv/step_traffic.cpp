@@ -3,13 +3,11 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kv/policies/sparse_policy.h"
 
 namespace tandem::kv {
 namespace {
 
 using recipe::Attend;
-using recipe::CacheKind;
 
 /// Bytes of a token's key and value in host memory, in a layer, and of the lines there that a list
 /// reads of it: all scales of a token are in one.
@@ -35,20 +33,21 @@ struct LayerKeys {
   double list_ids = 0;  // of all query heads
 };
 
-LayerKeys chosen_keys(const SparsePolicy& policy, const recipe::Cache& cache, const Geometry& g,
+LayerKeys chosen_keys(const Policy& policy, const recipe::Cache& cache, const Geometry& g,
                       int layer, int length) {
-  const Policy::HeadKeys keys = policy.head_keys(layer, length);
+  const KeysRead keys = policy.keys_read(layer, length);
   if (keys.chosen == 0) return {.near = g.token_bytes() * length};  // too short for an index
   // Sinks are read with every list, from host memory.
   const double near = keys.fixed - std::min<double>(length, static_cast<double>(cache.sinks));
   const HostedToken token = hosted_token(cache, g);
-  const double chosen = policy.keys_read(layer, length) - near;
+  const double chosen = keys.total - near;
+  const HostedIndex::Choosing choosing = policy.hosted()->choosing(layer, length);
   return {.far = token.bytes * (length - near),
           .near = g.token_bytes() * near,
           .chosen = token.bytes * chosen,
           .lines = token.lines * chosen,
-          .index = policy.index_bytes(layer, length),
-          .scores = (length - keys.fixed) * g.n_heads,
+          .index = choosing.bytes,
+          .scores = choosing.scores,
           .list_ids = keys.chosen * g.n_heads * sizeof(int32_t)};
 }
 
@@ -70,7 +69,7 @@ void add_chosen(const LayerKeys& k, const recipe::Cache& cache, const Geometry& 
     ++t.choosing_layers;
     t.gpu_index += k.index;
     t.link_small += cpu_share * k.list_ids;
-  } else if (cache.kind == CacheKind::lsh) {
+  } else if (k.scores == 0) {
     t.cpu_rows += k.index;  // a bucket here, a norm there
   } else {
     t.cpu_codes += k.index;
@@ -94,25 +93,25 @@ void add_whole(const LayerKeys& k, const recipe::Cache& cache, const Geometry& g
 StepTraffic step_traffic(const recipe::Cache& cache, const Geometry& g, int length, int batch) {
   TANDEM_CHECK(cache.is_hosted(), "traffic is only calculated for a KV cache in host memory");
   const auto policy = make_policy(cache, {.geometry = g, .max_tokens = length, .hosted = true});
-  const auto* sparse = dynamic_cast<const SparsePolicy*>(policy.get());
-  const std::vector<int> hosted = policy->hosted_layers();
+  const bool reads_all = policy->needs().reads_all;
+  const std::vector<int> hosted = policy->hosted()->hosted_layers();
   StepTraffic t{.hosted_layers = static_cast<int>(hosted.size())};
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (!std::ranges::binary_search(hosted, layer)) {
-      t.gpu_keys += g.token_bytes() * policy->keys_read(layer, length);
+      t.gpu_keys += g.token_bytes() * policy->keys_read(layer, length).total;
       continue;
     }
     const double all = g.token_bytes() * g.visible(layer, length);
-    const LayerKeys k = sparse ? chosen_keys(*sparse, cache, g, layer, length)
-                               : LayerKeys{.far = all, .chosen = all};
+    const LayerKeys k = reads_all ? LayerKeys{.far = all, .chosen = all}
+                                  : chosen_keys(*policy, cache, g, layer, length);
     t.key_bytes += k.far;
     t.chosen_bytes += k.chosen;
     t.gpu_keys += k.near;
     if (k.far == 0) continue;
-    if (sparse)
-      add_chosen(k, cache, g, t);
-    else
+    if (reads_all)
       add_whole(k, cache, g, t);
+    else
+      add_chosen(k, cache, g, t);
   }
   for (double* bytes :
        {&t.key_bytes, &t.chosen_bytes, &t.gpu_keys, &t.gpu_index, &t.gpu_ring, &t.cpu_rows,

@@ -56,7 +56,7 @@ struct Both {
     one.cache.truncate(slot, n);
     split.cache.truncate(slot, n);
   }
-  int near_begin(int slot) const { return split.cache.policy(0).range_begin(slot); }
+  int near_begin(int slot) const { return split.cache.policy(0).hosted()->range_begin(slot); }
 };
 
 /// Rows of an extend step over keys in one place, as the states of two ranges: of the tokens before
@@ -311,7 +311,7 @@ TEST_SUITE("kv/hosted_full") {
         PolicyRig one(shape, {full(Attend::automatic, CachePlace::device)}, cone_data(32)),
             split(shape, {cache}, cone_data(32));
         const std::vector<int>& hosted = far[static_cast<size_t>(resident)];
-        CHECK(split.cache.policy(0).hosted_layers() == hosted);
+        CHECK(split.cache.policy(0).hosted()->hosted_layers() == hosted);
         const int slot = one.sequence(tokens(0, 1000));
         REQUIRE(split.sequence(tokens(0, 1000)) == slot);
         const int other = one.sequence(tokens(3000, 70));
@@ -350,7 +350,7 @@ TEST_SUITE("kv/hosted_full") {
     for (const Attend attend : {Attend::cpu, Attend::gpu}) {
       CAPTURE(recipe::yaml_text(attend));
       Both b(attend, shape_of(DType::f32, 100, 1));
-      CHECK(b.split.cache.policy(0).hosted_layers() == std::vector<int>{0});
+      CHECK(b.split.cache.policy(0).hosted()->hosted_layers() == std::vector<int>{0});
       const int slot = b.sequence(tokens(0, 700));
       for (int i = 0; i < 5; ++i) {
         const Ids ids = tokens(700 + i, 1);

@@ -98,7 +98,7 @@ struct Both {
     const kv::Geometry& g = one.cache.geometry();
     const int last = one.cache.length(slot) - 1;
     const auto width = static_cast<size_t>(g.group() * g.head_dim);
-    for (const int layer : split.cache.policy(0).hosted_layers()) {
+    for (const int layer : split.cache.policy(0).hosted()->hosted_layers()) {
       const Row q = one.queries(layer, tokens(asks, 1));
       for (int kv_head = 0; kv_head < g.n_kv_heads; ++kv_head) {
         const std::span<const float> of_group(q.data() + static_cast<size_t>(kv_head) * width,

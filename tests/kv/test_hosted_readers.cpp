@@ -244,7 +244,8 @@ TEST_SUITE("kv/hosted_readers") {
       r->prefill(slot, tokens(0, 700));
       r->cache.truncate(slot, 450);
     }
-    CHECK(rig.cache.policy(kChunks).range_begin(slot) == 368);  // 450 - 96 + 8, and up to a chunk
+    CHECK(rig.cache.policy(kChunks).hosted()->range_begin(slot) ==
+          368);  // 450 - 96 + 8, and up to a chunk
     CHECK(rig.cache.next_change(slot, {.keys = kChunks}) == 451);
     const Ids one = tokens(900, 1);
     const std::vector<Row> got = rows_of(rig, {{slot}, {one}, kChunks, false});

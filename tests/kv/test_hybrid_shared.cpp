@@ -154,7 +154,7 @@ TEST_SUITE("kv/hybrid_shared") {
     const auto keys = [&](HybridGroup group, HybridTail tail) {
       const kv::Bounds bounds{
           .geometry = shape.geometry, .max_tokens = kLength, .total_tokens = kLength};
-      return kv::make_policy(hybrid(group, 0.1, tail), bounds)->keys_read(0, kLength);
+      return kv::make_policy(hybrid(group, 0.1, tail), bounds)->keys_read(0, kLength).total;
     };
     const int n = kLength - kSinks - kRecent, exact = n / 10, sample = n / 20;
     REQUIRE(n % 20 == 0);

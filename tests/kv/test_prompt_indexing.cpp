@@ -17,14 +17,10 @@ namespace {
 constexpr int kLayers = 4, kItems = 8, kLength = 100;
 
 /// One that fails at a layer, in a thread of a loop.
-class Failing final : public kv::Policy {
+class Failing final : public kv::HostedIndex {
  public:
-  std::string_view name() const override { return "failing"; }
-  void select(int, const kv::Step&, const Tensor&, kv::AttendPlan&) override {
-    FAIL("nothing is attended");
-  }
-  kv::Needs needs() const override { return {}; }
-  int keys_read(int, int length) const override { return length; }
+  int range_begin(int) const override { return 0; }
+  int most_ranged() const override { return 0; }
   void on_layer(int layer, int slot, int length, const kv::PagedStore& store) override {
     threads = max_threads();
     read = &store;

@@ -15,7 +15,7 @@ int near_begin(int length) { return std::max(0, length - kPageTokens) / kPageTok
 
 /// Everything, or the model's own sliding window. Keys in host memory: those of layers that read
 /// whole texts.
-class Full final : public Policy {
+class Full final : public Policy, public HostedIndex {
  public:
   Full(const recipe::Cache& cache, const Bounds& bounds)
       : geometry_(bounds.geometry),
@@ -24,6 +24,7 @@ class Full final : public Policy {
         cpu_attends_(cache.cpu_attends()),
         is_far_(static_cast<size_t>(geometry_.n_layers)),
         range_begin_(static_cast<size_t>(bounds.max_seqs)) {
+    needs_.retention = geometry_.dense_retention();
     if (!bounds.hosted) return;
     std::vector<int> whole;  // layers that read whole texts
     for (int layer = 0; layer < geometry_.n_layers; ++layer)
@@ -43,8 +44,6 @@ class Full final : public Policy {
     for (const int i : spread_layers(n, n - cache.n_resident()))
       is_far_[static_cast<size_t>(whole[static_cast<size_t>(i)])] = 1;
   }
-
-  std::string_view name() const override { return "full"; }
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
     plan.far = cpu_attends_ && is_hosted(layer) &&
@@ -74,12 +73,14 @@ class Full final : public Policy {
     return layers;
   }
   int range_begin(int slot) const override { return range_begin_[static_cast<size_t>(slot)]; }
-  int most_ranged() const override { return hosted_ ? 2 * kPageTokens : 0; }
+  int most_ranged() const override { return 2 * kPageTokens; }
+  const HostedIndex* hosted() const override { return hosted_ ? this : nullptr; }
 
-  Retention retention() const override { return geometry_.dense_retention(); }
   Needs needs() const override { return needs_; }
 
-  int keys_read(int layer, int length) const override { return geometry_.visible(layer, length); }
+  KeysRead keys_read(int layer, int length) const override {
+    return {.total = geometry_.visible(layer, length)};
+  }
 
  private:
   bool is_hosted(int layer) const { return is_far_[static_cast<size_t>(layer)] != 0; }

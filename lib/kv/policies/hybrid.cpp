@@ -54,20 +54,18 @@ class HybridPolicy final : public SparsePolicy {
     codes_.plan(plan, prefix);
     if (device_lists_) device_lists_->plan(plan, prefix);
   }
-  void allocate(Arena& arena, const std::string& prefix) override {
-    SparsePolicy::allocate(arena, prefix);
+  void set_up(Arena& arena, const std::string& prefix, const Connections& to) override {
+    SparsePolicy::set_up(arena, prefix, to);
     codes_.allocate(arena, prefix);
-    if (device_lists_) device_lists_->allocate(arena, prefix);
-  }
-  void run_on(const Exec& exec) override {
-    SparsePolicy::run_on(exec);
-    codes_.run_on(exec);
-    if (device_lists_) device_lists_->run_on(exec);
+    codes_.run_on(to.exec);
+    queries_ = to.queries;
+    if (!device_lists_) return;
+    device_lists_->allocate(arena, prefix);
+    device_lists_->run_on(to.exec);
   }
   KeyUsage device_usage() const override {
     return device_lists_ ? device_lists_->errors() : KeyUsage{};
   }
-  void read_queries(const QueryRing& queries) override { queries_ = &queries; }
   void on_fork(int from, int to) override {
     SparsePolicy::on_fork(from, to);
     codes_.on_fork(from, to, exec());

@@ -1,5 +1,6 @@
 #include <optional>
 
+#include "kv/hosted_keys.h"
 #include "kv/policies/device_lsh.h"
 #include "kv/policies/lsh_tables.h"
 #include "kv/policies/policies.h"
@@ -32,10 +33,11 @@ class LshPolicy final : public SparsePolicy {
     centers_.plan(plan, prefix);
     if (of_prompts_) of_prompts_->plan(plan, prefix + ".prompts");
   }
-  void allocate(Arena& arena, const std::string& prefix) override {
-    SparsePolicy::allocate(arena, prefix);
+  void set_up(Arena& arena, const std::string& prefix, const Connections& to) override {
+    SparsePolicy::set_up(arena, prefix, to);
     if (on_gpu_) {
       on_gpu_->allocate(arena, prefix);
+      on_gpu_->run_on(to.exec, tables_.log_u());
       if (grid().n_sparse > 0)
         list_scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
       return;
@@ -44,12 +46,8 @@ class LshPolicy final : public SparsePolicy {
     centers_.allocate(arena, prefix);
     if (of_prompts_) of_prompts_->allocate(arena, prefix + ".prompts");
   }
-  void run_on(const Exec& exec) override {
-    SparsePolicy::run_on(exec);
-    if (on_gpu_) on_gpu_->run_on(exec, tables_.log_u());
-  }
-  void read_prompts_on(const Exec& exec, cuda::Queue& copies) override {
-    if (of_prompts_) of_prompts_->run_on(exec, copies, tables_, centers_);
+  void read_hosted(HostedKeys& keys, int, const Exec& prompts) override {
+    if (of_prompts_) of_prompts_->run_on(prompts, keys.copies(), tables_, centers_);
   }
   bool takes_read_prompts() const override {
     return of_prompts_.has_value() || SparsePolicy::takes_read_prompts();
@@ -60,6 +58,10 @@ class LshPolicy final : public SparsePolicy {
   }
   std::string why_unpinned() const override {
     return of_prompts_ ? of_prompts_->why_unpinned() : std::string{};
+  }
+  /// Buckets are probed, no key is scored.
+  Choosing choosing(int layer, int length) const override {
+    return {.bytes = SparsePolicy::choosing(layer, length).bytes};
   }
   void on_fork(int from, int to) override {
     SparsePolicy::on_fork(from, to);

@@ -28,14 +28,14 @@ class OraclePolicy final : public SelectingPolicy {
     const size_t bytes = GpuScratch(nullptr, *this, list_rows()).cutter.bytes();
     plan.add(prefix + ".choosing", bytes, bounds().device);
   }
-  void allocate(Arena& arena, const std::string& prefix) override {
+  void set_up(Arena& arena, const std::string& prefix, const Connections&) override {
     if (bounds().on_gpu() && !layers().empty())
       gpu_scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
   }
 
   void select(int layer, const Step& step, const Tensor& q, AttendPlan& plan) override {
     if (ordinal(layer) < 0) return plan.add({.window = geometry().window(layer)});
-    TANDEM_CHECK(step.tree_mask.empty(), "{} does not support token trees", name());
+    TANDEM_CHECK(step.tree_mask.empty(), "{} does not support token trees", kind());
     if (!bounds().on_gpu()) {
       plan.selector = this;
       return;
@@ -52,12 +52,9 @@ class OraclePolicy final : public SelectingPolicy {
     };
   }
 
-  int keys_read(int layer, int length) const override {
-    return geometry().visible(layer, length);  // every key is scored
-  }
-  HeadKeys head_keys(int layer, int length) const override {
-    if (ordinal(layer) < 0) return {};
-    return {.chosen = static_cast<double>(budget_of(length))};
+  KeysRead keys_read(int layer, int length) const override {
+    return {.total = geometry().visible(layer, length),  // every key is scored
+            .chosen = ordinal(layer) < 0 ? 0 : static_cast<double>(budget_of(length))};
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }

@@ -31,8 +31,8 @@ class QuestPolicy final : public SparsePolicy {
       plan.add(prefix + ".choosing", GpuScratch(nullptr, *this, list_rows()).cutter.bytes(),
                bounds().device);
   }
-  void allocate(Arena& arena, const std::string& prefix) override {
-    SparsePolicy::allocate(arena, prefix);
+  void set_up(Arena& arena, const std::string& prefix, const Connections& to) override {
+    SparsePolicy::set_up(arena, prefix, to);
     if (grid().n_sparse == 0) return;
     summaries_ = static_cast<float*>(arena.take(prefix + ".page_bounds"));
     if (bounds().on_gpu()) gpu_scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));

@@ -27,7 +27,7 @@ namespace {
 /// these pass by on the way there, as that of a new prompt is: nothing else comes over the link.
 /// Such a text that is too long to be read whole, none of whose queries are held, has the first
 /// chunk and the newest tokens until one more is committed.
-class RetrievalPolicy final : public SelectingPolicy {
+class RetrievalPolicy final : public SelectingPolicy, public HostedIndex {
  public:
   RetrievalPolicy(const recipe::Cache& cache, const Bounds& bounds)
       : SelectingPolicy(cache, bounds),
@@ -40,7 +40,7 @@ class RetrievalPolicy final : public SelectingPolicy {
         shown_(slots_.size()) {
     TANDEM_CHECK(budget_ >= 2 * spec_.chunk + spec_.force_recent,
                  "budget {} is too small for chunks of {}", budget_, spec_.chunk);
-    if (!is_over_host()) return;
+    if (bounds.far_layers.empty()) return;
     for (const int layer : bounds.far_layers)
       if (ordinal(layer) < 0)
         throw recipe_error(
@@ -55,18 +55,19 @@ class RetrievalPolicy final : public SelectingPolicy {
     keys_.plan(plan, prefix);
     if (copies_) copies_->plan(plan, prefix);
   }
-  void allocate(Arena& arena, const std::string& prefix) override {
+  void set_up(Arena& arena, const std::string& prefix, const Connections& to) override {
     keys_.allocate(arena, prefix);
-    if (copies_) copies_->allocate(arena, prefix);
+    keys_.run_on(to.exec);
+    queries_ = to.queries;
+    keys_.read_queries(*queries_);
+    if (!copies_) return;
+    copies_->allocate(arena, prefix);
+    copies_->run_on(to.exec);
   }
-  void run_on(const Exec& exec) override {
-    keys_.run_on(exec);
-    if (copies_) copies_->run_on(exec);
-  }
-  void read_hosted(HostedKeys& hosted, int i) override { copies_->read_hosted(hosted, i); }
-  void read_queries(const QueryRing& queries) override {
-    queries_ = &queries;
-    keys_.read_queries(queries);
+
+  const HostedIndex* hosted() const override { return copies_ ? this : nullptr; }
+  void read_hosted(HostedKeys& keys, int reader, const Exec&) override {
+    copies_->read_hosted(keys, reader - 1);
   }
 
   void on_layer(int layer, int slot, int length, const PagedStore& prompt) override {
@@ -84,7 +85,6 @@ class RetrievalPolicy final : public SelectingPolicy {
     if (by.now.n_chosen > 0) choose_layer(by.now, by.work, ordinal(layer), prompt);
   }
   void on_give_up(int slot) override {
-    if (!copies_) return;
     const ByLayers by = std::exchange(by_layers_[static_cast<size_t>(slot)], {});
     if (by.now.n_chosen == 0) return;
     keys_.release(slot);
@@ -208,11 +208,12 @@ class RetrievalPolicy final : public SelectingPolicy {
     return is_far(layer) ? copies_->listed() : ListedCopies{};
   }
 
-  int range_begin(int slot) const override { return is_over_host() ? at(slot).tail_begin : 0; }
-  int most_ranged() const override { return is_over_host() ? budget_ + spec_.chunk : 0; }
+  int range_begin(int slot) const override { return at(slot).tail_begin; }
+  int most_ranged() const override { return budget_ + spec_.chunk; }
 
-  int keys_read(int layer, int length) const override {
-    return ordinal(layer) < 0 ? geometry().visible(layer, length) : std::min(length, budget_);
+  KeysRead keys_read(int layer, int length) const override {
+    return {.total =
+                ordinal(layer) < 0 ? geometry().visible(layer, length) : std::min(length, budget_)};
   }
 
  private:
@@ -241,7 +242,6 @@ class RetrievalPolicy final : public SelectingPolicy {
     bool is_done = false;  // in all layers that pass by
   };
 
-  bool is_over_host() const { return !bounds().far_layers.empty(); }
   bool is_far(int layer) const { return copies_ && copies_->has(layer); }
   bool has_copies() const { return copies_ && copies_->any(); }
   Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }

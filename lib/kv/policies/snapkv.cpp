@@ -41,16 +41,13 @@ class SnapKvPolicy final : public SelectingPolicy {
     keys_.plan(plan, prefix);
     if (copies_) copies_->plan(plan, prefix, /*own_pages=*/true);
   }
-  void allocate(Arena& arena, const std::string& prefix) override {
+  void set_up(Arena& arena, const std::string& prefix, const Connections& to) override {
     keys_.allocate(arena, prefix);
-    if (copies_) copies_->allocate(arena, prefix, /*own_pages=*/true);
-  }
-  void run_on(const Exec& exec) override {
-    if (copies_) copies_->run_on(exec);
-  }
-  void read_queries(const QueryRing& queries) override {
-    queries_ = &queries;
-    keys_.read_queries(queries);
+    queries_ = to.queries;
+    keys_.read_queries(*queries_);
+    if (!copies_) return;
+    copies_->allocate(arena, prefix, /*own_pages=*/true);
+    copies_->run_on(to.exec);
   }
 
   void on_prompt(int slot, const PagedStore& store) override {
@@ -106,8 +103,9 @@ class SnapKvPolicy final : public SelectingPolicy {
                sinks_, lists);
   }
 
-  int keys_read(int layer, int length) const override {
-    return ordinal(layer) < 0 ? geometry().visible(layer, length) : std::min(length, budget_);
+  KeysRead keys_read(int layer, int length) const override {
+    return {.total =
+                ordinal(layer) < 0 ? geometry().visible(layer, length) : std::min(length, budget_)};
   }
 
  private:

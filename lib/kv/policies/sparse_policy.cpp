@@ -35,7 +35,6 @@ std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& g) {
 
 SelectingPolicy::SelectingPolicy(const recipe::Cache& cache, const Bounds& bounds)
     : bounds_(bounds),
-      name_(recipe::yaml_text(cache.kind)),
       needs_(needs_of(cache)),
       layers_(sparse_layers(cache, bounds.geometry)),
       ordinal_(static_cast<size_t>(bounds.geometry.n_layers), -1),
@@ -110,12 +109,9 @@ void SparsePolicy::plan(MemoryPlan& plan, const std::string& prefix) const {
   if (device_index_) device_index_->plan(plan, prefix);
 }
 
-void SparsePolicy::allocate(Arena& arena, const std::string& prefix) {
+void SparsePolicy::set_up(Arena& arena, const std::string& prefix, const Connections& to) {
   if (device_index_) device_index_->allocate(arena, prefix);
-}
-
-void SparsePolicy::run_on(const Exec& exec) {
-  exec_ = exec;
+  exec_ = to.exec;
   for (int slot = 0; slot < bounds().max_seqs; ++slot) update_device(slot);
 }
 
@@ -199,21 +195,21 @@ int SparsePolicy::indexed(int length) const {
   return std::max(0, index_.wanted_end(0, length, true) - index_.begin());
 }
 
-int SparsePolicy::keys_read(int layer, int length) const {
-  if (ordinal(layer) < 0) return geometry().visible(layer, length);
-  const double chosen = expected_group_keys(indexed(length));
-  return static_cast<int>(std::min<double>(length, length - indexed(length) + std::round(chosen)));
+KeysRead SparsePolicy::keys_read(int layer, int length) const {
+  if (ordinal(layer) < 0) return {.total = geometry().visible(layer, length)};
+  const int n = indexed(length), fixed = length - n;
+  const double all = std::min<double>(length, fixed + std::round(expected_group_keys(n)));
+  if (n == 0) return {.total = static_cast<int>(all)};
+  return {.total = static_cast<int>(all),
+          .chosen = expected_keys(n),
+          .fixed = static_cast<double>(fixed)};
 }
 
-double SparsePolicy::index_bytes(int layer, int length) const {
-  const int n = indexed(length);
-  return ordinal(layer) < 0 || n == 0 ? 0 : geometry().n_kv_heads * expected_index_bytes(n);
-}
-
-Policy::HeadKeys SparsePolicy::head_keys(int layer, int length) const {
+HostedIndex::Choosing SparsePolicy::choosing(int layer, int length) const {
   const int n = indexed(length);
   if (ordinal(layer) < 0 || n == 0) return {};
-  return {.chosen = expected_keys(n), .fixed = static_cast<double>(length - n)};
+  return {.bytes = geometry().n_kv_heads * expected_index_bytes(n),
+          .scores = static_cast<double>(n) * geometry().n_heads};
 }
 
 }  // namespace tandem::kv

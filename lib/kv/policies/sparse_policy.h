@@ -12,7 +12,6 @@ namespace tandem::kv {
 /// What policies that choose keys by content have in common, and which layers they serve.
 class SelectingPolicy : public Policy, public KeySelector {
  public:
-  std::string_view name() const override { return name_; }
   Needs needs() const override;
   /// On a GPU policies make lists themselves.
   const KeySelector* selector() const override { return bounds_.on_gpu() ? nullptr : this; }
@@ -21,6 +20,7 @@ class SelectingPolicy : public Policy, public KeySelector {
   SelectingPolicy(const recipe::Cache& cache, const Bounds& bounds);
 
   const Bounds& bounds() const { return bounds_; }
+  const std::string& kind() const { return needs_.kind; }
   const Geometry& geometry() const { return bounds_.geometry; }
   size_t group() const { return static_cast<size_t>(geometry().group()); }
   /// Position among the sparse layers, -1 for a dense one.
@@ -47,22 +47,20 @@ class SelectingPolicy : public Policy, public KeySelector {
 
  private:
   Bounds bounds_;
-  std::string name_;
   Needs needs_;
   std::vector<int> layers_, ordinal_;
   std::vector<int32_t> tail_begin_;  // of the step in hand, [B]
 };
 
 /// One that chooses among the keys of an index; rows read recent tokens exactly.
-class SparsePolicy : public SelectingPolicy {
+class SparsePolicy : public SelectingPolicy, public HostedIndex {
  public:
   /// least    tokens that an index begins with: fewer are read exactly
   SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit, int max_block,
                int least = 1);
 
   void plan(MemoryPlan&, const std::string& prefix) const override;
-  void allocate(Arena&, const std::string& prefix) override;
-  void run_on(const Exec&) override;
+  void set_up(Arena&, const std::string& prefix, const Connections&) override;
   void select(int layer, const Step&, const Tensor& q, AttendPlan&) override;
   void on_fork(int from, int to) override;
   void on_release(int slot) override;
@@ -72,17 +70,15 @@ class SparsePolicy : public SelectingPolicy {
   bool takes_read_prompts() const override { return bounds().device == bounds().prompts; }
   void on_prompt(int slot, const PagedStore&) override;
   void on_commit(std::span<const int32_t> slots, const PagedStore&) override;
+  const HostedIndex* hosted() const override { return this; }
   std::vector<int> hosted_layers() const override {
     return bounds().hosted ? layers() : std::vector<int>{};
   }
   int range_begin(int slot) const override { return index_.empty(slot) ? 0 : index_.end(slot); }
   int most_ranged() const override { return index_.most_outside(); }
   int next_change(int slot) const override { return index_.next_roll(slot); }
-  int keys_read(int layer, int length) const override;
-  HeadKeys head_keys(int layer, int length) const override;
-  /// Bytes of the index that one new token of a sequence of `length` tokens reads in a layer to
-  /// choose its keys, all heads: expected, as head_keys.
-  double index_bytes(int layer, int length) const;
+  KeysRead keys_read(int layer, int length) const override;
+  Choosing choosing(int layer, int length) const override;
 
  protected:
   /// Writes the pieces of a slot's index for some layers.

@@ -16,9 +16,9 @@ class Streaming final : public Policy {
         sinks_(static_cast<int>(cache.sinks)),
         recent_(static_cast<int>(cache.recent)),
         reposition_(cache.reposition),
-        needs_(needs_of(cache)) {}
-
-  std::string_view name() const override { return "streaming"; }
+        needs_(needs_of(cache)) {
+    needs_.retention = {.sinks = sinks_, .recent = recent_};
+  }
 
   void select(int layer, const Step&, const Tensor&, AttendPlan& plan) override {
     const int window = recent(layer);
@@ -27,11 +27,10 @@ class Streaming final : public Policy {
     plan.add({.key_lo = sinks_, .window = window});
   }
 
-  Retention retention() const override { return {.sinks = sinks_, .recent = recent_}; }
   Needs needs() const override { return needs_; }
 
-  int keys_read(int layer, int length) const override {
-    return std::min(length, sinks_ + recent(layer));
+  KeysRead keys_read(int layer, int length) const override {
+    return {.total = std::min(length, sinks_ + recent(layer))};
   }
 
  private:

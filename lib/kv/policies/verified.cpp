@@ -32,12 +32,12 @@ class VerifiedPolicy final : public SelectingPolicy {
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     keys_.plan(plan, prefix);
   }
-  void allocate(Arena& arena, const std::string& prefix) override { keys_.allocate(arena, prefix); }
-  void read_queries(const QueryRing& queries) override {
-    queries_ = &queries;
-    keys_.read_queries(queries);
+  void set_up(Arena& arena, const std::string& prefix, const Connections& to) override {
+    keys_.allocate(arena, prefix);
+    queries_ = to.queries;
+    keys_.read_queries(*queries_);
+    keys_.read_scores(*to.scores);
   }
-  void read_scores(ScoreStore& scores) override { keys_.read_scores(scores); }
 
   void on_prompt(int slot, const PagedStore& store) override {
     choose_by_queries(slot, store.length(slot), store);
@@ -82,8 +82,9 @@ class VerifiedPolicy final : public SelectingPolicy {
                lists);
   }
 
-  int keys_read(int layer, int length) const override {
-    return ordinal(layer) < 0 ? geometry().visible(layer, length) : std::min(length, budget_);
+  KeysRead keys_read(int layer, int length) const override {
+    return {.total =
+                ordinal(layer) < 0 ? geometry().visible(layer, length) : std::min(length, budget_)};
   }
 
  private:

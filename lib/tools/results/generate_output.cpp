@@ -281,7 +281,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   // A GPU does not count keys, but errors.
   if (const kv::KeyUsage usage = engine_.cache().total_usage(0);
       usage.visible > 0 || usage.with_error > 0) {
-    j["attention"] = {{"policy", engine_.cache().policy(0).name()}};
+    j["attention"] = {{"policy", engine_.cache().needs(0).kind}};
     if (usage.visible > 0) {
       j["attention"]["selected_keys_frac"] = usage.selected_share();
       j["attention"]["fixed_keys_frac"] = usage.fixed_share();
