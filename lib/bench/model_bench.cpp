@@ -264,7 +264,7 @@ PhaseResult EngineBench::decode() {
   std::vector<decode::SeqTokens> step(prompts_.size());
   double keys_sum = 0, n_steps = 0;  // what rows see, their own token included
   const double kv_before = engine_.cache().usage(0).bytes(),
-               streamed_before = engine_.cache().streamed_bytes();
+               streamed_before = engine_.cache().residence().streamed_bytes();
   int length = case_.max_tokens();
   const auto begin = [&] {
     if (length == case_.max_tokens()) {
@@ -300,7 +300,7 @@ PhaseResult EngineBench::decode() {
   for (int a = 0; a < std::min(case_.batch, case_.bench.adapters.n); ++a)
     r.work.bytes += static_cast<double>(engine_.adapter_bytes(a));
   r.work.host_bytes = static_cast<double>(engine_.streamed_bytes()) +
-                      (engine_.cache().streamed_bytes() - streamed_before) / n_steps;
+                      (engine_.cache().residence().streamed_bytes() - streamed_before) / n_steps;
   r.work.flops = case_.batch * (model::layer_flops(config) + model::head_flops(config) +
                                 model::attention_flops(config, pairs));
   return r;

@@ -335,7 +335,7 @@ kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences, int6
     tokens_.insert(tokens_.end(), s.tokens.begin(), s.tokens.end());
   }
   choose_products(static_cast<int64_t>(tokens_.size()), logit_rows);
-  if (phase == kv::Phase::prefill && cache_.has_hosted()) {
+  if (phase == kv::Phase::prefill && cache_.residence().facts().hosted) {
     const std::vector<kv::SeqRows> all[] = {rows};
     std::vector<kv::Step> steps = cache_.begin_prompts(all);
     const std::span<const int32_t> tokens[] = {tokens_};

@@ -160,7 +160,8 @@ class Engine {
   /// Whether a graph may hold a forward: not where weights or keys stream, whose copies go on
   /// meanwhile.
   bool is_recordable(const kv::Reading& reading = {}) const {
-    return spec_.savings.n_streamed == 0 && !cache_.streams_keys(reading);
+    return spec_.savings.n_streamed == 0 &&
+           !(cache_.residence().facts().streams_keys && reading.keys == 0);
   }
   /// Sequences that a step has room for, with that many rows and rows of logits each.
   int room_for_places(int rows_each, int logit_rows_each) const;
@@ -189,7 +190,7 @@ class Engine {
   /// Waits until no copies of weights or keys run ahead.
   /// errors   kind device
   void settle() const {
-    cache_.settle();
+    cache_.residence().settle();
     if (model_.weights().stream) model_.weights().stream->wait();
   }
 

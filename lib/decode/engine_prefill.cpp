@@ -58,7 +58,7 @@ void Engine::run_by_layers(std::span<const Chunk> chunks, const OnLogits& on_log
 size_t Engine::rows_of_pass(std::span<const SeqTokens> sequences, const Cursor& at) const {
   const auto room = static_cast<size_t>(model_.options().max_prompt_rows);
   size_t rows = 0, offset = at.offset;
-  int pages = cache_.prompt_pages();
+  int pages = cache_.residence().facts().prompt_pages;
   for (size_t i = at.next; i < sequences.size() && !cache_.is_cut(sequences[i].slot); ++i) {
     const size_t left = sequences[i].tokens.size() - offset, n = std::min(left, room);
     TANDEM_CHECK(left > 0, "cannot prefill a sequence without tokens");

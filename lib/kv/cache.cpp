@@ -22,19 +22,15 @@ Cache::Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> rop
       exec_(exec),
       groups_(group_specs(spec), spec.max_draft_rows, arena, exec),
       store_(groups_.store(0)),
-      tables_(groups_.tables(0)),
       ropes_(ropes),
       readers_(static_cast<size_t>(spec.max_seqs)),
       workspace_(ops::attention_workspace(spec.device, attention_bounds(spec),
                                           arena.take("workspace/attention"))),
       usage_(spec.policies.size()) {
-  if (const auto hosted = hosted_spec(spec)) {
-    hosted_ = std::make_unique<HostedKeys>(*hosted, store_, arena, exec);
-    near_tables_ = std::make_unique<PageTables>(static_cast<int32_t*>(arena.take(kNearTables)),
-                                                spec.max_seqs, store_.spec().max_pages);
-    if (streams_far(spec)) stream_ = std::make_unique<KeyStream>(*hosted, store_, *hosted_, exec);
-    if (attends_far(spec)) far_ = std::make_unique<FarRange>(far_bounds(spec), arena);
-  }
+  if (const auto hosted = hosted_spec(spec))
+    residence_ = make_hosted(*hosted, groups_, arena, exec);
+  else
+    residence_ = std::make_unique<Residence>(groups_);
   const Exec chooses = list_device(spec) == spec.device ? exec : Exec{};
   if (!ring_spec(spec).empty())
     queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
@@ -44,7 +40,7 @@ Cache::Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> rop
     needs_.push_back(policies_.back()->needs());
     policies_.back()->set_up(arena, prefix_of(spec, i), {chooses, queries_.get(), scores_.get()});
   }
-  if (hosted_) read_hosted();
+  residence_->connect(policies_, readers_);
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
   const RunNeeds needs = needs_of_run(spec);
   n_parts_ = needs.parts;
@@ -60,33 +56,18 @@ Cache::Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> rop
   if (turns_q(spec)) q_shifted_ = arena.take("workspace/q_shifted");
 }
 
-void Cache::read_hosted() {
-  hosted_->read_from([this](int slot) { return range_begin(slot); });
-  for (const auto& p : policies_) {
-    HostedIndex& index = *p->hosted();
-    index.read_hosted(*hosted_, static_cast<int>(indexing_.size()), exec_);
-    const auto where = index.takes_read_prompts() ? PromptIndexing::Where::in_queue
-                                                  : PromptIndexing::Where::on_thread;
-    indexing_.push_back(std::make_unique<PromptIndexing>(index, hosted_->far(), hosted_->prompt(),
-                                                         where, hosted_->prompt_copies()));
-  }
-}
-
 int Cache::create(Readers readers) {
-  const int slot = groups_.acquire();
-  if (hosted_) hosted_->acquire(slot);
+  const int slot = residence_->acquire();
   readers_[static_cast<size_t>(slot)] = readers;
   if (scores_) scores_->clear(slot);
   return slot;
 }
 
 int Cache::fork(int slot, Readers readers) {
-  const int copy = groups_.fork(slot);
-  if (hosted_) hosted_->fork(slot, copy);
+  const int copy = residence_->fork(slot);
   readers_[static_cast<size_t>(copy)] = readers;
   if (const int token = missing_token(copy, length(copy)); token >= 0) {
-    if (hosted_) hosted_->release(copy);
-    groups_.release(copy);
+    residence_->release(copy);
     throw input_error("kv cache", "the {} policy needs token {}, which the {} policy evicted",
                       needs(readers.front()).kind, token, kind_of(slot));
   }
@@ -98,19 +79,17 @@ int Cache::fork(int slot, Readers readers) {
     if (readers_of(slot).has(i))
       p.on_fork(slot, copy);
     else if (length(copy) > 0)
-      p.on_prompt(copy, indexed_store(i));
+      p.on_prompt(copy, residence_->indexed(i));
   }
   if (listener_ != nullptr) listener_->on_fork(slot, copy);
   return copy;
 }
 
 void Cache::release(int slot) {
-  if (stream_) stream_->forget();
   for_readers(slot, [&](Policy& p, int) { p.on_release(slot); });
   if (listener_ != nullptr) listener_->on_release(slot);
   if (queries_) queries_->release(slot);
-  if (hosted_) hosted_->release(slot);
-  groups_.release(slot);
+  residence_->release(slot);
 }
 
 void Cache::adopt_pages(int slot, int n, const std::function<bool(int layer, int page)>& has) {
@@ -118,14 +97,8 @@ void Cache::adopt_pages(int slot, int n, const std::function<bool(int layer, int
 }
 
 void Cache::adopt_prompt(int slot) {
-  if (stream_) stream_->forget();
-  if (hosted_) {
-    if (hosted_->is_split(slot))
-      hosted_->store(slot);
-    else
-      hosted_->wrote_far(slot);
-  }
-  for_readers(slot, [&](Policy& p, int i) { p.on_prompt(slot, indexed_store(i)); });
+  residence_->adopt(slot);
+  for_readers(slot, [&](Policy& p, int i) { p.on_prompt(slot, residence_->indexed(i)); });
   if (listener_ != nullptr) listener_->on_prompt(slot);
 }
 
@@ -137,13 +110,8 @@ void Cache::go_back(int slot, int n, bool frees_pages) {
   if (const int token = missing_token(slot, n); token >= 0)
     throw input_error("kv cache", "cannot roll back to {} tokens: the {} policy evicted token {}",
                       n, kind_of(slot), token);
-  if (stream_) stream_->forget();
-  if (hosted_) hosted_->store(slot);
-  groups_.set_length(slot, n);
-  if (hosted_) hosted_->cut(slot);
-  // Readers may need room.
-  if (hosted_ && frees_pages) hosted_->free_end(slot);
-  for_readers(slot, [&](Policy& p, int i) { p.on_truncate(slot, n, indexed_store(i)); });
+  residence_->cut(slot, n, frees_pages);
+  for_readers(slot, [&](Policy& p, int i) { p.on_truncate(slot, n, residence_->indexed(i)); });
   if (listener_ != nullptr) listener_->on_truncate(slot, n);
   if (frees_pages) groups_.truncate(slot, n);
 }
@@ -174,49 +142,16 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
     TANDEM_CHECK(readers_of(slots[b]).has(last.reading.keys), "slot {} has no attention policy {}",
                  slots[b], last.reading.keys);
     const int n_rows = last.tentative_of(static_cast<int>(b)) + last.rows_of(static_cast<int>(b));
-    reserve(slots[b], store_.length(slots[b]) + n_rows + ahead, Phase::extend);
+    residence_->reserve(slots[b], store_.length(slots[b]) + n_rows + ahead, Phase::extend);
   }
   for (Step& step : steps) step.ahead = ahead;
   for (Step& step : steps)
     for (size_t b = 0; b < slots.size(); ++b)
       move_rows(step, static_cast<int>(b), slots[b], store_.length(slots[b]),
                 store_.pages(slots[b]), groups_.further_pages(slots[b]),
-                near_of(slots[b], step.reading));
-  lay_out_tables(last.phase, last.slot);
+                residence_->near_rows(slots[b], step.phase, step.reading).value_or(NearRows{}));
+  residence_->lay_out_tables(last.phase, last.slot);
   publish(steps, outbox);
-}
-
-void Cache::reserve(int slot, int n, Phase phase) {
-  groups_.reserve(slot, n);
-  if (!hosted_) return;
-  if (phase == Phase::prefill) return hosted_->hold_prompt(slot, n);
-  hosted_->hold_split(slot, range_begin(slot));
-  hosted_->near().reserve(slot, n);
-}
-
-NearRows Cache::near_of(int slot, Reading reading) const {
-  if (!hosted_) return {};
-  return {hosted_->near().pages(slot), policy(reading.keys).hosted()->range_begin(slot)};
-}
-
-int Cache::range_begin(int slot) const {
-  int begin = std::numeric_limits<int>::max();
-  for (int i = 0; i < n_policies(); ++i)
-    if (readers_of(slot).has(i)) begin = std::min(begin, policy(i).hosted()->range_begin(slot));
-  return begin;
-}
-
-void Cache::lay_out_tables(Phase phase, std::span<const int32_t> slots) {
-  groups_.lay_out_tables(slots);
-  if (hosted_) near_tables_->lay_out(hosted_store(phase), slots);
-}
-
-Cache::LayerKeys Cache::keys(int layer, const Step& step) const {
-  if (const size_t g = groups_.of(layer); g > 0)
-    return {groups_.store(g).k(layer), groups_.store(g).v(layer), step.groups[g - 1].arrays};
-  if (!is_hosted(layer)) return {store_.k(layer), store_.v(layer), step.arrays};
-  const PagedStore& store = hosted_store(step.phase);
-  return {store.k(layer), store.v(layer), step.near};
 }
 
 Reading Cache::reading_of(const StepSpec& spec) const {
@@ -250,7 +185,7 @@ Step Cache::lay_out(const StepSpec& spec) {
   step.row_begin.push_back(0);
   step.groups.resize(groups_.size() - 1);
   for (const SeqRows& r : rows)
-    reserve(r.slot, store_.length(r.slot) + r.n_rows + spec.ahead, spec.phase);
+    residence_->reserve(r.slot, store_.length(r.slot) + r.n_rows + spec.ahead, spec.phase);
   // Tokens that a policy has already cut can only be continued through the policy.
   const auto n_cut = static_cast<size_t>(
       std::count_if(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); }));
@@ -270,29 +205,23 @@ Step Cache::lay_out(const StepSpec& spec) {
     TANDEM_CHECK(step.rows_of(b) == step.rows_of(0),
                  "padded sequences have different numbers of rows: {} and {}", step.rows_of(b),
                  step.rows_of(0));
-  lay_out_tables(step.phase, step.slot);
+  residence_->lay_out_tables(step.phase, step.slot);
   return step;
 }
 
 void Cache::publish(std::span<Step> steps, Outbox* outbox) {
   for (const Step& step : steps)
     if (queries_) queries_->expect(step);
+  const std::vector<const PageTables*> tables = residence_->tables();
   if (!device_step_) {
-    const auto use = [](ops::StepArrays& arrays, const PageTables& tables) {
-      arrays.max_pages = tables.max_pages();
-      arrays.page_table = tables.cells();
-    };
     for (Step& step : steps) {
       step.point_to_host();
-      use(step.arrays, tables_);
-      for (size_t g = 1; g < groups_.size(); ++g) use(step.groups[g - 1].arrays, groups_.tables(g));
-      if (hosted_) use(step.near, *near_tables_);
+      tables[0]->give_to(step.arrays);
+      for (size_t g = 1; g < groups_.size(); ++g) tables[g]->give_to(step.groups[g - 1].arrays);
+      tables.back()->give_to(step.near);
     }
     return;
   }
-  std::vector<const PageTables*> tables;
-  for (size_t g = 0; g < groups_.size(); ++g) tables.push_back(&groups_.tables(g));
-  if (hosted_) tables.push_back(near_tables_.get());
   device_step_->send(steps, tables, outbox);
   // Here, not in attend: a recorded graph repeats the work of attend alone. What the host chooses
   // is counted where it does.
@@ -300,13 +229,7 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
   for (const Step& step : steps)
     for (int layer = 0;
          step.phase == Phase::extend && !step.probe && layer < spec_.geometry.n_layers; ++layer)
-      if (!chooses || !asks_host(layer, step)) count_dense(layer, step);
-}
-
-std::string Cache::why_unpinned() const {
-  if (!hosted_) return {};
-  const std::string& of_keys = hosted_->why_unpinned();
-  return of_keys.empty() ? policies_[0]->hosted()->why_unpinned() : of_keys;
+      if (!chooses || host_of(layer, step) == nullptr) count_dense(layer, step);
 }
 
 int Cache::max_extend_rows_a_seq() const {
@@ -329,20 +252,17 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
   step.slot.push_back(rows.slot);
   step.base.push_back(base);
   step.last_chunk.push_back(rows.last_chunk ? 1 : 0);
+  const std::optional<NearRows> near = residence_->near_rows(rows.slot, step.phase, step.reading);
   for (int i = 0; i < rows.n_rows; ++i) {
-    const int token = base + i;
+    const int token = base + i, page = token / kPageTokens;
     step.pos.push_back(token);
-    step.row_page.push_back(store_.page(rows.slot, token / kPageTokens));
+    step.row_page.push_back(store_.page(rows.slot, page));
     step.row_in_page.push_back(token % kPageTokens);
     for (size_t g = 1; g < groups_.size(); ++g)
-      step.groups[g - 1].row_page.push_back(groups_.store(g).page(rows.slot, token / kPageTokens));
-    if (hosted_)
-      step.near_page.push_back(hosted_store(step.phase).page(rows.slot, token / kPageTokens));
+      step.groups[g - 1].row_page.push_back(groups_.store(g).page(rows.slot, page));
+    if (near) step.near_page.push_back(near->pages[static_cast<size_t>(page)]);
   }
-  if (hosted_)
-    step.near_begin.push_back(step.phase == Phase::extend
-                                  ? policy(step.reading.keys).hosted()->range_begin(rows.slot)
-                                  : 0);
+  if (near) step.near_begin.push_back(near->begin);
   step.n_rows += rows.n_rows;
   step.row_begin.push_back(step.n_rows);
   ++step.n_seqs;
@@ -363,8 +283,7 @@ void Cache::commit(const Step& step, std::span<const int> kept) {
   if (step.phase == Phase::extend) return keep(step.slot, kept);
   for (size_t b = 0; b < step.slot.size(); ++b) {
     const int slot = step.slot[b];
-    groups_.set_length(slot, step.base[b] + kept[b]);
-    if (hosted_) hosted_->wrote_far(slot);
+    residence_->commit(slot, step.base[b] + kept[b], step.phase);
     const bool ends = step.last_chunk[b] != 0;
     if (ends) adopt_prompt(slot);
     // The rest of a prompt is read densely.
@@ -375,19 +294,14 @@ void Cache::commit(const Step& step, std::span<const int> kept) {
 
 void Cache::keep(std::span<const int32_t> slots, std::span<const int> kept) {
   for (size_t b = 0; b < slots.size(); ++b)
-    groups_.set_length(slots[b], store_.length(slots[b]) + kept[b]);
-  for (const int32_t slot : slots)
-    if (hosted_) hosted_->committed(slot, static_cast<int>(spec_.policies[0].recent));
+    residence_->commit(slots[b], store_.length(slots[b]) + kept[b], Phase::extend);
   for (int i = 0; i < n_policies(); ++i) {
     std::vector<int32_t> read;
     std::ranges::copy_if(slots, std::back_inserter(read),
                          [&](int slot) { return readers_of(slot).has(i); });
-    if (!read.empty()) policies_[static_cast<size_t>(i)]->on_commit(read, indexed_store(i));
+    if (!read.empty()) policies_[static_cast<size_t>(i)]->on_commit(read, residence_->indexed(i));
   }
-  for (const int32_t slot : slots) {
-    groups_.evict(slot, retention(slot));
-    if (hosted_) hosted_->near().drop(slot, 0, range_begin(slot));
-  }
+  for (const int32_t slot : slots) residence_->evict(slot, retention(slot));
 }
 
 }  // namespace tandem::kv

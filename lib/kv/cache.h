@@ -6,15 +6,13 @@
 
 #include "kv/attention_observer.h"
 #include "kv/device_step.h"
-#include "kv/far_range.h"
 #include "kv/host_attention.h"
 #include "kv/hosted_keys.h"
-#include "kv/key_stream.h"
 #include "kv/list_attention.h"
 #include "kv/page_groups.h"
 #include "kv/policy.h"
-#include "kv/prompt_indexing.h"
 #include "kv/readers.h"
+#include "kv/residence.h"
 #include "kv/sequence_listener.h"
 #include "ops/attention.h"
 #include "ops/rope_table.h"
@@ -168,65 +166,24 @@ class Cache {
   /// Moves the keys of accepted paths next to their roots, as work that a graph may record: a GPU
   /// knows paths before the host does. A commit of as many rows follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
-    store_.move_paths(paths, step.arrays);
-    for (size_t g = 1; g < groups_.size(); ++g)
-      groups_.store(g).move_paths(paths, step.groups[g - 1].arrays);
-    if (hosted_) hosted_->near().move_paths(paths, step.near);
+    residence_->move_paths(step, paths);
     if (queries_) queries_->move_paths(paths, step);
   }
 
-  /// Where a layer's rows of a step go, and keys of ranges lie: pools, and the step's arrays with
-  /// the pages of these.
-  struct LayerKeys {
-    Tensor k, v;
-    const ops::StepArrays& step;
-  };
-  LayerKeys keys(int layer, const Step& step) const;
+  LayerKeys keys(int layer, const Step& step) const { return residence_->keys(layer, step); }
   /// Store of full texts, without what a layer's window has evicted. It is the host's for layers
   /// whose keys are there, of texts that were stored since their last tokens were committed. Its
   /// pools may be of eight bits (kv/pages.h).
-  const PagedStore& whole_store(int layer) const {
-    return is_hosted(layer) ? hosted_->far() : groups_.store(groups_.of(layer));
-  }
+  const PagedStore& whole_store(int layer) const { return residence_->whole(layer); }
   Tensor k(int layer) const { return whole_store(layer).k(layer); }
   Tensor v(int layer) const { return whole_store(layer).v(layer); }
-  void store_hosted(int slot) {
-    if (hosted_) hosted_->store(slot);
-  }
-  bool has_hosted() const { return hosted_ != nullptr; }
-  /// Pages of the texts that begin_prompts takes at once, whole ones of each; no text has more.
-  int prompt_pages() const {
-    return hosted_ ? hosted_->prompt_pages() : std::numeric_limits<int>::max();
-  }
-  /// Why keys in host memory, or their index, are not pinned, which makes copies slower; empty
-  /// where they are.
-  std::string why_unpinned() const;
+  Residence& residence() { return *residence_; }
+  const Residence& residence() const { return *residence_; }
   /// Whether the CPU works in the midst of a GPU's steps.
   bool serves_steps() const { return !served_.empty(); }
-  /// Whether keys go from host memory to a GPU in every step, ahead of it and beyond its end.
-  bool streams_keys() const { return stream_ != nullptr; }
-  /// The same of steps of a reading: further readers have theirs on the GPU.
-  bool streams_keys(const Reading& reading) const { return streams_keys() && reading.keys == 0; }
-  /// Bytes of keys and values that did since the start, those among them that choices of a further
-  /// reader took.
-  double streamed_bytes() const {
-    return (stream_ ? stream_->bytes() : 0) + (hosted_ ? hosted_->read_bytes() : 0);
-  }
-  /// Waits until no copies of keys run ahead.
-  /// errors   kind device
-  void settle() const {
-    if (stream_) stream_->wait();
-  }
-  /// Steps of begin_prompts are about to go through a layer, or have gone. Needed where keys are in
-  /// host memory, and the only way there to read prompts.
-  void begin_layer(int layer, std::span<const Step> steps);
-  void end_layer(int layer, std::span<const Step> steps);
-  /// In between, the i-th of them is about to. On a GPU its arrays are brought again, for work from
-  /// now on.
+  /// Between Residence::begin_layer and end_layer the i-th of the steps is about to go through a
+  /// layer. On a GPU its arrays are brought again, for work from now on.
   void begin_step(int layer, std::span<Step> steps, size_t i);
-  /// They have gone through all layers; the same but not to be committed.
-  void end_prompts();
-  void give_up_prompts() noexcept;
   const Geometry& geometry() const { return spec_.geometry; }
   const Policy& policy(int i) const { return *policies_[static_cast<size_t>(i)]; }
   const Needs& needs(int policy) const { return needs_[static_cast<size_t>(policy)]; }
@@ -262,29 +219,7 @@ class Cache {
     for (int i = 0; i < n_policies(); ++i)
       if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)], i);
   }
-  bool is_hosted(int layer) const { return hosted_ && hosted_->holds(layer); }
-  /// Whether a step's keys in hosted layers are those in host memory: further readers have others.
-  static bool reads_far(const Step& step) {
-    return step.phase == Phase::extend && step.reading.keys == 0;
-  }
-  /// Where on the forward's device rows of a step have the keys of hosted layers.
-  const PagedStore& hosted_store(Phase phase) const {
-    return phase == Phase::extend ? hosted_->near() : hosted_->prompt();
-  }
-  /// Where a policy finds the keys that it indexes; further readers of keys in host memory know
-  /// where these are.
-  const PagedStore& indexed_store(int policy) const {
-    return hosted_ && policy == 0 ? hosted_->far() : store_;
-  }
-  /// First token of a slot that ranges of its readers read, where keys are in host memory.
-  int range_begin(int slot) const;
   void go_back(int slot, int n, bool frees_pages);
-  /// Makes policies known to the keys in host memory.
-  void read_hosted();
-  /// Room for new rows of a sequence.
-  void reserve(int slot, int n, Phase phase);
-  NearRows near_of(int slot, Reading reading) const;
-  void lay_out_tables(Phase phase, std::span<const int32_t> slots);
   /// One layer's attention by a plan.
   struct Attention {
     int layer;
@@ -298,8 +233,8 @@ class Cache {
   };
   /// What attend_begin leaves to attend_end.
   struct Parts {
-    int n = 0;             // partial results to merge; 0: the output is there
-    bool of_host = false;  // the last one is the host's
+    int n = 0;                      // partial results to merge; 0: the output is there
+    HostAttention* host = nullptr;  // makes the last one
   };
   Parts attend_parts(const Attention& a);
   void merge_parts(const Parts& parts, const Step& step, const Tensor& out, float* lse);
@@ -308,20 +243,16 @@ class Cache {
   float* part_lse(const Step& step, int64_t n_rows, int i) const;
   /// Attention over the lists of a plan's selector, into the i-th partial result.
   void attend_selected(const Attention& a, int i);
-  /// Whether the host attends keys of a layer while a GPU is at it.
-  bool asks_host(int layer, const Step& step) const {
-    return serves_steps() && is_hosted(layer) && reads_far(step);
-  }
-  HostAttention& host_of(const Step& step) const {
-    return *served_[static_cast<size_t>(step.micro_batch)];
+  /// The host's attention to keys of a layer while a GPU is at it; null: it has no part there.
+  HostAttention* host_of(int layer, const Step& step) const {
+    return serves_steps() && residence_->reads_far(layer, step)
+               ? served_[static_cast<size_t>(step.micro_batch)].get()
+               : nullptr;
   }
   /// The host's part at a layer.
   void serve_layer(int layer, const Step& step);
-  /// The CPU's attention over far keys.
-  /// shapes   q [R, n_heads, head_dim], o [R, n_heads, head_dim], lse [R, n_heads] on the host
-  void attend_far(int layer, const Step& step, const Tensor& q, float* o, float* lse);
-  /// Attention over whole texts whose keys come from host memory.
-  void attend_streamed(const Attention& a);
+  /// Attention over whole texts whose keys come from host memory, in a store that they pass.
+  void attend_passing(const Attention& a, const PagedStore& keys);
   /// On a GPU, attention over the lists of a plan, into partial results from `first_part` on.
   /// Returns how many.
   int attend_lists(const Attention& a, int first_part);
@@ -345,16 +276,14 @@ class Cache {
   Spec spec_;
   Exec exec_;
   PageGroups groups_;
-  PagedStore& store_;                        // the first group's
-  PageTables& tables_;                       // the same
-  std::unique_ptr<HostedKeys> hosted_;       // where keys are in host memory
-  std::unique_ptr<PageTables> near_tables_;  // of its near keys
+  PagedStore& store_;  // the first group's
   std::span<const ops::RopeTable> ropes_;
   std::unique_ptr<QueryRing> queries_;
   std::unique_ptr<ScoreStore> scores_;  // when a policy needs them
   std::vector<std::unique_ptr<Policy>> policies_;
-  std::vector<Needs> needs_;      // by policy
-  std::vector<Readers> readers_;  // by slot
+  std::vector<Needs> needs_;              // by policy
+  std::unique_ptr<Residence> residence_;  // calls policies, and so goes before them
+  std::vector<Readers> readers_;          // by slot
   ops::AttentionWorkspace workspace_;
   // When plans give several partial results:
   float* partial_o_ = nullptr;                          // [parts, max_rows, n_heads, head_dim]
@@ -365,12 +294,8 @@ class Cache {
   std::array<Parts, kMicroBatches> pending_;            // between attend_begin and attend_end
   size_t n_parts_ = 1;                                  // partial results of a plan, at most
   double cpu_share_ = 1;                     // of lists that a GPU chose, what the host attends
-  std::unique_ptr<FarRange> far_;            // when the CPU attends all far keys
-  std::unique_ptr<KeyStream> stream_;        // when all far keys go to the forward's device
   std::vector<KeyUsage> usage_;              // by policy
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
-  // With keys in host memory, by policy:
-  std::vector<std::unique_ptr<PromptIndexing>> indexing_;
   AttentionObserver* observer_ = nullptr;
   SequenceListener* listener_ = nullptr;
 };

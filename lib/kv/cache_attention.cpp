@@ -18,7 +18,7 @@ using namespace parts;
 void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor& q, float* lse) {
   attend_begin(layer, step, out, q, lse);
   // Before the second part: a GPU that has nothing else to do need not wait for an answer then.
-  if (asks_host(layer, step) && !exec_.queue->is_recording()) serve_layer(layer, step);
+  if (host_of(layer, step) != nullptr && !exec_.queue->is_recording()) serve_layer(layer, step);
   attend_end(layer, step, out, lse);
   if (observer_ != nullptr && step.phase == Phase::extend)
     observer_->attended(*this, layer, step, q);
@@ -36,7 +36,7 @@ void Cache::attend_begin(int layer, const Step& step, const Tensor& out, const T
   else
     plan.add({.window = spec_.geometry.window(layer)});
   // Recorded work asks for lists that may come to be.
-  if (asks_host(layer, step)) plan.selector = policy.selector();
+  if (host_of(layer, step) != nullptr) plan.selector = policy.selector();
   KeyUsage not_counted;
   KeyUsage& usage = step.probe ? not_counted : usage_[static_cast<size_t>(step.reading.keys)];
   const bool scores = leaves_scores(step);
@@ -65,8 +65,8 @@ void Cache::attend_end(int, const Step& step, const Tensor& out, float* lse) {
 void Cache::merge_parts(const Parts& parts, const Step& step, const Tensor& out, float* lse) {
   if (parts.n == 0) return;
   const int64_t rows = out.rows();
-  if (parts.of_host)
-    host_of(step).await(part_o(step, rows, parts.n - 1), part_lse(step, rows, parts.n - 1), rows);
+  if (parts.host != nullptr)
+    parts.host->await(part_o(step, rows, parts.n - 1), part_lse(step, rows, parts.n - 1), rows);
   ops::merge_states(out, part_o(step, rows, 0), part_lse(step, rows, 0), parts.n, exec_.stream(),
                     lse);
 }
@@ -83,14 +83,14 @@ float* Cache::part_lse(const Step& step, int64_t n_rows, int i) const {
 
 Cache::Parts Cache::attend_parts(const Attention& a) {
   const auto& [layer, step, plan, out, q, lse, usage, scores, on_list] = a;
-  if (stream_ && is_hosted(layer) && reads_far(step)) {
-    attend_streamed(a);
+  if (const PagedStore* passing = residence_->passing(layer, step)) {
+    attend_passing(a, *passing);
     return {};
   }
   const LayerKeys keys = this->keys(layer, step);
   // Policies know bounds on the host, steps where attention is.
-  const bool near = is_hosted(layer) && step.phase == Phase::extend;
-  const bool asks = asks_host(layer, step);
+  const bool near = residence_->reads_near(layer, step);
+  HostAttention* const host = host_of(layer, step);
   ops::AttentionArgs args{.out = out,
                           .lse = lse,
                           .q = q,
@@ -112,8 +112,8 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
     args.seq_key_lo = by_step ? a.step.near_lo : source.seq_key_lo;
     args.lists = by_step ? KeyLists{} : source.lists;
   };
-  if (!asks && plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr && !plan.far &&
-      plan.sources[0].q_position_max < 0) {
+  if (host == nullptr && plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr &&
+      !plan.far && plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);
     if (plan.sources[0].window == 0 && scores) {
       args.scores = scores_->request(layer, step);
@@ -127,9 +127,9 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
                "{} rows of partial results exceed the planned {}", step.rows_before + rows,
                partial_rows(spec_));
   // What the host needs goes first, so that it works while this goes on.
-  if (asks && plan.lists.ids == nullptr) host_of(step).ask(q);
+  if (host != nullptr && plan.lists.ids == nullptr) host->ask(q);
   int n_parts = plan.n;
-  if (asks && plan.lists.ids != nullptr) n_parts += attend_lists(a, n_parts);
+  if (host != nullptr && plan.lists.ids != nullptr) n_parts += attend_lists(a, n_parts);
   for (int i = 0; i < plan.n; ++i) {
     const KeyRange& source = plan.sources[static_cast<size_t>(i)];
     set_source(source);
@@ -143,10 +143,11 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
     args.lse = part_lse(step, rows, i);
     ops::attention(args, workspace_, exec_.stream());
   }
-  if (asks) return {.n = n_parts + 1, .of_host = true};
+  if (host != nullptr) return {.n = n_parts + 1, .host = host};
   if (plan.selector != nullptr) attend_selected(a, n_parts++);
   if (plan.far) {
-    attend_far(layer, step, q, part_o(step, rows, n_parts), part_lse(step, rows, n_parts));
+    residence_->attend_far(layer, step, q, part_o(step, rows, n_parts),
+                           part_lse(step, rows, n_parts));
     ++n_parts;
   }
   if (plan.lists.ids != nullptr) n_parts += attend_lists(a, n_parts);
@@ -169,21 +170,19 @@ void Cache::attend_selected(const Attention& a, int i) {
 void Cache::serve(std::span<const Step> steps) {
   for (int layer = 0; layer < spec_.geometry.n_layers; ++layer)
     for (const Step& step : steps)
-      if (asks_host(layer, step)) serve_layer(layer, step);
+      if (host_of(layer, step) != nullptr) serve_layer(layer, step);
 }
 
 void Cache::serve_layer(int layer, const Step& step) {
   const Geometry& g = spec_.geometry;
-  HostAttention& host = host_of(step);
+  HostAttention& host = *host_of(layer, step);
   const KeySelector* const chosen = policy(step.reading.keys).selector();
   KeyUsage of_gpu;  // is counted as the GPU's
   KeyUsage& usage = step.probe ? of_gpu : usage_[static_cast<size_t>(step.reading.keys)];
   const auto attend = [&](const HostAttention::Request& r) {
     const int64_t rows = step.padded_rows(), used = step.n_rows, heads = g.n_heads;
     const Tensor q(const_cast<void*>(r.q), g.dtype, {rows, heads, g.head_dim});
-    if (far_)
-      attend_far(layer, step, q, r.o, r.lse);
-    else
+    if (!residence_->attend_far(layer, step, q, r.o, r.lse))
       lists_->run({.selector = chosen != nullptr ? *chosen : host.handed(),
                    .layer = layer,
                    .step = step,
@@ -210,19 +209,7 @@ void Cache::serve_layer(int layer, const Step& step) {
   count_fixed(step, lo, usage);
 }
 
-void Cache::attend_far(int layer, const Step& step, const Tensor& q, float* o, float* lse) {
-  far_->attend({.layer = layer,
-                .step = step,
-                .far = hosted_->far(),
-                .tables = tables_,
-                .q = q,
-                .scale = spec_.geometry.scale(layer).f32(),
-                .o = o,
-                .lse = lse});
-}
-
-void Cache::attend_streamed(const Attention& a) {
-  const PagedStore& keys = stream_->acquire(a.layer, a.step);
+void Cache::attend_passing(const Attention& a, const PagedStore& keys) {
   ops::attention({.out = a.out,
                   .lse = a.lse,
                   .q = a.q,
@@ -232,9 +219,7 @@ void Cache::attend_streamed(const Attention& a) {
                   .key_hi = a.plan.sources[0].key_hi,
                   .scale = spec_.geometry.scale(a.layer).f32()},
                  workspace_, exec_.stream());
-  if (a.step.phase == Phase::extend && !a.step.probe)
-    for (const auto& p : policies_) p->hosted()->on_pass(a.layer, a.step, keys);
-  stream_->release(a.layer);
+  residence_->passed(a.layer, a.step, keys);
 }
 
 int Cache::attend_lists(const Attention& a, int first_part) {
@@ -243,14 +228,14 @@ int Cache::attend_lists(const Attention& a, int first_part) {
   const PagedStore& store = whole_store(a.layer);
   const ops::StepArrays& step = a.step.arrays;
   const int n_rows = static_cast<int>(a.q.rows());
-  const bool asks = asks_host(a.layer, a.step);
+  HostAttention* const host = host_of(a.layer, a.step);
   const int at_a_time = a.plan.make_lists ? a.plan.list_rows : n_rows;
   for (int begin = 0; begin < n_rows; begin += at_a_time) {
     const Range rows{begin, std::min(begin + at_a_time, n_rows)};
     if (a.plan.make_lists) a.plan.make_lists(rows, store);
     QueryLists lists = a.plan.lists;
-    if (asks) lists = host_of(a.step).hand_over(lists, rows, cpu_share_);
-    if (asks && rows.end == n_rows) host_of(a.step).ask(a.q);
+    if (host != nullptr) lists = host->hand_over(lists, rows, cpu_share_);
+    if (host != nullptr && rows.end == n_rows) host->ask(a.q);
     ops::attend_lists({.o = part_o(a.step, n_rows, first_part),
                        .lse = part_lse(a.step, n_rows, first_part),
                        .q = a.q.raw(),

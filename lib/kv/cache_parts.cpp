@@ -129,7 +129,20 @@ void check_host_dtype(const recipe::Cache& c, DType compute) {
         .hint("set it to auto (the type of the model) or int8, or set model.compute to bf16");
 }
 
-std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
+/// Bounds of the CPU's attention over all keys in host memory, if it does that.
+std::optional<AttentionBounds> far_bounds(const Cache::Spec& s) {
+  const recipe::Cache& c = s.policies[0];
+  if (!needs_of(c).reads_all || !c.cpu_attends()) return {};
+  const Geometry& g = s.geometry;
+  return AttentionBounds{.max_seqs = s.max_seqs,
+                         .max_rows = static_cast<int>(extend_rows(s)),
+                         .max_tokens = s.max_tokens,
+                         .n_heads = g.n_heads,
+                         .n_kv_heads = g.n_kv_heads,
+                         .head_dim = g.head_dim};
+}
+
+std::optional<HostedSpec> hosted_spec(const Cache::Spec& s) {
   if (!std::ranges::any_of(s.policies, on_host)) return {};
   if (!on_host(s.policies[0]) || (s.policies.size() > 1 && !needs_of(s.policies[0]).reads_all))
     throw recipe_error("cache.place",
@@ -160,21 +173,26 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
               "choose retrieval, set cache.place to device, or set draft.path to a separate model");
     reader_tokens.push_back(reader->hosted()->most_ranged());
   }
-  return HostedKeys::Spec{.layers = index.hosted_layers(),
-                          .whole = store_spec(s),
-                          .near_tokens = std::min(s.max_tokens, index.most_ranged() + rows),
-                          .near_slots = s.max_extended,
-                          .reader_tokens = reader_tokens,
-                          .reader_slots = max_read(s, 1),
-                          // The longest, or several of a forward's rows.
-                          .prompt_tokens = std::max(s.max_tokens, s.max_rows),
-                          .streamed = streams_far(s),
-                          .ring_eighths = s.ring_eighths,
-                          .eight_bit = s.policies[0].is_eight_bit(),
-                          .index_reads_prompt = index.takes_read_prompts(),
-                          .gpu_reads = !s.policies[0].chooses_on_cpu() ||
-                                       s.policies[0].attends() != recipe::Attend::cpu,
-                          .cpu_reads = s.policies[0].cpu_attends()};
+  const recipe::Cache& first = s.policies[0];
+  const HostedKeys::Spec keys{
+      .layers = index.hosted_layers(),
+      .whole = store_spec(s),
+      .near_tokens = std::min(s.max_tokens, index.most_ranged() + rows),
+      .near_slots = s.max_extended,
+      .reader_tokens = reader_tokens,
+      .reader_slots = max_read(s, 1),
+      // The longest, or several of a forward's rows.
+      .prompt_tokens = std::max(s.max_tokens, s.max_rows),
+      .streamed = first.streams_keys(),
+      .ring_eighths = s.ring_eighths,
+      .eight_bit = first.is_eight_bit(),
+      .index_reads_prompt = index.takes_read_prompts(),
+      .gpu_reads = !first.chooses_on_cpu() || first.attends() != recipe::Attend::cpu,
+      .cpu_reads = first.cpu_attends()};
+  return HostedSpec{.keys = keys,
+                    .geometry = s.geometry,
+                    .recent = static_cast<int>(first.recent),
+                    .far = far_bounds(s)};
 }
 
 /// Pages for the window of every sequence, tokens that are drafted or taken back, and new rows.
@@ -199,9 +217,9 @@ std::vector<PageGroups::Spec> group_specs(const Cache::Spec& s) {
       spec.store.n_pages = window_pages(s, group.window);
       spec.store.prefix += fmt::format("/window {}", group.window);
       spec.tables += fmt::format(" of window {}", group.window);
-    } else if (const std::optional<HostedKeys::Spec> hosted = hosted_spec(s)) {
+    } else if (const auto hosted = hosted_spec(s)) {
       std::erase_if(*spec.store.layers, [&](int layer) {
-        return std::ranges::find(hosted->layers, layer) != hosted->layers.end();
+        return std::ranges::find(hosted->keys.layers, layer) != hosted->keys.layers.end();
       });
     }
     specs.push_back(std::move(spec));
@@ -249,25 +267,6 @@ DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
                       (std::ranges::any_of(s.policies, on_host) ? 1 : 0)};
 }
 
-bool streams_far(const Cache::Spec& s) {
-  return std::ranges::any_of(s.policies, &recipe::Cache::streams_keys);
-}
-
-bool attends_far(const Cache::Spec& s) {
-  return std::ranges::any_of(
-      s.policies, [](const recipe::Cache& c) { return needs_of(c).reads_all && c.cpu_attends(); });
-}
-
-AttentionBounds far_bounds(const Cache::Spec& s) {
-  const Geometry& g = s.geometry;
-  return {.max_seqs = s.max_seqs,
-          .max_rows = static_cast<int>(extend_rows(s)),
-          .max_tokens = s.max_tokens,
-          .n_heads = g.n_heads,
-          .n_kv_heads = g.n_kv_heads,
-          .head_dim = g.head_dim};
-}
-
 bool serves_gpu(const Cache::Spec& s) {
   return s.device.kind == Device::Kind::cuda &&
          std::ranges::any_of(s.policies, &recipe::Cache::cpu_attends);
@@ -304,13 +303,8 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   const Geometry& g = spec.geometry;
   const Device device = spec.device;
   for (const recipe::Cache& policy : spec.policies) check_dtype(policy, g.dtype);
-  const size_t tables = PageTables::bytes(spec.max_seqs, store_spec(spec).max_pages);
   PageGroups::plan(group_specs(spec), plan);
-  if (const auto hosted = hosted_spec(spec)) {
-    HostedKeys::plan(*hosted, plan);
-    plan.add(kNearTables, tables);
-    if (attends_far(spec)) FarRange::plan(far_bounds(spec), plan);
-  }
+  if (const auto hosted = hosted_spec(spec)) plan_hosted(*hosted, plan);
   plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),
            device);
   if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);

@@ -3,12 +3,12 @@
 #include <string>
 
 #include "kv/cache.h"
+#include "kv/hosted_residence.h"
 
 // What a cache of some spec consists of: the specs of its parts, for its plan and its making.
 namespace tandem::kv::parts {
 
-inline constexpr const char *kTables = "workspace/page tables",
-                            *kNearTables = "workspace/near page tables";
+inline constexpr const char* kTables = "workspace/page tables";
 
 /// Where policies choose keys.
 Device list_device(const Cache::Spec& s);
@@ -22,9 +22,9 @@ bool turns_q(const Cache::Spec& s);
 size_t partial_rows(const Cache::Spec& s);
 /// Of the i-th policy of a run.
 Bounds bounds_of(const Cache::Spec& s, size_t i);
-/// Of a run whose policy chooses among keys in host memory.
-/// errors   kind recipe: several policies share these
-std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s);
+/// The layers in host memory; none: there are none.
+/// errors   kind recipe: policies of the run do not support them
+std::optional<HostedSpec> hosted_spec(const Cache::Spec& s);
 /// Page groups, without the keys in host memory.
 std::vector<PageGroups::Spec> group_specs(const Cache::Spec& s);
 /// Whether ranges of a run come with lists.
@@ -35,11 +35,6 @@ ListAttention::Spec list_spec(const Cache::Spec& s, size_t scratch_bytes);
 std::string prefix_of(const Cache::Spec& s, size_t i);
 AttentionBounds attention_bounds(const Cache::Spec& s);
 DeviceStep::Bounds step_bounds(const Cache::Spec& s);
-/// Whether the CPU attends all keys in host memory, and within which bounds.
-bool attends_far(const Cache::Spec& s);
-AttentionBounds far_bounds(const Cache::Spec& s);
-/// Whether they go to the forward's device in every step.
-bool streams_far(const Cache::Spec& s);
 /// Whether the CPU attends rows of a GPU, and whether it chooses their keys, too.
 bool serves_gpu(const Cache::Spec& s);
 bool chooses_for_gpu(const Cache::Spec& s);

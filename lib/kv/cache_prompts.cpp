@@ -1,5 +1,4 @@
-// Prompts that go through the layers together, all chunks of a layer before the next: how they are
-// laid out, and what of their keys goes to host memory after each layer.
+// Prompts that go through the layers together, all chunks of a layer before the next.
 #include "base/check.h"
 #include "kv/cache.h"
 
@@ -11,7 +10,7 @@ std::vector<Step> Cache::begin_prompts(std::span<const std::vector<SeqRows>> row
     for (; !lengths.empty(); lengths.pop_back())
       groups_.set_length(lengths.back().first, lengths.back().second);
   };
-  if (hosted_) hosted_->begin_prompts();
+  residence_->begin_prompts();
   std::vector<Step> steps;
   try {
     for (const std::vector<SeqRows>& of_step : rows) {
@@ -30,59 +29,9 @@ std::vector<Step> Cache::begin_prompts(std::span<const std::vector<SeqRows>> row
   return steps;
 }
 
-void Cache::begin_layer(int layer, std::span<const Step> steps) {
-  if (!is_hosted(layer)) return;
-  if (stream_) stream_->lend();
-  for (const Step& step : steps)
-    for (size_t b = 0; b < step.slot.size(); ++b)
-      // Those that an earlier one of the steps writes are there by then.
-      if (step.base[b] == store_.length(step.slot[b]))
-        hosted_->begin_layer(layer, step.slot[b], step.base[b]);
-}
-
 void Cache::begin_step(int layer, std::span<Step> steps, size_t i) {
-  if (is_hosted(layer)) hosted_->begin_step(i);
+  residence_->begin_step(layer, i);
   if (device_step_) device_step_->send_again(steps[i]);
-}
-
-void Cache::end_layer(int layer, std::span<const Step> steps) {
-  if (!is_hosted(layer)) return;
-  std::vector<std::vector<HostedKeys::Rows>> rows;
-  std::vector<std::vector<PromptIndexing::Prompt>> ended(indexing_.size());  // by policy
-  for (const Step& step : steps) {
-    rows.emplace_back();
-    for (int b = 0; b < step.n_seqs; ++b) {
-      const auto i = static_cast<size_t>(b);
-      const int end = step.base[i] + step.rows_of(b);
-      rows.back().push_back({step.slot[i], step.base[i], end});
-      for (int p = 0; p < n_policies(); ++p)
-        if (step.last_chunk[i] != 0 && readers_of(step.slot[i]).has(p))
-          ended[static_cast<size_t>(p)].push_back({step.slot[i], end});
-    }
-  }
-  const auto index = [&] {
-    for (size_t p = 0; p < indexing_.size(); ++p) indexing_[p]->layer(layer, std::move(ended[p]));
-  };
-  // Where one reads from far there are no others.
-  if (!indexing_.front()->reads_far()) return hosted_->end_layer(layer, rows, index);
-  hosted_->end_layer(layer, rows);
-  index();
-}
-
-void Cache::end_prompts() {
-  if (!hosted_) return;
-  hosted_->finish_copies();
-  for (const auto& indexing : indexing_) indexing->finish();
-}
-
-void Cache::give_up_prompts() noexcept {
-  if (!hosted_) return;
-  try {
-    hosted_->finish_copies();
-  } catch (const std::exception&) {
-    // The GPU has stopped, and writes nothing any more.
-  }
-  for (const auto& indexing : indexing_) indexing->give_up();
 }
 
 }  // namespace tandem::kv

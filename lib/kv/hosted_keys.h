@@ -52,6 +52,7 @@ class HostedKeys {
   bool holds(int layer) const { return far_.holds(layer); }
   const PagedStore& far() const { return far_; }
   PagedStore& near() { return near_; }
+  const PagedStore& near() const { return near_; }
   const PagedStore& prompt() const { return prompt_; }
   /// Pages in prompt; a text needs whole ones.
   int prompt_pages() const { return prompt_.spec().n_pages; }

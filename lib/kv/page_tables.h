@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kv/paged_store.h"
+#include "ops/step_arrays.h"
 
 namespace tandem::kv {
 
@@ -26,6 +27,11 @@ class PageTables {
   /// [max_seqs, max_pages]; -1 = no page.
   const int32_t* cells() const { return cells_; }
   int max_pages() const { return max_pages_; }
+  /// Makes these the tables of a step's arrays.
+  void give_to(ops::StepArrays& arrays) const {
+    arrays.page_table = cells_;
+    arrays.max_pages = max_pages_;
+  }
   /// Cells that the last lay_out has written, each once.
   std::span<const PageChange> changes() const { return changes_; }
 

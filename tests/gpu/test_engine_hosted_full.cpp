@@ -105,7 +105,7 @@ TEST_SUITE("gpu/decode/hosted_full") {
             CAPTURE(length);
             CHECK(same(run(*on.split, length), run(*on.one, length)));
           }
-          CHECK(on.split->cache().streamed_bytes() > 0);
+          CHECK(on.split->cache().residence().streamed_bytes() > 0);
         }
       }
   }

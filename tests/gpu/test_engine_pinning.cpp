@@ -59,10 +59,11 @@ TEST_SUITE("gpu/decode/pinning") {
     for (const recipe::CacheKind kind : {recipe::CacheKind::lsh, recipe::CacheKind::hybrid}) {
       CAPTURE(recipe::yaml_text(kind));
       const auto pinned = engine_of(kind, Attend::cpu);
-      CHECK(pinned->cache().why_unpinned().empty());
+      CHECK(pinned->cache().residence().facts().why_unpinned.empty());
       const PinLimit limit(0);
       const auto staged = engine_of(kind, Attend::cpu);
-      CHECK(staged->cache().why_unpinned().find("cannot pin host memory") != std::string::npos);
+      CHECK(staged->cache().residence().facts().why_unpinned.find("cannot pin host memory") !=
+            std::string::npos);
       CHECK(run(*staged) == run(*pinned));
     }
   }
@@ -82,7 +83,7 @@ TEST_SUITE("gpu/decode/pinning") {
     REQUIRE(keys != nullptr);
     const PinLimit limit(keys->bytes - 1);
     const auto pieces = engine_of(recipe::CacheKind::hybrid, Attend::gpu);
-    CHECK(pieces->cache().why_unpinned().empty());
+    CHECK(pieces->cache().residence().facts().why_unpinned.empty());
     CHECK(run(*pieces) == run(*whole));
   }
 }

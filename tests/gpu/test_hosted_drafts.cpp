@@ -141,10 +141,10 @@ TEST_SUITE("gpu/rounds/hosted drafts") {
       const int slot = create(*engine);
       (void)prefill(*engine, slot, random_ids(*engine, 12000, 1));
       for (int i = 0; i < 40; ++i) {
-        const double before = engine->cache().streamed_bytes();
+        const double before = engine->cache().residence().streamed_bytes();
         for (int draft = 0; draft < i % 4; ++draft)
           (void)rows_of(*engine, slot, random_ids(*engine, 4, static_cast<uint64_t>(i)), kChunks);
-        CHECK(engine->cache().streamed_bytes() == before);
+        CHECK(engine->cache().residence().streamed_bytes() == before);
         for (Row& row :
              rows_of(*engine, slot, random_ids(*engine, 3, 100 + static_cast<uint64_t>(i)), kAll))
           rows[engine == one.get() ? 1 : 0].push_back(std::move(row));

@@ -86,7 +86,7 @@ class PolicyRig {
   /// Writes a prompt's keys and values in calls of `chunk` tokens.
   void prefill(int slot, std::span<const int32_t> ids, size_t chunk = 0) {
     if (chunk == 0) chunk = static_cast<size_t>(spec_.max_rows);
-    if (cache.has_hosted()) return prefill_by_layers(slot, ids, chunk);
+    if (cache.residence().facts().hosted) return prefill_by_layers(slot, ids, chunk);
     for (size_t begin = 0; begin < ids.size(); begin += chunk) {
       const auto part = ids.subspan(begin, std::min(chunk, ids.size() - begin));
       const kv::SeqRows rows[] = {
@@ -225,14 +225,14 @@ class PolicyRig {
     for (size_t i = 0; i < steps.size(); ++i)
       if (cache.queries() != nullptr) write_queries(steps[i], parts[i]);
     for (int layer = 0; layer < spec_.geometry.n_layers; ++layer) {
-      cache.begin_layer(layer, steps);
+      cache.residence().begin_layer(layer, steps);
       for (size_t i = 0; i < steps.size(); ++i) {
         cache.begin_step(layer, steps, i);
         write_layer(layer, steps[i], parts[i]);
       }
-      cache.end_layer(layer, steps);
+      cache.residence().end_layer(layer, steps);
     }
-    cache.end_prompts();
+    cache.residence().end_prompts();
     for (const kv::Step& step : steps) cache.commit(step);
   }
   void write(const kv::Step& step, std::span<const int32_t> ids) {
@@ -245,7 +245,7 @@ class PolicyRig {
       for (int head = 0; head < g.n_kv_heads; ++head)
         for (const Part part : {Part::k, Part::v}) {
           data_(part, ids[r], layer, head, values.data());
-          const kv::Cache::LayerKeys keys = cache.keys(layer, step);
+          const kv::LayerKeys keys = cache.keys(layer, step);
           const Tensor& pool = part == Part::k ? keys.k : keys.v;
           const size_t row = static_cast<size_t>(
               (keys.step.row_page[r] * g.n_kv_heads + head) * kPageTokens + step.row_in_page[r]);

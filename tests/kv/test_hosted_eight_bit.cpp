@@ -252,7 +252,7 @@ TEST_SUITE("kv/hosted_eight_bit") {
         PolicyRig rig = rig_of(in_eight_bits(kind.cache), cone_data(kDim), dtype);
         const int slot = rig.sequence(tokens(0, 650));
         rig.extend_each(slot, tokens(650, 90));
-        rig.cache.store_hosted(slot);
+        rig.cache.residence().store(slot);
         const std::string want = far_bytes(rig.cache, slot, 740);
         const int child = rig.cache.fork(slot, rig.cache.readers_of(slot));
         const size_t token = want.size() / 740 / 2;  // of a layer
@@ -260,7 +260,7 @@ TEST_SUITE("kv/hosted_eight_bit") {
           CAPTURE(n);
           rig.cache.truncate(child, n);
           rig.extend_each(child, tokens(9000 + n, 70));
-          rig.cache.store_hosted(child);
+          rig.cache.residence().store(child);
           const std::string got = far_bytes(rig.cache, child, n);
           const size_t part = token * static_cast<size_t>(n);
           CHECK(got.substr(0, part) == want.substr(0, part));

@@ -224,14 +224,14 @@ TEST_SUITE("kv/hosted_full") {
     const int slot = b.sequence(tokens(0, 1000));  // 14 far pages
     REQUIRE(b.near_begin(slot) == 14 * kPageTokens);
     const auto bytes_of = [&](const std::vector<int>& slots) {
-      const double before = b.split.cache.streamed_bytes();
+      const double before = b.split.cache.residence().streamed_bytes();
       Batch batch;
       for (const int s : slots) {
         batch.slots.push_back(s);
         batch.tokens.push_back(tokens(2000 + s, 1));
       }
       (void)extend_all(b.split, batch);
-      return b.split.cache.streamed_bytes() - before;
+      return b.split.cache.residence().streamed_bytes() - before;
     };
     // Two layers, the third in place of the first, and the first again for the next step. The
     // second stays where it is.
@@ -258,13 +258,13 @@ TEST_SUITE("kv/hosted_full") {
       const double layer = 14 * page_bytes(b.one.cache.geometry());
       REQUIRE(b.sequence(tokens(0, 1000)) == 0);
       for (int i = 0; i < 4; ++i) {
-        const double before = b.split.cache.streamed_bytes();
+        const double before = b.split.cache.residence().streamed_bytes();
         const Batch batch{{0}, {tokens(2000 + i, 1)}};
         const std::vector<Row> want = extend_all(b.one, batch);
         CHECK(extend_all(b.split, batch) == want);
         // The first step's and the first layer of the next one.
         const int layers = (eighths < 8 ? 3 : 2) + (i > 0 ? 0 : eighths < 8 ? 1 : 2);
-        CHECK(b.split.cache.streamed_bytes() - before == layers * layer);
+        CHECK(b.split.cache.residence().streamed_bytes() - before == layers * layer);
       }
     }
   }
@@ -285,10 +285,10 @@ TEST_SUITE("kv/hosted_full") {
         batch.slots.push_back(forks[i]);
         batch.tokens.push_back(tokens(first + 100 * static_cast<int>(i), 1));
       }
-      const double before = b.split.cache.streamed_bytes();
+      const double before = b.split.cache.residence().streamed_bytes();
       const std::vector<Row> want = extend_all(b.one, batch);
       CHECK(extend_all(b.split, batch) == want);
-      return b.split.cache.streamed_bytes() - before;
+      return b.split.cache.residence().streamed_bytes() - before;
     };
     CHECK(bytes_of(1, 2000) == 4 * 14 * page);
     CHECK(bytes_of(1, 3000) == 2 * 14 * page);
@@ -324,11 +324,11 @@ TEST_SUITE("kv/hosted_full") {
             REQUIRE(got == want);
           else
             REQUIRE(max_difference(got, want) <= kTolerance);
-          if (i == 4) before = split.cache.streamed_bytes();
+          if (i == 4) before = split.cache.residence().streamed_bytes();
           // A buffer of the ring that one layer alone goes to keeps it.
           const int n = kLayers - resident, copied = n > 3 ? n : n == 3 ? 2 : 0;
           if (i == 5 && attend == Attend::gpu)
-            CHECK(split.cache.streamed_bytes() - before ==
+            CHECK(split.cache.residence().streamed_bytes() - before ==
                   copied * 14 * page_bytes(one.cache.geometry()));
         }
       }

@@ -190,7 +190,7 @@ TEST_SUITE("kv/hosted_keys") {
       b.prefill(slot, tokens(1505, 400));
       b.check_each(slot, 1905, 3);
       // Texts are whole in host memory for who saves them.
-      b.split.cache.store_hosted(slot);
+      b.split.cache.residence().store(slot);
       const kv::Geometry& g = b.one.cache.geometry();
       int wrong = 0;
       for (int layer = 0; layer < g.n_layers; ++layer)

@@ -131,7 +131,7 @@ TEST_SUITE("kv/hosted_memory") {
     for (const CacheKind kind : {CacheKind::lsh, CacheKind::hybrid, CacheKind::full}) {
       CAPTURE(recipe::yaml_text(kind));
       PolicyRig rig(shape_of(0, 0), {hosted(kind)}, cone_data(32));
-      CHECK(rig.cache.prompt_pages() == 16 + 5);
+      CHECK(rig.cache.residence().facts().prompt_pages == 16 + 5);
       const int a = rig.cache.create(0), b = rig.cache.create(0);
       const std::vector<kv::SeqRows> both[] = {{{a, 256}}, {{a, 256}}, {{a, 256}},
                                                {{b, 256}}, {{b, 256}}, {{b, 256}}};

@@ -314,21 +314,21 @@ TEST_SUITE("kv/hosted_readers") {
     const int slot = b.sequence(tokens(0, 1000));
     const double page = kPageTokens * b.one.cache.geometry().token_bytes();
     const auto round = [&](int first, int drafts) {
-      const double before = b.split.cache.streamed_bytes();
+      const double before = b.split.cache.residence().streamed_bytes();
       for (int i = 0; i < drafts; ++i)
         b.check({{slot}, {tokens(first + 10 * i, 3)}, kChunks, false});
-      CHECK(b.split.cache.streamed_bytes() == before);
+      CHECK(b.split.cache.residence().streamed_bytes() == before);
       b.check({{slot}, {tokens(first, 1)}, kAll, true});
-      return b.split.cache.streamed_bytes() - before;
+      return b.split.cache.residence().streamed_bytes() - before;
     };
     // Of three layers two are in the ring: see test_hosted_full.cpp.
     CHECK(round(2000, 0) == 4 * 14 * page);
     for (const int drafts : {0, 1, 5}) CHECK(round(3000 + 100 * drafts, drafts) == 2 * 14 * page);
     // A fork's question chooses as keys pass by.
-    const double before = b.split.cache.streamed_bytes();
+    const double before = b.split.cache.residence().streamed_bytes();
     const int fork = b.fork(slot);
     b.prefill(fork, tokens(5000, 40));  // to 1,044 tokens
-    CHECK(b.split.cache.streamed_bytes() == before);
+    CHECK(b.split.cache.residence().streamed_bytes() == before);
     b.rounds({fork}, 6000, 3);
   }
 
@@ -352,13 +352,16 @@ TEST_SUITE("kv/hosted_readers") {
           const Rows drafted{{slot}, {tokens(3000 + 10 * i, 8)}, kChunks, false},
               kept{{slot}, {tokens(5000 + 10 * i, n_rows)}, kAll, true};
           n_other += rows_of(often, drafted) != rows_of(never, drafted);
-          const double before = often.cache.streamed_bytes() - never.cache.streamed_bytes();
+          const double before =
+              often.cache.residence().streamed_bytes() - never.cache.residence().streamed_bytes();
           // A step that is not kept comes before one that is.
           for (const bool is_kept : {false, true}) {
             const Rows rows{kept.slots, kept.ids, kAll, is_kept};
             CHECK(rows_of(often, rows) == rows_of(never, rows));
           }
-          CHECK(often.cache.streamed_bytes() - never.cache.streamed_bytes() == before);
+          CHECK(often.cache.residence().streamed_bytes() -
+                    never.cache.residence().streamed_bytes() ==
+                before);
         }
         CHECK(n_other > 8);
       }

@@ -234,7 +234,7 @@ void Transformer::forward_by_layers(std::span<const std::span<const int32_t>> to
   };
   try {
     for (int layer = 0; layer < config_.n_layers; ++layer) {
-      cache.begin_layer(layer, steps);
+      cache.residence().begin_layer(layer, steps);
       if (!streams(layer)) {
         for (size_t i = 0; i < steps.size(); ++i) {
           attend(layer, i, weights_.layers[static_cast<size_t>(layer)]);
@@ -248,12 +248,12 @@ void Transformer::forward_by_layers(std::span<const std::span<const int32_t>> to
           for (size_t i = 0; i < steps.size(); ++i) run_ffn(layer, i, w);
         });
       }
-      cache.end_layer(layer, steps);
+      cache.residence().end_layer(layer, steps);
       on_layer(layer + 1);
     }
-    cache.end_prompts();
+    cache.residence().end_prompts();
   } catch (...) {
-    cache.give_up_prompts();
+    cache.residence().give_up_prompts();
     throw;
   }
 }
@@ -437,7 +437,7 @@ void Transformer::project(int layer, const LayerWeights& w, const kv::Step& step
   ops::HeadNorms heads_normed;
   if (config_.qk_norm() == QkNorm::head)
     heads_normed = {norms(layer).q, norms(layer).k, static_cast<float>(config_.rms_eps)};
-  const kv::Cache::LayerKeys keys = cache.keys(layer, step);
+  const kv::LayerKeys keys = cache.keys(layer, step);
   ops::rope_kv({.q = heads_at(to.q ? to.q : shared.q),
                 .k_pool = keys.k,
                 .v_pool = keys.v,

@@ -37,7 +37,7 @@ std::unique_ptr<decode::Engine> load_engine(cli::Context& cx, decode::ModelFiles
 }
 
 void warn_unpinned(cli::Context& cx, const decode::Engine& engine) {
-  if (const std::string why = engine.cache().why_unpinned(); !why.empty())
+  if (const std::string why = engine.cache().residence().facts().why_unpinned; !why.empty())
     cx.warn(fmt::format(
         "cache.place: offloaded KV or its index is not pinned ({}), so copies to and from the GPU "
         "are staged and slower. Raise the limit on locked memory (ulimit -l, or the container's)",

@@ -83,7 +83,7 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   };
   const int64_t qkv_dim = c.q_dim() + 2 * int64_t{c.kv_dim()};
   const Tensor dqkv = act(buffers_.dqkv, qkv_dim);
-  const kv::Cache::LayerKeys keys = cache_.keys(index, step);
+  const kv::LayerKeys keys = cache_.keys(index, step);
   ops::attention_backward({.dqkv = dqkv,
                            .dout = heads(buffers_.dwide),
                            .out = heads(kept.attended),
