@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bench/hosted_rates.h"
-#include "kv/step_traffic.h"
+#include "kv/hosted/step_traffic.h"
 
 // What a decode step takes whose keys of long texts lie in host memory, and who should attend them.
 namespace tandem::bench {

@@ -6,8 +6,8 @@
 
 #include "kv/attention_observer.h"
 #include "kv/device_step.h"
-#include "kv/host_attention.h"
-#include "kv/hosted_keys.h"
+#include "kv/hosted/host_attention.h"
+#include "kv/hosted/hosted_keys.h"
 #include "kv/list_attention.h"
 #include "kv/page_groups.h"
 #include "kv/policy.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "kv/cache.h"
-#include "kv/hosted_residence.h"
+#include "kv/hosted/hosted_residence.h"
 
 // What a cache of some spec consists of: the specs of its parts, for its plan and its making.
 namespace tandem::kv::parts {

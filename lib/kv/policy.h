@@ -12,7 +12,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/gather/attend_lists.h"
-#include "kv/hosted_index.h"
+#include "kv/hosted/hosted_index.h"
 #include "kv/key_list.h"
 #include "kv/paged_store.h"
 #include "kv/query_ring.h"
@@ -96,8 +96,8 @@ struct Bounds {
   int max_appended = 0;      // of one sequence after its prompt (cache.h); 0 = any number
   Device device = {};        // where keys are chosen
   bool hosted = false;       // they are in host memory: ranges may be read elsewhere
-  /// Of a further reader, the layers whose keys the first has in host memory (kv/hosted_keys.h):
-  /// ranges of these read near keys, and lists copies of others.
+  /// Of a further reader, the layers whose keys the first has in host memory
+  /// (kv/hosted/hosted_keys.h): ranges of these read near keys, and lists copies of others.
   std::vector<int> far_layers = {};
   bool follows = false;        // a further reader: steps of the first one commit what it reads
   Device prompts = {};         // where prompts are read
@@ -130,7 +130,7 @@ struct AttendPlan {
   int n = 0;
   const KeySelector* selector = nullptr;  // one more source: lists of keys
   /// One more source: all tokens before HostedIndex::range_begin, where keys are in host memory and
-  /// the CPU attends them (kv/far_range.h).
+  /// the CPU attends them (kv/hosted/far_range.h).
   bool far = false;
   /// The same on a GPU, chosen by work of the policy's that precedes the plan's on the queue.
   QueryLists lists = {};

@@ -124,7 +124,7 @@ struct Both {
 
 }  // namespace
 
-TEST_SUITE("kv/hosted_keys") {
+TEST_SUITE("kv/hosted/hosted_keys") {
   TEST_CASE("prompts, generated tokens of any length, and texts of every length at the edges") {
     for (const Kind& kind : kinds()) {
       CAPTURE(kind.name);

@@ -1,6 +1,6 @@
 // MagicPIG's golden vector and statistics over keys in host memory: what lies far is sampled and
 // attended there, what lies near by a range, and the two states are merged.
-#include "kv/hosted_keys.h"
+#include "kv/hosted/hosted_keys.h"
 #include "lsh_head.h"
 #include "mean.h"
 #include "ops/attention.h"

@@ -1,6 +1,6 @@
 // The index of prompts made under the forward: its errors come out of the forward, whichever thread
 // they happened in.
-#include "kv/prompt_indexing.h"
+#include "kv/hosted/prompt_indexing.h"
 
 #include <doctest/doctest.h>
 
@@ -92,7 +92,7 @@ constexpr PromptIndexing::Where kPlaces[] = {PromptIndexing::Where::in_queue,
 
 }  // namespace
 
-TEST_SUITE("kv/prompt_indexing") {
+TEST_SUITE("kv/hosted/prompt_indexing") {
   TEST_CASE(
       "an error at any layer comes out, what was begun is dropped, the next prompt is whole") {
     const Stores stores;

@@ -2,7 +2,7 @@
 // 98,304 tokens, layers 0 and 16 dense.
 #include <doctest/doctest.h>
 
-#include "kv/step_traffic.h"
+#include "kv/hosted/step_traffic.h"
 
 using namespace tandem;
 using doctest::Approx;
@@ -45,7 +45,7 @@ double hybrid_index_bytes() {
 
 }  // namespace
 
-TEST_SUITE("kv/step_traffic") {
+TEST_SUITE("kv/hosted/step_traffic") {
   TEST_CASE("a hybrid that the CPU chooses and attends") {
     const StepTraffic t = traffic(hosted(CacheKind::hybrid, Attend::cpu, IndexPlace::host));
     CHECK(t.hosted_layers == kHosted);

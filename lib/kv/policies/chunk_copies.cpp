@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kv/hosted_keys.h"
+#include "kv/hosted/hosted_keys.h"
 
 namespace tandem::kv {
 

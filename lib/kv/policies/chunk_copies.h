@@ -12,7 +12,7 @@ namespace tandem::kv {
 class HostedKeys;
 
 /// Copies of chosen chunks, of layers whose keys another reader has in host memory: in the order of
-/// the lists of a ChunkKeys, in pages of the near keys (kv/hosted_keys.h).
+/// the lists of a ChunkKeys, in pages of the near keys (kv/hosted/hosted_keys.h).
 class ChunkCopies {
  public:
   /// keys     whose lists they follow; outlives this

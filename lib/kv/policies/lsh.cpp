@@ -1,6 +1,6 @@
 #include <optional>
 
-#include "kv/hosted_keys.h"
+#include "kv/hosted/hosted_keys.h"
 #include "kv/policies/device_lsh.h"
 #include "kv/policies/lsh_tables.h"
 #include "kv/policies/policies.h"

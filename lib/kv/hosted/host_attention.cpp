@@ -1,4 +1,4 @@
-#include "kv/host_attention.h"
+#include "kv/hosted/host_attention.h"
 
 #include "base/check.h"
 #include "kv/policies/scratch.h"

@@ -2,13 +2,13 @@
 #include <memory>
 #include <optional>
 
-#include "kv/hosted_keys.h"
+#include "kv/hosted/hosted_keys.h"
 #include "kv/residence.h"
 
 namespace tandem::kv {
 
-/// Some layers of the first page group in host memory (kv/hosted_keys.h), whose readers index them
-/// there.
+/// Some layers of the first page group in host memory (kv/hosted/hosted_keys.h), whose readers
+/// index them there.
 struct HostedSpec {
   HostedKeys::Spec keys;
   Geometry geometry;

@@ -11,8 +11,8 @@
 namespace tandem::kv {
 
 /// Attention of an extend step on the CPU over all tokens before the near ones, whose keys are in
-/// host memory (kv/hosted_keys.h): every key of a KV head is read once for the query heads of all
-/// rows of its sequence, up to 16 of them at a time.
+/// host memory (kv/hosted/hosted_keys.h): every key of a KV head is read once for the query heads
+/// of all rows of its sequence, up to 16 of them at a time.
 class FarRange {
  public:
   /// bounds   of the steps; the threads are those of the CPU as they are

@@ -1,4 +1,4 @@
-#include "kv/prompt_indexing.h"
+#include "kv/hosted/prompt_indexing.h"
 
 #include "base/error.h"
 #include "base/parallel.h"

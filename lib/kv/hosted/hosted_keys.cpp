@@ -1,4 +1,4 @@
-#include "kv/hosted_keys.h"
+#include "kv/hosted/hosted_keys.h"
 
 #include <algorithm>
 

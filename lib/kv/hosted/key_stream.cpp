@@ -1,4 +1,4 @@
-#include "kv/key_stream.h"
+#include "kv/hosted/key_stream.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "kv/far_range.h"
+#include "kv/hosted/far_range.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "kv/hosted_index.h"
+#include "kv/hosted/hosted_index.h"
 #include "kv/paged_store.h"
 #include "tensor/cuda.h"
 
@@ -16,7 +16,7 @@ class PromptIndexing {
  public:
   enum class Where { in_queue, on_thread };
 
-  /// hosted, far, prompt  outlive this; prompt has one layer of whole texts (kv/hosted_keys.h)
+  /// hosted, far, prompt  outlive this; prompt has one layer of whole texts (kv/hosted/hosted_keys.h)
   /// copies   where keys are copied to host memory
   PromptIndexing(HostedIndex& hosted, const PagedStore& far, const PagedStore& prompt, Where where,
                  const Exec& copies);

@@ -1,4 +1,4 @@
-#include "kv/step_traffic.h"
+#include "kv/hosted/step_traffic.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "kv/hosted_keys.h"
+#include "kv/hosted/hosted_keys.h"
 #include "kv/step.h"
 #include "tensor/cuda.h"
 

@@ -1,11 +1,11 @@
-#include "kv/hosted_residence.h"
+#include "kv/hosted/hosted_residence.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "kv/far_range.h"
-#include "kv/key_stream.h"
-#include "kv/prompt_indexing.h"
+#include "kv/hosted/far_range.h"
+#include "kv/hosted/key_stream.h"
+#include "kv/hosted/prompt_indexing.h"
 
 namespace tandem::kv {
 namespace {

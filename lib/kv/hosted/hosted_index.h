@@ -10,8 +10,8 @@ class HostedKeys;
 class PagedStore;
 struct Step;
 
-/// A policy's part in a KV cache that lies in host memory (kv/hosted_keys.h): as the first reader,
-/// whose keys lie there, or as a further one, which has copies of some.
+/// A policy's part in a KV cache that lies in host memory (kv/hosted/hosted_keys.h): as the first
+/// reader, whose keys lie there, or as a further one, which has copies of some.
 class HostedIndex {
  public:
   virtual ~HostedIndex() = default;
