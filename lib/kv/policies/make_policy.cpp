@@ -37,42 +37,9 @@ std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bo
 
 namespace {
 
-std::string name_of(const recipe::Cache& cache) {
-  const std::string name = recipe::yaml_text(cache.kind);
-  const recipe::Lsh& lsh = cache.lsh;
-  const recipe::Hybrid& hybrid = cache.hybrid;
-  switch (cache.kind) {
-    case recipe::CacheKind::full:
-      return name;
-    case recipe::CacheKind::streaming:
-      return name + fmt::format(" {}+{}{}", cache.sinks.value, cache.recent.value,
-                                cache.reposition ? " repositioned" : "");
-    case recipe::CacheKind::topk:
-    case recipe::CacheKind::oracle_sampling:
-      return name + " " + recipe::yaml_text(cache.topk.ratio);
-    case recipe::CacheKind::quest:
-      return name + fmt::format(" {} {}", cache.quest.page, recipe::yaml_text(cache.quest.ratio));
-    case recipe::CacheKind::lsh:
-      return name + fmt::format(" {}x{} {}", lsh.bits, lsh.tables, lsh.min_hits);
-    case recipe::CacheKind::hybrid:
-      return name +
-             fmt::format(" {} {} {}", hybrid.bits, recipe::yaml_text(hybrid.exact),
-                         recipe::yaml_text(hybrid.tail)) +
-             (hybrid.tail == recipe::HybridTail::sampled
-                  ? fmt::format(" {}", recipe::yaml_text(hybrid.sample))
-                  : "") +
-             (hybrid.group == recipe::HybridGroup::shared ? " shared" : "");
-    case recipe::CacheKind::snapkv:
-      return name + fmt::format(" {} of {}", cache.snapkv.budget.value, cache.snapkv.window);
-    case recipe::CacheKind::verified:
-      return name + fmt::format(" {}", cache.verified.budget.value);
-    case recipe::CacheKind::retrieval:
-      return name + fmt::format(" {} by {}", cache.retrieval.budget.value, cache.retrieval.chunk);
-  }
-  return name;
-}
-
+/// Needs without names, but for the settings that distinguish a policy from others of its kind.
 Needs needs_of_kind(const recipe::Cache& cache) {
+  const auto text = [](const auto& value) { return recipe::yaml_text(value); };
   switch (cache.kind) {
     case recipe::CacheKind::full:
       return {.reads_all = true,
@@ -80,32 +47,58 @@ Needs needs_of_kind(const recipe::Cache& cache) {
               .sources = cache.cpu_attends() ? 2 : 1};  // near keys, and those in host memory
     case recipe::CacheKind::streaming: {
       const bool turns_q = cache.reposition && cache.sinks > 0;
-      return {.reads_prompts = cache.prefill == recipe::Prefill::windowed,
+      return {.name_of_settings = fmt::format(" {}+{}{}", cache.sinks.value, cache.recent.value,
+                                              cache.reposition ? " repositioned" : ""),
+              .reads_prompts = cache.prefill == recipe::Prefill::windowed,
               .turns_q = turns_q,
               .sources = turns_q ? 2 : 1};
     }
     case recipe::CacheKind::topk:
     case recipe::CacheKind::oracle_sampling:  // score every key, for rows of chains alone
-      return {.reads_trees = false};
+      return {.name_of_settings = " " + text(cache.topk.ratio), .reads_trees = false};
     case recipe::CacheKind::quest:
-      return {.lists = true, .sources = 2};
+      return {.name_of_settings = fmt::format(" {} {}", cache.quest.page, text(cache.quest.ratio)),
+              .lists = true,
+              .sources = 2};
     case recipe::CacheKind::lsh:
-      return {.can_be_hosted = true, .attends_at_index = true, .lists = true, .sources = 2};
-    case recipe::CacheKind::hybrid:
-      return {.can_be_hosted = true,
+      return {.name_of_settings =
+                  fmt::format(" {}x{} {}", cache.lsh.bits, cache.lsh.tables, cache.lsh.min_hits),
+              .can_be_hosted = true,
+              .attends_at_index = true,
               .lists = true,
-              .sources = 2,
-              .queries = CodeFrames::kAxisQueries,
-              .needs_queries = false};
+              .sources = 2};
+    case recipe::CacheKind::hybrid: {
+      const recipe::Hybrid& h = cache.hybrid;
+      const bool samples = h.tail == recipe::HybridTail::sampled;
+      return {
+          .name_of_settings = fmt::format(" {} {} {}{}{}", h.bits, text(h.exact), text(h.tail),
+                                          samples ? " " + text(h.sample) : "",
+                                          h.group == recipe::HybridGroup::shared ? " shared" : ""),
+          .can_be_hosted = true,
+          .lists = true,
+          .sources = 2,
+          .queries = CodeFrames::kAxisQueries,
+          .needs_queries = false};
+    }
     case recipe::CacheKind::snapkv:
-      return {.lists = true, .sources = 2, .queries = cache.snapkv.window};
-    case recipe::CacheKind::verified:
-      return {.lists = true, .sources = 2, .queries = cache.verified.window, .scores = true};
-    case recipe::CacheKind::retrieval:
-      // One more, for a text whose last token runs again.
-      return {.shared_tokens = cache.retrieval.budget.value + 1,
+      return {.name_of_settings =
+                  fmt::format(" {} of {}", cache.snapkv.budget.value, cache.snapkv.window),
               .lists = true,
               .sources = 2,
+              .queries = cache.snapkv.window};
+    case recipe::CacheKind::verified:
+      return {.name_of_settings = fmt::format(" {}", cache.verified.budget.value),
+              .lists = true,
+              .sources = 2,
+              .queries = cache.verified.window,
+              .scores = true};
+    case recipe::CacheKind::retrieval:
+      return {.name_of_settings =
+                  fmt::format(" {} by {}", cache.retrieval.budget.value, cache.retrieval.chunk),
+              .shared_tokens = cache.retrieval.budget.value + 1,
+              .lists = true,
+              .sources = 2,
+              // One more, for a text whose last token runs again.
               .queries = cache.retrieval.n_queries() + 1,
               .rounds = cache.retrieval.rebuild.by_acceptance()};
   }
@@ -118,7 +111,7 @@ Needs needs_of_kind(const recipe::Cache& cache) {
 Needs needs_of(const recipe::Cache& cache) {
   Needs needs = needs_of_kind(cache);
   needs.kind = recipe::yaml_text(cache.kind);
-  needs.name_of_settings = name_of(cache);
+  needs.name_of_settings.insert(0, needs.kind);
   if (needs.shared_tokens == 0)
     needs.shared_tokens = cache.sinks.value + cache.recent.value + TokenIndex::kRoll;
   return needs;
