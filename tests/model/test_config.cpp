@@ -416,7 +416,7 @@ TEST_SUITE("model/config") {
     CHECK(unturned(parse(with(smol, {{"no_rope_layers", {0, 1, 1, 0}}}))) ==
           std::vector<int>{0, 3});
     CHECK(error_of(with(smol, {{"no_rope_layers", {1, 1, 0}}})) ==
-          "config.json: key 'no_rope_layers': expected 4 items, found 3");
+          "config.json: key 'no_rope_layers': expected 4 items, one for each layer, found 3");
   }
 
   TEST_CASE("OLMo 2 has norms of whole rows, and norms after attention and FFN only") {

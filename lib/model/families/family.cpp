@@ -15,8 +15,7 @@ std::vector<uint8_t> sliding_layers(const io::Json& j, const std::string& where,
   const io::Json* const types = io::find_array(j, "layer_types", where);
   if (types == nullptr) return slides;
   if (types->size() != static_cast<size_t>(n_layers))
-    throw input_error(where, "key 'layer_types': expected {} items, one for each layer, found {}",
-                      n_layers, types->size());
+    throw pattern_error("layer_types", n_layers, types->size(), where);
   for (const io::Json& item : *types) {
     const std::string& type = io::as_string(item, "key 'layer_types'", where);
     slides.push_back(type == "sliding_attention");
@@ -72,6 +71,14 @@ void read_window(const io::Json& j, const std::string& where, std::vector<uint8_
   if (window == 0) return;
   if (auto given = sliding_layers(j, where, c.n_layers); !given.empty()) slides = std::move(given);
   c.slide(static_cast<int>(window), slides);
+}
+
+Error pattern_error(const char* key, int n_layers, size_t found, const std::string& where) {
+  return input_error(where, "key '{}': expected {} items, one for each layer, found {}", key,
+                     n_layers, found)
+      .hint(fmt::format("take config.json from the model's publisher: '{}' must have as many items "
+                        "as 'num_hidden_layers' says",
+                        key));
 }
 
 void read_attention_bias(const io::Json& j, const std::string& where, LayerSpec& layer) {

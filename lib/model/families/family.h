@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "io/json_fwd.h"
 #include "model/spec/roles.h"
 
@@ -68,6 +69,9 @@ std::string_view first_unserved(const ModelConfig& config);
 /// errors   kind input at `where`: a type of layer that no family has, named with those known; as
 ///          Family::read_layers
 void read_layers(const Family&, const io::Json&, const std::string& where, ModelConfig&);
+
+/// The error of a key that lists something for each layer, but for another number of layers.
+Error pattern_error(const char* key, int n_layers, size_t found, const std::string& where);
 
 /// Reads key `attention_bias`: biases of q, k, v and o.
 void read_attention_bias(const io::Json&, const std::string& where, LayerSpec&);

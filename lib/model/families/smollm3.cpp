@@ -10,8 +10,7 @@ std::vector<uint8_t> unturned_layers(const io::Json& j, const std::string& where
   std::vector<uint8_t> unturned;
   if (const io::Json* list = io::find_array(j, "no_rope_layers", where)) {
     if (list->size() != static_cast<size_t>(n_layers))
-      throw input_error(where, "key 'no_rope_layers': expected {} items, found {}", n_layers,
-                        list->size());
+      throw pattern_error("no_rope_layers", n_layers, list->size(), where);
     for (const io::Json& item : *list)
       unturned.push_back(io::as_int(item, "key 'no_rope_layers'", where, 0, 1) == 0);
     return unturned;

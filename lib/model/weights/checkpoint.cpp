@@ -1,5 +1,7 @@
 #include "model/weights/checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 
@@ -66,7 +68,50 @@ std::string problem_of(MatrixId id, const ModelConfig& config, const Checkpoint&
   return fmt::format("{}: expected BF16, F16 or F32, found {}", name, entry->dtype);
 }
 
-/// Adds the biases and norms of heads that the configuration says are not there.
+/// The word for a tensor that config.json does not announce.
+std::string_view kind_of(Role role) {
+  if (!is_norm(role)) return "bias";
+  return role == Role::ffn_post ? "norm" : "head norm";
+}
+
+/// The names of a family's tensors in layer 0, without biases that only some of its models have.
+std::vector<std::string> layer_tensors(const Family& family) {
+  ModelConfig c;
+  c.architecture = family.architecture;
+  c.n_layers = 1;
+  family.read_layers(io::Json::object(), "", c);
+  std::vector<std::string> names;
+  for (const Role role : layer_roles(c)) names.push_back(stored_part({role}, c).tensor);
+  return names;
+}
+
+/// The architectures of the families whose tensors a checkpoint has in layer 0; none if it has
+/// others.
+std::vector<std::string_view> architectures_like(const Checkpoint& checkpoint) {
+  std::set<std::string> found;
+  for (const Family* family : families())
+    if (family->read_layers != nullptr)
+      for (std::string& name : layer_tensors(*family))
+        if (checkpoint.contains(name)) found.insert(std::move(name));
+  std::vector<std::string_view> all;
+  for (const Family* family : families()) {
+    if (family->read_layers == nullptr) continue;
+    const std::vector<std::string> names = layer_tensors(*family);
+    if (std::set(names.begin(), names.end()) == found) all.push_back(family->architecture);
+  }
+  return all;
+}
+
+/// The remedy where a checkpoint has other tensors than its configuration needs.
+std::string remedy_of(const ModelConfig& config, const Checkpoint& checkpoint) {
+  const std::vector<std::string_view> like = architectures_like(checkpoint);
+  const std::string remedy = "take config.json and the weights from the same model";
+  if (like.empty() || std::ranges::find(like, config.architecture) != like.end()) return remedy;
+  return fmt::format("config.json names {}, but the tensors have the names of {}: {}",
+                     config.architecture, fmt::join(like, " or "), remedy);
+}
+
+/// Adds the biases and norms that the configuration says are not there.
 void add_unexpected(const ModelConfig& config, const Checkpoint& checkpoint,
                     std::vector<std::string>& found) {
   // Some norms of different roles share a name.
@@ -78,8 +123,8 @@ void add_unexpected(const ModelConfig& config, const Checkpoint& checkpoint,
     for (int layer = 0; layer < config.n_layers && in_layers(role); ++layer)
       if (const std::string name = canonical_name({role, layer});
           !expected(info(role).tensor) && checkpoint.contains(name)) {
-        std::string problem = fmt::format("{}: unexpected {}, not announced by config.json", name,
-                                          is_norm(role) ? "head norm" : "bias");
+        std::string problem =
+            fmt::format("{}: unexpected {}, not announced by config.json", name, kind_of(role));
         if (std::ranges::find(found, problem) == found.end()) found.push_back(std::move(problem));
       }
 }
@@ -250,7 +295,7 @@ void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
   throw input_error(checkpoint.where(), "{} tensor{} not as config.json requires {}:{}",
                     problems.size(), problems.size() == 1 ? " is" : "s are",
                     problems.size() == 1 ? "it" : "them", listed(problems))
-      .hint(wrong_type ? kOriginalWeights : "take config.json and the weights from the same model");
+      .hint(wrong_type ? kOriginalWeights : remedy_of(config, checkpoint));
 }
 
 }  // namespace tandem::model

@@ -69,8 +69,8 @@ std::string settle_head(ModelConfig& config, const Checkpoint& checkpoint);
 /// Compares a checkpoint with what the configuration needs. Tensors that it does not need may have
 /// any type and are passed over (rotary inv_freq buffers, a stored copy of a tied head), except
 /// biases: leaving those out would change the result.
-/// errors   kind input: every missing tensor, wrong shape, wrong dtype and unexpected bias, at most
-///          20
+/// errors   kind input: every missing tensor, wrong shape, wrong dtype, unexpected bias and norm, at
+///          most 20. The hint names the families with these tensors if config.json names another.
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace tandem::model
