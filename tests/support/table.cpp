@@ -49,7 +49,7 @@ std::string told(const std::string& reason) {
   return reason.empty() ? "runs" : "is refused: " + reason;
 }
 
-const char* name_of(Place place) {
+std::string name_of(Place place) {
   return place == Place::cpu ? "CPU" : place == Place::plan ? "GPU (plan)" : "GPU";
 }
 
@@ -170,7 +170,8 @@ void check_cells(const std::vector<Place>& places) {
   std::ifstream file(cells_path());
   std::stringstream text;
   text << file.rdbuf();
-  CHECK_MESSAGE(text.str() == text_of(cells),
+  const bool same = text.str() == text_of(cells);
+  CHECK_MESSAGE(same,
                 "the file of cells is not in the test's form: set TANDEM_UPDATE_CELLS and run this "
                 "test, then scripts/make-tables.py");
 }
