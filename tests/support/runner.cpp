@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 using testing::Outcome;
 using testing::run_process;
 
-constexpr int kPromptTokens = 150;  // beyond every window of the models, and of three pages
+constexpr int kPromptTokens = 330;  // beyond all windows of the models and the least budgets
 constexpr int kWords = 128;         // ids of the smallest vocabulary, but for special ones
 
 /// The tools lie next to the test, in a bundle for GPU machines too.
@@ -97,7 +97,7 @@ std::string Runner::run(std::string_view tool, Words words) {
 }
 
 std::vector<Ids> Runner::texts(std::string_view tool, Words words) {
-  words.insert(words.end(), {"-s", "run.context=256"});
+  words.insert(words.begin(), {"-s", "run.context=512"});  // a method may set another
   if (std::ranges::find(words, "-n") == words.end())
     words.insert(words.end(), {"-n", std::to_string(kNewTokens)});
   if (place_ != Place::plan) words.insert(words.end(), {"--format", "results", "-q"});
@@ -238,7 +238,7 @@ void Runner::check_two_ranks() {
       if (r == 0) found = text("pig-generate", own);
       if (r == 1)
         (void)run("pig-generate", [&] {
-          own.insert(own.end(), {"-s", "run.context=256", "-n", std::to_string(kNewTokens),
+          own.insert(own.end(), {"-s", "run.context=512", "-n", std::to_string(kNewTokens),
                                  "--format", "results", "-q"});
           return own;
         }());
