@@ -140,6 +140,16 @@ model::ModelConfig open_config(const std::string& path) {
 
 namespace {
 
+/// errors   kind input: the tokenizer has more tokens than the model
+void limit_tokens(ModelFiles& m) {
+  if (!m.tokenizer) return;
+  if (m.tokenizer->learned_size() > m.config.vocab_size)
+    throw input_error(m.folder.string(), "the tokenizer has {} tokens, the model only {}",
+                      m.tokenizer->learned_size(), m.config.vocab_size)
+        .hint("take the tokenizer and the weights from the same model");
+  m.tokenizer->limit_ids(m.config.vocab_size);
+}
+
 /// Says which encodings a file has, since runs use more memory than it; empty for plain numbers.
 std::string decoding_note(const io::Gguf& file) {
   std::map<std::string, int> matrices;  // by encoding
@@ -162,6 +172,7 @@ void read_gguf(ModelFiles& m, Fingerprint& f) {
   m.config.name = m.name;
   if (std::string note = decoding_note(file); !note.empty()) m.notes.push_back(std::move(note));
   if (file.has("tokenizer.ggml.model")) m.tokenizer = text::tokenizer_from_gguf(file, m.warnings);
+  limit_tokens(m);
   add_shape(f, m.config);
   for (const io::GgufTensor& t : file.tensors()) {
     f.add(t.name + io::gguf_type_name(static_cast<uint32_t>(t.type)) + io::shape_text(t.shape));
@@ -173,6 +184,7 @@ void read_gguf(ModelFiles& m, Fingerprint& f) {
 void read_folder(ModelFiles& m, Fingerprint& f) {
   m.config = model::load_config(m.folder);
   if (has_tokenizer(m.folder)) m.tokenizer = text::load_tokenizer(m.folder);
+  limit_tokens(m);
   model::Checkpoint checkpoint = model::Checkpoint::open(m.folder);
   if (std::string warning = model::settle_head(m.config, checkpoint); !warning.empty())
     m.warnings.push_back(std::move(warning));
@@ -196,11 +208,6 @@ ModelFiles read_model(const std::string& path, uint64_t seed) {
     m.name = m.folder.lexically_normal().filename().string();
     m.gguf = io::is_gguf_file(m.folder);
     m.gguf ? read_gguf(m, f) : read_folder(m, f);
-    if (m.tokenizer && m.tokenizer->learned_size() > m.config.vocab_size)
-      throw input_error(path, "the tokenizer has {} tokens, the model only {}",
-                        m.tokenizer->learned_size(), m.config.vocab_size)
-          .hint("take the tokenizer and the weights from the same model");
-    if (m.tokenizer) m.tokenizer->limit_ids(m.config.vocab_size);
   }
   add_settings(f, m.config);
   m.fingerprint = f.text();

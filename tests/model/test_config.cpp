@@ -488,7 +488,8 @@ TEST_SUITE("model/config") {
         "turns, found 3");
     given.erase("long_factor");
     CHECK(error_of(phi({{"rope_scaling", given}})) ==
-          "config.json: rope_scaling: key 'long_factor' is missing");
+          "config.json: rope_scaling: key 'long_factor' is missing: longrope needs 2 factors, one "
+          "for each pair");
     CHECK(error_of(phi({{"partial_rotary_factor", .4}})) ==
           "config.json: key 'partial_rotary_factor': 0.4 of a head of 8 is no even number of "
           "dimensions");

@@ -30,12 +30,6 @@ class Full final : public Policy, public HostedIndex {
     for (int layer = 0; layer < geometry_.n_layers; ++layer)
       if (geometry_.window(layer) == 0) whole.push_back(layer);
     const int n = static_cast<int>(whole.size());
-    if (n == 0)
-      throw recipe_error("cache.place",
-                         "is host, which is not supported: all layers of this model use a sliding "
-                         "window of {} tokens",
-                         geometry_.window(0))
-          .hint("set it to device: the keys of a window need little memory");
     if (cache.n_resident() > n)
       throw recipe_error("cache.resident_layers",
                          "is {}, but only {} layers of this model can keep keys in host memory",

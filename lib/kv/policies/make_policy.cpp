@@ -9,7 +9,23 @@
 
 namespace tandem::kv {
 
+namespace {
+
+/// errors   kind recipe: keys are to lie in host memory, but every layer has a window
+void check_place(const Bounds& bounds) {
+  const Geometry& g = bounds.geometry;
+  if (!bounds.hosted || g.dense_retention().recent == Retention{}.recent) return;
+  throw recipe_error("cache.place",
+                     "is host, which is not supported: all layers of this model use a sliding "
+                     "window of {} tokens",
+                     g.window(0))
+      .hint("set it to device: the keys of a window need little memory");
+}
+
+}  // namespace
+
 std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bounds) {
+  check_place(bounds);
   switch (cache.kind) {
     case recipe::CacheKind::full:
       return make_full(cache, bounds);

@@ -76,7 +76,10 @@ RopeScaling parse_yarn(const Json& j, const std::string& where, const ModelConte
 
 std::vector<float> get_factors(const Json& j, const char* key, const std::string& where, int n) {
   const Json* list = io::find_array(j, key, where);
-  if (list == nullptr) throw input_error(where, "key '{}' is missing", key);
+  if (list == nullptr)
+    throw input_error(where, "key '{}' is missing: longrope needs {} factors, one for each pair",
+                      key, n)
+        .hint("take config.json from the original model folder");
   if (list->size() != static_cast<size_t>(n))
     throw input_error(where,
                       "key '{}': expected {} factors, one for each pair that turns, found {}", key,
