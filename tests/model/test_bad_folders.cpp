@@ -61,7 +61,10 @@ TEST_SUITE("model/bad_folders") {
       scaling.erase(key);
       const Json j = config_of("phi3", {{"rope_scaling", scaling}});
       CHECK(test::input_error_text([&] { parse_config(j.dump(), "config.json"); }) ==
-            fmt::format("config.json: rope_scaling: key '{}' is missing", key));
+            fmt::format(
+                "config.json: rope_scaling: key '{}' is missing: longrope needs 8 factors, one "
+                "for each pair",
+                key));
     }
   }
 
