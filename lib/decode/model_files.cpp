@@ -171,7 +171,7 @@ void read_gguf(ModelFiles& m, Fingerprint& f) {
   m.config = model::gguf_config(file);
   m.config.name = m.name;
   if (std::string note = decoding_note(file); !note.empty()) m.notes.push_back(std::move(note));
-  if (file.has("tokenizer.ggml.model")) m.tokenizer = text::tokenizer_from_gguf(file, m.warnings);
+  if (text::has_tokenizer(file)) m.tokenizer = text::tokenizer_from_gguf(file, m.warnings);
   limit_tokens(m);
   add_shape(f, m.config);
   for (const io::GgufTensor& t : file.tensors()) {

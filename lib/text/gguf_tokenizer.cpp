@@ -203,6 +203,11 @@ class GgufReader {
 
 }  // namespace
 
+bool has_tokenizer(const io::Gguf& file) {
+  const std::string_view kind = file.find_string("tokenizer.ggml.model").value_or("none");
+  return kind != "none" && kind != "no_vocab";
+}
+
 std::unique_ptr<Tokenizer> tokenizer_from_gguf(const io::Gguf& file,
                                                std::vector<std::string>& warnings) {
   return GgufReader(file, warnings).read();

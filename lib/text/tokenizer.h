@@ -145,6 +145,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_vocab_merges(std::string_view vocab_js
                                                        std::string_view merges,
                                                        const TokenizerConfig& config,
                                                        const std::string& where);
+/// False for a GGUF file whose ids have no text.
+bool has_tokenizer(const io::Gguf& file);
 /// A tokenizer from the metadata of a GGUF file.
 /// warnings  gets a line where the file does not say how it cuts text into words
 /// errors    kind input: metadata missing or malformed; a kind or a way of cutting that is not

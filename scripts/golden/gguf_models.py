@@ -92,7 +92,10 @@ def write_scaling(writer, config, head_dim):
         writer.add_tensor("rope_freqs.weight",
                           (1 / ((1 - smooth) / scaling["factor"] + smooth)).astype(np.float32))
     elif kind:  # longrope and its older names
-        writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+        context = config["original_max_position_embeddings"]
+        longer = config["max_position_embeddings"] / context
+        writer.add_rope_scaling_orig_ctx_len(context)
+        writer.add_rope_scaling_attn_factors((1 + np.log(longer) / np.log(context)) ** 0.5 if longer > 1 else 1.0)
         for key in ("long", "short"):
             writer.add_tensor(f"rope_factors_{key}.weight", np.array(scaling[key + "_factor"], np.float32))
 

@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     const model::ModelConfig config = model::gguf_config(file);
     std::vector<std::string> warnings;
-    if (file.has("tokenizer.ggml.model")) text::tokenizer_from_gguf(file, warnings);
+    if (text::has_tokenizer(file)) text::tokenizer_from_gguf(file, warnings);
     model::gguf_source(config, std::move(file));
   });
 }

@@ -147,6 +147,7 @@ TEST_SUITE("text/gguf") {
     GgufBytes file;
     CHECK(error_of(file) == "m.gguf: 'tokenizer.ggml.tokens' is missing or empty");
     file.texts("tokenizer.ggml.tokens", {"a", "b"});
+    CHECK_FALSE(text::has_tokenizer(io::Gguf::parse(test::as_bytes(file.bytes()), "m.gguf")));
     file.text("tokenizer.ggml.model", "bert");
     CHECK(error_of(file) == "m.gguf: tokenizer 'bert' is not supported");
     file = test::tiny_gguf();

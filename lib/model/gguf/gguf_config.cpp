@@ -79,8 +79,7 @@ std::optional<Json> scaling_by_factors(const io::Gguf& file, const GgufKeys& key
   if (of_long.empty() && of_short.empty()) return std::nullopt;
   Json j = {{"rope_type", "longrope"}, {"short_factor", of_short}, {"long_factor", of_long}};
   j["original_max_position_embeddings"] = keys.get_int("rope.scaling.original_context_length");
-  if (const auto factor = keys.find_double("rope.scaling.attn_factor"))
-    j["attention_factor"] = *factor;
+  j["attention_factor"] = keys.find_double("rope.scaling.attn_factor").value_or(1);
   return j;
 }
 
