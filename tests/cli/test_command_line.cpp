@@ -43,8 +43,8 @@ TEST_SUITE("cli/command_line") {
          {"cli-probe: exercises the command line\n\nusage: cli-probe [flags]\n\nexamples:\n",
           "  -n, --lines N    lines to print [default 1]\n",
           "      --seed N                random seed [run.seed; default 0]\n",
-          "  -m, --model PATH            model folder, known name, or synthetic:NAME\n"
-          "                              [model.path; required]\n",
+          "  -m, --model PATH            model folder, .gguf file, known name, or\n"
+          "                              synthetic:NAME [model.path; required]\n",
           "  cache   what attention reads\n", "exit status:\n", "files and environment:\n",
           "TANDEM_CACHE_DIR"})
       CHECK_MESSAGE(help.find(part) != std::string::npos, part);
