@@ -5,7 +5,18 @@
 #include <string_view>
 #include <vector>
 
+#include "io/file.h"
+#include "io/json.h"
+#include "source_dir.h"
+
 namespace tandem::test {
+
+/// Golden values of GGUF files; tests/data/golden/README.md lists them.
+inline const io::Json& golden_gguf() {
+  static const io::Json all =
+      io::parse_json(io::read_file(source_dir() / "tests/data/golden/gguf.json"), "gguf.json");
+  return all;
+}
 
 /// Writes a GGUF file into memory; tests damage it afterwards.
 class GgufBytes {

@@ -139,7 +139,7 @@ MemoryLimits memory_limits(const recipe::Run& run, const Placement& place) {
 
 namespace {
 
-/// Whether keys of long texts lie in the host's memory (kv/hosted/hosted_keys.h).
+/// True if the KV cache of long texts is offloaded to host memory (kv/hosted/hosted_keys.h).
 bool hosts_keys(const MemoryPlan& plan) {
   return std::ranges::any_of(plan.items(), [](const PlanItem& item) {
     return item.name.find("kv/host") != std::string::npos;

@@ -96,7 +96,7 @@ struct Bounds {
   int max_appended = 0;      // of one sequence after its prompt (cache.h); 0 = any number
   Device device = {};        // where keys are chosen
   bool hosted = false;       // they are in host memory: ranges may be read elsewhere
-  /// Of a further reader, the layers whose keys the first has in host memory
+  /// Names for a further reader the layers whose keys the first has in host memory
   /// (kv/hosted/hosted_keys.h): ranges of these read near keys, and lists copies of others.
   std::vector<int> far_layers = {};
   bool follows = false;        // a further reader: steps of the first one commit what it reads
@@ -183,7 +183,7 @@ struct Connections {
 /// Keys that one new token of a sequence reads in a layer; for a policy that chooses by content an
 /// estimate (usage() counts).
 struct KeysRead {
-  int total = 0;  // of a KV head
+  int total = 0;  // per KV head
   /// The keys that one query head is expected to choose by content, the most where a budget says
   /// how many, and those that it reads for every query; for a GPU, which does not count. None are
   /// chosen: all are read.

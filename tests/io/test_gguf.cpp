@@ -4,11 +4,9 @@
 
 #include "error_text.h"
 #include "gguf_bytes.h"
-#include "io/file.h"
 #include "io/gguf.h"
 #include "io/json.h"
 #include "safetensors_text.h"
-#include "source_dir.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
@@ -17,12 +15,6 @@ using io::Json;
 using test::GgufBytes;
 
 namespace {
-
-const Json& golden() {
-  static const Json all = io::parse_json(
-      io::read_file(test::source_dir() / "tests/data/golden/gguf.json"), "gguf.json");
-  return all;
-}
 
 std::string from_hex(const std::string& hex) {
   std::string bytes;
@@ -51,7 +43,7 @@ GgufBytes small() {
 TEST_SUITE("io/gguf") {
   TEST_CASE("every encoding decodes to the golden numbers, bit for bit") {
     int n = 0;
-    for (const Json& block : golden().at("blocks")) {
+    for (const Json& block : test::golden_gguf().at("blocks")) {
       CAPTURE(block.at("type").get<std::string>());
       const auto type = block.at("id").get<uint32_t>();
       const std::string bytes = from_hex(block.at("hex")),
@@ -70,7 +62,7 @@ TEST_SUITE("io/gguf") {
   }
 
   TEST_CASE("a file of another writer: metadata and places of tensors") {
-    const Json& want = golden().at("file");
+    const Json& want = test::golden_gguf().at("file");
     const std::string image = from_hex(want.at("hex"));
     const Gguf file = parse(image);
     CHECK(file.find_string("general.architecture") == "llama");
@@ -97,7 +89,7 @@ TEST_SUITE("io/gguf") {
   }
 
   TEST_CASE("a file that ends anywhere too early is refused") {
-    const std::string image = from_hex(golden().at("file").at("hex"));
+    const std::string image = from_hex(test::golden_gguf().at("file").at("hex"));
     for (size_t n = 0; n < image.size(); ++n) CHECK(error_of(image.substr(0, n)) != "");
     const std::string own = small().bytes();
     CHECK(error_of(own.substr(0, 60)).find("is a damaged GGUF file: ") != std::string::npos);

@@ -2,13 +2,11 @@
 
 #include "error_text.h"
 #include "gguf_bytes.h"
-#include "io/file.h"
 #include "io/gguf.h"
 #include "io/json.h"
 #include "model/gguf/gguf_arch.h"
 #include "model/gguf/gguf_model.h"
 #include "safetensors_text.h"
-#include "source_dir.h"
 
 using namespace tandem;
 using namespace tandem::model;
@@ -16,12 +14,6 @@ using io::Json;
 using test::GgufBytes;
 
 namespace {
-
-const Json& golden() {
-  static const Json all = io::parse_json(
-      io::read_file(test::source_dir() / "tests/data/golden/gguf.json"), "gguf.json");
-  return all;
-}
 
 ModelConfig config_of(const GgufBytes& file) {
   const std::string image = file.bytes();
@@ -55,7 +47,7 @@ GgufBytes keys(const std::string& arch, int layers = 6) {
 
 TEST_SUITE("model/gguf") {
   TEST_CASE("rows of q and k turn in pairs, in the order of llama.cpp's converter") {
-    const Json& want = golden().at("qk_permutation");
+    const Json& want = test::golden_gguf().at("qk_permutation");
     const int head_dim = want.at("head_dim");
     const std::vector<int64_t> rows = want.at("gguf_row_of_hf_row");
     for (size_t row = 0; row < rows.size(); ++row)
@@ -63,7 +55,7 @@ TEST_SUITE("model/gguf") {
   }
 
   TEST_CASE("factors of RoPE divide frequencies as Llama 3's scaling does") {
-    const Json& want = golden().at("rope_freqs");
+    const Json& want = test::golden_gguf().at("rope_freqs");
     const int head_dim = want.at("head_dim");
     ops::RopeSpec by_rule{want.at("theta"),
                           {.kind = RopeScalingKind::llama3,

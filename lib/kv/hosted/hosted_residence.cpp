@@ -128,7 +128,7 @@ class HostedResidence final : public Residence {
     if (stream_) stream_->lend();
     for (const Step& step : steps)
       for (size_t b = 0; b < step.slot.size(); ++b)
-        // Those that an earlier one of the steps writes are there by then.
+        // An earlier one of the steps writes the others by then.
         if (step.base[b] == whole_.length(step.slot[b]))
           keys_.begin_layer(layer, step.slot[b], step.base[b]);
   }
@@ -153,7 +153,7 @@ class HostedResidence final : public Residence {
     const auto index = [&] {
       for (size_t p = 0; p < ended.size(); ++p) indexing_[p]->layer(layer, std::move(ended[p]));
     };
-    // Where one reads from far there are no others.
+    // A policy that indexes from host memory is the only one.
     if (!indexing_.front()->reads_far()) return keys_.end_layer(layer, rows, index);
     keys_.end_layer(layer, rows);
     index();

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/spec/roles.h"
+#include "model/families/family.h"
 
 namespace tandem::model {
 
@@ -18,15 +18,10 @@ struct GgufArch {
 std::span<const GgufArch> gguf_archs();
 const GgufArch* find_gguf_arch(std::string_view name);
 
-/// Names the tensor of a GGUF file that holds a matrix, and the first of its rows.
-struct GgufPart {
-  std::string tensor;
-  int64_t first = 0;
-  io::Shape shape;  // [rows, in], the whole tensor
-};
 /// The row of a GGUF file that holds row `row` of Hugging Face's q or k, where heads turn in pairs.
 int64_t paired_row(int64_t row, int head_dim);
 
-GgufPart gguf_part(MatrixId id, const GgufArch& arch, const ModelConfig& config);
+/// Returns where a GGUF file stores a matrix.
+StoredPart gguf_part(MatrixId id, const GgufArch& arch, const ModelConfig& config);
 
 }  // namespace tandem::model

@@ -99,7 +99,7 @@ class GgufSource final : public WeightSource {
   }
 
  private:
-  GgufPart part(MatrixId id) const {
+  StoredPart part(MatrixId id) const {
     if (id.role == Role::head && config_.head.tied) id.role = Role::embedding;
     return gguf_part(id, arch_, config_);
   }
@@ -161,7 +161,7 @@ class GgufSource final : public WeightSource {
     std::vector<std::string> problems;
     std::set<std::string> used;
     for (const MatrixId& id : all_matrices(config_)) {
-      const GgufPart p = gguf_part(id, arch_, config_);
+      const StoredPart p = gguf_part(id, arch_, config_);
       if (!used.insert(p.tensor).second) continue;
       const io::GgufTensor* const t = file_.find(p.tensor);
       if (t == nullptr)
@@ -203,7 +203,7 @@ int64_t paired_row(int64_t row, int head_dim) {
   return row - in_head + 2 * (in_head % half) + in_head / half;
 }
 
-GgufPart gguf_part(MatrixId id, const GgufArch& arch, const ModelConfig& c) {
+StoredPart gguf_part(MatrixId id, const GgufArch& arch, const ModelConfig& c) {
   if (!in_layers(id.role))
     return {std::string(name_in(kOuterNames, id.role)), 0, shape_of(id.role, c)};
   const auto of_layer = [&](std::string_view name) {
