@@ -100,10 +100,11 @@ def write_scaling(writer, config, head_dim):
             writer.add_tensor(f"rope_factors_{key}.weight", np.array(scaling[key + "_factor"], np.float32))
 
 
-def write(name, arch, pairs):
+def write(name, arch, pairs, to=DATA / "gguf", plain=False):
+    """plain: every tensor in F32 and a vocabulary without text, as llama.cpp compares best."""
     folder = DATA / "models" / name
     config = json.loads((folder / "config.json").read_text())
-    writer = gguf.GGUFWriter(DATA / "gguf" / f"{name}.gguf", arch)
+    writer = gguf.GGUFWriter(Path(to) / f"{name}.gguf", arch)
     head_dim = write_keys(writer, config, arch)
     write_scaling(writer, config, head_dim)
     for key, tensor in load_file(folder / "model.safetensors").items():
@@ -112,7 +113,7 @@ def write(name, arch, pairs):
             values = in_pairs(values, values.shape[0] // head_dim)
         if arch == "gemma3" and key.endswith("norm.weight"):
             values = values + 1
-        if values.ndim == 1:
+        if plain or values.ndim == 1:
             writer.add_tensor(gguf_name(key, arch), values)
         else:
             numbers = torch.from_numpy(values.copy())
@@ -120,6 +121,9 @@ def write(name, arch, pairs):
             raw = numbers.to(kind).view(torch.uint8).numpy()
             writer.add_tensor(gguf_name(key, arch), raw, raw_dtype=(
                 gguf.GGMLQuantizationType.F16 if kind == torch.float16 else gguf.GGMLQuantizationType.BF16))
+    if plain:
+        writer.add_tokenizer_model("no_vocab")
+        writer.add_vocab_size(config["vocab_size"])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
