@@ -60,7 +60,7 @@ BF16, F32 = {"model.compute": "bf16"}, {"model.compute": "f32"}
 # which hold folders.
 UNCOMPARED = {"t_ms", "speedup", "frac_of_mem_read", "peak_bytes", "planned_peak_bytes", "model",
               "draft", "version"}
-UNCOMPARED_ENDINGS = ("_s", "_ms", "_gbps", "ms_per_token")
+UNCOMPARED_ENDINGS = ("_s", "_ms", "gbps", "ms_per_token")
 
 
 @dataclass
