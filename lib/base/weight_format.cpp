@@ -17,7 +17,8 @@ struct CodeInfo {
 
 // By Code; the plain numbers come first, in their own types.
 constexpr std::array kCodes = {CodeInfo{"f32", 32, DType::f32}, CodeInfo{"bf16", 16, DType::bf16},
-                               CodeInfo{"f16", 16, DType::f16}, CodeInfo{"i4", 4, DType::bf16}};
+                               CodeInfo{"f16", 16, DType::f16}, CodeInfo{"i4", 4, DType::bf16},
+                               CodeInfo{"i8", 8, DType::bf16}};
 constexpr std::array<std::string_view, 3> kScales = {"", " f16", " bf16"},
                                           kZeros = {"", " integer", " minimum"};
 
@@ -32,7 +33,7 @@ Code code_of(DType numbers) {
 
 int64_t bytes_per_group(const WeightFormat& f) {
   constexpr int kScale = 2, kInteger = 1;
-  if (f.scale == ScaleType::none) return 0;
+  if (!is_coded(f)) return 0;
   return kScale + (f.zero == Zero::none ? 0 : f.zero == Zero::minimum ? kScale : kInteger);
 }
 
@@ -56,7 +57,7 @@ DType numbers_of(const WeightFormat& f) {
 DType widens_to(const WeightFormat& f) { return info(f).widens_to; }
 
 int64_t cut_unit(const WeightFormat& f, int64_t in) {
-  return f.scale == ScaleType::none ? 1 : f.group > 0 ? f.group : std::max<int64_t>(1, in);
+  return !is_coded(f) ? 1 : f.group > 0 ? f.group : std::max<int64_t>(1, in);
 }
 
 size_t row_bytes(const WeightFormat& f, int64_t in) {

@@ -7,15 +7,10 @@
 
 namespace tandem {
 
-/// Codes of single weights, a row each of the table in weight_format.cpp.
-enum class Code : uint8_t { f32, bf16, f16, i4 };
-enum class ScaleType : uint8_t { none, f16, bf16 };
-/// A group's offset: an integer of 8 bits is subtracted from the codes; a minimum of the scale's
-/// type is added to the scaled codes.
-enum class Zero : uint8_t { none, integer, minimum };
-
-/// Encoding of the weights of a matrix [out, in]: plain numbers, or codes with scales. A layout
-/// says where the parts lie in memory.
+/// Encoding of the weights of a matrix [out, in]: plain numbers, or codes with scales. A row of
+/// codes is one group after the other, each with its codes, its scale and its zero; byte i of
+/// i4 codes holds input 2i in its low half and the next one in its high half. Products have
+/// layouts of their own.
 struct WeightFormat {
   Code code = Code::bf16;
   int16_t group = 0;  // inputs that share a scale; 0: all of a row
@@ -30,6 +25,8 @@ struct WeightFormat {
 
 /// "bf16", or as "i4 g64 f16 minimum".
 std::string format_name(const WeightFormat& format);
+/// True for codes with scales, false for plain numbers.
+inline bool is_coded(const WeightFormat& format) { return format.scale != ScaleType::none; }
 /// The type of weights that are plain numbers.
 DType numbers_of(const WeightFormat& format);
 /// The narrowest type of numbers that holds every value of the code.

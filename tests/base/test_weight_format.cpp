@@ -42,6 +42,10 @@ TEST_SUITE("base/weight_format") {
     CHECK(row_bytes({Code::i4, 32, ScaleType::bf16, Zero::none}, 64) == 2 * (16 + 2));
     CHECK(row_bytes({Code::i4, 32, ScaleType::f16, Zero::minimum}, 64) == 2 * (16 + 4));
     CHECK(row_bytes({Code::i4, 0, ScaleType::f16, Zero::none}, 100) == 50 + 2);
+    CHECK(format_name({Code::i8, 32, ScaleType::f16, Zero::none}) == "i8 g32 f16");
+    CHECK(row_bytes({Code::i8, 32, ScaleType::f16, Zero::none}, 64) == 2 * (32 + 2));
+    CHECK(is_coded(kGroups));
+    CHECK_FALSE(is_coded(DType::bf16));
     CHECK(kGroups != WeightFormat(Code::i4, 128, ScaleType::f16, Zero::integer));
   }
 }
