@@ -29,6 +29,7 @@
 #include "kernels/gather/key_votes.h"
 #include "kernels/linear/decode_linear.h"
 #include "kernels/linear/packed_linear.h"
+#include "kernels/linear/quantized_linear.h"
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
@@ -160,6 +161,7 @@ struct CpuTable {
       variant_for(isa, {&attention_bf16_scalar, &attention_bf16_avx2, &attention_bf16_avx512,
                         &attention_bf16_avx512_bf16, &attention_bf16_amx});
   TANDEM_VARIANTS(packed_linear);
+  TANDEM_VARIANTS_BF16(quantized_linear);
   // null where the CPU does not multiply bf16
   DecodeLinearFn* decode_linear = isa >= Isa::avx512_bf16 ? decode_linear_avx512_bf16 : nullptr;
 };

@@ -13,11 +13,11 @@ namespace tandem {
 inline constexpr int kLinearBlock = 2048;
 
 struct PackedLinearParams {
-  void* y;            // [rows, out] of y_type
+  void* y;            // [rows, y_stride] of y_type, from the first output on
   const void* x;      // [rows, in] of type; must not alias y
   const void* w;      // panels of type, as pack_weights makes them; the reference: [out, in]
   const float* bias;  // [out], or null
-  int rows, out, in;
+  int rows, out, in, y_stride;
   DType type;       // of x and w: f32 or bf16
   DType y_type;     // f32 or bf16
   bool accumulate;  // y += instead of y =; y_type is f32 then

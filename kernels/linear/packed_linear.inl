@@ -58,7 +58,7 @@ void finish_as(const PackedLinearParams& p, const float* sums, int stride, int64
                int n_rows, int first_output, int n) {
   const float* bias = p.bias == nullptr ? nullptr : p.bias + first_output;
   for (int r = 0; r < n_rows; ++r) {
-    Y* y = static_cast<Y*>(p.y) + (first_row + r) * p.out + first_output;
+    Y* y = static_cast<Y*>(p.y) + (first_row + r) * p.y_stride + first_output;
     const auto add = [&](int i, int lanes) {
       Vec sum = simd::load(sums + r * stride + i);
       if (bias != nullptr) sum = sum + simd::load_n(bias + i, lanes);

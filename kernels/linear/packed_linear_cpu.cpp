@@ -62,6 +62,35 @@ struct Tasks {
   }
 };
 
+/// Most rows of a pass.
+int64_t rows_of_pass(const PackedLinearParams& p) {
+  return divided(p.rows, divided(p.rows, rows_at_once(p.in)));
+}
+
+/// Floats of a widened panel.
+int64_t panel_floats(const PackedLinearKernel& kernel, int64_t in) {
+  return padded(in * kernel.panel_outputs);
+}
+
+/// Calls run(rows, a task's panels, its slivers, the thread's scratch) for packed rows.
+void for_tasks(const PackedLinearKernel& kernel, const PackedLinearParams& p, float* workspace,
+               int64_t scratch_each, int threads, const auto& run) {
+  const auto passes = static_cast<int>(divided(p.rows, rows_at_once(p.in)));
+  float* const packed = workspace;
+  float* const scratch = packed + rows_of_pass(p) * padded(p.in);
+  if (int64_t{p.rows} * p.out * p.in < kAloneWork) threads = 1;
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto begin = static_cast<int>(int64_t{p.rows} * pass / passes);
+    const auto n = static_cast<int>(int64_t{p.rows} * (pass + 1) / passes) - begin;
+    const PackedRows rows{packed, begin, n, static_cast<int>(divided(n, kernel.sliver_rows))};
+    const Tasks tasks(kernel, p, rows, threads);
+    parallel_for(rows.n_slivers, threads, [&](int i) { kernel.pack_rows(p, rows, {i, i + 1}); });
+    parallel_for(tasks.count(), threads, [&](int i, int thread) {
+      run(rows, tasks.panels_of(i), tasks.slivers_of(i), scratch + thread * scratch_each);
+    });
+  }
+}
+
 }  // namespace
 
 size_t packed_weights_bytes(const PackedLinearKernel& kernel, int64_t out, int64_t in, DType type) {
@@ -79,22 +108,39 @@ size_t packed_linear_workspace_bytes(const PackedLinearKernel& kernel, int64_t r
 
 void packed_linear_with(const PackedLinearKernel& kernel, const PackedLinearParams& p,
                         void* workspace, int threads) {
-  const auto passes = static_cast<int>(divided(p.rows, rows_at_once(p.in)));
-  const int64_t rows_most = divided(p.rows, passes);
-  const int64_t scratch_each = scratch_floats(kernel, rows_most, p.in, p.type);
-  float* packed = static_cast<float*>(workspace);
-  float* scratch = packed + rows_most * padded(p.in);
-  if (int64_t{p.rows} * p.out * p.in < kAloneWork) threads = 1;
-  for (int pass = 0; pass < passes; ++pass) {
-    const auto begin = static_cast<int>(int64_t{p.rows} * pass / passes);
-    const auto n = static_cast<int>(int64_t{p.rows} * (pass + 1) / passes) - begin;
-    const PackedRows rows{packed, begin, n, static_cast<int>(divided(n, kernel.sliver_rows))};
-    const Tasks tasks(kernel, p, rows, threads);
-    parallel_for(rows.n_slivers, threads, [&](int i) { kernel.pack_rows(p, rows, {i, i + 1}); });
-    parallel_for(tasks.count(), threads, [&](int i, int thread) {
-      kernel.run(p, rows, tasks.panels_of(i), tasks.slivers_of(i), scratch + thread * scratch_each);
-    });
-  }
+  const int64_t scratch_each = scratch_floats(kernel, rows_of_pass(p), p.in, p.type);
+  for_tasks(kernel, p, static_cast<float*>(workspace), scratch_each, threads,
+            [&](const PackedRows& rows, Range panels, Range slivers, float* scratch) {
+              kernel.run(p, rows, panels, slivers, scratch);
+            });
+}
+
+size_t widened_linear_workspace_bytes(const PackedLinearKernel& kernel, int64_t rows, int64_t in,
+                                      int threads) {
+  return packed_linear_workspace_bytes(kernel, rows, in, DType::f32, threads) +
+         static_cast<size_t>(threads * panel_floats(kernel, in) * kFloat);
+}
+
+void widened_linear_with(const PackedLinearKernel& kernel, const PackedLinearParams& p,
+                         const WidenPanel& widen, void* workspace, int threads) {
+  const int64_t sums = scratch_floats(kernel, rows_of_pass(p), p.in, DType::f32);
+  for_tasks(kernel, p, static_cast<float*>(workspace), sums + panel_floats(kernel, p.in), threads,
+            [&](const PackedRows& rows, Range panels, Range slivers, float* scratch) {
+              for (int panel = panels.begin; panel < panels.end; ++panel) {
+                float* const widened = scratch + sums;
+                widen(panel, widened);
+                const int first = panel * kernel.panel_outputs;
+                PackedLinearParams one = p;
+                one.y = static_cast<char*>(p.y) +
+                        static_cast<size_t>(first) *
+                            (p.y_type == DType::bf16 ? sizeof(bf16) : sizeof(float));
+                one.w = widened;
+                if (p.bias != nullptr) one.bias = p.bias + first;
+                one.out = p.out - first;
+                one.type = DType::f32;
+                kernel.run(one, rows, {0, 1}, slivers, scratch);
+              }
+            });
 }
 
 }  // namespace tandem

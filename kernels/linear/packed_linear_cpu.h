@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+
 #include "kernels/linear/packed_linear.h"
 
 namespace tandem {
@@ -15,5 +17,15 @@ size_t packed_linear_workspace_bytes(const PackedLinearKernel&, int64_t rows, in
 /// units    `workspace` as packed_linear_workspace_bytes has it, aligned to 64 bytes to be fast
 void packed_linear_with(const PackedLinearKernel&, const PackedLinearParams&, void* workspace,
                         int threads);
+
+/// Writes a panel of weights in f32, [in][panel_outputs].
+using WidenPanel = std::function<void(int panel, float* to)>;
+size_t widened_linear_workspace_bytes(const PackedLinearKernel&, int64_t rows, int64_t in,
+                                      int threads);
+/// The same product with panels that are written when they are multiplied.
+/// units    `workspace` as widened_linear_workspace_bytes has it; params.w is not read, params.type
+///          is that of x
+void widened_linear_with(const PackedLinearKernel&, const PackedLinearParams&, const WidenPanel&,
+                         void* workspace, int threads);
 
 }  // namespace tandem

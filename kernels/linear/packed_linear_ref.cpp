@@ -6,7 +6,7 @@ namespace tandem {
 void packed_linear_ref(const PackedLinearParams& p, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r)
     for (int64_t o = 0; o < p.out; ++o) {
-      const int64_t at = r * p.out + o;
+      const int64_t at = r * p.y_stride + o;
       double sum = p.bias == nullptr ? 0 : p.bias[o];
       if (p.accumulate) sum += static_cast<const float*>(p.y)[at];
       for (int64_t i = 0; i < p.in; ++i)

@@ -28,7 +28,8 @@ Isa detect() {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
       !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
     return Isa::avx2;
-  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni"))
+    return Isa::avx512;
   __cpuid_count(7, 0, a, b, c, d);
   const bool amx_bf16 = (d >> 22) & 1, amx_tile = (d >> 24) & 1;
   return amx_bf16 && amx_tile && request_amx() ? Isa::amx : Isa::avx512_bf16;

@@ -60,6 +60,14 @@ void check_taken(const PackedWeights::Spec& spec, bool taken) {
       .hint("store the weights in bf16 or f32, whichever their inputs are");
 }
 
+WeightFormat PackedWeights::Spec::format_at(int64_t row) const {
+  for (const Stacked& part : stacked) {
+    if (row < part.rows) return part.stored;
+    row -= part.rows;
+  }
+  return stored;
+}
+
 void PackedWeights::plan(const Spec& spec, MemoryPlan& plan) {
   if (on_gpu(spec.device))
     plan.add(spec.name, device_bytes(spec), spec.device);
@@ -124,7 +132,13 @@ DType PackedWeights::dtype() const { return numbers_of(state_->spec.stored); }
 Device PackedWeights::device() const { return state_->spec.device; }
 
 size_t PackedWeights::row_bytes() const { return tandem::row_bytes(state_->spec.stored, in()); }
-size_t PackedWeights::bytes() const { return matrix_bytes(state_->spec.stored, out(), in()); }
+size_t PackedWeights::bytes() const {
+  const std::vector<Spec::Stacked>& stacked = state_->spec.stacked;
+  if (stacked.empty()) return matrix_bytes(state_->spec.stored, out(), in());
+  size_t sum = 0;
+  for (const Spec::Stacked& part : stacked) sum += matrix_bytes(part.stored, part.rows, in());
+  return sum;
+}
 
 Staging::Staging(Device device, void* memory, size_t bytes)
     : memory_(memory),

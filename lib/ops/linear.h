@@ -40,11 +40,22 @@ class PackedWeights {
     /// Of weights by input on a GPU: rows of a source have source_in numbers, of which the matrix
     /// has `in` from first_in on. 0: in.
     int64_t source_in = 0, first_in = 0;
+    /// Codes are multiplied by inputs rounded to integers of 8 bits, of which 32 share a scale;
+    /// false: they are widened to f32 and multiplied by inputs as they are.
+    bool int8_inputs = false;
+    /// Rows of several formats, one stack after the other; empty: all are as `stored` says. On the
+    /// CPU, and neither trainable nor by input.
+    struct Stacked {
+      int64_t rows;
+      WeightFormat stored;
+    };
+    std::vector<Stacked> stacked = {};
 
     int64_t row_numbers() const { return source_in > 0 ? source_in : in; }
+    WeightFormat format_at(int64_t row) const;
   };
-  /// Writes rows [begin, end) of the [out, in] matrix, as the spec stores them, to `staging`; of
-  /// source_in numbers where it says so.
+  /// Writes rows [begin, end) of the [out, in] matrix, all of one format, as the spec stores them,
+  /// to `staging`; of source_in numbers where it says so.
   using RowSource = std::function<void(int64_t begin, int64_t end, void* staging)>;
   /// The same by work on the stream, to the GPU's memory; false: it cannot, and has done nothing.
   using DeviceRowSource = std::function<bool(int64_t begin, int64_t end, void* device, Stream)>;

@@ -10,6 +10,7 @@
 #include "kernels/cpu_table.h"
 #include "kernels/linear/decode_linear.h"
 #include "kernels/linear/packed_linear_cpu.h"
+#include "kernels/linear/quantized_linear_cpu.h"
 #include "ops/linear_device.h"
 #include "ops/linear_onednn.h"
 
@@ -25,6 +26,8 @@ struct Layout {
   void (*pack)(const Spec&, void* panels, const void* rows, int64_t n_rows, Range);
 };
 
+struct Part;
+
 /// A product that reads such panels.
 struct Body {
   TakesFormat* takes;
@@ -32,24 +35,33 @@ struct Body {
   const Layout* layout;
   int64_t most_rows;
   size_t (*workspace)(const Spec&, int64_t max_rows);
-  void (*run)(const Operands&, CpuLinear&, bool accumulate);
+  void (*run)(const Operands&, Part&, bool accumulate);
+  bool strided;  // writes some columns of y
+};
+
+/// Rows of one format.
+struct Part {
+  Spec spec;
+  std::vector<const Body*> bodies;
+  int64_t first = 0;  // row of the matrix
+  std::byte* weights = nullptr;
+  float* bias = nullptr;
+  std::shared_ptr<OneDnnLinear> onednn = {};  // once it has run
 };
 
 }  // namespace linear_cpu
 
 struct CpuLinear {
   PackedWeights::Spec spec;
-  std::vector<const linear_cpu::Body*> bodies;
-  void* weights = nullptr;
+  std::vector<linear_cpu::Part> parts;
   float* bias = nullptr;
-  std::shared_ptr<OneDnnLinear> onednn;  // once it has run
-  std::byte* rows = nullptr;             // [out, in], of trainable weights
-  std::byte* by_input = nullptr;         // [in, out], of weights by input
+  std::byte* rows = nullptr;      // [out, in], of trainable weights
+  std::byte* by_input = nullptr;  // [in, out], of weights by input
 };
 
 namespace {
 
-using linear_cpu::Body, linear_cpu::Layout, linear_cpu::Spec;
+using linear_cpu::Body, linear_cpu::Layout, linear_cpu::Part, linear_cpu::Spec;
 
 // Weight rows that one packing step stages, a multiple of every kernel's panel.
 constexpr int64_t kPackRows = 256;
@@ -61,10 +73,16 @@ const PackedLinearKernel& kernel() { return *cpu_table().packed_linear; }
 
 size_t no_workspace(const Spec&, int64_t) { return 0; }
 
-void run_decode(const Operands& at, CpuLinear& w, bool accumulate) {
+/// Where a part's outputs of the first row lie.
+void* outputs_of(const Operands& at, const Part& w) {
+  return static_cast<std::byte*>(at.y.raw()) +
+         static_cast<size_t>(w.first) * dtype_bytes(at.y.dtype());
+}
+
+void run_decode(const Operands& at, Part& w, bool accumulate) {
   const DecodeLinearParams p{.y = at.y.raw(),
                              .x = static_cast<const bf16*>(at.x.raw()),
-                             .w = static_cast<const bf16*>(w.weights),
+                             .w = reinterpret_cast<const bf16*>(w.weights),
                              .bias = w.bias,
                              .rows = static_cast<int>(at.x.rows()),
                              .out = static_cast<int>(w.spec.out),
@@ -81,8 +99,8 @@ void run_decode(const Operands& at, CpuLinear& w, bool accumulate) {
   });
 }
 
-void run_onednn(const Operands& at, CpuLinear& w, bool accumulate) {
-  if (!w.onednn) w.onednn = linear_onednn::make(w.spec, static_cast<bf16*>(w.weights), w.bias);
+void run_onednn(const Operands& at, Part& w, bool accumulate) {
+  if (!w.onednn) w.onednn = linear_onednn::make(w.spec, reinterpret_cast<bf16*>(w.weights), w.bias);
   linear_onednn::run(at.y, at.x, *w.onednn, accumulate, at.workspace);
 }
 
@@ -90,18 +108,63 @@ size_t panels_workspace(const Spec& spec, int64_t max_rows) {
   return packed_linear_workspace_bytes(kernel(), max_rows, spec.in, spec.input, max_threads());
 }
 
-void run_panels(const Operands& at, CpuLinear& w, bool accumulate) {
-  const PackedLinearParams p{.y = at.y.raw(),
-                             .x = at.x.raw(),
-                             .w = w.weights,
-                             .bias = w.bias,
-                             .rows = static_cast<int>(at.x.rows()),
-                             .out = static_cast<int>(w.spec.out),
-                             .in = static_cast<int>(w.spec.in),
-                             .type = w.spec.input,
-                             .y_type = at.y.dtype(),
-                             .accumulate = accumulate};
-  packed_linear_with(kernel(), p, at.workspace.data(), max_threads());
+PackedLinearParams panels_params(const Operands& at, const Part& w, bool accumulate) {
+  return {.y = outputs_of(at, w),
+          .x = at.x.raw(),
+          .w = w.weights,
+          .bias = w.bias,
+          .rows = static_cast<int>(at.x.rows()),
+          .out = static_cast<int>(w.spec.out),
+          .in = static_cast<int>(w.spec.in),
+          .y_stride = static_cast<int>(at.y.row_size()),
+          .type = w.spec.input,
+          .y_type = at.y.dtype(),
+          .accumulate = accumulate};
+}
+
+void run_panels(const Operands& at, Part& w, bool accumulate) {
+  packed_linear_with(kernel(), panels_params(at, w, accumulate), at.workspace.data(),
+                     max_threads());
+}
+
+const QuantizedLinearKernel& coded_kernel() { return *cpu_table().quantized_linear; }
+
+CodedMatrix coded(const Spec& s) {
+  const WeightFormat& f = s.stored;
+  return {.code = f.code,
+          .scale = f.scale,
+          .zero = f.zero,
+          .group = f.group,
+          .in = static_cast<int>(s.in)};
+}
+
+size_t codes_workspace(const Spec& spec, int64_t max_rows) {
+  return spec.int8_inputs
+             ? quantized_linear_workspace_bytes(coded(spec), max_rows)
+             : widened_linear_workspace_bytes(kernel(), max_rows, spec.in, max_threads());
+}
+
+void run_codes(const Operands& at, Part& w, bool accumulate) {
+  const CodedMatrix matrix = coded(w.spec);
+  const PackedLinearParams p = panels_params(at, w, accumulate);
+  if (!w.spec.int8_inputs) {
+    const auto widen = [&](int panel, float* to) {
+      coded_kernel().widen(matrix, w.weights, {panel, panel + 1}, p.out, to);
+    };
+    return widened_linear_with(kernel(), p, widen, at.workspace.data(), max_threads());
+  }
+  const QuantizedLinearParams of_integers{.y = p.y,
+                                          .x = p.x,
+                                          .w = p.w,
+                                          .bias = p.bias,
+                                          .matrix = matrix,
+                                          .rows = p.rows,
+                                          .out = p.out,
+                                          .y_stride = p.y_stride,
+                                          .x_type = p.type,
+                                          .y_type = p.y_type,
+                                          .accumulate = accumulate};
+  quantized_linear_with(coded_kernel(), of_integers, at.workspace.data(), max_threads());
 }
 
 constexpr Layout kPairs{
@@ -122,6 +185,21 @@ constexpr Layout kPanels{
                             range);
     }};
 
+constexpr Layout kCodes{
+    [] { return kCodePanel; },
+    [](const Spec& s, int64_t out) {
+      return static_cast<size_t>((out + kCodePanel - 1) / kCodePanel * coded(s).panel_bytes());
+    },
+    [](const Spec& s, void* panels, const void* rows, int64_t n, Range range) {
+      pack_codes({panels, rows, coded(s), static_cast<int>(n)}, range);
+    }};
+
+/// Groups that are a half or some of an input's groups, or all of a row.
+bool takes_codes(const WeightFormat& stored, DType input) {
+  return is_coded(stored) && (input == DType::f32 || input == DType::bf16) &&
+         (stored.group == kInputGroup / 2 || stored.group % kInputGroup == 0);
+}
+
 constexpr TakesFormat *kBf16 = takes_numbers<DType::bf16>, *kF32 = takes_numbers<DType::f32>;
 constexpr int64_t kAnyRows = std::numeric_limits<int64_t>::max();
 
@@ -129,28 +207,53 @@ constexpr int64_t kAnyRows = std::numeric_limits<int64_t>::max();
 /// whose most_rows suffice runs. CPUs that do not multiply bf16 compute in f32, where our own
 /// product is as fast as oneDNN's and gives a row the same bits in any company.
 constexpr Body kBodies[] = {
-    {kBf16, Isa::avx512_bf16, &kPairs, kDecodeRows, no_workspace, run_decode},
-    {kBf16, Isa::avx512_bf16, &kPairs, kAnyRows, linear_onednn::workspace_bytes, run_onednn},
-    {kBf16, Isa::scalar, &kPanels, kAnyRows, panels_workspace, run_panels},
-    {kF32, Isa::scalar, &kPanels, kAnyRows, panels_workspace, run_panels}};
+    {kBf16, Isa::avx512_bf16, &kPairs, kDecodeRows, no_workspace, run_decode, false},
+    {kBf16, Isa::avx512_bf16, &kPairs, kAnyRows, linear_onednn::workspace_bytes, run_onednn, false},
+    {kBf16, Isa::scalar, &kPanels, kAnyRows, panels_workspace, run_panels, true},
+    {kF32, Isa::scalar, &kPanels, kAnyRows, panels_workspace, run_panels, true},
+    {takes_codes, Isa::scalar, &kCodes, kAnyRows, codes_workspace, run_codes, true}};
 
-std::vector<const Body*> bodies_of(const Spec& spec) {
+/// whole    the spec is not a part of a larger matrix
+std::vector<const Body*> bodies_of(const Spec& spec, bool whole) {
   std::vector<const Body*> found;
   for (const Body& b : kBodies)
-    if (isa_in_use() >= b.isa && b.takes(spec.stored, spec.input) &&
+    if (isa_in_use() >= b.isa && b.takes(spec.stored, spec.input) && (whole || b.strided) &&
         (found.empty() || found.front()->layout == b.layout))
       found.push_back(&b);
   check_taken(spec, !found.empty());
   return found;
 }
 
+/// The parts of a matrix, without their memory.
+std::vector<Part> parts_of(const Spec& spec) {
+  if (spec.stacked.empty()) return {{.spec = spec, .bodies = bodies_of(spec, true)}};
+  TANDEM_CHECK(!spec.trainable && !spec.by_input, "{}: rows of several formats", spec.name);
+  std::vector<Part> parts;
+  int64_t first = 0;
+  for (const Spec::Stacked& of : spec.stacked) {
+    Spec part = spec;
+    part.out = of.rows;
+    part.stored = of.stored;
+    part.stacked = {};
+    parts.push_back({.spec = part, .bodies = bodies_of(part, false), .first = first});
+    first += of.rows;
+  }
+  TANDEM_CHECK(first == spec.out, "{}: {} rows in parts of {}", spec.name, spec.out, first);
+  return parts;
+}
+
+/// Bytes of a part's panels, a whole number of lines.
+size_t panel_bytes(const Part& part) {
+  return (part.bodies.front()->layout->bytes(part.spec, part.spec.out) + 63) / 64 * 64;
+}
+
 size_t rows_bytes(const Spec& spec, int64_t n) { return matrix_bytes(spec.stored, n, spec.in); }
 
-/// Packs rows [begin, begin + n) into their panels; begin is a multiple of the panel's outputs, and
-/// so is n but at the matrix's end.
-void pack(const CpuLinear& w, int64_t begin, int64_t n, const void* rows) {
+/// Packs rows [begin, begin + n) of a part into their panels; begin is a multiple of the panel's
+/// outputs, and so is n but at the part's end.
+void pack(const Part& w, int64_t begin, int64_t n, const void* rows) {
   const Layout& layout = *w.bodies.front()->layout;
-  std::byte* const panels = static_cast<std::byte*>(w.weights) + layout.bytes(w.spec, begin);
+  std::byte* const panels = w.weights + layout.bytes(w.spec, begin);
   const int outputs = layout.panel_outputs();
   parallel_for(static_cast<int>((n + outputs - 1) / outputs), [&](int panel) {
     layout.pack(w.spec, panels, rows, n, {panel, panel + 1});
@@ -180,14 +283,19 @@ void transpose(const PackedWeights::Spec& spec, int64_t begin, int64_t end, cons
 namespace linear_cpu {
 
 void plan(const PackedWeights::Spec& spec, MemoryPlan& plan) {
-  plan.add(spec.name, bodies_of(spec).front()->layout->bytes(spec, spec.out));
+  size_t bytes = 0;
+  for (const Part& part : parts_of(spec)) bytes += panel_bytes(part);
+  plan.add(spec.name, bytes);
   if (spec.trainable) plan.add(rows_name(spec), rows_bytes(spec, spec.out));
   if (spec.by_input) plan.add(inputs_name(spec), rows_bytes(spec, spec.out));
   if (spec.bias) plan.add(spec.name + ".bias", static_cast<size_t>(spec.out) * sizeof(float));
 }
 
 size_t staging_bytes(const PackedWeights::Spec& spec) {
-  return rows_bytes(spec, std::min(kPackRows, spec.out));
+  size_t bytes = 0;
+  for (const Part& part : parts_of(spec))
+    bytes = std::max(bytes, rows_bytes(part.spec, std::min(kPackRows, part.spec.out)));
+  return bytes;
 }
 
 std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
@@ -196,8 +304,8 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
   auto loaded = std::make_shared<CpuLinear>();
   CpuLinear& s = *loaded;
   s.spec = spec;
-  s.bodies = bodies_of(spec);
-  s.weights = arena.take(spec.name);
+  s.parts = parts_of(spec);
+  auto* memory = static_cast<std::byte*>(arena.take(spec.name));
   if (spec.bias) {
     s.bias = static_cast<float*>(arena.take(spec.name + ".bias"));
     std::memcpy(s.bias, bias.data(), bias.size_bytes());
@@ -213,10 +321,15 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
     if (s.rows != nullptr)
       std::memcpy(s.rows + rows_bytes(spec, begin), to, rows_bytes(spec, end - begin));
   };
-  for (int64_t begin = 0; begin < spec.out; begin += kPackRows) {
-    const int64_t n = std::min(kPackRows, spec.out - begin);
-    staged(begin, begin + n, staging);
-    pack(s, begin, n, staging);
+  for (Part& part : s.parts) {
+    part.weights = memory;
+    part.bias = s.bias == nullptr ? nullptr : s.bias + part.first;
+    memory += panel_bytes(part);
+    for (int64_t begin = 0; begin < part.spec.out; begin += kPackRows) {
+      const int64_t n = std::min(kPackRows, part.spec.out - begin);
+      staged(part.first + begin, part.first + begin + n, staging);
+      pack(part, begin, n, staging);
+    }
   }
   return loaded;
 }
@@ -229,19 +342,22 @@ void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end
   TANDEM_CHECK(w.by_input == nullptr, "{}: weights stored by input cannot be changed", w.spec.name);
   for (int64_t begin = 0; begin < w.spec.out; begin += kPackRows) {
     const int64_t n = std::min(kPackRows, w.spec.out - begin);
-    if (changed(begin, begin + n)) pack(w, begin, n, w.rows + rows_bytes(w.spec, begin));
+    if (changed(begin, begin + n))
+      pack(w.parts.front(), begin, n, w.rows + rows_bytes(w.spec, begin));
   }
 }
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
   size_t bytes = 0;
-  for (const Body* b : bodies_of(spec)) bytes = std::max(bytes, b->workspace(spec, max_rows));
+  for (const Part& part : parts_of(spec))
+    for (const Body* b : part.bodies) bytes = std::max(bytes, b->workspace(part.spec, max_rows));
   return bytes;
 }
 
 void run(const Operands& at, CpuLinear& w, bool accumulate) {
   const auto fits = [&](const Body* b) { return at.x.rows() <= b->most_rows; };
-  (*std::ranges::find_if(w.bodies, fits))->run(at, w, accumulate);
+  for (linear_cpu::Part& part : w.parts)
+    (*std::ranges::find_if(part.bodies, fits))->run(at, part, accumulate);
 }
 
 bool warm_up(DType dtype) {

@@ -3,6 +3,7 @@
 decode on the cache that a prefill left. Prints one JSON line a measurement.
 
     peer_llama_cpp.py --shape llama-3.2-1b --threads 2 --prefill 512 2048 --context 512 2048
+    peer_llama_cpp.py --shape llama-3.2-1b --gguf Q4_K_M.gguf --quantize Q4_K_M --context 512
     peer_llama_cpp.py --shape tiny-16m --gguf MODEL.gguf --context 512 --serve   # busy.py asks
 
 Needs llama_cpp (llama-cpp-python) and gguf. The weights are random, so only time is compared. Each
@@ -88,6 +89,14 @@ def write_model(path, shape):
     writer.close()
 
 
+def quantize(path, to, kind, lib):
+    """Writes the model at `path` as llama.cpp quantizes it."""
+    params = lib.llama_model_quantize_default_params()
+    params.ftype = getattr(lib, "LLAMA_FTYPE_MOSTLY_" + kind)
+    if lib.llama_model_quantize(path.encode(), to.encode(), ctypes.byref(params)) != 0:
+        raise SystemExit(f"llama.cpp cannot quantize the model as {kind}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--shape", choices=SHAPES, default="llama-3.2-1b")
@@ -101,6 +110,7 @@ def main():
     parser.add_argument("--load", choices=["mmap", "none"], default="mmap",
                         help="weights mapped from the file (llama.cpp's default) or copied")
     parser.add_argument("--gguf", metavar="FILE", help="keeps the model there; loads it where it exists")
+    parser.add_argument("--quantize", metavar="KIND", help="of a new file: Q4_K_M, Q4_0, Q8_0, ...")
     parser.add_argument("--serve", action="store_true",
                         help="measures what lines of stdin ask for (peer_common.py), flash attention as "
                              "llama.cpp chooses, at most --prefill and --context tokens")
@@ -121,6 +131,10 @@ def main():
         path = args.gguf or os.path.join(folder, "model.gguf")
         if not os.path.exists(path):
             write_model(path + ".part", shape)
+            if args.quantize:
+                os.replace(path + ".part", path + ".bf16")
+                quantize(path + ".bf16", path + ".part", args.quantize, lib)
+                os.remove(path + ".bf16")
             os.replace(path + ".part", path)
         params = lib.llama_model_default_params()
         params.load_mode = getattr(lib, "LLAMA_LOAD_MODE_" + args.load.upper())

@@ -46,6 +46,7 @@ struct LinearCase {
             .rows = n_rows,
             .out = shape.out,
             .in = shape.in,
+            .y_stride = shape.out,
             .type = type,
             .y_type = y_type,
             .accumulate = accumulate};

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,8 @@ inline constexpr int64_t kMaxLayers = 1 << 12;
 /// Shape and constants of a model, from its config.json. Every count is positive and bounded so
 /// that products of any three fit in int64_t; n_heads is a multiple of n_kv_heads; head_dim is
 /// even.
+struct WeightFormats;
+
 struct ModelConfig {
   std::string name;          // folder or synthetic name, for people
   std::string architecture;  // as Hugging Face spells it: "LlamaForCausalLM"
@@ -50,6 +53,7 @@ struct ModelConfig {
   std::optional<int> bos_id;
   std::vector<int> eos_ids;  // end-of-text ids; generation stops at any
   DType dtype = DType::f32;  // what the checkpoint says it holds: f32, bf16 or f16
+  std::shared_ptr<const WeightFormats> formats = {};  // null: no matrix is codes in memory
 
   int group_size() const { return n_heads / n_kv_heads; }  // G
   int head_rows() const { return vocab_rows > 0 ? vocab_rows : vocab_size; }

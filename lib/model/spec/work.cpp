@@ -1,8 +1,29 @@
 #include "model/spec/work.h"
 
-#include "model/spec/roles.h"
+#include <algorithm>
+#include <functional>
+
+#include "model/spec/weight_formats.h"
 
 namespace tandem::model {
+
+WeightFormat stored_as(const ModelConfig& c, MatrixId id, const WeightFormat& numbers) {
+  if (!c.formats) return numbers;
+  if (id.role == Role::head && c.head.tied) id.role = Role::embedding;
+  const auto at = c.formats->coded.find(id);
+  return at == c.formats->coded.end() ? numbers : at->second;
+}
+
+std::string formats_text(const ModelConfig& c) {
+  std::map<std::string, int> counts;
+  if (c.formats)
+    for (const auto& [id, format] : c.formats->coded) ++counts[format_name(format)];
+  std::vector<std::pair<std::string, int>> order(counts.begin(), counts.end());
+  std::ranges::stable_sort(order, std::greater{}, &std::pair<std::string, int>::second);
+  std::string text;
+  for (const auto& [name, n] : order) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
 
 double layer_flops(const ModelConfig& c) {
   double weights = 0;
@@ -14,16 +35,13 @@ double layer_flops(const ModelConfig& c) {
 }
 
 int64_t weight_bytes(const ModelConfig& c, const WeightFormat& stored) {
-  const auto sum = [&](const std::vector<Role>& roles) {
-    size_t bytes = 0;
-    for (const Role role : roles) {
-      const io::Shape s = shape_of(role, c);
-      bytes += s.size() == 1 ? matrix_bytes(widens_to(stored), 1, s[0])
-                             : matrix_bytes(stored, s[0], s[1]);
-    }
-    return static_cast<int64_t>(bytes);
-  };
-  return sum(outer_roles(c)) + c.n_layers * sum(layer_roles(c));
+  size_t bytes = 0;
+  for (const MatrixId& id : all_matrices(c)) {
+    const io::Shape s = shape_of(id.role, c);
+    bytes += s.size() == 1 ? matrix_bytes(widens_to(stored), 1, s[0])
+                           : matrix_bytes(stored_as(c, id, stored), s[0], s[1]);
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 double step_params(const ModelConfig& c) {
@@ -31,7 +49,8 @@ double step_params(const ModelConfig& c) {
 }
 
 double step_bytes(const ModelConfig& c, const WeightFormat& stored) {
-  const size_t embedding = matrix_bytes(stored, c.head_rows(), c.dim);
+  const size_t embedding =
+      matrix_bytes(stored_as(c, {Role::embedding}, stored), c.head_rows(), c.dim);
   return static_cast<double>(weight_bytes(c, stored)) -
          (c.head.tied ? 0.0 : static_cast<double>(embedding));
 }

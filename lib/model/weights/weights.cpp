@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "model/spec/weight_formats.h"
 #include "tensor/cuda.h"
 
 namespace tandem::model {
@@ -22,6 +23,27 @@ struct Product {
   std::vector<Part> parts;
   int layer = 0;
 };
+
+/// Sets the formats in which the rows of a product lie.
+void set_formats(Product& p, const ModelConfig& c) {
+  PackedWeights::Spec& s = p.spec;
+  s.int8_inputs = c.formats && c.formats->int8_inputs;
+  for (const Product::Part& part : p.parts) {
+    const WeightFormat format = stored_as(c, {part.role, p.layer}, s.input);
+    if (!s.stacked.empty() && s.stacked.back().stored == format)
+      s.stacked.back().rows += part.rows;
+    else
+      s.stacked.push_back({part.rows, format});
+  }
+  if (s.stacked.size() > 1) return;
+  s.stored = s.stacked.front().stored;
+  s.stacked.clear();
+}
+
+/// True where something other than products on the CPU reads the weights: they are numbers there.
+bool read_as_numbers(const PackedWeights::Spec& s) {
+  return s.trainable || s.by_input || s.device.kind == Device::Kind::cuda;
+}
 
 struct ChannelRange {
   int64_t first = 0, n = 0;
@@ -64,6 +86,7 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, M
     p.spec.source_in = c.ffn_dim;
     p.spec.first_in = channels.first;
   }
+  if (!read_as_numbers(p.spec)) set_formats(p, c);
   return p;
 }
 
@@ -89,16 +112,19 @@ std::vector<Role> products_of(LayerPart part, const WeightPlaces& places) {
   return all;
 }
 
-/// Rows [begin, end) of the stacked matrix, part by part: write(part, its rows, where they go)
-/// until one is false.
+/// Rows [begin, end) of the stacked matrix, part by part: write(part, its rows, their format, where
+/// they go) until one is false.
 bool stacked_rows(const Product& p, int64_t begin, int64_t end, void* out, const auto& write) {
-  const size_t row_bytes = tandem::row_bytes(p.spec.stored, p.spec.row_numbers());
+  auto* to = static_cast<char*>(out);
   int64_t first = 0;
   for (const Product::Part& part : p.parts) {
     const int64_t lo = std::max(begin, first), hi = std::min(end, first + part.rows);
-    char* to = static_cast<char*>(out) + static_cast<size_t>(lo - begin) * row_bytes;
     const int64_t shift = part.first - first;
-    if (lo < hi && !write(part.role, lo + shift, hi + shift, to)) return false;
+    const WeightFormat format = p.spec.format_at(first);
+    if (lo < hi) {
+      if (!write(part.role, lo + shift, hi + shift, format, to)) return false;
+      to += matrix_bytes(format, hi - lo, p.spec.row_numbers());
+    }
     first += part.rows;
   }
   return true;
@@ -134,15 +160,17 @@ PackedWeights load_product(const Product& p, const WeightSource& source, auto&& 
   PackedWeights packed;
   const auto rows = [&](int64_t begin, int64_t end, void* out) {
     watch.add((end - begin) * p.spec.in);
-    stacked_rows(p, begin, end, out, [&](Role weight, int64_t lo, int64_t hi, void* to) {
-      source.rows({weight, p.layer}, lo, hi, p.spec.stored, to);
-      return true;
-    });
+    stacked_rows(p, begin, end, out,
+                 [&](Role weight, int64_t lo, int64_t hi, const WeightFormat& format, void* to) {
+                   source.rows({weight, p.layer}, lo, hi, format, to);
+                   return true;
+                 });
   };
   const auto device_rows = [&](int64_t begin, int64_t end, void* device, Stream stream) {
-    const bool written =
-        stacked_rows(p, begin, end, device, [&](Role weight, int64_t lo, int64_t hi, void* to) {
-          return source.rows_on_device({weight, p.layer}, lo, hi, p.spec.stored, to, stream);
+    const bool written = stacked_rows(
+        p, begin, end, device,
+        [&](Role weight, int64_t lo, int64_t hi, const WeightFormat& format, void* to) {
+          return source.rows_on_device({weight, p.layer}, lo, hi, format, to, stream);
         });
     if (written) watch.add((end - begin) * p.spec.in);
     return written;
@@ -350,12 +378,16 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
 
 size_t Weights::workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
                                 int64_t head_rows, Device device) {
-  size_t bytes = PackedWeights::workspace_bytes(product(config, dtype, {device}, {Role::head}).spec,
-                                                head_rows);
-  for (const LayerPart part : kLayerParts)
-    for (const Role role : products_of(part, {}))
-      bytes = std::max(bytes, PackedWeights::workspace_bytes(
-                                  product(config, dtype, {device}, {role}).spec, max_rows));
+  size_t bytes = 0;
+  const auto add = [&](MatrixId id, int64_t rows) {
+    const Product p = product(config, dtype, {device}, id);
+    bytes = std::max(bytes, PackedWeights::workspace_bytes(p.spec, rows));
+  };
+  add({Role::head}, head_rows);
+  // Layers differ in their formats alone.
+  for (int layer = 0; layer < (config.formats ? config.n_layers : 1); ++layer)
+    for (const LayerPart part : kLayerParts)
+      for (const Role role : products_of(part, {})) add({role, layer}, max_rows);
   return bytes;
 }
 

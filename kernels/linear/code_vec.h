@@ -1,0 +1,136 @@
+#pragma once
+// Vectors of integers for quantized_linear: a lane for each lane of simd::Vec.
+//
+//   Ints                       kW integers of 32 bits
+//   load_ints(p) set_ints(n)   kW integers; one in every lane
+//   bits_of_ints(a, shift, mask)   (a >> shift) & mask, of unsigned lanes
+//   to_float(a)                Vec
+//   Dots<code>                 sums of products of four codes and four integers of x a lane;
+//   kOffset
+//                              is what a stored code has too much
+#include "kernels/simd/vec.h"
+
+namespace tandem {
+namespace {
+
+using simd::kW;
+using simd::Vec;
+
+TANDEM_INLINE int32_t four_inputs(const int8_t* x) {
+  int32_t four;
+  __builtin_memcpy(&four, x, sizeof four);
+  return four;
+}
+
+#if defined(TANDEM_ISA_scalar)
+
+struct Ints {
+  int32_t v;
+};
+TANDEM_INLINE Ints load_ints(const void* p) {
+  Ints a;
+  __builtin_memcpy(&a.v, p, sizeof a.v);
+  return a;
+}
+TANDEM_INLINE Ints bits_of_ints(Ints a, int shift, int mask) {
+  return {static_cast<int32_t>(static_cast<uint32_t>(a.v) >> shift) & mask};
+}
+TANDEM_INLINE Vec to_float(Ints a) { return {static_cast<float>(a.v)}; }
+
+template <Code code>
+struct Dots {
+  static constexpr int kOffset = code == Code::i8 ? 128 : 0;
+  int32_t sum = 0;
+  TANDEM_INLINE void add(Ints w, const int8_t* x) {
+    for (int j = 0; j < 4; ++j) sum += bits_of_ints(w, 8 * j, 0xff).v * x[j];
+  }
+  TANDEM_INLINE Vec end(int32_t start) const { return {static_cast<float>(sum + start)}; }
+};
+
+#elif defined(TANDEM_ISA_avx2)
+
+struct Ints {
+  __m256i v;
+};
+TANDEM_INLINE Ints load_ints(const void* p) {
+  return {_mm256_loadu_si256(static_cast<const __m256i*>(p))};
+}
+TANDEM_INLINE Ints bits_of_ints(Ints a, int shift, int mask) {
+  return {_mm256_and_si256(_mm256_srli_epi32(a.v, shift), _mm256_set1_epi32(mask))};
+}
+TANDEM_INLINE Vec to_float(Ints a) { return {_mm256_cvtepi32_ps(a.v)}; }
+
+/// Sums of i4 stay within 16 bits: 8 times 2 * 15 * 127.
+template <Code code>
+struct Dots {
+  static constexpr int kOffset = 0;
+  __m256i sum = _mm256_setzero_si256();
+  TANDEM_INLINE void add(Ints w, const int8_t* x) {
+    const __m256i four = _mm256_set1_epi32(four_inputs(x));
+    if constexpr (code == Code::i4) {
+      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w.v, four));
+    } else {
+      const __m256i q = _mm256_xor_si256(w.v, _mm256_set1_epi8(-128));
+      const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(four, q));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+  }
+  TANDEM_INLINE Vec end(int32_t start) const {
+    const __m256i all = code == Code::i4 ? _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) : sum;
+    return {_mm256_cvtepi32_ps(_mm256_add_epi32(all, _mm256_set1_epi32(start)))};
+  }
+};
+
+#else
+
+struct Ints {
+  __m512i v;
+};
+TANDEM_INLINE Ints load_ints(const void* p) { return {_mm512_loadu_si512(p)}; }
+TANDEM_INLINE Ints bits_of_ints(Ints a, int shift, int mask) {
+  return {_mm512_and_si512(_mm512_srli_epi32(a.v, static_cast<unsigned>(shift)),
+                           _mm512_set1_epi32(mask))};
+}
+TANDEM_INLINE Vec to_float(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+
+#if defined(TANDEM_ISA_avx512)
+/// Without VNNI.
+template <Code code>
+struct Dots {
+  static constexpr int kOffset = 0;
+  __m512i sum = _mm512_setzero_si512();
+  TANDEM_INLINE void add(Ints w, const int8_t* x) {
+    const __m512i four = _mm512_set1_epi32(four_inputs(x));
+    if constexpr (code == Code::i4) {
+      sum = _mm512_add_epi16(sum, _mm512_maddubs_epi16(w.v, four));
+    } else {
+      const __m512i q = _mm512_xor_si512(w.v, _mm512_set1_epi8(-128));
+      const __m512i turned =
+          _mm512_mask_sub_epi8(four, _mm512_movepi8_mask(q), _mm512_setzero_si512(), four);
+      const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(q), turned);
+      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    }
+  }
+  TANDEM_INLINE Vec end(int32_t start) const {
+    const __m512i all = code == Code::i4 ? _mm512_madd_epi16(sum, _mm512_set1_epi16(1)) : sum;
+    return {_mm512_cvtepi32_ps(_mm512_add_epi32(all, _mm512_set1_epi32(start)))};
+  }
+};
+#else
+template <Code code>
+struct Dots {
+  static constexpr int kOffset = code == Code::i8 ? 128 : 0;
+  __m512i sum = _mm512_setzero_si512();
+  TANDEM_INLINE void add(Ints w, const int8_t* x) {
+    sum = _mm512_dpbusd_epi32(sum, w.v, _mm512_set1_epi32(four_inputs(x)));
+  }
+  TANDEM_INLINE Vec end(int32_t start) const {
+    return {_mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(start)))};
+  }
+};
+#endif
+
+#endif
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,103 @@
+#pragma once
+// Contract of quantized_linear, dense layers on the CPU whose weights are codes in groups. No STL:
+// included by sources compiled with per-ISA flags.
+#include <stddef.h>
+
+#include "base/types.h"
+
+namespace tandem {
+
+/// Outputs of a panel and inputs of a step; inputs of activations that share a scale.
+inline constexpr int kCodePanel = 16, kCodeStep = 64, kInputGroup = 32;
+
+/// Encoding of a matrix [out, in], and the layout of its panels of kCodePanel outputs.
+/// layout   codes [steps][bytes of a step], scales [groups][kCodePanel], zeros [groups][kCodePanel].
+///          i4: byte 64 r + 4 n + j of a step has output n's input 4 r + j in its low half and
+///          input 32 + 4 r + j in its high half. i8: byte 64 r + 4 n + j has input 4 r + j, plus
+///          128. Inputs past the last and outputs past the last have scale 0
+struct CodedMatrix {
+  Code code;  // i4 or i8
+  ScaleType scale;
+  Zero zero;
+  int group;  // inputs that share a scale: 16 or a multiple of 32; 0: all
+  int in;
+
+  int steps() const { return (in + kCodeStep - 1) / kCodeStep; }
+  int inputs() const { return steps() * kCodeStep; }
+  int groups() const { return group == 0 ? 1 : (inputs() + group - 1) / group; }
+  /// Inputs whose products are summed as integers.
+  int unit() const { return group == 16 ? 16 : kInputGroup; }
+  int units() const { return inputs() / unit(); }
+  int64_t step_bytes() const { return kCodePanel * kCodeStep / (code == Code::i4 ? 2 : 1); }
+  int64_t scales_at() const { return steps() * step_bytes(); }
+  int64_t zeros_at() const { return scales_at() + groups() * kCodePanel * int64_t{2}; }
+  /// Bytes of a panel, a multiple of 64.
+  int64_t panel_bytes() const {
+    const int zero_bytes = zero == Zero::none ? 0 : zero == Zero::integer ? 1 : 2;
+    return (zeros_at() + groups() * kCodePanel * int64_t{zero_bytes} + 63) / 64 * 64;
+  }
+};
+
+struct QuantizedLinearParams {
+  void* y;            // [rows, y_stride] of y_type, from the first output on
+  const void* x;      // [rows, in] of x_type; must not alias y
+  const void* w;      // panels; the reference: rows of codes (base/weight_format.h)
+  const float* bias;  // [out], or null
+  CodedMatrix matrix;
+  int rows, out, y_stride;
+  DType x_type, y_type;  // f32 or bf16
+  bool accumulate;       // y += instead of y =; y_type is f32 then
+};
+
+/// Rows of x as integers of 8 bits: round(x / scale), with scale = max |x| / 127 of each
+/// kInputGroup inputs. An infinite number or NaN makes its group's scale NaN.
+struct QuantizedInputs {
+  int8_t* x;       // [rows, inputs()], zeros past the last input
+  float* scale;    // [rows, inputs() / kInputGroup]
+  int32_t* start;  // [rows, units()]: sum of x times what every stored code has too much
+  float* sum;      // [rows, units()]: scale times the sum of x
+
+  static size_t bytes(const CodedMatrix& m, int64_t rows) {
+    return static_cast<size_t>(rows) *
+           (static_cast<size_t>(m.inputs()) + sizeof(float) * (m.inputs() / kInputGroup) +
+            2 * sizeof(float) * static_cast<size_t>(m.units()));
+  }
+  QuantizedInputs(const CodedMatrix& m, int64_t rows, void* memory)
+      : x(static_cast<int8_t*>(memory)),
+        scale(reinterpret_cast<float*>(x + rows * m.inputs())),
+        start(reinterpret_cast<int32_t*>(scale + rows * (m.inputs() / kInputGroup))),
+        sum(reinterpret_cast<float*>(start + rows * m.units())) {}
+};
+
+/// One ISA's body.
+/// numerics products of a unit's codes and integers of x are summed exactly; then for each unit in
+///          order, in f32, y += (sum * weight scale) * x scale, and with a zero y += minimum * sum
+///          of x, each one multiply-add (on scalar two roundings); bias and y before are added
+///          last. The bits of an output depend on its own row and weights alone, and are those of
+///          every ISA but scalar
+/// cost     reads the panels once for each kSliverRows rows, and from memory once for a call's rows
+///          where x and 256 KiB of panels fit the second-level cache
+struct QuantizedLinearKernel {
+  void (*quantize)(const QuantizedLinearParams&, const QuantizedInputs&, Range rows);
+  void (*run)(const QuantizedLinearParams&, const QuantizedInputs&, Range panels, Range rows);
+  /// Writes the weights in f32 as packed_linear's panels [in][panel_outputs] have them.
+  void (*widen)(const CodedMatrix&, const void* panels, Range packed_panels, int n_outputs,
+                float* to);
+};
+
+struct PackCodesParams {
+  void* panels;
+  const void* rows;  // [n_rows] rows of codes
+  CodedMatrix matrix;
+  int n_rows;
+};
+/// Packs rows into panels by number.
+void pack_codes(const PackCodesParams&, Range panels);
+
+/// Reference, for rows [begin, end) of x: the same integers of x, sums in double.
+void quantized_linear_ref(const QuantizedLinearParams&, Range rows);
+
+extern const QuantizedLinearKernel quantized_linear_scalar, quantized_linear_avx2,
+    quantized_linear_avx512, quantized_linear_avx512_bf16;
+
+}  // namespace tandem

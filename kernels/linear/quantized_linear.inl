@@ -1,0 +1,249 @@
+#include "kernels/linear/quantized_linear.h"
+
+#include "kernels/linear/code_vec.h"
+
+namespace tandem {
+namespace {
+
+// Sums of a sliver, and of its integers, fill the registers.
+#if defined(TANDEM_ISA_scalar)
+constexpr int kSliver = 1;
+#elif defined(TANDEM_ISA_avx2)
+constexpr int kSliver = 5;
+#else
+constexpr int kSliver = 12;
+#endif
+/// Vectors of a panel's outputs.
+constexpr int kVectors = kCodePanel / kW;
+constexpr int kLineBytes = 4 * kCodePanel;  // four inputs of a panel's outputs
+
+/// What every stored code has too much, for integers of x.
+template <Code code>
+constexpr int offset_of(Zero zero) {
+  return Dots<code>::kOffset + (code == Code::i4 && zero == Zero::none ? 8 : 0);
+}
+
+int offset_of(const CodedMatrix& m) {
+  return m.code == Code::i4 ? offset_of<Code::i4>(m.zero) : offset_of<Code::i8>(m.zero);
+}
+
+template <class T>
+void quantize_row(const CodedMatrix& m, const T* x, int8_t* to, float* scales, int32_t* start,
+                  float* sum) {
+  const int per_group = kInputGroup / m.unit(), offset = offset_of(m);
+  alignas(64) float group[kInputGroup];
+  for (int first = 0; first < m.inputs(); first += kInputGroup) {
+    Vec most = simd::zero(), faults = simd::zero();  // 0 times a number that is not finite is NaN
+    for (int i = 0; i < kInputGroup; i += kW) {
+      const int left = m.in - first - i;
+      const Vec v =
+          left >= kW ? simd::load(x + first + i) : simd::load_n(x + first + i, left > 0 ? left : 0);
+      simd::store(group + i, v);
+      most = max(most, abs(v));
+      faults = fma(v, simd::zero(), faults);
+    }
+    const float largest = simd::reduce_max(most), inverse = largest > 0 ? 127.0f / largest : 0.0f;
+    const float scale = largest / 127.0f + simd::reduce_add(faults);
+    for (int i = 0; i < kInputGroup; i += kW)
+      simd::store(to + first + i, simd::load(group + i) * simd::set1(inverse));
+    scales[first / kInputGroup] = scale;
+    for (int u = 0; u < per_group; ++u) {
+      int32_t total = 0;
+      for (int i = 0; i < m.unit(); ++i) total += to[first + u * m.unit() + i];
+      *start++ = -offset * total;
+      *sum++ = scale * static_cast<float>(total);
+    }
+  }
+}
+
+void quantize(const QuantizedLinearParams& p, const QuantizedInputs& to, Range rows) {
+  const CodedMatrix m = p.matrix;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const auto quantized = [&](const auto* x) {
+      quantize_row(m, x + r * m.in, to.x + r * m.inputs(),
+                   to.scale + r * (m.inputs() / kInputGroup), to.start + r * m.units(),
+                   to.sum + r * m.units());
+    };
+    if (p.x_type == DType::bf16)
+      quantized(static_cast<const bf16*>(p.x));
+    else
+      quantized(static_cast<const float*>(p.x));
+  }
+}
+
+/// Scales and offsets of a panel's groups, from one vector of outputs on.
+struct Scales {
+  const char *scales, *zeros;
+  ScaleType type;
+  Zero zero;
+
+  Scales(const CodedMatrix& m, const char* panel, int vector)
+      : scales(panel + m.scales_at() + vector * kW * 2),
+        zeros(panel + m.zeros_at() + vector * kW * (m.zero == Zero::integer ? 1 : 2)),
+        type(m.scale),
+        zero(m.zero) {}
+  TANDEM_INLINE Vec half(const char* p) const {
+    return type == ScaleType::f16 ? simd::load(reinterpret_cast<const f16*>(p))
+                                  : simd::load(reinterpret_cast<const bf16*>(p));
+  }
+  TANDEM_INLINE Vec scale(int group) const { return half(scales + group * kCodePanel * 2); }
+  /// What is added to scale * code.
+  TANDEM_INLINE Vec minimum(int group, Vec scale) const {
+    if (zero == Zero::minimum) return half(zeros + group * kCodePanel * 2);
+    return simd::zero() -
+           scale * simd::load(reinterpret_cast<const int8_t*>(zeros) + group * kCodePanel);
+  }
+};
+
+/// The codes of four inputs, from input 4 * line of a step on.
+template <Code code>
+TANDEM_INLINE Ints codes_at(const char* step, int line) {
+  if constexpr (code == Code::i8) return load_ints(step + line * kLineBytes);
+  constexpr int kLines = kInputGroup / 4, kLow = 0x0f0f0f0f;
+  const Ints both = load_ints(step + line % kLines * kLineBytes);
+  return bits_of_ints(both, line < kLines ? 0 : 4, kLow);
+}
+
+template <class Y>
+TANDEM_INLINE void finish(const QuantizedLinearParams& p, int64_t row, int output, Vec sum) {
+  const int n = simd::least(kW, p.out - output);
+  if (n <= 0) return;
+  Y* const y = static_cast<Y*>(p.y) + row * p.y_stride + output;
+  if (p.bias != nullptr) sum = sum + simd::load_n(p.bias + output, n);
+  if (p.accumulate) sum = sum + simd::load_n(y, n);
+  simd::store_n(y, sum, n);
+}
+
+/// Rows [row, row + kRows) times a vector of outputs of a panel.
+template <int kRows, Code code, bool kHasZero, int kUnit>
+__attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const QuantizedInputs& in,
+                                        int panel, int vector, int row) {
+  const CodedMatrix m = p.matrix;
+  const char* const at = static_cast<const char*>(p.w) + panel * m.panel_bytes();
+  const Scales scales(m, at, vector);
+  const int64_t stride = m.inputs(), scale_stride = m.inputs() / kInputGroup, units = m.units();
+  const int8_t* x = in.x + row * stride;
+  const float* const x_scale = in.scale + row * scale_stride;
+  const int32_t* const start = in.start + row * units;
+  const float* const x_sum = in.sum + row * units;
+  constexpr int kLines = kUnit / 4, kUnits = kCodeStep / kUnit;
+  Vec sum[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) sum[r] = simd::zero();
+  const char* step = at + vector * kW * 4;
+  for (int unit = 0; unit < units; step += m.step_bytes()) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kUnits; ++i, ++unit, x += kUnit) {
+      Dots<code> dots[kRows];
+#pragma GCC unroll 8
+      for (int line = 0; line < kLines; ++line) {
+        const Ints w = codes_at<code>(step, i * kLines + line);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) dots[r].add(w, x + r * stride + 4 * line);
+      }
+      const int group = m.group == 0 ? 0 : unit * kUnit / m.group;
+      const Vec scale = scales.scale(group);
+      const Vec minimum = kHasZero ? scales.minimum(group, scale) : simd::zero();
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const float xs = x_scale[r * scale_stride + unit * kUnit / kInputGroup];
+        sum[r] = fma(dots[r].end(start[r * units + unit]) * scale, simd::set1(xs), sum[r]);
+        if constexpr (kHasZero) sum[r] = fma(minimum, simd::set1(x_sum[r * units + unit]), sum[r]);
+      }
+    }
+  }
+  const int output = panel * kCodePanel + vector * kW;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+    if (p.y_type == DType::bf16)
+      finish<bf16>(p, row + r, output, sum[r]);
+    else
+      finish<float>(p, row + r, output, sum[r]);
+}
+
+template <Code code, bool kHasZero, int kUnit, int kRows = kSliver>
+TANDEM_INLINE void multiply_rows(const QuantizedLinearParams& p, const QuantizedInputs& in,
+                                 int panel, int vector, Range rows) {
+  if (rows.end - rows.begin == kRows)
+    return multiply<kRows, code, kHasZero, kUnit>(p, in, panel, vector, rows.begin);
+  if constexpr (kRows > 1)
+    multiply_rows<code, kHasZero, kUnit, kRows - 1>(p, in, panel, vector, rows);
+}
+
+using SliverFn = void(const QuantizedLinearParams&, const QuantizedInputs&, int panel, int vector,
+                      Range rows);
+
+template <Code code>
+SliverFn* sliver_fn(const CodedMatrix& m) {
+  if (m.unit() == 16)
+    return m.zero == Zero::none ? multiply_rows<code, false, 16> : multiply_rows<code, true, 16>;
+  return m.zero == Zero::none ? multiply_rows<code, false, kInputGroup>
+                              : multiply_rows<code, true, kInputGroup>;
+}
+
+/// Rows whose integers stay in the second-level cache with the panels of a call.
+constexpr int64_t kBlockBytes = int64_t{128} << 10;
+
+void run(const QuantizedLinearParams& p, const QuantizedInputs& in, Range panels, Range rows) {
+  SliverFn* const fn =
+      p.matrix.code == Code::i4 ? sliver_fn<Code::i4>(p.matrix) : sliver_fn<Code::i8>(p.matrix);
+  const int64_t n = rows.end - rows.begin, slivers = (n + kSliver - 1) / kSliver;
+  const int64_t most = kBlockBytes / (int64_t{p.matrix.inputs()} * kSliver) + 1;
+  for (int64_t first = 0; first < slivers; first += most)
+    for (int panel = panels.begin; panel < panels.end; ++panel)
+      for (int64_t i = first; i < first + most && i < slivers; ++i)
+        for (int v = 0; v < kVectors; ++v)
+          fn(p, in, panel, v,
+             {rows.begin + static_cast<int>(n * i / slivers),
+              rows.begin + static_cast<int>(n * (i + 1) / slivers)});
+}
+
+/// kW outputs of one panel, to[input * stride].
+template <Code code>
+void widen_vector(const CodedMatrix& m, const char* panel, int vector, float* to, int stride) {
+  const Scales scales(m, panel, vector);
+  const char* const codes = panel + vector * kW * 4;
+  constexpr int kMask = code == Code::i4 ? 15 : 255;
+  const Vec offset = simd::set1(code == Code::i8 ? 128.0f : m.zero == Zero::none ? 8.0f : 0.0f);
+  for (int unit = 0; unit * m.unit() < m.in; ++unit) {
+    const int first = unit * m.unit(), group = m.group == 0 ? 0 : first / m.group;
+    const Vec scale = scales.scale(group);
+    for (int k = first; k < first + m.unit() && k < m.in; ++k) {
+      const Ints line = codes_at<code>(codes + k / kCodeStep * m.step_bytes(), k % kCodeStep / 4);
+      Vec code_of = to_float(bits_of_ints(line, k % 4 * 8, kMask)) - offset;
+      if (m.zero == Zero::integer)
+        code_of = code_of -
+                  simd::load(reinterpret_cast<const int8_t*>(scales.zeros) + group * kCodePanel);
+      Vec w = scale * code_of;
+      if (m.zero == Zero::minimum) w = w + scales.minimum(group, scale);
+      simd::store(to + int64_t{k} * stride, w);
+    }
+  }
+}
+
+void widen(const CodedMatrix& m, const void* panels, Range packed_panels, int n_outputs,
+           float* to) {
+  constexpr int kPacked = 2 * kW;
+  for (int i = packed_panels.begin; i < packed_panels.end; ++i)
+    for (int v = 0; v < 2; ++v) {
+      const int output = i * kPacked + v * kW;
+      float* const column = to + int64_t{i - packed_panels.begin} * kPacked * m.in + v * kW;
+      if (output >= (n_outputs + kCodePanel - 1) / kCodePanel * kCodePanel) {
+        for (int64_t k = 0; k < m.in; ++k) simd::store(column + k * kPacked, simd::zero());
+        continue;
+      }
+      const char* const panel =
+          static_cast<const char*>(panels) + output / kCodePanel * m.panel_bytes();
+      const int vector = output % kCodePanel / kW;
+      if (m.code == Code::i4)
+        widen_vector<Code::i4>(m, panel, vector, column, kPacked);
+      else
+        widen_vector<Code::i8>(m, panel, vector, column, kPacked);
+    }
+}
+
+}  // namespace
+
+const QuantizedLinearKernel TANDEM_ISA_FN(quantized_linear) = {quantize, run, widen};
+
+}  // namespace tandem

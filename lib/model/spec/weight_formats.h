@@ -1,0 +1,24 @@
+#pragma once
+#include <map>
+#include <string>
+
+#include "base/weight_format.h"
+#include "model/spec/config.h"
+#include "model/spec/roles.h"
+
+namespace tandem::model {
+
+/// The matrices of a checkpoint that are codes in memory; a tied head goes by the embedding.
+struct WeightFormats {
+  std::map<MatrixId, WeightFormat> coded;
+  bool int8_inputs = true;  // as PackedWeights::Spec's
+};
+
+/// The format of a matrix in memory, `numbers` unless it is codes.
+WeightFormat stored_as(const ModelConfig& config, MatrixId id, const WeightFormat& numbers);
+
+/// The formats of coded matrices, the most frequent first: "i4 g64 f16 integer, i8 g64 f16"; empty
+/// if there are none.
+std::string formats_text(const ModelConfig& config);
+
+}  // namespace tandem::model
