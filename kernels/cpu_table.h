@@ -44,6 +44,8 @@
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
 #include "kernels/probe/probe.h"
+#include "kernels/quant/dequantize.h"
+#include "kernels/quant/quantize.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample.h"
 #include "kernels/sample/slot_ids.h"
@@ -86,6 +88,8 @@ struct CpuTable {
   TANDEM_VARIANTS(embed);
   TANDEM_VARIANTS(convert);
   TANDEM_VARIANTS(fill_random);
+  TANDEM_VARIANTS(quantize);
+  TANDEM_VARIANTS(dequantize);
   TANDEM_VARIANTS(logit_stats);
   TANDEM_VARIANTS(top_n);
   TANDEM_VARIANTS(sample);

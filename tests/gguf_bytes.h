@@ -18,6 +18,14 @@ inline const io::Json& golden_gguf() {
   return all;
 }
 
+/// The bytes of hexadecimal digits.
+inline std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
 /// Writes a GGUF file into memory; tests damage it afterwards.
 class GgufBytes {
  public:

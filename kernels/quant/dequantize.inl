@@ -1,0 +1,75 @@
+#include "kernels/quant/dequantize.h"
+
+#include "kernels/quant/group_vectors.h"
+
+namespace tandem {
+namespace {
+
+/// The number of a scale or a minimum at any address.
+TANDEM_INLINE Vec number_at(const uint8_t* at, ScaleType type) {
+  uint16_t bits[kW];
+  for (uint16_t& b : bits) memcpy(&b, at, sizeof(b));
+  return type == ScaleType::f16 ? load(reinterpret_cast<const f16*>(bits))
+                                : load(reinterpret_cast<const bf16*>(bits));
+}
+
+/// A weight is scale * (code - zero) + minimum.
+struct GroupRule {
+  Vec scale, zero, minimum;
+};
+
+/// at   the end of a group's codes
+TANDEM_INLINE GroupRule rule_at(const DequantizeParams& p, const uint8_t* at) {
+  // Adding -0 leaves every number as it is.
+  GroupRule rule = {number_at(at, p.scale), zero(), set1(-0.0f)};
+  if (p.zero == Zero::minimum)
+    rule.minimum = number_at(at + 2, p.scale);
+  else if (p.zero == Zero::integer)
+    rule.zero = set1(static_cast<float>(p.code == Code::i4 ? int{at[2]} : int8_t(at[2])));
+  else if (p.code == Code::i4)
+    rule.zero = set1(8.0f);
+  return rule;
+}
+
+template <class T>
+TANDEM_INLINE void widen_codes(const GroupRule& rule, const int8_t* codes, T* out, int n) {
+  each_vector(n, [&](int i, int lanes) {
+    const Vec product = rule.scale * (part_of(codes + i, lanes) - rule.zero);
+    put(out + i, product + rule.minimum, lanes);
+  });
+}
+
+template <class T>
+TANDEM_INLINE void widen_group(const DequantizeParams& p, const uint8_t* group, T* out, int n) {
+  const GroupRule rule = rule_at(p, group + code_bytes(p.code, p.group));
+  if (p.code == Code::i8) return widen_codes(rule, reinterpret_cast<const int8_t*>(group), out, n);
+  int8_t codes[kCodesAtOnce];
+  for (int i = 0; i < n; i += kCodesAtOnce) {
+    const int some = least(kCodesAtOnce, n - i);
+    unpack_pairs(codes, group + i / 2, (some + 1) / 2);
+    widen_codes(rule, codes, out + i, some);
+  }
+}
+
+template <class T>
+void widen_rows(const DequantizeParams& p, Range rows) {
+  const int tail = p.zero == Zero::none ? 2 : p.zero == Zero::integer ? 3 : 4;
+  const int bytes = code_bytes(p.code, p.group) + tail;
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const uint8_t* group = p.in + row * p.row_bytes;
+    T* out = static_cast<T*>(p.out) + row * p.width;
+    for (int i = 0; i < p.width; i += p.group, group += bytes)
+      widen_group(p, group, out + i, least(p.group, p.width - i));
+  }
+}
+
+}  // namespace
+
+void TANDEM_ISA_FN(dequantize)(const DequantizeParams& p, Range rows) {
+  if (p.to == DType::bf16)
+    widen_rows<bf16>(p, rows);
+  else
+    widen_rows<float>(p, rows);
+}
+
+}  // namespace tandem

@@ -1,0 +1,43 @@
+#include <cstring>
+
+#include "kernels/quant/dequantize.h"
+#include "kernels/reference.h"
+
+namespace tandem {
+namespace {
+
+double scale_at(const uint8_t* at, ScaleType type) {
+  uint16_t bits = 0;
+  std::memcpy(&bits, at, sizeof(bits));
+  return type == ScaleType::f16 ? to_float(f16{bits}) : to_float(bf16{bits});
+}
+
+int code_at(const uint8_t* codes, Code code, int i) {
+  if (code == Code::i8) return static_cast<int8_t>(codes[i]);
+  return i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4;
+}
+
+double weight_at(const DequantizeParams& p, const uint8_t* group, int i) {
+  const uint8_t* tail = group + (p.code == Code::i4 ? (p.group + 1) / 2 : p.group);
+  const double scale = scale_at(tail, p.scale), code = code_at(group, p.code, i);
+  switch (p.zero) {
+    case Zero::none:
+      return scale * (p.code == Code::i4 ? code - 8 : code);
+    case Zero::integer:
+      return scale * (code - (p.code == Code::i4 ? tail[2] : static_cast<int8_t>(tail[2])));
+    default:
+      return scale * code + scale_at(tail + 2, p.scale);
+  }
+}
+
+}  // namespace
+
+void dequantize_ref(const DequantizeParams& p, Range rows) {
+  const int64_t n_groups = (p.width + p.group - 1) / p.group, bytes = p.row_bytes / n_groups;
+  for (int64_t row = rows.begin; row < rows.end; ++row)
+    for (int i = 0; i < p.width; ++i)
+      put(p.out, p.to, row * p.width + i,
+          weight_at(p, p.in + row * p.row_bytes + i / p.group * bytes, i % p.group));
+}
+
+}  // namespace tandem

@@ -1,0 +1,59 @@
+#pragma once
+// Vectors of a group's weights and codes, for quantize.inl and dequantize.inl.
+#include <string.h>
+
+#include "kernels/simd/vec.h"
+
+namespace tandem {
+namespace {
+
+using namespace simd;
+
+/// Codes that are packed or unpacked at once.
+constexpr int kCodesAtOnce = 64;
+
+/// Calls f(element, lanes) for all vectors of n elements, the last one in part.
+template <class F>
+TANDEM_INLINE void each_vector(int n, F&& f) {
+  int i = 0;
+  for (; i + kW <= n; i += kW) f(i, kW);
+  if (i < n) f(i, n - i);
+}
+
+/// The first n numbers, the rest 0.
+template <class T>
+TANDEM_INLINE Vec part_of(const T* x, int n) {
+  return n >= kW ? load(x) : load_n(x, n);
+}
+
+template <class T>
+TANDEM_INLINE void put(T* to, Vec x, int n) {
+  if (n >= kW)
+    store(to, x);
+  else
+    store_n(to, x, n);
+}
+
+/// Bytes of a group's codes.
+TANDEM_INLINE int code_bytes(Code code, int group) {
+  return code == Code::i4 ? (group + 1) / 2 : group;
+}
+
+/// Packs 2 n_bytes codes of four bits: the first of two in the low half.
+TANDEM_INLINE void pack_pairs(uint8_t* to, const int8_t* codes, int n_bytes) {
+  for (int i = 0; i < n_bytes; ++i) {
+    uint16_t pair;
+    memcpy(&pair, codes + 2 * i, sizeof(pair));
+    to[i] = static_cast<uint8_t>(pair | pair >> 4);
+  }
+}
+
+TANDEM_INLINE void unpack_pairs(int8_t* codes, const uint8_t* from, int n_bytes) {
+  for (int i = 0; i < n_bytes; ++i) {
+    const auto pair = static_cast<uint16_t>((from[i] & 15) | (from[i] >> 4) << 8);
+    memcpy(codes + 2 * i, &pair, sizeof(pair));
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,22 @@
+#pragma once
+#include <cstdint>
+
+#include "base/weight_format.h"
+
+namespace tandem::ops {
+
+/// True for formats that quantize writes: i4 or i8 codes with f16 scales and no or an integer zero.
+bool is_quantized_to(const WeightFormat& format);
+
+/// Turns rows of numbers into codes (kernels/quant/quantize.h), on all threads.
+/// shapes   out [n_rows, row_bytes(to, in)] bytes; rows [n_rows, in], finite
+/// search   tries 17 multiples of each scale for the least squared error, in 5 times the time
+void quantize(void* out, const WeightFormat& to, const float* rows, int64_t n_rows, int64_t in,
+              bool search);
+
+/// Turns rows of codes into f32 or bf16 numbers (kernels/quant/dequantize.h), on all threads.
+/// shapes   out [n_rows, in]; rows [n_rows, row_bytes(from, in)] bytes, any alignment
+void dequantize(void* out, DType to, const void* rows, const WeightFormat& from, int64_t n_rows,
+                int64_t in);
+
+}  // namespace tandem::ops
