@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include "base/convert.h"
 #include "error_text.h"
 #include "group_source.h"
 #include "model/adapters/fused_source.h"
@@ -49,6 +51,19 @@ std::filesystem::path write_checkpoint(const test::TemporaryFolder& folder, cons
   io::write_safetensors(path, views);
   return path;
 }
+
+/// A weight of rows of 130 in GroupSource::kFormat: 64 codes, a scale and a zero for each group.
+float group_weight(const std::vector<std::byte>& rows, size_t row, size_t i) {
+  const std::byte* const group = rows.data() + (row * 3 + i / 64) * (32 + 3);
+  const auto pair = static_cast<int>(group[i % 64 / 2]);
+  f16 scale;
+  std::memcpy(&scale, group + 32, sizeof(scale));
+  const int code = i % 2 == 0 ? pair % 16 : pair / 16;
+  return to_float(scale) * static_cast<float>(code - static_cast<int>(group[34]));
+}
+
+/// Equal numbers, or NaN both.
+bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 }  // namespace
 
@@ -143,28 +158,36 @@ TEST_SUITE("model/weight_source") {
             }).starts_with(path.string() + ": was truncated during the run: byte "));
   }
 
-  TEST_CASE("weights in groups are read as they are stored, and in no format without a converter") {
+  TEST_CASE("weights in groups are read as they are stored or as numbers, and in no other codes") {
     const ModelConfig c = config_of(130, 5);  // rows of two groups and a part
-    const MatrixId down = {Role::down}, head = {Role::head}, up = {Role::up, 0};
+    const MatrixId down = {Role::down}, head = {Role::head}, embedding = {Role::embedding};
     const auto own = std::make_unique<test::GroupSource>(c);
     const auto untied = untied_source(std::make_unique<test::GroupSource>(c));
     std::vector<std::byte> want;
     for (int64_t row = 0; row < 5; ++row)
       for (size_t i = 0; i < 3 * (32 + 3); ++i)
-        want.push_back(test::GroupSource::stored({Role::embedding}, row, i));
+        want.push_back(test::GroupSource::stored(embedding, row, i));
     CHECK((untied->native(head) == test::GroupSource::kFormat));
     CHECK(test::native_rows(*untied, head, 5, c.dim) == want);
+    std::vector<float> numbers(size_t{4} * 130);
+    std::vector<bf16> halves(numbers.size());
+    untied->rows(head, 1, 5, DType::f32, numbers.data());
+    untied->rows(head, 1, 5, DType::bf16, halves.data());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      CAPTURE(i);
+      const float number = group_weight(want, 1 + i / 130, i % 130);
+      CHECK(same(numbers[i], number));
+      CHECK(same(to_float(halves[i]), to_float(to_bf16(number))));
+    }
     std::vector<std::byte> out(size_t{4} * 2 * 130);
     const auto read = [&](const WeightSource& source, MatrixId id, const WeightFormat& format) {
       return [&, id, format] { source.rows(id, 0, 2, format, out.data()); };
     };
-    for (const DType to : {DType::f32, DType::bf16, DType::f16}) {
-      CHECK(test::input_error_text(read(*own, up, to)) ==
-            std::string("model.layers.0.mlp.up_proj.weight: is stored as i4 g64 f16 integer, "
-                        "which cannot be converted to ") +
-                dtype_name(to));
-      CHECK(test::hint_text(read(*own, up, to)).starts_with("use the original checkpoint in bf16"));
-    }
+    CHECK(test::input_error_text(read(*own, {Role::up}, DType::f16)) ==
+          "model.layers.0.mlp.up_proj.weight: is stored as i4 g64 f16 integer, which cannot be "
+          "converted to f16");
+    CHECK(test::hint_text(read(*own, {Role::up}, DType::f16))
+              .starts_with("use the original checkpoint in bf16"));
     const WeightFormat other(Code::i4, 128, ScaleType::f16, Zero::none);
     CHECK(test::input_error_text(read(*own, down, other)).ends_with(" converted to i4 g128 f16"));
     const auto synthetic = synthetic_source(c, 1);

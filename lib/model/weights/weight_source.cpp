@@ -7,12 +7,13 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "ops/loading.h"
+#include "ops/quantizing.h"
 
 namespace tandem::model {
 namespace {
 
-/// Weights that have to be converted are read in pieces of this size: small compared with any plan,
-/// and still in L2 when they are converted.
+/// Weights that have to be converted are read in pieces of this size. They are small compared with
+/// any plan, and still in L2 when they are converted.
 constexpr size_t kReadBytes = size_t{64} << 10;
 /// A thread reads no less at a time: a system call costs little compared with it.
 constexpr size_t kLeastRead = size_t{256} << 10;
@@ -20,7 +21,7 @@ constexpr size_t kLeastRead = size_t{256} << 10;
 /// The type of numbers that a converter makes for a format.
 /// errors   kind input: there is no converter
 DType converted_type(const std::string& name, const WeightFormat& from, const WeightFormat& to) {
-  const bool is_read = from == widens_to(from);
+  const bool is_read = is_coded(from) || from == widens_to(from);
   if (is_read && (to == DType::f32 || to == DType::bf16)) return numbers_of(to);
   throw input_error(name, "is stored as {}, which cannot be converted to {}", format_name(from),
                     format_name(to))
@@ -132,7 +133,10 @@ void StoredWeights::read(int64_t begin, int64_t end, const WeightFormat& to, voi
       const DType numbers = converted_type(name, format, to);
       stored.resize(static_cast<size_t>(last - begin) * row);
       fetch(begin, last, stored.data());
-      ops::convert(at, numbers, stored.data(), numbers_of(format), (last - begin) * in);
+      if (is_coded(format))
+        ops::dequantize(at, numbers, stored.data(), format, last - begin, in);
+      else
+        ops::convert(at, numbers, stored.data(), numbers_of(format), (last - begin) * in);
     }
     at += static_cast<size_t>(last - begin) * row_bytes(to, in);
   }

@@ -47,7 +47,7 @@ struct StoredWeights {
   /// Writes rows [begin, end) as they are stored.
   std::function<void(int64_t begin, int64_t end, void* out)> fetch;
 
-  /// Writes rows [begin, end) in the stored format, or plain numbers as f32 or bf16.
+  /// Writes rows [begin, end) in the stored format, or their numbers as f32 or bf16.
   /// numerics exact, or rounded to nearest even
   /// errors   kind input: no converter makes the format; those of fetch
   void read(int64_t begin, int64_t end, const WeightFormat& to, void* out) const;
