@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/weight_format.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 
@@ -40,10 +41,15 @@ bool is_gguf_type(uint32_t type);
 int64_t gguf_block(GgufType type);
 /// Bytes of `n` numbers, whole blocks.
 size_t gguf_bytes(GgufType type, int64_t n);
+/// The format that holds a type's numbers: plain numbers, or codes of its blocks.
+WeightFormat gguf_format(GgufType type);
 /// Decodes `n` numbers, whole blocks.
 /// numerics f32 products in the order of ggml's reference
 /// source   ggml, ggml-quants.c: dequantize_row_*
 void decode_gguf(GgufType type, const std::byte* blocks, int64_t n, float* out);
+/// Writes the codes of `n` numbers, whole blocks, in gguf_format(type).
+/// numerics exact for Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0; scales and minima of K types round to f16
+void gguf_codes(GgufType type, const std::byte* blocks, int64_t n, std::byte* out);
 
 /// One tensor of a GGUF file.
 struct GgufTensor {

@@ -30,42 +30,48 @@ uint32_t word_at(const std::byte* block, int offset) {
   return word;
 }
 
+/// Numbers of a block: scale * code + minimum, with one scale and one minimum for each group.
+struct Codes {
+  std::array<int8_t, kSuper> code;
+  std::array<float, kSuper / 16> scale, minimum;
+};
+
 /// Code j of a block of 32: nibbles, low ones first, and a fifth bit.
 int small_code(const uint8_t* nibbles, uint32_t fifth, int j) {
   const int nibble = j < 16 ? nibbles[j] & 15 : nibbles[j - 16] >> 4;
   return nibble | static_cast<int>(fifth >> j & 1) << 4;
 }
 
-void decode_q4_0(const std::byte* b, float* out) {
-  const float d = half_at(b, 0);
+void unpack_small(const uint8_t* nibbles, uint32_t fifth, int zero, Codes& out) {
   for (int j = 0; j < 32; ++j)
-    out[j] = d * static_cast<float>(small_code(bytes_at(b, 2), 0, j) - 8);
+    out.code[static_cast<size_t>(j)] = static_cast<int8_t>(small_code(nibbles, fifth, j) - zero);
 }
 
-void decode_q4_1(const std::byte* b, float* out) {
-  const float d = half_at(b, 0), m = half_at(b, 2);
-  for (int j = 0; j < 32; ++j)
-    out[j] = d * static_cast<float>(small_code(bytes_at(b, 4), 0, j)) + m;
+void unpack_q4_0(const std::byte* b, Codes& out) {
+  out.scale[0] = half_at(b, 0);
+  unpack_small(bytes_at(b, 2), 0, 8, out);
 }
 
-void decode_q5_0(const std::byte* b, float* out) {
-  const float d = half_at(b, 0);
-  const uint32_t fifth = word_at(b, 2);
-  for (int j = 0; j < 32; ++j)
-    out[j] = d * static_cast<float>(small_code(bytes_at(b, 6), fifth, j) - 16);
+void unpack_q4_1(const std::byte* b, Codes& out) {
+  out.scale[0] = half_at(b, 0);
+  out.minimum[0] = half_at(b, 2);
+  unpack_small(bytes_at(b, 4), 0, 0, out);
 }
 
-void decode_q5_1(const std::byte* b, float* out) {
-  const float d = half_at(b, 0), m = half_at(b, 2);
-  const uint32_t fifth = word_at(b, 4);
-  for (int j = 0; j < 32; ++j)
-    out[j] = d * static_cast<float>(small_code(bytes_at(b, 8), fifth, j)) + m;
+void unpack_q5_0(const std::byte* b, Codes& out) {
+  out.scale[0] = half_at(b, 0);
+  unpack_small(bytes_at(b, 6), word_at(b, 2), 16, out);
 }
 
-void decode_q8_0(const std::byte* b, float* out) {
-  const float d = half_at(b, 0);
-  for (int j = 0; j < 32; ++j)
-    out[j] = d * static_cast<float>(static_cast<int8_t>(bytes_at(b, 2)[j]));
+void unpack_q5_1(const std::byte* b, Codes& out) {
+  out.scale[0] = half_at(b, 0);
+  out.minimum[0] = half_at(b, 2);
+  unpack_small(bytes_at(b, 8), word_at(b, 4), 0, out);
+}
+
+void unpack_q8_0(const std::byte* b, Codes& out) {
+  out.scale[0] = half_at(b, 0);
+  std::memcpy(out.code.data(), b + 2, 32);
 }
 
 /// Code i of two bits.
@@ -73,25 +79,28 @@ int two_bits(const uint8_t* q, int i) {
   return q[32 * (i / 128) + i % 32] >> 2 * (i % 128 / 32) & 3;
 }
 
-void decode_q2_k(const std::byte* b, float* out) {
+void unpack_q2_k(const std::byte* b, Codes& out) {
   const float d = half_at(b, 80), dmin = half_at(b, 82);
-  for (int i = 0; i < kSuper; ++i) {
-    const int scales = bytes_at(b, 0)[i / 16];
-    const float scale = d * static_cast<float>(scales & 15),
-                least = dmin * static_cast<float>(scales >> 4);
-    out[i] = scale * static_cast<float>(two_bits(bytes_at(b, 16), i)) - least;
+  for (int g = 0; g < kSuper / 16; ++g) {
+    const int scales = bytes_at(b, 0)[g];
+    out.scale[static_cast<size_t>(g)] = d * static_cast<float>(scales & 15);
+    out.minimum[static_cast<size_t>(g)] = -(dmin * static_cast<float>(scales >> 4));
   }
+  for (int i = 0; i < kSuper; ++i)
+    out.code[static_cast<size_t>(i)] = static_cast<int8_t>(two_bits(bytes_at(b, 16), i));
 }
 
-void decode_q3_k(const std::byte* b, float* out) {
+void unpack_q3_k(const std::byte* b, Codes& out) {
   const float d = half_at(b, 108);
   const uint8_t *high = bytes_at(b, 0), *sc = bytes_at(b, 96);
-  for (int i = 0; i < kSuper; ++i) {
-    const int g = i / 16;
+  for (int g = 0; g < kSuper / 16; ++g) {
     const int scale =
         (sc[g % 8] >> 4 * (g / 8) & 15) + 16 * (sc[8 + g % 4] >> 2 * (g / 4) & 3) - 32;
-    const int code = two_bits(bytes_at(b, 32), i) - ((high[i % 32] >> i / 32 & 1) != 0 ? 0 : 4);
-    out[i] = d * static_cast<float>(scale) * static_cast<float>(code);
+    out.scale[static_cast<size_t>(g)] = d * static_cast<float>(scale);
+  }
+  for (int i = 0; i < kSuper; ++i) {
+    const int below = (high[i % 32] >> i / 32 & 1) != 0 ? 0 : 4;
+    out.code[static_cast<size_t>(i)] = static_cast<int8_t>(two_bits(bytes_at(b, 32), i) - below);
   }
 }
 
@@ -102,40 +111,43 @@ std::pair<int, int> six_bits(const uint8_t* sc, int g) {
 }
 
 /// fifth    bits of the codes, 32 bytes; null: none
-void decode_q45_k(const std::byte* b, const uint8_t* fifth, const uint8_t* nibbles, float* out) {
+void unpack_q45_k(const std::byte* b, const uint8_t* fifth, const uint8_t* nibbles, Codes& out) {
   const float d = half_at(b, 0), dmin = half_at(b, 2);
   for (int g = 0; g < 8; ++g) {
     const auto [s, m] = six_bits(bytes_at(b, 4), g);
-    const float scale = d * static_cast<float>(s), least = dmin * static_cast<float>(m);
+    out.scale[static_cast<size_t>(g)] = d * static_cast<float>(s);
+    out.minimum[static_cast<size_t>(g)] = -(dmin * static_cast<float>(m));
     for (int j = 0; j < 32; ++j) {
       const int byte = nibbles[32 * (g / 2) + j];
       const int code =
           (g % 2 == 0 ? byte & 15 : byte >> 4) + (fifth != nullptr ? 16 * (fifth[j] >> g & 1) : 0);
-      out[32 * g + j] = scale * static_cast<float>(code) - least;
+      out.code[static_cast<size_t>(32 * g + j)] = static_cast<int8_t>(code);
     }
   }
 }
 
-void decode_q4_k(const std::byte* b, float* out) { decode_q45_k(b, nullptr, bytes_at(b, 16), out); }
+void unpack_q4_k(const std::byte* b, Codes& out) { unpack_q45_k(b, nullptr, bytes_at(b, 16), out); }
 
-void decode_q5_k(const std::byte* b, float* out) {
-  decode_q45_k(b, bytes_at(b, 16), bytes_at(b, 48), out);
+void unpack_q5_k(const std::byte* b, Codes& out) {
+  unpack_q45_k(b, bytes_at(b, 16), bytes_at(b, 48), out);
 }
 
-void decode_q6_k(const std::byte* b, float* out) {
+void unpack_q6_k(const std::byte* b, Codes& out) {
   const float d = half_at(b, 208);
+  for (int g = 0; g < kSuper / 16; ++g)
+    out.scale[static_cast<size_t>(g)] =
+        d * static_cast<float>(static_cast<int8_t>(bytes_at(b, 192)[g]));
   for (int i = 0; i < kSuper; ++i) {
     const int n = i / 128, r = i % 128, t = r / 32;
     const int low = bytes_at(b, 0)[64 * n + 32 * (t % 2) + r % 32];
     const int code =
         (t < 2 ? low & 15 : low >> 4) + 16 * (bytes_at(b, 128)[32 * n + r % 32] >> 2 * t & 3) - 32;
-    const auto scale = static_cast<int8_t>(bytes_at(b, 192)[i / 16]);
-    out[i] = d * static_cast<float>(scale) * static_cast<float>(code);
+    out.code[static_cast<size_t>(i)] = static_cast<int8_t>(code);
   }
 }
 
 template <class T>
-void decode_number(const std::byte* b, float* out) {
+void read_number(const std::byte* b, float* out) {
   T value;
   std::memcpy(&value, b, sizeof(value));
   *out = to_float(value);
@@ -145,22 +157,45 @@ struct Encoding {
   GgufType type;
   std::string_view name;
   int block, bytes;
-  void (*decode)(const std::byte* block, float* out);
+  WeightFormat format;  // the numbers, or codes that hold a block
+  void (*unpack)(const std::byte* block, Codes& out) = nullptr;  // null for numbers
+  void (*number)(const std::byte* at, float* out) = nullptr;     // null for codes
 };
 
-constexpr std::array kEncodings = {Encoding{GgufType::f32, "F32", 1, 4, decode_number<float>},
-                                   Encoding{GgufType::f16, "F16", 1, 2, decode_number<f16>},
-                                   Encoding{GgufType::q4_0, "Q4_0", 32, 18, decode_q4_0},
-                                   Encoding{GgufType::q4_1, "Q4_1", 32, 20, decode_q4_1},
-                                   Encoding{GgufType::q5_0, "Q5_0", 32, 22, decode_q5_0},
-                                   Encoding{GgufType::q5_1, "Q5_1", 32, 24, decode_q5_1},
-                                   Encoding{GgufType::q8_0, "Q8_0", 32, 34, decode_q8_0},
-                                   Encoding{GgufType::q2_k, "Q2_K", kSuper, 84, decode_q2_k},
-                                   Encoding{GgufType::q3_k, "Q3_K", kSuper, 110, decode_q3_k},
-                                   Encoding{GgufType::q4_k, "Q4_K", kSuper, 144, decode_q4_k},
-                                   Encoding{GgufType::q5_k, "Q5_K", kSuper, 176, decode_q5_k},
-                                   Encoding{GgufType::q6_k, "Q6_K", kSuper, 210, decode_q6_k},
-                                   Encoding{GgufType::bf16, "BF16", 1, 2, decode_number<bf16>}};
+Encoding numbers(GgufType type, std::string_view name, DType format,
+                 void (*number)(const std::byte*, float*)) {
+  return {type, name, 1, static_cast<int>(dtype_bytes(format)), format, nullptr, number};
+}
+
+Encoding blocks_of(GgufType type, std::string_view name, int block, int bytes, WeightFormat format,
+                   void (*unpack)(const std::byte*, Codes&)) {
+  return {type, name, block, bytes, format, unpack, nullptr};
+}
+
+WeightFormat groups_of(Code code, int16_t group, Zero zero) {
+  return {code, group, ScaleType::f16, zero};
+}
+
+const std::array<Encoding, 13>& encodings() {
+  constexpr Zero kNone = Zero::none, kMinimum = Zero::minimum;
+  constexpr Code kFour = Code::i4, kEight = Code::i8;
+  using T = GgufType;
+  static const std::array<Encoding, 13> all = {
+      numbers(T::f32, "F32", DType::f32, read_number<float>),
+      numbers(T::f16, "F16", DType::f16, read_number<f16>),
+      blocks_of(T::q4_0, "Q4_0", 32, 18, groups_of(kFour, 32, kNone), unpack_q4_0),
+      blocks_of(T::q4_1, "Q4_1", 32, 20, groups_of(kFour, 32, kMinimum), unpack_q4_1),
+      blocks_of(T::q5_0, "Q5_0", 32, 22, groups_of(kEight, 32, kNone), unpack_q5_0),
+      blocks_of(T::q5_1, "Q5_1", 32, 24, groups_of(kEight, 32, kMinimum), unpack_q5_1),
+      blocks_of(T::q8_0, "Q8_0", 32, 34, groups_of(kEight, 32, kNone), unpack_q8_0),
+      blocks_of(T::q2_k, "Q2_K", kSuper, 84, groups_of(kFour, 16, kMinimum), unpack_q2_k),
+      blocks_of(T::q3_k, "Q3_K", kSuper, 110, groups_of(kFour, 16, kNone), unpack_q3_k),
+      blocks_of(T::q4_k, "Q4_K", kSuper, 144, groups_of(kFour, 32, kMinimum), unpack_q4_k),
+      blocks_of(T::q5_k, "Q5_K", kSuper, 176, groups_of(kEight, 32, kMinimum), unpack_q5_k),
+      blocks_of(T::q6_k, "Q6_K", kSuper, 210, groups_of(kEight, 16, kNone), unpack_q6_k),
+      numbers(T::bf16, "BF16", DType::bf16, read_number<bf16>)};
+  return all;
+}
 
 /// Encodings that are not read.
 constexpr std::array kOthers = {
@@ -173,9 +208,44 @@ constexpr std::array kOthers = {
     std::pair{39, "MXFP4"},  std::pair{40, "NVFP4"}};
 
 const Encoding& encoding(GgufType type) {
-  const auto* const at = std::ranges::find(kEncodings, type, &Encoding::type);
-  TANDEM_CHECK(at != kEncodings.end(), "GGUF type {} is not read", static_cast<uint32_t>(type));
+  const auto* const at = std::ranges::find(encodings(), type, &Encoding::type);
+  TANDEM_CHECK(at != encodings().end(), "GGUF type {} is not read", static_cast<uint32_t>(type));
   return *at;
+}
+
+/// Products and sums in the order of ggml's reference.
+void decode_codes(const Encoding& t, const Codes& codes, float* out) {
+  const bool has_minimum = t.format.zero == Zero::minimum;
+  for (int i = 0; i < t.block; ++i) {
+    const auto g = static_cast<size_t>(i / t.format.group);
+    const float product = codes.scale[g] * static_cast<float>(codes.code[static_cast<size_t>(i)]);
+    out[i] = has_minimum ? product + codes.minimum[g] : product;
+  }
+}
+
+std::byte* put_half(float x, std::byte* out) {
+  const f16 half = to_f16(x);
+  std::memcpy(out, &half, sizeof(half));
+  return out + sizeof(half);
+}
+
+/// Writes a block's groups in the row form of base/weight_format.h; returns their end.
+std::byte* write_codes(const Encoding& t, const Codes& codes, std::byte* out) {
+  const bool has_minimum = t.format.zero == Zero::minimum;
+  const int offset = t.format.code == Code::i4 && !has_minimum ? 8 : 0, group = t.format.group;
+  const auto* code = codes.code.data();
+  for (size_t g = 0; g < static_cast<size_t>(t.block / group); ++g, code += group) {
+    if (t.format.code == Code::i8) {
+      std::memcpy(out, code, static_cast<size_t>(group));
+      out += group;
+    } else {
+      for (int i = 0; i < group; i += 2)
+        *out++ = static_cast<std::byte>((code[i] + offset) | (code[i + 1] + offset) << 4);
+    }
+    out = put_half(codes.scale[g], out);
+    if (has_minimum) out = put_half(codes.minimum[g], out);
+  }
+  return out;
 }
 
 }  // namespace
@@ -188,8 +258,8 @@ std::string gguf_type_name(uint32_t type) {
 }
 
 bool is_gguf_type(uint32_t type) {
-  return std::ranges::find(kEncodings, static_cast<GgufType>(type), &Encoding::type) !=
-         kEncodings.end();
+  return std::ranges::find(encodings(), static_cast<GgufType>(type), &Encoding::type) !=
+         encodings().end();
 }
 
 int64_t gguf_block(GgufType type) { return encoding(type).block; }
@@ -199,9 +269,29 @@ size_t gguf_bytes(GgufType type, int64_t n) {
   return static_cast<size_t>(n / t.block) * static_cast<size_t>(t.bytes);
 }
 
+WeightFormat gguf_format(GgufType type) { return encoding(type).format; }
+
 void decode_gguf(GgufType type, const std::byte* blocks, int64_t n, float* out) {
   const Encoding& t = encoding(type);
-  for (int64_t i = 0; i < n; i += t.block, blocks += t.bytes) t.decode(blocks, out + i);
+  Codes codes;
+  for (int64_t i = 0; i < n; i += t.block, blocks += t.bytes) {
+    if (t.number != nullptr) {
+      t.number(blocks, out + i);
+      continue;
+    }
+    t.unpack(blocks, codes);
+    decode_codes(t, codes, out + i);
+  }
+}
+
+void gguf_codes(GgufType type, const std::byte* blocks, int64_t n, std::byte* out) {
+  const Encoding& t = encoding(type);
+  TANDEM_CHECK(t.unpack != nullptr, "{} has no codes", t.name);
+  Codes codes;
+  for (int64_t i = 0; i < n; i += t.block, blocks += t.bytes) {
+    t.unpack(blocks, codes);
+    out = write_codes(t, codes, out);
+  }
 }
 
 }  // namespace tandem::io

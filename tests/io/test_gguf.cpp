@@ -1,32 +1,44 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 
+#include "base/convert.h"
 #include "error_text.h"
 #include "gguf_bytes.h"
 #include "io/gguf.h"
 #include "io/json.h"
+#include "ops/quantizing.h"
 #include "safetensors_text.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
 using io::Gguf;
 using io::Json;
+using test::from_hex;
 using test::GgufBytes;
 
 namespace {
-
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  return bytes;
-}
 
 Gguf parse(std::string_view image) { return Gguf::parse(test::as_bytes(image), "m.gguf"); }
 
 std::string error_of(std::string_view image) {
   return test::input_error_text([&] { parse(image); });
+}
+
+struct Group {
+  float scale, minimum;
+};
+
+/// The scale and the minimum of the group that holds code i.
+Group group_at(const std::byte* row, const WeightFormat& format, size_t i) {
+  const auto unit = static_cast<size_t>(format.group);
+  const size_t codes = format.code == Code::i4 ? unit / 2 : unit;
+  const bool has_minimum = format.zero == Zero::minimum;
+  const std::byte* const at = row + i / unit * row_bytes(format, format.group) + codes;
+  std::array<f16, 2> halves{};
+  std::memcpy(halves.data(), at, has_minimum ? 4 : 2);
+  return {to_float(halves[0]), to_float(halves[1])};
 }
 
 GgufBytes small() {
@@ -59,6 +71,61 @@ TEST_SUITE("io/gguf") {
       CHECK(std::memcmp(found.data(), want.data(), want.size()) == 0);
     }
     CHECK(n == 17);
+  }
+
+  TEST_CASE("codes of blocks stand for their numbers: exactly, or with scales rounded to f16") {
+    int n = 0;
+    for (const Json& block : test::golden_gguf().at("blocks")) {
+      const auto number = block.at("id").get<uint32_t>();
+      if (!io::is_gguf_type(number)) continue;
+      const auto type = static_cast<io::GgufType>(number);
+      const WeightFormat format = io::gguf_format(type);
+      if (!is_coded(format)) continue;
+      ++n;
+      CAPTURE(io::gguf_type_name(number));
+      const std::string bytes = from_hex(block.at("hex")),
+                        want = from_hex(block.at("values_f32_hex"));
+      const size_t size = want.size() / sizeof(float);
+      const auto in = static_cast<int64_t>(size);
+      std::vector<float> exact(size), found(size);
+      std::memcpy(exact.data(), want.data(), want.size());
+      std::vector<std::byte> codes(row_bytes(format, in));
+      io::gguf_codes(type, test::as_bytes(bytes).data(), in, codes.data());
+      ops::dequantize(found.data(), DType::f32, codes.data(), format, 1, in);
+      if (io::gguf_block(type) == 32) {
+        CHECK(std::memcmp(found.data(), exact.data(), want.size()) == 0);
+        continue;
+      }
+      // Rounding a scale or a minimum moves it by 2^-11, or by half of the least f16.
+      const float most = format.code == Code::i4 ? 15.0f : 32.0f;
+      int off = 0, inexact = 0;
+      for (size_t i = 0; i < size; ++i) {
+        const Group group = group_at(codes.data(), format, i);
+        const float of_scale = std::max(std::abs(group.scale) * 0x1p-11f, 0x1p-25f),
+                    of_minimum = std::max(std::abs(group.minimum) * 0x1p-11f, 0x1p-25f);
+        off += std::abs(found[i] - exact[i]) > (most * of_scale + of_minimum) * 1.01f ? 1 : 0;
+        inexact += found[i] == exact[i] ? 0 : 1;
+      }
+      CHECK(off == 0);
+      CHECK(inexact > 0);
+    }
+    CHECK(n == 15);
+  }
+
+  TEST_CASE("formats of codes are those that hold every type without a finer code") {
+    const auto name = [](io::GgufType type) { return format_name(io::gguf_format(type)); };
+    using enum io::GgufType;
+    CHECK(name(f16) == "f16");
+    CHECK(name(q4_0) == "i4 g32 f16");
+    CHECK(name(q4_1) == "i4 g32 f16 minimum");
+    CHECK(name(q5_0) == "i8 g32 f16");
+    CHECK(name(q5_1) == "i8 g32 f16 minimum");
+    CHECK(name(q8_0) == "i8 g32 f16");
+    CHECK(name(q2_k) == "i4 g16 f16 minimum");
+    CHECK(name(q3_k) == "i4 g16 f16");
+    CHECK(name(q4_k) == "i4 g32 f16 minimum");
+    CHECK(name(q5_k) == "i8 g32 f16 minimum");
+    CHECK(name(q6_k) == "i8 g16 f16");
   }
 
   TEST_CASE("a file of another writer: metadata and places of tensors") {

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include "error_text.h"
 #include "gguf_bytes.h"
 #include "io/gguf.h"
@@ -40,6 +42,60 @@ GgufBytes keys(const std::string& arch, int layers = 6) {
   number("context_length", 4096);
   file.real(arch + ".attention.layer_norm_rms_epsilon", 1e-6f);
   file.tensor("token_embd.weight", {64, 10}, 0, std::string(64 * 10 * 4, '\0'));
+  return file;
+}
+
+/// Blocks of a type with numbers of common sizes: those of the golden file, with other codes.
+std::string blocks_of(io::GgufType type, int64_t n, uint32_t seed) {
+  std::string golden, all;
+  for (const Json& block : test::golden_gguf().at("blocks"))
+    if (block.at("id") == static_cast<uint32_t>(type) && golden.empty())
+      golden =
+          test::from_hex(block.at("hex")).substr(0, io::gguf_bytes(type, io::gguf_block(type)));
+  // Bytes of codes in a block.
+  const auto [first, last] = type == io::GgufType::q4_k   ? std::pair{16u, 144u}
+                             : type == io::GgufType::q6_k ? std::pair{0u, 192u}
+                                                          : std::pair{2u, 18u};
+  for (int64_t i = 0; i < n; i += io::gguf_block(type)) {
+    std::string block = golden;
+    for (size_t at = first; at < last; ++at) {
+      seed = seed * 1664525u + 1013904223u;
+      block[at] = static_cast<char>(seed >> 24);
+    }
+    all += block;
+  }
+  return all;
+}
+
+/// A tied Llama of one layer with matrices in several encodings.
+GgufBytes mixed_blocks() {
+  GgufBytes file;
+  file.text("general.architecture", "llama");
+  for (const auto& [key, value] : {std::pair{"embedding_length", 256u},
+                                   {"feed_forward_length", 256u},
+                                   {"attention.head_count", 4u},
+                                   {"attention.head_count_kv", 1u},
+                                   {"attention.key_length", 64u},
+                                   {"block_count", 1u},
+                                   {"context_length", 64u}})
+    file.number(std::string("llama.") + key, value);
+  file.real("llama.attention.layer_norm_rms_epsilon", 1e-6f);
+  uint32_t seed = 1;
+  const auto add = [&](const std::string& name, uint64_t rows, io::GgufType type) {
+    const std::string bytes = type == io::GgufType::f32
+                                  ? std::string(rows * 256 * sizeof(float), '\0')
+                                  : blocks_of(type, static_cast<int64_t>(rows) * 256, seed++);
+    file.tensor(name, {256, rows}, static_cast<uint32_t>(type), bytes);
+  };
+  add("token_embd.weight", 10, io::GgufType::q6_k);
+  for (const char* name : {"output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"})
+    file.tensor(std::string(name) + ".weight", {256}, 0, std::string(1024, '\0'));
+  add("blk.0.attn_q.weight", 256, io::GgufType::q4_k);
+  add("blk.0.attn_k.weight", 64, io::GgufType::q4_0);
+  add("blk.0.attn_v.weight", 64, io::GgufType::q6_k);
+  for (const char* name : {"attn_output", "ffn_gate", "ffn_up"})
+    add(std::string("blk.0.") + name + ".weight", 256, io::GgufType::q4_k);
+  add("blk.0.ffn_down.weight", 256, io::GgufType::f32);
   return file;
 }
 
@@ -152,6 +208,62 @@ TEST_SUITE("model/gguf") {
     CHECK(error_of(file) ==
           "m.gguf: key 'llama.attention.head_count_kv' differs between layers, which is not "
           "supported");
+  }
+
+  TEST_CASE("matrices in blocks come as codes, or as the numbers of their blocks") {
+    const std::string image = mixed_blocks().bytes();
+    const io::Gguf file = io::Gguf::parse(test::as_bytes(image), "m.gguf");
+    const ModelConfig c = gguf_config(file);
+    const auto source = gguf_source(c, io::Gguf::parse(test::as_bytes(image), "m.gguf"));
+    struct Want {
+      MatrixId id;
+      const char *tensor, *format;
+    };
+    for (const Want& want : {Want{{Role::embedding}, "token_embd.weight", "i8 g16 f16"},
+                             Want{{Role::head}, "token_embd.weight", "i8 g16 f16"},
+                             Want{{Role::q}, "blk.0.attn_q.weight", "i4 g32 f16 minimum"},
+                             Want{{Role::k}, "blk.0.attn_k.weight", "i4 g32 f16"},
+                             Want{{Role::v}, "blk.0.attn_v.weight", "i8 g16 f16"},
+                             Want{{Role::up}, "blk.0.ffn_up.weight", "i4 g32 f16 minimum"}}) {
+      CAPTURE(canonical_name(want.id));
+      const WeightFormat format = source->native(want.id);
+      CHECK(format_name(format) == want.format);
+      const io::GgufTensor& t = *file.find(want.tensor);
+      const int64_t n = t.shape[0], in = t.shape[1];
+      const bool turns = want.id.role == Role::q || want.id.role == Role::k;
+      std::vector<std::byte> codes(matrix_bytes(format, n, in)), blocks(io::gguf_bytes(t.type, in)),
+          row(row_bytes(format, in));
+      std::vector<float> numbers(static_cast<size_t>(n * in)), exact(static_cast<size_t>(in));
+      source->rows(want.id, 0, n, format, codes.data());
+      source->rows(want.id, 0, n, DType::f32, numbers.data());
+      for (int64_t r = 0; r < n; ++r) {
+        CAPTURE(r);
+        file.read(t,
+                  io::gguf_bytes(t.type, in) * static_cast<size_t>(turns ? paired_row(r, 64) : r),
+                  blocks);
+        io::gguf_codes(t.type, blocks.data(), in, row.data());
+        REQUIRE(std::memcmp(codes.data() + static_cast<size_t>(r) * row.size(), row.data(),
+                            row.size()) == 0);
+        io::decode_gguf(t.type, blocks.data(), in, exact.data());
+        REQUIRE(std::memcmp(numbers.data() + r * in, exact.data(), exact.size() * sizeof(float)) ==
+                0);
+      }
+    }
+    CHECK((source->native({Role::down}) == DType::f32));
+    std::vector<float> embedded(256), head(256);
+    source->embed(std::vector<int32_t>{7}, embedded.data());
+    source->rows({Role::head}, 7, 8, DType::f32, head.data());
+    CHECK(embedded == head);
+    const auto refusal = [&](MatrixId id, const WeightFormat& to) {
+      return test::input_error_text([&] { source->rows(id, 0, 1, to, embedded.data()); });
+    };
+    const WeightFormat other(Code::i4, 128, ScaleType::f16, Zero::none);
+    CHECK(refusal({Role::k}, other) ==
+          "blk.0.attn_k.weight: is stored as i4 g32 f16, which cannot be converted to i4 g128 f16");
+    CHECK(refusal({Role::k}, DType::f16).ends_with("i4 g32 f16, which cannot be converted to f16"));
+    CHECK(refusal({Role::down}, other)
+              .ends_with("is stored as f32, which cannot be converted to "
+                         "i4 g128 f16"));
   }
 
   TEST_CASE("tensors that are missing, of another shape or unexpected are listed") {

@@ -12,8 +12,8 @@ namespace tandem::model {
 ///          range, as parse_config
 ModelConfig gguf_config(const io::Gguf& file);
 
-/// Reads the matrices of a GGUF file. Blocks are decoded to f32; rows of q and k come in the order
-/// of Hugging Face.
+/// Reads the matrices of a GGUF file. Blocks come as codes in the native format, and are decoded
+/// exactly where numbers are read. Rows of q and k come in the order of Hugging Face.
 /// errors   kind input: missing tensors and wrong shapes, at most 20; biases that the configuration
 ///          does not have
 std::unique_ptr<WeightSource> gguf_source(const ModelConfig& config, io::Gguf file);

@@ -64,11 +64,12 @@ class GgufSource final : public WeightSource {
     check();
   }
 
-  WeightFormat native(MatrixId id) const override { return format_of(tensor(id)); }
+  WeightFormat native(MatrixId id) const override { return io::gguf_format(tensor(id).type); }
 
   void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
     constexpr int64_t kLeast = int64_t{1} << 16;  // numbers that a thread converts
-    const StoredWeights stored = stored_of(id);
+    const bool as_numbers = to == DType::f32 || to == DType::bf16;
+    const StoredWeights stored = as_numbers ? numbers_of(id) : stored_of(id);
     const auto least = static_cast<int>(std::max<int64_t>(1, kLeast / stored.in));
     parallel_ranges(static_cast<int>(end - begin), least, [&](int i, int j) {
       stored.read(begin + i, begin + j, to,
@@ -89,7 +90,7 @@ class GgufSource final : public WeightSource {
 
   void embed(std::span<const int32_t> ids, float* out) const override {
     constexpr int kRows = 16;  // a thread reads no less
-    const StoredWeights stored = stored_of({Role::embedding});
+    const StoredWeights stored = numbers_of({Role::embedding});
     parallel_ranges(static_cast<int>(ids.size()), kRows, [&](int from, int to) {
       for (int i = from; i < to; ++i) {
         const int64_t id = ids[static_cast<size_t>(i)];
@@ -104,18 +105,6 @@ class GgufSource final : public WeightSource {
     return gguf_part(id, arch_, config_);
   }
   const io::GgufTensor& tensor(MatrixId id) const { return *file_.find(part(id).tensor); }
-
-  /// Blocks are decoded, since no product multiplies them yet.
-  static WeightFormat format_of(const io::GgufTensor& t) {
-    switch (t.type) {
-      case io::GgufType::f16:
-        return DType::f16;
-      case io::GgufType::bf16:
-        return DType::bf16;
-      default:
-        return DType::f32;
-    }
-  }
 
   bool in_pairs(Role role) const {
     const bool turns = info(role).stack == Role::qkv && role != Role::v && role != Role::v_bias;
@@ -133,27 +122,44 @@ class GgufSource final : public WeightSource {
     io::decode_gguf(t.type, blocks.data(), n, out);
   }
 
-  StoredWeights stored_of(MatrixId id) const {
+  /// Writes the numbers [begin, begin + n) of a tensor, or their codes.
+  void read_as(const WeightFormat& format, const io::GgufTensor& t, int64_t begin, int64_t n,
+               std::byte* out) const {
+    if (io::gguf_block(t.type) == 1)
+      return file_.read(t, io::gguf_bytes(t.type, begin), {out, io::gguf_bytes(t.type, n)});
+    if (!is_coded(format)) return decode(t, begin, n, reinterpret_cast<float*>(out));
+    std::vector<std::byte> blocks(io::gguf_bytes(t.type, n));
+    file_.read(t, io::gguf_bytes(t.type, begin), blocks);
+    io::gguf_codes(t.type, blocks.data(), n, out);
+  }
+
+  /// Rows as the file stores them: numbers, or codes of blocks.
+  StoredWeights stored_of(MatrixId id) const { return rows_as(native(id), id); }
+  /// Rows of numbers; blocks are decoded to f32 without rounding their scales.
+  StoredWeights numbers_of(MatrixId id) const {
+    const WeightFormat format = native(id);
+    return rows_as(is_coded(format) ? WeightFormat(DType::f32) : format, id);
+  }
+
+  StoredWeights rows_as(const WeightFormat& format, MatrixId id) const {
     const io::GgufTensor& t = tensor(id);
     const int64_t in = t.shape.back(), first = part(id).first;
-    const WeightFormat format = format_of(t);
-    const bool plain = io::gguf_block(t.type) == 1;
-    return {.name = t.name,
-            .format = format,
-            .in = in,
-            .fetch = [this, &t, in, first, format, plain, role = id.role](int64_t begin,
-                                                                          int64_t end, void* out) {
-              auto* to = static_cast<std::byte*>(out);
-              const int64_t at_once = in_pairs(role) ? 1 : end - begin;
-              for (int64_t row = begin; row < end; row += at_once) {
-                const int64_t at = (first + stored_row(role, row)) * in, n = at_once * in;
-                if (plain)
-                  file_.read(t, io::gguf_bytes(t.type, at), {to, row_bytes(format, n)});
-                else
-                  decode(t, at, n, reinterpret_cast<float*>(to));
-                to += row_bytes(format, n);
-              }
-            }};
+    const auto fetch = [this, &t, in, first, format, role = id.role](int64_t begin, int64_t end,
+                                                                     void* out) {
+      auto* to = static_cast<std::byte*>(out);
+      const int64_t n = in_pairs(role) ? 1 : end - begin;
+      for (int64_t row = begin; row < end; row += n) {
+        read_as(format, t, (first + stored_row(role, row)) * in, n * in, to);
+        to += matrix_bytes(format, n, in);
+      }
+    };
+    // Blocks of codes are read into a buffer that stays small.
+    constexpr size_t kAtOnce = size_t{256} << 10;
+    const int64_t at_once =
+        is_coded(format)
+            ? std::max<int64_t>(1, static_cast<int64_t>(kAtOnce / row_bytes(format, in)))
+            : 0;
+    return {.name = t.name, .format = format, .in = in, .at_once = at_once, .fetch = fetch};
   }
 
   void check() const {
