@@ -15,7 +15,9 @@
 #include "model/gguf/gguf_model.h"
 #include "model/spec/context.h"
 #include "model/spec/settings.h"
+#include "model/spec/weight_formats.h"
 #include "model/weights/checkpoint.h"
+#include "model/weights/quantized_source.h"
 
 namespace tandem::decode {
 namespace {
@@ -150,7 +152,7 @@ void limit_tokens(ModelFiles& m) {
   m.tokenizer->limit_ids(m.config.vocab_size);
 }
 
-/// Says which encodings a file has, since runs use more memory than it; empty for plain numbers.
+/// Says which encodings a file has, since they may differ in memory; empty for plain numbers.
 std::string decoding_note(const io::Gguf& file) {
   std::map<std::string, int> matrices;  // by encoding
   bool blocks = false;
@@ -163,7 +165,7 @@ std::string decoding_note(const io::Gguf& file) {
   std::string text;
   for (const auto& [name, n] : matrices)
     text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", n, name);
-  return fmt::format("weights  decoded as they are loaded, matrices: {}", text);
+  return fmt::format("file     matrices: {}", text);
 }
 
 void read_gguf(ModelFiles& m, Fingerprint& f) {
@@ -293,6 +295,67 @@ void check_apart(const recipe::Adapter& given, const model::AnyAdapter& adapter)
 
 }  // namespace
 
+namespace {
+
+WeightFormat format_of(recipe::WeightType type, int group) {
+  const auto inputs = static_cast<int16_t>(group);
+  if (type == recipe::WeightType::int4) return {Code::i4, inputs, ScaleType::f16, Zero::integer};
+  return {Code::i8, inputs, ScaleType::f16, Zero::none};
+}
+
+/// Quantises the weights as they are read.
+void quantize(ModelFiles& m, const recipe::Model& r) {
+  if (!recipe::is_quantized(r.weights)) return;
+  std::map<model::MatrixId, WeightFormat> formats;
+  const auto add = [&](model::MatrixId id, recipe::WeightType type) {
+    if (type == recipe::WeightType::automatic) type = recipe::WeightType::int8;
+    if (recipe::is_quantized(type)) formats.emplace(id, format_of(type, r.group));
+  };
+  for (const model::MatrixId& id : model::all_matrices(m.config))
+    if (model::in_layers(id.role) && model::shape_of(id.role, m.config).size() > 1)
+      add(id, r.weights);
+  add({model::Role::embedding}, m.config.head.tied ? r.head : r.embedding);
+  if (!m.config.head.tied) add({model::Role::head}, r.head);
+  Fingerprint f;
+  f.add(m.fingerprint);
+  for (const auto& [id, format] : formats)
+    f.add(model::canonical_name(id) + format_name(format) + (r.scale_search ? " search" : ""));
+  m.fingerprint = f.text();
+  m.source = model::quantized_source(
+      m.config, std::move(m.source),
+      [formats = std::move(formats)](model::MatrixId id) -> std::optional<WeightFormat> {
+        const auto at = formats.find(id);
+        return at == formats.end() ? std::nullopt : std::optional(at->second);
+      },
+      r.scale_search);
+}
+
+}  // namespace
+
+void keep_codes(ModelFiles& m, bool int8_inputs) {
+  auto formats = std::make_shared<model::WeightFormats>();
+  formats->int8_inputs = int8_inputs;
+  for (const model::MatrixId& id : model::all_matrices(m.config))
+    if (model::shape_of(id.role, m.config).size() > 1)
+      if (const WeightFormat format = m.source->native(id); is_coded(format))
+        formats->coded.emplace(id, format);
+  if (formats->coded.empty()) return;
+  m.config.formats = std::move(formats);
+  m.notes.push_back(
+      fmt::format("weights  {} matrices as {}, multiplied by {}", m.config.formats->coded.size(),
+                  model::formats_text(m.config),
+                  int8_inputs ? "activations rounded to int8" : "activations as they are"));
+}
+
+void note_widened(ModelFiles& m, DType numbers, const std::string& why) {
+  const bool coded = std::ranges::any_of(model::all_matrices(m.config), [&](model::MatrixId id) {
+    return model::shape_of(id.role, m.config).size() > 1 && is_coded(m.source->native(id));
+  });
+  if (coded)
+    m.notes.push_back(
+        fmt::format("weights  quantized values in {} in memory {}", dtype_name(numbers), why));
+}
+
 ModelFiles open_model(const recipe::Model& model, uint64_t seed) {
   ModelFiles m = open_model(model.path.value, seed);
   std::vector<model::WeightedAdapter> merged;
@@ -312,6 +375,7 @@ ModelFiles open_model(const recipe::Model& model, uint64_t seed) {
   }
   if (unties(merged)) untie(m);
   merge(m, std::move(merged));
+  quantize(m, model);
   return m;
 }
 

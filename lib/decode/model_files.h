@@ -47,6 +47,14 @@ ModelFiles open_model(const std::string& path, uint64_t seed);
 /// errors   kind input: of an adapter too, as model::open_adapter
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 
+/// Keeps weights as codes in memory that their source stores as codes, for products on a CPU, and
+/// notes so.
+/// int8_inputs  as PackedWeights::Spec's
+void keep_codes(ModelFiles& files, bool int8_inputs);
+/// Notes that such weights become numbers.
+/// why      ends the note: "for training"
+void note_widened(ModelFiles& files, DType numbers, const std::string& why);
+
 /// Opens an adapter of the base, whose warnings it adds to. Saved weights that equal the base's are
 /// left out.
 /// errors   kind input, as model::open_adapter

@@ -21,6 +21,20 @@ namespace tandem::recipe {
 enum class Compute : uint8_t { bf16, f32 };
 constexpr std::array<std::string_view, 2> enum_names(Compute) { return {"bf16", "f32"}; }
 
+/// Weights in memory: numbers, or codes of eight or four bits with a scale a group. auto: as the
+/// file has them.
+enum class WeightType : uint8_t { automatic, bf16, f32, int8, int4 };
+constexpr std::array<std::string_view, 5> enum_names(WeightType) {
+  return {"auto", "bf16", "f32", "int8", "int4"};
+}
+inline bool is_quantized(WeightType type) { return type >= WeightType::int8; }
+
+/// What products with quantised weights read.
+enum class Activations : uint8_t { automatic, int8, compute };
+constexpr std::array<std::string_view, 3> enum_names(Activations) {
+  return {"auto", "int8", "compute"};
+}
+
 /// What a fine-tuning run wrote, in addition to the model.
 struct Adapter {
   static constexpr std::string_view kItems = "adapters", kExample = "{path: run/adapter}";
@@ -46,7 +60,11 @@ struct Adapter {
 struct Model {
   ModelName path;
   Compute compute = Compute::bf16;
-  NumberType weights = NumberType::automatic;
+  WeightType weights = WeightType::automatic;
+  int group = 64;
+  WeightType head = WeightType::automatic, embedding = WeightType::automatic;
+  bool scale_search = true;
+  Activations activations = Activations::automatic;
   Offload offload;
   std::filesystem::path state;
   std::vector<Adapter> adapters;
@@ -57,7 +75,19 @@ struct Model {
       "Hugging Face model folder, name of a known model, or synthetic:NAME (random weights)");
     v("compute", compute, "data type of activations");
     v("weights", weights,
-      "data type of the weights in memory, so far that of compute. auto = the same");
+      "weights in memory: bf16 or f32, as compute, or int8 or int4, quantized as they are loaded. "
+      "auto = as in the file, in the type of compute if they are not quantized");
+    v("group", group, between(32, 128).unit("weights"),
+      "weights that share a scale: 32, 64 or 128, only with weights: int8 or int4");
+    v("head", head,
+      "the same as weights for the head, and for the embedding if they are tied. auto = int8 with "
+      "weights: int8 or int4");
+    v("embedding", embedding, "the same for an embedding that is not tied");
+    v("scale_search", scale_search,
+      "choice of each scale by the least square error, only with weights: int8 or int4");
+    v("activations", activations,
+      "input of products with quantized weights on a CPU: int8 with a scale for 32 numbers, or "
+      "compute, as they are. auto = int8");
     v("offload", offload,
       "weight offloading: layers whose weights are copied from host memory to the GPU in every "
       "forward. auto = the layers that do not fit");
@@ -67,6 +97,7 @@ struct Model {
   void check(Problems& p) const;
 
  protected:
+  void check_adapters(Problems& p) const;
   static constexpr std::string_view adapters_text() {
     return "adapters {path, weight, name, force}. Adapters without a name are merged into the "
            "weights at load time, in this order. Named adapters apply to the prompts that name "

@@ -22,7 +22,7 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
     : cx_(cx),
       asked_(point.recipe),
       recipe_(asked_.spec.fastest ? with_all_drafts(asked_) : asked_),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx, recipe_.cache,
+      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_), cx, recipe_.cache,
             recipe_.draft2),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);

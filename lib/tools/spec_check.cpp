@@ -55,7 +55,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx, recipe_.cache,
+      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_), cx, recipe_.cache,
             recipe_.draft2),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())),
       target_name_(pair_.target().name),

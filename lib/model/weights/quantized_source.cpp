@@ -25,11 +25,11 @@ bool all_finite(std::span<const float> numbers) {
 class QuantizedSource final : public WeightSource {
  public:
   QuantizedSource(const ModelConfig& config, std::unique_ptr<WeightSource> base,
-                  const QuantizedFormats& format_of)
-      : QuantizedSource(config, *base, format_of) {
+                  const QuantizedFormats& format_of, bool search)
+      : QuantizedSource(config, *base, format_of, search) {
     owned_ = std::move(base);
     if (const WeightSource& before = source_->base(); &before != source_)
-      base_.reset(new QuantizedSource(config, before, format_of));
+      base_.reset(new QuantizedSource(config, before, format_of, search));
   }
 
   WeightFormat native(MatrixId id) const override {
@@ -78,8 +78,8 @@ class QuantizedSource final : public WeightSource {
   };
 
   QuantizedSource(const ModelConfig& config, const WeightSource& source,
-                  const QuantizedFormats& format_of)
-      : tied_(config.head.tied), source_(&source) {
+                  const QuantizedFormats& format_of, bool search)
+      : tied_(config.head.tied), search_(search), source_(&source) {
     for (const MatrixId id : all_matrices(config)) {
       const io::Shape shape = shape_of(id.role, config);
       if (shape.size() < 2 || stored_id(id) != id || is_coded(source.native(id))) continue;
@@ -112,10 +112,10 @@ class QuantizedSource final : public WeightSource {
       throw input_error(canonical_name(id),
                         "holds a weight that is NaN or infinite, which {} cannot hold",
                         format_name(m.format));
-    ops::quantize(out, m.format, numbers.data(), end - begin, m.in, true);
+    ops::quantize(out, m.format, numbers.data(), end - begin, m.in, search_);
   }
 
-  bool tied_;
+  bool tied_, search_;
   std::unique_ptr<WeightSource> owned_;  // null of a base, which its source owns
   const WeightSource* source_;
   std::unique_ptr<QuantizedSource> base_;  // only if adapters are merged into the source
@@ -126,8 +126,8 @@ class QuantizedSource final : public WeightSource {
 
 std::unique_ptr<WeightSource> quantized_source(const ModelConfig& config,
                                                std::unique_ptr<WeightSource> base,
-                                               const QuantizedFormats& format_of) {
-  return std::make_unique<QuantizedSource>(config, std::move(base), format_of);
+                                               const QuantizedFormats& format_of, bool search) {
+  return std::make_unique<QuantizedSource>(config, std::move(base), format_of, search);
 }
 
 }  // namespace tandem::model

@@ -107,7 +107,7 @@ class EngineSizer {
   /// errors   kind input
   decode::ModelFiles open_model() const;
   /// The same of a model that proposes tokens.
-  decode::ModelFiles open_draft(const std::string& path) const;
+  decode::ModelFiles open_draft(const recipe::Model& draft) const;
 
   /// An engine for these sequences.
   /// extra    what rounds need beyond them
@@ -133,6 +133,9 @@ class EngineSizer {
   }
 
  private:
+  /// Decides in which form weights that a source stores as codes lie in memory.
+  void place_codes(decode::ModelFiles& files, recipe::WeightType weights) const;
+
   const recipe::Model& model_;
   const recipe::Run& run_;
   std::vector<recipe::Cache> caches_;

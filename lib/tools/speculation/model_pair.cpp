@@ -32,6 +32,14 @@ void DraftSection::check(recipe::Problems& p) const {
     p.field("cache.place",
             "draft.cache.place: host is not supported, only the target's KV cache can be offloaded "
             "(cache.place): leave it out");
+  if (weights != recipe::WeightType::automatic && !recipe::is_quantized(weights))
+    p.field("weights", "draft.weights: expected auto, int8 or int4, found {}",
+            recipe::yaml_text(weights));
+  if (copies_target() && sparse.any())
+    p.field("weights",
+            "draft.weights: {} makes the draft a copy of the target, which computes all FFN "
+            "neurons; leave draft.sparse out",
+            recipe::yaml_text(weights));
 }
 
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
@@ -60,7 +68,10 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
   check_reads_trees(is_nested ? "draft2.cache.kind" : "draft.cache.kind", "", draft_cache_);
   const recipe::ModelName& small =
       is_nested || proposer == Proposer::any ? draft2.path : draft.path;
-  draft_ = sizer_.open_draft(small.value);
+  recipe::Model of;
+  of.path = draft.copies_target() ? model.path : small;
+  if (&small == &draft.path) of.weights = draft.weights;
+  draft_ = sizer_.open_draft(of);
   speculate::check_vocabularies(target_, *draft_);
 }
 

@@ -14,16 +14,22 @@ namespace tandem::tools {
 /// Sections `draft` and `draft2`: the model that proposes, and how it reads.
 struct DraftSection {
   recipe::ModelName path;
+  recipe::WeightType weights = recipe::WeightType::automatic;
   recipe::Cache cache;
   recipe::Sparse sparse;
 
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(), "draft model, with the tokenizer of model.path");
+    v("weights", weights,
+      "weights of the draft: int8 or int4, quantized as they are loaded. With spec.draft: self, "
+      "the draft is then a quantized copy of the target. auto = as in the file");
     v("cache", cache, "KV cache and attention policy of the draft");
     v("sparse", sparse, "FFN neurons that the draft computes, only with spec.draft: self");
   }
   void check(recipe::Problems& p) const;
+  /// True for a draft that is the target with quantised weights.
+  bool copies_target() const { return path.value.empty() && recipe::is_quantized(weights); }
   /// For tools and settings that need one.
   void require(recipe::Problems& p) const {
     if (path.value.empty())

@@ -171,13 +171,14 @@ int most_nodes(const DraftTreeSection& tree, int batch) {
   return std::max(2, tree.max_nodes / batch);
 }
 
-Proposer proposer_of(const SpecSection& spec) {
+Proposer proposer_of(const SequoiaRecipe& recipe) {
+  const SpecSection& spec = recipe.spec;
   if (spec.fastest) return Proposer::any;
   switch (spec.draft) {
     case DraftKind::model:
       return Proposer::other_model;
     case DraftKind::self:
-      return Proposer::target;
+      return recipe.draft.copies_target() ? Proposer::other_model : Proposer::target;
     case DraftKind::nested:
     case DraftKind::automatic:
       return spec.looks_up_within() ? Proposer::nested_lookup : Proposer::nested;
@@ -228,6 +229,7 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
 void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
   constexpr const char* kForce = "spec.force=true runs it anyway";
   const DraftKind draft = recipe.spec.draft;
+  if (draft == DraftKind::self && recipe.draft.copies_target()) return;
   const recipe::Cache& cache = recipe.draft.cache;
   const auto json = [](recipe::Cache c) { return recipe::to_json(recipe::fields_of(c)); };
   const bool is_self = draft == DraftKind::self;

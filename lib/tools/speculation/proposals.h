@@ -162,7 +162,7 @@ struct SequoiaRecipe : PairRecipe {
 };
 
 /// Who proposes, as the recipe wants it.
-Proposer proposer_of(const SpecSection& spec);
+Proposer proposer_of(const SequoiaRecipe& recipe);
 
 /// The tree that is proposed, the largest of them for an ngram; none where it is still to be
 /// chosen.

@@ -56,7 +56,9 @@ BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {
   const auto known =
       std::ranges::find(others_, draft.path.value, [](const auto& m) { return m->path; });
   if (known != others_.end()) return known->get();
-  Model other{.path = draft.path.value, .files = sizer_.open_draft(draft.path.value)};
+  recipe::Model of;
+  of.path = draft.path;
+  Model other{.path = draft.path.value, .files = sizer_.open_draft(of)};
   speculate::check_vocabularies(target_.files, other.files);
   if (!model::reads_any_length(other.files.config, draft.cache(sizes_.context), "bench.drafts"))
     check_context(other.files, sizes_, "bench.drafts");
