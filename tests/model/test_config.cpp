@@ -252,7 +252,7 @@ TEST_SUITE("model/config") {
     Json silent = minimal();
     silent.erase("max_position_embeddings");
     CHECK(parse(silent).max_context == 2048);
-    silent["architectures"] = {"Qwen2ForCausalLM"};
+    silent.update({{"architectures", {"Qwen2ForCausalLM"}}, {"num_key_value_heads", 8}});
     CHECK(parse(silent).max_context == 32768);
 
     ModelConfig c = parse(with(minimal(), yarn(4, 256)));
@@ -361,7 +361,8 @@ TEST_SUITE("model/config") {
     CHECK(biased.layer(2).attention.window == 0);
     CHECK(biased.layer(3).attention.window == 32);
     CHECK(parse(minimal()).qk_norm() == QkNorm::none);
-    CHECK(parse(minimal("Qwen2ForCausalLM")).qk_norm() == QkNorm::none);
+    CHECK(parse(with(minimal("Qwen2ForCausalLM"), {{"num_key_value_heads", 2}})).qk_norm() ==
+          QkNorm::none);
     CHECK(error_of(with(base, {{"rope_scaling", {{"rope_type", "xpos"}, {"factor", 4}}}})) ==
           "config.json: rope_scaling: RoPE type 'xpos' is not supported");
     Json by_type = base;
@@ -370,7 +371,7 @@ TEST_SUITE("model/config") {
   }
 
   TEST_CASE("Qwen3 without head_dim has heads of 128, whatever hidden_size is") {
-    Json j = minimal("Qwen3ForCausalLM");
+    const Json j = with(minimal("Qwen3ForCausalLM"), {{"num_key_value_heads", 8}});
     CHECK(parse(j).head_dim == 128);
     CHECK(parse(j).q_dim() == 8 * 128);
     CHECK(parse(with(j, {{"head_dim", nullptr}, {"hidden_size", 60}})).head_dim == 128);

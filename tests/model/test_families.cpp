@@ -44,6 +44,46 @@ Json gemma3_text() {
 }  // namespace
 
 TEST_SUITE("model/families") {
+  TEST_CASE("keys that a file leaves out have the defaults of transformers") {
+    // transformers 5.24 prints them for 64 heads and 4096 features.
+    struct Case {
+      const char* model_type;
+      int n_kv_heads, head_dim;
+      double rms_eps, theta;
+      bool tied;
+      int max_context;
+    };
+    for (const Case& known : {Case{"gemma3_text", 4, 256, 1e-6, 1e6, true, 131072},
+                              {"granite", 64, 64, 1e-6, 1e4, false, 2048},
+                              {"llama", 64, 64, 1e-6, 1e4, false, 2048},
+                              {"mistral", 8, 64, 1e-6, 1e4, false, 131072},
+                              {"olmo2", 64, 64, 1e-5, 1e4, false, 2048},
+                              {"phi3", 64, 64, 1e-5, 1e4, false, 4096},
+                              {"qwen2", 32, 64, 1e-6, 1e4, false, 32768},
+                              {"qwen3", 32, 128, 1e-6, 1e4, false, 32768},
+                              {"smollm3", 4, 64, 1e-6, 2e6, true, 32768}}) {
+      CAPTURE(known.model_type);
+      const Json j = {{"model_type", known.model_type}, {"hidden_size", 4096},
+                      {"num_hidden_layers", 2},         {"num_attention_heads", 64},
+                      {"intermediate_size", 1024},      {"vocab_size", 1000}};
+      const ModelConfig c = parse(j);
+      CHECK(c.n_kv_heads == known.n_kv_heads);
+      CHECK(c.head_dim == known.head_dim);
+      CHECK(c.rms_eps == known.rms_eps);
+      CHECK(c.ropes[0].theta == known.theta);
+      CHECK(c.head.tied == known.tied);
+      CHECK(c.max_context == known.max_context);
+      CHECK(parse(with(j, {{"num_key_value_heads", nullptr}})).n_kv_heads == 64);
+      CHECK(parse(with(j, {{"num_key_value_heads", 2}})).n_kv_heads == 2);
+    }
+    const Json few_heads = {{"model_type", "qwen2"},     {"hidden_size", 64},
+                            {"num_hidden_layers", 2},    {"num_attention_heads", 8},
+                            {"intermediate_size", 1024}, {"vocab_size", 1000}};
+    CHECK(error_of(few_heads) ==
+          "config.json: key 'num_key_value_heads' is missing, and 'num_attention_heads' 8 is not a "
+          "multiple of its default 32");
+  }
+
   TEST_CASE("Gemma 3: what its files leave out") {
     Json text = gemma3_text();
     text.erase("architectures");

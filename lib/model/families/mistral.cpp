@@ -7,6 +7,7 @@ const Family kMistral = {
     .model_type = "mistral",
     .members = {},
     .max_context = 131072,
+    .n_kv_heads = 8,
     .read_layers = [](const io::Json& j, const std::string& where, ModelConfig& c) {
       read_window(j, where, c.layers_from(0), c);
     }};

@@ -17,6 +17,7 @@ const Family kQwen2 = {
     .model_type = "qwen2",
     .members = "Qwen2, Qwen2.5",
     .max_context = 32768,
+    .n_kv_heads = 32,
     .read_layers = [](const io::Json& j, const std::string& where, ModelConfig& c) {
       c.kinds.front().attention.qkv_bias = true;
       read_qwen_window(j, where, c);
@@ -28,6 +29,7 @@ const Family kQwen3 = {
     .members = "the dense models of Qwen3",
     .max_context = 32768,
     .head_dim = 128,
+    .n_kv_heads = 32,
     .read_layers = [](const io::Json& j, const std::string& where, ModelConfig& c) {
       read_attention_bias(j, where, c.kinds.front());
       c.kinds.front().attention.qk_norm = QkNorm::head;

@@ -102,6 +102,23 @@ int parse_head_dim(const Json& j, const std::string& where, const ModelConfig& c
   return head_dim;
 }
 
+/// A file without the key has the family's default; null stands for n_heads, as in transformers.
+/// usual    the family's default; 0: n_heads
+int parse_kv_heads(const Json& j, const std::string& where, int n_heads, int usual) {
+  constexpr const char* kKey = "num_key_value_heads";
+  const bool absent = !j.contains(kKey) && usual > 0;
+  const int64_t n =
+      absent ? usual : io::find_int(j, kKey, where, 1, n_heads).value_or(int64_t{n_heads});
+  if (n_heads % n == 0) return static_cast<int>(n);
+  if (absent)
+    throw input_error(where,
+                      "key '{}' is missing, and 'num_attention_heads' {} is not a multiple of its "
+                      "default {}",
+                      kKey, n_heads, n);
+  throw input_error(where, "'num_attention_heads' {} is not a multiple of '{}' {}", n_heads, kKey,
+                    n);
+}
+
 void parse_sizes(const Json& j, const std::string& where, const Family& family, ModelConfig& c) {
   c.dim = get_size(j, "hidden_size", where, kMaxDim);
   c.n_layers = get_size(j, "num_hidden_layers", where, kMaxLayers);
@@ -111,14 +128,7 @@ void parse_sizes(const Json& j, const std::string& where, const Family& family, 
   c.stated_context =
       static_cast<int>(io::find_int(j, "max_position_embeddings", where, 1, kMaxContext)
                            .value_or(family.max_context));
-  c.n_kv_heads =
-      static_cast<int>(io::find_int(j, "num_key_value_heads", where, 1, c.n_heads)
-                           .value_or(family.n_kv_heads > 0 ? family.n_kv_heads : c.n_heads));
-  if (c.n_heads % c.n_kv_heads != 0)
-    throw input_error(where,
-                      "'num_attention_heads' {} is not a multiple of 'num_key_value_heads' {}",
-                      c.n_heads, c.n_kv_heads);
-
+  c.n_kv_heads = parse_kv_heads(j, where, c.n_heads, family.n_kv_heads);
   c.head_dim = parse_head_dim(j, where, c, family.head_dim);
 
   c.rms_eps = io::find_double(j, "rms_norm_eps", where).value_or(family.rms_eps);
