@@ -150,6 +150,16 @@ TEST_SUITE("cli/plan_for") {
       CHECK(has(chunks.out,
                 "\ncache    full, offloaded to host memory for long contexts\ndraft    self, "
                 "retrieval\n"));
+      for (const std::string kind : {"hybrid", "quest", "lsh"}) {
+        std::vector<std::string> other = flags;
+        other.insert(other.end(), {"-s", "draft.cache.kind=" + kind, "-s", "run.plan_for=h200"});
+        const Outcome refused = run_without_gpu(program(tool), other);
+        CHECK(refused.status == 3);
+        CHECK(has(refused.err, "draft.cache.kind: is " + kind +
+                                   ", which does not support a KV cache that the target keeps in "
+                                   "host memory\n  hint: choose retrieval, set cache.place to "
+                                   "device, or set draft.path to a separate model\n"));
+      }
       flags.insert(flags.end(), {"-s", "cache.resident_layers=100"});
       const Outcome beyond = run_without_gpu(program(tool), flags);
       CHECK(beyond.status == 3);

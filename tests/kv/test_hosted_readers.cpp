@@ -483,7 +483,8 @@ TEST_SUITE("kv/hosted_readers") {
     };
     const Cache host = full(CachePlace::host, Attend::gpu);
     for (const recipe::CacheKind kind :
-         {recipe::CacheKind::full, recipe::CacheKind::streaming, recipe::CacheKind::snapkv})
+         {recipe::CacheKind::full, recipe::CacheKind::streaming, recipe::CacheKind::snapkv,
+          recipe::CacheKind::quest, recipe::CacheKind::lsh, recipe::CacheKind::hybrid})
       CHECK_THROWS_WITH_AS(
           plan_of({host, sparse_cache(kind)}),
           ("draft.cache.kind: is " + recipe::yaml_text(kind) +

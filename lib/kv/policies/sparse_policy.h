@@ -70,10 +70,9 @@ class SparsePolicy : public SelectingPolicy, public HostedIndex {
   bool takes_read_prompts() const override { return bounds().device == bounds().prompts; }
   void on_prompt(int slot, const PagedStore&) override;
   void on_commit(std::span<const int32_t> slots, const PagedStore&) override;
-  const HostedIndex* hosted() const override { return this; }
-  std::vector<int> hosted_layers() const override {
-    return bounds().hosted ? layers() : std::vector<int>{};
-  }
+  /// Null for a further reader, which has no copies of keys in host memory.
+  const HostedIndex* hosted() const override { return bounds().hosted ? this : nullptr; }
+  std::vector<int> hosted_layers() const override { return layers(); }
   int range_begin(int slot) const override { return index_.empty(slot) ? 0 : index_.end(slot); }
   int most_ranged() const override { return index_.most_outside(); }
   int next_change(int slot) const override { return index_.next_roll(slot); }
