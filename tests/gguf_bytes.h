@@ -110,14 +110,15 @@ class GgufBytes {
 };
 
 /// A Llama of one layer, four features and six tokens, with a SentencePiece tokenizer.
-inline GgufBytes tiny_gguf() {
+/// context  tokens that it states
+inline GgufBytes tiny_gguf(uint32_t context = 64) {
   GgufBytes file;
   file.text("general.architecture", "llama");
   for (const char* key : {"embedding_length", "feed_forward_length", "attention.key_length"})
     file.number(std::string("llama.") + key, 4);
   for (const char* key : {"block_count", "attention.head_count"})
     file.number(std::string("llama.") + key, 1);
-  file.number("llama.context_length", 64);
+  file.number("llama.context_length", context);
   file.real("llama.attention.layer_norm_rms_epsilon", 1e-5f);
   file.text("tokenizer.ggml.model", "llama");
   file.texts("tokenizer.ggml.tokens", {"<unk>", "<s>", "</s>", "\u2581", "a", "\u2581a"});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <map>
 #include <span>
 #include <string_view>
@@ -168,11 +169,37 @@ std::string decoding_note(const io::Gguf& file) {
   return fmt::format("file     matrices: {}", text);
 }
 
+bool names_mistral(const io::Gguf& file) {
+  for (const char* key : {"general.name", "general.basename"}) {
+    std::string name(file.find_string(key).value_or(""));
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (name.find("mistral") != std::string::npos) return true;
+  }
+  return false;
+}
+
+/// Says that a file lacks the sliding window of Mistral 7B 0.1, the only Mistral of this context
+/// and theta; empty for other files.
+std::string window_note(const io::Gguf& file, const model::ModelConfig& config) {
+  constexpr const char* kWindow = "llama.attention.sliding_window";
+  constexpr int kContext = 32768, kOriginalWindow = 4096;
+  if (file.find_string("general.architecture") != "llama" || file.has(kWindow) ||
+      config.stated_context != kContext || config.ropes.front().theta != 10000 ||
+      !names_mistral(file))
+    return {};
+  return fmt::format(
+      "window   key '{}' is missing, so a token attends to all before it. Mistral 7B 0.1 has a "
+      "window of {} tokens: beyond {} tokens, results differ from the original's",
+      kWindow, kOriginalWindow, kOriginalWindow);
+}
+
 void read_gguf(ModelFiles& m, Fingerprint& f) {
   io::Gguf file = io::Gguf::open(m.folder);
   m.config = model::gguf_config(file);
   m.config.name = m.name;
   if (std::string note = decoding_note(file); !note.empty()) m.notes.push_back(std::move(note));
+  if (std::string note = window_note(file, m.config); !note.empty())
+    m.notes.push_back(std::move(note));
   if (text::has_tokenizer(file)) m.tokenizer = text::tokenizer_from_gguf(file, m.warnings);
   limit_tokens(m);
   add_shape(f, m.config);

@@ -7,6 +7,7 @@
 #include "decode/model_files.h"
 #include "error_text.h"
 #include "generate_runs.h"
+#include "gguf_bytes.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "model/spec/settings.h"
@@ -184,6 +185,33 @@ TEST_SUITE("decode/model_files") {
     CHECK(input_error_text([&] {
             decode::open_model((folder / "m").string(), 0);
           }).find("the tokenizer has 8192 tokens, the model only 8000") != std::string::npos);
+  }
+
+  TEST_CASE("a GGUF file of Mistral 7B 0.1 without its sliding window comes with a note") {
+    const auto note = [](uint32_t context, float theta, const char* key, const char* name,
+                         uint32_t window = 0) {
+      GgufBytes file = tiny_gguf(context);
+      file.real("llama.rope.freq_base", theta);
+      file.text(key, name);
+      if (window > 0) file.number("llama.attention.sliding_window", window);
+      const TemporaryFolder folder;
+      const auto files = decode::open_model(folder.write("m.gguf", file.bytes()).string(), 0);
+      std::string found;
+      for (const std::string& text : files.notes)
+        if (text.starts_with("window ")) found += text;
+      return found;
+    };
+    const std::string text =
+        "window   key 'llama.attention.sliding_window' is missing, so a token attends to all "
+        "before it. Mistral 7B 0.1 has a window of 4096 tokens: beyond 4096 tokens, results differ "
+        "from the original's";
+    CHECK(note(32768, 1e4f, "general.name", "mistralai_mistral-7b-v0.1") == text);
+    CHECK(note(32768, 1e4f, "general.basename", "Mistral") == text);
+    CHECK(note(32768, 1e4f, "general.name", "Llama").empty());
+    CHECK(note(32768, 1e4f, "general.author", "mistralai").empty());
+    CHECK(note(32768, 1e6f, "general.name", "Mistral 7B v0.2").empty());
+    CHECK(note(4096, 1e4f, "general.name", "Mistral").empty());
+    CHECK(note(32768, 1e4f, "general.name", "Mistral", 4096).empty());
   }
 
   TEST_CASE("no path at all") {
