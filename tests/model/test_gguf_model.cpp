@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <map>
+#include <optional>
 
 #include "error_text.h"
 #include "gguf_bytes.h"
@@ -8,6 +10,7 @@
 #include "io/json.h"
 #include "model/gguf/gguf_arch.h"
 #include "model/gguf/gguf_model.h"
+#include "model/spec/context.h"
 #include "safetensors_text.h"
 
 using namespace tandem;
@@ -26,21 +29,26 @@ std::string error_of(const GgufBytes& file) {
   return test::input_error_text([&] { config_of(file); });
 }
 
+/// Values of keys, after the architecture's name but for the tokenizer's; nullopt: the key is
+/// absent.
+using Numbers = std::map<std::string, std::optional<uint32_t>>;
+using Reals = std::map<std::string, float>;
+
 /// Keys of a small model, without tensors but for the embedding.
-GgufBytes keys(const std::string& arch, int layers = 6) {
+GgufBytes keys(const std::string& arch, int layers = 6, Numbers numbers = {}, Reals reals = {}) {
   GgufBytes file;
   file.text("general.architecture", arch);
-  const auto number = [&](const char* key, uint32_t value) {
-    file.number(arch + "." + key, value);
-  };
-  number("embedding_length", 64);
-  number("feed_forward_length", 96);
-  number("attention.head_count", 4);
-  number("attention.head_count_kv", 2);
-  number("attention.key_length", 16);
-  number("block_count", static_cast<uint32_t>(layers));
-  number("context_length", 4096);
-  file.real(arch + ".attention.layer_norm_rms_epsilon", 1e-6f);
+  numbers.insert({{"embedding_length", 64},
+                  {"feed_forward_length", 96},
+                  {"attention.head_count", 4},
+                  {"attention.head_count_kv", 2},
+                  {"attention.key_length", 16},
+                  {"block_count", static_cast<uint32_t>(layers)},
+                  {"context_length", 4096}});
+  reals.insert({"attention.layer_norm_rms_epsilon", 1e-6f});
+  for (const auto& [key, value] : numbers)
+    if (value) file.number(key.starts_with("tokenizer.") ? key : arch + "." + key, *value);
+  for (const auto& [key, value] : reals) file.real(arch + "." + key, value);
   file.tensor("token_embd.weight", {64, 10}, 0, std::string(64 * 10 * 4, '\0'));
   return file;
 }
@@ -264,6 +272,144 @@ TEST_SUITE("model/gguf") {
     CHECK(refusal({Role::down}, other)
               .ends_with("is stored as f32, which cannot be converted to "
                          "i4 g128 f16"));
+  }
+
+  TEST_CASE("bad values are refused under the names of the GGUF file") {
+    struct Case {
+      const char* arch;
+      Numbers numbers;
+      Reals reals;
+      const char* message;  // after "m.gguf: "
+    };
+    const Case cases[] = {
+        {"llama",
+         {{"block_count", 5000}},
+         {},
+         "key 'llama.block_count': expected an integer from 1 to 4096, found the number 5000"},
+        {"llama",
+         {{"embedding_length", 0}},
+         {},
+         "key 'llama.embedding_length': expected an integer from 1 to 1048576, found the number 0"},
+        {"llama",
+         {{"feed_forward_length", 0}},
+         {},
+         "key 'llama.feed_forward_length': expected an integer from 1 to 1048576, found the number "
+         "0"},
+        {"qwen2",
+         {{"attention.head_count", 0}},
+         {},
+         "key 'qwen2.attention.head_count': expected an integer from 1 to 16384, found the number "
+         "0"},
+        {"llama",
+         {{"attention.head_count_kv", 3}},
+         {},
+         "'llama.attention.head_count' 4 is not a multiple of 'llama.attention.head_count_kv' 3"},
+        {"llama",
+         {{"attention.head_count_kv", 8}},
+         {},
+         "key 'llama.attention.head_count_kv': expected an integer from 1 to 4, found the number "
+         "8"},
+        {"llama",
+         {{"context_length", 0}},
+         {},
+         "key 'llama.context_length': expected an integer from 1 to 1073741824, found the number "
+         "0"},
+        {"llama",
+         {{"attention.key_length", 0}},
+         {},
+         "key 'llama.attention.key_length': expected an integer from 2 to 262144, found the number "
+         "0"},
+        {"llama",
+         {{"attention.key_length", 7}},
+         {},
+         "'llama.attention.key_length' 7 is odd, expected an even number for RoPE"},
+        {"llama",
+         {{"attention.key_length", {}}, {"embedding_length", 60}},
+         {},
+         "'llama.embedding_length' / 'llama.attention.head_count' 15 is odd, expected an even "
+         "number for RoPE"},
+        {"llama",
+         {{"attention.key_length", {}}, {"embedding_length", 3}},
+         {},
+         "'llama.embedding_length' / 'llama.attention.head_count': expected an integer from 2 to "
+         "262144, found the number 0"},
+        {"llama",
+         {{"attention.sliding_window", 1u << 31}},
+         {},
+         "key 'llama.attention.sliding_window': expected an integer from 1 to 1073741824, found "
+         "the number 2147483648"},
+        {"gemma3",
+         {{"attention.sliding_window", 32}, {"attention.sliding_window_pattern", 0}},
+         {},
+         "key 'gemma3.attention.sliding_window_pattern': expected an integer from 1 to 4096, found "
+         "the number 0"},
+        {"phi3",
+         {{"rope.dimension_count", 7}},
+         {},
+         "key 'phi3.rope.dimension_count': expected an even number from 2 to 16, found 7"},
+        {"phi3",
+         {{"rope.dimension_count", 18}},
+         {},
+         "key 'phi3.rope.dimension_count': expected an even number from 2 to 16, found 18"},
+        {"llama",
+         {{"tokenizer.ggml.eos_token_id", 1u << 24}},
+         {},
+         "key 'tokenizer.ggml.eos_token_id': expected a number from 0 to 16777215, found 16777216"},
+        {"llama",
+         {{"tokenizer.ggml.bos_token_id", 1u << 24}},
+         {},
+         "key 'tokenizer.ggml.bos_token_id': expected a number from 0 to 16777215, found 16777216"},
+        {"llama",
+         {},
+         {{"attention.layer_norm_rms_epsilon", 2}},
+         "key 'llama.attention.layer_norm_rms_epsilon': expected a number from 0 to 1, found 2"},
+        {"llama",
+         {},
+         {{"rope.freq_base", 0.5f}},
+         "key 'llama.rope.freq_base': expected a number from 1 to 1000000000000, found 0.5"},
+        {"gemma3",
+         {{"attention.sliding_window", 32}},
+         {{"rope.freq_base_swa", 0.5f}},
+         "key 'gemma3.rope.freq_base_swa': expected a number from 1 to 1000000000000, found 0.5"},
+        {"llama",
+         {},
+         {{"rope.scaling.factor", 0.5f}},
+         "key 'llama.rope.scaling.factor': expected a number from 1 to 1000000, found 0.5"},
+        {"llama",
+         {},
+         {{"rope.scale_linear", 0.5f}},
+         "key 'llama.rope.scale_linear': expected a number from 1 to 1000000, found 0.5"},
+        {"granite",
+         {},
+         {{"logit_scale", 0}},
+         "key 'granite.logit_scale': expected a number from 1e-06 to 1e+06, found 0"},
+        {"granite",
+         {},
+         {{"attention.scale", 0}},
+         "key 'granite.attention.scale': expected a number from 1e-06 to 1e+06, found 0"}};
+    for (const Case& c : cases) {
+      const GgufBytes file = keys(c.arch, 6, c.numbers, c.reals);
+      CHECK(error_of(file) == std::string("m.gguf: ") + c.message);
+      CHECK(test::hint_text([&] { config_of(file); }).find("config.json") == std::string::npos);
+    }
+    GgufBytes file = keys("llama");
+    file.tensor("rope_freqs.weight", {3}, 0, std::string(12, '\0'));
+    CHECK(error_of(file) ==
+          "m.gguf: tensor 'rope_freqs.weight': expected 8 factors, one for each pair that turns, "
+          "found 3");
+    file = keys("llama");
+    file.text("llama.rope.scaling.type", "yarn");
+    file.real("llama.rope.scaling.factor", 4);
+    file.real("llama.rope.scaling.yarn_beta_fast", 1);
+    file.real("llama.rope.scaling.yarn_beta_slow", 2);
+    CHECK(error_of(file) ==
+          "m.gguf: 'llama.rope.scaling.yarn_beta_fast' 1 must exceed "
+          "'llama.rope.scaling.yarn_beta_slow' 2");
+    recipe::Run run;
+    run.context = {5000};
+    CHECK(test::hint_text([&] {
+            context_of(run, config_of(keys("llama")));
+          }).ends_with("or raise llama.context_length if the model was trained for more"));
   }
 
   TEST_CASE("tensors that are missing, of another shape or unexpected are listed") {

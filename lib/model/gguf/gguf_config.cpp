@@ -15,7 +15,10 @@ using io::Json;
 
 constexpr const char* kConvertAgain = "convert the model again with a current llama.cpp";
 constexpr const char* kOtherModel = "choose another model, or its original Hugging Face folder";
+constexpr const char* kConvertOrChoose =
+    "convert the model again with a current llama.cpp, or choose another model";
 constexpr int64_t kLargestValue = int64_t{1} << 31;
+constexpr int64_t kLargestId = (int64_t{1} << 24) - 1;
 
 /// Reads keys of one architecture, "llama.block_count".
 class GgufKeys {
@@ -118,7 +121,7 @@ std::vector<int64_t> end_ids(const io::Gguf& file) {
   };
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                           "tokenizer.ggml.eom_token_id"})
-    if (const auto id = file.find_int(key, 0, kLargestValue)) add(*id);
+    if (const auto id = file.find_int(key, 0, kLargestId)) add(*id);
   if (ids.empty() && file.find_string("tokenizer.ggml.model") == "llama") add(2);
   constexpr std::array kEnds = {"<|eot_id|>",    "<|im_end|>",      "<|end|>",   "<end_of_turn>",
                                 "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>"};
@@ -173,6 +176,70 @@ void add_own_keys(const io::Gguf& file, const GgufArch& arch, const GgufKeys& ke
   if (const auto theta = keys.find_double("rope.freq_base_swa")) j["rope_local_base_freq"] = *theta;
 }
 
+struct KeyName {
+  std::string_view ours, theirs;  // in config.json; in a GGUF file, after "llama."
+};
+constexpr std::array kKeyNames = {
+    KeyName{"hidden_size", "embedding_length"},
+    KeyName{"num_hidden_layers", "block_count"},
+    KeyName{"num_attention_heads", "attention.head_count"},
+    KeyName{"num_key_value_heads", "attention.head_count_kv"},
+    KeyName{"intermediate_size", "feed_forward_length"},
+    KeyName{"max_position_embeddings", "context_length"},
+    KeyName{"rms_norm_eps", "attention.layer_norm_rms_epsilon"},
+    KeyName{"sliding_window", "attention.sliding_window"},
+    KeyName{"sliding_window_pattern", "attention.sliding_window_pattern"},
+    KeyName{"attention_multiplier", "attention.scale"},
+    KeyName{"embedding_multiplier", "embedding_scale"},
+    KeyName{"residual_multiplier", "residual_scale"},
+    KeyName{"logits_scaling", "logit_scale"},
+    KeyName{"rope_theta", "rope.freq_base"},
+    KeyName{"rope_local_base_freq", "rope.freq_base_swa"},
+    KeyName{"attention_factor", "rope.scaling.attn_factor"},
+    KeyName{"beta_fast", "rope.scaling.yarn_beta_fast"},
+    KeyName{"beta_slow", "rope.scaling.yarn_beta_slow"}};
+
+/// Returns the message of an error about a config.json with the names that the values have in the
+/// GGUF file.
+std::string message_of(const Error& e, const io::Gguf& file, const GgufKeys& keys) {
+  std::string text = e.message();
+  const auto by_key = [&](std::string_view ours, std::string_view theirs) {
+    text = io::replace_all(text, fmt::format("'{}'", ours), fmt::format("'{}'", keys.name(theirs)));
+  };
+  const auto by_source = [&](std::string_view ours, const std::string& source) {
+    text = io::replace_all(text, fmt::format("key '{}'", ours), source);
+  };
+  const auto has = [&](std::string_view key) { return file.has(keys.name(key)); };
+  for (const KeyName& name : kKeyNames) by_key(name.ours, name.theirs);
+  by_key("factor", has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear");
+  constexpr const char* kOriginal = "rope.scaling.original_context_length";
+  by_key("original_max_position_embeddings", has(kOriginal) ? kOriginal : "context_length");
+  const std::string ratio =
+      fmt::format("'{}' / '{}'", keys.name("embedding_length"), keys.name("attention.head_count"));
+  const std::string head = keys.name("attention.key_length");
+  const bool given = file.has(head);
+  by_source("head_dim", given ? fmt::format("key '{}'", head) : ratio);
+  text = io::replace_all(text, "head dimension", given ? fmt::format("'{}'", head) : ratio);
+  by_source("query_pre_attn_scalar", ratio);
+  by_source("vocab_size", "rows of 'token_embd.weight'");
+  const bool of_llama = file.find("rope_freqs.weight") != nullptr;
+  by_source("short_factor",
+            fmt::format("tensor '{}.weight'", of_llama ? "rope_freqs" : "rope_factors_short"));
+  by_source("long_factor",
+            fmt::format("tensor '{}.weight'", of_llama ? "rope_freqs" : "rope_factors_long"));
+  return text;
+}
+
+/// errors   kind input: as parse_config, with the names of the GGUF file
+ModelConfig parse_values(const Json& j, const io::Gguf& file, const GgufKeys& keys) {
+  try {
+    return parse_config(j.dump(), file.where());
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::input) throw;
+    throw input_error(file.where(), "{}", message_of(e, file, keys)).hint(kConvertOrChoose);
+  }
+}
+
 }  // namespace
 
 ModelConfig gguf_config(const io::Gguf& file) {
@@ -221,20 +288,25 @@ ModelConfig gguf_config(const io::Gguf& file) {
                       io::quote(keys.name("attention.layer_norm_rms_epsilon")))
         .hint(kConvertAgain);
   j["rms_norm_eps"] = *eps;
-  if (const auto bos = file.find_int("tokenizer.ggml.bos_token_id", 0, kLargestValue))
+  if (const auto bos = file.find_int("tokenizer.ggml.bos_token_id", 0, kLargestId))
     j["bos_token_id"] = *bos;
   const int64_t turned = keys.find_int("rope.dimension_count").value_or(head_dim);
   if (turned != head_dim && arch.name != "phi3")
     throw input_error(file.where(), "key {} is {}, but heads have {} dimensions",
                       io::quote(keys.name("rope.dimension_count")), turned, head_dim)
         .hint(kOtherModel);
+  if (turned != head_dim && (turned < 2 || turned > head_dim || turned % 2 != 0))
+    throw input_error(file.where(), "key {}: expected an even number from 2 to {}, found {}",
+                      io::quote(keys.name("rope.dimension_count")), head_dim, turned)
+        .hint(kConvertOrChoose);
   // The share is cut to whole dimensions when it is read.
   if (turned != head_dim)
     j["partial_rotary_factor"] =
         (static_cast<double>(turned) + 0.5) / static_cast<double>(head_dim);
   if (auto scaling = rope_scaling(file, keys, context)) j["rope_scaling"] = *scaling;
   add_own_keys(file, arch, keys, j);
-  ModelConfig config = parse_config(j.dump(), file.where());
+  ModelConfig config = parse_values(j, file, keys);
+  config.context_key = keys.name("context_length");
   // Converters have added the 1.
   for (LayerSpec& kind : config.kinds) kind.norms.unit_offset = false;
   return config;

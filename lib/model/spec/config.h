@@ -45,7 +45,8 @@ struct ModelConfig {
   std::vector<ops::RopeSpec> ropes = std::vector<ops::RopeSpec>(1);  // by AttentionSpec::rope
   int max_context = 0;                                               // tokens
   int stated_context = 0;  // max_position_embeddings; RoPE scaling may extend it to max_context
-  bool trained = true;     // false: random weights, for which no context is too long
+  std::string context_key = "max_position_embeddings";  // its key, for messages
+  bool trained = true;  // false: random weights, for which no context is too long
   std::vector<LayerSpec> kinds = std::vector<LayerSpec>(1);  // the distinct layers
   std::vector<uint8_t> kind_of;  // [n_layers] indices of kinds; empty: all of the first
   EmbeddingSpec embedding;

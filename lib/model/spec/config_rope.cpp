@@ -173,15 +173,15 @@ void refuse_nested(const Json& j, const std::string& where) {
           .hint("choose a model with the same RoPE in all layers");
 }
 
-std::optional<double> parse_theta(const Json& j, const std::string& where) {
-  if (!io::find_double(j, "rope_theta", where)) return std::nullopt;
-  return get_in_range(j, "rope_theta", where, 1.0, kMaxTheta);
+std::optional<double> parse_theta(const Json& j, const char* key, const std::string& where) {
+  if (!io::find_double(j, key, where)) return std::nullopt;
+  return get_in_range(j, key, where, 1.0, kMaxTheta);
 }
 
 ops::RopeSpec parse_rope(const Json& config, const std::string& where,
                          const RopeDefaults& defaults) {
   std::optional<int> rotated = find_rotated(config, where, defaults);
-  std::optional<double> theta = parse_theta(config, where);
+  std::optional<double> theta = parse_theta(config, "rope_theta", where);
   std::optional<RopeScaling> scaling;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* section = io::find_object(config, key, where);
@@ -191,7 +191,7 @@ ops::RopeSpec parse_rope(const Json& config, const std::string& where,
     if (const auto own = find_rotated(*section, place, defaults)) rotated = own;
     const ModelContext of_model{io::find_int(config, kOriginalContext, where, 1, kMaxContext),
                                 defaults.max_positions, rotated.value_or(defaults.head_dim) / 2};
-    const std::optional<double> own = parse_theta(*section, place);
+    const std::optional<double> own = parse_theta(*section, "rope_theta", place);
     if (theta && own && *theta != *own)
       throw input_error(where, "'rope_theta' {} contradicts {} in '{}'", *theta, *own, key)
           .hint("remove the wrong one");
@@ -220,7 +220,7 @@ std::vector<ops::RopeSpec> parse_ropes(const Json& config, const std::string& wh
     if (of_full != nullptr) full[kParameters] = *of_full;
     if (of_sliding != nullptr) sliding[kParameters] = *of_sliding;
   }
-  if (const auto theta = io::find_double(config, "rope_local_base_freq", where))
+  if (const auto theta = parse_theta(config, "rope_local_base_freq", where))
     sliding["rope_theta"] = *theta;
   RopeDefaults of_sliding = defaults;
   of_sliding.theta = defaults.sliding_theta;

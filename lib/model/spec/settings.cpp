@@ -81,8 +81,8 @@ std::vector<Setting> settings_of(const ModelConfig& config) {
   // token ids, and how ranks share the model.
   const auto& [name, architecture, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim,
                vocab_size, vocab_first, vocab_rows, layers_divided, all_heads, all_kv_heads,
-               repeats_kv_head, rms_eps, ropes, max_context, stated_context, trained, kinds,
-               kind_of, embedding, head, bos_id, eos_ids, dtype, formats] = config;
+               repeats_kv_head, rms_eps, ropes, max_context, stated_context, context_key, trained,
+               kinds, kind_of, embedding, head, bos_id, eos_ids, dtype, formats] = config;
   const auto& [theta, scaling, rope_dims] = ropes.front();
   const auto& [kind, factor, low_freq_factor, high_freq_factor, original_context, beta_fast,
                beta_slow, attention_factor, whole_dims, short_factors, long_factors] = scaling;
