@@ -42,9 +42,12 @@ int small_code(const uint8_t* nibbles, uint32_t fifth, int j) {
   return nibble | static_cast<int>(fifth >> j & 1) << 4;
 }
 
+void put_code(Codes& out, int i, int code) {
+  out.code[static_cast<size_t>(i)] = static_cast<int8_t>(code);
+}
+
 void unpack_small(const uint8_t* nibbles, uint32_t fifth, int zero, Codes& out) {
-  for (int j = 0; j < 32; ++j)
-    out.code[static_cast<size_t>(j)] = static_cast<int8_t>(small_code(nibbles, fifth, j) - zero);
+  for (int j = 0; j < 32; ++j) put_code(out, j, small_code(nibbles, fifth, j) - zero);
 }
 
 void unpack_q4_0(const std::byte* b, Codes& out) {
@@ -74,9 +77,11 @@ void unpack_q8_0(const std::byte* b, Codes& out) {
   std::memcpy(out.code.data(), b + 2, 32);
 }
 
-/// Code i of two bits.
-int two_bits(const uint8_t* q, int i) {
-  return q[32 * (i / 128) + i % 32] >> 2 * (i % 128 / 32) & 3;
+/// Calls f(t, byte, code) for each 32 codes of a block: the number of the 32, the first byte of
+/// their bits 2 (t % 4) and up, and the place of the first code.
+template <class F>
+void each_quarter(const F& f) {
+  for (int t = 0; t < kSuper / 32; ++t) f(t, 32 * (t / 4), 32 * t);
 }
 
 void unpack_q2_k(const std::byte* b, Codes& out) {
@@ -86,8 +91,10 @@ void unpack_q2_k(const std::byte* b, Codes& out) {
     out.scale[static_cast<size_t>(g)] = d * static_cast<float>(scales & 15);
     out.minimum[static_cast<size_t>(g)] = -(dmin * static_cast<float>(scales >> 4));
   }
-  for (int i = 0; i < kSuper; ++i)
-    out.code[static_cast<size_t>(i)] = static_cast<int8_t>(two_bits(bytes_at(b, 16), i));
+  each_quarter([&](int t, int byte, int code) {
+    for (int r = 0; r < 32; ++r)
+      put_code(out, code + r, bytes_at(b, 16)[byte + r] >> 2 * (t % 4) & 3);
+  });
 }
 
 void unpack_q3_k(const std::byte* b, Codes& out) {
@@ -98,10 +105,12 @@ void unpack_q3_k(const std::byte* b, Codes& out) {
         (sc[g % 8] >> 4 * (g / 8) & 15) + 16 * (sc[8 + g % 4] >> 2 * (g / 4) & 3) - 32;
     out.scale[static_cast<size_t>(g)] = d * static_cast<float>(scale);
   }
-  for (int i = 0; i < kSuper; ++i) {
-    const int below = (high[i % 32] >> i / 32 & 1) != 0 ? 0 : 4;
-    out.code[static_cast<size_t>(i)] = static_cast<int8_t>(two_bits(bytes_at(b, 32), i) - below);
-  }
+  each_quarter([&](int t, int byte, int code) {
+    for (int r = 0; r < 32; ++r) {
+      const int low = bytes_at(b, 32)[byte + r] >> 2 * (t % 4) & 3;
+      put_code(out, code + r, low + 4 * (high[r] >> t & 1) - 4);
+    }
+  });
 }
 
 /// Scale and minimum of group g, six bits each.
@@ -121,7 +130,7 @@ void unpack_q45_k(const std::byte* b, const uint8_t* fifth, const uint8_t* nibbl
       const int byte = nibbles[32 * (g / 2) + j];
       const int code =
           (g % 2 == 0 ? byte & 15 : byte >> 4) + (fifth != nullptr ? 16 * (fifth[j] >> g & 1) : 0);
-      out.code[static_cast<size_t>(32 * g + j)] = static_cast<int8_t>(code);
+      put_code(out, 32 * g + j, code);
     }
   }
 }
@@ -137,13 +146,14 @@ void unpack_q6_k(const std::byte* b, Codes& out) {
   for (int g = 0; g < kSuper / 16; ++g)
     out.scale[static_cast<size_t>(g)] =
         d * static_cast<float>(static_cast<int8_t>(bytes_at(b, 192)[g]));
-  for (int i = 0; i < kSuper; ++i) {
-    const int n = i / 128, r = i % 128, t = r / 32;
-    const int low = bytes_at(b, 0)[64 * n + 32 * (t % 2) + r % 32];
-    const int code =
-        (t < 2 ? low & 15 : low >> 4) + 16 * (bytes_at(b, 128)[32 * n + r % 32] >> 2 * t & 3) - 32;
-    out.code[static_cast<size_t>(i)] = static_cast<int8_t>(code);
-  }
+  each_quarter([&](int t, int byte, int code) {
+    const uint8_t* const low = bytes_at(b, 0) + 2 * byte + 32 * (t % 2);
+    const int shift = t % 4 < 2 ? 0 : 4;
+    for (int r = 0; r < 32; ++r) {
+      const int high = bytes_at(b, 128)[byte + r] >> 2 * (t % 4) & 3;
+      put_code(out, code + r, (low[r] >> shift & 15) + 16 * high - 32);
+    }
+  });
 }
 
 template <class T>
@@ -213,13 +223,17 @@ const Encoding& encoding(GgufType type) {
   return *at;
 }
 
-/// Products and sums in the order of ggml's reference.
+/// Multiplies and adds in the order of ggml's reference.
 void decode_codes(const Encoding& t, const Codes& codes, float* out) {
   const bool has_minimum = t.format.zero == Zero::minimum;
-  for (int i = 0; i < t.block; ++i) {
-    const auto g = static_cast<size_t>(i / t.format.group);
-    const float product = codes.scale[g] * static_cast<float>(codes.code[static_cast<size_t>(i)]);
-    out[i] = has_minimum ? product + codes.minimum[g] : product;
+  const int group = t.format.group;
+  const auto* code = codes.code.data();
+  for (size_t g = 0; g < static_cast<size_t>(t.block / group); ++g, code += group, out += group) {
+    const float scale = codes.scale[g], minimum = codes.minimum[g];
+    if (has_minimum)
+      for (int i = 0; i < group; ++i) out[i] = scale * static_cast<float>(code[i]) + minimum;
+    else
+      for (int i = 0; i < group; ++i) out[i] = scale * static_cast<float>(code[i]);
   }
 }
 
@@ -273,7 +287,7 @@ WeightFormat gguf_format(GgufType type) { return encoding(type).format; }
 
 void decode_gguf(GgufType type, const std::byte* blocks, int64_t n, float* out) {
   const Encoding& t = encoding(type);
-  Codes codes;
+  Codes codes{};
   for (int64_t i = 0; i < n; i += t.block, blocks += t.bytes) {
     if (t.number != nullptr) {
       t.number(blocks, out + i);
@@ -287,7 +301,7 @@ void decode_gguf(GgufType type, const std::byte* blocks, int64_t n, float* out) 
 void gguf_codes(GgufType type, const std::byte* blocks, int64_t n, std::byte* out) {
   const Encoding& t = encoding(type);
   TANDEM_CHECK(t.unpack != nullptr, "{} has no codes", t.name);
-  Codes codes;
+  Codes codes{};
   for (int64_t i = 0; i < n; i += t.block, blocks += t.bytes) {
     t.unpack(blocks, codes);
     out = write_codes(t, codes, out);
