@@ -32,8 +32,8 @@ class Panel {
 void read_by(decode::EngineSpec& spec, const std::vector<NamedPolicy>& policies);
 
 /// Divides policies among engines. Those that keep keys where the model runs share one, and the
-/// prompts that it reads, full attention (policy 0) first; keys in host memory are one policy's
-/// alone, which has an engine for itself.
+/// prompts that it reads, full attention (policy 0) first; keys in host memory and other weights
+/// are one policy's alone, which has an engine for itself.
 /// result   indices of the policies of each engine
 std::vector<std::vector<int>> divide_among_engines(const std::vector<NamedPolicy>& policies);
 

@@ -13,13 +13,15 @@
 
 namespace tandem::eval {
 
-/// A named cache policy of eval.policies: `{name: s256, kind: streaming, recent: 256}`.
+/// A named cache policy of eval.policies: `{name: s256, kind: streaming, recent: 256}`; with other
+/// weights than model's, or these in another form, `{name: int4, kind: full, weights: int4}`.
 struct NamedPolicy {
   static constexpr std::string_view kItems = "policies", kExample = "{name: near, kind: streaming}";
   std::string name;
   recipe::Cache cache;
   recipe::Sparse sparse = {};
   Correction spec = {};
+  recipe::Weights weights = {};
 
   template <class V>
   void fields(V& v) {
@@ -27,8 +29,14 @@ struct NamedPolicy {
     cache.fields(v);
     v("sparse", sparse, "FFN neurons that the evaluated tokens compute");
     v("spec", spec, "correction of drafted tokens by the full model, only for generated answers");
+    weights.fields(v);
   }
-  void check(recipe::Problems& p) const { cache.check(p); }
+  void check(recipe::Problems& p) const {
+    cache.check(p);
+    weights.check(p);
+  }
+  /// True for a policy with a model of its own.
+  bool has_weights() const { return weights != recipe::Weights{}; }
 };
 
 /// What the prompt of a case is: everything up to the answer, or up to the question.

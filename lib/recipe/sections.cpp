@@ -37,7 +37,24 @@ std::string_view Run::plan_for_text() {
   return text;
 }
 
+void Weights::check(Problems& p) const {
+  if (group != 32 && group != 64 && group != 128)
+    p.field("group", "group: expected 32, 64 or 128, found {}", group);
+  if (is_quantized(weights)) return;
+  const auto needs = [&](const char* key, bool usual) {
+    if (!usual)
+      p.field(key, "{}: needs weights int8 or int4, found {}: set weights, or leave {} out", key,
+              yaml_text(weights), key);
+  };
+  const Weights usual;
+  needs("group", group == usual.group);
+  needs("head", head == usual.head);
+  needs("embedding", embedding == usual.embedding);
+  needs("scale_search", scale_search == usual.scale_search);
+}
+
 void Model::check(Problems& p) const {
+  Weights::check(p);
   const auto check_numbers = [&](const char* key, WeightType type) {
     const bool numbers = type == WeightType::bf16 || type == WeightType::f32;
     if (numbers && yaml_text(type) != yaml_text(compute))
@@ -50,21 +67,6 @@ void Model::check(Problems& p) const {
   check_numbers("weights", weights);
   check_numbers("head", head);
   check_numbers("embedding", embedding);
-  if (group != 32 && group != 64 && group != 128)
-    p.field("group", "model.group: expected 32, 64 or 128, found {}", group);
-  if (is_quantized(weights)) return check_adapters(p);
-  const auto needs = [&](const char* key, bool usual) {
-    if (!usual)
-      p.field(key, "model.{}: needs model.weights int8 or int4, found {}", key, yaml_text(weights));
-  };
-  needs("group", group == Model{}.group);
-  needs("head", head == WeightType::automatic);
-  needs("embedding", embedding == WeightType::automatic);
-  needs("scale_search", scale_search);
-  check_adapters(p);
-}
-
-void Model::check_adapters(Problems& p) const {
   for (size_t i = 0; i < adapters.size(); ++i)
     for (size_t k = 0; k < i; ++k)
       if (!adapters[i].name.empty() && adapters[i].name == adapters[k].name)

@@ -57,23 +57,16 @@ struct Adapter {
   }
 };
 
-struct Model {
-  ModelName path;
-  Compute compute = Compute::bf16;
+/// In which form weights lie in memory.
+struct Weights {
   WeightType weights = WeightType::automatic;
   int group = 64;
   WeightType head = WeightType::automatic, embedding = WeightType::automatic;
   bool scale_search = true;
   Activations activations = Activations::automatic;
-  Offload offload;
-  std::filesystem::path state;
-  std::vector<Adapter> adapters;
 
   template <class V>
   void fields(V& v) {
-    v("path", path, required_input(),
-      "Hugging Face model folder, name of a known model, or synthetic:NAME (random weights)");
-    v("compute", compute, "data type of activations");
     v("weights", weights,
       "weights in memory: bf16 or f32, as compute, or int8 or int4, quantized as they are loaded. "
       "auto = as in the file, in the type of compute if they are not quantized");
@@ -88,6 +81,24 @@ struct Model {
     v("activations", activations,
       "input of products with quantized weights on a CPU: int8 with a scale for 32 numbers, or "
       "compute, as they are. auto = int8");
+  }
+  void check(Problems& p) const;
+  bool operator==(const Weights&) const = default;
+};
+
+struct Model : Weights {
+  ModelName path;
+  Compute compute = Compute::bf16;
+  Offload offload;
+  std::filesystem::path state;
+  std::vector<Adapter> adapters;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, required_input(),
+      "Hugging Face model folder, name of a known model, or synthetic:NAME (random weights)");
+    v("compute", compute, "data type of activations");
+    Weights::fields(v);
     v("offload", offload,
       "weight offloading: layers whose weights are copied from host memory to the GPU in every "
       "forward. auto = the layers that do not fit");
@@ -97,7 +108,6 @@ struct Model {
   void check(Problems& p) const;
 
  protected:
-  void check_adapters(Problems& p) const;
   static constexpr std::string_view adapters_text() {
     return "adapters {path, weight, name, force}. Adapters without a name are merged into the "
            "weights at load time, in this order. Named adapters apply to the prompts that name "

@@ -13,10 +13,12 @@ PolicyEngines::PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles&
     for (const int i : part) of_part.push_back(policies[static_cast<size_t>(i)]);
     std::string name = parts_.empty() ? std::string() : of_part.front().name;
     decode::EngineSpec spec = sizer.placed(spec_of(of_part));
-    parts_.push_back({std::move(part), std::move(name), std::move(spec)});
+    Part& added = parts_.emplace_back(Part{std::move(part), std::move(name), std::move(spec)});
+    if (of_part.front().has_weights()) added.files = sizer.open_model(of_part.front().weights);
   }
   for (size_t i = 1; i < parts_.size(); ++i) {
     recipe::Cache& cache = parts_[i].spec.caches.front();
+    if (!cache.is_hosted()) continue;
     const recipe::Cache asked = cache;
     parts_[i].hosted =
         decide_hosted(sizer, files, asked, parts_[i].spec.max_tokens, batch,
@@ -38,7 +40,7 @@ MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files,
   for (const Part& part : parts_) {
     decode::EngineSpec spec = part.spec;
     spec.savings = savings;
-    MemoryPlan own = decode::Engine::plan(files, spec);
+    MemoryPlan own = decode::Engine::plan(part.files ? *part.files : files, spec);
     if (part.name.empty())
       all = std::move(own);
     else
@@ -63,7 +65,8 @@ std::vector<cli::HostedEngine> PolicyEngines::hosted(const decode::ModelFiles& f
 void PolicyEngines::load(cli::Context& cx) {
   std::shared_ptr<cuda::Queue> queue;  // all work in one order with the first
   for (Part& part : parts_) {
-    part.engine = load_engine(cx, sizer_->open_model(), part.spec, plan_, queue);
+    part.engine = load_engine(cx, part.files ? std::move(*part.files) : sizer_->open_model(),
+                              part.spec, plan_, queue);
     if (!queue) queue = part.engine->queue();
   }
 }

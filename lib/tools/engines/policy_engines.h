@@ -12,7 +12,8 @@
 namespace tandem::tools {
 
 /// The engines of policies that are judged together: one for all whose keys lie where the model
-/// runs, and one, with separate weights, for each whose keys lie in host memory.
+/// runs, and one, with separate weights, for each whose keys lie in host memory or whose weights
+/// differ.
 class PolicyEngines {
  public:
   /// Sizes of an engine that reads by these policies.
@@ -44,6 +45,7 @@ class PolicyEngines {
     std::string name;  // of its policy, before its buffers' names; empty: of the first
     decode::EngineSpec spec;
     std::optional<bench::HostedPlan> hosted = {};
+    std::optional<decode::ModelFiles> files = {};  // if its weights differ, until they are loaded
     std::unique_ptr<decode::Engine> engine = nullptr;
   };
   MemoryPlan plan_of(const decode::ModelFiles& files, const decode::Savings& savings) const;

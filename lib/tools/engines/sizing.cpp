@@ -192,30 +192,35 @@ DType EngineSizer::compute() const {
   return model_.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
 }
 
-void EngineSizer::place_codes(decode::ModelFiles& files, recipe::WeightType weights) const {
+void EngineSizer::place_codes(decode::ModelFiles& files, const recipe::Weights& of) const {
   using recipe::WeightType;
   if (place_.device.kind == Device::Kind::cuda)
     decode::note_widened(files, compute(), "on a GPU");
-  else if (weights == WeightType::bf16 || weights == WeightType::f32)
+  else if (of.weights == WeightType::bf16 || of.weights == WeightType::f32)
     decode::note_widened(files, compute(), "as model.weights says");
   else
-    decode::keep_codes(files, model_.activations != recipe::Activations::compute);
+    decode::keep_codes(files, of.activations != recipe::Activations::compute);
 }
 
-decode::ModelFiles EngineSizer::open_model() const {
-  decode::ModelFiles files = decode::open_model(model_, static_cast<uint64_t>(run_.seed));
-  place_codes(files, model_.weights);
+decode::ModelFiles EngineSizer::open(const recipe::Model& model) const {
+  decode::ModelFiles files = decode::open_model(model, static_cast<uint64_t>(run_.seed));
+  if (recipe::is_quantized(model.weights)) files.name += " " + recipe::yaml_text(model.weights);
+  place_codes(files, model);
   report_opening(terminal_, files);
+  return files;
+}
+
+decode::ModelFiles EngineSizer::open_model(const recipe::Weights& weights) const {
+  recipe::Model model = model_;
+  static_cast<recipe::Weights&>(model) = weights;
+  decode::ModelFiles files = open(model);
   if (group_) group_->require_equal("model.path", files.fingerprint);
   decode::take_shard(files, ranks_.rank, ranks_.size);
   return files;
 }
 
 decode::ModelFiles EngineSizer::open_draft(const recipe::Model& draft) const {
-  decode::ModelFiles files = decode::open_model(draft, static_cast<uint64_t>(run_.seed));
-  if (recipe::is_quantized(draft.weights)) files.name += " " + recipe::yaml_text(draft.weights);
-  place_codes(files, draft.weights);
-  report_opening(terminal_, files);
+  decode::ModelFiles files = open(draft);
   if (group_) group_->require_equal(draft.path.value, files.fingerprint);
   decode::take_draft_shard(files, ranks_.rank, ranks_.size);
   return files;

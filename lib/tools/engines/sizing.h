@@ -105,7 +105,9 @@ class EngineSizer {
 
   /// Headers of model.path, and of its adapter.
   /// errors   kind input
-  decode::ModelFiles open_model() const;
+  decode::ModelFiles open_model() const { return open_model(model_); }
+  /// The same of that model with other weights.
+  decode::ModelFiles open_model(const recipe::Weights& weights) const;
   /// The same of a model that proposes tokens.
   decode::ModelFiles open_draft(const recipe::Model& draft) const;
 
@@ -133,8 +135,9 @@ class EngineSizer {
   }
 
  private:
+  decode::ModelFiles open(const recipe::Model& model) const;
   /// Decides in which form weights that a source stores as codes lie in memory.
-  void place_codes(decode::ModelFiles& files, recipe::WeightType weights) const;
+  void place_codes(decode::ModelFiles& files, const recipe::Weights& weights) const;
 
   const recipe::Model& model_;
   const recipe::Run& run_;
