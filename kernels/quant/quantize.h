@@ -31,8 +31,8 @@ struct QuantizeParams {
 /// and hi. There are 15 or 255 levels. The zero is round(-lo / scale), less 128 for i8.
 /// `search` chooses the multiple of the scale with the least sum of squared errors, and of lo and
 /// hi for the zero. The scale itself wins a tie, then the smallest multiple.
-/// numerics scales are rounded to f16 before codes; x / scale is rounded to nearest even and
-///          clamped. Every ISA gives the same bytes.
+/// numerics Scales are rounded to f16 before codes. Quotients x / scale are rounded to nearest even
+///          and clamped. Every ISA gives the same bytes.
 /// layout   weights past `width`, and all weights of a group of scale 0, have the code of 0
 /// cost     reads each weight 3 times, and 17 times more with `search`, from L1 if the group fits
 /// errors   none (preconditions checked by ops)

@@ -77,8 +77,8 @@ void unpack_q8_0(const std::byte* b, Codes& out) {
   std::memcpy(out.code.data(), b + 2, 32);
 }
 
-/// Calls f(t, byte, code) for each 32 codes of a block: the number of the 32, the first byte of
-/// their bits 2 (t % 4) and up, and the place of the first code.
+/// Calls f(t, byte, code) for each 32 codes of a block, which begin at `code`. Their two low or
+/// high bits are bits 2 (t % 4) and up of 32 bytes from `byte` on.
 template <class F>
 void each_quarter(const F& f) {
   for (int t = 0; t < kSuper / 32; ++t) f(t, 32 * (t / 4), 32 * t);
