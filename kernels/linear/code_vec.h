@@ -16,6 +16,8 @@ namespace {
 using simd::kW;
 using simd::Vec;
 
+constexpr int kLowHalves = 0x0f0f0f0f;
+
 TANDEM_INLINE int32_t four_inputs(const int8_t* x) {
   int32_t four;
   __builtin_memcpy(&four, x, sizeof four);
@@ -39,6 +41,7 @@ TANDEM_INLINE Vec to_float(Ints a) { return {static_cast<float>(a.v)}; }
 
 template <Code code>
 struct Dots {
+  static constexpr int kTimes = 1;
   static constexpr int kOffset = code == Code::i8 ? 128 : 0;
   int32_t sum = 0;
   TANDEM_INLINE void add(Ints w, const int8_t* x) {
@@ -63,6 +66,7 @@ TANDEM_INLINE Vec to_float(Ints a) { return {_mm256_cvtepi32_ps(a.v)}; }
 /// Sums of i4 stay within 16 bits: 8 times 2 * 15 * 127.
 template <Code code>
 struct Dots {
+  static constexpr int kTimes = 1;
   static constexpr int kOffset = 0;
   __m256i sum = _mm256_setzero_si256();
   TANDEM_INLINE void add(Ints w, const int8_t* x) {
@@ -97,6 +101,7 @@ TANDEM_INLINE Vec to_float(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 /// Without VNNI.
 template <Code code>
 struct Dots {
+  static constexpr int kTimes = 1;
   static constexpr int kOffset = 0;
   __m512i sum = _mm512_setzero_si512();
   TANDEM_INLINE void add(Ints w, const int8_t* x) {
@@ -117,19 +122,34 @@ struct Dots {
   }
 };
 #else
-template <Code code>
+template <Code code, int times = 1>
 struct Dots {
+  static constexpr int kTimes = times;
   static constexpr int kOffset = code == Code::i8 ? 128 : 0;
   __m512i sum = _mm512_setzero_si512();
+  /// GCC 12 would broadcast x by an instruction of its own.
   TANDEM_INLINE void add(Ints w, const int8_t* x) {
-    sum = _mm512_dpbusd_epi32(sum, w.v, _mm512_set1_epi32(four_inputs(x)));
+    asm("vpdpbusd %2%{1to16%}, %1, %0"
+        : "+v"(sum)
+        : "v"(w.v), "m"(*reinterpret_cast<const int8_t(*)[4]>(x)));
   }
   TANDEM_INLINE Vec end(int32_t start) const {
-    return {_mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(start)))};
+    return {_mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(start * times)))};
   }
+};
+/// Codes that stay in high halves, so that sums are 16 times as large.
+struct HighDots : Dots<Code::i4, 16> {
+  static TANDEM_INLINE Ints half(Ints both) { return bits_of_ints(both, 0, ~kLowHalves); }
 };
 #endif
 
+#endif
+
+#if defined(TANDEM_ISA_scalar) || defined(TANDEM_ISA_avx2) || defined(TANDEM_ISA_avx512)
+/// Sixteen times the codes would not fit sums of 16 bits.
+struct HighDots : Dots<Code::i4> {
+  static TANDEM_INLINE Ints half(Ints both) { return bits_of_ints(both, 4, kLowHalves); }
+};
 #endif
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "kernels/linear/quantized_linear.h"
 
@@ -10,34 +11,23 @@ namespace {
 constexpr int kScaleBytes = 2;
 
 int zero_bytes(Zero zero) { return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : 2; }
-
-/// A code of a group as products of integers read it.
-uint8_t code_of(const CodedMatrix& m, const std::byte* codes, int i) {
-  if (m.code == Code::i8) return static_cast<uint8_t>(static_cast<uint8_t>(codes[i]) ^ 0x80u);
-  const auto both = static_cast<uint8_t>(codes[i / 2]);
-  return i % 2 == 0 ? both & 15 : both >> 4;
+int group_of(const CodedMatrix& m) { return m.group == 0 ? m.in : m.group; }
+int code_bytes(const CodedMatrix& m) {
+  return m.code == Code::i4 ? (group_of(m) + 1) / 2 : group_of(m);
 }
 
-/// Place of an output's input in a panel's codes; i4 keep the second half of a step high.
-void put_code(const CodedMatrix& m, std::byte* panel, int output, int input, uint8_t code) {
-  const int in_step = input % kCodeStep;
-  std::byte* const step = panel + input / kCodeStep * m.step_bytes();
-  const auto at = [&](int i) { return i / 4 * 4 * kCodePanel + 4 * output + i % 4; };
-  if (m.code == Code::i8)
-    step[at(in_step)] = static_cast<std::byte>(code);
-  else
-    step[at(in_step % kInputGroup)] |=
-        static_cast<std::byte>(in_step < kInputGroup ? code : code << 4);
-}
-
-void pack_row(const CodedMatrix& m, const std::byte* row, std::byte* panel, int output) {
-  const int group = m.group == 0 ? m.in : m.group;
-  const int zero_size = zero_bytes(m.zero);
-  const int code_bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
+/// Places the scales and zeros of a row in a panel, and its codes in order, one a byte.
+/// shapes   codes [m.inputs()], zeros past the last input
+void split_row(const CodedMatrix& m, const uint8_t* row, std::byte* panel, int output,
+               uint8_t* codes) {
+  const int group = group_of(m), zero_size = zero_bytes(m.zero);
   for (int first = 0, g = 0; first < m.in; first += group, ++g) {
-    for (int i = 0; i < std::min(group, m.in - first); ++i)
-      put_code(m, panel, output, first + i, code_of(m, row, i));
-    row += code_bytes;
+    const int n = std::min(group, m.in - first);
+    if (m.code == Code::i8)
+      for (int i = 0; i < n; ++i) codes[first + i] = row[i] ^ 0x80u;
+    else
+      for (int i = 0; i < n; ++i) codes[first + i] = row[i / 2] >> (i % 2 * 4) & 15;
+    row += code_bytes(m);
     const int place = g * kCodePanel + output;
     std::memcpy(panel + m.scales_at() + place * kScaleBytes, row, kScaleBytes);
     std::memcpy(panel + m.zeros_at() + place * zero_size, row + kScaleBytes,
@@ -46,21 +36,42 @@ void pack_row(const CodedMatrix& m, const std::byte* row, std::byte* panel, int 
   }
 }
 
+uint32_t four(const uint8_t* codes) {
+  uint32_t both;
+  std::memcpy(&both, codes, sizeof both);
+  return both;
+}
+
+/// Places the codes of an output in a panel, four inputs at a time.
+void place_codes(const CodedMatrix& m, const uint8_t* codes, std::byte* panel, int output) {
+  for (int step = 0; step < m.steps(); ++step, codes += kCodeStep) {
+    std::byte* to = panel + step * m.step_bytes() + 4 * output;
+    const int inputs =
+        m.code == Code::i4 ? kInputGroup : kCodeStep;  // the rest lies in high halves
+    for (int i = 0; i < inputs; i += 4, to += 4 * kCodePanel) {
+      uint32_t lines = four(codes + i);
+      if (m.code == Code::i4) lines |= four(codes + kInputGroup + i) << 4;
+      std::memcpy(to, &lines, sizeof lines);
+    }
+  }
+}
+
 }  // namespace
 
 void pack_codes(const PackCodesParams& p, Range panels) {
   const CodedMatrix& m = p.matrix;
-  const int group = m.group == 0 ? m.in : m.group;
-  const int64_t group_bytes =
-      (m.code == Code::i4 ? (group + 1) / 2 : group) + kScaleBytes + zero_bytes(m.zero);
-  const int64_t row_bytes = (m.in + group - 1) / group * group_bytes;
+  const int64_t groups = (m.in + group_of(m) - 1) / group_of(m);
+  const int64_t row_bytes = groups * (code_bytes(m) + kScaleBytes + zero_bytes(m.zero));
+  std::vector<uint8_t> codes(static_cast<size_t>(m.inputs()));
   for (int64_t i = panels.begin; i < panels.end; ++i) {
     std::byte* const panel = static_cast<std::byte*>(p.panels) + i * m.panel_bytes();
     std::memset(panel, 0, static_cast<size_t>(m.panel_bytes()));
     const int64_t first = i * kCodePanel;
-    for (int64_t n = 0; n < std::min<int64_t>(kCodePanel, p.n_rows - first); ++n)
-      pack_row(m, static_cast<const std::byte*>(p.rows) + (first + n) * row_bytes, panel,
-               static_cast<int>(n));
+    for (int64_t n = 0; n < std::min<int64_t>(kCodePanel, p.n_rows - first); ++n) {
+      const auto* const row = static_cast<const uint8_t*>(p.rows) + (first + n) * row_bytes;
+      split_row(m, row, panel, static_cast<int>(n), codes.data());
+      place_codes(m, codes.data(), panel, static_cast<int>(n));
+    }
   }
 }
 

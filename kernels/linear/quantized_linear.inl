@@ -13,6 +13,8 @@ constexpr int kSliver = 5;
 #else
 constexpr int kSliver = 12;
 #endif
+/// Rows of which both halves of i4 lines are multiplied at once.
+constexpr int kRowsOfHalves = 4;
 /// Vectors of a panel's outputs.
 constexpr int kVectors = kCodePanel / kW;
 constexpr int kLineBytes = 4 * kCodePanel;  // four inputs of a panel's outputs
@@ -99,9 +101,9 @@ struct Scales {
 template <Code code>
 TANDEM_INLINE Ints codes_at(const char* step, int line) {
   if constexpr (code == Code::i8) return load_ints(step + line * kLineBytes);
-  constexpr int kLines = kInputGroup / 4, kLow = 0x0f0f0f0f;
+  constexpr int kLines = kInputGroup / 4;
   const Ints both = load_ints(step + line % kLines * kLineBytes);
-  return bits_of_ints(both, line < kLines ? 0 : 4, kLow);
+  return bits_of_ints(both, line < kLines ? 0 : 4, kLowHalves);
 }
 
 template <class Y>
@@ -130,25 +132,48 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
   Vec sum[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) sum[r] = simd::zero();
+  const auto add_unit = [&](int unit, const auto& dots) __attribute__((always_inline)) {
+    const int group = m.group == 0 ? 0 : unit * kUnit / m.group;
+    const Vec scale = scales.scale(group);
+    const Vec minimum = kHasZero ? scales.minimum(group, scale) : simd::zero();
+    const Vec of_sums = dots[0].kTimes == 1 ? scale : scale * simd::set1(1.0f / dots[0].kTimes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const float xs = x_scale[r * scale_stride + unit * kUnit / kInputGroup];
+      sum[r] = fma(dots[r].end(start[r * units + unit]) * of_sums, simd::set1(xs), sum[r]);
+      if constexpr (kHasZero) sum[r] = fma(minimum, simd::set1(x_sum[r * units + unit]), sum[r]);
+    }
+  };
   const char* step = at + vector * kW * 4;
   for (int unit = 0; unit < units; step += m.step_bytes()) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kUnits; ++i, ++unit, x += kUnit) {
-      Dots<code> dots[kRows];
+    if constexpr (code == Code::i4 && kUnit == kInputGroup && kRows <= kRowsOfHalves) {
+      // Both halves of a line at once: few rows are as fast as their weights come.
+      Dots<code> low[kRows];
+      HighDots high[kRows];
 #pragma GCC unroll 8
       for (int line = 0; line < kLines; ++line) {
-        const Ints w = codes_at<code>(step, i * kLines + line);
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) dots[r].add(w, x + r * stride + 4 * line);
+        const Ints both = load_ints(step + line * kLineBytes);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          low[r].add(bits_of_ints(both, 0, kLowHalves), x + r * stride + 4 * line);
+          high[r].add(HighDots::half(both), x + r * stride + kInputGroup + 4 * line);
+        }
       }
-      const int group = m.group == 0 ? 0 : unit * kUnit / m.group;
-      const Vec scale = scales.scale(group);
-      const Vec minimum = kHasZero ? scales.minimum(group, scale) : simd::zero();
+      add_unit(unit, low);
+      add_unit(unit + 1, high);
+      unit += 2;
+      x += kCodeStep;
+    } else {
+#pragma GCC unroll 4
+      for (int i = 0; i < kUnits; ++i, ++unit, x += kUnit) {
+        Dots<code> dots[kRows];
+#pragma GCC unroll 8
+        for (int line = 0; line < kLines; ++line) {
+          const Ints w = codes_at<code>(step, i * kLines + line);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const float xs = x_scale[r * scale_stride + unit * kUnit / kInputGroup];
-        sum[r] = fma(dots[r].end(start[r * units + unit]) * scale, simd::set1(xs), sum[r]);
-        if constexpr (kHasZero) sum[r] = fma(minimum, simd::set1(x_sum[r * units + unit]), sum[r]);
+          for (int r = 0; r < kRows; ++r) dots[r].add(w, x + r * stride + 4 * line);
+        }
+        add_unit(unit, dots);
       }
     }
   }
