@@ -5,6 +5,7 @@
 #include "bench/onednn_gemm.h"
 #include "kv/policy.h"
 #include "model/spec/roles.h"
+#include "model/spec/weight_formats.h"
 #include "model/spec/work.h"
 #include "tensor/cuda.h"
 #include "tensor/gpu_isa.h"
@@ -138,6 +139,8 @@ ModelIdentity identify(const decode::ModelFiles& files, DType dtype) {
            {"params", model::n_params(files.config)},
            {"weight_bytes", model::weight_bytes(files.config, dtype)},
            {"dtype", dtype_name(dtype)},
+           {"weights", model::formats_text(files.config, dtype)},
+           {"int8_activations", files.config.formats && files.config.formats->int8_inputs},
            {"fingerprint", files.fingerprint}}};
 }
 

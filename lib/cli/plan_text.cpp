@@ -12,6 +12,7 @@
 #include "cli/rank_plan.h"
 #include "kv/page_groups.h"
 #include "model/forward/transformer.h"
+#include "model/spec/weight_formats.h"
 #include "model/spec/work.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
@@ -287,7 +288,7 @@ std::string plan_text(const PlanView& v) {
   const DType dtype = v.spec.compute;
   std::string text =
       fmt::format("model    {}  {}  {}  {} weights{}  context {} tokens\n", v.files.name,
-                  c.architecture, params_text(v.files), dtype_name(dtype),
+                  c.architecture, params_text(v.files), model::formats_text(c, dtype),
                   dtype == DType::f32 ? " and KV cache" : "", c.max_context);
   text += gpu_line(v.limits);
   // Another machine's host is not this one.
@@ -318,6 +319,7 @@ Json plan_json(const PlanView& v) {
   Json j = {{"event", "plan"},
             {"model", v.files.name},
             {"dtype", dtype_name(v.spec.compute)},
+            {"weights", model::formats_text(v.files.config, v.spec.compute)},
             {"prompt_tokens", v.prompt_tokens},
             {"context_tokens", v.context_tokens}};
   j.update(memory_json(v.plan, v.limits));

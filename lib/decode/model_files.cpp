@@ -370,7 +370,7 @@ void keep_codes(ModelFiles& m, bool int8_inputs) {
   m.config.formats = std::move(formats);
   m.notes.push_back(
       fmt::format("weights  {} matrices as {}, multiplied by {}", m.config.formats->coded.size(),
-                  model::formats_text(m.config),
+                  model::formats_text(m.config, DType::bf16),
                   int8_inputs ? "activations rounded to int8" : "activations as they are"));
 }
 

@@ -17,8 +17,8 @@ struct WeightFormats {
 /// The format of a matrix in memory, `numbers` unless it is codes.
 WeightFormat stored_as(const ModelConfig& config, MatrixId id, const WeightFormat& numbers);
 
-/// The formats of coded matrices, the most frequent first: "i4 g64 f16 integer, i8 g64 f16"; empty
-/// if there are none.
-std::string formats_text(const ModelConfig& config);
+/// The formats of coded matrices, the most frequent first: "i4 g64 f16 integer, i8 g64 f16"; if
+/// there are none, the type of the others.
+std::string formats_text(const ModelConfig& config, DType numbers);
 
 }  // namespace tandem::model

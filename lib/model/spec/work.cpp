@@ -14,10 +14,10 @@ WeightFormat stored_as(const ModelConfig& c, MatrixId id, const WeightFormat& nu
   return at == c.formats->coded.end() ? numbers : at->second;
 }
 
-std::string formats_text(const ModelConfig& c) {
+std::string formats_text(const ModelConfig& c, DType numbers) {
+  if (!c.formats) return dtype_name(numbers);
   std::map<std::string, int> counts;
-  if (c.formats)
-    for (const auto& [id, format] : c.formats->coded) ++counts[format_name(format)];
+  for (const auto& [id, format] : c.formats->coded) ++counts[format_name(format)];
   std::vector<std::pair<std::string, int>> order(counts.begin(), counts.end());
   std::ranges::stable_sort(order, std::greater{}, &std::pair<std::string, int>::second);
   std::string text;

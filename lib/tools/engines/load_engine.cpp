@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/plan_text.h"
+#include "model/spec/weight_formats.h"
 
 namespace tandem::tools {
 
@@ -32,6 +33,10 @@ std::unique_ptr<decode::Engine> load_engine(cli::Context& cx, decode::ModelFiles
                     "{}",
                     factors, spec.longest > 0 ? spec.longest : spec.max_tokens,
                     engine->files().config.ropes.front().scaling.original_context));
+  if (engine->files().config.formats && engine->spec().adapters == decode::AdapterUse::switched)
+    cx.note("weights  in memory as numbers, since adapters are written into them");
+  else if (engine->files().config.formats && !engine->spec().sparse.empty())
+    cx.note("weights  of FFNs in memory as numbers, since their neurons are read one by one");
   warn_unpinned(cx, *engine);
   return engine;
 }

@@ -1,0 +1,139 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/rank_runs.h"
+
+using namespace tandem::testing;
+
+namespace {
+
+Outcome run(const char* tool, const Words& words) {
+  return run_process(program(tool), {.arguments = with(words, {"--device", "cpu"})});
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// A run in f32, where texts do not hang on how rows are grouped.
+Words words_of(const std::string& weights) {
+  return {"-m",
+          "tiny-16m",
+          "-p",
+          "The lamp was lit",
+          "-n",
+          "40",
+          "-q",
+          "-s",
+          "model.compute=f32",
+          "-s",
+          "run.seed=3",
+          "-s",
+          "run.threads=2",
+          "-s",
+          "model.weights=" + weights};
+}
+
+}  // namespace
+
+TEST_SUITE("cli/quantized") {
+  TEST_CASE("drafts of a model with quantized weights write its own text") {
+    for (const char* weights : {"int8", "int4"})
+      for (const char* activations : {"int8", "compute"}) {
+        const Words words =
+            with(words_of(weights), {"-s", std::string("model.activations=") + activations});
+        const Outcome plain = run("pig-generate", words);
+        REQUIRE(plain.status == 0);
+        CHECK(plain.out.size() > 40);
+        CAPTURE(weights);
+        CAPTURE(activations);
+        for (const Words& draft :
+             {Words{"-s", "spec.draft=ngram"},
+              {"-s", "spec.draft=model", "-s", "draft.path=tiny-2m"},
+              {"-s", "spec.draft=model", "-s", "draft.path=tiny-2m", "-s", "draft.weights=int4"},
+              {"-s", "spec.draft=model", "-s", "draft.path=tiny-2m", "-s", "spec.width=3"},
+              {"-s", "spec.draft=self", "-s", "draft.cache.kind=snapkv", "-s",
+               "draft.cache.snapkv.budget=40", "-s", "spec.force=true"},
+              {"-s", "spec.draft=self", "-s", "draft.weights=int4"}}) {
+          const Outcome drafted = run("sequoia-generate", with(words, draft));
+          CAPTURE(drafted.err);
+          CHECK(drafted.out == plain.out);
+        }
+      }
+  }
+
+  TEST_CASE("a quantized copy drafts for the model without changing its text") {
+    const Words words = words_of("auto");
+    const Outcome plain = run("pig-generate", words);
+    REQUIRE(plain.status == 0);
+    for (const char* weights : {"int8", "int4"}) {
+      const Outcome drafted = run(
+          "sequoia-generate",
+          with(words, {"-s", "spec.draft=self", "-s", std::string("draft.weights=") + weights}));
+      CAPTURE(drafted.err);
+      CHECK(drafted.out == plain.out);
+    }
+  }
+
+  TEST_CASE("quantized weights do not depend on threads, and ranks write their text") {
+    const Words words = words_of("int4");
+    const Outcome two = run("pig-generate", words);
+    const Outcome one = run("pig-generate", with(words, {"-s", "run.threads=1"}));
+    CHECK(one.out == two.out);
+    const auto ranks = run_ranks(2, with(words, {"--device", "cpu", "-s", "run.threads=1"}));
+    CAPTURE(ranks[0].err);
+    CHECK(ranks[0].out == two.out);
+  }
+
+  TEST_CASE("plans count quantized weights, and name their formats") {
+    const Outcome f = run("pig-generate",
+                          {"-m", "tiny-16m", "-p", "x", "--dry-run", "--format", "jsonl"}),
+                  q = run("pig-generate", {"-m", "tiny-16m", "-p", "x", "--dry-run", "--format",
+                                           "jsonl", "-s", "model.weights=int4"});
+    const auto full = nlohmann::json::parse(f.out), int4 = nlohmann::json::parse(q.out);
+    CHECK(full["weights"] == "bf16");
+    CHECK(int4["weights"] == "i4 g64 f16 integer, i8 g64 f16");
+    const auto bytes = [](const nlohmann::json& j) {
+      return j["memory"]["cpu"]["weights"].get<double>();
+    };
+    // 4.375 and 8.25 bits in place of 16, but for biases and norms.
+    CHECK(bytes(int4) < 0.4 * bytes(full));
+    CHECK(bytes(int4) > 4.25 / 16 * bytes(full));
+  }
+
+  TEST_CASE("settings of quantized weights that do not fit are refused") {
+    struct Case {
+      Words set;
+      const char* message;
+    };
+    for (const Case& c :
+         {Case{{"-s", "model.group=32"}, "group: needs weights int8 or int4"},
+          {{"-s", "model.head=int4"}, "head: needs weights int8 or int4"},
+          {{"-s", "model.scale_search=false"}, "scale_search: needs weights int8 or int4"},
+          {{"-s", "model.weights=int4", "-s", "model.group=48"},
+           "group: expected 32, 64 or 128, found 48"},
+          {{"-s", "model.weights=f32"},
+           "model.weights: no product multiplies f32 weights by bf16 inputs"},
+          {{"-s", "model.weights=int4", "-s", "model.head=f32"},
+           "model.head: no product multiplies f32 weights by bf16 inputs"}}) {
+      const Outcome o = run("pig-generate", with({"-m", "tiny-16m", "-p", "x", "-n", "1"}, c.set));
+      CHECK(o.status == 3);
+      CAPTURE(o.err);
+      CHECK(has(o.err, c.message));
+    }
+  }
+
+  TEST_CASE("a summary says which weights and activations products read") {
+    const Outcome o =
+        run("pig-generate", {"-m", "tiny-16m", "-p", "x", "-n", "2", "-s", "model.weights=int8"});
+    CHECK(has(o.err, "57 matrices as i8 g64 f16, multiplied by activations rounded to int8"));
+    const Outcome exact =
+        run("pig-generate", {"-m", "tiny-16m", "-p", "x", "-n", "2", "-s", "model.weights=int8",
+                             "-s", "model.activations=compute"});
+    CHECK(has(exact.err, "57 matrices as i8 g64 f16, multiplied by activations as they are"));
+    const Outcome sparse = run(
+        "sirius-generate", {"-m", "tiny-16m", "-p", "x", "-n", "2", "-s", "model.weights=int8"});
+    CHECK(has(sparse.err, "FFNs in memory as numbers"));
+  }
+}
