@@ -3,14 +3,15 @@
 # default: `address` and `thread` build in build-asan/ and build-tsan/ and run the whole suite under
 # AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; `fuzz` feeds the readers
 # for N minutes in all (60); `transformers` makes the golden values of chats and tokenizers again, and compares
-# tandem with transformers on all golden model folders.
+# tandem with transformers on all golden model folders; `llama_cpp` compares greedy tokens of small GGUF models with
+# llama.cpp's.
 # All parts run, then a summary says how they ended; exit status 1 if one has failed. TANDEM_JOBS limits
 # what runs in parallel.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
 usage() {
-  echo "usage: scripts/nightly.sh [--fuzz-minutes N] [address] [thread] [fuzz] [transformers]" >&2
+  echo "usage: scripts/nightly.sh [--fuzz-minutes N] [address] [thread] [fuzz] [transformers] [llama_cpp]" >&2
   exit 2
 }
 
@@ -23,12 +24,12 @@ while [ $# -gt 0 ]; do
       [[ $minutes =~ ^[1-9][0-9]*$ ]] || usage
       shift
       ;;
-    address | thread | fuzz | transformers) parts+=("$1") ;;
+    address | thread | fuzz | transformers | llama_cpp) parts+=("$1") ;;
     *) usage ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(address thread fuzz transformers)
+[ ${#parts[@]} -gt 0 ] || parts=(address thread fuzz transformers llama_cpp)
 
 # suite PRESET: builds everything with a sanitizer and runs all tests; the first report of a test ends it.
 suite() {
@@ -61,6 +62,16 @@ against_transformers() {
     tee build/nightly-transformers.log
 }
 
+# The same for llama.cpp, which pip builds (about 15 minutes on two cores).
+against_llama_cpp() {
+  local venv=${XDG_CACHE_HOME:-$HOME/.cache}/tandem/llama-cpp
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --requirement scripts/golden/requirements.txt gguf==0.19.0 llama-cpp-python==0.3.36
+  configure -DTANDEM_CUDA=OFF
+  build pig-generate
+  "$venv/bin/python" scripts/check-llama-cpp.py | tee build/nightly-llama-cpp.log
+}
+
 run_part() {
   case $1 in
     address) UBSAN_OPTIONS=print_stacktrace=1 suite asan ;;
@@ -68,6 +79,7 @@ run_part() {
     thread) OMP_THREAD_LIMIT=1 suite tsan ;;
     fuzz) scripts/fuzz.sh "${minutes}m" ;;
     transformers) against_transformers ;;
+    llama_cpp) against_llama_cpp ;;
   esac
 }
 
@@ -88,6 +100,7 @@ for part in "${parts[@]}"; do
     address) counts=$(grep -hs 'tests passed' build-asan/nightly.log || true) ;;
     thread) counts=$(grep -hs 'tests passed' build-tsan/nightly.log || true) ;;
     transformers) counts=$(tail -n 1 build/nightly-transformers.log 2> /dev/null || true) ;;
+    llama_cpp) counts="$(grep -c ' equal$' build/nightly-llama-cpp.log || true) models equal" ;;
   esac
   summary+=("$part $how after $(((SECONDS - begin) / 60)) min${counts:+: $counts}")
 done

@@ -237,29 +237,36 @@ void decode_codes(const Encoding& t, const Codes& codes, float* out) {
   }
 }
 
-std::byte* put_half(float x, std::byte* out) {
-  const f16 half = to_f16(x);
-  std::memcpy(out, &half, sizeof(half));
-  return out + sizeof(half);
-}
+/// Where codes are written, and whether all scales and minima so far are finite.
+struct Written {
+  std::byte* out;
+  bool finite = true;
 
-/// Writes a block's groups in the row form of base/weight_format.h; returns their end.
-std::byte* write_codes(const Encoding& t, const Codes& codes, std::byte* out) {
+  void put_half(float x) {
+    constexpr uint16_t kExponent = 0x7c00;
+    const f16 half = to_f16(x);
+    finite = finite && (half.bits & kExponent) != kExponent;
+    std::memcpy(out, &half, sizeof(half));
+    out += sizeof(half);
+  }
+};
+
+/// Writes a block's groups in the row form of base/weight_format.h.
+void write_codes(const Encoding& t, const Codes& codes, Written& to) {
   const bool has_minimum = t.format.zero == Zero::minimum;
   const int offset = t.format.code == Code::i4 && !has_minimum ? 8 : 0, group = t.format.group;
   const auto* code = codes.code.data();
   for (size_t g = 0; g < static_cast<size_t>(t.block / group); ++g, code += group) {
     if (t.format.code == Code::i8) {
-      std::memcpy(out, code, static_cast<size_t>(group));
-      out += group;
+      std::memcpy(to.out, code, static_cast<size_t>(group));
+      to.out += group;
     } else {
       for (int i = 0; i < group; i += 2)
-        *out++ = static_cast<std::byte>((code[i] + offset) | (code[i + 1] + offset) << 4);
+        *to.out++ = static_cast<std::byte>((code[i] + offset) | (code[i + 1] + offset) << 4);
     }
-    out = put_half(codes.scale[g], out);
-    if (has_minimum) out = put_half(codes.minimum[g], out);
+    to.put_half(codes.scale[g]);
+    if (has_minimum) to.put_half(codes.minimum[g]);
   }
-  return out;
 }
 
 }  // namespace
@@ -298,14 +305,16 @@ void decode_gguf(GgufType type, const std::byte* blocks, int64_t n, float* out) 
   }
 }
 
-void gguf_codes(GgufType type, const std::byte* blocks, int64_t n, std::byte* out) {
+bool gguf_codes(GgufType type, const std::byte* blocks, int64_t n, std::byte* out) {
   const Encoding& t = encoding(type);
   TANDEM_CHECK(t.unpack != nullptr, "{} has no codes", t.name);
   Codes codes{};
+  Written to{out};
   for (int64_t i = 0; i < n; i += t.block, blocks += t.bytes) {
     t.unpack(blocks, codes);
-    out = write_codes(t, codes, out);
+    write_codes(t, codes, to);
   }
+  return to.finite;
 }
 
 }  // namespace tandem::io

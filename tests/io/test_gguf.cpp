@@ -73,6 +73,19 @@ TEST_SUITE("io/gguf") {
     CHECK(n == 17);
   }
 
+  TEST_CASE("codes of a block whose scale is not finite are told apart") {
+    for (const auto type : {io::GgufType::q4_0, io::GgufType::q8_0, io::GgufType::q6_k}) {
+      const int64_t n = io::gguf_block(type);
+      const size_t bytes = io::gguf_bytes(type, n), at = type == io::GgufType::q6_k ? 208 : 0;
+      std::vector<std::byte> block(bytes, std::byte{1}), codes(row_bytes(io::gguf_format(type), n));
+      CHECK(io::gguf_codes(type, block.data(), n, codes.data()));
+      for (const uint16_t bad : {0x7c00, 0xfc00, 0x7e01}) {
+        std::memcpy(block.data() + at, &bad, sizeof bad);
+        CHECK_FALSE(io::gguf_codes(type, block.data(), n, codes.data()));
+      }
+    }
+  }
+
   TEST_CASE("codes of blocks stand for their numbers: exactly, or with scales rounded to f16") {
     int n = 0;
     for (const Json& block : test::golden_gguf().at("blocks")) {
@@ -90,7 +103,7 @@ TEST_SUITE("io/gguf") {
       std::vector<float> exact(size), found(size);
       std::memcpy(exact.data(), want.data(), want.size());
       std::vector<std::byte> codes(row_bytes(format, in));
-      io::gguf_codes(type, test::as_bytes(bytes).data(), in, codes.data());
+      REQUIRE(io::gguf_codes(type, test::as_bytes(bytes).data(), in, codes.data()));
       ops::dequantize(found.data(), DType::f32, codes.data(), format, 1, in);
       if (io::gguf_block(type) == 32) {
         CHECK(std::memcmp(found.data(), exact.data(), want.size()) == 0);

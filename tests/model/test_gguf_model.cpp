@@ -249,7 +249,7 @@ TEST_SUITE("model/gguf") {
         file.read(t,
                   io::gguf_bytes(t.type, in) * static_cast<size_t>(turns ? paired_row(r, 64) : r),
                   blocks);
-        io::gguf_codes(t.type, blocks.data(), in, row.data());
+        REQUIRE(io::gguf_codes(t.type, blocks.data(), in, row.data()));
         REQUIRE(std::memcmp(codes.data() + static_cast<size_t>(r) * row.size(), row.data(),
                             row.size()) == 0);
         io::decode_gguf(t.type, blocks.data(), in, exact.data());

@@ -130,7 +130,10 @@ class GgufSource final : public WeightSource {
     if (!is_coded(format)) return decode(t, begin, n, reinterpret_cast<float*>(out));
     std::vector<std::byte> blocks(io::gguf_bytes(t.type, n));
     file_.read(t, io::gguf_bytes(t.type, begin), blocks);
-    io::gguf_codes(t.type, blocks.data(), n, out);
+    if (!io::gguf_codes(t.type, blocks.data(), n, out))
+      throw input_error(file_.where(), "tensor {}: a scale in {} is infinite, NaN or beyond f16",
+                        io::quote(t.name), io::gguf_type_name(static_cast<uint32_t>(t.type)))
+          .hint("fetch the file again; -s model.weights=bf16 reads weights beyond f16");
   }
 
   /// Rows as the file stores them: numbers, or codes of blocks.
