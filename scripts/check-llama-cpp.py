@@ -5,10 +5,11 @@
     VENV/bin/python scripts/check-llama-cpp.py [--tools BIN] [--smollm2 FILE.gguf]
 
 llama.cpp reads the same numbers in F32 and keeps its KV cache in F32. It takes Phi-3's long factors at any
-length, so tandem gets a limit beyond the original context there. With --smollm2 it compares texts of the Q4_1
-file that scripts/get-smollm2.sh downloads instead, where both programs round activations to int8: at least 15 of
-20 must be equal, and where one parts, the two best logits of the weights in float32 must lie within 0.05.
-Exit status: 0 the bars hold, 1 they do not.
+length, so tandem gets a limit beyond the original context there.
+
+With --smollm2 it compares texts of the Q4_1 file that scripts/get-smollm2.sh downloads. Both programs round
+activations to int8 there. At least 15 of 20 texts must be equal. Where a text parts, the two best logits of the
+weights in float32 must lie within 0.05. Exit status: 0 the bars hold, 1 they do not.
 """
 import argparse
 import json

@@ -62,7 +62,7 @@ against_transformers() {
     tee build/nightly-transformers.log
 }
 
-# The same for llama.cpp, which pip builds (about 15 minutes on two cores).
+# Does so for llama.cpp, which pip builds in about 15 minutes on two cores.
 against_llama_cpp() {
   local venv=${XDG_CACHE_HOME:-$HOME/.cache}/tandem/llama-cpp
   python3 -m venv "$venv"

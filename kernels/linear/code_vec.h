@@ -1,13 +1,16 @@
 #pragma once
 // Vectors of integers for quantized_linear: a lane for each lane of simd::Vec.
 //
-//   Ints                       kW integers of 32 bits
-//   load_ints(p) set_ints(n)   kW integers; one in every lane
-//   bits_of_ints(a, shift, mask)   (a >> shift) & mask, of unsigned lanes
-//   to_float(a)                Vec
-//   Dots<code>                 sums of products of four codes and four integers of x a lane;
-//   kOffset
-//                              is what a stored code has too much
+//   Ints, load_ints(p)              kW integers of 32 bits.
+//
+//   bits_of_ints(a, shift, mask)    (a >> shift) & mask on unsigned lanes.
+//
+//   to_float(a)                     A Vec.
+//
+//   Dots<code>                      Each lane sums products of four codes and four integers of x.
+//                                   Stored codes are kOffset too large.
+//
+//   HighDots                        These sum i4 codes in high halves, and are kTimes too large.
 #include "kernels/simd/vec.h"
 
 namespace tandem {
@@ -127,7 +130,7 @@ struct Dots {
   static constexpr int kTimes = times;
   static constexpr int kOffset = code == Code::i8 ? 128 : 0;
   __m512i sum = _mm512_setzero_si512();
-  /// GCC 12 would broadcast x by an instruction of its own.
+  /// Broadcasts x as the product reads it; GCC 12 would use another instruction.
   TANDEM_INLINE void add(Ints w, const int8_t* x) {
     asm("vpdpbusd %2%{1to16%}, %1, %0"
         : "+v"(sum)

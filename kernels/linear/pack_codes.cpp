@@ -46,8 +46,7 @@ uint32_t four(const uint8_t* codes) {
 void place_codes(const CodedMatrix& m, const uint8_t* codes, std::byte* panel, int output) {
   for (int step = 0; step < m.steps(); ++step, codes += kCodeStep) {
     std::byte* to = panel + step * m.step_bytes() + 4 * output;
-    const int inputs =
-        m.code == Code::i4 ? kInputGroup : kCodeStep;  // the rest lies in high halves
+    const int inputs = m.code == Code::i4 ? kInputGroup : kCodeStep;  // high halves hold the rest
     for (int i = 0; i < inputs; i += 4, to += 4 * kCodePanel) {
       uint32_t lines = four(codes + i);
       if (m.code == Code::i4) lines |= four(codes + kInputGroup + i) << 4;

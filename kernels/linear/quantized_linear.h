@@ -12,9 +12,9 @@ inline constexpr int kCodePanel = 16, kCodeStep = 64, kInputGroup = 32;
 
 /// Encoding of a matrix [out, in], and the layout of its panels of kCodePanel outputs.
 /// layout   codes [steps][bytes of a step], scales [groups][kCodePanel], zeros [groups][kCodePanel].
-///          i4: byte 64 r + 4 n + j of a step has output n's input 4 r + j in its low half and
-///          input 32 + 4 r + j in its high half. i8: byte 64 r + 4 n + j has input 4 r + j, plus
-///          128. Inputs past the last and outputs past the last have scale 0
+///          Byte 64 r + 4 n + j of an i4 step holds two inputs of output n. Its low half is input
+///          4 r + j, its high half input 32 + 4 r + j. In an i8 step that byte is input 4 r + j,
+///          plus 128. Scales past the last input or output are 0
 struct CodedMatrix {
   Code code;  // i4 or i8
   ScaleType scale;
@@ -70,13 +70,12 @@ struct QuantizedInputs {
 };
 
 /// One ISA's body.
-/// numerics products of a unit's codes and integers of x are summed exactly; then for each unit in
-///          order, in f32, y += (sum * weight scale) * x scale, and with a zero y += minimum * sum
-///          of x, each one multiply-add (on scalar two roundings); bias and y before are added
-///          last. The bits of an output depend on its own row and weights alone, and are those of
-///          every ISA but scalar
-/// cost     reads the panels once for each kSliverRows rows, and from memory once for a call's rows
-///          where x and 256 KiB of panels fit the second-level cache
+/// numerics Products of a unit's codes and integers of x are summed exactly. Each unit in turn adds
+///          (sum * weight scale) * x scale to y in f32, and with a zero minimum * sum of x. Each is
+///          one multiply-add, on scalar with two roundings. Bias and y before come last. The bits
+///          of an output depend only on its own row and weights. All ISAs but scalar give the same
+/// cost     Every few rows read the panels once. Memory is read once for a call's rows, if x and
+///          256 KiB of panels fit the second-level cache
 struct QuantizedLinearKernel {
   void (*quantize)(const QuantizedLinearParams&, const QuantizedInputs&, Range rows);
   void (*run)(const QuantizedLinearParams&, const QuantizedInputs&, Range panels, Range rows);

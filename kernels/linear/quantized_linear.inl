@@ -19,7 +19,7 @@ constexpr int kRowsOfHalves = 4;
 constexpr int kVectors = kCodePanel / kW;
 constexpr int kLineBytes = 4 * kCodePanel;  // four inputs of a panel's outputs
 
-/// What every stored code has too much, for integers of x.
+/// The number that every stored code has too much.
 template <Code code>
 constexpr int offset_of(Zero zero) {
   return Dots<code>::kOffset + (code == Code::i4 && zero == Zero::none ? 8 : 0);
@@ -89,7 +89,7 @@ struct Scales {
                                   : simd::load(reinterpret_cast<const bf16*>(p));
   }
   TANDEM_INLINE Vec scale(int group) const { return half(scales + group * kCodePanel * 2); }
-  /// What is added to scale * code.
+  /// The number that is added to scale * code.
   TANDEM_INLINE Vec minimum(int group, Vec scale) const {
     if (zero == Zero::minimum) return half(zeros + group * kCodePanel * 2);
     return simd::zero() -

@@ -25,7 +25,7 @@ int64_t rows_at_once(const CodedMatrix& m) {
   return std::max(kLeastRows, kInputBytes / m.inputs());
 }
 
-/// The product of rows [begin, begin + n) alone.
+/// The product of only rows [begin, begin + n).
 QuantizedLinearParams rows_of(const QuantizedLinearParams& p, int64_t begin, int64_t n) {
   QuantizedLinearParams part = p;
   const auto bytes = [](DType t) { return t == DType::bf16 ? sizeof(bf16) : sizeof(float); };

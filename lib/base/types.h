@@ -21,8 +21,8 @@ enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8 };
 enum class Code : uint8_t { f32, bf16, f16, i4, i8 };
 enum class ScaleType : uint8_t { none, f16, bf16 };
 /// A group's offset. Without one, a weight is scale * code, of i4 scale * (code - 8). An integer of
-/// 8 bits is subtracted from the codes (unsigned for i4, signed for i8); a minimum of the scale's
-/// type is added to scale * code.
+/// 8 bits, unsigned for i4 and signed for i8, is subtracted from the codes. A minimum of the
+/// scale's type is added to scale * code.
 enum class Zero : uint8_t { none, integer, minimum };
 
 /// A queue of work on a GPU (a cudaStream_t); null on the CPU, where calls return when they are

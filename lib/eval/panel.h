@@ -31,9 +31,9 @@ class Panel {
 /// Makes these the policies that an engine reads by.
 void read_by(decode::EngineSpec& spec, const std::vector<NamedPolicy>& policies);
 
-/// Divides policies among engines. Those that keep keys where the model runs share one, and the
-/// prompts that it reads, full attention (policy 0) first; keys in host memory and other weights
-/// are one policy's alone, which has an engine for itself.
+/// Divides policies among engines. Policies that keep keys where the model runs share an engine and
+/// its prompts, full attention (policy 0) first. A policy with keys in host memory or with other
+/// weights has a separate engine.
 /// result   indices of the policies of each engine
 std::vector<std::vector<int>> divide_among_engines(const std::vector<NamedPolicy>& policies);
 

@@ -35,7 +35,7 @@ struct NamedPolicy {
     cache.check(p);
     weights.check(p);
   }
-  /// True for a policy with a model of its own.
+  /// True for a policy with a separate model.
   bool has_weights() const { return weights != recipe::Weights{}; }
 };
 

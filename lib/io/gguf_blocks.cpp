@@ -237,7 +237,7 @@ void decode_codes(const Encoding& t, const Codes& codes, float* out) {
   }
 }
 
-/// Where codes are written, and whether all scales and minima so far are finite.
+/// The place that codes are written to; `finite` while all scales and minima are.
 struct Written {
   std::byte* out;
   bool finite = true;

@@ -73,7 +73,7 @@ const PackedLinearKernel& kernel() { return *cpu_table().packed_linear; }
 
 size_t no_workspace(const Spec&, int64_t) { return 0; }
 
-/// Where a part's outputs of the first row lie.
+/// Returns the place of a part's outputs in the first row of y.
 void* outputs_of(const Operands& at, const Part& w) {
   return static_cast<std::byte*>(at.y.raw()) +
          static_cast<size_t>(w.first) * dtype_bytes(at.y.dtype());

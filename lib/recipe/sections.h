@@ -29,7 +29,7 @@ constexpr std::array<std::string_view, 5> enum_names(WeightType) {
 }
 inline bool is_quantized(WeightType type) { return type >= WeightType::int8; }
 
-/// What products with quantised weights read.
+/// The input of products with quantised weights.
 enum class Activations : uint8_t { automatic, int8, compute };
 constexpr std::array<std::string_view, 3> enum_names(Activations) {
   return {"auto", "int8", "compute"};
@@ -57,7 +57,7 @@ struct Adapter {
   }
 };
 
-/// In which form weights lie in memory.
+/// The form of weights in memory.
 struct Weights {
   WeightType weights = WeightType::automatic;
   int group = 64;
@@ -68,14 +68,14 @@ struct Weights {
   template <class V>
   void fields(V& v) {
     v("weights", weights,
-      "weights in memory: bf16 or f32, as compute, or int8 or int4, quantized as they are loaded. "
-      "auto = as in the file, in the type of compute if they are not quantized");
+      "weights in memory: bf16 or f32, as compute, or quantized at load time: int8 or int4. auto = "
+      "as in the file");
     v("group", group, between(32, 128).unit("weights"),
       "weights that share a scale: 32, 64 or 128, only with weights: int8 or int4");
     v("head", head,
-      "the same as weights for the head, and for the embedding if they are tied. auto = int8 with "
-      "weights: int8 or int4");
-    v("embedding", embedding, "the same for an embedding that is not tied");
+      "weights of the LM head, and of a tied embedding, with weights: int8 or int4. auto = int8");
+    v("embedding", embedding,
+      "weights of an embedding that is not tied, with weights: int8 or int4. auto = int8");
     v("scale_search", scale_search,
       "choice of each scale by the least square error, only with weights: int8 or int4");
     v("activations", activations,

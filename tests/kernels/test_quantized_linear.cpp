@@ -77,7 +77,7 @@ TEST_SUITE("kernels/quantized_linear") {
       }
   }
 
-  TEST_CASE("rows of several passes have the bits they have alone") {
+  TEST_CASE("rows of several passes have the bits of a single pass") {
     const CodedMatrix m{Code::i4, ScaleType::f16, Zero::none, 64, 49152};  // 96 rows a pass
     for (const Isa isa : vector_isas()) {
       CodedCase c(m, 18, 100);
@@ -153,7 +153,7 @@ TEST_SUITE("kernels/quantized_linear") {
           Lines packed(packed_linear_workspace_bytes(kernel, c.rows, in, DType::f32, 2));
           packed_linear_with(kernel, p, packed.data(), 2);
           CHECK(got == want);
-          // One input alone tells its weight.
+          // A single input shows its weight.
           std::vector<float> one(c.x.size(), 0.0f), y(c.start.size()), ref(c.start.size());
           one[static_cast<size_t>(in / 2)] = 127;
           c.x = ActBuffer(DType::f32, one.size());

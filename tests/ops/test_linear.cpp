@@ -153,7 +153,7 @@ TEST_SUITE("ops/linear") {
     }
   }
 
-  TEST_CASE("rows of several formats are multiplied as each of them alone") {
+  TEST_CASE("rows of several formats are multiplied as those of one format") {
     constexpr int64_t kIn = 96, kRows = 19;
     const WeightFormat i4(Code::i4, 32, ScaleType::f16, Zero::minimum),
         i8(Code::i8, 16, ScaleType::bf16, Zero::none);

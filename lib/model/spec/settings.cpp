@@ -77,8 +77,8 @@ std::map<std::string, std::string, std::less<>> parse_settings(std::string_view 
 
 std::vector<Setting> settings_of(const ModelConfig& config) {
   // The bindings name every member, so that a new one does not compile until it is added here, or
-  // left out because it changes no logit, or is told apart elsewhere (formats): names, lengths,
-  // token ids, and how ranks share the model.
+  // left out because it changes no logit: names, lengths, token ids, and how ranks share the model.
+  // The fingerprint of a quantized source covers formats.
   const auto& [name, architecture, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim,
                vocab_size, vocab_first, vocab_rows, layers_divided, all_heads, all_kv_heads,
                repeats_kv_head, rms_eps, ropes, max_context, stated_context, context_key, trained,

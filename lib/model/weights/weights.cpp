@@ -384,7 +384,7 @@ size_t Weights::workspace_bytes(const ModelConfig& config, DType dtype, int64_t 
     bytes = std::max(bytes, PackedWeights::workspace_bytes(p.spec, rows));
   };
   add({Role::head}, head_rows);
-  // Layers differ in their formats alone.
+  // Layers differ only in their formats.
   for (int layer = 0; layer < (config.formats ? config.n_layers : 1); ++layer)
     for (const LayerPart part : kLayerParts)
       for (const Role role : products_of(part, {})) add({role, layer}, max_rows);

@@ -11,9 +11,8 @@
 
 namespace tandem::tools {
 
-/// The engines of policies that are judged together: one for all whose keys lie where the model
-/// runs, and one, with separate weights, for each whose keys lie in host memory or whose weights
-/// differ.
+/// The engines of policies that are judged together. One serves all policies whose keys lie where
+/// the model runs. A policy with keys in host memory or with other weights has a separate one.
 class PolicyEngines {
  public:
   /// Sizes of an engine that reads by these policies.
