@@ -123,7 +123,8 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
   const CodedMatrix m = p.matrix;
   const char* const at = static_cast<const char*>(p.w) + panel * m.panel_bytes();
   const Scales scales(m, at, vector);
-  const int64_t stride = m.inputs(), scale_stride = m.inputs() / kInputGroup, units = m.units();
+  const int64_t stride = m.inputs(), scale_stride = m.inputs() / kInputGroup;
+  const int units = m.units();
   const int8_t* x = in.x + row * stride;
   const float* const x_scale = in.scale + row * scale_stride;
   const int32_t* const start = in.start + row * units;
@@ -132,10 +133,16 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
   Vec sum[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) sum[r] = simd::zero();
+  const int units_each = m.group == 0 ? units : m.group / kUnit;  // of a group
+  int group = -1, left = 0;
+  Vec scale = simd::zero(), minimum = simd::zero();
   const auto add_unit = [&](int unit, const auto& dots) __attribute__((always_inline)) {
-    const int group = m.group == 0 ? 0 : unit * kUnit / m.group;
-    const Vec scale = scales.scale(group);
-    const Vec minimum = kHasZero ? scales.minimum(group, scale) : simd::zero();
+    if (left == 0) {
+      scale = scales.scale(++group);
+      if constexpr (kHasZero) minimum = scales.minimum(group, scale);
+      left = units_each;
+    }
+    --left;
     const Vec of_sums = dots[0].kTimes == 1 ? scale : scale * simd::set1(1.0f / dots[0].kTimes);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
