@@ -79,7 +79,7 @@ TEST_SUITE("io/gguf") {
       const size_t bytes = io::gguf_bytes(type, n), at = type == io::GgufType::q6_k ? 208 : 0;
       std::vector<std::byte> block(bytes, std::byte{1}), codes(row_bytes(io::gguf_format(type), n));
       CHECK(io::gguf_codes(type, block.data(), n, codes.data()));
-      for (const uint16_t bad : {0x7c00, 0xfc00, 0x7e01}) {
+      for (const uint16_t bad : {uint16_t{0x7c00}, uint16_t{0xfc00}, uint16_t{0x7e01}}) {
         std::memcpy(block.data() + at, &bad, sizeof bad);
         CHECK_FALSE(io::gguf_codes(type, block.data(), n, codes.data()));
       }
