@@ -28,9 +28,9 @@ inline nlohmann::json read_json(const std::filesystem::path& path) {
   return nlohmann::json::parse(tandem::io::read_file(path));
 }
 
-inline std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder,
-                                           tandem::DType compute, int max_tokens, int max_seqs = 1,
-                                           int chunk = 512, tandem::recipe::Cache cache = {},
+inline std::unique_ptr<Engine> make_engine(tandem::decode::ModelFiles files, tandem::DType compute,
+                                           int max_tokens, int max_seqs = 1, int chunk = 512,
+                                           tandem::recipe::Cache cache = {},
                                            tandem::Device device = {}) {
   EngineSpec spec;
   spec.compute = compute;
@@ -41,7 +41,15 @@ inline std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder,
   spec.max_logit_rows = 64;
   spec.caches = {cache};
   spec.device = device;
-  return std::make_unique<Engine>(tandem::decode::open_model(folder.string(), 0), spec);
+  return std::make_unique<Engine>(std::move(files), spec);
+}
+
+inline std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder,
+                                           tandem::DType compute, int max_tokens, int max_seqs = 1,
+                                           int chunk = 512, tandem::recipe::Cache cache = {},
+                                           tandem::Device device = {}) {
+  return make_engine(tandem::decode::open_model(folder.string(), 0), compute, max_tokens, max_seqs,
+                     chunk, std::move(cache), device);
 }
 
 /// Reads `ids` into a sequence from token `begin` on, telling every row's logits [vocab] and their
