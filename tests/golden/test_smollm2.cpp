@@ -6,6 +6,7 @@
 #include "golden/golden.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "worst.h"
 
 using namespace golden;
 
