@@ -133,7 +133,7 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
   Vec sum[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) sum[r] = simd::zero();
-  const int units_each = m.group == 0 ? units : m.group / kUnit;  // of a group
+  const int units_each = m.group == 0 ? units : m.group / kUnit;  // units of a group
   int group = -1, left = 0;
   Vec scale = simd::zero(), minimum = simd::zero();
   const auto add_unit = [&](int unit, const auto& dots) __attribute__((always_inline)) {
