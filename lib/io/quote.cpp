@@ -68,7 +68,7 @@ std::string shell_word(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=+,@%";
   if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  return "'" + replace_all(text, "'", "'\\''") + "'";
+  return fmt::format("'{}'", replace_all(text, "'", "'\\''"));
 }
 
 std::string quote(std::string_view text, size_t limit) {
