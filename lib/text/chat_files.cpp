@@ -151,6 +151,12 @@ std::vector<std::pair<std::string, jinja::Value>> named_tokens(const fs::path& f
 
 }  // namespace
 
+std::optional<std::string> default_chat_template(const fs::path& folder) {
+  const Sources found = templates_of(folder, read_object(folder / "tokenizer_config.json"));
+  const auto it = found.find("default");
+  return it == found.end() ? std::nullopt : std::optional(it->second.jinja);
+}
+
 ChatTemplate load_chat_template(const fs::path& folder, const Tokenizer& tokenizer,
                                 ChatSettings settings) {
   const auto config = folder.empty() ? std::nullopt : read_object(folder / "tokenizer_config.json");

@@ -89,5 +89,7 @@ class ChatTemplate {
 /// errors   kind input: the model has none; kind recipe at chat.template: it has none of that name
 ChatTemplate load_chat_template(const std::filesystem::path& model_folder,
                                 const Tokenizer& tokenizer, ChatSettings settings = {});
+/// The text of a folder's template that chats without tools have; nothing where there is none.
+std::optional<std::string> default_chat_template(const std::filesystem::path& model_folder);
 
 }  // namespace tandem::text

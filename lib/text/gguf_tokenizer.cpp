@@ -5,14 +5,13 @@
 #include "io/gguf.h"
 #include "io/quote.h"
 #include "text/bpe_tokenizer.h"
+#include "text/gguf_tokenizer.h"
 #include "text/sentencepiece_model.h"
 #include "text/tokenizer.h"
 #include "text/word_rules.h"
 
 namespace tandem::text {
 namespace {
-
-enum TokenType : int64_t { kUndefined, kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
 constexpr int64_t kMostIds = int64_t{1} << 24;
 constexpr const char* kSingleDigits = R"(\p{N})";
@@ -202,6 +201,14 @@ class GgufReader {
 };
 
 }  // namespace
+
+std::vector<std::string_view> gguf_word_rules(bool ignores_merges) {
+  std::vector<std::string_view> names;
+  for (const WordRule& rule : word_rules())
+    if (rule.ignores_merges == ignores_merges && rule.names.front() != "default")
+      names.push_back(rule.names.front());
+  return names;
+}
 
 bool has_tokenizer(const io::Gguf& file) {
   const std::string_view kind = file.find_string("tokenizer.ggml.model").value_or("none");
