@@ -1,17 +1,14 @@
 #include "train/export/export_model.h"
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "base/convert.h"
 #include "base/error.h"
-#include "io/atomic_file.h"
-#include "io/file.h"
-#include "io/json.h"
 #include "model/adapters/low_rank_merge.h"
 #include "model/families/family.h"
 #include "ops/loading.h"
+#include "train/export/export_files.h"
 #include "train/export/export_low_rank.h"
 
 namespace tandem::train {
@@ -84,63 +81,13 @@ std::vector<float> trained_vector(model::MatrixId id, const model::WeightSource&
   return v;
 }
 
-/// Files that hold weights, the base model's in any program's format, or a list of them.
-bool is_of_weights(const std::string& name) {
-  if (name.find(".safetensors") != std::string::npos || name.ends_with(".bin.index.json"))
-    return true;
-  constexpr std::string_view kTypes[] = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"};
-  return std::ranges::any_of(kTypes, [&](std::string_view type) { return name.ends_with(type); });
-}
-
-/// What a model folder holds in addition to weights: configuration, tokenizer, template of chats.
-void copy_others(const std::filesystem::path& from, const std::filesystem::path& to) {
-  namespace fs = std::filesystem;
-  for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
-    const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file() || is_of_weights(name)) continue;
-    std::error_code code;
-    fs::copy_file(entry.path(), to / name, fs::copy_options::overwrite_existing, code);
-    if (code) throw input_error((to / name).string(), "cannot be written: {}", code.message());
-  }
-}
-
-/// A model whose text part was trained is written as that part.
-void take_text_part(const std::filesystem::path& to, const std::filesystem::path& base,
-                    const model::ModelConfig& config) {
-  if (!std::filesystem::exists(base)) return;
-  const io::Json whole = io::parse_json(io::read_file(base), base.string());
-  const io::Json* part = io::find_object(whole, "text_config", base.string());
-  if (part == nullptr) return;
-  io::Json text = *part;
-  text["architectures"] = {config.architecture};
-  io::AtomicFile file(to);
-  file.write(text.dump(2) + "\n");
-  file.commit();
-}
-
-/// Programs that go by config.json alone would pass over a head that it calls tied.
-void untie(const std::filesystem::path& path) {
-  const std::string text = io::read_file(path);
-  io::Json config = io::parse_json(text, path.string());
-  if (!io::find_bool(config, "tie_word_embeddings", path.string()).value_or(false)) return;
-  config["tie_word_embeddings"] = false;
-  io::AtomicFile file(path);
-  file.write(config.dump(2) + "\n");
-  file.commit();
-}
-
 }  // namespace
 
 void export_model(const std::filesystem::path& folder, const std::filesystem::path& base,
                   const model::ModelConfig& config, const model::WeightSource& source,
                   const TrainedSet& set, std::span<const float> values, DType dtype,
                   const std::function<bool(double share)>& progress) {
-  std::error_code code;
-  std::filesystem::create_directories(folder, code);
-  if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
-  copy_others(base, folder);
-  take_text_part(folder / "config.json", base / "config.json", config);
-  if (!config.head.tied) untie(folder / "config.json");
+  export_files(folder, base, config);
   std::vector<io::TensorView> tensors;
   std::vector<std::vector<model::MatrixId>> stored;  // the matrices of each, from its first row on
   const std::vector<model::LowRankDelta> deltas = low_rank_deltas(set, config, values);
