@@ -13,6 +13,7 @@ const cli::ToolInfo kInfo{
     .kind = "adapter",
     .examples = {"s2ft-adapter -m tiny-16m --adapter run --verify",
                  "s2ft-adapter -m tiny-16m --adapter run --to model -o merged --verify",
+                 "s2ft-adapter -m tiny-16m --to model --weights int4 -o tiny-16m-q4_0.gguf",
                  "s2ft-adapter -m tiny-16m --adapter run=0.7 --adapter other --to s2ft -o fused",
                  "s2ft-adapter -m tiny-16m --adapter run --to lora --rank 8 -o peft",
                  "s2ft-adapter -m tiny-16m --adapter run --ranks 8,16,32,64",
@@ -32,6 +33,15 @@ const cli::ToolInfo kInfo{
                .text = "form of the result: summary, s2ft (slices), lora or peft (a PEFT folder), "
                        "or model (merged into the base)",
                .key = "adapter.to"},
+              {.names = "--weights",
+               .value = "TYPE",
+               .text = "weights for --to model: bf16, f32, int8 or int4 (compressed-tensors, or "
+                       "GGUF if the name ends in .gguf)",
+               .key = "output.weights"},
+              {.names = "--group",
+               .value = "N",
+               .text = "weights that share a scale: 32, 64 or 128",
+               .key = "output.group"},
               {.names = "--rank",
                .value = "K",
                .text = "rank of the factors for --to lora, 0 = the exact rank",

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/record_view.h"
+#include "cli/output.h"
 #include "cli/terminal.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
@@ -17,6 +18,7 @@
 #include "tools/adapters/written_form.h"
 #include "tools/engines/sizing.h"
 #include "train/export/export_model.h"
+#include "train/export/export_packed.h"
 
 namespace tandem::tools {
 namespace {
@@ -35,17 +37,6 @@ class ReadProgress {
   int64_t done_ = 0;
   cli::Progress line_;
 };
-
-/// bf16 if all matrices of the base are; in f32 no other type loses a bit.
-DType dtype_of(const decode::ModelFiles& files, MatrixType asked) {
-  if (asked != MatrixType::automatic) return asked == MatrixType::f32 ? DType::f32 : DType::bf16;
-  if (files.synthetic()) return DType::bf16;
-  const auto is_bf16 = [&](model::MatrixId id) {
-    return model::shape_of(id.role, files.config).size() == 1 ||
-           files.source->native(id) == DType::bf16;
-  };
-  return std::ranges::all_of(model::all_matrices(files.config), is_bf16) ? DType::bf16 : DType::f32;
-}
 
 int64_t changed_weights(const OpenedAdapters& opened) {
   int64_t n = 0;
@@ -66,9 +57,14 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
       opened_(open_adapters(recipe_)),
-      dtype_(dtype_of(opened_.base, recipe_.output.dtype)) {
+      formats_(opened_.base, recipe_.output),
+      dtype_(formats_.numbers()) {
   report_opening(cx_.terminal, opened_.base);
-  if (writes_folder() && cx_.is_set("overwrite"))
+  if (writes_gguf() && cx_.is_set("append"))
+    throw usage_error("--append", "a GGUF file is not appended to")
+        .hint("name another file with -o, or replace this one with --overwrite");
+  if (writes_gguf()) cli::check_new_file(recipe_.output.path, cx_.file_mode());
+  if (writes_folder() && !writes_gguf() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite",
                       "replacing the folder of a model or an adapter is not supported")
         .hint("remove the folder first, or name another with -o");
@@ -103,8 +99,9 @@ std::string S2ftAdapter::model_line() const {
     names += (i == 0 ? "" : ", ") + opened_.paths[i];
     if (const float by = opened_.adapters[i].weight; by != 1) names += fmt::format("={}", by);
   }
-  return fmt::format("merged   {} with {}  {} weights, matrices in {}", opened_.base.name, names,
-                     model::n_params(opened_.base.config), dtype_name(dtype_));
+  return fmt::format("merged   {} with {}  {} weights, matrices in {}", opened_.base.name,
+                     names.empty() ? "no adapter" : names, model::n_params(opened_.base.config),
+                     formats_.text());
 }
 
 int S2ftAdapter::print_plan() {
@@ -128,8 +125,7 @@ int S2ftAdapter::print_plan() {
                              weights));
   if (recipe_.adapter.to == AdapterForm::model)
     cx_.out.line(fmt::format("{}\nmodel    {}  about {} bytes", model_line(),
-                             recipe_.output.path.string(),
-                             model::weight_bytes(opened_.base.config, dtype_)));
+                             recipe_.output.path.string(), formats_.bytes()));
   else if (writes_folder())
     cx_.out.line(fmt::format("{:8} {}", form, recipe_.output.path.string()));
   return 0;
@@ -181,15 +177,25 @@ std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
   return text;
 }
 
-std::string S2ftAdapter::write_model(const std::filesystem::path& folder) {
-  const model::ModelConfig& config = opened_.base.config;
+void S2ftAdapter::require_folder() const {
   if (opened_.base.gguf)
     throw input_error(opened_.base.folder.string(), "is a GGUF file, into which nothing is merged")
         .hint("merge into the original Hugging Face folder, or run adapters with model.adapters");
+}
+
+std::string S2ftAdapter::write_model(const std::filesystem::path& folder) {
+  const model::ModelConfig& config = opened_.base.config;
   {
     cli::Progress line(cx_.terminal, "merge", 100, "%");
-    train::export_model(folder, opened_.base.folder, config, *opened_.merged(), {}, {}, dtype_,
-                        [&](double share) { return line.go_on(100 * share); });
+    const auto progress = [&](double share) { return line.go_on(100 * share); };
+    if (formats_.coded())
+      train::export_packed(
+          folder, opened_.base.folder, config,
+          *source_in(formats_, opened_, recipe_.output.scale_search),
+          [&](model::MatrixId id) { return formats_.of(id); }, progress);
+    else
+      train::export_model(folder, opened_.base.folder, config, *opened_.merged(), {}, {}, dtype_,
+                          progress);
   }
   std::string text = model_line() + "\n";
   if (recipe_.adapter.verify)
@@ -197,13 +203,50 @@ std::string S2ftAdapter::write_model(const std::filesystem::path& folder) {
   return text;
 }
 
+int S2ftAdapter::write_gguf_file() {
+  const std::filesystem::path& path = recipe_.output.path;
+  const auto source = source_in(formats_, opened_, recipe_.output.scale_search);
+  {
+    cli::Progress line(cx_.terminal, "merge", 100, "%");
+    write_gguf(path, opened_, formats_, *source, cx_.existing(),
+               [&](double share) { return line.go_on(100 * share); });
+  }
+  std::string text = model_line() + "\n";
+  if (recipe_.adapter.verify) {
+    ReadProgress line(cx_, "verify", model::n_params(opened_.base.config));
+    text += fmt::format("verified file      {} weights equal those that were written\n",
+                        verify_gguf(path, opened_, formats_, *source, std::ref(line)));
+  }
+  say_written("model", text, model_json());
+  return 0;
+}
+
+nlohmann::ordered_json S2ftAdapter::model_json() const {
+  nlohmann::ordered_json json = {{"dtype", dtype_name(dtype_)}};
+  if (formats_.coded()) json["weights"] = formats_.text();
+  return json;
+}
+
+void S2ftAdapter::say_written(const std::string& what, const std::string& text,
+                              const nlohmann::ordered_json& more) {
+  const std::string path = recipe_.output.path.string();
+  if (!cx_.format().starts_with("json"))
+    return cx_.out.write(fmt::format("{}{}{:8} {}\n", checks_, text, what, path));
+  nlohmann::ordered_json json = {{what, path}};
+  json.update(more);
+  json["verified"] = recipe_.adapter.verify;
+  cx_.out.line(json.dump());
+}
+
 int S2ftAdapter::write_folder() {
   const AdapterSettings& settings = recipe_.adapter;
   const bool to_model = settings.to == AdapterForm::model;
+  if (to_model) require_folder();
+  if (writes_gguf()) return write_gguf_file();
   io::AtomicFolder folder(recipe_.output.path);
   WrittenForm form;
   if (to_model) {
-    form = {.text = write_model(folder.temporary()), .json = {{"dtype", dtype_name(dtype_)}}};
+    form = {.text = write_model(folder.temporary()), .json = model_json()};
   } else {
     const int64_t passes = 1 + (settings.to_lora() && settings.verify);
     ReadProgress line(cx_, "write", passes * model::n_params(opened_.base.config));
@@ -212,15 +255,7 @@ int S2ftAdapter::write_folder() {
                : write_slices_form(folder.temporary(), opened_, settings.verify, std::ref(line));
   }
   folder.commit();
-  const std::string what = to_model ? "model" : "adapter", path = recipe_.output.path.string();
-  if (cx_.format().starts_with("json")) {
-    nlohmann::ordered_json json = {{what, path}};
-    json.update(form.json);
-    json["verified"] = settings.verify;
-    cx_.out.line(json.dump());
-  } else {
-    cx_.out.write(fmt::format("{}{}{:8} {}\n", checks_, form.text, what, path));
-  }
+  say_written(to_model ? "model" : "adapter", form.text, form.json);
   return 0;
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/context.h"
 #include "tools/adapters/adapter_recipe.h"
+#include "tools/adapters/model_form.h"
 #include "tools/adapters/opened.h"
 
 namespace tandem::tools {
@@ -27,6 +29,9 @@ class S2ftAdapter {
 
  private:
   bool writes_folder() const { return recipe_.adapter.to != AdapterForm::summary; }
+  bool writes_gguf() const {
+    return recipe_.adapter.to == AdapterForm::model && recipe_.output.gguf();
+  }
   bool fits_base(const model::WeightedAdapter& given) const;
   std::string model_line() const;
   /// Into a folder that appears when it is complete, and verified if that is asked for.
@@ -34,6 +39,14 @@ class S2ftAdapter {
   int write_summary();
   /// Prints the share of the change that each rank loses.
   int write_ranks();
+  /// errors   kind input: the base is a GGUF file
+  void require_folder() const;
+  int write_gguf_file();
+  nlohmann::ordered_json model_json() const;
+  /// Prints the text, or a JSON record.
+  /// what     key of the output's path
+  void say_written(const std::string& what, const std::string& text,
+                   const nlohmann::ordered_json& more);
   /// The merged model, into an empty folder.
   std::string write_model(const std::filesystem::path& folder);
   /// The lines that say what has been checked.
@@ -43,7 +56,8 @@ class S2ftAdapter {
   cli::Context& cx_;
   const AdapterRecipe& recipe_;
   OpenedAdapters opened_;
-  DType dtype_;              // of merged matrices
+  ModelFormats formats_;     // in which merged matrices are written
+  DType dtype_;              // number type of merged matrices
   std::string checks_ = {};  // lines on the tuned model
 };
 

@@ -31,7 +31,7 @@ std::string read_item(const recipe::Node& node, const recipe::Folders& models, G
 
 void AdapterRecipe::check(recipe::Problems& p) const {
   const AdapterForm to = adapter.to;
-  if (adapter.adapters.empty() && adapter.tuned.value.empty())
+  if (adapter.adapters.empty() && adapter.tuned.value.empty() && to != AdapterForm::model)
     p.field("adapter.adapters",
             "adapter.adapters: is empty: add --adapter FOLDER, or --tuned FOLDER");
   for (const GivenAdapter& given : adapter.adapters)
@@ -58,6 +58,41 @@ void AdapterRecipe::check(recipe::Problems& p) const {
       output.dtype != MatrixType::automatic)
     p.field("output.dtype",
             "output.dtype: needs a merged model: add --to model, or verify a summary");
+  AdapterOutput usual;
+  usual.path = output.path;
+  usual.dtype = output.dtype;
+  if (to != AdapterForm::model && output != usual)
+    p.field("output.weights",
+            "output.weights: needs a merged model, as group, head, embedding and scale_search do: "
+            "add --to model");
+  if (to == AdapterForm::model && recipe::is_quantized(output.weights) && !output.gguf() &&
+      adapter.verify)
+    p.field("adapter.verify",
+            "adapter.verify: is not supported with int8 or int4 weights in a folder: leave it out");
+}
+
+void AdapterOutput::check(recipe::Problems& p) const {
+  using recipe::WeightType;
+  if (weights != WeightType::automatic && dtype != MatrixType::automatic)
+    p.field("dtype", "output.dtype: is the older name of output.weights: set only one");
+  if (group != 0 && group != 32 && group != 64 && group != 128)
+    p.field("group", "output.group: expected 32, 64 or 128, or 0 for the default, found {}", group);
+  else if (gguf() && group != 0 && group != 32)
+    p.field("group", "output.group: blocks of GGUF have 32 weights, found {}: leave it out", group);
+  if (!gguf() && recipe::is_quantized(embedding))
+    p.field("embedding",
+            "output.embedding: compressed-tensors quantizes only linear layers: leave it out, or "
+            "write a GGUF file");
+  if (recipe::is_quantized(weights)) return;
+  const auto needs = [&](const char* key, bool usual) {
+    if (!usual)
+      p.field(key, "output.{}: needs weights int8 or int4, found {}: set weights, or leave {} out",
+              key, recipe::yaml_text(weights), key);
+  };
+  needs("group", group == 0);
+  needs("head", head == WeightType::automatic);
+  needs("embedding", embedding == WeightType::automatic);
+  needs("scale_search", scale_search);
 }
 
 }  // namespace tandem::tools

@@ -95,15 +95,40 @@ struct AdapterSettings {
 /// Section `output` of s2ft-adapter.
 struct AdapterOutput {
   std::filesystem::path path;
+  recipe::WeightType weights = recipe::WeightType::automatic;
   MatrixType dtype = MatrixType::automatic;
+  int group = 0;
+  recipe::WeightType head = recipe::WeightType::automatic,
+                     embedding = recipe::WeightType::automatic;
+  bool scale_search = true;
+
+  /// True if a merged model becomes a GGUF file, not a folder.
+  bool gguf() const { return path.extension() == ".gguf"; }
 
   template <class V>
   void fields(V& v) {
     v("path", path,
-      "file of the summary, empty or - = standard output. With adapter.to, the new folder");
-    v("dtype", dtype,
-      "data type of a merged model's matrices. auto = bf16 if the base is in bf16, else f32");
+      "file of the summary, empty or - = standard output. With adapter.to, the new folder; a "
+      "merged model becomes a GGUF file if the name ends in .gguf");
+    v("weights", weights,
+      "weights of a merged model: bf16, f32, int8 or int4. Folders get int8 and int4 as "
+      "compressed-tensors, GGUF files as Q8_0 and Q4_0. auto = bf16 if the base is in bf16, else "
+      "f32");
+    v("dtype", dtype, "older name of weights, without int8 and int4");
+    v("group", group, recipe::between(0, 128).unit("weights"),
+      "weights that share a scale: 32, 64 or 128, only with weights: int8 or int4. 0 = 64, in GGUF "
+      "files 32");
+    v("head", head,
+      "type of the head, and of the embedding if they are tied. auto = int8 if weights is int8 or "
+      "int4, but bf16 for a tied head in a folder");
+    v("embedding", embedding,
+      "type of an embedding that is not tied: bf16 or f32 in folders, where compressed-tensors "
+      "quantizes only linear layers. auto = int8 or bf16");
+    v("scale_search", scale_search,
+      "choice of each scale by the least square error, only with weights: int8 or int4");
   }
+  void check(recipe::Problems& p) const;
+  bool operator==(const AdapterOutput&) const = default;
 };
 
 struct AdapterRecipe {
