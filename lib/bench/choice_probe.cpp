@@ -23,8 +23,10 @@ constexpr int kGroup = 4;
 class CodedText {
  public:
   explicit CodedText(int threads)
-      : policy_(kv::make_policy(
-            cache(), {.geometry = kGeometry, .max_tokens = kTokens, .total_tokens = kTokens})),
+      : policy_(kv::make_policy(cache(), {.geometry = kGeometry,
+                                          .max_tokens = kTokens,
+                                          .total_tokens = kTokens,
+                                          .hosted = true})),
         scratch_bytes_((policy_->selector()->scratch_bytes() + 63) / 64 * 64),
         arena_(plan(threads)),
         store_(store_spec(), arena_),
