@@ -238,7 +238,7 @@ void decode_codes(const Encoding& t, const Codes& codes, float* out) {
 }
 
 /// The place that codes are written to; `finite` while all scales and minima are.
-struct Written {
+struct CodeWriter {
   std::byte* out;
   bool finite = true;
 
@@ -252,7 +252,7 @@ struct Written {
 };
 
 /// Writes a block's groups in the row form of base/weight_format.h.
-void write_codes(const Encoding& t, const Codes& codes, Written& to) {
+void write_codes(const Encoding& t, const Codes& codes, CodeWriter& to) {
   const bool has_minimum = t.format.zero == Zero::minimum;
   const int offset = t.format.code == Code::i4 && !has_minimum ? 8 : 0, group = t.format.group;
   const auto* code = codes.code.data();
@@ -309,7 +309,7 @@ bool gguf_codes(GgufType type, const std::byte* blocks, int64_t n, std::byte* ou
   const Encoding& t = encoding(type);
   TANDEM_CHECK(t.unpack != nullptr, "{} has no codes", t.name);
   Codes codes{};
-  Written to{out};
+  CodeWriter to{out};
   for (int64_t i = 0; i < n; i += t.block, blocks += t.bytes) {
     t.unpack(blocks, codes);
     write_codes(t, codes, to);
