@@ -119,8 +119,9 @@ struct AdapterOutput {
       "weights that share a scale: 32, 64 or 128, only with weights: int8 or int4. 0 = 64, in GGUF "
       "files 32");
     v("head", head,
-      "type of the head, and of the embedding if they are tied. auto = int8 if weights is int8 or "
-      "int4, but bf16 for a tied head in a folder");
+      "type of the head and of a tied embedding. auto = int8 with quantized weights, bf16 for a "
+      "tied "
+      "head in a folder");
     v("embedding", embedding,
       "type of an embedding that is not tied: bf16 or f32 in folders, where compressed-tensors "
       "quantizes only linear layers. auto = int8 or bf16");
