@@ -9,6 +9,8 @@ namespace tandem {
 
 /// Outputs of a panel and inputs of a step; inputs of activations that share a scale.
 inline constexpr int kCodePanel = 16, kCodeStep = 64, kInputGroup = 32;
+/// A group of activations that are no larger counts as zeros: 127 / x would be infinite.
+inline constexpr float kLeastInput = 1e-35f;
 
 /// Encoding of a matrix [out, in], and the layout of its panels of kCodePanel outputs.
 /// layout   codes [steps][bytes of a step], scales [groups][kCodePanel], zeros [groups][kCodePanel].

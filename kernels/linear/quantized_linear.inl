@@ -44,7 +44,8 @@ void quantize_row(const CodedMatrix& m, const T* x, int8_t* to, float* scales, i
       most = max(most, abs(v));
       faults = fma(v, simd::zero(), faults);
     }
-    const float largest = simd::reduce_max(most), inverse = largest > 0 ? 127.0f / largest : 0.0f;
+    const float largest = simd::reduce_max(most),
+                inverse = largest > kLeastInput ? 127.0f / largest : 0.0f;
     const float scale = largest / 127.0f + simd::reduce_add(faults);
     for (int i = 0; i < kInputGroup; i += kW)
       simd::store(to + first + i, simd::load(group + i) * simd::set1(inverse));

@@ -46,7 +46,7 @@ std::vector<double> rounded(const QuantizedLinearParams& p, int64_t row) {
       return static_cast<float>(element(p.x, p.x_type, row * in + first + i));
     };
     for (int i = 0; i < n; ++i) most = std::max(most, std::abs(value(i)));
-    const float inverse = most > 0 ? 127.0f / most : 0.0f;
+    const float inverse = most > kLeastInput ? 127.0f / most : 0.0f;
     for (int i = 0; i < n; ++i)
       x.push_back(std::nearbyint(value(i) * inverse) * double{most / 127.0f});
   }

@@ -330,9 +330,23 @@ WeightFormat format_of(recipe::WeightType type, int group) {
   return {Code::i8, inputs, ScaleType::f16, Zero::none};
 }
 
+bool has_codes(const ModelFiles& m) {
+  return std::ranges::any_of(model::all_matrices(m.config), [&](model::MatrixId id) {
+    return model::shape_of(id.role, m.config).size() > 1 && is_coded(m.source->native(id));
+  });
+}
+
 /// Quantises the weights as they are read.
 void quantize(ModelFiles& m, const recipe::Model& r) {
   if (!recipe::is_quantized(r.weights)) return;
+  if (has_codes(m))
+    throw recipe_error("model.weights", "is {}, but the weights of {} are quantized already",
+                       recipe::yaml_text(r.weights), m.name)
+        .hint("leave it auto, or set bf16 or f32 to decode them");
+  if (m.config.head.tied && r.embedding != recipe::WeightType::automatic)
+    throw recipe_error("model.embedding", "is {}, but {} ties the embedding to the head",
+                       recipe::yaml_text(r.embedding), m.name)
+        .hint("set model.head for both");
   std::map<model::MatrixId, WeightFormat> formats;
   const auto add = [&](model::MatrixId id, recipe::WeightType type) {
     if (type == recipe::WeightType::automatic) type = recipe::WeightType::int8;
@@ -375,10 +389,7 @@ void keep_codes(ModelFiles& m, bool int8_inputs) {
 }
 
 void note_widened(ModelFiles& m, DType numbers, const std::string& why) {
-  const bool coded = std::ranges::any_of(model::all_matrices(m.config), [&](model::MatrixId id) {
-    return model::shape_of(id.role, m.config).size() > 1 && is_coded(m.source->native(id));
-  });
-  if (coded)
+  if (has_codes(m))
     m.notes.push_back(
         fmt::format("weights  quantized values in {} in memory {}", dtype_name(numbers), why));
 }

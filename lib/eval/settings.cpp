@@ -111,6 +111,16 @@ void Settings::check(recipe::Problems& p) const {
             "eval.policies: the task attention needs at least one policy to compare with full "
             "attention");
   for (const NamedPolicy& policy : policies) {
+    if (policy.has_weights() && attention())
+      p.field("policies",
+              "eval.policies: '{}' has other weights, but the task attention compares policies of "
+              "one model: leave its weights out, or leave out the task",
+              policy.name);
+    if (policy.has_weights() && policy.spec.any())
+      p.field("policies",
+              "eval.policies: '{}' has spec and other weights, but the full model must correct it: "
+              "leave one out",
+              policy.name);
     const bool learns = policy.sparse.kind == recipe::SparseKind::griffin || policy.sparse.weigh;
     if (learns && perplexity() && scored == 0)
       p.field("scored",

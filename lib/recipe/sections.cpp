@@ -39,12 +39,13 @@ std::string_view Run::plan_for_text() {
 
 void Weights::check(Problems& p) const {
   if (group != 32 && group != 64 && group != 128)
-    p.field("group", "group: expected 32, 64 or 128, found {}", group);
+    p.field("group", "model.group: expected 32, 64 or 128, found {}", group);
   if (is_quantized(weights)) return;
   const auto needs = [&](const char* key, bool usual) {
     if (!usual)
-      p.field(key, "{}: needs weights int8 or int4, found {}: set weights, or leave {} out", key,
-              yaml_text(weights), key);
+      p.field(key,
+              "model.{0}: needs weights int8 or int4, found {1}: set weights, or leave {0} out",
+              key, yaml_text(weights));
   };
   const Weights usual;
   needs("group", group == usual.group);

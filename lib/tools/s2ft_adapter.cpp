@@ -107,6 +107,7 @@ std::string S2ftAdapter::model_line() const {
 int S2ftAdapter::print_plan() {
   const int64_t weights = model::n_params(opened_.base.config);
   const std::string form = recipe::yaml_text(recipe_.adapter.to), &tuned = recipe_.adapter.tuned;
+  if (recipe_.adapter.to == AdapterForm::model) require_folder();
   if (cx_.plans_as_json()) {
     nlohmann::ordered_json json = {{"adapters", opened_.paths}};
     if (!tuned.empty()) json["tuned"] = tuned;

@@ -40,6 +40,19 @@ TEST_SUITE("cli/gguf") {
     CHECK(ranks[0].out == plain.out);
   }
 
+  TEST_CASE("a file of quantized weights is not quantized again") {
+    const TemporaryFolder folder;
+    const std::string model = (folder / "q8_0.gguf").string();
+    REQUIRE(run_process(program("s2ft-adapter"), {.arguments = {"-m", "tiny-2m", "--to", "model",
+                                                                "--weights", "int8", "-o", model}})
+                .status == 0);
+    const Outcome o =
+        run("pig-generate", {"-m", model, "-p", "x", "-n", "1", "-s", "model.weights=int8"});
+    CAPTURE(o.err);
+    CHECK(o.status == 3);
+    CHECK(has(o.err, "model.weights: is int8, but the weights of"));
+  }
+
   TEST_CASE("adapters train on a GGUF file and run on it; whole models are not written") {
     const TemporaryFolder folder;
     const std::string model = folder.write("tiny.gguf", tandem::test::tiny_gguf().bytes()).string();

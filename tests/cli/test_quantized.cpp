@@ -55,7 +55,7 @@ TEST_SUITE("cli/quantized") {
               {"-s", "spec.draft=model", "-s", "draft.path=tiny-2m", "-s", "spec.width=3"},
               {"-s", "spec.draft=self", "-s", "draft.cache.kind=snapkv", "-s",
                "draft.cache.snapkv.budget=40", "-s", "spec.force=true"},
-              {"-s", "spec.draft=self", "-s", "draft.weights=int4"}}) {
+              {"-s", "spec.draft=self", "-s", "draft.weights=int4", "-s", "spec.force=true"}}) {
           const Outcome drafted = run("sequoia-generate", with(words, draft));
           CAPTURE(drafted.err);
           CHECK(drafted.out == plain.out);
@@ -108,11 +108,11 @@ TEST_SUITE("cli/quantized") {
       const char* message;
     };
     for (const Case& c :
-         {Case{{"-s", "model.group=32"}, "group: needs weights int8 or int4"},
-          {{"-s", "model.head=int4"}, "head: needs weights int8 or int4"},
-          {{"-s", "model.scale_search=false"}, "scale_search: needs weights int8 or int4"},
+         {Case{{"-s", "model.group=32"}, "model.group: needs weights int8 or int4"},
+          {{"-s", "model.head=int4"}, "model.head: needs weights int8 or int4"},
+          {{"-s", "model.scale_search=false"}, "model.scale_search: needs weights int8 or int4"},
           {{"-s", "model.weights=int4", "-s", "model.group=48"},
-           "group: expected 32, 64 or 128, found 48"},
+           "model.group: expected 32, 64 or 128, found 48"},
           {{"-s", "model.weights=f32"},
            "model.weights: no product multiplies f32 weights by bf16 inputs"},
           {{"-s", "model.weights=int4", "-s", "model.head=f32"},
@@ -122,6 +122,43 @@ TEST_SUITE("cli/quantized") {
       CAPTURE(o.err);
       CHECK(has(o.err, c.message));
     }
+  }
+
+  TEST_CASE("quantized drafts that cannot help are refused") {
+    const auto refused = [](const Words& set, const char* message) {
+      const Outcome o =
+          run("sequoia-generate", with({"-m", "tiny-16m", "-p", "x", "-n", "1"}, set));
+      CAPTURE(o.err);
+      CHECK(o.status == 3);
+      CHECK(has(o.err, message));
+    };
+    refused({"-s", "spec.draft=ngram", "-s", "draft.weights=int4"},
+            "draft.weights: needs spec.draft self or model, found ngram");
+    refused({"-s", "spec.draft=nested", "-s", "draft2.path=tiny-2m", "-s",
+             "draft.cache.kind=streaming", "-s", "draft.weights=int4"},
+            "draft.weights: needs spec.draft self or model, found nested");
+    refused({"-s", "spec.draft=self", "-s", "model.weights=int4", "-s", "draft.weights=int4"},
+            "draft.weights: is int4, but the copy reads as many bytes as the target");
+  }
+
+  TEST_CASE("policies with other weights are compared in tasks that one model need not share") {
+    const TemporaryFolder folder;
+    const std::string text =
+        folder.write("text.txt", "The lamp was lit and the lamp was out.").string();
+    const auto eval = [&](const std::string& task, const std::string& policies) {
+      return run("pig-eval", {"-m", "tiny-16m", "--task", task, "--data", text, "-s",
+                              "eval.policies=[" + policies + "]"});
+    };
+    const Outcome fine = eval("perplexity", "{name: q, kind: full, weights: int4}");
+    CAPTURE(fine.err);
+    CHECK(fine.status == 0);
+    CHECK(has(fine.out, "q "));
+    const Outcome attention = eval("attention", "{name: q, kind: full, weights: int4}");
+    CHECK(attention.status == 3);
+    CHECK(has(attention.err, "'q' has other weights"));
+    const Outcome numbers = eval("perplexity", "{name: f, kind: full, weights: f32}");
+    CHECK(numbers.status == 3);
+    CHECK(has(numbers.err, "has weights f32, but model.compute is bf16"));
   }
 
   TEST_CASE("a summary says which weights and activations products read") {

@@ -4,6 +4,7 @@
 
 #include "base/convert.h"
 #include "model/spec/roles.h"
+#include "model/spec/weight_formats.h"
 #include "model/spec/work.h"
 
 namespace tandem::speculate {
@@ -18,12 +19,14 @@ ModelCosts costs_of(const model::ModelConfig& c, DType dtype) {
   ModelCosts costs;
   costs.element_bytes = static_cast<int>(dtype_bytes(dtype));
   costs.product_flops = model::layer_flops(c) + model::head_flops(c);
-  for (const model::Role role : model::kLayerStacks) {
-    const io::Shape shape = model::shape_of(role, c);
+  const auto add = [&](model::MatrixId id) {
+    const io::Shape shape = model::shape_of(id.role, c);
     costs.product_bytes +=
-        c.n_layers * static_cast<double>(matrix_bytes(dtype, shape[0], shape[1]));
-  }
-  costs.product_bytes += static_cast<double>(matrix_bytes(dtype, c.head_rows(), c.dim));
+        static_cast<double>(matrix_bytes(model::stored_as(c, id, dtype), shape[0], shape[1]));
+  };
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    for (const model::Role role : model::kLayerRoles) add({role, layer});
+  add({model::Role::head});
   costs.memory_bytes = static_cast<double>(model::weight_bytes(c, dtype));
   costs.kv_bytes = 2.0 * c.n_layers * c.kv_dim() * costs.element_bytes;
   costs.key_flops = model::attention_flops(c, c.n_layers);

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "model/forward/transformer.h"
+#include "model/spec/weight_formats.h"
 #include "tensor/driver_memory.h"
 
 namespace tandem::tools {
@@ -200,6 +201,11 @@ void EngineSizer::place_codes(decode::ModelFiles& files, const recipe::Weights& 
     decode::note_widened(files, compute(), "as model.weights says");
   else
     decode::keep_codes(files, of.activations != recipe::Activations::compute);
+  if (of.activations == recipe::Activations::int8 && !files.config.formats)
+    throw recipe_error("model.activations",
+                       "is {}, but no matrix of {} is quantized in this run's memory",
+                       recipe::yaml_text(of.activations), files.name)
+        .hint("set model.weights=int8 or int4 on a CPU, or leave model.activations out");
 }
 
 decode::ModelFiles EngineSizer::open(const recipe::Model& model) const {
@@ -212,7 +218,15 @@ decode::ModelFiles EngineSizer::open(const recipe::Model& model) const {
 
 decode::ModelFiles EngineSizer::open_model(const recipe::Weights& weights) const {
   recipe::Model model = model_;
-  static_cast<recipe::Weights&>(model) = weights;
+  if (weights.weights != recipe::WeightType::automatic)
+    static_cast<recipe::Weights&>(model) = weights;
+  else if (weights.activations != recipe::Activations::automatic)
+    model.activations = weights.activations;
+  const bool numbers =
+      model.weights != recipe::WeightType::automatic && !recipe::is_quantized(model.weights);
+  if (numbers && recipe::yaml_text(model.weights) != recipe::yaml_text(model.compute))
+    throw recipe_error("eval.policies", "has weights {}, but model.compute is {}",
+                       recipe::yaml_text(model.weights), recipe::yaml_text(model.compute));
   decode::ModelFiles files = open(model);
   if (group_) group_->require_equal("model.path", files.fingerprint);
   decode::take_shard(files, ranks_.rank, ranks_.size);

@@ -69,7 +69,10 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
   const recipe::ModelName& small =
       is_nested || proposer == Proposer::any ? draft2.path : draft.path;
   recipe::Model of;
-  of.path = draft.copies_target() ? model.path : small;
+  if (&small == &draft.path && draft.copies_target())
+    of = model;
+  else
+    of.path = small;
   if (&small == &draft.path) of.weights = draft.weights;
   draft_ = sizer_.open_draft(of);
   speculate::check_vocabularies(target_, *draft_);

@@ -5,6 +5,7 @@
 
 #include "kv/policy.h"
 #include "model/spec/roles.h"
+#include "model/spec/work.h"
 #include "recipe/fields_of.h"
 #include "speculate/draft/lookup_index.h"
 #include "speculate/tree/tree_file.h"
@@ -24,6 +25,12 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
         "set -s draft.path=SMALL_MODEL; without a second model, set -s spec.draft=ngram, or -s "
         "spec.draft=self -s draft.cache.kind=snapkv");
   }
+  if (draft.weights != recipe::WeightType::automatic && spec.draft != DraftKind::self &&
+      spec.draft != DraftKind::model)
+    p.field("draft.weights", "draft.weights: needs spec.draft self or model, found {}",
+            recipe::yaml_text(spec.draft));
+  if (draft2.weights != recipe::WeightType::automatic)
+    p.field("draft2.weights", "draft2.weights: is not supported; leave it out");
   const bool is_nested = spec.nests();
   check_within(p);
   check_beams(p);
@@ -229,7 +236,16 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
 void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
   constexpr const char* kForce = "spec.force=true runs it anyway";
   const DraftKind draft = recipe.spec.draft;
-  if (draft == DraftKind::self && recipe.draft.copies_target()) return;
+  if (draft == DraftKind::self && recipe.draft.copies_target()) {
+    const auto bytes = [&](const decode::ModelFiles& files) {
+      return model::step_bytes(files.config, pair.compute());
+    };
+    if (bytes(pair.draft()) < bytes(pair.target())) return;
+    throw recipe_error("draft.weights",
+                       "is {}, but the copy reads as many bytes as the target and cannot be faster",
+                       recipe::yaml_text(recipe.draft.weights))
+        .hint(fmt::format("run on a CPU a model whose weights have more bits; {}", kForce));
+  }
   const recipe::Cache& cache = recipe.draft.cache;
   const auto json = [](recipe::Cache c) { return recipe::to_json(recipe::fields_of(c)); };
   const bool is_self = draft == DraftKind::self;

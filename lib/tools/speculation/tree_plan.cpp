@@ -1,4 +1,5 @@
 #include "tools/speculation/tree_plan.h"
+#include "model/spec/weight_formats.h"
 
 #include <fmt/ranges.h>
 
@@ -63,6 +64,10 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
       {"top_p", rule.top_p},
       {"min_p", rule.min_p},
       {"repetition_penalty", rule.repetition_penalty}};
+  for (const auto* files : {&pair.target(), &pair.draft()})
+    if (const auto& formats = files->config.formats)
+      about["weights"].push_back({model::formats_text(files->config, pair.compute()),
+                                  formats->int8_inputs ? "int8 activations" : ""});
   if (const int n = pair.target().shard.n_ranks; n > 1) about["ranks"] = n;
   if (!kv::needs_of(cache).reads_all) about["cache"] = recipe::to_json(recipe::fields_of(cache));
   if (recipe::Sparse sparse = pair.self_sparse(); sparse.any())
