@@ -60,9 +60,6 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
       formats_(opened_.base, recipe_.output),
       dtype_(formats_.numbers()) {
   report_opening(cx_.terminal, opened_.base);
-  if (writes_gguf() && cx_.is_set("append"))
-    throw usage_error("--append", "a GGUF file is not appended to")
-        .hint("name another file with -o, or replace this one with --overwrite");
   if (writes_gguf()) cli::check_new_file(recipe_.output.path, cx_.file_mode());
   if (writes_folder() && !writes_gguf() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite",

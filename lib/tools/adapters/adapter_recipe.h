@@ -120,8 +120,7 @@ struct AdapterOutput {
       "files 32");
     v("head", head,
       "type of the head and of a tied embedding. auto = int8 with quantized weights, bf16 for a "
-      "tied "
-      "head in a folder");
+      "tied head in a folder");
     v("embedding", embedding,
       "type of an embedding that is not tied: bf16 or f32 in folders, where compressed-tensors "
       "quantizes only linear layers. auto = int8 or bf16");

@@ -21,7 +21,8 @@ bool is_of_weights(const std::string& name) {
   return std::ranges::any_of(kTypes, [&](std::string_view type) { return name.ends_with(type); });
 }
 
-/// What a model folder holds in addition to weights: configuration, tokenizer, template of chats.
+/// Copies the files of a model folder that hold no weights: configuration, tokenizer, chat
+/// template.
 void copy_others(const std::filesystem::path& from, const std::filesystem::path& to) {
   namespace fs = std::filesystem;
   for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
