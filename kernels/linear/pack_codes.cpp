@@ -3,31 +3,28 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/linear/quantized_linear.h"
+#include "kernels/linear/quantized_linear_cpu.h"
 
 namespace tandem {
 namespace {
 
 constexpr int kScaleBytes = 2;
 
-int zero_bytes(Zero zero) { return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : 2; }
 int group_of(const CodedMatrix& m) { return m.group == 0 ? m.in : m.group; }
-int code_bytes(const CodedMatrix& m) {
-  return m.code == Code::i4 ? (group_of(m) + 1) / 2 : group_of(m);
-}
 
 /// Places the scales and zeros of a row in a panel, and its codes in order, one a byte.
 /// shapes   codes [m.inputs()], zeros past the last input
 void split_row(const CodedMatrix& m, const uint8_t* row, std::byte* panel, int output,
                uint8_t* codes) {
-  const int group = group_of(m), zero_size = zero_bytes(m.zero);
+  const int group = group_of(m), zero_size = m.zero_bytes();
+  const int code_bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
   for (int first = 0, g = 0; first < m.in; first += group, ++g) {
     const int n = std::min(group, m.in - first);
     if (m.code == Code::i8)
       for (int i = 0; i < n; ++i) codes[first + i] = row[i] ^ 0x80u;
     else
       for (int i = 0; i < n; ++i) codes[first + i] = row[i / 2] >> (i % 2 * 4) & 15;
-    row += code_bytes(m);
+    row += code_bytes;
     const int place = g * kCodePanel + output;
     std::memcpy(panel + m.scales_at() + place * kScaleBytes, row, kScaleBytes);
     std::memcpy(panel + m.zeros_at() + place * zero_size, row + kScaleBytes,
@@ -59,15 +56,14 @@ void place_codes(const CodedMatrix& m, const uint8_t* codes, std::byte* panel, i
 
 void pack_codes(const PackCodesParams& p, Range panels) {
   const CodedMatrix& m = p.matrix;
-  const int64_t groups = (m.in + group_of(m) - 1) / group_of(m);
-  const int64_t row_bytes = groups * (code_bytes(m) + kScaleBytes + zero_bytes(m.zero));
+  const auto bytes = static_cast<int64_t>(row_bytes(format_of(m), m.in));
   std::vector<uint8_t> codes(static_cast<size_t>(m.inputs()));
   for (int64_t i = panels.begin; i < panels.end; ++i) {
     std::byte* const panel = static_cast<std::byte*>(p.panels) + i * m.panel_bytes();
     std::memset(panel, 0, static_cast<size_t>(m.panel_bytes()));
     const int64_t first = i * kCodePanel;
     for (int64_t n = 0; n < std::min<int64_t>(kCodePanel, p.n_rows - first); ++n) {
-      const auto* const row = static_cast<const uint8_t*>(p.rows) + (first + n) * row_bytes;
+      const auto* const row = static_cast<const uint8_t*>(p.rows) + (first + n) * bytes;
       split_row(m, row, panel, static_cast<int>(n), codes.data());
       place_codes(m, codes.data(), panel, static_cast<int>(n));
     }

@@ -8,11 +8,8 @@ namespace tandem {
 namespace {
 
 // Rows that are packed together take at most this much: every panel reads them again, from the
-// last-level cache. At least kLeastRows, or the weights would come from memory too often.
+// last-level cache.
 constexpr int64_t kPackedBytes = int64_t{4} << 20;
-constexpr int64_t kLeastRows = 96;
-// Below this many multiply-adds waking the other threads costs more than they save.
-constexpr int64_t kAloneWork = 1 << 16;
 // Panels of a task of few rows.
 constexpr int kFewPanels = 4;
 // Tasks a thread, at least, where rows can be divided: dynamic scheduling then evens out.

@@ -5,6 +5,11 @@
 
 namespace tandem {
 
+/// Multiply-adds below which waking the other threads costs more than they save.
+inline constexpr int64_t kAloneWork = 1 << 16;
+/// Rows that are packed together, at least: the weights come from memory once for them.
+inline constexpr int64_t kLeastRows = 96;
+
 /// Bytes of a matrix [out, in] in panels.
 size_t packed_weights_bytes(const PackedLinearKernel&, int64_t out, int64_t in, DType type);
 

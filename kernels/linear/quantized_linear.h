@@ -32,11 +32,11 @@ struct CodedMatrix {
   int units() const { return inputs() / unit(); }
   int64_t step_bytes() const { return kCodePanel * kCodeStep / (code == Code::i4 ? 2 : 1); }
   int64_t scales_at() const { return steps() * step_bytes(); }
+  int zero_bytes() const { return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : 2; }
   int64_t zeros_at() const { return scales_at() + groups() * kCodePanel * int64_t{2}; }
   /// Bytes of a panel, a multiple of 64.
   int64_t panel_bytes() const {
-    const int zero_bytes = zero == Zero::none ? 0 : zero == Zero::integer ? 1 : 2;
-    return (zeros_at() + groups() * kCodePanel * int64_t{zero_bytes} + 63) / 64 * 64;
+    return (zeros_at() + groups() * kCodePanel * int64_t{zero_bytes()} + 63) / 64 * 64;
   }
 };
 

@@ -3,15 +3,13 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "kernels/linear/packed_linear_cpu.h"
 
 namespace tandem {
 namespace {
 
 // Integers of x that are multiplied together take at most this much, but kLeastRows rows at least.
 constexpr int64_t kInputBytes = int64_t{4} << 20;
-constexpr int64_t kLeastRows = 96;
-// Below this many multiply-adds waking the other threads costs more than they save.
-constexpr int64_t kAloneWork = 1 << 16;
 // Rows that a thread quantises at a time.
 constexpr int kRowsEach = 4;
 // Panels of a task: at most as many bytes, which stay in the second-level cache between rows.

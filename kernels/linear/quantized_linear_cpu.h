@@ -1,7 +1,12 @@
 #pragma once
+#include "base/weight_format.h"
 #include "kernels/linear/quantized_linear.h"
 
 namespace tandem {
+
+inline WeightFormat format_of(const CodedMatrix& m) {
+  return {m.code, static_cast<int16_t>(m.group), m.scale, m.zero};
+}
 
 /// Bytes of workspace for products of up to `rows` rows. It does not shrink when they grow.
 size_t quantized_linear_workspace_bytes(const CodedMatrix&, int64_t rows);

@@ -1,39 +1,14 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
-#include "kernels/linear/quantized_linear.h"
+#include "base/weight_format.h"
+#include "kernels/linear/quantized_linear_cpu.h"
+#include "kernels/quant/dequantize.h"
 #include "kernels/reference.h"
 
 namespace tandem {
 namespace {
-
-/// Weights of a row of codes.
-std::vector<double> weights_of(const CodedMatrix& m, const uint8_t*& row) {
-  const int group = m.group == 0 ? m.in : m.group;
-  const auto half = [&] {
-    uint16_t bits;
-    std::memcpy(&bits, row, sizeof bits);
-    row += sizeof bits;
-    return double{m.scale == ScaleType::f16 ? to_float(f16{bits}) : to_float(bf16{bits})};
-  };
-  std::vector<double> weights;
-  for (int first = 0; first < m.in; first += group) {
-    std::vector<double> codes;
-    for (int i = 0; i < group; ++i)
-      codes.push_back(m.code == Code::i8 ? static_cast<int8_t>(row[i])
-                                         : row[i / 2] >> (i % 2 * 4) & 15);
-    row += m.code == Code::i8 ? group : (group + 1) / 2;
-    const double scale = half();
-    double zero = m.code == Code::i4 ? 8 : 0, minimum = 0;
-    if (m.zero == Zero::integer) zero = static_cast<int8_t>(*row++);
-    if (m.zero == Zero::minimum) zero = 0, minimum = half();
-    for (int i = 0; i < std::min(group, m.in - first); ++i)
-      weights.push_back(scale * (codes[static_cast<size_t>(i)] - zero) + minimum);
-  }
-  return weights;
-}
 
 /// A row of x as the integers of 8 bits hold it.
 std::vector<double> rounded(const QuantizedLinearParams& p, int64_t row) {
@@ -56,15 +31,25 @@ std::vector<double> rounded(const QuantizedLinearParams& p, int64_t row) {
 }  // namespace
 
 void quantized_linear_ref(const QuantizedLinearParams& p, Range rows) {
+  const CodedMatrix& m = p.matrix;
+  std::vector<float> w(static_cast<size_t>(p.out) * static_cast<size_t>(m.in));
+  dequantize_ref({.out = w.data(),
+                  .in = static_cast<const uint8_t*>(p.w),
+                  .row_bytes = static_cast<int64_t>(row_bytes(format_of(m), m.in)),
+                  .width = m.in,
+                  .group = m.group == 0 ? m.in : m.group,
+                  .code = m.code,
+                  .scale = m.scale,
+                  .zero = m.zero,
+                  .to = DType::f32},
+                 {0, p.out});
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const std::vector<double> x = rounded(p, r);
-    const auto* codes = static_cast<const uint8_t*>(p.w);
     for (int o = 0; o < p.out; ++o) {
-      const std::vector<double> w = weights_of(p.matrix, codes);
       const int64_t at = r * p.y_stride + o;
       double sum = p.bias == nullptr ? 0 : p.bias[o];
       if (p.accumulate) sum += element(p.y, p.y_type, at);
-      for (size_t i = 0; i < x.size(); ++i) sum += x[i] * w[i];
+      for (size_t i = 0; i < x.size(); ++i) sum += x[i] * w[static_cast<size_t>(o) * x.size() + i];
       put(p.y, p.y_type, at, sum);
     }
   }

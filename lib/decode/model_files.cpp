@@ -322,17 +322,17 @@ void check_apart(const recipe::Adapter& given, const model::AnyAdapter& adapter)
 
 }  // namespace
 
-namespace {
-
-WeightFormat format_of(recipe::WeightType type, int group) {
+WeightFormat quantized_format(recipe::WeightType type, int group) {
   const auto inputs = static_cast<int16_t>(group);
   if (type == recipe::WeightType::int4) return {Code::i4, inputs, ScaleType::f16, Zero::integer};
   return {Code::i8, inputs, ScaleType::f16, Zero::none};
 }
 
+namespace {
+
 bool has_codes(const ModelFiles& m) {
   return std::ranges::any_of(model::all_matrices(m.config), [&](model::MatrixId id) {
-    return model::shape_of(id.role, m.config).size() > 1 && is_coded(m.source->native(id));
+    return model::is_matrix(id.role) && is_coded(m.source->native(id));
   });
 }
 
@@ -350,11 +350,10 @@ void quantize(ModelFiles& m, const recipe::Model& r) {
   std::map<model::MatrixId, WeightFormat> formats;
   const auto add = [&](model::MatrixId id, recipe::WeightType type) {
     if (type == recipe::WeightType::automatic) type = recipe::WeightType::int8;
-    if (recipe::is_quantized(type)) formats.emplace(id, format_of(type, r.group));
+    if (recipe::is_quantized(type)) formats.emplace(id, quantized_format(type, r.group));
   };
   for (const model::MatrixId& id : model::all_matrices(m.config))
-    if (model::in_layers(id.role) && model::shape_of(id.role, m.config).size() > 1)
-      add(id, r.weights);
+    if (model::in_layers(id.role) && model::is_matrix(id.role)) add(id, r.weights);
   add({model::Role::embedding}, m.config.head.tied ? r.head : r.embedding);
   if (!m.config.head.tied) add({model::Role::head}, r.head);
   Fingerprint f;
@@ -377,7 +376,7 @@ void keep_codes(ModelFiles& m, bool int8_inputs) {
   auto formats = std::make_shared<model::WeightFormats>();
   formats->int8_inputs = int8_inputs;
   for (const model::MatrixId& id : model::all_matrices(m.config))
-    if (model::shape_of(id.role, m.config).size() > 1)
+    if (model::is_matrix(id.role))
       if (const WeightFormat format = m.source->native(id); is_coded(format))
         formats->coded.emplace(id, format);
   if (formats->coded.empty()) return;

@@ -47,6 +47,9 @@ ModelFiles open_model(const std::string& path, uint64_t seed);
 /// errors   kind input: of an adapter too, as model::open_adapter
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 
+/// The format of int8 or int4 weights whose groups have that many inputs.
+WeightFormat quantized_format(recipe::WeightType type, int group);
+
 /// Keeps weights as codes in memory that their source stores as codes, for products on a CPU, and
 /// notes so.
 /// int8_inputs  as PackedWeights::Spec's

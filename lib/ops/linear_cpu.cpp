@@ -66,9 +66,6 @@ using linear_cpu::Body, linear_cpu::Layout, linear_cpu::Part, linear_cpu::Spec;
 // Weight rows that one packing step stages, a multiple of every kernel's panel.
 constexpr int64_t kPackRows = 256;
 
-// Below this many multiply-adds sharing a product costs more than it saves.
-constexpr int64_t kAloneWork = 1 << 16;
-
 const PackedLinearKernel& kernel() { return *cpu_table().packed_linear; }
 
 size_t no_workspace(const Spec&, int64_t) { return 0; }

@@ -2,7 +2,6 @@
 // A matrix of random codes for tests of quantized_linear: its rows, its panels and its weights.
 #include <cstring>
 
-#include "base/weight_format.h"
 #include "kernels/linear/quantized_linear_cpu.h"
 #include "kernels/variants.h"
 
@@ -16,10 +15,6 @@ inline std::vector<CodedMatrix> coded_formats(int in) {
       for (const int group : {16, 32, 64, 128, 0})
         all.push_back({code, group == 64 ? ScaleType::bf16 : ScaleType::f16, zero, group, in});
   return all;
-}
-
-inline WeightFormat format_of(const CodedMatrix& m) {
-  return {m.code, static_cast<int16_t>(m.group), m.scale, m.zero};
 }
 
 /// Memory that begins at a line.

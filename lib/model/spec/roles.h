@@ -128,6 +128,8 @@ inline bool in_layers(Role role) { return info(role).part != LayerPart::outside;
 inline bool ends_in_stream(Role role) { return info(role).into_stream; }
 bool is_bias(Role role);
 bool is_norm(Role role);
+/// True for a role of two extents.
+inline bool is_matrix(Role role) { return !is_bias(role) && !is_norm(role); }
 
 /// Name of Llama's checkpoints: {q, 3} -> "model.layers.3.self_attn.q_proj.weight".
 std::string canonical_name(MatrixId id);

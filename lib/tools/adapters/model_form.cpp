@@ -19,15 +19,11 @@ using recipe::WeightType;
 
 constexpr int kGgufGroup = 32, kFolderGroup = 64;
 
-bool is_matrix(model::MatrixId id, const model::ModelConfig& config) {
-  return model::shape_of(id.role, config).size() > 1;
-}
-
 /// bf16 if all matrices of the base are; in f32 no other type loses a bit.
 DType numbers_of(const decode::ModelFiles& files) {
   if (files.synthetic()) return DType::bf16;
   const auto is_bf16 = [&](model::MatrixId id) {
-    return !is_matrix(id, files.config) || files.source->native(id) == DType::bf16;
+    return !model::is_matrix(id.role) || files.source->native(id) == DType::bf16;
   };
   return std::ranges::all_of(model::all_matrices(files.config), is_bf16) ? DType::bf16 : DType::f32;
 }
@@ -38,25 +34,14 @@ WeightType type_of(const AdapterOutput& output) {
   return output.dtype == MatrixType::f32 ? WeightType::f32 : WeightType::bf16;
 }
 
-/// GGUF's codes of 4 bits have no zeros.
 WeightFormat format_of(WeightType type, DType numbers, const AdapterOutput& output) {
   const bool gguf = output.gguf();
-  const auto group = static_cast<int16_t>(output.group != 0 ? output.group
-                                          : gguf            ? kGgufGroup
-                                                            : kFolderGroup);
-  switch (type) {
-    case WeightType::int4:
-      return {Code::i4, group, ScaleType::f16, gguf ? Zero::none : Zero::integer};
-    case WeightType::int8:
-      return {Code::i8, group, ScaleType::f16, Zero::none};
-    case WeightType::f32:
-      return DType::f32;
-    case WeightType::bf16:
-      return DType::bf16;
-    case WeightType::automatic:
-      break;
-  }
-  return numbers;
+  if (type == WeightType::automatic) return numbers;
+  if (!recipe::is_quantized(type)) return type == WeightType::f32 ? DType::f32 : DType::bf16;
+  const int group = output.group != 0 ? output.group : gguf ? kGgufGroup : kFolderGroup;
+  WeightFormat format = decode::quantized_format(type, group);
+  if (gguf) format.zero = Zero::none;  // Q4_0 has none
+  return format;
 }
 
 /// "int4 in groups of 64", or "bf16".
@@ -93,7 +78,7 @@ ModelFormats::ModelFormats(const decode::ModelFiles& base, const AdapterOutput& 
     return format_of(given == WeightType::automatic ? layers : given, numbers_, output);
   };
   for (const model::MatrixId& id : model::all_matrices(config_)) {
-    if (!is_matrix(id, config_)) continue;
+    if (!model::is_matrix(id.role)) continue;
     WeightFormat format = format_of(layers, numbers_, output);
     if (id.role == model::Role::head) format = outer(output.head, true);
     if (id.role == model::Role::embedding)
