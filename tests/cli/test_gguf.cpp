@@ -51,6 +51,16 @@ TEST_SUITE("cli/gguf") {
     CAPTURE(o.err);
     CHECK(o.status == 3);
     CHECK(has(o.err, "model.weights: is int8, but the weights of"));
+    // A policy compares the file's codes with its numbers.
+    const std::string text =
+        folder.write("text.txt", "The lamp was lit, and the lamp was out.").string();
+    const Outcome compared =
+        run("pig-eval",
+            {"-m", model, "--task", "perplexity", "--data", text, "-s", "model.weights=bf16", "-s",
+             "eval.policies=[{name: codes, kind: full, activations: int8}]"});
+    CAPTURE(compared.err);
+    CHECK(compared.status == 0);
+    CHECK(has(compared.err, "as i8 g32 f16, multiplied by activations rounded to int8"));
   }
 
   TEST_CASE("adapters train on a GGUF file and run on it; whole models are not written") {

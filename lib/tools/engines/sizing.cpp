@@ -218,9 +218,10 @@ decode::ModelFiles EngineSizer::open(const recipe::Model& model) const {
 
 decode::ModelFiles EngineSizer::open_model(const recipe::Weights& weights) const {
   recipe::Model model = model_;
-  if (weights.weights != recipe::WeightType::automatic)
+  // Activations alone ask for the codes of the model, or of its file.
+  if (weights.weights != recipe::WeightType::automatic || !recipe::is_quantized(model_.weights))
     static_cast<recipe::Weights&>(model) = weights;
-  else if (weights.activations != recipe::Activations::automatic)
+  else
     model.activations = weights.activations;
   const bool numbers =
       model.weights != recipe::WeightType::automatic && !recipe::is_quantized(model.weights);

@@ -106,7 +106,8 @@ class EngineSizer {
   /// Headers of model.path, and of its adapter.
   /// errors   kind input
   decode::ModelFiles open_model() const { return open_model(model_); }
-  /// Opens that model with other weights.
+  /// Opens that model with other weights. Those that are auto are as model.weights quantizes them,
+  /// else as in the file.
   decode::ModelFiles open_model(const recipe::Weights& weights) const;
   /// The same of a model that proposes tokens.
   decode::ModelFiles open_draft(const recipe::Model& draft) const;
