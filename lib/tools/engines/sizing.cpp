@@ -218,7 +218,7 @@ decode::ModelFiles EngineSizer::open(const recipe::Model& model) const {
 
 decode::ModelFiles EngineSizer::open_model(const recipe::Weights& weights) const {
   recipe::Model model = model_;
-  // Activations alone ask for the codes of the model, or of its file.
+  // A policy that sets only activations means the codes of the model, or of its file.
   if (weights.weights != recipe::WeightType::automatic || !recipe::is_quantized(model_.weights))
     static_cast<recipe::Weights&>(model) = weights;
   else
