@@ -7,6 +7,8 @@
 //
 //   to_float(a)                     A Vec.
 //
+//   fp8_numbers(a, byte)            The numbers of the fp8 codes in one byte of each lane.
+//
 //   Dots<code>                      Each lane sums products of four codes and four integers of x.
 //                                   Stored codes are kOffset too large.
 //
@@ -20,6 +22,10 @@ using simd::kW;
 using simd::Vec;
 
 constexpr int kLowHalves = 0x0f0f0f0f;
+
+/// Places of a sign, exponent and mantissa of E4M3 in f32, and the ratio of their values.
+constexpr int kFp8Bits = static_cast<int>(0x87f00000u);
+constexpr float kFp8Scale = 0x1p120f;
 
 TANDEM_INLINE int32_t four_inputs(const int8_t* x) {
   int32_t four;
@@ -41,6 +47,13 @@ TANDEM_INLINE Ints bits_of_ints(Ints a, int shift, int mask) {
   return {static_cast<int32_t>(static_cast<uint32_t>(a.v) >> shift) & mask};
 }
 TANDEM_INLINE Vec to_float(Ints a) { return {static_cast<float>(a.v)}; }
+TANDEM_INLINE Vec fp8_numbers(Ints a, int byte) {
+  const uint32_t code = static_cast<uint32_t>(a.v) >> (8 * byte);
+  const uint32_t bits = (code & 0x7fu) << 20 | (code & 0x80u) << 24;
+  Vec x;
+  __builtin_memcpy(&x.v, &bits, sizeof bits);
+  return x * simd::set1(kFp8Scale);
+}
 
 template <Code code>
 struct Dots {
@@ -65,6 +78,11 @@ TANDEM_INLINE Ints bits_of_ints(Ints a, int shift, int mask) {
   return {_mm256_and_si256(_mm256_srli_epi32(a.v, shift), _mm256_set1_epi32(mask))};
 }
 TANDEM_INLINE Vec to_float(Ints a) { return {_mm256_cvtepi32_ps(a.v)}; }
+TANDEM_INLINE Vec fp8_numbers(Ints a, int byte) {
+  const __m256i moved = _mm256_srai_epi32(_mm256_slli_epi32(a.v, 24 - 8 * byte), 4);
+  const __m256i bits = _mm256_and_si256(moved, _mm256_set1_epi32(kFp8Bits));
+  return Vec{_mm256_castsi256_ps(bits)} * simd::set1(kFp8Scale);
+}
 
 /// Sums of i4 stay within 16 bits: 8 times 2 * 15 * 127.
 template <Code code>
@@ -99,6 +117,12 @@ TANDEM_INLINE Ints bits_of_ints(Ints a, int shift, int mask) {
                            _mm512_set1_epi32(mask))};
 }
 TANDEM_INLINE Vec to_float(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+TANDEM_INLINE Vec fp8_numbers(Ints a, int byte) {
+  const auto left = static_cast<unsigned>(24 - 8 * byte);
+  const __m512i moved = _mm512_srai_epi32(_mm512_slli_epi32(a.v, left), 4);
+  const __m512i bits = _mm512_and_si512(moved, _mm512_set1_epi32(kFp8Bits));
+  return Vec{_mm512_castsi512_ps(bits)} * simd::set1(kFp8Scale);
+}
 
 #if defined(TANDEM_ISA_avx512)
 /// Without VNNI.

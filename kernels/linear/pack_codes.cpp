@@ -8,28 +8,28 @@
 namespace tandem {
 namespace {
 
-constexpr int kScaleBytes = 2;
-
 int group_of(const CodedMatrix& m) { return m.group == 0 ? m.in : m.group; }
 
 /// Places the scales and zeros of a row in a panel, and its codes in order, one a byte.
 /// shapes   codes [m.inputs()], zeros past the last input
 void split_row(const CodedMatrix& m, const uint8_t* row, std::byte* panel, int output,
                uint8_t* codes) {
-  const int group = group_of(m), zero_size = m.zero_bytes();
+  const int group = group_of(m), scale_size = m.scale_bytes(), zero_size = m.zero_bytes();
   const int code_bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
   for (int first = 0, g = 0; first < m.in; first += group, ++g) {
     const int n = std::min(group, m.in - first);
-    if (m.code == Code::i8)
+    if (m.code == Code::fp8)
+      std::memcpy(codes + first, row, static_cast<size_t>(n));
+    else if (m.code == Code::i8)
       for (int i = 0; i < n; ++i) codes[first + i] = row[i] ^ 0x80u;
     else
       for (int i = 0; i < n; ++i) codes[first + i] = row[i / 2] >> (i % 2 * 4) & 15;
     row += code_bytes;
     const int place = g * kCodePanel + output;
-    std::memcpy(panel + m.scales_at() + place * kScaleBytes, row, kScaleBytes);
-    std::memcpy(panel + m.zeros_at() + place * zero_size, row + kScaleBytes,
+    std::memcpy(panel + m.scales_at() + place * scale_size, row, static_cast<size_t>(scale_size));
+    std::memcpy(panel + m.zeros_at() + place * zero_size, row + scale_size,
                 static_cast<size_t>(zero_size));
-    row += kScaleBytes + zero_size;
+    row += scale_size + zero_size;
   }
 }
 

@@ -16,9 +16,9 @@ inline constexpr float kLeastInput = 1e-35f;
 /// layout   codes [steps][bytes of a step], scales [groups][kCodePanel], zeros [groups][kCodePanel].
 ///          Byte 64 r + 4 n + j of an i4 step holds two inputs of output n. Its low half is input
 ///          4 r + j, its high half input 32 + 4 r + j. In an i8 step that byte is input 4 r + j,
-///          plus 128. Scales past the last input or output are 0
+///          plus 128, in an fp8 step without. Scales past the last input or output are 0
 struct CodedMatrix {
-  Code code;  // i4 or i8
+  Code code;  // i4, i8 or fp8
   ScaleType scale;
   Zero zero;
   int group;  // inputs that share a scale: 16 or a multiple of 32; 0: all
@@ -32,8 +32,11 @@ struct CodedMatrix {
   int units() const { return inputs() / unit(); }
   int64_t step_bytes() const { return kCodePanel * kCodeStep / (code == Code::i4 ? 2 : 1); }
   int64_t scales_at() const { return steps() * step_bytes(); }
-  int zero_bytes() const { return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : 2; }
-  int64_t zeros_at() const { return scales_at() + groups() * kCodePanel * int64_t{2}; }
+  int scale_bytes() const { return scale == ScaleType::f32 ? 4 : 2; }
+  int zero_bytes() const {
+    return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : scale_bytes();
+  }
+  int64_t zeros_at() const { return scales_at() + groups() * kCodePanel * int64_t{scale_bytes()}; }
   /// Bytes of a panel, a multiple of 64.
   int64_t panel_bytes() const {
     return (zeros_at() + groups() * kCodePanel * int64_t{zero_bytes()} + 63) / 64 * 64;
@@ -52,14 +55,18 @@ struct QuantizedLinearParams {
 };
 
 /// Rows of x as integers of 8 bits: round(x / scale), with scale = max |x| / 127 of each
-/// kInputGroup inputs. An infinite number or NaN makes its group's scale NaN.
+/// kInputGroup inputs. An infinite number or NaN makes its group's scale NaN. For fp8 codes they
+/// stay numbers, in f32.
 struct QuantizedInputs {
   int8_t* x;       // [rows, inputs()], zeros past the last input
   float* scale;    // [rows, inputs() / kInputGroup]
   int32_t* start;  // [rows, units()]: sum of x times what every stored code has too much
   float* sum;      // [rows, units()]: scale times the sum of x
+  float* numbers;  // [rows, inputs()], for fp8 in place of all the others
 
   static size_t bytes(const CodedMatrix& m, int64_t rows) {
+    if (m.code == Code::fp8)
+      return static_cast<size_t>(rows) * static_cast<size_t>(m.inputs()) * sizeof(float);
     return static_cast<size_t>(rows) *
            (static_cast<size_t>(m.inputs()) + sizeof(float) * (m.inputs() / kInputGroup) +
             2 * sizeof(float) * static_cast<size_t>(m.units()));
@@ -68,14 +75,18 @@ struct QuantizedInputs {
       : x(static_cast<int8_t*>(memory)),
         scale(reinterpret_cast<float*>(x + rows * m.inputs())),
         start(reinterpret_cast<int32_t*>(scale + rows * (m.inputs() / kInputGroup))),
-        sum(reinterpret_cast<float*>(start + rows * m.units())) {}
+        sum(reinterpret_cast<float*>(start + rows * m.units())),
+        numbers(static_cast<float*>(memory)) {}
 };
 
 /// One ISA's body.
-/// numerics Products of a unit's codes and integers of x are summed exactly. Each unit in turn adds
-///          (sum * weight scale) * x scale to y in f32, and with a zero minimum * sum of x. Each is
-///          one multiply-add, on scalar with two roundings. Bias and y before come last. The bits
-///          of an output depend only on its own row and weights. All ISAs but scalar give the same
+/// numerics Products of fp8 codes and numbers of x are added in f32, those of even and of odd inputs
+///          apart. Each group in turn adds (even + odd) * scale to y.
+///          Products of a unit's other codes and integers of x are summed exactly. Each unit in
+///          turn adds (sum * weight scale) * x scale to y in f32, and with a zero minimum * sum of
+///          x. Each is one multiply-add, on scalar with two roundings. Bias and y before come last.
+///          The bits of an output depend only on its own row and weights. All ISAs but scalar give
+///          the same
 /// cost     Every few rows read the panels once. Memory is read once for a call's rows, if x and
 ///          256 KiB of panels fit the second-level cache
 struct QuantizedLinearKernel {

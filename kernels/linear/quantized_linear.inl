@@ -59,10 +59,20 @@ void quantize_row(const CodedMatrix& m, const T* x, int8_t* to, float* scales, i
   }
 }
 
+/// Widens rows to f32, with zeros past the last input.
+template <class T>
+void widen_inputs(const CodedMatrix& m, const T* x, float* to) {
+  for (int i = 0; i < m.inputs(); i += kW) {
+    const int left = m.in - i;
+    simd::store(to + i, left >= kW ? simd::load(x + i) : simd::load_n(x + i, left > 0 ? left : 0));
+  }
+}
+
 void quantize(const QuantizedLinearParams& p, const QuantizedInputs& to, Range rows) {
   const CodedMatrix m = p.matrix;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const auto quantized = [&](const auto* x) {
+      if (m.code == Code::fp8) return widen_inputs(m, x + r * m.in, to.numbers + r * m.inputs());
       quantize_row(m, x + r * m.in, to.x + r * m.inputs(),
                    to.scale + r * (m.inputs() / kInputGroup), to.start + r * m.units(),
                    to.sum + r * m.units());
@@ -81,18 +91,22 @@ struct Scales {
   Zero zero;
 
   Scales(const CodedMatrix& m, const char* panel, int vector)
-      : scales(panel + m.scales_at() + vector * kW * 2),
-        zeros(panel + m.zeros_at() + vector * kW * (m.zero == Zero::integer ? 1 : 2)),
+      : scales(panel + m.scales_at() + vector * kW * m.scale_bytes()),
+        zeros(panel + m.zeros_at() + vector * kW * m.zero_bytes()),
         type(m.scale),
         zero(m.zero) {}
-  TANDEM_INLINE Vec half(const char* p) const {
+  /// The scales or minima of a group.
+  TANDEM_INLINE Vec numbers(const char* all, int group) const {
+    if (type == ScaleType::f32)
+      return simd::load(reinterpret_cast<const float*>(all) + group * kCodePanel);
+    const char* const p = all + group * kCodePanel * 2;
     return type == ScaleType::f16 ? simd::load(reinterpret_cast<const f16*>(p))
                                   : simd::load(reinterpret_cast<const bf16*>(p));
   }
-  TANDEM_INLINE Vec scale(int group) const { return half(scales + group * kCodePanel * 2); }
+  TANDEM_INLINE Vec scale(int group) const { return numbers(scales, group); }
   /// The number that is added to scale * code.
   TANDEM_INLINE Vec minimum(int group, Vec scale) const {
-    if (zero == Zero::minimum) return half(zeros + group * kCodePanel * 2);
+    if (zero == Zero::minimum) return numbers(zeros, group);
     return simd::zero() -
            scale * simd::load(reinterpret_cast<const int8_t*>(zeros) + group * kCodePanel);
   }
@@ -101,7 +115,7 @@ struct Scales {
 /// The codes of four inputs, from input 4 * line of a step on.
 template <Code code>
 TANDEM_INLINE Ints codes_at(const char* step, int line) {
-  if constexpr (code == Code::i8) return load_ints(step + line * kLineBytes);
+  if constexpr (code != Code::i4) return load_ints(step + line * kLineBytes);
   constexpr int kLines = kInputGroup / 4;
   const Ints both = load_ints(step + line % kLines * kLineBytes);
   return bits_of_ints(both, line < kLines ? 0 : 4, kLowHalves);
@@ -214,14 +228,66 @@ SliverFn* sliver_fn(const CodedMatrix& m) {
                               : multiply_rows<code, true, kInputGroup>;
 }
 
-/// Rows whose integers stay in the second-level cache with the panels of a call.
+/// Rows [row, row + kRows) times a vector of outputs of a panel of fp8 codes.
+template <int kRows>
+__attribute__((noinline)) void multiply_fp8(const QuantizedLinearParams& p,
+                                            const QuantizedInputs& in, int panel, int vector,
+                                            int row) {
+  const CodedMatrix m = p.matrix;
+  const char* const at = static_cast<const char*>(p.w) + panel * m.panel_bytes();
+  const Scales scales(m, at, vector);
+  const int64_t stride = m.inputs();
+  const float* x = in.numbers + row * stride;
+  const char* line = at + vector * kW * 4;
+  const int lines = m.inputs() / 4, lines_each = m.group == 0 ? lines : m.group / 4;
+  Vec sum[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) sum[r] = simd::zero();
+  for (int group = 0, first = 0; first < lines; ++group, first += lines_each) {
+    Vec part[2][kRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) part[0][r] = part[1][r] = simd::zero();
+    const int n = simd::least(lines_each, lines - first);
+    for (int i = 0; i < n; ++i, line += kLineBytes, x += 4) {
+      const Ints codes = load_ints(line);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        const Vec w = fp8_numbers(codes, j);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r)
+          part[j % 2][r] = fma(simd::set1(x[r * stride + j]), w, part[j % 2][r]);
+      }
+    }
+    const Vec scale = scales.scale(group);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) sum[r] = fma(part[0][r] + part[1][r], scale, sum[r]);
+  }
+  const int output = panel * kCodePanel + vector * kW;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+    if (p.y_type == DType::bf16)
+      finish<bf16>(p, row + r, output, sum[r]);
+    else
+      finish<float>(p, row + r, output, sum[r]);
+}
+
+template <int kRows = kSliver>
+TANDEM_INLINE void multiply_fp8_rows(const QuantizedLinearParams& p, const QuantizedInputs& in,
+                                     int panel, int vector, Range rows) {
+  if (rows.end - rows.begin == kRows) return multiply_fp8<kRows>(p, in, panel, vector, rows.begin);
+  if constexpr (kRows > 1) multiply_fp8_rows<kRows - 1>(p, in, panel, vector, rows);
+}
+
+/// Rows whose inputs stay in the second-level cache with the panels of a call.
 constexpr int64_t kBlockBytes = int64_t{128} << 10;
 
 void run(const QuantizedLinearParams& p, const QuantizedInputs& in, Range panels, Range rows) {
-  SliverFn* const fn =
-      p.matrix.code == Code::i4 ? sliver_fn<Code::i4>(p.matrix) : sliver_fn<Code::i8>(p.matrix);
+  SliverFn* const fn = p.matrix.code == Code::fp8  ? multiply_fp8_rows<>
+                       : p.matrix.code == Code::i4 ? sliver_fn<Code::i4>(p.matrix)
+                                                   : sliver_fn<Code::i8>(p.matrix);
   const int64_t n = rows.end - rows.begin, slivers = (n + kSliver - 1) / kSliver;
-  const int64_t most = kBlockBytes / (int64_t{p.matrix.inputs()} * kSliver) + 1;
+  const int64_t bytes = p.matrix.code == Code::fp8 ? sizeof(float) : 1;  // of an input
+  const int64_t most = kBlockBytes / (bytes * p.matrix.inputs() * kSliver) + 1;
   for (int64_t first = 0; first < slivers; first += most)
     for (int panel = panels.begin; panel < panels.end; ++panel)
       for (int64_t i = first; i < first + most && i < slivers; ++i)
@@ -243,7 +309,8 @@ void widen_vector(const CodedMatrix& m, const char* panel, int vector, float* to
     const Vec scale = scales.scale(group);
     for (int k = first; k < first + m.unit() && k < m.in; ++k) {
       const Ints line = codes_at<code>(codes + k / kCodeStep * m.step_bytes(), k % kCodeStep / 4);
-      Vec code_of = to_float(bits_of_ints(line, k % 4 * 8, kMask)) - offset;
+      Vec code_of = code == Code::fp8 ? fp8_numbers(line, k % 4)
+                                      : to_float(bits_of_ints(line, k % 4 * 8, kMask)) - offset;
       if (m.zero == Zero::integer)
         code_of = code_of -
                   simd::load(reinterpret_cast<const int8_t*>(scales.zeros) + group * kCodePanel);
@@ -270,6 +337,8 @@ void widen(const CodedMatrix& m, const void* panels, Range packed_panels, int n_
       const int vector = output % kCodePanel / kW;
       if (m.code == Code::i4)
         widen_vector<Code::i4>(m, panel, vector, column, kPacked);
+      else if (m.code == Code::fp8)
+        widen_vector<Code::fp8>(m, panel, vector, column, kPacked);
       else
         widen_vector<Code::i8>(m, panel, vector, column, kPacked);
     }

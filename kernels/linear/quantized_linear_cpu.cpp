@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// Integers of x that are multiplied together take at most this much, but kLeastRows rows at least.
+// Inputs that are multiplied together take at most this much, but kLeastRows rows at least.
 constexpr int64_t kInputBytes = int64_t{4} << 20;
 // Rows that a thread quantises at a time.
 constexpr int kRowsEach = 4;
@@ -20,7 +20,8 @@ constexpr int kTasksPerThread = 4;
 int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 int64_t rows_at_once(const CodedMatrix& m) {
-  return std::max(kLeastRows, kInputBytes / m.inputs());
+  const int64_t bytes = m.code == Code::fp8 ? sizeof(float) : 1;
+  return std::max(kLeastRows, kInputBytes / (bytes * m.inputs()));
 }
 
 /// The product of only rows [begin, begin + n).

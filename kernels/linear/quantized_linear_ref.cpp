@@ -10,10 +10,14 @@
 namespace tandem {
 namespace {
 
-/// A row of x as the integers of 8 bits hold it.
+/// A row of x as the integers of 8 bits hold it, for fp8 codes as it is.
 std::vector<double> rounded(const QuantizedLinearParams& p, int64_t row) {
   const int in = p.matrix.in;
   std::vector<double> x;
+  if (p.matrix.code == Code::fp8) {
+    for (int i = 0; i < in; ++i) x.push_back(element(p.x, p.x_type, row * in + i));
+    return x;
+  }
   for (int first = 0; first < in; first += kInputGroup) {
     const int n = std::min(kInputGroup, in - first);
     float most = 0;

@@ -10,8 +10,8 @@ struct DequantizeParams {
   int64_t row_bytes;  // whole groups
   int width;          // weights of a row
   int group;          // weights that share a scale
-  Code code;          // i4 or i8
-  ScaleType scale;    // f16 or bf16
+  Code code;          // i4, i8 or fp8
+  ScaleType scale;    // f16, bf16 or f32
   Zero zero;
   DType to;
 };

@@ -7,6 +7,11 @@ namespace {
 
 /// The number of a scale or a minimum at any address.
 TANDEM_INLINE Vec number_at(const uint8_t* at, ScaleType type) {
+  if (type == ScaleType::f32) {
+    float number;
+    memcpy(&number, at, sizeof(number));
+    return set1(number);
+  }
   uint16_t bits[kW];
   for (uint16_t& b : bits) memcpy(&b, at, sizeof(b));
   return type == ScaleType::f16 ? load(reinterpret_cast<const f16*>(bits))
@@ -23,7 +28,7 @@ TANDEM_INLINE GroupRule rule_at(const DequantizeParams& p, const uint8_t* at) {
   // Adding -0 leaves every number as it is.
   GroupRule rule = {number_at(at, p.scale), zero(), set1(-0.0f)};
   if (p.zero == Zero::minimum)
-    rule.minimum = number_at(at + 2, p.scale);
+    rule.minimum = number_at(at + (p.scale == ScaleType::f32 ? 4 : 2), p.scale);
   else if (p.zero == Zero::integer)
     rule.zero = set1(static_cast<float>(p.code == Code::i4 ? int{at[2]} : int8_t(at[2])));
   else if (p.code == Code::i4)
@@ -43,6 +48,17 @@ template <class T>
 TANDEM_INLINE void widen_group(const DequantizeParams& p, const uint8_t* group, T* out, int n) {
   const GroupRule rule = rule_at(p, group + code_bytes(p.code, p.group));
   if (p.code == Code::i8) return widen_codes(rule, reinterpret_cast<const int8_t*>(group), out, n);
+  if (p.code == Code::fp8) {
+    float numbers[kCodesAtOnce];
+    for (int i = 0; i < n; i += kCodesAtOnce) {
+      const int some = least(kCodesAtOnce, n - i);
+      for (int j = 0; j < some; ++j) numbers[j] = fp8_number(group[i + j]);
+      each_vector(some, [&](int j, int lanes) {
+        put(out + i + j, rule.scale * part_of(numbers + j, lanes), lanes);
+      });
+    }
+    return;
+  }
   int8_t codes[kCodesAtOnce];
   for (int i = 0; i < n; i += kCodesAtOnce) {
     const int some = least(kCodesAtOnce, n - i);
@@ -53,8 +69,9 @@ TANDEM_INLINE void widen_group(const DequantizeParams& p, const uint8_t* group, 
 
 template <class T>
 void widen_rows(const DequantizeParams& p, Range rows) {
-  const int tail = p.zero == Zero::none ? 2 : p.zero == Zero::integer ? 3 : 4;
-  const int bytes = code_bytes(p.code, p.group) + tail;
+  const int scale = p.scale == ScaleType::f32 ? 4 : 2;
+  const int zero = p.zero == Zero::none ? 0 : p.zero == Zero::integer ? 1 : scale;
+  const int bytes = code_bytes(p.code, p.group) + scale + zero;
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     const uint8_t* group = p.in + row * p.row_bytes;
     T* out = static_cast<T*>(p.out) + row * p.width;

@@ -7,12 +7,18 @@ namespace tandem {
 namespace {
 
 double scale_at(const uint8_t* at, ScaleType type) {
+  if (type == ScaleType::f32) {
+    float number = 0;
+    std::memcpy(&number, at, sizeof(number));
+    return number;
+  }
   uint16_t bits = 0;
   std::memcpy(&bits, at, sizeof(bits));
   return type == ScaleType::f16 ? to_float(f16{bits}) : to_float(bf16{bits});
 }
 
-int code_at(const uint8_t* codes, Code code, int i) {
+double code_at(const uint8_t* codes, Code code, int i) {
+  if (code == Code::fp8) return fp8_number(codes[i]);
   if (code == Code::i8) return static_cast<int8_t>(codes[i]);
   return i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4;
 }
@@ -26,7 +32,7 @@ double weight_at(const DequantizeParams& p, const uint8_t* group, int i) {
     case Zero::integer:
       return scale * (code - (p.code == Code::i4 ? tail[2] : static_cast<int8_t>(tail[2])));
     default:
-      return scale * code + scale_at(tail + 2, p.scale);
+      return scale * code + scale_at(tail + (p.scale == ScaleType::f32 ? 4 : 2), p.scale);
   }
 }
 

@@ -55,5 +55,31 @@ TANDEM_INLINE void unpack_pairs(int8_t* codes, const uint8_t* from, int n_bytes)
   }
 }
 
+// E4M3 in f32: the exponent has another bias, and subnormal numbers are whole multiples of 2^-9.
+
+TANDEM_INLINE float fp8_number(uint8_t code) {
+  const uint32_t bits = (code & 0x7fu) << 20 | (code & 0x80u) << 24;
+  float x;
+  memcpy(&x, &bits, sizeof(x));
+  return x * 0x1p120f;
+}
+
+/// x   finite
+TANDEM_INLINE uint8_t fp8_code(float x) {
+  constexpr uint32_t kLeastNormal = 0x3c800000, kBias = 120u << 3, kMost = 0x7e;
+  constexpr float kUnits = 0x1p14f;  // numbers of its size are multiples of 2^-9
+  uint32_t bits, sum, units;
+  memcpy(&bits, &x, sizeof(bits));
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  float moved;
+  memcpy(&moved, &magnitude, sizeof(moved));
+  moved += kUnits;
+  memcpy(&sum, &moved, sizeof(sum));
+  memcpy(&units, &kUnits, sizeof(units));
+  const uint32_t normal = ((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - kBias;
+  const uint32_t code = magnitude < kLeastNormal ? sum - units : normal;
+  return static_cast<uint8_t>((code < kMost ? code : kMost) | (bits >> 24 & 0x80u));
+}
+
 }  // namespace
 }  // namespace tandem

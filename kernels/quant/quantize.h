@@ -14,14 +14,15 @@ constexpr float scale_factor(int i) {
 inline constexpr float kMostScale = 65504.0f;
 
 struct QuantizeParams {
-  uint8_t* out;       // [rows, row_bytes] in the row form of base/weight_format.h, scales in f16
+  uint8_t* out;       // [rows, row_bytes] in the row form of base/weight_format.h; scales of fp8
+                      // in f32, others in f16
   const float* in;    // [rows, width], finite
   int64_t row_bytes;  // whole groups
   int width;          // weights of a row
   int group;          // weights that share a scale; the last group may have fewer
-  Code code;          // i4 or i8
+  Code code;          // i4, i8 or fp8
   Zero zero;          // none or integer
-  bool search;
+  bool search;        // not of fp8
 };
 
 /// Turns rows of numbers into codes. Work items are rows.
@@ -29,9 +30,10 @@ struct QuantizeParams {
 /// An i8 group without zero has the scale max |x| / 127.
 /// A group with an integer zero has the scale (hi - lo) / levels. Its weights and 0 lie between lo
 /// and hi. There are 15 or 255 levels. The zero is round(-lo / scale), less 128 for i8.
+/// An fp8 group has the scale max |x| / 448. Quotients are rounded to nearest even in E4M3.
 /// `search` chooses the multiple of the scale with the least sum of squared errors, and of lo and
 /// hi for the zero. The scale itself wins a tie, then the smallest multiple.
-/// numerics Scales are rounded to f16 before codes. Quotients x / scale are rounded to nearest even
+/// numerics Scales are rounded as they are stored, before codes. Quotients x / scale are rounded to nearest even
 ///          and clamped. Every ISA gives the same bytes.
 /// layout   weights past `width`, and all weights of a group of scale 0, have the code of 0
 /// cost     reads each weight 3 times, and 17 times more with `search`, from L1 if the group fits

@@ -210,8 +210,22 @@ TANDEM_INLINE void write_codes(const QuantizeParams& p, const CodeRule& rule, Ch
 }
 
 /// Returns the end of the group's bytes.
+TANDEM_INLINE uint8_t* write_fp8_group(const QuantizeParams& p, const float* x, int n,
+                                       uint8_t* out) {
+  constexpr float kMost = 448;
+  const Ends ends = ends_of(x, n);
+  const float scale = (ends.high > -ends.low ? ends.high : -ends.low) / kMost;
+  memset(out, 0, static_cast<size_t>(p.group));
+  if (scale > 0)
+    for (int i = 0; i < n; ++i) out[i] = fp8_code(x[i] / scale);
+  memcpy(out + p.group, &scale, sizeof(scale));
+  return out + p.group + sizeof(scale);
+}
+
+/// Returns the end of the group's bytes.
 TANDEM_INLINE uint8_t* write_group(const QuantizeParams& p, const CodeRule& rule, const float* x,
                                    int n, uint8_t* out) {
+  if (p.code == Code::fp8) return write_fp8_group(p, x, n, out);
   const Ends ends = ends_of(x, n);
   const float unrounded = scale_of(rule, p.code, x, ends);
   const Chosen by = p.search ? best_of(rule, ends, unrounded, x, n)

@@ -70,7 +70,17 @@ QuantizedGroup quantized_group(const QuantizeParams& p, std::span<const float> x
   return best;
 }
 
+void write_fp8(const QuantizeParams& p, std::span<const float> x, uint8_t* out) {
+  float most = 0;
+  for (const float v : x) most = std::max(most, std::abs(v));
+  const float scale = most / fp8_number(0x7e);
+  for (size_t i = 0; i < static_cast<size_t>(p.group); ++i)
+    out[i] = i < x.size() && scale > 0 ? fp8_code(x[i] / scale) : uint8_t{0};
+  std::memcpy(out + p.group, &scale, sizeof(scale));
+}
+
 void write_quantized(const QuantizeParams& p, std::span<const float> x, uint8_t* out) {
+  if (p.code == Code::fp8) return write_fp8(p, x, out);
   const QuantizedGroup g = quantized_group(p, x);
   for (int i = 0; i < p.group + p.group % 2; ++i) {
     const auto at = static_cast<size_t>(i);

@@ -24,6 +24,11 @@ constexpr bf16 to_bf16(float x) {
 float to_float(f16 x);
 f16 to_f16(float x);
 
+/// The number of an E4M3 code; NaN of 0x7f and 0xff.
+float fp8_number(uint8_t code);
+/// The E4M3 code of a number that is not NaN: round to nearest, ties to even, at most 448.
+uint8_t fp8_code(float x);
+
 /// Bytes of one element.
 constexpr size_t dtype_bytes(DType t) {
   switch (t) {

@@ -18,9 +18,9 @@ struct CodeInfo {
 // By Code; the plain numbers come first, in their own types.
 constexpr std::array kCodes = {CodeInfo{"f32", 32, DType::f32}, CodeInfo{"bf16", 16, DType::bf16},
                                CodeInfo{"f16", 16, DType::f16}, CodeInfo{"i4", 4, DType::bf16},
-                               CodeInfo{"i8", 8, DType::bf16}};
-constexpr std::array<std::string_view, 3> kScales = {"", " f16", " bf16"},
-                                          kZeros = {"", " integer", " minimum"};
+                               CodeInfo{"i8", 8, DType::bf16},  CodeInfo{"fp8", 8, DType::bf16}};
+constexpr std::array<std::string_view, 4> kScales = {"", " f16", " bf16", " f32"};
+constexpr std::array<std::string_view, 3> kZeros = {"", " integer", " minimum"};
 
 const CodeInfo& info(const WeightFormat& f) { return kCodes[static_cast<size_t>(f.code)]; }
 
@@ -29,12 +29,6 @@ Code code_of(DType numbers) {
   TANDEM_CHECK(row != kCodes.end(), "weights cannot be numbers of type {}",
                static_cast<int>(numbers));
   return static_cast<Code>(row - kCodes.begin());
-}
-
-int64_t bytes_per_group(const WeightFormat& f) {
-  constexpr int kScale = 2, kInteger = 1;
-  if (!is_coded(f)) return 0;
-  return kScale + (f.zero == Zero::none ? 0 : f.zero == Zero::minimum ? kScale : kInteger);
 }
 
 }  // namespace
@@ -56,13 +50,20 @@ DType numbers_of(const WeightFormat& f) {
 
 DType widens_to(const WeightFormat& f) { return info(f).widens_to; }
 
+size_t scale_bytes(const WeightFormat& f) {
+  if (!is_coded(f)) return 0;
+  const size_t scale = f.scale == ScaleType::f32 ? sizeof(float) : sizeof(f16);
+  return scale + (f.zero == Zero::none ? 0 : f.zero == Zero::minimum ? scale : sizeof(uint8_t));
+}
+
 int64_t cut_unit(const WeightFormat& f, int64_t in) {
   return !is_coded(f) ? 1 : f.group > 0 ? f.group : std::max<int64_t>(1, in);
 }
 
 size_t row_bytes(const WeightFormat& f, int64_t in) {
   const int64_t group = cut_unit(f, in), n = (in + group - 1) / group;
-  return static_cast<size_t>((n * group * info(f).bits + 7) / 8 + n * bytes_per_group(f));
+  return static_cast<size_t>((n * group * info(f).bits + 7) / 8) +
+         static_cast<size_t>(n) * scale_bytes(f);
 }
 
 size_t matrix_bytes(const WeightFormat& f, int64_t out, int64_t in) {

@@ -31,7 +31,9 @@ inline bool is_coded(const WeightFormat& format) { return format.scale != ScaleT
 DType numbers_of(const WeightFormat& format);
 /// The narrowest type of numbers that holds every value of the code.
 DType widens_to(const WeightFormat& format);
-/// Inputs that a cut of columns keeps together: those of a group; 1 of plain numbers.
+/// Bytes of a group's scale and zero; 0 of plain numbers.
+size_t scale_bytes(const WeightFormat& format);
+/// Inputs of a group; 1 of plain numbers.
 int64_t cut_unit(const WeightFormat& format, int64_t in);
 /// Bytes of a row of `in` weights with its scales and zeros, in whole groups.
 size_t row_bytes(const WeightFormat& format, int64_t in);

@@ -323,6 +323,7 @@ void check_apart(const recipe::Adapter& given, const model::AnyAdapter& adapter)
 }  // namespace
 
 WeightFormat quantized_format(recipe::WeightType type, int group) {
+  if (type == recipe::WeightType::fp8) return {Code::fp8, 0, ScaleType::f32, Zero::none};
   const auto inputs = static_cast<int16_t>(group);
   if (type == recipe::WeightType::int4) return {Code::i4, inputs, ScaleType::f16, Zero::integer};
   return {Code::i8, inputs, ScaleType::f16, Zero::none};
@@ -349,7 +350,8 @@ void quantize(ModelFiles& m, const recipe::Model& r) {
         .hint("set model.head for both");
   std::map<model::MatrixId, WeightFormat> formats;
   const auto add = [&](model::MatrixId id, recipe::WeightType type) {
-    if (type == recipe::WeightType::automatic) type = recipe::WeightType::int8;
+    if (type == recipe::WeightType::automatic)
+      type = r.weights == recipe::WeightType::fp8 ? r.weights : recipe::WeightType::int8;
     if (recipe::is_quantized(type)) formats.emplace(id, quantized_format(type, r.group));
   };
   for (const model::MatrixId& id : model::all_matrices(m.config))
@@ -374,17 +376,21 @@ void quantize(ModelFiles& m, const recipe::Model& r) {
 
 void keep_codes(ModelFiles& m, bool int8_inputs) {
   auto formats = std::make_shared<model::WeightFormats>();
-  formats->int8_inputs = int8_inputs;
+  const auto is_fp8 = [](const auto& matrix) { return matrix.second.code == Code::fp8; };
   for (const model::MatrixId& id : model::all_matrices(m.config))
     if (model::is_matrix(id.role))
       if (const WeightFormat format = m.source->native(id); is_coded(format))
         formats->coded.emplace(id, format);
   if (formats->coded.empty()) return;
+  const bool some_fp8 = std::ranges::any_of(formats->coded, is_fp8);
+  formats->int8_inputs = int8_inputs && !std::ranges::all_of(formats->coded, is_fp8);
   m.config.formats = std::move(formats);
   m.notes.push_back(
       fmt::format("weights  {} matrices as {}, multiplied by {}", m.config.formats->coded.size(),
                   model::formats_text(m.config, DType::bf16),
-                  int8_inputs ? "activations rounded to int8" : "activations as they are"));
+                  !m.config.formats->int8_inputs ? "activations as they are"
+                  : some_fp8 ? "activations rounded to int8, fp8 by activations as they are"
+                             : "activations rounded to int8"));
 }
 
 void note_widened(ModelFiles& m, DType numbers, const std::string& why) {

@@ -47,12 +47,12 @@ ModelFiles open_model(const std::string& path, uint64_t seed);
 /// errors   kind input: of an adapter too, as model::open_adapter
 ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 
-/// The format of int8 or int4 weights whose groups have that many inputs.
+/// The format of quantised weights; groups of int8 and int4 have that many inputs.
 WeightFormat quantized_format(recipe::WeightType type, int group);
 
 /// Keeps weights as codes in memory that their source stores as codes, for products on a CPU, and
 /// notes so.
-/// int8_inputs  as PackedWeights::Spec's
+/// int8_inputs  as PackedWeights::Spec's, if any codes are integers
 void keep_codes(ModelFiles& files, bool int8_inputs);
 /// Notes that such weights become numbers.
 /// why      ends the note: "for training"

@@ -40,8 +40,9 @@ class PackedWeights {
     /// Of weights by input on a GPU: rows of a source have source_in numbers, of which the matrix
     /// has `in` from first_in on. 0: in.
     int64_t source_in = 0, first_in = 0;
-    /// Codes are multiplied by inputs rounded to integers of 8 bits, of which 32 share a scale. If
-    /// false, they are widened to f32 and multiplied by the inputs as they are.
+    /// i4 and i8 codes are multiplied by inputs rounded to integers of 8 bits, of which 32 share a
+    /// scale. If false, they are widened to f32 and multiplied by the inputs as they are, as fp8
+    /// codes always are.
     bool int8_inputs = false;
     /// Rows of several formats, one stack after the other; empty: all are as `stored` says. On the
     /// CPU, and neither trainable nor by input.

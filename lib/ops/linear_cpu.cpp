@@ -135,8 +135,13 @@ CodedMatrix coded(const Spec& s) {
           .in = static_cast<int>(s.in)};
 }
 
+/// fp8 codes have their own product with inputs as they are.
+bool multiplies_panels(const Spec& spec) {
+  return spec.int8_inputs || spec.stored.code == Code::fp8;
+}
+
 size_t codes_workspace(const Spec& spec, int64_t max_rows) {
-  return spec.int8_inputs
+  return multiplies_panels(spec)
              ? quantized_linear_workspace_bytes(coded(spec), max_rows)
              : widened_linear_workspace_bytes(kernel(), max_rows, spec.in, max_threads());
 }
@@ -144,24 +149,24 @@ size_t codes_workspace(const Spec& spec, int64_t max_rows) {
 void run_codes(const Operands& at, Part& w, bool accumulate) {
   const CodedMatrix matrix = coded(w.spec);
   const PackedLinearParams p = panels_params(at, w, accumulate);
-  if (!w.spec.int8_inputs) {
+  if (!multiplies_panels(w.spec)) {
     const auto widen = [&](int panel, float* to) {
       coded_kernel().widen(matrix, w.weights, {panel, panel + 1}, p.out, to);
     };
     return widened_linear_with(kernel(), p, widen, at.workspace.data(), max_threads());
   }
-  const QuantizedLinearParams of_integers{.y = p.y,
-                                          .x = p.x,
-                                          .w = p.w,
-                                          .bias = p.bias,
-                                          .matrix = matrix,
-                                          .rows = p.rows,
-                                          .out = p.out,
-                                          .y_stride = p.y_stride,
-                                          .x_type = p.type,
-                                          .y_type = p.y_type,
-                                          .accumulate = accumulate};
-  quantized_linear_with(coded_kernel(), of_integers, at.workspace.data(), max_threads());
+  const QuantizedLinearParams of_panels{.y = p.y,
+                                        .x = p.x,
+                                        .w = p.w,
+                                        .bias = p.bias,
+                                        .matrix = matrix,
+                                        .rows = p.rows,
+                                        .out = p.out,
+                                        .y_stride = p.y_stride,
+                                        .x_type = p.type,
+                                        .y_type = p.y_type,
+                                        .accumulate = accumulate};
+  quantized_linear_with(coded_kernel(), of_panels, at.workspace.data(), max_threads());
 }
 
 constexpr Layout kPairs{
@@ -193,7 +198,8 @@ constexpr Layout kCodes{
 
 /// Groups that are a half or some of an input's groups, or all of a row.
 bool takes_codes(const WeightFormat& stored, DType input) {
-  return is_coded(stored) && (input == DType::f32 || input == DType::bf16) &&
+  return is_coded(stored) && (stored.code != Code::fp8 || stored.zero == Zero::none) &&
+         (input == DType::f32 || input == DType::bf16) &&
          (stored.group == kInputGroup / 2 || stored.group % kInputGroup == 0);
 }
 

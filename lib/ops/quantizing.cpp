@@ -17,6 +17,7 @@ void run_rows(void (*body)(const Params&, Range), const Params& p, int64_t n_row
 }  // namespace
 
 bool is_quantized_to(const WeightFormat& f) {
+  if (f.code == Code::fp8) return f.scale == ScaleType::f32 && f.zero == Zero::none && f.group >= 0;
   return (f.code == Code::i4 || f.code == Code::i8) && f.scale == ScaleType::f16 &&
          f.zero != Zero::minimum && f.group >= 0 && f.group % 2 == 0;
 }
@@ -39,7 +40,8 @@ void quantize(void* out, const WeightFormat& to, const float* rows, int64_t n_ro
 
 void dequantize(void* out, DType to, const void* rows, const WeightFormat& from, int64_t n_rows,
                 int64_t in) {
-  TANDEM_CHECK(is_coded(from) && in > 0 && (to == DType::f32 || to == DType::bf16),
+  TANDEM_CHECK(is_coded(from) && (from.code != Code::fp8 || from.zero == Zero::none) && in > 0 &&
+                   (to == DType::f32 || to == DType::bf16),
                "weights in {} do not become {}", format_name(from), dtype_name(to));
   run_rows(cpu_table().dequantize,
            {.out = out,

@@ -5,12 +5,14 @@
 
 namespace tandem::ops {
 
-/// True for formats that quantize writes: i4 or i8 codes with f16 scales and no or an integer zero.
+/// True for formats that quantize writes: i4 or i8 codes with f16 scales and no or an integer zero,
+/// or fp8 codes with f32 scales.
 bool is_quantized_to(const WeightFormat& format);
 
 /// Turns rows of numbers into codes (kernels/quant/quantize.h), on all threads.
 /// shapes   out [n_rows, row_bytes(to, in)] bytes; rows [n_rows, in], finite
-/// search   tries 17 multiples of each scale for the least squared error, in 5 times the time
+/// search   tries 17 multiples of each scale for the least squared error, in 5 times the time. Has
+///          no effect on fp8, where it would make the error 3 % less
 void quantize(void* out, const WeightFormat& to, const float* rows, int64_t n_rows, int64_t in,
               bool search);
 

@@ -40,18 +40,21 @@ std::string_view Run::plan_for_text() {
 void Weights::check(Problems& p) const {
   if (group != 32 && group != 64 && group != 128)
     p.field("group", "model.group: expected 32, 64 or 128, found {}", group);
-  if (is_quantized(weights)) return;
-  const auto needs = [&](const char* key, bool usual) {
+  const auto needs = [&](const char* key, bool usual, const char* types) {
     if (!usual)
-      p.field(key,
-              "model.{0}: needs weights int8 or int4, found {1}: set weights, or leave {0} out",
-              key, yaml_text(weights));
+      p.field(key, "model.{0}: needs weights {1}, found {2}: set weights, or leave {0} out", key,
+              types, yaml_text(weights));
   };
   const Weights usual;
-  needs("group", group == usual.group);
-  needs("head", head == usual.head);
-  needs("embedding", embedding == usual.embedding);
-  needs("scale_search", scale_search == usual.scale_search);
+  if (!is_quantized(weights)) {
+    needs("head", head == usual.head, "int8, int4 or fp8");
+    needs("embedding", embedding == usual.embedding, "int8, int4 or fp8");
+  }
+  if (has_groups(weights) || has_groups(head) || has_groups(embedding)) return;
+  needs("group", group == usual.group, "int8 or int4");
+  needs("scale_search", scale_search == usual.scale_search, "int8 or int4");
+  if (weights == WeightType::fp8)
+    needs("activations", activations != Activations::int8, "int8 or int4");
 }
 
 void Model::check(Problems& p) const {

@@ -21,13 +21,17 @@ namespace tandem::recipe {
 enum class Compute : uint8_t { bf16, f32 };
 constexpr std::array<std::string_view, 2> enum_names(Compute) { return {"bf16", "f32"}; }
 
-/// Weights in memory: numbers, or codes of eight or four bits with a scale a group. auto: as the
-/// file has them.
-enum class WeightType : uint8_t { automatic, bf16, f32, int8, int4 };
-constexpr std::array<std::string_view, 5> enum_names(WeightType) {
-  return {"auto", "bf16", "f32", "int8", "int4"};
+/// Weights in memory: numbers, or codes of eight or four bits, with a scale a group (int8, int4) or
+/// an output (fp8). auto: as the file has them.
+enum class WeightType : uint8_t { automatic, bf16, f32, int8, int4, fp8 };
+constexpr std::array<std::string_view, 6> enum_names(WeightType) {
+  return {"auto", "bf16", "f32", "int8", "int4", "fp8"};
 }
 inline bool is_quantized(WeightType type) { return type >= WeightType::int8; }
+/// True for integers in groups.
+inline bool has_groups(WeightType type) {
+  return type == WeightType::int8 || type == WeightType::int4;
+}
 
 /// The input of products with quantised weights.
 enum class Activations : uint8_t { automatic, int8, compute };
@@ -68,19 +72,22 @@ struct Weights {
   template <class V>
   void fields(V& v) {
     v("weights", weights,
-      "weights in memory: bf16 or f32, as compute, or quantized at load time: int8 or int4. auto = "
-      "as in the file");
+      "weights in memory: bf16 or f32, as compute, or quantized at load time: int8, int4 or fp8 "
+      "(E4M3 with a scale for each output). auto = as in the file");
     v("group", group, between(32, 128).unit("weights"),
       "weights that share a scale: 32, 64 or 128, only with weights: int8 or int4");
     v("head", head,
-      "weights of the LM head, and of a tied embedding, with weights: int8 or int4. auto = int8");
+      "weights of the LM head, and of a tied embedding, with quantized weights. auto = int8, or "
+      "fp8 "
+      "with weights: fp8");
     v("embedding", embedding,
-      "weights of an embedding that is not tied, with weights: int8 or int4. auto = int8");
+      "weights of an embedding that is not tied, with quantized weights. auto = int8, or fp8 with "
+      "weights: fp8");
     v("scale_search", scale_search,
       "choice of each scale by the least square error, only with weights: int8 or int4");
     v("activations", activations,
-      "input of products with quantized weights on a CPU: int8 with a scale for 32 numbers, or "
-      "compute, as they are. auto = int8");
+      "input of products with int8 or int4 weights on a CPU: int8 with a scale for 32 numbers, or "
+      "compute, as they are. auto = int8. Products with fp8 weights take them as they are");
   }
   void check(Problems& p) const;
   bool operator==(const Weights&) const = default;

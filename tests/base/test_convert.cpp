@@ -39,4 +39,28 @@ TEST_SUITE("base/convert") {
     CHECK(to_f16(0x1.ff8p-15f).bits == 0x03ff);  // the largest subnormal
     CHECK(to_f16(0x1.ffcp-15f).bits == 0x0400);  // half a unit above: the tie rounds to a normal
   }
+
+  TEST_CASE("every fp8 code survives the trip through f32; halves round to even codes") {
+    CHECK(fp8_number(0x00) == 0.0f);
+    CHECK(fp8_number(0x01) == 0x1p-9f);
+    CHECK(fp8_number(0x08) == 0x1p-6f);
+    CHECK(fp8_number(0x38) == 1.0f);
+    CHECK(fp8_number(0x7e) == 448.0f);
+    CHECK(fp8_number(0xfe) == -448.0f);
+    CHECK(std::isnan(fp8_number(0x7f)));
+    CHECK(fp8_code(1e30f) == 0x7e);
+    CHECK(fp8_code(-464.1f) == 0xfe);
+    CHECK(fp8_code(0x1p-11f) == 0);
+    for (int code = 0; code < 0x7f; ++code) {
+      const float x = fp8_number(static_cast<uint8_t>(code));
+      CHECK(fp8_code(x) == code);
+      CHECK(fp8_code(-x) == (code | 0x80));
+      if (code == 0x7e) continue;
+      const float next = fp8_number(static_cast<uint8_t>(code + 1)), half = (x + next) / 2;
+      CHECK(next > x);
+      CHECK(fp8_code(half) == code + code % 2);
+      CHECK(fp8_code(std::nextafter(half, 0.0f)) == code);
+      CHECK(fp8_code(std::nextafter(half, 500.0f)) == code + 1);
+    }
+  }
 }

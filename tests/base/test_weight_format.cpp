@@ -44,6 +44,13 @@ TEST_SUITE("base/weight_format") {
     CHECK(row_bytes({Code::i4, 0, ScaleType::f16, Zero::none}, 100) == 50 + 2);
     CHECK(format_name({Code::i8, 32, ScaleType::f16, Zero::none}) == "i8 g32 f16");
     CHECK(row_bytes({Code::i8, 32, ScaleType::f16, Zero::none}, 64) == 2 * (32 + 2));
+    const WeightFormat fp8(Code::fp8, 0, ScaleType::f32, Zero::none);
+    CHECK(format_name(fp8) == "fp8 f32");
+    CHECK(widens_to(fp8) == DType::bf16);
+    CHECK(row_bytes(fp8, 100) == 100 + 4);
+    CHECK(scale_bytes(fp8) == 4);
+    CHECK(scale_bytes(kGroups) == 3);
+    CHECK(scale_bytes(DType::f32) == 0);
     CHECK(is_coded(kGroups));
     CHECK_FALSE(is_coded(DType::bf16));
     CHECK(kGroups != WeightFormat(Code::i4, 128, ScaleType::f16, Zero::integer));

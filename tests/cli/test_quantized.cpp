@@ -39,7 +39,7 @@ Words words_of(const std::string& weights) {
 
 TEST_SUITE("cli/quantized") {
   TEST_CASE("drafts of a model with quantized weights write its own text") {
-    for (const char* weights : {"int8", "int4"})
+    for (const char* weights : {"int8", "int4", "fp8"})
       for (const char* activations : {"int8", "compute"}) {
         const Words words =
             with(words_of(weights), {"-s", std::string("model.activations=") + activations});
@@ -67,7 +67,7 @@ TEST_SUITE("cli/quantized") {
     const Words words = words_of("auto");
     const Outcome plain = run("pig-generate", words);
     REQUIRE(plain.status == 0);
-    for (const char* weights : {"int8", "int4"}) {
+    for (const char* weights : {"int8", "int4", "fp8"}) {
       const Outcome drafted = run(
           "sequoia-generate",
           with(words, {"-s", "spec.draft=self", "-s", std::string("draft.weights=") + weights}));
@@ -77,13 +77,15 @@ TEST_SUITE("cli/quantized") {
   }
 
   TEST_CASE("quantized weights do not depend on threads, and ranks write their text") {
-    const Words words = words_of("int4");
-    const Outcome two = run("pig-generate", words);
-    const Outcome one = run("pig-generate", with(words, {"-s", "run.threads=1"}));
-    CHECK(one.out == two.out);
-    const auto ranks = run_ranks(2, with(words, {"--device", "cpu", "-s", "run.threads=1"}));
-    CAPTURE(ranks[0].err);
-    CHECK(ranks[0].out == two.out);
+    for (const char* weights : {"int4", "fp8"}) {
+      const Words words = words_of(weights);
+      const Outcome two = run("pig-generate", words);
+      const Outcome one = run("pig-generate", with(words, {"-s", "run.threads=1"}));
+      CHECK(one.out == two.out);
+      const auto ranks = run_ranks(2, with(words, {"--device", "cpu", "-s", "run.threads=1"}));
+      CAPTURE(ranks[0].err);
+      CHECK(ranks[0].out == two.out);
+    }
   }
 
   TEST_CASE("plans count quantized weights, and name their formats") {
@@ -97,6 +99,12 @@ TEST_SUITE("cli/quantized") {
     const auto bytes = [](const nlohmann::json& j) {
       return j["memory"]["cpu"]["weights"].get<double>();
     };
+    const Outcome e = run("pig-generate", {"-m", "tiny-16m", "-p", "x", "--dry-run", "--format",
+                                           "jsonl", "-s", "model.weights=fp8"});
+    const auto fp8 = nlohmann::json::parse(e.out);
+    CHECK(fp8["weights"] == "fp8 f32");
+    CHECK(bytes(fp8) < 0.52 * bytes(full));
+    CHECK(bytes(fp8) > 0.5 * bytes(full));
     // 4.375 and 8.25 bits in place of 16, but for biases and norms.
     CHECK(bytes(int4) < 0.4 * bytes(full));
     CHECK(bytes(int4) > 4.25 / 16 * bytes(full));
@@ -109,7 +117,11 @@ TEST_SUITE("cli/quantized") {
     };
     for (const Case& c :
          {Case{{"-s", "model.group=32"}, "model.group: needs weights int8 or int4"},
-          {{"-s", "model.head=int4"}, "model.head: needs weights int8 or int4"},
+          {{"-s", "model.head=int4"}, "model.head: needs weights int8, int4 or fp8"},
+          {{"-s", "model.weights=fp8", "-s", "model.group=32"},
+           "model.group: needs weights int8 or int4, found fp8"},
+          {{"-s", "model.weights=fp8", "-s", "model.activations=int8"},
+           "model.activations: needs weights int8 or int4, found fp8"},
           {{"-s", "model.scale_search=false"}, "model.scale_search: needs weights int8 or int4"},
           {{"-s", "model.weights=int4", "-s", "model.group=48"},
            "model.group: expected 32, 64 or 128, found 48"},

@@ -14,6 +14,8 @@ inline std::vector<CodedMatrix> coded_formats(int in) {
     for (const Zero zero : {Zero::none, Zero::integer, Zero::minimum})
       for (const int group : {16, 32, 64, 128, 0})
         all.push_back({code, group == 64 ? ScaleType::bf16 : ScaleType::f16, zero, group, in});
+  for (const int group : {16, 32, 128, 0})
+    all.push_back({Code::fp8, group == 32 ? ScaleType::bf16 : ScaleType::f32, Zero::none, group, in});
   return all;
 }
 
@@ -57,6 +59,11 @@ struct CodedCase {
     start = some(static_cast<size_t>(out) * static_cast<size_t>(rows));
     const int group = m.group == 0 ? m.in : m.group;
     const auto put = [&](float value) {
+      if (m.scale == ScaleType::f32) {
+        const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
+        codes.insert(codes.end(), bytes, bytes + sizeof value);
+        return;
+      }
       const uint16_t bits = m.scale == ScaleType::f16 ? to_f16(value).bits : to_bf16(value).bits;
       codes.push_back(static_cast<uint8_t>(bits));
       codes.push_back(static_cast<uint8_t>(bits >> 8));
@@ -64,7 +71,11 @@ struct CodedCase {
     for (int o = 0; o < out; ++o)
       for (int first = 0; first < m.in; first += group) {
         const int bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
-        for (int i = 0; i < bytes; ++i) codes.push_back(static_cast<uint8_t>(rng.below(256)));
+        for (int i = 0; i < bytes; ++i) {
+          const auto code = static_cast<uint8_t>(rng.below(256));
+          const bool is_nan = m.code == Code::fp8 && (code & 0x7f) == 0x7f;
+          codes.push_back(is_nan ? uint8_t{0x7e} : code);
+        }
         put(random_float(rng, 0.1f));
         if (m.zero == Zero::integer) codes.push_back(static_cast<uint8_t>(rng.below(16)));
         if (m.zero == Zero::minimum) put(random_float(rng, 0.5f));

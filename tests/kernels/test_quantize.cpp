@@ -26,6 +26,8 @@ std::vector<WeightFormat> quantizer_formats() {
   return all;
 }
 
+WeightFormat fp8(int group) { return codes(Code::fp8, group, Zero::none, ScaleType::f32); }
+
 /// Rows of numbers and of codes; the codes begin at an odd address and end where the buffer does.
 struct RowCase {
   WeightFormat format;
@@ -212,7 +214,8 @@ TEST_SUITE("kernels/quantize") {
                              Want{codes(Code::i4, 128, Zero::integer), 0.100, 0.096},
                              Want{codes(Code::i8, 32, Zero::none), 0.0054, 0.0054},
                              Want{codes(Code::i8, 128, Zero::none), 0.0065, 0.0065},
-                             Want{codes(Code::i8, 0, Zero::none), 0.0082, 0.0083}}) {
+                             Want{codes(Code::i8, 0, Zero::none), 0.0082, 0.0083},
+                             Want{fp8(0), 0.0265, 0.027}, Want{fp8(32), 0.0241, 0.0246}}) {
       CAPTURE(format_name(want.format));
       RowCase c = gaussian_rows(want.format, 128, 2048);
       c.quantized(cpu_table().quantize, false);
@@ -244,6 +247,39 @@ TEST_SUITE("kernels/quantize") {
           }
           for (const float v : numbers_of({1e30f, -1e30f, 1.0f})) CHECK(std::isfinite(v));
         }
+  }
+
+  TEST_CASE("fp8 codes are the reference's, from the least subnormal to 448, in every variant") {
+    for (const int group : {0, 32, 128})
+      for (const int width : {1, 7, 64, 130, 512}) {
+        CAPTURE(group);
+        CAPTURE(width);
+        RowCase c = gaussian_rows(fp8(group), 6, width);
+        // Magnitudes over 2^20, some of them halfway between two codes.
+        for (size_t i = 0; i < c.numbers.size(); ++i) {
+          float& x = c.numbers[i];
+          x = std::ldexp(x, -static_cast<int>(i % 21));
+          if (i % 3 == 0) x = std::ldexp(std::round(std::ldexp(x, 12)), -12);
+          if (i / static_cast<size_t>(width) == 2) x = 0;
+        }
+        const std::vector<uint8_t> want = c.quantized(quantize_ref, false);
+        for (const Isa isa : usable_isas())
+          for (const bool search : {false, true})
+            CHECK(c.quantized(cpu_table(isa).quantize, search) == want);
+        const std::vector<float> found = c.widened();
+        for (int row = 0; row < c.n_rows; ++row) {
+          const size_t unit = static_cast<size_t>(cut_unit(c.format, width));
+          for (size_t i = 0; i < static_cast<size_t>(width); ++i) {
+            const size_t at = static_cast<size_t>(row * width) + i, first = at - i % unit;
+            const size_t end = std::min(first + unit, static_cast<size_t>((row + 1) * width));
+            float most = 0;
+            for (size_t j = first; j < end; ++j) most = std::max(most, std::abs(c.numbers[j]));
+            const float least = most / 448 * 0x1p-10f;
+            CHECK(std::abs(found[at] - c.numbers[at]) <=
+                  1.001f * std::max(std::abs(c.numbers[at]) / 16, least));
+          }
+        }
+      }
   }
 
   TEST_CASE("a short last group is filled with the code of 0") {
@@ -296,6 +332,29 @@ TEST_SUITE("kernels/dequantize") {
                 }
               }
             }
+  }
+
+  TEST_CASE("every fp8 code is its number times the scale, in every variant") {
+    for (const ScaleType type : {ScaleType::f32, ScaleType::f16, ScaleType::bf16})
+      for (const int width : {256, 250}) {
+        RowCase c(codes(Code::fp8, 0, Zero::none, type), 1, width);
+        const float scale = type == ScaleType::f32 ? 0.3f : 0.375f;
+        for (int i = 0; i < width; ++i)
+          c.rows.data()[i] = (i & 0x7f) == 0x7f ? uint8_t{0} : static_cast<uint8_t>(i);
+        const uint16_t half = type == ScaleType::f16 ? to_f16(scale).bits : to_bf16(scale).bits;
+        if (type == ScaleType::f32)
+          std::memcpy(c.rows.data() + width, &scale, sizeof scale);
+        else
+          std::memcpy(c.rows.data() + width, &half, sizeof half);
+        std::vector<float> want(static_cast<size_t>(width)), got(want), ref(want);
+        for (size_t i = 0; i < want.size(); ++i) want[i] = scale * fp8_number(c.rows.data()[i]);
+        dequantize_ref(c.widening(ref.data(), DType::f32), {0, 1});
+        CHECK(ref == want);
+        for (const Isa isa : usable_isas()) {
+          cpu_table(isa).dequantize(c.widening(got.data(), DType::f32), {0, 1});
+          CHECK(got == want);
+        }
+      }
   }
 
   TEST_CASE("halves of a byte, signs and zeros are where the row form puts them") {

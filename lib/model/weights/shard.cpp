@@ -15,6 +15,7 @@ namespace tandem::model {
 namespace {
 
 constexpr int kVocabularyBlock = 16;
+constexpr int kCodesOfByte = 2;  // at most
 /// Numbers of a matrix whose columns are divided that are read at once: small compared with any
 /// plan.
 constexpr int64_t kPieceNumbers = int64_t{1} << 20;
@@ -93,20 +94,26 @@ class ShardSource final : public WeightSource {
   void columns(MatrixId id, const Shard::Part& own, int64_t begin, int64_t end, WeightFormat format,
                void* out) const {
     const int64_t in = shape_of(id.role, whole_)[1], own_end = own.first + own.n;
-    const int64_t most = std::max<int64_t>(1, kPieceNumbers / in), unit = cut_unit(format, in);
+    // A scale of an entire row, without a zero, is that of each of its parts.
+    const bool one_group = format.group == 0 && is_coded(format) && format.zero == Zero::none;
+    const int64_t most = std::max<int64_t>(1, kPieceNumbers / in),
+                  unit = one_group ? kCodesOfByte : cut_unit(format, in);
     if (own.first % unit != 0 || (own_end % unit != 0 && own_end != in))
       throw recipe_error("run.world_size", "is {}, which cuts {} ({}) inside a group of {} inputs",
                          shard_.n_ranks, canonical_name(id), format_name(format), unit)
           .hint("use fewer ranks, or a checkpoint in bf16, f16 or f32");
-    const size_t row = row_bytes(format, in), skipped = row_bytes(format, own.first),
-                 bytes = row_bytes(format, own.n);
+    const size_t scale = one_group ? scale_bytes(format) : 0, row = row_bytes(format, in),
+                 skipped = own.first == 0 ? 0 : row_bytes(format, own.first) - scale,
+                 bytes = row_bytes(format, own.n) - scale;
     std::vector<std::byte> piece(static_cast<size_t>(std::min(most, end - begin)) * row);
     auto* to = static_cast<std::byte*>(out);
-    for (int64_t first = begin; first < end; first += most) {
+    for (int64_t first = begin; first < end;) {
       const int64_t last = std::min(end, first + most);
       source_->rows(id, first, last, format, piece.data());
-      for (int64_t r = 0; r < last - first; ++r, to += bytes)
-        std::memcpy(to, piece.data() + static_cast<size_t>(r) * row + skipped, bytes);
+      for (const std::byte* from = piece.data(); first < last; ++first, from += row) {
+        to = std::copy_n(from + skipped, bytes, to);
+        to = std::copy_n(from + row - scale, scale, to);
+      }
     }
   }
 

@@ -68,7 +68,7 @@ void AdapterRecipe::check(recipe::Problems& p) const {
   if (to == AdapterForm::model && recipe::is_quantized(output.weights) && !output.gguf() &&
       adapter.verify)
     p.field("adapter.verify",
-            "adapter.verify: is not supported with int8 or int4 weights in a folder: leave it out");
+            "adapter.verify: is not supported with quantized weights in a folder: leave it out");
 }
 
 void AdapterOutput::check(recipe::Problems& p) const {
@@ -83,16 +83,21 @@ void AdapterOutput::check(recipe::Problems& p) const {
     p.field("embedding",
             "output.embedding: compressed-tensors quantizes only linear layers: leave it out, or "
             "write a GGUF file");
-  if (recipe::is_quantized(weights)) return;
-  const auto needs = [&](const char* key, bool usual) {
+  for (const auto& [key, type] : {std::pair{"weights", weights}, {"head", head}})
+    if (gguf() && type == WeightType::fp8)
+      p.field(key, "output.{}: GGUF has no fp8: write a folder, or choose int8 or int4", key);
+  const auto needs = [&](const char* key, bool usual, const char* types) {
     if (!usual)
-      p.field(key, "output.{}: needs weights int8 or int4, found {}: set weights, or leave {} out",
-              key, recipe::yaml_text(weights), key);
+      p.field(key, "output.{0}: needs weights {1}, found {2}: set weights, or leave {0} out", key,
+              types, recipe::yaml_text(weights));
   };
-  needs("group", group == 0);
-  needs("head", head == WeightType::automatic);
-  needs("embedding", embedding == WeightType::automatic);
-  needs("scale_search", scale_search);
+  if (!recipe::is_quantized(weights)) {
+    needs("head", head == WeightType::automatic, "int8, int4 or fp8");
+    needs("embedding", embedding == WeightType::automatic, "int8, int4 or fp8");
+  }
+  if (recipe::has_groups(weights) || recipe::has_groups(head)) return;
+  needs("group", group == 0, "int8 or int4");
+  needs("scale_search", scale_search, "int8 or int4");
 }
 
 }  // namespace tandem::tools

@@ -111,16 +111,16 @@ struct AdapterOutput {
       "file of the summary, empty or - = standard output. With adapter.to, the new folder; a "
       "merged model becomes a GGUF file if the name ends in .gguf");
     v("weights", weights,
-      "weights of a merged model: bf16, f32, int8 or int4. Folders get int8 and int4 as "
-      "compressed-tensors, GGUF files as Q8_0 and Q4_0. auto = bf16 if the base is in bf16, else "
-      "f32");
-    v("dtype", dtype, "older name of weights, without int8 and int4");
+      "weights of a merged model: bf16, f32, int8, int4 or fp8. Folders get the last three as "
+      "compressed-tensors, GGUF files int8 as Q8_0 and int4 as Q4_0. auto = bf16 if the base is in "
+      "bf16, else f32");
+    v("dtype", dtype, "older name of weights, only bf16 and f32");
     v("group", group, recipe::between(0, 128).unit("weights"),
       "weights that share a scale: 32, 64 or 128, only with weights: int8 or int4. 0 = 64, in GGUF "
       "files 32");
     v("head", head,
-      "type of the head and of a tied embedding. auto = int8 with quantized weights, bf16 for a "
-      "tied head in a folder");
+      "type of the head and of a tied embedding. auto = int8 with quantized weights, fp8 with "
+      "fp8, bf16 for a tied head in a folder");
     v("embedding", embedding,
       "type of an embedding that is not tied: bf16 or f32 in folders, where compressed-tensors "
       "quantizes only linear layers. auto = int8 or bf16");

@@ -201,9 +201,10 @@ void EngineSizer::place_codes(decode::ModelFiles& files, const recipe::Weights& 
     decode::note_widened(files, compute(), "as model.weights says");
   else
     decode::keep_codes(files, of.activations != recipe::Activations::compute);
-  if (of.activations == recipe::Activations::int8 && !files.config.formats)
+  if (of.activations == recipe::Activations::int8 &&
+      !(files.config.formats && files.config.formats->int8_inputs))
     throw recipe_error("model.activations",
-                       "is {}, but no matrix of {} is quantized in this run's memory",
+                       "is {}, but no matrix of {} is int8 or int4 in this run's memory",
                        recipe::yaml_text(of.activations), files.name)
         .hint("set model.weights=int8 or int4 on a CPU, or leave model.activations out");
 }

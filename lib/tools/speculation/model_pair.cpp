@@ -33,7 +33,7 @@ void DraftSection::check(recipe::Problems& p) const {
             "draft.cache.place: host is not supported, only the target's KV cache can be offloaded "
             "(cache.place): leave it out");
   if (weights != recipe::WeightType::automatic && !recipe::is_quantized(weights))
-    p.field("weights", "draft.weights: expected auto, int8 or int4, found {}",
+    p.field("weights", "draft.weights: expected auto, int8, int4 or fp8, found {}",
             recipe::yaml_text(weights));
   if (copies_target() && sparse.any())
     p.field("weights",

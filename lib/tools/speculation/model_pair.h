@@ -22,8 +22,8 @@ struct DraftSection {
   void fields(V& v) {
     v("path", path, recipe::optional_input(), "draft model, with the tokenizer of model.path");
     v("weights", weights,
-      "weights of the draft: int8 or int4, quantized as they are loaded. With spec.draft: self, "
-      "the draft is then a quantized copy of the target. auto = as in the file");
+      "weights of the draft: int8, int4 or fp8, quantized as they are loaded. With spec.draft: "
+      "self, the draft is then a quantized copy of the target. auto = as in the file");
     v("cache", cache, "KV cache and attention policy of the draft");
     v("sparse", sparse, "FFN neurons that the draft computes, only with spec.draft: self");
   }
