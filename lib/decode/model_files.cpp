@@ -70,17 +70,18 @@ void add_sample(Fingerprint& f, const auto& files, const auto& tensor, size_t by
 }
 
 /// files    a Checkpoint or a Safetensors
-void add_tensor(Fingerprint& f, const io::TensorEntry& entry, const auto& files) {
+void add_tensor(Fingerprint& f, const io::TensorEntry& entry, const auto& files,
+                const io::TensorView& t) {
   f.add(entry.name + entry.dtype + io::shape_text(entry.shape));
-  const io::TensorView t = files.tensor(entry.name);
   add_sample(f, files, t, t.bytes.size());
 }
 
-/// Tensors of other types are no weights.
+/// Tensors of other types are no weights, unless weights are quantized.
 void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
   for (const std::string& name : checkpoint.names())
-    if (const io::TensorEntry& entry = *checkpoint.find(name); model::is_weight_type(entry.dtype))
-      add_tensor(f, entry, checkpoint);
+    if (const io::TensorEntry& entry = *checkpoint.find(name);
+        model::is_weight_type(entry.dtype) || checkpoint.quantization() != nullptr)
+      add_tensor(f, entry, checkpoint, checkpoint.bytes(name));
 }
 
 void add_adapter(Fingerprint& f, const model::WeightedAdapter& given,
@@ -88,7 +89,8 @@ void add_adapter(Fingerprint& f, const model::WeightedAdapter& given,
   f.add(fmt::format("{}", given.weight));
   const io::Safetensors& file = model::file_of(given.adapter);
   for (const io::TensorEntry& entry : file.entries())
-    if (model::is_weight_type(entry.dtype) || entry.dtype == "I32") add_tensor(f, entry, file);
+    if (model::is_weight_type(entry.dtype) || entry.dtype == "I32")
+      add_tensor(f, entry, file, file.bytes(entry));
   // What a folder of PEFT says elsewhere than in its tensors.
   const auto* factors = std::get_if<model::LowRankAdapter>(&given.adapter);
   if (factors != nullptr)
@@ -219,7 +221,7 @@ void read_folder(ModelFiles& m, Fingerprint& f) {
     m.warnings.push_back(std::move(warning));
   add_shape(f, m.config);
   add_weights(f, checkpoint);
-  m.source = model::checkpoint_source(m.config, std::move(checkpoint));
+  m.source = model::checkpoint_source(m.config, std::move(checkpoint), &m.notes);
 }
 
 ModelFiles read_model(const std::string& path, uint64_t seed) {

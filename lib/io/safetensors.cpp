@@ -229,6 +229,11 @@ TensorView Safetensors::tensor(const TensorEntry& entry) const {
           data_.subspan(entry.begin, entry.end - entry.begin)};
 }
 
+TensorView Safetensors::bytes(const TensorEntry& entry) const {
+  const size_t n = entry.end - entry.begin;
+  return {entry.name, DType::u8, {static_cast<int64_t>(n)}, data_.subspan(entry.begin, n)};
+}
+
 void Safetensors::drop_pages() const {
   if (file_) file_->drop_pages();
 }

@@ -87,6 +87,8 @@ class Safetensors {
   /// errors   kind input: no such tensor; a dtype that tandem has no type for (F8_E4M3, I16, ...)
   TensorView tensor(std::string_view name) const;
   TensorView tensor(const TensorEntry& entry) const;
+  /// A tensor of any type as bytes, u8 [n].
+  TensorView bytes(const TensorEntry& entry) const;
 
   size_t data_bytes() const { return data_.size(); }
   /// Releases the physical pages of this file; does nothing where that is in memory.

@@ -88,7 +88,7 @@ TEST_SUITE("decode/model_files") {
     const auto as_weight = [&] { open_with("model.norm.weight", "F8_E4M3", "[64]", 64); };
     CHECK(input_error_text(as_weight).find("model.norm.weight: expected BF16, F16 or F32, found "
                                            "F8_E4M3") != std::string::npos);
-    CHECK(hint_text(as_weight).find("quantised weights are not supported") != std::string::npos);
+    CHECK(hint_text(as_weight).find("use the original checkpoint") != std::string::npos);
   }
 
   TEST_CASE("the text part of a model with others is found by its embedding, under either name") {

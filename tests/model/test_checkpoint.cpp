@@ -213,8 +213,6 @@ TEST_SUITE("model/checkpoint") {
           "2 tensors are not as config.json requires them:\n"
           "  model.layers.0.mlp.up_proj.weight: missing, expected shape [6,8]\n"
           "  model.layers.1.self_attn.q_proj.bias: unexpected bias, not announced by config.json");
-    t.shapes["layers.0.self_attn.q_proj.qweight"] = {1};
-    CHECK(t.check_error(c).starts_with("the weights are quantised"));
   }
 
   TEST_CASE("a tied model may store its head alone; an untied one may not") {
@@ -283,13 +281,6 @@ TEST_SUITE("model/checkpoint") {
     CHECK(text.starts_with("27 tensors are not as config.json requires them:\n"));
     CHECK(text.ends_with("\n  and 7 more"));
     CHECK(std::ranges::count(text, '\n') == 21);
-  }
-
-  TEST_CASE("quantised weights are refused even if config.json is silent") {
-    Tensors t(small_config());
-    t.shapes["model.layers.0.self_attn.q_proj.qweight"] = {1};
-    CHECK(t.check_error(small_config()) ==
-          "the weights are quantised (GPTQ or AWQ), which is not supported");
   }
 
   TEST_CASE("a tensor of another dtype is refused when it is used") {

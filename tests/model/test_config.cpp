@@ -525,8 +525,8 @@ TEST_SUITE("model/config") {
           "config.json: keys 'architectures' and 'model_type' are missing: the architecture is "
           "unknown");
     CHECK(error_of(Json::array()) == "config.json: expected an object, found an array of 0 items");
-    CHECK(llama_error({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}) ==
-          "config.json: the weights are quantised (quant_method 'gptq'), which is not supported");
+    CHECK(llama_error({{"quantization_config", {{"quant_method", "bitsandbytes"}}}}) ==
+          "config.json: the weights are quantized by 'bitsandbytes', which is not supported");
     CHECK(llama_error({{"hidden_act", "quick_gelu"}}) ==
           "config.json: key 'hidden_act': expected 'silu', 'gelu', 'gelu_pytorch_tanh', 'gelu_new' "
           "or "

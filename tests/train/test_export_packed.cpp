@@ -16,8 +16,7 @@ namespace {
 /// Values of public programs; tests/data/golden/README.md names them.
 const io::Json& golden() {
   static const io::Json all = io::parse_json(
-      io::read_file(test::source_dir() / "tests/data/golden/compressed_tensors.json"),
-      "compressed_tensors.json");
+      io::read_file(test::source_dir() / "tests/data/golden/folders.json"), "folders.json");
   return all;
 }
 

@@ -9,6 +9,7 @@
 #include "io/quote.h"
 #include "model/families/family.h"
 #include "model/spec/config_rope.h"
+#include "model/spec/quantization.h"
 #include "model/weights/model_folder.h"
 
 namespace tandem::model {
@@ -53,12 +54,8 @@ const Family& parse_family(const Json& j, const std::string& where) {
 
 /// Features that would change the result and that the forward does not have.
 void refuse_unsupported(const Json& j, const std::string& where) {
-  if (const Json* q = io::find_object(j, "quantization_config", where)) {
-    const std::string method = io::find_string(*q, "quant_method", where).value_or("unknown");
-    throw input_error(where, "the weights are quantised (quant_method {}), which is not supported",
-                      io::quote(method))
-        .hint("use the original checkpoint in bf16, f16 or f32");
-  }
+  if (const Json* q = io::find_object(j, "quantization_config", where))
+    parse_quantization(*q, where);
 }
 
 Gate parse_gate(const Json& j, const std::string& where, const GateKey& by) {

@@ -10,6 +10,8 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "model/families/family.h"
+#include "model/spec/quantization.h"
+#include "model/weights/coded_tensors.h"
 #include "model/weights/model_folder.h"
 #include "model/weights/weight_source.h"
 
@@ -58,6 +60,8 @@ std::string problem_of(MatrixId id, const ModelConfig& config, const Checkpoint&
   if (config.head.tied) id.role = stored_as(id.role, checkpoint);
   const auto [name, first, expected] = stored_part(id, config);
   const io::TensorEntry* entry = checkpoint.find(name);
+  if (expected.size() == 2 && (entry == nullptr || checkpoint.quantization() != nullptr))
+    return coded_problem(checkpoint, name, expected);
   if (entry == nullptr)
     return fmt::format("{}: missing, expected shape {}", name, io::shape_text(expected));
   if (entry->shape != expected)
@@ -111,6 +115,17 @@ std::string remedy_of(const ModelConfig& config, const Checkpoint& checkpoint) {
                      config.architecture, fmt::join(like, " or "), remedy);
 }
 
+/// True for a bias of zeros in a GPTQ folder: some writers give every layer one.
+bool is_padding(const Checkpoint& checkpoint, const std::string& name) {
+  const Quantization* q = checkpoint.quantization();
+  if (q == nullptr || q->method != QuantMethod::gptq || !name.ends_with(".bias")) return false;
+  const io::TensorEntry& entry = *checkpoint.find(name);
+  if (!is_weight_type(entry.dtype) || entry.shape.size() != 1) return false;
+  const std::vector<float> values =
+      stored_in(checkpoint, checkpoint.tensor(name)).values(0, entry.shape.front());
+  return std::ranges::all_of(values, [](float x) { return x == 0; });
+}
+
 /// Adds the biases and norms that the configuration says are not there.
 void add_unexpected(const ModelConfig& config, const Checkpoint& checkpoint,
                     std::vector<std::string>& found) {
@@ -121,8 +136,9 @@ void add_unexpected(const ModelConfig& config, const Checkpoint& checkpoint,
   };
   for (const Role role : all_roles())
     for (int layer = 0; layer < config.n_layers && in_layers(role); ++layer)
-      if (const std::string name = canonical_name({role, layer});
-          !expected(info(role).tensor) && checkpoint.contains(name)) {
+      if (const std::string name = canonical_name({role, layer}); !expected(info(role).tensor) &&
+                                                                  checkpoint.contains(name) &&
+                                                                  !is_padding(checkpoint, name)) {
         std::string problem =
             fmt::format("{}: unexpected {}, not announced by config.json", name, kind_of(role));
         if (std::ranges::find(found, problem) == found.end()) found.push_back(std::move(problem));
@@ -151,6 +167,13 @@ bool is_weight_type(std::string_view dtype) {
 std::string settle_head(ModelConfig& config, const Checkpoint& checkpoint) {
   const std::string embedding = canonical_name({Role::embedding}),
                     head = canonical_name({Role::head});
+  if (config.head.tied && has_codes_of(checkpoint, head)) {
+    config.head.tied = false;
+    return fmt::format(
+        "{}: config.json ties the LM head to the embedding, but the file has a quantized head, "
+        "which is used. Set tie_word_embeddings to false in config.json",
+        checkpoint.where());
+  }
   if (!config.head.tied || !checkpoint.contains(embedding) || !checkpoint.contains(head) ||
       same_values(checkpoint, checkpoint.tensor(embedding), checkpoint.tensor(head)))
     return {};
@@ -182,6 +205,8 @@ std::map<std::string, std::string> parse_shard_index(std::string_view text,
 Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
   require_model_folder(folder);
   Checkpoint checkpoint;
+  if (auto quantization = load_quantization(folder))
+    checkpoint.quantization_ = std::make_shared<const Quantization>(*std::move(quantization));
   const std::filesystem::path single = folder / "model.safetensors";
   if (std::filesystem::exists(single)) {
     checkpoint.where_ = single.string();
@@ -225,8 +250,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
 void Checkpoint::find_prefix() {
   constexpr std::string_view kEmbedding = "embed_tokens.weight";
   for (const auto& [name, shard] : shard_of_)
-    if (name.ends_with("language_model." + std::string(kEmbedding)) ||
-        name.ends_with("language_model.model." + std::string(kEmbedding)))
+    if (name.ends_with("language_model.embed_tokens.weight") ||
+        name.ends_with("language_model.model.embed_tokens.weight"))
       prefix_ = name.substr(0, name.size() - kEmbedding.size());
 }
 
@@ -264,10 +289,21 @@ io::TensorView Checkpoint::tensor(std::string_view name) const {
   return shard.tensor(entry);
 }
 
-io::TensorView Checkpoint::weight(MatrixId id, const ModelConfig& config) const {
+io::TensorView Checkpoint::bytes(std::string_view name) const {
+  const auto it = at(name);
+  if (it == shard_of_.end()) throw input_error(where_, "tensor {} is missing", io::quote(name));
+  const io::Safetensors& shard = shards_[it->second];
+  return shard.bytes(*shard.find(it->first));
+}
+
+StoredPart Checkpoint::part(MatrixId id, const ModelConfig& config) const {
   id.role = stored_as(id.role, *this);
-  const StoredPart part = stored_part(id, config);
-  return io::rows_of(tensor(part.tensor), part.first, shape_of(id.role, config).front());
+  return stored_part(id, config);
+}
+
+io::TensorView Checkpoint::weight(MatrixId id, const ModelConfig& config) const {
+  const StoredPart stored = part(id, config);
+  return io::rows_of(tensor(stored.tensor), stored.first, shape_of(id.role, config).front());
 }
 
 void Checkpoint::read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const {
@@ -277,11 +313,6 @@ void Checkpoint::read(const io::TensorView& tensor, size_t begin, std::span<std:
 }
 
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
-  // GPTQ and AWQ store packed integers under such names; config.json need not say so.
-  if (checkpoint.contains("model.layers.0.self_attn.q_proj.qweight"))
-    throw input_error(checkpoint.where(),
-                      "the weights are quantised (GPTQ or AWQ), which is not supported")
-        .hint(kOriginalWeights);
   std::vector<std::string> problems;
   bool wrong_type = false;
   for (const MatrixId& id : all_matrices(config)) {

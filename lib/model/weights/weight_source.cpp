@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <optional>
 
 #include "base/convert.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "model/families/family.h"
+#include "model/weights/coded_tensors.h"
 #include "ops/loading.h"
 #include "ops/quantizing.h"
 
@@ -33,12 +37,24 @@ class CheckpointSource final : public WeightSource {
   CheckpointSource(const ModelConfig& config, Checkpoint checkpoint)
       : config_(config), checkpoint_(std::move(checkpoint)) {
     check_checkpoint(config_, checkpoint_);
-    embedding_ = checkpoint_.weight({Role::embedding}, config_);
+    coded_.emplace(config_, checkpoint_);
+    if (coded({Role::embedding}) == nullptr)
+      embedding_ = checkpoint_.weight({Role::embedding}, config_);
   }
 
-  WeightFormat native(MatrixId id) const override { return checkpoint_.weight(id, config_).dtype; }
+  std::vector<std::string> notes() const { return coded_->notes(); }
+
+  WeightFormat native(MatrixId id) const override {
+    const CodedTensor* const codes = coded(id);
+    return codes != nullptr ? codes->format : checkpoint_.weight(id, config_).dtype;
+  }
 
   void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
+    if (const CodedTensor* const codes = coded(id)) {
+      if (to != codes->format) converted_type(codes->module, codes->format, to);
+      const int64_t first = checkpoint_.part(id, config_).first;
+      return coded_->rows(*codes, first + begin, first + end, to, out);
+    }
     const io::TensorView t = checkpoint_.weight(id, config_);
     const StoredWeights stored = stored_in(checkpoint_, t);
     const int64_t cols = t.shape.back(), first = begin * cols, n = (end - begin) * cols;
@@ -56,8 +72,14 @@ class CheckpointSource final : public WeightSource {
 
   void embed(std::span<const int32_t> ids, float* out) const override {
     constexpr int kRows = 16;  // a thread reads no less
-    const StoredWeights stored = stored_in(checkpoint_, embedding_);
     const int64_t dim = config_.dim;
+    if (const CodedTensor* const codes = coded({Role::embedding})) {
+      for (size_t i = 0; i < ids.size(); ++i)
+        coded_->rows(*codes, ids[i], int64_t{ids[i]} + 1, DType::f32,
+                     out + static_cast<int64_t>(i) * dim);
+      return;
+    }
+    const StoredWeights stored = stored_in(checkpoint_, embedding_);
     parallel_ranges(static_cast<int>(ids.size()), kRows, [&](int from, int to) {
       for (int i = from; i < to; ++i) {
         const int64_t id = ids[static_cast<size_t>(i)];
@@ -67,9 +89,15 @@ class CheckpointSource final : public WeightSource {
   }
 
  private:
+  /// The codes of a matrix; null: it is plain numbers.
+  const CodedTensor* coded(MatrixId id) const {
+    return coded_->find(checkpoint_.part(id, config_).tensor);
+  }
+
   ModelConfig config_;
   Checkpoint checkpoint_;
-  io::TensorView embedding_;
+  std::optional<CodedTensors> coded_;
+  io::TensorView embedding_;  // unless it is quantized
 };
 
 class SyntheticSource final : public WeightSource {
@@ -148,8 +176,11 @@ std::vector<float> StoredWeights::values(int64_t begin, int64_t end) const {
   return all;
 }
 
-std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint) {
-  return std::make_unique<CheckpointSource>(config, std::move(checkpoint));
+std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint,
+                                                std::vector<std::string>* notes) {
+  auto source = std::make_unique<CheckpointSource>(config, std::move(checkpoint));
+  if (notes != nullptr) std::ranges::copy(source->notes(), std::back_inserter(*notes));
+  return source;
 }
 
 std::unique_ptr<WeightSource> synthetic_source(const ModelConfig& config, uint64_t seed) {

@@ -71,9 +71,12 @@ StoredWeights stored_in(const auto& file, const io::TensorView& t, int64_t at_on
 
 /// Reads the matrices of a checkpoint folder once, and embedding rows whenever a forward needs
 /// them; keeps neither a copy of the files nor their pages mapped in. Reading may throw kind input:
-/// a file that has changed or cannot be read.
-/// errors   kind input from check_checkpoint
-std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint);
+/// a file that has changed or cannot be read. Quantized matrices come as codes in the native format
+/// where codes hold them, and are decoded exactly where numbers are read.
+/// notes    gets what a run should say about quantized matrices
+/// errors   kind input from check_checkpoint and CodedTensors
+std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint,
+                                                std::vector<std::string>* notes = nullptr);
 /// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for o and down,
 /// as GPT-2 does, so that activations stay of one size at any depth); norms' factors are 1, biases
 /// 0.
