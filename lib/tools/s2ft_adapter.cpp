@@ -181,24 +181,33 @@ void S2ftAdapter::require_folder() const {
         .hint("merge into the original Hugging Face folder, or run adapters with model.adapters");
 }
 
+std::string S2ftAdapter::verify_codes(const std::filesystem::path& path,
+                                      const model::WeightSource& source) const {
+  ReadProgress line(cx_, "verify", model::n_params(opened_.base.config));
+  return fmt::format("verified file      {} weights equal those that were written\n",
+                     verify_written(path, opened_, formats_, source, std::ref(line)));
+}
+
 std::string S2ftAdapter::write_model(const std::filesystem::path& folder) {
   const model::ModelConfig& config = opened_.base.config;
+  const auto codes =
+      formats_.coded() ? source_in(formats_, opened_, recipe_.output.scale_search) : nullptr;
   {
     cli::Progress line(cx_.terminal, "merge", 100, "%");
     const auto progress = [&](double share) { return line.go_on(100 * share); };
-    if (formats_.coded())
+    if (codes)
       train::export_packed(
-          folder, opened_.base.folder, config,
-          *source_in(formats_, opened_, recipe_.output.scale_search),
+          folder, opened_.base.folder, config, *codes,
           [&](model::MatrixId id) { return formats_.of(id); }, progress);
     else
       train::export_model(folder, opened_.base.folder, config, *opened_.merged(), {}, {}, dtype_,
                           progress);
   }
   std::string text = model_line() + "\n";
-  if (recipe_.adapter.verify)
-    text += verify(*model::checkpoint_source(config, model::Checkpoint::open(folder)));
-  return text;
+  if (!recipe_.adapter.verify) return text;
+  return text + (codes
+                     ? verify_codes(folder, *codes)
+                     : verify(*model::checkpoint_source(config, model::Checkpoint::open(folder))));
 }
 
 int S2ftAdapter::write_gguf_file() {
@@ -210,11 +219,7 @@ int S2ftAdapter::write_gguf_file() {
                [&](double share) { return line.go_on(100 * share); });
   }
   std::string text = model_line() + "\n";
-  if (recipe_.adapter.verify) {
-    ReadProgress line(cx_, "verify", model::n_params(opened_.base.config));
-    text += fmt::format("verified file      {} weights equal those that were written\n",
-                        verify_gguf(path, opened_, formats_, *source, std::ref(line)));
-  }
+  if (recipe_.adapter.verify) text += verify_codes(path, *source);
   say_written("model", text, model_json());
   return 0;
 }

@@ -52,6 +52,8 @@ class S2ftAdapter {
   /// The lines that say what has been checked.
   /// merged   the weights that must be those of base and adapters
   std::string verify(const model::WeightSource& merged) const;
+  std::string verify_codes(const std::filesystem::path& path,
+                           const model::WeightSource& source) const;
 
   cli::Context& cx_;
   const AdapterRecipe& recipe_;

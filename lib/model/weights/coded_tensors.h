@@ -53,8 +53,8 @@ class CodedTensors {
 
   /// A matrix by the name of its tensor; null: it is plain numbers.
   const CodedTensor* find(std::string_view tensor) const;
-  /// Writes rows [begin, end) in the matrix's format, or as f32 or bf16.
-  /// numerics scale * (code - zero), rounded to f32 after each step, and last to bf16
+  /// Writes rows [begin, end) in the format, or as f32 or bf16.
+  /// numerics scale * (code - zero), rounded to f32 after each step, then to bf16
   /// errors   kind input: a code that is NaN; a file that has become shorter
   void rows(const CodedTensor& tensor, int64_t begin, int64_t end, const WeightFormat& to,
             void* out) const;

@@ -94,8 +94,8 @@ class ShardSource final : public WeightSource {
   void columns(MatrixId id, const Shard::Part& own, int64_t begin, int64_t end, WeightFormat format,
                void* out) const {
     const int64_t in = shape_of(id.role, whole_)[1], own_end = own.first + own.n;
-    // A scale of an entire row, without a zero, is that of each of its parts.
-    const bool one_group = format.group == 0 && is_coded(format) && format.zero == Zero::none;
+    // A scale and a zero of an entire row are those of each of its parts.
+    const bool one_group = format.group == 0 && is_coded(format);
     const int64_t most = std::max<int64_t>(1, kPieceNumbers / in),
                   unit = one_group ? kCodesOfByte : cut_unit(format, in);
     if (own.first % unit != 0 || (own_end % unit != 0 && own_end != in))
@@ -135,10 +135,13 @@ Shard::Part own_features(Role role, const ModelConfig& whole, const Shard& shard
 }
 
 int channel_block(const ModelConfig& c, const WeightSource& source) {
+  constexpr int kInputs = 32;  // share a scale once they are rounded to int8
   int block = kChannelBlock;
   for (int layer = 0; layer < c.n_layers; ++layer)
-    for (const WeightSource* s : {&source, &source.base()})
-      block = std::lcm(block, std::max<int>(1, s->native({Role::down, layer}).group));
+    for (const WeightSource* s : {&source, &source.base()}) {
+      const WeightFormat format = s->native({Role::down, layer});
+      if (is_coded(format)) block = std::lcm(block, format.group > 0 ? format.group : kInputs);
+    }
   return block;
 }
 

@@ -65,10 +65,6 @@ void AdapterRecipe::check(recipe::Problems& p) const {
     p.field("output.weights",
             "output.weights: needs a merged model, as group, head, embedding and scale_search do: "
             "add --to model");
-  if (to == AdapterForm::model && recipe::is_quantized(output.weights) && !output.gguf() &&
-      adapter.verify)
-    p.field("adapter.verify",
-            "adapter.verify: is not supported with quantized weights in a folder: leave it out");
 }
 
 void AdapterOutput::check(recipe::Problems& p) const {

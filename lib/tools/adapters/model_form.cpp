@@ -157,9 +157,9 @@ void write_gguf(const std::filesystem::path& path, const OpenedAdapters& opened,
       existing);
 }
 
-int64_t verify_gguf(const std::filesystem::path& path, const OpenedAdapters& opened,
-                    const ModelFormats& formats, const model::WeightSource& source,
-                    const model::WeightProgress& progress) {
+int64_t verify_written(const std::filesystem::path& path, const OpenedAdapters& opened,
+                       const ModelFormats& formats, const model::WeightSource& source,
+                       const model::WeightProgress& progress) {
   const model::ModelConfig& config = opened.base.config;
   const decode::ModelFiles read = decode::open_model(path.string(), opened.seed);
   const auto refuse = [&](const std::string& what) {

@@ -44,11 +44,12 @@ void write_gguf(const std::filesystem::path& path, const OpenedAdapters& opened,
                 const ModelFormats& formats, const model::WeightSource& source,
                 io::Existing existing, const std::function<bool(double share)>& progress);
 
-/// Reads a GGUF file back and compares its weights, and its end-of-text ids, with the source's.
+/// Reads a GGUF file, or a folder with codes, back and compares its weights, and its end-of-text
+/// ids, with the source's.
 /// result   weights that are equal
 /// errors   kind numeric: the first matrix that differs; kind input; kind interrupted
-int64_t verify_gguf(const std::filesystem::path& path, const OpenedAdapters& opened,
-                    const ModelFormats& formats, const model::WeightSource& source,
-                    const model::WeightProgress& progress);
+int64_t verify_written(const std::filesystem::path& path, const OpenedAdapters& opened,
+                       const ModelFormats& formats, const model::WeightSource& source,
+                       const model::WeightProgress& progress);
 
 }  // namespace tandem::tools

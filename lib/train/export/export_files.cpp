@@ -15,7 +15,8 @@ namespace {
 
 /// Files that hold weights, the base model's in any program's format, or a list of them.
 bool is_of_weights(const std::string& name) {
-  if (name.find(".safetensors") != std::string::npos || name.ends_with(".bin.index.json"))
+  if (name.find(".safetensors") != std::string::npos || name.ends_with(".bin.index.json") ||
+      name == "quantize_config.json" || name == "quant_config.json")
     return true;
   constexpr std::string_view kTypes[] = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"};
   return std::ranges::any_of(kTypes, [&](std::string_view type) { return name.ends_with(type); });
@@ -48,12 +49,16 @@ void take_text_part(const std::filesystem::path& to, const std::filesystem::path
   file.commit();
 }
 
-/// Programs that go by config.json alone would pass over a head that it calls tied.
-void untie(const std::filesystem::path& path) {
+/// Corrects config.json: removes the base's quantization, and unties the head. Programs that read
+/// only this file would otherwise ignore a head that it calls tied.
+void correct(const std::filesystem::path& path, bool tied) {
+  if (!std::filesystem::exists(path)) return;
   const std::string text = io::read_file(path);
   io::Json config = io::parse_json(text, path.string());
-  if (!io::find_bool(config, "tie_word_embeddings", path.string()).value_or(false)) return;
-  config["tie_word_embeddings"] = false;
+  const bool unties =
+      !tied && io::find_bool(config, "tie_word_embeddings", path.string()).value_or(false);
+  if (config.erase("quantization_config") == 0 && !unties) return;
+  if (unties) config["tie_word_embeddings"] = false;
   io::AtomicFile file(path);
   file.write(config.dump(2) + "\n");
   file.commit();
@@ -68,7 +73,7 @@ void export_files(const std::filesystem::path& folder, const std::filesystem::pa
   if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   copy_others(base, folder);
   take_text_part(folder / "config.json", base / "config.json", config);
-  if (!config.head.tied) untie(folder / "config.json");
+  correct(folder / "config.json", config.head.tied);
 }
 
 }  // namespace tandem::train

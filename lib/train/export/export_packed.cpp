@@ -13,12 +13,15 @@
 #include "io/safetensors.h"
 #include "model/adapters/each_piece.h"
 #include "model/families/family.h"
+#include "model/weights/pack_quantized.h"
 #include "train/export/export_files.h"
 
 namespace tandem::train {
 namespace {
 
-constexpr int64_t kZerosOfWord = 8;
+namespace pack_quantized = model::pack_quantized;
+
+constexpr int64_t kZerosOfWord = pack_quantized::codes_of_word(4);
 constexpr size_t kScaleBytes = 2;
 
 int bits_of(const WeightFormat& format) { return format.code == Code::i4 ? 4 : 8; }
@@ -80,14 +83,14 @@ io::Json scheme_of(const WeightFormat& format) {
 
 /// The section of config.json that says how weights are stored.
 io::Json quantization_config(std::span<const PackedMatrix> matrices) {
-  constexpr const char *kFormat = "pack-quantized", *kHead = "lm_head";
+  constexpr const char* kHead = "lm_head";
   io::Json groups = io::Json::object(), ignored = io::Json::array();
   const auto add = [&](const WeightFormat& format, const char* target) {
     groups["group_" + std::to_string(groups.size())] = {{"targets", {target}},
                                                         {"weights", scheme_of(format)},
                                                         {"input_activations", nullptr},
                                                         {"output_activations", nullptr},
-                                                        {"format", kFormat}};
+                                                        {"format", pack_quantized::kName}};
   };
   const PackedMatrix *head = nullptr, *layers = nullptr;
   for (const PackedMatrix& m : matrices) {
@@ -100,8 +103,8 @@ io::Json quantization_config(std::span<const PackedMatrix> matrices) {
     ignored.push_back(kHead);
   else if (layers == nullptr || layers->format != head->format)
     add(head->format, kHead);
-  return {{"quant_method", "compressed-tensors"},
-          {"format", kFormat},
+  return {{"quant_method", pack_quantized::kMethod},
+          {"format", pack_quantized::kName},
           {"quantization_status", "compressed"},
           {"config_groups", groups},
           {"ignore", ignored},
@@ -127,14 +130,15 @@ void describe_packed(const PackedMatrix& m, size_t index, std::vector<io::Tensor
   if (!is_coded(m.format))
     return add(m.shape.size() == 1 ? PackedPart::vector : PackedPart::numbers, m.name,
                numbers_of(m.format), m.shape);
-  const std::string name = module_of(m.name) + ".weight_";
+  const auto name = [&](std::string_view end) { return module_of(m.name) + std::string(end); };
   const int64_t out = m.shape[0], in = m.shape[1], groups = in / cut_unit(m.format, in);
-  add(PackedPart::codes, name + "packed", DType::i32, {out, in * bits_of(m.format) / 32});
+  add(PackedPart::codes, name(pack_quantized::kCodes), DType::i32,
+      {out, in / pack_quantized::codes_of_word(bits_of(m.format))});
   if (m.format.zero == Zero::integer)
-    add(PackedPart::zeros, name + "zero_point", DType::i32,
+    add(PackedPart::zeros, name(pack_quantized::kZeros), DType::i32,
         {(out + kZerosOfWord - 1) / kZerosOfWord, groups});
-  add(PackedPart::scales, name + "scale", DType::f16, {out, groups});
-  add(PackedPart::shape, name + "shape", DType::i64, {2});
+  add(PackedPart::scales, name(pack_quantized::kScales), DType::f16, {out, groups});
+  add(PackedPart::shape, name(pack_quantized::kShape), DType::i64, {2});
 }
 
 /// Hands over the rows of a matrix, or its codes without scales and zeros, which it keeps.
