@@ -171,7 +171,7 @@ inline void write_quantized_model(const std::filesystem::path& folder, Stored li
     section["format"] = "int-quantized";
     section["config_groups"]["a"]["weights"] = {{"num_bits", 8}, {"strategy", "channel"}};
   }
-  if (like == Stored::fp8) section = {{"weight_block_size", {32, 48}}};
+  if (like == Stored::fp8) section = {{"weight_block_size", {32, 96}}};
   const bool gptq =
       like == Stored::gptq4 || like == Stored::gptq8 || like == Stored::gptq_act_order;
   if (gptq) section.update({{"sym", false}, {"desc_act", like == Stored::gptq_act_order}});
@@ -192,10 +192,10 @@ inline void write_quantized_model(const std::filesystem::path& folder, Stored li
     const RandomCodes codes(shape[0], shape[1], whole ? shape[1] : 32, bits, !whole,
                             like == Stored::gptq_act_order && coded, draw);
     if (like == Stored::fp8 && coded) {
-      // Blocks of 32 outputs and 48 inputs, of which the last may have fewer.
+      // Blocks of 32 outputs and 96 inputs, of which the last may have fewer.
       std::string bytes;
       std::vector<float> scales, values;
-      const int64_t columns = (shape[1] + 47) / 48;
+      const int64_t columns = (shape[1] + 95) / 96;
       for (int64_t i = 0; i < (shape[0] + 31) / 32 * columns; ++i)
         scales.push_back(0.01f + 0.0001f * static_cast<float>(draw.below(100)));
       for (int64_t k = 0; k < shape[0] * shape[1]; ++k) {
@@ -207,7 +207,7 @@ inline void write_quantized_model(const std::filesystem::path& folder, Stored li
         const float size = std::ldexp(1 + static_cast<float>(fraction) / 8, exponent - 7);
         values.push_back(
             (sign == 1 ? -size : size) *
-            scales[static_cast<size_t>(k / shape[1] / 32 * columns + k % shape[1] / 48)]);
+            scales[static_cast<size_t>(k / shape[1] / 32 * columns + k % shape[1] / 96)]);
       }
       if (decoded) {
         f.tensors[name] = {"F32", shape, bytes_of(values)};

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/rank_runs.h"
+#include "io/file.h"
 
 using namespace tandem::testing;
 
@@ -85,6 +86,42 @@ TEST_SUITE("cli/quantized") {
       const auto ranks = run_ranks(2, with(words, {"--device", "cpu", "-s", "run.threads=1"}));
       CAPTURE(ranks[0].err);
       CHECK(ranks[0].out == two.out);
+    }
+  }
+
+  TEST_CASE(
+      "a folder written in int8 or int4 has the text of the model quantized as it is loaded") {
+    const TemporaryFolder folder;
+    for (const std::string weights : {"int8", "int4"}) {
+      CAPTURE(weights);
+      const std::string model = (folder / weights).string(),
+                        plain = (folder / ("from-" + weights)).string();
+      const Outcome written = run_process(
+          program("s2ft-adapter"), {.arguments = {"-m", "tiny-2m", "--to", "model", "--weights",
+                                                  weights, "--verify", "-o", model}});
+      CAPTURE(written.err);
+      REQUIRE(written.status == 0);
+      CHECK(has(written.out, "verified file "));
+      const Words words = {"-p", "The lamp was lit", "-n", "40", "-q", "-s", "model.compute=f32"};
+      const Outcome want = run("pig-generate",
+                               with(words, {"-m", "tiny-2m", "-s", "model.weights=" + weights})),
+                    found = run("pig-generate", with(words, {"-m", model}));
+      CAPTURE(found.err);
+      CHECK(want.out.size() > 40);
+      CHECK(found.out == want.out);
+      const auto ranks = run_ranks(2, with(words, {"-m", model, "--device", "cpu"}));
+      CHECK(ranks[0].out == want.out);
+      CHECK(run("sequoia-generate", with(words, {"-m", model, "-s", "spec.draft=ngram"})).out ==
+            want.out);
+      // Weights that are written as numbers leave no word of the quantization.
+      REQUIRE(run_process(program("s2ft-adapter"),
+                          {.arguments = {"-m", model, "--to", "model", "--verify", "-o", plain}})
+                  .status == 0);
+      CHECK_FALSE(has(tandem::io::read_file(plain + "/config.json"), "quantization_config"));
+      const Outcome again =
+          run("pig-generate", with(words, {"-m", model, "-s", "model.weights=int8"}));
+      CHECK(again.status == 3);
+      CHECK(has(again.err, "quantized already"));
     }
   }
 

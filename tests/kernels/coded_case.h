@@ -15,7 +15,8 @@ inline std::vector<CodedMatrix> coded_formats(int in) {
       for (const int group : {16, 32, 64, 128, 0})
         all.push_back({code, group == 64 ? ScaleType::bf16 : ScaleType::f16, zero, group, in});
   for (const int group : {16, 32, 128, 0})
-    all.push_back({Code::fp8, group == 32 ? ScaleType::bf16 : ScaleType::f32, Zero::none, group, in});
+    all.push_back(
+        {Code::fp8, group == 32 ? ScaleType::bf16 : ScaleType::f32, Zero::none, group, in});
   return all;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/convert.h"
 #include "error_text.h"
+#include "model/families/family.h"
 #include "model/spec/quantization.h"
 #include "model/weights/shard.h"
 #include "model/weights/weight_source.h"
@@ -139,11 +140,11 @@ std::vector<Case> cases() {
     return compressed("float-quantized",
                       {{"num_bits", 8}, {"type", "float"}, {"strategy", strategy}});
   };
-  add("fp8_per_channel", "f32",
+  add("fp8_per_channel", "fp8 bf16",
       fp8("fp8_per_channel", "compressed-tensors", floats("channel"), "weight_scale", "BF16"));
-  add("fp8_per_tensor", "f32",
+  add("fp8_per_tensor", "fp8 bf16",
       fp8("fp8_per_tensor", "compressed-tensors", floats("tensor"), "weight_scale", "F32"));
-  add("fp8_per_tensor", "f32",
+  add("fp8_per_tensor", "fp8 bf16",
       fp8("fp8_per_tensor", "fp8", {{"activation_scheme", "static"}}, "weight_scale", "F32"));
   add("fp8_block", "f32",
       fp8("fp8_block", "fp8", {{"weight_block_size", {4, 8}}, {"fmt", "e4m3"}}, "weight_scale_inv",
@@ -249,6 +250,26 @@ TEST_SUITE("model/quantized-folders") {
                     ": tensor 'lm_head.weight': weight 7 of row 1 is NaN");
   }
 
+  TEST_CASE("zeros of compressed-tensors may be bytes, as old versions store them") {
+    const Json& j = test::golden_folders()["ct_pack_4_asym_g32"];
+    const std::string words = from_hex(j["weight_zero_point_i32_le_hex"]),
+                      want = from_hex(j["weight_out_in_f32_hex"]);
+    std::vector<int8_t> zeros;
+    for (size_t o = 0; o < 12; ++o)
+      for (size_t g = 0; g < 2; ++g) {
+        uint32_t word = 0;
+        std::memcpy(&word, words.data() + 4 * (o / 8 * 2 + g), 4);
+        zeros.push_back(static_cast<int8_t>(static_cast<int>(word >> 4 * (o % 8) & 15) - 8));
+      }
+    QuantizedFolder f = packed("ct_pack_4_asym_g32");
+    f.tensors["lm_head.weight_zero_point"] = {"I8", {12, 2}, test::bytes_of(zeros)};
+    const test::TemporaryFolder folder;
+    const Opened m = open(f, folder.path());
+    std::vector<float> found(12 * 64);
+    m.source->rows(kHead, 0, 12, DType::f32, found.data());
+    CHECK(std::memcmp(found.data(), want.data(), want.size()) == 0);
+  }
+
   TEST_CASE("int8 of compressed-tensors has codes of rows, and its zeros count") {
     const auto weights = [](bool symmetric) {
       return compressed(
@@ -276,8 +297,8 @@ TEST_SUITE("model/quantized-folders") {
     }
   }
 
-  TEST_CASE("scales in f32 are kept where f16 or bf16 has them; else rounded, or decoded") {
-    const auto open_with = [](float scale, std::string& notes) {
+  TEST_CASE("scales in f32 are kept, in bf16 or f16 where these hold all of them") {
+    const auto open_with = [](float scale) {
       QuantizedFolder f =
           folder_of("compressed-tensors", 1, 32,
                     compressed("int-quantized",
@@ -286,23 +307,93 @@ TEST_SUITE("model/quantized-folders") {
       f.tensors["lm_head.weight_scale"] = {"F32", {1, 2}, test::bytes_of<float>({1, scale})};
       const test::TemporaryFolder folder;
       const Opened m = open(f, folder.path());
+      const WeightFormat format = m.source->native(kHead);
+      std::vector<std::byte> codes(matrix_bytes(format, 1, 32));
+      m.source->rows(kHead, 0, 1, format, codes.data());
       std::vector<float> found(32);
-      m.source->rows(kHead, 0, 1, DType::f32, found.data());
+      ops::dequantize(found.data(), DType::f32, codes.data(), format, 1, 32);
       CHECK(found[31] == 3 * scale);
-      notes = m.notes.size() > 1 ? m.notes[1] : "";
-      return format_name(m.source->native(kHead));
+      return format_name(format);
     };
-    std::string notes;
-    CHECK(open_with(0x1p-40f, notes) == "i8 g16 bf16");
-    CHECK(notes == "");
-    CHECK(open_with(1 + 0x1p-10f, notes) == "i8 g16 f16");
-    CHECK(notes == "");
-    CHECK(open_with(1 + 0x1p-20f, notes) == "i8 g16 f16");
-    CHECK(notes == "file     1 matrices have scales in f32, which are rounded to f16 in memory");
-    CHECK(open_with(0x1.001p-30f, notes) == "f32");
-    CHECK(notes ==
-          "file     1 matrices are decoded in memory: their scales in f32 are beyond the range of "
-          "f16");
+    CHECK(open_with(0x1p-40f) == "i8 g16 bf16");
+    CHECK(open_with(1 + 0x1p-10f) == "i8 g16 f16");
+    CHECK(open_with(1 + 0x1p-20f) == "i8 g16 f32");
+    CHECK(open_with(0x1.001p-30f) == "i8 g16 f32");
+  }
+
+  TEST_CASE("rows of a fused matrix are those of its parts") {
+    const std::string want = from_hex(test::golden_folders()["awq_gemm"]["weight_out_in_f32_hex"]);
+    QuantizedFolder f = awq();
+    std::map<std::string, QuantizedFolder::Tensor> codes;
+    for (const char* end : {"qweight", "qzeros", "scales"})
+      codes["model.layers.0.mlp.gate_up_proj." + std::string(end)] =
+          f.tensors["lm_head." + std::string(end)];
+    f.tensors = codes;
+    f.config["architectures"] = {"Phi3ForCausalLM"};
+    const ModelConfig c = parse_config(f.config.dump(), "config.json");
+    for (const MatrixId& id : all_matrices(c)) {
+      const auto [name, first, shape] = stored_part(id, c);
+      if (id.role == Role::gate || id.role == Role::up) continue;
+      const int64_t n = shape[0] * (shape.size() > 1 ? shape[1] : 1);
+      f.tensors[name] = {"F32", shape, std::string(static_cast<size_t>(n) * 4, '\0')};
+    }
+    const test::TemporaryFolder folder;
+    const Opened m = open(f, folder.path());
+    const size_t half = want.size() / 2;
+    std::vector<float> found(half / 4);
+    for (const Role role : {Role::gate, Role::up}) {
+      const WeightFormat format = m.source->native({role});
+      CHECK(format_name(format) == "i4 g32 f16 integer");
+      std::vector<std::byte> rows(matrix_bytes(format, 8, 64));
+      m.source->rows({role}, 0, 8, format, rows.data());
+      ops::dequantize(found.data(), DType::f32, rows.data(), format, 8, 64);
+      CHECK(std::memcmp(found.data(), want.data() + (role == Role::up ? half : 0), half) == 0);
+    }
+  }
+
+  TEST_CASE("columns that are read in several strips") {
+    constexpr int64_t kOut = 1040, kIn = 16384;  // a strip has 1024 outputs
+    const auto nibble = [](int64_t o, int64_t k) { return (o * 7 + k * 5 + k / 64) % 16; };
+    QuantizedFolder f = folder_of("awq", kOut, kIn, {{"bits", 4}, {"group_size", -1}});
+    constexpr int kShifts[] = {0, 16, 4, 20, 8, 24, 12, 28};
+    std::vector<uint32_t> words;
+    for (int64_t k = 0; k < kIn; ++k)
+      for (int64_t o = 0; o < kOut; o += 8) {
+        uint32_t word = 0;
+        for (int lane = 0; lane < 8; ++lane)
+          word |= static_cast<uint32_t>(nibble(o + lane, k)) << kShifts[lane];
+        words.push_back(word);
+      }
+    f.tensors["lm_head.qweight"] = {"I32", {kIn, kOut / 8}, test::bytes_of(words)};
+    f.tensors["lm_head.qzeros"] = {"I32", {1, kOut / 8}, std::string(kOut / 2, '\0')};
+    const std::vector<uint16_t> ones(kOut, 0x3c00);
+    f.tensors["lm_head.scales"] = {"F16", {1, kOut}, test::bytes_of(ones)};
+    const test::TemporaryFolder folder;
+    const Opened m = open(f, folder.path());
+    std::vector<float> found(16 * kIn);
+    for (const auto& [begin, end] : {std::pair{1016, 1032}, {0, 8}, {1023, 1024}, {1027, 1040}}) {
+      m.source->rows(kHead, begin, end, DType::f32, found.data());
+      int wrong = 0;
+      for (int64_t o = begin; o < end; ++o)
+        for (int64_t k = 0; k < kIn; ++k)
+          wrong +=
+              found[static_cast<size_t>((o - begin) * kIn + k)] == static_cast<float>(nibble(o, k))
+                  ? 0
+                  : 1;
+      CHECK(wrong == 0);
+    }
+  }
+
+  TEST_CASE("a quantized head is used even where config.json ties it") {
+    QuantizedFolder f = awq();
+    f.config["tie_word_embeddings"] = true;
+    const test::TemporaryFolder folder;
+    f.write(folder.path());
+    ModelConfig c = load_config(folder.path());
+    CHECK(c.head.tied);
+    CHECK(settle_head(c, Checkpoint::open(folder.path())).find("quantized head") !=
+          std::string::npos);
+    CHECK_FALSE(c.head.tied);
   }
 
   TEST_CASE("notes say what the file has and what is decoded") {
@@ -312,11 +403,17 @@ TEST_SUITE("model/quantized-folders") {
     };
     CHECK(notes(awq()) ==
           std::vector<std::string>{"file     matrices: 1 in AWQ int4 g32, 8 not quantized"});
-    CHECK(notes(gptq("gptq_4_asym_desc_act", false)) ==
+    CHECK(
+        notes(gptq("gptq_4_asym_desc_act", false)) ==
+        std::vector<std::string>{
+            "file     matrices: 1 in GPTQ int4 g32, 8 not quantized",
+            "file     decoded in memory: 1 (act-order: the inputs of a group are not neighbours)"});
+    const Json blocks = {{"weight_block_size", {4, 8}}};
+    CHECK(notes(fp8("fp8_block", "fp8", blocks, "weight_scale_inv", "F32")) ==
           std::vector<std::string>{
-              "file     matrices: 1 in GPTQ int4 g32, 8 not quantized",
-              "file     1 matrices are decoded in memory: with act-order, the inputs of a group "
-              "are not neighbours"});
+              "file     matrices: 1 in fp8 in blocks of 4x8, 8 not quantized",
+              "file     decoded in memory: 1 (no product takes blocks of so many inputs)",
+              "file     config.json also quantizes activations (fp8), which is ignored"});
   }
 
   TEST_CASE("damaged values are refused: scales, orders, zeros") {
@@ -411,6 +508,19 @@ TEST_SUITE("model/quantized-folders") {
     CHECK(group("model.layers.0.mlp.down_proj") == 64);
     CHECK(group("model.layers.1.mlp.down_proj") == 128);
     CHECK(group("lm_head") == -1);
+  }
+
+  TEST_CASE("exempt modules are whole words of a name") {
+    Quantization q{
+        .method = QuantMethod::awq, .schemes = {{}}, .plain = {"model.layers.1", "v_proj"}};
+    const auto exempt = [&](const char* name) { return q.scheme_of(name, name) == nullptr; };
+    CHECK(exempt("model.layers.1.mlp.up_proj"));
+    CHECK(exempt("model.layers.10.self_attn.v_proj"));
+    CHECK_FALSE(exempt("model.layers.10.mlp.up_proj"));
+    CHECK_FALSE(exempt("model.layers.0.self_attn.qkv_proj"));
+    q.plain = {"layers.0.mlp", "lm_head"};
+    CHECK(exempt("model.layers.0.mlp.up_proj"));
+    CHECK(exempt("lm_head"));
   }
 
   TEST_CASE("methods and options without support are refused by name") {

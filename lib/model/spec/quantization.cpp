@@ -42,12 +42,11 @@ std::optional<int64_t> find_either(const Json& j, const char* key, const char* o
 /// Inputs of a group; 0: all of a row, which files call -1.
 /// errors   kind input: no group that products take
 int64_t group_of(std::optional<int64_t> given, const std::string& where) {
-  constexpr int64_t kUnit = 16;
   if (!given)
     throw input_error(where, "key 'group_size' is missing")
         .hint("take config.json and the weights from the same folder");
   if (*given == -1) return 0;
-  if (*given < kUnit || *given > kMaxGroup || (*given > kUnit && *given % (2 * kUnit) != 0))
+  if (!is_group(*given))
     throw unsupported(where, "key 'group_size' is {}, expected -1, 16 or a multiple of 32", *given);
   return *given;
 }
@@ -197,7 +196,7 @@ Quantization read_gptq(const Json& j, const std::string& where) {
     throw unsupported(where, "GPTQ has other settings for some modules ('dynamic')");
   q.zeros_less_one = format == "gptq";
   q.schemes.push_back({.bits = bits_of(io::find_int(j, "bits", where), {4, 8}, where),
-                       .symmetric = io::find_bool(j, "sym", where).value_or(true),
+                       .symmetric = io::find_bool(j, "sym", where).value_or(false),
                        .inputs = group_of(io::find_int(j, "group_size", where), where)});
   return q;
 }
@@ -241,14 +240,21 @@ int naming_of(const std::string& target, std::string_view name, std::string_view
   return std::min(naming_of(target, name), naming_of(target, stored));
 }
 
-/// True where an entry of transformers' modules_to_not_convert names a layer.
-bool is_exempt(std::string_view entry, std::string_view name) {
+/// True where an entry of transformers' modules_to_not_convert names a layer: all of its name, or
+/// whole words at its begin or end.
+bool is_exempt(const std::string& entry, std::string_view name) {
+  const auto begins = [&](std::string_view in) { return in.starts_with(entry + "."); };
   constexpr std::string_view kPrefix = "model.";
-  const bool plain = name.starts_with(kPrefix) && name.substr(kPrefix.size()).starts_with(entry);
-  return plain || name.starts_with(entry) || name.ends_with(entry);
+  return name == entry || name.ends_with("." + entry) || begins(name) ||
+         (name.starts_with(kPrefix) && begins(name.substr(kPrefix.size())));
 }
 
 }  // namespace
+
+bool is_group(int64_t inputs) {
+  constexpr int64_t kUnit = 16;
+  return inputs == kUnit || (inputs > 0 && inputs <= kMaxGroup && inputs % (2 * kUnit) == 0);
+}
 
 std::string_view method_name(QuantMethod method) {
   return kMethods[static_cast<size_t>(method)].name;

@@ -15,6 +15,9 @@ enum class QuantMethod : uint8_t { compressed_tensors, fp8, awq, gptq };
 /// "AWQ"
 std::string_view method_name(QuantMethod method);
 
+/// True for a number of inputs that products take as a group.
+bool is_group(int64_t inputs);
+
 /// The encoding of quantized matrices.
 struct QuantScheme {
   /// Integers in words of 32 bits, int8, or fp8 (E4M3).

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -16,6 +15,7 @@
 #include "io/quote.h"
 #include "model/weights/pack_quantized.h"
 #include "model/weights/weight_source.h"
+#include "ops/loading.h"
 
 namespace tandem::model {
 namespace {
@@ -158,9 +158,12 @@ std::string find_parts(const Checkpoint& checkpoint, CodedTensor& t) {
   }
   // Programs store zeros where config.json calls codes symmetric: zeros decide.
   const std::string zeros = named(l.zero);
-  if (!l.zero.empty() && (!t.scheme.symmetric || checkpoint.contains(zeros)))
-    problem = find_part(checkpoint, zeros, l.by_output, divide_up(out, word), groups, {l.code_type},
-                        t.zeros);
+  const io::TensorEntry* zero_entry = l.zero.empty() ? nullptr : checkpoint.find(zeros);
+  // Old versions of compressed-tensors do not pack them.
+  const bool bytes = l.by_output && zero_entry != nullptr && zero_entry->dtype == "I8";
+  if (zero_entry != nullptr || !t.scheme.symmetric)
+    problem = find_part(checkpoint, zeros, l.by_output, bytes ? out : divide_up(out, word), groups,
+                        {bytes ? "I8" : l.code_type}, t.zeros);
   if (!problem.empty()) return problem;
   // AutoFP8 has another name for it.
   std::string scales = named(l.scale);
@@ -195,21 +198,10 @@ std::string stored_name(const Checkpoint& checkpoint, const std::string& module)
   return module;
 }
 
-float float_at(const std::byte* at, const std::string& dtype) {
-  if (dtype == "F32") {
-    float x;
-    std::memcpy(&x, at, sizeof x);
-    return x;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof bits);
-  return dtype == "F16" ? to_float(f16{bits}) : to_float(bf16{bits});
-}
-
 std::vector<float> floats_of(std::span<const std::byte> bytes, const CodedPart& p) {
-  const size_t each = element_bytes(p);
-  std::vector<float> values(bytes.size() / each);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = float_at(&bytes[i * each], p.dtype);
+  const DType type = p.dtype == "F32" ? DType::f32 : p.dtype == "F16" ? DType::f16 : DType::bf16;
+  std::vector<float> values(bytes.size() / dtype_bytes(type));
+  ops::convert(values.data(), DType::f32, bytes.data(), type, std::ssize(values));
   return values;
 }
 
@@ -287,15 +279,15 @@ void unpack(const std::vector<std::byte>& words, const CodedPart& p, int64_t wid
 std::vector<uint8_t> unpacked(const Checkpoint& checkpoint, const CodedTensor& t,
                               const CodedPart& part, bool packs_outputs, int64_t first,
                               int64_t last, int64_t stride) {
-  constexpr uint8_t kSignBit = 0x80;
-  if (t.scheme.codes != Codes::packed) {
+  if (part.dtype != "I32") {
     const std::vector<std::byte> bytes = fetch(checkpoint, part, first, last);
     std::vector<uint8_t> codes(static_cast<size_t>((last - first) * stride));
-    const uint8_t flip = t.scheme.codes == Codes::int8 ? kSignBit : 0;
+    const int middle = part.dtype == "I8" ? 1 << (t.scheme.bits - 1) : 0;
     for (int64_t row = 0; row < last - first; ++row)
       std::transform(bytes.begin() + row * part.n, bytes.begin() + (row + 1) * part.n,
-                     codes.begin() + row * stride,
-                     [&](std::byte b) { return static_cast<uint8_t>(b) ^ flip; });
+                     codes.begin() + row * stride, [&](std::byte b) {
+                       return static_cast<uint8_t>(static_cast<int>(b) + middle);
+                     });
     return codes;
   }
   const Word word = word_of(t);
@@ -317,24 +309,13 @@ std::vector<uint8_t> zeros_of(const Checkpoint& checkpoint, const CodedTensor& t
   return zeros;
 }
 
-/// The value of an E4M3 code without infinities.
-float e4m3(int code) {
-  constexpr int kMantissa = 3, kBias = 7;
-  const int exponent = code >> kMantissa & 15, fraction = code & 7;
-  const float size =
-      exponent == 0 ? std::ldexp(static_cast<float>(fraction), 1 - kBias - kMantissa)
-                    : std::ldexp(static_cast<float>(8 + fraction), exponent - kBias - kMantissa);
-  const bool nan = (code & 0x7f) == 0x7f;
-  return std::copysign(nan ? std::nanf("") : size, code < 128 ? 1.0f : -1.0f);
-}
-
-const std::array<float, 256>& e4m3_values() {
-  static const std::array<float, 256> values = [] {
+const std::array<float, 256>& fp8_numbers() {
+  static const std::array<float, 256> numbers = [] {
     std::array<float, 256> all{};
-    for (int i = 0; i < 256; ++i) all[static_cast<size_t>(i)] = e4m3(i);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = fp8_number(static_cast<uint8_t>(i));
     return all;
   }();
-  return values;
+  return numbers;
 }
 
 Error damaged(const Checkpoint& checkpoint, std::string text) {
@@ -404,19 +385,13 @@ void check_symmetric(const Checkpoint& checkpoint, const CodedTensor& t, bool le
                     : kSameFolder);
 }
 
-/// The type that holds scales; f16 where they have to be rounded, and nothing where f16 cannot.
-std::optional<ScaleType> scale_type(const CodedTensor& t, std::span<const float> scales,
-                                    bool& rounds) {
-  if (t.scales.dtype == "F16") return ScaleType::f16;
+/// The type of scales in memory: that of the file, or a narrower one that holds all of them.
+ScaleType scale_type(const CodedPart& part, std::span<const float> scales) {
   const auto all = [&](const auto& fits) { return std::ranges::all_of(scales, fits); };
+  if (part.dtype == "F16") return ScaleType::f16;
   if (all([](float s) { return to_float(to_bf16(s)) == s; })) return ScaleType::bf16;
   if (all([](float s) { return to_float(to_f16(s)) == s; })) return ScaleType::f16;
-  rounds = true;
-  // Others have fewer bits in f16.
-  constexpr float kLeast = 0x1p-14f, kMost = 65504.0f;
-  const bool normal =
-      all([](float s) { return s == 0 || (std::abs(s) >= kLeast && std::abs(s) <= kMost); });
-  return normal ? std::optional(ScaleType::f16) : std::nullopt;
+  return ScaleType::f32;
 }
 
 /// Reads what decides on the format in memory.
@@ -424,17 +399,16 @@ void settle(const Checkpoint& checkpoint, CodedTensor& t, bool less_one) {
   const std::vector<float> scales =
       floats_of(all_of<std::byte>(checkpoint, t.scales.bytes), t.scales);
   check_scales(checkpoint, t, scales);
-  if (t.scheme.codes == Codes::fp8) return;
-  if (t.method == QuantMethod::gptq && t.scheme.symmetric) check_symmetric(checkpoint, t, less_one);
+  const bool symmetric_gptq = t.method == QuantMethod::gptq && t.scheme.symmetric;
+  if (symmetric_gptq) check_symmetric(checkpoint, t, less_one);
   read_order(checkpoint, t);
-  if (!t.group_of.empty()) return;
-  const auto type = scale_type(t, scales, t.rounds_scales);
-  if (!type) return;
   const int64_t group = group_size(t);
-  const bool centred =
-      t.zeros.name.empty() || (t.method == QuantMethod::gptq && t.scheme.symmetric);
-  t.format = {t.scheme.bits == 4 ? Code::i4 : Code::i8,
-              static_cast<int16_t>(group == t.in ? 0 : group), *type,
+  if (!t.group_of.empty() || (group != t.in && !is_group(group))) return;
+  const Code code = t.scheme.codes == Codes::fp8 ? Code::fp8
+                    : t.scheme.bits == 4         ? Code::i4
+                                                 : Code::i8;
+  const bool centred = t.zeros.name.empty() || symmetric_gptq;
+  t.format = {code, static_cast<int16_t>(group == t.in ? 0 : group), scale_type(t.scales, scales),
               centred ? Zero::none : Zero::integer};
 }
 
@@ -459,6 +433,12 @@ struct CodedTensors::Strip {
   const uint8_t* zeros_at(int64_t row) const {
     return zeros.empty() ? nullptr : &zeros[static_cast<size_t>((row - first) * n_groups(*of))];
   }
+  /// The first NaN among the codes of a row; inputs if there is none.
+  int64_t nan_at(int64_t row) const {
+    if (of->scheme.codes != Codes::fp8) return of->in;
+    const uint8_t* const code = codes_at(row);
+    return std::find_if(code, code + of->in, [](uint8_t c) { return (c & 0x7f) == 0x7f; }) - code;
+  }
   void values(int64_t row, float* out) const;
   void row_of_codes(int64_t row, std::byte* out) const;
 };
@@ -469,7 +449,7 @@ void CodedTensors::Strip::values(int64_t row, float* out) const {
   const uint8_t* const zero = zeros_at(row);
   const int64_t in = of->in, group = group_size(*of);
   if (of->scheme.codes == Codes::fp8) {
-    const auto& table = e4m3_values();
+    const auto& table = fp8_numbers();
     for (int64_t k = 0; k < in; ++k) out[k] = table[code[k]] * scale[k / group];
     return;
   }
@@ -491,10 +471,17 @@ void CodedTensors::Strip::row_of_codes(int64_t row, std::byte* out) const {
   const int64_t in = of->in, group = group_size(*of);
   const bool halves = f.code == Code::i4;
   const int64_t padded = halves ? (group + 1) / 2 * 2 : group;
+  const uint8_t flip = f.code == Code::i8 ? kSignBit : 0;
+  const auto put = [&](const auto& value) {
+    std::memcpy(out, &value, sizeof value);
+    out += sizeof value;
+  };
   std::vector<uint8_t> tail;
   for (int64_t g = 0; g < n_groups(*of); ++g) {
     const uint8_t* code = codes_at(row) + g * group;
-    const uint8_t zero = zeros.empty() ? static_cast<uint8_t>(middle()) : zeros_at(row)[g];
+    const auto zero = static_cast<uint8_t>(f.code == Code::fp8 ? 0
+                                           : zeros.empty()     ? static_cast<int>(middle())
+                                                               : zeros_at(row)[g]);
     if (const int64_t n = std::min(group, in - g * group); n < padded) {
       tail.assign(static_cast<size_t>(padded), zero);
       std::copy_n(code, n, tail.begin());
@@ -504,12 +491,12 @@ void CodedTensors::Strip::row_of_codes(int64_t row, std::byte* out) const {
       for (int64_t i = 0; i < padded; i += 2)
         *out++ = static_cast<std::byte>(code[i] | code[i + 1] << 4);
     else
-      for (int64_t i = 0; i < padded; ++i) *out++ = static_cast<std::byte>(code[i] ^ kSignBit);
+      for (int64_t i = 0; i < padded; ++i) *out++ = static_cast<std::byte>(code[i] ^ flip);
     const float scale = scales_at(row)[g];
-    const uint16_t bits = f.scale == ScaleType::f16 ? to_f16(scale).bits : to_bf16(scale).bits;
-    std::memcpy(out, &bits, sizeof bits);
-    out += sizeof bits;
-    if (f.zero == Zero::integer) *out++ = static_cast<std::byte>(halves ? zero : zero ^ kSignBit);
+    if (f.scale == ScaleType::f32) put(scale);
+    if (f.scale == ScaleType::bf16) put(to_bf16(scale));
+    if (f.scale == ScaleType::f16) put(to_f16(scale));
+    if (f.zero == Zero::integer) put(static_cast<uint8_t>(zero ^ flip));
   }
 }
 
@@ -628,27 +615,19 @@ void CodedTensors::rows(const CodedTensor& t, int64_t begin, int64_t end, const 
     const std::shared_ptr<const Strip> s = strip(t, begin, end);
     const int64_t last = std::min(end, s->last);
     parallel_ranges(static_cast<int>(last - begin), least, [&](int i, int j) {
-      std::vector<float> values(static_cast<size_t>(is_coded(to) ? 0 : t.in));
-      for (int64_t row = i; row < j; ++row) {
-        std::byte* const here = at + static_cast<size_t>(row) * bytes;
-        if (is_coded(to)) {
-          s->row_of_codes(begin + row, here);
-          continue;
-        }
-        s->values(begin + row, values.data());
-        if (const auto bad = std::ranges::find_if(values, [](float x) { return std::isnan(x); });
-            bad != values.end())
-          throw damaged(*checkpoint_,
-                        fmt::format("tensor {}: weight {} of row {} is NaN",
-                                    io::quote(t.codes.name), bad - values.begin(), begin + row));
-        if (to == DType::f32) {
-          std::memcpy(here, values.data(), bytes);
-          continue;
-        }
-        for (int64_t k = 0; k < t.in; ++k) {
-          const bf16 x = to_bf16(values[static_cast<size_t>(k)]);
-          std::memcpy(here + static_cast<size_t>(k) * sizeof x, &x, sizeof x);
-        }
+      std::vector<float> values(static_cast<size_t>(to == DType::bf16 ? t.in : 0));
+      for (int64_t row = begin + i; row < begin + j; ++row) {
+        std::byte* const here = at + static_cast<size_t>(row - begin) * bytes;
+        if (const int64_t bad = s->nan_at(row); bad < t.in)
+          throw damaged(*checkpoint_, fmt::format("tensor {}: weight {} of row {} is NaN",
+                                                  io::quote(t.codes.name), bad, row));
+        if (is_coded(to))
+          s->row_of_codes(row, here);
+        else if (to == DType::f32)
+          s->values(row, reinterpret_cast<float*>(here));
+        else
+          s->values(row, values.data());
+        if (to == DType::bf16) ops::convert(here, DType::bf16, values.data(), DType::f32, t.in);
       }
     });
     at += static_cast<size_t>(last - begin) * bytes;
@@ -659,30 +638,29 @@ void CodedTensors::rows(const CodedTensor& t, int64_t begin, int64_t end, const 
 std::vector<std::string> CodedTensors::notes() const {
   if (tensors_.empty()) return {};
   std::map<std::string, int> counts;
-  int ordered = 0, fp8 = 0, rounded = 0, small = 0;
+  int ordered = 0, odd = 0;
   for (const auto& [name, t] : tensors_) {
     const QuantScheme& s = t.scheme;
-    ++counts[fmt::format("{} {}{}{}", method_name(t.method),
-                         s.codes == Codes::fp8 ? "fp8" : fmt::format("int{}", s.bits),
-                         s.inputs == 0 ? "" : fmt::format(" g{}", s.inputs),
-                         s.outputs > 1 ? fmt::format("x{}", s.outputs) : "")];
-    fp8 += s.codes == Codes::fp8 ? 1 : 0;
+    const std::string codes = s.codes == Codes::fp8 ? "fp8" : fmt::format("int{}", s.bits);
+    std::string what =
+        t.method == QuantMethod::fp8 ? codes : fmt::format("{} {}", method_name(t.method), codes);
+    if (s.inputs > 0)
+      what += s.outputs == 1 ? fmt::format(" g{}", s.inputs)
+                             : fmt::format(" in blocks of {}x{}", s.outputs, s.inputs);
+    ++counts[what];
     ordered += t.group_of.empty() ? 0 : 1;
-    rounded += is_coded(t.format) && t.rounds_scales ? 1 : 0;
-    small += !is_coded(t.format) && t.rounds_scales ? 1 : 0;
+    odd += t.group_of.empty() && !is_coded(t.format) ? 1 : 0;
   }
   std::string text;
   for (const auto& [name, n] : counts)
     text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", n, name);
   if (n_plain_ > 0) text += fmt::format(", {} not quantized", n_plain_);
   std::vector<std::string> all{"file     matrices: " + text};
-  const auto add = [&](int n, std::string_view what) {
-    if (n > 0) all.push_back(fmt::format("file     {} matrices {}", n, what));
+  const auto add = [&](int n, std::string_view why) {
+    if (n > 0) all.push_back(fmt::format("file     decoded in memory: {} ({})", n, why));
   };
-  add(fp8, "are decoded in memory: products read no fp8 codes");
-  add(ordered, "are decoded in memory: with act-order, the inputs of a group are not neighbours");
-  add(small, "are decoded in memory: their scales in f32 are beyond the range of f16");
-  add(rounded, "have scales in f32, which are rounded to f16 in memory");
+  add(ordered, "act-order: the inputs of a group are not neighbours");
+  add(odd, "no product takes blocks of so many inputs");
   if (!activations_.empty())
     all.push_back(fmt::format(
         "file     config.json also quantizes activations ({}), which is ignored", activations_));

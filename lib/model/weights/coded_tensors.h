@@ -31,7 +31,6 @@ struct CodedTensor {
   CodedPart codes = {}, scales = {}, zeros = {};
   std::vector<int32_t> group_of = {};  // [in] under act-order; empty: groups are runs of inputs
   WeightFormat format = DType::f32;    // in memory; f32: no codes hold it
-  bool rounds_scales = false;          // codes have scales in f16, the file in f32
 };
 
 /// Returns the problem with the tensors of a quantized matrix; empty if there is none.
