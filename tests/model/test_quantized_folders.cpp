@@ -412,7 +412,7 @@ TEST_SUITE("model/quantized-folders") {
     CHECK(notes(fp8("fp8_block", "fp8", blocks, "weight_scale_inv", "F32")) ==
           std::vector<std::string>{
               "file     matrices: 1 in fp8 in blocks of 4x8, 8 not quantized",
-              "file     decoded in memory: 1 (no product takes blocks of so many inputs)",
+              "file     decoded in memory: 1 (no product takes blocks of this size)",
               "file     config.json also quantizes activations (fp8), which is ignored"});
   }
 

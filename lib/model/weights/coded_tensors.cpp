@@ -23,7 +23,7 @@ namespace {
 using Codes = QuantScheme::Codes;
 
 /// Weights of a strip, which is unpacked at once.
-constexpr int64_t kStripWeights = int64_t{1} << 24;
+constexpr int64_t kStripWeights = int64_t{1} << 22;
 constexpr int kOutputsAtOnce = 64;
 constexpr int kWordBits = 32;
 constexpr const char* kSameFolder = "take config.json and the weights from the same folder";
@@ -584,7 +584,9 @@ std::shared_ptr<const CodedTensors::Strip> CodedTensors::strip(const CodedTensor
   }
   const int64_t unit = per_word(t), shared = t.scheme.outputs;
   s.first = begin / unit * unit;
-  s.stride = divide_up(t.in, unit) * unit;
+  // Rows that are a power of two apart would share a few lines of the cache.
+  constexpr int64_t kCacheLine = 64;
+  s.stride = divide_up(t.in, unit) * unit + kCacheLine;
   s.codes = unpacked(*checkpoint_, t, t.codes, l.packs_outputs, s.first, s.last, s.stride);
   const bool less_one = checkpoint_->quantization()->zeros_less_one;
   if (!t.zeros.name.empty()) s.zeros = zeros_of(*checkpoint_, t, less_one, s.first, s.last);
@@ -660,7 +662,7 @@ std::vector<std::string> CodedTensors::notes() const {
     if (n > 0) all.push_back(fmt::format("file     decoded in memory: {} ({})", n, why));
   };
   add(ordered, "act-order: the inputs of a group are not neighbours");
-  add(odd, "no product takes blocks of so many inputs");
+  add(odd, "no product takes blocks of this size");
   if (!activations_.empty())
     all.push_back(fmt::format(
         "file     config.json also quantizes activations ({}), which is ignored", activations_));
