@@ -36,6 +36,8 @@
 #include "kernels/gather/hand_over_lists.h"
 #include "kernels/gather/page_bounds.h"
 #include "kernels/gather/score_keys.h"
+#include "kernels/linear/code_tiles.h"
+#include "kernels/linear/coded_linear.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/loss/cross_entropy.h"
@@ -79,6 +81,9 @@ namespace tandem {
   ONE(rope_kv) \
   ONE(rotate_q) \
   TWO(skinny_linear) \
+  ONE(coded_linear) \
+  ONE(widen_tiles) \
+  ONE(embed_tiles) \
   TWO(attention_few_rows) \
   TWO(attention_many_rows) \
   TWO(attention_backward) \
@@ -182,6 +187,7 @@ namespace tandem {
 /// memory; a call puts its work on the stream and returns.
 struct CudaTable {
   cuda::Bodies<bool(const SkinnyLinearShape&)> skinny_linear_fits;
+  cuda::Bodies<bool(const CodeTiles&, int rows)> coded_linear_fits;
   cuda::Bodies<void(const TiledLinearParams&, Stream)> tiled_linear;
   cuda::Bodies<bool(const TiledLinearParams&)> tiled_linear_fits;
 #define TANDEM_ONE(op) cuda::Bodies<decltype(op##_cuda)> op;
@@ -195,6 +201,7 @@ struct CudaTable {
   void each(F&& f) const {
 #define TANDEM_EACH(op) f(#op, op);
     TANDEM_EACH(skinny_linear_fits)
+    TANDEM_EACH(coded_linear_fits)
     TANDEM_EACH(tiled_linear)
     TANDEM_EACH(tiled_linear_fits)
     TANDEM_CUDA_OPERATIONS(TANDEM_EACH, TANDEM_EACH)

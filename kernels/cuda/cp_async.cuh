@@ -28,4 +28,12 @@ __device__ inline void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// The same for a number that is known when it runs, from 1 to 7.
+__device__ inline void copies_wait(int pending) {
+  if (pending > 4)
+    return pending > 6 ? copies_wait<7>() : pending > 5 ? copies_wait<6>() : copies_wait<5>();
+  if (pending > 2) return pending > 3 ? copies_wait<4>() : copies_wait<3>();
+  return pending > 1 ? copies_wait<2>() : copies_wait<1>();
+}
+
 }  // namespace tandem::cuda

@@ -14,22 +14,6 @@ using skinny::bf16x;
 // 16 KiB each; more than these are never needed to keep an SM's share of the memory busy.
 constexpr int kMostStages = 6, kLeastStages = 2;
 
-/// Waits until at most `pending` of a lane's groups of copies are under way.
-__device__ void wait_copies(int pending) {
-  switch (pending) {
-    case 1:
-      return cuda::copies_wait<1>();
-    case 2:
-      return cuda::copies_wait<2>();
-    case 3:
-      return cuda::copies_wait<3>();
-    case 4:
-      return cuda::copies_wait<4>();
-    default:
-      return cuda::copies_wait<kMostStages - 1>();
-  }
-}
-
 /// kGroups: eights of x's rows.
 template <int kGroups>
 __global__ void __launch_bounds__(skinny::kThreads, 1)
@@ -79,7 +63,7 @@ __global__ void __launch_bounds__(skinny::kThreads, 1)
     for (int s = 0; s < steps; ++s) {
       const skinny::Pieces<kGroups> b = ahead;
       ahead.load(x, first + (s + 1 == steps ? 0 : s + 1) * skinny::kStep, p.in);
-      wait_copies(stages - 1);
+      cuda::copies_wait(stages - 1);
       const unsigned char* slot = shared + stage * skinny::kStageBytes + lane_at;
       sums.add(slot, [&](int h, int j) { return b.at[h][j]; });
       loader.issue(stage);

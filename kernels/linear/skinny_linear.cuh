@@ -90,25 +90,34 @@ struct Loader {
   }
 };
 
-/// The first norm weights of this thread; no kernel writes them.
+/// The first norm weights of this thread, of kBlock; no kernel writes them.
+template <int kBlock = kThreads>
 __device__ inline void keep_norm(const SkinnyLinearParams& p, float4 (&kept)[kNormKept]) {
   for (int j = 0; j < kNormKept; ++j)
-    if (const int k = (threadIdx.x + j * kThreads) * 4; k < p.in)
+    if (const int k = (threadIdx.x + j * kBlock) * 4; k < p.in)
       kept[j] = *reinterpret_cast<const float4*>(p.norm_weight + k);
 }
 
+/// Leaves columns in their order.
+struct InOrder {
+  __device__ static void place(bf16x* row, int k, uint2 four) {
+    *reinterpret_cast<uint2*>(row + k) = four;
+  }
+};
+
 /// x normalised by its root mean square, as [rows, pitch] in shared memory.
+template <class Order = InOrder, int kBlock = kThreads>
 __device__ inline void load_normalised(const SkinnyLinearParams& p, bf16x* x, int pitch,
                                        const float4 (&kept)[kNormKept]) {
   for (int n = 0; n < p.rows; ++n) {
     const float* row = static_cast<const float*>(p.x) + static_cast<int64_t>(n) * p.in;
     float sum = 0;
 #pragma unroll 4
-    for (int i = threadIdx.x * 4; i < p.in; i += kThreads * 4) {
+    for (int i = threadIdx.x * 4; i < p.in; i += kBlock * 4) {
       const float4 v = *reinterpret_cast<const float4*>(row + i);
       sum = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
     }
-    const float mean = cuda::block_sum<kThreads>(sum) / static_cast<float>(p.in);
+    const float mean = cuda::block_sum<kBlock>(sum) / static_cast<float>(p.in);
     const float scale = 1.0f / sqrtf(mean + p.norm_eps);
     const auto write = [&](int k, const float4& w) {
       const float4 v = *reinterpret_cast<const float4*>(row + k);
@@ -117,14 +126,14 @@ __device__ inline void load_normalised(const SkinnyLinearParams& p, bf16x* x, in
       uint2 packed;
       packed.x = *reinterpret_cast<const unsigned*>(&a);
       packed.y = *reinterpret_cast<const unsigned*>(&b);
-      *reinterpret_cast<uint2*>(x + n * pitch + k) = packed;
+      Order::place(x + n * pitch, k, packed);
     };
     const int first = threadIdx.x * 4;
 #pragma unroll
     for (int j = 0; j < kNormKept; ++j)
-      if (const int k = first + j * kThreads * 4; k < p.in) write(k, kept[j]);
+      if (const int k = first + j * kBlock * 4; k < p.in) write(k, kept[j]);
 #pragma unroll 4
-    for (int k = first + kNormKept * kThreads * 4; k < p.in; k += kThreads * 4)
+    for (int k = first + kNormKept * kBlock * 4; k < p.in; k += kBlock * 4)
       write(k, *reinterpret_cast<const float4*>(p.norm_weight + k));
   }
   __syncthreads();

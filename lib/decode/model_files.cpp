@@ -19,6 +19,7 @@
 #include "model/spec/weight_formats.h"
 #include "model/weights/checkpoint.h"
 #include "model/weights/quantized_source.h"
+#include "ops/linear.h"
 
 namespace tandem::decode {
 namespace {
@@ -376,14 +377,16 @@ void quantize(ModelFiles& m, const recipe::Model& r) {
 
 }  // namespace
 
-void keep_codes(ModelFiles& m, bool int8_inputs) {
+void keep_codes(ModelFiles& m, Device device, DType compute, bool int8_inputs) {
   auto formats = std::make_shared<model::WeightFormats>();
   const auto is_fp8 = [](const auto& matrix) { return matrix.second.code == Code::fp8; };
   for (const model::MatrixId& id : model::all_matrices(m.config))
     if (model::is_matrix(id.role))
-      if (const WeightFormat format = m.source->native(id); is_coded(format))
+      if (const WeightFormat format = m.source->native(id);
+          is_coded(format) && ops::multiplies_codes(format, compute, device))
         formats->coded.emplace(id, format);
-  if (formats->coded.empty()) return;
+  if (formats->coded.empty())
+    return note_widened(m, compute, "since " + device.name() + " multiplies no such codes");
   const bool some_fp8 = std::ranges::any_of(formats->coded, is_fp8);
   formats->int8_inputs = int8_inputs && !std::ranges::all_of(formats->coded, is_fp8);
   m.config.formats = std::move(formats);

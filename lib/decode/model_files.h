@@ -50,10 +50,11 @@ ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 /// The format of quantised weights; groups of int8 and int4 have that many inputs.
 WeightFormat quantized_format(recipe::WeightType type, int group);
 
-/// Keeps weights as codes in memory that their source stores as codes, for products on a CPU, and
-/// notes so.
+/// Keeps weights as codes in memory that their source stores as codes, for products on a device
+/// with inputs of type `compute`, and notes so. Codes that the device cannot multiply become
+/// numbers.
 /// int8_inputs  as PackedWeights::Spec's, if any codes are integers
-void keep_codes(ModelFiles& files, bool int8_inputs);
+void keep_codes(ModelFiles& files, Device device, DType compute, bool int8_inputs);
 /// Notes that such weights become numbers.
 /// why      ends the note: "for training"
 void note_widened(ModelFiles& files, DType numbers, const std::string& why);

@@ -141,6 +141,20 @@ void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Strea
          stream);
 }
 
+void embed_ids(const Tensor& out, const CodeTiles& table, const int32_t* ids, Stream stream,
+               const VocabularyPart& part) {
+  TANDEM_CHECK(out.row_size() == table.in, "embedding: output width differs from the table's {}",
+               table.in);
+  launch(TANDEM_KERNEL(embed_tiles),
+         {.out = out.as<float>(),
+          .table = table,
+          .ids = ids,
+          .n_rows = as_int(out.rows()),
+          .first = part.first,
+          .whole = part.whole},
+         stream);
+}
+
 void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope, const int32_t* pos,
               int32_t max_pos, Stream stream) {
   const RotateQParams p{.out = out.raw(),

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/ffn/gate.h"
+#include "kernels/linear/code_tiles.h"
 #include "ops/rope_table.h"
 #include "ops/step_arrays.h"
 #include "tensor/tensor.h"
@@ -72,6 +73,8 @@ void rope_kv(const RopeKvArgs& args, Stream stream = {});
 /// Embeds tokens on a GPU: out[r] = table[ids[r]] in f32; NaN for an id outside the table.
 /// shapes   out [rows, dim] f32; table [V, dim]; ids [rows]
 void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream,
+               const VocabularyPart& part = {});
+void embed_ids(const Tensor& out, const CodeTiles& table, const int32_t* ids, Stream stream,
                const VocabularyPart& part = {});
 
 /// Turns rotated queries of positions beyond max_pos back to max_pos; the others keep theirs.

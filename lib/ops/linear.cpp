@@ -119,6 +119,9 @@ PackedWeights PackedWeights::moved(ptrdiff_t bytes) const {
 void* PackedWeights::device_rows() const {
   return state_->cuda && !state_->spec.by_input ? linear_cuda::rows(*state_->cuda) : nullptr;
 }
+const CodeTiles* PackedWeights::device_codes() const {
+  return state_->cuda ? linear_cuda::codes(*state_->cuda) : nullptr;
+}
 const void* PackedWeights::input_rows() const {
   if (!state_->spec.by_input) return nullptr;
   return state_->cuda ? linear_cuda::rows(*state_->cuda) : linear_cpu::input_rows(*state_->cpu);
@@ -138,6 +141,10 @@ size_t PackedWeights::bytes() const {
   size_t sum = 0;
   for (const Spec::Stacked& part : stacked) sum += matrix_bytes(part.stored, part.rows, in());
   return sum;
+}
+
+bool multiplies_codes(const WeightFormat& stored, DType input, Device device) {
+  return !on_gpu(device) || linear_cuda::takes_codes(stored, input);
 }
 
 Staging::Staging(Device device, void* memory, size_t bytes)
@@ -177,7 +184,8 @@ void linear_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x, const
 
 bool can_fuse(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) {
   return w.state().cuda && is_fused(fusion.gate.value_or(Gate::silu)) &&
-         linear_cuda::can_fuse(*w.state().cuda, rows, fusion.norm_weight != nullptr);
+         linear_cuda::can_fuse(*w.state().cuda, rows, fusion.norm_weight != nullptr,
+                               fusion.gate.has_value());
 }
 
 bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) {

@@ -9,6 +9,7 @@
 
 #include "base/weight_format.h"
 #include "kernels/ffn/gate.h"
+#include "kernels/linear/code_tiles.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
@@ -44,13 +45,15 @@ class PackedWeights {
     /// scale. If false, they are widened to f32 and multiplied by the inputs as they are, as fp8
     /// codes always are.
     bool int8_inputs = false;
-    /// Rows of several formats, one stack after the other; empty: all are as `stored` says. On the
-    /// CPU, and neither trainable nor by input.
+    /// Rows of several formats, one stack after the other; empty: all are as `stored` says. Neither
+    /// trainable nor by input.
     struct Stacked {
       int64_t rows;
       WeightFormat stored;
     };
     std::vector<Stacked> stacked = {};
+    /// The outputs are gates and what they gate, half each: a GPU keeps codes of both together.
+    bool gated = false;
 
     int64_t row_numbers() const { return source_in > 0 ? source_in : in; }
     WeightFormat format_at(int64_t row) const;
@@ -85,8 +88,11 @@ class PackedWeights {
   PackedWeights moved(ptrdiff_t bytes) const;
 
   bool empty() const { return state_ == nullptr; }
-  /// On a GPU the rows as they were given, [out, in]; null on the CPU, and where they are by input.
+  /// On a GPU the rows as they were given, [out, in]; null on the CPU, of codes, and where they are
+  /// by input.
   void* device_rows() const;
+  /// On a GPU codes of one format; null of others.
+  const CodeTiles* device_codes() const;
   /// [in, out] of weights by input, on their device; null of others.
   const void* input_rows() const;
   /// The bias [out] on the weights' device, or null.
@@ -134,6 +140,10 @@ class Staging {
   void* memory_;
   std::shared_ptr<Ring> ring_;
 };
+
+/// True where products on that device take weights so stored, which are codes, and inputs of that
+/// type.
+bool multiplies_codes(const WeightFormat& stored, DType input, Device device);
 
 enum class Accumulate : bool { no, yes };
 

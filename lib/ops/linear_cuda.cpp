@@ -167,10 +167,29 @@ std::shared_ptr<CudaLinear> at_memory(const PackedWeights::Spec& spec, std::byte
   auto w = std::make_shared<CudaLinear>();
   w->spec = spec;
   w->weights = memory;
+  if (has_codes(spec)) w->parts = at.parts;
+  for (Part& part : w->parts) part.tiles.data = reinterpret_cast<uint8_t*>(memory + part.at);
   if (!spec.bias) return w;
   w->bias = reinterpret_cast<float*>(memory + at.bias);
   w->rounded_bias = reinterpret_cast<bf16*>(memory + at.rounded_bias);
   return w;
+}
+
+void load_part(const CudaLinear& w, const Part& part, const PackedWeights::RowSource& rows,
+               Staging::Ring& ring) {
+  Staging::Ring::Slot* slot = nullptr;
+  coded::load(w, part,
+              {.rows = rows,
+               .slot_bytes = ring.slot_bytes,
+               .next_slot =
+                   [&] {
+                     if (slot != nullptr) ring.sent(*slot);
+                     slot = &ring.free_slot();
+                     return slot->data;
+                   },
+               .copy = [&](void* to, const void* from,
+                           size_t bytes) { ring.queue.copy_in(to, from, bytes); }});
+  if (slot != nullptr) ring.sent(*slot);
 }
 
 }  // namespace
@@ -191,6 +210,8 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
     ring.queue.copy_in(w->rounded_bias, rounded.data(), rounded.size() * sizeof(bf16));
     ring.queue.wait();  // the sources go
   }
+  for (const Part& part : w->parts) load_part(*w, part, rows, ring);
+  if (!w->parts.empty()) return w;
   if (!spec.by_input && device_rows && device_rows(0, spec.out, w->weights, ring.queue.stream()))
     return w;
 
@@ -231,29 +252,38 @@ void run(const Operands& at, CudaLinear& w, bool accumulate, std::optional<Gate>
          Stream stream) {
   TANDEM_CHECK(at.workspace.size() >= kWorkspaceBytes, "{}: workspace of {} bytes is too small",
                w.spec.name, at.workspace.size());
+  if (!w.parts.empty()) return coded::run(at, w, accumulate, gate, stream);
   const LinearProduct p = product_of(w, at.x.rows(), at.y.dtype(), accumulate, gate);
   run_choice(choose(w, p), p, at, w, stream);
 }
 
-void* rows(const CudaLinear& w) { return w.weights; }
+void* rows(const CudaLinear& w) { return w.parts.empty() ? w.weights : nullptr; }
+
+const CodeTiles* codes(const CudaLinear& w) {
+  return w.parts.size() == 1 ? &w.parts.front().tiles : nullptr;
+}
 
 float* bias(const CudaLinear& w) { return w.bias; }
 
 void* rounded_bias(const CudaLinear& w) { return w.rounded_bias; }
 
-bool can_fuse(const CudaLinear& w, int64_t rows, bool norm) {
+bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated) {
+  if (!w.parts.empty()) return coded::can_fuse(w, rows, norm, gated);
   return rows > 0 && rows <= kSkinnyRows &&
          !skinny_candidates(fused_product(w, rows, {}), norm).empty();
 }
 
 bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, std::optional<Gate> gate) {
-  return can_fuse(w, rows, norm) && (!norm || rows * w.spec.in <= kNormedUpTo) &&
-         (rows <= kSkinnyUpTo ||
+  return can_fuse(w, rows, norm, gate.has_value()) && (!norm || rows * w.spec.in <= kNormedUpTo) &&
+         (rows <= kSkinnyUpTo || !w.parts.empty() ||
           choose(w, fused_product(w, rows, gate)).kernel == LinearChoice::Kernel::skinny);
 }
 
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream) {
+  if (!w.parts.empty())
+    return coded::run_fused({.y = y, .x = x, .gate_up = {}, .workspace = {}}, fusion, w, accumulate,
+                            stream);
   const LinearProduct p = product_of(w, x.rows(), y.dtype(), accumulate, fusion.gate);
   const LinearChoice chosen = choose(w, p);
   const int stages = chosen.kernel == LinearChoice::Kernel::skinny
@@ -264,6 +294,7 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
 
 void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate,
           std::optional<Gate> gate, const LinearNeighbours& around, Stream stream) {
+  if (!alike[0]->parts.empty()) return;  // their kernels need no choice
   const int device = alike[0]->spec.device.index;
   const LinearProduct p = product_of(*alike[0], at.x.rows(), at.y.dtype(), accumulate, gate);
   Choices& all = choices();

@@ -29,9 +29,10 @@ void tune(const Operands&, std::span<CudaLinear* const>, bool, std::optional<Gat
   fail();
 }
 void* rows(const CudaLinear&) { return nullptr; }
+const CodeTiles* codes(const CudaLinear&) { return nullptr; }
 float* bias(const CudaLinear&) { return nullptr; }
 void* rounded_bias(const CudaLinear&) { return nullptr; }
-bool can_fuse(const CudaLinear&, int64_t, bool) { return false; }
+bool can_fuse(const CudaLinear&, int64_t, bool, bool) { return false; }
 bool fusion_pays(CudaLinear&, int64_t, bool, std::optional<Gate>) { return false; }
 void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool, Stream) {
   fail();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/linear_device.h"
+#include "ops/operation.h"
 
 namespace tandem::ops::linear_cuda {
 namespace {
@@ -13,28 +14,79 @@ constexpr size_t kAlignment = 256;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+std::vector<PackedWeights::Spec::Stacked> stacks(const PackedWeights::Spec& s) {
+  if (s.stacked.empty()) return {{s.out, s.stored}};
+  return s.stacked;
+}
+
+/// Lays out rows of codes, or of numbers, from part.at on; returns where they end.
+size_t place(Part& part, int64_t rows, const PackedWeights::Spec& s) {
+  if (!is_coded(part.stored)) return part.at + matrix_bytes(part.stored, rows, s.in);
+  CodeTiles& t = part.tiles;
+  t.out = as_int(rows);
+  t.in = as_int(s.in);
+  t.group = part.stored.group;
+  t.code = part.stored.code;
+  t.scale = part.stored.scale;
+  t.zero = part.stored.zero;
+  t.paired = s.gated && s.stacked.empty();
+  return part.at + static_cast<size_t>(t.down() * t.row_bytes());
+}
+
+/// Bytes of a row of tiles, as rows and as tiles.
+size_t tile_bytes(const Part& part, int64_t in) {
+  return matrix_bytes(part.stored, kTileOutputs, in) + static_cast<size_t>(part.tiles.row_bytes());
+}
+
 }  // namespace
 
 Places::Places(const PackedWeights::Spec& s) {
-  check_taken(s, takes_any(s.stored, s.input));
+  for (const auto& [rows, stored] : stacks(s)) {
+    check_taken(s, takes_any(stored, s.input) || takes_codes(stored, s.input));
+    Part part{.first = parts.empty() ? 0 : parts.back().first + parts.back().tiles.out,
+              .stored = stored,
+              .at = aligned(end)};
+    part.tiles.out = as_int(rows);
+    end = place(part, rows, s);
+    parts.push_back(part);
+  }
   const auto out = static_cast<size_t>(s.out);
-  bias = aligned(matrix_bytes(s.stored, s.out, s.in));
+  bias = aligned(end);
   rounded_bias = bias + (s.bias ? aligned(out * sizeof(float)) : 0);
   end = rounded_bias + (s.bias ? aligned(out * sizeof(bf16)) : 0);
 }
+
+bool has_codes(const PackedWeights::Spec& s) { return is_coded(s.stored) || !s.stacked.empty(); }
 
 bool takes_any(const WeightFormat& stored, DType input) {
   return takes_numbers<DType::bf16>(stored, input) || takes_numbers<DType::f32>(stored, input);
 }
 
+bool takes_codes(const WeightFormat& stored, DType input) {
+  const int group = stored.group;
+  return is_coded(stored) && input == DType::bf16 &&
+         (group == 16 || group == 32 || group == 64 || group % 128 == 0);
+}
+
 size_t bytes(const PackedWeights::Spec& spec) { return Places(spec).end; }
 
 size_t staging_bytes(const PackedWeights::Spec& spec) {
-  const size_t row = row_bytes(spec.stored, spec.row_numbers());
-  const size_t all = static_cast<size_t>(spec.out) * row;
-  return kStagingSlots * aligned(std::max(row, std::min(all, kSlotBytes)));
+  size_t least = 0, all = 0;
+  for (const Part& part : Places(spec).parts) {
+    const bool coded = is_coded(part.stored);
+    const size_t unit =
+        coded ? tile_bytes(part, spec.in) : row_bytes(part.stored, spec.row_numbers());
+    const auto n = static_cast<size_t>(coded ? part.tiles.down() : part.tiles.out);
+    least = std::max(least, unit);
+    all = std::max(all, n * unit);
+  }
+  return kStagingSlots * aligned(std::max(least, std::min(all, kSlotBytes)));
 }
 
-size_t workspace_bytes(const PackedWeights::Spec&, int64_t) { return kWorkspaceBytes; }
+size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t) {
+  if (!has_codes(spec)) return kWorkspaceBytes;
+  const size_t all = matrix_bytes(DType::bf16, spec.out + kTileOutputs, spec.in);
+  return kWorkspaceBytes + std::min(aligned(all), kPanelBytes);
+}
 
 }  // namespace tandem::ops::linear_cuda

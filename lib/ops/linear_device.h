@@ -54,19 +54,34 @@ void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end
 
 namespace linear_cuda {
 
+/// Rows of one format, of codes as tiles.
+struct Part {
+  int64_t first = 0;  // output
+  WeightFormat stored = DType::bf16;
+  size_t at = 0;  // where its numbers, or its codes, begin
+  CodeTiles tiles = {};
+};
 /// Where the parts of a layer's device memory begin.
 struct Places {
-  size_t bias, rounded_bias, end;
+  std::vector<Part> parts;
+  size_t bias = 0, rounded_bias = 0, end = 0;
   explicit Places(const PackedWeights::Spec& spec);
 };
+/// True of weights of which any part is codes.
+bool has_codes(const PackedWeights::Spec& spec);
 /// Buffers of the ring that weights are staged in: one is filled while another is copied; the third
 /// takes up what varies.
 inline constexpr size_t kStagingSlots = 3;
 /// What cuBLASLt's own guide gives Hopper GPUs.
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+/// Codes are widened in panels of this size, which a large L2 cache holds, for products of many
+/// rows.
+inline constexpr size_t kPanelBytes = size_t{32} << 20;
 
-// Builds without CUDA have the same code for these four: a plan needs no GPU.
+// Builds without CUDA have the same code for these: a plan needs no GPU.
 TakesFormat takes_any;
+/// True for codes that a GPU multiplies: in groups of 16, 32, 64, multiples of 128 or whole rows.
+TakesFormat takes_codes;
 size_t bytes(const PackedWeights::Spec& spec);
 size_t staging_bytes(const PackedWeights::Spec& spec);
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);
@@ -82,9 +97,10 @@ void run(const Operands& at, CudaLinear& w, bool accumulate, std::optional<Gate>
          Stream stream);
 /// [out, in]; of weights by input [in, out].
 void* rows(const CudaLinear& w);
+const CodeTiles* codes(const CudaLinear& w);
 float* bias(const CudaLinear& w);
 void* rounded_bias(const CudaLinear& w);
-bool can_fuse(const CudaLinear& w, int64_t rows, bool norm);
+bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated);
 bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, std::optional<Gate> gate);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream);

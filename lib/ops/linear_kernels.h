@@ -19,9 +19,10 @@ struct CudaLinear {
   using Key = std::tuple<int64_t, DType, bool, std::optional<Gate>>;
 
   PackedWeights::Spec spec;
-  std::byte* weights = nullptr;  // [out, in]
-  float* bias = nullptr;         // [out], or null
-  bf16* rounded_bias = nullptr;  // [out], or null
+  std::byte* weights = nullptr;          // [out, in]
+  float* bias = nullptr;                 // [out], or null
+  bf16* rounded_bias = nullptr;          // [out], or null
+  std::vector<linear_cuda::Part> parts;  // of codes, with addresses; empty of one format of numbers
   std::mutex mutex;  // of the memo: products of different weights never wait for each other
   std::map<Key, LinearChoice> memo;
   uint64_t memo_of = 0;  // the generation of choices that `memo` is from
@@ -48,6 +49,27 @@ std::vector<LinearChoice> candidates(const LinearProduct& p, int device);
 LinearChoice default_choice(const LinearProduct& p, int device);
 /// Whether a choice, perhaps from a file, can run the product.
 bool usable(const LinearChoice& c, const LinearProduct& p, int device);
+
+/// Products with weights of which some are codes.
+namespace coded {
+
+/// Fills a part's memory from rows of the matrix, through the slots of a ring.
+struct Source {
+  const PackedWeights::RowSource& rows;
+  size_t slot_bytes;
+  std::function<std::byte*()> next_slot;
+  /// Copies to the GPU what lies in the slot.
+  std::function<void(void* to, const void* from, size_t bytes)> copy;
+};
+void load(const CudaLinear& w, const Part& part, const Source& source);
+
+bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated);
+void run_fused(const Operands& at, const LinearFusion& fusion, const CudaLinear& w, bool accumulate,
+               Stream stream);
+void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional<Gate> gate,
+         Stream stream);
+
+}  // namespace coded
 
 void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& at,
                 const CudaLinear& w, Stream stream);

@@ -173,8 +173,11 @@ void Transformer::embed(const int32_t* ids) {
   const ops::PackedWeights& table = weights_.embedding();
   if (exec_.on_gpu()) {
     const ops::VocabularyPart part{config_.vocab_first, config_.vocab_size};
-    ops::embed_ids(residual(), weights_.device_embedding(), ids, exec_.stream(),
-                   exec_.comm != nullptr ? part : ops::VocabularyPart{});
+    const ops::VocabularyPart held = exec_.comm != nullptr ? part : ops::VocabularyPart{};
+    if (const CodeTiles* codes = table.device_codes(); codes && weights_.host_embedding == nullptr)
+      ops::embed_ids(residual(), *codes, ids, exec_.stream(), held);
+    else
+      ops::embed_ids(residual(), weights_.device_embedding(), ids, exec_.stream(), held);
     if (exec_.comm != nullptr) exec_.comm->sum(residual(), exec_.stream());
   } else if (options_.trainable.embedding) {
     ops::embed(residual_, ops::trainable_rows(table), table.dtype(), all, config_.dim);

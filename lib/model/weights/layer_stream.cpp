@@ -75,12 +75,11 @@ void LayerStream::load(const std::function<LayerWeights(std::byte* memory)>& fil
   TANDEM_CHECK(i < parts_.size(), "all {} parts are loaded already", i);
   const Part& part = parts_[i];
   auto* host = static_cast<std::byte*>(arena_.take(part.name()));
-  const Block& block = blocks_.emplace_back(host, part.bytes);
+  Block& block = blocks_.emplace_back(host, part.bytes);
   Buffer& buffer = buffers_[i % buffers_.size()];
   buffer.copied.wait();  // to the block that it was last loaded for
   const LayerWeights weights = fill(buffer.data);
-  for (Buffer& b : buffers_)
-    b.weights[static_cast<size_t>(part.part)] = moved(weights, b.data - buffer.data);
+  for (const Buffer& b : buffers_) block.in_buffers.push_back(moved(weights, b.data - buffer.data));
   copies_.copy_out(block.host, buffer.data, part.bytes);
   buffer.copied.record(copies_);
 }
@@ -115,9 +114,14 @@ void LayerStream::begin_forward(cuda::Queue& compute, ReadKind kind) {
 const LayerWeights& LayerStream::acquire(cuda::Queue& compute, int layer, LayerPart part) {
   const Part& next = parts_[static_cast<size_t>(ring_.block())];
   TANDEM_CHECK(next.layer == layer && next.part == part, "expected {} next", next.name());
-  Buffer& buffer = buffers_[static_cast<size_t>(ring_.buffer())];
-  compute.follow(buffer.copied);
-  return buffer.weights[static_cast<size_t>(part)];
+  const auto i = static_cast<size_t>(ring_.buffer());
+  compute.follow(buffers_[i].copied);
+  return blocks_[static_cast<size_t>(ring_.block())].in_buffers[i];
+}
+
+const LayerWeights& LayerStream::in_buffer(int i, LayerPart part) const {
+  const auto block = std::ranges::find(parts_, part, &Part::part) - parts_.begin();
+  return blocks_[static_cast<size_t>(block)].in_buffers[static_cast<size_t>(i)];
 }
 
 void LayerStream::release(cuda::Queue& compute) {
@@ -130,8 +134,8 @@ void LayerStream::release(cuda::Queue& compute) {
 LayerWeights LayerStream::on_host(int layer, LayerPart part) const {
   const int block = find(layer, part);
   TANDEM_CHECK(block >= 0, "layer {} is not in host memory", layer);
-  return moved(in_buffer(0, part),
-               blocks_[static_cast<size_t>(block)].host - buffers_.front().data);
+  const Block& found = blocks_[static_cast<size_t>(block)];
+  return moved(found.in_buffers.front(), found.host - buffers_.front().data);
 }
 
 void LayerStream::change(cuda::Queue& compute, const std::function<void()>& work) {

@@ -55,9 +55,7 @@ class LayerStream {
 
   /// The matrices of a part as they are in a buffer, for measuring products of such ones: not
   /// before the queue has seen `settle`, nor once a forward has begun.
-  const LayerWeights& in_buffer(int i, LayerPart part) const {
-    return buffers_[static_cast<size_t>(i)].weights[static_cast<size_t>(part)];
-  }
+  const LayerWeights& in_buffer(int i, LayerPart part) const;
   int n_buffers() const { return ring_.n_buffers(); }
   /// The matrices of a part where they lie on the host.
   LayerWeights on_host(int layer, LayerPart part) const;
@@ -76,11 +74,11 @@ class LayerStream {
   struct Block {
     std::byte* host;
     cuda::PinnedRange pinned;
+    std::vector<LayerWeights> in_buffers = {};  // its matrices, if they lay in each buffer
     Block(std::byte* data, size_t bytes) : host(data), pinned(data, bytes) {}
   };
   struct Buffer {
     std::byte* data;
-    std::array<LayerWeights, kLayerParts.size()> weights = {};  // of each part as if it lay here
     cuda::Event copied, used;
     explicit Buffer(std::byte* p) : data(p) {}
   };

@@ -40,11 +40,6 @@ void set_formats(Product& p, const ModelConfig& c) {
   s.stacked.clear();
 }
 
-/// True where something other than products on the CPU reads the weights: they are numbers there.
-bool read_as_numbers(const PackedWeights::Spec& s) {
-  return s.trainable || s.by_input || s.device.kind == Device::Kind::cuda;
-}
-
 struct ChannelRange {
   int64_t first = 0, n = 0;
 };
@@ -76,17 +71,19 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, M
   // The set's product adds the bias of down.
   p.spec.bias = has_bias(id.role, c) && id.role != Role::rest_down;
   // Channels are rows of gate and up, of which a GPU has no other form, and inputs of down.
-  const bool reads_rows =
-      id.role == Role::gate_up && places.by_channel && places.device.kind != Device::Kind::cuda;
-  p.spec.trainable =
-      outside ? places.trainable.any() : id.layer >= places.trainable.from || reads_rows;
+  p.spec.gated = info(id.role).stack == Role::gate_up;
+  const bool reads_rows = p.spec.gated && places.by_channel;
+  p.spec.trainable = outside ? places.trainable.any()
+                             : id.layer >= places.trainable.from ||
+                                   (reads_rows && places.device.kind != Device::Kind::cuda);
   const bool is_down = info(id.role).stack == Role::down;
   p.spec.by_input = is_down && places.by_channel;
   if (is_down && places.divides()) {
     p.spec.source_in = c.ffn_dim;
     p.spec.first_in = channels.first;
   }
-  if (!read_as_numbers(p.spec)) set_formats(p, c);
+  // What reads weights other than products reads numbers.
+  if (!p.spec.trainable && !p.spec.by_input && !reads_rows) set_formats(p, c);
   return p;
 }
 
@@ -189,11 +186,12 @@ int64_t matrix_elements(const ModelConfig& c, DType dtype) {
   return c.n_layers * layer + int64_t{c.head_rows()} * c.dim;
 }
 
-/// Bytes of a GPU's memory for the matrices of a part and their biases.
-size_t part_bytes(const ModelConfig& c, DType dtype, const WeightPlaces& places, LayerPart part) {
+/// Bytes of a GPU's memory for the matrices of a part of a layer and their biases.
+size_t part_bytes(const ModelConfig& c, DType dtype, const WeightPlaces& places, int layer,
+                  LayerPart part) {
   size_t bytes = 0;
   for (const Role role : products_of(part, places))
-    bytes += PackedWeights::device_bytes(product(c, dtype, places, {role}).spec);
+    bytes += PackedWeights::device_bytes(product(c, dtype, places, {role, layer}).spec);
   return bytes;
 }
 
@@ -208,7 +206,7 @@ std::vector<LayerStream::Part> streamed(const ModelConfig& c, DType dtype,
   for (int layer = 0; layer < c.n_layers; ++layer)
     for (const LayerPart part : kLayerParts)
       if (std::ranges::binary_search(layers[static_cast<size_t>(part)], layer))
-        all.push_back({layer, part, part_bytes(c, dtype, places, part)});
+        all.push_back({layer, part, part_bytes(c, dtype, places, layer, part)});
   return all;
 }
 
@@ -295,12 +293,17 @@ StreamedParts streamed_parts(int n_layers, const WeightPlaces& places) {
 ForwardBytes forward_bytes(const ModelConfig& config, DType dtype, const WeightPlaces& places,
                            ReadKind kind) {
   const StreamedParts n = streamed_parts(config.n_layers, places);
+  // Of the mean layer: formats of codes may differ.
   const auto bytes = [&](LayerPart part) {
-    return static_cast<double>(part_bytes(config, dtype, places, part));
+    double sum = 0;
+    for (int layer = 0; layer < config.n_layers; ++layer)
+      sum += static_cast<double>(part_bytes(config, dtype, places, layer, part));
+    return sum / config.n_layers;
   };
   const double attention = bytes(LayerPart::attention), ffn = bytes(LayerPart::ffn),
                rest = kind == ReadKind::all ? bytes(LayerPart::rest) : 0;
-  const auto head = static_cast<double>(matrix_bytes(dtype, config.head_rows(), config.dim));
+  const auto head = static_cast<double>(
+      matrix_bytes(stored_as(config, {Role::head}, dtype), config.head_rows(), config.dim));
   return {config.n_layers * (attention + ffn + rest) + head,
           n.attention * attention + n.ffn * ffn + n.rest * rest};
 }
@@ -396,8 +399,10 @@ size_t Weights::bytes_of(std::initializer_list<Role> roles) const {
   for (size_t i = 0; i < layers.size(); ++i)
     for (const Role role : roles) {
       const LayerPart part = info(role).part;
-      const bool streams = stream && stream->holds(static_cast<int>(i), part);
-      const PackedWeights& w = (streams ? stream->in_buffer(0, part) : layers[i])[role];
+      const int layer = static_cast<int>(i);
+      const bool streams = stream && stream->holds(layer, part);
+      const LayerWeights on_host = streams ? stream->on_host(layer, part) : LayerWeights{};
+      const PackedWeights& w = (streams ? on_host : layers[i])[role];
       if (!w.empty()) sum += w.bytes();
     }
   return sum;

@@ -195,12 +195,16 @@ DType EngineSizer::compute() const {
 
 void EngineSizer::place_codes(decode::ModelFiles& files, const recipe::Weights& of) const {
   using recipe::WeightType;
-  if (place_.device.kind == Device::Kind::cuda)
-    decode::note_widened(files, compute(), "on a GPU");
-  else if (of.weights == WeightType::bf16 || of.weights == WeightType::f32)
+  const bool on_gpu = place_.device.kind == Device::Kind::cuda;
+  if (of.weights == WeightType::bf16 || of.weights == WeightType::f32)
     decode::note_widened(files, compute(), "as model.weights says");
   else
-    decode::keep_codes(files, of.activations != recipe::Activations::compute);
+    decode::keep_codes(files, place_.device, compute(),
+                       !on_gpu && of.activations != recipe::Activations::compute);
+  if (on_gpu && of.activations == recipe::Activations::int8)
+    throw recipe_error("model.activations", "is int8, but a GPU multiplies activations in {}",
+                       dtype_name(compute()))
+        .hint("leave model.activations out");
   if (of.activations == recipe::Activations::int8 &&
       !(files.config.formats && files.config.formats->int8_inputs))
     throw recipe_error("model.activations",

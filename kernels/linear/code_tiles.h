@@ -1,0 +1,109 @@
+#pragma once
+// Weights in codes as products on a GPU read them. No STL.
+#include "base/types.h"
+
+#ifdef __CUDACC__
+#define TANDEM_BOTH __host__ __device__
+#else
+#define TANDEM_BOTH
+#endif
+
+namespace tandem {
+
+inline constexpr int kTileOutputs = 16;  // outputs of a tile
+inline constexpr int kTileInputs = 128;  // inputs of a tile
+inline constexpr int kPieceBytes = 512;  // codes in 16 bytes for each lane of a warp
+inline constexpr int kTileScaleBytes = 2;
+
+/// A matrix [out, in] of codes in tiles of 16 outputs and 128 inputs.
+/// layout   [tiles down][tiles across], each with its codes, then scales [units][16], then zeros
+///          [units][16]. A unit is the inputs of a tile that share a scale. Zeros pad the last
+///          tiles. Codes are pieces of 64 inputs (i4) or 32 inputs (i8), with 4 words for each
+///          lane. With g = lane / 4 and t = lane % 4, word s of i4 belongs to inputs 16 s to
+///          16 s + 15: its half bytes j and 4 + j are output g + 8 (j % 2), inputs
+///          2 t + 8 (j / 2) and the next. Word 2 s + h of i8 has 4 bytes: bytes 0 and 2 are output
+///          g, inputs 16 s + 8 h + 2 t and the next; bytes 1 and 3 are output g + 8. They hold
+///          code + 128.
+/// source   fragments of mma.sync (PTX ISA, m16n8k16)
+struct CodeTiles {
+  const uint8_t* data = nullptr;  // aligned to 16 bytes
+  int out = 0, in = 0;
+  int group = 0;  // inputs that share a scale: 16, 32, 64 or a multiple of 128; 0: all
+  Code code = Code::i4;
+  ScaleType scale = ScaleType::f16;
+  Zero zero = Zero::none;
+  /// The first 8 outputs of a tile are of the first half of the matrix, the others of the second.
+  bool paired = false;
+
+  TANDEM_BOTH constexpr int across() const { return (in + kTileInputs - 1) / kTileInputs; }
+  TANDEM_BOTH constexpr int down() const {
+    return paired ? (out / 2 + 7) / 8 : (out + kTileOutputs - 1) / kTileOutputs;
+  }
+  TANDEM_BOTH constexpr int unit() const {
+    return group == 0 || group > kTileInputs ? kTileInputs : group;
+  }
+  TANDEM_BOTH constexpr int units() const { return kTileInputs / unit(); }
+  TANDEM_BOTH constexpr int zero_bytes() const {
+    return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : kTileScaleBytes;
+  }
+  TANDEM_BOTH constexpr int pieces() const { return code == Code::i4 ? 2 : 4; }
+  /// Where scales and zeros begin in a tile, and where it ends: a multiple of 16.
+  TANDEM_BOTH constexpr int scales_at() const { return pieces() * kPieceBytes; }
+  TANDEM_BOTH constexpr int zeros_at() const {
+    return scales_at() + units() * kTileOutputs * kTileScaleBytes;
+  }
+  TANDEM_BOTH constexpr int tile_bytes() const {
+    return zeros_at() + units() * kTileOutputs * zero_bytes();
+  }
+  /// Bytes for the 16 outputs of a row of tiles.
+  TANDEM_BOTH constexpr int64_t row_bytes() const { return int64_t{across()} * tile_bytes(); }
+
+  /// False for rows of a tile that pad it.
+  TANDEM_BOTH constexpr bool is_output(int tile, int r) const {
+    return paired ? tile * 8 + r % 8 < out / 2 : tile * kTileOutputs + r < out;
+  }
+  /// Outputs that rows of tiles [first, first + n) hold; if `paired`, of the first half.
+  TANDEM_BOTH constexpr int outputs(int first, int n) const {
+    const int step = paired ? 8 : kTileOutputs, left = (paired ? out / 2 : out) - first * step;
+    return left < n * step ? left : n * step;
+  }
+  /// The place of row r of tile `first` + i among the outputs of n rows of tiles from `first` on:
+  /// if `paired`, those of the second half follow those of the first.
+  TANDEM_BOTH constexpr int place(int first, int n, int i, int r) const {
+    return paired ? i * 8 + r % 8 + (r < 8 ? 0 : outputs(first, n)) : i * kTileOutputs + r;
+  }
+};
+
+struct PlaceCodesParams {
+  uint8_t* to;  // rows of tiles [first, first + n)
+  CodeTiles tiles;
+  const uint8_t* rows;  // of these outputs by `place`, in the form of base/weight_format.h
+  int64_t row_bytes;
+  int first, n;
+};
+
+/// Places rows of codes in tiles, on a CPU. Work items are rows of tiles.
+/// errors   none (preconditions checked by ops)
+void place_codes(const PlaceCodesParams&, Range tiles);
+
+struct WidenTilesParams {
+  bf16* out;  // [outputs, in] of these rows of tiles, by `place`
+  CodeTiles tiles;
+  int first, n;  // rows of tiles
+};
+
+/// Turns tiles into numbers on a GPU, with the bits of `dequantize`.
+void widen_tiles_cuda(const WidenTilesParams&, Stream);
+
+struct EmbedTilesParams {
+  float* out;  // [n_rows, in]
+  CodeTiles table;
+  const int32_t* ids;  // [n_rows]
+  int n_rows;
+  int first, whole;  // as EmbedParams'
+};
+
+/// `embed` for a table of codes.
+void embed_tiles_cuda(const EmbedTilesParams&, Stream);
+
+}  // namespace tandem

@@ -1,0 +1,22 @@
+#pragma once
+// Contract of coded_linear, a dense layer of codes on few rows. No STL.
+#include "kernels/linear/code_tiles.h"
+#include "kernels/linear/skinny_linear.h"
+
+namespace tandem {
+
+struct CodedLinearParams {
+  SkinnyLinearParams product;  // without w and stages; the sizes are those of `w`
+  CodeTiles w;
+  int y_stride;  // numbers from a row of y to the next
+};
+
+/// skinny_linear for weights in codes, which are exact in the products.
+/// numerics Sums of a group are multiplied by its scale in f32, and added in an order that `in`
+///          and the format fix: the same bits on every run, and for a row with any other rows.
+/// cost     reads W once, and x once an SM
+/// errors   none; call only where coded_linear_fits: a block finds the shared memory that it needs
+void coded_linear_cuda(const CodedLinearParams&, Stream);
+bool coded_linear_fits(const CodeTiles& w, int rows);
+
+}  // namespace tandem

@@ -1,0 +1,92 @@
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/linear/code_tiles.h"
+
+namespace tandem {
+namespace {
+
+/// A row in the form of base/weight_format.h.
+struct CodedRow {
+  const CodeTiles& m;
+  const uint8_t* at;
+  int group = m.group == 0 ? m.in : m.group;
+  int code_bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
+  int group_bytes = code_bytes + kTileScaleBytes + m.zero_bytes();
+
+  /// Unpacks inputs [first, first + 16) to one byte each; those past the last one are 0.
+  void unpack(int first, uint8_t* to) const {
+    const int n = std::clamp(m.in - first, 0, 16);
+    std::memset(to, 0, 16);
+    for (int i = 0; i < n;) {
+      const int in_group = (first + i) % group, last = std::min(n, i + group - in_group);
+      const uint8_t* const from = at + (first + i) / group * group_bytes;
+      for (int k = in_group; i < last; ++i, ++k)
+        to[i] = m.code == Code::i4 ? from[k / 2] >> (k % 2 * 4) & 15 : from[k] ^ 0x80u;
+    }
+  }
+  const uint8_t* scale(int g) const { return at + g * group_bytes + code_bytes; }
+};
+
+/// Writes the words of all lanes for 16 inputs: 4 bytes of one word (i4), or two words (i8).
+/// codes    [16 outputs][16 inputs]
+void place_step(const CodeTiles& m, const uint8_t (&codes)[16][16], uint8_t* to) {
+  for (int lane = 0; lane < 32; ++lane, to += 16) {
+    const int g = lane / 4, t = lane % 4;
+    uint32_t words[2] = {};
+    for (int h = 0; h < 2; ++h)
+      for (int high = 0; high < 2; ++high)
+        for (int odd = 0; odd < 2; ++odd) {
+          const uint32_t code = codes[g + 8 * high][8 * h + 2 * t + odd];
+          if (m.code == Code::i4)
+            words[0] |= code << (4 * (high + 2 * h) + 16 * odd);
+          else
+            words[h] |= code << (8 * high + 16 * odd);
+        }
+    std::memcpy(to, words, m.code == Code::i4 ? 4 : 8);
+  }
+}
+
+void place_tile(const PlaceCodesParams& p, const CodedRow (&rows)[16], const bool (&real)[16],
+                int across, uint8_t* to) {
+  const CodeTiles& m = p.tiles;
+  const int steps = kPieceBytes / (m.code == Code::i4 ? 128 : 256);  // of 16 inputs, in a piece
+  uint8_t codes[16][16];
+  for (int s = 0; s < kTileInputs / 16; ++s) {
+    for (int r = 0; r < kTileOutputs; ++r) rows[r].unpack(across * kTileInputs + 16 * s, codes[r]);
+    place_step(m, codes, to + s / steps * kPieceBytes + s % steps * (16 / steps));
+  }
+  for (int u = 0; u < m.units(); ++u) {
+    const int input = across * kTileInputs + u * m.unit();
+    for (int r = 0; r < kTileOutputs; ++r) {
+      if (!real[r] || input >= m.in) continue;
+      const uint8_t* const from = rows[r].scale(m.group == 0 ? 0 : input / m.group);
+      const int place = u * kTileOutputs + r;
+      std::memcpy(to + m.scales_at() + place * kTileScaleBytes, from, kTileScaleBytes);
+      std::memcpy(to + m.zeros_at() + place * m.zero_bytes(), from + kTileScaleBytes,
+                  static_cast<size_t>(m.zero_bytes()));
+    }
+  }
+}
+
+}  // namespace
+
+void place_codes(const PlaceCodesParams& p, Range tiles) {
+  const CodeTiles& m = p.tiles;
+  for (int i = tiles.begin; i < tiles.end; ++i) {
+    bool real[kTileOutputs];
+    for (int r = 0; r < kTileOutputs; ++r) real[r] = m.is_output(p.first + i, r);
+    // Rows that pad a tile have the codes of another row, and scales of 0.
+    const auto row = [&](int r) {
+      return CodedRow{m, p.rows + m.place(p.first, p.n, i, real[r] ? r : 0) * p.row_bytes};
+    };
+    const CodedRow rows[] = {row(0), row(1), row(2),  row(3),  row(4),  row(5),  row(6),  row(7),
+                             row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15)};
+    uint8_t* to = p.to + i * m.row_bytes();
+    std::memset(to, 0, static_cast<size_t>(m.row_bytes()));
+    for (int across = 0; across < m.across(); ++across, to += m.tile_bytes())
+      place_tile(p, rows, real, across, to);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,296 @@
+#include <cmath>
+
+#include "gpu/device_buffer.h"
+#include "kernels/coded_case.h"
+#include "ops/elementwise.h"
+#include "ops/linear.h"
+#include "ops/quantizing.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+constexpr Device kGpu{Device::Kind::cuda, 0};
+
+using Spec = ops::PackedWeights::Spec;
+
+/// Weights on the GPU in the formats of the cases, one stack after the other.
+struct OnGpu {
+  Spec spec;
+  std::unique_ptr<Arena> arena;
+  ops::PackedWeights packed;
+
+  explicit OnGpu(const std::vector<const CodedCase*>& stacks, bool bias = false, bool gated = false)
+      : spec{.name = "weights/w",
+             .in = stacks.front()->m.in,
+             .bias = bias,
+             .stored = format_of(stacks.front()->m),
+             .input = DType::bf16,
+             .device = kGpu} {
+    spec.gated = gated;
+    std::vector<float> biases;
+    for (const CodedCase* c : stacks) {
+      if (stacks.size() > 1) spec.stacked.push_back({c->out, format_of(c->m)});
+      spec.out += c->out;
+      if (bias) biases.insert(biases.end(), c->bias.begin(), c->bias.end());
+    }
+    MemoryPlan plan;
+    ops::PackedWeights::plan(spec, plan);
+    plan.add("load/staging", ops::PackedWeights::staging_bytes(spec), {}, Lifetime::load);
+    arena = std::make_unique<Arena>(plan);
+    ops::Staging staging(kGpu, arena->take("load/staging"), plan.find("load/staging")->bytes);
+    packed.load(
+        spec, *arena,
+        [&](int64_t begin, int64_t end, void* to) {
+          int64_t first = 0;
+          for (const CodedCase* c : stacks) {
+            const size_t row = c->codes.size() / static_cast<size_t>(c->out);
+            if (begin >= first && begin < first + c->out) {
+              REQUIRE(end <= first + c->out);  // rows of one format
+              std::memcpy(to, c->codes.data() + static_cast<size_t>(begin - first) * row,
+                          static_cast<size_t>(end - begin) * row);
+            }
+            first += c->out;
+          }
+        },
+        biases, staging);
+    staging.wait();
+  }
+};
+
+std::vector<float> weights_of(const CodedCase& c) {
+  std::vector<float> all(static_cast<size_t>(c.out) * static_cast<size_t>(c.m.in));
+  ops::dequantize(all.data(), DType::f32, c.codes.data(), format_of(c.m), c.out, c.m.in);
+  return all;
+}
+
+std::span<std::byte> workspace_for(const Spec& spec) {
+  const size_t bytes = ops::PackedWeights::workspace_bytes(spec, 4096);
+  return {static_cast<std::byte*>(workspace_of(bytes)), bytes};
+}
+
+/// y of a product, from `start` on if that is given.
+std::vector<float> product(const OnGpu& w, ActBuffer& x, int64_t rows, DType y_type = DType::f32,
+                           const std::vector<float>* start = nullptr,
+                           std::optional<Gate> gate = {}) {
+  const int64_t out = w.spec.out, width = gate ? out / 2 : out;
+  const auto n = static_cast<size_t>(rows * width);
+  const DeviceBuffer dx(x.data(), static_cast<size_t>(rows * w.spec.in) * 2);
+  const DeviceBuffer dy(start ? start->data() : nullptr, n * dtype_bytes(y_type));
+  const DeviceBuffer scratch(static_cast<size_t>(rows * out) * dtype_bytes(y_type));
+  const Tensor xt{dx.raw(), DType::bf16, {rows, w.spec.in}, kGpu},
+      yt{dy.raw(), y_type, {rows, width}, kGpu}, st{scratch.raw(), y_type, {rows, out}, kGpu};
+  if (gate)
+    ops::linear_gated(yt, st, xt, w.packed, *gate, workspace_for(w.spec), queue().stream());
+  else
+    ops::linear(yt, xt, w.packed, start ? ops::Accumulate::yes : ops::Accumulate::no,
+                workspace_for(w.spec), queue().stream());
+  ActBuffer y(y_type, n);
+  read_back(dy, y);
+  std::vector<float> values;
+  for (size_t i = 0; i < n; ++i) values.push_back(y.get(i));
+  return values;
+}
+
+struct Wanted {
+  std::vector<double> y, bound;
+};
+
+/// Of CodedCase; and a code with its base, or a minimum beside it.
+constexpr double kMostScale = 0.1, kMostSum = 128 + 15 + 5;
+
+/// The product in f64, and how far one on the GPU may be from it: each of the sums errs by at most
+/// one spacing of the sum of magnitudes, of codes with a base of 128. Weights that are widened are
+/// rounded to bf16.
+Wanted wanted(const std::vector<float>& weights, ActBuffer& x, int64_t rows, int64_t out,
+              int64_t in, const float* bias, const std::vector<float>* start, bool widened) {
+  Wanted w;
+  std::vector<double> row(static_cast<size_t>(in));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < in; ++i)
+      row[static_cast<size_t>(i)] = x.get(static_cast<size_t>(r * in + i));
+    for (int64_t o = 0; o < out; ++o) {
+      double sum = bias ? bias[o] : 0.0, size = std::abs(sum);
+      if (start) sum += (*start)[w.y.size()], size += std::abs((*start)[w.y.size()]);
+      const float* const at = weights.data() + o * in;
+      double inputs = 0;
+      for (int64_t i = 0; i < in; ++i) {
+        const double p = row[static_cast<size_t>(i)] * at[i];
+        sum += p;
+        size += std::abs(p);
+        inputs += std::abs(row[static_cast<size_t>(i)]);
+      }
+      w.y.push_back(sum);
+      w.bound.push_back(size * (static_cast<double>(in + 2) * 0x1p-22 + (widened ? 0x1p-9 : 0)) +
+                        kMostScale * kMostSum * 0x1p-22 * inputs);
+    }
+  }
+  return w;
+}
+
+/// The largest between numbers of `a` and the first ones of `b`.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = std::abs(double{a[i]} - b[i]);
+    if (std::getenv("TANDEM_DEBUG") && d > 0) std::printf("%zu: %g %g\n", i, a[i], b[i]);
+    most = d <= most ? most : d;
+  }
+  return most;
+}
+
+ActBuffer random_input(int64_t n) {
+  ActBuffer b(DType::bf16, static_cast<size_t>(n));
+  PhiloxStream stream(9, 3);
+  fill(b, stream, 1.0f);
+  return b;
+}
+
+/// The largest distance in parts of its bound; NaN counts as infinite.
+double worst(const std::vector<float>& got, const Wanted& want, double rounding = 0) {
+  double most = got.size() == want.y.size() ? 0 : INFINITY;
+  for (size_t i = 0; i < want.y.size() && i < got.size(); ++i) {
+    const double d =
+        std::abs(got[i] - want.y[i]) / (want.bound[i] + rounding * std::abs(want.y[i]) + 1e-30);
+    most = d <= most ? most : d;
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/ops/coded_linear") {
+  TEST_CASE("agrees with a double-precision product in every format, with every number of rows") {
+    for (const int in : {64, 200, 576, 1040})
+      for (const CodedMatrix& m : coded_formats(in)) {
+        if (!ops::multiplies_codes(format_of(m), DType::bf16, kGpu)) continue;
+        const CodedCase c(m, 77, 1);
+        const OnGpu plain({&c}), with_bias({&c}, true);
+        const std::vector<float> weights = weights_of(c);
+        for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 81, 100}) {
+          CAPTURE(format_name(format_of(m)));
+          CAPTURE(in);
+          CAPTURE(rows);
+          ActBuffer x = random_input(rows * in);
+          const bool widened = rows > 80;
+          const std::vector<float> start(static_cast<size_t>(rows * 77), 0.25f);
+          CHECK(worst(product(plain, x, rows),
+                      wanted(weights, x, rows, 77, in, nullptr, nullptr, widened)) <= 1);
+          const Wanted want = wanted(weights, x, rows, 77, in, c.bias.data(), &start, widened);
+          CHECK(worst(product(with_bias, x, rows, DType::f32, &start), want) <= 1);
+          CHECK(worst(product(plain, x, rows, DType::bf16),
+                      wanted(weights, x, rows, 77, in, nullptr, nullptr, widened), 0x1p-8) <= 1);
+        }
+      }
+  }
+
+  TEST_CASE("a row's bits depend on no other row, and are the same again") {
+    for (const CodedMatrix& m : coded_formats(2048)) {
+      if (!ops::multiplies_codes(format_of(m), DType::bf16, kGpu)) continue;
+      CAPTURE(format_name(format_of(m)));
+      const CodedCase c(m, 330, 1);
+      const OnGpu w({&c});
+      ActBuffer x = random_input(16 * 2048);
+      const std::vector<float> all = product(w, x, 16);
+      CHECK(worst(all, wanted(weights_of(c), x, 16, 330, 2048, nullptr, nullptr, false)) <= 1);
+      CHECK(distance(product(w, x, 16), all) == 0);
+      CHECK(distance(product(w, x, 1), all) == 0);
+      CHECK(distance(product(w, x, 5), all) == 0);
+    }
+  }
+
+  TEST_CASE("long rows, in as many passes as shared memory asks for") {
+    const CodedCase c({Code::i4, ScaleType::f16, Zero::integer, 128, 14336}, 80, 1);
+    const OnGpu w({&c});
+    const std::vector<float> weights = weights_of(c);
+    for (const int64_t rows : {1, 4, 5, 16, 40}) {
+      CAPTURE(rows);
+      ActBuffer x = random_input(rows * c.m.in);
+      CHECK(worst(product(w, x, rows),
+                  wanted(weights, x, rows, 80, c.m.in, nullptr, nullptr, true)) <= 1);
+    }
+  }
+
+  TEST_CASE("gates what it gates, in one kernel or two, with one format or two") {
+    const CodedCase gates({Code::i4, ScaleType::f16, Zero::integer, 64, 256}, 44, 1),
+        both({Code::i4, ScaleType::f16, Zero::integer, 64, 256}, 88, 1),
+        ups({Code::i8, ScaleType::f16, Zero::none, 32, 256}, 44, 1);
+    const std::vector<float> of_both = weights_of(both);
+    std::vector<float> of_stack = weights_of(gates);
+    const std::vector<float> of_ups = weights_of(ups);
+    of_stack.insert(of_stack.end(), of_ups.begin(), of_ups.end());
+    const OnGpu paired({&both}, false, true), stack({&gates, &ups}, false, true);
+    for (const int64_t rows : {1, 3, 16, 33, 90})
+      for (const OnGpu* w : {&paired, &stack}) {
+        CAPTURE(rows);
+        ActBuffer x = random_input(rows * 256);
+        const Wanted want = wanted(w == &paired ? of_both : of_stack, x, rows, 88, 256, nullptr,
+                                   nullptr, rows > 80);
+        CHECK(worst(product(*w, x, rows), want) <= 1);  // gates and ups in order
+        const std::vector<float> got = product(*w, x, rows, DType::f32, nullptr, Gate::silu);
+        double most = 0, largest = 0;
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t o = 0; o < 44; ++o) {
+            const double g = want.y[static_cast<size_t>(r * 88 + o)],
+                         y = g / (1 + std::exp(-g)) * want.y[static_cast<size_t>(r * 88 + 44 + o)];
+            const double d = std::abs(got[static_cast<size_t>(r * 44 + o)] - y);
+            most = d <= most ? most : d;
+            largest = std::max(largest, std::abs(y));
+          }
+        CHECK(most <= (rows > 80 ? 1e-2 : 1e-4) * largest);
+      }
+  }
+
+  TEST_CASE("fused norms multiply the normalised input") {
+    const CodedCase c({Code::i4, ScaleType::f16, Zero::integer, 32, 416}, 96, 1);
+    const OnGpu w({&c}, false, true);
+    constexpr int64_t kRows = 3, kIn = 416;
+    std::vector<float> input, norm;
+    PhiloxStream stream(5, 1);
+    for (int64_t i = 0; i < kRows * kIn; ++i) input.push_back(random_float(stream, 3.0f));
+    for (int64_t i = 0; i < kIn; ++i) norm.push_back(random_float(stream, 1.0f));
+    ActBuffer normed(DType::bf16, input.size());
+    for (int64_t r = 0; r < kRows; ++r) {
+      double squares = 0;
+      for (int64_t i = 0; i < kIn; ++i)
+        squares += std::pow(input[static_cast<size_t>(r * kIn + i)], 2);
+      const double scale = 1 / std::sqrt(squares / kIn + 1e-5);
+      for (int64_t i = 0; i < kIn; ++i)
+        normed.set(static_cast<size_t>(r * kIn + i),
+                   static_cast<float>(input[static_cast<size_t>(r * kIn + i)] * scale *
+                                      norm[static_cast<size_t>(i)]));
+    }
+    const DeviceBuffer x(input), weights(norm), y(kRows * 96 * sizeof(float));
+    const ops::LinearFusion fusion{.norm_weight = weights.as<float>(), .norm_eps = 1e-5f};
+    REQUIRE(ops::can_fuse(w.packed, kRows, fusion));
+    ops::linear_fused({y.raw(), DType::f32, {kRows, 96}, kGpu},
+                      {x.raw(), DType::f32, {kRows, kIn}, kGpu}, fusion, w.packed,
+                      ops::Accumulate::no, queue().stream());
+    Wanted want = wanted(weights_of(c), normed, kRows, 96, kIn, nullptr, nullptr, true);
+    CHECK(worst(y.vector<float>(), want) <= 1);  // numbers may be rounded to the other neighbour
+  }
+
+  TEST_CASE("embeds rows of codes with the bits of their numbers") {
+    for (const CodedMatrix& m : {CodedMatrix{Code::i4, ScaleType::f16, Zero::minimum, 32, 200},
+                                 CodedMatrix{Code::i8, ScaleType::bf16, Zero::none, 64, 192}}) {
+      const CodedCase c(m, 53, 1);
+      const OnGpu w({&c});
+      const std::vector<int32_t> ids = {0, 52, 17, 17, 8, 53, -1};
+      const DeviceBuffer out(ids.size() * static_cast<size_t>(m.in) * 4), on_gpu(ids);
+      REQUIRE(w.packed.device_codes() != nullptr);
+      ops::embed_ids({out.raw(), DType::f32, {std::ssize(ids), m.in}, kGpu},
+                     *w.packed.device_codes(), on_gpu.as<int32_t>(), queue().stream());
+      const std::vector<float> got = out.vector<float>(), weights = weights_of(c);
+      const auto in = static_cast<size_t>(m.in);
+      for (size_t r = 0; r < ids.size(); ++r)
+        for (size_t i = 0; i < in; ++i) {
+          if (ids[r] < 0 || ids[r] >= 53)
+            CHECK(std::isnan(got[r * in + i]));
+          else
+            CHECK(got[r * in + i] == weights[static_cast<size_t>(ids[r]) * in + i]);
+        }
+    }
+  }
+}
