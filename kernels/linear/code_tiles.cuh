@@ -7,10 +7,17 @@
 
 namespace tandem::tiles {
 
-__device__ inline float scale_at(const uint8_t* at, bool f16) {
-  const uint16_t bits = *reinterpret_cast<const uint16_t*>(at);
+/// Scale or minimum i of an array; scales of fp8 are f32, those of other codes are not.
+template <Code kCode>
+__device__ inline float scale_at(const uint8_t* array, int i, ScaleType type) {
+  if (kCode == Code::fp8) return reinterpret_cast<const float*>(array)[i];
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(array)[i];
   const float narrow = __half2float(__ushort_as_half(bits));
-  return f16 ? narrow : __uint_as_float(static_cast<unsigned>(bits) << 16);
+  return type == ScaleType::f16 ? narrow : __uint_as_float(static_cast<unsigned>(bits) << 16);
+}
+
+__device__ inline float power_of_two(int exponent) {
+  return __uint_as_float(static_cast<unsigned>(127 + exponent) << 23);
 }
 
 /// An integer zero, which is subtracted from the codes of an output.
@@ -19,25 +26,17 @@ __device__ inline float zero_of(const uint8_t* zero, Code code) {
                           : static_cast<float>(static_cast<int8_t>(*zero));
 }
 
-/// Factors whose products with a word, in their upper halves, are the word shifted right by 4, 8
-/// and 12 bits. Integer products take another pipe than shifts, which codes of 4 bits would fill;
-/// as parameters of a kernel they are not turned into shifts.
-struct ShiftFactors {
-  unsigned by[3];
-};
-inline constexpr ShiftFactors kShiftFactors = {{1u << 28, 1u << 24, 1u << 20}};
-
-/// Registers of a fragment as integers in bf16: kBase more than the codes.
+/// Registers of a fragment as numbers in bf16: 2^-kExponent codes, plus kBase.
 template <Code kCode>
 struct Decoder;
 
 template <>
 struct Decoder<Code::i4> {
   static constexpr float kBase = 128;
+  static constexpr int kExponent = 0;
 
   /// Step s of 16 inputs of a tile.
-  __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[2], int s,
-                                  const ShiftFactors& shift) {
+  __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[2], int s) {
     const uint4& piece = pieces[s / 4];
     const unsigned word = s % 4 == 0   ? piece.x
                           : s % 4 == 1 ? piece.y
@@ -49,7 +48,7 @@ struct Decoder<Code::i4> {
     for (int j = 0; j < 4; ++j)
       asm("lop3.b32 %0, %1, %2, %3, 0xea;"
           : "=r"(a[j])
-          : "r"(j == 0 ? word : __umulhi(word, shift.by[j - 1])), "r"(0x000f000fu),
+          : "r"(word >> 4 * j), "r"(0x000f000fu),
             "r"(0x43004300u));
   }
 };
@@ -57,9 +56,9 @@ struct Decoder<Code::i4> {
 template <>
 struct Decoder<Code::i8> {
   static constexpr float kBase = 0;
+  static constexpr int kExponent = 0;
 
-  __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[4], int s,
-                                  const ShiftFactors&) {
+  __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[4], int s) {
     const uint4& piece = pieces[s / 2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -77,5 +76,29 @@ struct Decoder<Code::i8> {
     }
   }
 };
+
+template <>
+struct Decoder<Code::fp8> {
+  static constexpr float kBase = 0;
+  // The bits of a code, in the places of bf16's, are a number whose exponent has another bias.
+  static constexpr int kExponent = 120;
+
+  __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[4], int s) {
+    const uint4& piece = pieces[s / 2];
+    constexpr unsigned kSigns = 0x80008000u, kRest = 0x07f007f0u;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const unsigned odd = s % 2 == 0 ? (h == 0 ? piece.x : piece.y) : (h == 0 ? piece.z : piece.w);
+      const unsigned even = odd << 8;
+      a[2 * h] = (even & kSigns) | ((even >> 4) & kRest);
+      a[2 * h + 1] = (odd & kSigns) | ((odd >> 4) & kRest);
+    }
+  }
+};
+
+/// The number of an fp8 code.
+__device__ inline float fp8_number(unsigned code) {
+  return __uint_as_float((code & 0x80) << 24 | (code & 0x7f) << 20) * power_of_two(120);
+}
 
 }  // namespace tandem::tiles

@@ -13,17 +13,16 @@ namespace tandem {
 inline constexpr int kTileOutputs = 16;  // outputs of a tile
 inline constexpr int kTileInputs = 128;  // inputs of a tile
 inline constexpr int kPieceBytes = 512;  // codes in 16 bytes for each lane of a warp
-inline constexpr int kTileScaleBytes = 2;
 
 /// A matrix [out, in] of codes in tiles of 16 outputs and 128 inputs.
 /// layout   [tiles down][tiles across], each with its codes, then scales [units][16], then zeros
 ///          [units][16]. A unit is the inputs of a tile that share a scale. Zeros pad the last
-///          tiles. Codes are pieces of 64 inputs (i4) or 32 inputs (i8), with 4 words for each
-///          lane. With g = lane / 4 and t = lane % 4, word s of i4 belongs to inputs 16 s to
+///          tiles. Codes are pieces of 64 inputs (i4) or 32 inputs (i8, fp8), with 4 words for
+///          each lane. With g = lane / 4 and t = lane % 4, word s of i4 belongs to inputs 16 s to
 ///          16 s + 15: its half bytes j and 4 + j are output g + 8 (j % 2), inputs
-///          2 t + 8 (j / 2) and the next. Word 2 s + h of i8 has 4 bytes: bytes 0 and 2 are output
-///          g, inputs 16 s + 8 h + 2 t and the next; bytes 1 and 3 are output g + 8. They hold
-///          code + 128.
+///          2 t + 8 (j / 2) and the next. Word 2 s + h of the others has 4 bytes: bytes 0 and 2 are
+///          output g, inputs 16 s + 8 h + 2 t and the next; bytes 1 and 3 are output g + 8. Those
+///          of i8 hold code + 128.
 /// source   fragments of mma.sync (PTX ISA, m16n8k16)
 struct CodeTiles {
   const uint8_t* data = nullptr;  // aligned to 16 bytes
@@ -43,14 +42,15 @@ struct CodeTiles {
     return group == 0 || group > kTileInputs ? kTileInputs : group;
   }
   TANDEM_BOTH constexpr int units() const { return kTileInputs / unit(); }
+  TANDEM_BOTH constexpr int scale_bytes() const { return scale == ScaleType::f32 ? 4 : 2; }
   TANDEM_BOTH constexpr int zero_bytes() const {
-    return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : kTileScaleBytes;
+    return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : scale_bytes();
   }
   TANDEM_BOTH constexpr int pieces() const { return code == Code::i4 ? 2 : 4; }
   /// Where scales and zeros begin in a tile, and where it ends: a multiple of 16.
   TANDEM_BOTH constexpr int scales_at() const { return pieces() * kPieceBytes; }
   TANDEM_BOTH constexpr int zeros_at() const {
-    return scales_at() + units() * kTileOutputs * kTileScaleBytes;
+    return scales_at() + units() * kTileOutputs * scale_bytes();
   }
   TANDEM_BOTH constexpr int tile_bytes() const {
     return zeros_at() + units() * kTileOutputs * zero_bytes();

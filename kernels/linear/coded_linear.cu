@@ -28,18 +28,26 @@ __host__ __device__ constexpr int padded(int in) {
 // Rows of x lie 4 of the 32 banks apart: a quarter warp reads two of them.
 __host__ __device__ constexpr int pitch_of(int in) { return padded(in) + 8; }
 
-/// Columns 16 s + 8 h + 2 t + e of 64 lie at 16 t + 4 s + 2 h + e.
+/// Columns 16 s + 8 h + 2 t + e of 64 lie at 16 t + 4 s + 2 h + e, multiplied by 2^kExponent.
+template <int kExponent = 0>
 struct LaneOrder {
   __device__ static int at(int k) {
     return (k & ~63) + ((k >> 1 & 3) << 4) + ((k >> 4 & 3) << 2) + ((k >> 3 & 1) << 1) + (k & 1);
   }
+  __device__ static unsigned scaled(unsigned pair) {
+    if (kExponent == 0) return pair;
+    const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair),
+                                           __float2bfloat162_rn(tiles::power_of_two(kExponent)));
+    return *reinterpret_cast<const unsigned*>(&product);
+  }
   __device__ static void place(bf16x* row, int k, uint2 four) {
-    *reinterpret_cast<unsigned*>(row + at(k)) = four.x;
-    *reinterpret_cast<unsigned*>(row + at(k + 2)) = four.y;
+    *reinterpret_cast<unsigned*>(row + at(k)) = scaled(four.x);
+    *reinterpret_cast<unsigned*>(row + at(k + 2)) = scaled(four.y);
   }
 };
 
 /// Copies rows of x, with zeros after the last column.
+template <class Order>
 __device__ void load_input(const SkinnyLinearParams& p, bf16x* x) {
   const int eights = padded(p.in) / 8, pitch = pitch_of(p.in);
   for (int i = threadIdx.x; i < p.rows * eights; i += kThreads) {
@@ -48,8 +56,8 @@ __device__ void load_input(const SkinnyLinearParams& p, bf16x* x) {
     if (k < p.in)
       v = *reinterpret_cast<const uint4*>(static_cast<const bf16x*>(p.x) +
                                           static_cast<int64_t>(n) * p.in + k);
-    LaneOrder::place(x + n * pitch, k, {v.x, v.y});
-    LaneOrder::place(x + n * pitch, k + 4, {v.z, v.w});
+    Order::place(x + n * pitch, k, {v.x, v.y});
+    Order::place(x + n * pitch, k + 4, {v.z, v.w});
   }
   __syncthreads();
 }
@@ -58,7 +66,7 @@ __device__ void load_input(const SkinnyLinearParams& p, bf16x* x) {
 __device__ void pad_input(const SkinnyLinearParams& p, bf16x* x) {
   const int pad = padded(p.in) - p.in;
   for (int i = threadIdx.x; i < p.rows * pad; i += kThreads)
-    x[i / pad * pitch_of(p.in) + LaneOrder::at(p.in + i % pad)] = __float2bfloat16_rn(0.0f);
+    x[i / pad * pitch_of(p.in) + LaneOrder<>::at(p.in + i % pad)] = __float2bfloat16_rn(0.0f);
 }
 
 /// A warp's copies, some tiles ahead of its products. kTiles: rows of tiles at a time.
@@ -126,7 +134,7 @@ class Loader {
 template <Code kCode, int kUnit, bool kMinimum, int kTiles, int kGroups, class Piece>
 __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
                                           const unsigned char* slot, int tile_bytes, Zero zero,
-                                          bool f16, const tiles::ShiftFactors& shifts, int lane,
+                                          ScaleType type, int lane,
                                           const Piece& piece) {
   using Decode = tiles::Decoder<kCode>;
   constexpr int kPieces = kCode == Code::i4 ? 2 : 4, kUnits = kTileInputs / kUnit,
@@ -142,8 +150,8 @@ __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
     for (int i = 0; i < kPieces; ++i)
       codes[tile][i] =
           *reinterpret_cast<const uint4*>(slot + tile * tile_bytes + i * kPieceBytes + lane * 16);
-  const unsigned char* const scales = slot + kPieces * kPieceBytes + g * kTileScaleBytes;
-  constexpr int kZerosAt = kUnits * kTileOutputs * kTileScaleBytes;
+  constexpr int kScalesAt = kPieces * kPieceBytes, kPlaces = kUnits * kTileOutputs;
+  const int zeros_at = kScalesAt + kPlaces * (kCode == Code::fp8 ? 4 : 2);
   uint4 b[kGroups];
 #pragma unroll
   for (int unit = 0; unit < kUnits; ++unit) {
@@ -159,7 +167,7 @@ __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         unsigned a[4];
-        Decode::fragment(a, codes[tile], k, shifts);
+        Decode::fragment(a, codes[tile], k);
 #pragma unroll
         for (int j = 0; j < kGroups; ++j)
           skinny::multiply(part[k % 2][tile][j], a[0], a[1], a[2], a[3], low(j), high(j));
@@ -173,16 +181,16 @@ __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
     for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const unsigned char* const at =
-            scales + tile * tile_bytes + (unit * kTileOutputs + 8 * r) * 2;
-        const float scale = tiles::scale_at(at, f16);
+        const unsigned char* const at = slot + tile * tile_bytes;
+        const int place = unit * kTileOutputs + g + 8 * r;
+        float scale = tiles::scale_at<kCode>(at + kScalesAt, place, type);
+        if (Decode::kExponent > 0)
+          scale *= tiles::power_of_two(Decode::kExponent - Decode::kExponent / 2);
         float less = Decode::kBase, least = 0;
         if (kMinimum)
-          least = tiles::scale_at(at + kZerosAt, f16);
+          least = tiles::scale_at<kCode>(at + zeros_at, place, type);
         else if (integer)
-          less += tiles::zero_of(slot + tile * tile_bytes + kPieces * kPieceBytes + kZerosAt +
-                                     unit * kTileOutputs + g + 8 * r,
-                                 kCode);
+          less += tiles::zero_of(at + zeros_at + place, kCode);
         else if (kCode == Code::i4)
           less += 8;
         const float shift = fmaf(-scale, less, least);
@@ -237,6 +245,8 @@ __host__ __device__ constexpr int sets_of(int rows) { return rows <= 4 ? kMostSe
 template <Code kCode, int kUnit, bool kMinimum, int kTiles, int kGroups>
 __global__ void __launch_bounds__(kThreads, 1)
     coded_linear(const CodedLinearParams all, const int stages, const tiles::ShiftFactors shifts) {
+  // Half of what codes lack is in x, half in the scales: neither leaves the range of its type.
+  using Order = LaneOrder<tiles::Decoder<kCode>::kExponent / 2>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ cuda::Barrier read[kMostSets];  // a set may be written again
   const SkinnyLinearParams& p = all.product;
@@ -259,11 +269,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   cuda::wait_for_previous();
   if (p.norm_weight != nullptr)
-    skinny::load_normalised<LaneOrder, kThreads>(p, x, pitch, norm);
+    skinny::load_normalised<Order, kThreads>(p, x, pitch, norm);
   else
-    load_input(p, x);
+    load_input<Order>(p, x);
 
-  const bool f16 = w.scale == ScaleType::f16;
   const unsigned char* const own = shared + warp * kTiles * tile_bytes;
   int stage = 0, set = 0, turn = 0;
   unsigned parity = 1;
@@ -278,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       cuda::copies_wait(stages - 1);
       __syncwarp();
       add_tiles<kCode, kUnit, kMinimum>(
-          sums, own + stage * stage_bytes, tile_bytes, w.zero, f16, shifts, lane,
+          sums, own + stage * stage_bytes, tile_bytes, w.zero, w.scale, lane,
           [&](int k, int j) {
             uint4 b{0, 0, 0, 0};
             if (g + 8 * j < p.rows)
@@ -364,6 +373,7 @@ auto kernel_of(int unit, int tiles, bool few) {
 
 auto kernel_of(const CodeTiles& w, int tiles, bool few) {
   const bool minimum = w.zero == Zero::minimum;
+  if (w.code == Code::fp8) return kernel_of<Code::fp8, kTileInputs, false>(tiles, few);
   if (w.code == Code::i4)
     return minimum ? kernel_of<Code::i4, true>(w.unit(), tiles, few)
                    : kernel_of<Code::i4, false>(w.unit(), tiles, few);
@@ -385,7 +395,7 @@ void coded_linear_cuda(const CodedLinearParams& p, Stream stream) {
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, l.bytes);
   const int blocks = std::min((p.w.down() + l.tiles - 1) / l.tiles, cuda::gpu().multiprocessors);
   cuda::launch(kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(l.bytes), 1,
-               stream, p, l.stages, tiles::kShiftFactors);
+               stream, p, l.stages);
 }
 
 }  // namespace tandem

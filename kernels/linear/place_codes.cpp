@@ -12,7 +12,7 @@ struct CodedRow {
   const uint8_t* at;
   int group = m.group == 0 ? m.in : m.group;
   int code_bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
-  int group_bytes = code_bytes + kTileScaleBytes + m.zero_bytes();
+  int group_bytes = code_bytes + m.scale_bytes() + m.zero_bytes();
 
   /// Unpacks inputs [first, first + 16) to one byte each; those past the last one are 0.
   void unpack(int first, uint8_t* to) const {
@@ -22,7 +22,9 @@ struct CodedRow {
       const int in_group = (first + i) % group, last = std::min(n, i + group - in_group);
       const uint8_t* const from = at + (first + i) / group * group_bytes;
       for (int k = in_group; i < last; ++i, ++k)
-        to[i] = m.code == Code::i4 ? from[k / 2] >> (k % 2 * 4) & 15 : from[k] ^ 0x80u;
+        to[i] = m.code == Code::i4   ? from[k / 2] >> (k % 2 * 4) & 15
+                : m.code == Code::i8 ? from[k] ^ 0x80u
+                                     : from[k];
     }
   }
   const uint8_t* scale(int g) const { return at + g * group_bytes + code_bytes; }
@@ -62,8 +64,9 @@ void place_tile(const PlaceCodesParams& p, const CodedRow (&rows)[16], const boo
       if (!real[r] || input >= m.in) continue;
       const uint8_t* const from = rows[r].scale(m.group == 0 ? 0 : input / m.group);
       const int place = u * kTileOutputs + r;
-      std::memcpy(to + m.scales_at() + place * kTileScaleBytes, from, kTileScaleBytes);
-      std::memcpy(to + m.zeros_at() + place * m.zero_bytes(), from + kTileScaleBytes,
+      const auto scale_bytes = static_cast<size_t>(m.scale_bytes());
+      std::memcpy(to + m.scales_at() + place * m.scale_bytes(), from, scale_bytes);
+      std::memcpy(to + m.zeros_at() + place * m.zero_bytes(), from + scale_bytes,
                   static_cast<size_t>(m.zero_bytes()));
     }
   }

@@ -23,14 +23,12 @@ __device__ void widen_span(const CodeTiles& w, int down, int row, int span, cons
   const uint8_t* const tile = w.data + down * w.row_bytes() + piece / w.pieces() * w.tile_bytes();
   const uint8_t* const at = tile + piece % w.pieces() * kPieceBytes;
   const int place = span * kInputs % kTileInputs / w.unit() * kTileOutputs + row;
-  const bool f16 = w.scale == ScaleType::f16;
-  const float scale = tiles::scale_at(tile + w.scales_at() + place * kTileScaleBytes, f16);
-  const uint8_t* const at_zero = tile + w.zeros_at() + place * w.zero_bytes();
-  float zero = w.zero == Zero::integer                     ? tiles::zero_of(at_zero, kCode)
-               : kCode == Code::i4 && w.zero == Zero::none ? 8
-                                                           : 0;
+  const float scale = tiles::scale_at<kCode>(tile + w.scales_at(), place, w.scale);
+  const uint8_t* const zeros = tile + w.zeros_at();
+  float zero = kCode == Code::i4 && w.zero == Zero::none ? 8 : 0;
+  if (w.zero == Zero::integer) zero = tiles::zero_of(zeros + place, kCode);
   if (kCode == Code::i8) zero += 128;
-  const float least = w.zero == Zero::minimum ? tiles::scale_at(at_zero, f16) : 0.0f;
+  const float least = w.zero == Zero::minimum ? tiles::scale_at<kCode>(zeros, place, w.scale) : 0.0f;
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
     const unsigned word = reinterpret_cast<const unsigned*>(at)[(g * 4 + pair) * 4 + t];
@@ -39,8 +37,9 @@ __device__ void widen_span(const CodeTiles& w, int down, int row, int span, cons
       const int eight = i / 2, odd = i % 2;
       const unsigned code = kCode == Code::i4 ? word >> (4 * high + 8 * eight + 16 * odd) & 15
                                               : word >> (8 * high + 16 * odd) & 255;
-      const float value = __fmul_rn(scale, static_cast<float>(code) - zero);
-      store(8 * eight + 2 * pair + odd, __fadd_rn(value, least));
+      const float number =
+          kCode == Code::fp8 ? tiles::fp8_number(code) : static_cast<float>(code) - zero;
+      store(8 * eight + 2 * pair + odd, __fadd_rn(__fmul_rn(scale, number), least));
     }
   }
 }
@@ -100,16 +99,20 @@ void widen_tiles_cuda(const WidenTilesParams& p, Stream stream) {
   if (p.n == 0) return;
   const dim3 grid(static_cast<unsigned>(p.n),
                   cuda::blocks_for(spans_across(p.tiles) * 8, kThreads));
-  cuda::launch(p.tiles.code == Code::i4 ? widen_tiles<Code::i4> : widen_tiles<Code::i8>, grid,
-               kThreads, stream, p);
+  const auto kernel = p.tiles.code == Code::i4   ? widen_tiles<Code::i4>
+                      : p.tiles.code == Code::i8 ? widen_tiles<Code::i8>
+                                                 : widen_tiles<Code::fp8>;
+  cuda::launch(kernel, grid, kThreads, stream, p);
 }
 
 void embed_tiles_cuda(const EmbedTilesParams& p, Stream stream) {
   if (p.n_rows == 0) return;
   const dim3 grid(static_cast<unsigned>(p.n_rows),
                   cuda::blocks_for(spans_across(p.table), kThreads));
-  cuda::launch(p.table.code == Code::i4 ? embed_tiles<Code::i4> : embed_tiles<Code::i8>, grid,
-               kThreads, stream, p);
+  const auto kernel = p.table.code == Code::i4   ? embed_tiles<Code::i4>
+                      : p.table.code == Code::i8 ? embed_tiles<Code::i8>
+                                                 : embed_tiles<Code::fp8>;
+  cuda::launch(kernel, grid, kThreads, stream, p);
 }
 
 }  // namespace tandem

@@ -63,9 +63,11 @@ bool takes_any(const WeightFormat& stored, DType input) {
 }
 
 bool takes_codes(const WeightFormat& stored, DType input) {
+  if (input != DType::bf16) return false;
   const int group = stored.group;
-  return is_coded(stored) && input == DType::bf16 &&
-         (group == 16 || group == 32 || group == 64 || group % 128 == 0);
+  const bool small = group == 16 || group == 32 || group == 64;
+  if (stored.code == Code::fp8) return stored.scale == ScaleType::f32 && group % 128 == 0;
+  return is_coded(stored) && stored.scale != ScaleType::f32 && (group % 128 == 0 || small);
 }
 
 size_t bytes(const PackedWeights::Spec& spec) { return Places(spec).end; }

@@ -31,6 +31,7 @@ struct Matrix {
               .in = s.in,
               .group = group,
               .code = code,
+              .scale = code == Code::fp8 ? ScaleType::f32 : ScaleType::f16,
               .zero = zero,
               .paired = s.gated},
         bytes(static_cast<size_t>(tiles.down() * tiles.row_bytes())) {
@@ -83,7 +84,7 @@ void time_format(cuda::Queue& queue, int layers, Code code, int group, Zero zero
         "{}, "
         "\"ms\": {:.4f}, \"share_of_read_rate\": {:.3f}, \"us\": [{:.2f}, {:.2f}, {:.2f}, "
         "{:.2f}]}}\n",
-        code == Code::i4 ? "i4" : "i8", group, static_cast<int>(zero), rows, all * layers / 1e3,
+        code == Code::i4 ? "i4" : code == Code::i8 ? "i8" : "fp8", group, static_cast<int>(zero), rows, all * layers / 1e3,
         static_cast<double>(bytes) / (all * layers * 1e-6) / read_rate, each[0], each[1], each[2],
         each[3]);
     std::fflush(stdout);
@@ -112,7 +113,7 @@ int main(int argc, char** argv) {
        {std::tuple(Code::i4, 128, Zero::none), std::tuple(Code::i4, 64, Zero::integer),
         std::tuple(Code::i4, 32, Zero::none), std::tuple(Code::i4, 32, Zero::minimum),
         std::tuple(Code::i8, 128, Zero::none), std::tuple(Code::i8, 32, Zero::none),
-        std::tuple(Code::i8, 0, Zero::none)})
+        std::tuple(Code::fp8, 0, Zero::none)})
     time_format(queue, layers, code, group, zero, rate);
   return 0;
 }

