@@ -59,6 +59,27 @@ __device__ inline void free_place(cuda::Barrier& empty) {
   if (threadIdx.x % cuda::kWarp == 0) empty.arrive();
 }
 
+/// Products of pairs that do not count become -inf, NaN included: 64 rows from `row` on against a
+/// page of columns from `column` on. `in_rows` and `in_columns`: where products[0] lies in them.
+template <bool kKeys>
+__device__ void hide_pairs(float (&products)[32], const CausalWindow& rule, int row, int column,
+                           int in_rows, int in_columns) {
+  const bool all = kKeys ? rule.all(column, kPageTokens, row, 64)
+                         : rule.all(row, min(64, rule.n_rows - row), column,
+                                    kPageTokens);  // rows beyond it are never written
+  if (all) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int of_row = row + in_rows + 8 * h, begin = column + in_columns;
+    const int2 seen = kKeys ? rule.queries(of_row) : rule.keys(of_row);
+    const auto n = static_cast<unsigned>(max(0, seen.y - seen.x));
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      if (static_cast<unsigned>(begin + i / 2 * 8 + i % 2 - seen.x) >= n)
+        products[i / 2 * 4 + 2 * h + i % 2] = -INFINITY;
+  }
+}
+
 /// The steps of a piece, of which a group takes those that any of its rows sees.
 template <int kDim, bool kKeys>
 class BackwardSteps {
@@ -93,23 +114,9 @@ class BackwardSteps {
   /// Columns of the step that the document has.
   __device__ int exist() const { return piece_.block.n_rows - column(); }
 
-  /// Products of pairs that do not count become -inf, NaN included. `in_rows` and `in_columns`:
-  /// where products[0] lies in the group's rows and the step's columns.
+  /// Hides pairs that do not count; `in_rows` and `in_columns`: as in hide_pairs.
   __device__ void hide(float (&products)[32], int in_rows, int in_columns) const {
-    const bool all = kKeys ? rule().all(column(), Shape::kColumns, row(), 64)
-                           : rule().all(row(), min(64, rule().n_rows - row()), column(),
-                                        Shape::kColumns);  // rows beyond it are never written
-    if (all) return;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int of_row = row() + in_rows + 8 * h, begin = column() + in_columns;
-      const int2 seen = kKeys ? rule().queries(of_row) : rule().keys(of_row);
-      const auto n = static_cast<unsigned>(max(0, seen.y - seen.x));
-#pragma unroll
-      for (int i = 0; i < 16; ++i)
-        if (static_cast<unsigned>(begin + i / 2 * 8 + i % 2 - seen.x) >= n)
-          products[i / 2 * 4 + 2 * h + i % 2] = -INFINITY;
-    }
+    hide_pairs<kKeys>(products, rule(), row(), column(), in_rows, in_columns);
   }
 
  private:
