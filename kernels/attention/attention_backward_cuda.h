@@ -28,8 +28,8 @@ void attention_backward_cuda(const AttentionBackwardParams&, const AttentionBack
                              Stream);
 }  // namespace portable
 namespace hopper {
-/// The same, with bf16 of d 64 and 128 and 16-byte aligned addresses on Hopper's own matrix and
-/// copy engines.
+/// The same, with bf16 of d 64, 128 and 256 and 16-byte aligned addresses on Hopper's own matrix
+/// and copy engines.
 /// errors   kind device: the driver cannot describe the tensors to the copy engine
 void attention_backward_cuda(const AttentionBackwardParams&, const AttentionBackwardLaunch&,
                              Stream);

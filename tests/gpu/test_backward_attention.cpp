@@ -203,7 +203,7 @@ constexpr DType kTypes[] = {DType::bf16, DType::f32};
 TEST_SUITE("gpu/kernels/attention_backward") {
   TEST_CASE("documents of every length around a tile agree with the reference") {
     for (const DType act : kTypes)
-      for (const int d : {128, 64})
+      for (const int d : {128, 64, 256})
         for (const std::vector<int>& lengths :
              {std::vector<int>{1}, {2}, {63}, {64}, {65}, {127}, {128}, {129}, {200}, {300, 5}})
           check(act, {2, 1, d}, 0, lengths);
@@ -218,6 +218,8 @@ TEST_SUITE("gpu/kernels/attention_backward") {
                             {6, 2, 80},
                             {4, 1, 96},
                             {4, 2, 256},
+                            {6, 2, 256},
+                            {2, 2, 256},
                             {8, 8, 2},
                             {3, 1, 34},
                             {2, 1, 130}})
@@ -227,12 +229,13 @@ TEST_SUITE("gpu/kernels/attention_backward") {
 
   TEST_CASE("packed documents, short and long, agree with the reference") {
     for (const DType act : kTypes)
-      for (const int d : {128, 64}) check(act, {4, 1, d}, 0, {1000, 1, 63, 64, 65, 200, 2, 333});
+      for (const int d : {128, 64, 256})
+        check(act, {4, 1, d}, 0, {1000, 1, 63, 64, 65, 200, 2, 333});
   }
 
   TEST_CASE("rows after the documents, whatever they hold, and any address of pairs") {
     for (const DType act : kTypes)
-      for (const int d : {128, 64, 80})
+      for (const int d : {128, 64, 80, 256})
         for (const size_t offset : {size_t{0}, size_t{2}})
           check(act, {4, 2, d}, 0, {70, 129, 30}, offset, 100);
   }
@@ -250,7 +253,7 @@ TEST_SUITE("gpu/kernels/attention_backward") {
 
   TEST_CASE("a document has the same bits whatever documents are with it") {
     for (const DType act : kTypes)
-      for (const int d : {128, 64, 80})
+      for (const int d : {128, 64, 80, 256})
         for (const int window : {0, 100}) {
           AttentionBackwardCase c(act, 4, 2, d, window, {130, 1, 300, 64, 77}, 0, 4.0f);
           const OnDevice device(c);

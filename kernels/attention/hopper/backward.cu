@@ -1,10 +1,12 @@
-// Attention's backward pass for Hopper: bf16, d 64 or 128. The portable body's division of work,
-// which blocks take piece by piece, with FlashAttention-3's roles (Shah et al. 2024): copying and
-// computing warpgroups, products under way while weights are computed.
+// Attention's backward pass for Hopper: bf16, d 64 or 128, and d 256 by backward_wide.cu. The
+// portable body's division of work, which blocks take piece by piece, with FlashAttention-3's roles
+// (Shah et al. 2024): copying and computing warpgroups, products under way while weights are
+// computed.
 #include <algorithm>
 
 #include "kernels/attention/hopper/backward_compute.cuh"
 #include "kernels/attention/hopper/backward_copy.cuh"
+#include "kernels/attention/hopper/backward_wide.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 namespace tandem::hopper {
@@ -61,26 +63,30 @@ CUtensorMap pool_map(const void* pool, int d) {
   return cuda::swizzled_map(pool, kRows, d, kPageTokens);
 }
 
+BackwardMaps maps_of(const AttentionBackwardParams& p, int n_rows) {
+  return {query_map(p.q, p, n_rows), query_map(p.dout, p, n_rows), pool_map(p.k_pool, p.head_dim),
+          pool_map(p.v_pool, p.head_dim)};
+}
+
 template <int kDim>
 void launch(const AttentionBackwardParams& p, const AttentionBackwardLaunch& l, Stream stream) {
   using Shape = BackwardShape<kDim>;
   const BackwardWork work = prepare_backward(p, l, Shape::kRows, stream);
-  const BackwardMaps maps = {query_map(p.q, p, l.n_rows), query_map(p.dout, p, l.n_rows),
-                             pool_map(p.k_pool, kDim), pool_map(p.v_pool, kDim)};
   const auto kernel = backward_kernel<kDim>;
   constexpr int kBytes = sizeof(BackwardMemory<kDim>);
   static_assert(kBytes <= 227 * 1024, "a block has at most 227 KiB of shared memory");
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const auto all = static_cast<unsigned>(cuda::gpu().multiprocessors);
-  cuda::launch(kernel, std::min(work.pieces(p), all), Shape::kThreads, kBytes, 1, stream, maps, p,
-               work);
+  cuda::launch(kernel, std::min(work.pieces(p), all), Shape::kThreads, kBytes, 1, stream,
+               maps_of(p, l.n_rows), p, work);
 }
 
 /// Whether this body takes the call: rows that the copy engine can read.
 bool supported(const AttentionBackwardParams& p) {
   const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
-  return p.act == DType::bf16 && (p.head_dim == 64 || p.head_dim == 128) && aligned(p.dqkv) &&
-         aligned(p.q) && aligned(p.dout) && aligned(p.k_pool) && aligned(p.v_pool);
+  return p.act == DType::bf16 && (p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 256) &&
+         aligned(p.dqkv) && aligned(p.q) && aligned(p.dout) && aligned(p.k_pool) &&
+         aligned(p.v_pool);
 }
 
 }  // namespace
@@ -89,6 +95,7 @@ void attention_backward_cuda(const AttentionBackwardParams& p, const AttentionBa
                              Stream stream) {
   if (!supported(p)) return portable::attention_backward_cuda(p, l, stream);
   if (l.n_rows == 0 || p.n_seqs == 0) return;
+  if (p.head_dim == 256) return backward_wide(p, l, maps_of(p, l.n_rows), stream);
   p.head_dim == 128 ? launch<128>(p, l, stream) : launch<64>(p, l, stream);
 }
 
