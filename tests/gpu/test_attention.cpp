@@ -106,7 +106,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
 
   TEST_CASE("ragged batches: different bases, empty sequences, many rows beside one") {
     for (const DType dtype : {DType::f32, DType::bf16})
-      for (const int d : {64, 128, 80})
+      for (const int d : {64, 128, 80, 256})
         for (const int group : {1, 3, 4})
           for (int mask = 0; mask < kMasks; ++mask) {
             if (d == 80 && mask % 2 == 0) continue;
@@ -119,7 +119,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
 
   TEST_CASE("rows behind tentative ones, in trees and chains, beside sequences without any") {
     for (const DType dtype : {DType::f32, DType::bf16})
-      for (const int d : {64, 128, 80})
+      for (const int d : {64, 128, 80, 256})
         for (const int group : {1, 4})
           for (int mask = 0; mask < kMasks; ++mask) {
             if (d == 80 && mask % 2 == 0) continue;
@@ -160,22 +160,27 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
 
   TEST_CASE("trees of hundreds of nodes, beside small ones") {
     for (const DType dtype : {DType::bf16, DType::f32})
-      for (const int group : {1, 4}) {
-        AttentionSpec s{.d = 128, .group = group, .kv_heads = 1, .dtype = dtype};
-        s.tree = true;
-        for (const std::vector<SeqShape>& seqs :
-             {std::vector<SeqShape>{{300, 128}}, {{130, 200}, {64, 1}, {0, 65}}, {{1100, 200}}}) {
-          s.seqs = seqs;
-          check_against_reference(s);
+      for (const int d : {128, 256})
+        for (const int group : {1, 4}) {
+          AttentionSpec s{.d = d, .group = group, .kv_heads = 1, .dtype = dtype};
+          s.tree = true;
+          for (const std::vector<SeqShape>& seqs :
+               {std::vector<SeqShape>{{300, 128}}, {{130, 200}, {64, 1}, {0, 65}}, {{1100, 200}}}) {
+            s.seqs = seqs;
+            check_against_reference(s);
+          }
         }
-      }
   }
 
   TEST_CASE("more queries of a group than a tile takes, and more sequences than a warp") {
     AttentionSpec s{
         .d = 128, .group = 71, .kv_heads = 1, .seqs = {{700, 3}, {5, 1}}, .dtype = DType::bf16};
     check_against_reference(s);
-    s.d = 64, s.group = 4, s.seqs = {{900, 50}, {0, 64}};
+    s.d = 256;
+    check_against_reference(s);
+    s.group = 4, s.seqs = {{900, 50}, {0, 64}};
+    check_against_reference(s);
+    s.d = 64;
     check_against_reference(s);
     s.group = 2, s.seqs.clear();
     for (int i = 0; i < 70; ++i) s.seqs.push_back({i * 37 % 400, i % 4});
@@ -196,7 +201,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
   }
 
   TEST_CASE("an empty set of keys gives out = 0 and lse = -inf") {
-    for (const int d : {80, 64, 128})
+    for (const int d : {80, 64, 128, 256})
       for (const bool tree : {false, true}) {
         AttentionSpec s{
             .d = d, .group = 4, .kv_heads = 1, .seqs = {{500, 20}}, .dtype = DType::bf16};

@@ -184,7 +184,7 @@ TEST_SUITE("gpu/kernels/attention_lists") {
       "with a range of keys") {
     uint32_t n = 0;
     for (const DType dtype : {DType::bf16, DType::f32})
-      for (const int d : {64, 128, 80})
+      for (const int d : {64, 128, 80, 256})
         for (const int group : {1, 2, 4, 5, 8})
           for (const bool tree : {false, true}) {
             if (dtype == DType::f32 && group != 4 && group != 5) continue;
@@ -204,7 +204,7 @@ TEST_SUITE("gpu/kernels/attention_lists") {
   }
 
   TEST_CASE("one sequence alone, more than a warp of them, trees of many tiles, tentative rows") {
-    for (const int d : {128, 64, 16}) {
+    for (const int d : {128, 64, 16, 256}) {
       AttentionSpec s{.d = d, .group = 4, .kv_heads = 2, .dtype = DType::bf16};
       std::vector<SeqShape> many;
       for (int i = 0; i < 40; ++i) many.push_back({i * 61 % 900, i % 4});

@@ -58,8 +58,9 @@ void check_scores(const AttentionSpec& spec, int max_rows = 0, int max_tokens = 
   }
 }
 
-constexpr std::pair<DType, int> kShapes[] = {
-    {DType::bf16, 64}, {DType::bf16, 128}, {DType::bf16, 80}, {DType::f32, 64}, {DType::f32, 36}};
+constexpr std::pair<DType, int> kShapes[] = {{DType::bf16, 64},  {DType::bf16, 128},
+                                             {DType::bf16, 256}, {DType::bf16, 80},
+                                             {DType::f32, 64},   {DType::f32, 36}};
 
 }  // namespace
 
