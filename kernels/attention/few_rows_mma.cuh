@@ -16,7 +16,8 @@ namespace tandem {
 
 constexpr unsigned kRingAlign = 1024;
 
-/// How a block's shared memory is laid out: the ring, then parts' o, then their m and l.
+/// How a block's shared memory is laid out: the ring, then queries that lie there, then parts' o,
+/// then their m and l.
 struct MmaMemory {
   int stages;
   int columns, pitch;  // of the parts' o, that a block joins at a time
@@ -29,8 +30,8 @@ template <class Shape>
 MmaMemory mma_memory(const SplitRule& rule, int more_bytes) {
   constexpr int kEnough = 4;  // stages, and more than that of any shape are in 99 KiB
   // Other data of a block: barriers, and the weights of a join.
-  const int limit =
-      cuda::gpu().block_shared_bytes - 6 * 1024 - static_cast<int>(kRingAlign) - more_bytes;
+  const int limit = cuda::gpu().block_shared_bytes - 6 * 1024 - static_cast<int>(kRingAlign) -
+                    Shape::kQueryBytes - more_bytes;
   for (int columns = Shape::kDim;; columns /= 2) {
     MmaMemory m{};
     m.columns = columns;
@@ -40,7 +41,8 @@ MmaMemory mma_memory(const SplitRule& rule, int more_bytes) {
     const int rest = m.o_bytes + states * static_cast<int>(sizeof(float2));
     m.stages = std::min((limit - rest) / (2 * Shape::kUnitBytes), Shape::kMaxStages);
     m.stages = m.stages / Shape::kParts * Shape::kParts;
-    m.total_bytes = m.stages * 2 * Shape::kUnitBytes + rest + static_cast<int>(kRingAlign);
+    m.total_bytes =
+        m.stages * 2 * Shape::kUnitBytes + Shape::kQueryBytes + rest + static_cast<int>(kRingAlign);
     if (m.stages >= kEnough || columns == kLeastColumns) return m;
   }
 }
@@ -83,10 +85,11 @@ __global__ void __launch_bounds__(kMmaThreads<Shape, Copies>, 1)
     return;
   }
   cuda::wait_for_previous();
-  mma_detail::Worker<Shape> worker(call.params, warp);
+  unsigned char* const queries = ring + memory.stages * 2 * Shape::kUnitBytes;
+  mma_detail::Worker<Shape> worker(call.params, warp, queries);
   Scores scores(call, shared_scores, warp);
   const uint32_t first_unit = cuda::shared_address(ring);
-  float* const o = reinterpret_cast<float*>(ring + memory.stages * 2 * Shape::kUnitBytes);
+  float* const o = reinterpret_cast<float*>(queries + Shape::kQueryBytes);
   const PartStates parts{
       o,
       reinterpret_cast<float2*>(reinterpret_cast<unsigned char*>(o) + memory.o_bytes),

@@ -2,6 +2,7 @@
 // units. Calls with lists of runs, whose keys lie apart, take the copies of lanes.
 #include "kernels/attention/few_rows_bodies.cuh"
 #include "kernels/attention/few_rows_copies.cuh"
+#include "kernels/attention/hopper/few_rows_group.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/tma.cuh"
 
@@ -64,7 +65,7 @@ PoolMaps maps_of(const void* k_pool, const void* v_pool) {
 
 template <int kDim, bool kPaged, template <class> class Scores>
 void launch(const FewRowsCall& call, cudaStream_t stream) {
-  with_mma_shape<kDim>(call.rule.tile_queries, [&](auto* shape) {
+  const auto with_shape = [&](auto* shape) {
     using Shape = std::remove_pointer_t<decltype(shape)>;
     const AttentionParams& p = call.params;
     typename EngineCopies<Shape, kPaged>::Source source{};
@@ -72,7 +73,11 @@ void launch(const FewRowsCall& call, cudaStream_t stream) {
     if constexpr (kPaged) source.pools[1] = maps_of<Shape>(p.lists.k_pool, p.lists.v_pool);
     launch_few_rows_mma<Shape, EngineCopies<Shape, kPaged>, Scores<Shape>>(call, source, stream,
                                                                            true);
-  });
+  };
+  if constexpr (kDim == 256)
+    with_shape(static_cast<GroupShape<kDim>*>(nullptr));  // tiles have 64 queries
+  else
+    with_mma_shape<kDim>(call.rule.tile_queries, with_shape);
 }
 
 /// Calls with lists leave no scores.
