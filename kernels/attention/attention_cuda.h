@@ -19,7 +19,7 @@ struct AttentionLaunch {
 namespace portable {
 /// Attention of few rows a sequence (decode, verify) on a GPU: the contract of attention.h with
 /// pointers into device memory. In a tree, no row's position lies before its sequence's base.
-/// layout   16-byte aligned q, out and pools with head_dim 64 or 128 and bf16 take the fast kernel
+/// layout   16-byte aligned q, out and pools of bf16, head_dim 64, 128 or 256, take the fast kernel
 /// numerics bf16: as attention.h, p rounded to bf16. The keys of a sequence are divided by rules
 ///          that know its own length and the shape of the launch alone, and merged in their order:
 ///          the same bits on every run, for any content of the other sequences
@@ -28,7 +28,8 @@ namespace portable {
 void attention_few_rows_cuda(const AttentionParams&, const AttentionLaunch&, Stream);
 }  // namespace portable
 namespace hopper {
-/// The same by Hopper's copy engine, with the same bits.
+/// The same by Hopper's copy engine and, at 33 queries and more of head_dim 256, its matrix engine,
+/// with the same bits.
 /// errors   kind device: the driver refuses to describe the pools
 void attention_few_rows_cuda(const AttentionParams&, const AttentionLaunch&, Stream);
 }  // namespace hopper
