@@ -244,7 +244,7 @@ __host__ __device__ constexpr int sets_of(int rows) { return rows <= 4 ? kMostSe
 /// kUnit: inputs of a tile that share a scale; kGroups: eights of x's rows.
 template <Code kCode, int kUnit, bool kMinimum, int kTiles, int kGroups>
 __global__ void __launch_bounds__(kThreads, 1)
-    coded_linear(const CodedLinearParams all, const int stages, const tiles::ShiftFactors shifts) {
+    coded_linear(const CodedLinearParams all, const int stages) {
   // Half of what codes lack is in x, half in the scales: neither leaves the range of its type.
   using Order = LaneOrder<tiles::Decoder<kCode>::kExponent / 2>;
   extern __shared__ __align__(128) unsigned char shared[];
