@@ -63,6 +63,14 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     throw input_error(where, "holds a KV cache of {}, this run computes in {}",
                       io::quote(meta("compute")), dtype_name(dtype))
         .hint("set cache.dtype and model.compute to the type of the state");
+  // States of earlier versions do not say.
+  const std::string activations = meta(kActivationsKey), own = activations_of(files);
+  if (!activations.empty() && activations != own)
+    throw input_error(where, "was saved with activations {}, this run multiplies weights by {}",
+                      io::quote(activations), io::quote(own))
+        .hint(
+            "set model.activations and model.weights as in the run that saved it, or save the "
+            "state again");
   const std::vector<kv::PageGroup> groups =
       kv::page_groups(model::geometry_of(files.whole_config(), dtype));
   if (const std::string listed = kv::page_groups_text(groups);

@@ -14,8 +14,9 @@ namespace tandem::decode {
 /// they lie in the cache (slots past the last token hold nothing of meaning); where a policy
 /// chooses by the last queries, "q.LAYER" [n, Hq, d], those of the last n tokens. Layers of a page
 /// group (kv/page_groups.h) have the same pages. Metadata names the format, several page groups,
-/// the model's fingerprint and settings, the cache policy and the date of a chat, and has a
-/// checksum of each head of a page, so that any part of the ranks of a run checks what it reads.
+/// the model's fingerprint and settings, the form of activations (model.activations), the cache
+/// policy and the date of a chat, and has a checksum of each head of a page, so that any part of
+/// the ranks of a run checks what it reads.
 struct SavedState {
   io::Safetensors file;
   std::vector<int32_t> tokens;

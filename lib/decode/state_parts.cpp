@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "model/spec/weight_formats.h"
 #include "tensor/comm.h"
 
 namespace tandem::decode {
@@ -14,6 +15,11 @@ std::string page_name(char which, int layer, int page) {
 }
 
 std::string queries_name(int layer) { return fmt::format("q.{}", layer); }
+
+const char* activations_of(const ModelFiles& files) {
+  const auto& formats = files.config.formats;
+  return formats && formats->int8_inputs ? "int8" : "compute";
+}
 
 int pages_of(size_t tokens) { return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens); }
 

@@ -17,6 +17,11 @@ inline constexpr const char* kTokensName = "tokens";
 std::string page_name(char which, int layer, int page);
 std::string queries_name(int layer);
 
+/// Form of the activations that products of a run read, which decides on its keys and values.
+inline constexpr const char* kActivationsKey = "activations";
+/// "int8" if any quantised weights are multiplied by activations rounded to it, else "compute".
+const char* activations_of(const ModelFiles& files);
+
 /// Pages that hold this many tokens.
 int pages_of(size_t tokens);
 

@@ -130,6 +130,7 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
       {"fingerprint", engine.files().fingerprint},
       {"settings", model::settings_text(model::settings_of(engine.files().whole_config()))},
       {"compute", dtype_name(g.dtype)},
+      {kActivationsKey, activations_of(engine.files())},
       {"rope_factors", std::string(engine.rope_factors())},
       {"policy", cache.kind_of(slot)},
       {"chat_date", chat_date}};

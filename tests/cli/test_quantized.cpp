@@ -147,6 +147,25 @@ TEST_SUITE("cli/quantized") {
     CHECK(bytes(int4) > 4.25 / 16 * bytes(full));
   }
 
+  TEST_CASE("a state goes on only with the activations that made it") {
+    const TemporaryFolder folder;
+    const auto generate = [&](const char* activations, const Words& more) {
+      return run("pig-generate", with({"-m", "tiny-16m", "-n", "4", "-s", "model.weights=int8",
+                                       "-s", std::string("model.activations=") + activations},
+                                      more));
+    };
+    const std::string path = (folder / "state").string();
+    REQUIRE(generate("int8", {"-p", "The lamp was lit", "-s", "output.state=" + path}).status == 0);
+    const Words go_on = {"-p", " and", "-s", "model.state=" + path};
+    CHECK(generate("auto", go_on).status == 0);
+    const Outcome other = generate("compute", go_on);
+    CAPTURE(other.err);
+    CHECK(other.status == 2);
+    CHECK(has(other.err,
+              "was saved with activations 'int8', this run multiplies weights by "
+              "'compute'"));
+  }
+
   TEST_CASE("settings of quantized weights that do not fit are refused") {
     struct Case {
       Words set;
