@@ -49,10 +49,11 @@ std::string header_text(std::span<const TensorView* const> order,
   size_t offset = 0;
   for (const TensorView* tensor : order) {
     const size_t end = offset + bytes_of(*tensor);
-    header.push_back({tensor->name,
-                      {{"dtype", file_spelling(tensor->dtype)},
-                       {"shape", tensor->shape},
-                       {"data_offsets", {offset, end}}}});
+    header.push_back(
+        {tensor->name,
+         {{"dtype", tensor->spelling != nullptr ? tensor->spelling : file_spelling(tensor->dtype)},
+          {"shape", tensor->shape},
+          {"data_offsets", {offset, end}}}});
     offset = end;
   }
   // A name or a metadata value that is not UTF-8 cannot be represented: replaced, not thrown.

@@ -130,6 +130,43 @@ TEST_SUITE("cli/model-export") {
     CHECK(worst > .4);
   }
 
+  TEST_CASE("fp8 codes in a folder, times the scales of their rows, give the base's weights") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "tiny").string();
+    const Outcome written = write("tiny-2m", path, {"--weights", "fp8"});
+    CAPTURE(written.err);
+    REQUIRE(written.status == 0);
+    const Json config = Json::parse(file_text(path + "/config.json"))["quantization_config"];
+    CHECK(config["format"] == "float-quantized");
+    const Json& scheme = config["config_groups"]["group_0"]["weights"];
+    CHECK(scheme["type"] == "float");
+    CHECK(scheme["strategy"] == "channel");
+    CHECK(scheme["group_size"].is_null());
+    const auto file = tandem::io::Safetensors::open(path + "/model.safetensors"),
+               base = tandem::io::Safetensors::open(tandem::test::source_dir() /
+                                                    "recipes/models/tiny-2m/model.safetensors");
+    const std::string name = "model.layers.1.mlp.down_proj.weight";
+    REQUIRE(file.find(name) != nullptr);
+    CHECK(file.find(name)->dtype == "F8_E4M3");
+    CHECK(file.find(name + "_scale")->shape == tandem::io::Shape{192, 1});
+    const std::string text = file_text(path + "/model.safetensors");
+    uint64_t header = 0;
+    std::memcpy(&header, text.data(), sizeof header);
+    const Json entry = Json::parse(text.substr(8, header))[name];
+    const char* const codes = text.data() + 8 + header + entry["data_offsets"][0].get<size_t>();
+    const auto scales = numbers<float>(file, name + "_scale");
+    const auto weights = numbers<tandem::bf16>(base, name);
+    double worst = 0;
+    for (size_t row = 0; row < 192; ++row)
+      for (size_t k = 0; k < 512; ++k) {
+        const double want = tandem::to_float(weights[row * 512 + k]) / scales[row],
+                     got = tandem::fp8_number(static_cast<uint8_t>(codes[row * 512 + k]));
+        worst = std::max(worst, std::abs(got - want) / std::max(std::abs(want), 0x1p-6));
+      }
+    CHECK(worst <= 0.0626);
+    CHECK(worst > 0.05);
+  }
+
   TEST_CASE("bad input to an export is an error") {
     const TemporaryFolder folder;
     const auto refused = [&](const std::string& model, const char* to, const Words& more,
@@ -155,6 +192,9 @@ TEST_SUITE("cli/model-export") {
             "compressed-tensors quantizes only linear layers");
     refused("tiny-2m", "out", {"--group", "64"}, "output.group: needs weights int8 or int4");
     refused("tiny-2m", "out", {"--weights", "int4", "-s", "output.dtype=bf16"}, "set only one");
+    refused("tiny-2m", "out.gguf", {"--weights", "fp8"}, "output.weights: GGUF has no fp8");
+    refused("tiny-2m", "out", {"--weights", "fp8", "--group", "64"},
+            "output.group: needs weights int8 or int4, found fp8");
     refused(data_model("gemma3"), "out.gguf", {"--weights", "int4"},
             "Gemma3ForCausalLM cannot be written as a GGUF file");
     REQUIRE(std::filesystem::create_directory(folder / "taken"));

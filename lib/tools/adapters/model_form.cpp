@@ -47,12 +47,13 @@ WeightFormat format_of(WeightType type, DType numbers, const AdapterOutput& outp
 /// "int4 in groups of 64", or "bf16".
 std::string words_of(const WeightFormat& format) {
   if (!is_coded(format)) return format_name(format);
+  if (format.code == Code::fp8) return "fp8";
   return fmt::format("{} in groups of {}", format.code == Code::i4 ? "int4" : "int8", format.group);
 }
 
 void check_group(model::MatrixId id, const WeightFormat& format, const model::ModelConfig& config) {
   const int64_t in = model::shape_of(id.role, config).back();
-  if (is_coded(format) && in % format.group != 0)
+  if (in % cut_unit(format, in) != 0)
     throw recipe_error("output.group", "groups of {} weights do not divide the {} inputs of {}",
                        format.group, in, model::canonical_name(id))
         .hint("set another output.group, or write a GGUF file");
@@ -74,7 +75,7 @@ ModelFormats::ModelFormats(const decode::ModelFiles& base, const AdapterOutput& 
         .hint("leave output.head out, or write a GGUF file");
   const auto outer = [&](WeightType given, bool quantizes) {
     if (given == WeightType::automatic && codes)
-      given = quantizes ? WeightType::int8 : WeightType::bf16;
+      given = !quantizes ? WeightType::bf16 : layers == WeightType::fp8 ? layers : WeightType::int8;
     return format_of(given == WeightType::automatic ? layers : given, numbers_, output);
   };
   for (const model::MatrixId& id : model::all_matrices(config_)) {
@@ -119,8 +120,8 @@ std::unique_ptr<model::WeightSource> source_in(const ModelFormats& formats,
   // Rows that are not entire blocks stay numbers.
   const auto format_of = [&](model::MatrixId id) -> std::optional<WeightFormat> {
     const WeightFormat format = formats.of(id);
-    const bool divides =
-        is_coded(format) && model::shape_of(id.role, config).back() % format.group == 0;
+    const int64_t in = model::shape_of(id.role, config).back();
+    const bool divides = is_coded(format) && in % cut_unit(format, in) == 0;
     return divides ? std::optional(format) : std::nullopt;
   };
   return model::quantized_source(config, opened.merged(), format_of, scale_search);

@@ -22,7 +22,6 @@ namespace {
 namespace pack_quantized = model::pack_quantized;
 
 constexpr int64_t kZerosOfWord = pack_quantized::codes_of_word(4);
-constexpr size_t kScaleBytes = 2;
 
 int bits_of(const WeightFormat& format) { return format.code == Code::i4 ? 4 : 8; }
 
@@ -40,7 +39,7 @@ struct PackedMatrix {
   io::Shape shape;
   WeightFormat format;
   std::vector<model::MatrixId> ids;
-  std::vector<std::byte> scales = {};  // f16 [out, groups], once the codes are written
+  std::vector<std::byte> scales = {};  // [out, groups], once the codes are written
   std::vector<uint8_t> zeros = {};     // [out, groups]
 };
 
@@ -68,12 +67,23 @@ std::vector<PackedMatrix> matrices_of(
   return matrices;
 }
 
+size_t scale_size(const WeightFormat& format) {
+  return format.scale == ScaleType::f32 ? sizeof(float) : sizeof(f16);
+}
+
+bool is_fp8(const WeightFormat& format) { return format.code == Code::fp8; }
+
+const char* name_of(const WeightFormat& format) {
+  return is_fp8(format) ? "float-quantized" : pack_quantized::kName;
+}
+
 io::Json scheme_of(const WeightFormat& format) {
+  const bool rows = format.group == 0;
   return {{"num_bits", bits_of(format)},
-          {"type", "int"},
+          {"type", is_fp8(format) ? "float" : "int"},
           {"symmetric", format.zero == Zero::none},
-          {"strategy", "group"},
-          {"group_size", format.group},
+          {"strategy", rows ? "channel" : "group"},
+          {"group_size", rows ? io::Json() : io::Json(format.group)},
           {"dynamic", false},
           {"actorder", nullptr},
           {"block_structure", nullptr},
@@ -90,7 +100,7 @@ io::Json quantization_config(std::span<const PackedMatrix> matrices) {
                                                         {"weights", scheme_of(format)},
                                                         {"input_activations", nullptr},
                                                         {"output_activations", nullptr},
-                                                        {"format", pack_quantized::kName}};
+                                                        {"format", name_of(format)}};
   };
   const PackedMatrix *head = nullptr, *layers = nullptr;
   for (const PackedMatrix& m : matrices) {
@@ -98,18 +108,21 @@ io::Json quantization_config(std::span<const PackedMatrix> matrices) {
     if (layers == nullptr && model::in_layers(m.ids.front().role) && is_coded(m.format))
       layers = &m;
   }
+  const bool mixed = layers != nullptr && head != nullptr && is_coded(head->format) &&
+                     is_fp8(layers->format) != is_fp8(head->format);
   if (layers != nullptr) add(layers->format, "Linear");
   if (head == nullptr || !is_coded(head->format))
     ignored.push_back(kHead);
   else if (layers == nullptr || layers->format != head->format)
     add(head->format, kHead);
-  return {{"quant_method", pack_quantized::kMethod},
-          {"format", pack_quantized::kName},
-          {"quantization_status", "compressed"},
-          {"config_groups", groups},
-          {"ignore", ignored},
-          {"kv_cache_scheme", nullptr},
-          {"global_compression_ratio", nullptr}};
+  return {
+      {"quant_method", pack_quantized::kMethod},
+      {"format", mixed ? "mixed-precision" : name_of((layers != nullptr ? layers : head)->format)},
+      {"quantization_status", "compressed"},
+      {"config_groups", groups},
+      {"ignore", ignored},
+      {"kv_cache_scheme", nullptr},
+      {"global_compression_ratio", nullptr}};
 }
 
 void add_quantization(const std::filesystem::path& path, std::span<const PackedMatrix> matrices) {
@@ -132,6 +145,12 @@ void describe_packed(const PackedMatrix& m, size_t index, std::vector<io::Tensor
                numbers_of(m.format), m.shape);
   const auto name = [&](std::string_view end) { return module_of(m.name) + std::string(end); };
   const int64_t out = m.shape[0], in = m.shape[1], groups = in / cut_unit(m.format, in);
+  if (is_fp8(m.format)) {
+    add(PackedPart::codes, m.name, DType::u8, {out, in});
+    tensors.back().spelling = "F8_E4M3";
+    add(PackedPart::scales, name(pack_quantized::kScales), DType::f32, {out, groups});
+    return;
+  }
   add(PackedPart::codes, name(pack_quantized::kCodes), DType::i32,
       {out, in / pack_quantized::codes_of_word(bits_of(m.format))});
   if (m.format.zero == Zero::integer)
@@ -158,7 +177,7 @@ void write_rows(PackedMatrix& m, const model::ModelConfig& config,
         continue;
       }
       words.resize(static_cast<size_t>(n * in * bits_of(m.format) / 8));
-      scales.resize(static_cast<size_t>(n * in / cut_unit(m.format, in)) * kScaleBytes);
+      scales.resize(static_cast<size_t>(n * in / cut_unit(m.format, in)) * scale_size(m.format));
       split_codes(m.format, in, n, rows.data(), words.data(), scales.data(), m.zeros);
       m.scales.insert(m.scales.end(), scales.begin(), scales.end());
       sink(words);
@@ -188,9 +207,9 @@ void split_codes(const WeightFormat& format, int64_t in, int64_t n, const std::b
     });
     rows += n_codes;
     words += n_codes;
-    std::memcpy(scales, rows, kScaleBytes);
-    rows += kScaleBytes;
-    scales += kScaleBytes;
+    std::memcpy(scales, rows, scale_size(format));
+    rows += scale_size(format);
+    scales += scale_size(format);
     if (format.zero == Zero::integer) zeros.push_back(static_cast<uint8_t>(*rows++));
   }
 }
@@ -231,12 +250,16 @@ void export_packed(const std::filesystem::path& folder, const std::filesystem::p
         return sink(std::as_bytes(std::span(words)));
       }
       case PackedPart::scales:
-        return sink(m.scales);
+        // fp8 codes come later in the file.
+        if (is_fp8(m.format)) write_rows(m, config, source, [](std::span<const std::byte>) {});
+        sink(m.scales);
+        return m.scales.clear();
       case PackedPart::shape:
         return sink(std::as_bytes(std::span(m.shape)));
     }
   };
-  // Files are laid out by falling element size, so that codes come before zeros and scales.
+  // Files are laid out by falling element size: words come before zeros and f16 scales, fp8 codes
+  // after their scales in f32.
   io::write_safetensors(folder / "model.safetensors", tensors, {{"format", "pt"}}, write);
 }
 

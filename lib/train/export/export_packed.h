@@ -15,17 +15,19 @@ namespace tandem::train {
 /// shapes   zeros [rows, groups], 0 to 15; result [ceil(rows / 8), groups]
 std::vector<uint32_t> pack_zeros(std::span<const uint8_t> zeros, int64_t rows, int64_t groups);
 
-/// Turns rows of codes into the parts of compressed-tensors' `pack-quantized` format. The words of
-/// int4 codes are their bytes as they are, those of int8 codes have 128 added.
-/// shapes   rows [n, row_bytes(format, in)]; words [n, in * bits / 8] bytes; scales f16
-///          [n, groups]; zeros [n, groups], empty without zeros
+/// Turns rows of codes into the parts of compressed-tensors' formats. The words of int4 and fp8
+/// codes are their bytes as they are, those of int8 codes have 128 added.
+/// shapes   rows [n, row_bytes(format, in)]; words [n, in * bits / 8] bytes; scales [n, groups] in
+///          the format's type; zeros [n, groups], empty without zeros
 void split_codes(const WeightFormat& format, int64_t in, int64_t n, const std::byte* rows,
                  std::byte* words, std::byte* scales, std::vector<uint8_t>& zeros);
 
-/// Writes a model folder with matrices in compressed-tensors' `pack-quantized` format, which vLLM
-/// and transformers read. Scales are f16. Only linear layers can be codes: not the embedding.
-/// Norms, biases, numbers and other files are written as export_model writes them.
-/// source   native codes where format_of says codes: i4 with integer zeros, i8 without
+/// Writes a model folder with matrices in compressed-tensors' `pack-quantized` format, and fp8
+/// codes in its `float-quantized` format, which vLLM and transformers read. Only linear layers can
+/// be codes: not the embedding. Norms, biases, numbers and other files are written as export_model
+/// writes them.
+/// source   native codes where format_of says codes: i4 with integer zeros, i8 without, fp8 with a
+///          scale for each row
 /// progress gets the share of the bytes that are written; false ends the work
 /// errors   kind input: cannot create, no space left, as the source; kind interrupted
 /// cost     scales of all matrices stay in memory until they are written
