@@ -334,16 +334,10 @@ WeightFormat quantized_format(recipe::WeightType type, int group) {
 
 namespace {
 
-bool has_codes(const ModelFiles& m) {
-  return std::ranges::any_of(model::all_matrices(m.config), [&](model::MatrixId id) {
-    return model::is_matrix(id.role) && is_coded(m.source->native(id));
-  });
-}
-
 /// Quantises the weights as they are read.
 void quantize(ModelFiles& m, const recipe::Model& r) {
   if (!recipe::is_quantized(r.weights)) return;
-  if (has_codes(m))
+  if (codes_of(m))
     throw recipe_error("model.weights", "is {}, but the weights of {} are quantized already",
                        recipe::yaml_text(r.weights), m.name)
         .hint("leave it auto, or set bf16 or f32 to decode them");
@@ -377,29 +371,34 @@ void quantize(ModelFiles& m, const recipe::Model& r) {
 
 }  // namespace
 
-void keep_codes(ModelFiles& m, Device device, DType compute, bool int8_inputs) {
+std::shared_ptr<model::WeightFormats> codes_of(const ModelFiles& m, Device device, DType compute) {
   auto formats = std::make_shared<model::WeightFormats>();
-  const auto is_fp8 = [](const auto& matrix) { return matrix.second.code == Code::fp8; };
   for (const model::MatrixId& id : model::all_matrices(m.config))
     if (model::is_matrix(id.role))
       if (const WeightFormat format = m.source->native(id);
           is_coded(format) && ops::multiplies_codes(format, compute, device))
         formats->coded.emplace(id, format);
-  if (formats->coded.empty())
+  return formats->coded.empty() ? nullptr : formats;
+}
+
+void keep_codes(ModelFiles& m, Device device, DType compute, bool int8_inputs) {
+  const auto formats = codes_of(m, device, compute);
+  if (!formats)
     return note_widened(m, compute, "since " + device.name() + " multiplies no such codes");
+  const auto is_fp8 = [](const auto& matrix) { return matrix.second.code == Code::fp8; };
   const bool some_fp8 = std::ranges::any_of(formats->coded, is_fp8);
   formats->int8_inputs = int8_inputs && !std::ranges::all_of(formats->coded, is_fp8);
-  m.config.formats = std::move(formats);
-  m.notes.push_back(
-      fmt::format("weights  {} matrices as {}, multiplied by {}", m.config.formats->coded.size(),
-                  model::formats_text(m.config, DType::bf16),
-                  !m.config.formats->int8_inputs ? "activations as they are"
-                  : some_fp8 ? "activations rounded to int8, fp8 by activations as they are"
-                             : "activations rounded to int8"));
+  m.config.formats = formats;
+  m.notes.push_back(fmt::format("weights  {} matrices as {}, multiplied by {}",
+                                formats->coded.size(), model::formats_text(m.config, DType::bf16),
+                                !formats->int8_inputs ? "activations as they are"
+                                : some_fp8
+                                    ? "activations rounded to int8, fp8 by activations as they are"
+                                    : "activations rounded to int8"));
 }
 
 void note_widened(ModelFiles& m, DType numbers, const std::string& why) {
-  if (has_codes(m))
+  if (codes_of(m))
     m.notes.push_back(
         fmt::format("weights  quantized values in {} in memory {}", dtype_name(numbers), why));
 }

@@ -50,13 +50,15 @@ ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 /// The format of quantised weights; groups of int8 and int4 have that many inputs.
 WeightFormat quantized_format(recipe::WeightType type, int group);
 
-/// Keeps weights as codes in memory that their source stores as codes, for products on a device
-/// with inputs of type `compute`, and notes so. Codes that the device cannot multiply become
-/// numbers.
+/// The formats of matrices that their source stores as codes, and products on the device take with
+/// inputs of type `compute`; null if there are none.
+std::shared_ptr<model::WeightFormats> codes_of(const ModelFiles& files, Device device,
+                                               DType compute);
+/// Keeps these weights as codes in memory, and notes so. Other codes become numbers.
 /// int8_inputs  as PackedWeights::Spec's, if any codes are integers
 void keep_codes(ModelFiles& files, Device device, DType compute, bool int8_inputs);
 /// Notes that such weights become numbers.
-/// why      ends the note: "for training"
+/// why      ends the note: "on a GPU"
 void note_widened(ModelFiles& files, DType numbers, const std::string& why);
 
 /// Opens an adapter of the base, whose warnings it adds to. Saved weights that equal the base's are

@@ -132,6 +132,7 @@ float* PackedWeights::bias() const {
 int64_t PackedWeights::out() const { return state_->spec.out; }
 int64_t PackedWeights::in() const { return state_->spec.in; }
 DType PackedWeights::dtype() const { return numbers_of(state_->spec.stored); }
+DType PackedWeights::input() const { return state_->spec.input; }
 Device PackedWeights::device() const { return state_->spec.device; }
 
 size_t PackedWeights::row_bytes() const { return tandem::row_bytes(state_->spec.stored, in()); }

@@ -32,7 +32,9 @@ class PackedWeights {
     DType input = widens_to(stored);  // f32 or bf16
     Device device = {};
     /// On the CPU the rows are kept as well as the packed ones: input gradients read them, and they
-    /// can be rewritten (linear_gradient.h).
+    /// can be rewritten (linear_gradient.h). Of codes only the rows are kept, of which products
+    /// decode some at a time: a result then depends on the number of rows of x, and only a part
+    /// that is held in numbers can be rewritten (hold_part).
     bool trainable = false;
     /// The matrix can be read by input too, [in, out], one input's weights after the other
     /// (input_rows): on the CPU as a second copy, on a GPU as the only copy,
@@ -45,8 +47,8 @@ class PackedWeights {
     /// scale. If false, they are widened to f32 and multiplied by the inputs as they are, as fp8
     /// codes always are.
     bool int8_inputs = false;
-    /// Rows of several formats, one stack after the other; empty: all are as `stored` says. Neither
-    /// trainable nor by input.
+    /// Rows of several formats, one stack after the other; empty: all are as `stored` says. Not by
+    /// input, and on a GPU not trainable.
     struct Stacked {
       int64_t rows;
       WeightFormat stored;
@@ -101,6 +103,8 @@ class PackedWeights {
   int64_t in() const;
   /// Type of weights that are plain numbers.
   DType dtype() const;
+  /// Type of the inputs of products.
+  DType input() const;
   Device device() const;
   /// Bytes read when a forward touches one row, or the whole matrix, once.
   size_t row_bytes() const;

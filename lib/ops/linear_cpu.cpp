@@ -11,6 +11,7 @@
 #include "kernels/linear/decode_linear.h"
 #include "kernels/linear/packed_linear_cpu.h"
 #include "kernels/linear/quantized_linear_cpu.h"
+#include "ops/frozen_codes.h"
 #include "ops/linear_device.h"
 #include "ops/linear_onednn.h"
 
@@ -55,8 +56,9 @@ struct CpuLinear {
   PackedWeights::Spec spec;
   std::vector<linear_cpu::Part> parts;
   float* bias = nullptr;
-  std::byte* rows = nullptr;      // [out, in], of trainable weights
-  std::byte* by_input = nullptr;  // [in, out], of weights by input
+  std::byte* rows = nullptr;                // [out, in], of trainable weights
+  std::byte* by_input = nullptr;            // [in, out], of weights by input
+  std::unique_ptr<FrozenCodes> codes = {};  // in place of parts
 };
 
 namespace {
@@ -227,10 +229,14 @@ std::vector<const Body*> bodies_of(const Spec& spec, bool whole) {
   return found;
 }
 
+bool is_frozen(const Spec& spec) {
+  return spec.trainable && (is_coded(spec.stored) || !spec.stacked.empty());
+}
+
 /// The parts of a matrix, without their memory.
 std::vector<Part> parts_of(const Spec& spec) {
   if (spec.stacked.empty()) return {{.spec = spec, .bodies = bodies_of(spec, true)}};
-  TANDEM_CHECK(!spec.trainable && !spec.by_input, "{}: rows of several formats", spec.name);
+  TANDEM_CHECK(!spec.by_input, "{}: rows of several formats", spec.name);
   std::vector<Part> parts;
   int64_t first = 0;
   for (const Spec::Stacked& of : spec.stacked) {
@@ -286,15 +292,20 @@ void transpose(const PackedWeights::Spec& spec, int64_t begin, int64_t end, cons
 namespace linear_cpu {
 
 void plan(const PackedWeights::Spec& spec, MemoryPlan& plan) {
+  const bool frozen = is_frozen(spec);
   size_t bytes = 0;
-  for (const Part& part : parts_of(spec)) bytes += panel_bytes(part);
+  if (frozen)
+    bytes = FrozenCodes::bytes(spec);
+  else
+    for (const Part& part : parts_of(spec)) bytes += panel_bytes(part);
   plan.add(spec.name, bytes);
-  if (spec.trainable) plan.add(rows_name(spec), rows_bytes(spec, spec.out));
+  if (spec.trainable && !frozen) plan.add(rows_name(spec), rows_bytes(spec, spec.out));
   if (spec.by_input) plan.add(inputs_name(spec), rows_bytes(spec, spec.out));
   if (spec.bias) plan.add(spec.name + ".bias", static_cast<size_t>(spec.out) * sizeof(float));
 }
 
 size_t staging_bytes(const PackedWeights::Spec& spec) {
+  if (is_frozen(spec)) return 64;  // rows are read in place, but no buffer is empty
   size_t bytes = 0;
   for (const Part& part : parts_of(spec))
     bytes = std::max(bytes, rows_bytes(part.spec, std::min(kPackRows, part.spec.out)));
@@ -307,12 +318,17 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
   auto loaded = std::make_shared<CpuLinear>();
   CpuLinear& s = *loaded;
   s.spec = spec;
-  s.parts = parts_of(spec);
   auto* memory = static_cast<std::byte*>(arena.take(spec.name));
   if (spec.bias) {
     s.bias = static_cast<float*>(arena.take(spec.name + ".bias"));
     std::memcpy(s.bias, bias.data(), bias.size_bytes());
   }
+  if (is_frozen(spec)) {
+    s.codes = std::make_unique<FrozenCodes>(spec, memory);
+    s.codes->load(rows, kPackRows);
+    return loaded;
+  }
+  s.parts = parts_of(spec);
   if (spec.trainable) s.rows = static_cast<std::byte*>(arena.take(rows_name(spec)));
   if (spec.by_input) s.by_input = static_cast<std::byte*>(arena.take(inputs_name(spec)));
   const auto staged = [&](int64_t begin, int64_t end, void* to) {
@@ -340,6 +356,7 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
 void* rows(const CpuLinear& w) { return w.rows; }
 void* input_rows(const CpuLinear& w) { return w.by_input; }
 float* bias(const CpuLinear& w) { return w.bias; }
+FrozenCodes* codes(const CpuLinear& w) { return w.codes.get(); }
 
 void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end)>& changed) {
   TANDEM_CHECK(w.by_input == nullptr, "{}: weights stored by input cannot be changed", w.spec.name);
@@ -351,6 +368,7 @@ void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end
 }
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
+  if (is_frozen(spec)) return FrozenCodes::workspace_bytes(spec, max_rows);
   size_t bytes = 0;
   for (const Part& part : parts_of(spec))
     for (const Body* b : part.bodies) bytes = std::max(bytes, b->workspace(part.spec, max_rows));
@@ -358,6 +376,7 @@ size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
 }
 
 void run(const Operands& at, CpuLinear& w, bool accumulate) {
+  if (w.codes) return w.codes->multiply(at, w.bias, accumulate);
   const auto fits = [&](const Body* b) { return at.x.rows() <= b->most_rows; };
   for (linear_cpu::Part& part : w.parts)
     (*std::ranges::find_if(part.bodies, fits))->run(at, part, accumulate);

@@ -7,6 +7,7 @@ namespace tandem::ops {
 
 struct CpuLinear;
 struct CudaLinear;
+class FrozenCodes;
 
 /// One of the two is set.
 struct PackedWeights::State {
@@ -47,6 +48,8 @@ void* rows(const CpuLinear& w);
 /// [in, out] of weights by input; null of others.
 void* input_rows(const CpuLinear& w);
 float* bias(const CpuLinear& w);
+/// Trainable codes; null of others.
+FrozenCodes* codes(const CpuLinear& w);
 /// Packs the rows again of steps in which changed(begin, end) says that any has changed.
 void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end)>& changed);
 

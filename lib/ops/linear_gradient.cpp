@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/convert.h"
 #include "base/parallel.h"
+#include "ops/frozen_codes.h"
 #include "ops/linear_device.h"
 #include "ops/loading.h"
 #include "ops/matmul.h"
@@ -30,6 +31,12 @@ void check_values(size_t values, const PackedWeights& w, WeightPart part, size_t
       part == WeightPart::all ? w.out() * w.in() : static_cast<int64_t>(n) * each;
   TANDEM_CHECK(static_cast<int64_t>(values) == expected, "{}: found {} values, expected {}",
                w.state().spec.name, values, expected);
+}
+
+/// Null of numbers.
+FrozenCodes* codes_of(const PackedWeights& w) {
+  const PackedWeights::State& s = w.state();
+  return s.cpu ? linear_cpu::codes(*s.cpu) : nullptr;
 }
 
 bool on_gpu(const PackedWeights& w) { return w.device().kind == Device::Kind::cuda; }
@@ -119,6 +126,13 @@ MatmulArgs weight_product(const Tensor& dw, const Tensor& dy, const Tensor& x, b
 
 }  // namespace
 
+bool is_frozen(const PackedWeights& w) { return codes_of(w) != nullptr; }
+
+void hold_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index, void* values) {
+  TANDEM_CHECK(is_frozen(w), "{}: weights are no codes", w.state().spec.name);
+  codes_of(w)->hold(part, index, values);
+}
+
 size_t input_gradient_workspace_bytes(const PackedWeights::Spec& spec, int64_t rows) {
   return matmul_workspace_bytes(spec.input, rows * (spec.out + spec.in) + spec.out * spec.in,
                                 spec.device);
@@ -140,6 +154,7 @@ void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeigh
   TANDEM_CHECK(dx.dtype() == DType::f32 || (dx.dtype() == spec.input && !add),
                "{}: unexpected dx of dtype {}", spec.name, dtype_name(dx.dtype()));
   if (dy.rows() == 0) return;
+  if (const FrozenCodes* codes = codes_of(w)) return codes->input_gradient(dx, dy, add, workspace);
   matmul(input_product(dx, dy, w, add), workspace, stream);
 }
 
@@ -176,6 +191,7 @@ void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,
   if (on_gpu(w)) {
     return launch(TANDEM_KERNEL(read_weight_part), part_params(w, part, out.data(), index), stream);
   }
+  if (const FrozenCodes* codes = codes_of(w)) return codes->read(out, part, index);
   const size_t bytes = w.row_bytes();
   if (part == WeightPart::all)
     convert(out.data(), DType::f32, rows_of(w), w.dtype(), w.out() * w.in());
@@ -197,6 +213,7 @@ void write_part(PackedWeights& w, WeightPart part, std::span<const int32_t> inde
     return launch(TANDEM_KERNEL(write_weight_part), part_params(w, part, values.data(), index),
                   stream);
   }
+  if (FrozenCodes* codes = codes_of(w)) return codes->write(part, values);
   if (part == WeightPart::rows) return write_rows(w, index, values.data());
   if (part == WeightPart::all)
     convert(rows_of(w), w.dtype(), values.data(), DType::f32, w.out() * w.in());

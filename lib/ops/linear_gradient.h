@@ -13,7 +13,8 @@ namespace tandem::ops {
 /// shapes   dy [rows, out] of the weights' input type; dx [rows, in] of that type or f32, f32 if
 ///          accumulating; the weights are trainable
 /// numerics f32 accumulation, one rounding to dx
-/// cost     reads the rows of the weights once; where the CPU does not multiply bf16, widens them
+/// cost     reads the rows of the weights once, and decodes codes; where the CPU does not multiply
+///          bf16, widens them
 /// errors   none (shapes are checked by TANDEM_CHECK); `workspace` per the functions below
 void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeights& w,
                            Accumulate accumulate, std::span<std::byte> workspace,
@@ -28,6 +29,13 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
                             Accumulate accumulate, std::span<std::byte> workspace,
                             Stream stream = {});
 
+/// True for codes of trainable weights.
+bool is_frozen(const PackedWeights& w);
+/// Takes rows or columns of them out of the codes: numbers of the inputs' type, which begin as
+/// those of the codes, and which reading and writing of that part mean from now on.
+/// shapes   values as write_part's, in the inputs' type; index ascending; both outlive the weights
+void hold_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index, void* values);
+
 /// Workspace of either on at most `rows` rows.
 size_t input_gradient_workspace_bytes(const PackedWeights::Spec& spec, int64_t rows);
 size_t weight_gradient_workspace_bytes(int64_t n, int64_t m, DType dtype, int64_t rows,
@@ -40,7 +48,7 @@ void tune_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeights
 void tune_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
                           Accumulate accumulate, std::span<std::byte> workspace, Stream stream);
 
-/// [out, in] of trainable weights, in their dtype.
+/// [out, in] of trainable weights that are numbers, in their dtype.
 const void* trainable_rows(const PackedWeights& w);
 
 /// Numbers of trainable weights in f32, as they are.
@@ -50,7 +58,7 @@ void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,
                std::span<const int32_t> index, Stream stream = {});
 
 /// Replaces numbers of trainable weights, rounded to nearest even to their dtype, in every packing
-/// that is held. The others keep their bits.
+/// that is held. The others keep their bits. Of codes only the part that hold_part took out.
 /// shapes   as those of reading
 void write_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index,
                 std::span<const float> values, Stream stream = {});

@@ -40,15 +40,26 @@ void quantize(void* out, const WeightFormat& to, const float* rows, int64_t n_ro
 
 void dequantize(void* out, DType to, const void* rows, const WeightFormat& from, int64_t n_rows,
                 int64_t in) {
+  dequantize_columns(out, to, rows, from, n_rows, in, 0, in);
+}
+
+void dequantize_columns(void* out, DType to, const void* rows, const WeightFormat& from,
+                        int64_t n_rows, int64_t in, int64_t first, int64_t n) {
   TANDEM_CHECK(is_coded(from) && (from.code != Code::fp8 || from.zero == Zero::none) && in > 0 &&
                    (to == DType::f32 || to == DType::bf16),
                "weights in {} do not become {}", format_name(from), dtype_name(to));
+  const bool one_group = from.group == 0;
+  TANDEM_CHECK(first % (one_group ? 2 : from.group) == 0 && first + n <= in,
+               "inputs {} to {} of {} in {}", first, first + n, in, format_name(from));
+  // The rest of a row that is one group is a group too: its scale follows.
+  const size_t skipped =
+      first == 0 ? 0 : row_bytes(from, first) - (one_group ? scale_bytes(from) : 0);
   run_rows(cpu_table().dequantize,
            {.out = out,
-            .in = static_cast<const uint8_t*>(rows),
+            .in = static_cast<const uint8_t*>(rows) + skipped,
             .row_bytes = static_cast<int64_t>(row_bytes(from, in)),
-            .width = as_int(in),
-            .group = as_int(cut_unit(from, in)),
+            .width = as_int(n),
+            .group = as_int(one_group ? in - first : from.group),
             .code = from.code,
             .scale = from.scale,
             .zero = from.zero,

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/convert.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "model/spec/weight_formats.h"
 #include "ops/linear_gradient.h"
 #include "ops/loading.h"
 #include "train/backward/placed_index.h"
@@ -41,6 +43,11 @@ WeightPart weight_part(Part part) {
                                  : WeightPart::elements;
 }
 
+/// Bytes of a trained part that is held beside codes, a whole number of lines.
+size_t held_size(const TrainedMatrix& m, DType dtype) {
+  return (static_cast<size_t>(m.size()) * dtype_bytes(dtype) + 63) / 64 * 64;
+}
+
 size_t at(int64_t offset) { return static_cast<size_t>(offset); }
 
 /// `n` of [first, first + of) without replacement, ascending. A run that goes on draws its set
@@ -69,7 +76,7 @@ int TrainedSet::first_layer() const {
 }
 
 model::Trainable TrainedSet::trainable() const {
-  return {.from = first_layer(), .embedding = embedding.trained()};
+  return {.from = first_layer(), .embedding = embedding.trained(), .codes = true};
 }
 
 void lay_out(TrainedSet& set, const model::ModelConfig& config) {
@@ -121,6 +128,25 @@ TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_
   if (set.size == 0)
     throw recipe_error("train.spft.ratio", "is {}, which selects no weight of any matrix", share);
   return set;
+}
+
+size_t held_bytes(const TrainedSet& set, const model::ModelConfig& config, DType dtype) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < set.layers.size(); ++i)
+    for (const Role role : model::kLayerStacks)
+      if (const TrainedMatrix& m = set.layers[i][role];
+          m.listed() && model::has_codes(config, {role, static_cast<int>(i)}))
+        bytes += held_size(m, dtype);
+  return bytes;
+}
+
+void hold_values(model::Weights& weights, const TrainedSet& set, void* memory) {
+  auto* to = static_cast<std::byte*>(memory);
+  each_weight(set, weights, [&](const TrainedMatrix& m, ops::PackedWeights& w) {
+    if (!m.listed() || !ops::is_frozen(w)) return;
+    ops::hold_part(w, weight_part(m.part), m.index, to);
+    to += held_size(m, w.input());
+  });
 }
 
 void read_values(std::span<float> values, const TrainedSet& set, const PlacedIndices& indices,

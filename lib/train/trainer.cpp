@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* kGradient = "optimizer/gradient";
 constexpr const char* kValues = "optimizer/values";
+constexpr const char* kHeld = "weights/trained parts of codes";
 constexpr const char* kFirst = "optimizer/first";
 constexpr const char* kSecond = "optimizer/second";
 constexpr const char* kStart = "optimizer/start";
@@ -83,6 +84,8 @@ MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   if (!spec.narrow_states)
     plan.add(kValues, spec.divides_moments() ? part * static_cast<size_t>(spec.n_ranks) : bytes,
              spec.device);
+  if (const size_t held = held_bytes(set, spec.config, spec.dtype); held > 0)
+    plan.add(kHeld, held, spec.device);
   plan.add(kFirst, of_moment, spec.device);
   plan.add(kSecond, of_moment, spec.device);
   if (spec.keeps_start()) plan.add(kStart, bytes, spec.device);
@@ -147,6 +150,8 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
     state_.first = state_.first.first(own_size_);
     state_.second = state_.second.first(own_size_);
   }
+  if (void* const held = arena_.plan().find(kHeld) ? arena_.take(kHeld) : nullptr)
+    hold_values(model_.weights(), set_, held);
   if (exec_.on_gpu()) square_sums_ = static_cast<double*>(arena_.take(kSquares));
   for (const std::span<float> to : {state_.values, start_})
     if (!to.empty()) read_values(to, set_, backward_.indices(), model_.weights(), exec_.stream());

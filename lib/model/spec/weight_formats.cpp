@@ -16,6 +16,12 @@ WeightFormat stored_as(const ModelConfig& c, MatrixId id, const WeightFormat& nu
   return at == c.formats->coded.end() ? numbers : at->second;
 }
 
+bool has_codes(const ModelConfig& c, MatrixId id) {
+  return std::ranges::any_of(members(id.role), [&](Role of) {
+    return is_coded(stored_as(c, {of, id.layer}, DType::f32));
+  });
+}
+
 std::string formats_text(const ModelConfig& c, DType numbers) {
   if (!c.formats) return dtype_name(numbers);
   std::map<std::string, int> counts;

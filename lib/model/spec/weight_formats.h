@@ -17,6 +17,9 @@ struct WeightFormats {
 /// The format of a matrix in memory, `numbers` unless it is codes.
 WeightFormat stored_as(const ModelConfig& config, MatrixId id, const WeightFormat& numbers);
 
+/// True if a matrix, or one of a stack, is codes in memory.
+bool has_codes(const ModelConfig& config, MatrixId id);
+
 /// The formats of coded matrices, the most frequent first: "i4 g64 f16 integer, i8 g64 f16"; if
 /// there are none, the type of the others.
 std::string formats_text(const ModelConfig& config, DType numbers);

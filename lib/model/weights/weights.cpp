@@ -40,6 +40,12 @@ void set_formats(Product& p, const ModelConfig& c) {
   s.stacked.clear();
 }
 
+/// True where something reads the weights that cannot read codes.
+bool read_as_numbers(const PackedWeights::Spec& s, const WeightPlaces& places) {
+  const bool reads_codes = places.trainable.codes && !places.by_channel;
+  return (s.trainable && !reads_codes) || s.by_input || (s.gated && places.by_channel);
+}
+
 struct ChannelRange {
   int64_t first = 0, n = 0;
 };
@@ -82,8 +88,7 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, M
     p.spec.source_in = c.ffn_dim;
     p.spec.first_in = channels.first;
   }
-  // What reads weights other than products reads numbers.
-  if (!p.spec.trainable && !p.spec.by_input && !reads_rows) set_formats(p, c);
+  if (!read_as_numbers(p.spec, places)) set_formats(p, c);
   return p;
 }
 
@@ -380,10 +385,10 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
 }
 
 size_t Weights::workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
-                                int64_t head_rows, Device device) {
+                                int64_t head_rows, Device device, const Trainable& trainable) {
   size_t bytes = 0;
   const auto add = [&](MatrixId id, int64_t rows) {
-    const Product p = product(config, dtype, {device}, id);
+    const Product p = product(config, dtype, {.device = device, .trainable = trainable}, id);
     bytes = std::max(bytes, PackedWeights::workspace_bytes(p.spec, rows));
   };
   add({Role::head}, head_rows);

@@ -28,6 +28,7 @@ struct LoadEvents {
 struct Trainable {
   int from = std::numeric_limits<int>::max();  // matrices of layers from this one on, and the head
   bool embedding = false;                      // its rows are in memory, not read from files
+  bool codes = false;  // where the configuration names codes, these matrices are codes too
 
   bool any() const { return from < std::numeric_limits<int>::max(); }
 };
@@ -94,9 +95,11 @@ struct Weights {
   /// errors   kind input, interrupted; device; memory: the embedding cannot be pinned
   static Weights load(const ModelConfig& config, DType dtype, const WeightSource& source,
                       Arena& arena, const LoadEvents& events = {}, const WeightPlaces& places = {});
-  /// Scratch for any of the products on at most `max_rows` rows (`head_rows` for the head).
+  /// Scratch for any of the products on at most `max_rows` rows (`head_rows` for the head), and for
+  /// input gradients of codes.
   static size_t workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
-                                int64_t head_rows, Device device = {});
+                                int64_t head_rows, Device device = {},
+                                const Trainable& trainable = {});
   /// Bytes of weights that one decode step reads.
   size_t bytes() const;
   /// Of them, those of gate and up, and of down.

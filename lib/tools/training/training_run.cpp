@@ -13,6 +13,7 @@
 #include "io/atomic_file.h"
 #include "io/claimed_files.h"
 #include "io/quote.h"
+#include "model/spec/weight_formats.h"
 #include "ranks/device_comm.h"
 #include "recipe/scalar.h"
 #include "tensor/driver_memory.h"
@@ -68,6 +69,7 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
   set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration(),
                            excluded_.units);
   if (cx.group()) cx.group()->require_equal("the selection", fingerprint_of(set_));
+  place_codes();
   if (!place_.plan_for) ops::warm_up_linear(spec_.dtype, spec_.device);
   program_bytes_ = resident_bytes();
   driver_bytes_ = driver_bytes(spec_.device, !place_.plan_for);
@@ -77,6 +79,24 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
         limits_.on_gpu() ? limits_.gpu_bytes - std::min(limits_.gpu_bytes, driver_bytes_)
                          : limits_.host - std::min(limits_.host, program_bytes_));
   plan_ = plan_of(spec_);
+}
+
+void TrainingRun::place_codes() {
+  const auto codes = decode::codes_of(files_);
+  if (!codes) return;
+  using enum train::Method;
+  const train::Method method = recipe_.train.method;
+  const char* const numbers = dtype_name(spec_.dtype);
+  const bool on_gpu = place_.device.kind == Device::Kind::cuda;
+  if (on_gpu || (method != s2ft && method != lora))
+    return cx_.terminal.note_once(
+        fmt::format("weights  quantized values in {} in memory {}", numbers,
+                    on_gpu ? "on a GPU" : "to be trained by this method"));
+  codes->int8_inputs = false;
+  spec_.config.formats = codes;
+  cx_.terminal.note_once(
+      fmt::format("weights  {} matrices as {}, decoded to {} in parts for each product",
+                  codes->coded.size(), model::formats_text(spec_.config, spec_.dtype), numbers));
 }
 
 MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
@@ -122,7 +142,8 @@ std::string TrainingRun::place() const {
                                      cuda::gpu_isa_name(cuda::gpu_of(limits_.gpu.index).isa))
                        : fmt::format("cpu {}", isa_name(isa_in_use()));
   const int n = cx_.place().size;
-  return fmt::format("{}, train.recompute {}{}", device, static_cast<int>(spec_.recompute),
+  return fmt::format("{}, train.recompute {}{}{}", device, static_cast<int>(spec_.recompute),
+                     spec_.config.formats ? ", weights in codes" : "",
                      n > 1 ? fmt::format(", {} ranks", n) : "");
 }
 
