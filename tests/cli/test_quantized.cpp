@@ -160,7 +160,7 @@ TEST_SUITE("cli/quantized") {
     CHECK(generate("auto", go_on).status == 0);
     const Outcome other = generate("compute", go_on);
     CAPTURE(other.err);
-    CHECK(other.status == 2);
+    CHECK(other.status == 4);
     CHECK(has(other.err,
               "was saved with activations 'int8', this run multiplies weights by "
               "'compute'"));
