@@ -1,5 +1,7 @@
 #include "model/spec/quantization.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <regex>

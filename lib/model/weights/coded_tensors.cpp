@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "io/quote.h"
+#include "model/families/family.h"
 #include "model/weights/pack_quantized.h"
 #include "model/weights/weight_source.h"
 #include "ops/loading.h"
