@@ -97,19 +97,20 @@ TEST_SUITE("cli/quantized") {
       const std::string model = (folder / weights).string(),
                         plain = (folder / ("from-" + weights)).string();
       const Outcome written = run_process(
-          program("s2ft-adapter"), {.arguments = {"-m", "tiny-2m", "--to", "model", "--weights",
+          program("s2ft-adapter"), {.arguments = {"-m", "tiny-16m", "--to", "model", "--weights",
                                                   weights, "--verify", "-o", model}});
       CAPTURE(written.err);
       REQUIRE(written.status == 0);
       CHECK(has(written.out, "verified file "));
       const Words words = {"-p", "The lamp was lit", "-n", "40", "-q", "-s", "model.compute=f32"};
       const Outcome want = run("pig-generate",
-                               with(words, {"-m", "tiny-2m", "-s", "model.weights=" + weights})),
+                               with(words, {"-m", "tiny-16m", "-s", "model.weights=" + weights})),
                     found = run("pig-generate", with(words, {"-m", model}));
       CAPTURE(found.err);
       CHECK(want.out.size() > 40);
       CHECK(found.out == want.out);
       const auto ranks = run_ranks(2, with(words, {"-m", model, "--device", "cpu"}));
+      CAPTURE(ranks[0].err);
       CHECK(ranks[0].out == want.out);
       CHECK(run("sequoia-generate", with(words, {"-m", model, "-s", "spec.draft=ngram"})).out ==
             want.out);
