@@ -250,6 +250,20 @@ TEST_SUITE("model/quantized-folders") {
                     ": tensor 'lm_head.weight': weight 7 of row 1 is NaN");
   }
 
+  TEST_CASE("zeros of GPTQ v1 wrap around: a stored 15 is 0") {
+    std::vector<float> found[2];
+    for (const bool v2 : {false, true}) {
+      QuantizedFolder f = gptq("gptq_4_asym", v2);
+      std::ranges::fill(f.tensors["lm_head.qzeros"].bytes, v2 ? '\0' : '\xff');
+      const test::TemporaryFolder folder;
+      const Opened m = open(f, folder.path());
+      found[v2].resize(16 * 64);
+      m.source->rows(kHead, 0, 16, DType::f32, found[v2].data());
+    }
+    CHECK(found[0] == found[1]);
+    CHECK(*std::ranges::min_element(found[0]) == 0);
+  }
+
   TEST_CASE("zeros of compressed-tensors may be bytes, as old versions store them") {
     const Json& j = test::golden_folders()["ct_pack_4_asym_g32"];
     const std::string words = from_hex(j["weight_zero_point_i32_le_hex"]),
