@@ -29,7 +29,7 @@ struct TensorView {
   DType dtype = DType::f32;
   Shape shape;
   std::span<const std::byte> bytes;
-  const char* spelling = nullptr;  // of the dtype in a file that is written: "F8_E4M3" of u8
+  const char* spelling = nullptr;  // dtype in a file that is written, "F8_E4M3"; null: as dtype
 };
 
 /// Rows [first, first + n) of a matrix or vector, under its name.

@@ -16,7 +16,8 @@ namespace {
 
 using Spec = PackedWeights::Spec;
 
-/// Numbers of a tile: few beside a micro-batch's activations, and enough for products at full rate.
+/// Numbers of a tile: few compared with a micro-batch's activations, and enough for products at
+/// full rate.
 constexpr int64_t kTileNumbers = int64_t{1} << 21;
 /// Rows and columns of a tile are multiples of this where they can be: oneDNN's blocks divide it.
 constexpr int64_t kTileUnit = 64;
@@ -86,7 +87,7 @@ size_t FrozenCodes::workspace_bytes(const Spec& spec, int64_t rows) {
 FrozenCodes::FrozenCodes(const Spec& spec, std::byte* memory) : spec_(spec) {
   int64_t first = 0;
   for (const Spec::Stacked& s : stacks_of(spec)) {
-    TANDEM_CHECK(is_coded(s.stored) || s.stored == spec.input, "{}: {} rows beside codes",
+    TANDEM_CHECK(is_coded(s.stored) || s.stored == spec.input, "{}: {} rows next to codes",
                  spec.name, format_name(s.stored));
     rows_.push_back({s.stored, first, s.rows, memory});
     memory += matrix_bytes(s.stored, s.rows, spec.in);

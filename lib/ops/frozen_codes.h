@@ -9,7 +9,7 @@
 namespace tandem::ops {
 
 /// A matrix [out, in] of codes that training reads on the CPU, in rows as its source gives them.
-/// Some rows or columns can be held as numbers beside the codes. Products turn one tile after
+/// Some rows or columns can be held as numbers next to the codes. Products turn one tile after
 /// another into numbers of the inputs' type, rounded to nearest even: a matrix is never all
 /// numbers.
 class FrozenCodes {
@@ -17,7 +17,7 @@ class FrozenCodes {
   using Spec = PackedWeights::Spec;
 
   static size_t bytes(const Spec& spec);
-  /// Of either product on at most `rows` rows.
+  /// Scratch for either product on at most `rows` rows.
   static size_t workspace_bytes(const Spec& spec, int64_t rows);
   /// memory   bytes(spec), which load fills
   FrozenCodes(const Spec& spec, std::byte* memory);

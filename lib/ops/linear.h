@@ -32,9 +32,9 @@ class PackedWeights {
     DType input = widens_to(stored);  // f32 or bf16
     Device device = {};
     /// On the CPU the rows are kept as well as the packed ones: input gradients read them, and they
-    /// can be rewritten (linear_gradient.h). Of codes only the rows are kept, of which products
-    /// decode some at a time: a result then depends on the number of rows of x, and only a part
-    /// that is held in numbers can be rewritten (hold_part).
+    /// can be rewritten (linear_gradient.h). Codes are kept only as rows. Products decode some of
+    /// them at a time, and a result then depends on the number of rows of x. Only a part that
+    /// is held in numbers can be rewritten (hold_part).
     bool trainable = false;
     /// The matrix can be read by input too, [in, out], one input's weights after the other
     /// (input_rows): on the CPU as a second copy, on a GPU as the only copy,

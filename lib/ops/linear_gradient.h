@@ -31,8 +31,8 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 
 /// True for codes of trainable weights.
 bool is_frozen(const PackedWeights& w);
-/// Takes rows or columns of them out of the codes: numbers of the inputs' type, which begin as
-/// those of the codes, and which reading and writing of that part mean from now on.
+/// Takes rows or columns of them out of the codes. They become numbers of the inputs' type, with
+/// the values of the codes. Reading and writing of that part mean these from now on.
 /// shapes   values as write_part's, in the inputs' type; index ascending; both outlive the weights
 void hold_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index, void* values);
 

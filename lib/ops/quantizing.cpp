@@ -51,7 +51,7 @@ void dequantize_columns(void* out, DType to, const void* rows, const WeightForma
   const bool one_group = from.group == 0;
   TANDEM_CHECK(first % (one_group ? 2 : from.group) == 0 && first + n <= in,
                "inputs {} to {} of {} in {}", first, first + n, in, format_name(from));
-  // The rest of a row that is one group is a group too: its scale follows.
+  // A row that is one group has its scale at the end, which the rest of the row shares.
   const size_t skipped =
       first == 0 ? 0 : row_bytes(from, first) - (one_group ? scale_bytes(from) : 0);
   run_rows(cpu_table().dequantize,

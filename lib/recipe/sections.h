@@ -21,8 +21,8 @@ namespace tandem::recipe {
 enum class Compute : uint8_t { bf16, f32 };
 constexpr std::array<std::string_view, 2> enum_names(Compute) { return {"bf16", "f32"}; }
 
-/// Weights in memory: numbers, or codes of eight or four bits, with a scale a group (int8, int4) or
-/// an output (fp8). auto: as the file has them.
+/// Weights in memory: numbers, or codes of eight or four bits. A group of int8 or int4 shares a
+/// scale, an output of fp8 has one. auto: as the file has them.
 enum class WeightType : uint8_t { automatic, bf16, f32, int8, int4, fp8 };
 constexpr std::array<std::string_view, 6> enum_names(WeightType) {
   return {"auto", "bf16", "f32", "int8", "int4", "fp8"};
@@ -72,8 +72,9 @@ struct Weights {
   template <class V>
   void fields(V& v) {
     v("weights", weights,
-      "weights in memory: bf16 or f32, as compute, or quantized at load time: int8, int4 or fp8 "
-      "(E4M3 with a scale for each output). auto = as in the file");
+      "weights in memory: bf16 or f32, as compute, or quantized at load time: int8, int4, fp8. "
+      "auto "
+      "= as in the file");
     v("group", group, between(32, 128).unit("weights"),
       "weights that share a scale: 32, 64 or 128, only with weights: int8 or int4");
     v("head", head,

@@ -43,7 +43,7 @@ WeightPart weight_part(Part part) {
                                  : WeightPart::elements;
 }
 
-/// Bytes of a trained part that is held beside codes, a whole number of lines.
+/// Bytes of a trained part that is held next to codes, a whole number of lines.
 size_t held_size(const TrainedMatrix& m, DType dtype) {
   return (static_cast<size_t>(m.size()) * dtype_bytes(dtype) + 63) / 64 * 64;
 }

@@ -99,8 +99,8 @@ void each_weight(const TrainedSet& set, Weights& weights, const Visit& visit) {
   if (!weights.own_embedding.empty()) visit(set.embedding, weights.own_embedding);
 }
 
-/// The trained parts of matrices whose others stay codes are numbers of the compute type beside
-/// them: their bytes, and from now on (ops::hold_part).
+/// The trained parts of matrices whose others stay codes are numbers of the compute type next
+/// to them: their bytes, and from now on (ops::hold_part).
 /// memory   held_bytes, aligned to 64; it and the set outlive the weights
 size_t held_bytes(const TrainedSet& set, const model::ModelConfig& config, DType dtype);
 void hold_values(model::Weights& weights, const TrainedSet& set, void* memory);

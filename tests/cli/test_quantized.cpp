@@ -41,9 +41,9 @@ Words words_of(const std::string& weights) {
 TEST_SUITE("cli/quantized") {
   TEST_CASE("drafts of a model with quantized weights write its own text") {
     for (const char* weights : {"int8", "int4", "fp8"})
-      for (const char* activations : {"int8", "compute"}) {
-        const Words words =
-            with(words_of(weights), {"-s", std::string("model.activations=") + activations});
+      for (const std::string activations : {"int8", "compute"}) {
+        if (weights == std::string("fp8") && activations == "int8") continue;  // refused
+        const Words words = with(words_of(weights), {"-s", "model.activations=" + activations});
         const Outcome plain = run("pig-generate", words);
         REQUIRE(plain.status == 0);
         CHECK(plain.out.size() > 40);

@@ -123,7 +123,7 @@ TEST_SUITE("ops/frozen_codes") {
     Pair(spec).check(3);
   }
 
-  TEST_CASE("a part that is held begins as the codes' numbers, and is read and written alone") {
+  TEST_CASE("a part that is held begins as the codes' numbers, and is the only one to be written") {
     for (const WeightPart part : {WeightPart::rows, WeightPart::columns})
       for (const WeightFormat& format : {kFour, kFp8}) {
         Pair pair(

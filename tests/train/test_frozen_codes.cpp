@@ -94,7 +94,7 @@ TEST_SUITE("train/frozen_codes") {
       });
   }
 
-  TEST_CASE("the same in bf16, within its rounding") {
+  TEST_CASE("slices of codes train in bf16 as those of numbers, within its rounding") {
     const char* const model = small_models().front();
     check_equal(model, DType::bf16, 5e-3, [](const train::TrainerSpec& spec) {
       return train::slices_of(train::select_random(half_of_everything(), spec.config), spec.config);

@@ -28,7 +28,7 @@ struct LoadEvents {
 struct Trainable {
   int from = std::numeric_limits<int>::max();  // matrices of layers from this one on, and the head
   bool embedding = false;                      // its rows are in memory, not read from files
-  bool codes = false;  // where the configuration names codes, these matrices are codes too
+  bool codes = false;  // these matrices are codes too, if the configuration says so
 
   bool any() const { return from < std::numeric_limits<int>::max(); }
 };

@@ -91,7 +91,7 @@ void TrainingRun::place_codes() {
   if (on_gpu || (method != s2ft && method != lora))
     return cx_.terminal.note_once(
         fmt::format("weights  quantized values in {} in memory {}", numbers,
-                    on_gpu ? "on a GPU" : "to be trained by this method"));
+                    on_gpu ? "on a GPU" : "for train.method " + recipe::yaml_text(method)));
   codes->int8_inputs = false;
   spec_.config.formats = codes;
   cx_.terminal.note_once(

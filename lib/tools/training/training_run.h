@@ -83,7 +83,7 @@ class TrainingRun {
   /// errors   kind numeric: many steps in a row without a finite loss or gradient
   void go_on(train::Trainer& trainer, train::RunProgress& at, RunCheckpoints& checkpoints,
              RunReport& report);
-  /// Keeps frozen weights as codes where their source does and the method trains beside them.
+  /// Keeps frozen weights as codes if their source does and the method can train next to them.
   void place_codes();
   MemoryPlan plan_of(const train::TrainerSpec& spec) const;
   /// Where the samples of a step come from: "train.jsonl:3, train.jsonl:17".

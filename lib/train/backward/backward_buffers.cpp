@@ -119,7 +119,7 @@ size_t workspace_bytes(const BackwardSpec& spec, const TrainedSet& set) {
     add(shape[0], shape[1], s.rows);
   }
   add(s.vocab, s.dim, s.head_rows);
-  if (c.formats)  // that of input gradients too
+  if (c.formats)  // its products have input gradients
     bytes = std::max(bytes, model::Weights::workspace_bytes(c, spec.dtype, s.rows, s.head_rows,
                                                             spec.device, set.trainable()));
   return set.size == 0 ? 0 : bytes;
