@@ -58,7 +58,7 @@ void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,
                std::span<const int32_t> index, Stream stream = {});
 
 /// Replaces numbers of trainable weights, rounded to nearest even to their dtype, in every packing
-/// that is held. The others keep their bits. Of codes only the part that hold_part took out.
+/// that is held. The others keep their bits. Codes allow it for the part that hold_part took.
 /// shapes   as those of reading
 void write_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index,
                 std::span<const float> values, Stream stream = {});

@@ -20,8 +20,8 @@ void quantize(void* out, const WeightFormat& to, const float* rows, int64_t n_ro
 /// shapes   out [n_rows, in]; rows [n_rows, row_bytes(from, in)] bytes, any alignment
 void dequantize(void* out, DType to, const void* rows, const WeightFormat& from, int64_t n_rows,
                 int64_t in);
-/// The same of inputs [first, first + n) of each row. Groups of a row begin there, or it is all of
-/// a group and `first` is even.
+/// Turns inputs [first, first + n) of each row into numbers. Groups of a row begin there, or the
+/// row is one group and `first` is even.
 /// shapes   out [n_rows, n]
 void dequantize_columns(void* out, DType to, const void* rows, const WeightFormat& from,
                         int64_t n_rows, int64_t in, int64_t first, int64_t n);
