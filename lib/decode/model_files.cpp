@@ -334,10 +334,16 @@ WeightFormat quantized_format(recipe::WeightType type, int group) {
 
 namespace {
 
+bool has_codes(const ModelFiles& m) {
+  return std::ranges::any_of(model::all_matrices(m.config), [&](model::MatrixId id) {
+    return model::is_matrix(id.role) && is_coded(m.source->native(id));
+  });
+}
+
 /// Quantises the weights as they are read.
 void quantize(ModelFiles& m, const recipe::Model& r) {
   if (!recipe::is_quantized(r.weights)) return;
-  if (codes_of(m))
+  if (has_codes(m))
     throw recipe_error("model.weights", "is {}, but the weights of {} are quantized already",
                        recipe::yaml_text(r.weights), m.name)
         .hint("leave it auto, or set bf16 or f32 to decode them");
@@ -398,7 +404,7 @@ void keep_codes(ModelFiles& m, Device device, DType compute, bool int8_inputs) {
 }
 
 void note_widened(ModelFiles& m, DType numbers, const std::string& why) {
-  if (codes_of(m))
+  if (has_codes(m))
     m.notes.push_back(
         fmt::format("weights  quantized values in {} in memory {}", dtype_name(numbers), why));
 }

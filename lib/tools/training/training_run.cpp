@@ -82,7 +82,7 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
 }
 
 void TrainingRun::place_codes() {
-  const auto codes = decode::codes_of(files_);
+  const auto codes = decode::codes_of(files_, {}, spec_.dtype);
   if (!codes) return;
   using enum train::Method;
   const train::Method method = recipe_.train.method;
