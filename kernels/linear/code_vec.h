@@ -3,14 +3,17 @@
 //
 //   Ints, load_ints(p)              kW integers of 32 bits.
 //
-//   bits_of_ints(a, shift, mask)    (a >> shift) & mask on unsigned lanes.
+//   bits_of_ints(a, shift, mask)    (a >> shift) & mask on unsigned lanes; a shift below 0 is to
+//                                   the left.
+//
+//   either(a, b)                    a | b.
 //
 //   to_float(a)                     A Vec.
 //
 //   fp8_numbers(a, byte)            The numbers of the fp8 codes in one byte of each lane.
 //
-//   Dots<code>                      Each lane sums products of four codes and four integers of x.
-//                                   Stored codes are kOffset too large.
+//   Dots<code>                      Each lane sums products of four codes and four integers of x,
+//                                   from `start` on. Stored codes are kOffset too large.
 //
 //   HighDots                        These sum i4 codes in high halves, and are kTimes too large.
 #include "kernels/simd/vec.h"
@@ -44,8 +47,10 @@ TANDEM_INLINE Ints load_ints(const void* p) {
   return a;
 }
 TANDEM_INLINE Ints bits_of_ints(Ints a, int shift, int mask) {
-  return {static_cast<int32_t>(static_cast<uint32_t>(a.v) >> shift) & mask};
+  const auto bits = static_cast<uint32_t>(a.v);
+  return {static_cast<int32_t>(shift < 0 ? bits << -shift : bits >> shift) & mask};
 }
+TANDEM_INLINE Ints either(Ints a, Ints b) { return {a.v | b.v}; }
 TANDEM_INLINE Vec to_float(Ints a) { return {static_cast<float>(a.v)}; }
 TANDEM_INLINE Vec fp8_numbers(Ints a, int byte) {
   const uint32_t code = static_cast<uint32_t>(a.v) >> (8 * byte);
@@ -60,10 +65,11 @@ struct Dots {
   static constexpr int kTimes = 1;
   static constexpr int kOffset = code == Code::i8 ? 128 : 0;
   int32_t sum = 0;
+  TANDEM_INLINE void begin(int32_t start) { sum = start; }
   TANDEM_INLINE void add(Ints w, const int8_t* x) {
     for (int j = 0; j < 4; ++j) sum += bits_of_ints(w, 8 * j, 0xff).v * x[j];
   }
-  TANDEM_INLINE Vec end(int32_t start) const { return {static_cast<float>(sum + start)}; }
+  TANDEM_INLINE Vec end() const { return {static_cast<float>(sum)}; }
 };
 
 #elif defined(TANDEM_ISA_avx2)
@@ -75,8 +81,10 @@ TANDEM_INLINE Ints load_ints(const void* p) {
   return {_mm256_loadu_si256(static_cast<const __m256i*>(p))};
 }
 TANDEM_INLINE Ints bits_of_ints(Ints a, int shift, int mask) {
-  return {_mm256_and_si256(_mm256_srli_epi32(a.v, shift), _mm256_set1_epi32(mask))};
+  const __m256i bits = shift < 0 ? _mm256_slli_epi32(a.v, -shift) : _mm256_srli_epi32(a.v, shift);
+  return {_mm256_and_si256(bits, _mm256_set1_epi32(mask))};
 }
+TANDEM_INLINE Ints either(Ints a, Ints b) { return {_mm256_or_si256(a.v, b.v)}; }
 TANDEM_INLINE Vec to_float(Ints a) { return {_mm256_cvtepi32_ps(a.v)}; }
 TANDEM_INLINE Vec fp8_numbers(Ints a, int byte) {
   const __m256i moved = _mm256_srai_epi32(_mm256_slli_epi32(a.v, 24 - 8 * byte), 4);
@@ -84,23 +92,28 @@ TANDEM_INLINE Vec fp8_numbers(Ints a, int byte) {
   return Vec{_mm256_castsi256_ps(bits)} * simd::set1(kFp8Scale);
 }
 
-/// Sums of i4 stay within 16 bits: 8 times 2 * 15 * 127.
+/// Sums of i4 stay within 16 bits: 8 times 2 * 15 * 127. Two products of i6 do, 2 * 63 * 127.
 template <Code code>
 struct Dots {
   static constexpr int kTimes = 1;
   static constexpr int kOffset = 0;
   __m256i sum = _mm256_setzero_si256();
+  int32_t start = 0;
+  TANDEM_INLINE void begin(int32_t first) { start = first; }
   TANDEM_INLINE void add(Ints w, const int8_t* x) {
     const __m256i four = _mm256_set1_epi32(four_inputs(x));
     if constexpr (code == Code::i4) {
       sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w.v, four));
+    } else if constexpr (code != Code::i8) {
+      const __m256i pairs = _mm256_maddubs_epi16(w.v, four);
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     } else {
       const __m256i q = _mm256_xor_si256(w.v, _mm256_set1_epi8(-128));
       const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(four, q));
       sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
   }
-  TANDEM_INLINE Vec end(int32_t start) const {
+  TANDEM_INLINE Vec end() const {
     const __m256i all = code == Code::i4 ? _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) : sum;
     return {_mm256_cvtepi32_ps(_mm256_add_epi32(all, _mm256_set1_epi32(start)))};
   }
@@ -113,9 +126,11 @@ struct Ints {
 };
 TANDEM_INLINE Ints load_ints(const void* p) { return {_mm512_loadu_si512(p)}; }
 TANDEM_INLINE Ints bits_of_ints(Ints a, int shift, int mask) {
-  return {_mm512_and_si512(_mm512_srli_epi32(a.v, static_cast<unsigned>(shift)),
-                           _mm512_set1_epi32(mask))};
+  const __m512i bits = shift < 0 ? _mm512_slli_epi32(a.v, static_cast<unsigned>(-shift))
+                                 : _mm512_srli_epi32(a.v, static_cast<unsigned>(shift));
+  return {_mm512_and_si512(bits, _mm512_set1_epi32(mask))};
 }
+TANDEM_INLINE Ints either(Ints a, Ints b) { return {_mm512_or_si512(a.v, b.v)}; }
 TANDEM_INLINE Vec to_float(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 TANDEM_INLINE Vec fp8_numbers(Ints a, int byte) {
   const auto left = static_cast<unsigned>(24 - 8 * byte);
@@ -131,10 +146,15 @@ struct Dots {
   static constexpr int kTimes = 1;
   static constexpr int kOffset = 0;
   __m512i sum = _mm512_setzero_si512();
+  int32_t start = 0;
+  TANDEM_INLINE void begin(int32_t first) { start = first; }
   TANDEM_INLINE void add(Ints w, const int8_t* x) {
     const __m512i four = _mm512_set1_epi32(four_inputs(x));
     if constexpr (code == Code::i4) {
       sum = _mm512_add_epi16(sum, _mm512_maddubs_epi16(w.v, four));
+    } else if constexpr (code != Code::i8) {
+      const __m512i pairs = _mm512_maddubs_epi16(w.v, four);
+      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
     } else {
       const __m512i q = _mm512_xor_si512(w.v, _mm512_set1_epi8(-128));
       const __m512i turned =
@@ -143,7 +163,7 @@ struct Dots {
       sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
     }
   }
-  TANDEM_INLINE Vec end(int32_t start) const {
+  TANDEM_INLINE Vec end() const {
     const __m512i all = code == Code::i4 ? _mm512_madd_epi16(sum, _mm512_set1_epi16(1)) : sum;
     return {_mm512_cvtepi32_ps(_mm512_add_epi32(all, _mm512_set1_epi32(start)))};
   }
@@ -154,15 +174,14 @@ struct Dots {
   static constexpr int kTimes = times;
   static constexpr int kOffset = code == Code::i8 ? 128 : 0;
   __m512i sum = _mm512_setzero_si512();
+  TANDEM_INLINE void begin(int32_t start) { sum = _mm512_set1_epi32(start * times); }
   /// Broadcasts x as the product reads it; GCC 12 would use another instruction.
   TANDEM_INLINE void add(Ints w, const int8_t* x) {
     asm("vpdpbusd %2%{1to16%}, %1, %0"
         : "+v"(sum)
         : "v"(w.v), "m"(*reinterpret_cast<const int8_t(*)[4]>(x)));
   }
-  TANDEM_INLINE Vec end(int32_t start) const {
-    return {_mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(start * times)))};
-  }
+  TANDEM_INLINE Vec end() const { return {_mm512_cvtepi32_ps(sum)}; }
 };
 /// Codes that stay in high halves, so that sums are 16 times as large.
 struct HighDots : Dots<Code::i4, 16> {

@@ -52,6 +52,32 @@ void place_codes(const CodedMatrix& m, const uint8_t* codes, std::byte* panel, i
   }
 }
 
+/// Places the blocks of a row in a panel.
+void place_blocks(const CodedMatrix& m, const uint8_t* row, std::byte* panel, int output) {
+  const TwoLevelPanel layout{m.block()};
+  const auto& block = layout.row;
+  for (int i = 0; i < m.blocks(); ++i, row += block.bytes(), panel += layout.bytes()) {
+    auto* const to = reinterpret_cast<uint8_t*>(panel);
+    for (int k = 0; k < kTwoLevelInputs; ++k) {
+      const int code = block.code_at(row, k), line = k / 4, step = k / kCodeStep;
+      const int in_step = line % (kCodeStep / 4), half = in_step % (kCodeStep / 8);
+      const int place = 4 * output + k % 4;
+      uint8_t* const of_step = to + step * layout.step_bytes();
+      of_step[half * 4 * kCodePanel + place] |=
+          static_cast<uint8_t>((code & 15) << (in_step == half ? 0 : 4));
+      if (block.high_bits() == 0) continue;
+      const int lines = layout.lines_of_high();
+      of_step[layout.low_bytes() + in_step / lines * 4 * kCodePanel + place] |=
+          static_cast<uint8_t>(code >> 4 << (in_step % lines * block.high_bits()));
+    }
+    for (int g = 0; g < block.factors_at() - block.scales_at(); ++g)
+      to[layout.scales_at() + g * kCodePanel + output] = row[block.scales_at() + g];
+    for (int f = 0; f < block.bytes() - block.factors_at(); f += kScaleBytes)
+      std::memcpy(to + layout.factors_at() + f * kCodePanel + output * kScaleBytes,
+                  row + block.factors_at() + f, kScaleBytes);
+  }
+}
+
 }  // namespace
 
 void pack_codes(const PackCodesParams& p, Range panels) {
@@ -64,6 +90,10 @@ void pack_codes(const PackCodesParams& p, Range panels) {
     const int64_t first = i * kCodePanel;
     for (int64_t n = 0; n < std::min<int64_t>(kCodePanel, p.n_rows - first); ++n) {
       const auto* const row = static_cast<const uint8_t*>(p.rows) + (first + n) * bytes;
+      if (m.two_level()) {
+        place_blocks(m, row, panel, static_cast<int>(n));
+        continue;
+      }
       split_row(m, row, panel, static_cast<int>(n), codes.data());
       place_codes(m, codes.data(), panel, static_cast<int>(n));
     }

@@ -3,6 +3,7 @@
 // included by sources compiled with per-ISA flags.
 #include <stddef.h>
 
+#include "base/two_level.h"
 #include "base/types.h"
 
 namespace tandem {
@@ -12,19 +13,48 @@ inline constexpr int kCodePanel = 16, kCodeStep = 64, kInputGroup = 32;
 /// A group of activations that are no larger counts as zeros: 127 / x would be infinite.
 inline constexpr float kLeastInput = 1e-35f;
 
+/// A block of kTwoLevelInputs inputs of a panel. Its parts are as large as those of kCodePanel
+/// rows (base/two_level.h).
+/// layout   codes [4][bytes of a step], scales [groups][kCodePanel], minima [groups][kCodePanel],
+///          factors of scales [kCodePanel], factors of minima [kCodePanel]. A step of kCodeStep
+///          inputs has its low bits like a step of i4 (CodedMatrix), then its high bits
+///          [line / n][kCodePanel][4]. A line is four inputs. A byte of high bits holds n lines, 8
+///          of i5 or 4 of i6, the first at the lowest bits
+struct TwoLevelPanel {
+  TwoLevelBlock row;
+
+  constexpr int low_bytes() const { return kCodeStep / 2 * kCodePanel; }
+  constexpr int step_bytes() const {
+    return low_bytes() + kCodeStep / 8 * row.high_bits() * kCodePanel;
+  }
+  constexpr int lines_of_high() const { return 8 / row.high_bits(); }
+  constexpr int scales_at() const { return row.scales_at() * kCodePanel; }
+  constexpr int minima_at() const { return row.minima_at() * kCodePanel; }
+  constexpr int factors_at() const { return row.factors_at() * kCodePanel; }
+  /// A multiple of 64.
+  constexpr int bytes() const { return (row.bytes() * kCodePanel + 63) / 64 * 64; }
+};
+
 /// Encoding of a matrix [out, in], and the layout of its panels of kCodePanel outputs.
 /// layout   codes [steps][bytes of a step], scales [groups][kCodePanel], zeros [groups][kCodePanel].
 ///          Byte 64 r + 4 n + j of an i4 step holds two inputs of output n. Its low half is input
 ///          4 r + j, its high half input 32 + 4 r + j. In an i8 step that byte is input 4 r + j,
-///          plus 128, in an fp8 step without. Scales past the last input or output are 0
+///          plus 128, in an fp8 step without. Scales past the last input or output are 0. With
+///          scales of two levels, panels are blocks of TwoLevelPanel instead
 struct CodedMatrix {
-  Code code;  // i4, i8 or fp8
+  Code code;  // i4, i8 or fp8; with two levels i4, i5 or i6
   ScaleType scale;
   Zero zero;
   int group;  // inputs that share a scale: 16 or a multiple of 32; 0: all
   int in;
 
-  int steps() const { return (in + kCodeStep - 1) / kCodeStep; }
+  bool two_level() const { return scale == ScaleType::two_level; }
+  TwoLevelBlock block() const { return {code, zero, group}; }
+  int blocks() const { return (in + kTwoLevelInputs - 1) / kTwoLevelInputs; }
+  int steps() const {
+    return two_level() ? blocks() * (kTwoLevelInputs / kCodeStep)
+                       : (in + kCodeStep - 1) / kCodeStep;
+  }
   int inputs() const { return steps() * kCodeStep; }
   int groups() const { return group == 0 ? 1 : (inputs() + group - 1) / group; }
   /// Inputs whose products are summed as integers.
@@ -39,6 +69,7 @@ struct CodedMatrix {
   int64_t zeros_at() const { return scales_at() + groups() * kCodePanel * int64_t{scale_bytes()}; }
   /// Bytes of a panel, a multiple of 64.
   int64_t panel_bytes() const {
+    if (two_level()) return int64_t{blocks()} * TwoLevelPanel{block()}.bytes();
     return (zeros_at() + groups() * kCodePanel * int64_t{zero_bytes()} + 63) / 64 * 64;
   }
 };
@@ -54,6 +85,16 @@ struct QuantizedLinearParams {
   bool accumulate;       // y += instead of y =; y_type is f32 then
 };
 
+/// A block of a row of x as integers, for codes with scales of two levels.
+struct alignas(64) TwoLevelInputs {
+  int8_t x[kTwoLevelInputs];
+  float scale[kTwoLevelInputs / kInputGroup];
+  union {                                 // by group of weights
+    int32_t start[kTwoLevelInputs / 16];  // without minima: sum of x times what codes have too much
+    float sum[kTwoLevelInputs / 16];      // with minima: scale times the sum of x
+  };
+};
+
 /// Rows of x as integers of 8 bits: round(x / scale), with scale = max |x| / 127 of each
 /// kInputGroup inputs. An infinite number or NaN makes its group's scale NaN. For fp8 codes they
 /// stay numbers, in f32.
@@ -64,9 +105,13 @@ struct QuantizedInputs {
   float* sum;      // [rows, units()]: scale times the sum of x
   float* numbers;  // [rows, inputs()], for fp8 in place of all the others
 
+  TwoLevelInputs* blocks;  // [blocks(), rows], with two levels in place of all the others
+
   static size_t bytes(const CodedMatrix& m, int64_t rows) {
     if (m.code == Code::fp8)
       return static_cast<size_t>(rows) * static_cast<size_t>(m.inputs()) * sizeof(float);
+    if (m.two_level())
+      return static_cast<size_t>(rows) * static_cast<size_t>(m.blocks()) * sizeof(TwoLevelInputs);
     return static_cast<size_t>(rows) *
            (static_cast<size_t>(m.inputs()) + sizeof(float) * (m.inputs() / kInputGroup) +
             2 * sizeof(float) * static_cast<size_t>(m.units()));
@@ -76,7 +121,8 @@ struct QuantizedInputs {
         scale(reinterpret_cast<float*>(x + rows * m.inputs())),
         start(reinterpret_cast<int32_t*>(scale + rows * (m.inputs() / kInputGroup))),
         sum(reinterpret_cast<float*>(start + rows * m.units())),
-        numbers(static_cast<float*>(memory)) {}
+        numbers(static_cast<float*>(memory)),
+        blocks(static_cast<TwoLevelInputs*>(memory)) {}
 };
 
 /// One ISA's body.
@@ -84,7 +130,10 @@ struct QuantizedInputs {
 ///          apart. Each group in turn adds (even + odd) * scale to y.
 ///          Products of a unit's other codes and integers of x are summed exactly. Each unit in
 ///          turn adds (sum * weight scale) * x scale to y in f32, and with a zero minimum * sum of
-///          x. Each is one multiply-add, on scalar with two roundings. Bias and y before come last.
+///          x. Each is one multiply-add, on scalar with two roundings. With scales of two levels,
+///          blocks of y are summed so from the integers of scales and minima. Two units of 16
+///          inputs are added before * x scale. Then block * factor of scales and minima * their
+///          factor are added to y. Bias and y before come last.
 ///          The bits of an output depend only on its own row and weights. All ISAs but scalar give
 ///          the same
 /// cost     Every few rows read the panels once. Memory is read once for a call's rows, if x and

@@ -29,30 +29,41 @@ int offset_of(const CodedMatrix& m) {
   return m.code == Code::i4 ? offset_of<Code::i4>(m.zero) : offset_of<Code::i8>(m.zero);
 }
 
+/// Rounds the inputs [first, first + kInputGroup) of a row to integers and returns their scale.
+template <class T>
+TANDEM_INLINE float quantize_group(const CodedMatrix& m, const T* x, int first, int8_t* to) {
+  alignas(64) float group[kInputGroup];
+  Vec most = simd::zero(), faults = simd::zero();  // 0 times a number that is not finite is NaN
+  for (int i = 0; i < kInputGroup; i += kW) {
+    const int left = m.in - first - i;
+    const Vec v =
+        left >= kW ? simd::load(x + first + i) : simd::load_n(x + first + i, left > 0 ? left : 0);
+    simd::store(group + i, v);
+    most = max(most, abs(v));
+    faults = fma(v, simd::zero(), faults);
+  }
+  const float largest = simd::reduce_max(most),
+              inverse = largest > kLeastInput ? 127.0f / largest : 0.0f;
+  for (int i = 0; i < kInputGroup; i += kW)
+    simd::store(to + i, simd::load(group + i) * simd::set1(inverse));
+  return largest / 127.0f + simd::reduce_add(faults);
+}
+
+TANDEM_INLINE int32_t total_of(const int8_t* x, int n) {
+  int32_t total = 0;
+  for (int i = 0; i < n; ++i) total += x[i];
+  return total;
+}
+
 template <class T>
 void quantize_row(const CodedMatrix& m, const T* x, int8_t* to, float* scales, int32_t* start,
                   float* sum) {
   const int per_group = kInputGroup / m.unit(), offset = offset_of(m);
-  alignas(64) float group[kInputGroup];
   for (int first = 0; first < m.inputs(); first += kInputGroup) {
-    Vec most = simd::zero(), faults = simd::zero();  // 0 times a number that is not finite is NaN
-    for (int i = 0; i < kInputGroup; i += kW) {
-      const int left = m.in - first - i;
-      const Vec v =
-          left >= kW ? simd::load(x + first + i) : simd::load_n(x + first + i, left > 0 ? left : 0);
-      simd::store(group + i, v);
-      most = max(most, abs(v));
-      faults = fma(v, simd::zero(), faults);
-    }
-    const float largest = simd::reduce_max(most),
-                inverse = largest > kLeastInput ? 127.0f / largest : 0.0f;
-    const float scale = largest / 127.0f + simd::reduce_add(faults);
-    for (int i = 0; i < kInputGroup; i += kW)
-      simd::store(to + first + i, simd::load(group + i) * simd::set1(inverse));
+    const float scale = quantize_group(m, x, first, to + first);
     scales[first / kInputGroup] = scale;
     for (int u = 0; u < per_group; ++u) {
-      int32_t total = 0;
-      for (int i = 0; i < m.unit(); ++i) total += to[first + u * m.unit() + i];
+      const int32_t total = total_of(to + first + u * m.unit(), m.unit());
       *start++ = -offset * total;
       *sum++ = scale * static_cast<float>(total);
     }
@@ -65,22 +76,6 @@ void widen_inputs(const CodedMatrix& m, const T* x, float* to) {
   for (int i = 0; i < m.inputs(); i += kW) {
     const int left = m.in - i;
     simd::store(to + i, left >= kW ? simd::load(x + i) : simd::load_n(x + i, left > 0 ? left : 0));
-  }
-}
-
-void quantize(const QuantizedLinearParams& p, const QuantizedInputs& to, Range rows) {
-  const CodedMatrix m = p.matrix;
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const auto quantized = [&](const auto* x) {
-      if (m.code == Code::fp8) return widen_inputs(m, x + r * m.in, to.numbers + r * m.inputs());
-      quantize_row(m, x + r * m.in, to.x + r * m.inputs(),
-                   to.scale + r * (m.inputs() / kInputGroup), to.start + r * m.units(),
-                   to.sum + r * m.units());
-    };
-    if (p.x_type == DType::bf16)
-      quantized(static_cast<const bf16*>(p.x));
-    else
-      quantized(static_cast<const float*>(p.x));
   }
 }
 
@@ -131,6 +126,31 @@ TANDEM_INLINE void finish(const QuantizedLinearParams& p, int64_t row, int outpu
   simd::store_n(y, sum, n);
 }
 
+}  // namespace
+}  // namespace tandem
+
+#include "kernels/linear/two_level.inl"
+
+namespace tandem {
+namespace {
+
+void quantize(const QuantizedLinearParams& p, const QuantizedInputs& to, Range rows) {
+  const CodedMatrix m = p.matrix;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const auto quantized = [&](const auto* x) {
+      if (m.two_level()) return quantize_blocks(m, x + r * m.in, to.blocks + r, p.rows);
+      if (m.code == Code::fp8) return widen_inputs(m, x + r * m.in, to.numbers + r * m.inputs());
+      quantize_row(m, x + r * m.in, to.x + r * m.inputs(),
+                   to.scale + r * (m.inputs() / kInputGroup), to.start + r * m.units(),
+                   to.sum + r * m.units());
+    };
+    if (p.x_type == DType::bf16)
+      quantized(static_cast<const bf16*>(p.x));
+    else
+      quantized(static_cast<const float*>(p.x));
+  }
+}
+
 /// Rows [row, row + kRows) times a vector of outputs of a panel.
 template <int kRows, Code code, bool kHasZero, int kUnit>
 __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const QuantizedInputs& in,
@@ -151,6 +171,10 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
   const int units_each = m.group == 0 ? units : m.group / kUnit;  // units of a group
   int group = -1, left = 0;
   Vec scale = simd::zero(), minimum = simd::zero();
+  const auto begin = [&](auto& dots, int unit) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) dots[r].begin(start[r * units + unit]);
+  };
   const auto add_unit = [&](int unit, const auto& dots) __attribute__((always_inline)) {
     if (left == 0) {
       scale = scales.scale(++group);
@@ -162,7 +186,7 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const float xs = x_scale[r * scale_stride + unit * kUnit / kInputGroup];
-      sum[r] = fma(dots[r].end(start[r * units + unit]) * of_sums, simd::set1(xs), sum[r]);
+      sum[r] = fma(dots[r].end() * of_sums, simd::set1(xs), sum[r]);
       if constexpr (kHasZero) sum[r] = fma(minimum, simd::set1(x_sum[r * units + unit]), sum[r]);
     }
   };
@@ -172,6 +196,8 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
       // Both halves of a line at once: few rows are as fast as their weights come.
       Dots<code> low[kRows];
       HighDots high[kRows];
+      begin(low, unit);
+      begin(high, unit + 1);
 #pragma GCC unroll 8
       for (int line = 0; line < kLines; ++line) {
         const Ints both = load_ints(step + line * kLineBytes);
@@ -189,6 +215,7 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
 #pragma GCC unroll 4
       for (int i = 0; i < kUnits; ++i, ++unit, x += kUnit) {
         Dots<code> dots[kRows];
+        begin(dots, unit);
 #pragma GCC unroll 8
         for (int line = 0; line < kLines; ++line) {
           const Ints w = codes_at<code>(step, i * kLines + line);
@@ -278,23 +305,31 @@ TANDEM_INLINE void multiply_fp8_rows(const QuantizedLinearParams& p, const Quant
   if constexpr (kRows > 1) multiply_fp8_rows<kRows - 1>(p, in, panel, vector, rows);
 }
 
+SliverFn* sliver_fn(const CodedMatrix& m) {
+  if (m.code == Code::fp8) return multiply_fp8_rows<>;
+  return m.code == Code::i4 ? sliver_fn<Code::i4>(m) : sliver_fn<Code::i8>(m);
+}
+
 /// Rows whose inputs stay in the second-level cache with the panels of a call.
 constexpr int64_t kBlockBytes = int64_t{128} << 10;
 
 void run(const QuantizedLinearParams& p, const QuantizedInputs& in, Range panels, Range rows) {
-  SliverFn* const fn = p.matrix.code == Code::fp8  ? multiply_fp8_rows<>
-                       : p.matrix.code == Code::i4 ? sliver_fn<Code::i4>(p.matrix)
-                                                   : sliver_fn<Code::i8>(p.matrix);
   const int64_t n = rows.end - rows.begin, slivers = (n + kSliver - 1) / kSliver;
+  const auto sliver = [&](int64_t i) -> Range {
+    return {rows.begin + static_cast<int>(n * i / slivers),
+            rows.begin + static_cast<int>(n * (i + 1) / slivers)};
+  };
+  if (p.matrix.two_level()) {
+    for (int64_t i = 0; i < slivers; ++i) multiply_blocks(p, in, panels, sliver(i));
+    return;
+  }
+  SliverFn* const fn = sliver_fn(p.matrix);
   const int64_t bytes = p.matrix.code == Code::fp8 ? sizeof(float) : 1;  // of an input
   const int64_t most = kBlockBytes / (bytes * p.matrix.inputs() * kSliver) + 1;
   for (int64_t first = 0; first < slivers; first += most)
     for (int panel = panels.begin; panel < panels.end; ++panel)
       for (int64_t i = first; i < first + most && i < slivers; ++i)
-        for (int v = 0; v < kVectors; ++v)
-          fn(p, in, panel, v,
-             {rows.begin + static_cast<int>(n * i / slivers),
-              rows.begin + static_cast<int>(n * (i + 1) / slivers)});
+        for (int v = 0; v < kVectors; ++v) fn(p, in, panel, v, sliver(i));
 }
 
 /// kW outputs of one panel, to[input * stride].
@@ -335,7 +370,9 @@ void widen(const CodedMatrix& m, const void* panels, Range packed_panels, int n_
       const char* const panel =
           static_cast<const char*>(panels) + output / kCodePanel * m.panel_bytes();
       const int vector = output % kCodePanel / kW;
-      if (m.code == Code::i4)
+      if (m.two_level())
+        widen_blocks(m, panel, vector, column, kPacked);
+      else if (m.code == Code::i4)
         widen_vector<Code::i4>(m, panel, vector, column, kPacked);
       else if (m.code == Code::fp8)
         widen_vector<Code::fp8>(m, panel, vector, column, kPacked);

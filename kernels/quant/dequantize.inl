@@ -1,5 +1,6 @@
 #include "kernels/quant/dequantize.h"
 
+#include "base/two_level.h"
 #include "kernels/quant/group_vectors.h"
 
 namespace tandem {
@@ -67,8 +68,38 @@ TANDEM_INLINE void widen_group(const DequantizeParams& p, const uint8_t* group, 
   }
 }
 
+/// The first n numbers of a block with scales of two levels.
+template <class T>
+TANDEM_INLINE void widen_block(const TwoLevelBlock& b, const uint8_t* block, T* out, int n) {
+  int8_t codes[kTwoLevelInputs];
+  for (int i = 0; i < kTwoLevelInputs; ++i) codes[i] = static_cast<int8_t>(b.code_at(block, i));
+  const bool has_minimum = b.zero == Zero::minimum;
+  const auto product = [&](int factor, int integer) {
+    const auto number = static_cast<float>(static_cast<int8_t>(block[integer]));
+    return number_at(block + factor, ScaleType::f16) * set1(number);
+  };
+  for (int i = 0, g = 0; i < n; i += b.group, ++g) {
+    GroupRule rule = {product(b.factors_at(), b.scales_at() + g),
+                      set1(static_cast<float>(b.offset())), set1(-0.0f)};
+    if (has_minimum) rule.minimum = product(b.factors_at() + 2, b.minima_at() + g);
+    widen_codes(rule, codes + i, out + i, least(b.group, n - i));
+  }
+}
+
+template <class T>
+void widen_blocks(const DequantizeParams& p, Range rows) {
+  const TwoLevelBlock b{p.code, p.zero, p.group};
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const uint8_t* block = p.in + row * p.row_bytes;
+    T* out = static_cast<T*>(p.out) + row * p.width;
+    for (int i = 0; i < p.width; i += kTwoLevelInputs, block += b.bytes())
+      widen_block(b, block, out + i, least(kTwoLevelInputs, p.width - i));
+  }
+}
+
 template <class T>
 void widen_rows(const DequantizeParams& p, Range rows) {
+  if (p.scale == ScaleType::two_level) return widen_blocks<T>(p, rows);
   const int scale = p.scale == ScaleType::f32 ? 4 : 2;
   const int zero = p.zero == Zero::none ? 0 : p.zero == Zero::integer ? 1 : scale;
   const int bytes = code_bytes(p.code, p.group) + scale + zero;

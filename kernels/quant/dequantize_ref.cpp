@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "base/two_level.h"
 #include "kernels/quant/dequantize.h"
 #include "kernels/reference.h"
 
@@ -36,9 +37,29 @@ double weight_at(const DequantizeParams& p, const uint8_t* group, int i) {
   }
 }
 
+double weight_of_block(const DequantizeParams& p, const uint8_t* block, int i) {
+  const TwoLevelBlock b{p.code, p.zero, p.group};
+  const auto product = [&](int factor, int integer) {
+    const auto number = static_cast<float>(static_cast<int8_t>(block[integer + i / b.group]));
+    return static_cast<float>(scale_at(block + factor, ScaleType::f16)) * number;
+  };
+  const double weight =
+      double{product(b.factors_at(), b.scales_at())} * (b.code_at(block, i) - b.offset());
+  return b.zero == Zero::none ? weight : weight + product(b.factors_at() + 2, b.minima_at());
+}
+
 }  // namespace
 
 void dequantize_ref(const DequantizeParams& p, Range rows) {
+  if (p.scale == ScaleType::two_level) {
+    const int bytes = TwoLevelBlock{p.code, p.zero, p.group}.bytes();
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      for (int i = 0; i < p.width; ++i)
+        put(p.out, p.to, row * p.width + i,
+            weight_of_block(p, p.in + row * p.row_bytes + i / kTwoLevelInputs * bytes,
+                            i % kTwoLevelInputs));
+    return;
+  }
   const int64_t n_groups = (p.width + p.group - 1) / p.group, bytes = p.row_bytes / n_groups;
   for (int64_t row = rows.begin; row < rows.end; ++row)
     for (int i = 0; i < p.width; ++i)

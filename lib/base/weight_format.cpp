@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/two_level.h"
 
 namespace tandem {
 namespace {
@@ -18,8 +19,9 @@ struct CodeInfo {
 // By Code; the plain numbers come first, in their own types.
 constexpr std::array kCodes = {CodeInfo{"f32", 32, DType::f32}, CodeInfo{"bf16", 16, DType::bf16},
                                CodeInfo{"f16", 16, DType::f16}, CodeInfo{"i4", 4, DType::bf16},
-                               CodeInfo{"i8", 8, DType::bf16},  CodeInfo{"fp8", 8, DType::bf16}};
-constexpr std::array<std::string_view, 4> kScales = {"", " f16", " bf16", " f32"};
+                               CodeInfo{"i8", 8, DType::bf16},  CodeInfo{"fp8", 8, DType::bf16},
+                               CodeInfo{"i5", 5, DType::bf16},  CodeInfo{"i6", 6, DType::bf16}};
+constexpr std::array<std::string_view, 5> kScales = {"", " f16", " bf16", " f32", " two-level"};
 constexpr std::array<std::string_view, 3> kZeros = {"", " integer", " minimum"};
 
 const CodeInfo& info(const WeightFormat& f) { return kCodes[static_cast<size_t>(f.code)]; }
@@ -57,11 +59,15 @@ size_t scale_bytes(const WeightFormat& f) {
 }
 
 int64_t cut_unit(const WeightFormat& f, int64_t in) {
-  return !is_coded(f) ? 1 : f.group > 0 ? f.group : std::max<int64_t>(1, in);
+  if (!is_coded(f)) return 1;
+  if (f.scale == ScaleType::two_level) return kTwoLevelInputs;
+  return f.group > 0 ? f.group : std::max<int64_t>(1, in);
 }
 
 size_t row_bytes(const WeightFormat& f, int64_t in) {
   const int64_t group = cut_unit(f, in), n = (in + group - 1) / group;
+  if (f.scale == ScaleType::two_level)
+    return static_cast<size_t>(n * TwoLevelBlock{f.code, f.zero, f.group}.bytes());
   return static_cast<size_t>((n * group * info(f).bits + 7) / 8) +
          static_cast<size_t>(n) * scale_bytes(f);
 }

@@ -9,8 +9,8 @@ namespace tandem {
 
 /// Encoding of the weights of a matrix [out, in]: plain numbers, or codes with scales. A row of
 /// codes is one group after the other, each with its codes, its scale and its zero. Byte i of
-/// i4 codes holds input 2i in its low half and the next one in its high half. Products have
-/// other layouts.
+/// i4 codes holds input 2i in its low half and the next one in its high half. Rows with scales of
+/// two levels consist of blocks instead (base/two_level.h). Products have other layouts.
 struct WeightFormat {
   Code code = Code::bf16;
   int16_t group = 0;  // inputs that share a scale; 0: all of a row
@@ -31,11 +31,11 @@ inline bool is_coded(const WeightFormat& format) { return format.scale != ScaleT
 DType numbers_of(const WeightFormat& format);
 /// The narrowest type of numbers that holds every value of the code.
 DType widens_to(const WeightFormat& format);
-/// Bytes of a group's scale and zero; 0 of plain numbers.
+/// Bytes of a group's scale and zero, not of two levels; 0 of plain numbers.
 size_t scale_bytes(const WeightFormat& format);
-/// Inputs of a group; 1 of plain numbers.
+/// Inputs of a group, or of a block with scales of two levels; 1 of plain numbers.
 int64_t cut_unit(const WeightFormat& format, int64_t in);
-/// Bytes of a row of `in` weights with its scales and zeros, in whole groups.
+/// Bytes of a row of `in` weights with its scales and zeros, in whole groups or blocks.
 size_t row_bytes(const WeightFormat& format, int64_t in);
 /// Returns the bytes of [out, in] rows, without a layout's padding.
 size_t matrix_bytes(const WeightFormat& format, int64_t out, int64_t in);

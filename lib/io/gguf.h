@@ -48,8 +48,8 @@ WeightFormat gguf_format(GgufType type);
 /// source   ggml, ggml-quants.c: dequantize_row_*
 void decode_gguf(GgufType type, const std::byte* blocks, int64_t n, float* out);
 /// Writes the codes of `n` numbers, whole blocks, in gguf_format(type).
-/// numerics exact for Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0; scales and minima of K types round to f16
-/// result   false if a scale or a minimum is no finite f16
+/// numerics exact
+/// result   false if a scale or a minimum is infinite or NaN
 [[nodiscard]] bool gguf_codes(GgufType type, const std::byte* blocks, int64_t n, std::byte* out);
 
 /// One tensor of a GGUF file.

@@ -7,21 +7,29 @@
 
 #include "base/check.h"
 #include "base/convert.h"
+#include "base/two_level.h"
 #include "io/gguf.h"
 
 namespace tandem::io {
 namespace {
 
-constexpr int kSuper = 256;  // numbers of a block of the K encodings
+constexpr int kSuper = kTwoLevelInputs;  // numbers of a block of the K encodings
 
 const uint8_t* bytes_at(const std::byte* block, int offset) {
   return reinterpret_cast<const uint8_t*>(block) + offset;
 }
 
-float half_at(const std::byte* block, int offset) {
+f16 half_at(const std::byte* block, int offset) {
   f16 value;
   std::memcpy(&value, block + offset, sizeof(value));
-  return to_float(value);
+  return value;
+}
+
+f16 minus_half_at(const std::byte* block, int offset) {
+  constexpr uint16_t kSign = 0x8000;
+  f16 value = half_at(block, offset);
+  value.bits ^= kSign;
+  return value;
 }
 
 uint32_t word_at(const std::byte* block, int offset) {
@@ -30,10 +38,12 @@ uint32_t word_at(const std::byte* block, int offset) {
   return word;
 }
 
-/// Numbers of a block: scale * code + minimum, with one scale and one minimum for each group.
+/// Numbers of a block: scale * code + minimum. Each group of a K encoding multiplies them by its
+/// integers first.
 struct Codes {
   std::array<int8_t, kSuper> code;
-  std::array<float, kSuper / 16> scale, minimum;
+  f16 scale, minimum;
+  std::array<int8_t, kSuper / 16> scales, minima;
 };
 
 /// Code j of a block of 32: nibbles, low ones first, and a fifth bit.
@@ -46,34 +56,39 @@ void put_code(Codes& out, int i, int code) {
   out.code[static_cast<size_t>(i)] = static_cast<int8_t>(code);
 }
 
+void put_scales(Codes& out, int g, int scale, int minimum = 0) {
+  out.scales[static_cast<size_t>(g)] = static_cast<int8_t>(scale);
+  out.minima[static_cast<size_t>(g)] = static_cast<int8_t>(minimum);
+}
+
 void unpack_small(const uint8_t* nibbles, uint32_t fifth, int zero, Codes& out) {
   for (int j = 0; j < 32; ++j) put_code(out, j, small_code(nibbles, fifth, j) - zero);
 }
 
 void unpack_q4_0(const std::byte* b, Codes& out) {
-  out.scale[0] = half_at(b, 0);
+  out.scale = half_at(b, 0);
   unpack_small(bytes_at(b, 2), 0, 8, out);
 }
 
 void unpack_q4_1(const std::byte* b, Codes& out) {
-  out.scale[0] = half_at(b, 0);
-  out.minimum[0] = half_at(b, 2);
+  out.scale = half_at(b, 0);
+  out.minimum = half_at(b, 2);
   unpack_small(bytes_at(b, 4), 0, 0, out);
 }
 
 void unpack_q5_0(const std::byte* b, Codes& out) {
-  out.scale[0] = half_at(b, 0);
+  out.scale = half_at(b, 0);
   unpack_small(bytes_at(b, 6), word_at(b, 2), 16, out);
 }
 
 void unpack_q5_1(const std::byte* b, Codes& out) {
-  out.scale[0] = half_at(b, 0);
-  out.minimum[0] = half_at(b, 2);
+  out.scale = half_at(b, 0);
+  out.minimum = half_at(b, 2);
   unpack_small(bytes_at(b, 8), word_at(b, 4), 0, out);
 }
 
 void unpack_q8_0(const std::byte* b, Codes& out) {
-  out.scale[0] = half_at(b, 0);
+  out.scale = half_at(b, 0);
   std::memcpy(out.code.data(), b + 2, 32);
 }
 
@@ -85,11 +100,11 @@ void each_quarter(const F& f) {
 }
 
 void unpack_q2_k(const std::byte* b, Codes& out) {
-  const float d = half_at(b, 80), dmin = half_at(b, 82);
+  out.scale = half_at(b, 80);
+  out.minimum = minus_half_at(b, 82);
   for (int g = 0; g < kSuper / 16; ++g) {
     const int scales = bytes_at(b, 0)[g];
-    out.scale[static_cast<size_t>(g)] = d * static_cast<float>(scales & 15);
-    out.minimum[static_cast<size_t>(g)] = -(dmin * static_cast<float>(scales >> 4));
+    put_scales(out, g, scales & 15, scales >> 4);
   }
   each_quarter([&](int t, int byte, int code) {
     for (int r = 0; r < 32; ++r)
@@ -98,12 +113,12 @@ void unpack_q2_k(const std::byte* b, Codes& out) {
 }
 
 void unpack_q3_k(const std::byte* b, Codes& out) {
-  const float d = half_at(b, 108);
+  out.scale = half_at(b, 108);
   const uint8_t *high = bytes_at(b, 0), *sc = bytes_at(b, 96);
   for (int g = 0; g < kSuper / 16; ++g) {
     const int scale =
         (sc[g % 8] >> 4 * (g / 8) & 15) + 16 * (sc[8 + g % 4] >> 2 * (g / 4) & 3) - 32;
-    out.scale[static_cast<size_t>(g)] = d * static_cast<float>(scale);
+    put_scales(out, g, scale);
   }
   each_quarter([&](int t, int byte, int code) {
     for (int r = 0; r < 32; ++r) {
@@ -121,11 +136,11 @@ std::pair<int, int> six_bits(const uint8_t* sc, int g) {
 
 /// fifth    bits of the codes, 32 bytes; null: none
 void unpack_q45_k(const std::byte* b, const uint8_t* fifth, const uint8_t* nibbles, Codes& out) {
-  const float d = half_at(b, 0), dmin = half_at(b, 2);
+  out.scale = half_at(b, 0);
+  out.minimum = minus_half_at(b, 2);
   for (int g = 0; g < 8; ++g) {
     const auto [s, m] = six_bits(bytes_at(b, 4), g);
-    out.scale[static_cast<size_t>(g)] = d * static_cast<float>(s);
-    out.minimum[static_cast<size_t>(g)] = -(dmin * static_cast<float>(m));
+    put_scales(out, g, s, m);
     for (int j = 0; j < 32; ++j) {
       const int byte = nibbles[32 * (g / 2) + j];
       const int code =
@@ -142,10 +157,8 @@ void unpack_q5_k(const std::byte* b, Codes& out) {
 }
 
 void unpack_q6_k(const std::byte* b, Codes& out) {
-  const float d = half_at(b, 208);
-  for (int g = 0; g < kSuper / 16; ++g)
-    out.scale[static_cast<size_t>(g)] =
-        d * static_cast<float>(static_cast<int8_t>(bytes_at(b, 192)[g]));
+  out.scale = half_at(b, 208);
+  std::memcpy(out.scales.data(), bytes_at(b, 192), out.scales.size());
   each_quarter([&](int t, int byte, int code) {
     const uint8_t* const low = bytes_at(b, 0) + 2 * byte + 32 * (t % 2);
     const int shift = t % 4 < 2 ? 0 : 4;
@@ -186,6 +199,10 @@ WeightFormat groups_of(Code code, int16_t group, Zero zero) {
   return {code, group, ScaleType::f16, zero};
 }
 
+WeightFormat two_level(Code code, int16_t group, Zero zero) {
+  return {code, group, ScaleType::two_level, zero};
+}
+
 const std::array<Encoding, 13>& encodings() {
   constexpr Zero kNone = Zero::none, kMinimum = Zero::minimum;
   constexpr Code kFour = Code::i4, kEight = Code::i8;
@@ -198,11 +215,11 @@ const std::array<Encoding, 13>& encodings() {
       blocks_of(T::q5_0, "Q5_0", 32, 22, groups_of(kEight, 32, kNone), unpack_q5_0),
       blocks_of(T::q5_1, "Q5_1", 32, 24, groups_of(kEight, 32, kMinimum), unpack_q5_1),
       blocks_of(T::q8_0, "Q8_0", 32, 34, groups_of(kEight, 32, kNone), unpack_q8_0),
-      blocks_of(T::q2_k, "Q2_K", kSuper, 84, groups_of(kFour, 16, kMinimum), unpack_q2_k),
-      blocks_of(T::q3_k, "Q3_K", kSuper, 110, groups_of(kFour, 16, kNone), unpack_q3_k),
-      blocks_of(T::q4_k, "Q4_K", kSuper, 144, groups_of(kFour, 32, kMinimum), unpack_q4_k),
-      blocks_of(T::q5_k, "Q5_K", kSuper, 176, groups_of(kEight, 32, kMinimum), unpack_q5_k),
-      blocks_of(T::q6_k, "Q6_K", kSuper, 210, groups_of(kEight, 16, kNone), unpack_q6_k),
+      blocks_of(T::q2_k, "Q2_K", kSuper, 84, two_level(kFour, 16, kMinimum), unpack_q2_k),
+      blocks_of(T::q3_k, "Q3_K", kSuper, 110, two_level(kFour, 16, kNone), unpack_q3_k),
+      blocks_of(T::q4_k, "Q4_K", kSuper, 144, two_level(kFour, 32, kMinimum), unpack_q4_k),
+      blocks_of(T::q5_k, "Q5_K", kSuper, 176, two_level(Code::i5, 32, kMinimum), unpack_q5_k),
+      blocks_of(T::q6_k, "Q6_K", kSuper, 210, two_level(Code::i6, 16, kNone), unpack_q6_k),
       numbers(T::bf16, "BF16", DType::bf16, read_number<bf16>)};
   return all;
 }
@@ -223,13 +240,19 @@ const Encoding& encoding(GgufType type) {
   return *at;
 }
 
+bool is_two_level(const Encoding& t) { return t.format.scale == ScaleType::two_level; }
+
 /// Multiplies and adds in the order of ggml's reference.
 void decode_codes(const Encoding& t, const Codes& codes, float* out) {
   const bool has_minimum = t.format.zero == Zero::minimum;
   const int group = t.format.group;
   const auto* code = codes.code.data();
   for (size_t g = 0; g < static_cast<size_t>(t.block / group); ++g, code += group, out += group) {
-    const float scale = codes.scale[g], minimum = codes.minimum[g];
+    float scale = to_float(codes.scale), minimum = to_float(codes.minimum);
+    if (is_two_level(t)) {
+      scale *= static_cast<float>(codes.scales[g]);
+      minimum *= static_cast<float>(codes.minima[g]);
+    }
     if (has_minimum)
       for (int i = 0; i < group; ++i) out[i] = scale * static_cast<float>(code[i]) + minimum;
     else
@@ -242,31 +265,44 @@ struct CodeWriter {
   std::byte* out;
   bool finite = true;
 
-  void put_half(float x) {
+  void put_half(f16 half) {
     constexpr uint16_t kExponent = 0x7c00;
-    const f16 half = to_f16(x);
     finite = finite && (half.bits & kExponent) != kExponent;
-    std::memcpy(out, &half, sizeof(half));
-    out += sizeof(half);
+    put(&half, sizeof(half));
+  }
+  void put(const void* bytes, size_t n) {
+    std::memcpy(out, bytes, n);
+    out += n;
   }
 };
 
-/// Writes a block's groups in the row form of base/weight_format.h.
-void write_codes(const Encoding& t, const Codes& codes, CodeWriter& to) {
+/// Writes a block as base/two_level.h has it.
+void write_two_level(const Encoding& t, const Codes& codes, CodeWriter& to) {
+  const TwoLevelBlock block{t.format.code, t.format.zero, t.format.group};
+  const auto groups = static_cast<size_t>(block.groups());
+  std::memset(to.out, 0, static_cast<size_t>(block.scales_at()));
+  for (int i = 0; i < kSuper; ++i)
+    block.put_code(reinterpret_cast<uint8_t*>(to.out), i,
+                   codes.code[static_cast<size_t>(i)] + block.offset());
+  to.out += block.scales_at();
+  to.put(codes.scales.data(), groups);
+  if (block.zero == Zero::minimum) to.put(codes.minima.data(), groups);
+  to.put_half(codes.scale);
+  if (block.zero == Zero::minimum) to.put_half(codes.minimum);
+}
+
+/// Writes a block of one group as base/weight_format.h has it.
+void write_group(const Encoding& t, const Codes& codes, CodeWriter& to) {
   const bool has_minimum = t.format.zero == Zero::minimum;
-  const int offset = t.format.code == Code::i4 && !has_minimum ? 8 : 0, group = t.format.group;
+  const int offset = has_minimum ? 0 : 8, group = t.format.group;
   const auto* code = codes.code.data();
-  for (size_t g = 0; g < static_cast<size_t>(t.block / group); ++g, code += group) {
-    if (t.format.code == Code::i8) {
-      std::memcpy(to.out, code, static_cast<size_t>(group));
-      to.out += group;
-    } else {
-      for (int i = 0; i < group; i += 2)
-        *to.out++ = static_cast<std::byte>((code[i] + offset) | (code[i + 1] + offset) << 4);
-    }
-    to.put_half(codes.scale[g]);
-    if (has_minimum) to.put_half(codes.minimum[g]);
-  }
+  if (t.format.code == Code::i8)
+    to.put(code, static_cast<size_t>(group));
+  else
+    for (int i = 0; i < group; i += 2)
+      *to.out++ = static_cast<std::byte>((code[i] + offset) | (code[i + 1] + offset) << 4);
+  to.put_half(codes.scale);
+  if (has_minimum) to.put_half(codes.minimum);
 }
 
 }  // namespace
@@ -312,7 +348,7 @@ bool gguf_codes(GgufType type, const std::byte* blocks, int64_t n, std::byte* ou
   CodeWriter to{out};
   for (int64_t i = 0; i < n; i += t.block, blocks += t.bytes) {
     t.unpack(blocks, codes);
-    write_codes(t, codes, to);
+    (is_two_level(t) ? write_two_level : write_group)(t, codes, to);
   }
   return to.finite;
 }

@@ -200,9 +200,13 @@ constexpr Layout kCodes{
 
 /// Groups that are a half or some of an input's groups, or all of a row.
 bool takes_codes(const WeightFormat& stored, DType input) {
-  return is_coded(stored) && (stored.code != Code::fp8 || stored.zero == Zero::none) &&
-         (input == DType::f32 || input == DType::bf16) &&
-         (stored.group == kInputGroup / 2 || stored.group % kInputGroup == 0);
+  if (!is_coded(stored) || (input != DType::f32 && input != DType::bf16)) return false;
+  if (stored.scale == ScaleType::two_level)
+    return std::ranges::count(kTwoLevelBlocks,
+                              TwoLevelBlock{stored.code, stored.zero, stored.group}) == 1;
+  return (stored.group == kInputGroup / 2 || stored.group % kInputGroup == 0) &&
+         (stored.code == Code::i4 || stored.code == Code::i8 ||
+          (stored.code == Code::fp8 && stored.zero == Zero::none));
 }
 
 constexpr TakesFormat *kBf16 = takes_numbers<DType::bf16>, *kF32 = takes_numbers<DType::f32>;
@@ -258,8 +262,8 @@ size_t panel_bytes(const Part& part) {
 
 size_t rows_bytes(const Spec& spec, int64_t n) { return matrix_bytes(spec.stored, n, spec.in); }
 
-/// Packs rows [begin, begin + n) of a part into their panels; begin is a multiple of the panel's
-/// outputs, and so is n but at the part's end.
+/// Packs rows [begin, begin + n) of a part into their panels. A panel's outputs divide begin, and n
+/// but at the part's end.
 void pack(const Part& w, int64_t begin, int64_t n, const void* rows) {
   const Layout& layout = *w.bodies.front()->layout;
   std::byte* const panels = w.weights + layout.bytes(w.spec, begin);

@@ -49,7 +49,7 @@ void dequantize_columns(void* out, DType to, const void* rows, const WeightForma
                    (to == DType::f32 || to == DType::bf16),
                "weights in {} do not become {}", format_name(from), dtype_name(to));
   const bool one_group = from.group == 0;
-  TANDEM_CHECK(first % (one_group ? 2 : from.group) == 0 && first + n <= in,
+  TANDEM_CHECK(first % (one_group ? 2 : cut_unit(from, in)) == 0 && first + n <= in,
                "inputs {} to {} of {} in {}", first, first + n, in, format_name(from));
   // A row that is one group has its scale at the end, which the rest of the row shares.
   const size_t skipped =

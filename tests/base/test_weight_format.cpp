@@ -51,6 +51,12 @@ TEST_SUITE("base/weight_format") {
     CHECK(scale_bytes(fp8) == 4);
     CHECK(scale_bytes(kGroups) == 3);
     CHECK(scale_bytes(DType::f32) == 0);
+    const WeightFormat blocks(Code::i6, 16, ScaleType::two_level, Zero::none);
+    CHECK(format_name(blocks) == "i6 g16 two-level");
+    CHECK(cut_unit(blocks, 1024) == 256);
+    CHECK(row_bytes(blocks, 512) == 2 * 210);
+    CHECK(row_bytes({Code::i5, 32, ScaleType::two_level, Zero::minimum}, 257) == 2 * 180);
+    CHECK(row_bytes({Code::i4, 32, ScaleType::two_level, Zero::minimum}, 256) == 148);
     CHECK(is_coded(kGroups));
     CHECK_FALSE(is_coded(DType::bf16));
     CHECK(kGroups != WeightFormat(Code::i4, 128, ScaleType::f16, Zero::integer));

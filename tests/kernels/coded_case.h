@@ -17,6 +17,8 @@ inline std::vector<CodedMatrix> coded_formats(int in) {
   for (const int group : {16, 32, 128, 0})
     all.push_back(
         {Code::fp8, group == 32 ? ScaleType::bf16 : ScaleType::f32, Zero::none, group, in});
+  for (const TwoLevelBlock& b : kTwoLevelBlocks)
+    all.push_back({b.code, ScaleType::two_level, b.zero, b.group, in});
   return all;
 }
 
@@ -65,11 +67,18 @@ struct CodedCase {
         codes.insert(codes.end(), bytes, bytes + sizeof value);
         return;
       }
-      const uint16_t bits = m.scale == ScaleType::f16 ? to_f16(value).bits : to_bf16(value).bits;
+      const uint16_t bits = m.scale != ScaleType::bf16 ? to_f16(value).bits : to_bf16(value).bits;
       codes.push_back(static_cast<uint8_t>(bits));
       codes.push_back(static_cast<uint8_t>(bits >> 8));
     };
-    for (int o = 0; o < out; ++o)
+    const int blocks = m.two_level() ? out * m.blocks() : 0;
+    for (int i = 0; i < blocks; ++i) {
+      for (int byte = 0; byte < m.block().factors_at(); ++byte)
+        codes.push_back(static_cast<uint8_t>(rng.below(256)));
+      put(random_float(rng, 0.01f));
+      if (m.zero == Zero::minimum) put(random_float(rng, 0.05f));
+    }
+    for (int o = 0; o < out && !m.two_level(); ++o)
       for (int first = 0; first < m.in; first += group) {
         const int bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
         for (int i = 0; i < bytes; ++i) {

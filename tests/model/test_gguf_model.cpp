@@ -227,12 +227,12 @@ TEST_SUITE("model/gguf") {
       MatrixId id;
       const char *tensor, *format;
     };
-    for (const Want& want : {Want{{Role::embedding}, "token_embd.weight", "i8 g16 f16"},
-                             Want{{Role::head}, "token_embd.weight", "i8 g16 f16"},
-                             Want{{Role::q}, "blk.0.attn_q.weight", "i4 g32 f16 minimum"},
+    for (const Want& want : {Want{{Role::embedding}, "token_embd.weight", "i6 g16 two-level"},
+                             Want{{Role::head}, "token_embd.weight", "i6 g16 two-level"},
+                             Want{{Role::q}, "blk.0.attn_q.weight", "i4 g32 two-level minimum"},
                              Want{{Role::k}, "blk.0.attn_k.weight", "i4 g32 f16"},
-                             Want{{Role::v}, "blk.0.attn_v.weight", "i8 g16 f16"},
-                             Want{{Role::up}, "blk.0.ffn_up.weight", "i4 g32 f16 minimum"}}) {
+                             Want{{Role::v}, "blk.0.attn_v.weight", "i6 g16 two-level"},
+                             Want{{Role::up}, "blk.0.ffn_up.weight", "i4 g32 two-level minimum"}}) {
       CAPTURE(canonical_name(want.id));
       const WeightFormat format = source->native(want.id);
       CHECK(format_name(format) == want.format);

@@ -131,9 +131,9 @@ class GgufSource final : public WeightSource {
     std::vector<std::byte> blocks(io::gguf_bytes(t.type, n));
     file_.read(t, io::gguf_bytes(t.type, begin), blocks);
     if (!io::gguf_codes(t.type, blocks.data(), n, out))
-      throw input_error(file_.where(), "tensor {}: a scale in {} is infinite, NaN or beyond f16",
+      throw input_error(file_.where(), "tensor {}: a scale in {} is infinite or NaN",
                         io::quote(t.name), io::gguf_type_name(static_cast<uint32_t>(t.type)))
-          .hint("fetch the file again; -s model.weights=bf16 reads weights beyond f16");
+          .hint("fetch the file again");
   }
 
   /// Rows as the file stores them: numbers, or codes of blocks.

@@ -140,7 +140,8 @@ int channel_block(const ModelConfig& c, const WeightSource& source) {
   for (int layer = 0; layer < c.n_layers; ++layer)
     for (const WeightSource* s : {&source, &source.base()}) {
       const WeightFormat format = s->native({Role::down, layer});
-      if (is_coded(format)) block = std::lcm(block, format.group > 0 ? format.group : kInputs);
+      if (is_coded(format))
+        block = std::lcm(block, format.group > 0 ? static_cast<int>(cut_unit(format, 1)) : kInputs);
     }
   return block;
 }
