@@ -59,14 +59,14 @@ TANDEM_INLINE Vec factors_of(const char* block, int vector, bool of_minima) {
                     of_minima * kCodePanel + vector * kW);
 }
 
-/// Fetches a quarter of the block after the next one. The CPU does not foresee i6 by itself: one
-/// row of them is 1.3 times as fast so on Zen 4.
+/// Fetches a quarter of the block after the next one, which may begin and end inside a line. The
+/// CPU does not foresee i6 by itself: one row is 1.2 times as fast so on Zen 4.
 template <class F>
 TANDEM_INLINE void fetch_ahead(const char* block, int step) {
   constexpr int kQuarter = F::panel.bytes() / (kTwoLevelInputs / kCodeStep);
   const char* const from = block + 2 * F::panel.bytes() + step * kQuarter;
 #pragma GCC unroll 16
-  for (int at = 0; at < kQuarter; at += 64) __builtin_prefetch(from + at);
+  for (int at = 0; at < kQuarter + 63; at += 64) __builtin_prefetch(from + at);
 }
 
 /// Adds the products of kRows rows and a block, at a vector of outputs, to sums [kRows][kW].
