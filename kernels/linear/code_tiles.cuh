@@ -48,8 +48,7 @@ struct Decoder<Code::i4> {
     for (int j = 0; j < 4; ++j)
       asm("lop3.b32 %0, %1, %2, %3, 0xea;"
           : "=r"(a[j])
-          : "r"(word >> 4 * j), "r"(0x000f000fu),
-            "r"(0x43004300u));
+          : "r"(word >> 4 * j), "r"(0x000f000fu), "r"(0x43004300u));
   }
 };
 

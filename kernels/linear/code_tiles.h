@@ -74,11 +74,14 @@ struct CodeTiles {
   }
 };
 
+/// Rows with scales of two levels become codes of 4 or 8 bits with f16 scales, which are rounded.
 struct PlaceCodesParams {
   uint8_t* to;  // rows of tiles [first, first + n)
   CodeTiles tiles;
   const uint8_t* rows;  // of these outputs by `place`, in the form of base/weight_format.h
   int64_t row_bytes;
+  Code row_code;
+  ScaleType row_scale;
   int first, n;
 };
 

@@ -134,8 +134,7 @@ class Loader {
 template <Code kCode, int kUnit, bool kMinimum, int kTiles, int kGroups, class Piece>
 __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
                                           const unsigned char* slot, int tile_bytes, Zero zero,
-                                          ScaleType type, int lane,
-                                          const Piece& piece) {
+                                          ScaleType type, int lane, const Piece& piece) {
   using Decode = tiles::Decoder<kCode>;
   constexpr int kPieces = kCode == Code::i4 ? 2 : 4, kUnits = kTileInputs / kUnit,
                 kUnitSteps = kUnit / 16;
@@ -287,8 +286,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       cuda::copies_wait(stages - 1);
       __syncwarp();
       add_tiles<kCode, kUnit, kMinimum>(
-          sums, own + stage * stage_bytes, tile_bytes, w.zero, w.scale, lane,
-          [&](int k, int j) {
+          sums, own + stage * stage_bytes, tile_bytes, w.zero, w.scale, lane, [&](int k, int j) {
             uint4 b{0, 0, 0, 0};
             if (g + 8 * j < p.rows)
               b = *reinterpret_cast<const uint4*>(columns + (g + 8 * j) * pitch + k / 4 * kChunk +

@@ -1,23 +1,37 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/convert.h"
+#include "base/two_level.h"
 #include "kernels/linear/code_tiles.h"
 
 namespace tandem {
 namespace {
 
+uint16_t f16_bits(float value) { return to_f16(value).bits; }
+
 /// A row in the form of base/weight_format.h.
 struct CodedRow {
-  const CodeTiles& m;
+  const PlaceCodesParams& p;
   const uint8_t* at;
+  const CodeTiles& m = p.tiles;
   int group = m.group == 0 ? m.in : m.group;
   int code_bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
   int group_bytes = code_bytes + m.scale_bytes() + m.zero_bytes();
+  bool two_level = p.row_scale == ScaleType::two_level;
+  TwoLevelBlock block = {p.row_code, m.zero, m.group};
 
   /// Unpacks inputs [first, first + 16) to one byte each; those past the last one are 0.
   void unpack(int first, uint8_t* to) const {
     const int n = std::clamp(m.in - first, 0, 16);
     std::memset(to, 0, 16);
+    if (two_level) {
+      const uint8_t* const from = at + first / kTwoLevelInputs * block.bytes();
+      const int more = m.code == Code::i4 ? 0 : 128 - block.offset();
+      for (int i = 0; i < n; ++i)
+        to[i] = static_cast<uint8_t>(block.code_at(from, first % kTwoLevelInputs + i) + more);
+      return;
+    }
     for (int i = 0; i < n;) {
       const int in_group = (first + i) % group, last = std::min(n, i + group - in_group);
       const uint8_t* const from = at + (first + i) / group * group_bytes;
@@ -27,7 +41,25 @@ struct CodedRow {
                                      : from[k];
     }
   }
-  const uint8_t* scale(int g) const { return at + g * group_bytes + code_bytes; }
+  /// Writes the scale and the zero of a group.
+  void put_scale(int g, uint8_t* scale, uint8_t* zero) const {
+    if (!two_level) {
+      const uint8_t* const from = at + g * group_bytes + code_bytes;
+      std::memcpy(scale, from, static_cast<size_t>(m.scale_bytes()));
+      std::memcpy(zero, from + m.scale_bytes(), static_cast<size_t>(m.zero_bytes()));
+      return;
+    }
+    const uint8_t* const from = at + g / block.groups() * block.bytes();
+    const auto put = [&](int integers, int factor, uint8_t* to) {
+      f16 f;
+      std::memcpy(&f.bits, from + factor, sizeof f.bits);
+      const auto integer = static_cast<int8_t>(from[integers + g % block.groups()]);
+      const uint16_t bits = f16_bits(to_float(f) * static_cast<float>(integer));
+      std::memcpy(to, &bits, sizeof bits);
+    };
+    put(block.scales_at(), block.factors_at(), scale);
+    if (m.zero == Zero::minimum) put(block.minima_at(), block.factors_at() + 2, zero);
+  }
 };
 
 /// Writes the words of all lanes for 16 inputs: 4 bytes of one word (i4), or two words (i8).
@@ -62,12 +94,10 @@ void place_tile(const PlaceCodesParams& p, const CodedRow (&rows)[16], const boo
     const int input = across * kTileInputs + u * m.unit();
     for (int r = 0; r < kTileOutputs; ++r) {
       if (!real[r] || input >= m.in) continue;
-      const uint8_t* const from = rows[r].scale(m.group == 0 ? 0 : input / m.group);
       const int place = u * kTileOutputs + r;
-      const auto scale_bytes = static_cast<size_t>(m.scale_bytes());
-      std::memcpy(to + m.scales_at() + place * m.scale_bytes(), from, scale_bytes);
-      std::memcpy(to + m.zeros_at() + place * m.zero_bytes(), from + scale_bytes,
-                  static_cast<size_t>(m.zero_bytes()));
+      rows[r].put_scale(m.group == 0 ? 0 : input / m.group,
+                        to + m.scales_at() + place * m.scale_bytes(),
+                        to + m.zeros_at() + place * m.zero_bytes());
     }
   }
 }
@@ -81,7 +111,7 @@ void place_codes(const PlaceCodesParams& p, Range tiles) {
     for (int r = 0; r < kTileOutputs; ++r) real[r] = m.is_output(p.first + i, r);
     // Rows that pad a tile have the codes of another row, and scales of 0.
     const auto row = [&](int r) {
-      return CodedRow{m, p.rows + m.place(p.first, p.n, i, real[r] ? r : 0) * p.row_bytes};
+      return CodedRow{p, p.rows + m.place(p.first, p.n, i, real[r] ? r : 0) * p.row_bytes};
     };
     const CodedRow rows[] = {row(0), row(1), row(2),  row(3),  row(4),  row(5),  row(6),  row(7),
                              row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15)};

@@ -28,7 +28,8 @@ __device__ void widen_span(const CodeTiles& w, int down, int row, int span, cons
   float zero = kCode == Code::i4 && w.zero == Zero::none ? 8 : 0;
   if (w.zero == Zero::integer) zero = tiles::zero_of(zeros + place, kCode);
   if (kCode == Code::i8) zero += 128;
-  const float least = w.zero == Zero::minimum ? tiles::scale_at<kCode>(zeros, place, w.scale) : 0.0f;
+  const float least =
+      w.zero == Zero::minimum ? tiles::scale_at<kCode>(zeros, place, w.scale) : 0.0f;
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
     const unsigned word = reinterpret_cast<const unsigned*>(at)[(g * 4 + pair) * 4 + t];

@@ -167,6 +167,8 @@ void load(const CudaLinear& w, const Part& part, const Source& source) {
                                   .tiles = t,
                                   .rows = reinterpret_cast<const uint8_t*>(slot),
                                   .row_bytes = static_cast<int64_t>(row),
+                                  .row_code = part.stored.code,
+                                  .row_scale = part.stored.scale,
                                   .first = as_int(first),
                                   .n = as_int(n)};
     parallel_ranges(as_int(n), 1, [&](int i, int j) { place_codes(params, {i, j}); });

@@ -26,8 +26,9 @@ size_t place(Part& part, int64_t rows, const PackedWeights::Spec& s) {
   t.out = as_int(rows);
   t.in = as_int(s.in);
   t.group = part.stored.group;
-  t.code = part.stored.code;
-  t.scale = part.stored.scale;
+  const bool two_level = part.stored.scale == ScaleType::two_level;
+  t.code = two_level && part.stored.code != Code::i4 ? Code::i8 : part.stored.code;
+  t.scale = two_level ? ScaleType::f16 : part.stored.scale;
   t.zero = part.stored.zero;
   t.paired = s.gated && s.stacked.empty();
   return part.at + static_cast<size_t>(t.down() * t.row_bytes());
@@ -66,6 +67,7 @@ bool takes_codes(const WeightFormat& stored, DType input) {
   if (input != DType::bf16) return false;
   const int group = stored.group;
   const bool small = group == 16 || group == 32 || group == 64;
+  if (stored.scale == ScaleType::two_level) return true;
   if (stored.code == Code::fp8) return stored.scale == ScaleType::f32 && group % 128 == 0;
   return is_coded(stored) && stored.scale != ScaleType::f32 && (group % 128 == 0 || small);
 }

@@ -84,7 +84,8 @@ inline constexpr size_t kPanelBytes = size_t{32} << 20;
 // Builds without CUDA have the same code for these: a plan needs no GPU.
 TakesFormat takes_any;
 /// True for codes that a GPU multiplies: fp8 with f32 scales in groups of multiples of 128 or whole
-/// rows; i4 and i8 with f16 or bf16 scales, also in groups of 16, 32 and 64.
+/// rows; i4 and i8 with f16 or bf16 scales, also in groups of 16, 32 and 64; scales of two levels,
+/// which become f16.
 TakesFormat takes_codes;
 size_t bytes(const PackedWeights::Spec& spec);
 size_t staging_bytes(const PackedWeights::Spec& spec);

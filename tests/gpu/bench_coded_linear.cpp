@@ -84,7 +84,10 @@ void time_format(cuda::Queue& queue, int layers, Code code, int group, Zero zero
         "{}, "
         "\"ms\": {:.4f}, \"share_of_read_rate\": {:.3f}, \"us\": [{:.2f}, {:.2f}, {:.2f}, "
         "{:.2f}]}}\n",
-        code == Code::i4 ? "i4" : code == Code::i8 ? "i8" : "fp8", group, static_cast<int>(zero), rows, all * layers / 1e3,
+        code == Code::i4   ? "i4"
+        : code == Code::i8 ? "i8"
+                           : "fp8",
+        group, static_cast<int>(zero), rows, all * layers / 1e3,
         static_cast<double>(bytes) / (all * layers * 1e-6) / read_rate, each[0], each[1], each[2],
         each[3]);
     std::fflush(stdout);
