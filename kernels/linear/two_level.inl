@@ -72,7 +72,7 @@ TANDEM_INLINE void fetch_ahead(const char* block, int step) {
 /// Adds the products of kRows rows and a block, at a vector of outputs, to sums [kRows][kW].
 template <int kRows, class F>
 TANDEM_INLINE void add_block(const char* block, int vector, const TwoLevelInputs* x, float* sums) {
-  constexpr int kGroup = F::row.group, kLines = kGroup / 4, kStepLines = kCodeStep / 4;
+  constexpr int kGroup = F::row.group, kLines = kGroup / 4;
   const char* const codes = block + vector * kW * 4;
   Vec sum[kRows];
 #pragma GCC unroll 16
