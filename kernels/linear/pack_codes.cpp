@@ -52,6 +52,8 @@ void place_codes(const CodedMatrix& m, const uint8_t* codes, std::byte* panel, i
   }
 }
 
+constexpr int kFactorBytes = 2;
+
 /// Places the blocks of a row in a panel.
 void place_blocks(const CodedMatrix& m, const uint8_t* row, std::byte* panel, int output) {
   const TwoLevelPanel layout{m.block()};
@@ -72,9 +74,9 @@ void place_blocks(const CodedMatrix& m, const uint8_t* row, std::byte* panel, in
     }
     for (int g = 0; g < block.factors_at() - block.scales_at(); ++g)
       to[layout.scales_at() + g * kCodePanel + output] = row[block.scales_at() + g];
-    for (int f = 0; f < block.bytes() - block.factors_at(); f += kScaleBytes)
-      std::memcpy(to + layout.factors_at() + f * kCodePanel + output * kScaleBytes,
-                  row + block.factors_at() + f, kScaleBytes);
+    for (int f = 0; f < block.bytes() - block.factors_at(); f += kFactorBytes)
+      std::memcpy(to + layout.factors_at() + f * kCodePanel + output * kFactorBytes,
+                  row + block.factors_at() + f, kFactorBytes);
   }
 }
 
