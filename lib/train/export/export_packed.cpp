@@ -73,8 +73,8 @@ size_t scale_size(const WeightFormat& format) {
 
 bool is_fp8(const WeightFormat& format) { return format.code == Code::fp8; }
 
-const char* name_of(const WeightFormat& format) {
-  return is_fp8(format) ? "float-quantized" : pack_quantized::kName;
+std::string name_of(const WeightFormat& format) {
+  return is_fp8(format) ? "float-quantized" : std::string(pack_quantized::kName);
 }
 
 io::Json scheme_of(const WeightFormat& format) {
@@ -117,7 +117,7 @@ io::Json quantization_config(std::span<const PackedMatrix> matrices) {
     add(head->format, kHead);
   return {
       {"quant_method", pack_quantized::kMethod},
-      {"format", mixed ? "mixed-precision" : name_of((layers != nullptr ? layers : head)->format)},
+      {"format", mixed ? std::string("mixed-precision") : name_of((layers != nullptr ? layers : head)->format)},
       {"quantization_status", "compressed"},
       {"config_groups", groups},
       {"ignore", ignored},
