@@ -237,13 +237,12 @@ struct Output {
 };
 
 /// Sets of the warps' sums, in turn: one is read while others are written.
-constexpr int kMostSets = 4;
-__host__ __device__ constexpr int sets_of(int rows) { return rows <= 4 ? kMostSets : 2; }
+constexpr int kMostSets = 4, kLeastSets = 2;
 
 /// kUnit: inputs of a tile that share a scale; kGroups: eights of x's rows.
 template <Code kCode, int kUnit, bool kMinimum, int kTiles, int kGroups>
 __global__ void __launch_bounds__(kThreads, 1)
-    coded_linear(const CodedLinearParams all, const int stages) {
+    coded_linear(const CodedLinearParams all, const int stages, const int sets) {
   // Half of what codes lack is in x, half in the scales: neither leaves the range of its type.
   using Order = LaneOrder<tiles::Decoder<kCode>::kExponent / 2>;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -254,7 +253,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int steps = (w.across() - warp + kWarps - 1) / kWarps;  // <= 0: nothing for this warp
   const int down = w.down(), pitch = pitch_of(p.in), tile_bytes = w.tile_bytes();
   const int stage_bytes = kWarps * kTiles * tile_bytes, each = skinny::part_floats(p.rows);
-  const int sets = sets_of(p.rows);
 
   float* parts = reinterpret_cast<float*>(shared + stages * stage_bytes);
   bf16x* x = reinterpret_cast<bf16x*>(parts + sets * kWarps * kTiles * each);
@@ -321,12 +319,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 struct Launch {
-  int tiles, stages, bytes;
+  int tiles = 0, stages = 0, sets = 0, bytes = 0;
 };
 
-int shared_bytes(const CodeTiles& w, int rows, int tiles, int stages) {
-  const int sums = sets_of(rows) * kWarps * tiles * skinny::part_floats(rows) * 4;
-  return stages * kWarps * tiles * w.tile_bytes() + sums + rows * pitch_of(w.in) * 2;
+int shared_bytes(const CodeTiles& w, int rows, const Launch& l) {
+  const int sums = l.sets * kWarps * l.tiles * skinny::part_floats(rows) * 4;
+  return l.stages * kWarps * l.tiles * w.tile_bytes() + sums + rows * pitch_of(w.in) * 2;
 }
 
 /// Two rows of tiles at a time, where all multiprocessors then have about as much to do.
@@ -336,13 +334,17 @@ int tiles_at_once(const CodeTiles& w) {
   return turns(2) * 10 <= turns(1) * 11 ? 2 : 1;
 }
 
-/// The most stages that a block finds room for; 0: not enough.
+/// The most sets, for few rows, and stages that a block finds room for; no stages: not enough.
 Launch launch_of(const CodeTiles& w, int rows) {
+  constexpr int kFewRows = 4;
   const int room = cuda::gpu().block_shared_bytes - (skinny::kReservedBytes - 1024);
-  for (int tiles = tiles_at_once(w); tiles > 0; --tiles)
-    for (int stages = kMostStages; stages >= kLeastStages; --stages)
-      if (const int bytes = shared_bytes(w, rows, tiles, stages); bytes <= room)
-        return {tiles, stages, bytes};
+  for (int sets = rows <= kFewRows ? kMostSets : kLeastSets; sets >= kLeastSets; sets -= 2)
+    for (int tiles = tiles_at_once(w); tiles > 0; --tiles)
+      for (int stages = kMostStages; stages >= kLeastStages; --stages) {
+        Launch l{tiles, stages, sets};
+        l.bytes = shared_bytes(w, rows, l);
+        if (l.bytes <= room) return l;
+      }
   return {};
 }
 
@@ -393,7 +395,7 @@ void coded_linear_cuda(const CodedLinearParams& p, Stream stream) {
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, l.bytes);
   const int blocks = std::min((p.w.down() + l.tiles - 1) / l.tiles, cuda::gpu().multiprocessors);
   cuda::launch(kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(l.bytes), 1,
-               stream, p, l.stages);
+               stream, p, l.stages, l.sets);
 }
 
 }  // namespace tandem

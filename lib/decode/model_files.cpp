@@ -389,8 +389,8 @@ std::shared_ptr<model::WeightFormats> codes_of(const ModelFiles& m, Device devic
 
 void keep_codes(ModelFiles& m, Device device, DType compute, bool int8_inputs) {
   const auto formats = codes_of(m, device, compute);
-  if (!formats)
-    return note_widened(m, compute, "since " + device.name() + " multiplies no such codes");
+  const std::string why = "since " + device.name() + " multiplies no such codes";
+  if (!formats) return note_widened(m, compute, why);
   const auto is_fp8 = [](const auto& matrix) { return matrix.second.code == Code::fp8; };
   const bool some_fp8 = std::ranges::any_of(formats->coded, is_fp8);
   formats->int8_inputs = int8_inputs && !std::ranges::all_of(formats->coded, is_fp8);
@@ -401,6 +401,10 @@ void keep_codes(ModelFiles& m, Device device, DType compute, bool int8_inputs) {
                                 : some_fp8
                                     ? "activations rounded to int8, fp8 by activations as they are"
                                     : "activations rounded to int8"));
+  const auto stored = codes_of(m, {}, compute);
+  if (const size_t others = stored->coded.size() - formats->coded.size(); others > 0)
+    m.notes.push_back(fmt::format("weights  {} quantized matrices in {} in memory, {}", others,
+                                  dtype_name(compute), why));
 }
 
 void note_widened(ModelFiles& m, DType numbers, const std::string& why) {

@@ -70,7 +70,7 @@ TEST_SUITE("decode/quantized-folders") {
       CHECK(logits_of(decode::open_model(f.coded, 0)) == want);
       for (const bool int8_inputs : {false, true}) {
         decode::ModelFiles files = decode::open_model(f.coded, 0);
-        decode::keep_codes(files, int8_inputs);
+        decode::keep_codes(files, {}, DType::f32, int8_inputs);
         CHECK((files.config.formats ? model::formats_text(files.config, DType::f32) : "") ==
               formats);
         if (files.config.formats) CHECK(files.config.formats->coded.size() == 12);
@@ -89,7 +89,7 @@ TEST_SUITE("decode/quantized-folders") {
         set_threads(1);
         decode::ModelFiles files = decode::open_model(f.coded, 0);
         decode::take_shard(files, group.rank(), group.size());
-        decode::keep_codes(files, false);
+        decode::keep_codes(files, {}, DType::f32, false);
         if (max_difference(logits_of(std::move(files), &group), want) > 1e-5 * largest(want))
           throw input_error("rank", "other logits");
       });

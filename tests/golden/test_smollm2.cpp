@@ -61,7 +61,7 @@ TEST_SUITE("golden/smollm2") {
     for (const bool codes : {false, true}) {
       CAPTURE(codes);
       tandem::decode::ModelFiles files = tandem::decode::open_model(file.string(), 0);
-      if (codes) tandem::decode::keep_codes(files, false);
+      if (codes) tandem::decode::keep_codes(files, {}, tandem::DType::f32, false);
       check_golden(*make_engine(std::move(files), tandem::DType::f32, 256));
     }
   }

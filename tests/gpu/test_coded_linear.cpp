@@ -100,12 +100,22 @@ struct Wanted {
 
 /// Of CodedCase; and a code with its base, or a minimum beside it.
 constexpr double kMostScale = 0.1, kMostSum = 128 + 15 + 5;
+/// Of CodedCase with scales of two levels, which are rounded to f16: 127 times its factors.
+constexpr double kMostProduct = 127 * 0.01, kMostMinimum = 127 * 0.05;
+
+/// How far rounded scales move a weight.
+double rounding_of(const CodedMatrix& m) {
+  if (!m.two_level()) return 0;
+  const int codes = m.code == Code::i4 ? 15 : m.code == Code::i5 ? 31 : 63;
+  return (kMostProduct * codes + (m.zero == Zero::minimum ? kMostMinimum : 0)) * 0x1p-11;
+}
 
 /// The product in f64, and how far one on the GPU may be from it: each of the sums errs by at most
 /// one spacing of the sum of magnitudes, of codes with a base of 128. Weights that are widened are
 /// rounded to bf16.
 Wanted wanted(const std::vector<float>& weights, ActBuffer& x, int64_t rows, int64_t out,
-              int64_t in, const float* bias, const std::vector<float>* start, bool widened) {
+              int64_t in, const float* bias, const std::vector<float>* start, bool widened,
+              double rounding = 0) {
   Wanted w;
   std::vector<double> row(static_cast<size_t>(in));
   for (int64_t r = 0; r < rows; ++r) {
@@ -124,7 +134,7 @@ Wanted wanted(const std::vector<float>& weights, ActBuffer& x, int64_t rows, int
       }
       w.y.push_back(sum);
       w.bound.push_back(size * (static_cast<double>(in + 2) * 0x1p-22 + (widened ? 0x1p-8 : 0)) +
-                        kMostScale * kMostSum * 0x1p-22 * inputs);
+                        (kMostScale * kMostSum * 0x1p-22 + rounding) * inputs);
     }
   }
   return w;
@@ -173,15 +183,18 @@ TEST_SUITE("gpu/ops/coded_linear") {
           CAPTURE(in);
           CAPTURE(rows);
           ActBuffer x = random_input(rows * in);
+          const double rounding = rounding_of(m);
           const bool widened =
               rows > 48 || !ops::can_fuse(plain.packed, std::min<int64_t>(rows, 16), {});
           const std::vector<float> start(static_cast<size_t>(rows * 77), 0.25f);
           CHECK(worst(product(plain, x, rows),
-                      wanted(weights, x, rows, 77, in, nullptr, nullptr, widened)) <= 1);
-          const Wanted want = wanted(weights, x, rows, 77, in, c.bias.data(), &start, widened);
+                      wanted(weights, x, rows, 77, in, nullptr, nullptr, widened, rounding)) <= 1);
+          const Wanted want =
+              wanted(weights, x, rows, 77, in, c.bias.data(), &start, widened, rounding);
           CHECK(worst(product(with_bias, x, rows, DType::f32, &start), want) <= 1);
           CHECK(worst(product(plain, x, rows, DType::bf16),
-                      wanted(weights, x, rows, 77, in, nullptr, nullptr, widened), 0x1p-8) <= 1);
+                      wanted(weights, x, rows, 77, in, nullptr, nullptr, widened, rounding),
+                      0x1p-8) <= 1);
         }
       }
   }
@@ -194,7 +207,8 @@ TEST_SUITE("gpu/ops/coded_linear") {
       const OnGpu w({&c});
       ActBuffer x = random_input(16 * 512);
       const std::vector<float> all = product(w, x, 16);
-      CHECK(worst(all, wanted(weights_of(c), x, 16, 330, 512, nullptr, nullptr, false)) <= 1);
+      CHECK(worst(all, wanted(weights_of(c), x, 16, 330, 512, nullptr, nullptr, false,
+                              rounding_of(m))) <= 1);
       CHECK(distance(product(w, x, 16), all) == 0);
       CHECK(distance(product(w, x, 1), all) == 0);
       CHECK(distance(product(w, x, 5), all) == 0);

@@ -115,14 +115,14 @@ io::Json quantization_config(std::span<const PackedMatrix> matrices) {
     ignored.push_back(kHead);
   else if (layers == nullptr || layers->format != head->format)
     add(head->format, kHead);
-  return {
-      {"quant_method", pack_quantized::kMethod},
-      {"format", mixed ? std::string("mixed-precision") : name_of((layers != nullptr ? layers : head)->format)},
-      {"quantization_status", "compressed"},
-      {"config_groups", groups},
-      {"ignore", ignored},
-      {"kv_cache_scheme", nullptr},
-      {"global_compression_ratio", nullptr}};
+  return {{"quant_method", pack_quantized::kMethod},
+          {"format", mixed ? std::string("mixed-precision")
+                           : name_of((layers != nullptr ? layers : head)->format)},
+          {"quantization_status", "compressed"},
+          {"config_groups", groups},
+          {"ignore", ignored},
+          {"kv_cache_scheme", nullptr},
+          {"global_compression_ratio", nullptr}};
 }
 
 void add_quantization(const std::filesystem::path& path, std::span<const PackedMatrix> matrices) {
