@@ -120,8 +120,10 @@ const LayerWeights& LayerStream::acquire(cuda::Queue& compute, int layer, LayerP
 }
 
 const LayerWeights& LayerStream::in_buffer(int i, LayerPart part) const {
-  const auto block = std::ranges::find(parts_, part, &Part::part) - parts_.begin();
-  return blocks_[static_cast<size_t>(block)].in_buffers[static_cast<size_t>(i)];
+  static const LayerWeights none;
+  const auto at = std::ranges::find(parts_, part, &Part::part);
+  if (at == parts_.end()) return none;
+  return blocks_[static_cast<size_t>(at - parts_.begin())].in_buffers[static_cast<size_t>(i)];
 }
 
 void LayerStream::release(cuda::Queue& compute) {

@@ -49,15 +49,22 @@ void take_text_part(const std::filesystem::path& to, const std::filesystem::path
   file.commit();
 }
 
+constexpr const char* kQuantization = "quantization_config";
+
+/// True if config.json, where there is one, says how weights are quantized.
+bool is_quantized(const std::filesystem::path& path) {
+  return std::filesystem::exists(path) &&
+         io::parse_json(io::read_file(path), path.string()).contains(kQuantization);
+}
+
 /// Corrects config.json: removes the base's quantization, and unties the head. Programs that read
 /// only this file would otherwise ignore a head that it calls tied.
 void correct(const std::filesystem::path& path, bool tied) {
   if (!std::filesystem::exists(path)) return;
-  const std::string text = io::read_file(path);
-  io::Json config = io::parse_json(text, path.string());
+  io::Json config = io::parse_json(io::read_file(path), path.string());
   const bool unties =
       !tied && io::find_bool(config, "tie_word_embeddings", path.string()).value_or(false);
-  if (config.erase("quantization_config") == 0 && !unties) return;
+  if (config.erase(kQuantization) == 0 && !unties) return;
   if (unties) config["tie_word_embeddings"] = false;
   io::AtomicFile file(path);
   file.write(config.dump(2) + "\n");
@@ -73,7 +80,9 @@ void export_files(const std::filesystem::path& folder, const std::filesystem::pa
   if (code) throw input_error(folder.string(), "cannot create the folder: {}", code.message());
   copy_others(base, folder);
   take_text_part(folder / "config.json", base / "config.json", config);
-  correct(folder / "config.json", config.head.tied);
+  // A file that is read is not written again by the same run.
+  if (!config.head.tied || is_quantized(base / "config.json"))
+    correct(folder / "config.json", config.head.tied);
 }
 
 }  // namespace tandem::train
