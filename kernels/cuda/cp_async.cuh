@@ -28,7 +28,7 @@ __device__ inline void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// The same for a number that is known when it runs, from 1 to 7.
+/// Takes a number from 1 to 7 that is known when it runs.
 __device__ inline void copies_wait(int pending) {
   if (pending > 4)
     return pending > 6 ? copies_wait<7>() : pending > 5 ? copies_wait<6>() : copies_wait<5>();

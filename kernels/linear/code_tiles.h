@@ -18,11 +18,11 @@ inline constexpr int kPieceBytes = 512;  // codes in 16 bytes for each lane of a
 /// layout   [tiles down][tiles across], each with its codes, then scales [units][16], then zeros
 ///          [units][16]. A unit is the inputs of a tile that share a scale. Zeros pad the last
 ///          tiles. Codes are pieces of 64 inputs (i4) or 32 inputs (i8, fp8), with 4 words for
-///          each lane. With g = lane / 4 and t = lane % 4, word s of i4 belongs to inputs 16 s to
-///          16 s + 15: its half bytes j and 4 + j are output g + 8 (j % 2), inputs
-///          2 t + 8 (j / 2) and the next. Word 2 s + h of the others has 4 bytes: bytes 0 and 2 are
-///          output g, inputs 16 s + 8 h + 2 t and the next; bytes 1 and 3 are output g + 8. Those
-///          of i8 hold code + 128.
+///          each lane. Let g be lane / 4 and t be lane % 4. Word s of i4 belongs to inputs 16 s to
+///          16 s + 15. Its half bytes j and 4 + j are output g + 8 (j % 2), inputs 2 t + 8 (j / 2)
+///          and the next. Word 2 s + h of the others belongs to inputs 16 s + 8 h + 2 t and the
+///          next. Its bytes 0 and 2 are output g, bytes 1 and 3 output g + 8. i8 bytes are
+///          code + 128.
 /// source   fragments of mma.sync (PTX ISA, m16n8k16)
 struct CodeTiles {
   const uint8_t* data = nullptr;  // aligned to 16 bytes
@@ -47,7 +47,7 @@ struct CodeTiles {
     return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : scale_bytes();
   }
   TANDEM_BOTH constexpr int pieces() const { return code == Code::i4 ? 2 : 4; }
-  /// Where scales and zeros begin in a tile, and where it ends: a multiple of 16.
+  /// Scales and zeros begin at these bytes of a tile, which ends at a multiple of 16.
   TANDEM_BOTH constexpr int scales_at() const { return pieces() * kPieceBytes; }
   TANDEM_BOTH constexpr int zeros_at() const {
     return scales_at() + units() * kTileOutputs * scale_bytes();
@@ -67,8 +67,8 @@ struct CodeTiles {
     const int step = paired ? 8 : kTileOutputs, left = (paired ? out / 2 : out) - first * step;
     return left < n * step ? left : n * step;
   }
-  /// The place of row r of tile `first` + i among the outputs of n rows of tiles from `first` on:
-  /// if `paired`, those of the second half follow those of the first.
+  /// The place of row r of tile `first` + i among the outputs of n rows of tiles from `first` on.
+  /// If `paired`, outputs of the second half follow those of the first.
   TANDEM_BOTH constexpr int place(int first, int n, int i, int r) const {
     return paired ? i * 8 + r % 8 + (r < 8 ? 0 : outputs(first, n)) : i * kTileOutputs + r;
   }
@@ -78,7 +78,7 @@ struct CodeTiles {
 struct PlaceCodesParams {
   uint8_t* to;  // rows of tiles [first, first + n)
   CodeTiles tiles;
-  const uint8_t* rows;  // of these outputs by `place`, in the form of base/weight_format.h
+  const uint8_t* rows;  // these outputs by `place`, in the form of base/weight_format.h
   int64_t row_bytes;
   Code row_code;
   ScaleType row_scale;

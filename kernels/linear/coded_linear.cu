@@ -6,12 +6,12 @@
 #include "kernels/linear/skinny_linear.cuh"
 
 // A block takes one or two rows of tiles at a time, and its warps the tiles of these in turn. A
-// warp copies the tiles that it will multiply into its part of a ring in shared memory, ahead of
-// their use. x lies in shared memory in the order in which lanes read it: a lane's 16 numbers of 64
-// columns are neighbours. What codes have too much, their base and their zero, is subtracted from
-// the sum of a unit: it is that much times the sum of x there, a product with ones that all tiles
-// share. Integer instructions are the bottleneck beside memory: their pipe takes half as many as
-// the others.
+// warp copies tiles into its part of a ring in shared memory, ahead of their use. x lies in shared
+// memory in the order in which lanes read it: a lane's 16 numbers of 64 columns are neighbours.
+// Codes in products are too large by their base and their zero. The kernel subtracts that much
+// times the sum of x in a unit from the unit's sum. The sum of x is a product with ones that all
+// tiles share. Integer instructions are the bottleneck beside memory: their pipe takes half as many
+// as the others.
 
 namespace tandem {
 namespace {
@@ -220,7 +220,7 @@ struct Output {
     if (real && all.product.accumulate) before = static_cast<const float*>(all.product.y)[at()];
   }
   __device__ int64_t at() const { return static_cast<int64_t>(n) * all.y_stride + o; }
-  /// parts    of the first warp
+  /// parts    begins with the first warp's
   __device__ void finish(const float* parts, int each) const {
     const SkinnyLinearParams& p = all.product;
     float sum = real && p.bias != nullptr ? p.bias[o] : 0.0f;

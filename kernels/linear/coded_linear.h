@@ -12,8 +12,8 @@ struct CodedLinearParams {
 };
 
 /// skinny_linear for weights in codes, which are exact in the products.
-/// numerics Sums of a group are multiplied by its scale in f32, and added in an order that `in`
-///          and the format fix: the same bits on every run, and for a row with any other rows.
+/// numerics Sums of a group are multiplied by its scale in f32. They are added in an order that
+///          `in` and the format fix. Every run gives the same bits, for a row with any other rows.
 /// cost     reads W once, and x once an SM
 /// errors   none; call only where coded_linear_fits: a block finds the shared memory that it needs
 void coded_linear_cuda(const CodedLinearParams&, Stream);

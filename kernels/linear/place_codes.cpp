@@ -84,7 +84,7 @@ void place_step(const CodeTiles& m, const uint8_t (&codes)[16][16], uint8_t* to)
 void place_tile(const PlaceCodesParams& p, const CodedRow (&rows)[16], const bool (&real)[16],
                 int across, uint8_t* to) {
   const CodeTiles& m = p.tiles;
-  const int steps = kPieceBytes / (m.code == Code::i4 ? 128 : 256);  // of 16 inputs, in a piece
+  const int steps = kPieceBytes / (m.code == Code::i4 ? 128 : 256);  // 16 inputs each, in a piece
   uint8_t codes[16][16];
   for (int s = 0; s < kTileInputs / 16; ++s) {
     for (int r = 0; r < kTileOutputs; ++r) rows[r].unpack(across * kTileInputs + 16 * s, codes[r]);

@@ -6,7 +6,7 @@ namespace tandem {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSpans = 4;  // of a piece's inputs, a thread each
+constexpr int kSpans = 4;  // each thread takes a quarter of a piece's inputs
 
 /// Inputs of a span, which share a scale.
 __host__ __device__ constexpr int span_of(Code code) { return code == Code::i4 ? 16 : 8; }
@@ -15,7 +15,7 @@ __host__ __device__ constexpr int spans_across(const CodeTiles& w) {
 }
 
 /// Calls store(i, weight) for the inputs of a span, with the bits of `dequantize`.
-/// row      of the row of tiles
+/// row      counts within the row of tiles
 template <Code kCode, class Store>
 __device__ void widen_span(const CodeTiles& w, int down, int row, int span, const Store& store) {
   constexpr int kInputs = span_of(kCode);

@@ -12,8 +12,8 @@ inline constexpr int kTwoLevelInputs = 256;
 /// minimum.
 /// layout   low bits of codes [128], high bits [high_bits() * 32], scales [groups] i8, minima
 ///          [groups] i8, factor of scales f16, factor of minima f16. Byte i of low bits holds
-///          input 2i in its low half and the next one in its high half. High bits of input i are
-///          bit i % 8 of byte i / 8 for i5, and bits 2 (i % 4) and up of byte i / 4 for i6
+///          input 2i in its low half and the next one in its high half. The high bit of input i
+///          is bit i % 8 of byte i / 8 for i5. Those of i6 are bits 2 (i % 4) and up of byte i / 4
 struct TwoLevelBlock {
   Code code;  // i4, i5 or i6
   Zero zero;  // none or minimum

@@ -17,8 +17,9 @@ struct f16 {
 enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8 };
 
 /// Codes of single weights, a row each of the table in weight_format.cpp. i4 goes from 0 to 15, i5
-/// to 31, i6 to 63, i8 from -128 to 127. fp8 holds numbers in E4M3: 1 sign, 4 exponent and 3
-/// mantissa bits, at most 448, no infinity. Its NaN, 0x7f and 0xff, does not occur.
+/// to 31, i6 to 63, i8 from -128 to 127. fp8 holds numbers in E4M3. They have 1 sign, 4 exponent
+/// and 3 mantissa bits, are at most 448, and have no infinity. Its NaN, 0x7f and 0xff, does not
+/// occur.
 enum class Code : uint8_t { f32, bf16, f16, i4, i8, fp8, i5, i6 };
 /// two_level: an integer of 8 bits for each group times an f16 for each 256 inputs.
 enum class ScaleType : uint8_t { none, f16, bf16, f32, two_level };

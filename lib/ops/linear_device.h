@@ -61,7 +61,7 @@ namespace linear_cuda {
 struct Part {
   int64_t first = 0;  // output
   WeightFormat stored = DType::bf16;
-  size_t at = 0;  // where its numbers, or its codes, begin
+  size_t at = 0;  // the first byte of its numbers or codes
   CodeTiles tiles = {};
 };
 /// Where the parts of a layer's device memory begin.
@@ -83,9 +83,9 @@ inline constexpr size_t kPanelBytes = size_t{32} << 20;
 
 // Builds without CUDA have the same code for these: a plan needs no GPU.
 TakesFormat takes_any;
-/// True for codes that a GPU multiplies: fp8 with f32 scales in groups of multiples of 128 or whole
-/// rows; i4 and i8 with f16 or bf16 scales, also in groups of 16, 32 and 64; scales of two levels,
-/// which become f16.
+/// True for codes that a GPU multiplies. fp8 needs f32 scales in groups of multiples of 128 or
+/// whole rows. i4 and i8 need f16 or bf16 scales, also in groups of 16, 32 and 64. Scales of two
+/// levels become f16.
 TakesFormat takes_codes;
 size_t bytes(const PackedWeights::Spec& spec);
 size_t staging_bytes(const PackedWeights::Spec& spec);

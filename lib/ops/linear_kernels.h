@@ -22,7 +22,7 @@ struct CudaLinear {
   std::byte* weights = nullptr;          // [out, in]
   float* bias = nullptr;                 // [out], or null
   bf16* rounded_bias = nullptr;          // [out], or null
-  std::vector<linear_cuda::Part> parts;  // of codes, with addresses; empty of one format of numbers
+  std::vector<linear_cuda::Part> parts;  // empty for one format of numbers
   std::mutex mutex;  // of the memo: products of different weights never wait for each other
   std::map<Key, LinearChoice> memo;
   uint64_t memo_of = 0;  // the generation of choices that `memo` is from

@@ -52,7 +52,7 @@ std::vector<std::vector<int>> allowed_of_team() {
   return of;
 }
 
-/// Whether each thread that came both times may run on the same CPUs.
+/// True if each thread that came both times may run on the same CPUs.
 bool same_cpus(const std::vector<std::vector<int>>& a, const std::vector<std::vector<int>>& b) {
   for (size_t i = 0; i < a.size(); ++i)
     if (!a[i].empty() && !b[i].empty() && a[i] != b[i]) return false;

@@ -184,8 +184,6 @@ TEST_SUITE("cli/model-export") {
             "output.group: expected 32, 64 or 128");
     refused("tiny-2m", "out.gguf", {"--weights", "int4", "--group", "64"},
             "blocks of GGUF have 32 weights, found 64");
-    refused("tiny-2m", "out", {"--weights", "int4", "--verify"},
-            "adapter.verify: is not supported");
     refused("tiny-2m", "out", {"--weights", "int4", "-s", "output.head=int8"},
             "the head is tied to the embedding");
     refused("tiny-2m", "out", {"--weights", "int4", "-s", "output.embedding=int8"},

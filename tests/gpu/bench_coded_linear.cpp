@@ -1,5 +1,6 @@
-// Times dense layers of codes on a GPU: all products of a model's layers in turn, one JSON line for
-// a number of rows and a format. Not a test; run it by hand: bench_gpu_coded_linear [LAYERS]
+// Times dense layers of codes on a GPU: all products of a model's layers in turn. Prints one JSON
+// line for a number of rows and a format. Not a test; run it by hand: bench_gpu_coded_linear
+// [LAYERS]
 #include <fmt/format.h>
 
 #include <cstdlib>

@@ -98,21 +98,21 @@ struct Wanted {
   std::vector<double> y, bound;
 };
 
-/// Of CodedCase; and a code with its base, or a minimum beside it.
+/// The largest scale of CodedCase, and code with its base or a minimum.
 constexpr double kMostScale = 0.1, kMostSum = 128 + 15 + 5;
-/// Of CodedCase with scales of two levels, which are rounded to f16: 127 times its factors.
+/// The largest scale and minimum of two levels: 127 times CodedCase's factors.
 constexpr double kMostProduct = 127 * 0.01, kMostMinimum = 127 * 0.05;
 
-/// How far rounded scales move a weight.
+/// The most that rounded scales move a weight.
 double rounding_of(const CodedMatrix& m) {
   if (!m.two_level()) return 0;
   const int codes = m.code == Code::i4 ? 15 : m.code == Code::i5 ? 31 : 63;
   return (kMostProduct * codes + (m.zero == Zero::minimum ? kMostMinimum : 0)) * 0x1p-11;
 }
 
-/// The product in f64, and how far one on the GPU may be from it: each of the sums errs by at most
-/// one spacing of the sum of magnitudes, of codes with a base of 128. Weights that are widened are
-/// rounded to bf16.
+/// The product in f64, and a bound for the distance of one on the GPU. Each sum errs by at most one
+/// spacing of the sum of magnitudes, of codes with a base of 128. Widened weights are rounded to
+/// bf16.
 Wanted wanted(const std::vector<float>& weights, ActBuffer& x, int64_t rows, int64_t out,
               int64_t in, const float* bias, const std::vector<float>* start, bool widened,
               double rounding = 0) {

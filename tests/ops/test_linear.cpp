@@ -142,8 +142,9 @@ TEST_SUITE("ops/linear") {
     for (const DType t : {DType::bf16, DType::f32}) CHECK(refusal(groups, t, {}).empty());
     CHECK(refusal(DType::f16, DType::f32, {}) ==
           cpu + ": no product multiplies f16 weights by f32 inputs, as weights/w needs" + remedy);
-    CHECK(refusal(groups, DType::bf16, gpu) ==
-          "cuda:1: no product multiplies i4 g64 f16 integer weights by bf16 inputs, as weights/w "
+    CHECK(refusal(groups, DType::bf16, gpu).empty());
+    CHECK(refusal(groups, DType::f32, gpu) ==
+          "cuda:1: no product multiplies i4 g64 f16 integer weights by f32 inputs, as weights/w "
           "needs" +
               remedy);
     for (const Device& device : {Device{}, gpu}) {

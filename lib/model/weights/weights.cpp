@@ -298,7 +298,7 @@ StreamedParts streamed_parts(int n_layers, const WeightPlaces& places) {
 ForwardBytes forward_bytes(const ModelConfig& config, DType dtype, const WeightPlaces& places,
                            ReadKind kind) {
   const StreamedParts n = streamed_parts(config.n_layers, places);
-  // Of the mean layer: formats of codes may differ.
+  // Layers may differ in formats of codes: these are bytes of the mean layer.
   const auto bytes = [&](LayerPart part) {
     double sum = 0;
     for (int layer = 0; layer < config.n_layers; ++layer)
