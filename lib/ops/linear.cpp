@@ -42,10 +42,12 @@ void check_source(const PackedWeights::Spec& spec, std::span<const float> bias,
                "{}: the staging buffer belongs to another device", spec.name);
 }
 
+/// Weights on a GPU whose kernels are chosen by measuring: those of codes are not.
 std::vector<CudaLinear*> on_device(std::span<const PackedWeights* const> all) {
   std::vector<CudaLinear*> found;
   for (const PackedWeights* w : all)
-    if (w->state().cuda) found.push_back(w->state().cuda.get());
+    if (w->state().cuda && !linear_cuda::has_codes(w->state().spec))
+      found.push_back(w->state().cuda.get());
   return found;
 }
 

@@ -13,7 +13,7 @@
 namespace tandem::ops::linear_cuda::coded {
 namespace {
 
-/// Up to so many passes over codes, with a few rows each, cost less than widening the codes once.
+/// This number of passes over codes, with a few rows each, costs less than widening the codes once.
 /// 16 rows of an 8B model take about a third of that, on an H200.
 constexpr int64_t kMostPasses = 3;
 

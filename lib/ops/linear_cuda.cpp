@@ -294,7 +294,6 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
 
 void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate,
           std::optional<Gate> gate, const LinearNeighbours& around, Stream stream) {
-  if (!alike[0]->parts.empty()) return;  // their kernels need no choice
   const int device = alike[0]->spec.device.index;
   const LinearProduct p = product_of(*alike[0], at.x.rows(), at.y.dtype(), accumulate, gate);
   Choices& all = choices();

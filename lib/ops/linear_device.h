@@ -84,8 +84,8 @@ inline constexpr size_t kPanelBytes = size_t{32} << 20;
 // Builds without CUDA have the same code for these: a plan needs no GPU.
 TakesFormat takes_any;
 /// True for codes that a GPU multiplies. fp8 needs f32 scales in groups of multiples of 128 or
-/// whole rows. i4 and i8 need f16 or bf16 scales, also in groups of 16, 32 and 64. Scales of two
-/// levels become f16.
+/// whole rows. Codes of i4 and i8 need f16 or bf16 scales, also in groups of 16, 32 and 64. Scales
+/// of two levels become f16.
 TakesFormat takes_codes;
 size_t bytes(const PackedWeights::Spec& spec);
 size_t staging_bytes(const PackedWeights::Spec& spec);

@@ -26,7 +26,7 @@ void split_codes(const WeightFormat& format, int64_t in, int64_t n, const std::b
 /// codes in its `float-quantized` format, which vLLM and transformers read. Only linear layers can
 /// be codes: not the embedding. Norms, biases, numbers and other files are written as export_model
 /// writes them.
-/// source   native codes where format_of says codes. i4 has integer zeros, i8 none, fp8 one scale a row
+/// source   has native codes where format_of says codes
 /// progress gets the share of the bytes that are written; false ends the work
 /// errors   kind input: cannot create, no space left, as the source; kind interrupted
 /// cost     scales of all matrices stay in memory until they are written
