@@ -36,11 +36,11 @@ int64_t tile_of(int64_t across, int64_t unit, int64_t most) {
 
 int64_t tile_rows(const Spec& spec) { return tile_of(spec.in, kTileUnit, spec.out); }
 
-/// Columns begin at a group of every format.
+/// Columns begin at a group, or a block, of every format.
 int64_t tile_columns(const Spec& spec) {
   int64_t unit = kTileUnit;
   for (const Spec::Stacked& s : stacks_of(spec))
-    unit = std::lcm(unit, std::max<int64_t>(1, s.stored.group));
+    if (s.stored.group > 0) unit = std::lcm(unit, cut_unit(s.stored, spec.in));
   return tile_of(spec.out, unit, spec.in);
 }
 
