@@ -28,8 +28,8 @@ namespace portable {
 void attention_few_rows_cuda(const AttentionParams&, const AttentionLaunch&, Stream);
 }  // namespace portable
 namespace hopper {
-/// The same by Hopper's copy engine and, at 33 queries and more of head_dim 256, its matrix engine,
-/// with the same bits.
+/// This body uses Hopper's copy engine and, at 33 queries and more of head_dim 256, its matrix
+/// engine. It gives the same bits.
 /// errors   kind device: the driver refuses to describe the pools
 void attention_few_rows_cuda(const AttentionParams&, const AttentionLaunch&, Stream);
 }  // namespace hopper

@@ -16,8 +16,8 @@ namespace tandem {
 
 constexpr unsigned kRingAlign = 1024;
 
-/// How a block's shared memory is laid out: the ring, then queries that lie there, then parts' o,
-/// then their m and l.
+/// A block's shared memory holds the ring, then queries that lie there, then parts' o, then their m
+/// and l.
 struct MmaMemory {
   int stages;
   int columns, pitch;  // of the parts' o, that a block joins at a time

@@ -104,8 +104,7 @@ class WorkerState {
     if constexpr (kSeen == Seen::few) {
       see[0] = see[1] = slot_bits(0, 0, first) >> (lane_of() % 4 * 2);
     } else if constexpr (kSeen == Seen::by_rule) {
-      // Of four lanes with the same two rows, even ones work out the first row's keys, odd ones the
-      // second's.
+      // Four lanes share two rows. Even lanes find the first row's keys, odd lanes the second's.
       const int page = first / kPageTokens * kPageTokens;
       const uint64_t mine = visible_slots(p_, v, lane_of() % 2 == 0 ? row_[0] : row_[1], page);
       const uint64_t other = __shfl_xor_sync(cuda::kAllLanes, mine, 1);
@@ -228,9 +227,9 @@ class Worker : public WorkerState<Shape> {
   }
 
  private:
-  /// Where a lane's first load lies in a unit. Rows of 128 bytes: piece i of 16 bytes lies at i ^
-  /// (row % 8). A lane's row is the same modulo 8 in all its loads, so further pieces are reached
-  /// by xor into its address.
+  /// Returns the place of a lane's first load in a unit. Rows have 128 bytes: piece i of 16 bytes
+  /// lies at i ^ (row % 8). A lane's row is the same modulo 8 in all its loads, so further pieces
+  /// are reached by xor into its address.
   __device__ static uint32_t lane_place(unsigned row, unsigned piece) {
     return row * 128 + (piece ^ row % 8) * 16;
   }

@@ -324,7 +324,7 @@ void run(const QuantizedLinearParams& p, const QuantizedInputs& in, Range panels
     return;
   }
   SliverFn* const fn = sliver_fn(p.matrix);
-  const int64_t bytes = p.matrix.code == Code::fp8 ? sizeof(float) : 1;  // of an input
+  const int64_t bytes = p.matrix.code == Code::fp8 ? sizeof(float) : 1;  // an input takes these
   const int64_t most = kBlockBytes / (bytes * p.matrix.inputs() * kSliver) + 1;
   for (int64_t first = 0; first < slivers; first += most)
     for (int panel = panels.begin; panel < panels.end; ++panel)
