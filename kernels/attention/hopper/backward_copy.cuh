@@ -12,6 +12,22 @@ struct BackwardMaps {
   CUtensorMap q, dout, k, v;
 };
 
+/// Begins a block: prepares its barriers and waits for the kernel before it.
+/// returns  the thread's warp, uniform so that the compiler knows it
+template <class Memory>
+__device__ int begin_block(Memory& m, const BackwardMaps& maps) {
+  if (threadIdx.x == 0) {
+    cuda::tma_prefetch_map(maps.q);
+    cuda::tma_prefetch_map(maps.dout);
+    cuda::tma_prefetch_map(maps.k);
+    cuda::tma_prefetch_map(maps.v);
+    m.init_barriers();
+  }
+  __syncthreads();
+  cuda::wait_for_previous();
+  return __shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x / cuda::kWarp), 0);
+}
+
 /// Copies 64 vectors of both tensors of a side, from token `first` of the document: keys of the
 /// block's KV head, or queries of `head`. Beyond the document lie zeros or anything else.
 template <int kDim>

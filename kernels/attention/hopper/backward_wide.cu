@@ -19,18 +19,7 @@ __global__ void __launch_bounds__(WideShape::kThreads, 1)
   constexpr int kBetween = 3;  // barrier between the kinds of pieces, which share the tiles
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& m = *reinterpret_cast<WideMemory*>(memory);
-  if (threadIdx.x == 0) {
-    cuda::tma_prefetch_map(maps.q);
-    cuda::tma_prefetch_map(maps.dout);
-    cuda::tma_prefetch_map(maps.k);
-    cuda::tma_prefetch_map(maps.v);
-    m.init_barriers();
-  }
-  __syncthreads();
-  cuda::wait_for_previous();
-  // Uniform in a warp, and the compiler knows it.
-  const int warp = __shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x / cuda::kWarp), 0);
-  const int role = warp / 4;
+  const int warp = begin_block(m, maps), role = warp / 4;
   if (role == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegisters));
     WidePieces pieces(m, p, work);
