@@ -165,7 +165,9 @@ struct CpuTable {
       variant_for(isa, {&attention_bf16_scalar, &attention_bf16_avx2, &attention_bf16_avx512,
                         &attention_bf16_avx512_bf16, &attention_bf16_amx});
   TANDEM_VARIANTS(packed_linear);
-  TANDEM_VARIANTS_BF16(quantized_linear);
+  const QuantizedLinearKernel* quantized_linear =
+      variant_for(isa, {&quantized_linear_scalar, &quantized_linear_avx2, &quantized_linear_avx512,
+                        &quantized_linear_avx512_bf16, &quantized_linear_amx});
   // null where the CPU does not multiply bf16
   DecodeLinearFn* decode_linear = isa >= Isa::avx512_bf16 ? decode_linear_avx512_bf16 : nullptr;
 };

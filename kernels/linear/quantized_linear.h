@@ -56,6 +56,15 @@ struct CodedMatrix {
                        : (in + kCodeStep - 1) / kCodeStep;
   }
   int inputs() const { return steps() * kCodeStep; }
+  /// Inputs of a row of x, whose last ones are zeros.
+  int padded() const {
+    return (inputs() + kTwoLevelInputs - 1) / kTwoLevelInputs * kTwoLevelInputs;
+  }
+  /// From a row of x to the next: integers, scales, units. Rows at a power of two would share the
+  /// places of a cache.
+  int64_t row_stride() const { return padded() + kCodeStep; }
+  int64_t scale_stride() const { return padded() / kInputGroup; }
+  int64_t unit_stride() const { return padded() / unit(); }
   int groups() const { return group == 0 ? 1 : (inputs() + group - 1) / group; }
   /// Inputs whose products are summed as integers.
   int unit() const { return group == 16 ? 16 : kInputGroup; }
@@ -99,10 +108,10 @@ struct alignas(64) TwoLevelInputs {
 /// kInputGroup inputs. An infinite number or NaN makes its group's scale NaN. For fp8 codes they
 /// stay numbers, in f32.
 struct QuantizedInputs {
-  int8_t* x;       // [rows, inputs()], zeros past the last input
-  float* scale;    // [rows, inputs() / kInputGroup]
-  int32_t* start;  // [rows, units()]: sum of x times what every stored code has too much
-  float* sum;      // [rows, units()]: scale times the sum of x
+  int8_t* x;       // [rows, row_stride()]
+  float* scale;    // [rows, scale_stride()]
+  int32_t* start;  // [rows, unit_stride()]: sum of x times what every stored code has too much
+  float* sum;      // [rows, unit_stride()]: scale times the sum of x
   float* numbers;  // [rows, inputs()], for fp8 in place of all the others
 
   TwoLevelInputs* blocks;  // [blocks(), rows], with two levels in place of all the others
@@ -113,14 +122,14 @@ struct QuantizedInputs {
     if (m.two_level())
       return static_cast<size_t>(rows) * static_cast<size_t>(m.blocks()) * sizeof(TwoLevelInputs);
     return static_cast<size_t>(rows) *
-           (static_cast<size_t>(m.inputs()) + sizeof(float) * (m.inputs() / kInputGroup) +
-            2 * sizeof(float) * static_cast<size_t>(m.units()));
+           (static_cast<size_t>(m.row_stride()) +
+            sizeof(float) * static_cast<size_t>(m.scale_stride() + 2 * m.unit_stride()));
   }
   QuantizedInputs(const CodedMatrix& m, int64_t rows, void* memory)
       : x(static_cast<int8_t*>(memory)),
-        scale(reinterpret_cast<float*>(x + rows * m.inputs())),
-        start(reinterpret_cast<int32_t*>(scale + rows * (m.inputs() / kInputGroup))),
-        sum(reinterpret_cast<float*>(start + rows * m.units())),
+        scale(reinterpret_cast<float*>(x + rows * m.row_stride())),
+        start(reinterpret_cast<int32_t*>(scale + rows * m.scale_stride())),
+        sum(reinterpret_cast<float*>(start + rows * m.unit_stride())),
         numbers(static_cast<float*>(memory)),
         blocks(static_cast<TwoLevelInputs*>(memory)) {}
 };
@@ -159,6 +168,6 @@ void pack_codes(const PackCodesParams&, Range panels);
 void quantized_linear_ref(const QuantizedLinearParams&, Range rows);
 
 extern const QuantizedLinearKernel quantized_linear_scalar, quantized_linear_avx2,
-    quantized_linear_avx512, quantized_linear_avx512_bf16;
+    quantized_linear_avx512, quantized_linear_avx512_bf16, quantized_linear_amx;
 
 }  // namespace tandem

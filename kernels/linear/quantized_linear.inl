@@ -59,7 +59,7 @@ template <class T>
 void quantize_row(const CodedMatrix& m, const T* x, int8_t* to, float* scales, int32_t* start,
                   float* sum) {
   const int per_group = kInputGroup / m.unit(), offset = offset_of(m);
-  for (int first = 0; first < m.inputs(); first += kInputGroup) {
+  for (int first = 0; first < m.padded(); first += kInputGroup) {
     const float scale = quantize_group(m, x, first, to + first);
     scales[first / kInputGroup] = scale;
     for (int u = 0; u < per_group; ++u) {
@@ -130,6 +130,9 @@ TANDEM_INLINE void finish(const QuantizedLinearParams& p, int64_t row, int outpu
 }  // namespace tandem
 
 #include "kernels/linear/two_level.inl"
+#if defined(TANDEM_ISA_amx)
+#include "kernels/linear/quantized_tiles.inl"
+#endif
 
 namespace tandem {
 namespace {
@@ -140,9 +143,8 @@ void quantize(const QuantizedLinearParams& p, const QuantizedInputs& to, Range r
     const auto quantized = [&](const auto* x) {
       if (m.two_level()) return quantize_blocks(m, x + r * m.in, to.blocks + r, p.rows);
       if (m.code == Code::fp8) return widen_inputs(m, x + r * m.in, to.numbers + r * m.inputs());
-      quantize_row(m, x + r * m.in, to.x + r * m.inputs(),
-                   to.scale + r * (m.inputs() / kInputGroup), to.start + r * m.units(),
-                   to.sum + r * m.units());
+      quantize_row(m, x + r * m.in, to.x + r * m.row_stride(), to.scale + r * m.scale_stride(),
+                   to.start + r * m.unit_stride(), to.sum + r * m.unit_stride());
     };
     if (p.x_type == DType::bf16)
       quantized(static_cast<const bf16*>(p.x));
@@ -158,12 +160,13 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
   const CodedMatrix m = p.matrix;
   const char* const at = static_cast<const char*>(p.w) + panel * m.panel_bytes();
   const Scales scales(m, at, vector);
-  const int64_t stride = m.inputs(), scale_stride = m.inputs() / kInputGroup;
+  const int64_t stride = m.row_stride(), scale_stride = m.scale_stride(),
+                unit_stride = m.unit_stride();
   const int units = m.units();
   const int8_t* x = in.x + row * stride;
   const float* const x_scale = in.scale + row * scale_stride;
-  const int32_t* const start = in.start + row * units;
-  const float* const x_sum = in.sum + row * units;
+  const int32_t* const start = in.start + row * unit_stride;
+  const float* const x_sum = in.sum + row * unit_stride;
   constexpr int kLines = kUnit / 4, kUnits = kCodeStep / kUnit;
   Vec sum[kRows];
 #pragma GCC unroll 16
@@ -173,7 +176,7 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
   Vec scale = simd::zero(), minimum = simd::zero();
   const auto begin = [&](auto& dots, int unit) __attribute__((always_inline)) {
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) dots[r].begin(start[r * units + unit]);
+    for (int r = 0; r < kRows; ++r) dots[r].begin(start[r * unit_stride + unit]);
   };
   const auto add_unit = [&](int unit, const auto& dots) __attribute__((always_inline)) {
     if (left == 0) {
@@ -187,7 +190,8 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
     for (int r = 0; r < kRows; ++r) {
       const float xs = x_scale[r * scale_stride + unit * kUnit / kInputGroup];
       sum[r] = fma(dots[r].end() * of_sums, simd::set1(xs), sum[r]);
-      if constexpr (kHasZero) sum[r] = fma(minimum, simd::set1(x_sum[r * units + unit]), sum[r]);
+      if constexpr (kHasZero)
+        sum[r] = fma(minimum, simd::set1(x_sum[r * unit_stride + unit]), sum[r]);
     }
   };
   const char* step = at + vector * kW * 4;
@@ -315,6 +319,9 @@ constexpr int64_t kBlockBytes = int64_t{128} << 10;
 
 void run(const QuantizedLinearParams& p, const QuantizedInputs& in, Range panels, Range rows) {
   const int64_t n = rows.end - rows.begin, slivers = (n + kSliver - 1) / kSliver;
+#if defined(TANDEM_ISA_amx)
+  if (n >= kLeastTileRows && has_tiles(p.matrix)) return run_tiles(p, in, panels, rows);
+#endif
   const auto sliver = [&](int64_t i) -> Range {
     return {rows.begin + static_cast<int>(n * i / slivers),
             rows.begin + static_cast<int>(n * (i + 1) / slivers)};

@@ -31,8 +31,8 @@ Isa detect() {
   if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni"))
     return Isa::avx512;
   __cpuid_count(7, 0, a, b, c, d);
-  const bool amx_bf16 = (d >> 22) & 1, amx_tile = (d >> 24) & 1;
-  return amx_bf16 && amx_tile && request_amx() ? Isa::amx : Isa::avx512_bf16;
+  const bool amx_bf16 = (d >> 22) & 1, amx_tile = (d >> 24) & 1, amx_int8 = (d >> 25) & 1;
+  return amx_bf16 && amx_tile && amx_int8 && request_amx() ? Isa::amx : Isa::avx512_bf16;
 }
 
 Isa& current() {

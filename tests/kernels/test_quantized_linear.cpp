@@ -49,12 +49,16 @@ TEST_SUITE("kernels/quantized_linear") {
   }
 
   TEST_CASE("all vector instruction sets give the same bits") {
-    for (const CodedMatrix& m : coded_formats(320)) {
-      CodedCase c(m, 40, 13);
-      CAPTURE(format_name(format_of(m)));
-      const std::vector<Isa> isas = vector_isas();
-      for (const Isa isa : isas) CHECK(c.run(isa) == c.run(isas.front()));
-    }
+    // Few rows and inputs, and those that tiles take in several steps.
+    for (const auto& [in, rows] : {std::pair(320, 13), std::pair(1100, 61)})
+      for (const CodedMatrix& m : coded_formats(in)) {
+        CodedCase c(m, 72, rows);
+        CAPTURE(format_name(format_of(m)));
+        CAPTURE(rows);
+        const std::vector<Isa> isas = vector_isas();
+        const std::vector<float> first = c.run(isas.front());
+        for (const Isa isa : isas) CHECK(c.run(isa) == first);
+      }
   }
 
   TEST_CASE("a row's bits depend on nothing but the row: any company, any threads") {
