@@ -8,11 +8,9 @@
 // A block takes one or two rows of tiles at a time, and its warps the tiles of these in turn. A
 // warp copies tiles into its part of a ring in shared memory, ahead of their use. Rows of x lie in
 // shared memory in the order in which lanes read them: a lane's 16 numbers of 64 columns are
-// neighbours.
-// Codes in products are too large by their base and their zero. The kernel subtracts that much
-// times the sum of x in a unit from the unit's sum. The sum of x is a product with ones that all
-// tiles share. Integer
-// instructions limit it as memory does: their pipe takes half as many as the others.
+// neighbours. Codes in products are too large by their base and their zero. The kernel subtracts
+// that much times the sum of x in a unit from the unit's sum. The sum of x is a product with ones
+// that all tiles share.
 
 namespace tandem {
 namespace {

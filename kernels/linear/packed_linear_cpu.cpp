@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide_up.h"
 #include "base/parallel.h"
 
 namespace tandem {
@@ -12,15 +13,11 @@ namespace {
 constexpr int64_t kPackedBytes = int64_t{4} << 20;
 // Panels of a task of few rows.
 constexpr int kFewPanels = 4;
-// Tasks a thread, at least, where rows can be divided: dynamic scheduling then evens out.
-constexpr int kTasksForThread = 4;
 
 constexpr int64_t kFloat = sizeof(float);
 
-int64_t quotient_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
 /// Vectors of 16 lanes are the widest.
-int64_t padded(int64_t in) { return quotient_up(in, 16) * 16; }
+int64_t padded(int64_t in) { return divide_up(in, 16) * 16; }
 
 /// Most rows that are packed together.
 int64_t rows_at_once(int64_t in) {
@@ -41,12 +38,12 @@ struct Tasks {
 
   Tasks(const PackedLinearKernel& kernel, const PackedLinearParams& p, const PackedRows& rows,
         int threads)
-      : n_panels(static_cast<int>(quotient_up(p.out, kernel.panel_outputs))),
+      : n_panels(static_cast<int>(divide_up(p.out, kernel.panel_outputs))),
         n_slivers(rows.n_slivers),
         panels_each(rows.n_slivers == 1 ? kFewPanels : 1) {
-    panels = static_cast<int>(quotient_up(n_panels, panels_each));
+    panels = static_cast<int>(divide_up(n_panels, panels_each));
     parts =
-        std::clamp(static_cast<int>(quotient_up(kTasksForThread * threads, panels)), 1, n_slivers);
+        std::clamp(static_cast<int>(divide_up(kTasksPerThread * threads, panels)), 1, n_slivers);
   }
   int count() const { return panels * parts; }
   Range panels_of(int task) const {
@@ -62,7 +59,7 @@ struct Tasks {
 
 /// Most rows of a pass.
 int64_t rows_of_pass(const PackedLinearParams& p) {
-  return quotient_up(p.rows, quotient_up(p.rows, rows_at_once(p.in)));
+  return divide_up(p.rows, divide_up(p.rows, rows_at_once(p.in)));
 }
 
 /// Floats of a widened panel.
@@ -73,14 +70,14 @@ int64_t panel_floats(const PackedLinearKernel& kernel, int64_t in) {
 /// Calls run(rows, a task's panels, its slivers, the thread's scratch) for packed rows.
 void for_tasks(const PackedLinearKernel& kernel, const PackedLinearParams& p, float* workspace,
                int64_t scratch_each, int threads, const auto& run) {
-  const auto passes = static_cast<int>(quotient_up(p.rows, rows_at_once(p.in)));
+  const auto passes = static_cast<int>(divide_up(p.rows, rows_at_once(p.in)));
   float* const packed = workspace;
   float* const scratch = packed + rows_of_pass(p) * padded(p.in);
   if (int64_t{p.rows} * p.out * p.in < kAloneWork) threads = 1;
   for (int pass = 0; pass < passes; ++pass) {
     const auto begin = static_cast<int>(int64_t{p.rows} * pass / passes);
     const auto n = static_cast<int>(int64_t{p.rows} * (pass + 1) / passes) - begin;
-    const PackedRows rows{packed, begin, n, static_cast<int>(quotient_up(n, kernel.sliver_rows))};
+    const PackedRows rows{packed, begin, n, static_cast<int>(divide_up(n, kernel.sliver_rows))};
     const Tasks tasks(kernel, p, rows, threads);
     parallel_for(rows.n_slivers, threads, [&](int i) { kernel.pack_rows(p, rows, {i, i + 1}); });
     parallel_for(tasks.count(), threads, [&](int i, int thread) {
@@ -92,7 +89,7 @@ void for_tasks(const PackedLinearKernel& kernel, const PackedLinearParams& p, fl
 }  // namespace
 
 size_t packed_weights_bytes(const PackedLinearKernel& kernel, int64_t out, int64_t in, DType type) {
-  const int64_t panels = quotient_up(out, kernel.panel_outputs);
+  const int64_t panels = divide_up(out, kernel.panel_outputs);
   return static_cast<size_t>(panels * kernel.panel_outputs * in) *
          (type == DType::bf16 ? sizeof(bf16) : sizeof(float));
 }

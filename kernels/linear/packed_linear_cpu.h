@@ -9,6 +9,8 @@ namespace tandem {
 inline constexpr int64_t kAloneWork = 1 << 16;
 /// Rows that are packed together, at least: the weights come from memory once for them.
 inline constexpr int64_t kLeastRows = 96;
+/// Tasks a thread, at least, where work can be divided: dynamic scheduling then evens out.
+inline constexpr int kTasksPerThread = 4;
 
 /// Bytes of a matrix [out, in] in panels.
 size_t packed_weights_bytes(const PackedLinearKernel&, int64_t out, int64_t in, DType type);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide_up.h"
 #include "base/parallel.h"
 #include "kernels/linear/packed_linear_cpu.h"
 
@@ -14,10 +15,6 @@ constexpr int64_t kInputBytes = int64_t{4} << 20;
 constexpr int kRowsEach = 4;
 // Panels of a task: at most as many bytes, which stay in the second-level cache between rows.
 constexpr int64_t kTaskBytes = int64_t{256} << 10;
-// Tasks a thread, at least: dynamic scheduling then evens out.
-constexpr int kTasksPerThread = 4;
-
-int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 int64_t rows_at_once(const CodedMatrix& m) {
   const int64_t bytes = m.code == Code::fp8 ? sizeof(float) : 1;
@@ -44,7 +41,7 @@ size_t quantized_linear_workspace_bytes(const CodedMatrix& m, int64_t rows) {
 void quantized_linear_with(const QuantizedLinearKernel& kernel, const QuantizedLinearParams& all,
                            void* workspace, int threads) {
   const int64_t most = rows_at_once(all.matrix);
-  const auto panels = static_cast<int>(divided(all.out, kCodePanel));
+  const auto panels = static_cast<int>(divide_up(all.out, kCodePanel));
   if (int64_t{all.rows} * all.out * all.matrix.in < kAloneWork) threads = 1;
   const int64_t in_cache = std::max<int64_t>(1, kTaskBytes / all.matrix.panel_bytes());
   const auto each = static_cast<int>(
@@ -52,11 +49,11 @@ void quantized_linear_with(const QuantizedLinearKernel& kernel, const QuantizedL
   for (int64_t begin = 0; begin < all.rows; begin += most) {
     const QuantizedLinearParams p = rows_of(all, begin, std::min(most, all.rows - begin));
     const QuantizedInputs inputs(p.matrix, p.rows, workspace);
-    const auto pieces = static_cast<int>(divided(p.rows, kRowsEach));
+    const auto pieces = static_cast<int>(divide_up(p.rows, kRowsEach));
     parallel_for(pieces, pieces == 1 ? 1 : threads, [&](int i) {
       kernel.quantize(p, inputs, {i * kRowsEach, std::min(p.rows, (i + 1) * kRowsEach)});
     });
-    parallel_for(static_cast<int>(divided(panels, each)), threads, [&](int i) {
+    parallel_for(static_cast<int>(divide_up(panels, each)), threads, [&](int i) {
       kernel.run(p, inputs, {i * each, std::min(panels, (i + 1) * each)}, {0, p.rows});
     });
   }

@@ -6,9 +6,9 @@ namespace tandem {
 
 struct DequantizeParams {
   void* out;          // [rows, width] f32 or bf16
-  const uint8_t* in;  // [rows, row_bytes] in the row form of base/weight_format.h
-  int64_t row_bytes;  // whole groups or blocks
-  int width;          // weights of a row
+  const uint8_t* in;  // rows in the form of base/weight_format.h, from a group or block on
+  int64_t row_bytes;  // from a row to the next
+  int width;          // weights of a row, or of a part of it
   int group;          // weights that share a scale
   Code code;          // i4, i8 or fp8; with two levels i4, i5 or i6
   ScaleType scale;    // f16, bf16, f32 or two_level

@@ -24,16 +24,24 @@ double code_at(const uint8_t* codes, Code code, int i) {
   return i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4;
 }
 
+int code_bytes(const DequantizeParams& p) {
+  return p.code == Code::i4 ? (p.group + 1) / 2 : p.group;
+}
+int scale_bytes(const DequantizeParams& p) { return p.scale == ScaleType::f32 ? 4 : 2; }
+int zero_bytes(const DequantizeParams& p) {
+  return p.zero == Zero::none ? 0 : p.zero == Zero::integer ? 1 : scale_bytes(p);
+}
+
 double weight_at(const DequantizeParams& p, const uint8_t* group, int i) {
-  const uint8_t* tail = group + (p.code == Code::i4 ? (p.group + 1) / 2 : p.group);
+  const uint8_t *tail = group + code_bytes(p), *zero = tail + scale_bytes(p);
   const double scale = scale_at(tail, p.scale), code = code_at(group, p.code, i);
   switch (p.zero) {
     case Zero::none:
       return scale * (p.code == Code::i4 ? code - 8 : code);
     case Zero::integer:
-      return scale * (code - (p.code == Code::i4 ? tail[2] : static_cast<int8_t>(tail[2])));
+      return scale * (code - (p.code == Code::i4 ? *zero : static_cast<int8_t>(*zero)));
     default:
-      return scale * code + scale_at(tail + (p.scale == ScaleType::f32 ? 4 : 2), p.scale);
+      return scale * code + scale_at(zero, p.scale);
   }
 }
 
@@ -60,7 +68,7 @@ void dequantize_ref(const DequantizeParams& p, Range rows) {
                             i % kTwoLevelInputs));
     return;
   }
-  const int64_t n_groups = (p.width + p.group - 1) / p.group, bytes = p.row_bytes / n_groups;
+  const int bytes = code_bytes(p) + scale_bytes(p) + zero_bytes(p);
   for (int64_t row = rows.begin; row < rows.end; ++row)
     for (int i = 0; i < p.width; ++i)
       put(p.out, p.to, row * p.width + i,

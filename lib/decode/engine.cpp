@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/divide_up.h"
 #include "ops/product_code.h"
 #include "ranks/device_comm.h"
 #include "tensor/driver_memory.h"
@@ -33,8 +34,6 @@ bool by_layers(const EngineSpec& s) {
          std::ranges::any_of(s.caches,
                              [](const auto& c) { return c.place == recipe::CachePlace::host; });
 }
-
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 /// Rows of prompts that go through the layers together: the longest prompt, or whole forwards of
 /// it; several prompts where they are shorter.
@@ -66,6 +65,7 @@ model::Transformer::Options model_options(const EngineSpec& s) {
           .by_channel = !s.sparse.empty() ||
                         (s.adapters == AdapterUse::switched && s.device.kind == Device::Kind::cuda),
           .set_channels = s.savings.set_channels,
+          .rewritten = s.adapters == AdapterUse::switched,
           .n_ranks = s.n_ranks};
 }
 

@@ -66,8 +66,8 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
   // States of earlier versions do not say.
   const std::string activations = meta(kActivationsKey), own = activations_of(files);
   if (!activations.empty() && activations != own)
-    throw input_error(where, "was saved with activations {}, this run multiplies weights by {}",
-                      io::quote(activations), io::quote(own))
+    throw input_error(where, "was saved with model.activations {}, this run has {}", activations,
+                      own)
         .hint(
             "set model.activations and model.weights as in the run that saved it, or save the "
             "state again");

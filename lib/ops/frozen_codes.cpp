@@ -24,10 +24,6 @@ constexpr int64_t kTileUnit = 64;
 /// Rows that a thread decodes at a time, at least.
 constexpr int kRowsEach = 16;
 
-std::vector<Spec::Stacked> stacks_of(const Spec& spec) {
-  return spec.stacked.empty() ? std::vector<Spec::Stacked>{{spec.out, spec.stored}} : spec.stacked;
-}
-
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 int64_t tile_of(int64_t across, int64_t unit, int64_t most) {
@@ -39,7 +35,7 @@ int64_t tile_rows(const Spec& spec) { return tile_of(spec.in, kTileUnit, spec.ou
 /// Columns begin at a group, or a block, of every format.
 int64_t tile_columns(const Spec& spec) {
   int64_t unit = kTileUnit;
-  for (const Spec::Stacked& s : stacks_of(spec))
+  for (const Spec::Stacked& s : spec.stacks())
     if (s.stored.group > 0) unit = std::lcm(unit, cut_unit(s.stored, spec.in));
   return tile_of(spec.out, unit, spec.in);
 }
@@ -72,7 +68,7 @@ void put_bias(const Tensor& y, const float* bias, bool add) {
 
 size_t FrozenCodes::bytes(const Spec& spec) {
   size_t sum = 0;
-  for (const Spec::Stacked& s : stacks_of(spec)) sum += matrix_bytes(s.stored, s.rows, spec.in);
+  for (const Spec::Stacked& s : spec.stacks()) sum += matrix_bytes(s.stored, s.rows, spec.in);
   return sum;
 }
 
@@ -86,7 +82,7 @@ size_t FrozenCodes::workspace_bytes(const Spec& spec, int64_t rows) {
 
 FrozenCodes::FrozenCodes(const Spec& spec, std::byte* memory) : spec_(spec) {
   int64_t first = 0;
-  for (const Spec::Stacked& s : stacks_of(spec)) {
+  for (const Spec::Stacked& s : spec.stacks()) {
     TANDEM_CHECK(is_coded(s.stored) || s.stored == spec.input, "{}: {} rows next to codes",
                  spec.name, format_name(s.stored));
     rows_.push_back({s.stored, first, s.rows, memory});

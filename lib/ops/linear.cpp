@@ -1,5 +1,7 @@
 #include "ops/linear.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/cpu_features.h"
 #include "ops/elementwise.h"
@@ -46,8 +48,7 @@ void check_source(const PackedWeights::Spec& spec, std::span<const float> bias,
 std::vector<CudaLinear*> on_device(std::span<const PackedWeights* const> all) {
   std::vector<CudaLinear*> found;
   for (const PackedWeights* w : all)
-    if (w->state().cuda && !linear_cuda::has_codes(w->state().spec))
-      found.push_back(w->state().cuda.get());
+    if (w->state().cuda && !w->state().spec.has_codes()) found.push_back(w->state().cuda.get());
   return found;
 }
 
@@ -68,6 +69,14 @@ WeightFormat PackedWeights::Spec::format_at(int64_t row) const {
     row -= part.rows;
   }
   return stored;
+}
+
+std::vector<PackedWeights::Spec::Stacked> PackedWeights::Spec::stacks() const {
+  return stacked.empty() ? std::vector<Stacked>{{out, stored}} : stacked;
+}
+
+bool PackedWeights::Spec::has_codes() const {
+  return std::ranges::any_of(stacks(), [](const Stacked& s) { return is_coded(s.stored); });
 }
 
 void PackedWeights::plan(const Spec& spec, MemoryPlan& plan) {
@@ -139,10 +148,9 @@ Device PackedWeights::device() const { return state_->spec.device; }
 
 size_t PackedWeights::row_bytes() const { return tandem::row_bytes(state_->spec.stored, in()); }
 size_t PackedWeights::bytes() const {
-  const std::vector<Spec::Stacked>& stacked = state_->spec.stacked;
-  if (stacked.empty()) return matrix_bytes(state_->spec.stored, out(), in());
   size_t sum = 0;
-  for (const Spec::Stacked& part : stacked) sum += matrix_bytes(part.stored, part.rows, in());
+  for (const Spec::Stacked& part : state_->spec.stacks())
+    sum += matrix_bytes(part.stored, part.rows, in());
   return sum;
 }
 

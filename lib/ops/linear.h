@@ -59,6 +59,10 @@ class PackedWeights {
 
     int64_t row_numbers() const { return source_in > 0 ? source_in : in; }
     WeightFormat format_at(int64_t row) const;
+    /// `stacked`, or all rows as `stored` says.
+    std::vector<Stacked> stacks() const;
+    /// True if some rows are codes.
+    bool has_codes() const;
   };
   /// Writes rows [begin, end) of the [out, in] matrix, all of one format, as the spec stores them,
   /// to `staging`; of source_in numbers where it says so.

@@ -1,13 +1,11 @@
 // Dense layers on a GPU whose weights are codes.
 #include <algorithm>
-#include <map>
-#include <mutex>
 
 #include "base/check.h"
-#include "base/parallel.h"
 #include "ops/cublaslt.h"
 #include "ops/elementwise.h"
 #include "ops/linear_kernels.h"
+#include "ops/matmul_cuda.h"
 #include "ops/operation.h"
 
 namespace tandem::ops::linear_cuda::coded {
@@ -24,17 +22,12 @@ int64_t rows_at_once(const CodeTiles& tiles, int64_t rows) {
   return 0;
 }
 
-/// The columns of y and the rows of weights that a product is of.
-struct Columns {
-  int64_t first = 0, n = 0;
-};
-
 std::byte* at_column(const Tensor& y, int64_t row, int64_t column) {
   return static_cast<std::byte*>(y.raw()) +
          static_cast<size_t>(row * y.row_size() + column) * dtype_bytes(y.dtype());
 }
 
-/// y's columns of a part whose gates, if given, are applied.
+/// Writes a part's columns of y, from gates where fusion.gate is given, `step` rows at a time.
 void run_tiles(const Operands& at, const CudaLinear& w, const Part& part, bool accumulate,
                const LinearFusion& fusion, int64_t step, Stream stream) {
   const auto x_bytes = static_cast<size_t>(at.x.row_size()) * dtype_bytes(at.x.dtype());
@@ -60,35 +53,15 @@ void run_tiles(const Operands& at, const CudaLinear& w, const Part& part, bool a
         stream);
 }
 
-/// The library's algorithm for a product, which it is asked for once.
-LinearChoice::Algorithm algorithm_for(const cublaslt::Product& product, const CudaLinear& w) {
-  static std::mutex mutex;
-  static std::map<std::pair<int, cublaslt::Product>, LinearChoice::Algorithm> known;
-  const int device = w.spec.device.index;
-  const std::scoped_lock lock(mutex);
-  const auto [it, is_new] = known.try_emplace({device, product});
-  if (is_new) {
-    const auto found = cublaslt::candidates(device, product, kWorkspaceBytes, 1);
-    if (found.empty()) {
-      known.erase(it);
-      throw Error::make(ErrorKind::device, w.spec.device.name(),
-                        "cuBLASLt {} has no algorithm for {} rows of {}", cublaslt::version(),
-                        product.m, w.spec.name);
-    }
-    it->second = found.front();
-  }
-  return it->second;
-}
-
-/// Columns of y by numbers [columns.n, in].
-void run_numbers(const Operands& at, const CudaLinear& w, const void* numbers, Columns columns,
-                 bool accumulate, Stream stream) {
+/// Writes n columns of y from column `first` on, by numbers [n, in].
+void run_numbers(const Operands& at, const CudaLinear& w, const void* numbers, int64_t first,
+                 int64_t n, bool accumulate, Stream stream) {
   const Tensor &x = at.x, &y = at.y;
   const DType type = y.dtype();
-  const auto c = reinterpret_cast<uintptr_t>(at_column(y, 0, columns.first));
+  const auto c = reinterpret_cast<uintptr_t>(at_column(y, 0, first));
   const uint32_t of_in = cublaslt::alignment(x.row_size(), x.dtype());
   const cublaslt::Product product{.m = x.rows(),
-                                  .n = columns.n,
+                                  .n = n,
                                   .k = x.row_size(),
                                   .a_stride = x.row_size(),
                                   .b_stride = x.row_size(),
@@ -102,10 +75,11 @@ void run_numbers(const Operands& at, const CudaLinear& w, const void* numbers, C
                                   .b_alignment = of_in,
                                   .c_alignment = cublaslt::alignment(y.row_size(), type, c)};
   const void* bias = nullptr;
-  if (w.spec.bias && type == DType::bf16) bias = w.rounded_bias + columns.first;
-  if (w.spec.bias && type == DType::f32) bias = w.bias + columns.first;
-  cublaslt::run(w.spec.device.index, product, algorithm_for(product, w),
-                {.c = at_column(y, 0, columns.first),
+  if (w.spec.bias && type == DType::bf16) bias = w.rounded_bias + first;
+  if (w.spec.bias && type == DType::f32) bias = w.bias + first;
+  const int device = w.spec.device.index;
+  cublaslt::run(device, product, matmul_cuda::choose(product, device),
+                {.c = at_column(y, 0, first),
                  .a = x.raw(),
                  .b = numbers,
                  .bias = bias,
@@ -129,56 +103,16 @@ void run_panels(const Operands& at, const CudaLinear& w, const Part& part, bool 
     launch(TANDEM_KERNEL(widen_tiles),
            {.out = reinterpret_cast<bf16*>(panel), .tiles = t, .first = first, .n = n}, stream);
     const int64_t begin = part.first + first * int64_t{t.paired ? 8 : kTileOutputs};
-    run_numbers(at, w, panel, {begin, outputs}, accumulate, stream);
+    run_numbers(at, w, panel, begin, outputs, accumulate, stream);
     if (t.paired)
-      run_numbers(at, w, panel + matrix_bytes(DType::bf16, outputs, t.in),
-                  {begin + t.out / 2, outputs}, accumulate, stream);
+      run_numbers(at, w, panel + matrix_bytes(DType::bf16, outputs, t.in), begin + t.out / 2,
+                  outputs, accumulate, stream);
   }
 }
 
 }  // namespace
 
-void load(const CudaLinear& w, const Part& part, const Source& source) {
-  const CodeTiles& t = part.tiles;
-  const bool coded = is_coded(part.stored);
-  const size_t row = row_bytes(part.stored, w.spec.in);
-  const int64_t n_units = coded ? t.down() : t.out;
-  const size_t rows_bytes = coded ? kTileOutputs * row : row;
-  const size_t packed = coded ? static_cast<size_t>(t.row_bytes()) : 0;
-  const auto step = static_cast<int64_t>(source.slot_bytes / (rows_bytes + packed));
-  TANDEM_CHECK(step > 0, "{}: staging of {} bytes cannot hold 16 rows of {}", w.spec.name,
-               source.slot_bytes, row);
-  for (int64_t first = 0; first < n_units; first += step) {
-    const int64_t n = std::min(step, n_units - first);
-    std::byte* const slot = source.next_slot();
-    if (!coded) {
-      source.rows(part.first + first, part.first + first + n, slot);
-      source.copy(w.weights + part.at + static_cast<size_t>(first) * row, slot,
-                  static_cast<size_t>(n) * row);
-      continue;
-    }
-    const int outputs = t.outputs(as_int(first), as_int(n));
-    const int64_t begin = part.first + first * (t.paired ? 8 : kTileOutputs);
-    source.rows(begin, begin + outputs, slot);
-    if (t.paired)
-      source.rows(begin + t.out / 2, begin + t.out / 2 + outputs,
-                  slot + static_cast<size_t>(outputs) * row);
-    std::byte* const tiles = slot + static_cast<size_t>(n) * rows_bytes;
-    const PlaceCodesParams params{.to = reinterpret_cast<uint8_t*>(tiles),
-                                  .tiles = t,
-                                  .rows = reinterpret_cast<const uint8_t*>(slot),
-                                  .row_bytes = static_cast<int64_t>(row),
-                                  .row_code = part.stored.code,
-                                  .row_scale = part.stored.scale,
-                                  .first = as_int(first),
-                                  .n = as_int(n)};
-    parallel_ranges(as_int(n), 1, [&](int i, int j) { place_codes(params, {i, j}); });
-    source.copy(w.weights + part.at + static_cast<size_t>(first) * packed, tiles,
-                static_cast<size_t>(n) * packed);
-  }
-}
-
-bool can_fuse(const CudaLinear& w, int64_t rows, bool /*norm*/, bool gated) {
+bool can_fuse(const CudaLinear& w, int64_t rows, bool gated) {
   const CodeTiles& t = w.parts.front().tiles;
   return w.parts.size() == 1 && t.paired >= gated && rows > 0 && rows <= kSkinnyRows &&
          rows_at_once(t, rows) == rows;
@@ -205,7 +139,7 @@ void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional
   if (gate) all.y = at.gate_up;
   for (const Part& part : w.parts) {
     if (!is_coded(part.stored)) {
-      run_numbers(all, w, w.weights + part.at, {part.first, part.tiles.out}, accumulate, stream);
+      run_numbers(all, w, w.weights + part.at, part.first, part.tiles.out, accumulate, stream);
       continue;
     }
     const int64_t step = rows_at_once(part.tiles, rows);

@@ -233,9 +233,7 @@ std::vector<const Body*> bodies_of(const Spec& spec, bool whole) {
   return found;
 }
 
-bool is_frozen(const Spec& spec) {
-  return spec.trainable && (is_coded(spec.stored) || !spec.stacked.empty());
-}
+bool is_frozen(const Spec& spec) { return spec.trainable && spec.has_codes(); }
 
 /// The parts of a matrix, without their memory.
 std::vector<Part> parts_of(const Spec& spec) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/parallel.h"
 #include "io/cache_dir.h"
 #include "ops/cublaslt.h"
 #include "ops/linear_device.h"
@@ -167,7 +168,7 @@ std::shared_ptr<CudaLinear> at_memory(const PackedWeights::Spec& spec, std::byte
   auto w = std::make_shared<CudaLinear>();
   w->spec = spec;
   w->weights = memory;
-  if (has_codes(spec)) w->parts = at.parts;
+  if (spec.has_codes()) w->parts = at.parts;
   for (Part& part : w->parts) part.tiles.data = reinterpret_cast<uint8_t*>(memory + part.at);
   if (!spec.bias) return w;
   w->bias = reinterpret_cast<float*>(memory + at.bias);
@@ -175,21 +176,46 @@ std::shared_ptr<CudaLinear> at_memory(const PackedWeights::Spec& spec, std::byte
   return w;
 }
 
+/// Fills a part's memory. Codes become tiles in the slot that they come in.
 void load_part(const CudaLinear& w, const Part& part, const PackedWeights::RowSource& rows,
                Staging::Ring& ring) {
-  Staging::Ring::Slot* slot = nullptr;
-  coded::load(w, part,
-              {.rows = rows,
-               .slot_bytes = ring.slot_bytes,
-               .next_slot =
-                   [&] {
-                     if (slot != nullptr) ring.sent(*slot);
-                     slot = &ring.free_slot();
-                     return slot->data;
-                   },
-               .copy = [&](void* to, const void* from,
-                           size_t bytes) { ring.queue.copy_in(to, from, bytes); }});
-  if (slot != nullptr) ring.sent(*slot);
+  const CodeTiles& t = part.tiles;
+  const bool coded = is_coded(part.stored);
+  const size_t row = row_bytes(part.stored, w.spec.in);
+  const int64_t n_units = coded ? t.down() : t.out;  // rows of tiles, or of numbers
+  const size_t rows_bytes = coded ? kTileOutputs * row : row;
+  const size_t unit_bytes = coded ? static_cast<size_t>(t.row_bytes()) : row;
+  const auto step = static_cast<int64_t>(ring.slot_bytes / (rows_bytes + (coded ? unit_bytes : 0)));
+  TANDEM_CHECK(step > 0, "{}: staging of {} bytes cannot hold 16 rows of {}", w.spec.name,
+               ring.slot_bytes, row);
+  for (int64_t first = 0; first < n_units; first += step) {
+    const int64_t n = std::min(step, n_units - first);
+    Staging::Ring::Slot& slot = ring.free_slot();
+    std::byte* units = slot.data;
+    if (coded) {
+      const int outputs = t.outputs(as_int(first), as_int(n));
+      const int64_t begin = part.first + first * (t.paired ? 8 : kTileOutputs);
+      rows(begin, begin + outputs, slot.data);
+      if (t.paired)
+        rows(begin + t.out / 2, begin + t.out / 2 + outputs,
+             slot.data + static_cast<size_t>(outputs) * row);
+      units += static_cast<size_t>(n) * rows_bytes;
+      const PlaceCodesParams params{.to = reinterpret_cast<uint8_t*>(units),
+                                    .tiles = t,
+                                    .rows = reinterpret_cast<const uint8_t*>(slot.data),
+                                    .row_bytes = static_cast<int64_t>(row),
+                                    .row_code = part.stored.code,
+                                    .row_scale = part.stored.scale,
+                                    .first = as_int(first),
+                                    .n = as_int(n)};
+      parallel_ranges(as_int(n), 1, [&](int i, int j) { place_codes(params, {i, j}); });
+    } else {
+      rows(part.first + first, part.first + first + n, units);
+    }
+    ring.queue.copy_in(w.weights + part.at + static_cast<size_t>(first) * unit_bytes, units,
+                       static_cast<size_t>(n) * unit_bytes);
+    ring.sent(slot);
+  }
 }
 
 }  // namespace
@@ -268,7 +294,7 @@ float* bias(const CudaLinear& w) { return w.bias; }
 void* rounded_bias(const CudaLinear& w) { return w.rounded_bias; }
 
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated) {
-  if (!w.parts.empty()) return coded::can_fuse(w, rows, norm, gated);
+  if (!w.parts.empty()) return coded::can_fuse(w, rows, gated);
   return rows > 0 && rows <= kSkinnyRows &&
          !skinny_candidates(fused_product(w, rows, {}), norm).empty();
 }

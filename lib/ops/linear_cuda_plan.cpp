@@ -2,6 +2,7 @@
 // needs no GPU.
 #include <algorithm>
 
+#include "base/two_level.h"
 #include "ops/linear_device.h"
 #include "ops/operation.h"
 
@@ -13,11 +14,6 @@ constexpr size_t kSlotBytes = size_t{32} << 20;
 constexpr size_t kAlignment = 256;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-std::vector<PackedWeights::Spec::Stacked> stacks(const PackedWeights::Spec& s) {
-  if (s.stacked.empty()) return {{s.out, s.stored}};
-  return s.stacked;
-}
 
 /// Lays out rows of codes, or of numbers, from part.at on; returns where they end.
 size_t place(Part& part, int64_t rows, const PackedWeights::Spec& s) {
@@ -42,8 +38,10 @@ size_t tile_bytes(const Part& part, int64_t in) {
 }  // namespace
 
 Places::Places(const PackedWeights::Spec& s) {
-  for (const auto& [rows, stored] : stacks(s)) {
-    check_taken(s, takes_any(stored, s.input) || takes_codes(stored, s.input));
+  for (const auto& [rows, stored] : s.stacks()) {
+    PackedWeights::Spec named = s;
+    named.stored = stored;
+    check_taken(named, takes_any(stored, s.input) || takes_codes(stored, s.input));
     Part part{.first = parts.empty() ? 0 : parts.back().first + parts.back().tiles.out,
               .stored = stored,
               .at = aligned(end)};
@@ -57,8 +55,6 @@ Places::Places(const PackedWeights::Spec& s) {
   end = rounded_bias + (s.bias ? aligned(out * sizeof(bf16)) : 0);
 }
 
-bool has_codes(const PackedWeights::Spec& s) { return is_coded(s.stored) || !s.stacked.empty(); }
-
 bool takes_any(const WeightFormat& stored, DType input) {
   return takes_numbers<DType::bf16>(stored, input) || takes_numbers<DType::f32>(stored, input);
 }
@@ -67,8 +63,11 @@ bool takes_codes(const WeightFormat& stored, DType input) {
   if (input != DType::bf16) return false;
   const int group = stored.group;
   const bool small = group == 16 || group == 32 || group == 64;
-  if (stored.scale == ScaleType::two_level) return true;
-  if (stored.code == Code::fp8) return stored.scale == ScaleType::f32 && group % 128 == 0;
+  if (stored.scale == ScaleType::two_level)
+    return std::ranges::count(kTwoLevelBlocks,
+                              TwoLevelBlock{stored.code, stored.zero, stored.group}) == 1;
+  if (stored.code == Code::fp8)
+    return stored.zero == Zero::none && stored.scale == ScaleType::f32 && group % 128 == 0;
   return is_coded(stored) && stored.scale != ScaleType::f32 && (group % 128 == 0 || small);
 }
 
@@ -88,7 +87,7 @@ size_t staging_bytes(const PackedWeights::Spec& spec) {
 }
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t) {
-  if (!has_codes(spec)) return kWorkspaceBytes;
+  if (!spec.has_codes()) return kWorkspaceBytes;
   const size_t all = matrix_bytes(DType::bf16, spec.out + kTileOutputs, spec.in);
   return kWorkspaceBytes + std::min(aligned(all), kPanelBytes);
 }

@@ -70,8 +70,6 @@ struct Places {
   size_t bias = 0, rounded_bias = 0, end = 0;
   explicit Places(const PackedWeights::Spec& spec);
 };
-/// True of weights of which any part is codes.
-bool has_codes(const PackedWeights::Spec& spec);
 /// Buffers of the ring that weights are staged in: one is filled while another is copied; the third
 /// takes up what varies.
 inline constexpr size_t kStagingSlots = 3;

@@ -53,17 +53,7 @@ bool usable(const LinearChoice& c, const LinearProduct& p, int device);
 /// Products with weights of which some are codes.
 namespace coded {
 
-/// Fills a part's memory from rows of the matrix, through the slots of a ring.
-struct Source {
-  const PackedWeights::RowSource& rows;
-  size_t slot_bytes;
-  std::function<std::byte*()> next_slot;
-  /// Copies to the GPU what lies in the slot.
-  std::function<void(void* to, const void* from, size_t bytes)> copy;
-};
-void load(const CudaLinear& w, const Part& part, const Source& source);
-
-bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated);
+bool can_fuse(const CudaLinear& w, int64_t rows, bool gated);
 void run_fused(const Operands& at, const LinearFusion& fusion, const CudaLinear& w, bool accumulate,
                Stream stream);
 void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional<Gate> gate,

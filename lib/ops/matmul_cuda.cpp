@@ -50,7 +50,8 @@ std::string in_words(const Product& p) {
   return fmt::format("{} matmul m={} n={} k={} a={} b={} c={}{}{}", dtype_name(p.type),
                      rows_bucket(p.m), p.n, rows_bucket(p.k), layout(p.a_transposed, p.a_alignment),
                      layout(p.b_transposed, p.b_alignment), dtype_name(p.c_type), p.c_alignment,
-                     p.accumulate ? " add" : "");
+                     p.accumulate ? " add" : "") +
+         (p.bias ? " bias" : "");
 }
 
 LinearChoice::Algorithm find(const Product& p, int device) {
@@ -64,20 +65,6 @@ LinearChoice::Algorithm find(const Product& p, int device) {
                       "cuBLASLt {} has no algorithm for {}", cublaslt::version(), in_words(p))
         .hint("for LoRA, choose a rank that is a multiple of 8, or use --device cpu");
   return best.front();
-}
-
-/// As find, looked up once for each shape.
-LinearChoice::Algorithm choose(const Product& p, int device) {
-  static std::mutex mutex;
-  static std::map<std::pair<int, Product>, LinearChoice::Algorithm> memo;
-  static uint64_t memo_of = 0;
-  const std::scoped_lock lock(mutex);
-  const uint64_t now = linear_cuda::choices_generation();
-  if (memo_of != now || memo.size() >= kMaxMemo) memo.clear();
-  memo_of = now;
-  const std::pair key{device, p};
-  if (const auto it = memo.find(key); it != memo.end()) return it->second;
-  return memo[key] = find(p, device);
 }
 
 void run_by(const LinearChoice::Algorithm& algorithm, const Product& p, const MatmulArgs& args,
@@ -94,6 +81,19 @@ void run_by(const LinearChoice::Algorithm& algorithm, const Product& p, const Ma
 }
 
 }  // namespace
+
+LinearChoice::Algorithm choose(const Product& p, int device) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, Product>, LinearChoice::Algorithm> memo;
+  static uint64_t memo_of = 0;
+  const std::scoped_lock lock(mutex);
+  const uint64_t now = linear_cuda::choices_generation();
+  if (memo_of != now || memo.size() >= kMaxMemo) memo.clear();
+  memo_of = now;
+  const std::pair key{device, p};
+  if (const auto it = memo.find(key); it != memo.end()) return it->second;
+  return memo[key] = find(p, device);
+}
 
 void run(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream) {
   TANDEM_CHECK(workspace.size() >= kWorkspaceBytes, "matmul: workspace of {} bytes is too small",

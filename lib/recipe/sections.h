@@ -73,14 +73,12 @@ struct Weights {
   void fields(V& v) {
     v("weights", weights,
       "weights in memory: bf16 or f32, as compute, or quantized at load time: int8, int4, fp8. "
-      "auto "
-      "= as in the file");
+      "auto = as in the file");
     v("group", group, between(32, 128).unit("weights"),
       "weights that share a scale: 32, 64 or 128, only with weights: int8 or int4");
     v("head", head,
-      "weights of the LM head, and of a tied embedding, with quantized weights. auto = int8, or "
-      "fp8 "
-      "with weights: fp8");
+      "weights of the LM head, and of a tied embedding, with quantized weights. auto = int8, "
+      "or fp8 with weights: fp8");
     v("embedding", embedding,
       "weights of an embedding that is not tied, with quantized weights. auto = int8, or fp8 with "
       "weights: fp8");

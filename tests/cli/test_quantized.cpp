@@ -148,6 +148,25 @@ TEST_SUITE("cli/quantized") {
     CHECK(bytes(int4) > 4.25 / 16 * bytes(full));
   }
 
+  TEST_CASE("a GPU's plan holds codes, of which products read activations as they are") {
+    const auto plan = [](const Words& more) {
+      return run_process(program("pig-generate"),
+                         {.arguments = with({"-m", "tiny-16m", "-p", "x", "--dry-run", "--format",
+                                             "jsonl", "-s", "run.plan_for=h200"},
+                                            more)});
+    };
+    const auto bytes = [&](const char* weights) {
+      const Outcome planned = plan({"-s", std::string("model.weights=") + weights});
+      REQUIRE(planned.status == 0);
+      return nlohmann::json::parse(planned.out)["memory"]["cuda:0"]["weights"].get<double>();
+    };
+    CHECK(bytes("int4") < 0.4 * bytes("bf16"));
+    CHECK(bytes("fp8") < 0.6 * bytes("bf16"));
+    const Outcome rounded = plan({"-s", "model.weights=int4", "-s", "model.activations=int8"});
+    CHECK(rounded.status == 3);
+    CHECK(has(rounded.err, "is int8, but a GPU multiplies activations in bf16"));
+  }
+
   TEST_CASE("a state goes on only with the activations that made it") {
     const TemporaryFolder folder;
     const auto generate = [&](const char* activations, const Words& more) {
@@ -162,9 +181,7 @@ TEST_SUITE("cli/quantized") {
     const Outcome other = generate("compute", go_on);
     CAPTURE(other.err);
     CHECK(other.status == 4);
-    CHECK(has(other.err,
-              "was saved with activations 'int8', this run multiplies weights by "
-              "'compute'"));
+    CHECK(has(other.err, "was saved with model.activations int8, this run has compute"));
   }
 
   TEST_CASE("settings of quantized weights that do not fit are refused") {

@@ -103,6 +103,34 @@ TEST_SUITE("decode/quantized-folders") {
     }
   }
 
+  TEST_CASE("a GPU keeps codes in memory, but not of weights that more than products read") {
+    constexpr Device kGpu{Device::Kind::cuda, 0};
+    const Folders f(Stored::awq);
+    decode::ModelFiles files = decode::open_model(f.coded, 0);
+    const auto bytes = [&](const model::WeightPlaces& places, const std::string& matrix) {
+      MemoryPlan plan;
+      model::Weights::plan(files.config, DType::bf16, plan, places);
+      const PlanItem* const item = plan.find("weights/layers.0." + matrix);
+      REQUIRE(item != nullptr);
+      return item->bytes;
+    };
+    const model::WeightPlaces all{.device = kGpu}, channels{.device = kGpu, .by_channel = true},
+        rewritten{.device = kGpu, .rewritten = true};
+    const size_t o = bytes(all, "wo"), gate_up = bytes(all, "gate_up"), down = bytes(all, "w_down");
+    decode::keep_codes(files, kGpu, DType::f32, false);
+    CHECK(files.config.formats == nullptr);  // products in f32 take none
+    decode::keep_codes(files, kGpu, DType::bf16, false);
+    REQUIRE(files.config.formats != nullptr);
+    CHECK(bytes(all, "wo") * 2 < o);
+    CHECK(bytes(all, "gate_up") < gate_up);  // its 64 inputs pad tiles of 128
+    CHECK(bytes(all, "w_down") * 2 < down);
+    CHECK(bytes(channels, "wo") * 2 < o);
+    CHECK(bytes(channels, "gate_up") == gate_up);
+    CHECK(bytes(channels, "w_down") == down);
+    CHECK(bytes(rewritten, "wo") == o);
+    CHECK(bytes(rewritten, "gate_up") == gate_up);
+  }
+
   TEST_CASE("folders that differ in one code have other fingerprints") {
     const Folders f(Stored::awq);
     const std::string before = decode::open_model(f.coded, 0).fingerprint;

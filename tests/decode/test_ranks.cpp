@@ -210,7 +210,7 @@ TEST_SUITE("decode/ranks") {
     CHECK(error_text(refusal(2, 16, model::Role::down)).find("mlp.down_proj.weight") !=
           std::string::npos);
     CHECK(hint_text(refusal(2, 16, model::Role::down)) ==
-          "use fewer ranks, or a checkpoint in bf16, f16 or f32");
+          "use fewer ranks, or set model.weights to bf16 or f32, as model.compute");
   }
 
   TEST_CASE("a row's squares are divided by their sum over all ranks' channels") {

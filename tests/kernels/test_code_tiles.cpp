@@ -1,5 +1,6 @@
 #include <cmath>
 #include <set>
+#include <string_view>
 
 #include "kernels/coded_case.h"
 #include "kernels/linear/code_tiles.h"
@@ -62,9 +63,73 @@ CodeTiles tiles_for(const CodedCase& c) {
           .zero = c.m.zero};
 }
 
+/// A tile of 16 outputs and 64 inputs that mma.sync multiplied exactly on an H100: its codes, a
+/// digit each, and the words of 32 lanes.
+constexpr std::string_view kCodesOfTile =
+    "64464332d93f067da26e82af720af2b23c9f47d0ad768922a9471340b3849955"
+    "56fe7880c68ee3e5694578cfc34c06726c02c49fbf679f702b7c8d38f549ccae"
+    "fce3c0cbed0bc98a0dfdb5dcf46cbd8e7ad37d087150ff1b948117d22a9a2c17"
+    "8d4576af1766edfd5d280033c61af0e003769c68dca51b56e1404a09b013f563"
+    "fb96de76b42f39ffb01e84d4e2c490c1efa245b2328bc4221e503e146c7638d8"
+    "4e2e6be9d3cac42a3146631a31b726f5adefde64760555a4d2a7038407e42be5"
+    "15e2cc77849e094c10f0e9dd7fdb8df1c468e4a6044fa2df456436202940d53d"
+    "3b777b6f57b2f3c906e4c4082655847eb6cc1a61e1d997e099f1c6e1576af256"
+    "7f1b934010a87b2b11eb0099267e8a392b50586767c2fcd6e7f2544ea93f0838"
+    "2100e2a51f122b8cfb3f24c5f857431bb1f76255b3f4a96034c7e99aad75794a"
+    "6f77633667b6cb1b4cb2bef99ae32e941c087256337bb4e21a6a44a5ec0e94d3"
+    "1440c51cae2cf6ae2c21e3cf0705eac1f89ea6a68223b5184ed5699113543f8f"
+    "8d7c8c8ee69496678ca03e1b2432576d1bde36bdfb95220a4f681ed1629bf60e"
+    "93478964c235294ee855eb988d20a72b806749d7f1cf4869c1fa969b8fe95bf0"
+    "995f074928f6529321d8741dfff37bc254703c57cb2cad072f6eaf3bf270a5d8"
+    "1bda72ee55cee309baf007e4d06e5b89e8b622d2845688eb00883bfe0e6dee6a";
+constexpr std::string_view kWordsOfTile =
+    "761df4091a271262236abc7deaab799314a3b68fe670beea59c70f26f43827f4"
+    "947033b6088f02a254f887c951094389432702bd9a3b9f926dd270624435e085"
+    "251c16f6f6fcb983b6bb1c3f32af4bd50f180e2e3454f57cf0f67247c7747c59"
+    "e72e28b3274048366ca9249fe87c9d9ca88e50c5cc175fb259675f00934aa8ae"
+    "6f6efc7d409fcda41737ca3119e2a4ca7eb0736bbfe62d3c0d7583b06809a1ea"
+    "6ccc30b9bb2be5ed77bf2d4f4192474c3c186bbafd989c4e50e1682badd15237"
+    "18a14de7250ccd76f08d832c4e1be130442605c62201185a972ae635d4515043"
+    "c7fe566de0ef30a0a9b16c5b643f9af51aafcfedc3cef310a6156886908619f3"
+    "8febdb648b2ec0421ef3bfb24166fe2c7992c64fa13c0e24da98e25b659780b6"
+    "8d93ce693859e470342c652413f3ee68876fe67f1d6cb4d1bb02d2a2d10d14e8"
+    "94cd3e23e38381d18af70d16cd8012f7423c7e5a542b56076ec07ff5faeea794"
+    "862c9b94e6a2b3764d459e85905263bb6e4249ea912f8ab5d66a749498feb405"
+    "9128958421f710ff5cc044b424f2f5295ef9f26edffd803b762408cf6674e400"
+    "0c507c297e7849bd3eaac4d2a3adf6554794973c1dcfdd215a0d767f32d3b08d"
+    "1355bb57b0d2a606eb8e8641090509e7d7cba7e2fe6504e5bc5d6c698f6681da"
+    "77ef2b330c5874b421892a873cefb6e2e60cef99e087489ed6ee21b0fe65e1a6";
+
+uint8_t digit(char c) { return static_cast<uint8_t>(c <= '9' ? c - '0' : c - 'a' + 10); }
+
 }  // namespace
 
 TEST_SUITE("kernels/code_tiles") {
+  TEST_CASE("codes of 4 bits lie as tensor cores were seen to take them") {
+    const WeightFormat format(Code::i4, 0, ScaleType::f16, Zero::none);
+    const CodeTiles t{.out = 16, .in = 64, .group = 0, .code = Code::i4};
+    std::vector<uint8_t> rows;
+    for (size_t o = 0; o < 16; ++o) {
+      for (size_t k = 0; k < 64; k += 2)
+        rows.push_back(static_cast<uint8_t>(digit(kCodesOfTile[o * 64 + k]) |
+                                            digit(kCodesOfTile[o * 64 + k + 1]) << 4));
+      rows.insert(rows.end(), 2, 0);  // a scale
+    }
+    std::vector<uint8_t> tile(static_cast<size_t>(t.row_bytes()));
+    place_codes({.to = tile.data(),
+                 .tiles = t,
+                 .rows = rows.data(),
+                 .row_bytes = static_cast<int64_t>(row_bytes(format, 64)),
+                 .row_code = format.code,
+                 .row_scale = format.scale,
+                 .first = 0,
+                 .n = 1},
+                {0, 1});
+    REQUIRE(kWordsOfTile.size() == 2 * kPieceBytes);
+    for (size_t i = 0; i < kPieceBytes; ++i)
+      CHECK(tile[i] == (digit(kWordsOfTile[2 * i]) << 4 | digit(kWordsOfTile[2 * i + 1])));
+  }
+
   TEST_CASE("tiles hold the weights of rows in every format, and nothing past them") {
     for (const int in : {64, 200, 512})
       for (const CodedMatrix& m : coded_formats(in))

@@ -140,11 +140,11 @@ std::vector<Case> cases() {
     return compressed("float-quantized",
                       {{"num_bits", 8}, {"type", "float"}, {"strategy", strategy}});
   };
-  add("fp8_per_channel", "fp8 bf16",
+  add("fp8_per_channel", "fp8 f32",
       fp8("fp8_per_channel", "compressed-tensors", floats("channel"), "weight_scale", "BF16"));
-  add("fp8_per_tensor", "fp8 bf16",
+  add("fp8_per_tensor", "fp8 f32",
       fp8("fp8_per_tensor", "compressed-tensors", floats("tensor"), "weight_scale", "F32"));
-  add("fp8_per_tensor", "fp8 bf16",
+  add("fp8_per_tensor", "fp8 f32",
       fp8("fp8_per_tensor", "fp8", {{"activation_scheme", "static"}}, "weight_scale", "F32"));
   add("fp8_block", "f32",
       fp8("fp8_block", "fp8", {{"weight_block_size", {4, 8}}, {"fmt", "e4m3"}}, "weight_scale_inv",
@@ -583,8 +583,10 @@ TEST_SUITE("model/quantized-folders") {
           "key 'kv_cache_scheme' is set, which is not supported");
     CHECK(ct("pack-quantized", int4, {{"sparsity_config", {{"format", "sparse-24"}}}}) ==
           "key 'sparsity_config' is set, which is not supported");
-    CHECK(ct("pack-quantized", int4, {{"quantization_status", "frozen"}}) ==
-          "key 'quantization_status' is 'frozen', expected 'compressed', which is not supported");
+    CHECK(ct("pack-quantized", int4, {{"quantization_status", "calibration"}}) ==
+          "key 'quantization_status' is 'calibration', expected 'compressed', which is not "
+          "supported");
+    CHECK(ct("pack-quantized", int4, {{"quantization_status", "frozen"}}) == "nothing thrown");
     CHECK(ct("pack-quantized", int4, {{"ignore", {"re:("}}}) ==
           "'re:(' is no regular expression that is supported");
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/convert.h"
+#include "base/divide_up.h"
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "kernels/code/device_codes.h"
@@ -14,8 +15,6 @@
 
 namespace tandem::kv {
 namespace {
-
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 /// Copies `n` bytes within one device's memory.
 void copy_bytes(void* to, const void* from, int64_t n, const Exec& exec) {

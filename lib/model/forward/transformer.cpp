@@ -59,10 +59,9 @@ void Transformer::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan)
         kLogitParts,
         head * static_cast<size_t>(o.n_ranks) * static_cast<size_t>(c.head_rows()) * sizeof(float),
         o.device);
-  plan.add(
-      "workspace/linear",
-      Weights::workspace_bytes(c, o.dtype, o.max_rows, o.max_logit_rows, o.device, o.trainable),
-      o.device);
+  plan.add("workspace/linear",
+           Weights::workspace_bytes(c, o.dtype, o.max_rows, o.max_logit_rows, o.places()),
+           o.device);
 }
 
 kv::Geometry geometry_of(const ModelConfig& c, DType dtype) {

@@ -41,10 +41,11 @@ class Transformer {
     bool host_embedding = false;  // as WeightPlaces'
     bool by_channel = false;      // as WeightPlaces'
     int set_channels = 0;         // as WeightPlaces'
+    bool rewritten = false;       // as WeightPlaces'
     int n_ranks = 1;              // of which this one has a part; the configuration is the part's
 
     WeightPlaces places() const {
-      return {device, n_streamed, trainable, host_embedding, by_channel, set_channels};
+      return {device, n_streamed, trainable, host_embedding, by_channel, set_channels, rewritten};
     }
   };
 

@@ -134,7 +134,8 @@ Quantization read_compressed(const Json& j, const std::string& where) {
     throw unsupported(where, "key 'sparsity_config' is set");
   const std::string status =
       io::find_string(j, "quantization_status", where).value_or("compressed");
-  if (status != "compressed")
+  // Published folders with compressed tensors often say "frozen"; the tensors decide.
+  if (status != "compressed" && status != "frozen")
     throw unsupported(where, "key 'quantization_status' is {}, expected 'compressed'",
                       io::quote(status));
   const std::string all = io::find_string(j, "format", where).value_or("");

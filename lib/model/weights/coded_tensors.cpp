@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <cmath>
 #include <cstring>
-#include <set>
 
 #include "base/check.h"
 #include "base/convert.h"
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "io/quote.h"
@@ -28,8 +29,6 @@ constexpr int64_t kStripWeights = int64_t{1} << 22;
 constexpr int kOutputsAtOnce = 64;
 constexpr int kWordBits = 32;
 constexpr const char* kSameFolder = "take config.json and the weights from the same folder";
-
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 /// The tensors of a method's matrices.
 struct Layout {
@@ -366,28 +365,37 @@ void read_order(const Checkpoint& checkpoint, CodedTensor& t) {
 /// Refuses zeros that differ from those of symmetric codes.
 void check_symmetric(const Checkpoint& checkpoint, const CodedTensor& t, bool less_one) {
   const int middle = 1 << (t.scheme.bits - 1);
-  std::set<int> found;
+  std::bitset<256> found;
   constexpr int64_t kAtOnce = 4096;
   for (int64_t first = 0; first < t.out; first += kAtOnce) {
     const int64_t last = std::min(t.out, first + kAtOnce);
     const auto zeros = zeros_of(checkpoint, t, less_one, first, last);
-    found.insert(zeros.begin(), zeros.begin() + (last - first) * n_groups(t));
+    for (int64_t i = 0; i < (last - first) * n_groups(t); ++i)
+      found.set(zeros[static_cast<size_t>(i)]);
   }
-  if (found == std::set{middle}) return;
+  const auto holds_only = [&](int zero) {
+    return found.count() == 1 && found.test(static_cast<size_t>(zero));
+  };
+  if (holds_only(middle)) return;
   const int other = less_one ? middle + 1 : middle - 1;
-  const bool swapped = found == std::set{other};
-  throw input_error(
-      checkpoint.where(), "tensor {}: config.json says sym, so that zeros are {}, but found {}{}",
-      io::quote(t.zeros.name), middle, *found.begin() == middle ? *found.rbegin() : *found.begin(),
-      swapped ? fmt::format("; these are the zeros of checkpoint_format '{}'",
-                            less_one ? "gptq_v2" : "gptq")
-              : "")
+  const bool swapped = holds_only(other);
+  found.reset(static_cast<size_t>(middle));
+  int wrong = 0;
+  while (!found.test(static_cast<size_t>(wrong))) ++wrong;
+  throw input_error(checkpoint.where(),
+                    "tensor {}: config.json says sym, so that zeros are {}, but found {}{}",
+                    io::quote(t.zeros.name), middle, wrong,
+                    swapped ? fmt::format("; these are the zeros of checkpoint_format '{}'",
+                                          less_one ? "gptq_v2" : "gptq")
+                            : "")
       .hint(swapped ? "set checkpoint_format in quantization_config to the format of the tensors"
                     : kSameFolder);
 }
 
-/// The type of scales in memory: that of the file, or a narrower one that holds all of them.
-ScaleType scale_type(const CodedPart& part, std::span<const float> scales) {
+/// The type of scales in memory: that of the file, or a narrower one that holds all. Scales
+/// of fp8 stay f32, which all products take.
+ScaleType scale_type(Code code, const CodedPart& part, std::span<const float> scales) {
+  if (code == Code::fp8) return ScaleType::f32;
   const auto all = [&](const auto& fits) { return std::ranges::all_of(scales, fits); };
   if (part.dtype == "F16") return ScaleType::f16;
   if (all([](float s) { return to_float(to_bf16(s)) == s; })) return ScaleType::bf16;
@@ -409,8 +417,8 @@ void settle(const Checkpoint& checkpoint, CodedTensor& t, bool less_one) {
                     : t.scheme.bits == 4         ? Code::i4
                                                  : Code::i8;
   const bool centred = t.zeros.name.empty() || symmetric_gptq;
-  t.format = {code, static_cast<int16_t>(group == t.in ? 0 : group), scale_type(t.scales, scales),
-              centred ? Zero::none : Zero::integer};
+  t.format = {code, static_cast<int16_t>(group == t.in ? 0 : group),
+              scale_type(code, t.scales, scales), centred ? Zero::none : Zero::integer};
 }
 
 }  // namespace
@@ -520,6 +528,9 @@ std::string coded_problem(const Checkpoint& checkpoint, const std::string& name,
                : "";
   }
   const std::string others = methods_of(checkpoint, module, nullptr);
+  if (embeds && q != nullptr && !others.empty())
+    return fmt::format("{}: quantized by {}, but quantized embeddings are not supported", module,
+                       others);
   if (scheme == nullptr && !others.empty())
     return q == nullptr
                ? fmt::format("{}: quantized by {}, but config.json has no quantization_config",

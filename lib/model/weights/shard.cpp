@@ -99,9 +99,10 @@ class ShardSource final : public WeightSource {
     const int64_t most = std::max<int64_t>(1, kPieceNumbers / in),
                   unit = one_group ? kCodesOfByte : cut_unit(format, in);
     if (own.first % unit != 0 || (own_end % unit != 0 && own_end != in))
-      throw recipe_error("run.world_size", "is {}, which cuts {} ({}) inside a group of {} inputs",
-                         shard_.n_ranks, canonical_name(id), format_name(format), unit)
-          .hint("use fewer ranks, or a checkpoint in bf16, f16 or f32");
+      throw recipe_error("run.world_size", "is {}, which cuts {} ({}) inside a {} of {} inputs",
+                         shard_.n_ranks, canonical_name(id), format_name(format),
+                         format.scale == ScaleType::two_level ? "block" : "group", unit)
+          .hint("use fewer ranks, or set model.weights to bf16 or f32, as model.compute");
     const size_t scale = one_group ? scale_bytes(format) : 0, row = row_bytes(format, in),
                  skipped = own.first == 0 ? 0 : row_bytes(format, own.first) - scale,
                  bytes = row_bytes(format, own.n) - scale;

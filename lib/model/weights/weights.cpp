@@ -42,7 +42,8 @@ void set_formats(Product& p, const ModelConfig& c) {
 
 /// True where something reads the weights that cannot read codes.
 bool read_as_numbers(const PackedWeights::Spec& s, const WeightPlaces& places) {
-  const bool reads_codes = places.trainable.codes && !places.by_channel;
+  const bool reads_codes =
+      places.trainable.codes && !places.by_channel && places.device.kind != Device::Kind::cuda;
   return (s.trainable && !reads_codes) || s.by_input || (s.gated && places.by_channel);
 }
 
@@ -88,7 +89,8 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, M
     p.spec.source_in = c.ffn_dim;
     p.spec.first_in = channels.first;
   }
-  if (!read_as_numbers(p.spec, places)) set_formats(p, c);
+  const bool is_rewritten = places.rewritten && !outside;
+  if (!is_rewritten && !read_as_numbers(p.spec, places)) set_formats(p, c);
   return p;
 }
 
@@ -385,17 +387,17 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
 }
 
 size_t Weights::workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
-                                int64_t head_rows, Device device, const Trainable& trainable) {
+                                int64_t head_rows, const WeightPlaces& places) {
   size_t bytes = 0;
   const auto add = [&](MatrixId id, int64_t rows) {
-    const Product p = product(config, dtype, {.device = device, .trainable = trainable}, id);
+    const Product p = product(config, dtype, places, id);
     bytes = std::max(bytes, PackedWeights::workspace_bytes(p.spec, rows));
   };
   add({Role::head}, head_rows);
   // Layers differ only in their formats.
   for (int layer = 0; layer < (config.formats ? config.n_layers : 1); ++layer)
     for (const LayerPart part : kLayerParts)
-      for (const Role role : products_of(part, {})) add({role, layer}, max_rows);
+      for (const Role role : products_of(part, places)) add({role, layer}, max_rows);
   return bytes;
 }
 

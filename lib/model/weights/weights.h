@@ -47,6 +47,8 @@ struct WeightPlaces {
   bool by_channel = false;
   /// Channels of an FFN that are a separate set, on a GPU; 0: they are not divided.
   int set_channels = 0;
+  /// Rows of the layers' matrices are written again (AdapterSwitch): these are numbers.
+  bool rewritten = false;
 
   bool divides() const { return set_channels > 0; }
 };
@@ -82,7 +84,7 @@ struct Weights {
   Tensor device_embedding() const {
     const ops::PackedWeights& table = embedding();
     return {host_embedding != nullptr ? host_embedding : table.device_rows(),
-            table.dtype(),
+            table.input(),
             {table.out(), table.in()},
             table.device()};
   }
@@ -98,8 +100,7 @@ struct Weights {
   /// Scratch for any of the products on at most `max_rows` rows (`head_rows` for the head), and for
   /// input gradients of codes.
   static size_t workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
-                                int64_t head_rows, Device device = {},
-                                const Trainable& trainable = {});
+                                int64_t head_rows, const WeightPlaces& places);
   /// Bytes of weights that one decode step reads.
   size_t bytes() const;
   /// Of them, those of gate and up, and of down.

@@ -66,14 +66,16 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
   const bool is_nested = proposer == Proposer::nested;
   if (proposer == Proposer::any && draft2.path.value.empty()) return;
   check_reads_trees(is_nested ? "draft2.cache.kind" : "draft.cache.kind", "", draft_cache_);
-  const recipe::ModelName& small =
-      is_nested || proposer == Proposer::any ? draft2.path : draft.path;
   recipe::Model of;
-  if (&small == &draft.path && draft.copies_target())
-    of = model;
-  else
-    of.path = small;
-  if (&small == &draft.path) of.weights = draft.weights;
+  if (is_nested || proposer == Proposer::any) {
+    of.path = draft2.path;
+  } else {
+    if (draft.copies_target())
+      of = model;
+    else
+      of.path = draft.path;
+    of.weights = draft.weights;
+  }
   draft_ = sizer_.open_draft(of);
   speculate::check_vocabularies(target_, *draft_);
 }

@@ -244,7 +244,7 @@ void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
     throw recipe_error("draft.weights",
                        "is {}, but the copy reads as many bytes as the target and cannot be faster",
                        recipe::yaml_text(recipe.draft.weights))
-        .hint(fmt::format("run on a CPU a model whose weights have more bits; {}", kForce));
+        .hint(fmt::format("use a model whose weights have more bits; {}", kForce));
   }
   const recipe::Cache& cache = recipe.draft.cache;
   const auto json = [](recipe::Cache c) { return recipe::to_json(recipe::fields_of(c)); };

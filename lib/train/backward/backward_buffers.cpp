@@ -120,8 +120,9 @@ size_t workspace_bytes(const BackwardSpec& spec, const TrainedSet& set) {
   }
   add(s.vocab, s.dim, s.head_rows);
   if (c.formats)  // its products have input gradients
-    bytes = std::max(bytes, model::Weights::workspace_bytes(c, spec.dtype, s.rows, s.head_rows,
-                                                            spec.device, set.trainable()));
+    bytes = std::max(bytes, model::Weights::workspace_bytes(
+                                c, spec.dtype, s.rows, s.head_rows,
+                                {.device = spec.device, .trainable = set.trainable()}));
   return set.size == 0 ? 0 : bytes;
 }
 
