@@ -21,16 +21,14 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encode() {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
-}  // namespace
-
-CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape) {
+CUtensorMap map_of(const void* base, const TensorShape& shape, CUtensorMapDataType type,
+                   CUtensorMapSwizzle swizzle) {
   static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
   constexpr uint32_t kDense[5] = {1, 1, 1, 1, 1};
   CUtensorMap map;
   const CUresult code =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<uint32_t>(shape.rank),
-             const_cast<void*>(base), shape.size, shape.stride_bytes + 1, shape.box, kDense,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      encode(&map, type, static_cast<uint32_t>(shape.rank), const_cast<void*>(base), shape.size,
+             shape.stride_bytes + 1, shape.box, kDense, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS)
     throw Error::make(ErrorKind::device, "cuda",
@@ -40,12 +38,30 @@ CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape) {
   return map;
 }
 
+}  // namespace
+
+CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape) {
+  return map_of(base, shape, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 CUtensorMap swizzled_map(const void* matrix, int64_t rows, int columns, int box_rows) {
   const auto width = static_cast<uint64_t>(columns);
   return tensor_map_bf16(matrix, {.rank = 2,
                                   .size = {width, static_cast<uint64_t>(rows)},
                                   .stride_bytes = {0, width * 2},
                                   .box = {64, static_cast<uint32_t>(box_rows)}});
+}
+
+CUtensorMap plain_map(const void* matrix, int64_t rows, int64_t row_bytes, int box_rows,
+                      int box_bytes) {
+  constexpr int64_t kNumber = 8;  // bytes
+  return map_of(
+      matrix,
+      {.rank = 2,
+       .size = {static_cast<uint64_t>(row_bytes / kNumber), static_cast<uint64_t>(rows)},
+       .stride_bytes = {0, static_cast<uint64_t>(row_bytes)},
+       .box = {static_cast<uint32_t>(box_bytes / kNumber), static_cast<uint32_t>(box_rows)}},
+      CU_TENSOR_MAP_DATA_TYPE_INT64, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 }  // namespace tandem::cuda

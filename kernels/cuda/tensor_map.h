@@ -24,4 +24,9 @@ CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape);
 /// The same of a dense matrix [rows, columns] for boxes of box_rows rows.
 CUtensorMap swizzled_map(const void* matrix, int64_t rows, int columns, int box_rows);
 
+/// Descriptor of dense rows of bytes for boxes [box_rows, box_bytes] that land as they are. Copies
+/// name columns in units of 8 bytes; a box has at most 256 of them.
+CUtensorMap plain_map(const void* matrix, int64_t rows, int64_t row_bytes, int box_rows,
+                      int box_bytes);
+
 }  // namespace tandem::cuda

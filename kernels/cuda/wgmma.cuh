@@ -119,10 +119,25 @@ TANDEM_WGMMA_SS(128, 64, 64, 65, 66)
 TANDEM_WGMMA_RS(64, 32, "%32, %33, %34, %35", 36)
 TANDEM_WGMMA_RS(128, 64, "%64, %65, %66, %67", 68)
 TANDEM_WGMMA_RS(256, 128, "%128, %129, %130, %131", 132)
+/// D[64, n] (+)= A B with A in registers and B given as [N, K].
+#define TANDEM_WGMMA_RS_NK(n, sums, names_a, at_b, at_add)                                   \
+  __device__ inline void wgmma_rs_nk(float (&d)[sums], const uint32_t (&a)[4], uint64_t b,   \
+                                     bool add) {                                             \
+    asm volatile(                                                                            \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %" #at_add ", 0;\n"                                \
+        "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" TANDEM_NAMES_##sums     \
+        "}, {" names_a "}, %" #at_b ", p, 1, 1, 0;\n}"                                       \
+        : TANDEM_SUMS_##sums(d)                                                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));   \
+  }
+TANDEM_WGMMA_RS_NK(16, 8, "%8, %9, %10, %11", 12, 13)
+TANDEM_WGMMA_RS_NK(32, 16, "%16, %17, %18, %19", 20, 21)
+TANDEM_WGMMA_RS_NK(64, 32, "%32, %33, %34, %35", 36, 37)
 // clang-format on
 
 #undef TANDEM_WGMMA_SS
 #undef TANDEM_WGMMA_RS
+#undef TANDEM_WGMMA_RS_NK
 #undef TANDEM_EIGHT
 
 }  // namespace tandem::cuda
