@@ -81,7 +81,7 @@ namespace tandem {
   ONE(rope_kv) \
   ONE(rotate_q) \
   TWO(skinny_linear) \
-  ONE(coded_linear) \
+  TWO(coded_linear) \
   ONE(widen_tiles) \
   ONE(embed_tiles) \
   TWO(attention_few_rows) \
@@ -187,7 +187,7 @@ namespace tandem {
 /// memory; a call puts its work on the stream and returns.
 struct CudaTable {
   cuda::Bodies<bool(const SkinnyLinearShape&)> skinny_linear_fits;
-  cuda::Bodies<bool(const CodeTiles&, int rows)> coded_linear_fits;
+  cuda::Bodies<bool(const CodeTiles&, int rows, bool norm)> coded_linear_fits;
   cuda::Bodies<void(const TiledLinearParams&, Stream)> tiled_linear;
   cuda::Bodies<bool(const TiledLinearParams&)> tiled_linear_fits;
 #define TANDEM_ONE(op) cuda::Bodies<decltype(op##_cuda)> op;

@@ -12,7 +12,7 @@
 // that much times the sum of x in a unit from the unit's sum. The sum of x is a product with ones
 // that all tiles share.
 
-namespace tandem {
+namespace tandem::portable {
 namespace {
 
 using skinny::bf16x;
@@ -382,7 +382,7 @@ auto kernel_of(const CodeTiles& w, int tiles, bool few) {
 
 }  // namespace
 
-bool coded_linear_fits(const CodeTiles& w, int rows) {
+bool coded_linear_fits(const CodeTiles& w, int rows, bool /*norm*/) {
   return rows >= 1 && rows <= kSkinnyRows && w.in % 8 == 0 && launch_of(w, rows).stages > 0;
 }
 
@@ -397,4 +397,4 @@ void coded_linear_cuda(const CodedLinearParams& p, Stream stream) {
                stream, p, l.stages, l.sets);
 }
 
-}  // namespace tandem
+}  // namespace tandem::portable

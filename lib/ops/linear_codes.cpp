@@ -15,11 +15,16 @@ namespace {
 /// 16 rows of an 8B model take about a third of that, on an H200.
 constexpr int64_t kMostPasses = 3;
 
-/// Rows that coded_linear takes at once; 0: none.
+bool fits(const CodeTiles& tiles, int64_t rows, bool norm = false) {
+  return cuda_table().coded_linear_fits(tiles, as_int(rows), norm);
+}
+
+/// Rows that coded_linear takes at once where its passes cost less than widening, else 0.
 int64_t rows_at_once(const CodeTiles& tiles, int64_t rows) {
-  for (int64_t n = std::min<int64_t>(rows, kSkinnyRows); n > 0; --n)
-    if (cuda_table().coded_linear_fits(tiles, static_cast<int>(n))) return n;
-  return 0;
+  if (fits(tiles, rows)) return rows;
+  int64_t n = std::min<int64_t>(rows, kSkinnyRows);
+  while (n > 0 && !fits(tiles, n)) --n;
+  return n * kMostPasses >= rows ? n : 0;
 }
 
 std::byte* at_column(const Tensor& y, int64_t row, int64_t column) {
@@ -112,10 +117,10 @@ void run_panels(const Operands& at, const CudaLinear& w, const Part& part, bool 
 
 }  // namespace
 
-bool can_fuse(const CudaLinear& w, int64_t rows, bool gated) {
+bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated) {
   const CodeTiles& t = w.parts.front().tiles;
   return w.parts.size() == 1 && t.paired >= gated && rows > 0 && rows <= kSkinnyRows &&
-         rows_at_once(t, rows) == rows;
+         fits(t, rows, norm);
 }
 
 void run_fused(const Operands& at, const LinearFusion& fusion, const CudaLinear& w, bool accumulate,
@@ -127,12 +132,8 @@ void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional
          Stream stream) {
   const int64_t rows = at.x.rows();
   const CodeTiles& only = w.parts.front().tiles;
-  const auto passes_of = [&](int64_t step) {
-    return step > 0 ? (rows + step - 1) / step : kMostPasses + 1;
-  };
   if (gate && w.parts.size() == 1 && only.paired) {
-    const int64_t step = rows_at_once(only, rows);
-    if (passes_of(step) <= kMostPasses)
+    if (const int64_t step = rows_at_once(only, rows); step > 0)
       return run_tiles(at, w, w.parts.front(), accumulate, {.gate = gate}, step, stream);
   }
   Operands all = at;
@@ -142,8 +143,7 @@ void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional
       run_numbers(all, w, w.weights + part.at, part.first, part.tiles.out, accumulate, stream);
       continue;
     }
-    const int64_t step = rows_at_once(part.tiles, rows);
-    if (passes_of(step) <= kMostPasses)
+    if (const int64_t step = rows_at_once(part.tiles, rows); step > 0)
       run_tiles(all, w, part, accumulate, {}, step, stream);
     else
       run_panels(all, w, part, accumulate, stream);

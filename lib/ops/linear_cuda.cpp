@@ -294,7 +294,7 @@ float* bias(const CudaLinear& w) { return w.bias; }
 void* rounded_bias(const CudaLinear& w) { return w.rounded_bias; }
 
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated) {
-  if (!w.parts.empty()) return coded::can_fuse(w, rows, gated);
+  if (!w.parts.empty()) return coded::can_fuse(w, rows, norm, gated);
   return rows > 0 && rows <= kSkinnyRows &&
          !skinny_candidates(fused_product(w, rows, {}), norm).empty();
 }

@@ -53,7 +53,7 @@ bool usable(const LinearChoice& c, const LinearProduct& p, int device);
 /// Products with weights of which some are codes.
 namespace coded {
 
-bool can_fuse(const CudaLinear& w, int64_t rows, bool gated);
+bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated);
 void run_fused(const Operands& at, const LinearFusion& fusion, const CudaLinear& w, bool accumulate,
                Stream stream);
 void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional<Gate> gate,

@@ -48,16 +48,17 @@ void time_format(cuda::Queue& queue, int layers, Code code, int group, Zero zero
   size_t bytes = 0;
   for (std::vector<Matrix>& layer : model)
     for (const Shape& s : kShapes) bytes += layer.emplace_back(queue, s, code, group, zero).bytes;
-  const Memory x(16 * 14336 * 2), y(16 * 28672 * 4);
-  fill_random(queue, x, 16 * 14336 * 2);
-  for (const int rows : {1, 2, 4, 8, 16}) {
+  constexpr int kMostRows = 256;
+  const Memory x(kMostRows * 14336 * 2), y(kMostRows * 28672 * 4);
+  fill_random(queue, x, kMostRows * 14336 * 2);
+  for (const int rows : {1, 4, 5, 8, 16, 32, 64, 128, kMostRows}) {
     const auto run = [&](int only) {
       return microseconds(queue, layers, [&](int l) {
         for (int k = 0; k < 4; ++k) {
           if (only >= 0 && k != only) continue;
           const CodeTiles& w = model[static_cast<size_t>(l)][static_cast<size_t>(k)].tiles;
           int step = rows;
-          while (!cuda_table().coded_linear_fits(w, step)) step = (step + 1) / 2;
+          while (!cuda_table().coded_linear_fits(w, step, false)) step = (step + 1) / 2;
           for (int row = 0; row < rows; row += step)
             cuda_table().coded_linear({.product = {.y = static_cast<char*>(y.at) + row * w.out,
                                                    .x = static_cast<char*>(x.at) + row * w.in * 2,

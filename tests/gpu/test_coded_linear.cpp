@@ -2,6 +2,7 @@
 
 #include "gpu/device_buffer.h"
 #include "kernels/coded_case.h"
+#include "kernels/cuda_table.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
 #include "ops/quantizing.h"
@@ -64,6 +65,17 @@ std::vector<float> weights_of(const CodedCase& c) {
   std::vector<float> all(static_cast<size_t>(c.out) * static_cast<size_t>(c.m.in));
   ops::dequantize(all.data(), DType::f32, c.codes.data(), format_of(c.m), c.out, c.m.in);
   return all;
+}
+
+/// True if this number of rows multiplies the codes of a matrix as they are.
+bool multiplies(const OnGpu& w, int64_t rows) {
+  constexpr int64_t kInPasses = 48;
+  const CodeTiles* const tiles = w.packed.device_codes();
+  if (tiles == nullptr || rows == 0) return false;
+  const auto fits = [&](int64_t n) {
+    return cuda_table().coded_linear_fits(*tiles, static_cast<int>(n), false);
+  };
+  return fits(rows) || (rows <= kInPasses && fits(std::min<int64_t>(rows, 16)));
 }
 
 std::span<std::byte> workspace_for(const Spec& spec) {
@@ -178,14 +190,13 @@ TEST_SUITE("gpu/ops/coded_linear") {
         const CodedCase c(m, 77, 1);
         const OnGpu plain({&c}), with_bias({&c}, true);
         const std::vector<float> weights = weights_of(c);
-        for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 81, 100}) {
+        for (const int64_t rows : {1, 2, 7, 9, 16, 17, 40, 81, 130}) {
           CAPTURE(format_name(format_of(m)));
           CAPTURE(in);
           CAPTURE(rows);
           ActBuffer x = random_input(rows * in);
           const double rounding = rounding_of(m);
-          const bool widened =
-              rows > 48 || !ops::can_fuse(plain.packed, std::min<int64_t>(rows, 16), {});
+          const bool widened = !multiplies(plain, rows);
           const std::vector<float> start(static_cast<size_t>(rows * 77), 0.25f);
           CHECK(worst(product(plain, x, rows),
                       wanted(weights, x, rows, 77, in, nullptr, nullptr, widened, rounding)) <= 1);
@@ -205,13 +216,18 @@ TEST_SUITE("gpu/ops/coded_linear") {
       CAPTURE(format_name(format_of(m)));
       const CodedCase c(m, 330, 1);
       const OnGpu w({&c});
-      ActBuffer x = random_input(16 * 512);
-      const std::vector<float> all = product(w, x, 16);
+      ActBuffer x = random_input(64 * 512);
+      const std::vector<float> all = product(w, x, 16), few = product(w, x, 4);
       CHECK(worst(all, wanted(weights_of(c), x, 16, 330, 512, nullptr, nullptr, false,
                               rounding_of(m))) <= 1);
       CHECK(distance(product(w, x, 16), all) == 0);
-      CHECK(distance(product(w, x, 1), all) == 0);
       CHECK(distance(product(w, x, 5), all) == 0);
+      CHECK(distance(product(w, x, 1), few) == 0);
+      if (!multiplies(w, 64)) continue;
+      const std::vector<float> many = product(w, x, 64);
+      CHECK(distance(all, many) == 0);
+      CHECK(distance(product(w, x, 17), many) == 0);
+      CHECK(distance(product(w, x, 40), many) == 0);
     }
   }
 
@@ -236,7 +252,7 @@ TEST_SUITE("gpu/ops/coded_linear") {
     const std::vector<float> of_ups = weights_of(ups);
     of_stack.insert(of_stack.end(), of_ups.begin(), of_ups.end());
     const OnGpu paired({&both}, false, true), stack({&gates, &ups}, false, true);
-    for (const int64_t rows : {1, 3, 16, 33, 90})
+    for (const int64_t rows : {1, 3, 16, 33, 90, 300})
       for (const OnGpu* w : {&paired, &stack}) {
         CAPTURE(rows);
         ActBuffer x = random_input(rows * 256);
