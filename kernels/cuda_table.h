@@ -38,6 +38,7 @@
 #include "kernels/gather/score_keys.h"
 #include "kernels/linear/code_tiles.h"
 #include "kernels/linear/coded_linear.h"
+#include "kernels/linear/held_part.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/loss/cross_entropy.h"
@@ -83,6 +84,8 @@ namespace tandem {
   TWO(skinny_linear) \
   TWO(coded_linear) \
   ONE(widen_tiles) \
+  ONE(take_held) \
+  ONE(put_held) \
   ONE(embed_tiles) \
   TWO(attention_few_rows) \
   TWO(attention_many_rows) \

@@ -100,4 +100,47 @@ __device__ inline float fp8_number(unsigned code) {
   return __uint_as_float((code & 0x80) << 24 | (code & 0x7f) << 20) * power_of_two(120);
 }
 
+/// Turns the codes of a unit and an output into numbers, with the bits of `dequantize`.
+template <Code kCode>
+struct Scaling {
+  static constexpr float kTwo23 = 8388608.0f;
+  float scale, base, least;
+
+  /// input, row   within the tile
+  __device__ Scaling(const CodeTiles& w, const uint8_t* tile, int input, int row) {
+    const int place = input * w.units() / kTileInputs * kTileOutputs + row;
+    const uint8_t* const zeros = tile + w.zeros_at();
+    scale = scale_at<kCode>(tile + w.scales_at(), place, w.scale);
+    float zero = kCode == Code::i4 && w.zero == Zero::none ? 8 : 0;
+    if (w.zero == Zero::integer) zero = zero_of(zeros + place, kCode);
+    if (kCode == Code::i8) zero += 128;
+    base = kTwo23 + zero;
+    least = w.zero == Zero::minimum ? scale_at<kCode>(zeros, place, w.scale) : 0.0f;
+  }
+  __device__ float number(unsigned code) const {
+    // The bits of 2^23 with a small integer in the last ones are their sum.
+    const float value =
+        kCode == Code::fp8 ? fp8_number(code) : __uint_as_float(0x4B000000u | code) - base;
+    return __fadd_rn(__fmul_rn(scale, value), least);
+  }
+};
+
+/// One number of a matrix.
+template <Code kCode>
+__device__ inline float number_at(const CodeTiles& w, int output, int input) {
+  const int half = w.paired && output >= w.out / 2, across = w.paired ? 8 : kTileOutputs;
+  const int in_half = output - half * (w.out / 2);
+  const int row = in_half % across + 8 * half, high = row / 8, k = input % kTileInputs;
+  const uint8_t* const tile =
+      w.data + in_half / across * w.row_bytes() + input / kTileInputs * w.tile_bytes();
+  const int lane = row % 8 * 4 + k % 8 / 2, odd = k % 2, eight = k % 16 / 8;
+  const int piece = kTileInputs / w.pieces();
+  const uint8_t* const at = tile + k / piece * kPieceBytes + lane * 16;
+  const int step = k % piece / 16;
+  const auto* const words = reinterpret_cast<const unsigned*>(at);
+  const unsigned code = kCode == Code::i4 ? words[step] >> (4 * high + 8 * eight + 16 * odd) & 15
+                                          : words[2 * step + eight] >> (8 * high + 16 * odd) & 255;
+  return Scaling<kCode>(w, tile, k, row).number(code);
+}
+
 }  // namespace tandem::tiles

@@ -41,7 +41,11 @@ struct CodeTiles {
   TANDEM_BOTH constexpr int unit() const {
     return group == 0 || group > kTileInputs ? kTileInputs : group;
   }
-  TANDEM_BOTH constexpr int units() const { return kTileInputs / unit(); }
+  /// kTileInputs / unit(), without a division.
+  TANDEM_BOTH constexpr int units() const {
+    const int n = unit();
+    return n == 16 ? 8 : n == 32 ? 4 : n == 64 ? 2 : 1;
+  }
   TANDEM_BOTH constexpr int scale_bytes() const { return scale == ScaleType::f32 ? 4 : 2; }
   TANDEM_BOTH constexpr int zero_bytes() const {
     return zero == Zero::none ? 0 : zero == Zero::integer ? 1 : scale_bytes();
@@ -90,9 +94,10 @@ struct PlaceCodesParams {
 void place_codes(const PlaceCodesParams&, Range tiles);
 
 struct WidenTilesParams {
-  bf16* out;  // [outputs, in] of these rows of tiles, by `place`
+  bf16* out;  // [outputs, inputs] of these rows of tiles, by `place`
   CodeTiles tiles;
-  int first, n;  // rows of tiles
+  int first, n;       // rows of tiles
+  int begin, inputs;  // begin is a multiple of kTileInputs
 };
 
 /// Turns tiles into numbers on a GPU, with the bits of `dequantize`.
