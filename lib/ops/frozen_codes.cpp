@@ -101,8 +101,6 @@ void FrozenCodes::load(const PackedWeights::RowSource& rows, int64_t n_at_once) 
 }
 
 void FrozenCodes::hold(WeightPart part, std::span<const int32_t> index, void* values) {
-  TANDEM_CHECK(part == WeightPart::rows || part == WeightPart::columns,
-               "{}: only rows or columns of codes can be held as numbers", spec_.name);
   const auto n =
       index.size() * static_cast<size_t>(part == WeightPart::rows ? spec_.in : spec_.out);
   std::vector<float> numbers(n);

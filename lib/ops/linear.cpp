@@ -44,7 +44,7 @@ void check_source(const PackedWeights::Spec& spec, std::span<const float> bias,
                "{}: the staging buffer belongs to another device", spec.name);
 }
 
-/// Weights on a GPU whose kernels are chosen by measuring: those of codes are not.
+/// Weights on a GPU that are numbers.
 std::vector<CudaLinear*> on_device(std::span<const PackedWeights* const> all) {
   std::vector<CudaLinear*> found;
   for (const PackedWeights* w : all)
@@ -220,15 +220,19 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
   linear_cuda::run_fused(y, x, fusion, *w.state().cuda, add, stream);
 }
 
-void tune_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
+void tune_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> all,
                  Accumulate accumulate, const LinearNeighbours& around,
                  std::span<std::byte> workspace, Stream stream) {
   const bool add = accumulate == Accumulate::yes;
-  for (const PackedWeights* w : alike) check_operands(y, x, w->state().spec, add);
-  const std::vector<CudaLinear*> weights = on_device(alike);
-  if (!weights.empty() && x.rows() > 0)
-    linear_cuda::tune({.y = y, .x = x, .gate_up = {}, .workspace = workspace}, weights, add, {},
-                      around, stream);
+  for (const PackedWeights* w : all) check_operands(y, x, w->state().spec, add);
+  const std::vector<CudaLinear*> weights = on_device(all);
+  if (x.rows() == 0) return;
+  const Operands at{.y = y, .x = x, .gate_up = {}, .workspace = workspace};
+  if (!weights.empty()) linear_cuda::tune(at, weights, add, {}, around, stream);
+  const auto trained = std::ranges::find_if(all, [](const PackedWeights* w) {
+    return w->state().cuda && w->state().spec.trainable && w->state().spec.has_codes();
+  });
+  if (trained != all.end()) linear_cuda::tune_codes(at, *(*trained)->state().cuda, add, stream);
 }
 
 void tune_gated(const Tensor& y, const Tensor& gate_up, const Tensor& x,

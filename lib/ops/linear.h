@@ -34,7 +34,8 @@ class PackedWeights {
     /// On the CPU the rows are kept as well as the packed ones: input gradients read them, and they
     /// can be rewritten (linear_gradient.h). Codes are kept only as rows. Products decode some of
     /// them at a time, and a result then depends on the number of rows of x. Only a part that
-    /// is held in numbers can be rewritten (hold_part).
+    /// is held in numbers can be rewritten (hold_part). On a GPU codes are kept as others are, and
+    /// the workspace of products is larger, also for input gradients.
     bool trainable = false;
     /// The matrix can be read by input too, [in, out], one input's weights after the other
     /// (input_rows): on the CPU as a second copy, on a GPU as the only copy,
@@ -48,7 +49,7 @@ class PackedWeights {
     /// codes always are.
     bool int8_inputs = false;
     /// Rows of several formats, one stack after the other; empty: all are as `stored` says. Not by
-    /// input, and on a GPU not trainable.
+    /// input.
     struct Stacked {
       int64_t rows;
       WeightFormat stored;

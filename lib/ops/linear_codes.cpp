@@ -8,7 +8,8 @@
 #include "ops/matmul_cuda.h"
 #include "ops/operation.h"
 
-namespace tandem::ops::linear_cuda::coded {
+namespace tandem::ops::linear_cuda {
+namespace coded {
 namespace {
 
 /// This number of passes over codes, with a few rows each, costs less than widening the codes once.
@@ -59,8 +60,9 @@ void run_tiles(const Operands& at, const CudaLinear& w, const Part& part, bool a
 }
 
 /// Writes n columns of y from column `first` on, by numbers [n, in].
+/// tunes    the library's algorithm is chosen by measuring
 void run_numbers(const Operands& at, const CudaLinear& w, const void* numbers, int64_t first,
-                 int64_t n, bool accumulate, Stream stream) {
+                 int64_t n, bool accumulate, Stream stream, bool tunes = false) {
   const Tensor &x = at.x, &y = at.y;
   const DType type = y.dtype();
   const auto c = reinterpret_cast<uintptr_t>(at_column(y, 0, first));
@@ -83,35 +85,38 @@ void run_numbers(const Operands& at, const CudaLinear& w, const void* numbers, i
   if (w.spec.bias && type == DType::bf16) bias = w.rounded_bias + first;
   if (w.spec.bias && type == DType::f32) bias = w.bias + first;
   const int device = w.spec.device.index;
-  cublaslt::run(device, product, matmul_cuda::choose(product, device),
-                {.c = at_column(y, 0, first),
-                 .a = x.raw(),
-                 .b = numbers,
-                 .bias = bias,
-                 .workspace = at.workspace.data(),
-                 .workspace_bytes = kWorkspaceBytes},
-                stream);
+  const cublaslt::Operands operands{.c = at_column(y, 0, first),
+                                    .a = x.raw(),
+                                    .b = numbers,
+                                    .bias = bias,
+                                    .workspace = at.workspace.data(),
+                                    .workspace_bytes = kWorkspaceBytes};
+  if (tunes) matmul_cuda::tune(product, operands, device, stream);
+  cublaslt::run(device, product, matmul_cuda::choose(product, device), operands, stream);
   cuda::launched("linear", stream);
 }
 
 /// Widens a panel of codes after the other to numbers, which the library multiplies.
 void run_panels(const Operands& at, const CudaLinear& w, const Part& part, bool accumulate,
-                Stream stream) {
+                Stream stream, bool tunes = false) {
   const CodeTiles& t = part.tiles;
+  const int64_t in = w.spec.in;
   std::byte* const panel = at.workspace.data() + kWorkspaceBytes;
-  const size_t tile = matrix_bytes(DType::bf16, kTileOutputs, t.in);
+  const size_t tile = matrix_bytes(DType::bf16, kTileOutputs, in);
   const int step = static_cast<int>((at.workspace.size() - kWorkspaceBytes) / tile);
   TANDEM_CHECK(step > 0, "{}: workspace of {} bytes cannot hold a panel", w.spec.name,
                at.workspace.size());
   for (int first = 0; first < t.down(); first += step) {
     const int n = std::min(step, t.down() - first), outputs = t.outputs(first, n);
-    launch(TANDEM_KERNEL(widen_tiles),
-           {.out = reinterpret_cast<bf16*>(panel), .tiles = t, .first = first, .n = n}, stream);
+    fill_panel(reinterpret_cast<bf16*>(panel), w, part, first, n, 0, in, stream);
     const int64_t begin = part.first + first * int64_t{t.paired ? 8 : kTileOutputs};
-    run_numbers(at, w, panel, begin, outputs, accumulate, stream);
-    if (t.paired)
-      run_numbers(at, w, panel + matrix_bytes(DType::bf16, outputs, t.in), begin + t.out / 2,
-                  outputs, accumulate, stream);
+    if (!t.paired || n == t.down()) {
+      run_numbers(at, w, panel, begin, t.paired ? t.out : outputs, accumulate, stream, tunes);
+      continue;
+    }
+    run_numbers(at, w, panel, begin, outputs, accumulate, stream, tunes);
+    run_numbers(at, w, panel + matrix_bytes(DType::bf16, outputs, in), begin + t.out / 2, outputs,
+                accumulate, stream, tunes);
   }
 }
 
@@ -119,8 +124,8 @@ void run_panels(const Operands& at, const CudaLinear& w, const Part& part, bool 
 
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated) {
   const CodeTiles& t = w.parts.front().tiles;
-  return w.parts.size() == 1 && t.paired >= gated && rows > 0 && rows <= kSkinnyRows &&
-         fits(t, rows, norm);
+  return w.parts.size() == 1 && w.held.values == nullptr && t.paired >= gated && rows > 0 &&
+         rows <= kSkinnyRows && fits(t, rows, norm);
 }
 
 void run_fused(const Operands& at, const LinearFusion& fusion, const CudaLinear& w, bool accumulate,
@@ -132,18 +137,19 @@ void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional
          Stream stream) {
   const int64_t rows = at.x.rows();
   const CodeTiles& only = w.parts.front().tiles;
+  const bool holds = w.held.values != nullptr;  // then codes are widened
   if (gate && w.parts.size() == 1 && only.paired) {
-    if (const int64_t step = rows_at_once(only, rows); step > 0)
+    if (const int64_t step = holds ? 0 : rows_at_once(only, rows); step > 0)
       return run_tiles(at, w, w.parts.front(), accumulate, {.gate = gate}, step, stream);
   }
   Operands all = at;
   if (gate) all.y = at.gate_up;
   for (const Part& part : w.parts) {
-    if (!is_coded(part.stored)) {
+    if (!is_coded(part.stored) && !holds) {
       run_numbers(all, w, w.weights + part.at, part.first, part.tiles.out, accumulate, stream);
       continue;
     }
-    if (const int64_t step = rows_at_once(part.tiles, rows); step > 0)
+    if (const int64_t step = holds ? 0 : rows_at_once(part.tiles, rows); step > 0)
       run_tiles(all, w, part, accumulate, {}, step, stream);
     else
       run_panels(all, w, part, accumulate, stream);
@@ -151,4 +157,12 @@ void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional
   if (gate) gate_mul(at.y, at.gate_up, *gate, stream);
 }
 
-}  // namespace tandem::ops::linear_cuda::coded
+}  // namespace coded
+
+void tune_codes(const Operands& at, const CudaLinear& w, bool accumulate, Stream stream) {
+  for (const Part& part : w.parts)
+    if (w.held.values != nullptr || coded::rows_at_once(part.tiles, at.x.rows()) == 0)
+      coded::run_panels(at, w, part, accumulate, stream, true);
+}
+
+}  // namespace tandem::ops::linear_cuda

@@ -28,10 +28,21 @@ void tune(const Operands&, std::span<CudaLinear* const>, bool, std::optional<Gat
           const LinearNeighbours&, Stream) {
   fail();
 }
+void tune_codes(const Operands&, const CudaLinear&, bool, Stream) { fail(); }
 void* rows(const CudaLinear&) { return nullptr; }
 const CodeTiles* codes(const CudaLinear&) { return nullptr; }
 float* bias(const CudaLinear&) { return nullptr; }
 void* rounded_bias(const CudaLinear&) { return nullptr; }
+void hold(CudaLinear&, WeightPart, std::span<const int32_t>, void*, Stream) { fail(); }
+bf16* held(const CudaLinear&, WeightPart) { return nullptr; }
+void input_gradient(const Tensor&, const Tensor&, const CudaLinear&, bool, std::span<std::byte>,
+                    Stream) {
+  fail();
+}
+void tune_input_gradient(const Tensor&, const Tensor&, const CudaLinear&, std::span<std::byte>,
+                         Stream) {
+  fail();
+}
 bool can_fuse(const CudaLinear&, int64_t, bool, bool) { return false; }
 bool fusion_pays(CudaLinear&, int64_t, bool, std::optional<Gate>) { return false; }
 void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool, Stream) {

@@ -89,7 +89,9 @@ size_t staging_bytes(const PackedWeights::Spec& spec) {
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t) {
   if (!spec.has_codes()) return kWorkspaceBytes;
   const size_t all = matrix_bytes(DType::bf16, spec.out + kTileOutputs, spec.in);
-  return kWorkspaceBytes + std::min(aligned(all), kPanelBytes);
+  const size_t panel = std::min(aligned(all), spec.trainable ? kTrainedPanelBytes : kPanelBytes);
+  const size_t columns = spec.trainable ? matrix_bytes(DType::bf16, spec.out, kTileInputs) : 0;
+  return kWorkspaceBytes + std::max(panel, aligned(columns));
 }
 
 }  // namespace tandem::ops::linear_cuda

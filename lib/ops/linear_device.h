@@ -1,6 +1,7 @@
 #pragma once
 // The two places where dense layers run; linear.cpp chooses between them by the weights' device.
 // Shapes and dtypes have been checked there.
+#include "kernels/channels/weight_part.h"
 #include "ops/linear.h"
 
 namespace tandem::ops {
@@ -78,6 +79,9 @@ inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 /// Codes are widened in panels of this size, which a large L2 cache holds, for products of many
 /// rows.
 inline constexpr size_t kPanelBytes = size_t{32} << 20;
+/// Training widens panels of this size. Products of a few thousand rows with large panels cost
+/// less than reading them from L2 saves.
+inline constexpr size_t kTrainedPanelBytes = size_t{256} << 20;
 
 // Builds without CUDA have the same code for these: a plan needs no GPU.
 TakesFormat takes_any;
@@ -103,12 +107,23 @@ void* rows(const CudaLinear& w);
 const CodeTiles* codes(const CudaLinear& w);
 float* bias(const CudaLinear& w);
 void* rounded_bias(const CudaLinear& w);
+/// Trainable codes: as FrozenCodes::hold and input_gradient.
+void hold(CudaLinear& w, WeightPart part, std::span<const int32_t> index, void* values,
+          Stream stream);
+/// Values of the held part.
+bf16* held(const CudaLinear& w, WeightPart part);
+void input_gradient(const Tensor& dx, const Tensor& dy, const CudaLinear& w, bool accumulate,
+                    std::span<std::byte> workspace, Stream stream);
+void tune_input_gradient(const Tensor& dx, const Tensor& dy, const CudaLinear& w,
+                         std::span<std::byte> workspace, Stream stream);
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated);
 bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, std::optional<Gate> gate);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream);
 void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate,
           std::optional<Gate> gate, const LinearNeighbours& around, Stream stream);
+/// Chooses how the products of widened codes run.
+void tune_codes(const Operands& at, const CudaLinear& w, bool accumulate, Stream stream);
 void forget_choices();
 bool warm_up(DType dtype, int device);
 

@@ -33,13 +33,21 @@ void check_values(size_t values, const PackedWeights& w, WeightPart part, size_t
                w.state().spec.name, values, expected);
 }
 
-/// Null of numbers.
+/// Codes on a CPU, else null.
 FrozenCodes* codes_of(const PackedWeights& w) {
   const PackedWeights::State& s = w.state();
   return s.cpu ? linear_cpu::codes(*s.cpu) : nullptr;
 }
 
 bool on_gpu(const PackedWeights& w) { return w.device().kind == Device::Kind::cuda; }
+
+/// Numbers of codes on a GPU that hold_part took.
+bf16* held_of(const PackedWeights& w, WeightPart part) {
+  bf16* const held = linear_cuda::held(*w.state().cuda, part);
+  TANDEM_CHECK(held != nullptr, "{}: on a GPU only the held part of codes is read or changed",
+               w.state().spec.name);
+  return held;
+}
 
 /// `values` are read or written.
 WeightPartParams part_params(const PackedWeights& w, WeightPart part, const float* values,
@@ -126,10 +134,16 @@ MatmulArgs weight_product(const Tensor& dw, const Tensor& dy, const Tensor& x, b
 
 }  // namespace
 
-bool is_frozen(const PackedWeights& w) { return codes_of(w) != nullptr; }
+bool is_frozen(const PackedWeights& w) {
+  return w.state().spec.trainable && w.state().spec.has_codes();
+}
 
-void hold_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index, void* values) {
+void hold_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index, void* values,
+               Stream stream) {
   TANDEM_CHECK(is_frozen(w), "{}: weights are no codes", w.state().spec.name);
+  TANDEM_CHECK(part == WeightPart::rows || part == WeightPart::columns,
+               "{}: only rows or columns of codes can be held as numbers", w.state().spec.name);
+  if (on_gpu(w)) return linear_cuda::hold(*w.state().cuda, part, index, values, stream);
   codes_of(w)->hold(part, index, values);
 }
 
@@ -155,6 +169,8 @@ void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeigh
                "{}: unexpected dx of dtype {}", spec.name, dtype_name(dx.dtype()));
   if (dy.rows() == 0) return;
   if (const FrozenCodes* codes = codes_of(w)) return codes->input_gradient(dx, dy, add, workspace);
+  if (is_frozen(w))
+    return linear_cuda::input_gradient(dx, dy, *w.state().cuda, add, workspace, stream);
   matmul(input_product(dx, dy, w, add), workspace, stream);
 }
 
@@ -171,6 +187,8 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 
 void tune_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeights& w,
                          std::span<std::byte> workspace, Stream stream) {
+  if (on_gpu(w) && is_frozen(w))
+    return linear_cuda::tune_input_gradient(dx, dy, *w.state().cuda, workspace, stream);
   tune_matmul(input_product(dx, dy, w, false), workspace, stream);
 }
 
@@ -181,16 +199,18 @@ void tune_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 
 const void* trainable_rows(const PackedWeights& w) {
   if (!on_gpu(w)) return rows_of(w);
-  TANDEM_CHECK(w.device_rows() != nullptr, "{}: weights are stored by input", w.state().spec.name);
+  TANDEM_CHECK(w.device_rows() != nullptr, "{}: weights are codes or stored by input",
+               w.state().spec.name);
   return w.device_rows();
 }
 
 void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,
                std::span<const int32_t> index, Stream stream) {
   check_values(out.size(), w, part, index.size());
-  if (on_gpu(w)) {
+  if (on_gpu(w) && is_frozen(w))
+    return convert(out.data(), DType::f32, held_of(w, part), DType::bf16, std::ssize(out), stream);
+  if (on_gpu(w))
     return launch(TANDEM_KERNEL(read_weight_part), part_params(w, part, out.data(), index), stream);
-  }
   if (const FrozenCodes* codes = codes_of(w)) return codes->read(out, part, index);
   const size_t bytes = w.row_bytes();
   if (part == WeightPart::all)
@@ -209,10 +229,12 @@ void write_part(PackedWeights& w, WeightPart part, std::span<const int32_t> inde
                 std::span<const float> values, Stream stream) {
   check_values(values.size(), w, part, index.size());
   if (values.empty()) return;
-  if (on_gpu(w)) {
+  if (on_gpu(w) && is_frozen(w))
+    return convert(held_of(w, part), DType::bf16, values.data(), DType::f32, std::ssize(values),
+                   stream);
+  if (on_gpu(w))
     return launch(TANDEM_KERNEL(write_weight_part), part_params(w, part, values.data(), index),
                   stream);
-  }
   if (FrozenCodes* codes = codes_of(w)) return codes->write(part, values);
   if (part == WeightPart::rows) return write_rows(w, index, values.data());
   if (part == WeightPart::all)

@@ -14,7 +14,8 @@ namespace tandem::ops {
 ///          accumulating; the weights are trainable
 /// numerics f32 accumulation, one rounding to dx
 /// cost     reads the rows of the weights once, and decodes codes; where the CPU does not multiply
-///          bf16, widens them
+///          bf16, widens them. A GPU widens codes to bf16 in `workspace`, all outputs of some
+///          inputs at a time, and a column of dx is one product
 /// errors   none (shapes are checked by TANDEM_CHECK); `workspace` per the functions below
 void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeights& w,
                            Accumulate accumulate, std::span<std::byte> workspace,
@@ -33,10 +34,12 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 bool is_frozen(const PackedWeights& w);
 /// Takes rows or columns of them out of the codes. They become numbers of the inputs' type, with
 /// the values of the codes. Reading and writing of that part mean these from now on.
-/// shapes   values as write_part's, in the inputs' type; index ascending; both outlive the weights
-void hold_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index, void* values);
+/// shapes   values as write_part's, in the inputs' type; index ascending; both where the weights
+///          are, which they outlive
+void hold_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index, void* values,
+               Stream stream = {});
 
-/// Workspace of either on at most `rows` rows.
+/// Workspace of either on at most `rows` rows. Codes need PackedWeights::workspace_bytes.
 size_t input_gradient_workspace_bytes(const PackedWeights::Spec& spec, int64_t rows);
 size_t weight_gradient_workspace_bytes(int64_t n, int64_t m, DType dtype, int64_t rows,
                                        Device device = {});
@@ -51,7 +54,8 @@ void tune_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 /// [out, in] of trainable weights that are numbers, in their dtype.
 const void* trainable_rows(const PackedWeights& w);
 
-/// Numbers of trainable weights in f32, as they are.
+/// Numbers of trainable weights in f32, as they are. A GPU reads of codes only the part that
+/// hold_part took.
 /// shapes   out [out, in] of all; [n, in] of rows, [out, n] of columns, [n] of elements
 ///          (row * in + column); index [n] distinct and in range, not read of all
 void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,

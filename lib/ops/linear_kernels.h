@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/linear/held_part.h"
 #include "ops/linear_choices.h"
 #include "ops/linear_device.h"
 #include "tensor/cuda.h"
@@ -23,6 +24,7 @@ struct CudaLinear {
   float* bias = nullptr;                 // [out], or null
   bf16* rounded_bias = nullptr;          // [out], or null
   std::vector<linear_cuda::Part> parts;  // empty for one format of numbers
+  HeldPart held = {};                    // next to codes; no values: none
   std::mutex mutex;  // of the memo: products of different weights never wait for each other
   std::map<Key, LinearChoice> memo;
   uint64_t memo_of = 0;  // the generation of choices that `memo` is from
@@ -58,6 +60,10 @@ void run_fused(const Operands& at, const LinearFusion& fusion, const CudaLinear&
                Stream stream);
 void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional<Gate> gate,
          Stream stream);
+/// Widens the outputs that rows of tiles [first, first + n) of a part hold, by CodeTiles::place, to
+/// a panel [outputs, inputs]. Held numbers are among them.
+void fill_panel(bf16* panel, const CudaLinear& w, const Part& part, int first, int n, int64_t begin,
+                int64_t inputs, Stream stream);
 
 }  // namespace coded
 

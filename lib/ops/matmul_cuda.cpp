@@ -67,17 +67,14 @@ LinearChoice::Algorithm find(const Product& p, int device) {
   return best.front();
 }
 
-void run_by(const LinearChoice::Algorithm& algorithm, const Product& p, const MatmulArgs& args,
-            std::span<std::byte> workspace, Stream stream) {
-  cublaslt::run(args.c.device.index, p, algorithm,
-                {.c = args.c.data,
-                 .a = args.a.data,
-                 .b = args.b.data,
-                 .bias = nullptr,
-                 .workspace = workspace.data(),
-                 .workspace_bytes = kWorkspaceBytes,
-                 .scale = args.scale},
-                stream);
+cublaslt::Operands operands_of(const MatmulArgs& args, std::span<std::byte> workspace) {
+  return {.c = args.c.data,
+          .a = args.a.data,
+          .b = args.b.data,
+          .bias = nullptr,
+          .workspace = workspace.data(),
+          .workspace_bytes = kWorkspaceBytes,
+          .scale = args.scale};
 }
 
 }  // namespace
@@ -99,13 +96,16 @@ void run(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream) 
   TANDEM_CHECK(workspace.size() >= kWorkspaceBytes, "matmul: workspace of {} bytes is too small",
                workspace.size());
   const Product p = product_of(args);
-  run_by(choose(p, args.c.device.index), p, args, workspace, stream);
+  const int device = args.c.device.index;
+  cublaslt::run(device, p, choose(p, device), operands_of(args, workspace), stream);
   cuda::launched("matmul", stream);
 }
 
 void tune(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream) {
-  const int device = args.c.device.index;
-  const Product p = product_of(args);
+  tune(product_of(args), operands_of(args, workspace), args.c.device.index, stream);
+}
+
+void tune(const Product& p, const cublaslt::Operands& operands, int device, Stream stream) {
   if (linear_cuda::kept_choice(in_words(p), device)) return;
   cuda::wait(stream);
   cuda::Queue queue(device);
@@ -115,7 +115,7 @@ void tune(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream)
     LinearChoice c{.algorithm = algorithm};
     c.microseconds = linear_cuda::measure(
         matrix_bytes(p.type, p.n, p.k), 2.0 * static_cast<double>(p.m * p.n * p.k),
-        [&](size_t) { run_by(algorithm, p, args, workspace, queue.stream()); }, queue);
+        [&](size_t) { cublaslt::run(device, p, algorithm, operands, queue.stream()); }, queue);
     if (c.microseconds < best.microseconds) best = c;
   }
   if (best.microseconds < 1e30) linear_cuda::keep_choice(in_words(p), best, device);

@@ -12,5 +12,7 @@ LinearChoice::Algorithm choose(const cublaslt::Product& product, int device);
 
 void run(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream);
 void tune(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream);
+void tune(const cublaslt::Product& product, const cublaslt::Operands& operands, int device,
+          Stream stream);
 
 }  // namespace tandem::ops::matmul_cuda

@@ -42,8 +42,7 @@ void set_formats(Product& p, const ModelConfig& c) {
 
 /// True where something reads the weights that cannot read codes.
 bool read_as_numbers(const PackedWeights::Spec& s, const WeightPlaces& places) {
-  const bool reads_codes =
-      places.trainable.codes && !places.by_channel && places.device.kind != Device::Kind::cuda;
+  const bool reads_codes = places.trainable.codes && !places.by_channel;
   return (s.trainable && !reads_codes) || s.by_input || (s.gated && places.by_channel);
 }
 

@@ -1,0 +1,111 @@
+// Codes that training reads on a GPU; ops/frozen_codes.h has those of the CPU.
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/linear_kernels.h"
+#include "ops/matmul_cuda.h"
+#include "ops/operation.h"
+
+namespace tandem::ops::linear_cuda {
+namespace {
+
+/// Widens all outputs of the codes and some of their inputs after the other. Each panel gives
+/// complete columns of dx: sums stay in the product's registers, and are rounded once.
+/// visit    (columns of dx, by what dy is multiplied)
+template <class Visit>
+void each_panel(const Tensor& dx, const CudaLinear& w, std::span<std::byte> workspace,
+                Stream stream, const Visit& visit) {
+  const int64_t in = w.spec.in, out = w.spec.out;
+  const size_t tile = matrix_bytes(DType::bf16, out, kTileInputs);
+  const auto room = static_cast<int64_t>((workspace.size() - kWorkspaceBytes) / tile);
+  const int64_t tiles = (in + kTileInputs - 1) / kTileInputs;
+  TANDEM_CHECK(room > 0, "{}: workspace of {} bytes cannot hold a panel", w.spec.name,
+               workspace.size());
+  const int64_t n_panels = (tiles + room - 1) / room;
+  const int64_t each = (tiles + n_panels - 1) / n_panels * kTileInputs;
+  auto* const panel = reinterpret_cast<bf16*>(workspace.data() + kWorkspaceBytes);
+  for (int64_t begin = 0; begin < in; begin += each) {
+    const int64_t n = std::min(each, in - begin);
+    for (const Part& part : w.parts)
+      coded::fill_panel(panel + part.first * n, w, part, 0, part.tiles.down(), begin, n, stream);
+    visit(MatrixView(dx).columns(begin, n), MatrixView(panel, DType::bf16, out, n, w.spec.device));
+  }
+}
+
+}  // namespace
+
+namespace coded {
+
+void fill_panel(bf16* panel, const CudaLinear& w, const Part& part, int first, int n, int64_t begin,
+                int64_t inputs, Stream stream) {
+  const CodeTiles& t = part.tiles;
+  const int outputs = t.outputs(first, n), each = t.paired ? 8 : kTileOutputs;
+  const int64_t output = part.first + int64_t{first} * each;
+  if (is_coded(part.stored)) {
+    launch(TANDEM_KERNEL(widen_tiles),
+           {.out = panel,
+            .tiles = t,
+            .first = first,
+            .n = n,
+            .begin = as_int(begin),
+            .inputs = as_int(inputs)},
+           stream);
+  } else {
+    const auto bytes = [](int64_t numbers) { return static_cast<size_t>(numbers) * sizeof(bf16); };
+    const std::byte* const from =
+        w.weights + part.at + bytes(int64_t{first} * each * w.spec.in + begin);
+    cuda::copy_rows(panel, bytes(inputs), from, bytes(w.spec.in), bytes(inputs), outputs, stream);
+  }
+  if (w.held.values == nullptr) return;
+  const auto put = [&](bf16* rows, int64_t from) {
+    launch(TANDEM_KERNEL(put_held),
+           {.held = w.held,
+            .out = rows,
+            .first = as_int(from),
+            .outputs = outputs,
+            .begin = as_int(begin),
+            .inputs = as_int(inputs)},
+           stream);
+  };
+  put(panel, output);
+  if (t.paired) put(panel + outputs * inputs, output + t.out / 2);
+}
+
+}  // namespace coded
+
+void hold(CudaLinear& w, WeightPart part, std::span<const int32_t> index, void* values,
+          Stream stream) {
+  w.held = {.values = static_cast<bf16*>(values),
+            .index = index.data(),
+            .n = as_int(std::ssize(index)),
+            .in = as_int(w.spec.in),
+            .part = part};
+  for (const Part& p : w.parts)
+    launch(TANDEM_KERNEL(take_held),
+           {.held = w.held,
+            .tiles = p.tiles,
+            .numbers = is_coded(p.stored) ? nullptr : reinterpret_cast<bf16*>(w.weights + p.at),
+            .first = as_int(p.first)},
+           stream);
+}
+
+bf16* held(const CudaLinear& w, WeightPart part) {
+  return w.held.part == part ? w.held.values : nullptr;
+}
+
+void input_gradient(const Tensor& dx, const Tensor& dy, const CudaLinear& w, bool accumulate,
+                    std::span<std::byte> workspace, Stream stream) {
+  each_panel(dx, w, workspace, stream, [&](const MatrixView& columns, const MatrixView& panel) {
+    matmul_cuda::run({.c = columns, .a = MatrixView(dy), .b = panel, .accumulate = accumulate},
+                     workspace, stream);
+  });
+}
+
+void tune_input_gradient(const Tensor& dx, const Tensor& dy, const CudaLinear& w,
+                         std::span<std::byte> workspace, Stream stream) {
+  each_panel(dx, w, workspace, stream, [&](const MatrixView& columns, const MatrixView& panel) {
+    matmul_cuda::tune({.c = columns, .a = MatrixView(dy), .b = panel}, workspace, stream);
+  });
+}
+
+}  // namespace tandem::ops::linear_cuda
