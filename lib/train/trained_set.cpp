@@ -140,11 +140,12 @@ size_t held_bytes(const TrainedSet& set, const model::ModelConfig& config, DType
   return bytes;
 }
 
-void hold_values(model::Weights& weights, const TrainedSet& set, void* memory) {
+void hold_values(model::Weights& weights, const TrainedSet& set, const PlacedIndices& indices,
+                 void* memory, Stream stream) {
   auto* to = static_cast<std::byte*>(memory);
   each_weight(set, weights, [&](const TrainedMatrix& m, ops::PackedWeights& w) {
     if (!m.listed() || !ops::is_frozen(w)) return;
-    ops::hold_part(w, weight_part(m.part), m.index, to);
+    ops::hold_part(w, weight_part(m.part), indices.of(m), to, stream);
     to += held_size(m, w.input());
   });
 }

@@ -99,13 +99,14 @@ void each_weight(const TrainedSet& set, Weights& weights, const Visit& visit) {
   if (!weights.own_embedding.empty()) visit(set.embedding, weights.own_embedding);
 }
 
+class PlacedIndices;
+
 /// The trained parts of matrices whose others stay codes are numbers of the compute type next
 /// to them: their bytes, and from now on (ops::hold_part).
-/// memory   held_bytes, aligned to 64; it and the set outlive the weights
+/// memory   held_bytes where the weights are, aligned to 64; it and the indices outlive the weights
 size_t held_bytes(const TrainedSet& set, const model::ModelConfig& config, DType dtype);
-void hold_values(model::Weights& weights, const TrainedSet& set, void* memory);
-
-class PlacedIndices;
+void hold_values(model::Weights& weights, const TrainedSet& set, const PlacedIndices& indices,
+                 void* memory, Stream stream = {});
 
 /// Copies the values of the trained weights from the model, and back, rounded to nearest to the
 /// weights' dtype; values outside the set keep their bits. Low-rank factors are not the model's:

@@ -151,7 +151,7 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
     state_.second = state_.second.first(own_size_);
   }
   if (void* const held = arena_.plan().find(kHeld) ? arena_.take(kHeld) : nullptr)
-    hold_values(model_.weights(), set_, held);
+    hold_values(model_.weights(), set_, backward_.indices(), held, exec_.stream());
   if (exec_.on_gpu()) square_sums_ = static_cast<double*>(arena_.take(kSquares));
   for (const std::span<float> to : {state_.values, start_})
     if (!to.empty()) read_values(to, set_, backward_.indices(), model_.weights(), exec_.stream());
