@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/remedy.h"
 #include "io/gguf.h"
@@ -365,7 +366,7 @@ void quantize(ModelFiles& m, const recipe::Model& r) {
   f.add(m.fingerprint);
   for (const auto& [id, format] : formats)
     f.add(model::canonical_name(id) + format_name(format) + (r.scale_search ? " search" : ""));
-  m.fingerprint = f.text();
+  m.unquantized = std::exchange(m.fingerprint, f.text());
   m.source = model::quantized_source(
       m.config, std::move(m.source),
       [formats = std::move(formats)](model::MatrixId id) -> std::optional<WeightFormat> {

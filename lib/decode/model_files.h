@@ -27,6 +27,7 @@ struct ModelFiles {
   /// States and other files are tied to it. It equals the fingerprint of version 037eef9 unless a
   /// setting is used that 037eef9 left out.
   std::string fingerprint;
+  std::string unquantized = {};  // fingerprint of the weights that model.weights quantizes
   std::vector<model::NamedAdapter> adapters = {};  // that stay apart from the weights
   std::vector<std::string> merged = {};            // into the weights, for people: `run/a=0.5`
   model::Shard shard = {};        // what of it `config` and `source` are; the rest is of all
@@ -34,6 +35,10 @@ struct ModelFiles {
   std::vector<std::string> warnings = {}, notes = {};  // of reading the files, for people
 
   bool synthetic() const { return folder.empty(); }
+  /// Fingerprint in adapters.
+  const std::string& adapter_base() const {
+    return unquantized.empty() ? fingerprint : unquantized;
+  }
   const model::ModelConfig& whole_config() const { return shard.whole() ? config : whole; }
 };
 

@@ -71,6 +71,17 @@ struct Weights {
 
   template <class V>
   void fields(V& v) {
+    form_fields(v);
+    v("activations", activations,
+      "input of products with int8 or int4 weights on a CPU: int8 with a scale for 32 numbers, or "
+      "compute, as they are. auto = int8. Products with fp8 weights take them as they are");
+  }
+  void check(Problems& p) const;
+  bool operator==(const Weights&) const = default;
+
+ protected:
+  template <class V>
+  void form_fields(V& v) {
     v("weights", weights,
       "weights in memory: bf16 or f32, as compute, or quantized at load time: int8, int4, fp8. "
       "auto = as in the file");
@@ -84,12 +95,7 @@ struct Weights {
       "weights: fp8");
     v("scale_search", scale_search,
       "choice of each scale by the least square error, only with weights: int8 or int4");
-    v("activations", activations,
-      "input of products with int8 or int4 weights on a CPU: int8 with a scale for 32 numbers, or "
-      "compute, as they are. auto = int8. Products with fp8 weights take them as they are");
   }
-  void check(Problems& p) const;
-  bool operator==(const Weights&) const = default;
 };
 
 struct Model : Weights {

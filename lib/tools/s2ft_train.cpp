@@ -37,7 +37,7 @@ S2ftTrain::S2ftTrain(cli::Context& cx, const cli::Point<Recipe>& point)
       point_(point),
       recipe_(point.recipe),
       n_shown_(shown_samples(cx)),
-      files_(decode::open_model(recipe_.model.path, static_cast<uint64_t>(recipe_.run.seed))),
+      files_(decode::open_model(recipe_.model, static_cast<uint64_t>(recipe_.run.seed))),
       data_(load_data()) {
   const int context = files_.config.max_context;
   for (const train::Dataset* data : {&data_.data, &data_.val_data})

@@ -1,12 +1,19 @@
 #include "tools/training/train_recipe.h"
 
 #include "recipe/fields_of.h"
+#include "recipe/scalar.h"
 
 namespace tandem::tools {
 
 void TrainRecipe::check(recipe::Problems& p) const {
   if (output.path == "-")
     p.field("output.path", "output.path: expected a folder for the run, found standard output");
+  using enum train::Method;
+  if (recipe::is_quantized(model.weights) && train.method != s2ft && train.method != lora)
+    p.field("model.weights",
+            "model.weights: needs train.method s2ft or lora, which train next to frozen weights, "
+            "found {}",
+            recipe::yaml_text(train.method));
   const bool validates = data.val_size.has_value() || !data.val_path.empty();
   if (validates) return;
   const auto needs_data = [&](const char* key) {

@@ -6,13 +6,15 @@
 
 namespace tandem::tools {
 
-/// Section `model` of training: a run trains all layers where it runs.
+/// Section `model` of training: a run trains all layers where it runs. Products multiply
+/// activations as they are.
 struct TrainModel : recipe::Model {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::required_input(),
       "Hugging Face model folder, name of a known model, or synthetic:NAME (random weights)");
-    v("compute", compute, "data type of activations and of frozen weights");
+    v("compute", compute, "data type of activations, and of trained and other weights in numbers");
+    form_fields(v);
   }
 };
 

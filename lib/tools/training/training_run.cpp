@@ -59,7 +59,7 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
       place_(cli::choose_placement(recipe.run, {}, plans, {}, cx.place())),
       spec_(trainer_spec(recipe, files.config, data, n_steps_, place_)),
       excluded_(train::units_of_adapters(recipe.train.select.exclude, files.config,
-                                         {files.name, files.fingerprint})),
+                                         {files.name, files.adapter_base()})),
       limits_(cli::memory_limits(recipe.run, place_)) {
   spec_.n_ranks = cx.place().size;
   if (!plans && writes()) check_folder();  // before scores are computed
@@ -82,21 +82,34 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
 }
 
 void TrainingRun::place_codes() {
-  const auto codes = decode::codes_of(files_, {}, spec_.dtype);
-  if (!codes) return;
   using enum train::Method;
   const train::Method method = recipe_.train.method;
+  const recipe::WeightType weights = recipe_.model.weights;
+  const auto all = decode::codes_of(files_, {}, spec_.dtype),
+             codes = decode::codes_of(files_, spec_.device, spec_.dtype);
+  if (!all) return;
+  const size_t n = codes ? codes->coded.size() : 0;
   const char* const numbers = dtype_name(spec_.dtype);
-  const bool on_gpu = place_.device.kind == Device::Kind::cuda;
-  if (on_gpu || (method != s2ft && method != lora))
-    return cx_.terminal.note_once(
-        fmt::format("weights  quantized values in {} in memory {}", numbers,
-                    on_gpu ? "on a GPU" : "for train.method " + recipe::yaml_text(method)));
+  const auto widened = [&](const std::string& why) {
+    cx_.terminal.note_once(
+        fmt::format("weights  quantized values in {} in memory {}", numbers, why));
+  };
+  if (weights != recipe::WeightType::automatic && !recipe::is_quantized(weights))
+    return widened("as model.weights says");
+  if (method != s2ft && method != lora)
+    return widened("for train.method " + recipe::yaml_text(method));
+  if (const size_t others = all->coded.size() - n; others > 0)
+    cx_.terminal.note_once(
+        fmt::format("weights  {} quantized matrices in {} in memory, since {} multiplies no such "
+                    "codes{}",
+                    others, numbers, spec_.device.name(),
+                    spec_.dtype == DType::f32 ? " with model.compute f32" : ""));
+  if (n == 0) return;
   codes->int8_inputs = false;
   spec_.config.formats = codes;
   cx_.terminal.note_once(
-      fmt::format("weights  {} matrices as {}, decoded to {} in parts for each product",
-                  codes->coded.size(), model::formats_text(spec_.config, spec_.dtype), numbers));
+      fmt::format("weights  {} matrices as {}, decoded to {} in parts for each product", n,
+                  model::formats_text(spec_.config, spec_.dtype), numbers));
 }
 
 MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
@@ -121,8 +134,7 @@ MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
 train::CalibrationData TrainingRun::calibration() const {
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   return {
-      .source = [this,
-                 seed] { return std::move(decode::open_model(recipe_.model.path, seed).source); },
+      .source = [this, seed] { return std::move(decode::open_model(recipe_.model, seed).source); },
       .batches =
           [this] {
             const train::Epoch first = epoch(0);

@@ -65,7 +65,7 @@ void export_adapter(const std::filesystem::path& folder, const decode::ModelFile
     ++layer;
   }
   model::write_adapter(folder,
-                       {.base = {base.name, base.fingerprint},
+                       {.base = {base.name, base.adapter_base()},
                         .selection = selection_text(settings.select, seed),
                         .steps = trainer.state().steps},
                        slices);
