@@ -366,6 +366,54 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(cut.err.find("cut to train.max_tokens, 7") != std::string::npos);
   }
 
+  TEST_CASE("trains next to weights that are quantized at load time") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const auto run = [&](const std::string& weights, std::vector<std::string> more) {
+      more.insert(more.end(), {"-s", "model.weights=" + weights});
+      return s2ft_train(plain(data, std::move(more)));
+    };
+    const auto bytes = [&](const std::string& weights, const char* place) {
+      const Outcome o = run(weights, {"--dry-run", "--json", "-s", "run.plan_for=h200", "--device",
+                                      place == std::string("cpu") ? "cpu" : "cuda"});
+      CAPTURE(o.err);
+      REQUIRE(o.status == 0);
+      return Json::parse(o.out)["memory"][place]["weights"].get<double>();
+    };
+    for (const char* place : {"cpu", "cuda:0"}) {
+      // 4.4 bits in place of 16, and 8.25 of the tied head.
+      CHECK(bytes("int4", place) < 0.45 * bytes("bf16", place));
+      CHECK(bytes("int8", place) < 0.6 * bytes("bf16", place));
+      CHECK(bytes("fp8", place) < 0.6 * bytes("bf16", place));
+    }
+    const Outcome wide = run("int4", {"--dry-run", "-s", "run.plan_for=h200", "--device", "cuda",
+                                      "-s", "model.compute=f32"});
+    CAPTURE(wide.err);
+    CHECK(wide.status == 0);
+    CHECK(wide.err.find("matrices in f32 in memory, since cuda:0 multiplies no such codes with "
+                        "model.compute f32") != std::string::npos);
+    const Outcome full = run("int4", {"--dry-run", "-s", "train.method=full"});
+    CHECK(full.status == 3);
+    CHECK(full.err.find("model.weights: needs train.method s2ft or lora") != std::string::npos);
+
+    const std::string out = (folder / "run").string();
+    const Outcome trained = run("int4", {"--device", "cpu", "-o", out, "-s", "train.steps=2", "-s",
+                                         "train.optimizer.lr=1e-3"});
+    CAPTURE(trained.err);
+    REQUIRE(trained.status == 0);
+    CHECK(trained.err.find("57 matrices as i4 g64 f16 integer, i8 g64 f16, decoded to bf16") !=
+          std::string::npos);
+    // The adapter is for the base, which may be quantized or not.
+    for (const char* weights : {"auto", "int4"}) {
+      const Outcome text = run_process(
+          program("pig-generate"), {.arguments = {"-m", "tiny-16m", "-p", "x", "-n", "2", "-s",
+                                                  "model.adapters=[{path: " + out + "/adapter}]",
+                                                  "-s", std::string("model.weights=") + weights}});
+      CAPTURE(text.err);
+      CHECK(text.status == 0);
+    }
+  }
+
   TEST_CASE("the installed recipes are valid") {
     const TemporaryFolder folder;
     const std::string data = write_data(folder);
