@@ -141,6 +141,16 @@ void FrozenCodes::input_gradient(const Tensor& dx, const Tensor& dy, bool accumu
   }
 }
 
+void FrozenCodes::each_rows(int64_t first, int64_t n, std::span<std::byte> workspace,
+                            const VisitRows& visit) const {
+  for (int64_t row = first; row < first + n; row += tile_rows(spec_)) {
+    const int64_t rows = std::min(tile_rows(spec_), first + n - row);
+    decode({row, rows, 0, spec_.in}, spec_.input, workspace.data());
+    visit(row, Tensor(workspace.data(), spec_.input, {rows, spec_.in}),
+          workspace.subspan(tile_bytes(spec_)));
+  }
+}
+
 void FrozenCodes::read(std::span<float> out, WeightPart part,
                        std::span<const int32_t> index) const {
   if (holds(part))

@@ -5,6 +5,7 @@
 
 #include "kernels/channels/weight_part.h"
 #include "ops/linear_device.h"
+#include "ops/linear_gradient.h"
 
 namespace tandem::ops {
 
@@ -34,6 +35,10 @@ class FrozenCodes {
   /// dx = dy W, or dx += dy W.
   void input_gradient(const Tensor& dx, const Tensor& dy, bool accumulate,
                       std::span<std::byte> workspace) const;
+
+  /// As ops::each_rows.
+  void each_rows(int64_t first, int64_t n, std::span<std::byte> workspace,
+                 const VisitRows& visit) const;
 
   /// Numbers of the part that is held, or of rows, columns or all of the codes.
   /// shapes   [n, in] of rows, [out, n] of columns, [out, in] of all

@@ -108,4 +108,34 @@ void tune_input_gradient(const Tensor& dx, const Tensor& dy, const CudaLinear& w
   });
 }
 
+void each_rows(const CudaLinear& w, int64_t first, int64_t n, std::span<std::byte> workspace,
+               Stream stream,
+               const std::function<void(int64_t, const Tensor&, std::span<std::byte>)>& visit) {
+  const int64_t in = w.spec.in;
+  auto* const panel = reinterpret_cast<bf16*>(workspace.data() + kWorkspaceBytes);
+  const size_t tile = matrix_bytes(DType::bf16, kTileOutputs, in);
+  const auto room = static_cast<int64_t>((workspace.size() - kWorkspaceBytes) / tile);
+  TANDEM_CHECK(room > 0, "{}: workspace of {} bytes cannot hold a panel", w.spec.name,
+               workspace.size());
+  for (const Part& part : w.parts) {
+    const CodeTiles& t = part.tiles;
+    const int64_t halves = t.paired ? 2 : 1, each = kTileOutputs / halves, height = t.out / halves;
+    for (int64_t half = 0; half < halves; ++half) {
+      const int64_t begin = part.first + half * height;
+      const int64_t low = std::clamp<int64_t>(first - begin, 0, height),
+                    high = std::clamp<int64_t>(first + n - begin, 0, height);
+      for (int64_t row = low; row < high;) {
+        const int64_t from = row / each, end = std::min(high, (from + room) * each);
+        const auto tiles = (end + each - 1) / each - from;
+        coded::fill_panel(panel, w, part, as_int(from), as_int(tiles), 0, in, stream);
+        const int64_t skip =
+            half * t.outputs(as_int(from), as_int(tiles)) + row - from * each;
+        visit(begin + row,
+              Tensor(panel + skip * in, DType::bf16, {end - row, in}, w.spec.device), workspace);
+        row = end;
+      }
+    }
+  }
+}
+
 }  // namespace tandem::ops::linear_cuda

@@ -43,6 +43,10 @@ void tune_input_gradient(const Tensor&, const Tensor&, const CudaLinear&, std::s
                          Stream) {
   fail();
 }
+void each_rows(const CudaLinear&, int64_t, int64_t, std::span<std::byte>, Stream,
+               const std::function<void(int64_t, const Tensor&, std::span<std::byte>)>&) {
+  fail();
+}
 bool can_fuse(const CudaLinear&, int64_t, bool, bool) { return false; }
 bool fusion_pays(CudaLinear&, int64_t, bool, std::optional<Gate>) { return false; }
 void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool, Stream) {

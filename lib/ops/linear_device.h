@@ -116,6 +116,10 @@ void input_gradient(const Tensor& dx, const Tensor& dy, const CudaLinear& w, boo
                     std::span<std::byte> workspace, Stream stream);
 void tune_input_gradient(const Tensor& dx, const Tensor& dy, const CudaLinear& w,
                          std::span<std::byte> workspace, Stream stream);
+/// As ops::each_rows, of codes.
+void each_rows(const CudaLinear& w, int64_t first, int64_t n, std::span<std::byte> workspace,
+               Stream stream,
+               const std::function<void(int64_t, const Tensor&, std::span<std::byte>)>& visit);
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm, bool gated);
 bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, std::optional<Gate> gate);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,

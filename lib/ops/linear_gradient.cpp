@@ -204,6 +204,15 @@ const void* trainable_rows(const PackedWeights& w) {
   return w.device_rows();
 }
 
+void each_rows(const PackedWeights& w, int64_t first, int64_t n, std::span<std::byte> workspace,
+               Stream stream, const VisitRows& visit) {
+  if (const FrozenCodes* codes = codes_of(w)) return codes->each_rows(first, n, workspace, visit);
+  if (is_frozen(w))
+    return linear_cuda::each_rows(*w.state().cuda, first, n, workspace, stream, visit);
+  const Tensor all(const_cast<void*>(trainable_rows(w)), w.dtype(), {w.out(), w.in()}, w.device());
+  visit(first, all.slice(first, n), workspace);
+}
+
 void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,
                std::span<const int32_t> index, Stream stream) {
   check_values(out.size(), w, part, index.size());

@@ -54,6 +54,13 @@ void tune_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 /// [out, in] of trainable weights that are numbers, in their dtype.
 const void* trainable_rows(const PackedWeights& w);
 
+/// Calls visit for rows [first, first + n) of trainable weights, in order. Codes are decoded, some
+/// rows at a time, to the inputs' type in `workspace` (PackedWeights::workspace_bytes).
+/// visit    (first of the rows, rows [.., in], the workspace that is left for a product with them)
+using VisitRows = std::function<void(int64_t first, const Tensor& rows, std::span<std::byte> rest)>;
+void each_rows(const PackedWeights& w, int64_t first, int64_t n, std::span<std::byte> workspace,
+               Stream stream, const VisitRows& visit);
+
 /// Numbers of trainable weights in f32, as they are. A GPU reads of codes only the part that
 /// hold_part took.
 /// shapes   out [out, in] of all; [n, in] of rows, [out, n] of columns, [n] of elements

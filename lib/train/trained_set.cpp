@@ -151,10 +151,10 @@ void hold_values(model::Weights& weights, const TrainedSet& set, const PlacedInd
 }
 
 void read_values(std::span<float> values, const TrainedSet& set, const PlacedIndices& indices,
-                 const model::Weights& weights, Stream stream) {
+                 const model::Weights& weights, std::span<std::byte> workspace, Stream stream) {
   each_weight(set, weights, [&](const TrainedMatrix& m, const ops::PackedWeights& w) {
     if (m.part == Part::low_rank)
-      first_factors(values, m, set.low_rank, w, stream);
+      first_factors(values, m, set.low_rank, w, workspace, stream);
     else if (m.trained())
       ops::read_part(values.subspan(at(m.offset), at(m.size())), w, weight_part(m.part),
                      indices.of(m), stream);

@@ -154,7 +154,9 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
     hold_values(model_.weights(), set_, backward_.indices(), held, exec_.stream());
   if (exec_.on_gpu()) square_sums_ = static_cast<double*>(arena_.take(kSquares));
   for (const std::span<float> to : {state_.values, start_})
-    if (!to.empty()) read_values(to, set_, backward_.indices(), model_.weights(), exec_.stream());
+    if (!to.empty())
+      read_values(to, set_, backward_.indices(), model_.weights(), backward_.workspace(),
+                  exec_.stream());
   backward_.publish(state_.values);
   backward_.choose_products(spec_.max_rows, gradient_);
 }
@@ -179,7 +181,8 @@ void Trainer::replace(void* numbers, const void* by, size_t bytes) const {
 
 std::span<const float> Trainer::placed_values() const {
   if (!spec_.narrow_states) return state_.values;
-  read_values(gradient_, set_, backward_.indices(), model_.weights(), exec_.stream());
+  read_values(gradient_, set_, backward_.indices(), model_.weights(), backward_.workspace(),
+              exec_.stream());
   return gradient_;
 }
 

@@ -58,6 +58,13 @@ TEST_SUITE("train/frozen_codes") {
       });
   }
 
+  TEST_CASE("DoRA next to codes takes the steps of DoRA over their numbers") {
+    for (const char* model : kCodedModels)
+      check_equal(model, DType::f32, 1e-5, [](const train::TrainerSpec& spec) {
+        return train::low_rank_set(spec.config, small_factors(), true, 3);
+      });
+  }
+
   TEST_CASE("slices of codes train as slices of their numbers") {
     for (const char* model : kCodedModels)
       check_equal(model, DType::f32, 1e-5, [](const train::TrainerSpec& spec) {

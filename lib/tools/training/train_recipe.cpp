@@ -9,10 +9,11 @@ void TrainRecipe::check(recipe::Problems& p) const {
   if (output.path == "-")
     p.field("output.path", "output.path: expected a folder for the run, found standard output");
   using enum train::Method;
-  if (recipe::is_quantized(model.weights) && train.method != s2ft && train.method != lora)
+  if (recipe::is_quantized(model.weights) && train.method != s2ft && train.method != lora &&
+      train.method != dora)
     p.field("model.weights",
-            "model.weights: needs train.method s2ft or lora, which train next to frozen weights, "
-            "found {}",
+            "model.weights: needs train.method s2ft, lora or dora, which train next to frozen "
+            "weights, found {}",
             recipe::yaml_text(train.method));
   const bool validates = data.val_size.has_value() || !data.val_path.empty();
   if (validates) return;

@@ -82,8 +82,6 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
 }
 
 void TrainingRun::place_codes() {
-  using enum train::Method;
-  const train::Method method = recipe_.train.method;
   const recipe::WeightType weights = recipe_.model.weights;
   const auto all = decode::codes_of(files_, {}, spec_.dtype),
              codes = decode::codes_of(files_, spec_.device, spec_.dtype);
@@ -96,8 +94,8 @@ void TrainingRun::place_codes() {
   };
   if (weights != recipe::WeightType::automatic && !recipe::is_quantized(weights))
     return widened("as model.weights says");
-  if (method != s2ft && method != lora)
-    return widened("for train.method " + recipe::yaml_text(method));
+  if (!writes_adapter())
+    return widened("for train.method " + recipe::yaml_text(recipe_.train.method));
   if (const size_t others = all->coded.size() - n; others > 0)
     cx_.terminal.note_once(
         fmt::format("weights  {} quantized matrices in {} in memory, since {} multiplies no such "

@@ -51,6 +51,8 @@ class Backward {
 
   const Frontier& frontier() const { return frontier_; }
   const PlacedIndices& indices() const { return indices_; }
+  /// Scratch between micro-batches.
+  std::span<std::byte> workspace() const { return buffers_.workspace; }
 
  private:
   /// The supervised rows of a batch, and their targets; pointers are into the run's memory.

@@ -27,8 +27,9 @@ LowRank::LowRank(const BackwardSpec& spec, const TrainedSet& set, model::Transfo
     for (const Role of : model::kLayerStacks) {
       const At at{i, of};
       for (const LowRankFactors& f : matrix(at).factors)
-        ops::row_squares(buffers(at).squares + f.first_row,
-                         rows_of(weights(at), f.first_row, f.rows), stream());
+        each_rows(at, f, [&](int64_t row, const Tensor& rows, std::span<std::byte>) {
+          ops::row_squares(buffers(at).squares + row, rows, stream());
+        });
     }
 }
 
@@ -42,6 +43,10 @@ const LowRankBuffers::OfMatrix& LowRank::buffers(const At& at) const {
 
 const ops::PackedWeights& LowRank::weights(const At& at) const {
   return model_.weights().layers[static_cast<size_t>(at.layer)][at.of];
+}
+
+void LowRank::each_rows(const At& at, const LowRankFactors& f, const ops::VisitRows& visit) const {
+  ops::each_rows(weights(at), f.first_row, f.rows, buffers_.workspace, stream(), visit);
 }
 
 Tensor LowRank::factor(int64_t offset, int64_t rows, int64_t cols) const {
@@ -67,13 +72,15 @@ void LowRank::publish(std::span<const float> values) {
 void LowRank::update_scales(const At& at) {
   const int64_t rank = set_.low_rank.rank;
   for (const LowRankFactors& f : matrix(at).factors) {
-    const Tensor w = rows_of(weights(at), f.first_row, f.rows);
-    const MatrixView a(factor(f.a, rank, w.row_size()));
-    ops::matmul({.c = matrix(buffers_.wa, DType::f32, f.rows, rank),
-                 .a = MatrixView(w),
-                 .b = a,
-                 .b_transposed = true},
-                buffers_.workspace, stream());
+    const MatrixView a(factor(f.a, rank, weights(at).in()));
+    each_rows(at, f, [&](int64_t row, const Tensor& w, std::span<std::byte> workspace) {
+      ops::matmul({.c = matrix(buffers_.wa, DType::f32, f.rows, rank)
+                            .slice(row - f.first_row, w.rows()),
+                   .a = MatrixView(w),
+                   .b = a,
+                   .b_transposed = true},
+                  workspace, stream());
+    });
     ops::matmul(
         {.c = matrix(buffers_.aa, DType::f32, rank, rank), .a = a, .b = a, .b_transposed = true},
         buffers_.workspace, stream());

@@ -2,6 +2,7 @@
 #include <span>
 
 #include "model/forward/transformer.h"
+#include "ops/linear_gradient.h"
 #include "ops/low_rank.h"
 #include "ops/matmul.h"
 #include "tensor/exec.h"
@@ -58,6 +59,8 @@ class LowRank final : public model::SideProducts {
   const TrainedMatrix& matrix(const At& at) const;
   const LowRankBuffers::OfMatrix& buffers(const At& at) const;
   const ops::PackedWeights& weights(const At& at) const;
+  /// Rows of the weights next to factors.
+  void each_rows(const At& at, const LowRankFactors& f, const ops::VisitRows& visit) const;
   int64_t inner_size(const TrainedMatrix& m) const {
     return static_cast<int64_t>(m.factors.size()) * set_.low_rank.rank;
   }

@@ -61,7 +61,11 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
   take(to.outputs, "outputs", shape.magnitude && gate_up ? act(rows * 2 * c.ffn_dim) : 0);
   take(to.wa, "wa", shape.magnitude ? f32(most_rows * rank) : 0);
   take(to.aa, "aa", shape.magnitude ? f32(rank * rank) : 0);
-  const size_t bytes = ops::matmul_workspace_bytes(spec.dtype, most_product, spec.device, true);
+  size_t bytes = ops::matmul_workspace_bytes(spec.dtype, most_product, spec.device, true);
+  if (shape.magnitude && c.formats)  // W A^T of decoded rows
+    bytes = std::max(bytes, model::Weights::workspace_bytes(
+                                c, spec.dtype, rank, rank,
+                                {.device = spec.device, .trainable = set.trainable()}));
   std::byte* workspace = nullptr;
   take(workspace, "workspace", bytes);
   to.workspace = {workspace, workspace == nullptr ? 0 : bytes};

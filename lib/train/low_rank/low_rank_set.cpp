@@ -81,7 +81,7 @@ void lay_out_factors(TrainedMatrix& m, int64_t in, int rank, int64_t& end) {
 }
 
 void first_factors(std::span<float> values, const TrainedMatrix& m, const LowRankShape& shape,
-                   const ops::PackedWeights& w, Stream stream) {
+                   const ops::PackedWeights& w, std::span<std::byte> workspace, Stream stream) {
   const auto in = static_cast<double>(w.in());
   for (const LowRankFactors& f : m.factors) {
     ops::fill_random(
@@ -92,15 +92,13 @@ void first_factors(std::span<float> values, const TrainedMatrix& m, const LowRan
          .stddev = static_cast<float>(1 / std::sqrt(3 * in))},
         stream);
     ops::clear(values.data() + f.b, f.rows * shape.rank, stream);
-    if (f.magnitude >= 0)
-      ops::initial_magnitudes(values.data() + f.magnitude, rows_of(w, f.first_row, f.rows), stream);
+    if (f.magnitude < 0) continue;
+    ops::each_rows(w, f.first_row, f.rows, workspace, stream,
+                   [&](int64_t row, const Tensor& rows, std::span<std::byte>) {
+                     ops::initial_magnitudes(values.data() + f.magnitude + row - f.first_row, rows,
+                                             stream);
+                   });
   }
-}
-
-Tensor rows_of(const ops::PackedWeights& w, int64_t first, int64_t n) {
-  const Tensor all(const_cast<void*>(ops::trainable_rows(w)), w.dtype(), {w.out(), w.in()},
-                   w.device());
-  return all.slice(first, n);
 }
 
 }  // namespace tandem::train

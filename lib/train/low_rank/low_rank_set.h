@@ -17,11 +17,9 @@ void lay_out_factors(TrainedMatrix& m, int64_t in, int rank, int64_t& end);
 
 /// What factors are before the first step: A uniform in +-1/sqrt(in), by seed, layer, matrix and
 /// element alone; B zero; magnitudes the norms of the rows of W.
-/// shapes   values [set.size] where the weights are
+/// shapes   values [set.size] where the weights are; workspace as ops::each_rows'
 void first_factors(std::span<float> values, const TrainedMatrix& m, const LowRankShape& shape,
-                   const ops::PackedWeights& w, Stream stream = {});
-
-/// Rows of some weights [n, in], as they are kept to be trained.
-Tensor rows_of(const ops::PackedWeights& w, int64_t first, int64_t n);
+                   const ops::PackedWeights& w, std::span<std::byte> workspace,
+                   Stream stream = {});
 
 }  // namespace tandem::train
