@@ -36,7 +36,7 @@ class FrozenCodes {
   void input_gradient(const Tensor& dx, const Tensor& dy, bool accumulate,
                       std::span<std::byte> workspace) const;
 
-  /// As ops::each_rows.
+  /// Visits rows like ops::each_rows.
   void each_rows(int64_t first, int64_t n, std::span<std::byte> workspace,
                  const VisitRows& visit) const;
 

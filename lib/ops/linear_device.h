@@ -116,7 +116,7 @@ void input_gradient(const Tensor& dx, const Tensor& dy, const CudaLinear& w, boo
                     std::span<std::byte> workspace, Stream stream);
 void tune_input_gradient(const Tensor& dx, const Tensor& dy, const CudaLinear& w,
                          std::span<std::byte> workspace, Stream stream);
-/// As ops::each_rows, of codes.
+/// Visits rows of codes like ops::each_rows.
 void each_rows(const CudaLinear& w, int64_t first, int64_t n, std::span<std::byte> workspace,
                Stream stream,
                const std::function<void(int64_t, const Tensor&, std::span<std::byte>)>& visit);
