@@ -14,7 +14,7 @@ __device__ inline unsigned bits_of(const __nv_bfloat162& pair) {
 
 /// Codes without their zero as exact numbers in bf16, those of outputs g + 8 h divided by
 /// inverse(h).
-/// missing  what a fragment lacks, by the bits of the zero
+/// missing  factor that fragments lack, by the bits of the zero
 template <Code kCode>
 struct Exact;
 
