@@ -81,7 +81,7 @@ inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 inline constexpr size_t kPanelBytes = size_t{32} << 20;
 /// Training widens panels of this size. Products of a few thousand rows with large panels cost
 /// less than reading them from L2 saves.
-inline constexpr size_t kTrainedPanelBytes = size_t{256} << 20;
+inline constexpr size_t kTrainedPanelBytes = size_t{128} << 20;
 
 // Builds without CUDA have the same code for these: a plan needs no GPU.
 TakesFormat takes_any;
