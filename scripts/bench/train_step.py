@@ -8,7 +8,7 @@
 
 Without --data the records are random tokens, all supervised. --data takes JSON lines of ids and supervised
 spans, as s2ft-train --show-samples N --format jsonl prints them. Times are medians of the steps from the third
-on; `planned_bytes` is the run's plan, `used_bytes` the most that the driver says the
+on; `planned_bytes` is the run's plan, `planned_weight_bytes` its weights, `used_bytes` the most that the driver says the
 GPUs have in use meanwhile, contexts and other processes included.
 """
 import argparse
@@ -83,7 +83,7 @@ def main():
             command += ["-s", setting]
         plan = json.loads(subprocess.run(command + ["--dry-run", "--format", "json"], check=True,
                                          capture_output=True, text=True).stdout)["memory"]
-        planned = next(plan[name]["planned_peak"] for name in reversed(plan) if name.startswith(args.device[:3]))
+        planned = next(plan[name] for name in reversed(plan) if name.startswith(args.device[:3]))
         env, done, most = dict(os.environ), threading.Event(), [0]
         if args.trace:
             library = pathlib.Path(args.s2ft_train).resolve().parent / "libtrace_gpu_kernels.so"
@@ -112,7 +112,8 @@ def main():
                 "settings": args.settings, "data": args.data.name if args.data else "random",
                 "ms": round(seconds * 1e3, 2),
                 "tokens_per_s": round(sum(s["tokens"] for s in steps) / sum(s["seconds"] for s in steps)),
-                "used_bytes": most[0], "planned_bytes": planned, "loss": steps[-1].get("loss")}
+                "used_bytes": most[0], "planned_bytes": planned["planned_peak"],
+                "planned_weight_bytes": planned["weights"], "loss": steps[-1].get("loss")}
         if args.trace:
             line["kernels"] = where_it_goes(folder / "trace.tsv")
         print(json.dumps(line), flush=True)

@@ -394,7 +394,8 @@ TEST_SUITE("cli/s2ft-train") {
                         "model.compute f32") != std::string::npos);
     const Outcome full = run("int4", {"--dry-run", "-s", "train.method=full"});
     CHECK(full.status == 3);
-    CHECK(full.err.find("model.weights: needs train.method s2ft, lora or dora") != std::string::npos);
+    CHECK(full.err.find("model.weights: needs train.method s2ft, lora or dora") !=
+          std::string::npos);
 
     const std::string out = (folder / "run").string();
     const Outcome trained = run("int4", {"--device", "cpu", "-o", out, "-s", "train.steps=2", "-s",

@@ -162,7 +162,7 @@ struct Frozen {
           REQUIRE(got[value] == numbers[number]);
         else
           REQUIRE(std::abs(got[value] - numbers[number]) <=
-                  rounding + 0x1p-8 * std::abs(numbers[number]));
+                  rounding + 0x1p-7 * std::abs(numbers[number]));
       });
     };
     CHECK_THROWS_AS(ops::write_part(packed, part, list, {wide.as<float>(), n}, stream), Error);
