@@ -128,10 +128,9 @@ void each_rows(const CudaLinear& w, int64_t first, int64_t n, std::span<std::byt
         const int64_t from = row / each, end = std::min(high, (from + room) * each);
         const auto tiles = (end + each - 1) / each - from;
         coded::fill_panel(panel, w, part, as_int(from), as_int(tiles), 0, in, stream);
-        const int64_t skip =
-            half * t.outputs(as_int(from), as_int(tiles)) + row - from * each;
-        visit(begin + row,
-              Tensor(panel + skip * in, DType::bf16, {end - row, in}, w.spec.device), workspace);
+        const int64_t skip = half * t.outputs(as_int(from), as_int(tiles)) + row - from * each;
+        visit(begin + row, Tensor(panel + skip * in, DType::bf16, {end - row, in}, w.spec.device),
+              workspace);
         row = end;
       }
     }

@@ -113,8 +113,7 @@ void hold_values(model::Weights& weights, const TrainedSet& set, const PlacedInd
 /// read_values gives them their first values, write_values leaves them out.
 /// shapes   values [set.size] where the weights are; workspace as ops::each_rows'
 void read_values(std::span<float> values, const TrainedSet& set, const PlacedIndices& indices,
-                 const model::Weights& weights, std::span<std::byte> workspace,
-                 Stream stream = {});
+                 const model::Weights& weights, std::span<std::byte> workspace, Stream stream = {});
 void write_values(model::Weights& weights, const TrainedSet& set, const PlacedIndices& indices,
                   std::span<const float> values, Stream stream = {});
 

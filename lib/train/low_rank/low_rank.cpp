@@ -74,12 +74,12 @@ void LowRank::update_scales(const At& at) {
   for (const LowRankFactors& f : matrix(at).factors) {
     const MatrixView a(factor(f.a, rank, weights(at).in()));
     each_rows(at, f, [&](int64_t row, const Tensor& w, std::span<std::byte> workspace) {
-      ops::matmul({.c = matrix(buffers_.wa, DType::f32, f.rows, rank)
-                            .slice(row - f.first_row, w.rows()),
-                   .a = MatrixView(w),
-                   .b = a,
-                   .b_transposed = true},
-                  workspace, stream());
+      ops::matmul(
+          {.c = matrix(buffers_.wa, DType::f32, f.rows, rank).slice(row - f.first_row, w.rows()),
+           .a = MatrixView(w),
+           .b = a,
+           .b_transposed = true},
+          workspace, stream());
     });
     ops::matmul(
         {.c = matrix(buffers_.aa, DType::f32, rank, rank), .a = a, .b = a, .b_transposed = true},

@@ -19,7 +19,6 @@ void lay_out_factors(TrainedMatrix& m, int64_t in, int rank, int64_t& end);
 /// element alone; B zero; magnitudes the norms of the rows of W.
 /// shapes   values [set.size] where the weights are; workspace as ops::each_rows'
 void first_factors(std::span<float> values, const TrainedMatrix& m, const LowRankShape& shape,
-                   const ops::PackedWeights& w, std::span<std::byte> workspace,
-                   Stream stream = {});
+                   const ops::PackedWeights& w, std::span<std::byte> workspace, Stream stream = {});
 
 }  // namespace tandem::train
