@@ -41,7 +41,8 @@ void check_plans(const train::TrainerSpec& spec, const train::TrainerSpec& coded
   few.ratio.fill(0.1);
   const train::TrainedSet slices =
       train::slices_of(train::select_random(few, spec.config), spec.config);
-  CHECK(2 * weight_bytes(coded, lora) < weight_bytes(spec, lora));
+  if (spec.device.kind == Device::Kind::cpu)  // a GPU's tiles are wider than these matrices
+    CHECK(2 * weight_bytes(coded, lora) < weight_bytes(spec, lora));
   const size_t held = static_cast<size_t>(slices.size) * dtype_bytes(spec.dtype);
   CHECK(weight_bytes(coded, slices) >= weight_bytes(coded, lora) + held);
   CHECK(weight_bytes(coded, slices) <
