@@ -160,8 +160,12 @@ void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional
 }  // namespace coded
 
 void tune_codes(const Operands& at, const CudaLinear& w, bool accumulate, Stream stream) {
+  const bool holds = w.held.values != nullptr;
   for (const Part& part : w.parts)
-    if (w.held.values != nullptr || coded::rows_at_once(part.tiles, at.x.rows()) == 0)
+    if (!holds && !is_coded(part.stored))
+      coded::run_numbers(at, w, w.weights + part.at, part.first, part.tiles.out, accumulate, stream,
+                         true);
+    else if (holds || coded::rows_at_once(part.tiles, at.x.rows()) == 0)
       coded::run_panels(at, w, part, accumulate, stream, true);
 }
 

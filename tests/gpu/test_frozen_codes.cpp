@@ -4,6 +4,7 @@
 
 #include "gpu/coded_products.h"
 #include "gpu/device_buffer.h"
+#include "kernels/cuda/gpu.h"
 #include "ops/linear_device.h"
 #include "ops/linear_gradient.h"
 
@@ -97,7 +98,8 @@ struct Frozen {
     ActBuffer x = random_input(rows * in), dy = random_input(rows * out);
     const Stream stream = queue().stream();
     // Few rows multiply codes that are not rounded to bf16.
-    const bool narrow = rows <= 48, is_rounded = rounding > 0;
+    const bool hopper = cuda::gpu().isa == cuda::GpuIsa::hopper;
+    const bool narrow = rows <= (hopper ? 256 : 48), is_rounded = rounding > 0;
     for (const size_t bytes : workspaces) {
       CAPTURE(bytes);
       const std::span<std::byte> workspace(static_cast<std::byte*>(workspace_of(bytes)), bytes);

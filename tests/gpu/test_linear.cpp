@@ -16,13 +16,12 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-/// A folder of choices that only this test program uses.
-const std::filesystem::path& cache_folder() {
+/// A folder of choices that only this test program uses, named before the first product.
+const std::filesystem::path kCacheFolder = [] {
   static const TemporaryFolder folder;
-  static const bool set = setenv("TANDEM_CACHE_DIR", folder.path().c_str(), 1) == 0;
-  REQUIRE(set);
+  setenv("TANDEM_CACHE_DIR", folder.path().c_str(), 1);
   return folder.path();
-}
+}();
 
 ActBuffer random_values(DType type, int64_t n, uint32_t id) {
   ActBuffer b(type, static_cast<size_t>(n));
@@ -42,7 +41,6 @@ struct Layer {
   Layer(int64_t out, int64_t in, DType dtype, bool with_bias, uint32_t id = 1)
       : spec{"weights/w", out, in, with_bias, dtype, dtype, kGpu},
         w(random_values(dtype, out * in, id)) {
-    cache_folder();
     if (with_bias) {
       Buffer<float> b(static_cast<size_t>(out));
       PhiloxStream stream(5, 1000);
@@ -195,7 +193,7 @@ TEST_SUITE("gpu/ops/linear") {
   TEST_CASE(
       "gives the same bits again, also from the kept choices, and a broken file does no harm") {
     const Layer layer(1000, 2048, DType::bf16, false);
-    const std::filesystem::path file = cache_folder() / "linear.json";
+    const std::filesystem::path file = kCacheFolder / "linear.json";
     std::map<int64_t, ActBuffer> first;
     for (const int64_t rows : {1, 4, 16, 100}) {
       CAPTURE(rows);
