@@ -9,6 +9,12 @@
 namespace tandem::ops::linear_cuda {
 namespace {
 
+/// Rows of `bytes` that fit after the workspace of the library.
+int64_t rows_in(std::span<std::byte> workspace, size_t bytes) {
+  return static_cast<int64_t>((std::max(workspace.size(), kWorkspaceBytes) - kWorkspaceBytes) /
+                              bytes);
+}
+
 /// Widens all outputs of the codes and some of their inputs after the other. Each panel gives
 /// complete columns of dx: sums stay in the product's registers, and are rounded once.
 /// visit    (columns of dx, by what dy is multiplied)
@@ -17,7 +23,7 @@ void each_panel(const Tensor& dx, const CudaLinear& w, std::span<std::byte> work
                 Stream stream, const Visit& visit) {
   const int64_t in = w.spec.in, out = w.spec.out;
   const size_t tile = matrix_bytes(DType::bf16, out, kTileInputs);
-  const auto room = static_cast<int64_t>((workspace.size() - kWorkspaceBytes) / tile);
+  const int64_t room = rows_in(workspace, tile);
   const int64_t tiles = (in + kTileInputs - 1) / kTileInputs;
   TANDEM_CHECK(room > 0, "{}: workspace of {} bytes cannot hold a panel", w.spec.name,
                workspace.size());
@@ -114,7 +120,7 @@ void each_rows(const CudaLinear& w, int64_t first, int64_t n, std::span<std::byt
   const int64_t in = w.spec.in;
   auto* const panel = reinterpret_cast<bf16*>(workspace.data() + kWorkspaceBytes);
   const size_t tile = matrix_bytes(DType::bf16, kTileOutputs, in);
-  const auto room = static_cast<int64_t>((workspace.size() - kWorkspaceBytes) / tile);
+  const int64_t room = rows_in(workspace, tile);
   TANDEM_CHECK(room > 0, "{}: workspace of {} bytes cannot hold a panel", w.spec.name,
                workspace.size());
   for (const Part& part : w.parts) {
@@ -130,7 +136,7 @@ void each_rows(const CudaLinear& w, int64_t first, int64_t n, std::span<std::byt
         coded::fill_panel(panel, w, part, as_int(from), as_int(tiles), 0, in, stream);
         const int64_t skip = half * t.outputs(as_int(from), as_int(tiles)) + row - from * each;
         visit(begin + row, Tensor(panel + skip * in, DType::bf16, {end - row, in}, w.spec.device),
-              workspace);
+              workspace.first(kWorkspaceBytes));
         row = end;
       }
     }

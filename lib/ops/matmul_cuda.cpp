@@ -63,7 +63,7 @@ LinearChoice::Algorithm find(const Product& p, int device) {
   if (best.empty())
     throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
                       "cuBLASLt {} has no algorithm for {}", cublaslt::version(), in_words(p))
-        .hint("for LoRA, choose a rank that is a multiple of 8, or use --device cpu");
+        .hint("use --device cpu, or for LoRA a rank that is a multiple of 8");
   return best.front();
 }
 

@@ -584,7 +584,8 @@ TEST_SUITE("model/quantized-folders") {
     CHECK(ct("pack-quantized", int4, {{"sparsity_config", {{"format", "sparse-24"}}}}) ==
           "key 'sparsity_config' is set, which is not supported");
     CHECK(ct("pack-quantized", int4, {{"quantization_status", "calibration"}}) ==
-          "key 'quantization_status' is 'calibration', expected 'compressed', which is not "
+          "key 'quantization_status' is 'calibration', expected 'compressed' or 'frozen', which is "
+          "not "
           "supported");
     CHECK(ct("pack-quantized", int4, {{"quantization_status", "frozen"}}) == "nothing thrown");
     CHECK(ct("pack-quantized", int4, {{"ignore", {"re:("}}}) ==

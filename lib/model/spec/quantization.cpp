@@ -136,7 +136,7 @@ Quantization read_compressed(const Json& j, const std::string& where) {
       io::find_string(j, "quantization_status", where).value_or("compressed");
   // Published folders with compressed tensors often say "frozen"; the tensors decide.
   if (status != "compressed" && status != "frozen")
-    throw unsupported(where, "key 'quantization_status' is {}, expected 'compressed'",
+    throw unsupported(where, "key 'quantization_status' is {}, expected 'compressed' or 'frozen'",
                       io::quote(status));
   const std::string all = io::find_string(j, "format", where).value_or("");
   for (const auto& [name, group] : io::get_object(j, "config_groups", where).items()) {
