@@ -22,6 +22,7 @@ struct Frozen {
   Spec spec;
   std::vector<float> numbers;  // as products read them, in bf16
   double rounding = 0;
+  bool holds = false;
   std::unique_ptr<Arena> arena;
   ops::PackedWeights packed;
 
@@ -99,7 +100,7 @@ struct Frozen {
     const Stream stream = queue().stream();
     // Few rows multiply codes that are not rounded to bf16.
     const bool hopper = cuda::gpu().isa == cuda::GpuIsa::hopper;
-    const bool narrow = rows <= (hopper ? 256 : 48), is_rounded = rounding > 0;
+    const bool narrow = rows <= (hopper && !holds ? 256 : 48), is_rounded = rounding > 0;
     for (const size_t bytes : workspaces) {
       CAPTURE(bytes);
       const std::span<std::byte> workspace(static_cast<std::byte*>(workspace_of(bytes)), bytes);
@@ -169,6 +170,7 @@ struct Frozen {
     };
     CHECK_THROWS_AS(ops::write_part(packed, part, list, {wide.as<float>(), n}, stream), Error);
     ops::hold_part(packed, part, list, held.raw(), stream);
+    holds = true;  // all products widen codes then
     check_read();
     std::vector<float> other;
     PhiloxStream draw(7, 1);
