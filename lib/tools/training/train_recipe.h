@@ -13,7 +13,7 @@ struct TrainModel : recipe::Model {
   void fields(V& v) {
     v("path", path, recipe::required_input(),
       "Hugging Face model folder, name of a known model, or synthetic:NAME (random weights)");
-    v("compute", compute, "data type of activations, and of trained and other weights in numbers");
+    v("compute", compute, "data type of activations and of weights that are not quantized");
     form_fields(v);
   }
 };
