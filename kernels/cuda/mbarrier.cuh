@@ -61,6 +61,17 @@ __device__ inline void init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+/// A stage on a walk around a ring, and the parity that its barriers are waited for with.
+struct Turn {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ void advance(int stages) {
+    if (++stage < stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
 /// Orders this thread's writes to shared memory before later reads and writes by the copy engine
 /// and by wgmma, which use another path to it.
 __device__ inline void shared_writes_fence() {

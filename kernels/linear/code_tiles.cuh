@@ -26,6 +26,10 @@ __device__ inline float zero_of(const uint8_t* zero, Code code) {
                           : static_cast<float>(static_cast<int8_t>(*zero));
 }
 
+__device__ inline unsigned word_of(const uint4& four, int i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+
 /// Registers of a fragment as numbers in bf16: 2^-kExponent codes, plus kBase.
 template <Code kCode>
 struct Decoder;
@@ -37,11 +41,7 @@ struct Decoder<Code::i4> {
 
   /// Step s of 16 inputs of a tile.
   __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[2], int s) {
-    const uint4& piece = pieces[s / 4];
-    const unsigned word = s % 4 == 0   ? piece.x
-                          : s % 4 == 1 ? piece.y
-                          : s % 4 == 2 ? piece.z
-                                       : piece.w;
+    const unsigned word = word_of(pieces[s / 4], s % 4);
     // The bits of 128 in bf16, with the code in the last four, are 128 + code. The compiler would
     // make two instructions of (w & mask) | bits.
 #pragma unroll

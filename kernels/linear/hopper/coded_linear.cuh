@@ -80,11 +80,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                   stage * m.kUnits * plan.x_rows,
           .x_rows = plan.x_rows};
     };
-    const auto wait = [&](const Turn& turn) {
+    const auto wait = [&](const cuda::Turn& turn) {
       barriers->full[turn.stage].wait(turn.parity);
       if (kMinimum) barriers->summed[turn.stage].wait(turn.parity);
     };
-    Turn turn;
+    cuda::Turn turn;
     wait(turn);
     m.inputs[kBlocksOf64 - 1] = slice_of(0).sums;  // any unit's: the minimum is 0
     m.fetch(slice_of(0), 0);

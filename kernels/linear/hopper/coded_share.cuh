@@ -51,17 +51,6 @@ struct Share {
   }
 };
 
-/// A stage on a walk around the ring.
-struct Turn {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ void advance(int stages) {
-    if (++stage < stages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 /// wgmma's right operand: columns 16 k to 16 k + 15 of a slice of x, two boxes of the copy engine.
 __device__ inline uint64_t operand(unsigned slice, int k, int x_rows) {
   return cuda::wgmma_operand(slice, 0) +
@@ -109,7 +98,7 @@ struct Copier {
   }
   __device__ void run() const {
     for (int i = 0; i < first(); ++i) input(i, i);
-    Turn turn;
+    cuda::Turn turn;
     for (int i = first(); i < share.end - share.begin; ++i, turn.advance(plan.stages)) {
       barriers->empty[turn.stage].wait(turn.parity);
       tiles(turn.stage, i);
@@ -126,7 +115,7 @@ __device__ void sum_inputs(const Share& share, const Plan& plan, unsigned char* 
   constexpr unsigned kOnes = 0x3f803f80u;
   const int lane = cuda::lane_of(), g = lane / 4, t = lane % 4;
   const int box_bytes = plan.x_rows * kChunk * 2;
-  Turn turn;
+  cuda::Turn turn;
   for (int i = share.begin; i < share.end; ++i, turn.advance(plan.stages)) {
     const unsigned char* const slice = shared + plan.x_at + 2 * turn.stage * box_bytes;
     float* const to =

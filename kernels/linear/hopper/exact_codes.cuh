@@ -26,11 +26,7 @@ struct Exact<Code::i4> {
   /// A code in bf16's last four bits is that multiple of 2^-133, in the four before of 2^-129.
   __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[2], int s,
                                   const unsigned (&missing)[2]) {
-    const uint4& piece = pieces[s / 4];
-    const unsigned word = s % 4 == 0   ? piece.x
-                          : s % 4 == 1 ? piece.y
-                          : s % 4 == 2 ? piece.z
-                                       : piece.w;
+    const unsigned word = tiles::word_of(pieces[s / 4], s % 4);
 #pragma unroll
     for (int j = 0; j < 4; ++j)
       a[j] = bits_of(__hfma2((as_bf16((j < 2 ? word : word >> 8) & pair_of(j % 2 ? 0xf0 : 0x0f))),

@@ -46,17 +46,6 @@ struct Ring {
   int stages;
 };
 
-/// Where a walk around the ring has come to.
-struct Turn {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ void advance(int stages) {
-    if (++stage < stages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 /// What a block has to do.
 struct Part {
   int tile, number;  // of the parts of that tile
@@ -100,7 +89,7 @@ __device__ void copy(const Ring& ring, const TiledLinearParams& p, const Part& p
   for (int i = 0; i < first; ++i) weights(i, part.begin + i);
   cuda::wait_for_previous();
   for (int i = 0; i < first; ++i) input(i, part.begin + i);
-  Turn turn;
+  cuda::Turn turn;
   for (int chunk = part.begin + first; chunk < part.end; ++chunk, turn.advance(ring.stages)) {
     ring.barriers->empty[turn.stage].wait(turn.parity);
     weights(turn.stage, chunk);
@@ -115,7 +104,7 @@ __device__ void multiply(const Ring& ring, const Part& part) {
   float acc[kRows / 2];
   const int group = static_cast<int>(threadIdx.x) / cuda::kWarpgroup;
   const int lane = threadIdx.x % cuda::kWarp;
-  Turn turn;
+  cuda::Turn turn;
   int last = 0;  // stage
   for (int chunk = part.begin; chunk < part.end; ++chunk) {
     const unsigned stage = cuda::shared_address(ring.memory + turn.stage * Shape::kStageBytes);
