@@ -26,72 +26,93 @@ __device__ inline float zero_of(const uint8_t* zero, Code code) {
                           : static_cast<float>(static_cast<int8_t>(*zero));
 }
 
+/// Exact below 2^23: the bits of 2^23 with a small integer in the last ones are their sum.
+__device__ inline float small_integer(unsigned n) {
+  return __uint_as_float(0x4B000000u | n) - 8388608.0f;
+}
+
 __device__ inline unsigned word_of(const uint4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
 
-/// Registers of a fragment as numbers in bf16: 2^-kExponent codes, plus kBase.
+/// Registers of a fragment as numbers in bf16: codes, without their zero, times 2^-exponent(h) for
+/// outputs g + 8 h. The last eight bits of bf16 are an integer times 2^-133: numbers with exponent
+/// 0 or 1 have one spacing.
 template <Code kCode>
 struct Decoder;
 
 template <>
 struct Decoder<Code::i4> {
-  static constexpr float kBase = 128;
-  static constexpr int kExponent = 0;
+  __device__ static constexpr int exponent(int h) { return 133 - 4 * h; }
 
   /// Step s of 16 inputs of a tile.
   __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[2], int s) {
-    const unsigned word = word_of(pieces[s / 4], s % 4);
-    // The bits of 128 in bf16, with the code in the last four, are 128 + code. The compiler would
-    // make two instructions of (w & mask) | bits.
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      asm("lop3.b32 %0, %1, %2, %3, 0xea;"
-          : "=r"(a[j])
-          : "r"(word >> 4 * j), "r"(0x000f000fu), "r"(0x43004300u));
+    const unsigned word = word_of(pieces[s / 4], s % 4), next = word >> 8;
+    a[0] = word & 0x000f000fu;
+    a[1] = word & 0x00f000f0u;
+    a[2] = next & 0x000f000fu;
+    a[3] = next & 0x00f000f0u;
   }
 };
 
 template <>
 struct Decoder<Code::i8> {
-  static constexpr float kBase = 0;
-  static constexpr int kExponent = 0;
+  __device__ static constexpr int exponent(int) { return 133; }
 
   __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[4], int s) {
-    const uint4& piece = pieces[s / 2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const unsigned word =
-          s % 2 == 0 ? (h == 0 ? piece.x : piece.y) : (h == 0 ? piece.z : piece.w);
-      unsigned value[4];
-      // The bits of 2^23, with a byte in the last eight. Integers below 2^8 then end in the upper
-      // half of a float.
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        value[i] = __float_as_uint(__uint_as_float(__byte_perm(word, 0x4B000000u, 0x7650u + i)) -
-                                   (8388608.0f + 128.0f));
-      a[2 * h] = __byte_perm(value[0], value[2], 0x7632);
-      a[2 * h + 1] = __byte_perm(value[1], value[3], 0x7632);
+      const unsigned word = word_of(pieces[s / 2], s % 2 * 2 + h);
+      a[2 * h] = word & 0x00ff00ffu;
+      a[2 * h + 1] = __byte_perm(word, 0, 0x4341);
     }
   }
 };
 
 template <>
 struct Decoder<Code::fp8> {
-  static constexpr float kBase = 0;
   // The bits of a code, in the places of bf16's, are a number whose exponent has another bias.
-  static constexpr int kExponent = 120;
+  __device__ static constexpr int exponent(int) { return 120; }
 
   __device__ static void fragment(unsigned (&a)[4], const uint4 (&pieces)[4], int s) {
-    const uint4& piece = pieces[s / 2];
     constexpr unsigned kSigns = 0x80008000u, kRest = 0x07f007f0u;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const unsigned odd = s % 2 == 0 ? (h == 0 ? piece.x : piece.y) : (h == 0 ? piece.z : piece.w);
-      const unsigned even = odd << 8;
+      const unsigned odd = word_of(pieces[s / 2], s % 2 * 2 + h), even = odd << 8;
       a[2 * h] = (even & kSigns) | ((even >> 4) & kRest);
       a[2 * h + 1] = (odd & kSigns) | ((odd >> 4) & kRest);
     }
+  }
+};
+
+/// Reads scales and zeros of a matrix without branches.
+template <Code kCode, bool kMinimum>
+struct Reader {
+  bool narrow;               // scales are f16, not bf16
+  unsigned kept, otherwise;  // bits of an integer zero, and what takes its place
+
+  __device__ explicit Reader(const CodeTiles& w)
+      : narrow(w.scale == ScaleType::f16),
+        kept(!kMinimum && w.zero == Zero::integer ? 0xff : 0),
+        otherwise(kCode == Code::i4 && w.zero == Zero::none ? 8 : 0) {}
+
+  __device__ static unsigned scale_bits(const uint8_t* array, int i) {
+    return kCode == Code::fp8 ? reinterpret_cast<const unsigned*>(array)[i]
+                              : reinterpret_cast<const uint16_t*>(array)[i];
+  }
+  __device__ float scale(unsigned bits) const {
+    if (kCode == Code::fp8) return __uint_as_float(bits);
+    const float of_f16 = __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+    const float of_bf16 = __uint_as_float(bits << 16);
+    float value;
+    asm("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nselp.f32 %0, %1, %2, p;\n}"
+        : "=f"(value)
+        : "f"(of_f16), "f"(of_bf16), "r"(static_cast<int>(narrow)));
+    return value;
+  }
+  /// The code of a zero weight, from the byte of an integer zero.
+  __device__ unsigned zero(unsigned byte) const {
+    return ((byte & kept) | otherwise) ^ (kCode == Code::i8 ? 0x80 : 0);
   }
 };
 

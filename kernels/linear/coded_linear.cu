@@ -8,9 +8,9 @@
 // A block takes one or two rows of tiles at a time, and its warps the tiles of these in turn. A
 // warp copies tiles into its part of a ring in shared memory, ahead of their use. Rows of x lie in
 // shared memory in the order in which lanes read them: a lane's 16 numbers of 64 columns are
-// neighbours. Codes in products are too large by their base and their zero. The kernel subtracts
-// that much times the sum of x in a unit from the unit's sum. The sum of x is a product with ones
-// that all tiles share.
+// neighbours. Codes in products are too large by their zero. The kernel subtracts that much times
+// the sum of x in a unit from the unit's sum. The sum of x is a product with ones that all tiles
+// share.
 
 namespace tandem::portable {
 namespace {
@@ -74,33 +74,32 @@ class Loader {
  public:
   /// steps    tiles of the warp in a row of tiles
   __device__ Loader(const CodeTiles& w, int steps, int warp, int lane, void* ring)
-      : data_(w.data),
+      : data_(w.data + warp * w.tile_bytes() + lane * 16),
         row_bytes_(w.row_bytes()),
         tile_bytes_(w.tile_bytes()),
-        tail_(w.tile_bytes() / 16 - kPieces * 32),
         steps_(steps),
         down_(w.down()),
-        lane_at_(lane * 16),
-        begin_(warp * w.tile_bytes() + lane * 16),
-        slot_(static_cast<unsigned>(__cvta_generic_to_shared(ring)) +
-              warp * kTiles * w.tile_bytes() + lane * 16),
+        has_tail_(lane < w.tile_bytes() / 16 - kPieces * cuda::kWarp),
+        slot_(cuda::shared_address(ring) + warp * kTiles * w.tile_bytes() + lane * 16),
         row_(static_cast<int>(blockIdx.x) * kTiles) {
     if (steps_ <= 0) row_ = down_;
     begin_row();
   }
 
-  __device__ void issue(int stage) {
+  /// at       bytes of a stage from the ring's begin
+  __device__ void issue(int at) {
     if (row_ < down_) {
-      const unsigned slot = slot_ + stage * (kWarps * kTiles * tile_bytes_);
+      const uint8_t* from = at_;
+      unsigned to = slot_ + at;
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const uint8_t* const from = at_ + (row_ + tile < down_ ? tile * row_bytes_ : 0);
-        const unsigned to = slot + tile * tile_bytes_;
 #pragma unroll
         for (int i = 0; i < kPieces; ++i)
           cuda::copy_async<16>(to + i * kPieceBytes, from + i * kPieceBytes);
-        if (lane_at_ < tail_ * 16)
+        if (has_tail_)
           cuda::copy_async<16>(to + kPieces * kPieceBytes, from + kPieces * kPieceBytes);
+        from += next_;
+        to += tile_bytes_;
       }
       at_ += kWarps * tile_bytes_;
       if (++step_ == steps_) {
@@ -116,12 +115,15 @@ class Loader {
  private:
   __device__ void begin_row() {
     step_ = 0;
-    at_ = data_ + min(row_, down_ - 1) * row_bytes_ + begin_;
+    if (row_ >= down_) return;
+    at_ = data_ + row_ * row_bytes_;
+    next_ = row_ + 1 < down_ ? row_bytes_ : 0;
   }
 
   const uint8_t* data_;
-  int64_t row_bytes_;
-  int tile_bytes_, tail_, steps_, down_, lane_at_, begin_;
+  int64_t row_bytes_, next_ = 0;  // from a tile to the one in the next row of tiles
+  int tile_bytes_, steps_, down_;
+  bool has_tail_;
   unsigned slot_;
   int row_, step_ = 0;
   const uint8_t* at_ = nullptr;
@@ -130,17 +132,19 @@ class Loader {
 /// Adds the products of kTiles tiles, unit by unit.
 /// slot     the tiles, one after the other
 /// piece    (k, j): of x's row g + 8 j the lane's columns of steps k and k + 1
-template <Code kCode, int kUnit, bool kMinimum, int kTiles, int kGroups, class Piece>
+template <Code kCode, int kUnit, Zero kZero, int kTiles, int kGroups, class Piece>
 __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
-                                          const unsigned char* slot, int tile_bytes, Zero zero,
-                                          ScaleType type, int lane, const Piece& piece) {
+                                          const unsigned char* slot, int tile_bytes,
+                                          const tiles::Reader<kCode, kZero == Zero::minimum>& read,
+                                          int lane, const Piece& piece) {
   using Decode = tiles::Decoder<kCode>;
   constexpr int kPieces = kCode == Code::i4 ? 2 : 4, kUnits = kTileInputs / kUnit,
                 kUnitSteps = kUnit / 16;
   constexpr unsigned kOnes = 0x3f803f80u;
-  constexpr bool kHasBase = kCode == Code::i4 || kMinimum;
-  const bool integer = !kMinimum && zero == Zero::integer, summed = kHasBase || integer;
-  const int g = lane / 4;
+  constexpr bool kHasZero = kCode != Code::fp8;
+  constexpr int kInX = Decode::exponent(0) / 2;  // exponent of the factor in x
+  constexpr int kScalesAt = kPieces * kPieceBytes,
+                kZerosAt = kScalesAt + kUnits * kTileOutputs * (kCode == Code::fp8 ? 4 : 2);
   uint4 codes[kTiles][kPieces];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
@@ -148,13 +152,10 @@ __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
     for (int i = 0; i < kPieces; ++i)
       codes[tile][i] =
           *reinterpret_cast<const uint4*>(slot + tile * tile_bytes + i * kPieceBytes + lane * 16);
-  constexpr int kScalesAt = kPieces * kPieceBytes, kPlaces = kUnits * kTileOutputs;
-  const int zeros_at = kScalesAt + kPlaces * (kCode == Code::fp8 ? 4 : 2);
   uint4 b[kGroups];
 #pragma unroll
   for (int unit = 0; unit < kUnits; ++unit) {
-    // Two sums, so that no product waits for the one before it.
-    float part[2][kTiles][kGroups][4] = {}, inputs[kGroups][4] = {};
+    float part[kTiles][kGroups][4] = {}, inputs[kGroups][4] = {};
 #pragma unroll
     for (int k = unit * kUnitSteps; k < (unit + 1) * kUnitSteps; ++k) {
       if (k % 2 == 0)
@@ -168,9 +169,9 @@ __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
         Decode::fragment(a, codes[tile], k);
 #pragma unroll
         for (int j = 0; j < kGroups; ++j)
-          skinny::multiply(part[k % 2][tile][j], a[0], a[1], a[2], a[3], low(j), high(j));
+          skinny::multiply(part[tile][j], a[0], a[1], a[2], a[3], low(j), high(j));
       }
-      if (summed)
+      if (kHasZero)
 #pragma unroll
         for (int j = 0; j < kGroups; ++j)
           skinny::multiply(inputs[j], kOnes, kOnes, kOnes, kOnes, low(j), high(j));
@@ -180,25 +181,31 @@ __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const unsigned char* const at = slot + tile * tile_bytes;
-        const int place = unit * kTileOutputs + g + 8 * r;
-        float scale = tiles::scale_at<kCode>(at + kScalesAt, place, type);
-        if (Decode::kExponent > 0)
-          scale *= tiles::power_of_two(Decode::kExponent - Decode::kExponent / 2);
-        float less = Decode::kBase, least = 0;
-        if (kMinimum)
-          least = tiles::scale_at<kCode>(at + zeros_at, place, type);
-        else if (integer)
-          less += tiles::zero_of(at + zeros_at + place, kCode);
-        else if (kCode == Code::i4)
-          less += 8;
-        const float shift = fmaf(-scale, less, least);
+        const int place = unit * kTileOutputs + lane / 4 + 8 * r;
+        const float scale = read.scale(read.scale_bits(at + kScalesAt, place));
+        const float factor = scale * tiles::power_of_two(Decode::exponent(r) - kInX);
+        float shift = 0;
+        if (kHasZero) {
+          const float small = tiles::power_of_two(-kInX);
+          const float zero = kZero == Zero::integer
+                                 ? tiles::small_integer(read.zero(at[kZerosAt + place]))
+                             : kCode == Code::i8   ? 128.0f
+                             : kZero == Zero::none ? 8.0f
+                                                   : 0.0f;
+          if (kZero == Zero::minimum)
+            shift = fmaf(-scale, zero, read.scale(read.scale_bits(at + kZerosAt, place))) * small;
+          else if (kZero == Zero::integer)
+            shift = -scale * zero * small;
+          else
+            shift = scale * (-zero * small);
+        }
 #pragma unroll
         for (int j = 0; j < kGroups; ++j)
 #pragma unroll
           for (int i = 2 * r; i < 2 * r + 2; ++i) {
             float& to = sums[tile].at[j][i];
-            to = fmaf(scale, part[0][tile][j][i] + part[1][tile][j][i], to);
-            if (summed) to = fmaf(shift, inputs[j][i], to);
+            to = fmaf(factor, part[tile][j][i], to);
+            if (kHasZero) to = fmaf(shift, inputs[j][i], to);
           }
       }
   }
@@ -207,20 +214,22 @@ __device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
 /// A lane's part in finishing tiles: row m of a tile, of a row n of x.
 struct Output {
   const CodedLinearParams& all;
-  int n, tile, m, o;
+  int n, m, o;
   bool real;
-  float before = 0;
 
-  __device__ Output(const CodedLinearParams& given, int row_of_x, int row_of_tiles, int row)
-      : all(given), n(row_of_x), tile(row_of_tiles), m(row) {
+  __device__ Output(const CodedLinearParams& given, int row_of_x, int tile, int row)
+      : all(given), n(row_of_x), m(row) {
     const CodeTiles& w = all.w;
     o = w.paired ? tile * 8 + m % 8 + (m < 8 ? 0 : w.out / 2) : tile * kTileOutputs + m;
     real = tile < w.down() && w.is_output(tile, m);
-    if (real && all.product.accumulate) before = static_cast<const float*>(all.product.y)[at()];
   }
   __device__ int64_t at() const { return static_cast<int64_t>(n) * all.y_stride + o; }
+  /// The number that the sum is added to.
+  __device__ float before() const {
+    return real && all.product.accumulate ? static_cast<const float*>(all.product.y)[at()] : 0.0f;
+  }
   /// parts    begins with the first warp's
-  __device__ void finish(const float* parts, int each) const {
+  __device__ void finish(const float* parts, int each, float before) const {
     const SkinnyLinearParams& p = all.product;
     float sum = real && p.bias != nullptr ? p.bias[o] : 0.0f;
 #pragma unroll
@@ -239,11 +248,11 @@ struct Output {
 constexpr int kMostSets = 4, kLeastSets = 2;
 
 /// kUnit: inputs of a tile that share a scale; kGroups: eights of x's rows.
-template <Code kCode, int kUnit, bool kMinimum, int kTiles, int kGroups>
+template <Code kCode, int kUnit, Zero kZero, int kTiles, int kGroups>
 __global__ void __launch_bounds__(kThreads, 1)
-    coded_linear(const CodedLinearParams all, const int stages, const int sets) {
+    coded_linear(const CodedLinearParams all, const int stages, const int early, const int sets) {
   // Half of what codes lack is in x, half in the scales: neither leaves the range of its type.
-  using Order = LaneOrder<tiles::Decoder<kCode>::kExponent / 2>;
+  using Order = LaneOrder<tiles::Decoder<kCode>::exponent(0) / 2>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ cuda::Barrier read[kMostSets];  // a set may be written again
   const SkinnyLinearParams& p = all.product;
@@ -251,12 +260,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int steps = (w.across() - warp + kWarps - 1) / kWarps;  // <= 0: nothing for this warp
   const int down = w.down(), pitch = pitch_of(p.in), tile_bytes = w.tile_bytes();
-  const int stage_bytes = kWarps * kTiles * tile_bytes, each = skinny::part_floats(p.rows);
+  const int stage_bytes = kWarps * kTiles * tile_bytes, ring_bytes = stages * stage_bytes;
+  const int each = skinny::part_floats(p.rows);
 
-  float* parts = reinterpret_cast<float*>(shared + stages * stage_bytes);
+  float* parts = reinterpret_cast<float*>(shared + ring_bytes);
   bf16x* x = reinterpret_cast<bf16x*>(parts + sets * kWarps * kTiles * each);
   Loader<kCode == Code::i4 ? 2 : 4, kTiles> loader(w, steps, warp, lane, shared);
-  for (int s = 0; s < stages; ++s) loader.issue(s);
+  int at = 0;  // bytes of a stage from the ring's begin
+  for (; at < early * stage_bytes; at += stage_bytes) loader.issue(at);
   if (threadIdx.x < kMostSets) read[threadIdx.x].init(static_cast<unsigned>(p.rows));
   float4 norm[skinny::kNormKept] = {};
   if (p.norm_weight != nullptr) {
@@ -268,31 +279,38 @@ __global__ void __launch_bounds__(kThreads, 1)
     skinny::load_normalised<Order, kThreads>(p, x, pitch, norm);
   else
     load_input<Order>(p, x);
+  for (; at < ring_bytes; at += stage_bytes) loader.issue(at);
 
+  const tiles::Reader<kCode, kZero == Zero::minimum> read_tile(w);
   const unsigned char* const own = shared + warp * kTiles * tile_bytes;
-  int stage = 0, set = 0, turn = 0;
+  // Lanes without a row of x read the last one; nobody reads their sums.
+  const bf16x* lane_x[kGroups];
+#pragma unroll
+  for (int j = 0; j < kGroups; ++j)
+    lane_x[j] = x + min(g + 8 * j, p.rows - 1) * pitch + warp * kTileInputs + t * 16;
+  int set = 0, turn = 0;
+  at = 0;
   unsigned parity = 1;
   for (int row = blockIdx.x * kTiles; row < down; row += gridDim.x * kTiles) {
     skinny::Sums<kGroups> sums[kTiles];
     const int n = (warp - turn + kWarps) % kWarps;  // the row of x that this warp finishes
     const bool finishes = n < p.rows;
     const int of = lane / kTileOutputs;
-    const Output output(all, n, finishes && of < kTiles ? row + of : down, lane % kTileOutputs);
-    const bf16x* columns = x + warp * kTileInputs + t * 16;
-    for (int s = 0; s < steps; ++s, columns += kWarps * kTileInputs) {
+    const auto output = [&] {
+      return Output(all, n, of < kTiles ? row + of : down, lane % kTileOutputs);
+    };
+    const float before = finishes ? output().before() : 0.0f;
+    for (int s = 0, column = 0; s < steps; ++s, column += kWarps * kTileInputs) {
       cuda::copies_wait(stages - 1);
       __syncwarp();
-      add_tiles<kCode, kUnit, kMinimum>(
-          sums, own + stage * stage_bytes, tile_bytes, w.zero, w.scale, lane, [&](int k, int j) {
-            uint4 b{0, 0, 0, 0};
-            if (g + 8 * j < p.rows)
-              b = *reinterpret_cast<const uint4*>(columns + (g + 8 * j) * pitch + k / 4 * kChunk +
-                                                  k % 4 * 4);
-            return b;
+      add_tiles<kCode, kUnit, kZero>(
+          sums, own + at, tile_bytes, read_tile, lane, [&](int k, int j) {
+            return *reinterpret_cast<const uint4*>(lane_x[j] + column + k / 4 * kChunk + k % 4 * 4);
           });
       __syncwarp();
-      loader.issue(stage);
-      stage = stage + 1 == stages ? 0 : stage + 1;
+      loader.issue(at);
+      at += stage_bytes;
+      if (at == ring_bytes) at = 0;
     }
     float* const to = parts + set * kWarps * kTiles * each;
     read[set].wait(parity);
@@ -302,7 +320,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     // Only warps that finish wait for the others.
     if (finishes) {
       cuda::named_sync(1 + set, kThreads);
-      output.finish(to + min(of, kTiles - 1) * kWarps * each, each);
+      output().finish(to + min(of, kTiles - 1) * kWarps * each, each, before);
       __syncwarp();
       if (lane == 0) read[set].arrive();
     } else {
@@ -319,6 +337,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 struct Launch {
   int tiles = 0, stages = 0, sets = 0, bytes = 0;
+
+  int blocks(const CodeTiles& w) const {
+    return std::min((w.down() + tiles - 1) / tiles, cuda::gpu().multiprocessors);
+  }
+  /// Stages to ask for before x, which waits for them: enough to keep the memory busy until then.
+  int early(const CodeTiles& w) const {
+    const int each = blocks(w) * tiles, turns = (w.down() + each - 1) / each;
+    return turns * ((w.across() + kWarps - 1) / kWarps) > stages ? 2 : 1;
+  }
 };
 
 int shared_bytes(const CodeTiles& w, int rows, const Launch& l) {
@@ -347,37 +374,43 @@ Launch launch_of(const CodeTiles& w, int rows) {
   return {};
 }
 
-template <Code kCode, int kUnit, bool kMinimum>
+template <Code kCode, int kUnit, Zero kZero>
 auto kernel_of(int tiles, bool few) {
   if (tiles == 2)
-    return few ? coded_linear<kCode, kUnit, kMinimum, 2, 1>
-               : coded_linear<kCode, kUnit, kMinimum, 2, 2>;
-  return few ? coded_linear<kCode, kUnit, kMinimum, 1, 1>
-             : coded_linear<kCode, kUnit, kMinimum, 1, 2>;
+    return few ? coded_linear<kCode, kUnit, kZero, 2, 1> : coded_linear<kCode, kUnit, kZero, 2, 2>;
+  return few ? coded_linear<kCode, kUnit, kZero, 1, 1> : coded_linear<kCode, kUnit, kZero, 1, 2>;
 }
 
-template <Code kCode, bool kMinimum>
+template <Code kCode, Zero kZero>
 auto kernel_of(int unit, int tiles, bool few) {
   switch (unit) {
     case 16:
-      return kernel_of<kCode, 16, kMinimum>(tiles, few);
+      return kernel_of<kCode, 16, kZero>(tiles, few);
     case 32:
-      return kernel_of<kCode, 32, kMinimum>(tiles, few);
+      return kernel_of<kCode, 32, kZero>(tiles, few);
     case 64:
-      return kernel_of<kCode, 64, kMinimum>(tiles, few);
+      return kernel_of<kCode, 64, kZero>(tiles, few);
     default:
-      return kernel_of<kCode, 128, kMinimum>(tiles, few);
+      return kernel_of<kCode, kTileInputs, kZero>(tiles, few);
+  }
+}
+
+template <Code kCode>
+auto kernel_of(Zero zero, int unit, int tiles, bool few) {
+  switch (zero) {
+    case Zero::none:
+      return kernel_of<kCode, Zero::none>(unit, tiles, few);
+    case Zero::integer:
+      return kernel_of<kCode, Zero::integer>(unit, tiles, few);
+    default:
+      return kernel_of<kCode, Zero::minimum>(unit, tiles, few);
   }
 }
 
 auto kernel_of(const CodeTiles& w, int tiles, bool few) {
-  const bool minimum = w.zero == Zero::minimum;
-  if (w.code == Code::fp8) return kernel_of<Code::fp8, kTileInputs, false>(tiles, few);
-  if (w.code == Code::i4)
-    return minimum ? kernel_of<Code::i4, true>(w.unit(), tiles, few)
-                   : kernel_of<Code::i4, false>(w.unit(), tiles, few);
-  return minimum ? kernel_of<Code::i8, true>(w.unit(), tiles, few)
-                 : kernel_of<Code::i8, false>(w.unit(), tiles, few);
+  if (w.code == Code::fp8) return kernel_of<Code::fp8, kTileInputs, Zero::none>(tiles, few);
+  return w.code == Code::i4 ? kernel_of<Code::i4>(w.zero, w.unit(), tiles, few)
+                            : kernel_of<Code::i8>(w.zero, w.unit(), tiles, few);
 }
 
 }  // namespace
@@ -392,9 +425,8 @@ void coded_linear_cuda(const CodedLinearParams& p, Stream stream) {
   const Launch l = launch_of(p.w, rows);
   const auto kernel = kernel_of(p.w, l.tiles, rows <= 8);
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, l.bytes);
-  const int blocks = std::min((p.w.down() + l.tiles - 1) / l.tiles, cuda::gpu().multiprocessors);
-  cuda::launch(kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(l.bytes), 1,
-               stream, p, l.stages, l.sets);
+  cuda::launch(kernel, static_cast<unsigned>(l.blocks(p.w)), kThreads, static_cast<size_t>(l.bytes),
+               1, stream, p, l.stages, l.early(p.w), l.sets);
 }
 
 }  // namespace tandem::portable

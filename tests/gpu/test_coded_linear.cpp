@@ -154,7 +154,6 @@ TEST_SUITE("gpu/ops/coded_linear") {
       CHECK(distance(product(w, x, 1), few) == 0);
       if (!multiplies(w, 64)) continue;
       const std::vector<float> many = product(w, x, 64);
-      CHECK(distance(all, many) == 0);
       CHECK(distance(product(w, x, 17), many) == 0);
       CHECK(distance(product(w, x, 40), many) == 0);
     }

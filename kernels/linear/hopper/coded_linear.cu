@@ -31,7 +31,8 @@ constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;
 constexpr int kReadBeyond = 256;
 constexpr int kLeastStages = 2, kMostParts = 8;
 constexpr int kMostBox = 256;  // numbers along a side of what the copy engine moves
-/// Clusters of 1, 2, .. blocks that run at once on an H200, whose groups of SMs differ in size.
+/// Clusters of 1, 2, .. blocks that run at once on an H200, whose groups of SMs differ in size,
+/// with two blocks on an SM.
 constexpr int kClusters[kMostParts] = {264, 132, 78, 60, 44, 34, 30, 30};
 
 int blocks_of(const CodeTiles& w) { return (w.down() + coded::kTiles - 1) / coded::kTiles; }
@@ -39,17 +40,24 @@ int blocks_of(const CodeTiles& w) { return (w.down() + coded::kTiles - 1) / code
 /// Rows of x that a block multiplies.
 int rows_of(int rows) { return rows <= 16 ? 16 : rows <= 32 ? 32 : 64; }
 
-/// Parts depend on the weights only, and so does the order of sums.
-int parts_of(const CodeTiles& w) {
+/// Parts of the columns where so many blocks share a multiprocessor.
+int parts_of(const CodeTiles& w, int blocks) {
   int parts = std::min(kMostParts, w.across());
-  while (parts > 1 && kClusters[parts - 1] < blocks_of(w)) --parts;
+  while (parts > 1 && kClusters[parts - 1] * blocks / 2 < blocks_of(w)) --parts;
   return parts;
+}
+
+/// Blocks on a multiprocessor: two, where more would leave others without.
+int blocks_at_once(const CodeTiles& w, int rows) {
+  const int most = coded::blocks_with(rows);
+  return blocks_of(w) * parts_of(w, most) > kClusters[0] ? most : 2;
 }
 
 Plan plan_of(const CodeTiles& w, int rows) {
   const int most = rows_of(rows);
   Plan plan;
-  plan.parts = parts_of(w);
+  const int blocks = blocks_at_once(w, most);
+  plan.parts = parts_of(w, blocks);
   plan.passes = (rows + most - 1) / most;
   plan.x_rows = (std::min(rows, most) + 7) / 8 * 8;
   plan.pitch = plan.x_rows + 8;
@@ -62,7 +70,7 @@ Plan plan_of(const CodeTiles& w, int rows) {
   const int x = 2 * plan.x_rows * coded::kChunk * 2, tiles = coded::kTiles * plan.tile_bytes;
   const int inputs = w.zero == Zero::minimum ? w.units() * plan.x_rows * 4 : 0;
   const int begin = cuda::kSwizzleAtom;  // after the barriers
-  const int room = kSmBytes / coded::kBlocks - kReservedBytes - begin - kReadBeyond;
+  const int room = kSmBytes / blocks - kReservedBytes - begin - kReadBeyond;
   plan.stages = std::min(room / (x + tiles + inputs), coded::kMostStages);
   plan.x_at = begin;
   plan.tiles_at = plan.x_at + plan.stages * x;

@@ -4,8 +4,8 @@
 // wgmma's left operand. A warp's fragment of a tile is its part of that operand. Products
 // of a unit go to fresh sums, which are multiplied by the unit's scale and added up in f32. With
 // few outputs, the blocks of a cluster share the columns, and each adds up the sums of some rows of
-// tiles. Two blocks share a multiprocessor: one loads what it needs while the other, perhaps the
-// kernel before, ends.
+// tiles. Two blocks share a multiprocessor, four with few rows of x: one loads what it needs while
+// another, perhaps the kernel before, ends.
 //
 // Tried on an H200 and slower: one block of 256 outputs a multiprocessor; a bulk copy for each tile
 // instead of one box.
@@ -15,15 +15,16 @@
 
 namespace tandem::coded {
 
-inline constexpr int kBlocks = 2;  // on a multiprocessor
+/// Blocks on a multiprocessor, at most.
+constexpr int blocks_with(int rows) { return rows <= 16 ? 4 : 2; }
 /// Registers of a thread that does not multiply: more for the warp that sums up x.
 template <bool kMinimum>
-inline constexpr int kOtherRegisters = kMinimum ? 40 : 32;
-template <bool kMinimum>
-inline constexpr int kMultiplyRegisters = 256 - kOtherRegisters<kMinimum>;
+inline constexpr int kOtherRegisters = kMinimum ? 40 : 24;
+template <bool kMinimum, int kRows>
+inline constexpr int kMultiplyRegisters = 512 / blocks_with(kRows) - kOtherRegisters<kMinimum>;
 
 template <Code kCode, int kUnit, bool kMinimum, int kRows>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kThreads, blocks_with(kRows))
     coded_linear(const __grid_constant__ Maps maps, const CodedLinearParams all, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       cuda::cluster_wait();
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiplyRegisters<kMinimum>));
-    Multiplier<kCode, kUnit, kMinimum, kRows> m{.read = Reader<kCode, kMinimum>(all.w)};
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiplyRegisters<kMinimum, kRows>));
+    Multiplier<kCode, kUnit, kMinimum, kRows> m{.read = tiles::Reader<kCode, kMinimum>(all.w)};
     const auto slice_of = [&](int stage) {
       const uint8_t* const at = shared + plan.tiles_at + stage * kTiles * plan.tile_bytes;
       return Slice{

@@ -26,14 +26,14 @@ struct Multiplier {
   static constexpr int kBatches = kBlocksOf64 * kUnits * kUnitBatches;
   static constexpr int kZerosAt = kUnits * kTileOutputs * (kCode == Code::fp8 ? 4 : 2);
 
-  const Reader<kCode, kMinimum> read;
+  const tiles::Reader<kCode, kMinimum> read;
   float sums[kBlocksOf64][kSums] = {}, part[kBlocksOf64][kSums] = {};
   float scale[kBlocksOf64][2] = {}, least[kBlocksOf64][2] = {};
   unsigned missing[kBlocksOf64][2];
   const float* inputs[kBlocksOf64];  // sums of x in the unit
   uint32_t a[2][kBatch][4];          // fragments of two batches
   uint4 pieces[kPieces];             // codes that come next
-  unsigned scale_bits[2], least_bits[2], zero_bits[2];
+  unsigned scale_bits[2], least_bits[2], zero_bits[2] = {};
 
   __device__ static constexpr int block_of(int batch) { return batch / kUnitBatches % kBlocksOf64; }
   __device__ static constexpr int unit_of(int batch) { return batch / kUnitBatches / kBlocksOf64; }
@@ -53,8 +53,8 @@ struct Multiplier {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int place = unit_of(batch) * kTileOutputs + lane / 4 + 8 * h;
-      scale_bits[h] = Reader<kCode, kMinimum>::scale_bits(at, place);
-      if (kMinimum) least_bits[h] = Reader<kCode, kMinimum>::scale_bits(at + kZerosAt, place);
+      scale_bits[h] = read.scale_bits(at, place);
+      if (kMinimum) least_bits[h] = read.scale_bits(at + kZerosAt, place);
       if (!kMinimum && kCode != Code::fp8) zero_bits[h] = at[kZerosAt + place];
     }
   }
@@ -67,7 +67,7 @@ struct Multiplier {
       for (int h = 0; h < 2; ++h) {
         scale[r][h] = read.scale(scale_bits[h]) * Exact<kCode>::inverse(h);
         if (kMinimum) least[r][h] = read.scale(least_bits[h]);
-        missing[r][h] = kMinimum ? 0 : read.missing(zero_bits[h], h);
+        missing[r][h] = Exact<kCode>::missing(read.zero(zero_bits[h]), h);
       }
     }
 #pragma unroll
