@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const tiles::Reader<kCode, kZero == Zero::minimum> read_tile(w);
   const unsigned char* const own = shared + warp * kTiles * tile_bytes;
-  // Lanes without a row of x read the last one; nobody reads their sums.
+  // Lanes without a row of x read the last one. Their sums are not used.
   const bf16x* lane_x[kGroups];
 #pragma unroll
   for (int j = 0; j < kGroups; ++j)

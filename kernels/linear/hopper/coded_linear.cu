@@ -40,7 +40,7 @@ int blocks_of(const CodeTiles& w) { return (w.down() + coded::kTiles - 1) / code
 /// Rows of x that a block multiplies.
 int rows_of(int rows) { return rows <= 16 ? 16 : rows <= 32 ? 32 : 64; }
 
-/// Parts of the columns where so many blocks share a multiprocessor.
+/// Parts of the columns, for a number of blocks on a multiprocessor.
 int parts_of(const CodeTiles& w, int blocks) {
   int parts = std::min(kMostParts, w.across());
   while (parts > 1 && kClusters[parts - 1] * blocks / 2 < blocks_of(w)) --parts;
