@@ -20,6 +20,7 @@ bool never_fits(const TiledLinearParams&) { return false; }
 constexpr CudaTable kTable{
     .skinny_linear_fits = {portable::skinny_linear_fits, TANDEM_HOPPER(skinny_linear_fits)},
     .coded_linear_fits = {portable::coded_linear_fits, TANDEM_HOPPER(coded_linear_fits)},
+    .quantize_tiles_fits = {quantize_tiles_fits},
     .tiled_linear = {kCublasLt, TANDEM_HOPPER(tiled_linear_cuda)},
     .tiled_linear_fits = {never_fits, TANDEM_HOPPER(tiled_linear_fits)},
     TANDEM_CUDA_OPERATIONS(TANDEM_ONE, TANDEM_TWO)};

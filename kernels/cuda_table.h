@@ -83,6 +83,7 @@ namespace tandem {
   ONE(rotate_q) \
   TWO(skinny_linear) \
   TWO(coded_linear) \
+  ONE(quantize_tiles) \
   ONE(widen_tiles) \
   ONE(take_held) \
   ONE(put_held) \
@@ -191,6 +192,7 @@ namespace tandem {
 struct CudaTable {
   cuda::Bodies<bool(const SkinnyLinearShape&)> skinny_linear_fits;
   cuda::Bodies<bool(const CodeTiles&, int rows, bool norm)> coded_linear_fits;
+  cuda::Bodies<bool(const CodeTiles&, DType)> quantize_tiles_fits;
   cuda::Bodies<void(const TiledLinearParams&, Stream)> tiled_linear;
   cuda::Bodies<bool(const TiledLinearParams&)> tiled_linear_fits;
 #define TANDEM_ONE(op) cuda::Bodies<decltype(op##_cuda)> op;
@@ -205,6 +207,7 @@ struct CudaTable {
 #define TANDEM_EACH(op) f(#op, op);
     TANDEM_EACH(skinny_linear_fits)
     TANDEM_EACH(coded_linear_fits)
+    TANDEM_EACH(quantize_tiles_fits)
     TANDEM_EACH(tiled_linear)
     TANDEM_EACH(tiled_linear_fits)
     TANDEM_CUDA_OPERATIONS(TANDEM_EACH, TANDEM_EACH)

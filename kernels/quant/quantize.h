@@ -12,6 +12,24 @@ constexpr float scale_factor(int i) {
 }
 /// Scales are clamped to the largest finite f16.
 inline constexpr float kMostScale = 65504.0f;
+/// The largest number of an fp8 code.
+inline constexpr float kMostFp8 = 448.0f;
+/// Adding and subtracting it rounds numbers below 2^22 to nearest even; the sum's order is theirs.
+inline constexpr float kRounder = 0x1.8p23f;
+
+/// Codes of a format: q + zero + offset, where q, a whole number of scales, lies from low - zero to
+/// high - zero.
+struct CodeRule {
+  float low, high, offset;
+  bool has_zero;
+};
+namespace {  // so that the linker merges no copies for different instruction sets
+constexpr CodeRule rule_of(Code code, Zero zero) {
+  const bool four = code == Code::i4;
+  if (zero == Zero::none) return four ? CodeRule{-8, 7, 8, false} : CodeRule{-128, 127, 0, false};
+  return four ? CodeRule{0, 15, 0, true} : CodeRule{0, 255, -128, true};
+}
+}  // namespace
 
 struct QuantizeParams {
   uint8_t* out;       // [rows, row_bytes] in the row form of base/weight_format.h; scales of fp8

@@ -28,25 +28,6 @@ TANDEM_INLINE float sum_of(Sixteen a) {
   return reduce_add(a.part[0]);
 }
 
-/// Adding and subtracting it rounds numbers below 2^22 to nearest even; the sum's order is theirs.
-constexpr float kRounder = 0x1.8p23f;
-
-/// Codes of a format: q + zero + offset, where q, a whole number of scales, lies from low - zero to
-/// high - zero.
-struct CodeRule {
-  float low, high, offset;
-  bool has_zero;
-};
-
-TANDEM_INLINE CodeRule rule_of(const QuantizeParams& p) {
-  if (p.zero == Zero::none) {
-    if (p.code == Code::i4) return {-8, 7, 8, false};
-    return {-128, 127, 0, false};
-  }
-  if (p.code == Code::i4) return {0, 15, 0, true};
-  return {0, 255, -128, true};
-}
-
 /// The least and the largest weight of a group, 0 among them.
 struct Ends {
   float low, high;
@@ -212,9 +193,8 @@ TANDEM_INLINE void write_codes(const QuantizeParams& p, const CodeRule& rule, Ch
 /// Returns the end of the group's bytes.
 TANDEM_INLINE uint8_t* write_fp8_group(const QuantizeParams& p, const float* x, int n,
                                        uint8_t* out) {
-  constexpr float kMost = 448;
   const Ends ends = ends_of(x, n);
-  const float scale = (ends.high > -ends.low ? ends.high : -ends.low) / kMost;
+  const float scale = (ends.high > -ends.low ? ends.high : -ends.low) / kMostFp8;
   memset(out, 0, static_cast<size_t>(p.group));
   if (scale > 0)
     for (int i = 0; i < n; ++i) out[i] = fp8_code(x[i] / scale);
@@ -243,7 +223,7 @@ TANDEM_INLINE uint8_t* write_group(const QuantizeParams& p, const CodeRule& rule
 }  // namespace
 
 void TANDEM_ISA_FN(quantize)(const QuantizeParams& p, Range rows) {
-  const CodeRule rule = rule_of(p);
+  const CodeRule rule = rule_of(p.code, p.zero);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     const float* x = p.in + row * p.width;
     uint8_t* out = p.out + row * p.row_bytes;

@@ -97,9 +97,9 @@ size_t PackedWeights::workspace_bytes(const Spec& spec, int64_t max_rows) {
 
 void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
                          std::span<const float> bias, Staging& staging,
-                         const DeviceRowSource& device_rows) {
+                         const DeviceRowSource& device_rows, const Unquantized& numbers) {
   if (on_gpu(spec.device))
-    return load(spec, arena.take(spec.name), rows, bias, staging, device_rows);
+    return load(spec, arena.take(spec.name), rows, bias, staging, device_rows, numbers);
   check_source(spec, bias, staging);
   state_ = std::make_shared<State>(State{.spec = spec, .cpu = nullptr, .cuda = nullptr});
   state_->cpu = linear_cpu::load(spec, arena, rows, bias, staging.memory());
@@ -107,13 +107,13 @@ void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
 
 void PackedWeights::load(const Spec& spec, void* memory, const RowSource& rows,
                          std::span<const float> bias, Staging& staging,
-                         const DeviceRowSource& device_rows) {
+                         const DeviceRowSource& device_rows, const Unquantized& numbers) {
   TANDEM_CHECK(on_gpu(spec.device), "{}: weights are on the CPU, but GPU memory was given",
                spec.name);
   check_source(spec, bias, staging);
   state_ = std::make_shared<State>(State{.spec = spec, .cpu = nullptr, .cuda = nullptr});
   state_->cuda = linear_cuda::load(spec, static_cast<std::byte*>(memory), rows, bias,
-                                   *staging.ring(), device_rows);
+                                   *staging.ring(), device_rows, numbers);
 }
 
 size_t PackedWeights::device_bytes(const Spec& spec) { return linear_cuda::bytes(spec); }

@@ -71,6 +71,14 @@ class PackedWeights {
   /// The same by work on the stream, to the GPU's memory; false: it cannot, and has done nothing.
   using DeviceRowSource = std::function<bool(int64_t begin, int64_t end, void* device, Stream)>;
 
+  /// Rows of numbers that a GPU quantizes (ops/quantizing.h) to the codes of the spec.
+  struct Unquantized {
+    RowSource rows;  // of `type`, finite; empty: there are none
+    DeviceRowSource device_rows;
+    DType type;  // bf16 or f32
+    bool search;
+  };
+
   PackedWeights() = default;
   PackedWeights(PackedWeights&&) noexcept = default;
   PackedWeights& operator=(PackedWeights&&) noexcept = default;
@@ -80,15 +88,17 @@ class PackedWeights {
   static size_t staging_bytes(const Spec& spec);
   /// Takes the planned memory and fills it some rows at a time; `bias` [out] f32, or empty. On a
   /// GPU the weights have arrived after staging.wait(); where `device_rows` can, it writes them and
-  /// `rows` is not called.
+  /// `rows` is not called. Nor is it for codes that a GPU makes of `numbers`, with the same bytes.
   void load(const Spec& spec, Arena& arena, const RowSource& rows, std::span<const float> bias,
-            Staging& staging, const DeviceRowSource& device_rows = {});
+            Staging& staging, const DeviceRowSource& device_rows = {},
+            const Unquantized& numbers = {});
 
   /// The same on a GPU, into memory that another owns: device_bytes(spec), aligned to 256. The
   /// bytes there are all that the weights are: copied to other such memory, they are the same
   /// weights.
   void load(const Spec& spec, void* memory, const RowSource& rows, std::span<const float> bias,
-            Staging& staging, const DeviceRowSource& device_rows = {});
+            Staging& staging, const DeviceRowSource& device_rows = {},
+            const Unquantized& numbers = {});
   /// Bytes of a GPU's memory for the matrix and the bias, a multiple of 256.
   static size_t device_bytes(const Spec& spec);
   /// Such weights as lie, or will lie, that many bytes further on.

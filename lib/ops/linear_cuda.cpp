@@ -14,6 +14,7 @@
 #include "ops/linear_device.h"
 #include "ops/linear_kernels.h"
 #include "ops/operation.h"
+#include "ops/quantizing.h"
 #include "tensor/gpu_isa.h"
 
 namespace tandem::ops {
@@ -176,6 +177,46 @@ std::shared_ptr<CudaLinear> at_memory(const PackedWeights::Spec& spec, std::byte
   return w;
 }
 
+/// Calls read(begin, end, place) for outputs [begin, end), which rows of tiles [first, first + n)
+/// of a part hold from `place` on.
+void each_run(const Part& part, int64_t first, int64_t n, const auto& read) {
+  const CodeTiles& t = part.tiles;
+  const int outputs = t.outputs(as_int(first), as_int(n));
+  const int64_t begin = part.first + first * (t.paired ? 8 : kTileOutputs);
+  read(begin, begin + outputs, 0);
+  if (t.paired) read(begin + t.out / 2, begin + t.out / 2 + outputs, outputs);
+}
+
+/// Fills a part's memory with tiles that the GPU makes of numbers. It reads them in their slot, in
+/// pinned memory.
+void quantize_part(const CudaLinear& w, const Part& part, const PackedWeights::Unquantized& numbers,
+                   Staging::Ring& ring) {
+  const CodeTiles& t = part.tiles;
+  const size_t row = row_bytes(numbers.type, w.spec.in);
+  const auto step = static_cast<int64_t>(ring.slot_bytes / (kTileOutputs * row));
+  TANDEM_CHECK(step > 0, "{}: staging of {} bytes cannot hold 16 rows of {}", w.spec.name,
+               ring.slot_bytes, row);
+  for (int64_t first = 0; first < t.down(); first += step) {
+    const int64_t n = std::min(step, t.down() - first);
+    Staging::Ring::Slot& slot = ring.free_slot();
+    each_run(part, first, n, [&](int64_t begin, int64_t end, int place) {
+      std::byte* const to = slot.data + static_cast<size_t>(place) * row;
+      if (!numbers.device_rows || !numbers.device_rows(begin, end, to, ring.queue.stream()))
+        numbers.rows(begin, end, to);
+    });
+    launch(TANDEM_KERNEL(quantize_tiles),
+           {.to = reinterpret_cast<uint8_t*>(w.weights + part.at) + first * t.row_bytes(),
+            .tiles = t,
+            .numbers = slot.data,
+            .type = numbers.type,
+            .search = numbers.search,
+            .first = as_int(first),
+            .n = as_int(n)},
+           ring.queue.stream());
+    ring.sent(slot);
+  }
+}
+
 /// Fills a part's memory. Codes become tiles in the slot that they come in.
 void load_part(const CudaLinear& w, const Part& part, const PackedWeights::RowSource& rows,
                Staging::Ring& ring) {
@@ -193,12 +234,9 @@ void load_part(const CudaLinear& w, const Part& part, const PackedWeights::RowSo
     Staging::Ring::Slot& slot = ring.free_slot();
     std::byte* units = slot.data;
     if (coded) {
-      const int outputs = t.outputs(as_int(first), as_int(n));
-      const int64_t begin = part.first + first * (t.paired ? 8 : kTileOutputs);
-      rows(begin, begin + outputs, slot.data);
-      if (t.paired)
-        rows(begin + t.out / 2, begin + t.out / 2 + outputs,
-             slot.data + static_cast<size_t>(outputs) * row);
+      each_run(part, first, n, [&](int64_t begin, int64_t end, int place) {
+        rows(begin, end, slot.data + static_cast<size_t>(place) * row);
+      });
       units += static_cast<size_t>(n) * rows_bytes;
       const PlaceCodesParams params{.to = reinterpret_cast<uint8_t*>(units),
                                     .tiles = t,
@@ -227,7 +265,8 @@ std::shared_ptr<CudaLinear> moved(const CudaLinear& w, ptrdiff_t bytes) {
 std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* memory,
                                  const PackedWeights::RowSource& rows, std::span<const float> bias,
                                  Staging::Ring& ring,
-                                 const PackedWeights::DeviceRowSource& device_rows) {
+                                 const PackedWeights::DeviceRowSource& device_rows,
+                                 const PackedWeights::Unquantized& numbers) {
   auto w = at_memory(spec, memory);
   if (spec.bias) {
     std::vector<bf16> rounded;
@@ -236,7 +275,12 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
     ring.queue.copy_in(w->rounded_bias, rounded.data(), rounded.size() * sizeof(bf16));
     ring.queue.wait();  // the sources go
   }
-  for (const Part& part : w->parts) load_part(*w, part, rows, ring);
+  for (const Part& part : w->parts)
+    if (numbers.rows && is_coded(part.stored) && is_quantized_to(part.stored) &&
+        cuda_table().quantize_tiles_fits(part.tiles, numbers.type))
+      quantize_part(*w, part, numbers, ring);
+    else
+      load_part(*w, part, rows, ring);
   if (!w->parts.empty()) return w;
   if (!spec.by_input && device_rows && device_rows(0, spec.out, w->weights, ring.queue.stream()))
     return w;

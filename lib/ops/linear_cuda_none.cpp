@@ -19,7 +19,8 @@ std::shared_ptr<Staging::Ring> make_ring(Device, void*, size_t) { fail(); }
 void wait(Staging::Ring&) { fail(); }
 std::shared_ptr<CudaLinear> load(const PackedWeights::Spec&, std::byte*,
                                  const PackedWeights::RowSource&, std::span<const float>,
-                                 Staging::Ring&, const PackedWeights::DeviceRowSource&) {
+                                 Staging::Ring&, const PackedWeights::DeviceRowSource&,
+                                 const PackedWeights::Unquantized&) {
   fail();
 }
 std::shared_ptr<CudaLinear> moved(const CudaLinear&, ptrdiff_t) { fail(); }

@@ -80,7 +80,8 @@ size_t staging_bytes(const PackedWeights::Spec& spec) {
     const size_t unit =
         coded ? tile_bytes(part, spec.in) : row_bytes(part.stored, spec.row_numbers());
     const auto n = static_cast<size_t>(coded ? part.tiles.down() : part.tiles.out);
-    least = std::max(least, unit);
+    // The GPU may quantize numbers as well.
+    least = std::max({least, unit, coded ? matrix_bytes(DType::f32, kTileOutputs, spec.in) : 0});
     all = std::max(all, n * unit);
   }
   return kStagingSlots * aligned(std::max(least, std::min(all, kSlotBytes)));

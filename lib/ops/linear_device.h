@@ -98,7 +98,8 @@ void wait(Staging::Ring& ring);
 std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* memory,
                                  const PackedWeights::RowSource& rows, std::span<const float> bias,
                                  Staging::Ring& ring,
-                                 const PackedWeights::DeviceRowSource& device_rows);
+                                 const PackedWeights::DeviceRowSource& device_rows,
+                                 const PackedWeights::Unquantized& numbers);
 std::shared_ptr<CudaLinear> moved(const CudaLinear& w, ptrdiff_t bytes);
 void run(const Operands& at, CudaLinear& w, bool accumulate, std::optional<Gate> gate,
          Stream stream);

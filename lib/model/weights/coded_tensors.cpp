@@ -24,8 +24,8 @@ namespace {
 
 using Codes = QuantScheme::Codes;
 
-/// Weights of a strip, which is unpacked at once.
-constexpr int64_t kStripWeights = int64_t{1} << 22;
+/// Weights of a strip, which is unpacked at once: of columns by all threads, of rows by one.
+constexpr int64_t kStripWeights = int64_t{1} << 22, kRowStripWeights = int64_t{1} << 18;
 constexpr int kOutputsAtOnce = 64;
 constexpr int kWordBits = 32;
 constexpr const char* kSameFolder = "take config.json and the weights from the same folder";
@@ -584,7 +584,8 @@ const CodedTensor* CodedTensors::find(std::string_view tensor) const {
 std::shared_ptr<const CodedTensors::Strip> CodedTensors::strip(const CodedTensor& t, int64_t begin,
                                                                int64_t end) const {
   const Layout& l = layout_of(t.method, t.scheme.codes);
-  const int64_t most = std::max<int64_t>(1, kStripWeights / t.in / kOutputsAtOnce) * kOutputsAtOnce;
+  const int64_t weights = l.by_output ? kRowStripWeights : kStripWeights;
+  const int64_t most = std::max<int64_t>(1, weights / t.in / kOutputsAtOnce) * kOutputsAtOnce;
   Strip s{.of = &t};
   if (l.by_output) {
     s.last = std::min(end, begin + most);
@@ -621,32 +622,38 @@ std::shared_ptr<const CodedTensors::Strip> CodedTensors::strip(const CodedTensor
 
 void CodedTensors::rows(const CodedTensor& t, int64_t begin, int64_t end, const WeightFormat& to,
                         void* out) const {
-  auto* at = static_cast<std::byte*>(out);
   const size_t bytes = row_bytes(to, t.in);
   constexpr int64_t kLeast = int64_t{1} << 16;  // weights that a thread converts
   const auto least = static_cast<int>(std::max<int64_t>(1, kLeast / t.in));
-  while (begin < end) {
-    const std::shared_ptr<const Strip> s = strip(t, begin, end);
-    const int64_t last = std::min(end, s->last);
-    parallel_ranges(static_cast<int>(last - begin), least, [&](int i, int j) {
-      std::vector<float> values(static_cast<size_t>(to == DType::bf16 ? t.in : 0));
-      for (int64_t row = begin + i; row < begin + j; ++row) {
-        std::byte* const here = at + static_cast<size_t>(row - begin) * bytes;
-        if (const int64_t bad = s->nan_at(row); bad < t.in)
-          throw damaged(*checkpoint_, fmt::format("tensor {}: weight {} of row {} is NaN",
-                                                  io::quote(t.codes.name), bad, row));
-        if (is_coded(to))
-          s->row_of_codes(row, here);
-        else if (to == DType::f32)
-          s->values(row, reinterpret_cast<float*>(here));
-        else
-          s->values(row, values.data());
-        if (to == DType::bf16) ops::convert(here, DType::bf16, values.data(), DType::f32, t.in);
-      }
-    });
-    at += static_cast<size_t>(last - begin) * bytes;
-    begin = last;
-  }
+  const auto convert = [&](const Strip& s, int64_t first, int64_t last) {
+    std::vector<float> values(static_cast<size_t>(to == DType::bf16 ? t.in : 0));
+    for (int64_t row = first; row < last; ++row) {
+      std::byte* const here =
+          static_cast<std::byte*>(out) + static_cast<size_t>(row - begin) * bytes;
+      if (const int64_t bad = s.nan_at(row); bad < t.in)
+        throw damaged(*checkpoint_, fmt::format("tensor {}: weight {} of row {} is NaN",
+                                                io::quote(t.codes.name), bad, row));
+      if (is_coded(to))
+        s.row_of_codes(row, here);
+      else if (to == DType::f32)
+        s.values(row, reinterpret_cast<float*>(here));
+      else
+        s.values(row, values.data());
+      if (to == DType::bf16) ops::convert(here, DType::bf16, values.data(), DType::f32, t.in);
+    }
+  };
+  const auto convert_all = [&](int64_t first, int64_t last) {
+    while (first < last) {
+      const std::shared_ptr<const Strip> s = strip(t, first, last);
+      const int64_t from = std::exchange(first, std::min(last, s->last));
+      parallel_ranges(static_cast<int>(first - from), least,
+                      [&](int i, int j) { convert(*s, from + i, from + j); });
+    }
+  };
+  // Rows are unpacked by the thread that converts them, columns by all threads together.
+  if (!layout_of(t.method, t.scheme.codes).by_output) return convert_all(begin, end);
+  parallel_ranges(static_cast<int>(end - begin), least,
+                  [&](int i, int j) { convert_all(begin + i, begin + j); });
 }
 
 std::vector<std::string> CodedTensors::notes() const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 
 #include "base/check.h"
@@ -15,11 +16,19 @@ namespace {
 /// Rows are quantized in pieces of this size in f32, which stay in L2.
 constexpr int64_t kQuantizedAtOnce = int64_t{1} << 16;
 
-/// True if no number is NaN or infinite. Bits are compared, so that the loop becomes vectors.
-bool all_finite(std::span<const float> numbers) {
-  uint32_t most = 0;
-  for (const float x : numbers) most = std::max(most, std::bit_cast<uint32_t>(x) & 0x7fffffffu);
-  return most < 0x7f800000u;
+/// True if none of n numbers is NaN or infinite. Bits are compared, so that the loop becomes
+/// vectors.
+template <class T, class Bits>
+bool all_finite(const void* numbers, int64_t n, Bits infinity) {
+  constexpr Bits kMagnitude = std::numeric_limits<Bits>::max();
+  Bits most = 0;
+  for (const T x : std::span(static_cast<const T*>(numbers), static_cast<size_t>(n)))
+    most = std::max(most, static_cast<Bits>(std::bit_cast<Bits>(x) & kMagnitude));
+  return most < infinity;
+}
+bool all_finite(const void* numbers, int64_t n, DType type) {
+  return type == DType::bf16 ? all_finite<bf16, int16_t>(numbers, n, 0x7f80)
+                             : all_finite<float, int32_t>(numbers, n, 0x7f800000);
 }
 
 class QuantizedSource final : public WeightSource {
@@ -54,6 +63,11 @@ class QuantizedSource final : public WeightSource {
            source_->rows_on_device(id, begin, end, to, device, stream);
   }
 
+  Unquantized unquantized(MatrixId id) const override {
+    if (!matrices_.contains(stored_id(id))) return {};
+    return {&numbers_, search_};
+  }
+
   std::vector<float> vector(MatrixId id) const override { return source_->vector(id); }
 
   void embed(std::span<const int32_t> ids, float* out) const override {
@@ -75,6 +89,36 @@ class QuantizedSource final : public WeightSource {
   struct Matrix {
     WeightFormat format;
     int64_t in = 0;
+  };
+
+  /// The numbers of these matrices, in f32 or bf16.
+  class Numbers final : public WeightSource {
+   public:
+    explicit Numbers(const QuantizedSource& of) : of_(of) {}
+    WeightFormat native(MatrixId id) const override { return of_.source_->native(id); }
+    void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
+      of_.source_->rows(id, begin, end, to, out);
+      const Matrix& m = of_.matrices_.at(of_.stored_id(id));
+      const auto least = static_cast<int>(std::max<int64_t>(1, kQuantizedAtOnce / m.in));
+      parallel_ranges(static_cast<int>(end - begin), least, [&](int i, int j) {
+        const std::byte* const from = static_cast<std::byte*>(out) + matrix_bytes(to, i, m.in);
+        if (!all_finite(from, (j - i) * m.in, tandem::numbers_of(to)))
+          throw input_error(canonical_name(of_.stored_id(id)),
+                            "holds a weight that is NaN or infinite, which {} cannot hold",
+                            format_name(m.format));
+      });
+    }
+    bool rows_on_device(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* device,
+                        Stream stream) const override {
+      return of_.source_->rows_on_device(id, begin, end, to, device, stream);
+    }
+    std::vector<float> vector(MatrixId id) const override { return of_.vector(id); }
+    void embed(std::span<const int32_t> ids, float* out) const override {
+      of_.source_->embed(ids, out);
+    }
+
+   private:
+    const QuantizedSource& of_;
   };
 
   QuantizedSource(const ModelConfig& config, const WeightSource& source,
@@ -107,11 +151,7 @@ class QuantizedSource final : public WeightSource {
 
   void quantize_rows(MatrixId id, const Matrix& m, int64_t begin, int64_t end, void* out) const {
     std::vector<float> numbers(static_cast<size_t>((end - begin) * m.in));
-    source_->rows(id, begin, end, DType::f32, numbers.data());
-    if (!all_finite(numbers))
-      throw input_error(canonical_name(id),
-                        "holds a weight that is NaN or infinite, which {} cannot hold",
-                        format_name(m.format));
+    numbers_.rows(id, begin, end, DType::f32, numbers.data());
     ops::quantize(out, m.format, numbers.data(), end - begin, m.in, search_);
   }
 
@@ -120,6 +160,7 @@ class QuantizedSource final : public WeightSource {
   const WeightSource* source_;
   std::unique_ptr<QuantizedSource> base_;  // only if adapters are merged into the source
   std::map<MatrixId, Matrix> matrices_;
+  Numbers numbers_{*this};
 };
 
 }  // namespace

@@ -52,6 +52,9 @@ class ShardSource final : public WeightSource {
       : whole_(whole), shard_(shard), owned_(std::move(source)), source_(owned_.get()) {
     if (const WeightSource& before = source_->base(); &before != source_)
       base_.reset(new ShardSource(whole, shard, before));
+    for (const MatrixId id : all_matrices(whole))
+      if (const WeightSource* all = source_->unquantized(id).source; all != nullptr && !numbers_)
+        numbers_.reset(new ShardSource(whole, shard, *all));
   }
 
   WeightFormat native(MatrixId id) const override { return source_->native(id); }
@@ -74,6 +77,16 @@ class ShardSource final : public WeightSource {
            source_->rows_on_device(id, own.first + begin, own.first + end, to, device, stream);
   }
 
+  Unquantized unquantized(MatrixId id) const override {
+    const Unquantized all = source_->unquantized(id);
+    const WeightFormat format = native(id);
+    // A scale of an entire row is that of all ranks.
+    const bool is_cut = info(id.role).cut == Cut::columns;
+    if (all.source == nullptr || (is_cut && (format.group == 0 || cuts_unit(id, format))))
+      return {};
+    return {numbers_.get(), all.search};
+  }
+
   std::vector<float> vector(MatrixId id) const override {
     std::vector<float> all = source_->vector(id);
     if (info(id.role).cut == Cut::first_rank && shard_.divides_layers() && shard_.rank > 0)
@@ -90,20 +103,33 @@ class ShardSource final : public WeightSource {
   ShardSource(const ModelConfig& whole, const Shard& shard, const WeightSource& source)
       : whole_(whole), shard_(shard), source_(&source) {}
 
+  /// A scale and a zero of an entire row are those of each of its parts.
+  static bool is_one_group(const WeightFormat& format) {
+    return format.group == 0 && is_coded(format);
+  }
+  int64_t unit_of(MatrixId id, const WeightFormat& format) const {
+    return is_one_group(format) ? kCodesOfByte : cut_unit(format, shape_of(id.role, whole_)[1]);
+  }
+  /// True if the rank's columns begin or end inside a group.
+  bool cuts_unit(MatrixId id, const WeightFormat& format) const {
+    const Shard::Part own = own_features(id.role, whole_, shard_);
+    const int64_t unit = unit_of(id, format), end = own.first + own.n;
+    return own.first % unit != 0 || (end % unit != 0 && end != shape_of(id.role, whole_)[1]);
+  }
+
   /// errors   kind recipe: the rank's columns begin or end inside a group
   void columns(MatrixId id, const Shard::Part& own, int64_t begin, int64_t end, WeightFormat format,
                void* out) const {
-    const int64_t in = shape_of(id.role, whole_)[1], own_end = own.first + own.n;
-    // A scale and a zero of an entire row are those of each of its parts.
-    const bool one_group = format.group == 0 && is_coded(format);
-    const int64_t most = std::max<int64_t>(1, kPieceNumbers / in),
-                  unit = one_group ? kCodesOfByte : cut_unit(format, in);
-    if (own.first % unit != 0 || (own_end % unit != 0 && own_end != in))
+    const int64_t in = shape_of(id.role, whole_)[1];
+    const int64_t most = std::max<int64_t>(1, kPieceNumbers / in);
+    if (cuts_unit(id, format))
       throw recipe_error("run.world_size", "is {}, which cuts {} ({}) inside a {} of {} inputs",
                          shard_.n_ranks, canonical_name(id), format_name(format),
-                         format.scale == ScaleType::two_level ? "block" : "group", unit)
+                         format.scale == ScaleType::two_level ? "block" : "group",
+                         unit_of(id, format))
           .hint("use fewer ranks, or set model.weights to bf16 or f32, as model.compute");
-    const size_t scale = one_group ? scale_bytes(format) : 0, row = row_bytes(format, in),
+    const size_t scale = is_one_group(format) ? scale_bytes(format) : 0,
+                 row = row_bytes(format, in),
                  skipped = own.first == 0 ? 0 : row_bytes(format, own.first) - scale,
                  bytes = row_bytes(format, own.n) - scale;
     std::vector<std::byte> piece(static_cast<size_t>(std::min(most, end - begin)) * row);
@@ -122,7 +148,8 @@ class ShardSource final : public WeightSource {
   Shard shard_;
   std::unique_ptr<WeightSource> owned_;  // null of a base, which its source owns
   const WeightSource* source_;
-  std::unique_ptr<ShardSource> base_;  // of a source with adapters merged into it
+  std::unique_ptr<ShardSource> base_;     // of a source with adapters merged into it
+  std::unique_ptr<ShardSource> numbers_;  // of a source that quantizes them
 };
 
 }  // namespace

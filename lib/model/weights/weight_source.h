@@ -30,6 +30,12 @@ class WeightSource {
                               WeightFormat /*to*/, void* /*device*/, Stream /*stream*/) const {
     return false;
   }
+  /// The source of numbers that rows() quantizes to the native format of a matrix.
+  struct Unquantized {
+    const WeightSource* source = nullptr;  // null: rows() quantizes nothing
+    bool search = false;                   // as ops::quantize
+  };
+  virtual Unquantized unquantized(MatrixId /*id*/) const { return {}; }
   /// A whole vector in f32 (norms, biases).
   virtual std::vector<float> vector(MatrixId id) const = 0;
   /// Embedding rows of `ids` (each in [0, vocab)) into out [ids, dim].

@@ -115,24 +115,6 @@ std::vector<Role> products_of(LayerPart part, const WeightPlaces& places) {
   return all;
 }
 
-/// Rows [begin, end) of the stacked matrix, part by part: write(part, its rows, their format, where
-/// they go) until one is false.
-bool stacked_rows(const Product& p, int64_t begin, int64_t end, void* out, const auto& write) {
-  auto* to = static_cast<char*>(out);
-  int64_t first = 0;
-  for (const Product::Part& part : p.parts) {
-    const int64_t lo = std::max(begin, first), hi = std::min(end, first + part.rows);
-    const int64_t shift = part.first - first;
-    const WeightFormat format = p.spec.format_at(first);
-    if (lo < hi) {
-      if (!write(part.role, lo + shift, hi + shift, format, to)) return false;
-      to += matrix_bytes(format, hi - lo, p.spec.row_numbers());
-    }
-    first += part.rows;
-  }
-  return true;
-}
-
 /// Polls for an interruption and reports how far loading has come.
 class LoadWatch {
  public:
@@ -150,6 +132,76 @@ class LoadWatch {
   int64_t elements_, done_ = 0;
 };
 
+/// Rows of a product from its source; of some type, the numbers that the source quantizes.
+struct ProductRows {
+  const Product& p;
+  const WeightSource& source;
+  LoadWatch& watch;
+  std::optional<DType> numbers = {};
+
+  /// Rows [begin, end) of the stacked matrix, part by part: write(source, matrix, its rows, their
+  /// format, where they go) until one is false.
+  bool stacked(int64_t begin, int64_t end, void* out, const auto& write) const {
+    auto* to = static_cast<char*>(out);
+    int64_t first = 0;
+    for (const Product::Part& part : p.parts) {
+      const MatrixId id{part.role, p.layer};
+      const int64_t lo = std::max(begin, first), hi = std::min(end, first + part.rows);
+      const int64_t shift = part.first - first;
+      const WeightFormat format = numbers ? *numbers : p.spec.format_at(first);
+      if (lo < hi) {
+        const WeightSource& from = numbers ? *source.unquantized(id).source : source;
+        if (!write(from, id, lo + shift, hi + shift, format, to)) return false;
+        to += matrix_bytes(format, hi - lo, p.spec.row_numbers());
+      }
+      first += part.rows;
+    }
+    return true;
+  }
+  PackedWeights::RowSource on_host() const {
+    return [rows = *this](int64_t begin, int64_t end, void* out) {
+      rows.watch.add((end - begin) * rows.p.spec.in);
+      rows.stacked(begin, end, out,
+                   [](const WeightSource& from, MatrixId id, int64_t lo, int64_t hi,
+                      const WeightFormat& format, void* to) {
+                     from.rows(id, lo, hi, format, to);
+                     return true;
+                   });
+    };
+  }
+  PackedWeights::DeviceRowSource on_device() const {
+    return [rows = *this](int64_t begin, int64_t end, void* device, Stream stream) {
+      const bool written =
+          rows.stacked(begin, end, device,
+                       [&](const WeightSource& from, MatrixId id, int64_t lo, int64_t hi,
+                           const WeightFormat& format, void* to) {
+                         return from.rows_on_device(id, lo, hi, format, to, stream);
+                       });
+      if (written) rows.watch.add((end - begin) * rows.p.spec.in);
+      return written;
+    };
+  }
+};
+
+/// The numbers of a product, if its source quantizes all matrices that are codes.
+PackedWeights::Unquantized unquantized(ProductRows rows) {
+  PackedWeights::Unquantized all{};
+  all.type = DType::bf16;
+  int64_t first = 0;
+  for (const Product::Part& part : rows.p.parts) {
+    const MatrixId id{part.role, rows.p.layer};
+    if (!is_coded(rows.p.spec.format_at(std::exchange(first, first + part.rows)))) continue;
+    const auto [numbers, search] = rows.source.unquantized(id);
+    if (numbers == nullptr) return {};
+    if (numbers->native(id) != DType::bf16) all.type = DType::f32;
+    all.search = search;
+  }
+  rows.numbers = all.type;
+  all.rows = rows.on_host();
+  all.device_rows = rows.on_device();
+  return all;
+}
+
 /// memory   of a GPU, or the arena to take it from
 PackedWeights load_product(const Product& p, const WeightSource& source, auto&& memory,
                            ops::Staging& staging, LoadWatch& watch) {
@@ -161,24 +213,8 @@ PackedWeights load_product(const Product& p, const WeightSource& source, auto&& 
       bias.insert(bias.end(), begin, begin + part.rows);
     }
   PackedWeights packed;
-  const auto rows = [&](int64_t begin, int64_t end, void* out) {
-    watch.add((end - begin) * p.spec.in);
-    stacked_rows(p, begin, end, out,
-                 [&](Role weight, int64_t lo, int64_t hi, const WeightFormat& format, void* to) {
-                   source.rows({weight, p.layer}, lo, hi, format, to);
-                   return true;
-                 });
-  };
-  const auto device_rows = [&](int64_t begin, int64_t end, void* device, Stream stream) {
-    const bool written = stacked_rows(
-        p, begin, end, device,
-        [&](Role weight, int64_t lo, int64_t hi, const WeightFormat& format, void* to) {
-          return source.rows_on_device({weight, p.layer}, lo, hi, format, to, stream);
-        });
-    if (written) watch.add((end - begin) * p.spec.in);
-    return written;
-  };
-  packed.load(p.spec, memory, rows, bias, staging, device_rows);
+  const ProductRows rows{p, source, watch};
+  packed.load(p.spec, memory, rows.on_host(), bias, staging, rows.on_device(), unquantized(rows));
   return packed;
 }
 
