@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTeam = kScaleFactors;  // threads of a group, one for each multiple of its scale
-constexpr int kSliceInputs = 1024;    // of small groups
+constexpr int kSliceInputs = 1024;    // a block's, if groups are small
 constexpr int kLaneBytes = 16;
 
 /// A stored scale, and the zero before the code's offset.
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads) quantize_tiles(const QuantizeTilesPa
 
   // Words of both rows: each has two inputs of each, and for i4 those eight further.
   constexpr int kPiece = kCode == Code::i4 ? 64 : 32, kPairs = kCode == Code::i4 ? 2 : 1;
-  constexpr int kWords = kTileInputs / kPiece * 16;  // of a tile
+  constexpr int kWords = kTileInputs / kPiece * 16;  // in a tile
   const int tiles = min(slice.inputs, left + kTileInputs - 1) / kTileInputs;
   uint8_t* const out = p.to + tile * w.row_bytes() + begin / kTileInputs * w.tile_bytes();
   for (int i = threadIdx.x; i < tiles * kWords; i += kThreads) {

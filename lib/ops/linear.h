@@ -73,7 +73,7 @@ class PackedWeights {
 
   /// Rows of numbers that a GPU quantizes (ops/quantizing.h) to the codes of the spec.
   struct Unquantized {
-    RowSource rows;  // of `type`, finite; empty: there are none
+    RowSource rows;  // finite numbers as `type` says; empty: there are none
     DeviceRowSource device_rows;
     DType type;  // bf16 or f32
     bool search;

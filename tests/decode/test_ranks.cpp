@@ -6,7 +6,9 @@
 #include "error_text.h"
 #include "generate_runs.h"
 #include "group_source.h"
+#include "model/weights/quantized_source.h"
 #include "ops/channels.h"
+#include "ops/quantizing.h"
 #include "ranks/host_comm.h"
 #include "ranks/rank_threads.h"
 #include "source_dir.h"
@@ -211,6 +213,49 @@ TEST_SUITE("decode/ranks") {
           std::string::npos);
     CHECK(hint_text(refusal(2, 16, model::Role::down)) ==
           "use fewer ranks, or set model.weights to bf16 or f32, as model.compute");
+  }
+
+  TEST_CASE("ranks quantize their parts of numbers to their parts of the codes") {
+    model::ModelConfig c = decode::open_config("synthetic:llama-3.2-1b");
+    c.dim = 128;
+    c.n_layers = 1;
+    c.n_heads = c.n_kv_heads = 4;
+    c.head_dim = 32;
+    c.ffn_dim = 200;
+    c.vocab_size = 100;
+    const WeightFormat four(Code::i4, 64, ScaleType::f16, Zero::integer),
+        fp8(Code::fp8, 0, ScaleType::f32, Zero::none);
+    int n_without = 0;
+    for (const WeightFormat& format : {four, fp8})
+      for (const int n_ranks : {2, 4})
+        for (int rank = 0; rank < n_ranks; ++rank) {
+          const model::Shard s = model::shard_of(c, rank, n_ranks, n_ranks == 2 ? 64 : 16);
+          const auto source = model::shard_source(
+              c, s, model::quantized_source(c, model::synthetic_source(c, 0), [&](model::MatrixId) {
+                return format;
+              }));
+          for (const model::Role role : model::kLayerRoles) {
+            CAPTURE(model::word_of(role));
+            CAPTURE(format_name(format));
+            CAPTURE(n_ranks);
+            const auto [numbers, search] = source->unquantized({role});
+            // A scale of an entire row is that of all ranks; four ranks cut some groups.
+            const model::Shard::Part part = model::own_features(role, c, s);
+            const int end = part.first + part.n;
+            const bool in_groups = part.first % 64 == 0 && (end % 64 == 0 || end == c.ffn_dim);
+            const bool has = !model::ends_in_stream(role) || (format == four && in_groups);
+            REQUIRE((numbers != nullptr) == has);
+            n_without += has ? 0 : 1;
+            if (!has) continue;
+            const io::Shape own = model::shape_of(role, model::config_of(c, s));
+            std::vector<float> all(static_cast<size_t>(own[0] * own[1]));
+            numbers->rows({role}, 0, own[0], DType::f32, all.data());
+            std::vector<std::byte> codes(matrix_bytes(format, own[0], own[1]));
+            ops::quantize(codes.data(), format, all.data(), own[0], own[1], search);
+            CHECK(codes == native_rows(*source, {role}, own[0], own[1]));
+          }
+        }
+    CHECK(n_without > 2 * (2 + 4));  // more than those of fp8
   }
 
   TEST_CASE("a row's squares are divided by their sum over all ranks' channels") {

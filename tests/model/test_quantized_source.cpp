@@ -60,6 +60,7 @@ class ChangedSource final : public WeightSource {
   void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
     base_->rows(id, begin, end, to, out);
     if (id == id_ && begin == 0 && to == DType::f32) static_cast<float*>(out)[3] = to_;
+    if (id == id_ && begin == 0 && to == DType::bf16) static_cast<bf16*>(out)[3] = to_bf16(to_);
   }
   std::vector<float> vector(MatrixId id) const override { return base_->vector(id); }
   void embed(std::span<const int32_t> ids, float* out) const override { base_->embed(ids, out); }
@@ -186,6 +187,29 @@ TEST_SUITE("model/quantized_source") {
     CHECK(numbers_of(*merged, c, {Role::up}) != numbers_of(*plain, c, {Role::up}));
   }
 
+  TEST_CASE("quantizing the numbers of unquantized() gives the codes") {
+    for (const bool tied : {false, true}) {
+      const ModelConfig c = config_of(tied);
+      const auto source = quantized(c);
+      for (const MatrixId id : all_matrices(c)) {
+        const io::Shape shape = shape_of(id.role, c);
+        if (shape.size() == 1) continue;
+        CAPTURE(canonical_name(id));
+        const auto [numbers, search] = source->unquantized(id);
+        REQUIRE((numbers == nullptr) == (id.role == Role::v));
+        if (numbers == nullptr) continue;
+        CHECK(search);
+        CHECK((numbers->native(id) == DType::f32));
+        const WeightFormat format = source->native(id);
+        const std::vector<float> all = numbers_of(*numbers, c, id);
+        std::vector<std::byte> codes(matrix_bytes(format, shape[0], shape[1]));
+        ops::quantize(codes.data(), format, all.data(), shape[0], shape[1], search);
+        CHECK(codes == test::native_rows(*source, id, shape[0], shape[1]));
+      }
+    }
+    CHECK(synthetic_source(config_of(false), 5)->unquantized({Role::up}).source == nullptr);
+  }
+
   TEST_CASE("weights that are NaN or infinite are refused with the name of their matrix") {
     const ModelConfig c = config_of(false);
     const float inf = std::numeric_limits<float>::infinity();
@@ -200,6 +224,12 @@ TEST_SUITE("model/quantized_source") {
               }) ==
               "model.layers.1.mlp.down_proj.weight: holds a weight that is NaN or infinite, which "
               "i4 g64 f16 integer cannot hold");
+      const WeightSource& numbers = *source->unquantized(id).source;
+      for (const DType to : {DType::f32, DType::bf16})
+        CHECK(test::input_error_text([&] {
+                std::vector<float> out(static_cast<size_t>(c.dim * c.ffn_dim));
+                numbers.rows(id, 0, c.dim, to, out.data());
+              }).starts_with("model.layers.1.mlp.down_proj.weight: holds a weight that is NaN"));
       CHECK(numbers_of(*source, c, {Role::down, 0}).size() > 0);
     }
     const auto source = quantized_source(

@@ -149,7 +149,7 @@ class ShardSource final : public WeightSource {
   std::unique_ptr<WeightSource> owned_;  // null of a base, which its source owns
   const WeightSource* source_;
   std::unique_ptr<ShardSource> base_;     // of a source with adapters merged into it
-  std::unique_ptr<ShardSource> numbers_;  // of a source that quantizes them
+  std::unique_ptr<ShardSource> numbers_;  // if the source quantizes them
 };
 
 }  // namespace
