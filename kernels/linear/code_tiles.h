@@ -103,8 +103,7 @@ struct QuantizeTilesParams {
 };
 
 /// Turns numbers into tiles on a GPU: the bytes of `quantize` and place_codes.
-/// cost     Reads each number once. The search takes a third of the time that numbers of the host
-///          need to arrive, on an H200
+/// cost     reads each number once
 void quantize_tiles_cuda(const QuantizeTilesParams&, Stream);
 /// True if two rows of a group fit the shared memory of a block.
 bool quantize_tiles_fits(const CodeTiles&, DType type);

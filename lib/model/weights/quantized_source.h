@@ -17,7 +17,7 @@ using QuantizedFormats = std::function<std::optional<WeightFormat>(MatrixId)>;
 /// head has the format of the embedding. Matrices that `base` holds in codes keep them, and vectors
 /// stay as they are. A GPU can quantize the others itself (WeightSource::unquantized).
 /// search   chooses scales by the least squared error
-/// cost     each read quantizes its rows: about 2 to 4 ns a weight and core with AVX-512
+/// cost     each read of rows quantizes them: about 2 to 4 ns a weight and core with AVX-512
 /// errors   kind input when rows are read: a weight that is NaN or infinite, with the matrix's name
 std::unique_ptr<WeightSource> quantized_source(const ModelConfig& config,
                                                std::unique_ptr<WeightSource> base,
