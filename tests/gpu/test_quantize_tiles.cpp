@@ -280,7 +280,9 @@ TEST_SUITE("gpu/ops/quantize_tiles") {
         found.push_back(to.vector<uint8_t>());
       }
       CHECK(found[0] == found[1]);
-      CHECK(found[0] == loaded({&m}, false));
+      std::vector<uint8_t> all = loaded({&m}, false);
+      all.resize(found[0].size());  // without what aligns the next matrix
+      CHECK(found[0] == all);
     }
   }
 
