@@ -7,23 +7,8 @@
 
 namespace tandem::tiles {
 
-/// Scale or minimum i of an array; scales of fp8 are f32, those of other codes are not.
-template <Code kCode>
-__device__ inline float scale_at(const uint8_t* array, int i, ScaleType type) {
-  if (kCode == Code::fp8) return reinterpret_cast<const float*>(array)[i];
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(array)[i];
-  const float narrow = __half2float(__ushort_as_half(bits));
-  return type == ScaleType::f16 ? narrow : __uint_as_float(static_cast<unsigned>(bits) << 16);
-}
-
 __device__ inline float power_of_two(int exponent) {
   return __uint_as_float(static_cast<unsigned>(127 + exponent) << 23);
-}
-
-/// An integer zero, which is subtracted from the codes of an output.
-__device__ inline float zero_of(const uint8_t* zero, Code code) {
-  return code == Code::i4 ? static_cast<float>(*zero)
-                          : static_cast<float>(static_cast<int8_t>(*zero));
 }
 
 /// Exact below 2^23: the bits of 2^23 with a small integer in the last ones are their sum.
@@ -116,33 +101,65 @@ struct Reader {
   }
 };
 
-/// The number of an fp8 code.
-__device__ inline float fp8_number(unsigned code) {
-  return __uint_as_float((code & 0x80) << 24 | (code & 0x7f) << 20) * power_of_two(120);
+__device__ inline unsigned pair_of(unsigned bits) { return bits * 0x00010001u; }
+__device__ inline __nv_bfloat162 as_bf16(unsigned pair) {
+  return *reinterpret_cast<const __nv_bfloat162*>(&pair);
 }
+__device__ inline unsigned bits_of(const __nv_bfloat162& pair) {
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+/// A pair of a fragment without its zero, as exact numbers: those of outputs g + 8 h divided by
+/// inverse(h).
+/// missing  of `missing`
+template <Code kCode>
+struct Exact {
+  static constexpr bool kIsFp8 = kCode == Code::fp8;
+  // Infinity is 2^128: integers take two steps.
+  static constexpr int kExponent = kIsFp8 ? 120 : 127;
+  static constexpr unsigned kFactor = (127 + kExponent) << 7;
+
+  __device__ static constexpr float inverse(int h) {
+    return 1 << (Decoder<kCode>::exponent(h) - kExponent);
+  }
+  __device__ static unsigned pair(unsigned bits, unsigned missing) {
+    const __nv_bfloat162 factor = as_bf16(pair_of(kFactor));
+    return bits_of(kIsFp8 ? __hmul2_rn(as_bf16(bits), factor)
+                          : __hfma2(as_bf16(bits), factor, as_bf16(missing)));
+  }
+  /// zero     code of a zero weight
+  __device__ static unsigned missing(unsigned zero, int h) {
+    if (kIsFp8) return 0;
+    return bits_of(__hmul2_rn(as_bf16(pair_of(zero) << (kCode == Code::i4 ? 4 * h : 0)),
+                              as_bf16(pair_of(kFactor | 0x8000u))));
+  }
+};
 
 /// Turns the codes of a unit and an output into numbers, with the bits of `dequantize`.
 template <Code kCode>
 struct Scaling {
-  static constexpr float kTwo23 = 8388608.0f;
-  float scale, base, least;
+  float scale, least;
+  unsigned missing;
 
   /// input, row   within the tile
   __device__ Scaling(const CodeTiles& w, const uint8_t* tile, int input, int row) {
     const int place = input * w.units() / kTileInputs * kTileOutputs + row;
+    const uint8_t* const scales = tile + w.scales_at();
     const uint8_t* const zeros = tile + w.zeros_at();
-    scale = scale_at<kCode>(tile + w.scales_at(), place, w.scale);
-    float zero = kCode == Code::i4 && w.zero == Zero::none ? 8 : 0;
-    if (w.zero == Zero::integer) zero = zero_of(zeros + place, kCode);
-    if (kCode == Code::i8) zero += 128;
-    base = kTwo23 + zero;
-    least = w.zero == Zero::minimum ? scale_at<kCode>(zeros, place, w.scale) : 0.0f;
+    const Reader<kCode, false> read(w);
+    const bool minimum = w.zero == Zero::minimum;
+    scale = read.scale(read.scale_bits(scales, place)) * Exact<kCode>::inverse(0);
+    least = minimum ? read.scale(read.scale_bits(zeros, place)) : 0.0f;
+    missing = Exact<kCode>::missing(read.zero(w.zero == Zero::integer ? zeros[place] : 0), 0);
   }
-  __device__ float number(unsigned code) const {
-    // The bits of 2^23 with a small integer in the last ones are their sum.
-    const float value =
-        kCode == Code::fp8 ? fp8_number(code) : __uint_as_float(0x4B000000u | code) - base;
-    return __fadd_rn(__fmul_rn(scale, value), least);
+  /// codes    two, each in the last bits of a half
+  __device__ float2 numbers(unsigned codes) const {
+    if (kCode == Code::fp8) codes = (codes << 8 & 0x80008000u) | (codes << 4 & 0x07f007f0u);
+    const unsigned exact = Exact<kCode>::pair(codes, missing);
+    const auto number = [&](unsigned bits) {
+      return __fadd_rn(__fmul_rn(scale, __uint_as_float(bits)), least);
+    };
+    return {number(exact << 16), number(exact & 0xffff0000u)};
   }
 };
 
@@ -161,7 +178,7 @@ __device__ inline float number_at(const CodeTiles& w, int output, int input) {
   const auto* const words = reinterpret_cast<const unsigned*>(at);
   const unsigned code = kCode == Code::i4 ? words[step] >> (4 * high + 8 * eight + 16 * odd) & 15
                                           : words[2 * step + eight] >> (8 * high + 16 * odd) & 255;
-  return Scaling<kCode>(w, tile, k, row).number(code);
+  return Scaling<kCode>(w, tile, k, row).numbers(code).x;
 }
 
 }  // namespace tandem::tiles

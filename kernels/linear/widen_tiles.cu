@@ -6,10 +6,11 @@ namespace tandem {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kInputs = 8;  // inputs of a span, which share a scale
+constexpr int kInputs = 16;  // inputs of a span, which share a scale
+constexpr int kEights = kInputs / 8;
 
 /// Spans of a piece.
-__host__ __device__ constexpr int spans_of(Code code) { return code == Code::i4 ? 8 : 4; }
+__host__ __device__ constexpr int spans_of(Code code) { return code == Code::i4 ? 4 : 2; }
 __host__ __device__ constexpr int spans_across(int inputs) {
   return (inputs + kTileInputs - 1) / kTileInputs * (kTileInputs / kInputs);
 }
@@ -18,31 +19,34 @@ __host__ __device__ constexpr int spans_across(int inputs) {
 template <Code kCode>
 struct Span {
   static constexpr int kSpans = spans_of(kCode), kPieces = kTileInputs / (kSpans * kInputs);
+  static constexpr bool kIsFour = kCode == Code::i4;
   const uint8_t* tile;
-  int first;          // input within the tile
-  int shift;          // codes begin at this bit of their words
-  unsigned words[4];  // a pair of inputs each
+  int first;                   // input within the tile
+  unsigned words[kEights][4];  // those of pairs of inputs
 
   __device__ Span(const CodeTiles& w, int down, int g, int span) {
-    const int piece = span / kSpans, t = span % kSpans / (kSpans / 4);
+    const int piece = span / kSpans, s = span % kSpans;
     tile = w.data + down * w.row_bytes() + piece / kPieces * w.tile_bytes();
     first = span * kInputs % kTileInputs;
-    shift = kCode == Code::i4 ? 8 * (span % 2) : 0;
     const auto* const at = reinterpret_cast<const unsigned*>(tile + piece % kPieces * kPieceBytes);
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair) words[pair] = at[(g * 4 + pair) * 4 + t];
+    for (int pair = 0; pair < 4; ++pair)
+#pragma unroll
+      for (int e = 0; e < kEights; ++e)
+        words[e][pair] = at[(g * 4 + pair) * 4 + (kIsFour ? s : 2 * s + e)];
   }
-  /// Calls store(i, weight) for the inputs.
+  /// Calls store(i, two) for pairs of inputs, the first of which is i.
   template <class Store>
   __device__ void widen(const CodeTiles& w, int row, const Store& store) const {
-    constexpr int kBits = kCode == Code::i4 ? 4 : 8;
     const tiles::Scaling<kCode> scaling(w, tile, first, row);
-    const int from = shift + kBits * (row / 8);
 #pragma unroll
-    for (int i = 0; i < kInputs; ++i) {
-      const unsigned code = words[i / 2] >> (from + 16 * (i % 2)) & ((1u << kBits) - 1);
-      store(i, scaling.number(code));
-    }
+    for (int e = 0; e < kEights; ++e)
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const unsigned codes = kIsFour ? words[e][pair] >> (8 * e + row / 8 * 4) & 0x000f000fu
+                                       : words[e][pair] >> row / 8 * 8 & 0x00ff00ffu;
+        store(8 * e + 2 * pair, scaling.numbers(codes));
+      }
   }
 };
 
@@ -55,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) widen_tiles(const WidenTilesParams p
   constexpr int kSpans = spans_of(kCode);
   const int index = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x;
   const int span = index / (8 * kSpans) * kSpans + index % kSpans, g = index / kSpans % 8;
-  const int tile = blockIdx.x;
+  const int tile = blockIdx.x, left = p.inputs - span * kInputs;
   if (span >= spans_across(p.inputs)) return;
   const Span<kCode> codes(w, p.first + tile, g, p.begin / kInputs + span);
 #pragma unroll
@@ -63,15 +67,22 @@ __global__ void __launch_bounds__(kThreads) widen_tiles(const WidenTilesParams p
     const int row = g + 8 * high;
     if (!w.is_output(p.first + tile, row)) continue;
     const int to = w.place(p.first, p.n, tile, row);
-    cuda::Vector<__nv_bfloat16, kInputs> all;
-    codes.widen(w, row, [&](int i, float v) { all.at[i] = __float2bfloat16_rn(v); });
+    union {
+      __nv_bfloat162 twos[kInputs / 2];
+      __nv_bfloat16 ones[kInputs];
+      uint4 eights[kEights];
+    } all;
+    codes.widen(w, row, [&](int i, float2 v) { all.twos[i / 2] = __float22bfloat162_rn(v); });
     auto* const out = reinterpret_cast<__nv_bfloat16*>(p.out) +
                       static_cast<int64_t>(to) * p.inputs + span * kInputs;
-    if (p.inputs % kInputs == 0) {
-      if (span * kInputs < p.inputs)
-        *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(&all);
+    if (p.inputs % 8 == 0) {
+#pragma unroll
+      for (int e = 0; e < kEights; ++e)
+        if (8 * e < left) *reinterpret_cast<uint4*>(out + 8 * e) = all.eights[e];
     } else {
-      for (int i = 0; i < kInputs && span * kInputs + i < p.inputs; ++i) out[i] = all.at[i];
+#pragma unroll
+      for (int i = 0; i < kInputs; ++i)
+        if (i < left) out[i] = all.ones[i];
     }
   }
 }
@@ -86,8 +97,9 @@ __global__ void __launch_bounds__(kThreads) embed_tiles(const EmbedTilesParams p
   float* const out = p.out + static_cast<int64_t>(blockIdx.x) * w.in + k;
   if (id >= 0 && id < w.out) {
     const int row = id % kTileOutputs;
-    Span<kCode>(w, id / kTileOutputs, row % 8, span).widen(w, row, [&](int i, float v) {
-      if (i < n) out[i] = v;
+    Span<kCode>(w, id / kTileOutputs, row % 8, span).widen(w, row, [&](int i, float2 v) {
+      if (i < n) out[i] = v.x;
+      if (i + 1 < n) out[i + 1] = v.y;
     });
   } else {
     for (int i = 0; i < n; ++i) out[i] = given >= 0 && given < p.whole ? 0 : cuda::quiet_nan();

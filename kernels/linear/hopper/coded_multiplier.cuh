@@ -1,7 +1,7 @@
 #pragma once
 // The multiplying warps' part of a product of codes.
+#include "kernels/linear/code_tiles.cuh"
 #include "kernels/linear/hopper/coded_share.cuh"
-#include "kernels/linear/hopper/exact_codes.cuh"
 
 namespace tandem::coded {
 
@@ -19,6 +19,7 @@ struct Slice {
 /// way, the unit before is added up and the next batch is decoded.
 template <Code kCode, int kUnit, bool kMinimum, int kRows>
 struct Multiplier {
+  using Exact = tiles::Exact<kCode>;
   static constexpr int kSums = kRows / 2;  // a thread's, as wgmma's D
   static constexpr int kPieces = kCode == Code::i4 ? 2 : 4, kUnits = kTileInputs / kUnit;
   static constexpr int kSteps = kUnit / 16, kBatch = kSteps < 4 ? kSteps : 4;
@@ -65,14 +66,18 @@ struct Multiplier {
       inputs[r] = s.sums + unit_of(batch) * s.x_rows;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        scale[r][h] = read.scale(scale_bits[h]) * Exact<kCode>::inverse(h);
+        scale[r][h] = read.scale(scale_bits[h]) * Exact::inverse(h);
         if (kMinimum) least[r][h] = read.scale(least_bits[h]);
-        missing[r][h] = Exact<kCode>::missing(read.zero(zero_bits[h]), h);
+        missing[r][h] = Exact::missing(read.zero(zero_bits[h]), h);
       }
     }
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k)
-      Exact<kCode>::fragment(a[batch % 2][k], pieces, step_of(batch) + k, missing[r]);
+    for (int k = 0; k < kBatch; ++k) {
+      uint32_t(&fragment)[4] = a[batch % 2][k];
+      tiles::Decoder<kCode>::fragment(fragment, pieces, step_of(batch) + k);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) fragment[j] = Exact::pair(fragment[j], missing[r][j % 2]);
+    }
   }
 
   /// Puts the products of a batch under way.
