@@ -97,16 +97,21 @@ class QuantizedSource final : public WeightSource {
     explicit Numbers(const QuantizedSource& of) : of_(of) {}
     WeightFormat native(MatrixId id) const override { return of_.source_->native(id); }
     void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
-      of_.source_->rows(id, begin, end, to, out);
       const Matrix& m = of_.matrices_.at(of_.stored_id(id));
-      const auto least = static_cast<int>(std::max<int64_t>(1, kQuantizedAtOnce / m.in));
-      parallel_ranges(static_cast<int>(end - begin), least, [&](int i, int j) {
-        const std::byte* const from = static_cast<std::byte*>(out) + matrix_bytes(to, i, m.in);
-        if (!all_finite(from, (j - i) * m.in, tandem::numbers_of(to)))
-          throw input_error(canonical_name(of_.stored_id(id)),
-                            "holds a weight that is NaN or infinite, which {} cannot hold",
-                            format_name(m.format));
-      });
+      const int64_t at_once = std::max<int64_t>(1, kQuantizedAtOnce / m.in);
+      // A thread checks what it has just read, which is still in its cache.
+      parallel_ranges(
+          static_cast<int>(end - begin), static_cast<int>(at_once), [&](int first, int last) {
+            for (int64_t i = first; i < last; i += at_once) {
+              const int64_t j = std::min<int64_t>(last, i + at_once);
+              std::byte* const piece = static_cast<std::byte*>(out) + matrix_bytes(to, i, m.in);
+              of_.source_->rows(id, begin + i, begin + j, to, piece);
+              if (!all_finite(piece, (j - i) * m.in, tandem::numbers_of(to)))
+                throw input_error(canonical_name(of_.stored_id(id)),
+                                  "holds a weight that is NaN or infinite, which {} cannot hold",
+                                  format_name(m.format));
+            }
+          });
     }
     bool rows_on_device(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* device,
                         Stream stream) const override {
