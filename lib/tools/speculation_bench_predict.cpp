@@ -41,6 +41,10 @@ Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
                        "'{}' proposes trees, which need measured times for a prediction",
                        draft.name)
         .hint("measure them, or use sequoia-tree-search with a timing table");
+  if (recipe::is_quantized(draft.weights))
+    throw recipe_error("bench.drafts", "'{}' has weights, which the roofline does not support",
+                       draft.name)
+        .hint("leave weights out, or measure it");
   if (draft.policy)
     throw recipe_error("bench.drafts", "'{}' has cache, which the roofline does not support",
                        draft.name)

@@ -69,6 +69,32 @@ TEST_SUITE("cli/magicdec-bench") {
     CHECK(has(text.out, "\n   8192      1  plain "));
   }
 
+  TEST_CASE("a quantized copy of the target drafts for it") {
+    const auto bench = [](const std::string& draft) {
+      return run_process(
+          program("magicdec-bench"),
+          {.arguments = {"-m", "tiny-16m", "--device", "cpu", "-s", "run.context=200", "-s",
+                         "bench.new_tokens=32", "-s", "bench.batches=1", "-s", "spec.gamma=3", "-s",
+                         "bench.drafts=[" + draft + "]", "--format", "jsonl"}});
+    };
+    const Outcome run =
+        bench("{name: int8, kind: model, path: tiny-16m, weights: int8, keys: full}");
+    CAPTURE(run.err);
+    const std::vector<Json> records = json_lines(run.out);
+    REQUIRE(records.size() == 2);  // with plain decoding
+    CHECK(records[1]["workload"]["draft"]["weights"] == "int8");
+    CHECK(records[1]["spec"]["alpha"].get<double>() > .9);
+    CHECK_FALSE(records[1].contains("predicted"));
+
+    CHECK(has(bench("{name: a, kind: self, weights: int4}").err,
+              "'a' has weights int4, expected int8, int4 or fp8, and kind model"));
+    CHECK(has(magicdec_bench({"--predict", "-s",
+                              "bench.drafts=[{name: a, kind: model, path: "
+                              "'synthetic:llama-3.1-8b', weights: int4, alpha: .8}]"})
+                  .err,
+              "'a' has weights, which the roofline does not support"));
+  }
+
   TEST_CASE("gamma is 0 where no chain pays, and the chain is still there to see") {
     const Outcome run =
         magicdec_bench({"--predict", "-s", "bench.drafts=[{name: a, alpha: .3}]", "--sweep",

@@ -28,8 +28,11 @@ BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Cache& cach
                            const recipe::Run& run, const BenchSizes& sizes, const cli::Context& cx)
     : sizes_(sizes), sizer_(model, run, {cache}, cx) {
   check_reads_trees("cache.kind", "", cache);
-  target_ = {
-      .path = model.path.value, .files = sizer_.open_model(), .caches = {cache}, .readers = {""}};
+  target_ = {.path = model.path.value,
+             .weights = model.weights,
+             .files = sizer_.open_model(),
+             .caches = {cache},
+             .readers = {""}};
   check_context(target_.files, sizes_, "run.context");
 }
 
@@ -53,12 +56,14 @@ void BenchEngines::check(const Way& way, const recipe::Cache& cache) const {
 BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {
   if (draft.kind == DraftKind::self) return &target_;
   if (draft.kind != DraftKind::model) return nullptr;
-  const auto known =
-      std::ranges::find(others_, draft.path.value, [](const auto& m) { return m->path; });
+  const auto known = std::ranges::find_if(others_, [&](const auto& m) {
+    return m->path == draft.path.value && m->weights == draft.weights;
+  });
   if (known != others_.end()) return known->get();
   recipe::Model of;
   of.path = draft.path;
-  Model other{.path = draft.path.value, .files = sizer_.open_draft(of)};
+  of.weights = draft.weights;
+  Model other{.path = draft.path.value, .weights = draft.weights, .files = sizer_.open_draft(of)};
   speculate::check_vocabularies(target_.files, other.files);
   if (!model::reads_any_length(other.files.config, draft.cache(sizes_.context), "bench.drafts"))
     check_context(other.files, sizes_, "bench.drafts");

@@ -70,6 +70,7 @@ class BenchEngines {
  private:
   struct Model {
     std::string path;
+    recipe::WeightType weights = recipe::WeightType::automatic;
     decode::ModelFiles files;
     decode::EngineSpec spec = {};
     std::vector<recipe::Cache> caches = {};

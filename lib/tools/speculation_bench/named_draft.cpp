@@ -133,6 +133,11 @@ void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
       p.field("drafts",
               "bench.drafts: '{}' is of kind model, which needs path; set it to the model's folder",
               d.name);
+    if (d.weights != recipe::WeightType::automatic &&
+        (d.kind != DraftKind::model || !recipe::is_quantized(d.weights)))
+      p.field("drafts",
+              "bench.drafts: '{}' has weights {}, expected int8, int4 or fp8, and kind model",
+              d.name, recipe::yaml_text(d.weights));
     if (d.policy && d.policy->is_hosted())
       p.field("drafts",
               "bench.drafts: '{}' has cache.place host, which is not supported for drafts; leave "
@@ -166,6 +171,7 @@ nlohmann::ordered_json draft_json(const NamedDraft& draft) {
     j["cache"] = recipe::json_of(*draft.policy);
   else if (draft.proposes_by_model())
     j["keys"] = recipe::yaml_text(draft.keys);
+  if (recipe::is_quantized(draft.weights)) j["weights"] = recipe::yaml_text(draft.weights);
   if (draft.sparse.any()) {
     recipe::Sparse sparse = draft.sparse;
     j["sparse"] = recipe::to_json(recipe::fields_of(sparse));

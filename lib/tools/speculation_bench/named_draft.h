@@ -6,6 +6,7 @@
 
 #include "recipe/cache_section.h"
 #include "recipe/fields.h"
+#include "recipe/sections.h"
 #include "recipe/sparse_section.h"
 #include "speculate/plan/draft_keys.h"
 #include "tools/speculation/draft_kind.h"
@@ -19,6 +20,7 @@ struct NamedDraft {
   std::string name;
   DraftKind kind = DraftKind::self;
   recipe::ModelName path;
+  recipe::WeightType weights = recipe::WeightType::automatic;
   speculate::DraftKeys keys = speculate::DraftKeys::streaming;
   recipe::TokenCount budget{512}, sinks{4}, window{32}, refresh{0};
   recipe::SnapScale scale = recipe::SnapScale::on;
@@ -38,6 +40,9 @@ struct NamedDraft {
       "source of draft tokens: self (model.path under keys), model (path), ngram (prompt lookup), "
       "nested (small drafts for self), or none (plain decoding)");
     v("path", path, "draft model, only with kind: model");
+    v("weights", weights,
+      "weights of the draft model, quantized at load time: int8, int4 or fp8. auto = as stored. "
+      "Only with kind: model, whose path may be the target's");
     v("keys", keys, "attention policy of a draft step, only with kind: self or model");
     v("budget", budget, at_least(1).unit("tokens"),
       "KV budget per sequence, not used with keys: full");
