@@ -78,7 +78,7 @@ struct CodeTiles {
   }
 };
 
-/// Rows with scales of two levels become codes of 4 or 8 bits with f16 scales, which are rounded.
+/// Codes of 5 and 6 bits become 8 bits, and scales of two levels f16, which rounds them.
 struct PlaceCodesParams {
   uint8_t* to;  // rows of tiles [first, first + n)
   CodeTiles tiles;

@@ -8,23 +8,21 @@
 namespace tandem {
 namespace {
 
-int group_of(const CodedMatrix& m) { return m.group == 0 ? m.in : m.group; }
+void split_codes(const CodeBits& bits, const uint8_t* row, int n, uint8_t* codes) {
+  const int flip = bits.code == Code::i8 ? 0x80 : 0;
+  for (int i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(bits.code_at(row, i) ^ flip);
+}
 
 /// Places the scales and zeros of a row in a panel, and its codes in order, one a byte.
 /// shapes   codes [m.inputs()], zeros past the last input
 void split_row(const CodedMatrix& m, const uint8_t* row, std::byte* panel, int output,
                uint8_t* codes) {
-  const int group = group_of(m), scale_size = m.scale_bytes(), zero_size = m.zero_bytes();
-  const int code_bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
+  const int group = m.group == 0 ? m.in : m.group, scale_size = m.scale_bytes(),
+            zero_size = m.zero_bytes();
+  const CodeBits bits{m.code, group};
   for (int first = 0, g = 0; first < m.in; first += group, ++g) {
-    const int n = std::min(group, m.in - first);
-    if (m.code == Code::fp8)
-      std::memcpy(codes + first, row, static_cast<size_t>(n));
-    else if (m.code == Code::i8)
-      for (int i = 0; i < n; ++i) codes[first + i] = row[i] ^ 0x80u;
-    else
-      for (int i = 0; i < n; ++i) codes[first + i] = row[i / 2] >> (i % 2 * 4) & 15;
-    row += code_bytes;
+    split_codes(bits, row, std::min(group, m.in - first), codes + first);
+    row += bits.bytes();
     const int place = g * kCodePanel + output;
     std::memcpy(panel + m.scales_at() + place * scale_size, row, static_cast<size_t>(scale_size));
     std::memcpy(panel + m.zeros_at() + place * zero_size, row + scale_size,
@@ -39,17 +37,32 @@ uint32_t four(const uint8_t* codes) {
   return both;
 }
 
-/// Places the codes of an output in a panel, four inputs at a time.
-void place_codes(const CodedMatrix& m, const uint8_t* codes, std::byte* panel, int output) {
-  for (int step = 0; step < m.steps(); ++step, codes += kCodeStep) {
-    std::byte* to = panel + step * m.step_bytes() + 4 * output;
-    const int inputs = m.code == Code::i4 ? kInputGroup : kCodeStep;  // high halves hold the rest
-    for (int i = 0; i < inputs; i += 4, to += 4 * kCodePanel) {
-      uint32_t lines = four(codes + i);
-      if (m.code == Code::i4) lines |= four(codes + kInputGroup + i) << 4;
-      std::memcpy(to, &lines, sizeof lines);
+/// Places the codes of an output in a step of zeros, four inputs at a time.
+void place_step(Code code, const uint8_t* codes, std::byte* step, int output) {
+  const CodeBits bits{code, kCodeStep};
+  const auto add = [&](int line, uint32_t inputs) {
+    std::byte* const to = step + (line * kCodePanel + output) * 4;
+    inputs |= four(reinterpret_cast<const uint8_t*>(to));
+    std::memcpy(to, &inputs, sizeof inputs);
+  };
+  constexpr int kLines = kCodeStep / 4;
+  for (int line = 0; line < kLines; ++line) {
+    const uint32_t inputs = four(codes + 4 * line);
+    if (bits.whole()) {
+      add(line, inputs);
+      continue;
     }
+    add(line % (kLines / 2), (inputs & 0x0f0f0f0f) << line / (kLines / 2) * 4);
+    if (bits.high_bits() == 0) continue;
+    const int lines = 8 / bits.high_bits();  // in a byte of high bits
+    add(bits.high_at() / 4 + line / lines, (inputs >> 4 & 0x0f0f0f0f)
+                                               << line % lines * bits.high_bits());
   }
+}
+
+void place_codes(const CodedMatrix& m, const uint8_t* codes, std::byte* panel, int output) {
+  for (int step = 0; step < m.steps(); ++step)
+    place_step(m.code, codes + step * kCodeStep, panel + step * m.step_bytes(), output);
 }
 
 constexpr int kFactorBytes = 2;
@@ -58,20 +71,12 @@ constexpr int kFactorBytes = 2;
 void place_blocks(const CodedMatrix& m, const uint8_t* row, std::byte* panel, int output) {
   const TwoLevelPanel layout{m.block()};
   const auto& block = layout.row;
+  uint8_t codes[kTwoLevelInputs];
   for (int i = 0; i < m.blocks(); ++i, row += block.bytes(), panel += layout.bytes()) {
     auto* const to = reinterpret_cast<uint8_t*>(panel);
-    for (int k = 0; k < kTwoLevelInputs; ++k) {
-      const int code = block.code_at(row, k), line = k / 4, step = k / kCodeStep;
-      const int in_step = line % (kCodeStep / 4), half = in_step % (kCodeStep / 8);
-      const int place = 4 * output + k % 4;
-      uint8_t* const of_step = to + step * layout.step_bytes();
-      of_step[half * 4 * kCodePanel + place] |=
-          static_cast<uint8_t>((code & 15) << (in_step == half ? 0 : 4));
-      if (block.high_bits() == 0) continue;
-      const int lines = layout.lines_of_high();
-      of_step[layout.low_bytes() + in_step / lines * 4 * kCodePanel + place] |=
-          static_cast<uint8_t>(code >> 4 << (in_step % lines * block.high_bits()));
-    }
+    split_codes(block.codes(), row, kTwoLevelInputs, codes);
+    for (int step = 0; step < kTwoLevelInputs / kCodeStep; ++step)
+      place_step(m.code, codes + step * kCodeStep, panel + step * layout.step_bytes(), output);
     for (int g = 0; g < block.factors_at() - block.scales_at(); ++g)
       to[layout.scales_at() + g * kCodePanel + output] = row[block.scales_at() + g];
     for (int f = 0; f < block.bytes() - block.factors_at(); f += kFactorBytes)

@@ -16,10 +16,12 @@ struct CodedRow {
   const uint8_t* at;
   const CodeTiles& m = p.tiles;
   int group = m.group == 0 ? m.in : m.group;
-  int code_bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
-  int group_bytes = code_bytes + m.scale_bytes() + m.zero_bytes();
+  CodeBits bits = {p.row_code, group};
+  int group_bytes = bits.bytes() + m.scale_bytes() + m.zero_bytes();
   bool two_level = p.row_scale == ScaleType::two_level;
   TwoLevelBlock block = {p.row_code, m.zero, m.group};
+  /// Added to codes; to i8 it is also 128.
+  int more = m.code != Code::i8 ? 0 : bits.whole() ? 128 : 128 - block.offset();
 
   /// Unpacks inputs [first, first + 16) to one byte each; those past the last one are 0.
   void unpack(int first, uint8_t* to) const {
@@ -27,24 +29,22 @@ struct CodedRow {
     std::memset(to, 0, 16);
     if (two_level) {
       const uint8_t* const from = at + first / kTwoLevelInputs * block.bytes();
-      const int more = m.code == Code::i4 ? 0 : 128 - block.offset();
       for (int i = 0; i < n; ++i)
-        to[i] = static_cast<uint8_t>(block.code_at(from, first % kTwoLevelInputs + i) + more);
+        to[i] =
+            static_cast<uint8_t>(block.codes().code_at(from, first % kTwoLevelInputs + i) + more);
       return;
     }
     for (int i = 0; i < n;) {
       const int in_group = (first + i) % group, last = std::min(n, i + group - in_group);
       const uint8_t* const from = at + (first + i) / group * group_bytes;
       for (int k = in_group; i < last; ++i, ++k)
-        to[i] = m.code == Code::i4   ? from[k / 2] >> (k % 2 * 4) & 15
-                : m.code == Code::i8 ? from[k] ^ 0x80u
-                                     : from[k];
+        to[i] = static_cast<uint8_t>(bits.code_at(from, k) + more);
     }
   }
   /// Writes the scale and the zero of a group.
   void put_scale(int g, uint8_t* scale, uint8_t* zero) const {
     if (!two_level) {
-      const uint8_t* const from = at + g * group_bytes + code_bytes;
+      const uint8_t* const from = at + g * group_bytes + bits.bytes();
       std::memcpy(scale, from, static_cast<size_t>(m.scale_bytes()));
       std::memcpy(zero, from + m.scale_bytes(), static_cast<size_t>(m.zero_bytes()));
       return;
@@ -54,8 +54,8 @@ struct CodedRow {
       f16 f;
       std::memcpy(&f.bits, from + factor, sizeof f.bits);
       const auto integer = static_cast<int8_t>(from[integers + g % block.groups()]);
-      const uint16_t bits = f16_bits(to_float(f) * static_cast<float>(integer));
-      std::memcpy(to, &bits, sizeof bits);
+      const uint16_t product = f16_bits(to_float(f) * static_cast<float>(integer));
+      std::memcpy(to, &product, sizeof product);
     };
     put(block.scales_at(), block.factors_at(), scale);
     if (m.zero == Zero::minimum) put(block.minima_at(), block.factors_at() + 2, zero);

@@ -13,21 +13,17 @@ inline constexpr int kCodePanel = 16, kCodeStep = 64, kInputGroup = 32;
 /// A group of activations that are no larger counts as zeros: 127 / x would be infinite.
 inline constexpr float kLeastInput = 1e-35f;
 
+/// Bytes of kCodeStep inputs of a panel.
+constexpr int code_step_bytes(Code code) { return CodeBits{code, kCodeStep}.bytes() * kCodePanel; }
+
 /// A block of kTwoLevelInputs inputs of a panel. Its parts are as large as those of kCodePanel
 /// rows (base/two_level.h).
 /// layout   codes [4][bytes of a step], scales [groups][kCodePanel], minima [groups][kCodePanel],
-///          factors of scales [kCodePanel], factors of minima [kCodePanel]. A step of kCodeStep
-///          inputs has its low bits like a step of i4 (CodedMatrix), then its high bits
-///          [line / n][kCodePanel][4]. A line is four inputs. A byte of high bits holds n lines, 8
-///          of i5 or 4 of i6, the first at the lowest bits
+///          factors of scales [kCodePanel], factors of minima [kCodePanel]
 struct TwoLevelPanel {
   TwoLevelBlock row;
 
-  constexpr int low_bytes() const { return kCodeStep / 2 * kCodePanel; }
-  constexpr int step_bytes() const {
-    return low_bytes() + kCodeStep / 8 * row.high_bits() * kCodePanel;
-  }
-  constexpr int lines_of_high() const { return 8 / row.high_bits(); }
+  constexpr int step_bytes() const { return code_step_bytes(row.code); }
   constexpr int scales_at() const { return row.scales_at() * kCodePanel; }
   constexpr int minima_at() const { return row.minima_at() * kCodePanel; }
   constexpr int factors_at() const { return row.factors_at() * kCodePanel; }
@@ -39,13 +35,15 @@ struct TwoLevelPanel {
 /// layout   codes [steps][bytes of a step], scales [groups][kCodePanel], zeros [groups][kCodePanel].
 ///          Byte 64 r + 4 n + j of an i4 step holds two inputs of output n. Its low half is input
 ///          4 r + j, its high half input 32 + 4 r + j. In an i8 step that byte is input 4 r + j,
-///          plus 128, in an fp8 step without. Scales past the last input or output are 0. With
-///          scales of two levels, panels are blocks of TwoLevelPanel instead
+///          plus 128, in an fp8 step without. A step of i5 or i6 has its low bits like i4, then
+///          its high bits [line / n][kCodePanel][4]. A line is four inputs. A byte of high bits
+///          holds n lines, 8 of i5 or 4 of i6, the first at the lowest bits. Scales past the last
+///          input or output are 0. With scales of two levels, panels are blocks of TwoLevelPanel
 struct CodedMatrix {
-  Code code;  // i4, i8 or fp8; with two levels i4, i5 or i6
+  Code code;  // i4, i5, i8 or fp8; with two levels i4, i5 or i6
   ScaleType scale;
   Zero zero;
-  int group;  // inputs that share a scale: 16 or a multiple of 32; 0: all
+  int group;  // inputs that share a scale: 16, not of i5, or a multiple of 32; 0: all
   int in;
 
   bool two_level() const { return scale == ScaleType::two_level; }
@@ -69,7 +67,7 @@ struct CodedMatrix {
   /// Inputs whose products are summed as integers.
   int unit() const { return group == 16 ? 16 : kInputGroup; }
   int units() const { return inputs() / unit(); }
-  int64_t step_bytes() const { return kCodePanel * kCodeStep / (code == Code::i4 ? 2 : 1); }
+  int64_t step_bytes() const { return code_step_bytes(code); }
   int64_t scales_at() const { return steps() * step_bytes(); }
   int scale_bytes() const { return scale == ScaleType::f32 ? 4 : 2; }
   int zero_bytes() const {

@@ -20,13 +20,8 @@ constexpr int kVectors = kCodePanel / kW;
 constexpr int kLineBytes = 4 * kCodePanel;  // four inputs of a panel's outputs
 
 /// The number that every stored code has too much.
-template <Code code>
-constexpr int offset_of(Zero zero) {
-  return Dots<code>::kOffset + (code == Code::i4 && zero == Zero::none ? 8 : 0);
-}
-
 int offset_of(const CodedMatrix& m) {
-  return m.code == Code::i4 ? offset_of<Code::i4>(m.zero) : offset_of<Code::i8>(m.zero);
+  return m.code == Code::i8 ? Dots<Code::i8>::kOffset : m.block().offset();
 }
 
 /// Rounds the inputs [first, first + kInputGroup) of a row to integers and returns their scale.
@@ -110,10 +105,19 @@ struct Scales {
 /// The codes of four inputs, from input 4 * line of a step on.
 template <Code code>
 TANDEM_INLINE Ints codes_at(const char* step, int line) {
-  if constexpr (code != Code::i4) return load_ints(step + line * kLineBytes);
-  constexpr int kLines = kInputGroup / 4;
+  constexpr CodeBits kStep{code, kCodeStep};
+  if constexpr (kStep.whole()) return load_ints(step + line * kLineBytes);
+  constexpr int kLines = kInputGroup / 4, kBits = kStep.high_bits();
   const Ints both = load_ints(step + line % kLines * kLineBytes);
-  return bits_of_ints(both, line < kLines ? 0 : 4, kLowHalves);
+  const Ints low = bits_of_ints(both, line < kLines ? 0 : 4, kLowHalves);
+  if constexpr (kBits == 0) {
+    return low;
+  } else {
+    constexpr int kLinesOfHigh = 8 / kBits, kMask = kBits == 1 ? 0x10101010 : 0x30303030;
+    const Ints high =
+        load_ints(step + kStep.high_at() * kCodePanel + line / kLinesOfHigh * kLineBytes);
+    return either(low, bits_of_ints(high, line % kLinesOfHigh * kBits - 4, kMask));
+  }
 }
 
 template <class Y>
@@ -253,8 +257,9 @@ using SliverFn = void(const QuantizedLinearParams&, const QuantizedInputs&, int 
 
 template <Code code>
 SliverFn* sliver_fn(const CodedMatrix& m) {
-  if (m.unit() == 16)
-    return m.zero == Zero::none ? multiply_rows<code, false, 16> : multiply_rows<code, true, 16>;
+  if constexpr (code != Code::i5)
+    if (m.unit() == 16)
+      return m.zero == Zero::none ? multiply_rows<code, false, 16> : multiply_rows<code, true, 16>;
   return m.zero == Zero::none ? multiply_rows<code, false, kInputGroup>
                               : multiply_rows<code, true, kInputGroup>;
 }
@@ -311,6 +316,7 @@ TANDEM_INLINE void multiply_fp8_rows(const QuantizedLinearParams& p, const Quant
 
 SliverFn* sliver_fn(const CodedMatrix& m) {
   if (m.code == Code::fp8) return multiply_fp8_rows<>;
+  if (m.code == Code::i5) return sliver_fn<Code::i5>(m);
   return m.code == Code::i4 ? sliver_fn<Code::i4>(m) : sliver_fn<Code::i8>(m);
 }
 
@@ -344,15 +350,14 @@ template <Code code>
 void widen_vector(const CodedMatrix& m, const char* panel, int vector, float* to, int stride) {
   const Scales scales(m, panel, vector);
   const char* const codes = panel + vector * kW * 4;
-  constexpr int kMask = code == Code::i4 ? 15 : 255;
-  const Vec offset = simd::set1(code == Code::i8 ? 128.0f : m.zero == Zero::none ? 8.0f : 0.0f);
+  const Vec offset = simd::set1(code == Code::i8 ? 128.0f : static_cast<float>(m.block().offset()));
   for (int unit = 0; unit * m.unit() < m.in; ++unit) {
     const int first = unit * m.unit(), group = m.group == 0 ? 0 : first / m.group;
     const Vec scale = scales.scale(group);
     for (int k = first; k < first + m.unit() && k < m.in; ++k) {
       const Ints line = codes_at<code>(codes + k / kCodeStep * m.step_bytes(), k % kCodeStep / 4);
       Vec code_of = code == Code::fp8 ? fp8_numbers(line, k % 4)
-                                      : to_float(bits_of_ints(line, k % 4 * 8, kMask)) - offset;
+                                      : to_float(bits_of_ints(line, k % 4 * 8, 255)) - offset;
       if (m.zero == Zero::integer)
         code_of = code_of -
                   simd::load(reinterpret_cast<const int8_t*>(scales.zeros) + group * kCodePanel);
@@ -381,6 +386,8 @@ void widen(const CodedMatrix& m, const void* panels, Range packed_panels, int n_
         widen_blocks(m, panel, vector, column, kPacked);
       else if (m.code == Code::i4)
         widen_vector<Code::i4>(m, panel, vector, column, kPacked);
+      else if (m.code == Code::i5)
+        widen_vector<Code::i5>(m, panel, vector, column, kPacked);
       else if (m.code == Code::fp8)
         widen_vector<Code::fp8>(m, panel, vector, column, kPacked);
       else

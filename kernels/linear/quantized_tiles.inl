@@ -127,7 +127,7 @@ void unpack_groups(const CodedMatrix& m, const char* panel, int first, int n, Un
     store_codes(
         to.codes[line],
         codes_at<F::code>(panel + input / kCodeStep * m.step_bytes(), input % kCodeStep / 4),
-        offset_of<F::code>(m.zero));
+        offset_of(m));
   }
   for (int unit = 0; unit < units; ++unit) {
     const int group = m.group == 0 ? 0 : (first + unit * kInputGroup) / m.group;
@@ -148,8 +148,10 @@ void unpack_blocks(const char* panel, int first, int n, UnpackedPanel& to) {
   for (int i = 0; i < n / kTwoLevelInputs; ++i, block += F::panel.bytes()) {
     constexpr int kLines = kTwoLevelInputs / 4, kStepLines = kCodeStep / 4;
     for (int line = 0; line < kLines; ++line)
-      store_codes(to.codes[i * kLines + line],
-                  two_level_codes<F>(block, line / kStepLines, line % kStepLines), 0);
+      store_codes(
+          to.codes[i * kLines + line],
+          codes_at<F::code>(block + line / kStepLines * F::panel.step_bytes(), line % kStepLines),
+          0);
     for (int g = 0; g < F::kGroups; ++g) {
       const int unit = i * F::kGroups + g;
       simd::store(to.scales[unit], integers_of(block, F::panel.scales_at(), 0, g));
@@ -254,6 +256,12 @@ TileBody tile_body(F) {
   return {unpack<F>, add_tile<F, kTileRows>, add_tile<F, 0>};
 }
 
+template <Code code>
+TileBody tile_body(const CodedMatrix& m) {
+  return m.zero != Zero::none ? tile_body(OneLevel<code, true>())
+                              : tile_body(OneLevel<code, false>());
+}
+
 bool has_tiles(const CodedMatrix& m) { return m.code != Code::fp8 && m.unit() == kInputGroup; }
 
 /// For matrices that have tiles.
@@ -261,12 +269,9 @@ TileBody tile_body(const CodedMatrix& m) {
   if (m.two_level())
     return m.code == Code::i5 ? tile_body(TwoLevel<Code::i5, 32, Zero::minimum>())
                               : tile_body(TwoLevel<Code::i4, 32, Zero::minimum>());
-  const bool has_minimum = m.zero != Zero::none;
-  if (m.code == Code::i4)
-    return has_minimum ? tile_body(OneLevel<Code::i4, true>())
-                       : tile_body(OneLevel<Code::i4, false>());
-  return has_minimum ? tile_body(OneLevel<Code::i8, true>())
-                     : tile_body(OneLevel<Code::i8, false>());
+  return m.code == Code::i4   ? tile_body<Code::i4>(m)
+         : m.code == Code::i5 ? tile_body<Code::i5>(m)
+                              : tile_body<Code::i8>(m);
 }
 
 /// The products of at most kTilePanels panels and kTileRowsAtOnce rows.

@@ -31,22 +31,6 @@ struct TwoLevel {
   static constexpr bool has_minimum = kZero == Zero::minimum, two_level = true;
 };
 
-/// The codes of four inputs, from input 4 * line of a step on.
-template <class F>
-TANDEM_INLINE Ints two_level_codes(const char* block, int step, int line) {
-  constexpr int kStepLines = kCodeStep / 4, kHalf = kStepLines / 2, kBits = F::row.high_bits();
-  const Ints both = load_ints(block + step * F::panel.step_bytes() + line % kHalf * kLineBytes);
-  const Ints low = bits_of_ints(both, line < kHalf ? 0 : 4, kLowHalves);
-  if constexpr (kBits == 0) {
-    return low;
-  } else {
-    constexpr int kLines = F::panel.lines_of_high(), kMask = kBits == 1 ? 0x10101010 : 0x30303030;
-    const Ints high = load_ints(block + step * F::panel.step_bytes() + F::panel.low_bytes() +
-                                line / kLines * kLineBytes);
-    return either(low, bits_of_ints(high, line % kLines * kBits - 4, kMask));
-  }
-}
-
 /// The integers of a group's scales or minima, which begin at `at`, at a vector of outputs.
 TANDEM_INLINE Vec integers_of(const char* block, int at, int vector, int group) {
   return simd::load(reinterpret_cast<const int8_t*>(block) + at + group * kCodePanel + vector * kW);
@@ -93,7 +77,8 @@ TANDEM_INLINE void add_block(const char* block, int vector, const TwoLevelInputs
           for (int r = 0; r < kRows; ++r) dots[r].begin(x[r].start[group + g]);
 #pragma GCC unroll 8
         for (int line = 0; line < kLines; ++line) {
-          const Ints w = two_level_codes<F>(codes, step, (i * kGroups + g) * kLines + line);
+          const Ints w = codes_at<F::code>(codes + step * F::panel.step_bytes(),
+                                           (i * kGroups + g) * kLines + line);
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) dots[r].add(w, x[r].x + input + g * kGroup + 4 * line);
         }
@@ -199,8 +184,8 @@ void widen_blocks(const CodedMatrix& m, const char* panel, int vector, float* to
     for (int k = 0; k < m.in; ++k) {
       const int i = k % kTwoLevelInputs, group = i / F::row.group;
       const char* const block = panel + k / kTwoLevelInputs * F::panel.bytes();
-      const Ints line =
-          two_level_codes<F>(block + vector * kW * 4, i / kCodeStep, i % kCodeStep / 4);
+      const Ints line = codes_at<F::code>(
+          block + vector * kW * 4 + i / kCodeStep * F::panel.step_bytes(), i % kCodeStep / 4);
       const Vec scale = factors_of<F>(block, vector, false) *
                         integers_of(block, F::panel.scales_at(), vector, group);
       Vec w = scale * (to_float(bits_of_ints(line, k % 4 * 8, 255)) - offset);

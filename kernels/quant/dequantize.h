@@ -10,7 +10,7 @@ struct DequantizeParams {
   int64_t row_bytes;  // from a row to the next
   int width;          // weights of a row, or of a part of it
   int group;          // weights that share a scale
-  Code code;          // i4, i8 or fp8; with two levels i4, i5 or i6
+  Code code;          // i4, i5, i8 or fp8; with two levels i4, i5 or i6
   ScaleType scale;    // f16, bf16, f32 or two_level
   Zero zero;
   DType to;

@@ -1,6 +1,5 @@
 #include "kernels/quant/dequantize.h"
 
-#include "base/two_level.h"
 #include "kernels/quant/group_vectors.h"
 
 namespace tandem {
@@ -32,8 +31,8 @@ TANDEM_INLINE GroupRule rule_at(const DequantizeParams& p, const uint8_t* at) {
     rule.minimum = number_at(at + (p.scale == ScaleType::f32 ? 4 : 2), p.scale);
   else if (p.zero == Zero::integer)
     rule.zero = set1(static_cast<float>(p.code == Code::i4 ? int{at[2]} : int8_t(at[2])));
-  else if (p.code == Code::i4)
-    rule.zero = set1(8.0f);
+  else if (!CodeBits{p.code, p.group}.whole())
+    rule.zero = set1(static_cast<float>(TwoLevelBlock{p.code, p.zero, p.group}.offset()));
   return rule;
 }
 
@@ -47,7 +46,8 @@ TANDEM_INLINE void widen_codes(const GroupRule& rule, const int8_t* codes, T* ou
 
 template <class T>
 TANDEM_INLINE void widen_group(const DequantizeParams& p, const uint8_t* group, T* out, int n) {
-  const GroupRule rule = rule_at(p, group + code_bytes(p.code, p.group));
+  const CodeBits bits{p.code, p.group};
+  const GroupRule rule = rule_at(p, group + bits.bytes());
   if (p.code == Code::i8) return widen_codes(rule, reinterpret_cast<const int8_t*>(group), out, n);
   if (p.code == Code::fp8) {
     float numbers[kCodesAtOnce];
@@ -64,6 +64,8 @@ TANDEM_INLINE void widen_group(const DequantizeParams& p, const uint8_t* group, 
   for (int i = 0; i < n; i += kCodesAtOnce) {
     const int some = least(kCodesAtOnce, n - i);
     unpack_pairs(codes, group + i / 2, (some + 1) / 2);
+    if (p.code == Code::i5)
+      for (int j = 0; j < some; ++j) codes[j] = static_cast<int8_t>(bits.code_at(group, i + j));
     widen_codes(rule, codes, out + i, some);
   }
 }
@@ -72,7 +74,8 @@ TANDEM_INLINE void widen_group(const DequantizeParams& p, const uint8_t* group, 
 template <class T>
 TANDEM_INLINE void widen_block(const TwoLevelBlock& b, const uint8_t* block, T* out, int n) {
   int8_t codes[kTwoLevelInputs];
-  for (int i = 0; i < kTwoLevelInputs; ++i) codes[i] = static_cast<int8_t>(b.code_at(block, i));
+  for (int i = 0; i < kTwoLevelInputs; ++i)
+    codes[i] = static_cast<int8_t>(b.codes().code_at(block, i));
   const bool has_minimum = b.zero == Zero::minimum;
   const auto product = [&](int factor, int integer) {
     const auto number = static_cast<float>(static_cast<int8_t>(block[integer]));
@@ -102,7 +105,7 @@ void widen_rows(const DequantizeParams& p, Range rows) {
   if (p.scale == ScaleType::two_level) return widen_blocks<T>(p, rows);
   const int scale = p.scale == ScaleType::f32 ? 4 : 2;
   const int zero = p.zero == Zero::none ? 0 : p.zero == Zero::integer ? 1 : scale;
-  const int bytes = code_bytes(p.code, p.group) + scale + zero;
+  const int bytes = CodeBits{p.code, p.group}.bytes() + scale + zero;
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     const uint8_t* group = p.in + row * p.row_bytes;
     T* out = static_cast<T*>(p.out) + row * p.width;

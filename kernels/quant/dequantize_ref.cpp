@@ -18,14 +18,18 @@ double scale_at(const uint8_t* at, ScaleType type) {
   return type == ScaleType::f16 ? to_float(f16{bits}) : to_float(bf16{bits});
 }
 
-double code_at(const uint8_t* codes, Code code, int i) {
+double code_at(const uint8_t* codes, Code code, int group, int i) {
   if (code == Code::fp8) return fp8_number(codes[i]);
   if (code == Code::i8) return static_cast<int8_t>(codes[i]);
-  return i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4;
+  return CodeBits{code, group}.code_at(codes, i);
 }
 
-int code_bytes(const DequantizeParams& p) {
-  return p.code == Code::i4 ? (p.group + 1) / 2 : p.group;
+int code_bytes(const DequantizeParams& p) { return CodeBits{p.code, p.group}.bytes(); }
+/// The number that is subtracted from codes.
+int offset(const DequantizeParams& p) {
+  return p.code == Code::i8 || p.code == Code::fp8
+             ? 0
+             : TwoLevelBlock{p.code, p.zero, p.group}.offset();
 }
 int scale_bytes(const DequantizeParams& p) { return p.scale == ScaleType::f32 ? 4 : 2; }
 int zero_bytes(const DequantizeParams& p) {
@@ -34,10 +38,10 @@ int zero_bytes(const DequantizeParams& p) {
 
 double weight_at(const DequantizeParams& p, const uint8_t* group, int i) {
   const uint8_t *tail = group + code_bytes(p), *zero = tail + scale_bytes(p);
-  const double scale = scale_at(tail, p.scale), code = code_at(group, p.code, i);
+  const double scale = scale_at(tail, p.scale), code = code_at(group, p.code, p.group, i);
   switch (p.zero) {
     case Zero::none:
-      return scale * (p.code == Code::i4 ? code - 8 : code);
+      return scale * (code - offset(p));
     case Zero::integer:
       return scale * (code - (p.code == Code::i4 ? *zero : static_cast<int8_t>(*zero)));
     default:
@@ -52,7 +56,7 @@ double weight_of_block(const DequantizeParams& p, const uint8_t* block, int i) {
     return static_cast<float>(scale_at(block + factor, ScaleType::f16)) * number;
   };
   const double weight =
-      double{product(b.factors_at(), b.scales_at())} * (b.code_at(block, i) - b.offset());
+      double{product(b.factors_at(), b.scales_at())} * (b.codes().code_at(block, i) - b.offset());
   return b.zero == Zero::none ? weight : weight + product(b.factors_at() + 2, b.minima_at());
 }
 

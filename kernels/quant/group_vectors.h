@@ -2,6 +2,7 @@
 // Vectors of a group's weights and codes, for quantize.inl and dequantize.inl.
 #include <string.h>
 
+#include "base/two_level.h"
 #include "kernels/simd/vec.h"
 
 namespace tandem {
@@ -32,11 +33,6 @@ TANDEM_INLINE void put(T* to, Vec x, int n) {
     store(to, x);
   else
     store_n(to, x, n);
-}
-
-/// Bytes of a group's codes.
-TANDEM_INLINE int code_bytes(Code code, int group) {
-  return code == Code::i4 ? (group + 1) / 2 : group;
 }
 
 /// Packs 2 n_bytes codes of four bits: the first of two in the low half.

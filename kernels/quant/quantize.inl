@@ -211,7 +211,7 @@ TANDEM_INLINE uint8_t* write_group(const QuantizeParams& p, const CodeRule& rule
   const Chosen by = p.search ? best_of(rule, ends, unrounded, x, n)
                              : first_of(trial_of(rule, ends, unrounded, set1(1.0f)));
   write_codes(p, rule, by, x, n, out);
-  out += code_bytes(p.code, p.group);
+  out += CodeBits{p.code, p.group}.bytes();
   f16 stored[kW];
   store(stored, set1(by.scale));
   memcpy(out, stored, sizeof(f16));

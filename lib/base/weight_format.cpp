@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/convert.h"
 #include "base/two_level.h"
 
 namespace tandem {
@@ -12,15 +13,14 @@ namespace {
 
 struct CodeInfo {
   std::string_view name;
-  int bits;
   DType widens_to;
 };
 
 // By Code; the plain numbers come first, in their own types.
-constexpr std::array kCodes = {CodeInfo{"f32", 32, DType::f32}, CodeInfo{"bf16", 16, DType::bf16},
-                               CodeInfo{"f16", 16, DType::f16}, CodeInfo{"i4", 4, DType::bf16},
-                               CodeInfo{"i8", 8, DType::bf16},  CodeInfo{"fp8", 8, DType::bf16},
-                               CodeInfo{"i5", 5, DType::bf16},  CodeInfo{"i6", 6, DType::bf16}};
+constexpr std::array kCodes = {CodeInfo{"f32", DType::f32}, CodeInfo{"bf16", DType::bf16},
+                               CodeInfo{"f16", DType::f16}, CodeInfo{"i4", DType::bf16},
+                               CodeInfo{"i8", DType::bf16}, CodeInfo{"fp8", DType::bf16},
+                               CodeInfo{"i5", DType::bf16}, CodeInfo{"i6", DType::bf16}};
 constexpr std::array<std::string_view, 5> kScales = {"", " f16", " bf16", " f32", " two-level"};
 constexpr std::array<std::string_view, 3> kZeros = {"", " integer", " minimum"};
 
@@ -65,11 +65,12 @@ int64_t cut_unit(const WeightFormat& f, int64_t in) {
 }
 
 size_t row_bytes(const WeightFormat& f, int64_t in) {
+  if (!is_coded(f)) return static_cast<size_t>(in) * dtype_bytes(numbers_of(f));
   const int64_t group = cut_unit(f, in), n = (in + group - 1) / group;
   if (f.scale == ScaleType::two_level)
     return static_cast<size_t>(n * TwoLevelBlock{f.code, f.zero, f.group}.bytes());
-  return static_cast<size_t>((n * group * info(f).bits + 7) / 8) +
-         static_cast<size_t>(n) * scale_bytes(f);
+  const auto codes = static_cast<size_t>(CodeBits{f.code, static_cast<int>(group)}.bytes());
+  return static_cast<size_t>(n) * (codes + scale_bytes(f));
 }
 
 size_t matrix_bytes(const WeightFormat& f, int64_t out, int64_t in) {

@@ -8,9 +8,9 @@
 namespace tandem {
 
 /// Encoding of the weights of a matrix [out, in]: plain numbers, or codes with scales. A row of
-/// codes is one group after the other, each with its codes, its scale and its zero. Byte i of
-/// i4 codes holds input 2i in its low half and the next one in its high half. Rows with scales of
-/// two levels consist of blocks instead (base/two_level.h). Products have other layouts.
+/// codes is one group after the other, each with its codes, its scale and its zero. Rows with
+/// scales of two levels consist of blocks instead. CodeBits (base/two_level.h) has the layout of
+/// codes. Products have other layouts.
 struct WeightFormat {
   Code code = Code::bf16;
   int16_t group = 0;  // inputs that share a scale; 0: all of a row

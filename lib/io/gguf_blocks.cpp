@@ -212,8 +212,8 @@ const std::array<Encoding, 13>& encodings() {
       numbers(T::f16, "F16", DType::f16, read_number<f16>),
       blocks_of(T::q4_0, "Q4_0", 32, 18, groups_of(kFour, 32, kNone), unpack_q4_0),
       blocks_of(T::q4_1, "Q4_1", 32, 20, groups_of(kFour, 32, kMinimum), unpack_q4_1),
-      blocks_of(T::q5_0, "Q5_0", 32, 22, groups_of(kEight, 32, kNone), unpack_q5_0),
-      blocks_of(T::q5_1, "Q5_1", 32, 24, groups_of(kEight, 32, kMinimum), unpack_q5_1),
+      blocks_of(T::q5_0, "Q5_0", 32, 22, groups_of(Code::i5, 32, kNone), unpack_q5_0),
+      blocks_of(T::q5_1, "Q5_1", 32, 24, groups_of(Code::i5, 32, kMinimum), unpack_q5_1),
       blocks_of(T::q8_0, "Q8_0", 32, 34, groups_of(kEight, 32, kNone), unpack_q8_0),
       blocks_of(T::q2_k, "Q2_K", kSuper, 84, two_level(kFour, 16, kMinimum), unpack_q2_k),
       blocks_of(T::q3_k, "Q3_K", kSuper, 110, two_level(kFour, 16, kNone), unpack_q3_k),
@@ -276,31 +276,24 @@ struct CodeWriter {
   }
 };
 
-/// Writes a block as base/two_level.h has it.
-void write_two_level(const Encoding& t, const Codes& codes, CodeWriter& to) {
+/// Writes a block as base/weight_format.h has it.
+void write_codes(const Encoding& t, const Codes& codes, CodeWriter& to) {
   const TwoLevelBlock block{t.format.code, t.format.zero, t.format.group};
-  const auto groups = static_cast<size_t>(block.groups());
-  std::memset(to.out, 0, static_cast<size_t>(block.scales_at()));
-  for (int i = 0; i < kSuper; ++i)
-    block.put_code(reinterpret_cast<uint8_t*>(to.out), i,
-                   codes.code[static_cast<size_t>(i)] + block.offset());
-  to.out += block.scales_at();
-  to.put(codes.scales.data(), groups);
-  if (block.zero == Zero::minimum) to.put(codes.minima.data(), groups);
-  to.put_half(codes.scale);
-  if (block.zero == Zero::minimum) to.put_half(codes.minimum);
-}
-
-/// Writes a block of one group as base/weight_format.h has it.
-void write_group(const Encoding& t, const Codes& codes, CodeWriter& to) {
-  const bool has_minimum = t.format.zero == Zero::minimum;
-  const int offset = has_minimum ? 0 : 8, group = t.format.group;
-  const auto* code = codes.code.data();
-  if (t.format.code == Code::i8)
-    to.put(code, static_cast<size_t>(group));
-  else
-    for (int i = 0; i < group; i += 2)
-      *to.out++ = static_cast<std::byte>((code[i] + offset) | (code[i + 1] + offset) << 4);
+  const CodeBits bits{block.code, t.block};
+  const bool has_minimum = block.zero == Zero::minimum;
+  if (bits.whole()) {
+    to.put(codes.code.data(), static_cast<size_t>(t.block));
+  } else {
+    std::memset(to.out, 0, static_cast<size_t>(bits.bytes()));
+    for (int i = 0; i < t.block; ++i)
+      bits.put_code(reinterpret_cast<uint8_t*>(to.out), i,
+                    codes.code[static_cast<size_t>(i)] + block.offset());
+    to.out += bits.bytes();
+  }
+  if (is_two_level(t)) {
+    to.put(codes.scales.data(), static_cast<size_t>(block.groups()));
+    if (has_minimum) to.put(codes.minima.data(), static_cast<size_t>(block.groups()));
+  }
   to.put_half(codes.scale);
   if (has_minimum) to.put_half(codes.minimum);
 }
@@ -348,7 +341,7 @@ bool gguf_codes(GgufType type, const std::byte* blocks, int64_t n, std::byte* ou
   CodeWriter to{out};
   for (int64_t i = 0; i < n; i += t.block, blocks += t.bytes) {
     t.unpack(blocks, codes);
-    (is_two_level(t) ? write_two_level : write_group)(t, codes, to);
+    write_codes(t, codes, to);
   }
   return to.finite;
 }

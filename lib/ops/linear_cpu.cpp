@@ -206,6 +206,7 @@ bool takes_codes(const WeightFormat& stored, DType input) {
                               TwoLevelBlock{stored.code, stored.zero, stored.group}) == 1;
   return (stored.group == kInputGroup / 2 || stored.group % kInputGroup == 0) &&
          (stored.code == Code::i4 || stored.code == Code::i8 ||
+          (stored.code == Code::i5 && stored.group % kInputGroup == 0) ||
           (stored.code == Code::fp8 && stored.zero == Zero::none));
 }
 

@@ -23,7 +23,8 @@ size_t place(Part& part, int64_t rows, const PackedWeights::Spec& s) {
   t.in = as_int(s.in);
   t.group = part.stored.group;
   const bool two_level = part.stored.scale == ScaleType::two_level;
-  t.code = two_level && part.stored.code != Code::i4 ? Code::i8 : part.stored.code;
+  const bool is_wide = part.stored.code == Code::i5 || part.stored.code == Code::i6;
+  t.code = is_wide ? Code::i8 : part.stored.code;
   t.scale = two_level ? ScaleType::f16 : part.stored.scale;
   t.zero = part.stored.zero;
   t.paired = s.gated && s.stacked.empty();

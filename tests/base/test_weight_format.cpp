@@ -44,6 +44,8 @@ TEST_SUITE("base/weight_format") {
     CHECK(row_bytes({Code::i4, 0, ScaleType::f16, Zero::none}, 100) == 50 + 2);
     CHECK(format_name({Code::i8, 32, ScaleType::f16, Zero::none}) == "i8 g32 f16");
     CHECK(row_bytes({Code::i8, 32, ScaleType::f16, Zero::none}, 64) == 2 * (32 + 2));
+    CHECK(row_bytes({Code::i5, 32, ScaleType::f16, Zero::none}, 64) == 2 * (20 + 2));
+    CHECK(row_bytes({Code::i5, 32, ScaleType::f16, Zero::minimum}, 65) == 3 * (20 + 4));
     const WeightFormat fp8(Code::fp8, 0, ScaleType::f32, Zero::none);
     CHECK(format_name(fp8) == "fp8 f32");
     CHECK(widens_to(fp8) == DType::bf16);

@@ -60,6 +60,8 @@ TEST_SUITE("io/gguf") {
     using enum io::GgufType;
     for (const auto& [type, at] : {std::pair{q4_0, 0},
                                    {q8_0, 0},
+                                   {q5_0, 0},
+                                   {q5_1, 2},
                                    {q6_k, 208},
                                    {q4_k, 0},
                                    {q4_k, 2},
@@ -106,8 +108,8 @@ TEST_SUITE("io/gguf") {
     CHECK(name(f16) == "f16");
     CHECK(name(q4_0) == "i4 g32 f16");
     CHECK(name(q4_1) == "i4 g32 f16 minimum");
-    CHECK(name(q5_0) == "i8 g32 f16");
-    CHECK(name(q5_1) == "i8 g32 f16 minimum");
+    CHECK(name(q5_0) == "i5 g32 f16");
+    CHECK(name(q5_1) == "i5 g32 f16 minimum");
     CHECK(name(q8_0) == "i8 g32 f16");
     CHECK(name(q2_k) == "i4 g16 two-level minimum");
     CHECK(name(q3_k) == "i4 g16 two-level");

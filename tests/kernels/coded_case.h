@@ -14,6 +14,8 @@ inline std::vector<CodedMatrix> coded_formats(int in) {
     for (const Zero zero : {Zero::none, Zero::integer, Zero::minimum})
       for (const int group : {16, 32, 64, 128, 0})
         all.push_back({code, group == 64 ? ScaleType::bf16 : ScaleType::f16, zero, group, in});
+  for (const Zero zero : {Zero::none, Zero::minimum})
+    for (const int group : {32, 128, 0}) all.push_back({Code::i5, ScaleType::f16, zero, group, in});
   for (const int group : {16, 32, 128, 0})
     all.push_back(
         {Code::fp8, group == 32 ? ScaleType::bf16 : ScaleType::f32, Zero::none, group, in});
@@ -80,8 +82,7 @@ struct CodedCase {
     }
     for (int o = 0; o < out && !m.two_level(); ++o)
       for (int first = 0; first < m.in; first += group) {
-        const int bytes = m.code == Code::i4 ? (group + 1) / 2 : group;
-        for (int i = 0; i < bytes; ++i) {
+        for (int i = 0; i < CodeBits{m.code, group}.bytes(); ++i) {
           const auto code = static_cast<uint8_t>(rng.below(256));
           const bool is_nan = m.code == Code::fp8 && (code & 0x7f) == 0x7f;
           codes.push_back(is_nan ? uint8_t{0x7e} : code);

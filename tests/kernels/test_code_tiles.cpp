@@ -54,12 +54,12 @@ float weight_in_tile(const CodeTiles& t, const uint8_t* tile, int row, int k) {
 }
 
 CodeTiles tiles_for(const CodedCase& c) {
-  const bool two_level = c.m.two_level();
+  const bool is_wide = c.m.code == Code::i5 || c.m.code == Code::i6;
   return {.out = c.out,
           .in = c.m.in,
           .group = c.m.group,
-          .code = two_level && c.m.code != Code::i4 ? Code::i8 : c.m.code,
-          .scale = two_level ? ScaleType::f16 : c.m.scale,
+          .code = is_wide ? Code::i8 : c.m.code,
+          .scale = c.m.two_level() ? ScaleType::f16 : c.m.scale,
           .zero = c.m.zero};
 }
 

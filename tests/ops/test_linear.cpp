@@ -155,13 +155,13 @@ TEST_SUITE("ops/linear") {
   }
 
   TEST_CASE("rows of several formats are multiplied as those of one format") {
-    constexpr int64_t kIn = 96, kRows = 19;
+    constexpr int64_t kIn = 96, kRows = 19, kOut = 370;
     const WeightFormat i4(Code::i4, 32, ScaleType::f16, Zero::minimum),
-        i8(Code::i8, 16, ScaleType::bf16, Zero::none);
+        i8(Code::i8, 16, ScaleType::bf16, Zero::none), i5(Code::i5, 32, ScaleType::f16, Zero::none);
     for (const DType input : {DType::f32, DType::bf16})
       for (const bool int8_inputs : {false, true}) {
         const std::vector<ops::PackedWeights::Spec::Stacked> formats = {
-            {300, i4}, {20, i8}, {33, input}};
+            {300, i4}, {20, i8}, {17, i5}, {33, input}};
         const auto byte = [](int64_t row, size_t at) {
           // Small exponents everywhere: no number of any type is huge or NaN.
           return static_cast<std::byte>((static_cast<size_t>(row) * 37 + at * 101) & 0x37);
@@ -199,10 +199,10 @@ TEST_SUITE("ops/linear") {
           }());
           return y;
         };
-        ops::PackedWeights::Spec whole{"weights/w", 353, kIn, true, i4, input};
+        ops::PackedWeights::Spec whole{"weights/w", kOut, kIn, true, i4, input};
         whole.int8_inputs = int8_inputs;
         whole.stacked = formats;
-        const std::vector<float> bias = random_values(353, 5, false), y = product(whole, 0, bias);
+        const std::vector<float> bias = random_values(kOut, 5, false), y = product(whole, 0, bias);
         int64_t first = 0;
         for (const auto& part : formats) {
           CAPTURE(format_name(part.stored));
@@ -215,7 +215,7 @@ TEST_SUITE("ops/linear") {
           const double tolerance = is_coded(part.stored) ? 0 : 1e-4;
           for (size_t r = 0; r < kRows; ++r)
             for (size_t o = 0; o < n; ++o)
-              CHECK(std::abs(alone[r * n + o] - y[r * 353 + from + o]) <=
+              CHECK(std::abs(alone[r * n + o] - y[r * kOut + from + o]) <=
                     tolerance * (1 + std::abs(alone[r * n + o])));
           first += part.rows;
         }
