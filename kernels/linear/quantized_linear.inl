@@ -264,54 +264,84 @@ SliverFn* sliver_fn(const CodedMatrix& m) {
                               : multiply_rows<code, true, kInputGroup>;
 }
 
-/// Rows [row, row + kRows) times a vector of outputs of a panel of fp8 codes.
-template <int kRows>
+/// CPUs fetch too few lines by themselves while so much is computed for each.
+constexpr int kAhead = 32 * kLineBytes;
+
+/// Rows [row, row + kRows) times kColumns vectors of outputs of fp8 codes, from vector `column` of
+/// all panels on. Few rows need several vectors, since each sum waits for its last product.
+template <int kRows, int kColumns = 1>
 __attribute__((noinline)) void multiply_fp8(const QuantizedLinearParams& p,
-                                            const QuantizedInputs& in, int panel, int vector,
-                                            int row) {
+                                            const QuantizedInputs& in, int column, int row) {
   const CodedMatrix m = p.matrix;
-  const char* const at = static_cast<const char*>(p.w) + panel * m.panel_bytes();
-  const Scales scales(m, at, vector);
+  const auto panel_of = [&](int c) {
+    return static_cast<const char*>(p.w) + (column + c) / kVectors * m.panel_bytes();
+  };
+  const auto vector_of = [&](int c) { return (column + c) % kVectors; };
   const int64_t stride = m.inputs();
   const float* x = in.numbers + row * stride;
-  const char* line = at + vector * kW * 4;
+  const char* codes[kColumns];
+  for (int c = 0; c < kColumns; ++c) codes[c] = panel_of(c) + vector_of(c) * kW * 4;
   const int lines = m.inputs() / 4, lines_each = m.group == 0 ? lines : m.group / 4;
-  Vec sum[kRows];
+  Vec sum[kColumns][kRows];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) sum[r] = simd::zero();
+  for (int c = 0; c < kColumns; ++c)
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) sum[c][r] = simd::zero();
   for (int group = 0, first = 0; first < lines; ++group, first += lines_each) {
-    Vec part[2][kRows];
+    Vec part[2][kColumns][kRows];
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) part[0][r] = part[1][r] = simd::zero();
-    const int n = simd::least(lines_each, lines - first);
-    for (int i = 0; i < n; ++i, line += kLineBytes, x += 4) {
-      const Ints codes = load_ints(line);
+    for (int c = 0; c < kColumns; ++c)
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) part[0][c][r] = part[1][c][r] = simd::zero();
+    const int64_t end = kLineBytes * int64_t{simd::least(first + lines_each, lines)};
+    for (int64_t at = kLineBytes * int64_t{first}; at < end; at += kLineBytes, x += 4)
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) {
+        const Ints line = load_ints(codes[c] + at);
+        __builtin_prefetch(codes[c] + at + kAhead);
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        const Vec w = fp8_numbers(codes, j);
+        for (int j = 0; j < 4; ++j) {
+          const Vec w = fp8_numbers(line, j);
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r)
-          part[j % 2][r] = fma(simd::set1(x[r * stride + j]), w, part[j % 2][r]);
+          for (int r = 0; r < kRows; ++r)
+            part[j % 2][c][r] = fma(simd::set1(x[r * stride + j]), w, part[j % 2][c][r]);
+        }
       }
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) {
+      const Vec scale = Scales(m, panel_of(c), vector_of(c)).scale(group);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+        sum[c][r] = fma(part[0][c][r] + part[1][c][r], scale, sum[c][r]);
     }
-    const Vec scale = scales.scale(group);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) sum[r] = fma(part[0][r] + part[1][r], scale, sum[r]);
   }
-  const int output = panel * kCodePanel + vector * kW;
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-    if (p.y_type == DType::bf16)
-      finish<bf16>(p, row + r, output, sum[r]);
-    else
-      finish<float>(p, row + r, output, sum[r]);
+  for (int c = 0; c < kColumns; ++c)
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+      if (p.y_type == DType::bf16)
+        finish<bf16>(p, row + r, (column + c) * kW, sum[c][r]);
+      else
+        finish<float>(p, row + r, (column + c) * kW, sum[c][r]);
 }
 
 template <int kRows = kSliver>
 TANDEM_INLINE void multiply_fp8_rows(const QuantizedLinearParams& p, const QuantizedInputs& in,
                                      int panel, int vector, Range rows) {
-  if (rows.end - rows.begin == kRows) return multiply_fp8<kRows>(p, in, panel, vector, rows.begin);
+  if (rows.end - rows.begin == kRows)
+    return multiply_fp8<kRows>(p, in, panel * kVectors + vector, rows.begin);
   if constexpr (kRows > 1) multiply_fp8_rows<kRows - 1>(p, in, panel, vector, rows);
+}
+
+/// All outputs of panels, for one row or two.
+template <int kRows, int kColumns = 4 / kRows>
+void multiply_fp8_panels(const QuantizedLinearParams& p, const QuantizedInputs& in, Range columns,
+                         int row) {
+  int column = columns.begin;
+  for (; column + kColumns <= columns.end; column += kColumns)
+    multiply_fp8<kRows, kColumns>(p, in, column, row);
+  if constexpr (kColumns > 1)
+    multiply_fp8_panels<kRows, kColumns / 2>(p, in, {column, columns.end}, row);
 }
 
 SliverFn* sliver_fn(const CodedMatrix& m) {
@@ -335,6 +365,11 @@ void run(const QuantizedLinearParams& p, const QuantizedInputs& in, Range panels
   if (p.matrix.two_level()) {
     for (int64_t i = 0; i < slivers; ++i) multiply_blocks(p, in, panels, sliver(i));
     return;
+  }
+  if (p.matrix.code == Code::fp8 && n <= 2) {
+    const Range columns{panels.begin * kVectors, panels.end * kVectors};
+    return n == 1 ? multiply_fp8_panels<1>(p, in, columns, rows.begin)
+                  : multiply_fp8_panels<2>(p, in, columns, rows.begin);
   }
   SliverFn* const fn = sliver_fn(p.matrix);
   const int64_t bytes = p.matrix.code == Code::fp8 ? sizeof(float) : 1;  // an input takes these
