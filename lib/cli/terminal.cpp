@@ -17,6 +17,7 @@ namespace tandem::cli {
 namespace {
 
 constexpr double kRedrawSeconds = 0.1, kPlainLineSeconds = 30.0;
+constexpr const char* kNextItem = "\n  ";   // before an item of a list in an error
 constexpr const char* kClear = "\r\033[J";  // what stands from the line of the cursor on
 
 bool dumb_terminal() {
@@ -27,6 +28,18 @@ bool dumb_terminal() {
 bool no_color() {
   const char* value = std::getenv("NO_COLOR");
   return value != nullptr && *value != '\0';
+}
+
+/// Lines of printable text. A line ends at `separator`, whose rest begins the next one.
+/// separator    begins with a line break
+std::string printable_lines(std::string_view text, std::string_view separator) {
+  std::string lines;
+  for (;;) {
+    const size_t end = text.find(separator);
+    lines += io::escape_controls(text.substr(0, end)) + '\n';
+    if (end == std::string_view::npos) return lines;
+    text.remove_prefix(end + 1);
+  }
 }
 
 /// A closed stderr must not end a run whose results go elsewhere.
@@ -91,15 +104,7 @@ void Terminal::print(std::string_view text) {
 }
 
 void Terminal::note(std::string_view text, int level) {
-  if (verbosity_ < level) return;
-  std::string lines;  // short help is a note of many
-  for (;;) {
-    const size_t end = text.find('\n');
-    lines += io::escape_controls(text.substr(0, end)) + '\n';
-    if (end == std::string_view::npos) break;
-    text.remove_prefix(end + 1);
-  }
-  print(lines);
+  if (verbosity_ >= level) print(printable_lines(text, "\n"));  // short help is a note of many
 }
 
 void Terminal::note_once(const std::string& text) {
@@ -122,8 +127,8 @@ void Terminal::repeat_warnings() {
 }
 
 void Terminal::error(const Error& error) {
-  std::string text = fmt::format("{}: {} {}\n", tool_, painted("error:", "1;31"),
-                                 io::escape_controls(error.what()));
+  std::string text = fmt::format("{}: {} {}", tool_, painted("error:", "1;31"),
+                                 printable_lines(error.what(), kNextItem));
   if (!error.hint_text().empty())
     text += fmt::format("  hint: {}\n", io::escape_controls(error.hint_text()));
   print(text);

@@ -133,9 +133,10 @@ TEST_SUITE("cli/model-export") {
   TEST_CASE("fp8 codes in a folder, times the scales of their rows, give the base's weights") {
     const TemporaryFolder folder;
     const std::string path = (folder / "tiny").string();
-    const Outcome written = write("tiny-2m", path, {"--weights", "fp8"});
+    const Outcome written = write("tiny-2m", path, {"--weights", "fp8", "--verify"});
     CAPTURE(written.err);
     REQUIRE(written.status == 0);
+    CHECK(written.out.find("matrices in fp8, embedding bf16\nverified file ") != std::string::npos);
     const Json config = Json::parse(file_text(path + "/config.json"))["quantization_config"];
     CHECK(config["format"] == "float-quantized");
     const Json& scheme = config["config_groups"]["group_0"]["weights"];
@@ -165,6 +166,18 @@ TEST_SUITE("cli/model-export") {
       }
     CHECK(worst <= 0.0626);
     CHECK(worst > 0.05);
+
+    Json other = Json::parse(file_text(path + "/config.json"));
+    other["quantization_config"] = {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}};
+    folder.write("tiny/config.json", other.dump());
+    const Outcome refused =
+        run_process(program("pig-generate"), {.arguments = {"-m", path, "-p", "a"}});
+    CAPTURE(refused.err);
+    CHECK(refused.status == 4);
+    CHECK(refused.err.find("requires them:\n  model.layers.0.self_attn.q_proj.qweight: missing") !=
+          std::string::npos);
+    CHECK(refused.err.find("are those of compressed-tensors, fp8, but config.json says AWQ\n  ") !=
+          std::string::npos);
   }
 
   TEST_CASE("bad input to an export is an error") {

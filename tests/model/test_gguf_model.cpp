@@ -63,6 +63,8 @@ std::string blocks_of(io::GgufType type, int64_t n, uint32_t seed) {
   // Bytes of codes in a block.
   const auto [first, last] = type == io::GgufType::q4_k   ? std::pair{16u, 144u}
                              : type == io::GgufType::q6_k ? std::pair{0u, 192u}
+                             : type == io::GgufType::q5_0 ? std::pair{2u, 22u}
+                             : type == io::GgufType::q5_1 ? std::pair{4u, 24u}
                                                           : std::pair{2u, 18u};
   for (int64_t i = 0; i < n; i += io::gguf_block(type)) {
     std::string block = golden;
@@ -101,8 +103,9 @@ GgufBytes mixed_blocks() {
   add("blk.0.attn_q.weight", 256, io::GgufType::q4_k);
   add("blk.0.attn_k.weight", 64, io::GgufType::q4_0);
   add("blk.0.attn_v.weight", 64, io::GgufType::q6_k);
-  for (const char* name : {"attn_output", "ffn_gate", "ffn_up"})
-    add(std::string("blk.0.") + name + ".weight", 256, io::GgufType::q4_k);
+  add("blk.0.attn_output.weight", 256, io::GgufType::q5_0);
+  add("blk.0.ffn_gate.weight", 256, io::GgufType::q5_1);
+  add("blk.0.ffn_up.weight", 256, io::GgufType::q4_k);
   add("blk.0.ffn_down.weight", 256, io::GgufType::f32);
   return file;
 }
@@ -232,6 +235,8 @@ TEST_SUITE("model/gguf") {
                              Want{{Role::q}, "blk.0.attn_q.weight", "i4 g32 two-level minimum"},
                              Want{{Role::k}, "blk.0.attn_k.weight", "i4 g32 f16"},
                              Want{{Role::v}, "blk.0.attn_v.weight", "i6 g16 two-level"},
+                             Want{{Role::o}, "blk.0.attn_output.weight", "i5 g32 f16"},
+                             Want{{Role::gate}, "blk.0.ffn_gate.weight", "i5 g32 f16 minimum"},
                              Want{{Role::up}, "blk.0.ffn_up.weight", "i4 g32 two-level minimum"}}) {
       CAPTURE(canonical_name(want.id));
       const WeightFormat format = source->native(want.id);
@@ -272,6 +277,12 @@ TEST_SUITE("model/gguf") {
     CHECK(refusal({Role::down}, other)
               .ends_with("is stored as f32, which cannot be converted to "
                          "i4 g128 f16"));
+    std::string damaged = image;
+    damaged[file.find("blk.0.attn_output.weight")->begin + 1] = 0x7e;  // the first scale's exponent
+    const auto bad = gguf_source(c, io::Gguf::parse(test::as_bytes(damaged), "m.gguf"));
+    for (const WeightFormat& to : {bad->native({Role::o}), WeightFormat(DType::f32)})
+      CHECK(test::input_error_text([&] { bad->rows({Role::o}, 0, 1, to, embedded.data()); }) ==
+            "m.gguf: tensor 'blk.0.attn_output.weight': a scale in Q5_0 is infinite or NaN");
   }
 
   TEST_CASE("bad values are refused under the names of the GGUF file") {

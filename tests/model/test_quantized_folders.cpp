@@ -494,6 +494,13 @@ TEST_SUITE("model/quantized-folders") {
     CHECK(problem_of(f) ==
           "lm_head: quantized by GPTQ, but config.json has no "
           "quantization_config");
+    f = folder_of("fp8", 2, 256, Json::object());
+    f.config.erase("quantization_config");
+    f.tensors["lm_head.weight"] = {"F8_E4M3", {2, 256}, std::string(512, '\0')};
+    f.tensors["lm_head.weight_scale"] = {"F32", {1}, test::bytes_of<float>({1})};
+    CHECK(problem_of(f) ==
+          "lm_head: quantized by compressed-tensors, fp8, but config.json has no "
+          "quantization_config");
     f = packed("ct_pack_4_sym_g32");
     f.config["quantization_config"]["ignore"] = {"re:.*head"};
     CHECK(problem_of(f) ==
@@ -542,6 +549,7 @@ TEST_SUITE("model/quantized-folders") {
                                "vptq", "spqr", "fp_quant", "modelopt", "fbgemm_fp8", "marlin"})
       CHECK(section_error(method, Json::object()) ==
             fmt::format("c: the weights are quantized by '{}', which is not supported", method));
+    CHECK(section_error("", Json::object()) == "c: quantization_config has no key 'quant_method'");
     CHECK(section_error("mxfp4", Json::object()) ==
           "c: the weights are quantized by 'mxfp4', which is not supported (mixture of experts)");
     CHECK(section_error("gptq", {{"bits", 3}, {"group_size", 128}}) ==

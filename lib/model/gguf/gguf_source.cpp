@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -120,6 +121,14 @@ class GgufSource final : public WeightSource {
     std::vector<std::byte> blocks(io::gguf_bytes(t.type, n));
     file_.read(t, io::gguf_bytes(t.type, begin), blocks);
     io::decode_gguf(t.type, blocks.data(), n, out);
+    if (io::gguf_block(t.type) > 1)
+      check_scales(t, std::all_of(out, out + n, [](float x) { return std::isfinite(x); }));
+  }
+  void check_scales(const io::GgufTensor& t, bool finite) const {
+    if (!finite)
+      throw input_error(file_.where(), "tensor {}: a scale in {} is infinite or NaN",
+                        io::quote(t.name), io::gguf_type_name(static_cast<uint32_t>(t.type)))
+          .hint("fetch the file again");
   }
 
   /// Writes the numbers [begin, begin + n) of a tensor, or their codes.
@@ -130,10 +139,7 @@ class GgufSource final : public WeightSource {
     if (!is_coded(format)) return decode(t, begin, n, reinterpret_cast<float*>(out));
     std::vector<std::byte> blocks(io::gguf_bytes(t.type, n));
     file_.read(t, io::gguf_bytes(t.type, begin), blocks);
-    if (!io::gguf_codes(t.type, blocks.data(), n, out))
-      throw input_error(file_.where(), "tensor {}: a scale in {} is infinite or NaN",
-                        io::quote(t.name), io::gguf_type_name(static_cast<uint32_t>(t.type)))
-          .hint("fetch the file again");
+    check_scales(t, io::gguf_codes(t.type, blocks.data(), n, out));
   }
 
   /// Rows as the file stores them: numbers, or codes of blocks.

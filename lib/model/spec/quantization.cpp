@@ -282,7 +282,7 @@ const QuantScheme* Quantization::scheme_of(std::string_view name, std::string_vi
 }
 
 Quantization parse_quantization(const Json& section, const std::string& where) {
-  const std::string name = io::find_string(section, kMethodKey, where).value_or("unknown");
+  const std::string name = io::find_string(section, kMethodKey, where).value_or("");
   std::vector<std::string_view> known;
   for (const Method& m : kMethods) {
     known.push_back(m.key);
@@ -294,8 +294,11 @@ Quantization parse_quantization(const Json& section, const std::string& where) {
     for (const QuantScheme& s : q.schemes) check_names(s.targets, place);
     return q;
   }
-  throw input_error(where, "the weights are quantized by {}, which is not supported{}",
-                    io::quote(name), name == "mxfp4" ? " (mixture of experts)" : "")
+  const std::string found =
+      name.empty() ? fmt::format("quantization_config has no key '{}'", kMethodKey)
+                   : fmt::format("the weights are quantized by {}, which is not supported{}",
+                                 io::quote(name), name == "mxfp4" ? " (mixture of experts)" : "");
+  throw input_error(where, "{}", found)
       .hint(fmt::format("supported: {}; or {}", fmt::join(known, ", "), kOther));
 }
 

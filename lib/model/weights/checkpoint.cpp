@@ -60,8 +60,9 @@ std::string problem_of(MatrixId id, const ModelConfig& config, const Checkpoint&
   if (config.head.tied) id.role = stored_as(id.role, checkpoint);
   const auto [name, first, expected] = stored_part(id, config);
   const io::TensorEntry* entry = checkpoint.find(name);
-  if (expected.size() == 2 && (entry == nullptr || checkpoint.quantization() != nullptr))
-    return coded_problem(checkpoint, name, expected);
+  const bool coded =
+      entry == nullptr || checkpoint.quantization() != nullptr || has_codes_of(checkpoint, name);
+  if (expected.size() == 2 && coded) return coded_problem(checkpoint, name, expected);
   if (entry == nullptr)
     return fmt::format("{}: missing, expected shape {}", name, io::shape_text(expected));
   if (entry->shape != expected)
