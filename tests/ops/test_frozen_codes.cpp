@@ -50,7 +50,7 @@ struct Pair {
           const WeightFormat format = spec.format_at(begin);
           const float* const from = all.data() + begin * spec.in;
           float* const as = numbers.data() + begin * spec.in;
-          if (format.scale == ScaleType::two_level) {
+          if (format.scale == ScaleType::two_level || format.code == Code::i5) {
             put_blocks(static_cast<uint8_t*>(to), format, end - begin, begin);
             ops::dequantize(as, DType::f32, to, format, end - begin, spec.in);
           } else if (is_coded(format)) {
@@ -66,14 +66,16 @@ struct Pair {
 
   /// Writes rows of blocks with any codes and integers, and weights of at most 1.
   void put_blocks(uint8_t* to, const WeightFormat& format, int64_t n, int64_t first) const {
-    const TwoLevelBlock block{format.code, format.zero, format.group};
+    const auto size = static_cast<int64_t>(row_bytes(format, cut_unit(format, spec.in)));
+    const int factors = format.scale == ScaleType::two_level
+                            ? TwoLevelBlock{format.code, format.zero, format.group}.factors_at()
+                            : CodeBits{format.code, format.group}.bytes();
     PhiloxStream stream(12, static_cast<uint32_t>(first));
     const f16 factor = to_f16(0x1p-12f);
     const auto bytes = static_cast<int64_t>(row_bytes(format, spec.in)) * n;
-    for (int64_t at = 0; at < bytes; at += block.bytes()) {
-      for (int i = 0; i < block.factors_at(); ++i)
-        to[at + i] = static_cast<uint8_t>(stream.below(256));
-      for (int i = block.factors_at(); i < block.bytes(); i += 2)
+    for (int64_t at = 0; at < bytes; at += size) {
+      for (int i = 0; i < factors; ++i) to[at + i] = static_cast<uint8_t>(stream.below(256));
+      for (int i = factors; i < size; i += 2)
         std::memcpy(to + at + i, &factor.bits, sizeof factor.bits);
     }
   }
@@ -121,13 +123,14 @@ struct Pair {
 const WeightFormat kFour(Code::i4, 32, ScaleType::f16, Zero::integer),
     kEight(Code::i8, 96, ScaleType::f16, Zero::none), kRow(Code::i4, 0, ScaleType::f16, Zero::none),
     kFp8(Code::fp8, 0, ScaleType::f32, Zero::none),
+    kFive(Code::i5, 32, ScaleType::f16, Zero::minimum),
     kBlocks(Code::i4, 32, ScaleType::two_level, Zero::minimum);
 
 }  // namespace
 
 TEST_SUITE("ops/frozen_codes") {
   TEST_CASE("products and input gradients are those of the numbers, in one tile or several") {
-    for (const WeightFormat& format : {kFour, kEight, kRow, kFp8, kBlocks})
+    for (const WeightFormat& format : {kFour, kEight, kRow, kFp8, kFive, kBlocks})
       for (const auto& [out, in] :
            {std::pair<int64_t, int64_t>{70, 100}, {4200, 520}, {520, 4200}}) {
         CAPTURE(format_name(format));
