@@ -102,6 +102,9 @@ struct Scales {
   }
 };
 
+/// CPUs fetch too few lines by themselves while so much is computed for each.
+TANDEM_INLINE void fetch_ahead(const char* line) { __builtin_prefetch(line + 32 * kLineBytes); }
+
 /// The codes of four inputs, from input 4 * line of a step on.
 template <Code code>
 TANDEM_INLINE Ints codes_at(const char* step, int line) {
@@ -209,6 +212,7 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
 #pragma GCC unroll 8
       for (int line = 0; line < kLines; ++line) {
         const Ints both = load_ints(step + line * kLineBytes);
+        fetch_ahead(step + line * kLineBytes);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
           low[r].add(bits_of_ints(both, 0, kLowHalves), x + r * stride + 4 * line);
@@ -226,7 +230,10 @@ __attribute__((noinline)) void multiply(const QuantizedLinearParams& p, const Qu
         begin(dots, unit);
 #pragma GCC unroll 8
         for (int line = 0; line < kLines; ++line) {
-          const Ints w = codes_at<code>(step, i * kLines + line);
+          const int in_step = i * kLines + line;
+          const Ints w = codes_at<code>(step, in_step);
+          if (in_step * kLineBytes < code_step_bytes(code))
+            fetch_ahead(step + in_step * kLineBytes);
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) dots[r].add(w, x + r * stride + 4 * line);
         }
@@ -264,9 +271,6 @@ SliverFn* sliver_fn(const CodedMatrix& m) {
                               : multiply_rows<code, true, kInputGroup>;
 }
 
-/// CPUs fetch too few lines by themselves while so much is computed for each.
-constexpr int kAhead = 32 * kLineBytes;
-
 /// Rows [row, row + kRows) times kColumns vectors of outputs of fp8 codes, from vector `column` of
 /// all panels on. Few rows need several vectors, since each sum waits for its last product.
 template <int kRows, int kColumns = 1>
@@ -298,7 +302,7 @@ __attribute__((noinline)) void multiply_fp8(const QuantizedLinearParams& p,
 #pragma GCC unroll 16
       for (int c = 0; c < kColumns; ++c) {
         const Ints line = load_ints(codes[c] + at);
-        __builtin_prefetch(codes[c] + at + kAhead);
+        fetch_ahead(codes[c] + at);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; ++j) {
           const Vec w = fp8_numbers(line, j);
