@@ -137,6 +137,32 @@ DistributionCheck check_distribution(decode::Engine& target, decode::Decoder& sp
   return check;
 }
 
+std::vector<DistributionCheck> check_distributions(decode::Engine& target,
+                                                   speculate::Rounds& speculation,
+                                                   const SampledTexts& sampled,
+                                                   const TextProgress& progress) {
+  std::vector<DistributionCheck> checks(sampled.temperatures.size());
+  int64_t before = 0;
+  for (size_t i = 0; i < sampled.prompts.size(); ++i) {
+    const Ids& prompt = sampled.prompts[i];
+    const int slot = target.cache().create(target.cache().all_readers());
+    const decode::SeqTokens begin[] = {{slot, prompt, false}};
+    target.prefill(begin, {});
+    if (sampled.adopts(prompt)) target.cache().adopt_prompt(slot);
+    speculation.share(prompt);
+    for (size_t t = 0; t < checks.size(); ++t, before += 2 * sampled.texts) {
+      decode::GenerateSpec how = sampled.how(sampled.temperatures[t]);
+      // A check takes two seeds, and no other check takes them.
+      how.sampler.seed += 2 * static_cast<int64_t>(i + t * sampled.prompts.size());
+      checks[t].add(check_distribution(
+          target, speculation, prompt, slot, sampled.texts, how,
+          [&](int64_t done) { return !progress || progress(before + done); }));
+    }
+    target.cache().release(slot);
+  }
+  return checks;
+}
+
 int count_equal(decode::Engine& target, decode::Decoder& speculation, std::span<const Ids> prompts,
                 const decode::GenerateSpec& how, const TextProgress& progress) {
   const auto [plain, texts] = texts_of_both(target, speculation, prompts, how, progress);
@@ -145,16 +171,18 @@ int count_equal(decode::Engine& target, decode::Decoder& speculation, std::span<
   return equal;
 }
 
-std::vector<Ids> varied_prompts(const decode::ModelFiles& files, int n, uint64_t seed) {
-  constexpr size_t kShortest = 8, kLengths = 40;
-  constexpr size_t kBytes = 8 * (kShortest + kLengths);  // more than as many tokens
+std::vector<Ids> varied_prompts(const decode::ModelFiles& files, int n, uint64_t seed,
+                                int shortest) {
+  constexpr size_t kLengths = 40;
+  const auto least = static_cast<size_t>(shortest);
+  const size_t bytes = 8 * (least + kLengths);  // more than as many tokens
   std::vector<Ids> prompts;
   for (int i = 0; i < n; ++i) {
     PhiloxStream rng(seed, static_cast<uint32_t>(i));
-    const size_t length = kShortest + static_cast<size_t>(i) % kLengths;
+    const size_t length = least + static_cast<size_t>(i) % kLengths;
     Ids ids;
     if (files.tokenizer) {
-      ids = files.tokenizer->encode(generate_prose(rng, kBytes), {.add_bos = true});
+      ids = files.tokenizer->encode(generate_prose(rng, bytes), {.add_bos = true});
       ids.resize(std::min(ids.size(), length));
     } else {
       const auto vocab = static_cast<uint32_t>(files.config.vocab_size);

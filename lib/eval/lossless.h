@@ -5,6 +5,7 @@
 
 #include "decode/generate.h"
 #include "eval/chi_square.h"
+#include "speculate/round/rounds.h"
 
 // Whether texts made by speculation are those of the target alone.
 namespace tandem::eval {
@@ -69,14 +70,35 @@ DistributionCheck check_distribution(decode::Engine& target, decode::Decoder& sp
                                      const decode::GenerateSpec& how,
                                      const TextProgress& progress = {});
 
+/// Sampled texts after several prompts.
+struct SampledTexts {
+  std::span<const Ids> prompts = {};
+  int texts = 0;  // after each prompt
+  std::vector<double> temperatures = {};
+  /// max_tokens of each text, and the first seed.
+  std::function<decode::GenerateSpec(double temperature)> how = {};
+  /// Whether the prompt's index serves all texts that go on from it.
+  std::function<bool(const Ids& prompt)> adopts = [](const Ids&) { return false; };
+};
+
+/// check_distribution after every prompt.
+/// result   [temperatures]
+std::vector<DistributionCheck> check_distributions(decode::Engine& target,
+                                                   speculate::Rounds& speculation,
+                                                   const SampledTexts& sampled,
+                                                   const TextProgress& progress = {});
+
 /// Texts of both with the same seed: by match, speculation must give the very tokens of plain
 /// sampling.
 /// result   texts that are equal
 int count_equal(decode::Engine& target, decode::Decoder& speculation, std::span<const Ids> prompts,
                 const decode::GenerateSpec& how, const TextProgress& progress = {});
 
-/// Different prompts for both checks: beginnings of generated prose, 8 to 47 tokens long; random
-/// ids for a model without tokenizer.
-std::vector<Ids> varied_prompts(const decode::ModelFiles& files, int n, uint64_t seed);
+inline constexpr int kShortestPrompt = 8;
+
+/// Different prompts for both checks: beginnings of generated prose, up to 39 tokens longer than
+/// `shortest`; random ids for a model without tokenizer.
+std::vector<Ids> varied_prompts(const decode::ModelFiles& files, int n, uint64_t seed,
+                                int shortest = kShortestPrompt);
 
 }  // namespace tandem::eval

@@ -33,6 +33,44 @@ size_t LosslessSection::prompts_sampled(size_t n_given) const {
   return std::clamp<size_t>(static_cast<size_t>(texts) / kLeastTexts, 1, n_given);
 }
 
+int lower_budgets(recipe::Cache& cache, const std::string& section, Lowered& lowered) {
+  const auto lower = [&](const char* key, auto& value, int most) {
+    if (value <= most) return;
+    value = most;
+    lowered.emplace_back(section + "." + key, fmt::format("{}", most));
+  };
+  using enum recipe::CacheKind;
+  switch (cache.kind) {
+    case full:
+      return eval::kShortestPrompt;
+    case streaming:
+      lower("sinks", cache.sinks.value, 1);
+      lower("recent", cache.recent.value, 7);
+      return eval::kShortestPrompt;
+    case snapkv:
+      lower("snapkv.budget", cache.snapkv.budget.value, 8);
+      lower("snapkv.window", cache.snapkv.window, 2);
+      return eval::kShortestPrompt;
+    case retrieval:
+      lower("retrieval.budget", cache.retrieval.budget.value, 8);
+      lower("retrieval.chunk", cache.retrieval.chunk, 2);
+      lower("retrieval.force_recent", cache.retrieval.force_recent.value, 2);
+      return eval::kShortestPrompt;
+    case verified:
+      lower("verified.budget", cache.verified.budget.value, recipe::Verified::kLeastBudget);
+      return 2 * recipe::Verified::kLeastBudget;
+    case topk:
+    case oracle_sampling:
+    case quest:
+    case lsh:
+    case hybrid:
+      lower("sinks", cache.sinks.value, 1);
+      lower("recent", cache.recent.value, 8);
+      return 4 * recipe::Hybrid::kLeastExact;
+  }
+  return eval::kShortestPrompt;
+}
+
 void SpecCheckRecipe::check(recipe::Problems& p) const {
   SequoiaRecipe::check(p);
   if (spec.draft == DraftKind::automatic)
@@ -54,29 +92,35 @@ void SpecCheckRecipe::check(recipe::Problems& p) const {
 SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
-      recipe_(point.recipe),
+      recipe_(lowered_budgets(point.recipe)),
       pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_), cx, recipe_.cache,
             recipe_.draft2),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
       exact_(pair_.compute() == DType::f32),
-      rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu) {
-  const decode::PromptSource source = prompt_source(cx, recipe_.chat, true);
-  if (source.empty())
-    prompts_.sequences = eval::varied_prompts(pair_.target(), recipe_.eval.n_prompts,
-                                              static_cast<uint64_t>(recipe_.run.seed));
+      rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu),
+      tests_(recipe_.spec.draft != DraftKind::ngram),
+      tests_within_(!recipe_.spec.looks_up_within()) {
+  tree_ = *given_tree(recipe_);
+  const int text_tokens = this->text_tokens();
+  if (has_prompts())
+    prompts_ = decode::read_prompts(prompt_source(cx, recipe_.chat, true), pair_.target(), false,
+                                    {.context = pair_.context(), .least_new = text_tokens});
   else
-    prompts_ =
-        decode::read_prompts(source, pair_.target(), false,
-                             {.context = pair_.context(), .least_new = recipe_.eval.text_tokens});
+    prompts_.sequences =
+        eval::varied_prompts(pair_.target(), recipe_.eval.n_prompts,
+                             static_cast<uint64_t>(recipe_.run.seed), shortest_prompt_);
   prompts_.shared = 0;  // every text is read whole
   require_same(cx, prompts_);
   batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
-  tree_ = *given_tree(recipe_);
+  // Tests of levels see the logits of all nodes at once.
+  const speculate::TreeRoom step = speculate::TreeRoom::of(
+      recipe_.spec.nests() ? speculate::chain_tree(recipe_.longest_step(tree_)) : tree_);
+  batch_ = speculate::target_needs(step, batch_, config_.vocab_size).logit_rows / step.nodes;
   SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
                                           .max_tokens = recipe_.sampling.max_tokens,
-                                          .least_new = recipe_.eval.text_tokens,
+                                          .least_new = text_tokens,
                                           .batch = batch_});
   check_gamma(recipe_, pair_.context(), prompts_);
   // Sampled texts fork from one prompt at a time.
@@ -85,8 +129,8 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   room.batch = batch_;
   room.prefix = true;
-  room.longest = std::max(room.longest, longest + recipe_.eval.text_tokens);
-  room.total = std::max(room.total, longest + int64_t{batch_} * recipe_.eval.text_tokens);
+  room.longest = std::max(room.longest, longest + text_tokens);
+  room.total = std::max(room.total, longest + int64_t{batch_} * text_tokens);
   longest_ = static_cast<int>(room.longest);
   size_for(pair_, room, speculate::TreeRoom::of(tree_), recipe_.spec);
 }
@@ -99,16 +143,28 @@ int SpecCheck::print_plan() {
   const std::vector<double> temperatures = recipe_.eval.temperatures_of(sampling_);
   return pair_.print_plan(
       cx_,
-      fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
-                  "temperatures, after {} prompts\n",
+      fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled of {} tokens at each "
+                  "of {} temperatures, after {} prompts\n",
                   tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled,
-                  temperatures.size(), n_prompts),
+                  text_tokens(), temperatures.size(), n_prompts),
       {{"tree", tree_facts(tree_)},
        {"texts",
         {{"greedy", prompts_.sequences.size()},
          {"sampled", n_sampled},
+         {"text_tokens", text_tokens()},
          {"temperatures", temperatures},
          {"prompts", n_prompts}}}});
+}
+
+bool SpecCheck::has_prompts() const { return !prompt_source(cx_, recipe_.chat, true).empty(); }
+
+SpecCheckRecipe SpecCheck::lowered_budgets(SpecCheckRecipe recipe) {
+  if (!prompt_source(cx_, recipe.chat, true).empty()) return recipe;
+  shortest_prompt_ = lower_budgets(recipe.cache, "cache", lowered_);
+  if (recipe.spec.draft == DraftKind::self || recipe.spec.nests())
+    shortest_prompt_ =
+        std::max(shortest_prompt_, lower_budgets(recipe.draft.cache, "draft.cache", lowered_));
+  return recipe;
 }
 
 std::span<const eval::Ids> SpecCheck::sampled_prompts() const {
@@ -139,6 +195,7 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
         recipe::yaml_text(recipe_.cache.kind)));
   const double gap = exact_ ? 0 : recipe_.eval.gap;
   verdicts_.push_back({.check = "greedy texts equal the target's",
+                       .temperature = 0,
                        .texts = n,
                        .found = fmt::format("{} of {} texts equal, {} tokens, largest gap {:.3g}",
                                             c.texts_equal, c.texts, c.tokens, c.max_gap),
@@ -156,6 +213,7 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
                    : 1;
   verdicts_.push_back(
       {.check = "acceptance rule is lossless",
+       .temperature = 0,
        .texts = n,
        .found = fmt::format("{} is lossy: {:.2f} % of greedy tokens are the target's",
                             speculation.stats().rule, 100 * agreement),
@@ -181,74 +239,74 @@ void SpecCheck::check_matched(decode::Engine& target, speculate::Rounds& specula
 }
 
 void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& speculation) {
-  const LosslessSection& e = recipe_.eval;
-  const std::vector<double> temperatures = e.temperatures_of(sampling_);
+  const std::vector<double> temperatures = recipe_.eval.temperatures_of(sampling_);
   const std::span<const eval::Ids> prompts = sampled_prompts();
-  const int texts = e.texts / static_cast<int>(prompts.size());
-  std::vector<eval::DistributionCheck> checks(temperatures.size());
-  cli::Progress line(cx_.terminal, "sample",
-                     static_cast<double>(2 * prompts.size() * checks.size()) * texts, "texts");
-  int64_t before = 0;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const int slot = target.cache().create(target.cache().all_readers());
-    const decode::SeqTokens begin[] = {{slot, prompts[i], false}};
-    target.prefill(begin, {});
-    const auto once = [&](const recipe::Cache& c) { return is_indexed_once(c, prompts[i].size()); };
-    if (once(pair_.cache()) || once(pair_.self_cache())) target.cache().adopt_prompt(slot);
-    speculation.share(prompts[i]);
-    for (size_t t = 0; t < checks.size(); ++t, before += 2 * texts) {
-      decode::GenerateSpec of_prompt = how(temperatures[t], e.text_tokens);
-      of_prompt.sampler.seed += 2 * static_cast<int64_t>(i);  // a check takes two seeds
-      checks[t].add(
-          eval::check_distribution(target, speculation, prompts[i], slot, texts, of_prompt,
-                                   [&](int64_t done) { return shown(line)(before + done); }));
-    }
-    target.cache().release(slot);
+  const int texts = recipe_.eval.texts / static_cast<int>(prompts.size());
+  const auto once = [&](const recipe::Cache& c, const eval::Ids& prompt) {
+    return is_indexed_once(c, prompt.size());
+  };
+  const bool is_seen = target.queue() == nullptr;
+  std::vector<eval::Level> levels = {
+      {"", is_seen ? &tests_ : nullptr, &speculation.stats()}};
+  if (speculation.stats_within() != nullptr)
+    levels.push_back({"inner ", is_seen ? &tests_within_ : nullptr, speculation.stats_within()});
+  std::vector<speculate::RoundStats> before;
+  for (const eval::Level& level : levels) before.push_back(*level.stats);
+  const auto n_texts = static_cast<int64_t>(prompts.size() * temperatures.size()) * texts;
+  cli::Progress line(cx_.terminal, "sample", static_cast<double>(2 * n_texts), "texts");
+  const std::vector<eval::DistributionCheck> checks = eval::check_distributions(
+      target, speculation,
+      {.prompts = prompts,
+       .texts = texts,
+       .temperatures = temperatures,
+       .how = [&](double temperature) { return how(temperature, text_tokens()); },
+       .adopts =
+           [&](const eval::Ids& prompt) {
+             return once(pair_.cache(), prompt) || once(pair_.self_cache(), prompt);
+           }},
+      shown(line));
+  std::ranges::move(
+      eval::sampled_verdicts(checks, temperatures, levels, recipe_.eval.significance),
+      std::back_inserter(verdicts_));
+  inconclusive_ = eval::inconclusive(levels, before, n_texts);
+  for (size_t i = 0; i < levels.size(); ++i) {
+    const speculate::RoundStats s = levels[i].stats->since(before[i]);
+    levels_.push_back({{"drafter", s.drafter},
+                       {"verify", s.rule},
+                       {"steps", s.rounds},
+                       {"drafted", s.drafted},
+                       {"accepted", s.accepted},
+                       {"refused", s.refused}});
+    cx_.note(fmt::format("sampled texts: {}speculation steps {}, draft tokens accepted {}, refused {}",
+                         levels[i].name, s.rounds, s.accepted, s.refused));
   }
-  for (size_t t = 0; t < checks.size(); ++t)
-    add_distributions(checks[t], temperatures[t], temperatures.size());
 }
 
-void SpecCheck::add_distributions(const eval::DistributionCheck& found, double temperature,
-                                  size_t n_temperatures) {
-  // Bonferroni: the chances of all tests add up to at most eval.significance.
-  const double least =
-      recipe_.eval.significance / static_cast<double>(found.tests.size() * n_temperatures);
-  for (const eval::DistributionTest& l : found.tests)
-    verdicts_.push_back(
-        {.check = l.n == 1
-                      ? fmt::format("distribution of token {}", l.first + 1)
-                      : fmt::format("distribution of tokens {} and {}", l.first + 1, l.first + 2),
-         .temperature = temperature,
-         .texts = found.texts,
-         .found = fmt::format("chi-square {:.1f} of {} degrees, {} prompts, p = {:.3g}",
-                              l.test.chi_square, l.test.degrees, found.prompts, l.test.p),
-         .limit = fmt::format("p >= {:.2g}", least),
-         .passed = l.test.p >= least,
-         .details = {{"prompts", found.prompts},
-                     {"cells", l.test.cells},
-                     {"degrees", l.test.degrees},
-                     {"chi_square", l.test.chi_square},
-                     {"p", l.test.p},
-                     {"p_allowed", least}}});
+const char* SpecCheck::status() const {
+  if (!std::ranges::all_of(verdicts_, &Verdict::passed)) return "differs";
+  return inconclusive_ ? "inconclusive" : "proved";
 }
 
 int SpecCheck::run() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
+  for (const auto& [key, value] : lowered_)
+    cx_.note(fmt::format("{}={}, so that texts after built-in prompts are longer", key, value));
   const ModelPair::Engines engines = pair_.load(cx_);
   decode::Engine& target = *engines.target;
-  const auto speculation = make_rounds(recipe_, engines, tree_);
+  speculate::RoundOptions options;
+  if (target.queue() == nullptr) options.on_verified = tests_.hook();
+  const auto speculation = make_rounds(recipe_, engines, tree_, std::move(options),
+                                       {.on_verified = tests_within_.hook()});
   check_greedy(target, *speculation);
   if (speculation->accept_by() == AcceptBy::match) check_matched(target, *speculation);
   check_distributions(target, *speculation);
   const speculate::RoundStats& rounds = speculation->stats();
   cx_.note(fmt::format("{} speculation steps, {} of {} draft tokens accepted", rounds.rounds,
                        rounds.accepted, rounds.drafted));
-  if (rounds.accepted == 0)
-    cx_.warn("no draft token was accepted, so this run checks little more than plain sampling");
+  if (inconclusive_)
+    cx_.warn(fmt::format("inconclusive: {}; {}", inconclusive_->why, inconclusive_->remedy));
   write(rounds);
-  const bool passed = std::ranges::all_of(verdicts_, &Verdict::passed);
-  return passed ? 0 : exit_status(ErrorKind::numeric);
+  return status() == std::string_view("proved") ? 0 : exit_status(ErrorKind::numeric);
 }
 
 std::string SpecCheck::text(io::TableFormat format) const {
@@ -260,7 +318,7 @@ std::string SpecCheck::text(io::TableFormat format) const {
                    {"limit", Align::left},
                    {"verdict", Align::left}});
   for (const Verdict& v : verdicts_)
-    table.add_row({v.check, fmt::format("{:g}", v.temperature), fmt::format("{}", v.texts), v.found,
+    table.add_row({v.check, v.temperature ? fmt::format("{:g}", *v.temperature) : "all", fmt::format("{}", v.texts), v.found,
                    v.limit, v.passed ? "pass" : "FAIL"});
   std::string text = table.render(format);
   if (differences_.empty()) return text;
@@ -276,7 +334,7 @@ Json SpecCheck::json(const speculate::RoundStats& rounds) const {
   Json checks = Json::array(), places = Json::array();
   for (const Verdict& v : verdicts_) {
     Json item = {{"check", v.check},
-                 {"temperature", v.temperature},
+                 {"temperature", v.temperature ? Json(*v.temperature) : Json()},
                  {"texts", v.texts},
                  {"passed", v.passed}};
     item.update(v.details);
@@ -288,7 +346,16 @@ Json SpecCheck::json(const speculate::RoundStats& rounds) const {
                       {"best", d.expected},
                       {"found", d.found},
                       {"gap", d.gap}});
-  return {{"lossless", std::ranges::all_of(verdicts_, &Verdict::passed)},
+  const std::string_view status = this->status();
+  Json lossless = status == "proved";
+  if (inconclusive_ && status != "differs") lossless = nullptr;
+  Json lowered = Json::object();
+  for (const auto& [key, value] : lowered_) lowered[key] = value;
+  return {{"status", status},
+          {"lossless", std::move(lossless)},
+          {"why", inconclusive_ ? Json(inconclusive_->why) : Json()},
+          {"levels", levels_},
+          {"lowered", std::move(lowered)},
           {"target", target_name_},
           {"cache",
            {{"kind", recipe::yaml_text(recipe_.cache.kind)},
@@ -319,6 +386,7 @@ void SpecCheck::write(const speculate::RoundStats& rounds) {
                                 {"new_tokens", recipe_.sampling.max_tokens},
                                 {"seed", recipe_.run.seed}};
     record.group("quality") = json(rounds);
+    if (status() == std::string_view("inconclusive")) record.group("status") = status();
     result.write(record.line());
   }
   result.commit();

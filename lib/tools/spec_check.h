@@ -1,10 +1,11 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "eval/lossless.h"
+#include "eval/lossless_verdicts.h"
 #include "io/table.h"
 #include "tools/speculation/proposals.h"
 
@@ -12,7 +13,8 @@ namespace tandem::tools {
 
 /// Section `eval` of spec-check.
 struct LosslessSection {
-  int n_prompts = 50, texts = 2000, text_tokens = 4;
+  int n_prompts = 50, texts = 3000;
+  std::optional<int> text_tokens;
   std::vector<double> temperatures;
   double significance = 1e-4;
   // Logits of large models reach 16 to 32, where numbers in bf16 lie 0.125 apart.
@@ -29,7 +31,8 @@ struct LosslessSection {
     v("texts", texts, between(100, 10000000),
       "number of sampled texts per temperature, with and without speculation, over all prompts. "
       "Each prompt gets at least 40, so surplus prompts are left out");
-    v("text_tokens", text_tokens, between(2, 64).unit("tokens"), "length of a sampled text");
+    v("text_tokens", text_tokens, between(2, 256).unit("tokens"),
+      "length of a sampled text, null = twice the tokens of the longest speculation step, 16 to 32");
     v("significance", significance, recipe::above(0).up_to(1),
       "largest probability that a lossless run fails any of the tests of sampled texts");
     v("gap", gap, recipe::at_least(0),
@@ -37,6 +40,10 @@ struct LosslessSection {
       "where no order may change");
   }
   std::vector<double> temperatures_of(const recipe::Sampling& sampling) const;
+  /// longest   tokens of a speculation step
+  int length_of_texts(int longest) const {
+    return text_tokens.value_or(std::clamp(2 * longest, 16, 32));
+  }
   /// How many of `n_given` prompts sampled texts continue.
   size_t prompts_sampled(size_t n_given) const;
 };
@@ -51,7 +58,20 @@ struct SpecCheckRecipe : SequoiaRecipe {
     v("eval", eval, "texts to compare");
   }
   void check(recipe::Problems& p) const;
+  /// Tokens of a speculation step, at most.
+  /// of   shape of the proposals, of nested drafts in inner steps
+  int longest_step(const speculate::TokenTree& of) const {
+    return spec.nests() ? 1 + spec.nested().most(of.levels()) : of.levels();
+  }
 };
+
+/// Key and value of a setting that spec-check lowers.
+using Lowered = std::vector<std::pair<std::string, std::string>>;
+
+/// Lowers the budgets of a policy, so that it leaves out tokens of short prompts.
+/// section   of its keys, for `lowered`
+/// result    the shortest prompt that the policy leaves enough tokens out of
+int lower_budgets(recipe::Cache& cache, const std::string& section, Lowered& lowered);
 
 /// A run of spec-check: texts of the target alone against those of speculation, by the same
 /// engines.
@@ -63,20 +83,16 @@ class SpecCheck {
   SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point);
 
   int print_plan();
-  /// The exit status: 0 if all checks pass, else 7.
+  /// The exit status: 0 if all checks pass and every level was tested, else 7.
   int run();
 
  private:
-  /// One line of the result.
-  struct Verdict {
-    std::string check;
-    double temperature = 0;
-    int64_t texts = 0;
-    std::string found, limit;
-    bool passed = false;
-    nlohmann::ordered_json details;
-  };
+  using Verdict = eval::Verdict;
 
+  /// A recipe whose built-in prompts are longer than what policies read of them.
+  SpecCheckRecipe lowered_budgets(SpecCheckRecipe recipe);
+  bool has_prompts() const;
+  int text_tokens() const { return recipe_.eval.length_of_texts(recipe_.longest_step(tree_)); }
   /// Those that sampled texts go on from.
   std::span<const eval::Ids> sampled_prompts() const;
   decode::GenerateSpec how(double temperature, int max_tokens) const;
@@ -85,15 +101,17 @@ class SpecCheck {
   void check_matched(decode::Engine& target, speculate::Rounds& speculation);
   /// Sampled texts follow the distribution of the target's; all prompts go into one test.
   void check_distributions(decode::Engine& target, speculate::Rounds& speculation);
-  void add_distributions(const eval::DistributionCheck& found, double temperature,
-                         size_t n_temperatures);
+  /// proved, differs or inconclusive.
+  const char* status() const;
   void write(const speculate::RoundStats& rounds);
   std::string text(io::TableFormat format) const;
   nlohmann::ordered_json json(const speculate::RoundStats& rounds) const;
 
   cli::Context& cx_;
   const cli::Point<Recipe>& point_;
-  const SpecCheckRecipe& recipe_;
+  Lowered lowered_;
+  int shortest_prompt_ = eval::kShortestPrompt;  // of those built in
+  SpecCheckRecipe recipe_;
   ModelPair pair_;
   recipe::Sampling sampling_;  // settled
   speculate::TokenTree tree_;
@@ -104,8 +122,12 @@ class SpecCheck {
   int longest_ = 0;     // tokens of a text
   bool exact_;          // in f32, where greedy texts do not turn on rounding
   bool rows_are_pure_;  // in f32 on the CPU, where a row's bits do not depend on other rows
+  // On the CPU, of steps and of those within them:
+  eval::LevelTests tests_, tests_within_;
   std::vector<Verdict> verdicts_;
   std::vector<eval::GreedyDifference> differences_;
+  std::optional<eval::Inconclusive> inconclusive_;
+  nlohmann::ordered_json levels_;  // counts of sampled texts
 };
 
 }  // namespace tandem::tools

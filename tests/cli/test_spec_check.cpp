@@ -19,7 +19,7 @@ Outcome spec_check(std::vector<std::string> arguments) {
 
 /// Checks with too few texts to find a wrong distribution: for what a result says and its form.
 Outcome brief_check(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {"-s", "eval.texts=100", "-s", "eval.text_tokens=2", "-s",
+  arguments.insert(arguments.begin(), {"-s", "eval.texts=100", "-s", "eval.text_tokens=10", "-s",
                                        "eval.temperatures=[1]"});
   return spec_check(std::move(arguments));
 }
@@ -32,7 +32,8 @@ TEST_SUITE("cli/spec-check") {
     CHECK(run.status == 0);
     CHECK(run.out.find("greedy texts equal the target's") != std::string::npos);
     CHECK(run.out.find("4 of 4 texts equal, 64 tokens") != std::string::npos);
-    CHECK(run.out.find("distribution of tokens 3 and 4") != std::string::npos);
+    CHECK(run.out.find("distribution of neighbours") != std::string::npos);
+    CHECK(run.out.find("tokens that the draft prefers") != std::string::npos);
     CHECK(run.out.find("FAIL") == std::string::npos);
     CHECK(run.err.find("draft tokens accepted") != std::string::npos);
   }
@@ -154,28 +155,73 @@ TEST_SUITE("cli/spec-check") {
     CHECK(j["compute"] == "f32");
     CHECK(j["drafter"] == "tiny-2m");
     CHECK(j["differences"].empty());
-    // Greedy, tokens 2 to 4, and three pairs of neighbours.
+    // Greedy, single tokens, neighbours, and four tests of the tokens that steps keep.
     CHECK(j["checks"].size() == 7);
     CHECK(j["checks"][0]["texts_equal"] == 4);
     for (size_t i = 1; i < 7; ++i) {
-      CHECK(j["checks"][i]["temperature"].get<double>() == 0.7);
+      CHECK(j["checks"][i]["temperature"] == (i < 3 ? Json(0.7) : Json()));
       CHECK(j["checks"][i]["p"].get<double>() >= j["checks"][i]["p_allowed"].get<double>());
     }
     const Json record =
         Json::parse(brief_check({"-r", "sequoia/tiny-16m", "--format", "jsonl"}).out);
     CHECK(record["schema"] == "tandem.result/1");
+    CHECK(record["status"] == "ok");
     CHECK(record["quality"]["lossless"] == true);
+    CHECK(record["quality"]["status"] == "proved");
+    CHECK(record["quality"]["levels"][0]["refused"] >= 200);
+  }
+
+  TEST_CASE("a run that never refuses proves nothing: its message, its remedy, exit status 7") {
+    // The prompt is shorter than the budget, so the target's second policy reads everything.
+    const Outcome run = brief_check(
+        {"-r", "triforce/tiny-16m", "-p", "The keeper of the lighthouse", "--format", "jsonl"});
+    CHECK(run.status == 7);
+    CHECK(has(run.err, "warning: inconclusive: in sampled texts speculation refused 0 of "));
+    CHECK(has(run.err, "expected at least 200; raise eval.texts, name prompts longer than the "
+                       "budget of draft.cache, or lower that budget"));
+    const Json record = Json::parse(run.out);
+    CHECK(record["status"] == "inconclusive");
+    const Json& quality = record["quality"];
+    CHECK(quality["status"] == "inconclusive");
+    CHECK(quality["lossless"].is_null());
+    CHECK(quality["levels"][0]["refused"] == 0);
+    CHECK(quality["levels"][1]["refused"] >= 200);
+    CHECK(quality["lowered"].empty());
+    const Outcome short_texts =
+        brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.text_tokens=2"});
+    CHECK(short_texts.status == 7);
+    CHECK(has(short_texts.err, "steps a text, expected at least 3; raise eval.text_tokens"));
+  }
+
+  TEST_CASE("budgets are lowered for built-in prompts, so that every level refuses") {
+    for (const std::vector<std::string>& flags :
+         {std::vector<std::string>{"-r", "triforce/tiny-16m"},
+          {"-r", "sequoia/self-tiny-16m"},
+          {"-r", "sequoia/self-tiny-16m", "-s", "draft.cache={kind: snapkv}"}}) {
+      CAPTURE(flags.back());
+      std::vector<std::string> all = {"--json"};
+      all.insert(all.end(), flags.begin(), flags.end());
+      const Outcome run = brief_check(all);
+      CAPTURE(run.err);
+      CHECK(run.status == 0);
+      const Json j = Json::parse(run.out);
+      CHECK_FALSE(j["lowered"].empty());
+      for (const Json& level : j["levels"]) {
+        CHECK(level["refused"] >= 200);
+        CHECK(level["accepted"] >= 200);
+      }
+    }
   }
 
   TEST_CASE("a check that fails: exit status 7, the verdict in the table, the result written") {
-    // The distributions are equal, so p is uniform in [0, 1]: where it must be above a half in
-    // each of two tests, three runs of four fail.
+    // The distributions are equal, so p is uniform in [0, 1]: where limits of all tests add up to
+    // 1, about half of the runs fail.
     Outcome run;
     for (int seed = 0; seed < 20 && run.status == 0; ++seed)
       run = brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.significance=1", "-s",
                          "run.seed=" + std::to_string(seed)});
     CHECK(run.status == 7);
-    CHECK(run.out.find("p >= 0.5") != std::string::npos);
+    CHECK(run.out.find("p >= 0.12") != std::string::npos);
     CHECK(run.out.find("FAIL") != std::string::npos);
     CHECK(run.err.find("error") == std::string::npos);  // a result, not a mishap
   }
@@ -228,7 +274,7 @@ TEST_SUITE("cli/spec-check") {
     const Outcome plan = spec_check({"-r", "sequoia/tiny-16m", "--dry-run"});
     CHECK(plan.status == 0);
     CHECK(plan.out.find(
-              "texts    4 greedy, 300 sampled at each of 2 temperatures, after 4 prompts") !=
+              "texts    4 greedy, 300 sampled of 16 tokens at each of 2 temperatures, after 4 prompts") !=
           std::string::npos);
     const Outcome automatic = spec_check({"-r", "sequoia/tiny-16m", "-s", "tree.path=auto"});
     CHECK(automatic.status == 3);

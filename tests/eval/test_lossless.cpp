@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "changed_drafter.h"
 #include "eval/lossless.h"
 #include "generate_runs.h"
 #include "speculate/draft/model_drafter.h"
@@ -18,22 +19,10 @@ namespace {
 
 /// Children of the root that are the draft's best tokens, called drawn: what the residual rule must
 /// not be fed.
-class DeterministicDrafter final : public speculate::Drafter {
- public:
-  DeterministicDrafter(decode::Engine& draft, decode::Engine& target, speculate::TokenTree tree)
-      : inner_(draft, target, std::move(tree)) {}
-
-  bool draws_children() const override { return true; }
-  std::string name() const override { return "deterministic"; }
-  const speculate::TokenTree& largest() const override { return inner_.largest(); }
-  void share(std::span<const int32_t> prefix) override { inner_.share(prefix); }
-  void read(std::span<const DrawSeq> seqs) override { inner_.read(seqs); }
-  void forget(int slot) override { inner_.forget(slot); }
-  void prepare(speculate::Round& round) override { inner_.prepare(round); }
-  void draft(speculate::Round& round) override {
-    inner_.draft(round);
+std::unique_ptr<speculate::Drafter> deterministic(decode::Engine& draft, decode::Engine& target,
+                                                  const speculate::TokenTree& tree) {
+  const auto best_tokens = [n = tree.n_children[0]](speculate::Round& round) {
     const Tensor logits = round.level_logits(0);
-    const int n = largest().n_children[0];
     for (size_t b = 0; b < round.n_seqs(); ++b) {
       const Row row = row_of(logits, static_cast<int>(b));
       Ids best(row.size());
@@ -42,15 +31,11 @@ class DeterministicDrafter final : public speculate::Drafter {
                                 [&](int32_t id) { return row[static_cast<size_t>(id)]; });
       std::copy_n(best.begin(), n, round.host_tokens(b).begin() + 1);
     }
-  }
-  void keep(speculate::Round& round) override { inner_.keep(round); }
-  void accept(const speculate::RoundResults& results, const std::vector<bool>& gone) override {
-    inner_.accept(results, gone);
-  }
-
- private:
-  speculate::ModelDrafter inner_;
-};
+  };
+  return std::make_unique<ChangedDrafter>(
+      std::make_unique<speculate::ModelDrafter>(draft, target, tree),
+      ChangedDrafter::Changes{.proposals = best_tokens});
+}
 
 /// Plain decoding that now and then gives the next id instead.
 class SlippingDecoder final : public decode::Decoder {
@@ -142,7 +127,7 @@ TEST_SUITE("eval/lossless") {
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
     const DistributionCheck wrong = pair.check(
-        std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 1000, 1.0f);
+        deterministic(*pair.draft, *pair.target, star()), 1000, 1.0f);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-9);
   }
@@ -157,7 +142,7 @@ TEST_SUITE("eval/lossless") {
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
     const DistributionCheck wrong = pair.check_prompts(
-        std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 25, 40);
+        deterministic(*pair.draft, *pair.target, star()), 25, 40);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-6);
   }

@@ -2,9 +2,7 @@
 // is not shows in the text of the rounds around.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
-
+#include "chain_rule.h"
 #include "eval/lossless.h"
 #include "nested_testing.h"
 #include "speculate/draft/model_drafter.h"
@@ -16,67 +14,6 @@ using namespace tandem::eval;
 using test::Ids;
 
 namespace {
-
-/// Its tokens are verified by a rule that draws anew from the whole distribution after a rejection,
-/// where what the rejected token leaves of it were due: accepted tokens count twice.
-class WholeAfterRejection final : public speculate::Drafter {
- public:
-  /// middle   that verifies its tokens
-  WholeAfterRejection(decode::Engine& draft, speculate::Reader middle, float temperature,
-                      speculate::TokenTree tree)
-      : inner_(draft, middle, std::move(tree)), middle_(middle), temperature_(temperature) {}
-
-  bool draws_children() const override { return true; }
-  std::string name() const override { return "biased"; }
-  const speculate::TokenTree& largest() const override { return inner_.largest(); }
-  size_t outbox_bytes(int max_seqs) const override { return inner_.outbox_bytes(max_seqs); }
-  int max_places() const override { return inner_.max_places(); }
-  void share(std::span<const int32_t> prefix) override { inner_.share(prefix); }
-  void read(std::span<const decode::DrawSeq> seqs) override { inner_.read(seqs); }
-  void forget(int slot) override { inner_.forget(slot); }
-  void join(speculate::Round& round) override { inner_.join(round); }
-  void abandon() override { inner_.abandon(); }
-  const speculate::TokenTree& shape(std::span<const decode::DrawSeq> seqs) override {
-    return inner_.shape(seqs);
-  }
-  void prepare(speculate::Round& round) override { inner_.prepare(round); }
-  void draft(speculate::Round& round) override { inner_.draft(round); }
-  void keep(speculate::Round& round) override {
-    inner_.keep(round);
-    const VerifyTreesParams found =
-        round.verification(middle_.engine->logit_rows(), AcceptBy::sequoia);
-    for (size_t b = 0; b < round.n_seqs(); ++b) {
-      const int32_t first = found.node_begin[b], n = found.n_accepted[b];
-      const int32_t last = n == 0 ? 0 : found.path[first + n - 1];
-      if (found.n_children[first + last] > 0)
-        found.bonus[b] =
-            drawn_from({found.target_logits + int64_t{found.target_row[first + last]} * found.vocab,
-                        static_cast<size_t>(found.vocab)});
-    }
-  }
-  void accept(const speculate::RoundResults& results, const std::vector<bool>& gone) override {
-    inner_.accept(results, gone);
-  }
-  void accept_chains(std::span<const int> accepted, const std::vector<bool>& gone) override {
-    inner_.accept_chains(accepted, gone);
-  }
-
- private:
-  int32_t drawn_from(std::span<const float> logits) {
-    const double most = *std::ranges::max_element(logits);
-    std::vector<double> sums;
-    double sum = 0;
-    for (const float x : logits)
-      sums.push_back(sum += std::exp((double{x} - most) / double{temperature_}));
-    const auto at = std::ranges::upper_bound(sums, rng_.uniform() * sum);
-    return static_cast<int32_t>(std::min<std::ptrdiff_t>(at - sums.begin(), std::ssize(sums) - 1));
-  }
-
-  speculate::ModelDrafter inner_;
-  speculate::Reader middle_;
-  float temperature_;
-  PhiloxStream rng_{7};
-};
 
 /// All three levels read differently after a prompt of 36 tokens, which both models continue with
 /// a few likely tokens, but not with the same ones.
@@ -168,21 +105,20 @@ TEST_SUITE("eval/nested lossless") {
   }
 
   TEST_CASE("a rule within that draws anew from the whole distribution is found out") {
-    constexpr float kTemperature = 0.4F;
     Levels levels(8, 32, 16);
     const speculate::Reader middle{*levels.target, {.keys = 1}};
-    const auto with = [&](std::unique_ptr<speculate::Drafter> within) {
+    const auto with = [&](const ChainRule& rule) {
+      auto within = std::make_unique<ChangedDrafter>(
+          std::make_unique<speculate::ModelDrafter>(*levels.draft, middle, kChain),
+          verifies_by(*levels.target, rule));
       const auto rounds = speculate::drafted_rounds(
           *levels.target,
           std::make_unique<speculate::NestedDrafter>(
               middle, std::move(within), kShape,
               speculate::WithinOptions{.verify = speculate::VerifyChoice::sequoia}));
-      return levels.check(*rounds, 8, 600, kTemperature, 1).worst_p();
+      return levels.check(*rounds, 8, 600, 0.4F, 1).worst_p();
     };
-    const double right =
-        with(std::make_unique<speculate::ModelDrafter>(*levels.draft, middle, kChain));
-    const double wrong =
-        with(std::make_unique<WholeAfterRejection>(*levels.draft, middle, kTemperature, kChain));
+    const double right = with({}), wrong = with({.subtracts = false});
     CAPTURE(right);
     CAPTURE(wrong);
     CHECK(right > 1e-4);

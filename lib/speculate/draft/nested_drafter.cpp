@@ -151,12 +151,18 @@ void NestedDrafter::accept(const RoundResults& results, const std::vector<bool>&
   for (size_t b = 0; b < results.n_seqs(); ++b)
     accepted.push_back(static_cast<int>(results.path(b).size()));
   within_->accept_chains(accepted, gone);
+  const bool reads_text = within_->reads_text();
+  const int least = shallowest_leaf(round_->tree());
   for (int turn = 0; turn < results.n_within(); ++turn) {
     for (size_t b = 0; b < results.n_seqs(); ++b)
-      if (const int n = results.accepted_within(turn, b); n >= 0 && !gone[b])
-        stats_.add(RoundEvent{
-            flight.seqs[b],
-            within_->reads_text() ? results.found_within(turn, b) : round_->tree().size() - 1, n});
+      if (const int n = results.accepted_within(turn, b); n >= 0 && !gone[b]) {
+        const int drafted =
+            reads_text ? results.found_within(turn, b) : round_->tree().size() - 1;
+        stats_.add(RoundEvent{.seq = flight.seqs[b],
+                              .drafted = drafted,
+                              .accepted = n,
+                              .refused = n < (reads_text ? drafted : least) ? 1 : 0});
+      }
     stats_.draft_s += results.seconds_within(turn, Round::begun, Round::drafted);
     stats_.target_s += results.seconds_within(turn, Round::drafted, Round::scored);
     stats_.verify_s += results.seconds_within(turn, Round::scored, Round::verified);

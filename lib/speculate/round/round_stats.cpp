@@ -11,6 +11,7 @@ void RoundStats::add(const RoundEvent& round) {
   drafted += round.drafted;
   accepted += round.accepted;
   offered += round.offered;
+  refused += round.refused;
   cut_short += round.accepted < round.offered ? 1 : 0;
   tested += std::min(round.accepted + 1, round.drafted);
   emitted += round.accepted + 1;
@@ -22,6 +23,7 @@ void RoundStats::add(const RoundStats& other) {
   drafted += other.drafted;
   accepted += other.accepted;
   offered += other.offered;
+  refused += other.refused;
   cut_short += other.cut_short;
   tested += other.tested;
   emitted += other.emitted;
@@ -38,6 +40,7 @@ RoundStats RoundStats::since(const RoundStats& earlier) const {
   s.drafted -= earlier.drafted;
   s.accepted -= earlier.accepted;
   s.offered -= earlier.offered;
+  s.refused -= earlier.refused;
   s.cut_short -= earlier.cut_short;
   s.tested -= earlier.tested;
   s.emitted -= earlier.emitted;

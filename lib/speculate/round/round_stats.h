@@ -14,6 +14,7 @@ struct RoundEvent {
   int seq = 0;
   int drafted = 0, accepted = 0;
   int offered = 0;                     // of the drafted ones, those of a longest path
+  int refused = 0;                     // that the rule tried and gave up
   std::span<const int32_t> path = {};  // accepted nodes, valid while on_round runs
 };
 
@@ -27,6 +28,7 @@ struct RoundStats {
   int64_t drafted = 0;    // nodes, roots left out
   int64_t accepted = 0;   // of them
   int64_t offered = 0;    // tokens that could have been accepted: of longest paths
+  int64_t refused = 0;    // nodes that the rule tried and gave up; of trees within rounds, at least
   int64_t cut_short = 0;  // rounds that accepted fewer
   int64_t tested = 0;     // of chains: the accepted ones, and the one that ended each round early
   int64_t emitted =

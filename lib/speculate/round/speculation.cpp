@@ -241,7 +241,11 @@ std::vector<std::vector<Drawn>> Speculation::finish_round(const Flight& flight) 
     tokens_a_round_ += (kept.back() - tokens_a_round_) / 32;
     const int drafted = results.n_drafted(b);
     const int offered = std::min(drafted, results.tree().levels() - 1);
-    const RoundEvent event{flight.seqs[b], drafted, kept.back() - 1, offered, results.path(b)};
+    const int accepted = kept.back() - 1;
+    const int refused = drafter_->beams() > 0
+                            ? static_cast<int>(accepted < offered)
+                            : refused_children(results.tree(), results.path(b), drafted);
+    const RoundEvent event{flight.seqs[b], drafted, accepted, offered, refused, results.path(b)};
     stats_.add(event);
     if (options_.on_round) options_.on_round(event);
     target_.cache().report_round(flight.slots[b], event.accepted, offered);

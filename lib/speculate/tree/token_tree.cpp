@@ -88,6 +88,24 @@ std::vector<uint64_t> ancestor_bits(const TokenTree& tree) {
   return bits;
 }
 
+int refused_children(const TokenTree& tree, std::span<const int32_t> path, int drafted) {
+  int node = 0, refused = 0;
+  const auto first_child = [&] { return tree.first_child[static_cast<size_t>(node)]; };
+  for (const int32_t next : path) {
+    refused += next - first_child();
+    node = next;
+  }
+  const int n = tree.n_children[static_cast<size_t>(node)];
+  return n > 0 && first_child() <= drafted ? refused + n : refused;
+}
+
+int shallowest_leaf(const TokenTree& tree) {
+  int least = tree.levels();
+  for (size_t i = 0; i < tree.depth.size(); ++i)
+    if (tree.n_children[i] == 0) least = std::min(least, tree.depth[i]);
+  return least;
+}
+
 std::vector<double> node_scores(const TokenTree& tree, const AcceptanceVector& acceptance) {
   std::vector<double> scores(tree.parent.size(), 1.0);
   for (size_t v = 1; v < scores.size(); ++v) {

@@ -48,6 +48,15 @@ TokenTree beam_tree(int width, int gamma);
 /// shapes   [size][ceil(size / 64)] words, the lowest bit first
 std::vector<uint64_t> ancestor_bits(const TokenTree& tree);
 
+/// Children that were tried and refused: siblings before each accepted node, and all children of the
+/// last one.
+/// path     accepted nodes, the root left out
+/// drafted  nodes below the root that were proposed
+int refused_children(const TokenTree& tree, std::span<const int32_t> path, int drafted);
+
+/// The least depth of a node without children.
+int shallowest_leaf(const TokenTree& tree);
+
 /// Of each node the probability that a round reaches it: the product of `acceptance` along its path
 /// (Sequoia, definition 3.3). Children beyond the vector are never accepted.
 std::vector<double> node_scores(const TokenTree& tree, const AcceptanceVector& acceptance);

@@ -302,21 +302,21 @@ void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRo
 std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
                                                const ModelPair::Engines& engines,
                                                const speculate::TokenTree& tree,
-                                               speculate::RoundOptions options) {
+                                               speculate::RoundOptions options,
+                                               speculate::WithinOptions within) {
   const SpecSection& spec = recipe.spec;
   options.verify = spec.verify;
   options.floor = spec.floors.rule();
+  within.verify = spec.verify_within;
   if (spec.draft == DraftKind::ngram)
     return speculate::lookup_rounds(*engines.target, spec.ngram, recipe.most_gamma(),
                                     std::move(options));
   if (spec.looks_up_within())
     return speculate::nested_lookup_rounds(*engines.target, engines.self(), spec.ngram, spec.gamma1,
-                                           spec.nested(), {.verify = spec.verify_within},
-                                           std::move(options));
+                                           spec.nested(), std::move(within), std::move(options));
   if (spec.draft == DraftKind::nested)
     return speculate::nested_rounds(*engines.target, engines.self(), engines.drafter(), tree,
-                                    spec.nested(), {.verify = spec.verify_within},
-                                    std::move(options));
+                                    spec.nested(), std::move(within), std::move(options));
   if (spec.beams() > 0)
     return speculate::beam_rounds(*engines.target, engines.drafter(),
                                   {.width = spec.width,

@@ -199,6 +199,7 @@ void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRo
 std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
                                                const ModelPair::Engines& engines,
                                                const speculate::TokenTree& tree,
-                                               speculate::RoundOptions options = {});
+                                               speculate::RoundOptions options = {},
+                                               speculate::WithinOptions within = {});
 
 }  // namespace tandem::tools
