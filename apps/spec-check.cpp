@@ -15,7 +15,7 @@ const cli::ToolInfo kInfo{
     .examples =
         {"spec-check -r sequoia/tiny-16m -s model.compute=f32",
          "spec-check -r sequoia/tiny-16m -s eval.temperatures=[0.8] -s sampling.top_p=0.9 --json",
-         "spec-check -m tiny-16m -s spec.draft=ngram -f recipes/demo/lighthouse-logbook.txt -n 64",
+         "spec-check -r triforce/tiny-16m", "spec-check -m tiny-16m -s spec.draft=ngram -n 64",
          "spec-check -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",

@@ -123,7 +123,7 @@ RULES = [
     # Benchmarks and checks that take minutes.
     (r"^magicdec-bench (?!.*(--predict|--dry-run))", Add(DRY, "measures for minutes")),
     (r"^sequoia-bench (?!.*--dry-run)", Add(DRY, "measures for minutes")),
-    (r"^spec-check (?!.*--dry-run)", Add(DRY, "writes 8,000 texts")),
+    (r"^spec-check (?!.*--dry-run)", Add(DRY, "writes 12,000 texts")),
     (r"^magicdec-acceptance ", Add(DRY, "measures for minutes")),
     (r"^pig-bench (?!.*(--dry-run|--from))", Add(DRY, "measures for minutes")),
     (r"^pig-eval (?!.*(--dry-run|recipes/demo/(facts|choices)|\[channels\]))", Add(DRY, "measures for minutes")),

@@ -15,10 +15,10 @@ struct ChainRule {
   double acceptance = 1;         // times the probability that a token is accepted with
   double draft_temperature = 1;  // times the temperature that tokens were drawn at
   bool normalizes = true;        // the residual that a token is drawn from after a refusal
-  bool subtracts = true;         // what the refused token leaves, or else draws from the whole
+  bool subtracts = true;         // draws from the rest after a refusal, or else from the whole
   bool tosses = true;            // a number for the residual, or else the coin of the refusal again
-  bool keeps_bonus = true;       // the token after the accepted ones, or else drops it if others are
-  bool reads_leaf = true;        // the row of the last token after a full chain, or the one before
+  bool keeps_bonus = true;  // the token after the accepted ones, or else drops it if others are
+  bool reads_leaf = true;   // the row of the last token after a full chain, or the one before
 };
 
 inline int32_t drawn_from(const std::vector<double>& weights, double uniform, bool normalizes) {
@@ -30,7 +30,8 @@ inline int32_t drawn_from(const std::vector<double>& weights, double uniform, bo
   return static_cast<int32_t>(std::ranges::max_element(weights) - weights.begin());
 }
 
-inline void verify_chain(const VerifyTreesParams& params, const ChainRule& rule, PhiloxStream& rng) {
+inline void verify_chain(const VerifyTreesParams& params, const ChainRule& rule,
+                         PhiloxStream& rng) {
   VerifyTreesParams other = params;
   other.draft.temperature *= static_cast<float>(rule.draft_temperature);
   for (int b = 0; b < params.n_seqs; ++b) {
@@ -55,7 +56,8 @@ inline void verify_chain(const VerifyTreesParams& params, const ChainRule& rule,
     }
     if (!refused && !rule.reads_leaf && node > 0) p = tree.target(node - 1);
     params.n_accepted[b] = node;
-    params.bonus[b] = drawn_from(p, rule.tosses || !refused ? rng.uniform() : coin, rule.normalizes);
+    params.bonus[b] =
+        drawn_from(p, rule.tosses || !refused ? rng.uniform() : coin, rule.normalizes);
     if (rule.keeps_bonus || node == 0) continue;
     params.n_accepted[b] = node - 1;
     params.bonus[b] = tree.token(node);
@@ -63,7 +65,7 @@ inline void verify_chain(const VerifyTreesParams& params, const ChainRule& rule,
 }
 
 /// Verifies proposals of an engine's rounds by that rule.
-/// engine   that verifies
+/// engine   computes the logits that verify
 inline ChangedDrafter::Changes verifies_by(decode::Engine& engine, const ChainRule& rule) {
   const auto rng = std::make_shared<PhiloxStream>(7);
   return {.verified = [&engine, rule, rng](speculate::Round& round) {

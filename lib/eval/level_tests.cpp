@@ -21,8 +21,8 @@ void add_event(TokenTest& test, bool found, double probability, double weight = 
   test.variance += weight * weight * probability * (1 - probability);
 }
 
-/// Adds where a token lies among the ids: the probability of those before it and half of its own.
-/// Its mean is 1/2, its variance (1 - sum of p^3) / 12.
+/// Adds where a token lies among the ids: the sum of all probabilities before it and half of its
+/// probability. Its mean is 1/2, its variance (1 - sum of p^3) / 12.
 void add_place(TokenTest& test, Probabilities p, size_t token) {
   double cubes = 0, before = 0;
   for (size_t i = 0; i < p.size(); ++i) {
@@ -34,7 +34,7 @@ void add_place(TokenTest& test, Probabilities p, size_t token) {
   test.variance += (1 - cubes) / 12;
 }
 
-/// What a node's row gives under a rule without cuts and penalties; good to 2e-7.
+/// The softmax of a row, good to 2e-7: the distribution of a rule without cuts and penalties.
 Distribution<double> softmax_of(const float* row, int vocab, float temperature) {
   const float max = *std::max_element(row, row + vocab);
   Distribution<double> p(static_cast<size_t>(vocab));
@@ -73,7 +73,7 @@ void add_sequence(const VerifyTreesParams& params, int b, bool draws, Sums& sums
   const Nodes tree(params, b);
   const int32_t first = params.node_begin[b], n_accepted = params.n_accepted[b];
   int node = 0;
-  double surprise = 0;  // of the token before: whether it was the likeliest, less its probability
+  double surprise = 0;  // 1 if the last token was the likeliest, else 0, less the probability
   for (int i = 0; i <= n_accepted; ++i) {
     const int32_t next = i < n_accepted ? params.path[first + i] : -1;
     const auto token = static_cast<size_t>(next < 0 ? params.bonus[b] : tree.token(next));

@@ -154,9 +154,9 @@ std::vector<DistributionCheck> check_distributions(decode::Engine& target,
       decode::GenerateSpec how = sampled.how(sampled.temperatures[t]);
       // A check takes two seeds, and no other check takes them.
       how.sampler.seed += 2 * static_cast<int64_t>(i + t * sampled.prompts.size());
-      checks[t].add(check_distribution(
-          target, speculation, prompt, slot, sampled.texts, how,
-          [&](int64_t done) { return !progress || progress(before + done); }));
+      checks[t].add(
+          check_distribution(target, speculation, prompt, slot, sampled.texts, how,
+                             [&](int64_t done) { return !progress || progress(before + done); }));
     }
     target.cache().release(slot);
   }

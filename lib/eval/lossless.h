@@ -77,7 +77,7 @@ struct SampledTexts {
   std::vector<double> temperatures = {};
   /// max_tokens of each text, and the first seed.
   std::function<decode::GenerateSpec(double temperature)> how = {};
-  /// Whether the prompt's index serves all texts that go on from it.
+  /// True if the prompt's index serves all texts that go on from it.
   std::function<bool(const Ids& prompt)> adopts = [](const Ids&) { return false; };
 };
 

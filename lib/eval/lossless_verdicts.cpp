@@ -17,8 +17,9 @@ Verdict worst_of(const DistributionCheck& found, int n, double temperature, doub
     ++tests;
     if (worst == nullptr || t.test.p < worst->test.p) worst = &t;
   }
-  const std::string place = n == 1 ? fmt::format("token {}", worst->first + 1)
-                                   : fmt::format("tokens {}, {}", worst->first + 1, worst->first + 2);
+  const std::string place = n == 1
+                                ? fmt::format("token {}", worst->first + 1)
+                                : fmt::format("tokens {}, {}", worst->first + 1, worst->first + 2);
   return {.check = n == 1 ? "distribution of single tokens" : "distribution of neighbours",
           .temperature = temperature,
           .texts = found.texts,
@@ -44,8 +45,8 @@ Verdict verdict_of(const Level& level, size_t test, int64_t texts, double least)
   const double p = t.p(), deviation = std::sqrt(t.variance);
   return {.check = level.name + std::string(LevelTests::kNames[test]),
           .texts = texts,
-          .found = fmt::format("{:.1f} in {} tokens, expected {:.1f} +- {:.1f}, p = {:.3g}", t.found,
-                               sums.tokens, t.expected, deviation, p),
+          .found = fmt::format("{:.1f} in {} tokens, expected {:.1f} +- {:.1f}, p = {:.3g}",
+                               t.found, sums.tokens, t.expected, deviation, p),
           .limit = fmt::format("p >= {:.2g}", least),
           .passed = p >= least,
           .details = {{"tokens", sums.tokens},
@@ -101,10 +102,10 @@ std::optional<Inconclusive> inconclusive(std::span<const Level> levels,
                           "raise eval.texts, choose a draft that agrees more often, or for prompt "
                           "lookup a text that repeats itself"};
     if (i == 0 && s.rounds < kLeastSteps * texts)
-      return Inconclusive{fmt::format("{} took {:.1f} steps a text, expected at least {}", who,
-                                      static_cast<double>(s.rounds) / static_cast<double>(texts),
-                                      kLeastSteps),
-                          "raise eval.text_tokens, or lower spec.gamma"};
+      return Inconclusive{
+          fmt::format("{} took {:.2f} steps a text, expected at least {}", who,
+                      static_cast<double>(s.rounds) / static_cast<double>(texts), kLeastSteps),
+          "raise eval.text_tokens, or lower spec.gamma"};
   }
   return {};
 }

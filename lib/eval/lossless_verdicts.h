@@ -7,7 +7,7 @@
 #include "eval/level_tests.h"
 #include "eval/lossless.h"
 
-// What checks of speculation found, against their limits.
+// Results of checks of speculation, against their limits.
 namespace tandem::eval {
 
 /// One line of the result.
@@ -22,13 +22,13 @@ struct Verdict {
 
 /// One level of speculation: the steps that the target verifies, or those within them.
 struct Level {
-  std::string name;                            // before its checks; empty for the outer one
-  const LevelTests* tests = nullptr;           // null: its tokens are not seen, as on a GPU
+  std::string name;                   // before its checks; empty for the outer one
+  const LevelTests* tests = nullptr;  // null: its tokens are not seen, as on a GPU
   const speculate::RoundStats* stats = nullptr;
 };
 
 /// Verdicts on sampled texts. The probability that a lossless run fails any of them is at most
-/// `significance`: one half for the comparison of texts, one half for the tests of levels.
+/// `significance`. One half of it goes to the comparison of texts, one half to tests of levels.
 /// checks   [temperatures]
 std::vector<Verdict> sampled_verdicts(std::span<const DistributionCheck> checks,
                                       std::span<const double> temperatures,
@@ -46,7 +46,7 @@ struct Inconclusive {
 
 /// Nothing if each level accepted and refused enough, and texts took enough steps.
 /// before   [levels] counts when sampled texts began
-/// texts    of speculation
+/// texts    number of texts by speculation
 std::optional<Inconclusive> inconclusive(std::span<const Level> levels,
                                          std::span<const speculate::RoundStats> before,
                                          int64_t texts);

@@ -143,10 +143,11 @@ int SpecCheck::print_plan() {
   const std::vector<double> temperatures = recipe_.eval.temperatures_of(sampling_);
   return pair_.print_plan(
       cx_,
-      fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled of {} tokens at each "
-                  "of {} temperatures, after {} prompts\n",
-                  tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled,
-                  text_tokens(), temperatures.size(), n_prompts),
+      fmt::format(
+          "tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled of {} tokens at each "
+          "of {} temperatures, after {} prompts\n",
+          tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled, text_tokens(),
+          temperatures.size(), n_prompts),
       {{"tree", tree_facts(tree_)},
        {"texts",
         {{"greedy", prompts_.sequences.size()},
@@ -246,8 +247,7 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
     return is_indexed_once(c, prompt.size());
   };
   const bool is_seen = target.queue() == nullptr;
-  std::vector<eval::Level> levels = {
-      {"", is_seen ? &tests_ : nullptr, &speculation.stats()}};
+  std::vector<eval::Level> levels = {{"", is_seen ? &tests_ : nullptr, &speculation.stats()}};
   if (speculation.stats_within() != nullptr)
     levels.push_back({"inner ", is_seen ? &tests_within_ : nullptr, speculation.stats_within()});
   std::vector<speculate::RoundStats> before;
@@ -265,9 +265,8 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
              return once(pair_.cache(), prompt) || once(pair_.self_cache(), prompt);
            }},
       shown(line));
-  std::ranges::move(
-      eval::sampled_verdicts(checks, temperatures, levels, recipe_.eval.significance),
-      std::back_inserter(verdicts_));
+  std::ranges::move(eval::sampled_verdicts(checks, temperatures, levels, recipe_.eval.significance),
+                    std::back_inserter(verdicts_));
   inconclusive_ = eval::inconclusive(levels, before, n_texts);
   for (size_t i = 0; i < levels.size(); ++i) {
     const speculate::RoundStats s = levels[i].stats->since(before[i]);
@@ -277,8 +276,9 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
                        {"drafted", s.drafted},
                        {"accepted", s.accepted},
                        {"refused", s.refused}});
-    cx_.note(fmt::format("sampled texts: {}speculation steps {}, draft tokens accepted {}, refused {}",
-                         levels[i].name, s.rounds, s.accepted, s.refused));
+    cx_.note(
+        fmt::format("sampled texts: {}speculation steps {}, draft tokens accepted {}, refused {}",
+                    levels[i].name, s.rounds, s.accepted, s.refused));
   }
 }
 
@@ -318,8 +318,8 @@ std::string SpecCheck::text(io::TableFormat format) const {
                    {"limit", Align::left},
                    {"verdict", Align::left}});
   for (const Verdict& v : verdicts_)
-    table.add_row({v.check, v.temperature ? fmt::format("{:g}", *v.temperature) : "all", fmt::format("{}", v.texts), v.found,
-                   v.limit, v.passed ? "pass" : "FAIL"});
+    table.add_row({v.check, v.temperature ? fmt::format("{:g}", *v.temperature) : "all",
+                   fmt::format("{}", v.texts), v.found, v.limit, v.passed ? "pass" : "FAIL"});
   std::string text = table.render(format);
   if (differences_.empty()) return text;
   io::Table places({{"text"}, {"position"}, {"best token"}, {"found"}, {"gap"}});

@@ -32,7 +32,8 @@ struct LosslessSection {
       "number of sampled texts per temperature, with and without speculation, over all prompts. "
       "Each prompt gets at least 40, so surplus prompts are left out");
     v("text_tokens", text_tokens, between(2, 256).unit("tokens"),
-      "length of a sampled text, null = twice the tokens of the longest speculation step, 16 to 32");
+      "length of a sampled text, null = twice the tokens of the longest speculation step, 16 to "
+      "32");
     v("significance", significance, recipe::above(0).up_to(1),
       "largest probability that a lossless run fails any of the tests of sampled texts");
     v("gap", gap, recipe::at_least(0),
@@ -69,7 +70,7 @@ struct SpecCheckRecipe : SequoiaRecipe {
 using Lowered = std::vector<std::pair<std::string, std::string>>;
 
 /// Lowers the budgets of a policy, so that it leaves out tokens of short prompts.
-/// section   of its keys, for `lowered`
+/// section   prefix of its keys in `lowered`
 /// result    the shortest prompt that the policy leaves enough tokens out of
 int lower_budgets(recipe::Cache& cache, const std::string& section, Lowered& lowered);
 
@@ -110,7 +111,7 @@ class SpecCheck {
   cli::Context& cx_;
   const cli::Point<Recipe>& point_;
   Lowered lowered_;
-  int shortest_prompt_ = eval::kShortestPrompt;  // of those built in
+  int shortest_prompt_ = eval::kShortestPrompt;  // built in
   SpecCheckRecipe recipe_;
   ModelPair pair_;
   recipe::Sampling sampling_;  // settled

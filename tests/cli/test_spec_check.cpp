@@ -177,8 +177,9 @@ TEST_SUITE("cli/spec-check") {
         {"-r", "triforce/tiny-16m", "-p", "The keeper of the lighthouse", "--format", "jsonl"});
     CHECK(run.status == 7);
     CHECK(has(run.err, "warning: inconclusive: in sampled texts speculation refused 0 of "));
-    CHECK(has(run.err, "expected at least 200; raise eval.texts, name prompts longer than the "
-                       "budget of draft.cache, or lower that budget"));
+    CHECK(has(run.err,
+              "expected at least 200; raise eval.texts, name prompts longer than the "
+              "budget of draft.cache, or lower that budget"));
     const Json record = Json::parse(run.out);
     CHECK(record["status"] == "inconclusive");
     const Json& quality = record["quality"];
@@ -187,8 +188,7 @@ TEST_SUITE("cli/spec-check") {
     CHECK(quality["levels"][0]["refused"] == 0);
     CHECK(quality["levels"][1]["refused"] >= 200);
     CHECK(quality["lowered"].empty());
-    const Outcome short_texts =
-        brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.text_tokens=2"});
+    const Outcome short_texts = brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.text_tokens=2"});
     CHECK(short_texts.status == 7);
     CHECK(has(short_texts.err, "steps a text, expected at least 3; raise eval.text_tokens"));
   }
@@ -214,8 +214,8 @@ TEST_SUITE("cli/spec-check") {
   }
 
   TEST_CASE("a check that fails: exit status 7, the verdict in the table, the result written") {
-    // The distributions are equal, so p is uniform in [0, 1]: where limits of all tests add up to
-    // 1, about half of the runs fail.
+    // The distributions are equal, so p is uniform in [0, 1]. Limits of all tests add up to 1, so
+    // about half of the runs fail.
     Outcome run;
     for (int seed = 0; seed < 20 && run.status == 0; ++seed)
       run = brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.significance=1", "-s",
@@ -273,9 +273,8 @@ TEST_SUITE("cli/spec-check") {
   TEST_CASE("plans and what cannot be checked") {
     const Outcome plan = spec_check({"-r", "sequoia/tiny-16m", "--dry-run"});
     CHECK(plan.status == 0);
-    CHECK(plan.out.find(
-              "texts    4 greedy, 300 sampled of 16 tokens at each of 2 temperatures, after 4 prompts") !=
-          std::string::npos);
+    CHECK(plan.out.find("texts    4 greedy, 300 sampled of 16 tokens at each of 2 temperatures, "
+                        "after 4 prompts") != std::string::npos);
     const Outcome automatic = spec_check({"-r", "sequoia/tiny-16m", "-s", "tree.path=auto"});
     CHECK(automatic.status == 3);
     CHECK(automatic.err.find("expected the tree to check") != std::string::npos);

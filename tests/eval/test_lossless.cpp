@@ -126,8 +126,8 @@ TEST_SUITE("eval/lossless") {
     CHECK(right.tests.size() == 4);  // tokens 2 and 3, pairs (1, 2) and (2, 3)
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
-    const DistributionCheck wrong = pair.check(
-        deterministic(*pair.draft, *pair.target, star()), 1000, 1.0f);
+    const DistributionCheck wrong =
+        pair.check(deterministic(*pair.draft, *pair.target, star()), 1000, 1.0f);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-9);
   }
@@ -141,8 +141,8 @@ TEST_SUITE("eval/lossless") {
     CHECK(right.tests.size() == 4);
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
-    const DistributionCheck wrong = pair.check_prompts(
-        deterministic(*pair.draft, *pair.target, star()), 25, 40);
+    const DistributionCheck wrong =
+        pair.check_prompts(deterministic(*pair.draft, *pair.target, star()), 25, 40);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-6);
   }

@@ -1,5 +1,5 @@
-// Rounds within rounds are lossless by texts of the engines themselves, and a rule within them that
-// is not shows in the text of the rounds around.
+// Rounds within rounds are lossless by texts of the engines themselves. A biased rule within them
+// shows in the text of the rounds around.
 #include <doctest/doctest.h>
 
 #include "chain_rule.h"

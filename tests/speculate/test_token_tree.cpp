@@ -98,6 +98,27 @@ TEST_SUITE("speculate/token tree") {
           std::vector<double>{1, .5, .25, .5 * .2, .25 * .2, .5 * .2 * .2});
   }
 
+  TEST_CASE("children that a round refused") {
+    const TokenTree tree = tree_of({2, 2, 1, 1, 0, 0, 0});  // 1, 2; 3, 4; 5; 6
+    const auto refused = [&](const Ints& path, int drafted = 6) {
+      return refused_children(tree, path, drafted);
+    };
+    CHECK(refused({}) == 2);
+    CHECK(refused({1}) == 2);
+    CHECK(refused({2}) == 2);     // 1, and then 5
+    CHECK(refused({2, 5}) == 1);  // ends at a leaf
+    CHECK(refused({1, 3}) == 1);
+    CHECK(refused({1, 3, 6}) == 0);
+    CHECK(refused({1, 4}) == 1);
+    CHECK(refused({1, 3}, 5) == 0);  // 6 was not proposed
+    CHECK(refused({}, 0) == 0);
+    CHECK(refused_children(chain_tree(4), Ints{1, 2}, 3) == 1);
+    CHECK(refused_children(chain_tree(4), Ints{1, 2}, 2) == 0);
+    CHECK(shallowest_leaf(tree) == 2);
+    CHECK(shallowest_leaf(chain_tree(4)) == 3);
+    CHECK(shallowest_leaf(chain_tree(1)) == 0);
+  }
+
   TEST_CASE("lists that are no tree") {
     CHECK(input_error_text([] { tree_of({}); }) ==
           "t.json: expected at least a root, found no nodes");

@@ -156,8 +156,7 @@ void NestedDrafter::accept(const RoundResults& results, const std::vector<bool>&
   for (int turn = 0; turn < results.n_within(); ++turn) {
     for (size_t b = 0; b < results.n_seqs(); ++b)
       if (const int n = results.accepted_within(turn, b); n >= 0 && !gone[b]) {
-        const int drafted =
-            reads_text ? results.found_within(turn, b) : round_->tree().size() - 1;
+        const int drafted = reads_text ? results.found_within(turn, b) : round_->tree().size() - 1;
         stats_.add(RoundEvent{.seq = flight.seqs[b],
                               .drafted = drafted,
                               .accepted = n,

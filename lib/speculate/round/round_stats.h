@@ -14,7 +14,7 @@ struct RoundEvent {
   int seq = 0;
   int drafted = 0, accepted = 0;
   int offered = 0;                     // of the drafted ones, those of a longest path
-  int refused = 0;                     // that the rule tried and gave up
+  int refused = 0;                     // nodes that the rule tried and gave up
   std::span<const int32_t> path = {};  // accepted nodes, valid while on_round runs
 };
 

@@ -48,8 +48,8 @@ TokenTree beam_tree(int width, int gamma);
 /// shapes   [size][ceil(size / 64)] words, the lowest bit first
 std::vector<uint64_t> ancestor_bits(const TokenTree& tree);
 
-/// Children that were tried and refused: siblings before each accepted node, and all children of the
-/// last one.
+/// Children that were tried and refused: siblings before each accepted node, and all children of
+/// the last one.
 /// path     accepted nodes, the root left out
 /// drafted  nodes below the root that were proposed
 int refused_children(const TokenTree& tree, std::span<const int32_t> path, int drafted);
