@@ -39,6 +39,7 @@ int lower_budgets(recipe::Cache& cache, const std::string& section, Lowered& low
     value = most;
     lowered.emplace_back(section + "." + key, fmt::format("{}", most));
   };
+  constexpr int kShort = 24;
   using enum recipe::CacheKind;
   switch (cache.kind) {
     case full:
@@ -46,16 +47,16 @@ int lower_budgets(recipe::Cache& cache, const std::string& section, Lowered& low
     case streaming:
       lower("sinks", cache.sinks.value, 1);
       lower("recent", cache.recent.value, 7);
-      return eval::kShortestPrompt;
+      return kShort;
     case snapkv:
       lower("snapkv.budget", cache.snapkv.budget.value, 8);
       lower("snapkv.window", cache.snapkv.window, 2);
-      return eval::kShortestPrompt;
+      return kShort;
     case retrieval:
       lower("retrieval.budget", cache.retrieval.budget.value, 8);
       lower("retrieval.chunk", cache.retrieval.chunk, 2);
       lower("retrieval.force_recent", cache.retrieval.force_recent.value, 2);
-      return eval::kShortestPrompt;
+      return kShort;
     case verified:
       lower("verified.budget", cache.verified.budget.value, recipe::Verified::kLeastBudget);
       return 2 * recipe::Verified::kLeastBudget;
@@ -290,7 +291,7 @@ const char* SpecCheck::status() const {
 int SpecCheck::run() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
   for (const auto& [key, value] : lowered_)
-    cx_.note(fmt::format("{}={}, so that texts after built-in prompts are longer", key, value));
+    cx_.note(fmt::format("{}={}, lowered for built-in prompts", key, value));
   const ModelPair::Engines engines = pair_.load(cx_);
   decode::Engine& target = *engines.target;
   speculate::RoundOptions options;

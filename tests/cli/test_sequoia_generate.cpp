@@ -75,14 +75,27 @@ TEST_SUITE("cli/sequoia-generate") {
   }
 
   TEST_CASE("spec.verify: records name the rule; greedy text is the same by each") {
-    const std::vector<std::string> flags = {"-p", "Once upon a time", "-n",
-                                            "30", "--format",         "jsonl"};
+    const std::vector<std::string> flags = {
+        "-p", "Once upon a time", "-n", "30", "--format", "jsonl", "-s", "model.compute=f32"};
+    const auto ids_of = [](const std::string& out) {
+      std::vector<Json> ids;
+      for (const Json& e : json_lines(out))
+        if (e["event"] == "token") ids.push_back(e["id"]);
+      return ids;
+    };
+    std::vector<std::string> plain = {"-m", "tiny-16m", "--device", "cpu"};
+    plain.insert(plain.end(), flags.begin(), flags.end());
+    const auto want = ids_of(run_process(program("pig-generate"), {.arguments = plain}).out);
+    CHECK(want.size() == 30);
     const auto spec_of = [&](const std::vector<std::string>& more) {
       std::vector<std::string> all = flags;
       all.insert(all.end(), more.begin(), more.end());
       const Outcome run = sequoia_generate(all);
       CHECK(run.status == 0);
-      return json_lines(run.out).back()["spec"];
+      CHECK(ids_of(run.out) == want);
+      const Json spec = json_lines(run.out).back()["spec"];
+      CHECK(spec["accepted"] < spec["drafted"]);
+      return spec;
     };
     for (const std::string rule : {"match", "sequoia", "traversal"}) {
       CAPTURE(rule);

@@ -188,7 +188,8 @@ TEST_SUITE("cli/spec-check") {
     CHECK(quality["levels"][0]["refused"] == 0);
     CHECK(quality["levels"][1]["refused"] >= 200);
     CHECK(quality["lowered"].empty());
-    const Outcome short_texts = brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.text_tokens=2"});
+    const Outcome short_texts =
+        brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.text_tokens=2", "-s", "eval.texts=300"});
     CHECK(short_texts.status == 7);
     CHECK(has(short_texts.err, "steps a text, expected at least 3; raise eval.text_tokens"));
   }
@@ -199,7 +200,7 @@ TEST_SUITE("cli/spec-check") {
           {"-r", "sequoia/self-tiny-16m"},
           {"-r", "sequoia/self-tiny-16m", "-s", "draft.cache={kind: snapkv}"}}) {
       CAPTURE(flags.back());
-      std::vector<std::string> all = {"--json"};
+      std::vector<std::string> all = {"--json", "-s", "eval.texts=200"};
       all.insert(all.end(), flags.begin(), flags.end());
       const Outcome run = brief_check(all);
       CAPTURE(run.err);
