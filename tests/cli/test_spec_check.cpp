@@ -200,7 +200,8 @@ TEST_SUITE("cli/spec-check") {
           {"-r", "sequoia/self-tiny-16m"},
           {"-r", "sequoia/self-tiny-16m", "-s", "draft.cache={kind: snapkv}"}}) {
       CAPTURE(flags.back());
-      std::vector<std::string> all = {"--json", "-s", "eval.texts=200"};
+      std::vector<std::string> all = {"--json", "-s", "eval.texts=300", "-s",
+                                      "eval.text_tokens=16"};
       all.insert(all.end(), flags.begin(), flags.end());
       const Outcome run = brief_check(all);
       CAPTURE(run.err);
@@ -233,7 +234,7 @@ TEST_SUITE("cli/spec-check") {
       all.insert(all.end(), flags.begin(), flags.end());
       const Outcome run = brief_check(all);
       CHECK(run.status == 0);
-      const Json check = Json::parse(run.out)["checks"].back();
+      const Json check = Json::parse(run.out)["checks"][1];
       CHECK(check["degrees"].get<int>() <= check["cells"].get<int>() - check["prompts"].get<int>());
       return std::pair(check["prompts"].get<int>(), check["texts"].get<int>());
     };
@@ -243,8 +244,9 @@ TEST_SUITE("cli/spec-check") {
   }
 
   TEST_CASE("ngram: sampled texts are compared token by token too") {
-    const Outcome run = brief_check(
-        {"-m", "tiny-16m", "-s", "spec.draft=ngram", "-p", "tick tock tick tock tick", "--json"});
+    const Outcome run =
+        brief_check({"-m", "tiny-16m", "-s", "spec.draft=ngram", "-p", "tick tock tick tock tick",
+                     "--json", "-s", "eval.texts=1000"});
     CHECK(run.status == 0);
     const Json j = Json::parse(run.out);
     CHECK(j["checks"][1]["check"] == "sampled texts equal the target's");
@@ -256,12 +258,12 @@ TEST_SUITE("cli/spec-check") {
         file_text(tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt");
     for (const std::vector<std::string>& flags :
          {std::vector<std::string>{"draft.cache.retrieval.budget=64"},
-          {"draft.cache.retrieval.budget=512"},
+          {"draft.cache.retrieval.budget=256"},
           {"draft.cache.retrieval.budget=64", "spec.within=ngram",
            "draft2.path=", "spec.gamma1=3"}}) {
       CAPTURE(flags.back());
       std::vector<std::string> all = {"-r",    "triforce/tiny-16m", "-p", log.substr(0, 2400),
-                                      "-s",    "eval.texts=100",    "-s", "eval.temperatures=[1]",
+                                      "-s",    "eval.texts=250",    "-s", "eval.temperatures=[1]",
                                       "--json"};
       for (const std::string& flag : flags) all.insert(all.end(), {"-s", flag});
       const Outcome run = spec_check(all);
