@@ -115,10 +115,12 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
   prompts_.shared = 0;  // every text is read whole
   require_same(cx, prompts_);
   batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
-  // Tests of levels see the logits of all nodes at once.
-  const speculate::TreeRoom step = speculate::TreeRoom::of(
-      recipe_.spec.nests() ? speculate::chain_tree(recipe_.longest_step(tree_)) : tree_);
-  batch_ = speculate::target_needs(step, batch_, config_.vocab_size).logit_rows / step.nodes;
+  if (pair_.device().kind == Device::Kind::cpu) {
+    // Tests of levels see the logits of all nodes at once.
+    const speculate::TreeRoom step = speculate::TreeRoom::of(
+        recipe_.spec.nests() ? speculate::chain_tree(recipe_.longest_step(tree_)) : tree_);
+    batch_ = speculate::target_needs(step, batch_, config_.vocab_size).logit_rows / step.nodes;
+  }
   SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
                                           .max_tokens = recipe_.sampling.max_tokens,
                                           .least_new = text_tokens,
