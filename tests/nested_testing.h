@@ -81,6 +81,8 @@ inline void check_nested_texts(const NestedPair& pair,
     CHECK(within.emitted >= outer.drafted);
     CHECK(within.rounds <= outer.rounds * c.shape.rounds);
     CHECK(within.accepted > 0);
+    CHECK(outer.refused <= outer.rounds);
+    CHECK((outer.refused == 0) == (outer.accepted == outer.drafted));
     CHECK(pair.target->cache().store().free_pages() == pages);
     CHECK(pair.draft->cache().store().free_pages() == draft_pages);
   }
@@ -98,6 +100,8 @@ inline void check_nested_own_draft(Device device, int rejected) {
     const speculate::RoundStats& within = *rounds->stats_within();
     CHECK(within.accepted >= within.drafted - rejected);
     CHECK(rounds->stats().accepted >= rounds->stats().drafted - rejected);
+    CHECK(within.refused <= rejected);
+    CHECK(rounds->stats().refused <= rejected);
     CHECK(rounds->stats().drafted >= (rounds->stats().rounds - rejected - 6) * 8);
   }
 }

@@ -97,6 +97,8 @@ inline void check_greedy_texts(const Pair& pair, double tolerance) {
     const speculate::RoundStats& s = rounds->stats();
     CHECK(s.drafted == s.rounds * (tree.size() - 1));
     CHECK(s.emitted == s.accepted + s.rounds);
+    CHECK(s.refused + s.accepted <= s.drafted);
+    if (tree.size() == tree.levels()) CHECK(s.refused == s.cut_short);
     CHECK(s.emitted >= 6 * 39);  // the first comes from the prompt; the last rounds may overshoot
     int64_t sum = 0;
     for (const int64_t n : s.accepted_hist) sum += n;
