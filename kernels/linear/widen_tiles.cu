@@ -22,7 +22,7 @@ struct Span {
   static constexpr bool kIsFour = kCode == Code::i4;
   const uint8_t* tile;
   int first;                   // input within the tile
-  unsigned words[kEights][4];  // those of pairs of inputs
+  unsigned words[kEights][4];  // hold pairs of inputs
 
   __device__ Span(const CodeTiles& w, int down, int g, int span) {
     const int piece = span / kSpans, s = span % kSpans;

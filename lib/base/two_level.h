@@ -1,5 +1,5 @@
 #pragma once
-// How codes lie in rows, and blocks of weights with scales of two levels. No STL: included by
+// Rows of codes, and blocks of weights with scales of two levels. No STL: included by
 // sources compiled with per-ISA flags.
 #include "base/types.h"
 
