@@ -49,7 +49,7 @@ int parts_of(const CodeTiles& w, int blocks) {
 
 /// Blocks on a multiprocessor: two, where more would leave others without.
 int blocks_at_once(const CodeTiles& w, int rows) {
-  const int most = coded::blocks_with(rows);
+  const int most = coded::blocks_with(w.code, rows);
   return blocks_of(w) * parts_of(w, most) > kClusters[0] ? most : 2;
 }
 

@@ -16,15 +16,16 @@
 namespace tandem::coded {
 
 /// Blocks on a multiprocessor, at most.
-constexpr int blocks_with(int rows) { return rows <= 16 ? 4 : 2; }
+constexpr int blocks_with(Code code, int rows) { return code != Code::fp8 && rows <= 16 ? 4 : 2; }
 /// Registers of a thread that does not multiply: more for the warp that sums up x.
 template <bool kMinimum>
 inline constexpr int kOtherRegisters = kMinimum ? 40 : 24;
-template <bool kMinimum, int kRows>
-inline constexpr int kMultiplyRegisters = 512 / blocks_with(kRows) - kOtherRegisters<kMinimum>;
+template <Code kCode, bool kMinimum, int kRows>
+inline constexpr int kMultiplyRegisters =
+    512 / blocks_with(kCode, kRows) - kOtherRegisters<kMinimum>;
 
 template <Code kCode, int kUnit, bool kMinimum, int kRows>
-__global__ void __launch_bounds__(kThreads, blocks_with(kRows))
+__global__ void __launch_bounds__(kThreads, blocks_with(kCode, kRows))
     coded_linear(const __grid_constant__ Maps maps, const CodedLinearParams all, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -67,7 +68,8 @@ __global__ void __launch_bounds__(kThreads, blocks_with(kRows))
       cuda::cluster_wait();
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiplyRegisters<kMinimum, kRows>));
+    asm volatile(
+        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiplyRegisters<kCode, kMinimum, kRows>));
     Multiplier<kCode, kUnit, kMinimum, kRows> m{.read = tiles::Reader<kCode, kMinimum>(all.w)};
     const auto slice_of = [&](int stage) {
       const uint8_t* const at = shared + plan.tiles_at + stage * kTiles * plan.tile_bytes;
