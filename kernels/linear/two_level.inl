@@ -44,7 +44,7 @@ TANDEM_INLINE Vec factors_of(const char* block, int vector, bool of_minima) {
 }
 
 /// Fetches a quarter of the block after the next one, which may begin and end inside a line. CPUs
-/// do not foresee the addresses of i6.
+/// fetch too few lines by themselves.
 template <class F>
 TANDEM_INLINE void fetch_ahead(const char* block, int step) {
   constexpr int kQuarter = F::panel.bytes() / (kTwoLevelInputs / kCodeStep);
@@ -63,7 +63,7 @@ TANDEM_INLINE void add_block(const char* block, int vector, const TwoLevelInputs
   for (int r = 0; r < kRows; ++r) sum[r] = simd::zero();
 #pragma GCC unroll 1
   for (int step = 0; step < kTwoLevelInputs / kCodeStep; ++step) {
-    if constexpr (kRows <= kRowsOfHalves && F::code == Code::i6) fetch_ahead<F>(block, step);
+    if constexpr (kRows <= kRowsOfHalves) fetch_ahead<F>(block, step);
 #pragma GCC unroll 2
     for (int i = 0; i < kCodeStep / kInputGroup; ++i) {
       constexpr int kGroups = kInputGroup / kGroup;
