@@ -111,7 +111,7 @@ __device__ inline unsigned bits_of(const __nv_bfloat162& pair) {
 
 /// A pair of a fragment without its zero, as exact numbers: those of outputs g + 8 h divided by
 /// inverse(h).
-/// missing  result of `missing`
+/// missing  minus the code of a zero weight, as `missing` returns it
 template <Code kCode>
 struct Exact {
   static constexpr bool kIsFp8 = kCode == Code::fp8;

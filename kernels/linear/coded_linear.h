@@ -15,8 +15,8 @@ struct CodedLinearParams {
 /// x.
 /// numerics Sums of a group are multiplied by its scale in f32. They are added in an order that
 ///          the sizes and the format of W fix. Every run gives the same bits, for a row with any
-///          other rows. Each body has its own order, and Hopper's three: up to 4 rows, up to 16,
-///          and from there on.
+///          other rows. Each body has its own order. Hopper has up to three: the portable
+///          body's to normalise x and up to 4 rows, one up to 16, and one for more.
 /// cost     reads W once
 /// errors   none; call only where coded_linear_fits: a block finds the shared memory that it needs
 namespace portable {

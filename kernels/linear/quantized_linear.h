@@ -43,7 +43,7 @@ struct CodedMatrix {
   Code code;  // i4, i5, i8 or fp8; with two levels i4, i5 or i6
   ScaleType scale;
   Zero zero;
-  int group;  // inputs that share a scale: 16, not of i5, or a multiple of 32; 0: all
+  int group;  // inputs that share a scale: 16 (not for i5) or a multiple of 32; 0: all
   int in;
 
   bool two_level() const { return scale == ScaleType::two_level; }

@@ -47,6 +47,7 @@ class LevelTests {
     return [this](const speculate::Round& round, const Tensor& logits) { add(round, logits); };
   }
 
+  void restart() { sums_ = {}; }
   /// At all temperatures together.
   const Sums& sums() const { return sums_; }
 

@@ -95,12 +95,15 @@ std::optional<Inconclusive> inconclusive(std::span<const Level> levels,
     };
     if (s.refused < kLeastProposals)
       return Inconclusive{few("refused", s.refused),
-                          "raise eval.texts, name prompts longer than the budget of draft.cache, "
-                          "or lower that budget"};
+                          levels[i].has_budget
+                              ? "raise eval.texts, name prompts longer than the budget of "
+                                "draft.cache, or lower that budget"
+                              : "raise eval.texts"};
     if (s.accepted < kLeastProposals)
-      return Inconclusive{few("accepted", s.accepted),
-                          "raise eval.texts, choose a draft that agrees more often, or for prompt "
-                          "lookup a text that repeats itself"};
+      return Inconclusive{
+          few("accepted", s.accepted),
+          "raise eval.texts, or choose a draft or prompts whose tokens are accepted "
+          "more often"};
     if (i == 0 && s.rounds < kLeastSteps * texts)
       return Inconclusive{
           fmt::format("{} took {:.2f} steps a text, expected at least {}", who,

@@ -88,7 +88,8 @@ class PackedWeights {
   static size_t staging_bytes(const Spec& spec);
   /// Takes the planned memory and fills it some rows at a time; `bias` [out] f32, or empty. On a
   /// GPU the weights have arrived after staging.wait(); where `device_rows` can, it writes them and
-  /// `rows` is not called. Nor is it for codes that a GPU makes of `numbers`, with the same bytes.
+  /// `rows` is not called. Nor is it called where the GPU quantizes `numbers`, which gives the same
+  /// bytes.
   void load(const Spec& spec, Arena& arena, const RowSource& rows, std::span<const float> bias,
             Staging& staging, const DeviceRowSource& device_rows = {},
             const Unquantized& numbers = {});

@@ -105,7 +105,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
       tests_within_(!recipe_.spec.looks_up_within()) {
   tree_ = *given_tree(recipe_);
   const int text_tokens = this->text_tokens();
-  if (has_prompts())
+  if (has_prompts(recipe_.chat))
     prompts_ = decode::read_prompts(prompt_source(cx, recipe_.chat, true), pair_.target(), false,
                                     {.context = pair_.context(), .least_new = text_tokens});
   else
@@ -140,6 +140,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
 
 int SpecCheck::print_plan() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
+  note_lowered();
   const size_t n_prompts = sampled_prompts().size();
   // The same number after each prompt.
   const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / n_prompts * n_prompts;
@@ -160,10 +161,12 @@ int SpecCheck::print_plan() {
          {"prompts", n_prompts}}}});
 }
 
-bool SpecCheck::has_prompts() const { return !prompt_source(cx_, recipe_.chat, true).empty(); }
+bool SpecCheck::has_prompts(const recipe::Chat& chat) const {
+  return !prompt_source(cx_, chat, true).empty();
+}
 
 SpecCheckRecipe SpecCheck::lowered_budgets(SpecCheckRecipe recipe) {
-  if (!prompt_source(cx_, recipe.chat, true).empty()) return recipe;
+  if (has_prompts(recipe.chat)) return recipe;
   shortest_prompt_ = lower_budgets(recipe.cache, "cache", lowered_);
   if (recipe.spec.draft == DraftKind::self || recipe.spec.nests())
     shortest_prompt_ =
@@ -249,8 +252,13 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
   const auto once = [&](const recipe::Cache& c, const eval::Ids& prompt) {
     return is_indexed_once(c, prompt.size());
   };
+  // Texts by match share the random numbers of their temperatures.
+  tests_.restart();
+  tests_within_.restart();
   const bool is_seen = target.queue() == nullptr;
-  std::vector<eval::Level> levels = {{"", is_seen ? &tests_ : nullptr, &speculation.stats()}};
+  const bool has_budget = recipe_.spec.draft == DraftKind::self || recipe_.spec.nests();
+  std::vector<eval::Level> levels = {
+      {"", is_seen ? &tests_ : nullptr, &speculation.stats(), has_budget}};
   if (speculation.stats_within() != nullptr)
     levels.push_back({"inner ", is_seen ? &tests_within_ : nullptr, speculation.stats_within()});
   std::vector<speculate::RoundStats> before;
@@ -285,15 +293,19 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
   }
 }
 
-const char* SpecCheck::status() const {
+std::string_view SpecCheck::status() const {
   if (!std::ranges::all_of(verdicts_, &Verdict::passed)) return "differs";
   return inconclusive_ ? "inconclusive" : "proved";
 }
 
-int SpecCheck::run() {
-  note_sampling(cx_, recipe_.sampling, pair_.target());
+void SpecCheck::note_lowered() {
   for (const auto& [key, value] : lowered_)
     cx_.note(fmt::format("{}={}, lowered for built-in prompts", key, value));
+}
+
+int SpecCheck::run() {
+  note_sampling(cx_, recipe_.sampling, pair_.target());
+  note_lowered();
   const ModelPair::Engines engines = pair_.load(cx_);
   decode::Engine& target = *engines.target;
   speculate::RoundOptions options;
@@ -306,10 +318,10 @@ int SpecCheck::run() {
   const speculate::RoundStats& rounds = speculation->stats();
   cx_.note(fmt::format("{} speculation steps, {} of {} draft tokens accepted", rounds.rounds,
                        rounds.accepted, rounds.drafted));
-  if (inconclusive_)
+  if (status() == "inconclusive")
     cx_.warn(fmt::format("inconclusive: {}; {}", inconclusive_->why, inconclusive_->remedy));
   write(rounds);
-  return status() == std::string_view("proved") ? 0 : exit_status(ErrorKind::numeric);
+  return status() == "proved" ? 0 : exit_status(ErrorKind::numeric);
 }
 
 std::string SpecCheck::text(io::TableFormat format) const {
@@ -351,12 +363,12 @@ Json SpecCheck::json(const speculate::RoundStats& rounds) const {
                       {"gap", d.gap}});
   const std::string_view status = this->status();
   Json lossless = status == "proved";
-  if (inconclusive_ && status != "differs") lossless = nullptr;
+  if (status == "inconclusive") lossless = nullptr;
   Json lowered = Json::object();
   for (const auto& [key, value] : lowered_) lowered[key] = value;
   return {{"status", status},
           {"lossless", std::move(lossless)},
-          {"why", inconclusive_ ? Json(inconclusive_->why) : Json()},
+          {"why", status == "inconclusive" ? Json(inconclusive_->why) : Json()},
           {"levels", levels_},
           {"lowered", std::move(lowered)},
           {"target", target_name_},
@@ -389,7 +401,7 @@ void SpecCheck::write(const speculate::RoundStats& rounds) {
                                 {"new_tokens", recipe_.sampling.max_tokens},
                                 {"seed", recipe_.run.seed}};
     record.group("quality") = json(rounds);
-    if (status() == std::string_view("inconclusive")) record.group("status") = status();
+    if (status() == "inconclusive") record.group("status") = status();
     result.write(record.line());
   }
   result.commit();

@@ -92,7 +92,8 @@ class SpecCheck {
 
   /// A recipe whose built-in prompts are longer than what policies read of them.
   SpecCheckRecipe lowered_budgets(SpecCheckRecipe recipe);
-  bool has_prompts() const;
+  bool has_prompts(const recipe::Chat& chat) const;
+  void note_lowered();
   int text_tokens() const { return recipe_.eval.length_of_texts(recipe_.longest_step(tree_)); }
   /// Those that sampled texts go on from.
   std::span<const eval::Ids> sampled_prompts() const;
@@ -103,7 +104,7 @@ class SpecCheck {
   /// Sampled texts follow the distribution of the target's; all prompts go into one test.
   void check_distributions(decode::Engine& target, speculate::Rounds& speculation);
   /// proved, differs or inconclusive.
-  const char* status() const;
+  std::string_view status() const;
   void write(const speculate::RoundStats& rounds);
   std::string text(io::TableFormat format) const;
   nlohmann::ordered_json json(const speculate::RoundStats& rounds) const;

@@ -42,7 +42,8 @@ Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
                        draft.name)
         .hint("measure them, or use sequoia-tree-search with a timing table");
   if (recipe::is_quantized(draft.weights))
-    throw recipe_error("bench.drafts", "'{}' has weights, which the roofline does not support",
+    throw recipe_error("bench.drafts",
+                       "'{}' has quantized weights, which the roofline does not support",
                        draft.name)
         .hint("leave weights out, or measure it");
   if (draft.policy)

@@ -87,12 +87,12 @@ TEST_SUITE("cli/magicdec-bench") {
     CHECK_FALSE(records[1].contains("predicted"));
 
     CHECK(has(bench("{name: a, kind: self, weights: int4}").err,
-              "'a' has weights int4, expected int8, int4 or fp8, and kind model"));
+              "'a' has weights, which need kind model; leave weights out"));
     CHECK(has(magicdec_bench({"--predict", "-s",
                               "bench.drafts=[{name: a, kind: model, path: "
                               "'synthetic:llama-3.1-8b', weights: int4, alpha: .8}]"})
                   .err,
-              "'a' has weights, which the roofline does not support"));
+              "'a' has quantized weights, which the roofline does not support"));
   }
 
   TEST_CASE("gamma is 0 where no chain pays, and the chain is still there to see") {

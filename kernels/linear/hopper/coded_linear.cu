@@ -47,9 +47,9 @@ int parts_of(const CodeTiles& w, int blocks) {
   return parts;
 }
 
-/// Blocks on a multiprocessor: two, where more would leave others without.
-int blocks_at_once(const CodeTiles& w, int rows) {
-  const int most = coded::blocks_with(w.code, rows);
+/// Blocks on a multiprocessor: two, if more would leave some multiprocessors idle.
+int blocks_at_once(const CodeTiles& w, int most_rows) {
+  const int most = coded::blocks_with(w.code, most_rows);
   return blocks_of(w) * parts_of(w, most) > kClusters[0] ? most : 2;
 }
 

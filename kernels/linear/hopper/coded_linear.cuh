@@ -4,8 +4,9 @@
 // wgmma's left operand. A warp's fragment of a tile is its part of that operand. Products
 // of a unit go to fresh sums, which are multiplied by the unit's scale and added up in f32. With
 // few outputs, the blocks of a cluster share the columns, and each adds up the sums of some rows of
-// tiles. Two blocks share a multiprocessor, four with few rows of x: one loads what it needs while
-// another, perhaps the kernel before, ends.
+// tiles. Two blocks share a multiprocessor, or four for up to 16 rows of x, except with fp8, whose
+// products need the registers. One loads what it needs while another, perhaps the kernel before,
+// ends.
 //
 // Tried on an H200 and slower: one block of 256 outputs a multiprocessor; a bulk copy for each tile
 // instead of one box.

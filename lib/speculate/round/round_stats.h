@@ -20,16 +20,17 @@ struct RoundEvent {
 
 /// What rounds have done so far, over all sequences.
 struct RoundStats {
-  std::string drafter;    // its name
-  std::string rule;       // of verification, rule_name
-  bool lossy = false;     // it leaves the target's distribution
-  int nodes = 0;          // of a tree, the root counts
-  int64_t rounds = 0;     // a sequence's, not a batch's
-  int64_t drafted = 0;    // nodes, roots left out
-  int64_t accepted = 0;   // of them
-  int64_t offered = 0;    // tokens that could have been accepted: of longest paths
-  int64_t refused = 0;    // nodes that the rule tried and gave up; of trees within rounds, at least
-  int64_t cut_short = 0;  // rounds that accepted fewer
+  std::string drafter;   // its name
+  std::string rule;      // of verification, rule_name
+  bool lossy = false;    // it leaves the target's distribution
+  int nodes = 0;         // of a tree, the root counts
+  int64_t rounds = 0;    // a sequence's, not a batch's
+  int64_t drafted = 0;   // nodes, roots left out
+  int64_t accepted = 0;  // of them
+  int64_t offered = 0;   // tokens that could have been accepted: of longest paths
+  int64_t refused =
+      0;  // nodes that the rule tried and gave up; a lower bound for trees of inner steps
+  int64_t cut_short = 0;  // rounds that accepted fewer than offered
   int64_t tested = 0;     // of chains: the accepted ones, and the one that ended each round early
   int64_t emitted =
       0;  // tokens: accepted and one more a round, those after a sequence's end included

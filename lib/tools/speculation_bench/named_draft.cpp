@@ -133,11 +133,12 @@ void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
       p.field("drafts",
               "bench.drafts: '{}' is of kind model, which needs path; set it to the model's folder",
               d.name);
-    if (d.weights != recipe::WeightType::automatic &&
-        (d.kind != DraftKind::model || !recipe::is_quantized(d.weights)))
-      p.field("drafts",
-              "bench.drafts: '{}' has weights {}, expected int8, int4 or fp8, and kind model",
-              d.name, recipe::yaml_text(d.weights));
+    if (d.weights != recipe::WeightType::automatic && d.kind != DraftKind::model)
+      p.field("drafts", "bench.drafts: '{}' has weights, which need kind model; leave weights out",
+              d.name);
+    else if (d.weights != recipe::WeightType::automatic && !recipe::is_quantized(d.weights))
+      p.field("drafts", "bench.drafts: '{}' has weights {}, expected int8, int4 or fp8", d.name,
+              recipe::yaml_text(d.weights));
     if (d.policy && d.policy->is_hosted())
       p.field("drafts",
               "bench.drafts: '{}' has cache.place host, which is not supported for drafts; leave "
