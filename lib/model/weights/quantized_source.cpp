@@ -1,7 +1,7 @@
 #include "model/weights/quantized_source.h"
 
 #include <algorithm>
-#include <bit>
+#include <cstring>
 #include <limits>
 #include <map>
 
@@ -16,19 +16,24 @@ namespace {
 /// Rows are quantized in pieces of this size in f32, which stay in L2.
 constexpr int64_t kQuantizedAtOnce = int64_t{1} << 16;
 
-/// True if none of n numbers is NaN or infinite. Bits are compared, so that the loop becomes
-/// vectors.
-template <class T, class Bits>
-bool all_finite(const void* numbers, int64_t n, Bits infinity) {
-  constexpr Bits kMagnitude = std::numeric_limits<Bits>::max();
+/// True if all numbers are smaller than infinity. Bits are read as integers, so that the loop
+/// becomes vectors.
+template <class Bits>
+bool all_below(const std::byte* numbers, int64_t n, Bits infinity) {
   Bits most = 0;
-  for (const T x : std::span(static_cast<const T*>(numbers), static_cast<size_t>(n)))
-    most = std::max(most, static_cast<Bits>(std::bit_cast<Bits>(x) & kMagnitude));
+  for (int64_t i = 0; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, numbers + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+    const auto magnitude = static_cast<Bits>(bits & std::numeric_limits<Bits>::max());
+    most = magnitude > most ? magnitude : most;
+  }
   return most < infinity;
 }
+/// True if none of n numbers is NaN or infinite.
 bool all_finite(const void* numbers, int64_t n, DType type) {
-  return type == DType::bf16 ? all_finite<bf16, int16_t>(numbers, n, 0x7f80)
-                             : all_finite<float, int32_t>(numbers, n, 0x7f800000);
+  const auto* const bytes = static_cast<const std::byte*>(numbers);
+  return type == DType::bf16 ? all_below<int16_t>(bytes, n, 0x7f80)
+                             : all_below<int32_t>(bytes, n, 0x7f800000);
 }
 
 class QuantizedSource final : public WeightSource {
