@@ -15,36 +15,30 @@ struct CodedRow {
   const PlaceCodesParams& p;
   const uint8_t* at;
   const CodeTiles& m = p.tiles;
-  int group = m.group == 0 ? m.in : m.group;
-  CodeBits bits = {p.row_code, group};
-  int group_bytes = bits.bytes() + m.scale_bytes() + m.zero_bytes();
   bool two_level = p.row_scale == ScaleType::two_level;
   TwoLevelBlock block = {p.row_code, m.zero, m.group};
+  /// Inputs whose codes are followed by scales.
+  int span = two_level ? kTwoLevelInputs : m.group == 0 ? m.in : m.group;
+  CodeBits bits = {p.row_code, span};
+  int span_bytes = two_level ? block.bytes() : bits.bytes() + m.scale_bytes() + m.zero_bytes();
   /// Added to codes; to i8 it is also 128.
-  int more = m.code != Code::i8 ? 0 : bits.whole() ? 128 : 128 - block.offset();
+  int more = m.code != Code::i8 ? 0 : 128 - bits.offset(m.zero);
 
   /// Unpacks inputs [first, first + 16) to one byte each; those past the last one are 0.
   void unpack(int first, uint8_t* to) const {
     const int n = std::clamp(m.in - first, 0, 16);
     std::memset(to, 0, 16);
-    if (two_level) {
-      const uint8_t* const from = at + first / kTwoLevelInputs * block.bytes();
-      for (int i = 0; i < n; ++i)
-        to[i] =
-            static_cast<uint8_t>(block.codes().code_at(from, first % kTwoLevelInputs + i) + more);
-      return;
-    }
     for (int i = 0; i < n;) {
-      const int in_group = (first + i) % group, last = std::min(n, i + group - in_group);
-      const uint8_t* const from = at + (first + i) / group * group_bytes;
-      for (int k = in_group; i < last; ++i, ++k)
+      const int in_span = (first + i) % span, last = std::min(n, i + span - in_span);
+      const uint8_t* const from = at + (first + i) / span * span_bytes;
+      for (int k = in_span; i < last; ++i, ++k)
         to[i] = static_cast<uint8_t>(bits.code_at(from, k) + more);
     }
   }
   /// Writes the scale and the zero of a group.
   void put_scale(int g, uint8_t* scale, uint8_t* zero) const {
     if (!two_level) {
-      const uint8_t* const from = at + g * group_bytes + bits.bytes();
+      const uint8_t* const from = at + g * span_bytes + bits.bytes();
       std::memcpy(scale, from, static_cast<size_t>(m.scale_bytes()));
       std::memcpy(zero, from + m.scale_bytes(), static_cast<size_t>(m.zero_bytes()));
       return;

@@ -31,8 +31,8 @@ TANDEM_INLINE GroupRule rule_at(const DequantizeParams& p, const uint8_t* at) {
     rule.minimum = number_at(at + (p.scale == ScaleType::f32 ? 4 : 2), p.scale);
   else if (p.zero == Zero::integer)
     rule.zero = set1(static_cast<float>(p.code == Code::i4 ? int{at[2]} : int8_t(at[2])));
-  else if (!CodeBits{p.code, p.group}.whole())
-    rule.zero = set1(static_cast<float>(TwoLevelBlock{p.code, p.zero, p.group}.offset()));
+  else
+    rule.zero = set1(static_cast<float>(CodeBits{p.code, p.group}.offset(p.zero)));
   return rule;
 }
 
@@ -63,8 +63,9 @@ TANDEM_INLINE void widen_group(const DequantizeParams& p, const uint8_t* group, 
   int8_t codes[kCodesAtOnce];
   for (int i = 0; i < n; i += kCodesAtOnce) {
     const int some = least(kCodesAtOnce, n - i);
-    unpack_pairs(codes, group + i / 2, (some + 1) / 2);
-    if (p.code == Code::i5)
+    if (p.code == Code::i4)
+      unpack_pairs(codes, group + i / 2, (some + 1) / 2);
+    else
       for (int j = 0; j < some; ++j) codes[j] = static_cast<int8_t>(bits.code_at(group, i + j));
     widen_codes(rule, codes, out + i, some);
   }

@@ -26,11 +26,7 @@ double code_at(const uint8_t* codes, Code code, int group, int i) {
 
 int code_bytes(const DequantizeParams& p) { return CodeBits{p.code, p.group}.bytes(); }
 /// The number that is subtracted from codes.
-int offset(const DequantizeParams& p) {
-  return p.code == Code::i8 || p.code == Code::fp8
-             ? 0
-             : TwoLevelBlock{p.code, p.zero, p.group}.offset();
-}
+int offset(const DequantizeParams& p) { return CodeBits{p.code, p.group}.offset(p.zero); }
 int scale_bytes(const DequantizeParams& p) { return p.scale == ScaleType::f32 ? 4 : 2; }
 int zero_bytes(const DequantizeParams& p) {
   return p.zero == Zero::none ? 0 : p.zero == Zero::integer ? 1 : scale_bytes(p);

@@ -18,6 +18,10 @@ struct CodeBits {
   constexpr int high_bits() const { return code == Code::i5 ? 1 : code == Code::i6 ? 2 : 0; }
   constexpr int high_at() const { return whole() ? inputs : (inputs + 1) / 2; }
   constexpr int bytes() const { return high_at() + (inputs + 7) / 8 * high_bits(); }
+  /// The number that is subtracted from codes, in the place of an integer zero.
+  constexpr int offset(Zero zero) const {
+    return whole() || zero != Zero::none ? 0 : 8 << high_bits();
+  }
 
   [[gnu::always_inline]] constexpr int code_at(const uint8_t* codes, int i) const {
     if (whole()) return codes[i];
@@ -49,8 +53,7 @@ struct TwoLevelBlock {
   bool operator==(const TwoLevelBlock&) const = default;
   constexpr int groups() const { return kTwoLevelInputs / group; }
   constexpr CodeBits codes() const { return {code, kTwoLevelInputs}; }
-  /// The number that is subtracted from codes.
-  constexpr int offset() const { return zero == Zero::none ? 8 << codes().high_bits() : 0; }
+  constexpr int offset() const { return codes().offset(zero); }
   constexpr int scales_at() const { return codes().bytes(); }
   constexpr int minima_at() const { return scales_at() + groups(); }
   constexpr int factors_at() const { return minima_at() + (zero == Zero::minimum ? groups() : 0); }

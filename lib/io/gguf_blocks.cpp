@@ -287,7 +287,7 @@ void write_codes(const Encoding& t, const Codes& codes, CodeWriter& to) {
     std::memset(to.out, 0, static_cast<size_t>(bits.bytes()));
     for (int i = 0; i < t.block; ++i)
       bits.put_code(reinterpret_cast<uint8_t*>(to.out), i,
-                    codes.code[static_cast<size_t>(i)] + block.offset());
+                    codes.code[static_cast<size_t>(i)] + bits.offset(block.zero));
     to.out += bits.bytes();
   }
   if (is_two_level(t)) {
