@@ -9,7 +9,7 @@ namespace tandem {
 /// layout   i8, fp8: a byte each. Others: low bits [inputs / 2], then high bits
 ///          [inputs / 8 * high_bits()]. Byte i of low bits holds input 2i in its low half and the
 ///          next one in its high half. The high bit of input i is bit i % 8 of byte i / 8 for i5.
-///          Those of i6 are bits 2 (i % 4) and up of byte i / 4
+///          For i6, the two high bits are bits 2 (i % 4) and the next of byte i / 4
 struct CodeBits {
   Code code;
   int inputs;

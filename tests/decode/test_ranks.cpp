@@ -105,6 +105,17 @@ class MergedSource final : public model::WeightSource {
   const model::WeightSource& base_;
 };
 
+/// One layer that four ranks divide, with FFN neurons in three groups of 64 and a part.
+model::ModelConfig narrow_config() {
+  model::ModelConfig c = decode::open_config("synthetic:llama-3.2-1b");
+  c.dim = 128;
+  c.n_layers = 1;
+  c.n_heads = c.n_kv_heads = 4;
+  c.head_dim = 32;
+  c.ffn_dim = 200;
+  return c;
+}
+
 }  // namespace
 
 TEST_SUITE("decode/ranks") {
@@ -163,12 +174,7 @@ TEST_SUITE("decode/ranks") {
   }
 
   TEST_CASE("weights in groups are cut between groups, or refused by name") {
-    model::ModelConfig c = decode::open_config("synthetic:llama-3.2-1b");
-    c.dim = 128;
-    c.n_layers = 1;
-    c.n_heads = c.n_kv_heads = 4;
-    c.head_dim = 32;
-    c.ffn_dim = 200;  // three groups and a part
+    const model::ModelConfig c = narrow_config();
     const GroupSource source(c);
     CHECK(model::channel_block(c, source) == 64);
     CHECK(model::channel_block(c, MergedSource(c, source)) ==
@@ -216,12 +222,7 @@ TEST_SUITE("decode/ranks") {
   }
 
   TEST_CASE("ranks quantize their parts of numbers to their parts of the codes") {
-    model::ModelConfig c = decode::open_config("synthetic:llama-3.2-1b");
-    c.dim = 128;
-    c.n_layers = 1;
-    c.n_heads = c.n_kv_heads = 4;
-    c.head_dim = 32;
-    c.ffn_dim = 200;
+    model::ModelConfig c = narrow_config();
     c.vocab_size = 100;
     const WeightFormat four(Code::i4, 64, ScaleType::f16, Zero::integer),
         fp8(Code::fp8, 0, ScaleType::f32, Zero::none);
