@@ -39,6 +39,7 @@
 #include "kernels/linear/code_tiles.h"
 #include "kernels/linear/coded_linear.h"
 #include "kernels/linear/held_part.h"
+#include "kernels/linear/round_inputs.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/loss/cross_entropy.h"
@@ -85,6 +86,8 @@ namespace tandem {
   TWO(coded_linear) \
   ONE(quantize_tiles) \
   ONE(widen_tiles) \
+  ONE(plain_codes) \
+  ONE(round_inputs) \
   ONE(take_held) \
   ONE(put_held) \
   ONE(embed_tiles) \

@@ -83,7 +83,7 @@ class Tandem:
             file.flush()
             done = subprocess.run(
                 [self.program, "-m", self.folder, "--prompts", file.name, "-n", str(n_new), "--format", "jsonl", "-v",
-                 "--device", "cpu", "-s", "model.compute=f32", "-s", "sampling.temperature=0",
+                 "--device", "cpu", "-s", "model.compute=f32", "-s", "model.activations=compute", "-s", "sampling.temperature=0",
                  "-s", f"output.top_logprobs={n_top}", *self.settings], capture_output=True, text=True)
         if done.returncode != 0:
             raise Refused(done.stderr.strip().removeprefix("pig-generate: error: ") or f"exit {done.returncode}")

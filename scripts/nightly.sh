@@ -3,7 +3,7 @@
 # default: `address` and `thread` build in build-asan/ and build-tsan/ and run the whole suite under
 # AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; `fuzz` feeds the readers
 # for N minutes in all (60); `transformers` makes the golden values of chats and tokenizers again, and compares
-# tandem with transformers on all golden model folders; `llama_cpp` compares greedy tokens of small GGUF models with
+# tandem with transformers on all golden model folders and on quantized ones that s2ft-adapter writes; `llama_cpp` compares greedy tokens of small GGUF models with
 # llama.cpp's.
 # All parts run, then a summary says how they ended; exit status 1 if one has failed. TANDEM_JOBS limits
 # what runs in parallel.
@@ -54,7 +54,10 @@ against_transformers() {
   python3 -m venv "$venv"
   "$venv/bin/pip" install --quiet --requirement scripts/golden/requirements.txt
   configure -DTANDEM_CUDA=OFF
-  build pig-generate
+  build pig-generate s2ft-adapter
+  for weights in int4 int8 fp8; do
+    build/bin/s2ft-adapter -m tiny-16m --to model --weights $weights -o "$folders/tiny-16m-$weights"
+  done
   "$venv/bin/python" scripts/golden/chat_templates.py --check
   "$venv/bin/python" scripts/golden/tokenizer_flags.py --check
   "$venv/bin/python" scripts/golden/tokenizer_flags.py --folders "$folders"

@@ -118,6 +118,17 @@ struct WidenTilesParams {
 /// Turns tiles into numbers on a GPU, with the bits of `dequantize`.
 void widen_tiles_cuda(const WidenTilesParams&, Stream);
 
+struct PlainCodesParams {
+  uint8_t* codes;   // [outputs, in] of these rows of tiles, by `place`
+  float* scales;    // [outputs / height][in / group][height]
+  CodeTiles tiles;  // fp8, in a multiple of 16
+  int first, n;     // rows of tiles
+  int height;       // outputs
+};
+
+/// Takes the codes and scales of fp8 out of tiles on a GPU.
+void plain_codes_cuda(const PlainCodesParams&, Stream);
+
 struct EmbedTilesParams {
   float* out;  // [n_rows, in]
   CodeTiles table;

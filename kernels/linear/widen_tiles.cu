@@ -87,6 +87,34 @@ __global__ void __launch_bounds__(kThreads) widen_tiles(const WidenTilesParams p
   }
 }
 
+/// A row of tiles a block in x, as widen_tiles.
+__global__ void __launch_bounds__(kThreads) plain_codes(const PlainCodesParams p) {
+  cuda::start_after_previous();
+  const CodeTiles& w = p.tiles;
+  constexpr int kSpans = spans_of(Code::fp8);
+  const int index = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x;
+  const int span = index / (8 * kSpans) * kSpans + index % kSpans, g = index / kSpans % 8;
+  const int tile = blockIdx.x;
+  if (span * kInputs >= w.in) return;
+  const Span<Code::fp8> codes(w, p.first + tile, g, span);
+  const int group = w.group == 0 ? w.in : w.group;
+#pragma unroll
+  for (int high = 0; high < 2; ++high) {
+    const int row = g + 8 * high;
+    if (!w.is_output(p.first + tile, row)) continue;
+    const int to = w.place(p.first, p.n, tile, row);
+    const auto four = [&](int e, int pair) {
+      return __byte_perm(codes.words[e][pair], codes.words[e][pair + 1], high ? 0x7531 : 0x6420);
+    };
+    *reinterpret_cast<uint4*>(p.codes + int64_t{to} * w.in + span * kInputs) = {
+        four(0, 0), four(0, 2), four(1, 0), four(1, 2)};
+    if (span * kInputs % group != 0) continue;
+    const int64_t at = int64_t{to / p.height} * (w.in / group) + span * kInputs / group;
+    p.scales[at * p.height + to % p.height] =
+        tiles::Scaling<Code::fp8>(w, codes.tile, codes.first, row).scale;
+  }
+}
+
 template <Code kCode>
 __global__ void __launch_bounds__(kThreads) embed_tiles(const EmbedTilesParams p) {
   cuda::start_after_previous();
@@ -116,6 +144,13 @@ void widen_tiles_cuda(const WidenTilesParams& p, Stream stream) {
                       : p.tiles.code == Code::i8 ? widen_tiles<Code::i8>
                                                  : widen_tiles<Code::fp8>;
   cuda::launch(kernel, grid, kThreads, stream, p);
+}
+
+void plain_codes_cuda(const PlainCodesParams& p, Stream stream) {
+  if (p.n == 0) return;
+  const dim3 grid(static_cast<unsigned>(p.n),
+                  cuda::blocks_for(spans_across(p.tiles.in) * 8, kThreads));
+  cuda::launch(plain_codes, grid, kThreads, stream, p);
 }
 
 void embed_tiles_cuda(const EmbedTilesParams& p, Stream stream) {

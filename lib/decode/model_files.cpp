@@ -388,17 +388,19 @@ std::shared_ptr<model::WeightFormats> codes_of(const ModelFiles& m, Device devic
   return formats->coded.empty() ? nullptr : formats;
 }
 
-void keep_codes(ModelFiles& m, Device device, DType compute, bool int8_inputs) {
+void keep_codes(ModelFiles& m, Device device, DType compute, bool int8_inputs, bool fp8_inputs) {
   const auto formats = codes_of(m, device, compute);
   const std::string why = "since " + device.name() + " multiplies no such codes";
   if (!formats) return note_widened(m, compute, why);
   const auto is_fp8 = [](const auto& matrix) { return matrix.second.code == Code::fp8; };
   const bool some_fp8 = std::ranges::any_of(formats->coded, is_fp8);
   formats->int8_inputs = int8_inputs && !std::ranges::all_of(formats->coded, is_fp8);
+  formats->fp8_inputs = fp8_inputs && some_fp8;
   m.config.formats = formats;
   m.notes.push_back(fmt::format("weights  {} matrices as {}, multiplied by {}",
                                 formats->coded.size(), model::formats_text(m.config, DType::bf16),
-                                !formats->int8_inputs ? "activations as they are"
+                                formats->fp8_inputs ? "activations rounded to fp8 in large batches"
+                                : !formats->int8_inputs ? "activations as they are"
                                 : some_fp8
                                     ? "activations rounded to int8, fp8 by activations as they are"
                                     : "activations rounded to int8"));

@@ -61,7 +61,9 @@ std::shared_ptr<model::WeightFormats> codes_of(const ModelFiles& files, Device d
                                                DType compute);
 /// Keeps these weights as codes in memory, and notes so. Other codes become numbers.
 /// int8_inputs  as PackedWeights::Spec's, if any codes are integers
-void keep_codes(ModelFiles& files, Device device, DType compute, bool int8_inputs);
+/// fp8_inputs   as PackedWeights::Spec's, if any codes are fp8
+void keep_codes(ModelFiles& files, Device device, DType compute, bool int8_inputs,
+                bool fp8_inputs = false);
 /// Notes that such weights become numbers.
 /// why      ends the note: "on a GPU"
 void note_widened(ModelFiles& files, DType numbers, const std::string& why);

@@ -18,6 +18,7 @@ std::string queries_name(int layer) { return fmt::format("q.{}", layer); }
 
 const char* activations_of(const ModelFiles& files) {
   const auto& formats = files.config.formats;
+  if (formats && formats->fp8_inputs) return "fp8";
   return formats && formats->int8_inputs ? "int8" : "compute";
 }
 

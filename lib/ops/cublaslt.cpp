@@ -75,25 +75,35 @@ struct Description {
   cublasLtMatmulDescOpaque_t operation{};
   cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
 
-  Description(const Product& p, const void* bias) {
+  Description(const Product& p, const Operands& at) {
+    const bool is_fp8 = p.scales != Scales::none;
     check(library().init_operation(&operation, sizeof operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cannot describe the product");
     if (p.b_transposed) set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (p.a_transposed) set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_T);
     if (p.bias) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.c_type));
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, is_fp8 ? CUDA_R_16BF : type_of(p.c_type));
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
     }
-    const auto matrix = [](cublasLtMatrixLayoutOpaque_t& to, DType type, int64_t rows, int64_t cols,
-                           int64_t stride) {
-      check(library().init_matrix(&to, sizeof to, type_of(type), static_cast<uint64_t>(cols),
+    if (is_fp8) {
+      const int32_t mode = p.scales == Scales::rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                    : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, at.b_scales);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, at.a_scales);
+    }
+    const auto matrix = [](cublasLtMatrixLayoutOpaque_t& to, cudaDataType type, int64_t rows,
+                           int64_t cols, int64_t stride) {
+      check(library().init_matrix(&to, sizeof to, type, static_cast<uint64_t>(cols),
                                   static_cast<uint64_t>(rows), stride),
             "cannot describe an operand");
     };
-    matrix(a, p.type, p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k, p.a_stride);
-    matrix(b, p.type, p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.b_stride);
-    matrix(c, p.c_type, p.m, p.n, p.c_stride);
+    const cudaDataType type = is_fp8 ? CUDA_R_8F_E4M3 : type_of(p.type);
+    matrix(a, type, p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k, p.a_stride);
+    matrix(b, type, p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.b_stride);
+    matrix(c, type_of(p.c_type), p.m, p.n, p.c_stride);
   }
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
@@ -129,10 +139,17 @@ cublasLtMatmulAlgo_t as_library(const LinearChoice::Algorithm& a) {
   return std::bit_cast<cublasLtMatmulAlgo_t>(a);
 }
 
-/// Any non-null pointer that is as aligned as biases are, for questions about a product.
-const void* some_bias() {
-  alignas(256) static const std::byte bias{};
-  return &bias;
+/// Pointers as aligned as those of a run, for questions about a product.
+Operands some_operands() {
+  alignas(256) static const float some{};
+  return {.c = nullptr,
+          .a = nullptr,
+          .b = nullptr,
+          .bias = &some,
+          .workspace = nullptr,
+          .workspace_bytes = 0,
+          .a_scales = &some,
+          .b_scales = &some};
 }
 
 }  // namespace
@@ -147,7 +164,7 @@ uint32_t alignment(int64_t stride, DType type, uintptr_t address) {
 
 std::vector<LinearChoice::Algorithm> candidates(int device, const Product& product,
                                                 size_t workspace_bytes, int most) {
-  Description d(product, some_bias());
+  Description d(product, some_operands());
   Preference preference(product, workspace_bytes);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int n = 0;
@@ -164,7 +181,7 @@ std::vector<LinearChoice::Algorithm> candidates(int device, const Product& produ
 
 bool can_run(int device, const Product& product, const LinearChoice::Algorithm& algorithm,
              size_t workspace_bytes) {
-  Description d(product, some_bias());
+  Description d(product, some_operands());
   const cublasLtMatmulAlgo_t algo = as_library(algorithm);
   cublasLtMatmulHeuristicResult_t result{};
   return library().check_algorithm(handle(device), &d.operation, &d.b, &d.a, &d.c, &d.c, &algo,
@@ -174,7 +191,7 @@ bool can_run(int device, const Product& product, const LinearChoice::Algorithm& 
 
 void run(int device, const Product& product, const LinearChoice::Algorithm& algorithm,
          const Operands& o, Stream stream) {
-  Description d(product, o.bias);
+  Description d(product, o);
   const cublasLtMatmulAlgo_t algo = as_library(algorithm);
   const float alpha = o.scale, beta = product.accumulate ? 1.0f : 0.0f;
   check(library().multiply(handle(device), &d.operation, &alpha, o.b, &d.b, o.a, &d.a, &beta, o.c,

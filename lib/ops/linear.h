@@ -48,6 +48,8 @@ class PackedWeights {
     /// scale. If false, they are widened to f32 and multiplied by the inputs as they are, as fp8
     /// codes always are.
     bool int8_inputs = false;
+    /// A GPU rounds inputs to fp8 in products of more than 256 rows with fp8 codes.
+    bool fp8_inputs = false;
     /// Rows of several formats, one stack after the other; empty: all are as `stored` says. Not by
     /// input.
     struct Stacked {

@@ -15,6 +15,9 @@ namespace {
 /// This number of passes over codes, with a few rows each, costs less than widening the codes once.
 /// 16 rows of an 8B model take about a third of that, on an H200.
 constexpr int64_t kMostPasses = 3;
+/// Products of at most this number of rows never round inputs to fp8: decoding and most
+/// verification then read them as they are.
+constexpr int64_t kExactRows = 256;
 
 bool fits(const CodeTiles& tiles, int64_t rows, bool norm = false) {
   return cuda_table().coded_linear_fits(tiles, as_int(rows), norm);
@@ -59,14 +62,23 @@ void run_tiles(const Operands& at, const CudaLinear& w, const Part& part, bool a
         stream);
 }
 
-/// Writes n columns of y from column `first` on, by numbers [n, in].
+/// Inputs of a product in fp8, and the scales of both operands.
+struct Rounded {
+  uint8_t* x = nullptr;
+  float *x_scales = nullptr, *w_scales = nullptr;
+  cublaslt::Scales kind = cublaslt::Scales::none;
+};
+
+/// Writes n columns of y from column `first` on, by numbers [n, in] or, with rounded inputs, codes.
 /// tunes    the library's algorithm is chosen by measuring
 void run_numbers(const Operands& at, const CudaLinear& w, const void* numbers, int64_t first,
-                 int64_t n, bool accumulate, Stream stream, bool tunes = false) {
+                 int64_t n, bool accumulate, Stream stream, bool tunes = false,
+                 const Rounded& rounded = {}) {
   const Tensor &x = at.x, &y = at.y;
   const DType type = y.dtype();
   const auto c = reinterpret_cast<uintptr_t>(at_column(y, 0, first));
-  const uint32_t of_in = cublaslt::alignment(x.row_size(), x.dtype());
+  const bool is_fp8 = rounded.kind != cublaslt::Scales::none;
+  const uint32_t of_in = is_fp8 ? 16 : cublaslt::alignment(x.row_size(), x.dtype());
   const cublaslt::Product product{.m = x.rows(),
                                   .n = n,
                                   .k = x.row_size(),
@@ -76,48 +88,113 @@ void run_numbers(const Operands& at, const CudaLinear& w, const void* numbers, i
                                   .b_transposed = true,
                                   .type = x.dtype(),
                                   .c_type = type,
+                                  .scales = rounded.kind,
                                   .accumulate = accumulate,
                                   .bias = w.spec.bias,
                                   .a_alignment = of_in,
                                   .b_alignment = of_in,
                                   .c_alignment = cublaslt::alignment(y.row_size(), type, c)};
   const void* bias = nullptr;
-  if (w.spec.bias && type == DType::bf16) bias = w.rounded_bias + first;
-  if (w.spec.bias && type == DType::f32) bias = w.bias + first;
+  if (w.spec.bias && (is_fp8 || type == DType::bf16))
+    bias = w.rounded_bias + first;
+  else if (w.spec.bias)
+    bias = w.bias + first;
   const int device = w.spec.device.index;
   const cublaslt::Operands operands{.c = at_column(y, 0, first),
-                                    .a = x.raw(),
+                                    .a = is_fp8 ? rounded.x : x.raw(),
                                     .b = numbers,
                                     .bias = bias,
                                     .workspace = at.workspace.data(),
-                                    .workspace_bytes = kWorkspaceBytes};
+                                    .workspace_bytes = kWorkspaceBytes,
+                                    .a_scales = rounded.x_scales,
+                                    .b_scales = rounded.w_scales};
   if (tunes) matmul_cuda::tune(product, operands, device, stream);
   cublaslt::run(device, product, matmul_cuda::choose(product, device), operands, stream);
   cuda::launched("linear", stream);
 }
 
-/// Widens a panel of codes after the other to numbers, which the library multiplies.
-void run_panels(const Operands& at, const CudaLinear& w, const Part& part, bool accumulate,
-                Stream stream, bool tunes = false) {
+/// Fills one panel of a part's outputs after the other, and multiplies it.
+/// row       bytes of an output in a panel
+/// fill      (first, n, height): rows of tiles, and outputs of a product
+/// multiply  (place, column, n): outputs from `place` on in the panel give columns of y
+template <class Fill, class Multiply>
+void each_panel(const CudaLinear& w, const Part& part, size_t bytes, size_t row, const Fill& fill,
+                const Multiply& multiply) {
   const CodeTiles& t = part.tiles;
-  const int64_t in = w.spec.in;
-  std::byte* const panel = at.workspace.data() + kWorkspaceBytes;
-  const size_t tile = matrix_bytes(DType::bf16, kTileOutputs, in);
-  const int step = static_cast<int>((at.workspace.size() - kWorkspaceBytes) / tile);
-  TANDEM_CHECK(step > 0, "{}: workspace of {} bytes cannot hold a panel", w.spec.name,
-               at.workspace.size());
+  int step = static_cast<int>(bytes / (kTileOutputs * row));
+  TANDEM_CHECK(step > 0, "{}: workspace cannot hold a panel", w.spec.name);
+  if (step > 1) step -= step % 2;  // halves in sixteens
   for (int first = 0; first < t.down(); first += step) {
     const int n = std::min(step, t.down() - first), outputs = t.outputs(first, n);
-    fill_panel(reinterpret_cast<bf16*>(panel), w, part, first, n, 0, in, stream);
     const int64_t begin = part.first + first * int64_t{t.paired ? 8 : kTileOutputs};
-    if (!t.paired || n == t.down()) {
-      run_numbers(at, w, panel, begin, t.paired ? t.out : outputs, accumulate, stream, tunes);
-      continue;
-    }
-    run_numbers(at, w, panel, begin, outputs, accumulate, stream, tunes);
-    run_numbers(at, w, panel + matrix_bytes(DType::bf16, outputs, in), begin + t.out / 2, outputs,
-                accumulate, stream, tunes);
+    const bool halves = t.paired && n < t.down();
+    const int height = t.paired && !halves ? t.out : outputs;
+    fill(first, n, height);
+    multiply(0, begin, height);
+    if (halves) multiply(outputs, begin + t.out / 2, outputs);
   }
+}
+
+/// Widens codes to numbers, which the library multiplies.
+void run_widened(const Operands& at, const CudaLinear& w, const Part& part, bool accumulate,
+                 Stream stream, bool tunes = false) {
+  const int64_t in = w.spec.in;
+  auto* const panel = reinterpret_cast<bf16*>(at.workspace.data() + kWorkspaceBytes);
+  each_panel(
+      w, part, at.workspace.size() - kWorkspaceBytes, row_bytes(DType::bf16, in),
+      [&](int first, int n, int) { fill_panel(panel, w, part, first, n, 0, in, stream); },
+      [&](int64_t place, int64_t column, int64_t n) {
+        run_numbers(at, w, panel + place * in, column, n, accumulate, stream, tunes);
+      });
+}
+
+/// Rounds inputs to fp8; the library multiplies them by the codes as they are.
+void run_rounded(const Operands& at, const CudaLinear& w, const Part& part, bool accumulate,
+                 Stream stream, bool tunes = false) {
+  const CodeTiles& t = part.tiles;
+  const int64_t in = w.spec.in, rows = at.x.rows();
+  const RoundedBytes bytes(w.spec, rows);
+  std::byte* const memory = at.workspace.data() + kWorkspaceBytes;
+  auto* const panel = reinterpret_cast<uint8_t*>(memory + bytes.all());
+  Rounded rounded{
+      .x = reinterpret_cast<uint8_t*>(memory),
+      .x_scales = reinterpret_cast<float*>(memory + bytes.codes),
+      .w_scales = reinterpret_cast<float*>(memory + bytes.codes + bytes.x_scales),
+      .kind = t.group == 0 ? cublaslt::Scales::rows : cublaslt::Scales::groups};
+  float* const w_scales = rounded.w_scales;
+  const int64_t groups = t.group == 0 ? 1 : in / t.group;
+  launch(TANDEM_KERNEL(round_inputs),
+         {.codes = rounded.x,
+          .scales = rounded.x_scales,
+          .x = at.x.as<bf16>(),
+          .rows = as_int(rows),
+          .in = as_int(in),
+          .group = t.group},
+         stream);
+  each_panel(
+      w, part, at.workspace.size() - kWorkspaceBytes - bytes.all(), static_cast<size_t>(in),
+      [&](int first, int n, int height) {
+        launch(TANDEM_KERNEL(plain_codes),
+               {.codes = panel,
+                .scales = w_scales,
+                .tiles = t,
+                .first = first,
+                .n = n,
+                .height = height},
+               stream);
+      },
+      [&](int64_t place, int64_t column, int64_t n) {
+        rounded.w_scales = w_scales + place * groups;
+        run_numbers(at, w, panel + place * in, column, n, accumulate, stream, tunes, rounded);
+      });
+}
+
+/// Multiplies by codes in panels.
+void run_panels(const Operands& at, const CudaLinear& w, const Part& part, bool accumulate,
+                Stream stream, bool tunes = false) {
+  const bool rounds = w.spec.fp8_inputs && w.held.values == nullptr && can_round(part) &&
+                      at.x.rows() > kExactRows;
+  (rounds ? run_rounded : run_widened)(at, w, part, accumulate, stream, tunes);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // needs no GPU.
 #include <algorithm>
 
+#include "base/divide_up.h"
 #include "base/two_level.h"
 #include "ops/linear_device.h"
 #include "ops/operation.h"
@@ -72,6 +73,18 @@ bool takes_codes(const WeightFormat& stored, DType input) {
   return is_coded(stored) && stored.scale != ScaleType::f32 && (group % 128 == 0 || small);
 }
 
+RoundedBytes::RoundedBytes(const PackedWeights::Spec& s, int64_t rows)
+    : codes(aligned(static_cast<size_t>(rows * s.in))),
+      x_scales(aligned(static_cast<size_t>(rows * divide_up(s.in, 128)) * sizeof(float))),
+      w_scales(aligned(static_cast<size_t>(s.out * divide_up(s.in, 128)) * sizeof(float))) {}
+
+bool can_round(const Part& part) {
+  const CodeTiles& t = part.tiles;
+  const int unit = t.group == 0 ? 16 : t.group;
+  return part.stored.code == Code::fp8 && (t.group == 0 || t.group == 128) && t.in % unit == 0 &&
+         t.out % (t.paired ? 32 : 16) == 0 && part.first % 16 == 0;
+}
+
 size_t bytes(const PackedWeights::Spec& spec) { return Places(spec).end; }
 
 size_t staging_bytes(const PackedWeights::Spec& spec) {
@@ -88,12 +101,13 @@ size_t staging_bytes(const PackedWeights::Spec& spec) {
   return kStagingSlots * aligned(std::max(least, std::min(all, kSlotBytes)));
 }
 
-size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t) {
+size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
   if (!spec.has_codes()) return kWorkspaceBytes;
   const size_t all = matrix_bytes(DType::bf16, spec.out + kTileOutputs, spec.in);
   const size_t panel = std::min(aligned(all), spec.trainable ? kTrainedPanelBytes : kPanelBytes);
   const size_t columns = spec.trainable ? matrix_bytes(DType::bf16, spec.out, kTileInputs) : 0;
-  return kWorkspaceBytes + std::max(panel, aligned(columns));
+  const size_t rounded = spec.fp8_inputs ? RoundedBytes(spec, max_rows).all() : 0;
+  return kWorkspaceBytes + rounded + std::max(panel, aligned(columns));
 }
 
 }  // namespace tandem::ops::linear_cuda

@@ -71,6 +71,15 @@ struct Places {
   size_t bias = 0, rounded_bias = 0, end = 0;
   explicit Places(const PackedWeights::Spec& spec);
 };
+/// The memory of products whose inputs are rounded to fp8, in the order in which it lies.
+struct RoundedBytes {
+  size_t codes, x_scales, w_scales;
+  RoundedBytes(const PackedWeights::Spec& spec, int64_t rows);
+  size_t all() const { return codes + x_scales + w_scales; }
+};
+/// True if inputs of a part's products can be rounded to fp8: fp8 codes with a scale a row or 128
+/// inputs, sizes in sixteens.
+bool can_round(const Part& part);
 /// Buffers of the ring that weights are staged in: one is filled while another is copied; the third
 /// takes up what varies.
 inline constexpr size_t kStagingSlots = 3;

@@ -47,7 +47,10 @@ std::string in_words(const Product& p) {
   const auto layout = [](bool transposed, uint32_t aligned) {
     return fmt::format("{}{}", transposed ? "t" : "n", aligned);
   };
-  return fmt::format("{} matmul m={} n={} k={} a={} b={} c={}{}{}", dtype_name(p.type),
+  const std::string_view type = p.scales == cublaslt::Scales::rows     ? "fp8"
+                                : p.scales == cublaslt::Scales::groups ? "fp8 g128"
+                                                                       : dtype_name(p.type);
+  return fmt::format("{} matmul m={} n={} k={} a={} b={} c={}{}{}", type,
                      rows_bucket(p.m), p.n, rows_bucket(p.k), layout(p.a_transposed, p.a_alignment),
                      layout(p.b_transposed, p.b_alignment), dtype_name(p.c_type), p.c_alignment,
                      p.accumulate ? " add" : "") +
@@ -63,7 +66,9 @@ LinearChoice::Algorithm find(const Product& p, int device) {
   if (best.empty())
     throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
                       "cuBLASLt {} has no algorithm for {}", cublaslt::version(), in_words(p))
-        .hint("use --device cpu, or for LoRA a rank that is a multiple of 8");
+        .hint(p.scales == cublaslt::Scales::none
+                  ? "use --device cpu, or for LoRA a rank that is a multiple of 8"
+                  : "leave model.activations out");
   return best.front();
 }
 

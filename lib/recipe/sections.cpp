@@ -50,6 +50,8 @@ void Weights::check(Problems& p) const {
     needs("head", head == usual.head, "int8, int4 or fp8");
     needs("embedding", embedding == usual.embedding, "int8, int4 or fp8");
   }
+  if (is_quantized(weights) && weights != WeightType::fp8)
+    needs("activations", activations != Activations::fp8, "fp8");
   if (has_groups(weights) || has_groups(head) || has_groups(embedding)) return;
   needs("group", group == usual.group, "int8 or int4");
   needs("scale_search", scale_search == usual.scale_search, "int8 or int4");

@@ -34,9 +34,9 @@ inline bool has_groups(WeightType type) {
 }
 
 /// The input of products with quantised weights.
-enum class Activations : uint8_t { automatic, int8, compute };
-constexpr std::array<std::string_view, 3> enum_names(Activations) {
-  return {"auto", "int8", "compute"};
+enum class Activations : uint8_t { automatic, int8, fp8, compute };
+constexpr std::array<std::string_view, 4> enum_names(Activations) {
+  return {"auto", "int8", "fp8", "compute"};
 }
 
 /// What a fine-tuning run wrote, in addition to the model.
@@ -73,8 +73,10 @@ struct Weights {
   void fields(V& v) {
     form_fields(v);
     v("activations", activations,
-      "input of products with int8 or int4 weights on a CPU: int8 with a scale for 32 numbers, or "
-      "compute, as they are. auto = int8. Products with fp8 weights take them as they are");
+      "input of products with quantized weights. int8 (int8 and int4 weights on a CPU): rounded, "
+      "with a scale for 32 numbers. fp8 (fp8 weights on a GPU): rounded in products of more than "
+      "256 rows, with a scale for a row of inputs, or 128 of them. compute: not rounded. auto = "
+      "int8 on a CPU for int8 and int4 weights, else compute");
   }
   void check(Problems& p) const;
   bool operator==(const Weights&) const = default;

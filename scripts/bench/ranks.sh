@@ -59,24 +59,26 @@ same() {
   fi
 }
 
-# close NAME TOOL ARGUMENT...: the same of policies whose choices of keys change with the last bits: texts are equal, or part where
-# the two tokens are as good as equally likely. Samples of lsh, of which one key may weigh much, are reported and not judged.
+# close NAME TOOL ARGUMENT...: the same of policies whose choices of keys change with the last bits, and of quantized weights, which
+# multiply bf16: texts are equal, or part where the two tokens are as good as equally likely, by $gap. Samples of lsh, of which one
+# key may weigh much, are reported and not judged.
+compute=f32 gap=5e-3
 close() {
   local name=$1 tool=$2
   shift 2
-  local words=("$@" -s model.compute=f32 -s output.top_logprobs=5 --format jsonl -q)
+  local words=("$@" -s model.compute=$compute -s output.top_logprobs=5 --format jsonl -q)
   timeout $limit "$bin/$tool" --device cuda:0 "${words[@]}" > "$name.one.jsonl" 2> "$name.one.err"
   two "$tool" "${words[@]}" > "$name.two.jsonl" 2> "$name.two.err"
-  python3 - "$name" << 'EOF' | tee -a texts.log
+  python3 - "$name" "$gap" << 'EOF' | tee -a texts.log
 import json, sys
-name = sys.argv[1]
+name, limit = sys.argv[1], float(sys.argv[2])
 one, two = ([e for e in map(json.loads, open(f"{name}.{n}.jsonl")) if e.get("event") == "token"] for n in ("one", "two"))
 n = next((i for i, (a, b) in enumerate(zip(one, two)) if a["id"] != b["id"]), len(one))
 apart = max((abs(a["logprob"] - b["logprob"]) for a, b in zip(one[:n], two[:n])), default=0)
 said = f"{name}: {n} of {len(one)} tokens equal, log-probabilities at most {apart:.1e} apart"
 if n < len(one):
     gap = abs(one[n]["logprob"] - dict(one[n]["top"]).get(two[n]["id"], -99))
-    said += f"; there the two tokens are {gap:.1e} apart" + ("" if gap < 5e-3 or name.startswith("lsh") else " DIFFERS")
+    said += f"; there the two tokens are {gap:.1e} apart" + ("" if gap < limit or name.startswith("lsh") else " DIFFERS")
 print(said if one and len(one) == len(two) else f"{name}: fails DIFFERS")
 EOF
 }
@@ -99,6 +101,10 @@ if does texts; then
     close "${cache// /-}" pig-generate -m tiny-16m -f "$document" -n 24 -s cache.kind=$1 -s cache.place=${2:-device} -s cache.attend=${3:-auto}
   done
   same full-host pig-generate -m tiny-16m -f "$document" -n 24 -s cache.place=host
+  for weights in int4 'int4 model.group=128' int8 fp8; do
+    set -- $weights
+    compute=bf16 gap=0.1 close "${weights// /-}" pig-generate -m tiny-16m -f "$document" -n 24 -s model.weights=$1 ${2:+-s $2}
+  done
   two pig-generate -m tiny-16m -f "$document" -n 0 -s model.compute=f32 -s output.state=two.state -q
   same state pig-generate -m tiny-16m -p ' It was' -n 24 -s model.state=two.state
   two spec-check -r sequoia/tiny-16m -s model.compute=f32 -s eval.n_prompts=4 -n 16 > spec-check.txt 2>&1 &&
@@ -170,6 +176,10 @@ if does speed && [ "$n_gpus" -ge 2 ]; then
   point decode-96k -m $m -s run.context=98304 -s run.batch=1 -s bench.phases=[decode] -s bench.random_kv=true
   point decode-32 -m $m -s run.context=8192 -s run.batch=32 -s bench.phases=[decode] -s bench.random_kv=true
   point prefill-32k -m $m -s run.context=32768 -s run.batch=1 -s bench.phases=[prefill] -s bench.min_runs=3 -s bench.min_time=1s
+  for weights in 'int4 -s model.group=128' fp8; do
+    point "decode-1-${weights%% *}" -m $m -s model.weights=$weights -s run.context=1024 -s bench.phases=[decode] -s bench.random_kv=true
+  done
+  point 70b-int4 -m synthetic:llama-3.1-70b -s model.weights=int4 -s model.group=128 -s run.context=1024 -s bench.phases=[decode] -s bench.random_kv=true
   # 70.6 GB of weights a rank: where two GPUs hold them
   two pig-bench -m synthetic:llama-3.1-70b -s run.context=1024 -s run.batch=1 -s bench.phases=[decode] -s bench.random_kv=true \
     --append -o ranks.jsonl > "$out/70b.log" 2>&1 || { echo "70b on two: status $?"; tail -3 "$out/70b.log"; }

@@ -165,7 +165,13 @@ TEST_SUITE("cli/quantized") {
     CHECK(bytes("fp8") < 0.6 * bytes("bf16"));
     const Outcome rounded = plan({"-s", "model.weights=int4", "-s", "model.activations=int8"});
     CHECK(rounded.status == 3);
-    CHECK(has(rounded.err, "is int8, but a GPU multiplies activations in bf16"));
+    CHECK(has(rounded.err, "is int8, but a GPU does not round activations to int8"));
+    const Outcome none = plan({"-s", "model.activations=fp8"});
+    CHECK(none.status == 3);
+    CHECK(has(none.err, "no matrix of tiny-16m is fp8 in this run's memory"));
+    CHECK(has(plan({"-s", "model.weights=int4", "-s", "model.activations=fp8"}).err,
+              "needs weights fp8, found int4"));
+    CHECK(plan({"-s", "model.weights=fp8", "-s", "model.activations=fp8"}).status == 0);
   }
 
   TEST_CASE("a state goes on only with the activations that made it") {

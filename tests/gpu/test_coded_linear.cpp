@@ -22,7 +22,8 @@ struct OnGpu {
   std::unique_ptr<Arena> arena;
   ops::PackedWeights packed;
 
-  explicit OnGpu(const std::vector<const CodedCase*>& stacks, bool bias = false, bool gated = false)
+  explicit OnGpu(const std::vector<const CodedCase*>& stacks, bool bias = false, bool gated = false,
+                 bool fp8_inputs = false)
       : spec{.name = "weights/w",
              .in = stacks.front()->m.in,
              .bias = bias,
@@ -30,6 +31,7 @@ struct OnGpu {
              .input = DType::bf16,
              .device = kGpu} {
     spec.gated = gated;
+    spec.fp8_inputs = fp8_inputs;
     std::vector<float> biases;
     for (const CodedCase* c : stacks) {
       if (stacks.size() > 1) spec.stacked.push_back({c->out, format_of(c->m)});
@@ -97,6 +99,22 @@ std::vector<float> product(const OnGpu& w, ActBuffer& x, int64_t rows, DType y_t
   std::vector<float> values;
   for (size_t i = 0; i < n; ++i) values.push_back(y.get(i));
   return values;
+}
+
+/// Inputs after rounding to fp8, with a scale for each `group` of them, or each row.
+ActBuffer rounded_to_fp8(ActBuffer& x, int64_t rows, int64_t in, int64_t group) {
+  ActBuffer to(DType::f32, static_cast<size_t>(rows * in));
+  const int64_t unit = group == 0 ? in : group;
+  for (int64_t first = 0; first < rows * in; first += unit) {
+    float most = 0;
+    for (int64_t i = first; i < first + unit; ++i)
+      most = std::max(most, std::abs(x.get(static_cast<size_t>(i))));
+    const float scale = most / 448;
+    for (int64_t i = first; i < first + unit; ++i)
+      to.set(static_cast<size_t>(i),
+             scale == 0 ? 0 : scale * fp8_number(fp8_code(x.get(static_cast<size_t>(i)) / scale)));
+  }
+  return to;
 }
 
 /// The largest between numbers of `a` and the first ones of `b`.
@@ -228,6 +246,30 @@ TEST_SUITE("gpu/ops/coded_linear") {
                       ops::Accumulate::no, queue().stream());
     Wanted want = wanted(weights_of(c), normed, kRows, 96, kIn, nullptr, nullptr, true);
     CHECK(worst(y.vector<float>(), want) <= 1);  // numbers may be rounded to the other neighbour
+  }
+
+  TEST_CASE("inputs rounded to fp8, with a scale a row or 128 inputs") {
+    if (cuda::gpu().isa != cuda::GpuIsa::hopper) return;  // cuBLASLt has the scales there
+    for (const auto& [group, in] : {std::pair{0, 1040}, {0, 4096}, {128, 1024}})
+      for (const bool gated : {false, true})
+        for (const int64_t rows : {257, 300, 1029}) {
+          CAPTURE(group);
+          CAPTURE(gated);
+          CAPTURE(rows);
+          const CodedCase c({Code::fp8, ScaleType::f32, Zero::none, group, in}, 192, 1);
+          const OnGpu exact({&c}, true, gated), rounding({&c}, true, gated, true);
+          ActBuffer x = random_input(rows * in);
+          for (int64_t i = 0; i < in; ++i) x.set(static_cast<size_t>(in + i), 0);  // row 1
+          ActBuffer rounded = rounded_to_fp8(x, rows, in, group);
+          std::vector<float> bias;
+          for (const float b : c.bias) bias.push_back(to_float(to_bf16(b)));
+          const std::vector<float> start(static_cast<size_t>(rows * 192), 0.25f);
+          const Wanted want =
+              wanted(weights_of(c), rounded, rows, 192, in, bias.data(), &start, false);
+          CHECK(worst(product(rounding, x, rows, DType::f32, &start), want) <= 1);
+          CHECK(worst(product(exact, x, rows, DType::f32, &start), want) > 1);
+          CHECK(distance(product(rounding, x, 256), product(exact, x, 256)) == 0);
+        }
   }
 
   TEST_CASE("embeds rows of codes with the bits of their numbers") {

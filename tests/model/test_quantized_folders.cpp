@@ -427,7 +427,7 @@ TEST_SUITE("model/quantized-folders") {
           std::vector<std::string>{
               "file     matrices: 1 in fp8 in blocks of 4x8, 8 not quantized",
               "file     decoded in memory: 1 (no product takes blocks of this size)",
-              "file     config.json also quantizes activations (fp8), which is ignored"});
+              "file     config.json also quantizes activations (fp8): model.activations decides"});
   }
 
   TEST_CASE("damaged values are refused: scales, orders, zeros") {

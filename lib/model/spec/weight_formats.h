@@ -11,7 +11,7 @@ namespace tandem::model {
 /// The matrices of a checkpoint that are codes in memory; a tied head goes by the embedding.
 struct WeightFormats {
   std::map<MatrixId, WeightFormat> coded;
-  bool int8_inputs = true;  // as PackedWeights::Spec's
+  bool int8_inputs = true, fp8_inputs = false;  // as PackedWeights::Spec's
 };
 
 /// The format of a matrix in memory, `numbers` unless it is codes.

@@ -684,7 +684,8 @@ std::vector<std::string> CodedTensors::notes() const {
   add(odd, "no product takes blocks of this size");
   if (!activations_.empty())
     all.push_back(fmt::format(
-        "file     config.json also quantizes activations ({}), which is ignored", activations_));
+        "file     config.json also quantizes activations ({}): model.activations decides",
+        activations_));
   return all;
 }
 

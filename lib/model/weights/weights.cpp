@@ -28,6 +28,7 @@ struct Product {
 void set_formats(Product& p, const ModelConfig& c) {
   PackedWeights::Spec& s = p.spec;
   s.int8_inputs = c.formats && c.formats->int8_inputs;
+  s.fp8_inputs = c.formats && c.formats->fp8_inputs;
   for (const Product::Part& part : p.parts) {
     const WeightFormat format = stored_as(c, {part.role, p.layer}, s.input);
     if (!s.stacked.empty() && s.stacked.back().stored == format)

@@ -200,17 +200,21 @@ void EngineSizer::place_codes(decode::ModelFiles& files, const recipe::Weights& 
     decode::note_widened(files, compute(), "as model.weights says");
   else
     decode::keep_codes(files, place_.device, compute(),
-                       !on_gpu && of.activations != recipe::Activations::compute);
-  if (on_gpu && of.activations == recipe::Activations::int8)
-    throw recipe_error("model.activations", "is int8, but a GPU multiplies activations in {}",
-                       dtype_name(compute()))
+                       !on_gpu && of.activations != recipe::Activations::compute,
+                       on_gpu && of.activations == recipe::Activations::fp8);
+  using recipe::Activations;
+  const bool int8 = of.activations == Activations::int8, fp8 = of.activations == Activations::fp8;
+  if (on_gpu ? int8 : fp8)
+    throw recipe_error("model.activations", "is {0}, but a {1} does not round activations to {0}",
+                       recipe::yaml_text(of.activations), on_gpu ? "GPU" : "CPU")
         .hint("leave model.activations out");
-  if (of.activations == recipe::Activations::int8 &&
-      !(files.config.formats && files.config.formats->int8_inputs))
-    throw recipe_error("model.activations",
-                       "is {}, but no matrix of {} is int8 or int4 in this run's memory",
-                       recipe::yaml_text(of.activations), files.name)
-        .hint("set model.weights=int8 or int4 on a CPU, or leave model.activations out");
+  const auto& formats = files.config.formats;
+  if ((int8 && !(formats && formats->int8_inputs)) || (fp8 && !(formats && formats->fp8_inputs)))
+    throw recipe_error("model.activations", "is {}, but no matrix of {} is {} in this run's memory",
+                       recipe::yaml_text(of.activations), files.name,
+                       int8 ? "int8 or int4" : "fp8")
+        .hint("set model.weights={}, or leave model.activations out",
+              int8 ? "int8 or int4" : "fp8");
 }
 
 decode::ModelFiles EngineSizer::open(const recipe::Model& model) const {
