@@ -96,10 +96,12 @@ void place_codes(const PlaceCodesParams&, Range tiles);
 struct QuantizeTilesParams {
   uint8_t* to;      // rows of tiles [first, first + n)
   CodeTiles tiles;  // i4 or i8 with f16 scales and no or an integer zero, or fp8 with f32 scales
-  const void* numbers;  // [outputs, in] by `place`, finite; may be pinned memory of the host
+  const void* numbers;  // [outputs, in] by `place`; may be pinned memory of the host
   DType type;           // bf16 or f32
   bool search;
   int first, n;
+  int* refused;  // gets `number` if one of the numbers is NaN or infinite; may be pinned memory
+  int number;
 };
 
 /// Turns numbers into tiles on a GPU: the bytes of `quantize` and place_codes.

@@ -161,6 +161,7 @@ __global__ void __launch_bounds__(kThreads) quantize_tiles(const QuantizeTilesPa
   auto* const chosen = reinterpret_cast<Chosen*>(memory + slice.chosen_at());
   const auto is_real = [&](int row) { return w.is_output(p.first + tile, g + 8 * row); };
 
+  bool finite = true;
   const bool packed = w.in % kVector == 0 && reinterpret_cast<uintptr_t>(p.numbers) % 16 == 0;
   for (int v = threadIdx.x * kVector; v < 2 * slice.inputs; v += kThreads * kVector) {
     const int row = v >= slice.inputs, k = v - row * slice.inputs;
@@ -172,8 +173,10 @@ __global__ void __launch_bounds__(kThreads) quantize_tiles(const QuantizeTilesPa
       some = *reinterpret_cast<const cuda::Pack<T>*>(from);
     else
       for (int e = 0; e < kVector && k + e < left; ++e) some.at[e] = from[e];
+    for (const T& number : some.at) finite &= isfinite(cuda::to_float(number));
     *reinterpret_cast<cuda::Pack<T>*>(numbers + row * slice.stride() + k) = some;
   }
+  if (!finite) *p.refused = p.number;
   __syncthreads();
 
   // Both teams of a warp have the same group, of the two rows.

@@ -9,7 +9,7 @@ namespace tandem {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kEach = 8;       // inputs that a thread reads at a time
+constexpr int kEach = 8;      // inputs that a thread reads at a time
 constexpr float kMost = 448;  // the largest number of e4m3
 
 /// The largest magnitude of eight numbers in bf16.
@@ -21,7 +21,8 @@ __device__ float largest(const uint4& x) {
 
 __device__ unsigned pair(unsigned x, float scale) {
   const float low = __uint_as_float(x << 16), high = __uint_as_float(x & 0xffff0000u);
-  const float2 steps{scale == 0 ? 0 : __fdiv_rn(low, scale), scale == 0 ? 0 : __fdiv_rn(high, scale)};
+  const float2 steps{scale == 0 ? 0 : __fdiv_rn(low, scale),
+                     scale == 0 ? 0 : __fdiv_rn(high, scale)};
   return __nv_cvt_float2_to_fp8x2(steps, __NV_SATFINITE, __NV_E4M3);
 }
 

@@ -75,10 +75,12 @@ class PackedWeights {
 
   /// Rows of numbers that a GPU quantizes (ops/quantizing.h) to the codes of the spec.
   struct Unquantized {
-    RowSource rows;  // finite numbers as `type` says; empty: there are none
+    RowSource rows;  // numbers as `type` says; empty: there are none
     DeviceRowSource device_rows;
     DType type;  // bf16 or f32
     bool search;
+    /// Called by Staging::wait if a number is NaN or infinite; throws an error that names it.
+    std::function<void()> refuse;
   };
 
   PackedWeights() = default;
@@ -151,7 +153,7 @@ class Staging {
 
   void* memory() const { return memory_; }
   /// All weights loaded so far have arrived.
-  /// errors   kind device
+  /// errors   kind device; as Unquantized::refuse
   void wait();
 
   struct Ring;

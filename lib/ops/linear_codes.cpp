@@ -156,11 +156,10 @@ void run_rounded(const Operands& at, const CudaLinear& w, const Part& part, bool
   const RoundedBytes bytes(w.spec, rows);
   std::byte* const memory = at.workspace.data() + kWorkspaceBytes;
   auto* const panel = reinterpret_cast<uint8_t*>(memory + bytes.all());
-  Rounded rounded{
-      .x = reinterpret_cast<uint8_t*>(memory),
-      .x_scales = reinterpret_cast<float*>(memory + bytes.codes),
-      .w_scales = reinterpret_cast<float*>(memory + bytes.codes + bytes.x_scales),
-      .kind = t.group == 0 ? cublaslt::Scales::rows : cublaslt::Scales::groups};
+  Rounded rounded{.x = reinterpret_cast<uint8_t*>(memory),
+                  .x_scales = reinterpret_cast<float*>(memory + bytes.codes),
+                  .w_scales = reinterpret_cast<float*>(memory + bytes.codes + bytes.x_scales),
+                  .kind = t.group == 0 ? cublaslt::Scales::rows : cublaslt::Scales::groups};
   float* const w_scales = rounded.w_scales;
   const int64_t groups = t.group == 0 ? 1 : in / t.group;
   launch(TANDEM_KERNEL(round_inputs),
@@ -192,8 +191,8 @@ void run_rounded(const Operands& at, const CudaLinear& w, const Part& part, bool
 /// Multiplies by codes in panels.
 void run_panels(const Operands& at, const CudaLinear& w, const Part& part, bool accumulate,
                 Stream stream, bool tunes = false) {
-  const bool rounds = w.spec.fp8_inputs && w.held.values == nullptr && can_round(part) &&
-                      at.x.rows() > kExactRows;
+  const bool rounds =
+      w.spec.fp8_inputs && w.held.values == nullptr && can_round(part) && at.x.rows() > kExactRows;
   (rounds ? run_rounded : run_widened)(at, w, part, accumulate, stream, tunes);
 }
 

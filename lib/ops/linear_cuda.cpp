@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -34,6 +35,8 @@ struct Staging::Ring {
   };
 
   cuda::PinnedRange pinned;
+  cuda::PinnedBuffer refused{sizeof(int)};  // number of a product in `refusals`, 0: none
+  std::vector<std::function<void()>> refusals;
   cuda::Queue queue;
   size_t slot_bytes;
   std::deque<Slot> slots;
@@ -41,6 +44,7 @@ struct Staging::Ring {
 
   Ring(int device, std::byte* memory, size_t bytes)
       : pinned(memory, bytes), queue(device), slot_bytes(bytes / linear_cuda::kStagingSlots) {
+    new (refused.data()) int(0);
     for (size_t i = 0; i < linear_cuda::kStagingSlots; ++i)
       slots.emplace_back(memory + i * slot_bytes);
   }
@@ -160,7 +164,14 @@ std::shared_ptr<Staging::Ring> make_ring(Device device, void* memory, size_t byt
   return std::make_shared<Staging::Ring>(device.index, static_cast<std::byte*>(memory), bytes);
 }
 
-void wait(Staging::Ring& ring) { ring.queue.wait(); }
+void wait(Staging::Ring& ring) {
+  ring.queue.wait();
+  int number = 0;
+  std::memcpy(&number, ring.refused.data(), sizeof number);
+  if (number == 0) return;
+  ring.refusals[static_cast<size_t>(number - 1)]();
+  TANDEM_CHECK(false, "a GPU found NaN or infinity, and its source none");
+}
 
 namespace {
 
@@ -196,6 +207,7 @@ void quantize_part(const CudaLinear& w, const Part& part, const PackedWeights::U
   const auto step = static_cast<int64_t>(ring.slot_bytes / (kTileOutputs * row));
   TANDEM_CHECK(step > 0, "{}: staging of {} bytes cannot hold 16 rows of {}", w.spec.name,
                ring.slot_bytes, row);
+  ring.refusals.push_back(numbers.refuse);
   for (int64_t first = 0; first < t.down(); first += step) {
     const int64_t n = std::min(step, t.down() - first);
     Staging::Ring::Slot& slot = ring.free_slot();
@@ -211,7 +223,9 @@ void quantize_part(const CudaLinear& w, const Part& part, const PackedWeights::U
             .type = numbers.type,
             .search = numbers.search,
             .first = as_int(first),
-            .n = as_int(n)},
+            .n = as_int(n),
+            .refused = reinterpret_cast<int*>(ring.refused.data()),
+            .number = as_int(std::ssize(ring.refusals))},
            ring.queue.stream());
     ring.sent(slot);
   }

@@ -50,8 +50,8 @@ std::string in_words(const Product& p) {
   const std::string_view type = p.scales == cublaslt::Scales::rows     ? "fp8"
                                 : p.scales == cublaslt::Scales::groups ? "fp8 g128"
                                                                        : dtype_name(p.type);
-  return fmt::format("{} matmul m={} n={} k={} a={} b={} c={}{}{}", type,
-                     rows_bucket(p.m), p.n, rows_bucket(p.k), layout(p.a_transposed, p.a_alignment),
+  return fmt::format("{} matmul m={} n={} k={} a={} b={} c={}{}{}", type, rows_bucket(p.m), p.n,
+                     rows_bucket(p.k), layout(p.a_transposed, p.a_alignment),
                      layout(p.b_transposed, p.b_alignment), dtype_name(p.c_type), p.c_alignment,
                      p.accumulate ? " add" : "") +
          (p.bias ? " bias" : "");

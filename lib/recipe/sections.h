@@ -73,10 +73,9 @@ struct Weights {
   void fields(V& v) {
     form_fields(v);
     v("activations", activations,
-      "input of products with quantized weights. int8 (int8 and int4 weights on a CPU): rounded, "
-      "with a scale for 32 numbers. fp8 (fp8 weights on a GPU): rounded in products of more than "
-      "256 rows, with a scale for a row of inputs, or 128 of them. compute: not rounded. auto = "
-      "int8 on a CPU for int8 and int4 weights, else compute");
+      "rounding of inputs of products: int8 (int8 and int4 weights on a CPU), fp8 (fp8 weights on "
+      "a "
+      "GPU, more than 256 rows) or compute, none. auto = int8 on a CPU, else compute");
   }
   void check(Problems& p) const;
   bool operator==(const Weights&) const = default;

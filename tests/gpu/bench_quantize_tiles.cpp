@@ -46,7 +46,9 @@ int main() {
                                          .type = DType::bf16,
                                          .search = search,
                                          .first = 0,
-                                         .n = n},
+                                         .n = n,
+                                         .refused = nullptr,
+                                         .number = 0},
                                         queue.stream());
           });
         };

@@ -118,8 +118,9 @@ std::vector<uint8_t> loaded(const std::vector<const Matrix*>& stacks, bool from_
   {
     ops::Staging staging(kGpu, arena.take("load/staging"), plan.find("load/staging")->bytes);
     packed.load(spec, memory.raw(), read(false), {}, staging, {},
-                from_numbers ? PackedWeights::Unquantized{read(true), {}, first.type, first.search}
-                             : PackedWeights::Unquantized{});
+                from_numbers
+                    ? PackedWeights::Unquantized{read(true), {}, first.type, first.search, {}}
+                    : PackedWeights::Unquantized{});
     staging.wait();
   }
   const CodeTiles* const tiles = packed.device_codes();
@@ -274,7 +275,9 @@ TEST_SUITE("gpu/ops/quantize_tiles") {
                .type = DType::bf16,
                .search = true,
                .first = first,
-               .n = 1},
+               .n = 1,
+               .refused = nullptr,
+               .number = 0},
               queue().stream());
         cuda::launched("quantize_tiles", queue().stream());
         found.push_back(to.vector<uint8_t>());

@@ -224,12 +224,6 @@ TEST_SUITE("model/quantized_source") {
               }) ==
               "model.layers.1.mlp.down_proj.weight: holds a weight that is NaN or infinite, which "
               "i4 g64 f16 integer cannot hold");
-      const WeightSource& numbers = *source->unquantized(id).source;
-      for (const DType to : {DType::f32, DType::bf16})
-        CHECK(test::input_error_text([&] {
-                std::vector<float> out(static_cast<size_t>(c.dim * c.ffn_dim));
-                numbers.rows(id, 0, c.dim, to, out.data());
-              }).starts_with("model.layers.1.mlp.down_proj.weight: holds a weight that is NaN"));
       CHECK(numbers_of(*source, c, {Role::down, 0}).size() > 0);
     }
     const auto source = quantized_source(

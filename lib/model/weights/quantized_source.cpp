@@ -16,24 +16,17 @@ namespace {
 /// Rows are quantized in pieces of this size in f32, which stay in L2.
 constexpr int64_t kQuantizedAtOnce = int64_t{1} << 16;
 
-/// True if all numbers are smaller than infinity. Bits are read as integers, so that the loop
+/// True if none of the numbers is NaN or infinite. Bits are read as integers, so that the loop
 /// becomes vectors.
-template <class Bits>
-bool all_below(const std::byte* numbers, int64_t n, Bits infinity) {
-  Bits most = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, numbers + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
-    const auto magnitude = static_cast<Bits>(bits & std::numeric_limits<Bits>::max());
-    most = magnitude > most ? magnitude : most;
+bool all_finite(std::span<const float> numbers) {
+  constexpr int32_t kMagnitude = std::numeric_limits<int32_t>::max(), kInfinity = 0x7f800000;
+  int32_t most = 0;
+  for (const float& number : numbers) {
+    int32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    most = (bits & kMagnitude) > most ? bits & kMagnitude : most;
   }
-  return most < infinity;
-}
-/// True if none of n numbers is NaN or infinite.
-bool all_finite(const void* numbers, int64_t n, DType type) {
-  const auto* const bytes = static_cast<const std::byte*>(numbers);
-  return type == DType::bf16 ? all_below<int16_t>(bytes, n, 0x7f80)
-                             : all_below<int32_t>(bytes, n, 0x7f800000);
+  return most < kInfinity;
 }
 
 class QuantizedSource final : public WeightSource {
@@ -70,7 +63,7 @@ class QuantizedSource final : public WeightSource {
 
   Unquantized unquantized(MatrixId id) const override {
     if (!matrices_.contains(stored_id(id))) return {};
-    return {&numbers_, search_};
+    return {source_, search_};
   }
 
   std::vector<float> vector(MatrixId id) const override { return source_->vector(id); }
@@ -94,41 +87,6 @@ class QuantizedSource final : public WeightSource {
   struct Matrix {
     WeightFormat format;
     int64_t in = 0;
-  };
-
-  /// The numbers of these matrices, in f32 or bf16.
-  class Numbers final : public WeightSource {
-   public:
-    explicit Numbers(const QuantizedSource& of) : of_(of) {}
-    WeightFormat native(MatrixId id) const override { return of_.source_->native(id); }
-    void rows(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* out) const override {
-      const Matrix& m = of_.matrices_.at(of_.stored_id(id));
-      const int64_t at_once = std::max<int64_t>(1, kQuantizedAtOnce / m.in);
-      // A thread checks what it has just read, which is still in its cache.
-      parallel_ranges(
-          static_cast<int>(end - begin), static_cast<int>(at_once), [&](int first, int last) {
-            for (int64_t i = first; i < last; i += at_once) {
-              const int64_t j = std::min<int64_t>(last, i + at_once);
-              std::byte* const piece = static_cast<std::byte*>(out) + matrix_bytes(to, i, m.in);
-              of_.source_->rows(id, begin + i, begin + j, to, piece);
-              if (!all_finite(piece, (j - i) * m.in, tandem::numbers_of(to)))
-                throw input_error(canonical_name(of_.stored_id(id)),
-                                  "holds a weight that is NaN or infinite, which {} cannot hold",
-                                  format_name(m.format));
-            }
-          });
-    }
-    bool rows_on_device(MatrixId id, int64_t begin, int64_t end, WeightFormat to, void* device,
-                        Stream stream) const override {
-      return of_.source_->rows_on_device(id, begin, end, to, device, stream);
-    }
-    std::vector<float> vector(MatrixId id) const override { return of_.vector(id); }
-    void embed(std::span<const int32_t> ids, float* out) const override {
-      of_.source_->embed(ids, out);
-    }
-
-   private:
-    const QuantizedSource& of_;
   };
 
   QuantizedSource(const ModelConfig& config, const WeightSource& source,
@@ -161,7 +119,11 @@ class QuantizedSource final : public WeightSource {
 
   void quantize_rows(MatrixId id, const Matrix& m, int64_t begin, int64_t end, void* out) const {
     std::vector<float> numbers(static_cast<size_t>((end - begin) * m.in));
-    numbers_.rows(id, begin, end, DType::f32, numbers.data());
+    source_->rows(id, begin, end, DType::f32, numbers.data());
+    if (!all_finite(numbers))
+      throw input_error(canonical_name(id),
+                        "holds a weight that is NaN or infinite, which {} cannot hold",
+                        format_name(m.format));
     ops::quantize(out, m.format, numbers.data(), end - begin, m.in, search_);
   }
 
@@ -170,7 +132,6 @@ class QuantizedSource final : public WeightSource {
   const WeightSource* source_;
   std::unique_ptr<QuantizedSource> base_;  // only if adapters are merged into the source
   std::map<MatrixId, Matrix> matrices_;
-  Numbers numbers_{*this};
 };
 
 }  // namespace

@@ -197,6 +197,15 @@ PackedWeights::Unquantized unquantized(ProductRows rows) {
     if (numbers->native(id) != DType::bf16) all.type = DType::f32;
     all.search = search;
   }
+  all.refuse = [p = rows.p, &source = rows.source] {
+    for (const Product::Part& part : p.parts) {
+      const MatrixId id{part.role, p.layer};
+      const WeightFormat format = source.native(id);
+      std::vector<std::byte> row(row_bytes(format, p.spec.row_numbers()));
+      for (int64_t i = part.first; i < part.first + part.rows; ++i)
+        source.rows(id, i, i + 1, format, row.data());
+    }
+  };
   rows.numbers = all.type;
   all.rows = rows.on_host();
   all.device_rows = rows.on_device();

@@ -211,8 +211,7 @@ void EngineSizer::place_codes(decode::ModelFiles& files, const recipe::Weights& 
   const auto& formats = files.config.formats;
   if ((int8 && !(formats && formats->int8_inputs)) || (fp8 && !(formats && formats->fp8_inputs)))
     throw recipe_error("model.activations", "is {}, but no matrix of {} is {} in this run's memory",
-                       recipe::yaml_text(of.activations), files.name,
-                       int8 ? "int8 or int4" : "fp8")
+                       recipe::yaml_text(of.activations), files.name, int8 ? "int8 or int4" : "fp8")
         .hint("set model.weights={}, or leave model.activations out",
               int8 ? "int8 or int4" : "fp8");
 }
