@@ -73,9 +73,8 @@ struct Weights {
   void fields(V& v) {
     form_fields(v);
     v("activations", activations,
-      "rounding of inputs of products: int8 (int8 and int4 weights on a CPU), fp8 (fp8 weights on "
-      "a "
-      "GPU, more than 256 rows) or compute, none. auto = int8 on a CPU, else compute");
+      "rounding of activations: int8 (int8 and int4 weights, CPU), fp8 (fp8 weights, GPU) or "
+      "compute, none. auto = int8 or compute");
   }
   void check(Problems& p) const;
   bool operator==(const Weights&) const = default;
