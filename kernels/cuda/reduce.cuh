@@ -20,28 +20,18 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-/// Combines a number of each warp of a block of kThreads; every thread gets the result. May be
-/// called again at once.
-template <int kThreads, class Combine>
-__device__ float across_warps(float x, float start, const Combine& combine) {
+/// Sum over a block of kThreads; every thread gets it. May be called again at once.
+template <int kThreads>
+__device__ float block_sum(float x) {
   constexpr int kWarps = kThreads / kWarp;
   __shared__ float parts[kWarps];
+  x = warp_sum(x);
   __syncthreads();
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = x;
   __syncthreads();
-  for (int w = 0; w < kWarps; ++w) start = combine(start, parts[w]);
-  return start;
-}
-
-template <int kThreads>
-__device__ float block_sum(float x) {
-  return across_warps<kThreads>(warp_sum(x), 0, [](float a, float b) { return a + b; });
-}
-
-/// The maximum of numbers that are not negative.
-template <int kThreads>
-__device__ float block_max(float x) {
-  return across_warps<kThreads>(warp_max(x), 0, [](float a, float b) { return fmaxf(a, b); });
+  float sum = 0;
+  for (int w = 0; w < kWarps; ++w) sum += parts[w];
+  return sum;
 }
 
 }  // namespace tandem::cuda

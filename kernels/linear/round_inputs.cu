@@ -26,6 +26,16 @@ __device__ unsigned pair(unsigned x, float scale) {
   return __nv_cvt_float2_to_fp8x2(steps, __NV_SATFINITE, __NV_E4M3);
 }
 
+/// The maximum over a block.
+__device__ float block_max(float x) {
+  __shared__ float parts[kThreads / cuda::kWarp];
+  x = cuda::warp_max(x);
+  if (cuda::lane_of() == 0) parts[cuda::warp_of()] = x;
+  __syncthreads();
+  for (const float part : parts) x = fmaxf(x, part);
+  return x;
+}
+
 /// A row a block.
 template <bool kGroups>
 __global__ void __launch_bounds__(kThreads) round_inputs(const RoundInputsParams p) {
@@ -38,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) round_inputs(const RoundInputsParams
     float most = 0;
     for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads)
       most = fmaxf(most, largest(x[i]));
-    scale = cuda::block_max<kThreads>(most) / kMost;
+    scale = block_max(most) / kMost;
     if (threadIdx.x == 0) p.scales[row] = scale;
   }
   for (int first = 0; first < n; first += kThreads) {
