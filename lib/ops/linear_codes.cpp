@@ -5,6 +5,7 @@
 #include "ops/cublaslt.h"
 #include "ops/elementwise.h"
 #include "ops/linear_kernels.h"
+#include "ops/loading.h"
 #include "ops/matmul_cuda.h"
 #include "ops/operation.h"
 
@@ -17,20 +18,40 @@ namespace {
 constexpr int64_t kMostPasses = 3;
 
 bool fits(const CodeTiles& tiles, int64_t rows, bool norm = false) {
-  return cuda_table().coded_linear_fits(tiles, as_int(rows), norm);
+  return !tiles.by_input && cuda_table().coded_linear_fits(tiles, as_int(rows), norm);
 }
 
 /// Rows that coded_linear takes at once where its passes cost less than widening, else 0.
 int64_t rows_at_once(const CodeTiles& tiles, int64_t rows) {
   if (fits(tiles, rows)) return rows;
   int64_t n = std::min<int64_t>(rows, kSkinnyRows);
-  while (n > 0 && !fits(tiles, n)) --n;
+  while (n > 0 && !tiles.by_input && !fits(tiles, n)) --n;
   return n * kMostPasses >= rows ? n : 0;
 }
 
 std::byte* at_column(const Tensor& y, int64_t row, int64_t column) {
   return static_cast<std::byte*>(y.raw()) +
          static_cast<size_t>(row * y.row_size() + column) * dtype_bytes(y.dtype());
+}
+
+/// Adds products by input to y, `step` rows at a time.
+void run_strips(const Operands& at, const CudaLinear& w, int64_t step, Stream stream) {
+  for (int64_t row = 0; row < at.x.rows(); row += step)
+    launch(TANDEM_KERNEL(down_channels),
+           {.out = reinterpret_cast<float*>(at_column(at.y, row, 0)),
+            .y = at_column(at.x, row, 0),
+            .w = nullptr,
+            .bias = w.bias,
+            .ids = nullptr,
+            .n = nullptr,
+            .y_stride = at.x.row_size(),
+            .rows = as_int(std::min(step, at.x.rows() - row)),
+            .width = as_int(w.spec.out),
+            .n_channels = as_int(w.spec.in),
+            .most = as_int(w.spec.in),
+            .type = at.x.dtype(),
+            .codes = w.parts.front().tiles},
+           stream);
 }
 
 /// Writes a part's columns of y, from gates where fusion.gate is given, `step` rows at a time.
@@ -102,14 +123,14 @@ void run_panels(const Operands& at, const CudaLinear& w, const Part& part, bool 
   const CodeTiles& t = part.tiles;
   const int64_t in = w.spec.in;
   std::byte* const panel = at.workspace.data() + kWorkspaceBytes;
-  const size_t tile = matrix_bytes(DType::bf16, kTileOutputs, in);
+  const size_t tile = matrix_bytes(DType::bf16, t.outputs_of_tile(), in);
   const int step = static_cast<int>((at.workspace.size() - kWorkspaceBytes) / tile);
   TANDEM_CHECK(step > 0, "{}: workspace of {} bytes cannot hold a panel", w.spec.name,
                at.workspace.size());
   for (int first = 0; first < t.down(); first += step) {
     const int n = std::min(step, t.down() - first), outputs = t.outputs(first, n);
     fill_panel(reinterpret_cast<bf16*>(panel), w, part, first, n, 0, in, stream);
-    const int64_t begin = part.first + first * int64_t{t.paired ? 8 : kTileOutputs};
+    const int64_t begin = part.first + first * int64_t{t.step()};
     if (!t.paired || n == t.down()) {
       run_numbers(at, w, panel, begin, t.paired ? t.out : outputs, accumulate, stream, tunes);
       continue;
@@ -149,7 +170,11 @@ void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional
       run_numbers(all, w, w.weights + part.at, part.first, part.tiles.out, accumulate, stream);
       continue;
     }
-    if (const int64_t step = holds ? 0 : rows_at_once(part.tiles, rows); step > 0)
+    const int64_t step = holds ? 0 : rows_at_once(part.tiles, rows);
+    if (step > 0 && part.tiles.by_input && at.y.dtype() == DType::f32) {
+      if (!accumulate) clear(at.y.as<float>(), at.y.elements(), stream);
+      run_strips(at, w, step, stream);
+    } else if (step > 0 && !part.tiles.by_input)
       run_tiles(all, w, part, accumulate, {}, step, stream);
     else
       run_panels(all, w, part, accumulate, stream);

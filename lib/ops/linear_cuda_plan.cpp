@@ -28,12 +28,14 @@ size_t place(Part& part, int64_t rows, const PackedWeights::Spec& s) {
   t.scale = two_level ? ScaleType::f16 : part.stored.scale;
   t.zero = part.stored.zero;
   t.paired = s.gated && s.stacked.empty();
+  t.by_input = s.by_input;
   return part.at + static_cast<size_t>(t.down() * t.row_bytes());
 }
 
 /// Bytes of a row of tiles, as rows and as tiles.
 size_t tile_bytes(const Part& part, int64_t in) {
-  return matrix_bytes(part.stored, kTileOutputs, in) + static_cast<size_t>(part.tiles.row_bytes());
+  return matrix_bytes(part.stored, part.tiles.outputs_of_tile(), in) +
+         static_cast<size_t>(part.tiles.row_bytes());
 }
 
 }  // namespace
@@ -90,7 +92,8 @@ size_t staging_bytes(const PackedWeights::Spec& spec) {
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t) {
   if (!spec.has_codes()) return kWorkspaceBytes;
-  const size_t all = matrix_bytes(DType::bf16, spec.out + kTileOutputs, spec.in);
+  const int more = spec.by_input ? kStripOutputs : kTileOutputs;
+  const size_t all = matrix_bytes(DType::bf16, spec.out + more, spec.in);
   const size_t panel = std::min(aligned(all), spec.trainable ? kTrainedPanelBytes : kPanelBytes);
   const size_t columns = spec.trainable ? matrix_bytes(DType::bf16, spec.out, kTileInputs) : 0;
   return kWorkspaceBytes + std::max(panel, aligned(columns));
