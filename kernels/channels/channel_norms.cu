@@ -2,6 +2,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/linear/code_tiles.cuh"
 
 namespace tandem {
 namespace {
@@ -18,9 +19,15 @@ __global__ void __launch_bounds__(kWarps* cuda::kWarp)
   for (int64_t q = 0; q < p.n_parts; ++q) {
     const T* const channel =
         static_cast<const T*>(p.weights) + q * p.part_stride + j * p.channel_stride;
+    const int row = static_cast<int>(q * p.n_channels + j);  // gates, then ups
+    const auto number = [&](int i) {
+      if (p.codes.data == nullptr) return cuda::to_float(channel[i * p.number_stride]);
+      return p.codes.by_input ? tiles::number_at(p.codes, i, row)
+                              : tiles::number_at(p.codes, row, i);
+    };
     double sum = 0;
-    for (int64_t i = cuda::lane_of(); i < p.width; i += cuda::kWarp) {
-      const double x = cuda::to_float(channel[i * p.number_stride]);
+    for (int i = cuda::lane_of(); i < p.width; i += cuda::kWarp) {
+      const double x = number(i);
       sum += x * x;
     }
     for (int step = cuda::kWarp / 2; step > 0; step /= 2)

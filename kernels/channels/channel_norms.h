@@ -1,6 +1,6 @@
 #pragma once
 // Contract of channel_norms. No STL.
-#include "base/types.h"
+#include "kernels/linear/code_tiles.h"
 
 namespace tandem {
 
@@ -11,6 +11,7 @@ struct ChannelNormsParams {
   int64_t part_stride, channel_stride, number_stride;
   int n_parts, n_channels, width;  // width: numbers of a channel in a part
   DType type;                      // f32 or bf16
+  CodeTiles codes = {};  // on a GPU, in place of weights if it has data: of down if by input
 };
 
 /// norms[j] = the product over parts of the root of the sum of the channel's squares there.

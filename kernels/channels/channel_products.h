@@ -3,6 +3,7 @@
 // per-ISA flags.
 #include "base/types.h"
 #include "kernels/ffn/gate.h"
+#include "kernels/linear/code_tiles.h"
 
 namespace tandem {
 
@@ -33,6 +34,8 @@ struct GateUpChannelsParams {
   // ids and n were written before a kernel that waits for all ahead of it before it lets others
   // begin: a GPU may read them and W before the kernel directly ahead has ended.
   bool settled = false;
+  /// On a GPU, in place of w if it has data: paired. Then the type is bf16.
+  CodeTiles codes = {};
 };
 
 /// Gates and ups of listed channels. Places from n on keep their bits.
@@ -49,8 +52,10 @@ GateUpChannelsFn gate_up_channels_ref, gate_up_channels_scalar, gate_up_channels
 /// The same on a GPU, with pointers into device memory. The grid is that of `most` channels; n is
 /// read on the device. No work still on the stream may write W. A kernel that is not settled, and
 /// has a list, waits before it lets others begin.
-/// cost     of bf16 where `in` is a multiple of 8 and rows are 16-byte aligned, at the memory's
-///          rate, on tensor cores; else plain
+/// exact    codes, whose sums of a group are multiplied by its scale
+/// cost     of bf16 and codes where `in` is a multiple of 8 and rows are 16-byte aligned, at the
+///          memory's rate, on tensor cores; else plain. Codes of gates and ups lie together, and
+///          are read together.
 void gate_up_channels_cuda(const GateUpChannelsParams&, Stream);
 
 struct DownChannelsParams {
@@ -64,6 +69,7 @@ struct DownChannelsParams {
   int rows, width, n_channels;
   int most;
   DType type;
+  CodeTiles codes = {};  // as above, but by input
 };
 
 /// Columns of out in a block of work of the CPU.
@@ -82,8 +88,10 @@ DownChannelsFn down_channels_ref, down_channels_scalar, down_channels_avx2, down
 /// The same on a GPU, with pointers into device memory. W, ids and n may be read before the kernel
 /// directly ahead on the stream has ended. So no work still on it may write W; and the list is one
 /// that gate_up_channels, directly ahead, has read, or no kernel ahead writes it.
+/// exact    codes, likewise
 /// cost     of bf16 where rows of W are 16-byte and those of y 4-byte aligned, at the memory's rate,
-///          on tensor cores; else plain
+///          on tensor cores; else plain. Likewise of codes, for any W. Scales are read once for
+///          neighbouring channels of a group.
 void down_channels_cuda(const DownChannelsParams&, Stream);
 
 struct TransposeRowsParams {

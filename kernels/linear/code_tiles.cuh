@@ -143,7 +143,7 @@ struct Scaling {
 
   /// input, row   within the tile
   __device__ Scaling(const CodeTiles& w, const uint8_t* tile, int input, int row) {
-    const int place = input * w.units() / kTileInputs * kTileOutputs + row;
+    const int place = input * w.units() / kTileInputs * w.outputs_of_tile() + row;
     const uint8_t* const scales = tile + w.scales_at();
     const uint8_t* const zeros = tile + w.zeros_at();
     const Reader<kCode, false> read(w);
@@ -163,9 +163,27 @@ struct Scaling {
   }
 };
 
+/// The codes of an output in strips of two inputs, each in the last bits of a half.
+/// a, b     words of the strips, which hold the codes of 8 outputs (i4) or 4
+template <Code kCode>
+__device__ inline unsigned codes_of(unsigned a, unsigned b, int output) {
+  constexpr int kEach = kCode == Code::i4 ? 4 : 2;
+  const unsigned both = __byte_perm(a, b, output < kEach ? 0x5410 : 0x7632);
+  return kCode == Code::i4 ? both >> (4 * (output % 4)) & 0x000f000fu
+                           : both >> (8 * (output % 2)) & 0x00ff00ffu;
+}
+
 /// One number of a matrix.
 template <Code kCode>
 __device__ inline float number_at(const CodeTiles& w, int output, int input) {
+  if (w.by_input) {
+    const int row = output % kStripOutputs, k = input % kTileInputs;
+    const uint8_t* const tile =
+        w.data + output / kStripOutputs * w.row_bytes() + input / kTileInputs * w.tile_bytes();
+    const uint8_t* const strip = tile + k * w.strip_bytes();
+    const unsigned code = kCode == Code::i4 ? strip[row / 2] >> (row % 2 * 4) & 15 : strip[row];
+    return Scaling<kCode>(w, tile, k, row).numbers(code).x;
+  }
   const int half = w.paired && output >= w.out / 2, across = w.paired ? 8 : kTileOutputs;
   const int in_half = output - half * (w.out / 2);
   const int row = in_half % across + 8 * half, high = row / 8, k = input % kTileInputs;
@@ -179,6 +197,11 @@ __device__ inline float number_at(const CodeTiles& w, int output, int input) {
   const unsigned code = kCode == Code::i4 ? words[step] >> (4 * high + 8 * eight + 16 * odd) & 15
                                           : words[2 * step + eight] >> (8 * high + 16 * odd) & 255;
   return Scaling<kCode>(w, tile, k, row).numbers(code).x;
+}
+__device__ inline float number_at(const CodeTiles& w, int output, int input) {
+  return w.code == Code::i4   ? number_at<Code::i4>(w, output, input)
+         : w.code == Code::i8 ? number_at<Code::i8>(w, output, input)
+                              : number_at<Code::fp8>(w, output, input);
 }
 
 }  // namespace tandem::tiles

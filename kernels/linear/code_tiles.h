@@ -10,9 +10,10 @@
 
 namespace tandem {
 
-inline constexpr int kTileOutputs = 16;  // outputs of a tile
-inline constexpr int kTileInputs = 128;  // inputs of a tile
-inline constexpr int kPieceBytes = 512;  // codes in 16 bytes for each lane of a warp
+inline constexpr int kTileOutputs = 16;    // outputs of a tile
+inline constexpr int kStripOutputs = 128;  // outputs of a tile by input
+inline constexpr int kTileInputs = 128;    // inputs of a tile
+inline constexpr int kPieceBytes = 512;    // codes in 16 bytes for each lane of a warp
 
 /// A matrix [out, in] of codes in tiles of 16 outputs and 128 inputs.
 /// layout   [tiles down][tiles across], each with its codes, then scales [units][16], then zeros
@@ -23,6 +24,9 @@ inline constexpr int kPieceBytes = 512;  // codes in 16 bytes for each lane of a
 ///          and the next. Word 2 s + h of the others belongs to inputs 16 s + 8 h + 2 t and the
 ///          next. Its bytes 0 and 2 are output g, bytes 1 and 3 output g + 8. i8 bytes are
 ///          code + 128.
+/// strips   Tiles by input have kStripOutputs outputs. Their codes are strips, one for each input,
+///          of outputs in order. The first of two half bytes is in the last bits. Scales follow as
+///          above.
 /// source   fragments of mma.sync (PTX ISA, m16n8k16)
 struct CodeTiles {
   const uint8_t* data = nullptr;  // aligned to 16 bytes
@@ -33,10 +37,20 @@ struct CodeTiles {
   Zero zero = Zero::none;
   /// The first 8 outputs of a tile are of the first half of the matrix, the others of the second.
   bool paired = false;
+  /// Products read listed inputs only. Never `paired`.
+  bool by_input = false;
 
+  /// Outputs of a tile, and from a row of tiles to the next.
+  TANDEM_BOTH constexpr int outputs_of_tile() const {
+    return by_input ? kStripOutputs : kTileOutputs;
+  }
+  TANDEM_BOTH constexpr int step() const { return paired ? 8 : outputs_of_tile(); }
+  TANDEM_BOTH constexpr int strip_bytes() const {
+    return code == Code::i4 ? kStripOutputs / 2 : kStripOutputs;
+  }
   TANDEM_BOTH constexpr int across() const { return (in + kTileInputs - 1) / kTileInputs; }
   TANDEM_BOTH constexpr int down() const {
-    return paired ? (out / 2 + 7) / 8 : (out + kTileOutputs - 1) / kTileOutputs;
+    return ((paired ? out / 2 : out) + step() - 1) / step();
   }
   TANDEM_BOTH constexpr int unit() const {
     return group == 0 || group > kTileInputs ? kTileInputs : group;
@@ -52,29 +66,31 @@ struct CodeTiles {
   }
   TANDEM_BOTH constexpr int pieces() const { return code == Code::i4 ? 2 : 4; }
   /// Scales and zeros begin at these bytes of a tile, which ends at a multiple of 16.
-  TANDEM_BOTH constexpr int scales_at() const { return pieces() * kPieceBytes; }
+  TANDEM_BOTH constexpr int scales_at() const {
+    return by_input ? kTileInputs * strip_bytes() : pieces() * kPieceBytes;
+  }
   TANDEM_BOTH constexpr int zeros_at() const {
-    return scales_at() + units() * kTileOutputs * scale_bytes();
+    return scales_at() + units() * outputs_of_tile() * scale_bytes();
   }
   TANDEM_BOTH constexpr int tile_bytes() const {
-    return zeros_at() + units() * kTileOutputs * zero_bytes();
+    return zeros_at() + units() * outputs_of_tile() * zero_bytes();
   }
-  /// Bytes for the 16 outputs of a row of tiles.
+  /// Bytes for the outputs of a row of tiles.
   TANDEM_BOTH constexpr int64_t row_bytes() const { return int64_t{across()} * tile_bytes(); }
 
   /// False for rows of a tile that pad it.
   TANDEM_BOTH constexpr bool is_output(int tile, int r) const {
-    return paired ? tile * 8 + r % 8 < out / 2 : tile * kTileOutputs + r < out;
+    return paired ? tile * 8 + r % 8 < out / 2 : tile * step() + r < out;
   }
   /// Outputs that rows of tiles [first, first + n) hold; if `paired`, of the first half.
   TANDEM_BOTH constexpr int outputs(int first, int n) const {
-    const int step = paired ? 8 : kTileOutputs, left = (paired ? out / 2 : out) - first * step;
-    return left < n * step ? left : n * step;
+    const int left = (paired ? out / 2 : out) - first * step();
+    return left < n * step() ? left : n * step();
   }
   /// The place of row r of tile `first` + i among the outputs of n rows of tiles from `first` on.
   /// If `paired`, outputs of the second half follow those of the first.
   TANDEM_BOTH constexpr int place(int first, int n, int i, int r) const {
-    return paired ? i * 8 + r % 8 + (r < 8 ? 0 : outputs(first, n)) : i * kTileOutputs + r;
+    return paired ? i * 8 + r % 8 + (r < 8 ? 0 : outputs(first, n)) : i * step() + r;
   }
 };
 
@@ -95,7 +111,8 @@ void place_codes(const PlaceCodesParams&, Range tiles);
 
 struct QuantizeTilesParams {
   uint8_t* to;      // rows of tiles [first, first + n)
-  CodeTiles tiles;  // i4 or i8 with f16 scales and no or an integer zero, or fp8 with f32 scales
+  CodeTiles tiles;  // i4 or i8 with f16 scales and no or an integer zero, or fp8 with f32 scales;
+                    // not by input
   const void* numbers;  // [outputs, in] by `place`; may be pinned memory of the host
   DType type;           // bf16 or f32
   bool search;

@@ -1,71 +1,30 @@
 #include <algorithm>
 
 #include "kernels/cuda/mbarrier.cuh"
-#include "kernels/linear/code_tiles.cuh"
+#include "kernels/linear/code_products.cuh"
 #include "kernels/linear/coded_linear.h"
-#include "kernels/linear/skinny_linear.cuh"
 
 // A block takes one or two rows of tiles at a time, and its warps the tiles of these in turn. A
 // warp copies tiles into its part of a ring in shared memory, ahead of their use. Rows of x lie in
 // shared memory in the order in which lanes read them: a lane's 16 numbers of 64 columns are
-// neighbours. Codes in products are too large by their zero. The kernel subtracts that much times
-// the sum of x in a unit from the unit's sum. The sum of x is a product with ones that all tiles
-// share.
+// neighbours.
 
 namespace tandem::portable {
 namespace {
 
 using skinny::bf16x;
 using skinny::kChunk;
+using tiles::padded, tiles::pitch_of;
 
 constexpr int kWarps = 16, kThreads = kWarps * cuda::kWarp;
 constexpr int kLeastStages = 2, kMostStages = 8;
-
-__host__ __device__ constexpr int padded(int in) {
-  return (in + kTileInputs - 1) / kTileInputs * kTileInputs;
-}
-// Rows of x lie 4 of the 32 banks apart: a quarter warp reads two of them.
-__host__ __device__ constexpr int pitch_of(int in) { return padded(in) + 8; }
-
-/// Columns 16 s + 8 h + 2 t + e of 64 lie at 16 t + 4 s + 2 h + e, multiplied by 2^kExponent.
-template <int kExponent = 0>
-struct LaneOrder {
-  __device__ static int at(int k) {
-    return (k & ~63) + ((k >> 1 & 3) << 4) + ((k >> 4 & 3) << 2) + ((k >> 3 & 1) << 1) + (k & 1);
-  }
-  __device__ static unsigned scaled(unsigned pair) {
-    if (kExponent == 0) return pair;
-    const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair),
-                                           __float2bfloat162_rn(tiles::power_of_two(kExponent)));
-    return *reinterpret_cast<const unsigned*>(&product);
-  }
-  __device__ static void place(bf16x* row, int k, uint2 four) {
-    *reinterpret_cast<unsigned*>(row + at(k)) = scaled(four.x);
-    *reinterpret_cast<unsigned*>(row + at(k + 2)) = scaled(four.y);
-  }
-};
-
-/// Copies rows of x, with zeros after the last column.
-template <class Order>
-__device__ void load_input(const SkinnyLinearParams& p, bf16x* x) {
-  const int eights = padded(p.in) / 8, pitch = pitch_of(p.in);
-  for (int i = threadIdx.x; i < p.rows * eights; i += kThreads) {
-    const int n = i / eights, k = i % eights * 8;
-    uint4 v{0, 0, 0, 0};
-    if (k < p.in)
-      v = *reinterpret_cast<const uint4*>(static_cast<const bf16x*>(p.x) +
-                                          static_cast<int64_t>(n) * p.in + k);
-    Order::place(x + n * pitch, k, {v.x, v.y});
-    Order::place(x + n * pitch, k + 4, {v.z, v.w});
-  }
-  __syncthreads();
-}
 
 /// The zeros after the last column of normalised rows.
 __device__ void pad_input(const SkinnyLinearParams& p, bf16x* x) {
   const int pad = padded(p.in) - p.in;
   for (int i = threadIdx.x; i < p.rows * pad; i += kThreads)
-    x[i / pad * pitch_of(p.in) + LaneOrder<>::at(p.in + i % pad)] = __float2bfloat16_rn(0.0f);
+    x[i / pad * pitch_of(p.in) + tiles::LaneOrder<>::at(p.in + i % pad)] =
+        __float2bfloat16_rn(0.0f);
 }
 
 /// A warp's copies, some tiles ahead of its products. kTiles: rows of tiles at a time.
@@ -129,88 +88,6 @@ class Loader {
   const uint8_t* at_ = nullptr;
 };
 
-/// Adds the products of kTiles tiles, unit by unit.
-/// slot     the tiles, one after the other
-/// piece    (k, j): of x's row g + 8 j the lane's columns of steps k and k + 1
-template <Code kCode, int kUnit, Zero kZero, int kTiles, int kGroups, class Piece>
-__device__ __forceinline__ void add_tiles(skinny::Sums<kGroups> (&sums)[kTiles],
-                                          const unsigned char* slot, int tile_bytes,
-                                          const tiles::Reader<kCode, kZero == Zero::minimum>& read,
-                                          int lane, const Piece& piece) {
-  using Decode = tiles::Decoder<kCode>;
-  constexpr int kPieces = kCode == Code::i4 ? 2 : 4, kUnits = kTileInputs / kUnit,
-                kUnitSteps = kUnit / 16;
-  constexpr unsigned kOnes = 0x3f803f80u;
-  constexpr bool kHasZero = kCode != Code::fp8;
-  constexpr int kInX = Decode::exponent(0) / 2;  // exponent of the factor in x
-  constexpr int kScalesAt = kPieces * kPieceBytes,
-                kZerosAt = kScalesAt + kUnits * kTileOutputs * (kCode == Code::fp8 ? 4 : 2);
-  uint4 codes[kTiles][kPieces];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i)
-      codes[tile][i] =
-          *reinterpret_cast<const uint4*>(slot + tile * tile_bytes + i * kPieceBytes + lane * 16);
-  uint4 b[kGroups];
-#pragma unroll
-  for (int unit = 0; unit < kUnits; ++unit) {
-    float part[kTiles][kGroups][4] = {}, inputs[kGroups][4] = {};
-#pragma unroll
-    for (int k = unit * kUnitSteps; k < (unit + 1) * kUnitSteps; ++k) {
-      if (k % 2 == 0)
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j) b[j] = piece(k, j);
-      const auto low = [&](int j) { return k % 2 == 0 ? b[j].x : b[j].z; };
-      const auto high = [&](int j) { return k % 2 == 0 ? b[j].y : b[j].w; };
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        unsigned a[4];
-        Decode::fragment(a, codes[tile], k);
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j)
-          skinny::multiply(part[tile][j], a[0], a[1], a[2], a[3], low(j), high(j));
-      }
-      if (kHasZero)
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j)
-          skinny::multiply(inputs[j], kOnes, kOnes, kOnes, kOnes, low(j), high(j));
-    }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const unsigned char* const at = slot + tile * tile_bytes;
-        const int place = unit * kTileOutputs + lane / 4 + 8 * r;
-        const float scale = read.scale(read.scale_bits(at + kScalesAt, place));
-        const float factor = scale * tiles::power_of_two(Decode::exponent(r) - kInX);
-        float shift = 0;
-        if (kHasZero) {
-          const float small = tiles::power_of_two(-kInX);
-          const float zero = kZero == Zero::integer
-                                 ? tiles::small_integer(read.zero(at[kZerosAt + place]))
-                             : kCode == Code::i8   ? 128.0f
-                             : kZero == Zero::none ? 8.0f
-                                                   : 0.0f;
-          if (kZero == Zero::minimum)
-            shift = fmaf(-scale, zero, read.scale(read.scale_bits(at + kZerosAt, place))) * small;
-          else if (kZero == Zero::integer)
-            shift = -scale * zero * small;
-          else
-            shift = scale * (-zero * small);
-        }
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j)
-#pragma unroll
-          for (int i = 2 * r; i < 2 * r + 2; ++i) {
-            float& to = sums[tile].at[j][i];
-            to = fmaf(factor, part[tile][j][i], to);
-            if (kHasZero) to = fmaf(shift, inputs[j][i], to);
-          }
-      }
-  }
-}
-
 /// A lane's part in finishing tiles: row m of a tile, of a row n of x.
 struct Output {
   const CodedLinearParams& all;
@@ -251,8 +128,7 @@ constexpr int kMostSets = 4, kLeastSets = 2;
 template <Code kCode, int kUnit, Zero kZero, int kTiles, int kGroups>
 __global__ void __launch_bounds__(kThreads, 1)
     coded_linear(const CodedLinearParams all, const int stages, const int early, const int sets) {
-  // Half of what codes lack is in x, half in the scales: neither leaves the range of its type.
-  using Order = LaneOrder<tiles::Decoder<kCode>::exponent(0) / 2>;
+  using Order = tiles::LaneOrder<tiles::kInX<kCode>>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ cuda::Barrier read[kMostSets];  // a set may be written again
   const SkinnyLinearParams& p = all.product;
@@ -278,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (p.norm_weight != nullptr)
     skinny::load_normalised<Order, kThreads>(p, x, pitch, norm);
   else
-    load_input<Order>(p, x);
+    tiles::load_input<Order, kThreads>(p.x, p.rows, p.in, x);
   for (; at < ring_bytes; at += stage_bytes) loader.issue(at);
 
   const tiles::Reader<kCode, kZero == Zero::minimum> read_tile(w);
@@ -303,8 +179,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int s = 0, column = 0; s < steps; ++s, column += kWarps * kTileInputs) {
       cuda::copies_wait(stages - 1);
       __syncwarp();
-      add_tiles<kCode, kUnit, kZero>(
-          sums, own + at, tile_bytes, read_tile, lane, [&](int k, int j) {
+      tiles::add_tiles<kCode, kUnit, kZero>(
+          sums, own + at, tile_bytes, read_tile, lane,
+          [&](int place, const unsigned char* scales) {
+            constexpr int kZerosAt =
+                kTileInputs / kUnit * kTileOutputs * (kCode == Code::fp8 ? 4 : 2);
+            const unsigned char* const zeros = scales + kZerosAt;
+            const auto bits = [&](const unsigned char* all) {
+              return read_tile.scale_bits(all, place);
+            };
+            return uint2{bits(scales), kZero == Zero::integer   ? zeros[place]
+                                       : kZero == Zero::minimum ? bits(zeros)
+                                                                : 0};
+          },
+          [&](int k, int j) {
             return *reinterpret_cast<const uint4*>(lane_x[j] + column + k / 4 * kChunk + k % 4 * 4);
           });
       __syncwarp();

@@ -16,9 +16,7 @@ __device__ float number_of(const TakeHeldParams& p, int output, int input) {
   if (p.numbers != nullptr)
     return __bfloat162float(
         reinterpret_cast<const __nv_bfloat16*>(p.numbers)[int64_t{output} * p.held.in + input]);
-  return p.tiles.code == Code::i4   ? tiles::number_at<Code::i4>(p.tiles, output, input)
-         : p.tiles.code == Code::i8 ? tiles::number_at<Code::i8>(p.tiles, output, input)
-                                    : tiles::number_at<Code::fp8>(p.tiles, output, input);
+  return tiles::number_at(p.tiles, output, input);
 }
 
 __host__ __device__ int64_t size_of(const TakeHeldParams& p) {

@@ -75,24 +75,37 @@ void place_step(const CodeTiles& m, const uint8_t (&codes)[16][16], uint8_t* to)
   }
 }
 
-void place_tile(const PlaceCodesParams& p, const CodedRow (&rows)[16], const bool (&real)[16],
-                int across, uint8_t* to) {
-  const CodeTiles& m = p.tiles;
+void place_tile(const CodeTiles& m, const CodedRow (&rows)[16], int across, uint8_t* to) {
   const int steps = kPieceBytes / (m.code == Code::i4 ? 128 : 256);  // 16 inputs each, in a piece
   uint8_t codes[16][16];
   for (int s = 0; s < kTileInputs / 16; ++s) {
     for (int r = 0; r < kTileOutputs; ++r) rows[r].unpack(across * kTileInputs + 16 * s, codes[r]);
     place_step(m, codes, to + s / steps * kPieceBytes + s % steps * (16 / steps));
   }
+}
+
+/// Writes an output's codes in the strips of a tile, which are 0.
+void place_output(const CodedRow& row, int across, int r, uint8_t* to) {
+  const CodeTiles& m = row.m;
+  uint8_t codes[16];
+  for (int k = 0; k < kTileInputs; ++k, to += m.strip_bytes()) {
+    if (k % 16 == 0) row.unpack(across * kTileInputs + k, codes);
+    if (m.code == Code::i4)
+      to[r / 2] |= static_cast<uint8_t>(codes[k % 16] << (4 * (r % 2)));
+    else
+      to[r] = codes[k % 16];
+  }
+}
+
+/// Writes the scales and zeros of an output of a tile.
+void place_scales(const CodedRow& row, int across, int r, uint8_t* to) {
+  const CodeTiles& m = row.m;
   for (int u = 0; u < m.units(); ++u) {
-    const int input = across * kTileInputs + u * m.unit();
-    for (int r = 0; r < kTileOutputs; ++r) {
-      if (!real[r] || input >= m.in) continue;
-      const int place = u * kTileOutputs + r;
-      rows[r].put_scale(m.group == 0 ? 0 : input / m.group,
-                        to + m.scales_at() + place * m.scale_bytes(),
-                        to + m.zeros_at() + place * m.zero_bytes());
-    }
+    const int input = across * kTileInputs + u * m.unit(), place = u * m.outputs_of_tile() + r;
+    if (input < m.in)
+      row.put_scale(m.group == 0 ? 0 : input / m.group,
+                    to + m.scales_at() + place * m.scale_bytes(),
+                    to + m.zeros_at() + place * m.zero_bytes());
   }
 }
 
@@ -101,18 +114,24 @@ void place_tile(const PlaceCodesParams& p, const CodedRow (&rows)[16], const boo
 void place_codes(const PlaceCodesParams& p, Range tiles) {
   const CodeTiles& m = p.tiles;
   for (int i = tiles.begin; i < tiles.end; ++i) {
-    bool real[kTileOutputs];
-    for (int r = 0; r < kTileOutputs; ++r) real[r] = m.is_output(p.first + i, r);
     // Rows that pad a tile have the codes of another row, and scales of 0.
+    const auto is_real = [&](int r) { return m.is_output(p.first + i, r); };
     const auto row = [&](int r) {
-      return CodedRow{p, p.rows + m.place(p.first, p.n, i, real[r] ? r : 0) * p.row_bytes};
+      return CodedRow{p, p.rows + m.place(p.first, p.n, i, is_real(r) ? r : 0) * p.row_bytes};
     };
-    const CodedRow rows[] = {row(0), row(1), row(2),  row(3),  row(4),  row(5),  row(6),  row(7),
-                             row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15)};
     uint8_t* to = p.to + i * m.row_bytes();
     std::memset(to, 0, static_cast<size_t>(m.row_bytes()));
-    for (int across = 0; across < m.across(); ++across, to += m.tile_bytes())
-      place_tile(p, rows, real, across, to);
+    for (int across = 0; across < m.across(); ++across, to += m.tile_bytes()) {
+      if (!m.by_input)
+        place_tile(m,
+                   {row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7), row(8), row(9),
+                    row(10), row(11), row(12), row(13), row(14), row(15)},
+                   across, to);
+      for (int r = 0; r < m.outputs_of_tile(); ++r) {
+        if (m.by_input) place_output(row(r), across, r, to);
+        if (is_real(r)) place_scales(row(r), across, r, to);
+      }
+    }
   }
 }
 

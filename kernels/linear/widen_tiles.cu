@@ -115,6 +115,52 @@ __global__ void __launch_bounds__(kThreads) plain_codes(const PlainCodesParams p
   }
 }
 
+constexpr int kEight = 8;  // inputs and outputs of a thread
+static_assert(kThreads == kTileInputs / kEight * (kStripOutputs / kEight));
+
+/// A tile by input a block.
+template <Code kCode>
+__global__ void __launch_bounds__(kThreads) widen_strips(const WidenTilesParams p) {
+  cuda::start_after_previous();
+  const CodeTiles& w = p.tiles;
+  constexpr int kAcross = kTileInputs / kEight, kWords = kCode == Code::i4 ? 1 : 2;
+  const int k = static_cast<int>(threadIdx.x) % kAcross * kEight,
+            first = static_cast<int>(threadIdx.x) / kAcross * kEight;
+  const int tile = blockIdx.x, to = blockIdx.y * kTileInputs + k;
+  if (to >= p.inputs) return;
+  const uint8_t* const at = w.data + (p.first + tile) * w.row_bytes() +
+                            (p.begin / kTileInputs + blockIdx.y) * w.tile_bytes();
+  unsigned words[kEight][kWords];
+#pragma unroll
+  for (int i = 0; i < kEight; ++i)
+#pragma unroll
+    for (int word = 0; word < kWords; ++word)
+      words[i][word] = reinterpret_cast<const unsigned*>(
+          at + (k + i) * w.strip_bytes())[first / kEight * kWords + word];
+#pragma unroll
+  for (int o = 0; o < kEight; ++o) {
+    if (!w.is_output(p.first + tile, first + o)) return;
+    const tiles::Scaling<kCode> scaling(w, at, k, first + o);
+    union {
+      __nv_bfloat162 twos[kEight / 2];
+      __nv_bfloat16 ones[kEight];
+      uint4 all;
+    } v;
+    constexpr int kEach = kEight / kWords;  // codes of a word
+#pragma unroll
+    for (int i = 0; i < kEight; i += 2)
+      v.twos[i / 2] = __float22bfloat162_rn(scaling.numbers(
+          tiles::codes_of<kCode>(words[i][o / kEach], words[i + 1][o / kEach], o % kEach)));
+    auto* const out = reinterpret_cast<__nv_bfloat16*>(p.out) +
+                      int64_t{tile * kStripOutputs + first + o} * p.inputs + to;
+    if (p.inputs % kEight == 0) {
+      *reinterpret_cast<uint4*>(out) = v.all;
+    } else {
+      for (int i = 0; i < kEight && to + i < p.inputs; ++i) out[i] = v.ones[i];
+    }
+  }
+}
+
 template <Code kCode>
 __global__ void __launch_bounds__(kThreads) embed_tiles(const EmbedTilesParams p) {
   cuda::start_after_previous();
@@ -138,11 +184,15 @@ __global__ void __launch_bounds__(kThreads) embed_tiles(const EmbedTilesParams p
 
 void widen_tiles_cuda(const WidenTilesParams& p, Stream stream) {
   if (p.n == 0) return;
+  const bool by_input = p.tiles.by_input;
   const dim3 grid(static_cast<unsigned>(p.n),
-                  cuda::blocks_for(spans_across(p.inputs) * 8, kThreads));
-  const auto kernel = p.tiles.code == Code::i4   ? widen_tiles<Code::i4>
-                      : p.tiles.code == Code::i8 ? widen_tiles<Code::i8>
-                                                 : widen_tiles<Code::fp8>;
+                  by_input ? cuda::blocks_for(p.inputs, kTileInputs)
+                           : cuda::blocks_for(spans_across(p.inputs) * 8, kThreads));
+  const auto kernel =
+      p.tiles.code == Code::i4   ? by_input ? widen_strips<Code::i4> : widen_tiles<Code::i4>
+        : p.tiles.code == Code::i8 ? by_input ? widen_strips<Code::i8> : widen_tiles<Code::i8>
+        : by_input ? widen_strips<Code::fp8>
+                                 : widen_tiles<Code::fp8>;
   cuda::launch(kernel, grid, kThreads, stream, p);
 }
 

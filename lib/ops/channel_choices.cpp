@@ -78,14 +78,15 @@ void add_squares(const AddSquares& what, const StepArrays& step, int n_channels,
 void channel_norms_gate_up(float* out, const PackedWeights& w, Stream stream) {
   const int64_t n = w.out() / 2;
   norms({.norms = out,
-         .weights = trainable_rows(w),
+         .weights = w.device_codes() != nullptr ? nullptr : trainable_rows(w),
          .part_stride = n * w.in(),
          .channel_stride = w.in(),
          .number_stride = 1,
          .n_parts = 2,
          .n_channels = static_cast<int>(n),
          .width = static_cast<int>(w.in()),
-         .type = w.dtype()},
+         .type = w.input(),
+         .codes = w.device_codes() != nullptr ? *w.device_codes() : CodeTiles{}},
         stream);
 }
 
@@ -98,7 +99,8 @@ void channel_norms_down(float* out, const PackedWeights& w, Stream stream) {
          .n_parts = 1,
          .n_channels = static_cast<int>(w.in()),
          .width = static_cast<int>(w.out()),
-         .type = w.dtype()},
+         .type = w.input(),
+         .codes = w.device_codes() != nullptr ? *w.device_codes() : CodeTiles{}},
         stream);
 }
 

@@ -14,11 +14,15 @@ constexpr Operation kGateUp = TANDEM_OPERATION(gate_up_channels);
 
 int64_t channels_of(const PackedWeights& gate_up) { return gate_up.out() / 2; }
 
+CodeTiles codes_of(const PackedWeights& w) {
+  return w.device_codes() != nullptr ? *w.device_codes() : CodeTiles{};
+}
+
 int64_t row_bytes(const PackedWeights& w) { return static_cast<int64_t>(w.row_bytes()); }
 
 void check_gate_up(const Tensor& y, const Tensor& x, const PackedWeights& w, int64_t places) {
-  TANDEM_CHECK(x.dtype() == w.dtype() && x.row_size() == w.in() && x.rows() <= kListedRows &&
-                   y.dtype() == w.dtype() && y.rows() == x.rows() && y.row_size() >= places,
+  TANDEM_CHECK(x.dtype() == w.input() && x.row_size() == w.in() && x.rows() <= kListedRows &&
+                   y.dtype() == w.input() && y.rows() == x.rows() && y.row_size() >= places,
                "gate_up: output {} [{}, {}] does not fit input {} [{}, {}] and {} neurons",
                dtype_name(y.dtype()), y.rows(), y.row_size(), dtype_name(x.dtype()), x.rows(),
                x.row_size(), places);
@@ -28,7 +32,7 @@ GateUpChannelsParams gate_up_params(const Tensor& y, const Tensor& x, const Pack
                                     ChannelOutput output, Gate gate = {}) {
   return {.y = y.raw(),
           .x = x.raw(),
-          .w = trainable_rows(w),
+          .w = w.device_codes() != nullptr ? nullptr : trainable_rows(w),
           .bias = w.bias(),
           .gates = nullptr,
           .ids = nullptr,
@@ -38,9 +42,10 @@ GateUpChannelsParams gate_up_params(const Tensor& y, const Tensor& x, const Pack
           .in = static_cast<int>(w.in()),
           .n_channels = static_cast<int>(channels_of(w)),
           .most = 0,
-          .type = w.dtype(),
+          .type = w.input(),
           .output = output,
-          .gate = gate};
+          .gate = gate,
+          .codes = codes_of(w)};
 }
 
 void run_listed(GateUpChannelsParams p, const ChannelList& list, int64_t channel_bytes,
@@ -72,7 +77,7 @@ void up_channels(const Tensor& y, const Tensor& gates, const Tensor& x, const Pa
                  const ChannelList& list, Stream stream) {
   check_gate_up(y, x, w, list.most);
   TANDEM_CHECK(
-      gates.dtype() == w.dtype() && gates.rows() == x.rows() && gates.row_size() == channels_of(w),
+      gates.dtype() == w.input() && gates.rows() == x.rows() && gates.row_size() == channels_of(w),
       "gates {} [{}, {}] do not fit {} neurons", dtype_name(gates.dtype()), gates.rows(),
       gates.row_size(), channels_of(w));
   GateUpChannelsParams p = gate_up_params(y, x, w, ChannelOutput::up);
@@ -83,7 +88,7 @@ void up_channels(const Tensor& y, const Tensor& gates, const Tensor& x, const Pa
 void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                    const ChannelList& list, Stream stream) {
   TANDEM_CHECK(out.dtype() == DType::f32 && out.row_size() == w.out() && out.rows() == y.rows() &&
-                   y.dtype() == w.dtype() && y.row_size() >= list.most && y.rows() <= kListedRows,
+                   y.dtype() == w.input() && y.row_size() >= list.most && y.rows() <= kListedRows,
                "down: output [{}, {}] does not fit rows [{}, {}]", out.rows(), out.row_size(),
                y.rows(), y.row_size());
   const DownChannelsParams p{.out = out.as<float>(),
@@ -97,10 +102,12 @@ void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                              .width = static_cast<int>(w.out()),
                              .n_channels = static_cast<int>(w.in()),
                              .most = list.most,
-                             .type = w.dtype()};
-  TANDEM_CHECK(p.w != nullptr, "down: weights [{}, {}] are not stored by input", w.out(), w.in());
+                             .type = w.input(),
+                             .codes = codes_of(w)};
+  TANDEM_CHECK(p.w != nullptr || p.codes.by_input, "down: weights [{}, {}] are not stored by input",
+               w.out(), w.in());
   const int blocks = (p.width + kDownColumns - 1) / kDownColumns;
-  const int64_t column_bytes = kDownColumns * static_cast<int64_t>(dtype_bytes(w.dtype()));
+  const int64_t column_bytes = kDownColumns * static_cast<int64_t>(dtype_bytes(p.type));
   const int n = stream.handle == nullptr && list.n != nullptr ? *list.n : list.most;
   TANDEM_OPERATION(down_channels).run(p, blocks, n * column_bytes, stream);
 }

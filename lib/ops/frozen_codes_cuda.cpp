@@ -45,7 +45,7 @@ namespace coded {
 void fill_panel(bf16* panel, const CudaLinear& w, const Part& part, int first, int n, int64_t begin,
                 int64_t inputs, Stream stream) {
   const CodeTiles& t = part.tiles;
-  const int outputs = t.outputs(first, n), each = t.paired ? 8 : kTileOutputs;
+  const int outputs = t.outputs(first, n), each = t.step();
   const int64_t output = part.first + int64_t{first} * each;
   if (is_coded(part.stored)) {
     launch(TANDEM_KERNEL(widen_tiles),

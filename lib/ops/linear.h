@@ -39,7 +39,8 @@ class PackedWeights {
     bool trainable = false;
     /// The matrix can be read by input too, [in, out], one input's weights after the other
     /// (input_rows): on the CPU as a second copy, on a GPU as the only copy,
-    /// on which `linear` then runs. Not with trainable on a GPU.
+    /// on which `linear` then runs. Codes are by input on a GPU only (code_tiles.h), where
+    /// input_rows is null. Not with trainable on a GPU.
     bool by_input = false;
     /// Of weights by input on a GPU: rows of a source have source_in numbers, of which the matrix
     /// has `in` from first_in on. 0: in.

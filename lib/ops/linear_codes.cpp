@@ -5,6 +5,7 @@
 #include "ops/cublaslt.h"
 #include "ops/elementwise.h"
 #include "ops/linear_kernels.h"
+#include "ops/loading.h"
 #include "ops/matmul_cuda.h"
 #include "ops/operation.h"
 
@@ -20,20 +21,40 @@ constexpr int64_t kMostPasses = 3;
 constexpr int64_t kExactRows = 256;
 
 bool fits(const CodeTiles& tiles, int64_t rows, bool norm = false) {
-  return cuda_table().coded_linear_fits(tiles, as_int(rows), norm);
+  return !tiles.by_input && cuda_table().coded_linear_fits(tiles, as_int(rows), norm);
 }
 
 /// Rows that coded_linear takes at once where its passes cost less than widening, else 0.
 int64_t rows_at_once(const CodeTiles& tiles, int64_t rows) {
   if (fits(tiles, rows)) return rows;
   int64_t n = std::min<int64_t>(rows, kSkinnyRows);
-  while (n > 0 && !fits(tiles, n)) --n;
+  while (n > 0 && !tiles.by_input && !fits(tiles, n)) --n;
   return n * kMostPasses >= rows ? n : 0;
 }
 
 std::byte* at_column(const Tensor& y, int64_t row, int64_t column) {
   return static_cast<std::byte*>(y.raw()) +
          static_cast<size_t>(row * y.row_size() + column) * dtype_bytes(y.dtype());
+}
+
+/// Adds products by input to y, `step` rows at a time.
+void run_strips(const Operands& at, const CudaLinear& w, int64_t step, Stream stream) {
+  for (int64_t row = 0; row < at.x.rows(); row += step)
+    launch(TANDEM_KERNEL(down_channels),
+           {.out = reinterpret_cast<float*>(at_column(at.y, row, 0)),
+            .y = at_column(at.x, row, 0),
+            .w = nullptr,
+            .bias = w.bias,
+            .ids = nullptr,
+            .n = nullptr,
+            .y_stride = at.x.row_size(),
+            .rows = as_int(std::min(step, at.x.rows() - row)),
+            .width = as_int(w.spec.out),
+            .n_channels = as_int(w.spec.in),
+            .most = as_int(w.spec.in),
+            .type = at.x.dtype(),
+            .codes = w.parts.front().tiles},
+           stream);
 }
 
 /// Writes a part's columns of y, from gates where fusion.gate is given, `step` rows at a time.
@@ -121,12 +142,12 @@ template <class Fill, class Multiply>
 void each_panel(const CudaLinear& w, const Part& part, size_t bytes, size_t row, const Fill& fill,
                 const Multiply& multiply) {
   const CodeTiles& t = part.tiles;
-  int step = static_cast<int>(bytes / (kTileOutputs * row));
+  int step = static_cast<int>(bytes / (static_cast<size_t>(t.outputs_of_tile()) * row));
   TANDEM_CHECK(step > 0, "{}: workspace cannot hold a panel", w.spec.name);
   if (step > 1) step -= step % 2;  // halves in sixteens
   for (int first = 0; first < t.down(); first += step) {
     const int n = std::min(step, t.down() - first), outputs = t.outputs(first, n);
-    const int64_t begin = part.first + first * int64_t{t.paired ? 8 : kTileOutputs};
+    const int64_t begin = part.first + first * int64_t{t.step()};
     const bool halves = t.paired && n < t.down();
     const int height = t.paired && !halves ? t.out : outputs;
     fill(first, n, height);
@@ -225,7 +246,11 @@ void run(const Operands& at, const CudaLinear& w, bool accumulate, std::optional
       run_numbers(all, w, w.weights + part.at, part.first, part.tiles.out, accumulate, stream);
       continue;
     }
-    if (const int64_t step = holds ? 0 : rows_at_once(part.tiles, rows); step > 0)
+    const int64_t step = holds ? 0 : rows_at_once(part.tiles, rows);
+    if (step > 0 && part.tiles.by_input && at.y.dtype() == DType::f32) {
+      if (!accumulate) clear(at.y.as<float>(), at.y.elements(), stream);
+      run_strips(at, w, step, stream);
+    } else if (step > 0 && !part.tiles.by_input)
       run_tiles(all, w, part, accumulate, {}, step, stream);
     else
       run_panels(all, w, part, accumulate, stream);

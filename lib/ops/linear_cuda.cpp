@@ -193,7 +193,7 @@ std::shared_ptr<CudaLinear> at_memory(const PackedWeights::Spec& spec, std::byte
 void each_run(const Part& part, int64_t first, int64_t n, const auto& read) {
   const CodeTiles& t = part.tiles;
   const int outputs = t.outputs(as_int(first), as_int(n));
-  const int64_t begin = part.first + first * (t.paired ? 8 : kTileOutputs);
+  const int64_t begin = part.first + first * t.step();
   read(begin, begin + outputs, 0);
   if (t.paired) read(begin + t.out / 2, begin + t.out / 2 + outputs, outputs);
 }
@@ -238,7 +238,7 @@ void load_part(const CudaLinear& w, const Part& part, const PackedWeights::RowSo
   const bool coded = is_coded(part.stored);
   const size_t row = row_bytes(part.stored, w.spec.in);
   const int64_t n_units = coded ? t.down() : t.out;  // rows of tiles, or of numbers
-  const size_t rows_bytes = coded ? kTileOutputs * row : row;
+  const size_t rows_bytes = coded ? static_cast<size_t>(t.outputs_of_tile()) * row : row;
   const size_t unit_bytes = coded ? static_cast<size_t>(t.row_bytes()) : row;
   const auto step = static_cast<int64_t>(ring.slot_bytes / (rows_bytes + (coded ? unit_bytes : 0)));
   TANDEM_CHECK(step > 0, "{}: staging of {} bytes cannot hold 16 rows of {}", w.spec.name,
@@ -290,7 +290,7 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
     ring.queue.wait();  // the sources go
   }
   for (const Part& part : w->parts)
-    if (numbers.rows && is_coded(part.stored) && is_quantized_to(part.stored) &&
+    if (numbers.rows && is_coded(part.stored) && is_quantized_to(part.stored) && !spec.by_input &&
         cuda_table().quantize_tiles_fits(part.tiles, numbers.type))
       quantize_part(*w, part, numbers, ring);
     else

@@ -29,12 +29,14 @@ size_t place(Part& part, int64_t rows, const PackedWeights::Spec& s) {
   t.scale = two_level ? ScaleType::f16 : part.stored.scale;
   t.zero = part.stored.zero;
   t.paired = s.gated && s.stacked.empty();
+  t.by_input = s.by_input;
   return part.at + static_cast<size_t>(t.down() * t.row_bytes());
 }
 
 /// Bytes of a row of tiles, as rows and as tiles.
 size_t tile_bytes(const Part& part, int64_t in) {
-  return matrix_bytes(part.stored, kTileOutputs, in) + static_cast<size_t>(part.tiles.row_bytes());
+  return matrix_bytes(part.stored, part.tiles.outputs_of_tile(), in) +
+         static_cast<size_t>(part.tiles.row_bytes());
 }
 
 }  // namespace
@@ -81,8 +83,8 @@ RoundedBytes::RoundedBytes(const PackedWeights::Spec& s, int64_t rows)
 bool can_round(const Part& part) {
   const CodeTiles& t = part.tiles;
   const int unit = t.group == 0 ? 16 : t.group;
-  return part.stored.code == Code::fp8 && (t.group == 0 || t.group == 128) && t.in % unit == 0 &&
-         t.out % (t.paired ? 32 : 16) == 0 && part.first % 16 == 0;
+  return part.stored.code == Code::fp8 && !t.by_input && (t.group == 0 || t.group == 128) &&
+         t.in % unit == 0 && t.out % (t.paired ? 32 : 16) == 0 && part.first % 16 == 0;
 }
 
 size_t bytes(const PackedWeights::Spec& spec) { return Places(spec).end; }
@@ -103,7 +105,8 @@ size_t staging_bytes(const PackedWeights::Spec& spec) {
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {
   if (!spec.has_codes()) return kWorkspaceBytes;
-  const size_t all = matrix_bytes(DType::bf16, spec.out + kTileOutputs, spec.in);
+  const int more = spec.by_input ? kStripOutputs : kTileOutputs;
+  const size_t all = matrix_bytes(DType::bf16, spec.out + more, spec.in);
   const size_t panel = std::min(aligned(all), spec.trainable ? kTrainedPanelBytes : kPanelBytes);
   const size_t columns = spec.trainable ? matrix_bytes(DType::bf16, spec.out, kTileInputs) : 0;
   const size_t rounded = spec.fp8_inputs ? RoundedBytes(spec, max_rows).all() : 0;

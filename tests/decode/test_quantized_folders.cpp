@@ -115,8 +115,10 @@ TEST_SUITE("decode/quantized-folders") {
       return item->bytes;
     };
     const model::WeightPlaces all{.device = kGpu}, channels{.device = kGpu, .by_channel = true},
+        divided{.device = kGpu, .by_channel = true, .set_channels = 64},
         rewritten{.device = kGpu, .rewritten = true};
-    const size_t o = bytes(all, "wo"), gate_up = bytes(all, "gate_up"), down = bytes(all, "w_down");
+    const size_t part = bytes(divided, "gate_up"), o = bytes(all, "wo"),
+                 gate_up = bytes(all, "gate_up"), down = bytes(all, "w_down");
     decode::keep_codes(files, kGpu, DType::f32, false);
     CHECK(files.config.formats == nullptr);  // products in f32 take none
     decode::keep_codes(files, kGpu, DType::bf16, false);
@@ -125,8 +127,9 @@ TEST_SUITE("decode/quantized-folders") {
     CHECK(bytes(all, "gate_up") < gate_up);  // its 64 inputs pad tiles of 128
     CHECK(bytes(all, "w_down") * 2 < down);
     CHECK(bytes(channels, "wo") * 2 < o);
-    CHECK(bytes(channels, "gate_up") == gate_up);
-    CHECK(bytes(channels, "w_down") == down);
+    CHECK(bytes(channels, "gate_up") == bytes(all, "gate_up"));
+    CHECK(bytes(channels, "w_down") < down);  // its 64 outputs pad tiles of 128
+    CHECK(bytes(divided, "gate_up") == part);
     CHECK(bytes(rewritten, "wo") == o);
     CHECK(bytes(rewritten, "gate_up") == gate_up);
   }

@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "gpu/bench_memory.h"
-#include "kernels/cuda_table.h"
 
 using namespace tandem;
 using namespace tandem::bench_gpu;
@@ -94,17 +93,6 @@ void time_format(cuda::Queue& queue, int layers, Code code, int group, Zero zero
         each[3]);
     std::fflush(stdout);
   }
-}
-
-/// Bytes a second of a kernel that only reads.
-double measured_read_rate(cuda::Queue& queue) {
-  constexpr size_t kBytes = size_t{4} << 30;
-  const Memory data(kBytes), sink(4096);
-  fill_random(queue, data, kBytes);
-  return kBytes / (1e-6 * microseconds(queue, 4, [&](int) {
-                     cuda_table().read_probe(data.at, kBytes, static_cast<uint32_t*>(sink.at),
-                                             queue.stream());
-                   }));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/convert.h"
 #include "base/rng.h"
+#include "kernels/cuda_table.h"
 #include "tensor/cuda.h"
 
 namespace tandem::bench_gpu {
@@ -61,6 +62,17 @@ inline double microseconds(cuda::Queue& queue, int n, const std::function<void(i
   }
   std::ranges::sort(ms);
   return double{ms[kRepeats / 2]} * 1e3 / n;
+}
+
+/// Bytes a second of a kernel that only reads.
+inline double measured_read_rate(cuda::Queue& queue) {
+  constexpr size_t kBytes = size_t{4} << 30;
+  const Memory data(kBytes), sink(4096);
+  fill_random(queue, data, kBytes);
+  return kBytes / (1e-6 * microseconds(queue, 4, [&](int) {
+                     cuda_table().read_probe(data.at, kBytes, static_cast<uint32_t*>(sink.at),
+                                             queue.stream());
+                   }));
 }
 
 }  // namespace tandem::bench_gpu

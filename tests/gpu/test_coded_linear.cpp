@@ -1,66 +1,14 @@
 #include <cmath>
 
-#include "gpu/coded_products.h"
-#include "gpu/device_buffer.h"
+#include "gpu/coded_weights.h"
 #include "kernels/cuda_table.h"
 #include "ops/elementwise.h"
-#include "ops/linear.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
 using namespace tandem::test;
 
 namespace {
-
-constexpr Device kGpu{Device::Kind::cuda, 0};
-
-using Spec = ops::PackedWeights::Spec;
-
-/// Weights on the GPU in the formats of the cases, one stack after the other.
-struct OnGpu {
-  Spec spec;
-  std::unique_ptr<Arena> arena;
-  ops::PackedWeights packed;
-
-  explicit OnGpu(const std::vector<const CodedCase*>& stacks, bool bias = false, bool gated = false,
-                 bool fp8_inputs = false)
-      : spec{.name = "weights/w",
-             .in = stacks.front()->m.in,
-             .bias = bias,
-             .stored = format_of(stacks.front()->m),
-             .input = DType::bf16,
-             .device = kGpu} {
-    spec.gated = gated;
-    spec.fp8_inputs = fp8_inputs;
-    std::vector<float> biases;
-    for (const CodedCase* c : stacks) {
-      if (stacks.size() > 1) spec.stacked.push_back({c->out, format_of(c->m)});
-      spec.out += c->out;
-      if (bias) biases.insert(biases.end(), c->bias.begin(), c->bias.end());
-    }
-    MemoryPlan plan;
-    ops::PackedWeights::plan(spec, plan);
-    plan.add("load/staging", ops::PackedWeights::staging_bytes(spec), {}, Lifetime::load);
-    arena = std::make_unique<Arena>(plan);
-    ops::Staging staging(kGpu, arena->take("load/staging"), plan.find("load/staging")->bytes);
-    packed.load(
-        spec, *arena,
-        [&](int64_t begin, int64_t end, void* to) {
-          int64_t first = 0;
-          for (const CodedCase* c : stacks) {
-            const size_t row = c->codes.size() / static_cast<size_t>(c->out);
-            if (begin >= first && begin < first + c->out) {
-              REQUIRE(end <= first + c->out);  // rows of one format
-              std::memcpy(to, c->codes.data() + static_cast<size_t>(begin - first) * row,
-                          static_cast<size_t>(end - begin) * row);
-            }
-            first += c->out;
-          }
-        },
-        biases, staging);
-    staging.wait();
-  }
-};
 
 /// True if this number of rows multiplies the codes of a matrix as they are.
 bool multiplies(const OnGpu& w, int64_t rows) {
@@ -71,34 +19,6 @@ bool multiplies(const OnGpu& w, int64_t rows) {
     return cuda_table().coded_linear_fits(*tiles, static_cast<int>(n), false);
   };
   return fits(rows) || (rows <= kInPasses && fits(std::min<int64_t>(rows, 16)));
-}
-
-std::span<std::byte> workspace_for(const Spec& spec) {
-  const size_t bytes = ops::PackedWeights::workspace_bytes(spec, 4096);
-  return {static_cast<std::byte*>(workspace_of(bytes)), bytes};
-}
-
-/// y of a product, from `start` on if that is given.
-std::vector<float> product(const OnGpu& w, ActBuffer& x, int64_t rows, DType y_type = DType::f32,
-                           const std::vector<float>* start = nullptr,
-                           std::optional<Gate> gate = {}) {
-  const int64_t out = w.spec.out, width = gate ? out / 2 : out;
-  const auto n = static_cast<size_t>(rows * width);
-  const DeviceBuffer dx(x.data(), static_cast<size_t>(rows * w.spec.in) * 2);
-  const DeviceBuffer dy(start ? start->data() : nullptr, n * dtype_bytes(y_type));
-  const DeviceBuffer scratch(static_cast<size_t>(rows * out) * dtype_bytes(y_type));
-  const Tensor xt{dx.raw(), DType::bf16, {rows, w.spec.in}, kGpu},
-      yt{dy.raw(), y_type, {rows, width}, kGpu}, st{scratch.raw(), y_type, {rows, out}, kGpu};
-  if (gate)
-    ops::linear_gated(yt, st, xt, w.packed, *gate, workspace_for(w.spec), queue().stream());
-  else
-    ops::linear(yt, xt, w.packed, start ? ops::Accumulate::yes : ops::Accumulate::no,
-                workspace_for(w.spec), queue().stream());
-  ActBuffer y(y_type, n);
-  read_back(dy, y);
-  std::vector<float> values;
-  for (size_t i = 0; i < n; ++i) values.push_back(y.get(i));
-  return values;
 }
 
 /// Inputs after rounding to fp8, with a scale for each `group` of them, or each row.
@@ -135,7 +55,7 @@ TEST_SUITE("gpu/ops/coded_linear") {
       for (const CodedMatrix& m : coded_formats(in)) {
         if (!ops::multiplies_codes(format_of(m), DType::bf16, kGpu)) continue;
         const CodedCase c(m, 77, 1);
-        const OnGpu plain({&c}), with_bias({&c}, true);
+        const OnGpu plain({&c}), with_bias({&c}, {.bias = true});
         const std::vector<float> weights = weights_of(c);
         for (const int64_t rows : {1, 2, 7, 9, 16, 17, 40, 81, 130}) {
           CAPTURE(format_name(format_of(m)));
@@ -197,7 +117,7 @@ TEST_SUITE("gpu/ops/coded_linear") {
     std::vector<float> of_stack = weights_of(gates);
     const std::vector<float> of_ups = weights_of(ups);
     of_stack.insert(of_stack.end(), of_ups.begin(), of_ups.end());
-    const OnGpu paired({&both}, false, true), stack({&gates, &ups}, false, true);
+    const OnGpu paired({&both}, {.gated = true}), stack({&gates, &ups}, {.gated = true});
     for (const int64_t rows : {1, 3, 16, 33, 90, 300})
       for (const OnGpu* w : {&paired, &stack}) {
         CAPTURE(rows);
@@ -221,7 +141,7 @@ TEST_SUITE("gpu/ops/coded_linear") {
 
   TEST_CASE("fused norms multiply the normalised input") {
     const CodedCase c({Code::i4, ScaleType::f16, Zero::integer, 32, 416}, 96, 1);
-    const OnGpu w({&c}, false, true);
+    const OnGpu w({&c}, {.gated = true});
     constexpr int64_t kRows = 3, kIn = 416;
     std::vector<float> input, norm;
     PhiloxStream stream(5, 1);
@@ -257,7 +177,8 @@ TEST_SUITE("gpu/ops/coded_linear") {
           CAPTURE(gated);
           CAPTURE(rows);
           const CodedCase c({Code::fp8, ScaleType::f32, Zero::none, group, in}, 192, 1);
-          const OnGpu exact({&c}, true, gated), rounding({&c}, true, gated, true);
+          const OnGpu exact({&c}, {.bias = true, .gated = gated}),
+              rounding({&c}, {.bias = true, .gated = gated, .fp8_inputs = true});
           ActBuffer x = random_input(rows * in);
           for (int64_t i = 0; i < in; ++i) x.set(static_cast<size_t>(in + i), 0);  // row 1
           ActBuffer rounded = rounded_to_fp8(x, rows, in, group);

@@ -21,6 +21,10 @@ int code_in_tile(const uint8_t* tile, Code code, int row, int k) {
   return words[in / 16 * 4 + nibble / 2] >> (nibble % 2 * 4) & 15;
 }
 
+int code_in_strip(const uint8_t* strip, Code code, int row) {
+  return code == Code::i4 ? strip[row / 2] >> (row % 2 * 4) & 15 : strip[row];
+}
+
 float scale_in_tile(const uint8_t* at, ScaleType type) {
   float wide = 0;
   uint16_t bits = 0;
@@ -34,10 +38,11 @@ float scale_in_tile(const uint8_t* at, ScaleType type) {
 }
 
 float weight_in_tile(const CodeTiles& t, const uint8_t* tile, int row, int k) {
-  const int place = k / t.unit() * kTileOutputs + row;
+  const int place = k / t.unit() * t.outputs_of_tile() + row;
   const float scale = scale_in_tile(tile + t.scales_at() + place * t.scale_bytes(), t.scale);
   const uint8_t* const zero = tile + t.zeros_at() + place * t.zero_bytes();
-  const int code = code_in_tile(tile, t.code, row, k);
+  const int code = t.by_input ? code_in_strip(tile + k * t.strip_bytes(), t.code, row)
+                              : code_in_tile(tile, t.code, row, k);
   if (t.code == Code::fp8) {
     const int exponent = code >> 3 & 15, mantissa = code & 7;
     const double size =
@@ -133,13 +138,14 @@ TEST_SUITE("kernels/code_tiles") {
   TEST_CASE("tiles hold the weights of rows in every format, and nothing past them") {
     for (const int in : {64, 200, 512})
       for (const CodedMatrix& m : coded_formats(in))
-        for (const bool paired : {false, true}) {
-          const CodedCase c(m, 44, 1);
+        for (const std::string_view layout : {"plain", "paired", "by input"}) {
+          const CodedCase c(m, 140, 1);
           CAPTURE(format_name(format_of(m)));
           CAPTURE(in);
-          CAPTURE(paired);
+          CAPTURE(layout);
           CodeTiles t = tiles_for(c);
-          t.paired = paired;
+          t.paired = layout == "paired";
+          t.by_input = layout == "by input";
           std::vector<uint8_t> tiles(static_cast<size_t>(t.down() * t.row_bytes()), 0xa5);
           const auto row_size = static_cast<int64_t>(c.codes.size()) / c.out;
           place_codes({.to = tiles.data(),
@@ -156,7 +162,7 @@ TEST_SUITE("kernels/code_tiles") {
           double worst = 0;
           std::set<int> placed;
           for (int down = 0; down < t.down(); ++down)
-            for (int r = 0; r < kTileOutputs; ++r)
+            for (int r = 0; r < t.outputs_of_tile(); ++r)
               for (int k = 0; k < t.across() * kTileInputs; ++k) {
                 const uint8_t* const tile =
                     tiles.data() + down * t.row_bytes() + k / kTileInputs * t.tile_bytes();
@@ -172,7 +178,7 @@ TEST_SUITE("kernels/code_tiles") {
                                            static_cast<size_t>(k)];
                 worst = std::max(worst, double{std::abs(got - want)});
               }
-          CHECK(placed.size() == 44);
+          CHECK(placed.size() == 140);
           // Scales of two levels are rounded to f16, at most 127 * 0.01 for codes up to 63.
           CHECK(worst <= (m.two_level() ? 127 * 0.01 * 63 * 0x1p-10 : 1e-6));
         }

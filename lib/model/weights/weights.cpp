@@ -41,10 +41,13 @@ void set_formats(Product& p, const ModelConfig& c) {
   s.stacked.clear();
 }
 
-/// True where something reads the weights that cannot read codes.
+/// True where something reads the weights that cannot read codes. Listed channels are read from
+/// codes on a GPU, but not exchanged.
 bool read_as_numbers(const PackedWeights::Spec& s, const WeightPlaces& places) {
   const bool reads_codes = places.trainable.codes && !places.by_channel;
-  return (s.trainable && !reads_codes) || s.by_input || (s.gated && places.by_channel);
+  const bool lists_codes = places.device.kind == Device::Kind::cuda && !places.divides();
+  const bool lists = s.by_input || (s.gated && places.by_channel);
+  return (s.trainable && !reads_codes) || (lists && !lists_codes);
 }
 
 struct ChannelRange {
@@ -91,6 +94,7 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, M
   }
   const bool is_rewritten = places.rewritten && !outside;
   if (!is_rewritten && !read_as_numbers(p.spec, places)) set_formats(p, c);
+  if (reads_rows) p.spec.stacked.clear();  // codes of two formats are read as numbers
   return p;
 }
 
