@@ -212,8 +212,8 @@ void EngineSizer::place_codes(decode::ModelFiles& files, const recipe::Weights& 
   if ((int8 && !(formats && formats->int8_inputs)) || (fp8 && !(formats && formats->fp8_inputs)))
     throw recipe_error("model.activations", "is {}, but no matrix of {} is {} in this run's memory",
                        recipe::yaml_text(of.activations), files.name, int8 ? "int8 or int4" : "fp8")
-        .hint("set model.weights={}, or leave model.activations out",
-              int8 ? "int8 or int4" : "fp8");
+        .hint(int8 ? "set model.weights=int8 or int4, or leave model.activations out"
+                   : "set model.weights=fp8, or leave model.activations out");
 }
 
 decode::ModelFiles EngineSizer::open(const recipe::Model& model) const {
