@@ -1,28 +1,31 @@
 #!/usr/bin/env python3
-"""What methods learn and what they make the model forget: tiny-16m, two tasks, several seeds, on the CPU.
+"""What methods learn and what they make a model forget: tiny-16m by default, three tasks, several seeds.
 
-    train_study.py sweep --gsm8k FOLDER --prose FILE --work FOLDER -o RECORDS   a learning rate for each method
-    train_study.py run   --gsm8k FOLDER --prose FILE --work FOLDER -o RECORDS   the runs, at the best of these
-    train_study.py table RECORDS                                                markdown of both
+    train_study.py sweep --data FOLDER --work FOLDER -o RECORDS   a learning rate for each method
+    train_study.py run   --data FOLDER --work FOLDER -o RECORDS   the runs, at the best of these
+    train_study.py table RECORDS                                  markdown of both
 
-Methods: full, LoRA of rank 16 on q, k, v, up and down, and S2FT with as many values: a quarter of
-the heads and 3/32 of the channels of each layer, at random (s2ft-r) or those of the smallest
-activations (s2ft-a-small). Tasks: lines of scripts/station-log.py, and GSM8K (FOLDER holds its
-train.jsonl and test.jsonl). Every method takes the same steps of the same batches. A sweep draws 200
-validation records from the training file; a run is judged on the test file alone, once, at its end:
-loss, exact match of the first 200 records, and perplexity of the five longest documents of --prose
-(divided by lines of U+001E), the first 80,000 characters of each. One JSON line a run is appended to
-RECORDS; what is there already is not run again. Of a run's folder in --work its metrics.jsonl stays,
-for scripts/plot.py loss.
+Methods: full, LoRA of rank 16 on q, k, v, up and down, and S2FT with the same number of values. S2FT has half of them
+in heads and half in FFN channels, at random (s2ft-r) or with the smallest activations (s2ft-a-small). PEFT's LoRA
+(peft) takes LoRA's rate and needs torch, transformers and peft. Tasks: lines of scripts/station-log.py, GSM8K (DATA/gsm8k/train.jsonl
+and test.jsonl) and commonsense (DATA/llm_adapters/commonsense_18k_rebuilt.json and the test sets). Every method takes
+the same number of steps of the same size. A sweep draws 200 validation records from the training file. A run is judged once,
+at its end. Its loss is that of the test file; commonsense keeps 200 records out. Exact match is of the first 200 records,
+accuracy of --cases questions of each of seven sets. Perplexity is of the five longest documents of
+DATA/heldout_documents.txt (divided by lines of U+001E), the first 80,000 characters of each. One JSON line a run is appended to RECORDS; what is
+there already is not run again. A run leaves its metrics.jsonl in --work, for scripts/plot.py loss.
 """
 import argparse
+import concurrent.futures
 import json
 import pathlib
+import random
 import re
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -31,19 +34,28 @@ N_JUDGED = 200
 SWEEP_SEED = 100  # none of the runs'
 SWEEP_STEPS = 100
 RATES = [3e-4, 1e-3, 3e-3, 1e-2]
-# 12 heads of 64 columns and 96 channels a layer are 1,536 columns of 384: what LoRA of rank 16 trains.
-SLICES = ["train.method=s2ft", "train.select.ratios={o: 0.25, d: 0.09375}"]
-METHODS = {
-    "full": ["train.method=full"],
-    "lora": ["train.method=lora", "train.lora.rank=16", "train.lora.alpha=32"],
-    "s2ft-r": SLICES + ["train.select.strategy=random"],
-    "s2ft-a-small": SLICES + ["train.select.strategy=activation", "train.select.side=small"],
-}
+RANK = 16
+METHODS = ["full", "lora", "s2ft-r", "s2ft-a-small", "peft"]
+SETS = ["boolq", "piqa", "siqa", "winogrande", "arc_e", "arc_c", "obqa"]
+
+
+def settings_of(method, model):
+    """Settings of s2ft-train. S2FT trains rows as long as the model is wide, with as many values as LoRA's."""
+    c = json.loads((model / "config.json").read_text())
+    width, ffn, heads = c["hidden_size"], c["intermediate_size"], c["num_attention_heads"]
+    head = c.get("head_dim") or width // heads
+    q, kv = heads * head, c["num_key_value_heads"] * head
+    rows = RANK * (width + q + 2 * (width + kv) + 2 * (width + ffn)) / width
+    slices = ["train.method=s2ft", f"train.select.ratios={{o: {rows / 2 / q:.6f}, d: {rows / 2 / ffn:.6f}}}"]
+    return {"full": ["train.method=full"],
+            "lora": ["train.method=lora", f"train.lora.rank={RANK}", f"train.lora.alpha={2 * RANK}"],
+            "s2ft-r": slices + ["train.select.strategy=random"],
+            "s2ft-a-small": slices + ["train.select.strategy=activation", "train.select.side=small"]}[method]
 
 
 class StationLog:
     name, steps = "station-log", 200
-    settings = ["train.batch=16", "train.max_tokens=256"]
+    batch, length, template = 16, 256, "plain"
     generate = ["-n", "128", "--stop", "\n"]
 
     def __init__(self, args):
@@ -52,19 +64,20 @@ class StationLog:
         self.train, self.test = folder / "train.jsonl", folder / "heldout.jsonl"
         self.prompts = folder / "heldout-prompts.jsonl"
 
-    def right(self, answers):
+    def judged(self, args, common):
+        answers = answers_of(args, self, common)
         said = run([sys.executable, ROOT / "scripts/station-log.py", "score", self.test, answers])
-        return int(re.search(r"exact match (\d+) of", said)[1])
+        return {"exact": int(re.search(r"exact match (\d+) of", said)[1]), "of": N_JUDGED}
 
 
 class Gsm8k:
     name, steps = "gsm8k", 300
-    settings = ["train.batch=8", "train.max_tokens=512"]
+    batch, length, template = 8, 512, "plain"
     generate = ["-n", "256"]
     ANSWER = re.compile(r"####\s*(-?[\d,.]+)")
 
     def __init__(self, args):
-        self.train, self.test = args.gsm8k / "train.jsonl", args.gsm8k / "test.jsonl"
+        self.train, self.test = args.data / "gsm8k/train.jsonl", args.data / "gsm8k/test.jsonl"
         self.prompts = args.work / "gsm8k-prompts.jsonl"
         write_lines(self.prompts, [{"prompt": row["question"] + "\n"} for row in lines_of(self.test)[:N_JUDGED]])
 
@@ -72,16 +85,41 @@ class Gsm8k:
         found = self.ANSWER.search(text)
         return found and found[1].replace(",", "").rstrip(".")
 
-    def right(self, answers):
-        texts = {}
+    def judged(self, args, common):
+        answers, texts = answers_of(args, self, common), {}
         for event in lines_of(answers):
             if event.get("event") in ("token", "finish"):
                 texts[event["seq"]] = texts.get(event["seq"], "") + event.get("text", "")
         wanted = [self.number(row["answer"]) for row in lines_of(self.test)[:N_JUDGED]]
-        return sum(self.number(texts.get(i, "")) == number for i, number in enumerate(wanted))
+        right = sum(self.number(texts.get(i, "")) == number for i, number in enumerate(wanted))
+        return {"exact": right, "of": N_JUDGED}
 
 
-TASKS = {task.name: task for task in (StationLog, Gsm8k)}
+class Commonsense:
+    name, steps = "commonsense", 300
+    batch, length, template = 16, 512, "s2ft-train-compat"
+
+    def __init__(self, args):
+        self.sets = args.data / "llm_adapters"
+        records = json.loads((self.sets / "commonsense_18k_rebuilt.json").read_text(encoding="utf-8"))
+        random.Random(0).shuffle(records)
+        self.train, self.test = args.work / "commonsense-train.jsonl", args.work / "commonsense-test.jsonl"
+        write_lines(self.train, records[N_JUDGED:])
+        write_lines(self.test, records[:N_JUDGED])
+
+    def judged(self, args, common):
+        said = run([args.bin / "pig-eval", *common, "--sets", self.sets, "-s", f"eval.tasks=[{','.join(SETS)}]",
+                    "-s", f"eval.cases={args.cases}"])
+        by_set = {r["quality"]["task"]: r["quality"]["correct"] for r in map(json.loads, json_lines(said))
+                  if r["quality"]["task"] in SETS}
+        return {"accuracy": statistics.fmean(by_set.values()), "accuracy_of_sets": by_set, "of": args.cases}
+
+
+TASKS = {task.name: task for task in (StationLog, Gsm8k, Commonsense)}
+
+
+def json_lines(text):
+    return [line for line in text.splitlines() if line.startswith("{")]
 
 
 def lines_of(path):
@@ -100,7 +138,7 @@ def run(command):
 
 
 def prose_of(args):
-    documents = re.split(r"\n?\x1e\n?", args.prose.read_text(encoding="utf-8"))
+    documents = re.split(r"\n?\x1e\n?", (args.data / "heldout_documents.txt").read_text(encoding="utf-8"))
     longest = sorted(documents, key=len, reverse=True)[:5]
     path = args.work / "prose.txt"
     path.write_text("\n".join(text[:80000] for text in longest), encoding="utf-8")
@@ -109,31 +147,61 @@ def prose_of(args):
 
 def train(args, task, folder, seed, settings):
     """Trains in `folder`, with one validation, at the end; returns figures of the run."""
-    settings = ["data.template=plain", "train.epochs=null", "train.micro_tokens=2Ki", *task.settings, *settings]
-    command = [args.bin / "s2ft-train", "-m", MODEL, "--data", task.train, "-o", folder, "--overwrite", "--device", "cpu",
-               "-t", args.threads, "--seed", seed, "--no-progress"]
+    settings = [f"data.template={task.template}", "train.epochs=null", "train.micro_tokens=2Ki", f"train.batch={task.batch}",
+                f"train.max_tokens={task.length}", *settings]
+    command = [args.bin / "s2ft-train", "-m", args.model, "--data", task.train, "-o", folder, "--overwrite",
+               "--device", args.device, "-t", args.threads, "--seed", seed, "--no-progress"]
     start = time.time()
     said = run(command + [part for setting in settings for part in ("-s", setting)])
     seconds = time.time() - start
     rows = lines_of(folder / "metrics.jsonl")
-    losses = [row["loss"] for row in rows if "loss" in row]
-    return {"settings": [s for s in settings if not s.startswith("data.val_path")],
+    steps = [row for row in rows if "loss" in row]
+    losses = [row["loss"] for row in steps]
+    return {"model": args.model.name, "settings": [s for s in settings if not s.startswith("data.val_path")],
             "trained_values": int(re.search(r"^train +\S+ +(\d+) of", said, re.M)[1]),
             "steps": len(losses), "tokens": sum(row.get("tokens", 0) for row in rows), "seconds": round(seconds, 1),
+            "step_ms": round(1e3 * statistics.median(row["seconds"] for row in steps), 2),
             "losses_of_10_steps": [round(statistics.fmean(losses[i:i + 10]), 5) for i in range(0, len(losses), 10)],
             "validation_loss": next(row["val_loss"] for row in rows if "val_loss" in row)}
 
 
-def judged(args, task, model, prose):
-    """Exact match on the task's test file, and perplexity of the prose."""
-    answers = args.work / f"{task.name}-answers.jsonl"
-    common = ["-m", model, "--device", "cpu", "-t", args.threads, "--no-progress", "-q", "--format", "jsonl"]
+def ids_of(args, task, data):
+    """Samples of a file as token ids, which PEFT's run takes."""
+    path = args.work / f"{task.name}-{data.stem}-ids.jsonl"
+    if not path.exists():
+        path.write_text(run([args.bin / "s2ft-train", "-m", args.model, "--data", data, "-s", f"data.template={task.template}",
+                             "-s", f"train.max_tokens={task.length}", "--show-samples", 1000000, "--format", "jsonl", "-q"]))
+    return path
+
+
+def train_peft(args, task, folder, seed, rate, steps):
+    start = time.time()
+    said = run([sys.executable, pathlib.Path(__file__).with_name("peer_training.py"), "--load", args.model, "--device",
+                args.device, "--threads", args.threads, "--method", "lora-f32", "--rank", RANK, "--batch", task.batch, "--tokens",
+                task.length, "--steps", steps, "--lr", rate, "--seed", seed, "--data", ids_of(args, task, task.train),
+                "--validate", ids_of(args, task, task.test), "--save", folder / "model"])
+    line = json.loads(json_lines(said)[-1])
+    if "error" in line:
+        sys.exit(line["error"])
+    return {"model": args.model.name, "trained_values": line["trained"], "steps": steps, "step_ms": line["ms"],
+            "peak_bytes": line["peak_bytes"], "seconds": round(time.time() - start, 1),
+            "validation_loss": line["validation_loss"], "torch": line["torch"], "gpu": line.get("gpu")}
+
+
+def answers_of(args, task, common):
+    answers = pathlib.Path(tempfile.mkstemp(dir=args.work, suffix=".jsonl")[1])
     answers.write_text(run([args.bin / "pig-generate", *common, "--prompts", task.prompts, *task.generate]))
+    return answers
+
+
+def judged(args, task, model, prose):
+    """Figures of the task's test, and perplexity of the prose. `model` is flags."""
+    common = [*model, "--device", args.device, "-t", args.threads, "--no-progress", "-q", "--format", "jsonl"]
     said = json.loads(run([args.bin / "pig-eval", *common, "--task", "perplexity", "--data", prose,
                            "-s", "run.context=2048"]).splitlines()[-1])
-    return {"exact": task.right(answers), "of": N_JUDGED, "perplexity": said["quality"]["ppl"]["mean"],
+    return {**task.judged(args, common), "perplexity": said["quality"]["ppl"]["mean"],
             "prose_tokens": said["quality"]["n_tokens"], "commit": said["git_commit"], "isa": said["cpu_isa"],
-            "cpu": args.cpu or said["host"]["cpu_model"], "threads": args.threads}
+            "cpu": args.cpu or said["host"]["cpu_model"], "threads": args.threads, "device": args.device}
 
 
 class Records:
@@ -158,45 +226,65 @@ class Records:
         return min(swept, key=lambda row: row["validation_loss"])["lr"]
 
 
+def in_parallel(args, records, works):
+    """Runs works {key: function}, --jobs at a time, unless their records are there."""
+    def one(work):
+        key, body = work
+        records.add(key, body())
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(one, [(key, body) for key, body in works.items() if not records.has(key)]))
+
+
 def sweep(args, records):
+    works = {}
     for task in tasks_of(args):
         for method in args.methods:
             for rate in args.rates:
-                key = ("sweep", task.name, method, SWEEP_SEED, rate)
-                if records.has(key):
-                    continue
-                folder = args.work / "sweep" / task.name / f"{method}-{rate:g}"
-                n = SWEEP_STEPS
-                figures = train(args, task, folder, SWEEP_SEED,
-                                [*METHODS[method], f"train.optimizer.lr={rate:g}", f"train.steps={n}", "data.val_size=200",
-                                 f"eval.every={n}", f"train.save_every={n}"])
-                records.add(key, figures)
-                keep_metrics(folder)
+                def body(task=task, method=method, rate=rate):
+                    folder, n = args.work / "sweep" / task.name / f"{method}-{rate:g}", args.sweep_steps
+                    figures = train(args, task, folder, SWEEP_SEED,
+                                    [*settings_of(method, args.model), f"train.optimizer.lr={rate:g}", f"train.steps={n}",
+                                     "data.val_size=200", f"eval.every={n}", f"train.save_every={n}"])
+                    keep_metrics(folder)
+                    return figures
+                works["sweep", task.name, method, SWEEP_SEED, rate] = body
+    in_parallel(args, records, works)
 
 
 def run_all(args, records):
-    prose = prose_of(args)
-    tasks = tasks_of(args)
+    prose, tasks, works = prose_of(args), tasks_of(args), {}
     for task in tasks:
-        key = ("base", task.name, "none", 0, 0)
-        if not records.has(key):
+        def base(task=task):
             folder = args.work / task.name / "base"
-            figures = train(args, task, folder, 0, ["train.optimizer.lr=0", "train.steps=1", f"data.val_path={task.test}"])
-            records.add(key, {**figures, **judged(args, task, MODEL, prose)})
+            figures = train(args, task, folder, 0,
+                            [*settings_of("lora", args.model), "train.optimizer.lr=0", "train.steps=1",
+                             f"data.val_path={task.test}"])
             keep_metrics(folder)
+            return {**figures, **judged(args, task, ["-m", args.model], prose)}
+        works["base", task.name, "none", 0, 0] = base
+        if "peft" in args.methods:  # before several runs want them
+            ids_of(args, task, task.train), ids_of(args, task, task.test)
     for seed in args.seeds:  # so that a study that is cut short has seeds of every method
         for task in tasks:
             for method in args.methods:
-                rate = records.best_rate(task.name, method)
-                key = ("run", task.name, method, seed, rate)
-                if records.has(key):
-                    continue
-                folder, n = args.work / task.name / f"{method}-{seed}", task.steps
-                figures = train(args, task, folder, seed,
-                                [*METHODS[method], f"train.optimizer.lr={rate:g}", f"train.steps={n}",
-                                 f"data.val_path={task.test}", f"eval.every={n}", f"train.save_every={n}"])
-                records.add(key, {**figures, **judged(args, task, folder / "model", prose)})
-                keep_metrics(folder)
+                rate = records.best_rate(task.name, "lora" if method == "peft" else method)
+
+                def body(seed=seed, task=task, method=method, rate=rate):
+                    folder, n = args.work / task.name / f"{method}-{seed}", args.steps or task.steps
+                    if method == "peft":
+                        figures = train_peft(args, task, folder, seed, rate, n)
+                        model = ["-m", args.model, "-s", f"model.adapters=[{{path: {folder / 'model'}}}]"]
+                    else:
+                        figures = train(args, task, folder, seed,
+                                        [*settings_of(method, args.model), f"train.optimizer.lr={rate:g}", f"train.steps={n}",
+                                         f"data.val_path={task.test}", f"eval.every={n}", f"train.save_every={n}"])
+                        model = ["-m", folder / "model"]
+                    figures |= judged(args, task, model, prose)
+                    keep_metrics(folder)
+                    return figures
+                works["run", task.name, method, seed, rate] = body
+    in_parallel(args, records, works)
 
 
 def tasks_of(args):
@@ -224,16 +312,17 @@ def table(args, records):
         swept = [row for row in of_task if row["kind"] == "sweep"]
         rates = sorted({row["lr"] for row in swept})
         print(f"## {task}\n")
-        print("| | values trained | rate | steps | seeds | test loss | exact match, % | perplexity of prose |")
+        right = "accuracy" if task == "commonsense" else "exact match"
+        print(f"| | values trained | rate | steps | seeds | test loss | {right}, % | perplexity of prose |")
         print("|---|---:|---:|---:|---:|---:|---:|---:|")
         for method in ["none", *METHODS]:
             rows = [row for row in of_task if row["kind"] in ("base", "run") and row["method"] == method]
             if not rows:
                 continue
             losses = spread([row["validation_loss"] for row in rows], ".4f")
-            exact = spread([100 * row["exact"] / row["of"] for row in rows], ".1f")
+            exact = spread([100 * (row["accuracy"] if "accuracy" in row else row["exact"] / row["of"]) for row in rows], ".1f")
             forgetting = spread([row["perplexity"] for row in rows], ".1f")
-            what = ("tiny-16m as it is | | | | " if method == "none" else
+            what = (f"{rows[0].get('model', 'tiny-16m')} as it is | | | | " if method == "none" else
                     f"{method} | {rows[0]['trained_values']:,} | {rows[0]['lr']:g} | {rows[0]['steps']} | {len(rows)}")
             print(f"| {what} | {losses} | {exact} | {forgetting} |")
         print("\nSweep of the learning rate: loss of 200 records of the training file after "
@@ -251,13 +340,18 @@ def main():
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, body in (("sweep", sweep), ("run", run_all)):
         command = commands.add_parser(name)
-        command.add_argument("--gsm8k", type=pathlib.Path, required=True)
-        command.add_argument("--prose", type=pathlib.Path, required=True)
+        command.add_argument("--data", type=pathlib.Path, required=True)
+        command.add_argument("--model", type=pathlib.Path, default=MODEL)
+        command.add_argument("--device", default="cpu")
+        command.add_argument("--jobs", type=int, default=1, help="runs at a time")
+        command.add_argument("--cases", type=int, default=200, help="questions of each set")
+        command.add_argument("--steps", type=int, help="steps of a run; default: the task's")
+        command.add_argument("--sweep-steps", type=int, default=SWEEP_STEPS)
         command.add_argument("--work", type=pathlib.Path, required=True)
         command.add_argument("-o", dest="records", type=pathlib.Path, required=True)
         command.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
-        command.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-        command.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+        command.add_argument("--tasks", nargs="+", choices=TASKS, default=["station-log", "gsm8k"])
+        command.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS[:-1])
         command.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
         command.add_argument("--rates", nargs="+", type=float, default=RATES)
         command.add_argument("--threads", type=int, default=1)

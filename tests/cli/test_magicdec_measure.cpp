@@ -422,4 +422,38 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(large.status == 5);
     CHECK(large.out.find("does not fit") != std::string::npos);
   }
+
+  TEST_CASE("sequences of prompts of a file end where the model ends them") {
+    const TemporaryFolder folder;
+    const auto file = folder.write("prompts.jsonl",
+                                   "{\"prompt\": \"Once upon a time\"}\n"
+                                   "{\"ids\": [5, 6, 7, 8, 9, 10, 11]}\n");
+    const auto bench = [&](const std::string& context, const std::string& batches,
+                           const std::vector<std::string>& more = {}) {
+      std::vector<std::string> arguments = {"-m",       "tiny-16m",
+                                            "-s",       "bench.prompts=" + file.string(),
+                                            "-s",       "run.context=" + context,
+                                            "-s",       "run.batch=1",
+                                            "-s",       "bench.batches=" + batches,
+                                            "-s",       "spec.gamma=3",
+                                            "--format", "jsonl"};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      return measure(arguments);
+    };
+    const Outcome run = bench("7", "2");
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    const auto records = by_phase(run.out);
+    REQUIRE(records.size() == 3);
+    const Json& lookup = records.at("rounds lookup gamma 3");
+    CHECK(lookup["workload"]["dataset"] == "prompts.jsonl");
+    CHECK(lookup["workload"]["prompt_tokens"] == 6.5);
+    CHECK(lookup["spec"]["sequences_as_plain"] == 2);
+    check_counts(lookup["spec"]);
+    // The third token that tiny-16m writes is " the".
+    const Outcome short_run = bench("7", "1", {"-s", "sampling.stop_ids=[278]"});
+    CHECK(by_phase(short_run.out).at("plain")["timing"]["decode_step"]["n"] == 2);
+    CHECK(has(bench("7", "3").err, "expected 3 prompts, found 2"));
+    CHECK(has(bench("6", "2").err, ":2: expected 2 to 6 tokens (run.context), found 7"));
+  }
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "decode/prompts.h"
 #include "eval/perplexity.h"
 #include "tools/prompts/data_text.h"
 
@@ -46,13 +47,46 @@ Windows text_windows(const eval::TextIds& text, const PromptNeeds& needs, const 
   return windows;
 }
 
+/// The first lines of a file of prompts.
+Windows lines_of(const PromptNeeds& needs, const decode::ModelFiles& files) {
+  const std::string file = needs.lines.string();
+  decode::PromptSource source;
+  source.prompts = needs.lines;
+  Windows lines = decode::read_prompts(source, files, false).sequences;
+  const auto n = static_cast<size_t>(needs.batch) * static_cast<size_t>(needs.batches);
+  if (lines.size() < n)
+    throw input_error(file, "expected {} prompts, found {}", n, lines.size())
+        .hint("add prompts, or lower run.batch or bench.batches");
+  lines.resize(n);
+  const auto context = static_cast<size_t>(needs.context);
+  for (size_t i = 0; i < n; ++i)
+    if (lines[i].size() < 2 || lines[i].size() > context)
+      throw input_error(fmt::format("{}:{}", file, i + 1),
+                        "expected 2 to {} tokens (run.context), found {}", context, lines[i].size())
+          .hint("shorten the prompt, or raise run.context");
+  return lines;
+}
+
 }  // namespace
+
+double BenchPrompts::mean_tokens() const {
+  double tokens = 0, n = 0;
+  for (const auto& batch : batches)
+    for (const auto& prompt : batch) {
+      tokens += static_cast<double>(prompt.size());
+      ++n;
+    }
+  return tokens / n;
+}
 
 BenchPrompts bench_prompts(const recipe::Data& data, const decode::ModelFiles& files,
                            const PromptNeeds& needs) {
   BenchPrompts prompts;
   Windows windows;
-  if (data.path.empty() && files.tokenizer == nullptr) {
+  if (!needs.lines.empty()) {
+    prompts.source = needs.lines.filename().string();
+    windows = lines_of(needs, files);
+  } else if (data.path.empty() && files.tokenizer == nullptr) {
     prompts.source = "random tokens";
     windows = random_windows(needs, files.config.vocab_size);
   } else {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -14,17 +15,22 @@ struct PromptNeeds {
   int batch = 1;    // of prompts that are read together
   int batches = 1;
   uint64_t seed = 0;
+  std::filesystem::path lines = {};  // a file of prompts, in place of windows
 };
 
-/// Prompts of a benchmark: windows of a text, of random tokens where the model has no tokenizer.
+/// Prompts of a benchmark: windows of a text or lines of a file, random tokens where the model has
+/// no tokenizer.
 struct BenchPrompts {
   std::string source;
-  std::vector<std::vector<std::vector<int32_t>>> batches;  // [batches][batch][context]
+  std::vector<std::vector<std::vector<int32_t>>> batches;  // [batches][batch][context at most]
   int distinct = 0;                                        // windows
   bool overlap = false;  // the text is shorter than all of them together
+
+  double mean_tokens() const;
 };
 
-/// errors   kind input: no such text, or one shorter than a window
+/// errors   kind input: no such text, one shorter than a window, or a line with too few or too many
+///          tokens
 BenchPrompts bench_prompts(const recipe::Data& data, const decode::ModelFiles& files,
                            const PromptNeeds& needs);
 

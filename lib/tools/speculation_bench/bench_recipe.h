@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,7 @@ struct ChainSection {
 /// Section `bench`: the drafts to compare.
 struct ComparisonSection {
   std::vector<NamedDraft> drafts;
+  std::filesystem::path prompts;
   PredictMode predict = PredictMode::also;
   std::optional<recipe::TokenCount> budget;
   double speedup = 1;
@@ -64,6 +66,11 @@ struct ComparisonSection {
     using recipe::at_least;
     v("drafts", drafts, recipe::Limits{.required = true},
       "drafts to compare with plain decoding, a list of {name: NAME, kind: ..., ...}");
+    v("prompts", prompts, recipe::optional_input(),
+      "prompts in place of windows of data.path: JSONL as for pig-generate --prompts, the first "
+      "run.batch x bench.batches lines, each of at most run.context tokens. Sequences then also "
+      "end "
+      "at the model's end tokens");
     v("predict", predict,
       "calculation of times and speed-ups: no, only, or next to measured ones (the default), which "
       "also times forwards over trees");

@@ -20,6 +20,8 @@ double sum_of(const WayRuns& way, double BatchRun::*part) {
   return sum;
 }
 
+double new_tokens_of(const WayRuns& way) { return sum_of(way, &BatchRun::new_tokens); }
+
 double end_to_end_s(const WayRuns& way, const std::vector<double>& prefill_s) {
   return std::accumulate(prefill_s.begin(), prefill_s.end(), 0.0) +
          sum_of(way, &BatchRun::prefill_s) + sum_of(way, &BatchRun::decode_s);
@@ -153,8 +155,9 @@ Gain gain_of(const WayRuns& plain, const WayRuns& way, const std::vector<double>
     ratios.push_back(plain.token_s(plain.batches[b]) / way.token_s(way.batches[b]));
   Gain gain{.speedup = bench::median(ratios)};
   if (ratios.size() > 1) gain.interval = bench::bootstrap_median_interval(ratios);
-  gain.to_end = sum_of(plain, &BatchRun::decode_s) / sum_of(way, &BatchRun::decode_s);
-  gain.end_to_end = end_to_end_s(plain, prefill_s) / end_to_end_s(way, prefill_s);
+  const double more_tokens = new_tokens_of(way) / new_tokens_of(plain);  // 1, or texts ended early
+  gain.to_end = more_tokens * sum_of(plain, &BatchRun::decode_s) / sum_of(way, &BatchRun::decode_s);
+  gain.end_to_end = more_tokens * end_to_end_s(plain, prefill_s) / end_to_end_s(way, prefill_s);
   const double more_s = sum_of(way, &BatchRun::prefill_s) - sum_of(plain, &BatchRun::prefill_s);
   const double saved_s = plain.token_s() * (1 - 1 / gain.speedup);  // of each token after the first
   if (saved_s > 0)
@@ -293,7 +296,8 @@ bench::RecordView predicted_view() {
           .row = predicted_row};
 }
 
-void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& way, int context) {
+void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& way,
+                  double prompt_tokens) {
   record.set_timing(way.stats ? "round" : "decode_step", {.ms = way.step_ms});
   std::vector<double> prefill_ms;
   for (const double s : point.prefill_s) prefill_ms.push_back(1e3 * s);
@@ -304,7 +308,7 @@ void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& 
                              {"tpot_ms_p50", tpot.p50},
                              {"tpot_ms_p99", tpot.p99},
                              {"itl_ms", {{"p50", itl.p50}, {"p90", itl.p90}, {"p99", itl.p99}}}};
-  const double new_tokens = sum_of(way, &BatchRun::new_tokens);
+  const double new_tokens = new_tokens_of(way);
   Json& throughput = record.group("throughput");
   throughput = {
       {"decode_tok_s", point.batch / way.token_s()},
@@ -320,7 +324,7 @@ void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& 
   }
   record.group("latency")["ttft_ms"] = bench::median(first_ms);
   record.group("latency")["e2e_ms"] = bench::median(whole_ms);
-  throughput["prefill_tok_s"] = way.sequences * double(context) / prefill_s;
+  throughput["prefill_tok_s"] = way.sequences * prompt_tokens / prefill_s;
   throughput["end_to_end_tok_s"] = new_tokens / end_to_end_s(way, point.prefill_s);
 }
 

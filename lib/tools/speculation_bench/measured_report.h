@@ -49,7 +49,8 @@ bench::RecordView measured_view();
 bench::RecordView predicted_view();
 
 /// Groups timing, spec, latency and throughput.
-/// context  tokens of a prompt
-void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& way, int context);
+/// prompt_tokens  mean length of a prompt
+void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& way,
+                  double prompt_tokens);
 
 }  // namespace tandem::tools

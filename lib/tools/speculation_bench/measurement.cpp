@@ -12,13 +12,25 @@ using bench::StepLog;
 using Texts = std::vector<std::vector<int32_t>>;
 
 /// Times between deliveries, and of a token after the first.
-void add_latencies(const StepLog& log, int max_tokens, WayRuns& runs) {
+void add_latencies(const StepLog& log, const Texts& texts, WayRuns& runs) {
   for (const auto& [seq, deliveries] : log.deliveries()) {
     for (size_t i = 1; i < deliveries.size(); ++i)
       runs.itl_ms.push_back(1e3 * (deliveries[i].at_s - deliveries[i - 1].at_s));
-    runs.tpot_ms.push_back(1e3 * (deliveries.back().at_s - deliveries.front().at_s) /
-                           (max_tokens - 1));
+    const auto later = static_cast<double>(texts[static_cast<size_t>(seq)].size()) - 1;
+    if (later > 0)
+      runs.tpot_ms.push_back(1e3 * (deliveries.back().at_s - deliveries.front().at_s) / later);
   }
+}
+
+/// Tokens that the last of these steps drew beyond the end of a text.
+double tokens_beyond(const StepLog& log, const Texts& texts, int steps) {
+  double beyond = 0;
+  for (const auto& [seq, deliveries] : log.deliveries()) {
+    if (static_cast<int>(deliveries.size()) - 1 != steps) continue;
+    for (const StepLog::Delivery& d : deliveries) beyond += d.tokens;
+    beyond -= static_cast<double>(texts[static_cast<size_t>(seq)].size());
+  }
+  return beyond;
 }
 
 /// Decodes in one way again and again.
@@ -90,10 +102,14 @@ class Runner {
     const decode::GenerateReport report =
         decode::generate(engine_, log, prompts.requests(), how, events);
     if (!is_counted) return texts;
+    if (batch.whole_steps == 0)
+      throw input_error("bench.prompts", "a text ended with its first token")
+          .hint("leave its prompt out");
+    batch.whole_tokens -= tokens_beyond(log, texts, batch.whole_steps);
     batch.prefill_s = report.prefill_s;
     batch.decode_s = report.decode_s;
     batch.new_tokens = static_cast<double>(report.new_tokens);
-    add_latencies(log, how.max_tokens, runs_);
+    add_latencies(log, texts, runs_);
     if (after) {
       const speculate::RoundStats rounds = after->since(*before);
       batch.draft_s = rounds.draft_s;

@@ -14,7 +14,7 @@ namespace tandem::tools {
 
 /// How a benchmark decodes.
 struct MeasureSpec {
-  decode::GenerateSpec how;  // max_tokens: of a sequence; nothing else ends one
+  decode::GenerateSpec how;  // max_tokens: of a sequence, which may also end at a stop id
   int warm_ups = 1;          // runs of each way that are not counted, on the first prompts
   bool random_kv = false;    // in place of the prompts' keys and values
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;

@@ -198,8 +198,8 @@ MeasureSpec PointRun::measure_spec() {
       .floor = r.spec.floors.rule(),
       .verify_within = r.spec.verify_within};
   spec.how.max_tokens = r.bench.new_tokens;
-  spec.how.stop_ids.clear();  // all sequences are of one length
   spec.how.stops.clear();
+  if (r.bench.prompts.empty()) spec.how.stop_ids.clear();  // all sequences are of one length
   return spec;
 }
 
@@ -226,7 +226,8 @@ void PointRun::run(BenchResults& results) {
                            {.context = sizes_of(r).context,
                             .batch = r.run.batch,
                             .batches = r.bench.batches,
-                            .seed = static_cast<uint64_t>(r.run.seed)});
+                            .seed = static_cast<uint64_t>(r.run.seed),
+                            .lines = r.bench.prompts});
   for (const auto& batch : prompts_.batches) {
     decode::PromptSet prompts;
     prompts.sequences = batch;
@@ -253,7 +254,7 @@ void PointRun::report(BenchResults& results, const PointRuns& runs, const WayRun
   if (way.error) return fail(cx_, results, point_, &way.way, *way.error);
   bench::Record record = record_of(cx_, point_, &way.way);
   add_facts(record, way.way);
-  add_measured(record, runs, way, sizes_of(r).context);
+  add_measured(record, runs, way, prompts_.mean_tokens());
   if (way.stats) add_streaming(record, way);
   const NamedDraft& draft = way.way.draft;
   if (way.stats && draft.kind == DraftKind::self && draft.sparse.any())
@@ -295,6 +296,7 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
     workload["layers_streamed"] = target.spec().savings.n_streamed;
   }
   workload["dataset"] = r.bench.random_kv ? "random keys and values" : prompts_.source;
+  if (!r.bench.prompts.empty()) workload["prompt_tokens"] = prompts_.mean_tokens();
   workload["n_prompts"] = r.run.batch * r.bench.batches;
   workload["distinct_prompts"] = prompts_.distinct;
   workload["prompts_overlap"] = prompts_.overlap;
