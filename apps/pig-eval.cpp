@@ -40,7 +40,8 @@ const cli::ToolInfo kInfo{
                .key = "eval.sets.path"},
               {.names = "--data",
                .value = "FILE",
-               .text = "text for perplexity and attention",
+               .text = "text for perplexity and attention. FILE.jsonl = questions: perplexity of "
+                       "their answers",
                .key = "data.path"}},
     .formats = cli::kRecordFormats,
     .resumes = true};

@@ -164,7 +164,7 @@ std::vector<AttentionQuality> measure_attention(decode::Engine& engine,
   const bool one_document = std::ranges::all_of(windows, of_first);
   int last_document = -1;
   int64_t done = 0;
-  for (const auto& [ids, document] : windows) {
+  for (const auto& [ids, document, _] : windows) {
     Slots slots(cache);
     slots.add(cache.create(cache.all_readers()));
     const auto all = std::span<const int32_t>(ids);

@@ -211,6 +211,25 @@ std::vector<Window> load_windows(const std::filesystem::path& path, const decode
   return windows;
 }
 
+std::vector<Window> load_answers(const std::filesystem::path& path, const decode::ModelFiles& files,
+                                 int context, uint64_t seed, int n) {
+  const text::Tokenizer& tokenizer = tokenizer_for(path, files);
+  std::vector<Window> windows;
+  for (const OwnQuestion& q : read_own_task({}, path.string(), files, seed, n).questions) {
+    const Ids answer =
+        q.choices.empty() ? encode_piece(tokenizer, q.answers.front()) : q.choices[q.right];
+    Window& window = windows.emplace_back(q.prompt, static_cast<int>(windows.size()),
+                                          static_cast<int>(answer.size()));
+    for (const Ids& part : {q.question, answer})
+      window.ids.insert(window.ids.end(), part.begin(), part.end());
+    if (std::ssize(window.ids) > context)
+      throw input_error(q.where, "prompt and answer have {} tokens, more than the context of {}",
+                        window.ids.size(), context)
+          .hint("raise run.context, or shorten the prompt");
+  }
+  return windows;
+}
+
 std::vector<Window> longer_windows(std::vector<Window> windows, int n, int most, const char* key) {
   std::vector<std::pair<int, size_t>> order;  // number within its document, window
   int in_document = 0;
@@ -234,31 +253,33 @@ std::vector<TextQuality> measure_text(const Panel& panel, std::span<const Window
                                       int scored, const std::function<bool(int64_t)>& progress) {
   TextMeter meter(panel, windows);
   int64_t done = 0;
-  for (const auto& [ids, document] : windows) {
+  for (const auto& [ids, document, own_scored] : windows) {
     size_t begin = 0;
     // This token predicts the first that is scored.
-    if (scored > 0) begin = ids.size() - static_cast<size_t>(scored) - 1;
+    if (const int last = own_scored > 0 ? own_scored : scored; last > 0)
+      begin = ids.size() - static_cast<size_t>(last) - 1;
     std::vector<std::unique_ptr<Slots>> held;
     std::vector<Seat> seats(static_cast<size_t>(panel.n_policies()));
     for (const Panel::Member& member : panel.members()) {
       kv::Cache& cache = member.engine->cache();
       Slots& prompts = *held.emplace_back(std::make_unique<Slots>(cache));
       Slots& slots = *held.emplace_back(std::make_unique<Slots>(cache));
-      if (scored > 0) {
+      if (begin > 0) {
         prompts.add(cache.create(cache.all_readers()));
         const decode::SeqTokens prompt[] = {{prompts[0], std::span(ids).first(begin)}};
         member.engine->prefill(prompt, {});
       }
       for (size_t i = 0; i < member.policies.size(); ++i) {
         const int reading = static_cast<int>(i);
-        slots.add(scored > 0 ? cache.fork(prompts[0], reading) : cache.create(reading));
+        slots.add(begin > 0 ? cache.fork(prompts[0], reading) : cache.create(reading));
         seats[static_cast<size_t>(member.policies[i])] = {member.engine, slots[i]};
       }
     }
     done += static_cast<int64_t>(begin);
     meter.begin_window(document);
+    const kv::Phase full_phase = begin > 0 ? kv::Phase::extend : kv::Phase::prefill;
     for (; begin < ids.size(); begin += kBlockTokens) {
-      meter.run_chunk(seats, ids, begin, scored > 0 ? kv::Phase::extend : kv::Phase::prefill);
+      meter.run_chunk(seats, ids, begin, full_phase);
       done += static_cast<int64_t>(std::min(kBlockTokens, ids.size() - begin));
       if (progress && !progress(done)) return {};
     }

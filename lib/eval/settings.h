@@ -107,7 +107,8 @@ struct Settings {
       "tokens at the end of each window that task attention compares, after a dense prefill");
     v("scored", scored, recipe::at_least(0).unit("tokens"),
       "tokens at the end of each window that task perplexity scores, after one dense prefill for "
-      "all policies. 0 = all tokens, with the prefill under each policy");
+      "all policies. 0 = all tokens, with the prefill under each policy. Not used for questions, "
+      "whose answers are scored");
     v("haystack", haystack, recipe::optional_input(),
       "text to hide needles in, empty = generated text");
     v("protocols", protocols,

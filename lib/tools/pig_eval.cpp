@@ -219,12 +219,15 @@ void PigEval::run_questions() {
   for (size_t begin = 0, end = 0; begin < missing.size(); begin = end) {
     if (cli::is_interrupted()) return;
     const auto [task, length, first] = missing[begin];
-    std::vector<eval::Case> cases;
-    for (; end < missing.size() && end - begin < static_cast<size_t>(group); ++end) {
-      if (std::get<0>(missing[end]) != task || std::get<1>(missing[end]) != length) break;
-      cases.push_back(generator.make(task, static_cast<size_t>(length),
-                                     static_cast<uint32_t>(std::get<2>(missing[end]))));
-    }
+    while (end < missing.size() && end - begin < static_cast<size_t>(group) &&
+           std::get<0>(missing[end]) == task && std::get<1>(missing[end]) == length)
+      ++end;
+    std::vector<eval::Case> cases(end - begin);
+    parallel_for(static_cast<int>(cases.size()), [&](int i) {
+      const auto at = static_cast<size_t>(i);
+      cases[at] = generator.make(task, static_cast<size_t>(length),
+                                 static_cast<uint32_t>(std::get<2>(missing[begin + at])));
+    });
     auto outcomes =
         eval::run_cases(engines->panel(), cases, {s.protocols, s.prose_scores(), corrections()});
     for (size_t i = 0; i < cases.size(); ++i) {
@@ -239,12 +242,21 @@ void PigEval::run_text() {
   if (log_.text) return;
   const decode::ModelFiles files = sizer_.open_model();
   const eval::Settings& s = recipe_.eval;
-  auto windows = eval::load_windows(data_text(recipe_.data), files, text_context());
-  if (s.scored > 0)
-    windows = eval::longer_windows(std::move(windows), s.scored + 1, s.cases, "eval.scored");
+  const std::filesystem::path data = data_text(recipe_.data);
+  std::vector<eval::Window> windows;
+  int scored = s.scored;
+  if (data.extension() == ".jsonl") {
+    windows = eval::load_answers(data, files, text_context(),
+                                 static_cast<uint64_t>(recipe_.run.seed), s.cases);
+    scored = std::ranges::max(windows, {}, &eval::Window::scored).scored;
+  } else {
+    windows = eval::load_windows(data, files, text_context());
+    if (scored > 0)
+      windows = eval::longer_windows(std::move(windows), scored + 1, s.cases, "eval.scored");
+  }
   const int longest = longest_of(windows);
   const auto spec_of = [&](const auto& policies) {
-    return eval::text_engine_spec(policies, sizer_.compute(), longest, s.scored,
+    return eval::text_engine_spec(policies, sizer_.compute(), longest, scored,
                                   static_cast<int>(recipe_.run.prefill_chunk));
   };
   const auto engines =
@@ -253,7 +265,7 @@ void PigEval::run_text() {
   size_t total = 0;
   for (const eval::Window& window : windows) total += window.ids.size();
   cli::Progress progress(cx_.terminal, "text", static_cast<double>(total), "tok");
-  auto text = eval::measure_text(engines->panel(), windows, s.scored, [&](int64_t done) {
+  auto text = eval::measure_text(engines->panel(), windows, scored, [&](int64_t done) {
     return progress.go_on(static_cast<double>(done));
   });
   if (text.empty()) return;

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -133,6 +134,43 @@ TEST_SUITE("eval/perplexity") {
       const IdsFile file(bad);
       CHECK_THROWS_AS(load_windows(file.path, files, 3), tandem::Error);
     }
+  }
+
+  TEST_CASE("answers of questions are scored after their prompts") {
+    const auto files = tandem::decode::open_model(model_path("tiny-2m"), 0);
+    const tandem::test::TemporaryFolder folder;
+    const auto path = folder.write(
+        "gold.jsonl",
+        R"({"prompt": "The lamp was lit when the boat came in.", "answer": " It was late."}
+{"prompt": "The lamp", "question": " was", "answer": " lit"})");
+    std::vector<Window> windows = load_answers(path, files, 64, 0, 5);
+    REQUIRE(windows.size() == 2);
+    std::ranges::sort(windows, {}, &Window::scored);
+    const auto& tokenizer = *files.tokenizer;
+    CHECK(tokenizer.decode(windows[0].ids, true) == "The lamp was lit");
+    const auto& [ids, document, scored] = windows[1];
+    CHECK(tokenizer.decode(std::span(ids).last(static_cast<size_t>(scored))) == " It was late.");
+    CHECK_THROWS_AS(load_answers(path, files, 8, 0, 5), tandem::Error);
+    const auto choices = folder.write(
+        "choices.jsonl", R"({"prompt": "The lamp was", "choices": ["red", "lit"], "answer": 1})");
+    CHECK(load_answers(choices, files, 64, 0, 5).front().ids == windows[0].ids);
+
+    // Losses are those of the window's last tokens, whatever the setting for texts says.
+    const auto of_last = [&](int last, int setting) {
+      const std::vector<Window> one = {{ids, 0, last}};
+      const auto engine =
+          make_engine("tiny-2m", text_engine_spec({full(), streaming(0, 1)}, DType::f32, 64, 12));
+      return measure_text(*engine, one, setting, {});
+    };
+    const auto answer = of_last(scored, 2), text = of_last(0, scored);
+    CHECK(answer[0].n_tokens == scored);
+    CHECK(answer[0].nll.mean == text[0].nll.mean);
+    CHECK(answer[1].kl.mean > 1e-3);
+    const auto both =
+        measure_text(*make_engine("tiny-2m", text_engine_spec({full()}, DType::f32, 64, scored)),
+                     windows, 0, {});
+    CHECK(both[0].n_tokens == windows[0].scored + windows[1].scored);
+    REQUIRE(both[0].nll.stderr_);
   }
 
   TEST_CASE("scored tokens continue one dense prefill, under every policy") {
