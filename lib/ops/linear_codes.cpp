@@ -212,9 +212,20 @@ void run_rounded(const Operands& at, const CudaLinear& w, const Part& part, bool
 /// Multiplies by codes in panels.
 void run_panels(const Operands& at, const CudaLinear& w, const Part& part, bool accumulate,
                 Stream stream, bool tunes = false) {
+  const int64_t rows = at.x.rows();
   const bool rounds =
-      w.spec.fp8_inputs && w.held.values == nullptr && can_round(part) && at.x.rows() > kExactRows;
-  (rounds ? run_rounded : run_widened)(at, w, part, accumulate, stream, tunes);
+      w.spec.fp8_inputs && w.held.values == nullptr && can_round(part) && rows > kExactRows;
+  if (!rounds) return run_widened(at, w, part, accumulate, stream, tunes);
+  // The library takes scales of groups for multiples of four rows. Others are not rounded.
+  const int64_t whole = part.tiles.group == 0 ? rows : rows / 4 * 4;
+  Operands some = at;
+  some.x = at.x.slice(0, whole);
+  some.y = at.y.slice(0, whole);
+  run_rounded(some, w, part, accumulate, stream, tunes);
+  if (whole == rows || tunes) return;
+  some.x = at.x.slice(whole, rows - whole);
+  some.y = at.y.slice(whole, rows - whole);
+  run_tiles(some, w, part, accumulate, {}, rows - whole, stream);
 }
 
 }  // namespace

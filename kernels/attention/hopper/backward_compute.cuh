@@ -259,7 +259,7 @@ __device__ void compute_pieces(BackwardMemory<kDim>& m, const AttentionBackwardP
                                StageRing<BackwardShape<kDim>::kStages>& ring) {
 #pragma unroll 1
   for (;; rows.at += RowRing<kDim>::kGroups) {
-    m.rows_full[rows.stage()].wait(rows.parity());
+    m.rows_full[rows.stage()][rows.group()].wait(rows.full_parity());
     const BackwardPiece& piece = m.piece(rows.piece());
     if (!piece.block.exists || piece.block.of_keys != kKeys) return;
     compute_piece<kDim, kKeys>(m, p, work, piece, rows, ring);

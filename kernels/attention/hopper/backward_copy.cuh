@@ -71,7 +71,7 @@ __device__ void take_pieces(BackwardMemory<kDim>& m, const AttentionBackwardPara
     for (int g = 0; g < Shape::kGroups; ++g) {
       const RowRing<kDim> rows{n * Shape::kGroups + static_cast<unsigned>(g)};
       auto& [first, second] = m.rows[rows.stage()];
-      cuda::Barrier& full = m.rows_full[rows.stage()];
+      cuda::Barrier& full = m.rows_full[rows.stage()][g];
       m.rows_empty[rows.stage()].wait(rows.parity() ^ 1);
       full.arrive_expecting(b.exists ? 2 * Shape::kTileBytes : 0);
       if (b.exists)

@@ -45,7 +45,9 @@ struct alignas(1024) BackwardMemory {
   // threads are short of registers and read them here.
   BackwardPiece pieces[4];
   cuda::Barrier taken, columns_copied;
-  cuda::Barrier rows_full[Shape::kRowPlaces], rows_empty[Shape::kRowPlaces];
+  // Groups use a place in turn. Each waits for all phases of its own barrier: by parity alone it
+  // would take the phase before the other group's for its own.
+  cuda::Barrier rows_full[Shape::kRowPlaces][Shape::kGroups], rows_empty[Shape::kRowPlaces];
   cuda::Barrier full[Shape::kStages], empty[Shape::kStages];
 
   __device__ const BackwardPiece& piece(unsigned n) const { return pieces[n % 4]; }
@@ -54,7 +56,7 @@ struct alignas(1024) BackwardMemory {
     taken.init(1);
     columns_copied.init(2);  // by the two warps
     for (int r = 0; r < Shape::kRowPlaces; ++r) {
-      rows_full[r].init(1);
+      for (auto& full_of_group : rows_full[r]) full_of_group.init(1);
       rows_empty[r].init(kWarps);
     }
     for (int s = 0; s < Shape::kStages; ++s) {
@@ -80,6 +82,10 @@ struct RowRing : StageRing<BackwardShape<kDim>::kRowPlaces> {
   static constexpr unsigned kGroups = BackwardShape<kDim>::kGroups;
   __device__ unsigned piece() const { return this->at / kGroups; }
   __device__ int group() const { return static_cast<int>(this->at % kGroups); }
+  /// The parity of rows_full.
+  __device__ unsigned full_parity() const {
+    return this->at / (BackwardShape<kDim>::kRowPlaces * kGroups) % 2;
+  }
 };
 
 }  // namespace tandem::hopper
