@@ -17,6 +17,7 @@ prose that are decoded together. Needs gguf and numpy.
 import argparse
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -105,7 +106,8 @@ def drafts_of_numbers():
 def bench(args, temperature, drafts, *flags):
     print(run(args, "magicdec-bench", "-s", f"bench.drafts=[{', '.join(drafts)}]", "-s", f"spec.gamma=[{args.gamma}]",
               "-s", f"sampling.temperature={temperature}", "-s", f"bench.new_tokens={args.tokens}",
-              "-s", "bench.predict=no", "--append", "-o", args.records, *flags), flush=True)
+              "-s", "bench.predict=no", "--append", "-o", args.records.name, *flags), flush=True)
+    shutil.copyfile(args.work / args.records.name, args.records)
 
 
 def main():
