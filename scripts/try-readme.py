@@ -107,6 +107,7 @@ RULES = [
     (r"^cmake --preset ", Skip("builds: CI does")),
     (r"^cmake --install ", Skip("the test `install` does")),
     (r"^scripts/gpu-bundle|gpu-check ", Skip("needs a build with CUDA, and a GPU")),
+    (r"peers\.sh ", Skip("installs other programs")),
     (r"^srun |^#!/bin/bash|^sbatch ", Skip("needs Slurm")),
     (r"^parallel ", Needs("parallel")),
     (r" --chat --system ", Skip("reads turns from a terminal: the tests of `cli/chat` do")),

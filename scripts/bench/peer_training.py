@@ -38,7 +38,7 @@ def batches_of(args, torch):
         while True:
             ids = torch.randint(0, SHAPES[args.shape]["vocab_size"], (args.batch, args.tokens), device=args.device)
             yield ids, ids, torch.ones_like(ids), ids.numel()
-    records = [json.loads(line) for line in args.data.read_text().splitlines()]
+    records = [json.loads(line) for line in args.data.open(encoding="utf-8")]
     if args.lr:
         random.Random(args.seed).shuffle(records)
     for at in range(0, len(records) - args.batch + 1, args.batch):
@@ -123,7 +123,7 @@ def validation_loss(args, model, torch):
     """Mean over the supervised tokens of a file."""
     model.eval()
     loss = n = 0
-    records = [json.loads(line) for line in args.validate.read_text().splitlines()]
+    records = [json.loads(line) for line in args.validate.open(encoding="utf-8")]
     with torch.inference_mode():
         for at in range(0, len(records), args.batch):
             ids, labels, mask, _ = padded(args, records[at:at + args.batch], torch)

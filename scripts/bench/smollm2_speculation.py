@@ -17,6 +17,7 @@ prose that are decoded together. Needs gguf and numpy.
 import argparse
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -28,7 +29,7 @@ CODE = "Complete this Python function:\n\n```python\n{}```"
 
 
 def lines_of(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
 
 
 def contents(args, text):
@@ -82,7 +83,7 @@ def run(args, tool, *flags):
 
 
 def drafts_of(args, is_long):
-    small = f"kind: model, path: {args.draft}"
+    small = f"kind: model, path: {args.draft}, weights: {args.draft_weights}"
     if is_long:  # beyond the length that it was trained at
         small += ", cache: {kind: streaming, sinks: 4, recent: 508, reposition: true, prefill: windowed}"
     else:
@@ -105,7 +106,8 @@ def drafts_of_numbers():
 def bench(args, temperature, drafts, *flags):
     print(run(args, "magicdec-bench", "-s", f"bench.drafts=[{', '.join(drafts)}]", "-s", f"spec.gamma=[{args.gamma}]",
               "-s", f"sampling.temperature={temperature}", "-s", f"bench.new_tokens={args.tokens}",
-              "-s", "bench.predict=no", "--append", "-o", args.records, *flags), flush=True)
+              "-s", "bench.predict=no", "--append", "-o", args.records.name, *flags), flush=True)
+    shutil.copyfile(args.work / args.records.name, args.records)
 
 
 def main():
@@ -113,6 +115,7 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
     parser.add_argument("--model", help="default: the file of scripts/get-smollm2.sh")
     parser.add_argument("--draft", required=True)
+    parser.add_argument("--draft-weights", default="auto", help="auto, or int8 or int4 to quantize it")
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of prompts and vectors")
     parser.add_argument("-o", dest="records", type=pathlib.Path, required=True)

@@ -119,11 +119,11 @@ TASKS = {task.name: task for task in (StationLog, Gsm8k, Commonsense)}
 
 
 def json_lines(text):
-    return [line for line in text.splitlines() if line.startswith("{")]
+    return [line for line in text.split("\n") if line.startswith("{")]
 
 
 def lines_of(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
 
 
 def write_lines(path, rows):
