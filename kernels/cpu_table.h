@@ -105,6 +105,8 @@ struct CpuTable {
   TANDEM_VARIANTS(code_scan);
   TANDEM_VARIANTS(code_refine);
   TANDEM_VARIANTS(tail_masses);
+  TANDEM_VARIANTS(cluster_masses);
+  TANDEM_VARIANTS(nearest_clusters);
   TANDEM_VARIANTS(add_means);
   TANDEM_VARIANTS(chunk_means);
   TANDEM_VARIANTS(chunk_scores);

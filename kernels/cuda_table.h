@@ -20,6 +20,7 @@
 #include "kernels/channels/weight_part.h"
 #include "kernels/code/choose_coded.h"
 #include "kernels/code/draw_tail.h"
+#include "kernels/code/value_clusters.h"
 #include "kernels/copy/host_copy.h"
 #include "kernels/copy/mailbox.h"
 #include "kernels/cuda/bodies.h"
@@ -98,6 +99,9 @@ namespace tandem {
   ONE(attend_lists) \
   ONE(code_frames) \
   ONE(code_keys) \
+  ONE(make_clusters) \
+  ONE(assign_clusters) \
+  ONE(cluster_tails) \
   ONE(choose_coded) \
   ONE(draw_tail) \
   ONE(key_votes) \

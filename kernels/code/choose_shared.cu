@@ -60,7 +60,13 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
   });
   __syncthreads();
   write_ids<kThreads>(bits, n, p.begin, p.ids + list.set(p) * p.stride + p.begin);
-  if (p.masses == nullptr) return;
+  const bool leaves = p.tail_scores != nullptr;
+  if (thread < heads && leaves)
+    p.threshold[list.local + thread] = group.references[thread] + score_of(pick.least);
+  if (thread < heads && p.origin != nullptr)
+    p.origin[list.local + thread] =
+        group.references[thread] + score_of(pick.least) + group.queries[thread].center;
+  if (p.masses == nullptr && !leaves) return;
 
   // Each head weighs the other keys by its own scores; those of candidates are cut at its
   // threshold.
@@ -76,23 +82,28 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
         return Placed{scanned[place], place};
       },
       [&](int, const Placed& at) {
-        if (pick.takes(order_of(at.kept.score), at.kept.key)) return;
+        const bool chosen = pick.takes(order_of(at.kept.score), at.kept.key);
+        if (chosen && !leaves) return;
         uint32_t* const run = masses + at.kept.key / kMeanKeys;
         for (int h = 0; h < heads; ++h) {
           const float score = scores[int64_t{at.place} * shared_scores(heads) + h];
+          if (leaves) {
+            p.tail_scores[(list.local + h) * p.scratch.key_stride + at.kept.key] =
+                chosen ? -INFINITY : score;
+            continue;
+          }
           const float over = fminf(score - (group.references[h] + least), 0.0f);
           atomicAdd(run + h * n_runs, mass_number(exp2f(over * kLog2E)));
         }
       });
   __syncthreads();
+  if (leaves) return;
   const float of_floor = floor == -INFINITY ? 0.0f : exp2f((floor - least) * kLog2E);
   for (int i = thread; i < heads * n_runs; i += kThreads) {
     float& mass = masses_of(p, list.local + i / n_runs)[i % n_runs];
     mass = (mass > 0 && of_floor > 0 ? mass * of_floor : 0.0f) +
            static_cast<float>(masses[i]) * kMassUnit;
   }
-  if (thread < heads)
-    p.origin[list.local + thread] = group.references[thread] + least + group.queries[thread].center;
 }
 
 /// Block (KV head, row); kWidth lower bits. Shared memory: KeptRoom's.

@@ -1,9 +1,9 @@
 // The index of key codes on a GPU: frames, codes, means of values.
 #include <math.h>
 
-#include "base/page.h"
 #include "kernels/code/code_numbers.h"
 #include "kernels/code/device_codes.h"
+#include "kernels/code/indexed_rows.cuh"
 #include "kernels/code/rotate.cuh"
 #include "kernels/code/tail_means.h"
 #include "kernels/cuda/launch.cuh"
@@ -18,43 +18,6 @@ constexpr int kMostDim = 256;
 
 using cuda::lane_of;
 using cuda::warp_of;
-
-/// A key or a value of type T, or of eight bits that stand for one.
-template <class T>
-class KeyRow {
- public:
-  /// scales   of keys, or of values; null: none
-  __device__ KeyRow(const void* pool, const float* scales, const IndexedTokens& t, int head,
-                    int token, int d) {
-    const int64_t page = t.pages[token / kPageTokens];
-    const int64_t row = (page * t.n_kv_heads + head) * kPageTokens + token % kPageTokens;
-    if (scales != nullptr) {
-      numbers_ = static_cast<const int8_t*>(pool) + row * d;
-      scale_ = scales[2 * row];
-    } else {
-      row_ = static_cast<const T*>(pool) + row * d;
-    }
-  }
-  __device__ float operator[](int c) const {
-    if (numbers_ == nullptr) return cuda::to_float(row_[c]);
-    return cuda::to_float(cuda::from_float<T>(static_cast<float>(numbers_[c]) * scale_));
-  }
-
- private:
-  const T* row_ = nullptr;
-  const int8_t* numbers_ = nullptr;
-  float scale_ = 0;
-};
-
-template <class T>
-__device__ KeyRow<T> key_of(const IndexedTokens& t, int head, int token, int d) {
-  return {t.k_pool, t.scales, t, head, token, d};
-}
-
-template <class T>
-__device__ KeyRow<T> value_of(const IndexedTokens& t, int head, int token, int d) {
-  return {t.v_pool, t.scales == nullptr ? nullptr : t.scales + 1, t, head, token, d};
-}
 
 __device__ float* frame_of(const DeviceCodes& c, int slot, int head) {
   return c.frames + slot * c.frame_slot_stride + head * c.frame_head_stride;
@@ -290,6 +253,7 @@ void code_keys_cuda(const CodeKeysParams& p, Stream stream) {
                          static_cast<size_t>(kWarps * p.codes.dims) * sizeof(float);
     cuda::launch(code_keys<T>, grid_of((end - 1) / kCodeKeys + 1 - first_group, heads), kThreads,
                  bytes, 1, stream, p, first_group);
+    if (p.means == nullptr) return;
     cuda::launch(average_values<T>, grid_of((end - 1) / kMeanKeys + 1 - first_run, heads), kThreads,
                  stream, p, first_run);
   });

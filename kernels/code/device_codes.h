@@ -79,7 +79,7 @@ struct CodeKeysParams {
   int slot;
   int block, offset;  // the tokens go there, those of the block before `offset` stay
   bf16* means;        // of values over runs of kMeanKeys tokens: of the block and KV head h at h *
-                      // mean_head_stride
+                      // mean_head_stride; null: none are wanted
   int64_t mean_head_stride;
 };
 /// Writes codes and means of values. A run that began before `offset` is averaged again.

@@ -46,6 +46,41 @@ void TANDEM_ISA_FN(tail_masses)(const TailMassesParams& p) {
   }
 }
 
+void TANDEM_ISA_FN(cluster_masses)(const ClusterMassesParams& p) {
+  const Vec most = set1(p.most), origin = set1(p.origin);
+  float weights[Vec::kLanes];
+  for (int i = 0; i < p.n; i += Vec::kLanes) {
+    const int n = least(Vec::kLanes, p.n - i);
+    store(weights, exp(min(load_n(p.scores + i, n), most) - origin));
+    for (int j = 0; j < n; ++j) p.masses[p.ids[i + j]] += weights[j];
+  }
+}
+
+void TANDEM_ISA_FN(nearest_clusters)(const NearestClustersParams& p) {
+  constexpr int kVecs = kValueClusters / Vec::kLanes < 4 ? kValueClusters / Vec::kLanes : 4;
+  float distances[kValueClusters];
+  for (int i = 0; i < p.n; ++i) {
+    const float* row = p.numbers + static_cast<int64_t>(i) * p.d;
+    for (int first = 0; first < kValueClusters; first += kVecs * Vec::kLanes) {
+      Vec sum[kVecs];
+      for (int v = 0; v < kVecs; ++v) sum[v] = zero();
+      for (int j = 0; j < p.d; ++j)
+        for (int v = 0; v < kVecs; ++v)
+          sum[v] = fma(
+              set1(row[j]),
+              load(p.centers + static_cast<int64_t>(j) * kValueClusters + first + v * Vec::kLanes),
+              sum[v]);
+      for (int v = 0; v < kVecs; ++v)
+        store(distances + first + v * Vec::kLanes,
+              load(p.squares + first + v * Vec::kLanes) - (sum[v] + sum[v]));
+    }
+    int nearest = 0;
+    for (int c = 1; c < kValueClusters; ++c)
+      if (distances[c] < distances[nearest]) nearest = c;
+    p.ids[i] = static_cast<uint8_t>(nearest);
+  }
+}
+
 void TANDEM_ISA_FN(add_means)(const AddMeansParams& p) {
   float mass = 0;
   int n = 0;

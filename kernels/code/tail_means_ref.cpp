@@ -16,6 +16,27 @@ void tail_masses_ref(const TailMassesParams& p) {
   }
 }
 
+void cluster_masses_ref(const ClusterMassesParams& p) {
+  double sums[kValueClusters] = {};
+  for (int i = 0; i < p.n; ++i)
+    sums[p.ids[i]] += std::exp(double{std::min(p.scores[i], p.most)} - p.origin);
+  for (int c = 0; c < kValueClusters; ++c) p.masses[c] += static_cast<float>(sums[c]);
+}
+
+void nearest_clusters_ref(const NearestClustersParams& p) {
+  for (int i = 0; i < p.n; ++i) {
+    double least = 0;
+    for (int c = 0; c < kValueClusters; ++c) {
+      double distance = p.squares[c];
+      for (int64_t j = 0; j < p.d; ++j)
+        distance -= 2.0 * p.numbers[int64_t{i} * p.d + j] * p.centers[j * kValueClusters + c];
+      if (c > 0 && distance >= least) continue;
+      least = distance;
+      p.ids[i] = static_cast<uint8_t>(c);
+    }
+  }
+}
+
 void add_means_ref(const AddMeansParams& p) {
   const auto d = static_cast<size_t>(p.d);
   std::vector<double> sum(d);

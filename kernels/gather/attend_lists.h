@@ -44,6 +44,9 @@ struct ListTails {
   // [table rows] tokens [begin, ends[row]) are indexed: as many runs, the last one in part.
   const int32_t* ends = nullptr;
   int begin = 0;
+  // Above 0: this many clusters of keys (kernels/code/value_clusters.h) in place of runs. Their
+  // means, of table row b and KV head h, are at b * block_stride + h * head_stride.
+  int clusters = 0;
 };
 
 struct AttendListsParams {

@@ -94,8 +94,13 @@ struct TailRuns {
     block_runs = t.block_runs;
     d = p.d;
     n = (t.ends[list.slot] - t.begin + kMeanKeys - 1) / kMeanKeys;
+    if (t.clusters == 0) return;
+    n = n > 0 ? t.clusters : 0;
+    means += list.slot * t.block_stride;
+    blocks = nullptr;
   }
   __device__ const __nv_bfloat16* mean(int run) const {
+    if (blocks == nullptr) return means + int64_t{run} * d;
     return means + blocks[run / block_runs] * block_stride + int64_t{run % block_runs} * d;
   }
 };

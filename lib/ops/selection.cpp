@@ -10,6 +10,8 @@ void rotate_rows(const RotateRowsParams& p, Range rows) { cpu_table().rotate_row
 void code_scan(const CodeScanParams& p, Range keys) { cpu_table().code_scan(p, keys); }
 void code_refine(const CodeRefineParams& p) { cpu_table().code_refine(p); }
 void tail_masses(const TailMassesParams& p) { cpu_table().tail_masses(p); }
+void cluster_masses(const ClusterMassesParams& p) { cpu_table().cluster_masses(p); }
+void nearest_clusters(const NearestClustersParams& p) { cpu_table().nearest_clusters(p); }
 void add_means(const AddMeansParams& p) { cpu_table().add_means(p); }
 void chunk_means(const ChunkMeansParams& p) { cpu_table().chunk_means(p); }
 void chunk_scores(const ChunkScoresParams& p) { cpu_table().chunk_scores(p); }
@@ -34,6 +36,15 @@ void code_frames(const CodeFramesParams& p, Stream stream) {
 }
 void code_keys(const CodeKeysParams& p, Stream stream) {
   launch(TANDEM_KERNEL(code_keys), p, stream);
+}
+void make_clusters(const MakeClustersParams& p, Stream stream) {
+  launch(TANDEM_KERNEL(make_clusters), p, stream);
+}
+void assign_clusters(const AssignClustersParams& p, Stream stream) {
+  launch(TANDEM_KERNEL(assign_clusters), p, stream);
+}
+void cluster_tails(const ClusterTailsParams& p, Stream stream) {
+  launch(TANDEM_KERNEL(cluster_tails), p, stream);
 }
 void choose_coded(const ChooseCodedParams& p, Stream stream) {
   launch(TANDEM_KERNEL(choose_coded), p, stream);

@@ -4,6 +4,7 @@
 #include "kernels/code/draw_tail.h"
 #include "kernels/code/key_ranks.h"
 #include "kernels/code/tail_means.h"
+#include "kernels/code/value_clusters.h"
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/attend_lists.h"
 #include "kernels/gather/choose_keys_cuda.h"
@@ -33,6 +34,8 @@ void rotate_rows(const RotateRowsParams& params, Range rows);
 void code_scan(const CodeScanParams& params, Range keys);
 void code_refine(const CodeRefineParams& params);
 void tail_masses(const TailMassesParams& params);
+void cluster_masses(const ClusterMassesParams& params);
+void nearest_clusters(const NearestClustersParams& params);
 void add_means(const AddMeansParams& params);
 void chunk_means(const ChunkMeansParams& params);
 void chunk_scores(const ChunkScoresParams& params);
@@ -49,6 +52,9 @@ void attend_lists(const AttendListsParams& params, Stream stream);
 void hand_over_lists(const HandOverListsParams& params, Stream stream);
 void code_frames(const CodeFramesParams& params, Stream stream);
 void code_keys(const CodeKeysParams& params, Stream stream);
+void make_clusters(const MakeClustersParams& params, Stream stream);
+void assign_clusters(const AssignClustersParams& params, Stream stream);
+void cluster_tails(const ClusterTailsParams& params, Stream stream);
 void choose_coded(const ChooseCodedParams& params, Stream stream);
 void draw_tail(const DrawTailParams& params, Stream stream);
 void key_votes(const KeyVotesCudaParams& params, Stream stream);

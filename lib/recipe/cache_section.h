@@ -76,11 +76,11 @@ struct TopK {
   }
 };
 
-/// What stands for the keys that are not read exactly: means of values by estimated weight, the
-/// same corrected by a sample of the keys, or nothing.
-enum class HybridTail : uint8_t { means, sampled, none };
-constexpr std::array<std::string_view, 3> enum_names(HybridTail) {
-  return {"means", "sampled", "none"};
+/// Values for the keys that are not read exactly, by estimated weight: means of keys with similar
+/// values (clusters), means of neighbours, such means corrected by a sample of the keys, or none.
+enum class HybridTail : uint8_t { clusters, means, sampled, none };
+constexpr std::array<std::string_view, 4> enum_names(HybridTail) {
+  return {"clusters", "means", "sampled", "none"};
 }
 
 /// What says how many keys a query head reads.
@@ -118,8 +118,8 @@ struct Hybrid {
       "share of the remaining tokens to sample. Only with tail: sampled. An upper bound with "
       "budget: error");
     v("tail", tail,
-      "approximation of the remaining tokens: means of values by estimated weight, means corrected "
-      "by a sample (sampled), or none");
+      "approximation of the remaining tokens: mean values of similar tokens (clusters) or of "
+      "neighbours (means), means corrected by a sample (sampled), or none");
     v("budget", budget,
       "size of the KV budget: share (fixed shares), mass (exact tokens up to an attention mass) or "
       "error (samples up to an error of the softmax denominator)");

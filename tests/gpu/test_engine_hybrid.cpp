@@ -106,6 +106,17 @@ TEST_SUITE("gpu/decode/hybrid") {
                0.95, 0.1);
   }
 
+  TEST_CASE("f32: under tails of clusters, too") {
+    using enum recipe::HybridTail;
+    check_near({{tiny_model("tiny-16m"), hybrid(3, clusters)},
+                {small_model("llama-3.1"), hybrid(2, clusters)},
+                {small_model("llama-odd"), hybrid(3, clusters)},
+                {tiny_model("tiny-16m"), by_mass(3, clusters, 0.6)},
+                {tiny_model("tiny-16m"), hybrid(3, clusters, recipe::HybridGroup::shared)},
+                {small_model("qwen3-odd"), hybrid(2, clusters, recipe::HybridGroup::shared)}},
+               0.85, 0.1);
+  }
+
   TEST_CASE("f32: under budgets by mass, too") {
     using enum recipe::HybridTail;
     check_near({{tiny_model("tiny-16m"), by_mass(3, means, 0.6)},

@@ -321,6 +321,69 @@ TEST_SUITE("kernels/tail_means") {
     }
   }
 
+  TEST_CASE("masses of clusters, and the nearest clusters") {
+    for (const int n : {1, 15, 64, 257}) {
+      std::vector<float> scores = normals(static_cast<size_t>(n), 6, 3);
+      for (size_t i = 0; i < scores.size(); i += 7) scores[i] = -kInf;
+      std::vector<uint8_t> ids;
+      for (int i = 0; i < n; ++i) ids.push_back(static_cast<uint8_t>(i * 37 % kValueClusters));
+      const auto run = [&](ClusterMassesFn* fn) {
+        std::vector<float> masses(kValueClusters, 0.25f);
+        fn({.masses = masses.data(),
+            .scores = scores.data(),
+            .ids = ids.data(),
+            .n = n,
+            .most = 2,
+            .origin = 1.5f});
+        return masses;
+      };
+      const std::vector<float> want = run(cluster_masses_ref);
+      for (const Isa isa : usable_isas()) {
+        const auto got =
+            run(variant(isa, cluster_masses_scalar, cluster_masses_avx2, cluster_masses_avx512));
+        for (size_t i = 0; i < got.size(); ++i)
+          REQUIRE(std::abs(got[i] - want[i]) <= 1e-5f * want[i]);
+      }
+    }
+    for (const int d : {20, 64, 256}) {
+      constexpr int kRows = 33;
+      std::vector<float> numbers, centers, squares(kValueClusters);
+      for (const float x : normals(static_cast<size_t>(kRows * d), 3, 40))
+        numbers.push_back(std::clamp(std::nearbyint(x), -kMostValue, kMostValue));
+      for (const float x : normals(static_cast<size_t>(kValueClusters * d), 4, 40))
+        centers.push_back(std::clamp(std::nearbyint(x), -kMostValue, kMostValue));
+      // The last two centers are the same: the first of them is chosen.
+      for (size_t c = 0; c < static_cast<size_t>(d); ++c) {
+        centers[c * kValueClusters + 63] = centers[c * kValueClusters + 62];
+        numbers[c] = centers[c * kValueClusters + 63];
+      }
+      for (size_t i = 0; i < centers.size(); ++i)
+        squares[i % kValueClusters] += centers[i] * centers[i];
+      const auto run = [&](NearestClustersFn* fn) {
+        std::vector<uint8_t> ids(kRows, 255);
+        fn({.ids = ids.data(),
+            .numbers = numbers.data(),
+            .centers = centers.data(),
+            .squares = squares.data(),
+            .n = kRows,
+            .d = d});
+        return ids;
+      };
+      const std::vector<uint8_t> want = run(nearest_clusters_ref);
+      CHECK(want[0] == 62);
+      for (const Isa isa : usable_isas())
+        CHECK(run(variant(isa, nearest_clusters_scalar, nearest_clusters_avx2,
+                          nearest_clusters_avx512)) == want);
+    }
+    CHECK(cluster_unit(127.0 * 127 / 16) == 1);
+    CHECK(cluster_unit(127.0 * 127 / 16 * 1.01) == 2);
+    CHECK(cluster_unit(127.0 * 127 / 64) == 0.5f);
+    CHECK(next_center(5, -7, 2) == -3);
+    CHECK(next_center(5, 5, 2) == 3);
+    CHECK(next_center(5, -8, 3) == -3);
+    CHECK(next_center(5, 0, 0) == 5);
+  }
+
   TEST_CASE("a list and means together are attention over both") {
     for (const int d : {24, 64, 80, 128})
       for (const float lse : {3.5f, -kInf, -60.0f}) {

@@ -31,9 +31,11 @@ std::vector<Kind> kinds() {
     c.dense_layers = {1};
     all.push_back({recipe::yaml_text(kind), c});
   }
-  all.push_back(all[1]);
-  all.back().name = "hybrid sampled";
-  all.back().cache.hybrid.tail = recipe::HybridTail::sampled;
+  for (const auto tail : {recipe::HybridTail::sampled, recipe::HybridTail::clusters}) {
+    all.push_back(all[1]);
+    all.back().name = "hybrid " + recipe::yaml_text(tail);
+    all.back().cache.hybrid.tail = tail;
+  }
   recipe::Cache full;
   full.attend = recipe::Attend::gpu;
   for (const int eighths : {8, 3, 1})

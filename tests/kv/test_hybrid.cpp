@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/convert.h"
 #include "policy_rig.h"
 
 using namespace tandem;
@@ -87,6 +88,58 @@ TEST_SUITE("kv/hybrid") {
     REQUIRE(s.lists[0].tail.rows.size() == 2);
     CHECK(s.lists[0].tail.rows[0].n == kBlock / kMeanKeys);
     CHECK(s.lists[0].tail.rows[1].n == (kTokens - 20 - kBlock + kMeanKeys - 1) / kMeanKeys);
+  }
+
+  TEST_CASE("clusters hold keys of one value, and together the weight that runs hold") {
+    constexpr int kTokens = 3000, kDim = 32, kKinds = 8;
+    const TokenData cone = cone_data(kDim, 2.0f);
+    const auto kind = [&](int t, float* out) {
+      for (int c = 0; c < kDim; ++c) out[c] = static_cast<float>((t % kKinds * (c + 3)) % 11 - 5);
+    };
+    const TokenData data = [&](Part part, int32_t t, int layer, int head, float* out) {
+      part == Part::v ? kind(t, out) : cone(part, t, layer, head, out);
+    };
+    Cache clusters = hybrid(3, 0.06), runs = clusters;
+    clusters.hybrid.tail = recipe::HybridTail::clusters;
+    PolicyRig::Shape shape = one_head(kDim, kTokens);
+    shape.max_seqs = 4;
+    PolicyRig rig(shape, {clusters, runs}, data);
+    Row q(kDim);
+    data(Part::q, 9000, 0, 0, q.data());
+    const auto check = [&](int slot, int other, int n) {
+      const PolicyRig::Selection s = rig.select(slot, n - 1, 0, 0, q),
+                                 r = rig.select(other, n - 1, 0, 0, q);
+      const kv::TailMeans& tail = s.lists[0].tail;
+      REQUIRE(tail.rows.size() == 1);
+      double sum = 0, of_runs = 0;
+      for (int i = 0; i < tail.rows[0].n; ++i) {
+        sum += tail.masses[i];
+        if (tail.masses[i] == 0) continue;
+        bool pure = false;
+        Row value(kDim);
+        for (int t = 0; t < kKinds && !pure; ++t) {
+          kind(t, value.data());
+          pure = true;
+          for (int c = 0; c < kDim; ++c)
+            pure =
+                pure && value[static_cast<size_t>(c)] == to_float(tail.rows[0].means[i * kDim + c]);
+        }
+        CHECK(pure);
+      }
+      const float* mass = r.lists[0].tail.masses;
+      for (const MeanRows& rows : r.lists[0].tail.rows)
+        for (int i = 0; i < rows.n; ++i) of_runs += *mass++;
+      CHECK(of_runs > 0);
+      CHECK(sum == doctest::Approx(of_runs).epsilon(1e-4));
+      CHECK(tail.origin == r.lists[0].tail.origin);
+    };
+    const int slot = rig.sequence(tokens(0, 1500), 0), other = rig.sequence(tokens(0, 1500), 1);
+    check(slot, other, 1500);
+    const int fork = rig.cache.fork(slot, 0), other_fork = rig.cache.fork(other, 1);
+    rig.prefill(fork, tokens(1500, 1400));
+    rig.prefill(other_fork, tokens(1500, 1400));
+    check(fork, other_fork, 2900);
+    check(slot, other, 1500);
   }
 
   TEST_CASE("a short beginning does not decide how a long text is coded") {

@@ -56,7 +56,7 @@ struct CodedPrompt {
         slot(rig.sequence(test::tokens(0, tokens))),
         index({.max_tokens = tokens, .total_tokens = tokens, .sinks = kSinks, .recent = kRecent}),
         bounds{.geometry = shape.geometry, .max_tokens = tokens, .total_tokens = tokens},
-        codes(bits, 7, bounds, index, {.n_sparse = 1, .n_kv_heads = 1}),
+        codes({.bits = bits}, 7, bounds, index, {.n_sparse = 1, .n_kv_heads = 1}),
         arena([&] {
           MemoryPlan plan;
           codes.plan(plan, "index");

@@ -39,8 +39,10 @@ std::vector<Kind> kinds() {
   for (const CacheKind kind : {CacheKind::lsh, CacheKind::hybrid, CacheKind::quest,
                                CacheKind::snapkv, CacheKind::retrieval})
     all.push_back({recipe::yaml_text(kind), cache_of(kind)});
-  all.push_back({"hybrid sampled", cache_of(CacheKind::hybrid)});
-  all.back().cache.hybrid.tail = recipe::HybridTail::sampled;
+  for (const auto tail : {recipe::HybridTail::sampled, recipe::HybridTail::clusters}) {
+    all.push_back({"hybrid " + recipe::yaml_text(tail), cache_of(CacheKind::hybrid)});
+    all.back().cache.hybrid.tail = tail;
+  }
   return all;
 }
 

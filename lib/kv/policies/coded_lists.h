@@ -42,6 +42,8 @@ class CodedLists {
   /// Keys sampled from n that are indexed: as many are wanted at most.
   double most_wanted(int n) const;
   bool samples() const { return spec_.tail == recipe::HybridTail::sampled; }
+  /// Whether all keys' scores are left for the tail.
+  bool leaves_scores() const { return samples() || spec_.tail == recipe::HybridTail::clusters; }
   bool by_error() const { return spec_.budget == recipe::HybridBudget::error; }
   bool by_mass() const { return spec_.budget == recipe::HybridBudget::mass; }
 

@@ -32,7 +32,7 @@ class HybridPolicy final : public SparsePolicy {
                      recipe::Hybrid::kLeastExact),
         spec_(cache.hybrid),
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
-        codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {
+        codes_(cache.hybrid, kCodeSeed + seed_, bounds, index(), grid()) {
     if (!bounds.on_gpu()) return;
     if (shares_sets()) check_sharing();
     if (layers().empty()) return;
@@ -99,14 +99,13 @@ class HybridPolicy final : public SparsePolicy {
     // Once for all heads of a group: they then sample the same keys where they can.
     if (samples()) ops::draw_exponentials({.draws = s.draws, .key = draw_key(query)}, {0, n});
     const int n_rows = codes_.means(query.slot, ord, query.kv_head, s.rows);
-    const double of_runs = (n + kMeanKeys - 1) / kMeanKeys * static_cast<double>(d) * sizeof(bf16);
     for (KeyList& list : lists) {
       list.segments.push_back(sinks_segment());
       list.n_static = list.segments[0].n;
       // The scan is shared by the heads of the group, and so are the means.
-      list.index_bytes =
-          (codes_.scan_bytes_a_key() * n + (spec_.tail == HybridTail::none ? 0 : of_runs)) /
-          static_cast<double>(lists.size());
+      list.index_bytes = (codes_.scan_bytes_a_key() * n +
+                          (spec_.tail == HybridTail::none ? 0 : codes_.tail_bytes(n))) /
+                         static_cast<double>(lists.size());
     }
     const size_t sharing = shares_sets() ? lists.size() : 1;
     for (size_t h = 0; h < lists.size(); h += sharing)
@@ -130,6 +129,15 @@ class HybridPolicy final : public SparsePolicy {
     if (spec_.tail == HybridTail::none) return;
     for (size_t h = 0; h < lists.size(); ++h) {
       const float center = dot_of({s.q + h * d, d}, {frame.center, d});
+      if (const ValueClusters* clusters = codes_.clusters()) {
+        float* const masses = s.masses + h * runs();
+        const float threshold = s.exact[h].threshold;
+        std::fill_n(masses, kValueClusters, 0.0f);
+        clusters->add_masses(query.slot, ord, query.kv_head, s.scores + h * score_stride(),
+                             threshold, threshold, masses);
+        lists[h].tail = {{s.rows, 1}, masses, threshold + center / scale.root()};
+        continue;
+      }
       add_tail({.spec = spec_,
                 .query = query,
                 .head = static_cast<int>(h),
@@ -159,10 +167,7 @@ class HybridPolicy final : public SparsePolicy {
   }
   double expected_index_bytes(int n) const override {
     if (most_exact(n) == n) return 0;
-    const double means = spec_.tail == HybridTail::none
-                             ? 0
-                             : (n + kMeanKeys - 1) / kMeanKeys *
-                                   static_cast<double>(geometry().head_dim) * sizeof(bf16);
+    const double means = spec_.tail == HybridTail::none ? 0 : codes_.tail_bytes(n);
     const double candidates = std::min<double>(n, std::max(2.0 * most_exact(n), spec_.refine * n));
     return codes_.scan_bytes_a_key() * n + means +
            codes_.refine_bytes_a_key() * candidates * (shares_sets() ? 1 : geometry().group());
@@ -187,7 +192,8 @@ class HybridPolicy final : public SparsePolicy {
   }
   bool samples() const { return spec_.tail == HybridTail::sampled; }
   size_t score_stride() const { return static_cast<size_t>(codes_.score_room()); }
-  size_t runs() const { return score_stride() / kMeanKeys + 1; }
+  /// Masses of a head: of runs, or of clusters.
+  size_t runs() const { return std::max<size_t>(score_stride() / kMeanKeys + 1, kValueClusters); }
 
   struct Scratch {
     ScratchCutter cutter;

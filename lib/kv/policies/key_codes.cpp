@@ -39,17 +39,18 @@ struct KeyCodes::Coding {
                                                      codes.geometry_.head_dim))) {}
 };
 
-KeyCodes::KeyCodes(int bits, uint64_t seed, const Bounds& bounds, const TokenIndex& index,
-                   HeadGrid grid)
-    : bits_(bits),
+KeyCodes::KeyCodes(const recipe::Hybrid& spec, uint64_t seed, const Bounds& bounds,
+                   const TokenIndex& index, HeadGrid grid)
+    : bits_(spec.bits),
       dims_(static_cast<int>(divide_up(bounds.geometry.head_dim, kCodeDims)) * kCodeDims),
       seed_(seed),
       bounds_(bounds),
       geometry_(bounds.geometry),
       index_(index),
       grid_(grid),
-      frames_(bounds, grid, dims_, bits),
+      frames_(bounds, grid, dims_, spec.bits),
       signs_(2 * dims()) {
+  if (spec.tail == recipe::HybridTail::clusters) clusters_.emplace(bounds, index, grid);
   PhiloxStream draw(seed_, 0xc0de);
   for (float& sign : signs_) sign = (draw.next() & 1) != 0 ? -1.0f : 1.0f;
 }
@@ -65,8 +66,11 @@ void KeyCodes::plan(MemoryPlan& plan, const std::string& prefix) const {
   const Device device = bounds_.device;
   plan.add(prefix + ".codes", cells * static_cast<size_t>(group_bytes()), device);
   if (bits_ > 1) plan.add(prefix + ".low_bits", cells * static_cast<size_t>(low_bytes()), device);
-  plan.add(prefix + ".value_means",
-           cells * static_cast<size_t>(mean_rows() * geometry_.head_dim) * sizeof(bf16), device);
+  if (clusters_)
+    clusters_->plan(plan, prefix);
+  else
+    plan.add(prefix + ".value_means",
+             cells * static_cast<size_t>(mean_rows() * geometry_.head_dim) * sizeof(bf16), device);
   frames_.plan(plan, prefix);
   if (bounds_.on_gpu()) plan.add(prefix + ".coding", Coding(nullptr, *this).cutter.bytes(), device);
 }
@@ -75,7 +79,10 @@ void KeyCodes::allocate(Arena& arena, const std::string& prefix) {
   if (grid_.n_sparse == 0) return;
   groups_ = static_cast<uint8_t*>(arena.take(prefix + ".codes"));
   if (bits_ > 1) low_ = static_cast<uint8_t*>(arena.take(prefix + ".low_bits"));
-  means_ = static_cast<bf16*>(arena.take(prefix + ".value_means"));
+  if (clusters_)
+    clusters_->allocate(arena, prefix);
+  else
+    means_ = static_cast<bf16*>(arena.take(prefix + ".value_means"));
   frames_.allocate(arena, prefix);
   if (bounds_.on_gpu()) coding_ = static_cast<std::byte*>(arena.take(prefix + ".coding"));
 }
@@ -88,7 +95,10 @@ void KeyCodes::copy_block(const TokenIndex::Piece& piece) {
   };
   copy(groups_, group_bytes());
   if (bits_ > 1) copy(low_, low_bytes());
-  copy(means_, mean_rows() * geometry_.head_dim);
+  if (clusters_)
+    clusters_->copy_block(piece);
+  else
+    copy(means_, mean_rows() * geometry_.head_dim);
 }
 
 void KeyCodes::index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
@@ -98,6 +108,7 @@ void KeyCodes::index_tokens(const TokenIndex::Work& work, std::span<const int> l
   if (layers.empty()) return;
   for (const TokenIndex::Piece& piece : pieces)
     if (piece.copy_of >= 0 && ordinals.begin == 0) copy_block(piece);
+  if (clusters_) clusters_->index_tokens(work, layers, store, device_pages);
   if (bounds_.on_gpu()) return index_on_gpu(work, layers, store, queries, device_pages);
   if (fresh && queries != nullptr) queries->fetch(slot);
   if (fresh) frames_.set(work, layers, index_.begin(), index_.end(slot), store, queries);
@@ -108,13 +119,14 @@ void KeyCodes::index_tokens(const TokenIndex::Work& work, std::span<const int> l
       const int layer = layers[static_cast<size_t>(ordinal)];
       const size_t cell = grid_.cell(piece.block, ordinal, head);
       code(piece, store.keys(layer, work.slot, head), frame(work.slot, ordinal, head), cell);
-      average(piece, store.values(layer, work.slot, head), cell);
+      if (!clusters_) average(piece, store.values(layer, work.slot, head), cell);
     });
   }
 }
 
 void KeyCodes::run_on(const Exec& exec) {
   exec_ = exec;
+  if (clusters_) clusters_->run_on(exec);
   if (coding_ != nullptr)
     exec.queue->copy_in(Coding(coding_, *this).signs, signs_.data(), signs_.size() * sizeof(float));
 }
@@ -140,6 +152,12 @@ DeviceCodes KeyCodes::device_codes(int ordinal) const {
 }
 
 ListTails KeyCodes::device_tails(int ordinal, const DeviceIndex& device_index) const {
+  if (clusters_) {
+    ListTails tails = clusters_->device_tails(ordinal);
+    tails.ends = device_index.ends();
+    tails.begin = index_.begin();
+    return tails;
+  }
   const int64_t cell = mean_rows() * geometry_.head_dim;
   return {.means = means_ + static_cast<int64_t>(grid_.cell(0, ordinal, 0)) * cell,
           .block_stride = static_cast<int64_t>(grid_.cells(1)) * cell,
@@ -190,7 +208,9 @@ void KeyCodes::index_on_gpu(const TokenIndex::Work& work, std::span<const int> l
            .slot = slot,
            .block = piece.block,
            .offset = piece.offset,
-           .means = means_ + static_cast<int64_t>(grid_.cell(piece.block, ordinal, 0)) * cell,
+           .means = clusters_
+                        ? nullptr
+                        : means_ + static_cast<int64_t>(grid_.cell(piece.block, ordinal, 0)) * cell,
            .mean_head_stride = cell},
           exec_.stream());
     }
@@ -296,7 +316,16 @@ void KeyCodes::refine(int slot, int ordinal, int kv_head, const CodeQuery& query
   });
 }
 
+double KeyCodes::tail_bytes(int n) const {
+  const double row = geometry_.head_dim * sizeof(bf16);
+  return clusters_ ? n + kValueClusters * row : (n + kMeanKeys - 1) / kMeanKeys * row;
+}
+
 int KeyCodes::means(int slot, int ordinal, int kv_head, MeanRows* rows) const {
+  if (clusters_) {
+    *rows = clusters_->means(slot, ordinal, kv_head);
+    return 1;
+  }
   int n_rows = 0;
   for_blocks(slot, ordinal, kv_head, [&](int, size_t cell, int n) {
     const size_t first = cell * static_cast<size_t>(mean_rows() * geometry_.head_dim);

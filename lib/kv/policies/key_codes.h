@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -6,16 +7,18 @@
 #include "kernels/gather/attend_lists.h"
 #include "kv/policies/code_frames.h"
 #include "kv/policies/device_index.h"
+#include "kv/policies/value_clusters.h"
 #include "ops/selection.h"
 
 namespace tandem::kv {
 
 /// For every sparse layer and KV head the codes of each indexed key (kernels/code/code.h), and the
-/// means of values over runs of kMeanKeys of them: bits / 8 bytes a dimension and 2 a key, and two
-/// bytes a dimension and run.
+/// means of values over runs of kMeanKeys of them, or the clusters of values: bits / 8 bytes a
+/// dimension and 2 a key, and two bytes a dimension and run, or one a key and the means.
 class KeyCodes {
  public:
-  KeyCodes(int bits, uint64_t seed, const Bounds& bounds, const TokenIndex& index, HeadGrid grid);
+  KeyCodes(const recipe::Hybrid& spec, uint64_t seed, const Bounds& bounds, const TokenIndex& index,
+           HeadGrid grid);
   void plan(MemoryPlan&, const std::string& prefix) const;
   void allocate(Arena&, const std::string& prefix);
   /// Where they are; after allocate.
@@ -24,7 +27,12 @@ class KeyCodes {
   /// device_pages  on a GPU, the slot's page table there
   void index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
                     const PagedStore& store, const QueryRing* queries, const int32_t* device_pages);
-  void on_fork(int from, int to, const Exec& exec) { frames_.copy(from, to, exec); }
+  void on_fork(int from, int to, const Exec& exec) {
+    frames_.copy(from, to, exec);
+    if (clusters_) clusters_->on_fork(from, to);
+  }
+  /// Clusters of values; null where runs of keys share means.
+  const ValueClusters* clusters() const { return clusters_ ? &*clusters_ : nullptr; }
   /// On a GPU: what kernels read of a sparse layer.
   DeviceCodes device_codes(int ordinal) const;
   ListTails device_tails(int ordinal, const DeviceIndex& device_index) const;
@@ -52,6 +60,8 @@ class KeyCodes {
   /// Room for the scores of any slot's keys: whole groups of whole blocks.
   int64_t score_room() const;
 
+  /// Bytes that a tail reads for n keys, next to their scores.
+  double tail_bytes(int n) const;
   double scan_bytes_a_key() const { return dims_ / 8.0 + 2; }
   double refine_bytes_a_key() const { return static_cast<double>(code_low_bytes(dims_, bits_)); }
 
@@ -82,6 +92,7 @@ class KeyCodes {
   const TokenIndex& index_;
   HeadGrid grid_;
   CodeFrames frames_;
+  std::optional<ValueClusters> clusters_;
   std::vector<float> signs_;  // [2, dims] of the rotation
   uint8_t* groups_ = nullptr;
   uint8_t* low_ = nullptr;
