@@ -45,8 +45,8 @@ struct alignas(1024) BackwardMemory {
   // threads are short of registers and read them here.
   BackwardPiece pieces[4];
   cuda::Barrier taken, columns_copied;
-  // Groups use a place in turn. Each waits for all phases of its own barrier: by parity alone it
-  // would take the phase before the other group's for its own.
+  // Groups use a place in turn, and each waits for all phases of its own barrier. With one barrier
+  // a group could take its last phase for the next: both have the same parity.
   cuda::Barrier rows_full[Shape::kRowPlaces][Shape::kGroups], rows_empty[Shape::kRowPlaces];
   cuda::Barrier full[Shape::kStages], empty[Shape::kStages];
 
