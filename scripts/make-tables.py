@@ -21,7 +21,7 @@ A field is a dotted path (numbers index lists); the prefixes workload, quality, 
 and recipe.effective may be left out. A|B is the first of two fields that the record has. `file` is the name of the
 record's file without its ending, `line` its line from 1 on. An expression is fields, numbers and [columns] of the same
 row, joined by *, /, + and -. A function before it takes all records of the cell, and all items of lists: mean, median,
-min, max, sum, count, first or last."""
+min, max, sum, count, first or last. Two more, low95 and high95, give the 95 % interval of the mean by Student's t."""
 import argparse
 import itertools
 import json
@@ -33,8 +33,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 PREFIXES = ["", "workload.", "quality.", "timing.", "throughput.", "spec.", "bench.", "memory.", "recipe.effective."]
+# 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
+
+
+def half_interval(values):
+    if not 2 <= len(values) <= len(STUDENT) + 1:
+        raise Fault(f"expected 2 to {len(STUDENT) + 1} values for an interval, found {len(values)}")
+    return STUDENT[len(values) - 2] * statistics.stdev(values) / len(values) ** 0.5
+
+
 FUNCTIONS = {"mean": statistics.mean, "median": statistics.median, "min": min, "max": max, "sum": sum, "count": len,
-             "first": lambda values: values[0], "last": lambda values: values[-1]}
+             "first": lambda values: values[0], "last": lambda values: values[-1],
+             "low95": lambda values: statistics.mean(values) - half_interval(values),
+             "high95": lambda values: statistics.mean(values) + half_interval(values)}
 TABLE = re.compile(r"(^<!-- table:(.*?)-->\n)(.*?)(^<!-- end -->)", re.S | re.M)
 FACTOR = re.compile(r"\[([^\]]+)\]|([^\s*/]+)|([*/])")
 

@@ -54,6 +54,9 @@ class Tables(unittest.TestCase):
                                       "column steps: {count decode_step.p50} if phase=decode\n"
                                       "column s: {seconds} if seconds!=-"),
                          "| | steps | s |\n| --- | ---: | ---: |\n| a | 2 | |\n| b | | 0.009 |\n")
+        self.assertEqual(tables.table("bench.jsonl\nrow a: if line=1\n"
+                                      "column mean: {mean samples} [{low95 samples:.2f}, {high95 samples:.2f}]"),
+                         "| | mean |\n| --- | ---: |\n| a | 3 [-3.57, 9.57] |\n")
 
     def test_check_finds_a_changed_number(self):
         page = f"# Page\n\n<!-- table: {MARKER}-->\n\n{TABLE}\n<!-- end -->\n"

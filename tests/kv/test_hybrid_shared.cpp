@@ -49,7 +49,8 @@ Row group_query(const TokenData& data, int heads, int head_dim) {
 TEST_SUITE("kv/hybrid_shared") {
   TEST_CASE("a group of one head chooses as under head") {
     const TokenData data = cone_data(32, 2.0f);
-    for (const HybridTail tail : {HybridTail::means, HybridTail::sampled, HybridTail::none})
+    for (const HybridTail tail :
+         {HybridTail::clusters, HybridTail::means, HybridTail::sampled, HybridTail::none})
       for (const HybridBudget budget :
            {HybridBudget::share, HybridBudget::mass, HybridBudget::error}) {
         if (budget == HybridBudget::error && tail != HybridTail::sampled) continue;

@@ -174,14 +174,17 @@ TEST_SUITE("kv/sparse_budgets") {
       return r.run(cache, 6);
     };
     const Reference::Outcome none = error(HybridTail::none), means = error(HybridTail::means);
-    const Reference::Outcome sampled = error(HybridTail::sampled);
+    const Reference::Outcome sampled = error(HybridTail::sampled),
+                             clusters = error(HybridTail::clusters);
     CHECK(none.chosen == std::lround(.04 * kKeys));
     CHECK(means.chosen == none.chosen);
     CHECK(sampled.chosen == doctest::Approx(none.chosen + .02 * kKeys).epsilon(.15));
     CHECK(means.error < none.error);
+    CHECK(clusters.chosen == none.chosen);
+    CHECK(clusters.error < means.error);
     CHECK(sampled.error < none.error);
     MESSAGE("relative errors: none ", none.error, ", means ", means.error, ", sampled ",
-            sampled.error);
+            sampled.error, ", clusters ", clusters.error);
   }
 
   TEST_CASE("un-centred keys would not collide") {

@@ -55,18 +55,22 @@ std::vector<Named> sparse_kinds() {
   Cache no_floor = lsh(6, 40, 2);
   no_floor.lsh.u_floor = 0;
   Cache shared = hybrid(0.05, HybridTail::means), shared_sampled = of_error;
-  shared.hybrid.group = shared_sampled.hybrid.group = recipe::HybridGroup::shared;
+  Cache shared_clusters = hybrid(0.05, HybridTail::clusters);
+  for (Cache* cache : {&shared, &shared_sampled, &shared_clusters})
+    cache->hybrid.group = recipe::HybridGroup::shared;
   return in_both_places({{"topk", topk},
                          {"oracle_sampling", sampling},
                          {"quest", quest},
                          {"lsh", lsh(6, 40, 2)},
                          {"lsh without a floor", no_floor},
                          {"hybrid means", hybrid(0.05, HybridTail::means)},
+                         {"hybrid clusters", hybrid(0.05, HybridTail::clusters)},
                          {"hybrid sampled", hybrid(0.05, HybridTail::sampled)},
                          {"hybrid mass", of_mass},
                          {"hybrid error", of_error},
                          {"hybrid none", hybrid(0.05, HybridTail::none)},
                          {"hybrid shared", shared},
+                         {"hybrid shared clusters", shared_clusters},
                          {"hybrid shared, error", shared_sampled},
                          {"snapkv", snapkv(60, 16)},
                          {"retrieval", retrieval(64, 8)}});

@@ -59,7 +59,7 @@ TEST_SUITE("recipe/cache_section") {
         {"hybrid: {sample: 0, tail: sampled}",
          "cache.hybrid.sample: tail sampled needs a share above 0, found 0"},
         {"hybrid: {tail: weighted}",
-         "cache.hybrid.tail: expected one of means, sampled, none, found 'weighted'"},
+         "cache.hybrid.tail: expected one of clusters, means, sampled, none, found 'weighted'"},
         {"hybrid: {group: kv}", "cache.hybrid.group: expected one of head, shared, found 'kv'"},
         {"hybrid: {trust: 1}", "unknown key 'trust' in section 'cache.hybrid'"},
         {"hybrid: {budget: mass, mass: 0}",
