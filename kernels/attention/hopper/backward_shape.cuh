@@ -45,7 +45,7 @@ struct alignas(1024) BackwardMemory {
   // threads are short of registers and read them here.
   BackwardPiece pieces[4];
   cuda::Barrier taken, columns_copied;
-  // Groups use a place in turn, and each waits for all phases of its own barrier. With one barrier
+  // Groups use a place in turn, and each waits for all phases of one barrier. With a shared one
   // a group could take its last phase for the next: both have the same parity.
   cuda::Barrier rows_full[Shape::kRowPlaces][Shape::kGroups], rows_empty[Shape::kRowPlaces];
   cuda::Barrier full[Shape::kStages], empty[Shape::kStages];
