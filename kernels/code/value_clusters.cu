@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) cluster_tails(const ClusterTailsPara
   }
   for (int j = i; j < kWarps * kValueClusters; j += kThreads) (&sums[0][0])[j] = 0;
   __syncthreads();
-  // As fine as a warp's keys allow.
+  // The grid is as fine as a warp's keys allow.
   const int each = (n + kThreads - 1) / kThreads * cuda::kWarp;
   const float unit = exp2f(static_cast<float>(min(24, 31 - (32 - __clz(each)))));
   const float* const scores = choice.tail_scores + list.local * choice.scratch.key_stride;

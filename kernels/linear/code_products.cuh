@@ -51,7 +51,7 @@ __device__ void load_input(const void* from, int rows, int in, __nv_bfloat16* x)
   __syncthreads();
 }
 
-/// By what sums of codes times x, and of x, are multiplied for outputs g + 8 h.
+/// Factors of the sums of codes times x, and of the sums of x, for outputs g + 8 h.
 /// kZero    minimum; else integer or none, of which bits of zeros are 0
 template <Code kCode, Zero kZero>
 struct Factors {

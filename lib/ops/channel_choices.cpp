@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "ops/channels.h"
+#include "ops/linear_device.h"
 #include "ops/linear_gradient.h"
 #include "ops/operation.h"
 #include "tensor/comm.h"
@@ -86,7 +87,7 @@ void channel_norms_gate_up(float* out, const PackedWeights& w, Stream stream) {
          .n_channels = static_cast<int>(n),
          .width = static_cast<int>(w.in()),
          .type = w.input(),
-         .codes = w.device_codes() != nullptr ? *w.device_codes() : CodeTiles{}},
+         .codes = codes_or_none(w)},
         stream);
 }
 
@@ -100,7 +101,7 @@ void channel_norms_down(float* out, const PackedWeights& w, Stream stream) {
          .n_channels = static_cast<int>(w.in()),
          .width = static_cast<int>(w.out()),
          .type = w.input(),
-         .codes = w.device_codes() != nullptr ? *w.device_codes() : CodeTiles{}},
+         .codes = codes_or_none(w)},
         stream);
 }
 

@@ -14,10 +14,6 @@ constexpr Operation kGateUp = TANDEM_OPERATION(gate_up_channels);
 
 int64_t channels_of(const PackedWeights& gate_up) { return gate_up.out() / 2; }
 
-CodeTiles codes_of(const PackedWeights& w) {
-  return w.device_codes() != nullptr ? *w.device_codes() : CodeTiles{};
-}
-
 int64_t row_bytes(const PackedWeights& w) { return static_cast<int64_t>(w.row_bytes()); }
 
 void check_gate_up(const Tensor& y, const Tensor& x, const PackedWeights& w, int64_t places) {
@@ -45,7 +41,7 @@ GateUpChannelsParams gate_up_params(const Tensor& y, const Tensor& x, const Pack
           .type = w.input(),
           .output = output,
           .gate = gate,
-          .codes = codes_of(w)};
+          .codes = codes_or_none(w)};
 }
 
 void run_listed(GateUpChannelsParams p, const ChannelList& list, int64_t channel_bytes,
@@ -103,7 +99,7 @@ void down_channels(const Tensor& out, const Tensor& y, const PackedWeights& w,
                              .n_channels = static_cast<int>(w.in()),
                              .most = list.most,
                              .type = w.input(),
-                             .codes = codes_of(w)};
+                             .codes = codes_or_none(w)};
   TANDEM_CHECK(p.w != nullptr || p.codes.by_input, "down: weights [{}, {}] are not stored by input",
                w.out(), w.in());
   const int blocks = (p.width + kDownColumns - 1) / kDownColumns;

@@ -34,6 +34,11 @@ bool takes_numbers(const WeightFormat& stored, DType input) {
 /// errors   kind device where no product takes the format
 void check_taken(const PackedWeights::Spec& spec, bool taken);
 
+/// Returns the weights' codes for kernels that also take numbers: without data if there are none.
+inline CodeTiles codes_or_none(const PackedWeights& w) {
+  return w.device_codes() != nullptr ? *w.device_codes() : CodeTiles{};
+}
+
 namespace linear_cpu {
 
 void plan(const PackedWeights::Spec& spec, MemoryPlan& plan);

@@ -42,7 +42,7 @@ class CodedLists {
   /// Keys sampled from n that are indexed: as many are wanted at most.
   double most_wanted(int n) const;
   bool samples() const { return spec_.tail == recipe::HybridTail::sampled; }
-  /// Whether all keys' scores are left for the tail.
+  /// Returns true if a choice leaves the scores of all keys for the tail.
   bool leaves_scores() const { return samples() || spec_.tail == recipe::HybridTail::clusters; }
   bool by_error() const { return spec_.budget == recipe::HybridBudget::error; }
   bool by_mass() const { return spec_.budget == recipe::HybridBudget::mass; }

@@ -8,8 +8,8 @@
 
 namespace tandem::kv {
 
-/// For every sequence, sparse layer and KV head kValueClusters mean values, and for every indexed
-/// key the cluster that its value is nearest to. The means are frozen when the prompt ends: k-means
+/// Holds kValueClusters mean values for every sequence, sparse layer and KV head, and the nearest
+/// of them for the value of every indexed key. The means are frozen when the prompt ends: k-means
 /// over a sample of its values, from centers at even distances.
 class ValueClusters {
  public:
