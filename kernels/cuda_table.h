@@ -101,7 +101,6 @@ namespace tandem {
   ONE(code_keys) \
   ONE(make_clusters) \
   ONE(assign_clusters) \
-  ONE(cluster_tails) \
   ONE(choose_coded) \
   ONE(draw_tail) \
   ONE(key_votes) \

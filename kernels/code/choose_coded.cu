@@ -10,6 +10,7 @@
 #include "kernels/code/kept_scores.cuh"
 #include "kernels/code/mass_budget.cuh"
 #include "kernels/code/refine_coded.cuh"
+#include "kernels/code/tail_masses.cuh"
 #include "kernels/code/write_chosen.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -31,7 +32,7 @@ template <int kWidth, int kThreads>
 __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, const ListRegions& to,
                          const ChooseShared& s) {
   const LaneQueries lane(p.scratch.queries + list.local, 1);
-  float* const masses = masses_of(p, list.local);
+  clear_masses<kThreads>(p, list, 1);
   for (int begin = warp_of() * kRegionKeys; begin < list.n;
        begin += (kThreads / cuda::kWarp) * kRegionKeys) {
     const int n = min(list.n - begin, kRegionKeys);
@@ -46,7 +47,6 @@ __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, cons
       to.scanned[own] = {score, static_cast<uint32_t>(own)};
     }
     if (lane_of() == 0) to.counts[begin / kRegionKeys] = n;
-    if (masses != nullptr && lane_of() * kMeanKeys < n) masses[begin / kMeanKeys + lane_of()] = 0;
   }
 }
 
@@ -58,23 +58,22 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
                                             const KeptScores<kThreads, kInShared>& kept,
                                             ChooseShared& s, uint32_t* bits) {
   const int n = list.n, thread = static_cast<int>(threadIdx.x);
-  const int words = (n + 31) / 32, n_runs = (n + kMeanKeys - 1) / kMeanKeys;
+  const int words = (n + 31) / 32;
   regions.gather(s.select, ListRegions(p, list.local).scanned, kept);
-  float* const of_runs = masses_of(p, list.local);
   int wanted = list.wanted(p);
   if (kBudgeted && p.mass > 0) {
-    wanted = keys_of_mass(p, list, kept, of_runs, s.query.floor, score_of(s.select.most), wanted);
+    wanted = keys_of_mass(p, list, kept, s.query.floor, score_of(s.select.most), wanted);
     if (thread == 0) p.count[list.local] = p.begin + wanted;
   }
-  for (int i = thread; i < words + n_runs; i += kThreads) bits[i] = 0;
+  const TailMasses<kThreads> masses(p, list, bits + words, regions.n);
+  for (int i = thread; i < words + masses.size(); i += kThreads) bits[i] = 0;
   const Pick pick = find_best(s.select, kept, wanted);
 
   const float threshold = score_of(pick.least);
-  uint32_t* const masses = bits + words;
   float* const left = kBudgeted && p.tail_scores != nullptr
                           ? p.tail_scores + list.local * p.scratch.key_stride
                           : nullptr;
-  const bool has_masses = of_runs != nullptr;
+  const bool has_masses = p.masses != nullptr;
   float exact = 0;
   kept.each([&](int, uint32_t order, uint32_t key) {
     const bool chosen = pick.takes(order, key);
@@ -82,8 +81,7 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
     if (chosen)
       atomicOr(&bits[key / 32], 1u << key % 32);
     else if (has_masses)
-      atomicAdd(&masses[key / kMeanKeys],
-                mass_number(exp2f(fminf(score - threshold, 0.0f) * kLog2E)));
+      masses.add(0, static_cast<int>(key), exp2f(fminf(score - threshold, 0.0f) * kLog2E));
     if (left == nullptr) return;
     if (chosen) exact += exp2f((score - threshold) * kLog2E);
     left[key] = chosen ? -INFINITY : score;
@@ -93,9 +91,7 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
   // Keys below the floor are not cut at the threshold: they pass it where the floor does.
   const float of_floor =
       s.query.floor == -INFINITY ? 0.0f : exp2f((s.query.floor - threshold) * kLog2E);
-  for (int r = thread; r < n_runs && has_masses; r += kThreads)
-    of_runs[r] =
-        (of_runs[r] > 0 ? of_runs[r] * of_floor : 0.0f) + static_cast<float>(masses[r]) * kMassUnit;
+  if (has_masses) masses.write(1, of_floor, reinterpret_cast<float*>(s.select.bins));
   if (thread == 0 && p.origin != nullptr) p.origin[list.local] = threshold + s.query.center;
   if (left == nullptr) return;
   exact = cuda::block_sum<kThreads>(exact);
@@ -124,9 +120,7 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
   for (int i = thread; i < p.begin; i += kThreads) ids[i] = i;
   if (wanted == n) {
     for (int i = thread; i < n; i += kThreads) ids[p.begin + i] = p.begin + i;
-    float* const masses = masses_of(p, number);
-    for (int r = thread; r * kMeanKeys < n && masses != nullptr; r += kThreads) masses[r] = 0;
-    return;
+    return clear_masses<kThreads>(p, list, 1);
   }
   if (thread == 0) s.query = p.scratch.queries[number];
   for (int w = thread; w < p.codes.dims / 4; w += kThreads)

@@ -2,12 +2,16 @@
 // The choice of the keys that each row and query head of a step reads, by key codes on a GPU: scans
 // of the signs, the other bits of the best, the best of these, and the weights of means for the
 // rest. Pointers lie in device memory; all that a recorded graph may find changed lies there.
+#include <algorithm>
+
 #include "kernels/code/device_codes.h"
+#include "kernels/code/tail_means.h"
 #include "kernels/gather/attend_lists.h"
 
 namespace tandem {
 
 inline constexpr int kRegionKeys = 512;  // that a warp scans
+inline constexpr int kScanKeys = 4 * kRegionKeys;  // that a block scans
 inline constexpr int kMostSharing = 8;   // heads of a set
 /// Room for a key's scores under `heads` heads that share a set.
 constexpr int shared_scores(int heads) { return heads <= 4 ? 4 : 8; }
@@ -53,7 +57,8 @@ struct ChooseCodedParams {
   // Of row * n_heads + head, as ListTails has them.
   float* masses;  // relative to exp(origin), 0 for chosen keys; null: no tails
   float* origin;
-  int64_t mass_stride;
+  int64_t mass_stride;      // room for most_masses(max_keys)
+  DeviceClusters clusters;  // by these; without ids by run
   // Out, for a sample of the others (draw_tail.h): of list i and key j at i * scratch.key_stride +
   // j the score, by all bits where it is a candidate, -inf where it is chosen; and the least score
   // of a chosen key. Null: not left. Lists whose keys are all chosen leave none.
@@ -80,10 +85,19 @@ struct ChooseCodedParams {
   ChooseCodedScratch scratch;
 };
 
+/// Masses of n keys: of runs, or of the clusters of every block that scans.
+constexpr int scanned_masses(bool by_cluster, int n) {
+  return by_cluster ? (n + kScanKeys - 1) / kScanKeys * kValueClusters
+                    : (n + kMeanKeys - 1) / kMeanKeys;
+}
+constexpr int most_masses(int n) {
+  return std::max(scanned_masses(false, n), scanned_masses(true, n));
+}
 /// Words of shared memory that a block needs for a list of up to max_keys keys and `heads` heads:
-/// one a region and one more, a bit a key, and a word a run of 256 keys and head.
+/// one a region and one more, a bit a key, and a word a run of 256 keys, or cluster, and head.
 constexpr int64_t choice_shared_words(int64_t max_keys, int heads) {
-  return max_keys / kRegionKeys + 2 + (max_keys + 31) / 32 + (max_keys + 255) / 256 * heads;
+  return max_keys / kRegionKeys + 2 + (max_keys + 31) / 32 +
+         std::max<int64_t>((max_keys + kMeanKeys - 1) / kMeanKeys, kValueClusters) * heads;
 }
 /// In bytes, with what it needs for any list.
 constexpr int64_t choice_shared_bytes(int64_t max_keys, int heads) {
@@ -94,10 +108,10 @@ constexpr int64_t choice_shared_bytes(int64_t max_keys, int heads) {
 /// that of about twice as many, or of refine n if those are more (key_ranks.h): all keys where no
 /// more than are chosen do. Heads that share a set choose by ranks.
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
-///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, but for keys whose
-///          scores lie between the threshold of the chosen and a floor above it, which count with
-///          their own estimates and not with the threshold's. Budgets by mass are within rounding
-///          of the share
+///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, and by cluster 1e-7
+///          of the threshold's weight for each key more. Keys whose scores lie between the threshold
+///          of the chosen and a floor above it count with their own estimates and not with the
+///          threshold's. Budgets by mass are within rounding of the share
 /// cost     reads dims / 8 + 2 bytes a key and KV head once for up to four heads, and dims (bits - 1)
 ///          / 8 a candidate
 void choose_coded_cuda(const ChooseCodedParams&, Stream);

@@ -6,6 +6,7 @@
 #include "kernels/code/group.cuh"
 #include "kernels/code/kept_regions.cuh"
 #include "kernels/code/kept_scores.cuh"
+#include "kernels/code/tail_masses.cuh"
 #include "kernels/code/write_chosen.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -50,28 +51,25 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
                                             const KeptScores<kThreads, kInShared>& kept,
                                             SelectShared& s, uint32_t* bits) {
   const int heads = group.heads, thread = static_cast<int>(threadIdx.x);
-  const int n = list.n, words = (n + 31) / 32, n_runs = (n + kMeanKeys - 1) / kMeanKeys;
+  const int n = list.n, words = (n + 31) / 32;
   const KeptKey* const scanned = ListRegions(p, list.set(p)).scanned;
   regions.gather(s, scanned, kept);
-  for (int i = thread; i < words + heads * n_runs; i += kThreads) bits[i] = 0;
+  const TailMasses<kThreads> masses(p, list, bits + words, regions.n);
+  for (int i = thread; i < words + heads * masses.size(); i += kThreads) bits[i] = 0;
   const Pick pick = find_best(s, kept, list.wanted(p));
   kept.each([&](int, uint32_t order, uint32_t key) {
     if (pick.takes(order, key)) atomicOr(&bits[key / 32], 1u << key % 32);
   });
   __syncthreads();
   write_ids<kThreads>(bits, n, p.begin, p.ids + list.set(p) * p.stride + p.begin);
-  const bool leaves = p.tail_scores != nullptr;
-  if (thread < heads && leaves)
-    p.threshold[list.local + thread] = group.references[thread] + score_of(pick.least);
   if (thread < heads && p.origin != nullptr)
     p.origin[list.local + thread] =
         group.references[thread] + score_of(pick.least) + group.queries[thread].center;
-  if (p.masses == nullptr && !leaves) return;
+  if (p.masses == nullptr) return;
 
   // Each head weighs the other keys by its own scores; those of candidates are cut at its
   // threshold.
   const float least = score_of(pick.least), floor = group.queries[0].floor;  // ranks
-  uint32_t* const masses = bits + words;
   const float* const scores = scores_of(p, list.set(p), heads);
   struct Placed {
     KeptKey kept;
@@ -82,28 +80,15 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
         return Placed{scanned[place], place};
       },
       [&](int, const Placed& at) {
-        const bool chosen = pick.takes(order_of(at.kept.score), at.kept.key);
-        if (chosen && !leaves) return;
-        uint32_t* const run = masses + at.kept.key / kMeanKeys;
+        if (pick.takes(order_of(at.kept.score), at.kept.key)) return;
         for (int h = 0; h < heads; ++h) {
           const float score = scores[int64_t{at.place} * shared_scores(heads) + h];
-          if (leaves) {
-            p.tail_scores[(list.local + h) * p.scratch.key_stride + at.kept.key] =
-                chosen ? -INFINITY : score;
-            continue;
-          }
           const float over = fminf(score - (group.references[h] + least), 0.0f);
-          atomicAdd(run + h * n_runs, mass_number(exp2f(over * kLog2E)));
+          masses.add(h, static_cast<int>(at.kept.key), exp2f(over * kLog2E));
         }
       });
-  __syncthreads();
-  if (leaves) return;
   const float of_floor = floor == -INFINITY ? 0.0f : exp2f((floor - least) * kLog2E);
-  for (int i = thread; i < heads * n_runs; i += kThreads) {
-    float& mass = masses_of(p, list.local + i / n_runs)[i % n_runs];
-    mass = (mass > 0 && of_floor > 0 ? mass * of_floor : 0.0f) +
-           static_cast<float>(masses[i]) * kMassUnit;
-  }
+  masses.write(heads, of_floor, reinterpret_cast<float*>(s.bins));
 }
 
 /// Block (KV head, row); kWidth lower bits. Shared memory: KeptRoom's.
@@ -124,9 +109,7 @@ __global__ void __launch_bounds__(kThreads) choose(const ChooseCodedParams p, in
   for (int i = thread; i < p.begin; i += kThreads) ids[i] = i;
   if (wanted == n) {
     for (int i = thread; i < n; i += kThreads) ids[p.begin + i] = p.begin + i;
-    for (int h = 0; h < heads && p.masses != nullptr; ++h)
-      for (int r = thread; r * kMeanKeys < n; r += kThreads) masses_of(p, list.local + h)[r] = 0;
-    return;
+    return clear_masses<kThreads>(p, list, heads);
   }
   group.load(p, list, heads);
   const ListRegions to(p, number);

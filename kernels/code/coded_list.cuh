@@ -55,6 +55,12 @@ struct CodedList {
     return groups_ + blocks_[key >> c.block_shift] * c.group_block_stride +
            in_block(c, key) / kCodeKeys * static_cast<unsigned>(code_group_bytes(c.dims));
   }
+  /// The clusters of an indexed key and those that follow in its block.
+  __device__ const uint8_t* clusters(const ChooseCodedParams& p, int key) const {
+    const DeviceClusters& c = p.clusters;
+    return c.ids + kv_head * c.id_head_stride +
+           blocks_[key >> p.codes.block_shift] * c.id_block_stride + in_block(p.codes, key);
+  }
   __device__ const uint8_t* low(const ChooseCodedParams& p, int key) const {
     const DeviceCodes& c = p.codes;
     return low_ + blocks_[key >> c.block_shift] * c.low_block_stride +

@@ -44,6 +44,18 @@ struct DeviceCodes {
                     // has more than one
 };
 
+/// The clusters of one layer (tail_means.h).
+struct DeviceClusters {
+  // A cell of cluster_cell_bytes(d) per slot s and KV head h, number s * slot_stride + h *
+  // head_stride.
+  uint8_t* cells = nullptr;
+  int64_t slot_stride = 0, head_stride = 0;
+  // A byte per block b, KV head h and key i, at b * id_block_stride + h * id_head_stride + i. The
+  // strides are multiples of kCodeKeys.
+  uint8_t* ids = nullptr;
+  int64_t id_block_stride = 0, id_head_stride = 0;
+};
+
 /// Tokens of a sequence whose index is made, and where they are.
 struct IndexedTokens {
   const void *k_pool, *v_pool;  // [n_pages, n_kv_heads, 64, d] of dtype

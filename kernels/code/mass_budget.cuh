@@ -8,12 +8,12 @@
 namespace tandem::coded {
 
 /// As policies/hybrid_exact.cpp counts them, to a sixteenth of a score, `most` at most.
-/// masses   of the other keys, by runs, relative to exp(floor)
+/// floor    to whose weight the other keys' masses are relative
 /// top      the best candidate's score
 template <int kThreads, bool kInShared>
 __device__ int keys_of_mass(const ChooseCodedParams& p, const CodedList& list,
-                            const KeptScores<kThreads, kInShared>& kept, const float* masses,
-                            float floor, float top, int most) {
+                            const KeptScores<kThreads, kInShared>& kept, float floor, float top,
+                            int most) {
   constexpr int kMassBins = 256, kBinsAUnit = 16;
   constexpr float kUnits = 4294967296.0f;  // weights as whole numbers, in any order the same sums
   __shared__ unsigned long long mass[kMassBins], all;
@@ -34,7 +34,9 @@ __device__ int keys_of_mass(const ChooseCodedParams& p, const CodedList& list,
     atomicAdd(&count[bin], 1);
   });
   const float of_floor = floor == -INFINITY ? 0.0f : exp2f(fminf(floor - top, 0.0f) * kLog2E);
-  for (int r = thread; r * kMeanKeys < list.n; r += kThreads)
+  const float* const masses = masses_of(p, list.local);
+  const int n = scanned_masses(p.clusters.ids != nullptr, list.n);
+  for (int r = thread; r < n; r += kThreads)
     own += static_cast<unsigned long long>(masses[r] * of_floor * kUnits);
   for (int step = cuda::kWarp / 2; step > 0; step /= 2)
     own += __shfl_xor_sync(cuda::kAllLanes, own, step);
@@ -43,12 +45,12 @@ __device__ int keys_of_mass(const ChooseCodedParams& p, const CodedList& list,
   if (thread == 0) {
     const double wanted = p.mass * static_cast<double>(all);
     double sum = 0;
-    int n = 0;
+    int found = 0;
     for (int bin = 0; bin < kMassBins && sum < wanted; ++bin) {
       sum += static_cast<double>(mass[bin]);
-      n += count[bin];
+      found += count[bin];
     }
-    keys = min(max(n, min(p.least_exact, most)), most);
+    keys = min(max(found, min(p.least_exact, most)), most);
   }
   __syncthreads();
   return keys;

@@ -2,20 +2,22 @@
 #include <math.h>
 
 #include "kernels/code/choose_steps.h"
-#include "kernels/code/code_tile.cuh"
+#include "kernels/code/cluster_sums.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/number.cuh"
 
 namespace tandem::coded {
 namespace {
 
 /// Keeps what a warp's tiles say of a region: the scores that reach the floors of the lane's two
-/// queries, and exponentials of the others, relative to the floors.
+/// queries, and exponentials of the others, relative to the floors, by cluster or by run.
+template <bool kClusters>
 struct RegionWriter {
   KeptKey* kept[2];
   float floor[2];
-  int n[2] = {};  // kept so far
-  float mass[2] = {};
+  ClusterSums<kQuad>* sums;
+  GroupClusters clusters;  // of the group in hand
+  int n[2] = {};           // kept so far
+  float mass[2] = {};      // of a run
   float score[kGroupTiles][2];  // of the group in hand
   unsigned below[2] = {};       // a bit a tile, the last one lowest: whether it is below the floor
 
@@ -24,12 +26,17 @@ struct RegionWriter {
   __device__ void take(int tile, bool exists, float2 of_tile) {
     score[tile][0] = of_tile.x;
     score[tile][1] = of_tile.y;
+    const int cluster = kClusters ? clusters.of_tile(tile) : 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float over = kAll || exists ? score[tile][i] - floor[i] : -INFINITY;
       below[i] = __funnelshift_l(__float_as_uint(over), below[i], 1);
-      const float weight = cuda::exp2_fast(over * kLog2E);
-      mass[i] += over < 0 ? weight : 0.0f;
+      if constexpr (kClusters) {
+        if (over < 0) sums->add(query_of_lane() + i, cluster, over);
+      } else {
+        const float weight = cuda::exp2_fast(over * kLog2E);
+        mass[i] += over < 0 ? weight : 0.0f;
+      }
     }
   }
   /// Writes what the tiles of a group left; its keys begin at `first`.
@@ -68,16 +75,13 @@ struct RegionWriter {
   }
 };
 
-constexpr int kScanThreads = 128, kScanWarps = kScanThreads / cuda::kWarp;
+constexpr int kScanWarps = kScanKeys / kRegionKeys, kScanThreads = kScanWarps * cuda::kWarp;
 
-/// Block (regions, quad, row): a region a warp.
-template <int kSteps>
-__global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
-    scan(const ChooseCodedParams p) {
-  cuda::start_after_previous();
-  const Quad quad(p, static_cast<int>(blockIdx.y));
-  const CodedList list(p, static_cast<int>(blockIdx.z), quad.first);
-  const int region = static_cast<int>(blockIdx.x) * kScanWarps + warp_of();
+/// Region `region`, by a warp.
+template <int kSteps, bool kClusters>
+__device__ __forceinline__ void scan_region(const ChooseCodedParams& p, const CodedList& list,
+                                            const Quad& quad, int region,
+                                            ClusterSums<kQuad>* sums) {
   const int begin = region * kRegionKeys, n = min(list.n - begin, kRegionKeys);
   if (n <= 0) return;
   const uint8_t* group = list.group(p, begin);
@@ -92,7 +96,8 @@ __global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
     for (int i = 0; i < 2; ++i)
       q[j][i] = query_word(p.scratch.q + list.local * p.codes.dims, p.codes.dims, quad.n,
                            j * 8 + i * 4 + lane_of() % 4);
-  RegionWriter writer;
+  RegionWriter<kClusters> writer;
+  writer.sums = sums;
   for (int i = 0; i < 2; ++i) {
     const int at = query_of_lane() + i;
     writer.kept[i] = ListRegions(p, list.local + at).scanned + begin;
@@ -102,17 +107,19 @@ __global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
   for (int first = 0; first < n; first += kCodeKeys, group += bytes) {
     GroupWords<kSteps> words;
     words.load(group);
+    if constexpr (kClusters) writer.clusters.load(p, list, begin + first);
     if (first + kCodeKeys < n && line < bytes) cuda::prefetch(group + bytes + line);
     if (first + kCodeKeys <= n)
-      words.score(q, lane, [&](int tile, float2 scores) { writer.take<true>(tile, true, scores); });
+      words.score(q, lane, [&](int tile, float2 scores) {
+        writer.template take<true>(tile, true, scores);
+      });
     else
       words.score(q, lane, [&](int tile, float2 scores) {
-        writer.take<false>(tile, first + tile * kTile + key_of_lane() < n, scores);
+        writer.template take<false>(tile, first + tile * kTile + key_of_lane() < n, scores);
       });
     writer.end_group(begin + first);
     const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
-    if (p.masses == nullptr || !ends_run) continue;
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2 && !kClusters && p.masses != nullptr && ends_run; ++i) {
       const float mass = writer.end_run(i);
       if (lane_of() < 2 && query_of_lane() + i < quad.n)
         masses_of(p, list.local + query_of_lane() + i)[(begin + first) / kMeanKeys] = mass;
@@ -123,11 +130,30 @@ __global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
       ListRegions(p, list.local + query_of_lane() + i).counts[region] = writer.n[i];
 }
 
+/// Block (regions, quad, row): a region a warp.
+template <int kSteps, bool kClusters>
+__global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
+    scan(const ChooseCodedParams p) {
+  cuda::start_after_previous();
+  const Quad quad(p, static_cast<int>(blockIdx.y));
+  const CodedList list(p, static_cast<int>(blockIdx.z), quad.first);
+  const int block = static_cast<int>(blockIdx.x);
+  if (block * kScanKeys >= list.n) return;
+  ClusterSums<kQuad>* sums = nullptr;
+  if constexpr (kClusters) {
+    __shared__ ClusterSums<kQuad> shared;
+    sums = &shared;
+    sums->clear();
+  }
+  scan_region<kSteps, kClusters>(p, list, quad, block * kScanWarps + warp_of(), sums);
+  if constexpr (kClusters) sums->write(p, list.local, quad.n, block);
+}
+
 template <int kSteps>
 void launch_scan(const ChooseCodedParams& p, Stream stream) {
-  cuda::launch(scan<kSteps>,
-               dim3(cuda::blocks_for(p.max_keys, kRegionKeys * kScanWarps),
-                    static_cast<unsigned>(quads_of(p)), static_cast<unsigned>(p.n_rows)),
+  cuda::launch(p.clusters.ids != nullptr ? scan<kSteps, true> : scan<kSteps, false>,
+               dim3(cuda::blocks_for(p.max_keys, kScanKeys), static_cast<unsigned>(quads_of(p)),
+                    static_cast<unsigned>(p.n_rows)),
                kScanThreads, stream, p);
 }
 

@@ -3,25 +3,26 @@
 #include <math.h>
 
 #include "kernels/code/choose_steps.h"
-#include "kernels/code/code_tile.cuh"
+#include "kernels/code/cluster_sums.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/number.cuh"
 
 namespace tandem::coded {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / cuda::kWarp;
+constexpr int kWarps = kScanKeys / kRegionKeys, kThreads = kWarps * cuda::kWarp;
 
 /// Keeps what a warp's tiles say of a region: a lane has the scores of two queries of each quad,
 /// and its neighbour those of the other two, under the same keys.
-template <int kQuads>
+template <int kQuads, bool kClusters>
 struct GroupWriter {
   float2* scores;  // of the lane's queries of the first quad; those of the next follow two on, and
                    // those of the next kept key after all quads'
   KeptKey* kept;
   float reference[kQuads][2], floor;
-  int n = 0;  // kept so far
-  float mass[kQuads][2] = {};
+  ClusterSums<kQuads * kQuad>* sums;
+  GroupClusters clusters;         // of the group in hand
+  int n = 0;                      // kept so far
+  float mass[kQuads][2] = {};     // of a run
   float2 score[kQuads][kGroupTiles];  // of the group in hand
   float rank[kGroupTiles];            // of the keys, when all quads have been taken
   unsigned below = 0;  // a bit a tile, the last one lowest: whether its key is below the floor
@@ -36,13 +37,20 @@ struct GroupWriter {
     rank[tile] = fmaxf(rank[tile], __shfl_xor_sync(cuda::kAllLanes, rank[tile], 1));
     const float over = kAll || exists ? rank[tile] - floor : -INFINITY;
     below = __funnelshift_l(__float_as_uint(over), below, 1);
+    const int cluster = kClusters ? clusters.of_tile(tile) : 0;
+    const bool weighs = (kAll || exists) && over < 0;
 #pragma unroll
     for (int q = 0; q < kQuads; ++q)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float x = i == 0 ? score[q][tile].x : score[q][tile].y;
-        const float weight = cuda::exp2_fast((x - reference[q][i] - floor) * kLog2E);
-        mass[q][i] += (kAll || exists) && over < 0 ? weight : 0.0f;
+        const float log = x - reference[q][i] - floor;
+        if constexpr (kClusters) {
+          if (weighs) sums->add(q * kQuad + query_of_lane() + i, cluster, log);
+        } else {
+          const float weight = cuda::exp2_fast(log * kLog2E);
+          mass[q][i] += weighs ? weight : 0.0f;
+        }
       }
   }
   /// Writes what the tiles of a group left; its keys begin at `first`.
@@ -80,14 +88,11 @@ struct GroupWriter {
   }
 };
 
-/// Block (regions, KV head, row): a region a warp.
-template <int kSteps, int kQuads>
-__global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
-    scan(const ChooseCodedParams p) {
-  cuda::start_after_previous();
-  const int group = p.n_heads / p.n_kv_heads;
-  const CodedList list(p, static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y) * group);
-  const int region = static_cast<int>(blockIdx.x) * kWarps + warp_of();
+/// Region `region`, by a warp.
+template <int kSteps, int kQuads, bool kClusters>
+__device__ __forceinline__ void scan_region(const ChooseCodedParams& p, const CodedList& list,
+                                            int group, int region,
+                                            ClusterSums<kQuads * kQuad>* sums) {
   const int begin = region * kRegionKeys, n = min(list.n - begin, kRegionKeys);
   if (n <= 0) return;
   const uint8_t* at = list.group(p, begin);
@@ -95,7 +100,8 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
   if (line < bytes) cuda::prefetch(at + line);
   const DeviceCodeQuery* queries = p.scratch.queries + list.local;
   const ListRegions to(p, list.set(p));
-  GroupWriter<kQuads> writer;
+  GroupWriter<kQuads, kClusters> writer;
+  writer.sums = sums;
   writer.scores = reinterpret_cast<float2*>(scores_of(p, list.set(p), group)) +
                   int64_t{begin} * kQuads * 2 + lane_of() % 2;
   writer.kept = to.scanned + begin;
@@ -118,6 +124,7 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
   for (int first = 0; first < n; first += kCodeKeys, at += bytes) {
     GroupWords<kSteps> words;
     words.load(at);
+    if constexpr (kClusters) writer.clusters.load(p, list, begin + first);
     if (first + kCodeKeys < n && line < bytes) cuda::prefetch(at + bytes + line);
     const auto score = [&](auto all) {
 #pragma unroll
@@ -134,10 +141,10 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
       score(std::false_type{});
     writer.end_group(begin + first);
     const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
-    if (p.masses == nullptr || !ends_run) continue;
+    const bool adds = !kClusters && p.masses != nullptr && ends_run;
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad)
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < 2 && adds; ++i) {
         const int head = quad * kQuad + query_of_lane() + i;
         const float mass = writer.end_run(quad, i);
         if (lane_of() < 2 && head < group)
@@ -147,11 +154,29 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
   if (lane_of() == 0) to.counts[region] = writer.n;
 }
 
+/// Block (regions, KV head, row): a region a warp.
+template <int kSteps, int kQuads, bool kClusters>
+__global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
+    scan(const ChooseCodedParams p) {
+  cuda::start_after_previous();
+  const int group = p.n_heads / p.n_kv_heads, block = static_cast<int>(blockIdx.x);
+  const CodedList list(p, static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y) * group);
+  if (block * kScanKeys >= list.n) return;
+  ClusterSums<kQuads * kQuad>* sums = nullptr;
+  if constexpr (kClusters) {
+    __shared__ ClusterSums<kQuads * kQuad> shared;
+    sums = &shared;
+    sums->clear();
+  }
+  scan_region<kSteps, kQuads, kClusters>(p, list, group, block * kWarps + warp_of(), sums);
+  if constexpr (kClusters) sums->write(p, list.local, group, block);
+}
+
 template <int kQuads>
 void launch(const ChooseCodedParams& p, Stream stream) {
   with_steps<1>(p.codes.dims / kCodeDims, [&](auto steps) {
-    cuda::launch(scan<steps(), kQuads>,
-                 dim3(cuda::blocks_for(p.max_keys, kRegionKeys * kWarps),
+    cuda::launch(p.clusters.ids != nullptr ? scan<steps(), kQuads, true> : scan<steps(), kQuads, false>,
+                 dim3(cuda::blocks_for(p.max_keys, kScanKeys),
                       static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows)),
                  kThreads, stream, p);
   });

@@ -1,8 +1,6 @@
-// Makes and assigns clusters of values, and weighs them for the tails of lists.
+// Makes and assigns clusters of values.
 #include <math.h>
 
-#include "base/log2.h"
-#include "kernels/code/coded_list.cuh"
 #include "kernels/code/indexed_rows.cuh"
 #include "kernels/code/value_clusters.h"
 #include "kernels/cuda/launch.cuh"
@@ -171,43 +169,6 @@ __global__ void __launch_bounds__(kAssignThreads) assign_clusters(const AssignCl
           nearest([&](int w) { return numbers[w * kAssignThreads + i]; }, words, centers, squares));
 }
 
-/// Block (head, row): the weights of a list's tail. Sums of whole numbers are the same in any
-/// order.
-__global__ void __launch_bounds__(kThreads) cluster_tails(const ClusterTailsParams p) {
-  __shared__ uint32_t sums[kWarps][kValueClusters];
-  cuda::start_after_previous();
-  const ChooseCodedParams& choice = p.choice;
-  const coded::CodedList list(choice, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
-  const int n = list.n, i = static_cast<int>(threadIdx.x);
-  float* const masses = p.masses + list.local * p.mass_stride;
-  const int64_t chosen = choice.shared ? list.set(choice) : list.local;
-  if (n == 0 || choice.count[chosen] >= choice.begin + n) {
-    if (i < kValueClusters) masses[i] = 0;
-    return;
-  }
-  for (int j = i; j < kWarps * kValueClusters; j += kThreads) (&sums[0][0])[j] = 0;
-  __syncthreads();
-  // The grid is as fine as a warp's keys allow.
-  const int each = (n + kThreads - 1) / kThreads * cuda::kWarp;
-  const float unit = exp2f(static_cast<float>(min(24, 31 - (32 - __clz(each)))));
-  const float* const scores = choice.tail_scores + list.local * choice.scratch.key_stride;
-  const float threshold = choice.threshold[list.local];
-  const int32_t* const blocks = choice.blocks + int64_t{list.slot} * choice.max_blocks;
-  const uint8_t* const ids = p.clusters.ids + list.kv_head * p.clusters.id_head_stride;
-  const int shift = choice.codes.block_shift;
-  for (int key = i; key < n; key += kThreads) {
-    const uint8_t id =
-        ids[blocks[key >> shift] * p.clusters.id_block_stride + (key & ((1 << shift) - 1))];
-    const float weight = exp2f(fminf(scores[key] - threshold, 0.0f) * kLog2E);
-    atomicAdd(&sums[warp_of()][id], __float2uint_rn(weight * unit));
-  }
-  __syncthreads();
-  if (i >= kValueClusters) return;
-  unsigned long long sum = 0;
-  for (int w = 0; w < kWarps; ++w) sum += sums[w][i];
-  masses[i] = static_cast<float>(sum) / unit;
-}
-
 template <class Kernel, class Params>
 void launch_with(Kernel kernel, dim3 grid, int threads, int bytes, const Params& p, Stream stream) {
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -233,14 +194,6 @@ void assign_clusters_cuda(const AssignClustersParams& p, Stream stream) {
                      static_cast<unsigned>(p.tokens.n_kv_heads)),
                 kAssignThreads, bytes, p, stream);
   });
-}
-
-void cluster_tails_cuda(const ClusterTailsParams& p, Stream stream) {
-  if (p.choice.n_rows == 0 || p.choice.max_keys <= 0) return;
-  cuda::launch(
-      cluster_tails,
-      dim3(static_cast<unsigned>(p.choice.n_heads), static_cast<unsigned>(p.choice.n_rows)),
-      kThreads, stream, p);
 }
 
 }  // namespace tandem

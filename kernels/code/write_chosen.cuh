@@ -1,15 +1,8 @@
 #pragma once
-// What a choice writes: tokens by bits, and weights as whole numbers.
+// The tokens that a choice writes.
 #include "kernels/cuda/scan.cuh"
 
 namespace tandem::coded {
-
-/// Weights of up to 1 as whole numbers, whose sums do not depend on their order: of a run they stay
-/// below 2^32.
-inline constexpr float kMassUnit = 1.0f / (1 << 23);
-__device__ inline uint32_t mass_number(float weight) {
-  return static_cast<uint32_t>(weight / kMassUnit);
-}
 
 /// Writes the tokens of set bits, one for each of n keys, in their order; by the whole block.
 template <int kThreads>

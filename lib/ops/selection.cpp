@@ -43,9 +43,6 @@ void make_clusters(const MakeClustersParams& p, Stream stream) {
 void assign_clusters(const AssignClustersParams& p, Stream stream) {
   launch(TANDEM_KERNEL(assign_clusters), p, stream);
 }
-void cluster_tails(const ClusterTailsParams& p, Stream stream) {
-  launch(TANDEM_KERNEL(cluster_tails), p, stream);
-}
 void choose_coded(const ChooseCodedParams& p, Stream stream) {
   launch(TANDEM_KERNEL(choose_coded), p, stream);
 }

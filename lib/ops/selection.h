@@ -54,7 +54,6 @@ void code_frames(const CodeFramesParams& params, Stream stream);
 void code_keys(const CodeKeysParams& params, Stream stream);
 void make_clusters(const MakeClustersParams& params, Stream stream);
 void assign_clusters(const AssignClustersParams& params, Stream stream);
-void cluster_tails(const ClusterTailsParams& params, Stream stream);
 void choose_coded(const ChooseCodedParams& params, Stream stream);
 void draw_tail(const DrawTailParams& params, Stream stream);
 void key_votes(const KeyVotesCudaParams& params, Stream stream);

@@ -29,6 +29,7 @@ struct Setting {
   double refine = 0.06, exact = 0.025;
   double mass = 0;          // above 0: the share that chosen keys hold
   bool shared = false;      // one set for the heads of a KV head
+  bool by_cluster = false;  // masses are by cluster, and no scores are left
   bool equal_keys = false;  // many
   bool held = false;        // keys and values are such that eight bits hold them
   bool eight_bit = false;   // and the index is made from these
@@ -66,10 +67,11 @@ struct Case {
   int dims, n_heads, n_rows = 0, max_keys, max_blocks, max_pages;
   std::vector<float> keys, values, queries, signs;
   std::vector<int32_t> table, row_begin = {0}, slots, ends, blocks;
+  std::vector<uint8_t> clusters;  // [blocks, KV heads, cluster_room]
   DeviceBuffer k, v, q, pages, begins, slot, end, block, rotation;
   int n_blocks;
-  int64_t group_bytes, low_bytes, runs;
-  DeviceBuffer groups, low, frames, means, sums, ring;
+  int64_t group_bytes, low_bytes, runs, cluster_room;
+  DeviceBuffer groups, low, frames, means, sums, ring, cluster_ids;
   std::optional<EightBitPools> narrowed;
 
   explicit Case(const Setting& s)
@@ -93,17 +95,32 @@ struct Case {
                     code_group_bytes(dims)),
         low_bytes(std::min(max_keys, s.capacity) * code_low_bytes(dims, s.bits)),
         runs((std::min(max_keys, s.capacity) + kMeanKeys - 1) / kMeanKeys),
+        cluster_room((std::min(max_keys, s.capacity) + kCodeKeys - 1) / kCodeKeys * kCodeKeys),
         groups(at(n_blocks * x.n_kv_heads * group_bytes)),
         low(std::max<size_t>(16, at(n_blocks * x.n_kv_heads * low_bytes))),
         frames(at(int64_t(s.indexed.size()) * x.n_kv_heads * frame_floats()) * sizeof(float)),
         means(at(n_blocks * x.n_kv_heads * runs * x.d) * sizeof(bf16)),
         sums(at(int64_t{kFrameSplits} * x.n_kv_heads * x.d) * sizeof(double)),
-        ring(fill_ring()) {
+        ring(fill_ring()),
+        cluster_ids(fill_clusters()) {
     if (x.eight_bit) narrowed.emplace(keys, values, x.d);
     for (size_t i = 0; i < x.indexed.size(); ++i) index(static_cast<int>(i));
   }
 
   int64_t frame_floats() const { return 2 * x.d + 2; }
+  /// Masses of n keys, and the one that a key counts for.
+  int n_masses(int n) const {
+    return x.by_cluster ? kValueClusters : (n + kMeanKeys - 1) / kMeanKeys;
+  }
+  int mass_of(int seq, int kv_head, int key) const {
+    if (!x.by_cluster) return key / kMeanKeys;
+    const int64_t block_of_key = blocks[at(int64_t{seq} * max_blocks + key / x.capacity)];
+    return clusters[at((block_of_key * x.n_kv_heads + kv_head) * cluster_room + key % x.capacity)];
+  }
+  /// How far masses of n keys may lie from exact ones.
+  double mass_tolerance(int n, double most) const {
+    return 1e-5 * most + (x.by_cluster ? 1e-7 * n : 0.0);
+  }
   int n_lists() const { return (n_rows + x.padding) * n_heads; }
   size_t element() const { return dtype_bytes(x.dtype); }
 
@@ -222,6 +239,11 @@ struct Case {
     return blocks;
   }
   /// Queries of the last 8 tokens of each sequence.
+  DeviceBuffer fill_clusters() {
+    for (int64_t i = 0; i < int64_t{n_blocks} * x.n_kv_heads * cluster_room; ++i)
+      clusters.push_back(static_cast<uint8_t>(i * 37 % 101 % kValueClusters));
+    return DeviceBuffer(clusters);
+  }
   DeviceBuffer fill_ring() const {
     std::vector<float> rows(at(int64_t(x.indexed.size()) * kRing * n_heads * x.d));
     PhiloxStream draw(8, 1);
@@ -328,10 +350,10 @@ struct Choice {
 
 inline Choice choose(const Case& c) {
   const int64_t keys = (c.max_keys + kRegionKeys - 1) / kRegionKeys * kRegionKeys,
-                runs = keys / kMeanKeys, regions = keys / kRegionKeys;
+                most = most_masses(static_cast<int>(keys)), regions = keys / kRegionKeys;
   const int lists = c.n_lists(), stride = kSinks + c.max_keys;
   const DeviceBuffer ids(at(int64_t{lists} * stride) * 4), count(at(lists) * 4),
-      masses(at(lists * runs) * 4), origin(at(lists) * 4),
+      masses(at(lists * most) * 4), origin(at(lists) * 4),
       queries(at(lists) * sizeof(DeviceCodeQuery)), q8(at(int64_t{lists} * c.dims)),
       scanned(at(lists * keys) * sizeof(KeptKey)), counts(at(lists * regions) * 4),
       orders(at(lists * keys) * 4), numbers(at(lists * keys) * 4), references(at(lists) * 4),
@@ -342,8 +364,12 @@ inline Choice choose(const Case& c) {
                      .stride = stride,
                      .masses = masses.as<float>(),
                      .origin = origin.as<float>(),
-                     .mass_stride = runs,
-                     .tail_scores = c.x.shared ? nullptr : tail_scores.as<float>(),
+                     .mass_stride = most,
+                     .clusters = {.ids = c.x.by_cluster ? c.cluster_ids.as<uint8_t>() : nullptr,
+                                  .id_block_stride = c.x.n_kv_heads * c.cluster_room,
+                                  .id_head_stride = c.cluster_room},
+                     .tail_scores =
+                         c.x.shared || c.x.by_cluster ? nullptr : tail_scores.as<float>(),
                      .threshold = threshold.as<float>(),
                      .exact_mass = exact_mass.as<float>(),
                      .codes = c.codes(),
@@ -389,7 +415,7 @@ inline Choice choose(const Case& c) {
           threshold.vector<float>(),
           exact_mass.vector<float>(),
           stride,
-          runs,
+          most,
           keys};
 }
 

@@ -57,7 +57,9 @@ int keys_of_mass(std::span<const float> refined, std::span<const float> scores, 
   return std::clamp(n, std::min(64, most), most);
 }
 
-Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int number, int n) {
+Expected expect(const Case& c, const Choice& got, int slot, int number, int n) {
+  const int kv_head = number % c.n_heads / c.x.group;
+  const CpuCodes codes = codes_of(c, slot, kv_head);
   const DeviceCodeQuery& query = got.queries[at(number)];
   const int8_t* q = got.q.data() + int64_t{number} * c.dims;
   CodeQuery on_cpu{.sums = nullptr,
@@ -81,7 +83,7 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
   int wanted = std::min(n, std::max(64, static_cast<int>(std::lround(c.x.exact * n))));
   e.ids.resize(kSinks);
   std::iota(e.ids.begin(), e.ids.end(), 0);
-  e.masses.resize(at((n + kMeanKeys - 1) / kMeanKeys));
+  e.masses.resize(at(c.n_masses(n)));
   if (wanted == n) {
     e.ids.resize(at(kSinks + n));
     std::iota(e.ids.begin(), e.ids.end(), 0);
@@ -132,7 +134,8 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
   }
   for (int i = 0; i < n; ++i) {
     const double over = double{scores[at(i)]} - e.threshold;
-    e.masses[at(i / kMeanKeys)] += std::exp(below[at(i)] ? over : std::min(0.0, over));
+    e.masses[at(c.mass_of(slot, kv_head, i))] +=
+        std::exp(below[at(i)] ? over : std::min(0.0, over));
   }
   e.scores = std::move(scores);
   return e;
@@ -154,12 +157,11 @@ int check_choice(const Case& c) {
         CHECK(got.origin[at(number)] == -kInf);
         continue;
       }
-      const int kv_head = head / c.x.group;
-      const Expected e = expect(c, got, codes_of(c, slot, kv_head), number, n);
+      const Expected e = expect(c, got, slot, number, n);
       CHECK(got.list(number) == e.ids);
-      const auto left = got.tail_scores.begin() + number * got.score_stride;
-      CHECK(std::equal(e.scores.begin(), e.scores.end(), left));
-      if (!e.scores.empty()) {
+      if (!e.scores.empty() && !c.x.by_cluster) {
+        const auto left = got.tail_scores.begin() + number * got.score_stride;
+        CHECK(std::equal(e.scores.begin(), e.scores.end(), left));
         CHECK(got.threshold[at(number)] == e.threshold);
         CHECK(got.exact_mass[at(number)] == doctest::Approx(e.exact_mass).epsilon(1e-5));
       }
@@ -170,11 +172,18 @@ int check_choice(const Case& c) {
         worst = worse(worst, std::abs(mass - e.masses[r]));
         most = std::max(most, e.masses[r]);
       }
-      CHECK(worst <= 1e-5 * most);
+      CHECK(worst <= c.mass_tolerance(n, most));
       if (most > 0)
         CHECK(got.origin[at(number)] ==
               doctest::Approx(e.threshold + got.queries[at(number)].center));
     }
+  return too_few;
+}
+/// By run and by cluster.
+int check_choice(Setting s) {
+  const int too_few = check_choice(Case(s));
+  s.by_cluster = true;
+  CHECK(check_choice(Case(s)) == too_few);
   return too_few;
 }
 
@@ -302,17 +311,15 @@ TEST_SUITE("gpu/codes") {
       CAPTURE(s.d);
       CAPTURE(s.bits);
       CAPTURE(s.group);
-      (void)check_choice(Case(s));
+      (void)check_choice(s);
     }
   }
 
   TEST_CASE("choice: long texts, whose scores below a floor are not kept") {
     for (const Setting& s : std::vector<Setting>{
              {.d = 64, .group = 4, .n_kv_heads = 1, .indexed = {40000}, .rows = {1}},
-             {.d = 128, .group = 3, .n_kv_heads = 1, .indexed = {20000, 33000}, .rows = {1, 1}}}) {
-      const Case c(s);
-      CHECK(check_choice(c) == 0);
-    }
+             {.d = 128, .group = 3, .n_kv_heads = 1, .indexed = {20000, 33000}, .rows = {1, 1}}})
+      CHECK(check_choice(s) == 0);
   }
 
   TEST_CASE("choice: by mass, as many of the best as hold it") {
@@ -326,25 +333,30 @@ TEST_SUITE("gpu/codes") {
         CAPTURE(s.indexed[0]);
         Setting by_mass = s;
         by_mass.mass = mass;
-        const Case c(by_mass);
-        (void)check_choice(c);
-        for (const int32_t count : choose(c).count) counts.insert(count);
+        (void)check_choice(by_mass);
+        for (const int32_t count : choose(Case(by_mass)).count) counts.insert(count);
       }
     CHECK(counts.size() > 10);
   }
 
   TEST_CASE("choice: a floor that too few keys reach") {
-    const Case c(
-        {.d = 64, .group = 2, .n_kv_heads = 1, .indexed = {20000}, .rows = {1}, .clustered = true});
-    CHECK(check_choice(c) > 0);
+    CHECK(check_choice(Setting{.d = 64,
+                               .group = 2,
+                               .n_kv_heads = 1,
+                               .indexed = {20000},
+                               .rows = {1},
+                               .clustered = true}) > 0);
   }
 
   TEST_CASE("choice: the same bits on every run") {
-    const Case c({.d = 64, .indexed = {3000, 700}, .rows = {1, 2}});
-    const Choice a = choose(c), b = choose(c);
-    CHECK(a.ids == b.ids);
-    CHECK(a.masses == b.masses);
-    CHECK(a.origin == b.origin);
+    for (const bool by_cluster : {false, true}) {
+      const Case c(
+          {.d = 64, .indexed = {3000, 700}, .rows = {1, 2}, .by_cluster = by_cluster});
+      const Choice a = choose(c), b = choose(c);
+      CHECK(a.ids == b.ids);
+      CHECK(a.masses == b.masses);
+      CHECK(a.origin == b.origin);
+    }
   }
 
   TEST_CASE("tails: means by mass, next to lists") {

@@ -14,9 +14,10 @@ namespace {
 
 /// The choice of a KV head's heads together by the CPU's references: ids, and of each head its
 /// masses and threshold. Returns whether too few keys' ranks reach the floor.
-bool expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int first, int n,
+bool expect_shared(const Case& c, const Choice& got, int slot, int first, int n,
                    std::vector<Expected>& heads) {
-  const int group = c.x.group, stride = n + kCodeKeys;
+  const int group = c.x.group, stride = n + kCodeKeys, kv_head = first % c.n_heads / group;
+  const CpuCodes codes = codes_of(c, slot, kv_head);
   std::vector<CodeQuery> queries;
   for (int h = 0; h < group; ++h) {
     const DeviceCodeQuery& query = got.queries[at(first + h)];
@@ -41,7 +42,7 @@ bool expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int 
   heads.assign(at(group), {});
   std::vector<int32_t> ids(at(kSinks));
   std::iota(ids.begin(), ids.end(), 0);
-  for (Expected& e : heads) e.masses.resize(at((n + kMeanKeys - 1) / kMeanKeys));
+  for (Expected& e : heads) e.masses.resize(at(c.n_masses(n)));
   if (wanted == n) {
     ids.resize(at(kSinks + n));
     std::iota(ids.begin(), ids.end(), 0);
@@ -108,7 +109,8 @@ bool expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int 
     for (int i = 0; i < n; ++i) {
       const double over = double{scores[at(h * stride + i)]} - e.threshold;
       if (!chosen[at(i)])
-        e.masses[at(i / kMeanKeys)] += std::exp(below[at(i)] ? over : std::min(0.0, over));
+        e.masses[at(c.mass_of(slot, kv_head, i))] +=
+            std::exp(below[at(i)] ? over : std::min(0.0, over));
     }
   }
   return too_few;
@@ -132,7 +134,7 @@ int check_shared(const Case& c) {
         continue;
       }
       std::vector<Expected> heads;
-      too_few += expect_shared(c, got, codes_of(c, slot, kv_head), first, n, heads) ? 1 : 0;
+      too_few += expect_shared(c, got, slot, first, n, heads) ? 1 : 0;
       CHECK(got.list(number) == heads[0].ids);
       for (int h = 0; h < c.x.group; ++h) {
         const Expected& e = heads[at(h)];
@@ -142,7 +144,7 @@ int check_shared(const Case& c) {
           worst = worse(worst, std::abs(mass - e.masses[r]));
           most = std::max(most, e.masses[r]);
         }
-        CHECK(worst <= 1e-5 * most);
+        CHECK(worst <= c.mass_tolerance(n, most));
         if (most > 0)
           CHECK(got.origin[at(first + h)] ==
                 doctest::Approx(e.threshold + got.queries[at(first + h)].center));
@@ -154,6 +156,14 @@ int check_shared(const Case& c) {
 Setting sharing(Setting s) {
   s.shared = true;
   return s;
+}
+/// By run and by cluster.
+int check_shared(Setting s) {
+  s = sharing(s);
+  const int too_few = check_shared(Case(s));
+  s.by_cluster = true;
+  CHECK(check_shared(Case(s)) == too_few);
+  return too_few;
 }
 
 }  // namespace
@@ -167,7 +177,7 @@ TEST_SUITE("gpu/codes_shared") {
       CAPTURE(s.d);
       CAPTURE(s.bits);
       CAPTURE(s.group);
-      (void)check_shared(Case(sharing(s)));
+      (void)check_shared(s);
     }
   }
 
@@ -176,25 +186,28 @@ TEST_SUITE("gpu/codes_shared") {
              {.d = 64, .group = 4, .n_kv_heads = 1, .indexed = {40000}, .rows = {1}},
              {.d = 128, .group = 3, .n_kv_heads = 1, .indexed = {20000, 33000}, .rows = {1, 1}},
              {.d = 128, .group = 8, .n_kv_heads = 1, .indexed = {18000}, .rows = {1}}})
-      CHECK(check_shared(Case(sharing(s))) == 0);
+      CHECK(check_shared(s) == 0);
   }
 
   TEST_CASE("choice: a floor of ranks that too few keys reach") {
     for (const int group : {2, 6})
-      CHECK(check_shared(Case(sharing({.d = 64,
-                                       .group = group,
-                                       .n_kv_heads = 1,
-                                       .indexed = {20000},
-                                       .rows = {1},
-                                       .clustered = true}))) > 0);
+      CHECK(check_shared(Setting{.d = 64,
+                                 .group = group,
+                                 .n_kv_heads = 1,
+                                 .indexed = {20000},
+                                 .rows = {1},
+                                 .clustered = true}) > 0);
   }
 
   TEST_CASE("choice: the same bits on every run") {
-    const Case c(sharing({.d = 64, .indexed = {3000, 700}, .rows = {1, 2}}));
-    const Choice a = choose(c), b = choose(c);
-    CHECK(a.count == b.count);
-    for (int i = 0; i < c.n_rows * c.x.n_kv_heads; ++i) CHECK(a.list(i) == b.list(i));
-    CHECK(a.masses == b.masses);
-    CHECK(a.origin == b.origin);
+    for (const bool by_cluster : {false, true}) {
+      const Case c(sharing(
+          {.d = 64, .indexed = {3000, 700}, .rows = {1, 2}, .by_cluster = by_cluster}));
+      const Choice a = choose(c), b = choose(c);
+      CHECK(a.count == b.count);
+      for (int i = 0; i < c.n_rows * c.x.n_kv_heads; ++i) CHECK(a.list(i) == b.list(i));
+      CHECK(a.masses == b.masses);
+      CHECK(a.origin == b.origin);
+    }
   }
 }

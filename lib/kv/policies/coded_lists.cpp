@@ -23,16 +23,16 @@ struct CodedLists::Memory {
     const auto heads = static_cast<size_t>(c.bounds_.geometry.n_heads);
     const size_t lists = static_cast<size_t>(c.rows_at_once_) * heads;
     const size_t regions = static_cast<size_t>(c.codes_.score_room()) / kRegionKeys + 1;
-    const size_t keys = regions * kRegionKeys,
-                 runs = std::max<size_t>(keys / kMeanKeys, kValueClusters);
+    const size_t keys = regions * kRegionKeys;
+    const auto masses_a_list = static_cast<size_t>(most_masses(static_cast<int>(keys)));
     const size_t sets = lists / static_cast<size_t>(c.heads_a_list());
     ids = cutter.take<int32_t>(sets * static_cast<size_t>(c.most_));
     count = cutter.take<int32_t>(sets);
     bias = cutter.take<float>(c.samples() ? lists * static_cast<size_t>(c.most_) : 0);
-    masses = cutter.take<float>(c.has_tail() || c.by_mass() ? lists * runs : 0);
+    masses = cutter.take<float>(c.has_tail() || c.by_mass() ? lists * masses_a_list : 0);
     origin = cutter.take<float>(lists);
-    tail_scores = cutter.take<float>(c.leaves_scores() ? lists * keys : 0);
-    threshold = cutter.take<float>(c.leaves_scores() ? lists : 0);
+    tail_scores = cutter.take<float>(c.samples() ? lists * keys : 0);
+    threshold = cutter.take<float>(c.samples() ? lists : 0);
     exact_mass = cutter.take<float>(c.by_error() ? lists : 0);
     error = cutter.take<float>(c.by_error() ? lists : 0);
     error_totals = cutter.take<unsigned long long>(c.by_error() ? 2 : 0);
@@ -48,15 +48,13 @@ struct CodedLists::Memory {
                .references = cutter.take<float>(shared_heads),
                .group_scores = cutter.take<float>(
                    shared_heads > 0 ? sets * keys * shared_scores(c.heads_a_list()) : 0)};
-    mass_stride = static_cast<int64_t>(runs);
+    mass_stride = static_cast<int64_t>(masses_a_list);
   }
 };
 
 size_t CodedLists::row_bytes(const recipe::Hybrid& spec, const Bounds& bounds,
                              const KeyCodes& codes) {
-  using recipe::HybridTail;
-  const size_t scores =
-      spec.tail == HybridTail::sampled || spec.tail == HybridTail::clusters ? 3 : 2;
+  const size_t scores = spec.tail == recipe::HybridTail::sampled ? 3 : 2;
   return static_cast<size_t>(bounds.geometry.n_heads) * static_cast<size_t>(codes.score_room()) *
          ((scores - 1) * sizeof(float) + sizeof(KeptKey) + sizeof(uint32_t));
 }
@@ -131,10 +129,13 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
   ChooseCodedParams p{.ids = m.ids,
                       .count = m.count,
                       .stride = most_,
-                      .masses = by_mass() || (has_tail() && !leaves_scores()) ? m.masses : nullptr,
+                      .masses = by_mass() || (has_tail() && !samples()) ? m.masses : nullptr,
                       .origin = m.origin,
                       .mass_stride = m.mass_stride,
-                      .tail_scores = leaves_scores() ? m.tail_scores : nullptr,
+                      .clusters = codes_.clusters() == nullptr
+                                      ? DeviceClusters{}
+                                      : codes_.clusters()->device(ordinal),
+                      .tail_scores = samples() ? m.tail_scores : nullptr,
                       .threshold = m.threshold,
                       .exact_mass = by_error() ? m.exact_mass : nullptr,
                       .codes = codes_.device_codes(ordinal),
@@ -193,13 +194,7 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                                      .d = g.head_dim,
                                      .scale = g.scale(layer).f64(),
                                      .dtype = g.dtype}};
-  ClusterTailsParams clusters{.choice = p,
-                              .clusters = codes_.clusters() == nullptr
-                                              ? DeviceClusters{}
-                                              : codes_.clusters()->device(ordinal),
-                              .masses = m.masses,
-                              .mass_stride = m.mass_stride};
-  plan.make_lists = [p, sample, clusters, layer, samples = samples(), stream = exec_.stream()](
+  plan.make_lists = [p, sample, layer, samples = samples(), stream = exec_.stream()](
                         Range rows, const PagedStore& store) mutable {
     p.first_row = rows.begin;
     p.n_rows = rows.end - rows.begin;
@@ -207,9 +202,6 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
     sample.choosing.rows = rows;
     sample.by_error.k_pool = store.k(layer).raw();
     if (samples) ops::draw_tail(sample, stream);
-    if (clusters.clusters.ids == nullptr) return;
-    clusters.choice = p;
-    ops::cluster_tails(clusters, stream);
   };
   plan.list_rows = rows_at_once_;
   plan.lists = {.ids = m.ids,

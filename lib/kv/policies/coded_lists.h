@@ -42,8 +42,6 @@ class CodedLists {
   /// Keys sampled from n that are indexed: as many are wanted at most.
   double most_wanted(int n) const;
   bool samples() const { return spec_.tail == recipe::HybridTail::sampled; }
-  /// Returns true if a choice leaves the scores of all keys for the tail.
-  bool leaves_scores() const { return samples() || spec_.tail == recipe::HybridTail::clusters; }
   bool by_error() const { return spec_.budget == recipe::HybridBudget::error; }
   bool by_mass() const { return spec_.budget == recipe::HybridBudget::mass; }
 

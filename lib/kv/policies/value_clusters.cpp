@@ -64,7 +64,7 @@ void ValueClusters::plan(MemoryPlan& plan, const std::string& prefix) const {
   const Device device = bounds_.device;
   plan.add(prefix + ".value_means", grid_.cells(bounds_.max_seqs) * cell_bytes(), device);
   plan.add(prefix + ".value_clusters",
-           grid_.cells(index_.n_blocks()) * static_cast<size_t>(index_.capacity()), device);
+           grid_.cells(index_.n_blocks()) * id_room(), device);
   if (bounds_.on_gpu()) plan.add(prefix + ".value_sample", scratch_bytes(), device);
 }
 
@@ -88,8 +88,8 @@ DeviceClusters ValueClusters::device(int ordinal) const {
           .slot_stride = layer,
           .head_stride = 1,
           .ids = ids(0, ordinal, 0),
-          .id_block_stride = layer * index_.capacity(),
-          .id_head_stride = index_.capacity()};
+          .id_block_stride = layer * static_cast<int64_t>(id_room()),
+          .id_head_stride = static_cast<int64_t>(id_room())};
 }
 
 ListTails ValueClusters::device_tails(int ordinal) const {
@@ -102,7 +102,7 @@ ListTails ValueClusters::device_tails(int ordinal) const {
 
 void ValueClusters::copy_block(const TokenIndex::Piece& piece) {
   copy_bytes(ids(piece.block, 0, 0), ids(piece.copy_of, 0, 0),
-             grid_.cells(1) * static_cast<size_t>(index_.capacity()), exec_);
+             grid_.cells(1) * id_room(), exec_);
 }
 
 void ValueClusters::on_fork(int from, int to) {

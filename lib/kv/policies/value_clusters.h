@@ -2,6 +2,8 @@
 #include <span>
 #include <string>
 
+#include "base/divide_up.h"
+#include "kernels/code/code.h"
 #include "kernels/code/value_clusters.h"
 #include "kv/policies/token_index.h"
 #include "kv/policy.h"
@@ -41,7 +43,11 @@ class ValueClusters {
   Cell cell(int slot, int ordinal, int kv_head) const;
   size_t cell_bytes() const { return static_cast<size_t>(cluster_cell_bytes(geometry_.head_dim)); }
   uint8_t* ids(int block, int ordinal, int kv_head) const {
-    return ids_ + grid_.cell(block, ordinal, kv_head) * static_cast<size_t>(index_.capacity());
+    return ids_ + grid_.cell(block, ordinal, kv_head) * id_room();
+  }
+  /// Ids of a block: of whole groups of keys.
+  size_t id_room() const {
+    return static_cast<size_t>(divide_up(index_.capacity(), kCodeKeys) * kCodeKeys);
   }
   void make(const Cell& cell, const KeyRows& values, int begin, int end) const;
   void assign(const Cell& cell, const KeyRows& values, int token, int n, uint8_t* to) const;
