@@ -10,9 +10,9 @@
 
 namespace tandem {
 
-inline constexpr int kRegionKeys = 512;  // that a warp scans
-inline constexpr int kScanKeys = 4 * kRegionKeys;  // that a block scans
-inline constexpr int kMostSharing = 8;   // heads of a set
+inline constexpr int kRegionKeys = 512;            // that a warp scans
+inline constexpr int kScanKeys = 4 * kRegionKeys;  // a block's
+inline constexpr int kMostSharing = 8;             // heads of a set
 /// Room for a key's scores under `heads` heads that share a set.
 constexpr int shared_scores(int heads) { return heads <= 4 ? 4 : 8; }
 
@@ -94,7 +94,7 @@ constexpr int most_masses(int n) {
   return std::max(scanned_masses(false, n), scanned_masses(true, n));
 }
 /// Words of shared memory that a block needs for a list of up to max_keys keys and `heads` heads:
-/// one a region and one more, a bit a key, and a word a run of 256 keys, or cluster, and head.
+/// one a region and one more, a bit a key, and a word a run or cluster and head.
 constexpr int64_t choice_shared_words(int64_t max_keys, int heads) {
   return max_keys / kRegionKeys + 2 + (max_keys + 31) / 32 +
          std::max<int64_t>((max_keys + kMeanKeys - 1) / kMeanKeys, kValueClusters) * heads;
@@ -108,10 +108,10 @@ constexpr int64_t choice_shared_bytes(int64_t max_keys, int heads) {
 /// that of about twice as many, or of refine n if those are more (key_ranks.h): all keys where no
 /// more than are chosen do. Heads that share a set choose by ranks.
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
-///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, and by cluster 1e-7
-///          of the threshold's weight for each key more. Keys whose scores lie between the threshold
-///          of the chosen and a floor above it count with their own estimates and not with the
-///          threshold's. Budgets by mass are within rounding of the share
+///          numbers of queries the CPU's sets. Masses f32, 1e-5 of the largest, and by cluster 1e-7
+///          of the threshold's weight for each key more. Keys whose scores lie between the
+///          threshold of the chosen and a floor above it count with their own estimates and not
+///          with the threshold's. Budgets by mass are within rounding of the share
 /// cost     reads dims / 8 + 2 bytes a key and KV head once for up to four heads, and dims (bits - 1)
 ///          / 8 a candidate
 void choose_coded_cuda(const ChooseCodedParams&, Stream);

@@ -21,7 +21,7 @@ struct ClusterSums {
       (&at[0][0])[i] = 0;
     __syncthreads();
   }
-  /// log    of a weight of at most 1
+  /// log    a weight's; the weight is at most 1
   __device__ void add(int query, int cluster, float log) {
     const uint32_t number = __float2uint_rn(cuda::exp2_fast(log * kLog2E + kUnitBits));
     if (number > 0) atomicAdd(&at[query][cluster], number);
@@ -44,7 +44,7 @@ struct GroupClusters {
   __device__ void load(const ChooseCodedParams& p, const CodedList& list, int first) {
     four = reinterpret_cast<const uint32_t*>(list.clusters(p, first))[lane_of()];
   }
-  /// That of the lane's key of a tile; by the whole warp.
+  /// Returns the cluster of the lane's key of a tile; by the whole warp.
   __device__ int of_tile(int tile) const {
     const int key = key_of_lane();
     const uint32_t word = __shfl_sync(cuda::kAllLanes, four, tile * (kTile / 4) + key / 4);

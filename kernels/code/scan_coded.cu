@@ -8,16 +8,16 @@
 namespace tandem::coded {
 namespace {
 
-/// Keeps what a warp's tiles say of a region: the scores that reach the floors of the lane's two
-/// queries, and exponentials of the others, relative to the floors, by cluster or by run.
+/// Keeps the scores of a warp's region that reach the floors of the lane's two queries. Adds up
+/// exponentials of the others, relative to the floors, by cluster or by run.
 template <bool kClusters>
 struct RegionWriter {
   KeptKey* kept[2];
   float floor[2];
   ClusterSums<kQuad>* sums;
-  GroupClusters clusters;  // of the group in hand
-  int n[2] = {};           // kept so far
-  float mass[2] = {};      // of a run
+  GroupClusters clusters;       // of the group in hand
+  int n[2] = {};                // kept so far
+  float mass[2] = {};           // a run's
   float score[kGroupTiles][2];  // of the group in hand
   unsigned below[2] = {};       // a bit a tile, the last one lowest: whether it is below the floor
 
@@ -110,9 +110,8 @@ __device__ __forceinline__ void scan_region(const ChooseCodedParams& p, const Co
     if constexpr (kClusters) writer.clusters.load(p, list, begin + first);
     if (first + kCodeKeys < n && line < bytes) cuda::prefetch(group + bytes + line);
     if (first + kCodeKeys <= n)
-      words.score(q, lane, [&](int tile, float2 scores) {
-        writer.template take<true>(tile, true, scores);
-      });
+      words.score(q, lane,
+                  [&](int tile, float2 scores) { writer.template take<true>(tile, true, scores); });
     else
       words.score(q, lane, [&](int tile, float2 scores) {
         writer.template take<false>(tile, first + tile * kTile + key_of_lane() < n, scores);

@@ -20,9 +20,9 @@ struct GroupWriter {
   KeptKey* kept;
   float reference[kQuads][2], floor;
   ClusterSums<kQuads * kQuad>* sums;
-  GroupClusters clusters;         // of the group in hand
-  int n = 0;                      // kept so far
-  float mass[kQuads][2] = {};     // of a run
+  GroupClusters clusters;             // of the group in hand
+  int n = 0;                          // kept so far
+  float mass[kQuads][2] = {};         // a run's
   float2 score[kQuads][kGroupTiles];  // of the group in hand
   float rank[kGroupTiles];            // of the keys, when all quads have been taken
   unsigned below = 0;  // a bit a tile, the last one lowest: whether its key is below the floor
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
   const int group = p.n_heads / p.n_kv_heads, block = static_cast<int>(blockIdx.x);
   const CodedList list(p, static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y) * group);
   if (block * kScanKeys >= list.n) return;
-  ClusterSums<kQuads * kQuad>* sums = nullptr;
+  ClusterSums<kQuads* kQuad>* sums = nullptr;
   if constexpr (kClusters) {
     __shared__ ClusterSums<kQuads * kQuad> shared;
     sums = &shared;
@@ -175,10 +175,11 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
 template <int kQuads>
 void launch(const ChooseCodedParams& p, Stream stream) {
   with_steps<1>(p.codes.dims / kCodeDims, [&](auto steps) {
-    cuda::launch(p.clusters.ids != nullptr ? scan<steps(), kQuads, true> : scan<steps(), kQuads, false>,
-                 dim3(cuda::blocks_for(p.max_keys, kScanKeys),
-                      static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows)),
-                 kThreads, stream, p);
+    cuda::launch(
+        p.clusters.ids != nullptr ? scan<steps(), kQuads, true> : scan<steps(), kQuads, false>,
+        dim3(cuda::blocks_for(p.max_keys, kScanKeys), static_cast<unsigned>(p.n_kv_heads),
+             static_cast<unsigned>(p.n_rows)),
+        kThreads, stream, p);
   });
 }
 

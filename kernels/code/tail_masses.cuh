@@ -1,6 +1,6 @@
 #pragma once
-// The masses of a list's tail, by run or by cluster: a scan leaves those of the keys below the
-// floor, and a choice adds those of the candidates that it leaves out.
+// The masses of a list's tail, by run or by cluster. A scan leaves those of the keys below the
+// floor. A choice adds those of the candidates that it does not take.
 #include "kernels/code/coded_list.cuh"
 
 namespace tandem::coded {
@@ -13,8 +13,8 @@ __device__ void clear_masses(const ChooseCodedParams& p, const CodedList& list, 
     masses_of(p, list.local + i / n)[i % n] = 0;
 }
 
-/// What weights of at most 1 are multiplied by, so that whole numbers of a run's keys, or of `kept`
-/// keys of one cluster, stay below 2^32.
+/// Returns the factor of weights of at most 1 as whole numbers. Sums over a run's keys, or over
+/// `kept` keys of one cluster, stay below 2^32.
 __device__ inline float mass_scale(bool by_cluster, int kept) {
   constexpr int kRunBits = 23;
   return static_cast<float>(1 << (by_cluster ? min(__clz(kept), kRunBits) : kRunBits));

@@ -100,7 +100,7 @@ struct Hybrid {
   Fraction refine{0.06};
   Fraction exact{0.025};
   Fraction sample{0.0125};
-  HybridTail tail = HybridTail::means;
+  HybridTail tail = HybridTail::clusters;
   HybridBudget budget = HybridBudget::share;
   HybridGroup group = HybridGroup::head;
   double mass = 0.9;

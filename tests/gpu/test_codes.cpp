@@ -350,8 +350,7 @@ TEST_SUITE("gpu/codes") {
 
   TEST_CASE("choice: the same bits on every run") {
     for (const bool by_cluster : {false, true}) {
-      const Case c(
-          {.d = 64, .indexed = {3000, 700}, .rows = {1, 2}, .by_cluster = by_cluster});
+      const Case c({.d = 64, .indexed = {3000, 700}, .rows = {1, 2}, .by_cluster = by_cluster});
       const Choice a = choose(c), b = choose(c);
       CHECK(a.ids == b.ids);
       CHECK(a.masses == b.masses);

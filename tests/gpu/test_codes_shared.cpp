@@ -201,8 +201,8 @@ TEST_SUITE("gpu/codes_shared") {
 
   TEST_CASE("choice: the same bits on every run") {
     for (const bool by_cluster : {false, true}) {
-      const Case c(sharing(
-          {.d = 64, .indexed = {3000, 700}, .rows = {1, 2}, .by_cluster = by_cluster}));
+      const Case c(
+          sharing({.d = 64, .indexed = {3000, 700}, .rows = {1, 2}, .by_cluster = by_cluster}));
       const Choice a = choose(c), b = choose(c);
       CHECK(a.count == b.count);
       for (int i = 0; i < c.n_rows * c.x.n_kv_heads; ++i) CHECK(a.list(i) == b.list(i));

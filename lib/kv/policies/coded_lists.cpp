@@ -132,9 +132,8 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                       .masses = by_mass() || (has_tail() && !samples()) ? m.masses : nullptr,
                       .origin = m.origin,
                       .mass_stride = m.mass_stride,
-                      .clusters = codes_.clusters() == nullptr
-                                      ? DeviceClusters{}
-                                      : codes_.clusters()->device(ordinal),
+                      .clusters = codes_.clusters() == nullptr ? DeviceClusters{}
+                                                               : codes_.clusters()->device(ordinal),
                       .tail_scores = samples() ? m.tail_scores : nullptr,
                       .threshold = m.threshold,
                       .exact_mass = by_error() ? m.exact_mass : nullptr,

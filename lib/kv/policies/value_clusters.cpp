@@ -63,8 +63,7 @@ size_t ValueClusters::scratch_bytes() const {
 void ValueClusters::plan(MemoryPlan& plan, const std::string& prefix) const {
   const Device device = bounds_.device;
   plan.add(prefix + ".value_means", grid_.cells(bounds_.max_seqs) * cell_bytes(), device);
-  plan.add(prefix + ".value_clusters",
-           grid_.cells(index_.n_blocks()) * id_room(), device);
+  plan.add(prefix + ".value_clusters", grid_.cells(index_.n_blocks()) * id_room(), device);
   if (bounds_.on_gpu()) plan.add(prefix + ".value_sample", scratch_bytes(), device);
 }
 
@@ -101,8 +100,7 @@ ListTails ValueClusters::device_tails(int ordinal) const {
 }
 
 void ValueClusters::copy_block(const TokenIndex::Piece& piece) {
-  copy_bytes(ids(piece.block, 0, 0), ids(piece.copy_of, 0, 0),
-             grid_.cells(1) * id_room(), exec_);
+  copy_bytes(ids(piece.block, 0, 0), ids(piece.copy_of, 0, 0), grid_.cells(1) * id_room(), exec_);
 }
 
 void ValueClusters::on_fork(int from, int to) {
