@@ -7,10 +7,10 @@
 #include <set>
 
 #include "base/parallel.h"
-#include "bench/hardware.h"
-#include "bench/hosted_report.h"
 #include "cli/rank_plan.h"
 #include "kv/page_groups.h"
+#include "machine/hardware.h"
+#include "machine/hosted_report.h"
 #include "model/forward/transformer.h"
 #include "model/spec/weight_formats.h"
 #include "model/spec/work.h"
@@ -97,7 +97,7 @@ std::optional<Floors> floors(const PlanView& v, const Cost& cost) {
     return f;
   }
   if (v.limits.on_gpu()) return {};
-  const auto ceilings = bench::known_ceilings(max_threads());
+  const auto ceilings = machine::known_ceilings(max_threads());
   if (!ceilings) return {};
   const double gemm = ceilings->gemm_gflops(v.spec.compute);
   return Floors{.prefill_s = cost.prefill_flops / (gemm * 1e9),
@@ -114,7 +114,7 @@ std::string hosted_text(const PlanView& v, const Cost& cost) {
     text += fmt::format("at least {}", duration(cost.prefill_flops / (card->bf16_tflops * 1e12)));
   else
     text += fmt::format("{:.3g} TFLOP", cost.prefill_flops * 1e-12);
-  return text + '\n' + bench::hosted_lines(*v.hosted, v.plan, v.limits.gpu);
+  return text + '\n' + machine::hosted_lines(*v.hosted, v.plan, v.limits.gpu);
 }
 
 /// Floors of time, or the work alone while the rates are unknown.
@@ -310,7 +310,7 @@ std::string plan_text(const PlanView& v) {
   text += time_line(v);
   for (const HostedEngine& e : v.hosted_engines)
     text += fmt::format("engine   {}:\n{}", e.name,
-                        bench::hosted_lines(e.hosted, e.plan, v.limits.gpu));
+                        machine::hosted_lines(e.hosted, e.plan, v.limits.gpu));
   if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
   return text;
 }
@@ -336,13 +336,13 @@ Json plan_json(const PlanView& v) {
   j["prefill_tflop"] = cost.prefill_flops * 1e-12;
   const auto f = floors(v, cost);
   if (v.hosted != nullptr) {
-    j["hosted"] = bench::hosted_json(*v.hosted);
+    j["hosted"] = machine::hosted_json(*v.hosted);
     if (f) j["prefill_ms_at_least"] = 1e3 * f->prefill_s;
   } else {
     j["decode_step_bytes"] = static_cast<size_t>(cost.weight_bytes + cost.kv_bytes);
   }
   for (const HostedEngine& e : v.hosted_engines)
-    j["hosted_engines"][e.name] = bench::hosted_json(e.hosted);
+    j["hosted_engines"][e.name] = machine::hosted_json(e.hosted);
   if (f && v.hosted == nullptr)
     j.update({{"prefill_ms_at_least", 1e3 * f->prefill_s},
               {"decode_ms_at_least", 1e3 * f->decode_s},

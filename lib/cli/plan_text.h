@@ -3,10 +3,10 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "bench/hosted_plan.h"
 #include "cli/context.h"
 #include "cli/device.h"
 #include "decode/engine.h"
+#include "machine/hosted_plan.h"
 
 namespace tandem::cli {
 
@@ -18,7 +18,7 @@ void print_plan(Context& cx, const std::string& text, const nlohmann::ordered_js
 /// Of a run of several engines, one whose keys are in host memory.
 struct HostedEngine {
   std::string name;
-  bench::HostedPlan hosted;
+  machine::HostedPlan hosted;
   MemoryPlan plan;  // its own
 };
 
@@ -36,7 +36,7 @@ struct PlanView {
   int sequences = 1;
   std::string recipe_sha256;
   /// Of keys in host memory: who attends them, and the time of a step.
-  const bench::HostedPlan* hosted = nullptr;
+  const machine::HostedPlan* hosted = nullptr;
   std::vector<HostedEngine> hosted_engines = {};
 
   /// Prompts have `n` tokens more, after `before` others.

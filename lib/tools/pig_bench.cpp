@@ -2,11 +2,11 @@
 
 #include "base/clock.h"
 #include "base/parallel.h"
-#include "bench/gpu_hardware.h"
-#include "bench/hosted_report.h"
 #include "bench/model_report.h"
 #include "cli/plan_text.h"
 #include "cli/rank_plan.h"
+#include "machine/gpu_hardware.h"
+#include "machine/hosted_report.h"
 #include "recipe/fields_of.h"
 #include "recipe/value_of.h"
 #include "tools/engines/hosted.h"
@@ -75,13 +75,13 @@ class BenchPoint {
   void report(const bench::ModelIdentity& identity, const bench::PhaseResult& result);
   /// What bounds the CPU; warns where it was measured on a busy machine.
   /// seen   what a phase has reached
-  void find_limits(const bench::SeenRates& seen);
+  void find_limits(const machine::SeenRates& seen);
 
   cli::Context& cx_;
   const cli::Point<BenchRecipe>& point_;
   BenchResults& results_;
   EngineSizer sizer_;
-  bench::Ceilings ceilings_;
+  machine::Ceilings ceilings_;
   SizedPhase sized_;  // the engine's, where there is one
   std::unique_ptr<bench::EngineBench> engine_;
   double load_ms_ = 0;
@@ -97,17 +97,17 @@ BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
   cx.use_threads(point.recipe.run.threads);
   if (sizer_.device().kind == Device::Kind::cuda) {
     const cli::Progress progress(cx.terminal, "measuring the limits of this GPU", 0, "");
-    ceilings_ = bench::gpu_ceilings(sizer_.device());
+    ceilings_ = machine::gpu_ceilings(sizer_.device());
   } else {
     find_limits({});
   }
   peak_is_own_ = reset_peak_resident();
 }
 
-void BenchPoint::find_limits(const bench::SeenRates& seen) {
+void BenchPoint::find_limits(const machine::SeenRates& seen) {
   const cli::Progress progress(cx_.terminal, "measuring the limits of this machine", 0, "");
-  ceilings_ = bench::cached_ceilings(max_threads(), seen);
-  if (const std::string text = bench::doubt_text(ceilings_); !text.empty()) cx_.warn(text);
+  ceilings_ = machine::cached_ceilings(max_threads(), seen);
+  if (const std::string text = machine::doubt_text(ceilings_); !text.empty()) cx_.warn(text);
 }
 
 void BenchPoint::run(ModelPhase phase) {
@@ -153,9 +153,9 @@ void BenchPoint::run(ModelPhase phase) {
 void BenchPoint::report(const bench::ModelIdentity& identity, const bench::PhaseResult& result) {
   const bench::ModelCase& c = sized_.c;
   const size_t peak = peak_resident_bytes();  // before limits may be measured
-  const bench::SeenRates seen =
+  const machine::SeenRates seen =
       bench::seen_rates(result.work, bench::median(result.samples.ms), c.dtype);
-  if (c.device.kind == Device::Kind::cpu && bench::is_beaten(ceilings_, seen)) find_limits(seen);
+  if (c.device.kind == Device::Kind::cpu && machine::is_beaten(ceilings_, seen)) find_limits(seen);
   bench::Record record = named(bench::Record(cx_.info.name, &ceilings_), point_);
   bench::add_result(record, c, identity, result, ceilings_);
   if (engine_) record.set_timing("load", {.ms = {load_ms_}});
@@ -167,7 +167,7 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
         bench::method_name(c.cache), bench::phase_name(result.phase), identity.name, c.context,
         text));
   if (!peak_is_own_) record.warn("memory.cpu.peak covers the process over all points so far");
-  if (!ceilings_.doubt.empty()) record.warn(bench::doubt_text(ceilings_));
+  if (!ceilings_.doubt.empty()) record.warn(machine::doubt_text(ceilings_));
   results_.add(record);
   peak_is_own_ = reset_peak_resident();
 }
@@ -195,8 +195,8 @@ int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhas
     if (const std::string saved = c.savings.text(files.config.n_layers); !saved.empty())
       verdict += ", " + saved;
     if (c.hosted) {
-      verdict += ", attend " + bench::hosted_choice(*c.hosted);
-      j["hosted"] = bench::hosted_json(*c.hosted);
+      verdict += ", attend " + machine::hosted_choice(*c.hosted);
+      j["hosted"] = machine::hosted_json(*c.hosted);
     }
     j["prompt_passes"] = c.savings.prompt_passes;
     if (phase == ModelPhase::decode) {

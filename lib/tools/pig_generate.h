@@ -79,7 +79,7 @@ class PigGenerate {
   decode::AdapterUse adapters_ = decode::AdapterUse::none;
   decode::EngineSpec spec_;
   decode::GenerateSpec how_;
-  std::optional<bench::HostedPlan> hosted_;  // of keys in host memory
+  std::optional<machine::HostedPlan> hosted_;  // of keys in host memory
   MemoryPlan plan_;
 };
 

@@ -12,17 +12,17 @@ namespace tandem::tools {
 namespace {
 
 /// Each rank attends its heads, all in one way: the one that rank 0's rates speak for.
-void choose_as_rank0(ranks::Group& group, bench::HostedPlan& plan) {
+void choose_as_rank0(ranks::Group& group, machine::HostedPlan& plan) {
   struct Choice {
     recipe::Attend attend;
     recipe::IndexPlace index;
     double cpu_share;
   };
-  const auto of = [](const bench::HostedOption& o) {
+  const auto of = [](const machine::HostedOption& o) {
     return Choice{o.cache.attend, o.cache.index, o.cache.cpu_share};
   };
   const Choice chosen = group.agree(of(plan.chosen()));
-  const auto same = std::ranges::find_if(plan.options, [&](const bench::HostedOption& o) {
+  const auto same = std::ranges::find_if(plan.options, [&](const machine::HostedOption& o) {
     return o.cache.attend == chosen.attend && o.cache.index == chosen.index;
   });
   if (same == plan.options.end())
@@ -35,16 +35,16 @@ void choose_as_rank0(ranks::Group& group, bench::HostedPlan& plan) {
 
 }  // namespace
 
-std::optional<bench::HostedPlan> decide_hosted(
+std::optional<machine::HostedPlan> decide_hosted(
     const EngineSizer& sizer, const decode::ModelFiles& files, const recipe::Cache& cache,
     int length, int batch,
     const std::function<MemoryPlan(const recipe::Cache& decided, const decode::Savings&)>&
         plan_of) {
   if (!cache.is_hosted()) return {};
   const cli::Placement& place = sizer.place();
-  const bench::HostedRates rates =
-      place.plan_for ? bench::assumed_rates(*place.plan_for) : bench::measured_rates(place.device);
-  const auto room_of = [&](const recipe::Cache& decided) -> bench::HostedRoom {
+  const machine::HostedRates rates = place.plan_for ? machine::assumed_rates(*place.plan_for)
+                                                    : machine::measured_rates(place.device);
+  const auto room_of = [&](const recipe::Cache& decided) -> machine::HostedRoom {
     try {
       const MemoryPlan plan = sizer.save_memory(
           files.config, [&](const decode::Savings& savings) { return plan_of(decided, savings); });
@@ -58,20 +58,20 @@ std::optional<bench::HostedPlan> decide_hosted(
     }
   };
   const DType dtype = sizer.compute();
-  bench::HostedPlan plan =
-      bench::plan_hosted({.cache = cache,
-                          .geometry = model::geometry_of(files.config, dtype),
-                          .length = length,
-                          .batch = batch,
-                          .weight_bytes = model::step_bytes(files.config, dtype)},
-                         rates, room_of);
+  machine::HostedPlan plan =
+      machine::plan_hosted({.cache = cache,
+                            .geometry = model::geometry_of(files.config, dtype),
+                            .length = length,
+                            .batch = batch,
+                            .weight_bytes = model::step_bytes(files.config, dtype)},
+                           rates, room_of);
   if (sizer.group()) choose_as_rank0(*sizer.group(), plan);
   return plan;
 }
 
-std::optional<bench::HostedPlan> decide_hosted(const EngineSizer& sizer,
-                                               const decode::ModelFiles& files,
-                                               decode::EngineSpec& spec, int batch) {
+std::optional<machine::HostedPlan> decide_hosted(const EngineSizer& sizer,
+                                                 const decode::ModelFiles& files,
+                                                 decode::EngineSpec& spec, int batch) {
   // Several that share hosted keys are refused when they are planned.
   if (spec.caches.size() != 1) return {};
   recipe::Cache& cache = spec.caches.front();

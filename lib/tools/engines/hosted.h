@@ -2,7 +2,7 @@
 #include <functional>
 #include <optional>
 
-#include "bench/hosted_plan.h"
+#include "machine/hosted_plan.h"
 #include "tools/engines/sizing.h"
 
 namespace tandem::tools {
@@ -13,14 +13,14 @@ namespace tandem::tools {
 /// plan_of  the whole run by a cache whose attend and index are decided
 /// result   none for keys in one place
 /// errors   kind recipe, device, memory (no room to measure)
-std::optional<bench::HostedPlan> decide_hosted(
+std::optional<machine::HostedPlan> decide_hosted(
     const EngineSizer& sizer, const decode::ModelFiles& files, const recipe::Cache& cache,
     int length, int batch,
     const std::function<MemoryPlan(const recipe::Cache& decided, const decode::Savings&)>& plan_of);
 
 /// The same of an engine that reads by one cache, which gets the decided settings.
-std::optional<bench::HostedPlan> decide_hosted(const EngineSizer& sizer,
-                                               const decode::ModelFiles& files,
-                                               decode::EngineSpec& spec, int batch);
+std::optional<machine::HostedPlan> decide_hosted(const EngineSizer& sizer,
+                                                 const decode::ModelFiles& files,
+                                                 decode::EngineSpec& spec, int batch);
 
 }  // namespace tandem::tools

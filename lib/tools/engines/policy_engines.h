@@ -43,7 +43,7 @@ class PolicyEngines {
     std::vector<int> policies;
     std::string name;  // of its policy, before its buffers' names; empty: of the first
     decode::EngineSpec spec;
-    std::optional<bench::HostedPlan> hosted = {};
+    std::optional<machine::HostedPlan> hosted = {};
     std::optional<decode::ModelFiles> files = {};  // if its weights differ, until they are loaded
     std::unique_ptr<decode::Engine> engine = nullptr;
   };

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bench/hosted_plan.h"
 #include "cli/context.h"
 #include "decode/generate.h"
 #include "decode/prompts.h"
+#include "machine/hosted_plan.h"
 #include "recipe/sections.h"
 #include "speculate/round/speculation.h"
 #include "tools/prompts/generate_prompts.h"
@@ -42,7 +42,7 @@ class GenerateOutput {
   /// hosted  how keys in host memory are attended; null without such
   GenerateOutput(cli::Context& cx, const std::filesystem::path& path,
                  const decode::PromptSet& prompts, const decode::Engine& engine,
-                 const MemoryPlan& plan, const bench::HostedPlan* hosted = nullptr);
+                 const MemoryPlan& plan, const machine::HostedPlan* hosted = nullptr);
 
   decode::GenerateEvents events();
   void on_round(const speculate::RoundEvent& event);
@@ -86,7 +86,7 @@ class GenerateOutput {
   const decode::PromptSet& prompts_;
   const decode::Engine& engine_;
   const MemoryPlan& plan_;
-  const bench::HostedPlan* hosted_;
+  const machine::HostedPlan* hosted_;
   bool jsonl_, results_;
   bool several_;
   Stopwatch clock_;

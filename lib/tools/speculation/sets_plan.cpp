@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kGiga = 1e9, kMilli = 1e-3;
 
-double seconds(const model::ForwardBytes& bytes, const bench::HostedRates& rates) {
+double seconds(const model::ForwardBytes& bytes, const machine::HostedRates& rates) {
   return std::max(bytes.streamed / (kGiga * rates.link_gbps),
                   bytes.read / (kGiga * rates.gpu_gbps));
 }
@@ -42,8 +42,8 @@ std::optional<SetsPlan> plan_sets(const ModelPair& pair, double alpha, int most,
   const cli::Placement& place = pair.place();
   SetsPlan plan{.all = bytes(model::ReadKind::all),
                 .set = bytes(model::ReadKind::set),
-                .rates = place.plan_for ? bench::assumed_rates(*place.plan_for)
-                                        : bench::measured_rates(place.device),
+                .rates = place.plan_for ? machine::assumed_rates(*place.plan_for)
+                                        : machine::measured_rates(place.device),
                 .alpha = alpha};
   plan.times = {.plain_s = seconds(plan.all, plan.rates), .draft_s = seconds(plan.set, plan.rates)};
   plan.times.verify_s.assign(static_cast<size_t>(std::max(most, gamma)), plan.times.plain_s);

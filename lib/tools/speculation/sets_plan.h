@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "bench/hosted_rates.h"
+#include "machine/hosted_rates.h"
 #include "speculate/plan/round_times.h"
 #include "tools/speculation/model_pair.h"
 
@@ -13,7 +13,7 @@ namespace tandem::tools {
 /// over the link for their checks: the slower of the link and of the GPU's memory, by bytes alone.
 struct SetsPlan {
   model::ForwardBytes all, set;  // of a check and of a draft
-  bench::HostedRates rates;
+  machine::HostedRates rates;
   double alpha = 0;  // assumed
   speculate::RoundTimes times = {};
   speculate::GammaChoice best = {};

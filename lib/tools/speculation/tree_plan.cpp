@@ -10,10 +10,10 @@
 #include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "base/sha256.h"
-#include "bench/hardware.h"
 #include "io/cache_dir.h"
 #include "io/file.h"
 #include "kv/policy.h"
+#include "machine/hardware.h"
 #include "recipe/fields_of.h"
 #include "tensor/cuda.h"
 
@@ -48,22 +48,22 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
   const bool on_gpu = device.kind == Device::Kind::cuda;
   const ops::SampleRule& rule = spec.sampler.rule;
   recipe::Cache cache = pair.cache(), draft_cache = pair.draft_cache();
-  Json about = {
-      {"target", pair.target().name},
-      {"draft", pair.proposer() == Proposer::target ? "self" : pair.draft().name},
-      {"draft_cache", recipe::to_json(recipe::fields_of(draft_cache))},
-      {"fingerprints", {pair.target().fingerprint, pair.draft().fingerprint}},
-      {"device", on_gpu ? cuda::device_info(device.index).name : bench::read_host_info().cpu_model},
-      {"threads", max_threads()},
-      {"isa", isa_name(isa_in_use())},
-      {"compute", dtype_name(pair.target_spec().compute)},
-      {"layers_streamed", pair.target_spec().savings.n_streamed},
-      {"batch", spec.batch},
-      {"temperature", rule.temperature},
-      {"top_k", rule.top_k},
-      {"top_p", rule.top_p},
-      {"min_p", rule.min_p},
-      {"repetition_penalty", rule.repetition_penalty}};
+  Json about = {{"target", pair.target().name},
+                {"draft", pair.proposer() == Proposer::target ? "self" : pair.draft().name},
+                {"draft_cache", recipe::to_json(recipe::fields_of(draft_cache))},
+                {"fingerprints", {pair.target().fingerprint, pair.draft().fingerprint}},
+                {"device", on_gpu ? cuda::device_info(device.index).name
+                                  : machine::read_host_info().cpu_model},
+                {"threads", max_threads()},
+                {"isa", isa_name(isa_in_use())},
+                {"compute", dtype_name(pair.target_spec().compute)},
+                {"layers_streamed", pair.target_spec().savings.n_streamed},
+                {"batch", spec.batch},
+                {"temperature", rule.temperature},
+                {"top_k", rule.top_k},
+                {"top_p", rule.top_p},
+                {"min_p", rule.min_p},
+                {"repetition_penalty", rule.repetition_penalty}};
   for (const auto* files : {&pair.target(), &pair.draft()})
     if (const auto& formats = files->config.formats)
       about["weights"].push_back({model::formats_text(files->config, pair.compute()),

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "bench/gpu_hardware.h"
 #include "bench/model_report.h"
 #include "kv/policy.h"
+#include "machine/gpu_hardware.h"
 #include "recipe/scalar.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/channels_json.h"
@@ -233,7 +233,7 @@ void PointRun::run(BenchResults& results) {
     prompts.sequences = batch;
     require_same(cx_, prompts);
   }
-  if (engines_.streams()) link_ = bench::gpu_ceilings(engines_.device());  // while it is idle
+  if (engines_.streams()) link_ = machine::gpu_ceilings(engines_.device());  // while it is idle
   engines_.load(cx_);
   const MeasureSpec spec = measure_spec();
   times_ = time_forwards(spec.how.sampler);

@@ -59,7 +59,7 @@ class PointRun {
   BenchPrompts prompts_;
   std::map<std::string, int> timed_;  // drafts that propose trees: nodes of the largest
   Times times_;
-  bench::Ceilings link_;                      // where layers are streamed
+  machine::Ceilings link_;                    // where layers are streamed
   bool peak_is_own_ = reset_peak_resident();  // the system counts it for every point separately
 };
 

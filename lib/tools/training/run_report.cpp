@@ -6,15 +6,15 @@
 
 #include "base/gpu_cards.h"
 #include "base/parallel.h"
-#include "bench/hardware.h"
 #include "cli/terminal.h"
+#include "machine/hardware.h"
 #include "tensor/cuda.h"
 
 namespace tandem::tools {
 
 ProductRate product_rate(DType dtype, const cli::MemoryLimits& limits) {
   if (!limits.on_gpu()) {
-    const auto ceilings = bench::known_ceilings(max_threads());
+    const auto ceilings = machine::known_ceilings(max_threads());
     return {.per_second = ceilings ? ceilings->gemm_gflops(dtype) * 1e9 : 0, .of_cpu = dtype};
   }
   if (dtype != DType::bf16) return {};
@@ -65,7 +65,7 @@ std::string RunReport::rate_line() const {
   const double reached = work_.done() / seconds_;
   const double rate = std::max(size_.rate.per_second, reached);
   if (size_.rate.of_cpu)
-    bench::raise_ceilings(max_threads(), {.gflops = reached * 1e-9, .dtype = *size_.rate.of_cpu});
+    machine::raise_ceilings(max_threads(), {.gflops = reached * 1e-9, .dtype = *size_.rate.of_cpu});
   return fmt::format(
       "rate     {:.1f} GFLOP/s, {:.0f} % of the {} {:.0f} for matrix products ({:.1f} if counted "
       "as full training)",

@@ -1,4 +1,4 @@
-#include "bench/choice_probe.h"
+#include "machine/choice_probe.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include "kv/policy.h"
 #include "ops/loading.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 namespace {
 
 // Long enough that what a choice costs beyond its keys does not show.
@@ -117,4 +117,4 @@ double measure_code_gscores(int threads, const Interrupted& interrupted) {
   return 1e-9 * threads * kCalls * kGroup * text.keys() / seconds;
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/hosted_rates.h"
 #include "kv/hosted/step_traffic.h"
+#include "machine/hosted_rates.h"
 
 // What a decode step takes whose keys of long texts lie in host memory, and who should attend them.
-namespace tandem::bench {
+namespace tandem::machine {
 
 /// Weights that a step reads.
 struct StepWeights {
@@ -99,4 +99,4 @@ struct HostedRoom {
 HostedPlan plan_hosted(const HostedRun& run, const HostedRates& rates,
                        const std::function<HostedRoom(const recipe::Cache&)>& room_of);
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

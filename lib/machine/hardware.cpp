@@ -1,4 +1,4 @@
-#include "bench/hardware.h"
+#include "machine/hardware.h"
 
 #include <emmintrin.h>
 #include <sys/mman.h>
@@ -18,14 +18,14 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/percentile.h"
-#include "bench/choice_probe.h"
-#include "bench/onednn_gemm.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "kernels/cpu_table.h"
+#include "machine/choice_probe.h"
+#include "machine/onednn_gemm.h"
 #include "tensor/arena.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 namespace {
 
 /// Seconds of each of several passes.
@@ -382,4 +382,4 @@ void raise_ceilings(int threads, const SeenRates& seen, const std::filesystem::p
   keep_entry(*known, file);
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

@@ -1,8 +1,8 @@
 #pragma once
-#include "bench/hardware.h"
+#include "machine/hardware.h"
 #include "tensor/tensor.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 
 /// Rate of streaming reads of a GPU's memory, GB/s: some milliseconds, and at most 2 GiB or a
 /// quarter of the free memory, freed at once; 0 where that is too little to measure.
@@ -20,4 +20,4 @@ double measure_gpu_copy_in_gbps(Device device);
 /// errors   kind device, memory
 const Ceilings& gpu_ceilings(Device device);
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

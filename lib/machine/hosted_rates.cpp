@@ -1,13 +1,13 @@
-#include "bench/hosted_rates.h"
+#include "machine/hosted_rates.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/parallel.h"
-#include "bench/gpu_hardware.h"
+#include "machine/gpu_hardware.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 namespace {
 
 // An H200, its link of PCIe 5 with 16 lanes and 16 cores of its host have these rates
@@ -69,4 +69,4 @@ HostedRates measured_rates(Device gpu) {
   return rates;
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

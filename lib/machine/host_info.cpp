@@ -5,9 +5,9 @@
 #include <set>
 
 #include "base/parallel.h"
-#include "bench/hardware.h"
+#include "machine/hardware.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 namespace {
 
 /// PRETTY_NAME of os-release, as every distribution with systemd writes it.
@@ -53,4 +53,4 @@ HostInfo read_host_info() {
   return info;
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

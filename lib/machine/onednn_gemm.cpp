@@ -1,4 +1,4 @@
-#include "bench/onednn_gemm.h"
+#include "machine/onednn_gemm.h"
 
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
@@ -10,7 +10,7 @@
 #include "kernels/cpu_table.h"
 #include "ops/onednn.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 namespace {
 
 using dnnl::matmul;
@@ -80,4 +80,4 @@ const char* OneDnnGemm::name(DType dtype) {
   return arithmetic(dtype) == dtype ? "oneDNN alone" : "oneDNN alone in f32";
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

@@ -1,7 +1,7 @@
 #pragma once
 #include "base/interrupt.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 
 /// Scores by codes that the CPU computes while it chooses keys as the hybrid does, for four query
 /// heads of 128 under each KV head: 1e9 keys a second, counted once a query head, of all threads
@@ -10,4 +10,4 @@ namespace tandem::bench {
 /// errors   kind interrupted
 double measure_code_gscores(int threads, const Interrupted& interrupted = {});
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

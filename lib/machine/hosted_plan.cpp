@@ -1,11 +1,11 @@
-#include "bench/hosted_plan.h"
+#include "machine/hosted_plan.h"
 
 #include <algorithm>
 #include <array>
 
 #include "recipe/fields.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 namespace {
 
 using recipe::Attend;
@@ -151,4 +151,4 @@ HostedPlan plan_hosted(const HostedRun& run, const HostedRates& rates,
   return plan;
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

@@ -5,7 +5,7 @@
 #include "base/gpu_cards.h"
 #include "tensor/tensor.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 
 /// Rates of a machine whose GPU works with keys in host memory, GB/s, and where they come from.
 struct HostedRates {
@@ -35,4 +35,4 @@ HostedRates assumed_rates(const GpuCard& card);
 /// errors   kind device, memory
 HostedRates measured_rates(Device gpu);
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

@@ -2,10 +2,10 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "bench/hosted_plan.h"
+#include "machine/hosted_plan.h"
 #include "tensor/memory_plan.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 
 /// Who attends keys in host memory, and why: `both: the CPU 58 %, the GPU 42 % over the link, which
 /// chooses; 13.1 ms a step, cpu 19.8, gpu 25.9`.
@@ -19,4 +19,4 @@ std::string hosted_lines(const HostedPlan& plan, const MemoryPlan& memory, Devic
 /// the ways that were left.
 nlohmann::ordered_json hosted_json(const HostedPlan& plan);
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

@@ -10,7 +10,7 @@
 #include "base/types.h"
 #include "io/cache_dir.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 
 /// What a record says about the machine.
 struct HostInfo {
@@ -108,4 +108,4 @@ Ceilings renewed_ceilings(int threads, const std::filesystem::path& file,
 void raise_ceilings(int threads, const SeenRates& seen,
                     const std::filesystem::path& file = io::cache_file(kCeilingsFile));
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

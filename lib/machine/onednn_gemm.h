@@ -4,7 +4,7 @@
 
 #include "base/types.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 
 /// y = x W^T by oneDNN alone on weights in the layout it prefers for exactly this shape: what the
 /// library's own linear layers are measured against.
@@ -28,4 +28,4 @@ class OneDnnGemm {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

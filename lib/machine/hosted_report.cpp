@@ -1,4 +1,4 @@
-#include "bench/hosted_report.h"
+#include "machine/hosted_report.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "kv/policy.h"
 #include "recipe/fields.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 namespace {
 
 using recipe::Attend;
@@ -157,4 +157,4 @@ Json hosted_json(const HostedPlan& plan) {
   return j;
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine

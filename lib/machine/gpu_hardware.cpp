@@ -1,4 +1,4 @@
-#include "bench/gpu_hardware.h"
+#include "machine/gpu_hardware.h"
 
 #include <algorithm>
 #include <map>
@@ -9,7 +9,7 @@
 #include "ops/loading.h"
 #include "tensor/cuda.h"
 
-namespace tandem::bench {
+namespace tandem::machine {
 namespace {
 
 constexpr int kPasses = 5;
@@ -118,4 +118,4 @@ const Ceilings& gpu_ceilings(Device device) {
   return known.emplace(device.index, c).first->second;
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::machine
