@@ -19,4 +19,11 @@ std::string hosted_lines(const HostedPlan& plan, const MemoryPlan& memory, Devic
 /// the ways that were left.
 nlohmann::ordered_json hosted_json(const HostedPlan& plan);
 
+/// One engine of a run of several, with its KV cache in host memory.
+struct HostedEngine {
+  std::string name;
+  HostedPlan hosted;
+  MemoryPlan plan;  // its own
+};
+
 }  // namespace tandem::machine

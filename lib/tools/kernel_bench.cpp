@@ -5,7 +5,8 @@
 #include <set>
 
 #include "base/parallel.h"
-#include "cli/device.h"
+#include "cli/threads.h"
+#include "decode/fit/placement.h"
 #include "recipe/fields_of.h"
 #include "tensor/memory_plan.h"
 #include "tools/results/bench_results.h"

@@ -3,12 +3,12 @@
 
 #include "base/clock.h"
 #include "cli/context.h"
+#include "decode/fit/hosted.h"
+#include "decode/fit/sizing.h"
 #include "decode/generate.h"
 #include "decode/prompts.h"
 #include "decode/state.h"
 #include "recipe/sections.h"
-#include "tools/engines/hosted.h"
-#include "tools/engines/sizing.h"
 #include "tools/prompts/generate_prompts.h"
 
 namespace tandem::tools {
@@ -57,7 +57,7 @@ class PigGenerate {
   /// errors   kind usage: settings that a chat does not take
   void check_chat() const;
   /// Sizes the engine and plans its memory.
-  void size(SequenceBounds bounds);
+  void size(decode::SequenceBounds bounds);
   int run_chat();
   size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
   /// What named adapters become, of which all prompts may name the same one: it is merged then.
@@ -70,7 +70,7 @@ class PigGenerate {
   const GenerateRecipe& recipe_;
   Stopwatch load_;
   decode::PromptSource source_;
-  EngineSizer sizer_;
+  decode::EngineSizer sizer_;
   decode::ModelFiles files_;
   recipe::Sampling sampling_;  // settled
   std::optional<decode::SavedState> saved_;

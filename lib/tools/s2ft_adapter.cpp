@@ -9,6 +9,7 @@
 #include "bench/record_view.h"
 #include "cli/output.h"
 #include "cli/terminal.h"
+#include "decode/fit/sizing.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
 #include "model/adapters/merge_check.h"
@@ -16,7 +17,6 @@
 #include "recipe/scalar.h"
 #include "tools/adapters/summary.h"
 #include "tools/adapters/written_form.h"
-#include "tools/engines/sizing.h"
 #include "train/export/export_model.h"
 #include "train/export/export_packed.h"
 
@@ -59,7 +59,7 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
       opened_(open_adapters(recipe_)),
       formats_(opened_.base, recipe_.output),
       dtype_(formats_.numbers()) {
-  report_opening(cx_.terminal, opened_.base);
+  decode::report_opening(cx_, opened_.base);
   if (writes_gguf()) cli::check_new_file(recipe_.output.path, cx_.file_mode());
   if (writes_folder() && !writes_gguf() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite",

@@ -5,8 +5,8 @@
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "decode/chat_settings.h"
+#include "decode/fit/sizing.h"
 #include "recipe/units.h"
-#include "tools/engines/sizing.h"
 #include "tools/training/data_report.h"
 #include "tools/training/show_samples.h"
 #include "tools/training/training_run.h"
@@ -64,7 +64,7 @@ train::TrainingData S2ftTrain::load_data() const {
 }
 
 void S2ftTrain::warn() const {
-  report_opening(cx_.terminal, files_);
+  decode::report_opening(cx_, files_);
   if (const int64_t n = data_.data.counts().endless; n > 0)
     cx_.warn(fmt::format(
         "{} answers do not end with a control token, so generation would not learn where to stop",

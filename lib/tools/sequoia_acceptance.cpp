@@ -156,10 +156,11 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
   const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};
   const speculate::TreeRoom rounds =
       tree_ ? speculate::TreeRoom::of(*tree_) : speculate::TreeRoom{};
-  const SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
-                                                .max_tokens = recipe_.sampling.max_tokens,
-                                                .least_new = kLeastNew,
-                                                .batch = 1});
+  const decode::SequenceRoom room =
+      decode::room_for(prompts_, {.context = pair_.context(),
+                                  .max_tokens = recipe_.sampling.max_tokens,
+                                  .least_new = kLeastNew,
+                                  .batch = 1});
   longest_ = static_cast<int>(room.longest);
   pair_.size(
       room,

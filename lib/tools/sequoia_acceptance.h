@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 
+#include "cli/context.h"
 #include "decode/generate.h"
 #include "io/table.h"
 #include "ops/verification.h"

@@ -33,16 +33,16 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
                       prompts_.sequences.size())
         .hint("run it with one prompt; then run all prompts with the flags that it prints");
   require_same(cx, prompts_);
-  batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
+  batch_ = decode::batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   tree_ = given_tree(recipe_);
   rounds_ = recorded_rounds(
       recipe_.tree, pair_,
       generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, 0).sampler.rule);
-  room_ = room_for(
+  room_ = decode::room_for(
       prompts_,
       {.context = pair_.context(), .max_tokens = recipe_.sampling.max_tokens, .batch = batch_});
   check_gamma(recipe_, pair_.context(), prompts_);
-  SequenceRoom room = room_;
+  decode::SequenceRoom room = room_;
   if (measures()) {  // on forks of a text as long as these
     room.prefix = true;
     room.longest += kTimingTokens;

@@ -1,5 +1,6 @@
 #pragma once
 #include "base/clock.h"
+#include "cli/context.h"
 #include "tools/speculation/fastest.h"
 #include "tools/speculation/tree_plan.h"
 
@@ -39,7 +40,7 @@ class SequoiaGenerate {
   recipe::Sampling sampling_;  // settled
   decode::PromptSet prompts_;
   int batch_;
-  SequenceRoom room_;                            // of the texts
+  decode::SequenceRoom room_;                    // of the texts
   std::optional<speculate::TokenTree> tree_;     // unless it is chosen when the models are loaded
   std::optional<speculate::TreeRounds> rounds_;  // of tree.replay
   std::vector<TriedWay> ways_;                   // of spec.fastest

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/context.h"
 #include "speculate/tree/tree_choice.h"
 #include "tools/speculation/model_pair.h"
 

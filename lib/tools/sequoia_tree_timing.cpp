@@ -29,10 +29,10 @@ int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
     throw recipe_error("timing.contexts",
                        "is {}, but the context of both models is at most {} tokens", longest,
                        pair.context());
-  const SequenceRoom room{.batch = spec.batch,
-                          .prefix = true,
-                          .longest = longest + kTimingTokens,
-                          .total = longest + int64_t{spec.batch + 1} * kTimingTokens};
+  const decode::SequenceRoom room{.batch = spec.batch,
+                                  .prefix = true,
+                                  .longest = longest + kTimingTokens,
+                                  .total = longest + int64_t{spec.batch + 1} * kTimingTokens};
   size_for(pair, room, speculate::TreeRoom::any(spec.largest_tree));
   spec.sampler =
       generate_spec(recipe.sampling, recipe.run.seed, 0, pair.target().config, 0).sampler;

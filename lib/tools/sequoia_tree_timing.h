@@ -1,4 +1,5 @@
 #pragma once
+#include "cli/context.h"
 #include "tools/sequoia_tree_search.h"
 
 namespace tandem::tools {

@@ -114,17 +114,17 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
                              static_cast<uint64_t>(recipe_.run.seed), shortest_prompt_);
   prompts_.shared = 0;  // every text is read whole
   require_same(cx, prompts_);
-  batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
+  batch_ = decode::batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
   if (pair_.device().kind == Device::Kind::cpu) {
     // Tests of levels see the logits of all nodes at once.
     const speculate::TreeRoom step = speculate::TreeRoom::of(
         recipe_.spec.nests() ? speculate::chain_tree(recipe_.longest_step(tree_)) : tree_);
     batch_ = speculate::target_needs(step, batch_, config_.vocab_size).logit_rows / step.nodes;
   }
-  SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
-                                          .max_tokens = recipe_.sampling.max_tokens,
-                                          .least_new = text_tokens,
-                                          .batch = batch_});
+  decode::SequenceRoom room = decode::room_for(prompts_, {.context = pair_.context(),
+                                                          .max_tokens = recipe_.sampling.max_tokens,
+                                                          .least_new = text_tokens,
+                                                          .batch = batch_});
   check_gamma(recipe_, pair_.context(), prompts_);
   // Sampled texts fork from one prompt at a time.
   int64_t longest = 0;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/context.h"
 #include "eval/lossless_verdicts.h"
 #include "io/table.h"
 #include "tools/speculation/proposals.h"

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/context.h"
 #include "speculate/measure/forced_meter.h"
 #include "tools/draft_acceptance/figures.h"
 #include "tools/draft_acceptance/texts.h"

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/context.h"
 #include "tools/speculation/proposals.h"
 
 // spec.fastest: plain decoding and several lossless drafts are tried on the prompt, and the fastest

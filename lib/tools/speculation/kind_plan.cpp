@@ -86,7 +86,7 @@ nlohmann::ordered_json choice_json(const RoundChoice& c) {
 
 }  // namespace
 
-void size_for_kinds(ModelPair& pair, const SequenceRoom& room, const SequoiaRecipe&) {
+void size_for_kinds(ModelPair& pair, const decode::SequenceRoom& room, const SequoiaRecipe&) {
   const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
   const TreeRoom any = any_room();
   const TreeRoom inside = any.with(TreeRoom::of(speculate::chain_tree(1 + kMostInside)));

@@ -1,6 +1,7 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
+#include "cli/context.h"
 #include "speculate/draft/choosing_drafter.h"
 #include "tools/speculation/tree_plan.h"
 
@@ -9,7 +10,7 @@
 namespace tandem::tools {
 
 /// Gives both engines room for any rounds that may be chosen, and for timing them.
-void size_for_kinds(ModelPair& pair, const SequenceRoom& room, const SequoiaRecipe& recipe);
+void size_for_kinds(ModelPair& pair, const decode::SequenceRoom& room, const SequoiaRecipe& recipe);
 
 /// All that is known of the kinds before the first round.
 struct KindPlan {

@@ -4,12 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/plan_text.h"
-#include "cli/rank_plan.h"
+#include "decode/fit/load_engine.h"
+#include "decode/fit/memory_text.h"
+#include "decode/fit/rank_plan.h"
 #include "kv/policy.h"
 #include "model/spec/context.h"
 #include "recipe/scalar.h"
 #include "speculate/draft/pair.h"
-#include "tools/engines/load_engine.h"
 #include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
@@ -104,7 +105,7 @@ int64_t ModelPair::context() const {
   return model::context_of(run_, draft_is_shorter ? draft_->config : target_.config);
 }
 
-void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
+void ModelPair::size(decode::SequenceRoom room, const speculate::RoundNeeds& target,
                      const speculate::RoundNeeds& draft,
                      const std::function<void(MemoryPlan&)>& add, int draft_copies) {
   // A draft or a measurement may read a whole text again; several go in more forwards.
@@ -123,8 +124,8 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
   const auto plan_with = [&](const decode::Savings& savings) {
     target_spec_.savings = savings;
     MemoryPlan all = decode::Engine::plan(target_, target_spec_);
-    if (draft_) add_engine(all, decode::Engine::plan(*draft_, draft_spec_), "draft");
-    all.add(kTextsItem, room.texts);
+    if (draft_) decode::add_engine(all, decode::Engine::plan(*draft_, draft_spec_), "draft");
+    all.add(decode::kTextsItem, room.texts);
     if (add) add(all);
     return all;
   };
@@ -140,7 +141,7 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
 
 int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
                           const nlohmann::ordered_json& facts) const {
-  const cli::MemoryLimits limits = sizer_.limits();
+  const decode::MemoryLimits limits = sizer_.limits();
   const std::string draft = draft_                          ? draft_->name
                             : proposer_ == Proposer::target ? "self"
                             : proposer_ == Proposer::any    ? "self, ngram"
@@ -167,27 +168,28 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
                          recipe::yaml_text(self_cache_.kind));
   }
   j.update(facts);
-  j.update(cli::memory_json(plan_, limits));
-  const cli::RankPlan ranks = cli::rank_plan(
-      target_, target_spec_, batch_size(run_, static_cast<size_t>(target_spec_.max_seqs)), limits);
+  j.update(decode::memory_json(plan_, limits));
+  const decode::RankPlan ranks = decode::rank_plan(
+      target_, target_spec_, decode::batch_size(run_, static_cast<size_t>(target_spec_.max_seqs)),
+      limits);
   if (!ranks.kinds.empty()) j["ranks"] = ranks.json();
-  cli::print_plan(
-      cx,
-      fmt::format("model    {}\n{}draft    {}{}{}{}\n{}{}{}{}\n", target_.name, cache, draft,
-                  reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind), sparse, within,
-                  cli::gpu_line(limits), ranks.lines(), lines, cli::memory_lines(plan_, limits)),
-      j, plan_, limits);
+  cli::print_plan(cx,
+                  fmt::format("model    {}\n{}draft    {}{}{}{}\n{}{}{}{}\n", target_.name, cache,
+                              draft, reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind),
+                              sparse, within, decode::gpu_line(limits), ranks.lines(), lines,
+                              decode::memory_lines(plan_, limits)),
+                  j, plan_, limits);
   return 0;
 }
 
 ModelPair::Engines ModelPair::load(cli::Context& cx) {
-  admit_plan(cx, plan_, sizer_.limits());
+  decode::admit_plan(cx, plan_, sizer_.limits());
   Engines engines;
   engines.self_reading = self_reading();
-  engines.target = load_engine(cx, std::move(target_), target_spec_, plan_);
+  engines.target = decode::load_engine(cx, std::move(target_), target_spec_, plan_);
   if (draft_)
     engines.draft =
-        load_engine(cx, std::move(*draft_), draft_spec_, plan_, engines.target->queue());
+        decode::load_engine(cx, std::move(*draft_), draft_spec_, plan_, engines.target->queue());
   return engines;
 }
 

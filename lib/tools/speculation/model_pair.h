@@ -6,7 +6,8 @@
 #include <string>
 
 #include "cli/context.h"
-#include "tools/engines/sizing.h"
+#include "decode/fit/sizing.h"
+#include "speculate/round/rounds.h"
 
 // What all tools share that run a model together with a small one.
 namespace tandem::tools {
@@ -91,7 +92,7 @@ class ModelPair {
             const DraftSection& draft2 = {});
 
   Device device() const { return sizer_.device(); }
-  const cli::Placement& place() const { return sizer_.place(); }
+  const decode::Placement& place() const { return sizer_.place(); }
   /// Of weights and activations.
   DType compute() const { return sizer_.compute(); }
   Proposer proposer() const { return proposer_; }
@@ -117,7 +118,7 @@ class ModelPair {
   /// draft_copies   of each sequence that the draft's engine holds
   /// add            adds to the plan what the run holds besides the engines, which are sized by then
   /// errors         as savings_of
-  void size(SequenceRoom room, const speculate::RoundNeeds& target,
+  void size(decode::SequenceRoom room, const speculate::RoundNeeds& target,
             const speculate::RoundNeeds& draft = {},
             const std::function<void(MemoryPlan&)>& add = {}, int draft_copies = 1);
   const decode::EngineSpec& target_spec() const { return target_spec_; }
@@ -158,7 +159,7 @@ class ModelPair {
   recipe::Cache cache_, self_cache_, draft_cache_;
   recipe::Sparse self_sparse_;
   Proposer proposer_;
-  EngineSizer sizer_;
+  decode::EngineSizer sizer_;
   decode::ModelFiles target_;
   std::optional<decode::ModelFiles> draft_;
   decode::EngineSpec target_spec_, draft_spec_;

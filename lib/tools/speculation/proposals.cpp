@@ -278,7 +278,7 @@ std::string remedy_of_loss(const SequoiaRecipe& recipe) {
                      may_choose ? "set spec.gamma=auto, " : "");
 }
 
-void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree,
+void size_for(ModelPair& pair, const decode::SequenceRoom& room, const speculate::TreeRoom& tree,
               const SpecSection& spec) {
   const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
   if (spec.draft == DraftKind::nested && pair.has_draft())

@@ -192,7 +192,7 @@ void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair);
 std::string remedy_of_loss(const SequoiaRecipe& recipe);
 
 /// Gives both engines room for rounds with such trees, and plans them.
-void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree,
+void size_for(ModelPair& pair, const decode::SequenceRoom& room, const speculate::TreeRoom& tree,
               const SpecSection& spec = {});
 
 /// Rounds as the recipe wants them: with a model's trees, by prompt lookup, or within one another.

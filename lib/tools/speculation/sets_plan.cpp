@@ -39,7 +39,7 @@ std::optional<SetsPlan> plan_sets(const ModelPair& pair, double alpha, int most,
   const auto bytes = [&](model::ReadKind kind) {
     return model::forward_bytes(pair.target().config, pair.compute(), places, kind);
   };
-  const cli::Placement& place = pair.place();
+  const decode::Placement& place = pair.place();
   SetsPlan plan{.all = bytes(model::ReadKind::all),
                 .set = bytes(model::ReadKind::set),
                 .rates = place.plan_for ? machine::assumed_rates(*place.plan_for)

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "bench/round_times.h"
+#include "cli/context.h"
 #include "decode/generate.h"
 #include "speculate/tree/shape_search.h"
 #include "speculate/tree/tree_choice.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "bench/round_times.h"
+#include "decode/fit/load_engine.h"
 #include "model/spec/context.h"
 #include "speculate/draft/pair.h"
-#include "tools/engines/load_engine.h"
 #include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
@@ -142,7 +142,7 @@ MemoryPlan BenchEngines::plan_all(const decode::Savings& savings) {
   target_.spec.savings = savings;
   MemoryPlan all = decode::Engine::plan(target_.files, target_.spec);
   for (const auto& other : others_)
-    add_engine(all, decode::Engine::plan(other->files, other->spec), other->files.name);
+    decode::add_engine(all, decode::Engine::plan(other->files, other->spec), other->files.name);
   for (const Admitted& a : admitted_) {
     MemoryPlan plan;
     if (a.nested)
@@ -160,10 +160,10 @@ MemoryPlan BenchEngines::plan_all(const decode::Savings& savings) {
 void BenchEngines::size() {
   // Prompts, and the sequences that continue them: these own their new tokens alone.
   const int64_t longest = int64_t{sizes_.context} + sizes_.new_tokens;
-  SequenceRoom room{.batch = 2 * sizes_.batch,
-                    .longest = longest,
-                    .total = longest * sizes_.batch,
-                    .to_read = longest * sizes_.batch};
+  decode::SequenceRoom room{.batch = 2 * sizes_.batch,
+                            .longest = longest,
+                            .total = longest * sizes_.batch,
+                            .to_read = longest * sizes_.batch};
   if (is_timed_) {  // on forks of one sequence
     const int64_t timed = timed_context() + bench::kTimedTokens;
     room.longest = std::max(longest, timed);
@@ -189,16 +189,16 @@ void BenchEngines::size() {
         .hint("set run.batch=1, or model.offload=none on a GPU with more memory");
 }
 
-cli::RankPlan BenchEngines::rank_plan() const {
-  return cli::rank_plan(target_.files, target_.spec, sizes_.batch, limits());
+decode::RankPlan BenchEngines::rank_plan() const {
+  return decode::rank_plan(target_.files, target_.spec, sizes_.batch, limits());
 }
 
 void BenchEngines::load(cli::Context& cx) {
-  admit_plan(cx, plan_, limits());
-  target_.engine = load_engine(cx, std::move(target_.files), target_.spec, plan_);
+  decode::admit_plan(cx, plan_, limits());
+  target_.engine = decode::load_engine(cx, std::move(target_.files), target_.spec, plan_);
   for (const auto& other : others_)
-    other->engine =
-        load_engine(cx, std::move(other->files), other->spec, plan_, target_.engine->queue());
+    other->engine = decode::load_engine(cx, std::move(other->files), other->spec, plan_,
+                                        target_.engine->queue());
 }
 
 speculate::Reader BenchEngines::drafter(const NamedDraft& draft) {

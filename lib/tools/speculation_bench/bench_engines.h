@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "cli/context.h"
-#include "cli/rank_plan.h"
-#include "tools/engines/sizing.h"
+#include "decode/fit/rank_plan.h"
+#include "decode/fit/sizing.h"
 #include "tools/speculation_bench/ways.h"
 
 namespace tandem::tools {
@@ -50,9 +50,9 @@ class BenchEngines {
   /// Headers of the target, until it is loaded.
   const decode::ModelFiles& target_files() const { return target_.files; }
   const MemoryPlan& plan() const { return plan_; }
-  cli::MemoryLimits limits() const { return sizer_.limits(); }
+  decode::MemoryLimits limits() const { return sizer_.limits(); }
   /// Of the target; until it is loaded.
-  cli::RankPlan rank_plan() const;
+  decode::RankPlan rank_plan() const;
 
   /// Loads all engines, once.
   /// errors   kind memory, input, interrupted
@@ -99,7 +99,7 @@ class BenchEngines {
   MemoryPlan plan_all(const decode::Savings& savings);
 
   BenchSizes sizes_;
-  EngineSizer sizer_;
+  decode::EngineSizer sizer_;
   Model target_;
   std::vector<std::unique_ptr<Model>> others_;
   std::vector<Admitted> admitted_;

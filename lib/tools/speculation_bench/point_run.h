@@ -7,6 +7,7 @@
 
 #include "bench/record.h"
 #include "bench/roofline.h"
+#include "cli/context.h"
 #include "speculate/tree/timing.h"
 #include "tools/speculation_bench/bench_recipe.h"
 #include "tools/speculation_bench/measurement.h"

@@ -12,7 +12,7 @@
 
 namespace tandem::tools {
 
-ProductRate product_rate(DType dtype, const cli::MemoryLimits& limits) {
+ProductRate product_rate(DType dtype, const decode::MemoryLimits& limits) {
   if (!limits.on_gpu()) {
     const auto ceilings = machine::known_ceilings(max_threads());
     return {.per_second = ceilings ? ceilings->gemm_gflops(dtype) * 1e9 : 0, .of_cpu = dtype};

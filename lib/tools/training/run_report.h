@@ -3,7 +3,7 @@
 #include <string>
 
 #include "cli/context.h"
-#include "cli/device.h"
+#include "decode/fit/placement.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/work.h"
 
@@ -18,7 +18,7 @@ struct ProductRate {
 
 /// What products of a number type reach: on the CPU as measured on this machine, if it has been; on
 /// a GPU as the card's data sheet says of bf16.
-ProductRate product_rate(DType dtype, const cli::MemoryLimits& limits);
+ProductRate product_rate(DType dtype, const decode::MemoryLimits& limits);
 
 /// How much a run has to do, as its first step says.
 struct RunSize {

@@ -40,7 +40,7 @@ train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
 
 train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelConfig& config,
                                 const train::TrainingData& data, int64_t n_steps,
-                                const cli::Placement& place) {
+                                const decode::Placement& place) {
   const train::TrainSettings& t = recipe.train;
   const auto longest =
       static_cast<int64_t>(std::max(data.data.longest_rows(), data.val_data.longest_rows()));

@@ -10,6 +10,9 @@
 #include "base/cpu_features.h"
 #include "base/sha256.h"
 #include "cli/plan_text.h"
+#include "decode/fit/load_engine.h"
+#include "decode/fit/memory_text.h"
+#include "decode/fit/sizing.h"
 #include "io/atomic_file.h"
 #include "io/claimed_files.h"
 #include "io/quote.h"
@@ -18,8 +21,6 @@
 #include "recipe/scalar.h"
 #include "tensor/driver_memory.h"
 #include "tensor/gpu_isa.h"
-#include "tools/engines/load_engine.h"
-#include "tools/engines/sizing.h"
 #include "tools/training/memory_advice.h"
 #include "tools/training/trainer_spec.h"
 #include "train/export/export_adapter.h"
@@ -56,11 +57,11 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
       steps_per_epoch_(
           train::Epoch::n_steps(static_cast<int64_t>(data.train.size()), recipe.train.batches)),
       n_steps_(recipe.train.n_steps(steps_per_epoch_)),
-      place_(cli::choose_placement(recipe.run, {}, plans, {}, cx.place())),
+      place_(decode::choose_placement(recipe.run, {}, plans, {}, cx.place())),
       spec_(trainer_spec(recipe, files.config, data, n_steps_, place_)),
       excluded_(train::units_of_adapters(recipe.train.select.exclude, files.config,
                                          {files.name, files.adapter_base()})),
-      limits_(cli::memory_limits(recipe.run, place_)) {
+      limits_(decode::memory_limits(recipe.run, place_)) {
   spec_.n_ranks = cx.place().size;
   if (!plans && writes()) check_folder();  // before scores are computed
   if (cx.group()) cx.group()->require_equal("data", data.data.fingerprint());
@@ -255,7 +256,7 @@ std::string TrainingRun::text() const {
                                  : std::string();
   return fmt::format("{}\n{}{}{}{}{}{}\n{}\n", values_line(), chosen, uneven_lines(),
                      excluded_line(), ranks_line(), train::describe(frontier()), size().text(),
-                     cli::memory_lines(plan_, limits_));
+                     decode::memory_lines(plan_, limits_));
 }
 
 void TrainingRun::add_to(nlohmann::ordered_json& json) const {
@@ -268,7 +269,7 @@ void TrainingRun::add_to(nlohmann::ordered_json& json) const {
     if (const double s = traffic_seconds(); s > 0) json["ranks"]["traffic_ms"] = 1e3 * s;
   }
   json["tflop"] = static_cast<double>(n_steps_) * size().work.done() * 1e-12;
-  json.update(cli::memory_json(plan_, limits_));
+  json.update(decode::memory_json(plan_, limits_));
 }
 
 RunCheckpoints TrainingRun::checkpoints() const {
@@ -393,14 +394,14 @@ std::string TrainingRun::memory_advice() const {
 
 int TrainingRun::run() {
   try {
-    admit_plan(cx_, plan_, limits_);
+    decode::admit_plan(cx_, plan_, limits_);
   } catch (Error& e) {
     throw std::move(e).hint(memory_advice());
   }
   RunCheckpoints kept = checkpoints();
   if (writes()) open_folder(kept);
   if (cx_.group()) (void)cx_.group()->agree(0);  // the folder is there
-  spec_.comm = comm_of(cx_, spec_.device);
+  spec_.comm = decode::comm_of(cx_, spec_.device);
   auto trainer = std::make_unique<train::Trainer>(spec_, set_, calibration().source());
   train::RunProgress at = kept.resume(*trainer, [&](const std::string& text) { cx_.warn(text); });
   if (cx_.group()) cx_.group()->require_equal("checkpoint", std::to_string(at.done));

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cli/context.h"
-#include "cli/device.h"
+#include "decode/fit/placement.h"
 #include "decode/model_files.h"
 #include "tools/training/metrics_file.h"
 #include "tools/training/run_checkpoints.h"
@@ -32,7 +32,7 @@ class TrainingRun {
               const decode::ModelFiles& files, const train::TrainingData& data, bool plans);
 
   const MemoryPlan& plan() const { return plan_; }
-  const cli::MemoryLimits& limits() const { return limits_; }
+  const decode::MemoryLimits& limits() const { return limits_; }
   /// The smallest change of settings that would make the plan fit.
   std::string memory_advice() const;
   /// Trained values, how far gradients go, work, memory.
@@ -111,11 +111,11 @@ class TrainingRun {
   const decode::ModelFiles& files_;
   const train::TrainingData& data_;
   int64_t steps_per_epoch_, n_steps_;
-  cli::Placement place_;
+  decode::Placement place_;
   train::TrainerSpec spec_;
   train::Excluded excluded_;
   train::TrainedSet set_;
-  cli::MemoryLimits limits_;
+  decode::MemoryLimits limits_;
   size_t program_bytes_ = 0, driver_bytes_ = 0;
   MemoryPlan plan_;
   std::vector<train::Epoch> epoch_;  // the one in hand, if any

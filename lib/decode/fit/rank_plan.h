@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/device.h"
 #include "decode/engine.h"
+#include "decode/fit/placement.h"
 
-namespace tandem::cli {
+namespace tandem::decode {
 
 /// What --dry-run reports of a run that several ranks share; nothing where one has all.
 struct RankPlan {
@@ -29,7 +29,7 @@ struct RankPlan {
 
 /// files      what one of the ranks has
 /// sequences  of a step
-RankPlan rank_plan(const decode::ModelFiles& files, const decode::EngineSpec& spec, int sequences,
+RankPlan rank_plan(const ModelFiles& files, const EngineSpec& spec, int sequences,
                    const MemoryLimits& limits);
 
-}  // namespace tandem::cli
+}  // namespace tandem::decode

@@ -1,4 +1,4 @@
-#include "tools/engines/sizing.h"
+#include "decode/fit/sizing.h"
 
 #include "ranks/device_comm.h"
 #include "ranks/host_comm.h"
@@ -11,7 +11,7 @@
 #include "model/spec/weight_formats.h"
 #include "tensor/driver_memory.h"
 
-namespace tandem::tools {
+namespace tandem::decode {
 namespace {
 
 /// Of free memory that auto leaves alone: a plan counts bytes, but a GPU gives whole pages of 2
@@ -25,7 +25,7 @@ constexpr int kMostPasses = 8;
 
 /// Bytes of a run's requests, which have the tokens of prompts after what all begin with; of the
 /// tokens of sequences under way; and of results that wait for those before them.
-size_t text_bytes(const decode::PromptSet& prompts, const SequenceRoom& room, int max_tokens) {
+size_t text_bytes(const PromptSet& prompts, const SequenceRoom& room, int max_tokens) {
   constexpr size_t kEach = 512;   // of a request and its result, without tokens
   constexpr size_t kWaiting = 8;  // bytes of a token's text
   size_t bytes =
@@ -38,7 +38,7 @@ size_t text_bytes(const decode::PromptSet& prompts, const SequenceRoom& room, in
 
 /// Different numbers of rows that forwards have, less those that every run has: prompts that begin
 /// when others end have one each, and so has every number of sequences, times those of a round.
-int row_counts(const SequenceRoom& room, const speculate::RoundNeeds& extra) {
+int row_counts(const SequenceRoom& room, const RoundNeeds& extra) {
   constexpr int kOfRounds = 6, kOfAny = 8;
   const int each = extra.rows > 0 ? kOfRounds : 1;
   return std::max(0, room.batch * each + std::max(0, room.prompts - room.batch) - kOfAny);
@@ -46,7 +46,7 @@ int row_counts(const SequenceRoom& room, const speculate::RoundNeeds& extra) {
 
 }  // namespace
 
-SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bounds) {
+SequenceRoom room_for(const PromptSet& prompts, const SequenceBounds& bounds) {
   const auto common = static_cast<int64_t>(prompts.shared), shared = bounds.saved + common;
   SequenceRoom room{.prefix = shared > 0, .total = shared};
   std::vector<int64_t> lengths, own;  // of each prompt: at its end; after what all begin with
@@ -86,9 +86,8 @@ int batch_size(const recipe::Run& run, size_t n) {
 }
 
 void add_engine(MemoryPlan& all, const MemoryPlan& own, const std::string& prefix) {
-  constexpr std::array<std::string_view, 5> kOnce = {decode::Engine::kProgramItem,
-                                                     decode::Engine::kNcclItem, kDriverItem,
-                                                     kHostDriverItem, kHostCodeItem};
+  constexpr std::array<std::string_view, 5> kOnce = {Engine::kProgramItem, Engine::kNcclItem,
+                                                     kDriverItem, kHostDriverItem, kHostCodeItem};
   for (const PlanItem& item : own.items())
     if (std::ranges::find(kOnce, item.name) == kOnce.end())
       all.add(prefix + ' ' + item.name, item.bytes, item.device, item.lifetime);
@@ -107,12 +106,12 @@ void check_offload(const recipe::Offload& offload, const model::ModelConfig& con
         .hint("set auto to keep on the GPU as many layers as fit");
 }
 
-decode::Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,
-                           const cli::MemoryLimits& limits,
-                           const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
-                           int key_layers, int set_channels) {
+Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,
+                   const MemoryLimits& limits,
+                   const std::function<MemoryPlan(const Savings&)>& plan_of, int key_layers,
+                   int set_channels) {
   check_offload(offload, config, limits.gpu);
-  decode::Savings s;
+  Savings s;
   const auto stream = [&](int n) {
     s.n_streamed = n;
     s.set_channels = n > 0 ? set_channels : 0;
@@ -123,13 +122,13 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
   if (!limits.on_gpu()) return s;
   size_t peak = plan_of(s).peak(limits.gpu);
   const auto fits = [&] { return peak + (limits.gpu_limited ? 0 : kReserve) <= limits.gpu_bytes; };
-  const auto take_if_less = [&](const decode::Savings& with) {
+  const auto take_if_less = [&](const Savings& with) {
     const size_t less = plan_of(with).peak(limits.gpu);
     if (less >= peak) return;
     s = with;
     peak = less;
   };
-  decode::Savings with = s;
+  Savings with = s;
   // Copies then run ahead under a round's drafts for 1 1/8 layers, not for two.
   with.ring_eighths = 1;
   if (key_layers > 0 || !fits()) take_if_less(with);
@@ -156,7 +155,7 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
     break;
   }
   // A layer here saves its copy in every forward, the rest of a ring at most as much in a round.
-  for (int n = decode::Savings::kWholeRing; n > s.ring_eighths; --n) {
+  for (int n = Savings::kWholeRing; n > s.ring_eighths; --n) {
     with = s;
     with.ring_eighths = n;
     peak = plan_of(with).peak(limits.gpu);
@@ -165,43 +164,41 @@ decode::Savings savings_of(const recipe::Offload& offload, const model::ModelCon
   return s;
 }
 
-std::shared_ptr<Comm> comm_of(const cli::Context& cx, Device device) {
-  if (!cx.group()) return nullptr;
-  if (device.kind == Device::Kind::cpu) return std::make_shared<ranks::HostComm>(cx.group());
-  const auto on_gpus = std::make_shared<ranks::DeviceComm>(cx.group(), device.index);
-  cx.terminal.note(fmt::format("ranks    {}, {}", cx.group()->size(), on_gpus->ways()));
+std::shared_ptr<Comm> comm_of(const RunContext& run, Device device) {
+  if (!run.group()) return nullptr;
+  if (device.kind == Device::Kind::cpu) return std::make_shared<ranks::HostComm>(run.group());
+  const auto on_gpus = std::make_shared<ranks::DeviceComm>(run.group(), device.index);
+  run.note(fmt::format("ranks    {}, {}", run.group()->size(), on_gpus->ways()));
   return on_gpus;
 }
 
-void report_opening(cli::Terminal& terminal, const decode::ModelFiles& files) {
-  for (const std::string& text : files.warnings) terminal.warn(text);
-  for (const std::string& text : files.notes) terminal.note_once(text);
+void report_opening(const RunContext& run, const ModelFiles& files) {
+  for (const std::string& text : files.warnings) run.warn(text);
+  for (const std::string& text : files.notes) run.note_once(text);
 }
 
 EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
-                         std::vector<recipe::Cache> caches, const cli::Context& cx)
+                         std::vector<recipe::Cache> caches, const RunContext& cx)
     : model_(model),
       run_(run),
+      cx_(cx),
       caches_(std::move(caches)),
-      ranks_(cx.place()),
-      place_(cli::choose_placement(run, model.offload, cx.dry_run(), caches_, ranks_)),
-      terminal_(cx.terminal),
-      group_(cx.group()),
+      place_(choose_placement(run, model.offload, cx.dry_run(), caches_, cx.place())),
       comm_(comm_of(cx, place_.device)) {}
 
 DType EngineSizer::compute() const {
   return model_.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
 }
 
-void EngineSizer::place_codes(decode::ModelFiles& files, const recipe::Weights& of) const {
+void EngineSizer::place_codes(ModelFiles& files, const recipe::Weights& of) const {
   using recipe::WeightType;
   const bool on_gpu = place_.device.kind == Device::Kind::cuda;
   if (of.weights == WeightType::bf16 || of.weights == WeightType::f32)
-    decode::note_widened(files, compute(), "as model.weights says");
+    note_widened(files, compute(), "as model.weights says");
   else
-    decode::keep_codes(files, place_.device, compute(),
-                       !on_gpu && of.activations != recipe::Activations::compute,
-                       on_gpu && of.activations == recipe::Activations::fp8);
+    keep_codes(files, place_.device, compute(),
+               !on_gpu && of.activations != recipe::Activations::compute,
+               on_gpu && of.activations == recipe::Activations::fp8);
   using recipe::Activations;
   const bool int8 = of.activations == Activations::int8, fp8 = of.activations == Activations::fp8;
   if (on_gpu ? int8 : fp8)
@@ -216,15 +213,15 @@ void EngineSizer::place_codes(decode::ModelFiles& files, const recipe::Weights& 
                    : "set model.weights=fp8, or leave model.activations out");
 }
 
-decode::ModelFiles EngineSizer::open(const recipe::Model& model) const {
-  decode::ModelFiles files = decode::open_model(model, static_cast<uint64_t>(run_.seed));
+ModelFiles EngineSizer::open(const recipe::Model& model) const {
+  ModelFiles files = decode::open_model(model, static_cast<uint64_t>(run_.seed));
   if (recipe::is_quantized(model.weights)) files.name += " " + recipe::yaml_text(model.weights);
   place_codes(files, model);
-  report_opening(terminal_, files);
+  report_opening(cx_, files);
   return files;
 }
 
-decode::ModelFiles EngineSizer::open_model(const recipe::Weights& weights) const {
+ModelFiles EngineSizer::open_model(const recipe::Weights& weights) const {
   recipe::Model model = model_;
   // A policy that sets only activations means the codes of the model, or of its file.
   if (weights.weights != recipe::WeightType::automatic || !recipe::is_quantized(model_.weights))
@@ -236,34 +233,34 @@ decode::ModelFiles EngineSizer::open_model(const recipe::Weights& weights) const
   if (numbers && recipe::yaml_text(model.weights) != recipe::yaml_text(model.compute))
     throw recipe_error("eval.policies", "has weights {}, but model.compute is {}",
                        recipe::yaml_text(model.weights), recipe::yaml_text(model.compute));
-  decode::ModelFiles files = open(model);
-  if (group_) group_->require_equal("model.path", files.fingerprint);
-  decode::take_shard(files, ranks_.rank, ranks_.size);
+  ModelFiles files = open(model);
+  if (group()) group()->require_equal("model.path", files.fingerprint);
+  take_shard(files, cx_.place().rank, cx_.place().size);
   return files;
 }
 
-decode::ModelFiles EngineSizer::open_draft(const recipe::Model& draft) const {
-  decode::ModelFiles files = open(draft);
-  if (group_) group_->require_equal(draft.path.value, files.fingerprint);
-  decode::take_draft_shard(files, ranks_.rank, ranks_.size);
+ModelFiles EngineSizer::open_draft(const recipe::Model& draft) const {
+  ModelFiles files = open(draft);
+  if (group()) group()->require_equal(draft.path.value, files.fingerprint);
+  take_draft_shard(files, cx_.place().rank, cx_.place().size);
   return files;
 }
 
-cli::MemoryLimits EngineSizer::limits() const {
-  cli::MemoryLimits limits = cli::memory_limits(run_, place_);
-  if (!group_) return limits;
+MemoryLimits EngineSizer::limits() const {
+  MemoryLimits limits = memory_limits(run_, place_);
+  if (!group()) return limits;
   const auto least = [&](size_t bytes) {
-    return static_cast<size_t>(group_->least_of(static_cast<double>(bytes)));
+    return static_cast<size_t>(group()->least_of(static_cast<double>(bytes)));
   };
   limits.host = least(limits.host);
   if (limits.on_gpu()) limits.gpu_bytes = least(limits.gpu_bytes);
   return limits;
 }
 
-decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::RoundNeeds& extra,
-                                     const recipe::Cache& cache) const {
+EngineSpec EngineSizer::spec(const SequenceRoom& all, const RoundNeeds& extra,
+                             const recipe::Cache& cache) const {
   const SequenceRoom room = room_under(all, cache, run_.prefill_chunk);
-  decode::EngineSpec spec;
+  EngineSpec spec;
   spec.max_seqs = spec.max_prompts = room.sequences();
   spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);  // one token of each, at least
   // On a GPU, rounds are laid out while others are under way.
@@ -282,19 +279,19 @@ decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::R
   return placed(std::move(spec));
 }
 
-decode::EngineSpec EngineSizer::placed(decode::EngineSpec sizes) const {
+EngineSpec EngineSizer::placed(EngineSpec sizes) const {
   sizes.compute = compute();
   sizes.device = place_.device;
   sizes.plan_for = place_.plan_for;
   sizes.prefill_order = run_.prefill_order;
-  sizes.n_ranks = ranks_.size;
+  sizes.n_ranks = n_ranks();
   sizes.comm = comm_;
   return sizes;
 }
 
-MemoryPlan EngineSizer::save_memory(
-    const model::ModelConfig& config,
-    const std::function<MemoryPlan(const decode::Savings&)>& plan_of, int set_channels) const {
+MemoryPlan EngineSizer::save_memory(const model::ModelConfig& config,
+                                    const std::function<MemoryPlan(const Savings&)>& plan_of,
+                                    int set_channels) const {
   const bool resides = std::ranges::any_of(caches_, [](const recipe::Cache& c) {
     return c.is_hosted() && c.resident_layers.automatic();
   });
@@ -302,9 +299,9 @@ MemoryPlan EngineSizer::save_memory(
   const kv::Geometry geometry = model::geometry_of(config, compute());
   for (int layer = 0; resides && layer < config.n_layers; ++layer)
     if (geometry.window(layer) == 0) ++key_layers;
-  const decode::Savings own =
+  const Savings own =
       savings_of(model_.offload, config, limits(), plan_of, key_layers, set_channels);
-  return plan_of(group_ ? group_->agree(own) : own);
+  return plan_of(group() ? group()->agree(own) : own);
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::decode

@@ -4,26 +4,25 @@
 #include <optional>
 #include <vector>
 
-#include "cli/context.h"
-#include "cli/plan_text.h"
+#include "decode/fit/hosted.h"
 #include "eval/panel.h"
-#include "tools/engines/hosted.h"
+#include "machine/hosted_report.h"
 
-namespace tandem::tools {
+namespace tandem::eval {
 
 /// The engines of policies that are judged together. One serves all policies whose keys lie where
 /// the model runs. A policy with keys in host memory or with other weights has a separate one.
 class PolicyEngines {
  public:
   /// Sizes of an engine that reads by these policies.
-  using SpecOf = std::function<decode::EngineSpec(const std::vector<eval::NamedPolicy>&)>;
+  using SpecOf = std::function<decode::EngineSpec(const std::vector<NamedPolicy>&)>;
 
   /// Decides where keys in host memory are attended, and how many layers are streamed.
   /// policies  full attention first
   /// batch     sequences of a step
   /// errors    kind recipe, device, memory (no room to measure rates)
-  PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles& files,
-                const std::vector<eval::NamedPolicy>& policies, const SpecOf& spec_of, int batch);
+  PolicyEngines(const decode::EngineSizer& sizer, const decode::ModelFiles& files,
+                const std::vector<NamedPolicy>& policies, const SpecOf& spec_of, int batch);
 
   /// Of all engines; names of the others' buffers begin with their policy's.
   const MemoryPlan& plan() const { return plan_; }
@@ -31,12 +30,12 @@ class PolicyEngines {
   MemoryPlan smallest_plan(const decode::ModelFiles& files) const;
   const decode::EngineSpec& first() const { return parts_.front().spec; }
   /// Of each policy whose keys are in host memory: who attends them, and the plan of its engine.
-  std::vector<cli::HostedEngine> hosted(const decode::ModelFiles& files) const;
+  std::vector<machine::HostedEngine> hosted(const decode::ModelFiles& files) const;
 
   /// errors   kind memory, input, interrupted
-  void load(cli::Context& cx);
+  void load(const decode::RunContext& run);
   /// Of loaded engines.
-  eval::Panel panel() const;
+  Panel panel() const;
 
  private:
   struct Part {
@@ -49,9 +48,9 @@ class PolicyEngines {
   };
   MemoryPlan plan_of(const decode::ModelFiles& files, const decode::Savings& savings) const;
 
-  const EngineSizer* sizer_;
+  const decode::EngineSizer* sizer_;
   std::vector<Part> parts_;
   MemoryPlan plan_;
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::eval

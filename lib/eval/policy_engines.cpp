@@ -1,15 +1,15 @@
-#include "tools/engines/policy_engines.h"
+#include "eval/policy_engines.h"
 
-#include "tools/engines/load_engine.h"
+#include "decode/fit/load_engine.h"
 
-namespace tandem::tools {
+namespace tandem::eval {
 
-PolicyEngines::PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles& files,
-                             const std::vector<eval::NamedPolicy>& policies, const SpecOf& spec_of,
+PolicyEngines::PolicyEngines(const decode::EngineSizer& sizer, const decode::ModelFiles& files,
+                             const std::vector<NamedPolicy>& policies, const SpecOf& spec_of,
                              int batch)
     : sizer_(&sizer) {
-  for (std::vector<int>& part : eval::divide_among_engines(policies)) {
-    std::vector<eval::NamedPolicy> of_part;
+  for (std::vector<int>& part : divide_among_engines(policies)) {
+    std::vector<NamedPolicy> of_part;
     for (const int i : part) of_part.push_back(policies[static_cast<size_t>(i)]);
     std::string name = parts_.empty() ? std::string() : of_part.front().name;
     decode::EngineSpec spec = sizer.placed(spec_of(of_part));
@@ -21,11 +21,11 @@ PolicyEngines::PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles&
     if (!cache.is_hosted()) continue;
     const recipe::Cache asked = cache;
     parts_[i].hosted =
-        decide_hosted(sizer, files, asked, parts_[i].spec.max_tokens, batch,
-                      [&](const recipe::Cache& decided, const decode::Savings& savings) {
-                        cache = decided;
-                        return plan_of(files, savings);
-                      });
+        decode::decide_hosted(sizer, files, asked, parts_[i].spec.max_tokens, batch,
+                              [&](const recipe::Cache& decided, const decode::Savings& savings) {
+                                cache = decided;
+                                return plan_of(files, savings);
+                              });
     cache = parts_[i].hosted->chosen().cache;
   }
   plan_ = sizer.save_memory(files.config, [&](const decode::Savings& savings) {
@@ -44,7 +44,7 @@ MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files,
     if (part.name.empty())
       all = std::move(own);
     else
-      add_engine(all, own, part.name);
+      decode::add_engine(all, own, part.name);
   }
   return all;
 }
@@ -54,27 +54,27 @@ MemoryPlan PolicyEngines::smallest_plan(const decode::ModelFiles& files) const {
                  {.host_embedding = true, .n_streamed = sizer_->most_streamed(files.config)});
 }
 
-std::vector<cli::HostedEngine> PolicyEngines::hosted(const decode::ModelFiles& files) const {
-  std::vector<cli::HostedEngine> engines;
+std::vector<machine::HostedEngine> PolicyEngines::hosted(const decode::ModelFiles& files) const {
+  std::vector<machine::HostedEngine> engines;
   for (const Part& part : parts_)
     if (part.hosted)
       engines.push_back({part.name, *part.hosted, decode::Engine::plan(files, part.spec)});
   return engines;
 }
 
-void PolicyEngines::load(cli::Context& cx) {
+void PolicyEngines::load(const decode::RunContext& run) {
   std::shared_ptr<cuda::Queue> queue;  // all work in one order with the first
   for (Part& part : parts_) {
-    part.engine = load_engine(cx, part.files ? std::move(*part.files) : sizer_->open_model(),
-                              part.spec, plan_, queue);
+    part.engine = decode::load_engine(
+        run, part.files ? std::move(*part.files) : sizer_->open_model(), part.spec, plan_, queue);
     if (!queue) queue = part.engine->queue();
   }
 }
 
-eval::Panel PolicyEngines::panel() const {
-  std::vector<eval::Panel::Member> members;
+Panel PolicyEngines::panel() const {
+  std::vector<Panel::Member> members;
   for (const Part& part : parts_) members.push_back({part.engine.get(), part.policies});
-  return eval::Panel(std::move(members));
+  return Panel(std::move(members));
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::eval

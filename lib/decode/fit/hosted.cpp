@@ -1,4 +1,4 @@
-#include "tools/engines/hosted.h"
+#include "decode/fit/hosted.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "ranks/group.h"
 #include "recipe/scalar.h"
 
-namespace tandem::tools {
+namespace tandem::decode {
 
 namespace {
 
@@ -36,18 +36,17 @@ void choose_as_rank0(ranks::Group& group, machine::HostedPlan& plan) {
 }  // namespace
 
 std::optional<machine::HostedPlan> decide_hosted(
-    const EngineSizer& sizer, const decode::ModelFiles& files, const recipe::Cache& cache,
-    int length, int batch,
-    const std::function<MemoryPlan(const recipe::Cache& decided, const decode::Savings&)>&
-        plan_of) {
+    const EngineSizer& sizer, const ModelFiles& files, const recipe::Cache& cache, int length,
+    int batch,
+    const std::function<MemoryPlan(const recipe::Cache& decided, const Savings&)>& plan_of) {
   if (!cache.is_hosted()) return {};
-  const cli::Placement& place = sizer.place();
+  const Placement& place = sizer.place();
   const machine::HostedRates rates = place.plan_for ? machine::assumed_rates(*place.plan_for)
                                                     : machine::measured_rates(place.device);
   const auto room_of = [&](const recipe::Cache& decided) -> machine::HostedRoom {
     try {
       const MemoryPlan plan = sizer.save_memory(
-          files.config, [&](const decode::Savings& savings) { return plan_of(decided, savings); });
+          files.config, [&](const Savings& savings) { return plan_of(decided, savings); });
       return {.fits = sizer.limits().fits(plan),
               .streamed_bytes = static_cast<double>(plan.group_bytes("weights", {}))};
     } catch (const Error& e) {
@@ -69,21 +68,20 @@ std::optional<machine::HostedPlan> decide_hosted(
   return plan;
 }
 
-std::optional<machine::HostedPlan> decide_hosted(const EngineSizer& sizer,
-                                                 const decode::ModelFiles& files,
-                                                 decode::EngineSpec& spec, int batch) {
+std::optional<machine::HostedPlan> decide_hosted(const EngineSizer& sizer, const ModelFiles& files,
+                                                 EngineSpec& spec, int batch) {
   // Several that share hosted keys are refused when they are planned.
   if (spec.caches.size() != 1) return {};
   recipe::Cache& cache = spec.caches.front();
-  const auto plan_of = [&](const recipe::Cache& decided, const decode::Savings& savings) {
-    decode::EngineSpec with = spec;
+  const auto plan_of = [&](const recipe::Cache& decided, const Savings& savings) {
+    EngineSpec with = spec;
     with.caches = {decided};
     with.savings = savings;
-    return decode::Engine::plan(files, with);
+    return Engine::plan(files, with);
   };
   auto hosted = decide_hosted(sizer, files, cache, spec.max_tokens, batch, plan_of);
   if (hosted) cache = hosted->chosen().cache;
   return hosted;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::decode

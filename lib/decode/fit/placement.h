@@ -8,7 +8,7 @@
 #include "recipe/sections.h"
 #include "tensor/memory_plan.h"
 
-namespace tandem::cli {
+namespace tandem::decode {
 
 /// The device that run.device names; auto = the first GPU where there is one, else the CPU. Of
 /// several ranks of a machine the first has the first GPU, or the first of those that are named.
@@ -54,10 +54,4 @@ MemoryLimits memory_limits(const recipe::Run& run, const Placement& place);
 /// How many GPUs run.device names; 0: it leaves the number open.
 int gpus_named(const std::string& device);
 
-/// As many CPU threads as run.threads says; 0 = all usable cores.
-void use_threads(int n);
-/// Warnings about the environment's variables for OpenMP threads: values that cannot be used, and
-/// variables with side effects.
-std::vector<std::string> thread_warnings();
-
-}  // namespace tandem::cli
+}  // namespace tandem::decode

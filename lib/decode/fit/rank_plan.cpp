@@ -1,4 +1,4 @@
-#include "cli/rank_plan.h"
+#include "decode/fit/rank_plan.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 
 #include "model/weights/shard.h"
 
-namespace tandem::cli {
+namespace tandem::decode {
 namespace {
 
 /// Of a sum of one row over two H100, as node of a graph: runs on GPUs report it as `ranks`.
@@ -24,7 +24,7 @@ bool are_equal(const model::Shard& a, const model::Shard& b) {
 
 }  // namespace
 
-RankPlan rank_plan(const decode::ModelFiles& files, const decode::EngineSpec& spec, int sequences,
+RankPlan rank_plan(const ModelFiles& files, const EngineSpec& spec, int sequences,
                    const MemoryLimits& limits) {
   RankPlan plan{.device = spec.device};
   const int n_ranks = files.shard.n_ranks;
@@ -37,14 +37,14 @@ RankPlan rank_plan(const decode::ModelFiles& files, const decode::EngineSpec& sp
       same->ranks.push_back(r);
       continue;
     }
-    decode::ModelFiles of_rank;
+    ModelFiles of_rank;
     of_rank.name = files.name;
     of_rank.folder = files.folder;
     of_rank.fingerprint = files.fingerprint;
     of_rank.config = model::config_of(files.whole, s);
     of_rank.shard = s;
     of_rank.adapters = files.adapters;  // about as large on others
-    plan.kinds.push_back({{r}, s, decode::Engine::plan(of_rank, spec).peak(spec.device)});
+    plan.kinds.push_back({{r}, s, Engine::plan(of_rank, spec).peak(spec.device)});
   }
   const model::ModelConfig& c = files.config;
   const bool on_gpu = spec.device.kind == Device::Kind::cuda;
@@ -89,4 +89,4 @@ nlohmann::ordered_json RankPlan::json() const {
   return j;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::decode

@@ -2,10 +2,10 @@
 #include <functional>
 #include <optional>
 
+#include "decode/fit/sizing.h"
 #include "machine/hosted_plan.h"
-#include "tools/engines/sizing.h"
 
-namespace tandem::tools {
+namespace tandem::decode {
 
 /// Decides who attends keys in host memory, and where their index lies, by the rates of this
 /// machine, measured, or of the one that is planned for: the fastest way that fits.
@@ -14,13 +14,12 @@ namespace tandem::tools {
 /// result   none for keys in one place
 /// errors   kind recipe, device, memory (no room to measure)
 std::optional<machine::HostedPlan> decide_hosted(
-    const EngineSizer& sizer, const decode::ModelFiles& files, const recipe::Cache& cache,
-    int length, int batch,
-    const std::function<MemoryPlan(const recipe::Cache& decided, const decode::Savings&)>& plan_of);
+    const EngineSizer& sizer, const ModelFiles& files, const recipe::Cache& cache, int length,
+    int batch,
+    const std::function<MemoryPlan(const recipe::Cache& decided, const Savings&)>& plan_of);
 
 /// The same of an engine that reads by one cache, which gets the decided settings.
-std::optional<machine::HostedPlan> decide_hosted(const EngineSizer& sizer,
-                                                 const decode::ModelFiles& files,
-                                                 decode::EngineSpec& spec, int batch);
+std::optional<machine::HostedPlan> decide_hosted(const EngineSizer& sizer, const ModelFiles& files,
+                                                 EngineSpec& spec, int batch);
 
-}  // namespace tandem::tools
+}  // namespace tandem::decode

@@ -3,15 +3,14 @@
 #include <functional>
 #include <vector>
 
-#include "cli/context.h"
-#include "cli/device.h"
-#include "decode/engine.h"
+#include "decode/decoder.h"
+#include "decode/fit/placement.h"
 #include "decode/prompts.h"
+#include "decode/run_context.h"
 #include "recipe/sections.h"
-#include "speculate/round/rounds.h"
 
 // How every tool sizes its engines: the sequences that they hold, then the engines that hold them.
-namespace tandem::tools {
+namespace tandem::decode {
 
 /// The sequences that a run holds at once.
 struct SequenceRoom {
@@ -40,7 +39,7 @@ struct SequenceBounds {
   int least_new = 0;          // new tokens that must fit after every prompt
   int batch = 1;              // sequences at once, at most
 
-  decode::PromptRoom prompt_room() const { return {context, model_context, saved, least_new}; }
+  PromptRoom prompt_room() const { return {context, model_context, saved, least_new}; }
 };
 
 /// What plans call SequenceRoom::texts.
@@ -48,7 +47,7 @@ inline constexpr const char* kTextsItem = "texts/requests and results";
 
 /// Room for these prompts; without any, for sequences of bounds.context tokens.
 /// errors   kind input: a prompt beyond the context
-SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bounds);
+SequenceRoom room_for(const PromptSet& prompts, const SequenceBounds& bounds);
 
 /// Sequences that run together, of `n` asked for.
 int batch_size(const recipe::Run& run, size_t n);
@@ -71,54 +70,54 @@ void check_offload(const recipe::Offload& offload, const model::ModelConfig& con
 /// set_channels  of each layer, that drafts read; 0: layers are not divided
 /// plan_of  the whole run with these savings
 /// errors   as check_offload
-decode::Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,
-                           const cli::MemoryLimits& limits,
-                           const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
-                           int key_layers = 0, int set_channels = 0);
+Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,
+                   const MemoryLimits& limits,
+                   const std::function<MemoryPlan(const Savings&)>& plan_of, int key_layers = 0,
+                   int set_channels = 0);
 
-/// Prints the warnings and notes of opening a model, each once.
-void report_opening(cli::Terminal& terminal, const decode::ModelFiles& files);
+/// Shows the warnings and notes of opening a model, each once.
+void report_opening(const RunContext& run, const ModelFiles& files);
 
 /// How the ranks of a run add up numbers on this device; null where there is one, and for plans.
 /// errors   kind device
-std::shared_ptr<Comm> comm_of(const cli::Context& cx, Device device);
+std::shared_ptr<Comm> comm_of(const RunContext& run, Device device);
 
 /// Sections `model` and `run` of a recipe: where its engines run, and how large they are.
 class EngineSizer {
  public:
   /// caches   how the engines read; they run on a GPU only if it can read in all these ways
-  /// cx       whether the run is planned alone, perhaps for a GPU that is not here; its ranks
+  /// cx       of the run; outlives this
   /// errors   kind device
   EngineSizer(const recipe::Model& model, const recipe::Run& run, std::vector<recipe::Cache> caches,
-              const cli::Context& cx);
+              const RunContext& cx);
 
   Device device() const { return place_.device; }
-  const cli::Placement& place() const { return place_; }
+  const Placement& place() const { return place_; }
   /// Of weights and activations.
   DType compute() const;
   /// The ranks of the run; null where there is one, and for plans.
   const std::shared_ptr<Comm>& comm() const { return comm_; }
-  const std::shared_ptr<ranks::Group>& group() const { return group_; }
-  int n_ranks() const { return ranks_.size; }
+  const std::shared_ptr<ranks::Group>& group() const { return cx_.group(); }
+  int n_ranks() const { return cx_.place().size; }
   /// As of now; of several ranks those of the one with the least.
-  cli::MemoryLimits limits() const;
+  MemoryLimits limits() const;
 
   /// Headers of model.path, and of its adapter.
   /// errors   kind input
-  decode::ModelFiles open_model() const { return open_model(model_); }
+  ModelFiles open_model() const { return open_model(model_); }
   /// Opens that model with other weights. Those that are auto are as model.weights quantizes them,
   /// else as in the file.
-  decode::ModelFiles open_model(const recipe::Weights& weights) const;
+  ModelFiles open_model(const recipe::Weights& weights) const;
   /// The same of a model that proposes tokens.
-  decode::ModelFiles open_draft(const recipe::Model& draft) const;
+  ModelFiles open_draft(const recipe::Model& draft) const;
 
   /// An engine for these sequences.
   /// extra    what rounds need beyond them
   /// cache    by which it reads, if by one alone
-  decode::EngineSpec spec(const SequenceRoom& room, const speculate::RoundNeeds& extra = {},
-                          const recipe::Cache& cache = {}) const;
+  EngineSpec spec(const SequenceRoom& room, const RoundNeeds& extra = {},
+                  const recipe::Cache& cache = {}) const;
   /// An engine of sizes that something else knows, where this run takes place.
-  decode::EngineSpec placed(decode::EngineSpec sizes) const;
+  EngineSpec placed(EngineSpec sizes) const;
 
   /// Makes a run fit by what savings_of says.
   /// plan_of  the whole run with savings; called last with those that are chosen
@@ -126,7 +125,7 @@ class EngineSizer {
   /// result   that plan
   /// errors   as check_offload
   MemoryPlan save_memory(const model::ModelConfig& config,
-                         const std::function<MemoryPlan(const decode::Savings&)>& plan_of,
+                         const std::function<MemoryPlan(const Savings&)>& plan_of,
                          int set_channels = 0) const;
 
   bool offloads() const { return model_.offload.any(); }
@@ -136,18 +135,16 @@ class EngineSizer {
   }
 
  private:
-  decode::ModelFiles open(const recipe::Model& model) const;
+  ModelFiles open(const recipe::Model& model) const;
   /// Decides in which form weights that a source stores as codes lie in memory.
-  void place_codes(decode::ModelFiles& files, const recipe::Weights& weights) const;
+  void place_codes(ModelFiles& files, const recipe::Weights& weights) const;
 
   const recipe::Model& model_;
   const recipe::Run& run_;
+  const RunContext& cx_;
   std::vector<recipe::Cache> caches_;
-  ranks::Place ranks_;
-  cli::Placement place_;
-  cli::Terminal& terminal_;
-  std::shared_ptr<ranks::Group> group_;
+  Placement place_;
   std::shared_ptr<Comm> comm_;  // null where there is one rank, and for plans
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::decode
