@@ -87,6 +87,7 @@ class Context : public decode::RunContext {
   void show(std::string_view text, int verbosity) const override { terminal.note(text, verbosity); }
   void note_once(const std::string& text) const override { terminal.note_once(text); }
   void warn(const std::string& text) const override { terminal.warn(text); }
+  void print(std::string_view line) const override { out.line(line); }
   std::unique_ptr<decode::ProgressLine> progress(std::string label, double total, std::string unit,
                                                  double begun = 0) const override {
     return std::make_unique<Progress>(terminal, std::move(label), total, std::move(unit), begun);

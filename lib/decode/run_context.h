@@ -47,6 +47,8 @@ class RunContext {
   /// Shows a text at verbosity 0, once.
   virtual void note_once(const std::string& /*text*/) const {}
   virtual void warn(const std::string& /*text*/) const {}
+  /// Writes a line of the result.
+  virtual void print(std::string_view /*line*/) const {}
   void note(std::string_view text) const { show(text, 0); }
   void verbose(std::string_view text) const { show(text, 1); }
   void debug(std::string_view text) const { show(text, 2); }

@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "base/sha256.h"
-#include "tools/training/training_run.h"
+#include "train/run/training_run.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 namespace {
 
 /// Steps in a row without a finite loss or gradient, after which a run ends.
@@ -20,20 +20,18 @@ int64_t or_tenth(const std::optional<int>& every, int64_t steps) {
 
 }  // namespace
 
-train::Epoch TrainingRun::epoch(int64_t number) const {
+Epoch TrainingRun::epoch(int64_t number) const {
   return {data_.data, data_.train, recipe_.train.batches, static_cast<uint64_t>(recipe_.run.seed),
           number};
 }
 
-std::vector<train::MicroBatch> TrainingRun::parts_of(const train::Epoch& epoch,
-                                                     int64_t step) const {
-  std::vector<train::MicroBatch> all;
-  for (const train::MicroPlan& p : epoch.step(step))
-    all.push_back(train::make_micro_batch(data_.data, p));
+std::vector<MicroBatch> TrainingRun::parts_of(const Epoch& epoch, int64_t step) const {
+  std::vector<MicroBatch> all;
+  for (const MicroPlan& p : epoch.step(step)) all.push_back(make_micro_batch(data_.data, p));
   return all;
 }
 
-std::vector<train::MicroBatch> TrainingRun::batches(int64_t step) {
+std::vector<MicroBatch> TrainingRun::batches(int64_t step) {
   const int64_t number = step / steps_per_epoch_;
   if (number != epoch_number_) {
     epoch_.clear();
@@ -43,10 +41,10 @@ std::vector<train::MicroBatch> TrainingRun::batches(int64_t step) {
   return parts_of(epoch_.front(), step % steps_per_epoch_);
 }
 
-train::LossSum TrainingRun::validate(train::Trainer& trainer) const {
-  std::vector<train::MicroBatch> batches;  // of which ranks take turns
-  for (const train::MicroPlan& p : divide(data_.validation(), data_.val, recipe_.train.batches))
-    batches.push_back(train::make_micro_batch(data_.validation(), p));
+LossSum TrainingRun::validate(Trainer& trainer) const {
+  std::vector<MicroBatch> batches;  // of which ranks take turns
+  for (const MicroPlan& p : divide(data_.validation(), data_.val, recipe_.train.batches))
+    batches.push_back(make_micro_batch(data_.validation(), p));
   return trainer.loss(batches);
 }
 
@@ -58,14 +56,14 @@ bool TrainingRun::validates_at(int64_t step) const {
 }
 
 std::string TrainingRun::records_of(int64_t step) const {
-  const train::Epoch of = epoch(step / steps_per_epoch_);
+  const Epoch of = epoch(step / steps_per_epoch_);
   std::string text;
   for (const int32_t sample : of.samples(step % steps_per_epoch_))
     text += (text.empty() ? "" : ", ") + data_.data.where(sample);
   return text;
 }
 
-void TrainingRun::report_skipped(int64_t step, const train::StepResult& r, int in_a_row) const {
+void TrainingRun::report_skipped(int64_t step, const StepResult& r, int in_a_row) const {
   cx_.warn(fmt::format("step {} is skipped: loss {}, gradient norm {}, records {}", step,
                        r.loss.mean(), r.gradient_norm, records_of(step - 1)));
   if (in_a_row >= kMostSkipped)
@@ -74,7 +72,7 @@ void TrainingRun::report_skipped(int64_t step, const train::StepResult& r, int i
         .hint("lower train.optimizer.lr, or inspect the records with --show-samples");
 }
 
-void TrainingRun::check_ranks(const train::Trainer& trainer, int64_t step) const {
+void TrainingRun::check_ranks(const Trainer& trainer, int64_t step) const {
   if (!cx_.group()) return;
   const std::vector<float> values = trainer.values();
   const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
@@ -83,24 +81,24 @@ void TrainingRun::check_ranks(const train::Trainer& trainer, int64_t step) const
                              sha256_hex(bytes).substr(0, 16));
 }
 
-void TrainingRun::find_rate(train::Trainer& trainer, train::RunProgress& at, MetricsFile* metrics) {
+void TrainingRun::find_rate(Trainer& trainer, RunProgress& at, MetricsFile* metrics) {
   if (!recipe_.train.optimizer.finds_lr(recipe_.train.method)) return;
-  train::Schedule schedule = spec_.schedule;
+  Schedule schedule = spec_.schedule;
   if (at.done == 0) {
-    std::vector<std::vector<train::MicroBatch>> steps;
-    for (int64_t i = 0; i <= train::trial_steps(n_steps_); ++i) steps.push_back(batches(i));
+    std::vector<std::vector<MicroBatch>> steps;
+    for (int64_t i = 0; i <= trial_steps(n_steps_); ++i) steps.push_back(batches(i));
     constexpr double kTrials = 6;  // about
     const double all = kTrials * static_cast<double>(steps.size() + 1);
-    cli::Progress line(cx_.terminal, "learning rate", all, "steps");
+    const auto line = cx_.progress("learning rate", all, "steps");
     double done = 0;
-    const train::RangeTest test = train::test_range(trainer, steps, [&] {
-      (void)cli::agree_interrupted();
-      line.update(std::min(all, done++));
+    const RangeTest test = test_range(trainer, steps, [&] {
+      (void)cx_.agree_interrupted();
+      line->update(std::min(all, done++));
     });
     at.rate = test.rate;
     if (metrics) metrics->add_range_test(test);
     std::string tried;
-    for (const train::TriedRate& t : test.tried)
+    for (const TriedRate& t : test.tried)
       tried += fmt::format("{}{} {:.4f}", tried.empty() ? "" : ", ", t.rate, t.loss);
     cx_.note(fmt::format("lr       {} from a range test  loss {:.4f}, after {} steps at {}",
                          at.rate, test.start, test.steps, tried));
@@ -110,7 +108,7 @@ void TrainingRun::find_rate(train::Trainer& trainer, train::RunProgress& at, Met
                       "{} is a guess",
                       at.rate));
   } else if (at.rate == 0) {
-    at.rate = train::RangeTest::kSafeRate;  // the default when this run began
+    at.rate = RangeTest::kSafeRate;  // the default when this run began
   }
   if (cx_.group())
     cx_.group()->require_equal("train.optimizer.lr by the range test", fmt::format("{}", at.rate));
@@ -118,12 +116,12 @@ void TrainingRun::find_rate(train::Trainer& trainer, train::RunProgress& at, Met
   trainer.set_schedule(schedule);
 }
 
-void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
-                        RunCheckpoints& checkpoints, RunReport& report) {
+void TrainingRun::go_on(Trainer& trainer, RunProgress& at, RunCheckpoints& checkpoints,
+                        RunReport& report) {
   std::optional<MetricsFile> metrics;  // of rank 0
   if (writes()) metrics.emplace(file(kMetrics), at.done, recipe_.train.log);
   const int64_t save_every = or_tenth(recipe_.train.save_every, n_steps_);
-  train::RunProgress saved = at;
+  RunProgress saved = at;
   const auto save = [&] {
     if (saved == at) return;
     check_ranks(trainer, at.done);
@@ -147,10 +145,10 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
       const bool ends = at.done == n_steps_ || at.best.gives_up(recipe_.eval.patience);
       if (ends || at.done % save_every == 0 || at.best.step == at.done) save();
       if (ends) return;
-      (void)cli::agree_interrupted();
+      (void)cx_.agree_interrupted();
       const Stopwatch watch;
-      const std::vector<train::MicroBatch> parts = batches(at.done);
-      const train::StepResult r = trainer.step(parts);
+      const std::vector<MicroBatch> parts = batches(at.done);
+      const StepResult r = trainer.step(parts);
       ++at.done;
       const double seconds = watch.seconds();
       if (metrics) metrics->add_step(at.done, (at.done - 1) / steps_per_epoch_, r, seconds);
@@ -168,4 +166,4 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
   }
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

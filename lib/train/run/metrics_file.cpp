@@ -1,4 +1,4 @@
-#include "tools/training/metrics_file.h"
+#include "train/run/metrics_file.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "io/file.h"
 #include "io/jsonl.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 namespace {
 
 constexpr const char* kStep = "step";
@@ -50,7 +50,7 @@ Kept kept_lines(const std::filesystem::path& path, int64_t done) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done, train::StepLog log)
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done, StepLog log)
     : path_(path) {
   const Kept kept = kept_lines(path, done);
   first_loss_ = kept.first_loss;
@@ -59,12 +59,12 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done, train:
   whole.commit();
   out_.open(path, std::ios::app);
   sync();
-  if (log == train::StepLog::tensorboard) events_.emplace(path.parent_path(), done + 1);
+  if (log == StepLog::tensorboard) events_.emplace(path.parent_path(), done + 1);
 }
 
-void MetricsFile::add_range_test(const train::RangeTest& test) {
+void MetricsFile::add_range_test(const RangeTest& test) {
   nlohmann::ordered_json tried = nlohmann::ordered_json::array();
-  for (const train::TriedRate& t : test.tried) {
+  for (const TriedRate& t : test.tried) {
     tried.push_back({{"lr", t.rate}, {kLoss, nullptr}});
     if (std::isfinite(t.loss)) tried.back()[kLoss] = t.loss;
   }
@@ -76,8 +76,7 @@ void MetricsFile::add_range_test(const train::RangeTest& test) {
          {"tried", std::move(tried)}}}});
 }
 
-void MetricsFile::add_step(int64_t step, int64_t epoch, const train::StepResult& r,
-                           double seconds) {
+void MetricsFile::add_step(int64_t step, int64_t epoch, const StepResult& r, double seconds) {
   if (!first_loss_) first_loss_ = r.loss.mean();
   add({{kStep, step},
        {"epoch", epoch},
@@ -92,7 +91,7 @@ void MetricsFile::add_step(int64_t step, int64_t epoch, const train::StepResult&
        {"tokens_per_s", static_cast<double>(r.n_rows) / seconds}});
 }
 
-void MetricsFile::add_validation(int64_t step, double loss, const train::BestValidation& best) {
+void MetricsFile::add_validation(int64_t step, double loss, const BestValidation& best) {
   nlohmann::ordered_json line = {{kStep, step}, {kValLoss, loss}};
   if (best.found()) line.update({{"best_step", best.step}, {"best_val_loss", best.loss}});
   add(line);
@@ -114,4 +113,4 @@ void MetricsFile::sync() {
   if (!out_) throw input_error(path_.string(), "cannot be written").hint("is the disk full?");
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tandem::tools {
+namespace tandem::train {
 
 /// An event file of TensorBoard: scalars by step.
 class EventFile {
@@ -35,4 +35,4 @@ class EventFile {
 /// CRC-32C (the polynomial of Castagnoli) of the bytes.
 uint32_t crc32c(std::string_view bytes);
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

@@ -1,14 +1,11 @@
-#include "tools/training/memory_advice.h"
+#include "train/run/memory_advice.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace tandem::tools {
+namespace tandem::train {
 namespace {
-
-using train::Recomputation;
-using train::TrainerSpec;
 
 TrainerSpec with_rows(TrainerSpec spec, int64_t rows) {
   spec.max_rows = static_cast<int>(rows);
@@ -74,4 +71,4 @@ std::string memory_advice(const TrainerSpec& spec, int64_t longest, int64_t max_
       on_gpu ? "gpu" : "host");
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

@@ -1,14 +1,14 @@
-#include "tools/training/train_recipe.h"
+#include "train/run/train_recipe.h"
 
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 
 void TrainRecipe::check(recipe::Problems& p) const {
   if (output.path == "-")
     p.field("output.path", "output.path: expected a folder for the run, found standard output");
-  using enum train::Method;
+  using enum Method;
   if (recipe::is_quantized(model.weights) && train.method != s2ft && train.method != lora &&
       train.method != dora)
     p.field("model.weights",
@@ -24,6 +24,6 @@ void TrainRecipe::check(recipe::Problems& p) const {
   if (eval.patience > 0) needs_data("eval.patience");
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train
 
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::TrainRecipe&);
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::train::TrainRecipe&);

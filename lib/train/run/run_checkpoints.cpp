@@ -1,4 +1,4 @@
-#include "tools/training/run_checkpoints.h"
+#include "train/run/run_checkpoints.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "io/atomic_file.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 namespace {
 
 constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
@@ -27,7 +27,7 @@ std::optional<int64_t> step_of(std::string_view name) {
 
 }  // namespace
 
-RunCheckpoints::RunCheckpoints(std::filesystem::path folder, train::RunIdentity identity, int keep)
+RunCheckpoints::RunCheckpoints(std::filesystem::path folder, RunIdentity identity, int keep)
     : folder_(std::move(folder)),
       identity_(std::move(identity)),
       keep_(static_cast<size_t>(keep)) {}
@@ -55,16 +55,15 @@ void RunCheckpoints::remove_all() {
   kept_.clear();
 }
 
-train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
-                                          const std::function<void(const std::string&)>& warn) {
+RunProgress RunCheckpoints::resume(Trainer& trainer,
+                                   const std::function<void(const std::string&)>& warn) {
   io::remove_unfinished(folder_);
   const std::vector<int64_t> steps = steps_in_folder();
-  std::optional<train::CheckpointInfo> found;
+  std::optional<CheckpointInfo> found;
   for (const int64_t step : steps) {
     try {
-      const train::CheckpointInfo info =
-          found ? train::check_checkpoint(file(step), step)
-                : train::load_checkpoint(file(step), trainer, identity_, step);
+      const CheckpointInfo info = found ? check_checkpoint(file(step), step)
+                                        : load_checkpoint(file(step), trainer, identity_, step);
       kept_.push_back({step, info.progress.best.step});
       if (!found) found = info;
     } catch (const Error& e) {
@@ -81,9 +80,9 @@ train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
   return found->progress;
 }
 
-void RunCheckpoints::check_found(train::CheckpointInfo& found, int64_t newest,
+void RunCheckpoints::check_found(CheckpointInfo& found, int64_t newest,
                                  const std::function<void(const std::string&)>& warn) const {
-  train::RunProgress& at = found.progress;
+  RunProgress& at = found.progress;
   if (at.done < newest)
     warn(fmt::format("{} is intact: the run resumes from it and repeats the later steps",
                      file(at.done).string()));
@@ -102,9 +101,9 @@ void RunCheckpoints::check_found(train::CheckpointInfo& found, int64_t newest,
   }
 }
 
-void RunCheckpoints::save(train::Trainer& trainer, const train::RunProgress& progress) {
+void RunCheckpoints::save(Trainer& trainer, const RunProgress& progress) {
   try {
-    train::save_checkpoint(file(progress.done), trainer, progress, identity_);
+    save_checkpoint(file(progress.done), trainer, progress, identity_);
   } catch (Error& e) {
     if (!kept_.empty())
       e.add_context(fmt::format("the checkpoint of step {} is intact", kept_.back().step));
@@ -134,8 +133,8 @@ void RunCheckpoints::remove_old() {
   kept_ = std::move(left);
 }
 
-void RunCheckpoints::load_best(train::Trainer& trainer, const train::BestValidation& best) const {
-  train::load_checkpoint(file(best.step), trainer, identity_, best.step);
+void RunCheckpoints::load_best(Trainer& trainer, const BestValidation& best) const {
+  load_checkpoint(file(best.step), trainer, identity_, best.step);
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

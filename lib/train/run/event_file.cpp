@@ -1,4 +1,4 @@
-#include "tools/training/event_file.h"
+#include "train/run/event_file.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "io/writer_lock.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 namespace {
 
 // Wire types of protocol buffers, and the fields of the messages Event, Summary, Summary.Value and
@@ -102,4 +102,4 @@ void EventFile::write(const std::string& event) {
   if (!out_) throw input_error(path_.string(), "cannot be written").hint("is the disk full?");
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

@@ -1,4 +1,4 @@
-#include "tools/training/training_run.h"
+#include "train/run/training_run.h"
 
 #include <fmt/format.h>
 
@@ -9,73 +9,68 @@
 
 #include "base/cpu_features.h"
 #include "base/sha256.h"
-#include "cli/plan_text.h"
 #include "decode/fit/load_engine.h"
 #include "decode/fit/memory_text.h"
 #include "decode/fit/sizing.h"
 #include "io/atomic_file.h"
 #include "io/claimed_files.h"
-#include "io/quote.h"
 #include "model/spec/weight_formats.h"
 #include "ranks/device_comm.h"
 #include "recipe/scalar.h"
 #include "tensor/driver_memory.h"
 #include "tensor/gpu_isa.h"
-#include "tools/training/memory_advice.h"
-#include "tools/training/trainer_spec.h"
 #include "train/export/export_adapter.h"
 #include "train/export/export_low_rank.h"
 #include "train/export/export_model.h"
+#include "train/run/memory_advice.h"
+#include "train/run/trainer_spec.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 namespace {
 
 /// Of the trained values: which ones they are.
-std::string fingerprint_of(const train::TrainedSet& set) {
+std::string fingerprint_of(const TrainedSet& set) {
   std::string bytes = fmt::format("{} ", set.size);
-  each_matrix(set, [&](const train::TrainedMatrix& m) {
+  each_matrix(set, [&](const TrainedMatrix& m) {
     bytes += fmt::format("{} {} ", m.offset, m.size());
     bytes.append(reinterpret_cast<const char*>(m.index.data()), m.index.size() * sizeof(int32_t));
   });
   return sha256_hex(bytes).substr(0, 16);
 }
 
-constexpr const char* kModel = "model";
-constexpr const char* kPrompt = "prompt.txt";  // in kModel
-constexpr const char* kAdapter = "adapter";
-
 }  // namespace
 
-TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const TrainRecipe& recipe,
-                         const decode::ModelFiles& files, const train::TrainingData& data,
-                         bool plans)
+TrainingRun::TrainingRun(const decode::RunContext& cx, const nlohmann::json& settings,
+                         const TrainRecipe& recipe, const decode::ModelFiles& files,
+                         const TrainingData& data, const RunStart& start)
     : cx_(cx),
-      point_(point),
+      settings_(settings),
       recipe_(recipe),
       files_(files),
       data_(data),
+      start_(start),
       steps_per_epoch_(
-          train::Epoch::n_steps(static_cast<int64_t>(data.train.size()), recipe.train.batches)),
+          Epoch::n_steps(static_cast<int64_t>(data.train.size()), recipe.train.batches)),
       n_steps_(recipe.train.n_steps(steps_per_epoch_)),
-      place_(decode::choose_placement(recipe.run, {}, plans, {}, cx.place())),
-      spec_(trainer_spec(recipe, files.config, data, n_steps_, place_)),
-      excluded_(train::units_of_adapters(recipe.train.select.exclude, files.config,
-                                         {files.name, files.adapter_base()})),
+      place_(decode::choose_placement(recipe.run, {}, start.plans, {}, cx.place())),
+      spec_(trainer_spec(recipe, files.config, data, n_steps_, place_, cx)),
+      excluded_(units_of_adapters(recipe.train.select.exclude, files.config,
+                                  {files.name, files.adapter_base()})),
       limits_(decode::memory_limits(recipe.run, place_)) {
   spec_.n_ranks = cx.place().size;
-  if (!plans && writes()) check_folder();  // before scores are computed
+  if (!start.plans && writes()) check_folder();  // before scores are computed
   if (cx.group()) cx.group()->require_equal("data", data.data.fingerprint());
-  train::TrainSettings settings = recipe.train;
-  if (plans) settings.select.strategy = train::Strategy::random;
-  set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration(),
-                           excluded_.units);
+  TrainSettings chosen = recipe.train;
+  if (start.plans) chosen.select.strategy = Strategy::random;
+  set_ = choose_set(chosen, spec_, static_cast<uint64_t>(recipe.run.seed), calibration(),
+                    excluded_.units);
   if (cx.group()) cx.group()->require_equal("the selection", fingerprint_of(set_));
   place_codes();
   if (!place_.plan_for) ops::warm_up_linear(spec_.dtype, spec_.device);
   program_bytes_ = resident_bytes();
   driver_bytes_ = driver_bytes(spec_.device, !place_.plan_for);
-  if (recipe.train.recompute == train::RecomputeLevel::automatic)
-    spec_.recompute = train::Trainer::least_recompute(
+  if (recipe.train.recompute == RecomputeLevel::automatic)
+    spec_.recompute = Trainer::least_recompute(
         spec_, set_,
         limits_.on_gpu() ? limits_.gpu_bytes - std::min(limits_.gpu_bytes, driver_bytes_)
                          : limits_.host - std::min(limits_.host, program_bytes_));
@@ -90,15 +85,14 @@ void TrainingRun::place_codes() {
   const size_t n = codes ? codes->coded.size() : 0;
   const char* const numbers = dtype_name(spec_.dtype);
   const auto widened = [&](const std::string& why) {
-    cx_.terminal.note_once(
-        fmt::format("weights  quantized values in {} in memory {}", numbers, why));
+    cx_.note_once(fmt::format("weights  quantized values in {} in memory {}", numbers, why));
   };
   if (weights != recipe::WeightType::automatic && !recipe::is_quantized(weights))
     return widened("as model.weights says");
   if (!writes_adapter())
     return widened("for train.method " + recipe::yaml_text(recipe_.train.method));
   if (const size_t others = all->coded.size() - n; others > 0)
-    cx_.terminal.note_once(
+    cx_.note_once(
         fmt::format("weights  {} quantized matrices in {} in memory, since {} multiplies no such "
                     "codes{}",
                     others, numbers, spec_.device.name(),
@@ -106,13 +100,12 @@ void TrainingRun::place_codes() {
   if (n == 0) return;
   codes->int8_inputs = false;
   spec_.config.formats = codes;
-  cx_.terminal.note_once(
-      fmt::format("weights  {} matrices as {}, decoded to {} in parts for each product", n,
-                  model::formats_text(spec_.config, spec_.dtype), numbers));
+  cx_.note_once(fmt::format("weights  {} matrices as {}, decoded to {} in parts for each product",
+                            n, model::formats_text(spec_.config, spec_.dtype), numbers));
 }
 
-MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
-  MemoryPlan plan = train::Trainer::plan(spec, set_);
+MemoryPlan TrainingRun::plan_of(const TrainerSpec& spec) const {
+  MemoryPlan plan = Trainer::plan(spec, set_);
   plan.add("process/program and data", program_bytes_);
   plan.add(kDriverItem, driver_bytes_, spec_.device);
   plan_host_driver(spec_.device, spec_.dtype, !place_.plan_for, plan);
@@ -130,17 +123,17 @@ MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
   return plan;
 }
 
-train::CalibrationData TrainingRun::calibration() const {
+CalibrationData TrainingRun::calibration() const {
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   return {
       .source = [this, seed] { return std::move(decode::open_model(recipe_.model, seed).source); },
       .batches =
           [this] {
-            const train::Epoch first = epoch(0);
+            const Epoch first = epoch(0);
             const double share = recipe_.train.select.calibration.value;
             const auto n =
                 static_cast<int64_t>(std::ceil(share * static_cast<double>(first.n_steps())));
-            std::vector<train::MicroBatch> all;
+            std::vector<MicroBatch> all;
             for (int64_t step = 0; step < n; ++step)
               std::ranges::move(parts_of(first, step), std::back_inserter(all));
             return all;
@@ -158,11 +151,11 @@ std::string TrainingRun::place() const {
                      n > 1 ? fmt::format(", {} ranks", n) : "");
 }
 
-train::RunIdentity TrainingRun::identity() const {
-  train::RunIdentity id = {.settings = {{"model", files_.fingerprint},
-                                        {"data", data_.data.fingerprint()},
-                                        {"train.select.exclude", excluded_.fingerprint()}},
-                           .place = place()};
+RunIdentity TrainingRun::identity() const {
+  RunIdentity id = {.settings = {{"model", files_.fingerprint},
+                                 {"data", data_.data.fingerprint()},
+                                 {"train.select.exclude", excluded_.fingerprint()}},
+                    .place = place()};
   // Settings that a run may go on with others of, without a change of bits; the device and how much
   // is computed again are the identity's place.
   const std::vector<std::string> free = {"/output",
@@ -184,7 +177,7 @@ train::RunIdentity TrainingRun::identity() const {
                                          "/data/path",
                                          "/data/val_path",
                                          "/model/path"};
-  const nlohmann::json flat = (*point_.record)["effective"].flatten();
+  const nlohmann::json flat = settings_.flatten();
   for (const auto& item : flat.items()) {
     const std::string& key = item.key();
     if (std::ranges::any_of(free, [&](const std::string& f) { return key.starts_with(f); }))
@@ -196,11 +189,9 @@ train::RunIdentity TrainingRun::identity() const {
   return id;
 }
 
-train::Frontier TrainingRun::frontier() const {
-  return train::frontier_of(set_, spec_.config, spec_.recompute);
-}
+Frontier TrainingRun::frontier() const { return frontier_of(set_, spec_.config, spec_.recompute); }
 
-train::Work TrainingRun::work_of(std::span<const train::MicroBatch> parts) const {
+Work TrainingRun::work_of(std::span<const MicroBatch> parts) const {
   return train::work_of(set_, frontier(), spec_.config, parts);
 }
 
@@ -214,9 +205,8 @@ double TrainingRun::bytes_a_step() const {
   if (n == 1) return 0;
   // The gradient twice over the ring of ranks, as a sum and to all, and values to all.
   const double gradient = 2.0 * static_cast<double>(set_.size) * (n - 1) / n;
-  const double values = spec_.divides_moments()
-                            ? static_cast<double>(train::Trainer::own_values(spec_, set_)) * (n - 1)
-                            : 0;
+  const double values =
+      spec_.divides_moments() ? static_cast<double>(Trainer::own_values(spec_, set_)) * (n - 1) : 0;
   return sizeof(float) * (gradient + values);
 }
 
@@ -231,7 +221,7 @@ std::string TrainingRun::ranks_line() const {
   std::string text = fmt::format(
       "ranks    {}, each with the full model, a share of the micro-batches and the moments of {} "
       "values, {} sent by each per step",
-      spec_.n_ranks, train::Trainer::own_values(spec_, set_),
+      spec_.n_ranks, Trainer::own_values(spec_, set_),
       format_bytes(static_cast<size_t>(bytes_a_step())));
   if (const double s = traffic_seconds(); s > 0)
     text += fmt::format(", {:.3g} ms on the link", 1e3 * s);
@@ -245,17 +235,16 @@ std::string TrainingRun::excluded_line() const {
 }
 
 std::string TrainingRun::uneven_lines() const {
-  return recipe_.train.method == train::Method::s2ft
-             ? train::uneven_text(recipe_.train.select, spec_.config)
-             : std::string();
+  return recipe_.train.method == Method::s2ft ? uneven_text(recipe_.train.select, spec_.config)
+                                              : std::string();
 }
 
 std::string TrainingRun::text() const {
-  const std::string chosen = recipe_.train.method == train::Method::s2ft
+  const std::string chosen = recipe_.train.method == Method::s2ft
                                  ? fmt::format("chosen   {}\n", budget_text(set_, spec_.config))
                                  : std::string();
   return fmt::format("{}\n{}{}{}{}{}{}\n{}\n", values_line(), chosen, uneven_lines(),
-                     excluded_line(), ranks_line(), train::describe(frontier()), size().text(),
+                     excluded_line(), ranks_line(), describe(frontier()), size().text(),
                      decode::memory_lines(plan_, limits_));
 }
 
@@ -264,7 +253,7 @@ void TrainingRun::add_to(nlohmann::ordered_json& json) const {
   if (excluded_.n_adapters > 0) json["excluded"] = excluded_.text();
   if (spec_.n_ranks > 1) {
     json["ranks"] = {{"n", spec_.n_ranks},
-                     {"own_values", train::Trainer::own_values(spec_, set_)},
+                     {"own_values", Trainer::own_values(spec_, set_)},
                      {"bytes_a_step", static_cast<size_t>(bytes_a_step())}};
     if (const double s = traffic_seconds(); s > 0) json["ranks"]["traffic_ms"] = 1e3 * s;
   }
@@ -284,8 +273,7 @@ void TrainingRun::check_folder() const {
     throw recipe_error("train.method", "{} writes a model folder, but the base {} is a GGUF file",
                        recipe::yaml_text(recipe_.train.method), files_.folder.string())
         .hint("train by s2ft, lora or dora, or take the original Hugging Face folder as base");
-  const bool resumes = cx_.is_set("resume"), begins_again = cx_.is_set("overwrite");
-  if (resumes && begins_again)
+  if (start_.resumes && start_.begins_again)
     throw usage_error("--resume", "cannot be combined with --overwrite, which begins again");
   const bool holds_run = checkpoints().any() || std::filesystem::exists(file(kMetrics));
   io::claim_output(file(kMetrics));
@@ -298,7 +286,7 @@ void TrainingRun::check_folder() const {
                         recipe_.output.path.string())
           .hint("name another folder: this run would mix its files with the existing ones");
   }
-  if (resumes || begins_again) return;
+  if (start_.resumes || start_.begins_again) return;
   if (holds_run)
     throw usage_error("output.path", "{} already holds a run", recipe_.output.path.string())
         .hint("continue it with --resume, begin again with --overwrite, or name another folder");
@@ -310,7 +298,7 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
   if (code)
     throw input_error(recipe_.output.path.string(), "cannot create the folder: {}", code.message());
   for (const char* folder : {kModel, kAdapter}) io::remove_unfinished(file(folder));
-  if (!cx_.is_set("overwrite")) return;
+  if (!start_.begins_again) return;
   kept.remove_all();
   for (const char* folder : {kModel, kAdapter}) std::filesystem::remove_all(file(folder), code);
   std::filesystem::remove(file(kMetrics), code);
@@ -318,8 +306,8 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
 }
 
 bool TrainingRun::writes_adapter() const {
-  using enum train::Method;
-  const train::Method method = recipe_.train.method;
+  using enum Method;
+  const Method method = recipe_.train.method;
   return method == s2ft || method == lora || method == dora;
 }
 
@@ -329,8 +317,8 @@ void TrainingRun::export_trained(std::span<const float> values) const {
                          : "no model is written, because a synthetic model has no folder");
     return;
   }
-  train::export_model(file(kModel), files_.folder, files_.config, *calibration().source(), set_,
-                      values, spec_.dtype);
+  export_model(file(kModel), files_.folder, files_.config, *calibration().source(), set_, values,
+               spec_.dtype);
   if (const std::string prompt = first_prompt(); !prompt.empty()) {
     io::AtomicFile out(file(kModel) / kPrompt);
     out.write(prompt);
@@ -341,7 +329,7 @@ void TrainingRun::export_trained(std::span<const float> values) const {
 std::string TrainingRun::first_prompt() const {
   if (!files_.tokenizer || data_.train.empty()) return {};
   const text::Tokenizer& tokenizer = *files_.tokenizer;
-  const train::SampleView sample = data_.data[data_.train.front()];
+  const SampleView sample = data_.data[data_.train.front()];
   std::span<const int32_t> ids = sample.ids.first(static_cast<size_t>(sample.supervised[0].begin));
   if (!ids.empty() && tokenizer.bos_id() == ids.front()) ids = ids.subspan(1);
   std::string text = tokenizer.decode(ids);
@@ -349,50 +337,28 @@ std::string TrainingRun::first_prompt() const {
   return std::ranges::equal(again, ids) ? text : std::string();
 }
 
-std::string TrainingRun::next_lines() const {
-  const std::string base = io::shell_word(recipe_.model.path.value);
-  std::string folder = recipe_.output.path.string();
-  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-  std::string text;
-  if (files_.gguf) {
-    text += fmt::format(
-        "next     pig-generate -m {} -s {} -p PROMPT\n", base,
-        io::shell_word(fmt::format("model.adapters=[{{path: {}}}]", file(kAdapter).string())));
-  } else if (!files_.synthetic()) {
-    const std::filesystem::path prompt = file(kModel) / kPrompt;
-    text += fmt::format(
-        "next     pig-generate -m {} {}\n", io::shell_word(file(kModel).string()),
-        std::filesystem::exists(prompt) ? "-f " + io::shell_word(prompt.string()) : "-p PROMPT");
-  }
-  if (recipe_.train.method == train::Method::s2ft)
-    text += fmt::format("next     s2ft-adapter -m {} --adapter {} --to peft -o {}\n", base,
-                        io::shell_word(folder + (folder.find('=') < folder.size() ? "=1" : "")),
-                        io::shell_word(folder + "-peft"));
-  return text;
-}
-
 RunSize TrainingRun::size() const {
-  const std::vector<train::MicroBatch> first = parts_of(epoch(0), 0);
+  const std::vector<MicroBatch> first = parts_of(epoch(0), 0);
   RunSize size{.n_steps = n_steps_,
                .steps_per_epoch = steps_per_epoch_,
                .work = work_of(first),
                .rate = product_rate(spec_.dtype, limits_)};
-  for (const train::MicroBatch& b : first) size.tokens += static_cast<int64_t>(b.tokens.size());
+  for (const MicroBatch& b : first) size.tokens += static_cast<int64_t>(b.tokens.size());
   return size;
 }
 
 std::string TrainingRun::memory_advice() const {
-  return tools::memory_advice(
+  return train::memory_advice(
       spec_, std::max(data_.data.longest_rows(), data_.val_data.longest_rows()),
       recipe_.train.batches.max_tokens.value, recipe_.train.may_narrow_states(),
-      [&](const train::TrainerSpec& spec) {
+      [&](const TrainerSpec& spec) {
         MemoryPlan plan = plan_of(spec);
         plan.add("process/of the next one, which differs a little", size_t{1} << 20);
         return limits_.fits(plan);
       });
 }
 
-int TrainingRun::run() {
+void TrainingRun::run() {
   try {
     decode::admit_plan(cx_, plan_, limits_);
   } catch (Error& e) {
@@ -402,8 +368,8 @@ int TrainingRun::run() {
   if (writes()) open_folder(kept);
   if (cx_.group()) (void)cx_.group()->agree(0);  // the folder is there
   spec_.comm = decode::comm_of(cx_, spec_.device);
-  auto trainer = std::make_unique<train::Trainer>(spec_, set_, calibration().source());
-  train::RunProgress at = kept.resume(*trainer, [&](const std::string& text) { cx_.warn(text); });
+  auto trainer = std::make_unique<Trainer>(spec_, set_, calibration().source());
+  RunProgress at = kept.resume(*trainer, [&](const std::string& text) { cx_.warn(text); });
   if (cx_.group()) cx_.group()->require_equal("checkpoint", std::to_string(at.done));
   if (const size_t n = parts_of(epoch(0), 0).size(); n < static_cast<size_t>(cx_.place().size))
     cx_.warn(
@@ -423,20 +389,18 @@ int TrainingRun::run() {
   if (at.best.found() && at.best.step != at.done) kept.load_best(*trainer, at.best);
   report.finish(at);
   const std::vector<float> values = trainer->values();
-  if (!writes()) return 0;
-  const train::Method method = recipe_.train.method;
-  const bool low_rank = method == train::Method::lora || method == train::Method::dora;
+  if (!writes()) return;
+  const Method method = recipe_.train.method;
+  const bool low_rank = method == Method::lora || method == Method::dora;
   if (low_rank)
-    train::export_low_rank(file(kAdapter), recipe_.model.path.value, recipe_.train, set_,
-                           files_.config, values);
+    export_low_rank(file(kAdapter), recipe_.model.path.value, recipe_.train, set_, files_.config,
+                    values);
   else
-    train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
-  if (writes_adapter()) cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
+    export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
+  if (writes_adapter()) cx_.print(fmt::format("adapter  {}", file(kAdapter).string()));
   trainer.reset();  // the model that is written takes its place in memory
   export_trained(values);
-  if (writes_model()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
-  cx_.out.write(next_lines());
-  return 0;
+  if (writes_model()) cx_.print(fmt::format("model    {}", file(kModel).string()));
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

@@ -1,4 +1,4 @@
-#include "tools/training/run_report.h"
+#include "train/run/run_report.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +6,11 @@
 
 #include "base/gpu_cards.h"
 #include "base/parallel.h"
-#include "cli/terminal.h"
+#include "base/short_text.h"
 #include "machine/hardware.h"
 #include "tensor/cuda.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 
 ProductRate product_rate(DType dtype, const decode::MemoryLimits& limits) {
   if (!limits.on_gpu()) {
@@ -32,23 +32,22 @@ std::string RunSize::text(int64_t done) const {
   std::string text =
       fmt::format("work     {} steps, {:.1f} epochs  about {} tokens, {:.3g} TFLOP", n_steps - done,
                   left / static_cast<double>(steps_per_epoch),
-                  cli::short_number(left * static_cast<double>(tokens)), operations * 1e-12);
+                  short_number(left * static_cast<double>(tokens)), operations * 1e-12);
   if (rate.per_second > 0 && operations >= rate.per_second)
-    text += fmt::format("  at least {} at the {} {:.0f} GFLOP/s",
-                        cli::short_time(operations / rate.per_second), rate.source,
-                        rate.per_second * 1e-9);
+    text +=
+        fmt::format("  at least {} at the {} {:.0f} GFLOP/s",
+                    short_time(operations / rate.per_second), rate.source, rate.per_second * 1e-9);
   return text;
 }
 
-RunReport::RunReport(cli::Context& cx, const RunSize& size, int64_t begun)
+RunReport::RunReport(const decode::RunContext& cx, const RunSize& size, int64_t begun)
     : cx_(cx),
       size_(size),
       begun_(begun),
-      progress_(cx.terminal, "training", static_cast<double>(size.n_steps), "steps",
-                static_cast<double>(begun)) {}
+      progress_(cx.progress("training", static_cast<double>(size.n_steps), "steps",
+                            static_cast<double>(begun))) {}
 
-void RunReport::add_step(int64_t step, const train::StepResult& result, const train::Work& work,
-                         double seconds) {
+void RunReport::add_step(int64_t step, const StepResult& result, const Work& work, double seconds) {
   tokens_ += result.n_rows;
   seconds_ += seconds;
   work_ += work;
@@ -56,8 +55,7 @@ void RunReport::add_step(int64_t step, const train::StepResult& result, const tr
   std::string loss = fmt::format("loss {:.4f}", last_loss_);
   if (val_loss_) loss += fmt::format(" (validation {:.4f})", *val_loss_);
   const double rate = static_cast<double>(tokens_) / seconds_;
-  progress_.update(static_cast<double>(step),
-                   {loss, fmt::format("{} tok/s", cli::short_number(rate))});
+  progress_->update(static_cast<double>(step), {loss, fmt::format("{} tok/s", short_number(rate))});
 }
 
 std::string RunReport::rate_line() const {
@@ -73,7 +71,7 @@ std::string RunReport::rate_line() const {
       work_.of_full_step() / seconds_ * 1e-9);
 }
 
-void RunReport::finish(const train::RunProgress& at) {
+void RunReport::finish(const RunProgress& at) {
   const int64_t n = at.done - begun_;
   std::string text = fmt::format("trained  {} steps", at.done);
   if (at.done < size_.n_steps)
@@ -88,15 +86,15 @@ void RunReport::finish(const train::RunProgress& at) {
                         static_cast<double>(tokens_) / s, first_loss_, last_loss_);
     if (val_loss_) text += fmt::format(", validation {:.4f}", *val_loss_);
   }
-  cx_.out.line(text);
+  cx_.print(text);
   constexpr double kRise = 1.2;  // batches differ by less
   if (n > 0 && !(last_loss_ <= kRise * first_loss_))
     cx_.warn(fmt::format("the loss rose from {:.4f} to {:.4f}: set a lower train.optimizer.lr",
                          first_loss_, last_loss_));
   if (at.best.found())
-    cx_.out.line(fmt::format("best     step {}, validation {:.4f} (the result has its weights)",
-                             at.best.step, at.best.loss));
-  if (const std::string line = rate_line(); !line.empty()) cx_.out.line(line);
+    cx_.print(fmt::format("best     step {}, validation {:.4f} (the result has its weights)",
+                          at.best.step, at.best.loss));
+  if (const std::string line = rate_line(); !line.empty()) cx_.print(line);
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

@@ -1,34 +1,33 @@
-#include "tools/training/trainer_spec.h"
+#include "train/run/trainer_spec.h"
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "cli/signals.h"
 #include "recipe/scalar.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 namespace {
 
 /// auto is the fastest; least_recompute chooses another where that does not fit.
-train::Recomputation recomputation_of(train::RecomputeLevel level) {
+Recomputation recomputation_of(RecomputeLevel level) {
   switch (level) {
-    case train::RecomputeLevel::light:
-      return train::Recomputation::light;
-    case train::RecomputeLevel::ffn:
-      return train::Recomputation::ffn;
-    case train::RecomputeLevel::layer:
-      return train::Recomputation::layer;
+    case RecomputeLevel::light:
+      return Recomputation::light;
+    case RecomputeLevel::ffn:
+      return Recomputation::ffn;
+    case RecomputeLevel::layer:
+      return Recomputation::layer;
     default:
-      return train::Recomputation::none;
+      return Recomputation::none;
   }
 }
 
-train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
-  using Kind = train::Schedule::Kind;
-  const train::ScheduleSettings& s = t.schedule;
-  return {.kind = s.kind == train::ScheduleKind::cosine     ? Kind::cosine
-                  : s.kind == train::ScheduleKind::constant ? Kind::constant
-                                                            : Kind::linear,
+Schedule schedule_of(const TrainSettings& t, int64_t steps) {
+  using Kind = Schedule::Kind;
+  const ScheduleSettings& s = t.schedule;
+  return {.kind = s.kind == ScheduleKind::cosine     ? Kind::cosine
+                  : s.kind == ScheduleKind::constant ? Kind::constant
+                                                     : Kind::linear,
           .rate = t.optimizer.lr_of(t.method),
           .warmup_steps = s.warmup_of(steps),
           .steps = steps,
@@ -38,18 +37,17 @@ train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
 
 }  // namespace
 
-train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelConfig& config,
-                                const train::TrainingData& data, int64_t n_steps,
-                                const decode::Placement& place) {
-  const train::TrainSettings& t = recipe.train;
+TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelConfig& config,
+                         const TrainingData& data, int64_t n_steps, const decode::Placement& place,
+                         const decode::RunContext& run) {
+  const TrainSettings& t = recipe.train;
   const auto longest =
       static_cast<int64_t>(std::max(data.data.longest_rows(), data.val_data.longest_rows()));
   const int64_t most = t.batches.most_samples();
   const int64_t rows = std::max(longest, std::min(t.batches.micro_tokens.value, longest * most));
-  const train::OptimizerSettings& o = t.optimizer;
-  const bool to_start = o.weight_decay_target == train::DecayTarget::delta;
-  if (!to_start && o.weight_decay > 0 && t.method == train::Method::full &&
-      config.norms().unit_offset)
+  const OptimizerSettings& o = t.optimizer;
+  const bool to_start = o.weight_decay_target == DecayTarget::delta;
+  if (!to_start && o.weight_decay > 0 && t.method == Method::full && config.norms().unit_offset)
     throw recipe_error("train.optimizer.weight_decay_target",
                        "'weight' would decay this model's norms, 1 + weight, to 0 instead of 1")
         .hint("set it to 'delta', or train.optimizer.weight_decay to 0");
@@ -67,15 +65,15 @@ train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelCon
           .decays_to_start = to_start,
           .clip = o.clip,
           .recompute = recomputation_of(t.recompute),
-          .narrow_states = o.states == train::StateType::bf16,
+          .narrow_states = o.states == StateType::bf16,
           .rounding_seed = o.rounds_stochastically()
                                ? std::optional(static_cast<uint64_t>(recipe.run.seed))
                                : std::nullopt,
-          .interrupted = cli::is_interrupted,
+          .interrupted = [&run] { return run.is_interrupted(); },
           .device = place.device,
           .multiprocessors = place.plan_for ? place.plan_for->multiprocessors
                              : on_gpu       ? cuda::gpu_of(place.device.index).multiprocessors
                                             : 0};
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

@@ -1,4 +1,4 @@
-#include "tools/training/data_report.h"
+#include "train/run/data_report.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "recipe/scalar.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 namespace {
 
 double share(int64_t part, int64_t whole) {
@@ -14,7 +14,7 @@ double share(int64_t part, int64_t whole) {
 }
 
 /// Records that gave no sample, or not a whole one; empty if there are none.
-std::string lost_line(const char* which, const train::DatasetCounts& c) {
+std::string lost_line(const char* which, const DatasetCounts& c) {
   std::string text;
   const auto add = [&](int64_t n, const char* why) {
     if (n > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", n, why);
@@ -28,16 +28,15 @@ std::string lost_line(const char* which, const train::DatasetCounts& c) {
 
 }  // namespace
 
-DataReport::DataReport(const TrainRecipe& recipe, const train::TrainingData& data)
+DataReport::DataReport(const TrainRecipe& recipe, const TrainingData& data)
     : counts(data.data.counts()),
       val_counts(data.val_data.counts()),
       longest(data.data.longest_rows()),
       n_train(static_cast<int64_t>(data.train.size())),
       n_val(static_cast<int64_t>(data.val.size())),
       batches(recipe.train.batches) {
-  const train::Epoch first(data.data, data.train, batches, static_cast<uint64_t>(recipe.run.seed),
-                           0);
-  epoch = train::count(first, data.data);
+  const Epoch first(data.data, data.train, batches, static_cast<uint64_t>(recipe.run.seed), 0);
+  epoch = count(first, data.data);
   steps = recipe.train.n_steps(epoch.steps);
 }
 
@@ -67,7 +66,7 @@ std::string DataReport::text(const std::string& path) const {
 }
 
 nlohmann::ordered_json DataReport::json() const {
-  const auto records = [](const train::DatasetCounts& c) {
+  const auto records = [](const DatasetCounts& c) {
     return nlohmann::ordered_json{{"records", c.records},
                                   {"samples", c.samples},
                                   {"without_answer", c.unsupervised},
@@ -90,4 +89,4 @@ nlohmann::ordered_json DataReport::json() const {
           {"steps", steps}};
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

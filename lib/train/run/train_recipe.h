@@ -4,7 +4,7 @@
 #include "recipe/sections.h"
 #include "train/settings.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 
 /// Section `model` of training: a run trains all layers where it runs. Products multiply
 /// activations as they are.
@@ -49,10 +49,10 @@ struct RunFolder {
 struct TrainRecipe {
   TrainModel model;
   TrainRun run;
-  train::DataSettings data;
+  DataSettings data;
   recipe::Chat chat;
-  train::TrainSettings train;
-  train::EvalSettings eval;
+  TrainSettings train;
+  EvalSettings eval;
   RunFolder output;
 
   template <class V>
@@ -68,4 +68,4 @@ struct TrainRecipe {
   void check(recipe::Problems& p) const;
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::train

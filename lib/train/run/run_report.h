@@ -1,13 +1,15 @@
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 
-#include "cli/context.h"
+#include "base/clock.h"
 #include "decode/fit/placement.h"
+#include "decode/run_context.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/work.h"
 
-namespace tandem::tools {
+namespace tandem::train {
 
 /// Operations a second of a device's products.
 struct ProductRate {
@@ -24,7 +26,7 @@ ProductRate product_rate(DType dtype, const decode::MemoryLimits& limits);
 struct RunSize {
   int64_t n_steps = 0, steps_per_epoch = 0;
   int64_t tokens = 0;  // of the first step
-  train::Work work;    // of the first step
+  Work work;           // of the first step
   ProductRate rate;
 
   /// Steps, tokens, operations, and the time that the products take at that rate.
@@ -36,27 +38,26 @@ struct RunSize {
 class RunReport {
  public:
   /// begun   steps that an earlier process has done
-  RunReport(cli::Context& cx, const RunSize& size, int64_t begun);
+  RunReport(const decode::RunContext& cx, const RunSize& size, int64_t begun);
 
-  void add_step(int64_t step, const train::StepResult& result, const train::Work& work,
-                double seconds);
+  void add_step(int64_t step, const StepResult& result, const Work& work, double seconds);
   void add_validation(double loss) { val_loss_ = loss; }
   /// Of the run's first step, in this process or an earlier one.
   void set_first_loss(std::optional<double> loss) { first_loss_ = loss.value_or(first_loss_); }
-  void finish(const train::RunProgress& at);
+  void finish(const RunProgress& at);
 
  private:
   std::string rate_line() const;
 
-  cli::Context& cx_;
+  const decode::RunContext& cx_;
   RunSize size_;
   int64_t begun_, tokens_ = 0;
   double seconds_ = 0;  // in steps, without validations and checkpoints
   double first_loss_ = 0, last_loss_ = 0;
   std::optional<double> val_loss_;
-  train::Work work_;
+  Work work_;
   Stopwatch clock_;
-  cli::Progress progress_;
+  std::unique_ptr<decode::ProgressLine> progress_;
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::train
