@@ -17,7 +17,7 @@ RANK = {
     "ffn": 5, "machine": 5,
     "model": 6,
     "decode": 7,
-    "speculate": 8, "train": 8,
+    "adapters": 8, "speculate": 8, "train": 8,
     "eval": 9, "bench": 9,
     "cli": 10,
     "tools": 11,

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "adapters/summary.h"
+#include "adapters/written_form.h"
 #include "base/error.h"
 #include "io/table.h"
 #include "model/adapters/low_rank_factors.h"
-#include "tools/adapters/names.h"
-#include "tools/adapters/written_form.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 namespace {
 
 using model::Role;
@@ -281,4 +281,4 @@ WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAda
   return form;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::adapters

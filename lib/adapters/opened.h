@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "adapters/adapter_recipe.h"
 #include "decode/model_files.h"
 #include "model/adapters/adapter_features.h"
 #include "model/adapters/each_piece.h"
-#include "tools/adapters/adapter_recipe.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 
 /// A base model and adapters to it.
 struct OpenedAdapters {
@@ -45,4 +45,4 @@ void add_extracted(OpenedAdapters& opened, const std::string& tuned,
 ///          adapter
 void check_apart(const AdapterRecipe& recipe, const OpenedAdapters& opened);
 
-}  // namespace tandem::tools
+}  // namespace tandem::adapters

@@ -4,11 +4,11 @@
 #include <span>
 #include <string>
 
+#include "adapters/opened.h"
 #include "io/table.h"
 #include "model/adapters/each_piece.h"
-#include "tools/adapters/opened.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 
 /// What the tool says of a folder that it has written.
 struct WrittenForm {
@@ -35,4 +35,4 @@ WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAda
 WrittenForm describe_ranks(const OpenedAdapters& opened, std::span<const int> ranks,
                            io::TableFormat format, const model::WeightProgress& progress);
 
-}  // namespace tandem::tools
+}  // namespace tandem::adapters

@@ -4,10 +4,10 @@
 #include <map>
 #include <string>
 
+#include "adapters/opened.h"
 #include "model/adapters/each_piece.h"
-#include "tools/adapters/opened.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 
 /// Formats of the matrices of a model that is written.
 class ModelFormats {
@@ -52,4 +52,4 @@ int64_t verify_written(const std::filesystem::path& path, const OpenedAdapters& 
                        const ModelFormats& formats, const model::WeightSource& source,
                        const model::WeightProgress& progress);
 
-}  // namespace tandem::tools
+}  // namespace tandem::adapters

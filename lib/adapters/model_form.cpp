@@ -1,4 +1,4 @@
-#include "tools/adapters/model_form.h"
+#include "adapters/model_form.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "model/weights/quantized_source.h"
 #include "text/gguf_tokenizer.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 namespace {
 
 using recipe::WeightType;
@@ -194,4 +194,4 @@ int64_t verify_written(const std::filesystem::path& path, const OpenedAdapters& 
   return equal;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::adapters

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <iterator>
 
+#include "adapters/summary.h"
+#include "adapters/written_form.h"
 #include "base/error.h"
 #include "io/json.h"
 #include "model/adapters/merge_check.h"
-#include "tools/adapters/names.h"
-#include "tools/adapters/written_form.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -78,4 +78,4 @@ WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedA
   return form;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::adapters

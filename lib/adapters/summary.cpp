@@ -1,4 +1,4 @@
-#include "tools/adapters/summary.h"
+#include "adapters/summary.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,9 +10,8 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "io/table.h"
-#include "tools/adapters/names.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 namespace {
 
 using model::Role;
@@ -198,4 +197,20 @@ nlohmann::ordered_json overlaps_json(std::span<const model::Overlap> overlaps) {
   return json;
 }
 
-}  // namespace tandem::tools
+std::string counts_text(std::span<const int> units) {
+  std::string text;
+  for (size_t from = 0; from < units.size();) {
+    size_t to = from;
+    while (to + 1 < units.size() && units[to + 1] == units[from]) ++to;
+    if (units[from] > 0) {
+      text += fmt::format("{}{} in layer", text.empty() ? "" : ", ", units[from]);
+      text += to > from ? fmt::format("s {}-{}", from, to) : fmt::format(" {}", from);
+    }
+    from = to + 1;
+  }
+  return text;
+}
+
+double written_weight(float weight) { return std::stod(fmt::format("{}", weight)); }
+
+}  // namespace tandem::adapters

@@ -1,4 +1,4 @@
-#include "tools/adapters/opened.h"
+#include "adapters/opened.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "model/adapters/extract_slices.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 namespace {
 
 namespace fs = std::filesystem;
@@ -110,4 +110,4 @@ void check_apart(const AdapterRecipe& recipe, const OpenedAdapters& opened) {
           .hint("with -o, name a folder outside the base model and the adapters");
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::adapters

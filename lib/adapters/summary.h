@@ -9,7 +9,7 @@
 #include "model/adapters/adapter_features.h"
 #include "model/adapters/each_piece.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 
 /// What an adapter changes of one kind of matrix, over all layers.
 struct MatrixChange {
@@ -47,4 +47,10 @@ AdapterSummary summarise(const model::WeightedAdapter& given, const model::Model
 std::string overlaps_text(std::span<const model::Overlap> overlaps, io::TableFormat format);
 nlohmann::ordered_json overlaps_json(std::span<const model::Overlap> overlaps);
 
-}  // namespace tandem::tools
+/// "53 in layers 0-2, 54 in layer 3": counts by layer, equal neighbours together, without zeros.
+std::string counts_text(std::span<const int> counts);
+
+/// A weight as it was written: 0.7, not the nearest f32 to 17 digits.
+double written_weight(float weight);
+
+}  // namespace tandem::adapters

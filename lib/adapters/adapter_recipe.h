@@ -6,7 +6,7 @@
 
 #include "recipe/sections.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 
 /// Forms that adapters are brought into; peft is another name of lora.
 enum class AdapterForm : uint8_t { summary, s2ft, lora, model, peft };
@@ -147,4 +147,4 @@ struct AdapterRecipe {
   void check(recipe::Problems& p) const;
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::adapters

@@ -1,4 +1,4 @@
-#include "tools/adapters/adapter_recipe.h"
+#include "adapters/adapter_recipe.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 #include "recipe/scalar.h"
 #include "recipe/value_of.h"
 
-namespace tandem::tools {
+namespace tandem::adapters {
 
 std::string read_item(const recipe::Node& node, const recipe::Folders& models, GivenAdapter& out) {
   const size_t equals = node.scalar.rfind('=');
@@ -96,6 +96,6 @@ void AdapterOutput::check(recipe::Problems& p) const {
   needs("scale_search", scale_search, "int8 or int4");
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::adapters
 
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::AdapterRecipe&);
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::adapters::AdapterRecipe&);
