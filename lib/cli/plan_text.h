@@ -40,4 +40,13 @@ struct PlanView {
 };
 void print_plan(Context& cx, const PlanView& view);
 
+/// A run that writes its plan, such as speculate::ModelPair, and what a tool adds: lines for
+/// people, and the same facts for --format json.
+template <class Run>
+int print_plan(Context& cx, const Run& run, const std::string& lines,
+               const nlohmann::ordered_json& facts) {
+  print_plan(cx, run.plan_text(lines), run.plan_json(facts), run.plan(), run.limits());
+  return 0;
+}
+
 }  // namespace tandem::cli

@@ -6,25 +6,10 @@
 #include <vector>
 
 #include "cli/context.h"
+#include "speculate/plan/proposals.h"
 #include "speculate/tree/tree_choice.h"
-#include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
-
-/// Section `accept`: what the trees are optimal for.
-struct AcceptSection {
-  std::filesystem::path path;
-  std::optional<speculate::VectorLayout> layout;
-
-  template <class V>
-  void fields(V& v) {
-    v("path", path, recipe::optional_input(),
-      "acceptance vector (acceptance-vector/1) or a bare array");
-    v("layout", layout,
-      "layout of a bare array: padded begins with 0, residual ends with the share of no accepted "
-      "child");
-  }
-};
 
 /// The rule that trees are searched for by replay; block is traversal of chains.
 enum class ReplayRule : uint8_t { traversal, sequoia };
@@ -134,12 +119,12 @@ struct TimedModel : recipe::Model {
 };
 
 struct TreeSearchRecipe {
-  AcceptSection accept;
+  speculate::AcceptSection accept;
   ReplaySection replay;
   TreeSection tree;
   TimingSection timing;
   TimedModel model;
-  DraftSection draft;
+  speculate::DraftSection draft;
   recipe::RankedRun run;
   recipe::Sampling sampling;
   TreeOutput output;

@@ -17,7 +17,7 @@ std::string kind_name(PromptKind kind) {
   return std::string(enum_names(kind)[static_cast<size_t>(kind)]);
 }
 
-std::string phase_of(const NamedDraft& draft, double temperature) {
+std::string phase_of(const speculate::NamedDraft& draft, double temperature) {
   return fmt::format("{} T {:g}", draft.name, temperature);
 }
 
@@ -120,22 +120,22 @@ AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point)
 }
 
 bool AcceptancePoint::has_all(const BenchResults& results, const Point& point,
-                              const NamedDraft& draft) {
+                              const speculate::NamedDraft& draft) {
   return std::ranges::all_of(point.recipe.bench.temperatures,
                              [&](double t) { return results.has(point.id, phase_of(draft, t)); });
 }
 
 void AcceptancePoint::fail(BenchResults& results, const cli::Context& cx, const Point& point,
-                           const NamedDraft* draft, const Error& error) {
+                           const speculate::NamedDraft* draft, const Error& error) {
   bench::Record record = record_of(cx.info.name, point, draft != nullptr ? draft->name : "point");
-  if (draft != nullptr) record.group("workload")["draft"] = draft_json(*draft);
+  if (draft != nullptr) record.group("workload")["draft"] = speculate::draft_json(*draft);
   results.add_failure(std::move(record), error);
 }
 
-Way AcceptancePoint::way_of(const NamedDraft& draft) const {
+Way AcceptancePoint::way_of(const speculate::NamedDraft& draft) const {
   const ChainLength& spec = point_.recipe.spec;
   Way way{.draft = draft, .tree = speculate::chain_tree(spec.gamma + 1)};
-  if (draft.kind != DraftKind::nested) return way;
+  if (draft.kind != speculate::DraftKind::nested) return way;
   NestedWay& nested = way.nested.emplace(NestedWay::of(draft, bench().all_drafts()));
   nested.tree = speculate::chain_tree(spec.gamma1 + 1);
   nested.shape = spec.nested();
@@ -156,10 +156,11 @@ Json AcceptancePoint::RoundFigures::json() const {
   return j;
 }
 
-void AcceptancePoint::admit(const std::function<bool(const NamedDraft&)>& is_wanted,
-                            const std::function<void(const NamedDraft&, const Error&)>& refused) {
+void AcceptancePoint::admit(
+    const std::function<bool(const speculate::NamedDraft&)>& is_wanted,
+    const std::function<void(const speculate::NamedDraft&, const Error&)>& refused) {
   const int gamma = point_.recipe.spec.gamma;
-  for (const NamedDraft& draft : bench().all_drafts()) {
+  for (const speculate::NamedDraft& draft : bench().all_drafts()) {
     if (!is_wanted(draft)) continue;
     try {
       const Way way = way_of(draft);
@@ -285,11 +286,12 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
   };
   std::vector<Measured*> own;
   for (Measured& m : drafts_)
-    if (m.draft.kind == DraftKind::self) own.push_back(&m);
+    if (m.draft.kind == speculate::DraftKind::self) own.push_back(&m);
   force(own, slots, texts);
   count();
   for (Measured& m : drafts_)
-    if (m.draft.kind == DraftKind::model) attempt_draft(m, [&] { force({&m}, slots, texts); });
+    if (m.draft.kind == speculate::DraftKind::model)
+      attempt_draft(m, [&] { force({&m}, slots, texts); });
   for (Measured& m : drafts_) {
     for (size_t t = 0; bench().rounds && t < m.at.size(); ++t) {
       attempt_draft(m, [&] { run_rounds(m, t, texts, slots, seed); });
@@ -333,10 +335,11 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
     bench::Record record = record_of(cx_.info.name, point_, phase);
     record.group("model") = {{"name", target.files().name},
                              {"dtype", dtype_name(target.model().options().dtype)}};
-    if (m.draft.kind == DraftKind::model) record.group("model")["draft"] = m.draft.path.value;
+    if (m.draft.kind == speculate::DraftKind::model)
+      record.group("model")["draft"] = m.draft.path.value;
     record.group("workload")
         .update({{"temperature", temperature},
-                 {"draft", draft_json(m.draft)},
+                 {"draft", speculate::draft_json(m.draft)},
                  {"device", target.spec().device.name()},
                  {"dataset", texts.source},
                  {"n_prompts", r.run.batch * bench().batches},

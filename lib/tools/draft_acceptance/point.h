@@ -26,17 +26,18 @@ class AcceptancePoint {
   /// Admits the drafts that can be measured, and sizes the engines for them.
   /// is_wanted  whether a draft is to be measured
   /// refused    gets those that cannot
-  void admit(const std::function<bool(const NamedDraft&)>& is_wanted,
-             const std::function<void(const NamedDraft&, const Error&)>& refused);
+  void admit(const std::function<bool(const speculate::NamedDraft&)>& is_wanted,
+             const std::function<void(const speculate::NamedDraft&, const Error&)>& refused);
   const BenchEngines& engines() const { return engines_; }
 
   /// Measures the admitted drafts and reports each by `results`.
   void run(BenchResults& results);
   /// Whether `results` hold all records of a draft.
-  static bool has_all(const BenchResults& results, const Point& point, const NamedDraft& draft);
+  static bool has_all(const BenchResults& results, const Point& point,
+                      const speculate::NamedDraft& draft);
   /// Records a draft that was refused or failed; null: all of the point.
   static void fail(BenchResults& results, const cli::Context& cx, const Point& point,
-                   const NamedDraft* draft, const Error& error);
+                   const speculate::NamedDraft* draft, const Error& error);
 
  private:
   /// Of rounds: figures by distributions, and counts.
@@ -55,14 +56,14 @@ class AcceptancePoint {
     std::optional<RoundFigures> within = {};  // of a nested one
   };
   struct Measured {
-    NamedDraft draft;
+    speculate::NamedDraft draft;
     Way way;
     std::vector<Figures> at = {};  // by temperature
     std::optional<Error> error = {};
   };
 
   const AcceptanceBench& bench() const { return point_.recipe.bench; }
-  Way way_of(const NamedDraft& draft) const;
+  Way way_of(const speculate::NamedDraft& draft) const;
   /// count    called after each run
   /// done     called with each draft that is done with these texts
   void measure(std::vector<MeasuredText>& texts, int64_t seed, const std::function<void()>& count,

@@ -138,13 +138,6 @@ void require_same(cli::Context& cx, const decode::PromptSet& prompts) {
   if (cx.group()) cx.group()->require_equal("prompts", decode::fingerprint_of(prompts));
 }
 
-void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p) {
-  if (!model.state.empty())
-    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
-  if (!output.state.empty())
-    p.field("output.state", "output.state: is supported only by pig-generate; leave it out");
-}
-
 recipe::Sampling settled_sampling(const cli::Context& cx, const recipe::Sampling& sampling,
                                   const decode::ModelFiles& model) {
   if (!sampling.stop.empty() && !model.tokenizer)

@@ -23,9 +23,6 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
 /// Refuses prompts that the ranks of a run do not have in common, and says which date they hold.
 void require_same(cli::Context& cx, const decode::PromptSet& prompts);
 
-/// For tools that neither continue nor save a state.
-void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p);
-
 /// The recipe's sampling; with sampling.from model, keys that it leaves unset are those of the
 /// model's generation_config.json.
 /// errors   those of decode::suggested_sampling; kind recipe: sampling.stop without a tokenizer

@@ -13,9 +13,9 @@
 #include "decode/prompts.h"
 #include "machine/hosted_plan.h"
 #include "recipe/sections.h"
+#include "speculate/measure/plain_meter.h"
 #include "speculate/round/speculation.h"
 #include "tools/prompts/generate_prompts.h"
-#include "tools/speculation/plain_meter.h"
 
 namespace tandem::tools {
 
@@ -27,8 +27,8 @@ struct SpeculationReport {
   const nlohmann::ordered_json* fastest = nullptr;    // what spec.fastest tried; null without
   bool reads_channels = true;  // of an engine with FFN policies, whether drafts read by them
   bool declined = false;       // since the plan predicted a loss
-  std::optional<PlainMeter::Result> plain = {};  // none where the run was too short
-  std::string remedy = {};                       // where that was faster
+  std::optional<speculate::PlainMeter::Result> plain = {};  // none where the run was too short
+  std::string remedy = {};                                  // where that was faster
 };
 
 /// Shows the generated tokens: as text (one sequence streams, several come out whole and in order),

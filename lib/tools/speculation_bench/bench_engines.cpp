@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "bench/round_times.h"
 #include "decode/fit/load_engine.h"
 #include "model/spec/context.h"
 #include "speculate/draft/pair.h"
-#include "tools/speculation/model_pair.h"
+#include "speculate/measure/timed_rounds.h"
+#include "speculate/plan/model_pair.h"
 
 namespace tandem::tools {
 
@@ -27,7 +27,7 @@ void check_context(const decode::ModelFiles& files, const BenchSizes& sizes, con
 BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Cache& cache,
                            const recipe::Run& run, const BenchSizes& sizes, const cli::Context& cx)
     : sizes_(sizes), sizer_(model, run, {cache}, cx) {
-  check_reads_trees("cache.kind", "", cache);
+  speculate::check_reads_trees("cache.kind", "", cache);
   target_ = {.path = model.path.value,
              .weights = model.weights,
              .files = sizer_.open_model(),
@@ -49,13 +49,13 @@ void BenchEngines::check(const Way& way, const recipe::Cache& cache) const {
                        "{} nodes for each of {} sequences exceed the {} rows of a step", nodes,
                        sizes_.batch, kv::kMaxDraftedRows)
         .hint("lower tree.sizes or run.batch");
-  check_reads_trees("bench.drafts", fmt::format("the policy of '{}' ", way.draft.name), cache,
-                    way.is_chain());
+  speculate::check_reads_trees("bench.drafts", fmt::format("the policy of '{}' ", way.draft.name),
+                               cache, way.is_chain());
 }
 
-BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {
-  if (draft.kind == DraftKind::self) return &target_;
-  if (draft.kind != DraftKind::model) return nullptr;
+BenchEngines::Model* BenchEngines::model_of(const speculate::NamedDraft& draft) {
+  if (draft.kind == speculate::DraftKind::self) return &target_;
+  if (draft.kind != speculate::DraftKind::model) return nullptr;
   const auto known = std::ranges::find_if(others_, [&](const auto& m) {
     return m->path == draft.path.value && m->weights == draft.weights;
   });
@@ -82,7 +82,7 @@ void BenchEngines::admit(const std::string& name, Model* model, const TreeRoom& 
 
 void BenchEngines::add(const Way& way) {
   if (way.nested) return add_nested(way);
-  const NamedDraft& draft = way.draft;
+  const speculate::NamedDraft& draft = way.draft;
   const recipe::Cache cache =
       draft.proposes_by_model() ? draft.cache(sizes_.context) : recipe::Cache{};
   check(way, cache);
@@ -112,7 +112,7 @@ void BenchEngines::add_nested(const Way& way) {
       {.name = way.name(), .room = room, .has_model = small != nullptr, .nested = nested.shape});
 }
 
-void BenchEngines::register_reader(Model& model, const NamedDraft& draft,
+void BenchEngines::register_reader(Model& model, const speculate::NamedDraft& draft,
                                    const recipe::Cache& cache) {
   if (std::ranges::find(model.readers, draft.name) != model.readers.end()) return;
   model.readers.push_back(draft.name);
@@ -123,7 +123,7 @@ void BenchEngines::register_reader(Model& model, const NamedDraft& draft,
   model.channels.back() = draft.sparse.any() ? static_cast<int>(model.sparse.size()) : 0;
 }
 
-void BenchEngines::add_reader(const NamedDraft& draft, int rows) {
+void BenchEngines::add_reader(const speculate::NamedDraft& draft, int rows) {
   const recipe::Cache cache = draft.cache(sizes_.context);
   Model& model = *model_of(draft);
   const speculate::RoundNeeds needs{
@@ -133,7 +133,8 @@ void BenchEngines::add_reader(const NamedDraft& draft, int rows) {
   register_reader(model, draft, cache);
 }
 
-void BenchEngines::add_timing(const std::string& name, const NamedDraft& draft, int nodes) {
+void BenchEngines::add_timing(const std::string& name, const speculate::NamedDraft& draft,
+                              int nodes) {
   admit(name + " timed", model_of(draft), TreeRoom::any(nodes));
   is_timed_ = true;
 }
@@ -165,9 +166,9 @@ void BenchEngines::size() {
                             .total = longest * sizes_.batch,
                             .to_read = longest * sizes_.batch};
   if (is_timed_) {  // on forks of one sequence
-    const int64_t timed = timed_context() + bench::kTimedTokens;
+    const int64_t timed = timed_context() + speculate::kTimedTokens;
     room.longest = std::max(longest, timed);
-    room.total = std::max(room.total, timed + int64_t{sizes_.batch} * bench::kTimedTokens);
+    room.total = std::max(room.total, timed + int64_t{sizes_.batch} * speculate::kTimedTokens);
   }
   const auto size = [&](Model& model) {
     model.spec = sizer_.spec(room, model.needs, model.caches.front());
@@ -201,7 +202,7 @@ void BenchEngines::load(cli::Context& cx) {
                                         target_.engine->queue());
 }
 
-speculate::Reader BenchEngines::drafter(const NamedDraft& draft) {
+speculate::Reader BenchEngines::drafter(const speculate::NamedDraft& draft) {
   Model& model = *model_of(draft);
   const auto policy = std::ranges::find(model.readers, draft.name) - model.readers.begin();
   return {
@@ -220,7 +221,7 @@ std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const Way& way,
     return speculate::nested_rounds(target(), drafter(way.nested->self), drafter(way.nested->small),
                                     way.nested->tree, way.nested->shape, std::move(within),
                                     std::move(options));
-  if (way.draft.kind == DraftKind::ngram)
+  if (way.draft.kind == speculate::DraftKind::ngram)
     return speculate::lookup_rounds(target(), way.draft.ngram, way.gamma(), std::move(options));
   if (way.chooses)
     return speculate::chain_rounds(target(), drafter(way.draft), way.gamma(), std::move(options));

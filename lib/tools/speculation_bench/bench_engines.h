@@ -33,12 +33,12 @@ class BenchEngines {
   /// Admits a draft whose forwards run outside of rounds, `rows` of each sequence; it need not read
   /// trees.
   /// errors   as add
-  void add_reader(const NamedDraft& draft, int rows);
+  void add_reader(const speculate::NamedDraft& draft, int rows);
   /// What the run holds in addition to the engines.
   void add_buffer(std::string name, size_t bytes) { buffers_.emplace_back(std::move(name), bytes); }
   /// Takes room for timing forwards of an admitted draft over trees of up to `nodes` nodes.
   /// name     of its buffers
-  void add_timing(const std::string& name, const NamedDraft& draft, int nodes);
+  void add_timing(const std::string& name, const speculate::NamedDraft& draft, int nodes);
   /// Sizes and plans all engines, for the drafts admitted so far.
   void size();
 
@@ -59,7 +59,7 @@ class BenchEngines {
   void load(cli::Context& cx);
   decode::Engine& target() { return *target_.engine; }
   /// The model of an admitted draft of kind self or model, as it reads.
-  speculate::Reader drafter(const NamedDraft& draft);
+  speculate::Reader drafter(const speculate::NamedDraft& draft);
   /// Rounds of an admitted way to draft.
   /// within   of a nested way
   std::unique_ptr<speculate::Rounds> rounds(const Way& way, speculate::WithinOptions within,
@@ -89,9 +89,10 @@ class BenchEngines {
     std::optional<speculate::NestedShape> nested = {};
   };
   /// The policy of a model's cache for a draft, once.
-  static void register_reader(Model& model, const NamedDraft& draft, const recipe::Cache& cache);
+  static void register_reader(Model& model, const speculate::NamedDraft& draft,
+                              const recipe::Cache& cache);
   /// The model that drafts; null where none does. Opens it where it is new.
-  Model* model_of(const NamedDraft& draft);
+  Model* model_of(const speculate::NamedDraft& draft);
   void check(const Way& way, const recipe::Cache& cache) const;
   void add_nested(const Way& way);
   /// Room for such rounds in both engines.

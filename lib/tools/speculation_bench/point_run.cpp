@@ -7,12 +7,12 @@
 #include "kv/policy.h"
 #include "machine/gpu_hardware.h"
 #include "recipe/scalar.h"
+#include "speculate/plan/prediction.h"
+#include "speculate/plan/tree_plan.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/channels_json.h"
-#include "tools/speculation/tree_plan.h"
 #include "tools/speculation_bench/measured_prediction.h"
 #include "tools/speculation_bench/measured_report.h"
-#include "tools/speculation_bench/prediction.h"
 
 namespace tandem::tools {
 namespace {
@@ -31,7 +31,8 @@ BenchSizes sizes_of(const SpeculationBenchRecipe& r) {
 
 /// Phases name records of a point; the recipe has no draft of that name.
 std::string phase_of(const Way& way) {
-  return way.draft.kind == DraftKind::none ? std::string(kPlain) : "rounds " + way.name();
+  return way.draft.kind == speculate::DraftKind::none ? std::string(kPlain)
+                                                      : "rounds " + way.name();
 }
 
 std::string temperature_text(const SpeculationBenchRecipe& r) {
@@ -48,8 +49,8 @@ bench::Record record_of(const cli::Context& cx, const PointRun::Point& point, co
               {"context_tokens", r.run.context.value},
               {"new_tokens", r.bench.new_tokens},
               {"temperature", r.sampling.temperature.value_or(0)}};
-  if (way != nullptr && way->draft.kind != DraftKind::none) {
-    workload["draft"] = draft_json(way->draft);
+  if (way != nullptr && way->draft.kind != speculate::DraftKind::none) {
+    workload["draft"] = speculate::draft_json(way->draft);
     if (way->chooses)
       workload["gamma"] = "auto";
     else if (way->is_chain() && !way->is_plain() && !way->nested)
@@ -100,10 +101,10 @@ void PointRun::admit(const std::function<void(const Way&, const Error&)>& report
   const SpeculationBenchRecipe& r = point_.recipe;
   Way plain;
   plain.draft.name = kPlain;
-  plain.draft.kind = DraftKind::none;
+  plain.draft.kind = speculate::DraftKind::none;
   ways_ = {plain};
-  for (const NamedDraft& draft : r.bench.budgeted()) {
-    if (draft.kind == DraftKind::none)
+  for (const speculate::NamedDraft& draft : r.bench.budgeted()) {
+    if (draft.kind == speculate::DraftKind::none)
       ways_.front().draft = draft;
     else
       admit(draft, r.bench.simulate.value_or(engines_.target_files().synthetic()), refused);
@@ -119,7 +120,7 @@ void PointRun::admit(const std::function<void(const Way&, const Error&)>& report
   engines_.size();
 }
 
-void PointRun::admit(const NamedDraft& draft, bool simulates,
+void PointRun::admit(const speculate::NamedDraft& draft, bool simulates,
                      const std::function<void(const Way&, const Error&)>& refused) {
   const SpeculationBenchRecipe& r = point_.recipe;
   const auto note = [&](const std::string& text) { cx_.note(text); };
@@ -134,7 +135,7 @@ void PointRun::admit(const NamedDraft& draft, bool simulates,
       refused(way, e);
     }
   };
-  if (draft.kind == DraftKind::nested) return admit_nested(draft, simulates, refused);
+  if (draft.kind == speculate::DraftKind::nested) return admit_nested(draft, simulates, refused);
   if (draft.tree.empty()) {
     for (const int gamma : r.spec.gamma.values) admit_way(speculate::chain_tree(gamma + 1), false);
     // Prompt lookup proposes what it finds: its auto is the most, which may be listed too.
@@ -153,7 +154,7 @@ void PointRun::admit(const NamedDraft& draft, bool simulates,
   }
 }
 
-void PointRun::admit_nested(const NamedDraft& draft, bool simulates,
+void PointRun::admit_nested(const speculate::NamedDraft& draft, bool simulates,
                             const std::function<void(const Way&, const Error&)>& refused) {
   const SpeculationBenchRecipe& r = point_.recipe;
   const auto context = static_cast<double>(r.run.context.value);
@@ -166,7 +167,7 @@ void PointRun::admit_nested(const NamedDraft& draft, bool simulates,
     else
       trees = trees_of(draft, r.tree, r.accept, [&](const std::string& s) { cx_.note(s); });
     way.acceptance = known_acceptance(nested.self, r.accept, context, simulates);
-    NamedDraft small = nested.small;
+    speculate::NamedDraft small = nested.small;
     small.tree = draft.tree;
     nested.acceptance = known_acceptance(small, r.accept, context, simulates);
   } catch (const Error& e) {
@@ -209,11 +210,12 @@ PointRun::Times PointRun::time_forwards(const decode::SamplerSpec& sampler) {
     if (!timed_.contains(way.draft.name) || times.contains(way.draft.name)) continue;
     const speculate::Reader verifier =
         way.nested ? engines_.drafter(way.nested->self) : speculate::Reader(engines_.target());
-    times[way.draft.name] = measure_times(cx_, verifier, engines_.drafter(way.proposer()),
-                                          {.contexts = {engines_.timed_context()},
-                                           .largest_tree = timed_.at(way.draft.name),
-                                           .batch = point_.recipe.run.batch,
-                                           .sampler = sampler});
+    times[way.draft.name] =
+        speculate::measure_times(cx_, verifier, engines_.drafter(way.proposer()),
+                                 {.contexts = {engines_.timed_context()},
+                                  .largest_tree = timed_.at(way.draft.name),
+                                  .batch = point_.recipe.run.batch,
+                                  .sampler = sampler});
   }
   return times;
 }
@@ -256,8 +258,8 @@ void PointRun::report(BenchResults& results, const PointRuns& runs, const WayRun
   add_facts(record, way.way);
   add_measured(record, runs, way, prompts_.mean_tokens());
   if (way.stats) add_streaming(record, way);
-  const NamedDraft& draft = way.way.draft;
-  if (way.stats && draft.kind == DraftKind::self && draft.sparse.any())
+  const speculate::NamedDraft& draft = way.way.draft;
+  if (way.stats && draft.kind == speculate::DraftKind::self && draft.sparse.any())
     record.group("spec")["channels"] =
         channels_json(engines_.target(), engines_.drafter(draft).reading.channels, *way.stats);
   bench::add_memory(record, engines_.plan(), peak_resident_bytes(), engines_.device());
@@ -272,7 +274,8 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
   decode::Engine& target = engines_.target();
   record.group("model") = {{"name", target.files().name},
                            {"dtype", dtype_name(target.model().options().dtype)}};
-  if (way.draft.kind == DraftKind::model) record.group("model")["draft"] = way.draft.path.value;
+  if (way.draft.kind == speculate::DraftKind::model)
+    record.group("model")["draft"] = way.draft.path.value;
   if (way.nested && !way.nested->looks_up())
     record.group("model")["draft"] = way.nested->small.path.value;
   Json& workload = record.group("workload");
@@ -328,20 +331,20 @@ void PointRun::add_prediction(bench::Record& record, const PointRuns& runs, cons
   if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.nested &&
       !way.way.draft.policy && !recipe::is_quantized(way.way.draft.weights) &&
       kv::needs_of(r.cache).reads_all) {
-    NamedDraft draft = way.way.draft;
+    speculate::NamedDraft draft = way.way.draft;
     draft.alpha = way.way.acceptance ? way.way.acceptance->rows.front().front()
                                      : way.stats->share_of_tested();
     decode::Engine& target = engines_.target();
     const DType dtype = target.model().options().dtype;
-    const Prediction p =
-        predict(r.bench.hardware, speculate::costs_of(target.config(), dtype), draft,
-                {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
-                 .gamma = way.way.chooses ? 0 : way.way.gamma(),
-                 .most_gamma = way.way.gamma(),
-                 .new_tokens = r.bench.new_tokens,
-                 .longest = target.config().max_context,
-                 .dtype = dtype});
-    record.group("predicted_roofline") = prediction_json(p, r.run.batch);
+    const speculate::Prediction p =
+        speculate::predict(r.bench.hardware, speculate::costs_of(target.config(), dtype), draft,
+                           {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
+                            .gamma = way.way.chooses ? 0 : way.way.gamma(),
+                            .most_gamma = way.way.gamma(),
+                            .new_tokens = r.bench.new_tokens,
+                            .longest = target.config().max_context,
+                            .dtype = dtype});
+    record.group("predicted_roofline") = speculate::prediction_json(p, r.run.batch);
     speedup = p.chain.speedup;
   }
   const auto times = times_.find(way.way.draft.name);

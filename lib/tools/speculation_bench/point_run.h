@@ -36,9 +36,9 @@ class PointRun {
  private:
   using Times = std::map<std::string, speculate::TimingTable>;  // by the draft's name
 
-  void admit(const NamedDraft& draft, bool simulates,
+  void admit(const speculate::NamedDraft& draft, bool simulates,
              const std::function<void(const Way&, const Error&)>& refused);
-  void admit_nested(const NamedDraft& draft, bool simulates,
+  void admit_nested(const speculate::NamedDraft& draft, bool simulates,
                     const std::function<void(const Way&, const Error&)>& refused);
   MeasureSpec measure_spec();
   /// Forwards of every draft that proposes trees, where these are predicted, and of what verifies

@@ -8,9 +8,10 @@
 
 namespace tandem::tools {
 
-NestedWay NestedWay::of(const NamedDraft& nested, const std::vector<NamedDraft>& drafts) {
+NestedWay NestedWay::of(const speculate::NamedDraft& nested,
+                        const std::vector<speculate::NamedDraft>& drafts) {
   const auto named = [&](const std::string& name) {
-    return *std::ranges::find(drafts, name, &NamedDraft::name);
+    return *std::ranges::find(drafts, name, &speculate::NamedDraft::name);
   };
   return {named(nested.self), named(nested.small)};
 }
@@ -41,8 +42,8 @@ double Way::expected_tokens() const {
   return speculate::nested_tokens(growth.back(), speculate::tokens_by_length(gamma(), *acceptance));
 }
 
-std::vector<speculate::TokenTree> trees_of(const NamedDraft& draft, const TreeGrid& grid,
-                                           const AcceptSection& accept,
+std::vector<speculate::TokenTree> trees_of(const speculate::NamedDraft& draft, const TreeGrid& grid,
+                                           const speculate::AcceptSection& accept,
                                            const std::function<void(std::string)>& note) {
   std::vector<speculate::TokenTree> trees;
   if (!draft.tree.automatic) return {speculate::read_tree(draft.tree.path).tree};
@@ -65,19 +66,19 @@ std::vector<speculate::TokenTree> trees_of(const NamedDraft& draft, const TreeGr
   return trees;
 }
 
-std::optional<speculate::AcceptanceVector> known_acceptance(const NamedDraft& draft,
-                                                            const AcceptSection& accept,
+std::optional<speculate::AcceptanceVector> known_acceptance(const speculate::NamedDraft& draft,
+                                                            const speculate::AcceptSection& accept,
                                                             double context, bool simulates) {
   if (!draft.tree.empty() && !accept.path.empty())
     return speculate::read_acceptance(accept.path, accept.layout);
   if (!simulates) return std::nullopt;
-  if (draft.kind == DraftKind::ngram)
+  if (draft.kind == speculate::DraftKind::ngram)
     throw recipe_error("bench.simulate",
                        "'{}' is prompt lookup, which needs a real text, but the text is simulated",
                        draft.name)
         .hint("leave the draft out, or measure a model with weights");
   speculate::AcceptanceVector vector;
-  vector.rows = {{assumed_alpha(draft, context).value}};
+  vector.rows = {{speculate::assumed_alpha(draft, context).value}};
   vector.method = "simulated";
   return vector;
 }

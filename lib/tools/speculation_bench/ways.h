@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "kv/step.h"
+#include "speculate/plan/named_draft.h"
+#include "speculate/plan/proposals.h"
 #include "speculate/round/rounds.h"
 #include "speculate/tree/acceptance.h"
 #include "speculate/tree/token_tree.h"
-#include "tools/sequoia_tree_search.h"
-#include "tools/speculation_bench/named_draft.h"
 
 namespace tandem::tools {
 
@@ -30,14 +30,15 @@ struct TreeGrid {
 
 /// Rounds within a round: what proposes and what verifies in them.
 struct NestedWay {
-  NamedDraft self, small;
+  speculate::NamedDraft self, small;
   speculate::TokenTree tree = speculate::chain_tree(2);  // that small proposes
   speculate::NestedShape shape = {};
   std::optional<speculate::AcceptanceVector> acceptance = {};  // of it, by self
 
   /// Of a nested draft among those that its names are of (check_drafts).
-  static NestedWay of(const NamedDraft& nested, const std::vector<NamedDraft>& drafts);
-  bool looks_up() const { return small.kind == DraftKind::ngram; }
+  static NestedWay of(const speculate::NamedDraft& nested,
+                      const std::vector<speculate::NamedDraft>& drafts);
+  bool looks_up() const { return small.kind == speculate::DraftKind::ngram; }
   /// The chains that they make, the longest.
   speculate::TokenTree chain() const {
     return speculate::chain_tree(1 + shape.most(tree.levels()));
@@ -46,7 +47,7 @@ struct NestedWay {
 
 /// A way to decode: plainly, by chains of drafted tokens, or by trees of them.
 struct Way {
-  NamedDraft draft;
+  speculate::NamedDraft draft;
   speculate::TokenTree tree = speculate::chain_tree(1);  // proposed; the root alone: plain decoding
   std::optional<speculate::AcceptanceVector> acceptance = {};  // that the tree is expected to have
   bool simulated = false;                                      // accepted paths are drawn from it
@@ -55,7 +56,7 @@ struct Way {
 
   bool is_plain() const { return tree.size() == 1; }
   /// What the draft model proposes, within or alone, and whether that has branches.
-  const NamedDraft& proposer() const { return nested ? nested->small : draft; }
+  const speculate::NamedDraft& proposer() const { return nested ? nested->small : draft; }
   const speculate::TokenTree& proposal() const { return nested ? nested->tree : tree; }
   bool grows_trees() const { return !draft.tree.empty(); }
   bool is_chain() const { return nested || draft.tree.empty(); }
@@ -73,16 +74,16 @@ struct Way {
 /// each once.
 /// note     gets what there is to say about points of the grid without a tree
 /// errors   kind input: the tree or the vector
-std::vector<speculate::TokenTree> trees_of(const NamedDraft& draft, const TreeGrid& grid,
-                                           const AcceptSection& accept,
+std::vector<speculate::TokenTree> trees_of(const speculate::NamedDraft& draft, const TreeGrid& grid,
+                                           const speculate::AcceptSection& accept,
                                            const std::function<void(std::string)>& note);
 
 /// The acceptance that is known before the measurement: of trees the vector, where it is named;
 /// else, where it is to be simulated, the draft's alpha.
 /// errors   kind recipe: prompt lookup, whose acceptance nothing simulates; no alpha is known; kind
 ///          input: the vector
-std::optional<speculate::AcceptanceVector> known_acceptance(const NamedDraft& draft,
-                                                            const AcceptSection& accept,
+std::optional<speculate::AcceptanceVector> known_acceptance(const speculate::NamedDraft& draft,
+                                                            const speculate::AcceptSection& accept,
                                                             double context, bool simulates);
 
 }  // namespace tandem::tools

@@ -1,14 +1,14 @@
-#include "tools/speculation_bench/hardware.h"
+#include "speculate/plan/hardware.h"
 
 #include "base/gpu_cards.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 bool HardwareSection::complete() const {
   return card.has_value() || (read_gbps.has_value() && bf16_tflops.has_value());
 }
 
-speculate::MachineRates HardwareSection::rates() const {
+MachineRates HardwareSection::rates() const {
   const GpuCard* sheet = card ? find_gpu_card(card->value) : nullptr;
   const double gbps = read_gbps.value_or(sheet != nullptr ? sheet->read_gbps : 0);
   const double tflops = bf16_tflops.value_or(sheet != nullptr ? sheet->bf16_tflops : 0);
@@ -27,4 +27,4 @@ std::optional<double> HardwareSection::memory_bytes() const {
   return memory_share * static_cast<double>(find_gpu_card(card->value)->memory_bytes);
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

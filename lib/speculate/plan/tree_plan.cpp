@@ -1,4 +1,4 @@
-#include "tools/speculation/tree_plan.h"
+#include "speculate/plan/tree_plan.h"
 #include "model/spec/weight_formats.h"
 
 #include <fmt/ranges.h>
@@ -17,13 +17,13 @@
 #include "recipe/fields_of.h"
 #include "tensor/cuda.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 using Json = nlohmann::ordered_json;
 
-bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
-                                   int batch, int context) {
-  bench::RoundTimesSpec timed;
+RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
+                            int batch, int context) {
+  RoundTimesSpec timed;
   // A power of two, so that texts of other lengths find the times kept.
   timed.contexts = {static_cast<int>(std::bit_floor(static_cast<unsigned>(context)))};
   timed.largest_tree = most_nodes(tree, batch);
@@ -32,18 +32,18 @@ bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::S
   return timed;
 }
 
-speculate::TimingTable measure_times(cli::Context& cx, speculate::Reader target,
-                                     speculate::Reader draft, const bench::RoundTimesSpec& spec) {
-  cli::Progress progress(cx.terminal, "time speculation steps", 1, "");
-  const speculate::TimingTable table = bench::measure_rounds(
-      target, draft, spec, [&](double share) { return progress.go_on(share); });
+TimingTable measure_times(const decode::RunContext& cx, Reader target, Reader draft,
+                          const RoundTimesSpec& spec) {
+  const auto progress = cx.progress("time speculation steps", 1, "");
+  const TimingTable table =
+      measure_rounds(target, draft, spec, [&](double share) { return progress->go_on(share); });
   if (!cx.group()) return table;
   // All choose by rank 0's times.
-  return speculate::parse_timing(
-      cx.group()->agree_text(speculate::timing_json(table, Json::object())), "times of rank 0");
+  return parse_timing(cx.group()->agree_text(timing_json(table, Json::object())),
+                      "times of rank 0");
 }
 
-Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
+Json times_context(const ModelPair& pair, const RoundTimesSpec& spec) {
   const Device device = pair.device();
   const bool on_gpu = device.kind == Device::Kind::cuda;
   const ops::SampleRule& rule = spec.sampler.rule;
@@ -75,8 +75,7 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
   return about;
 }
 
-KeptTimes::KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec,
-                     const std::string& of)
+KeptTimes::KeptTimes(const ModelPair& pair, const RoundTimesSpec& spec, const std::string& of)
     : about_(times_context(pair, spec)) {
   if (!of.empty()) {
     recipe::Cache self = pair.self_cache();
@@ -89,21 +88,21 @@ KeptTimes::KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec,
   file_ = io::cache_file(fmt::format("tree-times-{}.json", sha256_hex(key.dump()).substr(0, 16)));
 }
 
-std::optional<speculate::TimingTable> KeptTimes::read(cli::Context& cx) const {
+std::optional<TimingTable> KeptTimes::read(const decode::RunContext& cx) const {
   const bool is_here = cx.place().rank == 0 && std::filesystem::exists(file_);
   if (is_here) cx.verbose(fmt::format("speculation step times from {}", file_.string()));
-  if (!cx.group()) return is_here ? std::optional(speculate::read_timing(file_)) : std::nullopt;
+  if (!cx.group()) return is_here ? std::optional(read_timing(file_)) : std::nullopt;
   const std::string text = cx.group()->agree_text(is_here ? io::read_file(file_) : std::string());
-  return text.empty() ? std::nullopt : std::optional(speculate::parse_timing(text, file_.string()));
+  return text.empty() ? std::nullopt : std::optional(parse_timing(text, file_.string()));
 }
 
-void KeptTimes::write(cli::Context& cx, const speculate::TimingTable& table) const {
+void KeptTimes::write(const decode::RunContext& cx, const TimingTable& table) const {
   if (cx.place().rank > 0) return;
-  if (io::keep(file_, speculate::timing_json(table, about_)))
+  if (io::keep(file_, timing_json(table, about_)))
     cx.verbose(fmt::format("saved as {}", file_.string()));
 }
 
-MeasuredAcceptance measure_acceptance(cli::Context& cx, const SequoiaRecipe& recipe,
+MeasuredAcceptance measure_acceptance(const decode::RunContext& cx, const SequoiaRecipe& recipe,
                                       const ModelPair::Engines& engines,
                                       std::span<const int32_t> prompt, decode::GenerateSpec how,
                                       int batch) {
@@ -112,22 +111,22 @@ MeasuredAcceptance measure_acceptance(cli::Context& cx, const SequoiaRecipe& rec
   std::vector<int> n_children(static_cast<size_t>(width) + 1, 0);
   n_children[0] = width;
   std::vector<int64_t> accepted(static_cast<size_t>(width), 0);
-  const auto rounds =
-      make_rounds(recipe, engines, speculate::tree_of_children(n_children, "tree.path"),
-                  {.on_round = [&](const speculate::RoundEvent& e) {
-                    if (e.accepted > 0) ++accepted[static_cast<size_t>(e.path.front() - 1)];
-                  }});
+  const auto rounds = make_rounds(recipe, engines, tree_of_children(n_children, "tree.path"),
+                                  {.on_round = [&](const RoundEvent& e) {
+                                    if (e.accepted > 0)
+                                      ++accepted[static_cast<size_t>(e.path.front() - 1)];
+                                  }});
   how.sampler.seed = ~how.sampler.seed;  // seeds of recipes are not negative
   how.max_tokens = std::min(how.max_tokens, kMostTokens);
   const auto all = static_cast<double>(prompt.size()) + how.max_tokens;
-  cli::Progress progress(cx.terminal, "measure acceptance", all, "tok");
+  const auto progress = cx.progress("measure acceptance", all, "tok");
   double done = 0;
   decode::GenerateEvents events;
   events.on_prefill = [&](int64_t read, int64_t) {
-    progress.update(done = static_cast<double>(read));
+    progress->update(done = static_cast<double>(read));
   };
-  events.on_token = [&](const decode::TokenEvent&) { progress.update(++done); };
-  events.interrupted = cli::agree_interrupted;
+  events.on_token = [&](const decode::TokenEvent&) { progress->update(++done); };
+  events.interrupted = [&cx] { return cx.agree_interrupted(); };
   const decode::Request request{.tokens = {prompt.begin(), prompt.end()}};
   const Stopwatch watch;
   decode::generate(*engines.target, *rounds, {&request, 1}, how, events);
@@ -157,19 +156,18 @@ Json TreePlan::json() const {
   return j;
 }
 
-std::optional<speculate::TreeRounds> recorded_rounds(const DraftTreeSection& section,
-                                                     const ModelPair& pair,
-                                                     const ops::SampleRule& sampling) {
+std::optional<TreeRounds> recorded_rounds(const DraftTreeSection& section, const ModelPair& pair,
+                                          const ops::SampleRule& sampling) {
   if (section.replay.empty()) return {};
-  speculate::TreeRounds rounds = speculate::read_tree_rounds(section.replay);
-  speculate::check_same_run(rounds.run,
-                            {.target = pair.target().name,
-                             .draft = pair.draft().name,
-                             .target_fingerprint = pair.target().fingerprint,
-                             .draft_fingerprint = pair.draft().fingerprint,
-                             .verify = {},
-                             .sampling = sampling},
-                            section.replay.string());
+  TreeRounds rounds = read_tree_rounds(section.replay);
+  check_same_run(rounds.run,
+                 {.target = pair.target().name,
+                  .draft = pair.draft().name,
+                  .target_fingerprint = pair.target().fingerprint,
+                  .draft_fingerprint = pair.draft().fingerprint,
+                  .verify = {},
+                  .sampling = sampling},
+                 section.replay.string());
   return rounds;
 }
 
@@ -177,68 +175,66 @@ namespace {
 
 /// How the tree is found, and priced.
 struct Pricing {
-  const speculate::TimeBucket& bucket;
+  const TimeBucket& bucket;
   double overhead_ms;
   bool skip_deepest;
   std::vector<int> sizes;
   int max_levels;
 };
 
-void plan_by_vector(cli::Context& cx, const DraftTreeSection& section,
-                    const std::optional<speculate::TokenTree>& given, const Pricing& pricing,
-                    bool is_greedy, TreePlan& plan) {
-  const speculate::AcceptanceVector vector =
-      plan.measured ? plan.measured->vector : speculate::read_acceptance(section.accept);
+void plan_by_vector(const decode::RunContext& cx, const DraftTreeSection& section,
+                    const std::optional<TokenTree>& given, const Pricing& pricing, bool is_greedy,
+                    TreePlan& plan) {
+  const AcceptanceVector vector =
+      plan.measured ? plan.measured->vector : read_acceptance(section.accept);
   const char* method = is_greedy ? "topk-greedy" : "sequoia";
   if (!plan.measured && vector.method != method)
     cx.warn(fmt::format("{}: measured for '{}', but this run verifies by '{}'",
                         section.accept.string(), vector.method, method));
   if (given) {
-    plan.predicted = speculate::price_tree(*given, vector, pricing.bucket, pricing.overhead_ms,
-                                           pricing.skip_deepest);
+    plan.predicted =
+        price_tree(*given, vector, pricing.bucket, pricing.overhead_ms, pricing.skip_deepest);
     return;
   }
-  const speculate::TreeTable table(
-      vector, {.max_size = pricing.sizes.back(), .max_levels = pricing.max_levels});
-  const speculate::TreeChoice choice =
-      speculate::choose_tree(table, vector, pricing.sizes, pricing.max_levels, pricing.bucket,
-                             pricing.overhead_ms, pricing.skip_deepest);
+  const TreeTable table(vector,
+                        {.max_size = pricing.sizes.back(), .max_levels = pricing.max_levels});
+  const TreeChoice choice = choose_tree(table, vector, pricing.sizes, pricing.max_levels,
+                                        pricing.bucket, pricing.overhead_ms, pricing.skip_deepest);
   plan.predicted = choice.best;
   plan.tree = table.tree(choice.best.size, choice.best.levels);
 }
 
-void plan_by_replay(const DraftTreeSection& section, const TreeEvidence& evidence,
-                    const std::optional<speculate::TokenTree>& given, Pricing pricing,
-                    TreePlan& plan) {
+void plan_by_replay(const decode::RunContext& cx, const DraftTreeSection& section,
+                    const TreeEvidence& evidence, const std::optional<TokenTree>& given,
+                    Pricing pricing, TreePlan& plan) {
   const AcceptBy rule =
-      evidence.verify == speculate::VerifyChoice::sequoia ? AcceptBy::sequoia : AcceptBy::traversal;
+      evidence.verify == VerifyChoice::sequoia ? AcceptBy::sequoia : AcceptBy::traversal;
   const std::string where = section.replay.string();
-  const speculate::ShapeSearch search(*evidence.rounds, rule, where, cli::is_interrupted);
-  const speculate::TokenTree& recorded = evidence.rounds->tree;
+  const ShapeSearch search(*evidence.rounds, rule, where, [&cx] { return cx.is_interrupted(); });
+  const TokenTree& recorded = evidence.rounds->tree;
   if (given) {
-    const auto shape = speculate::shape_in(recorded, *given);
+    const auto shape = shape_in(recorded, *given);
     if (!shape)
       throw input_error(where, "lacks nodes of the chosen tree")
           .hint("record a larger accept.tree, or leave tree.replay out");
-    plan.predicted = speculate::price_tree(*given, search.all().tokens(*shape), pricing.bucket,
-                                           pricing.overhead_ms, pricing.skip_deepest);
+    plan.predicted = price_tree(*given, search.all().tokens(*shape), pricing.bucket,
+                                pricing.overhead_ms, pricing.skip_deepest);
     return;
   }
-  const speculate::ShapeSearch::Bounds bounds{pricing.max_levels};
+  const ShapeSearch::Bounds bounds{pricing.max_levels};
   const int largest = search.largest(bounds);
   std::erase_if(pricing.sizes, [&](int n) { return n > largest; });
-  const speculate::ShapeSearch::Choice choice = search.choose(
-      pricing.sizes, bounds, pricing.bucket, pricing.overhead_ms, pricing.skip_deepest);
+  const ShapeSearch::Choice choice = search.choose(pricing.sizes, bounds, pricing.bucket,
+                                                   pricing.overhead_ms, pricing.skip_deepest);
   plan.predicted = choice.best;
-  plan.tree = speculate::tree_of(choice.shape, recorded);
+  plan.tree = tree_of(choice.shape, recorded);
 }
 
 }  // namespace
 
-TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const TreeEvidence& evidence,
-                   const std::optional<speculate::TokenTree>& given,
-                   const speculate::TimingTable& times, const bench::RoundTimesSpec& timed,
-                   int context) {
+TreePlan plan_tree(const decode::RunContext& cx, const DraftTreeSection& section,
+                   const TreeEvidence& evidence, const std::optional<TokenTree>& given,
+                   const TimingTable& times, const RoundTimesSpec& timed, int context) {
   TreePlan plan;
   if (given) plan.tree = *given;
   plan.measured = evidence.measured;
@@ -247,16 +243,16 @@ TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const Tree
                                                    : times.bucket(context, "tree.timing"),
                   .overhead_ms = times.overhead_ms,
                   .skip_deepest = times.skip_deepest,
-                  .sizes = bench::timed_sizes(nodes),
+                  .sizes = timed_sizes(nodes),
                   .max_levels = std::min(section.max_levels.value_or(nodes), nodes)};
   pricing.sizes.erase(pricing.sizes.begin());  // a lone root is no speculation
   plan.plain_ms = pricing.bucket.target.at(1);
   if (evidence.rounds)
-    plan_by_replay(section, evidence, given, pricing, plan);
+    plan_by_replay(cx, section, evidence, given, pricing, plan);
   else
     plan_by_vector(cx, section, given, pricing, timed.sampler.rule.temperature == 0, plan);
   if (given) return plan;
-  const speculate::PricedTree& best = *plan.predicted;
+  const PricedTree& best = *plan.predicted;
   cx.note(
       fmt::format("tree     {} nodes on {} levels ({}), expected {:.2f} tokens per step and {:.3f} "
                   "ms per token, {:.3f} without",
@@ -265,4 +261,4 @@ TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const Tree
   return plan;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

@@ -4,12 +4,13 @@
 
 #include "kernels/tree/grow_beams.h"
 #include "recipe/auto_counts.h"
+#include "speculate/draft/draft_kind.h"
+#include "speculate/plan/model_pair.h"
 #include "speculate/round/floor_keys.h"
 #include "speculate/round/verify_choice.h"
-#include "tools/speculation/draft_kind.h"
-#include "tools/speculation/model_pair.h"
+#include "speculate/tree/acceptance.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// Section `spec`.
 struct SpecSection {
@@ -21,9 +22,8 @@ struct SpecSection {
   std::optional<int> rounds;
   recipe::Fraction alpha1{0.35}, alpha2{0.9};
   int ngram = 3;
-  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
-                          verify_within = speculate::VerifyChoice::automatic;
-  speculate::FloorKeys floors;
+  VerifyChoice verify = VerifyChoice::automatic, verify_within = VerifyChoice::automatic;
+  FloorKeys floors;
   bool force = false, fastest = false;
 
   template <class V>
@@ -76,7 +76,7 @@ struct SpecSection {
       "seconds. The fastest generates the text");
   }
   /// Of rounds within rounds.
-  speculate::NestedShape nested() const {
+  NestedShape nested() const {
     return {.rounds = rounds.value_or((2 * gamma2 + 2) / 3), .enough = gamma2};
   }
   /// Whether there are rounds within rounds.
@@ -126,6 +126,21 @@ struct DraftTreeSection {
   bool measures_acceptance() const { return path.automatic && accept.empty() && replay.empty(); }
 };
 
+/// Section `accept`: what the trees are optimal for.
+struct AcceptSection {
+  std::filesystem::path path;
+  std::optional<VectorLayout> layout;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, recipe::optional_input(),
+      "acceptance vector (acceptance-vector/1) or a bare array");
+    v("layout", layout,
+      "layout of a bare array: padded begins with 0, residual ends with the share of no accepted "
+      "child");
+  }
+};
+
 /// What tools read that speculate: the kind `generate` of recipes.
 struct SequoiaRecipe : PairRecipe {
   recipe::Cache cache;
@@ -168,7 +183,7 @@ Proposer proposer_of(const SequoiaRecipe& recipe);
 /// chosen.
 /// errors   kind input: no such tree, or one of more nodes than a step may have; kind recipe: one
 ///          that spec.verify does not serve
-std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe);
+std::optional<TokenTree> given_tree(const SequoiaRecipe& recipe);
 
 /// Nodes of a tree that is chosen here, at most.
 int most_nodes(const DraftTreeSection& tree, int batch);
@@ -176,9 +191,8 @@ int most_nodes(const DraftTreeSection& tree, int batch);
 /// Room for the given tree, or for any that may be chosen.
 /// batch     sequences of a step
 /// measures  whether trees of any size that may be chosen are timed, a given one notwithstanding
-speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
-                            const std::optional<speculate::TokenTree>& given, int batch,
-                            bool measures);
+TreeRoom room_of(const SequoiaRecipe& recipe, const std::optional<TokenTree>& given, int batch,
+                 bool measures);
 
 /// Refuses a chain of spec.gamma that is longer than what the context holds after a prompt.
 /// errors   kind recipe
@@ -192,14 +206,12 @@ void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair);
 std::string remedy_of_loss(const SequoiaRecipe& recipe);
 
 /// Gives both engines room for rounds with such trees, and plans them.
-void size_for(ModelPair& pair, const decode::SequenceRoom& room, const speculate::TreeRoom& tree,
+void size_for(ModelPair& pair, const decode::SequenceRoom& room, const TreeRoom& tree,
               const SpecSection& spec = {});
 
 /// Rounds as the recipe wants them: with a model's trees, by prompt lookup, or within one another.
-std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
-                                               const ModelPair::Engines& engines,
-                                               const speculate::TokenTree& tree,
-                                               speculate::RoundOptions options = {},
-                                               speculate::WithinOptions within = {});
+std::unique_ptr<Rounds> make_rounds(const SequoiaRecipe& recipe, const ModelPair::Engines& engines,
+                                    const TokenTree& tree, RoundOptions options = {},
+                                    WithinOptions within = {});
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

@@ -3,25 +3,25 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "bench/round_times.h"
-#include "cli/context.h"
 #include "decode/generate.h"
+#include "decode/run_context.h"
+#include "speculate/measure/timed_rounds.h"
+#include "speculate/plan/proposals.h"
 #include "speculate/tree/shape_search.h"
 #include "speculate/tree/tree_choice.h"
-#include "tools/speculation/proposals.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// What to time in order to choose a tree for texts of `context` tokens.
-bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
-                                   int batch, int context);
+RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
+                            int batch, int context);
 
 /// Measures them now, and shows progress.
-speculate::TimingTable measure_times(cli::Context& cx, speculate::Reader target,
-                                     speculate::Reader draft, const bench::RoundTimesSpec& spec);
+TimingTable measure_times(const decode::RunContext& cx, Reader target, Reader draft,
+                          const RoundTimesSpec& spec);
 
 /// What times of a pair that is not loaded yet depend on, for timing_json.
-nlohmann::ordered_json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec);
+nlohmann::ordered_json times_context(const ModelPair& pair, const RoundTimesSpec& spec);
 
 /// Times of a pair's rounds on this machine, kept in the cache folder: measured once for these
 /// models, number types, threads, device, sampling and sizes.
@@ -29,11 +29,11 @@ class KeptTimes {
  public:
   /// pair     not loaded yet
   /// of       of a pair with several kinds of rounds: which; empty: it has one
-  KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec, const std::string& of = {});
+  KeptTimes(const ModelPair& pair, const RoundTimesSpec& spec, const std::string& of = {});
   /// errors   kind input: the file is damaged
-  std::optional<speculate::TimingTable> read(cli::Context& cx) const;
+  std::optional<TimingTable> read(const decode::RunContext& cx) const;
   /// Where the folder cannot be written they are measured again next time.
-  void write(cli::Context& cx, const speculate::TimingTable& table) const;
+  void write(const decode::RunContext& cx, const TimingTable& table) const;
 
  private:
   nlohmann::ordered_json about_;
@@ -41,11 +41,11 @@ class KeptTimes {
 };
 
 /// Tokens that measure_times needs beyond the longest text.
-inline constexpr int kTimingTokens = bench::kTimedTokens;
+inline constexpr int kTimingTokens = kTimedTokens;
 
 /// Holds the acceptance by rank of the child that a prompt gave.
 struct MeasuredAcceptance {
-  speculate::AcceptanceVector vector = {};
+  AcceptanceVector vector = {};
   int64_t rounds = 0;
   double seconds = 0;
 };
@@ -55,17 +55,17 @@ struct MeasuredAcceptance {
 /// the text, whose distribution thus stays the target's.
 /// how      of the whole text
 /// errors   kind interrupted, memory, numeric
-MeasuredAcceptance measure_acceptance(cli::Context& cx, const SequoiaRecipe& recipe,
+MeasuredAcceptance measure_acceptance(const decode::RunContext& cx, const SequoiaRecipe& recipe,
                                       const ModelPair::Engines& engines,
                                       std::span<const int32_t> prompt, decode::GenerateSpec how,
                                       int batch);
 
 /// How a run speculates.
 struct TreePlan {
-  speculate::TokenTree tree;
+  TokenTree tree;
   /// The tree with the cost of a token; null without times, or without acceptance and recorded
   /// rounds.
-  std::optional<speculate::PricedTree> predicted;
+  std::optional<PricedTree> predicted;
   double plain_ms = 0;  // and without
   std::optional<MeasuredAcceptance> measured;
 
@@ -77,15 +77,14 @@ struct TreePlan {
 /// The rounds of tree.replay, if any.
 /// pair     with its headers read
 /// errors   kind input: no record, or one of another run
-std::optional<speculate::TreeRounds> recorded_rounds(const DraftTreeSection& section,
-                                                     const ModelPair& pair,
-                                                     const ops::SampleRule& sampling);
+std::optional<TreeRounds> recorded_rounds(const DraftTreeSection& section, const ModelPair& pair,
+                                          const ops::SampleRule& sampling);
 
 /// Predicts the tokens a round of a tree: by recorded rounds, else by measured acceptance, else by
 /// the vector of tree.accept.
 struct TreeEvidence {
-  const std::optional<speculate::TreeRounds>& rounds;
-  speculate::VerifyChoice verify;
+  const std::optional<TreeRounds>& rounds;
+  VerifyChoice verify;
   std::optional<MeasuredAcceptance> measured = {};
 };
 
@@ -94,9 +93,8 @@ struct TreeEvidence {
 /// times    of `timed`, or tree.timing's
 /// context  tokens of the texts
 /// errors   kind input, recipe: vector, record or timing table
-TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const TreeEvidence& evidence,
-                   const std::optional<speculate::TokenTree>& given,
-                   const speculate::TimingTable& times, const bench::RoundTimesSpec& timed,
-                   int context);
+TreePlan plan_tree(const decode::RunContext& cx, const DraftTreeSection& section,
+                   const TreeEvidence& evidence, const std::optional<TokenTree>& given,
+                   const TimingTable& times, const RoundTimesSpec& timed, int context);
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

@@ -8,10 +8,10 @@
 #include "recipe/fields.h"
 #include "recipe/sections.h"
 #include "recipe/sparse_section.h"
+#include "speculate/draft/draft_kind.h"
 #include "speculate/plan/draft_keys.h"
-#include "tools/speculation/draft_kind.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// An item of bench.drafts: `{name: s512, kind: self, keys: streaming, budget: 512}`.
 struct NamedDraft {
@@ -21,7 +21,7 @@ struct NamedDraft {
   DraftKind kind = DraftKind::self;
   recipe::ModelName path;
   recipe::WeightType weights = recipe::WeightType::automatic;
-  speculate::DraftKeys keys = speculate::DraftKeys::streaming;
+  DraftKeys keys = DraftKeys::streaming;
   recipe::TokenCount budget{512}, sinks{4}, window{32}, refresh{0};
   recipe::SnapScale scale = recipe::SnapScale::on;
   int page = 16, ngram = 3;
@@ -81,7 +81,7 @@ struct NamedDraft {
   bool proposes_by_model() const { return kind == DraftKind::self || kind == DraftKind::model; }
   /// Whether it reads a chosen part of the text.
   bool bounded() const;
-  speculate::KeyChoice choice() const;
+  KeyChoice choice() const;
   /// How a draft of kind self or model reads sequences of that many tokens, as cache.kind has it.
   recipe::Cache cache(int64_t context) const;
 };
@@ -103,4 +103,4 @@ struct AssumedAlpha {
 /// errors   kind recipe: there is none
 AssumedAlpha assumed_alpha(const NamedDraft& draft, double context);
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

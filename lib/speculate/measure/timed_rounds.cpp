@@ -1,37 +1,41 @@
-#include "bench/round_times.h"
+#include "speculate/measure/timed_rounds.h"
 
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/percentile.h"
 #include "base/rng.h"
-#include "bench/stats.h"
 #include "decode/generate.h"
 #include "speculate/round/rounds.h"
 
-namespace tandem::bench {
+namespace tandem::speculate {
 namespace {
 
 // Rounds that a device takes to settle.
 constexpr size_t kWarmup = 2;
 
 /// A root with `children` children, each with one child where there are two levels below it.
-speculate::TokenTree broom(int children, int levels_below) {
+TokenTree broom(int children, int levels_below) {
   std::vector<int> n_children = {children};
   n_children.insert(n_children.end(), static_cast<size_t>(children), levels_below - 1);
   if (levels_below == 2) n_children.insert(n_children.end(), static_cast<size_t>(children), 0);
-  return speculate::tree_of_children(n_children, "a timed tree");
+  return tree_of_children(n_children, "a timed tree");
+}
+
+double median(std::vector<double> samples) {
+  std::ranges::sort(samples);
+  return percentile(samples, 0.5);
 }
 
 double settled_median(std::vector<double> ms) {
   if (ms.size() > kWarmup + 1) ms.erase(ms.begin(), ms.begin() + kWarmup);
-  return median(ms);
+  return median(std::move(ms));
 }
 
 /// A text in the caches of both models, and the rounds that go on from it.
 class TimedText {
  public:
-  TimedText(speculate::Reader target, speculate::Reader draft, const RoundTimesSpec& spec,
-            int context)
+  TimedText(Reader target, Reader draft, const RoundTimesSpec& spec, int context)
       : target_(target), draft_(draft), spec_(spec) {
     PhiloxStream rng(static_cast<uint64_t>(spec.sampler.seed));
     const auto vocab = static_cast<uint32_t>(
@@ -72,23 +76,23 @@ class TimedText {
     return settled_median(std::move(ms));
   }
 
-  Round round(const speculate::TokenTree& tree) {
+  Round round(const TokenTree& tree) {
     std::vector<double> draft, target, rest;
     Stopwatch watch;
     double drafted = 0, scored = 0;
     int sequences = 0;
-    const speculate::RoundStats* stats = nullptr;
-    const auto rounds = speculate::model_rounds(
-        target_, draft_, tree, {.on_round = [&](const speculate::RoundEvent&) {
-          if (++sequences % spec_.batch != 0)
-            return;  // all sequences of a step, as long as all go on
-          draft.push_back(1e3 * (stats->draft_s - drafted));
-          target.push_back(1e3 * (stats->target_s - scored));
-          rest.push_back(1e3 * watch.seconds() - draft.back() - target.back());
-          drafted = stats->draft_s;
-          scored = stats->target_s;
-          watch.restart();
-        }});
+    const RoundStats* stats = nullptr;
+    const auto rounds =
+        model_rounds(target_, draft_, tree, {.on_round = [&](const RoundEvent&) {
+                       if (++sequences % spec_.batch != 0)
+                         return;  // all sequences of a step, as long as all go on
+                       draft.push_back(1e3 * (stats->draft_s - drafted));
+                       target.push_back(1e3 * (stats->target_s - scored));
+                       rest.push_back(1e3 * watch.seconds() - draft.back() - target.back());
+                       drafted = stats->draft_s;
+                       scored = stats->target_s;
+                       watch.restart();
+                     }});
     if (!drafts_itself()) rounds->continue_from(draft_slot_);
     stats = &rounds->stats();
     decode::generate(*target_.engine, *rounds, requests_, how_, {});
@@ -105,7 +109,7 @@ class TimedText {
     return slot;
   }
 
-  speculate::Reader target_, draft_;
+  Reader target_, draft_;
   const RoundTimesSpec& spec_;
   std::vector<int32_t> text_;
   int target_slot_ = -1, draft_slot_ = -1;
@@ -125,10 +129,9 @@ std::vector<int> timed_sizes(int largest_tree) {
   return sizes;
 }
 
-speculate::TimingTable measure_rounds(speculate::Reader target, speculate::Reader draft,
-                                      const RoundTimesSpec& spec,
-                                      const std::function<bool(double share)>& on_progress) {
-  speculate::TimingTable table;
+TimingTable measure_rounds(Reader target, Reader draft, const RoundTimesSpec& spec,
+                           const std::function<bool(double share)>& on_progress) {
+  TimingTable table;
   table.skip_deepest = true;  // drafts run no level that it draws no children from
   const std::vector<int> sizes = timed_sizes(spec.largest_tree);
   std::vector<double> overheads;
@@ -140,7 +143,7 @@ speculate::TimingTable measure_rounds(speculate::Reader target, speculate::Reade
   };
   for (const int context : spec.contexts) {
     TimedText text(target, draft, spec, context);
-    speculate::TimeBucket& bucket = table.buckets.emplace_back();
+    TimeBucket& bucket = table.buckets.emplace_back();
     bucket.batch = spec.batch;
     bucket.context = context;
     bucket.target = {{1}, {text.plain_ms()}};
@@ -169,4 +172,4 @@ speculate::TimingTable measure_rounds(speculate::Reader target, speculate::Reade
   return table;
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::speculate

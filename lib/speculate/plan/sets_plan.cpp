@@ -1,11 +1,11 @@
-#include "tools/speculation/sets_plan.h"
+#include "speculate/plan/sets_plan.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace tandem::tools {
+namespace tandem::speculate {
 namespace {
 
 constexpr double kGiga = 1e9, kMilli = 1e-3;
@@ -15,14 +15,14 @@ double seconds(const model::ForwardBytes& bytes, const machine::HostedRates& rat
                   bytes.read / (kGiga * rates.gpu_gbps));
 }
 
-nlohmann::ordered_json choice_json(const speculate::GammaChoice& c) {
+nlohmann::ordered_json choice_json(const GammaChoice& c) {
   return {{"gamma", c.gamma},
           {"tokens_per_round", c.tokens},
           {"ms_per_token", c.token_s / kMilli},
           {"speedup", c.speedup}};
 }
 
-std::string choice_text(const speculate::GammaChoice& c) {
+std::string choice_text(const GammaChoice& c) {
   return fmt::format("gamma {}, {:.2f} ms per token, {:.1f}x plain decoding", c.gamma,
                      c.token_s / kMilli, c.speedup);
 }
@@ -47,8 +47,8 @@ std::optional<SetsPlan> plan_sets(const ModelPair& pair, double alpha, int most,
                 .alpha = alpha};
   plan.times = {.plain_s = seconds(plan.all, plan.rates), .draft_s = seconds(plan.set, plan.rates)};
   plan.times.verify_s.assign(static_cast<size_t>(std::max(most, gamma)), plan.times.plain_s);
-  plan.best = speculate::best_gamma(plan.times, alpha);
-  if (gamma > 0) plan.at = speculate::at_gamma(plan.times, gamma, alpha);
+  plan.best = best_gamma(plan.times, alpha);
+  if (gamma > 0) plan.at = at_gamma(plan.times, gamma, alpha);
   return plan;
 }
 
@@ -74,4 +74,4 @@ nlohmann::ordered_json SetsPlan::json() const {
   return j;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

@@ -1,4 +1,4 @@
-#include "tools/speculation_bench/named_draft.h"
+#include "speculate/plan/named_draft.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,10 +9,8 @@
 #include "recipe/scalar.h"
 #include "recipe/value_of.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 namespace {
-
-using speculate::DraftKeys;
 
 /// Acceptance that was published for self-drafts of Llama-3.1-8B on PG-19.
 struct Prior {
@@ -50,7 +48,7 @@ bool NamedDraft::bounded() const {
   return proposes_by_model() && !policy && keys != DraftKeys::full;
 }
 
-speculate::KeyChoice NamedDraft::choice() const {
+KeyChoice NamedDraft::choice() const {
   return {.keys = keys, .budget = static_cast<double>(budget.value), .page = page};
 }
 
@@ -193,7 +191,7 @@ nlohmann::ordered_json draft_json(const NamedDraft& draft) {
 AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
   if (draft.alpha) return {*draft.alpha, "given"};
   if (draft.kind == DraftKind::self && !draft.policy && !draft.sparse.any()) {
-    if (speculate::keys_read(draft.choice(), context) >= context)
+    if (keys_read(draft.choice(), context) >= context)
       return {1, "prior: the draft reads as much as the target"};
     if (const Prior* p = nearest_prior(draft, context))
       return {p->alpha,
@@ -204,9 +202,9 @@ AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
       .hint("set it: {name: " + draft.name + ", alpha: 0.8, ...}");
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate
 
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
     std::optional<tandem::recipe::Cache>&);
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
-    std::vector<tandem::tools::NamedDraft>&);
+    std::vector<tandem::speculate::NamedDraft>&);

@@ -5,12 +5,13 @@
 #include <optional>
 #include <string>
 
-#include "cli/context.h"
+#include "decode/fit/rank_plan.h"
 #include "decode/fit/sizing.h"
+#include "decode/run_context.h"
 #include "speculate/round/rounds.h"
 
 // What all tools share that run a model together with a small one.
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// Sections `draft` and `draft2`: the model that proposes, and how it reads.
 struct DraftSection {
@@ -59,7 +60,7 @@ struct PairRecipe {
 };
 
 /// What plans tell of a tree, as JSON.
-nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree);
+nlohmann::ordered_json tree_facts(const TokenTree& tree);
 
 /// Refuses a draft's policy that cannot read trees of drafted tokens.
 /// where    the key that errors name
@@ -88,7 +89,7 @@ class ModelPair {
   /// errors   kind input: a model, vocabularies that differ; kind device; kind recipe: a cache or
   ///          draft.cache that cannot read trees
   ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-            Proposer proposer, const cli::Context& cx, const recipe::Cache& cache = {},
+            Proposer proposer, const decode::RunContext& cx, const recipe::Cache& cache = {},
             const DraftSection& draft2 = {});
 
   Device device() const { return sizer_.device(); }
@@ -118,32 +119,30 @@ class ModelPair {
   /// draft_copies   of each sequence that the draft's engine holds
   /// add            adds to the plan what the run holds besides the engines, which are sized by then
   /// errors         as savings_of
-  void size(decode::SequenceRoom room, const speculate::RoundNeeds& target,
-            const speculate::RoundNeeds& draft = {},
+  void size(decode::SequenceRoom room, const RoundNeeds& target, const RoundNeeds& draft = {},
             const std::function<void(MemoryPlan&)>& add = {}, int draft_copies = 1);
   const decode::EngineSpec& target_spec() const { return target_spec_; }
   /// Of the whole run; items of the draft's engine are named "draft ...".
   const MemoryPlan& plan() const { return plan_; }
 
-  /// For --dry-run: the models, what else the tool tells, the memory by device.
-  /// lines    of the tool, for people
-  /// facts    the same for --format json
-  /// errors   kind memory, after the plan is out: it does not fit
-  int print_plan(cli::Context& cx, const std::string& lines,
-                 const nlohmann::ordered_json& facts) const;
+  decode::MemoryLimits limits() const { return sizer_.limits(); }
+  /// Text of a plan: the models, the lines of a tool, the memory by device.
+  std::string plan_text(const std::string& lines) const;
+  /// JSON of the same, with the facts of a tool.
+  nlohmann::ordered_json plan_json(const nlohmann::ordered_json& facts) const;
 
   struct Engines {
     std::unique_ptr<decode::Engine> target, draft;  // draft null if there is no other model
     kv::Reading self_reading = {.keys = 1};
 
     /// The model that proposes: the target under its second reading, where it is that.
-    speculate::Reader drafter() const { return draft ? speculate::Reader(*draft) : self(); }
+    Reader drafter() const { return draft ? Reader(*draft) : self(); }
     /// The target under that reading.
-    speculate::Reader self() const { return {*target, self_reading}; }
+    Reader self() const { return {*target, self_reading}; }
   };
   /// Loads both, once.
   /// errors   kind memory, input, interrupted
-  Engines load(cli::Context& cx);
+  Engines load(const decode::RunContext& run);
 
  private:
   bool nests() const {
@@ -152,6 +151,9 @@ class ModelPair {
   bool reads_twice() const {
     return proposer_ == Proposer::target || proposer_ == Proposer::any || nests();
   }
+  decode::RankPlan rank_plan(const decode::MemoryLimits& limits) const;
+  /// The name of what drafts.
+  std::string draft_name() const;
   /// How the target reads as a draft: other keys, some of the channels, or both.
   kv::Reading self_reading() const;
 
@@ -166,4 +168,4 @@ class ModelPair {
   MemoryPlan plan_;
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

@@ -1,21 +1,20 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
-#include "cli/context.h"
 #include "speculate/draft/choosing_drafter.h"
-#include "tools/speculation/tree_plan.h"
+#include "speculate/plan/tree_plan.h"
 
 // spec.draft auto: plain steps, a small model alone, the target's second reading alone, or rounds
 // within rounds of both.
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// Gives both engines room for any rounds that may be chosen, and for timing them.
 void size_for_kinds(ModelPair& pair, const decode::SequenceRoom& room, const SequoiaRecipe& recipe);
 
 /// All that is known of the kinds before the first round.
 struct KindPlan {
-  speculate::ChoosingDrafter::Outlook outlook;  // with the best shape of each kind alone
-  speculate::RoundChoices choices;              // by the acceptance that is assumed
+  ChoosingDrafter::Outlook outlook;  // with the best shape of each kind alone
+  RoundChoices choices;              // by the acceptance that is assumed
 
   /// For people, a line a kind.
   std::string text() const;
@@ -29,10 +28,10 @@ class KindPlanner {
   KindPlanner(const ModelPair& pair, const SequoiaRecipe& recipe,
               const decode::SamplerSpec& sampler, int batch, int context);
   /// errors   kind interrupted, memory, numeric; kind input: the acceptance vector, kept times
-  KindPlan plan(cli::Context& cx, const ModelPair::Engines& engines) const;
+  KindPlan plan(const decode::RunContext& cx, const ModelPair::Engines& engines) const;
 
  private:
-  bench::RoundTimesSpec timed_;
+  RoundTimesSpec timed_;
   KeptTimes outer_, inner_;
   const SequoiaRecipe& recipe_;
   int batch_, context_;
@@ -40,14 +39,13 @@ class KindPlanner {
 
 /// Rounds that choose, and what does.
 struct ChoosingRounds {
-  std::unique_ptr<speculate::Rounds> rounds;
-  const speculate::ChoosingDrafter* chooser = nullptr;  // lives as long as they
+  std::unique_ptr<Rounds> rounds;
+  const ChoosingDrafter* chooser = nullptr;  // lives as long as they
 };
 ChoosingRounds make_choosing_rounds(const SequoiaRecipe& recipe, const KindPlan& plan,
-                                    const ModelPair::Engines& engines,
-                                    speculate::RoundOptions options);
+                                    const ModelPair::Engines& engines, RoundOptions options);
 
 /// What kinds promise by the acceptance of late, and how often each was taken.
-nlohmann::ordered_json kinds_json(const speculate::ChoosingDrafter& chooser);
+nlohmann::ordered_json kinds_json(const ChoosingDrafter& chooser);
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

@@ -1,8 +1,8 @@
-#include "tools/speculation/plain_meter.h"
+#include "speculate/measure/plain_meter.h"
 
 #include <algorithm>
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 double steady_ms_a_token(std::span<const TimedRound> rounds) {
   constexpr float kOutlier = 4;
@@ -89,4 +89,4 @@ std::vector<std::vector<decode::Drawn>> PlainMeter::collect() {
   return drawn;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

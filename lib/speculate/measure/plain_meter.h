@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "speculate/round/rounds.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 struct TimedRound {
   float seconds = 0;
@@ -24,7 +24,7 @@ double steady_ms_a_token(std::span<const TimedRound> rounds);
 /// of the whole text count, and long texts lose little time.
 class PlainMeter final : public decode::Decoder {
  public:
-  explicit PlainMeter(speculate::Rounds& rounds) : rounds_(rounds) {}
+  explicit PlainMeter(Rounds& rounds) : rounds_(rounds) {}
 
   struct Result {
     int batch = 0;        // sequences of a step, and of the rounds that count
@@ -57,7 +57,7 @@ class PlainMeter final : public decode::Decoder {
   bool is_due() const { return n_rounds_ >= next_burst_; }
   void measure(std::span<const decode::DrawSeq> seqs);
 
-  speculate::Rounds& rounds_;
+  Rounds& rounds_;
   std::deque<size_t> flights_;  // sequences of each round, 0 of a draw
   size_t batch_ = 0;            // of the first round
   int64_t n_rounds_ = 0;        // of this batch
@@ -69,4 +69,4 @@ class PlainMeter final : public decode::Decoder {
   int n_bursts_ = 0, n_steps_ = 0;
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

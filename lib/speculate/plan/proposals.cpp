@@ -1,4 +1,4 @@
-#include "tools/speculation/proposals.h"
+#include "speculate/plan/proposals.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,9 +9,8 @@
 #include "recipe/fields_of.h"
 #include "speculate/draft/lookup_index.h"
 #include "speculate/tree/tree_file.h"
-#include "tools/prompts/prompt_flags.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 void SequoiaRecipe::check(recipe::Problems& p) const {
   if (spec.draft == DraftKind::none)
@@ -55,13 +54,13 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "draft.path: spec.draft is {}, which takes its small model from draft2.path; leave "
             "draft.path out",
             recipe::yaml_text(spec.draft));
-  speculate::check_rule_within(spec.verify_within, p);
+  check_rule_within(spec.verify_within, p);
   const bool draws = spec.draft != DraftKind::ngram;
-  if (!draws && speculate::weighs_draws(spec.verify))
+  if (!draws && weighs_draws(spec.verify))
     p.field("spec.verify",
             "spec.verify: this rule needs sampled draft tokens, but prompt lookup does not sample; "
             "set match, auto or a rule with a floor");
-  if (draws && spec.verify == speculate::VerifyChoice::block && tree.path.automatic)
+  if (draws && spec.verify == VerifyChoice::block && tree.path.automatic)
     p.field("spec.verify",
             "spec.verify: block needs a linear draft; set tree.path to empty and leave tree.replay "
             "out, or set traversal");
@@ -79,12 +78,11 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
   if (!tree.replay.empty() && !draws)
     p.field("tree.replay",
             "tree.replay: prompt lookup does not propose trees; leave tree.replay out");
-  else if (!tree.replay.empty() &&
-           (spec.verify == speculate::VerifyChoice::match || speculate::is_lossy(spec.verify)))
+  else if (!tree.replay.empty() && (spec.verify == VerifyChoice::match || is_lossy(spec.verify)))
     p.field("tree.replay",
             "tree.replay: needs an acceptance rule for sampled tokens, found match or a lossy "
             "rule; set spec.verify=auto, or leave tree.replay out");
-  refuse_states(model, output, p);
+  recipe::refuse_states(model, output, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs",
             "output.top_logprobs: is not supported with speculation; leave it out");
@@ -115,7 +113,7 @@ void SequoiaRecipe::check_within(recipe::Problems& p) const {
     p.field("tree.path",
             "tree.path: spec.within is ngram, which does not propose trees; leave tree.path, "
             "tree.accept and tree.replay out");
-  if (speculate::weighs_draws(spec.verify_within))
+  if (weighs_draws(spec.verify_within))
     p.field("spec.verify_within",
             "spec.verify_within: this rule needs sampled draft tokens, but prompt lookup does not "
             "sample; set match or auto");
@@ -133,7 +131,7 @@ void SequoiaRecipe::check_beams(recipe::Problems& p) const {
             "spec.width: {} beams do not support sampling, but sampling.temperature is {}; set "
             "sampling.temperature=0 or spec.width=1",
             spec.width, t);
-  if (speculate::weighs_draws(spec.verify))
+  if (weighs_draws(spec.verify))
     p.field("spec.verify",
             "spec.verify: {} needs sampled draft tokens, but beams do not sample; set match, auto, "
             "a rule with a floor, or spec.width=1",
@@ -196,27 +194,26 @@ Proposer proposer_of(const SequoiaRecipe& recipe) {
   return Proposer::none;
 }
 
-std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
+std::optional<TokenTree> given_tree(const SequoiaRecipe& recipe) {
   const bool draws = recipe.spec.draft != DraftKind::ngram;
-  if (recipe.spec.width > 1) return speculate::beam_tree(recipe.spec.width, recipe.most_gamma());
-  if (!draws || recipe.tree.path.empty()) return speculate::chain_tree(recipe.most_gamma() + 1);
+  if (recipe.spec.width > 1) return beam_tree(recipe.spec.width, recipe.most_gamma());
+  if (!draws || recipe.tree.path.empty()) return chain_tree(recipe.most_gamma() + 1);
   if (recipe.tree.path.automatic) return {};
-  speculate::TokenTree tree = speculate::read_tree(recipe.tree.path.path).tree;
+  TokenTree tree = read_tree(recipe.tree.path.path).tree;
   if (tree.size() > kv::kMaxTreeRows)
     throw input_error(recipe.tree.path.path.string(), "has {} nodes, but at most {} are supported",
                       tree.size(), kv::kMaxTreeRows);
   const SpecSection& spec = recipe.spec;
   const auto rule = spec.nests() ? spec.verify_within : spec.verify;
-  (void)speculate::rule_for(rule, draws, tree, false);  // before models are loaded
+  (void)rule_for(rule, draws, tree, false);  // before models are loaded
   return tree;
 }
 
-speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
-                            const std::optional<speculate::TokenTree>& given, int batch,
-                            bool measures) {
-  if (given && !measures) return speculate::TreeRoom::of(*given);
-  const auto any = speculate::TreeRoom::any(most_nodes(recipe.tree, batch));
-  return given ? any.with(speculate::TreeRoom::of(*given)) : any;
+TreeRoom room_of(const SequoiaRecipe& recipe, const std::optional<TokenTree>& given, int batch,
+                 bool measures) {
+  if (given && !measures) return TreeRoom::of(*given);
+  const auto any = TreeRoom::any(most_nodes(recipe.tree, batch));
+  return given ? any.with(TreeRoom::of(*given)) : any;
 }
 
 void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
@@ -278,57 +275,53 @@ std::string remedy_of_loss(const SequoiaRecipe& recipe) {
                      may_choose ? "set spec.gamma=auto, " : "");
 }
 
-void size_for(ModelPair& pair, const decode::SequenceRoom& room, const speculate::TreeRoom& tree,
+void size_for(ModelPair& pair, const decode::SequenceRoom& room, const TreeRoom& tree,
               const SpecSection& spec) {
   const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
   if (spec.draft == DraftKind::nested && pair.has_draft())
-    return pair.size(
-        room, speculate::nested_needs(tree, spec.nested(), batch, vocab),
-        speculate::nested_draft_needs(tree, spec.nested(), batch), [&](MemoryPlan& plan) {
-          speculate::plan_nested_rounds(tree, spec.nested(), pair.target_spec(),
-                                        pair.target().config, !spec.looks_up_within(), plan);
-        });
+    return pair.size(room, nested_needs(tree, spec.nested(), batch, vocab),
+                     nested_draft_needs(tree, spec.nested(), batch), [&](MemoryPlan& plan) {
+                       plan_nested_rounds(tree, spec.nested(), pair.target_spec(),
+                                          pair.target().config, !spec.looks_up_within(), plan);
+                     });
   const int64_t texts = room.prefix ? room.longest * batch : room.total;
-  pair.size(room, speculate::target_needs(tree, batch, vocab), speculate::draft_needs(tree, batch),
+  pair.size(room, target_needs(tree, batch, vocab), draft_needs(tree, batch),
             [&](MemoryPlan& plan) {
               if (spec.draft == DraftKind::ngram || spec.fastest)
                 plan.add("texts/indexes of n-grams",
-                         static_cast<size_t>(texts) * speculate::LookupIndex::kTokenBytes);
-              speculate::plan_rounds(tree, pair.target_spec(), pair.target().config,
-                                     pair.has_draft(), plan, spec.beams());
+                         static_cast<size_t>(texts) * LookupIndex::kTokenBytes);
+              plan_rounds(tree, pair.target_spec(), pair.target().config, pair.has_draft(), plan,
+                          spec.beams());
             });
 }
 
-std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
-                                               const ModelPair::Engines& engines,
-                                               const speculate::TokenTree& tree,
-                                               speculate::RoundOptions options,
-                                               speculate::WithinOptions within) {
+std::unique_ptr<Rounds> make_rounds(const SequoiaRecipe& recipe, const ModelPair::Engines& engines,
+                                    const TokenTree& tree, RoundOptions options,
+                                    WithinOptions within) {
   const SpecSection& spec = recipe.spec;
   options.verify = spec.verify;
   options.floor = spec.floors.rule();
   within.verify = spec.verify_within;
   if (spec.draft == DraftKind::ngram)
-    return speculate::lookup_rounds(*engines.target, spec.ngram, recipe.most_gamma(),
-                                    std::move(options));
+    return lookup_rounds(*engines.target, spec.ngram, recipe.most_gamma(), std::move(options));
   if (spec.looks_up_within())
-    return speculate::nested_lookup_rounds(*engines.target, engines.self(), spec.ngram, spec.gamma1,
-                                           spec.nested(), std::move(within), std::move(options));
+    return nested_lookup_rounds(*engines.target, engines.self(), spec.ngram, spec.gamma1,
+                                spec.nested(), std::move(within), std::move(options));
   if (spec.draft == DraftKind::nested)
-    return speculate::nested_rounds(*engines.target, engines.self(), engines.drafter(), tree,
-                                    spec.nested(), std::move(within), std::move(options));
+    return nested_rounds(*engines.target, engines.self(), engines.drafter(), tree, spec.nested(),
+                         std::move(within), std::move(options));
   if (spec.beams() > 0)
-    return speculate::beam_rounds(*engines.target, engines.drafter(),
-                                  {.width = spec.width,
-                                   .gamma = recipe.most_gamma(),
-                                   .temperature = options.floor.temperature},
-                                  std::move(options));
+    return beam_rounds(*engines.target, engines.drafter(),
+                       {.width = spec.width,
+                        .gamma = recipe.most_gamma(),
+                        .temperature = options.floor.temperature},
+                       std::move(options));
   if (recipe.chooses_gamma())
-    return speculate::chain_rounds(*engines.target, engines.drafter(), recipe.most_gamma(),
-                                   std::move(options));
-  return speculate::model_rounds(*engines.target, engines.drafter(), tree, std::move(options));
+    return chain_rounds(*engines.target, engines.drafter(), recipe.most_gamma(),
+                        std::move(options));
+  return model_rounds(*engines.target, engines.drafter(), tree, std::move(options));
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate
 
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::SequoiaRecipe&);
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::speculate::SequoiaRecipe&);

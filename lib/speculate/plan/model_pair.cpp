@@ -1,21 +1,18 @@
-#include "tools/speculation/model_pair.h"
+#include "speculate/plan/model_pair.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/plan_text.h"
 #include "decode/fit/load_engine.h"
 #include "decode/fit/memory_text.h"
-#include "decode/fit/rank_plan.h"
 #include "kv/policy.h"
 #include "model/spec/context.h"
 #include "recipe/scalar.h"
 #include "speculate/draft/pair.h"
-#include "tools/prompts/prompt_flags.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
-nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree) {
+nlohmann::ordered_json tree_facts(const TokenTree& tree) {
   return {{"nodes", tree.size()}, {"levels", tree.levels()}};
 }
 
@@ -44,7 +41,7 @@ void DraftSection::check(recipe::Problems& p) const {
 }
 
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-                     Proposer proposer, const cli::Context& cx, const recipe::Cache& cache,
+                     Proposer proposer, const decode::RunContext& cx, const recipe::Cache& cache,
                      const DraftSection& draft2)
     : run_(run),
       cache_(cache),
@@ -78,7 +75,7 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
     of.weights = draft.weights;
   }
   draft_ = sizer_.open_draft(of);
-  speculate::check_vocabularies(target_, *draft_);
+  check_vocabularies(target_, *draft_);
 }
 
 kv::Reading ModelPair::self_reading() const {
@@ -105,8 +102,7 @@ int64_t ModelPair::context() const {
   return model::context_of(run_, draft_is_shorter ? draft_->config : target_.config);
 }
 
-void ModelPair::size(decode::SequenceRoom room, const speculate::RoundNeeds& target,
-                     const speculate::RoundNeeds& draft,
+void ModelPair::size(decode::SequenceRoom room, const RoundNeeds& target, const RoundNeeds& draft,
                      const std::function<void(MemoryPlan&)>& add, int draft_copies) {
   // A draft or a measurement may read a whole text again; several go in more forwards.
   room.to_read = std::max(room.to_read, room.longest);
@@ -139,58 +135,61 @@ void ModelPair::size(decode::SequenceRoom room, const speculate::RoundNeeds& tar
         .hint("set run.batch=1, or model.offload=none on a GPU with more memory");
 }
 
-int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
-                          const nlohmann::ordered_json& facts) const {
-  const decode::MemoryLimits limits = sizer_.limits();
-  const std::string draft = draft_                          ? draft_->name
-                            : proposer_ == Proposer::target ? "self"
-                            : proposer_ == Proposer::any    ? "self, ngram"
-                                                            : "ngram";
-  nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
-  std::string cache;
-  if (!kv::needs_of(cache_).reads_all || cache_.is_hosted()) {
-    j["cache"] = recipe::yaml_text(cache_.kind);
-    cache = fmt::format("cache    {}{}\n", recipe::yaml_text(cache_.kind),
-                        cache_.is_hosted() ? ", offloaded to host memory for long contexts" : "");
-    if (cache_.is_hosted()) j["cache_place"] = recipe::yaml_text(cache_.place);
-  }
-  const bool reads_all = !has_draft() || kv::needs_of(draft_cache_).reads_all;
-  if (!reads_all) j["draft_cache"] = recipe::yaml_text(draft_cache_.kind);
-  std::string sparse;
-  if (self_sparse_.any()) {
-    j["draft_sparse"] = recipe::yaml_text(self_sparse_.kind);
-    sparse = fmt::format(", {} neurons", recipe::yaml_text(self_sparse_.kind));
-  }
-  std::string within;
-  if (nests()) {
-    j["within"] = recipe::yaml_text(self_cache_.kind);
-    within = fmt::format(" in inner steps, verified by the target under {}",
-                         recipe::yaml_text(self_cache_.kind));
-  }
-  j.update(facts);
-  j.update(decode::memory_json(plan_, limits));
-  const decode::RankPlan ranks = decode::rank_plan(
-      target_, target_spec_, decode::batch_size(run_, static_cast<size_t>(target_spec_.max_seqs)),
-      limits);
-  if (!ranks.kinds.empty()) j["ranks"] = ranks.json();
-  cli::print_plan(cx,
-                  fmt::format("model    {}\n{}draft    {}{}{}{}\n{}{}{}{}\n", target_.name, cache,
-                              draft, reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind),
-                              sparse, within, decode::gpu_line(limits), ranks.lines(), lines,
-                              decode::memory_lines(plan_, limits)),
-                  j, plan_, limits);
-  return 0;
+decode::RankPlan ModelPair::rank_plan(const decode::MemoryLimits& limits) const {
+  const auto n = static_cast<size_t>(target_spec_.max_seqs);
+  return decode::rank_plan(target_, target_spec_, decode::batch_size(run_, n), limits);
 }
 
-ModelPair::Engines ModelPair::load(cli::Context& cx) {
-  decode::admit_plan(cx, plan_, sizer_.limits());
+std::string ModelPair::draft_name() const {
+  return draft_                          ? draft_->name
+         : proposer_ == Proposer::target ? "self"
+         : proposer_ == Proposer::any    ? "self, ngram"
+                                         : "ngram";
+}
+
+std::string ModelPair::plan_text(const std::string& lines) const {
+  const decode::MemoryLimits limits = sizer_.limits();
+  std::string text = fmt::format("model    {}\n", target_.name);
+  if (!kv::needs_of(cache_).reads_all || cache_.is_hosted())
+    text += fmt::format("cache    {}{}\n", recipe::yaml_text(cache_.kind),
+                        cache_.is_hosted() ? ", offloaded to host memory for long contexts" : "");
+  text += "draft    " + draft_name();
+  if (has_draft() && !kv::needs_of(draft_cache_).reads_all)
+    text += ", " + recipe::yaml_text(draft_cache_.kind);
+  if (self_sparse_.any()) text += fmt::format(", {} neurons", recipe::yaml_text(self_sparse_.kind));
+  if (nests())
+    text += fmt::format(" in inner steps, verified by the target under {}",
+                        recipe::yaml_text(self_cache_.kind));
+  return fmt::format("{}\n{}{}{}{}\n", text, decode::gpu_line(limits), rank_plan(limits).lines(),
+                     lines, decode::memory_lines(plan_, limits));
+}
+
+nlohmann::ordered_json ModelPair::plan_json(const nlohmann::ordered_json& facts) const {
+  const decode::MemoryLimits limits = sizer_.limits();
+  nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft_name()}};
+  if (!kv::needs_of(cache_).reads_all || cache_.is_hosted())
+    j["cache"] = recipe::yaml_text(cache_.kind);
+  if (cache_.is_hosted()) j["cache_place"] = recipe::yaml_text(cache_.place);
+  if (has_draft() && !kv::needs_of(draft_cache_).reads_all)
+    j["draft_cache"] = recipe::yaml_text(draft_cache_.kind);
+  if (self_sparse_.any()) j["draft_sparse"] = recipe::yaml_text(self_sparse_.kind);
+  if (nests()) j["within"] = recipe::yaml_text(self_cache_.kind);
+  j.update(facts);
+  j.update(decode::memory_json(plan_, limits));
+  const decode::RankPlan ranks = rank_plan(limits);
+  if (!ranks.kinds.empty()) j["ranks"] = ranks.json();
+  return j;
+}
+
+ModelPair::Engines ModelPair::load(const decode::RunContext& run) {
+  decode::admit_plan(run, plan_, sizer_.limits());
   Engines engines;
   engines.self_reading = self_reading();
-  engines.target = decode::load_engine(cx, std::move(target_), target_spec_, plan_);
+  engines.target = decode::load_engine(run, std::move(target_), target_spec_, plan_);
   if (draft_)
     engines.draft =
-        decode::load_engine(cx, std::move(*draft_), draft_spec_, plan_, engines.target->queue());
+        decode::load_engine(run, std::move(*draft_), draft_spec_, plan_, engines.target->queue());
   return engines;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

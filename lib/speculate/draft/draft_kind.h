@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// What proposes tokens.
 enum class DraftKind : uint8_t {
@@ -22,4 +22,4 @@ constexpr std::array<std::string_view, 6> enum_names(DraftKind) {
 enum class WithinKind : uint8_t { model, ngram };
 constexpr std::array<std::string_view, 2> enum_names(WithinKind) { return {"model", "ngram"}; }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

@@ -2,15 +2,15 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "speculate/plan/draft_plan.h"
+#include "speculate/plan/hardware.h"
 #include "speculate/plan/measured_times.h"
-#include "tools/speculation_bench/hardware.h"
-#include "tools/speculation_bench/named_draft.h"
+#include "speculate/plan/named_draft.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// What a prediction is asked.
 struct PredictionSpec {
-  speculate::Workload work;
+  Workload work;
   int gamma = 0;         // 0: the best one
   int most_gamma = 16;   // of those that are tried
   double speedup = 1;    // wanted: for the least alpha and the critical context
@@ -22,11 +22,11 @@ struct PredictionSpec {
 /// What rounds of one draft cost and gain, by calculation.
 struct Prediction {
   AssumedAlpha alpha;  // value 0 for kind none
-  speculate::RoundTimes times;
-  std::string times_from;         // "roofline", "interpolated" or "fitted"
-  speculate::GammaChoice chain;   // of one drafted token or more, whether it pays or not
-  speculate::GammaChoice choice;  // the same, or plain decoding where that is faster
-  std::optional<speculate::LeastAlpha> least;
+  RoundTimes times;
+  std::string times_from;  // "roofline", "interpolated" or "fitted"
+  GammaChoice chain;       // of one drafted token or more, whether it pays or not
+  GammaChoice choice;      // the same, or plain decoding where that is faster
+  std::optional<LeastAlpha> least;
   std::optional<double> row_keys;   // tokens whose keys take as long to read as a row to compute
   std::optional<double> critical;   // context, in tokens, for an unbounded batch: self-drafts
   std::optional<double> pays_from;  // context at this batch
@@ -41,10 +41,10 @@ struct Prediction {
 };
 
 /// errors   kind recipe: no acceptance is known; kind input: a draft model or a timing table
-Prediction predict(const HardwareSection& hardware, const speculate::ModelCosts& target,
+Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
                    const NamedDraft& draft, const PredictionSpec& spec);
 
 /// Group `predicted` of a record.
 nlohmann::ordered_json prediction_json(const Prediction& p, int batch);
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

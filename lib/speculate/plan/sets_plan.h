@@ -4,10 +4,10 @@
 #include <string>
 
 #include "machine/hosted_rates.h"
+#include "speculate/plan/model_pair.h"
 #include "speculate/plan/round_times.h"
-#include "tools/speculation/model_pair.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// What rounds will take whose drafts read FFN channels that are on the GPU, while the others come
 /// over the link for their checks: the slower of the link and of the GPU's memory, by bytes alone.
@@ -15,9 +15,9 @@ struct SetsPlan {
   model::ForwardBytes all, set;  // of a check and of a draft
   machine::HostedRates rates;
   double alpha = 0;  // assumed
-  speculate::RoundTimes times = {};
-  speculate::GammaChoice best = {};
-  std::optional<speculate::GammaChoice> at = {};  // of the gamma that is asked for
+  RoundTimes times = {};
+  GammaChoice best = {};
+  std::optional<GammaChoice> at = {};  // of the gamma that is asked for
 
   /// Lines of --dry-run, and the same facts.
   std::string lines(const decode::Savings& savings, const model::ModelConfig& config) const;
@@ -30,4 +30,4 @@ struct SetsPlan {
 /// errors   kind device, memory: rates of a GPU that is here cannot be measured
 std::optional<SetsPlan> plan_sets(const ModelPair& pair, double alpha, int most, int gamma);
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

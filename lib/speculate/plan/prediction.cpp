@@ -1,4 +1,4 @@
-#include "tools/speculation_bench/prediction.h"
+#include "speculate/plan/prediction.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,10 +7,8 @@
 #include "speculate/plan/capacity.h"
 #include "speculate/plan/large_batch.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 namespace {
-
-using namespace speculate;
 
 /// The forwards that draft; none where none does.
 std::optional<ModelCosts> drafting_costs(const NamedDraft& draft, const ModelCosts& target,
@@ -133,4 +131,4 @@ nlohmann::ordered_json prediction_json(const Prediction& p, int batch) {
   return j;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

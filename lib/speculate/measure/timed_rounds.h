@@ -6,7 +6,7 @@
 #include "speculate/reader.h"
 #include "speculate/tree/timing.h"
 
-namespace tandem::bench {
+namespace tandem::speculate {
 
 /// The rounds to time of a pair of models.
 struct RoundTimesSpec {
@@ -29,8 +29,7 @@ inline constexpr int kTimedTokens = 32;
 ///                 tree more, and for rounds with any tree of largest_tree nodes
 /// on_progress     called with the share done; returning false interrupts
 /// errors          kind interrupted, memory, numeric
-speculate::TimingTable measure_rounds(speculate::Reader target, speculate::Reader draft,
-                                      const RoundTimesSpec& spec,
-                                      const std::function<bool(double share)>& on_progress = {});
+TimingTable measure_rounds(Reader target, Reader draft, const RoundTimesSpec& spec,
+                           const std::function<bool(double share)>& on_progress = {});
 
-}  // namespace tandem::bench
+}  // namespace tandem::speculate

@@ -1,4 +1,4 @@
-#include "tools/speculation/kind_plan.h"
+#include "speculate/plan/kind_plan.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,28 +7,23 @@
 #include "speculate/draft/nested_drafter.h"
 #include "speculate/tree/tree_table.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 namespace {
 
-using speculate::NestedShape;
-using speculate::RoundChoice;
-using speculate::RoundKind;
-using speculate::TreeRoom;
-
 // Shapes that are tried, at most.
-constexpr int kMostAlone = 16;     // drafted tokens of one draft alone
-constexpr int kMostInside = 4;     // of the small model within
-constexpr int kMostNodes = 17;     // of a tree, or a chain
-constexpr int kMostLevels = 5;     // of a tree
-constexpr int kContextSteps = 16;  // from a power of two to the next, at which rounds are timed
+constexpr int kMostAlone = 16;      // drafted tokens of one draft alone
+constexpr int kMostInside = 4;      // of the small model within
+constexpr int kMostTreeNodes = 17;  // of a tree, or a chain
+constexpr int kMostLevels = 5;      // of a tree
+constexpr int kContextSteps = 16;   // from a power of two to the next, at which rounds are timed
 constexpr NestedShape kMostNested{.rounds = 8, .enough = 16};
 
-TreeRoom any_room() { return TreeRoom::any(kMostNodes); }
+TreeRoom any_room() { return TreeRoom::any(kMostTreeNodes); }
 
-bench::RoundTimesSpec rounds_to_time(const SequoiaRecipe& recipe,
-                                     const decode::SamplerSpec& sampler, int batch, int context) {
-  bench::RoundTimesSpec timed = timed_rounds(recipe.tree, sampler, batch, context);
-  timed.largest_tree = kMostNodes;
+RoundTimesSpec rounds_to_time(const SequoiaRecipe& recipe, const decode::SamplerSpec& sampler,
+                              int batch, int context) {
+  RoundTimesSpec timed = timed_rounds(recipe.tree, sampler, batch, context);
+  timed.largest_tree = kMostTreeNodes;
   // Closer to the texts than trees need: what all keys cost decides here.
   const int step = std::max(1, timed.contexts.front() / kContextSteps);
   timed.contexts = {context / step * step};
@@ -42,13 +37,11 @@ std::vector<int> up_to(int most) {
 }
 
 /// Chains, or by a vector the best trees of each size.
-speculate::Proposals proposals(const SequoiaRecipe& recipe, int most_chain) {
-  if (recipe.tree.accept.empty())
-    return speculate::chain_proposals(most_chain, recipe.spec.alpha1.value);
-  speculate::Proposals p{.acceptance = speculate::read_acceptance(recipe.tree.accept)};
-  const speculate::TreeTable table(p.acceptance,
-                                   {.max_size = kMostNodes, .max_levels = kMostLevels});
-  for (int nodes = 2; nodes <= kMostNodes; ++nodes)
+Proposals proposals(const SequoiaRecipe& recipe, int most_chain) {
+  if (recipe.tree.accept.empty()) return chain_proposals(most_chain, recipe.spec.alpha1.value);
+  Proposals p{.acceptance = read_acceptance(recipe.tree.accept)};
+  const TreeTable table(p.acceptance, {.max_size = kMostTreeNodes, .max_levels = kMostLevels});
+  for (int nodes = 2; nodes <= kMostTreeNodes; ++nodes)
     for (int levels = 2; levels <= std::min(nodes, kMostLevels); ++levels)
       if (table.expected(nodes, levels)) p.trees.push_back(table.tree(nodes, levels));
   return p;
@@ -89,15 +82,13 @@ nlohmann::ordered_json choice_json(const RoundChoice& c) {
 void size_for_kinds(ModelPair& pair, const decode::SequenceRoom& room, const SequoiaRecipe&) {
   const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
   const TreeRoom any = any_room();
-  const TreeRoom inside = any.with(TreeRoom::of(speculate::chain_tree(1 + kMostInside)));
-  const auto target = speculate::target_needs(any, batch, vocab)
-                          .with(speculate::draft_needs(any, batch))
-                          .with(speculate::nested_needs(inside, kMostNested, batch, vocab));
-  const auto draft = speculate::draft_needs(any, batch)
-                         .with(speculate::nested_draft_needs(inside, kMostNested, batch));
+  const TreeRoom inside = any.with(TreeRoom::of(chain_tree(1 + kMostInside)));
+  const auto target = target_needs(any, batch, vocab)
+                          .with(draft_needs(any, batch))
+                          .with(nested_needs(inside, kMostNested, batch, vocab));
+  const auto draft = draft_needs(any, batch).with(nested_draft_needs(inside, kMostNested, batch));
   const auto add = [&](MemoryPlan& plan) {
-    speculate::plan_nested_rounds(inside, kMostNested, pair.target_spec(), pair.target().config,
-                                  true, plan);
+    plan_nested_rounds(inside, kMostNested, pair.target_spec(), pair.target().config, true, plan);
   };
   // The small model reads texts for rounds within and for rounds of its proposals alone.
   pair.size(room, target, draft, add, 2);
@@ -112,29 +103,28 @@ KindPlanner::KindPlanner(const ModelPair& pair, const SequoiaRecipe& recipe,
       batch_(batch),
       context_(context) {}
 
-KindPlan KindPlanner::plan(cli::Context& cx, const ModelPair::Engines& engines) const {
-  const auto times = [&](const KeptTimes& kept, speculate::Reader target, speculate::Reader draft) {
+KindPlan KindPlanner::plan(const decode::RunContext& cx, const ModelPair::Engines& engines) const {
+  const auto times = [&](const KeptTimes& kept, Reader target, Reader draft) {
     if (const auto known = kept.read(cx)) return *known;
-    const speculate::TimingTable table = measure_times(cx, target, draft, timed_);
+    const TimingTable table = measure_times(cx, target, draft, timed_);
     kept.write(cx, table);
     return table;
   };
-  const speculate::TimingTable outer = times(outer_, *engines.target, engines.self());
-  const speculate::TimingTable inner = times(inner_, engines.self(), engines.drafter());
+  const TimingTable outer = times(outer_, *engines.target, engines.self());
+  const TimingTable inner = times(inner_, engines.self(), engines.drafter());
   KindPlan plan;
-  plan.outlook = {
-      .times = speculate::measured_nested_times(
-          outer, inner, {batch_, static_cast<double>(timed_.contexts.front())}),
-      .options = {.small = proposals(recipe_, kMostAlone),
-                  .retrieval = speculate::chain_proposals(kMostAlone, recipe_.spec.alpha2.value),
-                  .inside = proposals(recipe_, kMostInside),
-                  .enough = up_to(kMostNested.enough),
-                  .rounds = up_to(kMostNested.rounds)},
-      .alpha1 = recipe_.spec.alpha1.value,
-      .alpha2 = recipe_.spec.alpha2.value};
-  plan.choices = speculate::choose_rounds(plan.outlook.times, plan.outlook.options);
+  plan.outlook = {.times = measured_nested_times(
+                      outer, inner, {batch_, static_cast<double>(timed_.contexts.front())}),
+                  .options = {.small = proposals(recipe_, kMostAlone),
+                              .retrieval = chain_proposals(kMostAlone, recipe_.spec.alpha2.value),
+                              .inside = proposals(recipe_, kMostInside),
+                              .enough = up_to(kMostNested.enough),
+                              .rounds = up_to(kMostNested.rounds)},
+                  .alpha1 = recipe_.spec.alpha1.value,
+                  .alpha2 = recipe_.spec.alpha2.value};
+  plan.choices = choose_rounds(plan.outlook.times, plan.outlook.options);
   // From here on each kind has its best shape alone.
-  speculate::NestedOptions& options = plan.outlook.options;
+  NestedOptions& options = plan.outlook.options;
   options.small.trees = {plan.choices.of(RoundKind::small)->tree};
   options.retrieval.trees = {plan.choices.of(RoundKind::retrieval)->tree};
   const RoundChoice& nested = *plan.choices.of(RoundKind::nested);
@@ -159,31 +149,30 @@ std::string KindPlan::text() const {
 }
 
 ChoosingRounds make_choosing_rounds(const SequoiaRecipe& recipe, const KindPlan& plan,
-                                    const ModelPair::Engines& engines,
-                                    speculate::RoundOptions options) {
-  const speculate::Reader target = *engines.target;
-  const speculate::NestedOptions& shapes = plan.outlook.options;
-  const auto drafter = [&](speculate::Reader draft, const speculate::Proposals& p) {
-    return std::make_unique<speculate::ModelDrafter>(draft, target, p.trees.front());
+                                    const ModelPair::Engines& engines, RoundOptions options) {
+  const Reader target = *engines.target;
+  const NestedOptions& shapes = plan.outlook.options;
+  const auto drafter = [&](Reader draft, const Proposals& p) {
+    return std::make_unique<ModelDrafter>(draft, target, p.trees.front());
   };
   options.verify = recipe.spec.verify;
   options.floor = recipe.spec.floors.rule();
-  auto chooser = std::make_unique<speculate::ChoosingDrafter>(
-      speculate::ChoosingDrafter::Drafters{
+  auto chooser = std::make_unique<ChoosingDrafter>(
+      ChoosingDrafter::Drafters{
           .small = drafter(engines.drafter(), shapes.small),
           .retrieval = drafter(engines.self(), shapes.retrieval),
-          .nested = std::make_unique<speculate::NestedDrafter>(
+          .nested = std::make_unique<NestedDrafter>(
               engines.self(), drafter(engines.drafter(), shapes.inside),
               NestedShape{.rounds = shapes.rounds.front(), .enough = shapes.enough.front()},
-              speculate::WithinOptions{.verify = recipe.spec.verify_within})},
+              WithinOptions{.verify = recipe.spec.verify_within})},
       plan.outlook);
   ChoosingRounds made{.rounds = nullptr, .chooser = chooser.get()};
-  made.rounds = speculate::drafted_rounds(target, std::move(chooser), std::move(options));
+  made.rounds = drafted_rounds(target, std::move(chooser), std::move(options));
   return made;
 }
 
-nlohmann::ordered_json kinds_json(const speculate::ChoosingDrafter& chooser) {
-  const speculate::RoundChoices choices = chooser.choices();
+nlohmann::ordered_json kinds_json(const ChoosingDrafter& chooser) {
+  const RoundChoices choices = chooser.choices();
   nlohmann::ordered_json j = {{"alpha1", chooser.alpha1()}, {"alpha2", chooser.alpha2()}};
   for (const std::optional<RoundChoice>& c : choices.best_of) {
     if (!c) continue;
@@ -194,4 +183,4 @@ nlohmann::ordered_json kinds_json(const speculate::ChoosingDrafter& chooser) {
   return j;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

@@ -5,7 +5,7 @@
 #include "recipe/gpu_name.h"
 #include "speculate/plan/forward_time.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 /// Section `bench.hardware`: the machine that is predicted for.
 struct HardwareSection {
@@ -40,9 +40,9 @@ struct HardwareSection {
 
   /// Whether the card or the numbers give both rates.
   bool complete() const;
-  speculate::MachineRates rates() const;
+  MachineRates rates() const;
   /// That a run may use on one GPU; none where neither a card nor a size is given.
   std::optional<double> memory_bytes() const;
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate
