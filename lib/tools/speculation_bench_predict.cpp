@@ -5,10 +5,10 @@
 
 #include "base/convert.h"
 #include "bench/record.h"
+#include "bench/speculation/measured_report.h"
 #include "decode/model_files.h"
 #include "speculate/plan/prediction.h"
 #include "tensor/memory_plan.h"
-#include "tools/speculation_bench/measured_report.h"
 
 // Predictions without measurements: bench.predict=only.
 namespace tandem::tools {
@@ -174,7 +174,7 @@ int SpeculationBench::plan_predictions() {
 }
 
 int SpeculationBench::run_predictions() {
-  BenchResults results(cx_, points_.front().recipe.output.path, {predicted_view()});
+  BenchResults results(cx_, points_.front().recipe.output.path, {bench::predicted_view()});
   for_each_draft(points_, [&](const Point& point, const speculate::NamedDraft& draft, int gamma) {
     if (results.has(point.id, phase_of(point, draft, gamma))) return;
     try {

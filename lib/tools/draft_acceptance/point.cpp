@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/model_report.h"
+#include "bench/speculation/measured_report.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/speculation_bench/measured_report.h"
 
 namespace tandem::tools {
 namespace {
@@ -34,7 +34,7 @@ bench::Record record_of(const std::string& tool, const Point& point, const std::
   return record;
 }
 
-BenchSizes sizes_of(const DraftAcceptanceRecipe& r) {
+bench::BenchSizes sizes_of(const DraftAcceptanceRecipe& r) {
   return {.batch = r.run.batch,
           .context = static_cast<int>(r.run.context.value),
           .new_tokens = r.bench.new_tokens};
@@ -132,11 +132,11 @@ void AcceptancePoint::fail(BenchResults& results, const cli::Context& cx, const 
   results.add_failure(std::move(record), error);
 }
 
-Way AcceptancePoint::way_of(const speculate::NamedDraft& draft) const {
+bench::Way AcceptancePoint::way_of(const speculate::NamedDraft& draft) const {
   const ChainLength& spec = point_.recipe.spec;
-  Way way{.draft = draft, .tree = speculate::chain_tree(spec.gamma + 1)};
+  bench::Way way{.draft = draft, .tree = speculate::chain_tree(spec.gamma + 1)};
   if (draft.kind != speculate::DraftKind::nested) return way;
-  NestedWay& nested = way.nested.emplace(NestedWay::of(draft, bench().all_drafts()));
+  bench::NestedWay& nested = way.nested.emplace(bench::NestedWay::of(draft, bench().all_drafts()));
   nested.tree = speculate::chain_tree(spec.gamma1 + 1);
   nested.shape = spec.nested();
   way.tree = nested.chain();
@@ -151,7 +151,7 @@ void AcceptancePoint::RoundFigures::add(const speculate::RoundStats& stats) {
 }
 
 Json AcceptancePoint::RoundFigures::json() const {
-  Json j = counts_json(*counts);
+  Json j = bench::counts_json(*counts);
   j.update({{"tested", counts->tested}, {"alpha", counts->share_of_tested()}});
   return j;
 }
@@ -163,7 +163,7 @@ void AcceptancePoint::admit(
   for (const speculate::NamedDraft& draft : bench().all_drafts()) {
     if (!is_wanted(draft)) continue;
     try {
-      const Way way = way_of(draft);
+      const bench::Way way = way_of(draft);
       if (!way.nested) engines_.add_reader(draft, gamma + 1);
       if (bench().rounds) engines_.add(way);
       const Figures none{.tested = TestedAcceptance(gamma, bench().new_tokens),
@@ -197,7 +197,7 @@ decode::GenerateSpec AcceptancePoint::generation(double temperature, int64_t see
   return how;
 }
 
-void AcceptancePoint::complete(std::vector<MeasuredText>& texts, const PromptSlots& slots,
+void AcceptancePoint::complete(std::vector<MeasuredText>& texts, const bench::PromptSlots& slots,
                                int64_t seed) {
   const auto wanted = static_cast<size_t>(bench().new_tokens);
   size_t shortest = wanted;
@@ -222,7 +222,7 @@ void AcceptancePoint::complete(std::vector<MeasuredText>& texts, const PromptSlo
   }
 }
 
-void AcceptancePoint::force(const std::vector<Measured*>& drafts, const PromptSlots& slots,
+void AcceptancePoint::force(const std::vector<Measured*>& drafts, const bench::PromptSlots& slots,
                             const std::vector<MeasuredText>& texts) {
   if (drafts.empty()) return;
   std::vector<speculate::Reader> readers;
@@ -246,8 +246,8 @@ void AcceptancePoint::force(const std::vector<Measured*>& drafts, const PromptSl
 }
 
 void AcceptancePoint::run_rounds(Measured& draft, size_t temperature,
-                                 const std::vector<MeasuredText>& texts, const PromptSlots& slots,
-                                 int64_t seed) {
+                                 const std::vector<MeasuredText>& texts,
+                                 const bench::PromptSlots& slots, int64_t seed) {
   Figures& figures = draft.at[temperature];
   speculate::RoundOptions options{.verify = speculate::VerifyChoice::sequoia};
   options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
@@ -278,7 +278,7 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
                               const std::function<void(const Measured&)>& done) {
   std::vector<eval::Ids> prompts;
   for (const MeasuredText& text : texts) prompts.push_back(text.prompt);
-  const PromptSlots slots(engines_.target(), prompts, false);
+  const bench::PromptSlots slots(engines_.target(), prompts, false);
   complete(texts, slots, seed);
   const auto attempt_draft = [&](Measured& m, const std::function<void()>& work) {
     if (!m.error && !attempt(cx_, work, [&](const Error& e) { m.error = e; }))

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/speculation/bench_engines.h"
+#include "bench/speculation/prompt_slots.h"
 #include "cli/context.h"
 #include "speculate/measure/forced_meter.h"
 #include "tools/draft_acceptance/figures.h"
 #include "tools/draft_acceptance/texts.h"
-#include "tools/speculation_bench/bench_engines.h"
-#include "tools/speculation_bench/prompt_slots.h"
 
 namespace tandem::tools {
 
@@ -28,7 +28,7 @@ class AcceptancePoint {
   /// refused    gets those that cannot
   void admit(const std::function<bool(const speculate::NamedDraft&)>& is_wanted,
              const std::function<void(const speculate::NamedDraft&, const Error&)>& refused);
-  const BenchEngines& engines() const { return engines_; }
+  const bench::BenchEngines& engines() const { return engines_; }
 
   /// Measures the admitted drafts and reports each by `results`.
   void run(BenchResults& results);
@@ -57,30 +57,30 @@ class AcceptancePoint {
   };
   struct Measured {
     speculate::NamedDraft draft;
-    Way way;
+    bench::Way way;
     std::vector<Figures> at = {};  // by temperature
     std::optional<Error> error = {};
   };
 
   const AcceptanceBench& bench() const { return point_.recipe.bench; }
-  Way way_of(const speculate::NamedDraft& draft) const;
+  bench::Way way_of(const speculate::NamedDraft& draft) const;
   /// count    called after each run
   /// done     called with each draft that is done with these texts
   void measure(std::vector<MeasuredText>& texts, int64_t seed, const std::function<void()>& count,
                const std::function<void(const Measured&)>& done);
   /// Writes the rest of what follows documents, by the target at temperature 1.
-  void complete(std::vector<MeasuredText>& texts, const PromptSlots& slots, int64_t seed);
+  void complete(std::vector<MeasuredText>& texts, const bench::PromptSlots& slots, int64_t seed);
   /// Teacher forcing of several readings of the target at once, or of one other model.
-  void force(const std::vector<Measured*>& drafts, const PromptSlots& slots,
+  void force(const std::vector<Measured*>& drafts, const bench::PromptSlots& slots,
              const std::vector<MeasuredText>& texts);
   void run_rounds(Measured& draft, size_t temperature, const std::vector<MeasuredText>& texts,
-                  const PromptSlots& slots, int64_t seed);
+                  const bench::PromptSlots& slots, int64_t seed);
   decode::GenerateSpec generation(double temperature, int64_t seed, int max_tokens);
   void report(BenchResults& results, const MeasuredTexts& texts, const Measured& draft);
 
   cli::Context& cx_;
   const Point& point_;
-  BenchEngines engines_;
+  bench::BenchEngines engines_;
   std::vector<Measured> drafts_;
 };
 

@@ -5,13 +5,13 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/speculation/ways.h"
 #include "recipe/auto_counts.h"
 #include "recipe/sections.h"
 #include "speculate/plan/hardware.h"
 #include "speculate/round/floor_keys.h"
 #include "speculate/round/verify_choice.h"
 #include "tools/results/bench_results.h"
-#include "tools/speculation_bench/ways.h"
 
 namespace tandem::tools {
 
@@ -104,7 +104,7 @@ struct SpeculationBenchRecipe {
   recipe::Sampling sampling;
   BenchOutput output;
   speculate::AcceptSection accept;
-  TreeGrid tree;
+  bench::TreeGrid tree;
 
   SpeculationBenchRecipe() {
     run.context = {32768};

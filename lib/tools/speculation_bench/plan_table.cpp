@@ -25,7 +25,7 @@ void PlanTable::refuse(const std::string& name, const Error& error) {
   refusal_ = exit_status(error.kind());
 }
 
-void PlanTable::add(const cli::PointName& point, const BenchEngines& engines) {
+void PlanTable::add(const cli::PointName& point, const bench::BenchEngines& engines) {
   const MemoryPlan& plan = engines.plan();
   const decode::MemoryLimits limits = engines.limits();
   const bool fits = limits.fits(plan);

@@ -5,10 +5,10 @@
 
 #include "bench/record.h"
 #include "bench/record_view.h"
+#include "bench/speculation/measurement.h"
 #include "bench/stats.h"
-#include "tools/speculation_bench/measurement.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 
 /// Milliseconds of the parts of a round of the whole batch, each the median of the batches.
 struct RoundParts {
@@ -23,8 +23,8 @@ RoundParts parts_of(const WayRuns& way);
 
 /// What a way to decode gains over plain decoding of the same run.
 struct Gain {
-  double speedup = 1;  // while the whole batch decodes: the median of batches
-  std::optional<bench::Interval> interval{};  // 95 %, of paired batches; of one batch none
+  double speedup = 1;                  // while the whole batch decodes: the median of batches
+  std::optional<Interval> interval{};  // 95 %, of paired batches; of one batch none
   double to_end = 1;      // until the last sequence has ended: rounds of fewer sequences too
   double end_to_end = 1;  // prefill too
   /// Tokens of an output from which on it pays, what a draft reads of the prompts included; none
@@ -41,16 +41,15 @@ inline constexpr std::string_view kRoundWords =
     "sequences run. to last: until the last sequence ends. total: with the prefill";
 
 /// What records say of the counts of rounds, for group `spec`.
-bench::Json counts_json(const speculate::RoundStats& rounds);
+Json counts_json(const speculate::RoundStats& rounds);
 
 /// The table of measured ways; the cells of rounds are empty for plain decoding.
-bench::RecordView measured_view();
+RecordView measured_view();
 /// The table of predictions without measurements.
-bench::RecordView predicted_view();
+RecordView predicted_view();
 
 /// Groups timing, spec, latency and throughput.
 /// prompt_tokens  mean length of a prompt
-void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& way,
-                  double prompt_tokens);
+void add_measured(Record& record, const PointRuns& point, const WayRuns& way, double prompt_tokens);
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

@@ -1,4 +1,4 @@
-#include "tools/speculation_bench/measured_prediction.h"
+#include "bench/speculation/measured_prediction.h"
 
 #include <fmt/ranges.h>
 
@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "bench/speculation/measured_report.h"
 #include "speculate/plan/chain_tokens.h"
 #include "speculate/tree/tree_choice.h"
-#include "tools/speculation_bench/measured_report.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 
 std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, const WayRuns& way) {
   if (!way.stats || !way.way.is_chain() || way.way.chooses || way.way.nested) return std::nullopt;
@@ -132,4 +132,4 @@ nlohmann::ordered_json prediction_json(const MeasuredPrediction& p, const Way& w
   return j;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

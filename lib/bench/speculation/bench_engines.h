@@ -2,12 +2,11 @@
 #include <memory>
 #include <vector>
 
-#include "cli/context.h"
+#include "bench/speculation/ways.h"
 #include "decode/fit/rank_plan.h"
 #include "decode/fit/sizing.h"
-#include "tools/speculation_bench/ways.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 
 /// The batch that a benchmark decodes.
 struct BenchSizes {
@@ -24,7 +23,7 @@ class BenchEngines {
   /// errors   kind input: the target; kind device; kind recipe: a context beyond the target's, a
   ///          cache that cannot read trees
   BenchEngines(const recipe::Model& model, const recipe::Cache& cache, const recipe::Run& run,
-               const BenchSizes& sizes, const cli::Context& cx);
+               const BenchSizes& sizes, const decode::RunContext& cx);
 
   /// Admits a way to draft; nothing is added where it is refused.
   /// errors   kind recipe: keys that read no trees, rows beyond a step's, a context beyond the
@@ -56,7 +55,7 @@ class BenchEngines {
 
   /// Loads all engines, once.
   /// errors   kind memory, input, interrupted
-  void load(cli::Context& cx);
+  void load(const decode::RunContext& run);
   decode::Engine& target() { return *target_.engine; }
   /// The model of an admitted draft of kind self or model, as it reads.
   speculate::Reader drafter(const speculate::NamedDraft& draft);
@@ -109,4 +108,4 @@ class BenchEngines {
   MemoryPlan plan_;
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

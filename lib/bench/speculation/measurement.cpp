@@ -1,14 +1,13 @@
-#include "tools/speculation_bench/measurement.h"
+#include "bench/speculation/measurement.h"
 
 #include <algorithm>
 
+#include "bench/speculation/prompt_slots.h"
 #include "bench/stats.h"
-#include "tools/speculation_bench/prompt_slots.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 namespace {
 
-using bench::StepLog;
 using Texts = std::vector<std::vector<int32_t>>;
 
 /// Times between deliveries, and of a token after the first.
@@ -71,7 +70,7 @@ class Runner {
     events.on_token = [&](const decode::TokenEvent& e) {
       texts[static_cast<size_t>(e.seq)].push_back(e.id);
     };
-    events.interrupted = cli::agree_interrupted;
+    events.interrupted = spec_.interrupted;
     std::optional<speculate::RoundStats> before, after, within_before, within_after;
     const auto within = [&] {
       const speculate::RoundStats* s = rounds_ == nullptr ? nullptr : rounds_->stats_within();
@@ -136,10 +135,20 @@ class Runner {
 
 }  // namespace
 
+double BenchPrompts::mean_tokens() const {
+  double tokens = 0, n = 0;
+  for (const auto& batch : batches)
+    for (const auto& prompt : batch) {
+      tokens += static_cast<double>(prompt.size());
+      ++n;
+    }
+  return tokens / n;
+}
+
 double WayRuns::step_s() const {
   std::vector<double> of_batch;
   for (const BatchRun& run : batches) of_batch.push_back(run.whole_s / run.whole_steps);
-  return bench::median(of_batch);
+  return median(of_batch);
 }
 
 double WayRuns::tokens_per_step() const { return stats ? stats->tokens_per_round() : 1; }
@@ -147,7 +156,7 @@ double WayRuns::tokens_per_step() const { return stats ? stats->tokens_per_round
 double WayRuns::token_s() const {
   std::vector<double> of_batch;
   for (const BatchRun& run : batches) of_batch.push_back(token_s(run));
-  return bench::median(of_batch);
+  return median(of_batch);
 }
 
 double WayRuns::token_s(const BatchRun& run) const {
@@ -204,4 +213,4 @@ PointRuns measure_ways(BenchEngines& engines, const BenchPrompts& prompts,
   return point;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

@@ -11,7 +11,7 @@
 #include "speculate/tree/acceptance.h"
 #include "speculate/tree/token_tree.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 
 /// Section `tree`: the grid of whose points the best trees are measured.
 struct TreeGrid {
@@ -86,4 +86,4 @@ std::optional<speculate::AcceptanceVector> known_acceptance(const speculate::Nam
                                                             const speculate::AcceptSection& accept,
                                                             double context, bool simulates);
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

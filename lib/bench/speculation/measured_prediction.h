@@ -2,10 +2,10 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 
+#include "bench/speculation/measurement.h"
 #include "speculate/tree/timing.h"
-#include "tools/speculation_bench/measurement.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 
 /// What a way to decode should gain by times that were measured without it, and by its own
 /// acceptance.
@@ -37,4 +37,4 @@ MeasuredPrediction predict_from_forwards(const PointRuns& point, const WayRuns& 
 /// Group `predicted` of a record.
 nlohmann::ordered_json prediction_json(const MeasuredPrediction& p, const Way& way);
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

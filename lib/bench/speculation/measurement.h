@@ -1,22 +1,35 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/interrupt.h"
+#include "bench/speculation/bench_engines.h"
 #include "bench/step_log.h"
 #include "decode/generate.h"
 #include "speculate/round/rounds.h"
-#include "tools/speculation_bench/bench_engines.h"
-#include "tools/speculation_bench/bench_prompts.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
+
+/// Prompts of a benchmark: windows of a text or lines of a file, random tokens where the model has
+/// no tokenizer.
+struct BenchPrompts {
+  std::string source;
+  std::vector<std::vector<std::vector<int32_t>>> batches;  // [batches][batch][context at most]
+  int distinct = 0;                                        // windows
+  bool overlap = false;  // the text is shorter than all of them together
+
+  double mean_tokens() const;
+};
 
 /// How a benchmark decodes.
 struct MeasureSpec {
-  decode::GenerateSpec how;  // max_tokens: of a sequence, which may also end at a stop id
-  int warm_ups = 1;          // runs of each way that are not counted, on the first prompts
-  bool random_kv = false;    // in place of the prompts' keys and values
+  decode::GenerateSpec how;      // max_tokens: of a sequence, which may also end at a stop id
+  int warm_ups = 1;              // runs of each way that are not counted, on the first prompts
+  bool random_kv = false;        // in place of the prompts' keys and values
+  Interrupted interrupted = {};  // asked at the end of each step
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
   FloorRule floor = {};
   speculate::VerifyChoice verify_within = speculate::VerifyChoice::automatic;
@@ -76,4 +89,4 @@ PointRuns measure_ways(BenchEngines& engines, const BenchPrompts& prompts,
                        const std::vector<Way>& ways, const MeasureSpec& spec,
                        const std::function<bool()>& done);
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

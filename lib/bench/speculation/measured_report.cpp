@@ -1,4 +1,4 @@
-#include "tools/speculation_bench/measured_report.h"
+#include "bench/speculation/measured_report.h"
 
 #include <fmt/ranges.h>
 
@@ -9,10 +9,8 @@
 
 #include "base/sha256.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 namespace {
-
-using bench::Json;
 
 double sum_of(const WayRuns& way, double BatchRun::*part) {
   double sum = 0;
@@ -138,7 +136,7 @@ RoundParts parts_of(const WayRuns& way) {
     std::vector<double> of_batch;
     for (const BatchRun& run : way.batches)
       of_batch.push_back(1e3 * seconds(run) / run.whole_steps);
-    return bench::median(of_batch);
+    return median(of_batch);
   };
   return {.draft = ms([](const BatchRun& r) { return r.draft_s; }),
           .target = ms([](const BatchRun& r) { return r.target_s; }),
@@ -153,8 +151,8 @@ Gain gain_of(const WayRuns& plain, const WayRuns& way, const std::vector<double>
   std::vector<double> ratios;
   for (size_t b = 0; b < way.batches.size(); ++b)
     ratios.push_back(plain.token_s(plain.batches[b]) / way.token_s(way.batches[b]));
-  Gain gain{.speedup = bench::median(ratios)};
-  if (ratios.size() > 1) gain.interval = bench::bootstrap_median_interval(ratios);
+  Gain gain{.speedup = median(ratios)};
+  if (ratios.size() > 1) gain.interval = bootstrap_median_interval(ratios);
   const double more_tokens = new_tokens_of(way) / new_tokens_of(plain);  // 1, or texts ended early
   gain.to_end = more_tokens * sum_of(plain, &BatchRun::decode_s) / sum_of(way, &BatchRun::decode_s);
   gain.end_to_end = more_tokens * end_to_end_s(plain, prefill_s) / end_to_end_s(way, prefill_s);
@@ -167,9 +165,6 @@ Gain gain_of(const WayRuns& plain, const WayRuns& way, const std::vector<double>
 }
 
 namespace {
-
-using bench::at;
-using bench::cell;
 
 bool is_prediction(const Json& r) { return cell(at(r, "/workload/phase")).starts_with("predict "); }
 
@@ -189,7 +184,7 @@ std::vector<std::string> measured_row(const Json& r) {
   std::vector<std::string> cells = {cell(at(work, "/context_tokens")), cell(at(work, "/batch")),
                                     cell(at(work, "/temperature"), "{:g}")};
   const std::string phase = cell(at(work, "/phase"));
-  if (const std::string failure = bench::failure_of(r); !failure.empty()) {
+  if (const std::string failure = failure_of(r); !failure.empty()) {
     cells.push_back(phase == "point"               ? "all"
                     : phase.starts_with("rounds ") ? phase.substr(7)
                                                    : phase);
@@ -235,7 +230,7 @@ std::vector<std::string> predicted_row(const Json& r) {
              &alpha = at(work, "/alpha_assumed");
   std::vector<std::string> cells = {cell(at(work, "/context_tokens")), cell(at(work, "/batch")),
                                     cell(at(work, "/draft/name"))};
-  if (const std::string failure = bench::failure_of(r); !failure.empty()) {
+  if (const std::string failure = failure_of(r); !failure.empty()) {
     cells.push_back(failure);
     return cells;
   }
@@ -263,7 +258,7 @@ std::vector<std::string> predicted_row(const Json& r) {
 
 }  // namespace
 
-bench::RecordView measured_view() {
+RecordView measured_view() {
   return {.tools = {"magicdec-bench", "sequoia-bench"},
           .takes = [](const Json& r) { return !is_prediction(r); },
           .columns = {{"context"},  {"batch"},     {"T"},           {"draft", io::Align::left},
@@ -274,7 +269,7 @@ bench::RecordView measured_view() {
           .row = measured_row};
 }
 
-bench::RecordView predicted_view() {
+RecordView predicted_view() {
   return {.tools = {"magicdec-bench", "sequoia-bench"},
           .takes = is_prediction,
           .columns = {{"context"},
@@ -296,14 +291,14 @@ bench::RecordView predicted_view() {
           .row = predicted_row};
 }
 
-void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& way,
+void add_measured(Record& record, const PointRuns& point, const WayRuns& way,
                   double prompt_tokens) {
   record.set_timing(way.stats ? "round" : "decode_step", {.ms = way.step_ms});
   std::vector<double> prefill_ms;
   for (const double s : point.prefill_s) prefill_ms.push_back(1e3 * s);
   if (!prefill_ms.empty()) record.set_timing("prefill", {.ms = prefill_ms});
   if (way.stats) record.group("spec") = spec_json(point, way);
-  const bench::Summary tpot = bench::summarize(way.tpot_ms), itl = bench::summarize(way.itl_ms);
+  const Summary tpot = summarize(way.tpot_ms), itl = summarize(way.itl_ms);
   record.group("latency") = {{"tpot_ms", tpot.mean},
                              {"tpot_ms_p50", tpot.p50},
                              {"tpot_ms_p99", tpot.p99},
@@ -322,10 +317,10 @@ void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& 
     first_ms.push_back(1e3 * (point.prefill_s[b] + way.batches[b].prefill_s));
     whole_ms.push_back(first_ms.back() + 1e3 * way.batches[b].decode_s);
   }
-  record.group("latency")["ttft_ms"] = bench::median(first_ms);
-  record.group("latency")["e2e_ms"] = bench::median(whole_ms);
+  record.group("latency")["ttft_ms"] = median(first_ms);
+  record.group("latency")["e2e_ms"] = median(whole_ms);
   throughput["prefill_tok_s"] = way.sequences * prompt_tokens / prefill_s;
   throughput["end_to_end_tok_s"] = new_tokens / end_to_end_s(way, point.prefill_s);
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

@@ -1,4 +1,4 @@
-#include "tools/speculation_bench/bench_engines.h"
+#include "bench/speculation/bench_engines.h"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 #include "speculate/measure/timed_rounds.h"
 #include "speculate/plan/model_pair.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 
 using speculate::TreeRoom;
 
@@ -25,7 +25,8 @@ void check_context(const decode::ModelFiles& files, const BenchSizes& sizes, con
 }  // namespace
 
 BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Cache& cache,
-                           const recipe::Run& run, const BenchSizes& sizes, const cli::Context& cx)
+                           const recipe::Run& run, const BenchSizes& sizes,
+                           const decode::RunContext& cx)
     : sizes_(sizes), sizer_(model, run, {cache}, cx) {
   speculate::check_reads_trees("cache.kind", "", cache);
   target_ = {.path = model.path.value,
@@ -194,11 +195,11 @@ decode::RankPlan BenchEngines::rank_plan() const {
   return decode::rank_plan(target_.files, target_.spec, sizes_.batch, limits());
 }
 
-void BenchEngines::load(cli::Context& cx) {
-  decode::admit_plan(cx, plan_, limits());
-  target_.engine = decode::load_engine(cx, std::move(target_.files), target_.spec, plan_);
+void BenchEngines::load(const decode::RunContext& run) {
+  decode::admit_plan(run, plan_, limits());
+  target_.engine = decode::load_engine(run, std::move(target_.files), target_.spec, plan_);
   for (const auto& other : others_)
-    other->engine = decode::load_engine(cx, std::move(other->files), other->spec, plan_,
+    other->engine = decode::load_engine(run, std::move(other->files), other->spec, plan_,
                                         target_.engine->queue());
 }
 
@@ -228,4 +229,4 @@ std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const Way& way,
   return speculate::model_rounds(target(), drafter(way.draft), way.tree, std::move(options));
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

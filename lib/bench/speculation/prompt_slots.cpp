@@ -1,9 +1,9 @@
-#include "tools/speculation_bench/prompt_slots.h"
+#include "bench/speculation/prompt_slots.h"
 
 #include "base/clock.h"
 #include "kv/fill_random.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 
 PromptSlots::PromptSlots(decode::Engine& engine, const std::vector<std::vector<int32_t>>& prompts,
                          bool random_kv)
@@ -31,4 +31,4 @@ PromptSlots::~PromptSlots() {
   for (const int slot : slots_) cache_.release(slot);
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

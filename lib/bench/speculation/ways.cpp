@@ -1,4 +1,4 @@
-#include "tools/speculation_bench/ways.h"
+#include "bench/speculation/ways.h"
 
 #include <algorithm>
 #include <set>
@@ -6,7 +6,7 @@
 #include "speculate/plan/nested_tokens.h"
 #include "speculate/tree/tree_table.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 
 NestedWay NestedWay::of(const speculate::NamedDraft& nested,
                         const std::vector<speculate::NamedDraft>& drafts) {
@@ -83,4 +83,4 @@ std::optional<speculate::AcceptanceVector> known_acceptance(const speculate::Nam
   return vector;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench

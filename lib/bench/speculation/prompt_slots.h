@@ -4,7 +4,7 @@
 
 #include "decode/generate.h"
 
-namespace tandem::tools {
+namespace tandem::bench {
 
 /// Prompts in a target's cache but for their last tokens, which those who continue them run
 /// themselves. The first reading alone reads them: drafts choose keys where they begin. They go
@@ -32,4 +32,4 @@ class PromptSlots {
   double seconds_ = 0;
 };
 
-}  // namespace tandem::tools
+}  // namespace tandem::bench
