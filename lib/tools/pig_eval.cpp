@@ -10,7 +10,7 @@
 #include "io/file.h"
 #include "model/spec/context.h"
 #include "recipe/fields_of.h"
-#include "tools/prompts/data_text.h"
+#include "tools/prompts/prompt_flags.h"
 #include "tools/results/eval_results.h"
 
 namespace tandem::tools {

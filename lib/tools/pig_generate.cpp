@@ -95,7 +95,7 @@ void PigGenerate::size(decode::SequenceBounds bounds) {
   how_ = generate_spec(sampling_, recipe_.run.seed, recipe_.output.top_logprobs, files_.config,
                        spec_.max_tokens);
   if (room.prefix) {
-    const PrefixSource begin = prefix();
+    const decode::PrefixSource begin = prefix();
     const auto n = static_cast<int64_t>(n_saved() + begin.tokens.size());
     const bool short_forks = room.longest - n <= kv::TokenIndex::kMaxForkTokens;
     spec_.max_prompts = begin.index && short_forks ? 1 : 0;
@@ -145,17 +145,18 @@ void PigGenerate::place_adapters() {
                   : AdapterUse::mix;
 }
 
-PrefixSource PigGenerate::prefix() const {
-  PrefixSource p{.saved = saved_ ? &*saved_ : nullptr,
-                 .save_as = recipe_.output.state,
-                 .chat_date = prompts_.date};
+decode::PrefixSource PigGenerate::prefix() const {
+  decode::PrefixSource p{.saved = saved_ ? &*saved_ : nullptr,
+                         .save_as = recipe_.output.state,
+                         .chat_date = prompts_.date,
+                         .existing = cx_.existing()};
   if (!prompts_.sequences.empty()) {
     const std::span<const int32_t> first = prompts_.sequences[0];
     const bool whole = !recipe_.output.state.empty() && prompts_.sequences.size() == 1;
     p.tokens = whole ? first : first.first(prompts_.shared);
   }
   p.index = recipe_.sampling.max_tokens > 0 &&
-            is_indexed_once(recipe_.cache, n_saved() + p.tokens.size());
+            decode::is_indexed_once(recipe_.cache, n_saved() + p.tokens.size());
   return p;
 }
 
@@ -204,8 +205,8 @@ int PigGenerate::run() {
   GenerateOutput output(cx_, recipe_.output.path, prompts_, *engine, plan_,
                         hosted_ ? &*hosted_ : nullptr);
   const auto decoder = decode::plain_decoder(*engine);
-  const PromptsReport report =
-      generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how_, output.events());
+  const decode::PromptsReport report =
+      decode::generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how_, output.events());
   output.finish(report, load_s, recipe_.run.seed, sampling_);
   return 0;
 }

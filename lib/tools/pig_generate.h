@@ -6,10 +6,10 @@
 #include "decode/fit/hosted.h"
 #include "decode/fit/sizing.h"
 #include "decode/generate.h"
+#include "decode/generate_prompts.h"
 #include "decode/prompts.h"
 #include "decode/state.h"
 #include "recipe/sections.h"
-#include "tools/prompts/generate_prompts.h"
 
 namespace tandem::tools {
 
@@ -63,7 +63,7 @@ class PigGenerate {
   /// What named adapters become, of which all prompts may name the same one: it is merged then.
   void place_adapters();
   /// What all sequences begin with.
-  PrefixSource prefix() const;
+  decode::PrefixSource prefix() const;
 
   cli::Context& cx_;
   const cli::Point<Recipe>& point_;

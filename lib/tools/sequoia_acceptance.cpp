@@ -8,13 +8,13 @@
 #include "bench/record_view.h"
 #include "cli/output.h"
 #include "cli/plan_text.h"
+#include "decode/generate_prompts.h"
 #include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "speculate/measure/acceptance_meter.h"
 #include "speculate/measure/depth_meter.h"
 #include "speculate/measure/tree_meter.h"
 #include "speculate/tree/tree_file.h"
-#include "tools/prompts/generate_prompts.h"
 #include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
@@ -197,7 +197,7 @@ SequoiaAcceptance::Texts SequoiaAcceptance::write_texts(decode::Engine& target,
     texts[static_cast<size_t>(e.seq)].push_back(e.id);
   };
   events.on_finish = [&](int, decode::Finish, const std::string&) { progress.update(++done); };
-  decode::generate(target, decoder, requests_of(prompts_), how, events);
+  decode::generate(target, decoder, decode::requests_of(prompts_), how, events);
   return texts;
 }
 

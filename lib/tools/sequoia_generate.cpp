@@ -6,9 +6,9 @@
 
 #include "base/sha256.h"
 #include "cli/plan_text.h"
+#include "decode/generate_prompts.h"
 #include "speculate/plan/kind_plan.h"
 #include "speculate/plan/sets_plan.h"
-#include "tools/prompts/generate_prompts.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/generate_output.h"
 
@@ -188,16 +188,17 @@ int SequoiaGenerate::run() {
   } else {
     rounds = speculate::make_rounds(recipe_, engines, plan.tree, std::move(options));
   }
-  PrefixSource prefix{.rounds = rounds.get()};
+  decode::PrefixSource prefix;
+  if (rounds) prefix.share = [&](std::span<const int32_t> tokens) { rounds->share(tokens); };
   if (prompts_.shared > 0)
     prefix.tokens = std::span(prompts_.sequences.front()).first(prompts_.shared);
-  prefix.index = is_indexed_once(pair_.cache(), prefix.tokens.size()) ||
-                 is_indexed_once(pair_.self_cache(), prefix.tokens.size());
+  prefix.index = decode::is_indexed_once(pair_.cache(), prefix.tokens.size()) ||
+                 decode::is_indexed_once(pair_.self_cache(), prefix.tokens.size());
   std::optional<speculate::PlainMeter> meter;
   if (rounds) meter.emplace(*rounds);
-  PromptsReport report =
-      generate_prompts(cx_, target, meter ? static_cast<decode::Decoder&>(*meter) : *plain,
-                       prompts_, prefix, how, output.events());
+  decode::PromptsReport report =
+      decode::generate_prompts(cx_, target, meter ? static_cast<decode::Decoder&>(*meter) : *plain,
+                               prompts_, prefix, how, output.events());
   if (meter) report.decode_s -= meter->seconds_spent();
   const nlohmann::ordered_json predicted =
       chooser != nullptr ? speculate::kinds_json(*chooser) : plan.json();

@@ -1,4 +1,4 @@
-#include "tools/sequoia_tree_timing.h"
+#include "tools/sequoia_tree_search.h"
 
 #include <fmt/ranges.h>
 

@@ -2,11 +2,11 @@
 
 #include "bench/record.h"
 #include "cli/plan_text.h"
+#include "decode/generate_prompts.h"
 #include "io/jsonl.h"
 #include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
-#include "tools/prompts/generate_prompts.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/bench_results.h"
 
@@ -251,7 +251,7 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
   const std::span<const eval::Ids> prompts = sampled_prompts();
   const int texts = recipe_.eval.texts / static_cast<int>(prompts.size());
   const auto once = [&](const recipe::Cache& c, const eval::Ids& prompt) {
-    return is_indexed_once(c, prompt.size());
+    return decode::is_indexed_once(c, prompt.size());
   };
   // Texts by match share the random numbers of their temperatures.
   tests_.restart();

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/search_path.h"
 #include "decode/suggested_sampling.h"
 
 namespace tandem::tools {
@@ -220,6 +221,15 @@ decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int 
   }
   g.stops = s.stop;
   return g;
+}
+
+std::filesystem::path data_text(const recipe::Data& data) {
+  if (!data.path.empty()) return data.path;
+  for (const auto& folder : cli::recipe_folders())
+    if (const auto path = folder / "demo/lighthouse-logbook.txt"; std::filesystem::exists(path))
+      return path;
+  throw input_error("data.path", "the built-in text is not installed")
+      .hint("name a text with -s data.path=FILE");
 }
 
 }  // namespace tandem::tools

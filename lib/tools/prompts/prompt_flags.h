@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
@@ -46,5 +47,9 @@ void refuse_model_sampling(const recipe::Sampling& sampling, recipe::Problems& p
 /// errors       kind recipe: an id of sampling.stop_ids beyond the vocabulary
 decode::GenerateSpec generate_spec(const recipe::Sampling& sampling, int64_t seed, int top_logprobs,
                                    const model::ModelConfig& config, int max_context);
+
+/// The text of section `data`: data.path, or the demo document where that is empty.
+/// errors   kind input: the recipes are not installed
+std::filesystem::path data_text(const recipe::Data& data);
 
 }  // namespace tandem::tools

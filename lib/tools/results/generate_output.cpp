@@ -12,10 +12,10 @@
 #include "io/jsonl.h"
 #include "machine/gpu_hardware.h"
 #include "machine/hosted_report.h"
+#include "speculate/measure/channels_json.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/results/channels_json.h"
 
 namespace tandem::tools {
 
@@ -291,7 +291,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0) {
     j["spec"] = rounds_json(*rounds);
     if (engine_.channels() != nullptr && speculation.reads_channels)
-      j["spec"]["channels"] = channels_json(engine_, 1, *rounds);
+      j["spec"]["channels"] = speculate::channels_json(engine_, 1, *rounds);
     if (speculation.within != nullptr) j["spec"]["within"] = rounds_json(*speculation.within);
     if (const auto& plain = speculation.plain)
       j["spec"].update({{"ms_per_token", plain->round_ms},
@@ -320,7 +320,7 @@ std::string GenerateOutput::context_line(int max_context) const {
       max_context);
 }
 
-void GenerateOutput::finish(const PromptsReport& r, double load_s, int64_t seed,
+void GenerateOutput::finish(const decode::PromptsReport& r, double load_s, int64_t seed,
                             const recipe::Sampling& sampling,
                             const SpeculationReport& speculation) {
   progress_.reset();
@@ -340,7 +340,7 @@ void GenerateOutput::finish(const PromptsReport& r, double load_s, int64_t seed,
   if (r.ended) throw *r.ended;
 }
 
-void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double load_s,
+void GenerateOutput::note_summary(const Json& j, const decode::PromptsReport& r, double load_s,
                                   int64_t seed, const SpeculationReport& speculation) const {
   const auto number = [](const Json& from, const char* key) { return from[key].get<double>(); };
   const auto bytes = [](const Json& from, const char* key) {

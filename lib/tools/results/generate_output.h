@@ -10,12 +10,12 @@
 #include "base/clock.h"
 #include "cli/context.h"
 #include "decode/generate.h"
+#include "decode/generate_prompts.h"
 #include "decode/prompts.h"
 #include "machine/hosted_plan.h"
 #include "recipe/sections.h"
 #include "speculate/measure/plain_meter.h"
 #include "speculate/round/speculation.h"
-#include "tools/prompts/generate_prompts.h"
 
 namespace tandem::tools {
 
@@ -49,7 +49,7 @@ class GenerateOutput {
   /// Closes the text, writes the summary, gives the result file its name.
   /// sampling  settled
   /// errors    the interruption that the report holds
-  void finish(const PromptsReport& report, double load_s, int64_t seed,
+  void finish(const decode::PromptsReport& report, double load_s, int64_t seed,
               const recipe::Sampling& sampling, const SpeculationReport& speculation = {});
 
  private:
@@ -70,8 +70,8 @@ class GenerateOutput {
                                  const recipe::Sampling& sampling,
                                  const SpeculationReport& speculation) const;
   /// The summary as text, on stderr.
-  void note_summary(const nlohmann::ordered_json& j, const PromptsReport& report, double load_s,
-                    int64_t seed, const SpeculationReport& speculation) const;
+  void note_summary(const nlohmann::ordered_json& j, const decode::PromptsReport& report,
+                    double load_s, int64_t seed, const SpeculationReport& speculation) const;
 
   cli::Context& cx_;
   cli::ResultFile result_;

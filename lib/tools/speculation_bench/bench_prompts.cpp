@@ -7,7 +7,7 @@
 #include "base/rng.h"
 #include "decode/prompts.h"
 #include "eval/perplexity.h"
-#include "tools/prompts/data_text.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
 namespace {

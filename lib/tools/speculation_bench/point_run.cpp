@@ -9,10 +9,10 @@
 #include "kv/policy.h"
 #include "machine/gpu_hardware.h"
 #include "recipe/scalar.h"
+#include "speculate/measure/channels_json.h"
 #include "speculate/plan/prediction.h"
 #include "speculate/plan/tree_plan.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/results/channels_json.h"
 #include "tools/speculation_bench/bench_prompts.h"
 
 namespace tandem::tools {
@@ -269,8 +269,8 @@ void PointRun::report(BenchResults& results, const bench::PointRuns& runs,
   if (way.stats) add_streaming(record, way);
   const speculate::NamedDraft& draft = way.way.draft;
   if (way.stats && draft.kind == speculate::DraftKind::self && draft.sparse.any())
-    record.group("spec")["channels"] =
-        channels_json(engines_.target(), engines_.drafter(draft).reading.channels, *way.stats);
+    record.group("spec")["channels"] = speculate::channels_json(
+        engines_.target(), engines_.drafter(draft).reading.channels, *way.stats);
   bench::add_memory(record, engines_.plan(), peak_resident_bytes(), engines_.device());
   if (!peak_is_own_) record.warn("memory.cpu.peak covers the process over all points so far");
   if (way.way.simulated) record.warn(std::string(kSimulatedWords));

@@ -22,7 +22,6 @@
 #include "train/export/export_adapter.h"
 #include "train/export/export_low_rank.h"
 #include "train/export/export_model.h"
-#include "train/run/memory_advice.h"
 #include "train/run/trainer_spec.h"
 
 namespace tandem::train {

@@ -1,14 +1,14 @@
-#include "tools/results/channels_json.h"
+#include "speculate/measure/channels_json.h"
 
 #include <nlohmann/json.hpp>
 
 #include "model/spec/work.h"
 #include "speculate/plan/chain_tokens.h"
 
-namespace tandem::tools {
+namespace tandem::speculate {
 
 nlohmann::ordered_json channels_json(const decode::Engine& engine, int reading,
-                                     const speculate::RoundStats& rounds) {
+                                     const RoundStats& rounds) {
   const ffn::Policy& policy = engine.channels()->policy(reading);
   const double share = engine.channels()->share_read(reading);
   const double density = model::param_density(engine.config(), share, policy.needs().after_gate);
@@ -18,8 +18,8 @@ nlohmann::ordered_json channels_json(const decode::Engine& engine, int reading,
           {"density", density},
           {"aal", advance},
           {"k", k},
-          {"apu", speculate::params_per_token(k, density, advance)},
+          {"apu", params_per_token(k, density, advance)},
           {"rollback", rounds.mean_rollback()}};
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::speculate

@@ -1,9 +1,9 @@
-#include "tools/prompts/generate_prompts.h"
+#include "decode/generate_prompts.h"
 
 #include "base/clock.h"
 #include "kv/policy.h"
 
-namespace tandem::tools {
+namespace tandem::decode {
 namespace {
 
 /// The prefix in the cache.
@@ -14,52 +14,53 @@ struct SharedPrefix {
 
 /// Prefills tokens whose logits are not needed, and shows progress.
 /// report   gets their number
-void read_tokens(cli::Context& cx, decode::Engine& engine, int slot,
-                 std::span<const int32_t> tokens, decode::GenerateReport& report) {
-  cli::Progress progress(cx.terminal, "prefill", static_cast<double>(tokens.size()), "tok");
-  const decode::SeqTokens part[] = {{slot, tokens, false}};
-  engine.prefill(part, {}, [&](int64_t done) { return progress.go_on(static_cast<double>(done)); });
+void read_tokens(const RunContext& run, Engine& engine, int slot, std::span<const int32_t> tokens,
+                 GenerateReport& report) {
+  const auto progress = run.progress("prefill", static_cast<double>(tokens.size()), "tok");
+  const SeqTokens part[] = {{slot, tokens, false}};
+  engine.prefill(part, {},
+                 [&](int64_t done) { return progress->go_on(static_cast<double>(done)); });
   report.prompt_tokens += static_cast<int64_t>(tokens.size());
 }
 
-SharedPrefix read_prefix(cli::Context& cx, decode::Engine& engine, const PrefixSource& source,
-                         decode::GenerateReport& report) {
+SharedPrefix read_prefix(const RunContext& run, Engine& engine, const PrefixSource& source,
+                         GenerateReport& report) {
   SharedPrefix p;
   if (source.saved == nullptr && source.tokens.empty()) return p;
   const Stopwatch watch;
   const kv::Readers readers = engine.cache().all_readers();
-  p.slot = source.saved != nullptr ? decode::restore_state(*source.saved, engine, readers)
+  p.slot = source.saved != nullptr ? restore_state(*source.saved, engine, readers)
                                    : engine.cache().create(readers);
   if (source.saved != nullptr) p.tokens = source.saved->tokens;
-  if (!source.tokens.empty()) read_tokens(cx, engine, p.slot, source.tokens, report);
+  if (!source.tokens.empty()) read_tokens(run, engine, p.slot, source.tokens, report);
   // No end of a prompt, where a window would move on: only an index.
   if (source.index) engine.cache().adopt_prompt(p.slot);
   p.tokens.insert(p.tokens.end(), source.tokens.begin(), source.tokens.end());
-  if (source.rounds != nullptr) source.rounds->share(p.tokens);
+  if (source.share) source.share(p.tokens);
   report.prefill_s += watch.seconds();
   if (!source.save_as.empty())
-    decode::save_state(source.save_as, engine, p.slot, p.tokens, cx.existing(), source.chat_date);
+    save_state(source.save_as, engine, p.slot, p.tokens, source.existing, source.chat_date);
   return p;
 }
 
 /// Reads prompts that nothing shall follow.
-void read_alone(cli::Context& cx, decode::Engine& engine, std::span<const decode::Request> requests,
-                decode::GenerateReport& report) {
+void read_alone(const RunContext& run, Engine& engine, std::span<const Request> requests,
+                GenerateReport& report) {
   const Stopwatch watch;
-  for (const decode::Request& r : requests) {
+  for (const Request& r : requests) {
     if (r.tokens.empty()) continue;
     const int slot =
         r.prefix_slot >= 0 ? engine.cache().fork(r.prefix_slot, {}) : engine.cache().create();
-    read_tokens(cx, engine, slot, r.tokens, report);
+    read_tokens(run, engine, slot, r.tokens, report);
     engine.cache().release(slot);
   }
   report.prefill_s += watch.seconds();
 }
 
 /// skip     tokens of the prefix that the prompts repeat
-std::vector<decode::Request> requests_after(const SharedPrefix& prefix,
-                                            const decode::PromptSet& prompts, size_t skip) {
-  std::vector<decode::Request> requests;
+std::vector<Request> requests_after(const SharedPrefix& prefix, const PromptSet& prompts,
+                                    size_t skip) {
+  std::vector<Request> requests;
   for (size_t i = 0; i < prompts.sequences.size(); ++i) {
     const auto& ids = prompts.sequences[i];
     requests.push_back({.prefix_slot = prefix.slot,
@@ -76,24 +77,23 @@ bool is_indexed_once(const recipe::Cache& cache, size_t n) {
   return n >= static_cast<size_t>(kv::needs_of(cache).shared_tokens);
 }
 
-std::vector<decode::Request> requests_of(const decode::PromptSet& prompts) {
+std::vector<Request> requests_of(const PromptSet& prompts) {
   return requests_after({}, prompts, 0);
 }
 
-PromptsReport generate_prompts(cli::Context& cx, decode::Engine& engine, decode::Decoder& decoder,
-                               const decode::PromptSet& prompts, const PrefixSource& source,
-                               const decode::GenerateSpec& how,
-                               const decode::GenerateEvents& events) {
+PromptsReport generate_prompts(const RunContext& run, Engine& engine, Decoder& decoder,
+                               const PromptSet& prompts, const PrefixSource& source,
+                               const GenerateSpec& how, const GenerateEvents& events) {
   PromptsReport report;
   report.max_context = how.max_context;
   try {
-    const SharedPrefix prefix = read_prefix(cx, engine, source, report);
-    std::vector<decode::Request> requests = requests_after(prefix, prompts, source.tokens.size());
+    const SharedPrefix prefix = read_prefix(run, engine, source, report);
+    std::vector<Request> requests = requests_after(prefix, prompts, source.tokens.size());
     if (how.max_tokens == 0) {
-      read_alone(cx, engine, requests, report);
+      read_alone(run, engine, requests, report);
       requests.clear();
     }
-    decode::generate(engine, decoder, requests, how, events, report);
+    generate(engine, decoder, requests, how, events, report);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted) throw;
     report.ended = e;
@@ -101,4 +101,4 @@ PromptsReport generate_prompts(cli::Context& cx, decode::Engine& engine, decode:
   return report;
 }
 
-}  // namespace tandem::tools
+}  // namespace tandem::decode
