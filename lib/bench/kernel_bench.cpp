@@ -4,7 +4,7 @@
 
 namespace tandem::bench {
 KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
-                             const Ceilings& ceilings, const Interrupted& interrupted) {
+                             const machine::Ceilings& ceilings, const Interrupted& interrupted) {
   const PreparedCase prepared = c.prepare();
   prepared.run();
   if (const std::string difference = prepared.mismatch(); !difference.empty())
@@ -29,7 +29,7 @@ KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
   return r;
 }
 
-Record kernel_record(const KernelCase& c, const Ceilings& ceilings) {
+Record kernel_record(const KernelCase& c, const machine::Ceilings& ceilings) {
   Record record("kernel-bench", &ceilings);
   record.group("workload") = {{"family", c.family},
                               {"device", "cpu"},
@@ -40,7 +40,8 @@ Record kernel_record(const KernelCase& c, const Ceilings& ceilings) {
   return record;
 }
 
-Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings& ceilings) {
+Record kernel_record(const KernelCase& c, const KernelResult& r,
+                     const machine::Ceilings& ceilings) {
   Record record = kernel_record(c, ceilings);
   record.set_timing("step", r.samples);
   record.set_steady("step", r.samples);
@@ -96,7 +97,7 @@ std::vector<std::string> kernel_row(const Json& r) {
   return cells;
 }
 
-Record limits_record(const Ceilings& c) {
+Record limits_record(const machine::Ceilings& c) {
   Record record("kernel-bench", &c);
   record.group("workload") = {{"family", "limits"}, {"device", "cpu"}};
   record.group("limits") = {{"mem_read_gbps", c.mem_read_gbps},
@@ -110,7 +111,7 @@ Record limits_record(const Ceilings& c) {
   if (c.gemm_bf16_gflops > 0) record.group("limits")["gemm_bf16_gflops"] = c.gemm_bf16_gflops;
   if (!c.doubt.empty()) {
     record.group("limits")["why_not_kept"] = c.doubt;
-    record.warn(doubt_text(c));
+    record.warn(machine::doubt_text(c));
   }
   return record;
 }
@@ -155,7 +156,7 @@ std::vector<std::string> limits_row(const Json& r) {
           at(limits, "/kept") == true ? "yes" : "no: " + cell(at(limits, "/why_not_kept"))};
 }
 
-std::string describe(const Ceilings& c) {
+std::string describe(const machine::Ceilings& c) {
   std::string text = fmt::format(
       "{} threads, {}: memory read {:.1f} GB/s, f32 multiply-add {:.0f} GFLOP/s, oneDNN "
       "f32 {:.0f} GFLOP/s",

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "bench/kernel_data.h"
-#include "bench/onednn_gemm.h"
+#include "machine/onednn_gemm.h"
 #include "ops/linear.h"
 #include "ops/loading.h"
 
@@ -86,7 +86,8 @@ PreparedCase prepare_linear(int rows, int out, int in, DType dtype, int copies) 
     return check_layer(y, x, spec, static_cast<uint32_t>(last));
   };
   if (rows >= kComputeBoundRows) {
-    const auto alone = std::make_shared<OneDnnGemm>(rows, out, in, OneDnnGemm::arithmetic(dtype));
+    const auto alone = std::make_shared<machine::OneDnnGemm>(
+        rows, out, in, machine::OneDnnGemm::arithmetic(dtype));
     prepared.baseline = [=] { alone->run(); };
   }
   return prepared;
@@ -111,7 +112,8 @@ KernelCases linear_cases(const KernelShapes& s) {
       const int copies = rows < kComputeBoundRows ? rotating_copies(weights) : 1;
       // oneDNN's weights, twice while they are packed.
       const size_t alone = weights / dtype_bytes(dtype) * 2 *
-                           dtype_bytes(OneDnnGemm::arithmetic(dtype)) * size_t{copies == 1};
+                           dtype_bytes(machine::OneDnnGemm::arithmetic(dtype)) *
+                           size_t{copies == 1};
       const double moved = static_cast<double>(rows) * (shape.in + shape.out) *
                            static_cast<double>(dtype_bytes(dtype));
       cases.push_back(
@@ -124,7 +126,7 @@ KernelCases linear_cases(const KernelShapes& s) {
            .memory_bytes =
                weights * static_cast<size_t>(copies) + alone + static_cast<size_t>(moved),
            .rotates = copies > 1,
-           .baseline_name = OneDnnGemm::name(dtype),
+           .baseline_name = machine::OneDnnGemm::name(dtype),
            .prepare = [=] { return prepare_linear(rows, shape.out, shape.in, dtype, copies); }});
     }
   return cases;

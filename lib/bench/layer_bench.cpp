@@ -4,8 +4,8 @@
 #include <cmath>
 #include <memory>
 
-#include "bench/onednn_gemm.h"
 #include "kv/fill_random.h"
+#include "machine/onednn_gemm.h"
 #include "model/forward/transformer.h"
 #include "model/spec/work.h"
 #include "ops/loading.h"
@@ -97,7 +97,8 @@ MemoryPlan linear_plan(const ModelCase& c, const model::ModelConfig& config) {
     plan.add(buffer_name(kY, role), rows * out * dtype_bytes(output_of(role, c)));
     workspace = std::max(workspace, ops::PackedWeights::workspace_bytes(spec, c.chunk));
     // oneDNN's own weights, twice while they are packed, and its input and output.
-    alone += (rows * (in + out) + 2 * in * out) * dtype_bytes(OneDnnGemm::arithmetic(c.dtype));
+    alone +=
+        (rows * (in + out) + 2 * in * out) * dtype_bytes(machine::OneDnnGemm::arithmetic(c.dtype));
   }
   plan.add("workspace/linear", workspace);
   plan.add("baseline/oneDNN alone", alone);
@@ -111,12 +112,12 @@ PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
   const std::span workspace(static_cast<std::byte*>(arena.take("workspace/linear")),
                             workspace_bytes);
   std::vector<Product> products;
-  std::vector<OneDnnGemm> alone;
+  std::vector<machine::OneDnnGemm> alone;
   PhaseResult r{.phase = ModelPhase::linear};
   for (const Role role : model::kLayerStacks) {
     const auto spec = spec_of(role, c.dtype, config);
     products.emplace_back(role, spec, static_cast<uint32_t>(products.size()), c, arena);
-    alone.emplace_back(c.chunk, spec.out, spec.in, OneDnnGemm::arithmetic(c.dtype));
+    alone.emplace_back(c.chunk, spec.out, spec.in, machine::OneDnnGemm::arithmetic(c.dtype));
     r.work.flops += alone.back().flops();
   }
   const auto ours = [&] {
@@ -124,7 +125,7 @@ PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
     for (const Product& p : products) ops::linear(p.y, p.x, p.weights, p.accumulate, workspace, {});
   };
   const auto theirs = [&] {
-    for (const OneDnnGemm& gemm : alone) gemm.run();
+    for (const machine::OneDnnGemm& gemm : alone) gemm.run();
   };
   // Each side finds in the caches what four products of the other left: no flush between them.
   r.baseline = compare(ours, theirs, c.rules());

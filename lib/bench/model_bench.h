@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "bench/harness.h"
-#include "bench/hosted_plan.h"
 #include "bench/roofline.h"
 #include "decode/engine.h"
+#include "machine/hosted_plan.h"
 #include "recipe/sections.h"
 
 namespace tandem::bench {
@@ -98,7 +98,8 @@ struct ModelCase {
   int n_ranks = 1;                                      // that share the model
   std::shared_ptr<Comm> comm = nullptr;                 // as EngineSpec::comm
   std::function<double(double ms)> agree_on_time = {};  // as MeasureRules::agree
-  std::optional<HostedPlan> hosted = {};  // of keys in host memory: the cache is its choice
+  std::optional<machine::HostedPlan> hosted =
+      {};  // of keys in host memory: the cache is its choice
 
   /// Tokens of a sequence at its longest.
   int max_tokens() const;

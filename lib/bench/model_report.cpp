@@ -1,9 +1,9 @@
 #include "bench/model_report.h"
 
 #include "bench/break_even.h"
-#include "bench/hosted_report.h"
-#include "bench/onednn_gemm.h"
 #include "kv/policy.h"
+#include "machine/hosted_report.h"
+#include "machine/onednn_gemm.h"
 #include "model/spec/roles.h"
 #include "model/spec/weight_formats.h"
 #include "model/spec/work.h"
@@ -28,7 +28,7 @@ bool is_whole_model(ModelPhase phase) {
 }
 
 /// What limits a phase: loading to a GPU the rate of copies to it.
-Ceilings ceilings_of(ModelPhase phase, Ceilings c) {
+machine::Ceilings ceilings_of(ModelPhase phase, machine::Ceilings c) {
   if (phase == ModelPhase::load && c.copy_in_gbps > 0) c.mem_read_gbps = c.copy_in_gbps;
   return c;
 }
@@ -153,7 +153,7 @@ std::string method_name(const recipe::Cache& cache) {
 }
 
 void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
-                const PhaseResult& r, const Ceilings& ceilings) {
+                const PhaseResult& r, const machine::Ceilings& ceilings) {
   record.group("model") = model.group;
   record.group("workload") = workload(c, r.phase);
   if (const std::string method = method_of(c, r.phase); !method.empty())
@@ -175,14 +175,14 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
     if (r.keys->error >= 0) record.group("attention")["weights_error_bound"] = r.keys->error;
   }
   if (r.phase == ModelPhase::decode && c.hosted) {
-    record.group("hosted") = hosted_json(*c.hosted);
+    record.group("hosted") = machine::hosted_json(*c.hosted);
     record.group("hosted")["measured_over_predicted"] = s.p50 / c.hosted->chosen().time.step_ms;
   }
   if (!r.host.ms.empty()) record.set_timing("host_work", r.host);
   if (!r.baseline) return;
   record.set_timing("baseline_step", r.baseline->b);
   // Our speed as a share of the library's: the inverse of the ratio of times.
-  record.group("baseline") = {{"name", OneDnnGemm::name(c.dtype)},
+  record.group("baseline") = {{"name", machine::OneDnnGemm::name(c.dtype)},
                               {"ratio", 1 / r.baseline->ratio},
                               {"ci95_low", 1 / r.baseline->ci95.high},
                               {"ci95_high", 1 / r.baseline->ci95.low},

@@ -20,7 +20,7 @@ std::string method_name(const recipe::Cache& cache);
 
 /// Fills model, workload, timing, throughput, roofline and baseline.
 void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
-                const PhaseResult& result, const Ceilings& ceilings);
+                const PhaseResult& result, const machine::Ceilings& ceilings);
 /// memory.cpu: the plan's groups and its peak, and the peak that the system counted (0 = unknown);
 /// of a GPU the plan's, and what the driver says is in use now: contexts, code, graphs and other
 /// processes included.

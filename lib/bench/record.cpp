@@ -34,8 +34,8 @@ Json environment() {
   return env;
 }
 
-Json describe_host(const Ceilings* ceilings) {
-  const HostInfo info = read_host_info();
+Json describe_host(const machine::Ceilings* ceilings) {
+  const machine::HostInfo info = machine::read_host_info();
   Json host = {{"os", info.os},
                {"kernel", info.kernel},
                {"cpu_model", info.cpu_model},
@@ -99,7 +99,7 @@ std::string new_record_id() {
   return id;
 }
 
-Record::Record(const std::string& tool, const Ceilings* ceilings) {
+Record::Record(const std::string& tool, const machine::Ceilings* ceilings) {
   value_ = {{"schema", "tandem.result/1"},
             {"id", new_record_id()},
             {"time_utc", fmt::format("{:%Y-%m-%dT%H:%M:%S}Z", fmt::gmtime(std::time(nullptr)))},

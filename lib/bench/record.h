@@ -25,7 +25,7 @@ class Record {
  public:
   /// Fills identity, code, host and env. Threads and ISA are those in use now.
   /// ceilings  the host's, if measured: host.mem_read_gbps
-  explicit Record(const std::string& tool, const Ceilings* ceilings = nullptr);
+  explicit Record(const std::string& tool, const machine::Ceilings* ceilings = nullptr);
 
   /// A group such as "workload" or "throughput", made when first asked for.
   Json& group(const std::string& name) { return value_[name]; }

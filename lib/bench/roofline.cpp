@@ -6,7 +6,7 @@
 
 namespace tandem::bench {
 
-Roofline roofline(const Work& work, double ms, const Ceilings& c, DType dtype) {
+Roofline roofline(const Work& work, double ms, const machine::Ceilings& c, DType dtype) {
   // A library that is slower than plain multiply-adds is no ceiling.
   const double compute = std::max(c.gemm_gflops(dtype), c.f32_gflops);
   Roofline r;
@@ -18,16 +18,16 @@ Roofline roofline(const Work& work, double ms, const Ceilings& c, DType dtype) {
   if (c.copy_in_gbps > 0) r.frac_of_copy_in = r.copy_in_gbps / c.copy_in_gbps;
   r.bound = r.frac_of_matmul > r.frac_of_copy ? Bound::compute : Bound::memory;
   if (r.frac_of_copy_in > std::max(r.frac_of_copy, r.frac_of_matmul)) r.bound = Bound::host;
-  r.from_cache = r.frac_of_copy > 1 && work.bytes <= kUncachedBytes;
+  r.from_cache = r.frac_of_copy > 1 && work.bytes <= machine::kUncachedBytes;
   r.frac_of_copy = r.from_cache ? 0 : std::min(r.frac_of_copy, 1.0);
   r.frac_of_matmul = std::min(r.frac_of_matmul, 1.0);
   r.frac_of_copy_in = std::min(r.frac_of_copy_in, 1.0);
   return r;
 }
 
-SeenRates seen_rates(const Work& work, double ms, DType dtype) {
+machine::SeenRates seen_rates(const Work& work, double ms, DType dtype) {
   const double gbps = work.bytes / ms * 1e-6;
-  const bool beyond = work.bytes > kUncachedBytes;
+  const bool beyond = work.bytes > machine::kUncachedBytes;
   return {.read_gbps = beyond ? gbps : 0,
           .cached_gbps = beyond ? 0 : gbps,
           .gflops = work.flops / ms * 1e-6,

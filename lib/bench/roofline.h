@@ -2,7 +2,7 @@
 #include <string>
 
 #include "base/types.h"
-#include "bench/hardware.h"
+#include "machine/hardware.h"
 
 namespace tandem::bench {
 
@@ -28,10 +28,10 @@ struct Roofline {
 };
 
 /// dtype  of the operands: chooses the ceiling for operations
-Roofline roofline(const Work& work, double ms, const Ceilings& ceilings, DType dtype);
+Roofline roofline(const Work& work, double ms, const machine::Ceilings& ceilings, DType dtype);
 
 /// What a step says of the limits of the CPU.
-SeenRates seen_rates(const Work& work, double ms, DType dtype);
+machine::SeenRates seen_rates(const Work& work, double ms, DType dtype);
 
 /// Percent without the sign; empty for 0, which is not known.
 std::string percent(double share);

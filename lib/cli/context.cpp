@@ -10,10 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/parallel.h"
-#include "cli/device.h"
 #include "cli/help.h"
 #include "cli/main_wrapper.h"
 #include "cli/search_path.h"
+#include "cli/threads.h"
+#include "decode/fit/placement.h"
 #include "recipe/load.h"
 #include "tensor/cuda.h"
 
@@ -230,7 +231,7 @@ void Context::meet(const recipe::Field& fields) {
                               .meets = meets},
                              [](const char* name) { return std::getenv(name); });
   // A list of GPUs is as many ranks, which this process starts.
-  const int n_gpus = gpus_named(json("run.device").get<std::string>());
+  const int n_gpus = decode::gpus_named(json("run.device").get<std::string>());
   const bool starts = place_.alone() && n_gpus > 1;
   if (starts) place_.size = n_gpus;
   if (place_.alone() || !meets) return;
@@ -303,7 +304,7 @@ void Context::claim_outputs(const recipe::Field& fields) {
                                              note(fmt::format("{}: waiting for {}", path->string(),
                                                               who));
                                            },
-                                       .interrupted = is_interrupted}));
+                                       .interrupted = cli::is_interrupted}));
     if (const std::string& why = locks_.back()->why_open();
         !why.empty() && std::filesystem::exists(status))
       warn(fmt::format("{}: other programs may write to this file at the same time: {}",

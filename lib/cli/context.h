@@ -11,8 +11,8 @@
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "decode/run_context.h"
 #include "io/writer_lock.h"
-#include "ranks/group.h"
 #include "ranks/spawn.h"
 #include "recipe/fields.h"
 #include "recipe/sweep.h"
@@ -34,7 +34,7 @@ struct Point : PointName {
 };
 
 /// What main_wrapper hands to a tool.
-class Context {
+class Context : public decode::RunContext {
  public:
   Context(const ToolInfo& info, Options options, Terminal& terminal, Output& out);
 
@@ -62,7 +62,7 @@ class Context {
   const std::vector<std::string>& values(const std::string& flag) const;
 
   const std::string& format() const { return options_.format; }
-  bool dry_run() const { return is_set("dry-run"); }
+  bool dry_run() const override { return is_set("dry-run"); }
   /// Whether --dry-run prints its plan as JSON: only if asked, since some tools write nothing else.
   bool plans_as_json() const {
     return is_set("json") || (is_set("format") && format().starts_with("json"));
@@ -73,10 +73,8 @@ class Context {
   /// The file of --from.
   /// errors   kind usage: flags that only a measurement needs
   std::optional<std::filesystem::path> records_to_print() const;
-  /// Where this process stands among the ranks of its run.
-  const ranks::Place& place() const { return place_; }
-  /// The other ranks; null where there are none, and for plans.
-  const std::shared_ptr<ranks::Group>& group() const { return group_; }
+  const ranks::Place& place() const override { return place_; }
+  const std::shared_ptr<ranks::Group>& group() const override { return group_; }
   /// As many CPU threads as run.threads says; 0 = all usable cores, shared with ranks of this
   /// machine.
   void use_threads(int n) const;
@@ -86,10 +84,17 @@ class Context {
   /// What they say of a file that takes an output's name during the run.
   io::Existing existing() const { return existing_in(file_mode()); }
 
-  void note(std::string_view text) { terminal.note(text, 0); }
-  void verbose(std::string_view text) { terminal.note(text, 1); }
-  void debug(std::string_view text) { terminal.note(text, 2); }
-  void warn(const std::string& text) { terminal.warn(text); }
+  void show(std::string_view text, int verbosity) const override { terminal.note(text, verbosity); }
+  void note_once(const std::string& text) const override { terminal.note_once(text); }
+  void warn(const std::string& text) const override { terminal.warn(text); }
+  void print(std::string_view line) const override { out.line(line); }
+  std::unique_ptr<decode::ProgressLine> progress(std::string label, double total, std::string unit,
+                                                 double begun = 0) const override {
+    return std::make_unique<Progress>(terminal, std::move(label), total, std::move(unit), begun);
+  }
+  bool signalled() const override { return interrupted() != 0; }
+  bool is_interrupted() const override { return cli::is_interrupted(); }
+  bool agree_interrupted() const override { return cli::agree_interrupted(); }
 
   const ToolInfo& info;
   Terminal& terminal;  // stderr

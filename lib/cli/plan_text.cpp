@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/parallel.h"
-#include "bench/hardware.h"
-#include "bench/hosted_report.h"
-#include "cli/rank_plan.h"
+#include "decode/fit/rank_plan.h"
 #include "kv/page_groups.h"
+#include "machine/hardware.h"
 #include "model/forward/transformer.h"
 #include "model/spec/weight_formats.h"
 #include "model/spec/work.h"
@@ -47,36 +45,6 @@ Cost cost_of(const PlanView& v) {
   return cost;
 }
 
-std::string duration(double seconds) {
-  return seconds < 1.0 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.1f} s", seconds);
-}
-
-/// Bytes of layers in host memory, or of parts of them, which forwards of all weights copy to the
-/// GPU, and how many layers.
-struct Streamed {
-  size_t layers = 0, bytes = 0;
-  bool divided = false;  // drafts copy less
-};
-Streamed streamed_by(const MemoryPlan& plan, const MemoryLimits& limits) {
-  if (!limits.on_gpu()) return {};
-  constexpr std::string_view kLayers = "weights/layers.", kRest = ".rest pinned";
-  Streamed s;
-  std::set<std::string_view> layers;
-  for (const PlanItem& item : plan.items()) {
-    const std::string_view name = item.name;
-    if (item.device != Device{} || !name.starts_with(kLayers)) continue;
-    layers.insert(name.substr(0, name.find('.', kLayers.size())));
-    s.divided = s.divided || name.ends_with(kRest);
-  }
-  s.layers = layers.size();
-  s.bytes = s.layers > 0 ? plan.group_bytes("weights", {}) : 0;
-  return s;
-}
-
-double copy_seconds(size_t bytes, const GpuCard& card) {
-  return static_cast<double>(bytes) / (card.link_gbps * 1e9);
-}
-
 /// Times that no run can beat.
 struct Floors {
   double prefill_s = 0, decode_s = 0;
@@ -90,14 +58,14 @@ std::optional<Floors> floors(const PlanView& v, const Cost& cost) {
     Floors f{.prefill_s = cost.prefill_flops / (card->bf16_tflops * 1e12),
              .decode_s = bytes / (card->read_gbps * 1e9),
              .bound = fmt::format("GPU memory, {:g} GB/s (data sheet)", card->read_gbps)};
-    const double copy_s = copy_seconds(streamed_by(v.plan, v.limits).bytes, *card);
+    const double copy_s = decode::copy_seconds(decode::streamed_by(v.plan, v.limits).bytes, *card);
     if (copy_s <= f.decode_s) return f;
     f.decode_s = copy_s;
     f.bound = fmt::format("link to host memory, {:g} GB/s", card->link_gbps);
     return f;
   }
   if (v.limits.on_gpu()) return {};
-  const auto ceilings = bench::known_ceilings(max_threads());
+  const auto ceilings = machine::known_ceilings(max_threads());
   if (!ceilings) return {};
   const double gemm = ceilings->gemm_gflops(v.spec.compute);
   return Floors{.prefill_s = cost.prefill_flops / (gemm * 1e9),
@@ -111,10 +79,11 @@ std::string hosted_text(const PlanView& v, const Cost& cost) {
   const auto& card = v.limits.plan_for;
   std::string text = fmt::format("time     prefill of {} tokens ", v.prompt_tokens);
   if (card && card->bf16_tflops > 0)
-    text += fmt::format("at least {}", duration(cost.prefill_flops / (card->bf16_tflops * 1e12)));
+    text += fmt::format("at least {}",
+                        decode::duration(cost.prefill_flops / (card->bf16_tflops * 1e12)));
   else
     text += fmt::format("{:.3g} TFLOP", cost.prefill_flops * 1e-12);
-  return text + '\n' + bench::hosted_lines(*v.hosted, v.plan, v.limits.gpu);
+  return text + '\n' + machine::hosted_lines(*v.hosted, v.plan, v.limits.gpu);
 }
 
 /// Floors of time, or the work alone while the rates are unknown.
@@ -125,26 +94,14 @@ std::string time_line(const PlanView& v) {
     return fmt::format(
         "time     prefill of {} tokens at least {}   decode at least {}/step at {} "
         "tokens (bound: {})\n",
-        v.prompt_tokens, duration(f->prefill_s), duration(f->decode_s), v.context_tokens, f->bound);
+        v.prompt_tokens, decode::duration(f->prefill_s), decode::duration(f->decode_s),
+        v.context_tokens, f->bound);
   return fmt::format(
       "time     prefill of {} tokens {:.3g} TFLOP   decode reads {} per step at {} tokens (rates "
       "unknown until {})\n",
       v.prompt_tokens, cost.prefill_flops * 1e-12,
       format_bytes(static_cast<size_t>(cost.weight_bytes + cost.kv_bytes)), v.context_tokens,
       v.limits.plan_for ? "run.plan_for names a card" : "a run has measured this machine");
-}
-
-std::string gpu_name(const MemoryLimits& limits) {
-  return limits.plan_for ? std::string(limits.plan_for->title)
-                         : cuda::device_info(limits.gpu.index).name;
-}
-
-/// The verdict on a device's memory.
-std::string verdict(size_t peak, size_t limit_bytes) {
-  if (limit_bytes != MemoryLimits::kUnknown) return peak <= limit_bytes ? "fits" : "does not fit";
-  const size_t here = available_host_bytes() + resident_bytes();
-  return peak <= here ? "fits on this machine too"
-                      : fmt::format("more than the {} of this machine", format_bytes(here));
 }
 
 std::string params_text(const decode::ModelFiles& files) {
@@ -155,81 +112,6 @@ std::string params_text(const decode::ModelFiles& files) {
   const std::string all = params(files.whole_config()) + " params";
   return files.shard.whole() ? all : fmt::format("{}, {} on this rank", all, params(files.config));
 }
-
-}  // namespace
-
-std::string gpu_line(const MemoryLimits& limits) {
-  if (!limits.on_gpu()) return {};
-  std::string text = fmt::format("device   {}  {}  {} available", limits.gpu.name(),
-                                 gpu_name(limits), format_bytes(limits.gpu_bytes));
-  if (const auto& card = limits.plan_for)
-    text += fmt::format(" (not this machine, run.plan_for{})",
-                        card->name.empty() ? " can name a card" : fmt::format(": {}", card->name));
-  return text + '\n';
-}
-
-std::string planned_device(const MemoryLimits& limits) {
-  if (!limits.plan_for) return limits.gpu.name();
-  const std::string_view name = limits.plan_for->name;
-  return fmt::format("{}, not this machine", name.empty() ? limits.plan_for->title : name);
-}
-
-std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
-  const auto line = [&](Device device, size_t limit_bytes) {
-    std::string groups;
-    for (const std::string& group : plan.groups())
-      if (const size_t bytes = plan.group_bytes(group, device); bytes > 0)
-        groups += fmt::format("{} {}  ", group, format_bytes(bytes));
-    const size_t peak = plan.peak(device);
-    return fmt::format("memory   {}  {}peak {}  {}", device.name(), groups, format_bytes(peak),
-                       verdict(peak, limit_bytes));
-  };
-  std::string text = line({}, limits.host);
-  if (!limits.on_gpu()) return text;
-  text += '\n' + line(limits.gpu, limits.gpu_bytes);
-  const Streamed streamed = streamed_by(plan, limits);
-  if (streamed.layers == 0) return text;
-  text += fmt::format("\noffload  {}{} layers in host memory, {} copied to {} in every {}",
-                      streamed.divided ? "parts of " : "", streamed.layers,
-                      format_bytes(streamed.bytes), limits.gpu.name(),
-                      streamed.divided ? "verification" : "forward");
-  if (const auto& card = limits.plan_for; card && card->link_gbps > 0)
-    text += fmt::format(", at least {} at {:g} GB/s", duration(copy_seconds(streamed.bytes, *card)),
-                        card->link_gbps);
-  return text;
-}
-
-Json memory_json(const MemoryPlan& plan, const MemoryLimits& limits) {
-  Json j;
-  if (limits.on_gpu()) {
-    const auto& card = limits.plan_for;
-    Json& gpu = j["gpu"];
-    gpu = {{"device", limits.gpu.name()}, {"name", gpu_name(limits)}, {"this_machine", !card}};
-    if (card && !card->name.empty())
-      gpu.update(
-          {{"plan_for", card->name},
-           {"capability", fmt::format("{}.{}", card->capability / 10, card->capability % 10)},
-           {"multiprocessors", card->multiprocessors},
-           {"block_shared_bytes", card->block_shared_bytes},
-           {"read_gbps", card->read_gbps},
-           {"bf16_tflops", card->bf16_tflops},
-           {"link_gbps", card->link_gbps}});
-  }
-  const auto add = [&](Device device, size_t limit_bytes) {
-    Json& memory = j["memory"][device.name()];
-    for (const std::string& group : plan.groups())
-      if (const size_t bytes = plan.group_bytes(group, device); bytes > 0) memory[group] = bytes;
-    memory["planned_peak"] = plan.peak(device);
-    if (limit_bytes != MemoryLimits::kUnknown) memory["available"] = limit_bytes;
-  };
-  add({}, limits.host);
-  if (limits.on_gpu()) add(limits.gpu, limits.gpu_bytes);
-  if (const Streamed s = streamed_by(plan, limits); s.layers > 0) j["layers_streamed"] = s.layers;
-  j["fits"] = limits.fits(plan);
-  return j;
-}
-
-namespace {
 
 /// Named adapters, and what they take where the model computes.
 std::string adapter_lines(const PlanView& v) {
@@ -269,7 +151,9 @@ WindowedKeys windowed_keys(const PlanView& v) {
   return all;
 }
 
-RankPlan ranks_of(const PlanView& v) { return rank_plan(v.files, v.spec, v.sequences, v.limits); }
+decode::RankPlan ranks_of(const PlanView& v) {
+  return decode::rank_plan(v.files, v.spec, v.sequences, v.limits);
+}
 
 Json adapters_json(const PlanView& v) {
   Json j = Json::object();
@@ -290,14 +174,14 @@ std::string plan_text(const PlanView& v) {
       fmt::format("model    {}  {}  {}  {} weights{}  context {} tokens\n", v.files.name,
                   c.architecture, params_text(v.files), model::formats_text(c, dtype),
                   dtype == DType::f32 ? " and KV cache" : "", c.max_context);
-  text += gpu_line(v.limits);
+  text += decode::gpu_line(v.limits);
   // Another machine's host is not this one.
-  if (v.limits.host != MemoryLimits::kUnknown)
+  if (v.limits.host != decode::MemoryLimits::kUnknown)
     text += fmt::format("{}   cpu  {} threads, {}  {} available\n",
                         v.limits.on_gpu() ? "host  " : "device", max_threads(),
                         isa_name(isa_in_use()), format_bytes(v.limits.host));
   text += ranks_of(v).lines();
-  text += memory_lines(v.plan, v.limits) + '\n';
+  text += decode::memory_lines(v.plan, v.limits) + '\n';
   if (const WindowedKeys w = windowed_keys(v); w.layers > 0)
     text += fmt::format(
         "windows  {} of {} layers keep {} tokens of a sequence: {} of KV instead of {}\n", w.layers,
@@ -308,9 +192,9 @@ std::string plan_text(const PlanView& v) {
   if (const std::string all = saved.text(c.n_layers); !all.empty())
     text += fmt::format("to fit   {}\n", all);
   text += time_line(v);
-  for (const HostedEngine& e : v.hosted_engines)
+  for (const machine::HostedEngine& e : v.hosted_engines)
     text += fmt::format("engine   {}:\n{}", e.name,
-                        bench::hosted_lines(e.hosted, e.plan, v.limits.gpu));
+                        machine::hosted_lines(e.hosted, e.plan, v.limits.gpu));
   if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
   return text;
 }
@@ -322,7 +206,7 @@ Json plan_json(const PlanView& v) {
             {"weights", model::formats_text(v.files.config, v.spec.compute)},
             {"prompt_tokens", v.prompt_tokens},
             {"context_tokens", v.context_tokens}};
-  j.update(memory_json(v.plan, v.limits));
+  j.update(decode::memory_json(v.plan, v.limits));
   if (const WindowedKeys w = windowed_keys(v); w.layers > 0)
     j["windowed_kv"] = {{"layers", w.layers},
                         {"window", w.window},
@@ -336,13 +220,13 @@ Json plan_json(const PlanView& v) {
   j["prefill_tflop"] = cost.prefill_flops * 1e-12;
   const auto f = floors(v, cost);
   if (v.hosted != nullptr) {
-    j["hosted"] = bench::hosted_json(*v.hosted);
+    j["hosted"] = machine::hosted_json(*v.hosted);
     if (f) j["prefill_ms_at_least"] = 1e3 * f->prefill_s;
   } else {
     j["decode_step_bytes"] = static_cast<size_t>(cost.weight_bytes + cost.kv_bytes);
   }
-  for (const HostedEngine& e : v.hosted_engines)
-    j["hosted_engines"][e.name] = bench::hosted_json(e.hosted);
+  for (const machine::HostedEngine& e : v.hosted_engines)
+    j["hosted_engines"][e.name] = machine::hosted_json(e.hosted);
   if (f && v.hosted == nullptr)
     j.update({{"prefill_ms_at_least", 1e3 * f->prefill_s},
               {"decode_ms_at_least", 1e3 * f->decode_s},
@@ -354,7 +238,7 @@ Json plan_json(const PlanView& v) {
 }  // namespace
 
 void print_plan(Context& cx, const std::string& text, const Json& json, const MemoryPlan& plan,
-                const MemoryLimits& limits) {
+                const decode::MemoryLimits& limits) {
   cx.out.write(cx.plans_as_json() ? json.dump() + '\n' : text);
   cx.out.flush();  // the plan first, then its problem
   limits.check(plan);

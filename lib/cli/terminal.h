@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "decode/run_context.h"
 
 namespace tandem::cli {
 
@@ -76,19 +77,17 @@ class Terminal {
 };
 
 /// Progress of one phase: `prefill  61% 59.9k/98.3k tok  11.7k tok/s  ETA 3s`.
-class Progress {
+class Progress final : public decode::ProgressLine {
  public:
   /// begun   done before this process, which says nothing of its rate
   Progress(Terminal& terminal, std::string label, double total, std::string unit, double begun = 0);
-  ~Progress() { terminal_.clear_progress(); }
+  ~Progress() override { terminal_.clear_progress(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// details   stand before the rate
-  void update(double done, const std::vector<std::string>& details = {});
-  /// update; false once a signal has asked for an end. Several ranks agree: all call it at the same
-  /// steps.
-  bool go_on(double done);
+  void update(double done, const std::vector<std::string>& details = {}) override;
+  /// False once a signal has asked for an end.
+  bool go_on(double done) override;
 
  private:
   Terminal& terminal_;
@@ -96,10 +95,5 @@ class Progress {
   double total_, begun_;
   Stopwatch clock_;
 };
-
-/// Seconds in a few characters: 48s, 12m05s, 3h20m.
-std::string short_time(double seconds);
-/// A number in at most five characters: 812, 59.9k, 1.5M.
-std::string short_number(double x);
 
 }  // namespace tandem::cli

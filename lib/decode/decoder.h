@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <vector>
@@ -6,6 +7,20 @@
 #include "decode/engine.h"
 
 namespace tandem::decode {
+
+/// Room that rounds need in an engine beyond the texts themselves.
+struct RoundNeeds {
+  int rows = 0;        // of the forwards of a round together
+  int logit_rows = 0;  // alive at once
+  int tokens = 0;      // beyond a sequence's text
+  int ahead = 0;       // as many more where a round is laid out while another is under way
+
+  /// Of an engine that serves both, one after the other.
+  RoundNeeds with(const RoundNeeds& other) const {
+    return {std::max(rows, other.rows), std::max(logit_rows, other.logit_rows),
+            std::max(tokens, other.tokens), std::max(ahead, other.ahead)};
+  }
+};
 
 /// Produces the next tokens of a batch: one a step, or several when a draft proposes and the model
 /// verifies. Results are collected in launch order. Up to depth() launches may be in flight; a

@@ -249,4 +249,11 @@ template Field fields_of(Cache&);
 template Field fields_of(Output&);
 template Field fields_of(Data&);
 
+void refuse_states(const Model& model, const Output& output, Problems& p) {
+  if (!model.state.empty())
+    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
+  if (!output.state.empty())
+    p.field("output.state", "output.state: is supported only by pig-generate; leave it out");
+}
+
 }  // namespace tandem::recipe

@@ -5,7 +5,8 @@
 #include <set>
 
 #include "base/parallel.h"
-#include "cli/device.h"
+#include "cli/threads.h"
+#include "decode/fit/placement.h"
 #include "recipe/fields_of.h"
 #include "tensor/memory_plan.h"
 #include "tools/results/bench_results.h"
@@ -36,9 +37,9 @@ bench::KernelCases chosen_cases(const bench::KernelShapes& shapes) {
   return all;
 }
 
-bench::Ceilings measure_machine(cli::Context& cx) {
+machine::Ceilings measure_machine(cli::Context& cx) {
   const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
-  return bench::measure_ceilings(max_threads(), cli::is_interrupted);
+  return machine::measure_ceilings(max_threads(), cli::is_interrupted);
 }
 
 /// All cases of one point; false if a kernel differs from its reference.
@@ -46,9 +47,9 @@ bool run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point,
                BenchResults& results) {
   const KernelBenchRecipe& recipe = point.recipe;
   cli::use_threads(recipe.run.threads);
-  const bench::Ceilings ceilings = measure_machine(cx);
+  const machine::Ceilings ceilings = measure_machine(cx);
   cx.note(bench::describe(ceilings));
-  if (const std::string busy = bench::busy_text(ceilings); !busy.empty())
+  if (const std::string busy = machine::busy_text(ceilings); !busy.empty())
     cx.warn("other work ran while these limits were measured: " + busy);
   // Flushing a cache takes longer than many a kernel: 1000 runs are enough for any quantile.
   const bench::MeasureRules rules{.min_seconds = recipe.bench.min_time, .max_runs = 1000};
@@ -114,9 +115,9 @@ int KernelBench::measure_limits() {
   BenchResults results(cx_, points_.front().recipe.output.path, {bench::limits_view()});
   for (const int n : counts) {  // ascending: more threads are held against fewer
     cli::use_threads(n);
-    const bench::Ceilings c = bench::renewed_ceilings(
-        n, io::cache_file(bench::kCeilingsFile),
-        [](int threads) { return bench::measure_ceilings(threads, cli::is_interrupted); });
+    const machine::Ceilings c = machine::renewed_ceilings(
+        n, io::cache_file(machine::kCeilingsFile),
+        [](int threads) { return machine::measure_ceilings(threads, cli::is_interrupted); });
     results.add(named(bench::limits_record(c), points_.front()));
   }
   return results.finish();

@@ -12,8 +12,9 @@ int MagicdecAcceptance::print_plan() {
   for (const Point& point : points_) {
     cx_.use_threads(point.recipe.run.threads);
     AcceptancePoint run(cx_, point);
-    run.admit([](const NamedDraft&) { return true; },
-              [&](const NamedDraft& draft, const Error& e) { table.refuse(draft.name, e); });
+    run.admit(
+        [](const speculate::NamedDraft&) { return true; },
+        [&](const speculate::NamedDraft& draft, const Error& e) { table.refuse(draft.name, e); });
     table.add(point, run.engines());
   }
   return table.finish();
@@ -25,7 +26,7 @@ int MagicdecAcceptance::print_from(cli::Context& cx, const std::filesystem::path
 
 int MagicdecAcceptance::run() {
   BenchResults results(cx_, points_.front().recipe.output.path, {acceptance_view()});
-  const auto fail = [&](const Point& point, const NamedDraft* draft, const Error& e) {
+  const auto fail = [&](const Point& point, const speculate::NamedDraft* draft, const Error& e) {
     AcceptancePoint::fail(results, cx_, point, draft, e);
   };
   for (const Point& point : points_) {
@@ -34,8 +35,10 @@ int MagicdecAcceptance::run() {
     const auto work = [&] {
       AcceptancePoint run(cx_, point);
       run.admit(
-          [&](const NamedDraft& draft) { return !AcceptancePoint::has_all(results, point, draft); },
-          [&](const NamedDraft& draft, const Error& e) { fail(point, &draft, e); });
+          [&](const speculate::NamedDraft& draft) {
+            return !AcceptancePoint::has_all(results, point, draft);
+          },
+          [&](const speculate::NamedDraft& draft, const Error& e) { fail(point, &draft, e); });
       run.run(results);
     };
     const auto failed = [&](const Error& e) { fail(point, nullptr, e); };

@@ -2,16 +2,17 @@
 
 #include "base/clock.h"
 #include "base/parallel.h"
-#include "bench/gpu_hardware.h"
-#include "bench/hosted_report.h"
 #include "bench/model_report.h"
 #include "cli/plan_text.h"
-#include "cli/rank_plan.h"
+#include "decode/fit/hosted.h"
+#include "decode/fit/load_engine.h"
+#include "decode/fit/memory_text.h"
+#include "decode/fit/rank_plan.h"
+#include "decode/fit/sizing.h"
+#include "machine/gpu_hardware.h"
+#include "machine/hosted_report.h"
 #include "recipe/fields_of.h"
 #include "recipe/value_of.h"
-#include "tools/engines/hosted.h"
-#include "tools/engines/load_engine.h"
-#include "tools/engines/sizing.h"
 
 namespace tandem::tools {
 namespace {
@@ -24,7 +25,8 @@ struct SizedPhase {
   MemoryPlan plan;
 };
 /// With the adapters that the phase has.
-decode::ModelFiles open_model(const EngineSizer& sizer, const BenchRecipe& r, ModelPhase phase) {
+decode::ModelFiles open_model(const decode::EngineSizer& sizer, const BenchRecipe& r,
+                              ModelPhase phase) {
   decode::ModelFiles files = sizer.open_model();
   if (phase == ModelPhase::prefill || phase == ModelPhase::decode || phase == ModelPhase::switching)
     bench::add_adapters(files, r.bench, static_cast<uint64_t>(r.run.seed));
@@ -32,7 +34,7 @@ decode::ModelFiles open_model(const EngineSizer& sizer, const BenchRecipe& r, Mo
 }
 
 /// errors   kind recipe: sizes beyond the model's; those of savings_of
-SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRecipe& r,
+SizedPhase size_phase(const decode::EngineSizer& sizer, ModelPhase phase, const BenchRecipe& r,
                       const decode::ModelFiles& files) {
   SizedPhase sized{.c = bench::model_case(r.bench, r.run, r.cache, r.model.compute, files.config,
                                           sizer.device()),
@@ -46,13 +48,14 @@ SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRec
       return group->agree(ms);
     };
   bench::ModelCase& c = sized.c;
-  c.hosted = decide_hosted(sizer, files, c.cache, c.max_tokens(), c.batch,
-                           [&](const recipe::Cache& decided, const decode::Savings& savings) {
-                             bench::ModelCase with = c;
-                             with.cache = decided;
-                             with.savings = savings;
-                             return bench::phase_plan(phase, with, files);
-                           });
+  c.hosted =
+      decode::decide_hosted(sizer, files, c.cache, c.max_tokens(), c.batch,
+                            [&](const recipe::Cache& decided, const decode::Savings& savings) {
+                              bench::ModelCase with = c;
+                              with.cache = decided;
+                              with.savings = savings;
+                              return bench::phase_plan(phase, with, files);
+                            });
   if (c.hosted) c.cache = c.hosted->chosen().cache;
   sized.plan = sizer.save_memory(files.config, [&](const decode::Savings& savings) {
     sized.c.savings = savings;
@@ -75,13 +78,13 @@ class BenchPoint {
   void report(const bench::ModelIdentity& identity, const bench::PhaseResult& result);
   /// What bounds the CPU; warns where it was measured on a busy machine.
   /// seen   what a phase has reached
-  void find_limits(const bench::SeenRates& seen);
+  void find_limits(const machine::SeenRates& seen);
 
   cli::Context& cx_;
   const cli::Point<BenchRecipe>& point_;
   BenchResults& results_;
-  EngineSizer sizer_;
-  bench::Ceilings ceilings_;
+  decode::EngineSizer sizer_;
+  machine::Ceilings ceilings_;
   SizedPhase sized_;  // the engine's, where there is one
   std::unique_ptr<bench::EngineBench> engine_;
   double load_ms_ = 0;
@@ -97,17 +100,17 @@ BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
   cx.use_threads(point.recipe.run.threads);
   if (sizer_.device().kind == Device::Kind::cuda) {
     const cli::Progress progress(cx.terminal, "measuring the limits of this GPU", 0, "");
-    ceilings_ = bench::gpu_ceilings(sizer_.device());
+    ceilings_ = machine::gpu_ceilings(sizer_.device());
   } else {
     find_limits({});
   }
   peak_is_own_ = reset_peak_resident();
 }
 
-void BenchPoint::find_limits(const bench::SeenRates& seen) {
+void BenchPoint::find_limits(const machine::SeenRates& seen) {
   const cli::Progress progress(cx_.terminal, "measuring the limits of this machine", 0, "");
-  ceilings_ = bench::cached_ceilings(max_threads(), seen);
-  if (const std::string text = bench::doubt_text(ceilings_); !text.empty()) cx_.warn(text);
+  ceilings_ = machine::cached_ceilings(max_threads(), seen);
+  if (const std::string text = machine::doubt_text(ceilings_); !text.empty()) cx_.warn(text);
 }
 
 void BenchPoint::run(ModelPhase phase) {
@@ -119,28 +122,28 @@ void BenchPoint::run(ModelPhase phase) {
   if (!whole) engine_.reset();
   if (!engine_) {
     sized_ = size_phase(sizer_, phase, point_.recipe, files);
-    admit_plan(cx_, sized_.plan, sizer_.limits());
+    decode::admit_plan(cx_, sized_.plan, sizer_.limits());
   }
   const bench::ModelCase& c = sized_.c;
   const bench::ModelIdentity identity = bench::identify(files, c.dtype);
   if (whole && !engine_) {
     const Stopwatch watch;
-    LoadProgress progress(cx_, sized_.plan);
+    decode::LoadProgress progress(cx_, sized_.plan);
     engine_ = std::make_unique<bench::EngineBench>(std::move(files), c, cli::is_interrupted,
                                                    std::ref(progress));
     load_ms_ = 1e3 * watch.seconds();
-    warn_unpinned(cx_, engine_->engine());
+    decode::warn_unpinned(cx_, engine_->engine());
   }
   if (phase == ModelPhase::prefill) report(identity, engine_->prefill());
   if (phase == ModelPhase::decode) report(identity, engine_->decode());
   if (phase == ModelPhase::switching) {
-    LoadProgress progress(cx_, sized_.plan);
+    decode::LoadProgress progress(cx_, sized_.plan);
     const auto engine =
         bench::switching_engine(std::move(files), c, cli::is_interrupted, std::ref(progress));
     report(identity, bench::bench_switch(*engine, c));  // while its memory is in use
   }
   if (phase == ModelPhase::load) {
-    LoadProgress progress(cx_, sized_.plan);
+    decode::LoadProgress progress(cx_, sized_.plan);
     report(identity, bench::bench_load([&] { return sizer_.open_model(); }, c, cli::is_interrupted,
                                        std::ref(progress)));
   }
@@ -153,9 +156,9 @@ void BenchPoint::run(ModelPhase phase) {
 void BenchPoint::report(const bench::ModelIdentity& identity, const bench::PhaseResult& result) {
   const bench::ModelCase& c = sized_.c;
   const size_t peak = peak_resident_bytes();  // before limits may be measured
-  const bench::SeenRates seen =
+  const machine::SeenRates seen =
       bench::seen_rates(result.work, bench::median(result.samples.ms), c.dtype);
-  if (c.device.kind == Device::Kind::cpu && bench::is_beaten(ceilings_, seen)) find_limits(seen);
+  if (c.device.kind == Device::Kind::cpu && machine::is_beaten(ceilings_, seen)) find_limits(seen);
   bench::Record record = named(bench::Record(cx_.info.name, &ceilings_), point_);
   bench::add_result(record, c, identity, result, ceilings_);
   if (engine_) record.set_timing("load", {.ms = {load_ms_}});
@@ -167,7 +170,7 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
         bench::method_name(c.cache), bench::phase_name(result.phase), identity.name, c.context,
         text));
   if (!peak_is_own_) record.warn("memory.cpu.peak covers the process over all points so far");
-  if (!ceilings_.doubt.empty()) record.warn(bench::doubt_text(ceilings_));
+  if (!ceilings_.doubt.empty()) record.warn(machine::doubt_text(ceilings_));
   results_.add(record);
   peak_is_own_ = reset_peak_resident();
 }
@@ -178,8 +181,8 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
 int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhase phase,
                io::Table& table, std::string& ranks) {
   const BenchRecipe& r = point.recipe;
-  const EngineSizer sizer(r.model, r.run, {r.cache}, cx);
-  const cli::MemoryLimits limits = sizer.limits();
+  const decode::EngineSizer sizer(r.model, r.run, {r.cache}, cx);
+  const decode::MemoryLimits limits = sizer.limits();
   const decode::ModelFiles files = open_model(sizer, r, phase);
   const std::string method = bench::method_name(r.cache), name(bench::phase_name(phase));
   nlohmann::ordered_json j = {{"event", "plan"},      {"point", point.id},
@@ -195,25 +198,25 @@ int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhas
     if (const std::string saved = c.savings.text(files.config.n_layers); !saved.empty())
       verdict += ", " + saved;
     if (c.hosted) {
-      verdict += ", attend " + bench::hosted_choice(*c.hosted);
-      j["hosted"] = bench::hosted_json(*c.hosted);
+      verdict += ", attend " + machine::hosted_choice(*c.hosted);
+      j["hosted"] = machine::hosted_json(*c.hosted);
     }
     j["prompt_passes"] = c.savings.prompt_passes;
     if (phase == ModelPhase::decode) {
-      const cli::RankPlan shared =
-          cli::rank_plan(files, bench::phase_engine(phase, c), c.batch, limits);
+      const decode::RankPlan shared =
+          decode::rank_plan(files, bench::phase_engine(phase, c), c.batch, limits);
       ranks = shared.lines();
       if (!ranks.empty()) j["ranks"] = shared.json();
     }
     if (!limits.fits(plan)) status = exit_status(ErrorKind::memory);
-    j.update(cli::memory_json(plan, limits));
+    j.update(decode::memory_json(plan, limits));
   } catch (const Error& e) {
     j["error"] = verdict = e.what();
     status = exit_status(e.kind());
   }
   if (cx.plans_as_json()) cx.write_plan(j.dump());
   table.add_row({point.id, files.name, std::to_string(r.run.context.value),
-                 std::to_string(r.run.batch), method, name, cli::planned_device(limits), peak,
+                 std::to_string(r.run.batch), method, name, decode::planned_device(limits), peak,
                  format_bytes(limits.on_gpu() ? limits.gpu_bytes : limits.host), verdict});
   return status;
 }

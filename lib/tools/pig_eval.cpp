@@ -6,11 +6,11 @@
 
 #include "base/parallel.h"
 #include "cli/plan_text.h"
+#include "decode/fit/load_engine.h"
 #include "io/file.h"
 #include "model/spec/context.h"
 #include "recipe/fields_of.h"
-#include "tools/engines/load_engine.h"
-#include "tools/prompts/data_text.h"
+#include "tools/prompts/prompt_flags.h"
 #include "tools/results/eval_results.h"
 
 namespace tandem::tools {
@@ -46,7 +46,7 @@ PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
     throw Error::make(ErrorKind::device, "eval.tasks",
                       "the task attention is supported only on the CPU")
         .hint("use --device cpu, or leave the task attention out");
-  check_offload(recipe_.model.offload, config_, sizer_.device());
+  decode::check_offload(recipe_.model.offload, config_, sizer_.device());
   read_sets();
   read_own();
   if (cx.resume() && recipe_.output.path.empty())
@@ -95,10 +95,11 @@ void PigEval::open_log() {
   file_ = std::make_unique<cli::ResultFile>(path, cli::FileMode::append, cx_.out);
 }
 
-std::optional<PolicyEngines> PigEval::load(const PolicyEngines::SpecOf& spec_of, int batch,
-                                           const char* buffer, size_t buffer_bytes) {
+std::optional<eval::PolicyEngines> PigEval::load(const eval::PolicyEngines::SpecOf& spec_of,
+                                                 int batch, const char* buffer,
+                                                 size_t buffer_bytes) {
   const decode::ModelFiles files = sizer_.open_model();
-  PolicyEngines engines(sizer_, files, policies_, spec_of, batch);
+  eval::PolicyEngines engines(sizer_, files, policies_, spec_of, batch);
   MemoryPlan plan = engines.plan();
   if (buffer != nullptr) plan.add(buffer, buffer_bytes);
   for (const eval::NamedPolicy& policy : policies_) {
@@ -120,7 +121,7 @@ std::optional<PolicyEngines> PigEval::load(const PolicyEngines::SpecOf& spec_of,
     cli::print_plan(cx_, view);
     return {};
   }
-  admit_plan(cx_, plan, sizer_.limits());
+  decode::admit_plan(cx_, plan, sizer_.limits());
   engines.load(cx_);
   return engines;
 }
@@ -155,7 +156,7 @@ void PigEval::judge() {
   }
 }
 
-PolicyEngines::SpecOf PigEval::question_spec(int group) const {
+eval::PolicyEngines::SpecOf PigEval::question_spec(int group) const {
   const auto longest = std::ranges::max(recipe_.eval.lengths, {}, &recipe::TokenCount::value);
   return [this, group, longest = static_cast<int>(longest)](const auto& policies) {
     return eval::case_engine_spec(policies, sizer_.compute(),
@@ -167,9 +168,9 @@ PolicyEngines::SpecOf PigEval::question_spec(int group) const {
 /// Cases at once: as many as were asked for, or a row in every decode step for each core, within
 /// most of the memory.
 int PigEval::group_size(const decode::ModelFiles& files, int n_cases,
-                        const std::function<PolicyEngines::SpecOf(int)>& spec_of) const {
+                        const std::function<eval::PolicyEngines::SpecOf(int)>& spec_of) const {
   if (recipe_.run.batch > 0) return recipe_.run.batch;
-  cli::MemoryLimits room = sizer_.limits();
+  decode::MemoryLimits room = sizer_.limits();
   room.host -= room.host / 4;
   room.gpu_bytes -= room.gpu_bytes / 4;
   // Of several ranks: as rank 0 has threads, and as the largest part of the model fits.
@@ -178,7 +179,7 @@ int PigEval::group_size(const decode::ModelFiles& files, int n_cases,
   int group = std::min(n_cases, std::clamp(threads, kFewCases, kManyCases));
   const auto fits = [&](int cases) {
     const bool here = room.fits(
-        PolicyEngines(sizer_, files, policies_, spec_of(cases), cases).smallest_plan(files));
+        eval::PolicyEngines(sizer_, files, policies_, spec_of(cases), cases).smallest_plan(files));
     return ranks != nullptr ? ranks->least_of(here ? 1 : 0) > 0 : here;
   };
   while (group > 1 && !fits(group)) --group;
@@ -328,8 +329,8 @@ std::optional<eval::MeasuredThresholds> PigEval::measure_channels() {
                                        .recipe_sha256 = point_.sha256});
     return {};
   }
-  admit_plan(cx_, plan, sizer_.limits());
-  const auto engine = load_engine(cx_, sizer_.open_model(), spec, plan);
+  decode::admit_plan(cx_, plan, sizer_.limits());
+  const auto engine = decode::load_engine(cx_, sizer_.open_model(), spec, plan);
   size_t total = 0;
   for (const eval::Window& window : windows) total += window.ids.size();
   cli::Progress progress(cx_.terminal, "channels", static_cast<double>(total), "tok");

@@ -9,8 +9,8 @@
 #include "eval/case_log.h"
 #include "eval/gate_quantiles.h"
 #include "eval/own_tasks.h"
+#include "eval/policy_engines.h"
 #include "model/spec/config.h"
-#include "tools/engines/policy_engines.h"
 
 namespace tandem::tools {
 
@@ -82,12 +82,12 @@ class PigEval {
   int text_context() const;
   /// Engines within the memory that may be used; with --dry-run prints the plan and returns none.
   /// batch   sequences of a step
-  std::optional<PolicyEngines> load(const PolicyEngines::SpecOf& spec_of, int batch,
-                                    const char* buffer = nullptr, size_t buffer_bytes = 0);
-  PolicyEngines::SpecOf question_spec(int group) const;
+  std::optional<eval::PolicyEngines> load(const eval::PolicyEngines::SpecOf& spec_of, int batch,
+                                          const char* buffer = nullptr, size_t buffer_bytes = 0);
+  eval::PolicyEngines::SpecOf question_spec(int group) const;
   /// `spec_of` gives the engines' sizes for a group.
   int group_size(const decode::ModelFiles& files, int n_cases,
-                 const std::function<PolicyEngines::SpecOf(int group)>& spec_of) const;
+                 const std::function<eval::PolicyEngines::SpecOf(int group)>& spec_of) const;
   std::vector<eval::Correction> corrections() const;
   const text::Tokenizer& tokenizer_of(const decode::ModelFiles& files) const;
   void run_questions();
@@ -97,7 +97,7 @@ class PigEval {
   void check_lengths(const AskedSet& asked) const;
   /// errors   kind input: the log has answers to other questions
   void check_answers() const;
-  PolicyEngines::SpecOf set_spec(int longest, int group) const;
+  eval::PolicyEngines::SpecOf set_spec(int longest, int group) const;
   void run_sets();
   void ask(const eval::Panel& panel, eval::AnswerSet set,
            std::span<const eval::Question> questions);
@@ -120,7 +120,7 @@ class PigEval {
   const cli::Point<Recipe>& point_;
   const EvalRecipe& recipe_;
   std::vector<eval::NamedPolicy> policies_;  // full attention first
-  EngineSizer sizer_;
+  decode::EngineSizer sizer_;
   std::vector<std::string> names_;
   model::ModelConfig config_;
   std::vector<AskedSet> sets_;  // while they are asked, what the log lacks

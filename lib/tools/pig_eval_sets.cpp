@@ -63,7 +63,7 @@ void PigEval::check_answers() const {
   }
 }
 
-PolicyEngines::SpecOf PigEval::set_spec(int longest, int group) const {
+eval::PolicyEngines::SpecOf PigEval::set_spec(int longest, int group) const {
   return [this, longest, group](const auto& policies) {
     return eval::answer_engine_spec(policies, sizer_.compute(),
                                     static_cast<int>(recipe_.run.prefill_chunk), longest, group,

@@ -4,11 +4,11 @@
 
 #include "cli/plan_text.h"
 #include "decode/chat_settings.h"
+#include "decode/fit/load_engine.h"
 #include "kv/policies/token_index.h"
 #include "model/spec/context.h"
 #include "recipe/fields_of.h"
 #include "tools/chat/chat_loop.h"
-#include "tools/engines/load_engine.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/generate_output.h"
 
@@ -24,10 +24,10 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
       sampling_(settled_sampling(cx, recipe_.sampling, files_)) {
   if (!recipe_.model.state.empty())
     saved_ = decode::open_state(recipe_.model.state, files_, sizer_.compute());
-  SequenceBounds bounds{.context = model::context_of(recipe_.run, files_.config),
-                        .model_context = files_.config.max_context,
-                        .saved = static_cast<int64_t>(n_saved()),
-                        .max_tokens = recipe_.sampling.max_tokens};
+  decode::SequenceBounds bounds{.context = model::context_of(recipe_.run, files_.config),
+                                .model_context = files_.config.max_context,
+                                .saved = static_cast<int64_t>(n_saved()),
+                                .max_tokens = recipe_.sampling.max_tokens};
   if (is_chat()) {
     check_chat();
     template_ = decode::chat_template_of(files_, recipe_.chat);
@@ -49,7 +49,7 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
                       "expected prompts with a shared beginning to save, found none")
         .hint("save the state of one prompt, or of a document given with --questions");
   place_adapters();
-  bounds.batch = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
+  bounds.batch = decode::batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   size(bounds);
   // Without run.context, a chat halves the model's context until the plan fits.
   constexpr int64_t kLeastContext = 1024;
@@ -81,8 +81,8 @@ void PigGenerate::check_chat() const {
     throw usage_error("sampling.max_tokens", "expected at least 1 for a chat, found 0");
 }
 
-void PigGenerate::size(SequenceBounds bounds) {
-  SequenceRoom room = room_for(prompts_, bounds);
+void PigGenerate::size(decode::SequenceBounds bounds) {
+  decode::SequenceRoom room = decode::room_for(prompts_, bounds);
   if (is_chat()) {
     constexpr size_t kTokenBytes = 64;  // of a token's text and ids, each several times
     constexpr int kTurns = 64;          // whose prefills differ in their number of rows
@@ -95,16 +95,16 @@ void PigGenerate::size(SequenceBounds bounds) {
   how_ = generate_spec(sampling_, recipe_.run.seed, recipe_.output.top_logprobs, files_.config,
                        spec_.max_tokens);
   if (room.prefix) {
-    const PrefixSource begin = prefix();
+    const decode::PrefixSource begin = prefix();
     const auto n = static_cast<int64_t>(n_saved() + begin.tokens.size());
     const bool short_forks = room.longest - n <= kv::TokenIndex::kMaxForkTokens;
     spec_.max_prompts = begin.index && short_forks ? 1 : 0;
   }
-  hosted_ = decide_hosted(sizer_, files_, spec_, room.batch);
+  hosted_ = decode::decide_hosted(sizer_, files_, spec_, room.batch);
   plan_ = sizer_.save_memory(files_.config, [&](const decode::Savings& savings) {
     spec_.savings = savings;
     MemoryPlan plan = decode::Engine::plan(files_, spec_);
-    plan.add(kTextsItem, room.texts);
+    plan.add(decode::kTextsItem, room.texts);
     return plan;
   });
 }
@@ -145,17 +145,18 @@ void PigGenerate::place_adapters() {
                   : AdapterUse::mix;
 }
 
-PrefixSource PigGenerate::prefix() const {
-  PrefixSource p{.saved = saved_ ? &*saved_ : nullptr,
-                 .save_as = recipe_.output.state,
-                 .chat_date = prompts_.date};
+decode::PrefixSource PigGenerate::prefix() const {
+  decode::PrefixSource p{.saved = saved_ ? &*saved_ : nullptr,
+                         .save_as = recipe_.output.state,
+                         .chat_date = prompts_.date,
+                         .existing = cx_.existing()};
   if (!prompts_.sequences.empty()) {
     const std::span<const int32_t> first = prompts_.sequences[0];
     const bool whole = !recipe_.output.state.empty() && prompts_.sequences.size() == 1;
     p.tokens = whole ? first : first.first(prompts_.shared);
   }
   p.index = recipe_.sampling.max_tokens > 0 &&
-            is_indexed_once(recipe_.cache, n_saved() + p.tokens.size());
+            decode::is_indexed_once(recipe_.cache, n_saved() + p.tokens.size());
   return p;
 }
 
@@ -180,11 +181,11 @@ int PigGenerate::print_plan() {
 }
 
 int PigGenerate::run_chat() {
-  admit_plan(cx_, plan_, sizer_.limits());
+  decode::admit_plan(cx_, plan_, sizer_.limits());
   if (recipe_.run.context == 0 && spec_.max_tokens < files_.config.max_context)
     cx_.note(fmt::format("context  {} tokens fit in memory, the model supports {}",
                          spec_.max_tokens, files_.config.max_context));
-  const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
+  const auto engine = decode::load_engine(cx_, std::move(files_), spec_, plan_);
   const auto decoder = decode::plain_decoder(*engine);
   decode::Conversation conversation(*engine, *decoder, std::move(*template_));
   ChatLoop(cx_, conversation, how_, source_.system.value_or(""),
@@ -198,14 +199,14 @@ int PigGenerate::run_chat() {
 int PigGenerate::run() {
   note_sampling(cx_, recipe_.sampling, files_);
   if (is_chat()) return run_chat();
-  admit_plan(cx_, plan_, sizer_.limits());
-  const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
+  decode::admit_plan(cx_, plan_, sizer_.limits());
+  const auto engine = decode::load_engine(cx_, std::move(files_), spec_, plan_);
   const double load_s = load_.seconds();
   GenerateOutput output(cx_, recipe_.output.path, prompts_, *engine, plan_,
                         hosted_ ? &*hosted_ : nullptr);
   const auto decoder = decode::plain_decoder(*engine);
-  const PromptsReport report =
-      generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how_, output.events());
+  const decode::PromptsReport report =
+      decode::generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how_, output.events());
   output.finish(report, load_s, recipe_.run.seed, sampling_);
   return 0;
 }

@@ -3,13 +3,13 @@
 
 #include "base/clock.h"
 #include "cli/context.h"
+#include "decode/fit/hosted.h"
+#include "decode/fit/sizing.h"
 #include "decode/generate.h"
+#include "decode/generate_prompts.h"
 #include "decode/prompts.h"
 #include "decode/state.h"
 #include "recipe/sections.h"
-#include "tools/engines/hosted.h"
-#include "tools/engines/sizing.h"
-#include "tools/prompts/generate_prompts.h"
 
 namespace tandem::tools {
 
@@ -57,20 +57,20 @@ class PigGenerate {
   /// errors   kind usage: settings that a chat does not take
   void check_chat() const;
   /// Sizes the engine and plans its memory.
-  void size(SequenceBounds bounds);
+  void size(decode::SequenceBounds bounds);
   int run_chat();
   size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
   /// What named adapters become, of which all prompts may name the same one: it is merged then.
   void place_adapters();
   /// What all sequences begin with.
-  PrefixSource prefix() const;
+  decode::PrefixSource prefix() const;
 
   cli::Context& cx_;
   const cli::Point<Recipe>& point_;
   const GenerateRecipe& recipe_;
   Stopwatch load_;
   decode::PromptSource source_;
-  EngineSizer sizer_;
+  decode::EngineSizer sizer_;
   decode::ModelFiles files_;
   recipe::Sampling sampling_;  // settled
   std::optional<decode::SavedState> saved_;
@@ -79,7 +79,7 @@ class PigGenerate {
   decode::AdapterUse adapters_ = decode::AdapterUse::none;
   decode::EngineSpec spec_;
   decode::GenerateSpec how_;
-  std::optional<bench::HostedPlan> hosted_;  // of keys in host memory
+  std::optional<machine::HostedPlan> hosted_;  // of keys in host memory
   MemoryPlan plan_;
 };
 

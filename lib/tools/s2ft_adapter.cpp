@@ -6,17 +6,17 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "adapters/summary.h"
+#include "adapters/written_form.h"
 #include "bench/record_view.h"
 #include "cli/output.h"
 #include "cli/terminal.h"
+#include "decode/fit/sizing.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
 #include "model/adapters/merge_check.h"
 #include "model/spec/work.h"
 #include "recipe/scalar.h"
-#include "tools/adapters/summary.h"
-#include "tools/adapters/written_form.h"
-#include "tools/engines/sizing.h"
 #include "train/export/export_model.h"
 #include "train/export/export_packed.h"
 
@@ -38,7 +38,7 @@ class ReadProgress {
   cli::Progress line_;
 };
 
-int64_t changed_weights(const OpenedAdapters& opened) {
+int64_t changed_weights(const adapters::OpenedAdapters& opened) {
   int64_t n = 0;
   const model::ModelConfig& config = opened.base.config;
   for (const model::WeightedAdapter& given : opened.adapters)
@@ -56,10 +56,10 @@ int64_t changed_weights(const OpenedAdapters& opened) {
 S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      opened_(open_adapters(recipe_)),
+      opened_(adapters::open_adapters(recipe_)),
       formats_(opened_.base, recipe_.output),
       dtype_(formats_.numbers()) {
-  report_opening(cx_.terminal, opened_.base);
+  decode::report_opening(cx_, opened_.base);
   if (writes_gguf()) cli::check_new_file(recipe_.output.path, cx_.file_mode());
   if (writes_folder() && !writes_gguf() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite",
@@ -69,8 +69,8 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
     throw usage_error("--format",
                       "expected text, json or jsonl with --to {}, which prints no table",
                       recipe::yaml_text(recipe_.adapter.to));
-  check_apart(recipe_, opened_);
-  for (const std::string& path : repeated(opened_))
+  adapters::check_apart(recipe_, opened_);
+  for (const std::string& path : adapters::repeated(opened_))
     cx_.warn(fmt::format("{} is listed more than once, so its change is added each time", path));
   const decode::ModelFiles& base = opened_.base;
   for (size_t i = 0; i < opened_.adapters.size(); ++i)
@@ -82,7 +82,7 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
                            base.fingerprint));
     }
   if (recipe_.adapter.exclusive)
-    check_exclusive(opened_, model::find_overlaps(opened_.adapters, base.config));
+    adapters::check_exclusive(opened_, model::find_overlaps(opened_.adapters, base.config));
 }
 
 bool S2ftAdapter::fits_base(const model::WeightedAdapter& given) const {
@@ -104,7 +104,7 @@ std::string S2ftAdapter::model_line() const {
 int S2ftAdapter::print_plan() {
   const int64_t weights = model::n_params(opened_.base.config);
   const std::string form = recipe::yaml_text(recipe_.adapter.to), &tuned = recipe_.adapter.tuned;
-  if (recipe_.adapter.to == AdapterForm::model) require_folder();
+  if (recipe_.adapter.to == adapters::AdapterForm::model) require_folder();
   if (cx_.plans_as_json()) {
     nlohmann::ordered_json json = {{"adapters", opened_.paths}};
     if (!tuned.empty()) json["tuned"] = tuned;
@@ -121,7 +121,7 @@ int S2ftAdapter::print_plan() {
   if (!tuned.empty())
     cx_.out.line(fmt::format("tuned    {}  compared with {}, {} weights", tuned, opened_.base.name,
                              weights));
-  if (recipe_.adapter.to == AdapterForm::model)
+  if (recipe_.adapter.to == adapters::AdapterForm::model)
     cx_.out.line(fmt::format("{}\nmodel    {}  about {} bytes", model_line(),
                              recipe_.output.path.string(), formats_.bytes()));
   else if (writes_folder())
@@ -134,7 +134,7 @@ int S2ftAdapter::run() {
     const decode::ModelFiles& base = opened_.base;
     const int64_t passes = 1 + recipe_.adapter.verify;
     ReadProgress line(cx_, "compare", passes * model::n_params(base.config));
-    add_extracted(opened_, tuned, std::ref(line));
+    adapters::add_extracted(opened_, tuned, std::ref(line));
     if (recipe_.adapter.verify) {
       const model::MergeCheck found = model::check_merged(
           *base.source, *decode::open_model(tuned, opened_.seed).source, *base.source,
@@ -185,13 +185,14 @@ std::string S2ftAdapter::verify_codes(const std::filesystem::path& path,
                                       const model::WeightSource& source) const {
   ReadProgress line(cx_, "verify", model::n_params(opened_.base.config));
   return fmt::format("verified file      {} weights equal those that were written\n",
-                     verify_written(path, opened_, formats_, source, std::ref(line)));
+                     adapters::verify_written(path, opened_, formats_, source, std::ref(line)));
 }
 
 std::string S2ftAdapter::write_model(const std::filesystem::path& folder) {
   const model::ModelConfig& config = opened_.base.config;
-  const auto codes =
-      formats_.coded() ? source_in(formats_, opened_, recipe_.output.scale_search) : nullptr;
+  const auto codes = formats_.coded()
+                         ? adapters::source_in(formats_, opened_, recipe_.output.scale_search)
+                         : nullptr;
   {
     cli::Progress line(cx_.terminal, "merge", 100, "%");
     const auto progress = [&](double share) { return line.go_on(100 * share); };
@@ -212,11 +213,11 @@ std::string S2ftAdapter::write_model(const std::filesystem::path& folder) {
 
 int S2ftAdapter::write_gguf_file() {
   const std::filesystem::path& path = recipe_.output.path;
-  const auto source = source_in(formats_, opened_, recipe_.output.scale_search);
+  const auto source = adapters::source_in(formats_, opened_, recipe_.output.scale_search);
   {
     cli::Progress line(cx_.terminal, "merge", 100, "%");
-    write_gguf(path, opened_, formats_, *source, cx_.existing(),
-               [&](double share) { return line.go_on(100 * share); });
+    adapters::write_gguf(path, opened_, formats_, *source, cx_.existing(),
+                         [&](double share) { return line.go_on(100 * share); });
   }
   std::string text = model_line() + "\n";
   if (recipe_.adapter.verify) text += verify_codes(path, *source);
@@ -242,20 +243,21 @@ void S2ftAdapter::say_written(const std::string& what, const std::string& text,
 }
 
 int S2ftAdapter::write_folder() {
-  const AdapterSettings& settings = recipe_.adapter;
-  const bool to_model = settings.to == AdapterForm::model;
+  const adapters::AdapterSettings& settings = recipe_.adapter;
+  const bool to_model = settings.to == adapters::AdapterForm::model;
   if (to_model) require_folder();
   if (writes_gguf()) return write_gguf_file();
   io::AtomicFolder folder(recipe_.output.path);
-  WrittenForm form;
+  adapters::WrittenForm form;
   if (to_model) {
     form = {.text = write_model(folder.temporary()), .json = model_json()};
   } else {
     const int64_t passes = 1 + (settings.to_lora() && settings.verify);
     ReadProgress line(cx_, "write", passes * model::n_params(opened_.base.config));
     form = settings.to_lora()
-               ? write_lora_form(folder.temporary(), opened_, settings, std::ref(line))
-               : write_slices_form(folder.temporary(), opened_, settings.verify, std::ref(line));
+               ? adapters::write_lora_form(folder.temporary(), opened_, settings, std::ref(line))
+               : adapters::write_slices_form(folder.temporary(), opened_, settings.verify,
+                                             std::ref(line));
   }
   folder.commit();
   say_written(to_model ? "model" : "adapter", form.text, form.json);
@@ -265,8 +267,8 @@ int S2ftAdapter::write_folder() {
 int S2ftAdapter::write_ranks() {
   cli::ResultFile file(recipe_.output.path, cx_.file_mode(), cx_.out);
   ReadProgress line(cx_, "factors", model::n_params(opened_.base.config));
-  const WrittenForm form = describe_ranks(opened_, recipe_.adapter.ranks,
-                                          bench::table_format(cx_.format()), std::ref(line));
+  const adapters::WrittenForm form = adapters::describe_ranks(
+      opened_, recipe_.adapter.ranks, bench::table_format(cx_.format()), std::ref(line));
   file.write(cx_.format().starts_with("json") ? form.json.dump() + "\n"
              : cx_.format() == "csv"          ? bench::csv_of(form.json["ranks"])
                                               : form.text);
@@ -283,9 +285,9 @@ int S2ftAdapter::write_summary() {
   nlohmann::ordered_json json = {{"adapters", nlohmann::ordered_json::array()}};
   std::string text;
   for (size_t i = 0; i < opened_.adapters.size(); ++i) {
-    const AdapterSummary summary =
-        summarise(opened_.adapters[i], opened_.base.config, *opened_.base.source,
-                  *opened_.merged_with({opened_.adapters[i]}), std::ref(line));
+    const adapters::AdapterSummary summary =
+        adapters::summarise(opened_.adapters[i], opened_.base.config, *opened_.base.source,
+                            *opened_.merged_with({opened_.adapters[i]}), std::ref(line));
     if (as_text)
       text += summary.text(opened_.paths[i], format) + (several ? "\n" : "");
     else
@@ -294,9 +296,9 @@ int S2ftAdapter::write_summary() {
   if (several) {
     const auto overlaps = model::find_overlaps(opened_.adapters, opened_.base.config);
     if (as_text)
-      text += overlaps_text(overlaps, format);
+      text += adapters::overlaps_text(overlaps, format);
     else
-      json["overlaps"] = overlaps_json(overlaps);
+      json["overlaps"] = adapters::overlaps_json(overlaps);
   }
   if (recipe_.adapter.verify) {
     text += (format == io::TableFormat::markdown ? "\n" : "") + checks_ + verify(*opened_.merged());

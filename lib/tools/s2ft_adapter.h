@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "adapters/adapter_recipe.h"
+#include "adapters/model_form.h"
+#include "adapters/opened.h"
 #include "cli/context.h"
-#include "tools/adapters/adapter_recipe.h"
-#include "tools/adapters/model_form.h"
-#include "tools/adapters/opened.h"
 
 namespace tandem::tools {
 
@@ -15,7 +15,7 @@ namespace tandem::tools {
 /// tuned model, and writes the result as slices, as factors of PEFT or merged into the base.
 class S2ftAdapter {
  public:
-  using Recipe = AdapterRecipe;
+  using Recipe = adapters::AdapterRecipe;
 
   /// errors   kind input: no such model; as model::open_adapter; kind usage: the output is within
   ///          an input
@@ -28,9 +28,9 @@ class S2ftAdapter {
   int run();
 
  private:
-  bool writes_folder() const { return recipe_.adapter.to != AdapterForm::summary; }
+  bool writes_folder() const { return recipe_.adapter.to != adapters::AdapterForm::summary; }
   bool writes_gguf() const {
-    return recipe_.adapter.to == AdapterForm::model && recipe_.output.gguf();
+    return recipe_.adapter.to == adapters::AdapterForm::model && recipe_.output.gguf();
   }
   bool fits_base(const model::WeightedAdapter& given) const;
   std::string model_line() const;
@@ -56,11 +56,11 @@ class S2ftAdapter {
                            const model::WeightSource& source) const;
 
   cli::Context& cx_;
-  const AdapterRecipe& recipe_;
-  OpenedAdapters opened_;
-  ModelFormats formats_;     // in which merged matrices are written
-  DType dtype_;              // number type of merged matrices
-  std::string checks_ = {};  // lines on the tuned model
+  const adapters::AdapterRecipe& recipe_;
+  adapters::OpenedAdapters opened_;
+  adapters::ModelFormats formats_;  // in which merged matrices are written
+  DType dtype_;                     // number type of merged matrices
+  std::string checks_ = {};         // lines on the tuned model
 };
 
 }  // namespace tandem::tools

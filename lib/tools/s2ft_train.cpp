@@ -5,11 +5,12 @@
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "decode/chat_settings.h"
+#include "decode/fit/sizing.h"
+#include "io/quote.h"
 #include "recipe/units.h"
-#include "tools/engines/sizing.h"
-#include "tools/training/data_report.h"
 #include "tools/training/show_samples.h"
-#include "tools/training/training_run.h"
+#include "train/run/data_report.h"
+#include "train/run/training_run.h"
 
 #include <nlohmann/json.hpp>
 
@@ -28,6 +29,31 @@ int64_t shown_samples(const cli::Context& cx) {
     throw usage_error("--show-samples", "cannot be combined with --dry-run")
         .hint("use only one of them: each reads the data and does not train");
   return n;
+}
+
+/// Commands that use what a run has written.
+std::string next_lines(const train::TrainRecipe& recipe, const decode::ModelFiles& files) {
+  using train::TrainingRun;
+  const std::string base = io::shell_word(recipe.model.path.value);
+  const auto file = [&](const char* name) { return recipe.output.path / name; };
+  std::string folder = recipe.output.path.string();
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  std::string text;
+  if (files.gguf) {
+    text += fmt::format("next     pig-generate -m {} -s {} -p PROMPT\n", base,
+                        io::shell_word(fmt::format("model.adapters=[{{path: {}}}]",
+                                                   file(TrainingRun::kAdapter).string())));
+  } else if (!files.synthetic()) {
+    const std::filesystem::path prompt = file(TrainingRun::kModel) / TrainingRun::kPrompt;
+    text += fmt::format(
+        "next     pig-generate -m {} {}\n", io::shell_word(file(TrainingRun::kModel).string()),
+        std::filesystem::exists(prompt) ? "-f " + io::shell_word(prompt.string()) : "-p PROMPT");
+  }
+  if (recipe.train.method == train::Method::s2ft)
+    text += fmt::format("next     s2ft-adapter -m {} --adapter {} --to peft -o {}\n", base,
+                        io::shell_word(folder + (folder.find('=') < folder.size() ? "=1" : "")),
+                        io::shell_word(folder + "-peft"));
+  return text;
 }
 
 }  // namespace
@@ -64,7 +90,7 @@ train::TrainingData S2ftTrain::load_data() const {
 }
 
 void S2ftTrain::warn() const {
-  report_opening(cx_.terminal, files_);
+  decode::report_opening(cx_, files_);
   if (const int64_t n = data_.data.counts().endless; n > 0)
     cx_.warn(fmt::format(
         "{} answers do not end with a control token, so generation would not learn where to stop",
@@ -85,8 +111,9 @@ void S2ftTrain::warn() const {
 }
 
 int S2ftTrain::print_plan() {
-  const DataReport report(recipe_, data_);
-  const TrainingRun training(cx_, point_, recipe_, files_, data_, true);
+  const train::DataReport report(recipe_, data_);
+  const train::TrainingRun training(cx_, (*point_.record)["effective"], recipe_, files_, data_,
+                                    {.plans = true});
   auto json = report.json();
   training.add_to(json);
   json["recipe_sha256"] = point_.sha256;
@@ -104,7 +131,11 @@ int S2ftTrain::print_plan() {
 
 int S2ftTrain::run() {
   if (n_shown_ > 0) return show();
-  return TrainingRun(cx_, point_, recipe_, files_, data_, false).run();
+  train::TrainingRun(cx_, (*point_.record)["effective"], recipe_, files_, data_,
+                     {.resumes = cx_.is_set("resume"), .begins_again = cx_.is_set("overwrite")})
+      .run();
+  if (cx_.place().rank == 0) cx_.out.write(next_lines(recipe_, files_));
+  return 0;
 }
 
 int S2ftTrain::show() {

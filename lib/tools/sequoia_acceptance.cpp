@@ -7,13 +7,14 @@
 
 #include "bench/record_view.h"
 #include "cli/output.h"
+#include "cli/plan_text.h"
+#include "decode/generate_prompts.h"
 #include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "speculate/measure/acceptance_meter.h"
 #include "speculate/measure/depth_meter.h"
 #include "speculate/measure/tree_meter.h"
 #include "speculate/tree/tree_file.h"
-#include "tools/prompts/generate_prompts.h"
 #include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
@@ -98,7 +99,7 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
     p.field("draft.cache.kind",
             "draft.cache.kind: expected full; measure drafts with a sparse KV cache with "
             "magicdec-acceptance");
-  refuse_states(model, output, p);
+  recipe::refuse_states(model, output, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs",
             "output.top_logprobs: is not supported, since the output is an acceptance vector; "
@@ -125,7 +126,7 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
 SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, Proposer::other_model, cx),
+      pair_(recipe_.model, recipe_.run, recipe_.draft, speculate::Proposer::other_model, cx),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   constexpr int kLeastNew = 2;
   if (!recipe_.accept.tree.empty() && recipe_.accept.rule == AcceptRule::topk &&
@@ -156,10 +157,11 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
   const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};
   const speculate::TreeRoom rounds =
       tree_ ? speculate::TreeRoom::of(*tree_) : speculate::TreeRoom{};
-  const SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
-                                                .max_tokens = recipe_.sampling.max_tokens,
-                                                .least_new = kLeastNew,
-                                                .batch = 1});
+  const decode::SequenceRoom room =
+      decode::room_for(prompts_, {.context = pair_.context(),
+                                  .max_tokens = recipe_.sampling.max_tokens,
+                                  .least_new = kLeastNew,
+                                  .batch = 1});
   longest_ = static_cast<int>(room.longest);
   pair_.size(
       room,
@@ -176,12 +178,11 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
 
 int SequoiaAcceptance::print_plan() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
-  if (!tree_) return pair_.print_plan(cx_, "", Json::object());
-  return pair_.print_plan(
-      cx_,
-      fmt::format("tree     {} nodes on {} levels, used to generate the texts\n", tree_->size(),
-                  tree_->levels()),
-      {{"tree", tree_facts(*tree_)}});
+  if (!tree_) return cli::print_plan(cx_, pair_, "", Json::object());
+  return cli::print_plan(cx_, pair_,
+                         fmt::format("tree     {} nodes on {} levels, used to generate the texts\n",
+                                     tree_->size(), tree_->levels()),
+                         {{"tree", speculate::tree_facts(*tree_)}});
 }
 
 SequoiaAcceptance::Texts SequoiaAcceptance::write_texts(decode::Engine& target,
@@ -196,7 +197,7 @@ SequoiaAcceptance::Texts SequoiaAcceptance::write_texts(decode::Engine& target,
     texts[static_cast<size_t>(e.seq)].push_back(e.id);
   };
   events.on_finish = [&](int, decode::Finish, const std::string&) { progress.update(++done); };
-  decode::generate(target, decoder, requests_of(prompts_), how, events);
+  decode::generate(target, decoder, decode::requests_of(prompts_), how, events);
   return texts;
 }
 
@@ -209,9 +210,9 @@ void SequoiaAcceptance::for_each_text(const std::function<void(size_t i, int n_p
   }
 }
 
-SequoiaAcceptance::Rows SequoiaAcceptance::measure_positions(const ModelPair::Engines& engines,
-                                                             const ops::VerifyRule& rule,
-                                                             const decode::GenerateSpec& how) {
+SequoiaAcceptance::Rows SequoiaAcceptance::measure_positions(
+    const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
+    const decode::GenerateSpec& how) {
   speculate::AcceptanceMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width);
   const auto plain = decode::plain_decoder(*engines.target);
   const Texts texts = write_texts(*engines.target, *plain, how);
@@ -236,9 +237,9 @@ SequoiaAcceptance::Rows SequoiaAcceptance::rows_of(std::vector<speculate::Chance
   return rows;
 }
 
-SequoiaAcceptance::Rows SequoiaAcceptance::measure_depths(const ModelPair::Engines& engines,
-                                                          const ops::VerifyRule& rule,
-                                                          const decode::GenerateSpec& how) {
+SequoiaAcceptance::Rows SequoiaAcceptance::measure_depths(
+    const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
+    const decode::GenerateSpec& how) {
   speculate::DepthMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width,
                               recipe_.accept.depths);
   write_texts(*engines.target, meter, how);
@@ -261,9 +262,9 @@ SequoiaAcceptance::Rows SequoiaAcceptance::counted(const speculate::RuleTokens& 
   return rows;
 }
 
-SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(const ModelPair::Engines& engines,
-                                                        const ops::VerifyRule& rule,
-                                                        const decode::GenerateSpec& how) {
+SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(
+    const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
+    const decode::GenerateSpec& how) {
   std::vector<std::vector<int>> accepted(prompts_.sequences.size());
   speculate::RoundOptions options{.on_round = [&](const speculate::RoundEvent& e) {
     accepted[static_cast<size_t>(e.seq)].push_back(e.accepted);
@@ -294,7 +295,7 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(const ModelPair::Engines
   return rows_of(meter.rows());
 }
 
-speculate::RecordedRun SequoiaAcceptance::recorded_run(const ModelPair::Engines& engines,
+speculate::RecordedRun SequoiaAcceptance::recorded_run(const speculate::ModelPair::Engines& engines,
                                                        const ops::SampleRule& sampling) const {
   const auto verify = static_cast<size_t>(verify_choice(recipe_.accept.rule));
   const decode::ModelFiles &target = engines.target->files(), &draft = engines.draft->files();
@@ -381,7 +382,7 @@ int SequoiaAcceptance::run() {
       generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, longest_);
   cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
   names_ = {pair_.target().name, pair_.draft().name};
-  const ModelPair::Engines engines = pair_.load(cx_);
+  const speculate::ModelPair::Engines engines = pair_.load(cx_);
   const ops::VerifyRule rule = verify_rule(recipe_, how.sampler.rule);
   Rows rows = tree_                       ? measure_tree(engines, rule, how)
               : recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)

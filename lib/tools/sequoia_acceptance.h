@@ -4,14 +4,15 @@
 #include <optional>
 #include <string_view>
 
+#include "cli/context.h"
 #include "decode/generate.h"
 #include "io/table.h"
 #include "ops/verification.h"
 #include "speculate/measure/chance_sums.h"
 #include "speculate/measure/rule_meter.h"
 #include "speculate/measure/tree_recorder.h"
+#include "speculate/plan/model_pair.h"
 #include "speculate/tree/token_tree.h"
-#include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
 
@@ -46,12 +47,12 @@ struct AcceptanceSection {
   }
 };
 
-struct AcceptanceRecipe : PairRecipe {
+struct AcceptanceRecipe : speculate::PairRecipe {
   AcceptanceSection accept;
 
   template <class V>
   void fields(V& v) {
-    PairRecipe::fields(v);
+    speculate::PairRecipe::fields(v);
     v("accept", accept, "acceptance measurement");
   }
   void check(recipe::Problems& p) const;
@@ -85,19 +86,19 @@ class SequoiaAcceptance {
   /// Reads the texts in their order, and shows progress.
   void for_each_text(const std::function<void(size_t i, int n_prompt)>& read);
   /// Of texts that the target writes, read again by both models.
-  Rows measure_positions(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+  Rows measure_positions(const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
                          const decode::GenerateSpec& how);
   /// Of texts written a node at a time.
-  Rows measure_depths(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+  Rows measure_depths(const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
                       const decode::GenerateSpec& how);
   static Rows counted(const speculate::RuleTokens& rule);
   static Rows rows_of(std::vector<speculate::ChanceSums> sums);
   /// Of texts written by rounds of accept.tree. On the CPU also what the rules make of one tree.
-  Rows measure_tree(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+  Rows measure_tree(const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
                     const decode::GenerateSpec& how);
 
   /// What a record of rounds says of this run.
-  speculate::RecordedRun recorded_run(const ModelPair::Engines& engines,
+  speculate::RecordedRun recorded_run(const speculate::ModelPair::Engines& engines,
                                       const ops::SampleRule& sampling) const;
 
   /// The result, acceptance-vector/1.
@@ -111,7 +112,7 @@ class SequoiaAcceptance {
 
   cli::Context& cx_;
   const AcceptanceRecipe& recipe_;
-  ModelPair pair_;
+  speculate::ModelPair pair_;
   recipe::Sampling sampling_;  // settled
   std::optional<speculate::TokenTree> tree_;
   int longest_ = 0;                   // tokens of a text

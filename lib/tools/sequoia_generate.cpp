@@ -5,11 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/sha256.h"
-#include "tools/prompts/generate_prompts.h"
+#include "cli/plan_text.h"
+#include "decode/generate_prompts.h"
+#include "speculate/plan/kind_plan.h"
+#include "speculate/plan/sets_plan.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/generate_output.h"
-#include "tools/speculation/kind_plan.h"
-#include "tools/speculation/sets_plan.h"
 
 namespace tandem::tools {
 namespace {
@@ -22,8 +23,8 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
     : cx_(cx),
       asked_(point.recipe),
       recipe_(asked_.spec.fastest ? with_all_drafts(asked_) : asked_),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_), cx, recipe_.cache,
-            recipe_.draft2),
+      pair_(recipe_.model, recipe_.run, recipe_.draft, speculate::proposer_of(recipe_), cx,
+            recipe_.cache, recipe_.draft2),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   if (!source.empty())
@@ -33,31 +34,32 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
                       prompts_.sequences.size())
         .hint("run it with one prompt; then run all prompts with the flags that it prints");
   require_same(cx, prompts_);
-  batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
-  tree_ = given_tree(recipe_);
-  rounds_ = recorded_rounds(
+  batch_ = decode::batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
+  tree_ = speculate::given_tree(recipe_);
+  rounds_ = speculate::recorded_rounds(
       recipe_.tree, pair_,
       generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, 0).sampler.rule);
-  room_ = room_for(
+  room_ = decode::room_for(
       prompts_,
       {.context = pair_.context(), .max_tokens = recipe_.sampling.max_tokens, .batch = batch_});
-  check_gamma(recipe_, pair_.context(), prompts_);
-  SequenceRoom room = room_;
+  speculate::check_gamma(recipe_, pair_.context(), prompts_);
+  decode::SequenceRoom room = room_;
   if (measures()) {  // on forks of a text as long as these
     room.prefix = true;
-    room.longest += kTimingTokens;
-    room.total += int64_t{room.sequences()} * kTimingTokens;
+    room.longest += speculate::kTimingTokens;
+    room.total += int64_t{room.sequences()} * speculate::kTimingTokens;
   }
   if (recipe_.spec.fastest) {
     room.prefix = true;  // the beginning that all ways go on from
     ways_ = ways_to_try(asked_, room_.longest);
-    size_for(pair_, room, room_of_all_drafts(recipe_), recipe_.spec);
+    speculate::size_for(pair_, room, room_of_all_drafts(recipe_), recipe_.spec);
   } else if (chooses_kind()) {
-    size_for_kinds(pair_, room, recipe_);
+    speculate::size_for_kinds(pair_, room, recipe_);
   } else {
-    size_for(pair_, room, room_of(recipe_, tree_, batch_, measures()), recipe_.spec);
+    speculate::size_for(pair_, room, speculate::room_of(recipe_, tree_, batch_, measures()),
+                        recipe_.spec);
   }
-  if (!recipe_.spec.force) refuse_full_draft(recipe_, pair_);
+  if (!recipe_.spec.force) speculate::refuse_full_draft(recipe_, pair_);
 }
 
 int SequoiaGenerate::print_fastest_plan() {
@@ -68,20 +70,20 @@ int SequoiaGenerate::print_fastest_plan() {
     lines += fmt::format("{}{}\n", lines.empty() ? "tries    " : "         ", way.name());
     ways.push_back(way.name());
   }
-  return pair_.print_plan(cx_, lines, {{"tries", ways}});
+  return cli::print_plan(cx_, pair_, lines, {{"tries", ways}});
 }
 
 int SequoiaGenerate::print_plan() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
   if (recipe_.spec.fastest) return print_fastest_plan();
   if (chooses_kind())
-    return pair_.print_plan(cx_, "spec     fastest kind of draft at each step\n",
-                            {{"rounds", "auto"}});
+    return cli::print_plan(cx_, pair_, "spec     fastest kind of draft at each step\n",
+                           {{"rounds", "auto"}});
   if (tree_) {
     std::string lines =
         fmt::format("tree     {} nodes on {} levels\n", tree_->size(), tree_->levels());
-    nlohmann::ordered_json facts = {{"tree", tree_facts(*tree_)}};
-    if (recipe_.spec.draft == DraftKind::nested) {
+    nlohmann::ordered_json facts = {{"tree", speculate::tree_facts(*tree_)}};
+    if (recipe_.spec.draft == speculate::DraftKind::nested) {
       const speculate::NestedShape shape = recipe_.spec.nested();
       const int most = shape.most(tree_->levels());
       lines +=
@@ -90,30 +92,34 @@ int SequoiaGenerate::print_plan() {
       facts["nested"] = {{"rounds", shape.rounds}, {"enough", shape.enough}, {"most", most}};
     }
     const int gamma = recipe_.chooses_gamma() ? 0 : tree_->levels() - 1;
-    if (const auto sets = plan_sets(pair_, recipe_.spec.alpha2.value, kMostGamma, gamma)) {
+    if (const auto sets =
+            speculate::plan_sets(pair_, recipe_.spec.alpha2.value, kMostGamma, gamma)) {
       lines += sets->lines(pair_.target_spec().savings, pair_.target().config);
       facts["offload"] = sets->json();
     }
-    return pair_.print_plan(cx_, lines, facts);
+    return cli::print_plan(cx_, pair_, lines, facts);
   }
-  const int most = most_nodes(recipe_.tree, batch_);
-  return pair_.print_plan(
-      cx_, fmt::format("tree     chosen after the models are loaded, up to {} nodes\n", most),
+  const int most = speculate::most_nodes(recipe_.tree, batch_);
+  return cli::print_plan(
+      cx_, pair_,
+      fmt::format("tree     chosen after the models are loaded, up to {} nodes\n", most),
       {{"tree", {{"most_nodes", most}}}});
 }
 
-ModelPair::Engines SequoiaGenerate::load(const decode::GenerateSpec& how, TreePlan& plan) {
+speculate::ModelPair::Engines SequoiaGenerate::load(const decode::GenerateSpec& how,
+                                                    speculate::TreePlan& plan) {
   if (tree_) plan.tree = *tree_;
   if (!chooses()) return pair_.load(cx_);
-  const DraftTreeSection& section = recipe_.tree;
+  const speculate::DraftTreeSection& section = recipe_.tree;
   const int context = static_cast<int>(room_.longest);
-  const bench::RoundTimesSpec timed = timed_rounds(section, how.sampler, batch_, context);
-  const KeptTimes kept(pair_, timed);
+  const speculate::RoundTimesSpec timed =
+      speculate::timed_rounds(section, how.sampler, batch_, context);
+  const speculate::KeptTimes kept(pair_, timed);
   std::optional<speculate::TimingTable> times =
       section.timing.empty() ? kept.read(cx_) : speculate::read_timing(section.timing);
-  TreeEvidence evidence{rounds_, recipe_.spec.verify};
+  speculate::TreeEvidence evidence{rounds_, recipe_.spec.verify};
   if (times && !section.measures_acceptance()) {
-    plan = plan_tree(cx_, section, evidence, tree_, *times, timed, context);
+    plan = speculate::plan_tree(cx_, section, evidence, tree_, *times, timed, context);
     if (declines(plan)) {
       pair_.leave_draft();
       pair_.size(room_,
@@ -121,17 +127,17 @@ ModelPair::Engines SequoiaGenerate::load(const decode::GenerateSpec& how, TreePl
     }
     return pair_.load(cx_);
   }
-  ModelPair::Engines engines = pair_.load(cx_);
+  speculate::ModelPair::Engines engines = pair_.load(cx_);
   if (!times) {
     const Stopwatch watch;
-    times = measure_times(cx_, *engines.target, engines.drafter(), timed);
+    times = speculate::measure_times(cx_, *engines.target, engines.drafter(), timed);
     cx_.note(fmt::format("timed speculation steps in {:.1f} s", watch.seconds()));
     kept.write(cx_, *times);
   }
   if (section.measures_acceptance())
-    evidence.measured =
-        measure_acceptance(cx_, recipe_, engines, prompts_.sequences.front(), how, batch_);
-  plan = plan_tree(cx_, section, evidence, tree_, *times, timed, context);
+    evidence.measured = speculate::measure_acceptance(cx_, recipe_, engines,
+                                                      prompts_.sequences.front(), how, batch_);
+  plan = speculate::plan_tree(cx_, section, evidence, tree_, *times, timed, context);
   return engines;
 }
 
@@ -140,11 +146,11 @@ int SequoiaGenerate::run() {
   decode::GenerateSpec how = generate_spec(sampling_, recipe_.run.seed, recipe_.output.top_logprobs,
                                            pair_.target().config, static_cast<int>(room_.longest));
   how.max_active = batch_;  // timing rounds took room for one more
-  TreePlan plan;
-  std::optional<KindPlanner> kinds;
+  speculate::TreePlan plan;
+  std::optional<speculate::KindPlanner> kinds;
   if (chooses_kind())
     kinds.emplace(pair_, recipe_, how.sampler, batch_, static_cast<int>(room_.longest));
-  const ModelPair::Engines engines = load(how, plan);
+  const speculate::ModelPair::Engines engines = load(how, plan);
   decode::Engine& target = *engines.target;
   const bool declined = declines(plan);
   if (cx_.group() && !kinds)
@@ -173,26 +179,29 @@ int SequoiaGenerate::run() {
   } else if (fastest != nullptr) {
     rounds = rounds_of(*fastest, engines, std::move(options));
   } else if (kinds) {
-    const KindPlan kind_plan = kinds->plan(cx_, engines);
+    const speculate::KindPlan kind_plan = kinds->plan(cx_, engines);
     cx_.note(kind_plan.text());
-    ChoosingRounds made = make_choosing_rounds(recipe_, kind_plan, engines, std::move(options));
+    speculate::ChoosingRounds made =
+        speculate::make_choosing_rounds(recipe_, kind_plan, engines, std::move(options));
     rounds = std::move(made.rounds);
     chooser = made.chooser;
   } else {
-    rounds = make_rounds(recipe_, engines, plan.tree, std::move(options));
+    rounds = speculate::make_rounds(recipe_, engines, plan.tree, std::move(options));
   }
-  PrefixSource prefix{.rounds = rounds.get()};
+  decode::PrefixSource prefix;
+  if (rounds) prefix.share = [&](std::span<const int32_t> tokens) { rounds->share(tokens); };
   if (prompts_.shared > 0)
     prefix.tokens = std::span(prompts_.sequences.front()).first(prompts_.shared);
-  prefix.index = is_indexed_once(pair_.cache(), prefix.tokens.size()) ||
-                 is_indexed_once(pair_.self_cache(), prefix.tokens.size());
-  std::optional<PlainMeter> meter;
+  prefix.index = decode::is_indexed_once(pair_.cache(), prefix.tokens.size()) ||
+                 decode::is_indexed_once(pair_.self_cache(), prefix.tokens.size());
+  std::optional<speculate::PlainMeter> meter;
   if (rounds) meter.emplace(*rounds);
-  PromptsReport report =
-      generate_prompts(cx_, target, meter ? static_cast<decode::Decoder&>(*meter) : *plain,
-                       prompts_, prefix, how, output.events());
+  decode::PromptsReport report =
+      decode::generate_prompts(cx_, target, meter ? static_cast<decode::Decoder&>(*meter) : *plain,
+                               prompts_, prefix, how, output.events());
   if (meter) report.decode_s -= meter->seconds_spent();
-  const nlohmann::ordered_json predicted = chooser != nullptr ? kinds_json(*chooser) : plan.json();
+  const nlohmann::ordered_json predicted =
+      chooser != nullptr ? speculate::kinds_json(*chooser) : plan.json();
   nlohmann::ordered_json tried;
   if (fastest != nullptr)
     tried = {{"tried", tried_json(ways_, *fastest)}, {"repeat", command_to_repeat(cx_, *fastest)}};
@@ -204,7 +213,7 @@ int SequoiaGenerate::run() {
                  .reads_channels = fastest == nullptr || fastest->recipe.draft.sparse.any(),
                  .declined = declined,
                  .plain = meter ? meter->result() : std::nullopt,
-                 .remedy = remedy_of_loss(recipe_)});
+                 .remedy = speculate::remedy_of_loss(recipe_)});
   if (fastest != nullptr) cx_.note("repeat with: " + tried["repeat"].get<std::string>());
   return 0;
 }

@@ -1,7 +1,8 @@
 #pragma once
 #include "base/clock.h"
+#include "cli/context.h"
+#include "speculate/plan/tree_plan.h"
 #include "tools/speculation/fastest.h"
-#include "tools/speculation/tree_plan.h"
 
 namespace tandem::tools {
 
@@ -9,7 +10,7 @@ namespace tandem::tools {
 /// one.
 class SequoiaGenerate {
  public:
-  using Recipe = SequoiaRecipe;
+  using Recipe = speculate::SequoiaRecipe;
 
   /// Reads headers of both models, prompts and tree, and sizes the run.
   /// errors   kind usage: no prompt; kind input: models, prompts, tree, vocabularies that differ;
@@ -22,24 +23,26 @@ class SequoiaGenerate {
  private:
   /// Whether rounds are timed before the first text.
   bool measures() const { return chooses_kind() || (chooses() && recipe_.tree.timing.empty()); }
-  bool chooses_kind() const { return recipe_.spec.draft == DraftKind::automatic; }
+  bool chooses_kind() const { return recipe_.spec.draft == speculate::DraftKind::automatic; }
   /// Whether measured times decide how to speculate, if at all.
   bool chooses() const { return pair_.has_draft() && !chooses_kind() && recipe_.tree.predicts(); }
-  bool declines(const TreePlan& plan) const { return !plan.pays() && !recipe_.spec.force; }
+  bool declines(const speculate::TreePlan& plan) const {
+    return !plan.pays() && !recipe_.spec.force;
+  }
   /// Loads the models, the draft only if its trees pay as far as times are known, and settles how
   /// to speculate.
-  ModelPair::Engines load(const decode::GenerateSpec& how, TreePlan& plan);
+  speculate::ModelPair::Engines load(const decode::GenerateSpec& how, speculate::TreePlan& plan);
   int print_fastest_plan();
 
   cli::Context& cx_;
-  const SequoiaRecipe& asked_;
-  SequoiaRecipe recipe_;  // with all drafts that spec.fastest tries
+  const speculate::SequoiaRecipe& asked_;
+  speculate::SequoiaRecipe recipe_;  // with all drafts that spec.fastest tries
   Stopwatch load_;
-  ModelPair pair_;
+  speculate::ModelPair pair_;
   recipe::Sampling sampling_;  // settled
   decode::PromptSet prompts_;
   int batch_;
-  SequenceRoom room_;                            // of the texts
+  decode::SequenceRoom room_;                    // of the texts
   std::optional<speculate::TokenTree> tree_;     // unless it is chosen when the models are loaded
   std::optional<speculate::TreeRounds> rounds_;  // of tree.replay
   std::vector<TriedWay> ways_;                   // of spec.fastest

@@ -6,9 +6,9 @@
 
 #include "base/sha256.h"
 #include "bench/record.h"
-#include "bench/round_times.h"
 #include "io/file.h"
 #include "recipe/value_of.h"
+#include "speculate/measure/timed_rounds.h"
 #include "speculate/tree/tree_file.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/bench_results.h"
@@ -26,7 +26,7 @@ AcceptBy rule_of(ReplayRule rule) {
 
 /// Sizes to choose among by times: those of the timing table that the record has trees of.
 std::vector<int> timed_sizes(const std::vector<speculate::TimeBucket>& buckets, int largest) {
-  std::vector<int> sizes = bench::timed_sizes(largest);
+  std::vector<int> sizes = speculate::timed_sizes(largest);
   sizes.erase(sizes.begin());  // a lone root is no speculation
   std::erase_if(sizes, [&](int n) {
     return std::ranges::any_of(

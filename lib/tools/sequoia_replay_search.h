@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "cli/context.h"
 #include "speculate/tree/shape_search.h"
 #include "tools/sequoia_tree_search.h"
 

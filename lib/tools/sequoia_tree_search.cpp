@@ -13,7 +13,6 @@
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/bench_results.h"
 #include "tools/sequoia_replay_search.h"
-#include "tools/sequoia_tree_timing.h"
 
 namespace tandem::tools {
 namespace {

@@ -5,25 +5,11 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/context.h"
+#include "speculate/plan/proposals.h"
 #include "speculate/tree/tree_choice.h"
-#include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
-
-/// Section `accept`: what the trees are optimal for.
-struct AcceptSection {
-  std::filesystem::path path;
-  std::optional<speculate::VectorLayout> layout;
-
-  template <class V>
-  void fields(V& v) {
-    v("path", path, recipe::optional_input(),
-      "acceptance vector (acceptance-vector/1) or a bare array");
-    v("layout", layout,
-      "layout of a bare array: padded begins with 0, residual ends with the share of no accepted "
-      "child");
-  }
-};
 
 /// The rule that trees are searched for by replay; block is traversal of chains.
 enum class ReplayRule : uint8_t { traversal, sequoia };
@@ -133,12 +119,12 @@ struct TimedModel : recipe::Model {
 };
 
 struct TreeSearchRecipe {
-  AcceptSection accept;
+  speculate::AcceptSection accept;
   ReplaySection replay;
   TreeSection tree;
   TimingSection timing;
   TimedModel model;
-  DraftSection draft;
+  speculate::DraftSection draft;
   recipe::RankedRun run;
   recipe::Sampling sampling;
   TreeOutput output;
@@ -204,6 +190,12 @@ class TreeSearch {
   std::vector<Found> found_;
   std::vector<Chosen> chosen_;
 };
+
+/// sequoia-tree-search --measure: times rounds of model.path with draft.path on this machine, trees
+/// up to the largest of tree.sizes (128 nodes without), and writes a timing table to output.path.
+/// With --dry-run prints the memory plan.
+/// errors   kind input: models; kind recipe: contexts beyond the models'; kind memory, interrupted
+int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe);
 
 /// A run of sequoia-tree-search: searches at every point of a sweep, or with timing.measure times
 /// rounds.

@@ -1,19 +1,21 @@
-#include "tools/sequoia_tree_timing.h"
+#include "tools/sequoia_tree_search.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/plan_text.h"
+#include "speculate/plan/proposals.h"
+#include "speculate/plan/tree_plan.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/speculation/proposals.h"
-#include "tools/speculation/tree_plan.h"
 
 namespace tandem::tools {
 
 int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
-  ModelPair pair(recipe.model, recipe.run, recipe.draft, Proposer::other_model, cx);
-  bench::RoundTimesSpec spec;
+  speculate::ModelPair pair(recipe.model, recipe.run, recipe.draft,
+                            speculate::Proposer::other_model, cx);
+  speculate::RoundTimesSpec spec;
   constexpr int kLargest = 128;
   spec.largest_tree = recipe.tree.sizes.empty() ? kLargest : std::ranges::max(recipe.tree.sizes);
   if (spec.largest_tree > kv::kMaxTreeRows)
@@ -29,25 +31,26 @@ int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
     throw recipe_error("timing.contexts",
                        "is {}, but the context of both models is at most {} tokens", longest,
                        pair.context());
-  const SequenceRoom room{.batch = spec.batch,
-                          .prefix = true,
-                          .longest = longest + kTimingTokens,
-                          .total = longest + int64_t{spec.batch + 1} * kTimingTokens};
-  size_for(pair, room, speculate::TreeRoom::any(spec.largest_tree));
+  const decode::SequenceRoom room{
+      .batch = spec.batch,
+      .prefix = true,
+      .longest = longest + speculate::kTimingTokens,
+      .total = longest + int64_t{spec.batch + 1} * speculate::kTimingTokens};
+  speculate::size_for(pair, room, speculate::TreeRoom::any(spec.largest_tree));
   spec.sampler =
       generate_spec(recipe.sampling, recipe.run.seed, 0, pair.target().config, 0).sampler;
   if (cx.dry_run()) {
-    const std::vector<int> sizes = bench::timed_sizes(spec.largest_tree);
-    return pair.print_plan(cx,
+    const std::vector<int> sizes = speculate::timed_sizes(spec.largest_tree);
+    return cli::print_plan(cx, pair,
                            fmt::format("timed    trees of {} nodes, contexts of {} tokens\n",
                                        fmt::join(sizes, ", "), fmt::join(spec.contexts, ", ")),
                            {{"timed", {{"sizes", sizes}, {"contexts", spec.contexts}}}});
   }
   cli::ResultFile file(recipe.output.path, cx.file_mode(), cx.out);
-  const nlohmann::ordered_json about = times_context(pair, spec);
-  const ModelPair::Engines engines = pair.load(cx);
-  file.write(
-      speculate::timing_json(measure_times(cx, *engines.target, engines.drafter(), spec), about));
+  const nlohmann::ordered_json about = speculate::times_context(pair, spec);
+  const speculate::ModelPair::Engines engines = pair.load(cx);
+  file.write(speculate::timing_json(
+      speculate::measure_times(cx, *engines.target, engines.drafter(), spec), about));
   file.commit();
   cx.out.flush();
   return 0;

@@ -1,11 +1,12 @@
 #include "tools/spec_check.h"
 
 #include "bench/record.h"
+#include "cli/plan_text.h"
+#include "decode/generate_prompts.h"
 #include "io/jsonl.h"
 #include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
-#include "tools/prompts/generate_prompts.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/bench_results.h"
 
@@ -73,8 +74,8 @@ int lower_budgets(recipe::Cache& cache, const std::string& section, Lowered& low
 }
 
 void SpecCheckRecipe::check(recipe::Problems& p) const {
-  SequoiaRecipe::check(p);
-  if (spec.draft == DraftKind::automatic)
+  speculate::SequoiaRecipe::check(p);
+  if (spec.draft == speculate::DraftKind::automatic)
     p.field("spec.draft",
             "spec.draft: expected the kind to check, found auto, which chooses by times");
   if (spec.fastest)
@@ -94,16 +95,16 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(lowered_budgets(point.recipe)),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_), cx, recipe_.cache,
-            recipe_.draft2),
+      pair_(recipe_.model, recipe_.run, recipe_.draft, speculate::proposer_of(recipe_), cx,
+            recipe_.cache, recipe_.draft2),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
       exact_(pair_.compute() == DType::f32),
       rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu),
-      tests_(recipe_.spec.draft != DraftKind::ngram),
+      tests_(recipe_.spec.draft != speculate::DraftKind::ngram),
       tests_within_(!recipe_.spec.looks_up_within()) {
-  tree_ = *given_tree(recipe_);
+  tree_ = *speculate::given_tree(recipe_);
   const int text_tokens = this->text_tokens();
   if (has_prompts(recipe_.chat))
     prompts_ = decode::read_prompts(prompt_source(cx, recipe_.chat, true), pair_.target(), false,
@@ -114,18 +115,18 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
                              static_cast<uint64_t>(recipe_.run.seed), shortest_prompt_);
   prompts_.shared = 0;  // every text is read whole
   require_same(cx, prompts_);
-  batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
+  batch_ = decode::batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
   if (pair_.device().kind == Device::Kind::cpu) {
     // Tests of levels see the logits of all nodes at once.
     const speculate::TreeRoom step = speculate::TreeRoom::of(
         recipe_.spec.nests() ? speculate::chain_tree(recipe_.longest_step(tree_)) : tree_);
     batch_ = speculate::target_needs(step, batch_, config_.vocab_size).logit_rows / step.nodes;
   }
-  SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
-                                          .max_tokens = recipe_.sampling.max_tokens,
-                                          .least_new = text_tokens,
-                                          .batch = batch_});
-  check_gamma(recipe_, pair_.context(), prompts_);
+  decode::SequenceRoom room = decode::room_for(prompts_, {.context = pair_.context(),
+                                                          .max_tokens = recipe_.sampling.max_tokens,
+                                                          .least_new = text_tokens,
+                                                          .batch = batch_});
+  speculate::check_gamma(recipe_, pair_.context(), prompts_);
   // Sampled texts fork from one prompt at a time.
   int64_t longest = 0;
   for (const eval::Ids& prompt : sampled_prompts())
@@ -135,7 +136,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
   room.longest = std::max(room.longest, longest + text_tokens);
   room.total = std::max(room.total, longest + int64_t{batch_} * text_tokens);
   longest_ = static_cast<int>(room.longest);
-  size_for(pair_, room, speculate::TreeRoom::of(tree_), recipe_.spec);
+  speculate::size_for(pair_, room, speculate::TreeRoom::of(tree_), recipe_.spec);
 }
 
 int SpecCheck::print_plan() {
@@ -145,14 +146,14 @@ int SpecCheck::print_plan() {
   // The same number after each prompt.
   const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / n_prompts * n_prompts;
   const std::vector<double> temperatures = recipe_.eval.temperatures_of(sampling_);
-  return pair_.print_plan(
-      cx_,
+  return cli::print_plan(
+      cx_, pair_,
       fmt::format(
           "tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled of {} tokens at each "
           "of {} temperatures, after {} prompts\n",
           tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled, text_tokens(),
           temperatures.size(), n_prompts),
-      {{"tree", tree_facts(tree_)},
+      {{"tree", speculate::tree_facts(tree_)},
        {"texts",
         {{"greedy", prompts_.sequences.size()},
          {"sampled", n_sampled},
@@ -168,7 +169,7 @@ bool SpecCheck::has_prompts(const recipe::Chat& chat) const {
 SpecCheckRecipe SpecCheck::lowered_budgets(SpecCheckRecipe recipe) {
   if (has_prompts(recipe.chat)) return recipe;
   shortest_prompt_ = lower_budgets(recipe.cache, "cache", lowered_);
-  if (recipe.spec.draft == DraftKind::self || recipe.spec.nests())
+  if (recipe.spec.draft == speculate::DraftKind::self || recipe.spec.nests())
     shortest_prompt_ =
         std::max(shortest_prompt_, lower_budgets(recipe.draft.cache, "draft.cache", lowered_));
   return recipe;
@@ -250,13 +251,13 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
   const std::span<const eval::Ids> prompts = sampled_prompts();
   const int texts = recipe_.eval.texts / static_cast<int>(prompts.size());
   const auto once = [&](const recipe::Cache& c, const eval::Ids& prompt) {
-    return is_indexed_once(c, prompt.size());
+    return decode::is_indexed_once(c, prompt.size());
   };
   // Texts by match share the random numbers of their temperatures.
   tests_.restart();
   tests_within_.restart();
   const bool is_seen = target.queue() == nullptr;
-  const bool has_budget = recipe_.spec.draft == DraftKind::self || recipe_.spec.nests();
+  const bool has_budget = recipe_.spec.draft == speculate::DraftKind::self || recipe_.spec.nests();
   std::vector<eval::Level> levels = {
       {"", is_seen ? &tests_ : nullptr, &speculation.stats(), has_budget}};
   if (speculation.stats_within() != nullptr)
@@ -306,12 +307,12 @@ void SpecCheck::note_lowered() {
 int SpecCheck::run() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
   note_lowered();
-  const ModelPair::Engines engines = pair_.load(cx_);
+  const speculate::ModelPair::Engines engines = pair_.load(cx_);
   decode::Engine& target = *engines.target;
   speculate::RoundOptions options;
   if (target.queue() == nullptr) options.on_verified = tests_.hook();
-  const auto speculation = make_rounds(recipe_, engines, tree_, std::move(options),
-                                       {.on_verified = tests_within_.hook()});
+  const auto speculation = speculate::make_rounds(recipe_, engines, tree_, std::move(options),
+                                                  {.on_verified = tests_within_.hook()});
   check_greedy(target, *speculation);
   if (speculation->accept_by() == AcceptBy::match) check_matched(target, *speculation);
   check_distributions(target, *speculation);

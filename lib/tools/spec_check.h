@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/context.h"
 #include "eval/lossless_verdicts.h"
 #include "io/table.h"
-#include "tools/speculation/proposals.h"
+#include "speculate/plan/proposals.h"
 
 namespace tandem::tools {
 
@@ -50,12 +51,12 @@ struct LosslessSection {
 };
 
 /// What sequoia-generate reads, and how it is checked.
-struct SpecCheckRecipe : SequoiaRecipe {
+struct SpecCheckRecipe : speculate::SequoiaRecipe {
   LosslessSection eval;
 
   template <class V>
   void fields(V& v) {
-    SequoiaRecipe::fields(v);
+    speculate::SequoiaRecipe::fields(v);
     v("eval", eval, "texts to compare");
   }
   void check(recipe::Problems& p) const;
@@ -114,7 +115,7 @@ class SpecCheck {
   Lowered lowered_;
   int shortest_prompt_ = eval::kShortestPrompt;  // built in
   SpecCheckRecipe recipe_;
-  ModelPair pair_;
+  speculate::ModelPair pair_;
   recipe::Sampling sampling_;  // settled
   speculate::TokenTree tree_;
   decode::PromptSet prompts_;

@@ -1,6 +1,6 @@
 #include "tools/speculation_bench.h"
 
-#include "tools/speculation_bench/measured_report.h"
+#include "bench/speculation/measured_report.h"
 #include "tools/speculation_bench/plan_table.h"
 #include "tools/speculation_bench/point_run.h"
 
@@ -17,20 +17,20 @@ int SpeculationBench::print_plan() {
   for (const Point& point : points_) {
     cx_.use_threads(point.recipe.run.threads);
     PointRun run(cx_, point);
-    run.admit([&](const Way& way, const Error& e) { table.refuse(way.name(), e); });
+    run.admit([&](const bench::Way& way, const Error& e) { table.refuse(way.name(), e); });
     table.add(point, run.engines());
   }
   return table.finish();
 }
 
 int SpeculationBench::print_from(cli::Context& cx, const std::filesystem::path& records) {
-  return print_records_of(cx, records, {measured_view(), predicted_view()});
+  return print_records_of(cx, records, {bench::measured_view(), bench::predicted_view()});
 }
 
 int SpeculationBench::run() {
   if (points_.front().recipe.bench.predict == PredictMode::only) return run_predictions();
-  BenchResults results(cx_, points_.front().recipe.output.path, {measured_view()});
-  const auto fail = [&](const Point& point, const Way* way, const Error& e) {
+  BenchResults results(cx_, points_.front().recipe.output.path, {bench::measured_view()});
+  const auto fail = [&](const Point& point, const bench::Way* way, const Error& e) {
     PointRun::fail(cx_, results, point, way, e);
   };
   for (const Point& point : points_) {
@@ -38,13 +38,13 @@ int SpeculationBench::run() {
     cx_.use_threads(point.recipe.run.threads);
     const auto work = [&] {
       PointRun run(cx_, point);
-      run.admit([&](const Way& way, const Error& e) { fail(point, &way, e); });
+      run.admit([&](const bench::Way& way, const Error& e) { fail(point, &way, e); });
       run.run(results);
     };
     const auto failed = [&](const Error& e) { fail(point, nullptr, e); };
     if (!attempt(cx_, work, failed)) break;  // points measured until then stay
   }
-  cx_.note(kRoundWords);
+  cx_.note(bench::kRoundWords);
   return results.finish();
 }
 

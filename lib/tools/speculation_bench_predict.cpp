@@ -5,10 +5,10 @@
 
 #include "base/convert.h"
 #include "bench/record.h"
+#include "bench/speculation/measured_report.h"
 #include "decode/model_files.h"
+#include "speculate/plan/prediction.h"
 #include "tensor/memory_plan.h"
-#include "tools/speculation_bench/measured_report.h"
-#include "tools/speculation_bench/prediction.h"
 
 // Predictions without measurements: bench.predict=only.
 namespace tandem::tools {
@@ -24,17 +24,17 @@ DType dtype_of(const SpeculationBenchRecipe& r) {
 /// A draft at a point, before anything is calculated.
 struct Case {
   const Point& point;
-  const NamedDraft& draft;
+  const speculate::NamedDraft& draft;
   model::ModelConfig config;
   speculate::ModelCosts target;
-  PredictionSpec spec;
+  speculate::PredictionSpec spec;
 
   const SpeculationBenchRecipe& recipe() const { return point.recipe; }
 };
 
 /// errors   kind input: the target; kind recipe: a context beyond its own
 /// gamma    0: the best one
-Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
+Case case_of(const Point& point, const speculate::NamedDraft& draft, int gamma) {
   const SpeculationBenchRecipe& r = point.recipe;
   if (!draft.tree.empty())
     throw recipe_error("bench.drafts",
@@ -73,34 +73,35 @@ Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
 }
 
 /// Whether the batch has room, as far as that is known.
-bool fits(const Case& c, const Prediction& p) {
+bool fits(const Case& c, const speculate::Prediction& p) {
   return !p.most_sequences || *p.most_sequences >= c.spec.work.batch;
 }
 
 /// Names a record. Of one gamma the point says which.
-std::string phase_of(const Point& point, const NamedDraft& draft, int gamma) {
+std::string phase_of(const Point& point, const speculate::NamedDraft& draft, int gamma) {
   const recipe::AutoCounts& asked = point.recipe.spec.gamma;
   const bool is_one = asked.values.size() + (asked.has_auto ? 1 : 0) <= 1 || gamma == 0;
   return "predict " + draft.name + (is_one ? "" : fmt::format(" gamma {}", gamma));
 }
 
-bench::Record record_of(const cli::Context& cx, const Point& point, const NamedDraft& draft,
-                        int gamma) {
+bench::Record record_of(const cli::Context& cx, const Point& point,
+                        const speculate::NamedDraft& draft, int gamma) {
   const SpeculationBenchRecipe& r = point.recipe;
   bench::Record record = named(bench::Record(cx.info.name), point);
   record.group("workload") = {{"phase", phase_of(point, draft, gamma)},
                               {"batch", r.run.batch},
                               {"context_tokens", r.run.context.value},
                               {"new_tokens", r.bench.new_tokens},
-                              {"draft", draft_json(draft)}};
+                              {"draft", speculate::draft_json(draft)}};
   return record;
 }
 
-bench::Record record_of(const cli::Context& cx, const Case& c, const Prediction& p) {
+bench::Record record_of(const cli::Context& cx, const Case& c, const speculate::Prediction& p) {
   bench::Record record = record_of(cx, c.point, c.draft, c.spec.gamma);
   record.group("model") = {{"name", c.config.name}, {"dtype", dtype_name(c.spec.dtype)}};
-  if (c.draft.kind == DraftKind::model) record.group("model")["draft"] = c.draft.path.value;
-  const HardwareSection& hardware = c.recipe().bench.hardware;
+  if (c.draft.kind == speculate::DraftKind::model)
+    record.group("model")["draft"] = c.draft.path.value;
+  const speculate::HardwareSection& hardware = c.recipe().bench.hardware;
   const speculate::MachineRates rates = hardware.rates();
   Json& machine = record.group("workload")["hardware"];
   machine = {{"gpus", rates.ranks},
@@ -111,7 +112,7 @@ bench::Record record_of(const cli::Context& cx, const Case& c, const Prediction&
     record.group("workload")["alpha_assumed"] = p.alpha.value;
     record.group("workload")["alpha_source"] = p.alpha.source;
   }
-  record.group("predicted") = prediction_json(p, c.spec.work.batch);
+  record.group("predicted") = speculate::prediction_json(p, c.spec.work.batch);
   record.group("spec") = {{"gamma", p.choice.gamma}, {"speedup_predicted", p.choice.speedup}};
   record.warn("calculated: nothing was measured, and alpha is an assumption");
   return record;
@@ -121,9 +122,9 @@ bench::Record record_of(const cli::Context& cx, const Case& c, const Prediction&
 template <class OfDraft>
 void for_each_draft(const std::vector<Point>& points, const OfDraft& of_draft) {
   for (const Point& point : points)
-    for (const NamedDraft& draft : point.recipe.bench.budgeted()) {
+    for (const speculate::NamedDraft& draft : point.recipe.bench.budgeted()) {
       const recipe::AutoCounts& gamma = point.recipe.spec.gamma;
-      const bool is_one = gamma.automatic() || draft.kind == DraftKind::none;
+      const bool is_one = gamma.automatic() || draft.kind == speculate::DraftKind::none;
       std::vector<int> gammas = gamma.values;
       if (is_one) gammas = {0};
       if (!is_one && gamma.has_auto) gammas.push_back(0);
@@ -145,10 +146,10 @@ int SpeculationBench::plan_predictions() {
                    {"max sequences"},
                    {"verdict", io::Align::left}});
   int status = 0;
-  for_each_draft(points_, [&](const Point& point, const NamedDraft& draft, int gamma) {
+  for_each_draft(points_, [&](const Point& point, const speculate::NamedDraft& draft, int gamma) {
     const Case c = case_of(point, draft, gamma);
-    const HardwareSection& hardware = point.recipe.bench.hardware;
-    const Prediction p = predict(hardware, c.target, draft, c.spec);
+    const speculate::HardwareSection& hardware = point.recipe.bench.hardware;
+    const speculate::Prediction p = speculate::predict(hardware, c.target, draft, c.spec);
     const auto memory = hardware.memory_bytes();
     const bool has_room = fits(c, p);
     if (!has_room) status = exit_status(ErrorKind::memory);
@@ -173,12 +174,13 @@ int SpeculationBench::plan_predictions() {
 }
 
 int SpeculationBench::run_predictions() {
-  BenchResults results(cx_, points_.front().recipe.output.path, {predicted_view()});
-  for_each_draft(points_, [&](const Point& point, const NamedDraft& draft, int gamma) {
+  BenchResults results(cx_, points_.front().recipe.output.path, {bench::predicted_view()});
+  for_each_draft(points_, [&](const Point& point, const speculate::NamedDraft& draft, int gamma) {
     if (results.has(point.id, phase_of(point, draft, gamma))) return;
     try {
       const Case c = case_of(point, draft, gamma);
-      const Prediction p = predict(point.recipe.bench.hardware, c.target, draft, c.spec);
+      const speculate::Prediction p =
+          speculate::predict(point.recipe.bench.hardware, c.target, draft, c.spec);
       results.add(record_of(cx_, c, p));
     } catch (const Error& e) {
       results.add_failure(record_of(cx_, point, draft, gamma), e);

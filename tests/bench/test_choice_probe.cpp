@@ -2,10 +2,10 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "bench/choice_probe.h"
+#include "machine/choice_probe.h"
 
 using namespace tandem;
-using namespace tandem::bench;
+using namespace tandem::machine;
 
 TEST_SUITE("bench/choice_probe") {
   TEST_CASE("scores a second and thread: millions at least, some billions at most") {

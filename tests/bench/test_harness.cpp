@@ -9,16 +9,17 @@
 
 #include "base/clock.h"
 #include "base/parallel.h"
-#include "bench/hardware.h"
 #include "bench/harness.h"
 #include "bench/kernel_bench.h"
 #include "bench/roofline.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "machine/hardware.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
 using namespace tandem::bench;
+using namespace tandem::machine;
 
 namespace {
 

@@ -2,11 +2,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/hosted_plan.h"
-#include "bench/hosted_report.h"
+#include "machine/hosted_plan.h"
+#include "machine/hosted_report.h"
 
 using namespace tandem;
-using namespace tandem::bench;
+using namespace tandem::machine;
 using doctest::Approx;
 using kv::StepTraffic;
 using recipe::Attend;

@@ -23,7 +23,7 @@ TEST_SUITE("bench/record") {
   }
 
   TEST_CASE("a fresh record names the run, the code and the host") {
-    const Ceilings ceilings{.threads = 2, .mem_read_gbps = 12.5};
+    const machine::Ceilings ceilings{.threads = 2, .mem_read_gbps = 12.5};
     const Record r("kernel-bench", &ceilings);
     const Json& j = r.json();
     CHECK(j.at("schema") == "tandem.result/1");
@@ -60,7 +60,7 @@ TEST_SUITE("bench/record") {
     r.warn(r.json().at("warnings")[0]);
     CHECK(r.json().at("warnings").size() == n_warnings);
 
-    const Ceilings c{.threads = 1, .mem_read_gbps = 10, .f32_gflops = 100};
+    const machine::Ceilings c{.threads = 1, .mem_read_gbps = 10, .f32_gflops = 100};
     const Work work{.bytes = 1e7, .flops = 2e7};
     r.set_roofline(work, roofline(work, 2.0, c, DType::f32));
     CHECK(r.json().at("roofline").at("frac_of_copy") == doctest::Approx(0.5));
@@ -72,7 +72,7 @@ TEST_SUITE("bench/record") {
     cached.set_roofline({.bytes = 1e7}, roofline({.bytes = 1e7}, 0.5, c, DType::f32));
     CHECK(cached.json().at("roofline").at("from_cache") == true);
     CHECK_FALSE(cached.json().at("roofline").contains("frac_of_copy"));
-    const Ceilings gpu{.mem_read_gbps = 4000, .copy_in_gbps = 50};
+    const machine::Ceilings gpu{.mem_read_gbps = 4000, .copy_in_gbps = 50};
     const Work streamed{.bytes = 2e9, .host_bytes = 1e9};
     r.set_roofline(streamed, roofline(streamed, 25.0, gpu, DType::bf16));
     CHECK(r.json().at("roofline").at("host_bytes_per_step") == 1e9);

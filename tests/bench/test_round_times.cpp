@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "bench/round_times.h"
 #include "generate_runs.h"
+#include "speculate/measure/timed_rounds.h"
 
 using namespace tandem;
 using namespace tandem::test;
-using namespace tandem::bench;
+using namespace tandem::speculate;
 
 TEST_SUITE("bench/round_times") {
   TEST_CASE("sizes grow by halves and thirds, and end at the largest") {

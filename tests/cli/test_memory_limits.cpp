@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "cli/device.h"
+#include "decode/fit/placement.h"
 
 using namespace tandem;
 
@@ -17,7 +17,7 @@ MemoryPlan plan_of(size_t gpu_bytes) {
 }
 
 /// What is said of a plan that does not fit.
-std::string refusal(const cli::MemoryLimits& limits, const MemoryPlan& plan) {
+std::string refusal(const decode::MemoryLimits& limits, const MemoryPlan& plan) {
   try {
     limits.check(plan);
   } catch (const Error& e) {
@@ -31,11 +31,11 @@ std::string refusal(const cli::MemoryLimits& limits, const MemoryPlan& plan) {
 
 TEST_SUITE("cli/memory_limits") {
   TEST_CASE("what other processes hold of a GPU is told apart from what it lacks") {
-    const cli::MemoryLimits limits{.host = kGiB,
-                                   .gpu = kGpu,
-                                   .gpu_bytes = 3 * kGiB,
-                                   .gpu_free = 3 * kGiB,
-                                   .gpu_total = 80 * kGiB};
+    const decode::MemoryLimits limits{.host = kGiB,
+                                      .gpu = kGpu,
+                                      .gpu_bytes = 3 * kGiB,
+                                      .gpu_free = 3 * kGiB,
+                                      .gpu_total = 80 * kGiB};
     CHECK(limits.fits(plan_of(3 * kGiB)));
     CHECK_FALSE(limits.fits(plan_of(4 * kGiB)));
     CHECK(refusal(limits, plan_of(3 * kGiB)) == "");
@@ -48,12 +48,12 @@ TEST_SUITE("cli/memory_limits") {
   }
 
   TEST_CASE("a limit of the recipe's is what it says") {
-    const cli::MemoryLimits limits{.host = kGiB,
-                                   .gpu = kGpu,
-                                   .gpu_bytes = 2 * kGiB,
-                                   .gpu_free = 3 * kGiB,
-                                   .gpu_total = 80 * kGiB,
-                                   .gpu_limited = true};
+    const decode::MemoryLimits limits{.host = kGiB,
+                                      .gpu = kGpu,
+                                      .gpu_bytes = 2 * kGiB,
+                                      .gpu_free = 3 * kGiB,
+                                      .gpu_total = 80 * kGiB,
+                                      .gpu_limited = true};
     CHECK(refusal(limits, plan_of(16 * kGiB)) ==
           "cuda:0: needs 16.00 GiB (weights 15.00 GiB, kv 1.00 GiB), 2.00 GiB available");
   }

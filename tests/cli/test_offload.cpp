@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "cli/probe.h"
-#include "tools/engines/sizing.h"
+#include "decode/fit/sizing.h"
 
 using namespace tandem;
 using namespace tandem::testing;
@@ -46,13 +46,13 @@ decode::Savings savings(recipe::Offload offload, size_t limit, size_t free_bytes
                         int key_layers = 0) {
   model::ModelConfig config;
   config.n_layers = 10;
-  const cli::MemoryLimits limits{.host = 100 * kGiB,
-                                 .gpu = kGpu,
-                                 .gpu_bytes = limit,
-                                 .gpu_free = free_bytes,
-                                 .gpu_total = free_bytes,
-                                 .gpu_limited = limit < free_bytes};
-  return tools::savings_of(offload, config, limits, plan, key_layers);
+  const decode::MemoryLimits limits{.host = 100 * kGiB,
+                                    .gpu = kGpu,
+                                    .gpu_bytes = limit,
+                                    .gpu_free = free_bytes,
+                                    .gpu_total = free_bytes,
+                                    .gpu_limited = limit < free_bytes};
+  return decode::savings_of(offload, config, limits, plan, key_layers);
 }
 
 int chosen(recipe::Offload offload, size_t limit, size_t free_bytes) {
@@ -72,12 +72,12 @@ TEST_SUITE("cli/offload") {
     model::ModelConfig config;
     config.n_layers = 10;
     const auto savings_for = [&](recipe::Offload offload, size_t limit) {
-      const cli::MemoryLimits limits{.host = 100 * kGiB,
-                                     .gpu = kGpu,
-                                     .gpu_bytes = limit,
-                                     .gpu_free = 100 * kGiB,
-                                     .gpu_total = 100 * kGiB,
-                                     .gpu_limited = true};
+      const decode::MemoryLimits limits{.host = 100 * kGiB,
+                                        .gpu = kGpu,
+                                        .gpu_bytes = limit,
+                                        .gpu_free = 100 * kGiB,
+                                        .gpu_total = 100 * kGiB,
+                                        .gpu_limited = true};
       const auto plan = [](const decode::Savings& s) {
         // Attention of a GiB a layer, sets of 2, the rest of 3.
         const model::StreamedParts n =
@@ -87,7 +87,7 @@ TEST_SUITE("cli/offload") {
               kGpu);
         return p;
       };
-      return tools::savings_of(offload, config, limits, plan, 0, 7);
+      return decode::savings_of(offload, config, limits, plan, 0, 7);
     };
     const auto check = [&](recipe::Offload offload, size_t gib, int parts) {
       const decode::Savings s = savings_for(offload, gib * kGiB);

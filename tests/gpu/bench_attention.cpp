@@ -11,11 +11,11 @@
 
 #include "base/convert.h"
 #include "base/rng.h"
-#include "bench/gpu_hardware.h"
 #include "kernels/attention/few_rows_plan.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda_table.h"
 #include "kv/policies/pool_votes.h"
+#include "machine/gpu_hardware.h"
 #include "tensor/cuda.h"
 #include "tensor/gpu_isa.h"
 
@@ -544,7 +544,7 @@ int main(int argc, char** argv) {
     return 77;
   }
   cuda::force_gpu_isa_by_environment();
-  read_limit = bench::measure_gpu_read_gbps({Device::Kind::cuda, 0}) * 1e9;
+  read_limit = machine::measure_gpu_read_gbps({Device::Kind::cuda, 0}) * 1e9;
   fmt::print(R"({{"gpu":"{}","kernels":"{}","read_tb_s":{:.3f}}})"
              "\n",
              cuda::device_info(0).name, cuda::gpu_isa_name(cuda::gpu().isa), read_limit * 1e-12);

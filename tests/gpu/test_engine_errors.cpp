@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "cli/device.h"
+#include "decode/fit/placement.h"
 #include "gpu/engine_pair.h"
 
 using namespace tandem;
@@ -43,7 +43,7 @@ TEST_SUITE("gpu/decode/errors") {
     const MemoryPlan plan = Engine::plan(files(), gpu_spec());
     CHECK(takes_nothing([&] {
       (void)Engine::plan(files(), gpu_spec());
-      const cli::MemoryLimits limits = cli::memory_limits(run, {kGpu});
+      const decode::MemoryLimits limits = decode::memory_limits(run, {kGpu});
       CHECK(limits.gpu_bytes == size_t{1} << 20);
       CHECK_FALSE(limits.fits(plan));
       const Error e = error_of([&] { limits.check(plan); });
@@ -53,13 +53,13 @@ TEST_SUITE("gpu/decode/errors") {
 
     // A generous limit is no more than the card has.
     run.gpu_memory_limit = recipe::ByteSize{int64_t{1} << 50};
-    CHECK(cli::memory_limits(run, {kGpu}).gpu_bytes <= cuda::device_info(0).total_bytes);
-    CHECK(cli::memory_limits(run, {kGpu}).fits(plan));
+    CHECK(decode::memory_limits(run, {kGpu}).gpu_bytes <= cuda::device_info(0).total_bytes);
+    CHECK(decode::memory_limits(run, {kGpu}).fits(plan));
   }
 
   TEST_CASE("a plan beyond the card is an error of kind memory") {
     const MemoryPlan plan = Engine::plan(files(), gpu_spec(int64_t{1} << 32));
-    CHECK(error_of([&] { cli::memory_limits({}, {kGpu}).check(plan); }).kind() ==
+    CHECK(error_of([&] { decode::memory_limits({}, {kGpu}).check(plan); }).kind() ==
           ErrorKind::memory);
   }
 
@@ -72,7 +72,7 @@ TEST_SUITE("gpu/decode/errors") {
                                                         [](void* p) { cuda::free_memory(p); });
       const MemoryPlan plan = Engine::plan(files(), spec);
       const size_t needed = plan.peak(kGpu);
-      const cli::MemoryLimits limits = cli::memory_limits({}, {kGpu});
+      const decode::MemoryLimits limits = decode::memory_limits({}, {kGpu});
       CHECK_FALSE(limits.fits(plan));
       const Error planned = error_of([&] { limits.check(plan); });
       CHECK(planned.kind() == ErrorKind::memory);
@@ -88,7 +88,7 @@ TEST_SUITE("gpu/decode/errors") {
       CHECK(found.message().starts_with("cannot allocate "));
       CHECK(found.message().ends_with(format_bytes(limits.gpu_total) + " are free"));
     }));
-    cli::memory_limits({}, {kGpu}).check(Engine::plan(files(), spec));
+    decode::memory_limits({}, {kGpu}).check(Engine::plan(files(), spec));
     Engine(files(), spec);
   }
 

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "base/parallel.h"
-#include "cli/device.h"
+#include "decode/fit/placement.h"
 #include "error_text.h"
 #include "gpu/engine_pair.h"
 #include "gpu/gpu_lost.h"
@@ -178,7 +178,7 @@ TEST_SUITE("gpu/decode/faults") {
       const MemoryPlan plan = decode::Engine::plan(files(), spec_of(hosted(kind, Attend::cpu)));
       recipe::Run run;
       run.host_memory_limit = recipe::ByteSize{static_cast<int64_t>(plan.peak({})) - 1};
-      const auto check = [&] { cli::memory_limits(run, {kGpu}).check(plan); };
+      const auto check = [&] { decode::memory_limits(run, {kGpu}).check(plan); };
       CHECK(takes_nothing([&] {
         CHECK(kind_of(check) == ErrorKind::memory);
         CHECK(error_text(check).find("cpu: needs ") == 0);

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "cli/device.h"
+#include "decode/fit/placement.h"
 #include "gpu/engine_pair.h"
 #include "tensor/driver_memory.h"
 
@@ -67,15 +67,15 @@ TEST_SUITE("gpu/decode/plan") {
   TEST_CASE("a plan for a card that is named leaves this machine's GPU out of it") {
     recipe::Run run;
     run.plan_for = recipe::GpuName{"rtx-4090"};
-    CHECK_FALSE(cli::choose_placement(run, {}, /*dry_run=*/false).plan_for);
-    const cli::Placement place = cli::choose_placement(run, {}, /*dry_run=*/true);
+    CHECK_FALSE(decode::choose_placement(run, {}, /*dry_run=*/false).plan_for);
+    const decode::Placement place = decode::choose_placement(run, {}, /*dry_run=*/true);
     CHECK(place.device == kGpu);
     REQUIRE(place.plan_for);
     CHECK(place.plan_for->name == "rtx-4090");
-    CHECK(cli::memory_limits(run, place).gpu_total == find_gpu_card("rtx-4090")->memory_bytes);
+    CHECK(decode::memory_limits(run, place).gpu_total == find_gpu_card("rtx-4090")->memory_bytes);
     // What asks for a GPU gets this machine's.
     run = {};
     run.gpu_memory_limit = recipe::ByteSize{int64_t{8} << 30};
-    CHECK_FALSE(cli::choose_placement(run, {}, /*dry_run=*/true).plan_for);
+    CHECK_FALSE(decode::choose_placement(run, {}, /*dry_run=*/true).plan_for);
   }
 }

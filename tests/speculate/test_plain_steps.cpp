@@ -1,11 +1,11 @@
 // Plain steps among rounds, for comparison: nothing but their time shows.
 #include "rounds_testing.h"
-#include "tools/speculation/plain_meter.h"
+#include "speculate/measure/plain_meter.h"
 
 using namespace tandem;
 using namespace tandem::test;
 using namespace tandem::speculate;
-using tools::PlainMeter;
+using speculate::PlainMeter;
 
 namespace {
 
@@ -125,9 +125,9 @@ TEST_SUITE("speculate/plain-steps") {
   }
 
   TEST_CASE("rounds that record graphs do not count") {
-    const tools::TimedRound steady{.001f, 4}, records{.06f, 3};
-    const std::vector<tools::TimedRound> rounds = {records, steady, steady, records, steady};
-    CHECK(tools::steady_ms_a_token(rounds) == doctest::Approx(.25));
-    CHECK(tools::steady_ms_a_token(std::vector{steady}) == doctest::Approx(.25));
+    const speculate::TimedRound steady{.001f, 4}, records{.06f, 3};
+    const std::vector<speculate::TimedRound> rounds = {records, steady, steady, records, steady};
+    CHECK(speculate::steady_ms_a_token(rounds) == doctest::Approx(.25));
+    CHECK(speculate::steady_ms_a_token(std::vector{steady}) == doctest::Approx(.25));
   }
 }

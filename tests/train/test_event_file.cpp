@@ -10,12 +10,12 @@
 #include "error_text.h"
 #include "io/file.h"
 #include "temporary_folder.h"
-#include "tools/training/event_file.h"
+#include "train/run/event_file.h"
 
 using namespace tandem;
 using test::error_text;
 using test::TemporaryFolder;
-using tools::EventFile;
+using train::EventFile;
 
 namespace {
 
@@ -58,7 +58,7 @@ std::multimap<int, std::string> fields_of(std::string_view message) {
 }
 
 uint32_t masked(std::string_view bytes) {
-  const uint32_t crc = tools::crc32c(bytes);
+  const uint32_t crc = train::crc32c(bytes);
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
@@ -104,8 +104,8 @@ std::vector<Event> events_of(const std::string& file) {
 
 TEST_SUITE("tools/event_file") {
   TEST_CASE("the checksum is that of Castagnoli") {
-    CHECK(tools::crc32c("123456789") == 0xe3069283);
-    CHECK(tools::crc32c("") == 0);
+    CHECK(train::crc32c("123456789") == 0xe3069283);
+    CHECK(train::crc32c("") == 0);
   }
 
   TEST_CASE("scalars come back by step and tag, with checksums, and a start drops later steps") {

@@ -9,7 +9,7 @@
 #include "error_text.h"
 #include "io/file.h"
 #include "temporary_folder.h"
-#include "tools/training/run_checkpoints.h"
+#include "train/run/run_checkpoints.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;
@@ -28,12 +28,12 @@ struct Rig {
       train::slices_of(train::select_random(half_of_everything(), spec.config), spec.config));
   std::vector<std::string> warnings;
 
-  tools::RunCheckpoints checkpoints(int keep) const { return {folder.path(), kRun, keep}; }
-  void save(tools::RunCheckpoints& to, int64_t step, int64_t best) const {
+  train::RunCheckpoints checkpoints(int keep) const { return {folder.path(), kRun, keep}; }
+  void save(train::RunCheckpoints& to, int64_t step, int64_t best) const {
     trainer->state().values[0] = static_cast<float>(step);
     to.save(*trainer, {.done = step, .best = {.last = step, .step = best, .loss = 1}});
   }
-  int64_t resume(tools::RunCheckpoints& from) {
+  int64_t resume(train::RunCheckpoints& from) {
     warnings.clear();
     const auto at =
         from.resume(*trainer, [&](const std::string& text) { warnings.push_back(text); });
@@ -122,7 +122,7 @@ TEST_SUITE("tools/run_checkpoints") {
     CHECK(rig.warnings[1].find("step-000008.safetensors is intact") != std::string::npos);
 
     flip(4);
-    tools::RunCheckpoints moved(rig.folder.path(), {kRun.settings, "cpu b"}, 3);
+    train::RunCheckpoints moved(rig.folder.path(), {kRun.settings, "cpu b"}, 3);
     rig.warnings.clear();
     const train::RunProgress at =
         moved.resume(*rig.trainer, [&](const std::string& text) { rig.warnings.push_back(text); });
@@ -138,7 +138,7 @@ TEST_SUITE("tools/run_checkpoints") {
     Rig rig;
     auto run = rig.checkpoints(3);
     rig.save(run, 4, 4);
-    tools::RunCheckpoints other(rig.folder.path(), {.settings = {{"run.seed", "1"}}}, 3);
+    train::RunCheckpoints other(rig.folder.path(), {.settings = {{"run.seed", "1"}}}, 3);
     CHECK_THROWS_WITH_AS(rig.resume(other), doctest::Contains("run.seed (now 1, then 0)"), Error);
     std::filesystem::resize_file(run.file(4), 10);
     auto again = rig.checkpoints(3);

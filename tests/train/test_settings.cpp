@@ -4,11 +4,11 @@
 
 #include "recipe/fields_of.h"
 #include "recipe/load.h"
-#include "tools/training/train_recipe.h"
+#include "train/run/train_recipe.h"
 
 using namespace tandem;
 using namespace tandem::train;
-using tools::TrainRecipe;
+using train::TrainRecipe;
 
 namespace {
 

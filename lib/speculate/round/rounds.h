@@ -112,19 +112,7 @@ std::unique_ptr<Rounds> nested_lookup_rounds(Reader target, Reader middle, int l
 std::unique_ptr<Rounds> lookup_rounds(Reader target, int longest, int length,
                                       RoundOptions options = {});
 
-/// Room that rounds need in an engine beyond the texts themselves.
-struct RoundNeeds {
-  int rows = 0;        // of the forwards of a round together
-  int logit_rows = 0;  // alive at once
-  int tokens = 0;      // beyond a sequence's text
-  int ahead = 0;       // as many more where a round is laid out while another is under way
-
-  /// Of an engine that serves both, one after the other.
-  RoundNeeds with(const RoundNeeds& other) const {
-    return {std::max(rows, other.rows), std::max(logit_rows, other.logit_rows),
-            std::max(tokens, other.tokens), std::max(ahead, other.ahead)};
-  }
-};
+using decode::RoundNeeds;
 /// Logits of more than 256 MiB are verified in groups of trees.
 RoundNeeds target_needs(const TreeRoom& tree, int batch, int vocab);
 RoundNeeds draft_needs(const TreeRoom& tree, int batch);

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/model_report.h"
+#include "bench/speculation/measured_report.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/speculation_bench/measured_report.h"
 
 namespace tandem::tools {
 namespace {
@@ -17,7 +17,7 @@ std::string kind_name(PromptKind kind) {
   return std::string(enum_names(kind)[static_cast<size_t>(kind)]);
 }
 
-std::string phase_of(const NamedDraft& draft, double temperature) {
+std::string phase_of(const speculate::NamedDraft& draft, double temperature) {
   return fmt::format("{} T {:g}", draft.name, temperature);
 }
 
@@ -34,7 +34,7 @@ bench::Record record_of(const std::string& tool, const Point& point, const std::
   return record;
 }
 
-BenchSizes sizes_of(const DraftAcceptanceRecipe& r) {
+bench::BenchSizes sizes_of(const DraftAcceptanceRecipe& r) {
   return {.batch = r.run.batch,
           .context = static_cast<int>(r.run.context.value),
           .new_tokens = r.bench.new_tokens};
@@ -120,23 +120,23 @@ AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point)
 }
 
 bool AcceptancePoint::has_all(const BenchResults& results, const Point& point,
-                              const NamedDraft& draft) {
+                              const speculate::NamedDraft& draft) {
   return std::ranges::all_of(point.recipe.bench.temperatures,
                              [&](double t) { return results.has(point.id, phase_of(draft, t)); });
 }
 
 void AcceptancePoint::fail(BenchResults& results, const cli::Context& cx, const Point& point,
-                           const NamedDraft* draft, const Error& error) {
+                           const speculate::NamedDraft* draft, const Error& error) {
   bench::Record record = record_of(cx.info.name, point, draft != nullptr ? draft->name : "point");
-  if (draft != nullptr) record.group("workload")["draft"] = draft_json(*draft);
+  if (draft != nullptr) record.group("workload")["draft"] = speculate::draft_json(*draft);
   results.add_failure(std::move(record), error);
 }
 
-Way AcceptancePoint::way_of(const NamedDraft& draft) const {
+bench::Way AcceptancePoint::way_of(const speculate::NamedDraft& draft) const {
   const ChainLength& spec = point_.recipe.spec;
-  Way way{.draft = draft, .tree = speculate::chain_tree(spec.gamma + 1)};
-  if (draft.kind != DraftKind::nested) return way;
-  NestedWay& nested = way.nested.emplace(NestedWay::of(draft, bench().all_drafts()));
+  bench::Way way{.draft = draft, .tree = speculate::chain_tree(spec.gamma + 1)};
+  if (draft.kind != speculate::DraftKind::nested) return way;
+  bench::NestedWay& nested = way.nested.emplace(bench::NestedWay::of(draft, bench().all_drafts()));
   nested.tree = speculate::chain_tree(spec.gamma1 + 1);
   nested.shape = spec.nested();
   way.tree = nested.chain();
@@ -151,18 +151,19 @@ void AcceptancePoint::RoundFigures::add(const speculate::RoundStats& stats) {
 }
 
 Json AcceptancePoint::RoundFigures::json() const {
-  Json j = counts_json(*counts);
+  Json j = bench::counts_json(*counts);
   j.update({{"tested", counts->tested}, {"alpha", counts->share_of_tested()}});
   return j;
 }
 
-void AcceptancePoint::admit(const std::function<bool(const NamedDraft&)>& is_wanted,
-                            const std::function<void(const NamedDraft&, const Error&)>& refused) {
+void AcceptancePoint::admit(
+    const std::function<bool(const speculate::NamedDraft&)>& is_wanted,
+    const std::function<void(const speculate::NamedDraft&, const Error&)>& refused) {
   const int gamma = point_.recipe.spec.gamma;
-  for (const NamedDraft& draft : bench().all_drafts()) {
+  for (const speculate::NamedDraft& draft : bench().all_drafts()) {
     if (!is_wanted(draft)) continue;
     try {
-      const Way way = way_of(draft);
+      const bench::Way way = way_of(draft);
       if (!way.nested) engines_.add_reader(draft, gamma + 1);
       if (bench().rounds) engines_.add(way);
       const Figures none{.tested = TestedAcceptance(gamma, bench().new_tokens),
@@ -196,7 +197,7 @@ decode::GenerateSpec AcceptancePoint::generation(double temperature, int64_t see
   return how;
 }
 
-void AcceptancePoint::complete(std::vector<MeasuredText>& texts, const PromptSlots& slots,
+void AcceptancePoint::complete(std::vector<MeasuredText>& texts, const bench::PromptSlots& slots,
                                int64_t seed) {
   const auto wanted = static_cast<size_t>(bench().new_tokens);
   size_t shortest = wanted;
@@ -221,7 +222,7 @@ void AcceptancePoint::complete(std::vector<MeasuredText>& texts, const PromptSlo
   }
 }
 
-void AcceptancePoint::force(const std::vector<Measured*>& drafts, const PromptSlots& slots,
+void AcceptancePoint::force(const std::vector<Measured*>& drafts, const bench::PromptSlots& slots,
                             const std::vector<MeasuredText>& texts) {
   if (drafts.empty()) return;
   std::vector<speculate::Reader> readers;
@@ -245,8 +246,8 @@ void AcceptancePoint::force(const std::vector<Measured*>& drafts, const PromptSl
 }
 
 void AcceptancePoint::run_rounds(Measured& draft, size_t temperature,
-                                 const std::vector<MeasuredText>& texts, const PromptSlots& slots,
-                                 int64_t seed) {
+                                 const std::vector<MeasuredText>& texts,
+                                 const bench::PromptSlots& slots, int64_t seed) {
   Figures& figures = draft.at[temperature];
   speculate::RoundOptions options{.verify = speculate::VerifyChoice::sequoia};
   options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
@@ -277,7 +278,7 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
                               const std::function<void(const Measured&)>& done) {
   std::vector<eval::Ids> prompts;
   for (const MeasuredText& text : texts) prompts.push_back(text.prompt);
-  const PromptSlots slots(engines_.target(), prompts, false);
+  const bench::PromptSlots slots(engines_.target(), prompts, false);
   complete(texts, slots, seed);
   const auto attempt_draft = [&](Measured& m, const std::function<void()>& work) {
     if (!m.error && !attempt(cx_, work, [&](const Error& e) { m.error = e; }))
@@ -285,11 +286,12 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
   };
   std::vector<Measured*> own;
   for (Measured& m : drafts_)
-    if (m.draft.kind == DraftKind::self) own.push_back(&m);
+    if (m.draft.kind == speculate::DraftKind::self) own.push_back(&m);
   force(own, slots, texts);
   count();
   for (Measured& m : drafts_)
-    if (m.draft.kind == DraftKind::model) attempt_draft(m, [&] { force({&m}, slots, texts); });
+    if (m.draft.kind == speculate::DraftKind::model)
+      attempt_draft(m, [&] { force({&m}, slots, texts); });
   for (Measured& m : drafts_) {
     for (size_t t = 0; bench().rounds && t < m.at.size(); ++t) {
       attempt_draft(m, [&] { run_rounds(m, t, texts, slots, seed); });
@@ -333,10 +335,11 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
     bench::Record record = record_of(cx_.info.name, point_, phase);
     record.group("model") = {{"name", target.files().name},
                              {"dtype", dtype_name(target.model().options().dtype)}};
-    if (m.draft.kind == DraftKind::model) record.group("model")["draft"] = m.draft.path.value;
+    if (m.draft.kind == speculate::DraftKind::model)
+      record.group("model")["draft"] = m.draft.path.value;
     record.group("workload")
         .update({{"temperature", temperature},
-                 {"draft", draft_json(m.draft)},
+                 {"draft", speculate::draft_json(m.draft)},
                  {"device", target.spec().device.name()},
                  {"dataset", texts.source},
                  {"n_prompts", r.run.batch * bench().batches},

@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/speculation/bench_engines.h"
+#include "bench/speculation/prompt_slots.h"
+#include "cli/context.h"
 #include "speculate/measure/forced_meter.h"
 #include "tools/draft_acceptance/figures.h"
 #include "tools/draft_acceptance/texts.h"
-#include "tools/speculation_bench/bench_engines.h"
-#include "tools/speculation_bench/prompt_slots.h"
 
 namespace tandem::tools {
 
@@ -25,17 +26,18 @@ class AcceptancePoint {
   /// Admits the drafts that can be measured, and sizes the engines for them.
   /// is_wanted  whether a draft is to be measured
   /// refused    gets those that cannot
-  void admit(const std::function<bool(const NamedDraft&)>& is_wanted,
-             const std::function<void(const NamedDraft&, const Error&)>& refused);
-  const BenchEngines& engines() const { return engines_; }
+  void admit(const std::function<bool(const speculate::NamedDraft&)>& is_wanted,
+             const std::function<void(const speculate::NamedDraft&, const Error&)>& refused);
+  const bench::BenchEngines& engines() const { return engines_; }
 
   /// Measures the admitted drafts and reports each by `results`.
   void run(BenchResults& results);
   /// Whether `results` hold all records of a draft.
-  static bool has_all(const BenchResults& results, const Point& point, const NamedDraft& draft);
+  static bool has_all(const BenchResults& results, const Point& point,
+                      const speculate::NamedDraft& draft);
   /// Records a draft that was refused or failed; null: all of the point.
   static void fail(BenchResults& results, const cli::Context& cx, const Point& point,
-                   const NamedDraft* draft, const Error& error);
+                   const speculate::NamedDraft* draft, const Error& error);
 
  private:
   /// Of rounds: figures by distributions, and counts.
@@ -54,31 +56,31 @@ class AcceptancePoint {
     std::optional<RoundFigures> within = {};  // of a nested one
   };
   struct Measured {
-    NamedDraft draft;
-    Way way;
+    speculate::NamedDraft draft;
+    bench::Way way;
     std::vector<Figures> at = {};  // by temperature
     std::optional<Error> error = {};
   };
 
   const AcceptanceBench& bench() const { return point_.recipe.bench; }
-  Way way_of(const NamedDraft& draft) const;
+  bench::Way way_of(const speculate::NamedDraft& draft) const;
   /// count    called after each run
   /// done     called with each draft that is done with these texts
   void measure(std::vector<MeasuredText>& texts, int64_t seed, const std::function<void()>& count,
                const std::function<void(const Measured&)>& done);
   /// Writes the rest of what follows documents, by the target at temperature 1.
-  void complete(std::vector<MeasuredText>& texts, const PromptSlots& slots, int64_t seed);
+  void complete(std::vector<MeasuredText>& texts, const bench::PromptSlots& slots, int64_t seed);
   /// Teacher forcing of several readings of the target at once, or of one other model.
-  void force(const std::vector<Measured*>& drafts, const PromptSlots& slots,
+  void force(const std::vector<Measured*>& drafts, const bench::PromptSlots& slots,
              const std::vector<MeasuredText>& texts);
   void run_rounds(Measured& draft, size_t temperature, const std::vector<MeasuredText>& texts,
-                  const PromptSlots& slots, int64_t seed);
+                  const bench::PromptSlots& slots, int64_t seed);
   decode::GenerateSpec generation(double temperature, int64_t seed, int max_tokens);
   void report(BenchResults& results, const MeasuredTexts& texts, const Measured& draft);
 
   cli::Context& cx_;
   const Point& point_;
-  BenchEngines engines_;
+  bench::BenchEngines engines_;
   std::vector<Measured> drafts_;
 };
 

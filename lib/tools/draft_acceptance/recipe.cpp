@@ -8,13 +8,13 @@
 
 namespace tandem::tools {
 
-std::vector<NamedDraft> AcceptanceBench::all_drafts() const {
+std::vector<speculate::NamedDraft> AcceptanceBench::all_drafts() const {
   const auto has_budgets = [&](const std::string& name) {
-    const auto at = std::ranges::find(drafts, name, &NamedDraft::name);
+    const auto at = std::ranges::find(drafts, name, &speculate::NamedDraft::name);
     return at != drafts.end() && at->bounded();
   };
-  std::vector<NamedDraft> all;
-  for (const NamedDraft& draft : drafts) {
+  std::vector<speculate::NamedDraft> all;
+  for (const speculate::NamedDraft& draft : drafts) {
     const bool by_self = has_budgets(draft.self), by_small = has_budgets(draft.small);
     if (!(draft.bounded() || by_self || by_small) || budgets.empty()) {
       all.push_back(draft);
@@ -24,7 +24,7 @@ std::vector<NamedDraft> AcceptanceBench::all_drafts() const {
       const auto under = [&](const std::string& name) {
         return fmt::format("{} {}", name, budget.value);
       };
-      NamedDraft& one = all.emplace_back(draft);
+      speculate::NamedDraft& one = all.emplace_back(draft);
       one.name = under(draft.name);
       if (draft.bounded()) one.budget = budget;
       if (by_self) one.self = under(draft.self);
@@ -35,14 +35,14 @@ std::vector<NamedDraft> AcceptanceBench::all_drafts() const {
 }
 
 void AcceptanceBench::check(recipe::Problems& p) const {
-  check_drafts(all_drafts(), p);
-  for (const NamedDraft& d : drafts) {
-    if (!d.proposes_by_model() && d.kind != DraftKind::nested)
+  speculate::check_drafts(all_drafts(), p);
+  for (const speculate::NamedDraft& d : drafts) {
+    if (!d.proposes_by_model() && d.kind != speculate::DraftKind::nested)
       p.field("drafts",
               "bench.drafts: '{}' is of kind {}, expected self, model or nested; measure other "
               "kinds with magicdec-bench",
               d.name, recipe::yaml_text(d.kind));
-    if (d.kind == DraftKind::nested && !rounds)
+    if (d.kind == speculate::DraftKind::nested && !rounds)
       p.field("drafts",
               "bench.drafts: '{}' is nested, which needs bench.rounds=true; set it, or leave the "
               "draft out",

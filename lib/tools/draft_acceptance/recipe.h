@@ -5,9 +5,9 @@
 
 #include "eval/tasks.h"
 #include "recipe/sections.h"
+#include "speculate/plan/named_draft.h"
 #include "speculate/round/rounds.h"
 #include "tools/results/bench_results.h"
-#include "tools/speculation_bench/named_draft.h"
 
 namespace tandem::tools {
 
@@ -42,7 +42,7 @@ struct ChainLength {
 
 /// Section `bench`: the drafts, and what they are measured on.
 struct AcceptanceBench {
-  std::vector<NamedDraft> drafts;
+  std::vector<speculate::NamedDraft> drafts;
   std::vector<recipe::TokenCount> budgets;
   std::vector<double> temperatures = {0, 0.6, 1};
   PromptKind prompts = PromptKind::prose;
@@ -73,7 +73,7 @@ struct AcceptanceBench {
   }
   void check(recipe::Problems& p) const;
   /// Each draft under each of its budgets; a name says which, where budgets are listed.
-  std::vector<NamedDraft> all_drafts() const;
+  std::vector<speculate::NamedDraft> all_drafts() const;
 };
 
 struct DraftAcceptanceRecipe {

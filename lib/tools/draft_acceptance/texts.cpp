@@ -7,11 +7,11 @@ namespace {
 
 MeasuredTexts windows(const DraftAcceptanceRecipe& r, const decode::ModelFiles& files) {
   const auto context = static_cast<int>(r.run.context.value);
-  BenchPrompts prompts = bench_prompts(r.data, files,
-                                       {.context = context + r.bench.new_tokens,
-                                        .batch = r.run.batch,
-                                        .batches = r.bench.batches,
-                                        .seed = static_cast<uint64_t>(r.run.seed)});
+  bench::BenchPrompts prompts = bench_prompts(r.data, files,
+                                              {.context = context + r.bench.new_tokens,
+                                               .batch = r.run.batch,
+                                               .batches = r.bench.batches,
+                                               .seed = static_cast<uint64_t>(r.run.seed)});
   MeasuredTexts texts{.source = prompts.source,
                       .batches = {},
                       .distinct = prompts.distinct,

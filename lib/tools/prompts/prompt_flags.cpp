@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/search_path.h"
 #include "decode/suggested_sampling.h"
 
 namespace tandem::tools {
@@ -138,13 +139,6 @@ void require_same(cli::Context& cx, const decode::PromptSet& prompts) {
   if (cx.group()) cx.group()->require_equal("prompts", decode::fingerprint_of(prompts));
 }
 
-void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p) {
-  if (!model.state.empty())
-    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
-  if (!output.state.empty())
-    p.field("output.state", "output.state: is supported only by pig-generate; leave it out");
-}
-
 recipe::Sampling settled_sampling(const cli::Context& cx, const recipe::Sampling& sampling,
                                   const decode::ModelFiles& model) {
   if (!sampling.stop.empty() && !model.tokenizer)
@@ -227,6 +221,15 @@ decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int 
   }
   g.stops = s.stop;
   return g;
+}
+
+std::filesystem::path data_text(const recipe::Data& data) {
+  if (!data.path.empty()) return data.path;
+  for (const auto& folder : cli::recipe_folders())
+    if (const auto path = folder / "demo/lighthouse-logbook.txt"; std::filesystem::exists(path))
+      return path;
+  throw input_error("data.path", "the built-in text is not installed")
+      .hint("name a text with -s data.path=FILE");
 }
 
 }  // namespace tandem::tools

@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
@@ -23,9 +24,6 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
 /// Refuses prompts that the ranks of a run do not have in common, and says which date they hold.
 void require_same(cli::Context& cx, const decode::PromptSet& prompts);
 
-/// For tools that neither continue nor save a state.
-void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p);
-
 /// The recipe's sampling; with sampling.from model, keys that it leaves unset are those of the
 /// model's generation_config.json.
 /// errors   those of decode::suggested_sampling; kind recipe: sampling.stop without a tokenizer
@@ -49,5 +47,9 @@ void refuse_model_sampling(const recipe::Sampling& sampling, recipe::Problems& p
 /// errors       kind recipe: an id of sampling.stop_ids beyond the vocabulary
 decode::GenerateSpec generate_spec(const recipe::Sampling& sampling, int64_t seed, int top_logprobs,
                                    const model::ModelConfig& config, int max_context);
+
+/// The text of section `data`: data.path, or the demo document where that is empty.
+/// errors   kind input: the recipes are not installed
+std::filesystem::path data_text(const recipe::Data& data);
 
 }  // namespace tandem::tools

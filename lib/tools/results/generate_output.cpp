@@ -8,14 +8,14 @@
 
 #include "base/cpu_features.h"
 #include "base/parallel.h"
-#include "bench/gpu_hardware.h"
-#include "bench/hosted_report.h"
 #include "cli/help.h"
 #include "io/jsonl.h"
+#include "machine/gpu_hardware.h"
+#include "machine/hosted_report.h"
+#include "speculate/measure/channels_json.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/results/channels_json.h"
 
 namespace tandem::tools {
 
@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 GenerateOutput::GenerateOutput(cli::Context& cx, const std::filesystem::path& path,
                                const decode::PromptSet& prompts, const decode::Engine& engine,
-                               const MemoryPlan& plan, const bench::HostedPlan* hosted)
+                               const MemoryPlan& plan, const machine::HostedPlan* hosted)
     : cx_(cx),
       result_(path, cx.file_mode(), cx.out),
       prompts_(prompts),
@@ -142,17 +142,17 @@ void GenerateOutput::on_round(const speculate::RoundEvent& e) {
 double GenerateOutput::memory_gbps(double reached, bool uncached) const {
   const Device device = engine_.spec().device;
   const bool measures = cx_.terminal.verbosity() > 0 && !cli::is_interrupted();
-  const bench::SeenRates seen{.read_gbps = uncached ? reached : 0,
-                              .cached_gbps = uncached ? 0 : reached};
+  const machine::SeenRates seen{.read_gbps = uncached ? reached : 0,
+                                .cached_gbps = uncached ? 0 : reached};
   if (device.kind == Device::Kind::cuda)
-    return measures ? std::max(bench::measure_gpu_read_gbps(device), seen.read_gbps) : 0;
+    return measures ? std::max(machine::measure_gpu_read_gbps(device), seen.read_gbps) : 0;
   if (!measures) {
-    bench::raise_ceilings(max_threads(), seen);
-    const auto known = bench::known_ceilings(max_threads());
+    machine::raise_ceilings(max_threads(), seen);
+    const auto known = machine::known_ceilings(max_threads());
     return known ? known->mem_read_gbps : 0;
   }
-  const bench::Ceilings c = bench::cached_ceilings(max_threads(), seen);
-  if (const std::string text = bench::doubt_text(c); !text.empty()) cx_.warn(text);
+  const machine::Ceilings c = machine::cached_ceilings(max_threads(), seen);
+  if (const std::string text = machine::doubt_text(c); !text.empty()) cx_.warn(text);
   return c.mem_read_gbps;
 }
 
@@ -232,7 +232,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   if (r.prefill_s > 0) j["prefill_tok_s"] = double(r.prompt_tokens) / r.prefill_s;
   if (r.tokens_decoded > 0 && r.decode_s > 0) {
     const double gbps = r.bytes_read / r.decode_s * 1e-9;
-    const bool uncached = r.bytes_read / double(r.decode_steps) > bench::kUncachedBytes;
+    const bool uncached = r.bytes_read / double(r.decode_steps) > machine::kUncachedBytes;
     const double ceiling = memory_gbps(gbps, uncached);
     j["decode_tok_s"] = double(r.tokens_decoded) / r.decode_s;
     j["bytes_per_token"] = r.bytes_read / double(r.tokens_decoded);
@@ -254,7 +254,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     double ceiling = 0;
     if (cx_.terminal.verbosity() > 0 && !cli::is_interrupted()) {
       engine_.settle();
-      ceiling = bench::measure_gpu_copy_in_gbps(device);
+      ceiling = machine::measure_gpu_copy_in_gbps(device);
     }
     if (r.decode_steps > 0) {
       const double gbps = double(bytes) * double(r.decode_steps) / r.decode_s * 1e-9;
@@ -266,7 +266,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     }
     if (ceiling > 0) o["copy_in_gbps"] = ceiling;
   }
-  if (hosted_ != nullptr) j["hosted"] = bench::hosted_json(*hosted_);
+  if (hosted_ != nullptr) j["hosted"] = machine::hosted_json(*hosted_);
   if (!engine_.files().merged.empty()) j["adapters"]["merged"] = engine_.files().merged;
   if (const decode::AdapterUse use = engine_.spec().adapters; use != decode::AdapterUse::none) {
     Json& a = j["adapters"];
@@ -291,7 +291,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0) {
     j["spec"] = rounds_json(*rounds);
     if (engine_.channels() != nullptr && speculation.reads_channels)
-      j["spec"]["channels"] = channels_json(engine_, 1, *rounds);
+      j["spec"]["channels"] = speculate::channels_json(engine_, 1, *rounds);
     if (speculation.within != nullptr) j["spec"]["within"] = rounds_json(*speculation.within);
     if (const auto& plain = speculation.plain)
       j["spec"].update({{"ms_per_token", plain->round_ms},
@@ -320,7 +320,7 @@ std::string GenerateOutput::context_line(int max_context) const {
       max_context);
 }
 
-void GenerateOutput::finish(const PromptsReport& r, double load_s, int64_t seed,
+void GenerateOutput::finish(const decode::PromptsReport& r, double load_s, int64_t seed,
                             const recipe::Sampling& sampling,
                             const SpeculationReport& speculation) {
   progress_.reset();
@@ -340,7 +340,7 @@ void GenerateOutput::finish(const PromptsReport& r, double load_s, int64_t seed,
   if (r.ended) throw *r.ended;
 }
 
-void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double load_s,
+void GenerateOutput::note_summary(const Json& j, const decode::PromptsReport& r, double load_s,
                                   int64_t seed, const SpeculationReport& speculation) const {
   const auto number = [](const Json& from, const char* key) { return from[key].get<double>(); };
   const auto bytes = [](const Json& from, const char* key) {
@@ -384,7 +384,7 @@ void GenerateOutput::note_summary(const Json& j, const PromptsReport& r, double 
                   : std::string("next to the weights");
   }
   if (hosted_ != nullptr)
-    text += fmt::format("\nattend   predicted: {}", bench::hosted_choice(*hosted_));
+    text += fmt::format("\nattend   predicted: {}", machine::hosted_choice(*hosted_));
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     text += fmt::format(
         "\nspec     {} steps, {:.2f} tokens per step by {}{}, draft {:.2f} s, target {:.2f} s, "

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bench/hosted_plan.h"
 #include "cli/context.h"
 #include "decode/generate.h"
+#include "decode/generate_prompts.h"
 #include "decode/prompts.h"
+#include "machine/hosted_plan.h"
 #include "recipe/sections.h"
+#include "speculate/measure/plain_meter.h"
 #include "speculate/round/speculation.h"
-#include "tools/prompts/generate_prompts.h"
-#include "tools/speculation/plain_meter.h"
 
 namespace tandem::tools {
 
@@ -27,8 +27,8 @@ struct SpeculationReport {
   const nlohmann::ordered_json* fastest = nullptr;    // what spec.fastest tried; null without
   bool reads_channels = true;  // of an engine with FFN policies, whether drafts read by them
   bool declined = false;       // since the plan predicted a loss
-  std::optional<PlainMeter::Result> plain = {};  // none where the run was too short
-  std::string remedy = {};                       // where that was faster
+  std::optional<speculate::PlainMeter::Result> plain = {};  // none where the run was too short
+  std::string remedy = {};                                  // where that was faster
 };
 
 /// Shows the generated tokens: as text (one sequence streams, several come out whole and in order),
@@ -42,14 +42,14 @@ class GenerateOutput {
   /// hosted  how keys in host memory are attended; null without such
   GenerateOutput(cli::Context& cx, const std::filesystem::path& path,
                  const decode::PromptSet& prompts, const decode::Engine& engine,
-                 const MemoryPlan& plan, const bench::HostedPlan* hosted = nullptr);
+                 const MemoryPlan& plan, const machine::HostedPlan* hosted = nullptr);
 
   decode::GenerateEvents events();
   void on_round(const speculate::RoundEvent& event);
   /// Closes the text, writes the summary, gives the result file its name.
   /// sampling  settled
   /// errors    the interruption that the report holds
-  void finish(const PromptsReport& report, double load_s, int64_t seed,
+  void finish(const decode::PromptsReport& report, double load_s, int64_t seed,
               const recipe::Sampling& sampling, const SpeculationReport& speculation = {});
 
  private:
@@ -70,8 +70,8 @@ class GenerateOutput {
                                  const recipe::Sampling& sampling,
                                  const SpeculationReport& speculation) const;
   /// The summary as text, on stderr.
-  void note_summary(const nlohmann::ordered_json& j, const PromptsReport& report, double load_s,
-                    int64_t seed, const SpeculationReport& speculation) const;
+  void note_summary(const nlohmann::ordered_json& j, const decode::PromptsReport& report,
+                    double load_s, int64_t seed, const SpeculationReport& speculation) const;
 
   cli::Context& cx_;
   cli::ResultFile result_;
@@ -86,7 +86,7 @@ class GenerateOutput {
   const decode::PromptSet& prompts_;
   const decode::Engine& engine_;
   const MemoryPlan& plan_;
-  const bench::HostedPlan* hosted_;
+  const machine::HostedPlan* hosted_;
   bool jsonl_, results_;
   bool several_;
   Stopwatch clock_;

@@ -30,15 +30,15 @@ struct Trial {
 constexpr Trial kWarmUp{8, 2, 0.2}, kMeasured{48, 8, 0.5};
 
 bool is_dense(const recipe::Cache& c) { return kv::needs_of(c).reads_all && !c.is_hosted(); }
-bool may_drop_keys(const SequoiaRecipe& r) { return !r.cache.is_hosted(); }
-bool may_drop_channels(const SequoiaRecipe& r) {
+bool may_drop_keys(const speculate::SequoiaRecipe& r) { return !r.cache.is_hosted(); }
+bool may_drop_channels(const speculate::SequoiaRecipe& r) {
   return is_dense(r.cache) && !r.model.offload.any();
 }
 
 /// `key=value` of each key that has not its default.
-std::vector<std::string> settings_of(SequoiaRecipe recipe,
+std::vector<std::string> settings_of(speculate::SequoiaRecipe recipe,
                                      const std::function<bool(std::string_view key)>& wanted) {
-  SequoiaRecipe defaults;
+  speculate::SequoiaRecipe defaults;
   const recipe::Field fields = recipe::fields_of(recipe), plain = recipe::fields_of(defaults);
   const std::vector<recipe::Key> keys = recipe::keys_of(fields), others = recipe::keys_of(plain);
   std::vector<std::string> settings;
@@ -111,8 +111,8 @@ class Beginning {
 
 }  // namespace
 
-SequoiaRecipe with_all_drafts(const SequoiaRecipe& asked) {
-  SequoiaRecipe all = asked;
+speculate::SequoiaRecipe with_all_drafts(const speculate::SequoiaRecipe& asked) {
+  speculate::SequoiaRecipe all = asked;
   all.draft2 = asked.draft;
   all.draft = {};
   if (may_drop_keys(asked)) all.draft.cache.kind = recipe::CacheKind::snapkv;
@@ -120,9 +120,9 @@ SequoiaRecipe with_all_drafts(const SequoiaRecipe& asked) {
   return all;
 }
 
-TreeRoom room_of_all_drafts(const SequoiaRecipe& all) {
+TreeRoom room_of_all_drafts(const speculate::SequoiaRecipe& all) {
   return TreeRoom::of(speculate::chain_tree(std::ranges::max(kGammas) + 1))
-      .with(TreeRoom::of(*given_tree(all)));
+      .with(TreeRoom::of(*speculate::given_tree(all)));
 }
 
 std::string TriedWay::name() const {
@@ -133,12 +133,13 @@ std::string TriedWay::name() const {
   return fmt::format("{}", fmt::join(settings_of(recipe, is_draft), " "));
 }
 
-std::vector<TriedWay> ways_to_try(const SequoiaRecipe& asked, int64_t longest) {
-  SequoiaRecipe base = asked;
+std::vector<TriedWay> ways_to_try(const speculate::SequoiaRecipe& asked, int64_t longest) {
+  speculate::SequoiaRecipe base = asked;
   base.spec.fastest = false;
   base.tree = {};
   std::vector<TriedWay> ways;
-  const auto add = [&](DraftKind kind, const DraftSection& draft, std::string why_not = {}) {
+  const auto add = [&](speculate::DraftKind kind, const speculate::DraftSection& draft,
+                       std::string why_not = {}) {
     for (const int gamma : kGammas) {
       TriedWay& way = ways.emplace_back(TriedWay{.recipe = base, .why_not = why_not});
       way.recipe.spec.draft = kind;
@@ -147,48 +148,51 @@ std::vector<TriedWay> ways_to_try(const SequoiaRecipe& asked, int64_t longest) {
     }
   };
   ways.push_back({.recipe = base});
-  ways.back().recipe.spec.draft = DraftKind::none;
+  ways.back().recipe.spec.draft = speculate::DraftKind::none;
   ways.back().recipe.draft = {};
-  add(DraftKind::ngram, {});
-  const DraftSection self = with_all_drafts(asked).draft;
+  add(speculate::DraftKind::ngram, {});
+  const speculate::DraftSection self = with_all_drafts(asked).draft;
   if (may_drop_keys(asked)) {
     const int64_t budget = self.cache.snapkv.budget;
-    DraftSection draft;
+    speculate::DraftSection draft;
     draft.cache = self.cache;
-    add(DraftKind::self, draft,
+    add(speculate::DraftKind::self, draft,
         longest >= kLeastTimesBudget * budget
             ? ""
             : fmt::format("KV budget of {} tokens is too large for a context of {}", budget,
                           longest));
   }
   if (may_drop_channels(asked)) {
-    DraftSection draft;
+    speculate::DraftSection draft;
     draft.sparse = self.sparse;
-    add(DraftKind::self, draft);
+    add(speculate::DraftKind::self, draft);
   }
   if (asked.draft.path.value.empty()) return ways;
-  add(DraftKind::model, asked.draft);
+  add(speculate::DraftKind::model, asked.draft);
   if (asked.tree.path.empty()) return ways;
   ways.push_back({.recipe = base});
   ways.back().recipe.tree = asked.tree;
   return ways;
 }
 
-std::unique_ptr<speculate::Rounds> rounds_of(const TriedWay& way, const ModelPair::Engines& engines,
+std::unique_ptr<speculate::Rounds> rounds_of(const TriedWay& way,
+                                             const speculate::ModelPair::Engines& engines,
                                              speculate::RoundOptions options) {
-  const SequoiaRecipe& recipe = way.recipe;
+  const speculate::SequoiaRecipe& recipe = way.recipe;
   decode::Engine& target = *engines.target;
-  if (recipe.spec.draft == DraftKind::ngram)
-    return make_rounds(recipe, engines, *given_tree(recipe), std::move(options));
+  if (recipe.spec.draft == speculate::DraftKind::ngram)
+    return speculate::make_rounds(recipe, engines, *speculate::given_tree(recipe),
+                                  std::move(options));
   const kv::Reading part =
       recipe.draft.sparse.any() ? kv::Reading{.channels = 1} : kv::Reading{.keys = 1};
-  const auto draft = recipe.spec.draft == DraftKind::self ? speculate::Reader(target, part)
-                                                          : speculate::Reader(*engines.draft);
+  const auto draft = recipe.spec.draft == speculate::DraftKind::self
+                         ? speculate::Reader(target, part)
+                         : speculate::Reader(*engines.draft);
   options.verify = recipe.spec.verify;
-  return speculate::model_rounds(target, draft, *given_tree(recipe), std::move(options));
+  return speculate::model_rounds(target, draft, *speculate::given_tree(recipe), std::move(options));
 }
 
-const TriedWay& try_ways(cli::Context& cx, const ModelPair::Engines& engines,
+const TriedWay& try_ways(cli::Context& cx, const speculate::ModelPair::Engines& engines,
                          std::span<const int32_t> prompt, const decode::GenerateSpec& how,
                          std::vector<TriedWay>& ways) {
   decode::Engine& target = *engines.target;

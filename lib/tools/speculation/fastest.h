@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/speculation/proposals.h"
+#include "cli/context.h"
+#include "speculate/plan/proposals.h"
 
 // spec.fastest: plain decoding and several lossless drafts are tried on the prompt, and the fastest
 // writes the text.
@@ -12,35 +13,36 @@ namespace tandem::tools {
 
 /// Sections `draft` and `draft2` of an engine that serves all drafts that are tried: `draft` is how
 /// the target reads as a draft, `draft2` the small model.
-SequoiaRecipe with_all_drafts(const SequoiaRecipe& asked);
+speculate::SequoiaRecipe with_all_drafts(const speculate::SequoiaRecipe& asked);
 /// Room for the rounds of each.
-speculate::TreeRoom room_of_all_drafts(const SequoiaRecipe& all);
+speculate::TreeRoom room_of_all_drafts(const speculate::SequoiaRecipe& all);
 
 /// A way to generate.
 struct TriedWay {
-  SequoiaRecipe recipe;           // that does it; spec.draft none: plain decoding
-  std::optional<double> ms = {};  // a token; none where it was not tried
-  std::string why_not = {};       // where it was not
+  speculate::SequoiaRecipe recipe;  // that does it; spec.draft none: plain decoding
+  std::optional<double> ms = {};    // a token; none where it was not tried
+  std::string why_not = {};         // where it was not
 
-  bool is_plain() const { return recipe.spec.draft == DraftKind::none; }
+  bool is_plain() const { return recipe.spec.draft == speculate::DraftKind::none; }
   /// `spec.draft=ngram spec.gamma=4`, or `plain decoding`.
   std::string name() const;
 };
 
 /// The ways that suit a run, plain decoding first.
 /// longest  tokens of the text
-std::vector<TriedWay> ways_to_try(const SequoiaRecipe& asked, int64_t longest);
+std::vector<TriedWay> ways_to_try(const speculate::SequoiaRecipe& asked, int64_t longest);
 
 /// Rounds of a way that is not plain.
 /// engines  of with_all_drafts
-std::unique_ptr<speculate::Rounds> rounds_of(const TriedWay& way, const ModelPair::Engines& engines,
+std::unique_ptr<speculate::Rounds> rounds_of(const TriedWay& way,
+                                             const speculate::ModelPair::Engines& engines,
                                              speculate::RoundOptions options = {});
 
 /// Generates the beginning of the text by each way.
 /// how      of the whole text
 /// returns  the fastest; plain decoding where the text ends too soon to say
 /// errors   kind interrupted, memory, numeric
-const TriedWay& try_ways(cli::Context& cx, const ModelPair::Engines& engines,
+const TriedWay& try_ways(cli::Context& cx, const speculate::ModelPair::Engines& engines,
                          std::span<const int32_t> prompt, const decode::GenerateSpec& how,
                          std::vector<TriedWay>& ways);
 

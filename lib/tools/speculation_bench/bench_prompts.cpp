@@ -7,7 +7,7 @@
 #include "base/rng.h"
 #include "decode/prompts.h"
 #include "eval/perplexity.h"
-#include "tools/prompts/data_text.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
 namespace {
@@ -69,19 +69,9 @@ Windows lines_of(const PromptNeeds& needs, const decode::ModelFiles& files) {
 
 }  // namespace
 
-double BenchPrompts::mean_tokens() const {
-  double tokens = 0, n = 0;
-  for (const auto& batch : batches)
-    for (const auto& prompt : batch) {
-      tokens += static_cast<double>(prompt.size());
-      ++n;
-    }
-  return tokens / n;
-}
-
-BenchPrompts bench_prompts(const recipe::Data& data, const decode::ModelFiles& files,
-                           const PromptNeeds& needs) {
-  BenchPrompts prompts;
+bench::BenchPrompts bench_prompts(const recipe::Data& data, const decode::ModelFiles& files,
+                                  const PromptNeeds& needs) {
+  bench::BenchPrompts prompts;
   Windows windows;
   if (!needs.lines.empty()) {
     prompts.source = needs.lines.filename().string();

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/speculation/measurement.h"
 #include "decode/model_files.h"
 #include "recipe/sections.h"
 
@@ -18,20 +19,9 @@ struct PromptNeeds {
   std::filesystem::path lines = {};  // a file of prompts, in place of windows
 };
 
-/// Prompts of a benchmark: windows of a text or lines of a file, random tokens where the model has
-/// no tokenizer.
-struct BenchPrompts {
-  std::string source;
-  std::vector<std::vector<std::vector<int32_t>>> batches;  // [batches][batch][context at most]
-  int distinct = 0;                                        // windows
-  bool overlap = false;  // the text is shorter than all of them together
-
-  double mean_tokens() const;
-};
-
 /// errors   kind input: no such text, one shorter than a window, or a line with too few or too many
 ///          tokens
-BenchPrompts bench_prompts(const recipe::Data& data, const decode::ModelFiles& files,
-                           const PromptNeeds& needs);
+bench::BenchPrompts bench_prompts(const recipe::Data& data, const decode::ModelFiles& files,
+                                  const PromptNeeds& needs);
 
 }  // namespace tandem::tools

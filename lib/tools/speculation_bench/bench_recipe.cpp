@@ -14,9 +14,9 @@ int SpeculationBenchRecipe::most_gamma() const {
   return std::max(1, std::min({spec.most_gamma, bench.new_tokens - 1, rows - 1}));
 }
 
-std::vector<NamedDraft> ComparisonSection::budgeted() const {
-  std::vector<NamedDraft> list = drafts;
-  for (NamedDraft& draft : list)
+std::vector<speculate::NamedDraft> ComparisonSection::budgeted() const {
+  std::vector<speculate::NamedDraft> list = drafts;
+  for (speculate::NamedDraft& draft : list)
     if (budget && draft.bounded()) draft.budget = *budget;
   return list;
 }
@@ -25,9 +25,9 @@ void ComparisonSection::check(recipe::Problems& p) const {
   if (predict == PredictMode::only && !hardware.complete())
     p.field("hardware",
             "bench.hardware: expected a GPU (h200, a100-80, ...), or read_gbps and bf16_tflops");
-  check_drafts(budgeted(), p);
-  for (const NamedDraft& d : drafts)
-    if (predict == PredictMode::only && d.kind == DraftKind::nested)
+  speculate::check_drafts(budgeted(), p);
+  for (const speculate::NamedDraft& d : drafts)
+    if (predict == PredictMode::only && d.kind == speculate::DraftKind::nested)
       p.field("drafts",
               "bench.drafts: '{}' is nested, which bench.predict=only does not support; leave one "
               "of them out",
@@ -52,7 +52,7 @@ void SpeculationBenchRecipe::check(recipe::Problems& p) const {
 }
 
 void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
-  const auto of_vector = [](const NamedDraft& d) { return d.tree.automatic; };
+  const auto of_vector = [](const speculate::NamedDraft& d) { return d.tree.automatic; };
   const auto draft = std::ranges::find_if(bench.drafts, of_vector);
   if (draft == bench.drafts.end()) return;
   if (accept.path.empty())
@@ -65,10 +65,10 @@ void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
 
 void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
   speculate::check_rule_within(spec.verify_within, p);
-  for (const NamedDraft& d : bench.drafts)
-    if (speculate::weighs_draws(spec.verify_within) && d.kind == DraftKind::nested &&
-        std::ranges::any_of(bench.drafts, [&](const NamedDraft& small) {
-          return small.name == d.small && small.kind == DraftKind::ngram;
+  for (const speculate::NamedDraft& d : bench.drafts)
+    if (speculate::weighs_draws(spec.verify_within) && d.kind == speculate::DraftKind::nested &&
+        std::ranges::any_of(bench.drafts, [&](const speculate::NamedDraft& small) {
+          return small.name == d.small && small.kind == speculate::DraftKind::ngram;
         }))
       p.field("spec.verify_within",
               "spec.verify_within: {} needs sampled draft tokens, but '{}' is prompt lookup; set "

@@ -5,13 +5,13 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/speculation/ways.h"
 #include "recipe/auto_counts.h"
 #include "recipe/sections.h"
+#include "speculate/plan/hardware.h"
 #include "speculate/round/floor_keys.h"
 #include "speculate/round/verify_choice.h"
 #include "tools/results/bench_results.h"
-#include "tools/speculation_bench/hardware.h"
-#include "tools/speculation_bench/ways.h"
 
 namespace tandem::tools {
 
@@ -51,7 +51,7 @@ struct ChainSection {
 
 /// Section `bench`: the drafts to compare.
 struct ComparisonSection {
-  std::vector<NamedDraft> drafts;
+  std::vector<speculate::NamedDraft> drafts;
   std::filesystem::path prompts;
   PredictMode predict = PredictMode::also;
   std::optional<recipe::TokenCount> budget;
@@ -59,7 +59,7 @@ struct ComparisonSection {
   int new_tokens = 96, batches = 3, warm_ups = 1;
   bool random_kv = false;
   std::optional<bool> simulate;
-  HardwareSection hardware;
+  speculate::HardwareSection hardware;
 
   template <class V>
   void fields(V& v) {
@@ -91,7 +91,7 @@ struct ComparisonSection {
   }
   void check(recipe::Problems& p) const;
   /// The drafts under the budget that a sweep sets.
-  std::vector<NamedDraft> budgeted() const;
+  std::vector<speculate::NamedDraft> budgeted() const;
 };
 
 struct SpeculationBenchRecipe {
@@ -103,8 +103,8 @@ struct SpeculationBenchRecipe {
   recipe::RankedRun run;
   recipe::Sampling sampling;
   BenchOutput output;
-  AcceptSection accept;
-  TreeGrid tree;
+  speculate::AcceptSection accept;
+  bench::TreeGrid tree;
 
   SpeculationBenchRecipe() {
     run.context = {32768};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cli/plan_text.h"
+#include "decode/fit/memory_text.h"
 #include "tools/results/bench_results.h"
 
 namespace tandem::tools {
@@ -24,23 +25,23 @@ void PlanTable::refuse(const std::string& name, const Error& error) {
   refusal_ = exit_status(error.kind());
 }
 
-void PlanTable::add(const cli::PointName& point, const BenchEngines& engines) {
+void PlanTable::add(const cli::PointName& point, const bench::BenchEngines& engines) {
   const MemoryPlan& plan = engines.plan();
-  const cli::MemoryLimits limits = engines.limits();
+  const decode::MemoryLimits limits = engines.limits();
   const bool fits = limits.fits(plan);
   fits_ = fits_ && fits;
-  const cli::RankPlan ranks = engines.rank_plan();
+  const decode::RankPlan ranks = engines.rank_plan();
   if (is_single_)
-    detail_ = cli::gpu_line(limits) + ranks.lines() + cli::memory_lines(plan, limits) + "\n";
+    detail_ = decode::gpu_line(limits) + ranks.lines() + decode::memory_lines(plan, limits) + "\n";
   nlohmann::ordered_json line = {{"event", "plan"},
                                  {"point", point.id},
                                  {"context_tokens", engines.sizes().context},
                                  {"batch", engines.sizes().batch}};
   if (!ranks.kinds.empty()) line["ranks"] = ranks.json();
-  line.update(cli::memory_json(plan, limits));
+  line.update(decode::memory_json(plan, limits));
   if (cx_.plans_as_json()) cx_.write_plan(line.dump());
   table_.add_row({point.id, std::to_string(engines.sizes().context),
-                  std::to_string(engines.sizes().batch), cli::planned_device(limits),
+                  std::to_string(engines.sizes().batch), decode::planned_device(limits),
                   format_bytes(plan.peak(engines.device())),
                   format_bytes(limits.on_gpu() ? limits.gpu_bytes : limits.host),
                   (fits ? "fits" : "does not fit") + std::exchange(refused_, {})});

@@ -1,9 +1,9 @@
 #pragma once
 #include <string>
 
+#include "bench/speculation/bench_engines.h"
 #include "cli/context.h"
 #include "io/table.h"
-#include "tools/speculation_bench/bench_engines.h"
 
 namespace tandem::tools {
 
@@ -16,7 +16,7 @@ class PlanTable {
   /// The next point leaves out what has this name.
   void refuse(const std::string& name, const Error& error);
   /// engines  of the point, sized
-  void add(const cli::PointName& point, const BenchEngines& engines);
+  void add(const cli::PointName& point, const bench::BenchEngines& engines);
   /// Prints all points. The exit status: memory where one does not fit, else that of the last
   /// refusal, or 0.
   int finish();

@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "bench/gpu_hardware.h"
 #include "bench/model_report.h"
+#include "bench/speculation/measured_prediction.h"
+#include "bench/speculation/measured_report.h"
 #include "kv/policy.h"
+#include "machine/gpu_hardware.h"
 #include "recipe/scalar.h"
+#include "speculate/measure/channels_json.h"
+#include "speculate/plan/prediction.h"
+#include "speculate/plan/tree_plan.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/results/channels_json.h"
-#include "tools/speculation/tree_plan.h"
-#include "tools/speculation_bench/measured_prediction.h"
-#include "tools/speculation_bench/measured_report.h"
-#include "tools/speculation_bench/prediction.h"
+#include "tools/speculation_bench/bench_prompts.h"
 
 namespace tandem::tools {
 namespace {
@@ -23,22 +24,24 @@ const char kPlain[] = "plain";
 constexpr std::string_view kSimulatedWords =
     "accepted tokens are simulated: drawn by alpha or an acceptance vector, not by verification";
 
-BenchSizes sizes_of(const SpeculationBenchRecipe& r) {
+bench::BenchSizes sizes_of(const SpeculationBenchRecipe& r) {
   return {.batch = r.run.batch,
           .context = static_cast<int>(r.run.context.value),
           .new_tokens = r.bench.new_tokens};
 }
 
 /// Phases name records of a point; the recipe has no draft of that name.
-std::string phase_of(const Way& way) {
-  return way.draft.kind == DraftKind::none ? std::string(kPlain) : "rounds " + way.name();
+std::string phase_of(const bench::Way& way) {
+  return way.draft.kind == speculate::DraftKind::none ? std::string(kPlain)
+                                                      : "rounds " + way.name();
 }
 
 std::string temperature_text(const SpeculationBenchRecipe& r) {
   return fmt::format("{:g}", r.sampling.temperature.value_or(0));
 }
 
-bench::Record record_of(const cli::Context& cx, const PointRun::Point& point, const Way* way) {
+bench::Record record_of(const cli::Context& cx, const PointRun::Point& point,
+                        const bench::Way* way) {
   const SpeculationBenchRecipe& r = point.recipe;
   bench::Record record = named(bench::Record(cx.info.name), point);
   Json& workload = record.group("workload");
@@ -48,8 +51,8 @@ bench::Record record_of(const cli::Context& cx, const PointRun::Point& point, co
               {"context_tokens", r.run.context.value},
               {"new_tokens", r.bench.new_tokens},
               {"temperature", r.sampling.temperature.value_or(0)}};
-  if (way != nullptr && way->draft.kind != DraftKind::none) {
-    workload["draft"] = draft_json(way->draft);
+  if (way != nullptr && way->draft.kind != speculate::DraftKind::none) {
+    workload["draft"] = speculate::draft_json(way->draft);
     if (way->chooses)
       workload["gamma"] = "auto";
     else if (way->is_chain() && !way->is_plain() && !way->nested)
@@ -59,12 +62,12 @@ bench::Record record_of(const cli::Context& cx, const PointRun::Point& point, co
 }
 
 /// Which way was the fastest at a point.
-std::string verdict(const SpeculationBenchRecipe& r, const PointRuns& runs) {
-  const WayRuns* best = nullptr;
-  Gain most;
-  for (const WayRuns& way : runs.ways) {
+std::string verdict(const SpeculationBenchRecipe& r, const bench::PointRuns& runs) {
+  const bench::WayRuns* best = nullptr;
+  bench::Gain most;
+  for (const bench::WayRuns& way : runs.ways) {
     if (!way.stats || way.error) continue;
-    const Gain gain = gain_of(runs.ways.front(), way, runs.prefill_s);
+    const bench::Gain gain = bench::gain_of(runs.ways.front(), way, runs.prefill_s);
     if (gain.speedup <= most.speedup) continue;
     best = &way;
     most = gain;
@@ -88,53 +91,56 @@ PointRun::PointRun(cli::Context& cx, const Point& point)
                cx) {}
 
 void PointRun::fail(const cli::Context& cx, BenchResults& results, const Point& point,
-                    const Way* way, const Error& error) {
+                    const bench::Way* way, const Error& error) {
   results.add_failure(record_of(cx, point, way), error);
 }
 
-void PointRun::admit(const std::function<void(const Way&, const Error&)>& report) {
-  const auto refused = [&](const Way& way, const Error& e) {
+void PointRun::admit(const std::function<void(const bench::Way&, const Error&)>& report) {
+  const auto refused = [&](const bench::Way& way, const Error& e) {
     if (cx_.group() && e.kind() != ErrorKind::recipe) throw Error(e);  // others may have had none
     report(way, e);
   };
   const SpeculationBenchRecipe& r = point_.recipe;
-  Way plain;
+  bench::Way plain;
   plain.draft.name = kPlain;
-  plain.draft.kind = DraftKind::none;
+  plain.draft.kind = speculate::DraftKind::none;
   ways_ = {plain};
-  for (const NamedDraft& draft : r.bench.budgeted()) {
-    if (draft.kind == DraftKind::none)
+  for (const speculate::NamedDraft& draft : r.bench.budgeted()) {
+    if (draft.kind == speculate::DraftKind::none)
       ways_.front().draft = draft;
     else
       admit(draft, r.bench.simulate.value_or(engines_.target_files().synthetic()), refused);
   }
   // Another text with copies of its keys near may be one too many.
-  for (const Way& way : ways_)
+  for (const bench::Way& way : ways_)
     if (way.grows_trees() && times_trees() && !(way.nested && r.cache.is_hosted()))
       timed_[way.draft.name] = std::max(timed_[way.draft.name], way.proposal().size());
   for (const auto& [name, nodes] : timed_)
     engines_.add_timing(
-        name, std::ranges::find(ways_, name, [](const Way& w) { return w.draft.name; })->proposer(),
+        name,
+        std::ranges::find(ways_, name, [](const bench::Way& w) { return w.draft.name; })
+            ->proposer(),
         nodes);
   engines_.size();
 }
 
-void PointRun::admit(const NamedDraft& draft, bool simulates,
-                     const std::function<void(const Way&, const Error&)>& refused) {
+void PointRun::admit(const speculate::NamedDraft& draft, bool simulates,
+                     const std::function<void(const bench::Way&, const Error&)>& refused) {
   const SpeculationBenchRecipe& r = point_.recipe;
   const auto note = [&](const std::string& text) { cx_.note(text); };
   const auto admit_way = [&](speculate::TokenTree tree, bool chooses) {
-    Way way{.draft = draft, .tree = std::move(tree), .simulated = simulates, .chooses = chooses};
+    bench::Way way{
+        .draft = draft, .tree = std::move(tree), .simulated = simulates, .chooses = chooses};
     try {
-      way.acceptance =
-          known_acceptance(draft, r.accept, static_cast<double>(r.run.context.value), simulates);
+      way.acceptance = bench::known_acceptance(draft, r.accept,
+                                               static_cast<double>(r.run.context.value), simulates);
       engines_.add(way);
       ways_.push_back(std::move(way));
     } catch (const Error& e) {
       refused(way, e);
     }
   };
-  if (draft.kind == DraftKind::nested) return admit_nested(draft, simulates, refused);
+  if (draft.kind == speculate::DraftKind::nested) return admit_nested(draft, simulates, refused);
   if (draft.tree.empty()) {
     for (const int gamma : r.spec.gamma.values) admit_way(speculate::chain_tree(gamma + 1), false);
     // Prompt lookup proposes what it finds: its auto is the most, which may be listed too.
@@ -146,29 +152,29 @@ void PointRun::admit(const NamedDraft& draft, bool simulates,
     return;
   }
   try {
-    for (speculate::TokenTree& tree : trees_of(draft, r.tree, r.accept, note))
+    for (speculate::TokenTree& tree : bench::trees_of(draft, r.tree, r.accept, note))
       admit_way(std::move(tree), false);
   } catch (const Error& e) {
     refused({.draft = draft}, e);
   }
 }
 
-void PointRun::admit_nested(const NamedDraft& draft, bool simulates,
-                            const std::function<void(const Way&, const Error&)>& refused) {
+void PointRun::admit_nested(const speculate::NamedDraft& draft, bool simulates,
+                            const std::function<void(const bench::Way&, const Error&)>& refused) {
   const SpeculationBenchRecipe& r = point_.recipe;
   const auto context = static_cast<double>(r.run.context.value);
-  Way way{.draft = draft, .simulated = simulates};
-  NestedWay& nested = way.nested.emplace(NestedWay::of(draft, r.bench.budgeted()));
+  bench::Way way{.draft = draft, .simulated = simulates};
+  bench::NestedWay& nested = way.nested.emplace(bench::NestedWay::of(draft, r.bench.budgeted()));
   std::vector<speculate::TokenTree> trees;
   try {
     if (draft.tree.empty())
       for (const int gamma : r.spec.gamma1) trees.push_back(speculate::chain_tree(gamma + 1));
     else
-      trees = trees_of(draft, r.tree, r.accept, [&](const std::string& s) { cx_.note(s); });
-    way.acceptance = known_acceptance(nested.self, r.accept, context, simulates);
-    NamedDraft small = nested.small;
+      trees = bench::trees_of(draft, r.tree, r.accept, [&](const std::string& s) { cx_.note(s); });
+    way.acceptance = bench::known_acceptance(nested.self, r.accept, context, simulates);
+    speculate::NamedDraft small = nested.small;
     small.tree = draft.tree;
-    nested.acceptance = known_acceptance(small, r.accept, context, simulates);
+    nested.acceptance = bench::known_acceptance(small, r.accept, context, simulates);
   } catch (const Error& e) {
     return refused(way, e);
   }
@@ -187,13 +193,14 @@ void PointRun::admit_nested(const NamedDraft& draft, bool simulates,
       }
 }
 
-MeasureSpec PointRun::measure_spec() {
+bench::MeasureSpec PointRun::measure_spec() {
   const SpeculationBenchRecipe& r = point_.recipe;
   decode::Engine& target = engines_.target();
-  MeasureSpec spec{
+  bench::MeasureSpec spec{
       .how = generate_spec(r.sampling, r.run.seed, 0, target.config(), target.spec().max_tokens),
       .warm_ups = r.bench.warm_ups,
       .random_kv = r.bench.random_kv,
+      .interrupted = cli::agree_interrupted,
       .verify = r.spec.verify,
       .floor = r.spec.floors.rule(),
       .verify_within = r.spec.verify_within};
@@ -205,22 +212,25 @@ MeasureSpec PointRun::measure_spec() {
 
 PointRun::Times PointRun::time_forwards(const decode::SamplerSpec& sampler) {
   Times times;
-  for (const Way& way : ways_) {
+  for (const bench::Way& way : ways_) {
     if (!timed_.contains(way.draft.name) || times.contains(way.draft.name)) continue;
     const speculate::Reader verifier =
         way.nested ? engines_.drafter(way.nested->self) : speculate::Reader(engines_.target());
-    times[way.draft.name] = measure_times(cx_, verifier, engines_.drafter(way.proposer()),
-                                          {.contexts = {engines_.timed_context()},
-                                           .largest_tree = timed_.at(way.draft.name),
-                                           .batch = point_.recipe.run.batch,
-                                           .sampler = sampler});
+    times[way.draft.name] =
+        speculate::measure_times(cx_, verifier, engines_.drafter(way.proposer()),
+                                 {.contexts = {engines_.timed_context()},
+                                  .largest_tree = timed_.at(way.draft.name),
+                                  .batch = point_.recipe.run.batch,
+                                  .sampler = sampler});
   }
   return times;
 }
 
 void PointRun::run(BenchResults& results) {
   const SpeculationBenchRecipe& r = point_.recipe;
-  const auto missing = [&](const Way& way) { return !results.has(point_.id, phase_of(way)); };
+  const auto missing = [&](const bench::Way& way) {
+    return !results.has(point_.id, phase_of(way));
+  };
   if (std::ranges::none_of(ways_, missing)) return;
   prompts_ = bench_prompts(r.data, engines_.target_files(),
                            {.context = sizes_of(r).context,
@@ -233,33 +243,34 @@ void PointRun::run(BenchResults& results) {
     prompts.sequences = batch;
     require_same(cx_, prompts);
   }
-  if (engines_.streams()) link_ = bench::gpu_ceilings(engines_.device());  // while it is idle
+  if (engines_.streams()) link_ = machine::gpu_ceilings(engines_.device());  // while it is idle
   engines_.load(cx_);
-  const MeasureSpec spec = measure_spec();
+  const bench::MeasureSpec spec = measure_spec();
   times_ = time_forwards(spec.how.sampler);
   cli::Progress progress(
       cx_.terminal, fmt::format("batch {} at {} tokens", r.run.batch, r.run.context.value),
       static_cast<double>(ways_.size()) * (r.bench.batches + r.bench.warm_ups), "runs");
   double n_done = 0;
-  const PointRuns runs =
-      measure_ways(engines_, prompts_, ways_, spec, [&] { return progress.go_on(++n_done); });
-  for (const WayRuns& way : runs.ways)
+  const bench::PointRuns runs = bench::measure_ways(engines_, prompts_, ways_, spec,
+                                                    [&] { return progress.go_on(++n_done); });
+  for (const bench::WayRuns& way : runs.ways)
     if (missing(way.way)) report(results, runs, way);
-  if (std::ranges::any_of(ways_, &Way::simulated)) cx_.note(std::string(kSimulatedWords));
+  if (std::ranges::any_of(ways_, &bench::Way::simulated)) cx_.note(std::string(kSimulatedWords));
   cx_.note(verdict(r, runs));
 }
 
-void PointRun::report(BenchResults& results, const PointRuns& runs, const WayRuns& way) {
+void PointRun::report(BenchResults& results, const bench::PointRuns& runs,
+                      const bench::WayRuns& way) {
   const SpeculationBenchRecipe& r = point_.recipe;
   if (way.error) return fail(cx_, results, point_, &way.way, *way.error);
   bench::Record record = record_of(cx_, point_, &way.way);
   add_facts(record, way.way);
-  add_measured(record, runs, way, prompts_.mean_tokens());
+  bench::add_measured(record, runs, way, prompts_.mean_tokens());
   if (way.stats) add_streaming(record, way);
-  const NamedDraft& draft = way.way.draft;
-  if (way.stats && draft.kind == DraftKind::self && draft.sparse.any())
-    record.group("spec")["channels"] =
-        channels_json(engines_.target(), engines_.drafter(draft).reading.channels, *way.stats);
+  const speculate::NamedDraft& draft = way.way.draft;
+  if (way.stats && draft.kind == speculate::DraftKind::self && draft.sparse.any())
+    record.group("spec")["channels"] = speculate::channels_json(
+        engines_.target(), engines_.drafter(draft).reading.channels, *way.stats);
   bench::add_memory(record, engines_.plan(), peak_resident_bytes(), engines_.device());
   if (!peak_is_own_) record.warn("memory.cpu.peak covers the process over all points so far");
   if (way.way.simulated) record.warn(std::string(kSimulatedWords));
@@ -267,12 +278,13 @@ void PointRun::report(BenchResults& results, const PointRuns& runs, const WayRun
   results.add(record);
 }
 
-void PointRun::add_facts(bench::Record& record, const Way& way) {
+void PointRun::add_facts(bench::Record& record, const bench::Way& way) {
   const SpeculationBenchRecipe& r = point_.recipe;
   decode::Engine& target = engines_.target();
   record.group("model") = {{"name", target.files().name},
                            {"dtype", dtype_name(target.model().options().dtype)}};
-  if (way.draft.kind == DraftKind::model) record.group("model")["draft"] = way.draft.path.value;
+  if (way.draft.kind == speculate::DraftKind::model)
+    record.group("model")["draft"] = way.draft.path.value;
   if (way.nested && !way.nested->looks_up())
     record.group("model")["draft"] = way.nested->small.path.value;
   Json& workload = record.group("workload");
@@ -310,7 +322,7 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
                           {"method", way.acceptance->method}};
 }
 
-void PointRun::add_streaming(bench::Record& record, const WayRuns& way) {
+void PointRun::add_streaming(bench::Record& record, const bench::WayRuns& way) {
   if (!engines_.streams()) return;
   const double gbps = 1e-9 * static_cast<double>(engines_.target().streamed_bytes()) / way.step_s();
   Json& spec = record.group("spec");
@@ -320,7 +332,8 @@ void PointRun::add_streaming(bench::Record& record, const WayRuns& way) {
   spec["frac_of_copy_in"] = gbps / limit;
 }
 
-void PointRun::add_prediction(bench::Record& record, const PointRuns& runs, const WayRuns& way) {
+void PointRun::add_prediction(bench::Record& record, const bench::PointRuns& runs,
+                              const bench::WayRuns& way) {
   const SpeculationBenchRecipe& r = point_.recipe;
   if (!way.stats) return;
   std::optional<double> speedup;
@@ -328,28 +341,28 @@ void PointRun::add_prediction(bench::Record& record, const PointRuns& runs, cons
   if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.nested &&
       !way.way.draft.policy && !recipe::is_quantized(way.way.draft.weights) &&
       kv::needs_of(r.cache).reads_all) {
-    NamedDraft draft = way.way.draft;
+    speculate::NamedDraft draft = way.way.draft;
     draft.alpha = way.way.acceptance ? way.way.acceptance->rows.front().front()
                                      : way.stats->share_of_tested();
     decode::Engine& target = engines_.target();
     const DType dtype = target.model().options().dtype;
-    const Prediction p =
-        predict(r.bench.hardware, speculate::costs_of(target.config(), dtype), draft,
-                {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
-                 .gamma = way.way.chooses ? 0 : way.way.gamma(),
-                 .most_gamma = way.way.gamma(),
-                 .new_tokens = r.bench.new_tokens,
-                 .longest = target.config().max_context,
-                 .dtype = dtype});
-    record.group("predicted_roofline") = prediction_json(p, r.run.batch);
+    const speculate::Prediction p =
+        speculate::predict(r.bench.hardware, speculate::costs_of(target.config(), dtype), draft,
+                           {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
+                            .gamma = way.way.chooses ? 0 : way.way.gamma(),
+                            .most_gamma = way.way.gamma(),
+                            .new_tokens = r.bench.new_tokens,
+                            .longest = target.config().max_context,
+                            .dtype = dtype});
+    record.group("predicted_roofline") = speculate::prediction_json(p, r.run.batch);
     speedup = p.chain.speedup;
   }
   const auto times = times_.find(way.way.draft.name);
-  const auto predicted = [&]() -> std::optional<MeasuredPrediction> {
+  const auto predicted = [&]() -> std::optional<bench::MeasuredPrediction> {
     if (way.way.nested)
-      return predict_nested(runs, way, times != times_.end() ? &times->second : nullptr);
-    return times != times_.end() ? predict_from_forwards(runs, way, times->second)
-                                 : predict_from_others(runs, way);
+      return bench::predict_nested(runs, way, times != times_.end() ? &times->second : nullptr);
+    return times != times_.end() ? bench::predict_from_forwards(runs, way, times->second)
+                                 : bench::predict_from_others(runs, way);
   };
   if (const auto p = predicted()) {
     record.group("predicted") = prediction_json(*p, way.way);

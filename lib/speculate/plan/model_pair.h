@@ -1,0 +1,171 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "decode/fit/rank_plan.h"
+#include "decode/fit/sizing.h"
+#include "decode/run_context.h"
+#include "speculate/round/rounds.h"
+
+// What all tools share that run a model together with a small one.
+namespace tandem::speculate {
+
+/// Sections `draft` and `draft2`: the model that proposes, and how it reads.
+struct DraftSection {
+  recipe::ModelName path;
+  recipe::WeightType weights = recipe::WeightType::automatic;
+  recipe::Cache cache;
+  recipe::Sparse sparse;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, recipe::optional_input(), "draft model, with the tokenizer of model.path");
+    v("weights", weights,
+      "weights of the draft: int8, int4 or fp8, quantized as they are loaded. With spec.draft: "
+      "self, the draft is then a quantized copy of the target. auto = as in the file");
+    v("cache", cache, "KV cache and attention policy of the draft");
+    v("sparse", sparse, "FFN neurons that the draft computes, only with spec.draft: self");
+  }
+  void check(recipe::Problems& p) const;
+  /// True for a draft that is the target with quantised weights.
+  bool copies_target() const { return path.value.empty() && recipe::is_quantized(weights); }
+  /// For tools and settings that need one.
+  void require(recipe::Problems& p) const {
+    if (path.value.empty())
+      p.field("draft.path", "draft.path: expected the draft model, found none");
+  }
+};
+
+/// The sections of such a tool; it adds its own.
+struct PairRecipe {
+  recipe::Model model;
+  DraftSection draft;
+  recipe::RankedRun run;
+  recipe::Sampling sampling;
+  recipe::Chat chat;
+  recipe::Output output;
+
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "target model");
+    v("draft", draft, "draft model");
+    v("run", run, "device, threads, seed, sizes");
+    v("sampling", sampling, "sampling and stop conditions");
+    v("chat", chat, "chat template");
+    v("output", output, "file of results");
+  }
+};
+
+/// What plans tell of a tree, as JSON.
+nlohmann::ordered_json tree_facts(const TokenTree& tree);
+
+/// Refuses a draft's policy that cannot read trees of drafted tokens.
+/// where    the key that errors name
+/// what     reads so, with a space after it; empty where `where` says it
+/// chains_alone  no tree has branches: any policy reads it
+/// errors   kind recipe
+void check_reads_trees(const char* where, const std::string& what, const recipe::Cache& cache,
+                       bool chains_alone = false);
+
+/// Who proposes in a pair.
+enum class Proposer : uint8_t {
+  none,           // no model does
+  other_model,    // draft.path
+  target,         // which then reads its text a second way
+  nested,         // draft2.path in rounds within, which the target verifies by that second reading
+  nested_lookup,  // prompt lookup in such rounds
+  any,            // each of them alone: draft2.path, if named, the target by each second reading
+};
+
+/// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
+class ModelPair {
+ public:
+  /// cx       as EngineSizer
+  /// draft2   of a nested proposer
+  /// cache    how the target reads
+  /// errors   kind input: a model, vocabularies that differ; kind device; kind recipe: a cache or
+  ///          draft.cache that cannot read trees
+  ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
+            Proposer proposer, const decode::RunContext& cx, const recipe::Cache& cache = {},
+            const DraftSection& draft2 = {});
+
+  Device device() const { return sizer_.device(); }
+  const decode::Placement& place() const { return sizer_.place(); }
+  /// Of weights and activations.
+  DType compute() const { return sizer_.compute(); }
+  Proposer proposer() const { return proposer_; }
+  /// How the target reads, and the draft; of a nested proposer the small model, if there is one.
+  const recipe::Cache& cache() const { return cache_; }
+  const recipe::Cache& draft_cache() const { return draft_cache_; }
+  /// The second reading of a target that has one.
+  const recipe::Cache& self_cache() const { return self_cache_; }
+  const recipe::Sparse& self_sparse() const { return self_sparse_; }
+  /// Of the target, until it is loaded.
+  const decode::ModelFiles& target() const { return target_; }
+  bool has_draft() const { return proposer_ != Proposer::none; }
+  const decode::ModelFiles& draft() const { return draft_ ? *draft_ : target_; }
+  /// The target alone is loaded; to be sized anew.
+  void leave_draft();
+  /// Tokens that a text of both may have.
+  /// errors   kind recipe: run.context beyond the models'
+  int64_t context() const;
+
+  /// Sizes both engines and plans the run; model.offload says which of the target's layers stay in
+  /// host memory.
+  /// target, draft  what each engine needs beyond the sequences themselves
+  /// draft_copies   of each sequence that the draft's engine holds
+  /// add            adds to the plan what the run holds besides the engines, which are sized by then
+  /// errors         as savings_of
+  void size(decode::SequenceRoom room, const RoundNeeds& target, const RoundNeeds& draft = {},
+            const std::function<void(MemoryPlan&)>& add = {}, int draft_copies = 1);
+  const decode::EngineSpec& target_spec() const { return target_spec_; }
+  /// Of the whole run; items of the draft's engine are named "draft ...".
+  const MemoryPlan& plan() const { return plan_; }
+
+  decode::MemoryLimits limits() const { return sizer_.limits(); }
+  /// Text of a plan: the models, the lines of a tool, the memory by device.
+  std::string plan_text(const std::string& lines) const;
+  /// JSON of the same, with the facts of a tool.
+  nlohmann::ordered_json plan_json(const nlohmann::ordered_json& facts) const;
+
+  struct Engines {
+    std::unique_ptr<decode::Engine> target, draft;  // draft null if there is no other model
+    kv::Reading self_reading = {.keys = 1};
+
+    /// The model that proposes: the target under its second reading, where it is that.
+    Reader drafter() const { return draft ? Reader(*draft) : self(); }
+    /// The target under that reading.
+    Reader self() const { return {*target, self_reading}; }
+  };
+  /// Loads both, once.
+  /// errors   kind memory, input, interrupted
+  Engines load(const decode::RunContext& run);
+
+ private:
+  bool nests() const {
+    return proposer_ == Proposer::nested || proposer_ == Proposer::nested_lookup;
+  }
+  bool reads_twice() const {
+    return proposer_ == Proposer::target || proposer_ == Proposer::any || nests();
+  }
+  decode::RankPlan rank_plan(const decode::MemoryLimits& limits) const;
+  /// The name of what drafts.
+  std::string draft_name() const;
+  /// How the target reads as a draft: other keys, some of the channels, or both.
+  kv::Reading self_reading() const;
+
+  const recipe::Run& run_;
+  recipe::Cache cache_, self_cache_, draft_cache_;
+  recipe::Sparse self_sparse_;
+  Proposer proposer_;
+  decode::EngineSizer sizer_;
+  decode::ModelFiles target_;
+  std::optional<decode::ModelFiles> draft_;
+  decode::EngineSpec target_spec_, draft_spec_;
+  MemoryPlan plan_;
+};
+
+}  // namespace tandem::speculate

@@ -1,0 +1,134 @@
+#include "speculate/plan/prediction.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "decode/model_files.h"
+#include "speculate/plan/capacity.h"
+#include "speculate/plan/large_batch.h"
+
+namespace tandem::speculate {
+namespace {
+
+/// The forwards that draft; none where none does.
+std::optional<ModelCosts> drafting_costs(const NamedDraft& draft, const ModelCosts& target,
+                                         DType dtype) {
+  if (draft.kind == DraftKind::self) return target;
+  if (draft.kind == DraftKind::model) return costs_of(decode::open_config(draft.path), dtype);
+  return std::nullopt;
+}
+
+/// Times anywhere, and where those at one workload come from.
+class Times {
+ public:
+  Times(PlanInputs plan, const NamedDraft& draft) : plan_(std::move(plan)) {
+    if (!draft.timing.empty()) measured_.emplace(read_timing(draft.timing), draft.timing.string());
+  }
+  RoundTimes at(const Workload& work) const {
+    return measured_ ? measured_->at(work, plan_.most_gamma).times : roofline_times(plan_, work);
+  }
+  std::string source(const Workload& work) const {
+    if (!measured_) return "roofline";
+    return measured_->at(work, plan_.most_gamma).fitted ? "fitted" : "interpolated";
+  }
+
+ private:
+  PlanInputs plan_;
+  std::optional<MeasuredTimes> measured_;
+};
+
+std::optional<int> room(const HardwareSection& hardware, const ModelCosts& target,
+                        const NamedDraft& draft, const std::optional<ModelCosts>& drafting,
+                        const PredictionSpec& spec, int gamma) {
+  const std::optional<double> memory = hardware.memory_bytes();
+  if (!memory) return std::nullopt;
+  const bool other = draft.kind == DraftKind::model;
+  // A self-draft reads the target's own keys, but copies of those that snapkv chose; a verified
+  // chain takes gamma + 1 rows more.
+  const bool keeps_keys =
+      other || (draft.kind == DraftKind::self && draft.choice().keys == DraftKeys::snapkv);
+  const double context = spec.work.context + spec.new_tokens + (gamma > 0 ? gamma + 1 : 0);
+  const Holdings holdings{.memory_bytes = *memory,
+                          .context = context,
+                          .draft_context = keeps_keys ? keys_read(draft.choice(), context) : 0};
+  return most_sequences(hardware.rates(), target, other ? &*drafting : nullptr, holdings);
+}
+
+}  // namespace
+
+std::optional<double> Prediction::verify_s() const {
+  if (chain.gamma == 0) return std::nullopt;
+  return times.verify_s[static_cast<size_t>(chain.gamma) - 1];
+}
+
+Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
+                   const NamedDraft& draft, const PredictionSpec& spec) {
+  const MachineRates rates = hardware.rates();
+  const std::optional<ModelCosts> drafting = drafting_costs(draft, target, spec.dtype);
+  const bool none = draft.kind == DraftKind::none;
+  const int most_gamma = none ? 0 : std::max(spec.gamma, spec.most_gamma);
+  const Times times({.machine = rates,
+                     .target = target,
+                     .draft = {.model = drafting,
+                               .choice = draft.choice(),
+                               .refresh_tokens = static_cast<double>(draft.refresh.value)},
+                     .most_gamma = most_gamma},
+                    draft);
+  Prediction p;
+  p.times = times.at(spec.work);
+  p.times_from = times.source(spec.work);
+  if (!none) p.alpha = assumed_alpha(draft, spec.work.context);
+  const bool given = spec.gamma > 0 && !none;
+  p.chain =
+      given ? at_gamma(p.times, spec.gamma, p.alpha.value) : best_chain(p.times, p.alpha.value);
+  p.choice = given ? p.chain : best_gamma(p.times, p.alpha.value);
+  p.most_sequences = room(hardware, target, draft, drafting, spec, p.choice.gamma);
+  if (none) return p;
+  p.least = least_alpha(p.times, spec.speedup);
+  const TimesAt anywhere = [&](const Workload& work) { return times.at(work); };
+  const double longest = spec.longest;
+  const int batch = spec.work.batch;
+  p.pays_from = pays_from(anywhere, p.alpha.value, batch, longest);
+  if (const int most = p.most_sequences.value_or(0); most > batch)
+    p.inflection = inflection_context(anywhere, p.alpha.value, {batch, most}, longest);
+  if (draft.kind == DraftKind::self && draft.bounded()) {
+    p.row_keys = key_equivalent_of_row(rates, target);
+    p.critical = critical_context(*p.row_keys,
+                                  {.gamma = p.chain.gamma,
+                                   .alpha = p.alpha.value,
+                                   .budget = static_cast<double>(draft.budget.value)},
+                                  spec.speedup);
+  }
+  return p;
+}
+
+nlohmann::ordered_json prediction_json(const Prediction& p, int batch) {
+  nlohmann::ordered_json j = {{"times_from", p.times_from},
+                              {"gamma", p.choice.gamma},
+                              {"tokens_per_round", p.choice.tokens},
+                              {"plain_step_ms", 1e3 * p.times.plain_s},
+                              {"round_ms", 1e3 * p.choice.round_s},
+                              {"tpot_ms", 1e3 * p.choice.token_s},
+                              {"speedup", p.choice.speedup},
+                              {"decode_tok_s", p.decode_tok_s(batch)},
+                              {"plain_decode_tok_s", p.plain_tok_s(batch)}};
+  if (p.alpha.value > 0) {
+    j["draft_step_ms"] = 1e3 * p.times.draft_s;
+    j["rest_ms"] = 1e3 * p.times.host_s;
+    j["chain_gamma"] = p.chain.gamma;
+    j["chain_speedup"] = p.chain.speedup;
+  }
+  if (const auto verify = p.verify_s()) j["verify_ms"] = 1e3 * *verify;
+  if (p.least) {
+    j["least_alpha"] = p.least->alpha;
+    j["least_alpha_gamma"] = p.least->gamma;
+  }
+  if (p.row_keys) j["row_key_tokens"] = *p.row_keys;
+  if (p.critical) j["critical_context_tokens"] = *p.critical;
+  if (p.pays_from) j["pays_from_tokens"] = *p.pays_from;
+  if (p.inflection) j["inflection_tokens"] = *p.inflection;
+  if (p.most_sequences) j["most_sequences"] = *p.most_sequences;
+  return j;
+}
+
+}  // namespace tandem::speculate

@@ -1,0 +1,77 @@
+#include "speculate/plan/sets_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace tandem::speculate {
+namespace {
+
+constexpr double kGiga = 1e9, kMilli = 1e-3;
+
+double seconds(const model::ForwardBytes& bytes, const machine::HostedRates& rates) {
+  return std::max(bytes.streamed / (kGiga * rates.link_gbps),
+                  bytes.read / (kGiga * rates.gpu_gbps));
+}
+
+nlohmann::ordered_json choice_json(const GammaChoice& c) {
+  return {{"gamma", c.gamma},
+          {"tokens_per_round", c.tokens},
+          {"ms_per_token", c.token_s / kMilli},
+          {"speedup", c.speedup}};
+}
+
+std::string choice_text(const GammaChoice& c) {
+  return fmt::format("gamma {}, {:.2f} ms per token, {:.1f}x plain decoding", c.gamma,
+                     c.token_s / kMilli, c.speedup);
+}
+
+}  // namespace
+
+std::optional<SetsPlan> plan_sets(const ModelPair& pair, double alpha, int most, int gamma) {
+  const decode::Savings& savings = pair.target_spec().savings;
+  if (savings.set_channels == 0) return {};
+  const model::WeightPlaces places{.device = pair.device(),
+                                   .n_streamed = savings.n_streamed,
+                                   .by_channel = true,
+                                   .set_channels = savings.set_channels};
+  const auto bytes = [&](model::ReadKind kind) {
+    return model::forward_bytes(pair.target().config, pair.compute(), places, kind);
+  };
+  const decode::Placement& place = pair.place();
+  SetsPlan plan{.all = bytes(model::ReadKind::all),
+                .set = bytes(model::ReadKind::set),
+                .rates = place.plan_for ? machine::assumed_rates(*place.plan_for)
+                                        : machine::measured_rates(place.device),
+                .alpha = alpha};
+  plan.times = {.plain_s = seconds(plan.all, plan.rates), .draft_s = seconds(plan.set, plan.rates)};
+  plan.times.verify_s.assign(static_cast<size_t>(std::max(most, gamma)), plan.times.plain_s);
+  plan.best = best_gamma(plan.times, alpha);
+  if (gamma > 0) plan.at = at_gamma(plan.times, gamma, alpha);
+  return plan;
+}
+
+std::string SetsPlan::lines(const decode::Savings& savings,
+                            const model::ModelConfig& config) const {
+  return fmt::format(
+      "weights  {}\nlink     {:.2f} GB per verification, {:.2f} GB per draft step, at {:.1f} GB/s "
+      "({})\n         plain step {:.2f} ms, draft step {:.2f} ms\npredicted at acceptance {:.3g}, "
+      "from bytes only: best {}{}\n",
+      savings.text(config.n_layers), all.streamed / kGiga, set.streamed / kGiga, rates.link_gbps,
+      rates.gpu_source, times.plain_s / kMilli, times.draft_s / kMilli, alpha, choice_text(best),
+      at ? ", as set " + choice_text(*at) : "");
+}
+
+nlohmann::ordered_json SetsPlan::json() const {
+  nlohmann::ordered_json j = {
+      {"check_link_bytes", all.streamed},   {"draft_link_bytes", set.streamed},
+      {"link_gbps", rates.link_gbps},       {"gpu_gbps", rates.gpu_gbps},
+      {"rates", rates.gpu_source},          {"plain_ms", times.plain_s / kMilli},
+      {"draft_ms", times.draft_s / kMilli}, {"acceptance", alpha},
+      {"best", choice_json(best)}};
+  if (at) j["asked"] = choice_json(*at);
+  return j;
+}
+
+}  // namespace tandem::speculate
