@@ -307,10 +307,12 @@ def apart_at(old, new, at):
 def compare(case, old, new):
     """Records of the sequences of a case, then that of the run."""
     (old_sequences, old_summary), (new_sequences, new_summary) = by_sequence(old), by_sequence(new)
+    for sequences in (old_sequences, new_sequences):
+        if sorted(sequences) != list(range(len(case.prompts))) or not any(map(tokens_of, sequences.values())):
+            raise Failed(f"{case.name()}: expected tokens of {len(case.prompts)} sequences, found events of "
+                         f"{sorted(sequences)}")
     for seq in range(len(case.prompts)):
-        a, b = old_sequences.get(seq, []), new_sequences.get(seq, [])
-        if not a or not b:
-            raise Failed(f"{case.name()}: no events of sequence {seq}")
+        a, b = old_sequences[seq], new_sequences[seq]
         record = {"group": case.group, "case": case.name(), "seq": seq}
         ids_a, text_a, end_a = written(a)
         ids_b, text_b, end_b = written(b)

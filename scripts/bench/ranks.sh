@@ -49,9 +49,8 @@ same() {
   shift 2
   local words=("$@" -s model.compute=f32 -q)
   [ -x "$bin/$tool" ] || tool=sequoia-generate  # which reads the recipes of its siblings
-  timeout $limit "$bin/$tool" --device cuda:0 "${words[@]}" > "$name.one.txt" 2> "$name.one.err"
-  two "$tool" "${words[@]}" > "$name.two.txt" 2> "$name.two.err"
-  if [ -s "$name.one.txt" ] && cmp -s "$name.one.txt" "$name.two.txt"; then
+  if timeout $limit "$bin/$tool" --device cuda:0 "${words[@]}" > "$name.one.txt" 2> "$name.one.err" &&
+    two "$tool" "${words[@]}" > "$name.two.txt" 2> "$name.two.err" && [ -s "$name.one.txt" ] && cmp -s "$name.one.txt" "$name.two.txt"; then
     say "$name: $(wc -c < "$name.one.txt") bytes of text, equal on one GPU and on two"
   else
     say "$name: differs or fails: $(tail -n 1 "$name.two.err")"
@@ -67,9 +66,9 @@ close() {
   local name=$1 tool=$2
   shift 2
   local words=("$@" -s model.compute=$compute -s output.top_logprobs=5 --format jsonl -q)
-  timeout $limit "$bin/$tool" --device cuda:0 "${words[@]}" > "$name.one.jsonl" 2> "$name.one.err"
-  two "$tool" "${words[@]}" > "$name.two.jsonl" 2> "$name.two.err"
-  python3 - "$name" "$gap" << 'EOF' | tee -a texts.log
+  timeout $limit "$bin/$tool" --device cuda:0 "${words[@]}" > "$name.one.jsonl" 2> "$name.one.err" &&
+    two "$tool" "${words[@]}" > "$name.two.jsonl" 2> "$name.two.err" &&
+    python3 - "$name" "$gap" << 'EOF' | tee -a texts.log || say "$name: fails DIFFERS"
 import json, sys
 name, limit = sys.argv[1], float(sys.argv[2])
 one, two = ([e for e in map(json.loads, open(f"{name}.{n}.jsonl")) if e.get("event") == "token"] for n in ("one", "two"))
@@ -141,13 +140,13 @@ if does train; then
   wait $first
   say "a rank killed -9: the other ends with status $? after $((($(date +%s%N) - began) / 1000000)) ms: $(tail -n 2 killed.0.log | head -n 1)"
   two s2ft-train "${steps[@]}" -o killed --resume > killed.again.log 2>&1
-  python3 - << 'EOF' | tee -a texts.log
+  python3 - << 'EOF' | tee -a texts.log || say "losses: fails DIFFERS"
 import json, pathlib
 def losses(run): return [json.loads(l)["loss"] for l in open(run + "/metrics.jsonl") if '"loss"' in l]
 one, two = losses("one-gpu"), losses("two-gpus")
 apart = [abs(a - b) / abs(a) for a, b in zip(one, two)]
 print(f"losses of {len(two)} steps on two GPUs against one: first {apart[0]:.1e}, last {apart[-1]:.1e}, most {max(apart):.1e} apart (relative)",
-      "" if apart[0] <= 1e-6 and apart[-1] <= 1e-4 else "DIFFERS")
+      "" if len(one) == len(two) and apart[0] <= 1e-6 and apart[-1] <= 1e-4 else "DIFFERS")
 last = "step-000100.safetensors"
 whole = pathlib.Path("two-gpus", last).read_bytes()
 for run in "again", "killed":
