@@ -41,7 +41,7 @@ class TailMasses {
     const int at = by_cluster_ ? *list_.clusters(p_, key) : key / kMeanKeys;
     atomicAdd(&numbers_[head * size() + at], __float2uint_rn(weight * scale_));
   }
-  /// Writes the masses; by the whole block, which waits for what was added.
+  /// Writes the masses; by the whole block, which waits for all additions.
   /// of_floor    weight of a score at the floor
   /// scratch     [kThreads]
   __device__ void write(int heads, float of_floor, float* scratch) const {

@@ -15,7 +15,7 @@ struct RoundNeeds {
   int tokens = 0;      // beyond a sequence's text
   int ahead = 0;       // as many more where a round is laid out while another is under way
 
-  /// Of an engine that serves both, one after the other.
+  /// Returns the needs of an engine that serves both, one after the other.
   RoundNeeds with(const RoundNeeds& other) const {
     return {std::max(rows, other.rows), std::max(logit_rows, other.logit_rows),
             std::max(tokens, other.tokens), std::max(ahead, other.ahead)};

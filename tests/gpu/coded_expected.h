@@ -4,7 +4,7 @@
 #include <functional>
 #include <numeric>
 
-#include "gpu/coded_case.h"
+#include "gpu/coded_choice.h"
 
 namespace tandem::test::coded {
 
