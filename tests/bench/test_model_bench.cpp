@@ -7,10 +7,12 @@
 #include "bench/model_report.h"
 #include "engine_runs.h"
 #include "kv/fill_random.h"
+#include "machine/hardware.h"
 #include "model/spec/work.h"
 
 using namespace tandem;
 using namespace tandem::bench;
+using tandem::machine::Ceilings;
 
 namespace {
 
