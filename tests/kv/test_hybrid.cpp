@@ -75,7 +75,9 @@ TEST_SUITE("kv/hybrid") {
   TEST_CASE("a text of several blocks: keys of each are found") {
     constexpr int kTokens = 33500, kBlock = 32768, kDim = 32;
     const TokenData data = cone_data(kDim, 2.0f);
-    PolicyRig rig(one_head(kDim, kTokens), {hybrid(3, 0.06)}, data);
+    Cache cache = hybrid(3, 0.06);
+    cache.hybrid.tail = recipe::HybridTail::means;
+    PolicyRig rig(one_head(kDim, kTokens), {cache}, data);
     const int slot = rig.sequence(tokens(0, kTokens));
     Row q(kDim);
     data(Part::q, 9000, 0, 0, q.data());

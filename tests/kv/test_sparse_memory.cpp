@@ -118,9 +118,15 @@ TEST_SUITE("kv/sparse_memory") {
         CHECK(bytes_of(plan, "index/hybrid.low_bits") == (bits - 1) * 128 / 8 * keys);
       else
         CHECK(plan.find("index/hybrid.low_bits") == nullptr);
-      CHECK(bytes_of(plan, "index/hybrid.value_means") == 2 * 128 * keys / 256);
+      // Means in bf16 and centers in 8 bits of 64 clusters and their unit, and each key's cluster.
+      CHECK(bytes_of(plan, "index/hybrid.value_means") == size_t{30} * 8 * (64 * 128 * 3 + 16));
+      CHECK(bytes_of(plan, "index/hybrid.value_clusters") == keys);
       CHECK(bytes_of(plan, "index/hybrid.frames") == size_t{30} * 8 * (2 * 128 + 2) * 4);
     }
+    cache.hybrid.tail = recipe::HybridTail::means;
+    const MemoryPlan runs = plan_of(cache, llama_8b(), 98304);
+    CHECK(bytes_of(runs, "index/hybrid.value_means") == 2 * 128 * keys / 256);
+    CHECK(runs.find("index/hybrid.value_clusters") == nullptr);
 
     Cache quest = sparse_cache(CacheKind::quest, 4, 64);
     for (const int page : {16, 32, 64}) {

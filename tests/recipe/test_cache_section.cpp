@@ -65,7 +65,7 @@ TEST_SUITE("recipe/cache_section") {
         {"hybrid: {budget: mass, mass: 0}",
          "cache.hybrid.mass: 0 is out of range, expected 0 < x <= 1"},
         {"hybrid: {budget: error}",
-         "cache.hybrid.budget: error needs tail sampled, found means: set tail sampled"},
+         "cache.hybrid.budget: error needs tail sampled, found clusters: set tail sampled"},
         {"snapkv: {pool: 4}", "cache.snapkv.pool: expected an odd number, found 4: try 5"},
         {"snapkv: {window: 0}",
          "cache.snapkv.window: 0 is out of range, expected 1 .. 1024 tokens"},
