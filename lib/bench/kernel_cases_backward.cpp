@@ -180,7 +180,7 @@ struct Document {
 PreparedCase prepare_loss(int n_rows, int vocab, DType act) {
   const auto logits = OwnedTensor::random(DType::f32, {n_rows, vocab}, 0, 3.0f);
   const OwnedTensor got(act, {n_rows, vocab}), want(act, {n_rows, vocab});
-  const auto loss = std::make_shared<std::vector<float>>(static_cast<size_t>(n_rows));
+  const OwnedTensor loss(DType::f32, {n_rows}), want_loss(DType::f32, {n_rows});
   std::vector<int32_t> targets(static_cast<size_t>(n_rows));
   for (size_t i = 0; i < targets.size(); ++i)
     targets[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(vocab));
@@ -188,35 +188,41 @@ PreparedCase prepare_loss(int n_rows, int vocab, DType act) {
               [=] {
                 ops::cross_entropy({.logits = logits,
                                     .dlogits = got,
-                                    .loss = loss->data(),
+                                    .loss = loss.as<float>(),
                                     .targets = targets.data()});
               },
           .mismatch =
               [=] {
                 cross_entropy_ref({.logits = logits.as<float>(),
                                    .dlogits = want.raw(),
-                                   .loss = loss->data(),
+                                   .loss = want_loss.as<float>(),
                                    .targets = targets.data(),
                                    .scale = 1.0f,
                                    .n_rows = n_rows,
                                    .vocab = vocab,
                                    .act = act},
                                   {0, n_rows});
-                const double relative = spacing(act) + (8 + vocab / 16.0) * spacing(DType::f32);
-                return find_mismatch(got, want, relative, 0x1p-126);
+                const double sums = (8 + vocab / 16.0) * spacing(DType::f32);
+                const std::string text = find_mismatch(got, want, spacing(act) + sums, 0x1p-126);
+                return text.empty() ? find_mismatch(loss, want_loss, sums, sums) : text;
               }};
 }
 
 PreparedCase prepare_adamw() {
+  constexpr ops::AdamW kBy{.learning_rate = 1e-3f};
   const auto gradient = OwnedTensor::random(DType::f32, {kTrained}, 0);
   struct State {
-    OwnedTensor w = zeros(DType::f32, {kTrained}), m = zeros(DType::f32, {kTrained}),
-                v = zeros(DType::f32, {kTrained});
+    OwnedTensor w = OwnedTensor::random(DType::f32, {kTrained}, 1),
+                m = OwnedTensor::random(DType::f32, {kTrained}, 2),
+                v = OwnedTensor(DType::f32, {kTrained});
+    State() {
+      for (int64_t i = 0; i < kTrained; ++i) v.as<float>()[i] = m.get(i) * m.get(i);
+    }
     std::span<float> of(const OwnedTensor& t) const {
       return {t.as<float>(), static_cast<size_t>(kTrained)};
     }
   };
-  const State s;
+  const State s, want;
   return {.run =
               [=] {
                 ops::adamw({.weights = s.of(s.w),
@@ -224,15 +230,23 @@ PreparedCase prepare_adamw() {
                             .second = s.of(s.v),
                             .gradient = s.of(gradient),
                             .base = {}},
-                           {.learning_rate = 1e-3f}, 1, 1.0f);
+                           kBy, 1, 1.0f);
               },
           .mismatch =
               [=] {
-                // A first step from zero moves every weight by the rate against its gradient.
-                const OwnedTensor want(DType::f32, {kTrained});
-                for (int64_t i = 0; i < kTrained; ++i)
-                  want.as<float>()[i] = std::copysign(1e-3f, -gradient.get(i));
-                return find_mismatch(s.w, want, 1e-3, 0);
+                adamw_ref({.weights = want.w.as<float>(),
+                           .first = want.m.as<float>(),
+                           .second = want.v.as<float>(),
+                           .gradient = gradient.as<float>(),
+                           .n = kTrained,
+                           .by = {1.0f, kBy.learning_rate, kBy.beta1, kBy.beta2, kBy.epsilon, 0,
+                                  1 / (1 - kBy.beta1), 1 / (1 - kBy.beta2)}},
+                          {0, (kTrained + kOptimBlock - 1) / kOptimBlock});
+                // Moments are within 30.
+                constexpr double kEps = 0x1p-23;
+                std::string text = find_mismatch(s.w, want.w, kEps, 64e-3 * kEps);
+                if (text.empty()) text = find_mismatch(s.m, want.m, 4 * kEps, 24 * kEps);
+                return text.empty() ? find_mismatch(s.v, want.v, 4 * kEps, 0) : text;
               }};
 }
 

@@ -51,13 +51,17 @@ PreparedCase prepare_stats(int vocab) {
 
 PreparedCase prepare_top_n(int vocab, int n) {
   const OwnedTensor logits = make_logits(vocab), workspace = make_workspace(vocab);
-  using Ids = std::vector<int32_t>;
-  const auto ids = std::make_shared<Ids>(static_cast<size_t>(n));
-  const auto logprobs = std::make_shared<std::vector<float>>(static_cast<size_t>(n));
-  const auto params = [=](Ids& to) {
+  struct Top {
+    std::vector<int32_t> ids;
+    std::vector<float> logprobs;
+    bool operator==(const Top&) const = default;
+  };
+  const auto size = static_cast<size_t>(n);
+  const auto got = std::make_shared<Top>(Top{std::vector<int32_t>(size), std::vector<float>(size)});
+  const auto params = [=](Top& to) {
     static const float kLse = 0;
-    return TopNParams{.ids = to.data(),
-                      .logprobs = logprobs->data(),
+    return TopNParams{.ids = to.ids.data(),
+                      .logprobs = to.logprobs.data(),
                       .logits = logits.as<float>(),
                       .lse = &kLse,
                       .n_rows = 1,
@@ -67,12 +71,12 @@ PreparedCase prepare_top_n(int vocab, int n) {
   };
   return {.run =
               [=] {
-                cpu_table().top_n(params(*ids), {0, 1});
+                cpu_table().top_n(params(*got), {0, 1});
               },
           .mismatch = [=]() -> std::string {
-            Ids want(ids->size());
+            Top want = *got;
             top_n_ref(params(want), {0, 1});
-            return *ids == want ? "" : "other ids than the reference";
+            return *got == want ? "" : "other ids or log-probabilities than the reference";
           }};
 }
 

@@ -1,6 +1,7 @@
 // Children of tree nodes and verification, at one node: what a level of drafting and a step of the
 // walk cost.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -154,14 +155,22 @@ PreparedCase prepare_verify(int vocab, const TreeRows& tree, const KeepRule& tar
         .workspace = workspace.raw()},
        {0, 1});
   };
-  return {.run = [=] { verify(cpu_table().verify_trees, *got); },
-          .mismatch = [=]() -> std::string {
-            Result want;
-            verify(verify_trees_ref, want);
-            if (got->n_accepted == want.n_accepted && got->bonus == want.bonus) return {};
-            return fmt::format("{} accepted, then token {}; the reference gives {}, {}",
-                               got->n_accepted, got->bonus, want.n_accepted, want.bonus);
-          }};
+  return {
+      .run = [=] { verify(cpu_table().verify_trees, *got); },
+      .mismatch = [=]() -> std::string {
+        Result want;
+        verify(verify_trees_ref, want);
+        if (got->n_accepted != want.n_accepted || got->bonus != want.bonus)
+          return fmt::format("{} accepted, then token {}; the reference gives {}, {}",
+                             got->n_accepted, got->bonus, want.n_accepted, want.bonus);
+        if (!std::equal(want.path.begin(), want.path.begin() + want.n_accepted, got->path.begin()))
+          return "other nodes than the reference";
+        for (size_t i = 0; i <= static_cast<size_t>(want.n_accepted); ++i)
+          if (!(std::abs(got->logprobs[i] - want.logprobs[i]) <= 2e-6 + 0x1p-16))
+            return fmt::format("log-probability {} is {}, the reference gives {}", i,
+                               got->logprobs[i], want.logprobs[i]);
+        return {};
+      }};
 }
 
 KernelCase make_case(std::string name, int n_rows, int vocab, int rows_read, size_t workspace,

@@ -142,12 +142,13 @@ TEST_SUITE("eval/perplexity") {
     const auto path = folder.write(
         "gold.jsonl",
         R"({"prompt": "The lamp was lit when the boat came in.", "answer": " It was late."}
-{"prompt": "The lamp", "question": " was", "answer": " lit"})");
+{"prompt": "The lamp", "question": " was", "answer": [" lit", " dim"]})");
     std::vector<Window> windows = load_answers(path, files, 64, 0, 5);
     REQUIRE(windows.size() == 2);
     std::ranges::sort(windows, {}, &Window::scored);
     const auto& tokenizer = *files.tokenizer;
     CHECK(tokenizer.decode(windows[0].ids, true) == "The lamp was lit");
+    CHECK(windows[0].document != windows[1].document);
     const auto& [ids, document, scored] = windows[1];
     CHECK(tokenizer.decode(std::span(ids).last(static_cast<size_t>(scored))) == " It was late.");
     CHECK_THROWS_AS(load_answers(path, files, 8, 0, 5), tandem::Error);

@@ -206,13 +206,13 @@ TEST_SUITE("eval/tasks") {
 
   TEST_CASE("needles stand everywhere, not at one end") {
     int early = 0;
-    constexpr int kCases = 200;
+    constexpr int kCases = 1000;
     for (uint32_t i = 0; i < kCases; ++i) {
       const std::string prompt = text(generator(5).make(Task::needle1, 400, i).haystack);
       early += prompt.find("special magic") < prompt.size() / 2 ? 1 : 0;
     }
-    // Half of 200, within 4 standard deviations.
-    CHECK(std::abs(early - kCases / 2) <= 28);
+    // Half of 1000, within 4 standard deviations.
+    CHECK(std::abs(early - kCases / 2) <= 63);
   }
 
   TEST_CASE("a haystack of a file is cut at different places") {

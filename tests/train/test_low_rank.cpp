@@ -394,6 +394,7 @@ TEST_SUITE("train/low_rank") {
     }
     set_threads(threads);
     const train::TrainedSet set = set_of(spec, true);
+    double squares = 0, n = 0;
     for (const NamedPart& part : factor_parts(set, spec.config)) {
       CAPTURE(part.name);
       const std::span<const float> x = part.of(std::span<const float>(want));
@@ -403,9 +404,11 @@ TEST_SUITE("train/low_rank") {
       double most = 0;
       for (const float v : x) most = std::max(most, std::abs(double{v}));
       CHECK(most <= 1 / std::sqrt(in) * (1 + 1e-6));
-      CHECK(norm_of(x) ==
-            doctest::Approx(std::sqrt(static_cast<double>(part.size) / (3 * in))).epsilon(0.15));
+      squares += 3 * in * norm_of(x) * norm_of(x);
+      n += static_cast<double>(part.size);
     }
+    // Squares of numbers uniform in -1 .. 1, times 3, have a deviation of 0.9: four of these.
+    CHECK(std::abs(squares / n - 1) <= 4 * 0.9 / std::sqrt(n));
     train::TrainedSet other = train::low_rank_set(spec.config, small_factors(), true, 4);
     CHECK_FALSE(same(copy_of(make_trainer("llama-2", spec, other)->state().values), want));
   }
