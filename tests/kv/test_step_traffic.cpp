@@ -36,9 +36,9 @@ StepTraffic traffic(const recipe::Cache& cache, int length = kLength, int batch 
   return kv::step_traffic(cache, llama_8b(), length, batch);
 }
 
-/// Bytes of the hybrid's index in one layer: signs, a byte of scale, one of the share along the axis
-/// and one of the cluster; 64 means; two more bits a dimension of .06 of the keys, for each of 4
-/// heads.
+/// Bytes of the hybrid's index in one layer: signs, a byte of scale, one of the share along the
+/// axis and one of the cluster; 64 means; two more bits a dimension of .06 of the keys, for each of
+/// 4 heads.
 double hybrid_index_bytes() {
   const double signs = 19 * kIndexed, means = 64 * 256, low_bits = 4 * 32 * .06 * kIndexed;
   return 8 * (signs + means + low_bits);
