@@ -191,10 +191,13 @@ TEST_SUITE("cli/memory") {
       REQUIRE(dry.status == 0);
       return planned_bytes(dry.out, "index");
     };
-    for (const std::string recipe : {"pig/lsh-tiny-16m", "pig/hybrid-tiny-16m"}) {
+    // A sequence has 64 means and centers of values of its own, for 7 sparse layers and 2 heads.
+    constexpr double kMeans = 7 * 2 * (64 * 64 * 3 + 16);
+    for (const auto& [recipe, own] :
+         {std::pair<std::string, double>{"pig/lsh-tiny-16m", 0}, {"pig/hybrid-tiny-16m", kMeans}}) {
       CAPTURE(recipe);
       const double one = index_bytes(recipe, {"-n", "32", "-p", "What was seen?"});
-      CHECK(index_bytes(recipe, {"-n", "32", "--questions", kQuestions}) < 1.1 * one);
+      CHECK(index_bytes(recipe, {"-n", "32", "--questions", kQuestions}) < 1.1 * one + 8 * own);
       // Answers so long that they are indexed too, each in a copy of its own.
       CHECK(index_bytes(recipe, {"-n", "1000", "--questions", kQuestions}) > 5 * one);
     }
