@@ -12,6 +12,7 @@ activations to int8 there. At least 15 of 20 texts must be equal. Where a text p
 weights in float32 must lie within 0.05. Exit status: 0 the bars hold, 1 they do not.
 """
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def llama_cpp_text(model, ids, n):
 
 
 def first_difference(a, b):
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
+    return next((i for i, (x, y) in enumerate(itertools.zip_longest(a, b)) if x != y), None)
 
 
 def compare_smollm2(tools, path):

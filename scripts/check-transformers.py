@@ -214,10 +214,15 @@ class Folder:
 
     def compare_greedy(self, prompts):
         _, tokens = self.tandem.run([{"ids": ids} for ids in prompts], N_GREEDY)
+        ends = self.model.generation_config.eos_token_id
+        ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer and self.tokenizer.eos_token_id}
         n_equal = 0
         for p, (ids, events) in enumerate(zip(prompts, tokens)):
             ours = [event["id"] for event in events]
-            theirs, gaps = self.greedy(ids, len(ours))  # fewer where tandem met EOS
+            if len(ours) < N_GREEDY and not ends.intersection(ours[-1:]):
+                self.failures.append(f"greedy, prompt {p}: {len(ours)} of {N_GREEDY} tokens, and the last is no EOS")
+                continue
+            theirs, gaps = self.greedy(ids, len(ours))
             at = first_difference(ours, theirs)
             if at is None:
                 n_equal += 1

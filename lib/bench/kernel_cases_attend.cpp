@@ -55,7 +55,7 @@ struct ListData {
 
   explicit ListData(const ListShape& shape)
       : s(shape),
-        q(OwnedTensor::random(s.act, {s.d}, 0)),
+        q(OwnedTensor::random(s.act, {s.d}, 0, 4)),  // weighs few keys, so that errors show
         o(DType::f32, {kQueries, s.d}),
         paper_o(DType::bf16, {kQueries, s.d}),
         paper_scores(DType::f32, {kQueries, s.n + kTile}),

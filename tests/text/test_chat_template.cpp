@@ -107,8 +107,10 @@ TEST_SUITE("text/chat_template") {
     const std::string path = test::source_path("tests/data/golden/tiny/chat.json");
     for (const io::OrderedJson& c : io::parse_ordered_json(io::read_file(path), path)) {
       const Chat chat = parse_chat({{"messages", c["messages"]}}, "c");
-      CHECK((c["add_generation_prompt"] == true ? own.prompt(chat, "c") : own.sample(chat, "c"))
-                .text == c["text"].get<std::string>());
+      const std::string text =
+          (c["add_generation_prompt"] == true ? own.prompt(chat, "c") : own.sample(chat, "c")).text;
+      CHECK(text == c["text"].get<std::string>());
+      CHECK(tokenizer->encode(text, {.add_bos = false}) == c["ids"].get<std::vector<int32_t>>());
     }
   }
 
