@@ -7,14 +7,14 @@
 
 namespace tandem::coded {
 
-/// In shared memory.
+/// Holds sums in shared memory.
 template <int kQueries>
 struct ClusterSums {
   static constexpr int kUnitBits = 20;  // kScanKeys weights of at most 1 stay below 2^32
   // Lanes add for two queries at a time, whose rows begin at different banks.
   uint32_t at[kQueries][kValueClusters + 8];
 
-  /// By the whole block, which waits.
+  /// Sets all sums to 0; the whole block calls it and waits.
   __device__ void clear() {
     for (int i = static_cast<int>(threadIdx.x); i < kQueries * (kValueClusters + 8);
          i += static_cast<int>(blockDim.x))

@@ -4,7 +4,7 @@
 
 namespace tandem::cli {
 
-/// As many CPU threads as run.threads says; 0 = all usable cores.
+/// Uses run.threads CPU threads; 0 = all usable cores.
 void use_threads(int n);
 /// Warnings about the environment's variables for OpenMP threads: values that cannot be used, and
 /// variables with side effects.

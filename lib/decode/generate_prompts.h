@@ -12,7 +12,7 @@
 
 namespace tandem::decode {
 
-/// What all sequences of a run begin with. It is read once, before any of them.
+/// Holds the beginning of all sequences of a run. It is read once, before any of them.
 struct PrefixSource {
   const SavedState* saved = nullptr;           // a state; null = none
   std::span<const int32_t> tokens = {};        // that follow it, the first of every prompt
@@ -23,9 +23,9 @@ struct PrefixSource {
   std::function<void(std::span<const int32_t>)> share = {};  // to a draft; empty = plain decoding
 };
 
-/// Whether policies index the first n tokens of all prompts once. An index holds the mean of its
-/// keys, for all that follows: not of a few words that prompts happen to begin with. A shorter one
-/// costs little to index again.
+/// Returns true if policies index the first n tokens of all prompts once. An index holds the mean
+/// of its keys, for all that follows: not of a few words that prompts happen to begin with. A
+/// shorter one costs little to index again.
 bool is_indexed_once(const recipe::Cache& cache, size_t n);
 
 /// One request a prompt, read from its beginning.

@@ -31,7 +31,7 @@ class RunContext {
 
   /// True if the run is only planned, perhaps for a GPU that is not here.
   virtual bool dry_run() const { return false; }
-  /// Where this process stands among the ranks of its run.
+  /// Returns this process's place among the ranks of its run.
   virtual const ranks::Place& place() const {
     static const ranks::Place alone;
     return alone;
@@ -61,7 +61,7 @@ class RunContext {
 
   /// True once a signal has asked this process for an end.
   virtual bool signalled() const { return false; }
-  /// As signalled; with several ranks, true once they have agreed on it.
+  /// Returns signalled(); with several ranks, true once they have agreed on it.
   virtual bool is_interrupted() const { return false; }
   /// is_interrupted at the end of a step, where several ranks agree, all at the same steps.
   virtual bool agree_interrupted() const { return false; }

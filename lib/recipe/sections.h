@@ -312,7 +312,7 @@ extern template Field fields_of(Cache&);
 extern template Field fields_of(Output&);
 extern template Field fields_of(Data&);
 
-/// For tools that neither continue nor save a state.
+/// Reports states that a tool can neither continue nor save.
 void refuse_states(const Model& model, const Output& output, Problems& p);
 
 }  // namespace tandem::recipe

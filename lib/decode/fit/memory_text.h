@@ -4,7 +4,7 @@
 
 #include "decode/fit/placement.h"
 
-// What plans say of a run's memory.
+// Texts of plans on a run's memory.
 namespace tandem::decode {
 
 /// Bytes of layers in host memory, or of parts of them, which forwards of all weights copy to the
@@ -32,7 +32,7 @@ std::string planned_device(const MemoryLimits& limits);
 /// memory.
 std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits);
 
-/// What these lines and gpu_line say: `gpu`, `memory` by device, `layers_streamed`, `fits`.
+/// Returns these lines and gpu_line as JSON: `gpu`, `memory` by device, `layers_streamed`, `fits`.
 nlohmann::ordered_json memory_json(const MemoryPlan& plan, const MemoryLimits& limits);
 
 }  // namespace tandem::decode

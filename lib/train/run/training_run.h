@@ -18,7 +18,7 @@
 
 namespace tandem::train {
 
-/// What a folder's run begins with.
+/// Holds the state that a folder's run begins with.
 struct RunStart {
   bool plans = false;         // only a plan is wanted: units that scores would choose are drawn
   bool resumes = false;       // goes on from the last checkpoint
