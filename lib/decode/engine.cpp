@@ -515,20 +515,27 @@ void Engine::forward_parts(std::span<const SeqTokens> sequences,
     begin += static_cast<int>(held);
     held = 0;
   };
-  std::vector<int32_t> rows;
+  std::vector<SeqTokens> parts;
   for (const SeqTokens& s : sequences)
     for (size_t at = 0, n = 0; at < s.tokens.size(); at += n) {
       n = std::min({static_cast<size_t>(rows_together(s.slot)), s.tokens.size() - at,
                     static_cast<size_t>(logits_.rows())});
-      if (held + static_cast<int64_t>(n) > logits_.rows()) flush();
-      const SeqTokens part{s.slot, s.tokens.subspan(at, n),
-                           s.ends_prompt && at + n == s.tokens.size()};
-      run(kv::Phase::extend, {&part, 1}, static_cast<int64_t>(n));
-      rows.resize(n);
-      std::iota(rows.begin(), rows.end(), 0);
-      logits(held, rows);
-      held += static_cast<int64_t>(n);
+      parts.push_back(
+          {s.slot, s.tokens.subspan(at, n), s.ends_prompt && at + n == s.tokens.size()});
     }
+  // Choices are timed on the rows of logits_, so all come before logits are held there.
+  for (const SeqTokens& part : parts)
+    choose_products(std::ssize(part.tokens), std::ssize(part.tokens));
+  std::vector<int32_t> rows;
+  for (const SeqTokens& part : parts) {
+    const std::ptrdiff_t n = std::ssize(part.tokens);
+    if (held + n > logits_.rows()) flush();
+    run(kv::Phase::extend, {&part, 1}, n);
+    rows.resize(static_cast<size_t>(n));
+    std::iota(rows.begin(), rows.end(), 0);
+    logits(held, rows);
+    held += n;
+  }
   flush();
 }
 

@@ -158,6 +158,19 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
         }
   }
 
+  TEST_CASE("each number of rows up to 16 over thousands of keys, in groups of each size") {
+    for (const int d : {64, 128})
+      for (const int group : {1, 3, 4, 8})
+        for (int rows = 1; rows <= 16; ++rows)
+          check_against_reference({.d = d,
+                                   .group = group,
+                                   .kv_heads = group == 3 ? 3 : 1,
+                                   .seqs = {{4700 + 7 * rows, rows}},
+                                   .dtype = DType::bf16,
+                                   .out_dtype = DType::bf16,
+                                   .seed = static_cast<uint32_t>(rows)});
+  }
+
   TEST_CASE("trees of hundreds of nodes, beside small ones") {
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const int d : {128, 256})
