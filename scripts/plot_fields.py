@@ -1,5 +1,6 @@
 """Plot of any two fields of records."""
 import json
+import re
 import statistics
 
 from plot_common import BARS, POINT, bars_of, dodge, grid, legend_outside, log_axis, plt, series_style, title
@@ -117,6 +118,8 @@ def plot_xy(args):
     for record in found:
         at = places.index(short(record[x])) if is_text else record[x]
         key = tuple(record.get(path) if is_number(record.get(path)) else short(record.get(path, "none")) for path in by)
+        if args.families:
+            key = tuple(re.sub(r"(-\d+)+$", "", value) if isinstance(value, str) else value for value in key)
         lines.setdefault(key, {}).setdefault(at, []).append(record[y])
     figure, ax = plt.subplots(figsize=(6.8, 4), layout="constrained")
     for i, key in enumerate(sorted(lines, key=lambda k: [(not is_number(v), v if is_number(v) else 0) for v in k])):
@@ -158,5 +161,7 @@ def add_commands(add):
                          "unambiguous")
     command.add_argument("--y", metavar="FIELD", help="field of the y axis, a number")
     command.add_argument("--by", metavar="FIELD,...", help="fields whose values make the lines")
+    command.add_argument("--families", action="store_true",
+                         help="join values of --by that differ only in numbers at the end, such as topk-2 and topk-5")
     command.add_argument("--log", choices=["x", "y", "xy"], default="", help="logarithmic axes")
     command.add_argument("--fields", action="store_true", help="list all fields with an example, draw nothing")

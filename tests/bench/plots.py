@@ -340,6 +340,13 @@ class Plots(unittest.TestCase):
         figure = self.figure(path, "--x", "workload.batch", "--y", "throughput.decode_tok_s")
         self.assertEqual(figure.axes[0].get_xlabel(), "workload.batch")  # without the plot's name
 
+    def test_xy_joins_names_that_differ_in_numbers_at_the_end(self):
+        figure = self.figure("xy", RECORDS / "cpu-smollm2-attention.jsonl", "--x=key_bytes", "--y=error.mean",
+                             "--by=policy", "--families")
+        names = legend_of(figure)
+        self.assertIn("hybrid-1-two-bits", names)
+        self.assertEqual(len(lines_of(figure.axes[0])[names.index("lsh")].get_xdata()), 3)
+
     def test_xy_takes_the_names_of_csv_and_flat(self):
         record = {**self.bench()[0], "steady": True, "quality": {"ppl": {"mean": 2.5}, "list": [1]}}
         record["timing"] = {"prefill": {"mean": 9.0}, "decode_step": {"mean": 4.0, "p50": 2.0, "stddev": 1.0, "n": 7}}

@@ -81,7 +81,8 @@ TEST_SUITE("gpu/decode/choices") {
     const OwnChoices choices;
     recipe::Cache topk;
     topk.kind = recipe::CacheKind::topk;
-    const auto engine = make_engine(tiny_model("tiny-16m"), {.caches = {{}, topk}, .device = kGpu});
+    const auto engine = make_engine(tiny_model("tiny-16m"),
+                                    {.compute = DType::bf16, .caches = {{}, topk}, .device = kGpu});
     const Ids ids = random_ids(*engine, 64, 1);
     const decode::SeqTokens prompt{engine->cache().create(engine->cache().all_readers()),
                                    std::span(ids).first(22), true};
