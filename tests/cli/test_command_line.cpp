@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <set>
+
 #include "cli/probe.h"
 
 using namespace tandem::testing;
@@ -79,6 +82,35 @@ TEST_SUITE("cli/command_line") {
           CHECK_MESSAGE(
               std::filesystem::exists(tandem::test::source_dir() / "recipes" / (word + ".yaml")),
               word);
+    }
+  }
+
+  TEST_CASE("tools and recipes keep their names") {
+    const std::filesystem::path source = tandem::test::source_dir();
+    std::ifstream file(source / "tests/data/names.txt");
+    std::set<std::string> recipes, tools;
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("#")) continue;
+      std::istringstream words(line);
+      std::string tool, recipe;
+      words >> tool >> recipe;
+      std::vector<std::string> arguments = {recipe.empty() ? "--version" : "--print-recipe"};
+      if (!recipe.empty()) arguments.insert(arguments.end(), {"-r", recipe});
+      for (std::string word; words >> word;) arguments.push_back(word);
+      const Outcome run = run_process(
+          program(tool.c_str()),
+          {.arguments = arguments, .variables = {{"TANDEM_RECIPE_PATH", source / "recipes"}}});
+      CHECK_MESSAGE(run.status == 0, line, ": ", run.err);
+      tools.insert(tool);
+      recipes.insert(recipe);
+    }
+    CHECK(tools.size() >= 15);
+    // A new recipe needs a line, too.
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(source / "recipes")) {
+      const std::filesystem::path name =
+          std::filesystem::relative(entry.path(), source / "recipes").replace_extension();
+      if (entry.path().extension() == ".yaml" && !name.string().starts_with("common/"))
+        CHECK_MESSAGE(recipes.contains(name.string()), name.string());
     }
   }
 
