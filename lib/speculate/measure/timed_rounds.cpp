@@ -132,7 +132,6 @@ std::vector<int> timed_sizes(int largest_tree) {
 TimingTable measure_rounds(Reader target, Reader draft, const RoundTimesSpec& spec,
                            const std::function<bool(double share)>& on_progress) {
   TimingTable table;
-  table.skip_deepest = true;  // drafts run no level that it draws no children from
   const std::vector<int> sizes = timed_sizes(spec.largest_tree);
   std::vector<double> overheads;
   double done = 0;
@@ -143,9 +142,10 @@ TimingTable measure_rounds(Reader target, Reader draft, const RoundTimesSpec& sp
   };
   for (const int context : spec.contexts) {
     TimedText text(target, draft, spec, context);
-    TimeBucket& bucket = table.buckets.emplace_back();
+    StepCost& bucket = table.buckets.emplace_back();
     bucket.batch = spec.batch;
     bucket.context = context;
+    bucket.skip_deepest = true;  // drafts run no level that it draws no children from
     bucket.target = {{1}, {text.plain_ms()}};
     tick();
     for (const int n : sizes) {
@@ -168,7 +168,8 @@ TimingTable measure_rounds(Reader target, Reader draft, const RoundTimesSpec& sp
     if (bucket.draft.tokens.empty())
       bucket.draft = {{1}, {text.round(broom(1, 1)).draft_ms}};  // only plain steps were asked for
   }
-  if (!overheads.empty()) table.overhead_ms = std::max(0.0, median(overheads));
+  if (!overheads.empty())
+    for (StepCost& bucket : table.buckets) bucket.overhead_ms = std::max(0.0, median(overheads));
   return table;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "speculate/plan/forward_time.h"
+#include "speculate/plan/sheet_cost.h"
 
 namespace tandem::speculate {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <optional>
 
-#include "speculate/plan/forward_time.h"
+#include "speculate/plan/sheet_cost.h"
 
 // Self-speculation as the batch grows beyond all bounds: weights and fixed parts no longer count,
 // and the rest has a closed form.

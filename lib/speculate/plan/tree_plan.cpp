@@ -175,9 +175,7 @@ namespace {
 
 /// How the tree is found, and priced.
 struct Pricing {
-  const TimeBucket& bucket;
-  double overhead_ms;
-  bool skip_deepest;
+  const StepCost& steps;
   std::vector<int> sizes;
   int max_levels;
 };
@@ -192,14 +190,13 @@ void plan_by_vector(const decode::RunContext& cx, const DraftTreeSection& sectio
     cx.warn(fmt::format("{}: measured for '{}', but this run verifies by '{}'",
                         section.accept.string(), vector.method, method));
   if (given) {
-    plan.predicted =
-        price_tree(*given, vector, pricing.bucket, pricing.overhead_ms, pricing.skip_deepest);
+    plan.predicted = price_tree(*given, expected_tokens(*given, vector), pricing.steps);
     return;
   }
   const TreeTable table(vector,
                         {.max_size = pricing.sizes.back(), .max_levels = pricing.max_levels});
-  const TreeChoice choice = choose_tree(table, vector, pricing.sizes, pricing.max_levels,
-                                        pricing.bucket, pricing.overhead_ms, pricing.skip_deepest);
+  const TreeChoice choice =
+      choose_tree(table, vector, pricing.sizes, pricing.max_levels, pricing.steps);
   plan.predicted = choice.best;
   plan.tree = table.tree(choice.best.size, choice.best.levels);
 }
@@ -217,15 +214,13 @@ void plan_by_replay(const decode::RunContext& cx, const DraftTreeSection& sectio
     if (!shape)
       throw input_error(where, "lacks nodes of the chosen tree")
           .hint("record a larger accept.tree, or leave tree.replay out");
-    plan.predicted = price_tree(*given, search.all().tokens(*shape), pricing.bucket,
-                                pricing.overhead_ms, pricing.skip_deepest);
+    plan.predicted = price_tree(*given, search.all().tokens(*shape), pricing.steps);
     return;
   }
   const ShapeSearch::Bounds bounds{pricing.max_levels};
   const int largest = search.largest(bounds);
   std::erase_if(pricing.sizes, [&](int n) { return n > largest; });
-  const ShapeSearch::Choice choice = search.choose(pricing.sizes, bounds, pricing.bucket,
-                                                   pricing.overhead_ms, pricing.skip_deepest);
+  const ShapeSearch::Choice choice = search.choose(pricing.sizes, bounds, pricing.steps);
   plan.predicted = choice.best;
   plan.tree = tree_of(choice.shape, recorded);
 }
@@ -239,14 +234,12 @@ TreePlan plan_tree(const decode::RunContext& cx, const DraftTreeSection& section
   if (given) plan.tree = *given;
   plan.measured = evidence.measured;
   const int nodes = timed.largest_tree;
-  Pricing pricing{.bucket = section.timing.empty() ? times.buckets.front()
-                                                   : times.bucket(context, "tree.timing"),
-                  .overhead_ms = times.overhead_ms,
-                  .skip_deepest = times.skip_deepest,
+  Pricing pricing{.steps = section.timing.empty() ? times.buckets.front()
+                                                  : times.bucket(context, "tree.timing"),
                   .sizes = timed_sizes(nodes),
                   .max_levels = std::min(section.max_levels.value_or(nodes), nodes)};
   pricing.sizes.erase(pricing.sizes.begin());  // a lone root is no speculation
-  plan.plain_ms = pricing.bucket.target.at(1);
+  plan.plain_ms = pricing.steps.plain_ms();
   if (evidence.rounds)
     plan_by_replay(cx, section, evidence, given, pricing, plan);
   else

@@ -1,4 +1,4 @@
-#include "speculate/plan/forward_time.h"
+#include "speculate/plan/sheet_cost.h"
 
 #include <algorithm>
 
@@ -41,8 +41,32 @@ ForwardTime forward_time(const MachineRates& m, const ModelCosts& c, const Forwa
           .attention_computes = work > read};
 }
 
-double compute_bound_rows(const MachineRates& m, const ModelCosts& c) {
-  return m.flops_s * c.product_bytes / (m.read_bytes_s * c.product_flops);
+StepCost sheet_cost(const PlanInputs& plan, const Workload& w) {
+  const MachineRates& m = plan.machine;
+  const auto curve = [&](const ModelCosts& costs, const KeyChoice& choice, double more_s) {
+    TimeCurve c;
+    for (int n = 1; n <= plan.most_gamma + 1; ++n) {
+      const ForwardSize size{.batch = w.batch, .rows = n, .keys = keys_read(choice, w.context)};
+      c.tokens.push_back(n);
+      c.ms.push_back(1e3 * (forward_time(m, costs, size).total_s() + more_s));
+    }
+    return c;
+  };
+  StepCost cost{.batch = w.batch,
+                .context = static_cast<int>(w.context),
+                .target = curve(plan.target, plan.target_keys, 0),
+                .draft = {{1}, {0}},
+                .overhead_ms = 1e3 * m.round_s,
+                .skip_deepest = true};
+  const PlannedDraft& d = plan.draft;
+  if (!d.model) return cost;
+  const auto choosing_s = [&](double bytes) { return kv_seconds(m, *d.model, w.batch * bytes); };
+  cost.draft = curve(*d.model, d.choice, choosing_s(select_bytes(d.choice, *d.model, w.context)));
+  cost.overhead_ms = 1e3 * (m.round_s + choosing_s(round_bytes(d.choice, *d.model, w.context)));
+  if (d.refresh_tokens > 0)
+    cost.token_ms =
+        1e3 * (choosing_s(refresh_bytes(d.choice, *d.model, w.context)) / d.refresh_tokens);
+  return cost;
 }
 
 }  // namespace tandem::speculate

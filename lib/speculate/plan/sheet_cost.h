@@ -1,5 +1,8 @@
 #pragma once
-#include "speculate/plan/model_costs.h"
+#include <optional>
+
+#include "speculate/plan/draft_keys.h"
+#include "speculate/plan/step_cost.h"
 
 namespace tandem::speculate {
 
@@ -37,7 +40,29 @@ double kv_share(const MachineRates& machine, const ModelCosts& costs);
 /// Seconds that reading (or writing) `bytes` of KV takes, spread over the ranks.
 double kv_seconds(const MachineRates& machine, const ModelCosts& costs, double bytes);
 
-/// Rows of a forward from which on arithmetic bounds the linear layers.
-double compute_bound_rows(const MachineRates& machine, const ModelCosts& costs);
+/// Who drafts, as far as its cost goes.
+struct PlannedDraft {
+  std::optional<ModelCosts> model = {};  // none: no forward drafts, as with prompt lookup
+  KeyChoice choice = {};
+  double refresh_tokens = 0;  // keys are chosen again after as many new tokens; 0 = never
+};
+
+/// A batch at a context, in tokens of each sequence.
+struct Workload {
+  int batch = 1;
+  double context = 0;
+};
+
+/// What the roofline needs to know of a target and its draft.
+struct PlanInputs {
+  MachineRates machine;
+  ModelCosts target;
+  PlannedDraft draft = {};
+  int most_gamma = 16;         // forwards of as many tokens and one are known
+  KeyChoice target_keys = {};  // which the target reads: of inner rounds a part
+};
+
+/// Steps by the roofline, for chains and trees of as many nodes.
+StepCost sheet_cost(const PlanInputs& plan, const Workload& work);
 
 }  // namespace tandem::speculate
