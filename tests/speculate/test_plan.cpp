@@ -240,6 +240,11 @@ TEST_SUITE("speculate/plan/gamma") {
     CHECK(best_chain(times, .3).gamma == 4);
     CHECK(best_chain(times, .3).speedup < 1);
     CHECK(best_chain(chain_steps(1, 0, {}), .3).gamma == 0);
+    // A draft as slow as the target gains nothing at any gamma, whatever the last bits say.
+    constexpr double kStep = 28.487779158286777;
+    const StepCost equal = chain_steps(kStep, kStep, std::vector(8, kStep));
+    CHECK(best_chain(equal, 1).gamma == 1);
+    CHECK(best_gamma(equal, 1).gamma == 0);
   }
 
   TEST_CASE("the least alpha for a speed-up") {
@@ -327,6 +332,9 @@ TEST_SUITE("speculate/plan/keys") {
     const double turns = inflection_context(cost, .8, {32, 256}, 131072).value();
     CHECK(best(256, turns) >= best(32, turns));
     CHECK(best(256, turns / 1.02) < best(32, turns / 1.02));
+    // As far as a draft reads all keys both batches gain the same.
+    plan.draft.choice.budget = 1e6;
+    CHECK(inflection_context(cost, .8, {1, 2}, 131072) == 1);
     plan.machine.round_s = 10;
     CHECK_FALSE(pays_from(cost, .8, 256, 131072));
   }

@@ -7,6 +7,9 @@
 namespace tandem::speculate {
 namespace {
 
+/// Of equals the last bits of sums must not decide.
+bool exceeds(double speedup, double other) { return speedup > other * (1 + 1e-12); }
+
 /// The shortest context from which on `holds` does, to 1 %. Contexts are tried from the longest
 /// down: what holds once at a short context, and not after it, does not count.
 std::optional<double> holds_from(double longest, const std::function<bool(double)>& holds) {
@@ -41,13 +44,14 @@ GammaChoice at_gamma(const StepCost& cost, int gamma, double alpha) {
 GammaChoice best_chain(const StepCost& cost, double alpha) {
   GammaChoice best = at_gamma(cost, std::min(1, cost.most_gamma()), alpha);
   for (int gamma = 2; gamma <= cost.most_gamma(); ++gamma)
-    if (const GammaChoice c = at_gamma(cost, gamma, alpha); c.speedup > best.speedup) best = c;
+    if (const GammaChoice c = at_gamma(cost, gamma, alpha); exceeds(c.speedup, best.speedup))
+      best = c;
   return best;
 }
 
 GammaChoice best_gamma(const StepCost& cost, double alpha) {
   const GammaChoice chain = best_chain(cost, alpha);
-  return chain.speedup > 1 ? chain : at_gamma(cost, 0, alpha);
+  return exceeds(chain.speedup, 1) ? chain : at_gamma(cost, 0, alpha);
 }
 
 std::optional<LeastAlpha> least_alpha(const StepCost& cost, double speedup) {
@@ -64,7 +68,7 @@ std::optional<LeastAlpha> least_alpha(const StepCost& cost, double speedup) {
 
 std::optional<double> pays_from(const CostAt& cost, double alpha, int batch, double longest) {
   return holds_from(longest, [&](double context) {
-    return best_chain(cost({batch, context}), alpha).speedup > 1;
+    return exceeds(best_chain(cost({batch, context}), alpha).speedup, 1);
   });
 }
 
@@ -74,7 +78,7 @@ std::optional<double> inflection_context(const CostAt& cost, double alpha, const
     return best_chain(cost({batch, context}), alpha).speedup;
   };
   return holds_from(longest, [&](double context) {
-    return speedup(batches.large, context) >= speedup(batches.small, context);
+    return !exceeds(speedup(batches.small, context), speedup(batches.large, context));
   });
 }
 
