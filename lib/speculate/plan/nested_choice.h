@@ -65,7 +65,7 @@ struct RoundChoice {
 struct RoundChoices {
   std::array<std::optional<RoundChoice>, 4> best_of;  // [RoundKind]
 
-  /// Of all; the simplest of equals.
+  /// The fastest kind, the simplest of equals.
   const RoundChoice& best() const;
   const std::optional<RoundChoice>& of(RoundKind kind) const {
     return best_of[static_cast<size_t>(kind)];

@@ -35,7 +35,7 @@ struct Prediction {
 
   double decode_tok_s(int batch) const { return 1e3 * batch / choice.token_ms; }
   double plain_tok_s(int batch) const { return 1e3 * batch / cost.plain_ms(); }
-  /// Of the chain; none for kind none.
+  /// The chain's forward that verifies; none for kind none.
   std::optional<double> verify_ms() const;
 };
 

@@ -27,7 +27,7 @@ struct RoundCost {
   double total_ms() const { return drafts_ms() + target_ms + overhead_ms; }
 };
 
-/// What steps cost at one batch and one context, in ms of the whole batch: by a data sheet
+/// Costs of steps at one batch and one context, in ms of the whole batch: by a data sheet
 /// (sheet_cost) or by measurement (TimingTable, MeasuredCosts).
 struct StepCost {
   int batch = 1;    // sequences of a forward
