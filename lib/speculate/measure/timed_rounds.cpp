@@ -6,6 +6,7 @@
 #include "base/percentile.h"
 #include "base/rng.h"
 #include "decode/generate.h"
+#include "kv/scoped_slots.h"
 #include "speculate/round/rounds.h"
 
 namespace tandem::speculate {
@@ -36,25 +37,23 @@ double settled_median(std::vector<double> ms) {
 class TimedText {
  public:
   TimedText(Reader target, Reader draft, const RoundTimesSpec& spec, int context)
-      : target_(target), draft_(draft), spec_(spec) {
+      : target_(target),
+        draft_(draft),
+        spec_(spec),
+        target_slots_(target.engine->cache()),
+        draft_slots_(draft.engine->cache()) {
     PhiloxStream rng(static_cast<uint64_t>(spec.sampler.seed));
     const auto vocab = static_cast<uint32_t>(
         std::min(target.engine->config().vocab_size, draft.engine->config().vocab_size));
     while (static_cast<int>(text_.size()) < context)
       text_.push_back(static_cast<int32_t>(rng.below(vocab)));
-    target_slot_ = read(*target.engine);
-    draft_slot_ = drafts_itself() ? -1 : read(*draft.engine);
+    target_slot_ = read(*target.engine, target_slots_);
+    draft_slot_ = drafts_itself() ? -1 : read(*draft.engine, draft_slots_);
     requests_.resize(static_cast<size_t>(spec.batch),
                      {.prefix_slot = target_slot_, .prefix = text_, .tokens = {}});
     how_.sampler = spec.sampler;
     how_.max_tokens = kTimedTokens;
   }
-  ~TimedText() {
-    target_.engine->cache().release(target_slot_);
-    if (!drafts_itself()) draft_.engine->cache().release(draft_slot_);
-  }
-  TimedText(const TimedText&) = delete;
-  TimedText& operator=(const TimedText&) = delete;
 
   struct Round {
     double draft_ms, target_ms, rest_ms;
@@ -102,8 +101,8 @@ class TimedText {
 
  private:
   bool drafts_itself() const { return draft_.engine == target_.engine; }
-  int read(decode::Engine& engine) const {
-    const int slot = engine.cache().create(engine.cache().all_readers());
+  int read(decode::Engine& engine, kv::ScopedSlots& slots) const {
+    const int slot = slots.create(engine.cache().all_readers());
     const decode::SeqTokens whole[] = {{slot, text_, false}};
     engine.prefill(whole, {});
     return slot;
@@ -112,6 +111,7 @@ class TimedText {
   Reader target_, draft_;
   const RoundTimesSpec& spec_;
   std::vector<int32_t> text_;
+  kv::ScopedSlots target_slots_, draft_slots_;
   int target_slot_ = -1, draft_slot_ = -1;
   std::vector<decode::Request> requests_;
   decode::GenerateSpec how_;

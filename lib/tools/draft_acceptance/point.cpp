@@ -5,6 +5,7 @@
 
 #include "bench/model_report.h"
 #include "bench/speculation/measured_report.h"
+#include "kv/scoped_slots.h"
 #include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
@@ -69,25 +70,6 @@ std::vector<std::string> acceptance_row(const Json& r) {
                 cell(at(drafted, "/share_accepted"), "{:.3f}"), rates});
   return cells;
 }
-
-/// The target's sequences that a text goes on in; they end with their scope.
-class Forks {
- public:
-  Forks(kv::Cache& cache, const std::vector<int>& slots) : cache_(cache) {
-    for (const int slot : slots) slots_.push_back(cache.fork(slot, cache.all_readers()));
-  }
-  ~Forks() {
-    for (const int slot : slots_) cache_.release(slot);
-  }
-  Forks(const Forks&) = delete;
-  Forks& operator=(const Forks&) = delete;
-
-  std::span<const int> slots() const { return slots_; }
-
- private:
-  kv::Cache& cache_;
-  std::vector<int> slots_;
-};
 
 }  // namespace
 
@@ -232,10 +214,12 @@ void AcceptancePoint::force(const std::vector<Measured*>& drafts, const bench::P
   }
   for (size_t i = 0; i < texts.size(); ++i)
     forced.push_back({whole[i], static_cast<int>(texts[i].prompt.size())});
-  const Forks forks(engines_.target().cache(), slots.slots());
+  kv::Cache& cache = engines_.target().cache();
+  kv::ScopedSlots forks(cache);
+  for (const int slot : slots.slots()) forks.fork(slot, cache.all_readers());
   speculate::ForcedMeter meter(engines_.target(), readers, bench().temperatures,
                                point_.recipe.spec.gamma);
-  const auto overlaps = meter.read(forks.slots(), forced);
+  const auto overlaps = meter.read(forks.all(), forced);
   for (size_t d = 0; d < drafts.size(); ++d)
     for (size_t t = 0; t < overlaps[d].size(); ++t)
       for (size_t i = 0; i < texts.size(); ++i)

@@ -4,8 +4,8 @@
 
 namespace tandem::tools {
 
-/// A sweep whose points measure drafts, each by a PointRun: a Part of it, one draft or way to
-/// decode, that is refused or fails does not end the point, and no point ends the sweep.
+/// A sweep whose points measure drafts, each by a PointRun. A Part is one draft, or one way to
+/// decode. A part that is refused or fails does not end its point, and no point ends the sweep.
 template <class PointRun>
 class DraftSweep {
  public:
