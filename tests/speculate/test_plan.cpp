@@ -3,10 +3,8 @@
 #include <cmath>
 
 #include "speculate/magicdec_tables.h"
-#include "speculate/plan/capacity.h"
 #include "speculate/plan/chain_tokens.h"
 #include "speculate/plan/gamma_choice.h"
-#include "speculate/plan/large_batch.h"
 #include "speculate/plan_models.h"
 
 // Reference values: a double-precision script over the MagicDec paper's formulas, independent of

@@ -4,8 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "decode/model_files.h"
-#include "speculate/plan/capacity.h"
-#include "speculate/plan/large_batch.h"
 #include "speculate/plan/measured_costs.h"
 
 namespace tandem::speculate {

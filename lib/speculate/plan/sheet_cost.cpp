@@ -1,6 +1,9 @@
 #include "speculate/plan/sheet_cost.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "speculate/plan/chain_tokens.h"
 
 namespace tandem::speculate {
 namespace {
@@ -67,6 +70,37 @@ StepCost sheet_cost(const PlanInputs& plan, const Workload& w) {
     cost.token_ms =
         1e3 * (choosing_s(refresh_bytes(d.choice, *d.model, w.context)) / d.refresh_tokens);
   return cost;
+}
+
+int most_sequences(const MachineRates& m, const ModelCosts& target, const ModelCosts* draft,
+                   const Holdings& h) {
+  const ModelCosts& keeper = draft != nullptr ? *draft : target;  // of a draft's cache
+  const double weights = target.memory_bytes + (draft != nullptr ? draft->memory_bytes : 0);
+  const double room = h.memory_bytes - weights / m.ranks - h.buffer_bytes;
+  const double sequence = kv_share(m, target) * target.kv_bytes * h.context +
+                          kv_share(m, keeper) * keeper.kv_bytes * h.draft_context;
+  constexpr double kMost = 1 << 30;
+  return static_cast<int>(std::clamp(std::floor(room / sequence), 0.0, kMost));
+}
+
+double key_equivalent_of_row(const MachineRates& m, const ModelCosts& c) {
+  const double row_s = c.product_flops / (m.ranks * m.flops_s);
+  const double key_s = c.kv_bytes / (m.ranks * m.read_bytes_s);
+  return row_s / key_s;
+}
+
+double large_batch_speedup(double row_keys, const SelfDraft& d, double context) {
+  const double round =
+      d.gamma * (row_keys + std::min(d.budget, context)) + (d.gamma + 1) * row_keys + context;
+  return chain_tokens(d.gamma, d.alpha) * (row_keys + context) / round;
+}
+
+std::optional<double> critical_context(double row_keys, const SelfDraft& d, double speedup) {
+  const double tokens = chain_tokens(d.gamma, d.alpha);
+  if (tokens <= speedup) return std::nullopt;
+  const double rows = speedup * (2 * d.gamma + 1) - tokens;
+  const double context = (rows * row_keys + speedup * d.gamma * d.budget) / (tokens - speedup);
+  return std::max(0.0, context);
 }
 
 }  // namespace tandem::speculate

@@ -65,4 +65,38 @@ struct PlanInputs {
 /// Steps by the roofline, for chains and trees of as many nodes.
 StepCost sheet_cost(const PlanInputs& plan, const Workload& work);
 
+/// What the memory of a machine holds.
+struct Holdings {
+  double memory_bytes = 0;   // of one GPU, that may be used
+  double buffer_bytes = 0;   // on each GPU, however many sequences
+  double context = 0;        // longest sequence, tokens
+  double draft_context = 0;  // tokens that each sequence has in a cache of the draft; 0 = none
+};
+
+/// Sequences that fit, at least 0.
+/// draft    null where the target drafts for itself, or nothing is drafted by a model
+int most_sequences(const MachineRates& machine, const ModelCosts& target, const ModelCosts* draft,
+                   const Holdings& holdings);
+
+// Self-speculation as the batch grows beyond all bounds: weights and fixed parts no longer count,
+// and the rest has a closed form.
+
+/// A chain that the target drafts for itself from `budget` keys.
+struct SelfDraft {
+  int gamma = 3;
+  double alpha = 0.8;
+  double budget = 512;  // tokens
+};
+
+/// Keys that take as long to read as one row of the linear layers takes to compute: R, in tokens.
+double key_equivalent_of_row(const MachineRates& machine, const ModelCosts& costs);
+
+/// Speed-up over plain decoding at a context, in tokens, for an unbounded batch.
+/// row_keys  R
+double large_batch_speedup(double row_keys, const SelfDraft& draft, double context);
+
+/// The shortest context with that speed-up, in tokens (0 where every context has it); none where a
+/// round's expected tokens are not more than the speed-up.
+std::optional<double> critical_context(double row_keys, const SelfDraft& draft, double speedup);
+
 }  // namespace tandem::speculate

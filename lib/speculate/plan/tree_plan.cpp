@@ -108,14 +108,11 @@ MeasuredAcceptance measure_acceptance(const decode::RunContext& cx, const Sequoi
                                       int batch) {
   constexpr int kMostTokens = 64, kMostChildren = 16;
   const int width = std::min(kMostChildren, most_nodes(recipe.tree, batch) - 1);
-  std::vector<int> n_children(static_cast<size_t>(width) + 1, 0);
-  n_children[0] = width;
   std::vector<int64_t> accepted(static_cast<size_t>(width), 0);
-  const auto rounds = make_rounds(recipe, engines, tree_of_children(n_children, "tree.path"),
-                                  {.on_round = [&](const RoundEvent& e) {
-                                    if (e.accepted > 0)
-                                      ++accepted[static_cast<size_t>(e.path.front() - 1)];
-                                  }});
+  const auto rounds =
+      make_rounds(recipe, engines, star_tree(width), {.on_round = [&](const RoundEvent& e) {
+                    if (e.accepted > 0) ++accepted[static_cast<size_t>(e.path.front() - 1)];
+                  }});
   how.sampler.seed = ~how.sampler.seed;  // seeds of recipes are not negative
   how.max_tokens = std::min(how.max_tokens, kMostTokens);
   const auto all = static_cast<double>(prompt.size()) + how.max_tokens;
