@@ -1,7 +1,8 @@
 // magicdec-acceptance: how often drafts are accepted, by draft, budget, temperature and kind of
 // text.
 #include "cli/main_wrapper.h"
-#include "tools/magicdec_acceptance.h"
+#include "tools/draft_acceptance/point.h"
+#include "tools/speculation_bench/draft_sweep.h"
 
 namespace {
 
@@ -27,5 +28,5 @@ const cli::ToolInfo kInfo{
 }  // namespace
 
 int main(int argc, char** argv) {
-  return cli::run_tool<tools::MagicdecAcceptance>(kInfo, argc, argv);
+  return cli::run_tool<tools::DraftSweep<tools::AcceptancePoint>>(kInfo, argc, argv);
 }

@@ -11,7 +11,6 @@
 #include "decode/generate_prompts.h"
 #include "kv/policy.h"
 #include "recipe/fields_of.h"
-#include "speculate/measure/acceptance_meter.h"
 #include "speculate/measure/depth_meter.h"
 #include "speculate/measure/tree_meter.h"
 #include "speculate/tree/tree_file.h"
@@ -213,13 +212,15 @@ void SequoiaAcceptance::for_each_text(const std::function<void(size_t i, int n_p
 SequoiaAcceptance::Rows SequoiaAcceptance::measure_positions(
     const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
     const decode::GenerateSpec& how) {
-  speculate::AcceptanceMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width);
+  const int width = recipe_.accept.width;
+  speculate::TreeMeter meter(*engines.target, *engines.draft, rule, speculate::star_tree(width),
+                             width);
   const auto plain = decode::plain_decoder(*engines.target);
   const Texts texts = write_texts(*engines.target, *plain, how);
   for_each_text([&](size_t i, int n_prompt) {
-    meter.add(static_cast<int>(i), recipe_.run.seed, texts[i], n_prompt);
+    meter.add_positions(static_cast<int>(i), recipe_.run.seed, texts[i], n_prompt);
   });
-  return rows_of({meter.sums()});
+  return rows_of(meter.rows());
 }
 
 /// Without the last ones, of depths that no text came to.

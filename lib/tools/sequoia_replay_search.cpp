@@ -25,12 +25,12 @@ AcceptBy rule_of(ReplayRule rule) {
 }
 
 /// Sizes to choose among by times: those of the timing table that the record has trees of.
-std::vector<int> timed_sizes(const std::vector<speculate::TimeBucket>& buckets, int largest) {
+std::vector<int> timed_sizes(const std::vector<speculate::StepCost>& buckets, int largest) {
   std::vector<int> sizes = speculate::timed_sizes(largest);
   sizes.erase(sizes.begin());  // a lone root is no speculation
   std::erase_if(sizes, [&](int n) {
     return std::ranges::any_of(
-        buckets, [&](const speculate::TimeBucket& b) { return n > b.target.tokens.back(); });
+        buckets, [&](const speculate::StepCost& b) { return n > b.target.tokens.back(); });
   });
   return sizes;
 }
@@ -48,7 +48,7 @@ ReplaySearch::ReplaySearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>&
       where_(recipe_.replay.path.string()),
       rounds_(speculate::read_tree_rounds(recipe_.replay.path)),
       search_(rounds_, rule_of(recipe_.replay.rule), where_, cli::is_interrupted),
-      timing_(recipe_.timing.table()),
+      buckets_(recipe_.steps()),
       sizes_(recipe_.tree.sizes) {
   check_run();
   if (cx.format() == "jsonl" && recipe_.tree.sizes.empty())
@@ -59,15 +59,6 @@ ReplaySearch::ReplaySearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>&
              recipe_.tree.max_branch.value_or(rounds_.tree.size())};
   if (!recipe_.accept.path.empty())
     acceptance_ = speculate::read_acceptance(recipe_.accept.path, recipe_.accept.layout);
-  const int context = static_cast<int>(recipe_.timing.context.value);
-  buckets_ = timing_.buckets;
-  if (context > 0 && recipe_.timing.given()) buckets_ = {timing_.bucket(context, "timing.context")};
-  if (buckets_.size() > 1 && recipe_.output.any())
-    throw recipe_error(
-        "output",
-        "expected one context in the timing table, found {}; an output file holds one tree",
-        buckets_.size())
-        .hint("choose a context with -s timing.context=N");
   const int largest = search_.largest(bounds_);
   if (sizes_.empty()) sizes_ = timed_sizes(buckets_, largest);
   std::ranges::sort(sizes_);
@@ -124,12 +115,11 @@ void ReplaySearch::run() {
     found_.push_back(search_.find(size, bounds_, start_of(size)));
     progress.update(static_cast<double>(found_.size()));
   }
-  for (const speculate::TimeBucket& bucket : buckets_) {
+  for (const speculate::StepCost& bucket : buckets_) {
     Chosen& chosen = chosen_.emplace_back();
     chosen.context = bucket.context;
     chosen.plain_ms = bucket.target.at(1);
-    chosen.choice =
-        search_.choose(sizes_, bounds_, bucket, timing_.overhead_ms, timing_.skip_deepest);
+    chosen.choice = search_.choose(sizes_, bounds_, bucket);
     const double ms = chosen.choice.best.cost.ms_per_token;
     if (ms >= chosen.plain_ms)
       cx_.note(

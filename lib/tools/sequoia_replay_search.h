@@ -46,8 +46,7 @@ class ReplaySearch {
   speculate::ShapeSearch search_;
   speculate::ShapeSearch::Bounds bounds_;
   std::optional<speculate::AcceptanceVector> acceptance_;
-  speculate::TimingTable timing_;
-  std::vector<speculate::TimeBucket> buckets_;
+  std::vector<speculate::StepCost> buckets_;
   std::vector<int> sizes_;
   std::vector<speculate::FoundShape> found_;
   std::vector<Chosen> chosen_;

@@ -18,10 +18,10 @@ namespace tandem::tools {
 namespace {
 
 /// The sizes of trees that every bucket has been measured at or beyond.
-std::vector<int> measured_sizes(const std::vector<speculate::TimeBucket>& buckets) {
+std::vector<int> measured_sizes(const std::vector<speculate::StepCost>& buckets) {
   int last = TreeSection::kMostNodes;
   std::set<int> sizes;
-  for (const speculate::TimeBucket& b : buckets) {
+  for (const speculate::StepCost& b : buckets) {
     sizes.insert(b.target.tokens.begin(), b.target.tokens.end());
     last = std::min(last, b.target.tokens.back());
   }
@@ -56,8 +56,10 @@ speculate::TimingTable TimingSection::table() const {
   } else {
     table = speculate::read_timing(path);
   }
-  table.overhead_ms = overhead_ms.value_or(table.overhead_ms);
-  table.skip_deepest = table.skip_deepest || skip_deepest;
+  for (speculate::StepCost& b : table.buckets) {
+    b.overhead_ms = overhead_ms.value_or(b.overhead_ms);
+    b.skip_deepest = b.skip_deepest || skip_deepest;
+  }
   return table;
 }
 
@@ -94,32 +96,34 @@ void TreeSearchRecipe::check(recipe::Problems& p) const {
     p.field("timing.skip_deepest", "timing.skip_deepest: needs a timing table, found none");
 }
 
+std::vector<speculate::StepCost> TreeSearchRecipe::steps() const {
+  speculate::TimingTable table = timing.table();
+  const int context = static_cast<int>(timing.context.value);
+  if (context > 0 && timing.given()) return {table.bucket(context, "timing.context")};
+  if (table.buckets.size() > 1 && output.any())
+    throw recipe_error(
+        "output",
+        "expected one context in the timing table, found {}; an output file holds one tree",
+        table.buckets.size())
+        .hint("choose a context with -s timing.context=N");
+  return std::move(table.buckets);
+}
+
 TreeSearch::TreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
       acceptance_(speculate::read_acceptance(recipe_.accept.path, recipe_.accept.layout)),
-      timing_(recipe_.timing.table()),
+      buckets_(recipe_.steps()),
       sizes_(recipe_.tree.sizes) {
   if (recipe_.tree.max_branch) acceptance_ = acceptance_.first_children(*recipe_.tree.max_branch);
-  const int context = static_cast<int>(recipe_.timing.context.value);
-  if (context > 0 && recipe_.timing.given())
-    buckets_ = {timing_.bucket(context, "timing.context")};
-  else
-    buckets_ = timing_.buckets;
   if (sizes_.empty()) sizes_ = measured_sizes(buckets_);
-  for (const speculate::TimeBucket& b : buckets_)
+  for (const speculate::StepCost& b : buckets_)
     if (max_size() > b.target.tokens.back())
       throw recipe_error("tree.sizes", "has {} nodes, but the target's times end at {} tokens",
                          max_size(), b.target.tokens.back())
           .hint("set smaller sizes, or measure larger trees");
   max_levels_ = std::min(recipe_.tree.max_levels.value_or(max_size()), max_size());
-  if (buckets_.size() > 1 && recipe_.output.any())
-    throw recipe_error(
-        "output",
-        "expected one context in the timing table, found {}; an output file holds one tree",
-        buckets_.size())
-        .hint("choose a context with -s timing.context=N");
   if (cx.dry_run()) return;
   for (const auto& path : {recipe_.output.svg, recipe_.output.dot})
     if (!path.empty()) cli::check_new_file(path, cx.file_mode());
@@ -170,11 +174,10 @@ void TreeSearch::run() {
   std::vector<int> rising(sizes_);
   std::ranges::sort(rising);
   rising.erase(std::unique(rising.begin(), rising.end()), rising.end());
-  for (const speculate::TimeBucket& bucket : buckets_) {
+  for (const speculate::StepCost& bucket : buckets_) {
     Chosen& chosen = chosen_.emplace_back();
     chosen.context = bucket.context;
-    chosen.choice = speculate::choose_tree(*table_, acceptance_, rising, max_levels_, bucket,
-                                           timing_.overhead_ms, timing_.skip_deepest);
+    chosen.choice = speculate::choose_tree(*table_, acceptance_, rising, max_levels_, bucket);
     const speculate::PricedTree& best = chosen.choice.best;
     chosen.tree = table_->tree(best.size, best.levels);
     if (chosen.choice.speedup() <= 1)

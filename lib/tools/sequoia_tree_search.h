@@ -7,6 +7,7 @@
 
 #include "cli/context.h"
 #include "speculate/plan/proposals.h"
+#include "speculate/tree/timing.h"
 #include "speculate/tree/tree_choice.h"
 
 namespace tandem::tools {
@@ -142,6 +143,10 @@ struct TreeSearchRecipe {
     v("output", output, "file of the tree");
   }
   void check(recipe::Problems& p) const;
+  /// Steps to choose a tree for; none without times.
+  /// errors   those of TimingSection::table; kind recipe: a context that it lacks, or several of
+  ///          them and an output file
+  std::vector<speculate::StepCost> steps() const;
 };
 
 /// One point of a sweep: reads what it needs, then prints and writes trees.
@@ -181,9 +186,8 @@ class TreeSearch {
   cli::Context& cx_;
   const cli::Point<TreeSearchRecipe>& point_;
   const TreeSearchRecipe& recipe_;
-  speculate::AcceptanceVector acceptance_;      // cut to max_branch
-  speculate::TimingTable timing_;               // empty without one
-  std::vector<speculate::TimeBucket> buckets_;  // those to choose for
+  speculate::AcceptanceVector acceptance_;    // cut to max_branch
+  std::vector<speculate::StepCost> buckets_;  // those to choose for
   std::vector<int> sizes_;
   int max_levels_;
   std::optional<speculate::TreeTable> table_;

@@ -29,14 +29,12 @@ Json priced_json(const speculate::PricedTree& tree, double plain_ms) {
 
 std::vector<std::string> priced_row(const std::string& name, const speculate::PricedTree& tree,
                                     double plain_ms) {
-  double draft_ms = 0;
-  for (const double ms : tree.cost.draft_ms) draft_ms += ms;
   return {name,
           fmt::format("{}", tree.size),
           fmt::format("{}", tree.levels),
           fmt::format("{:.4f}", tree.expected),
           fmt::format("{:.3f}", tree.cost.target_ms),
-          fmt::format("{:.3f}", draft_ms),
+          fmt::format("{:.3f}", tree.cost.drafts_ms()),
           fmt::format("{:.4f}", tree.cost.ms_per_token),
           fmt::format("{:.3f}", plain_ms / tree.cost.ms_per_token)};
 }

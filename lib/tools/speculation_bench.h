@@ -1,34 +1,23 @@
 #pragma once
-#include <vector>
-
-#include "cli/context.h"
-#include "tools/speculation_bench/bench_recipe.h"
+#include "tools/speculation_bench/draft_sweep.h"
+#include "tools/speculation_bench/point_run.h"
 
 namespace tandem::tools {
 
 /// A run of magicdec-bench or sequoia-bench: whether speculation pays, with which draft, and by how
-/// much.
-class SpeculationBench {
+/// much; measured, or with bench.predict=only calculated.
+class SpeculationBench : public DraftSweep<PointRun> {
  public:
-  using Recipe = SpeculationBenchRecipe;
+  using DraftSweep::DraftSweep;
 
-  SpeculationBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
-      : cx_(cx), points_(points) {}
-
-  /// One line a point, and with predictions alone a draft: the room that it needs; of a single
-  /// point in detail.
-  int print_plan();
-  /// The exit status is BenchResults::finish's.
-  int run();
-  /// Serves --from.
-  static int print_from(cli::Context& cx, const std::filesystem::path& records);
+  /// Predictions have a line for each draft of a point.
+  int print_plan() { return predicts_only() ? plan_predictions() : DraftSweep::print_plan(); }
+  int run() { return predicts_only() ? run_predictions() : DraftSweep::run(); }
 
  private:
+  bool predicts_only() const { return points_.front().recipe.bench.predict == PredictMode::only; }
   int plan_predictions();
   int run_predictions();
-
-  cli::Context& cx_;
-  const std::vector<cli::Point<Recipe>>& points_;
 };
 
 }  // namespace tandem::tools

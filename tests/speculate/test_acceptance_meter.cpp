@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "generate_runs.h"
-#include "speculate/measure/acceptance_meter.h"
 #include "speculate/measure/depth_meter.h"
 #include "speculate/measure/tree_meter.h"
 #include "speculate/round/rounds.h"
@@ -29,11 +28,11 @@ TEST_SUITE("speculate/acceptance_meter") {
     const auto target = make_engine(tiny_model("tiny-2m")),
                draft = make_engine(tiny_model("tiny-2m"));
     const Ids text = random_ids(*target, 60, 1);
-    AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::sequoia), 4);
-    meter.add(0, 7, text, 20);
-    CHECK(meter.sums().samples() == 40);
-    CHECK(meter.sums().mean(0) == doctest::Approx(1).epsilon(1e-4));
-    CHECK(meter.sums().mean(1) < 1e-4);
+    TreeMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::sequoia), star_tree(4), 4);
+    meter.add_positions(0, 7, text, 20);
+    CHECK(meter.rows()[0].samples() == 40);
+    CHECK(meter.rows()[0].mean(0) == doctest::Approx(1).epsilon(1e-4));
+    CHECK(meter.rows()[0].mean(1) < 1e-4);
   }
 
   TEST_CASE("greedy: shares of positions at which the target's token is the draft's k-th") {
@@ -42,8 +41,8 @@ TEST_SUITE("speculate/acceptance_meter") {
     const Ids text =
         target->tokenizer()->encode("The keeper of the lighthouse lit the lamp at dusk.");
     constexpr int kFirst = 3, kWidth = 5;
-    AcceptanceMeter meter(*target, *draft, rule_of(0, AcceptBy::match), kWidth);
-    meter.add(0, 0, text, kFirst);
+    TreeMeter meter(*target, *draft, rule_of(0, AcceptBy::match), star_tree(kWidth), kWidth);
+    meter.add_positions(0, 0, text, kFirst);
     std::vector<int> hits(kWidth);
     const int t = target->cache().create(), d = draft->cache().create();
     for (size_t i = 0; i + 1 < text.size(); ++i) {
@@ -60,11 +59,11 @@ TEST_SUITE("speculate/acceptance_meter") {
         hits[static_cast<size_t>(k)] += order[static_cast<size_t>(k)] == argmax(p);
     }
     const auto n = static_cast<double>(text.size() - kFirst);
-    CHECK(meter.sums().samples() == static_cast<int64_t>(text.size()) - kFirst);
+    CHECK(meter.rows()[0].samples() == static_cast<int64_t>(text.size()) - kFirst);
     for (int k = 0; k < kWidth; ++k) {
       const double share = hits[static_cast<size_t>(k)] / n;
-      CHECK(meter.sums().mean(k) == doctest::Approx(share));
-      CHECK(meter.sums().standard_error(k) ==
+      CHECK(meter.rows()[0].mean(k) == doctest::Approx(share));
+      CHECK(meter.rows()[0].standard_error(k) ==
             doctest::Approx(std::sqrt(share * (1 - share) / (n - 1))));
     }
   }
@@ -83,11 +82,11 @@ TEST_SUITE("speculate/acceptance_meter") {
     Ids text = requests[0].tokens;
     const int first = static_cast<int>(text.size());
     text.insert(text.end(), g.ids[0].begin(), g.ids[0].end());
-    AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::sequoia), 4);
-    meter.add(0, 1, text, first);
+    TreeMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::sequoia), star_tree(4), 4);
+    meter.add_positions(0, 1, text, first);
     AcceptanceVector vector;
     vector.rows.emplace_back();
-    for (int k = 0; k < 4; ++k) vector.rows[0].push_back(meter.sums().mean(k));
+    for (int k = 0; k < 4; ++k) vector.rows[0].push_back(meter.rows()[0].mean(k));
     const double predicted = expected_tokens(tree, vector),
                  measured = rounds->stats().tokens_per_round();
     MESSAGE("predicted " << predicted << ", measured " << measured);

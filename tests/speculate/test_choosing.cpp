@@ -12,12 +12,11 @@ using namespace tandem::speculate;
 namespace {
 
 /// Times in ms that depend on no number of rows.
-NestedTimes times_of(double small, double retrieval, double full) {
+NestedCost cost_of(double small, double retrieval, double full) {
   const auto flat = [](double ms) { return TimeCurve{.tokens = {1}, .ms = {ms}}; };
-  NestedTimes times;
-  times.outer = {1, 0, flat(full), flat(retrieval)};
-  times.inner = {1, 0, flat(retrieval), flat(small)};
-  return times;
+  StepCost outer{.target = flat(full), .draft = flat(retrieval), .skip_deepest = true};
+  StepCost inner{.target = flat(retrieval), .draft = flat(small), .skip_deepest = true};
+  return {outer, inner};
 }
 
 /// Chains of three alone, of one within, with acceptance assumed to begin with.
@@ -25,7 +24,7 @@ struct Choice {
   std::unique_ptr<Rounds> rounds;
   const ChoosingDrafter* chooser = nullptr;
 
-  Choice(const NestedPair& pair, const NestedTimes& times, double alpha1, double alpha2) {
+  Choice(const NestedPair& pair, const NestedCost& cost, double alpha1, double alpha2) {
     const Reader target = *pair.target, middle{*pair.target, {.keys = 1}};
     constexpr NestedShape kShape{.rounds = 3, .enough = 4};
     const TokenTree alone = chain_tree(4), inside = chain_tree(2);
@@ -34,7 +33,7 @@ struct Choice {
       p.trees = {tree};
       return p;
     };
-    ChoosingDrafter::Outlook outlook{.times = times,
+    ChoosingDrafter::Outlook outlook{.cost = cost,
                                      .options = {.small = chain(alone, alpha1),
                                                  .retrieval = chain(alone, alpha2),
                                                  .inside = chain(inside, alpha1),
@@ -70,15 +69,15 @@ TEST_SUITE("speculate/choosing") {
     how.max_active = 3;
     const Generated plain = generate(*pair.target, pair.requests(), how);
     struct Case {
-      NestedTimes times;
+      NestedCost cost;
       RoundKind best;
     };
-    for (const Case& c : {Case{times_of(.01, 10, 100), RoundKind::nested},
-                          Case{times_of(.01, 99, 100), RoundKind::small},
-                          Case{times_of(50, 1, 100), RoundKind::retrieval},
-                          Case{times_of(200, 200, 100), RoundKind::plain}}) {
+    for (const Case& c : {Case{cost_of(.01, 10, 100), RoundKind::nested},
+                          Case{cost_of(.01, 99, 100), RoundKind::small},
+                          Case{cost_of(50, 1, 100), RoundKind::retrieval},
+                          Case{cost_of(200, 200, 100), RoundKind::plain}}) {
       CAPTURE(static_cast<int>(c.best));
-      const Choice choice(pair, c.times, .5, .9);
+      const Choice choice(pair, c.cost, .5, .9);
       CHECK(choice.chooser->choices().best().kind == c.best);
       CHECK(generate(*pair.target, pair.requests(), how, choice.rounds.get()).ids == plain.ids);
       int64_t all = 0;
@@ -91,7 +90,7 @@ TEST_SUITE("speculate/choosing") {
   TEST_CASE("f32: acceptance that falls short of what was assumed leads to another kind") {
     // Few keys and a short window are seldom right.
     const NestedPair pair(retrieval(5, 2), {}, streaming(1, 2), "tiny-2m", kRoom);
-    const Choice choice(pair, times_of(40, 45, 100), .95, .1);
+    const Choice choice(pair, cost_of(40, 45, 100), .95, .1);
     CHECK(choice.chooser->choices().best().kind == RoundKind::small);
     const decode::GenerateSpec how = rules(100);
     CHECK(generate(*pair.target, pair.requests(), how, choice.rounds.get()).ids ==

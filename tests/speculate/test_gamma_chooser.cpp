@@ -5,7 +5,8 @@
 
 #include "base/rng.h"
 #include "speculate/draft/gamma_chooser.h"
-#include "speculate/plan/round_times.h"
+#include "speculate/plan/gamma_choice.h"
+#include "speculate/plan_models.h"
 
 using namespace tandem;
 using namespace tandem::speculate;
@@ -19,10 +20,10 @@ struct World {
   double host = 0.01;
   double alpha = 0.8;
 
-  RoundTimes times(int most) const {
-    RoundTimes t{.plain_s = 1, .draft_s = draft, .host_s = host};
-    for (int gamma = 1; gamma <= most; ++gamma) t.verify_s.push_back(1 + row * gamma);
-    return t;
+  StepCost times(int most) const {
+    std::vector<double> verify;
+    for (int gamma = 1; gamma <= most; ++gamma) verify.push_back(1 + row * gamma);
+    return testing::chain_steps(1, draft, verify, host);
   }
 };
 
@@ -35,7 +36,7 @@ class Run {
     std::vector<int> chosen(static_cast<size_t>(most_) + 1);
     std::vector<int> seqs(static_cast<size_t>(batch_));
     std::iota(seqs.begin(), seqs.end(), 0);
-    const RoundTimes times = world.times(most_);
+    const StepCost times = world.times(most_);
     for (int i = 0; i < n; ++i) {
       const int gamma = chooser.choose(seqs);
       ++chosen[static_cast<size_t>(gamma)];
@@ -45,7 +46,8 @@ class Run {
         while (accepted < gamma && draw_.uniform() < world.alpha) ++accepted;
         tested.push_back({seq, std::min(accepted + 1, gamma), accepted});
       }
-      double seconds = times.round_s(gamma) * (0.95 + 0.1 * draw_.uniform());
+      double seconds =
+          at_gamma(times, gamma, world.alpha).round_ms * (0.95 + 0.1 * draw_.uniform());
       if (!seen_[gamma]++) seconds *= 30;        // a graph is recorded
       if (draw_.uniform() < 0.02) seconds *= 5;  // something else ran
       spent += seconds;
@@ -66,12 +68,12 @@ class Run {
 
 /// The speed-up of what was chosen over plain steps, from the world's own times.
 double speedup(const World& world, const std::vector<int>& chosen) {
-  const RoundTimes times = world.times(static_cast<int>(chosen.size()) - 1);
+  const StepCost times = world.times(static_cast<int>(chosen.size()) - 1);
   double tokens = 0, seconds = 0;
   for (int gamma = 0; gamma < static_cast<int>(chosen.size()); ++gamma) {
     const GammaChoice c = at_gamma(times, gamma, world.alpha);
     tokens += chosen[static_cast<size_t>(gamma)] * c.tokens;
-    seconds += chosen[static_cast<size_t>(gamma)] * c.round_s;
+    seconds += chosen[static_cast<size_t>(gamma)] * c.round_ms;
   }
   return tokens / seconds;
 }

@@ -3,6 +3,7 @@
 #include "speculate/plan/chain_tokens.h"
 #include "speculate/plan/nested_choice.h"
 #include "speculate/plan/nested_tokens.h"
+#include "speculate/plan/sheet_cost.h"
 #include "speculate/plan_models.h"
 #include "speculate/tree/tree_choice.h"
 
@@ -31,13 +32,8 @@ TokenDistribution chain_round(int gamma, double a) {
 struct FlatTimes {
   double small, retrieval, full, overhead = 0;
 
-  operator NestedTimes() const {
-    const auto flat = [](double ms) { return TimeCurve{.tokens = {1}, .ms = {ms}}; };
-    NestedTimes times;
-    times.outer = {1, 0, flat(full), flat(retrieval)};
-    times.inner = {1, 0, flat(retrieval), flat(small)};
-    times.outer_overhead_ms = overhead;
-    return times;
+  operator NestedCost() const {
+    return {chain_steps(full, retrieval, {}, overhead), chain_steps(retrieval, small, {})};
   }
 };
 
@@ -47,7 +43,7 @@ struct Alphas {
 };
 
 /// What a loop of inner rounds with a chain of gamma1 gains.
-double nested_speedup(const NestedTimes& times, const Alphas& alphas, int gamma1, int enough) {
+double nested_speedup(const NestedCost& times, const Alphas& alphas, int gamma1, int enough) {
   NestedOptions options;
   options.inside = {{chain_tree(gamma1 + 1)}, alpha(alphas.inner)};
   options.retrieval.acceptance = alpha(alphas.outer);
@@ -262,11 +258,11 @@ TEST_SUITE("speculate/plan/nested choice") {
   }
 
   TEST_CASE("a fixed number of rounds and a loop, priced") {
-    NestedTimes times = FlatTimes{.small = 1, .retrieval = 10, .full = 50, .overhead = 3};
-    times.inner_overhead_ms = .5;
+    NestedCost times = FlatTimes{.small = 1, .retrieval = 10, .full = 50, .overhead = 3};
+    times.inner.overhead_ms = .5;
     times.outer.batch = 2;
     times.outer.target = {{1, 5}, {50, 54}};  // a millisecond for each further node
-    times.token_ms = .25;
+    times.outer.token_ms = .25;
     NestedOptions options{.retrieval = {{}, alpha(.9)},
                           .inside = {{chain_tree(2)}, alpha(.5)},
                           .enough = {3},
@@ -282,10 +278,10 @@ TEST_SUITE("speculate/plan/nested choice") {
     CHECK(fixed.round_ms == near(2 * (1 + 10 + .5) + 54 + 3));
     CHECK(fixed.token_ms == near(fixed.round_ms / fixed.tokens + .25));
     CHECK(fixed.speedup == near(50 / fixed.token_ms));
-    times.skip_deepest = false;
+    times.inner.skip_deepest = false;
     CHECK(choose_rounds(times, options).of(RoundKind::nested)->round_ms ==
           near(fixed.round_ms + 2));
-    times.skip_deepest = true;
+    times.inner.skip_deepest = true;
     options.rounds = {7};  // more than can be needed
     CHECK(choose_rounds(times, options).of(RoundKind::nested)->rounds == 3);
     options.rounds.clear();
@@ -293,29 +289,6 @@ TEST_SUITE("speculate/plan/nested choice") {
     CHECK(loop.rounds == 0);
     CHECK(loop.inner_rounds == near(3 - .75 * .75));
     CHECK(loop.round_ms == near(loop.inner_rounds * 11.5 + 54 + 3));
-  }
-
-  TEST_CASE("times of both pairs that were measured") {
-    const auto table = [](double overhead_ms, double target_ms, double draft_ms) {
-      TimingTable t{.buckets = {}, .overhead_ms = overhead_ms, .skip_deepest = true};
-      for (const int context : {1000, 3000})
-        t.buckets.push_back({.batch = 4,
-                             .context = context,
-                             .target = {{1, 9}, {target_ms + context * 1e-3, target_ms + 8}},
-                             .draft = {{1, 4}, {draft_ms, draft_ms + 1}}});
-      return t;
-    };
-    const NestedTimes times = measured_nested_times(table(.5, 20, 6), table(.25, 6, 1), {4, 2000});
-    CHECK(times.plain_ms() == near(22));
-    CHECK(times.outer.batch == 4);
-    CHECK(times.outer.context == 2000);
-    CHECK(times.outer.target.at(9) == near(28));
-    CHECK(times.outer.draft.at(4) == near(7));
-    CHECK(times.inner.target.at(1) == near(8));
-    CHECK(times.inner.draft.at(1) == near(1));
-    CHECK(times.outer_overhead_ms == .5);
-    CHECK(times.inner_overhead_ms == .25);
-    CHECK(times.skip_deepest);
   }
 }
 
@@ -331,13 +304,21 @@ TEST_SUITE("speculate/plan/nested roofline") {
   const Pair k7B{kLlama2_7B, kLlama68M, {.35, .14, .08, .05, .04, .03, .025, .02}},
       k8B{kLlama3_8B, kLlama3_1B, {.70}};
 
-  NestedInputs inputs_of(const Pair& pair) {
-    NestedInputs in{.machine = kMachine, .target = pair.target};
-    in.small = {.model = pair.small, .choice = {DraftKeys::streaming, 256}};
-    return in;
+  constexpr KeyChoice kRetrieval{.keys = DraftKeys::retrieval, .budget = 4096, .page = 8};
+
+  /// The target drafts for itself under its retrieval, and the small model for that.
+  NestedCost cost_of(const Pair& pair, const Workload& work, double rebuild_tokens = 0) {
+    const PlanInputs outer{.machine = kMachine,
+                           .target = pair.target,
+                           .draft = {pair.target, kRetrieval, rebuild_tokens},
+                           .most_gamma = 63};
+    PlanInputs inner = outer;
+    inner.draft = {.model = pair.small, .choice = {DraftKeys::streaming, 256}};
+    inner.target_keys = kRetrieval;
+    return {sheet_cost(outer, work), sheet_cost(inner, work)};
   }
 
-  RoundChoices choose(const NestedTimes& times, const Pair& pair, bool trees, int most_enough) {
+  RoundChoices choose(const NestedCost& times, const Pair& pair, bool trees, int most_enough) {
     NestedOptions options{.small = chain_proposals(8, 0), .retrieval = chain_proposals(40, .9137)};
     options.small.acceptance.rows = {pair.acceptance};
     if (trees) {
@@ -355,17 +336,16 @@ TEST_SUITE("speculate/plan/nested roofline") {
   }
 
   TEST_CASE("at 8B, one text of 32K tokens, the small draft alone wins") {
-    const NestedTimes times = roofline_nested_times(inputs_of(k8B), {1, 32768});
+    const NestedCost times = cost_of(k8B, {1, 32768});
     // Weights, which the retrieval saves nothing of, are four fifths of a step.
-    CHECK(times.inner.target.at(1) > .8 * times.plain_ms());
+    CHECK(times.inner.target.at(1) > .8 * times.outer.plain_ms());
     const RoundChoices choices = choose(times, k8B, true, 24);
     CHECK(choices.best().kind == RoundKind::small);
     CHECK(choices.best().speedup > 1.2 * choices.of(RoundKind::nested)->speedup);
     CHECK(choices.of(RoundKind::nested)->speedup > choices.of(RoundKind::retrieval)->speedup);
     CHECK(choices.of(RoundKind::retrieval)->speedup > 1);
     // With four texts of four times the tokens, rounds within rounds do.
-    CHECK(choose(roofline_nested_times(inputs_of(k8B), {4, 122880}), k8B, true, 24).best().kind ==
-          RoundKind::nested);
+    CHECK(choose(cost_of(k8B, {4, 122880}), k8B, true, 24).best().kind == RoundKind::nested);
   }
 
   TEST_CASE("long texts, chains and trees inside") {
@@ -380,8 +360,7 @@ TEST_SUITE("speculate/plan/nested roofline") {
           Row{k7B, {2, 98304}, true, 3.65, 4.4}, Row{k7B, {8, 24576}, true, 2.75, 3.15},
           Row{k8B, {4, 122880}, false, 2.7, 3.2}, Row{k8B, {8, 98304}, false, 3.0, 3.8}}) {
       CAPTURE(r.low);
-      const RoundChoices choices =
-          choose(roofline_nested_times(inputs_of(r.pair), r.work), r.pair, r.trees, 24);
+      const RoundChoices choices = choose(cost_of(r.pair, r.work), r.pair, r.trees, 24);
       const RoundChoice& best = choices.best();
       CHECK(best.kind == RoundKind::nested);
       CHECK(best.speedup > r.low);
@@ -391,31 +370,21 @@ TEST_SUITE("speculate/plan/nested roofline") {
   }
 
   TEST_CASE("keys in host memory: a pass costs its copies, and chains grow longer") {
-    NestedInputs in = inputs_of(k7B);
-    const NestedTimes here = roofline_nested_times(in, {1, 122880});
-    CHECK(here.plain_ms() == within(17.2, .01));
+    const NestedCost here = cost_of(k7B, {1, 122880});
+    CHECK(here.outer.plain_ms() == within(17.2, .01));
     CHECK(here.inner.target.at(1) == within(3.4, .02));
-    in.host_keys_bytes_s = 55.6e9;
-    in.retrieval.budget = 8192;
-    const NestedTimes there = roofline_nested_times(in, {1, 122880});
-    CHECK(there.plain_ms() == near(1e3 * 122880 * kLlama2_7B.kv_bytes / 55.6e9));
-    CHECK(there.outer.target.at(40) == there.plain_ms());
-    CHECK(there.inner.target.at(1) < 4);
+    NestedCost there = here;
+    there.outer.target = {{1}, {1e3 * 122880 * kLlama2_7B.kv_bytes / 55.6e9}};
     const RoundChoice best = choose(there, k7B, true, 40).best(),
                       before = choose(here, k7B, true, 40).best();
     CHECK(best.kind == RoundKind::nested);
     CHECK(best.speedup > 10);
     CHECK(best.chain_tokens > 2 * before.chain_tokens);
-    in.resident_share = 1;
-    CHECK(roofline_nested_times(in, {1, 122880}).plain_ms() == near(here.plain_ms()));
   }
 
   TEST_CASE("a rebuild costs each token its share, prompt lookup no forward") {
-    NestedInputs in = inputs_of(k7B);
-    in.rebuild_tokens = 64;
-    in.small.model.reset();
-    const NestedTimes times = roofline_nested_times(in, {2, 65536});
-    CHECK(times.token_ms == near(1e3 * 2 * 65536 * kLlama2_7B.kv_bytes / 2 / 8 / 4.51e12 / 64));
-    CHECK(times.inner.draft.at(5) == 0);
+    CHECK(cost_of(k7B, {2, 65536}, 64).outer.token_ms ==
+          near(1e3 * 2 * 65536 * kLlama2_7B.kv_bytes / 2 / 8 / 4.51e12 / 64));
+    CHECK(sheet_cost({.machine = kMachine, .target = kLlama2_7B}, {2, 65536}).draft.at(5) == 0);
   }
 }

@@ -3,10 +3,8 @@
 #include <cmath>
 
 #include "speculate/magicdec_tables.h"
-#include "speculate/plan/capacity.h"
 #include "speculate/plan/chain_tokens.h"
-#include "speculate/plan/draft_plan.h"
-#include "speculate/plan/large_batch.h"
+#include "speculate/plan/gamma_choice.h"
 #include "speculate/plan_models.h"
 
 // Reference values: a double-precision script over the MagicDec paper's formulas, independent of
@@ -43,18 +41,6 @@ TEST_SUITE("speculate/plan/tokens") {
     CHECK(chain_tokens(0, .5) == 1);
   }
 
-  TEST_CASE("their variance") {
-    CHECK(chain_tokens_variance(3, .6) == near(1.3770240000));
-    CHECK(chain_tokens_variance(7, .6) == near(3.1183808063));
-    CHECK(chain_tokens_variance(1, .8) == near(.1600000000));
-    CHECK(chain_tokens_variance(3, .8) == near(1.4696960000));
-    CHECK(chain_tokens_variance(5, .8) == near(3.8640930816));
-    CHECK(chain_tokens_variance(7, .8) == near(6.7134005582));
-    CHECK(chain_tokens_variance(3, .9) == near(1.0262790000));
-    CHECK(chain_tokens_variance(7, .9) == near(6.8997166115));
-    CHECK(chain_tokens_variance(7, 1) == 0);
-  }
-
   TEST_CASE("a batch of unlike sequences gives the mean of their tokens") {
     const std::array alphas = {.6, .7, .8, .9, .95};
     CHECK(chain_tokens(2, alphas) == near(2.4305000000));
@@ -79,7 +65,9 @@ TEST_SUITE("speculate/plan/roofline") {
   TEST_CASE("bytes of KV and of weights cross") {
     CHECK(kLlama2_7B.kv_bytes == 524288);
     CHECK(kLlama3_8B.product_bytes == 2.0 * (6979321856 + 525336576));
-    const auto crossing = [](const ModelCosts& c) { return std::round(crossover_tokens(c) * 10); };
+    const auto crossing = [](const ModelCosts& c) {
+      return std::round(c.product_bytes / c.kv_bytes * 10);
+    };
     CHECK(crossing(kLlama2_7B) == 252040);
     CHECK(crossing(kLlama3_8B) == 1145120);
     CHECK(crossing(kLlama3_70B) == 4242048);
@@ -123,11 +111,11 @@ TEST_SUITE("speculate/plan/roofline") {
                             .target = r.target,
                             .draft = {.model = r.draft, .choice = {DraftKeys::streaming, r.budget}},
                             .most_gamma = r.gamma};
-      const RoundTimes times = roofline_times(plan, {r.batch, r.context});
-      CHECK(1e3 * times.plain_s == near(r.plain_ms));
-      CHECK(1e3 * times.verify_s.back() == near(r.verify_ms));
-      CHECK(1e3 * times.draft_s == near(r.draft_ms));
-      CHECK(at_gamma(times, r.gamma, r.alpha).speedup == near(r.speedup));
+      const StepCost cost = sheet_cost(plan, {r.batch, r.context});
+      CHECK(cost.plain_ms() == near(r.plain_ms));
+      CHECK(cost.target.ms.back() == near(r.verify_ms));
+      CHECK(cost.draft.at(1) == near(r.draft_ms));
+      CHECK(at_gamma(cost, r.gamma, r.alpha).speedup == near(r.speedup));
     }
   }
 
@@ -151,8 +139,8 @@ TEST_SUITE("speculate/plan/roofline") {
   }
 
   TEST_CASE("where arithmetic bounds a forward") {
-    CHECK(std::floor(compute_bound_rows(a100(), kLlama3_8B)) == 153);
-    CHECK(std::floor(compute_bound_rows(h100(), kLlama3_8B)) == 295);
+    CHECK_FALSE(forward_time(a100(), kLlama3_8B, {.batch = 153, .keys = 10}).linear_computes);
+    CHECK(forward_time(a100(), kLlama3_8B, {.batch = 154, .keys = 10}).linear_computes);
     CHECK_FALSE(forward_time(h100(), kLlama3_8B, {.batch = 295, .keys = 10}).linear_computes);
     CHECK(forward_time(h100(), kLlama3_8B, {.batch = 296, .keys = 10}).linear_computes);
     // A group of four query heads reads each key once: FLOP a byte are 4 a row.
@@ -161,9 +149,6 @@ TEST_SUITE("speculate/plan/roofline") {
     };
     CHECK_FALSE(attention(73).attention_computes);
     CHECK(attention(74).attention_computes);
-    // Without KV, the intensity of weights alone: one FLOP a byte and row.
-    CHECK(intensity(kLlama3_8B, 5, 3, 0) == near(15));
-    CHECK(intensity(kLlama3_8B, 1, 1, 1e12) == doctest::Approx(4));
   }
 
   TEST_CASE("layers with a window read no more than it") {
@@ -213,15 +198,8 @@ TEST_SUITE("speculate/plan/large_batch") {
                           .target = kLlama3_8B,
                           .draft = {.model = kLlama3_8B, .choice = {DraftKeys::streaming, 512}},
                           .most_gamma = 3};
-    const double by_parts = at_gamma(roofline_times(plan, {1 << 24, 10000}), 3, .8).speedup;
+    const double by_parts = at_gamma(sheet_cost(plan, {1 << 24, 10000}), 3, .8).speedup;
     CHECK(large_batch_speedup(key_equivalent_of_row(m, kLlama3_8B), {}, 10000) == near(by_parts));
-  }
-
-  TEST_CASE("a small model with all keys reads nearly as much as the target") {
-    CHECK(read_ratio(kLlama3_8B, kLlama3_70B, 256, 32000) == near(.3856227744));
-    CHECK(read_ratio(kLlama2_7B, kLlama2_70B, 256, 32000) == near(1.5267597155));
-    CHECK(read_ratio(kLlama3_8B, kLlama3_70B, 1, 4000) == near(.1107059052));
-    CHECK(read_ratio(kLlama2_7B, kLlama2_70B, 1, 4000) == near(.1103620286));
   }
 }
 
@@ -232,16 +210,19 @@ TEST_SUITE("speculate/plan/gamma") {
         CAPTURE(row.u);
         CAPTURE(row.c);
         CAPTURE(kBestAlphas[i]);
-        RoundTimes times{.plain_s = 1, .draft_s = row.c};
-        for (int gamma = 1; gamma <= 32; ++gamma) times.verify_s.push_back(1 + row.u * gamma);
+        std::vector<double> verify;
+        for (int gamma = 1; gamma <= 32; ++gamma) verify.push_back(1 + row.u * gamma);
+        const StepCost times = chain_steps(1, row.c, verify);
         const GammaChoice best = best_gamma(times, kBestAlphas[i]);
         CHECK(best.gamma == row.best[i].gamma);
         CHECK(best.speedup == near(row.best[i].speedup));
         // The marginal rule stops there, since rounds grow by equal steps.
         int gamma = 0;
         const auto more = [&] {
-          return std::pow(kBestAlphas[i], gamma + 1) / chain_tokens(gamma, kBestAlphas[i]) >
-                 (times.round_s(gamma + 1) - times.round_s(gamma)) / times.round_s(gamma);
+          const GammaChoice now = at_gamma(times, gamma, kBestAlphas[i]),
+                            next = at_gamma(times, gamma + 1, kBestAlphas[i]);
+          return std::pow(kBestAlphas[i], gamma + 1) / now.tokens >
+                 (next.round_ms - now.round_ms) / now.round_ms;
         };
         while (gamma < 32 && more()) ++gamma;
         CHECK(gamma == best.gamma);
@@ -249,18 +230,23 @@ TEST_SUITE("speculate/plan/gamma") {
   }
 
   TEST_CASE("a fixed part of rounds stops the marginal rule, not the best gamma") {
-    const RoundTimes times{.plain_s = 1, .draft_s = .01, .verify_s = {1, 1, 1, 1}, .host_s = .95};
+    const StepCost times = chain_steps(1, .01, {1, 1, 1, 1}, .95);
     CHECK(at_gamma(times, 1, .9).speedup < 1);
     CHECK(best_gamma(times, .9).gamma == 4);
     CHECK(best_gamma(times, .3).gamma == 0);
     CHECK(best_gamma(times, .3).speedup == 1);
     CHECK(best_chain(times, .3).gamma == 4);
     CHECK(best_chain(times, .3).speedup < 1);
-    CHECK(best_chain({.plain_s = 1}, .3).gamma == 0);
+    CHECK(best_chain(chain_steps(1, 0, {}), .3).gamma == 0);
+    // A draft as slow as the target gains nothing at any gamma, whatever the last bits say.
+    constexpr double kStep = 28.487779158286777;
+    const StepCost equal = chain_steps(kStep, kStep, std::vector(8, kStep));
+    CHECK(best_chain(equal, 1).gamma == 1);
+    CHECK(best_gamma(equal, 1).gamma == 0);
   }
 
   TEST_CASE("the least alpha for a speed-up") {
-    const RoundTimes times{.plain_s = 1, .draft_s = .2, .verify_s = {1, 1.1, 1.1, 1.6}};
+    const StepCost times = chain_steps(1, .2, {1, 1.1, 1.1, 1.6});
     for (const double speedup : {.9, 1.0, 1.3, 1.8}) {
       const LeastAlpha least = least_alpha(times, speedup).value();
       CHECK(at_gamma(times, least.gamma, least.alpha).speedup == near(speedup));
@@ -272,14 +258,14 @@ TEST_SUITE("speculate/plan/gamma") {
   }
 
   TEST_CASE("choosing keys again costs each token its share") {
-    RoundTimes times{.plain_s = 1, .draft_s = .1, .verify_s = {1, 1, 1}};
-    const double before = at_gamma(times, 3, .8).token_s;
-    times.token_s = .05;
-    CHECK(at_gamma(times, 3, .8).token_s == near(before + .05));
+    StepCost times = chain_steps(1, .1, {1, 1, 1});
+    const double before = at_gamma(times, 3, .8).token_ms;
+    times.token_ms = .05;
+    CHECK(at_gamma(times, 3, .8).token_ms == near(before + .05));
     const LeastAlpha least = least_alpha(times, 1.5).value();
     CHECK(at_gamma(times, least.gamma, least.alpha).speedup == near(1.5));
-    CHECK(best_gamma(times, 0).token_s == 1);
-    times.token_s = 1;
+    CHECK(best_gamma(times, 0).token_ms == 1);
+    times.token_ms = 1;
     CHECK_FALSE(least_alpha(times, 1.0));
   }
 }
@@ -311,21 +297,22 @@ TEST_SUITE("speculate/plan/keys") {
                     .draft = {.model = kLlama3_8B, .choice = {DraftKeys::streaming, 512}},
                     .most_gamma = 3};
     const Workload work{16, 32000};
-    const RoundTimes fixed = roofline_times(plan, work);
-    CHECK(fixed.host_s == 0);
+    const StepCost fixed = sheet_cost(plan, work);
+    CHECK(fixed.overhead_ms == 0);
     plan.draft.choice.keys = DraftKeys::topk;
-    CHECK(roofline_times(plan, work).draft_s ==
-          near(fixed.draft_s + 16 * 32000 * kLlama3_8B.kv_bytes / 2 / 4e12));
+    CHECK(sheet_cost(plan, work).draft.at(1) ==
+          near(fixed.draft.at(1) + 1e3 * 16 * 32000 * kLlama3_8B.kv_bytes / 2 / 4e12));
     plan.draft.choice.keys = DraftKeys::verified;
-    CHECK(roofline_times(plan, work).host_s == near(16 * 32000 * kLlama3_8B.kv_bytes / 128 / 4e12));
+    CHECK(sheet_cost(plan, work).overhead_ms ==
+          near(1e3 * 16 * 32000 * kLlama3_8B.kv_bytes / 128 / 4e12));
     plan.draft.choice.keys = DraftKeys::snapkv;
-    CHECK(roofline_times(plan, work).token_s == 0);
+    CHECK(sheet_cost(plan, work).token_ms == 0);
     plan.draft.refresh_tokens = 128;
-    CHECK(roofline_times(plan, work).token_s ==
-          near(16 * kLlama3_8B.kv_bytes * (16000 + 1024) / 4e12 / 128));
+    CHECK(sheet_cost(plan, work).token_ms ==
+          near(1e3 * 16 * kLlama3_8B.kv_bytes * (16000 + 1024) / 4e12 / 128));
     plan.draft.model.reset();  // prompt lookup
-    CHECK(roofline_times(plan, work).draft_s == 0);
-    CHECK(roofline_times(plan, work).verify_s == fixed.verify_s);
+    CHECK(sheet_cost(plan, work).draft.at(1) == 0);
+    CHECK(sheet_cost(plan, work).target.ms == fixed.target.ms);
   }
 
   TEST_CASE("where speculation begins to pay, and where a larger batch gains more") {
@@ -334,17 +321,20 @@ TEST_SUITE("speculate/plan/keys") {
                     .draft = {.model = kLlama3_8B, .choice = {DraftKeys::streaming, 512}},
                     .most_gamma = 8};
     const auto best = [&](int batch, double context) {
-      return best_gamma(roofline_times(plan, {batch, context}), .8).speedup;
+      return best_gamma(sheet_cost(plan, {batch, context}), .8).speedup;
     };
-    const TimesAt times = [&](const Workload& work) { return roofline_times(plan, work); };
-    const double pays = pays_from(times, .8, 256, 131072).value();
+    const CostAt cost = [&](const Workload& work) { return sheet_cost(plan, work); };
+    const double pays = pays_from(cost, .8, 256, 131072).value();
     CHECK(best(256, pays) > 1);
     CHECK(best(256, pays / 1.02) == 1);
-    const double turns = inflection_context(times, .8, {32, 256}, 131072).value();
+    const double turns = inflection_context(cost, .8, {32, 256}, 131072).value();
     CHECK(best(256, turns) >= best(32, turns));
     CHECK(best(256, turns / 1.02) < best(32, turns / 1.02));
+    // As far as a draft reads all keys both batches gain the same.
+    plan.draft.choice.budget = 1e6;
+    CHECK(inflection_context(cost, .8, {1, 2}, 131072) == 1);
     plan.machine.round_s = 10;
-    CHECK_FALSE(pays_from(times, .8, 256, 131072));
+    CHECK_FALSE(pays_from(cost, .8, 256, 131072));
   }
 }
 

@@ -3,8 +3,9 @@
 #include <functional>
 
 #include "speculate/magicdec_tables.h"
-#include "speculate/plan/affine_time.h"
-#include "speculate/plan/measured_times.h"
+#include "speculate/plan/gamma_choice.h"
+#include "speculate/plan/measured_costs.h"
+#include "speculate/plan_models.h"
 
 using namespace tandem;
 using namespace tandem::speculate;
@@ -21,7 +22,7 @@ TEST_SUITE("speculate/plan/affine") {
                                    const std::function<double(const TableRow&)>& ms) {
     std::vector<TimePoint> points;
     for (const TableRow& r : rows)
-      points.push_back({r.batch, static_cast<double>(r.context), 1e-3 * ms(r)});
+      points.push_back({r.batch, static_cast<double>(r.context), ms(r)});
     return points;
   }
   double plain(const TableRow& r) { return r.plain_ms; }
@@ -30,9 +31,9 @@ TEST_SUITE("speculate/plan/affine") {
 
   /// Coefficients in ms, ms a sequence, ms a million tokens; four decimals at most are printed.
   void check_fit(const AffineTime& fit, double call, double sequence, double million) {
-    CHECK(1e3 * fit.call_s == doctest::Approx(call).epsilon(2e-4));
-    CHECK(1e3 * fit.sequence_s == doctest::Approx(sequence).epsilon(2e-3));
-    CHECK(1e9 * fit.key_s == doctest::Approx(million).epsilon(2e-4));
+    CHECK(fit.call_ms == doctest::Approx(call).epsilon(2e-4));
+    CHECK(fit.sequence_ms == doctest::Approx(sequence).epsilon(2e-3));
+    CHECK(1e6 * fit.key_ms == doctest::Approx(million).epsilon(2e-4));
   }
 
   TEST_CASE("the paper's tables give the coefficients of the calibrated model") {
@@ -47,7 +48,7 @@ TEST_SUITE("speculate/plan/affine") {
     check_fit(fit_affine(points_of(kA100Llama2, draft)), 6.198, .05080, .6341);
     check_fit(fit_affine(points_of(kA100TinyLlama, draft)), 3.452, .01914, .3534);
     // Bandwidth of KV that each of eight GPUs reaches, TB/s.
-    CHECK(1e-12 * 131072 / 8 * fit_affine(points_of(kA100Llama3, plain)).keys_per_s() ==
+    CHECK(1e-9 * 131072 / 8 / fit_affine(points_of(kA100Llama3, plain)).key_ms ==
           doctest::Approx(1.764).epsilon(1e-3));
   }
 
@@ -57,7 +58,7 @@ TEST_SUITE("speculate/plan/affine") {
     const auto draft_fit = [&](size_t first) {
       std::vector<TimePoint> points;
       for (size_t i = first; i < table6.size(); i += 3)
-        points.push_back({table6[i].batch, 0, 1e-3 * draft(table6[i])});
+        points.push_back({table6[i].batch, 0, draft(table6[i])});
       return fit_affine(points);
     };
     check_fit(draft_fit(0), 1.428, .00395, 0);
@@ -66,7 +67,7 @@ TEST_SUITE("speculate/plan/affine") {
   }
 
   TEST_CASE("exact times are found again, from as few points as there are parts") {
-    const AffineTime truth{3e-3, 2e-5, 5e-9};
+    const AffineTime truth{3, 2e-2, 5e-6};
     const auto points = [&](std::vector<std::pair<int, double>> at) {
       std::vector<TimePoint> list;
       for (const auto& [batch, context] : at)
@@ -74,11 +75,11 @@ TEST_SUITE("speculate/plan/affine") {
       return list;
     };
     const AffineTime fit = fit_affine(points({{1, 1000}, {64, 1000}, {64, 90000}}));
-    CHECK(fit.call_s == near(truth.call_s));
-    CHECK(fit.sequence_s == near(truth.sequence_s));
-    CHECK(fit.key_s == near(truth.key_s));
+    CHECK(fit.call_ms == near(truth.call_ms));
+    CHECK(fit.sequence_ms == near(truth.sequence_ms));
+    CHECK(fit.key_ms == near(truth.key_ms));
     const AffineTime one_batch = fit_affine(points({{8, 1000}, {8, 5000}}));
-    CHECK(one_batch.call_s == 0);
+    CHECK(one_batch.call_ms == 0);
     CHECK(one_batch.at(8, 3000) == near(truth.at(8, 3000)));
     const AffineTime one_context = fit_affine(points({{8, 1000}, {16, 1000}}));
     CHECK(one_context.at(12, 1000) == near(truth.at(12, 1000)));
@@ -115,12 +116,10 @@ TEST_SUITE("speculate/plan/replay") {
       CHECK(rest > table.rest_low);
       CHECK(rest < table.rest_high);
       for (const TableRow& r : table.rows) {
-        const RoundTimes times{
-            .plain_s = 1e-3 * r.plain_ms,
-            .draft_s = 1e-3 * r.drafts_ms / r.gamma,
-            .verify_s = std::vector(static_cast<size_t>(r.gamma), 1e-3 * r.verify_ms),
-            .host_s = 1e-3 * rest};
-        const double token_ms = 1e3 * times.round_s(r.gamma) / r.tokens;
+        const StepCost times =
+            chain_steps(r.plain_ms, r.drafts_ms / r.gamma,
+                        std::vector(static_cast<size_t>(r.gamma), r.verify_ms), rest);
+        const double token_ms = times.chain(r.gamma).total_ms() / r.tokens;
         CAPTURE(r.context);
         CAPTURE(r.batch);
         CHECK(token_ms == doctest::Approx(r.token_ms).epsilon(.03));
@@ -145,14 +144,14 @@ TEST_SUITE("speculate/plan/replay") {
       for (size_t i = 0; i < 4; ++i) {
         const TableRow& row = table6[3 * i + kind];
         const Drafts& d = drafts[kind];
-        RoundTimes times{.plain_s = 1e-3 * row.plain_ms,
-                         .draft_s = 1e-3 * (d.call_ms + d.sequence_ms * row.batch),
-                         .host_s = .68e-3};
+        std::vector<double> verify;
         // From gamma 4 on, five rows of four query heads are more than a tile of sixteen.
         for (int gamma = 1; gamma <= 10; ++gamma)
-          times.verify_s.push_back(1e-3 * (row.plain_ms + .2502 + .005120 * row.batch * gamma +
-                                           (gamma >= 4 ? .01122 * row.batch : 0)));
-        const GammaChoice best = best_gamma(times, d.alpha);
+          verify.push_back(row.plain_ms + .2502 + .005120 * row.batch * gamma +
+                           (gamma >= 4 ? .01122 * row.batch : 0));
+        const double draft_ms = d.call_ms + d.sequence_ms * row.batch;
+        const GammaChoice best =
+            best_gamma(chain_steps(row.plain_ms, draft_ms, verify, .68), d.alpha);
         CAPTURE(kind);
         CAPTURE(row.batch);
         CHECK(best.gamma == d.predicted[i].gamma);
@@ -164,49 +163,50 @@ TEST_SUITE("speculate/plan/replay") {
 }
 
 TEST_SUITE("speculate/plan/measured") {
-  constexpr AffineTime kTarget{3e-3, 2e-5, 5e-9}, kDraft{1e-3, 1e-5, 0};
+  constexpr AffineTime kTarget{3, 2e-2, 5e-6}, kDraft{1, 1e-2, 0};
 
   TimingTable table_of(std::vector<std::pair<int, int>> grid) {
-    TimingTable table{.buckets = {}, .overhead_ms = .5};
+    TimingTable table;
     for (const auto& [batch, context] : grid) {
-      const double one = 1e3 * kTarget.at(batch, context);
+      const double one = kTarget.at(batch, context);
       table.buckets.push_back({.batch = batch,
                                .context = context,
                                .target = {{1, 5}, {one, one + .4}},
-                               .draft = {{1}, {1e3 * kDraft.at(batch, context)}}});
+                               .draft = {{1}, {kDraft.at(batch, context)}},
+                               .overhead_ms = .5});
     }
     return table;
   }
 
   TEST_CASE("affine times come back from between the points and from beyond them") {
-    const MeasuredTimes measured(table_of({{1, 1000}, {1, 9000}, {16, 1000}, {16, 9000}}), "t");
+    const MeasuredCosts measured(table_of({{1, 1000}, {1, 9000}, {16, 1000}, {16, 9000}}), "t");
     for (const Workload& work :
          {Workload{1, 1000}, {4, 3000}, {16, 9000}, {64, 3000}, {8, 30000}}) {
       CAPTURE(work.batch);
-      const MeasuredTimes::At at = measured.at(work, 4);
-      CHECK(at.fitted == (work.batch > 16 || work.context > 9000));
-      CHECK(at.times.plain_s == near(kTarget.at(work.batch, work.context)));
-      CHECK(at.times.draft_s == near(kDraft.at(work.batch, work.context)));
-      CHECK(at.times.verify_s[0] == near(at.times.plain_s + 1e-4));
-      CHECK(at.times.round_s(4) == near(4 * at.times.draft_s + at.times.plain_s + 4e-4 + .5e-3));
+      const StepCost at = measured.at(work, 4);
+      CHECK(measured.is_fitted(work) == (work.batch > 16 || work.context > 9000));
+      CHECK(at.plain_ms() == near(kTarget.at(work.batch, work.context)));
+      CHECK(at.draft.at(1) == near(kDraft.at(work.batch, work.context)));
+      CHECK(at.target.at(2) == near(at.plain_ms() + .1));
+      CHECK(at.chain(4).total_ms() == near(4 * at.draft.at(1) + at.plain_ms() + .4 + .5));
     }
   }
 
   TEST_CASE("a grid with holes") {
-    const MeasuredTimes measured(table_of({{1, 1000}, {1, 9000}, {16, 1000}}), "t");
-    CHECK_FALSE(measured.at({1, 5000}, 1).fitted);
-    CHECK_FALSE(measured.at({8, 1000}, 1).fitted);
-    CHECK(measured.at({8, 5000}, 1).fitted);
-    CHECK(measured.at({8, 5000}, 1).times.plain_s == near(kTarget.at(8, 5000)));
+    const MeasuredCosts measured(table_of({{1, 1000}, {1, 9000}, {16, 1000}}), "t");
+    CHECK_FALSE(measured.is_fitted({1, 5000}));
+    CHECK_FALSE(measured.is_fitted({8, 1000}));
+    CHECK(measured.is_fitted({8, 5000}));
+    CHECK(measured.at({8, 5000}, 1).plain_ms() == near(kTarget.at(8, 5000)));
   }
 
   TEST_CASE("too few points, and points that do not say where they are") {
-    const MeasuredTimes two(table_of({{1, 1000}, {16, 9000}}), "t");
+    const MeasuredCosts two(table_of({{1, 1000}, {16, 9000}}), "t");
     CHECK_THROWS_WITH_AS(two.at({4, 1000}, 1),
                          "t: has no times at batch 4 and 1000 tokens, and too few others for a fit",
                          Error);
     CHECK_THROWS_WITH_AS(
-        MeasuredTimes(table_of({{1, 0}}), "t"),
+        MeasuredCosts(table_of({{1, 0}}), "t"),
         "t: buckets[0] has no context, expected the number of tokens at which it was timed", Error);
   }
 }

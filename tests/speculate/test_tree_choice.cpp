@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "error_text.h"
+#include "speculate/tree/timing.h"
 #include "speculate/tree/tree_choice.h"
 #include "temporary_folder.h"
 #include "tree_testing.h"
@@ -13,8 +14,8 @@ using Ints = std::vector<int>;
 
 namespace {
 
-TimeBucket bucket_of(TimeCurve target, TimeCurve draft) {
-  return {.context = 0, .target = std::move(target), .draft = std::move(draft)};
+StepCost steps_of(TimeCurve target, TimeCurve draft) {
+  return {.target = std::move(target), .draft = std::move(draft)};
 }
 
 TreeTable table_of(const AcceptanceVector& v, int max_size, int max_levels) {
@@ -38,9 +39,9 @@ TEST_SUITE("speculate/tree choice") {
       const auto sizes = c.at("n_list").get<Ints>();
       const int max_levels = c.at("max_levels").get<int>();
       const TreeTable table = table_of(v, sizes.back(), max_levels);
-      const TimeBucket times = bucket_of({sizes, c.at("t_list").get<std::vector<double>>()},
-                                         {{1}, {c.at("draft_time_per_level").get<double>()}});
-      const TreeChoice choice = choose_tree(table, v, sizes, max_levels, times, 0, false);
+      const StepCost times = steps_of({sizes, c.at("t_list").get<std::vector<double>>()},
+                                      {{1}, {c.at("draft_time_per_level").get<double>()}});
+      const TreeChoice choice = choose_tree(table, v, sizes, max_levels, times);
       CHECK(choice.best.size == c.at("best_n").get<int>());
       CHECK(choice.best.levels == c.at("best_levels").get<int>());
       CHECK(choice.best.expected == doctest::Approx(c.at("F").get<double>()).epsilon(1e-10));
@@ -61,9 +62,11 @@ TEST_SUITE("speculate/tree choice") {
     const AcceptanceVector v = vector_of({{.5, .2, .1, .05}});
     const Ints sizes = {1, 3, 5, 8, 12, 20, 33};
     const TreeTable table = table_of(v, 33, 9);
-    const TimeBucket times = bucket_of({{1, 8, 40}, {10, 11, 18}}, {{1, 4, 16}, {.3, .8, 3}});
+    StepCost times = steps_of({{1, 8, 40}, {10, 11, 18}}, {{1, 4, 16}, {.3, .8, 3}});
+    times.overhead_ms = .5;
     for (const bool skip : {false, true}) {
-      const TreeChoice choice = choose_tree(table, v, sizes, 9, times, .5, skip);
+      times.skip_deepest = skip;
+      const TreeChoice choice = choose_tree(table, v, sizes, 9, times);
       double best = 1e9;
       for (const int n : sizes)
         for (int l = 1; l <= 9; ++l) {
@@ -84,21 +87,21 @@ TEST_SUITE("speculate/tree choice") {
 
   TEST_CASE("chains, and drafts too slow to pay") {
     const AcceptanceVector v = vector_of({{.5}});
-    const TimeBucket times = bucket_of({{1, 8}, {10, 10}}, {{1}, {1}});
+    const StepCost times = steps_of({{1, 8}, {10, 10}}, {{1}, {1}});
     const Ints sizes = {1, 2, 3, 4, 8};
-    const TreeChoice choice = choose_tree(table_of(v, 8, 8), v, sizes, 8, times, 0, false);
+    const TreeChoice choice = choose_tree(table_of(v, 8, 8), v, sizes, 8, times);
     // (10 + n) / (2 - 2^(1 - n)): 8, 7.43, 7.47 for n = 2, 3, 4
     CHECK(choice.chain->size == 3);
     CHECK(choice.chain->cost.ms_per_token == doctest::Approx(13 / 1.75));
     CHECK(choice.best.size == 3);
-    const TimeBucket slow = bucket_of({{1, 8}, {10, 10}}, {{1}, {9}});
-    CHECK(choose_tree(table_of(v, 8, 8), v, sizes, 8, slow, 0, false).speedup() < 1);
+    const StepCost slow = steps_of({{1, 8}, {10, 10}}, {{1}, {9}});
+    CHECK(choose_tree(table_of(v, 8, 8), v, sizes, 8, slow).speedup() < 1);
   }
 
   TEST_CASE("no tree within the bounds") {
     const AcceptanceVector v = vector_of({{.5, .2}});
-    const TimeBucket times = bucket_of({{1, 8}, {10, 10}}, {{1}, {1}});
-    CHECK_THROWS_WITH_AS(choose_tree(table_of(v, 8, 2), v, Ints{8}, 2, times, 0, false),
+    const StepCost times = steps_of({{1, 8}, {10, 10}}, {{1}, {1}});
+    CHECK_THROWS_WITH_AS(choose_tree(table_of(v, 8, 2), v, Ints{8}, 2, times),
                          "tree.sizes: no tree of 8 nodes fits 2 levels", Error);
   }
 }
@@ -129,7 +132,7 @@ TEST_SUITE("speculate/timing") {
         "t.json",
         R"({"format": "sequoia-timing/1", "device": "x", "overhead_ms": 0.25, "buckets": [)" + two +
             "]}"));
-    CHECK(table.overhead_ms == .25);
+    CHECK(table.buckets.back().overhead_ms == .25);
     CHECK(table.bucket(100, "k").target.ms[0] == 1);
     CHECK(table.bucket(101, "k").target.ms[0] == 3);
     CHECK_THROWS_WITH_AS(table.bucket(901, "k"),
@@ -170,18 +173,17 @@ TEST_SUITE("speculate/timing") {
 
   TEST_CASE("a timing table is read as it was written") {
     TimingTable table;
-    table.overhead_ms = 0.125;
-    table.skip_deepest = true;
     table.buckets = {
         {.context = 512, .target = {{1, 2, 64}, {3.5, 3.75, 9}}, .draft = {{1, 8}, {0.5, 0.625}}},
         {.context = 4096, .target = {{1, 4}, {4, 5}}, .draft = {{1}, {1}}},
         {.batch = 16, .context = 512, .target = {{1, 4}, {8, 9}}, .draft = {{1}, {1}}}};
+    for (StepCost& b : table.buckets) b.overhead_ms = 0.125, b.skip_deepest = true;
     const std::string text = timing_json(table, {{"device", "a machine"}});
     CHECK(text.find("\"device\": \"a machine\"") != std::string::npos);
     const TimingTable again = parse_timing(text, "t.json");
-    CHECK(again.overhead_ms == table.overhead_ms);
-    CHECK(again.skip_deepest);
     REQUIRE(again.buckets.size() == 3);
+    CHECK(again.buckets[2].overhead_ms == .125);
+    CHECK(again.buckets[2].skip_deepest);
     CHECK(again.buckets[1].context == 4096);
     CHECK(again.buckets[1].batch == 1);
     CHECK(again.buckets[2].batch == 16);
@@ -193,12 +195,14 @@ TEST_SUITE("speculate/timing") {
 
   TEST_CASE("the price of a given tree is that of the choice which finds it") {
     const AcceptanceVector v = vector_of({{0.7, 0.15, 0.05}});
-    const TimeBucket times = bucket_of({{1, 8, 16}, {10, 10.5, 12}}, {{1, 4}, {0.5, 0.75}});
+    StepCost times = steps_of({{1, 8, 16}, {10, 10.5, 12}}, {{1, 4}, {0.5, 0.75}});
+    times.overhead_ms = 0.3;
+    times.skip_deepest = true;
     const TreeTable table = table_of(v, 12, 6);
     const Ints sizes = {4, 8, 12};
-    const TreeChoice choice = choose_tree(table, v, sizes, 6, times, 0.3, true);
-    const PricedTree same =
-        price_tree(table.tree(choice.best.size, choice.best.levels), v, times, 0.3, true);
+    const TreeChoice choice = choose_tree(table, v, sizes, 6, times);
+    const TokenTree tree = table.tree(choice.best.size, choice.best.levels);
+    const PricedTree same = price_tree(tree, expected_tokens(tree, v), times);
     CHECK(same.cost.ms_per_token == doctest::Approx(choice.best.cost.ms_per_token).epsilon(1e-12));
     CHECK(same.levels == choice.best.levels);
   }

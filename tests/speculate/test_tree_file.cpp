@@ -83,7 +83,7 @@ TEST_SUITE("speculate/tree file") {
     file.vector_sha256 = "ab";
     for (const bool priced : {false, true}) {
       if (priced)
-        file.cost = TreeCost{
+        file.cost = RoundCost{
             .target_ms = 12, .draft_ms = {.5, .25}, .overhead_ms = .125, .ms_per_token = 4.7};
       const test::TemporaryFolder folder;
       const TreeFile back = read_tree(folder.write("t.json", tree_json(file)));

@@ -4,72 +4,88 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "bench/speculation/measured_report.h"
 #include "speculate/plan/chain_tokens.h"
-#include "speculate/tree/tree_choice.h"
 
 namespace tandem::bench {
 
-std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, const WayRuns& way) {
-  if (!way.stats || !way.way.is_chain() || way.way.chooses || way.way.nested) return std::nullopt;
-  MeasuredPrediction p;
-  p.plain_ms = 1e3 * point.ways.front().step_s();
-  std::map<int, double> target_ms = {{1, p.plain_ms}};
-  std::vector<int> gammas;
-  const int gamma = way.way.gamma();
-  for (const WayRuns& other : point.ways) {
-    const int others = other.way.gamma();
-    if (!other.stats || other.error || other.way.draft.name != way.way.draft.name ||
-        other.way.chooses || others == gamma)
-      continue;
-    const RoundParts parts = parts_of(other);
-    gammas.push_back(others);
-    target_ms[others + 1] = parts.target;
-    p.draft_ms += parts.draft / others;
-    p.rest_ms += parts.verify + parts.rest;
-  }
-  if (gammas.empty()) return std::nullopt;
-  speculate::TimeCurve curve;
-  for (const auto& [tokens, ms] : target_ms) {
-    curve.tokens.push_back(tokens);
-    curve.ms.push_back(ms);
-  }
-  const auto n = static_cast<double>(gammas.size());
-  p.times_from = fmt::format("measured at gamma {}", fmt::join(gammas, ", "));
-  p.draft_ms *= gamma / n;
-  p.rest_ms /= n;
-  p.verify_ms = curve.at(gamma + 1);
-  p.tokens = way.way.simulated ? way.way.expected_tokens()
-                               : speculate::chain_tokens(gamma, way.stats->share_of_tested());
-  return p;
-}
-
 namespace {
 
-/// What rounds of one draft's chains took, at all gammas that were measured.
-struct ChainTimes {
-  double level_ms = 0, verify_ms = 0, rest_ms = 0;  // means
-  int n = 0;
+using TargetTimes = std::map<int, double>;  // ms by tokens of the forward
 
-  void add(const WayRuns& way) {
+/// What steps of one draft's chains took, at all gammas that were measured.
+struct ChainTimes {
+  std::vector<int> gammas;
+  double level_ms = 0, verify_ms = 0, rest_ms = 0;  // means
+
+  /// Returns what the target's forward took.
+  double add(const WayRuns& way) {
     const RoundParts parts = parts_of(way);
-    level_ms += (parts.draft / way.way.gamma() - level_ms) / ++n;
+    const int gamma = way.way.gamma();
+    gammas.push_back(gamma);
+    const auto n = static_cast<double>(gammas.size());
+    level_ms += (parts.draft / gamma - level_ms) / n;
     verify_ms += (parts.verify - verify_ms) / n;
     rest_ms += (parts.rest - rest_ms) / n;
+    return parts.target;
   }
 };
 
+speculate::TimeCurve curve_of(const TargetTimes& ms) {
+  speculate::TimeCurve curve;
+  for (const auto& [tokens, time] : ms) {
+    curve.tokens.push_back(tokens);
+    curve.ms.push_back(time);
+  }
+  return curve;
+}
+
+double plain_ms(const PointRuns& point) { return 1e3 * point.ways.front().step_s(); }
+
+double tokens_of(const WayRuns& way) {
+  return way.way.simulated ? way.way.expected_tokens() : way.stats->tokens_per_round();
+}
+
+MeasuredPrediction predicted(const PointRuns& point, double tokens,
+                             const speculate::RoundCost& round) {
+  return {.times_from = "",
+          .tokens = tokens,
+          .plain_ms = plain_ms(point),
+          .draft_ms = round.drafts_ms(),
+          .verify_ms = round.target_ms,
+          .rest_ms = round.overhead_ms};
+}
+
 }  // namespace
+
+std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, const WayRuns& way) {
+  if (!way.stats || !way.way.is_chain() || way.way.chooses || way.way.nested) return std::nullopt;
+  TargetTimes target_ms = {{1, plain_ms(point)}};
+  ChainTimes times;
+  const int gamma = way.way.gamma();
+  for (const WayRuns& other : point.ways)
+    if (other.stats && !other.error && other.way.draft.name == way.way.draft.name &&
+        !other.way.chooses && other.way.gamma() != gamma)
+      target_ms[other.way.gamma() + 1] = times.add(other);
+  if (times.gammas.empty()) return std::nullopt;
+  const speculate::StepCost cost{.target = curve_of(target_ms),
+                                 .draft = {{1}, {times.level_ms}},
+                                 .overhead_ms = times.verify_ms + times.rest_ms,
+                                 .skip_deepest = true};
+  const double tokens = way.way.simulated
+                            ? way.way.expected_tokens()
+                            : speculate::chain_tokens(gamma, way.stats->share_of_tested());
+  MeasuredPrediction p = predicted(point, tokens, cost.chain(gamma));
+  p.times_from = fmt::format("measured at gamma {}", fmt::join(times.gammas, ", "));
+  return p;
+}
 
 std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const WayRuns& way,
                                                  const speculate::TimingTable* within) {
   if (!way.stats || !way.way.nested) return std::nullopt;
   const NestedWay& nested = *way.way.nested;
-  MeasuredPrediction p;
-  p.plain_ms = 1e3 * point.ways.front().step_s();
-  std::map<int, double> target_ms = {{1, p.plain_ms}};
+  TargetTimes target_ms = {{1, plain_ms(point)}};
   ChainTimes small, self;
   for (const WayRuns& other : point.ways) {
     const bool is_small = other.way.draft.name == nested.small.name,
@@ -77,47 +93,40 @@ std::optional<MeasuredPrediction> predict_nested(const PointRuns& point, const W
     if (!other.stats || other.error || other.way.chooses || !other.way.is_chain() ||
         !(is_small || is_self))
       continue;
+    const double ms = (is_small ? small : self).add(other);
     // A round of prompt lookup takes the nodes that it found.
-    if (!(is_small && nested.looks_up())) target_ms[other.way.gamma() + 1] = parts_of(other).target;
-    (is_small ? small : self).add(other);
+    if (!(is_small && nested.looks_up())) target_ms[other.way.gamma() + 1] = ms;
   }
-  if (small.n == 0 || self.n == 0) return std::nullopt;
-  speculate::TimeCurve curve;
-  for (const auto& [tokens, ms] : target_ms) {
-    curve.tokens.push_back(tokens);
-    curve.ms.push_back(ms);
-  }
-  p.times_from = fmt::format("measured of {} and {} alone", nested.small.name, nested.self.name);
+  if (small.gammas.empty() || self.gammas.empty()) return std::nullopt;
+  const speculate::TimeCurve target = curve_of(target_ms);
+  speculate::StepCost inner;
   if (within != nullptr) {
-    p.times_from += ", and of timed forwards";
-    p.draft_ms = nested.shape.rounds * speculate::price_tree(nested.tree, 1, within->buckets.back(),
-                                                             small.verify_ms, within->skip_deepest)
-                                           .cost.ms_per_token;
+    inner = within->buckets.back();
   } else {
     // More rows cost a forward with few keys what they cost one with all of them.
-    const double forward = self.level_ms + std::max(0.0, curve.at(nested.tree.size()) - p.plain_ms);
-    p.draft_ms = nested.shape.rounds *
-                 ((nested.tree.levels() - 1) * small.level_ms + forward + small.verify_ms);
+    const double rows_ms = target.at(nested.tree.size()) - plain_ms(point);
+    inner = {.target = {{1}, {self.level_ms + std::max(0.0, rows_ms)}},
+             .draft = {{1}, {small.level_ms}},
+             .skip_deepest = true};
   }
-  p.verify_ms = curve.at(way.way.tree.size());
-  p.rest_ms = self.verify_ms + self.rest_ms;
-  p.tokens = way.way.simulated ? way.way.expected_tokens() : way.stats->tokens_per_round();
-  return p;
+  inner.overhead_ms = small.verify_ms;
+  return MeasuredPrediction{
+      .times_from =
+          fmt::format("measured of {} and {} alone{}", nested.small.name, nested.self.name,
+                      within != nullptr ? ", and of timed forwards" : ""),
+      .tokens = tokens_of(way),
+      .plain_ms = plain_ms(point),
+      .draft_ms = nested.shape.rounds * inner.round(nested.tree.widths()).total_ms(),
+      .verify_ms = target.at(way.way.tree.size()),
+      .rest_ms = self.verify_ms + self.rest_ms};
 }
 
 MeasuredPrediction predict_from_forwards(const PointRuns& point, const WayRuns& way,
                                          const speculate::TimingTable& times) {
-  const double tokens =
-      way.way.simulated ? way.way.expected_tokens() : way.stats->tokens_per_round();
-  const speculate::TreeCost cost = speculate::price_tree(way.way.tree, tokens, times.buckets.back(),
-                                                         times.overhead_ms, times.skip_deepest)
-                                       .cost;
-  return {.times_from = "timed forwards",
-          .tokens = tokens,
-          .plain_ms = 1e3 * point.ways.front().step_s(),
-          .draft_ms = std::accumulate(cost.draft_ms.begin(), cost.draft_ms.end(), 0.0),
-          .verify_ms = cost.target_ms,
-          .rest_ms = cost.overhead_ms};
+  MeasuredPrediction p =
+      predicted(point, tokens_of(way), times.buckets.back().round(way.way.tree.widths()));
+  p.times_from = "timed forwards";
+  return p;
 }
 
 nlohmann::ordered_json prediction_json(const MeasuredPrediction& p, const Way& way) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "decode/generate.h"
+#include "kv/scoped_slots.h"
 
 namespace tandem::bench {
 
@@ -16,18 +17,14 @@ class PromptSlots {
   /// errors      kind memory, interrupted
   PromptSlots(decode::Engine& engine, const std::vector<std::vector<int32_t>>& prompts,
               bool random_kv);
-  PromptSlots(const PromptSlots&) = delete;
-  PromptSlots& operator=(const PromptSlots&) = delete;
-  ~PromptSlots();
 
-  const std::vector<int>& slots() const { return slots_; }
+  const std::vector<int>& slots() const { return slots_.all(); }
   const std::vector<decode::Request>& requests() const { return requests_; }
   /// What the prefill took.
   double seconds() const { return seconds_; }
 
  private:
-  kv::Cache& cache_;
-  std::vector<int> slots_;
+  kv::ScopedSlots slots_;
   std::vector<decode::Request> requests_;
   double seconds_ = 0;
 };

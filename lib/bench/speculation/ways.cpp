@@ -4,6 +4,7 @@
 #include <set>
 
 #include "speculate/plan/nested_tokens.h"
+#include "speculate/tree/tree_file.h"
 #include "speculate/tree/tree_table.h"
 
 namespace tandem::bench {

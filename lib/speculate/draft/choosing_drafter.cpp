@@ -72,7 +72,7 @@ RoundChoices ChoosingDrafter::choices() const {
   options.small = at_alpha(options.small, alpha1());
   options.inside = at_alpha(options.inside, alpha1());
   options.retrieval = at_alpha(options.retrieval, alpha2());
-  return choose_rounds(outlook_.times, options);
+  return choose_rounds(outlook_.cost, options);
 }
 
 void ChoosingDrafter::choose() {

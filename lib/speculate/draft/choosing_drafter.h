@@ -18,7 +18,7 @@ class ChoosingDrafter final : public Drafter {
   };
   /// Times and acceptance known beforehand. The options have the drafters' shapes alone.
   struct Outlook {
-    NestedTimes times;
+    NestedCost cost;
     NestedOptions options;
     double alpha1 = 0, alpha2 = 0;  // acceptance to begin with
   };

@@ -16,7 +16,7 @@ namespace tandem::speculate {
 /// weight on hard positions than these rows do.
 class DepthMeter final : public decode::Decoder {
  public:
-  /// rule     as AcceptanceMeter's
+  /// rule     as TreeMeter's
   /// depths   rows
   DepthMeter(decode::Engine& target, decode::Engine& draft, const ops::VerifyRule& rule, int width,
              int depths);

@@ -4,38 +4,26 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kv/scoped_slots.h"
 #include "speculate/draft/pair.h"
 
 namespace tandem::speculate {
 namespace {
 
-/// Sequences of another model's cache that hold the texts' beginnings; they go with the scope.
-class DraftSlots {
- public:
-  DraftSlots(const Reader& draft, std::span<const ForcedText> texts) : engine_(*draft.engine) {
-    std::vector<std::vector<int32_t>> known;
-    std::vector<decode::SeqTokens> prompts;
-    for (const ForcedText& text : texts) {
-      slots_.push_back(engine_.cache().create(draft.reading.keys));
-      known.push_back(known_ids(text.tokens.first(static_cast<size_t>(text.first) - 1),
-                                engine_.config().vocab_size));
-    }
-    for (size_t i = 0; i < texts.size(); ++i)
-      if (!known[i].empty()) prompts.push_back({slots_[i], known[i], true});
-    if (!prompts.empty()) engine_.prefill(prompts, {});
+/// Reads the texts' beginnings into sequences of another model's cache.
+void read_beginnings(const Reader& draft, std::span<const ForcedText> texts,
+                     kv::ScopedSlots& slots) {
+  std::vector<std::vector<int32_t>> known;
+  std::vector<decode::SeqTokens> prompts;
+  for (const ForcedText& text : texts) {
+    slots.create(draft.reading.keys);
+    known.push_back(known_ids(text.tokens.first(static_cast<size_t>(text.first) - 1),
+                              draft.engine->config().vocab_size));
   }
-  ~DraftSlots() {
-    for (const int slot : slots_) engine_.cache().release(slot);
-  }
-  DraftSlots(const DraftSlots&) = delete;
-  DraftSlots& operator=(const DraftSlots&) = delete;
-
-  std::span<const int> slots() const { return slots_; }
-
- private:
-  decode::Engine& engine_;
-  std::vector<int> slots_;
-};
+  for (size_t i = 0; i < texts.size(); ++i)
+    if (!known[i].empty()) prompts.push_back({slots.all()[i], known[i], true});
+  if (!prompts.empty()) draft.engine->prefill(prompts, {});
+}
 
 }  // namespace
 
@@ -103,15 +91,16 @@ ForcedMeter::Overlaps ForcedMeter::read(std::span<const int> slots,
     of_texts.emplace_back(static_cast<size_t>(n));
   }
   Overlaps all(drafts_.size(), {temperatures_.size(), of_texts});
-  std::optional<DraftSlots> others;
-  if (is_other_model()) others.emplace(drafts_[0], texts);
+  std::optional<kv::ScopedSlots> others;
+  if (is_other_model())
+    read_beginnings(drafts_[0], texts, others.emplace(drafts_[0].engine->cache()));
   const int64_t vocab = target_.engine->config().vocab_size;
   for (int begin = 0; begin < longest; begin += gamma_) {
     const Rows rows = rows_at(begin, gamma_, texts);
     const auto n = static_cast<int64_t>(rows.tokens.size());
     // The target's forward comes last: its keys are those that stay.
     for (size_t d = 0; d < drafts_.size(); ++d) {
-      const kv::Step step = forward(drafts_[d], others ? others->slots() : slots, rows, logits_[d]);
+      const kv::Step step = forward(drafts_[d], others ? others->all() : slots, rows, logits_[d]);
       if (others) drafts_[d].engine->cache().commit(step);
     }
     target_.engine->cache().commit(forward(target_, slots, rows, logits_.back()));

@@ -3,25 +3,11 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kv/scoped_slots.h"
 #include "speculate/draft/pair.h"
 
 namespace tandem::speculate {
 namespace {
-
-/// Gives a sequence back however its use ends.
-class Sequence {
- public:
-  explicit Sequence(kv::Cache& cache) : cache_(cache), slot(cache.create()) {}
-  ~Sequence() { cache_.release(slot); }
-  Sequence(const Sequence&) = delete;
-  Sequence& operator=(const Sequence&) = delete;
-
- private:
-  kv::Cache& cache_;
-
- public:
-  const int slot;
-};
 
 Tensor read_rows(decode::Engine& engine, int slot, std::span<const int32_t> tokens,
                  std::vector<float>& logits) {
@@ -42,12 +28,13 @@ Tensor read_rows(decode::Engine& engine, int slot, std::span<const int32_t> toke
 void PairLogits::read(std::span<const int32_t> text, int first_row, const Visit& visit) {
   TANDEM_CHECK(first_row >= 0 && static_cast<size_t>(first_row) < text.size(),
                "row {} is out of range", first_row);
-  const Sequence target(target_.cache()), draft(draft_.cache());
+  kv::ScopedSlots targets(target_.cache()), drafts(draft_.cache());
+  const int target = targets.create(), draft = drafts.create();
   const int draft_vocab = draft_.config().vocab_size;
   if (const auto prompt = text.first(static_cast<size_t>(first_row)); !prompt.empty()) {
     const std::vector<int32_t> known = known_ids(prompt, draft_vocab);
-    const decode::SeqTokens to_target[] = {{target.slot, prompt, false}};
-    const decode::SeqTokens to_draft[] = {{draft.slot, known, false}};
+    const decode::SeqTokens to_target[] = {{target, prompt, false}};
+    const decode::SeqTokens to_draft[] = {{draft, known, false}};
     target_.prefill(to_target, {});
     draft_.prefill(to_draft, {});
   }
@@ -57,9 +44,8 @@ void PairLogits::read(std::span<const int32_t> text, int first_row, const Visit&
   for (int row = first_row; row < end; row += chunk) {
     const auto rows =
         text.subspan(static_cast<size_t>(row), static_cast<size_t>(std::min(chunk, end - row)));
-    const Tensor of_target = read_rows(target_, target.slot, rows, target_logits_);
-    const Tensor of_draft =
-        read_rows(draft_, draft.slot, known_ids(rows, draft_vocab), draft_logits_);
+    const Tensor of_target = read_rows(target_, target, rows, target_logits_);
+    const Tensor of_draft = read_rows(draft_, draft, known_ids(rows, draft_vocab), draft_logits_);
     visit(row, of_target, in_vocabulary(of_draft, target_.config().vocab_size, wide_logits_));
   }
 }

@@ -6,6 +6,7 @@
 #include "base/percentile.h"
 #include "base/rng.h"
 #include "decode/generate.h"
+#include "kv/scoped_slots.h"
 #include "speculate/round/rounds.h"
 
 namespace tandem::speculate {
@@ -36,25 +37,23 @@ double settled_median(std::vector<double> ms) {
 class TimedText {
  public:
   TimedText(Reader target, Reader draft, const RoundTimesSpec& spec, int context)
-      : target_(target), draft_(draft), spec_(spec) {
+      : target_(target),
+        draft_(draft),
+        spec_(spec),
+        target_slots_(target.engine->cache()),
+        draft_slots_(draft.engine->cache()) {
     PhiloxStream rng(static_cast<uint64_t>(spec.sampler.seed));
     const auto vocab = static_cast<uint32_t>(
         std::min(target.engine->config().vocab_size, draft.engine->config().vocab_size));
     while (static_cast<int>(text_.size()) < context)
       text_.push_back(static_cast<int32_t>(rng.below(vocab)));
-    target_slot_ = read(*target.engine);
-    draft_slot_ = drafts_itself() ? -1 : read(*draft.engine);
+    target_slot_ = read(*target.engine, target_slots_);
+    draft_slot_ = drafts_itself() ? -1 : read(*draft.engine, draft_slots_);
     requests_.resize(static_cast<size_t>(spec.batch),
                      {.prefix_slot = target_slot_, .prefix = text_, .tokens = {}});
     how_.sampler = spec.sampler;
     how_.max_tokens = kTimedTokens;
   }
-  ~TimedText() {
-    target_.engine->cache().release(target_slot_);
-    if (!drafts_itself()) draft_.engine->cache().release(draft_slot_);
-  }
-  TimedText(const TimedText&) = delete;
-  TimedText& operator=(const TimedText&) = delete;
 
   struct Round {
     double draft_ms, target_ms, rest_ms;
@@ -102,8 +101,8 @@ class TimedText {
 
  private:
   bool drafts_itself() const { return draft_.engine == target_.engine; }
-  int read(decode::Engine& engine) const {
-    const int slot = engine.cache().create(engine.cache().all_readers());
+  int read(decode::Engine& engine, kv::ScopedSlots& slots) const {
+    const int slot = slots.create(engine.cache().all_readers());
     const decode::SeqTokens whole[] = {{slot, text_, false}};
     engine.prefill(whole, {});
     return slot;
@@ -112,6 +111,7 @@ class TimedText {
   Reader target_, draft_;
   const RoundTimesSpec& spec_;
   std::vector<int32_t> text_;
+  kv::ScopedSlots target_slots_, draft_slots_;
   int target_slot_ = -1, draft_slot_ = -1;
   std::vector<decode::Request> requests_;
   decode::GenerateSpec how_;
@@ -132,7 +132,6 @@ std::vector<int> timed_sizes(int largest_tree) {
 TimingTable measure_rounds(Reader target, Reader draft, const RoundTimesSpec& spec,
                            const std::function<bool(double share)>& on_progress) {
   TimingTable table;
-  table.skip_deepest = true;  // drafts run no level that it draws no children from
   const std::vector<int> sizes = timed_sizes(spec.largest_tree);
   std::vector<double> overheads;
   double done = 0;
@@ -143,9 +142,10 @@ TimingTable measure_rounds(Reader target, Reader draft, const RoundTimesSpec& sp
   };
   for (const int context : spec.contexts) {
     TimedText text(target, draft, spec, context);
-    TimeBucket& bucket = table.buckets.emplace_back();
+    StepCost& bucket = table.buckets.emplace_back();
     bucket.batch = spec.batch;
     bucket.context = context;
+    bucket.skip_deepest = true;  // drafts run no level that it draws no children from
     bucket.target = {{1}, {text.plain_ms()}};
     tick();
     for (const int n : sizes) {
@@ -168,7 +168,8 @@ TimingTable measure_rounds(Reader target, Reader draft, const RoundTimesSpec& sp
     if (bucket.draft.tokens.empty())
       bucket.draft = {{1}, {text.round(broom(1, 1)).draft_ms}};  // only plain steps were asked for
   }
-  if (!overheads.empty()) table.overhead_ms = std::max(0.0, median(overheads));
+  if (!overheads.empty())
+    for (StepCost& bucket : table.buckets) bucket.overhead_ms = std::max(0.0, median(overheads));
   return table;
 }
 

@@ -37,29 +37,32 @@ void TreeMeter::add(int seq, int64_t seed, std::span<const int32_t> text, int fi
   logits_.read(text, first, [&](int first_row, const Tensor& target, const Tensor& draft) {
     std::vector<int32_t> children, depths;
     std::vector<std::span<const int32_t>> seen;
-    for (int64_t r = 0; r < target.rows(); ++r) {
-      const int row = first_row + static_cast<int>(r), node = std::max(0, walk.node);
-      const ops::ParentNode parent = {
-          .round = {seed, seq, walk.root + 1}, .node = node, .n_children = width_};
-      seen.push_back(text.first(static_cast<size_t>(row) + 1));
-      const std::vector<int32_t> drawn =
-          ops::draw_children(draft.slice(r, 1), children_rule(rule_), {&parent, 1},
-                             {&seen[static_cast<size_t>(r)], 1});
-      children.insert(children.end(), drawn.begin(), drawn.end());
-      const auto i = static_cast<size_t>(node);
-      const bool counts = walk.node >= 0 && tree_.n_children[i] > 0;
-      depths.push_back(counts ? tree_.depth[i] : -1);
-
-      TANDEM_CHECK(!walk.accepted.empty(), "the text has more tokens than its steps accepted");
-      if (row - walk.root == walk.accepted.front()) {  // its next token is the round's last
-        walk = {.accepted = walk.accepted.subspan(1), .root = row + 1};
-      } else if (walk.node >= 0) {
-        const auto end = drawn.begin() + tree_.n_children[i];
-        const auto found = std::find(drawn.begin(), end, text[static_cast<size_t>(row) + 1]);
-        lost_ += found == end ? 1 : 0;
-        walk.node =
-            found == end ? -1 : tree_.first_child[i] + static_cast<int>(found - drawn.begin());
+    // Rows are drawn together up to one whose children say which node comes next.
+    for (int64_t begin = 0, end = 0; begin < target.rows(); begin = end) {
+      std::vector<ops::ParentNode> parents;
+      bool is_last = true;  // its next token is the round's last
+      while (is_last && end < target.rows()) {
+        const int row = first_row + static_cast<int>(end++), node = std::max(0, walk.node);
+        parents.push_back(
+            {.round = {seed, seq, walk.root + 1}, .node = node, .n_children = width_});
+        seen.push_back(text.first(static_cast<size_t>(row) + 1));
+        const auto i = static_cast<size_t>(node);
+        const bool counts = walk.node >= 0 && tree_.n_children[i] > 0;
+        depths.push_back(counts ? tree_.depth[i] : -1);
+        TANDEM_CHECK(!walk.accepted.empty(), "the text has more tokens than its steps accepted");
+        is_last = row - walk.root == walk.accepted.front();
+        if (is_last) walk = {.accepted = walk.accepted.subspan(1), .root = row + 1};
       }
+      const std::vector<int32_t> drawn =
+          ops::draw_children(draft.slice(begin, end - begin), children_rule(rule_), parents,
+                             std::span(seen).subspan(static_cast<size_t>(begin)));
+      children.insert(children.end(), drawn.begin(), drawn.end());
+      if (is_last || walk.node < 0) continue;
+      const auto i = static_cast<size_t>(walk.node);
+      const auto first_child = drawn.end() - width_, last = first_child + tree_.n_children[i];
+      const auto found = std::find(first_child, last, text[seen.back().size()]);
+      lost_ += found == last ? 1 : 0;
+      walk.node = found == last ? -1 : tree_.first_child[i] + static_cast<int>(found - first_child);
     }
     const std::vector<double> chances =
         ops::accept_chances(target, by_match ? Tensor{} : draft, rule_, children, width_, seen);

@@ -17,17 +17,6 @@ double chain_tokens(int gamma, std::span<const double> alphas) {
   return sum / static_cast<double>(alphas.size());
 }
 
-double chain_tokens_variance(int gamma, double alpha) {
-  double mean = 0, square = 0, reached = 1;  // probability that k tokens are accepted
-  for (int k = 0; k <= gamma; ++k) {
-    const double chance = k < gamma ? reached * (1 - alpha) : reached;
-    mean += chance * (k + 1);
-    square += chance * (k + 1) * (k + 1);
-    reached *= alpha;
-  }
-  return square - mean * mean;
-}
-
 std::optional<double> alpha_for(int gamma, double tokens) {
   if (tokens > gamma + 1) return std::nullopt;
   double low = 0, high = 1;

@@ -11,8 +11,6 @@ namespace tandem::speculate {
 double chain_tokens(int gamma, double alpha);
 /// The mean over sequences with an alpha each, which is not that of their mean alpha.
 double chain_tokens(int gamma, std::span<const double> alphas);
-/// Variance of a round's tokens.
-double chain_tokens_variance(int gamma, double alpha);
 
 /// Parameters that a token uses, over those of the whole model, of rounds that draft k - 1 tokens
 /// with a share `density` of them and verify with all once.

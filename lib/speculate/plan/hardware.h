@@ -3,7 +3,7 @@
 
 #include "recipe/fields.h"
 #include "recipe/gpu_name.h"
-#include "speculate/plan/forward_time.h"
+#include "speculate/plan/sheet_cost.h"
 
 namespace tandem::speculate {
 

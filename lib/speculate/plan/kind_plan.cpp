@@ -5,6 +5,7 @@
 
 #include "speculate/draft/model_drafter.h"
 #include "speculate/draft/nested_drafter.h"
+#include "speculate/plan/measured_costs.h"
 #include "speculate/tree/tree_table.h"
 
 namespace tandem::speculate {
@@ -113,8 +114,9 @@ KindPlan KindPlanner::plan(const decode::RunContext& cx, const ModelPair::Engine
   const TimingTable outer = times(outer_, *engines.target, engines.self());
   const TimingTable inner = times(inner_, engines.self(), engines.drafter());
   KindPlan plan;
-  plan.outlook = {.times = measured_nested_times(
-                      outer, inner, {batch_, static_cast<double>(timed_.contexts.front())}),
+  const Workload here{batch_, static_cast<double>(timed_.contexts.front())};
+  plan.outlook = {.cost = {.outer = MeasuredCosts(outer, "times of outer rounds").at(here),
+                           .inner = MeasuredCosts(inner, "times of inner rounds").at(here)},
                   .options = {.small = proposals(recipe_, kMostAlone),
                               .retrieval = chain_proposals(kMostAlone, recipe_.spec.alpha2.value),
                               .inside = proposals(recipe_, kMostInside),
@@ -122,7 +124,7 @@ KindPlan KindPlanner::plan(const decode::RunContext& cx, const ModelPair::Engine
                               .rounds = up_to(kMostNested.rounds)},
                   .alpha1 = recipe_.spec.alpha1.value,
                   .alpha2 = recipe_.spec.alpha2.value};
-  plan.choices = choose_rounds(plan.outlook.times, plan.outlook.options);
+  plan.choices = choose_rounds(plan.outlook.cost, plan.outlook.options);
   // From here on each kind has its best shape alone.
   NestedOptions& options = plan.outlook.options;
   options.small.trees = {plan.choices.of(RoundKind::small)->tree};

@@ -42,19 +42,4 @@ ModelCosts costs_of(const model::ModelConfig& c, DType dtype) {
   return costs;
 }
 
-double crossover_tokens(const ModelCosts& costs) { return costs.product_bytes / costs.kv_bytes; }
-
-double read_ratio(const ModelCosts& draft, const ModelCosts& target, int batch, double context) {
-  const auto bytes = [&](const ModelCosts& c) {
-    return c.product_bytes + batch * c.keys_seen(context) * c.kv_bytes;
-  };
-  return bytes(draft) / bytes(target);
-}
-
-double intensity(const ModelCosts& c, int batch, int rows, double context) {
-  const double keys = batch * c.keys_seen(context);
-  return rows * (batch * c.product_flops + keys * c.key_flops) /
-         (c.product_bytes + keys * c.kv_bytes);
-}
-
 }  // namespace tandem::speculate

@@ -23,12 +23,4 @@ struct ModelCosts {
 /// dtype   of weights, activations and KV
 ModelCosts costs_of(const model::ModelConfig& config, DType dtype);
 
-/// B * S at which a forward reads as many bytes of KV as of weights.
-double crossover_tokens(const ModelCosts& costs);
-/// Bytes that a decode step of one model reads, as a share of another's.
-/// context  tokens of each of `batch` sequences, in both caches
-double read_ratio(const ModelCosts& draft, const ModelCosts& target, int batch, double context);
-/// FLOP a byte of a forward over `rows` tokens of each of `batch` sequences.
-double intensity(const ModelCosts& costs, int batch, int rows, double context);
-
 }  // namespace tandem::speculate

@@ -4,25 +4,18 @@
 
 #include "base/check.h"
 #include "speculate/plan/nested_tokens.h"
-#include "speculate/tree/tree_choice.h"
 
 namespace tandem::speculate {
 namespace {
 
-double round_ms(const TokenTree& tree, const TimeBucket& times, double overhead_ms,
-                bool skip_deepest) {
-  // A round of one token costs what a token does.
-  return price_tree(tree, 1.0, times, overhead_ms, skip_deepest).cost.ms_per_token;
-}
-
 class Chooser {
  public:
-  explicit Chooser(const NestedTimes& times) : times_(times) {}
+  explicit Chooser(const NestedCost& cost) : cost_(cost) {}
 
   RoundChoices choose(const NestedOptions& options) {
-    add({.kind = RoundKind::plain, .round_ms = times_.plain_ms()});
-    add_drafts(RoundKind::small, options.small, times_.inner.draft);
-    add_drafts(RoundKind::retrieval, options.retrieval, times_.outer.draft);
+    add({.kind = RoundKind::plain, .round_ms = cost_.outer.plain_ms()});
+    add_drafts(RoundKind::small, options.small, cost_.inner.draft);
+    add_drafts(RoundKind::retrieval, options.retrieval, cost_.outer.draft);
     TANDEM_CHECK(options.inside.trees.empty() || !options.retrieval.acceptance.rows.empty(),
                  "nested speculation needs the acceptance of its outer steps");
     for (const TokenTree& tree : options.inside.trees)
@@ -32,21 +25,20 @@ class Chooser {
 
  private:
   void add_drafts(RoundKind kind, const Proposals& proposals, const TimeCurve& draft) {
-    TimeBucket times = times_.outer;
-    times.draft = draft;
+    StepCost cost = cost_.outer;
+    cost.draft = draft;
     for (const TokenTree& tree : proposals.trees)
       add({.kind = kind,
            .tree = tree,
            .tokens = expected_tokens(tree, proposals.acceptance),
-           .round_ms = round_ms(tree, times, times_.outer_overhead_ms, times_.skip_deepest)});
+           .round_ms = cost.round(tree.widths()).total_ms()});
   }
 
   void add_nested(const TokenTree& tree, int enough, const NestedOptions& options) {
     const auto growth = grow_chains(round_tokens(tree, options.inside.acceptance), enough, enough);
     const std::vector<double> by_length =
         tokens_by_length(growth.back().longest(), options.retrieval.acceptance);
-    const double inner_ms =
-        round_ms(tree, times_.inner, times_.inner_overhead_ms, times_.skip_deepest);
+    const double inner_ms = cost_.inner.round(tree.widths()).total_ms();
     const auto add_rounds = [&](int rounds, double run, const TentativeChain& chain) {
       add({.kind = RoundKind::nested,
            .tree = tree,
@@ -55,11 +47,11 @@ class Chooser {
            .inner_rounds = run,
            .chain_tokens = mean(chain.tokens),
            .tokens = nested_tokens(chain, by_length),
-           .round_ms = run * inner_ms + times_.outer.target.at(chain.longest() + 1) +
-                       times_.outer_overhead_ms});
+           .round_ms = run * inner_ms + cost_.outer.target.at(chain.longest() + 1) +
+                       cost_.outer.overhead_ms});
     };
     if (options.rounds.empty())
-      add_rounds(0, rounds_until_all(growth, times_.outer.batch), growth.back());
+      add_rounds(0, rounds_until_all(growth, cost_.outer.batch), growth.back());
     for (int rounds : options.rounds) {
       rounds = std::min(rounds, enough);
       add_rounds(rounds, rounds, growth[static_cast<size_t>(rounds) - 1]);
@@ -68,13 +60,13 @@ class Chooser {
 
   void add(RoundChoice choice) {
     const bool retrieves = choice.kind == RoundKind::retrieval || choice.kind == RoundKind::nested;
-    choice.token_ms = choice.round_ms / choice.tokens + (retrieves ? times_.token_ms : 0);
-    choice.speedup = times_.plain_ms() / choice.token_ms;
+    choice.token_ms = choice.round_ms / choice.tokens + (retrieves ? cost_.outer.token_ms : 0);
+    choice.speedup = cost_.outer.plain_ms() / choice.token_ms;
     std::optional<RoundChoice>& best = choices_.best_of[static_cast<size_t>(choice.kind)];
     if (!best || choice.speedup > best->speedup) best = std::move(choice);
   }
 
-  const NestedTimes& times_;
+  const NestedCost& cost_;
   RoundChoices choices_;
 };
 
@@ -94,8 +86,8 @@ const RoundChoice& RoundChoices::best() const {
   return *best;
 }
 
-RoundChoices choose_rounds(const NestedTimes& times, const NestedOptions& options) {
-  return Chooser(times).choose(options);
+RoundChoices choose_rounds(const NestedCost& cost, const NestedOptions& options) {
+  return Chooser(cost).choose(options);
 }
 
 }  // namespace tandem::speculate

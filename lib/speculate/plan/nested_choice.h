@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "speculate/plan/nested_times.h"
+#include "speculate/plan/step_cost.h"
 #include "speculate/tree/token_tree.h"
 
 namespace tandem::speculate {
@@ -19,6 +19,13 @@ enum class RoundKind : uint8_t {
 constexpr std::array<std::string_view, 4> enum_names(RoundKind) {
   return {"plain", "small", "retrieval", "nested"};
 }
+
+/// What nested rounds and their parts cost, for one batch at one context. Tokens that the retrieval
+/// drafts pay the share of a rebuild that `outer` has.
+struct NestedCost {
+  StepCost outer;  // target: the model with all keys; draft: the same under its retrieval
+  StepCost inner;  // target: the model under its retrieval; draft: the small model
+};
 
 /// Trees that a draft may propose, of two nodes at least, and how often their nodes are accepted.
 /// None: it does not draft.
@@ -58,7 +65,7 @@ struct RoundChoice {
 struct RoundChoices {
   std::array<std::optional<RoundChoice>, 4> best_of;  // [RoundKind]
 
-  /// Of all; the simplest of equals.
+  /// The fastest kind, the simplest of equals.
   const RoundChoice& best() const;
   const std::optional<RoundChoice>& of(RoundKind kind) const {
     return best_of[static_cast<size_t>(kind)];
@@ -67,6 +74,6 @@ struct RoundChoices {
 
 /// Tries all options. Verification of tentative chains has room for the longest one.
 /// cost     trees x enough x rounds additions of some 20 numbers
-RoundChoices choose_rounds(const NestedTimes& times, const NestedOptions& options);
+RoundChoices choose_rounds(const NestedCost& cost, const NestedOptions& options);
 
 }  // namespace tandem::speculate

@@ -4,8 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "decode/model_files.h"
-#include "speculate/plan/capacity.h"
-#include "speculate/plan/large_batch.h"
+#include "speculate/plan/measured_costs.h"
 
 namespace tandem::speculate {
 namespace {
@@ -17,25 +16,6 @@ std::optional<ModelCosts> drafting_costs(const NamedDraft& draft, const ModelCos
   if (draft.kind == DraftKind::model) return costs_of(decode::open_config(draft.path), dtype);
   return std::nullopt;
 }
-
-/// Times anywhere, and where those at one workload come from.
-class Times {
- public:
-  Times(PlanInputs plan, const NamedDraft& draft) : plan_(std::move(plan)) {
-    if (!draft.timing.empty()) measured_.emplace(read_timing(draft.timing), draft.timing.string());
-  }
-  RoundTimes at(const Workload& work) const {
-    return measured_ ? measured_->at(work, plan_.most_gamma).times : roofline_times(plan_, work);
-  }
-  std::string source(const Workload& work) const {
-    if (!measured_) return "roofline";
-    return measured_->at(work, plan_.most_gamma).fitted ? "fitted" : "interpolated";
-  }
-
- private:
-  PlanInputs plan_;
-  std::optional<MeasuredTimes> measured_;
-};
 
 std::optional<int> room(const HardwareSection& hardware, const ModelCosts& target,
                         const NamedDraft& draft, const std::optional<ModelCosts>& drafting,
@@ -56,9 +36,9 @@ std::optional<int> room(const HardwareSection& hardware, const ModelCosts& targe
 
 }  // namespace
 
-std::optional<double> Prediction::verify_s() const {
+std::optional<double> Prediction::verify_ms() const {
   if (chain.gamma == 0) return std::nullopt;
-  return times.verify_s[static_cast<size_t>(chain.gamma) - 1];
+  return cost.target.at(chain.gamma + 1);
 }
 
 Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
@@ -66,31 +46,34 @@ Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
   const MachineRates rates = hardware.rates();
   const std::optional<ModelCosts> drafting = drafting_costs(draft, target, spec.dtype);
   const bool none = draft.kind == DraftKind::none;
-  const int most_gamma = none ? 0 : std::max(spec.gamma, spec.most_gamma);
-  const Times times({.machine = rates,
-                     .target = target,
-                     .draft = {.model = drafting,
-                               .choice = draft.choice(),
-                               .refresh_tokens = static_cast<double>(draft.refresh.value)},
-                     .most_gamma = most_gamma},
-                    draft);
+  const PlanInputs plan{.machine = rates,
+                        .target = target,
+                        .draft = {.model = drafting,
+                                  .choice = draft.choice(),
+                                  .refresh_tokens = static_cast<double>(draft.refresh.value)},
+                        .most_gamma = none ? 0 : std::max(spec.gamma, spec.most_gamma)};
+  std::optional<MeasuredCosts> measured;
+  if (!draft.timing.empty()) measured.emplace(read_timing(draft.timing), draft.timing.string());
+  const CostAt cost_at = [&](const Workload& work) {
+    return measured ? measured->at(work, plan.most_gamma) : sheet_cost(plan, work);
+  };
   Prediction p;
-  p.times = times.at(spec.work);
-  p.times_from = times.source(spec.work);
+  p.cost = cost_at(spec.work);
+  p.times_from = !measured                        ? "roofline"
+                 : measured->is_fitted(spec.work) ? "fitted"
+                                                  : "interpolated";
   if (!none) p.alpha = assumed_alpha(draft, spec.work.context);
   const bool given = spec.gamma > 0 && !none;
-  p.chain =
-      given ? at_gamma(p.times, spec.gamma, p.alpha.value) : best_chain(p.times, p.alpha.value);
-  p.choice = given ? p.chain : best_gamma(p.times, p.alpha.value);
+  p.chain = given ? at_gamma(p.cost, spec.gamma, p.alpha.value) : best_chain(p.cost, p.alpha.value);
+  p.choice = given ? p.chain : best_gamma(p.cost, p.alpha.value);
   p.most_sequences = room(hardware, target, draft, drafting, spec, p.choice.gamma);
   if (none) return p;
-  p.least = least_alpha(p.times, spec.speedup);
-  const TimesAt anywhere = [&](const Workload& work) { return times.at(work); };
+  p.least = least_alpha(p.cost, spec.speedup);
   const double longest = spec.longest;
   const int batch = spec.work.batch;
-  p.pays_from = pays_from(anywhere, p.alpha.value, batch, longest);
+  p.pays_from = pays_from(cost_at, p.alpha.value, batch, longest);
   if (const int most = p.most_sequences.value_or(0); most > batch)
-    p.inflection = inflection_context(anywhere, p.alpha.value, {batch, most}, longest);
+    p.inflection = inflection_context(cost_at, p.alpha.value, {batch, most}, longest);
   if (draft.kind == DraftKind::self && draft.bounded()) {
     p.row_keys = key_equivalent_of_row(rates, target);
     p.critical = critical_context(*p.row_keys,
@@ -106,19 +89,19 @@ nlohmann::ordered_json prediction_json(const Prediction& p, int batch) {
   nlohmann::ordered_json j = {{"times_from", p.times_from},
                               {"gamma", p.choice.gamma},
                               {"tokens_per_round", p.choice.tokens},
-                              {"plain_step_ms", 1e3 * p.times.plain_s},
-                              {"round_ms", 1e3 * p.choice.round_s},
-                              {"tpot_ms", 1e3 * p.choice.token_s},
+                              {"plain_step_ms", p.cost.plain_ms()},
+                              {"round_ms", p.choice.round_ms},
+                              {"tpot_ms", p.choice.token_ms},
                               {"speedup", p.choice.speedup},
                               {"decode_tok_s", p.decode_tok_s(batch)},
                               {"plain_decode_tok_s", p.plain_tok_s(batch)}};
   if (p.alpha.value > 0) {
-    j["draft_step_ms"] = 1e3 * p.times.draft_s;
-    j["rest_ms"] = 1e3 * p.times.host_s;
+    j["draft_step_ms"] = p.cost.draft.at(1);
+    j["rest_ms"] = p.cost.overhead_ms;
     j["chain_gamma"] = p.chain.gamma;
     j["chain_speedup"] = p.chain.speedup;
   }
-  if (const auto verify = p.verify_s()) j["verify_ms"] = 1e3 * *verify;
+  if (const auto verify = p.verify_ms()) j["verify_ms"] = *verify;
   if (p.least) {
     j["least_alpha"] = p.least->alpha;
     j["least_alpha_gamma"] = p.least->gamma;

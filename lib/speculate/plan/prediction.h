@@ -1,9 +1,8 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
-#include "speculate/plan/draft_plan.h"
+#include "speculate/plan/gamma_choice.h"
 #include "speculate/plan/hardware.h"
-#include "speculate/plan/measured_times.h"
 #include "speculate/plan/named_draft.h"
 
 namespace tandem::speculate {
@@ -22,7 +21,7 @@ struct PredictionSpec {
 /// What rounds of one draft cost and gain, by calculation.
 struct Prediction {
   AssumedAlpha alpha;  // value 0 for kind none
-  RoundTimes times;
+  StepCost cost;
   std::string times_from;  // "roofline", "interpolated" or "fitted"
   GammaChoice chain;       // of one drafted token or more, whether it pays or not
   GammaChoice choice;      // the same, or plain decoding where that is faster
@@ -34,10 +33,10 @@ struct Prediction {
   std::optional<double> inflection;
   std::optional<int> most_sequences;
 
-  double decode_tok_s(int batch) const { return batch / choice.token_s; }
-  double plain_tok_s(int batch) const { return batch / times.plain_s; }
-  /// Of the chain; none for kind none.
-  std::optional<double> verify_s() const;
+  double decode_tok_s(int batch) const { return 1e3 * batch / choice.token_ms; }
+  double plain_tok_s(int batch) const { return 1e3 * batch / cost.plain_ms(); }
+  /// The chain's forward that verifies; none for kind none.
+  std::optional<double> verify_ms() const;
 };
 
 /// errors   kind recipe: no acceptance is known; kind input: a draft model or a timing table

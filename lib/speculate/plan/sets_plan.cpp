@@ -10,21 +10,22 @@ namespace {
 
 constexpr double kGiga = 1e9, kMilli = 1e-3;
 
-double seconds(const model::ForwardBytes& bytes, const machine::HostedRates& rates) {
+double ms_of(const model::ForwardBytes& bytes, const machine::HostedRates& rates) {
   return std::max(bytes.streamed / (kGiga * rates.link_gbps),
-                  bytes.read / (kGiga * rates.gpu_gbps));
+                  bytes.read / (kGiga * rates.gpu_gbps)) /
+         kMilli;
 }
 
 nlohmann::ordered_json choice_json(const GammaChoice& c) {
   return {{"gamma", c.gamma},
           {"tokens_per_round", c.tokens},
-          {"ms_per_token", c.token_s / kMilli},
+          {"ms_per_token", c.token_ms},
           {"speedup", c.speedup}};
 }
 
 std::string choice_text(const GammaChoice& c) {
-  return fmt::format("gamma {}, {:.2f} ms per token, {:.1f}x plain decoding", c.gamma,
-                     c.token_s / kMilli, c.speedup);
+  return fmt::format("gamma {}, {:.2f} ms per token, {:.1f}x plain decoding", c.gamma, c.token_ms,
+                     c.speedup);
 }
 
 }  // namespace
@@ -45,10 +46,12 @@ std::optional<SetsPlan> plan_sets(const ModelPair& pair, double alpha, int most,
                 .rates = place.plan_for ? machine::assumed_rates(*place.plan_for)
                                         : machine::measured_rates(place.device),
                 .alpha = alpha};
-  plan.times = {.plain_s = seconds(plan.all, plan.rates), .draft_s = seconds(plan.set, plan.rates)};
-  plan.times.verify_s.assign(static_cast<size_t>(std::max(most, gamma)), plan.times.plain_s);
-  plan.best = best_gamma(plan.times, alpha);
-  if (gamma > 0) plan.at = at_gamma(plan.times, gamma, alpha);
+  const double plain_ms = ms_of(plan.all, plan.rates);
+  plan.cost = {.target = {{1, 1 + std::max(most, gamma)}, {plain_ms, plain_ms}},
+               .draft = {{1}, {ms_of(plan.set, plan.rates)}},
+               .skip_deepest = true};
+  plan.best = best_gamma(plan.cost, alpha);
+  if (gamma > 0) plan.at = at_gamma(plan.cost, gamma, alpha);
   return plan;
 }
 
@@ -59,16 +62,16 @@ std::string SetsPlan::lines(const decode::Savings& savings,
       "({})\n         plain step {:.2f} ms, draft step {:.2f} ms\npredicted at acceptance {:.3g}, "
       "from bytes only: best {}{}\n",
       savings.text(config.n_layers), all.streamed / kGiga, set.streamed / kGiga, rates.link_gbps,
-      rates.gpu_source, times.plain_s / kMilli, times.draft_s / kMilli, alpha, choice_text(best),
+      rates.gpu_source, cost.plain_ms(), cost.draft.at(1), alpha, choice_text(best),
       at ? ", as set " + choice_text(*at) : "");
 }
 
 nlohmann::ordered_json SetsPlan::json() const {
   nlohmann::ordered_json j = {
-      {"check_link_bytes", all.streamed},   {"draft_link_bytes", set.streamed},
-      {"link_gbps", rates.link_gbps},       {"gpu_gbps", rates.gpu_gbps},
-      {"rates", rates.gpu_source},          {"plain_ms", times.plain_s / kMilli},
-      {"draft_ms", times.draft_s / kMilli}, {"acceptance", alpha},
+      {"check_link_bytes", all.streamed}, {"draft_link_bytes", set.streamed},
+      {"link_gbps", rates.link_gbps},     {"gpu_gbps", rates.gpu_gbps},
+      {"rates", rates.gpu_source},        {"plain_ms", cost.plain_ms()},
+      {"draft_ms", cost.draft.at(1)},     {"acceptance", alpha},
       {"best", choice_json(best)}};
   if (at) j["asked"] = choice_json(*at);
   return j;

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "machine/hosted_rates.h"
+#include "speculate/plan/gamma_choice.h"
 #include "speculate/plan/model_pair.h"
-#include "speculate/plan/round_times.h"
 
 namespace tandem::speculate {
 
@@ -15,7 +15,7 @@ struct SetsPlan {
   model::ForwardBytes all, set;  // of a check and of a draft
   machine::HostedRates rates;
   double alpha = 0;  // assumed
-  RoundTimes times = {};
+  StepCost cost = {};
   GammaChoice best = {};
   std::optional<GammaChoice> at = {};  // of the gamma that is asked for
 

@@ -108,14 +108,11 @@ MeasuredAcceptance measure_acceptance(const decode::RunContext& cx, const Sequoi
                                       int batch) {
   constexpr int kMostTokens = 64, kMostChildren = 16;
   const int width = std::min(kMostChildren, most_nodes(recipe.tree, batch) - 1);
-  std::vector<int> n_children(static_cast<size_t>(width) + 1, 0);
-  n_children[0] = width;
   std::vector<int64_t> accepted(static_cast<size_t>(width), 0);
-  const auto rounds = make_rounds(recipe, engines, tree_of_children(n_children, "tree.path"),
-                                  {.on_round = [&](const RoundEvent& e) {
-                                    if (e.accepted > 0)
-                                      ++accepted[static_cast<size_t>(e.path.front() - 1)];
-                                  }});
+  const auto rounds =
+      make_rounds(recipe, engines, star_tree(width), {.on_round = [&](const RoundEvent& e) {
+                    if (e.accepted > 0) ++accepted[static_cast<size_t>(e.path.front() - 1)];
+                  }});
   how.sampler.seed = ~how.sampler.seed;  // seeds of recipes are not negative
   how.max_tokens = std::min(how.max_tokens, kMostTokens);
   const auto all = static_cast<double>(prompt.size()) + how.max_tokens;
@@ -175,9 +172,7 @@ namespace {
 
 /// How the tree is found, and priced.
 struct Pricing {
-  const TimeBucket& bucket;
-  double overhead_ms;
-  bool skip_deepest;
+  const StepCost& steps;
   std::vector<int> sizes;
   int max_levels;
 };
@@ -192,14 +187,13 @@ void plan_by_vector(const decode::RunContext& cx, const DraftTreeSection& sectio
     cx.warn(fmt::format("{}: measured for '{}', but this run verifies by '{}'",
                         section.accept.string(), vector.method, method));
   if (given) {
-    plan.predicted =
-        price_tree(*given, vector, pricing.bucket, pricing.overhead_ms, pricing.skip_deepest);
+    plan.predicted = price_tree(*given, expected_tokens(*given, vector), pricing.steps);
     return;
   }
   const TreeTable table(vector,
                         {.max_size = pricing.sizes.back(), .max_levels = pricing.max_levels});
-  const TreeChoice choice = choose_tree(table, vector, pricing.sizes, pricing.max_levels,
-                                        pricing.bucket, pricing.overhead_ms, pricing.skip_deepest);
+  const TreeChoice choice =
+      choose_tree(table, vector, pricing.sizes, pricing.max_levels, pricing.steps);
   plan.predicted = choice.best;
   plan.tree = table.tree(choice.best.size, choice.best.levels);
 }
@@ -217,15 +211,13 @@ void plan_by_replay(const decode::RunContext& cx, const DraftTreeSection& sectio
     if (!shape)
       throw input_error(where, "lacks nodes of the chosen tree")
           .hint("record a larger accept.tree, or leave tree.replay out");
-    plan.predicted = price_tree(*given, search.all().tokens(*shape), pricing.bucket,
-                                pricing.overhead_ms, pricing.skip_deepest);
+    plan.predicted = price_tree(*given, search.all().tokens(*shape), pricing.steps);
     return;
   }
   const ShapeSearch::Bounds bounds{pricing.max_levels};
   const int largest = search.largest(bounds);
   std::erase_if(pricing.sizes, [&](int n) { return n > largest; });
-  const ShapeSearch::Choice choice = search.choose(pricing.sizes, bounds, pricing.bucket,
-                                                   pricing.overhead_ms, pricing.skip_deepest);
+  const ShapeSearch::Choice choice = search.choose(pricing.sizes, bounds, pricing.steps);
   plan.predicted = choice.best;
   plan.tree = tree_of(choice.shape, recorded);
 }
@@ -239,14 +231,12 @@ TreePlan plan_tree(const decode::RunContext& cx, const DraftTreeSection& section
   if (given) plan.tree = *given;
   plan.measured = evidence.measured;
   const int nodes = timed.largest_tree;
-  Pricing pricing{.bucket = section.timing.empty() ? times.buckets.front()
-                                                   : times.bucket(context, "tree.timing"),
-                  .overhead_ms = times.overhead_ms,
-                  .skip_deepest = times.skip_deepest,
+  Pricing pricing{.steps = section.timing.empty() ? times.buckets.front()
+                                                  : times.bucket(context, "tree.timing"),
                   .sizes = timed_sizes(nodes),
                   .max_levels = std::min(section.max_levels.value_or(nodes), nodes)};
   pricing.sizes.erase(pricing.sizes.begin());  // a lone root is no speculation
-  plan.plain_ms = pricing.bucket.target.at(1);
+  plan.plain_ms = pricing.steps.plain_ms();
   if (evidence.rounds)
     plan_by_replay(cx, section, evidence, given, pricing, plan);
   else

@@ -193,11 +193,9 @@ FoundShape ShapeSearch::find(int size, const Bounds& bounds,
 }
 
 ShapeSearch::Choice ShapeSearch::choose(std::span<const int> sizes, const Bounds& bounds,
-                                        const TimeBucket& times, double overhead_ms,
-                                        bool skip_deepest) const {
+                                        const StepCost& steps) const {
   const auto price = [&](const SubShape& shape) {
-    return price_tree(tree_of(shape, all_.tree()), all_.tokens(shape), times, overhead_ms,
-                      skip_deepest);
+    return price_tree(tree_of(shape, all_.tree()), all_.tokens(shape), steps);
   };
   const auto cheaper = [](const PricedTree& a, const PricedTree& b) {
     return a.cost.ms_per_token < b.cost.ms_per_token;

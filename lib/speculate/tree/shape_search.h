@@ -57,8 +57,7 @@ class ShapeSearch {
     PricedTree best;
     SubShape shape;
   };
-  Choice choose(std::span<const int> sizes, const Bounds& bounds, const TimeBucket& times,
-                double overhead_ms, bool skip_deepest) const;
+  Choice choose(std::span<const int> sizes, const Bounds& bounds, const StepCost& steps) const;
 
  private:
   struct Frontier {

@@ -48,28 +48,16 @@ TimeCurve curve_of(const io::Json& json, const std::string& name, const std::str
 
 }  // namespace
 
-double TimeCurve::at(int n) const {
-  if (tokens.size() == 1 || n <= tokens.front()) return ms.front();
-  const bool beyond = n > tokens.back();
-  const auto i =
-      static_cast<size_t>(std::ranges::lower_bound(tokens, n) - tokens.begin()) - (beyond ? 1 : 0);
-  const double slope = (ms[i] - ms[i - 1]) / (tokens[i] - tokens[i - 1]);
-  if (beyond) return ms[i] + std::max(0.0, slope) * (n - tokens[i]);
-  return ms[i - 1] + slope * (n - tokens[i - 1]);
-}
-
-double TimeCurve::smallest() const { return std::ranges::min(ms); }
-
-const TimeBucket& TimingTable::bucket(int context, const std::string& where) const {
+const StepCost& TimingTable::bucket(int context, const std::string& where) const {
   if (context == 0 && buckets.size() == 1) return buckets.front();
   if (buckets.front().batch != buckets.back().batch)
     throw recipe_error(where, "the timing table has batches from {} to {}, expected one",
                        buckets.front().batch, buckets.back().batch)
         .hint("give a file with times of the batch of this run");
   const auto found =
-      std::ranges::find_if(buckets, [&](const TimeBucket& b) { return b.context >= context; });
+      std::ranges::find_if(buckets, [&](const StepCost& b) { return b.context >= context; });
   std::vector<int> contexts;
-  for (const TimeBucket& b : buckets) contexts.push_back(b.context);
+  for (const StepCost& b : buckets) contexts.push_back(b.context);
   if (context == 0 || found == buckets.end())
     throw recipe_error(where, "expected a context of up to {} tokens, found {}", contexts.back(),
                        context == 0 ? "none" : fmt::format("{}", context))
@@ -80,10 +68,10 @@ const TimeBucket& TimingTable::bucket(int context, const std::string& where) con
 
 void check_timing(const TimingTable& table, const std::string& where) {
   if (table.buckets.empty()) throw input_error(where, "expected at least one bucket, found none");
-  if (!(table.overhead_ms >= 0 && table.overhead_ms <= kMostMs))
-    throw input_error(where, "overhead_ms is {}, expected a time from 0 to 1e9", table.overhead_ms);
+  if (const double ms = table.buckets.front().overhead_ms; !(ms >= 0 && ms <= kMostMs))
+    throw input_error(where, "overhead_ms is {}, expected a time from 0 to 1e9", ms);
   for (size_t i = 0; i < table.buckets.size(); ++i) {
-    const TimeBucket& b = table.buckets[i];
+    const StepCost& b = table.buckets[i];
     check_curve(b.target, fmt::format("buckets[{}].target", i), where);
     check_curve(b.draft, fmt::format("buckets[{}].draft", i), where);
     if (b.target.tokens.front() != 1)
@@ -93,7 +81,7 @@ void check_timing(const TimingTable& table, const std::string& where) {
     if (b.batch < 1)
       throw input_error(where, "buckets[{}].batch is {}, expected at least 1", i, b.batch);
     if (i == 0) continue;
-    const TimeBucket& before = table.buckets[i - 1];
+    const StepCost& before = table.buckets[i - 1];
     if (b.batch < before.batch)
       throw input_error(where, "buckets[{}].batch is {} after {}, expected ascending batches", i,
                         b.batch, before.batch);
@@ -107,8 +95,8 @@ TimingTable parse_timing(std::string_view text, const std::string& where) {
   const io::Json json = io::parse_json(text, where);
   io::check_format(json, kTimingFormat, where);
   TimingTable table;
-  table.overhead_ms = io::find_double(json, "overhead_ms", where).value_or(0);
-  table.skip_deepest = io::find_bool(json, "skip_deepest", where).value_or(false);
+  const double overhead_ms = io::find_double(json, "overhead_ms", where).value_or(0);
+  const bool skip_deepest = io::find_bool(json, "skip_deepest", where).value_or(false);
   for (const io::Json& item : io::get_array(json, "buckets", where)) {
     const std::string name = fmt::format("buckets[{}]", table.buckets.size());
     if (!item.is_object())
@@ -119,7 +107,9 @@ TimingTable parse_timing(std::string_view text, const std::string& where) {
          .context =
              static_cast<int>(io::find_int(item, "context", where, 0, kMostTokens).value_or(0)),
          .target = curve_of(io::get_object(item, "target", where), name + ".target", where),
-         .draft = curve_of(io::get_object(item, "draft", where), name + ".draft", where)});
+         .draft = curve_of(io::get_object(item, "draft", where), name + ".draft", where),
+         .overhead_ms = overhead_ms,
+         .skip_deepest = skip_deepest});
   }
   check_timing(table, where);
   return table;
@@ -129,10 +119,10 @@ std::string timing_json(const TimingTable& table, const nlohmann::ordered_json& 
   using Json = nlohmann::ordered_json;
   Json json = {{"format", kTimingFormat}};
   json.update(about);
-  json["overhead_ms"] = table.overhead_ms;
-  json["skip_deepest"] = table.skip_deepest;
+  json["overhead_ms"] = table.buckets.front().overhead_ms;
+  json["skip_deepest"] = table.buckets.front().skip_deepest;
   const auto curve = [](const TimeCurve& c) { return Json{{"tokens", c.tokens}, {"ms", c.ms}}; };
-  for (const TimeBucket& b : table.buckets) {
+  for (const StepCost& b : table.buckets) {
     Json item = Json::object();
     if (b.batch > 1) item["batch"] = b.batch;
     if (b.context > 0) item["context"] = b.context;

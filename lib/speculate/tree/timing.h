@@ -5,38 +5,18 @@
 #include <string_view>
 #include <vector>
 
+#include "speculate/plan/step_cost.h"
+
 namespace tandem::speculate {
-
-/// Time of a forward over n tokens, measured at some n.
-struct TimeCurve {
-  std::vector<int> tokens;  // rising, not empty
-  std::vector<double> ms;
-
-  /// Between two measured points the line through them, beyond the last one its continuation where
-  /// that rises, before the first one its value. A curve of one point is that value everywhere.
-  double at(int n) const;
-  /// No at(n) is below it.
-  double smallest() const;
-};
-
-/// What a round costs at one length of the sequences, and one number of them.
-struct TimeBucket {
-  int batch = 1;     // sequences of a forward; times are of a whole one
-  int context = 0;   // tokens in the caches; 0 = not recorded
-  TimeCurve target;  // one forward over the n nodes of a tree; begins at 1
-  TimeCurve draft;   // one forward over the nodes of a level
-};
 
 /// What the choice of a tree needs to know about a machine. A measurement fills it.
 struct TimingTable {
-  std::vector<TimeBucket> buckets;  // by rising batch, then by rising context
-  double overhead_ms = 0;           // sampling, verification and compaction of a round
-  bool skip_deepest = false;        // the engine leaves out the draft call on the deepest level
+  std::vector<StepCost> buckets;  // by rising batch, then by rising context; all of one overhead
 
   /// The bucket for texts of up to `context` tokens; the only one for 0.
   /// errors   kind recipe at `where`: several buckets and no context, a context beyond them all, or
   ///          buckets of several batches
-  const TimeBucket& bucket(int context, const std::string& where) const;
+  const StepCost& bucket(int context, const std::string& where) const;
 };
 
 /// Reads a sequoia-timing/1: {"format": "sequoia-timing/1", "overhead_ms": 0.1, "buckets":

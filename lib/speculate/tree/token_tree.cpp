@@ -64,6 +64,12 @@ TokenTree tree_of_parents(std::span<const int> parents) {
   return tree_of_children(n_children, "tree");
 }
 
+TokenTree star_tree(int children) {
+  std::vector<int> n_children(static_cast<size_t>(children) + 1);
+  n_children[0] = children;
+  return tree_of_children(n_children, "a star");
+}
+
 TokenTree chain_tree(int nodes) {
   std::vector<int> n_children(static_cast<size_t>(nodes), 1);
   n_children.back() = 0;

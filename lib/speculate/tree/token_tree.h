@@ -38,6 +38,8 @@ TokenTree tree_of_parents(std::span<const int> parents);
 
 /// A chain of `nodes` nodes, at least 1.
 TokenTree chain_tree(int nodes);
+/// A root and its children.
+TokenTree star_tree(int children);
 
 /// The nodes of `width` beams of `gamma` tokens: 1, and then gamma levels of `width`. Which node of
 /// the level above each hangs under, kernels/tree/grow_beams.h says as they are drafted; here they

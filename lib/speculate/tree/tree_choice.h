@@ -4,28 +4,20 @@
 #include <string>
 #include <vector>
 
-#include "speculate/tree/timing.h"
 #include "speculate/tree/tree_file.h"
 #include "speculate/tree/tree_table.h"
 
 namespace tandem::speculate {
 
-/// A tree and what it costs: (overhead + target forward + draft calls) / expected tokens. A round
-/// has one draft call for the new root and one for each level below it, of the level's width; the
-/// last of them only completes the draft's cache, and some engines skip it.
+/// A tree and what its rounds cost.
 struct PricedTree {
   int size = 1, levels = 1;
   double expected = 1;  // tokens a round
-  TreeCost cost;
+  RoundCost cost;
 };
 
-/// What rounds with a tree cost.
-/// overhead_ms  of a round
-PricedTree price_tree(const TokenTree& tree, const AcceptanceVector& acceptance,
-                      const TimeBucket& times, double overhead_ms, bool skip_deepest);
-/// The same for a known number of tokens a round.
-PricedTree price_tree(const TokenTree& tree, double expected, const TimeBucket& times,
-                      double overhead_ms, bool skip_deepest);
+/// expected  tokens a round
+PricedTree price_tree(const TokenTree& tree, double expected, const StepCost& steps);
 
 /// How the choice answers to an error in the times.
 struct Sensitivity {
@@ -48,11 +40,9 @@ struct TreeChoice {
 /// The tree of least time per token among `sizes` and all bounds of levels of the table; ties go to
 /// the smaller size, then to fewer levels.
 /// sizes       rising, within the table and the target's measured counts
-/// overhead_ms  of a round
 /// errors      kind recipe: no tree of any size fits the bounds
 /// source   Sequoia, section 4.1; its reference prices every draft call alike
 TreeChoice choose_tree(const TreeTable& table, const AcceptanceVector& acceptance,
-                       std::span<const int> sizes, int max_levels, const TimeBucket& times,
-                       double overhead_ms, bool skip_deepest);
+                       std::span<const int> sizes, int max_levels, const StepCost& steps);
 
 }  // namespace tandem::speculate

@@ -61,8 +61,8 @@ TreeAlgorithm algorithm_named(const std::string& name, const std::string& where)
   throw input_error(where, "algorithm: expected greedy or dp, found {}", io::quote(name));
 }
 
-TreeCost cost_of(const io::Json& json, const std::string& where) {
-  TreeCost cost;
+RoundCost cost_of(const io::Json& json, const std::string& where) {
+  RoundCost cost;
   cost.target_ms = io::get_double(json, "t_ms", where);
   cost.overhead_ms = io::get_double(json, "overhead_ms", where);
   cost.ms_per_token = io::get_double(json, "x_ms_per_token", where);

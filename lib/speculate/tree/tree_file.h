@@ -5,18 +5,11 @@
 #include <string_view>
 #include <vector>
 
+#include "speculate/plan/step_cost.h"
 #include "speculate/tree/token_tree.h"
 #include "speculate/tree/tree_table.h"
 
 namespace tandem::speculate {
-
-/// The times that a tree was chosen by; absent from a tree that was asked for by size.
-struct TreeCost {
-  double target_ms = 0;          // one forward over the tree
-  std::vector<double> draft_ms;  // each draft call of a round
-  double overhead_ms = 0;        // the rest of a round
-  double ms_per_token = 0;       // their sum over the expected tokens
-};
 
 /// The recorded rounds that a tree was searched by.
 struct TreeOrigin {
@@ -29,8 +22,8 @@ struct TreeFile {
   double expected_tokens = 0;                          // under the acceptance vector
   TreeAlgorithm algorithm = TreeAlgorithm::automatic;  // automatic: not known
   std::string vector_file, method, vector_sha256;      // of the acceptance vector
-  std::optional<TreeCost> cost;
-  std::optional<TreeOrigin> replay;  // in place of the vector
+  std::optional<RoundCost> cost;                       // none: the tree was asked for by size
+  std::optional<TreeOrigin> replay;                    // in place of the vector
 };
 
 /// The tree as sequoia-tree/1, one JSON object. branch_counts, the number of children of each node

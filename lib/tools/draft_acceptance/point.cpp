@@ -5,6 +5,7 @@
 
 #include "bench/model_report.h"
 #include "bench/speculation/measured_report.h"
+#include "kv/scoped_slots.h"
 #include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
@@ -70,42 +71,23 @@ std::vector<std::string> acceptance_row(const Json& r) {
   return cells;
 }
 
-/// The target's sequences that a text goes on in; they end with their scope.
-class Forks {
- public:
-  Forks(kv::Cache& cache, const std::vector<int>& slots) : cache_(cache) {
-    for (const int slot : slots) slots_.push_back(cache.fork(slot, cache.all_readers()));
-  }
-  ~Forks() {
-    for (const int slot : slots_) cache_.release(slot);
-  }
-  Forks(const Forks&) = delete;
-  Forks& operator=(const Forks&) = delete;
-
-  std::span<const int> slots() const { return slots_; }
-
- private:
-  kv::Cache& cache_;
-  std::vector<int> slots_;
-};
-
 }  // namespace
 
-bench::RecordView acceptance_view() {
-  return {.tools = {"magicdec-acceptance"},
-          .takes = [](const Json&) { return true; },
-          .columns = {{"prompts", io::Align::left},
-                      {"context"},
-                      {"draft", io::Align::left},
-                      {"T"},
-                      {"tested"},
-                      {"answer"},
-                      {"drafted"},
-                      {"inner"},
-                      {"tokens/step"},
-                      {"acc/drafted"},
-                      {"rate by position"}},
-          .row = acceptance_row};
+std::vector<bench::RecordView> AcceptancePoint::views() {
+  return {{.tools = {"magicdec-acceptance"},
+           .takes = [](const Json&) { return true; },
+           .columns = {{"prompts", io::Align::left},
+                       {"context"},
+                       {"draft", io::Align::left},
+                       {"T"},
+                       {"tested"},
+                       {"answer"},
+                       {"drafted"},
+                       {"inner"},
+                       {"tokens/step"},
+                       {"acc/drafted"},
+                       {"rate by position"}},
+           .row = acceptance_row}};
 }
 
 AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point)
@@ -119,13 +101,7 @@ AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point)
         .hint("add --device cpu");
 }
 
-bool AcceptancePoint::has_all(const BenchResults& results, const Point& point,
-                              const speculate::NamedDraft& draft) {
-  return std::ranges::all_of(point.recipe.bench.temperatures,
-                             [&](double t) { return results.has(point.id, phase_of(draft, t)); });
-}
-
-void AcceptancePoint::fail(BenchResults& results, const cli::Context& cx, const Point& point,
+void AcceptancePoint::fail(const cli::Context& cx, BenchResults& results, const Point& point,
                            const speculate::NamedDraft* draft, const Error& error) {
   bench::Record record = record_of(cx.info.name, point, draft != nullptr ? draft->name : "point");
   if (draft != nullptr) record.group("workload")["draft"] = speculate::draft_json(*draft);
@@ -157,11 +133,14 @@ Json AcceptancePoint::RoundFigures::json() const {
 }
 
 void AcceptancePoint::admit(
-    const std::function<bool(const speculate::NamedDraft&)>& is_wanted,
-    const std::function<void(const speculate::NamedDraft&, const Error&)>& refused) {
+    const std::function<void(const speculate::NamedDraft&, const Error&)>& refused,
+    const BenchResults* earlier) {
   const int gamma = point_.recipe.spec.gamma;
   for (const speculate::NamedDraft& draft : bench().all_drafts()) {
-    if (!is_wanted(draft)) continue;
+    if (earlier != nullptr && std::ranges::all_of(bench().temperatures, [&](double t) {
+          return earlier->has(point_.id, phase_of(draft, t));
+        }))
+      continue;
     try {
       const bench::Way way = way_of(draft);
       if (!way.nested) engines_.add_reader(draft, gamma + 1);
@@ -235,10 +214,12 @@ void AcceptancePoint::force(const std::vector<Measured*>& drafts, const bench::P
   }
   for (size_t i = 0; i < texts.size(); ++i)
     forced.push_back({whole[i], static_cast<int>(texts[i].prompt.size())});
-  const Forks forks(engines_.target().cache(), slots.slots());
+  kv::Cache& cache = engines_.target().cache();
+  kv::ScopedSlots forks(cache);
+  for (const int slot : slots.slots()) forks.fork(slot, cache.all_readers());
   speculate::ForcedMeter meter(engines_.target(), readers, bench().temperatures,
                                point_.recipe.spec.gamma);
-  const auto overlaps = meter.read(forks.slots(), forced);
+  const auto overlaps = meter.read(forks.all(), forced);
   for (size_t d = 0; d < drafts.size(); ++d)
     for (size_t t = 0; t < overlaps[d].size(); ++t)
       for (size_t i = 0; i < texts.size(); ++i)
@@ -326,7 +307,7 @@ void AcceptancePoint::run(BenchResults& results) {
 
 void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, const Measured& m) {
   const DraftAcceptanceRecipe& r = point_.recipe;
-  if (m.error) return fail(results, cx_, point_, &m.draft, *m.error);
+  if (m.error) return fail(cx_, results, point_, &m.draft, *m.error);
   decode::Engine& target = engines_.target();
   for (size_t t = 0; t < m.at.size(); ++t) {
     const double temperature = bench().temperatures[t];

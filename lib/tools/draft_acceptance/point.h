@@ -18,25 +18,27 @@ namespace tandem::tools {
 /// prompt once, and all drafts continue from there.
 class AcceptancePoint {
  public:
-  using Point = cli::Point<DraftAcceptanceRecipe>;
+  using Recipe = DraftAcceptanceRecipe;
+  using Point = cli::Point<Recipe>;
+  using Part = speculate::NamedDraft;
+  static constexpr std::string_view kWords = kAcceptanceWords;
+  static std::vector<bench::RecordView> views();
+  static const std::string& name_of(const speculate::NamedDraft& draft) { return draft.name; }
 
   /// errors   those of BenchEngines; kind recipe: a GPU
   AcceptancePoint(cli::Context& cx, const Point& point);
 
   /// Admits the drafts that can be measured, and sizes the engines for them.
-  /// is_wanted  whether a draft is to be measured
-  /// refused    gets those that cannot
-  void admit(const std::function<bool(const speculate::NamedDraft&)>& is_wanted,
-             const std::function<void(const speculate::NamedDraft&, const Error&)>& refused);
+  /// refused  gets those that cannot
+  /// earlier  drafts with all their records there are left out
+  void admit(const std::function<void(const speculate::NamedDraft&, const Error&)>& refused,
+             const BenchResults* earlier);
   const bench::BenchEngines& engines() const { return engines_; }
 
   /// Measures the admitted drafts and reports each by `results`.
   void run(BenchResults& results);
-  /// Whether `results` hold all records of a draft.
-  static bool has_all(const BenchResults& results, const Point& point,
-                      const speculate::NamedDraft& draft);
   /// Records a draft that was refused or failed; null: all of the point.
-  static void fail(BenchResults& results, const cli::Context& cx, const Point& point,
+  static void fail(const cli::Context& cx, BenchResults& results, const Point& point,
                    const speculate::NamedDraft* draft, const Error& error);
 
  private:
@@ -83,7 +85,5 @@ class AcceptancePoint {
   bench::BenchEngines engines_;
   std::vector<Measured> drafts_;
 };
-
-bench::RecordView acceptance_view();
 
 }  // namespace tandem::tools

@@ -5,7 +5,6 @@
 
 #include "bench/model_report.h"
 #include "bench/speculation/measured_prediction.h"
-#include "bench/speculation/measured_report.h"
 #include "kv/policy.h"
 #include "machine/gpu_hardware.h"
 #include "recipe/scalar.h"
@@ -95,7 +94,8 @@ void PointRun::fail(const cli::Context& cx, BenchResults& results, const Point& 
   results.add_failure(record_of(cx, point, way), error);
 }
 
-void PointRun::admit(const std::function<void(const bench::Way&, const Error&)>& report) {
+void PointRun::admit(const std::function<void(const bench::Way&, const Error&)>& report,
+                     const BenchResults*) {
   const auto refused = [&](const bench::Way& way, const Error& e) {
     if (cx_.group() && e.kind() != ErrorKind::recipe) throw Error(e);  // others may have had none
     report(way, e);

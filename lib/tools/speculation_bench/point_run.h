@@ -7,7 +7,7 @@
 
 #include "bench/record.h"
 #include "bench/roofline.h"
-#include "bench/speculation/measurement.h"
+#include "bench/speculation/measured_report.h"
 #include "cli/context.h"
 #include "speculate/tree/timing.h"
 #include "tools/speculation_bench/bench_recipe.h"
@@ -17,14 +17,22 @@ namespace tandem::tools {
 /// A point on its way: which of its ways to decode are measured, and on what.
 class PointRun {
  public:
-  using Point = cli::Point<SpeculationBenchRecipe>;
+  using Recipe = SpeculationBenchRecipe;
+  using Point = cli::Point<Recipe>;
+  using Part = bench::Way;
+  static constexpr std::string_view kWords = bench::kRoundWords;
+  static std::vector<bench::RecordView> views() {
+    return {bench::measured_view(), bench::predicted_view()};
+  }
+  static std::string name_of(const bench::Way& way) { return way.name(); }
 
   /// errors   those of BenchEngines
   PointRun(cli::Context& cx, const Point& point);
 
   /// Admits the ways that can be measured, and sizes the engines for them.
   /// refused  gets the others
-  void admit(const std::function<void(const bench::Way&, const Error&)>& refused);
+  void admit(const std::function<void(const bench::Way&, const Error&)>& refused,
+             const BenchResults* earlier);
   const bench::BenchEngines& engines() const { return engines_; }
 
   /// Measures all of them and reports each by `results`.
