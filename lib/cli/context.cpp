@@ -141,11 +141,9 @@ void Context::build_tree() {
 }
 
 void Context::add_bare_settings() {
-  const auto is_set = [&](const std::string& key) {
-    return !key.empty() && tree_.find_path(key) != nullptr;
-  };
+  const auto is_set = [&](const std::string& key) { return tree_.find_path(key) != nullptr; };
   for (const BareSetting& bare : info.bare) {
-    if (is_set(bare.key) || is_set(bare.unless)) {
+    if (is_set(bare.key) || std::ranges::any_of(bare.unless, is_set)) {
       const recipe::Node* set = tree_.find_path(bare.key);
       if (&bare == &info.bare.front() && (set == nullptr || set->scalar != bare.value)) return;
       continue;

@@ -191,7 +191,7 @@ std::string recipe_help_text(const ToolInfo& info, std::string_view section, siz
     if (const std::string range = field->limits.range(); !range.empty()) facts += ", " + range;
     text += name + ' ';
     append_wrapped(text, width, name.size() + 1, indent, facts);
-    append_wrapped(text, width, 0, indent, field->text);
+    append_wrapped(text, width, 0, indent, field->meaning());
   }
   return text;
 }
@@ -202,7 +202,7 @@ std::string recipe_help_lines(const ToolInfo& info, std::string_view section) {
   for (const auto& [name, field] : keys_of(info, schema, section))
     text += fmt::format("{}\t{}\t{}\t{}\t{}\n", name, field->value->type(),
                         field->limits.required ? "(required)" : field->value->yaml(),
-                        field->limits.range(), field->text);
+                        field->limits.range(), field->meaning());
   return text;
 }
 
@@ -217,7 +217,7 @@ std::string recipe_help_json(const ToolInfo& info, std::string_view section) {
     else
       key["default"] = field->value->json();
     key["range"] = field->limits.range();
-    key["meaning"] = field->text;
+    key["meaning"] = field->meaning();
   }
   return all.dump(2) + '\n';
 }

@@ -24,10 +24,10 @@ struct Flag {
   std::string long_name() const;  // "prompt": the first long one
 };
 
-/// A key's value in runs without a recipe, unless it is set, or `unless` is.
+/// A key's value in runs without a recipe, unless it is set, or one of `unless` is.
 struct BareSetting {
   std::string key, value;
-  std::string unless = {};  // another key
+  std::vector<std::string> unless = {};  // other keys
 };
 
 /// Formats of tools that print records: tables, one number a cell, the records, their main fields.

@@ -14,6 +14,7 @@ struct Line {
 void dump_section(const Field& section, const Node* node, bool with_origin, Shown shown,
                   size_t depth, std::vector<Line>& lines) {
   for (const Field& field : section.fields) {
+    if (!section.has(field)) continue;
     const Node* value = node != nullptr ? node->find(field.name) : nullptr;
     std::string text = std::string(2 * depth, ' ').append(field.name).append(":");
     if (field.is_section()) {
@@ -41,6 +42,7 @@ std::string leaf(const std::string& text) {
 nlohmann::json section_json(const Field& section, bool for_hash) {
   auto object = nlohmann::json::object();
   for (const Field& field : section.fields) {
+    if (!section.has(field)) continue;
     const std::string key(field.name);
     if (field.is_section()) {
       object[key] = section_json(field, for_hash);
@@ -66,8 +68,9 @@ void add_keys(const Field& field, const std::string& name, std::vector<Key>& key
 std::string flow_text(const Field& section) {
   std::string text;
   for (const Field& field : section.fields)
-    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", field.name,
-                        field.is_section() ? flow_text(field) : field.value->yaml());
+    if (section.has(field))
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", field.name,
+                          field.is_section() ? flow_text(field) : field.value->yaml());
   return "{" + text + "}";
 }
 

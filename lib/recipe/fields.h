@@ -19,7 +19,13 @@ struct Limits {
   bool required = false;  // must be written somewhere
   bool input = false;     // names a file or folder that must exist
   std::string_view unit_name = {};
+  std::string_view kinds = {};  // of a tagged section that have the field, as "self|model"
 
+  Limits of(std::string_view names) const {
+    Limits copy = *this;
+    copy.kinds = names;
+    return copy;
+  }
   Limits unit(std::string_view name) const {
     Limits copy = *this;
     copy.unit_name = name;
@@ -42,9 +48,11 @@ inline Limits above(double low) { return {.min = low, .min_excluded = true}; }
 inline Limits between(double low, double high) { return {.min = low, .max = high}; }
 inline Limits required_input() { return {.required = true, .input = true}; }
 inline Limits optional_input() { return {.input = true}; }
+inline Limits of_kind(std::string_view names) { return {.kinds = names}; }
 
 /// One field of a recipe struct, bound to the object it was listed from: a value, or a section with
-/// further fields.
+/// further fields. A section is tagged if fields have Limits::kinds: its first field, `kind`, says
+/// which of them it has. Others cannot be written, and neither dumps nor hashes show them.
 struct Field {
   std::string_view name = {};
   std::string_view text = {};
@@ -54,6 +62,10 @@ struct Field {
   std::function<void(Problems&)> check = {};  // the section's cross-field rules, may be empty
 
   bool is_section() const { return value == nullptr; }
+  /// Whether a section of its present kind has this field.
+  bool has(const Field& field) const;
+  /// The text, and the kinds that have the field.
+  std::string meaning() const;
 };
 
 /// The fields of a recipe struct as one nameless section; it refers to `object`. Declared here and

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -73,11 +74,17 @@ void merge(Node& base, Node over) {
     base = std::move(over);
     return;
   }
+  const Node *kind = over.find("kind"), *before = base.find("kind");
+  if (kind != nullptr && before != nullptr && kind->scalar != before->scalar)
+    for (Node::Entry& entry : base.entries) entry.optional = true;
   for (Node::Entry& entry : over.entries) {
-    if (Node* old = base.find(entry.key))
-      merge(*old, std::move(entry.value));
-    else
+    const auto old = std::ranges::find(base.entries, entry.key, &Node::Entry::key);
+    if (old == base.entries.end()) {
       base.entries.push_back(std::move(entry));
+      continue;
+    }
+    old->optional = entry.optional;
+    merge(old->value, std::move(entry.value));
   }
 }
 

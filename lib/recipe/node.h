@@ -40,6 +40,7 @@ struct Node::Entry {
   std::string key;
   Origin origin;
   Node value;
+  bool optional = false;  // left out where the section's kind has no such key
 };
 
 Node scalar_node(std::string text, Origin origin, bool quoted = false);
@@ -54,7 +55,8 @@ Node parse_yaml(const std::string& text, const Origin& origin);
 /// errors   kind recipe: missing, unreadable, too large, and those of parse_yaml
 Node parse_yaml_file(const std::filesystem::path& path);
 
-/// Lays `over` onto `base`: maps merge by key, everything else replaces.
+/// Lays `over` onto `base`: maps merge by key, everything else replaces. Where `over` changes the
+/// key `kind` of a map, the map's other keys become optional.
 void merge(Node& base, Node over);
 
 /// {a: {b: value}} for the dotted key "a.b".

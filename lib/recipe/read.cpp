@@ -48,18 +48,31 @@ Error unknown_key(const Field& root, const Field& section, const std::string& se
       .hint(fmt::format("{}valid keys: {}", near, fmt::join(names, ", ")));
 }
 
-std::string meaning(const Field& field) { return fmt::format("{} is: {}", field.name, field.text); }
+std::string meaning(const Field& field) {
+  return fmt::format("{} is: {}", field.name, field.meaning());
+}
 
-void read_value(const Field& field, const std::string& key, const Node& node, const Folders& models,
+/// A key that another kind of a tagged section has.
+Error other_kind(const Field& section, const std::string& name, const Node::Entry& entry) {
+  std::vector<std::string_view> names;
+  for (const Field& field : section.fields)
+    if (section.has(field)) names.push_back(field.name);
+  return recipe_error(entry.origin.text(), "{}: kind {} has no key {}", name,
+                      section.fields.front().value->yaml(), io::quote(entry.key))
+      .hint(fmt::format("its keys: {}", fmt::join(names, ", ")));
+}
+
+/// result   false: a problem was added
+bool read_value(const Field& field, const std::string& key, const Node& node, const Folders& models,
                 Problems& problems) {
   try {
     if (std::string problem = field.value->read(node, models); !problem.empty()) {
       problems.add(recipe_error(node.origin.text(), "{}: {}", key, problem).hint(meaning(field)));
-      return;
+      return false;
     }
   } catch (const InvalidRecipe& inner) {  // of a list whose items are maps
     for (const Error& problem : inner.problems()) problems.add(problem);
-    return;
+    return false;
   }
   for (const double x : field.value->numbers())
     if (!field.limits.admit(x)) {
@@ -68,8 +81,9 @@ void read_value(const Field& field, const std::string& key, const Node& node, co
                        node.kind == Node::Kind::scalar ? node.scalar : fmt::format("{}", x),
                        field.limits.range())
               .hint(meaning(field)));
-      return;
+      return false;
     }
+  return true;
 }
 
 /// Holds the inputs and options that reading every section shares.
@@ -97,10 +111,16 @@ void read_section(Field& section, const std::string& name, const Node* node, Rea
   for (Field& field : section.fields) {
     const std::string key = joined_key(name, field.name);
     const Node* value = node != nullptr ? node->find(field.name) : nullptr;
-    if (field.is_section()) {
+    if (!section.has(field)) {
+      const auto entry = value != nullptr
+                             ? std::ranges::find(node->entries, field.name, &Node::Entry::key)
+                             : node->entries.end();
+      if (value != nullptr && !entry->optional) problems.add(other_kind(section, name, *entry));
+    } else if (field.is_section()) {
       read_section(field, key, value, reading);
     } else if (value != nullptr && value->kind != Node::Kind::null) {
-      read_value(field, key, *value, reading.models, problems);
+      if (!read_value(field, key, *value, reading.models, problems) && field.name == "kind")
+        return;  // which keys there are is not known
     } else if (field.limits.required && reading.completeness == Completeness::partial) {
       reading.lacks = true;
     } else if (field.limits.required) {
@@ -214,6 +234,18 @@ void FieldLister::add(std::string_view name, Field section, const Limits& limits
 void FieldLister::add(std::string_view name, std::unique_ptr<Value> value, const Limits& limits,
                       std::string_view text) {
   list.push_back({.name = name, .text = text, .limits = limits, .value = std::move(value)});
+}
+
+bool Field::has(const Field& field) const {
+  if (field.limits.kinds.empty()) return true;
+  const std::string kind = fields.front().value->yaml();
+  return fmt::format("|{}|", field.limits.kinds).find("|" + kind + "|") != std::string::npos;
+}
+
+std::string Field::meaning() const {
+  std::string names(limits.kinds);
+  for (size_t at = 0; (at = names.find('|', at)) != std::string::npos;) names.replace(at, 1, ", ");
+  return names.empty() ? std::string(text) : fmt::format("{}. Only with kind: {}", text, names);
 }
 
 bool Limits::admit(double x) const {

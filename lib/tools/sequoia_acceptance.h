@@ -64,7 +64,7 @@ class SequoiaAcceptance {
  public:
   using Recipe = AcceptanceRecipe;
 
-  /// errors   as SequoiaGenerate
+  /// errors   as Generate
   SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point);
 
   int print_plan();

@@ -74,7 +74,12 @@ int lower_budgets(recipe::Cache& cache, const std::string& section, Lowered& low
 }
 
 void SpecCheckRecipe::check(recipe::Problems& p) const {
-  speculate::SequoiaRecipe::check(p);
+  speculate::GenerateRecipe::check(p);
+  recipe::refuse_states(model, output, p);
+  if (sampling.max_tokens == 0)
+    p.field("sampling.max_tokens", "sampling.max_tokens: expected at least 1, found 0");
+  if (spec.draft == speculate::DraftKind::none)
+    p.field("spec.draft", "spec.draft: expected the draft to check, found none");
   if (spec.draft == speculate::DraftKind::automatic)
     p.field("spec.draft",
             "spec.draft: expected the kind to check, found auto, which chooses by times");

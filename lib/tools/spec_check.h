@@ -51,12 +51,14 @@ struct LosslessSection {
 };
 
 /// What sequoia-generate reads, and how it is checked.
-struct SpecCheckRecipe : speculate::SequoiaRecipe {
+struct SpecCheckRecipe : speculate::GenerateRecipe {
   LosslessSection eval;
+
+  SpecCheckRecipe() { spec.draft = speculate::DraftKind::model; }
 
   template <class V>
   void fields(V& v) {
-    speculate::SequoiaRecipe::fields(v);
+    speculate::GenerateRecipe::fields(v);
     v("eval", eval, "texts to compare");
   }
   void check(recipe::Problems& p) const;
@@ -81,7 +83,7 @@ class SpecCheck {
  public:
   using Recipe = SpecCheckRecipe;
 
-  /// errors   as SequoiaGenerate; prompts are built in where none is named
+  /// errors   as Generate; prompts are built in where none is named
   SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point);
 
   int print_plan();

@@ -6,7 +6,7 @@ find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
 include(TandemLibraries)
 
-# pig-generate links it; the library does not.
+# Programs that generate text link it; the library does not.
 tandem_find_library(tandem_libedit libedit-dev histedit.h edit)
 
 # Headers alone, included as <eigen3/Eigen/...>; users of the library need none of them.

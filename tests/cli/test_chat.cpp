@@ -45,11 +45,13 @@ struct Place {
   }
 
   std::string path(const std::string& name) const { return (folder / name).string(); }
-  Session chat(const std::vector<Act>& acts, const Words& more = {}) const {
-    return run_in_window(120, "pig-generate", with(with(flags, {"--chat"}), more), acts);
+  Session chat(const std::vector<Act>& acts, const Words& more = {},
+               const char* tool = "pig-generate") const {
+    return run_in_window(120, tool, with(with(flags, {"--chat"}), more), acts);
   }
-  Session chat(const Words& lines, const Words& more = {}) const {
-    return chat(typed(lines), more);
+  Session chat(const Words& lines, const Words& more = {},
+               const char* tool = "pig-generate") const {
+    return chat(typed(lines), more, tool);
   }
   /// What the messages of a saved chat are.
   Json saved(const std::string& name) const {
@@ -261,10 +263,33 @@ TEST_SUITE("cli/chat") {
     refused({"--dry-run", "-s", "output.state=" + place.path("s")},
             "output.state: saving the state of a chat is not supported\n");
     refused({"--dry-run", "-n", "0"}, "sampling.max_tokens: expected at least 1");
-    check_refused(
-        run_process(program("sirius-generate"), {.arguments = {"-m", "tiny-2m", "--chat"}}), 2,
-        "prompt: expected a prompt, found none\n  hint: give the message with -p TEXT, or chat on "
-        "a terminal with pig-generate --chat\n");
+    refused({"--dry-run", "--fastest"}, "--fastest: expected a prompt to try drafts on");
+  }
+
+  TEST_CASE("a chat speculates by every draft, in every program") {
+    const Place place;
+    const Words lines = {"The lamp was lit.", "The fog came in.", "/save " + place.path("c")};
+    REQUIRE(place.chat(lines).status == 0);
+    const Json plain = place.saved("c");
+    REQUIRE(plain.size() == 4);
+    for (const auto& [tool, draft] :
+         {std::pair{"pig-generate", Words{"spec.draft=ngram"}},
+          {"sequoia-generate", {"spec.draft=model", "draft.path=tiny-2m", "spec.force=true"}},
+          {"sirius-generate",
+           {"spec.draft=self", "draft.sparse.kind=cats", "spec.verify=match", "spec.gamma=2"}},
+          {"triforce-generate",
+           {"spec.draft=nested", "spec.within=ngram", "draft.cache.kind=retrieval"}}}) {
+      CAPTURE(tool);
+      Words settings = {"--overwrite", "-v"};
+      for (const std::string& setting : draft) settings = with(settings, {"-s", setting});
+      const Session run = place.chat(lines, settings, tool);
+      CAPTURE(run.bytes);
+      CHECK(run.status == 0);
+      CHECK(place.saved("c") == plain);
+      // Later turns go on from the target's keys of the earlier ones.
+      REQUIRE(counts_of(run.bytes).size() == 2);
+      CHECK(counts_of(run.bytes)[1].kept > 0);
+    }
   }
 
   TEST_CASE("without run.context a chat has as much of the model's context as fits") {

@@ -58,6 +58,14 @@ struct Case {
 }  // namespace
 
 TEST_SUITE("cli/named_adapters") {
+  TEST_CASE("speculation drafts for a model with the adapter that all prompts name") {
+    const Case c;
+    const std::vector<std::string> ngram = {"-s", "spec.draft=ngram", "-q"};
+    CHECK(c.run("one.jsonl", ngram).out == c.merged("factors", "Number 7\n"));
+    check_refused(c.run("prompts.jsonl", ngram), 3,
+                  "model.adapters: speculation does not support several named adapters in one run");
+  }
+
   TEST_CASE("prompts name theirs: mixed and switched texts are those of merged adapters") {
     const Case c;
     std::string want;

@@ -444,6 +444,52 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(on_cpu.err.find("choose a GPU with --device cuda") != std::string::npos);
   }
 
+  TEST_CASE("every program generates by every draft, and without one") {
+    const auto text = [](const char* tool, std::vector<std::string> more) {
+      more.insert(more.end(), {"-m", "tiny-16m", "--device", "cpu", "-p", "The lamp", "-n", "12",
+                               "-q", "-s", "model.compute=f32"});
+      const Outcome run = run_process(program(tool), {.arguments = std::move(more)});
+      CHECK(run.err.empty());
+      return run.out;
+    };
+    const std::string plain = text("pig-generate", {});
+    const std::vector<std::string> drafts[] = {
+        {"-s", "spec.draft=none"},
+        {"-s", "spec.draft=ngram"},
+        {"-s", "spec.draft=model", "-s", "draft.path=tiny-2m"},
+        {"-s", "spec.draft=self", "-s", "draft.cache.kind=snapkv", "-s", "spec.verify=match"},
+        {"-s", "spec.draft=nested", "-s", "spec.within=ngram", "-s", "draft.cache.kind=retrieval"}};
+    for (const char* tool :
+         {"pig-generate", "sequoia-generate", "triforce-generate", "sirius-generate"})
+      for (const std::vector<std::string>& draft : drafts) {
+        CAPTURE(tool);
+        CAPTURE(fmt::format("{}", fmt::join(draft, " ")));
+        CHECK(text(tool, draft) == plain);
+      }
+    CHECK(text("triforce-generate", {"--fastest"}) == plain);
+  }
+
+  TEST_CASE("speculation saves a state and continues from one") {
+    const TemporaryFolder folder;
+    const std::string state = (folder / "s").string();
+    const auto text = [](std::vector<std::string> more) {
+      more.insert(more.end(), {"-q", "-s", "model.compute=f32"});
+      const Outcome run = sequoia_generate(std::move(more));
+      CHECK(run.err.empty());
+      return run.out;
+    };
+    const std::vector<std::string> self = {
+        "-s", "draft.path=",     "-s", "tree.path=",
+        "-s", "spec.draft=self", "-s", "draft.cache.kind=streaming"};
+    const std::string whole = text({"-p", "Once upon a time", "-n", "12"});
+    CHECK(text({"-p", "Once upon", "-n", "0", "-s", "output.state=" + state}).empty());
+    const std::vector<std::string> on = {"-p", " a time", "-n", "12", "-s", "model.state=" + state};
+    CHECK(text(on) == whole);
+    std::vector<std::string> by_self = self;
+    by_self.insert(by_self.end(), on.begin(), on.end());
+    CHECK(text(by_self) == whole);
+  }
+
   TEST_CASE("what does not go together") {
     const TemporaryFolder folder;
     struct Case {
@@ -464,13 +510,13 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{{"-s", "tree.path=" + no_tree}, 4, "tree.json"},
              Case{{"-s", "tree.path=missing.json"}, 4, "missing.json"},
              Case{{"-s", "output.top_logprobs=2"}, 3, "is not supported with speculation"},
-             Case{{"-s", "sampling.max_tokens=0"}, 3, "expected at least 1, found 0"},
-             Case{{"-s", "output.state=s"}, 3, "is supported only by pig-generate"},
              Case{{"-s", "spec.draft=self"}, 3, "draft.path: spec.draft is self"},
              Case{{"-s", "spec.draft=none"},
                   3,
-                  "spec.draft: expected a draft, found none; set model, self or ngram, or use "
-                  "pig-generate"},
+                  "draft.path: spec.draft is none; set it, or leave draft.path out"},
+             Case{{"-s", "model.state=s", "-s", "tree.path=auto"},
+                  3,
+                  "model.state: spec.fastest and tree.path auto measure on a full prompt"},
              Case{{"-s", "spec.verify=block"},
                   3,
                   "spec.verify: is block, which only supports linear"},

@@ -12,9 +12,80 @@ std::string failure(const std::string& text) {
   return message([&] { read("model: {path: m}\n" + text); });
 }
 
+enum class Shape : uint8_t { none, circle, box };
+constexpr std::array<std::string_view, 3> enum_names(Shape) { return {"none", "circle", "box"}; }
+
+/// A recipe with a tagged section.
+struct Tagged {
+  struct Drawn {
+    Shape kind = Shape::none;
+    int radius = 1, width = 2;
+    double line = 3;
+
+    template <class V>
+    void fields(V& v) {
+      v("kind", kind, "a shape");
+      v("radius", radius, at_least(1).of("circle"), "a length");
+      v("width", width, of_kind("box"), "a length");
+      v("line", line, of_kind("circle|box"), "a thickness");
+    }
+  };
+  Drawn shape;
+
+  template <class V>
+  void fields(V& v) {
+    v("shape", shape, "what is drawn");
+  }
+};
+
+/// Layers of a recipe, the last above the others.
+Node layers(std::initializer_list<const char*> texts) {
+  Node tree = parse_yaml("{}", {});
+  for (const char* text : texts) merge(tree, parse_yaml(text, {}));
+  return tree;
+}
+
+std::string read_tagged(const Node& tree) {
+  Tagged tagged;
+  Field fields = fields_of(tagged);
+  read_fields(fields, tree);
+  return flow_text(fields);
+}
+
 }  // namespace
 
 TEST_SUITE("recipe/fields") {
+  TEST_CASE("a tagged section has the keys of its kind") {
+    const auto shape = [](const char* text) { return read_tagged(layers({text})); };
+    CHECK(shape("{}") == "{shape: {kind: none}}");
+    CHECK(shape("shape: {kind: circle, radius: 5}") ==
+          "{shape: {kind: circle, radius: 5, line: 3}}");
+    CHECK(shape("shape: {line: 4, kind: box}") == "{shape: {kind: box, width: 2, line: 4}}");
+    const std::string text = message([&] { shape("shape: {kind: box, radius: 5}"); });
+    CHECK(text.find("shape: kind box has no key 'radius'") != std::string::npos);
+    CHECK(text.find("its keys: kind, width, line") != std::string::npos);
+    CHECK(message([&] { shape("shape: {kind: ring, radius: 5}"); }).find("radius") ==
+          std::string::npos);
+    Tagged tagged;
+    const Field fields = fields_of(tagged);
+    CHECK(to_json(fields).dump() == R"({"shape":{"kind":"none"}})");
+    CHECK(dump_yaml(fields, nullptr) == "shape:\n  kind: none\n");
+    CHECK(find_field(fields, "shape.line")->meaning() ==
+          "a thickness. Only with kind: circle, box");
+  }
+
+  TEST_CASE("a layer that changes the kind leaves what the other kind had") {
+    CHECK(read_tagged(layers({"shape: {kind: circle, radius: 5, line: 7}",
+                              "shape: {kind: box}"})) == "{shape: {kind: box, width: 2, line: 7}}");
+    CHECK(read_tagged(layers({"shape: {kind: circle, radius: 5}", "shape: {kind: box}",
+                              "shape: {kind: circle}"})) ==
+          "{shape: {kind: circle, radius: 5, line: 3}}");
+    CHECK(message([] {
+            read_tagged(layers(
+                {"shape: {kind: circle, radius: 5}", "shape: {kind: box}", "shape: {radius: 6}"}));
+          }).find("kind box has no key 'radius'") != std::string::npos);
+  }
+
   TEST_CASE("every type is read") {
     const Sample s = read(R"(
 model: {path: synthetic:llama-68m, compute: f32, state: s.bin}

@@ -21,7 +21,7 @@ constexpr NestedShape kMostNested{.rounds = 8, .enough = 16};
 
 TreeRoom any_room() { return TreeRoom::any(kMostTreeNodes); }
 
-RoundTimesSpec rounds_to_time(const SequoiaRecipe& recipe, const decode::SamplerSpec& sampler,
+RoundTimesSpec rounds_to_time(const GenerateRecipe& recipe, const decode::SamplerSpec& sampler,
                               int batch, int context) {
   RoundTimesSpec timed = timed_rounds(recipe.tree, sampler, batch, context);
   timed.largest_tree = kMostTreeNodes;
@@ -38,7 +38,7 @@ std::vector<int> up_to(int most) {
 }
 
 /// Chains, or by a vector the best trees of each size.
-Proposals proposals(const SequoiaRecipe& recipe, int most_chain) {
+Proposals proposals(const GenerateRecipe& recipe, int most_chain) {
   if (recipe.tree.accept.empty()) return chain_proposals(most_chain, recipe.spec.alpha1.value);
   Proposals p{.acceptance = read_acceptance(recipe.tree.accept)};
   const TreeTable table(p.acceptance, {.max_size = kMostTreeNodes, .max_levels = kMostLevels});
@@ -80,7 +80,7 @@ nlohmann::ordered_json choice_json(const RoundChoice& c) {
 
 }  // namespace
 
-void size_for_kinds(ModelPair& pair, const decode::SequenceRoom& room, const SequoiaRecipe&) {
+void size_for_kinds(ModelPair& pair, const decode::SequenceRoom& room, const GenerateRecipe&) {
   const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
   const TreeRoom any = any_room();
   const TreeRoom inside = any.with(TreeRoom::of(chain_tree(1 + kMostInside)));
@@ -95,7 +95,7 @@ void size_for_kinds(ModelPair& pair, const decode::SequenceRoom& room, const Seq
   pair.size(room, target, draft, add, 2);
 }
 
-KindPlanner::KindPlanner(const ModelPair& pair, const SequoiaRecipe& recipe,
+KindPlanner::KindPlanner(const ModelPair& pair, const GenerateRecipe& recipe,
                          const decode::SamplerSpec& sampler, int batch, int context)
     : timed_(rounds_to_time(recipe, sampler, batch, context)),
       outer_(pair, timed_, "outer"),
@@ -150,7 +150,7 @@ std::string KindPlan::text() const {
   return text;
 }
 
-ChoosingRounds make_choosing_rounds(const SequoiaRecipe& recipe, const KindPlan& plan,
+ChoosingRounds make_choosing_rounds(const GenerateRecipe& recipe, const KindPlan& plan,
                                     const ModelPair::Engines& engines, RoundOptions options) {
   const Reader target = *engines.target;
   const NestedOptions& shapes = plan.outlook.options;

@@ -9,7 +9,8 @@
 namespace tandem::speculate {
 
 /// Gives both engines room for any rounds that may be chosen, and for timing them.
-void size_for_kinds(ModelPair& pair, const decode::SequenceRoom& room, const SequoiaRecipe& recipe);
+void size_for_kinds(ModelPair& pair, const decode::SequenceRoom& room,
+                    const GenerateRecipe& recipe);
 
 /// All that is known of the kinds before the first round.
 struct KindPlan {
@@ -25,7 +26,7 @@ class KindPlanner {
  public:
   /// pair     not loaded yet
   /// context  tokens of the texts
-  KindPlanner(const ModelPair& pair, const SequoiaRecipe& recipe,
+  KindPlanner(const ModelPair& pair, const GenerateRecipe& recipe,
               const decode::SamplerSpec& sampler, int batch, int context);
   /// errors   kind interrupted, memory, numeric; kind input: the acceptance vector, kept times
   KindPlan plan(const decode::RunContext& cx, const ModelPair::Engines& engines) const;
@@ -33,7 +34,7 @@ class KindPlanner {
  private:
   RoundTimesSpec timed_;
   KeptTimes outer_, inner_;
-  const SequoiaRecipe& recipe_;
+  const GenerateRecipe& recipe_;
   int batch_, context_;
 };
 
@@ -42,7 +43,7 @@ struct ChoosingRounds {
   std::unique_ptr<Rounds> rounds;
   const ChoosingDrafter* chooser = nullptr;  // lives as long as they
 };
-ChoosingRounds make_choosing_rounds(const SequoiaRecipe& recipe, const KindPlan& plan,
+ChoosingRounds make_choosing_rounds(const GenerateRecipe& recipe, const KindPlan& plan,
                                     const ModelPair::Engines& engines, RoundOptions options);
 
 /// What kinds promise by the acceptance of late, and how often each was taken.

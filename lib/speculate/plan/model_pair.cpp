@@ -51,8 +51,12 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
                                                                              : draft.cache),
       self_sparse_(draft.sparse),
       proposer_(proposer),
-      sizer_(model, run, {cache, draft.cache, draft_cache_}, cx),
+      sizer_(model, run,
+             proposer == Proposer::plain ? std::vector{cache}
+                                         : std::vector{cache, draft.cache, draft_cache_},
+             cx),
       target_(sizer_.open_model()) {
+  if (proposer == Proposer::plain) return;
   check_reads_trees("cache.kind", "", cache);
   if (self_sparse_.any() && proposer != Proposer::target && proposer != Proposer::any)
     throw recipe_error("draft.sparse.kind", "is {}, which needs a self-draft",
@@ -133,6 +137,19 @@ void ModelPair::size(decode::SequenceRoom room, const RoundNeeds& target, const 
         "is {}, but model.offload supports the draft FFN channels of only one sequence",
         room.batch / draft_copies)
         .hint("set run.batch=1, or model.offload=none on a GPU with more memory");
+}
+
+void ModelPair::size_plain(const decode::SequenceRoom& room,
+                           const std::function<void(decode::EngineSpec&)>& settle) {
+  target_spec_ = sizer_.spec(room);
+  settle(target_spec_);
+  hosted_ = decode::decide_hosted(sizer_, target_, target_spec_, room.batch);
+  plan_ = sizer_.save_memory(target_.config, [&](const decode::Savings& savings) {
+    target_spec_.savings = savings;
+    MemoryPlan plan = decode::Engine::plan(target_, target_spec_);
+    plan.add(decode::kTextsItem, room.texts);
+    return plan;
+  });
 }
 
 decode::RankPlan ModelPair::rank_plan(const decode::MemoryLimits& limits) const {

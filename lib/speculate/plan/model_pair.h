@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "decode/fit/hosted.h"
 #include "decode/fit/rank_plan.h"
 #include "decode/fit/sizing.h"
 #include "decode/run_context.h"
@@ -72,6 +73,7 @@ void check_reads_trees(const char* where, const std::string& what, const recipe:
 
 /// Who proposes in a pair.
 enum class Proposer : uint8_t {
+  plain,          // plain decoding, by any policy
   none,           // no model does
   other_model,    // draft.path
   target,         // which then reads its text a second way
@@ -105,7 +107,8 @@ class ModelPair {
   const recipe::Sparse& self_sparse() const { return self_sparse_; }
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
-  bool has_draft() const { return proposer_ != Proposer::none; }
+  decode::ModelFiles& target() { return target_; }
+  bool has_draft() const { return proposer_ != Proposer::none && proposer_ != Proposer::plain; }
   const decode::ModelFiles& draft() const { return draft_ ? *draft_ : target_; }
   /// The target alone is loaded; to be sized anew.
   void leave_draft();
@@ -121,6 +124,13 @@ class ModelPair {
   /// errors         as savings_of
   void size(decode::SequenceRoom room, const RoundNeeds& target, const RoundNeeds& draft = {},
             const std::function<void(MemoryPlan&)>& add = {}, int draft_copies = 1);
+  /// Sizes the target for plain decoding, and decides who attends keys in host memory.
+  /// settle   sets what else the engine's spec holds
+  /// errors   as size
+  void size_plain(const decode::SequenceRoom& room,
+                  const std::function<void(decode::EngineSpec&)>& settle);
+  /// Keys in host memory of plain decoding; null without such.
+  const machine::HostedPlan* hosted() const { return hosted_ ? &*hosted_ : nullptr; }
   const decode::EngineSpec& target_spec() const { return target_spec_; }
   /// Of the whole run; items of the draft's engine are named "draft ...".
   const MemoryPlan& plan() const { return plan_; }
@@ -165,6 +175,7 @@ class ModelPair {
   decode::ModelFiles target_;
   std::optional<decode::ModelFiles> draft_;
   decode::EngineSpec target_spec_, draft_spec_;
+  std::optional<machine::HostedPlan> hosted_;
   MemoryPlan plan_;
 };
 

@@ -12,12 +12,21 @@
 
 namespace tandem::speculate {
 
-void SequoiaRecipe::check(recipe::Problems& p) const {
-  if (spec.draft == DraftKind::none)
-    p.field(
-        "spec.draft",
-        "spec.draft: expected a draft, found none; set model, self or ngram, or use pig-generate");
+void GenerateRecipe::check(recipe::Problems& p) const {
+  if (output.state == "-") p.field("output.state", "output.state: expected a file, found -");
+  if (!output.state.empty() && output.state == output.path)
+    p.field("output.state", "output.state: expected another file than output.path");
+  if (spec.draft == DraftKind::none && !spec.fastest)
+    return refuse_drafts(*this, "spec.draft is none; set it, or", p);
+  check_speculation(p);
+}
+
+void GenerateRecipe::check_speculation(recipe::Problems& p) const {
   if (spec.fastest) check_fastest(p);
+  if (!model.state.empty() && (spec.fastest || tree.measures_acceptance()))
+    p.field("model.state",
+            "model.state: spec.fastest and tree.path auto measure on a full prompt; leave "
+            "model.state out, or choose the draft and the tree");
   if (spec.draft == DraftKind::model && draft.path.value.empty() && !spec.fastest) {
     draft.require(p);
     p.hint(
@@ -82,17 +91,27 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("tree.replay",
             "tree.replay: needs an acceptance rule for sampled tokens, found match or a lossy "
             "rule; set spec.verify=auto, or leave tree.replay out");
-  recipe::refuse_states(model, output, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs",
-            "output.top_logprobs: is not supported with speculation; leave it out");
-  if (sampling.max_tokens == 0)
-    p.field(
-        "sampling.max_tokens",
-        "sampling.max_tokens: expected at least 1, found 0; pig-generate can only prefill prompts");
+            "output.top_logprobs: is not supported with speculation; leave it out, or set "
+            "spec.draft=none");
 }
 
-void SequoiaRecipe::check_within(recipe::Problems& p) const {
+void GenerateRecipe::refuse_drafts(const GenerateRecipe& own, const char* why,
+                                   recipe::Problems& p) {
+  GenerateRecipe set = own, defaults;
+  const recipe::Field fields = recipe::fields_of(set), other = recipe::fields_of(defaults);
+  const std::vector<recipe::Key> keys = recipe::keys_of(fields), values = recipe::keys_of(other);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const std::string section = keys[i].name.substr(0, keys[i].name.find('.'));
+    if (section != "spec" && section != "draft" && section != "draft2" && section != "tree")
+      continue;
+    if (keys[i].field->value->yaml() != values[i].field->value->yaml())
+      p.field(keys[i].name, "{0}: {1} leave {0} out", keys[i].name, why);
+  }
+}
+
+void GenerateRecipe::check_within(recipe::Problems& p) const {
   if (!spec.nests() && spec.within != WithinKind::model)
     p.field("spec.within",
             "spec.within: needs hierarchical speculation; set spec.draft=nested, or "
@@ -119,7 +138,7 @@ void SequoiaRecipe::check_within(recipe::Problems& p) const {
             "sample; set match or auto");
 }
 
-void SequoiaRecipe::check_beams(recipe::Problems& p) const {
+void GenerateRecipe::check_beams(recipe::Problems& p) const {
   if (spec.width == 1) return;
   if (spec.draft != DraftKind::model && spec.draft != DraftKind::self)
     p.field("spec.width",
@@ -152,20 +171,13 @@ void SequoiaRecipe::check_beams(recipe::Problems& p) const {
             spec.width, spec.gamma.values.front(), nodes, kv::kMaxTreeRows);
 }
 
-void SequoiaRecipe::check_fastest(recipe::Problems& p) const {
-  SequoiaRecipe own = *this, defaults;
+void GenerateRecipe::check_fastest(recipe::Problems& p) const {
+  GenerateRecipe own = *this;
   own.spec.fastest = false;
   own.draft.path = {};
   own.tree.path = {};
-  const recipe::Field fields = recipe::fields_of(own), other = recipe::fields_of(defaults);
-  const std::vector<recipe::Key> keys = recipe::keys_of(fields), values = recipe::keys_of(other);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const std::string section = keys[i].name.substr(0, keys[i].name.find('.'));
-    if (section != "spec" && section != "draft" && section != "draft2" && section != "tree")
-      continue;
-    if (keys[i].field->value->yaml() != values[i].field->value->yaml())
-      p.field(keys[i].name, "{0}: spec.fastest chooses it; leave {0} out", keys[i].name);
-  }
+  if (spec.draft == DraftKind::model) own.spec.draft = DraftKind::none;  // a program's default
+  refuse_drafts(own, "spec.fastest chooses it;", p);
   if (tree.path.automatic || (!tree.path.empty() && draft.path.value.empty()))
     p.field("tree.path",
             "tree.path: spec.fastest needs a file and a draft.path for its tree; set both, or "
@@ -176,7 +188,7 @@ int most_nodes(const DraftTreeSection& tree, int batch) {
   return std::max(2, tree.max_nodes / batch);
 }
 
-Proposer proposer_of(const SequoiaRecipe& recipe) {
+Proposer proposer_of(const GenerateRecipe& recipe) {
   const SpecSection& spec = recipe.spec;
   if (spec.fastest) return Proposer::any;
   switch (spec.draft) {
@@ -187,14 +199,15 @@ Proposer proposer_of(const SequoiaRecipe& recipe) {
     case DraftKind::nested:
     case DraftKind::automatic:
       return spec.looks_up_within() ? Proposer::nested_lookup : Proposer::nested;
-    case DraftKind::ngram:
     case DraftKind::none:
+      return Proposer::plain;
+    case DraftKind::ngram:
       break;
   }
   return Proposer::none;
 }
 
-std::optional<TokenTree> given_tree(const SequoiaRecipe& recipe) {
+std::optional<TokenTree> given_tree(const GenerateRecipe& recipe) {
   const bool draws = recipe.spec.draft != DraftKind::ngram;
   if (recipe.spec.width > 1) return beam_tree(recipe.spec.width, recipe.most_gamma());
   if (!draws || recipe.tree.path.empty()) return chain_tree(recipe.most_gamma() + 1);
@@ -209,14 +222,14 @@ std::optional<TokenTree> given_tree(const SequoiaRecipe& recipe) {
   return tree;
 }
 
-TreeRoom room_of(const SequoiaRecipe& recipe, const std::optional<TokenTree>& given, int batch,
+TreeRoom room_of(const GenerateRecipe& recipe, const std::optional<TokenTree>& given, int batch,
                  bool measures) {
   if (given && !measures) return TreeRoom::of(*given);
   const auto any = TreeRoom::any(most_nodes(recipe.tree, batch));
   return given ? any.with(TreeRoom::of(*given)) : any;
 }
 
-void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
+void check_gamma(const GenerateRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
   const bool is_chain = recipe.spec.draft == DraftKind::ngram || recipe.tree.path.empty();
   const bool is_nested = recipe.spec.nests();
   size_t longest = 0;
@@ -230,7 +243,7 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
       .hint(fmt::format("lower {}, raise run.context, or shorten the prompt", key));
 }
 
-void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
+void refuse_full_draft(const GenerateRecipe& recipe, const ModelPair& pair) {
   constexpr const char* kForce = "spec.force=true runs it anyway";
   const DraftKind draft = recipe.spec.draft;
   if (draft == DraftKind::self && recipe.draft.copies_target()) {
@@ -267,7 +280,7 @@ void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair) {
       .hint(fmt::format("name a smaller model; {}", kForce));
 }
 
-std::string remedy_of_loss(const SequoiaRecipe& recipe) {
+std::string remedy_of_loss(const GenerateRecipe& recipe) {
   const SpecSection& spec = recipe.spec;
   const bool may_choose = (spec.draft == DraftKind::model || spec.draft == DraftKind::self) &&
                           spec.width == 1 && recipe.tree.path.empty() && !spec.gamma.automatic();
@@ -295,7 +308,7 @@ void size_for(ModelPair& pair, const decode::SequenceRoom& room, const TreeRoom&
             });
 }
 
-std::unique_ptr<Rounds> make_rounds(const SequoiaRecipe& recipe, const ModelPair::Engines& engines,
+std::unique_ptr<Rounds> make_rounds(const GenerateRecipe& recipe, const ModelPair::Engines& engines,
                                     const TokenTree& tree, RoundOptions options,
                                     WithinOptions within) {
   const SpecSection& spec = recipe.spec;
@@ -324,4 +337,4 @@ std::unique_ptr<Rounds> make_rounds(const SequoiaRecipe& recipe, const ModelPair
 
 }  // namespace tandem::speculate
 
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::speculate::SequoiaRecipe&);
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::speculate::GenerateRecipe&);

@@ -14,7 +14,7 @@ namespace tandem::speculate {
 
 /// Section `spec`.
 struct SpecSection {
-  DraftKind draft = DraftKind::model;
+  DraftKind draft = DraftKind::none;
   recipe::AutoCounts gamma{{8}};
   int width = 1;
   WithinKind within = WithinKind::model;
@@ -29,8 +29,9 @@ struct SpecSection {
   template <class V>
   void fields(V& v) {
     v("draft", draft,
-      "source of draft tokens: model (draft.path), ngram (prompt lookup), self (model.path under "
-      "draft.cache), or nested (hierarchical speculation). In nested, draft2.path or prompt lookup "
+      "source of draft tokens: none (plain decoding), model (draft.path), ngram (prompt lookup), "
+      "self (model.path under draft.cache), or nested (hierarchical speculation). In nested, "
+      "draft2.path or prompt lookup "
       "drafts for model.path under draft.cache. auto = the fastest of self, nested, draft2.path "
       "and no draft at each step, by measured times and recent acceptance");
     v("within", within,
@@ -141,8 +142,14 @@ struct AcceptSection {
   }
 };
 
-/// What tools read that speculate: the kind `generate` of recipes.
-struct SequoiaRecipe : PairRecipe {
+/// Recipes of the kind `generate`.
+struct GenerateRecipe {
+  recipe::Model model;
+  DraftSection draft;
+  recipe::ServingRun run;
+  recipe::Sampling sampling;
+  recipe::Chat chat;
+  recipe::Output output;
   recipe::Cache cache;
   DraftSection draft2;
   SpecSection spec;
@@ -150,7 +157,12 @@ struct SequoiaRecipe : PairRecipe {
 
   template <class V>
   void fields(V& v) {
-    PairRecipe::fields(v);
+    v("model", model, "target model");
+    v("draft", draft, "draft model");
+    v("run", run, "device, threads, seed, sizes");
+    v("sampling", sampling, "sampling and stop conditions");
+    v("chat", chat, "chat template");
+    v("output", output, "file of results");
     v("cache", cache, "KV cache and attention policy of the target, with or without drafts");
     v("draft2", draft2,
       "draft model of inner steps, only with spec.draft: nested or auto and spec.within: model");
@@ -174,16 +186,20 @@ struct SequoiaRecipe : PairRecipe {
   void check_within(recipe::Problems& p) const;
   void check_beams(recipe::Problems& p) const;
   void check_fastest(recipe::Problems& p) const;
+  void check_speculation(recipe::Problems& p) const;
+  /// Refuses settings of drafts that are not their defaults.
+  /// why      what the settings are of no use with
+  static void refuse_drafts(const GenerateRecipe& own, const char* why, recipe::Problems& p);
 };
 
 /// Who proposes, as the recipe wants it.
-Proposer proposer_of(const SequoiaRecipe& recipe);
+Proposer proposer_of(const GenerateRecipe& recipe);
 
 /// The tree that is proposed, the largest of them for an ngram; none where it is still to be
 /// chosen.
 /// errors   kind input: no such tree, or one of more nodes than a step may have; kind recipe: one
 ///          that spec.verify does not serve
-std::optional<TokenTree> given_tree(const SequoiaRecipe& recipe);
+std::optional<TokenTree> given_tree(const GenerateRecipe& recipe);
 
 /// Nodes of a tree that is chosen here, at most.
 int most_nodes(const DraftTreeSection& tree, int batch);
@@ -191,26 +207,26 @@ int most_nodes(const DraftTreeSection& tree, int batch);
 /// Room for the given tree, or for any that may be chosen.
 /// batch     sequences of a step
 /// measures  whether trees of any size that may be chosen are timed, a given one notwithstanding
-TreeRoom room_of(const SequoiaRecipe& recipe, const std::optional<TokenTree>& given, int batch,
+TreeRoom room_of(const GenerateRecipe& recipe, const std::optional<TokenTree>& given, int batch,
                  bool measures);
 
 /// Refuses a chain of spec.gamma that is longer than what the context holds after a prompt.
 /// errors   kind recipe
-void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts);
+void check_gamma(const GenerateRecipe& recipe, int64_t context, const decode::PromptSet& prompts);
 
 /// Refuses a draft that reads as much as the target, and so cannot be faster.
 /// errors   kind recipe
-void refuse_full_draft(const SequoiaRecipe& recipe, const ModelPair& pair);
+void refuse_full_draft(const GenerateRecipe& recipe, const ModelPair& pair);
 
 /// What to change where speculation is slower than plain decoding.
-std::string remedy_of_loss(const SequoiaRecipe& recipe);
+std::string remedy_of_loss(const GenerateRecipe& recipe);
 
 /// Gives both engines room for rounds with such trees, and plans them.
 void size_for(ModelPair& pair, const decode::SequenceRoom& room, const TreeRoom& tree,
               const SpecSection& spec = {});
 
 /// Rounds as the recipe wants them: with a model's trees, by prompt lookup, or within one another.
-std::unique_ptr<Rounds> make_rounds(const SequoiaRecipe& recipe, const ModelPair::Engines& engines,
+std::unique_ptr<Rounds> make_rounds(const GenerateRecipe& recipe, const ModelPair::Engines& engines,
                                     const TokenTree& tree, RoundOptions options = {},
                                     WithinOptions within = {});
 

@@ -102,7 +102,7 @@ void KeptTimes::write(const decode::RunContext& cx, const TimingTable& table) co
     cx.verbose(fmt::format("saved as {}", file_.string()));
 }
 
-MeasuredAcceptance measure_acceptance(const decode::RunContext& cx, const SequoiaRecipe& recipe,
+MeasuredAcceptance measure_acceptance(const decode::RunContext& cx, const GenerateRecipe& recipe,
                                       const ModelPair::Engines& engines,
                                       std::span<const int32_t> prompt, decode::GenerateSpec how,
                                       int batch) {

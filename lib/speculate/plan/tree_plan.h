@@ -55,7 +55,7 @@ struct MeasuredAcceptance {
 /// the text, whose distribution thus stays the target's.
 /// how      of the whole text
 /// errors   kind interrupted, memory, numeric
-MeasuredAcceptance measure_acceptance(const decode::RunContext& cx, const SequoiaRecipe& recipe,
+MeasuredAcceptance measure_acceptance(const decode::RunContext& cx, const GenerateRecipe& recipe,
                                       const ModelPair::Engines& engines,
                                       std::span<const int32_t> prompt, decode::GenerateSpec how,
                                       int batch);

@@ -51,7 +51,7 @@ std::vector<cli::Flag> prompt_flags() {
       {.names = "--chat",
        .value = "",
        .text = "put the prompt into the chat template as a user message. Without a prompt, "
-               "pig-generate starts a chat on the terminal"},
+               "the programs that generate text start a chat on the terminal"},
       {.names = "--system", .value = "TEXT", .text = "system message for --chat"},
       {.names = "-n,--max-tokens",
        .value = "N",

@@ -30,15 +30,18 @@ struct Trial {
 constexpr Trial kWarmUp{8, 2, 0.2}, kMeasured{48, 8, 0.5};
 
 bool is_dense(const recipe::Cache& c) { return kv::needs_of(c).reads_all && !c.is_hosted(); }
-bool may_drop_keys(const speculate::SequoiaRecipe& r) { return !r.cache.is_hosted(); }
-bool may_drop_channels(const speculate::SequoiaRecipe& r) {
+bool may_drop_keys(const speculate::GenerateRecipe& r) { return !r.cache.is_hosted(); }
+bool may_drop_channels(const speculate::GenerateRecipe& r) {
   return is_dense(r.cache) && !r.model.offload.any();
 }
 
 /// `key=value` of each key that has not its default.
-std::vector<std::string> settings_of(speculate::SequoiaRecipe recipe,
-                                     const std::function<bool(std::string_view key)>& wanted) {
-  speculate::SequoiaRecipe defaults;
+/// draft    the default of spec.draft
+std::vector<std::string> settings_of(speculate::GenerateRecipe recipe,
+                                     const std::function<bool(std::string_view key)>& wanted,
+                                     speculate::DraftKind draft) {
+  speculate::GenerateRecipe defaults;
+  defaults.spec.draft = draft;
   const recipe::Field fields = recipe::fields_of(recipe), plain = recipe::fields_of(defaults);
   const std::vector<recipe::Key> keys = recipe::keys_of(fields), others = recipe::keys_of(plain);
   std::vector<std::string> settings;
@@ -111,8 +114,8 @@ class Beginning {
 
 }  // namespace
 
-speculate::SequoiaRecipe with_all_drafts(const speculate::SequoiaRecipe& asked) {
-  speculate::SequoiaRecipe all = asked;
+speculate::GenerateRecipe with_all_drafts(const speculate::GenerateRecipe& asked) {
+  speculate::GenerateRecipe all = asked;
   all.draft2 = asked.draft;
   all.draft = {};
   if (may_drop_keys(asked)) all.draft.cache.kind = recipe::CacheKind::snapkv;
@@ -120,7 +123,7 @@ speculate::SequoiaRecipe with_all_drafts(const speculate::SequoiaRecipe& asked) 
   return all;
 }
 
-TreeRoom room_of_all_drafts(const speculate::SequoiaRecipe& all) {
+TreeRoom room_of_all_drafts(const speculate::GenerateRecipe& all) {
   return TreeRoom::of(speculate::chain_tree(std::ranges::max(kGammas) + 1))
       .with(TreeRoom::of(*speculate::given_tree(all)));
 }
@@ -130,11 +133,12 @@ std::string TriedWay::name() const {
   const auto is_draft = [](std::string_view key) {
     return is_of(key, {"spec.", "draft.", "tree."});
   };
-  return fmt::format("{}", fmt::join(settings_of(recipe, is_draft), " "));
+  return fmt::format("{}",
+                     fmt::join(settings_of(recipe, is_draft, speculate::DraftKind::model), " "));
 }
 
-std::vector<TriedWay> ways_to_try(const speculate::SequoiaRecipe& asked, int64_t longest) {
-  speculate::SequoiaRecipe base = asked;
+std::vector<TriedWay> ways_to_try(const speculate::GenerateRecipe& asked, int64_t longest) {
+  speculate::GenerateRecipe base = asked;
   base.spec.fastest = false;
   base.tree = {};
   std::vector<TriedWay> ways;
@@ -178,7 +182,7 @@ std::vector<TriedWay> ways_to_try(const speculate::SequoiaRecipe& asked, int64_t
 std::unique_ptr<speculate::Rounds> rounds_of(const TriedWay& way,
                                              const speculate::ModelPair::Engines& engines,
                                              speculate::RoundOptions options) {
-  const speculate::SequoiaRecipe& recipe = way.recipe;
+  const speculate::GenerateRecipe& recipe = way.recipe;
   decode::Engine& target = *engines.target;
   if (recipe.spec.draft == speculate::DraftKind::ngram)
     return speculate::make_rounds(recipe, engines, *speculate::given_tree(recipe),
@@ -266,7 +270,7 @@ std::string command_to_repeat(const cli::Context& cx, const TriedWay& way) {
       return false;
     return !way.is_plain() || !is_of(key, {"spec.", "draft.", "draft2.", "tree."});
   };
-  for (const std::string& setting : settings_of(way.recipe, wanted))
+  for (const std::string& setting : settings_of(way.recipe, wanted, speculate::DraftKind::none))
     words.insert(words.end(), {"-s", setting});
   for (std::string& word : words) word = io::shell_word(word);
   return fmt::format("{}", fmt::join(words, " "));

@@ -13,15 +13,15 @@ namespace tandem::tools {
 
 /// Sections `draft` and `draft2` of an engine that serves all drafts that are tried: `draft` is how
 /// the target reads as a draft, `draft2` the small model.
-speculate::SequoiaRecipe with_all_drafts(const speculate::SequoiaRecipe& asked);
+speculate::GenerateRecipe with_all_drafts(const speculate::GenerateRecipe& asked);
 /// Room for the rounds of each.
-speculate::TreeRoom room_of_all_drafts(const speculate::SequoiaRecipe& all);
+speculate::TreeRoom room_of_all_drafts(const speculate::GenerateRecipe& all);
 
 /// A way to generate.
 struct TriedWay {
-  speculate::SequoiaRecipe recipe;  // that does it; spec.draft none: plain decoding
-  std::optional<double> ms = {};    // a token; none where it was not tried
-  std::string why_not = {};         // where it was not
+  speculate::GenerateRecipe recipe;  // that does it; spec.draft none: plain decoding
+  std::optional<double> ms = {};     // a token; none where it was not tried
+  std::string why_not = {};          // where it was not
 
   bool is_plain() const { return recipe.spec.draft == speculate::DraftKind::none; }
   /// `spec.draft=ngram spec.gamma=4`, or `plain decoding`.
@@ -30,7 +30,7 @@ struct TriedWay {
 
 /// The ways that suit a run, plain decoding first.
 /// longest  tokens of the text
-std::vector<TriedWay> ways_to_try(const speculate::SequoiaRecipe& asked, int64_t longest);
+std::vector<TriedWay> ways_to_try(const speculate::GenerateRecipe& asked, int64_t longest);
 
 /// Rounds of a way that is not plain.
 /// engines  of with_all_drafts

@@ -1,0 +1,96 @@
+#pragma once
+#include "base/clock.h"
+#include "cli/context.h"
+#include "decode/generate_prompts.h"
+#include "speculate/plan/kind_plan.h"
+#include "tools/speculation/fastest.h"
+
+namespace tandem::tools {
+
+/// A run that generates text: plain decoding, or speculation with any draft; one or many sequences,
+/// or a chat at the terminal. Text that all sequences begin with is read once.
+class Generate {
+ public:
+  /// Reads headers of the models, prompts, state and tree, and sizes the run.
+  /// errors   kind usage: no prompt, or flags that do not go together; kind input: models, prompts,
+  ///          state, tree, vocabularies that differ; kind recipe: run.context beyond the models'
+  Generate(cli::Context& cx, const cli::PointName& point, const speculate::GenerateRecipe& recipe);
+
+  int print_plan();
+  int run();
+
+ private:
+  /// How tokens are found: by rounds, or one a step.
+  struct Way {
+    std::unique_ptr<speculate::Rounds> rounds;
+    std::unique_ptr<decode::Decoder> plain;
+    const speculate::ChoosingDrafter* chooser = nullptr;  // with spec.draft auto
+    const TriedWay* fastest = nullptr;                    // with spec.fastest
+
+    decode::Decoder& decoder() const { return rounds ? *rounds : *plain; }
+  };
+
+  bool speculates() const { return pair_.proposer() != speculate::Proposer::plain; }
+  /// Returns true if turns are read from the terminal.
+  bool is_chat() const { return source_.chat && source_.empty(); }
+  /// errors   kind usage: settings that a chat does not take
+  void check_chat() const;
+  void read_prompts();
+  /// Decides how named adapters apply. One that all prompts name is merged.
+  void place_adapters();
+  /// Sizes the engines and plans their memory.
+  void size();
+  size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
+  /// Returns the start of all sequences.
+  decode::PrefixSource prefix() const;
+  /// Whether rounds are timed before the first text.
+  bool measures() const { return chooses_kind() || (chooses() && recipe_.tree.timing.empty()); }
+  bool chooses_kind() const { return recipe_.spec.draft == speculate::DraftKind::automatic; }
+  /// Whether measured times decide how to speculate, if at all.
+  bool chooses() const { return pair_.has_draft() && !chooses_kind() && recipe_.tree.predicts(); }
+  bool declines(const speculate::TreePlan& plan) const {
+    return !plan.pays() && !recipe_.spec.force;
+  }
+  /// Loads the models, the draft only if its trees pay as far as times are known, and settles how
+  /// to speculate.
+  speculate::ModelPair::Engines load(const decode::GenerateSpec& how, speculate::TreePlan& plan);
+  Way way(const speculate::ModelPair::Engines& engines, const speculate::TreePlan& plan,
+          const speculate::KindPlanner* kinds, const decode::GenerateSpec& how,
+          speculate::RoundOptions options);
+  int print_plain_plan();
+  int print_fastest_plan();
+  void chat(decode::Engine& engine, decode::Decoder& decoder, const decode::GenerateSpec& how);
+
+  cli::Context& cx_;
+  const cli::PointName& point_;
+  const speculate::GenerateRecipe& asked_;
+  speculate::GenerateRecipe recipe_;  // with all drafts that spec.fastest tries
+  Stopwatch load_;
+  decode::PromptSource source_;
+  speculate::ModelPair pair_;
+  recipe::Sampling sampling_;  // settled
+  std::optional<decode::SavedState> saved_;
+  std::optional<text::ChatTemplate> template_;  // for a chat
+  decode::PromptSet prompts_;
+  decode::AdapterUse adapters_ = decode::AdapterUse::none;
+  decode::SequenceBounds bounds_;
+  decode::SequenceRoom room_;                    // of the texts
+  std::optional<speculate::TokenTree> tree_;     // unless it is chosen when the models are loaded
+  std::optional<speculate::TreeRounds> rounds_;  // of tree.replay
+  std::vector<TriedWay> ways_;                   // of spec.fastest
+};
+
+/// Adds what all programs that generate text have to the description of one: flags, formats.
+cli::ToolInfo generator(cli::ToolInfo own);
+
+/// A program whose recipes speculate by this draft unless they say otherwise.
+template <speculate::DraftKind kDraft>
+struct GenerateTool : Generate {
+  struct Recipe : speculate::GenerateRecipe {
+    Recipe() { spec.draft = kDraft; }
+  };
+  GenerateTool(cli::Context& cx, const cli::Point<Recipe>& point)
+      : Generate(cx, point, point.recipe) {}
+};
+
+}  // namespace tandem::tools
