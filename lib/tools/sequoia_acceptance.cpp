@@ -53,16 +53,8 @@ std::optional<speculate::TokenTree> read_accept_tree(const AcceptanceSection& ac
 
 /// The rule that rounds of a tree verify by.
 speculate::VerifyChoice verify_choice(AcceptRule rule) {
-  switch (rule) {
-    case AcceptRule::block:
-      return speculate::VerifyChoice::block;
-    case AcceptRule::traversal:
-      return speculate::VerifyChoice::traversal;
-    case AcceptRule::sequoia:
-    case AcceptRule::topk:
-      break;
-  }
-  return speculate::VerifyChoice::sequoia;
+  using enum speculate::VerifyChoice;
+  return rule == AcceptRule::block ? block : rule == AcceptRule::traversal ? traversal : sequoia;
 }
 
 bool is_by_sequences(AcceptRule rule) {
@@ -88,6 +80,52 @@ Json json_of(const speculate::RuleMeter& meter) {
     rule["gain_ci95"] = gain.half_width;
   }
   return list;
+}
+
+using Row = SequoiaAcceptance::Row;
+using Rows = SequoiaAcceptance::Rows;
+
+/// Leaves out the last ones, at depths that no text came to.
+Rows rows_of(std::vector<speculate::ChanceSums> sums) {
+  while (sums.size() > 1 && sums.back().samples() == 0) sums.pop_back();
+  Rows rows;
+  for (const speculate::ChanceSums& of_depth : sums) {
+    Row& row = rows.emplace_back();
+    row.samples = of_depth.samples();
+    for (int k = 0; k < of_depth.width(); ++k) {
+      row.mean.push_back(of_depth.mean(k));
+      row.error.push_back(of_depth.standard_error(k));
+    }
+  }
+  return rows;
+}
+
+/// The rates at which children were accepted of nodes on accepted paths.
+Rows counted(const speculate::RuleTokens& rule) {
+  Rows rows;
+  for (size_t level = 0; level < rule.children.size() && rule.reached[level] > 0; ++level) {
+    Row& row = rows.emplace_back();
+    row.samples = rule.reached[level];
+    const auto n = static_cast<double>(row.samples);
+    for (const int64_t accepted : rule.children[level]) {
+      const double p = static_cast<double>(accepted) / n;
+      row.mean.push_back(p);
+      row.error.push_back(std::sqrt(p * (1 - p) / n));
+    }
+  }
+  return rows;
+}
+
+/// A row for each child, for --format text, md and csv.
+io::Table table_of(const Rows& rows) {
+  io::Table table({{"depth"}, {"child"}, {"accepted"}, {"stderr"}, {"positions"}});
+  for (size_t depth = 0; depth < rows.size(); ++depth)
+    for (size_t k = 0; k < rows[depth].mean.size(); ++k)
+      table.add_row({rows.size() > 1 ? std::to_string(depth) : "", std::to_string(k + 1),
+                     fmt::format("{:.6f}", rows[depth].mean[k]),
+                     fmt::format("{:.6f}", rows[depth].error[k]),
+                     std::to_string(rows[depth].samples)});
+  return table;
 }
 
 }  // namespace
@@ -223,21 +261,6 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_positions(
   return rows_of(meter.rows());
 }
 
-/// Without the last ones, of depths that no text came to.
-SequoiaAcceptance::Rows SequoiaAcceptance::rows_of(std::vector<speculate::ChanceSums> sums) {
-  while (sums.size() > 1 && sums.back().samples() == 0) sums.pop_back();
-  Rows rows;
-  for (const speculate::ChanceSums& of_depth : sums) {
-    Row& row = rows.emplace_back();
-    row.samples = of_depth.samples();
-    for (int k = 0; k < of_depth.width(); ++k) {
-      row.mean.push_back(of_depth.mean(k));
-      row.error.push_back(of_depth.standard_error(k));
-    }
-  }
-  return rows;
-}
-
 SequoiaAcceptance::Rows SequoiaAcceptance::measure_depths(
     const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
     const decode::GenerateSpec& how) {
@@ -245,22 +268,6 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_depths(
                               recipe_.accept.depths);
   write_texts(*engines.target, meter, how);
   return rows_of(meter.rows());
-}
-
-/// The rates at which children were accepted of nodes on accepted paths.
-SequoiaAcceptance::Rows SequoiaAcceptance::counted(const speculate::RuleTokens& rule) {
-  Rows rows;
-  for (size_t level = 0; level < rule.children.size() && rule.reached[level] > 0; ++level) {
-    Row& row = rows.emplace_back();
-    row.samples = rule.reached[level];
-    const auto n = static_cast<double>(row.samples);
-    for (const int64_t accepted : rule.children[level]) {
-      const double p = static_cast<double>(accepted) / n;
-      row.mean.push_back(p);
-      row.error.push_back(std::sqrt(p * (1 - p) / n));
-    }
-  }
-  return rows;
 }
 
 SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(
@@ -338,17 +345,6 @@ Json SequoiaAcceptance::vector_of(const Rows& rows, const std::string& method) c
   if (tree_) vector["tree"] = of_tree({.rows = p, .method = method, .file = {}, .sha256 = {}});
   if (rules_) vector["rules"] = json_of(*rules_);
   return vector;
-}
-
-io::Table SequoiaAcceptance::table_of(const Rows& rows) {
-  io::Table table({{"depth"}, {"child"}, {"accepted"}, {"stderr"}, {"positions"}});
-  for (size_t depth = 0; depth < rows.size(); ++depth)
-    for (size_t k = 0; k < rows[depth].mean.size(); ++k)
-      table.add_row({rows.size() > 1 ? std::to_string(depth) : "", std::to_string(k + 1),
-                     fmt::format("{:.6f}", rows[depth].mean[k]),
-                     fmt::format("{:.6f}", rows[depth].error[k]),
-                     std::to_string(rows[depth].samples)});
-  return table;
 }
 
 Json SequoiaAcceptance::of_tree(const speculate::AcceptanceVector& measured) const {

@@ -6,9 +6,7 @@
 
 #include "cli/context.h"
 #include "decode/generate.h"
-#include "io/table.h"
 #include "ops/verification.h"
-#include "speculate/measure/chance_sums.h"
 #include "speculate/measure/rule_meter.h"
 #include "speculate/measure/tree_recorder.h"
 #include "speculate/plan/model_pair.h"
@@ -71,8 +69,6 @@ class SequoiaAcceptance {
   /// Writes the vector as acceptance-vector/1, or as a table.
   int run();
 
- private:
-  using Texts = std::vector<std::vector<int32_t>>;
   /// A row of the vector: what the children of a node are accepted with.
   struct Row {
     std::vector<double> mean, error;
@@ -80,6 +76,8 @@ class SequoiaAcceptance {
   };
   using Rows = std::vector<Row>;  // by depth; one for all nodes
 
+ private:
+  using Texts = std::vector<std::vector<int32_t>>;
   /// The prompts and what follows them by `decoder`.
   Texts write_texts(decode::Engine& target, decode::Decoder& decoder,
                     const decode::GenerateSpec& how);
@@ -91,8 +89,6 @@ class SequoiaAcceptance {
   /// Of texts written a node at a time.
   Rows measure_depths(const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
                       const decode::GenerateSpec& how);
-  static Rows counted(const speculate::RuleTokens& rule);
-  static Rows rows_of(std::vector<speculate::ChanceSums> sums);
   /// Of texts written by rounds of accept.tree. On the CPU also what the rules make of one tree.
   Rows measure_tree(const speculate::ModelPair::Engines& engines, const ops::VerifyRule& rule,
                     const decode::GenerateSpec& how);
@@ -103,8 +99,6 @@ class SequoiaAcceptance {
 
   /// The result, acceptance-vector/1.
   nlohmann::ordered_json vector_of(const Rows& rows, const std::string& method) const;
-  /// The result for --format text, md and csv: a row for each child.
-  static io::Table table_of(const Rows& rows);
   /// Its part about the tree whose rounds wrote the texts.
   nlohmann::ordered_json of_tree(const speculate::AcceptanceVector& measured) const;
   /// Says what the rules made of the same trees.

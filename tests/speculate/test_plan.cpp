@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "speculate/magicdec_tables.h"
@@ -28,6 +29,14 @@ MachineRates h100(double read_share = 1, double flops_share = 1) {
 
 /// Reference values have ten decimals.
 doctest::Approx near(double value) { return doctest::Approx(value).epsilon(1e-9); }
+
+/// Speed-up over plain decoding at a context, in tokens, for an unbounded batch.
+/// row_keys  key_equivalent_of_row
+double large_batch_speedup(double row_keys, const SelfDraft& d, double context) {
+  const double round =
+      d.gamma * (row_keys + std::min(d.budget, context)) + (d.gamma + 1) * row_keys + context;
+  return chain_tokens(d.gamma, d.alpha) * (row_keys + context) / round;
+}
 
 }  // namespace
 

@@ -89,12 +89,6 @@ double key_equivalent_of_row(const MachineRates& m, const ModelCosts& c) {
   return row_s / key_s;
 }
 
-double large_batch_speedup(double row_keys, const SelfDraft& d, double context) {
-  const double round =
-      d.gamma * (row_keys + std::min(d.budget, context)) + (d.gamma + 1) * row_keys + context;
-  return chain_tokens(d.gamma, d.alpha) * (row_keys + context) / round;
-}
-
 std::optional<double> critical_context(double row_keys, const SelfDraft& d, double speedup) {
   const double tokens = chain_tokens(d.gamma, d.alpha);
   if (tokens <= speedup) return std::nullopt;

@@ -91,12 +91,9 @@ struct SelfDraft {
 /// Keys that take as long to read as one row of the linear layers takes to compute: R, in tokens.
 double key_equivalent_of_row(const MachineRates& machine, const ModelCosts& costs);
 
-/// Speed-up over plain decoding at a context, in tokens, for an unbounded batch.
-/// row_keys  R
-double large_batch_speedup(double row_keys, const SelfDraft& draft, double context);
-
 /// The shortest context with that speed-up, in tokens (0 where every context has it); none where a
 /// round's expected tokens are not more than the speed-up.
+/// row_keys  R
 std::optional<double> critical_context(double row_keys, const SelfDraft& draft, double speedup);
 
 }  // namespace tandem::speculate
