@@ -17,11 +17,13 @@ int main(int argc, char** argv) {
                {"sequoia-generate -r sequoia/tiny-16m -p \"Once upon a time\" -n 40",
                 "sequoia-generate -r sequoia/tiny-16m -f recipes/demo/lighthouse-logbook.txt "
                 "-s sampling.temperature=0.6 --format jsonl",
-                "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=tree.json -p "
+                "sequoia-generate -m tiny-16m -s spec.draft.path=tiny-2m -s 'spec.shape={kind: "
+                "tree, path: tree.json}' -p "
                 "\"The lamp\"",
-                "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=auto -p "
+                "sequoia-generate -m tiny-16m -s spec.draft.path=tiny-2m -s spec.shape=auto -p "
                 "\"The lamp\"",
-                "sequoia-generate -m tiny-16m -s spec.draft=self -s draft.cache.kind=streaming -p "
+                "sequoia-generate -m tiny-16m -s spec.draft=self -s "
+                "spec.draft.cache.kind=streaming -p "
                 "\"The lamp\"",
                 "sequoia-generate -m tiny-16m --fastest -p \"tick tock tick tock\" -n 60",
                 "sequoia-generate -r sequoia/tiny-16m --dry-run"},

@@ -15,11 +15,11 @@ int main(int argc, char** argv) {
            .examples =
                {"sirius-generate -r sirius/tiny-16m -p \"The lamp was\" -n 60",
                 "sirius-generate -r sirius/tiny-16m -f recipes/demo/lighthouse-logbook.txt "
-                "-s draft.sparse.kind=cats -s spec.gamma=7",
+                "-s spec.draft.sparse.kind=cats -s spec.shape.gamma=7",
                 "sirius-generate -r sirius/tiny-16m -s spec.verify=match -p \"The lamp was\"",
                 "sirius-generate -r sirius/tiny-16m --dry-run"},
-           .bare = {{"spec.draft", "self", {"draft.path", "spec.fastest"}},
-                    {"draft.sparse.kind", "cats"},
+           .bare = {{"spec.draft.kind", "self", {"spec.draft.path", "spec.fastest"}},
+                    {"spec.draft.sparse.kind", "cats"},
                     {"spec.verify", "match"}},
            .line_reader = line_editor}),
       argc, argv);

@@ -1,5 +1,6 @@
 // spec-check: whether speculation writes what the target alone would write, on this machine.
 #include "cli/main_wrapper.h"
+#include "speculate/plan/upgrade.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/spec_check.h"
 
@@ -19,6 +20,7 @@ const cli::ToolInfo kInfo{
          "spec-check -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",
+    .upgrade = speculate::upgrade_spec,
     .formats = {"text", "md", "csv", "json", "jsonl"}};
 
 }  // namespace

@@ -15,11 +15,12 @@ int main(int argc, char** argv) {
            .examples =
                {"triforce-generate -r triforce/tiny-16m -f recipes/demo/lighthouse-logbook.txt "
                 "--questions recipes/demo/questions.txt --stop $'\\n'",
-                "triforce-generate -r triforce/tiny-16m -p \"The lamp\" -s spec.gamma2=8 -n 40",
+                "triforce-generate -r triforce/tiny-16m -p \"The lamp\" -s spec.draft.gamma2=8 -n "
+                "40",
                 "triforce-generate -r triforce/llama2-7b-128k --dry-run -s run.plan_for=h200"},
-           .bare = {{"spec.draft", "nested", {"draft.path", "spec.fastest"}},
-                    {"spec.within", "ngram", {"draft2.path"}},
-                    {"draft.cache.kind", "retrieval"}},
+           .bare = {{"spec.draft.kind", "nested", {"spec.draft.path", "spec.fastest"}},
+                    {"spec.draft.inner.kind", "ngram", {"spec.draft.inner.path"}},
+                    {"spec.draft.cache.kind", "retrieval"}},
            .line_reader = line_editor}),
       argc, argv);
 }

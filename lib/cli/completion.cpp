@@ -122,7 +122,7 @@ constexpr const char* kBash =
       compopt -o nospace 2> /dev/null
       return ;;
     -r|--recipe) words=$("$tool" --list-recipes 2> /dev/null | cut -d ' ' -f 1) ;;
-    -m|--model|model.path|draft.path|draft2.path) words=$("$tool" --list-models 2> /dev/null | cut -d ' ' -f 1) ;;
+    -m|--model|model.path|draft.path|spec.draft.path|spec.draft.inner.path) words=$("$tool" --list-models 2> /dev/null | cut -d ' ' -f 1) ;;
     :) words=$("$tool" --list-models 2> /dev/null | sed -n 's/^synthetic:\([^ ]*\).*/\1/p') ;;
     *) words=$(@NAME@_values "$before") ;;
   esac

@@ -1,6 +1,7 @@
 #include "cli/context.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <unistd.h>
 
@@ -106,23 +107,25 @@ void Context::build_tree() {
     if (path == "-" && ::isatty(STDIN_FILENO) == 1)
       throw usage_error("--recipe", "'-' reads a recipe from standard input, which is a terminal")
           .hint("pipe a recipe in, or name a file");
-    recipe::merge(tree_, recipe::load_recipe(path, info.kind, recipe_folders()));
+    recipe::merge(tree_, recipe::load_recipe(path, info.kind, recipe_folders(),
+                                             [&](recipe::Node& over, const recipe::Node& base) {
+                                               upgrade(over, base);
+                                             }));
   }
   const recipe::Field schema = info.schema();
-  for (const Options::Setting& setting : options_.settings) {
-    if (!setting.literal) {
-      recipe::apply_setting(tree_, setting.text, setting.label);
-      continue;
+  const recipe::Node files = tree_;
+  const size_t n_renamed = renamed_.size();
+  // An old key may depend on settings after it: the second time, all are known.
+  for (int time = 0; time < (info.upgrade != nullptr ? 2 : 1); ++time) {
+    const recipe::Node known = std::exchange(tree_, files);
+    renamed_.resize(n_renamed);
+    for (const Options::Setting& setting : options_.settings) {
+      recipe::Node one = setting_node(setting, schema);
+      upgrade(one, known);
+      recipe::merge(tree_, std::move(one));
     }
-    const recipe::Field* field = recipe::find_field(schema, setting.key);
-    const std::string type = field == nullptr ? "" : field->value->type();
-    recipe::merge(
-        tree_, recipe::nest(setting.key, type.starts_with("list of")
-                                             ? literal_list(options_.settings, setting.key,
-                                                            type == "list of int")
-                                             : recipe::literal_node(setting.text, setting.label)));
+    if (options_.recipes.empty()) add_bare_settings();
   }
-  if (options_.recipes.empty()) add_bare_settings();
   // A chat from the command line is of today; a recipe gives the same prompt on any day.
   if (is_set("chat") && options_.recipes.empty() && tree_.find_path("chat.date") == nullptr)
     recipe::merge(tree_, recipe::nest("chat.date", recipe::literal_node(today(), "--chat")));
@@ -138,6 +141,31 @@ void Context::build_tree() {
   if (!info.sweeps && !axes_.empty())
     throw recipe_error("sweep", "{} runs one point, not a sweep", info.name)
         .hint("remove the sweep section, or use a tool that sweeps");
+}
+
+recipe::Node Context::setting_node(const Options::Setting& setting,
+                                   const recipe::Field& schema) const {
+  recipe::Node one;
+  one.kind = recipe::Node::Kind::map;
+  if (!setting.literal) {
+    recipe::apply_setting(one, setting.text, setting.label);
+    return one;
+  }
+  const recipe::Field* field = recipe::find_field(schema, setting.key);
+  const std::string type = field == nullptr ? "" : field->value->type();
+  return recipe::nest(setting.key,
+                      type.starts_with("list of")
+                          ? literal_list(options_.settings, setting.key, type == "list of int")
+                          : recipe::literal_node(setting.text, setting.label));
+}
+
+void Context::upgrade(recipe::Node& over, const recipe::Node& base) {
+  if (info.upgrade != nullptr) info.upgrade(over, base, renamed_);
+}
+
+void Context::note_renamed() const {
+  if (!renamed_.empty())
+    note(fmt::format("recipe   keys have new names: {}", fmt::join(renamed_, ", ")));
 }
 
 void Context::add_bare_settings() {
@@ -315,7 +343,9 @@ void Context::claim_outputs(const recipe::Field& fields) {
 }
 
 void Context::finish_loading() const {
-  if (is_set("check")) throw EarlyExit{0};
+  if (!is_set("check")) return;
+  note_renamed();
+  throw EarlyExit{0};
 }
 
 nlohmann::json Context::record(const recipe::Field& fields) const {

@@ -81,6 +81,8 @@ class Context : public decode::RunContext {
   bool resume() const { return is_set("resume"); }
   /// How --overwrite, --append and --resume say to open output.path.
   FileMode file_mode() const;
+  /// Says which keys of the recipe and of settings have new names.
+  void note_renamed() const;
   /// What they say of a file that takes an output's name during the run.
   io::Existing existing() const { return existing_in(file_mode()); }
 
@@ -102,6 +104,9 @@ class Context : public decode::RunContext {
 
  private:
   void build_tree();
+  recipe::Node setting_node(const Options::Setting& setting, const recipe::Field& schema) const;
+  /// Rewrites the old keys of a layer.
+  void upgrade(recipe::Node& over, const recipe::Node& base);
   /// Adds the settings of a run without a recipe.
   void add_bare_settings();
   /// errors   kind usage: a shard without points
@@ -123,6 +128,7 @@ class Context : public decode::RunContext {
 
   Options options_;
   recipe::Node tree_;
+  std::vector<std::string> renamed_;  // "old -> new"
   std::vector<recipe::SweepAxis> axes_;
   ranks::Place place_;
   std::unique_ptr<ranks::Spawned> spawned_;  // outlives the group

@@ -9,8 +9,10 @@
 #include "cli/help.h"
 #include "cli/search_path.h"
 #include "cli/terminal.h"
+#include "io/file.h"
 #include "model/spec/config.h"
 #include "recipe/load.h"
+#include "recipe/rewrite.h"
 
 namespace tandem::cli {
 namespace {
@@ -44,7 +46,11 @@ std::string first_sentence(const std::filesystem::path& file) {
 /// True if the tool reads all sections of a recipe that is of its kind.
 bool reads(const ToolInfo& info, const recipe::Field& schema, const std::filesystem::path& file) {
   try {
-    const recipe::Node tree = recipe::load_recipe(file, info.kind, recipe_folders());
+    std::vector<std::string> renamed;
+    const recipe::Node tree = recipe::load_recipe(
+        file, info.kind, recipe_folders(), [&](recipe::Node& over, const recipe::Node& base) {
+          if (info.upgrade != nullptr) info.upgrade(over, base, renamed);
+        });
     return !tree.entries.empty() &&
            std::ranges::all_of(tree.entries, [&](const recipe::Node::Entry& entry) {
              return entry.key == "sweep" ? info.sweeps
@@ -69,6 +75,21 @@ std::string model_list() {
   for (const std::string& name : model::synthetic_names())
     lines.emplace_back("synthetic:" + name, "model shape with random weights");
   return columns(lines);
+}
+
+std::string upgraded_recipe(const ToolInfo& info, const std::string& name) {
+  recipe::Node before, after;
+  std::vector<std::string> renamed;
+  const auto file = recipe::find_recipe(name, recipe_folders());
+  // The last file that is rewritten is this one: its bases come first.
+  (void)recipe::load_recipe(file, info.kind, recipe_folders(),
+                            [&](recipe::Node& over, const recipe::Node& base) {
+                              before = over;
+                              info.upgrade(over, base, renamed);
+                              after = over;
+                            });
+  const std::string text = io::read_file(file);
+  return renamed.empty() ? text : recipe::rewrite_sections(text, before, after);
 }
 
 std::string recipe_list(const ToolInfo& info) {

@@ -56,13 +56,16 @@ std::string recipe_help(const ToolInfo& info, const std::vector<std::string>& ar
              : recipe_help_lines(info, section);
 }
 
-/// Returns the output of --list-models, --list-recipes, --completion or --man, if one is given.
+/// Returns the output of --list-models, --list-recipes, --completion, --man or --upgrade-recipe, if
+/// one is given.
 std::optional<std::string> described_tool(const ToolInfo& info, const Options& options) {
   if (options.is_set("list-models")) return model_list();
   if (options.is_set("list-recipes")) return recipe_list(info);
   if (options.is_set("completion"))
     return completion_script(info, options.values.at("completion").back());
   if (options.is_set("man")) return man_page(info);
+  if (options.is_set("upgrade-recipe"))
+    return upgraded_recipe(info, options.values.at("upgrade-recipe").back());
   return std::nullopt;
 }
 
@@ -101,6 +104,7 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
   Context context(info, std::move(options), terminal, out);
   try {
     const int status = body(context);
+    context.note_renamed();
     context.end_plans();
     out.flush();  // it may fail, and that ends all ranks
     if (context.group()) context.group()->finish();

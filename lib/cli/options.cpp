@@ -214,6 +214,10 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
       flags.push_back({"-o,--output", info.keeps_folder ? "FOLDER" : "PATH",
                        std::string(output->text), "output.path"});
   }
+  if (info.upgrade != nullptr)
+    flags.push_back({"--upgrade-recipe", "FILE",
+                     "print a recipe file with present key names. Comments in sections that change "
+                     "are lost"});
   flags.push_back({"--overwrite", "",
                    info.keeps_folder ? "start again in a folder that contains a run"
                                      : "replace an existing output file"});

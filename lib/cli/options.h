@@ -37,13 +37,16 @@ inline const std::vector<std::string> kRecordFormats = {"text", "md",    "csv",
 /// A tool's description of itself.
 struct ToolInfo {
   std::string name;
-  std::string purpose;                          // one line
-  std::string kind = {};                        // recipe kind that it reads
-  std::vector<std::string> examples;            // whole command lines that run as written
-  std::vector<Flag> flags = {};                 // its own
-  std::string positional = {};                  // that a word without a flag is for, by long name
-  recipe::Field (*schema)() = nullptr;          // recipe::schema_of<T>; null = no recipe
-  std::vector<BareSetting> bare = {};           // all depend on the first
+  std::string purpose;                  // one line
+  std::string kind = {};                // recipe kind that it reads
+  std::vector<std::string> examples;    // whole command lines that run as written
+  std::vector<Flag> flags = {};         // its own
+  std::string positional = {};          // that a word without a flag is for, by long name
+  recipe::Field (*schema)() = nullptr;  // recipe::schema_of<T>; null = no recipe
+  std::vector<BareSetting> bare = {};   // all depend on the first
+  /// Rewrites old keys of a recipe or of settings that lie over `base`, and appends "old -> new".
+  void (*upgrade)(recipe::Node& over, const recipe::Node& base,
+                  std::vector<std::string>& renamed) = nullptr;
   std::vector<std::string> formats = {"text"};  // accepted by --format, the first is the default
   bool sweeps = false;                          // --sweep, --shard
   bool appends = false;                         // --append

@@ -20,6 +20,7 @@ constexpr int kMaxFiles = 256;  // lists of bases that name others multiply
 /// The files that are being read, each the base of the one before it.
 struct Chain {
   const std::vector<fs::path>& folders;  // of named recipes
+  const std::function<void(Node&, const Node&)>& upgrade;
   std::vector<fs::path> files = {};
   int n_read = 0;  // also those that are no longer among them
 };
@@ -137,15 +138,16 @@ Node load_chain(const fs::path& path, std::string_view kind, Chain& chain) {
   else if (base.kind != Node::Kind::null)
     merge(tree, load_base(base, kind, chain));
   chain.files.pop_back();
+  if (chain.upgrade) chain.upgrade(file, tree);
   merge(tree, std::move(file));
   return tree;
 }
 
 }  // namespace
 
-Node load_recipe(const fs::path& path, std::string_view kind,
-                 const std::vector<fs::path>& folders) {
-  Chain chain{folders};
+Node load_recipe(const fs::path& path, std::string_view kind, const std::vector<fs::path>& folders,
+                 const std::function<void(Node&, const Node&)>& upgrade) {
+  Chain chain{folders, upgrade};
   return load_chain(path, kind, chain);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,8 +16,10 @@ inline constexpr int kSchemaVersion = 1;
 /// checked and removed. A base is a path relative to its file, or a name in one of the folders.
 /// errors   kind recipe: what parse_yaml_file reports; wrong kind or version; a base that is
 ///          missing, part of a cycle, or deeper than 8 files (naming the chain)
+/// upgrade  rewrites the old keys of each file, given what lies below it
 Node load_recipe(const std::filesystem::path& path, std::string_view kind,
-                 const std::vector<std::filesystem::path>& folders = {});
+                 const std::vector<std::filesystem::path>& folders = {},
+                 const std::function<void(Node&, const Node&)>& upgrade = {});
 
 /// A recipe in one of the folders: its name, as "pig/tiny-16m", and its file.
 struct NamedRecipe {

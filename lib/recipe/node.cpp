@@ -75,7 +75,7 @@ void merge(Node& base, Node over) {
     return;
   }
   const Node *kind = over.find("kind"), *before = base.find("kind");
-  if (kind != nullptr && before != nullptr && kind->scalar != before->scalar)
+  if (kind != nullptr && (before == nullptr || kind->scalar != before->scalar))
     for (Node::Entry& entry : base.entries) entry.optional = true;
   for (Node::Entry& entry : over.entries) {
     const auto old = std::ranges::find(base.entries, entry.key, &Node::Entry::key);

@@ -55,8 +55,8 @@ Node parse_yaml(const std::string& text, const Origin& origin);
 /// errors   kind recipe: missing, unreadable, too large, and those of parse_yaml
 Node parse_yaml_file(const std::filesystem::path& path);
 
-/// Lays `over` onto `base`: maps merge by key, everything else replaces. Where `over` changes the
-/// key `kind` of a map, the map's other keys become optional.
+/// Lays `over` onto `base`: maps merge by key, everything else replaces. A map whose
+/// key `kind` is changed by `over` keeps its other keys as optional ones.
 void merge(Node& base, Node over);
 
 /// {a: {b: value}} for the dotted key "a.b".

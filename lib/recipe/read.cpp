@@ -59,7 +59,7 @@ Error other_kind(const Field& section, const std::string& name, const Node::Entr
     if (section.has(field)) names.push_back(field.name);
   return recipe_error(entry.origin.text(), "{}: kind {} has no key {}", name,
                       section.fields.front().value->yaml(), io::quote(entry.key))
-      .hint(fmt::format("its keys: {}", fmt::join(names, ", ")));
+      .hint(fmt::format("valid keys: {}", fmt::join(names, ", ")));
 }
 
 /// result   false: a problem was added

@@ -12,6 +12,7 @@
 #include "model/spec/context.h"
 #include "recipe/fields_of.h"
 #include "speculate/plan/sets_plan.h"
+#include "speculate/plan/upgrade.h"
 #include "tools/chat/chat_loop.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/generate_output.h"
@@ -31,6 +32,7 @@ cli::ToolInfo generator(cli::ToolInfo own) {
        .value = "",
        .text = "try plain decoding and several drafts on the prompt and use the fastest",
        .key = "spec.fastest"});
+  own.upgrade = speculate::upgrade_spec;
   own.positional = "prompt";
   own.formats = {"text", "jsonl", "results"};
   return own;
@@ -43,8 +45,8 @@ Generate::Generate(cli::Context& cx, const cli::PointName& point,
       asked_(asked),
       recipe_(asked.spec.fastest ? with_all_drafts(asked) : asked),
       source_(prompt_source(cx, recipe_.chat, !recipe_.model.state.empty())),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, speculate::proposer_of(recipe_), cx,
-            recipe_.cache, recipe_.draft2),
+      pair_(recipe_.model, recipe_.run, recipe_.spec.draft, speculate::proposer_of(recipe_), cx,
+            recipe_.cache, recipe_.spec.draft.inner),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   if (!recipe_.model.state.empty())
     saved_ = decode::open_state(recipe_.model.state, pair_.target(), pair_.compute());
@@ -59,7 +61,7 @@ Generate::Generate(cli::Context& cx, const cli::PointName& point,
       generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, 0);
   if (speculates()) {
     tree_ = speculate::given_tree(recipe_);
-    rounds_ = speculate::recorded_rounds(recipe_.tree, pair_, how.sampler.rule);
+    rounds_ = speculate::recorded_rounds(recipe_.spec.shape, pair_, how.sampler.rule);
   }
   size();
   // Without run.context, a chat halves the model's context until the plan fits.
@@ -94,9 +96,9 @@ void Generate::check_chat() const {
   if (recipe_.spec.fastest)
     throw usage_error("--fastest", "expected a prompt to try drafts on, found a chat")
         .hint("run it with one prompt; then chat with the flags that it prints");
-  if (recipe_.tree.measures_acceptance())
-    throw usage_error("tree.path", "auto measures acceptance on a prompt, but a chat has none yet")
-        .hint("name an acceptance vector with tree.accept, or a tree");
+  if (recipe_.spec.shape.measures_acceptance())
+    throw usage_error("spec.shape", "auto measures acceptance on a prompt, but a chat has none yet")
+        .hint("name an acceptance vector with spec.shape.accept, or a tree");
 }
 
 void Generate::read_prompts() {
@@ -263,7 +265,7 @@ int Generate::print_plan() {
     std::string lines =
         fmt::format("tree     {} nodes on {} levels\n", tree_->size(), tree_->levels());
     nlohmann::ordered_json facts = {{"tree", speculate::tree_facts(*tree_)}};
-    if (recipe_.spec.draft == speculate::DraftKind::nested) {
+    if (recipe_.spec.draft.kind == speculate::DraftKind::nested) {
       const speculate::NestedShape shape = recipe_.spec.nested();
       const int most = shape.most(tree_->levels());
       lines +=
@@ -273,13 +275,13 @@ int Generate::print_plan() {
     }
     const int gamma = recipe_.chooses_gamma() ? 0 : tree_->levels() - 1;
     if (const auto sets =
-            speculate::plan_sets(pair_, recipe_.spec.alpha2.value, kMostGamma, gamma)) {
+            speculate::plan_sets(pair_, recipe_.spec.draft.alpha2.value, kMostGamma, gamma)) {
       lines += sets->lines(pair_.target_spec().savings, pair_.target().config);
       facts["offload"] = sets->json();
     }
     return cli::print_plan(cx_, pair_, lines, facts);
   }
-  const int most = speculate::most_nodes(recipe_.tree, bounds_.batch);
+  const int most = speculate::most_nodes(recipe_.spec.shape, bounds_.batch);
   return cli::print_plan(
       cx_, pair_,
       fmt::format("tree     chosen after the models are loaded, up to {} nodes\n", most),
@@ -290,7 +292,7 @@ speculate::ModelPair::Engines Generate::load(const decode::GenerateSpec& how,
                                              speculate::TreePlan& plan) {
   if (tree_) plan.tree = *tree_;
   if (!chooses()) return pair_.load(cx_);
-  const speculate::DraftTreeSection& section = recipe_.tree;
+  const speculate::Shape& section = recipe_.spec.shape;
   const int context = static_cast<int>(room_.longest);
   const speculate::RoundTimesSpec timed =
       speculate::timed_rounds(section, how.sampler, bounds_.batch, context);
@@ -406,15 +408,16 @@ int Generate::run() {
   if (way.fastest != nullptr)
     tried = {{"tried", tried_json(ways_, *way.fastest)},
              {"repeat", command_to_repeat(cx_, *way.fastest)}};
-  output.finish(report, load_s, recipe_.run.seed, sampling_,
-                {.rounds = way.rounds ? &way.rounds->stats() : nullptr,
-                 .within = way.rounds ? way.rounds->stats_within() : nullptr,
-                 .predicted = predicted.is_null() ? nullptr : &predicted,
-                 .fastest = tried.is_null() ? nullptr : &tried,
-                 .reads_channels = way.fastest == nullptr || way.fastest->recipe.draft.sparse.any(),
-                 .declined = declined,
-                 .plain = meter ? meter->result() : std::nullopt,
-                 .remedy = speculate::remedy_of_loss(recipe_)});
+  output.finish(
+      report, load_s, recipe_.run.seed, sampling_,
+      {.rounds = way.rounds ? &way.rounds->stats() : nullptr,
+       .within = way.rounds ? way.rounds->stats_within() : nullptr,
+       .predicted = predicted.is_null() ? nullptr : &predicted,
+       .fastest = tried.is_null() ? nullptr : &tried,
+       .reads_channels = way.fastest == nullptr || way.fastest->recipe.spec.draft.sparse.any(),
+       .declined = declined,
+       .plain = meter ? meter->result() : std::nullopt,
+       .remedy = speculate::remedy_of_loss(recipe_)});
   if (way.fastest != nullptr) cx_.note("repeat with: " + tried["repeat"].get<std::string>());
   return 0;
 }

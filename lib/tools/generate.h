@@ -20,7 +20,7 @@ class Generate {
   int run();
 
  private:
-  /// How tokens are found: by rounds, or one a step.
+  /// Tokens are found by rounds, or one a step.
   struct Way {
     std::unique_ptr<speculate::Rounds> rounds;
     std::unique_ptr<decode::Decoder> plain;
@@ -43,11 +43,15 @@ class Generate {
   size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
   /// Returns the start of all sequences.
   decode::PrefixSource prefix() const;
-  /// Whether rounds are timed before the first text.
-  bool measures() const { return chooses_kind() || (chooses() && recipe_.tree.timing.empty()); }
-  bool chooses_kind() const { return recipe_.spec.draft == speculate::DraftKind::automatic; }
-  /// Whether measured times decide how to speculate, if at all.
-  bool chooses() const { return pair_.has_draft() && !chooses_kind() && recipe_.tree.predicts(); }
+  /// True if rounds are timed before the first text.
+  bool measures() const {
+    return chooses_kind() || (chooses() && recipe_.spec.shape.timing.empty());
+  }
+  bool chooses_kind() const { return recipe_.spec.draft.kind == speculate::DraftKind::automatic; }
+  /// True if measured times decide how to speculate, if at all.
+  bool chooses() const {
+    return pair_.has_draft() && !chooses_kind() && recipe_.spec.shape.predicts();
+  }
   bool declines(const speculate::TreePlan& plan) const {
     return !plan.pays() && !recipe_.spec.force;
   }
@@ -76,7 +80,7 @@ class Generate {
   decode::SequenceBounds bounds_;
   decode::SequenceRoom room_;                    // of the texts
   std::optional<speculate::TokenTree> tree_;     // unless it is chosen when the models are loaded
-  std::optional<speculate::TreeRounds> rounds_;  // of tree.replay
+  std::optional<speculate::TreeRounds> rounds_;  // of spec.shape.replay
   std::vector<TriedWay> ways_;                   // of spec.fastest
 };
 
@@ -87,7 +91,7 @@ cli::ToolInfo generator(cli::ToolInfo own);
 template <speculate::DraftKind kDraft>
 struct GenerateTool : Generate {
   struct Recipe : speculate::GenerateRecipe {
-    Recipe() { spec.draft = kDraft; }
+    Recipe() { spec.draft.kind = kDraft; }
   };
   GenerateTool(cli::Context& cx, const cli::Point<Recipe>& point)
       : Generate(cx, point, point.recipe) {}

@@ -78,36 +78,35 @@ void SpecCheckRecipe::check(recipe::Problems& p) const {
   recipe::refuse_states(model, output, p);
   if (sampling.max_tokens == 0)
     p.field("sampling.max_tokens", "sampling.max_tokens: expected at least 1, found 0");
-  if (spec.draft == speculate::DraftKind::none)
+  if (spec.draft.kind == speculate::DraftKind::none)
     p.field("spec.draft", "spec.draft: expected the draft to check, found none");
-  if (spec.draft == speculate::DraftKind::automatic)
+  if (spec.draft.kind == speculate::DraftKind::automatic)
     p.field("spec.draft",
             "spec.draft: expected the kind to check, found auto, which chooses by times");
   if (spec.fastest)
     p.field("spec.fastest",
             "spec.fastest: expected one draft to check; fastest chooses by times, so leave it out");
-  if (tree.path.automatic)
-    p.field(
-        "tree.path",
-        "tree.path: expected the tree to check, found auto, which only sequoia-generate supports");
-  if (spec.width > 1)
-    p.field("spec.width",
-            "spec.width: texts are sampled, which {} beams do not support; set spec.width=1",
-            spec.width);
+  if (spec.shape.is_auto())
+    p.field("spec.shape.kind",
+            "spec.shape.kind: expected the tree to check, found auto, which only sequoia-generate "
+            "supports");
+  if (spec.shape.beams() > 0)
+    p.field("spec.shape.kind",
+            "spec.shape.kind: texts are sampled, which beams do not support; set spec.shape=chain");
 }
 
 SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(lowered_budgets(point.recipe)),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, speculate::proposer_of(recipe_), cx,
-            recipe_.cache, recipe_.draft2),
+      pair_(recipe_.model, recipe_.run, recipe_.spec.draft, speculate::proposer_of(recipe_), cx,
+            recipe_.cache, recipe_.spec.draft.inner),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
       exact_(pair_.compute() == DType::f32),
       rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu),
-      tests_(recipe_.spec.draft != speculate::DraftKind::ngram),
+      tests_(recipe_.spec.draft.kind != speculate::DraftKind::ngram),
       tests_within_(!recipe_.spec.looks_up_within()) {
   tree_ = *speculate::given_tree(recipe_);
   const int text_tokens = this->text_tokens();
@@ -174,9 +173,9 @@ bool SpecCheck::has_prompts(const recipe::Chat& chat) const {
 SpecCheckRecipe SpecCheck::lowered_budgets(SpecCheckRecipe recipe) {
   if (has_prompts(recipe.chat)) return recipe;
   shortest_prompt_ = lower_budgets(recipe.cache, "cache", lowered_);
-  if (recipe.spec.draft == speculate::DraftKind::self || recipe.spec.nests())
-    shortest_prompt_ =
-        std::max(shortest_prompt_, lower_budgets(recipe.draft.cache, "draft.cache", lowered_));
+  if (recipe.spec.draft.kind == speculate::DraftKind::self || recipe.spec.nests())
+    shortest_prompt_ = std::max(
+        shortest_prompt_, lower_budgets(recipe.spec.draft.cache, "spec.draft.cache", lowered_));
   return recipe;
 }
 
@@ -262,7 +261,8 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
   tests_.restart();
   tests_within_.restart();
   const bool is_seen = target.queue() == nullptr;
-  const bool has_budget = recipe_.spec.draft == speculate::DraftKind::self || recipe_.spec.nests();
+  const bool has_budget =
+      recipe_.spec.draft.kind == speculate::DraftKind::self || recipe_.spec.nests();
   std::vector<eval::Level> levels = {
       {"", is_seen ? &tests_ : nullptr, &speculation.stats(), has_budget}};
   if (speculation.stats_within() != nullptr)

@@ -54,7 +54,7 @@ struct LosslessSection {
 struct SpecCheckRecipe : speculate::GenerateRecipe {
   LosslessSection eval;
 
-  SpecCheckRecipe() { spec.draft = speculate::DraftKind::model; }
+  SpecCheckRecipe() { spec.draft.kind = speculate::DraftKind::model; }
 
   template <class V>
   void fields(V& v) {

@@ -119,9 +119,10 @@ TEST_SUITE("cli/does-it-pay") {
       REQUIRE(run.status == 0);
       const double speedup = speedup_in(run.err);
       REQUIRE(speedup > 0);
-      warned = has(run.err,
-                   "x as fast as plain decoding: set spec.gamma=auto, try another draft, or use "
-                   "pig-generate\n");
+      warned =
+          has(run.err,
+              "x as fast as plain decoding: set spec.shape.gamma=auto, try another draft, or use "
+              "pig-generate\n");
       if (warned) CHECK(speedup <= 0.95);
       if (!warned) CHECK(speedup >= 0.95);
     }
@@ -135,12 +136,12 @@ TEST_SUITE("cli/does-it-pay") {
       std::string says;
     };
     const std::string by_keys =
-        "draft.cache.kind: is full, so the draft reads as much as the target and cannot be "
-        "faster\n  hint: reduce it with -s draft.cache.kind=snapkv";
+        "spec.draft.cache.kind: is full, so the draft reads as much as the target and cannot be "
+        "faster\n  hint: reduce it with -s spec.draft.cache.kind=snapkv";
     for (const Case& c :
          {Case{"sequoia-generate",
                {"-m", "tiny-16m", "-s", "spec.draft=self"},
-               by_keys + ", or -s draft.sparse.kind=cats; spec.force=true runs it anyway\n"},
+               by_keys + ", or -s spec.draft.sparse.kind=cats; spec.force=true runs it anyway\n"},
           Case{"sequoia-generate",
                {"-m", "tiny-16m", "-s", "spec.draft=self", "-s", "spec.gamma=auto"},
                by_keys},
@@ -157,7 +158,7 @@ TEST_SUITE("cli/does-it-pay") {
                by_keys + "; spec.force=true"},
           Case{"triforce-generate",
                {"-r", "triforce/tiny-16m", "-s", "draft2.path=tiny-16m"},
-               "draft2.path: tiny-16m has "},
+               "spec.draft.inner.path: tiny-16m has "},
           Case{"sequoia-generate",
                {"-m", "tiny-16m", "-s", "draft.path=tiny-16m"},
                "draft.path: tiny-16m has "},
@@ -186,12 +187,13 @@ TEST_SUITE("cli/does-it-pay") {
     CAPTURE(run.err);
     REQUIRE(run.status == 0);
     CHECK(run.out == plain.out);
-    for (const char* way : {"  plain decoding\n", "x  spec.draft=ngram spec.gamma=4\n",
-                            "draft.sparse.kind=cats spec.draft=self spec.gamma=4"})
+    for (const char* way : {"  plain decoding\n", "x  spec.draft.kind=ngram spec.shape.gamma=4\n",
+                            "spec.draft.kind=self spec.draft.sparse.kind=cats spec.shape.gamma=4"})
       CHECK(has(run.err, way));
     CHECK(has(run.err,
-              "not tried                      draft.cache.kind=snapkv spec.draft=self "
-              "spec.gamma=4: KV budget of 1024 tokens is too large for a context of "));
+              "not tried                      spec.draft.kind=self "
+              "spec.draft.cache.kind=snapkv spec.shape.gamma=4: KV budget of 1024 tokens is too "
+              "large for a context of "));
     const std::string label = "repeat with: ";
     const size_t at = run.err.find(label);
     REQUIRE(at != std::string::npos);
@@ -224,7 +226,7 @@ TEST_SUITE("cli/does-it-pay") {
       if (way["way"] == "plain decoding")
         CHECK(command_of_best.starts_with("pig-generate "));
       else
-        CHECK(has(command_of_best, "-s spec.draft="));
+        CHECK(has(command_of_best, "-s spec.draft.kind="));
     }
     REQUIRE(taken.size() == 1);
     REQUIRE(!others.empty());
@@ -245,8 +247,9 @@ TEST_SUITE("cli/does-it-pay") {
     CHECK(run.out ==
           generate("pig-generate", {{"-m", "tiny-16m"}, kExact, {"-f", how[7], "-n", "16"}}).out);
     for (const char* way :
-         {"x  draft.cache.kind=snapkv spec.draft=self spec.gamma=4\n",
-          "recipes/models/tiny-2m spec.gamma=4\n", "recipes/models/tiny-2m tree.path="})
+         {"x  spec.draft.kind=self spec.draft.cache.kind=snapkv spec.shape.gamma=4\n",
+          "recipes/models/tiny-2m spec.shape.gamma=4\n",
+          "recipes/models/tiny-2m spec.shape.kind=tree "})
       CHECK(has(run.err, way));
     const auto [peak, planned] = [&] {
       const Json s =
@@ -260,7 +263,8 @@ TEST_SUITE("cli/does-it-pay") {
 #endif
     const Outcome dry = generate("sequoia-generate", {how, kExact, {"--fastest", "--dry-run"}});
     CHECK(dry.status == 0);
-    CHECK(has(dry.out, "\ntries    plain decoding\n         spec.draft=ngram spec.gamma=4\n"));
+    CHECK(has(dry.out,
+              "\ntries    plain decoding\n         spec.draft.kind=ngram spec.shape.gamma=4\n"));
     CHECK(has(dry.out, "draft weights"));
   }
 
@@ -279,13 +283,13 @@ TEST_SUITE("cli/does-it-pay") {
           Case{{"--prompts", two}, 2, "--fastest: expected one prompt to try drafts on, found 2"},
           Case{{"-p", "a", "-s", "spec.draft=ngram"},
                3,
-               "spec.draft: spec.fastest chooses it; leave spec.draft out"},
-          Case{{"-p", "a", "-s", "spec.gamma=3"}, 3, "leave spec.gamma out"},
+               "spec.draft.kind: spec.fastest chooses it; leave spec.draft.kind out"},
+          Case{{"-p", "a", "-s", "spec.gamma=3"}, 3, "leave spec.shape.gamma out"},
           Case{{"-p", "a", "-s", "spec.verify=floor"}, 3, "leave spec.verify out"},
-          Case{{"-p", "a", "-s", "draft.cache.kind=snapkv"}, 3, "leave draft.cache.kind out"},
+          Case{{"-p", "a", "-s", "draft.cache.kind=snapkv"}, 3, "leave spec.draft.cache.kind out"},
           Case{{"-p", "a", "-s", "tree.path=t.json"},
                3,
-               "tree.path: spec.fastest needs a file and a draft.path"},
+               "spec.shape.kind: spec.fastest needs a file and spec.draft.path"},
           Case{{"-p", "a", "-s", "draft.path=tiny-16m"}, 3, "draft.path: tiny-16m has "}})
       check_refused(generate("sequoia-generate", {{"-m", "tiny-16m", "--fastest"}, c.how}),
                     c.status, c.says);

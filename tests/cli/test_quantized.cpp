@@ -226,10 +226,10 @@ TEST_SUITE("cli/quantized") {
       CHECK(has(o.err, message));
     };
     refused({"-s", "spec.draft=ngram", "-s", "draft.weights=int4"},
-            "draft.weights: needs spec.draft self or model, found ngram");
+            "spec.draft: kind ngram has no key 'weights'");
     refused({"-s", "spec.draft=nested", "-s", "draft2.path=tiny-2m", "-s",
              "draft.cache.kind=streaming", "-s", "draft.weights=int4"},
-            "draft.weights: needs spec.draft self or model, found nested");
+            "spec.draft: kind nested has no key 'weights'");
     refused({"-s", "spec.draft=self", "-s", "model.weights=int4", "-s", "draft.weights=int4"},
             "draft.weights: is int4, but the copy reads as many bytes as the target");
   }

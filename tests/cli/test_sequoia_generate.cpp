@@ -490,6 +490,71 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(text(by_self) == whole);
   }
 
+  TEST_CASE("old and present keys of drafts are one recipe, whose files can be rewritten") {
+    const TemporaryFolder folder;
+    const auto run = [](std::vector<std::string> arguments) {
+      return run_process(program("triforce-generate"), {.arguments = std::move(arguments)});
+    };
+    const std::string tree = (tandem::test::source_dir() / "recipes/sequoia/tree-8.json").string();
+    const std::string head = "# A recipe.\nkind: generate\nversion: 1\nmodel: {path: tiny-16m}\n";
+    const std::string tail = "# Sizes.\nrun: {seed: 3}\n";
+    const std::string old = head + "draft:  # gone\n  cache: {kind: retrieval}\n" +
+                            "draft2: {path: tiny-2m}\ntree: {path: \"" + tree + "\"}\n" +
+                            "spec: {draft: nested, gamma2: 4, verify: match}\n" + tail;
+    const std::string now = head +
+                            "spec:\n  draft: {kind: nested, cache: {kind: retrieval}, inner: "
+                            "{path: tiny-2m}, gamma2: 4}\n  shape: {kind: tree, path: \"" +
+                            tree + "\"}\n  verify: match\n" + tail;
+    const std::string file = folder.write("old.yaml", old).string();
+    const Outcome upgraded = run({"--upgrade-recipe", file});
+    CHECK(upgraded.status == 0);
+    const std::string fresh = folder.write("now.yaml", upgraded.out).string();
+    CHECK(upgraded.out.starts_with(head + "spec:\n"));
+    CHECK(upgraded.out.ends_with(tail));
+    CHECK(run({"--upgrade-recipe", fresh}).out == upgraded.out);
+    const std::string same = folder.write("same.yaml", now).string();
+    const auto effective = [&](const std::string& recipe, std::vector<std::string> more) {
+      more.insert(more.end(), {"-r", recipe, "--print-recipe"});
+      std::string text = run(more).out;
+      for (size_t at = 0; (at = text.find(" #", at)) != std::string::npos;)
+        text.erase(text.find_last_not_of(' ', at) + 1,
+                   text.find('\n', at) - text.find_last_not_of(' ', at) - 1);
+      return text;
+    };
+    const std::string whole = effective(file, {});
+    CHECK(has(whole, "      path: "));
+    CHECK(effective(fresh, {}) == whole);
+    CHECK(effective(same, {}) == whole);
+    // The last layer wins, however it is spelled.
+    const std::vector<std::string> pairs[] = {
+        {"spec.draft=ngram", "spec.draft.kind=ngram"},
+        {"draft2.path=tiny-16m", "spec.draft.inner.path=tiny-16m"},
+        {"spec.gamma2=9", "spec.draft.gamma2=9"},
+        {"tree.path=", "spec.shape=chain"}};
+    for (const std::vector<std::string>& pair : pairs)
+      for (const std::string& recipe : {file, fresh}) {
+        CAPTURE(pair[0]);
+        CHECK(effective(recipe, {"-s", pair[0]}) == effective(recipe, {"-s", pair[1]}));
+        CHECK(effective(recipe, {"-s", pair[0]}) != whole);
+      }
+    const auto kinds = [&](std::vector<std::string> more) {
+      more.insert(more.end(), {"-r", "sequoia/tiny-16m", "--print-recipe"});
+      return run(more).out;
+    };
+    for (const char* of_others : {"spec.width=1", "spec.gamma=auto"})
+      CHECK(has(kinds({"-s", of_others}), "\n    kind: tree "));
+    CHECK(has(kinds({"-s", "spec.draft=ngram"}), "\n    kind: chain "));
+    CHECK(has(kinds({"-s", "spec.shape=beams", "-s", "spec.width=1"}), "\n    kind: chain "));
+    CHECK(has(
+        run_process(program("pig-generate"),
+                    {.arguments = {"-m", "tiny-16m", "-s", "draft.path=tiny-2m", "--print-recipe"}})
+            .out,
+        "\n    kind: model "));
+    const std::vector<std::string> plan = {"-r", file, "-p", "The lamp", "--dry-run"};
+    CHECK(has(run(plan).err, "recipe   keys have new names: draft.cache -> spec.draft.cache, "));
+    CHECK_FALSE(has(run({"-r", fresh, "-p", "The lamp", "--dry-run"}).err, "new names"));
+  }
+
   TEST_CASE("what does not go together") {
     const TemporaryFolder folder;
     struct Case {
@@ -510,13 +575,12 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{{"-s", "tree.path=" + no_tree}, 4, "tree.json"},
              Case{{"-s", "tree.path=missing.json"}, 4, "missing.json"},
              Case{{"-s", "output.top_logprobs=2"}, 3, "is not supported with speculation"},
-             Case{{"-s", "spec.draft=self"}, 3, "draft.path: spec.draft is self"},
-             Case{{"-s", "spec.draft=none"},
+             Case{{"-s", "spec.draft={kind: self, path: tiny-2m}"},
                   3,
-                  "draft.path: spec.draft is none; set it, or leave draft.path out"},
+                  "spec.draft: kind self has no key 'path'"},
              Case{{"-s", "model.state=s", "-s", "tree.path=auto"},
                   3,
-                  "model.state: spec.fastest and tree.path auto measure on a full prompt"},
+                  "model.state: spec.fastest and spec.shape auto measure on a full prompt"},
              Case{{"-s", "spec.verify=block"},
                   3,
                   "spec.verify: is block, which only supports linear"},
@@ -539,22 +603,20 @@ TEST_SUITE("cli/sequoia-generate") {
                   "cache.prefill: windowed needs kind streaming, found snapkv"},
              Case{{"-s", "tree.path=", "-s", "run.context=64", "-s", "spec.gamma=70"},
                   3,
-                  "spec.gamma: is 70 tokens, "},
+                  "spec.shape.gamma: is 70 tokens, "},
              Case{{"-s", "spec.draft=ngram", "-s", "run.context=64", "-s", "spec.gamma=70"},
                   3,
-                  "spec.gamma: is 70 tokens, "},
+                  "spec.shape.gamma: is 70 tokens, "},
              Case{{"-s", "tree.path=", "-s", "spec.gamma=[2, auto]"},
                   3,
-                  "spec.gamma: expected one number or auto"},
+                  "spec.shape.gamma: expected one number or auto"},
              Case{{"-s", "tree.path=", "-s", "spec.gamma=auto", "-s", "tree.accept=" + vector},
                   3,
-                  "spec.gamma: auto does not use tree.accept or tree.replay"},
-             Case{{"-s", "spec.gamma=auto"},
-                  3,
-                  "spec.gamma: auto needs a linear draft, but tree.path names a tree"},
+                  "spec.shape.gamma: auto does not use spec.shape.accept or spec.shape.replay"},
+             Case{{"-s", "spec.shape.gamma=auto"}, 3, "spec.shape: kind tree has no key 'gamma'"},
              Case{{"-s", "tree.path=", "-s", "spec.gamma=300"},
                   3,
-                  "spec.gamma: 300 is out of range, expected 1 .. 256 tokens or auto"},
+                  "spec.shape.gamma: 300 is out of range, expected 1 .. 256 tokens or auto"},
          }) {
       CAPTURE(c.says);
       std::vector<std::string> flags = c.flags;

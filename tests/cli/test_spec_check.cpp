@@ -96,7 +96,7 @@ TEST_SUITE("cli/spec-check") {
     refused("spec.floor=-0.1", "spec.floor: -0.1 is out of range");
     refused("spec.floor=.nan", "spec.floor");
     refused("spec.score_temperature=0", "spec.score_temperature: 0 is out of range");
-    refused("spec.width=2", "spec.width: texts are sampled, which 2 beams do not support");
+    refused("spec.width=2", "spec.shape.kind: texts are sampled, which beams do not support");
     refused("spec.verify_within=floor",
             "spec.verify_within: floor is not supported, because outer steps");
   }

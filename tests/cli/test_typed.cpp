@@ -176,7 +176,7 @@ TEST_SUITE("cli/typed") {
     CHECK(has(models.out, "\nsynthetic:llama-3.1-8b "));
     const std::string recipes = run_tool("pig-generate", {"--list-recipes"}).out;
     CHECK(has(recipes, "pig/tiny-16m "));
-    CHECK_FALSE(has(recipes, "sirius/"));    // of another section
+    CHECK(has(recipes, "sirius/tiny-16m "));
     CHECK_FALSE(has(recipes, "s2ft/tiny"));  // of another kind
     CHECK(
         has(run_tool("sirius-generate", {"--list-recipes"}).out,
@@ -219,15 +219,17 @@ TEST_SUITE("cli/typed") {
     CHECK(has(recipe("sirius-generate", {}), "# sirius-generate without a recipe\n"));
     CHECK(has(recipe("sirius-generate", {}), "\n  verify: match "));
     CHECK(has(recipe("sirius-generate", {"-s", "spec.verify=floor"}), "\n  verify: floor "));
-    CHECK(has(recipe("sirius-generate", {"-s", "spec.draft=self"}), "\n    kind: cats "));
+    CHECK(has(recipe("sirius-generate", {"-s", "spec.draft=self"}), "\n      kind: cats "));
     for (const char* other : {"spec.draft=ngram", "draft.path=tiny-2m"})
       CHECK_FALSE(has(recipe("sirius-generate", {"-s", other}), "without a recipe"));
     CHECK_FALSE(has(recipe("sirius-generate", {"-r", "sirius/tiny-16m"}), "without a recipe"));
-    CHECK(has(recipe("triforce-generate", {}), "\n  within: ngram "));
-    CHECK(has(recipe("triforce-generate", {"-s", "draft2.path=tiny-2m"}), "\n  within: model "));
+    CHECK(has(recipe("triforce-generate", {}), "\n    inner:\n      kind: ngram "));
+    CHECK(has(recipe("triforce-generate", {"-s", "draft2.path=tiny-2m"}),
+              "\n    inner:\n      kind: model "));
     for (const char* tool : {"sequoia-generate", "spec-check"})
-      check_refused(run(tool, {}), 3,
-                    "draft.path: expected the draft model, found none\n  hint: set -s "
-                    "draft.path=SMALL_MODEL; without a second model, set -s spec.draft=ngram, ");
+      check_refused(
+          run(tool, {}), 3,
+          "spec.draft.path: expected the draft model, found none\n  hint: set -s "
+          "spec.draft.path=SMALL_MODEL; without a second model, set -s spec.draft=ngram, ");
   }
 }

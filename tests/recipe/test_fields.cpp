@@ -63,7 +63,7 @@ TEST_SUITE("recipe/fields") {
     CHECK(shape("shape: {line: 4, kind: box}") == "{shape: {kind: box, width: 2, line: 4}}");
     const std::string text = message([&] { shape("shape: {kind: box, radius: 5}"); });
     CHECK(text.find("shape: kind box has no key 'radius'") != std::string::npos);
-    CHECK(text.find("its keys: kind, width, line") != std::string::npos);
+    CHECK(text.find("valid keys: kind, width, line") != std::string::npos);
     CHECK(message([&] { shape("shape: {kind: ring, radius: 5}"); }).find("radius") ==
           std::string::npos);
     Tagged tagged;
@@ -77,6 +77,8 @@ TEST_SUITE("recipe/fields") {
   TEST_CASE("a layer that changes the kind leaves what the other kind had") {
     CHECK(read_tagged(layers({"shape: {kind: circle, radius: 5, line: 7}",
                               "shape: {kind: box}"})) == "{shape: {kind: box, width: 2, line: 7}}");
+    CHECK(read_tagged(layers({"shape: {line: 7, width: 4}", "shape: {kind: circle}"})) ==
+          "{shape: {kind: circle, radius: 1, line: 7}}");
     CHECK(read_tagged(layers({"shape: {kind: circle, radius: 5}", "shape: {kind: box}",
                               "shape: {kind: circle}"})) ==
           "{shape: {kind: circle, radius: 5, line: 3}}");

@@ -23,7 +23,7 @@ TreeRoom any_room() { return TreeRoom::any(kMostTreeNodes); }
 
 RoundTimesSpec rounds_to_time(const GenerateRecipe& recipe, const decode::SamplerSpec& sampler,
                               int batch, int context) {
-  RoundTimesSpec timed = timed_rounds(recipe.tree, sampler, batch, context);
+  RoundTimesSpec timed = timed_rounds(recipe.spec.shape, sampler, batch, context);
   timed.largest_tree = kMostTreeNodes;
   // Closer to the texts than trees need: what all keys cost decides here.
   const int step = std::max(1, timed.contexts.front() / kContextSteps);
@@ -39,8 +39,9 @@ std::vector<int> up_to(int most) {
 
 /// Chains, or by a vector the best trees of each size.
 Proposals proposals(const GenerateRecipe& recipe, int most_chain) {
-  if (recipe.tree.accept.empty()) return chain_proposals(most_chain, recipe.spec.alpha1.value);
-  Proposals p{.acceptance = read_acceptance(recipe.tree.accept)};
+  if (recipe.spec.shape.accept.empty())
+    return chain_proposals(most_chain, recipe.spec.draft.alpha1.value);
+  Proposals p{.acceptance = read_acceptance(recipe.spec.shape.accept)};
   const TreeTable table(p.acceptance, {.max_size = kMostTreeNodes, .max_levels = kMostLevels});
   for (int nodes = 2; nodes <= kMostTreeNodes; ++nodes)
     for (int levels = 2; levels <= std::min(nodes, kMostLevels); ++levels)
@@ -58,11 +59,11 @@ std::string shape_text(const RoundChoice& c) {
     case RoundKind::plain:
       break;
     case RoundKind::small:
-      return tree("draft2");
+      return tree("inner");
     case RoundKind::retrieval:
       return tree("self");
     case RoundKind::nested:
-      return fmt::format("{}, {} inner steps, gamma2 {}", tree("draft2"), c.rounds, c.enough);
+      return fmt::format("{}, {} inner steps, gamma2 {}", tree("inner"), c.rounds, c.enough);
   }
   return "";
 }
@@ -115,15 +116,16 @@ KindPlan KindPlanner::plan(const decode::RunContext& cx, const ModelPair::Engine
   const TimingTable inner = times(inner_, engines.self(), engines.drafter());
   KindPlan plan;
   const Workload here{batch_, static_cast<double>(timed_.contexts.front())};
-  plan.outlook = {.cost = {.outer = MeasuredCosts(outer, "times of outer rounds").at(here),
-                           .inner = MeasuredCosts(inner, "times of inner rounds").at(here)},
-                  .options = {.small = proposals(recipe_, kMostAlone),
-                              .retrieval = chain_proposals(kMostAlone, recipe_.spec.alpha2.value),
-                              .inside = proposals(recipe_, kMostInside),
-                              .enough = up_to(kMostNested.enough),
-                              .rounds = up_to(kMostNested.rounds)},
-                  .alpha1 = recipe_.spec.alpha1.value,
-                  .alpha2 = recipe_.spec.alpha2.value};
+  plan.outlook = {
+      .cost = {.outer = MeasuredCosts(outer, "times of outer rounds").at(here),
+               .inner = MeasuredCosts(inner, "times of inner rounds").at(here)},
+      .options = {.small = proposals(recipe_, kMostAlone),
+                  .retrieval = chain_proposals(kMostAlone, recipe_.spec.draft.alpha2.value),
+                  .inside = proposals(recipe_, kMostInside),
+                  .enough = up_to(kMostNested.enough),
+                  .rounds = up_to(kMostNested.rounds)},
+      .alpha1 = recipe_.spec.draft.alpha1.value,
+      .alpha2 = recipe_.spec.draft.alpha2.value};
   plan.choices = choose_rounds(plan.outlook.cost, plan.outlook.options);
   // From here on each kind has its best shape alone.
   NestedOptions& options = plan.outlook.options;
@@ -166,7 +168,7 @@ ChoosingRounds make_choosing_rounds(const GenerateRecipe& recipe, const KindPlan
           .nested = std::make_unique<NestedDrafter>(
               engines.self(), drafter(engines.drafter(), shapes.inside),
               NestedShape{.rounds = shapes.rounds.front(), .enough = shapes.enough.front()},
-              WithinOptions{.verify = recipe.spec.verify_within})},
+              WithinOptions{.verify = recipe.spec.draft.verify})},
       plan.outlook);
   ChoosingRounds made{.rounds = nullptr, .chooser = chooser.get()};
   made.rounds = drafted_rounds(target, std::move(chooser), std::move(options));

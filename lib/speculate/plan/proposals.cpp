@@ -16,186 +16,152 @@ void GenerateRecipe::check(recipe::Problems& p) const {
   if (output.state == "-") p.field("output.state", "output.state: expected a file, found -");
   if (!output.state.empty() && output.state == output.path)
     p.field("output.state", "output.state: expected another file than output.path");
-  if (spec.draft == DraftKind::none && !spec.fastest)
-    return refuse_drafts(*this, "spec.draft is none; set it, or", p);
-  check_speculation(p);
+  if (spec.draft.kind != DraftKind::none || spec.fastest) check_speculation(p);
 }
 
 void GenerateRecipe::check_speculation(recipe::Problems& p) const {
+  const Draft& draft = spec.draft;
+  const Shape& shape = spec.shape;
   if (spec.fastest) check_fastest(p);
-  if (!model.state.empty() && (spec.fastest || tree.measures_acceptance()))
+  if (!model.state.empty() && (spec.fastest || shape.measures_acceptance()))
     p.field("model.state",
-            "model.state: spec.fastest and tree.path auto measure on a full prompt; leave "
+            "model.state: spec.fastest and spec.shape auto measure on a full prompt; leave "
             "model.state out, or choose the draft and the tree");
-  if (spec.draft == DraftKind::model && draft.path.value.empty() && !spec.fastest) {
-    draft.require(p);
+  if (draft.kind == DraftKind::model && draft.path.value.empty() && !spec.fastest) {
+    p.field("spec.draft.path", "spec.draft.path: expected the draft model, found none");
     p.hint(
-        "set -s draft.path=SMALL_MODEL; without a second model, set -s spec.draft=ngram, or -s "
-        "spec.draft=self -s draft.cache.kind=snapkv");
+        "set -s spec.draft.path=SMALL_MODEL; without a second model, set -s spec.draft=ngram, or "
+        "-s spec.draft=self -s spec.draft.cache.kind=snapkv");
   }
-  if (draft.weights != recipe::WeightType::automatic && spec.draft != DraftKind::self &&
-      spec.draft != DraftKind::model)
-    p.field("draft.weights", "draft.weights: needs spec.draft self or model, found {}",
-            recipe::yaml_text(spec.draft));
-  if (draft2.weights != recipe::WeightType::automatic)
-    p.field("draft2.weights", "draft2.weights: is not supported; leave it out");
-  const bool is_nested = spec.nests();
-  check_within(p);
+  check_inner(p);
   check_beams(p);
-  if (is_nested && tree.path.automatic)
-    p.field("tree.path",
-            "tree.path: auto needs spec.draft model or self, found nested; name a tree for the "
-            "inner steps, or leave it out");
   constexpr int kMostGamma = 256;
-  if (spec.gamma.values.size() + (spec.gamma.has_auto ? 1 : 0) > 1)
-    p.field(
-        "spec.gamma",
-        "spec.gamma: expected one number or auto, found several; magicdec-bench compares several");
-  else if (!spec.gamma.automatic() && spec.gamma.values.front() > kMostGamma)
-    p.field("spec.gamma", "spec.gamma: {} is out of range, expected 1 .. {} tokens or auto",
-            spec.gamma.values.front(), kMostGamma);
-  if (spec.draft == DraftKind::self && !draft.path.value.empty())
-    p.field("draft.path",
-            "draft.path: spec.draft is self, which drafts with model.path; leave draft.path out, "
-            "or set spec.draft=model");
-  if (is_nested && !draft.path.value.empty())
-    p.field("draft.path",
-            "draft.path: spec.draft is {}, which takes its small model from draft2.path; leave "
-            "draft.path out",
-            recipe::yaml_text(spec.draft));
-  check_rule_within(spec.verify_within, p);
-  const bool draws = spec.draft != DraftKind::ngram;
+  if (shape.gamma.values.size() + (shape.gamma.has_auto ? 1 : 0) > 1)
+    p.field("spec.shape.gamma",
+            "spec.shape.gamma: expected one number or auto, found several; magicdec-bench compares "
+            "several");
+  else if (!shape.gamma.automatic() && shape.gamma.values.front() > kMostGamma)
+    p.field("spec.shape.gamma",
+            "spec.shape.gamma: {} is out of range, expected 1 .. {} tokens or auto",
+            shape.gamma.values.front(), kMostGamma);
+  check_rule_within(draft.verify, p);
+  const bool draws = draft.kind != DraftKind::ngram;
   if (!draws && weighs_draws(spec.verify))
     p.field("spec.verify",
             "spec.verify: this rule needs sampled draft tokens, but prompt lookup does not sample; "
             "set match, auto or a rule with a floor");
-  if (draws && spec.verify == VerifyChoice::block && tree.path.automatic)
+  if (!draws && shape.is_tree())
+    p.field("spec.shape.kind",
+            "spec.shape.kind: prompt lookup does not propose trees; set spec.shape=chain, found {}",
+            recipe::yaml_text(shape.kind));
+  if (draws && spec.verify == VerifyChoice::block && shape.is_auto())
     p.field("spec.verify",
-            "spec.verify: block needs a linear draft; set tree.path to empty and leave tree.replay "
-            "out, or set traversal");
-  if (draws && spec.gamma.automatic() && !tree.path.empty())
-    p.field("spec.gamma",
-            "spec.gamma: auto needs a linear draft, but tree.path names a tree; set tree.path to "
-            "empty, or leave spec.gamma out");
-  if (chooses_gamma() && !(tree.accept.empty() && tree.replay.empty()))
-    p.field("spec.gamma",
-            "spec.gamma: auto does not use tree.accept or tree.replay; leave both out, or set "
-            "tree.path=auto");
-  if (!tree.accept.empty() && !tree.replay.empty())
-    p.field("tree.replay",
-            "tree.replay: cannot be combined with tree.accept; leave one of them out");
-  if (!tree.replay.empty() && !draws)
-    p.field("tree.replay",
-            "tree.replay: prompt lookup does not propose trees; leave tree.replay out");
-  else if (!tree.replay.empty() && (spec.verify == VerifyChoice::match || is_lossy(spec.verify)))
-    p.field("tree.replay",
-            "tree.replay: needs an acceptance rule for sampled tokens, found match or a lossy "
-            "rule; set spec.verify=auto, or leave tree.replay out");
+            "spec.verify: block needs a linear draft; set spec.shape=chain, or traversal");
+  if (chooses_gamma() && !(shape.accept.empty() && shape.replay.empty()))
+    p.field("spec.shape.gamma",
+            "spec.shape.gamma: auto does not use spec.shape.accept or spec.shape.replay; leave "
+            "both out, or set spec.shape.kind=auto");
+  if (!shape.accept.empty() && !shape.replay.empty())
+    p.field("spec.shape.replay",
+            "spec.shape.replay: cannot be combined with spec.shape.accept; leave one of them out");
+  if (!shape.replay.empty() && !draws)
+    p.field("spec.shape.replay",
+            "spec.shape.replay: prompt lookup does not propose trees; leave spec.shape.replay out");
+  else if (!shape.replay.empty() && (spec.verify == VerifyChoice::match || is_lossy(spec.verify)))
+    p.field("spec.shape.replay",
+            "spec.shape.replay: needs an acceptance rule for sampled tokens, found match or a "
+            "lossy rule; set spec.verify=auto, or leave spec.shape.replay out");
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs",
             "output.top_logprobs: is not supported with speculation; leave it out, or set "
             "spec.draft=none");
 }
 
-void GenerateRecipe::refuse_drafts(const GenerateRecipe& own, const char* why,
-                                   recipe::Problems& p) {
-  GenerateRecipe set = own, defaults;
-  const recipe::Field fields = recipe::fields_of(set), other = recipe::fields_of(defaults);
-  const std::vector<recipe::Key> keys = recipe::keys_of(fields), values = recipe::keys_of(other);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const std::string section = keys[i].name.substr(0, keys[i].name.find('.'));
-    if (section != "spec" && section != "draft" && section != "draft2" && section != "tree")
-      continue;
-    if (keys[i].field->value->yaml() != values[i].field->value->yaml())
-      p.field(keys[i].name, "{0}: {1} leave {0} out", keys[i].name, why);
-  }
-}
-
-void GenerateRecipe::check_within(recipe::Problems& p) const {
-  if (!spec.nests() && spec.within != WithinKind::model)
-    p.field("spec.within",
-            "spec.within: needs hierarchical speculation; set spec.draft=nested, or "
-            "spec.draft=ngram for prompt lookup only");
-  if (spec.within == WithinKind::model && spec.nests() == draft2.path.value.empty())
-    p.field("draft2.path",
-            "draft2.path: is the small model for spec.draft nested or auto; set both or neither");
-  if (spec.within == WithinKind::model) return;
-  if (!draft2.path.value.empty())
-    p.field("draft2.path",
-            "draft2.path: spec.within is ngram, which needs no small model; leave draft2.path out, "
-            "or set spec.within=model");
-  if (spec.draft == DraftKind::automatic)
-    p.field(
-        "spec.within",
-        "spec.within: spec.draft auto needs a model; set spec.within=model, or spec.draft=nested");
-  if (!tree.path.empty() || !tree.accept.empty() || !tree.replay.empty())
-    p.field("tree.path",
-            "tree.path: spec.within is ngram, which does not propose trees; leave tree.path, "
-            "tree.accept and tree.replay out");
-  if (weighs_draws(spec.verify_within))
-    p.field("spec.verify_within",
-            "spec.verify_within: this rule needs sampled draft tokens, but prompt lookup does not "
+void GenerateRecipe::check_inner(recipe::Problems& p) const {
+  if (!spec.nests()) return;
+  const InnerDraft& inner = spec.draft.inner;
+  const Shape& shape = spec.shape;
+  if (shape.is_auto())
+    p.field("spec.shape.kind",
+            "spec.shape.kind: auto needs spec.draft model or self, found nested; name a tree for "
+            "the inner steps, or leave it out");
+  if (inner.kind == WithinKind::model && inner.path.value.empty())
+    p.field("spec.draft.inner.path",
+            "spec.draft.inner.path: expected the small model of inner steps, found none; set it, "
+            "or spec.draft.inner.kind=ngram");
+  if (inner.kind == WithinKind::model) return;
+  if (spec.draft.kind == DraftKind::automatic)
+    p.field("spec.draft.inner.kind",
+            "spec.draft.inner.kind: spec.draft auto needs a model; set model, or "
+            "spec.draft.kind=nested");
+  if (shape.is_tree() || !shape.accept.empty() || !shape.replay.empty())
+    p.field("spec.shape.kind",
+            "spec.shape.kind: spec.draft.inner is ngram, which does not propose trees; set "
+            "spec.shape=chain, and leave accept and replay out");
+  if (weighs_draws(spec.draft.verify))
+    p.field("spec.draft.verify",
+            "spec.draft.verify: this rule needs sampled draft tokens, but prompt lookup does not "
             "sample; set match or auto");
 }
 
 void GenerateRecipe::check_beams(recipe::Problems& p) const {
-  if (spec.width == 1) return;
-  if (spec.draft != DraftKind::model && spec.draft != DraftKind::self)
-    p.field("spec.width",
-            "spec.width: beams need spec.draft self or model, found {}; set one of them, or "
-            "spec.width=1",
-            recipe::yaml_text(spec.draft));
+  const Shape& shape = spec.shape;
+  if (shape.beams() == 0) return;
+  if (spec.draft.kind != DraftKind::model && spec.draft.kind != DraftKind::self)
+    p.field("spec.shape.kind",
+            "spec.shape.kind: beams need spec.draft self or model, found {}; set one of them, or "
+            "spec.shape=chain",
+            recipe::yaml_text(spec.draft.kind));
   if (const double t = sampling.temperature.value_or(0); t > 0)
-    p.field("spec.width",
-            "spec.width: {} beams do not support sampling, but sampling.temperature is {}; set "
-            "sampling.temperature=0 or spec.width=1",
-            spec.width, t);
+    p.field("spec.shape.kind",
+            "spec.shape.kind: beams do not support sampling, but sampling.temperature is {}; set "
+            "sampling.temperature=0 or spec.shape=chain",
+            t);
   if (weighs_draws(spec.verify))
     p.field("spec.verify",
             "spec.verify: {} needs sampled draft tokens, but beams do not sample; set match, auto, "
-            "a rule with a floor, or spec.width=1",
+            "a rule with a floor, or spec.shape=chain",
             recipe::yaml_text(spec.verify));
-  if (!tree.path.empty() || !tree.accept.empty() || !tree.replay.empty())
-    p.field("tree.path",
-            "tree.path: spec.width defines the tree, {} beams of spec.gamma; leave tree.path, "
-            "tree.accept and tree.replay out, or set spec.width=1",
-            spec.width);
-  if (spec.gamma.automatic())
-    p.field("spec.gamma",
-            "spec.gamma: auto does not support spec.width {}; set a number, or spec.width=1",
-            spec.width);
-  else if (const int nodes = 1 + spec.width * spec.gamma.values.front(); nodes > kv::kMaxTreeRows)
-    p.field("spec.width",
-            "spec.width: {} beams of {} tokens make {} nodes with the root, but at most {} are "
-            "supported; lower spec.width or spec.gamma",
-            spec.width, spec.gamma.values.front(), nodes, kv::kMaxTreeRows);
+  if (shape.gamma.automatic())
+    p.field("spec.shape.gamma", "spec.shape.gamma: auto does not support beams; set a number");
+  else if (const int nodes = 1 + shape.width * shape.gamma.values.front(); nodes > kv::kMaxTreeRows)
+    p.field("spec.shape.width",
+            "spec.shape.width: {} beams of {} tokens make {} nodes with the root, but at most {} "
+            "are supported; lower spec.shape.width or spec.shape.gamma",
+            shape.width, shape.gamma.values.front(), nodes, kv::kMaxTreeRows);
 }
 
 void GenerateRecipe::check_fastest(recipe::Problems& p) const {
   GenerateRecipe own = *this;
   own.spec.fastest = false;
-  own.draft.path = {};
-  own.tree.path = {};
-  if (spec.draft == DraftKind::model) own.spec.draft = DraftKind::none;  // a program's default
-  refuse_drafts(own, "spec.fastest chooses it;", p);
-  if (tree.path.automatic || (!tree.path.empty() && draft.path.value.empty()))
-    p.field("tree.path",
-            "tree.path: spec.fastest needs a file and a draft.path for its tree; set both, or "
-            "leave tree.path out");
+  if (spec.draft.kind == DraftKind::model) {
+    own.spec.draft.kind = DraftKind::none;
+    own.spec.draft.path = {};
+  }
+  if (spec.shape.kind == ShapeKind::tree) own.spec.shape = {};
+  GenerateRecipe defaults;
+  const recipe::Field fields = recipe::fields_of(own), other = recipe::fields_of(defaults);
+  const std::vector<recipe::Key> keys = recipe::keys_of(fields, "spec"),
+                                 values = recipe::keys_of(other, "spec");
+  for (size_t i = 0; i < keys.size(); ++i)
+    if (keys[i].field->value->yaml() != values[i].field->value->yaml())
+      p.field(keys[i].name, "{0}: spec.fastest chooses it; leave {0} out", keys[i].name);
+  if (spec.shape.is_tree() && (spec.shape.is_auto() || spec.draft.path.value.empty()))
+    p.field("spec.shape.kind",
+            "spec.shape.kind: spec.fastest needs a file and spec.draft.path for a tree; set both, "
+            "or leave spec.shape out");
 }
 
-int most_nodes(const DraftTreeSection& tree, int batch) {
-  return std::max(2, tree.max_nodes / batch);
-}
+int most_nodes(const Shape& shape, int batch) { return std::max(2, shape.max_nodes / batch); }
 
 Proposer proposer_of(const GenerateRecipe& recipe) {
   const SpecSection& spec = recipe.spec;
   if (spec.fastest) return Proposer::any;
-  switch (spec.draft) {
+  switch (spec.draft.kind) {
     case DraftKind::model:
       return Proposer::other_model;
     case DraftKind::self:
-      return recipe.draft.copies_target() ? Proposer::other_model : Proposer::target;
+      return recipe.spec.draft.copies_target() ? Proposer::other_model : Proposer::target;
     case DraftKind::nested:
     case DraftKind::automatic:
       return spec.looks_up_within() ? Proposer::nested_lookup : Proposer::nested;
@@ -208,16 +174,16 @@ Proposer proposer_of(const GenerateRecipe& recipe) {
 }
 
 std::optional<TokenTree> given_tree(const GenerateRecipe& recipe) {
-  const bool draws = recipe.spec.draft != DraftKind::ngram;
-  if (recipe.spec.width > 1) return beam_tree(recipe.spec.width, recipe.most_gamma());
-  if (!draws || recipe.tree.path.empty()) return chain_tree(recipe.most_gamma() + 1);
-  if (recipe.tree.path.automatic) return {};
-  TokenTree tree = read_tree(recipe.tree.path.path).tree;
-  if (tree.size() > kv::kMaxTreeRows)
-    throw input_error(recipe.tree.path.path.string(), "has {} nodes, but at most {} are supported",
-                      tree.size(), kv::kMaxTreeRows);
   const SpecSection& spec = recipe.spec;
-  const auto rule = spec.nests() ? spec.verify_within : spec.verify;
+  const bool draws = spec.draft.kind != DraftKind::ngram;
+  if (spec.shape.beams() > 0) return beam_tree(spec.shape.width, recipe.most_gamma());
+  if (!draws || !spec.shape.is_tree()) return chain_tree(recipe.most_gamma() + 1);
+  if (spec.shape.is_auto()) return {};
+  TokenTree tree = read_tree(spec.shape.path).tree;
+  if (tree.size() > kv::kMaxTreeRows)
+    throw input_error(spec.shape.path.string(), "has {} nodes, but at most {} are supported",
+                      tree.size(), kv::kMaxTreeRows);
+  const auto rule = spec.nests() ? spec.draft.verify : spec.verify;
   (void)rule_for(rule, draws, tree, false);  // before models are loaded
   return tree;
 }
@@ -225,19 +191,20 @@ std::optional<TokenTree> given_tree(const GenerateRecipe& recipe) {
 TreeRoom room_of(const GenerateRecipe& recipe, const std::optional<TokenTree>& given, int batch,
                  bool measures) {
   if (given && !measures) return TreeRoom::of(*given);
-  const auto any = TreeRoom::any(most_nodes(recipe.tree, batch));
+  const auto any = TreeRoom::any(most_nodes(recipe.spec.shape, batch));
   return given ? any.with(TreeRoom::of(*given)) : any;
 }
 
 void check_gamma(const GenerateRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
-  const bool is_chain = recipe.spec.draft == DraftKind::ngram || recipe.tree.path.empty();
+  const bool is_chain = recipe.spec.draft.kind == DraftKind::ngram || !recipe.spec.shape.is_tree();
   const bool is_nested = recipe.spec.nests();
   size_t longest = 0;
   for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
   const int64_t room = context - static_cast<int64_t>(longest);
-  const int gamma = is_nested ? recipe.spec.gamma2 : recipe.most_gamma();
-  if (is_nested ? gamma < room : !is_chain || recipe.spec.gamma.automatic() || gamma < room) return;
-  const std::string key = is_nested ? "spec.gamma2" : "spec.gamma";
+  const int gamma = is_nested ? recipe.spec.draft.gamma2 : recipe.most_gamma();
+  if (is_nested ? gamma < room : !is_chain || recipe.spec.shape.gamma.automatic() || gamma < room)
+    return;
+  const std::string key = is_nested ? "spec.draft.gamma2" : "spec.shape.gamma";
   throw recipe_error(key, "is {} tokens, but the prompt leaves only {} of a context of {}", gamma,
                      room, context)
       .hint(fmt::format("lower {}, raise run.context, or shorten the prompt", key));
@@ -245,34 +212,34 @@ void check_gamma(const GenerateRecipe& recipe, int64_t context, const decode::Pr
 
 void refuse_full_draft(const GenerateRecipe& recipe, const ModelPair& pair) {
   constexpr const char* kForce = "spec.force=true runs it anyway";
-  const DraftKind draft = recipe.spec.draft;
-  if (draft == DraftKind::self && recipe.draft.copies_target()) {
+  const DraftKind draft = recipe.spec.draft.kind;
+  if (draft == DraftKind::self && recipe.spec.draft.copies_target()) {
     const auto bytes = [&](const decode::ModelFiles& files) {
       return model::step_bytes(files.config, pair.compute());
     };
     if (bytes(pair.draft()) < bytes(pair.target())) return;
-    throw recipe_error("draft.weights",
+    throw recipe_error("spec.draft.weights",
                        "is {}, but the copy reads as many bytes as the target and cannot be faster",
-                       recipe::yaml_text(recipe.draft.weights))
+                       recipe::yaml_text(recipe.spec.draft.weights))
         .hint(fmt::format("use a model whose weights have more bits; {}", kForce));
   }
-  const recipe::Cache& cache = recipe.draft.cache;
+  const recipe::Cache& cache = recipe.spec.draft.cache;
   const auto json = [](recipe::Cache c) { return recipe::to_json(recipe::fields_of(c)); };
   const bool is_self = draft == DraftKind::self;
   const bool reads_all = kv::needs_of(cache).reads_all || json(cache) == json(recipe.cache);
-  if ((is_self || draft == DraftKind::nested) && !recipe.draft.sparse.any() && reads_all)
-    throw recipe_error("draft.cache.kind",
+  if ((is_self || draft == DraftKind::nested) && !recipe.spec.draft.sparse.any() && reads_all)
+    throw recipe_error("spec.draft.cache.kind",
                        "is {}, so the draft reads as much as the target and cannot be faster",
                        recipe::yaml_text(cache.kind))
-        .hint(fmt::format("reduce it with -s draft.cache.kind=snapkv{}; {}",
-                          is_self ? ", or -s draft.sparse.kind=cats" : "", kForce));
+        .hint(fmt::format("reduce it with -s spec.draft.cache.kind=snapkv{}; {}",
+                          is_self ? ", or -s spec.draft.sparse.kind=cats" : "", kForce));
   if (draft != DraftKind::model && (draft != DraftKind::nested || recipe.spec.looks_up_within()))
     return;
   if (&pair.draft() == &pair.target()) return;  // none is given to spec.fastest
   const int64_t small = model::n_params(pair.draft().config),
                 large = model::n_params(pair.target().config);
   if (small < large) return;
-  throw recipe_error(draft == DraftKind::nested ? "draft2.path" : "draft.path",
+  throw recipe_error(draft == DraftKind::nested ? "spec.draft.inner.path" : "spec.draft.path",
                      "{} has {:.3g} parameters and {} has {:.3g}, but a draft as large as the "
                      "target cannot be faster",
                      pair.draft().name, static_cast<double>(small), pair.target().name,
@@ -282,16 +249,17 @@ void refuse_full_draft(const GenerateRecipe& recipe, const ModelPair& pair) {
 
 std::string remedy_of_loss(const GenerateRecipe& recipe) {
   const SpecSection& spec = recipe.spec;
-  const bool may_choose = (spec.draft == DraftKind::model || spec.draft == DraftKind::self) &&
-                          spec.width == 1 && recipe.tree.path.empty() && !spec.gamma.automatic();
+  const bool may_choose =
+      (spec.draft.kind == DraftKind::model || spec.draft.kind == DraftKind::self) &&
+      spec.shape.kind == ShapeKind::chain && !spec.shape.gamma.automatic();
   return fmt::format("{}try another draft, or use pig-generate",
-                     may_choose ? "set spec.gamma=auto, " : "");
+                     may_choose ? "set spec.shape.gamma=auto, " : "");
 }
 
 void size_for(ModelPair& pair, const decode::SequenceRoom& room, const TreeRoom& tree,
               const SpecSection& spec) {
   const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
-  if (spec.draft == DraftKind::nested && pair.has_draft())
+  if (spec.draft.kind == DraftKind::nested && pair.has_draft())
     return pair.size(room, nested_needs(tree, spec.nested(), batch, vocab),
                      nested_draft_needs(tree, spec.nested(), batch), [&](MemoryPlan& plan) {
                        plan_nested_rounds(tree, spec.nested(), pair.target_spec(),
@@ -300,11 +268,11 @@ void size_for(ModelPair& pair, const decode::SequenceRoom& room, const TreeRoom&
   const int64_t texts = room.prefix ? room.longest * batch : room.total;
   pair.size(room, target_needs(tree, batch, vocab), draft_needs(tree, batch),
             [&](MemoryPlan& plan) {
-              if (spec.draft == DraftKind::ngram || spec.fastest)
+              if (spec.draft.kind == DraftKind::ngram || spec.fastest)
                 plan.add("texts/indexes of n-grams",
                          static_cast<size_t>(texts) * LookupIndex::kTokenBytes);
               plan_rounds(tree, pair.target_spec(), pair.target().config, pair.has_draft(), plan,
-                          spec.beams());
+                          spec.shape.beams());
             });
 }
 
@@ -314,18 +282,20 @@ std::unique_ptr<Rounds> make_rounds(const GenerateRecipe& recipe, const ModelPai
   const SpecSection& spec = recipe.spec;
   options.verify = spec.verify;
   options.floor = spec.floors.rule();
-  within.verify = spec.verify_within;
-  if (spec.draft == DraftKind::ngram)
-    return lookup_rounds(*engines.target, spec.ngram, recipe.most_gamma(), std::move(options));
+  within.verify = spec.draft.verify;
+  if (spec.draft.kind == DraftKind::ngram)
+    return lookup_rounds(*engines.target, spec.draft.longest, recipe.most_gamma(),
+                         std::move(options));
   if (spec.looks_up_within())
-    return nested_lookup_rounds(*engines.target, engines.self(), spec.ngram, spec.gamma1,
-                                spec.nested(), std::move(within), std::move(options));
-  if (spec.draft == DraftKind::nested)
+    return nested_lookup_rounds(*engines.target, engines.self(), spec.draft.inner.longest,
+                                spec.draft.gamma1, spec.nested(), std::move(within),
+                                std::move(options));
+  if (spec.draft.kind == DraftKind::nested)
     return nested_rounds(*engines.target, engines.self(), engines.drafter(), tree, spec.nested(),
                          std::move(within), std::move(options));
-  if (spec.beams() > 0)
+  if (spec.shape.beams() > 0)
     return beam_rounds(*engines.target, engines.drafter(),
-                       {.width = spec.width,
+                       {.width = spec.shape.width,
                         .gamma = recipe.most_gamma(),
                         .temperature = options.floor.temperature},
                        std::move(options));

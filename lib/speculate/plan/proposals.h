@@ -12,54 +12,134 @@
 
 namespace tandem::speculate {
 
-/// Section `spec`.
-struct SpecSection {
-  DraftKind draft = DraftKind::none;
-  recipe::AutoCounts gamma{{8}};
-  int width = 1;
-  WithinKind within = WithinKind::model;
+/// Section `spec.draft.inner`: the draft of inner steps.
+struct InnerDraft : DraftSection {
+  WithinKind kind = WithinKind::model;
+  int longest = 3;
+
+  template <class V>
+  void fields(V& v) {
+    v("kind", kind, "source of draft tokens in inner steps: model, or ngram (prompt lookup)");
+    v("path", path, recipe::optional_input().of("model"),
+      "draft model, with the tokenizer of model.path");
+    v("cache", cache, recipe::of_kind("model"), "KV cache and attention policy of the draft");
+    v("longest", longest, recipe::between(1, 64).unit("tokens").of("ngram"),
+      "longest n-gram to match");
+  }
+};
+
+/// Section `spec.draft`: what proposes tokens.
+struct Draft : DraftSection {
+  DraftKind kind = DraftKind::none;
+  int longest = 3;
+  InnerDraft inner;
   int gamma1 = 1, gamma2 = 6;
   std::optional<int> rounds;
   recipe::Fraction alpha1{0.35}, alpha2{0.9};
-  int ngram = 3;
-  VerifyChoice verify = VerifyChoice::automatic, verify_within = VerifyChoice::automatic;
+  VerifyChoice verify = VerifyChoice::automatic;
+
+  template <class V>
+  void fields(V& v) {
+    using recipe::between;
+    using recipe::of_kind;
+    v("kind", kind,
+      "source of draft tokens: none (plain decoding), model (path), ngram (prompt lookup), self "
+      "(model.path under cache, or with some FFN neurons) or nested. In nested (hierarchical "
+      "speculation), inner drafts for model.path under cache. auto = the fastest of self, nested, "
+      "the inner model and no draft at each step, by measured times and recent acceptance");
+    v("path", path, recipe::optional_input().of("model"),
+      "draft model, with the tokenizer of model.path");
+    v("weights", weights, of_kind("model|self"),
+      "weights of the draft: int8, int4 or fp8, quantized as they are loaded. With kind self, the "
+      "draft is then a quantized copy of the target. auto = as in the file");
+    v("cache", cache, of_kind("model|self|nested|auto"),
+      "KV cache and attention policy of the draft");
+    v("sparse", sparse, of_kind("self"), "FFN neurons that the draft computes");
+    v("longest", longest, between(1, 64).unit("tokens").of("ngram"), "longest n-gram to match");
+    v("inner", inner, of_kind("nested|auto"), "draft of inner steps");
+    v("gamma1", gamma1, between(1, 256).unit("tokens").of("nested|auto"),
+      "draft tokens per inner step without a tree, an upper bound for ngram");
+    v("gamma2", gamma2, between(1, 256).unit("tokens").of("nested|auto"),
+      "tokens from inner steps at which no further inner step starts");
+    v("rounds", rounds, between(1, 64).of("nested|auto"),
+      "maximum number of inner steps per speculation step, null = two thirds of gamma2");
+    v("alpha1", alpha1, recipe::above(0).up_to(1).of("nested|auto"),
+      "initial estimate of the acceptance rate of the inner model's tokens");
+    v("alpha2", alpha2, recipe::above(0).up_to(1).of("self|nested|auto"),
+      "initial estimate of the acceptance rate of the target's tokens under cache");
+    v("verify", verify, of_kind("nested|auto"),
+      "acceptance rule of inner steps, lossless rules only");
+  }
+};
+
+/// The shape of a step's proposals.
+enum class ShapeKind : uint8_t { chain, tree, automatic, beams };
+constexpr std::array<std::string_view, 4> enum_names(ShapeKind) {
+  return {"chain", "tree", "auto", "beams"};
+}
+
+/// Section `spec.shape`: the shape of the proposals.
+struct Shape {
+  ShapeKind kind = ShapeKind::chain;
+  recipe::AutoCounts gamma{{8}};
+  int width = 4;
+  std::filesystem::path path, accept, replay, timing;
+  int max_nodes = 64;
+  std::optional<int> max_levels;
+
+  template <class V>
+  void fields(V& v) {
+    const auto file_of = [](std::string_view kinds) { return recipe::optional_input().of(kinds); };
+    v("kind", kind,
+      "shape of a step's draft tokens: `chain` (linear draft), tree (path) or beams (the likeliest "
+      "linear drafts, greedy decoding only). With auto, it is the fastest tree on this machine for "
+      "accept or replay. Without both, acceptance is measured on up to 64 tokens, after a second "
+      "prefill of the first prompt");
+    v("gamma", gamma, recipe::of_kind("chain|beams"),
+      "draft tokens per speculation step, an upper bound for ngram. auto = up to 16 (128 with "
+      "model.offload and sparse drafts), or no draft, by measured times and acceptance. Sampled "
+      "text then depends on timing");
+    v("width", width, recipe::between(2, kMaxBeams).unit("beams").of("beams"),
+      "beams kept per level in beam search over the draft, ranked by softmax at score_temperature. "
+      "The longest accepted beam is kept");
+    v("path", path, file_of("tree"), "token tree (sequoia-tree/1, or a map as JSON)");
+    v("accept", accept, file_of("chain|tree|auto"),
+      "acceptance vector for the choice of a tree, or for the prediction whether one pays. Empty = "
+      "measured if kind is auto, else unused");
+    v("replay", replay, file_of("chain|tree|auto"),
+      "recorded speculation steps (tree-rounds/1) in place of accept, for a tree search under "
+      "spec.verify");
+    v("timing", timing, file_of("chain|tree|auto"),
+      "timing table for the choice of a tree (sequoia-timing/1), empty = measured once and kept in "
+      "the cache folder");
+    v("max_nodes", max_nodes,
+      recipe::between(2, kv::kMaxTreeRows).unit("nodes").of("chain|tree|auto"),
+      "maximum number of tree nodes in a step, over all sequences, for an automatic tree");
+    v("max_levels", max_levels, recipe::at_least(2).of("chain|tree|auto"),
+      "maximum number of levels of an automatic tree, including the root's, null = no limit");
+  }
+  bool is_auto() const { return kind == ShapeKind::automatic; }
+  bool is_tree() const { return kind == ShapeKind::tree || is_auto(); }
+  /// Beams of a round; 0: there are none.
+  int beams() const { return kind == ShapeKind::beams ? width : 0; }
+  /// True if a run predicts the tokens a round of its tree.
+  bool predicts() const { return is_auto() || !accept.empty() || !replay.empty(); }
+  /// True if it first measures acceptance.
+  bool measures_acceptance() const { return is_auto() && accept.empty() && replay.empty(); }
+};
+
+/// Section `spec`.
+struct SpecSection {
+  Draft draft;
+  Shape shape;
+  VerifyChoice verify = VerifyChoice::automatic;
   FloorKeys floors;
   bool force = false, fastest = false;
 
   template <class V>
   void fields(V& v) {
-    v("draft", draft,
-      "source of draft tokens: none (plain decoding), model (draft.path), ngram (prompt lookup), "
-      "self (model.path under draft.cache), or nested (hierarchical speculation). In nested, "
-      "draft2.path or prompt lookup "
-      "drafts for model.path under draft.cache. auto = the fastest of self, nested, draft2.path "
-      "and no draft at each step, by measured times and recent acceptance");
-    v("within", within,
-      "source of draft tokens in inner steps: model (draft2.path) or ngram (prompt lookup). Only "
-      "with draft: nested or auto");
-    v("gamma", gamma,
-      "draft tokens per speculation step without a tree, an upper bound for ngram. auto = up to 16 "
-      "(128 with model.offload and draft.sparse), or no draft, by measured times and acceptance. "
-      "Sampled text then depends on timing");
-    v("width", width, recipe::between(1, kMaxBeams).unit("beams"),
-      "beams kept per level in beam search over the draft, ranked by softmax at score_temperature. "
-      "The longest accepted beam is kept, 1 = a linear draft. Only with sampling.temperature: 0 "
-      "and draft: model or self");
-    v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
-      "draft tokens per inner step without a tree, an upper bound for ngram. Only with draft: "
-      "nested or auto");
-    v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
-      "tokens from inner steps at which no further inner step starts. Only with draft: nested or "
-      "auto");
-    v("rounds", rounds, recipe::between(1, 64),
-      "maximum number of inner steps per speculation step, null = two thirds of gamma2. Only with "
-      "draft: nested or auto");
-    v("alpha1", alpha1, recipe::above(0).up_to(1),
-      "initial estimate of the acceptance rate of draft2.path's tokens, only with draft: auto");
-    v("alpha2", alpha2, recipe::above(0).up_to(1),
-      "initial estimate of the acceptance rate of the target's tokens under draft.cache, only with "
-      "draft: auto");
-    v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "longest n-gram to match");
+    v("draft", draft, "source of draft tokens");
+    v("shape", shape, "shape of the draft tokens");
     v("verify", verify,
       "acceptance rule. Lossless rules: match (plain sampling with the same seed), sequoia (node "
       "by node), block (linear drafts) and traversal (paths of a tree). Lossy rules: floor (likely "
@@ -67,64 +147,29 @@ struct SpecSection {
       "= match for ngram, block for linear drafts, traversal for trees, or sequoia where those "
       "cost more than they gain");
     floors.fields(v);
-    v("verify_within", verify_within,
-      "acceptance rule of inner steps, lossless rules only. Only with draft: nested or auto");
     v("force", force,
-      "speculation even if tree.accept or tree.replay predicts a slowdown, or the draft costs as "
+      "speculation even if shape.accept or shape.replay predicts a slowdown, or the draft costs as "
       "much as the target");
     v("fastest", fastest,
-      "trial of plain decoding, prompt lookup, self-drafts and draft.path on the prompt for some "
+      "trial of plain decoding, prompt lookup, self-drafts and a draft model on the prompt for "
+      "some "
       "seconds. The fastest generates the text");
   }
   /// Of rounds within rounds.
   NestedShape nested() const {
-    return {.rounds = rounds.value_or((2 * gamma2 + 2) / 3), .enough = gamma2};
+    return {.rounds = draft.rounds.value_or((2 * draft.gamma2 + 2) / 3), .enough = draft.gamma2};
   }
   /// Whether there are rounds within rounds.
-  bool nests() const { return draft == DraftKind::nested || draft == DraftKind::automatic; }
-  /// Beams of a round; 0: there are none.
-  int beams() const { return width > 1 ? width : 0; }
+  bool nests() const {
+    return draft.kind == DraftKind::nested || draft.kind == DraftKind::automatic;
+  }
   /// Whether prompt lookup proposes in them.
-  bool looks_up_within() const { return nests() && within == WithinKind::ngram; }
+  bool looks_up_within() const { return nests() && draft.inner.kind == WithinKind::ngram; }
   /// Drafted tokens of a chain, at most; of rounds within rounds those there.
   int most_gamma() const {
-    if (nests()) return gamma1;
-    return gamma.automatic() ? 16 : gamma.values.front();
+    if (nests()) return draft.gamma1;
+    return shape.gamma.automatic() ? 16 : shape.gamma.values.front();
   }
-};
-
-/// Section `tree`: the shape of the proposals.
-struct DraftTreeSection {
-  recipe::AutoPath path;
-  std::filesystem::path accept, replay, timing;
-  int max_nodes = 64;
-  std::optional<int> max_levels;
-
-  template <class V>
-  void fields(V& v) {
-    using recipe::optional_input;
-    v("path", path, optional_input(),
-      "token tree (sequoia-tree/1, or a map as JSON). auto = the fastest on this machine for "
-      "accept or replay. Without both, acceptance is measured on up to 64 tokens, after a second "
-      "prefill of the first prompt. Empty = a linear draft of spec.gamma");
-    v("accept", accept, optional_input(),
-      "acceptance vector for the choice of a tree, or for the prediction whether one pays. Empty = "
-      "measured if path is auto, else unused");
-    v("replay", replay, optional_input(),
-      "recorded speculation steps (tree-rounds/1) in place of accept, for a tree search under "
-      "spec.verify");
-    v("timing", timing, optional_input(),
-      "timing table for the choice of a tree (sequoia-timing/1), empty = measured once and kept in "
-      "the cache folder");
-    v("max_nodes", max_nodes, recipe::between(2, kv::kMaxTreeRows).unit("nodes"),
-      "maximum number of tree nodes in a step, over all sequences, for an automatic tree");
-    v("max_levels", max_levels, recipe::at_least(2),
-      "maximum number of levels of an automatic tree, including the root's, null = no limit");
-  }
-  /// True if a run predicts the tokens a round of its tree.
-  bool predicts() const { return path.automatic || !accept.empty() || !replay.empty(); }
-  /// True if it first measures acceptance.
-  bool measures_acceptance() const { return path.automatic && accept.empty() && replay.empty(); }
 };
 
 /// Section `accept`: what the trees are optimal for.
@@ -145,51 +190,41 @@ struct AcceptSection {
 /// Recipes of the kind `generate`.
 struct GenerateRecipe {
   recipe::Model model;
-  DraftSection draft;
   recipe::ServingRun run;
   recipe::Sampling sampling;
   recipe::Chat chat;
   recipe::Output output;
   recipe::Cache cache;
-  DraftSection draft2;
   SpecSection spec;
-  DraftTreeSection tree;
 
   template <class V>
   void fields(V& v) {
     v("model", model, "target model");
-    v("draft", draft, "draft model");
     v("run", run, "device, threads, seed, sizes");
     v("sampling", sampling, "sampling and stop conditions");
     v("chat", chat, "chat template");
     v("output", output, "file of results");
     v("cache", cache, "KV cache and attention policy of the target, with or without drafts");
-    v("draft2", draft2,
-      "draft model of inner steps, only with spec.draft: nested or auto and spec.within: model");
     v("spec", spec, "drafting and verification");
-    v("tree", tree, "shape of the token tree");
   }
   void check(recipe::Problems& p) const;
   /// Whether each round chooses how long its chains are.
   bool chooses_gamma() const {
-    return spec.draft != DraftKind::ngram && spec.draft != DraftKind::nested && tree.path.empty() &&
-           spec.gamma.automatic();
+    return spec.draft.kind != DraftKind::ngram && spec.draft.kind != DraftKind::nested &&
+           !spec.shape.is_tree() && spec.shape.gamma.automatic();
   }
   /// Drafted tokens of a chain, at most. Checks that wait for the link want long ones.
   int most_gamma() const {
     constexpr int kWithOffload = 128;
-    const bool waits = model.offload.any() && draft.sparse.any() && spec.draft == DraftKind::self;
-    return waits && spec.gamma.automatic() ? kWithOffload : spec.most_gamma();
+    const bool waits = model.offload.any() && spec.draft.sparse.any();
+    return waits && spec.shape.gamma.automatic() ? kWithOffload : spec.most_gamma();
   }
 
  private:
-  void check_within(recipe::Problems& p) const;
+  void check_inner(recipe::Problems& p) const;
   void check_beams(recipe::Problems& p) const;
   void check_fastest(recipe::Problems& p) const;
   void check_speculation(recipe::Problems& p) const;
-  /// Refuses settings of drafts that are not their defaults.
-  /// why      what the settings are of no use with
-  static void refuse_drafts(const GenerateRecipe& own, const char* why, recipe::Problems& p);
 };
 
 /// Who proposes, as the recipe wants it.
@@ -202,7 +237,7 @@ Proposer proposer_of(const GenerateRecipe& recipe);
 std::optional<TokenTree> given_tree(const GenerateRecipe& recipe);
 
 /// Nodes of a tree that is chosen here, at most.
-int most_nodes(const DraftTreeSection& tree, int batch);
+int most_nodes(const Shape& shape, int batch);
 
 /// Room for the given tree, or for any that may be chosen.
 /// batch     sequences of a step

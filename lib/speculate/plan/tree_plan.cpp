@@ -21,12 +21,12 @@ namespace tandem::speculate {
 
 using Json = nlohmann::ordered_json;
 
-RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
-                            int batch, int context) {
+RoundTimesSpec timed_rounds(const Shape& shape, const decode::SamplerSpec& sampler, int batch,
+                            int context) {
   RoundTimesSpec timed;
   // A power of two, so that texts of other lengths find the times kept.
   timed.contexts = {static_cast<int>(std::bit_floor(static_cast<unsigned>(context)))};
-  timed.largest_tree = most_nodes(tree, batch);
+  timed.largest_tree = most_nodes(shape, batch);
   timed.batch = batch;
   timed.sampler = sampler;
   return timed;
@@ -107,7 +107,7 @@ MeasuredAcceptance measure_acceptance(const decode::RunContext& cx, const Genera
                                       std::span<const int32_t> prompt, decode::GenerateSpec how,
                                       int batch) {
   constexpr int kMostTokens = 64, kMostChildren = 16;
-  const int width = std::min(kMostChildren, most_nodes(recipe.tree, batch) - 1);
+  const int width = std::min(kMostChildren, most_nodes(recipe.spec.shape, batch) - 1);
   std::vector<int64_t> accepted(static_cast<size_t>(width), 0);
   const auto rounds =
       make_rounds(recipe, engines, star_tree(width), {.on_round = [&](const RoundEvent& e) {
@@ -153,7 +153,7 @@ Json TreePlan::json() const {
   return j;
 }
 
-std::optional<TreeRounds> recorded_rounds(const DraftTreeSection& section, const ModelPair& pair,
+std::optional<TreeRounds> recorded_rounds(const Shape& section, const ModelPair& pair,
                                           const ops::SampleRule& sampling) {
   if (section.replay.empty()) return {};
   TreeRounds rounds = read_tree_rounds(section.replay);
@@ -177,7 +177,7 @@ struct Pricing {
   int max_levels;
 };
 
-void plan_by_vector(const decode::RunContext& cx, const DraftTreeSection& section,
+void plan_by_vector(const decode::RunContext& cx, const Shape& section,
                     const std::optional<TokenTree>& given, const Pricing& pricing, bool is_greedy,
                     TreePlan& plan) {
   const AcceptanceVector vector =
@@ -198,7 +198,7 @@ void plan_by_vector(const decode::RunContext& cx, const DraftTreeSection& sectio
   plan.tree = table.tree(choice.best.size, choice.best.levels);
 }
 
-void plan_by_replay(const decode::RunContext& cx, const DraftTreeSection& section,
+void plan_by_replay(const decode::RunContext& cx, const Shape& section,
                     const TreeEvidence& evidence, const std::optional<TokenTree>& given,
                     Pricing pricing, TreePlan& plan) {
   const AcceptBy rule =
@@ -210,7 +210,7 @@ void plan_by_replay(const decode::RunContext& cx, const DraftTreeSection& sectio
     const auto shape = shape_in(recorded, *given);
     if (!shape)
       throw input_error(where, "lacks nodes of the chosen tree")
-          .hint("record a larger accept.tree, or leave tree.replay out");
+          .hint("record a larger accept.tree, or leave spec.shape.replay out");
     plan.predicted = price_tree(*given, search.all().tokens(*shape), pricing.steps);
     return;
   }
@@ -224,15 +224,15 @@ void plan_by_replay(const decode::RunContext& cx, const DraftTreeSection& sectio
 
 }  // namespace
 
-TreePlan plan_tree(const decode::RunContext& cx, const DraftTreeSection& section,
-                   const TreeEvidence& evidence, const std::optional<TokenTree>& given,
-                   const TimingTable& times, const RoundTimesSpec& timed, int context) {
+TreePlan plan_tree(const decode::RunContext& cx, const Shape& section, const TreeEvidence& evidence,
+                   const std::optional<TokenTree>& given, const TimingTable& times,
+                   const RoundTimesSpec& timed, int context) {
   TreePlan plan;
   if (given) plan.tree = *given;
   plan.measured = evidence.measured;
   const int nodes = timed.largest_tree;
   Pricing pricing{.steps = section.timing.empty() ? times.buckets.front()
-                                                  : times.bucket(context, "tree.timing"),
+                                                  : times.bucket(context, "spec.shape.timing"),
                   .sizes = timed_sizes(nodes),
                   .max_levels = std::min(section.max_levels.value_or(nodes), nodes)};
   pricing.sizes.erase(pricing.sizes.begin());  // a lone root is no speculation

@@ -13,8 +13,8 @@
 namespace tandem::speculate {
 
 /// What to time in order to choose a tree for texts of `context` tokens.
-RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
-                            int batch, int context);
+RoundTimesSpec timed_rounds(const Shape& shape, const decode::SamplerSpec& sampler, int batch,
+                            int context);
 
 /// Measures them now, and shows progress.
 TimingTable measure_times(const decode::RunContext& cx, Reader target, Reader draft,
@@ -74,14 +74,14 @@ struct TreePlan {
   nlohmann::ordered_json json() const;
 };
 
-/// The rounds of tree.replay, if any.
+/// The rounds of spec.shape.replay, if any.
 /// pair     with its headers read
 /// errors   kind input: no record, or one of another run
-std::optional<TreeRounds> recorded_rounds(const DraftTreeSection& section, const ModelPair& pair,
+std::optional<TreeRounds> recorded_rounds(const Shape& section, const ModelPair& pair,
                                           const ops::SampleRule& sampling);
 
 /// Predicts the tokens a round of a tree: by recorded rounds, else by measured acceptance, else by
-/// the vector of tree.accept.
+/// the vector of spec.shape.accept.
 struct TreeEvidence {
   const std::optional<TreeRounds>& rounds;
   VerifyChoice verify;
@@ -90,11 +90,11 @@ struct TreeEvidence {
 
 /// Chooses the tree for this machine, or asks whether the given one pays.
 /// given    none: it is chosen
-/// times    of `timed`, or tree.timing's
+/// times    of `timed`, or spec.shape.timing's
 /// context  tokens of the texts
 /// errors   kind input, recipe: vector, record or timing table
-TreePlan plan_tree(const decode::RunContext& cx, const DraftTreeSection& section,
-                   const TreeEvidence& evidence, const std::optional<TokenTree>& given,
-                   const TimingTable& times, const RoundTimesSpec& timed, int context);
+TreePlan plan_tree(const decode::RunContext& cx, const Shape& section, const TreeEvidence& evidence,
+                   const std::optional<TokenTree>& given, const TimingTable& times,
+                   const RoundTimesSpec& timed, int context);
 
 }  // namespace tandem::speculate

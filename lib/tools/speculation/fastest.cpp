@@ -41,7 +41,7 @@ std::vector<std::string> settings_of(speculate::GenerateRecipe recipe,
                                      const std::function<bool(std::string_view key)>& wanted,
                                      speculate::DraftKind draft) {
   speculate::GenerateRecipe defaults;
-  defaults.spec.draft = draft;
+  defaults.spec.draft.kind = draft;
   const recipe::Field fields = recipe::fields_of(recipe), plain = recipe::fields_of(defaults);
   const std::vector<recipe::Key> keys = recipe::keys_of(fields), others = recipe::keys_of(plain);
   std::vector<std::string> settings;
@@ -116,10 +116,12 @@ class Beginning {
 
 speculate::GenerateRecipe with_all_drafts(const speculate::GenerateRecipe& asked) {
   speculate::GenerateRecipe all = asked;
-  all.draft2 = asked.draft;
-  all.draft = {};
-  if (may_drop_keys(asked)) all.draft.cache.kind = recipe::CacheKind::snapkv;
-  if (may_drop_channels(asked)) all.draft.sparse.kind = recipe::SparseKind::cats;
+  speculate::Draft& draft = all.spec.draft;
+  draft = {};
+  draft.kind = asked.spec.draft.kind;
+  draft.inner.path = asked.spec.draft.path;
+  if (may_drop_keys(asked)) draft.cache.kind = recipe::CacheKind::snapkv;
+  if (may_drop_channels(asked)) draft.sparse.kind = recipe::SparseKind::cats;
   return all;
 }
 
@@ -130,9 +132,7 @@ TreeRoom room_of_all_drafts(const speculate::GenerateRecipe& all) {
 
 std::string TriedWay::name() const {
   if (is_plain()) return "plain decoding";
-  const auto is_draft = [](std::string_view key) {
-    return is_of(key, {"spec.", "draft.", "tree."});
-  };
+  const auto is_draft = [](std::string_view key) { return is_of(key, {"spec."}); };
   return fmt::format("{}",
                      fmt::join(settings_of(recipe, is_draft, speculate::DraftKind::model), " "));
 }
@@ -140,42 +140,44 @@ std::string TriedWay::name() const {
 std::vector<TriedWay> ways_to_try(const speculate::GenerateRecipe& asked, int64_t longest) {
   speculate::GenerateRecipe base = asked;
   base.spec.fastest = false;
-  base.tree = {};
+  base.spec.shape = {};
+  base.spec.draft = {};
   std::vector<TriedWay> ways;
-  const auto add = [&](speculate::DraftKind kind, const speculate::DraftSection& draft,
+  const auto add = [&](speculate::Draft draft, speculate::DraftKind kind,
                        std::string why_not = {}) {
+    draft.kind = kind;
     for (const int gamma : kGammas) {
       TriedWay& way = ways.emplace_back(TriedWay{.recipe = base, .why_not = why_not});
-      way.recipe.spec.draft = kind;
-      way.recipe.spec.gamma = {{gamma}};
-      way.recipe.draft = draft;
+      way.recipe.spec.shape.gamma = {{gamma}};
+      way.recipe.spec.draft = draft;
     }
   };
+  using enum speculate::DraftKind;
   ways.push_back({.recipe = base});
-  ways.back().recipe.spec.draft = speculate::DraftKind::none;
-  ways.back().recipe.draft = {};
-  add(speculate::DraftKind::ngram, {});
-  const speculate::DraftSection self = with_all_drafts(asked).draft;
+  add({}, ngram);
+  const speculate::Draft all = with_all_drafts(asked).spec.draft;
   if (may_drop_keys(asked)) {
-    const int64_t budget = self.cache.snapkv.budget;
-    speculate::DraftSection draft;
-    draft.cache = self.cache;
-    add(speculate::DraftKind::self, draft,
+    const int64_t budget = all.cache.snapkv.budget;
+    speculate::Draft draft;
+    draft.cache = all.cache;
+    add(draft, self,
         longest >= kLeastTimesBudget * budget
             ? ""
             : fmt::format("KV budget of {} tokens is too large for a context of {}", budget,
                           longest));
   }
   if (may_drop_channels(asked)) {
-    speculate::DraftSection draft;
-    draft.sparse = self.sparse;
-    add(speculate::DraftKind::self, draft);
+    speculate::Draft draft;
+    draft.sparse = all.sparse;
+    add(draft, self);
   }
-  if (asked.draft.path.value.empty()) return ways;
-  add(speculate::DraftKind::model, asked.draft);
-  if (asked.tree.path.empty()) return ways;
-  ways.push_back({.recipe = base});
-  ways.back().recipe.tree = asked.tree;
+  if (asked.spec.draft.path.value.empty()) return ways;
+  speculate::Draft small;
+  small.path = asked.spec.draft.path;
+  add(small, model);
+  if (!asked.spec.shape.is_tree()) return ways;
+  ways.push_back(ways.back());
+  ways.back().recipe.spec.shape = asked.spec.shape;
   return ways;
 }
 
@@ -184,12 +186,12 @@ std::unique_ptr<speculate::Rounds> rounds_of(const TriedWay& way,
                                              speculate::RoundOptions options) {
   const speculate::GenerateRecipe& recipe = way.recipe;
   decode::Engine& target = *engines.target;
-  if (recipe.spec.draft == speculate::DraftKind::ngram)
+  if (recipe.spec.draft.kind == speculate::DraftKind::ngram)
     return speculate::make_rounds(recipe, engines, *speculate::given_tree(recipe),
                                   std::move(options));
   const kv::Reading part =
-      recipe.draft.sparse.any() ? kv::Reading{.channels = 1} : kv::Reading{.keys = 1};
-  const auto draft = recipe.spec.draft == speculate::DraftKind::self
+      recipe.spec.draft.sparse.any() ? kv::Reading{.channels = 1} : kv::Reading{.keys = 1};
+  const auto draft = recipe.spec.draft.kind == speculate::DraftKind::self
                          ? speculate::Reader(target, part)
                          : speculate::Reader(*engines.draft);
   options.verify = recipe.spec.verify;
@@ -207,7 +209,7 @@ const TriedWay& try_ways(cli::Context& cx, const speculate::ModelPair::Engines& 
   for (size_t i = 0; i < ways.size(); ++i) {
     TriedWay& way = ways[i];
     progress.update(static_cast<double>(i));
-    const bool is_first = way.recipe.spec.gamma.values.front() == kGammas[0];
+    const bool is_first = way.recipe.spec.shape.gamma.values.front() == kGammas[0];
     if (is_hopeless && !is_first && way.why_not.empty())
       way.why_not = fmt::format("the draft is slow with spec.gamma={}", kGammas[0]);
     if (!way.why_not.empty()) continue;
@@ -268,7 +270,7 @@ std::string command_to_repeat(const cli::Context& cx, const TriedWay& way) {
     if (key == "model.path" ||
         is_of(key, {"output.", "run.rank", "run.world_size", "run.rendezvous"}))
       return false;
-    return !way.is_plain() || !is_of(key, {"spec.", "draft.", "draft2.", "tree."});
+    return !way.is_plain() || !is_of(key, {"spec."});
   };
   for (const std::string& setting : settings_of(way.recipe, wanted, speculate::DraftKind::none))
     words.insert(words.end(), {"-s", setting});

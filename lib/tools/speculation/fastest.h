@@ -11,8 +11,8 @@
 // writes the text.
 namespace tandem::tools {
 
-/// Sections `draft` and `draft2` of an engine that serves all drafts that are tried: `draft` is how
-/// the target reads as a draft, `draft2` the small model.
+/// A recipe whose engines serve all drafts that are tried: `spec.draft` is how the target reads as
+/// a draft, `spec.draft.inner` the small model.
 speculate::GenerateRecipe with_all_drafts(const speculate::GenerateRecipe& asked);
 /// Room for the rounds of each.
 speculate::TreeRoom room_of_all_drafts(const speculate::GenerateRecipe& all);
@@ -23,8 +23,8 @@ struct TriedWay {
   std::optional<double> ms = {};     // a token; none where it was not tried
   std::string why_not = {};          // where it was not
 
-  bool is_plain() const { return recipe.spec.draft == speculate::DraftKind::none; }
-  /// `spec.draft=ngram spec.gamma=4`, or `plain decoding`.
+  bool is_plain() const { return recipe.spec.draft.kind == speculate::DraftKind::none; }
+  /// `spec.draft.kind=ngram spec.shape.gamma=4`, or `plain decoding`.
   std::string name() const;
 };
 

@@ -1,0 +1,125 @@
+#include "speculate/plan/upgrade.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace tandem::speculate {
+namespace {
+
+using recipe::Node;
+
+struct Renamed {
+  std::string_view old, now;
+  bool ignored;  // by kinds without such a key
+};
+constexpr Renamed kRenamed[] = {
+    {"draft.path", "spec.draft.path", false},
+    {"draft.weights", "spec.draft.weights", false},
+    {"draft.cache", "spec.draft.cache", true},
+    {"draft.sparse", "spec.draft.sparse", false},
+    {"draft2.path", "spec.draft.inner.path", false},
+    {"draft2.cache", "spec.draft.inner.cache", true},
+    {"spec.within", "spec.draft.inner.kind", false},
+    {"spec.gamma1", "spec.draft.gamma1", true},
+    {"spec.gamma2", "spec.draft.gamma2", true},
+    {"spec.rounds", "spec.draft.rounds", true},
+    {"spec.alpha1", "spec.draft.alpha1", true},
+    {"spec.alpha2", "spec.draft.alpha2", true},
+    {"spec.verify_within", "spec.draft.verify", true},
+    {"spec.ngram", "spec.draft.longest", true},
+    {"spec.gamma", "spec.shape.gamma", true},
+    {"spec.width", "spec.shape.width", false},
+    {"tree.path", "spec.shape.path", false},
+    {"tree.accept", "spec.shape.accept", true},
+    {"tree.replay", "spec.shape.replay", true},
+    {"tree.timing", "spec.shape.timing", true},
+    {"tree.max_nodes", "spec.shape.max_nodes", true},
+    {"tree.max_levels", "spec.shape.max_levels", true},
+};
+
+/// Removes a value of a section and returns it; a section that is then empty goes, too.
+std::optional<Node> take(Node& tree, std::string_view key) {
+  const size_t dot = key.find('.');
+  const auto section = std::ranges::find(tree.entries, key.substr(0, dot), &Node::Entry::key);
+  if (section == tree.entries.end()) return {};
+  std::vector<Node::Entry>& entries = section->value.entries;
+  const auto entry = std::ranges::find(entries, key.substr(dot + 1), &Node::Entry::key);
+  if (entry == entries.end()) return {};
+  Node value = std::move(entry->value);
+  entries.erase(entry);
+  if (entries.empty()) tree.entries.erase(section);
+  return value;
+}
+
+void put(Node& tree, std::string_view key, Node value, bool optional = false) {
+  Node nested = nest(key, std::move(value));
+  Node* map = &nested;
+  while (map->entries.front().key != key.substr(key.rfind('.') + 1))
+    map = &map->entries.front().value;
+  map->entries.front().optional = optional;
+  merge(tree, std::move(nested));
+}
+
+/// `section: word` becomes `section: {kind: word}`.
+void spell_out(Node& tree, std::string_view section) {
+  Node* spec = tree.find("spec");
+  Node* value = spec != nullptr ? spec->find(section) : nullptr;
+  if (value == nullptr || value->kind != Node::Kind::scalar) return;
+  Node word = std::move(*value);
+  *value = recipe::nest("kind", std::move(word));
+}
+
+std::string kind_of(const Node& over, const Node& base, const std::string& section) {
+  for (const Node* tree : {&over, &base})
+    if (const Node* kind = tree->find_path(section + ".kind")) return kind->scalar;
+  return {};
+}
+
+/// The shape that the path of a tree stood for.
+std::string_view shape_of(const Node& path) {
+  if (path.kind == Node::Kind::null || path.scalar.empty()) return "chain";
+  return path.scalar == "auto" && !path.quoted ? "auto" : "tree";
+}
+
+}  // namespace
+
+void upgrade_spec(Node& over, const Node& base, std::vector<std::string>& renamed) {
+  const bool names_tree = over.find_path("tree.path") != nullptr;
+  spell_out(over, "draft");
+  spell_out(over, "shape");
+  for (const Renamed& row : kRenamed) {
+    std::optional<Node> value = take(over, row.old);
+    if (!value) continue;
+    std::string_view now = row.now;
+    const recipe::Origin origin = value->origin;
+    const auto set_kind = [&](const char* section, std::string_view kind) {
+      put(over, std::string(section) + ".kind", recipe::scalar_node(std::string(kind), origin));
+    };
+    const std::string draft = kind_of(over, base, "spec.draft");
+    if (row.old == "draft.path" && (draft.empty() || draft == "model"))
+      set_kind("spec.draft", "model");
+    if (row.old == "spec.ngram" && draft == "nested") now = "spec.draft.inner.longest";
+    bool moves = true;
+    if (row.old == "tree.path") {
+      const std::string_view shape = shape_of(*value);
+      set_kind("spec.shape", shape);
+      moves = shape == "tree";
+    } else if (row.old == "spec.width") {
+      moves = value->scalar != "1";
+      const std::string shape = kind_of(over, base, "spec.shape");
+      if (moves || shape == "beams" || shape == "chain")
+        set_kind("spec.shape", moves ? "beams" : "chain");
+    }
+    renamed.push_back(std::string(row.old) + " -> " + std::string(moves ? now : "spec.shape.kind"));
+    // An empty path names nothing, for any kind.
+    const bool is_empty = value->scalar.empty() && value->items.empty() && value->entries.empty();
+    if (moves) put(over, now, std::move(*value), row.ignored || is_empty);
+  }
+  // Prompt lookup proposes chains: a tree that was named for other drafts is of no use to it.
+  const Node* kind = over.find_path("spec.draft.kind");
+  if (kind != nullptr && kind->scalar == "ngram" &&
+      (names_tree || over.find_path("spec.shape.kind") == nullptr))
+    put(over, "spec.shape.kind", recipe::scalar_node("chain", kind->origin));
+}
+
+}  // namespace tandem::speculate

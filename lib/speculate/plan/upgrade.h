@@ -1,0 +1,17 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "recipe/node.h"
+
+namespace tandem::speculate {
+
+/// Rewrites the keys that `generate` recipes had for drafts into those of section `spec`, and
+/// spells `spec.draft: ngram` out as a kind. A key that only another kind has is left out, where
+/// readers of the old keys ignored it.
+/// over     a recipe, or settings
+/// base     what lies below it, rewritten, and perhaps `over` itself: twice gives the same
+/// renamed  gets "old -> new" of each old key
+void upgrade_spec(recipe::Node& over, const recipe::Node& base, std::vector<std::string>& renamed);
+
+}  // namespace tandem::speculate
