@@ -2,7 +2,7 @@
 """Trains a small draft model for a GGUF model of the Llama family, on text that this model writes.
 
     train-draft.py MODEL.gguf -o draft.gguf
-    sequoia-generate -m MODEL.gguf -s draft.path=draft.gguf --chat -p "Explain tides."
+    sequoia-generate -m MODEL.gguf -s spec.draft.path=draft.gguf --chat -p "Explain tides."
 
 The target writes chats of several turns, both sides of them, and plain text. The draft then learns the target's
 distribution at every token of these texts (distillation by cross entropy). Its embedding starts from the principal

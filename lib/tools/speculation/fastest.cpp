@@ -211,7 +211,7 @@ const TriedWay& try_ways(cli::Context& cx, const speculate::ModelPair::Engines& 
     progress.update(static_cast<double>(i));
     const bool is_first = way.recipe.spec.shape.gamma.values.front() == kGammas[0];
     if (is_hopeless && !is_first && way.why_not.empty())
-      way.why_not = fmt::format("the draft is slow with spec.gamma={}", kGammas[0]);
+      way.why_not = fmt::format("the draft is slow with spec.shape.gamma={}", kGammas[0]);
     if (!way.why_not.empty()) continue;
     const std::unique_ptr<speculate::Rounds> rounds =
         way.is_plain() ? nullptr : rounds_of(way, engines);
