@@ -88,8 +88,9 @@ TEST_SUITE("cli/spec-check") {
     CHECK(run.status == 7);
     CHECK(run.out.find("floor is lossy: 100.00 % of greedy tokens are the target's") !=
           std::string::npos);
-    const auto refused = [](const std::string& setting, const std::string& why) {
-      const Outcome bad = spec_check({"-r", "sequoia/tiny-16m", "-s", setting});
+    const auto refused = [](const std::string& setting, const std::string& why,
+                            const std::string& recipe = "sequoia/tiny-16m") {
+      const Outcome bad = spec_check({"-r", recipe, "-s", setting});
       CHECK(bad.status == 3);
       CHECK(bad.err.find(why) != std::string::npos);
     };
@@ -98,7 +99,7 @@ TEST_SUITE("cli/spec-check") {
     refused("spec.score_temperature=0", "spec.score_temperature: 0 is out of range");
     refused("spec.width=2", "spec.shape.kind: texts are sampled, which beams do not support");
     refused("spec.verify_within=floor",
-            "spec.verify_within: floor is not supported, because outer steps");
+            "spec.draft.verify: floor is not supported, because outer steps", "triforce/tiny-16m");
   }
 
   TEST_CASE("a target that drafts for itself under a window: chains and trees, batches") {

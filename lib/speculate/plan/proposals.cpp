@@ -44,7 +44,7 @@ void GenerateRecipe::check_speculation(recipe::Problems& p) const {
     p.field("spec.shape.gamma",
             "spec.shape.gamma: {} is out of range, expected 1 .. {} tokens or auto",
             shape.gamma.values.front(), kMostGamma);
-  check_rule_within(draft.verify, p);
+  check_rule_within("spec.draft.verify", draft.verify, p);
   const bool draws = draft.kind != DraftKind::ngram;
   if (!draws && weighs_draws(spec.verify))
     p.field("spec.verify",

@@ -27,12 +27,12 @@ struct FloorKeys {
 };
 
 /// The rounds around need to know by what probability rounds within accept.
-inline void check_rule_within(VerifyChoice verify_within, recipe::Problems& p) {
+inline void check_rule_within(const char* key, VerifyChoice verify_within, recipe::Problems& p) {
   if (is_lossy(verify_within))
-    p.field("spec.verify_within",
-            "spec.verify_within: {} is not supported, because outer steps need the probabilities "
+    p.field(key,
+            "{}: {} is not supported, because outer steps need the probabilities "
             "of inner tokens; choose auto",
-            recipe::yaml_text(verify_within));
+            key, recipe::yaml_text(verify_within));
 }
 
 }  // namespace tandem::speculate

@@ -64,7 +64,7 @@ void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
 }
 
 void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
-  speculate::check_rule_within(spec.verify_within, p);
+  speculate::check_rule_within("spec.verify_within", spec.verify_within, p);
   for (const speculate::NamedDraft& d : bench.drafts)
     if (speculate::weighs_draws(spec.verify_within) && d.kind == speculate::DraftKind::nested &&
         std::ranges::any_of(bench.drafts, [&](const speculate::NamedDraft& small) {
