@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
-#include "eval/slots.h"
 #include "kv/policies/centered_keys.h"
+#include "kv/scoped_slots.h"
 
 namespace tandem::eval {
 namespace {
@@ -165,8 +165,8 @@ std::vector<AttentionQuality> measure_attention(decode::Engine& engine,
   int last_document = -1;
   int64_t done = 0;
   for (const auto& [ids, document, _] : windows) {
-    Slots slots(cache);
-    slots.add(cache.create(cache.all_readers()));
+    kv::ScopedSlots slots(cache);
+    slots.create(cache.all_readers());
     const auto all = std::span<const int32_t>(ids);
     const decode::SeqTokens prompt[] = {
         {slots[0], all.first(all.size() - static_cast<size_t>(rows))}};

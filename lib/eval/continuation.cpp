@@ -20,8 +20,7 @@ void for_each_logits(const Tensor& logits, const Visit& visit) {
 
 Prompts::Prompts(decode::Engine& engine, std::vector<Text> texts)
     : engine_(engine), texts_(std::move(texts)), slots_(engine.cache()) {
-  for (size_t i = 0; i < texts_.size(); ++i)
-    slots_.add(engine.cache().create(engine.cache().all_readers()));
+  for (size_t i = 0; i < texts_.size(); ++i) slots_.create(engine.cache().all_readers());
 }
 
 void Prompts::read(std::span<const int32_t> Text::*part, bool ends_prompt,
@@ -52,8 +51,7 @@ void Prompts::for_each(const std::vector<Protocol>& protocols,
 
 Continuation::Continuation(const Prompts& prompts, int policy)
     : engine_(prompts.engine()), slots_(engine_.cache()), meter_(engine_, policy, prompts.size()) {
-  for (size_t i = 0; i < prompts.size(); ++i)
-    slots_.add(engine_.cache().fork(prompts.slots()[i], policy));
+  for (size_t i = 0; i < prompts.size(); ++i) slots_.fork(prompts.slots()[i], policy);
 }
 
 void Continuation::read(std::span<const Part> parts, const OnRow& on_row) {

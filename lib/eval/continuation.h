@@ -7,7 +7,7 @@
 #include "decode/engine.h"
 #include "eval/reads.h"
 #include "eval/settings.h"
-#include "eval/slots.h"
+#include "kv/scoped_slots.h"
 
 namespace tandem::eval {
 
@@ -33,7 +33,7 @@ class Prompts {
   size_t size() const { return texts_.size(); }
   std::span<const int32_t> question(size_t i) const { return texts_[i].question; }
   decode::Engine& engine() const { return engine_; }
-  const Slots& slots() const { return slots_; }
+  const kv::ScopedSlots& slots() const { return slots_; }
 
   /// Calls `judge(protocol)` for sparse with the prompts read, then for dense with the questions
   /// read too.
@@ -48,7 +48,7 @@ class Prompts {
 
   decode::Engine& engine_;
   std::vector<Text> texts_;
-  Slots slots_;
+  kv::ScopedSlots slots_;
 };
 
 /// One policy's continuation of the cases of a group: a fork of each of their prompts.
@@ -76,7 +76,7 @@ class Continuation {
   void forward(std::span<const Part> parts, const OnRow& on_row);
 
   decode::Engine& engine_;
-  Slots slots_;
+  kv::ScopedSlots slots_;
   ReadMeter meter_;
 };
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/check.h"
-#include "eval/slots.h"
 #include "kernels/ffn/gate_ref.h"
+#include "kv/scoped_slots.h"
 #include "ops/loading.h"
 
 namespace tandem::eval {
@@ -101,8 +101,8 @@ MeasuredThresholds measure_thresholds(decode::Engine& engine, std::span<const Wi
   }
   MeasuredThresholds measured;
   for (const Window& window : windows) {
-    Slots slots(engine.cache());
-    slots.add(engine.cache().create());
+    kv::ScopedSlots slots(engine.cache());
+    slots.create();
     const std::span<const int32_t> ids = window.ids;
     for (size_t begin = 0, n = 0; begin < ids.size(); begin += n) {
       n = std::min<size_t>(kRows, ids.size() - begin);

@@ -10,9 +10,9 @@
 #include "base/parallel.h"
 #include "base/percentile.h"
 #include "decode/prompts.h"
-#include "eval/slots.h"
 #include "io/file.h"
 #include "kv/policies/token_index.h"
+#include "kv/scoped_slots.h"
 #include "ops/sampling.h"
 
 namespace tandem::eval {
@@ -258,21 +258,21 @@ std::vector<TextQuality> measure_text(const Panel& panel, std::span<const Window
     // This token predicts the first that is scored.
     if (const int last = own_scored > 0 ? own_scored : scored; last > 0)
       begin = ids.size() - static_cast<size_t>(last) - 1;
-    std::vector<std::unique_ptr<Slots>> held;
+    std::vector<std::unique_ptr<kv::ScopedSlots>> held;
     std::vector<Seat> seats(static_cast<size_t>(panel.n_policies()));
     for (const Panel::Member& member : panel.members()) {
       kv::Cache& cache = member.engine->cache();
-      Slots& prompts = *held.emplace_back(std::make_unique<Slots>(cache));
-      Slots& slots = *held.emplace_back(std::make_unique<Slots>(cache));
+      kv::ScopedSlots& prompts = *held.emplace_back(std::make_unique<kv::ScopedSlots>(cache));
+      kv::ScopedSlots& slots = *held.emplace_back(std::make_unique<kv::ScopedSlots>(cache));
       if (begin > 0) {
-        prompts.add(cache.create(cache.all_readers()));
+        prompts.create(cache.all_readers());
         const decode::SeqTokens prompt[] = {{prompts[0], std::span(ids).first(begin)}};
         member.engine->prefill(prompt, {});
       }
       for (size_t i = 0; i < member.policies.size(); ++i) {
         const int reading = static_cast<int>(i);
-        slots.add(begin > 0 ? cache.fork(prompts[0], reading) : cache.create(reading));
-        seats[static_cast<size_t>(member.policies[i])] = {member.engine, slots[i]};
+        const int slot = begin > 0 ? slots.fork(prompts[0], reading) : slots.create(reading);
+        seats[static_cast<size_t>(member.policies[i])] = {member.engine, slot};
       }
     }
     done += static_cast<int64_t>(begin);

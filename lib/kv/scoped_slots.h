@@ -18,6 +18,8 @@ class ScopedSlots {
   int create(Readers readers = {}) { return slots_.emplace_back(cache_.create(readers)); }
   int fork(int slot, Readers readers) { return slots_.emplace_back(cache_.fork(slot, readers)); }
   const std::vector<int>& all() const { return slots_; }
+  size_t size() const { return slots_.size(); }
+  int operator[](size_t i) const { return slots_[i]; }
 
  private:
   Cache& cache_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "recipe/scalar.h"
 
 namespace tandem::recipe {
 namespace {
@@ -41,7 +42,7 @@ std::string flow_text(const Node& node) {
       return "[" + text + "]";
     case Node::Kind::map:
       for (const Node::Entry& e : node.entries)
-        text += (text.empty() ? "" : ", ") + e.key + ": " + flow_text(e.value);
+        text += (text.empty() ? "" : ", ") + yaml_text(e.key) + ": " + flow_text(e.value);
   }
   return "{" + text + "}";
 }

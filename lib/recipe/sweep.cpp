@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "recipe/fields.h"
+#include "recipe/rewrite.h"
 #include "recipe/scalar.h"
 #include "recipe/units.h"
 
@@ -50,24 +51,6 @@ bool append_range(const Node& item, std::vector<Node>& values) {
     x = factor ? x * *step : x + *step;
   }
   return true;
-}
-
-std::string flow_text(const Node& node) {
-  std::string text;
-  switch (node.kind) {
-    case Node::Kind::null:
-      return "null";
-    case Node::Kind::scalar:
-      return node.quoted ? nlohmann::json(node.scalar).dump() : node.scalar;
-    case Node::Kind::list:
-      for (const Node& item : node.items) text += (text.empty() ? "" : ", ") + flow_text(item);
-      return "[" + text + "]";
-    case Node::Kind::map:
-      for (const Node::Entry& entry : node.entries)
-        text += (text.empty() ? "" : ", ") + yaml_text(entry.key) + ": " + flow_text(entry.value);
-      return "{" + text + "}";
-  }
-  return text;
 }
 
 std::vector<Node> expand(const std::string& key, const Node& list) {
