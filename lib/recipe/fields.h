@@ -62,7 +62,7 @@ struct Field {
   std::function<void(Problems&)> check = {};  // the section's cross-field rules, may be empty
 
   bool is_section() const { return value == nullptr; }
-  /// Whether a section of its present kind has this field.
+  /// Returns true if the section's present kind has this field.
   bool has(const Field& field) const;
   /// The text, and the kinds that have the field.
   std::string meaning() const;

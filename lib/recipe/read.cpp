@@ -52,14 +52,23 @@ std::string meaning(const Field& field) {
   return fmt::format("{} is: {}", field.name, field.meaning());
 }
 
+/// The kinds that have a field, as "self, model".
+std::string kind_names(const Field& field) {
+  std::string names(field.limits.kinds);
+  for (size_t at = 0; (at = names.find('|', at)) != std::string::npos;) names.replace(at, 1, ", ");
+  return names;
+}
+
 /// A key that another kind of a tagged section has.
-Error other_kind(const Field& section, const std::string& name, const Node::Entry& entry) {
+Error other_kind(const Field& section, const Field& refused, const std::string& name,
+                 const Node::Entry& entry) {
   std::vector<std::string_view> names;
   for (const Field& field : section.fields)
     if (section.has(field)) names.push_back(field.name);
   return recipe_error(entry.origin.text(), "{}: kind {} has no key {}", name,
                       section.fields.front().value->yaml(), io::quote(entry.key))
-      .hint(fmt::format("valid keys: {}", fmt::join(names, ", ")));
+      .hint(fmt::format("it needs kind {}; valid keys: {}", kind_names(refused),
+                        fmt::join(names, ", ")));
 }
 
 /// result   false: a problem was added
@@ -115,7 +124,8 @@ void read_section(Field& section, const std::string& name, const Node* node, Rea
       const auto entry = value != nullptr
                              ? std::ranges::find(node->entries, field.name, &Node::Entry::key)
                              : node->entries.end();
-      if (value != nullptr && !entry->optional) problems.add(other_kind(section, name, *entry));
+      if (value != nullptr && !entry->optional)
+        problems.add(other_kind(section, field, name, *entry));
     } else if (field.is_section()) {
       read_section(field, key, value, reading);
     } else if (value != nullptr && value->kind != Node::Kind::null) {
@@ -243,9 +253,8 @@ bool Field::has(const Field& field) const {
 }
 
 std::string Field::meaning() const {
-  std::string names(limits.kinds);
-  for (size_t at = 0; (at = names.find('|', at)) != std::string::npos;) names.replace(at, 1, ", ");
-  return names.empty() ? std::string(text) : fmt::format("{}. Only with kind: {}", text, names);
+  return limits.kinds.empty() ? std::string(text)
+                              : fmt::format("{}. Only with kind: {}", text, kind_names(*this));
 }
 
 bool Limits::admit(double x) const {

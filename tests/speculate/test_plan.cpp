@@ -339,7 +339,7 @@ TEST_SUITE("speculate/plan/keys") {
     const double turns = inflection_context(cost, .8, {32, 256}, 131072).value();
     CHECK(best(256, turns) >= best(32, turns));
     CHECK(best(256, turns / 1.02) < best(32, turns / 1.02));
-    // As far as a draft reads all keys both batches gain the same.
+    // Both batches gain the same as long as a draft reads all keys.
     plan.draft.choice.budget = 1e6;
     CHECK(inflection_context(cost, .8, {1, 2}, 131072) == 1);
     plan.machine.round_s = 10;

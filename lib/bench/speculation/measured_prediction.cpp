@@ -14,7 +14,7 @@ namespace {
 
 using TargetTimes = std::map<int, double>;  // ms by tokens of the forward
 
-/// What steps of one draft's chains took, at all gammas that were measured.
+/// Times of one draft's chains at all gammas that were measured.
 struct ChainTimes {
   std::vector<int> gammas;
   double level_ms = 0, verify_ms = 0, rest_ms = 0;  // means

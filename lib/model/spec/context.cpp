@@ -31,7 +31,8 @@ std::string context_note(const ModelConfig& config) {
                      config.stated_context);
 }
 
-bool reads_any_length(const ModelConfig& config, const recipe::Cache& cache, const char* where) {
+bool reads_any_length(const ModelConfig& config, const recipe::Cache& cache,
+                      const std::string& where) {
   const std::optional<int64_t> reach = cache.reach();
   if (reach && config.trained && *reach > config.max_context)
     throw recipe_error(where, "sinks and recent are {} tokens, but {} supports {}", *reach,

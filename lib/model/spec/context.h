@@ -20,6 +20,7 @@ std::string context_note(const ModelConfig& config);
 /// text is: rotations by position tell distances alone.
 /// where    section of the cache, which errors name
 /// errors   kind recipe: its window is beyond them
-bool reads_any_length(const ModelConfig& config, const recipe::Cache& cache, const char* where);
+bool reads_any_length(const ModelConfig& config, const recipe::Cache& cache,
+                      const std::string& where);
 
 }  // namespace tandem::model

@@ -12,31 +12,33 @@ constexpr const char* kHint =
     "choose a draft model that was trained with the tokenizer of the target";
 
 /// Rows from `n` on must mean nothing.
-void check_padding(const decode::ModelFiles& model, int n, const decode::ModelFiles& other) {
+void check_padding(const decode::ModelFiles& model, int n, const decode::ModelFiles& other,
+                   const std::string& where) {
   for (int32_t id = n; id < model.config.vocab_size; ++id)
     if (!model.tokenizer->token_bytes(id).empty())
-      throw input_error("draft.path", "token {} of {} does not exist in {}, which has {} tokens",
-                        id, model.name, other.name, n)
+      throw input_error(where, "token {} of {} does not exist in {}, which has {} tokens", id,
+                        model.name, other.name, n)
           .hint(kHint);
 }
 
 }  // namespace
 
-void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFiles& draft) {
+void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFiles& draft,
+                        const std::string& where) {
   const int n = std::min(target.config.vocab_size, draft.config.vocab_size);
   const bool told = target.tokenizer && draft.tokenizer;
   if (draft.config.vocab_size != target.config.vocab_size && !told)
-    throw input_error("draft.path", "{} has {} tokens, {} has {}", draft.name,
-                      draft.config.vocab_size, target.name, target.config.vocab_size)
+    throw input_error(where, "{} has {} tokens, {} has {}", draft.name, draft.config.vocab_size,
+                      target.name, target.config.vocab_size)
         .hint(kHint);
   if (!told) return;
   for (int32_t id = 0; id < n; ++id)
     if (target.tokenizer->token_bytes(id) != draft.tokenizer->token_bytes(id))
-      throw input_error("draft.path", "token {} of {} differs from the token of {}", id, draft.name,
+      throw input_error(where, "token {} of {} differs from the token of {}", id, draft.name,
                         target.name)
           .hint(kHint);
-  check_padding(target, n, draft);
-  check_padding(draft, n, target);
+  check_padding(target, n, draft, where);
+  check_padding(draft, n, target, where);
 }
 
 Tensor in_vocabulary(const Tensor& logits, int vocab, std::vector<float>& buffer) {

@@ -11,9 +11,11 @@ namespace tandem::speculate {
 /// Both models must mean the same by every id: a draft of another vocabulary would only ever be
 /// rejected. Where one has more rows than the other, the rows beyond must be padding: ids without a
 /// token.
-/// errors   kind input at draft.path: tokens that differ; sizes that differ without tokenizers that tell
+/// where    the key of the draft, for errors
+/// errors   kind input at `where`: tokens that differ; sizes that differ without tokenizers that tell
 ///          why
-void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFiles& draft);
+void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFiles& draft,
+                        const std::string& where = "draft.path");
 
 /// A draft's logits as rows of the target's vocabulary: a token that only the draft has is left out
 /// of the distribution that children are drawn from, one that it lacks has no chance in it.

@@ -7,7 +7,7 @@
 namespace tandem::speculate {
 namespace {
 
-/// Of equals the last bits of sums must not decide.
+/// Equal speed-ups may differ in the last bits of their sums; they do not exceed each other.
 bool exceeds(double speedup, double other) { return speedup > other * (1 + 1e-12); }
 
 /// The shortest context from which on `holds` does, to 1 %. Contexts are tried from the longest

@@ -45,8 +45,8 @@ std::optional<double> pays_from(const CostAt& cost, double alpha, int batch, dou
 struct Batches {
   int small = 1, large = 2;
 };
-/// The same for the context from which on the larger batch gains at least as much as the smaller
-/// one: the speed-up no longer falls with the batch.
+/// Returns the shortest context from which on the larger batch gains at least as much as the
+/// smaller one. The speed-up no longer falls with the batch there.
 std::optional<double> inflection_context(const CostAt& cost, double alpha, const Batches& batches,
                                          double longest);
 

@@ -84,7 +84,7 @@ Columns columns_of(std::span<const TimePoint> points) {
 
 using Curve = std::map<double, double>;  // y by x
 
-/// On the line between the two points around x; none outside of them.
+/// Interpolates between the two points around x; none outside of them.
 std::optional<double> interpolate(const Curve& curve, double x) {
   const auto above = curve.lower_bound(x);
   if (above == curve.end()) return std::nullopt;
@@ -95,7 +95,7 @@ std::optional<double> interpolate(const Curve& curve, double x) {
   return below->second + share * (above->second - below->second);
 }
 
-/// By context within each batch, then by batch.
+/// Interpolates by context within each batch, then by batch.
 std::optional<double> interpolate(std::span<const TimePoint> points, const Workload& work) {
   std::map<int, Curve> by_batch;
   for (const TimePoint& p : points) by_batch[p.batch][p.context] = p.ms;

@@ -33,14 +33,14 @@ class MeasuredCosts {
   /// errors   kind input at `where`: a bucket that does not say its context
   MeasuredCosts(TimingTable table, std::string where);
 
-  /// Between four measured points around it bilinear in batch and context, which is exact where
+  /// Interpolates between four measured points in batch and context, which is exact where
   /// times are affine (in their logarithms it would be 25 % too long at batch 2 of 1 and 4). Beyond
   /// them by the affine fit to all.
   /// most_gamma  each forward of chains up to it is known; none: trees, at the numbers of nodes of
   ///             the first bucket's
   /// errors   kind input at `where`: beyond them, and the points do not allow a fit
   StepCost at(const Workload& work, std::optional<int> most_gamma = {}) const;
-  /// Whether the place lies beyond the batches or contexts that were measured.
+  /// Returns true beyond the batches or contexts that were measured.
   bool is_fitted(const Workload& work) const;
 
  private:

@@ -16,8 +16,8 @@ nlohmann::ordered_json tree_facts(const TokenTree& tree) {
   return {{"nodes", tree.size()}, {"levels", tree.levels()}};
 }
 
-void check_reads_trees(const char* where, const std::string& what, const recipe::Cache& cache,
-                       bool chains_alone) {
+void check_reads_trees(const std::string& where, const std::string& what,
+                       const recipe::Cache& cache, bool chains_alone) {
   const auto suits = [&](const kv::Needs& n) { return n.reads_trees || chains_alone; };
   if (suits(kv::needs_of(cache))) return;
   throw recipe_error(where, "{}is {}, which does not support trees of draft tokens", what,
@@ -28,22 +28,25 @@ void check_reads_trees(const char* where, const std::string& what, const recipe:
 void DraftSection::check(recipe::Problems& p) const {
   if (cache.is_hosted())
     p.field("cache.place",
-            "draft.cache.place: host is not supported, only the target's KV cache can be offloaded "
-            "(cache.place): leave it out");
+            "{}.cache.place: host is not supported, only the target's KV cache can be offloaded "
+            "(cache.place): leave it out",
+            key);
   if (weights != recipe::WeightType::automatic && !recipe::is_quantized(weights))
-    p.field("weights", "draft.weights: expected auto, int8, int4 or fp8, found {}",
+    p.field("weights", "{}.weights: expected auto, int8, int4 or fp8, found {}", key,
             recipe::yaml_text(weights));
   if (copies_target() && sparse.any())
     p.field("weights",
-            "draft.weights: {} makes the draft a copy of the target, which computes all FFN "
-            "neurons; leave draft.sparse out",
-            recipe::yaml_text(weights));
+            "{0}.weights: {1} makes the draft a copy of the target, which computes all FFN "
+            "neurons; leave {0}.sparse out",
+            key, recipe::yaml_text(weights));
 }
 
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
                      Proposer proposer, const decode::RunContext& cx, const recipe::Cache& cache,
                      const DraftSection& draft2)
     : run_(run),
+      draft_key_(proposer == Proposer::nested || proposer == Proposer::any ? draft2.key
+                                                                           : draft.key),
       cache_(cache),
       self_cache_(draft.cache),
       draft_cache_(proposer == Proposer::nested || proposer == Proposer::any ? draft2.cache
@@ -59,15 +62,15 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
   if (proposer == Proposer::plain) return;
   check_reads_trees("cache.kind", "", cache);
   if (self_sparse_.any() && proposer != Proposer::target && proposer != Proposer::any)
-    throw recipe_error("draft.sparse.kind", "is {}, which needs a self-draft",
+    throw recipe_error(fmt::format("{}.sparse.kind", draft.key), "is {}, which needs a self-draft",
                        recipe::yaml_text(self_sparse_.kind))
-        .hint("set spec.draft=self, or leave out draft.sparse");
+        .hint(fmt::format("set spec.draft=self, or leave out {}.sparse", draft.key));
   if (!has_draft()) return;
-  check_reads_trees("draft.cache.kind", "", draft.cache);
+  check_reads_trees(fmt::format("{}.cache.kind", draft.key), "", draft.cache);
   if (proposer == Proposer::target || proposer == Proposer::nested_lookup) return;
   const bool is_nested = proposer == Proposer::nested;
   if (proposer == Proposer::any && draft2.path.value.empty()) return;
-  check_reads_trees(is_nested ? "draft2.cache.kind" : "draft.cache.kind", "", draft_cache_);
+  check_reads_trees(draft_key_ + ".cache.kind", "", draft_cache_);
   recipe::Model of;
   if (is_nested || proposer == Proposer::any) {
     of.path = draft2.path;
@@ -79,7 +82,7 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
     of.weights = draft.weights;
   }
   draft_ = sizer_.open_draft(of);
-  check_vocabularies(target_, *draft_);
+  check_vocabularies(target_, *draft_, draft_key_ + ".path");
 }
 
 kv::Reading ModelPair::self_reading() const {
@@ -99,9 +102,7 @@ void ModelPair::leave_draft() {
 
 int64_t ModelPair::context() const {
   const bool is_bound =
-      draft_ &&
-      !model::reads_any_length(draft_->config, draft_cache_,
-                               proposer_ == Proposer::nested ? "draft2.cache" : "draft.cache");
+      draft_ && !model::reads_any_length(draft_->config, draft_cache_, draft_key_ + ".cache");
   const bool draft_is_shorter = is_bound && draft_->config.max_context < target_.config.max_context;
   return model::context_of(run_, draft_is_shorter ? draft_->config : target_.config);
 }

@@ -14,8 +14,9 @@
 // What all tools share that run a model together with a small one.
 namespace tandem::speculate {
 
-/// Sections `draft` and `draft2`: the model that proposes, and how it reads.
+/// A section of a draft: the model that proposes, and how it reads.
 struct DraftSection {
+  std::string_view key = "draft";  // of the section, for errors
   recipe::ModelName path;
   recipe::WeightType weights = recipe::WeightType::automatic;
   recipe::Cache cache;
@@ -68,8 +69,8 @@ nlohmann::ordered_json tree_facts(const TokenTree& tree);
 /// what     reads so, with a space after it; empty where `where` says it
 /// chains_alone  no tree has branches: any policy reads it
 /// errors   kind recipe
-void check_reads_trees(const char* where, const std::string& what, const recipe::Cache& cache,
-                       bool chains_alone = false);
+void check_reads_trees(const std::string& where, const std::string& what,
+                       const recipe::Cache& cache, bool chains_alone = false);
 
 /// Who proposes in a pair.
 enum class Proposer : uint8_t {
@@ -168,6 +169,7 @@ class ModelPair {
   kv::Reading self_reading() const;
 
   const recipe::Run& run_;
+  std::string draft_key_;  // of the section that names the second model
   recipe::Cache cache_, self_cache_, draft_cache_;
   recipe::Sparse self_sparse_;
   Proposer proposer_;

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 4> enum_names(RoundKind) {
   return {"plain", "small", "retrieval", "nested"};
 }
 
-/// What nested rounds and their parts cost, for one batch at one context. Tokens that the retrieval
+/// Costs of nested rounds and their parts, for one batch at one context. Tokens that the retrieval
 /// drafts pay the share of a rebuild that `outer` has.
 struct NestedCost {
   StepCost outer;  // target: the model with all keys; draft: the same under its retrieval

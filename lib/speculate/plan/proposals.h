@@ -38,6 +38,10 @@ struct Draft : DraftSection {
   recipe::Fraction alpha1{0.35}, alpha2{0.9};
   VerifyChoice verify = VerifyChoice::automatic;
 
+  Draft() {
+    key = "spec.draft";
+    inner.key = "spec.draft.inner";
+  }
   template <class V>
   void fields(V& v) {
     using recipe::between;

@@ -6,7 +6,7 @@
 
 namespace tandem::speculate {
 
-/// What bounds a forward on a machine: rates that are reached, not those of a data sheet.
+/// Rates that bound a forward on a machine, as reached, not those of a data sheet.
 struct MachineRates {
   int ranks = 1;            // GPUs that share every layer (tensor parallel)
   double flops_s = 0;       // of dense products, FLOP/s of one GPU
@@ -31,7 +31,7 @@ struct ForwardTime {
   double total_s() const { return linear_s + attention_s + reductions_s + fixed_s; }
 };
 
-/// By the roofline of each part: weights are read once, keys once a sequence, however many rows.
+/// Applies the roofline to each part: weights are read once, keys once a sequence, for any rows.
 ForwardTime forward_time(const MachineRates& machine, const ModelCosts& costs,
                          const ForwardSize& size);
 
@@ -40,7 +40,7 @@ double kv_share(const MachineRates& machine, const ModelCosts& costs);
 /// Seconds that reading (or writing) `bytes` of KV takes, spread over the ranks.
 double kv_seconds(const MachineRates& machine, const ModelCosts& costs, double bytes);
 
-/// Who drafts, as far as its cost goes.
+/// A draft, as far as its cost goes.
 struct PlannedDraft {
   std::optional<ModelCosts> model = {};  // none: no forward drafts, as with prompt lookup
   KeyChoice choice = {};
@@ -53,7 +53,7 @@ struct Workload {
   double context = 0;
 };
 
-/// What the roofline needs to know of a target and its draft.
+/// Inputs of the roofline for a target and its draft.
 struct PlanInputs {
   MachineRates machine;
   ModelCosts target;
@@ -65,7 +65,7 @@ struct PlanInputs {
 /// Steps by the roofline, for chains and trees of as many nodes.
 StepCost sheet_cost(const PlanInputs& plan, const Workload& work);
 
-/// What the memory of a machine holds.
+/// Holds what lies in a machine's memory.
 struct Holdings {
   double memory_bytes = 0;   // of one GPU, that may be used
   double buffer_bytes = 0;   // on each GPU, however many sequences

@@ -9,8 +9,8 @@ struct TimeCurve {
   std::vector<int> tokens;  // rising, not empty
   std::vector<double> ms;
 
-  /// Between two known points the line through them, beyond the last one its continuation where
-  /// that rises, before the first one its value. A curve of one point is that value everywhere.
+  /// Interpolates between two known points. Beyond the last one the line goes on where it rises;
+  /// before the first one its value holds, and of a curve of one point everywhere.
   double at(int n) const;
   /// No at(n) is below it.
   double smallest() const;
