@@ -1,6 +1,7 @@
 // magicdec-acceptance: how often drafts are accepted, by draft, budget, temperature and kind of
 // text.
 #include "cli/main_wrapper.h"
+#include "speculate/plan/upgrade.h"
 #include "tools/draft_acceptance/point.h"
 #include "tools/speculation_bench/draft_sweep.h"
 
@@ -17,9 +18,11 @@ const cli::ToolInfo kInfo{
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m --sweep "
          "bench.prompts=prose,kv,needle8,cwe -o out.jsonl",
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s "
-         "'bench.drafts=[{name: snapkv, keys: snapkv}]' -s bench.budgets=[128,256]",
+         "'bench.drafts=[{name: snapkv, kind: self, cache: {kind: snapkv}, budget: 512}]' -s "
+         "bench.budgets=[128,256]",
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.rounds=false --format md"},
     .flags = {},
+    .upgrade = speculate::upgrade_drafts,
     .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true,

@@ -1,5 +1,6 @@
 // magicdec-bench: whether speculation pays at a batch and context, with which draft, by how much.
 #include "cli/main_wrapper.h"
+#include "speculate/plan/upgrade.h"
 #include "tools/speculation_bench.h"
 
 namespace {
@@ -26,6 +27,7 @@ const cli::ToolInfo kInfo{
                .key = "bench.predict",
                .on = "only",
                .off = "no"}},
+    .upgrade = speculate::upgrade_drafts,
     .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true,

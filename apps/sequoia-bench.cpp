@@ -1,5 +1,6 @@
 // sequoia-bench: the benchmark of magicdec-bench, by the name that recipes of token trees have.
 #include "cli/main_wrapper.h"
+#include "speculate/plan/upgrade.h"
 #include "tools/speculation_bench.h"
 
 namespace {
@@ -17,6 +18,7 @@ const cli::ToolInfo kInfo{
                  "sequoia-bench -r sequoia/bench-tiny-16m --sweep sampling.temperature=0,0.6,1",
                  "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda --dry-run"},
     .flags = {},
+    .upgrade = speculate::upgrade_drafts,
     .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true,

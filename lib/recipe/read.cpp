@@ -65,8 +65,9 @@ Error other_kind(const Field& section, const Field& refused, const std::string& 
   std::vector<std::string_view> names;
   for (const Field& field : section.fields)
     if (section.has(field)) names.push_back(field.name);
-  return recipe_error(entry.origin.text(), "{}: kind {} has no key {}", name,
-                      section.fields.front().value->yaml(), io::quote(entry.key))
+  return recipe_error(entry.origin.text(), "{}kind {} has no key {}",
+                      name.empty() ? name : name + ": ", section.fields.front().value->yaml(),
+                      io::quote(entry.key))
       .hint(fmt::format("it needs kind {}; valid keys: {}", kind_names(refused),
                         fmt::join(names, ", ")));
 }

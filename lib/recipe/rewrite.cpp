@@ -18,13 +18,18 @@ std::string key_of(const std::string& line) {
   return begins && colon != std::string::npos ? line.substr(0, colon) : std::string();
 }
 
-/// A section with a line for each of its keys.
+/// A section with a line for each of its keys, and for each item of a list of maps.
 std::string section_text(const Node::Entry& section) {
   if (section.value.kind != Node::Kind::map)
     return section.key + ": " + flow_text(section.value) + "\n";
   std::string text = section.key + ":\n";
-  for (const Node::Entry& entry : section.value.entries)
-    text += "  " + entry.key + ": " + flow_text(entry.value) + "\n";
+  for (const auto& [key, origin, value, optional] : section.value.entries) {
+    const bool has_maps = value.kind == Node::Kind::list && !value.items.empty() &&
+                          value.items.front().kind == Node::Kind::map;
+    text += "  " + key + ":" + (has_maps ? "" : " " + flow_text(value)) + "\n";
+    for (size_t i = 0; has_maps && i < value.items.size(); ++i)
+      text += "    - " + flow_text(value.items[i]) + "\n";
+  }
   return text;
 }
 

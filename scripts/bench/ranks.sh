@@ -188,7 +188,7 @@ if does spec && [ "$n_gpus" -ge 2 ]; then
   memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
   context=$((memory > 100000 ? 32768 : 24576))
   two magicdec-bench -m synthetic:llama-3.1-8b -s run.context=$context -s run.batch=32 -s sampling.temperature=0.6 -s spec.gamma=[2,3,4] \
-    -s "bench={batches: 1, warm_ups: 1, new_tokens: 48, drafts: [{name: plain, kind: none}, {name: snapkv-2049, kind: self, keys: snapkv, budget: 2049, alpha: 0.89}]}" \
+    -s "bench={batches: 1, warm_ups: 1, new_tokens: 48, drafts: [{name: plain, kind: none}, {name: snapkv-2049, kind: self, cache: {kind: snapkv}, budget: 2049, alpha: 0.89}]}" \
     --append -o ranks.jsonl > spec.log 2>&1 || { echo "spec on two: status $?"; tail -n 3 spec.log; }
 fi
 if does steps && [ "$n_gpus" -ge 2 ]; then

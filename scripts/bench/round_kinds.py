@@ -70,7 +70,7 @@ def main():
     nested = predicted["nested"]
     drafts = ", ".join([
         f"{{name: small, kind: model, path: tiny-2m, cache: {STREAMING}}}",
-        f"{{name: retrieval, kind: self, keys: retrieval, budget: {o.budget}, page: 8}}",
+        f"{{name: retrieval, kind: self, cache: {{kind: retrieval, retrieval: {{chunk: 8}}}}, budget: {o.budget}}}",
         "{name: nested, kind: nested, self: retrieval, small: small}"])
     records = run([o.bin / "magicdec-bench", "-m", "tiny-16m", *flags, "-s", f"data.path={o.text}", "-s", "run.seed=0",
                    "-s", f"run.context={context}", "-s", f"spec.gamma={gammas}",

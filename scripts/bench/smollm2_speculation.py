@@ -87,20 +87,20 @@ def drafts_of(args, is_long):
     if is_long:  # beyond the length that it was trained at
         small += ", cache: {kind: streaming, sinks: 4, recent: 508, reposition: true, prefill: windowed}"
     else:
-        small += ", keys: full"
+        small += ", cache: {kind: full}"
     budget = 512 if is_long else 64
     return [f"{{name: small, {small}}}",
             f"{{name: tree, {small}, tree: auto}}",
             "{name: lookup, kind: ngram}",
-            f"{{name: streaming, keys: streaming, budget: {budget}}}",
-            f"{{name: snapkv, keys: snapkv, budget: {budget}, window: 16}}"]
+            f"{{name: streaming, cache: {{kind: streaming}}, budget: {budget}}}",
+            f"{{name: snapkv, cache: {{kind: snapkv, snapkv: {{window: 16}}}}, budget: {budget}}}"]
 
 
 def drafts_of_numbers():
     """Drafts for a target whose weights are numbers, not codes."""
-    return [f"{{name: int4, kind: model, path: {FOLDER}, weights: int4, keys: full}}",
-            "{name: griffin, keys: full, sparse: {kind: griffin, keep: 0.5}}",
-            "{name: cats, keys: full, sparse: {kind: cats, keep: 0.5}}"]
+    return [f"{{name: int4, kind: model, path: {FOLDER}, weights: int4, cache: {{kind: full}}}}",
+            "{name: griffin, cache: {kind: full}, sparse: {kind: griffin, keep: 0.5}}",
+            "{name: cats, cache: {kind: full}, sparse: {kind: cats, keep: 0.5}}"]
 
 
 def bench(args, temperature, drafts, *flags):

@@ -88,8 +88,12 @@ TEST_SUITE("cli/magicdec-bench") {
     CHECK(alpha < 1);  // a copy that is not quantized agrees with every token
     CHECK_FALSE(records[1].contains("predicted"));
 
-    CHECK(has(bench("{name: a, kind: self, weights: int4}").err,
-              "'a' has weights, which need kind model; leave weights out"));
+    const std::vector<Json> self =
+        json_lines(bench("{name: int8, kind: self, weights: int8, cache: {kind: full}}").out);
+    REQUIRE(self.size() == 2);
+    CHECK(self[1]["spec"]["alpha"] == alpha);
+    CHECK(has(bench("{name: a, kind: ngram, weights: int4}").err,
+              "kind ngram has no key 'weights'\n  hint: it needs kind model, self"));
     CHECK(has(magicdec_bench({"--predict", "-s",
                               "bench.drafts=[{name: a, kind: model, path: "
                               "'synthetic:llama-3.1-8b', weights: int4, alpha: .8}]"})
@@ -188,10 +192,15 @@ TEST_SUITE("cli/magicdec-bench") {
       return std::vector<std::string>{"--predict", "--sweep", "run.batch=1", "-s",
                                       "bench.drafts=[" + list + "]"};
     };
-    fails(drafts("{name: a, budget: 36}"), 3,
-          "bench.drafts: 'a' has a budget of 36 tokens, expected more than its 4 sinks and window "
-          "of 32");
-    fails({"--predict", "--sweep", "bench.budget=512,20"}, 3, "has a budget of 20 tokens");
+    fails(drafts("{name: a, budget: 4}"), 3,
+          "bench.drafts: 'a' has a budget of 4 tokens, expected more than the 4 tokens that are "
+          "always read");
+    fails({"--predict", "--sweep", "bench.budget=512,20"}, 3,
+          "cache.snapkv.budget: 20 tokens hold only the window of 32 and 4 sinks");
+    fails(drafts("{name: a, cache: {kind: lsh}, budget: 512}"), 3,
+          "'a' has a budget, but its policy lsh reads no fixed number of tokens");
+    fails(drafts("{name: a, cache: {kind: lsh}, alpha: .5}"), 3,
+          "'a' has cache.kind lsh, whose costs are not known");
     fails(drafts("{name: a, kind: selfish}"), 3,
           "kind: expected one of model, ngram, self, nested, auto, none, found 'selfish'");
     fails(drafts("{name: a, alpha: 1.5}"), 3, "alpha: 1.5 is out of range, expected 0 < x <= 1");
@@ -202,7 +211,8 @@ TEST_SUITE("cli/magicdec-bench") {
           "bench.drafts: the acceptance rate of 'a' at 32000 tokens is not known\n  hint: set it: "
           "{name: a, alpha: 0.8, ...}\n");
     fails(drafts("{name: a, kind: model, path: none-such, alpha: .5}"), 4, "no such model folder");
-    fails(drafts("7"), 3, "expected drafts such as {name: s512, kind: self, keys: streaming}");
+    fails(drafts("7"), 3,
+          "expected drafts such as {name: snapkv, kind: self, cache: {kind: snapkv}}");
     fails({"--predict", "-s", "spec.gamma=0"}, 3,
           "spec.gamma: expected auto or numbers of at least 1, found '0'");
     fails({"--predict", "-s", "run.context=0"}, 3,

@@ -124,7 +124,7 @@ TEST_SUITE("cli/sequoia-bench") {
     fails({"-s", "bench.drafts=[{name: p, kind: model, tree: auto}]"}, 3,
           "'p' is of kind model, which needs path");
     fails({"-s", "bench.drafts=[{name: l, kind: ngram, tree: auto}]"}, 3,
-          "'l' has a tree, which needs kind model or self; change the kind, or leave tree out");
+          "kind ngram has no key 'tree'\n  hint: it needs kind model, self, nested");
     fails({"-s", "bench.drafts=[{name: p, kind: model, path: tiny-2m, tree: none-such.json}]"}, 8,
           "none-such.json");
     fails({"-s", "tree.sizes=[1024]", "-s", "run.batch=5", "-s", "bench.predict=no"}, 8,

@@ -304,16 +304,17 @@ TEST_SUITE("speculate/plan/nested roofline") {
   const Pair k7B{kLlama2_7B, kLlama68M, {.35, .14, .08, .05, .04, .03, .025, .02}},
       k8B{kLlama3_8B, kLlama3_1B, {.70}};
 
-  constexpr KeyChoice kRetrieval{.keys = DraftKeys::retrieval, .budget = 4096, .page = 8};
+  constexpr KeyChoice kRetrieval{.keys = recipe::CacheKind::retrieval, .budget = 4096, .page = 8};
 
   /// The target drafts for itself under its retrieval, and the small model for that.
   NestedCost cost_of(const Pair& pair, const Workload& work, double rebuild_tokens = 0) {
-    const PlanInputs outer{.machine = kMachine,
-                           .target = pair.target,
-                           .draft = {pair.target, kRetrieval, rebuild_tokens},
-                           .most_gamma = 63};
+    PlanInputs outer{.machine = kMachine,
+                     .target = pair.target,
+                     .draft = {pair.target, kRetrieval},
+                     .most_gamma = 63};
+    outer.draft.choice.refresh_tokens = rebuild_tokens;
     PlanInputs inner = outer;
-    inner.draft = {.model = pair.small, .choice = {DraftKeys::streaming, 256}};
+    inner.draft = {.model = pair.small, .choice = {recipe::CacheKind::streaming, 256}};
     inner.target_keys = kRetrieval;
     return {sheet_cost(outer, work), sheet_cost(inner, work)};
   }

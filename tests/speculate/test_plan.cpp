@@ -116,10 +116,11 @@ TEST_SUITE("speculate/plan/roofline") {
     };
     for (const Row& r : rows) {
       CAPTURE(r.plain_ms);
-      const PlanInputs plan{.machine = r.machine,
-                            .target = r.target,
-                            .draft = {.model = r.draft, .choice = {DraftKeys::streaming, r.budget}},
-                            .most_gamma = r.gamma};
+      const PlanInputs plan{
+          .machine = r.machine,
+          .target = r.target,
+          .draft = {.model = r.draft, .choice = {recipe::CacheKind::streaming, r.budget}},
+          .most_gamma = r.gamma};
       const StepCost cost = sheet_cost(plan, {r.batch, r.context});
       CHECK(cost.plain_ms() == near(r.plain_ms));
       CHECK(cost.target.ms.back() == near(r.verify_ms));
@@ -203,10 +204,11 @@ TEST_SUITE("speculate/plan/large_batch") {
 
   TEST_CASE("it is what the roofline comes to") {
     const MachineRates m = h100(.85, .4);
-    const PlanInputs plan{.machine = m,
-                          .target = kLlama3_8B,
-                          .draft = {.model = kLlama3_8B, .choice = {DraftKeys::streaming, 512}},
-                          .most_gamma = 3};
+    const PlanInputs plan{
+        .machine = m,
+        .target = kLlama3_8B,
+        .draft = {.model = kLlama3_8B, .choice = {recipe::CacheKind::streaming, 512}},
+        .most_gamma = 3};
     const double by_parts = at_gamma(sheet_cost(plan, {1 << 24, 10000}), 3, .8).speedup;
     CHECK(large_batch_speedup(key_equivalent_of_row(m, kLlama3_8B), {}, 10000) == near(by_parts));
   }
@@ -282,41 +284,41 @@ TEST_SUITE("speculate/plan/gamma") {
 TEST_SUITE("speculate/plan/keys") {
   TEST_CASE("what choosing keys costs") {
     const double kv = kLlama3_8B.kv_bytes, context = 32000;
-    const auto of = [&](DraftKeys keys) {
+    const auto of = [&](recipe::CacheKind keys) {
       const KeyChoice choice{.keys = keys, .budget = 512, .page = 16};
       return std::array{select_bytes(choice, kLlama3_8B, context),
                         round_bytes(choice, kLlama3_8B, context),
                         refresh_bytes(choice, kLlama3_8B, context), keys_read(choice, context)};
     };
     using Costs = std::array<double, 4>;
-    CHECK(of(DraftKeys::full) == Costs{0, 0, 0, context});
-    CHECK(of(DraftKeys::streaming) == Costs{0, 0, 0, 512});
-    CHECK(of(DraftKeys::quest) == Costs{kv * context / 16, 0, 0, 512});
-    CHECK(of(DraftKeys::retrieval) == Costs{0, 0, kv * context / 32, 512});
-    CHECK(of(DraftKeys::topk) == Costs{kv * context / 2, 0, 0, 512});
-    CHECK(of(DraftKeys::snapkv) == Costs{0, 0, kv * context / 2 + 2 * 512 * kv, 512});
+    CHECK(of(recipe::CacheKind::full) == Costs{0, 0, 0, context});
+    CHECK(of(recipe::CacheKind::streaming) == Costs{0, 0, 0, 512});
+    CHECK(of(recipe::CacheKind::quest) == Costs{kv * context / 16, 0, 0, 512});
+    CHECK(of(recipe::CacheKind::retrieval) == Costs{0, 0, kv * context / 32, 512});
+    CHECK(of(recipe::CacheKind::topk) == Costs{kv * context / 2, 0, 0, 512});
+    CHECK(of(recipe::CacheKind::snapkv) == Costs{0, 0, kv * context / 2 + 2 * 512 * kv, 512});
     // Two bytes a key and KV head, written and read, of 2 * 128 * 2 bytes of K and V.
-    CHECK(of(DraftKeys::verified) == Costs{0, kv * context / 128, 0, 512});
-    CHECK(keys_read({DraftKeys::snapkv, 512}, 100) == 100);
+    CHECK(of(recipe::CacheKind::verified) == Costs{0, kv * context / 128, 0, 512});
+    CHECK(keys_read({recipe::CacheKind::snapkv, 512}, 100) == 100);
   }
 
   TEST_CASE("they lengthen steps, rounds and tokens") {
     PlanInputs plan{.machine = {.flops_s = 1e15, .read_bytes_s = 4e12},
                     .target = kLlama3_8B,
-                    .draft = {.model = kLlama3_8B, .choice = {DraftKeys::streaming, 512}},
+                    .draft = {.model = kLlama3_8B, .choice = {recipe::CacheKind::streaming, 512}},
                     .most_gamma = 3};
     const Workload work{16, 32000};
     const StepCost fixed = sheet_cost(plan, work);
     CHECK(fixed.overhead_ms == 0);
-    plan.draft.choice.keys = DraftKeys::topk;
+    plan.draft.choice.keys = recipe::CacheKind::topk;
     CHECK(sheet_cost(plan, work).draft.at(1) ==
           near(fixed.draft.at(1) + 1e3 * 16 * 32000 * kLlama3_8B.kv_bytes / 2 / 4e12));
-    plan.draft.choice.keys = DraftKeys::verified;
+    plan.draft.choice.keys = recipe::CacheKind::verified;
     CHECK(sheet_cost(plan, work).overhead_ms ==
           near(1e3 * 16 * 32000 * kLlama3_8B.kv_bytes / 128 / 4e12));
-    plan.draft.choice.keys = DraftKeys::snapkv;
+    plan.draft.choice.keys = recipe::CacheKind::snapkv;
     CHECK(sheet_cost(plan, work).token_ms == 0);
-    plan.draft.refresh_tokens = 128;
+    plan.draft.choice.refresh_tokens = 128;
     CHECK(sheet_cost(plan, work).token_ms ==
           near(1e3 * 16 * kLlama3_8B.kv_bytes * (16000 + 1024) / 4e12 / 128));
     plan.draft.model.reset();  // prompt lookup
@@ -327,7 +329,7 @@ TEST_SUITE("speculate/plan/keys") {
   TEST_CASE("where speculation begins to pay, and where a larger batch gains more") {
     PlanInputs plan{.machine = h100(.85, .4),
                     .target = kLlama3_8B,
-                    .draft = {.model = kLlama3_8B, .choice = {DraftKeys::streaming, 512}},
+                    .draft = {.model = kLlama3_8B, .choice = {recipe::CacheKind::streaming, 512}},
                     .most_gamma = 8};
     const auto best = [&](int batch, double context) {
       return best_gamma(sheet_cost(plan, {batch, context}), .8).speedup;

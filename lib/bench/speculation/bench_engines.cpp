@@ -55,18 +55,17 @@ void BenchEngines::check(const Way& way, const recipe::Cache& cache) const {
 }
 
 BenchEngines::Model* BenchEngines::model_of(const speculate::NamedDraft& draft) {
-  if (draft.kind == speculate::DraftKind::self) return &target_;
-  if (draft.kind != speculate::DraftKind::model) return nullptr;
-  const auto known = std::ranges::find_if(others_, [&](const auto& m) {
-    return m->path == draft.path.value && m->weights == draft.weights;
-  });
-  if (known != others_.end()) return known->get();
+  if (draft.shares_cache()) return &target_;
+  if (!draft.proposes_by_model()) return nullptr;
   recipe::Model of;
-  of.path = draft.path;
+  of.path.value = draft.copies_target() ? target_.path : draft.path.value;
   of.weights = draft.weights;
-  Model other{.path = draft.path.value, .weights = draft.weights, .files = sizer_.open_draft(of)};
+  const auto known = std::ranges::find_if(
+      others_, [&](const auto& m) { return m->path == of.path.value && m->weights == of.weights; });
+  if (known != others_.end()) return known->get();
+  Model other{.path = of.path.value, .weights = draft.weights, .files = sizer_.open_draft(of)};
   speculate::check_vocabularies(target_.files, other.files);
-  if (!model::reads_any_length(other.files.config, draft.cache(sizes_.context), "bench.drafts"))
+  if (!model::reads_any_length(other.files.config, draft.cache_at(sizes_.context), "bench.drafts"))
     check_context(other.files, sizes_, "bench.drafts");
   others_.push_back(std::make_unique<Model>(std::move(other)));
   return others_.back().get();
@@ -85,7 +84,7 @@ void BenchEngines::add(const Way& way) {
   if (way.nested) return add_nested(way);
   const speculate::NamedDraft& draft = way.draft;
   const recipe::Cache cache =
-      draft.proposes_by_model() ? draft.cache(sizes_.context) : recipe::Cache{};
+      draft.proposes_by_model() ? draft.cache_at(sizes_.context) : recipe::Cache{};
   check(way, cache);
   Model* model = model_of(draft);
   admit(way.name(), model, TreeRoom::of(way.tree));
@@ -94,9 +93,9 @@ void BenchEngines::add(const Way& way) {
 
 void BenchEngines::add_nested(const Way& way) {
   const NestedWay& nested = *way.nested;
-  const recipe::Cache by_self = nested.self.cache(sizes_.context),
-                      by_small =
-                          nested.looks_up() ? recipe::Cache{} : nested.small.cache(sizes_.context);
+  const recipe::Cache by_self = nested.self.cache_at(sizes_.context),
+                      by_small = nested.looks_up() ? recipe::Cache{}
+                                                   : nested.small.cache_at(sizes_.context);
   check(way, by_self);
   check(way, by_small);
   Model* small = model_of(nested.small);
@@ -125,7 +124,7 @@ void BenchEngines::register_reader(Model& model, const speculate::NamedDraft& dr
 }
 
 void BenchEngines::add_reader(const speculate::NamedDraft& draft, int rows) {
-  const recipe::Cache cache = draft.cache(sizes_.context);
+  const recipe::Cache cache = draft.cache_at(sizes_.context);
   Model& model = *model_of(draft);
   const speculate::RoundNeeds needs{
       .rows = rows * sizes_.batch, .logit_rows = rows * sizes_.batch, .tokens = 0};
@@ -216,14 +215,14 @@ std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const Way& way,
                                                         speculate::RoundOptions options) {
   if (way.nested && way.nested->looks_up())
     return speculate::nested_lookup_rounds(
-        target(), drafter(way.nested->self), way.nested->small.ngram, way.nested->tree.levels() - 1,
-        way.nested->shape, std::move(within), std::move(options));
+        target(), drafter(way.nested->self), way.nested->small.longest,
+        way.nested->tree.levels() - 1, way.nested->shape, std::move(within), std::move(options));
   if (way.nested)
     return speculate::nested_rounds(target(), drafter(way.nested->self), drafter(way.nested->small),
                                     way.nested->tree, way.nested->shape, std::move(within),
                                     std::move(options));
   if (way.draft.kind == speculate::DraftKind::ngram)
-    return speculate::lookup_rounds(target(), way.draft.ngram, way.gamma(), std::move(options));
+    return speculate::lookup_rounds(target(), way.draft.longest, way.gamma(), std::move(options));
   if (way.chooses)
     return speculate::chain_rounds(target(), drafter(way.draft), way.gamma(), std::move(options));
   return speculate::model_rounds(target(), drafter(way.draft), way.tree, std::move(options));

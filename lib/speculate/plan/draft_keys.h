@@ -1,34 +1,22 @@
 #pragma once
-#include <array>
-#include <cstdint>
-#include <string_view>
+#include <optional>
 
+#include "recipe/cache_section.h"
 #include "speculate/plan/model_costs.h"
 
 // Bytes that choosing a draft's keys costs, for one sequence and all layers.
 namespace tandem::speculate {
 
-/// Which of a sequence's keys a draft reads, named as cache.kind where that has it.
-enum class DraftKeys : uint8_t {
-  full,       // all
-  streaming,  // the first and the last
-  snapkv,     // chosen by the last queries of the prompt
-  verified,   // chosen by the verification before
-  quest,      // pages, by bounds of their keys, in each step
-  retrieval,  // chunks, by their mean keys and the last query of the prompt
-  topk,       // by exact scores of all keys, in each step: the bound of acceptance
-};
-constexpr std::array<std::string_view, 7> enum_names(DraftKeys) {
-  return {"full", "streaming", "snapkv", "verified", "quest", "retrieval", "topk"};
-}
-
 /// A draft's choice of keys.
 struct KeyChoice {
-  DraftKeys keys = DraftKeys::full;
-  double budget = 512;  // tokens that a step reads
-  int page = 16;        // tokens of a page or chunk that is chosen as one
+  recipe::CacheKind keys = recipe::CacheKind::full;
+  double budget = 512;        // tokens that a step reads
+  int page = 16;              // tokens of a page or chunk that is chosen as one
+  double refresh_tokens = 0;  // new tokens after which keys are chosen again, 0: never
 };
 
+/// The choice that a cache makes at that context; none for policies whose costs are not known.
+std::optional<KeyChoice> key_choice(const recipe::Cache& cache, double context);
 /// Tokens that a draft step reads of `context`.
 double keys_read(const KeyChoice& choice, double context);
 /// Read and written in every draft step in order to choose: 0 where the choice stands.

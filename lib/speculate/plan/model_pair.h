@@ -21,15 +21,28 @@ struct DraftSection {
   recipe::WeightType weights = recipe::WeightType::automatic;
   recipe::Cache cache;
   recipe::Sparse sparse;
+  int longest = 3;
 
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(), "draft model, with the tokenizer of model.path");
-    v("weights", weights,
-      "weights of the draft: int8, int4 or fp8, quantized as they are loaded. With spec.draft: "
-      "self, the draft is then a quantized copy of the target. auto = as in the file");
+    v("weights", weights, "weights of the draft: int8, int4 or fp8, quantized at load time");
     v("cache", cache, "KV cache and attention policy of the draft");
-    v("sparse", sparse, "FFN neurons that the draft computes, only with spec.draft: self");
+  }
+  /// The fields of a tagged draft.
+  /// with_cache  kinds that have a cache
+  template <class V>
+  void tagged_fields(V& v, std::string_view with_cache) {
+    using recipe::of_kind;
+    v("path", path, recipe::optional_input().of("model"),
+      "draft model, with the tokenizer of model.path");
+    v("weights", weights, of_kind("model|self"),
+      "weights of the draft: int8, int4 or fp8, quantized at load time. With kind self, the "
+      "draft is then a quantized copy of the target. auto = as in the file");
+    v("cache", cache, of_kind(with_cache), "KV cache and attention policy of the draft");
+    v("sparse", sparse, of_kind("self"), "FFN neurons that the draft computes");
+    v("longest", longest, recipe::between(1, 64).unit("tokens").of("ngram"),
+      "longest n-gram to match");
   }
   void check(recipe::Problems& p) const;
   /// True for a draft that is the target with quantised weights.

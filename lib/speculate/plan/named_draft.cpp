@@ -14,28 +14,31 @@ namespace {
 
 /// Acceptance that was published for self-drafts of Llama-3.1-8B on PG-19.
 struct Prior {
-  DraftKeys keys;
+  recipe::CacheKind keys;
   int budget;
   double context, alpha;
 };
 // MagicDec's project page (streaming) and tables 2 and 6 (snapkv).
 constexpr std::array kPriors = {
-    Prior{DraftKeys::streaming, 512, 4000, .84},  Prior{DraftKeys::streaming, 512, 8000, .83},
-    Prior{DraftKeys::streaming, 512, 16000, .82}, Prior{DraftKeys::streaming, 512, 32000, .81},
-    Prior{DraftKeys::streaming, 512, 64000, .79}, Prior{DraftKeys::streaming, 512, 100000, .79},
-    Prior{DraftKeys::snapkv, 2049, 32000, .89},   Prior{DraftKeys::snapkv, 4097, 64000, .913},
-    Prior{DraftKeys::snapkv, 4097, 100000, .895},
+    Prior{recipe::CacheKind::streaming, 512, 4000, .84},
+    Prior{recipe::CacheKind::streaming, 512, 8000, .83},
+    Prior{recipe::CacheKind::streaming, 512, 16000, .82},
+    Prior{recipe::CacheKind::streaming, 512, 32000, .81},
+    Prior{recipe::CacheKind::streaming, 512, 64000, .79},
+    Prior{recipe::CacheKind::streaming, 512, 100000, .79},
+    Prior{recipe::CacheKind::snapkv, 2049, 32000, .89},
+    Prior{recipe::CacheKind::snapkv, 4097, 64000, .913},
+    Prior{recipe::CacheKind::snapkv, 4097, 100000, .895},
 };
 constexpr double kNearestContext = 1.5;  // a prior is used up to this factor from its context
 
-const Prior* nearest_prior(const NamedDraft& draft, double context) {
+const Prior* nearest_prior(const KeyChoice& choice, double context) {
   const Prior* nearest = nullptr;
   double least = std::log(kNearestContext);
   for (const Prior& p : kPriors) {
     const double away = std::abs(std::log(context / p.context));
     // Budgets of the reference program are one more than a multiple of 128.
-    if (p.keys != draft.keys || std::abs(draft.budget.value - p.budget) > 1 || away > least)
-      continue;
+    if (p.keys != choice.keys || std::abs(choice.budget - p.budget) > 1 || away > least) continue;
     nearest = &p;
     least = away;
   }
@@ -44,53 +47,28 @@ const Prior* nearest_prior(const NamedDraft& draft, double context) {
 
 }  // namespace
 
-bool NamedDraft::bounded() const {
-  return proposes_by_model() && !policy && keys != DraftKeys::full;
-}
-
-KeyChoice NamedDraft::choice() const {
-  return {.keys = keys, .budget = static_cast<double>(budget.value), .page = page};
-}
-
-recipe::Cache NamedDraft::cache(int64_t context) const {
-  if (policy) return *policy;
-  const auto kind_name = enum_names(keys)[static_cast<size_t>(keys)];
-  const std::string where = "bench.drafts, '" + name + "'";
-  std::string text = fmt::format("kind: {}\nsinks: {}\n", kind_name, sinks.value);
-  const double share = std::min(
-      1.0, static_cast<double>(budget.value) / static_cast<double>(std::max<int64_t>(1, context)));
-  const std::string again = refresh.value > 0 ? std::to_string(refresh.value) : "never";
-  switch (keys) {
-    case DraftKeys::streaming:
-      text += fmt::format("recent: {}\n", budget.value - sinks.value);
+recipe::Cache NamedDraft::cache_at(int64_t context) const {
+  recipe::Cache sized = cache;
+  if (!budget) return sized;
+  const std::string kind_name = recipe::yaml_text(cache.kind);
+  std::string text;
+  switch (cache.kind) {
+    case recipe::CacheKind::streaming:
+      text = fmt::format("recent: {}", budget->value - cache.sinks.value);
       break;
-    case DraftKeys::quest:
-      text += fmt::format("recent: {}\ndense_layers: []\nquest: {{page: {}, ratio: {}}}\n",
-                          window.value, page, share);
-      break;
-    case DraftKeys::topk:
-      text +=
-          fmt::format("recent: {}\ndense_layers: []\ntopk: {{ratio: {}}}\n", window.value, share);
-      break;
-    case DraftKeys::full:
-      break;
-    case DraftKeys::snapkv:
-      text += fmt::format("snapkv: {{budget: {}, window: {}, scale: {}, refresh: {}}}\n",
-                          budget.value, window.value, recipe::yaml_text(scale), again);
-      break;
-    case DraftKeys::retrieval:
-      text += fmt::format("retrieval: {{budget: {}, chunk: {}, rebuild: {}}}\n", budget.value, page,
-                          again);
+    case recipe::CacheKind::quest:
+    case recipe::CacheKind::topk:
+      text = fmt::format("{}: {{ratio: {}}}", kind_name,
+                         std::min(1.0, static_cast<double>(budget->value) /
+                                           static_cast<double>(std::max<int64_t>(1, context))));
       break;
     default:
-      text +=
-          fmt::format("{}: {{budget: {}, window: {}}}\n", kind_name, budget.value, window.value);
+      text = fmt::format("{}: {{budget: {}}}", kind_name, budget->value);
   }
-  recipe::Cache cache;
-  recipe::Field fields = recipe::fields_of(cache);
-  recipe::read_fields(
-      fields, recipe::parse_yaml(text, {std::make_shared<const std::string>(where), {}, 0, 0}));
-  return cache;
+  const auto where = std::make_shared<const std::string>("bench.drafts, '" + name + "'");
+  recipe::Field fields = recipe::fields_of(sized);
+  recipe::read_fields(fields, recipe::parse_yaml(text, {where, {}, 0, 0}));
+  return sized;
 }
 
 namespace {
@@ -119,6 +97,33 @@ void check_nested(const NamedDraft& nested, const std::vector<NamedDraft>& draft
             nested.name, nested.small);
 }
 
+/// Budgets exist for policies that read a number of tokens.
+void check_budget(const NamedDraft& draft, recipe::Problems& p) {
+  const recipe::Cache& c = draft.cache;
+  const auto choice = key_choice(c, 1);
+  if (!choice || c.kind == recipe::CacheKind::full) {
+    p.field("drafts",
+            "bench.drafts: '{}' has a budget, but its policy {} reads no fixed number of tokens; "
+            "leave budget out",
+            draft.name, recipe::yaml_text(c.kind));
+    return;
+  }
+  const bool has_recent = c.kind == recipe::CacheKind::quest || c.kind == recipe::CacheKind::topk;
+  const bool has_sinks = has_recent || c.kind == recipe::CacheKind::streaming;
+  const int64_t least = has_sinks ? c.sinks.value + (has_recent ? c.recent.value : 0) : 0;
+  if (draft.budget->value <= least)
+    p.field("drafts",
+            "bench.drafts: '{}' has a budget of {} tokens, expected more than the {} tokens that "
+            "are always read",
+            draft.name, draft.budget->value, least);
+  else if (!has_sinks)
+    try {
+      (void)draft.cache_at(1);
+    } catch (const Error& e) {
+      p.field("drafts", "{}", e.what());
+    }
+}
+
 }  // namespace
 
 void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
@@ -131,57 +136,39 @@ void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
       p.field("drafts",
               "bench.drafts: '{}' is of kind model, which needs path; set it to the model's folder",
               d.name);
-    if (d.weights != recipe::WeightType::automatic && d.kind != DraftKind::model)
-      p.field("drafts", "bench.drafts: '{}' has weights, which need kind model; leave weights out",
-              d.name);
-    else if (d.weights != recipe::WeightType::automatic && !recipe::is_quantized(d.weights))
-      p.field("drafts", "bench.drafts: '{}' has weights {}, expected int8, int4 or fp8", d.name,
-              recipe::yaml_text(d.weights));
-    if (d.policy && d.policy->is_hosted())
-      p.field("drafts",
-              "bench.drafts: '{}' has cache.place host, which is not supported for drafts; leave "
-              "it out",
-              d.name);
-    if (d.bounded() && d.budget.value <= d.sinks.value + d.window.value)
-      p.field("drafts",
-              "bench.drafts: '{}' has a budget of {} tokens, expected more than its {} sinks and "
-              "window of {}",
-              d.name, d.budget.value, d.sinks.value, d.window.value);
-    if (d.sparse.any() && d.kind != DraftKind::self)
-      p.field("drafts", "bench.drafts: '{}' has sparse, which needs kind self; leave sparse out",
-              d.name);
+    if (d.budget) check_budget(d, p);
     if (d.kind == DraftKind::nested) check_nested(d, drafts, p);
     if (d.kind == DraftKind::automatic)
       p.field("drafts",
               "bench.drafts: '{}' is of kind auto, which only triforce-generate supports; list the "
               "kinds to compare",
               d.name);
-    if (!d.tree.empty() && !d.proposes_by_model() && d.kind != DraftKind::nested)
-      p.field("drafts",
-              "bench.drafts: '{}' has a tree, which needs kind model or self; change the kind, or "
-              "leave tree out",
-              d.name);
   }
 }
 
 nlohmann::ordered_json draft_json(const NamedDraft& draft) {
   nlohmann::ordered_json j = {{"name", draft.name}, {"kind", recipe::yaml_text(draft.kind)}};
-  if (draft.policy)
-    j["cache"] = recipe::json_of(*draft.policy);
-  else if (draft.proposes_by_model())
-    j["keys"] = recipe::yaml_text(draft.keys);
+  const recipe::Cache& cache = draft.cache;
+  const bool is_named = draft.budget || cache.kind == recipe::CacheKind::full;
+  if (draft.proposes_by_model())
+    j[is_named ? "keys" : "cache"] =
+        is_named ? nlohmann::json(recipe::yaml_text(cache.kind)) : recipe::json_of(cache);
   if (recipe::is_quantized(draft.weights)) j["weights"] = recipe::yaml_text(draft.weights);
   if (draft.sparse.any()) {
     recipe::Sparse sparse = draft.sparse;
     j["sparse"] = recipe::to_json(recipe::fields_of(sparse));
   }
   if (draft.kind == DraftKind::nested) j["self"] = draft.self, j["small"] = draft.small;
-  if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
-  if (draft.bounded() && draft.keys == DraftKeys::snapkv)
-    j["scale"] = recipe::yaml_text(draft.scale);
-  if (draft.bounded() && draft.keys == DraftKeys::retrieval) j["chunk"] = draft.page;
-  if (draft.bounded() && (draft.keys == DraftKeys::snapkv || draft.keys == DraftKeys::retrieval)) {
-    j["refresh"] = draft.refresh.value > 0 ? nlohmann::ordered_json(draft.refresh.value) : "never";
+  if (draft.budget) {
+    j["budget_tokens"] = draft.budget->value;
+    if (cache.kind == recipe::CacheKind::snapkv) {
+      j["scale"] = recipe::yaml_text(cache.snapkv.scale);
+      j["refresh"] = recipe::json_of(cache.snapkv.refresh);
+    }
+    if (cache.kind == recipe::CacheKind::retrieval) {
+      j["chunk"] = cache.retrieval.chunk;
+      j["refresh"] = recipe::json_of(cache.retrieval.rebuild);
+    }
   }
   if (!draft.tree.empty())
     j["tree"] = draft.tree.automatic ? "auto" : draft.tree.path.filename().string();
@@ -190,10 +177,11 @@ nlohmann::ordered_json draft_json(const NamedDraft& draft) {
 
 AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
   if (draft.alpha) return {*draft.alpha, "given"};
-  if (draft.kind == DraftKind::self && !draft.policy && !draft.sparse.any()) {
-    if (keys_read(draft.choice(), context) >= context)
+  const auto choice = key_choice(draft.cache_at(static_cast<int64_t>(context)), context);
+  if (draft.shares_cache() && choice && !draft.sparse.any()) {
+    if (keys_read(*choice, context) >= context)
       return {1, "prior: the draft reads as much as the target"};
-    if (const Prior* p = nearest_prior(draft, context))
+    if (const Prior* p = nearest_prior(*choice, context))
       return {p->alpha,
               fmt::format("prior: Llama-3.1-8B, PG-19, {:.0f} tokens (MagicDec)", p->context)};
   }
@@ -204,7 +192,5 @@ AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
 
 }  // namespace tandem::speculate
 
-template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
-    std::optional<tandem::recipe::Cache>&);
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
     std::vector<tandem::speculate::NamedDraft>&);

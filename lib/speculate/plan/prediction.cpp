@@ -12,25 +12,26 @@ namespace {
 /// The forwards that draft; none where none does.
 std::optional<ModelCosts> drafting_costs(const NamedDraft& draft, const ModelCosts& target,
                                          DType dtype) {
-  if (draft.kind == DraftKind::self) return target;
+  if (draft.shares_cache()) return target;
   if (draft.kind == DraftKind::model) return costs_of(decode::open_config(draft.path), dtype);
   return std::nullopt;
 }
 
 std::optional<int> room(const HardwareSection& hardware, const ModelCosts& target,
-                        const NamedDraft& draft, const std::optional<ModelCosts>& drafting,
-                        const PredictionSpec& spec, int gamma) {
+                        const NamedDraft& draft, const KeyChoice& choice,
+                        const std::optional<ModelCosts>& drafting, const PredictionSpec& spec,
+                        int gamma) {
   const std::optional<double> memory = hardware.memory_bytes();
   if (!memory) return std::nullopt;
   const bool other = draft.kind == DraftKind::model;
   // A self-draft reads the target's own keys, but copies of those that snapkv chose; a verified
   // chain takes gamma + 1 rows more.
   const bool keeps_keys =
-      other || (draft.kind == DraftKind::self && draft.choice().keys == DraftKeys::snapkv);
+      other || (draft.kind == DraftKind::self && choice.keys == recipe::CacheKind::snapkv);
   const double context = spec.work.context + spec.new_tokens + (gamma > 0 ? gamma + 1 : 0);
   const Holdings holdings{.memory_bytes = *memory,
                           .context = context,
-                          .draft_context = keeps_keys ? keys_read(draft.choice(), context) : 0};
+                          .draft_context = keeps_keys ? keys_read(choice, context) : 0};
   return most_sequences(hardware.rates(), target, other ? &*drafting : nullptr, holdings);
 }
 
@@ -46,11 +47,16 @@ Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
   const MachineRates rates = hardware.rates();
   const std::optional<ModelCosts> drafting = drafting_costs(draft, target, spec.dtype);
   const bool none = draft.kind == DraftKind::none;
+  const auto known =
+      key_choice(draft.cache_at(static_cast<int64_t>(spec.work.context)), spec.work.context);
+  if (!known)
+    throw recipe_error("bench.drafts", "'{}' has cache.kind {}, whose costs are not known",
+                       draft.name, recipe::yaml_text(draft.cache.kind))
+        .hint("choose another kind, or measure the draft");
+  const KeyChoice& choice = *known;
   const PlanInputs plan{.machine = rates,
                         .target = target,
-                        .draft = {.model = drafting,
-                                  .choice = draft.choice(),
-                                  .refresh_tokens = static_cast<double>(draft.refresh.value)},
+                        .draft = {.model = drafting, .choice = choice},
                         .most_gamma = none ? 0 : std::max(spec.gamma, spec.most_gamma)};
   std::optional<MeasuredCosts> measured;
   if (!draft.timing.empty()) measured.emplace(read_timing(draft.timing), draft.timing.string());
@@ -66,7 +72,7 @@ Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
   const bool given = spec.gamma > 0 && !none;
   p.chain = given ? at_gamma(p.cost, spec.gamma, p.alpha.value) : best_chain(p.cost, p.alpha.value);
   p.choice = given ? p.chain : best_gamma(p.cost, p.alpha.value);
-  p.most_sequences = room(hardware, target, draft, drafting, spec, p.choice.gamma);
+  p.most_sequences = room(hardware, target, draft, choice, drafting, spec, p.choice.gamma);
   if (none) return p;
   p.least = least_alpha(p.cost, spec.speedup);
   const double longest = spec.longest;
@@ -74,13 +80,11 @@ Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
   p.pays_from = pays_from(cost_at, p.alpha.value, batch, longest);
   if (const int most = p.most_sequences.value_or(0); most > batch)
     p.inflection = inflection_context(cost_at, p.alpha.value, {batch, most}, longest);
-  if (draft.kind == DraftKind::self && draft.bounded()) {
+  if (draft.shares_cache() && choice.keys != recipe::CacheKind::full) {
     p.row_keys = key_equivalent_of_row(rates, target);
-    p.critical = critical_context(*p.row_keys,
-                                  {.gamma = p.chain.gamma,
-                                   .alpha = p.alpha.value,
-                                   .budget = static_cast<double>(draft.budget.value)},
-                                  spec.speedup);
+    p.critical = critical_context(
+        *p.row_keys, {.gamma = p.chain.gamma, .alpha = p.alpha.value, .budget = choice.budget},
+        spec.speedup);
   }
   return p;
 }

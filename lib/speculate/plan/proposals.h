@@ -15,7 +15,6 @@ namespace tandem::speculate {
 /// Section `spec.draft.inner`: the draft of inner steps.
 struct InnerDraft : DraftSection {
   WithinKind kind = WithinKind::model;
-  int longest = 3;
 
   template <class V>
   void fields(V& v) {
@@ -31,7 +30,6 @@ struct InnerDraft : DraftSection {
 /// Section `spec.draft`: what proposes tokens.
 struct Draft : DraftSection {
   DraftKind kind = DraftKind::none;
-  int longest = 3;
   InnerDraft inner;
   int gamma1 = 1, gamma2 = 6;
   std::optional<int> rounds;
@@ -51,15 +49,7 @@ struct Draft : DraftSection {
       "(model.path under cache, or with some FFN neurons) or nested. In nested (hierarchical "
       "speculation), inner drafts for model.path under cache. auto = the fastest of self, nested, "
       "the inner model and no draft at each step, by measured times and recent acceptance");
-    v("path", path, recipe::optional_input().of("model"),
-      "draft model, with the tokenizer of model.path");
-    v("weights", weights, of_kind("model|self"),
-      "weights of the draft: int8, int4 or fp8, quantized as they are loaded. With kind self, the "
-      "draft is then a quantized copy of the target. auto = as in the file");
-    v("cache", cache, of_kind("model|self|nested|auto"),
-      "KV cache and attention policy of the draft");
-    v("sparse", sparse, of_kind("self"), "FFN neurons that the draft computes");
-    v("longest", longest, between(1, 64).unit("tokens").of("ngram"), "longest n-gram to match");
+    tagged_fields(v, "model|self|nested|auto");
     v("inner", inner, of_kind("nested|auto"), "draft of inner steps");
     v("gamma1", gamma1, between(1, 256).unit("tokens").of("nested|auto"),
       "draft tokens per inner step without a tree, an upper bound for ngram");

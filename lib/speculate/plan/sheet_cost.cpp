@@ -66,9 +66,9 @@ StepCost sheet_cost(const PlanInputs& plan, const Workload& w) {
   const auto choosing_s = [&](double bytes) { return kv_seconds(m, *d.model, w.batch * bytes); };
   cost.draft = curve(*d.model, d.choice, choosing_s(select_bytes(d.choice, *d.model, w.context)));
   cost.overhead_ms = 1e3 * (m.round_s + choosing_s(round_bytes(d.choice, *d.model, w.context)));
-  if (d.refresh_tokens > 0)
+  if (d.choice.refresh_tokens > 0)
     cost.token_ms =
-        1e3 * (choosing_s(refresh_bytes(d.choice, *d.model, w.context)) / d.refresh_tokens);
+        1e3 * (choosing_s(refresh_bytes(d.choice, *d.model, w.context)) / d.choice.refresh_tokens);
   return cost;
 }
 

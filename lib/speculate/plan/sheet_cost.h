@@ -44,7 +44,6 @@ double kv_seconds(const MachineRates& machine, const ModelCosts& costs, double b
 struct PlannedDraft {
   std::optional<ModelCosts> model = {};  // none: no forward drafts, as with prompt lookup
   KeyChoice choice = {};
-  double refresh_tokens = 0;  // keys are chosen again after as many new tokens; 0 = never
 };
 
 /// A batch at a context, in tokens of each sequence.

@@ -81,7 +81,78 @@ std::string_view shape_of(const Node& path) {
   return path.scalar == "auto" && !path.quoted ? "auto" : "tree";
 }
 
+/// Removes a value of a map and returns it, unless it is absent or null.
+std::optional<Node> take_own(Node& map, std::string_view key) {
+  const auto entry = std::ranges::find(map.entries, key, &Node::Entry::key);
+  if (entry == map.entries.end()) return {};
+  Node value = std::move(entry->value);
+  map.entries.erase(entry);
+  return value.kind == Node::Kind::null ? std::nullopt : std::optional(std::move(value));
+}
+
+/// Rewrites an item of bench.drafts that names its policy by `keys`, or not at all. Returns false
+/// if it has a cache section.
+bool upgrade_draft(Node& item) {
+  const Node* kind_node = item.find("kind");
+  const std::string kind = kind_node != nullptr ? kind_node->scalar : "self";
+  const bool has_policy = kind == "self" || kind == "model";
+  const bool is_old = std::ranges::any_of(item.entries, [](const Node::Entry& e) {
+    constexpr std::string_view kOld[] = {"keys",  "sinks", "window", "refresh",
+                                         "scale", "page",  "ngram"};
+    return std::ranges::find(kOld, e.key) != std::end(kOld);
+  });
+  if (!is_old && (!has_policy || item.find("cache") != nullptr)) return false;
+  const auto keys = take_own(item, "keys"), sinks = take_own(item, "sinks"),
+             window = take_own(item, "window"), refresh = take_own(item, "refresh"),
+             scale = take_own(item, "scale"), page = take_own(item, "page"),
+             longest = take_own(item, "ngram"), budget = take_own(item, "budget"),
+             cache = take_own(item, "cache");
+  for (Node::Entry& entry : item.entries)
+    entry.optional = entry.key != "name" && entry.key != "kind";
+  if (longest) put(item, "longest", *longest, true);
+  if (!has_policy) return true;
+  if (cache) {
+    put(item, "cache", *cache);
+    return true;
+  }
+  const std::string policy = keys ? keys->scalar : "streaming";
+  const auto set = [&](const std::string& key, const std::optional<Node>& value,
+                       const char* otherwise = nullptr) {
+    if (value)
+      put(item, key, *value);
+    else if (otherwise != nullptr)
+      put(item, key, recipe::parse_yaml(otherwise, item.origin));
+  };
+  set("cache.kind", keys, "streaming");
+  if (policy == "full") return true;
+  set("budget", budget, "512");
+  set("cache.sinks", sinks);
+  const bool refreshes = refresh && refresh->scalar != "0";
+  if (policy == "quest" || policy == "topk") {
+    set("cache.recent", window, "32");
+    set("cache.dense_layers", {}, "[]");
+  } else if (policy == "snapkv" || policy == "verified") {
+    set("cache." + policy + ".window", window);
+  }
+  if (policy == "quest") set("cache.quest.page", page);
+  if (policy == "snapkv") set("cache.snapkv.scale", scale);
+  if (policy == "snapkv" && refreshes) set("cache.snapkv.refresh", refresh);
+  if (policy == "retrieval") set("cache.retrieval.chunk", page, "16");
+  if (policy == "retrieval" && refreshes) set("cache.retrieval.rebuild", refresh);
+  return true;
+}
+
 }  // namespace
+
+void upgrade_drafts(Node& over, const Node& /*base*/, std::vector<std::string>& renamed) {
+  Node* bench = over.find("bench");
+  Node* drafts = bench != nullptr ? bench->find("drafts") : nullptr;
+  if (drafts == nullptr) return;
+  bool is_old = false;
+  for (Node& item : drafts->items)
+    if (item.kind == Node::Kind::map && upgrade_draft(item)) is_old = true;
+  if (is_old) renamed.emplace_back("bench.drafts: keys -> cache.kind, ngram -> longest");
+}
 
 void upgrade_spec(Node& over, const Node& base, std::vector<std::string>& renamed) {
   const bool names_tree = over.find_path("tree.path") != nullptr;

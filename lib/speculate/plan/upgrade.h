@@ -14,4 +14,9 @@ namespace tandem::speculate {
 /// renamed  gets "old -> new" of each old key
 void upgrade_spec(recipe::Node& over, const recipe::Node& base, std::vector<std::string>& renamed);
 
+/// Rewrites items of bench.drafts that name their policy by `keys`, as upgrade_spec has it. An item
+/// without a policy had a streaming one.
+void upgrade_drafts(recipe::Node& over, const recipe::Node& base,
+                    std::vector<std::string>& renamed);
+
 }  // namespace tandem::speculate

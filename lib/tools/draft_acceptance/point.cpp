@@ -267,11 +267,11 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
   };
   std::vector<Measured*> own;
   for (Measured& m : drafts_)
-    if (m.draft.kind == speculate::DraftKind::self) own.push_back(&m);
+    if (m.draft.shares_cache()) own.push_back(&m);
   force(own, slots, texts);
   count();
   for (Measured& m : drafts_)
-    if (m.draft.kind == speculate::DraftKind::model)
+    if (m.draft.proposes_by_model() && !m.draft.shares_cache())
       attempt_draft(m, [&] { force({&m}, slots, texts); });
   for (Measured& m : drafts_) {
     for (size_t t = 0; bench().rounds && t < m.at.size(); ++t) {

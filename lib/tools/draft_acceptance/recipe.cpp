@@ -11,12 +11,12 @@ namespace tandem::tools {
 std::vector<speculate::NamedDraft> AcceptanceBench::all_drafts() const {
   const auto has_budgets = [&](const std::string& name) {
     const auto at = std::ranges::find(drafts, name, &speculate::NamedDraft::name);
-    return at != drafts.end() && at->bounded();
+    return at != drafts.end() && at->budget.has_value();
   };
   std::vector<speculate::NamedDraft> all;
   for (const speculate::NamedDraft& draft : drafts) {
     const bool by_self = has_budgets(draft.self), by_small = has_budgets(draft.small);
-    if (!(draft.bounded() || by_self || by_small) || budgets.empty()) {
+    if (!(draft.budget || by_self || by_small) || budgets.empty()) {
       all.push_back(draft);
       continue;
     }
@@ -26,7 +26,7 @@ std::vector<speculate::NamedDraft> AcceptanceBench::all_drafts() const {
       };
       speculate::NamedDraft& one = all.emplace_back(draft);
       one.name = under(draft.name);
-      if (draft.bounded()) one.budget = budget;
+      if (draft.budget) one.budget = budget;
       if (by_self) one.self = under(draft.self);
       if (by_small) one.small = under(draft.small);
     }

@@ -17,7 +17,7 @@ int SpeculationBenchRecipe::most_gamma() const {
 std::vector<speculate::NamedDraft> ComparisonSection::budgeted() const {
   std::vector<speculate::NamedDraft> list = drafts;
   for (speculate::NamedDraft& draft : list)
-    if (budget && draft.bounded()) draft.budget = *budget;
+    if (budget && draft.budget) draft.budget = *budget;
   return list;
 }
 

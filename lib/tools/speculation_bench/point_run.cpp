@@ -339,8 +339,8 @@ void PointRun::add_prediction(bench::Record& record, const bench::PointRuns& run
   std::optional<double> speedup;
   // The roofline knows targets that read all keys.
   if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.nested &&
-      !way.way.draft.policy && !recipe::is_quantized(way.way.draft.weights) &&
-      kv::needs_of(r.cache).reads_all) {
+      speculate::key_choice(way.way.draft.cache, 1) &&
+      !recipe::is_quantized(way.way.draft.weights) && kv::needs_of(r.cache).reads_all) {
     speculate::NamedDraft draft = way.way.draft;
     draft.alpha = way.way.acceptance ? way.way.acceptance->rows.front().front()
                                      : way.stats->share_of_tested();

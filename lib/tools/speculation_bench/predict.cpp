@@ -46,10 +46,6 @@ Case case_of(const Point& point, const speculate::NamedDraft& draft, int gamma) 
                        "'{}' has quantized weights, which the roofline does not support",
                        draft.name)
         .hint("leave weights out, or measure it");
-  if (draft.policy)
-    throw recipe_error("bench.drafts", "'{}' has cache, which the roofline does not support",
-                       draft.name)
-        .hint("set keys and budget instead, or measure it");
   Case c{.point = point,
          .draft = draft,
          .config = decode::open_config(r.model.path),
