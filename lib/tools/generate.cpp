@@ -45,8 +45,7 @@ Generate::Generate(cli::Context& cx, const cli::PointName& point,
       asked_(asked),
       recipe_(asked.spec.fastest ? with_all_drafts(asked) : asked),
       source_(prompt_source(cx, recipe_.chat, !recipe_.model.state.empty())),
-      pair_(recipe_.model, recipe_.run, recipe_.spec.draft, speculate::proposer_of(recipe_), cx,
-            recipe_.cache, recipe_.spec.draft.inner),
+      pair_(recipe_.model, recipe_.run, recipe_.spec.engines(), cx, recipe_.cache),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   if (!recipe_.model.state.empty())
     saved_ = decode::open_state(recipe_.model.state, pair_.target(), pair_.compute());

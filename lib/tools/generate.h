@@ -30,7 +30,7 @@ class Generate {
     decode::Decoder& decoder() const { return rounds ? *rounds : *plain; }
   };
 
-  bool speculates() const { return pair_.proposer() != speculate::Proposer::plain; }
+  bool speculates() const { return pair_.speculates(); }
   /// Returns true if turns are read from the terminal.
   bool is_chat() const { return source_.chat && source_.empty(); }
   /// errors   kind usage: settings that a chat does not take

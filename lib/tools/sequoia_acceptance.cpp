@@ -163,7 +163,7 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
 SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, speculate::Proposer::other_model, cx),
+      pair_(recipe_.model, recipe_.run, {.model = &recipe_.draft}, cx),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   constexpr int kLeastNew = 2;
   if (!recipe_.accept.tree.empty() && recipe_.accept.rule == AcceptRule::topk &&

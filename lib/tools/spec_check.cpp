@@ -7,6 +7,7 @@
 #include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
+#include "speculate/plan/drafter_kinds.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/bench_results.h"
 
@@ -99,14 +100,13 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(lowered_budgets(point.recipe)),
-      pair_(recipe_.model, recipe_.run, recipe_.spec.draft, speculate::proposer_of(recipe_), cx,
-            recipe_.cache, recipe_.spec.draft.inner),
+      pair_(recipe_.model, recipe_.run, recipe_.spec.engines(), cx, recipe_.cache),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
       exact_(pair_.compute() == DType::f32),
       rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu),
-      tests_(recipe_.spec.draft.kind != speculate::DraftKind::ngram),
+      tests_(speculate::drafter_kind(recipe_.spec.draft.kind).draws),
       tests_within_(!recipe_.spec.looks_up_within()) {
   tree_ = *speculate::given_tree(recipe_);
   const int text_tokens = this->text_tokens();
@@ -173,7 +173,7 @@ bool SpecCheck::has_prompts(const recipe::Chat& chat) const {
 SpecCheckRecipe SpecCheck::lowered_budgets(SpecCheckRecipe recipe) {
   if (has_prompts(recipe.chat)) return recipe;
   shortest_prompt_ = lower_budgets(recipe.cache, "cache", lowered_);
-  if (recipe.spec.draft.kind == speculate::DraftKind::self || recipe.spec.nests())
+  if (recipe.spec.engines().own != nullptr)
     shortest_prompt_ = std::max(
         shortest_prompt_, lower_budgets(recipe.spec.draft.cache, "spec.draft.cache", lowered_));
   return recipe;
@@ -261,8 +261,7 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
   tests_.restart();
   tests_within_.restart();
   const bool is_seen = target.queue() == nullptr;
-  const bool has_budget =
-      recipe_.spec.draft.kind == speculate::DraftKind::self || recipe_.spec.nests();
+  const bool has_budget = recipe_.spec.engines().own != nullptr;
   std::vector<eval::Level> levels = {
       {"", is_seen ? &tests_ : nullptr, &speculation.stats(), has_budget}};
   if (speculation.stats_within() != nullptr)

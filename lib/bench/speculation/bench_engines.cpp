@@ -213,19 +213,16 @@ speculate::Reader BenchEngines::drafter(const speculate::NamedDraft& draft) {
 std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const Way& way,
                                                         speculate::WithinOptions within,
                                                         speculate::RoundOptions options) {
-  if (way.nested && way.nested->looks_up())
-    return speculate::nested_lookup_rounds(
-        target(), drafter(way.nested->self), way.nested->small.longest,
-        way.nested->tree.levels() - 1, way.nested->shape, std::move(within), std::move(options));
-  if (way.nested)
-    return speculate::nested_rounds(target(), drafter(way.nested->self), drafter(way.nested->small),
-                                    way.nested->tree, way.nested->shape, std::move(within),
-                                    std::move(options));
-  if (way.draft.kind == speculate::DraftKind::ngram)
-    return speculate::lookup_rounds(target(), way.draft.longest, way.gamma(), std::move(options));
-  if (way.chooses)
-    return speculate::chain_rounds(target(), drafter(way.draft), way.gamma(), std::move(options));
-  return speculate::model_rounds(target(), drafter(way.draft), way.tree, std::move(options));
+  speculate::DraftReaders readers{.target = target(), .own = {}, .model = {}};
+  speculate::Proposal proposal{
+      .tree = way.proposal(), .chooses_gamma = way.chooses, .longest = way.proposer().longest};
+  if (way.nested) {
+    readers.own = drafter(way.nested->self);
+    proposal.nested = way.nested->shape;
+  }
+  if (way.proposer().proposes_by_model()) readers.model = drafter(way.proposer());
+  return speculate::drafter_kind(way.draft.kind)
+      .rounds(proposal, readers, std::move(options), std::move(within));
 }
 
 }  // namespace tandem::bench

@@ -73,7 +73,7 @@ std::optional<speculate::AcceptanceVector> known_acceptance(const speculate::Nam
   if (!draft.tree.empty() && !accept.path.empty())
     return speculate::read_acceptance(accept.path, accept.layout);
   if (!simulates) return std::nullopt;
-  if (draft.kind == speculate::DraftKind::ngram)
+  if (!speculate::drafter_kind(draft.kind).draws)
     throw recipe_error("bench.simulate",
                        "'{}' is prompt lookup, which needs a real text, but the text is simulated",
                        draft.name)

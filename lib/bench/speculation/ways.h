@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kv/step.h"
+#include "speculate/plan/drafter_kinds.h"
 #include "speculate/plan/named_draft.h"
 #include "speculate/plan/proposals.h"
 #include "speculate/round/rounds.h"

@@ -41,46 +41,34 @@ void DraftSection::check(recipe::Problems& p) const {
             key, recipe::yaml_text(weights));
 }
 
-ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-                     Proposer proposer, const decode::RunContext& cx, const recipe::Cache& cache,
-                     const DraftSection& draft2)
+ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const EngineUse& use,
+                     const decode::RunContext& cx, const recipe::Cache& cache)
     : run_(run),
-      draft_key_(proposer == Proposer::nested || proposer == Proposer::any ? draft2.key
-                                                                           : draft.key),
+      draft_key_(use.model != nullptr ? use.model->key : "draft"),
       cache_(cache),
-      self_cache_(draft.cache),
-      draft_cache_(proposer == Proposer::nested || proposer == Proposer::any ? draft2.cache
-                   : proposer == Proposer::nested_lookup                     ? recipe::Cache{}
-                                                                             : draft.cache),
-      self_sparse_(draft.sparse),
-      proposer_(proposer),
+      self_cache_(use.own != nullptr ? use.own->cache : recipe::Cache{}),
+      draft_cache_(use.model != nullptr      ? use.model->cache
+                   : use.nested || use.tries ? recipe::Cache{}
+                                             : self_cache_),
+      self_sparse_(use.own != nullptr ? use.own->sparse : recipe::Sparse{}),
+      has_own_(use.own != nullptr),
+      nests_(use.nested),
+      tries_(use.tries),
+      speculates_(use.speculates),
       sizer_(model, run,
-             proposer == Proposer::plain ? std::vector{cache}
-                                         : std::vector{cache, draft.cache, draft_cache_},
+             use.speculates ? std::vector{cache, self_cache_, draft_cache_} : std::vector{cache},
              cx),
       target_(sizer_.open_model()) {
-  if (proposer == Proposer::plain) return;
+  if (!speculates_) return;
   check_reads_trees("cache.kind", "", cache);
-  if (self_sparse_.any() && proposer != Proposer::target && proposer != Proposer::any)
-    throw recipe_error(fmt::format("{}.sparse.kind", draft.key), "is {}, which needs a self-draft",
-                       recipe::yaml_text(self_sparse_.kind))
-        .hint(fmt::format("set spec.draft=self, or leave out {}.sparse", draft.key));
-  if (!has_draft()) return;
-  check_reads_trees(fmt::format("{}.cache.kind", draft.key), "", draft.cache);
-  if (proposer == Proposer::target || proposer == Proposer::nested_lookup) return;
-  const bool is_nested = proposer == Proposer::nested;
-  if (proposer == Proposer::any && draft2.path.value.empty()) return;
-  check_reads_trees(draft_key_ + ".cache.kind", "", draft_cache_);
+  for (const DraftSection* draft : {use.own, use.model})
+    if (draft != nullptr)
+      check_reads_trees(fmt::format("{}.cache.kind", draft->key), "", draft->cache);
+  if (use.model == nullptr) return;
   recipe::Model of;
-  if (is_nested || proposer == Proposer::any) {
-    of.path = draft2.path;
-  } else {
-    if (draft.copies_target())
-      of = model;
-    else
-      of.path = draft.path;
-    of.weights = draft.weights;
-  }
+  of.path = use.model->path;
+  if (use.model->copies_target()) of = model;
+  of.weights = use.model->weights;
   draft_ = sizer_.open_draft(of);
   check_vocabularies(target_, *draft_, draft_key_ + ".path");
 }
@@ -89,15 +77,14 @@ kv::Reading ModelPair::self_reading() const {
   const auto reads_all = [](const recipe::Cache& c) {
     return kv::needs_of(c).reads_all && !c.is_hosted();
   };
-  if (proposer_ == Proposer::any)
-    return {.keys = reads_all(self_cache_) ? 0 : 1, .channels = self_sparse_.any() ? 1 : 0};
-  const bool same_keys = self_sparse_.any() && reads_all(cache_) && reads_all(self_cache_);
+  const bool same_keys =
+      reads_all(self_cache_) && (tries_ || (self_sparse_.any() && reads_all(cache_)));
   return {.keys = same_keys ? 0 : 1, .channels = self_sparse_.any() ? 1 : 0};
 }
 
 void ModelPair::leave_draft() {
   draft_.reset();
-  proposer_ = Proposer::none;
+  has_own_ = false;
 }
 
 int64_t ModelPair::context() const {
@@ -111,10 +98,9 @@ void ModelPair::size(decode::SequenceRoom room, const RoundNeeds& target, const 
                      const std::function<void(MemoryPlan&)>& add, int draft_copies) {
   // A draft or a measurement may read a whole text again; several go in more forwards.
   room.to_read = std::max(room.to_read, room.longest);
-  const bool alone = proposer_ == Proposer::target || proposer_ == Proposer::any;
-  target_spec_ = sizer_.spec(room, alone ? target.with(draft) : target, cache_);
+  target_spec_ = sizer_.spec(room, has_own_ && !nests_ ? target.with(draft) : target, cache_);
   target_spec_.caches = {cache_};
-  if (reads_twice()) {
+  if (has_own_) {
     if (self_reading().keys > 0) target_spec_.caches.push_back(self_cache_);
     if (self_reading().channels > 0) target_spec_.sparse = {self_sparse_};
   }
@@ -159,10 +145,8 @@ decode::RankPlan ModelPair::rank_plan(const decode::MemoryLimits& limits) const 
 }
 
 std::string ModelPair::draft_name() const {
-  return draft_                          ? draft_->name
-         : proposer_ == Proposer::target ? "self"
-         : proposer_ == Proposer::any    ? "self, ngram"
-                                         : "ngram";
+  if (draft_) return draft_->name;
+  return tries_ ? "self, ngram" : has_own_ && !nests_ ? "self" : "ngram";
 }
 
 std::string ModelPair::plan_text(const std::string& lines) const {
@@ -175,7 +159,7 @@ std::string ModelPair::plan_text(const std::string& lines) const {
   if (has_draft() && !kv::needs_of(draft_cache_).reads_all)
     text += ", " + recipe::yaml_text(draft_cache_.kind);
   if (self_sparse_.any()) text += fmt::format(", {} neurons", recipe::yaml_text(self_sparse_.kind));
-  if (nests())
+  if (nests_)
     text += fmt::format(" in inner steps, verified by the target under {}",
                         recipe::yaml_text(self_cache_.kind));
   return fmt::format("{}\n{}{}{}{}\n", text, decode::gpu_line(limits), rank_plan(limits).lines(),
@@ -191,7 +175,7 @@ nlohmann::ordered_json ModelPair::plan_json(const nlohmann::ordered_json& facts)
   if (has_draft() && !kv::needs_of(draft_cache_).reads_all)
     j["draft_cache"] = recipe::yaml_text(draft_cache_.kind);
   if (self_sparse_.any()) j["draft_sparse"] = recipe::yaml_text(self_sparse_.kind);
-  if (nests()) j["within"] = recipe::yaml_text(self_cache_.kind);
+  if (nests_) j["within"] = recipe::yaml_text(self_cache_.kind);
   j.update(facts);
   j.update(decode::memory_json(plan_, limits));
   const decode::RankPlan ranks = rank_plan(limits);

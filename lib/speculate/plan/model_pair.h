@@ -85,34 +85,39 @@ nlohmann::ordered_json tree_facts(const TokenTree& tree);
 void check_reads_trees(const std::string& where, const std::string& what,
                        const recipe::Cache& cache, bool chains_alone = false);
 
-/// Who proposes in a pair.
-enum class Proposer : uint8_t {
-  plain,          // plain decoding, by any policy
-  none,           // no model does
-  other_model,    // draft.path
-  target,         // which then reads its text a second way
-  nested,         // draft2.path in rounds within, which the target verifies by that second reading
-  nested_lookup,  // prompt lookup in such rounds
-  any,            // each of them alone: draft2.path, if named, the target by each second reading
+/// The engines and policies that a draft needs in addition to the target's own policy.
+struct EngineUse {
+  const DraftSection* own = nullptr;    // the target under a second policy, or with some neurons
+  const DraftSection* model = nullptr;  // a second model, or a copy of the target
+  bool nested = false;                  // own verifies in inner steps, for model or a lookup
+  bool tries = false;                   // each draft by itself, for spec.fastest
+  bool speculates = true;
+};
+
+/// The engines that a run has loaded for it.
+struct DraftReaders {
+  Reader target;
+  std::optional<Reader> own, model;
+
+  /// The model that drafts: the target under its second policy if there is no other.
+  Reader drafter() const { return model ? *model : *own; }
 };
 
 /// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
 class ModelPair {
  public:
   /// cx       as EngineSizer
-  /// draft2   of a nested proposer
   /// cache    how the target reads
   /// errors   kind input: a model, vocabularies that differ; kind device; kind recipe: a cache or
   ///          draft.cache that cannot read trees
-  ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-            Proposer proposer, const decode::RunContext& cx, const recipe::Cache& cache = {},
-            const DraftSection& draft2 = {});
+  ModelPair(const recipe::Model& model, const recipe::Run& run, const EngineUse& use,
+            const decode::RunContext& cx, const recipe::Cache& cache = {});
 
   Device device() const { return sizer_.device(); }
   const decode::Placement& place() const { return sizer_.place(); }
   /// Of weights and activations.
   DType compute() const { return sizer_.compute(); }
-  Proposer proposer() const { return proposer_; }
+  bool speculates() const { return speculates_; }
   /// How the target reads, and the draft; of a nested proposer the small model, if there is one.
   const recipe::Cache& cache() const { return cache_; }
   const recipe::Cache& draft_cache() const { return draft_cache_; }
@@ -122,7 +127,10 @@ class ModelPair {
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
   decode::ModelFiles& target() { return target_; }
-  bool has_draft() const { return proposer_ != Proposer::none && proposer_ != Proposer::plain; }
+  /// True if a model drafts, the target or another.
+  bool has_draft() const { return has_own_ || draft_; }
+  /// The name of what drafts: a model's, "self" or "ngram".
+  std::string draft_name() const;
   const decode::ModelFiles& draft() const { return draft_ ? *draft_ : target_; }
   /// The target alone is loaded; to be sized anew.
   void leave_draft();
@@ -159,25 +167,21 @@ class ModelPair {
     std::unique_ptr<decode::Engine> target, draft;  // draft null if there is no other model
     kv::Reading self_reading = {.keys = 1};
 
-    /// The model that proposes: the target under its second reading, where it is that.
-    Reader drafter() const { return draft ? Reader(*draft) : self(); }
-    /// The target under that reading.
+    Reader drafter() const { return readers().drafter(); }
+    /// The target under its second policy.
     Reader self() const { return {*target, self_reading}; }
+    DraftReaders readers() const {
+      return {.target = *target,
+              .own = self(),
+              .model = draft ? std::optional(Reader(*draft)) : std::nullopt};
+    }
   };
   /// Loads both, once.
   /// errors   kind memory, input, interrupted
   Engines load(const decode::RunContext& run);
 
  private:
-  bool nests() const {
-    return proposer_ == Proposer::nested || proposer_ == Proposer::nested_lookup;
-  }
-  bool reads_twice() const {
-    return proposer_ == Proposer::target || proposer_ == Proposer::any || nests();
-  }
   decode::RankPlan rank_plan(const decode::MemoryLimits& limits) const;
-  /// The name of what drafts.
-  std::string draft_name() const;
   /// How the target reads as a draft: other keys, some of the channels, or both.
   kv::Reading self_reading() const;
 
@@ -185,7 +189,7 @@ class ModelPair {
   std::string draft_key_;  // of the section that names the second model
   recipe::Cache cache_, self_cache_, draft_cache_;
   recipe::Sparse self_sparse_;
-  Proposer proposer_;
+  bool has_own_, nests_, tries_, speculates_;
   decode::EngineSizer sizer_;
   decode::ModelFiles target_;
   std::optional<decode::ModelFiles> draft_;

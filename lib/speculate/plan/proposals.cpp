@@ -7,7 +7,7 @@
 #include "model/spec/roles.h"
 #include "model/spec/work.h"
 #include "recipe/fields_of.h"
-#include "speculate/draft/lookup_index.h"
+#include "speculate/plan/drafter_kinds.h"
 #include "speculate/tree/tree_file.h"
 
 namespace tandem::speculate {
@@ -45,7 +45,7 @@ void GenerateRecipe::check_speculation(recipe::Problems& p) const {
             "spec.shape.gamma: {} is out of range, expected 1 .. {} tokens or auto",
             shape.gamma.values.front(), kMostGamma);
   check_rule_within("spec.draft.verify", draft.verify, p);
-  const bool draws = draft.kind != DraftKind::ngram;
+  const bool draws = drafter_kind(draft.kind).draws;
   if (!draws && weighs_draws(spec.verify))
     p.field("spec.verify",
             "spec.verify: this rule needs sampled draft tokens, but prompt lookup does not sample; "
@@ -154,28 +154,21 @@ void GenerateRecipe::check_fastest(recipe::Problems& p) const {
 
 int most_nodes(const Shape& shape, int batch) { return std::max(2, shape.max_nodes / batch); }
 
-Proposer proposer_of(const GenerateRecipe& recipe) {
-  const SpecSection& spec = recipe.spec;
-  if (spec.fastest) return Proposer::any;
-  switch (spec.draft.kind) {
-    case DraftKind::model:
-      return Proposer::other_model;
-    case DraftKind::self:
-      return recipe.spec.draft.copies_target() ? Proposer::other_model : Proposer::target;
-    case DraftKind::nested:
-    case DraftKind::automatic:
-      return spec.looks_up_within() ? Proposer::nested_lookup : Proposer::nested;
-    case DraftKind::none:
-      return Proposer::plain;
-    case DraftKind::ngram:
-      break;
-  }
-  return Proposer::none;
+EngineUse SpecSection::engines() const {
+  if (!fastest) return drafter_kind(draft.kind).engines(draft);
+  return {.own = &draft,
+          .model = draft.inner.path.value.empty() ? nullptr : &draft.inner,
+          .tries = true};
+}
+
+bool GenerateRecipe::chooses_gamma() const {
+  return drafter_kind(spec.draft.kind).chooses_gamma && !spec.shape.is_tree() &&
+         spec.shape.gamma.automatic();
 }
 
 std::optional<TokenTree> given_tree(const GenerateRecipe& recipe) {
   const SpecSection& spec = recipe.spec;
-  const bool draws = spec.draft.kind != DraftKind::ngram;
+  const bool draws = drafter_kind(spec.draft.kind).draws;
   if (spec.shape.beams() > 0) return beam_tree(spec.shape.width, recipe.most_gamma());
   if (!draws || !spec.shape.is_tree()) return chain_tree(recipe.most_gamma() + 1);
   if (spec.shape.is_auto()) return {};
@@ -196,7 +189,7 @@ TreeRoom room_of(const GenerateRecipe& recipe, const std::optional<TokenTree>& g
 }
 
 void check_gamma(const GenerateRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
-  const bool is_chain = recipe.spec.draft.kind == DraftKind::ngram || !recipe.spec.shape.is_tree();
+  const bool is_chain = !recipe.spec.shape.is_tree();
   const bool is_nested = recipe.spec.nests();
   size_t longest = 0;
   for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
@@ -212,34 +205,34 @@ void check_gamma(const GenerateRecipe& recipe, int64_t context, const decode::Pr
 
 void refuse_full_draft(const GenerateRecipe& recipe, const ModelPair& pair) {
   constexpr const char* kForce = "spec.force=true runs it anyway";
-  const DraftKind draft = recipe.spec.draft.kind;
-  if (draft == DraftKind::self && recipe.spec.draft.copies_target()) {
+  if (recipe.spec.draft.kind == DraftKind::automatic) return;  // it may leave such a draft out
+  const EngineUse use = recipe.spec.engines();
+  if (use.own != nullptr) {
+    const recipe::Cache& cache = use.own->cache;
+    const auto json = [](recipe::Cache c) { return recipe::to_json(recipe::fields_of(c)); };
+    const bool reads_all = kv::needs_of(cache).reads_all || json(cache) == json(recipe.cache);
+    if (!use.tries && !use.own->sparse.any() && reads_all)
+      throw recipe_error("spec.draft.cache.kind",
+                         "is {}, so the draft reads as much as the target and cannot be faster",
+                         recipe::yaml_text(cache.kind))
+          .hint(fmt::format("reduce it with -s spec.draft.cache.kind=snapkv{}; {}",
+                            use.nested ? "" : ", or -s spec.draft.sparse.kind=cats", kForce));
+  }
+  if (use.model == nullptr) return;
+  if (use.model->copies_target()) {
     const auto bytes = [&](const decode::ModelFiles& files) {
       return model::step_bytes(files.config, pair.compute());
     };
     if (bytes(pair.draft()) < bytes(pair.target())) return;
     throw recipe_error("spec.draft.weights",
                        "is {}, but the copy reads as many bytes as the target and cannot be faster",
-                       recipe::yaml_text(recipe.spec.draft.weights))
+                       recipe::yaml_text(use.model->weights))
         .hint(fmt::format("use a model whose weights have more bits; {}", kForce));
   }
-  const recipe::Cache& cache = recipe.spec.draft.cache;
-  const auto json = [](recipe::Cache c) { return recipe::to_json(recipe::fields_of(c)); };
-  const bool is_self = draft == DraftKind::self;
-  const bool reads_all = kv::needs_of(cache).reads_all || json(cache) == json(recipe.cache);
-  if ((is_self || draft == DraftKind::nested) && !recipe.spec.draft.sparse.any() && reads_all)
-    throw recipe_error("spec.draft.cache.kind",
-                       "is {}, so the draft reads as much as the target and cannot be faster",
-                       recipe::yaml_text(cache.kind))
-        .hint(fmt::format("reduce it with -s spec.draft.cache.kind=snapkv{}; {}",
-                          is_self ? ", or -s spec.draft.sparse.kind=cats" : "", kForce));
-  if (draft != DraftKind::model && (draft != DraftKind::nested || recipe.spec.looks_up_within()))
-    return;
-  if (&pair.draft() == &pair.target()) return;  // none is given to spec.fastest
   const int64_t small = model::n_params(pair.draft().config),
                 large = model::n_params(pair.target().config);
   if (small < large) return;
-  throw recipe_error(draft == DraftKind::nested ? "spec.draft.inner.path" : "spec.draft.path",
+  throw recipe_error(fmt::format("{}.path", use.model->key),
                      "{} has {:.3g} parameters and {} has {:.3g}, but a draft as large as the "
                      "target cannot be faster",
                      pair.draft().name, static_cast<double>(small), pair.target().name,
@@ -259,18 +252,18 @@ std::string remedy_of_loss(const GenerateRecipe& recipe) {
 void size_for(ModelPair& pair, const decode::SequenceRoom& room, const TreeRoom& tree,
               const SpecSection& spec) {
   const int batch = room.sequences(), vocab = pair.target().config.vocab_size;
-  if (spec.draft.kind == DraftKind::nested && pair.has_draft())
+  if (spec.draft.kind == DraftKind::nested && !spec.fastest)
     return pair.size(room, nested_needs(tree, spec.nested(), batch, vocab),
                      nested_draft_needs(tree, spec.nested(), batch), [&](MemoryPlan& plan) {
                        plan_nested_rounds(tree, spec.nested(), pair.target_spec(),
                                           pair.target().config, !spec.looks_up_within(), plan);
                      });
   const int64_t texts = room.prefix ? room.longest * batch : room.total;
+  const DraftKind indexed = spec.fastest ? DraftKind::ngram : spec.draft.kind;
+  const size_t bytes = drafter_kind(indexed).token_bytes * static_cast<size_t>(texts);
   pair.size(room, target_needs(tree, batch, vocab), draft_needs(tree, batch),
             [&](MemoryPlan& plan) {
-              if (spec.draft.kind == DraftKind::ngram || spec.fastest)
-                plan.add("texts/indexes of n-grams",
-                         static_cast<size_t>(texts) * LookupIndex::kTokenBytes);
+              if (bytes > 0) plan.add("texts/indexes of n-grams", bytes);
               plan_rounds(tree, pair.target_spec(), pair.target().config, pair.has_draft(), plan,
                           spec.shape.beams());
             });
@@ -283,26 +276,15 @@ std::unique_ptr<Rounds> make_rounds(const GenerateRecipe& recipe, const ModelPai
   options.verify = spec.verify;
   options.floor = spec.floors.rule();
   within.verify = spec.draft.verify;
-  if (spec.draft.kind == DraftKind::ngram)
-    return lookup_rounds(*engines.target, spec.draft.longest, recipe.most_gamma(),
-                         std::move(options));
-  if (spec.looks_up_within())
-    return nested_lookup_rounds(*engines.target, engines.self(), spec.draft.inner.longest,
-                                spec.draft.gamma1, spec.nested(), std::move(within),
-                                std::move(options));
-  if (spec.draft.kind == DraftKind::nested)
-    return nested_rounds(*engines.target, engines.self(), engines.drafter(), tree, spec.nested(),
-                         std::move(within), std::move(options));
-  if (spec.shape.beams() > 0)
-    return beam_rounds(*engines.target, engines.drafter(),
-                       {.width = spec.shape.width,
-                        .gamma = recipe.most_gamma(),
-                        .temperature = options.floor.temperature},
-                       std::move(options));
-  if (recipe.chooses_gamma())
-    return chain_rounds(*engines.target, engines.drafter(), recipe.most_gamma(),
-                        std::move(options));
-  return model_rounds(*engines.target, engines.drafter(), tree, std::move(options));
+  Proposal proposal{.tree = tree,
+                    .chooses_gamma = recipe.chooses_gamma(),
+                    .beams = {.width = spec.shape.beams(),
+                              .gamma = recipe.most_gamma(),
+                              .temperature = options.floor.temperature},
+                    .longest = spec.nests() ? spec.draft.inner.longest : spec.draft.longest};
+  if (spec.nests()) proposal.nested = spec.nested();
+  return drafter_kind(spec.draft.kind)
+      .rounds(proposal, engines.readers(), std::move(options), std::move(within));
 }
 
 }  // namespace tandem::speculate

@@ -149,6 +149,8 @@ struct SpecSection {
       "some "
       "seconds. The fastest generates the text");
   }
+  /// What the engines must serve; refers to this section.
+  EngineUse engines() const;
   /// Of rounds within rounds.
   NestedShape nested() const {
     return {.rounds = draft.rounds.value_or((2 * draft.gamma2 + 2) / 3), .enough = draft.gamma2};
@@ -203,10 +205,7 @@ struct GenerateRecipe {
   }
   void check(recipe::Problems& p) const;
   /// Whether each round chooses how long its chains are.
-  bool chooses_gamma() const {
-    return spec.draft.kind != DraftKind::ngram && spec.draft.kind != DraftKind::nested &&
-           !spec.shape.is_tree() && spec.shape.gamma.automatic();
-  }
+  bool chooses_gamma() const;
   /// Drafted tokens of a chain, at most. Checks that wait for the link want long ones.
   int most_gamma() const {
     constexpr int kWithOffload = 128;
@@ -220,9 +219,6 @@ struct GenerateRecipe {
   void check_fastest(recipe::Problems& p) const;
   void check_speculation(recipe::Problems& p) const;
 };
-
-/// Who proposes, as the recipe wants it.
-Proposer proposer_of(const GenerateRecipe& recipe);
 
 /// The tree that is proposed, the largest of them for an ngram; none where it is still to be
 /// chosen.

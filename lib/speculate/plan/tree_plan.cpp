@@ -49,7 +49,7 @@ Json times_context(const ModelPair& pair, const RoundTimesSpec& spec) {
   const ops::SampleRule& rule = spec.sampler.rule;
   recipe::Cache cache = pair.cache(), draft_cache = pair.draft_cache();
   Json about = {{"target", pair.target().name},
-                {"draft", pair.proposer() == Proposer::target ? "self" : pair.draft().name},
+                {"draft", pair.draft_name()},
                 {"draft_cache", recipe::to_json(recipe::fields_of(draft_cache))},
                 {"fingerprints", {pair.target().fingerprint, pair.draft().fingerprint}},
                 {"device", on_gpu ? cuda::device_info(device.index).name

@@ -120,6 +120,7 @@ speculate::GenerateRecipe with_all_drafts(const speculate::GenerateRecipe& asked
   draft = {};
   draft.kind = asked.spec.draft.kind;
   draft.inner.path = asked.spec.draft.path;
+  draft.inner.key = "spec.draft";  // for errors
   if (may_drop_keys(asked)) draft.cache.kind = recipe::CacheKind::snapkv;
   if (may_drop_channels(asked)) draft.sparse.kind = recipe::SparseKind::cats;
   return all;
