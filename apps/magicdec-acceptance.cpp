@@ -12,13 +12,13 @@ const cli::ToolInfo kInfo{
     .name = "magicdec-acceptance",
     .purpose = "Measure acceptance rates of drafts by KV budget, temperature and text",
     .kind = "draft-acceptance",
-    .examples =
-        {"magicdec-acceptance -r magicdec/acceptance-tiny-16m",
-         "magicdec-acceptance -r magicdec/acceptance-tiny-16m --sweep "
-         "bench.prompts=prose,kv,needle8,cwe -o out.jsonl",
-         "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s "
-         "'bench.drafts=[{name: snapkv, keys: snapkv}]' -s bench.budgets=[128,256]",
-         "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.rounds=false --format md"},
+    .examples = {"magicdec-acceptance -r magicdec/acceptance-tiny-16m",
+                 "magicdec-acceptance -r magicdec/acceptance-tiny-16m --sweep "
+                 "bench.prompts=prose,kv,needle8,cwe -o out.jsonl",
+                 "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s "
+                 "'bench.drafts=[{name: snapkv, keys: snapkv}]' -s bench.budgets=[128,256]",
+                 "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.speculate=false "
+                 "--format md"},
     .flags = {},
     .formats = cli::kRecordFormats,
     .sweeps = true,

@@ -106,7 +106,8 @@ class Context : public decode::RunContext {
   void build_tree();
   recipe::Node setting_node(const Options::Setting& setting, const recipe::Field& schema) const;
   /// Rewrites the old keys of a layer.
-  void upgrade(recipe::Node& over, const recipe::Node& base);
+  std::vector<recipe::Renaming> upgrade(recipe::Node& over, const recipe::Node& base);
+  void upgrade_axis(recipe::SweepAxis& axis);
   /// Adds the settings of a run without a recipe.
   void add_bare_settings();
   /// errors   kind usage: a shard without points
@@ -128,7 +129,7 @@ class Context : public decode::RunContext {
 
   Options options_;
   recipe::Node tree_;
-  std::vector<std::string> renamed_;  // "old -> new"
+  std::vector<recipe::Renaming> renamed_;
   std::vector<recipe::SweepAxis> axes_;
   ranks::Place place_;
   std::unique_ptr<ranks::Spawned> spawned_;  // outlives the group

@@ -60,6 +60,7 @@ struct Field {
   std::unique_ptr<Value> value = {};          // null for a section
   std::vector<Field> fields = {};             // of a section
   std::function<void(Problems&)> check = {};  // the section's cross-field rules, may be empty
+  std::shared_ptr<void> owner = {};           // the object, if the fields own it
 
   bool is_section() const { return value == nullptr; }
   /// Returns true if the section's present kind has this field.
@@ -74,11 +75,13 @@ struct Field {
 template <class T>
 Field fields_of(T& object);
 
-/// The fields of a recipe type with their defaults, for help.
+/// The fields of a recipe with its defaults, which they own.
 template <class T>
 Field schema_of() {
-  static T defaults;  // lives as long as the fields that refer to it
-  return fields_of(defaults);
+  auto defaults = std::make_shared<T>();
+  Field root = fields_of(*defaults);
+  root.owner = std::move(defaults);
+  return root;
 }
 
 /// The field at a dotted key, or null.

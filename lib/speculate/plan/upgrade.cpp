@@ -22,10 +22,10 @@ constexpr Renamed kRenamed[] = {
     {"spec.within", "spec.draft.inner.kind", false},
     {"spec.gamma1", "spec.draft.gamma1", true},
     {"spec.gamma2", "spec.draft.gamma2", true},
-    {"spec.rounds", "spec.draft.rounds", true},
+    {"spec.rounds", "spec.draft.inner_steps", true},
     {"spec.alpha1", "spec.draft.alpha1", true},
     {"spec.alpha2", "spec.draft.alpha2", true},
-    {"spec.verify_within", "spec.draft.verify", true},
+    {"spec.verify_within", "spec.draft.inner_verify", true},
     {"spec.ngram", "spec.draft.longest", true},
     {"spec.gamma", "spec.shape.gamma", true},
     {"spec.width", "spec.shape.width", false},
@@ -83,7 +83,8 @@ std::string_view shape_of(const Node& path) {
 
 }  // namespace
 
-void upgrade_spec(Node& over, const Node& base, std::vector<std::string>& renamed) {
+std::vector<recipe::Renaming> upgrade_spec(Node& over, const Node& base) {
+  std::vector<recipe::Renaming> renamed;
   const bool names_tree = over.find_path("tree.path") != nullptr;
   spell_out(over, "draft");
   spell_out(over, "shape");
@@ -110,7 +111,7 @@ void upgrade_spec(Node& over, const Node& base, std::vector<std::string>& rename
       if (moves || shape == "beams" || shape == "chain")
         set_kind("spec.shape", moves ? "beams" : "chain");
     }
-    renamed.push_back(std::string(row.old) + " -> " + std::string(moves ? now : "spec.shape.kind"));
+    renamed.push_back({std::string(row.old), std::string(moves ? now : "spec.shape.kind"), origin});
     // An empty path names nothing, for any kind.
     const bool is_empty = value->scalar.empty() && value->items.empty() && value->entries.empty();
     if (moves) put(over, now, std::move(*value), row.ignored || is_empty);
@@ -120,6 +121,7 @@ void upgrade_spec(Node& over, const Node& base, std::vector<std::string>& rename
   if (kind != nullptr && kind->scalar == "ngram" &&
       (names_tree || over.find_path("spec.shape.kind") == nullptr))
     put(over, "spec.shape.kind", recipe::scalar_node("chain", kind->origin));
+  return renamed;
 }
 
 }  // namespace tandem::speculate

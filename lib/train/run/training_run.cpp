@@ -261,7 +261,7 @@ void TrainingRun::add_to(nlohmann::ordered_json& json) const {
 }
 
 RunCheckpoints TrainingRun::checkpoints() const {
-  return {recipe_.output.path, identity(), recipe_.train.keep};
+  return {recipe_.output.path, identity(), recipe_.train.keep_checkpoints};
 }
 
 void TrainingRun::check_folder() const {
