@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "recipe/fields.h"
 
 namespace tandem::recipe {
 namespace {
@@ -73,6 +74,19 @@ void rename(Node& tree, const RenamedKey& row, std::vector<Renaming>& renamed) {
   });
 }
 
+void add_units(const Field& section, Node& tree) {
+  for (const Field& field : section.fields) {
+    Node* node = tree.find(field.name);
+    if (node == nullptr) continue;
+    if (field.is_section()) {
+      add_units(field, *node);
+    } else if (const std::string type = field.value->type(); node->kind == Node::Kind::scalar) {
+      if (type == "time") node->scalar += "s";
+      if (type == "bytes") node->scalar += "B";
+    }
+  }
+}
+
 }  // namespace
 
 std::span<const RenamedKey> renamed_keys() { return kRenamed; }
@@ -121,6 +135,11 @@ Node node_of(const nlohmann::json& json, const Origin& origin) {
     node = scalar_node(json.is_string() ? json.get<std::string>() : json.dump(), origin);
   }
   return node;
+}
+
+void read_recorded(Field& root, Node tree) {
+  add_units(root, tree);
+  read_fields(root, tree, {}, Completeness::partial);
 }
 
 }  // namespace tandem::recipe

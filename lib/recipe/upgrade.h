@@ -9,6 +9,8 @@
 
 namespace tandem::recipe {
 
+struct Field;
+
 /// A key of version 1 with the name that it has now, in the same section; or a value of a key.
 struct RenamedKey {
   std::string_view old, now;                  // dotted, through items of lists
@@ -36,5 +38,9 @@ std::string rewrite_words(const std::string& text, std::span<const Renaming> ren
 
 /// A recipe, or a section of one, as records have it.
 Node node_of(const nlohmann::json& json, const Origin& origin);
+
+/// read_fields for such a recipe, whose keys are present ones: it may lack any, and its times and
+/// sizes are plain numbers.
+void read_recorded(Field& root, Node tree);
 
 }  // namespace tandem::recipe

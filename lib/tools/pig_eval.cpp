@@ -69,7 +69,9 @@ int PigEval::text_context() const { return model::context_of(recipe_.run, config
 void PigEval::open_log() {
   const auto& path = recipe_.output.path;
   const bool exists = cx_.resume() && std::filesystem::exists(path);
-  if (exists) log_ = eval::read_log(path, *point_.record, recipe_.eval, names_);
+  if (exists)
+    log_ = eval::read_log(path, *point_.record, recipe_.eval, names_,
+                          [&](const io::Json& r) { return cx_.upgraded(r); });
   if (log_.whole_bytes == 0) log_.device = sizer_.device().name();
   check_answers();
   check_own();

@@ -157,18 +157,17 @@ int print_eval_of(cli::Context& cx, const std::filesystem::path& path) {
   const io::Json header = io::Json::parse(first, nullptr, false);
   if (!header.is_object() || header.value("schema", io::Json()) != "tandem.eval/1")
     return print_records_of(cx, path, {quality_view()});
-  const io::Json& recipe = io::get_object(header, "recipe", path.string());
+  const auto upgraded = [&](const io::Json& r) { return cx.upgraded(r); };
+  const io::Json recipe = upgraded(io::get_object(header, "recipe", path.string()));
   const io::Json& effective = io::get_object(recipe, "effective", path.string());
   const recipe::Origin origin{.name = std::make_shared<const std::string>(path.string()),
                               .folder = {}};
   eval::Settings settings;
   recipe::Field fields = recipe::fields_of(settings);
-  recipe::Node tree =
-      recipe::node_of({{"eval", io::get_object(effective, "eval", path.string())}}, origin);
-  (void)recipe::upgrade_keys(tree, "eval");
-  recipe::read_fields(fields, *tree.find("eval"));
+  recipe::read_fields(fields,
+                      recipe::node_of(io::get_object(effective, "eval", path.string()), origin));
   const auto policies = settings.all_policies();
-  const eval::CaseLog log = eval::read_log(path, recipe, settings, names_of(policies));
+  const eval::CaseLog log = eval::read_log(path, recipe, settings, names_of(policies), upgraded);
   if (log.whole_bytes < text.size())
     cx.warn(fmt::format("{}: the last line is incomplete and was skipped", path.string()));
   EvalResults{settings, policies, log, recipe}.print(cx);

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,6 +14,9 @@ namespace tandem::train {
 struct RunIdentity {
   /// By recipe key: settings, model, data. Others may not go on from its checkpoints.
   std::map<std::string, std::string> settings = {};
+  /// Gives settings of an earlier version the present form; empty: they have it.
+  std::function<std::map<std::string, std::string>(std::map<std::string, std::string>)> upgraded =
+      {};
   /// Device and instruction set: a run may move, but sums are rounded otherwise elsewhere.
   std::string place = {};
 };
