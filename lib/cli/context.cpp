@@ -387,7 +387,7 @@ nlohmann::json Context::upgraded(const nlohmann::json& group) const {
       recipe::Field fields = info.schema();
       recipe::read_recorded(fields, std::move(tree));
       own = {{"sha256", recipe::recipe_hash(fields)}, {"effective", recipe::to_json(fields)}};
-    } catch (const Error&) {  // of another kind, or of a later version
+    } catch (const Error&) {  // another kind or a later version wrote it
     }
     known = std::make_shared<const nlohmann::json>(std::move(own));
   }

@@ -125,9 +125,9 @@ std::string flow_text(const Field& section);
 /// The values as JSON, absent where unset.
 nlohmann::json to_json(const Field& root);
 
-/// SHA-256 over canonical JSON of everything that decides the result: no output section, no
-/// threads, no device, no GPU to plan for, no ranks, and of paths only the last component, so that
-/// two machines agree.
+/// SHA-256 over canonical JSON of everything that decides the result. It leaves out section output,
+/// threads, device, ranks, the GPU to plan for, and settings without effect; of paths it has only
+/// the last component, so that two machines agree.
 std::string recipe_hash(const Field& root);
 
 /// A key of a recipe, by its dotted name.

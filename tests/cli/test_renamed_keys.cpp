@@ -7,6 +7,7 @@
 #include "recipe/upgrade.h"
 
 using namespace tandem::testing;
+using Json = nlohmann::json;
 
 namespace {
 
@@ -128,5 +129,93 @@ TEST_SUITE("cli/renamed-keys") {
     const std::string both =
         folder.write("both.yaml", "spec: {most_gamma: 9, max_gamma: 8}\n").string();
     CHECK(has(run("magicdec-bench", {"-r", both, "--check"}).err, "set only one of them"));
+  }
+
+  TEST_CASE("runs that 037eef9 began go on by present keys: what is done is not done again") {
+    const TemporaryFolder folder;
+    const std::filesystem::path begun = tandem::test::source_dir() / "tests/data/version-1";
+    std::filesystem::copy(begun, folder.path(), std::filesystem::copy_options::recursive);
+    const auto go_on = [&](const std::string& tool, const std::string& output,
+                           std::vector<std::string> settings) {
+      std::vector<std::string> words = {"-m",       "tiny-2m", "--device",
+                                        "cpu",      "-t",      "1",
+                                        "--resume", "-o",      (folder / output).string()};
+      for (std::string& setting : settings) {
+        if (!setting.starts_with("-")) words.emplace_back("-s");
+        words.push_back(std::move(setting));
+      }
+      const Outcome done = run(tool, words);
+      CAPTURE(done.err);
+      CHECK(done.status == 0);
+      return done;
+    };
+    const std::string gates = "sparse: {kind: cats, weighted: true}";
+    const auto points = [&](const std::string& file) {
+      const std::string before = file_text(begun / file), after = file_text(folder / file);
+      REQUIRE(after.starts_with(before));
+      std::vector<std::string> ids;
+      for (const Json& record : json_lines(after.substr(before.size())))
+        ids.push_back(record["point"]);
+      return ids;
+    };
+    const std::vector<std::string> bench = {"run.context=64",        "bench.new_tokens=4",
+                                            "bench.min_runs=1",      "bench.min_time=0.01s",
+                                            "bench.phases=[decode]", "cache.kind=streaming",
+                                            "--sweep=run.batch=1,2"};
+    go_on("pig-bench", "bench.jsonl", bench);
+    CHECK(points("bench.jsonl").size() == 1);
+
+    const std::vector<std::string> spec = {
+        "run.context=64",
+        "run.batch=1",
+        "bench.batches=1",
+        "bench.warm_ups=0",
+        "bench.new_tokens=8",
+        "bench.drafts=[{name: gates, kind: self, keys: full, " + gates + "}]",
+        "spec.gamma=[2]",
+        "spec.max_gamma=4",
+        "bench.hardware.step=1ms",
+        "bench.predict=no",
+        "--sweep=spec.inner_verify=auto,match"};
+    go_on("magicdec-bench", "spec.jsonl", spec);
+    const std::vector<std::string> fresh = points("spec.jsonl");
+    CHECK(fresh.size() == 2);  // plain decoding and the draft
+    const Json old = json_lines(file_text(begun / "spec.jsonl")).front();
+    CHECK(std::ranges::count(fresh, old["point"].get<std::string>()) == 0);
+    // Tables and fields name points of both versions by present keys.
+    const Outcome table =
+        run("magicdec-bench", {"--from", (folder / "spec.jsonl").string(), "--format", "csv"});
+    CHECK(has(table.out, "spec.inner_verify"));
+    CHECK_FALSE(has(table.out, "verify_within"));
+
+    const std::vector<std::string> eval = {
+        "eval.tasks=[needle1]", "eval.lengths=[160]", "eval.cases=4",
+        "eval.policies=[{name: gates, " + gates + "}]", "eval.neurons.keep=0.25"};
+    go_on("pig-eval", "eval.jsonl", eval);
+    CHECK(file_text(folder / "eval.jsonl").starts_with(file_text(begun / "eval.jsonl")));
+    CHECK(json_lines(file_text(folder / "eval.jsonl")).size() == 5);
+    std::vector<std::string> other = eval;
+    other.back() = "eval.neurons.keep=0.3";
+    std::vector<std::string> words = {"-m", "tiny-2m", "--resume", "-o",
+                                      (folder / "eval.jsonl").string()};
+    for (const std::string& setting : other) words.insert(words.end(), {"-s", setting});
+    check_refused(run("pig-eval", words), 3, "keys that differ: eval.neurons.keep");
+
+    const std::string data = "data={path: \"" + (folder / "train.jsonl").string() +
+                             "\", template: custom, custom: {prompt: 'Q: {instruction} A:'}}";
+    std::vector<std::string> train = {data,
+                                      "train.max_tokens=32",
+                                      "train.batch=2",
+                                      "train.steps=4",
+                                      "train.save_every=2",
+                                      "train.keep_checkpoints=9",
+                                      "train.optimizer.lr=0.001",
+                                      "train.select.ratios={o: 0, d: 0.004}"};
+    go_on("s2ft-train", "run", train);
+    const auto steps = json_lines(file_text(folder / "run/metrics.jsonl"));
+    CHECK(file_text(folder / "run/metrics.jsonl")
+              .starts_with(file_text(begun / "run/metrics.jsonl")));
+    CHECK(steps.back()["step"] == 4);
+    CHECK(std::filesystem::exists(folder / "run/adapter"));
   }
 }

@@ -14,11 +14,11 @@ namespace tandem::train {
 struct RunIdentity {
   /// By recipe key: settings, model, data. Others may not go on from its checkpoints.
   std::map<std::string, std::string> settings = {};
+  /// Device and instruction set: a run may move, but sums are rounded otherwise elsewhere.
+  std::string place = {};
   /// Gives settings of an earlier version the present form; empty: they have it.
   std::function<std::map<std::string, std::string>(std::map<std::string, std::string>)> upgraded =
       {};
-  /// Device and instruction set: a run may move, but sums are rounded otherwise elsewhere.
-  std::string place = {};
 };
 
 /// How far a run is.

@@ -91,7 +91,7 @@ Settings upgraded(Settings then) {
     recipe::Field fields = recipe::schema_of<TrainRecipe>();
     recipe::read_recorded(fields, std::move(tree));
     for (const auto& [key, value] : bit_settings(recipe::to_json(fields))) then[key] = value;
-  } catch (const std::exception&) {  // of a later version
+  } catch (const std::exception&) {  // a later version wrote it
   }
   return then;
 }
