@@ -20,7 +20,8 @@ const cli::ToolInfo kInfo{
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s "
          "'bench.drafts=[{name: snapkv, kind: self, cache: {kind: snapkv}, budget: 512}]' -s "
          "bench.budgets=[128,256]",
-         "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.rounds=false --format md"},
+         "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.speculate=false --format "
+         "md"},
     .flags = {},
     .upgrade = speculate::upgrade_drafts,
     .formats = cli::kRecordFormats,

@@ -169,7 +169,7 @@ def main():
     def compare(name, folder, merged_from):
         nonlocal failed
         merged = folder.with_name(folder.name + "-merged")
-        adapter_tool(merged_from, "--to", "model", "-s", "output.dtype=f32", "-o", str(merged))
+        adapter_tool(merged_from, "--to", "model", "-s", "output.weights=f32", "-o", str(merged))
         result, failures = peer.check(args.base, folder, merged, MOST)
         failed = failed or bool(failures)
         print(json.dumps({"folder": name, **result, "failures": failures}), flush=True)
@@ -200,7 +200,7 @@ def main():
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # PEFT's, about tied weights
                     write_kind(base, arguments, folder)
-                    adapter_tool([folder], "--to", "model", "-s", "output.dtype=f32", "-o", str(merged), base=base)
+                    adapter_tool([folder], "--to", "model", "-s", "output.weights=f32", "-o", str(merged), base=base)
                     result = compare_kind(base, folder, merged)
                 bad = result["change"] == 0 or not result["logits"] <= MOST
                 failed = failed or bad

@@ -21,7 +21,7 @@ APU = "parameters used a token, over the model's"
 def kind_of(sparse):
     if sparse["kind"] == "griffin" and sparse.get("refresh", 0) > 0:
         return "griffin, refreshed"
-    if sparse["kind"] == "cats" and sparse.get("weigh"):
+    if sparse["kind"] == "cats" and (sparse.get("weighted") or sparse.get("weigh")):
         return "cats, weighed"
     return sparse["kind"]
 

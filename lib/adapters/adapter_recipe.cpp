@@ -54,23 +54,18 @@ void AdapterRecipe::check(recipe::Problems& p) const {
     p.field("adapter.rank", "adapter.rank: needs adapter.to lora: add --to lora");
   if (adapter.rank == 0 && adapter.max_error != 1)
     p.field("adapter.max_error", "adapter.max_error: needs adapter.rank: add --to lora --rank K");
-  if (to != AdapterForm::model && !(to == AdapterForm::summary && adapter.verify) &&
-      output.dtype != MatrixType::automatic)
-    p.field("output.dtype",
-            "output.dtype: needs a merged model: add --to model, or verify a summary");
   AdapterOutput usual;
   usual.path = output.path;
-  usual.dtype = output.dtype;
+  if (to == AdapterForm::summary && adapter.verify && !recipe::is_quantized(output.weights))
+    usual.weights = output.weights;
   if (to != AdapterForm::model && output != usual)
     p.field("output.weights",
             "output.weights: needs a merged model, as group, head, embedding and scale_search do: "
-            "add --to model");
+            "add --to model, or verify a summary of bf16 or f32");
 }
 
 void AdapterOutput::check(recipe::Problems& p) const {
   using recipe::WeightType;
-  if (weights != WeightType::automatic && dtype != MatrixType::automatic)
-    p.field("dtype", "output.dtype: is the older name of output.weights: set only one");
   if (group != 0 && group != 32 && group != 64 && group != 128)
     p.field("group", "output.group: expected 32, 64 or 128, or 0 for the default, found {}", group);
   else if (gguf() && group != 0 && group != 32)

@@ -14,10 +14,6 @@ constexpr std::array<std::string_view, 5> enum_names(AdapterForm) {
   return {"summary", "s2ft", "lora", "model", "peft"};
 }
 
-/// Number type of a merged model's matrices.
-enum class MatrixType : uint8_t { automatic, bf16, f32 };
-constexpr std::array<std::string_view, 3> enum_names(MatrixType) { return {"auto", "bf16", "f32"}; }
-
 /// Section `model` of s2ft-adapter.
 struct BaseModel : recipe::Model {
   template <class V>
@@ -96,7 +92,6 @@ struct AdapterSettings {
 struct AdapterOutput {
   std::filesystem::path path;
   recipe::WeightType weights = recipe::WeightType::automatic;
-  MatrixType dtype = MatrixType::automatic;
   int group = 0;
   recipe::WeightType head = recipe::WeightType::automatic,
                      embedding = recipe::WeightType::automatic;
@@ -114,7 +109,6 @@ struct AdapterOutput {
       "weights of a merged model: bf16, f32, int8, int4 or fp8. Folders get the last three as "
       "compressed-tensors, GGUF files int8 as Q8_0 and int4 as Q4_0. auto = bf16 if the base is in "
       "bf16, else f32");
-    v("dtype", dtype, "older name of weights, only bf16 and f32");
     v("group", group, recipe::between(0, 128).unit("weights"),
       "weights that share a scale: 32, 64 or 128, only with weights: int8 or int4. 0 = 64, in GGUF "
       "files 32");

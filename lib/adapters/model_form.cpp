@@ -28,12 +28,6 @@ DType numbers_of(const decode::ModelFiles& files) {
   return std::ranges::all_of(model::all_matrices(files.config), is_bf16) ? DType::bf16 : DType::f32;
 }
 
-/// The type of the layers' matrices, by either name of the key.
-WeightType type_of(const AdapterOutput& output) {
-  if (output.dtype == MatrixType::automatic) return output.weights;
-  return output.dtype == MatrixType::f32 ? WeightType::f32 : WeightType::bf16;
-}
-
 WeightFormat format_of(WeightType type, DType numbers, const AdapterOutput& output) {
   const bool gguf = output.gguf();
   if (type == WeightType::automatic) return numbers;
@@ -63,7 +57,7 @@ void check_group(model::MatrixId id, const WeightFormat& format, const model::Mo
 
 ModelFormats::ModelFormats(const decode::ModelFiles& base, const AdapterOutput& output)
     : config_(base.config) {
-  const WeightType layers = type_of(output);
+  const WeightType layers = output.weights;
   const bool codes = recipe::is_quantized(layers), tied = config_.head.tied, gguf = output.gguf();
   numbers_ = layers == WeightType::f32         ? DType::f32
              : layers == WeightType::automatic ? numbers_of(base)

@@ -109,7 +109,7 @@ void Context::build_tree() {
           .hint("pipe a recipe in, or name a file");
     recipe::merge(tree_, recipe::load_recipe(path, info.kind, recipe_folders(),
                                              [&](recipe::Node& over, const recipe::Node& base) {
-                                               upgrade(over, base);
+                                               return upgrade(over, base);
                                              }));
   }
   const recipe::Field schema = info.schema();
@@ -133,6 +133,8 @@ void Context::build_tree() {
   if (info.sweeps) recipe::take_lists(axes_, tree_, schema);
   for (size_t i = 0; i < options_.sweeps.size(); ++i)
     recipe::add_sweep(axes_, options_.sweeps[i], fmt::format("--sweep #{}", i + 1));
+  for (recipe::SweepAxis& axis : axes_)
+    std::ranges::move(upgrade_axis(axis), std::back_inserter(renamed_));
   for (const recipe::SweepAxis& axis : axes_)
     if (axis.key.starts_with("output."))
       throw recipe_error(axis.values.front().origin.text(),
@@ -159,13 +161,28 @@ recipe::Node Context::setting_node(const Options::Setting& setting,
                           : recipe::literal_node(setting.text, setting.label));
 }
 
-void Context::upgrade(recipe::Node& over, const recipe::Node& base) {
-  if (info.upgrade != nullptr) info.upgrade(over, base, renamed_);
+std::vector<recipe::Renaming> Context::upgrade(recipe::Node& over, const recipe::Node& base) {
+  std::vector<recipe::Renaming> renamed = info.upgraded(over, base);
+  renamed_.insert(renamed_.end(), renamed.begin(), renamed.end());
+  return renamed;
+}
+
+std::vector<recipe::Renaming> Context::upgrade_axis(recipe::SweepAxis& axis) const {
+  recipe::Node one;
+  one.kind = recipe::Node::Kind::map;
+  recipe::Node& list = one.entries.emplace_back(axis.key, recipe::Origin(), recipe::Node()).value;
+  list.kind = recipe::Node::Kind::list;
+  list.items = std::move(axis.values);
+  std::vector<recipe::Renaming> renamed = recipe::upgrade_keys(one, info.kind);
+  axis = {one.entries[0].key, std::move(one.entries[0].value.items)};
+  return renamed;
 }
 
 void Context::note_renamed() const {
-  if (!renamed_.empty())
-    note(fmt::format("recipe   keys have new names: {}", fmt::join(renamed_, ", ")));
+  std::vector<std::string> texts;
+  for (const recipe::Renaming& r : renamed_)
+    if (std::ranges::find(texts, r.text()) == texts.end()) texts.push_back(r.text());
+  if (!texts.empty()) note(fmt::format("recipe   keys have new names: {}", fmt::join(texts, ", ")));
 }
 
 void Context::add_bare_settings() {
@@ -356,6 +373,32 @@ nlohmann::json Context::record(const recipe::Field& fields) const {
   for (const Options::Setting& setting : options_.settings)
     group["overrides"].push_back(setting.literal ? setting.key + "=" + setting.text : setting.text);
   return group;
+}
+
+nlohmann::json Context::upgraded(const nlohmann::json& group) const {
+  nlohmann::json now = group;
+  if (!now.is_object() || !now["sha256"].is_string() || !now["effective"].is_object()) return group;
+  auto& known = upgraded_[now["sha256"].get<std::string>()];
+  if (!known) {
+    nlohmann::json own = {{"sha256", now["sha256"]}, {"effective", now["effective"]}};
+    try {
+      recipe::Node tree = recipe::node_of(now["effective"], {});
+      (void)info.upgraded(tree, {});
+      recipe::Field fields = info.schema();
+      recipe::read_recorded(fields, std::move(tree));
+      own = {{"sha256", recipe::recipe_hash(fields)}, {"effective", recipe::to_json(fields)}};
+    } catch (const Error&) {  // another kind or a later version wrote it
+    }
+    known = std::make_shared<const nlohmann::json>(std::move(own));
+  }
+  now.update(*known);
+  if (now.contains("swept"))
+    for (nlohmann::json& key : now["swept"]) {
+      recipe::SweepAxis axis = {key.is_string() ? key.get<std::string>() : key.dump(), {}};
+      (void)upgrade_axis(axis);
+      key = axis.key;
+    }
+  return now;
 }
 
 }  // namespace tandem::cli

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -81,6 +82,9 @@ class Context : public decode::RunContext {
   bool resume() const { return is_set("resume"); }
   /// How --overwrite, --append and --resume say to open output.path.
   FileMode file_mode() const;
+  /// Group `recipe` of an earlier record in the form of this version: present keys, defaults of
+  /// those that it lacks, and the hash of both. It stays if this tool cannot read it.
+  nlohmann::json upgraded(const nlohmann::json& group) const;
   /// Says which keys of the recipe and of settings have new names.
   void note_renamed() const;
   /// What they say of a file that takes an output's name during the run.
@@ -106,7 +110,8 @@ class Context : public decode::RunContext {
   void build_tree();
   recipe::Node setting_node(const Options::Setting& setting, const recipe::Field& schema) const;
   /// Rewrites the old keys of a layer.
-  void upgrade(recipe::Node& over, const recipe::Node& base);
+  std::vector<recipe::Renaming> upgrade(recipe::Node& over, const recipe::Node& base);
+  std::vector<recipe::Renaming> upgrade_axis(recipe::SweepAxis& axis) const;
   /// Adds the settings of a run without a recipe.
   void add_bare_settings();
   /// errors   kind usage: a shard without points
@@ -128,13 +133,14 @@ class Context : public decode::RunContext {
 
   Options options_;
   recipe::Node tree_;
-  std::vector<std::string> renamed_;  // "old -> new"
+  std::vector<recipe::Renaming> renamed_;
   std::vector<recipe::SweepAxis> axes_;
   ranks::Place place_;
   std::unique_ptr<ranks::Spawned> spawned_;  // outlives the group
   std::shared_ptr<ranks::Group> group_;
   std::vector<std::unique_ptr<io::WriterLock>> locks_;  // of what this run writes
-  int n_plans_ = 0;                                     // elements of the array
+  mutable std::map<std::string, std::shared_ptr<const nlohmann::json>> upgraded_;  // by sha256
+  int n_plans_ = 0;  // elements of the array
 };
 
 }  // namespace tandem::cli

@@ -46,11 +46,9 @@ std::string first_sentence(const std::filesystem::path& file) {
 /// True if the tool reads all sections of a recipe that is of its kind.
 bool reads(const ToolInfo& info, const recipe::Field& schema, const std::filesystem::path& file) {
   try {
-    std::vector<std::string> renamed;
     const recipe::Node tree = recipe::load_recipe(
-        file, info.kind, recipe_folders(), [&](recipe::Node& over, const recipe::Node& base) {
-          if (info.upgrade != nullptr) info.upgrade(over, base, renamed);
-        });
+        file, info.kind, recipe_folders(),
+        [&](recipe::Node& over, const recipe::Node& base) { return info.upgraded(over, base); });
     return !tree.entries.empty() &&
            std::ranges::all_of(tree.entries, [&](const recipe::Node::Entry& entry) {
              return entry.key == "sweep" ? info.sweeps
@@ -79,17 +77,19 @@ std::string model_list() {
 
 std::string upgraded_recipe(const ToolInfo& info, const std::string& name) {
   recipe::Node before, after;
-  std::vector<std::string> renamed;
+  std::vector<recipe::Renaming> renamed;
   const auto file = recipe::find_recipe(name, recipe_folders());
   // The last file that is rewritten is this one: its bases come first.
   (void)recipe::load_recipe(file, info.kind, recipe_folders(),
                             [&](recipe::Node& over, const recipe::Node& base) {
+                              renamed = recipe::upgrade_keys(over, info.kind);
                               before = over;
-                              info.upgrade(over, base, renamed);
+                              if (info.upgrade != nullptr) info.upgrade(over, base);
                               after = over;
+                              return std::vector<recipe::Renaming>();
                             });
-  const std::string text = io::read_file(file);
-  return renamed.empty() ? text : recipe::rewrite_sections(text, before, after);
+  const std::string text = recipe::rewrite_words(io::read_file(file), renamed);
+  return recipe::with_version(recipe::rewrite_sections(text, before, after));
 }
 
 std::string recipe_list(const ToolInfo& info) {

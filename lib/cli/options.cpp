@@ -191,6 +191,13 @@ void interpret(Options& options, const ToolInfo& info) {
 
 }  // namespace
 
+std::vector<recipe::Renaming> ToolInfo::upgraded(recipe::Node& over,
+                                                 const recipe::Node& base) const {
+  std::vector<recipe::Renaming> renamed = recipe::upgrade_keys(over, kind);
+  if (upgrade != nullptr) std::ranges::move(upgrade(over, base), std::back_inserter(renamed));
+  return renamed;
+}
+
 std::string Flag::long_name() const { return long_names(*this).front(); }
 
 std::vector<Flag> common_flags(const ToolInfo& info) {
@@ -214,10 +221,12 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
       flags.push_back({"-o,--output", info.keeps_folder ? "FOLDER" : "PATH",
                        std::string(output->text), "output.path"});
   }
-  if (info.upgrade != nullptr)
+  if (info.schema != nullptr)
     flags.push_back({"--upgrade-recipe", "FILE",
-                     "print a recipe file with present key names. Comments in sections that change "
-                     "are lost"});
+                     info.upgrade == nullptr
+                         ? "print a recipe file with present key names"
+                         : "print a recipe file with present key names. Comments in sections that "
+                           "change form are lost"});
   flags.push_back({"--overwrite", "",
                    info.keeps_folder ? "start again in a folder that contains a run"
                                      : "replace an existing output file"});

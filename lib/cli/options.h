@@ -9,6 +9,7 @@
 #include "cli/line_reader.h"
 #include "cli/terminal.h"
 #include "recipe/fields.h"
+#include "recipe/upgrade.h"
 
 namespace tandem::cli {
 
@@ -44,9 +45,8 @@ struct ToolInfo {
   std::string positional = {};          // that a word without a flag is for, by long name
   recipe::Field (*schema)() = nullptr;  // recipe::schema_of<T>; null = no recipe
   std::vector<BareSetting> bare = {};   // all depend on the first
-  /// Rewrites old keys of a recipe or of settings that lie over `base`, and appends "old -> new".
-  void (*upgrade)(recipe::Node& over, const recipe::Node& base,
-                  std::vector<std::string>& renamed) = nullptr;
+  /// Rewrites old keys of a recipe or of settings that lie over `base`, after plain renamings.
+  std::vector<recipe::Renaming> (*upgrade)(recipe::Node& over, const recipe::Node& base) = nullptr;
   std::vector<std::string> formats = {"text"};  // accepted by --format, the first is the default
   bool sweeps = false;                          // --sweep, --shard
   bool appends = false;                         // --append
@@ -56,6 +56,9 @@ struct ToolInfo {
   bool checks_output = false;                   // output.path may be a file or a folder: it looks
   /// Reads what a user types at the terminal; null = the tool reads nothing there.
   std::unique_ptr<LineReader> (*line_reader)(const std::string& tool) = nullptr;
+
+  /// Rewrites all old keys.
+  std::vector<recipe::Renaming> upgraded(recipe::Node& over, const recipe::Node& base) const;
 };
 
 /// The uniform flags that make sense for this tool, then its own.

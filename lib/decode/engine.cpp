@@ -92,7 +92,7 @@ void check_sparse(const EngineSpec& s, const model::ModelConfig& model) {
                        "is windowed, which does not measure the FFN neurons that a prompt uses")
         .hint(
             "set cache.prefill to dense, or choose a sparse.kind that needs no prompt statistics: "
-            "magnitude, cats without weigh, or cats_threshold");
+            "magnitude, cats without weighted, or cats_threshold");
   const bool divides = s.savings.set_channels > 0;
   if (divides && by_layers(s))
     throw recipe_error("model.offload",
@@ -107,9 +107,10 @@ void check_sparse(const EngineSpec& s, const model::ModelConfig& model) {
                        "neurons within steps, or sparse.refresh, is not supported")
         .hint("set sparse.kind to griffin without refresh, or model.offload to none");
   if (s.savings.n_streamed > 0 && std::ranges::any_of(s.sparse, &ffn::reads_weights))
-    throw recipe_error("model.offload",
-                       "keeps layers in host memory: sparse.kind magnitude and sparse.weigh, which "
-                       "read all FFN weights, are not supported")
+    throw recipe_error(
+        "model.offload",
+        "keeps layers in host memory: sparse.kind magnitude and sparse.weighted, which "
+        "read all FFN weights, are not supported")
         .hint("set model.offload to none, or choose another sparse.kind");
 }
 

@@ -38,19 +38,20 @@ SetRecord parse_record(const io::Json& object, AnswerSet set, const std::string&
 }  // namespace
 
 void SetsSettings::check(recipe::Problems& p) const {
-  const bool written = !own.prompt.empty() || !own.prompt_with_input.empty();
-  if (template_name != train::TemplateName::own) {
+  const bool written = !custom.prompt.empty() || !custom.prompt_with_input.empty();
+  if (template_name != train::TemplateName::custom) {
     if (written)
-      p.field("own", "eval.sets.own needs eval.sets.template own, found {}: set it",
+      p.field("custom", "eval.sets.custom needs eval.sets.template custom, found {}: set it",
               recipe::yaml_text(template_name));
     return;
   }
-  if (own.prompt.empty())
-    p.field("own.prompt", "eval.sets.template own needs eval.sets.own.prompt, which is not set");
-  for (const auto& [key, text] :
-       {std::pair("prompt", &own.prompt), std::pair("prompt_with_input", &own.prompt_with_input)})
+  if (custom.prompt.empty())
+    p.field("custom.prompt",
+            "eval.sets.template custom needs eval.sets.custom.prompt, which is not set");
+  for (const auto& [key, text] : {std::pair("prompt", &custom.prompt),
+                                  std::pair("prompt_with_input", &custom.prompt_with_input)})
     if (const std::string problem = train::template_problem(*text); !problem.empty())
-      p.field(std::string("own.") + key, "eval.sets.own.{}: {}", key, problem);
+      p.field(std::string("custom.") + key, "eval.sets.custom.{}: {}", key, problem);
 }
 
 std::filesystem::path set_file(const std::filesystem::path& folder, AnswerSet set) {
@@ -121,8 +122,8 @@ train::SampleEncoder prompt_encoder(const SetsSettings& settings, const text::To
                                     const std::filesystem::path& model_folder) {
   train::DataSettings data;
   data.template_name = settings.template_name;
-  data.own.prompt = settings.own.prompt;
-  data.own.prompt_with_input = settings.own.prompt_with_input;
+  data.custom.prompt = settings.custom.prompt;
+  data.custom.prompt_with_input = settings.custom.prompt_with_input;
   return {data, &tokenizer, model_folder, tokenizer.id_limit()};
 }
 

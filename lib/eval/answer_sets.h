@@ -30,7 +30,7 @@ struct OwnPrompt {
 struct SetsSettings {
   std::filesystem::path path;
   train::TemplateName template_name = train::TemplateName::s2ft_eval;
-  OwnPrompt own;
+  OwnPrompt custom;
 
   template <class V>
   void fields(V& v) {
@@ -39,7 +39,7 @@ struct SetsSettings {
     v("template", template_name,
       "prompt template, one of those of data.template in s2ft-train. The default is the evaluation "
       "template of the S2FT program");
-    v("own", own, "prompt texts of template: own");
+    v("custom", custom, "prompt texts of template: custom");
   }
   void check(recipe::Problems& p) const;
 };

@@ -221,12 +221,14 @@ std::vector<std::string> differing_keys(const Json& a, const Json& b) {
   return keys;
 }
 
-void check_header(const Json& header, const Json& recipe, const std::string& where) {
+void check_header(const Json& header, const Json& recipe, const std::string& where,
+                  const std::function<Json(const Json&)>& upgraded) {
   const auto schema = header.find("schema");
   if (schema == header.end() || *schema != kSchema)
     throw input_error(where, "expected a log of pig-eval")
         .hint("with --resume, name a file that an earlier run wrote with -o");
-  const Json& theirs = io::get_object(header, "recipe", where);
+  const Json& written = io::get_object(header, "recipe", where);
+  const Json theirs = upgraded ? upgraded(written) : written;
   if (io::get_string(theirs, "sha256", where) == recipe.at("sha256").get<std::string>()) return;
   const auto keys = differing_keys(io::get_object(theirs, "effective", where), recipe["effective"]);
   throw recipe_error(where, "was written with another recipe; keys that differ: {}",
@@ -319,7 +321,8 @@ std::string channels_line(const MeasuredThresholds& channels) {
 }
 
 CaseLog read_log(const std::filesystem::path& path, const Json& recipe, const Settings& settings,
-                 const std::vector<std::string>& names) {
+                 const std::vector<std::string>& names,
+                 const std::function<Json(const Json&)>& upgraded) {
   const std::string bytes = io::read_own_output(path);
   CaseLog log;
   log.whole_bytes = io::whole_lines(bytes, path.string(), "{\"recipe\":{");
@@ -328,7 +331,7 @@ CaseLog read_log(const std::filesystem::path& path, const Json& recipe, const Se
   const std::vector<TaskName> own = settings.own_tasks();
   const auto take = [&](const Json& line, const std::string& where) {
     if (!header_seen) {
-      check_header(line, recipe, where);
+      check_header(line, recipe, where, upgraded);
       log.device = io::find_string(line, "run_device", where).value_or("");
       header_seen = true;
       return;

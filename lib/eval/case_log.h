@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -68,10 +69,12 @@ io::Json attention_json(const AttentionQuality& quality);
 /// whole. Logs of versions that counted no reads have none.
 /// recipe     {"sha256": ..., "effective": {...}}
 /// settings   of the recipe, which say what its cases are
+/// upgraded   gives a recipe of an earlier version the present form
 /// errors     kind input: malformed, a case that the recipe has not or that is not judged in full,
 ///            two lines about the same that differ; kind recipe: of another recipe, naming the keys
 ///            that differ
 CaseLog read_log(const std::filesystem::path& path, const io::Json& recipe,
-                 const Settings& settings, const std::vector<std::string>& names);
+                 const Settings& settings, const std::vector<std::string>& names,
+                 const std::function<io::Json(const io::Json&)>& upgraded = {});
 
 }  // namespace tandem::eval

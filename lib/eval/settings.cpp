@@ -99,8 +99,8 @@ void Settings::check(recipe::Problems& p) const {
             "eval.policies: '{}' is the name of full attention, which is always judged", kFull);
     p.hint("leave it out, or rename it if it is another policy");
   }
-  if (calibrates() && channels.path.empty())
-    p.field("channels", "eval.channels.path: the task channels needs a file to write; set it");
+  if (calibrates() && neurons.path.empty())
+    p.field("neurons", "eval.neurons.path: the task channels needs a file to write; set it");
   if (!answer_sets().empty() && sets.path.empty())
     p.field("sets.path",
             "eval.sets.path: expected the folder of LLM-Adapters' sets (boolq/test.json, "
@@ -121,7 +121,7 @@ void Settings::check(recipe::Problems& p) const {
               "eval.policies: '{}' has spec and other weights, but the full model must correct it: "
               "leave one out",
               policy.name);
-    const bool learns = policy.sparse.kind == recipe::SparseKind::griffin || policy.sparse.weigh;
+    const bool learns = policy.sparse.kind == recipe::SparseKind::griffin || policy.sparse.weighted;
     if (learns && perplexity() && scored == 0)
       p.field("scored",
               "eval.scored: '{}' chooses its channels by a prompt, which perplexity has only with "

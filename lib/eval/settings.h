@@ -60,7 +60,7 @@ constexpr std::array<std::string_view, 4> enum_names(Score) {
 enum class ProseScore : uint8_t { forced, generated };
 constexpr std::array<std::string_view, 2> enum_names(ProseScore) { return {"forced", "generated"}; }
 
-/// Section `channels`: where the task of that name leaves thresholds for sparse.kind
+/// Section `neurons`: where the task of that name leaves thresholds for sparse.kind
 /// cats_threshold.
 struct ChannelsTask {
   std::filesystem::path path;
@@ -84,8 +84,8 @@ struct Settings {
   std::filesystem::path haystack;
   std::vector<Protocol> protocols = {Protocol::dense, Protocol::sparse};
   std::vector<ProseScore> scores = {ProseScore::forced};
-  ChannelsTask channels;
-  OwnSettings own;
+  ChannelsTask neurons;
+  OwnSettings custom;
   SetsSettings sets;
   std::vector<NamedPolicy> policies;
 
@@ -117,8 +117,8 @@ struct Settings {
     v("scores", scores,
       "scores: forced (argmax after the reference text) or generated (greedy text). Question sets "
       "use generated. Files use generated, or acc and acc_norm with choices");
-    v("own", own, "text answers to questions from files");
-    v("channels", channels, "thresholds of FFN neurons over the text of data, for task channels");
+    v("custom", custom, "text answers to questions from files");
+    v("neurons", neurons, "thresholds of FFN neurons over the text of data, for task channels");
     v("sets", sets, "question sets of LLM-Adapters: folder and prompt template");
     v("policies", policies,
       "attention policies to compare with full attention, a list of {name: NAME, kind: ..., ...}");

@@ -57,6 +57,21 @@ nlohmann::json section_json(const Field& section, bool for_hash) {
   return object;
 }
 
+/// Removes settings of policy hybrid where another one reads, also in items of lists.
+void drop_unread(nlohmann::json& json) {
+  if (json.is_structured())
+    for (nlohmann::json& value : json) drop_unread(value);
+  if (json.is_object() && json.contains("kind") && json["kind"] != "hybrid") json.erase("hybrid");
+}
+
+/// Removes sampling settings that say what null says.
+void drop_plain(nlohmann::json& sampling) {
+  static const nlohmann::json plain = {
+      {"temperature", 0}, {"top_k", 0}, {"top_p", 1}, {"min_p", 0}, {"repetition_penalty", 1}};
+  for (const auto& [key, value] : plain.items())
+    if (sampling.contains(key) && sampling[key] == value) sampling.erase(key);
+}
+
 void add_keys(const Field& field, const std::string& name, std::vector<Key>& keys) {
   for (const Field& inner : field.fields)
     add_keys(inner, fmt::format("{}.{}", name, inner.name), keys);
@@ -92,6 +107,9 @@ nlohmann::json to_json(const Field& root) { return section_json(root, false); }
 std::string recipe_hash(const Field& root) {
   nlohmann::json canonical = section_json(root, true);
   canonical.erase("output");
+  drop_unread(canonical);
+  if (canonical.contains("sampling") && canonical["sampling"].value("from", "") == "recipe")
+    drop_plain(canonical["sampling"]);
   if (canonical.contains("run")) {
     for (const char* key :
          {"threads", "device", "plan_for", "rank", "world_size", "rendezvous", "timeout"})

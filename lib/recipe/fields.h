@@ -60,6 +60,7 @@ struct Field {
   std::unique_ptr<Value> value = {};          // null for a section
   std::vector<Field> fields = {};             // of a section
   std::function<void(Problems&)> check = {};  // the section's cross-field rules, may be empty
+  std::shared_ptr<void> owner = {};           // the object, if the fields own it
 
   bool is_section() const { return value == nullptr; }
   /// Returns true if the section's present kind has this field.
@@ -74,11 +75,13 @@ struct Field {
 template <class T>
 Field fields_of(T& object);
 
-/// The fields of a recipe type with their defaults, for help.
+/// The fields of a recipe with its defaults, which they own.
 template <class T>
 Field schema_of() {
-  static T defaults;  // lives as long as the fields that refer to it
-  return fields_of(defaults);
+  auto defaults = std::make_shared<T>();
+  Field root = fields_of(*defaults);
+  root.owner = std::move(defaults);
+  return root;
 }
 
 /// The field at a dotted key, or null.
@@ -122,9 +125,9 @@ std::string flow_text(const Field& section);
 /// The values as JSON, absent where unset.
 nlohmann::json to_json(const Field& root);
 
-/// SHA-256 over canonical JSON of everything that decides the result: no output section, no
-/// threads, no device, no GPU to plan for, no ranks, and of paths only the last component, so that
-/// two machines agree.
+/// SHA-256 over canonical JSON of everything that decides the result. It leaves out section output,
+/// threads, device, ranks, the GPU to plan for, and settings without effect; of paths it has only
+/// the last component, so that two machines agree.
 std::string recipe_hash(const Field& root);
 
 /// A key of a recipe, by its dotted name.

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "io/quote.h"
 #include "recipe/problems.h"
 #include "recipe/units.h"
 
@@ -20,7 +21,7 @@ constexpr int kMaxFiles = 256;  // lists of bases that name others multiply
 /// The files that are being read, each the base of the one before it.
 struct Chain {
   const std::vector<fs::path>& folders;  // of named recipes
-  const std::function<void(Node&, const Node&)>& upgrade;
+  const Upgrade& upgrade;
   std::vector<fs::path> files = {};
   int n_read = 0;  // also those that are no longer among them
 };
@@ -46,8 +47,8 @@ void check_kind(const Node& node, std::string_view kind) {
       .hint("give the recipe to the tool it was written for");
 }
 
-void check_version(const Node& node) {
-  if (node.kind == Node::Kind::null) return;
+int64_t version_of(const Node& node) {
+  if (node.kind == Node::Kind::null) return 1;
   int64_t version = 0;
   const bool plain = node.kind == Node::Kind::scalar && !node.quoted;
   if (!plain || !parse_units(node.scalar, version).empty() || version < 1)
@@ -58,6 +59,18 @@ void check_version(const Node& node) {
                        "recipe version {} is newer than this build, which reads up to {}", version,
                        kSchemaVersion)
         .hint("update tandem");
+  return version;
+}
+
+/// errors   an old key in a file that says that it has none
+void refuse(const std::vector<Renaming>& renamed) {
+  std::vector<Error> problems;
+  for (const Renaming& r : renamed)
+    problems.push_back(
+        recipe_error(r.origin.text(), "expected keys of recipe version {}, found {}",
+                     kSchemaVersion, io::quote(r.old))
+            .hint(fmt::format("write {}, or leave version out: older keys are then read", r.now)));
+  if (!problems.empty()) throw InvalidRecipe(std::move(problems));
 }
 
 std::string chain_text(const Chain& chain, const fs::path& last) {
@@ -126,7 +139,7 @@ Node load_chain(const fs::path& path, std::string_view kind, Chain& chain) {
     throw recipe_error(file.origin.text(), "expected a map of sections, found {}",
                        file.described());
   check_kind(take(file, "kind"), kind);
-  check_version(take(file, "version"));
+  const int64_t version = version_of(take(file, "version"));
   const Node base = take(file, "base");
 
   chain.files.push_back(path);
@@ -138,7 +151,8 @@ Node load_chain(const fs::path& path, std::string_view kind, Chain& chain) {
   else if (base.kind != Node::Kind::null)
     merge(tree, load_base(base, kind, chain));
   chain.files.pop_back();
-  if (chain.upgrade) chain.upgrade(file, tree);
+  const auto renamed = chain.upgrade ? chain.upgrade(file, tree) : std::vector<Renaming>();
+  if (version == kSchemaVersion) refuse(renamed);
   merge(tree, std::move(file));
   return tree;
 }
@@ -146,7 +160,7 @@ Node load_chain(const fs::path& path, std::string_view kind, Chain& chain) {
 }  // namespace
 
 Node load_recipe(const fs::path& path, std::string_view kind, const std::vector<fs::path>& folders,
-                 const std::function<void(Node&, const Node&)>& upgrade) {
+                 const Upgrade& upgrade) {
   Chain chain{folders, upgrade};
   return load_chain(path, kind, chain);
 }

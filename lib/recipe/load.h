@@ -5,21 +5,25 @@
 #include <string_view>
 #include <vector>
 
-#include "recipe/node.h"
+#include "recipe/upgrade.h"
 
 namespace tandem::recipe {
 
 /// Schema version of this build; older recipes are accepted, newer ones refused.
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
+
+/// Rewrites the old keys of a layer, given what lies below it.
+using Upgrade = std::function<std::vector<Renaming>(Node& over, const Node& base)>;
 
 /// A recipe file with its `base:` chain merged below it. The keys kind, version and base are
 /// checked and removed. A base is a path relative to its file, or a name in one of the folders.
 /// errors   kind recipe: what parse_yaml_file reports; wrong kind or version; a base that is
-///          missing, part of a cycle, or deeper than 8 files (naming the chain)
+///          missing, part of a cycle, or deeper than 8 files (naming the chain). A file of this
+///          version has an old key
 /// upgrade  rewrites the old keys of each file, given what lies below it
 Node load_recipe(const std::filesystem::path& path, std::string_view kind,
                  const std::vector<std::filesystem::path>& folders = {},
-                 const std::function<void(Node&, const Node&)>& upgrade = {});
+                 const Upgrade& upgrade = {});
 
 /// A recipe in one of the folders: its name, as "pig/tiny-16m", and its file.
 struct NamedRecipe {

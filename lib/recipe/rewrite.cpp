@@ -1,11 +1,15 @@
 #include "recipe/rewrite.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
 #include "base/error.h"
+#include "recipe/load.h"
 #include "recipe/scalar.h"
 
 namespace tandem::recipe {
@@ -78,6 +82,23 @@ std::string rewrite_sections(const std::string& text, const Node& before, const 
       throw recipe_error(entry.key, "cannot be rewritten: its sections share lines")
           .hint("begin each section on another line");
   return written;
+}
+
+std::string with_version(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  const std::string version = fmt::format("version: {}", kSchemaVersion);
+  const auto old = std::ranges::find(lines, "version", key_of);
+  const auto kind = std::ranges::find(lines, "kind", key_of);
+  if (old != lines.end())
+    *old = version + old->substr(std::min(old->find(" #"), old->size()));
+  else if (kind != lines.end())
+    lines.insert(kind + 1, version);
+  else  // after the comment that it begins with
+    lines.insert(std::ranges::find_if(lines, [](const auto& l) { return !l.starts_with('#'); }),
+                 version);
+  return fmt::format("{}\n", fmt::join(lines, "\n"));
 }
 
 }  // namespace tandem::recipe

@@ -14,4 +14,7 @@ std::string flow_text(const Node& node);
 /// errors         kind recipe: several sections share a line
 std::string rewrite_sections(const std::string& text, const Node& before, const Node& after);
 
+/// The text with `version: N` of this build, in a line after the kind if it had none.
+std::string with_version(const std::string& text);
+
 }  // namespace tandem::recipe

@@ -9,8 +9,9 @@ void Sparse::check(Problems& p) const {
     p.field("refresh",
             "sparse.refresh: needs kind griffin, found {}: leave it 0, or choose kind griffin",
             yaml_text(kind));
-  if (weigh && kind != SparseKind::cats)
-    p.field("weigh", "sparse.weigh: needs kind cats, found {}: leave it out, or choose kind cats",
+  if (weighted && kind != SparseKind::cats)
+    p.field("weighted",
+            "sparse.weighted: needs kind cats, found {}: leave it out, or choose kind cats",
             yaml_text(kind));
   if (kind == SparseKind::cats_threshold && thresholds.empty())
     p.field("thresholds",

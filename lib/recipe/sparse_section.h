@@ -19,7 +19,7 @@ struct Sparse {
   SparseKind kind = SparseKind::none;
   Fraction keep{0.5};
   Fraction refresh{0};
-  bool weigh = false;
+  bool weighted = false;
   std::filesystem::path thresholds;
 
   bool any() const { return kind != SparseKind::none; }
@@ -35,7 +35,7 @@ struct Sparse {
     v("refresh", refresh, between(0, 1),
       "weight of the latest verification's tokens in the activity statistics, after which neurons "
       "are selected again. 0 = never. Only with kind: griffin");
-    v("weigh", weigh,
+    v("weighted", weighted,
       "weighting of gates by the root mean square of up over the prompt and the norm of down, only "
       "for cats");
     v("thresholds", thresholds, optional_input(),

@@ -69,7 +69,9 @@ int PigEval::text_context() const { return model::context_of(recipe_.run, config
 void PigEval::open_log() {
   const auto& path = recipe_.output.path;
   const bool exists = cx_.resume() && std::filesystem::exists(path);
-  if (exists) log_ = eval::read_log(path, *point_.record, recipe_.eval, names_);
+  if (exists)
+    log_ = eval::read_log(path, *point_.record, recipe_.eval, names_,
+                          [&](const io::Json& r) { return cx_.upgraded(r); });
   if (log_.whole_bytes == 0) log_.device = sizer_.device().name();
   check_answers();
   check_own();
@@ -306,7 +308,7 @@ cli::FileMode PigEval::calibration_mode() const {
 
 void PigEval::check_thresholds_file() const {
   if (recipe_.eval.calibrates() && !cx_.dry_run())
-    cli::check_new_file(recipe_.eval.channels.path, calibration_mode());
+    cli::check_new_file(recipe_.eval.neurons.path, calibration_mode());
 }
 
 std::optional<eval::MeasuredThresholds> PigEval::measure_channels() {
@@ -335,14 +337,14 @@ std::optional<eval::MeasuredThresholds> PigEval::measure_channels() {
   for (const eval::Window& window : windows) total += window.ids.size();
   cli::Progress progress(cx_.terminal, "channels", static_cast<double>(total), "tok");
   auto measured = eval::measure_thresholds(
-      *engine, windows, recipe_.eval.channels.keep,
+      *engine, windows, recipe_.eval.neurons.keep,
       [&](int64_t done) { return progress.go_on(static_cast<double>(done)); });
   if (measured.thresholds.values.empty()) return {};
   return measured;
 }
 
 void PigEval::calibrate() {
-  const auto& path = recipe_.eval.channels.path;
+  const auto& path = recipe_.eval.neurons.path;
   // The log has them first, so that no resumed run finds a file which nothing accounts for.
   if (!log_.channels) {
     auto measured = measure_channels();

@@ -20,8 +20,8 @@ void PigEval::read_own() {
   const decode::ModelFiles files = sizer_.open_model();
   tokenizer_of(files);
   for (const eval::TaskName& name : s.own_tasks()) {
-    own_.push_back(
-        eval::read_own_task(s.own, name, files, static_cast<uint64_t>(recipe_.run.seed), s.cases));
+    own_.push_back(eval::read_own_task(s.custom, name, files,
+                                       static_cast<uint64_t>(recipe_.run.seed), s.cases));
     const eval::OwnTask& task = own_.back();
     if (task.has_choices())
       for (const eval::NamedPolicy& policy : policies_)
@@ -93,7 +93,7 @@ void PigEval::run_own() {
                            "cases");
     const eval::OwnSpec how{.protocols = s.protocols,
                             .corrections = corrections(),
-                            .match = s.own.match,
+                            .match = s.custom.match,
                             .max_tokens = task.max_tokens};
     for (size_t begin = 0; begin < missing.size(); begin += static_cast<size_t>(group)) {
       if (cli::is_interrupted()) return;

@@ -205,7 +205,7 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
         "differences need not come from speculation. To decide, use -s model.compute=f32 --device "
         "cpu",
         recipe::yaml_text(recipe_.cache.kind)));
-  const double gap = exact_ ? 0 : recipe_.eval.gap;
+  const double gap = exact_ ? 0 : recipe_.eval.max_difference;
   verdicts_.push_back({.check = "greedy texts equal the target's",
                        .temperature = 0,
                        .texts = n,

@@ -19,7 +19,7 @@ struct LosslessSection {
   std::vector<double> temperatures;
   double significance = 1e-4;
   // Logits of large models reach 16 to 32, where numbers in bf16 lie 0.125 apart.
-  double gap = 0.25;
+  double max_difference = 0.25;
 
   template <class V>
   void fields(V& v) {
@@ -37,7 +37,7 @@ struct LosslessSection {
       "32");
     v("significance", significance, recipe::above(0).up_to(1),
       "largest probability that a lossless run fails any of the tests of sampled texts");
-    v("gap", gap, recipe::at_least(0),
+    v("max_difference", max_difference, recipe::at_least(0),
       "largest difference between logits whose order may change by rounding. Not used in f32, "
       "where no order may change");
   }

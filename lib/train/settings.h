@@ -220,7 +220,7 @@ struct TrainSettings {
   ScheduleSettings schedule;
   RecomputeLevel recompute = RecomputeLevel::automatic;
   std::optional<int> save_every;
-  int keep = 3;
+  int keep_checkpoints = 3;
   StepLog log = StepLog::jsonl;
 
   template <class V>
@@ -242,7 +242,8 @@ struct TrainSettings {
       "or 3 (entire layers). auto = the lowest level that fits");
     v("save_every", save_every, at_least(1).unit("steps"),
       "steps between checkpoints, null = a tenth of the run");
-    v("keep", keep, at_least(1), "number of latest checkpoints to keep, in addition to the best");
+    v("keep_checkpoints", keep_checkpoints, at_least(1),
+      "number of latest checkpoints to keep, in addition to the best");
     v("log", log,
       "metrics log: jsonl (metrics.jsonl only), or tensorboard (also TensorBoard event files)");
   }
@@ -261,14 +262,14 @@ struct TrainSettings {
 /// Section `eval` of training: validation.
 struct EvalSettings {
   std::optional<int> every;
-  recipe::Fraction from{0};
+  recipe::Fraction after{0};
   int patience = 0;
 
   template <class V>
   void fields(V& v) {
     v("every", every, recipe::at_least(1).unit("steps"),
       "steps between validations, null = a tenth of the run");
-    v("from", from, recipe::between(0, 1), "share of the run before the first validation");
+    v("after", after, recipe::between(0, 1), "share of the run before the first validation");
     v("patience", patience, recipe::at_least(0),
       "early stopping: validations in a row without a better loss, 0 = never");
   }

@@ -116,7 +116,7 @@ fi
 if does train; then
   records > records.jsonl
   steps=(-m tiny-16m --data records.jsonl -s model.compute=f32 -s train.steps=100 -s train.batch=8 -s train.micro_tokens=64
-    -s train.max_tokens=64 -s train.save_every=20 -s train.keep=9 -q)
+    -s train.max_tokens=64 -s train.save_every=20 -s train.keep_checkpoints=9 -q)
   timeout 200 "$bin/s2ft-train" --device cuda:0 "${steps[@]}" -o one-gpu > train.one.log 2>&1
   for run in two-gpus again; do two s2ft-train "${steps[@]}" -o $run > train.two.log 2>&1; done
   # Rank 1 killed after step 40, and both gone on from there.

@@ -75,7 +75,7 @@ def main():
     records = run([o.bin / "magicdec-bench", "-m", "tiny-16m", *flags, "-s", f"data.path={o.text}", "-s", "run.seed=0",
                    "-s", f"run.context={context}", "-s", f"spec.gamma={gammas}",
                    "-s", f"spec.gamma1=[{nested['tree']['levels'] - 1}]", "-s", f"spec.gamma2=[{nested['gamma2']}]",
-                   "-s", f"spec.rounds=[{nested['rounds']}]", "-s", f"bench.drafts=[{drafts}]",
+                   "-s", f"spec.inner_steps=[{nested['rounds']}]", "-s", f"bench.drafts=[{drafts}]",
                    "-s", f"bench.new_tokens={o.new_tokens}", "-s", "bench.batches=2", "-s", "bench.predict=no",
                    "--format", "jsonl"], env)
     measured = {}

@@ -151,7 +151,7 @@ TEST_SUITE("cli/does-it-pay") {
                "draft.cache.kind: is streaming, so the draft reads as much as the target"},
           Case{"sirius-generate",
                {"-r", "sirius/tiny-16m", "-s", "draft.sparse.kind=none", "-s",
-                "draft.sparse.weigh=false"},
+                "draft.sparse.weighted=false"},
                by_keys},
           Case{"triforce-generate",
                {"-r", "triforce/tiny-16m", "-s", "draft.cache.kind=full"},

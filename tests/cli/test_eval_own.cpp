@@ -143,8 +143,8 @@ TEST_SUITE("cli/eval_own") {
     const Outcome changed = with({"--resume"});
     check_refused(changed, 4, "facts.jsonl: record 4: differs from the question that ");
     CHECK(has(changed.err, "hint: the file was changed later"));
-    check_refused(with({"--resume", "-s", "eval.own.match=contains"}), 3,
-                  "keys that differ: eval.own.match");
+    check_refused(with({"--resume", "-s", "eval.custom.match=contains"}), 3,
+                  "keys that differ: eval.custom.match");
     CHECK(file_text(log) == text);
   }
 
@@ -175,7 +175,7 @@ TEST_SUITE("cli/eval_own") {
     later["question"] = "\n\nQuestion: What is the special magic value for amber-anchor?\nAnswer:";
     const std::string file = files.write("later.jsonl", {later});
     const auto score = [&](const std::string& match) {
-      const Outcome run = eval({"--task", file, "-s", "eval.own.match=" + match, "-s",
+      const Outcome run = eval({"--task", file, "-s", "eval.custom.match=" + match, "-s",
                                 "eval.protocols=[dense]", "--format", "jsonl"});
       REQUIRE(run.status == 0);
       return json_lines(run.out)[0]["quality"]["correct"].get<double>();

@@ -47,8 +47,8 @@ Outcome eval(const Sets& sets, const std::vector<std::string>& more, Launch laun
                       "--sets",       sets.folder.path().string(),
                       "--device",     "cpu",
                       "-s",           "model.compute=f32",
-                      "-s",           "eval.sets.template=own",
-                      "-s",           "eval.sets.own.prompt='{instruction}'",
+                      "-s",           "eval.sets.template=custom",
+                      "-s",           "eval.sets.custom.prompt='{instruction}'",
                       "--no-progress"};
   launch.arguments.insert(launch.arguments.end(), more.begin(), more.end());
   return run_process(program("pig-eval"), launch);

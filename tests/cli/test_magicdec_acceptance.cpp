@@ -87,7 +87,7 @@ TEST_SUITE("cli/magicdec-acceptance") {
          "bench.drafts=[{name: chunks, keys: retrieval, page: 8}, {name: small, kind: model, path: "
          "tiny-2m, keys: full}, {name: both, kind: nested, self: chunks, small: small}]",
          "-s", "bench.budgets=[64, 128]", "-s", "bench.new_tokens=48", "-s", "spec.gamma1=2", "-s",
-         "spec.gamma2=4", "-s", "spec.rounds=2", "--format", "jsonl"});
+         "spec.gamma2=4", "-s", "spec.inner_steps=2", "--format", "jsonl"});
     CAPTURE(run.err);
     CHECK(run.status == 0);
     const auto records = by_phase(run.out);
@@ -117,9 +117,10 @@ TEST_SUITE("cli/magicdec-acceptance") {
         {"-s",
          "bench.drafts=[{name: chunks, keys: retrieval, page: 8}, {name: small, kind: model, path: "
          "tiny-2m, keys: full}, {name: both, kind: nested, self: chunks, small: small}]",
-         "-s", "bench.rounds=false"});
+         "-s", "bench.speculate=false"});
     CHECK(refused.status == 3);
-    CHECK(refused.err.find("'both' is nested, which needs bench.rounds=true") != std::string::npos);
+    CHECK(refused.err.find("'both' is nested, which needs bench.speculate=true") !=
+          std::string::npos);
   }
 
   TEST_CASE("f32: a budget beyond the text accepts everything") {
@@ -144,7 +145,7 @@ TEST_SUITE("cli/magicdec-acceptance") {
 
   TEST_CASE("documents: the answer, and what the target writes after it") {
     const Outcome run = acceptance({"-s", "bench.prompts=needle1", "-s", "bench.new_tokens=24",
-                                    "-s", "bench.rounds=false", "--format", "jsonl"});
+                                    "-s", "bench.speculate=false", "--format", "jsonl"});
     CAPTURE(run.err);
     CHECK(run.status == 0);
     const auto records = by_phase(run.out);

@@ -187,7 +187,7 @@ TEST_SUITE("cli/magicdec-bench/measure") {
 
   TEST_CASE("auto chooses in every round, next to gammas of a list, and the best is told") {
     const Outcome run = measure(
-        {"-s", "run.batch=2", "-s", "spec.gamma=[1, 3, auto]", "-s", "spec.most_gamma=5", "-s",
+        {"-s", "run.batch=2", "-s", "spec.gamma=[1, 3, auto]", "-s", "spec.max_gamma=5", "-s",
          "bench.new_tokens=60", "-s",
          "bench.drafts=[{name: s64, budget: 64}, {name: small, kind: model, path: tiny-2m}, "
          "{name: text, kind: ngram}]",
@@ -225,7 +225,7 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(run.err.find("batch 2 at 200 tokens, temperature 0: " + best) != std::string::npos);
     // Prompt lookup has no auto: the most, once.
     const Outcome most_listed =
-        measure({"-s", "spec.gamma=[5, auto]", "-s", "spec.most_gamma=5", "--format", "jsonl"});
+        measure({"-s", "spec.gamma=[5, auto]", "-s", "spec.max_gamma=5", "--format", "jsonl"});
     CAPTURE(most_listed.err);
     CHECK(most_listed.status == 0);
     CHECK(by_phase(most_listed.out).size() == 4);

@@ -72,8 +72,8 @@ TEST_SUITE("cli/peft_adapters") {
       CHECK(one.out != base);
       CHECK(generate(with(merged(peft), {"--dry-run"})).status == 0);
       const std::string model = (peft.folder / "model").string();
-      const Outcome written =
-          adapter_tool(peft, {"--to", "model", "-s", "output.dtype=f32", "--verify", "-o", model});
+      const Outcome written = adapter_tool(
+          peft, {"--to", "model", "-s", "output.weights=f32", "--verify", "-o", model});
       CAPTURE(written.err);
       REQUIRE(written.status == 0);
       CHECK(generate({"-m", model}).out == one.out);

@@ -31,7 +31,7 @@ Words training(const std::filesystem::path& data, const std::filesystem::path& r
                "-s",       "train.micro_tokens=64",
                "-s",       "train.max_tokens=64",
                "-s",       "train.save_every=2",
-               "-s",       "train.keep=9"},
+               "-s",       "train.keep_checkpoints=9"},
               more);
 }
 

@@ -270,7 +270,7 @@ TEST_SUITE("cli/s2ft-adapter") {
       return s2ft_adapter(all);
     };
     REQUIRE(s2ft_adapter({"-m", "tiny-2m", "--adapter", r.run, "--to", "model", "-s",
-                          "output.dtype=f32", "-o", r.at("merged")})
+                          "output.weights=f32", "-o", r.at("merged")})
                 .status == 0);
     const Outcome taken = take(r.at("merged"), {"--to", "s2ft", "-o", r.at("taken"), "--verify"});
     CAPTURE(taken.err);
@@ -282,7 +282,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     };
     CHECK(figures(r.at("taken")) == figures(r.run));
     REQUIRE(s2ft_adapter({"-m", "tiny-2m", "--adapter", r.at("taken"), "--to", "model", "-s",
-                          "output.dtype=f32", "-o", r.at("again")})
+                          "output.weights=f32", "-o", r.at("again")})
                 .status == 0);
     CHECK(tandem::io::read_file(r.at("merged/model.safetensors")) ==
           tandem::io::read_file(r.at("again/model.safetensors")));

@@ -112,7 +112,7 @@ TEST_SUITE("cli/s2ft-train runs") {
     const Runs runs({"data.template=plain", "data.val_size=8", "train.method=full",
                      "model.compute=f32", "train.steps=60", "train.batch=8",
                      "train.optimizer.lr=0.2", "train.schedule.warmup_steps=59", "eval.every=2",
-                     "eval.patience=4", "train.save_every=3", "train.keep=2"});
+                     "eval.patience=4", "train.save_every=3", "train.keep_checkpoints=2"});
     const Outcome whole = runs.train("whole");
     CAPTURE(whole.err);
     CAPTURE(whole.out);
@@ -163,8 +163,8 @@ TEST_SUITE("cli/s2ft-train runs") {
 
   TEST_CASE("killed at twenty moments, the half of them in writes, a run ends with the same bits") {
     const Runs runs({"data.template=plain", "data.val_size=8", "train.method=full",
-                     "train.steps=60", "train.batch=4", "train.save_every=3", "train.keep=2",
-                     "train.optimizer.lr=2e-3", "eval.every=5"});
+                     "train.steps=60", "train.batch=4", "train.save_every=3",
+                     "train.keep_checkpoints=2", "train.optimizer.lr=2e-3", "eval.every=5"});
     REQUIRE(runs.train("whole").status == 0);
     tandem::PhiloxStream draw(11);
     int kills = 0, in_writes = 0, run_number = 1;

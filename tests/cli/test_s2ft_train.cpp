@@ -168,7 +168,7 @@ TEST_SUITE("cli/s2ft-train") {
                                       "-s",
                                       "train.save_every=4",
                                       "-s",
-                                      "train.keep=30",
+                                      "train.keep_checkpoints=30",
                                       "-s",
                                       "train.optimizer.lr=2e-3",
                                       "-s",
@@ -350,8 +350,8 @@ TEST_SUITE("cli/s2ft-train") {
     const TemporaryFolder folder;
     const std::string data = write_data(folder);
     const Outcome endless =
-        s2ft_train({"-m", "tiny-16m", "--data", data, "--dry-run", "-s", "data.template=own", "-s",
-                    "data.own={prompt: '{instruction}: ', answer: '{output}'}"});
+        s2ft_train({"-m", "tiny-16m", "--data", data, "--dry-run", "-s", "data.template=custom",
+                    "-s", "data.custom={prompt: '{instruction}: ', answer: '{output}'}"});
     CHECK(endless.status == 0);
     CHECK(endless.err.find("warning: 3 answers do not end with a control token") !=
           std::string::npos);

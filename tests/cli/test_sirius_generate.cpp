@@ -98,7 +98,7 @@ TEST_SUITE("cli/sirius-generate") {
                   "sparse.refresh: needs kind griffin, found cats"},
              Case{{"-s", "draft.sparse.kind=griffin"},
                   3,
-                  "sparse.weigh: needs kind cats, found griffin"},
+                  "sparse.weighted: needs kind cats, found griffin"},
              Case{{"-s", "draft.sparse={kind: cats_threshold, weigh: false}"},
                   3,
                   "sparse.thresholds: kind cats_threshold needs a file"},

@@ -80,7 +80,7 @@ TEST_SUITE("cli/magicdec-bench/nested") {
                "bench.drafts=[{name: retrieval, kind: self, keys: retrieval, budget: 64, page: 8}, "
                "{name: text, kind: ngram, ngram: 2}, "
                "{name: nested, kind: nested, self: retrieval, small: text}]",
-               "-s", "bench.new_tokens=24", "-s", "spec.rounds=[3]"});
+               "-s", "bench.new_tokens=24", "-s", "spec.inner_steps=[3]"});
     CAPTURE(run.err);
     REQUIRE(run.status == 0);
     int n_nested = 0;
@@ -124,9 +124,9 @@ TEST_SUITE("cli/magicdec-bench/nested") {
                    ", {name: n, kind: nested, self: retrieval, small: text, tree: some.json}"),
             "bench.drafts: 'n' has a tree, but 'text' is prompt lookup");
     std::vector<std::string> drawn = drafts(self + ", " + text + ", " + by_text);
-    drawn.insert(drawn.end(), {"-s", "spec.verify_within=block"});
+    drawn.insert(drawn.end(), {"-s", "spec.inner_verify=block"});
     refused(drawn,
-            "spec.verify_within: block needs sampled draft tokens, but 'text' is prompt lookup; "
+            "spec.inner_verify: block needs sampled draft tokens, but 'text' is prompt lookup; "
             "set match or auto");
     refused(drafts("{name: a, kind: auto}"),
             "bench.drafts: 'a' is of kind auto, which only triforce-generate supports");

@@ -138,11 +138,12 @@ TEST_SUITE("cli/triforce-generate") {
              Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s", "tree.path=some.json"},
                   3,
                   "spec.shape.kind: spec.draft.inner is ngram, which does not propose trees"},
-             Case{{"-s", "spec.within=ngram", "-s", "draft2.path=", "-s",
-                   "spec.verify_within=sequoia"},
-                  3,
-                  "spec.draft.verify: this rule needs sampled draft tokens, but prompt lookup "
-                  "does not sample; set match or auto"},
+             Case{
+                 {"-s", "spec.within=ngram", "-s", "draft2.path=", "-s",
+                  "spec.inner_verify=sequoia"},
+                 3,
+                 "spec.draft.inner_verify: this rule needs sampled draft tokens, but prompt lookup "
+                 "does not sample; set match or auto"},
              Case{{"-s", "spec.within=none"}, 3, "spec.draft.inner.kind"},
              Case{{"-s", "draft2.path=synthetic:llama-68m"},
                   4,
@@ -165,7 +166,7 @@ TEST_SUITE("cli/triforce-generate") {
                   3,
                   "spec.draft.gamma2: is 70 tokens, "},
              Case{{"-s", "spec.gamma2=300"}, 3, "spec.draft.gamma2: 300 is out of range"},
-             Case{{"-s", "spec.rounds=0"}, 3, "spec.draft.rounds: 0 is out of range"},
+             Case{{"-s", "spec.rounds=0"}, 3, "spec.draft.inner_steps: 0 is out of range"},
              Case{{"-s", "run.context=1Mi"}, 3, "run.context"},
              Case{{"-s", "tree.path=auto"},
                   3,

@@ -25,7 +25,7 @@ std::string failure(std::string_view bytes, AnswerSet set = AnswerSet::boolq) {
 }
 
 SetsSettings in(const std::filesystem::path& folder, TemplateName name = TemplateName::plain) {
-  return {.path = folder, .template_name = name, .own = {}};
+  return {.path = folder, .template_name = name, .custom = {}};
 }
 
 std::vector<Question> questions(const SetsSettings& settings, AnswerSet set, uint64_t seed, int n) {

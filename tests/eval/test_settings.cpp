@@ -101,8 +101,8 @@ TEST_SUITE("eval/settings") {
         "r.yaml:5:7: eval.policies: 'full' is the name of full attention, which is always judged");
     CHECK(problems("eval: {tasks: [vt], policies: {name: full}}").starts_with("r.yaml:1:31: "));
     CHECK(problems("eval: {tasks: [channels]}")
-              .find("eval.channels.path: the task channels needs a file") != std::string::npos);
-    CHECK(problems("eval: {tasks: [channels], channels: {path: t.json}}").empty());
+              .find("eval.neurons.path: the task channels needs a file") != std::string::npos);
+    CHECK(problems("eval: {tasks: [channels], neurons: {path: t.json}}").empty());
     CHECK(problems("eval: {}") == "r.yaml:1:7: eval.tasks is not set");
   }
 
@@ -150,12 +150,13 @@ TEST_SUITE("eval/settings") {
     const auto asked = [](const std::string& how) {
       return problems("eval: {tasks: [boolq], sets: {path: d, " + how + "}}");
     };
-    CHECK(asked("template: own, own: {prompt: 'Q: {instruction}'}").empty());
-    CHECK(asked("template: own").find("eval.sets.template own needs eval.sets.own.prompt") !=
-          std::string::npos);
-    CHECK(asked("own: {prompt: 'Q: {instruction}'}")
-              .find("eval.sets.own needs eval.sets.template own") != std::string::npos);
-    CHECK(asked("template: own, own: {prompt: '{question}'}").find("unknown field") !=
+    CHECK(asked("template: custom, custom: {prompt: 'Q: {instruction}'}").empty());
+    CHECK(
+        asked("template: custom").find("eval.sets.template custom needs eval.sets.custom.prompt") !=
+        std::string::npos);
+    CHECK(asked("custom: {prompt: 'Q: {instruction}'}")
+              .find("eval.sets.custom needs eval.sets.template custom") != std::string::npos);
+    CHECK(asked("template: custom, custom: {prompt: '{question}'}").find("unknown field") !=
           std::string::npos);
     CHECK(asked("template: alpacca").find("alpaca") != std::string::npos);
     // Their answers are generated, whatever is set for questions about prose.

@@ -21,8 +21,8 @@ struct Measurement {
   std::vector<std::string> arguments = {"--task", "channels",
                                         "-s",     "run.context=256",
                                         "--data", prose(),
-                                        "-s",     "eval.channels.path=" + thresholds.string(),
-                                        "-s",     "eval.channels.keep=0.3",
+                                        "-s",     "eval.neurons.path=" + thresholds.string(),
+                                        "-s",     "eval.neurons.keep=0.3",
                                         "-o",     log.path.string()};
   std::string file() const { return tandem::io::read_file(thresholds); }
 };

@@ -148,7 +148,7 @@ TEST_SUITE("ffn/policies") {
 
   TEST_CASE("cats weighed: gates times what up and down add to them") {
     recipe::Sparse s = sparse(recipe::SparseKind::cats);
-    s.weigh = true;
+    s.weighted = true;
     const PolicyRig rig(s, 16, 1);
     CHECK(rig.policy->needs().gate_up);
     // Up of channel j is j + 1 in every row, down is not read here: its norms are zero but for ...

@@ -21,7 +21,7 @@ recipe::Sparse cats(double keep, bool weigh = false) {
   recipe::Sparse s;
   s.kind = recipe::SparseKind::cats;
   s.keep = {keep};
-  s.weigh = weigh;
+  s.weighted = weigh;
   return s;
 }
 recipe::Sparse magnitude(double keep) {

@@ -12,8 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
     fuzz::check_message(problem);
     if (!problem.empty()) return;
     train::DataSettings settings;
-    settings.template_name = train::TemplateName::own;
-    settings.own = {.prompt = text, .prompt_with_input = "", .answer = "{output}{eos}"};
+    settings.template_name = train::TemplateName::custom;
+    settings.custom = {.prompt = text, .prompt_with_input = "", .answer = "{output}{eos}"};
     const train::RecordWriter writer(settings, *tokenizer, {}, {});
     const text::RenderedChat written =
         writer.write({train::Instruction{"{input}", "", "{instruction}"}, "fuzz"});

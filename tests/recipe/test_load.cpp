@@ -65,8 +65,8 @@ TEST_SUITE("recipe/load") {
     CHECK(failure("kind: train\n") ==
           r + ":1:7: expected a recipe of kind 'generate', found 'train' | give the recipe to the "
               "tool it was written for");
-    CHECK(failure("version: 2\n") == r + ":1:10: recipe version 2 is newer than this build, which "
-                                         "reads up to 1 | update tandem");
+    CHECK(failure("version: 3\n") == r + ":1:10: recipe version 3 is newer than this build, which "
+                                         "reads up to 2 | update tandem");
     CHECK(failure("version: one\n") ==
           r + ":1:10: version: expected an integer of at least 1, found 'one' | ");
     CHECK(failure("- a\n") == r + ":1:1: expected a map of sections, found a list | ");

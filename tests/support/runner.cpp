@@ -262,7 +262,7 @@ void Runner::check_thresholds() {
   const Place place = place_;
   if (place == Place::plan) place_ = Place::cpu;  // a plan reads the file
   (void)run("pig-eval", {"-m", model().string(), "-s", "eval.tasks=[channels]", "-s",
-                         "eval.channels.path=" + file.string(), "-s",
+                         "eval.neurons.path=" + file.string(), "-s",
                          "data.path=" + ids_file("prompt.json", prompt_).string(), "--overwrite"});
   place_ = place;
   check_same_text("sequoia-generate",

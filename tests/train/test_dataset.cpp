@@ -56,8 +56,8 @@ TEST_SUITE("train/dataset") {
 
   TEST_CASE("an answer that does not end with a control token is counted") {
     DataSettings settings = plain();
-    settings.template_name = TemplateName::own;
-    settings.own = {.prompt = "{instruction}", .prompt_with_input = {}, .answer = "{output}"};
+    settings.template_name = TemplateName::custom;
+    settings.custom = {.prompt = "{instruction}", .prompt_with_input = {}, .answer = "{output}"};
     CHECK(encoded({instruction("a", "b")}, settings).counts().endless == 1);
   }
 

@@ -74,8 +74,8 @@ TEST_SUITE("train/prompt_template") {
       check(instruction("Add 1.", "2"), with(name));
       check(instruction("Add.", "3", "1 2"), with(name));
     }
-    DataSettings own = with(TemplateName::own);
-    own.own.prompt = "Q: {instruction}\nA:";
+    DataSettings own = with(TemplateName::custom);
+    own.custom.prompt = "Q: {instruction}\nA:";
     check(instruction("Add.", "3", "1 2"), own);
   }
 
@@ -94,13 +94,13 @@ TEST_SUITE("train/prompt_template") {
   }
 
   TEST_CASE("a recipe's own template: fields are copied, not filled in again") {
-    DataSettings settings = with(TemplateName::own);
-    settings.own = {
+    DataSettings settings = with(TemplateName::custom);
+    settings.custom = {
         .prompt = "Q {1}: {instruction} {", .prompt_with_input = {}, .answer = " {output}!"};
     CHECK(marked(instruction("{output}{input}", "a {eos}"), settings) ==
           "Q {1}: {output}{input} {[[ a {eos}!]]");
     CHECK(marked(instruction("Add.", "3", "1 2"), settings) == "Q {1}: Add.\n\n1 2 {[[ 3!]]");
-    settings.own.prompt_with_input = "{input} {instruction} {eos}";
+    settings.custom.prompt_with_input = "{input} {instruction} {eos}";
     CHECK(marked(instruction("Add.", "3", "1 2"), settings) == "1 2 Add. " + kEnd + "[[ 3!]]");
     CHECK(template_problem("{\"a\": {input}, {A}} {}").empty());
     CHECK(template_problem("Q {intput}") ==

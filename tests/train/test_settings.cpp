@@ -135,16 +135,19 @@ TEST_SUITE("train/settings") {
     };
     CHECK(data("val_path: v").find("none") == 0);
     CHECK(data("val_path: v, val_size: 3").find("set only one of them") != std::string::npos);
-    CHECK(data("own: {prompt: '{instruction}'}").find("data.own needs data.template own") !=
+    CHECK(
+        data("custom: {prompt: '{instruction}'}").find("data.custom needs data.template custom") !=
+        std::string::npos);
+    CHECK(data("template: custom").find("data.template custom needs data.custom.prompt") !=
           std::string::npos);
-    CHECK(data("template: own").find("data.template own needs data.own.prompt") !=
-          std::string::npos);
-    CHECK(data("template: own, own: {prompt: '{instruction}'}") == "none");
-    CHECK(data("template: own, own: {prompt: '{question}'}")
-              .find("data.own.prompt: unknown field '{question}'; expected one of {instruction}") !=
-          std::string::npos);
-    CHECK(data("template: own, own: {prompt: 'Q', answer: A}")
-              .find("data.own.answer: expected {output} in the text") != std::string::npos);
+    CHECK(data("template: custom, custom: {prompt: '{instruction}'}") == "none");
+    CHECK(
+        data("template: custom, custom: {prompt: '{question}'}")
+            .find(
+                "data.custom.prompt: unknown field '{question}'; expected one of {instruction}") !=
+        std::string::npos);
+    CHECK(data("template: custom, custom: {prompt: 'Q', answer: A}")
+              .find("data.custom.answer: expected {output} in the text") != std::string::npos);
   }
 
   TEST_CASE("unknown keys name the nearest, ranges are checked") {

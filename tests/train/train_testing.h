@@ -35,8 +35,8 @@ inline train::Dataset encoded(const std::vector<train::Record>& records,
 inline train::Dataset of_rows(const std::vector<int>& rows,
                               const train::BatchSettings& batches = {}) {
   train::DataSettings data;
-  data.template_name = train::TemplateName::own;
-  data.own = {.prompt = "{instruction}", .prompt_with_input = {}, .answer = "{output}"};
+  data.template_name = train::TemplateName::custom;
+  data.custom = {.prompt = "{instruction}", .prompt_with_input = {}, .answer = "{output}"};
   std::vector<train::Record> records;
   for (const int n : rows) {
     // BOS, n - 1 tokens of the prompt, and the answer: n rows.

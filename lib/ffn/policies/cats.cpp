@@ -7,7 +7,7 @@ namespace tandem::ffn {
 namespace {
 
 /// Channels of the largest gates of each step, chosen when these are known: the best of them
-/// (Sirius' program), or all beyond a threshold of the layer (CATS, arXiv 2404.08763). `weigh`
+/// (Sirius' program), or all beyond a threshold of the layer (CATS, arXiv 2404.08763). `weighted`
 /// counts what a gate is multiplied by: up as the prompt had it, and down.
 class Cats final : public Policy {
  public:
@@ -17,7 +17,7 @@ class Cats final : public Policy {
         keep_(by_threshold_ ? bounds.shape.ffn_dim : n_left(sparse.keep, bounds.shape.ffn_dim)),
         needs_(needs_of(sparse)) {
     if (by_threshold_) thresholds_ = read_thresholds(sparse.thresholds, bounds);
-    if (sparse.weigh) up_.emplace(bounds);
+    if (sparse.weighted) up_.emplace(bounds);
   }
 
   std::string_view name() const override { return by_threshold_ ? "cats_threshold" : "cats"; }

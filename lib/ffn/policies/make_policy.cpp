@@ -53,8 +53,10 @@ Needs needs_of(const recipe::Sparse& sparse) {
     case recipe::SparseKind::griffin:
       return {.prompts = true, .checks = sparse.refresh > 0, .lists = true};
     case recipe::SparseKind::cats:
-      return {
-          .prompts = sparse.weigh, .gate_up = sparse.weigh, .after_gate = true, .by_step = true};
+      return {.prompts = sparse.weighted,
+              .gate_up = sparse.weighted,
+              .after_gate = true,
+              .by_step = true};
     case recipe::SparseKind::cats_threshold:
       return {.after_gate = true, .by_step = true};
   }
@@ -70,7 +72,7 @@ int set_channels(std::span<const recipe::Sparse> policies, int ffn_dim) {
 }
 
 bool reads_weights(const recipe::Sparse& sparse) {
-  return sparse.kind == recipe::SparseKind::magnitude || sparse.weigh;
+  return sparse.kind == recipe::SparseKind::magnitude || sparse.weighted;
 }
 
 }  // namespace tandem::ffn

@@ -16,9 +16,9 @@ MachineRates HardwareSection::rates() const {
           .flops_s = 1e12 * tflops * compute_share,
           .read_bytes_s = 1e9 * gbps * read_share,
           .link_bytes_s = 1e9 * link_gbps,
-          .reduction_s = reduction,
+          .reduction_s = all_reduce,
           .forward_s = forward,
-          .round_s = round};
+          .round_s = step};
 }
 
 std::optional<double> HardwareSection::memory_bytes() const {

@@ -14,7 +14,7 @@ struct HardwareSection {
   recipe::Fraction read_share{0.85}, compute_share{0.4};
   int gpus = 1;
   double link_gbps = 0;
-  recipe::Duration reduction{0}, forward{0}, round{0};
+  recipe::Duration all_reduce{0}, forward{0}, step{0};
   std::optional<recipe::ByteSize> memory;
   recipe::Fraction memory_share{0.9};
 
@@ -30,9 +30,9 @@ struct HardwareSection {
       "share of bf16_tflops that forwards reach");
     v("gpus", gpus, at_least(1).up_to(1024), "number of GPUs in tensor parallelism");
     v("link_gbps", link_gbps, at_least(0).unit("GB/s"), "bandwidth between GPUs, 0 = not counted");
-    v("reduction", reduction, at_least(0), "latency of an all-reduce, two per layer");
+    v("all_reduce", all_reduce, at_least(0), "latency of an all-reduce, two per layer");
     v("forward", forward, at_least(0), "fixed time of every forward: launches and planning");
-    v("round", round, at_least(0),
+    v("step", step, at_least(0),
       "fixed time of every speculation step: sampling, verification and host work");
     v("memory", memory, at_least(0), "memory of one GPU, null = the card's");
     v("memory_share", memory_share, above(0).up_to(1), "share of GPU memory that a run may use");

@@ -168,7 +168,7 @@ ChoosingRounds make_choosing_rounds(const GenerateRecipe& recipe, const KindPlan
           .nested = std::make_unique<NestedDrafter>(
               engines.self(), drafter(engines.drafter(), shapes.inside),
               NestedShape{.rounds = shapes.rounds.front(), .enough = shapes.enough.front()},
-              WithinOptions{.verify = recipe.spec.draft.verify})},
+              WithinOptions{.verify = recipe.spec.draft.inner_verify})},
       plan.outlook);
   ChoosingRounds made{.rounds = nullptr, .chooser = chooser.get()};
   made.rounds = drafted_rounds(target, std::move(chooser), std::move(options));

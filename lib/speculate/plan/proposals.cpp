@@ -44,7 +44,7 @@ void GenerateRecipe::check_speculation(recipe::Problems& p) const {
     p.field("spec.shape.gamma",
             "spec.shape.gamma: {} is out of range, expected 1 .. {} tokens or auto",
             shape.gamma.values.front(), kMostGamma);
-  check_rule_within("spec.draft.verify", draft.verify, p);
+  check_rule_within("spec.draft.inner_verify", draft.inner_verify, p);
   const bool draws = drafter_kind(draft.kind).draws;
   if (!draws && weighs_draws(spec.verify))
     p.field("spec.verify",
@@ -98,10 +98,11 @@ void GenerateRecipe::check_inner(recipe::Problems& p) const {
     p.field("spec.shape.kind",
             "spec.shape.kind: spec.draft.inner is ngram, which does not propose trees; set "
             "spec.shape=chain, and leave accept and replay out");
-  if (weighs_draws(spec.draft.verify))
-    p.field("spec.draft.verify",
-            "spec.draft.verify: this rule needs sampled draft tokens, but prompt lookup does not "
-            "sample; set match or auto");
+  if (weighs_draws(spec.draft.inner_verify))
+    p.field(
+        "spec.draft.inner_verify",
+        "spec.draft.inner_verify: this rule needs sampled draft tokens, but prompt lookup does not "
+        "sample; set match or auto");
 }
 
 void GenerateRecipe::check_beams(recipe::Problems& p) const {
@@ -176,7 +177,7 @@ std::optional<TokenTree> given_tree(const GenerateRecipe& recipe) {
   if (tree.size() > kv::kMaxTreeRows)
     throw input_error(spec.shape.path.string(), "has {} nodes, but at most {} are supported",
                       tree.size(), kv::kMaxTreeRows);
-  const auto rule = spec.nests() ? spec.draft.verify : spec.verify;
+  const auto rule = spec.nests() ? spec.draft.inner_verify : spec.verify;
   (void)rule_for(rule, draws, tree, false);  // before models are loaded
   return tree;
 }
@@ -275,7 +276,7 @@ std::unique_ptr<Rounds> make_rounds(const GenerateRecipe& recipe, const ModelPai
   const SpecSection& spec = recipe.spec;
   options.verify = spec.verify;
   options.floor = spec.floors.rule();
-  within.verify = spec.draft.verify;
+  within.verify = spec.draft.inner_verify;
   Proposal proposal{.tree = tree,
                     .chooses_gamma = recipe.chooses_gamma(),
                     .beams = {.width = spec.shape.beams(),

@@ -32,9 +32,9 @@ struct Draft : DraftSection {
   DraftKind kind = DraftKind::none;
   InnerDraft inner;
   int gamma1 = 1, gamma2 = 6;
-  std::optional<int> rounds;
+  std::optional<int> inner_steps;
   recipe::Fraction alpha1{0.35}, alpha2{0.9};
-  VerifyChoice verify = VerifyChoice::automatic;
+  VerifyChoice inner_verify = VerifyChoice::automatic;
 
   Draft() {
     key = "spec.draft";
@@ -55,13 +55,13 @@ struct Draft : DraftSection {
       "draft tokens per inner step without a tree, an upper bound for ngram");
     v("gamma2", gamma2, between(1, 256).unit("tokens").of("nested|auto"),
       "tokens from inner steps at which no further inner step starts");
-    v("rounds", rounds, between(1, 64).of("nested|auto"),
+    v("inner_steps", inner_steps, between(1, 64).of("nested|auto"),
       "maximum number of inner steps per speculation step, null = two thirds of gamma2");
     v("alpha1", alpha1, recipe::above(0).up_to(1).of("nested|auto"),
       "initial estimate of the acceptance rate of the inner model's tokens");
     v("alpha2", alpha2, recipe::above(0).up_to(1).of("self|nested|auto"),
       "initial estimate of the acceptance rate of the target's tokens under cache");
-    v("verify", verify, of_kind("nested|auto"),
+    v("inner_verify", inner_verify, of_kind("nested|auto"),
       "acceptance rule of inner steps, lossless rules only");
   }
 };
@@ -153,7 +153,8 @@ struct SpecSection {
   EngineUse engines() const;
   /// Of rounds within rounds.
   NestedShape nested() const {
-    return {.rounds = draft.rounds.value_or((2 * draft.gamma2 + 2) / 3), .enough = draft.gamma2};
+    return {.rounds = draft.inner_steps.value_or((2 * draft.gamma2 + 2) / 3),
+            .enough = draft.gamma2};
   }
   /// Whether there are rounds within rounds.
   bool nests() const {

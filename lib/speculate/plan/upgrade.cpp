@@ -22,10 +22,10 @@ constexpr Renamed kRenamed[] = {
     {"spec.within", "spec.draft.inner.kind", false},
     {"spec.gamma1", "spec.draft.gamma1", true},
     {"spec.gamma2", "spec.draft.gamma2", true},
-    {"spec.rounds", "spec.draft.rounds", true},
+    {"spec.rounds", "spec.draft.inner_steps", true},
     {"spec.alpha1", "spec.draft.alpha1", true},
     {"spec.alpha2", "spec.draft.alpha2", true},
-    {"spec.verify_within", "spec.draft.verify", true},
+    {"spec.verify_within", "spec.draft.inner_verify", true},
     {"spec.ngram", "spec.draft.longest", true},
     {"spec.gamma", "spec.shape.gamma", true},
     {"spec.width", "spec.shape.width", false},
@@ -90,9 +90,8 @@ std::optional<Node> take_own(Node& map, std::string_view key) {
   return value.kind == Node::Kind::null ? std::nullopt : std::optional(std::move(value));
 }
 
-/// Rewrites an item of bench.drafts that names its policy by `keys`, or not at all. Returns false
-/// if it has a cache section.
-bool upgrade_draft(Node& item) {
+/// Rewrites an item of bench.drafts that names its policy by `keys`, or not at all.
+void upgrade_draft(Node& item, std::vector<recipe::Renaming>& renamed) {
   const Node* kind_node = item.find("kind");
   const std::string kind = kind_node != nullptr ? kind_node->scalar : "self";
   const bool has_policy = kind == "self" || kind == "model";
@@ -101,7 +100,12 @@ bool upgrade_draft(Node& item) {
                                          "scale", "page",  "ngram"};
     return std::ranges::find(kOld, e.key) != std::end(kOld);
   });
-  if (!is_old && (!has_policy || item.find("cache") != nullptr)) return false;
+  if (!is_old && (!has_policy || item.find("cache") != nullptr)) return;
+  if (is_old)
+    renamed.push_back({"bench.drafts: keys, ngram", "cache.kind, longest", item.origin});
+  else
+    renamed.push_back(
+        {"bench.drafts without cache", "cache: {kind: streaming}, budget: 512", item.origin});
   const auto keys = take_own(item, "keys"), sinks = take_own(item, "sinks"),
              window = take_own(item, "window"), refresh = take_own(item, "refresh"),
              scale = take_own(item, "scale"), page = take_own(item, "page"),
@@ -110,11 +114,8 @@ bool upgrade_draft(Node& item) {
   for (Node::Entry& entry : item.entries)
     entry.optional = entry.key != "name" && entry.key != "kind";
   if (longest) put(item, "longest", *longest, true);
-  if (!has_policy) return true;
-  if (cache) {
-    put(item, "cache", *cache);
-    return true;
-  }
+  if (!has_policy) return;
+  if (cache) return put(item, "cache", *cache);
   const std::string policy = keys ? keys->scalar : "streaming";
   const auto set = [&](const std::string& key, const std::optional<Node>& value,
                        const char* otherwise = nullptr) {
@@ -124,7 +125,7 @@ bool upgrade_draft(Node& item) {
       put(item, key, recipe::parse_yaml(otherwise, item.origin));
   };
   set("cache.kind", keys, "streaming");
-  if (policy == "full") return true;
+  if (policy == "full") return;
   set("budget", budget, "512");
   set("cache.sinks", sinks);
   const bool refreshes = refresh && refresh->scalar != "0";
@@ -139,22 +140,22 @@ bool upgrade_draft(Node& item) {
   if (policy == "snapkv" && refreshes) set("cache.snapkv.refresh", refresh);
   if (policy == "retrieval") set("cache.retrieval.chunk", page, "16");
   if (policy == "retrieval" && refreshes) set("cache.retrieval.rebuild", refresh);
-  return true;
 }
 
 }  // namespace
 
-void upgrade_drafts(Node& over, const Node& /*base*/, std::vector<std::string>& renamed) {
+std::vector<recipe::Renaming> upgrade_drafts(Node& over, const Node& /*base*/) {
+  std::vector<recipe::Renaming> renamed;
   Node* bench = over.find("bench");
   Node* drafts = bench != nullptr ? bench->find("drafts") : nullptr;
-  if (drafts == nullptr) return;
-  bool is_old = false;
+  if (drafts == nullptr) return renamed;
   for (Node& item : drafts->items)
-    if (item.kind == Node::Kind::map && upgrade_draft(item)) is_old = true;
-  if (is_old) renamed.emplace_back("bench.drafts: keys -> cache.kind, ngram -> longest");
+    if (item.kind == Node::Kind::map) upgrade_draft(item, renamed);
+  return renamed;
 }
 
-void upgrade_spec(Node& over, const Node& base, std::vector<std::string>& renamed) {
+std::vector<recipe::Renaming> upgrade_spec(Node& over, const Node& base) {
+  std::vector<recipe::Renaming> renamed;
   const bool names_tree = over.find_path("tree.path") != nullptr;
   spell_out(over, "draft");
   spell_out(over, "shape");
@@ -181,7 +182,7 @@ void upgrade_spec(Node& over, const Node& base, std::vector<std::string>& rename
       if (moves || shape == "beams" || shape == "chain")
         set_kind("spec.shape", moves ? "beams" : "chain");
     }
-    renamed.push_back(std::string(row.old) + " -> " + std::string(moves ? now : "spec.shape.kind"));
+    renamed.push_back({std::string(row.old), std::string(moves ? now : "spec.shape.kind"), origin});
     // An empty path names nothing, for any kind.
     const bool is_empty = value->scalar.empty() && value->items.empty() && value->entries.empty();
     if (moves) put(over, now, std::move(*value), row.ignored || is_empty);
@@ -191,6 +192,7 @@ void upgrade_spec(Node& over, const Node& base, std::vector<std::string>& rename
   if (kind != nullptr && kind->scalar == "ngram" &&
       (names_tree || over.find_path("spec.shape.kind") == nullptr))
     put(over, "spec.shape.kind", recipe::scalar_node("chain", kind->origin));
+  return renamed;
 }
 
 }  // namespace tandem::speculate

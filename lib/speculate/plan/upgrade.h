@@ -1,8 +1,7 @@
 #pragma once
-#include <string>
 #include <vector>
 
-#include "recipe/node.h"
+#include "recipe/upgrade.h"
 
 namespace tandem::speculate {
 
@@ -11,12 +10,10 @@ namespace tandem::speculate {
 /// readers of the old keys ignored it.
 /// over     a recipe, or settings
 /// base     what lies below it, rewritten, and perhaps `over` itself: twice gives the same
-/// renamed  gets "old -> new" of each old key
-void upgrade_spec(recipe::Node& over, const recipe::Node& base, std::vector<std::string>& renamed);
+std::vector<recipe::Renaming> upgrade_spec(recipe::Node& over, const recipe::Node& base);
 
 /// Rewrites items of bench.drafts that name their policy by `keys`, as upgrade_spec has it. An item
 /// without a policy had a streaming one.
-void upgrade_drafts(recipe::Node& over, const recipe::Node& base,
-                    std::vector<std::string>& renamed);
+std::vector<recipe::Renaming> upgrade_drafts(recipe::Node& over, const recipe::Node& base);
 
 }  // namespace tandem::speculate

@@ -144,7 +144,7 @@ void AcceptancePoint::admit(
     try {
       const bench::Way way = way_of(draft);
       if (!way.nested) engines_.add_reader(draft, gamma + 1);
-      if (bench().rounds) engines_.add(way);
+      if (bench().speculate) engines_.add(way);
       const Figures none{.tested = TestedAcceptance(gamma, bench().new_tokens),
                          .rounds = {speculate::ChainMeter(way.gamma(), way.nested.has_value())},
                          .by_output = AcceptanceByOutput(bench().new_tokens)};
@@ -274,7 +274,7 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
     if (m.draft.proposes_by_model() && !m.draft.shares_cache())
       attempt_draft(m, [&] { force({&m}, slots, texts); });
   for (Measured& m : drafts_) {
-    for (size_t t = 0; bench().rounds && t < m.at.size(); ++t) {
+    for (size_t t = 0; bench().speculate && t < m.at.size(); ++t) {
       attempt_draft(m, [&] { run_rounds(m, t, texts, slots, seed); });
       count();
     }
@@ -288,7 +288,8 @@ void AcceptancePoint::run(BenchResults& results) {
   MeasuredTexts texts = measured_texts(r, engines_.target_files());
   engines_.load(cx_);
   double runs = 1;
-  for (const Measured& m : drafts_) runs += bench().rounds ? static_cast<double>(m.at.size()) : 0;
+  for (const Measured& m : drafts_)
+    runs += bench().speculate ? static_cast<double>(m.at.size()) : 0;
   cli::Progress progress(
       cx_.terminal, fmt::format("{} at {} tokens", kind_name(r.bench.prompts), r.run.context.value),
       runs * static_cast<double>(texts.batches.size()), "runs");
@@ -331,7 +332,7 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
     const Figures& figures = m.at[t];
     Json& acceptance = record.group("acceptance");
     if (!m.way.nested) acceptance["tested"] = figures.tested.json();
-    if (bench().rounds) {
+    if (bench().speculate) {
       const DraftedAcceptance drafted(figures.rounds.chances.rounds());
       acceptance["drafted"] = drafted.json();
       acceptance["drafted"]["by_output"] = figures.by_output.json();
@@ -339,8 +340,9 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
       spec = figures.rounds.json();
       if (m.way.nested) {
         const ChainLength& shape = r.spec;
-        spec.update(
-            {{"gamma1", shape.gamma1}, {"gamma2", shape.gamma2}, {"rounds_each", shape.rounds}});
+        spec.update({{"gamma1", shape.gamma1},
+                     {"gamma2", shape.gamma2},
+                     {"rounds_each", shape.inner_steps}});
         acceptance["within"] = DraftedAcceptance(figures.within->chances.rounds()).json();
         spec["within"] = figures.within->json();
       } else {

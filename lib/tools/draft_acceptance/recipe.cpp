@@ -42,11 +42,12 @@ void AcceptanceBench::check(recipe::Problems& p) const {
               "bench.drafts: '{}' is of kind {}, expected self, model or nested; measure other "
               "kinds with magicdec-bench",
               d.name, recipe::yaml_text(d.kind));
-    if (d.kind == speculate::DraftKind::nested && !rounds)
-      p.field("drafts",
-              "bench.drafts: '{}' is nested, which needs bench.rounds=true; set it, or leave the "
-              "draft out",
-              d.name);
+    if (d.kind == speculate::DraftKind::nested && !speculate)
+      p.field(
+          "drafts",
+          "bench.drafts: '{}' is nested, which needs bench.speculate=true; set it, or leave the "
+          "draft out",
+          d.name);
     if (!d.tree.empty())
       p.field("drafts",
               "bench.drafts: '{}' proposes a tree, expected a linear draft; leave tree out, or "

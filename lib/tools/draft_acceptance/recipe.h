@@ -25,7 +25,7 @@ static_assert(enum_names(PromptKind{})[1] == enum_names(eval::Task{})[0]);
 
 /// Section `spec`: drafted tokens of a round.
 struct ChainLength {
-  int gamma = 4, gamma1 = 1, gamma2 = 6, rounds = 4;
+  int gamma = 4, gamma1 = 1, gamma2 = 6, inner_steps = 4;
 
   template <class V>
   void fields(V& v) {
@@ -34,10 +34,10 @@ struct ChainLength {
       "draft tokens per inner step, only for nested drafts");
     v("gamma2", gamma2, recipe::between(1, 64).unit("tokens"),
       "tokens from inner steps at which no further inner step starts, only for nested drafts");
-    v("rounds", rounds, recipe::between(1, 64),
+    v("inner_steps", inner_steps, recipe::between(1, 64),
       "maximum number of inner steps per speculation step, only for nested drafts");
   }
-  speculate::NestedShape nested() const { return {.rounds = rounds, .enough = gamma2}; }
+  speculate::NestedShape nested() const { return {.rounds = inner_steps, .enough = gamma2}; }
 };
 
 /// Section `bench`: the drafts, and what they are measured on.
@@ -48,7 +48,7 @@ struct AcceptanceBench {
   PromptKind prompts = PromptKind::prose;
   std::filesystem::path haystack;
   int new_tokens = 256, batches = 1;
-  bool rounds = true;
+  bool speculate = true;
 
   template <class V>
   void fields(V& v) {
@@ -69,7 +69,7 @@ struct AcceptanceBench {
     v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"),
       "length of each prompt's continuation");
     v("batches", batches, recipe::between(1, 10000), "number of batches of run.batch prompts");
-    v("rounds", rounds, "measurement in real speculation steps, in addition to given texts");
+    v("speculate", speculate, "measurement in real speculation steps, in addition to given texts");
   }
   void check(recipe::Problems& p) const;
   /// Each draft under each of its budgets; a name says which, where budgets are listed.

@@ -43,10 +43,11 @@ Error wrong_tool(const Json& r, const std::string& where, const std::string& fil
              : std::move(error).hint(fmt::format("print it with {} --from {}", tool, file));
 }
 
-/// Calls `take(record)` for every whole line. Returns their bytes.
+/// Calls `take(record)` for every whole line, with the recipe and point that this version would
+/// write. Returns the bytes of these lines.
 /// errors   kind input: another tool's record, or none
 size_t for_each_record(const std::filesystem::path& path, const std::string& text,
-                       const std::string& reader, const std::vector<bench::RecordView>& views,
+                       const cli::Context& cx, const std::vector<bench::RecordView>& views,
                        const std::function<void(const Json&)>& take) {
   const size_t whole = io::whole_lines(text, path.string(), bench::kRecordBegin);
   io::for_each_ordered_jsonl(std::string_view(text).substr(0, whole), path.string(),
@@ -56,8 +57,14 @@ size_t for_each_record(const std::filesystem::path& path, const std::string& tex
                                  return std::ranges::find(view.tools, tool) != view.tools.end();
                                };
                                if (std::ranges::none_of(views, knows))
-                                 throw wrong_tool(record, where, path.string(), reader);
-                               take(record);
+                                 throw wrong_tool(record, where, path.string(), cx.info.name);
+                               Json now = record;
+                               if (at(now, "/recipe/sha256").is_string()) {
+                                 now["recipe"] = cx.upgraded(nlohmann::json(now["recipe"]));
+                                 now["point"] =
+                                     bench::cell(at(now, "/recipe/sha256")).substr(0, 12);
+                               }
+                               take(now);
                              });
   return whole;
 }
@@ -117,7 +124,7 @@ BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path,
 void BenchResults::read_earlier() {
   if (!std::filesystem::exists(path_)) return;
   const std::string text = io::read_own_output(path_);
-  const size_t whole = for_each_record(path_, text, cx_.info.name, views_, [&](const Json& record) {
+  const size_t whole = for_each_record(path_, text, cx_, views_, [&](const Json& record) {
     if (at(record, "/status") != "ok") return;
     done_.insert(key_of(record));
     lines_.push_back(record.dump());
@@ -185,7 +192,7 @@ int print_records_of(cli::Context& cx, const std::filesystem::path& path,
   constexpr const char* kWritten = "name a file that a run wrote with -o or --format jsonl";
   size_t whole = 0;
   try {
-    whole = for_each_record(path, text, cx.info.name, views, [&](const Json& record) {
+    whole = for_each_record(path, text, cx, views, [&](const Json& record) {
       if (at(record, "/status") == "ok") measured.insert(name_of(record));
       records.push_back(record);
     });

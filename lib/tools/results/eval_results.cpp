@@ -24,25 +24,6 @@ constexpr const char* kAttentionNote =
     "miss against as many best ones. selected, exact, fixed: shares of tokens. KiB: read per query "
     "head and token.\n";
 
-/// A recipe section as records have it.
-recipe::Node node_of(const io::Json& json, const recipe::Origin& origin) {
-  using Kind = recipe::Node::Kind;
-  recipe::Node node;
-  node.origin = origin;
-  if (json.is_object()) {
-    node.kind = Kind::map;
-    for (const auto& [key, value] : json.items())
-      node.entries.push_back({key, origin, node_of(value, origin)});
-  } else if (json.is_array()) {
-    node.kind = Kind::list;
-    for (const io::Json& item : json) node.items.push_back(node_of(item, origin));
-  } else if (!json.is_null()) {
-    // Without quotes, as words in place of numbers are: never, none.
-    node = recipe::scalar_node(json.is_string() ? json.get<std::string>() : json.dump(), origin);
-  }
-  return node;
-}
-
 std::vector<Json> records_of(const EvalResults& r, const std::vector<eval::ScoreRow>& rows,
                              const std::string& tool) {
   std::vector<io::Json> groups;
@@ -95,7 +76,7 @@ std::string tables_of(const EvalResults& r, const std::vector<eval::ScoreRow>& r
     text += fmt::format(
         "thresholds of {} layers, reached by {:.2f} % of activated gates over {} tokens, in {}\n",
         r.log.channels->thresholds.values.size(), 100 * r.log.channels->thresholds.keep,
-        r.log.channels->n_tokens, r.settings.channels.path.string());
+        r.log.channels->n_tokens, r.settings.neurons.path.string());
   return text;
 }
 
@@ -176,15 +157,17 @@ int print_eval_of(cli::Context& cx, const std::filesystem::path& path) {
   const io::Json header = io::Json::parse(first, nullptr, false);
   if (!header.is_object() || header.value("schema", io::Json()) != "tandem.eval/1")
     return print_records_of(cx, path, {quality_view()});
-  const io::Json& recipe = io::get_object(header, "recipe", path.string());
+  const auto upgraded = [&](const io::Json& r) { return cx.upgraded(r); };
+  const io::Json recipe = upgraded(io::get_object(header, "recipe", path.string()));
   const io::Json& effective = io::get_object(recipe, "effective", path.string());
   const recipe::Origin origin{.name = std::make_shared<const std::string>(path.string()),
                               .folder = {}};
   eval::Settings settings;
   recipe::Field fields = recipe::fields_of(settings);
-  recipe::read_fields(fields, node_of(io::get_object(effective, "eval", path.string()), origin));
+  recipe::read_fields(fields,
+                      recipe::node_of(io::get_object(effective, "eval", path.string()), origin));
   const auto policies = settings.all_policies();
-  const eval::CaseLog log = eval::read_log(path, recipe, settings, names_of(policies));
+  const eval::CaseLog log = eval::read_log(path, recipe, settings, names_of(policies), upgraded);
   if (log.whole_bytes < text.size())
     cx.warn(fmt::format("{}: the last line is incomplete and was skipped", path.string()));
   EvalResults{settings, policies, log, recipe}.print(cx);

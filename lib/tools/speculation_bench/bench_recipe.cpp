@@ -11,7 +11,7 @@ namespace tandem::tools {
 
 int SpeculationBenchRecipe::most_gamma() const {
   const int rows = kv::kMaxDraftedRows / run.batch;
-  return std::max(1, std::min({spec.most_gamma, bench.new_tokens - 1, rows - 1}));
+  return std::max(1, std::min({spec.max_gamma, bench.new_tokens - 1, rows - 1}));
 }
 
 std::vector<speculate::NamedDraft> ComparisonSection::budgeted() const {
@@ -64,16 +64,16 @@ void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
 }
 
 void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
-  speculate::check_rule_within("spec.verify_within", spec.verify_within, p);
+  speculate::check_rule_within("spec.inner_verify", spec.inner_verify, p);
   for (const speculate::NamedDraft& d : bench.drafts)
-    if (speculate::weighs_draws(spec.verify_within) && d.kind == speculate::DraftKind::nested &&
+    if (speculate::weighs_draws(spec.inner_verify) && d.kind == speculate::DraftKind::nested &&
         std::ranges::any_of(bench.drafts, [&](const speculate::NamedDraft& small) {
           return small.name == d.small && small.kind == speculate::DraftKind::ngram;
         }))
-      p.field("spec.verify_within",
-              "spec.verify_within: {} needs sampled draft tokens, but '{}' is prompt lookup; set "
+      p.field("spec.inner_verify",
+              "spec.inner_verify: {} needs sampled draft tokens, but '{}' is prompt lookup; set "
               "match or auto",
-              recipe::yaml_text(spec.verify_within), d.small);
+              recipe::yaml_text(spec.inner_verify), d.small);
   for (const int gamma : spec.gamma.values)
     if (gamma >= bench.new_tokens)
       p.field("spec.gamma",

@@ -17,17 +17,15 @@ namespace tandem::tools {
 
 /// Whether rounds are predicted: not at all, next to measured ones, or without any.
 enum class PredictMode : uint8_t { no, also, only };
-constexpr std::array<std::string_view, 3> enum_names(PredictMode) {
-  return {"no", "beside", "only"};
-}
+constexpr std::array<std::string_view, 3> enum_names(PredictMode) { return {"no", "also", "only"}; }
 
 /// Section `spec`: drafted tokens of chains.
 struct ChainSection {
   recipe::AutoCounts gamma;
-  int most_gamma = 16;
-  std::vector<int> gamma1 = {1}, gamma2 = {6}, rounds = {4};
+  int max_gamma = 16;
+  std::vector<int> gamma1 = {1}, gamma2 = {6}, inner_steps = {4};
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic,
-                          verify_within = speculate::VerifyChoice::automatic;
+                          inner_verify = speculate::VerifyChoice::automatic;
   speculate::FloorKeys floors;
 
   template <class V>
@@ -35,17 +33,17 @@ struct ChainSection {
     v("gamma", gamma,
       "draft tokens per speculation step, or a list such as [2, 4, auto]. An upper bound for "
       "ngram. auto = the fastest number at each step by measured times and acceptance, possibly 0");
-    v("most_gamma", most_gamma, recipe::between(1, 256), "largest gamma that auto may choose");
+    v("max_gamma", max_gamma, recipe::between(1, 256), "largest gamma that auto may choose");
     v("gamma1", gamma1, recipe::between(1, 256).unit("tokens"),
       "draft tokens per inner step, or a list, only for nested drafts without a tree");
     v("gamma2", gamma2, recipe::between(1, 256).unit("tokens"),
       "tokens from inner steps at which no further inner step starts, or a list, only for nested "
       "drafts");
-    v("rounds", rounds, recipe::between(1, 64),
+    v("inner_steps", inner_steps, recipe::between(1, 64),
       "maximum number of inner steps per speculation step, or a list, only for nested drafts");
     v("verify", verify, "acceptance rule, auto = as in sequoia-generate");
     floors.fields(v);
-    v("verify_within", verify_within, "acceptance rule of inner steps, only for nested drafts");
+    v("inner_verify", inner_verify, "acceptance rule of inner steps, only for nested drafts");
   }
 };
 

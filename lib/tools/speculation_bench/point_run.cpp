@@ -180,7 +180,7 @@ void PointRun::admit_nested(const speculate::NamedDraft& draft, bool simulates,
   }
   for (const speculate::TokenTree& tree : trees)
     for (const int enough : r.spec.gamma2)
-      for (const int rounds : r.spec.rounds) {
+      for (const int rounds : r.spec.inner_steps) {
         nested.tree = tree;
         nested.shape = {.rounds = rounds, .enough = enough};
         way.tree = nested.chain();
@@ -203,7 +203,7 @@ bench::MeasureSpec PointRun::measure_spec() {
       .interrupted = cli::agree_interrupted,
       .verify = r.spec.verify,
       .floor = r.spec.floors.rule(),
-      .verify_within = r.spec.verify_within};
+      .verify_within = r.spec.inner_verify};
   spec.how.max_tokens = r.bench.new_tokens;
   spec.how.stops.clear();
   if (r.bench.prompts.empty()) spec.how.stop_ids.clear();  // all sequences are of one length

@@ -60,7 +60,7 @@ Case case_of(const Point& point, const speculate::NamedDraft& draft, int gamma) 
         .hint("lower run.context");
   c.spec = {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
             .gamma = gamma,
-            .most_gamma = r.spec.most_gamma,
+            .most_gamma = r.spec.max_gamma,
             .speedup = r.bench.speedup,
             .new_tokens = r.bench.new_tokens,
             .longest = std::max(c.config.max_context, static_cast<int>(longest)),

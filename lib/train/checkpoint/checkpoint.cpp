@@ -168,12 +168,16 @@ CheckpointInfo checked_info(const std::filesystem::path& path, const io::Safeten
 
 void check_identity(const Metadata& found, const RunIdentity& wanted,
                     const std::filesystem::path& path) {
+  std::map<std::string, std::string> then;
+  for (const auto& [key, value] : found)
+    if (key.starts_with(kRun)) then[key.substr(std::string_view(kRun).size())] = value;
+  if (wanted.upgraded) then = wanted.upgraded(std::move(then));
   std::string differing;
   for (const auto& [key, value] : wanted.settings) {
-    const auto it = found.find(kRun + key);
-    if (it != found.end() && it->second == value) continue;
+    const auto it = then.find(key);
+    if (it != then.end() && it->second == value) continue;
     differing += fmt::format("{}{} (now {}, then {})", differing.empty() ? "" : ", ", key, value,
-                             it == found.end() ? "unknown" : it->second);
+                             it == then.end() ? "unknown" : it->second);
   }
   if (differing.empty()) return;
   throw usage_error("--resume", "{} belongs to another run: {}", path.string(), differing)

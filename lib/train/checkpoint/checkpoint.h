@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,6 +16,9 @@ struct RunIdentity {
   std::map<std::string, std::string> settings = {};
   /// Device and instruction set: a run may move, but sums are rounded otherwise elsewhere.
   std::string place = {};
+  /// Gives settings of an earlier version the present form; empty: they have it.
+  std::function<std::map<std::string, std::string>(std::map<std::string, std::string>)> upgraded =
+      {};
 };
 
 /// How far a run is.

@@ -100,8 +100,8 @@ std::string template_problem(std::string_view text) {
 RecordWriter::RecordWriter(const DataSettings& settings, const text::Tokenizer& tokenizer,
                            const std::filesystem::path& model_folder, text::ChatSettings chat)
     : name_(settings.template_name) {
-  if (name_ == TemplateName::own)
-    texts_ = {settings.own.prompt, settings.own.prompt_with_input, settings.own.answer};
+  if (name_ == TemplateName::custom)
+    texts_ = {settings.custom.prompt, settings.custom.prompt_with_input, settings.custom.answer};
   else if (name_ != TemplateName::chat)
     texts_ = builtin_texts(name_);
   if (tokenizer.eos_id()) eos_ = tokenizer.token_bytes(*tokenizer.eos_id());

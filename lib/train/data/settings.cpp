@@ -11,23 +11,23 @@ void DataSettings::check(recipe::Problems& p) const {
     p.field("val_size",
             "data.val_size: is {}, but data.val_path names a file: set only one of them",
             *val_size);
-  const bool written = !own.prompt.empty() || !own.prompt_with_input.empty();
-  if (template_name != TemplateName::own && written)
-    p.field("own", "data.own needs data.template own, found {}: set it",
+  const bool written = !custom.prompt.empty() || !custom.prompt_with_input.empty();
+  if (template_name != TemplateName::custom && written)
+    p.field("custom", "data.custom needs data.template custom, found {}: set it",
             recipe::yaml_text(template_name));
-  if (template_name != TemplateName::own) return;
-  if (own.prompt.empty())
-    p.field("own.prompt", "data.template own needs data.own.prompt, which is not set");
+  if (template_name != TemplateName::custom) return;
+  if (custom.prompt.empty())
+    p.field("custom.prompt", "data.template custom needs data.custom.prompt, which is not set");
   const auto check_text = [&](const char* key, const std::string& text) {
     if (const std::string problem = template_problem(text); !problem.empty())
-      p.field(std::string("own.") + key, "data.own.{}: {}", key, problem);
+      p.field(std::string("custom.") + key, "data.custom.{}: {}", key, problem);
   };
-  check_text("prompt", own.prompt);
-  check_text("prompt_with_input", own.prompt_with_input);
-  check_text("answer", own.answer);
-  if (own.answer.find("{output}") == std::string::npos)
-    p.field("own.answer",
-            "data.own.answer: expected {{output}} in the text, or no answer is learned");
+  check_text("prompt", custom.prompt);
+  check_text("prompt_with_input", custom.prompt_with_input);
+  check_text("answer", custom.answer);
+  if (custom.answer.find("{output}") == std::string::npos)
+    p.field("custom.answer",
+            "data.custom.answer: expected {{output}} in the text, or no answer is learned");
 }
 
 void BatchSettings::check(recipe::Problems& p) const {

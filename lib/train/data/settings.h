@@ -19,9 +19,9 @@ constexpr std::array<std::string_view, 5> enum_names(RecordForm) {
 }
 
 /// How an instruction and its answer are written as one text.
-enum class TemplateName : uint8_t { alpaca, s2ft_train, s2ft_eval, plain, chat, own };
+enum class TemplateName : uint8_t { alpaca, s2ft_train, s2ft_eval, plain, chat, custom };
 constexpr std::array<std::string_view, 6> enum_names(TemplateName) {
-  return {"alpaca", "s2ft-train-compat", "s2ft-eval-compat", "plain", "chat", "own"};
+  return {"alpaca", "s2ft-train-compat", "s2ft-eval-compat", "plain", "chat", "custom"};
 }
 
 /// Which tokens the loss counts.
@@ -49,7 +49,7 @@ struct DataSettings {
   std::optional<int> val_size;
   RecordForm form = RecordForm::automatic;
   TemplateName template_name = TemplateName::alpaca;
-  OwnTemplate own;
+  OwnTemplate custom;
   Mask mask = Mask::completion_only;
 
   template <class V>
@@ -66,9 +66,10 @@ struct DataSettings {
       "number of samples held out from path for validation, drawn by run.seed, null = none");
     v("template", template_name,
       "prompt template: alpaca, the S2FT program's for training or evaluation, plain (instruction, "
-      "line break, output), chat (the chat template), or own (data.own). Chat records always use "
+      "line break, output), chat (the chat template), or custom (data.custom). Chat records always "
+      "use "
       "the chat template");
-    v("own", own, "prompt texts of template: own");
+    v("custom", custom, "prompt texts of template: custom");
     v("mask", mask,
       "tokens that count in the loss: completion_only (answers) or all. Text records always count "
       "all tokens");

@@ -16,7 +16,9 @@
 #include "io/claimed_files.h"
 #include "model/spec/weight_formats.h"
 #include "ranks/device_comm.h"
+#include "recipe/fields.h"
 #include "recipe/scalar.h"
+#include "recipe/upgrade.h"
 #include "tensor/driver_memory.h"
 #include "tensor/gpu_isa.h"
 #include "train/export/export_adapter.h"
@@ -27,6 +29,8 @@
 namespace tandem::train {
 namespace {
 
+using Settings = std::map<std::string, std::string>;
+
 /// Of the trained values: which ones they are.
 std::string fingerprint_of(const TrainedSet& set) {
   std::string bytes = fmt::format("{} ", set.size);
@@ -35,6 +39,61 @@ std::string fingerprint_of(const TrainedSet& set) {
     bytes.append(reinterpret_cast<const char*>(m.index.data()), m.index.size() * sizeof(int32_t));
   });
   return sha256_hex(bytes).substr(0, 16);
+}
+
+/// The settings that decide the bits of a run, by key. Others may change when it goes on; the
+/// device and how much is computed again are the identity's place.
+Settings bit_settings(const nlohmann::json& effective) {
+  const std::vector<std::string> free = {"/output",
+                                         "/eval",
+                                         "/run/device",
+                                         "/run/threads",
+                                         "/run/host_memory_limit",
+                                         "/run/gpu_memory_limit",
+                                         "/run/plan_for",
+                                         "/run/rank",
+                                         "/run/world_size",
+                                         "/run/rendezvous",
+                                         "/run/timeout",
+                                         "/train/recompute",
+                                         "/train/save_every",
+                                         "/train/select/exclude",
+                                         "/train/keep_checkpoints",
+                                         "/train/log",
+                                         "/data/path",
+                                         "/data/val_path",
+                                         "/model/path"};
+  Settings settings;
+  const nlohmann::json flat = effective.flatten();
+  for (const auto& item : flat.items()) {
+    const std::string& key = item.key();
+    if (std::ranges::any_of(free, [&](const std::string& f) { return key.starts_with(f); }))
+      continue;
+    std::string name = key.substr(1);
+    std::ranges::replace(name, '/', '.');
+    settings[name] = item.value().dump();
+  }
+  return settings;
+}
+
+/// Settings that a checkpoint of an earlier version names, with those that they are now.
+Settings upgraded(Settings then) {
+  nlohmann::json flat = nlohmann::json::object();
+  for (const auto& [key, text] : then) {
+    std::string pointer = "/" + key;
+    std::ranges::replace(pointer, '.', '/');
+    const nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+    if (key.find('.') != std::string::npos && !value.is_discarded()) flat[pointer] = value;
+  }
+  try {
+    recipe::Node tree = recipe::node_of(flat.unflatten(), {});
+    (void)recipe::upgrade_keys(tree, "train");
+    recipe::Field fields = recipe::schema_of<TrainRecipe>();
+    recipe::read_recorded(fields, std::move(tree));
+    for (const auto& [key, value] : bit_settings(recipe::to_json(fields))) then[key] = value;
+  } catch (const std::exception&) {  // a later version wrote it
+  }
+  return then;
 }
 
 }  // namespace
@@ -155,36 +214,8 @@ RunIdentity TrainingRun::identity() const {
                                  {"data", data_.data.fingerprint()},
                                  {"train.select.exclude", excluded_.fingerprint()}},
                     .place = place()};
-  // Settings that a run may go on with others of, without a change of bits; the device and how much
-  // is computed again are the identity's place.
-  const std::vector<std::string> free = {"/output",
-                                         "/eval",
-                                         "/run/device",
-                                         "/run/threads",
-                                         "/run/host_memory_limit",
-                                         "/run/gpu_memory_limit",
-                                         "/run/plan_for",
-                                         "/run/rank",
-                                         "/run/world_size",
-                                         "/run/rendezvous",
-                                         "/run/timeout",
-                                         "/train/recompute",
-                                         "/train/save_every",
-                                         "/train/select/exclude",
-                                         "/train/keep",
-                                         "/train/log",
-                                         "/data/path",
-                                         "/data/val_path",
-                                         "/model/path"};
-  const nlohmann::json flat = settings_.flatten();
-  for (const auto& item : flat.items()) {
-    const std::string& key = item.key();
-    if (std::ranges::any_of(free, [&](const std::string& f) { return key.starts_with(f); }))
-      continue;
-    std::string name = key.substr(1);
-    std::ranges::replace(name, '/', '.');
-    id.settings[name] = item.value().dump();
-  }
+  id.settings.merge(bit_settings(settings_));
+  id.upgraded = upgraded;
   return id;
 }
 
@@ -261,7 +292,7 @@ void TrainingRun::add_to(nlohmann::ordered_json& json) const {
 }
 
 RunCheckpoints TrainingRun::checkpoints() const {
-  return {recipe_.output.path, identity(), recipe_.train.keep};
+  return {recipe_.output.path, identity(), recipe_.train.keep_checkpoints};
 }
 
 void TrainingRun::check_folder() const {

@@ -50,7 +50,7 @@ LossSum TrainingRun::validate(Trainer& trainer) const {
 
 bool TrainingRun::validates_at(int64_t step) const {
   if (data_.val.empty() || step == 0) return false;
-  const auto from = recipe_.eval.from.value * static_cast<double>(n_steps_);
+  const auto from = recipe_.eval.after.value * static_cast<double>(n_steps_);
   return (step % or_tenth(recipe_.eval.every, n_steps_) == 0 || step == n_steps_) &&
          static_cast<double>(step) >= from;
 }
