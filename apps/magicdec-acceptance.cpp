@@ -18,7 +18,7 @@ const cli::ToolInfo kInfo{
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m --sweep "
          "bench.prompts=prose,kv,needle8,cwe -o out.jsonl",
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s "
-         "'bench.drafts=[{name: snapkv, kind: self, cache: {kind: snapkv}, budget: 512}]' -s "
+         "'bench.drafts=[{name: snapkv, cache: {kind: snapkv}, budget: 512}]' -s "
          "bench.budgets=[128,256]",
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.speculate=false --format "
          "md"},

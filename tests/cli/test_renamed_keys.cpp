@@ -26,7 +26,7 @@ const Spelled kSpelled[] = {
     {"draft.sparse.weigh", "sequoia-acceptance", "sequoia/acceptance-tiny-16m",
      "draft.sparse={kind: cats, @: true}"},
     {"bench.drafts.sparse.weigh", "magicdec-bench", "magicdec/tiny-16m",
-     "bench.drafts=[{name: a, kind: self, keys: full, sparse: {kind: cats, @: true}}]"},
+     "bench.drafts=[{name: a, kind: self, cache: {kind: full}, sparse: {kind: cats, @: true}}]"},
     {"bench.rounds", "magicdec-acceptance", "magicdec/acceptance-tiny-16m", "bench.@=false"},
     {"bench.predict", "magicdec-bench", "sequoia/bench-llama-2-13b-offload", "bench.predict=@"},
     {"bench.hardware.round", "magicdec-bench", "magicdec/tiny-16m", "bench.hardware.@=1ms"},
@@ -88,7 +88,7 @@ TEST_SUITE("cli/renamed-keys") {
         "# A bench.\nkind: bench\n# Sizes.\nmodel: {path: tiny-16m}\n"
         "spec: {most_gamma: 9, rounds: [3]}  # deep\n"
         "bench:\n  predict: beside  # or no\n  drafts:\n"
-        "    - {name: a, kind: self, keys: full, sparse: {kind: cats, weigh: true}}\n"
+        "    - {name: a, kind: self, cache: {kind: full}, sparse: {kind: cats, weigh: true}}\n"
         "sweep:\n  spec.verify_within: [match, auto]\n  bench: {predict: [beside, no]}\n";
     const std::string file = folder.write("old.yaml", text).string();
     const Outcome upgraded = run("magicdec-bench", {"--upgrade-recipe", file});
@@ -96,7 +96,7 @@ TEST_SUITE("cli/renamed-keys") {
           "# A bench.\nkind: bench\nversion: 2\n# Sizes.\nmodel: {path: tiny-16m}\n"
           "spec: {max_gamma: 9, inner_steps: [3]}  # deep\n"
           "bench:\n  predict: also  # or no\n  drafts:\n"
-          "    - {name: a, kind: self, keys: full, sparse: {kind: cats, weighted: true}}\n"
+          "    - {name: a, kind: self, cache: {kind: full}, sparse: {kind: cats, weighted: true}}\n"
           "sweep:\n  spec.inner_verify: [match, auto]\n  bench: {predict: [also, no]}\n");
     const auto printed = [&](const std::string& name, std::vector<std::string> more) {
       more.insert(more.end(), {"-r", name, "--print-recipe=diff"});
@@ -171,7 +171,7 @@ TEST_SUITE("cli/renamed-keys") {
         "bench.batches=1",
         "bench.warm_ups=0",
         "bench.new_tokens=8",
-        "bench.drafts=[{name: gates, kind: self, keys: full, " + gates + "}]",
+        "bench.drafts=[{name: gates, kind: self, cache: {kind: full}, " + gates + "}]",
         "spec.gamma=[2]",
         "spec.max_gamma=4",
         "bench.hardware.step=1ms",
