@@ -2,8 +2,8 @@
 // text.
 #include "cli/main_wrapper.h"
 #include "speculate/plan/upgrade.h"
+#include "tools/bench/draft_sweep.h"
 #include "tools/draft_acceptance/point.h"
-#include "tools/speculation_bench/draft_sweep.h"
 
 namespace {
 

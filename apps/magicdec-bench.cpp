@@ -1,7 +1,7 @@
 // magicdec-bench: whether speculation pays at a batch and context, with which draft, by how much.
 #include "cli/main_wrapper.h"
 #include "speculate/plan/upgrade.h"
-#include "tools/speculation_bench.h"
+#include "tools/bench/bench.h"
 
 namespace {
 
@@ -35,6 +35,4 @@ const cli::ToolInfo kInfo{
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::run_tool<tools::SpeculationBench>(kInfo, argc, argv);
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::BenchTool<true>>(kInfo, argc, argv); }

@@ -1,6 +1,7 @@
 // pig-bench: prefill and decode speed of a model over cache policy, batch and context.
 #include "cli/main_wrapper.h"
-#include "tools/pig_bench.h"
+#include "speculate/plan/upgrade.h"
+#include "tools/bench/bench.h"
 
 namespace {
 
@@ -21,6 +22,7 @@ const cli::ToolInfo kInfo{
                .value = "NAME",
                .text = "phase to measure: prefill, decode, linear, attention or load, repeatable",
                .key = "bench.phases"}},
+    .upgrade = speculate::upgrade_drafts,
     .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true,
@@ -28,4 +30,6 @@ const cli::ToolInfo kInfo{
 
 }  // namespace
 
-int main(int argc, char** argv) { return cli::run_tool<tools::PigBench>(kInfo, argc, argv); }
+int main(int argc, char** argv) {
+  return cli::run_tool<tools::BenchTool<false>>(kInfo, argc, argv);
+}

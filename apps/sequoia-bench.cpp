@@ -1,7 +1,7 @@
 // sequoia-bench: the benchmark of magicdec-bench, by the name that recipes of token trees have.
 #include "cli/main_wrapper.h"
 #include "speculate/plan/upgrade.h"
-#include "tools/speculation_bench.h"
+#include "tools/bench/bench.h"
 
 namespace {
 
@@ -26,6 +26,4 @@ const cli::ToolInfo kInfo{
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::run_tool<tools::SpeculationBench>(kInfo, argc, argv);
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::BenchTool<true>>(kInfo, argc, argv); }

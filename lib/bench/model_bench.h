@@ -71,8 +71,9 @@ struct ModelBench {
     v("adapters", adapters, "synthetic adapters of the sequences");
     v("phases", phases, "phases to measure, one record each");
     v("new_tokens", new_tokens, at_least(1).up_to(1 << 20).unit("tokens"),
-      "tokens to decode after run.context before decoding restarts from there");
-    v("random_kv", random_kv, "random keys and values in place of a prefilled prompt, for decode");
+      "new tokens of a sequence after run.context; the phase decode then restarts from there");
+    v("random_kv", random_kv,
+      "random keys and values in place of prefilled prompts, which saves their time");
     v("min_runs", min_runs, at_least(1).up_to(10000), "minimum number of measured runs");
     v("min_time", min_time, at_least(0), "minimum measured time");
     v("max_time", max_time, at_least(0),

@@ -205,8 +205,8 @@ void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes, Devic
 
 RecordView model_view() {
   using io::Align;
-  return {.tools = {"pig-bench"},
-          .takes = [](const Json&) { return true; },
+  return {.tools = kBenchTools,
+          .takes = is_of_phase,
           .columns = {{"model", Align::left},
                       {"context"},
                       {"batch"},

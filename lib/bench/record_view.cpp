@@ -169,6 +169,11 @@ std::string line_of(const Json& value) {
 
 }  // namespace
 
+bool is_of_phase(const Json& record) {
+  const std::string phase = cell(at(record, "/workload/phase"));
+  return phase != "plain" && phase != "point" && at(record, "/workload/draft").is_null();
+}
+
 const Json& at(const Json& record, const std::string& pointer) {
   static const Json none;
   const Json::json_pointer where(pointer);

@@ -11,6 +11,10 @@ namespace tandem::bench {
 
 using Json = nlohmann::ordered_json;
 
+/// The programs that measure phases of models and drafts.
+inline const std::vector<std::string_view> kBenchTools = {"pig-bench", "magicdec-bench",
+                                                          "sequoia-bench"};
+
 /// How records of one kind become rows of a table.
 struct RecordView {
   std::vector<std::string_view> tools;            // that write such records
@@ -21,6 +25,8 @@ struct RecordView {
   std::function<std::vector<std::string>(const std::vector<Json>& records)> notes = {};
 };
 
+/// True for a record of a model's phase, false for one of a draft or of plain decoding next to drafts.
+bool is_of_phase(const Json& record);
 /// The value at a JSON pointer, null where the record has none.
 const Json& at(const Json& record, const std::string& pointer);
 /// Its cell: a number in an fmt form, a string as it is; empty for null.

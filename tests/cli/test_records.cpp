@@ -252,8 +252,8 @@ TEST_SUITE("cli/records") {
 
   TEST_CASE("files that are not the tool's are named, a line cut off is left out") {
     const std::string decode = record_file("cpu-2-cores.jsonl");
-    check_refused(print("magicdec-bench", decode, "csv"), 4,
-                  "cpu-2-cores.jsonl:1: expected records of magicdec-bench, found one of pig-bench "
+    check_refused(print("kernel-bench", decode, "csv"), 4,
+                  "cpu-2-cores.jsonl:1: expected records of kernel-bench, found one of pig-bench "
                   "(decode)\n  hint: print it with pig-bench --from " +
                       decode + "\n");
     check_refused(print("pig-bench", record_file("eval-full-4096-builtin.jsonl"), "csv"), 4,

@@ -259,8 +259,8 @@ std::vector<std::string> predicted_row(const Json& r) {
 }  // namespace
 
 RecordView measured_view() {
-  return {.tools = {"magicdec-bench", "sequoia-bench"},
-          .takes = [](const Json& r) { return !is_prediction(r); },
+  return {.tools = kBenchTools,
+          .takes = [](const Json& r) { return !is_prediction(r) && !is_of_phase(r); },
           .columns = {{"context"},  {"batch"},     {"T"},           {"draft", io::Align::left},
                       {"gamma"},    {"alpha"},     {"acc/drafted"}, {"tokens/step"},
                       {"draft ms"}, {"target ms"}, {"verify ms"},   {"rest ms"},
@@ -270,7 +270,7 @@ RecordView measured_view() {
 }
 
 RecordView predicted_view() {
-  return {.tools = {"magicdec-bench", "sequoia-bench"},
+  return {.tools = kBenchTools,
           .takes = is_prediction,
           .columns = {{"context"},
                       {"batch"},

@@ -4,8 +4,8 @@
 
 #include "decode/engine.h"
 #include "eval/tasks.h"
+#include "tools/bench/bench_prompts.h"
 #include "tools/draft_acceptance/recipe.h"
-#include "tools/speculation_bench/bench_prompts.h"
 
 namespace tandem::tools {
 

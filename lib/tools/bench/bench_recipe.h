@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/model_bench.h"
 #include "bench/speculation/ways.h"
 #include "recipe/auto_counts.h"
 #include "recipe/sections.h"
@@ -47,28 +48,27 @@ struct ChainSection {
   }
 };
 
-/// Section `bench`: the drafts to compare.
-struct ComparisonSection {
+/// Section `bench`: the phases of a model, and drafts to compare with plain decoding.
+struct BenchSection : bench::ModelBench {
   std::vector<speculate::NamedDraft> drafts;
   std::filesystem::path prompts;
   PredictMode predict = PredictMode::also;
   std::optional<recipe::TokenCount> budget;
   double speedup = 1;
-  int new_tokens = 96, batches = 3, warm_ups = 1;
-  bool random_kv = false;
+  int batches = 3, warm_ups = 1;
   std::optional<bool> simulate;
   speculate::HardwareSection hardware;
 
   template <class V>
   void fields(V& v) {
     using recipe::at_least;
-    v("drafts", drafts, recipe::Limits{.required = true},
+    bench::ModelBench::fields(v);
+    v("drafts", drafts,
       "drafts to compare with plain decoding, a list of {name: NAME, kind: ..., ...}");
     v("prompts", prompts, recipe::optional_input(),
       "prompts in place of windows of data.path: JSONL as for pig-generate --prompts, the first "
       "run.batch x bench.batches lines, each of at most run.context tokens. Sequences then also "
-      "end "
-      "at the model's end tokens");
+      "end at the model's end tokens");
     v("predict", predict,
       "calculation of times and speed-ups: no, only, or next to measured ones (the default), which "
       "also times forwards over trees");
@@ -76,27 +76,25 @@ struct ComparisonSection {
       "KV budget of every sparse draft, for sweeps. null = each draft's budget");
     v("speedup", speedup, recipe::above(0),
       "target speed-up for the smallest useful acceptance rate and the critical context");
-    v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"),
-      "new tokens per sequence");
     v("batches", batches, recipe::between(1, 10000), "number of measured batches of prompts");
     v("warm_ups", warm_ups, recipe::between(0, 100), "number of warm-up runs of each draft");
-    v("random_kv", random_kv,
-      "random keys and values in place of a prefill of the prompts, which saves its time");
     v("simulate", simulate,
       "simulated acceptance, drawn by each draft's alpha, or by accept.path for trees. null = only "
       "for random weights");
     v("hardware", hardware, "machine of the calculation");
   }
   void check(recipe::Problems& p) const;
+  /// Of a sequence.
+  int n_new() const { return static_cast<int>(new_tokens); }
   /// The drafts under the budget that a sweep sets.
   std::vector<speculate::NamedDraft> budgeted() const;
 };
 
-struct SpeculationBenchRecipe {
+struct BenchRecipe {
   recipe::Model model;
   recipe::Cache cache;
   ChainSection spec;
-  ComparisonSection bench;
+  BenchSection bench;
   recipe::Data data;
   recipe::RankedRun run;
   recipe::Sampling sampling;
@@ -104,10 +102,7 @@ struct SpeculationBenchRecipe {
   speculate::AcceptSection accept;
   bench::TreeGrid tree;
 
-  SpeculationBenchRecipe() {
-    run.context = {32768};
-    run.batch = 1;
-  }
+  BenchRecipe() { run.batch = 1; }
   template <class V>
   void fields(V& v) {
     v("model", model, "target model");
@@ -126,6 +121,7 @@ struct SpeculationBenchRecipe {
   int most_gamma() const;
 
  private:
+  void check_drafts(recipe::Problems& p) const;
   void check_trees(recipe::Problems& p) const;
   void check_measurement(recipe::Problems& p) const;
 };

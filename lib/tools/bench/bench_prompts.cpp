@@ -1,4 +1,4 @@
-#include "tools/speculation_bench/bench_prompts.h"
+#include "tools/bench/bench_prompts.h"
 
 #include <algorithm>
 #include <set>

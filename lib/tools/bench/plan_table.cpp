@@ -1,4 +1,4 @@
-#include "tools/speculation_bench/plan_table.h"
+#include "tools/bench/plan_table.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "tools/speculation_bench/point_run.h"
+#include "tools/bench/point_run.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -11,8 +11,8 @@
 #include "speculate/measure/channels_json.h"
 #include "speculate/plan/prediction.h"
 #include "speculate/plan/tree_plan.h"
+#include "tools/bench/bench_prompts.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/speculation_bench/bench_prompts.h"
 
 namespace tandem::tools {
 namespace {
@@ -23,10 +23,10 @@ const char kPlain[] = "plain";
 constexpr std::string_view kSimulatedWords =
     "accepted tokens are simulated: drawn by alpha or an acceptance vector, not by verification";
 
-bench::BenchSizes sizes_of(const SpeculationBenchRecipe& r) {
+bench::BenchSizes sizes_of(const BenchRecipe& r) {
   return {.batch = r.run.batch,
           .context = static_cast<int>(r.run.context.value),
-          .new_tokens = r.bench.new_tokens};
+          .new_tokens = r.bench.n_new()};
 }
 
 /// Phases name records of a point; the recipe has no draft of that name.
@@ -35,20 +35,20 @@ std::string phase_of(const bench::Way& way) {
                                                       : "rounds " + way.name();
 }
 
-std::string temperature_text(const SpeculationBenchRecipe& r) {
+std::string temperature_text(const BenchRecipe& r) {
   return fmt::format("{:g}", r.sampling.temperature.value_or(0));
 }
 
 bench::Record record_of(const cli::Context& cx, const PointRun::Point& point,
                         const bench::Way* way) {
-  const SpeculationBenchRecipe& r = point.recipe;
+  const BenchRecipe& r = point.recipe;
   bench::Record record = named(bench::Record(cx.info.name), point);
   Json& workload = record.group("workload");
   workload = {{"phase", way != nullptr ? phase_of(*way) : "point"},
               {"batch", r.run.batch},
               {"prompt_tokens", r.run.context.value},
               {"context_tokens", r.run.context.value},
-              {"new_tokens", r.bench.new_tokens},
+              {"new_tokens", r.bench.n_new()},
               {"temperature", r.sampling.temperature.value_or(0)}};
   if (way != nullptr && way->draft.kind != speculate::DraftKind::none) {
     workload["draft"] = speculate::draft_json(way->draft);
@@ -61,7 +61,7 @@ bench::Record record_of(const cli::Context& cx, const PointRun::Point& point,
 }
 
 /// Which way was the fastest at a point.
-std::string verdict(const SpeculationBenchRecipe& r, const bench::PointRuns& runs) {
+std::string verdict(const BenchRecipe& r, const bench::PointRuns& runs) {
   const bench::WayRuns* best = nullptr;
   bench::Gain most;
   for (const bench::WayRuns& way : runs.ways) {
@@ -100,7 +100,7 @@ void PointRun::admit(const std::function<void(const bench::Way&, const Error&)>&
     if (cx_.group() && e.kind() != ErrorKind::recipe) throw Error(e);  // others may have had none
     report(way, e);
   };
-  const SpeculationBenchRecipe& r = point_.recipe;
+  const BenchRecipe& r = point_.recipe;
   bench::Way plain;
   plain.draft.name = kPlain;
   plain.draft.kind = speculate::DraftKind::none;
@@ -126,7 +126,7 @@ void PointRun::admit(const std::function<void(const bench::Way&, const Error&)>&
 
 void PointRun::admit(const speculate::NamedDraft& draft, bool simulates,
                      const std::function<void(const bench::Way&, const Error&)>& refused) {
-  const SpeculationBenchRecipe& r = point_.recipe;
+  const BenchRecipe& r = point_.recipe;
   const auto note = [&](const std::string& text) { cx_.note(text); };
   const auto admit_way = [&](speculate::TokenTree tree, bool chooses) {
     bench::Way way{
@@ -161,7 +161,7 @@ void PointRun::admit(const speculate::NamedDraft& draft, bool simulates,
 
 void PointRun::admit_nested(const speculate::NamedDraft& draft, bool simulates,
                             const std::function<void(const bench::Way&, const Error&)>& refused) {
-  const SpeculationBenchRecipe& r = point_.recipe;
+  const BenchRecipe& r = point_.recipe;
   const auto context = static_cast<double>(r.run.context.value);
   bench::Way way{.draft = draft, .simulated = simulates};
   bench::NestedWay& nested = way.nested.emplace(bench::NestedWay::of(draft, r.bench.budgeted()));
@@ -194,7 +194,7 @@ void PointRun::admit_nested(const speculate::NamedDraft& draft, bool simulates,
 }
 
 bench::MeasureSpec PointRun::measure_spec() {
-  const SpeculationBenchRecipe& r = point_.recipe;
+  const BenchRecipe& r = point_.recipe;
   decode::Engine& target = engines_.target();
   bench::MeasureSpec spec{
       .how = generate_spec(r.sampling, r.run.seed, 0, target.config(), target.spec().max_tokens),
@@ -204,7 +204,7 @@ bench::MeasureSpec PointRun::measure_spec() {
       .verify = r.spec.verify,
       .floor = r.spec.floors.rule(),
       .verify_within = r.spec.inner_verify};
-  spec.how.max_tokens = r.bench.new_tokens;
+  spec.how.max_tokens = r.bench.n_new();
   spec.how.stops.clear();
   if (r.bench.prompts.empty()) spec.how.stop_ids.clear();  // all sequences are of one length
   return spec;
@@ -227,7 +227,7 @@ PointRun::Times PointRun::time_forwards(const decode::SamplerSpec& sampler) {
 }
 
 void PointRun::run(BenchResults& results) {
-  const SpeculationBenchRecipe& r = point_.recipe;
+  const BenchRecipe& r = point_.recipe;
   const auto missing = [&](const bench::Way& way) {
     return !results.has(point_.id, phase_of(way));
   };
@@ -261,7 +261,7 @@ void PointRun::run(BenchResults& results) {
 
 void PointRun::report(BenchResults& results, const bench::PointRuns& runs,
                       const bench::WayRuns& way) {
-  const SpeculationBenchRecipe& r = point_.recipe;
+  const BenchRecipe& r = point_.recipe;
   if (way.error) return fail(cx_, results, point_, &way.way, *way.error);
   bench::Record record = record_of(cx_, point_, &way.way);
   add_facts(record, way.way);
@@ -279,7 +279,7 @@ void PointRun::report(BenchResults& results, const bench::PointRuns& runs,
 }
 
 void PointRun::add_facts(bench::Record& record, const bench::Way& way) {
-  const SpeculationBenchRecipe& r = point_.recipe;
+  const BenchRecipe& r = point_.recipe;
   decode::Engine& target = engines_.target();
   record.group("model") = {{"name", target.files().name},
                            {"dtype", dtype_name(target.model().options().dtype)}};
@@ -334,7 +334,7 @@ void PointRun::add_streaming(bench::Record& record, const bench::WayRuns& way) {
 
 void PointRun::add_prediction(bench::Record& record, const bench::PointRuns& runs,
                               const bench::WayRuns& way) {
-  const SpeculationBenchRecipe& r = point_.recipe;
+  const BenchRecipe& r = point_.recipe;
   if (!way.stats) return;
   std::optional<double> speedup;
   // The roofline knows targets that read all keys.
@@ -351,7 +351,7 @@ void PointRun::add_prediction(bench::Record& record, const bench::PointRuns& run
                            {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
                             .gamma = way.way.chooses ? 0 : way.way.gamma(),
                             .most_gamma = way.way.gamma(),
-                            .new_tokens = r.bench.new_tokens,
+                            .new_tokens = r.bench.n_new(),
                             .longest = target.config().max_context,
                             .dtype = dtype});
     record.group("predicted_roofline") = speculate::prediction_json(p, r.run.batch);

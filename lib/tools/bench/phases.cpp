@@ -1,4 +1,6 @@
-#include "tools/pig_bench.h"
+#include "tools/bench/bench.h"
+
+#include <algorithm>
 
 #include "base/clock.h"
 #include "base/parallel.h"
@@ -18,6 +20,7 @@ namespace tandem::tools {
 namespace {
 
 using bench::ModelPhase;
+using Point = cli::Point<BenchRecipe>;
 
 /// A phase of a point, sized.
 struct SizedPhase {
@@ -64,11 +67,11 @@ SizedPhase size_phase(const decode::EngineSizer& sizer, ModelPhase phase, const 
   return sized;
 }
 
-/// The phases of one point of pig-bench, in their order; prefill and decode share an engine.
+/// The phases of one point, in their order; prefill and decode share an engine.
 class BenchPoint {
  public:
   /// Sets the thread count, and measures the machine's limits where they are not known.
-  BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point, BenchResults& results);
+  BenchPoint(cli::Context& cx, const Point& point, BenchResults& results);
 
   /// Measures a phase and adds its record.
   /// errors   kind input (no such model), recipe, memory, numeric, interrupted
@@ -81,7 +84,7 @@ class BenchPoint {
   void find_limits(const machine::SeenRates& seen);
 
   cli::Context& cx_;
-  const cli::Point<BenchRecipe>& point_;
+  const Point& point_;
   BenchResults& results_;
   decode::EngineSizer sizer_;
   machine::Ceilings ceilings_;
@@ -91,8 +94,7 @@ class BenchPoint {
   bool peak_is_own_ = false;  // the system counts the peak of memory for every phase separately
 };
 
-BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
-                       BenchResults& results)
+BenchPoint::BenchPoint(cli::Context& cx, const Point& point, BenchResults& results)
     : cx_(cx),
       point_(point),
       results_(results),
@@ -178,8 +180,8 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
 /// Adds a row or prints a line.
 /// result   the exit status that the phase asks for
 /// ranks    the plan of ranks, of a decode step
-int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhase phase,
-               io::Table& table, std::string& ranks) {
+int plan_phase(cli::Context& cx, const Point& point, ModelPhase phase, io::Table& table,
+               std::string& ranks) {
   const BenchRecipe& r = point.recipe;
   const decode::EngineSizer sizer(r.model, r.run, {r.cache}, cx);
   const decode::MemoryLimits limits = sizer.limits();
@@ -221,8 +223,8 @@ int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhas
   return status;
 }
 
-void add_failure(const cli::Context& cx, BenchResults& results,
-                 const cli::Point<BenchRecipe>& point, ModelPhase phase, const Error& error) {
+void add_failure(const cli::Context& cx, BenchResults& results, const Point& point,
+                 ModelPhase phase, const Error& error) {
   bench::Record record = named(bench::Record(cx.info.name), point);
   const BenchRecipe& r = point.recipe;
   record.group("model")["name"] = r.model.path.value;
@@ -235,7 +237,7 @@ void add_failure(const cli::Context& cx, BenchResults& results,
 
 }  // namespace
 
-int PigBench::print_plan() {
+int Bench::plan_phases() {
   io::Table table({{"point", io::Align::left},
                    {"model", io::Align::left},
                    {"context"},
@@ -248,7 +250,7 @@ int PigBench::print_plan() {
                    {"verdict", io::Align::left}});
   int status = 0;
   std::string details;
-  for (const cli::Point<BenchRecipe>& point : points_) {
+  for (const Point& point : points_) {
     for (const ModelPhase phase : point.recipe.bench.phases) {
       std::string ranks;
       const int failed = plan_phase(cx_, point, phase, table, ranks);
@@ -262,42 +264,45 @@ int PigBench::print_plan() {
   return status;
 }
 
-int PigBench::print_from(cli::Context& cx, const std::filesystem::path& records) {
-  return print_records_of(cx, records, {bench::model_view()});
+int Bench::print_plan() {
+  if (predicts_only()) return plan_predictions();
+  const auto has_phases = [](const Point& p) { return !p.recipe.bench.phases.empty(); };
+  const auto has_drafts = [](const Point& p) { return !p.recipe.bench.drafts.empty(); };
+  const int phases = std::ranges::any_of(points_, has_phases) ? plan_phases() : 0;
+  const int drafts = std::ranges::any_of(points_, has_drafts) ? DraftSweep::print_plan() : 0;
+  return phases != 0 ? phases : drafts;
 }
 
-int PigBench::run() {
-  BenchResults results(cx_, points_.front().recipe.output.path, {bench::model_view()});
+int Bench::run() {
+  if (predicts_only()) return run_predictions();
+  BenchResults results(cx_, points_.front().recipe.output.path, PointRun::views());
+  for (const Point& point : points_)
+    if (cli::is_interrupted() || !run_phases(point, results) || !run_point(point, results)) break;
+  return finish(results);
+}
+
+bool Bench::run_phases(const Point& point, BenchResults& results) {
+  const std::vector<ModelPhase>& phases = point.recipe.bench.phases;
+  if (phases.empty()) return true;
   double n_phases = 0;
-  for (const cli::Point<BenchRecipe>& point : points_)
-    n_phases += static_cast<double>(point.recipe.bench.phases.size());
-  {
-    cli::Progress progress(cx_.terminal, "bench", n_phases, "phases");
-    for (const cli::Point<BenchRecipe>& point : points_) {
-      if (cli::is_interrupted()) break;
-      run_point(point, results, progress);
-    }
-  }
-  return results.finish();
-}
-
-void PigBench::run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,
-                         cli::Progress& progress) {
+  for (const Point& p : points_) n_phases += static_cast<double>(p.recipe.bench.phases.size());
+  cli::Progress progress(cx_.terminal, "bench", n_phases, "phases");
   BenchPoint run(cx_, point, results);
-  for (const ModelPhase phase : point.recipe.bench.phases) {
-    if (cli::is_interrupted()) return;
+  for (const ModelPhase phase : phases) {
+    if (cli::is_interrupted()) return false;
     progress.update(n_done_++);
     if (results.has(point.id, std::string(bench::phase_name(phase)))) continue;
     const auto fail = [&](const Error& e) { add_failure(cx_, results, point, phase, e); };
     if (!attempt(
             cx_, [&] { run.run(phase); }, fail))
-      return;
+      return false;
   }
+  return true;
 }
 
 }  // namespace tandem::tools
 
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::BenchTool<true>::Recipe&);
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::BenchTool<false>::Recipe&);
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
     std::vector<tandem::bench::ModelPhase>&);
-
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::BenchRecipe&);

@@ -1,27 +1,39 @@
-#include "tools/speculation_bench/bench_recipe.h"
+#include "tools/bench/bench_recipe.h"
 
 #include <algorithm>
 
 #include "kv/policy.h"
-#include "recipe/fields_of.h"
 #include "recipe/scalar.h"
 #include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
 
-int SpeculationBenchRecipe::most_gamma() const {
+int BenchRecipe::most_gamma() const {
   const int rows = kv::kMaxDraftedRows / run.batch;
-  return std::max(1, std::min({spec.max_gamma, bench.new_tokens - 1, rows - 1}));
+  return std::max(1, std::min({spec.max_gamma, bench.n_new() - 1, rows - 1}));
 }
 
-std::vector<speculate::NamedDraft> ComparisonSection::budgeted() const {
+std::vector<speculate::NamedDraft> BenchSection::budgeted() const {
   std::vector<speculate::NamedDraft> list = drafts;
   for (speculate::NamedDraft& draft : list)
     if (budget && draft.budget) draft.budget = *budget;
   return list;
 }
 
-void ComparisonSection::check(recipe::Problems& p) const {
+void BenchSection::check(recipe::Problems& p) const {
+  bench::ModelBench::check(p);
+  if (phases.empty() && drafts.empty())
+    p.field("drafts", "bench.drafts: expected drafts, or bench.phases, found neither");
+  if (random_kv && !has(bench::ModelPhase::decode) && drafts.empty())
+    p.field("random_kv",
+            "bench.random_kv: needs the phase decode, which bench.phases lacks: add it");
+  if (drafts.empty()) return;
+  if (new_tokens.value < 2)
+    p.field("new_tokens", "bench.new_tokens: expected at least 2 with drafts, found {}",
+            new_tokens.value);
+  if (predict == PredictMode::only && !phases.empty())
+    p.field("phases", "bench.phases: {} cannot be calculated; leave phases empty, or predict out",
+            bench::phase_name(phases.front()));
   if (predict == PredictMode::only && !hardware.complete())
     p.field("hardware",
             "bench.hardware: expected a GPU (h200, a100-80, ...), or read_gbps and bf16_tflops");
@@ -34,7 +46,13 @@ void ComparisonSection::check(recipe::Problems& p) const {
               d.name);
 }
 
-void SpeculationBenchRecipe::check(recipe::Problems& p) const {
+void BenchRecipe::check(recipe::Problems& p) const {
+  if (!bench.drafts.empty()) check_drafts(p);
+  if (!model.state.empty())
+    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
+}
+
+void BenchRecipe::check_drafts(recipe::Problems& p) const {
   refuse_model_sampling(sampling, p);
   if (run.context.value < 1)
     p.field("run.context", "run.context: expected at least 1 token, found 0");
@@ -47,11 +65,9 @@ void SpeculationBenchRecipe::check(recipe::Problems& p) const {
             "bench.predict out to measure",
             recipe::yaml_text(cache.kind));
   check_trees(p);
-  if (!model.state.empty())
-    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
 }
 
-void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
+void BenchRecipe::check_trees(recipe::Problems& p) const {
   const auto of_vector = [](const speculate::NamedDraft& d) { return d.tree.automatic; };
   const auto draft = std::ranges::find_if(bench.drafts, of_vector);
   if (draft == bench.drafts.end()) return;
@@ -63,7 +79,7 @@ void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
   if (tree.levels.empty()) p.field("tree.levels", "tree.levels: expected at least one, found none");
 }
 
-void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
+void BenchRecipe::check_measurement(recipe::Problems& p) const {
   speculate::check_rule_within("spec.inner_verify", spec.inner_verify, p);
   for (const speculate::NamedDraft& d : bench.drafts)
     if (speculate::weighs_draws(spec.inner_verify) && d.kind == speculate::DraftKind::nested &&
@@ -75,16 +91,14 @@ void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
               "match or auto",
               recipe::yaml_text(spec.inner_verify), d.small);
   for (const int gamma : spec.gamma.values)
-    if (gamma >= bench.new_tokens)
+    if (gamma >= bench.n_new())
       p.field("spec.gamma",
               "spec.gamma: is {} tokens, but a sequence gets only {} new tokens; lower it, or "
               "raise bench.new_tokens",
-              gamma, bench.new_tokens);
+              gamma, bench.n_new());
   if (run.context.value < 2)
     p.field("run.context", "run.context: expected prompts of at least 2 tokens, found {}",
             run.context.value);
 }
 
 }  // namespace tandem::tools
-
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::SpeculationBenchRecipe&);

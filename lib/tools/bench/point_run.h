@@ -5,24 +5,25 @@
 #include <string>
 #include <vector>
 
+#include "bench/model_report.h"
 #include "bench/record.h"
 #include "bench/roofline.h"
 #include "bench/speculation/measured_report.h"
 #include "cli/context.h"
 #include "speculate/tree/timing.h"
-#include "tools/speculation_bench/bench_recipe.h"
+#include "tools/bench/bench_recipe.h"
 
 namespace tandem::tools {
 
 /// A point on its way: which of its ways to decode are measured, and on what.
 class PointRun {
  public:
-  using Recipe = SpeculationBenchRecipe;
+  using Recipe = BenchRecipe;
   using Point = cli::Point<Recipe>;
   using Part = bench::Way;
   static constexpr std::string_view kWords = bench::kRoundWords;
   static std::vector<bench::RecordView> views() {
-    return {bench::measured_view(), bench::predicted_view()};
+    return {bench::model_view(), bench::measured_view(), bench::predicted_view()};
   }
   static std::string name_of(const bench::Way& way) { return way.name(); }
 

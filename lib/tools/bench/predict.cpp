@@ -1,4 +1,4 @@
-#include "tools/speculation_bench.h"
+#include "tools/bench/bench.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -15,9 +15,9 @@ namespace tandem::tools {
 namespace {
 
 using bench::Json;
-using Point = cli::Point<SpeculationBenchRecipe>;
+using Point = cli::Point<BenchRecipe>;
 
-DType dtype_of(const SpeculationBenchRecipe& r) {
+DType dtype_of(const BenchRecipe& r) {
   return r.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
 }
 
@@ -29,13 +29,13 @@ struct Case {
   speculate::ModelCosts target;
   speculate::PredictionSpec spec;
 
-  const SpeculationBenchRecipe& recipe() const { return point.recipe; }
+  const BenchRecipe& recipe() const { return point.recipe; }
 };
 
 /// errors   kind input: the target; kind recipe: a context beyond its own
 /// gamma    0: the best one
 Case case_of(const Point& point, const speculate::NamedDraft& draft, int gamma) {
-  const SpeculationBenchRecipe& r = point.recipe;
+  const BenchRecipe& r = point.recipe;
   if (!draft.tree.empty())
     throw recipe_error("bench.drafts",
                        "'{}' proposes trees, which need measured times for a prediction",
@@ -52,17 +52,17 @@ Case case_of(const Point& point, const speculate::NamedDraft& draft, int gamma) 
          .target = {},
          .spec = {}};
   c.target = speculate::costs_of(c.config, dtype_of(r));
-  const int64_t longest = r.run.context.value + r.bench.new_tokens;
+  const int64_t longest = r.run.context.value + r.bench.n_new();
   if (c.config.trained && longest > c.config.max_context)
     throw recipe_error("run.context",
                        "is {} tokens with {} new tokens, but the model supports only {}",
-                       r.run.context.value, r.bench.new_tokens, c.config.max_context)
+                       r.run.context.value, r.bench.n_new(), c.config.max_context)
         .hint("lower run.context");
   c.spec = {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
             .gamma = gamma,
             .most_gamma = r.spec.max_gamma,
             .speedup = r.bench.speedup,
-            .new_tokens = r.bench.new_tokens,
+            .new_tokens = r.bench.n_new(),
             .longest = std::max(c.config.max_context, static_cast<int>(longest)),
             .dtype = dtype_of(r)};
   return c;
@@ -82,12 +82,12 @@ std::string phase_of(const Point& point, const speculate::NamedDraft& draft, int
 
 bench::Record record_of(const cli::Context& cx, const Point& point,
                         const speculate::NamedDraft& draft, int gamma) {
-  const SpeculationBenchRecipe& r = point.recipe;
+  const BenchRecipe& r = point.recipe;
   bench::Record record = named(bench::Record(cx.info.name), point);
   record.group("workload") = {{"phase", phase_of(point, draft, gamma)},
                               {"batch", r.run.batch},
                               {"context_tokens", r.run.context.value},
-                              {"new_tokens", r.bench.new_tokens},
+                              {"new_tokens", r.bench.n_new()},
                               {"draft", speculate::draft_json(draft)}};
   return record;
 }
@@ -133,7 +133,7 @@ void for_each_draft(const std::vector<Point>& points, const OfDraft& of_draft) {
 
 }  // namespace
 
-int SpeculationBench::plan_predictions() {
+int Bench::plan_predictions() {
   io::Table table({{"point", io::Align::left},
                    {"context"},
                    {"batch"},
@@ -169,7 +169,7 @@ int SpeculationBench::plan_predictions() {
   return status;
 }
 
-int SpeculationBench::run_predictions() {
+int Bench::run_predictions() {
   BenchResults results(cx_, points_.front().recipe.output.path, {bench::predicted_view()});
   for_each_draft(points_, [&](const Point& point, const speculate::NamedDraft& draft, int gamma) {
     if (results.has(point.id, phase_of(point, draft, gamma))) return;

@@ -1,6 +1,6 @@
 #pragma once
+#include "tools/bench/plan_table.h"
 #include "tools/results/bench_results.h"
-#include "tools/speculation_bench/plan_table.h"
 
 namespace tandem::tools {
 
@@ -12,13 +12,14 @@ class DraftSweep {
   using Recipe = typename PointRun::Recipe;
   using Part = typename PointRun::Part;
 
-  DraftSweep(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
-      : cx_(cx), points_(points) {}
+  DraftSweep(cli::Context& cx, std::vector<cli::Point<Recipe>> points)
+      : cx_(cx), points_(std::move(points)) {}
 
   /// One line a point: the room that it needs; of a single point in detail.
   int print_plan() {
     PlanTable table(cx_, points_.size());
     for (const cli::Point<Recipe>& point : points_) {
+      if (point.recipe.bench.drafts.empty()) continue;
       cx_.use_threads(point.recipe.run.threads);
       PointRun run(cx_, point);
       run.admit([&](const Part& part, const Error& e) { table.refuse(PointRun::name_of(part), e); },
@@ -31,22 +32,9 @@ class DraftSweep {
   /// The exit status is BenchResults::finish's.
   int run() {
     BenchResults results(cx_, points_.front().recipe.output.path, PointRun::views());
-    for (const cli::Point<Recipe>& point : points_) {
-      if (cli::is_interrupted()) break;
-      cx_.use_threads(point.recipe.run.threads);
-      const auto fail = [&](const Part* part, const Error& e) {
-        PointRun::fail(cx_, results, point, part, e);
-      };
-      const auto work = [&] {
-        PointRun run(cx_, point);
-        run.admit([&](const Part& part, const Error& e) { fail(&part, e); }, &results);
-        run.run(results);
-      };
-      const auto failed = [&](const Error& e) { fail(nullptr, e); };
-      if (!attempt(cx_, work, failed)) break;  // points measured until then stay
-    }
-    cx_.note(std::string(PointRun::kWords));
-    return results.finish();
+    for (const cli::Point<Recipe>& point : points_)
+      if (cli::is_interrupted() || !run_point(point, results)) break;
+    return finish(results);
   }
 
   /// Serves --from.
@@ -55,8 +43,29 @@ class DraftSweep {
   }
 
  protected:
+  /// False: it was interrupted. Parts measured until then stay.
+  bool run_point(const cli::Point<Recipe>& point, BenchResults& results) {
+    if (point.recipe.bench.drafts.empty()) return true;
+    has_parts_ = true;
+    cx_.use_threads(point.recipe.run.threads);
+    const auto fail = [&](const Part* part, const Error& e) {
+      PointRun::fail(cx_, results, point, part, e);
+    };
+    const auto work = [&] {
+      PointRun run(cx_, point);
+      run.admit([&](const Part& part, const Error& e) { fail(&part, e); }, &results);
+      run.run(results);
+    };
+    return attempt(cx_, work, [&](const Error& e) { fail(nullptr, e); });
+  }
+  int finish(BenchResults& results) {
+    if (has_parts_) cx_.note(std::string(PointRun::kWords));
+    return results.finish();
+  }
+
   cli::Context& cx_;
-  const std::vector<cli::Point<Recipe>>& points_;
+  const std::vector<cli::Point<Recipe>> points_;
+  bool has_parts_ = false;
 };
 
 }  // namespace tandem::tools
