@@ -136,7 +136,7 @@ TEST_SUITE("cli/sequoia-bench") {
     fails({"-s", "draft.path=tiny-2m"}, 3,
           "unknown key 'draft'\n  hint: it was renamed to bench.drafts");
     fails({"-s", "bench.texts=1"}, 3, "hint: it was renamed to bench.batches");
-    fails({"-s", "bench.predict=false"}, 3, "expected one of no, beside, only, found 'false'");
+    fails({"-s", "bench.predict=false"}, 3, "expected one of no, also, only, found 'false'");
   }
 
   TEST_CASE("--dry-run prints the plan") {
