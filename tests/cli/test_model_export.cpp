@@ -202,7 +202,6 @@ TEST_SUITE("cli/model-export") {
     refused("tiny-2m", "out", {"--weights", "int4", "-s", "output.embedding=int8"},
             "compressed-tensors quantizes only linear layers");
     refused("tiny-2m", "out", {"--group", "64"}, "output.group: needs weights int8 or int4");
-    refused("tiny-2m", "out", {"--weights", "int4", "-s", "output.weights=bf16"}, "set only one");
     refused("tiny-2m", "out.gguf", {"--weights", "fp8"}, "output.weights: GGUF has no fp8");
     refused("tiny-2m", "out", {"--weights", "fp8", "--group", "64"},
             "output.group: needs weights int8 or int4, found fp8");

@@ -64,6 +64,7 @@ std::string last_part(std::string_view key) { return std::string(key.substr(key.
 
 TEST_SUITE("cli/renamed-keys") {
   TEST_CASE("each old key and value gives the recipe of the present one, with a note") {
+    CHECK(std::size(kSpelled) == tandem::recipe::renamed_keys().size());
     for (const tandem::recipe::RenamedKey& row : tandem::recipe::renamed_keys()) {
       CAPTURE(row.old);
       const auto found = std::ranges::find(kSpelled, row.old, &Spelled::key);

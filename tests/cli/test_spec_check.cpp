@@ -98,7 +98,7 @@ TEST_SUITE("cli/spec-check") {
     refused("spec.floor=.nan", "spec.floor");
     refused("spec.score_temperature=0", "spec.score_temperature: 0 is out of range");
     refused("spec.width=2", "spec.shape.kind: texts are sampled, which beams do not support");
-    refused("spec.inner_verify=floor",
+    refused("spec.verify_within=floor",
             "spec.draft.inner_verify: floor is not supported, because outer steps",
             "triforce/tiny-16m");
   }

@@ -140,7 +140,7 @@ TEST_SUITE("cli/triforce-generate") {
                   "spec.shape.kind: spec.draft.inner is ngram, which does not propose trees"},
              Case{
                  {"-s", "spec.within=ngram", "-s", "draft2.path=", "-s",
-                  "spec.inner_verify=sequoia"},
+                  "spec.verify_within=sequoia"},
                  3,
                  "spec.draft.inner_verify: this rule needs sampled draft tokens, but prompt lookup "
                  "does not sample; set match or auto"},

@@ -43,8 +43,15 @@ Error wrong_tool(const Json& r, const std::string& where, const std::string& fil
              : std::move(error).hint(fmt::format("print it with {} --from {}", tool, file));
 }
 
-/// Calls `take(record)` for every whole line, with the recipe and point that this version would
-/// write. Returns the bytes of these lines.
+/// A record with the recipe and the point that this version would write.
+Json present(const cli::Context& cx, Json record) {
+  if (!at(record, "/recipe/sha256").is_string()) return record;
+  record["recipe"] = cx.upgraded(nlohmann::json(record["recipe"]));
+  record["point"] = bench::cell(at(record, "/recipe/sha256")).substr(0, 12);
+  return record;
+}
+
+/// Calls `take(record)` for every whole line. Returns their bytes.
 /// errors   kind input: another tool's record, or none
 size_t for_each_record(const std::filesystem::path& path, const std::string& text,
                        const cli::Context& cx, const std::vector<bench::RecordView>& views,
@@ -58,13 +65,7 @@ size_t for_each_record(const std::filesystem::path& path, const std::string& tex
                                };
                                if (std::ranges::none_of(views, knows))
                                  throw wrong_tool(record, where, path.string(), cx.info.name);
-                               Json now = record;
-                               if (at(now, "/recipe/sha256").is_string()) {
-                                 now["recipe"] = cx.upgraded(nlohmann::json(now["recipe"]));
-                                 now["point"] =
-                                     bench::cell(at(now, "/recipe/sha256")).substr(0, 12);
-                               }
-                               take(now);
+                               take(record);
                              });
   return whole;
 }
@@ -124,8 +125,9 @@ BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path,
 void BenchResults::read_earlier() {
   if (!std::filesystem::exists(path_)) return;
   const std::string text = io::read_own_output(path_);
-  const size_t whole = for_each_record(path_, text, cx_, views_, [&](const Json& record) {
-    if (at(record, "/status") != "ok") return;
+  const size_t whole = for_each_record(path_, text, cx_, views_, [&](const Json& written) {
+    if (at(written, "/status") != "ok") return;
+    const Json record = present(cx_, written);
     done_.insert(key_of(record));
     lines_.push_back(record.dump());
   });
@@ -192,7 +194,9 @@ int print_records_of(cli::Context& cx, const std::filesystem::path& path,
   constexpr const char* kWritten = "name a file that a run wrote with -o or --format jsonl";
   size_t whole = 0;
   try {
-    whole = for_each_record(path, text, cx, views, [&](const Json& record) {
+    const bool is_raw = cx.format().starts_with("json");
+    whole = for_each_record(path, text, cx, views, [&](const Json& written) {
+      const Json record = is_raw ? written : present(cx, written);
       if (at(record, "/status") == "ok") measured.insert(name_of(record));
       records.push_back(record);
     });
