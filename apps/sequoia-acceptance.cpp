@@ -1,6 +1,7 @@
 // sequoia-acceptance: measures how often a target accepts the tokens of a draft, by place among
 // siblings.
 #include "cli/main_wrapper.h"
+#include "speculate/plan/upgrade.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/sequoia_acceptance.h"
 
@@ -14,12 +15,13 @@ const cli::ToolInfo kInfo{
     .kind = "acceptance",
     .examples = {"sequoia-acceptance -r sequoia/acceptance-tiny-16m -p \"Once upon a time\" "
                  "-o accept.json",
-                 "sequoia-acceptance -m tiny-16m -s draft.path=tiny-2m -f "
+                 "sequoia-acceptance -m tiny-16m -s spec.draft.path=tiny-2m -f "
                  "recipes/demo/lighthouse-logbook.txt "
                  "-s sampling.temperature=0.6 -n 500",
                  "sequoia-tree-search --accept accept.json -s tree.sizes=[16] -o tree.json"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",
+    .upgrade = speculate::upgrade_pair,
     .formats = {"json", "jsonl", "text", "md", "csv"}};
 
 }  // namespace

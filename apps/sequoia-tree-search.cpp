@@ -1,6 +1,7 @@
 // sequoia-tree-search: the trees of draft tokens that yield most, and the size that pays on a
 // machine.
 #include "cli/main_wrapper.h"
+#include "speculate/plan/upgrade.h"
 #include "tools/sequoia_tree_search.h"
 
 namespace {
@@ -16,13 +17,13 @@ const cli::ToolInfo kInfo{
          "sequoia-tree-search -r sequoia/trees-reference -s tree.sizes=[64] -o tree.json --svg "
          "tree.svg",
          "sequoia-tree-search -r sequoia/choice-contexts --format md",
-         "sequoia-tree-search --measure -m tiny-16m -s draft.path=tiny-2m -o timing.json",
+         "sequoia-tree-search --measure -m tiny-16m -s spec.draft.path=tiny-2m -o timing.json",
          "sequoia-tree-search --replay rounds.bin -s tree.sizes=[16] -o replayed.json",
          "sequoia-tree-search --accept accept.json -s tree.sizes=[8,64] -s tree.max_levels=6 "
          "--json"},
     .flags = {{.names = "--measure",
                .value = "",
-               .text = "time speculation steps of -m with draft.path and write the timing table",
+               .text = "time speculation steps of -m with spec.draft and write the timing table",
                .key = "timing.measure"},
               {.names = "--accept",
                .value = "FILE",
@@ -42,6 +43,7 @@ const cli::ToolInfo kInfo{
                .value = "FILE",
                .text = "Graphviz file of the tree",
                .key = "output.dot"}},
+    .upgrade = speculate::upgrade_pair,
     .formats = {"text", "json", "md", "csv", "jsonl"},
     .sweeps = true};
 

@@ -25,7 +25,8 @@ struct RecordView {
   std::function<std::vector<std::string>(const std::vector<Json>& records)> notes = {};
 };
 
-/// True for a record of a model's phase, false for one of a draft or of plain decoding next to drafts.
+/// True for a record of a model's phase, false for one of a draft or of plain decoding next to
+/// drafts.
 bool is_of_phase(const Json& record);
 /// The value at a JSON pointer, null where the record has none.
 const Json& at(const Json& record, const std::string& pointer);

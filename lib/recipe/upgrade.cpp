@@ -19,7 +19,6 @@ constexpr RenamedKey kRenamed[] = {
     {"spec.draft.rounds", "spec.draft.inner_steps"},
     {"spec.draft.verify", "spec.draft.inner_verify"},
     {"spec.draft.sparse.weigh", "spec.draft.sparse.weighted"},
-    {"draft.sparse.weigh", "draft.sparse.weighted"},
     {"bench.drafts.sparse.weigh", "bench.drafts.sparse.weighted"},
     {"bench.rounds", "bench.speculate"},
     {"bench.predict", "bench.predict", "", "beside", "also"},

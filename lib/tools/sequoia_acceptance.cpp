@@ -131,10 +131,10 @@ io::Table table_of(const Rows& rows) {
 }  // namespace
 
 void AcceptanceRecipe::check(recipe::Problems& p) const {
-  draft.require(p);
-  if (!kv::needs_of(draft.cache).reads_all)
-    p.field("draft.cache.kind",
-            "draft.cache.kind: expected full; measure drafts with a sparse KV cache with "
+  spec.require_draft(p);
+  if (!kv::needs_of(spec.draft.cache).reads_all)
+    p.field("spec.draft.cache.kind",
+            "spec.draft.cache.kind: expected full; measure drafts with a sparse KV cache with "
             "magicdec-acceptance");
   recipe::refuse_states(model, output, p);
   if (output.top_logprobs > 0)
@@ -163,7 +163,7 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
 SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, {.model = &recipe_.draft}, cx),
+      pair_(recipe_.model, recipe_.run, {.model = &recipe_.spec.draft}, cx),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   constexpr int kLeastNew = 2;
   if (!recipe_.accept.tree.empty() && recipe_.accept.rule == AcceptRule::topk &&

@@ -77,8 +77,8 @@ void ReplaySearch::check_run() const {
   speculate::RecordedRun run;
   run.target = target.name;
   run.target_fingerprint = target.fingerprint;
-  if (!recipe_.draft.path.value.empty()) {
-    const decode::ModelFiles draft = decode::open_model(recipe_.draft.path.value, seed);
+  if (!recipe_.spec.draft.path.value.empty()) {
+    const decode::ModelFiles draft = decode::open_model(recipe_.spec.draft.path.value, seed);
     run.draft = draft.name;
     run.draft_fingerprint = draft.fingerprint;
   }

@@ -68,7 +68,7 @@ void TreeSearchRecipe::check(recipe::Problems& p) const {
   if (timing.measure) {
     if (model.path.value.empty())
       p.field("model.path", "model.path: expected the model to time, found none");
-    draft.require(p);
+    spec.require_draft(p);
     if (timing.given())
       p.field("timing.measure",
               "timing.measure: cannot be combined with given times; leave one of them out");

@@ -83,7 +83,7 @@ struct TimingSection {
     v("skip_deepest", skip_deepest,
       "no draft forward on the deepest level, as in an engine that skips it. Also set by the file");
     v("measure", measure,
-      "timing of speculation steps of model.path with draft.path, in place of a search");
+      "timing of speculation steps of model.path with spec.draft, in place of a search");
     v("contexts", contexts, at_least(1).unit("tokens"), "context lengths for the timing");
   }
   void check(recipe::Problems& p) const;
@@ -125,7 +125,7 @@ struct TreeSearchRecipe {
   TreeSection tree;
   TimingSection timing;
   TimedModel model;
-  speculate::DraftSection draft;
+  speculate::PairSection spec;
   recipe::RankedRun run;
   recipe::Sampling sampling;
   TreeOutput output;
@@ -137,7 +137,7 @@ struct TreeSearchRecipe {
     v("tree", tree, "sizes and limits of trees");
     v("timing", timing, "forward times of target and draft, for the choice of a size");
     v("model", model, "target model to time");
-    v("draft", draft, "draft model to time");
+    v("spec", spec, "draft model to time");
     v("run", run, "device, threads, seed and sizes of the timed speculation steps");
     v("sampling", sampling, "sampling in the timed speculation steps");
     v("output", output, "file of the tree");
@@ -195,7 +195,7 @@ class TreeSearch {
   std::vector<Chosen> chosen_;
 };
 
-/// sequoia-tree-search --measure: times rounds of model.path with draft.path on this machine, trees
+/// sequoia-tree-search --measure: times rounds of model.path with spec.draft on this machine, trees
 /// up to the largest of tree.sizes (128 nodes without), and writes a timing table to output.path.
 /// With --dry-run prints the memory plan.
 /// errors   kind input: models; kind recipe: contexts beyond the models'; kind memory, interrupted

@@ -13,7 +13,7 @@
 namespace tandem::tools {
 
 int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
-  speculate::ModelPair pair(recipe.model, recipe.run, {.model = &recipe.draft}, cx);
+  speculate::ModelPair pair(recipe.model, recipe.run, {.model = &recipe.spec.draft}, cx);
   speculate::RoundTimesSpec spec;
   constexpr int kLargest = 128;
   spec.largest_tree = recipe.tree.sizes.empty() ? kLargest : std::ranges::max(recipe.tree.sizes);

@@ -179,8 +179,8 @@ TEST_SUITE("cli/plan_for") {
     const Outcome of_draft = run_without_gpu(program("magicdec-bench"), bench);
     CHECK(of_draft.status == 3);
     CHECK(has(of_draft.err,
-              "bench.drafts: 'small' has cache.place host, which is not supported for drafts; "
-              "leave it out"));
+              "bench.drafts.cache.place: host is not supported, only the target's KV cache can be "
+              "offloaded (cache.place): leave it out"));
   }
 
   TEST_CASE("without --dry-run a GPU that is not there is the error it was") {

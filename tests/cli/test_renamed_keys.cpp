@@ -23,8 +23,6 @@ const Spelled kSpelled[] = {
     {"spec.draft.rounds", "triforce-generate", "triforce/tiny-16m", "spec.draft.@=2"},
     {"spec.draft.verify", "spec-check", "triforce/tiny-16m", "spec.draft.@=match"},
     {"spec.draft.sparse.weigh", "sirius-generate", "sirius/tiny-16m", "spec.draft.sparse.@=false"},
-    {"draft.sparse.weigh", "sequoia-acceptance", "sequoia/acceptance-tiny-16m",
-     "draft.sparse={kind: cats, @: true}"},
     {"bench.drafts.sparse.weigh", "magicdec-bench", "magicdec/tiny-16m",
      "bench.drafts=[{name: a, kind: self, cache: {kind: full}, sparse: {kind: cats, @: true}}]"},
     {"bench.rounds", "magicdec-acceptance", "magicdec/acceptance-tiny-16m", "bench.@=false"},

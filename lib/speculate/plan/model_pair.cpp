@@ -41,10 +41,20 @@ void DraftSection::check(recipe::Problems& p) const {
             key, recipe::yaml_text(weights));
 }
 
+void PairSection::Other::check(recipe::Problems& p) const {
+  DraftSection::check(p);
+  const bool is_known = kind == DraftKind::model || (kind == DraftKind::self && copies_target());
+  if (!is_known)
+    p.field("kind",
+            "spec.draft: expected kind model, or self with weights int8, int4 or fp8, found {}; "
+            "measure other drafts with magicdec-acceptance",
+            recipe::yaml_text(kind));
+}
+
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const EngineUse& use,
                      const decode::RunContext& cx, const recipe::Cache& cache)
     : run_(run),
-      draft_key_(use.model != nullptr ? use.model->key : "draft"),
+      draft_key_(use.model != nullptr ? use.model->key : "spec.draft"),
       cache_(cache),
       self_cache_(use.own != nullptr ? use.own->cache : recipe::Cache{}),
       draft_cache_(use.model != nullptr      ? use.model->cache

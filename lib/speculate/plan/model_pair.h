@@ -9,6 +9,7 @@
 #include "decode/fit/rank_plan.h"
 #include "decode/fit/sizing.h"
 #include "decode/run_context.h"
+#include "speculate/draft/draft_kind.h"
 #include "speculate/round/rounds.h"
 
 // What all tools share that run a model together with a small one.
@@ -16,19 +17,13 @@ namespace tandem::speculate {
 
 /// A section of a draft: the model that proposes, and how it reads.
 struct DraftSection {
-  std::string_view key = "draft";  // of the section, for errors
+  std::string_view key = "spec.draft";  // of the section, for errors
   recipe::ModelName path;
   recipe::WeightType weights = recipe::WeightType::automatic;
   recipe::Cache cache;
   recipe::Sparse sparse;
   int longest = 3;
 
-  template <class V>
-  void fields(V& v) {
-    v("path", path, recipe::optional_input(), "draft model, with the tokenizer of model.path");
-    v("weights", weights, "weights of the draft: int8, int4 or fp8, quantized at load time");
-    v("cache", cache, "KV cache and attention policy of the draft");
-  }
   /// The fields of a tagged draft.
   /// with_cache  kinds that have a cache
   template <class V>
@@ -47,17 +42,37 @@ struct DraftSection {
   void check(recipe::Problems& p) const;
   /// True for a draft that is the target with quantised weights.
   bool copies_target() const { return path.value.empty() && recipe::is_quantized(weights); }
+};
+
+/// Section `spec` of a tool that measures a target with one other model.
+struct PairSection {
+  struct Other : DraftSection {
+    DraftKind kind = DraftKind::model;
+
+    template <class V>
+    void fields(V& v) {
+      v("kind", kind, "draft: model (path), or self with weights (a quantized copy of the target)");
+      tagged_fields(v, "model|self");
+    }
+    void check(recipe::Problems& p) const;
+  };
+  Other draft;
+
+  template <class V>
+  void fields(V& v) {
+    v("draft", draft, "draft model");
+  }
   /// For tools and settings that need one.
-  void require(recipe::Problems& p) const {
-    if (path.value.empty())
-      p.field("draft.path", "draft.path: expected the draft model, found none");
+  void require_draft(recipe::Problems& p) const {
+    if (draft.kind == DraftKind::model && draft.path.value.empty())
+      p.field("spec.draft.path", "spec.draft.path: expected the draft model, found none");
   }
 };
 
 /// The sections of such a tool; it adds its own.
 struct PairRecipe {
   recipe::Model model;
-  DraftSection draft;
+  PairSection spec;
   recipe::RankedRun run;
   recipe::Sampling sampling;
   recipe::Chat chat;
@@ -66,7 +81,7 @@ struct PairRecipe {
   template <class V>
   void fields(V& v) {
     v("model", model, "target model");
-    v("draft", draft, "draft model");
+    v("spec", spec, "the draft");
     v("run", run, "device, threads, seed, sizes");
     v("sampling", sampling, "sampling and stop conditions");
     v("chat", chat, "chat template");

@@ -22,6 +22,7 @@ struct NamedDraft : DraftSection {
   recipe::AutoPath tree;
   std::string self, small;
 
+  NamedDraft() { key = "bench.drafts"; }
   template <class V>
   void fields(V& v) {
     v("kind", kind,

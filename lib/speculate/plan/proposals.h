@@ -36,10 +36,7 @@ struct Draft : DraftSection {
   recipe::Fraction alpha1{0.35}, alpha2{0.9};
   VerifyChoice inner_verify = VerifyChoice::automatic;
 
-  Draft() {
-    key = "spec.draft";
-    inner.key = "spec.draft.inner";
-  }
+  Draft() { inner.key = "spec.draft.inner"; }
   template <class V>
   void fields(V& v) {
     using recipe::between;

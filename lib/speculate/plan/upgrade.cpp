@@ -48,6 +48,8 @@ std::optional<Node> take(Node& tree, std::string_view key) {
   Node value = std::move(entry->value);
   entries.erase(entry);
   if (entries.empty()) tree.entries.erase(section);
+  for (Node::Entry& inner : value.entries)
+    if (inner.key == "weigh") inner.key = "weighted";
   return value;
 }
 
@@ -151,6 +153,18 @@ std::vector<recipe::Renaming> upgrade_drafts(Node& over, const Node& /*base*/) {
   if (drafts == nullptr) return renamed;
   for (Node& item : drafts->items)
     if (item.kind == Node::Kind::map) upgrade_draft(item, renamed);
+  return renamed;
+}
+
+std::vector<recipe::Renaming> upgrade_pair(Node& over, const Node& /*base*/) {
+  std::vector<recipe::Renaming> renamed;
+  spell_out(over, "draft");
+  for (const Renamed& row : kRenamed)
+    if (row.old.starts_with("draft."))
+      if (std::optional<Node> value = take(over, row.old)) {
+        renamed.push_back({std::string(row.old), std::string(row.now), value->origin});
+        put(over, row.now, std::move(*value), row.old == "draft.sparse");
+      }
   return renamed;
 }
 

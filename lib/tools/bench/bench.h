@@ -4,9 +4,8 @@
 
 namespace tandem::tools {
 
-/// A run of pig-bench, magicdec-bench or sequoia-bench: the phases of a model, and whether
-/// speculation pays, with which draft, and by how much; measured, or with bench.predict=only
-/// calculated.
+/// A run of pig-bench, magicdec-bench or sequoia-bench. It measures the phases of a model and
+/// compares drafts with plain decoding; with bench.predict=only it calculates their speed-ups.
 class Bench : public DraftSweep<PointRun> {
  public:
   using DraftSweep::DraftSweep;
@@ -14,7 +13,7 @@ class Bench : public DraftSweep<PointRun> {
   /// Lists the memory of each phase of a point, and of its drafts. Predictions have a line for each
   /// draft.
   int print_plan();
-  /// Measures what is missing. A phase or a draft that fails is a result too; an interruption ends
+  /// Measures points without records. A phase or a draft that fails is a result too; an interruption ends
   /// the run. The exit status is BenchResults::finish's.
   int run();
 

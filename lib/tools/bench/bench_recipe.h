@@ -84,7 +84,7 @@ struct BenchSection : bench::ModelBench {
     v("hardware", hardware, "machine of the calculation");
   }
   void check(recipe::Problems& p) const;
-  /// Of a sequence.
+  /// Returns the new tokens of a sequence.
   int n_new() const { return static_cast<int>(new_tokens); }
   /// The drafts under the budget that a sweep sets.
   std::vector<speculate::NamedDraft> budgeted() const;
