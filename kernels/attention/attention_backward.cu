@@ -1,4 +1,4 @@
-#include "kernels/attention/backward_portable.cuh"
+#include "kernels/attention/backward_tiles.cuh"
 
 namespace tandem::portable {
 

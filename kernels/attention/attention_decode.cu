@@ -1,6 +1,5 @@
 #include <cuda_runtime.h>
 
-#include "kernels/attention/few_rows_bodies.cuh"
 #include "kernels/attention/few_rows_plain.cuh"
 #include "kernels/cuda/gpu.h"
 

@@ -3,7 +3,7 @@
 // ahead. A warp computes the scores of its 16 rows: they stay in registers, as sums first and then
 // as an operand of the products with the columns.
 #include "base/log2.h"
-#include "kernels/attention/backward_portable.cuh"
+#include "kernels/attention/backward_tiles.cuh"
 #include "kernels/attention/rows_bf16.cuh"
 #include "kernels/cuda/number.cuh"
 

@@ -1,7 +1,7 @@
 // Attention's backward pass in f32 on plain multiply-adds: exact enough to check other kernels by,
 // and enough for small models. 16 rows a block, 16 columns at a time; a thread has one pair of
 // them, then every 16th element of one row's gradients.
-#include "kernels/attention/backward_portable.cuh"
+#include "kernels/attention/backward_tiles.cuh"
 #include "kernels/attention/few_rows_plan.h"
 
 namespace tandem::portable {

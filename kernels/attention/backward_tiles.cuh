@@ -132,3 +132,11 @@ struct ColumnStep {
 };
 
 }  // namespace tandem
+
+// The portable bodies by dtype.
+namespace tandem::portable {
+
+void backward_f32(const AttentionBackwardParams&, const AttentionBackwardLaunch&, Stream);
+void backward_bf16(const AttentionBackwardParams&, const AttentionBackwardLaunch&, Stream);
+
+}  // namespace tandem::portable

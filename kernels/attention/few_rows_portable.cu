@@ -1,5 +1,4 @@
 // Attention of few rows in bf16 by the copies and barriers of any GPU from Ampere on.
-#include "kernels/attention/few_rows_bodies.cuh"
 #include "kernels/attention/few_rows_copies.cuh"
 
 namespace tandem::portable {

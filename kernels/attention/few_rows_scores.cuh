@@ -3,11 +3,28 @@
 // anyway: the largest over the rows of a working warp by shuffles, over the warps that share a unit
 // in shared memory, and over tiles of a pair, which other blocks may have, by a separate kernel.
 #include "kernels/attention/few_rows_worker.cuh"
-#include "kernels/cuda/f16_pairs.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mbarrier.cuh"
 
 namespace tandem {
+namespace cuda {
+
+/// Two numbers in one register, the first in the lower half: rounded to the nearest f16; those
+/// beyond its range become infinite.
+__device__ inline uint32_t pack_f16(float lower, float upper) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(upper), "f"(lower));
+  return packed;
+}
+
+/// The larger of each two; of a NaN and a number the number.
+__device__ inline uint32_t max_f16(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+
+}  // namespace cuda
 
 /// The number subtracted from the scores of a tile's query, negated; all of them become -inf where
 /// there is no such query.

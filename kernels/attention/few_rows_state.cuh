@@ -2,6 +2,7 @@
 // Softmax states of attention of few rows: where warps leave theirs, how a block joins them, and
 // how the last block of a pair joins the chunks. Exponents are in base 2: a state is m = max of the
 // scores times scale * log2(e), l = sum of 2^(score - m) and o = sum of 2^(score - m) v.
+#include <cuda_runtime.h>
 #include <math.h>
 
 #include "base/log2.h"
@@ -238,5 +239,11 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
   if (!is_last) return;
   join_chunks<kThreads, kEach>(call, who, pair, k.n_chunks, thread);
 }
+
+/// A body's launch of bf16 with head_dim 64, 128 or 256.
+using FewRowsMma = void (*)(const FewRowsCall&, cudaStream_t);
+
+/// The call with `mma` where it takes it, else on plain multiply-adds.
+void attention_few_rows(const AttentionParams&, const AttentionLaunch&, Stream, FewRowsMma mma);
 
 }  // namespace tandem

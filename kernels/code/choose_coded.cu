@@ -11,7 +11,6 @@
 #include "kernels/code/mass_budget.cuh"
 #include "kernels/code/refine_coded.cuh"
 #include "kernels/code/tail_masses.cuh"
-#include "kernels/code/write_chosen.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace tandem {

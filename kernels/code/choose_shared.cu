@@ -7,7 +7,6 @@
 #include "kernels/code/kept_regions.cuh"
 #include "kernels/code/kept_scores.cuh"
 #include "kernels/code/tail_masses.cuh"
-#include "kernels/code/write_chosen.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace tandem::coded {

@@ -2,7 +2,6 @@
 // lane, several rows ahead, and keeps a separate softmax state. A block's groups join at the end.
 // Rows of bf16 that fit have another body (attend_lists_mma.cu).
 #include "kernels/cuda/launch.cuh"
-#include "kernels/gather/attend_lists_bodies.h"
 #include "kernels/gather/list_state.cuh"
 #include "kernels/gather/row_shape.cuh"
 

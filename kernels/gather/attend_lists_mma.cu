@@ -5,7 +5,6 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mbarrier.cuh"
-#include "kernels/gather/attend_lists_bodies.h"
 #include "kernels/gather/list_state.cuh"
 
 namespace tandem {

@@ -81,4 +81,15 @@ Error usage_error(std::string where, fmt::format_string<Args...> text, Args&&...
   return Error::formatted(ErrorKind::usage, std::move(where), text, fmt::make_format_args(args...));
 }
 
+/// Runs `body`; an error of kind input that it throws, and that names no remedy, gets this one.
+template <class Body>
+auto with_remedy(const char* remedy, const Body& body) {
+  try {
+    return body();
+  } catch (Error& e) {
+    if (e.kind() != ErrorKind::input || !e.hint_text().empty()) throw;
+    throw std::move(e).hint(remedy);
+  }
+}
+
 }  // namespace tandem

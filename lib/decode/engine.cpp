@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/divide_up.h"
-#include "ops/product_code.h"
 #include "ranks/device_comm.h"
 #include "tensor/driver_memory.h"
 

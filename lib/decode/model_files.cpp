@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/remedy.h"
+#include "base/error.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
 #include "model/adapters/fused_source.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/sha256.h"
-#include "decode/chat_settings.h"
 #include "io/json.h"
 #include "io/jsonl.h"
 #include "io/quote.h"
@@ -287,6 +286,29 @@ PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool
                source.ids->string()));
   set.date = reader.date;
   return set;
+}
+
+text::ChatSettings chat_settings(const recipe::Chat& chat) {
+  text::ChatSettings settings{.choice = chat.template_path,
+                              .date = chat.date.value_or(text::kChatDate),
+                              .thinking = chat.thinking,
+                              .tools = chat.tools,
+                              .documents = chat.documents};
+  try {
+    const auto variables = recipe::ordered_json_of(chat.variables);
+    for (const auto& [name, value] : variables.items()) {
+      constexpr std::string_view kOwn[] = {"messages", "tools", "documents",
+                                           "add_generation_prompt"};
+      if (std::ranges::find(kOwn, name) != std::end(kOwn))
+        throw recipe_error("chat.variables", "'{}' is set by the chat and cannot be a variable",
+                           name)
+            .hint("set tools and documents with chat.tools and chat.documents, or in the chat");
+      settings.variables.emplace_back(name, text::jinja::from_json(value));
+    }
+  } catch (const text::jinja::Failure& e) {
+    throw recipe_error("chat.variables", "{}", e.what());
+  }
+  return settings;
 }
 
 text::ChatTemplate chat_template_of(const ModelFiles& files, const recipe::Chat& how) {

@@ -71,6 +71,10 @@ std::string fingerprint_of(const PromptSet& prompts);
 PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues,
                        const PromptRoom& room = {});
 
+/// Section `chat` of a recipe, as the template takes it.
+/// errors   kind recipe at chat.variables: an integer beyond 64 bits, or a name that the chat itself gives
+text::ChatSettings chat_settings(const recipe::Chat& chat);
+
 /// The template that chats of a run are written in.
 /// errors   kind input: no tokenizer; as text::load_chat_template and chat_settings
 text::ChatTemplate chat_template_of(const ModelFiles& files, const recipe::Chat& how);

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "base/remedy.h"
+#include "base/error.h"
 #include "decode/state_parts.h"
 #include "io/quote.h"
 #include "model/spec/settings.h"

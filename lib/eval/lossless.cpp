@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "eval/prose.h"
+#include "eval/tasks.h"
 
 namespace tandem::eval {
 namespace {

@@ -1,4 +1,4 @@
-#include "eval/prose.h"
+#include "eval/tasks.h"
 
 #include <iterator>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "eval/quizzes.h"
+#include "eval/tasks.h"
 
 #include <fmt/format.h>
 
@@ -6,10 +6,24 @@
 #include <cmath>
 #include <set>
 
-#include "eval/task_words.h"
-
 namespace tandem::eval {
 namespace {
+
+/// Words of keys ("amber-anchor") and of word lists: common, lower case, no word in both. The small
+/// models met these in training and read word lists of other words badly (cwe falls to 0).
+constexpr std::string_view kAdjectives[] = {
+    "amber", "brave", "bright", "calm",   "crisp",  "dense",  "dusty",  "eager",  "early",
+    "faint", "fresh", "gentle", "grand",  "hollow", "humble", "icy",    "inner",  "jolly",
+    "keen",  "kind",  "late",   "lively", "mellow", "modern", "narrow", "noble",  "olive",
+    "open",  "pale",  "proud",  "quiet",  "rapid",  "rough",  "silent", "smooth", "tender",
+    "tidy",  "upper", "urban",  "vast",   "vivid",  "warm",   "wild",   "young",  "zesty"};
+
+constexpr std::string_view kNouns[] = {
+    "anchor",   "basket",  "bridge",  "candle",  "castle", "desert", "eagle",  "engine",  "farmer",
+    "forest",   "garden",  "glacier", "hammer",  "harbor", "insect", "island", "jacket",  "jungle",
+    "kettle",   "kitchen", "ladder",  "lantern", "market", "mirror", "needle", "network", "ocean",
+    "orchard",  "pepper",  "quarry",  "river",   "rocket", "saddle", "shadow", "temple",  "tower",
+    "umbrella", "valley",  "vessel",  "wagon",   "yard",   "zipper"};
 
 template <class List>
 std::string pick(PhiloxStream& rng, const List& list) {
@@ -24,8 +38,8 @@ std::string number(PhiloxStream& rng, int n_digits) {
 }
 
 std::string key(PhiloxStream& rng) {
-  const std::string adjective = pick(rng, key_adjectives());
-  return adjective + "-" + pick(rng, key_nouns());
+  const std::string adjective = pick(rng, kAdjectives);
+  return adjective + "-" + pick(rng, kNouns);
 }
 
 /// Four capital letters without I and O, which look like digits.
@@ -100,8 +114,8 @@ Quiz make_vt(PhiloxStream& rng) {
 }
 
 std::vector<std::string> common_words() {
-  std::vector<std::string> words(key_adjectives().begin(), key_adjectives().end());
-  words.insert(words.end(), key_nouns().begin(), key_nouns().end());
+  std::vector<std::string> words(std::begin(kAdjectives), std::end(kAdjectives));
+  words.insert(words.end(), std::begin(kNouns), std::end(kNouns));
   return words;
 }
 
@@ -159,15 +173,14 @@ Quiz make_fwe(PhiloxStream& rng, size_t length) {
 Quiz make_qa(PhiloxStream& rng, size_t length) {
   const size_t n = std::clamp<size_t>(length / 60, 4, 1600);  // there are 1,890 pairs of words
   const auto side = static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(n))));
-  const auto adjectives = distinct(side, [&] { return pick(rng, key_adjectives()); }),
-             nouns = distinct(side, [&] { return pick(rng, key_nouns()); });
+  const auto adjectives = distinct(side, [&] { return pick(rng, kAdjectives); }),
+             nouns = distinct(side, [&] { return pick(rng, kNouns); });
   std::vector<std::string> keys;
   for (const std::string& adjective : adjectives)
     for (const std::string& noun : nouns) keys.push_back(adjective + "-" + noun);
   shuffle(rng, keys);
   keys.resize(n);
-  const auto values =
-      distinct(n, [&] { return pick(rng, key_adjectives()) + " " + pick(rng, key_nouns()); });
+  const auto values = distinct(n, [&] { return pick(rng, kAdjectives) + " " + pick(rng, kNouns); });
   return ask_for_one(rng, keys, values, "Remember that the ", "secret of");
 }
 

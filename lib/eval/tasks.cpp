@@ -5,8 +5,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "eval/prose.h"
-#include "eval/quizzes.h"
 #include "io/text_file.h"
 
 namespace tandem::eval {

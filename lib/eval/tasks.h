@@ -50,6 +50,11 @@ struct Case {
   size_t n_tokens() const { return haystack.size() + question.size() + answer.size(); }
 };
 
+/// At least `min_bytes` of varied, grammatical English: paragraphs of three to seven sentences
+/// about people, places and weather, each paragraph about one person. It holds no digits and none
+/// of the phrasings of the tasks, so nothing in it answers a question.
+std::string generate_prose(PhiloxStream& rng, size_t min_bytes);
+
 /// Prose to hide needles in: a file, tokenised once, or generated text, fresh for every case.
 class Haystack {
  public:
@@ -66,6 +71,15 @@ class Haystack {
   std::string where_;
   Ids ids_;  // of the file
 };
+
+/// What a task asks, as text.
+struct Quiz {
+  std::vector<std::string> needles;  // in the order in which they shall stand
+  std::string question, answer_prefix, answer;
+};
+
+/// Draws a quiz for a case of `length` tokens.
+Quiz make_quiz(PhiloxStream& rng, Task task, size_t length);
 
 /// Most tokens of question and answer together; engines plan for it.
 inline constexpr int kMaxTailTokens = 512;

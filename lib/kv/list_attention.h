@@ -10,13 +10,29 @@
 
 namespace tandem::kv {
 
+/// Lists are attended in blocks of keys, so that the work of a few heads divides among many
+/// threads. Blocks follow from a list's length alone: bits depend neither on threads nor on timing.
+inline constexpr int kMostListBlocks = 32;
+
+/// Blocks of a list of `n` keys, 1 .. kMostListBlocks.
+int n_list_blocks(int n);
+
+/// The segments of the i-th of `n_blocks` blocks of a list.
+void cut_block(std::span<const KeySegment> list, int n_blocks, int i,
+               std::vector<KeySegment>& block);
+
+/// Joins softmax states of disjoint keys, in their order.
+/// shapes   o [d]; lse [1]; part_o [n, d]; part_lse [n] natural log
+/// numerics f32 sums; a state without keys is left out
+void join_states(float* o, float* lse, const float* part_o, const float* part_lse, int n, int d);
+
 /// Sees the list of each row and query head of a step while it lasts. Called by several threads at
 /// once.
 using ListVisitor = std::function<void(int row, int head, const KeyList& list)>;
 
 /// Attention of an extend step over the lists that a selector makes: one task a row and KV head (or
 /// part of its query heads, where there are fewer tasks than threads and the selector allows it).
-/// Its thread makes the lists and offers blocks of their keys (kv/list_blocks.h), which it attends
+/// Its thread makes the lists and offers blocks of their keys, which it attends
 /// itself while others have separate tasks. Rows of a sequence follow each other under each KV
 /// head: what many rows of a tree read, of keys and of the index, stays in the cache that cores
 /// share.

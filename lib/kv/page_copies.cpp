@@ -1,4 +1,4 @@
-#include "kv/page_copies.h"
+#include "kv/pages.h"
 
 #include <algorithm>
 #include <cstring>

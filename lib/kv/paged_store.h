@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kv/key_rows.h"
-#include "kv/page_copies.h"
+#include "kv/pages.h"
 #include "kv/sequences.h"
 #include "ops/step_arrays.h"
 #include "tensor/exec.h"

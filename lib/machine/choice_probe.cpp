@@ -1,4 +1,4 @@
-#include "machine/choice_probe.h"
+#include "machine/hardware.h"
 
 #include <algorithm>
 #include <cstddef>

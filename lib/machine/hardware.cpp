@@ -21,7 +21,6 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "kernels/cpu_table.h"
-#include "machine/choice_probe.h"
 #include "machine/onednn_gemm.h"
 #include "tensor/arena.h"
 

@@ -27,7 +27,7 @@ struct Ceilings {
   Isa isa = Isa::scalar;
   double mem_read_gbps = 0;     // streaming read of memory far beyond the caches
   double mem_rows_gbps = 0;     // the same of rows of 256 bytes, here and there; 0 for GPUs
-  double code_gscores = 0;      // scores by codes, 1e9 a second (choice_probe.h); 0 for GPUs
+  double code_gscores = 0;      // scores by codes, 1e9 a second; 0 for GPUs
   double copy_in_gbps = 0;      // from pinned host memory to a GPU; 0 for CPUs
   double f32_gflops = 0;        // multiply-adds in registers
   double gemm_f32_gflops = 0;   // oneDNN, packed weights, 512 rows
@@ -67,6 +67,13 @@ struct SeenRates {
 /// eight).
 /// errors   kind interrupted
 Ceilings measure_ceilings(int threads, const Interrupted& interrupted = {});
+
+/// Scores by codes that the CPU computes while it chooses keys as the hybrid does, for four query
+/// heads of 128 under each KV head: 1e9 keys a second, counted once a query head, of all threads
+/// together. Signs of all keys, other bits of the candidates, selections and masses of the rest are
+/// in it; codes come from a cache. A tenth of a second, and 40 MiB, 4 more a thread.
+/// errors   kind interrupted
+double measure_code_gscores(int threads, const Interrupted& interrupted = {});
 
 inline constexpr const char* kCeilingsFile = "ceilings.json";
 

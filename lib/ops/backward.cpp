@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "base/check.h"
 #include "ops/operation.h"
@@ -38,6 +37,23 @@ void add_columns(const ColumnSumsParams& p, Stream stream) {
 }
 
 }  // namespace
+
+TokenRows::TokenRows(std::span<const int32_t> tokens) {
+  std::vector<int32_t> rows(tokens.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  const auto token_of = [&](int32_t row) { return tokens[static_cast<size_t>(row)]; };
+  std::ranges::stable_sort(rows, {}, token_of);
+  std::vector<int32_t> begin;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i > 0 && token_of(rows[i]) == token_of(rows[i - 1])) continue;
+    lists.push_back(token_of(rows[i]));
+    begin.push_back(static_cast<int32_t>(i));
+  }
+  n_tokens = static_cast<int>(lists.size());
+  begin.push_back(static_cast<int32_t>(rows.size()));
+  lists.insert(lists.end(), begin.begin(), begin.end());
+  lists.insert(lists.end(), rows.begin(), rows.end());
+}
 
 void rms_norm_backward(const RmsNormBackwardArgs& a, Stream stream) {
   check_stream("rms_norm_backward", a.dx, stream);

@@ -1,10 +1,11 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "ops/elementwise.h"
-#include "ops/token_rows.h"
 #include "tensor/cuda.h"
 
 /// The backward passes of a layer's operations and what training adds to them. Tensors of one call
@@ -77,6 +78,18 @@ struct CrossEntropyArgs {
   float scale = 1.0f;      // of dlogits
 };
 void cross_entropy(const CrossEntropyArgs& args, Stream stream = {});
+
+/// Rows by the token that each is of.
+struct TokenRows {
+  explicit TokenRows(std::span<const int32_t> tokens);
+  /// Of `lists`, at most.
+  static size_t most_numbers(size_t n_rows) { return 3 * n_rows + 1; }
+
+  int n_tokens = 0;  // that differ
+  /// [n_tokens] tokens, ascending; [n_tokens + 1] where each one's rows begin; [rows] these,
+  /// ascending.
+  std::vector<int32_t> lists;
+};
 
 /// dtable[tokens[r]] += dx[r], rows in order.
 /// shapes   dtable [V, dim] f32; dx [rows, dim] f32

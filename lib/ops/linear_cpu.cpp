@@ -13,7 +13,6 @@
 #include "kernels/linear/quantized_linear_cpu.h"
 #include "ops/frozen_codes.h"
 #include "ops/linear_device.h"
-#include "ops/linear_onednn.h"
 
 namespace tandem::ops {
 namespace linear_cpu {

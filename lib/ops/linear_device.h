@@ -39,6 +39,20 @@ inline CodeTiles codes_or_none(const PackedWeights& w) {
   return w.device_codes() != nullptr ? *w.device_codes() : CodeTiles{};
 }
 
+// Dense layers of many rows by oneDNN, which linear_cpu.cpp chooses where the CPU multiplies bf16.
+/// Weights in panels of pairs (kernels/linear/decode_linear.h), and the products made so far.
+struct OneDnnLinear;
+
+namespace linear_onednn {
+
+size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);
+/// `weights`: the panels; `bias` [out], null without one. Both are kept.
+std::shared_ptr<OneDnnLinear> make(const PackedWeights::Spec& spec, bf16* weights, float* bias);
+void run(const Tensor& y, const Tensor& x, OneDnnLinear& w, bool accumulate,
+         std::span<std::byte> workspace);
+
+}  // namespace linear_onednn
+
 namespace linear_cpu {
 
 void plan(const PackedWeights::Spec& spec, MemoryPlan& plan);

@@ -57,7 +57,8 @@ inline dnnl::primitive_attr attributes(bool accumulate) {
   return attr;
 }
 
-// Ragged prefills and trees ask for many row counts, and each takes some 80 KiB (product_code.h).
+// Ragged prefills and trees ask for many row counts, and each takes some 80 KiB
+// (product_code_bytes).
 inline constexpr size_t kMaxPrimitives = 24;
 
 }  // namespace tandem::ops::onednn

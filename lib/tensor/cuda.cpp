@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "tensor/cuda_error.h"
-#include "tensor/first_touch.h"
 #include "tensor/memory_plan.h"
+#include "tensor/pinned_pages.h"
 
 namespace tandem::cuda {
 namespace {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,5 +53,9 @@ void complete_added_tokens(BpeSpec& spec, const TokenizerConfig& config);
 int32_t next_id(const std::vector<AddedToken>& added, size_t n_vocab);
 /// Fills bos and eos from the names in the configuration, where the vocabulary has them.
 void resolve_bos_eos(BpeSpec& spec, const TokenizerConfig& config);
+
+/// "left right" of a merge list, cut at its only space.
+/// errors   kind input at `where`: not two pieces
+std::pair<std::string, std::string> split_merge(std::string_view rule, const std::string& where);
 
 }  // namespace tandem::text

@@ -1,4 +1,4 @@
-#include "text/character_map.h"
+#include "text/sentencepiece_model.h"
 
 #include <algorithm>
 #include <bit>

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "io/quote.h"
-#include "text/character_map.h"
 #include "text/utf8.h"
 
 namespace tandem::text {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "text/id_list.h"
+#include "text/tokenizer.h"
 
 namespace sentencepiece {
 class SentencePieceProcessor;

@@ -5,7 +5,6 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "text/bpe_tokenizer.h"
-#include "text/merge_rules.h"
 #include "text/tokenizer_class.h"
 
 namespace tandem::text {

@@ -6,7 +6,6 @@
 
 #include "base/sha256.h"
 #include "cli/plan_text.h"
-#include "decode/chat_settings.h"
 #include "decode/fit/load_engine.h"
 #include "kv/policies/token_index.h"
 #include "model/spec/context.h"

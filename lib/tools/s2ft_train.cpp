@@ -4,8 +4,8 @@
 
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
-#include "decode/chat_settings.h"
 #include "decode/fit/sizing.h"
+#include "decode/prompts.h"
 #include "io/quote.h"
 #include "recipe/units.h"
 #include "tools/training/show_samples.h"

@@ -9,11 +9,12 @@
 #include "model/spec/weight_formats.h"
 #include "ops/linear_gradient.h"
 #include "ops/loading.h"
-#include "train/backward/placed_index.h"
 #include "train/low_rank/low_rank_set.h"
 
 namespace tandem::train {
 namespace {
+
+constexpr const char* kIndices = "gradients/indices";
 
 using Part = TrainedMatrix::Part;
 
@@ -174,6 +175,26 @@ void write_values(model::Weights& weights, const TrainedSet& set, const PlacedIn
   });
   ops::convert(weights.norms.data(), DType::f32, values.data() + set.norms_offset, DType::f32,
                set.norms_size, stream);
+}
+
+void PlacedIndices::plan(const TrainedSet& set, Device device, MemoryPlan& plan) {
+  if (device.kind == Device::Kind::cuda && set.index_size > 0)
+    plan.add(kIndices, static_cast<size_t>(set.index_size) * sizeof(int32_t), device);
+}
+
+PlacedIndices::PlacedIndices(const TrainedSet& set, Arena& arena, const Exec& exec) {
+  if (!exec.on_gpu() || set.index_size == 0) return;
+  auto* const copy = static_cast<int32_t*>(arena.take(kIndices));
+  copy_ = copy;
+  each_matrix(set, [&](const TrainedMatrix& m) {
+    if (m.listed())
+      exec.queue->copy_in(copy + m.index_offset, m.index.data(), m.index.size() * sizeof(int32_t));
+  });
+}
+
+std::span<const int32_t> PlacedIndices::of(const TrainedMatrix& m) const {
+  if (!m.listed()) return {};
+  return {copy_ == nullptr ? m.index.data() : copy_ + m.index_offset, m.index.size()};
 }
 
 }  // namespace tandem::train

@@ -1,10 +1,13 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "model/spec/config.h"
 #include "model/weights/weights.h"
+#include "tensor/arena.h"
+#include "tensor/exec.h"
 
 namespace tandem::train {
 
@@ -99,7 +102,19 @@ void each_weight(const TrainedSet& set, Weights& weights, const Visit& visit) {
   if (!weights.own_embedding.empty()) visit(set.embedding, weights.own_embedding);
 }
 
-class PlacedIndices;
+/// The indices of a trained set where a run computes: on a GPU a copy.
+class PlacedIndices {
+ public:
+  static void plan(const TrainedSet& set, Device device, MemoryPlan& plan);
+  /// The set must outlive this.
+  PlacedIndices(const TrainedSet& set, Arena& arena, const Exec& exec);
+
+  /// TrainedMatrix::index of a matrix of the set; empty where all of it is trained.
+  std::span<const int32_t> of(const TrainedMatrix& m) const;
+
+ private:
+  const int32_t* copy_ = nullptr;
+};
 
 /// The trained parts of matrices whose others stay codes are numbers of the compute type next
 /// to them: their bytes, and from now on (ops::hold_part).

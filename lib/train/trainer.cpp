@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 
 #include "base/check.h"
 #include "ops/linear_gradient.h"
@@ -37,6 +38,18 @@ std::span<T> take(Arena& arena, const char* name, bool wanted = true) {
 }
 
 }  // namespace
+
+double Schedule::at(int64_t done) const {
+  if (done < warmup_steps)
+    return rate * static_cast<double>(from_zero ? done : done + 1) /
+           static_cast<double>(warmup_steps);
+  const auto rest = static_cast<double>(std::max<int64_t>(1, steps - warmup_steps));
+  const double past = std::min(1.0, static_cast<double>(done - warmup_steps) / rest);
+  double left = 1;
+  if (kind == Kind::linear) left = 1 - past;
+  if (kind == Kind::cosine) left = 0.5 * (1 + std::cos(std::numbers::pi * past));
+  return rate * (least_share + (1 - least_share) * left);
+}
 
 model::Transformer::Options TrainerSpec::model_options(const model::Trainable& trainable) const {
   return {.dtype = dtype,

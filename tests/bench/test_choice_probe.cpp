@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "machine/choice_probe.h"
+#include "machine/hardware.h"
 
 using namespace tandem;
 using namespace tandem::machine;

@@ -6,7 +6,7 @@
 #include "generate_runs.h"
 #include "model/spec/weight_formats.h"
 #include "quantized_model.h"
-#include "ranks/host_comm.h"
+#include "ranks/group_comm.h"
 #include "ranks/rank_threads.h"
 #include "temporary_folder.h"
 

@@ -9,7 +9,7 @@
 #include "model/weights/quantized_source.h"
 #include "ops/channels.h"
 #include "ops/quantizing.h"
-#include "ranks/host_comm.h"
+#include "ranks/group_comm.h"
 #include "ranks/rank_threads.h"
 #include "source_dir.h"
 

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "eval/eval_testing.h"
-#include "eval/prose.h"
 #include "io/file.h"
 #include "temporary_folder.h"
 

@@ -6,7 +6,7 @@
 #include "kernels/elementwise_case.h"
 #include "kernels/rope_case.h"
 #include "kernels/row_norms_case.h"
-#include "ops/token_rows.h"
+#include "ops/backward.h"
 
 using namespace tandem;
 using namespace tandem::test;

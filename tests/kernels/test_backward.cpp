@@ -8,7 +8,7 @@
 #include "kernels/embed/embed_backward.h"
 #include "kernels/optim/adamw_element.h"
 #include "kernels/rope_case.h"
-#include "ops/token_rows.h"
+#include "ops/backward.h"
 
 using namespace tandem;
 using namespace tandem::test;

@@ -8,7 +8,6 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "kv/list_attention.h"
-#include "kv/list_blocks.h"
 
 using namespace tandem;
 using kv::KeyList;

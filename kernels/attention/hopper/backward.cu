@@ -6,7 +6,6 @@
 
 #include "kernels/attention/hopper/backward_compute.cuh"
 #include "kernels/attention/hopper/backward_copy.cuh"
-#include "kernels/attention/hopper/backward_wide.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 namespace tandem::hopper {

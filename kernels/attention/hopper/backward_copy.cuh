@@ -130,4 +130,8 @@ __device__ void copy_stats(BackwardMemory<kDim>& m, const BackwardWork& work) {
   });
 }
 
+/// The whole call for d 256 (backward_wide.cu), which the body of backward.cu takes.
+void backward_wide(const AttentionBackwardParams&, const AttentionBackwardLaunch&,
+                   const BackwardMaps&, Stream);
+
 }  // namespace tandem::hopper

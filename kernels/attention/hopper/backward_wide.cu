@@ -1,7 +1,5 @@
 // Attention's backward pass for Hopper in bf16 with d 256. Sums of keys take all registers of a
 // block, so that roles differ from those of backward.cu: backward_wide_shape.cuh describes them.
-#include "kernels/attention/hopper/backward_wide.cuh"
-
 #include <algorithm>
 
 #include "kernels/attention/hopper/backward_wide_compute.cuh"

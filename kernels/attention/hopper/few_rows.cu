@@ -1,6 +1,5 @@
 // Attention of few rows in bf16 by Hopper's copy engine: one lane of the loading warp asks for
 // units. Calls with lists of runs, whose keys lie apart, take the copies of lanes.
-#include "kernels/attention/few_rows_bodies.cuh"
 #include "kernels/attention/few_rows_copies.cuh"
 #include "kernels/attention/hopper/few_rows_group.cuh"
 #include "kernels/cuda/tensor_map.h"

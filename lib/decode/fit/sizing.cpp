@@ -1,7 +1,6 @@
 #include "decode/fit/sizing.h"
 
 #include "ranks/device_comm.h"
-#include "ranks/host_comm.h"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "model/adapters/any_adapter.h"
 
-#include "base/remedy.h"
+#include "base/error.h"
 
 namespace tandem::model {
 

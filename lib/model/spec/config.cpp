@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/convert.h"
-#include "base/remedy.h"
+#include "base/error.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/quote.h"

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <unordered_map>
 
-#include "text/jinja/builtins.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/python_text.h"
 

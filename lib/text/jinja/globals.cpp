@@ -3,7 +3,6 @@
 #include <ctime>
 #include <unordered_map>
 
-#include "text/jinja/builtins.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/python_text.h"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "text/jinja/builtins.h"
 #include "text/jinja/python_text.h"
 
 namespace tandem::text::jinja {

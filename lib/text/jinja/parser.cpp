@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "text/jinja/builtins.h"
-#include "text/jinja/syntax.h"
+#include "text/jinja/interpreter.h"
 
 namespace tandem::text::jinja {
 namespace {

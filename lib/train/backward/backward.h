@@ -12,7 +12,6 @@
 #include "tensor/arena.h"
 #include "train/backward/backward_buffers.h"
 #include "train/backward/micro_batch.h"
-#include "train/backward/placed_index.h"
 #include "train/low_rank/low_rank.h"
 
 namespace tandem::train {

@@ -4,7 +4,6 @@
 
 #include "ops/backward.h"
 #include "ops/linear_gradient.h"
-#include "train/backward/placed_index.h"
 
 namespace tandem::train {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/interrupt.h"
-#include "model/forward/activations.h"
+#include "model/forward/transformer.h"
 #include "model/spec/config.h"
 #include "tensor/arena.h"
 #include "train/backward/frontier.h"

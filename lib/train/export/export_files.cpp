@@ -1,4 +1,4 @@
-#include "train/export/export_files.h"
+#include "train/export/export_model.h"
 
 #include <algorithm>
 #include <string>

@@ -8,7 +8,6 @@
 #include "model/adapters/low_rank_merge.h"
 #include "model/families/family.h"
 #include "ops/loading.h"
-#include "train/export/export_files.h"
 #include "train/export/export_low_rank.h"
 
 namespace tandem::train {

@@ -8,6 +8,13 @@
 
 namespace tandem::train {
 
+/// Creates a model folder with the files of the base model's folder that hold no weights:
+/// configuration, tokenizer, chat template. config.json is that of the text part, and says whether
+/// the head is tied.
+/// errors   kind input: cannot create, no space left
+void export_files(const std::filesystem::path& folder, const std::filesystem::path& base,
+                  const model::ModelConfig& config);
+
 /// Writes a model folder that any tool reads: weights of `source` with trained values in their
 /// places and low-rank factors merged in f32, matrices in `dtype`, rounded to nearest, norms and
 /// biases in f32, and the files of the base model's folder that hold no weights as they are. Where

@@ -14,7 +14,7 @@
 #include "model/adapters/each_piece.h"
 #include "model/families/family.h"
 #include "model/weights/pack_quantized.h"
-#include "train/export/export_files.h"
+#include "train/export/export_model.h"
 
 namespace tandem::train {
 namespace {
