@@ -13,8 +13,8 @@ class Bench : public DraftSweep<PointRun> {
   /// Lists the memory of each phase of a point, and of its drafts. Predictions have a line for each
   /// draft.
   int print_plan();
-  /// Measures points without records. A phase or a draft that fails is a result too; an interruption ends
-  /// the run. The exit status is BenchResults::finish's.
+  /// Measures points without records. A phase or a draft that fails is a result too; an
+  /// interruption ends the run. The exit status is BenchResults::finish's.
   int run();
 
  private:
